@@ -6,25 +6,25 @@ import type { Plugin } from 'vite';
 
 const FILE = fileURLToPath(new URL('../docs/admin/configuration.md', import.meta.url));
 const [BEGIN, END] = ['<!-- keys: ', '<!-- end of keys -->'];
-const NAME = 'virtual:keys';
+const MODULE_ID = 'virtual:keys';
 // The prefix keeps other plugins away.
-const MADE = `\0${NAME}`;
+const RESOLVED_ID = `\0${MODULE_ID}`;
 
 /** `### [memory]` and the rows below it: `| key | example | default | meaning |`. */
 function tablesOf(text: string) {
   const listed = text.slice(text.indexOf(BEGIN), text.indexOf(END));
   const sections = listed.split(/^### /m).slice(1);
-  // A section without rows lists keys that this version lacks.
+  // A section defaultValue rows lists keys that this version lacks.
   return sections.map(tableOf).filter(({ keys }) => keys.length > 0);
 }
 
 function tableOf(section: string) {
   const [title = '', ...lines] = section.split('\n');
   const rows = lines.filter((line) => /^\| `/.test(line)).map((line) => line.slice(2, -2).split(' | '));
-  const keys = rows.map(([name = '', form = '', without = '', ...meaning]) => ({
+  const keys = rows.map(([name = '', example = '', defaultValue = '', ...meaning]) => ({
     name: name.replaceAll('`', ''),
-    form: form.replaceAll('`', ''),
-    without,
+    example: example.replaceAll('`', ''),
+    defaultValue,
     // Links do not resolve in the console; the file name helps readers of the documentation.
     text: meaning.join(' | ').replaceAll(/\[([^\]]+)\]\([^)]+\)/g, '`docs/admin/$1`'),
   }));
@@ -35,9 +35,9 @@ function tableOf(section: string) {
 export function keys(): Plugin {
   return {
     name: 'keys',
-    resolveId: (id) => (id === NAME ? MADE : undefined),
+    resolveId: (id) => (id === MODULE_ID ? RESOLVED_ID : undefined),
     load(id) {
-      if (id !== MADE) return undefined;
+      if (id !== RESOLVED_ID) return undefined;
       this.addWatchFile(FILE);
       const tables = tablesOf(readFileSync(FILE, 'utf8'));
       if (tables.length === 0) throw new Error(`${FILE} has no tables of keys`);

@@ -73,12 +73,12 @@ pub fn run(
 fn parse(text: &str) -> Option<Outcome> {
     let value: Value = serde_json::from_str(&text[text.find('{')?..]).ok()?;
     let job = value["jobs"].get(0)?;
-    let direction = ["read", "write"].map(|name| &job[name]);
-    let busy = direction.iter().find(|figures| figures["total_ios"].as_f64().is_some_and(|total| total > 0.0))?;
-    let percentile_us = |which: &str| Some(busy["clat_ns"]["percentile"][which].as_f64()? / 1000.0);
+    let directions = ["read", "write"].map(|name| &job[name]);
+    let used = directions.iter().find(|figures| figures["total_ios"].as_f64().is_some_and(|total| total > 0.0))?;
+    let percentile_us = |percentile: &str| Some(used["clat_ns"]["percentile"][percentile].as_f64()? / 1000.0);
     Some(Outcome {
-        iops: busy["iops"].as_f64()?,
-        requests: busy["total_ios"].as_f64()?,
+        iops: used["iops"].as_f64()?,
+        requests: used["total_ios"].as_f64()?,
         median_us: percentile_us("50.000000")?,
         p99_us: percentile_us("99.000000")?,
     })

@@ -20,7 +20,7 @@ const DEVICE_BYTES: u64 = 2 << 30;
 const VOLUME_BYTES: u64 = 1 << 30;
 /// Memory size in the measurement of reads from flash.
 const MEMORY_BYTES: u64 = 48 << 20;
-/// Size of the volume in memory.
+/// Size of a second volume, which is entirely in memory.
 const SMALL_BYTES: u64 = 8 << 20;
 /// Backing URI of a slow modelled array.
 const RAID5: &str = "sim://raid5?disks=5&type=sas15k&size=1GiB";
@@ -30,7 +30,8 @@ const WARM_PERCENT: u64 = 98;
 const WARM_RUNS: u32 = 60;
 
 const FILL: Cell = Cell::new("fill", "write", 1 << 20, 4, 1);
-const FLUSHING: [Kind; 4] = [Kind::Mirrored, Kind::Single, Kind::Raid5, Kind::NoServer];
+/// Servers of the measurement of flushes.
+const FLUSH_SERVERS: [Kind; 4] = [Kind::Mirrored, Kind::Single, Kind::Raid5, Kind::NoServer];
 
 /// Creates a file with content in every block.
 fn create_filled(path: PathBuf, bytes: u64) -> io::Result<PathBuf> {
@@ -50,7 +51,7 @@ pub fn flushes(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     let slow = tempfile::tempdir_in("/dev/shm")?;
     let mut measured = Vec::new();
     for cell in &FLUSHED {
-        let mut rows: Vec<_> = FLUSHING.iter().map(|kind| (*kind, Vec::new())).collect();
+        let mut rows: Vec<_> = FLUSH_SERVERS.iter().map(|kind| (*kind, Vec::new())).collect();
         for _ in 0..effort.rounds {
             for (kind, samples) in &mut rows {
                 let server = start_flushing(*kind, &devices, &direct, slow.path(), programs)?;
@@ -116,6 +117,7 @@ fn erase_store(device: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
+/// The configuration of these flash devices.
 pub(crate) fn flash_table(devices: &[PathBuf]) -> String {
     let names: Vec<_> = devices.iter().map(|device| format!("\"{}\"", device.display())).collect();
     format!("[flash]\ndevices = [{}]\nallow_single_copy = {}\n", names.join(", "), devices.len() == 1)
@@ -123,14 +125,14 @@ pub(crate) fn flash_table(devices: &[PathBuf]) -> String {
 
 fn start(
     folder: &Path,
-    memory: u64,
+    memory_bytes: u64,
     volumes: &[(&str, String)],
     extra_toml: &str,
     programs: &Programs,
     kind: Kind,
 ) -> io::Result<Server> {
     let socket = kind.socket(folder);
-    let command = daemon(folder, &socket, memory, volumes, extra_toml, &programs.hotset)?;
+    let command = daemon(folder, &socket, memory_bytes, volumes, extra_toml, &programs.hotset)?;
     let target = Target::Nbd(uri(HOTSET_EXPORT, &socket));
     Ok(Server { kind, target, process: Some(Process::start(command, &socket)?) })
 }
@@ -144,29 +146,29 @@ pub fn reads(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<S
     let effort = Effort { size_bytes: VOLUME_BYTES, ..effort };
     let backing = create_filled(folder.join("backing"), VOLUME_BYTES)?;
     let small = create_filled(folder.join("small"), SMALL_BYTES)?;
-    let peer = create_filled(folder.join("peer.img"), VOLUME_BYTES)?;
+    let comparison_file = create_filled(folder.join("peer.img"), VOLUME_BYTES)?;
     let devices = ["f0", "f1"].map(|name| create_filled(folder.join(name), DEVICE_BYTES));
     let devices = devices.into_iter().collect::<io::Result<Vec<_>>>()?;
     devices.iter().try_for_each(|device| erase_store(device))?;
     let volumes = [(HOTSET_EXPORT, backing.display().to_string()), ("small", small.display().to_string())];
     let hotset = start(folder, MEMORY_BYTES, &volumes, &flash_table(&devices), programs, Kind::Hotset)?;
-    let warm = warm_up(&hotset, folder, programs, effort)?;
+    let warm_percent = warm_up(&hotset, folder, programs, effort)?;
     let in_memory = Target::Nbd(uri("small", &Kind::Hotset.socket(folder)));
     fio::run(&Cell::new("fill", "read", 4096, 8, 1), &in_memory, SMALL_BYTES, 0, None)?;
     let round_trip = fio::run(&MISSES[0], &in_memory, SMALL_BYTES, effort.seconds, None)?;
-    let content = Content::File(peer);
+    let content = Content::File(comparison_file);
     let servers =
         [hotset, Kind::Qemu.start(&content, folder, programs)?, Kind::NoServer.start(&content, folder, programs)?];
     let measured: Vec<Measured> =
         MISSES.iter().map(|cell| measure(cell, &servers, effort, None)).collect::<io::Result<_>>()?;
-    let medians = |kind| {
+    let median_us = |kind| {
         let samples = measured[0].of(kind).expect("the server was measured");
         median(&samples.iter().map(|sample| sample.median_us).collect::<Vec<_>>())
     };
-    let bound = medians(Kind::NoServer) + round_trip.median_us + 10.0;
+    let bound_us = median_us(Kind::NoServer) + round_trip.median_us + 10.0;
     let mut text = format!(
-        "Random reads of a volume of 1 GiB on two flash devices of 2 GiB ({warm} % of reads from flash or memory \
-         before the runs), \
+        "Random reads of a volume of 1 GiB on two flash devices of 2 GiB ({warm_percent} % of reads from flash or \
+         memory before the runs), \
          with {} MiB of memory; beside qemu-storage-daemon with io_uring, and fio, on a file in the same folder. The \
          target at depth 32 is at least 1.1 of \
          qemu-storage-daemon.",
@@ -175,10 +177,10 @@ pub fn reads(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<S
     // Writing to a string cannot fail.
     let _ = write!(
         text,
-        " At depth 1 the median is {:.0} µs; the target is at most {bound:.0} µs (fio direct {:.0} + a memory hit \
+        " At depth 1 the median is {:.0} µs; the target is at most {bound_us:.0} µs (fio direct {:.0} + a memory hit \
          {:.0} + 10).",
-        medians(Kind::Hotset),
-        medians(Kind::NoServer),
+        median_us(Kind::Hotset),
+        median_us(Kind::NoServer),
         round_trip.median_us
     );
     Ok(Section {

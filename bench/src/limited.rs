@@ -9,20 +9,20 @@ use crate::run::{Effort, measure};
 use crate::servers::{Content, Kind, Programs, start_throttled_qemu};
 
 /// Limit of the backing in requests per second.
-const IOPS: u32 = 20_000;
+const LIMIT_IOPS: u32 = 20_000;
 
 const CELL: Cell = Cell::new("4 KiB random read, depth 32", "randread", 4096, 32, 1);
 
 /// Measures the daemon on a limited export of `file`, and the export itself.
 pub fn section(file: &Path, folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
-    let (limited, uri) = start_throttled_qemu(file, folder, IOPS)?;
+    let (limited, uri) = start_throttled_qemu(file, folder, LIMIT_IOPS)?;
     let hotset = Kind::Hotset.start(&Content::Export(uri), folder, programs)?;
     let measured = measure(&CELL, &[hotset, limited], effort, None)?;
     Ok(Section {
         title: "Misses on a limited backing".into(),
         text: format!(
             "Random reads through Hotset with 32 MiB of memory on an NBD export of qemu-storage-daemon limited to \
-             {IOPS} \
+             {LIMIT_IOPS} \
              requests per second, and of that export itself."
         ),
         ratios: vec![Ratio { name: "to the export", of: Kind::Hotset, to: &[Kind::Qemu] }],

@@ -10,11 +10,11 @@ use nbd_protocol::{Command, Request};
 use crate::nbd::connect;
 
 /// Bytes per request.
-const LEN: usize = 4096;
+const REQUEST_BYTES: usize = 4096;
 /// Bytes of a simple reply's header.
 const REPLY_BYTES: usize = 16;
 /// One in this many requests is a write.
-const WRITE_ONE_OF: u64 = 4;
+const REQUESTS_PER_WRITE: u64 = 4;
 
 /// Figures of a run.
 #[derive(Clone, Copy, Debug)]
@@ -42,8 +42,9 @@ impl Load {
     /// Connects `clients` clients, which divide these volumes of `bytes` each among themselves.
     pub fn connect(socket: &Path, volumes: &[String], clients: usize, bytes: u64) -> io::Result<Load> {
         let mut load = Load { clients: Vec::new(), bytes };
-        for part in volumes.chunks(volumes.len().div_ceil(clients)) {
-            let volumes = part.iter().map(|volume| connect(socket, volume)).collect::<io::Result<Vec<_>>>()?;
+        for client_volumes in volumes.chunks(volumes.len().div_ceil(clients)) {
+            let volumes =
+                client_volumes.iter().map(|volume| connect(socket, volume)).collect::<io::Result<Vec<_>>>()?;
             load.clients.push(Client { volumes, requests: 0 });
         }
         Ok(load)
@@ -57,8 +58,8 @@ impl Load {
         let began = Instant::now();
         let latencies: io::Result<Vec<Vec<u32>>> = std::thread::scope(|scope| {
             // Start times are staggered, because simultaneous starts would form bursts.
-            let first = |number: usize| began + pause.unwrap_or_default().mul_f64(number as f64 / count);
-            let run = |(number, client)| scope.spawn(move || Client::run(client, first(number), time, pause, bytes));
+            let start_of = |number: usize| began + pause.unwrap_or_default().mul_f64(number as f64 / count);
+            let run = |(number, client)| scope.spawn(move || Client::run(client, start_of(number), time, pause, bytes));
             let threads: Vec<_> = self.clients.iter_mut().enumerate().map(run).collect();
             threads
                 .into_iter()
@@ -74,10 +75,10 @@ impl Load {
 }
 
 impl Client {
-    /// Latency of each request in microseconds.
-    fn run(&mut self, began: Instant, time: Duration, pause: Option<Duration>, bytes: u64) -> io::Result<Vec<u32>> {
-        let (mut latencies, mut due) = (Vec::new(), began);
-        while began.elapsed() < time {
+    /// Sends requests from `started` for `time`; returns the latency of each request in microseconds.
+    fn run(&mut self, started: Instant, time: Duration, pause: Option<Duration>, bytes: u64) -> io::Result<Vec<u32>> {
+        let (mut latencies, mut due) = (Vec::new(), started);
+        while started.elapsed() < time {
             match pause {
                 Some(pause) => {
                     due += pause;
@@ -91,24 +92,32 @@ impl Client {
         Ok(latencies)
     }
 
+    /// Sends one request and receives its reply.
     fn request(&mut self, bytes: u64) -> io::Result<()> {
         self.requests += 1;
-        let (volumes, blocks) = (self.volumes.len() as u64, bytes / LEN as u64);
+        let (volumes, blocks) = (self.volumes.len() as u64, bytes / REQUEST_BYTES as u64);
         // Each round uses another block of each volume; an odd factor scatters the blocks.
         let (volume, block) =
             (self.requests % volumes, (self.requests / volumes).wrapping_mul(0x9E37_79B9_7F4A_7C15) % blocks);
         let stream = &mut self.volumes[volume as usize];
-        let is_write = self.requests.is_multiple_of(WRITE_ONE_OF);
+        let is_write = self.requests.is_multiple_of(REQUESTS_PER_WRITE);
         let command = if is_write { Command::Write } else { Command::Read };
-        let request = Request { flags: 0, command, cookie: self.requests, offset: block * LEN as u64, len: LEN as u32 };
+        let request = Request {
+            flags: 0,
+            command,
+            cookie: self.requests,
+            offset: block * REQUEST_BYTES as u64,
+            len: REQUEST_BYTES as u32,
+        };
         let mut out = request.encode().to_vec();
         if is_write {
-            out.resize(out.len() + LEN, 1);
+            out.resize(out.len() + REQUEST_BYTES, 1);
         }
         stream.write_all(&out)?;
-        let mut reply = [0; REPLY_BYTES + LEN];
-        let reply = &mut reply[..if is_write { REPLY_BYTES } else { REPLY_BYTES + LEN }];
+        let mut reply = [0; REPLY_BYTES + REQUEST_BYTES];
+        let reply = &mut reply[..if is_write { REPLY_BYTES } else { REPLY_BYTES + REQUEST_BYTES }];
         stream.read_exact(reply)?;
+        // The error and the cookie of a simple reply.
         let is_good = reply[4..8] == [0; 4] && reply[8..16] == self.requests.to_be_bytes();
         if is_good { Ok(()) } else { Err(io::Error::other("a request failed")) }
     }

@@ -149,8 +149,8 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     left_out.dedup();
     let method = format!("{} rounds of {} s per cell", arguments.rounds, arguments.seconds);
     let page = page(&machine, &method, &sections, &left_out);
-    let whole = arguments.only.is_empty().then(|| PathBuf::from("docs/develop/benchmarks.md"));
-    match arguments.out.clone().or(whole) {
+    let default_out = arguments.only.is_empty().then(|| PathBuf::from("docs/develop/benchmarks.md"));
+    match arguments.out.clone().or(default_out) {
         Some(path) => {
             std::fs::write(&path, page)?;
             eprintln!("written to {}", path.display());
@@ -234,7 +234,7 @@ fn misses(
     let mut measured = Vec::new();
     for cell in &MISSES {
         // The servers run one at a time, because they would lock each other out of the file.
-        measured.push(in_turn(cell, &content, folder, programs, effort, left_out)?);
+        measured.push(measure_in_turn(cell, &content, folder, programs, effort, left_out)?);
     }
     Ok(Section {
         title: "Misses".into(),
@@ -262,7 +262,7 @@ fn stalled(programs: &Programs, effort: Effort, left_out: &mut Vec<String>) -> R
 }
 
 /// Like [`measure`], with each server started for its own run only.
-fn in_turn(
+fn measure_in_turn(
     cell: &Cell,
     content: &Content,
     folder: &Path,

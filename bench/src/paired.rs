@@ -6,7 +6,7 @@
 use std::fmt;
 
 /// Number of pairs needed to judge a bound of a few percent.
-pub const PAIRS_WANTED: usize = 50;
+pub const PAIRS_MIN: usize = 50;
 
 /// 95 % confidence interval of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -95,7 +95,7 @@ impl fmt::Display for Verdict {
 fn student(degrees_of_freedom: usize) -> f64 {
     const TABLE: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
     const NORMAL: f64 = 1.959_964;
-    if let Some(quantile) = degrees_of_freedom.checked_sub(1).and_then(|at| TABLE.get(at)) {
+    if let Some(quantile) = degrees_of_freedom.checked_sub(1).and_then(|index| TABLE.get(index)) {
         return *quantile;
     }
     let (z, n) = (NORMAL, degrees_of_freedom as f64);
@@ -161,7 +161,7 @@ mod tests {
     fn loss_of_five_percent_is_detected_and_no_loss_passes() {
         for seed in 0..20 {
             let mut noise = Noise(seed);
-            let (same, less) = (noise.pairs(PAIRS_WANTED, 1.0), noise.pairs(PAIRS_WANTED, 0.95));
+            let (same, less) = (noise.pairs(PAIRS_MIN, 1.0), noise.pairs(PAIRS_MIN, 0.95));
             let (same, less) = (Interval::of_ratio(same), Interval::of_ratio(less));
             assert_eq!((same.at_least(0.975), same.at_most(1.025)), (Verdict::Pass, Verdict::Pass), "{same:?}");
             assert_eq!(less.at_least(0.975), Verdict::Miss, "{less:?}");

@@ -13,9 +13,9 @@ const READY_TIMEOUT: Duration = Duration::from_secs(20);
 const TICK_US: f64 = 10_000.0;
 
 /// Binds all threads of a process to these CPUs.
-fn bind(pid: u32, list: &str) -> io::Result<()> {
+fn bind(pid: u32, cpu_list: &str) -> io::Result<()> {
     let status =
-        Command::new("taskset").args(["-a", "-c", "-p", list, &pid.to_string()]).stdout(Stdio::null()).status()?;
+        Command::new("taskset").args(["-a", "-c", "-p", cpu_list, &pid.to_string()]).stdout(Stdio::null()).status()?;
     if status.success() { Ok(()) } else { Err(io::Error::other(format!("taskset ended with {status}"))) }
 }
 
@@ -119,6 +119,7 @@ fn scheduled_us(schedstat: &Path) -> f64 {
     text.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e3
 }
 
+/// CPU time of the process with this `stat` file, in microseconds.
 pub(crate) fn cpu_us(stat: &str) -> f64 {
     let stat = std::fs::read_to_string(stat).unwrap_or_default();
     // The name in parentheses may contain spaces; user and system time are the 12th and 13th field after it.

@@ -7,15 +7,15 @@ use std::path::Path;
 
 use crate::cells::Cell;
 use crate::fio::{self, Target};
-use crate::paired::{Interval, PAIRS_WANTED};
+use crate::paired::{Interval, PAIRS_MIN};
 use crate::process::Process;
 use crate::report::Section;
 use crate::run::{Effort, median};
 use crate::servers::{HOTSET_EXPORT, Programs, daemon};
 
 /// Lowest acceptable throughput relative to a daemon without QoS.
-const WANTED: f64 = 0.98;
-/// Rounds after which all daemons restart, because the placement of a daemon's memory affects its speed.
+const RATIO_MIN: f64 = 0.98;
+/// Number of rounds after which all daemons restart, because the placement of a daemon's memory affects its speed.
 const ROUNDS_PER_START: usize = 10;
 
 const CELL: Cell = Cell::new("4 KiB random read, depth 32", "randread", 4096, 32, 1);
@@ -30,6 +30,7 @@ const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2,
 /// Requests per second of each daemon.
 type Round = [f64; 3];
 
+/// A running daemon.
 struct Running {
     target: Target,
     /// Stops the daemon when dropped.
@@ -39,7 +40,7 @@ struct Running {
 
 /// Measures daemons whose volumes of `effort.size_bytes` lie in `folder` and are entirely in memory.
 pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<Section> {
-    let pairs = effort.rounds.max(PAIRS_WANTED);
+    let pairs = effort.rounds.max(PAIRS_MIN);
     let mut rounds: Vec<Round> = Vec::new();
     while rounds.len() < pairs {
         let round_folder = tempfile::tempdir_in(folder)?;
@@ -47,9 +48,9 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
         let running = DAEMONS.into_iter().map(start).collect::<io::Result<Vec<_>>>()?;
         for _ in 0..ROUNDS_PER_START.min(pairs - rounds.len()) {
             let mut round = Round::default();
-            for which in ORDERS[rounds.len() % ORDERS.len()] {
-                let target = &running[which].target;
-                round[which] = fio::run(&CELL, target, effort.size_bytes, effort.seconds, None)?.iops;
+            for daemon in ORDERS[rounds.len() % ORDERS.len()] {
+                let target = &running[daemon].target;
+                round[daemon] = fio::run(&CELL, target, effort.size_bytes, effort.seconds, None)?.iops;
             }
             eprintln!("round {}: off {:.0}, again {:.0}, on {:.0}", rounds.len() + 1, round[0], round[1], round[2]);
             rounds.push(round);
@@ -93,8 +94,8 @@ fn start(folder: &Path, programs: &Programs, bytes: u64, has_qos: bool) -> io::R
 }
 
 fn describe(rounds: &[Round], seconds: u32) -> String {
-    let median_of = |which: usize| median(&rounds.iter().map(|round| round[which]).collect::<Vec<_>>());
-    let to_off = |which: usize| Interval::of_ratio(rounds.iter().map(|round| (round[0], round[which])));
+    let median_of = |daemon: usize| median(&rounds.iter().map(|round| round[daemon]).collect::<Vec<_>>());
+    let to_off = |daemon: usize| Interval::of_ratio(rounds.iter().map(|round| (round[0], round[daemon])));
     let (control, on) = (to_off(1), to_off(2));
     format!(
         "A volume that is entirely in memory, in a datastore with shares and a reservation but no limit (*on*), and \
@@ -105,12 +106,12 @@ fn describe(rounds: &[Round], seconds: u32) -> String {
          of the rounds', with \
          their 95 % confidence intervals. *Open*: the bound lies in the interval.\n\n\
          | | off | on | on to off | off again to off | target | |\n| --- | ---: | ---: | ---: | ---: | --- | --- |\n\
-         | {} | {:.0} | {:.0} | {on} | {control} | {WANTED:.2} at least | {} |",
+         | {} | {:.0} | {:.0} | {on} | {control} | {RATIO_MIN:.2} at least | {} |",
         rounds.len(),
         CELL.name,
         median_of(0),
         median_of(2),
-        on.at_least(WANTED),
+        on.at_least(RATIO_MIN),
     )
 }
 
@@ -118,11 +119,11 @@ fn describe(rounds: &[Round], seconds: u32) -> String {
 mod tests {
     use super::*;
 
-    /// Rounds with a variation of one percent; with QoS, throughput is multiplied by `part`.
-    fn rounds(part: f64) -> Vec<Round> {
+    /// Rounds with a variation of one percent; with QoS, throughput is multiplied by `factor`.
+    fn rounds(factor: f64) -> Vec<Round> {
         let noise = |number: usize| 1.0 + 0.01 * (number as f64 * 2.4).sin();
-        let round = |number| [noise(3 * number), noise(3 * number + 1), part * noise(3 * number + 2)];
-        (0..PAIRS_WANTED).map(round).map(|round| round.map(|part| part * 100_000.0)).collect()
+        let round = |number| [noise(3 * number), noise(3 * number + 1), factor * noise(3 * number + 2)];
+        (0..PAIRS_MIN).map(round).map(|round| round.map(|relative| relative * 100_000.0)).collect()
     }
 
     #[test]
@@ -134,9 +135,9 @@ mod tests {
 
     #[test]
     fn orders_favour_no_daemon() {
-        for which in 0..DAEMONS.len() {
-            for place in 0..DAEMONS.len() {
-                assert_eq!(ORDERS.iter().filter(|order| order[place] == which).count(), 2);
+        for daemon in 0..DAEMONS.len() {
+            for position in 0..DAEMONS.len() {
+                assert_eq!(ORDERS.iter().filter(|order| order[position] == daemon).count(), 2);
             }
         }
     }

@@ -129,7 +129,7 @@ fn null_server(programs: &Programs, variant: &str, socket: &Path, content: &str)
 
 /// The daemon with a memory cache that holds the whole volume, or very little of it if the volume is a file.
 fn hotset(content: &Content, folder: &Path, socket: &Path, program: &Path) -> io::Result<Command> {
-    let (memory, backing) = match content {
+    let (memory_bytes, backing) = match content {
         Content::Memory(bytes) => {
             // A missing path under /dev/shm would be reported as a missing device.
             let path = folder.join("hotset.img");
@@ -141,15 +141,15 @@ fn hotset(content: &Content, folder: &Path, socket: &Path, program: &Path) -> io
         Content::Export(uri) => (32 << 20, uri.into()),
     };
     let volume = (HOTSET_EXPORT, backing.display().to_string());
-    daemon(folder, socket, memory, &[volume], "", program)
+    daemon(folder, socket, memory_bytes, &[volume], "", program)
 }
 
-/// Command of a daemon with `memory` bytes that serves volumes (name, backing) on `socket`; `extra_toml` is appended to
+/// Command of a daemon with `memory_bytes` that serves volumes (name, backing) on `socket`; `extra_toml` is appended to
 /// the configuration.
 pub fn daemon(
     folder: &Path,
     socket: &Path,
-    memory: u64,
+    memory_bytes: u64,
     volumes: &[(&str, String)],
     extra_toml: &str,
     program: &Path,
@@ -161,7 +161,7 @@ pub fn daemon(
         "[state]\ndirectory = \"{}\"\n{api}\n[memory]\nsize = \"{} MiB\"\n\n[control]\nsocket = \"{}\"\n\n\
          [nbd]\nlisten = [\"unix:{socket}\"]\n{extra_toml}",
         state.display(),
-        memory >> 20,
+        memory_bytes >> 20,
         control.display()
     );
     for (name, backing) in volumes {

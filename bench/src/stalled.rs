@@ -17,7 +17,7 @@ use crate::servers::{Kind, Server};
 /// Number of stalled connections.
 const STALLED: u64 = 200;
 /// Bytes of the incomplete write, or of the read whose reply is not received.
-const LEN: u32 = 1 << 20;
+const REQUEST_BYTES: u32 = 1 << 20;
 /// Bytes of the write's payload that are sent.
 const PAYLOAD_SENT_BYTES: usize = 100_000;
 /// Reads whose replies are never received.
@@ -32,7 +32,7 @@ const CELLS: [Cell; 2] = [
 /// Opens a connection, starts a request and stops; `number` selects one of four ways.
 fn stall(socket: &Path, export: &str, number: u64) -> io::Result<UnixStream> {
     let mut stream = connect(socket, export)?;
-    let request = |command| Request { flags: 0, command, cookie: number, offset: 0, len: LEN }.encode();
+    let request = |command| Request { flags: 0, command, cookie: number, offset: 0, len: REQUEST_BYTES }.encode();
     let write = request(Command::Write);
     match number % 4 {
         0 => stream.write_all(&write[..write.len() / 2])?,
@@ -76,7 +76,7 @@ pub fn measure(server: &Server, socket: &Path, export: &str, effort: Effort) -> 
     );
     for cell in &CELLS {
         let pairs = measure_pairs(cell, server, socket, export, effort)?;
-        let median_of = |which: usize| median(&pairs.iter().map(|pair| pair[which]).collect::<Vec<_>>());
+        let median_of = |column: usize| median(&pairs.iter().map(|pair| pair[column]).collect::<Vec<_>>());
         let ratios: Vec<f64> = pairs.iter().map(|[alone, with_stalled]| with_stalled / alone).collect();
         let formatted_ratios: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
         eprintln!(

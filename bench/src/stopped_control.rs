@@ -31,14 +31,14 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     for _ in 0..effort.rounds {
         let running = CELLS.iter().map(run).collect::<io::Result<Vec<_>>>()?;
         // The first thread of the daemon is its control thread.
-        let held = StoppedThread::stop(process.id(), process.id());
-        let held =
-            held.map_err(|error| io::Error::other(format!("cannot stop the control thread ({error}): run as root")))?;
+        let stopped_thread = StoppedThread::stop(process.id(), process.id());
+        let stopped_thread = stopped_thread
+            .map_err(|error| io::Error::other(format!("cannot stop the control thread ({error}): run as root")))?;
         let stopped = CELLS.iter().map(run).collect::<io::Result<Vec<_>>>()?;
-        if !held.is_stopped() {
+        if !stopped_thread.is_stopped() {
             return Err(io::Error::other("the control thread ran while it should have been stopped"));
         }
-        drop(held);
+        drop(stopped_thread);
         for ((rounds, running), stopped) in rounds.iter_mut().zip(running).zip(stopped) {
             rounds.push((running, stopped));
         }
@@ -54,14 +54,14 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
         let median_of =
             |figure: fn(&(fio::Outcome, fio::Outcome)) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
         let ratio = median_of(|(running, stopped)| stopped.median_us / running.median_us);
-        let tail = median_of(|(running, stopped)| stopped.p99_us / running.p99_us);
+        let p99_ratio = median_of(|(running, stopped)| stopped.p99_us / running.p99_us);
         let ratios: Vec<String> =
             rounds.iter().map(|(running, stopped)| format!("{:.2}", stopped.median_us / running.median_us)).collect();
-        eprintln!("{} with the control thread stopped: {ratio:.2}, p99 {tail:.2}", cell.name);
+        eprintln!("{} with the control thread stopped: {ratio:.2}, p99 {p99_ratio:.2}", cell.name);
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "| {} | {:.1} · {:.1} µs | {:.1} · {:.1} µs | **{ratio:.2}** | **{tail:.2}** | {} |",
+            "| {} | {:.1} · {:.1} µs | {:.1} · {:.1} µs | **{ratio:.2}** | **{p99_ratio:.2}** | {} |",
             cell.name,
             median_of(|(running, _)| running.median_us),
             median_of(|(running, _)| running.p99_us),

@@ -22,9 +22,9 @@ const VOLUMES: [(&str, u32, u32); 2] = [("first", 400, 100), ("second", 150, 40)
 /// Shortest run with enough seconds for a result.
 const SECONDS_MIN: u32 = 30;
 /// Lowest acceptable fraction of the load's requests in a second.
-const FRACTION_WANTED: f64 = 0.9;
+const FRACTION_MIN: f64 = 0.9;
 /// Highest acceptable ratio of the 99.9th percentile of reads to that without the datastore.
-const TAIL_WANTED: f64 = 1.1;
+const TAIL_RATIO_MAX: f64 = 1.1;
 
 /// Figures of one daemon.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,15 +36,16 @@ struct Run {
 }
 
 impl Run {
+    /// Requests per second of all clients.
     fn offered_iops() -> f64 {
         VOLUMES.iter().map(|(_, reads, writes)| f64::from(reads + writes)).sum()
     }
 
-    /// Number of seconds below [`FRACTION_WANTED`], and the lowest fraction.
+    /// Number of seconds below [`FRACTION_MIN`], and the lowest fraction.
     fn slow_seconds(&self) -> (usize, f64) {
         let fractions = self.per_second.iter().map(|requests| requests / Run::offered_iops());
         let lowest = fractions.clone().fold(f64::INFINITY, f64::min);
-        (fractions.filter(|fraction| *fraction < FRACTION_WANTED).count(), lowest)
+        (fractions.filter(|fraction| *fraction < FRACTION_MIN).count(), lowest)
     }
 }
 
@@ -62,7 +63,7 @@ impl Round {
 
     fn verdict(&self) -> Verdict {
         let has_no_more_slow_seconds = self.with.slow_seconds().0 <= self.without.slow_seconds().0;
-        Verdict::of(has_no_more_slow_seconds && self.tail_ratio() <= TAIL_WANTED)
+        Verdict::of(has_no_more_slow_seconds && self.tail_ratio() <= TAIL_RATIO_MAX)
     }
 }
 
@@ -92,15 +93,15 @@ fn round(folder: &Path, programs: &Programs, seconds: u32, is_busy: bool) -> io:
                 }
             });
         }
-        let side = |name: &'static str, table: &'static str| {
+        let start = |name: &'static str, table: &'static str| {
             let folder = folder.join(name);
             scope.spawn(move || run(&folder, programs, seconds, table))
         };
-        let with = side("with", "[[datastore]]\nname = \"array\"\n");
-        let without = side("without", "");
-        let ended = [with, without].map(|side| side.join().expect("no side panics"));
+        let with = start("with", "[[datastore]]\nname = \"array\"\n");
+        let without = start("without", "");
+        let runs = [with, without].map(|run| run.join().expect("no side panics"));
         is_done.store(true, Ordering::Relaxed);
-        let [with, without] = ended;
+        let [with, without] = runs;
         Ok(Round { is_busy, with: with?, without: without? })
     })
 }
@@ -138,26 +139,26 @@ fn run(folder: &Path, programs: &Programs, seconds: u32, datastore: &str) -> io:
     if !output.status.success() {
         return Err(failed("fio failed"));
     }
-    let (p999_ms, longest_ms) = tail(&text).ok_or_else(|| failed("fio printed no read figures"))?;
+    let (p999_ms, longest_ms) = parse_tail(&text).ok_or_else(|| failed("fio printed no read figures"))?;
     let mut per_second = vec![0.0; seconds as usize];
     for (number, (name, ..)) in VOLUMES.iter().enumerate() {
         let log = std::fs::read_to_string(folder.join(format!("{name}_iops.{}.log", number + 1)))?;
-        add(&mut per_second, &log);
+        add_rates(&mut per_second, &log);
     }
     // Drops the first second, which includes the connects, and the last one, which may be partial.
-    let whole = 1..per_second.len().saturating_sub(1);
-    Ok(Run { per_second: per_second[whole].to_vec(), p999_ms, longest_ms })
+    let whole_seconds = 1..per_second.len().saturating_sub(1);
+    Ok(Run { per_second: per_second[whole_seconds].to_vec(), p999_ms, longest_ms })
 }
 
 /// The 99.9th percentile and the maximum of read latency, in milliseconds.
-fn tail(text: &str) -> Option<(f64, f64)> {
+fn parse_tail(text: &str) -> Option<(f64, f64)> {
     let value: Value = serde_json::from_str(&text[text.find('{')?..]).ok()?;
     let latency = &value["jobs"].get(0)?["read"]["clat_ns"];
     Some((latency["percentile"]["99.900000"].as_f64()? / 1e6, latency["max"].as_f64()? / 1e6))
 }
 
 /// Adds the rates of an fio log (milliseconds, requests per second, direction, ...) to the seconds.
-fn add(per_second: &mut [f64], log: &str) {
+fn add_rates(per_second: &mut [f64], log: &str) {
     for line in log.lines() {
         let mut fields = line.split(',').map(|field| field.trim().parse::<f64>());
         if let (Some(Ok(at_ms)), Some(Ok(rate))) = (fields.next(), fields.next())
@@ -169,12 +170,12 @@ fn add(per_second: &mut [f64], log: &str) {
 }
 
 fn row(round: &Round) -> String {
-    let side = |run: &Run| {
-        let (slow, least) = run.slow_seconds();
-        format!("{slow} (least {least:.2}) | {:.1} | {:.0}", run.p999_ms, run.longest_ms)
+    let format_run = |run: &Run| {
+        let (slow, lowest) = run.slow_seconds();
+        format!("{slow} (least {lowest:.2}) | {:.1} | {:.0}", run.p999_ms, run.longest_ms)
     };
     let machine = if round.is_busy { "busy" } else { "idle" };
-    let (with, without) = (side(&round.with), side(&round.without));
+    let (with, without) = (format_run(&round.with), format_run(&round.without));
     format!("| {machine} | {with} | {without} | {:.2} | {} |", round.tail_ratio(), round.verdict())
 }
 
@@ -186,9 +187,9 @@ fn describe(rounds: &[Round], seconds: u32) -> String {
          and 40 a second of 8 KiB, zipf 1.2 over 256 MiB, depth 4 each, {seconds} s. A daemon with both in a \
          `[[datastore]]` and one without it \
          run at the same time, on an idle machine and with all processors kept busy by other processes. *Slow \
-         seconds* have less than {FRACTION_WANTED} of \
+         seconds* have less than {FRACTION_MIN} of \
          the load's requests. Target: no more slow seconds than without, and a 99.9th percentile of reads of at most \
-         {TAIL_WANTED} times.\n\n\
+         {TAIL_RATIO_MAX} times.\n\n\
          | machine | slow seconds | p99.9 ms | longest ms | slow seconds without | p99.9 ms without | longest ms \
          without | p99.9 ratio | |\n\
          | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n{}",
@@ -220,8 +221,8 @@ mod tests {
     #[test]
     fn per_second_rates_of_all_jobs_are_added() {
         let mut per_second = vec![0.0; 3];
-        add(&mut per_second, "1000, 400, 0, 0, 0\n1000, 100, 1, 0, 0\n2001, 390, 0, 0, 0\n9000, 1, 0, 0, 0\n");
-        add(&mut per_second, "999, 150, 0, 0, 0\n");
+        add_rates(&mut per_second, "1000, 400, 0, 0, 0\n1000, 100, 1, 0, 0\n2001, 390, 0, 0, 0\n9000, 1, 0, 0, 0\n");
+        add_rates(&mut per_second, "999, 150, 0, 0, 0\n");
         assert_eq!(per_second, [0.0, 650.0, 390.0]);
     }
 }

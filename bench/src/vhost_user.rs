@@ -18,15 +18,20 @@ use crate::report::Section;
 use crate::run::{Effort, median};
 use crate::servers::{HOTSET_EXPORT, Programs, daemon};
 
-const LEN: u32 = 4096;
+/// Bytes per request.
+const REQUEST_BYTES: u32 = 4096;
 /// Bytes of a simple reply's header.
 const REPLY_BYTES: usize = 16;
-const SIZE: u16 = 128;
+const QUEUE_SIZE: u16 = 128;
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
-const FEATURES: u64 =
-    feature::FLUSH | feature::MQ | feature::INDIRECT | feature::EVENT_IDX | feature::PROTOCOL | feature::VERSION_1;
+const FEATURES: u64 = feature::FLUSH
+    | feature::MQ
+    | feature::INDIRECT_DESC
+    | feature::EVENT_IDX
+    | feature::PROTOCOL_FEATURES
+    | feature::VERSION_1;
 
-/// Cells: name, requests in flight, whether they write, and the wanted ratio to each of the others.
+/// Cells: name, requests in flight, whether they write, and the lowest acceptable ratio to each of the others.
 const CELLS: [(&str, usize, bool, Option<f64>); 4] = [
     ("4 KiB random read, depth 1", 1, false, None),
     ("4 KiB random read, depth 32", 32, false, Some(1.3)),
@@ -49,11 +54,12 @@ enum Client {
 }
 
 impl Client {
-    fn guest(socket: &Path) -> io::Result<Client> {
+    /// Connects a driver with one queue.
+    fn connect_guest(socket: &Path) -> io::Result<Client> {
         let features = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG;
         let mut front_end = FrontEnd::connect(socket, FEATURES, features)?;
-        let memory = Memory::new(Queue::bytes(SIZE, 1 << 16).next_multiple_of(4096))?;
-        let queue = Queue::new(&memory, 0, SIZE, 1 << 16, true, true)?;
+        let memory = Memory::new(Queue::bytes(QUEUE_SIZE, 1 << 16).next_multiple_of(4096))?;
+        let queue = Queue::new(&memory, 0, QUEUE_SIZE, 1 << 16, true, true)?;
         front_end.share_memory(&memory)?;
         front_end.start_queue(0, &queue, None)?;
         Ok(Client::Guest { _front_end: front_end, queue })
@@ -64,17 +70,21 @@ impl Client {
         let (began, mut completed, mut random) = (Instant::now(), 0, 0x9E37_79B9_7F4A_7C15_u64);
         let mut random_offset = || {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % (bytes / u64::from(LEN)) * u64::from(LEN)
+            (random >> 33) % (bytes / u64::from(REQUEST_BYTES)) * u64::from(REQUEST_BYTES)
         };
         match self {
             Client::Guest { queue, .. } => {
-                let data = vec![0xa5; LEN as usize];
+                let data = vec![0xa5; REQUEST_BYTES as usize];
                 let mut in_flight = 0;
                 loop {
                     let is_running = began.elapsed() < time;
                     while is_running && in_flight < depth {
-                        let at = random_offset();
-                        let request = if writes { Request::Write(at, data.clone()) } else { Request::Read(at, LEN) };
+                        let offset = random_offset();
+                        let request = if writes {
+                            Request::Write(offset, data.clone())
+                        } else {
+                            Request::Read(offset, REQUEST_BYTES)
+                        };
                         queue.submit(&request).ok_or_else(|| io::Error::other("the queue is full"))?;
                         in_flight += 1;
                     }
@@ -95,15 +105,16 @@ impl Client {
             }
             Client::Nbd(stream) => {
                 let (mut send_buffer, mut receive_buffer, mut received_len) = (Vec::new(), vec![0; 1 << 20], 0);
-                let reply_len = if writes { REPLY_BYTES } else { REPLY_BYTES + LEN as usize };
+                let reply_len = if writes { REPLY_BYTES } else { REPLY_BYTES + REQUEST_BYTES as usize };
                 let mut in_flight = 0;
                 loop {
                     let is_running = began.elapsed() < time;
                     while is_running && in_flight < depth {
                         let command = if writes { NbdCommand::Write } else { NbdCommand::Read };
-                        let request = NbdRequest { flags: 0, command, cookie: 1, offset: random_offset(), len: LEN };
+                        let request =
+                            NbdRequest { flags: 0, command, cookie: 1, offset: random_offset(), len: REQUEST_BYTES };
                         send_buffer.extend_from_slice(&request.encode());
-                        send_buffer.extend_from_slice(if writes { &[0xa5; LEN as usize] } else { &[] });
+                        send_buffer.extend_from_slice(if writes { &[0xa5; REQUEST_BYTES as usize] } else { &[] });
                         in_flight += 1;
                     }
                     if in_flight == 0 {
@@ -129,9 +140,9 @@ impl Client {
     /// Writes all blocks once.
     fn fill(&mut self, bytes: u64) -> io::Result<()> {
         let Client::Guest { queue, .. } = self else { return Ok(()) };
-        for at in (0..bytes).step_by(1 << 16) {
+        for offset in (0..bytes).step_by(1 << 16) {
             queue
-                .submit(&Request::Write(at, vec![0xa5; 1 << 16]))
+                .submit(&Request::Write(offset, vec![0xa5; 1 << 16]))
                 .ok_or_else(|| io::Error::other("the queue is full"))?;
             queue.wait(READY_TIMEOUT)?;
         }
@@ -160,7 +171,8 @@ impl Peer<'_> {
     }
 }
 
-fn qemu(folder: &Path, bytes: u64) -> io::Result<(Process, PathBuf)> {
+/// Starts qemu-storage-daemon; returns its process and socket.
+fn start_qemu(folder: &Path, bytes: u64) -> io::Result<(Process, PathBuf)> {
     let (file, socket) = (folder.join("qemu.img"), folder.join("qemu-vhost.sock"));
     fs::write(&file, vec![0; bytes as usize])?;
     let mut command = Command::new("qemu-storage-daemon");
@@ -181,11 +193,11 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     let volume = (HOTSET_EXPORT, image.display().to_string());
     let hotset =
         Process::start(daemon(folder, &socket, bytes * 8, &[volume], &extra_toml, &programs.hotset)?, &socket)?;
-    let (qemu, qemu_socket) = qemu(folder, bytes)?;
-    let guest = Client::guest(&vhost.join(format!("{HOTSET_EXPORT}.sock")))?;
+    let (qemu, qemu_socket) = start_qemu(folder, bytes)?;
+    let guest = Client::connect_guest(&vhost.join(format!("{HOTSET_EXPORT}.sock")))?;
     let mut peers = [
         Peer { name: "hotset", process: &hotset, client: guest },
-        Peer { name: "qemu-s-d", process: &qemu, client: Client::guest(&qemu_socket)? },
+        Peer { name: "qemu-s-d", process: &qemu, client: Client::connect_guest(&qemu_socket)? },
         Peer { name: "hotset over NBD", process: &hotset, client: Client::Nbd(connect(&socket, HOTSET_EXPORT)?) },
     ];
     for peer in &mut peers {
@@ -214,13 +226,13 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
             let mut samples = [Sample::default(); 3];
             // The order rotates, because a later peer finds the machine in the state that the others left.
             for turn in 0..peers.len() {
-                let at = (turn + round) % peers.len();
-                samples[at] = peers[at].sample(effort.seconds, depth, writes, bytes)?;
+                let index = (turn + round) % peers.len();
+                samples[index] = peers[index].sample(effort.seconds, depth, writes, bytes)?;
             }
             rounds.push(samples);
         }
         let median_of = |figure: &dyn Fn(&[Sample; 3]) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
-        let shown = |peer: usize| {
+        let format_figures = |peer: usize| {
             let (iops, server, client) =
                 (median_of(&|s| s[peer].iops), median_of(&|s| s[peer].server_us), median_of(&|s| s[peer].client_us));
             format!("{iops:.0} · {server:.1} µs · {client:.1} µs")
@@ -235,9 +247,9 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
         let _ = writeln!(
             text,
             "| {name} | {} | {} | {} | {} | {} | {target} |",
-            shown(0),
-            shown(1),
-            shown(2),
+            format_figures(0),
+            format_figures(1),
+            format_figures(2),
             ratio(1),
             ratio(2)
         );

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
-    // Read at run time: a target folder that was used by another work tree keeps its compiled script.
+    // Read at run time, not with `env!`: a target directory shared with another work tree keeps its compiled script.
     let manifest =
         env::var_os("CARGO_MANIFEST_DIR").ok_or_else(|| io::Error::other("cargo names no package folder"))?;
     let folder = Path::new(&manifest).join("../../ui/dist");

@@ -13,10 +13,14 @@ const OPERATION_TIMEOUT: Nanos = Nanos::from_secs(1);
 const PAUSE_MAX: Nanos = Nanos::from_secs(4);
 const SECTORS: usize = 48;
 /// Operation codes.
+pub const TEST_UNIT_READY: u8 = 0x00;
 pub const READ_10: u8 = 0x28;
 pub const WRITE_10: u8 = 0x2a;
+/// Statuses.
+pub const GOOD: u8 = 0x00;
+pub const CHECK_CONDITION: u8 = 0x02;
 
-/// READ(10) or WRITE(10).
+/// A command without data, READ(10) or WRITE(10).
 pub fn block_command(opcode: u8, lun: [u8; 8], sector: u32, count: u16) -> Command {
     let mut cdb = vec![0; 16];
     cdb[0] = opcode;
@@ -39,7 +43,7 @@ pub async fn call(session: &Session, command: Command, data: &Rc<[u8]>) -> (u8, 
     let tag = session.begin(command, false, data, data.len());
     session.tasks.borrow_mut().get_mut(&tag).expect("the command was just sent").read = Some(Vec::new());
     let is_open = || session.tasks.borrow()[&tag].state == State::Open;
-    session.until(|| !is_open()).await;
+    session.wait_until(|| !is_open()).await;
     assert!(!session.is_closed(), "the session is open");
     let task = session.tasks.borrow_mut().remove(&tag).expect("the command was sent");
     assert_eq!(task.state, State::Answered);
@@ -49,26 +53,30 @@ pub async fn call(session: &Session, command: Command, data: &Rc<[u8]>) -> (u8, 
 /// Writes, reads back and pings until `is_over`, with growing pauses.
 pub async fn run(seam: SimSeam, session: Rc<Session>, is_over: &dyn Fn() -> bool) {
     let none: Rc<[u8]> = [].into();
-    let ready = Command { reads: false, expected_len: 0, ..block_command(0, [0; 8], 0, 0) };
-    assert_eq!(call(&session, ready, &none).await.0, 2, "the first command reports the unit attention for power on");
+    let ready = Command { reads: false, expected_len: 0, ..block_command(TEST_UNIT_READY, [0; 8], 0, 0) };
+    assert_eq!(
+        call(&session, ready, &none).await.0,
+        CHECK_CONDITION,
+        "the first command reports the unit attention for power on"
+    );
     let (mut round, mut pause) = (0_u64, Nanos::from_micros(500));
     while !is_over() {
         round += 1;
         let (sector, count) = ((round * 7 % 40) as u32 * 64, 1 + (round * 13) as usize % SECTORS);
         let mut data = Vec::with_capacity(count * 512);
-        (0..count as u64).for_each(|at| data.extend_from_slice(&(round << 8 | at).to_le_bytes().repeat(64)));
+        (0..count as u64).for_each(|index| data.extend_from_slice(&(round << 8 | index).to_le_bytes().repeat(64)));
         let data: Rc<[u8]> = data.into();
-        let began = seam.now();
+        let started = seam.now();
         let (status, _) = call(&session, block_command(WRITE_10, [0; 8], sector, count as u16), &data).await;
-        assert_eq!(status, 0, "a write of the healthy initiator succeeds");
+        assert_eq!(status, GOOD, "a write of the healthy initiator succeeds");
         let written = seam.now();
         let (status, read) = call(&session, block_command(READ_10, [0; 8], sector, count as u16), &none).await;
-        assert!(status == 0 && read == *data, "the healthy initiator reads back what it wrote");
+        assert!(status == GOOD && read == *data, "the healthy initiator reads back what it wrote");
         let read = seam.now();
         let ping = session.ping(b"are you there?");
-        session.until(|| session.is_ponged(ping)).await;
+        session.wait_until(|| session.is_ping_answered(ping)).await;
         let pinged = seam.now();
-        for latency in [written.since(began), read.since(written), pinged.since(read)] {
+        for latency in [written.since(started), read.since(written), pinged.since(read)] {
             assert!(latency <= OPERATION_TIMEOUT, "an operation of the healthy initiator took {latency}");
         }
         assert!(!session.is_closed(), "the session is open");

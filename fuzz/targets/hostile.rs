@@ -9,11 +9,11 @@ use iscsi_protocol::{HEADER_BYTES, NO_TAG, RequestBody};
 use seam::sim::{Fault, Ops, Rule, SimSeam, SimStream, When, World};
 use seam::{ByteStream, Nanos, Seam};
 
-use crate::healthy::{READ_10, WRITE_10, block_command, call};
+use crate::healthy::{CHECK_CONDITION, GOOD, READ_10, TEST_UNIT_READY, WRITE_10, block_command, call};
 use crate::initiator::{
-    LUNS, LoginOptions, R2tResponse, Session, State, TARGET, first, login_pdu, login_request, send,
+    LUNS, LoginOptions, R2tResponse, Session, State, TARGET, login_pdu, login_request, run_until, send,
 };
-use crate::scsi_commands::{PERSISTENT_RESERVE_OUT, structured, take};
+use crate::scsi_commands::{PERSISTENT_RESERVE_OUT, structured_command, take};
 
 /// Time after which all outstanding requests must have been answered: longer than disks stall.
 const ANSWER_TIMEOUT: Nanos = Nanos::from_secs(40);
@@ -25,6 +25,10 @@ const PATTERN_BYTES: usize = 1 << 20;
 /// Operation codes.
 const PERSISTENT_RESERVE_IN: u8 = 0x5e;
 const COMPARE_AND_WRITE: u8 = 0x89;
+/// Service action of PERSISTENT RESERVE IN.
+const READ_RESERVATION: u8 = 1;
+/// Length of the response to READ RESERVATION without a reservation.
+const NO_RESERVATION_BYTES: usize = 8;
 
 thread_local! {
     /// Data of all writes.
@@ -47,7 +51,8 @@ pub struct Hostile {
     had_cross_session_abort: Cell<bool>,
     /// True once sessions only wait for outstanding responses.
     is_finishing: Cell<bool>,
-    over: Cell<bool>,
+    /// True after all sessions have ended.
+    is_over: Cell<bool>,
 }
 
 impl Hostile {
@@ -61,13 +66,13 @@ impl Hostile {
             pattern,
             had_cross_session_abort: Cell::new(false),
             is_finishing: Cell::new(false),
-            over: Cell::new(false),
+            is_over: Cell::new(false),
         }
     }
 
     /// True after all sessions have ended.
     pub fn is_over(&self) -> bool {
-        self.over.get()
+        self.is_over.get()
     }
 
     /// True once the sessions start no more actions.
@@ -87,14 +92,14 @@ impl Hostile {
         for _ in 0..ACTIONS_MAX {
             let Some(action) = input.split_off_first() else { break };
             let slot = usize::from(action >> 6);
-            let Some(place) = slots.get_mut(slot) else {
+            let Some(session_slot) = slots.get_mut(slot) else {
                 self.connect_without_login(action & 0x3f, &mut input, &mut unauthenticated).await;
                 continue;
             };
-            if place.as_ref().is_none_or(|session| session.is_closed()) || action & 0x3f == 50 {
-                *place = self.log_in(slot).await;
+            if session_slot.as_ref().is_none_or(|session| session.is_closed()) || action & 0x3f == 50 {
+                *session_slot = self.log_in(slot).await;
             }
-            if let Some(session) = place.clone() {
+            if let Some(session) = session_slot.clone() {
                 self.perform_action(world, &session, action & 0x3f, &mut input).await;
             }
         }
@@ -114,7 +119,7 @@ impl Hostile {
         }
         drop(unauthenticated);
         self.sessions.borrow_mut().clear();
-        self.over.set(true);
+        self.is_over.set(true);
     }
 
     async fn log_in(&self, slot: usize) -> Option<Rc<Session>> {
@@ -124,19 +129,18 @@ impl Hostile {
         self.sessions.borrow_mut().push(Rc::clone(&session));
         // The first command of each unit reports a unit attention (power on).
         for lun in LUNS {
-            self.begin(&session, block_command(0, lun, 0, 0), 0);
+            self.begin(&session, block_command(TEST_UNIT_READY, lun, 0, 0), 0);
         }
         // Another session may end these commands, without a report.
-        let answered = session.until(|| session.tasks.borrow().values().all(|task| task.state != State::Open));
-        first(answered, self.seam.sleep(ANSWER_TIMEOUT)).await;
+        let answered = session.wait_until(|| session.tasks.borrow().values().all(|task| task.state != State::Open));
+        run_until(answered, self.seam.sleep(ANSWER_TIMEOUT)).await;
         Some(session)
     }
 
-    /// Marks sessions whose commands this action may abort, including commands sent before it completes; `own`
-    /// includes the acting session.
-    fn record_cross_session_abort(&self, by: &Rc<Session>, own: bool) {
+    /// Marks sessions whose commands this action may abort, including commands sent before it completes.
+    fn record_cross_session_abort(&self, acting: &Rc<Session>, includes_acting: bool) {
         self.had_cross_session_abort.set(true);
-        for session in self.sessions.borrow().iter().filter(|session| own || !Rc::ptr_eq(session, by)) {
+        for session in self.sessions.borrow().iter().filter(|session| includes_acting || !Rc::ptr_eq(session, acting)) {
             session.had_cross_session_abort.set(true);
         }
     }
@@ -145,28 +149,29 @@ impl Hostile {
         let mut byte = || input.split_off_first().copied().unwrap_or_default();
         match kind {
             0..8 => {
-                let (at, count) = (u32::from(byte()) * 16, u16::from(byte()) * u16::from(kind / 2 + 1));
-                let mut command = block_command(READ_10, lun(kind), at, count);
+                let (sector, count) = (u32::from(byte()) * 16, u16::from(byte()) * u16::from(kind / 2 + 1));
+                let mut command = block_command(READ_10, lun(kind), sector, count);
                 if kind == 7 {
                     command.expected_len = u32::from(byte()) * 500;
                 }
                 self.begin(session, command, 0);
             }
             8..20 | 62 | 63 => {
-                let (which, sectors, repeat) = (byte(), u16::from(byte()) + 1, byte() % 8);
-                let at = u32::from(which) * 16;
+                let (selector, sectors, repeat) = (byte(), u16::from(byte()) + 1, byte() % 8);
+                let sector = u32::from(selector) * 16;
                 let repeat = if kind >= 62 { 1 + repeat * 8 } else { 1 };
                 let sectors = if kind == 63 { 2048 } else { sectors };
                 for _ in (0..repeat).take_while(|_| session.queued_bytes() < QUEUED_BYTES_MAX) {
-                    let command = block_command(WRITE_10, lun(if kind < 62 { kind } else { which }), at, sectors);
+                    let command =
+                        block_command(WRITE_10, lun(if kind < 62 { kind } else { selector }), sector, sectors);
                     self.begin(session, command, usize::from(sectors) * 512);
                 }
             }
             20..30 => self.send_structured_command(session, kind, input),
             30..34 => {
-                let back = u32::from(byte() % 16);
+                let index_from_newest = u32::from(byte() % 16);
                 let tags: Vec<u32> = session.tasks.borrow().keys().copied().collect();
-                let tag = tags.len().checked_sub(1 + back as usize).map_or(0xdead, |at| tags[at]);
+                let tag = tags.len().checked_sub(1 + index_from_newest as usize).map_or(0xdead, |index| tags[index]);
                 let own_lun = session.tasks.borrow().get(&tag).map_or(LUNS[0], |task| task.lun);
                 session.manage(TaskFunction::AbortTask, if kind == 33 { lun(byte()) } else { own_lun }, tag);
             }
@@ -186,14 +191,14 @@ impl Hostile {
                 let text: &[u8] =
                     if flags & 4 == 0 { b"SendTargets=All\0SendTargets=\0X-other=1\0" } else { take(input, 30) };
                 let body = RequestBody::Text { is_final, continues, target_tag, lun: [0; 8] };
-                session.send_pdu(session.tag(), true, body, text);
+                session.send_pdu(session.new_tag(), true, body, text);
             }
             45 => {
                 let body = RequestBody::Logout { reason: byte() % 4, connection: u16::from(byte() % 2) };
                 session.sent_untracked_pdus.set(true);
-                session.send_pdu(session.tag(), true, body, &[]);
+                session.send_pdu(session.new_tag(), true, body, &[]);
             }
-            46 => session.send_pdu(session.tag(), false, RequestBody::Snack, &[]),
+            46 => session.send_pdu(session.new_tag(), false, RequestBody::Snack, &[]),
             47 => {
                 session.sent_untracked_pdus.set(true);
                 let len = usize::from(byte());
@@ -215,12 +220,12 @@ impl Hostile {
             60 => world.cut(&self.login.portal),
             61 => {
                 let stall = Nanos::from_millis(u64::from(byte()) * 20);
-                let (which, ops) = (byte(), if byte() & 1 == 0 { Ops::ALL } else { Ops::CHANGE });
-                let disk = world.disk(format!("/disk{}", 1 + which % 2)).expect("the disk exists");
+                let (selector, ops) = (byte(), if byte() & 1 == 0 { Ops::ALL } else { Ops::CHANGE });
+                let disk = world.disk(format!("/disk{}", 1 + selector % 2)).expect("the disk exists");
                 let now = self.seam.now();
-                let when = match which & 2 {
+                let when = match selector & 2 {
                     0 => When::Between(now, now + stall),
-                    _ => When::Nth(u64::from(which >> 2) % 8),
+                    _ => When::Nth(u64::from(selector >> 2) % 8),
                 };
                 disk.add_fault(Rule::new(Fault::Stall(stall), ops, when));
             }
@@ -234,7 +239,7 @@ impl Hostile {
 
     /// Sends a nearly valid command of any kind.
     fn send_structured_command(&self, session: &Rc<Session>, kind: u8, input: &mut &[u8]) {
-        let (mut cdb, data) = structured(self.usages, input);
+        let (mut cdb, data) = structured_command(self.usages, input);
         let len = cdb.len();
         // Changes of reservations end other sessions' commands, and may end this session's own.
         if cdb[0] == PERSISTENT_RESERVE_OUT {
@@ -242,7 +247,7 @@ impl Hostile {
         }
         cdb.resize(16, 0);
         let blocks = usize::from(cdb[[4, 8, 9, 13][len / 6 + usize::from(len == 16)]]);
-        let command = Command { cdb, ..block_command(0, lun(kind), 0, 0) };
+        let command = Command { cdb, ..block_command(TEST_UNIT_READY, lun(kind), 0, 0) };
         let immediate = kind >= 28;
         match (data.is_empty(), kind % 3) {
             (false, _) => {
@@ -263,20 +268,21 @@ impl Hostile {
 
     /// Sends a Data-Out PDU that was not solicited, or that differs from the R2T.
     fn send_data_out(&self, session: &Session, kind: u8, input: &mut &[u8]) {
-        let [which, flags, sn, at, len] = *take(input, 5) else { return };
-        let (r2t_tag, r2t_name, r2t_at) = session.last_r2t.get();
+        let [selector, flags, sn, sectors, len] = *take(input, 5) else { return };
+        let (r2t_tag, r2t_transfer_tag, r2t_offset) = session.last_r2t.get();
         let tags: Vec<u32> = session.tasks.borrow().keys().copied().collect();
         let tag = match kind {
             37 => r2t_tag,
-            _ => tags.len().checked_sub(1 + usize::from(which % 8)).map_or(r2t_tag, |at| tags[at]),
+            _ => tags.len().checked_sub(1 + usize::from(selector % 8)).map_or(r2t_tag, |index| tags[index]),
         };
         if let Some(task) = session.tasks.borrow_mut().get_mut(&tag) {
             task.must_be_answered = false;
             session.has_unfed_writes.set(true);
         }
-        let target_tag = [r2t_name, NO_TAG, r2t_name.wrapping_add(1), u32::from(which)][usize::from(flags & 3)];
-        let offset = (if flags & 4 == 0 { r2t_at } else { 0 }).wrapping_add(u32::from(at) * 512);
-        let offset = if flags & 8 == 0 { offset } else { u32::MAX - u32::from(at) };
+        let target_tag =
+            [r2t_transfer_tag, NO_TAG, r2t_transfer_tag.wrapping_add(1), u32::from(selector)][usize::from(flags & 3)];
+        let offset = (if flags & 4 == 0 { r2t_offset } else { 0 }).wrapping_add(u32::from(sectors) * 512);
+        let offset = if flags & 8 == 0 { offset } else { u32::MAX - u32::from(sectors) };
         let pdu = DataOut { is_final: flags & 16 != 0, lun: lun(kind), target_tag, data_sn: u32::from(sn % 4), offset };
         let data = &self.pattern[offset as usize % 8..][..usize::from(len) * 700];
         session.send_pdu(tag, false, RequestBody::DataOut(pdu), data);
@@ -284,7 +290,7 @@ impl Hostile {
 
     /// Sends a command with contradictory fields.
     fn send_contradictory_command(&self, session: &Session, input: &mut &[u8]) {
-        let [flags, len, sent, at, extra] = *take(input, 5) else { return };
+        let [flags, len, sent, sector, extra] = *take(input, 5) else { return };
         let command = Command {
             is_final: flags & 1 == 0,
             reads: flags & 2 != 0,
@@ -294,11 +300,16 @@ impl Hostile {
             lun: lun(flags >> 5),
             expected_len: if len == 255 { u32::MAX } else { u32::from(len) * 3000 },
             expected_read_len: (extra & 1 != 0).then_some(u32::from(extra) * 300),
-            ..block_command(if extra & 2 == 0 { READ_10 } else { WRITE_10 }, [0; 8], u32::from(at), u16::from(at))
+            ..block_command(
+                if extra & 2 == 0 { READ_10 } else { WRITE_10 },
+                [0; 8],
+                u32::from(sector),
+                u16::from(sector),
+            )
         };
         session.sent_untracked_pdus.set(true);
         session.send_pdu(
-            session.tag(),
+            session.new_tag(),
             extra & 4 != 0,
             RequestBody::Command(command),
             &self.pattern[..usize::from(sent) * 1028],
@@ -312,13 +323,13 @@ impl Hostile {
         let command = block_command(if variant & 1 == 0 { READ_10 } else { WRITE_10 }, lun(variant), 0, 16);
         let data = if command.writes { 4096 } else { 0 };
         let tags: Vec<u32> = session.tasks.borrow().keys().copied().collect();
-        let tag = tags.len().checked_sub(1 + usize::from(position % 8)).map_or(77, |at| tags[at]);
+        let tag = tags.len().checked_sub(1 + usize::from(position % 8)).map_or(77, |index| tags[index]);
         if kind == 58 {
             // A sequence number that skips or repeats.
             session.cmd_sn.set(session.cmd_sn.get().wrapping_add(u32::from(variant >> 1)).wrapping_sub(4));
         }
-        let tag = if kind == 57 { tag } else { session.tag() };
-        let mut bytes = session.pdu(tag, false, RequestBody::Command(command), &self.pattern[..data]);
+        let tag = if kind == 57 { tag } else { session.new_tag() };
+        let mut bytes = session.encode_pdu(tag, false, RequestBody::Command(command), &self.pattern[..data]);
         match kind {
             48 => bytes.truncate(usize::from(position)),
             59 => {
@@ -353,9 +364,9 @@ impl Hostile {
                     0 => b"SessionType=Discovery\0AuthMethod=None\0",
                     _ => take(input, usize::from(flags >> 3)),
                 });
-                let head =
+                let request =
                     login_request([isid % 4; 6], u16::from(tsih % 8), (stage & 3, stage >> 2 & 3), stage & 16 != 0);
-                login_pdu(head, &text)
+                login_pdu(request, &text)
             }
         };
         send(&mut writer, &bytes).await;
@@ -367,8 +378,8 @@ impl Hostile {
 }
 
 /// An existing unit, except for one value in sixteen.
-fn lun(which: u8) -> [u8; 8] {
-    if which % 16 == 15 { [0, 5, 0, 0, 0, 0, 0, 0] } else { LUNS[usize::from(which) % LUNS.len()] }
+fn lun(selector: u8) -> [u8; 8] {
+    if selector % 16 == 15 { [0, 5, 0, 0, 0, 0, 0, 0] } else { LUNS[usize::from(selector) % LUNS.len()] }
 }
 
 /// Checks that only persistent reservations outlive their sessions.
@@ -377,14 +388,18 @@ pub async fn check_nothing_reserved(seam: &SimSeam, login: &LoginOptions) {
     let session = Session::log_in(seam, &login).await.expect("the session limit is not reached");
     let none: Rc<[u8]> = [].into();
     for lun in LUNS {
-        let ready = Command { reads: false, expected_len: 0, ..block_command(0, lun, 0, 0) };
-        assert_eq!(call(&session, ready, &none).await.0, 2, "power on");
-        let mut held = Command { reads: true, expected_len: 64, ..block_command(PERSISTENT_RESERVE_IN, lun, 0, 64) };
-        held.cdb[1] = 1;
-        let (status, reservation) = call(&session, held, &none).await;
-        assert_eq!(status, 0, "no session holds a reservation");
-        if reservation.len() <= 8 {
-            assert_eq!(call(&session, block_command(READ_10, lun, 0, 1), &none).await.0, 0, "the unit is not reserved");
+        let ready = Command { reads: false, expected_len: 0, ..block_command(TEST_UNIT_READY, lun, 0, 0) };
+        assert_eq!(call(&session, ready, &none).await.0, CHECK_CONDITION, "power on");
+        let mut command = Command { reads: true, expected_len: 64, ..block_command(PERSISTENT_RESERVE_IN, lun, 0, 64) };
+        command.cdb[1] = READ_RESERVATION;
+        let (status, reservation) = call(&session, command, &none).await;
+        assert_eq!(status, GOOD, "no session holds a reservation");
+        if reservation.len() <= NO_RESERVATION_BYTES {
+            assert_eq!(
+                call(&session, block_command(READ_10, lun, 0, 1), &none).await.0,
+                GOOD,
+                "the unit is not reserved"
+            );
         }
     }
     session.log_out().await;

@@ -11,6 +11,8 @@ use iscsi_protocol::{Framing, HEADER_BYTES, Request, RequestBody, Response, Step
 use libfuzzer_sys::fuzz_target;
 
 const SECRET: &[u8] = b"fourteen bytes";
+/// Operation code of a SCSI command.
+const SCSI_COMMAND: u8 = 0x01;
 
 /// Known keys, and an unknown one.
 const KEYS: [&str; 32] = [
@@ -135,10 +137,10 @@ fn check_digests(mut bytes: &[u8]) {
 
 /// The CHAP response to the challenge in a login response.
 fn chap_response(reply: &[u8]) -> Option<String> {
-    let pairs = text::pairs(reply).ok()?;
+    let pairs = text::parse_pairs(reply).ok()?;
     let find = |key: &str| pairs.iter().find(|pair| pair.key == key).map(|pair| pair.value);
-    let (identifier, challenge) = (text::number(find("CHAP_I")?)?, text::binary(find("CHAP_C")?, 1024)?);
-    Some(text::hex(&Algorithm::from_wire(find("CHAP_A")?)?.proof(identifier as u8, SECRET, &challenge)))
+    let (identifier, challenge) = (text::parse_number(find("CHAP_I")?)?, text::parse_binary(find("CHAP_C")?, 1024)?);
+    Some(text::format_hex(&Algorithm::from_wire(find("CHAP_A")?)?.response(identifier as u8, SECRET, &challenge)))
 }
 
 /// Key-value pairs, two bytes of input each: a known key with a known value, or with raw bytes of the input.
@@ -183,7 +185,7 @@ fn log_in(mode: u8, mut input: &[u8]) {
     let credentials_of = |_: &str| vec![&credentials];
     let credentials = (mode & 1 == 0).then_some(&credentials_of as &dyn Fn(&str) -> Vec<_>);
     let rules = Rules { target: "iqn.t", portal_group: 1, admits: &|_| true, credentials };
-    let (mut login, mut drawn, mut answered, framing) = (Login::default(), 0, Vec::new(), Framing::default());
+    let (mut login, mut drawn, mut last_answer, framing) = (Login::default(), 0, Vec::new(), Framing::default());
     for step in 0.. {
         let (request, data) = if mode & 4 == 0 {
             let Some(flags) = input.split_off_first() else { return };
@@ -192,9 +194,9 @@ fn log_in(mode: u8, mut input: &[u8]) {
                 data.extend(b"InitiatorName=iqn.a\0TargetName=iqn.t\0");
             }
             if mode & 8 == 0 {
-                data.extend(chap_text(step, &answered));
+                data.extend(chap_text(step, &last_answer));
             }
-            data.extend(negotiation_text(&mut input, &answered));
+            data.extend(negotiation_text(&mut input, &last_answer));
             let (transit, continues) = (flags & 0x80 != 0, flags & 0x40 != 0);
             let (stage, next_stage) = (flags >> 2 & 3, flags & 3);
             let (version_max, version_min) = (0, flags >> 4 & flags >> 5 & 1);
@@ -222,14 +224,14 @@ fn log_in(mode: u8, mut input: &[u8]) {
             drawn += 1;
             drawn
         });
-        assert!(text::pairs(&reply.text).is_ok() && reply.text.len() <= 8192);
-        answered = reply.text;
+        assert!(text::parse_pairs(&reply.text).is_ok() && reply.text.len() <= 8192);
+        last_answer = reply.text;
         match reply.next {
             Next::Continue => (),
             Next::Refused(_) => return,
             Next::Done(negotiated) => {
-                let proven = negotiated.authenticated || credentials.is_none();
-                assert!(proven || negotiated.session == SessionType::Discovery);
+                let is_authenticated = negotiated.authenticated || credentials.is_none();
+                assert!(is_authenticated || negotiated.session == SessionType::Discovery);
                 let parameters = negotiated.parameters;
                 assert!(parameters.first_burst_bytes <= parameters.burst_bytes && parameters.send_bytes_max >= 512);
                 return;
@@ -250,15 +252,17 @@ fuzz_target!(|data: &[u8]| {
         7 if kind & 8 == 0 => {
             // A command with the input as its additional header segments.
             let mut header = [0; HEADER_BYTES];
-            header[0] = 1;
+            header[0] = SCSI_COMMAND;
             if let Ok(Request { body: RequestBody::Command(command), .. }) = Request::decode(&header, bytes) {
                 let again = Request::decode(&header, &command.encode_ahs()).map(|request| request.body);
                 assert_eq!(again, Ok(RequestBody::Command(command)));
             }
         }
         _ => {
-            if let Ok(pairs) = text::pairs(bytes) {
-                pairs.iter().for_each(|pair| drop((text::binary(pair.value, 1024), text::number(pair.value))));
+            if let Ok(pairs) = text::parse_pairs(bytes) {
+                pairs
+                    .iter()
+                    .for_each(|pair| drop((text::parse_binary(pair.value, 1024), text::parse_number(pair.value))));
             }
         }
     }

@@ -28,14 +28,14 @@ use hostile::Hostile;
 use initiator::{COMMANDS_MAX, LoginOptions, SECRET, Session, TARGET, USER};
 use scsi_commands::{NAMES, usages};
 
-const SIZE: u64 = 4 << 20;
+const DISK_BYTES: u64 = 4 << 20;
 /// Name of the healthy initiator; it alone sees the first unit, and it sees no other.
 const HEALTHY: &str = "iqn.x:healthy";
 /// Limits in the options: logins, sessions, and waiting write data.
 const LOGINS_MAX: usize = 4;
 const SESSIONS_MAX: usize = 6;
 const PAYLOAD_BYTES_MAX: usize = 1 << 20;
-/// Memory of a session besides its share of write data: receive buffers, replies, commands.
+/// Memory of a session besides its quota of write data: receive buffers, replies, commands.
 const SESSION_BYTES: usize = 3 << 19;
 /// Memory of the world itself, including one more write for each session.
 const OTHER_BYTES: usize = 6 << 20;
@@ -74,7 +74,12 @@ const PARAMETERS: [&str; 4] = [
 ];
 
 /// The target: one unit for the healthy initiator, two for the hostile ones.
-async fn target(seam: &SimSeam, core: &Core<SimSeam>, policy: WritePolicy, store: &MemoryStore) -> Target<SimSeam> {
+async fn create_target(
+    seam: &SimSeam,
+    core: &Core<SimSeam>,
+    policy: WritePolicy,
+    store: &MemoryStore,
+) -> Target<SimSeam> {
     let target = Target::new(seam.clone(), TARGET, 2, Rc::new(store.clone()));
     for number in 0..3 {
         let name = format!("/disk{number}");
@@ -103,17 +108,20 @@ async fn target(seam: &SimSeam, core: &Core<SimSeam>, policy: WritePolicy, store
 fn all_usages() -> &'static [Vec<u8>] {
     static USAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     USAGES.get_or_init(|| {
-        let world = world(0);
+        let world = create_world(0);
         let seam = world.seam();
         world.block_on(async {
             let core = Core::new(seam.clone(), CoreSpec::default());
-            usages(target(&seam, &core, WritePolicy::None, &MemoryStore::default()).await, [0, 1, 0, 0, 0, 0, 0, 0])
-                .await
+            usages(
+                create_target(&seam, &core, WritePolicy::None, &MemoryStore::default()).await,
+                [0, 1, 0, 0, 0, 0, 0, 0],
+            )
+            .await
         })
     })
 }
 
-fn world(seed: u8) -> World {
+fn create_world(seed: u8) -> World {
     let world = World::new(WorldSpec {
         order: TaskOrder::Seeded,
         blocks: 4096,
@@ -125,38 +133,42 @@ fn world(seed: u8) -> World {
         chunk_bytes_max: 30_000,
         window_bytes: 64 << 10,
     });
-    (0..3).for_each(|number| drop(world.add_disk(format!("/disk{number}"), SimDiskSpec::new(SIZE))));
+    (0..3).for_each(|number| drop(world.add_disk(format!("/disk{number}"), SimDiskSpec::new(DISK_BYTES))));
     world
 }
 
 /// Limit of allocated memory with this number of sessions, excluding bytes that hostile initiators have queued.
-fn bytes_max(sessions: usize) -> usize {
+fn allocated_bytes_max(sessions: usize) -> usize {
     let sessions = sessions.max(1);
     // Solicited and unsolicited data, each with a shared limit, but at least half a MiB per session.
     2 * PAYLOAD_BYTES_MAX.max(sessions << 19) + sessions * SESSION_BYTES + OTHER_BYTES
 }
 
 /// Checks periodically that memory stays within its limit.
-async fn check_memory(seam: SimSeam, server: Server<SimSeam>, hostile: Rc<Hostile>, before: usize) {
+async fn check_memory(seam: SimSeam, server: Server<SimSeam>, hostile: Rc<Hostile>, allocated_before: usize) {
     while !hostile.is_over() {
         let stats = server.stats();
         assert!(stats.half_open <= LOGINS_MAX as u64 && stats.sessions <= SESSIONS_MAX as u64, "{stats:?}");
-        let held = allocated().saturating_sub(before + hostile.queued_bytes());
-        let limit = bytes_max(stats.sessions as usize);
-        assert!(held <= limit, "{held} bytes are allocated with {} sessions: the limit is {limit}", stats.sessions);
+        let held_bytes = allocated().saturating_sub(allocated_before + hostile.queued_bytes());
+        let limit = allocated_bytes_max(stats.sessions as usize);
+        assert!(
+            held_bytes <= limit,
+            "{held_bytes} bytes are allocated with {} sessions: the limit is {limit}",
+            stats.sessions
+        );
         // A quarter of the pool for replies, and a part for reads and writes in progress.
-        let lent = seam.blocks_total() - seam.blocks_free();
-        assert!(lent <= seam.blocks_total() / 2, "{lent} of {} buffers are held", seam.blocks_total());
+        let held_buffers = seam.blocks_total() - seam.blocks_free();
+        assert!(held_buffers <= seam.blocks_total() / 2, "{held_buffers} of {} buffers are held", seam.blocks_total());
         seam.sleep(if hostile.is_finishing() { Nanos::from_millis(500) } else { Nanos::from_millis(1) }).await;
     }
 }
 
-async fn sessions(world: &World, mode: u8, input: &[u8], usages: &'static [Vec<u8>]) {
-    let (seam, before) = (world.seam(), allocated());
+async fn run_sessions(world: &World, mode: u8, input: &[u8], usages: &'static [Vec<u8>]) {
+    let (seam, allocated_before) = (world.seam(), allocated());
     let core = Core::new(seam.clone(), CoreSpec::default());
     let store = MemoryStore::default();
     let policy = if mode & 8 == 0 { WritePolicy::None } else { WritePolicy::WriteBack };
-    let target = target(&seam, &core, policy, &store).await;
+    let target = create_target(&seam, &core, policy, &store).await;
     let uses_chap = mode & 4 != 0;
     let options = Options {
         chap_users: uses_chap
@@ -181,20 +193,20 @@ async fn sessions(world: &World, mode: u8, input: &[u8], usages: &'static [Vec<u
     let login = LoginOptions { portal, name: NAMES[0], isid: [1; 6], digests, uses_chap, parameters };
     let healthy = LoginOptions { portal: healthy_portal, name: HEALTHY, ..login.clone() };
     let hostile = Rc::new(Hostile::new(seam.clone(), login.clone(), usages));
-    let memory_check = check_memory(seam.clone(), server.clone(), Rc::clone(&hostile), before);
+    let memory_check = check_memory(seam.clone(), server.clone(), Rc::clone(&hostile), allocated_before);
     seam.spawn(memory_check);
     let (hostile_clone, healthy_seam) = (Rc::clone(&hostile), seam.clone());
     // Logs in before the hostile initiators, whose many logins may displace others.
     let session = Session::log_in(&seam, &healthy).await.expect("the healthy initiator is admitted");
     let work = async move { healthy::run(healthy_seam, session, &|| hostile_clone.is_over()).await };
-    let healthy_done = Rc::new(std::cell::Cell::new(false));
-    let is_over = Rc::clone(&healthy_done);
+    let is_healthy_done = Rc::new(std::cell::Cell::new(false));
+    let is_done = Rc::clone(&is_healthy_done);
     seam.spawn(async move {
         work.await;
-        is_over.set(true);
+        is_done.set(true);
     });
     hostile.run(world, input).await;
-    while !healthy_done.get() {
+    while !is_healthy_done.get() {
         seam.sleep(Nanos::from_millis(100)).await;
     }
     // Longer than the time limit of a login.
@@ -213,10 +225,10 @@ async fn sessions(world: &World, mode: u8, input: &[u8], usages: &'static [Vec<u
 fuzz_target!(|data: &[u8]| {
     let [mode, seed, input @ ..] = data else { return };
     let (usages, ()) = (all_usages(), hostile::prepare());
-    let before = allocated();
-    let world = world(*seed);
-    world.block_on(sessions(&world, *mode, input, usages));
+    let allocated_before = allocated();
+    let world = create_world(*seed);
+    world.block_on(run_sessions(&world, *mode, input, usages));
     assert_eq!(world.violations(), Vec::<String>::new());
     drop(world);
-    assert_eq!(allocated(), before, "memory was leaked");
+    assert_eq!(allocated(), allocated_before, "memory was leaked");
 });

@@ -18,9 +18,9 @@ use scsi::{
 use seam::sim::{Content, SimDiskSpec, SimSeam, World, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
 
-use scsi_commands::{NAMES, Sink, Wire, structured, take, usages};
+use scsi_commands::{NAMES, RepeatedInput, Sink, structured_command, take, usages};
 
-const SIZE: u64 = 1 << 20;
+const DISK_BYTES: u64 = 1 << 20;
 
 /// Stores the last reservation record.
 #[derive(Clone, Default)]
@@ -33,7 +33,7 @@ impl ReservationStore for MemoryStore {
     }
 }
 
-async fn commands(seam: &SimSeam, mut input: &[u8]) {
+async fn run_commands(seam: &SimSeam, mut input: &[u8]) {
     let open = DiskOpen { path: "/disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
     let core = Core::new(seam.clone(), CoreSpec::default());
     let disk = seam.open_disk(&open).await.expect("the disk exists");
@@ -62,11 +62,11 @@ async fn commands(seam: &SimSeam, mut input: &[u8]) {
     let restarted = target();
     let target = target();
     target.add(unit(Vec::new())).expect("the LUN is free");
-    let nexuses = [0, 1].map(|initiator| target.nexus(Initiator::new(NAMES[initiator], [1; 6]), 1));
+    let nexuses = [0, 1].map(|initiator| target.add_nexus(Initiator::new(NAMES[initiator], [1; 6]), 1));
     while let [flags, sizes, rest @ ..] = input {
         input = rest;
         let (cdb, data) = match flags & 4 {
-            0 => structured(usages, &mut input),
+            0 => structured_command(usages, &mut input),
             _ => {
                 let cdb = take(&mut input, [6, 10, 12, 16][usize::from(sizes & 3)]).to_vec();
                 (cdb, take(&mut input, usize::from(sizes >> 2) * 2).to_vec())
@@ -86,7 +86,7 @@ async fn commands(seam: &SimSeam, mut input: &[u8]) {
             2 => blocks * 1024,
             _ => u64::from(sizes >> 2) * 512,
         };
-        let cycled = if data.is_empty() { &[0][..] } else { &data };
+        let repeated = if data.is_empty() { &[0][..] } else { &data };
         let expected =
             ExpectedLengths { out_bytes, in_bytes: if flags & 0x40 == 0 { 4_096 } else { u64::from(*sizes) << 10 } };
         let cancel = CancelToken::default();
@@ -94,7 +94,7 @@ async fn commands(seam: &SimSeam, mut input: &[u8]) {
         let command = Command { lun, cdb: &cdb, expected, cancel: &cancel };
         let nexus = &nexuses[usize::from(flags & 1)];
         target.read_now(nexus, &command, &mut Vec::new());
-        target.execute(nexus, command, &mut Wire(cycled.iter().cycle()), &mut Sink::default()).await;
+        target.execute(nexus, command, &mut RepeatedInput(repeated.iter().cycle()), &mut Sink::default()).await;
     }
     // A restarted daemon must be able to read the record.
     restarted.add(unit(store.0.take())).expect("the stored record can be decoded");
@@ -103,7 +103,7 @@ async fn commands(seam: &SimSeam, mut input: &[u8]) {
 fuzz_target!(|data: &[u8]| {
     let spec = WorldSpec { blocks: 1024, time_max: Nanos::from_secs(86_400), keep: Content::None, ..WorldSpec::new(1) };
     let world = World::new(spec);
-    world.add_disk("/disk", SimDiskSpec::new(SIZE));
+    world.add_disk("/disk", SimDiskSpec::new(DISK_BYTES));
     let seam = world.seam();
-    world.block_on(commands(&seam, data));
+    world.block_on(run_commands(&seam, data));
 });

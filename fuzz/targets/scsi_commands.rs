@@ -6,6 +6,8 @@ use scsi::{CancelToken, Cancelled, Command, DataIn, DataOut, ExpectedLengths, Id
 use seam::Piece;
 use seam::sim::{SimBlock, SimSeam};
 
+/// Command descriptor block of TEST UNIT READY.
+const TEST_UNIT_READY: [u8; 6] = [0; 6];
 /// Operation codes of the commands that have a parameter list.
 const MODE_SELECT_6: u8 = 0x15;
 const MODE_SELECT_10: u8 = 0x55;
@@ -40,9 +42,9 @@ const WITH_FLIPPED_BIT: u8 = 4;
 pub const NAMES: [&str; 2] = ["iqn.x:i", "iqn.x:j"];
 
 /// Data-out of a command: bytes of the input, repeated.
-pub struct Wire<'a>(pub std::iter::Cycle<std::slice::Iter<'a, u8>>);
+pub struct RepeatedInput<'a>(pub std::iter::Cycle<std::slice::Iter<'a, u8>>);
 
-impl DataOut for Wire<'_> {
+impl DataOut for RepeatedInput<'_> {
     async fn take(&mut self, len: usize, into: &mut Vec<u8>) -> Result<(), Cancelled> {
         into.extend(self.0.by_ref().take(len));
         Ok(())
@@ -80,16 +82,18 @@ async fn execute(target: &Target<SimSeam>, lun: [u8; 8], nexus: &scsi::Nexus, cd
     let (cancel, mut sink) = (CancelToken::default(), Sink::default());
     let expected = ExpectedLengths { out_bytes: 0, in_bytes: 65_536 };
     let command = Command { lun, cdb, expected, cancel: &cancel };
-    target.execute(nexus, command, &mut Wire([].iter().cycle()), &mut sink).await;
+    target.execute(nexus, command, &mut RepeatedInput([].iter().cycle()), &mut sink).await;
     sink.0
 }
 
 /// The usage bits of each supported command, as the target reports them.
 pub async fn usages(target: Target<SimSeam>, lun: [u8; 8]) -> Vec<Vec<u8>> {
-    let nexus = target.nexus(Initiator::new(NAMES[0], [1; 6]), 1);
-    let report = |option, code, action| [MAINTENANCE_IN, REPORT_OPCODES, option, code, 0, action, 0, 0, 16, 0, 0, 0];
+    let nexus = target.add_nexus(Initiator::new(NAMES[0], [1; 6]), 1);
+    let report = |option, opcode, service_action| {
+        [MAINTENANCE_IN, REPORT_OPCODES, option, opcode, 0, service_action, 0, 0, 16, 0, 0, 0]
+    };
     // The first answer is a unit attention (power on).
-    execute(&target, lun, &nexus, &[0; 6]).await;
+    execute(&target, lun, &nexus, &TEST_UNIT_READY).await;
     let mut usages = Vec::new();
     for command in execute(&target, lun, &nexus, &report(ALL_COMMANDS, 0, 0)).await[4..].as_chunks::<8>().0 {
         usages.push(execute(&target, lun, &nexus, &report(ONE_COMMAND, command[0], command[3])).await[4..].to_vec());
@@ -105,22 +109,22 @@ fn target_descriptor(naa: &[u8]) -> Vec<u8> {
 }
 
 /// A nearly valid parameter list for the command, and the position of its length in the command descriptor block.
-fn parameter_list(code: u8, input: &mut &[u8]) -> (Vec<u8>, Range<usize>) {
+fn parameter_list(opcode: u8, input: &mut &[u8]) -> (Vec<u8>, Range<usize>) {
     let shape = input.split_off_first().copied().unwrap_or_default();
     let count = usize::from(shape & 7);
     let mut bytes = Vec::new();
-    match code {
+    match opcode {
         MODE_SELECT_6 | MODE_SELECT_10 => {
-            bytes.resize(if code == MODE_SELECT_6 { 4 } else { 8 }, 0);
+            bytes.resize(if opcode == MODE_SELECT_6 { 4 } else { 8 }, 0);
             for _ in 0..count {
-                let [page, value, at] = *take(input, 3) else { break };
+                let [page, value, offset] = *take(input, 3) else { break };
                 let (page, len) = MODE_PAGES[usize::from(page) % MODE_PAGES.len()];
                 let start = bytes.len();
                 bytes.extend([page, len]);
                 bytes.resize(start + 2 + usize::from(len), 0);
-                bytes[start + 2 + usize::from(at % len)] = value;
+                bytes[start + 2 + usize::from(offset % len)] = value;
             }
-            (bytes, if code == MODE_SELECT_6 { 4..5 } else { 7..9 })
+            (bytes, if opcode == MODE_SELECT_6 { 4..5 } else { 7..9 })
         }
         UNMAP => {
             bytes.extend([0, 0, 0, 16 * count as u8, 0, 0, 0, 0]);
@@ -150,24 +154,24 @@ fn parameter_list(code: u8, input: &mut &[u8]) -> (Vec<u8>, Range<usize>) {
             (bytes, 5..9)
         }
         EXTENDED_COPY => {
-            let devices = [1, u64::from(shape >> 6)].map(|unit| target_descriptor(&Identity::of(1, unit).naa)).concat();
+            let targets = [1, u64::from(shape >> 6)].map(|unit| target_descriptor(&Identity::of(1, unit).naa)).concat();
             let mut segments = Vec::new();
             for _ in 0..count {
-                let [kind, blocks, source, destination, devices_and_excess] = *take(input, 5) else { break };
+                let [kind, blocks, source, destination, targets_and_excess] = *take(input, 5) else { break };
                 let (kind, len, amount) = match kind & 1 {
                     0 => (BLOCK_TO_BLOCK, BLOCK_SEGMENT_BYTES, u32::from(blocks)),
                     _ => (BYTE_TO_BYTE, BYTE_SEGMENT_BYTES, u32::from(blocks) << 9),
                 };
-                segments.extend([kind, 0, 0, len, 0, devices_and_excess & 3, 0, devices_and_excess >> 2 & 3]);
+                segments.extend([kind, 0, 0, len, 0, targets_and_excess & 3, 0, targets_and_excess >> 2 & 3]);
                 // One value of the top bit makes the length no multiple of a block.
-                segments.extend((amount + u32::from(devices_and_excess >> 7)).to_be_bytes());
+                segments.extend((amount + u32::from(targets_and_excess >> 7)).to_be_bytes());
                 segments.extend(u64::from(source).to_be_bytes());
                 segments.extend(u64::from(destination).to_be_bytes());
                 segments.extend(&[0; 4][..usize::from(len - BLOCK_SEGMENT_BYTES)]);
             }
-            bytes.extend([count as u8, shape & COPY_OPTIONS, 0, devices.len() as u8, 0, 0, 0, 0]);
+            bytes.extend([count as u8, shape & COPY_OPTIONS, 0, targets.len() as u8, 0, 0, 0, 0]);
             bytes.extend((segments.len() as u32).to_be_bytes());
-            bytes.extend([&[0; 4], &devices[..], &segments].concat());
+            bytes.extend([&[0; 4], &targets[..], &segments].concat());
             (bytes, 10..14)
         }
         _ => (bytes, 0..0),
@@ -175,7 +179,7 @@ fn parameter_list(code: u8, input: &mut &[u8]) -> (Vec<u8>, Range<usize>) {
 }
 
 /// A nearly valid command, and its data.
-pub fn structured(usages: &[Vec<u8>], input: &mut &[u8]) -> (Vec<u8>, Vec<u8>) {
+pub fn structured_command(usages: &[Vec<u8>], input: &mut &[u8]) -> (Vec<u8>, Vec<u8>) {
     let [command, options, bit] = *take(input, 3) else { return (vec![0; 6], Vec::new()) };
     let usage = &usages[usize::from(command) % usages.len()];
     let mut cdb = usage.clone();
@@ -190,18 +194,18 @@ pub fn structured(usages: &[Vec<u8>], input: &mut &[u8]) -> (Vec<u8>, Vec<u8>) {
     let (mut data, len_field) = parameter_list(cdb[0], input);
     if options & WITHOUT_LIMITS == 0 && len_field.is_empty() {
         // Limits the command to few and existing blocks.
-        let high: &[Range<usize>] = match cdb.len() {
+        let high_bytes: &[Range<usize>] = match cdb.len() {
             10 => &[2..4, 7..8],
             12 => &[2..4, 6..9],
             16 => &[2..8, 10..13],
             _ => &[],
         };
-        high.iter().for_each(|range| cdb[range.clone()].fill(0));
+        high_bytes.iter().for_each(|range| cdb[range.clone()].fill(0));
     }
     if !len_field.is_empty() {
         let len = (data.len() as u32).to_be_bytes();
-        let from = len.len() - len_field.len();
-        cdb[len_field].copy_from_slice(&len[from..]);
+        let unused = len.len() - len_field.len();
+        cdb[len_field].copy_from_slice(&len[unused..]);
         let bit = usize::from(bit) % (8 * data.len().max(1));
         if options & WITH_FLIPPED_BIT != 0 && !data.is_empty() {
             data[bit / 8] ^= 1 << (bit % 8);

@@ -13,12 +13,12 @@ use nbd_protocol::{Command, OptionKind, Request};
 use seam::sim::{Content, SimDiskSpec, SimSeam, World, WorldSpec};
 use seam::{Address, ByteStream, DiskOpen, Gather, Nanos, Seam, StreamReader, StreamWriter};
 
-const SIZE: u64 = 8 << 20;
+const DISK_BYTES: u64 = 8 << 20;
 
 /// A handshake that reaches transmission.
-fn preamble(structured: bool) -> Vec<u8> {
+fn handshake(uses_structured_replies: bool) -> Vec<u8> {
     let mut out = vec![0, 0, 0, 3];
-    if structured {
+    if uses_structured_replies {
         push_option(&mut out, OptionKind::StructuredReply, b"");
         push_option(&mut out, OptionKind::SetMetaContext, &MetaRequest::encode_base_allocation("x"));
     }
@@ -82,8 +82,8 @@ fuzz_target!(|data: &[u8]| {
     let Some((mode, rest)) = data.split_first() else { return };
     let bytes = match mode % 4 {
         0 => rest.to_vec(),
-        1 => [preamble(mode & 4 == 0), rest.to_vec()].concat(),
-        _ => [preamble(mode & 4 == 0), requests(rest)].concat(),
+        1 => [handshake(mode & 4 == 0), rest.to_vec()].concat(),
+        _ => [handshake(mode & 4 == 0), requests(rest)].concat(),
     };
     let world = World::new(WorldSpec {
         blocks: 4096,
@@ -91,7 +91,7 @@ fuzz_target!(|data: &[u8]| {
         time_max: Nanos::from_secs(86_400),
         ..WorldSpec::new(u64::from(*mode))
     });
-    world.add_disk("/disk", SimDiskSpec::new(SIZE));
+    world.add_disk("/disk", SimDiskSpec::new(DISK_BYTES));
     let seam = world.seam();
     world.block_on(session(&seam, bytes));
 });

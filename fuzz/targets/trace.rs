@@ -11,10 +11,11 @@ use libfuzzer_sys::fuzz_target;
 use trace::info::Info;
 use trace::{Anonymiser, DISK_BYTES_MAX, Format, Header, Op, Request, TRANSFER_BYTES_MAX, create, open};
 
+/// Buffer that the writer fills and the harness reads.
 #[derive(Clone, Default)]
-struct Shared(Rc<RefCell<Vec<u8>>>);
+struct SharedBuffer(Rc<RefCell<Vec<u8>>>);
 
-impl Write for Shared {
+impl Write for SharedBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.borrow_mut().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -49,7 +50,7 @@ fuzz_target!(|data: &[u8]| {
             assert_eq!(parts.map(|part| part.len).sum::<u64>(), request.len);
         }
     }
-    let file = Shared::default();
+    let file = SharedBuffer::default();
     let mut writer =
         create("a", Box::new(file.clone()), Format::Hotset, Header::default()).expect("writing to memory cannot fail");
     requests.iter().for_each(|request| writer.put(request).expect("writing to memory cannot fail"));

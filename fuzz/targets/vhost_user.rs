@@ -15,21 +15,32 @@ use rustix::fs::MemfdFlags;
 use seam::sim::{Content, SimDiskSpec, SimSeam, World, WorldSpec};
 use seam::{Bell, DiskOpen, Nanos, Seam};
 use vhost_user::memory::RegionLayout;
-use vhost_user::message::{HEAD_BYTES, Head, Message, VringFdKind, decode};
+use vhost_user::message::{HEADER_BYTES, Header, Message, VringFdKind, decode, protocol};
 use vhost_user::{Session, Shared, UnfinishedRequests};
 
 const DISK_BYTES: u64 = 1 << 20;
 const MEMORY_BYTES: u64 = 64 << 10;
 const QUEUE_SIZE: u64 = 16;
-/// Generation of the daemon; losses belong to earlier ones.
-const DAEMON: u64 = 2;
+/// Number of the daemon. Writes acknowledged by daemons of lower numbers may be lost.
+const DAEMON_NUMBER: u64 = 2;
 // Layout of each queue: its parts are adjacent.
 const QUEUE_BYTES: u64 = 1024;
-const AVAILABLE_AT: u64 = 256;
-const USED_AT: u64 = 512;
+const AVAILABLE_OFFSET: u64 = 256;
+const USED_OFFSET: u64 = 512;
+// Feature bits.
+const FLUSH: u64 = 1 << 9;
+const CONFIG_WCE: u64 = 1 << 11;
+const LOG_ALL: u64 = 1 << 26;
+const EVENT_IDX: u64 = 1 << 29;
+const PROTOCOL_FEATURES: u64 = 1 << 30;
+const VERSION_1: u64 = 1 << 32;
 /// Sets of features that affect rings, as drivers negotiate them.
-const FEATURES: [u64; 4] =
-    [1 << 32 | 1 << 30, 1 << 32 | 1 << 30 | 1 << 29, 1 << 32 | 1 << 9, 1 << 32 | 1 << 30 | 1 << 11 | 1 << 26];
+const FEATURES: [u64; 4] = [
+    VERSION_1 | PROTOCOL_FEATURES,
+    VERSION_1 | PROTOCOL_FEATURES | EVENT_IDX,
+    VERSION_1 | FLUSH,
+    VERSION_1 | PROTOCOL_FEATURES | CONFIG_WCE | LOG_ALL,
+];
 
 /// An eventfd of the harness.
 #[derive(Default)]
@@ -63,16 +74,18 @@ fn make_eventfd(_: OwnedFd) -> io::Result<Rc<dyn Bell>> {
     Ok(EVENTFD.with(Rc::clone))
 }
 
-fn memory() -> OwnedFd {
+/// Creates the memory that the guest shares with the device.
+fn create_guest_memory() -> OwnedFd {
     let file = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC).expect("access to a memfd succeeds");
     rustix::fs::ftruncate(&file, MEMORY_BYTES).expect("access to a memfd succeeds");
     file
 }
 
+/// Takes up to `len` bytes from the front of the input.
 fn take<'a>(input: &mut &'a [u8], len: usize) -> &'a [u8] {
-    let (first, rest) = input.split_at(len.min(input.len()));
+    let (taken, rest) = input.split_at(len.min(input.len()));
     *input = rest;
-    first
+    taken
 }
 
 async fn serve(seam: &SimSeam, mut input: &[u8]) {
@@ -81,24 +94,29 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
     let disk = seam.open_disk(&open).await.expect("the disk exists");
     let volume = core.attach(VolumeSpec::new("x", VolumeId(1)), Backing::plain(disk)).expect("the volume name is free");
     let limits = connection::Limits { held_bytes_max: 1 << 20, stall_timeout: Nanos::from_secs(5) };
-    let shared = Shared::new(limits, seam.blocks_total() * seam::BLOCK_BYTES, 64 << 10, DAEMON);
-    let session =
-        Rc::new(Session::new(seam.clone(), volume, &shared, &UnfinishedRequests::default(), DAEMON, make_eventfd));
+    let shared = Shared::new(limits, seam.blocks_total() * seam::BLOCK_BYTES, 64 << 10, DAEMON_NUMBER);
+    let session = Rc::new(Session::new(
+        seam.clone(),
+        volume,
+        &shared,
+        &UnfinishedRequests::default(),
+        DAEMON_NUMBER,
+        make_eventfd,
+    ));
     let never = |_: &Context<'_>| false;
-    let file = memory();
-    let copy = || file.try_clone().expect("the descriptor can be duplicated");
+    let file = create_guest_memory();
+    let duplicate_fd = || file.try_clone().expect("the descriptor can be duplicated");
     let [options, rest @ ..] = input else { return };
     input = rest;
     let region = RegionLayout { guest: 0, len: MEMORY_BYTES, user: 0, offset: 0 };
     let mut messages = vec![
         Message::SetFeatures(FEATURES[usize::from(options & 3)]),
-        Message::SetProtocolFeatures(
-            0xffff & !(1 << 2 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11 | 1 << 14),
-        ),
-        Message::SetMemTable(vec![(region, copy())]),
+        // A set with any other feature is refused.
+        Message::SetProtocolFeatures(protocol::OFFERED),
+        Message::SetMemTable(vec![(region, duplicate_fd())]),
     ];
     if options & 4 != 0 {
-        messages.push(Message::SetLogBase { len: 64, offset: 0, file: copy() });
+        messages.push(Message::SetLogBase { len: 64, offset: 0, file: duplicate_fd() });
     }
     if options & 8 != 0 {
         // The record of requests in flight lies in the guest's own memory, with arbitrary content.
@@ -107,83 +125,88 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
             offset: 32 << 10,
             queues: 2,
             size: QUEUE_SIZE as u16,
-            file: copy(),
+            file: duplicate_fd(),
         });
     }
-    let begin = usize::from(options >> 4 & 3);
-    rustix::io::pwrite(&file, take(&mut input, begin * 256), 0).expect("access to a memfd succeeds");
+    // Initial content of the guest's memory.
+    let initial_bytes = 256 * usize::from(options >> 4 & 3);
+    rustix::io::pwrite(&file, take(&mut input, initial_bytes), 0).expect("access to a memfd succeeds");
     for index in 0..2 {
-        let at = QUEUE_BYTES * u64::from(index);
+        let queue_address = QUEUE_BYTES * u64::from(index);
         messages.push(Message::SetVringNum { index, size: QUEUE_SIZE as u32 });
         messages.push(Message::SetVringAddr {
             index,
             is_logged: options & 4 != 0,
-            descriptors: at,
-            available: at + AVAILABLE_AT,
-            used: at + USED_AT,
-            log: at + USED_AT,
+            descriptors: queue_address,
+            available: queue_address + AVAILABLE_OFFSET,
+            used: queue_address + USED_OFFSET,
+            log: queue_address + USED_OFFSET,
         });
-        messages.push(Message::SetVringFd { kind: VringFdKind::Call, index, fd: Some(copy()) });
-        messages.push(Message::SetVringFd { kind: VringFdKind::Kick, index, fd: Some(copy()) });
+        messages.push(Message::SetVringFd { kind: VringFdKind::Call, index, fd: Some(duplicate_fd()) });
+        messages.push(Message::SetVringFd { kind: VringFdKind::Kick, index, fd: Some(duplicate_fd()) });
         messages.push(Message::SetVringEnable { index, enabled: true });
     }
     for message in messages {
         // Some messages do not match the features.
         let _ = session.handle(message, never).await;
     }
-    while let [act, rest @ ..] = input {
+    while let [action, rest @ ..] = input {
         input = rest;
-        match act & 7 {
+        match action & 7 {
             // Writes bytes at an arbitrary address.
             0..=2 => {
-                let [at, len, ..] = take(&mut input, 2) else { break };
-                let at = u64::from(*at) << (act >> 3 & 7);
+                let [address, len, ..] = take(&mut input, 2) else { break };
+                let address = u64::from(*address) << (action >> 3 & 7);
                 let bytes = take(&mut input, usize::from(*len));
-                rustix::io::pwrite(&file, bytes, at.min(MEMORY_BYTES - 256)).expect("access to a memfd succeeds");
+                rustix::io::pwrite(&file, bytes, address.min(MEMORY_BYTES - 256)).expect("access to a memfd succeeds");
             }
             // Writes a nearly valid descriptor.
             3 => {
-                let [queue, index, at, len, flags, next] = take(&mut input, 6) else { break };
+                let [queue, index, address, len, flags, next] = take(&mut input, 6) else { break };
                 let offset = QUEUE_BYTES * u64::from(queue & 1) + 16 * (u64::from(*index) % QUEUE_SIZE);
-                let (at, len) = (u64::from(*at) << 8, u32::from(*len) << (flags >> 3 & 7));
+                let (address, len) = (u64::from(*address) << 8, u32::from(*len) << (flags >> 3 & 7));
                 let flags = u16::from(flags & 7);
-                let parts =
-                    [&at.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &u16::from(*next).to_le_bytes()];
-                rustix::io::pwrite(&file, &parts.concat(), offset).expect("access to a memfd succeeds");
+                let descriptor = [
+                    &address.to_le_bytes()[..],
+                    &len.to_le_bytes(),
+                    &flags.to_le_bytes(),
+                    &u16::from(*next).to_le_bytes(),
+                ];
+                rustix::io::pwrite(&file, &descriptor.concat(), offset).expect("access to a memfd succeeds");
             }
             // Makes more descriptors available.
             4 | 5 => {
                 let [queue, count] = take(&mut input, 2) else { break };
-                let at = QUEUE_BYTES * u64::from(queue & 1) + AVAILABLE_AT + 2;
+                let index_address = QUEUE_BYTES * u64::from(queue & 1) + AVAILABLE_OFFSET + 2;
                 let mut index = [0; 2];
-                rustix::io::pread(&file, &mut index, at).expect("access to a memfd succeeds");
+                rustix::io::pread(&file, &mut index, index_address).expect("access to a memfd succeeds");
                 let index = u16::from_le_bytes(index).wrapping_add(u16::from(*count) % 20);
-                rustix::io::pwrite(&file, &index.to_le_bytes(), at).expect("access to a memfd succeeds");
+                rustix::io::pwrite(&file, &index.to_le_bytes(), index_address).expect("access to a memfd succeeds");
                 EVENTFD.with(|eventfd| eventfd.ring());
-                seam.sleep(Nanos::from_millis(u64::from(act >> 5))).await;
+                seam.sleep(Nanos::from_millis(u64::from(action >> 5))).await;
             }
             // Sends a message.
             6 => {
                 let [request, len, fds] = take(&mut input, 3) else { break };
-                let head = [u32::from(*request) % 40, 1, u32::from(*len)].map(u32::to_le_bytes).concat();
-                let head: [u8; HEAD_BYTES] = head.try_into().expect("a header has three words");
-                let head = Head::decode(&head).expect("the header is valid");
+                let header = [u32::from(*request) % 40, 1, u32::from(*len)].map(u32::to_le_bytes).concat();
+                let header: [u8; HEADER_BYTES] = header.try_into().expect("a header has three words");
+                let header = Header::decode(&header).expect("the header is valid");
                 let mut body = take(&mut input, usize::from(*len)).to_vec();
                 body.resize(usize::from(*len), 0);
-                let fds = (0..fds % 4).map(|_| copy()).collect();
-                if let Ok(message) = decode(&head, &body, fds) {
+                let fds = (0..fds % 4).map(|_| duplicate_fd()).collect();
+                if let Ok(message) = decode(&header, &body, fds) {
                     let reply = session.handle(message, never).await;
                     if let Ok(reply) = reply {
-                        reply.encode(&head);
+                        reply.encode(&header);
                     }
                 }
             }
             // Restarts a queue.
             _ => {
-                let index = u32::from(act >> 3 & 1);
+                let index = u32::from(action >> 3 & 1);
                 let _ = session.handle(Message::GetVringBase { index }, never).await;
                 let _ = session
-                    .handle(Message::SetVringFd { kind: VringFdKind::Kick, index, fd: Some(copy()) }, never)
+                    .handle(Message::SetVringFd { kind: VringFdKind::Kick, index, fd: Some(duplicate_fd()) }, never)
                     .await;
             }
         }

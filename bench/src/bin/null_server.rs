@@ -7,8 +7,8 @@ const USAGE: &str = "usage: null_server threads|seam unix:PATH BYTES, or null_se
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [variant, at, content] = arguments.as_slice() else { fail(USAGE) };
-    let path = at.strip_prefix("unix:").unwrap_or_else(|| fail(USAGE));
+    let [variant, address, content] = arguments.as_slice() else { fail(USAGE) };
+    let path = address.strip_prefix("unix:").unwrap_or_else(|| fail(USAGE));
     let size = || {
         let size = content.parse().ok().filter(|size: &usize| *size > 0 && size.is_multiple_of(4096));
         size.unwrap_or_else(|| fail("the size must be a positive multiple of 4096 bytes"))

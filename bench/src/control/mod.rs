@@ -28,31 +28,31 @@ const MEMORY_BYTES: u64 = 3 << 30;
 const CLIENTS: usize = 16;
 /// Fraction of the saturated rate at which clients run in the paced series.
 const PACED_FRACTION: f64 = 0.7;
-/// Time in which all volumes get into memory and every curve has its memory, and in which the saturated rate is
-/// measured.
+/// Time in which all volumes are read into memory and all miss-ratio curves are allocated, and in which the saturated
+/// rate is measured.
 const FILL_TIME: Duration = Duration::from_secs(12);
 /// Warm-up before each cell, in which followers connect and clients reach their pace.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// Shortest cell: a scrape and five samples.
 const SECONDS_MIN: u32 = 5;
 /// The daemon's control thread, and its file threads.
-const CONTROL: [&str; 3] = ["control", "history", "events"];
+const CONTROL_THREADS: [&str; 3] = ["control", "history", "events"];
 
 /// Figures of one cell.
 #[derive(Clone, Copy)]
-struct Cell {
+struct CellFigures {
     load: LoadFigures,
     /// CPU time of the control threads, as a fraction of a core.
-    control: f64,
+    control_cpu_fraction: f64,
     /// Resident memory of the daemon at the end of the cell.
     resident_bytes: u64,
 }
 
 /// Adjacent cells of a round: without observers, without observers again, and with observers.
 struct Round {
-    off: Cell,
-    off_again: Cell,
-    on: Cell,
+    off: CellFigures,
+    off_again: CellFigures,
+    on: CellFigures,
 }
 
 /// All rounds at one load.
@@ -89,7 +89,7 @@ struct Bench {
     address: String,
     names: Vec<String>,
     /// Duration of a cell.
-    time: Duration,
+    cell_time: Duration,
 }
 
 /// Measures a daemon whose volumes lie on files in `folder`.
@@ -103,18 +103,18 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
         volumes.push((name.as_str(), path.display().to_string()));
     }
     let extra_toml = "\n[api]\nlisten = \"127.0.0.1:0\"\n";
-    let began = Instant::now();
+    let started = Instant::now();
     let command = daemon(folder, &socket, MEMORY_BYTES, &volumes, extra_toml, &programs.hotset)?;
     let process = Process::start(command, &socket)?;
-    let start_seconds = began.elapsed().as_secs_f64();
+    let start_seconds = started.elapsed().as_secs_f64();
     let address = address(folder, programs)?;
     let load = Load::connect(&socket, &names, CLIENTS, VOLUME_BYTES)?;
-    let time = Duration::from_secs(effort.seconds.max(SECONDS_MIN).into());
-    let mut bench = Bench { process, load, address, names, time };
+    let cell_time = Duration::from_secs(effort.seconds.max(SECONDS_MIN).into());
+    let mut bench = Bench { process, load, address, names, cell_time };
     bench.load.run(FILL_TIME, None)?;
-    let alone = bench.measure(FILL_TIME, None)?;
+    let before_observers = bench.measure(FILL_TIME, None)?;
     let series = |rate| Series { rate, rounds: Vec::new(), observers: Observers::default() };
-    let mut all_series = [series(Some(alone.load.iops * PACED_FRACTION)), series(None)];
+    let mut all_series = [series(Some(before_observers.load.iops * PACED_FRACTION)), series(None)];
     for number in 0..effort.rounds {
         let order = ORDERS[number % ORDERS.len()];
         let [paced, saturated] = &mut all_series;
@@ -128,7 +128,7 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     if all_series.iter().any(|series| series.observers.streamed_bytes == 0) {
         return Err(io::Error::other("the stream delivered no data"));
     }
-    let text = verdicts::describe(start_seconds, time, &alone, &all_series);
+    let text = verdicts::describe(start_seconds, cell_time, &before_observers, &all_series);
     Ok(Section { title: "1,000 volumes with observers".into(), text, ratios: Vec::new(), measured: Vec::new() })
 }
 
@@ -141,6 +141,7 @@ fn address(folder: &Path, programs: &Programs) -> io::Result<String> {
 }
 
 impl Bench {
+    /// Runs the three cells of a round in this order.
     fn round(&mut self, order: [CellKind; 3], rate: Option<f64>, observers: &mut Observers) -> io::Result<Round> {
         let mut cells = [None; 3];
         for kind in order {
@@ -156,21 +157,23 @@ impl Bench {
         Ok(Round { off, off_again, on })
     }
 
-    fn cell(&mut self, rate: Option<f64>) -> io::Result<Cell> {
+    /// Runs one cell after a warm-up.
+    fn cell(&mut self, rate: Option<f64>) -> io::Result<CellFigures> {
         self.load.run(WARM_UP, rate)?;
-        self.measure(self.time, rate)
+        self.measure(self.cell_time, rate)
     }
 
-    fn measure(&mut self, time: Duration, rate: Option<f64>) -> io::Result<Cell> {
-        let (before_us, began) = (self.control_us()?, Instant::now());
+    fn measure(&mut self, time: Duration, rate: Option<f64>) -> io::Result<CellFigures> {
+        let (control_us_before, started) = (self.control_us()?, Instant::now());
         let load = self.load.run(time, rate)?;
-        let took_us = began.elapsed().as_secs_f64() * 1e6;
-        let control = (self.control_us()? - before_us) / took_us;
-        Ok(Cell { load, control, resident_bytes: self.process.resident_bytes() })
+        let elapsed_us = started.elapsed().as_secs_f64() * 1e6;
+        let control_cpu_fraction = (self.control_us()? - control_us_before) / elapsed_us;
+        Ok(CellFigures { load, control_cpu_fraction, resident_bytes: self.process.resident_bytes() })
     }
 
+    /// CPU time of the control threads so far, in microseconds.
     fn control_us(&self) -> io::Result<f64> {
         let threads = self.process.threads_cpu_us()?;
-        Ok(CONTROL.iter().filter_map(|name| threads.get(*name)).sum())
+        Ok(CONTROL_THREADS.iter().filter_map(|name| threads.get(*name)).sum())
     }
 }

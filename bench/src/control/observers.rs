@@ -1,4 +1,4 @@
-//! Observers of a daemon: followers of the event stream that read without drawing, and a scraper.
+//! Observers of a daemon: followers of the event stream that read without rendering, and a scraper.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use crate::process::this_thread_cpu_us;
 /// Followers of the stream.
 pub const FOLLOWERS: usize = 20;
 /// Volumes that each follower subscribes to.
-pub const FOLLOWED: usize = 12;
+pub const VOLUMES_PER_FOLLOWER: usize = 12;
 /// Pause between two scrapes; the first comes after half of it.
 pub const SCRAPE_PAUSE: Duration = Duration::from_secs(5);
 
@@ -28,8 +28,8 @@ pub struct Observers {
 }
 
 impl Observers {
-    /// Runs `run` while followers read the stream and a scraper scrapes. Each follower has `FOLLOWED` of the volumes
-    /// `names`.
+    /// Runs `run` while followers read the stream and a scraper scrapes. Each follower subscribes to
+    /// [`VOLUMES_PER_FOLLOWER`] of the volumes `names`.
     pub fn observe<T>(
         &mut self,
         address: &str,
@@ -42,7 +42,7 @@ impl Observers {
                 let path = format!("/api/v1/stream?volumes={}", names.join(","));
                 scope.spawn(move || follow(address, &path, is_over))
             };
-            let followers: Vec<_> = names.chunks(FOLLOWED).take(FOLLOWERS).map(follower).collect();
+            let followers: Vec<_> = names.chunks(VOLUMES_PER_FOLLOWER).take(FOLLOWERS).map(follower).collect();
             let scraper = scope.spawn(|| scrape(address, is_over));
             let result = run();
             is_over.store(true, Ordering::Relaxed);
@@ -69,15 +69,15 @@ impl Observers {
 
 /// Reads the stream until `is_over`; returns the received bytes and the CPU time.
 fn follow(address: &str, path: &str, is_over: &AtomicBool) -> io::Result<(usize, f64)> {
-    let (mut stream, mut read) = (http_get(address, path)?, 0);
+    let (mut stream, mut received) = (http_get(address, path)?, 0);
     let mut buffer = vec![0; 1 << 16];
     while !is_over.load(Ordering::Relaxed) {
         match stream.read(&mut buffer)? {
             0 => return Err(io::Error::other("a follower was disconnected")),
-            bytes => read += bytes,
+            bytes => received += bytes,
         }
     }
-    Ok((read, this_thread_cpu_us()))
+    Ok((received, this_thread_cpu_us()))
 }
 
 /// Scrapes until `is_over`; returns the duration of each scrape, the bytes of the last one, and the CPU time.

@@ -23,7 +23,8 @@ pub const REPLY_BYTES: usize = 1 << 20;
 /// Server side of a handshake, fed with received bytes.
 pub struct Handshake {
     size_bytes: u64,
-    greeted: bool,
+    /// True after the client has answered the greeting.
+    is_greeted: bool,
 }
 
 /// State of a handshake.
@@ -39,7 +40,7 @@ pub enum Progress {
 impl Handshake {
     /// A server of one export of this size, under any name.
     pub fn new(size_bytes: u64) -> Handshake {
-        Handshake { size_bytes, greeted: false }
+        Handshake { size_bytes, is_greeted: false }
     }
 
     /// The server's initial greeting.
@@ -50,20 +51,20 @@ impl Handshake {
     /// Consumes complete messages from the front of `arrived` and appends the replies to `out`.
     pub fn step(&mut self, arrived: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<Progress, ProtocolError> {
         loop {
-            if !self.greeted {
+            if !self.is_greeted {
                 let Step::Got(_, used) = greeting::decode_client_flags(arrived)? else { return Ok(Progress::More) };
                 arrived.drain(..used);
-                self.greeted = true;
+                self.is_greeted = true;
             }
             let Step::Got(option, used) = OptionHeader::decode(arrived)? else { return Ok(Progress::More) };
-            let whole = used + option.len as usize;
+            let option_bytes = used + option.len as usize;
             if option.is_too_big() {
                 return Err(ProtocolError::Malformed("option"));
             }
-            if arrived.len() < whole {
+            if arrived.len() < option_bytes {
                 return Ok(Progress::More);
             }
-            arrived.drain(..whole);
+            arrived.drain(..option_bytes);
             let reply = |out: &mut Vec<u8>, kind, payload: &[u8]| push_option_reply(out, option.kind, kind, payload);
             match option.kind {
                 OptionKind::Go | OptionKind::Info => {

@@ -21,17 +21,17 @@ const SPARE_BYTES: usize = 64 << 20;
 
 /// Serves `size_bytes` of zeroes at `path`; returns only on failure.
 pub fn serve(path: &Path, size_bytes: usize) -> Result<(), String> {
-    let at = Address::Unix(path.to_owned());
+    let address = Address::Unix(path.to_owned());
     let spec = RealCoreSpec::new(size_bytes + size_bytes / 128 + SPARE_BYTES);
     let result = run_core(spec, move |seam| async move {
-        let listener = seam.listen(&at).await?;
+        let listener = seam.listen(&address).await?;
         let memory: Memory = Rc::new(RefCell::new(vec![seam.zero_block(); size_bytes / BLOCK_BYTES]));
         loop {
             let stream = listener.accept().await?;
-            let (seam_of, memory) = (seam.clone(), memory.clone());
+            let (task_seam, memory) = (seam.clone(), memory.clone());
             seam.spawn(async move {
                 // A protocol error or disconnect ends only this connection.
-                let _ = serve_connection(&seam_of, stream, &memory).await;
+                let _ = serve_connection(&task_seam, stream, &memory).await;
             });
         }
     });
@@ -45,33 +45,33 @@ async fn serve_connection(seam: &RealSeam, stream: RealStream, memory: &Memory) 
     let mut received = handshake(&mut reader, &mut writer, size_bytes).await?;
     let mut gather = Gather::default();
     loop {
-        let mut at = 0;
+        let mut offset = 0;
         while gather.len() < REPLY_BYTES
-            && let Step::Got(request, head) = Request::decode(&received[at..]).map_err(io::Error::other)?
+            && let Step::Got(request, header_bytes) = Request::decode(&received[offset..]).map_err(io::Error::other)?
         {
             let len = request.len as usize;
-            let payload = if request.command == Command::Write { len } else { 0 };
-            if payload > REQUEST_BYTES_MAX {
+            let payload_bytes = if request.command == Command::Write { len } else { 0 };
+            if payload_bytes > REQUEST_BYTES_MAX {
                 return Err(ErrorKind::InvalidData.into());
             }
-            if received.len() - at < head + payload {
+            if received.len() - offset < header_bytes + payload_bytes {
                 break;
             }
             let is_inside = request.offset.checked_add(len as u64).is_some_and(|end| end <= size_bytes as u64);
             let is_valid = is_inside && len <= REQUEST_BYTES_MAX;
-            let (offset, mut memory) = (request.offset as usize, memory.borrow_mut());
+            let (volume_offset, mut memory) = (request.offset as usize, memory.borrow_mut());
             match request.command {
                 Command::Disconnect => return Ok(()),
                 Command::Flush => gather.push_bytes(&reply::simple(request.cookie, None)),
                 Command::Read if is_valid => {
                     gather.push_bytes(&reply::simple(request.cookie, None));
-                    for (block, start, len) in blocks(offset, len) {
+                    for (block, start, len) in blocks(volume_offset, len) {
                         gather.push_piece(Piece::new(memory[block].clone(), start, len));
                     }
                 }
                 Command::Write if is_valid => {
-                    let mut data = &received[at + head..][..len];
-                    for (block, start, len) in blocks(offset, len) {
+                    let mut data = &received[offset + header_bytes..][..len];
+                    for (block, start, len) in blocks(volume_offset, len) {
                         let (piece, remaining) = data.split_at(len);
                         write(seam, &mut memory[block], start, piece)?;
                         data = remaining;
@@ -80,17 +80,17 @@ async fn serve_connection(seam: &RealSeam, stream: RealStream, memory: &Memory) 
                 }
                 _ => gather.push_bytes(&reply::simple(request.cookie, Some(Errno::Inval))),
             }
-            at += head + payload;
+            offset += header_bytes + payload_bytes;
         }
-        let full = gather.len() >= REPLY_BYTES;
+        let is_full = gather.len() >= REPLY_BYTES;
         if !gather.is_empty() {
             let (result, sent) = writer.send(gather).await;
             result?;
             gather = sent;
             gather.clear();
         }
-        received.drain(..at);
-        if full {
+        received.drain(..offset);
+        if is_full {
             continue;
         }
         let (result, more) = reader.read(received).await;
@@ -103,30 +103,30 @@ async fn serve_connection(seam: &RealSeam, stream: RealStream, memory: &Memory) 
 
 /// Blocks of a range: block, offset in it, length.
 fn blocks(offset: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
-    let mut at = offset;
+    let mut position = offset;
     std::iter::from_fn(move || {
-        let remaining = offset + len - at;
-        let (block, start) = (at / BLOCK_BYTES, at % BLOCK_BYTES);
+        let remaining = offset + len - position;
+        let (block, start) = (position / BLOCK_BYTES, position % BLOCK_BYTES);
         let count = remaining.min(BLOCK_BYTES - start);
-        at += count;
+        position += count;
         (count > 0).then_some((block, start, count))
     })
 }
 
 /// Writes `data` into a block: in place if there are no other references, else into a new block that replaces it.
-fn write(seam: &RealSeam, place: &mut <RealSeam as Seam>::Block, start: usize, data: &[u8]) -> io::Result<()> {
-    let mut block = match std::mem::replace(place, seam.zero_block()).thaw() {
+fn write(seam: &RealSeam, slot: &mut <RealSeam as Seam>::Block, start: usize, data: &[u8]) -> io::Result<()> {
+    let mut block = match std::mem::replace(slot, seam.zero_block()).thaw() {
         Ok(block) => block,
-        Err(held) => {
+        Err(shared) => {
             let mut block = seam.alloc().ok_or(ErrorKind::OutOfMemory)?;
             if data.len() < BLOCK_BYTES {
-                block.copy_from(0, &held, 0, BLOCK_BYTES);
+                block.copy_from(0, &shared, 0, BLOCK_BYTES);
             }
             block
         }
     };
     block.write_bytes(start, data);
-    *place = block.freeze();
+    *slot = block.freeze();
     Ok(())
 }
 

@@ -38,17 +38,17 @@ impl Outgoing {
 
 /// Serves reads of `file` at `path`; returns only on failure.
 pub fn serve(path: &Path, file: &Path) -> Result<(), String> {
-    let at = Address::Unix(path.to_owned());
+    let address = Address::Unix(path.to_owned());
     let open = DiskOpen { path: file.to_owned(), create_bytes: None, read_only: true, lock_wait_ms: 0 };
     let result = run_core(RealCoreSpec::new(POOL_BYTES), move |seam| async move {
         let disk = seam.open_disk(&open).await.map_err(io::Error::other)?;
-        let listener = seam.listen(&at).await?;
+        let listener = seam.listen(&address).await?;
         loop {
             let stream = listener.accept().await?;
-            let (seam_of, disk) = (seam.clone(), disk.clone());
+            let (task_seam, disk) = (seam.clone(), disk.clone());
             seam.spawn(async move {
                 // A protocol error or disconnect ends only this connection.
-                let _ = serve_connection(&seam_of, stream, &disk).await;
+                let _ = serve_connection(&task_seam, stream, &disk).await;
             });
         }
     });
@@ -62,14 +62,14 @@ async fn serve_connection(seam: &RealSeam, stream: RealStream, disk: &RealDisk) 
     let out = Rc::new(Outgoing::default());
     let sending = out.clone();
     seam.spawn(async move { send(&sending, writer).await });
-    let result = requests(seam, reader, arrived, disk, &out).await;
+    let result = serve_requests(seam, reader, arrived, disk, &out).await;
     out.closed.set(true);
     out.wake();
     result
 }
 
 /// Spawns a task for every read.
-async fn requests(
+async fn serve_requests(
     seam: &RealSeam,
     mut reader: RealReader,
     mut arrived: Vec<u8>,
@@ -77,14 +77,14 @@ async fn requests(
     out: &Rc<Outgoing>,
 ) -> io::Result<()> {
     loop {
-        let mut at = 0;
-        while let Step::Got(request, head) = Request::decode(&arrived[at..]).map_err(io::Error::other)? {
-            at += head;
+        let mut offset = 0;
+        while let Step::Got(request, header_bytes) = Request::decode(&arrived[offset..]).map_err(io::Error::other)? {
+            offset += header_bytes;
             let len = request.len as usize;
-            let whole = len > 0 && len <= REQUEST_BYTES_MAX && len.is_multiple_of(BLOCK_BYTES);
+            let is_valid = len > 0 && len <= REQUEST_BYTES_MAX && len.is_multiple_of(BLOCK_BYTES);
             match request.command {
                 Command::Disconnect => return Ok(()),
-                Command::Read if whole => {
+                Command::Read if is_valid => {
                     let blocks = (0..len / BLOCK_BYTES).map(|_| seam.alloc().map(Piece::<_>::whole));
                     let blocks = blocks.collect::<Option<Vec<_>>>().ok_or(io::ErrorKind::OutOfMemory)?;
                     let (disk, out) = (disk.clone(), out.clone());
@@ -103,7 +103,7 @@ async fn requests(
                 _ => out.gather.borrow_mut().push_bytes(&reply::simple(request.cookie, Some(Errno::Inval))),
             }
         }
-        arrived.drain(..at);
+        arrived.drain(..offset);
         let (result, more) = reader.read(arrived).await;
         arrived = more;
         if result? == 0 {

@@ -15,8 +15,8 @@ type Memory = Vec<RwLock<Box<[u8]>>>;
 const PAGE_BYTES: usize = 64 << 10;
 
 /// Part of a reply.
-enum Part<'a> {
-    Head([u8; 16]),
+enum ReplyPart<'a> {
+    Header([u8; 16]),
     /// A locked page, and the start and length of the data in it.
     Data(RwLockReadGuard<'a, Box<[u8]>>, usize, usize),
 }
@@ -39,28 +39,28 @@ fn serve_connection(mut stream: UnixStream, memory: &Memory, size_bytes: usize) 
     let mut received = vec![0; RECEIVE_BYTES + REQUEST_BYTES_MAX];
     let mut received_bytes = handshake(&mut stream, &mut received, size_bytes)?;
     loop {
-        let (mut at, mut parts, mut queued_bytes) = (0, Vec::new(), 0);
+        let (mut offset, mut parts, mut queued_bytes) = (0, Vec::new(), 0);
         while queued_bytes < REPLY_BYTES
-            && let Step::Got(request, head) =
-                Request::decode(&received[at..received_bytes]).map_err(io::Error::other)?
+            && let Step::Got(request, header_bytes) =
+                Request::decode(&received[offset..received_bytes]).map_err(io::Error::other)?
         {
             let len = request.len as usize;
-            let payload = if request.command == Command::Write { len } else { 0 };
-            if payload > REQUEST_BYTES_MAX {
+            let payload_bytes = if request.command == Command::Write { len } else { 0 };
+            if payload_bytes > REQUEST_BYTES_MAX {
                 return Err(ErrorKind::InvalidData.into());
             }
-            if received_bytes - at < head + payload {
+            if received_bytes - offset < header_bytes + payload_bytes {
                 break;
             }
             let is_inside = request.offset.checked_add(len as u64).is_some_and(|end| end <= size_bytes as u64);
             let is_valid = is_inside && len <= REQUEST_BYTES_MAX;
-            let offset = request.offset as usize;
+            let volume_offset = request.offset as usize;
             match request.command {
                 Command::Disconnect => return Ok(()),
-                Command::Flush => parts.push(Part::Head(reply::simple(request.cookie, None))),
+                Command::Flush => parts.push(ReplyPart::Header(reply::simple(request.cookie, None))),
                 Command::Read if is_valid => {
-                    parts.push(Part::Head(reply::simple(request.cookie, None)));
-                    for (page, start, len) in pages(offset, len) {
+                    parts.push(ReplyPart::Header(reply::simple(request.cookie, None)));
+                    for (page, start, len) in pages(volume_offset, len) {
                         // Blocking while other pages are locked could deadlock, so pending replies are sent first.
                         let locked_page = match memory[page].try_read() {
                             Ok(locked_page) => locked_page,
@@ -69,13 +69,13 @@ fn serve_connection(mut stream: UnixStream, memory: &Memory, size_bytes: usize) 
                                 memory[page].read().expect("no thread panics with a page locked")
                             }
                         };
-                        parts.push(Part::Data(locked_page, start, len));
+                        parts.push(ReplyPart::Data(locked_page, start, len));
                     }
                     queued_bytes += len;
                 }
                 Command::Write if is_valid => {
-                    let mut data = &received[at + head..][..len];
-                    for (page, start, len) in pages(offset, len) {
+                    let mut data = &received[offset + header_bytes..][..len];
+                    for (page, start, len) in pages(volume_offset, len) {
                         // Replies of this thread may hold the page lock.
                         send(&mut stream, &mut parts)?;
                         let (piece, remaining) = data.split_at(len);
@@ -83,17 +83,17 @@ fn serve_connection(mut stream: UnixStream, memory: &Memory, size_bytes: usize) 
                             .copy_from_slice(piece);
                         data = remaining;
                     }
-                    parts.push(Part::Head(reply::simple(request.cookie, None)));
+                    parts.push(ReplyPart::Header(reply::simple(request.cookie, None)));
                 }
-                _ => parts.push(Part::Head(reply::simple(request.cookie, Some(Errno::Inval)))),
+                _ => parts.push(ReplyPart::Header(reply::simple(request.cookie, Some(Errno::Inval)))),
             }
-            at += head + payload;
+            offset += header_bytes + payload_bytes;
         }
         send(&mut stream, &mut parts)?;
         drop(parts);
-        received.copy_within(at..received_bytes, 0);
-        received_bytes -= at;
-        if at > 0
+        received.copy_within(offset..received_bytes, 0);
+        received_bytes -= offset;
+        if offset > 0
             && let Ok(Step::Got(request, _)) = Request::decode(&received[..received_bytes])
             && request.command != Command::Write
         {
@@ -109,21 +109,21 @@ fn serve_connection(mut stream: UnixStream, memory: &Memory, size_bytes: usize) 
 
 /// Pages of a range: page, offset in it, length.
 fn pages(offset: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
-    let mut at = offset;
+    let mut position = offset;
     std::iter::from_fn(move || {
-        let remaining = offset + len - at;
-        let (page, start) = (at / PAGE_BYTES, at % PAGE_BYTES);
+        let remaining = offset + len - position;
+        let (page, start) = (position / PAGE_BYTES, position % PAGE_BYTES);
         let count = remaining.min(PAGE_BYTES - start);
-        at += count;
+        position += count;
         (count > 0).then_some((page, start, count))
     })
 }
 
 /// Sends `parts` in as few calls as the kernel allows, and unlocks the pages.
-fn send(stream: &mut UnixStream, parts: &mut Vec<Part<'_>>) -> io::Result<()> {
+fn send(stream: &mut UnixStream, parts: &mut Vec<ReplyPart<'_>>) -> io::Result<()> {
     let slices = parts.iter().map(|part| match part {
-        Part::Head(head) => IoSlice::new(head),
-        Part::Data(page, start, len) => IoSlice::new(&page[*start..*start + *len]),
+        ReplyPart::Header(header) => IoSlice::new(header),
+        ReplyPart::Data(page, start, len) => IoSlice::new(&page[*start..*start + *len]),
     });
     let mut slices: Vec<IoSlice<'_>> = slices.collect();
     let mut remaining = slices.as_mut_slice();

@@ -7,7 +7,7 @@
 //! server.rs    connections and their limits: number, sizes, time-outs
 //! guard.rs     checks of every request: host, token, role; the log of changes
 //! access/      tokens, sessions, log-in links, the rules
-//! shared.rs    options and handles that all of them use
+//! shared.rs    options and handles that the server, the guard and the routes use
 //! routes/      one file per route
 //! metrics/     metric families for Prometheus
 //! stream/      one sample per second for all clients
@@ -26,5 +26,5 @@ mod stream;
 pub mod totals;
 
 pub use access::{Access, LINK_TIME, Token};
-pub use server::{encrypted, listen, serve};
+pub use server::{listen, serve, with_alpn};
 pub use shared::Options;

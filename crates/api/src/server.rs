@@ -1,4 +1,4 @@
-//! The HTTP server: accepts connections and limits their number, the sizes of requests, and waits.
+//! The HTTP server: accepts connections, and limits their number, the size of requests and the time of each step.
 
 use std::io;
 use std::net::SocketAddr;
@@ -42,15 +42,15 @@ const HEADERS_MAX: usize = 64;
 /// Time-out of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The only protocol under TLS, offered by ALPN.
-const PROTOCOL: &[u8] = b"http/1.1";
+const ALPN_PROTOCOL: &[u8] = b"http/1.1";
 /// Time-out for a request's headers, and for the next request on a connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time-out for a client that receives nothing of its response.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Completes a TLS configuration, made from a server's certificate and key, for this server.
-pub fn encrypted(mut config: ServerConfig) -> Arc<ServerConfig> {
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+/// Adds the ALPN protocol to a TLS configuration made from a server's certificate and key.
+pub fn with_alpn(mut config: ServerConfig) -> Arc<ServerConfig> {
+    config.alpn_protocols = vec![ALPN_PROTOCOL.to_vec()];
     Arc::new(config)
 }
 
@@ -176,10 +176,10 @@ mod tests {
         let (mut client, server) = tokio::io::duplex(16);
         let mut server = with_write_timeout(server, timeout);
         let slow = async {
-            let mut taken = [0; 8];
+            let mut received = [0; 8];
             for _ in 0..8 {
                 tokio::time::sleep(timeout / 4).await;
-                client.read_exact(&mut taken).await.expect("the server sends");
+                client.read_exact(&mut received).await.expect("the server sends");
             }
         };
         let (sent, ()) = tokio::join!(server.write_all(&[7; 64]), slow);

@@ -72,7 +72,7 @@ impl Shared {
     }
 }
 
-/// The problem of a result of the wrong kind.
+/// The error for an answer of another kind than the request has.
 pub(crate) fn unexpected() -> Problem {
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "unexpected result from the daemon; see its log")
 }

@@ -100,7 +100,7 @@ impl Totals {
 }
 
 impl Totals {
-    /// A linear search: there are only as many kinds as the engine has pairs of operation and cause.
+    /// Adds the counts of one pair of operation and cause. A linear search is enough: the engine has few such pairs.
     fn add_backing_requests(&mut self, added: &BackingRequests) {
         let same = |sum: &&mut BackingRequests| (&sum.op, &sum.cause) == (&added.op, &added.cause);
         match self.backing_requests.iter_mut().find(same) {

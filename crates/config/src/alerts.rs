@@ -33,6 +33,7 @@ impl Default for AlertsConfig {
     }
 }
 
+/// Reads `[alerts]`; relative paths are relative to `folder`.
 pub(super) fn read_alerts(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> AlertsConfig {
     let dirty_age = section.get("dirty_age", source).map_or(DIRTY_AGE, |age| age.value);
     let endurance_until = section.get::<String>("endurance_until", source).and_then(|Located { value, span }| {

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::problem::Source;
 use super::read::{Located, Section};
 
-/// Default of `listen`: the page is found on the machine itself, and nowhere else.
+/// Default of `listen`: loopback, so that only this machine reaches the web console.
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7400);
 /// Value of `listen` without an HTTP interface.
 const NO_ADDRESS: &str = "none";
@@ -35,7 +35,7 @@ impl ApiConfig {
         (port > 0).then(|| format!("{scheme}://{host}:{port}/"))
     }
 
-    /// True when a difference needs a restart. Other TLS files do not, as long as TLS is on before and after.
+    /// True when a change to `fresh` needs a restart. A change of the TLS files needs none while TLS stays on.
     pub fn needs_restart(&self, fresh: &ApiConfig) -> bool {
         let without_tls = ApiConfig { tls: None, ..self.clone() };
         without_tls != ApiConfig { tls: None, ..fresh.clone() } || self.tls.is_some() != fresh.tls.is_some()
@@ -48,6 +48,7 @@ impl Default for ApiConfig {
     }
 }
 
+/// Reads `[api]`; relative paths are relative to `folder`.
 pub(super) fn read_api(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> ApiConfig {
     let listen = section.get::<String>("listen", source).map_or(Some(LISTEN), |Located { value, span }| {
         if value == NO_ADDRESS {
@@ -75,6 +76,7 @@ pub(super) fn read_api(section: &Section<'_>, folder: &Path, source: &mut Source
     ApiConfig { listen, names, metrics_volumes, tls: read_tls(section, folder, source) }
 }
 
+/// Reads the TLS files; `None` without the keys, and after a problem.
 fn read_tls(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Option<tls::Files> {
     let keys = ["tls_certificate", "tls_key"];
     if !keys.iter().any(|key| section.has(key)) {

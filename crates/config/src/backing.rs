@@ -24,11 +24,11 @@ pub enum BackingSpec {
 impl BackingSpec {
     /// Parses `text`; a relative path is relative to `folder`. The error has the form `fault; remedy`.
     pub fn parse(text: &str, folder: &Path) -> Result<Self, String> {
-        let Some((scheme, rest)) = text.split_once("://") else { return path(text, folder) };
+        let Some((scheme, rest)) = text.split_once("://") else { return parse_path(text, folder) };
         match scheme {
-            "file" => path(&percent_decode(rest)?, folder),
-            "nbd" | "nbds" | "nbd+unix" | "nbds+unix" => nbd(text),
-            "sim" => sim(rest),
+            "file" => parse_path(&percent_decode(rest)?, folder),
+            "nbd" | "nbds" | "nbd+unix" | "nbds+unix" => parse_nbd(text),
+            "sim" => parse_sim(rest),
             _ => Err(format!(
                 "\"{text}\" has the unknown scheme {scheme}://; use a path, file://, nbd://, nbd+unix:// or sim://"
             )),
@@ -46,7 +46,7 @@ impl BackingSpec {
     }
 }
 
-/// True for a path under `/dev`, where no file is ever created.
+/// True for a path under `/dev`, except `/dev/shm`. The daemon creates no file there.
 pub fn is_device(path: &Path) -> bool {
     path.starts_with("/dev") && !path.starts_with("/dev/shm")
 }
@@ -65,19 +65,19 @@ impl fmt::Display for BackingSpec {
     }
 }
 
-fn path(text: &str, folder: &Path) -> Result<BackingSpec, String> {
+fn parse_path(text: &str, folder: &Path) -> Result<BackingSpec, String> {
     if text.is_empty() {
         return Err("the backing is empty; specify a file, a block device or a URI".to_owned());
     }
     Ok(BackingSpec::Path(folder.join(text)))
 }
 
-fn nbd(uri: &str) -> Result<BackingSpec, String> {
+fn parse_nbd(uri: &str) -> Result<BackingSpec, String> {
     let target = uri.parse().map_err(|error: NbdTargetError| error.to_string());
     target.map(BackingSpec::Nbd)
 }
 
-fn sim(rest: &str) -> Result<BackingSpec, String> {
+fn parse_sim(rest: &str) -> Result<BackingSpec, String> {
     let (name, query) = rest.split_once('?').unwrap_or((rest, ""));
     if name.is_empty() {
         return Err(
@@ -113,7 +113,7 @@ fn sim(rest: &str) -> Result<BackingSpec, String> {
     Ok(BackingSpec::Sim(array, size))
 }
 
-/// `host:port`, `[v6]:port`; the port may be left out where there is a default.
+/// Splits `host:port` or `[v6]:port`. The port may be absent if there is a default.
 pub fn split_host_port(text: &str, default_port: Option<u16>) -> Result<(String, u16), String> {
     let wrong = || format!("\"{text}\" is not HOST:PORT; write it like 127.0.0.1:10809 or [::1]:10809");
     let (host, port) = match text.strip_prefix('[') {

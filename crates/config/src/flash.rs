@@ -19,14 +19,14 @@ const DEVICES_MAX: usize = 8;
 /// Default of `endurance_dwpd` in thousandths: full writes of the devices per day that promotion may make.
 const ENDURANCE: u32 = 1000;
 
-/// Default of `scrub`: it covers a log of 64 GiB in two copies in nine hours.
-const SCRUB_BYTES_A_SECOND: u64 = 4 << 20;
+/// Default of `scrub`: both copies of a log of 64 GiB are read in nine hours.
+const SCRUB_BYTES_PER_SECOND: u64 = 4 << 20;
 
 /// Default of `congestion_threshold`.
 const THRESHOLD: Threshold = Threshold::Latency(Nanos::from_millis(5));
 
-/// Reads the table; `None` if it is absent. Whether a device exists is checked when it is opened: a start without one
-/// of two devices still serves.
+/// Reads the table; `None` if it is absent. Whether a device exists is checked when it is opened, because a daemon also
+/// starts without one of two devices.
 pub(super) fn read_flash(
     section: &Section<'_>,
     folder: &Path,
@@ -38,7 +38,7 @@ pub(super) fn read_flash(
     let size = section.get::<Size>("size", source);
     let allow_single_copy = section.get("allow_single_copy", source).is_some_and(|allow| allow.value);
     if let Some(Located { value: Size(bytes), span }) = &size
-        && (*bytes == 0 || !bytes.is_multiple_of(4096))
+        && (*bytes == 0 || !bytes.is_multiple_of(seam::BLOCK_BYTES as u64))
     {
         source.problem(span, format!("a device of {} cannot be", show_bytes(*bytes)), "specify a multiple of 4 KiB");
     }
@@ -52,15 +52,15 @@ pub(super) fn read_flash(
         let path = folder.join(value);
         // Symbolic links are resolved if the path exists.
         let canonical = look_ups.canonical(&path);
-        let same = |other: &PathBuf| *other == path || canonical.is_some() && look_ups.canonical(other) == canonical;
-        if value.is_empty() || devices.iter().any(same) {
+        let is_same = |other: &PathBuf| *other == path || canonical.is_some() && look_ups.canonical(other) == canonical;
+        if value.is_empty() || devices.iter().any(is_same) {
             source.problem(span, format!("\"{value}\" is no second device"), "specify two different ones");
         }
         devices.push(path);
     }
     let endurance =
         section.get::<Thousandths>("endurance_dwpd", source).map_or(ENDURANCE, |endurance| endurance.value.0);
-    let scrub = section.get::<Rate>("scrub", source).map_or(Some(SCRUB_BYTES_A_SECOND), |rate| rate.value.0);
+    let scrub = section.get::<Rate>("scrub", source).map_or(Some(SCRUB_BYTES_PER_SECOND), |rate| rate.value.0);
     let threshold = section.get("congestion_threshold", source).map_or(THRESHOLD, |threshold| threshold.value);
     let (size_bytes, endurance_milli_dwpd) = (size.map(|size| size.value.0), endurance);
     Some(FlashConfig { devices, size_bytes, allow_single_copy, endurance_milli_dwpd, scrub, threshold, ssd: None })
@@ -74,7 +74,7 @@ impl FlashConfig {
 
     /// Estimate of the bytes of clean pages that the devices can hold; `None` if the size of one is unknown. It opens
     /// the devices, so the caller runs it as a [`PathCall`](seam::real::PathCall).
-    pub fn clean_bytes_about(&self) -> Option<u64> {
+    pub fn estimate_clean_bytes(&self) -> Option<u64> {
         let size = |device: &PathBuf| {
             let end = std::fs::File::open(device).and_then(|mut file| file.seek(SeekFrom::End(0)));
             end.ok().filter(|bytes| *bytes > 0).or(self.create_bytes(device))
@@ -86,7 +86,7 @@ impl FlashConfig {
 
     /// Fault and remedy for a missing device that is not to be created. It looks up the path, so the caller runs it as
     /// a [`PathCall`](seam::real::PathCall).
-    pub fn missing(&self, device: &Path) -> Option<(String, String)> {
+    pub fn missing_device_fault(&self, device: &Path) -> Option<(String, String)> {
         if let Some((fault, remedy)) = unsuitable(device, self.create_bytes(device).is_some()) {
             return Some((format!("the flash device {fault}"), remedy));
         }

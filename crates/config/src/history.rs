@@ -22,6 +22,7 @@ impl Default for HistoryConfig {
     }
 }
 
+/// Reads `[history]`.
 pub(super) fn read_history(section: &Section<'_>, source: &mut Source<'_>) -> HistoryConfig {
     let Some(Located { value: Size(size_bytes), span }) = section.get("size", source) else {
         return HistoryConfig::default();

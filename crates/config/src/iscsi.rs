@@ -12,8 +12,8 @@ use super::read::{Located, Section, Setting, ValueError};
 
 /// The port that IANA assigned to iSCSI.
 const PORT: u16 = 3260;
-/// Length in bytes of a CHAP secret that Windows accepts.
-const SECRET_BYTES: std::ops::RangeInclusive<usize> = 12..=16;
+/// Length in bytes of the CHAP secrets that Windows accepts.
+const WINDOWS_SECRET_BYTES: std::ops::RangeInclusive<usize> = 12..=16;
 
 /// The iSCSI target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,29 +45,29 @@ pub struct ChapConfig {
 
 /// Reads the secrets of all users; the error names the file, the fault and the remedy.
 pub fn read_chap(users: &[ChapConfig]) -> Result<Vec<iscsi::ChapUser>, String> {
-    let mut read: Vec<iscsi::ChapUser> = Vec::new();
+    let mut chap_users: Vec<iscsi::ChapUser> = Vec::new();
     for user in users {
         let credentials = user.read()?;
-        if let Some(other) = read.iter().find(|other| other.credentials.secret == credentials.secret) {
+        if let Some(other) = chap_users.iter().find(|other| other.credentials.secret == credentials.secret) {
             return Err(format!(
                 "chap: \"{}\" and \"{}\" have the same secret, so each could claim the other's initiators; use a \
                  different secret for each",
                 other.credentials.user, user.user
             ));
         }
-        read.push(iscsi::ChapUser { credentials, initiators: AccessList::new(&user.initiators) });
+        chap_users.push(iscsi::ChapUser { credentials, initiators: AccessList::new(&user.initiators) });
     }
-    let own = read.iter().filter_map(|user| user.credentials.mutual.as_ref());
-    for (name, secret) in own {
+    let target_credentials = chap_users.iter().filter_map(|user| user.credentials.mutual.as_ref());
+    for (name, secret) in target_credentials {
         // An initiator could reflect the target's challenge back and get the valid response from the target.
-        if let Some(user) = read.iter().find(|user| user.credentials.secret == *secret) {
+        if let Some(user) = chap_users.iter().find(|user| user.credentials.secret == *secret) {
             return Err(format!(
                 "chap: the target proves itself as \"{name}\" with the secret of \"{}\"; use different secrets",
                 user.credentials.user
             ));
         }
     }
-    Ok(read)
+    Ok(chap_users)
 }
 
 impl ChapConfig {
@@ -91,7 +91,7 @@ impl ChapConfig {
         let of_mutual = self.mutual.as_ref().zip(credentials.mutual.as_ref());
         let secrets = [(&self.secret_file, &credentials.secret)];
         let secrets = secrets.into_iter().chain(of_mutual.map(|((_, file), (_, secret))| (file, secret)));
-        let unusual = secrets.filter(|(_, secret)| !SECRET_BYTES.contains(&secret.len()));
+        let unusual = secrets.filter(|(_, secret)| !WINDOWS_SECRET_BYTES.contains(&secret.len()));
         unusual
             .map(|(file, secret)| {
                 format!(
@@ -122,7 +122,7 @@ pub(super) fn read_iscsi(section: &Section<'_>, folder: &Path, source: &mut Sour
     let listen = section.require::<Vec<Located<String>>>("listen", source);
     let target = section.require::<String>("target", source);
     let announce =
-        portals(section.get("announce", source).map_or(Vec::new(), |list: Located<Vec<_>>| list.value), source);
+        read_portals(section.get("announce", source).map_or(Vec::new(), |list: Located<Vec<_>>| list.value), source);
     let chap = section.get::<ChapEntries>("chap", source).map_or(Vec::new(), |chap| chap.value.0);
     check_chap(&chap, source);
     let acl = read_acl(section, source);
@@ -141,13 +141,13 @@ pub(super) fn read_iscsi(section: &Section<'_>, folder: &Path, source: &mut Sour
         let remedy = "write it like \"iqn.2026-11.io.hotset:lab\": a date, a domain turned around, and what you like";
         source.problem(span, format!("\"{value}\" is not a target name: it {reason}"), remedy);
     }
-    let listen = portals(listen?.value, source);
+    let listen = read_portals(listen?.value, source);
     let announce = announce.iter().map(|(host, port)| show_portal(host, *port)).collect();
     Some(IscsiConfig {
         listen: listen.into_iter().map(|(host, port)| Address::Tcp(host, port)).collect(),
         target: target?.value,
         announce,
-        chap: chap.into_iter().map(|chap| chap.value.in_folder(folder)).collect(),
+        chap: chap.into_iter().map(|chap| chap.value.into_config(folder)).collect(),
         acl,
     })
 }
@@ -157,7 +157,8 @@ pub fn show_portal(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-fn portals(list: Vec<Located<String>>, source: &mut Source<'_>) -> Vec<(String, u16)> {
+/// Parses a list of portals, which must be distinct.
+fn read_portals(list: Vec<Located<String>>, source: &mut Source<'_>) -> Vec<(String, u16)> {
     let mut portals: Vec<(String, u16)> = Vec::new();
     for Located { value, span } in list {
         match split_host_port(&value, Some(PORT)) {
@@ -183,7 +184,7 @@ pub(super) fn read_acl(section: &Section<'_>, source: &mut Source<'_>) -> Vec<St
 
 fn check_initiators(list: &[Located<String>], source: &mut Source<'_>) {
     for Located { value, span } in list {
-        // A star may stand for any part of a name, also for its beginning.
+        // A star may stand for any part of a name, including its start.
         let as_name = value.replace('*', "x");
         if !value.contains('*') && iscsi::check_name(value).is_err()
             || as_name.contains([' ', ',', '='])
@@ -196,11 +197,11 @@ fn check_initiators(list: &[Located<String>], source: &mut Source<'_>) {
     }
 }
 
-/// Checks that user names are unique.
+/// Checks the initiator names of all users, and that user names are unique.
 fn check_chap(users: &[Located<ChapEntry>], source: &mut Source<'_>) {
-    for (at, user) in users.iter().enumerate() {
+    for (index, user) in users.iter().enumerate() {
         check_initiators(&user.value.initiators, source);
-        if users[..at].iter().any(|other| other.value.user == user.value.user) {
+        if users[..index].iter().any(|other| other.value.user == user.value.user) {
             let fault = format!("two users of chap are called \"{}\"", user.value.user);
             source.problem(&user.span, fault, "give each a name of its own");
         }
@@ -216,7 +217,8 @@ struct ChapEntry {
 }
 
 impl ChapEntry {
-    fn in_folder(self, folder: &Path) -> ChapConfig {
+    /// The entry with its paths relative to `folder`.
+    fn into_config(self, folder: &Path) -> ChapConfig {
         ChapConfig {
             user: self.user,
             secret_file: folder.join(self.secret_file),

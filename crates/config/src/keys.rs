@@ -1,7 +1,8 @@
 //! The list of all configuration keys. It serves the parser, the documentation, the suggestions for misspelt keys, and
 //! the reload.
 //!
-//! The list only describes a key. Its table's file beside this one reads and checks it, and holds the default in force.
+//! The list only describes the keys. The module of each table reads and checks its keys, and holds the defaults in
+//! force.
 
 pub use messages::report::TakesEffect;
 
@@ -20,7 +21,7 @@ pub struct Key {
     /// The key.
     pub name: &'static str,
     /// An example of its value.
-    pub form: &'static str,
+    pub example: &'static str,
     /// Its default, as text. A test compares it with the default in force.
     pub default: &'static str,
     /// Its documentation.
@@ -62,6 +63,7 @@ pub enum Shape {
 
 /// Any whole number that the parser accepts.
 const COUNT: Shape = Shape::Count(0, u32::MAX);
+/// A weight by name or number.
 const SHARES: Shape = Shape::ChoiceOrCount(&["low", "normal", "high"], 1, 100_000);
 
 use TakesEffect::{Command, Reload, Renewal, Restart};
@@ -684,11 +686,11 @@ const fn table(name: &'static str, repeated: bool) -> Table {
 const fn key(
     table: &'static str,
     name: &'static str,
-    form: &'static str,
+    example: &'static str,
     default: &'static str,
     doc: &'static str,
 ) -> Key {
-    Key { table, name, form, default, doc, shape: Shape::Text, takes_effect: Restart }
+    Key { table, name, example, default, doc, shape: Shape::Text, takes_effect: Restart }
 }
 
 impl Key {
@@ -730,11 +732,11 @@ pub fn show_table(name: &str) -> String {
     }
 }
 
-/// The known name that is most similar to `wrong`, if any is similar enough.
-pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let near = known.into_iter().map(|name| (strsim::damerau_levenshtein(wrong, name), name));
-    let (distance, name) = near.min_by_key(|(distance, _)| *distance)?;
-    (distance <= 1 + wrong.chars().count().min(name.chars().count()) / 4).then_some(name)
+/// The known name that is most similar to `misspelt`, if any is similar enough.
+pub fn nearest<'a>(misspelt: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let distances = known.into_iter().map(|name| (strsim::damerau_levenshtein(misspelt, name), name));
+    let (distance, name) = distances.min_by_key(|(distance, _)| *distance)?;
+    (distance <= 1 + misspelt.chars().count().min(name.chars().count()) / 4).then_some(name)
 }
 
 #[cfg(test)]
@@ -743,9 +745,9 @@ mod tests {
 
     #[test]
     fn every_key_belongs_to_a_known_table_and_is_named_once() {
-        for (at, key) in KEYS.iter().enumerate() {
+        for (index, key) in KEYS.iter().enumerate() {
             assert!(TABLES.iter().any(|table| table.name == key.table), "{}", key.name);
-            let is_repeated = KEYS[..at].iter().any(|other| other.table == key.table && other.name == key.name);
+            let is_repeated = KEYS[..index].iter().any(|other| other.table == key.table && other.name == key.name);
             assert!(!is_repeated, "{}.{} is listed twice", key.table, key.name);
         }
     }

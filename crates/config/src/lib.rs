@@ -1,5 +1,5 @@
-//! The configuration file: parsed as a whole into typed values, with every error found at once, with its place and
-//! remedy.
+//! The configuration file: parsed as a whole into typed values. All errors are reported together, each with its
+//! location and remedy.
 
 mod alerts;
 mod api;
@@ -70,7 +70,7 @@ pub enum Cores {
     List(Vec<u32>),
 }
 
-/// The place of persisted memory.
+/// The location of persisted memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeepIn {
     /// `/dev/shm`, if it has room.
@@ -118,7 +118,8 @@ pub struct NbdConfig {
 }
 
 impl NbdConfig {
-    /// True when a difference needs a restart. Other TLS files do not, as long as the same kinds of files are given.
+    /// True when a change to `fresh` needs a restart. A change of the TLS files needs none while the same kinds of
+    /// files are specified.
     pub fn needs_restart(&self, fresh: &NbdConfig) -> bool {
         let without_files = |config: &NbdConfig| {
             let tls = config.tls.as_ref().map(|tls| (tls.required, tls.files.client_ca.is_some()));
@@ -182,7 +183,7 @@ pub struct VolumeConfig {
     pub lun: Option<u16>,
     /// Patterns of the initiators that see its LUN; empty: all.
     pub acl: Vec<String>,
-    /// Its backing will not return.
+    /// Its backing is permanently lost.
     pub declared_lost: bool,
     /// Memory quota that other volumes cannot take.
     pub memory_min: SizeOrPercent,
@@ -280,7 +281,7 @@ pub struct Config {
     pub state_directory: PathBuf,
     /// Memory of the cache, its index included, in bytes.
     pub memory_bytes: u64,
-    /// The place of persisted memory.
+    /// The location of persisted memory.
     pub keep_in: KeepIn,
     /// The flash cache, if there is one.
     pub flash: Option<FlashConfig>,
@@ -317,8 +318,8 @@ pub struct Config {
 impl Config {
     /// The values that a volume of the file gets from `[[qos]]`.
     pub fn rule_values(&self, volume: &VolumeConfig) -> Vec<RuleValue> {
-        let own = self.written.entries("volume").find(|(name, _)| **name == volume.name).map(|(_, entry)| entry);
-        rule_values(&self.qos, &volume.name, &volume.labels, |key| own.is_some_and(|own| own.contains_key(key)))
+        let entry = self.written.entries("volume").find(|(name, _)| **name == volume.name).map(|(_, entry)| entry);
+        rule_values(&self.qos, &volume.name, &volume.labels, |key| entry.is_some_and(|entry| entry.contains_key(key)))
     }
 }
 
@@ -330,10 +331,11 @@ pub fn socket_of_environment() -> Option<PathBuf> {
     std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// The daemon's socket: `named`, else [`SOCKET_VARIABLE`], else the default configuration's, else the default.
-pub fn control_socket(named: Option<&Path>) -> PathBuf {
+/// The daemon's socket: `specified`, else [`SOCKET_VARIABLE`], else the socket in the default configuration file, else
+/// [`DEFAULT_SOCKET`].
+pub fn control_socket(specified: Option<&Path>) -> PathBuf {
     let configured = || Config::load_settings(Path::new(DEFAULT_CONFIG)).ok().map(|config| config.control_socket);
-    named
+    specified
         .map(Path::to_owned)
         .or_else(socket_of_environment)
         .or_else(configured)

@@ -30,7 +30,7 @@ use units::show_bytes;
 
 const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
 const DEFAULT_NBD_SOCKET: &str = "/run/hotset/nbd.sock";
-const DEFAULT_STATE: &str = "/var/lib/hotset";
+const DEFAULT_STATE_DIRECTORY: &str = "/var/lib/hotset";
 
 impl Config {
     /// Reads and checks `file`.
@@ -43,8 +43,8 @@ impl Config {
         Config::load_within(file, Duration::ZERO)
     }
 
-    /// Reads and checks `file`. A backing or flash device that has not answered for `limit` counts as hung. A limit of
-    /// zero looks none up.
+    /// Reads and checks `file`. A backing or flash device that has not answered for `limit` counts as hung. With a
+    /// limit of zero, no path is looked up.
     pub fn load_within(file: &Path, limit: Duration) -> Result<Config, Problems> {
         let text = std::fs::read_to_string(file).map_err(|error| {
             let remedy = "specify a file that exists and that this user may read";
@@ -59,8 +59,8 @@ impl Config {
     }
 
     fn parse_within(file: &Path, text: &str, limit: Duration) -> Result<Config, Problems> {
-        let whole = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
-        let folder = whole.parent().unwrap_or(Path::new("/")).to_owned();
+        let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+        let folder = absolute.parent().unwrap_or(Path::new("/")).to_owned();
         let mut source = Source::new(text);
         let (root, errors) = DeTable::parse_recoverable(text);
         for error in &errors {
@@ -74,7 +74,7 @@ impl Config {
         let config = match errors.is_empty() {
             true => {
                 let look_ups = LookUps::of(root.get_ref(), &folder, limit);
-                read(&root, file, (&folder, &look_ups), text, &mut source)
+                read_config(&root, file, (&folder, &look_ups), text, &mut source)
             }
             false => None,
         };
@@ -91,7 +91,8 @@ impl Config {
     }
 }
 
-fn read(
+/// Reads all tables; problems are added to `source`.
+fn read_config(
     root: &Spanned<DeTable<'_>>,
     file: &Path,
     (folder, look_ups): (&Path, &LookUps),
@@ -101,8 +102,10 @@ fn read(
     let table = root.get_ref();
     check_tables(table, source);
     let cores = Section::top(root).get("cores", source).map_or(Cores::Auto, |cores| cores.value);
-    let state_directory = path(&Section::single(table, "state", source), "directory", DEFAULT_STATE, folder, source);
-    let control_socket = path(&Section::single(table, "control", source), "socket", DEFAULT_SOCKET, folder, source);
+    let state_directory =
+        read_path(&Section::single(table, "state", source), "directory", DEFAULT_STATE_DIRECTORY, folder, source);
+    let control_socket =
+        read_path(&Section::single(table, "control", source), "socket", DEFAULT_SOCKET, folder, source);
     let memory = Section::single(table, "memory", source);
     let memory_bytes = read_memory(&memory, source);
     let flash = read_flash(&Section::single(table, "flash", source), folder, look_ups, source);
@@ -145,7 +148,14 @@ fn read(
     })
 }
 
-fn path(section: &Section<'_>, key: &'static str, default: &str, folder: &Path, source: &mut Source<'_>) -> PathBuf {
+/// Reads a path, which is relative to `folder`.
+fn read_path(
+    section: &Section<'_>,
+    key: &'static str,
+    default: &str,
+    folder: &Path,
+    source: &mut Source<'_>,
+) -> PathBuf {
     section.get::<String>(key, source).map_or(PathBuf::from(default), |text| folder.join(text.value))
 }
 
@@ -155,13 +165,10 @@ fn read_memory(section: &Section<'_>, source: &mut Source<'_>) -> u64 {
         let fault = format!("{} of memory is too small to work with", show_bytes(bytes));
         source.problem(&span, fault, format!("specify at least {}", show_bytes(MEMORY_MIN_BYTES)));
     }
-    let most = machine_bytes().map_or(MEMORY_MAX_BYTES, |machine| machine.min(MEMORY_MAX_BYTES));
-    if bytes > most {
-        let fault = format!(
-            "{} of memory is more than this machine can give, which is {}",
-            show_bytes(bytes),
-            show_bytes(most)
-        );
+    let max = machine_bytes().map_or(MEMORY_MAX_BYTES, |machine| machine.min(MEMORY_MAX_BYTES));
+    if bytes > max {
+        let fault =
+            format!("{} of memory is more than this machine can give, which is {}", show_bytes(bytes), show_bytes(max));
         source.problem(&span, fault, "specify less, so that the system keeps some".to_owned());
     }
     bytes
@@ -176,7 +183,7 @@ fn read_keep_in(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -
     }
 }
 
-/// Bytes of the machine's memory; `None` if the kernel does not tell.
+/// Bytes of the machine's memory; `None` if `/proc/meminfo` cannot be read.
 fn machine_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;

@@ -16,6 +16,7 @@ pub struct LogConfig {
     pub format: Format,
 }
 
+/// Reads `[log]`.
 pub(super) fn read_log(section: &Section<'_>, source: &mut Source<'_>) -> LogConfig {
     let level = section.get("level", source).map_or(LevelFilter::INFO, |level| level.value);
     let mut filter = Filter::new(level);

@@ -1,7 +1,7 @@
-//! Look-ups of the paths in a configuration: whether each exists, and where it leads.
+//! Look-ups of the paths in a configuration: whether each exists, and its canonical path.
 //!
-//! All run concurrently before the file is checked, with a time limit: a path on a hung file system delays the check
-//! once, and is reported.
+//! All look-ups run concurrently before the file is checked, with a time limit: a path on a hung file system delays the
+//! check once, and is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,16 +13,16 @@ use toml::de::{DeTable, DeValue};
 use super::backing::BackingSpec;
 use super::on_disk::{is_missing_device, unsuitable};
 
-/// Time without an answer after which a daemon goes on without a look-up: it is needed for messages only.
+/// Time without an answer after which a daemon continues without a look-up, whose result only improves messages.
 pub const LOOK_UP_LIMIT: Duration = Duration::from_secs(2);
 
 /// Result of one look-up.
 #[derive(Clone, Debug)]
-struct Found {
+struct LookUp {
     exists: bool,
     canonical: Option<PathBuf>,
     is_missing_device: bool,
-    /// Fault and remedy of a path at which no disk can be, first without a file to be created, then with one.
+    /// Fault and remedy of a path that cannot be a disk: first if no file is to be created there, then if one is.
     unsuitable: [Option<Fault>; 2],
 }
 
@@ -31,7 +31,7 @@ type Fault = (String, String);
 
 /// The paths of backings and flash devices, each with its look-up; `None` if it does not answer.
 #[derive(Debug, Default)]
-pub struct LookUps(BTreeMap<PathBuf, Option<Found>>);
+pub struct LookUps(BTreeMap<PathBuf, Option<LookUp>>);
 
 impl LookUps {
     /// Looks up all backings and flash devices of a file; none with a limit of zero.
@@ -42,7 +42,7 @@ impl LookUps {
         let start = |path: PathBuf| {
             let call = PathCall::start(&path, {
                 let path = path.clone();
-                move |_| Found {
+                move |_| LookUp {
                     exists: path.exists(),
                     canonical: path.canonicalize().ok(),
                     is_missing_device: is_missing_device(&path),
@@ -51,7 +51,7 @@ impl LookUps {
             });
             (path, call)
         };
-        let calls: Vec<_> = paths(table, folder).into_iter().map(start).collect();
+        let calls: Vec<_> = configured_paths(table, folder).into_iter().map(start).collect();
         LookUps(calls.into_iter().map(|(path, call)| (path, call.wait(limit).ok())).collect())
     }
 
@@ -62,31 +62,31 @@ impl LookUps {
 
     /// True if the path exists, does not answer, or was not looked up.
     pub fn exists(&self, path: &Path) -> bool {
-        self.0.get(path).is_none_or(|found| found.as_ref().is_none_or(|found| found.exists))
+        self.0.get(path).is_none_or(|look_up| look_up.as_ref().is_none_or(|look_up| look_up.exists))
     }
 
     /// The path with symbolic links resolved, if it exists and answers.
     pub fn canonical(&self, path: &Path) -> Option<&Path> {
-        self.found(path)?.canonical.as_deref()
+        self.look_up_of(path)?.canonical.as_deref()
     }
 
     /// True for a missing path that lies under `/dev`, or that is a symbolic link to such a path.
     pub fn is_missing_device(&self, path: &Path) -> bool {
-        self.found(path).is_some_and(|found| found.is_missing_device)
+        self.look_up_of(path).is_some_and(|look_up| look_up.is_missing_device)
     }
 
-    /// Fault and remedy for a path that answers and at which no disk can be.
+    /// Fault and remedy for a path that answers and cannot be a disk.
     pub fn unsuitable(&self, path: &Path, is_created: bool) -> Option<Fault> {
-        self.found(path)?.unsuitable[usize::from(is_created)].clone()
+        self.look_up_of(path)?.unsuitable[usize::from(is_created)].clone()
     }
 
-    fn found(&self, path: &Path) -> Option<&Found> {
+    fn look_up_of(&self, path: &Path) -> Option<&LookUp> {
         self.0.get(path)?.as_ref()
     }
 }
 
 /// The paths of backings and flash devices in a file, as far as they can be read.
-fn paths(table: &DeTable<'_>, folder: &Path) -> BTreeSet<PathBuf> {
+fn configured_paths(table: &DeTable<'_>, folder: &Path) -> BTreeSet<PathBuf> {
     let mut paths = BTreeSet::new();
     let volumes = table.get("volume").and_then(|volumes| volumes.get_ref().as_array());
     for volume in volumes.into_iter().flat_map(|volumes| volumes.iter()) {

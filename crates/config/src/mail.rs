@@ -34,7 +34,7 @@ pub(super) fn read_mail(section: &Section<'_>, folder: &Path, source: &mut Sourc
     }
     let server = section.get::<String>("mail_server", source);
     let from = section.require::<Mailbox>("mail_from", source);
-    let to = section.require::<Vec<Located<String>>>("mail_to", source).map(|list| recipients(&list, source));
+    let to = section.require::<Vec<Located<String>>>("mail_to", source).map(|list| read_recipients(&list, source));
     let encryption_in_force = encryption.map_or(ENCRYPTION, |encryption| encryption.value);
     if let (Some(user), Encryption::Off) = (&user, encryption_in_force) {
         let remedy = "set mail_tls to \"tls\" or \"starttls\", or remove mail_user and mail_password_file";
@@ -68,7 +68,7 @@ fn is_host(host: &str, port: u16) -> bool {
     port > 0 && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._:".contains(c))
 }
 
-fn recipients(list: &Located<Vec<Located<String>>>, source: &mut Source<'_>) -> Vec<Mailbox> {
+fn read_recipients(list: &Located<Vec<Located<String>>>, source: &mut Source<'_>) -> Vec<Mailbox> {
     if list.value.is_empty() || list.value.len() > RECIPIENTS_MAX {
         let fault = format!("mail_to has {} recipients", list.value.len());
         source.problem(&list.span, fault, format!("list 1 to {RECIPIENTS_MAX}, or use a mailing list"));

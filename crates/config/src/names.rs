@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::problem::Source;
 use super::read::{Located, Section, ValueError, split_message};
 
+/// Maximum length of a name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
 /// Checks a volume's name: it has to be valid as an export's name, a file's name and a label.
@@ -28,8 +29,8 @@ pub(super) fn read_name(
     let name = section.require::<String>("name", source)?;
     if let Err(error) = check_name(&name.value) {
         report_error(source, &name.span, &error);
-    } else if let Some(same) = taken.iter().find(|other| other.value == name.value) {
-        let line = source.line_of(same.span.start);
+    } else if let Some(first) = taken.iter().find(|other| other.value == name.value) {
+        let line = source.line_of(first.span.start);
         let fault = format!("the name \"{}\" is taken by the one at line {line}", name.value);
         source.problem(&name.span, fault, "give each a name of its own");
     }

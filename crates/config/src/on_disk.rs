@@ -1,4 +1,4 @@
-//! Paths of the configuration compared with this machine: paths at which no disk can be, and for `check-config`
+//! Paths of the configuration compared with this machine: paths that cannot be a disk, and for `check-config` the
 //! directories and files that the daemon will create, and sizes that differ.
 
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use units::show_bytes;
 
 use super::{BackingSpec, Config, KeepIn, VolumeConfig, is_device};
 
-/// Fault and remedy for a path at which no file or block device can be: a directory, another kind of file, or a file to
-/// be created in a directory that does not exist. `None` if the path has no such fault.
+/// Fault and remedy for a path that cannot be a regular file or block device: a directory, another kind of file, or a
+/// file to be created in a directory that does not exist. `None` if the path has no such fault.
 pub(super) fn unsuitable(path: &Path, is_created: bool) -> Option<(String, String)> {
     let shown = path.display();
     match kind_of(path) {
@@ -36,6 +36,7 @@ pub(super) fn is_missing_device(path: &Path) -> bool {
     !path.exists() && (is_device(path) || target.is_ok_and(|target| is_device(&target)))
 }
 
+/// The kind of file at a path.
 enum PathKind {
     Missing,
     /// With its size.
@@ -64,7 +65,7 @@ fn missing_folder(path: &Path) -> Option<String> {
 }
 
 impl Config {
-    /// Directories and files that the daemon will create, one sentence each.
+    /// Messages about directories and files that the daemon will create, one sentence each.
     pub fn to_be_created(&self) -> Vec<String> {
         let mut created = Vec::new();
         let mut add_folder = |table: &str, folder: &Path| {
@@ -114,8 +115,8 @@ impl Config {
                 && size != bytes
             {
                 warnings.push(format!(
-                    "[flash] size is {}, but the file {} exists with {}, which stays; to change its size: `hotset flash \
-                     replace`",
+                    "[flash] size is {}, but the file {} exists with {}, which stays; to change its size: \
+                     `hotset flash replace`",
                     show_bytes(bytes),
                     device.display(),
                     show_bytes(size)
@@ -127,8 +128,8 @@ impl Config {
         {
             let directory = directory.display();
             warnings.push(format!(
-                "[memory] keep_in: the directory {directory} does not exist, and the daemon does not create it; mount a \
-                 tmpfs there"
+                "[memory] keep_in: the directory {directory} does not exist, and the daemon does not create it; mount \
+                 a tmpfs there"
             ));
         }
         warnings
@@ -141,8 +142,8 @@ fn size_warning(volume: &VolumeConfig) -> Option<String> {
     let (name, path, size): (_, &PathBuf, u64) = (&volume.name, path, volume.size_bytes?);
     match kind_of(path) {
         PathKind::File(bytes) if bytes != 0 && bytes != size => Some(format!(
-            "volume {name}: size is {}, but the file {} exists with {}, which stays; remove `size`, or change the file: \
-             `hotset volume resize {name} {}`",
+            "volume {name}: size is {}, but the file {} exists with {}, which stays; remove `size`, or change the \
+             file: `hotset volume resize {name} {}`",
             show_bytes(size),
             path.display(),
             show_bytes(bytes),
@@ -169,11 +170,11 @@ mod tests {
     #[test]
     fn directories_and_files_that_will_be_created_are_listed() {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let at = folder.path();
+        let directory = folder.path();
         let flash = "[flash]\ndevices = [\"f0\", \"f1\"]\nsize = \"1 GiB\"\n";
         let text = format!("{flash}[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"4 MiB\"\n");
-        let config = parse(at, &text);
-        let path_of = |name: &str| at.join(name).display().to_string();
+        let config = parse(directory, &text);
+        let path_of = |name: &str| directory.join(name).display().to_string();
         assert_eq!(
             config.to_be_created(),
             [
@@ -185,10 +186,10 @@ mod tests {
             ]
         );
         for name in ["f0", "f1", "a.img"] {
-            std::fs::write(at.join(name), [0; 4096]).expect("the folder can be written");
+            std::fs::write(directory.join(name), [0; 4096]).expect("the folder can be written");
         }
         for name in ["state", "run"] {
-            std::fs::create_dir(at.join(name)).expect("the folder can be written");
+            std::fs::create_dir(directory.join(name)).expect("the folder can be written");
         }
         assert_eq!(config.to_be_created(), [""; 0]);
     }
@@ -206,14 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn remedy_fits_what_is_at_the_path() {
+    fn remedy_matches_the_kind_of_file_at_the_path() {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let at = folder.path();
-        std::fs::create_dir(at.join("dir")).expect("the folder can be written");
-        std::os::unix::fs::symlink("/dev/no-such-disk", at.join("link")).expect("the folder can be written");
+        let directory = folder.path();
+        std::fs::create_dir(directory.join("dir")).expect("the folder can be written");
+        std::os::unix::fs::symlink("/dev/no-such-disk", directory.join("link")).expect("the folder can be written");
         let problems = |backing: &str, size: &str| {
             let text = format!("[[volume]]\nname = \"a\"\nbacking = \"{backing}\"\n{size}");
-            let config = parse(at, &text);
+            let config = parse(directory, &text);
             config.absent.iter().map(|problem| format!("{}; {}", problem.fault, problem.remedy)).collect::<String>()
         };
         let size = "size = \"4 MiB\"\n";
@@ -233,9 +234,13 @@ mod tests {
             assert_eq!(text.contains("add size ="), expected == "add size =", "{backing}: {text}");
         }
         let flash = |device: &str, size: &str| {
-            let config = parse(at, &format!("[flash]\ndevices = [\"{device}\"]\nallow_single_copy = true\n{size}"));
+            let config =
+                parse(directory, &format!("[flash]\ndevices = [\"{device}\"]\nallow_single_copy = true\n{size}"));
             let flash = config.flash.expect("the table");
-            flash.missing(&flash.devices[0]).map(|(fault, remedy)| format!("{fault}; {remedy}")).unwrap_or_default()
+            flash
+                .missing_device_fault(&flash.devices[0])
+                .map(|(fault, remedy)| format!("{fault}; {remedy}"))
+                .unwrap_or_default()
         };
         assert!(flash("dir", size).contains("is a directory"), "{}", flash("dir", size));
         assert!(flash("none/f0", size).contains("run `mkdir -p "), "{}", flash("none/f0", size));

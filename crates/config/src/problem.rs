@@ -1,4 +1,4 @@
-//! Problems of a configuration, with place, fault and remedy. All problems of a file are found before any is shown.
+//! Problems of a configuration, with location, fault and remedy. All problems of a file are found before any is shown.
 
 use std::fmt;
 use std::ops::Range;
@@ -24,6 +24,7 @@ pub struct Problem {
 pub struct Source<'a> {
     text: &'a str,
     problems: Vec<Problem>,
+    /// Problems of backings that are absent now.
     absent: Vec<Problem>,
 }
 
@@ -33,7 +34,7 @@ impl<'a> Source<'a> {
         Source { text, problems: Vec::new(), absent: Vec::new() }
     }
 
-    /// Adds a problem with the bytes of `span`.
+    /// Adds a problem of the text in `span`, a range of bytes.
     pub fn problem(&mut self, span: &Range<usize>, fault: impl Into<String>, remedy: impl Into<String>) {
         let problem = self.locate(span, fault.into(), remedy.into());
         self.problems.push(problem);
@@ -55,9 +56,9 @@ impl<'a> Source<'a> {
         Problem { line, column, fault, remedy }
     }
 
-    /// The line of a byte offset, for messages that refer to another place.
-    pub fn line_of(&self, at: usize) -> usize {
-        self.line_column(at).0
+    /// The line of a byte offset, for messages that refer to another line.
+    pub fn line_of(&self, offset: usize) -> usize {
+        self.line_column(offset).0
     }
 
     /// All problems, in the order of the file.
@@ -66,8 +67,8 @@ impl<'a> Source<'a> {
         self.problems
     }
 
-    fn line_column(&self, at: usize) -> (usize, usize) {
-        let mut end = at.min(self.text.len());
+    fn line_column(&self, offset: usize) -> (usize, usize) {
+        let mut end = offset.min(self.text.len());
         while !self.text.is_char_boundary(end) {
             end -= 1;
         }

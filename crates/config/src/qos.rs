@@ -13,11 +13,13 @@ use super::problem::Source;
 use super::read::{Located, Section, Setting, ValueError, split_message};
 use crate::volume_qos::{BURST_BYTES, BURST_IOPS, ByteLimit, KEYS, LIMIT_BYTES, SHARES, Shares, VolumeQos};
 
+/// Bounds of `congestion_threshold`.
 const THRESHOLD_MIN: Duration = Duration::from_micros(100);
 const THRESHOLD_MAX: Duration = Duration::from_secs(10);
+/// Maximum of `write_cost`.
 const WRITE_COST_MAX: u32 = 16;
 /// Key in `match` for the volume's name.
-const NAME: &str = "name";
+const NAME_LABEL: &str = "name";
 
 /// A key of quality of service that a table sets.
 #[derive(Clone, Debug)]
@@ -52,7 +54,7 @@ impl Eq for QosRule {}
 impl QosRule {
     fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
         self.patterns.iter().all(|(label, pattern)| match label.as_str() {
-            NAME => matches_pattern(pattern, name),
+            NAME_LABEL => matches_pattern(pattern, name),
             label => labels.get(label).is_some_and(|value| matches_pattern(pattern, value)),
         })
     }
@@ -72,23 +74,25 @@ pub struct RuleValue {
 /// True when `text` matches `pattern`, where `*` matches any text and `?` one character.
 fn matches_pattern(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
-    // `retry` is the position to continue from after a mismatch past the last `*`: one character later.
-    let (mut at, mut place, mut retry) = (0, 0, None);
-    while place < text.len() {
-        match pattern.get(at) {
+    // Pattern index after the last `*`, and the text index up to which that `*` matches. A mismatch lets the `*` match
+    // one more character.
+    let mut last_star = None;
+    let (mut pattern_at, mut text_at) = (0, 0);
+    while text_at < text.len() {
+        match pattern.get(pattern_at) {
             Some('*') => {
-                retry = Some((at + 1, place));
-                at += 1;
+                last_star = Some((pattern_at + 1, text_at));
+                pattern_at += 1;
             }
-            Some(c) if *c == '?' || *c == text[place] => (at, place) = (at + 1, place + 1),
+            Some(c) if *c == '?' || *c == text[text_at] => (pattern_at, text_at) = (pattern_at + 1, text_at + 1),
             _ => {
-                let Some((after, from)) = retry else { return false };
-                retry = Some((after, from + 1));
-                (at, place) = (after, from + 1);
+                let Some((after_star, star_end)) = last_star else { return false };
+                last_star = Some((after_star, star_end + 1));
+                (pattern_at, text_at) = (after_star, star_end + 1);
             }
         }
     }
-    pattern[at..].iter().all(|c| *c == '*')
+    pattern[pattern_at..].iter().all(|c| *c == '*')
 }
 
 /// Quality of service from rules alone.
@@ -107,13 +111,13 @@ pub(super) fn rule_values(
     labels: &BTreeMap<String, String>,
     is_set_by_volume: impl Fn(&str) -> bool,
 ) -> Vec<RuleValue> {
-    let mut last: BTreeMap<&str, RuleValue> = BTreeMap::new();
+    let mut last_values: BTreeMap<&str, RuleValue> = BTreeMap::new();
     for rule in rules.iter().filter(|rule| rule.matches(name, labels)) {
         for QosSetting { key, value, .. } in rule.settings.iter().filter(|setting| !is_set_by_volume(setting.key)) {
-            last.insert(key, RuleValue { key, value: value.clone(), line: rule.line });
+            last_values.insert(key, RuleValue { key, value: value.clone(), line: rule.line });
         }
     }
-    last.into_values().collect()
+    last_values.into_values().collect()
 }
 
 /// Reads a volume's quality of service: its own keys, and for the others the last matching rule.
@@ -125,21 +129,21 @@ pub(super) fn read_qos(
     source: &mut Source<'_>,
 ) -> VolumeQos {
     let (name, labels) = volume;
-    let own = read_settings(section, source);
+    let own_settings = read_settings(section, source);
     let mut qos = qos_by_rules(rules, name, labels);
-    for setting in &own {
+    for setting in &own_settings {
         qos.set(setting.key, &setting.value).expect("the value was checked when it was read");
     }
-    let own_setting = |key| own.iter().find(|setting| setting.key == key);
-    let bursts = own_setting(BURST_IOPS).is_some() || own_setting(BURST_BYTES).is_some();
-    if let Some((key, fault, remedy)) = qos.fault(has_datastore, bursts) {
-        let by_rule = || {
+    let own_setting = |key| own_settings.iter().find(|setting| setting.key == key);
+    let sets_burst = own_setting(BURST_IOPS).is_some() || own_setting(BURST_BYTES).is_some();
+    if let Some((key, fault, remedy)) = qos.fault(has_datastore, sets_burst) {
+        let rule_setting = || {
             let mut matching = rules.iter().filter(|rule| rule.matches(name, labels)).flat_map(|rule| &rule.settings);
             matching.rfind(|setting| setting.key == key)
         };
         let (fault, setting) = match own_setting(key) {
             Some(setting) => (fault, Some(setting)),
-            None => (format!("volume \"{name}\" has {fault}"), by_rule()),
+            None => (format!("volume \"{name}\" has {fault}"), rule_setting()),
         };
         source.problem(setting.map_or(&section.span, |setting| &setting.span), fault, remedy);
     }
@@ -161,6 +165,7 @@ fn read_settings(section: &Section<'_>, source: &mut Source<'_>) -> Vec<QosSetti
     settings
 }
 
+/// Reads the `[[qos]]` tables.
 pub(super) fn read_rules(sections: &[Section<'_>], source: &mut Source<'_>) -> Vec<QosRule> {
     let mut rules = Vec::new();
     for section in sections {
@@ -173,12 +178,12 @@ pub(super) fn read_rules(sections: &[Section<'_>], source: &mut Source<'_>) -> V
         if KEYS.iter().all(|key| !section.has(key)) {
             source.problem(&section.span, "[[qos]] gives nothing", format!("add one of {}", KEYS.join(", ")));
         }
-        let mut alone = VolumeQos::default();
+        let mut rule_qos = VolumeQos::default();
         for setting in &settings {
-            alone.set(setting.key, &setting.value).expect("the value was checked when it was read");
+            rule_qos.set(setting.key, &setting.value).expect("the value was checked when it was read");
         }
         // Whether there is a datastore is checked for each volume.
-        if let Some((key, fault, remedy)) = alone.fault(true, true) {
+        if let Some((key, fault, remedy)) = rule_qos.fault(true, true) {
             let setting = settings.iter().find(|setting| setting.key == key);
             source.problem(setting.map_or(&section.span, |setting| &setting.span), fault, remedy);
         }
@@ -188,6 +193,7 @@ pub(super) fn read_rules(sections: &[Section<'_>], source: &mut Source<'_>) -> V
     rules
 }
 
+/// Reads the `[[datastore]]` tables.
 pub(super) fn read_datastores(sections: &[Section<'_>], source: &mut Source<'_>) -> Vec<DatastoreSpec> {
     let (mut names, mut datastores) = (Vec::new(), Vec::new());
     for section in sections {

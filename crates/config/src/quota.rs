@@ -12,7 +12,7 @@ use units::{exact_bytes, parse_size};
 /// Bytes of a page on flash.
 pub const PAGE_BYTES: u64 = PAGE_BLOCKS as u64 * BLOCK_BYTES as u64;
 
-/// A size, or a part of the memory or the flash.
+/// A size, or a percentage of the memory or the flash cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeOrPercent {
     /// Bytes.
@@ -29,7 +29,7 @@ impl SizeOrPercent {
     pub fn bytes_of(self, whole: u64) -> u64 {
         match self {
             SizeOrPercent::Bytes(bytes) => bytes,
-            SizeOrPercent::PerMille(part) => (u128::from(whole) * u128::from(part) / 1000) as u64,
+            SizeOrPercent::PerMille(per_mille) => (u128::from(whole) * u128::from(per_mille) / 1000) as u64,
         }
     }
 
@@ -37,7 +37,7 @@ impl SizeOrPercent {
         match self {
             SizeOrPercent::Bytes(bytes) if rounds_up => PageAmount::Pages(bytes.div_ceil(PAGE_BYTES)),
             SizeOrPercent::Bytes(bytes) => PageAmount::Pages(bytes / PAGE_BYTES),
-            SizeOrPercent::PerMille(part) => PageAmount::PerMille(part),
+            SizeOrPercent::PerMille(per_mille) => PageAmount::PerMille(per_mille),
         }
     }
 }
@@ -56,8 +56,8 @@ impl FromStr for SizeOrPercent {
         let (whole, tenths) = number.trim().split_once('.').unwrap_or((number.trim(), "0"));
         let whole: u32 = whole.parse().map_err(|_| error())?;
         let tenths: u32 = if tenths.len() == 1 { tenths.parse().map_err(|_| error())? } else { return Err(error()) };
-        let part = whole.checked_mul(10).map(|part| part + tenths);
-        part.filter(|part| *part <= 1000).map(SizeOrPercent::PerMille).ok_or_else(error)
+        let per_mille = whole.checked_mul(10).map(|per_mille| per_mille + tenths);
+        per_mille.filter(|per_mille| *per_mille <= 1000).map(SizeOrPercent::PerMille).ok_or_else(error)
     }
 }
 
@@ -65,8 +65,8 @@ impl fmt::Display for SizeOrPercent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SizeOrPercent::Bytes(bytes) => f.write_str(&exact_bytes(*bytes)),
-            SizeOrPercent::PerMille(part) if part.is_multiple_of(10) => write!(f, "{}%", part / 10),
-            SizeOrPercent::PerMille(part) => write!(f, "{}.{}%", part / 10, part % 10),
+            SizeOrPercent::PerMille(per_mille) if per_mille.is_multiple_of(10) => write!(f, "{}%", per_mille / 10),
+            SizeOrPercent::PerMille(per_mille) => write!(f, "{}.{}%", per_mille / 10, per_mille % 10),
         }
     }
 }
@@ -79,14 +79,14 @@ impl FromStr for Ceiling {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "none" { Ok(Ceiling(None)) } else { text.parse().map(|part| Ceiling(Some(part))) }
+        if text == "none" { Ok(Ceiling(None)) } else { text.parse().map(|quota| Ceiling(Some(quota))) }
     }
 }
 
 impl fmt::Display for Ceiling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(part) => part.fmt(f),
+            Some(quota) => quota.fmt(f),
             None => f.write_str("none"),
         }
     }
@@ -126,7 +126,7 @@ impl PinnedRanges {
         let removed = bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES);
         let remaining = self.0.iter().flat_map(|range| {
             let (before, after) = (range.start..range.end.min(removed.start), range.start.max(removed.end)..range.end);
-            [before, after].into_iter().filter(|part| !part.is_empty())
+            [before, after].into_iter().filter(|range| !range.is_empty())
         });
         PinnedRanges::bounded(remaining.collect())
     }
@@ -174,7 +174,7 @@ pub fn flash_quota(enabled: bool, min: SizeOrPercent, max: Ceiling) -> FlashQuot
 /// The memory quota for the engine, in bytes of cached blocks. `memory_bytes` and the quota's sizes also cover the
 /// blocks' part of the index, which is subtracted.
 pub fn memory_quota(memory_bytes: u64, min: SizeOrPercent, max: Ceiling) -> MemoryQuota {
-    let block_bytes = |part: SizeOrPercent| pool_bytes_for(part.bytes_of(memory_bytes).min(memory_bytes));
+    let block_bytes = |quota: SizeOrPercent| pool_bytes_for(quota.bytes_of(memory_bytes).min(memory_bytes));
     MemoryQuota { min_bytes: block_bytes(min), max_bytes: max.0.map(block_bytes) }
 }
 
@@ -193,15 +193,16 @@ mod tests {
         assert_eq!(pinned.without(0..u64::MAX).expect("none"), PinnedRanges::default());
         assert_eq!("".parse(), Ok(PinnedRanges::default()));
         "5..3".parse::<PinnedRanges>().expect_err("backwards");
-        let many = (0..=RANGES_MAX as u64).try_fold(pinned, |pinned, at| pinned.with(at * 3 * page..at * 3 * page + 1));
+        let many = (0..=RANGES_MAX as u64)
+            .try_fold(pinned, |pinned, index| pinned.with(index * 3 * page..index * 3 * page + 1));
         many.expect_err("too many ranges");
     }
 
     #[test]
     fn displayed_quota_parses_to_the_same_value() {
         for text in ["0", "10%", "12.5%", "20 GiB", "4097 B", "100%"] {
-            let part: SizeOrPercent = text.parse().expect(text);
-            assert_eq!(part.to_string().parse(), Ok(part), "{text}");
+            let quota: SizeOrPercent = text.parse().expect(text);
+            assert_eq!(quota.to_string().parse(), Ok(quota), "{text}");
         }
         assert_eq!("12.5%".parse(), Ok(SizeOrPercent::PerMille(125)));
         assert_eq!("none".parse(), Ok(Ceiling(None)));

@@ -1,4 +1,4 @@
-//! Reading of a table: typed values with their place, and detection of unknown keys.
+//! Reading of a table: typed values with their locations, and detection of unknown keys.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use super::problem::Source;
 
 /// The reason for rejecting a value.
 pub enum ValueError {
-    /// Wrong type; the text names the expected one.
+    /// Wrong type; the text names the expected type.
     Type(&'static str),
     /// Wrong value; fault and remedy.
     Value(String, String),
@@ -26,7 +26,7 @@ pub trait Setting: Sized {
     fn read(value: &DeValue<'_>) -> Result<Self, ValueError>;
 }
 
-/// A value and its place in the file.
+/// A value and its location in the file.
 #[derive(Clone, Debug)]
 pub struct Located<T> {
     /// The value.
@@ -51,12 +51,13 @@ pub fn check_tables(root: &DeTable<'_>, source: &mut Source<'_>) {
             continue;
         }
         if find_table(name).is_none() {
-            unknown(source, "", name, &span, value.get_ref().is_table());
+            report_unknown(source, "", name, &span, value.get_ref().is_table());
         }
     }
 }
 
-fn unknown(source: &mut Source<'_>, table: &str, name: &str, span: &Range<usize>, is_table: bool) {
+/// Reports an unknown table or key, with the most similar known name as the remedy.
+fn report_unknown(source: &mut Source<'_>, table: &str, name: &str, span: &Range<usize>, is_table: bool) {
     let known_keys = KEYS.iter().filter(|key| key.table == table).map(|key| key.name);
     let tables = TABLES.iter().filter(|_| table.is_empty()).map(|table| table.name);
     let fault = match table {
@@ -110,8 +111,8 @@ impl<'a> Section<'a> {
                 Some(Section { name, table, span: entry.span() })
             })
             .collect();
-        let whole = value.get_ref().as_array().is_some_and(|array| array.iter().count() == sections.len());
-        if !whole {
+        let is_list_of_tables = value.get_ref().as_array().is_some_and(|array| array.iter().count() == sections.len());
+        if !is_list_of_tables {
             let remedy = format!("write [[{name}]] with double brackets, one for each");
             source.problem(&value.span(), format!("\"{name}\" must be a list of tables"), remedy);
         }
@@ -125,12 +126,12 @@ impl<'a> Section<'a> {
         for (name, _) in self.table.into_iter().flatten() {
             let (span, name) = (name.span(), name.get_ref().as_ref());
             if find_key(self.name, name).is_none() {
-                unknown(source, self.name, name, &span, false);
+                report_unknown(source, self.name, name, &span, false);
             }
         }
     }
 
-    /// The value of a key; `None` if it is absent or wrong. A wrong value is reported.
+    /// The value of a key; `None` if it is absent or invalid. An invalid value is reported.
     pub fn get<T: Setting>(&self, name: &'static str, source: &mut Source<'_>) -> Option<Located<T>> {
         let key = find_key(self.name, name).expect("the key is in the list of keys");
         let value = self.table?.get(name)?;
@@ -140,7 +141,7 @@ impl<'a> Section<'a> {
             Err(ValueError::Type(expected)) => source.problem(
                 &span,
                 format!("\"{name}\" must be {expected}, not {}", show_type(value.get_ref())),
-                format!("write it like {name} = {}", key.form),
+                format!("write it like {name} = {}", key.example),
             ),
             Err(ValueError::Value(fault, remedy)) => source.problem(&span, fault, remedy),
             Err(ValueError::Part(part, fault, remedy)) => source.problem(&part, fault, remedy),
@@ -161,8 +162,8 @@ impl<'a> Section<'a> {
     /// Like [`Section::get`], but an absent key is reported.
     pub fn require<T: Setting>(&self, name: &'static str, source: &mut Source<'_>) -> Option<Located<T>> {
         if !self.has(name) {
-            let form = find_key(self.name, name).expect("the key is in the list of keys").form;
-            let remedy = format!("add {name} = {form}");
+            let example = find_key(self.name, name).expect("the key is in the list of keys").example;
+            let remedy = format!("add {name} = {example}");
             source.problem(&self.span, format!("{} without \"{name}\"", show_table(self.name)), remedy);
         }
         self.get(name, source)
@@ -293,7 +294,7 @@ impl Setting for Vec<Located<String>> {
     }
 }
 
-/// Rejects text with control characters: a terminal that shows it would execute them.
+/// The error of a text with control characters, which a terminal would execute when it shows the text.
 fn control_characters_error() -> ValueError {
     ValueError::Value(
         "the text holds control characters".to_owned(),

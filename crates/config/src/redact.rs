@@ -39,14 +39,14 @@ fn ends_in_web_scheme(before: &str) -> bool {
 /// Redacts a string that is one value. Unlike in [`text`], a URL extends to the end, whatever characters its password
 /// has.
 pub fn value(value: &str) -> String {
-    let scheme_end = value.find("://").map(|at| at + 3);
+    let scheme_end = value.find("://").map(|index| index + 3);
     let is_scheme =
         |scheme: &str| !scheme.contains(|letter: char| letter.is_whitespace() || URL_ENDS.contains(&letter));
     match scheme_end.map(|end| value.split_at(end)) {
         Some((scheme, after_scheme))
             if is_scheme(scheme) && (after_scheme.contains('@') || !after_scheme.contains(URL_ENDS)) =>
         {
-            scheme.to_owned() + &hex_runs(&url(after_scheme, ends_in_web_scheme(scheme)))
+            scheme.to_owned() + &redact_hex_runs(&redact_url(after_scheme, ends_in_web_scheme(scheme)))
         }
         _ => text(value),
     }
@@ -59,33 +59,33 @@ pub fn text(text: &str) -> String {
     }
     let mut out = String::with_capacity(text.len());
     let mut remaining = text;
-    while let Some(at) = remaining.find("://") {
-        let (before, after_scheme) = remaining.split_at(at + 3);
+    while let Some(index) = remaining.find("://") {
+        let (before, after_scheme) = remaining.split_at(index + 3);
         out += before;
         let end = after_scheme.find(URL_ENDS).unwrap_or(after_scheme.len());
-        out += &url(&after_scheme[..end], ends_in_web_scheme(before));
+        out += &redact_url(&after_scheme[..end], ends_in_web_scheme(before));
         remaining = &after_scheme[end..];
     }
-    hex_runs(&(out + remaining))
+    redact_hex_runs(&(out + remaining))
 }
 
 /// Redacts a URL without its scheme. A password may contain any character, so everything up to the last `@` is removed.
-fn url(after_scheme: &str, is_web: bool) -> String {
+fn redact_url(after_scheme: &str, is_web: bool) -> String {
     let (user, authority_and_path) =
         after_scheme.rsplit_once('@').map_or(("", after_scheme), |(_, remainder)| (REDACTED, remainder));
-    let at = if user.is_empty() { "" } else { "@" };
+    let separator = if user.is_empty() { "" } else { "@" };
     let host_end = authority_and_path.find(['/', '?', '#']).unwrap_or(authority_and_path.len());
     let (host, path) = authority_and_path.split_at(host_end);
     let path = match path {
         "" | "/" => path.to_owned(),
         _ if is_web => format!("/{REDACTED}"),
-        _ => query(path),
+        _ => redact_query(path),
     };
-    format!("{user}{at}{host}{path}")
+    format!("{user}{separator}{host}{path}")
 }
 
 /// A path without the secrets in its query parameters.
-fn query(path: &str) -> String {
+fn redact_query(path: &str) -> String {
     let Some((path, parameters)) = path.split_once('?') else { return path.to_owned() };
     let shown = parameters.split('&').map(|parameter| match parameter.split_once('=') {
         Some((name, _)) if is_secret(name) => format!("{name}={REDACTED}"),
@@ -95,7 +95,7 @@ fn query(path: &str) -> String {
 }
 
 /// Redacts runs of hexadecimal digits that may be tokens.
-fn hex_runs(text: &str) -> String {
+fn redact_hex_runs(text: &str) -> String {
     let is_digit = |byte: &u8| byte.is_ascii_hexdigit();
     // The text is split into runs of digits and the parts between them.
     let runs = text.as_bytes().chunk_by(|left, right| is_digit(left) == is_digit(right));

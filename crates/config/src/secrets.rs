@@ -6,9 +6,9 @@ use std::path::Path;
 use super::Config;
 
 /// Permission of other users to read.
-const READ: u32 = 0o004;
+const S_IROTH: u32 = 0o004;
 /// Permission of other users to write.
-const WRITE: u32 = 0o002;
+const S_IWOTH: u32 = 0o002;
 
 impl Config {
     /// Warnings about the permissions of files with secrets, a sentence each. A file that cannot be examined is
@@ -25,13 +25,14 @@ impl Config {
         let files = files.chain(mail.map(|login| ("mail password", &login.password_file)));
         let files = files.chain(keys.into_iter().flatten().map(|file| ("TLS key", file)));
         let files = files.chain(webhook.map(|file| ("configuration, with the webhook's address,", file)));
-        files.filter_map(|(content, file)| exposed(content, file)).collect()
+        files.filter_map(|(content, file)| exposure_warning(content, file)).collect()
     }
 }
 
-fn exposed(content: &str, file: &Path) -> Option<String> {
+/// A warning if other users can read or change `file`, which holds `content`.
+fn exposure_warning(content: &str, file: &Path) -> Option<String> {
     let mode = std::fs::metadata(file).ok()?.mode();
-    let access = match (mode & READ != 0, mode & WRITE != 0) {
+    let access = match (mode & S_IROTH != 0, mode & S_IWOTH != 0) {
         (_, true) => "changed",
         (true, false) => "read",
         (false, false) => return None,
@@ -57,12 +58,12 @@ mod tests {
         std::fs::write(&file, "123456789012").expect("written");
         for (mode, word) in [(0o600, None), (0o640, None), (0o644, Some("read")), (0o666, Some("changed"))] {
             std::fs::set_permissions(&file, Permissions::from_mode(mode)).expect("the test owns the file");
-            let warning = exposed("CHAP secret", &file);
+            let warning = exposure_warning("CHAP secret", &file);
             assert_eq!(warning.is_some(), word.is_some(), "{mode:o}: {warning:?}");
             if let (Some(warning), Some(word)) = (warning, word) {
                 assert!(warning.contains(word) && warning.contains("chmod 0640"), "{warning}");
             }
         }
-        assert_eq!(exposed("CHAP secret", &folder.path().join("missing")), None);
+        assert_eq!(exposure_warning("CHAP secret", &folder.path().join("missing")), None);
     }
 }

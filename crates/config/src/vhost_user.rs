@@ -6,13 +6,13 @@ use super::problem::Source;
 use super::read::Section;
 use super::socket::{read_group, read_owner, read_socket_mode};
 
-/// Default folder of the sockets.
+/// Default directory of the sockets.
 const DEFAULT_DIRECTORY: &str = "/run/hotset/vhost";
 
 /// The vhost-user sockets of the volumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VhostUserConfig {
-    /// The folder of the sockets, `NAME.sock` each.
+    /// The directory of the sockets, `NAME.sock` each.
     pub directory: PathBuf,
     /// User that owns the sockets.
     pub socket_owner: Option<String>,

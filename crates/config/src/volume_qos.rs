@@ -1,4 +1,4 @@
-//! A volume's quality of service as people write it: shares, limits, a reservation.
+//! A volume's quality of service and its text form: shares, limits, a reservation.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,12 +22,13 @@ pub const RESERVATION_IOPS: &str = "reservation_iops";
 /// All keys.
 pub const KEYS: [&str; 6] = [SHARES, LIMIT_IOPS, LIMIT_BYTES, BURST_IOPS, BURST_BYTES, RESERVATION_IOPS];
 
+/// Weights by name.
 const NAMED_SHARES: [(&str, u32); 3] = [("low", 500), ("normal", Qos::NORMAL_SHARES), ("high", 2_000)];
 const SHARES_MAX: u32 = 100_000;
 /// Minimum of a limit in bytes. A smaller value probably lacks its unit: one long request would wait for a minute.
 const LIMIT_BYTES_MIN: u64 = 64 << 10;
 
-/// A weight.
+/// A volume's weight in a congested datastore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares(pub u32);
 
@@ -79,12 +80,13 @@ impl FromStr for ByteLimit {
 
 impl fmt::Display for ByteLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Network rates use powers of ten, and a value written so is displayed so.
+        // Network rates use powers of ten: a round number of kB or MB is displayed in that unit.
         let bytes = self.0;
-        let by_tens = |unit: u64, by_two: u64| bytes > 0 && bytes.is_multiple_of(unit) && !bytes.is_multiple_of(by_two);
+        let is_decimal =
+            |unit: u64, binary_unit: u64| bytes > 0 && bytes.is_multiple_of(unit) && !bytes.is_multiple_of(binary_unit);
         match bytes {
-            _ if by_tens(1_000_000, 1 << 20) => write!(f, "{} MB", bytes / 1_000_000),
-            _ if by_tens(1_000, 1 << 10) => write!(f, "{} kB", bytes / 1_000),
+            _ if is_decimal(1_000_000, 1 << 20) => write!(f, "{} MB", bytes / 1_000_000),
+            _ if is_decimal(1_000, 1 << 10) => write!(f, "{} kB", bytes / 1_000),
             _ => f.write_str(&exact_bytes(bytes)),
         }
     }
@@ -99,9 +101,9 @@ pub struct VolumeQos {
     pub limit_iops: u32,
     /// Bytes per second at most.
     pub limit_bytes: ByteLimit,
-    /// Requests of unused limit that can be saved up.
+    /// Credit in requests that can accumulate below the limit.
     pub burst_iops: u32,
-    /// Bytes of unused limit that can be saved up.
+    /// Credit in bytes that can accumulate below the limit.
     pub burst_bytes: ByteLimit,
     /// Requests of 4 KiB per second that its datastore serves first; 0: no reservation.
     pub reservation_iops: u32,
@@ -140,17 +142,17 @@ impl VolumeQos {
         Ok(())
     }
 
-    /// The first contradiction, as key, fault and remedy. A burst without a limit is harmless and only a fault if it is
-    /// requested (`bursts`).
-    pub fn fault(&self, has_datastore: bool, bursts: bool) -> Option<(&'static str, String, &'static str)> {
-        if bursts && self.burst_iops > 0 && self.limit_iops == 0 {
+    /// The first contradiction, as key, fault and remedy. A burst without a limit is harmless, and a fault only if the
+    /// burst is set now (`sets_burst`).
+    pub fn fault(&self, has_datastore: bool, sets_burst: bool) -> Option<(&'static str, String, &'static str)> {
+        if sets_burst && self.burst_iops > 0 && self.limit_iops == 0 {
             return Some((
                 BURST_IOPS,
                 "burst_iops without limit_iops".to_owned(),
                 "add limit_iops, or remove the burst",
             ));
         }
-        if bursts && self.burst_bytes.0 > 0 && self.limit_bytes.0 == 0 {
+        if sets_burst && self.burst_bytes.0 > 0 && self.limit_bytes.0 == 0 {
             let remedy = "add limit_bytes, or remove the burst";
             return Some((BURST_BYTES, "burst_bytes without limit_bytes".to_owned(), remedy));
         }
@@ -219,7 +221,7 @@ mod tests {
             burst_bytes: ByteLimit(1 << 20),
             ..VolumeQos::default()
         };
-        let fault = |qos: VolumeQos, bursts| qos.fault(true, bursts).map(|(key, ..)| key);
+        let fault = |qos: VolumeQos, sets_burst| qos.fault(true, sets_burst).map(|(key, ..)| key);
         assert_eq!((fault(qos, true), fault(qos, false)), (Some(BURST_BYTES), Some(RESERVATION_IOPS)));
         let valid = VolumeQos { reservation_iops: 100, limit_bytes: ByteLimit(1 << 20), ..qos };
         assert_eq!((fault(valid, true), valid.fault(false, true).map(|(key, ..)| key)), (None, Some(RESERVATION_IOPS)));

@@ -45,6 +45,7 @@ impl Setting for RaidLevel {
     }
 }
 
+/// Reads the `[[array]]` tables.
 pub(super) fn read_arrays(sections: &[Section<'_>], source: &mut Source<'_>) -> Vec<ArrayConfig> {
     let mut names = Vec::new();
     let mut arrays = Vec::new();
@@ -71,13 +72,16 @@ pub(super) fn read_arrays(sections: &[Section<'_>], source: &mut Source<'_>) -> 
     arrays
 }
 
-/// The backing of an earlier volume: as written, with symbolic links resolved, and its line.
+/// The backing of an earlier volume in the file.
 struct EarlierBacking {
+    /// The path as written.
     written: PathBuf,
-    real: PathBuf,
+    /// The path with symbolic links resolved.
+    canonical: PathBuf,
     line: usize,
 }
 
+/// Reads the `[[volume]]` tables, and checks each against the earlier ones.
 pub(super) fn read_volumes(
     sections: &[Section<'_>],
     (folder, look_ups): (&Path, &LookUps),
@@ -134,10 +138,10 @@ pub(super) fn read_volumes(
                 lun,
                 acl,
                 declared_lost,
-                memory_min: memory_min.map_or(SizeOrPercent::ZERO, |part| part.value),
-                memory_max: memory_max.map_or(Ceiling::default(), |most| most.value),
-                flash_min: flash_min.map_or(SizeOrPercent::ZERO, |part| part.value),
-                flash_max: flash_max.map_or(Ceiling::default(), |most| most.value),
+                memory_min: memory_min.map_or(SizeOrPercent::ZERO, |min| min.value),
+                memory_max: memory_max.map_or(Ceiling::default(), |max| max.value),
+                flash_min: flash_min.map_or(SizeOrPercent::ZERO, |min| min.value),
+                flash_max: flash_max.map_or(Ceiling::default(), |max| max.value),
                 qos,
             });
         }
@@ -194,8 +198,8 @@ fn check_memory(
         let fault = format!("memory_min {} is above memory_max {max}", min.value);
         source.problem(&min.span, fault, "lower the one or raise the other");
     }
-    let before = std::mem::replace(guaranteed, guaranteed.saturating_add(bytes));
-    if before <= memory_bytes && *guaranteed > memory_bytes {
+    let guaranteed_before = std::mem::replace(guaranteed, guaranteed.saturating_add(bytes));
+    if guaranteed_before <= memory_bytes && *guaranteed > memory_bytes {
         let fault = format!(
             "the sum of the volumes' memory_min up to here is {}, and memory is {}",
             show_bytes(*guaranteed),
@@ -247,6 +251,7 @@ fn read_backing(
     Some(Located { value: backing, span: text.span })
 }
 
+/// Reads the size of a volume, and reports a backing that lacks a size or cannot be opened.
 fn read_size(
     section: &Section<'_>,
     backing: Option<&Located<BackingSpec>>,
@@ -255,7 +260,7 @@ fn read_size(
 ) -> Option<u64> {
     let size = section.get::<Size>("size", source);
     if let Some(Located { value: Size(bytes), span }) = &size
-        && (*bytes == 0 || !bytes.is_multiple_of(512))
+        && (*bytes == 0 || !bytes.is_multiple_of(seam::SECTOR_BYTES as u64))
     {
         let fault = format!("a volume of {} cannot be", show_bytes(*bytes));
         source.problem(span, fault, "specify a multiple of 512 bytes, above 0");
@@ -298,16 +303,16 @@ fn read_size(
     }
 }
 
-/// Reports a backing that an earlier volume has: two volumes would overwrite each other's data. If only symbolic links
-/// lead to the same backing, the problem depends on the machine's present state. A daemon then refuses the second
-/// volume alone, by the backing's identity.
+/// Reports a backing that an earlier volume has: two volumes would overwrite each other's data. If the paths differ and
+/// only resolve to the same backing, the problem depends on the machine's present state. A daemon then refuses the
+/// second volume alone, by the backing's identity.
 fn check_backing_unused(
     backing: &Located<BackingSpec>,
     look_ups: &LookUps,
     earlier: &mut Vec<EarlierBacking>,
     source: &mut Source<'_>,
 ) {
-    let (written, real) = match &backing.value {
+    let (written, canonical) = match &backing.value {
         BackingSpec::Path(path) => (path.clone(), look_ups.canonical(path).unwrap_or(path).to_owned()),
         BackingSpec::Nbd(_) => (backing.value.to_string().into(), backing.value.to_string().into()),
         BackingSpec::Sim(..) | BackingSpec::SimArray(_) => return,
@@ -319,10 +324,10 @@ fn check_backing_unused(
     };
     if let Some(first) = earlier.iter().find(|other| other.written == written) {
         source.problem(&backing.span, taken(first), remedy);
-    } else if let Some(first) = earlier.iter().find(|other| other.real == real) {
+    } else if let Some(first) = earlier.iter().find(|other| other.canonical == canonical) {
         source.absent(&backing.span, taken(first), remedy);
     } else {
-        earlier.push(EarlierBacking { written, real, line });
+        earlier.push(EarlierBacking { written, canonical, line });
     }
 }
 

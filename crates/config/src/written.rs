@@ -65,36 +65,37 @@ impl Written {
         }
         let mut tables = self.tables.clone();
         for Key { table, name, .. } in KEYS.iter().filter(|key| key.takes_effect == TakesEffect::Renewal) {
-            let now = tables.get_mut(*table).and_then(|entry| entry.get_mut(*name));
-            if let (Some(now), Some(fresh)) = (now, fresh.get(*table).and_then(|entry| entry.get(*name))) {
-                now.clone_from(fresh);
+            let value = tables.get_mut(*table).and_then(|entry| entry.get_mut(*name));
+            if let (Some(value), Some(fresh)) = (value, fresh.get(*table).and_then(|entry| entry.get(*name))) {
+                value.clone_from(fresh);
             }
         }
         Written { tables, repeated }
     }
 }
 
-/// Replaces the values in `now` of the keys that `is_kept` selects by those in `before`.
-fn keep_values(before: &Entry, now: &mut Entry, is_kept: impl Fn(&str) -> bool) {
-    now.retain(|key, _| !is_kept(key));
+/// Replaces the values in `fresh` of the keys that `is_kept` selects by those in `before`.
+fn keep_values(before: &Entry, fresh: &mut Entry, is_kept: impl Fn(&str) -> bool) {
+    fresh.retain(|key, _| !is_kept(key));
     let kept = before.iter().filter(|(key, _)| is_kept(key));
-    now.extend(kept.map(|(key, value)| (key.clone(), value.clone())));
+    fresh.extend(kept.map(|(key, value)| (key.clone(), value.clone())));
 }
 
 /// The values of known keys.
 fn entry(table: &str, entries: &Table) -> Entry {
-    let used = KEYS.iter().filter(|key| key.table == table);
-    used.filter_map(|key| {
-        let mut value = entries.get(key.name)?.clone();
-        redact::redact_value(key.name, &mut value);
-        Some((key.name.to_owned(), show(&value)))
-    })
-    .collect()
+    let table_keys = KEYS.iter().filter(|key| key.table == table);
+    table_keys
+        .filter_map(|key| {
+            let mut value = entries.get(key.name)?.clone();
+            redact::redact_value(key.name, &mut value);
+            Some((key.name.to_owned(), show(&value)))
+        })
+        .collect()
 }
 
 /// A key's default, displayed like a value: a default in TOML notation is parsed first.
 pub fn default_of(key: &Key) -> String {
-    let value = format!("it = {}", key.default).parse::<Table>().ok().and_then(|mut table| table.remove("it"));
+    let value = format!("key = {}", key.default).parse::<Table>().ok().and_then(|mut table| table.remove("key"));
     value.map_or_else(|| key.default.to_owned(), |value| show(&value))
 }
 
@@ -158,15 +159,15 @@ mod tests {
         let before = Written::of(FILE);
         let changed = FILE.replace("4 GiB", "8 GiB").replace("\"shelf\"", "\"rack\"").replace("\"sas\"", "\"nl\"");
         let changed = changed.replace("10.0.0.5", "10.0.0.6").replace("vm = \"a\"", "vm = \"b\"");
-        let now =
+        let reloaded =
             before.after_reload(Written::of(&format!("{changed}\n[[volume]]\nname = \"new\"\nbacking = \"/x\"\n")));
-        assert_eq!(now.value(key("memory", "size")), Some("4 GiB"));
-        let names = |table| now.entries(table).map(|(name, _)| name.as_str()).collect::<Vec<_>>();
+        assert_eq!(reloaded.value(key("memory", "size")), Some("4 GiB"));
+        let names = |table| reloaded.entries(table).map(|(name, _)| name.as_str()).collect::<Vec<_>>();
         assert_eq!(
             (names("array"), names("datastore"), names("volume")),
             (vec!["shelf"], vec!["nl"], vec!["new", "web01"])
         );
-        let web = now.entries("volume").find(|(name, _)| *name == "web01").expect("it is present").1;
+        let web = reloaded.entries("volume").find(|(name, _)| *name == "web01").expect("it is present").1;
         assert!(web["backing"].ends_with("10.0.0.5/web01") && web["labels"].ends_with("vm = b"), "{web:?}");
     }
 }

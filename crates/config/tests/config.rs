@@ -1,4 +1,4 @@
-//! Messages for broken configurations; values read from a valid one.
+//! Messages about invalid configurations, and values read from valid configurations.
 
 use std::path::Path;
 
@@ -83,16 +83,16 @@ limit_iops = 0
         config.datastores.iter().map(|spec| (spec.name.as_str(), spec.threshold, spec.write_cost)).collect();
     let at_30_ms = Threshold::Latency(Nanos::from_millis(30));
     assert_eq!(datastores, [("sas", at_30_ms, 4), ("nl", Threshold::Auto, 1)]);
-    let settings = |at: usize| {
-        let volume = &config.volumes[at];
+    let settings = |index: usize| {
+        let volume = &config.volumes[index];
         let keys = config::volume_qos::KEYS.iter().map(|key| volume.setting(key));
         keys.collect::<Vec<_>>().join(" ")
     };
     assert_eq!(settings(0), "3000 400 0 500 0 300");
     // A burst without a limit is accepted and has no effect.
     assert_eq!(settings(1), "high 0 20 MB 500 0 0");
-    let rule_values = |at: usize| {
-        let values = config.rule_values(&config.volumes[at]).into_iter();
+    let rule_values = |index: usize| {
+        let values = config.rule_values(&config.volumes[index]).into_iter();
         values.map(|value| format!("{}={}:{}", value.key, value.value, value.line)).collect::<Vec<_>>()
     };
     assert_eq!(rule_values(0), ["burst_iops=500:8", "reservation_iops=300:13", "shares=3000:13"]);

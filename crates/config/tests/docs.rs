@@ -15,8 +15,8 @@ fn keys_as_text() -> String {
             &format!("\n### {}\n\n| key | example | default | meaning |\n|---|---|---|---|\n", show_table(table.name));
         for key in KEYS.iter().filter(|key| key.table == table.name) {
             let cell = |text: &str| text.replace('|', "\\|");
-            let (form, default) = (cell(key.form), cell(key.default));
-            text += &format!("| `{}` | `{form}` | {default} | {} |\n", key.name, cell(key.doc));
+            let (example, default) = (cell(key.example), cell(key.default));
+            text += &format!("| `{}` | `{example}` | {default} | {} |\n", key.name, cell(key.doc));
         }
     }
     text + "\n"
@@ -31,17 +31,17 @@ fn alerts_as_text() -> String {
     text + "\n"
 }
 
-/// Set `UPDATE_DOCS=1` to write the file instead of comparing it.
-fn check(page: &str, begin: &str, end: &str, made: &str) {
+/// Compares a generated table with the page. With `UPDATE_DOCS=1` the page is written instead.
+fn check(page: &str, begin: &str, end: &str, generated: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
     let text = std::fs::read_to_string(&file).expect("the page is there");
     let (before, rest) = text.split_once(begin).expect("the page has the mark where the list begins");
     let (stored, after) = rest.split_once(end).expect("the page has the mark where the list ends");
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&file, format!("{before}{begin}{made}{end}{after}")).expect("the page can be written");
+        std::fs::write(&file, format!("{before}{begin}{generated}{end}{after}")).expect("the page can be written");
         return;
     }
-    assert_eq!(stored, made, "docs/{page} is behind the code; UPDATE_DOCS=1 writes it anew");
+    assert_eq!(stored, generated, "docs/{page} is behind the code; UPDATE_DOCS=1 writes it anew");
 }
 
 #[test]

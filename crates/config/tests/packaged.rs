@@ -1,5 +1,5 @@
-//! The packaged files, an example configuration with every key example_file and a JSON schema, are generated from the
-//! parser's list of keys; and the schema agrees with the parser.
+//! The packaged files, an example configuration with every key and a JSON schema, are generated from the parser's list
+//! of keys. The schema agrees with the parser.
 
 use std::path::Path;
 
@@ -10,13 +10,14 @@ use serde_json::{Map, Value, json};
 /// Width of a comment line in characters, its mark included.
 const WIDTH: usize = 110;
 
-/// Keys that the file sets instead of commenting them out, so that a new installation has a page to open.
+/// Keys that the file sets instead of commenting them out, so that a new installation has a web console.
 const SET_VALUES: [(&str, &str, &str); 1] = [("api", "listen", r#""127.0.0.1:7400""#)];
 
 /// Tables whose mere presence changes nothing: they are not commented out, so that a key can be enabled by editing one
 /// line.
 const ACTIVE_TABLES: [&str; 8] = ["state", "memory", "control", "api", "history", "alerts", "log", "nbd"];
 
+/// Comment at the start of the file.
 const HEAD: &str = "#:schema /usr/share/hotset/hotset.schema.json
 # Configuration of Hotset. No volume is served before a [[volume]] table is added; `hotset init` proposes some.
 # `hotset check-config /etc/hotset/hotset.toml` lists every error, `systemctl reload hotset` applies changes,
@@ -24,6 +25,7 @@ const HEAD: &str = "#:schema /usr/share/hotset/hotset.schema.json
 # More: /usr/share/doc/hotset/admin.
 ";
 
+/// Comments above tables.
 const NOTES: [(&str, &str); 5] = [
     (
         "flash",
@@ -58,20 +60,22 @@ fn without_links(text: &str) -> String {
 }
 
 /// Splits the example of a value into its alternatives: `"auto" or [0, 1]` has two.
-fn alternatives(form: &str) -> Vec<&str> {
-    let (mut alternatives, mut remaining) = (Vec::new(), form);
+fn alternatives(example: &str) -> Vec<&str> {
+    let (mut alternatives, mut remaining) = (Vec::new(), example);
     while !remaining.is_empty() {
         let (mut depth, mut quoted) = (0, false);
-        let end = remaining.char_indices().find(|(at, c)| {
+        let end = remaining.char_indices().find(|(offset, c)| {
             match c {
                 '"' => quoted = !quoted,
                 '[' | '{' if !quoted => depth += 1,
                 ']' | '}' if !quoted => depth -= 1,
                 _ => {}
             }
-            depth == 0 && !quoted && (remaining[*at..].starts_with(", ") || remaining[*at..].starts_with(" or "))
+            depth == 0
+                && !quoted
+                && (remaining[*offset..].starts_with(", ") || remaining[*offset..].starts_with(" or "))
         });
-        let (alternative, after) = remaining.split_at(end.map_or(remaining.len(), |(at, _)| at));
+        let (alternative, after) = remaining.split_at(end.map_or(remaining.len(), |(offset, _)| offset));
         alternatives.push(alternative);
         remaining = after.strip_prefix(", ").or(after.strip_prefix(" or ")).unwrap_or(after);
     }
@@ -103,9 +107,9 @@ fn example_file() -> String {
         }
         for key in keys {
             let written = match key.default {
-                "required" => format!("Example: {}. Required.", key.form),
-                default if default == key.form => format!("Default: {default}."),
-                default => format!("Example: {}. Default: {default}.", key.form),
+                "required" => format!("Example: {}. Required.", key.example),
+                default if default == key.example => format!("Default: {default}."),
+                default => format!("Example: {}. Default: {default}.", key.example),
             };
             let restart = if key.takes_effect == TakesEffect::Restart { " A change requires a restart." } else { "" };
             text += "\n";
@@ -113,7 +117,7 @@ fn example_file() -> String {
             text += &wrapped(&format!("{written}{restart}"));
             text += &match set_value(key) {
                 Some((_, name, value)) => format!("{name} = {value}\n"),
-                None => format!("#{} = {}\n", key.name, default_of(key).unwrap_or(alternatives(key.form)[0])),
+                None => format!("#{} = {}\n", key.name, default_of(key).unwrap_or(alternatives(key.example)[0])),
             };
         }
     }
@@ -126,24 +130,24 @@ fn schema_of_shape(shape: Shape) -> Value {
         Shape::Text => json!({ "type": "string" }),
         Shape::Choice(choices) => json!({ "enum": choices }),
         Shape::Flag => json!({ "type": "boolean" }),
-        Shape::Count(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
+        Shape::Count(min, max) => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Shape::Level(levels) => json!({ "enum": levels }),
-        Shape::Number(most) => json!({ "type": "number", "minimum": 0, "maximum": most }),
+        Shape::Number(max) => json!({ "type": "number", "minimum": 0, "maximum": max }),
         Shape::Texts => json!({ "type": "array", "items": { "type": "string" } }),
         Shape::Labels => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
-        Shape::Record(required, others) => {
-            let known: Map<String, Value> = texts(&[required, others].concat());
-            json!({ "type": "object", "properties": known, "required": required, "additionalProperties": false })
+        Shape::Record(required, optional) => {
+            let properties: Map<String, Value> = texts(&[required, optional].concat());
+            json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
         }
-        Shape::Records(required, others, lists) => {
-            let mut record_schema = schema_of_shape(Shape::Record(required, others));
+        Shape::Records(required, optional, lists) => {
+            let mut record_schema = schema_of_shape(Shape::Record(required, optional));
             for list in lists {
                 record_schema["properties"][list] = schema_of_shape(Shape::Texts);
             }
             json!({ "anyOf": [record_schema, { "type": "array", "items": record_schema, "minItems": 1 }] })
         }
-        Shape::ChoiceOrCount(choices, least, most) => {
-            json!({ "anyOf": [{ "enum": choices }, { "type": "integer", "minimum": least, "maximum": most }] })
+        Shape::ChoiceOrCount(choices, min, max) => {
+            json!({ "anyOf": [{ "enum": choices }, { "type": "integer", "minimum": min, "maximum": max }] })
         }
         Shape::ChoiceOrCounts(choices) => {
             let counts = json!({ "type": "array", "items": { "type": "integer", "minimum": 0 }, "minItems": 1 });
@@ -155,7 +159,7 @@ fn schema_of_shape(shape: Shape) -> Value {
 fn schema_of_key(key: &Key) -> Value {
     let mut schema = schema_of_shape(key.shape);
     schema["description"] = json!(without_links(key.doc));
-    schema["examples"] = alternatives(key.form).into_iter().filter_map(value_of).collect();
+    schema["examples"] = alternatives(key.example).into_iter().filter_map(value_of).collect();
     if let Some(default) = default_of(key).and_then(value_of) {
         schema["default"] = default;
     }
@@ -170,23 +174,23 @@ fn schema_of_table(table: &Table) -> Value {
 }
 
 fn schema() -> Value {
-    let mut whole = json!({
+    let mut schema = json!({
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "hotset.toml",
         "description": "Configuration of the storage cache Hotset",
     });
     for table in TABLES {
-        let own = schema_of_table(table);
+        let table_schema = schema_of_table(table);
         match (table.name, table.repeated) {
-            ("", _) => whole
+            ("", _) => schema
                 .as_object_mut()
                 .expect("it is an object")
-                .extend(own.as_object().expect("it is an object").clone()),
-            (name, true) => whole["properties"][name] = json!({ "type": "array", "items": own }),
-            (name, false) => whole["properties"][name] = own,
+                .extend(table_schema.as_object().expect("it is an object").clone()),
+            (name, true) => schema["properties"][name] = json!({ "type": "array", "items": table_schema }),
+            (name, false) => schema["properties"][name] = table_schema,
         }
     }
-    whole
+    schema
 }
 
 /// True when the schema rejects `value`, for the part of JSON schema that [`schema`] uses.
@@ -245,20 +249,20 @@ fn file_with(table: &Table, key: Option<(&str, &str)>) -> String {
     };
     for required in KEYS.iter().filter(|key| key.table == table.name && key.default == "required") {
         if key.is_none_or(|(name, _)| name != required.name) {
-            text += &format!("{} = {}\n", required.name, alternatives(required.form)[0]);
+            text += &format!("{} = {}\n", required.name, alternatives(required.example)[0]);
         }
     }
     key.map_or(text.clone(), |(name, value)| format!("{text}{name} = {value}\n"))
 }
 
-/// Set `UPDATE_DOCS=1` to write the file instead of comparing it.
-fn check(name: &str, rendered: &str) {
+/// Compares generated text with the packaged file. With `UPDATE_DOCS=1` the file is written instead.
+fn check(name: &str, generated: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(name);
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        return std::fs::write(&file, rendered).expect("the file can be written");
+        return std::fs::write(&file, generated).expect("the file can be written");
     }
     let stored = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(stored == rendered, "packaging/{name} is outdated; write it with UPDATE_DOCS=1");
+    assert!(stored == generated, "packaging/{name} is outdated; write it with UPDATE_DOCS=1");
 }
 
 #[test]
@@ -268,14 +272,15 @@ fn packaged_file_explains_every_key_and_is_valid() {
     assert_eq!(problems(&text), Vec::<String>::new());
     // With all commented keys and tables enabled, the file has all keys and no other.
     let is_setting = |line: &&str| !line.starts_with("# ") && !line.starts_with("#:") && *line != "#";
-    let whole: Vec<&str> = text.lines().filter(is_setting).map(|line| line.strip_prefix('#').unwrap_or(line)).collect();
-    let whole = parsed(&whole.join("\n"));
+    let enabled: Vec<&str> =
+        text.lines().filter(is_setting).map(|line| line.strip_prefix('#').unwrap_or(line)).collect();
+    let enabled = parsed(&enabled.join("\n"));
     for key in KEYS {
-        let table = if key.table.is_empty() { &whole } else { &whole[key.table] };
+        let table = if key.table.is_empty() { &enabled } else { &enabled[key.table] };
         let table = table.get(0).unwrap_or(table);
         assert!(table.get(key.name).is_some(), "{}.{} is missing", key.table, key.name);
     }
-    assert!(!is_rejected(&schema(), &whole), "the schema rejects the example file");
+    assert!(!is_rejected(&schema(), &enabled), "the schema rejects the example file");
 }
 
 #[test]
@@ -320,22 +325,28 @@ fn documented_examples_are_valid_by_the_schema() {
 fn schema_rejects_wrong_types_and_nothing_that_the_parser_accepts() {
     const PROBES: [&str; 10] =
         [r#""x""#, "7", "1.5", "-1", "true", r#"["x"]"#, "[7]", "[]", r#"{ a = "x" }"#, "{ a = 7 }"];
-    let (schema, mut both) = (schema(), 0);
+    let (schema, mut rejected_count) = (schema(), 0);
     for table in TABLES {
-        let before = problems(&file_with(table, None));
+        let faults_before = problems(&file_with(table, None));
         for key in KEYS.iter().filter(|key| key.table == table.name) {
-            for probe in PROBES.into_iter().chain(alternatives(key.form)) {
+            for probe in PROBES.into_iter().chain(alternatives(key.example)) {
                 let file = file_with(table, Some((key.name, probe)));
-                let fresh: Vec<String> = problems(&file).into_iter().filter(|fault| !before.contains(fault)).collect();
-                let of_type = fresh.iter().any(|fault| fault.contains("must be") || fault.contains(" of chap"));
+                let new_faults: Vec<String> =
+                    problems(&file).into_iter().filter(|fault| !faults_before.contains(fault)).collect();
+                let is_type_fault =
+                    new_faults.iter().any(|fault| fault.contains("must be") || fault.contains(" of chap"));
                 let is_refused = is_rejected(&schema, &parsed(&file));
-                assert!(is_refused || !of_type, "the schema accepts an invalid {}:\n{file}{fresh:?}", key.name);
-                assert!(!is_refused || !fresh.is_empty(), "the schema rejects what the parser accepts:\n{file}");
-                both += u32::from(is_refused);
+                assert!(
+                    is_refused || !is_type_fault,
+                    "the schema accepts an invalid {}:\n{file}{new_faults:?}",
+                    key.name
+                );
+                assert!(!is_refused || !new_faults.is_empty(), "the schema rejects what the parser accepts:\n{file}");
+                rejected_count += u32::from(is_refused);
             }
         }
     }
-    assert!(both > 100, "only {both} probes were rejected");
+    assert!(rejected_count > 100, "only {rejected_count} probes were rejected");
     for (file, case) in [
         ("xyzzy = 1\n", "an unknown key"),
         ("[[volume]]\nname = \"a\"\n", "a required key that is missing"),
@@ -346,7 +357,7 @@ fn schema_rejects_wrong_types_and_nothing_that_the_parser_accepts() {
 }
 
 #[test]
-fn forms_split_into_alternatives_and_links_become_text() {
+fn examples_split_into_alternatives_and_links_become_text() {
     assert_eq!(alternatives(r#""auto" or [0, 1]"#), [r#""auto""#, "[0, 1]"]);
     assert_eq!(alternatives("0, 1, 5, 6 or 10"), ["0", "1", "5", "6", "10"]);
     assert_eq!(alternatives(r#"{ user = "a, b", x = "c or d" }"#), [r#"{ user = "a, b", x = "c or d" }"#]);

@@ -3,8 +3,8 @@
 //! A reply's data stay in pool buffers until the socket has accepted them, and the client decides when. Buffers are
 //! therefore lent. A loan covers the full length of a read and is made before the read begins. Otherwise two reads that
 //! each hold half of their buffers would deadlock. Half of the budget is split evenly, and a loan within the
-//! connection's quota never waits for other clients. The other half is for longer reads: one a connection, first come,
-//! first served. Clients that have received a reply before go first.
+//! connection's quota never waits for other clients. The other half is for longer reads: one per connection, first
+//! come, first served. Clients that have received a reply before go first.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,14 +14,21 @@ use std::task::Waker;
 pub(crate) struct Budget {
     limit_bytes: usize,
     lent_bytes: Cell<usize>,
+    /// Wakers of the waiting clients, in order: clients that have received a reply (`false`), then new ones, each group
+    /// by queue number.
     queue: RefCell<BTreeMap<(bool, u64), Waker>>,
-    next: Cell<u64>,
+    next_number: Cell<u64>,
 }
 
 impl Budget {
-    /// A budget for a core with a pool of that size.
+    /// A budget for a core with a pool of `pool_bytes`.
     pub(crate) fn new(pool_bytes: usize) -> Budget {
-        Budget { limit_bytes: pool_bytes / 4, lent_bytes: Cell::new(0), queue: RefCell::default(), next: Cell::new(0) }
+        Budget {
+            limit_bytes: pool_bytes / 4,
+            lent_bytes: Cell::new(0),
+            queue: RefCell::default(),
+            next_number: Cell::new(0),
+        }
     }
 
     /// Bytes that each of `connections` may borrow without waiting for others.
@@ -84,8 +91,8 @@ impl<'a> QueuePosition<'a> {
 
     /// Joins the end of the queue, or keeps the position in it.
     pub(crate) fn enqueue(&mut self, waker: &Waker) {
-        let next = || (self.is_new, self.budget.next.replace(self.budget.next.get() + 1));
-        let number = *self.number.get_or_insert_with(next);
+        let new_number = || (self.is_new, self.budget.next_number.replace(self.budget.next_number.get() + 1));
+        let number = *self.number.get_or_insert_with(new_number);
         self.budget.queue.borrow_mut().insert(number, waker.clone());
     }
 

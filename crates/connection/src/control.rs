@@ -11,8 +11,8 @@ pub enum Stop {
     /// None.
     #[default]
     No,
-    /// Like [`Stop::Drain`], after the request that the client has begun to send. The stream stays open for a successor
-    /// if the protocol permits it.
+    /// Like [`Stop::Drain`], but a partly received request is completed first. The stream stays open for a successor if
+    /// the protocol permits it.
     HandOver,
     /// Accept no further request; answer the requests in flight.
     Drain,

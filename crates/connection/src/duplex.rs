@@ -2,8 +2,8 @@
 //!
 //! The reading half serves requests that need no waiting and queues the replies. Once it has nothing to decode, the
 //! writing half, polled right after it, sends all of them in one call. A request that has to wait is a task of its own,
-//! which queues its reply and wakes the connection. A request at depth one thus costs a receive and a send, without a
-//! task or a wake-up.
+//! which queues its reply and wakes the connection. A request at queue depth 1 thus costs a receive and a send, without
+//! a task or a wake-up.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::future::{Future, poll_fn};
@@ -47,7 +47,7 @@ pub trait Protocol {
 
     /// Called once when reading stops: with the outcome of the reading half, or `None` if a drain was
     /// requested. Returns false if the queued replies need not be sent.
-    fn on_reading_stopped(&self, _ended: Option<&Self::ReadOutcome>) -> bool {
+    fn on_reading_stopped(&self, _outcome: Option<&Self::ReadOutcome>) -> bool {
         true
     }
 
@@ -58,7 +58,7 @@ pub trait Protocol {
 /// Outcome of [`Duplex::run`].
 pub struct DuplexOutcome<E, W> {
     /// Outcome of the reading half; `None` if it was stopped.
-    pub ended: Option<E>,
+    pub read_outcome: Option<E>,
     /// The stream's writer; `None` unless all replies were sent.
     pub writer: Option<W>,
 }
@@ -162,7 +162,7 @@ impl<S: Seam> Duplex<S> {
         reading: impl Future<Output = P::ReadOutcome>,
         writer: W,
     ) -> DuplexOutcome<P::ReadOutcome, W> {
-        let (mut is_handing_over, mut ended) = (false, None);
+        let (mut is_handing_over, mut read_outcome) = (false, None);
         let mut reading = pin!(Some(reading));
         let mut writing = pin!(self.send_replies(protocol, writer));
         let writer = poll_fn(|context| {
@@ -182,7 +182,7 @@ impl<S: Seam> Duplex<S> {
                     && let Poll::Ready(outcome) = reading.poll(context)
                 {
                     let must_send_replies = self.stop_reading(protocol, Some(&outcome));
-                    ended = Some(outcome);
+                    read_outcome = Some(outcome);
                     if !must_send_replies {
                         return Poll::Ready(None);
                     }
@@ -211,12 +211,12 @@ impl<S: Seam> Duplex<S> {
         self.control.set_sending(false);
         self.out.borrow_mut().clear();
         self.buffer_account.end();
-        DuplexOutcome { ended, writer }
+        DuplexOutcome { read_outcome, writer }
     }
 
     /// Ends the reading half; returns false if the queued replies need not be sent.
-    fn stop_reading<P: Protocol>(&self, protocol: &P, ended: Option<&P::ReadOutcome>) -> bool {
-        self.draining.replace(true) || protocol.on_reading_stopped(ended)
+    fn stop_reading<P: Protocol>(&self, protocol: &P, outcome: Option<&P::ReadOutcome>) -> bool {
+        self.draining.replace(true) || protocol.on_reading_stopped(outcome)
     }
 
     /// Sends queued replies until the connection has nothing left to answer; returns `None` if the socket fails.

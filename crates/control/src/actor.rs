@@ -10,7 +10,7 @@ pub enum Actor {
     /// Unknown: a query without a token.
     #[default]
     Unknown,
-    /// Through the control socket: the user's number, as the kernel reports it.
+    /// Through the control socket: the user's ID, as the kernel reports it.
     User(u32),
     /// Through the HTTP interface.
     Web {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use messages::{Answer, Failure, Progress, Reply, Request};
 
-use crate::wire::{REPLY_BYTES_MAX, line, too_long};
+use crate::wire::{REPLY_BYTES_MAX, encode_line, too_long};
 
 /// Error of an action without an answer.
 #[derive(Debug, thiserror::Error)]
@@ -68,16 +68,16 @@ impl Client {
     /// Sets a time-out for each message of the daemon.
     pub fn with_timeout(self, timeout: Duration) -> Result<Client, ClientError> {
         let socket = self.stream.get_ref();
-        let set = socket.set_read_timeout(Some(timeout)).and_then(|()| socket.set_write_timeout(Some(timeout)));
-        set.map_err(|error| self.broken(error))?;
+        let result = socket.set_read_timeout(Some(timeout)).and_then(|()| socket.set_write_timeout(Some(timeout)));
+        result.map_err(|error| self.broken(error))?;
         Ok(self)
     }
 
     /// Requests an action and waits for its result, without a time-out of its own.
     pub fn request(&mut self, request: &Request, mut on_progress: impl FnMut(Progress)) -> Result<Answer, ClientError> {
-        self.stream.get_mut().write_all(&line(request)).map_err(|error| self.broken(error))?;
+        self.stream.get_mut().write_all(&encode_line(request)).map_err(|error| self.broken(error))?;
         loop {
-            match self.reply().map_err(|error| self.broken(error))? {
+            match self.receive_reply().map_err(|error| self.broken(error))? {
                 Reply::Progress(progress) => on_progress(progress),
                 Reply::Done(answer) => return Ok(answer),
                 Reply::Failed(failure) => return Err(failure.into()),
@@ -85,12 +85,12 @@ impl Client {
         }
     }
 
-    fn reply(&mut self) -> io::Result<Reply> {
-        let mut text = Vec::new();
-        (&mut self.stream).take(REPLY_BYTES_MAX as u64).read_until(b'\n', &mut text)?;
-        match text.last() {
-            Some(b'\n') => Ok(serde_json::from_slice(&text)?),
-            _ if text.len() == REPLY_BYTES_MAX => Err(too_long(REPLY_BYTES_MAX)),
+    fn receive_reply(&mut self) -> io::Result<Reply> {
+        let mut line = Vec::new();
+        (&mut self.stream).take(REPLY_BYTES_MAX as u64).read_until(b'\n', &mut line)?;
+        match line.last() {
+            Some(b'\n') => Ok(serde_json::from_slice(&line)?),
+            _ if line.len() == REPLY_BYTES_MAX => Err(too_long(REPLY_BYTES_MAX)),
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }

@@ -19,7 +19,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufRead
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
-use crate::wire::{REQUEST_BYTES_MAX, line, too_long};
+use crate::wire::{REQUEST_BYTES_MAX, encode_line, too_long};
 use crate::{Actor, socket};
 
 /// Pause after an accept that failed.
@@ -50,9 +50,9 @@ pub enum ServerError {
 /// Bounds of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most requests in progress; as many more wait, and further ones are refused.
+    /// Maximum number of requests in progress; as many more wait, and further ones are refused.
     pub requests_max: usize,
-    /// Most connections that wait for their client; beyond it the longest waiting one is closed.
+    /// Maximum number of connections that wait for their client; beyond it the longest waiting one is closed.
     pub idle_max: usize,
     /// Time-out for the next request, and for a client that does not receive its answer.
     pub idle_timeout: Duration,
@@ -127,7 +127,7 @@ pub async fn serve<H: Handler>(
                     // An error means that the client disconnected or broke the protocol. Its connection is closed
                     // without a message.
                     let _ = serve_requests(stream, handler, shared.clone(), idle_entry).await;
-                    // At once: other clients may wait for this descriptor.
+                    // Refill the reserve at once: other clients may wait for this descriptor.
                     shared.reserve.refill();
                 });
                 // A request that has arrived is read before a later connection can evict this one.
@@ -354,5 +354,5 @@ async fn execute<H: Handler>(
 }
 
 async fn send(writer: &mut (impl AsyncWriteExt + Unpin), reply: &Reply, limits: Limits) -> io::Result<()> {
-    tokio::time::timeout(limits.idle_timeout, writer.write_all(&line(reply))).await?
+    tokio::time::timeout(limits.idle_timeout, writer.write_all(&encode_line(reply))).await?
 }

@@ -9,8 +9,8 @@ pub(crate) const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// Longest reply, in bytes with its line feed: a status of some ten thousand volumes.
 pub(crate) const REPLY_BYTES_MAX: usize = 64 << 20;
 
-/// `message` as one line.
-pub(crate) fn line(message: &impl Serialize) -> Vec<u8> {
+/// Encodes `message` as one line.
+pub(crate) fn encode_line(message: &impl Serialize) -> Vec<u8> {
     // serde_json escapes line feeds inside texts, so that the only one is the last byte.
     let mut bytes = serde_json::to_vec(message).expect("messages have only text keys");
     bytes.push(b'\n');

@@ -42,7 +42,7 @@ impl Handler for Fake {
     }
 }
 
-struct Running {
+struct RunningServer {
     socket: PathBuf,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
@@ -50,7 +50,7 @@ struct Running {
     _folder: tempfile::TempDir,
 }
 
-impl Drop for Running {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         self.stop.send(true).expect("the server listens");
         self.thread.take().expect("joined once").join().expect("the server does not panic");
@@ -58,11 +58,11 @@ impl Drop for Running {
     }
 }
 
-fn start(limits: Limits) -> Running {
+fn start(limits: Limits) -> RunningServer {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let socket = folder.path().join("run/control.sock");
     let (stop, stopped) = watch::channel(false);
-    let (ready, is_ready) = std::sync::mpsc::channel();
+    let (ready, ready_receiver) = std::sync::mpsc::channel();
     let finished = Arc::new(AtomicUsize::new(0));
     let (path, counter) = (socket.clone(), finished.clone());
     let thread = std::thread::spawn(move || {
@@ -72,8 +72,8 @@ fn start(limits: Limits) -> Running {
         let served = control::serve(&path, handler, limits, ready, stopped);
         tokio::task::LocalSet::new().block_on(&runtime, served).expect("a socket of its own");
     });
-    is_ready.recv().expect("the server gets ready");
-    Running { socket, stop, thread: Some(thread), finished, _folder: folder }
+    ready_receiver.recv().expect("the server gets ready");
+    RunningServer { socket, stop, thread: Some(thread), finished, _folder: folder }
 }
 
 fn flush(name: &str) -> Request {
@@ -81,7 +81,7 @@ fn flush(name: &str) -> Request {
 }
 
 /// Sends raw bytes and returns the bytes received until the server closes.
-fn raw(socket: &Path, bytes: &[u8]) -> String {
+fn exchange_bytes(socket: &Path, bytes: &[u8]) -> String {
     let mut stream = UnixStream::connect(socket).expect("the server listens");
     // The server may hang up before all is sent.
     let _ = stream.write_all(bytes);
@@ -119,9 +119,9 @@ fn failure_is_returned_with_its_kind() {
 #[test]
 fn garbage_gets_an_error_and_other_clients_are_served() {
     let server = start(Limits::default());
-    assert!(raw(&server.socket, b"hello\n{\"action\":\"status\"}\n").contains("not a request"));
-    assert!(raw(&server.socket, b"{\"action\":\"status\"}\n").contains("done"));
-    assert!(raw(&server.socket, &vec![b'x'; 1 << 20]).contains("longer than"));
+    assert!(exchange_bytes(&server.socket, b"hello\n{\"action\":\"status\"}\n").contains("not a request"));
+    assert!(exchange_bytes(&server.socket, b"{\"action\":\"status\"}\n").contains("done"));
+    assert!(exchange_bytes(&server.socket, &vec![b'x'; 1 << 20]).contains("longer than"));
     assert!(Client::connect(&server.socket).expect("still there").request(&flush("a"), |_| ()).is_ok());
 }
 
@@ -233,7 +233,7 @@ fn actor_is_the_user_that_the_kernel_reports() {
     use std::os::unix::fs::MetadataExt;
     let server = start(Limits::default());
     let mut client = Client::connect(&server.socket).expect("the server listens");
-    let own = std::fs::metadata(&server.socket).expect("its metadata").uid();
+    let own_uid = std::fs::metadata(&server.socket).expect("its metadata").uid();
     let answer = client.request(&Request::Reload {}, |_| ()).expect("it answers");
-    assert_eq!(answer, Answer::Said(vec![format!("{:?}", Actor::User(own))]));
+    assert_eq!(answer, Answer::Said(vec![format!("{:?}", Actor::User(own_uid))]));
 }

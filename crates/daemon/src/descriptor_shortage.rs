@@ -1,4 +1,4 @@
-//! Detection of a shortage of file descriptors, reported once at its begin and once at its end.
+//! Detection of a shortage of file descriptors, reported once at its start and once at its end.
 
 use rustix::process::{Resource, getrlimit};
 
@@ -11,26 +11,27 @@ const QUIET_CHECKS: u32 = 10;
 /// State of the detection.
 #[derive(Default)]
 pub struct DescriptorShortage {
-    /// Failed accepts as of the last check.
-    seen: u64,
+    /// Number of failed accepts at the last check.
+    failed_accepts: u64,
     /// Checks left until the shortage is over; 0 if there is none.
-    left: u32,
+    checks_left: u32,
 }
 
 impl DescriptorShortage {
-    /// Compares the number of failed accepts with the last check: true if a shortage begins, false if it ends.
-    fn update(&mut self, so_far: u64) -> Option<bool> {
-        let before = self.left;
-        let is_new = std::mem::replace(&mut self.seen, so_far) != so_far;
-        self.left = if is_new { QUIET_CHECKS } else { before.saturating_sub(1) };
-        match (before, self.left) {
+    /// Compares the number of failed accepts since the start of the daemon with the last check: true if a shortage
+    /// begins, false if it ends.
+    fn update(&mut self, failed_accepts: u64) -> Option<bool> {
+        let left_before = self.checks_left;
+        let is_new = std::mem::replace(&mut self.failed_accepts, failed_accepts) != failed_accepts;
+        self.checks_left = if is_new { QUIET_CHECKS } else { left_before.saturating_sub(1) };
+        match (left_before, self.checks_left) {
             (0, 1..) => Some(true),
             (1.., 0) => Some(false),
             _ => None,
         }
     }
 
-    /// Reports the begin and the end of a shortage. To be called every second.
+    /// Reports the start and the end of a shortage. To be called every second.
     pub fn report(&mut self, journal: &Journal) {
         let Some(begins) = self.update(seam::real::descriptor_shortages()) else { return };
         let text = match begins {
@@ -62,8 +63,8 @@ mod tests {
     fn shortage_and_its_end_are_reported_once_each() {
         let mut shortage = DescriptorShortage::default();
         let mut reported = Vec::new();
-        for (at, so_far) in [0, 0, 5, 15, 15, 25].into_iter().chain([25; 20]).chain([26]).enumerate() {
-            reported.extend(shortage.update(so_far).map(|begins| (at, begins)));
+        for (second, failed_accepts) in [0, 0, 5, 15, 15, 25].into_iter().chain([25; 20]).chain([26]).enumerate() {
+            reported.extend(shortage.update(failed_accepts).map(|begins| (second, begins)));
         }
         assert_eq!(reported, [(2, true), (15, false), (26, true)]);
     }

@@ -82,14 +82,14 @@ fn flash_use(stats: FlashStats) -> FlashUse {
 }
 
 fn latency_counts(read: &LatencyStats, write: &LatencyStats) -> LatencyCountsReport {
-    let part = |counts: Option<&BucketCounts>| counts.map_or_else(Counts::default, bucket_counts);
+    let optional_counts = |counts: Option<&BucketCounts>| counts.map_or_else(Counts::default, bucket_counts);
     LatencyCountsReport {
         read: bucket_counts(&read.total),
         write: bucket_counts(&write.total),
-        read_service: part(read.parts.as_ref().map(|parts| &parts.service)),
-        read_held: part(read.parts.as_ref().map(|parts| &parts.held)),
-        write_service: part(write.parts.as_ref().map(|parts| &parts.service)),
-        write_held: part(write.parts.as_ref().map(|parts| &parts.held)),
+        read_service: optional_counts(read.parts.as_ref().map(|parts| &parts.service)),
+        read_held: optional_counts(read.parts.as_ref().map(|parts| &parts.held)),
+        write_service: optional_counts(write.parts.as_ref().map(|parts| &parts.service)),
+        write_held: optional_counts(write.parts.as_ref().map(|parts| &parts.held)),
     }
 }
 
@@ -180,10 +180,10 @@ fn member(stats: MemberStats) -> MemberReport {
 }
 
 fn episode(episode: Episode, epoch_ms: u64) -> EpisodeReport {
-    let date = |at: Nanos| (epoch_ms + at.as_millis()) / 1000;
+    let unix_seconds = |time: Nanos| (epoch_ms + time.as_millis()) / 1000;
     EpisodeReport {
-        began_unix_seconds: date(episode.began),
-        ended_unix_seconds: episode.ended.map(date),
+        began_unix_seconds: unix_seconds(episode.began),
+        ended_unix_seconds: episode.ended.map(unix_seconds),
         caused_by: episode.caused_by,
         contenders: episode.contenders,
     }
@@ -225,9 +225,10 @@ mod tests {
 
     #[test]
     fn episode_of_congestion_has_dates() {
-        let at = Nanos::from_secs;
-        let seen = Episode { began: at(5), ended: Some(at(7)), caused_by: "a".to_owned(), contenders: Vec::new() };
-        let report = episode(seen, 1_000_000);
+        let seconds = Nanos::from_secs;
+        let congestion =
+            Episode { began: seconds(5), ended: Some(seconds(7)), caused_by: "a".to_owned(), contenders: Vec::new() };
+        let report = episode(congestion, 1_000_000);
         assert_eq!((report.began_unix_seconds, report.ended_unix_seconds), (1_005, Some(1_007)));
     }
 }

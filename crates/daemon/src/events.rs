@@ -11,10 +11,10 @@ use messages::{Answer, ErrorKind, Failure, StatusReport, VolumeReport, unix_time
 use logging::{self as log, EVENTS};
 use units::show_counted;
 
-/// The folder of events in the state directory.
-pub const FOLDER: &str = "events";
-/// Maximum number of alerts of one sample in the log: the failure of an array concerns all volumes on it. The events
-/// have all of them.
+/// The directory of events in the state directory.
+pub const DIRECTORY: &str = "events";
+/// Maximum number of alerts of one sample that are logged: the failure of an array raises an alert for every volume on
+/// it. The event log records all of them.
 const LOGGED_ALERTS_MAX: usize = 20;
 
 /// The failure of an action on an alert.
@@ -26,7 +26,7 @@ fn silence_failed(error: SilenceError) -> Failure {
     }
 }
 
-/// Writes raised and cleared alerts to the log. An alert that flaps has growing delays, which limits its lines, too.
+/// Writes raised and cleared alerts to the log. The delays of a flapping alert grow, which limits its log lines.
 fn log_changes(changes: &[Change]) {
     for change in changes.iter().take(LOGGED_ALERTS_MAX) {
         let alert = change.alert.kind.name();
@@ -47,8 +47,11 @@ fn log_changes(changes: &[Change]) {
 pub struct Journal {
     /// The event log.
     events: Events,
+    /// Compares samples to find changes.
     tracker: RefCell<Tracker>,
+    /// Active alerts and silences.
     alerts: RefCell<Alerts>,
+    /// Webhook and mail.
     channels: Channels,
     /// True while a test of the channels is in progress.
     is_testing: Cell<bool>,
@@ -74,8 +77,8 @@ impl Journal {
         let channels = Channels::start(channels, |key, error| {
             log::error!(target: EVENTS, "[alerts] {key}: its thread cannot be started: {error}");
         });
-        let events = Events::open(&state.join(FOLDER));
-        let before = events.last(EventKind::Daemon);
+        let events = Events::open(&state.join(DIRECTORY));
+        let last_event = events.last(EventKind::Daemon);
         let journal = Journal {
             events,
             tracker: RefCell::default(),
@@ -85,7 +88,7 @@ impl Journal {
             is_serving: Cell::default(),
         };
         // An event without a phase is from an earlier version, which did not record the end of a daemon.
-        let was_running = before.is_some_and(|event| event.phase == Some(DaemonPhase::Running));
+        let was_running = last_event.is_some_and(|event| event.phase == Some(DaemonPhase::Running));
         let note = if was_running { "; the previous daemon was not cleanly stopped" } else { "" };
         let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
         journal.record_daemon_event(&format!("started: hotset {version}, process {pid}{note}"));
@@ -115,12 +118,12 @@ impl Journal {
     /// Ends the start, after an attempt to attach each volume. Later samples are compared with `status` to find events.
     pub fn begin_serving(&self, text: &str, status: &StatusReport) {
         self.record_daemon_event(text);
-        let first = self.tracker.borrow_mut().compare_sample(status);
-        assert!(first.is_empty(), "the first sample has no differences");
+        let differences = self.tracker.borrow_mut().compare_sample(status);
+        assert!(differences.is_empty(), "the first sample has no differences");
         self.is_serving.set(true);
     }
 
-    /// Marks the begin of a sample.
+    /// Marks the start of a sample.
     pub fn begin_sample(&self) {
         self.tracker.borrow_mut().begin_sample();
     }
@@ -157,7 +160,7 @@ impl Journal {
         Ok(Answer::Alert(Box::new(alert)))
     }
 
-    /// The silences in force with `silence` added. They hold after [`Journal::set_silences`].
+    /// The silences in force with `silence` added. They take effect with [`Journal::set_silences`].
     pub fn with_silence(&self, silence: SilenceReport) -> Result<Vec<SilenceReport>, Failure> {
         self.alerts.borrow().with_silence(silence).map_err(silence_failed)
     }
@@ -228,7 +231,7 @@ impl Journal {
         self.tracker.borrow_mut().remove_volume(name);
     }
 
-    /// Marks the begin of a requested change.
+    /// Marks the start of a requested change; it ends when the guard is dropped.
     pub fn begin_change(&self, scope: ChangeScope) -> ChangeInProgress<'_> {
         self.tracker.borrow_mut().begin_change(scope.clone());
         ChangeInProgress { journal: self, scope }

@@ -1,10 +1,10 @@
 //! NBD clients across a restart. The service manager keeps the connections of clients that are between two requests
 //! when the daemon stops, and the next daemon continues to serve them.
 //!
-//! Connections are handed over only when all acknowledged writes are on the backings or in the flash log: a client of a
-//! daemon that ended earlier must see its connection break. The new daemon removes the connections from the service
-//! manager before it reads the first request. Otherwise, if the new daemon died, its successor would receive them in an
-//! outdated state.
+//! Connections are handed over only when all acknowledged writes are on the backings or in the flash log. If the daemon
+//! ends before that, its clients must see their connections break. The new daemon removes the connections from the
+//! service manager before it reads the first request. Otherwise, if the new daemon died, its successor would receive
+//! them in an outdated state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,14 +28,14 @@ pub type StoredClient = (String, OwnedFd);
 
 /// The client connections that the service manager passed to this process.
 pub fn inherited() -> Vec<StoredClient> {
-    let mut stored = seam::real::inherited();
+    let mut stored = seam::real::take_inherited();
     stored.retain(|(name, _)| name.parse::<NegotiatedTerms>().is_ok());
     stored
 }
 
 /// Connections and terms of the clients for the service manager.
-pub fn to_stored_clients(handed: Vec<HandedOverClient<seam::real::RealSeam>>) -> Vec<StoredClient> {
-    handed.into_iter().map(|client| (client.terms.to_string(), client.stream.into_fd())).collect()
+pub fn to_stored_clients(handed_over: Vec<HandedOverClient<seam::real::RealSeam>>) -> Vec<StoredClient> {
+    handed_over.into_iter().map(|client| (client.terms.to_string(), client.stream.into_fd())).collect()
 }
 
 /// Hands the clients of a completely stopped daemon to the service manager.
@@ -83,7 +83,7 @@ pub async fn take_over_clients(notifier: &Notifier, cores: &Cores, stored: Vec<S
     let take_over = async move |local: Rc<CoreLocal>| {
         let take_over_client = |(terms, fd)| {
             let client = HandedOverClient { stream: RealStream::from_fd(fd), terms };
-            local.server.take_over(client).map_err(|reason: TakeOverError| (terms, reason))
+            local.nbd_server.take_over(client).map_err(|reason: TakeOverError| (terms, reason))
         };
         clients.into_iter().map(take_over_client).filter_map(Result::err).collect::<Vec<_>>()
     };

@@ -13,14 +13,14 @@ use logging::{self as log, ISCSI};
 
 /// The target has one port, whatever the number of its portals.
 const PORTS: u16 = 1;
-/// Physical block size in bytes that initiators are to align to.
-const PHYSICAL_4K: u32 = 4096;
+/// Physical block size in bytes from which a unit reports 4 KiB physical blocks to initiators.
+const PHYSICAL_4K_BYTES: u32 = 4096;
 
 /// Specification of a core's target.
 pub struct IscsiSpec {
     target: String,
     options: Options,
-    sender: mpsc::UnboundedSender<ReservationRecord>,
+    reservations: mpsc::UnboundedSender<ReservationRecord>,
 }
 
 /// A record of reservations to be saved, and the channel for the result.
@@ -37,16 +37,16 @@ pub struct ReservationRecord {
 pub type ReservationQueue = mpsc::UnboundedReceiver<ReservationRecord>;
 
 /// Saves reservations through the control thread, which owns the state directory.
-struct ControlThreadKeeper(mpsc::UnboundedSender<ReservationRecord>);
+struct ControlThreadStore(mpsc::UnboundedSender<ReservationRecord>);
 
-impl ReservationStore for ControlThreadKeeper {
+impl ReservationStore for ControlThreadStore {
     fn store(&self, volume_id: VolumeId, record: Vec<u8>) -> StoreFuture {
         let (done, receiver) = oneshot::channel();
         let sent = self.0.send(ReservationRecord { volume_id, record, done });
         Box::pin(async move {
-            let ending = || "the daemon is stopping".to_owned();
-            sent.map_err(|_| ending())?;
-            receiver.await.map_err(|_| ending())?
+            let stopping = || "the daemon is stopping".to_owned();
+            sent.map_err(|_| stopping())?;
+            receiver.await.map_err(|_| stopping())?
         })
     }
 }
@@ -71,7 +71,7 @@ impl UnitPlan {
     /// Adds the unit to its core's target.
     pub fn add(self, target: &Target<RealSeam>, volume: Volume<RealSeam>) {
         let UnitPlan { lun, identity, access, read_only, declared_lost, reservation_record } = self;
-        let physical_4k = volume.geometry().physical_block >= PHYSICAL_4K;
+        let physical_4k = volume.geometry().physical_block >= PHYSICAL_4K_BYTES;
         let added = target.add(UnitSpec { lun, volume, identity, access, read_only, physical_4k, reservation_record });
         added.expect("the state directory assigns each LUN once, and the reservations were checked");
         target.set_lost(lun, declared_lost);
@@ -80,7 +80,7 @@ impl UnitPlan {
 
 /// The specification of the iSCSI target, `None` without `[iscsi]`, and the queue of reservation records.
 pub fn plan(config: Option<&IscsiConfig>) -> Result<(Option<IscsiSpec>, ReservationQueue), terminal::Failure> {
-    let (sender, queue) = mpsc::unbounded_channel();
+    let (reservations, queue) = mpsc::unbounded_channel();
     let Some(config) = config else { return Ok((None, queue)) };
     let chap_users = read_chap(&config.chap).map_err(|error| terminal::Failure::failed(format!("[iscsi] {error}")))?;
     for warning in config.chap.iter().flat_map(|chap| chap.warnings()) {
@@ -92,11 +92,11 @@ pub fn plan(config: Option<&IscsiConfig>) -> Result<(Option<IscsiSpec>, Reservat
         chap_users,
         ..Options::default()
     };
-    Ok((Some(IscsiSpec { target: config.target.clone(), options, sender }), queue))
+    Ok((Some(IscsiSpec { target: config.target.clone(), options, reservations }), queue))
 }
 
-/// The iSCSI server of a core.
-pub fn server(seam: &RealSeam, spec: IscsiSpec) -> Server<RealSeam> {
-    let target = Target::new(seam.clone(), &spec.target, PORTS, Rc::new(ControlThreadKeeper(spec.sender)));
+/// Creates the iSCSI server of a core.
+pub fn create_server(seam: &RealSeam, spec: IscsiSpec) -> Server<RealSeam> {
+    let target = Target::new(seam.clone(), &spec.target, PORTS, Rc::new(ControlThreadStore(spec.reservations)));
     Server::new(seam.clone(), target, spec.options)
 }

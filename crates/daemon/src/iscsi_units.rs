@@ -23,8 +23,8 @@ use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_num
 
 /// The saved reservations of a unit, checked for readability.
 fn read_reservations(unit: &UnitRecord) -> Result<Vec<u8>, scsi::RecordError> {
-    let kept = unit.reservation_bytes().ok_or(scsi::RecordError::Damaged)?;
-    scsi::check_record(&kept).map(|()| kept)
+    let record = unit.reservation_bytes().ok_or(scsi::RecordError::Damaged)?;
+    scsi::check_record(&record).map(|()| record)
 }
 
 /// The volumes as units of the iSCSI target: their numbers, access lists and reservations.
@@ -32,35 +32,35 @@ pub struct Units {
     settings: Rc<Settings>,
     records: Rc<Records>,
     cores: Rc<Cores>,
-    /// LUN numbers that the file assigns, as it was read last.
-    fixed: RefCell<BTreeSet<u16>>,
+    /// LUN numbers that the configuration file assigns.
+    fixed_luns: RefCell<BTreeSet<u16>>,
 }
 
 impl Units {
     /// The units of a daemon that serves nothing yet.
     pub fn new(settings: Rc<Settings>, records: Rc<Records>, cores: Rc<Cores>) -> Units {
-        let units = Units { settings, records, cores, fixed: RefCell::default() };
+        let units = Units { settings, records, cores, fixed_luns: RefCell::default() };
         units.set_fixed_luns(&units.settings.current().volumes);
         units
     }
 
-    /// Saves reservations until the daemon ends; records that arrive together share one write.
+    /// Saves reservations until the daemon ends; records that are queued at the same time share one write.
     pub async fn save_reservations(self: Rc<Self>, mut queue: ReservationQueue) {
         while let Some(first) = queue.recv().await {
             let mut records = vec![first];
             while let Ok(next) = queue.try_recv() {
                 records.push(next);
             }
-            let known = self.records.change(|state| {
-                let known = records.iter().map(|record| state.record_reservations(record.volume_id, &record.record));
-                known.collect::<Vec<bool>>()
+            let is_known = self.records.change(|state| {
+                let is_known = records.iter().map(|record| state.record_reservations(record.volume_id, &record.record));
+                is_known.collect::<Vec<bool>>()
             });
-            if let Err(error) = &known {
+            if let Err(error) = &is_known {
                 log::error!(target: ISCSI, "reservations of a LUN cannot be saved: {error}");
             }
-            for (at, record) in records.into_iter().enumerate() {
-                let result = match &known {
-                    Ok(known) if known[at] => Ok(()),
+            for (index, record) in records.into_iter().enumerate() {
+                let result = match &is_known {
+                    Ok(is_known) if is_known[index] => Ok(()),
                     Ok(_) => Err("the volume was removed".to_owned()),
                     Err(error) => Err(error.to_string()),
                 };
@@ -70,17 +70,17 @@ impl Units {
         }
     }
 
-    /// Records the LUN numbers that the file assigns, as it was read now.
+    /// Sets the LUN numbers that the configuration file assigns to `volumes`, its entries.
     pub fn set_fixed_luns(&self, volumes: &[VolumeConfig]) {
-        *self.fixed.borrow_mut() = volumes.iter().filter_map(|volume| volume.lun).collect();
+        *self.fixed_luns.borrow_mut() = volumes.iter().filter_map(|volume| volume.lun).collect();
     }
 
-    /// Assigns a LUN to each identified volume, where there is a target; `volumes` are the known ones. Adopting a
-    /// backing discards damaged reservations.
+    /// Assigns a LUN to each identified volume, if there is a target. `known_names` are the names of the volumes that
+    /// the daemon knows already. Adopting a backing discards damaged reservations.
     pub fn assign_luns(
         &self,
         state: &mut State,
-        volumes: &[String],
+        known_names: &[String],
         requested: &[RequestedVolume],
         identified: &mut [Result<VolumeId, Failure>],
         adopt: bool,
@@ -88,18 +88,18 @@ impl Units {
         if !self.settings.has_target() {
             return;
         }
-        let known: BTreeSet<&str> = volumes
+        let names: BTreeSet<&str> = known_names
             .iter()
             .map(String::as_str)
             .chain(requested.iter().map(|(config, _)| config.name.as_str()))
             .collect();
-        let drawn = || draw_number().map_err(|error| format!("cannot draw an identity from /dev/urandom: {error}"));
+        let draw = || draw_number().map_err(|error| format!("cannot draw an identity from /dev/urandom: {error}"));
         let mut requests = Vec::new();
-        for (at, (config, _)) in requested.iter().enumerate() {
-            let Ok(volume_id) = identified[at] else { continue };
-            match drawn() {
-                Ok(serial) => requests.push((at, (volume_id, config.lun, serial))),
-                Err(error) => identified[at] = Err(Failure::new(ErrorKind::Failed, error)),
+        for (index, (config, _)) in requested.iter().enumerate() {
+            let Ok(volume_id) = identified[index] else { continue };
+            match draw() {
+                Ok(serial) => requests.push((index, (volume_id, config.lun, serial))),
+                Err(error) => identified[index] = Err(Failure::new(ErrorKind::Failed, error)),
             }
             let unit = state.by_id_mut(volume_id).and_then(|record| record.unit.as_mut()).filter(|_| adopt);
             if let Some(unit) = unit.filter(|unit| read_reservations(unit).is_err()) {
@@ -108,12 +108,13 @@ impl Units {
         }
         if state.host == 0 {
             // Without a random number no volume has an identity either, and the error was reported above.
-            state.host = drawn().unwrap_or_default();
+            state.host = draw().unwrap_or_default();
         }
-        let (places, requests): (Vec<usize>, Vec<_>) = requests.into_iter().unzip();
-        for (at, given) in places.into_iter().zip(state.assign_luns(&requests, &self.fixed.borrow(), &known)) {
-            if let Err(error) = given {
-                identified[at] = Err(Failure::new(ErrorKind::Conflict, error.to_string()));
+        let (indices, requests): (Vec<usize>, Vec<_>) = requests.into_iter().unzip();
+        let assigned = state.assign_luns(&requests, &self.fixed_luns.borrow(), &names);
+        for (index, result) in indices.into_iter().zip(assigned) {
+            if let Err(error) = result {
+                identified[index] = Err(Failure::new(ErrorKind::Conflict, error.to_string()));
             }
         }
     }
@@ -178,7 +179,7 @@ impl Units {
         }))
     }
 
-    /// `volume set declared_lost=…`, where the file says `file`.
+    /// `volume set declared_lost=…`, where `file` is the value in the file.
     pub async fn set_lost(&self, name: &str, placement: &Placement, lost: bool, file: &str) -> Result<(), Failure> {
         self.records.change(|state| {
             state.set_override(placement.volume_id, DECLARED_LOST, &lost.to_string(), file);
@@ -189,14 +190,14 @@ impl Units {
     }
 
     /// Applies the LUN's access list and `declared_lost` from the file.
-    pub async fn reload(&self, placement: &Placement, now: &VolumeConfig) -> Result<(), Failure> {
+    pub async fn reload(&self, placement: &Placement, fresh: &VolumeConfig) -> Result<(), Failure> {
         self.records.change(|state| {
-            state.expire_override(placement.volume_id, DECLARED_LOST, &now.setting(DECLARED_LOST));
+            state.expire_override(placement.volume_id, DECLARED_LOST, &fresh.setting(DECLARED_LOST));
         })?;
-        let lost = effective(self.records.view().by_name(&now.name), DECLARED_LOST, now.declared_lost);
-        self.apply_lost(&now.name, placement, lost).await?;
-        let (access, read_only) = (AccessList::new(&now.acl), now.read_only);
-        self.with_target(&now.name, placement, move |target, lun| target.change(lun, access, read_only)).await
+        let lost = effective(self.records.view().by_name(&fresh.name), DECLARED_LOST, fresh.declared_lost);
+        self.apply_lost(&fresh.name, placement, lost).await?;
+        let (access, read_only) = (AccessList::new(&fresh.acl), fresh.read_only);
+        self.with_target(&fresh.name, placement, move |target, lun| target.change(lun, access, read_only)).await
     }
 
     async fn apply_lost(&self, name: &str, placement: &Placement, lost: bool) -> Result<(), Failure> {

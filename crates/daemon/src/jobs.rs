@@ -1,4 +1,4 @@
-//! Jobs: a change of the flash devices, and flushes of volumes on request. A job has an id, by which it can be
+//! Jobs: a change of the flash devices, and flushes of volumes on request. A job has an ID, by which it can be
 //! cancelled. A job that has ended leaves the list; its outcome is reported for a while.
 
 use std::cell::{Cell, RefCell};
@@ -10,11 +10,11 @@ use messages::report::{EndedJobReport, FlashJobReport, JobKind, JobOutcome, JobR
 use messages::{Answer, ErrorKind, Failure, FlashReport, VolumeReport, unix_time};
 use tokio::sync::watch;
 
-/// Id of a change of the flash devices; there is at most one.
-pub const FLASH: &str = "flash";
-/// Prefix of the id of a flush.
-const FLUSH: &str = "flush";
-/// Maximum of concurrent flushes: each is part of the report of every second.
+/// ID of a change of the flash devices; there is at most one.
+pub const FLASH_JOB_ID: &str = "flash";
+/// Prefix of the ID of a flush.
+const FLUSH_ID_PREFIX: &str = "flush";
+/// Maximum of concurrent flushes: each is part of the status report that is sampled every second.
 const FLUSHES_MAX: usize = 64;
 /// Time for which the outcome of a job is reported.
 const OUTCOME_RETENTION: Duration = Duration::from_secs(30);
@@ -25,15 +25,16 @@ const OUTCOMES_MAX: usize = 64;
 struct RunningFlush {
     volume: String,
     began: Instant,
-    /// Dirty bytes of the volume at its begin.
+    /// Dirty bytes of the volume at the start of the flush.
     total_bytes: u64,
-    cancelled: watch::Sender<bool>,
+    cancel: watch::Sender<bool>,
 }
 
 /// Known jobs, except the change of the flash devices, which the flash store tracks.
 #[derive(Default)]
 pub struct Jobs {
-    last: Cell<u64>,
+    /// Number of the newest flush.
+    last_number: Cell<u64>,
     /// Running flushes, by number.
     flushes: RefCell<BTreeMap<u64, RunningFlush>>,
     /// Outcomes of ended jobs, oldest first.
@@ -44,10 +45,11 @@ impl Jobs {
     /// Outcomes of jobs that ended recently.
     pub fn ended(&self) -> Vec<EndedJobReport> {
         let ended = self.ended.borrow();
-        let kept = ended.iter().filter(|(at, _)| at.elapsed() < OUTCOME_RETENTION);
-        kept.map(|(_, report)| report.clone()).collect()
+        let recent = ended.iter().filter(|(ended_at, _)| ended_at.elapsed() < OUTCOME_RETENTION);
+        recent.map(|(_, report)| report.clone()).collect()
     }
 
+    /// Records the outcome of a job.
     fn end(&self, id: String, kind: JobKind, subject: &str, outcome: JobOutcome, reason: &str) {
         let mut ended = self.ended.borrow_mut();
         if ended.len() == OUTCOMES_MAX {
@@ -69,11 +71,11 @@ impl Jobs {
             );
             return Err(Failure::new(ErrorKind::Unavailable, text));
         }
-        let number = jobs.last.get() + 1;
-        jobs.last.set(number);
-        let (sender, cancelled) = watch::channel(false);
+        let number = jobs.last_number.get() + 1;
+        jobs.last_number.set(number);
+        let (cancel, cancelled) = watch::channel(false);
         let (volume, began) = (volume.to_owned(), Instant::now());
-        flushes.insert(number, RunningFlush { volume, began, total_bytes, cancelled: sender });
+        flushes.insert(number, RunningFlush { volume, began, total_bytes, cancel });
         drop(flushes);
         Ok(FlushEntry { jobs, number, cancelled })
     }
@@ -82,9 +84,9 @@ impl Jobs {
     pub fn under_way(&self, flash: Option<&FlashReport>, volumes: &[VolumeReport]) -> Vec<JobReport> {
         let flash_job = flash.and_then(|flash| flash.job.clone()).map(flash_job);
         let flushes = self.flushes.borrow();
-        let flush_jobs = flushes.iter().map(|(number, flushing)| {
-            let volume = volumes.iter().find(|volume| volume.name == flushing.volume);
-            flush_report(*number, flushing, volume)
+        let flush_jobs = flushes.iter().map(|(number, flush)| {
+            let volume = volumes.iter().find(|volume| volume.name == flush.volume);
+            flush_report(*number, flush, volume)
         });
         flash_job.into_iter().chain(flush_jobs).collect()
     }
@@ -92,13 +94,13 @@ impl Jobs {
     /// Cancels a flush; fails if it is not running.
     pub fn cancel(&self, id: &str) -> Result<Answer, Failure> {
         let flushes = self.flushes.borrow();
-        let flushing = flushes.iter().find(|(number, _)| id == format!("{FLUSH}-{number}"));
-        let flushing = flushing.map(|(_, flushing)| flushing);
-        let flushing = flushing.ok_or_else(|| {
+        let flush = flushes.iter().find(|(number, _)| id == format!("{FLUSH_ID_PREFIX}-{number}"));
+        let flush = flush.map(|(_, flush)| flush);
+        let flush = flush.ok_or_else(|| {
             Failure::new(ErrorKind::NotFound, format!("no job \"{id}\"; `hotset job list` lists the jobs in progress"))
         })?;
-        flushing.cancelled.send_replace(true);
-        let volume = &flushing.volume;
+        flush.cancel.send_replace(true);
+        let volume = &flush.volume;
         Ok(Answer::Said(vec![format!(
             "{id}: cancelled; the dirty data of volume {volume} is destaged in the background"
         )]))
@@ -106,7 +108,7 @@ impl Jobs {
 
     /// Records the outcome of a change of the flash devices that had begun.
     pub fn end_flash(&self, kind: JobKind, device: &str, outcome: JobOutcome, reason: &str) {
-        self.end(FLASH.to_owned(), kind, device, outcome, reason);
+        self.end(FLASH_JOB_ID.to_owned(), kind, device, outcome, reason);
     }
 }
 
@@ -130,14 +132,14 @@ impl FlushEntry {
         let _ = self.cancelled.wait_for(|cancelled| *cancelled).await;
     }
 
-    /// Report of the flush at its begin.
+    /// Report of the flush at its start.
     pub fn report(&self) -> JobReport {
         flush_report(self.number, &self.jobs.flushes.borrow()[&self.number], None)
     }
 
     /// Records the outcome of the flush.
     pub fn end(&self, volume: &str, outcome: JobOutcome, reason: &str) {
-        self.jobs.end(format!("{FLUSH}-{}", self.number), JobKind::Flush, volume, outcome, reason);
+        self.jobs.end(format!("{FLUSH_ID_PREFIX}-{}", self.number), JobKind::Flush, volume, outcome, reason);
     }
 }
 
@@ -148,7 +150,7 @@ fn flush_report(number: u64, flush: &RunningFlush, volume: Option<&VolumeReport>
     let remaining_seconds =
         || (began.elapsed().as_secs_f64() * (total_bytes - done_bytes) as f64 / done_bytes as f64) as u64;
     JobReport {
-        id: format!("{FLUSH}-{number}"),
+        id: format!("{FLUSH_ID_PREFIX}-{number}"),
         kind: JobKind::Flush,
         subject: name.clone(),
         done_bytes,
@@ -160,5 +162,5 @@ fn flush_report(number: u64, flush: &RunningFlush, volume: Option<&VolumeReport>
 
 fn flash_job(job: FlashJobReport) -> JobReport {
     let FlashJobReport { kind, device, done_bytes, total_bytes, left_seconds, paused } = job;
-    JobReport { id: FLASH.to_owned(), kind, subject: device, done_bytes, total_bytes, left_seconds, paused }
+    JobReport { id: FLASH_JOB_ID.to_owned(), kind, subject: device, done_bytes, total_bytes, left_seconds, paused }
 }

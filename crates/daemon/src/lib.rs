@@ -48,12 +48,12 @@ use tokio::task::LocalSet;
 
 pub use self::daemon::override_reports;
 use self::daemon::serve;
-pub use self::events::FOLDER as EVENTS_FOLDER;
+pub use self::events::DIRECTORY as EVENTS_DIRECTORY;
 use config::{Config, LOOK_UP_LIMIT};
 use logging::{self as log, CONFIG};
 use terminal::Failure;
 
-/// Umask: new files are accessible to the daemon's user and group alone.
+/// Umask: new files are writable by the daemon's user alone, and readable by its group.
 const UMASK: u32 = 0o027;
 
 /// Serves the configuration in `file` until stopped.
@@ -61,7 +61,7 @@ pub fn run(file: &Path) -> Result<(), Failure> {
     let inherited = handover::inherited();
     signals::start_thread()?;
     let config = Config::load_within(file, LOOK_UP_LIMIT).map_err(|problems| Failure::usage(problems.to_string()))?;
-    // After the signal thread has started: the log has a thread.
+    // The log starts a thread, so the signals are blocked before.
     let _log = log::start(&config.log.filter, config.log.format)
         .map_err(|error| Failure::failed(format!("the log cannot be started: {error}")))?;
     config.exposed_secrets().iter().for_each(|text| log::warn!(target: CONFIG, "{text}"));
@@ -86,7 +86,7 @@ impl Background {
     /// Starts a daemon; returns when clients can connect.
     pub fn start(config: Config) -> Result<Background, Failure> {
         signals::start_thread()?;
-        let (ready, is_ready) = std::sync::mpsc::channel();
+        let (ready, ready_receiver) = std::sync::mpsc::channel();
         let body = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime =
@@ -98,7 +98,7 @@ impl Background {
         let thread = std::thread::Builder::new().name("control".to_owned()).spawn(body);
         let daemon =
             Background(thread.map_err(|error| Failure::failed(format!("cannot start the control thread: {error}")))?);
-        match is_ready.recv() {
+        match ready_receiver.recv() {
             Ok(()) => Ok(daemon),
             Err(_) => Err(daemon.join().err().unwrap_or_else(|| Failure::failed("the daemon ended at once"))),
         }

@@ -13,7 +13,7 @@ use super::listen_retry::listen_with_retry;
 use super::settings::Settings;
 use super::socket_access::SocketAccess;
 
-/// The place where clients reach a front end.
+/// The address at which clients reach a front end.
 #[derive(Clone, Debug)]
 pub enum Listener {
     /// The address of an NBD server.
@@ -50,8 +50,9 @@ impl Listeners {
 
     /// Publishes the listeners in reports.
     pub fn announce(&self, mut listening: Vec<Listener>) {
-        let guests = self.settings.current().vhost_user.as_ref().map(|config| config.directory.display().to_string());
-        listening.extend(guests.map(Listener::VhostUser));
+        let socket_directory =
+            self.settings.current().vhost_user.as_ref().map(|config| config.directory.display().to_string());
+        listening.extend(socket_directory.map(Listener::VhostUser));
         *self.announced.borrow_mut() = listening;
     }
 
@@ -70,24 +71,25 @@ impl Listeners {
         announced.iter().filter_map(portal).collect()
     }
 
-    /// Listens at all configured addresses; returns them.
+    /// Starts the NBD listeners at all configured addresses; returns the addresses.
     pub async fn listen_nbd(&self) -> Result<Vec<Listener>, String> {
         let config = self.settings.current().nbd.clone();
         let (owner, group) = (config.socket_owner.as_deref(), config.socket_group.as_deref());
-        let access = SocketAccess::find(owner, group, config.socket_mode).map_err(|error| format!("[nbd] {error}"))?;
+        let access =
+            SocketAccess::resolve(owner, group, config.socket_mode).map_err(|error| format!("[nbd] {error}"))?;
         let mut listening = Vec::new();
         for address in &config.listen {
             let failed = |error: &dyn std::fmt::Display| format!("cannot listen on {address}: {error}");
             if let Address::Unix(path) = address {
                 create_parent(path).map_err(|error| failed(&error))?;
             }
-            let shown = self.listen_one(address.clone(), access).await.map_err(|error| failed(&error))?;
+            let shown = self.listen_nbd_at(address.clone(), access).await.map_err(|error| failed(&error))?;
             listening.push(Listener::Nbd(shown));
         }
         Ok(listening)
     }
 
-    /// Listens at all portals; returns their addresses.
+    /// Starts the iSCSI listeners at all configured portals; returns the portals.
     pub async fn listen_iscsi(&self) -> Result<Vec<Listener>, String> {
         let Some(config) = self.settings.current().iscsi.clone() else { return Ok(Vec::new()) };
         let mut listening = Vec::new();
@@ -107,14 +109,15 @@ impl Listeners {
         Ok(listening)
     }
 
-    async fn listen_one(&self, address: Address, access: SocketAccess) -> Result<String, String> {
+    /// Starts one NBD listener; returns its address as clients see it.
+    async fn listen_nbd_at(&self, address: Address, access: SocketAccess) -> Result<String, String> {
         let listen = async move |local: Rc<CoreLocal>| {
             let listener = listen_with_retry(&local.seam, &address).await.map_err(|error| error.to_string())?;
             let shown = effective_address(&address, &listener).to_string();
             if let Address::Unix(path) = &address {
-                access.set(path)?;
+                access.apply_to(path)?;
             }
-            let server = local.server.clone();
+            let server = local.nbd_server.clone();
             let is_local = matches!(address, Address::Unix(_));
             local.seam.spawn(async move {
                 match is_local {

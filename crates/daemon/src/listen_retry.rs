@@ -1,4 +1,4 @@
-//! Listening at an address that a predecessor may still hold.
+//! Listening at an address that a predecessor may still hold, with retries.
 
 use std::io::ErrorKind;
 
@@ -15,13 +15,13 @@ const RETRY_PAUSE: Nanos = Nanos::from_millis(50);
 /// Listens at an address that a killed predecessor may still hold: the kernel closes its sockets only when the last
 /// request of its io_uring is done.
 ///
-/// The log says once that it waits, and for which process.
+/// The wait is logged once, with the process that holds the address.
 pub async fn listen_with_retry(seam: &RealSeam, address: &Address) -> std::io::Result<<RealSeam as Seam>::Listener> {
-    let end = seam.now() + PREDECESSOR_TIMEOUT;
+    let deadline = seam.now() + PREDECESSOR_TIMEOUT;
     let mut is_reported = false;
     loop {
         match seam.listen(address).await {
-            Err(error) if error.kind() == ErrorKind::AddrInUse && seam.now() < end => {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && seam.now() < deadline => {
                 if !std::mem::replace(&mut is_reported, true) {
                     let seconds = PREDECESSOR_TIMEOUT.as_secs_f64();
                     let holder = port_of(address).map_or_else(|| error.to_string(), in_use);

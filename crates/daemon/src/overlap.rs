@@ -13,7 +13,7 @@ use engine::VolumeId;
 use engine::backing::nbd::NbdTarget;
 use messages::{ErrorKind, Failure};
 use seam::Address;
-use seam::real::{NbdUnder, PathCall, PathHung, has_client};
+use seam::real::{KernelNbdDevice, PathCall, PathHung, has_client};
 
 use state::State;
 
@@ -34,12 +34,12 @@ impl OwnVolumes {
     }
 
     /// Refuses a disk at `path` that lies on an NBD device of the kernel whose server is this daemon.
-    pub fn check(&self, path: &dyn std::fmt::Display, under: &[NbdUnder]) -> Result<(), String> {
-        let is_own = |device: &&NbdUnder| {
+    pub fn check(&self, path: &dyn std::fmt::Display, nbd_devices_below: &[KernelNbdDevice]) -> Result<(), String> {
+        let is_own = |device: &&KernelNbdDevice| {
             let volume = device.backend.as_deref().and_then(volume_of);
             volume.is_some_and(|volume| self.0.contains(&volume)) || device.pid.is_some_and(has_client)
         };
-        match under.iter().find(is_own) {
+        match nbd_devices_below.iter().find(is_own) {
             Some(device) => Err(format!(
                 "{path} is on /dev/{}, which is an export of this daemon itself; use storage that does not depend on \
                  the daemon",
@@ -50,26 +50,27 @@ impl OwnVolumes {
     }
 }
 
-/// The ID of the volume that `hotset attach` wrote on a device.
+/// The volume ID in the text that `hotset attach` wrote on a device.
 fn volume_of(backend: &str) -> Option<VolumeId> {
     let (volume_id, _) = backend.strip_prefix(BACKEND_PREFIX)?.split_once('/')?;
     u64::from_str_radix(volume_id, 16).ok().map(VolumeId)
 }
 
-/// Refuses an export at an address of `own`, where this daemon listens or will listen. Fails if the path of its socket
-/// has not answered for `limit`.
-pub async fn check_target(
+/// Refuses an export at one of `own_listeners`, the addresses where this daemon listens or will listen. Fails if the
+/// path of the export's socket has not answered for `limit`.
+pub async fn check_export(
     target: &NbdTarget,
-    own: Vec<Address>,
+    own_listeners: Vec<Address>,
     limit: Duration,
 ) -> Result<Result<(), Failure>, PathHung> {
     let address = target.address.clone();
     let is_own = match &target.address {
         Address::Unix(path) => {
-            let resolving = PathCall::start(path, move |_| own.iter().any(|own| reaches_listener(own, &address)));
+            let resolving =
+                PathCall::start(path, move |_| own_listeners.iter().any(|own| reaches_listener(own, &address)));
             resolving.answer(limit, tokio::time::sleep).await?
         }
-        Address::Tcp(..) => own.iter().any(|own| reaches_listener(own, &address)),
+        Address::Tcp(..) => own_listeners.iter().any(|own| reaches_listener(own, &address)),
     };
     Ok(match is_own {
         true => Err(Failure::new(
@@ -152,7 +153,7 @@ mod tests {
 
     #[test]
     fn disk_on_an_attached_volume_of_this_daemon_is_refused() {
-        let device = |backend: &str| NbdUnder { name: "nbd3".into(), backend: Some(backend.into()), pid: None };
+        let device = |backend: &str| KernelNbdDevice { name: "nbd3".into(), backend: Some(backend.into()), pid: None };
         let own = OwnVolumes(vec![VolumeId(0xab)]);
         let refused = own
             .check(&"/dev/dm-1", &[device("hotset:00000000000000ab/v")])

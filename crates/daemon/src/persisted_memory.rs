@@ -25,10 +25,12 @@ use units::show_bytes;
 
 /// Default directory of the memory image.
 const DIRECTORY: &str = "/dev/shm";
+/// Bytes per block in the block count of `stat`.
+const STAT_BLOCK_BYTES: u64 = 512;
 /// Minimum of free space for a new memory image, in bytes.
 const FREE_BYTES_MIN: u64 = 32 << 20;
 
-/// Where this daemon's memory image is, or why there is none.
+/// The path of this daemon's memory image, or the reason why there is none.
 #[derive(Default)]
 pub struct MemoryPlan {
     /// The memory image; `None` if memory does not survive the daemon.
@@ -43,7 +45,7 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<MemoryPlan, String>
     // Earlier images occupy space only until they are recovered, which happens before the new image fills.
     let former_image_bytes =
         state.state().memory_images.iter().filter_map(|record| std::fs::metadata(&record.path).ok());
-    let former_image_bytes: Vec<u64> = former_image_bytes.map(|file| file.blocks() * 512).collect();
+    let former_image_bytes: Vec<u64> = former_image_bytes.map(|file| file.blocks() * STAT_BLOCK_BYTES).collect();
     let needed_bytes = config.memory_bytes.saturating_sub(former_image_bytes.iter().sum()).max(FREE_BYTES_MIN);
     let (directory, is_configured) = match &config.keep_in {
         KeepIn::Nowhere => return Ok(MemoryPlan::default()),
@@ -176,27 +178,27 @@ impl PersistedMemory {
         let images: Vec<_> =
             records.iter().map(|record| PersistFile { path: record.path.clone(), id: record.id }).collect();
         let images: Vec<_> = images.into_iter().filter(|image| self.plan.image.as_ref() != Some(image)).collect();
-        let known: Vec<VolumeId> = self.records.view().volumes.iter().map(|record| record.volume_id).collect();
+        let recorded_ids: Vec<VolumeId> = self.records.view().volumes.iter().map(|record| record.volume_id).collect();
         let open = async move |local: Rc<CoreLocal>| {
             let (mut intact, mut unreadable) = (Vec::new(), Vec::new());
             for image in images {
-                let opened = match PersistedPool::open(&image) {
-                    Ok(Some(opened)) => opened,
+                let pool = match PersistedPool::open(&image) {
+                    Ok(Some(pool)) => pool,
                     Ok(None) => continue,
                     Err(error) => {
                         unreadable.push((image.id, error));
                         continue;
                     }
                 };
-                opened
-                    .owners()
+                // Content of volumes that were removed from the records is not needed any more.
+                pool.owners()
                     .into_iter()
-                    .filter(|volume_id| !known.contains(&VolumeId(*volume_id)))
-                    .for_each(|volume_id| opened.remove_tags_of(volume_id));
-                if opened.is_complete() {
+                    .filter(|volume_id| !recorded_ids.contains(&VolumeId(*volume_id)))
+                    .for_each(|volume_id| pool.remove_tags_of(volume_id));
+                if pool.is_complete() {
                     intact.push(image.id);
                 }
-                local.memory_images.borrow_mut().push(Rc::new(opened));
+                local.memory_images.borrow_mut().push(Rc::new(pool));
             }
             (intact, unreadable)
         };
@@ -258,8 +260,8 @@ impl PersistedMemory {
             let proving =
                 obsolete.iter().filter(|record| intact.contains(&record.generation)).map(|record| record.generation);
             let proven: BTreeSet<u64> = proving.collect();
-            let complete = state.volumes.iter_mut().filter(|volume| proven.contains(&volume.generation));
-            complete.for_each(|volume| volume.clean = true);
+            let without_loss = state.volumes.iter_mut().filter(|volume| proven.contains(&volume.generation));
+            without_loss.for_each(|volume| volume.clean = true);
         })
     }
 }

@@ -7,8 +7,8 @@ use seam::Address;
 
 /// Maximum number of file descriptors that are examined.
 const DESCRIPTORS_MAX: usize = 200_000;
-/// State of a listening socket in the kernel's tables.
-const LISTENING: &str = "0A";
+/// State of a listening socket in `/proc/net/tcp`.
+const TCP_LISTEN: &str = "0A";
 
 /// The error for an address in use, with its holder as far as this user may see it. Other errors are unchanged.
 pub fn explain_in_use(error: io::Error, port: Option<u16>) -> io::Error {
@@ -29,16 +29,16 @@ pub fn port_of(address: &Address) -> Option<u16> {
     }
 }
 
-/// `port 10809 is in use by process 712 (qemu-nbd)`.
+/// The text about a port in use, such as `port 10809 is in use by process 712 (qemu-nbd)`.
 pub fn in_use(port: u16) -> String {
-    match holder(Path::new("/proc"), port) {
+    match listening_process(Path::new("/proc"), port) {
         Some((process, name)) => format!("port {port} is in use by process {process} ({name})"),
         None => format!("port {port} is in use by another process"),
     }
 }
 
 /// Number and name of the process that listens on `port`, in the process file system at `proc`.
-fn holder(proc: &Path, port: u16) -> Option<(u32, String)> {
+fn listening_process(proc: &Path, port: u16) -> Option<(u32, String)> {
     let tables = ["net/tcp", "net/tcp6"].map(|table| std::fs::read_to_string(proc.join(table)).unwrap_or_default());
     let sockets: Vec<String> = tables
         .iter()
@@ -52,8 +52,8 @@ fn holder(proc: &Path, port: u16) -> Option<(u32, String)> {
     let processes = std::fs::read_dir(proc).ok()?.flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let descriptors = numbers.flat_map(|process| {
-        let folder = std::fs::read_dir(proc.join(process.to_string()).join("fd"));
-        folder.into_iter().flatten().flatten().map(move |descriptor| (process, descriptor.path()))
+        let descriptors = std::fs::read_dir(proc.join(process.to_string()).join("fd"));
+        descriptors.into_iter().flatten().flatten().map(move |descriptor| (process, descriptor.path()))
     });
     let is_holder = |descriptor: &Path| {
         let link = std::fs::read_link(descriptor).unwrap_or_default();
@@ -64,12 +64,12 @@ fn holder(proc: &Path, port: u16) -> Option<(u32, String)> {
     Some((process, name.trim().to_owned()))
 }
 
-/// The inode in a line of the kernel's table, if it is a socket that listens on `port`. The fields are number, local
-/// address, remote address, state, queues, timer, retransmissions, user, time-out, inode.
+/// The inode in a line of `/proc/net/tcp` or `/proc/net/tcp6`, if its socket listens on `port`. The fields are number,
+/// local address, remote address, state, queues, timer, retransmissions, user, time-out, inode.
 fn listening_inode(line: &str, port: u16) -> Option<&str> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let (_, local_port) = fields.get(1)?.rsplit_once(':')?;
-    let is_listening = fields.get(3) == Some(&LISTENING) && u16::from_str_radix(local_port, 16) == Ok(port);
+    let is_listening = fields.get(3) == Some(&TCP_LISTEN) && u16::from_str_radix(local_port, 16) == Ok(port);
     fields.get(9).copied().filter(|_| is_listening)
 }
 

@@ -60,21 +60,21 @@ impl Records {
 
     /// Moves wear records from the names that earlier versions gave devices to their present names.
     pub fn rename_devices(&self, renamed: &[(String, String)]) -> Result<(), Failure> {
-        let known = |former: &String| self.view().wear.contains_key(former);
-        if !renamed.iter().any(|(former, _)| known(former)) {
+        let has_wear = |former: &String| self.view().wear.contains_key(former);
+        if !renamed.iter().any(|(former, _)| has_wear(former)) {
             return Ok(());
         }
         let change = |state: &mut State| {
-            for (former, now) in renamed {
+            for (former, present) in renamed {
                 if let Some(written) = state.wear.remove(former) {
-                    state.wear.entry(now.clone()).or_insert(written);
+                    state.wear.entry(present.clone()).or_insert(written);
                 }
             }
         };
         self.change(change)
     }
 
-    /// Writes to a volume that daemons before this generation acknowledged may be lost.
+    /// The generation of the daemon before which acknowledged writes to a volume may be lost; 0 for an unknown volume.
     pub fn lost_before(&self, name: &str) -> u64 {
         self.view().by_name(name).map_or(0, |record| record.lost_before)
     }
@@ -109,7 +109,7 @@ impl Records {
             let Some(record) = state.by_id_mut(placement.volume_id) else { return };
             for key in keys {
                 match override_of(key) {
-                    Some(held) => drop(record.overrides.insert((*key).to_owned(), held)),
+                    Some(entry) => drop(record.overrides.insert((*key).to_owned(), entry)),
                     None => drop(record.overrides.remove(*key)),
                 }
             }
@@ -117,11 +117,11 @@ impl Records {
     }
 
     /// The state directory.
-    pub fn folder(&self) -> PathBuf {
+    pub fn directory(&self) -> PathBuf {
         self.0.borrow().path().to_owned()
     }
 
-    /// The reason why the records cannot be written now, if so.
+    /// The reason why the records cannot be written now, if any.
     pub fn write_error(&self) -> Option<String> {
         self.0.borrow_mut().write_error()
     }

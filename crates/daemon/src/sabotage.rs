@@ -6,7 +6,8 @@ use engine::spec::Sabotage;
 /// The variable that names the fault, in words joined by hyphens.
 const VARIABLE: &str = "HOTSET_SABOTAGE";
 
-const ALL: [(&str, Sabotage); 9] = [
+/// Faults of the engine, by the name in the variable.
+const ENGINE_FAULTS: [(&str, Sabotage); 9] = [
     ("flush-early", Sabotage::FlushEarly),
     ("lose-partial-write", Sabotage::LosePartialWrite),
     ("stale-after-discard", Sabotage::StaleAfterDiscard),
@@ -18,6 +19,7 @@ const ALL: [(&str, Sabotage); 9] = [
     ("no-tombstones", Sabotage::NoTombstones),
 ];
 
+/// Faults of the flash store, by the name in the variable.
 const FLASH_FAULTS: [(&str, flash::Sabotage); 2] =
     [("flash-skip-flush", flash::Sabotage::SkipFlush), ("flash-ack-before-mirror", flash::Sabotage::AckBeforeMirror)];
 
@@ -26,7 +28,7 @@ pub fn from_environment() -> Sabotage {
     let Some(requested) = fault_name() else { return Sabotage::None };
     logging::warn!(target: logging::DAEMON, "{VARIABLE}={requested}: this daemon is broken on purpose");
     let is_flash_fault = FLASH_FAULTS.iter().any(|(name, _)| *name == requested);
-    let sabotage = ALL.iter().find(|(name, _)| *name == requested).map(|(_, sabotage)| *sabotage);
+    let sabotage = ENGINE_FAULTS.iter().find(|(name, _)| *name == requested).map(|(_, sabotage)| *sabotage);
     sabotage.unwrap_or_else(|| {
         if is_flash_fault { Sabotage::None } else { panic!("{VARIABLE} names no fault: {requested}") }
     })

@@ -1,4 +1,4 @@
-//! The configuration in force. A reload replaces it as a whole; a reader keeps the one that it began with.
+//! The configuration in force. A reload replaces it as a whole; a reader continues with the configuration that it has.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use config::Config;
 /// The machine's host name.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
-/// Channels of alerts of a daemon with that configuration.
+/// The alert channels that a configuration specifies.
 pub fn alert_channels(config: &Config) -> ChannelsConfig {
     ChannelsConfig {
         webhook: config.alerts.webhook.clone(),
@@ -61,7 +61,7 @@ impl Settings {
         self.0.borrow().flash.as_ref().is_some_and(|flash| flash.allow_single_copy)
     }
 
-    /// Thresholds of the alerts of a daemon with that many data cores.
+    /// Thresholds of the alerts of a daemon with `cores` data cores.
     pub fn alert_limits(&self, cores: usize) -> Limits {
         let config = self.0.borrow();
         Limits {

@@ -16,16 +16,19 @@ use rustix::process::{getegid, geteuid, getgroups};
 /// the control socket, and need no access to data.
 pub const VOLUMES_GROUP: &str = "hotset-volumes";
 
-const ACL: &str = "system.posix_acl_access";
-const ACL_VERSION: u32 = 2;
-/// Tags of the list's entries, in the order that the kernel requires.
-const OWNER: u16 = 0x01;
-const USER: u16 = 0x02;
-const GROUP: u16 = 0x04;
-const MASK: u16 = 0x10;
-const OTHERS: u16 = 0x20;
-/// Reading and writing.
-const READ_WRITE: u16 = 6;
+/// Extended attribute of a POSIX access control list (`linux/posix_acl_xattr.h`).
+const ACL_XATTR: &str = "system.posix_acl_access";
+const POSIX_ACL_XATTR_VERSION: u32 = 2;
+/// Tags of the list's entries, in the order that the kernel requires (`linux/posix_acl.h`).
+const ACL_USER_OBJ: u16 = 0x01;
+const ACL_USER: u16 = 0x02;
+const ACL_GROUP_OBJ: u16 = 0x04;
+const ACL_MASK: u16 = 0x10;
+const ACL_OTHER: u16 = 0x20;
+/// ID of an entry without a user or group of its own.
+const ACL_UNDEFINED_ID: u32 = u32::MAX;
+/// `ACL_READ` and `ACL_WRITE`.
+const ACL_READ_WRITE: u16 = 6;
 
 /// Access rights of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +39,8 @@ pub struct SocketAccess {
 }
 
 impl SocketAccess {
-    /// The access rights that a table of the configuration gives.
-    pub fn find(owner: Option<&str>, group: Option<&str>, mode: u32) -> Result<SocketAccess, String> {
+    /// The access rights that a table of the configuration gives, with owner and group by name or number.
+    pub fn resolve(owner: Option<&str>, group: Option<&str>, mode: u32) -> Result<SocketAccess, String> {
         let group = match group {
             Some(name) => Some(find_group(name)?),
             None => find_group(VOLUMES_GROUP).ok().filter(|group| may_assign_group(*group)),
@@ -46,7 +49,7 @@ impl SocketAccess {
     }
 
     /// Applies the rights to a socket.
-    pub fn set(self, path: &Path) -> Result<(), String> {
+    pub fn apply_to(self, path: &Path) -> Result<(), String> {
         if let Some(group) = self.group {
             chown(path, None, Some(group)).map_err(|error| {
                 format!(
@@ -58,7 +61,7 @@ impl SocketAccess {
         let Some(owner) = self.owner else { return Ok(()) };
         match chown(path, Some(owner), None) {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                let set = setxattr(path, ACL, &access_list(owner, self.mode), XattrFlags::empty());
+                let set = setxattr(path, ACL_XATTR, &access_list(owner, self.mode), XattrFlags::empty());
                 set.map_err(|error| {
                     format!(
                         "cannot give the socket to socket_owner, nor an access control list ({error}); make that user \
@@ -75,15 +78,14 @@ impl SocketAccess {
 /// An access control list with the permissions `mode` and one additional user.
 fn access_list(user: u32, mode: u32) -> Vec<u8> {
     let bits = |shift: u32| (mode >> shift & 7) as u16;
-    let unnamed = u32::MAX;
     let entries = [
-        (OWNER, bits(6), unnamed),
-        (USER, READ_WRITE, user),
-        (GROUP, bits(3), unnamed),
-        (MASK, bits(3) | READ_WRITE, unnamed),
-        (OTHERS, bits(0), unnamed),
+        (ACL_USER_OBJ, bits(6), ACL_UNDEFINED_ID),
+        (ACL_USER, ACL_READ_WRITE, user),
+        (ACL_GROUP_OBJ, bits(3), ACL_UNDEFINED_ID),
+        (ACL_MASK, bits(3) | ACL_READ_WRITE, ACL_UNDEFINED_ID),
+        (ACL_OTHER, bits(0), ACL_UNDEFINED_ID),
     ];
-    let mut bytes = ACL_VERSION.to_le_bytes().to_vec();
+    let mut bytes = POSIX_ACL_XATTR_VERSION.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
         bytes.extend(tag.to_le_bytes());
         bytes.extend(permissions.to_le_bytes());
@@ -99,20 +101,21 @@ fn may_assign_group(group: u32) -> bool {
 
 /// The id of a user, by name or as a number.
 fn find_user(name: &str) -> Result<u32, String> {
-    find(name, "socket_owner", "user", users::LIST, users::read())
+    find_id(name, "socket_owner", "user", users::PASSWD_PATH, users::read())
 }
 
 /// The id of a group, by name or as a number.
 fn find_group(name: &str) -> Result<u32, String> {
-    find(name, "socket_group", "group", users::GROUPS, users::read_groups())
+    find_id(name, "socket_group", "group", users::GROUP_PATH, users::read_groups())
 }
 
-fn find(name: &str, key: &str, kind: &str, file: &str, list: std::io::Result<String>) -> Result<u32, String> {
+/// The ID of `name` in `list`, the content of `file`.
+fn find_id(name: &str, key: &str, kind: &str, file: &str, list: std::io::Result<String>) -> Result<u32, String> {
     if let Ok(number) = name.parse() {
         return Ok(number);
     }
     let list = list.map_err(|error| format!("cannot read {file}: {error}"))?;
-    users::number_of(&list, name).ok_or_else(|| {
+    users::id_of(&list, name).ok_or_else(|| {
         format!("{key} \"{name}\" is not a {kind} of this machine; specify one of {file}, or its number")
     })
 }
@@ -133,7 +136,7 @@ mod tests {
     fn access_list_names_its_user_and_keeps_the_mode() {
         let list = access_list(64055, 0o640);
         assert_eq!(list.len(), 4 + 5 * 8);
-        let entry = |at: usize| &list[4 + at * 8..][..8];
+        let entry = |index: usize| &list[4 + index * 8..][..8];
         assert_eq!(entry(1), [[2, 0, 6, 0], 64055_u32.to_le_bytes()].concat());
         assert_eq!((entry(0)[2], entry(2)[2], entry(3)[2], entry(4)[2]), (6, 4, 6, 0));
     }

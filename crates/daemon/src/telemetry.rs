@@ -1,4 +1,4 @@
-//! Telemetry: the last sample and its readers, the history of samples, and the clocks of reports.
+//! Telemetry: the last sample and its subscribers, the history of samples, and the clocks of reports.
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -15,11 +15,11 @@ use tokio::sync::{oneshot, watch};
 use super::engine_reports;
 use logging::{self as log, HISTORY};
 
-/// The history's folder in the state directory; it may be a mount point of its own.
-const FOLDER: &str = "history";
+/// The history's directory in the state directory; it may be a mount point of its own.
+const DIRECTORY: &str = "history";
 /// Time-out for an answer from the history: its disk may hang.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// A difference between the clocks above this means that the machine's clock was set.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
+/// If the start of the cores' clock moves by more than this, the machine's clock was set.
 const CLOCK_SET_MS: u64 = 500;
 
 /// Samples, their history, and the clocks of reports.
@@ -28,7 +28,7 @@ pub struct Telemetry {
     samples: watch::Sender<Arc<StatusSample>>,
     /// History of samples, if one is kept.
     history: RefCell<Option<History>>,
-    /// When the daemon started.
+    /// Time at which the daemon started.
     started: Instant,
     /// Start of the cores' clock, in milliseconds since 1970.
     epoch_ms: Cell<u64>,
@@ -51,12 +51,12 @@ impl Telemetry {
         self.samples.subscribe()
     }
 
-    /// Gives a sample to the history and to the readers of samples.
-    pub fn publish(&self, sampled: Arc<StatusSample>) {
+    /// Sends a sample to the history and to the subscribers.
+    pub fn publish(&self, sample: Arc<StatusSample>) {
         if let Some(history) = &*self.history.borrow() {
-            history.sample(sampled.clone());
+            history.sample(sample.clone());
         }
-        self.samples.send_replace(sampled);
+        self.samples.send_replace(sample);
     }
 
     /// Health of the history, if one is kept.
@@ -69,7 +69,7 @@ impl Telemetry {
         if size_bytes == 0 {
             return;
         }
-        let folder = state_directory.join(FOLDER);
+        let folder = state_directory.join(DIRECTORY);
         match History::start(Options { folder, size_bytes }) {
             Ok(history) => *self.history.borrow_mut() = Some(history),
             Err(error) => log::error!(target: HISTORY, "the history is off: its thread cannot be started: {error}"),
@@ -93,7 +93,7 @@ impl Telemetry {
         if !is_queued {
             return Err(busy("is overloaded"));
         }
-        match tokio::time::timeout(TIMEOUT, result).await {
+        match tokio::time::timeout(QUERY_TIMEOUT, result).await {
             Ok(Ok(answer)) => answer.map(|report| Answer::History(Box::new(report))),
             _ => Err(busy("does not answer; its disk may hang")),
         }
@@ -106,8 +106,8 @@ impl Telemetry {
         let _ = tokio::task::spawn_blocking(move || history.stop()).await;
     }
 
-    /// Reports of a core's datastores, as of the time `now` of the core's clock.
-    pub fn datastore_reports(&self, seen: Vec<DatastoreStats>, now: Nanos) -> Vec<DatastoreReport> {
+    /// Reports of a core's datastores from their statistics, which were read at the time `now` of the core's clock.
+    pub fn datastore_reports(&self, stats: Vec<DatastoreStats>, now: Nanos) -> Vec<DatastoreReport> {
         let epoch_ms = (unix_time::now().as_millis() as u64).saturating_sub(now.as_millis());
         // Dates in reports stay constant unless the machine's clock was set.
         if epoch_ms.abs_diff(self.epoch_ms.get()) > CLOCK_SET_MS {
@@ -118,6 +118,6 @@ impl Telemetry {
             let is_flash = stats.name == FLASH_DATASTORE;
             engine_reports::datastore(stats, is_flash, epoch_ms)
         };
-        seen.into_iter().map(report).collect()
+        stats.into_iter().map(report).collect()
     }
 }

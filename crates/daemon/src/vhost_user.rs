@@ -38,7 +38,7 @@ pub fn plan(config: Option<&VhostUserConfig>, generation: u64) -> Result<Option<
     }
     let (owner, group) = (config.socket_owner.as_deref(), config.socket_group.as_deref());
     let access =
-        SocketAccess::find(owner, group, config.socket_mode).map_err(|error| format!("[vhost_user] {error}"))?;
+        SocketAccess::resolve(owner, group, config.socket_mode).map_err(|error| format!("[vhost_user] {error}"))?;
     Ok(Some(VhostUserSpec { directory, access, generation }))
 }
 
@@ -57,7 +57,7 @@ impl VhostUser {
     }
 
     /// Creates a volume's socket and serves the volume there. Writes acknowledged by daemons before the generation
-    /// `lost_before` may be lost. An error is logged; other front ends serve the volume all the same.
+    /// `lost_before` may be lost. An error is logged; the other front ends still serve the volume.
     pub async fn add(&self, seam: &RealSeam, volume: Volume<RealSeam>, lost_before: u64) {
         let name = volume.name().to_owned();
         if let Err(error) = self.listen(seam, volume, lost_before).await {
@@ -75,7 +75,7 @@ impl VhostUser {
         }
         let listener = listen_with_retry(seam, &Address::Unix(path.clone())).await;
         let listener = listener.map_err(|error| format!("{}: {error}", path.display()))?;
-        self.spec.access.set(&path)?;
+        self.spec.access.apply_to(&path)?;
         self.server.add(volume, listener, lost_before);
         Ok(())
     }

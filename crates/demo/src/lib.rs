@@ -32,7 +32,7 @@ use terminal::render::style::Style;
 use terminal::{Failure, print_json};
 
 /// Default length of a demo in seconds.
-pub const SECONDS: u64 = 30;
+pub const DEFAULT_SECONDS: u64 = 30;
 /// Names of the two sides.
 const NAMES: [&str; 2] = ["without cache", "with hotset"];
 /// Sampling interval.
@@ -45,7 +45,7 @@ const MOVE_FRACTION: f64 = 0.1;
 
 /// Output of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Show {
+pub enum OutputMode {
     /// Live progress, and a summary.
     Live,
     /// Only the summary.
@@ -54,24 +54,24 @@ pub enum Show {
     Json,
 }
 
-impl Show {
+impl OutputMode {
     /// The output for these options of the command line.
-    pub fn new(headless: bool, json: bool) -> Show {
+    pub fn new(headless: bool, json: bool) -> OutputMode {
         match (headless, json) {
-            (_, true) => Show::Json,
-            (true, false) => Show::Summary,
-            (false, false) => Show::Live,
+            (_, true) => OutputMode::Json,
+            (true, false) => OutputMode::Summary,
+            (false, false) => OutputMode::Live,
         }
     }
 }
 
 /// Runs the demo for `seconds`.
-pub fn run(seconds: u64, show: Show) -> Result<(), Failure> {
+pub fn run(seconds: u64, show: OutputMode) -> Result<(), Failure> {
     let style = Style::of_stdout();
     let _log = log_warnings()?;
     let daemon = DemoDaemon::start(demo_daemon::parse_configuration)?;
     let mut control = daemon.control()?;
-    if show != Show::Json {
+    if show != OutputMode::Json {
         println!("{}\n{}", screen::page(&control.link()?), screen::intro(style));
     }
     let sides = Sides::start(&daemon)?;
@@ -79,8 +79,8 @@ pub fn run(seconds: u64, show: Show) -> Result<(), Failure> {
     let (dirty_bytes_at_end, drain_seconds) = sides.stop(&mut control)?;
     let summary = results.summary(dirty_bytes_at_end, drain_seconds);
     match show {
-        Show::Json => print_json(&summary)?,
-        Show::Live | Show::Summary => print!("{}", screen::summary(&summary, style)),
+        OutputMode::Json => print_json(&summary)?,
+        OutputMode::Live | OutputMode::Summary => print!("{}", screen::summary(&summary, style)),
     }
     daemon.stop()
 }
@@ -144,9 +144,9 @@ impl Sides {
             ended.map_err(|error| Failure::failed(format!("a client failed: {error}")))?;
         }
         let dirty_bytes = control.volume(CACHED)?.dirty_bytes;
-        let began = Instant::now();
+        let start = Instant::now();
         control.flush(CACHED)?;
-        Ok((dirty_bytes, began.elapsed().as_secs_f64()))
+        Ok((dirty_bytes, start.elapsed().as_secs_f64()))
     }
 }
 
@@ -174,19 +174,25 @@ impl Results {
 }
 
 /// Samples both sides until the time is over.
-fn measure(sides: &Sides, control: &mut Control, seconds: f64, show: Show, style: Style) -> Result<Results, Failure> {
+fn measure(
+    sides: &Sides,
+    control: &mut Control,
+    seconds: f64,
+    show: OutputMode,
+    style: Style,
+) -> Result<Results, Failure> {
     let mut results = Results::default();
     let mut terminal = Terminal::new(show, style);
-    let (began, mut last) = (Instant::now(), Instant::now());
+    let (start, mut last_sample) = (Instant::now(), Instant::now());
     while results.seconds < seconds && !sides.has_failed() {
-        let remaining = Duration::from_secs_f64(seconds).saturating_sub(began.elapsed());
+        let remaining = Duration::from_secs_f64(seconds).saturating_sub(start.elapsed());
         std::thread::sleep(SAMPLE_INTERVAL.min(remaining));
         let report = control.volume(CACHED)?;
         let (without, with) = (sides.without.meter.take(), sides.with.meter.take());
         let now = Instant::now();
-        let elapsed_seconds = (now - last).as_secs_f64();
-        last = now;
-        results.seconds = (now - began).as_secs_f64();
+        let elapsed_seconds = (now - last_sample).as_secs_f64();
+        last_sample = now;
+        results.seconds = (now - start).as_secs_f64();
         sides.move_hot_set(results.seconds / seconds);
         let reads = Reads { total: report.reads, memory: report.memory_hits, flash: report.flash_hits };
         let new_reads = reads.since(results.reads);

@@ -57,10 +57,10 @@ pub struct Sample {
 
 /// A sample as one line, for an output that cannot be redrawn.
 pub fn line(sample: &Sample) -> String {
-    let reads = sample.with.read_latency_us.p50 > 0.0;
-    let operation = if reads { "read" } else { "write" };
+    let has_reads = sample.with.read_latency_us.p50 > 0.0;
+    let operation = if has_reads { "read" } else { "write" };
     let p50 = |figures: &Figures| {
-        let latency = if reads { &figures.read_latency_us } else { &figures.write_latency_us };
+        let latency = if has_reads { &figures.read_latency_us } else { &figures.write_latency_us };
         show_micros(latency.p50)
     };
     format!(
@@ -107,10 +107,10 @@ pub fn live(samples: &[Sample], names: [&str; 2], progress: &str, style: Style) 
     table.row(cells(names[1], &now.with, ratio(now.with.read_hit_ratio), show_bytes(now.dirty_bytes)));
     let hits = chart(samples, |sample| sample.with.read_hit_ratio, 1.0);
     let slowest_of = |latency_of: fn(&Sample) -> f64| samples.iter().map(latency_of).fold(0.0, f64::max);
-    let of_reads = |sample: &Sample| sample.with.read_latency_us.mean;
-    let (operation, mean): (_, fn(&Sample) -> f64) = match slowest_of(of_reads) {
+    let read_mean = |sample: &Sample| sample.with.read_latency_us.mean;
+    let (operation, mean): (_, fn(&Sample) -> f64) = match slowest_of(read_mean) {
         0.0 => ("write", |sample| sample.with.write_latency_us.mean),
-        _ => ("read", of_reads),
+        _ => ("read", read_mean),
     };
     let slowest = slowest_of(mean);
     let latency = chart(samples, mean, slowest);
@@ -147,32 +147,32 @@ pub fn summary(summary: &Summary, style: Style) -> String {
         ("once warm", Side::Right),
         ("gain", Side::Right),
     ]);
-    let times = |gain: f64| if gain.is_finite() { format!("{gain:.1} x") } else { "-".to_owned() };
+    let gain_text = |gain: f64| if gain.is_finite() { format!("{gain:.1} x") } else { "-".to_owned() };
     let count = |value: f64| show_count(value.round() as u64);
-    let gain = times(warm.iops / without.iops);
+    let gain = gain_text(warm.iops / without.iops);
     table.row(vec!["requests per second".to_owned(), count(without.iops), count(with.iops), count(warm.iops), gain]);
-    let mut latency = |name: &str, which: fn(&Figures) -> f64| {
-        let (without_cache, with_cache, warm_cache) = (which(without), which(with), which(warm));
+    let mut latency_row = |name: &str, value: fn(&Figures) -> f64| {
+        let (without_cache, with_cache, warm_cache) = (value(without), value(with), value(warm));
         let cells = [
             show_micros(without_cache),
             show_micros(with_cache),
             show_micros(warm_cache),
-            times(without_cache / warm_cache),
+            gain_text(without_cache / warm_cache),
         ];
         table.row([vec![name.to_owned()], cells.to_vec()].concat());
     };
-    latency("read latency, mean", |figures| figures.read_latency_us.mean);
-    latency("              p50", |figures| figures.read_latency_us.p50);
-    latency("              p99", |figures| figures.read_latency_us.p99);
-    latency("write latency, mean", |figures| figures.write_latency_us.mean);
-    latency("               p50", |figures| figures.write_latency_us.p50);
-    latency("               p99", |figures| figures.write_latency_us.p99);
-    let mut part = |name: &str, which: fn(&Figures) -> f64| {
-        let cells = ["-".to_owned(), ratio(which(with)), ratio(which(warm)), "-".to_owned()];
+    latency_row("read latency, mean", |figures| figures.read_latency_us.mean);
+    latency_row("              p50", |figures| figures.read_latency_us.p50);
+    latency_row("              p99", |figures| figures.read_latency_us.p99);
+    latency_row("write latency, mean", |figures| figures.write_latency_us.mean);
+    latency_row("               p50", |figures| figures.write_latency_us.p50);
+    latency_row("               p99", |figures| figures.write_latency_us.p99);
+    let mut ratio_row = |name: &str, value: fn(&Figures) -> f64| {
+        let cells = ["-".to_owned(), ratio(value(with)), ratio(value(warm)), "-".to_owned()];
         table.row([vec![name.to_owned()], cells.to_vec()].concat());
     };
-    part("reads from memory", |figures| figures.read_hit_ratio - figures.flash_hit_ratio);
-    part("reads from flash", |figures| figures.flash_hit_ratio);
+    ratio_row("reads from memory", |figures| figures.read_hit_ratio - figures.flash_hit_ratio);
+    ratio_row("reads from flash", |figures| figures.flash_hit_ratio);
     let checked = show_count(without.requests + with.requests);
     format!(
         "\n{}\n{}\nThe p99 of reads is the time of misses, which wait for a disk: it gains less than p50 while more \
@@ -207,9 +207,9 @@ mod tests {
         }
     }
 
-    fn sample(at: u64) -> Sample {
-        let with = figures(10_000 * at, 20_000.0 / at as f64, at as f64 / 10.0);
-        Sample { at_seconds: at as f64, without: figures(7_000, 15_000.0, 0.0), with, dirty_bytes: at << 20 }
+    fn sample(second: u64) -> Sample {
+        let with = figures(10_000 * second, 20_000.0 / second as f64, second as f64 / 10.0);
+        Sample { at_seconds: second as f64, without: figures(7_000, 15_000.0, 0.0), with, dirty_bytes: second << 20 }
     }
 
     #[test]

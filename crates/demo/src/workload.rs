@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use nbd_protocol::Command;
-use seam::Nanos;
+use seam::{Nanos, SECTOR_BYTES};
 
 use super::client::Client;
 use super::client_counters::Meter;
@@ -44,7 +44,7 @@ pub struct WorkloadControl {
 struct InFlight {
     block: u64,
     read: bool,
-    began: Instant,
+    start: Instant,
 }
 
 /// A running client.
@@ -55,7 +55,7 @@ struct Worker<'a> {
     random: u64,
     blocks: u64,
     in_flight: Vec<Option<InFlight>>,
-    /// Version written last to each block; absent or 0: never written.
+    /// Number of writes to each block, which is also the version of its content.
     versions: BTreeMap<u64, u64>,
     data: Vec<u8>,
 }
@@ -98,12 +98,13 @@ impl Worker<'_> {
         if self.random_below(100) >= HOT_PERCENT {
             return self.random_below(self.blocks);
         }
-        let hot = HOT_BYTES / REQUEST_BYTES / HOT_EXTENTS;
+        let hot_blocks = HOT_BYTES / REQUEST_BYTES / HOT_EXTENTS;
         let (extent, extent_spacing) = (self.random_below(HOT_EXTENTS), self.blocks / HOT_EXTENTS);
         let is_moved = extent < self.load_control.moved_extents.load(Ordering::Relaxed);
         // A fraction of the hot set is hotter than the rest, as in real workloads.
-        let hot = if self.random_below(100) < HOTTEST_PERCENT { hot / HOTTEST_FRACTION } else { hot };
-        extent * extent_spacing + if is_moved { extent_spacing / 2 } else { 0 } + self.random_below(hot)
+        let hot_blocks =
+            if self.random_below(100) < HOTTEST_PERCENT { hot_blocks / HOTTEST_FRACTION } else { hot_blocks };
+        extent * extent_spacing + if is_moved { extent_spacing / 2 } else { 0 } + self.random_below(hot_blocks)
     }
 
     fn issue(&mut self, slot: usize) {
@@ -122,19 +123,19 @@ impl Worker<'_> {
             stamp(&mut self.data, block, *version);
             self.client.queue(Command::Write, cookie, offset, len, &self.data);
         }
-        self.in_flight[slot] = Some(InFlight { block, read, began: Instant::now() });
+        self.in_flight[slot] = Some(InFlight { block, read, start: Instant::now() });
     }
 
     /// Receives one reply and returns the slot that it frees.
     fn complete(&mut self) -> io::Result<usize> {
         let slot = self.client.receive_reply()? as usize;
         let request = self.in_flight.get_mut(slot).and_then(Option::take);
-        let InFlight { block, read, began } =
+        let InFlight { block, read, start } =
             request.ok_or_else(|| io::Error::other("the server sent a reply with an unknown cookie"))?;
         if read {
             self.client.receive_data(&mut self.data)?;
         }
-        let latency = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let latency = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.meter.record(!read, Nanos(latency));
         if read {
             let version = self.versions.get(&block).copied().unwrap_or(0);
@@ -148,7 +149,7 @@ impl Worker<'_> {
 
 /// Fills `data` with the content of a version of a block.
 fn stamp(data: &mut [u8], block: u64, version: u64) {
-    for sector in data.chunks_exact_mut(512) {
+    for sector in data.chunks_exact_mut(SECTOR_BYTES) {
         sector[..8].copy_from_slice(&block.to_le_bytes());
         sector[8..16].copy_from_slice(&version.to_le_bytes());
     }
@@ -157,7 +158,7 @@ fn stamp(data: &mut [u8], block: u64, version: u64) {
 /// True if every sector of `data` has this version; version 0 is zeroes.
 fn has_stamp(data: &[u8], block: u64, version: u64) -> bool {
     let (block, version) = if version == 0 { ([0; 8], [0; 8]) } else { (block.to_le_bytes(), version.to_le_bytes()) };
-    data.chunks_exact(512).all(|sector| sector[..8] == block && sector[8..16] == version)
+    data.chunks_exact(SECTOR_BYTES).all(|sector| sector[..8] == block && sector[8..16] == version)
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ struct Inner<S: Seam> {
 /// The engine of one core. A clone is another handle to the same engine.
 ///
 /// Ownership points down: `Core` owns its volumes, the volumes share [`CoreState`], and `CoreState` holds only weak
-/// references. So a dropped engine, with the tasks of its world, leaves nothing behind.
+/// references. So dropping the engine and its tasks frees everything.
 pub struct Core<S: Seam>(Rc<Inner<S>>);
 
 impl<S: Seam> Clone for Core<S> {
@@ -115,11 +115,11 @@ impl<S: Seam> Core<S> {
 
     /// Identities of volumes with unclaimed records in the flash log.
     pub fn unclaimed(&self) -> BTreeSet<VolumeId> {
-        let (records, mut volumes, mut at) = (self.0.unclaimed_records.borrow(), BTreeSet::new(), 0);
-        while let Some(first) = records.get(at) {
+        let (records, mut volumes, mut index) = (self.0.unclaimed_records.borrow(), BTreeSet::new(), 0);
+        while let Some(first) = records.get(index) {
             let volume_id = first.address.volume_id;
             volumes.insert(volume_id);
-            at = records.partition_point(|record| record.address.volume_id <= volume_id);
+            index = records.partition_point(|record| record.address.volume_id <= volume_id);
         }
         volumes
     }
@@ -143,14 +143,15 @@ impl<S: Seam> Core<S> {
 
     /// Attaches a volume without records in the flash log.
     pub fn attach(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
-        let volume = self.make_unrecorded(spec, backing)?;
+        let volume = self.make_without_records(spec, backing)?;
         self.0.volumes.borrow_mut().push(volume.clone());
         Ok(volume)
     }
 
     /// Like [`Core::attach_recovered`], but first recovers persisted memory: blocks that a killed process left of the
-    /// volume become dirty again, before the volume can be found. `source` gives the content of the block at a place.
-    /// Returns the number of recovered blocks and zero-ranges too. On an error the persisted memory stays complete.
+    /// volume become dirty again, before the volume is registered. `source` returns the content for an index listed in
+    /// [`ShmImage::blocks`]. Also returns the number of recovered blocks and zero-ranges. On an error the persisted
+    /// memory stays complete.
     pub async fn attach_with_memory<W: WriteSource<S>>(
         &self,
         spec: VolumeSpec,
@@ -159,12 +160,12 @@ impl<S: Seam> Core<S> {
         source: impl FnMut(usize) -> W,
     ) -> Result<(Volume<S>, u64), AttachError> {
         let volume = self.make_recovered(spec, backing, image).await?;
-        let taken = volume.recover_memory(image, source).await.map_err(|error| {
+        let recovered = volume.recover_memory(image, source).await.map_err(|error| {
             self.abandon_recovery(&volume);
             AttachError::PersistedMemory(volume.name().to_owned(), error)
         })?;
         self.register_recovered(&volume);
-        Ok((volume, taken))
+        Ok((volume, recovered))
     }
 
     /// Abandons a volume whose recovery failed.
@@ -175,7 +176,7 @@ impl<S: Seam> Core<S> {
         volume.shard().drop_all_blocks();
     }
 
-    /// Makes a volume with its records from the flash log; it cannot be found yet.
+    /// Makes a volume with its records from the flash log, without registering it.
     async fn make_recovered(
         &self,
         spec: VolumeSpec,
@@ -196,8 +197,8 @@ impl<S: Seam> Core<S> {
         // From here on records may be retired. Unless the volume is registered they cannot be adopted again before the
         // next start, also if the caller drops the attach.
         self.0.partially_recovered.borrow_mut().insert(volume.spec().volume_id);
-        let has_past_end = volume.recover(&self.0.unclaimed_records.borrow()[own_range], image);
-        if has_past_end {
+        let has_records_past_end = volume.recover(&self.0.unclaimed_records.borrow()[own_range], image);
+        if has_records_past_end {
             volume.discard_past_end().await.map_err(|error| {
                 self.abandon_recovery(&volume);
                 AttachError::Recovery(volume.name().to_owned(), error)
@@ -206,7 +207,7 @@ impl<S: Seam> Core<S> {
         Ok(volume)
     }
 
-    /// Makes a volume findable and drops its unclaimed records.
+    /// Registers a volume and drops its unclaimed records.
     fn register_recovered(&self, volume: &Volume<S>) {
         self.0.partially_recovered.borrow_mut().remove(&volume.spec().volume_id);
         let own_range = self.unclaimed_range(volume.spec().volume_id);
@@ -225,7 +226,8 @@ impl<S: Seam> Core<S> {
         first..records.partition_point(|record| record.address.volume_id <= volume_id)
     }
 
-    fn make_unrecorded(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
+    /// Makes a volume that has no records in the flash log, without registering it.
+    fn make_without_records(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
         if self.unclaimed().contains(&spec.volume_id) || self.0.partially_recovered.borrow().contains(&spec.volume_id) {
             return Err(AttachError::DirtyOnFlash(spec.name));
         }

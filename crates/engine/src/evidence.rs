@@ -17,8 +17,8 @@ use crate::shard::state::PARTIAL_MAX;
 use crate::wait::Signal;
 
 /// Number of recently destaged blocks that are compared with a backing before it is written: the newest with content,
-/// and as many of the newest zeroes. The blocks that a stop reads back are the newest ones, whatever their age: half of
-/// the compared blocks are others.
+/// and as many of the newest zeroes. A stop makes up to [`PARTIAL_MAX`] blocks that it reads back the newest entries,
+/// whatever their age. Twice as many are compared, so that half of them are others.
 const COMPARED_BLOCKS_MAX: usize = 2 * PARTIAL_MAX;
 /// Concurrent reads.
 const READS_MAX: usize = 32;
@@ -77,7 +77,7 @@ impl<S: Seam> Core<S> {
         let zeroes = self.seam().zero_block().checksum(0);
         let destaged = pages.volume(volume_id).recent_writes();
         // A shrunk backing is detected by its size. Blocks past its end must not use up the comparisons: an older copy
-        // of the backing could differ in earlier writes alone (seed 407254).
+        // of the backing could differ in earlier writes alone.
         let inside = destaged.into_iter().rev().filter(|(block, _)| *block < end);
         // Zeroes are compared separately: they may be many, and the backing often held zeroes there before.
         let (zeroed, written): (Vec<_>, Vec<_>) = inside.partition(|(_, checksum)| *checksum == zeroes);
@@ -126,15 +126,15 @@ pub async fn content_ids<S: Seam>(seam: &S, backing: &Backing<S>) -> Vec<String>
     };
     let end = end_of(backing);
     let blocks: Vec<BlockNo> = [0, 1, 16].map(BlockNo).into_iter().filter(|block| *block < end).collect();
-    let mut heads = read_at(seam, backing, &blocks, bytes).await.into_iter();
-    let mut next = || heads.next().flatten();
+    let mut contents = read_at(seam, backing, &blocks, bytes).await.into_iter();
+    let mut next = || contents.next().flatten();
     ids_of(next().as_deref(), next().as_deref(), next().as_deref())
 }
 
 type Bytes = [u8; BLOCK_BYTES];
 
 /// The identifiers in the first block, the second one, and the one at 64 KiB.
-fn ids_of(first: Option<&Bytes>, second: Option<&Bytes>, far: Option<&Bytes>) -> Vec<String> {
+fn ids_of(first: Option<&Bytes>, second: Option<&Bytes>, block_16: Option<&Bytes>) -> Vec<String> {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let mut ids = Vec::new();
     let mut add = |kind: &str, bytes: &[u8]| {
@@ -168,18 +168,18 @@ fn ids_of(first: Option<&Bytes>, second: Option<&Bytes>, far: Option<&Bytes>) ->
     if let Some(second) = second.filter(|second| &second[..8] == b"EFI PART") {
         add("gpt", &second[56..72]);
     }
-    if let Some(far) = far.filter(|far| &far[64..72] == b"_BHRfS_M") {
-        add("btrfs", &far[32..48]);
+    if let Some(block_16) = block_16.filter(|block_16| &block_16[64..72] == b"_BHRfS_M") {
+        add("btrfs", &block_16[32..48]);
     }
     ids
 }
 
-/// Reads blocks of a backing concurrently and returns the result of `read_result` for each.
+/// Reads blocks of a backing concurrently. Returns the result of `extract` for each; `None` for an unreadable block.
 async fn read_at<S: Seam, T: 'static>(
     seam: &S,
     backing: &Backing<S>,
     blocks: &[BlockNo],
-    read_result: impl Fn(&S::Block) -> T + Copy + 'static,
+    extract: impl Fn(&S::Block) -> T + Copy + 'static,
 ) -> Vec<Option<T>> {
     let results = Rc::new(RefCell::new(blocks.iter().map(|_| None).collect::<Vec<_>>()));
     let (next, running, finished) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(READS_MAX)), Rc::new(Signal::default()));
@@ -198,7 +198,7 @@ async fn read_at<S: Seam, T: 'static>(
                 let at = blocks[index].offset();
                 let (result, mut pieces) = disk.read(at, vec![PieceMut::whole(buffer)]).await;
                 let block = seam::BlockMut::freeze(pieces.pop().expect("a read returns its pieces").block);
-                results.borrow_mut()[index] = result.is_ok().then(|| read_result(&block));
+                results.borrow_mut()[index] = result.is_ok().then(|| extract(&block));
             }
             running.set(running.get() - 1);
             finished.notify();
@@ -219,10 +219,10 @@ mod tests {
         first[1080..1082].copy_from_slice(&[0x53, 0xef]);
         first[1128..1144].copy_from_slice(&[7; 16]);
         first[510..512].copy_from_slice(&[0x55, 0xaa]);
-        let mut far = Box::new([0; BLOCK_BYTES]);
-        far[64..72].copy_from_slice(b"_BHRfS_M");
-        far[32] = 1;
-        let ids = ids_of(Some(&first), None, Some(&far));
+        let mut block_16 = Box::new([0; BLOCK_BYTES]);
+        block_16[64..72].copy_from_slice(b"_BHRfS_M");
+        block_16[32] = 1;
+        let ids = ids_of(Some(&first), None, Some(&block_16));
         assert_eq!(ids, [format!("ext:{}", "07".repeat(16)), format!("btrfs:01{}", "00".repeat(15))]);
     }
 }

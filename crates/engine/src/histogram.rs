@@ -1,5 +1,6 @@
-//! Latency histograms with eight buckets an octave, so that a percentile is at most an eighth too high: one of all
-//! latencies, for own measurements, and one in the layout in which latencies of client requests are reported.
+//! Latency histograms with eight buckets an octave, so that a percentile is at most an eighth too high. [`Histogram`]
+//! resolves all latencies, for measurements of load generators. [`LayoutHistogram`] has the buckets in which latencies
+//! of client requests are reported. [`OctaveCounts`] counts requests to backings in a few wide buckets.
 
 use std::cell::Cell;
 
@@ -7,9 +8,10 @@ use seam::Nanos;
 
 use crate::{LatencyCounts, LatencySummary};
 
-const PER_OCTAVE: usize = 8;
+/// Buckets in an octave.
+const BUCKETS_PER_OCTAVE: usize = 8;
 const OCTAVES: usize = 40;
-const BUCKETS: usize = PER_OCTAVE * OCTAVES;
+const BUCKETS: usize = BUCKETS_PER_OCTAVE * OCTAVES;
 
 /// Upper bounds of the reported buckets, in powers of two of a nanosecond: 16 us, 66 us, 262 us, 1.05 ms, each octave
 /// to 34 ms, 134 ms and 1.07 s. They are whole octaves, so that the reported counts are exact.
@@ -20,11 +22,11 @@ const LAYOUT_FIRST_OCTAVE: usize = 14;
 /// Octave of its last bound: the last bucket is from 2^35 ns (34.4 s) on.
 const LAYOUT_LAST_OCTAVE: usize = 35;
 /// Fine bucket that ends at the first bound of the layout.
-const LAYOUT_FIRST_BUCKET: usize = LAYOUT_FIRST_OCTAVE * PER_OCTAVE - 1;
+const LAYOUT_FIRST_BUCKET: usize = LAYOUT_FIRST_OCTAVE * BUCKETS_PER_OCTAVE - 1;
 
 /// Number of buckets of the layout in which the latencies of client requests are counted, reported and stored: one
 /// below 16.4 us, eight an octave up to 34.4 s, and one above.
-pub const LATENCY_BUCKETS: usize = (LAYOUT_LAST_OCTAVE - LAYOUT_FIRST_OCTAVE) * PER_OCTAVE + 2;
+pub const LATENCY_BUCKETS: usize = (LAYOUT_LAST_OCTAVE - LAYOUT_FIRST_OCTAVE) * BUCKETS_PER_OCTAVE + 2;
 
 /// Upper end in nanoseconds of a bucket of the layout, which latencies of the bucket do not reach; `None` for the last
 /// one.
@@ -86,8 +88,8 @@ impl LayoutHistogram {
         self.sum_ns.set(self.sum_ns.get().saturating_add(other.sum_ns.get()));
     }
 
-    /// Takes out requests that were counted by [`LayoutHistogram::add_all`] or one by one.
-    pub fn take_out(&self, part: &LayoutHistogram) {
+    /// Subtracts the counts of `part`, whose requests this histogram has counted as well.
+    pub fn subtract(&self, part: &LayoutHistogram) {
         for (bucket, less) in self.buckets.iter().zip(&part.buckets) {
             assert!(less.get() <= bucket.get(), "a part is not larger than the whole");
             bucket.set(bucket.get() - less.get());
@@ -136,7 +138,7 @@ impl Histogram {
         let sum = |buckets: &[Cell<u64>]| buckets.iter().map(Cell::get).sum::<u64>();
         let mut from = 0;
         for (below, octave) in counts.below.iter_mut().zip(REPORTED_OCTAVES) {
-            let end = octave as usize * PER_OCTAVE;
+            let end = octave as usize * BUCKETS_PER_OCTAVE;
             counts.all += sum(&self.buckets[from..end]);
             (*below, from) = (counts.all, end);
         }
@@ -148,8 +150,8 @@ impl Histogram {
     pub fn summary(&self) -> LatencySummary {
         let total: u64 = self.buckets.iter().map(Cell::get).sum();
         let (mut seen, mut next) = (0, 0);
-        let mut at_us = |part: f64| {
-            let rank = ((total as f64 * part).ceil() as u64).min(total);
+        let mut percentile_us = |fraction: f64| {
+            let rank = ((total as f64 * fraction).ceil() as u64).min(total);
             while seen < rank {
                 seen += self.buckets[next].get();
                 next += 1;
@@ -157,20 +159,21 @@ impl Histogram {
             if next == 0 { 0.0 } else { upper_end(next - 1) as f64 / 1000.0 }
         };
         // In order of rank, so that the buckets are scanned once.
-        LatencySummary { p50_us: at_us(0.5), p99_us: at_us(0.99), p999_us: at_us(0.999) }
+        LatencySummary { p50_us: percentile_us(0.5), p99_us: percentile_us(0.99), p999_us: percentile_us(0.999) }
     }
 }
 
 fn bucket_of(ns: u64) -> usize {
     let ns = ns.max(1);
     let octave = ns.ilog2() as usize;
-    let part = if octave >= 3 { (ns >> (octave - 3)) & 7 } else { (ns << (3 - octave)) & 7 };
-    (octave * PER_OCTAVE + part as usize).min(BUCKETS - 1)
+    let step = if octave >= 3 { (ns >> (octave - 3)) & 7 } else { (ns << (3 - octave)) & 7 };
+    (octave * BUCKETS_PER_OCTAVE + step as usize).min(BUCKETS - 1)
 }
 
+/// Upper end of a bucket, in nanoseconds.
 fn upper_end(bucket: usize) -> u64 {
-    let (octave, part) = (bucket / PER_OCTAVE, (bucket % PER_OCTAVE) as u64);
-    ((9 + part) << octave) >> 3
+    let (octave, step) = (bucket / BUCKETS_PER_OCTAVE, (bucket % BUCKETS_PER_OCTAVE) as u64);
+    ((9 + step) << octave) >> 3
 }
 
 /// A histogram with the bounds of [`REPORTED_OCTAVES`] only: a twentieth of a [`Histogram`]'s memory, but no
@@ -243,7 +246,7 @@ mod tests {
         part.add(Nanos::from_micros(20));
         whole.add_all(&part);
         assert_eq!(whole.counts(), BucketCounts { buckets: vec![(0, 3), (2, 1)], sum_ns: 23_000 });
-        whole.take_out(&part);
+        whole.subtract(&part);
         assert_eq!((whole.counts().total(), whole.counts().sum_ns), (3, 3_000));
     }
 

@@ -25,7 +25,7 @@ pub use backing::{AnyDisk, Backing, DatastoreStats, Episode, MemberStats, Reserv
 pub use core::{AttachError, Core};
 pub use flash::{BlockNo, PAGE_BLOCKS, PageAmount, PageNo, QuotaError, VolumeId};
 pub use histogram::{BucketCounts, Histogram, LATENCY_BUCKETS, REPORTED_OCTAVES, latency_bucket_end_ns};
-pub use memory::{HINTS_MAX, pool_bytes_for};
+pub use memory::{PREFETCHED_ENTRIES_MAX, pool_bytes_for};
 pub use qos::{Limits, Threshold};
 pub use request::{OwnedBlocks, RequestError, WriteFlags, WriteSource, ZeroFlags};
 pub use spec::{

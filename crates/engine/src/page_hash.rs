@@ -1,4 +1,4 @@
-//! Hash of a page: its place in the memory cache's index, and its key in policies and miss-ratio curves.
+//! Hash of a page: its bucket in the memory cache's index, and its key in policies and miss-ratio curves.
 
 use flash::PageNo;
 

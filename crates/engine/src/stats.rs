@@ -42,7 +42,7 @@ pub struct BackingCount {
     pub requests: u64,
     /// Their bytes; for a zero-range, the bytes that read as zeroes after it.
     pub bytes: u64,
-    /// Latency, from the moment the request has its place in the backing's queue.
+    /// Latency, from the moment the request has its permit for the backing's queue.
     pub latency: LatencyCounts,
 }
 
@@ -316,7 +316,7 @@ impl Counters {
 
     /// Counts a read served from memory without waiting, `prefetched` bytes of it from blocks that were prefetched for
     /// it.
-    pub fn read_hit(&self, bytes: u64, prefetched: u64) {
+    pub fn count_immediate_read(&self, bytes: u64, prefetched: u64) {
         self.add(&self.reads, 1);
         self.add(&self.read_bytes, bytes);
         self.add(if prefetched == 0 { &self.memory_hits } else { &self.prefetched_hits }, 1);
@@ -325,7 +325,7 @@ impl Counters {
     }
 
     /// Counts a served read that had to wait.
-    pub fn read_served(&self, bytes: u64, kind: ReadKind, sources: SourceBytes) {
+    pub fn count_read(&self, bytes: u64, kind: ReadKind, sources: SourceBytes) {
         self.add(&self.reads, 1);
         self.add(&self.read_bytes, bytes);
         let counter = match kind {
@@ -344,21 +344,21 @@ impl Counters {
     }
 
     /// Counts a write that was acknowledged without waiting.
-    pub fn write_absorbed(&self, bytes: u64) {
+    pub fn count_immediate_write(&self, bytes: u64) {
         self.add(&self.writes, 1);
         self.add(&self.write_bytes, bytes);
         self.write_latency.add_unmeasured();
     }
 
     /// Counts an acknowledged write that took `latency`, of which it was held for `held`.
-    pub fn write_done(&self, bytes: u64, latency: Nanos, held: Nanos) {
+    pub fn count_write(&self, bytes: u64, latency: Nanos, held: Nanos) {
         self.add(&self.writes, 1);
         self.add(&self.write_bytes, bytes);
         self.write_latency.add(latency, held);
     }
 
     /// Counts a completed request to the backing.
-    pub fn backing(&self, op: Op, cause: Cause, bytes: u64, ok: bool, latency: Nanos) {
+    pub fn count_backing_request(&self, op: Op, cause: Cause, bytes: u64, ok: bool, latency: Nanos) {
         let (requests, all_bytes) = &self.backing[op as usize][cause as usize];
         requests.add(latency);
         self.add(all_bytes, bytes);

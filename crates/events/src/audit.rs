@@ -7,7 +7,7 @@ use messages::Request;
 pub struct RequestedChange {
     /// The volume concerned, if any.
     pub volume: Option<String>,
-    /// The device concerned, if any.
+    /// The device concerned, or the subject of the alert concerned, if any.
     pub device: Option<String>,
     /// Description of the change.
     pub text: String,
@@ -21,7 +21,8 @@ fn device_change(device: &str, text: impl Into<String>) -> Option<RequestedChang
     Some(RequestedChange { volume: None, device: Some(device.to_owned()), text: text.into() })
 }
 
-/// A change that concerns the subject of an alert, which may be a volume or a device. The volume itself is unchanged.
+/// A change of an alert. The alert's subject, a device or a volume, goes into `device`: a name in `volume` would mean
+/// that the settings of the volume change.
 fn alert_change(id: &str, text: String) -> Option<RequestedChange> {
     let subject = id.split_once(':').map(|(_, subject)| subject.to_owned());
     Some(RequestedChange { volume: None, device: subject, text })
@@ -31,7 +32,7 @@ fn daemon_change(text: impl Into<String>) -> Option<RequestedChange> {
     Some(RequestedChange { volume: None, device: None, text: text.into() })
 }
 
-fn range(from_bytes: u64, to_bytes: Option<u64>) -> String {
+fn range_text(from_bytes: u64, to_bytes: Option<u64>) -> String {
     let to = to_bytes.map_or(String::new(), |to| to.to_string());
     format!("{from_bytes}..{to} bytes")
 }
@@ -52,10 +53,10 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         Request::VolumeFreeze { name } => volume_change(name, "freeze"),
         Request::VolumeResume { name } => volume_change(name, "resume"),
         Request::VolumePin { name, from_bytes, to_bytes } => {
-            volume_change(name, format!("pin {}", range(*from_bytes, *to_bytes)))
+            volume_change(name, format!("pin {}", range_text(*from_bytes, *to_bytes)))
         }
         Request::VolumeUnpin { name, from_bytes, to_bytes } => {
-            volume_change(name, format!("unpin {}", range(*from_bytes, *to_bytes)))
+            volume_change(name, format!("unpin {}", range_text(*from_bytes, *to_bytes)))
         }
         Request::VolumeInvalidate { name, discard_dirty } => {
             volume_change(name, with_discard("invalidate".to_owned(), *discard_dirty))

@@ -8,7 +8,7 @@ use rustls::{CertificateError, Error};
 /// `[alerts]` that names the file.
 pub fn trusted_authorities(file: Option<&Path>, key: &str) -> Result<Vec<tls::Certificate>, String> {
     let certificates = match file {
-        Some(path) => tls::certificates(path).map_err(|error| format!("[alerts] {key}: {error}"))?,
+        Some(path) => tls::read_certificates(path).map_err(|error| format!("[alerts] {key}: {error}"))?,
         None => rustls_native_certs::load_native_certs().certs,
     };
     if certificates.is_empty() {

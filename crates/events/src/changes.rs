@@ -48,19 +48,20 @@ fn properties(volume: &VolumeReport) -> Properties {
 /// The differing properties: kind, and a text such as `policy changed from write-back to write-through`.
 fn differences(before: &Properties, now: &VolumeReport) -> Vec<(EventKind, String)> {
     let pairs = PROPERTIES.iter().zip(before);
-    let differs = pairs.filter_map(|((name, kind, read), before)| {
+    let differing = pairs.filter_map(|((name, kind, read), before)| {
         let now = read(now);
         (now != before.as_str()).then(|| (*kind, format!("{name} changed from {before} to {now}")))
     });
-    differs.collect()
+    differing.collect()
 }
 
 /// Compares each status sample with the one before.
 #[derive(Default)]
 pub struct Tracker {
-    seen: Option<Snapshot>,
+    /// The sample before; `None` before the first.
+    snapshot: Option<Snapshot>,
     /// Scopes of requested changes in progress.
-    busy: Vec<ChangeScope>,
+    in_progress: Vec<ChangeScope>,
     /// Scopes of all requested changes that were in progress at any time since the last [`Tracker::begin_sample`].
     touched: BTreeSet<ChangeScope>,
 }
@@ -76,7 +77,7 @@ struct Snapshot {
 impl Tracker {
     /// Starts a comparison. Volumes under change between this call and [`Tracker::compare_sample`] are skipped.
     pub fn begin_sample(&mut self) {
-        self.touched = self.busy.iter().cloned().collect();
+        self.touched = self.in_progress.iter().cloned().collect();
     }
 
     /// Compares `status` with the sample before and returns the differences. The first sample has none.
@@ -84,39 +85,40 @@ impl Tracker {
         // The status of a core that does not answer lacks its volumes and devices.
         let (cores, cores_answer) = (&status.cores, !status.cores.is_empty());
         let answers = |volume: &VolumeReport| cores.iter().any(|core| core.core == volume.core);
-        let Some(seen) = &mut self.seen else {
+        let Some(snapshot) = &mut self.snapshot else {
             if cores_answer {
                 let volumes = status.volumes.iter().filter(|volume| answers(volume));
                 let volumes = volumes.map(|volume| (volume.name.clone(), properties(volume))).collect();
-                self.seen = Some(Snapshot { volumes, devices: devices(status).unwrap_or_default(), job: job(status) });
+                self.snapshot =
+                    Some(Snapshot { volumes, devices: devices(status).unwrap_or_default(), job: job(status) });
             }
             return Vec::new();
         };
-        let mut notes = Vec::new();
+        let mut events = Vec::new();
         if !self.touched.contains(&ChangeScope::All) {
             let is_touched = |name: &String| self.touched.contains(&ChangeScope::Volume(name.clone()));
             let is_compared = |volume: &&VolumeReport| answers(volume) && !is_touched(&volume.name);
             for volume in status.volumes.iter().filter(is_compared) {
-                let mut note = |kind, text| notes.push(NewEvent::new(kind, Some(&volume.name), text));
-                match seen.volumes.get_mut(&volume.name) {
+                let mut record = |kind, text| events.push(NewEvent::new(kind, Some(&volume.name), text));
+                match snapshot.volumes.get_mut(&volume.name) {
                     None => {
-                        note(EventKind::State, format!("added: {}, {}", volume.state.name(), volume.policy));
-                        seen.volumes.insert(volume.name.clone(), properties(volume));
+                        record(EventKind::State, format!("added: {}, {}", volume.state.name(), volume.policy));
+                        snapshot.volumes.insert(volume.name.clone(), properties(volume));
                     }
                     Some(before) => {
-                        let differs = differences(before, volume);
-                        if !differs.is_empty() {
+                        let differing = differences(before, volume);
+                        if !differing.is_empty() {
                             *before = properties(volume);
-                            differs.into_iter().for_each(|(kind, text)| note(kind, text));
+                            differing.into_iter().for_each(|(kind, text)| record(kind, text));
                         }
                     }
                 }
             }
-            let now: BTreeSet<&String> = status.volumes.iter().map(|volume| &volume.name).collect();
-            seen.volumes.retain(|name, _| {
-                let is_kept = now.contains(name) || is_touched(name);
+            let present: BTreeSet<&String> = status.volumes.iter().map(|volume| &volume.name).collect();
+            snapshot.volumes.retain(|name, _| {
+                let is_kept = present.contains(name) || is_touched(name);
                 if !is_kept {
-                    notes.push(NewEvent::new(EventKind::State, Some(name), "removed"));
+                    events.push(NewEvent::new(EventKind::State, Some(name), "removed"));
                 }
                 is_kept
             });
@@ -125,59 +127,59 @@ impl Tracker {
             let reasons = reasons(status);
             for (number, (name, state)) in &devices {
                 let reason = reasons.get(number).map_or(String::new(), |reason| format!(": {reason}"));
-                let text = match seen.devices.get(number) {
+                let text = match snapshot.devices.get(number) {
                     None => format!("added: {state}{reason}"),
                     Some((_, before)) if before != state => format!("changed from {before} to {state}{reason}"),
                     Some(_) => continue,
                 };
-                notes.push(NewEvent::new(EventKind::Device, Some(name), text));
+                events.push(NewEvent::new(EventKind::Device, Some(name), text));
             }
-            for (number, (name, _)) in seen.devices.iter().filter(|(number, _)| !devices.contains_key(number)) {
+            for (number, (name, _)) in snapshot.devices.iter().filter(|(number, _)| !devices.contains_key(number)) {
                 let text = format!("device {number} removed");
-                notes.push(NewEvent::new(EventKind::Device, Some(name), text));
+                events.push(NewEvent::new(EventKind::Device, Some(name), text));
             }
-            seen.devices = devices;
+            snapshot.devices = devices;
             let job = job(status);
-            if seen.job != job {
-                let note = |job: &String, state| NewEvent::new(EventKind::Device, None, format!("{job} has {state}"));
-                notes.extend(seen.job.iter().map(|job| note(job, "ended")));
-                notes.extend(job.iter().map(|job| note(job, "begun")));
-                seen.job = job;
+            if snapshot.job != job {
+                let event = |job: &String, state| NewEvent::new(EventKind::Device, None, format!("{job} has {state}"));
+                events.extend(snapshot.job.iter().map(|job| event(job, "ended")));
+                events.extend(job.iter().map(|job| event(job, "begun")));
+                snapshot.job = job;
             }
         }
-        notes
+        events
     }
 
-    /// A requested change begins.
+    /// Marks the scope of a requested change that begins.
     pub fn begin_change(&mut self, scope: ChangeScope) {
         self.touched.insert(scope.clone());
-        self.busy.push(scope);
+        self.in_progress.push(scope);
     }
 
-    /// A requested change has ended.
+    /// Unmarks the scope of a requested change that has ended.
     pub fn end_change(&mut self, scope: &ChangeScope) {
-        if let Some(at) = self.busy.iter().position(|busy| busy == scope) {
-            self.busy.swap_remove(at);
+        if let Some(index) = self.in_progress.iter().position(|in_progress| in_progress == scope) {
+            self.in_progress.swap_remove(index);
         }
     }
 
     /// The differences of a volume after a requested change, in words; stores its present state.
     pub fn take_differences(&mut self, now: &VolumeReport) -> Vec<String> {
-        let Some(seen) = &mut self.seen else { return Vec::new() };
-        let before = seen.volumes.insert(now.name.clone(), properties(now));
+        let Some(snapshot) = &mut self.snapshot else { return Vec::new() };
+        let before = snapshot.volumes.insert(now.name.clone(), properties(now));
         before.map_or(Vec::new(), |before| differences(&before, now).into_iter().map(|(_, text)| text).collect())
     }
 
     /// Forgets a volume that was removed on request.
     pub fn remove_volume(&mut self, name: &str) {
-        self.seen.iter_mut().for_each(|seen| drop(seen.volumes.remove(name)));
+        self.snapshot.iter_mut().for_each(|snapshot| drop(snapshot.volumes.remove(name)));
     }
 
     /// Stores the volumes as they are after a change that may concern any of them.
     pub fn set_volumes(&mut self, volumes: &[VolumeReport]) {
-        let described = volumes.iter().map(|volume| (volume.name.clone(), properties(volume)));
-        if let Some(seen) = &mut self.seen {
-            seen.volumes = described.collect();
+        let properties_by_name = volumes.iter().map(|volume| (volume.name.clone(), properties(volume)));
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.volumes = properties_by_name.collect();
         }
     }
 }
@@ -228,9 +230,10 @@ mod tests {
         lines(tracker.compare_sample(status))
     }
 
-    fn lines(notes: Vec<NewEvent>) -> Vec<String> {
-        let line = |note: NewEvent| format!("{} {}: {}", note.kind, note.subject.as_deref().unwrap_or("-"), note.text);
-        notes.into_iter().map(line).collect()
+    fn lines(events: Vec<NewEvent>) -> Vec<String> {
+        let line =
+            |event: NewEvent| format!("{} {}: {}", event.kind, event.subject.as_deref().unwrap_or("-"), event.text);
+        events.into_iter().map(line).collect()
     }
 
     #[test]

@@ -34,10 +34,10 @@ pub struct Channels {
 }
 
 impl Channels {
-    /// Starts the configured channels. `failed` gets the key and the error of one whose thread cannot be started.
-    pub fn start(config: ChannelsConfig, failed: impl Fn(&str, io::Error)) -> Channels {
+    /// Starts the configured channels. `on_error` gets the key and the error of one whose thread cannot be started.
+    pub fn start(config: ChannelsConfig, on_error: impl Fn(&str, io::Error)) -> Channels {
         let ChannelsConfig { webhook, mail, host, page } = config.clone();
-        let report = |key, error| failed(key, error);
+        let report = |key, error| on_error(key, error);
         let webhook = webhook
             .and_then(|receiver| Webhook::start(receiver, host.clone()).map_err(|error| report("webhook", error)).ok());
         let mail = mail
@@ -75,15 +75,15 @@ impl ChannelsConfig {
         let mut outcomes = Vec::new();
         if let Some(receiver) = self.webhook.clone() {
             let (to, host, test) = (receiver.address.to_string(), self.host.clone(), test.clone());
-            outcomes.push((AlertChannel::Webhook, to, start(move || receiver.test(&host, &test))));
+            outcomes.push((AlertChannel::Webhook, to, start_test(move || receiver.test(&host, &test))));
         }
         if let Some(mail) = self.mail.clone() {
-            let (to, host, page) = (mail.shown(), self.host.clone(), self.page.clone());
-            outcomes.push((AlertChannel::Mail, to, start(move || mail.test(&host, page.as_deref(), &test))));
+            let (to, host, page) = (mail.destination(), self.host.clone(), self.page.clone());
+            outcomes.push((AlertChannel::Mail, to, start_test(move || mail.test(&host, page.as_deref(), &test))));
         }
-        let end = Instant::now() + TEST_TIMEOUT;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         let report = |(channel, to, outcome): (AlertChannel, String, std::sync::mpsc::Receiver<Outcome>)| {
-            let outcome = outcome.recv_timeout(end.saturating_duration_since(Instant::now()));
+            let outcome = outcome.recv_timeout(deadline.saturating_duration_since(Instant::now()));
             let error = outcome.unwrap_or_else(|_| Err("it did not answer in time".to_owned())).err();
             ChannelTestReport { channel, to, error }
         };
@@ -95,7 +95,7 @@ impl ChannelsConfig {
 type Outcome = Result<(), String>;
 
 /// Runs a test on a thread of its own: a receiver that answers byte by byte may exceed every time limit of its attempt.
-fn start(test: impl FnOnce() -> Outcome + Send + 'static) -> std::sync::mpsc::Receiver<Outcome> {
+fn start_test(test: impl FnOnce() -> Outcome + Send + 'static) -> std::sync::mpsc::Receiver<Outcome> {
     let (sender, outcome) = sync_channel(1);
     // Without a thread the sender is dropped, which ends the wait for the outcome.
     let body = move || drop(sender.send(test()));

@@ -17,7 +17,7 @@ pub const QUEUE_MAX: usize = 256;
 /// Maximum number of alerts in one message.
 pub const ALERTS_MAX: usize = 64;
 /// Pauses before the next attempt; the last one repeats until a message is accepted.
-pub const PAUSES: &[Duration] = &[
+pub const RETRY_PAUSES: &[Duration] = &[
     Duration::from_secs(1),
     Duration::from_secs(2),
     Duration::from_secs(5),
@@ -70,7 +70,8 @@ impl<M: Send + 'static> Queue<M> {
     ) -> io::Result<Queue<M>> {
         let health = Arc::new(Mutex::new(DeliveryHealth { to, ..DeliveryHealth::default() }));
         let (messages, received) = sync_channel(QUEUE_MAX);
-        let delivery = Delivery { transport, health: health.clone(), waiting: VecDeque::new(), failed: 0, refused: 0 };
+        let delivery =
+            Delivery { transport, health: health.clone(), waiting: VecDeque::new(), failed_attempts: 0, refusals: 0 };
         let body = move || delivery.run(&received, pauses);
         std::thread::Builder::new().name(name.to_owned()).spawn(body)?;
         Ok(Queue { messages, health })
@@ -102,9 +103,9 @@ struct Delivery<T: Transport> {
     health: Arc<Mutex<DeliveryHealth>>,
     waiting: VecDeque<T::Message>,
     /// Consecutive failed attempts.
-    failed: usize,
+    failed_attempts: usize,
     /// Attempts at the first message that the receiver refused.
-    refused: u32,
+    refusals: u32,
 }
 
 impl<T: Transport> Delivery<T> {
@@ -125,7 +126,11 @@ impl<T: Transport> Delivery<T> {
                 continue;
             }
             self.attempt();
-            let pause = if self.failed == 0 { Duration::ZERO } else { pauses[self.failed.min(pauses.len()) - 1] };
+            let pause = if self.failed_attempts == 0 {
+                Duration::ZERO
+            } else {
+                pauses[self.failed_attempts.min(pauses.len()) - 1]
+            };
             next_attempt = Instant::now() + pause;
         }
     }
@@ -133,7 +138,7 @@ impl<T: Transport> Delivery<T> {
     fn push(&mut self, message: T::Message) {
         if self.waiting.len() == QUEUE_MAX {
             self.waiting.pop_front();
-            self.refused = 0;
+            self.refusals = 0;
             let mut health = lock(&self.health);
             health.dropped += 1;
             health.waiting -= 1;
@@ -148,18 +153,18 @@ impl<T: Transport> Delivery<T> {
         let mut health = lock(&self.health);
         let is_done = match result {
             Ok(()) => {
-                (self.failed, self.refused, health.failed) = (0, 0, None);
+                (self.failed_attempts, self.refusals, health.failed) = (0, 0, None);
                 health.delivered += 1;
                 true
             }
             Err(error) => {
-                self.failed += 1;
+                self.failed_attempts += 1;
                 health.failures += 1;
-                self.refused += u32::from(matches!(error, DeliveryError::Refused(_)));
+                self.refusals += u32::from(matches!(error, DeliveryError::Refused(_)));
                 health.failed = Some(error.into_text());
-                let gives_up = self.refused == REFUSALS_MAX;
+                let gives_up = self.refusals == REFUSALS_MAX;
                 if gives_up {
-                    self.refused = 0;
+                    self.refusals = 0;
                     health.dropped += 1;
                 }
                 gives_up

@@ -19,7 +19,9 @@ pub const FILE_BYTES: u64 = 4 << 20;
 pub const QUEUE_MAX: usize = 1_000;
 /// Pause before a failed write is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
+/// The file that is appended to.
 pub const NEW_FILE: &str = "events.jsonl";
+/// The full file before it.
 pub const OLD_FILE: &str = "events.old.jsonl";
 
 /// A message to the writer thread.
@@ -58,7 +60,7 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// The writer thread: writes the lines it receives until every sender is dropped.
-pub fn write(messages: &Receiver<Message>, folder: &Path, health: &Arc<Mutex<EventsHealth>>, work: &WorkTimer) {
+pub fn run_writer(messages: &Receiver<Message>, folder: &Path, health: &Arc<Mutex<EventsHealth>>, work: &WorkTimer) {
     let mut writer = Writer { folder: folder.to_owned(), open: None };
     let mut waiting: VecDeque<String> = VecDeque::new();
     loop {
@@ -72,9 +74,9 @@ pub fn write(messages: &Receiver<Message>, folder: &Path, health: &Arc<Mutex<Eve
             Err(RecvTimeoutError::Disconnected) => return,
         };
         // Messages that arrived meanwhile join the same batch.
-        let more = messages.try_iter().take(QUEUE_MAX);
+        let queued = messages.try_iter().take(QUEUE_MAX);
         let (mut lost, mut flushes) = (0, Vec::new());
-        for message in first.into_iter().chain(more) {
+        for message in first.into_iter().chain(queued) {
             match message {
                 Message::Line(line) => {
                     if waiting.len() == QUEUE_MAX {
@@ -121,13 +123,13 @@ impl Writer {
             Some(file) => file,
             None => self.open_file()?,
         };
-        let before = file.metadata()?.len();
+        let len_before = file.metadata()?.len();
         if let Err(error) = file.write_all(&bytes).and_then(|()| file.sync_data()) {
             // The batch is written again, so the partial one is cut off. If that fails, the reader skips it.
-            let _ = file.set_len(before);
+            let _ = file.set_len(len_before);
             return Err(error);
         }
-        if before + bytes.len() as u64 > FILE_BYTES {
+        if len_before + bytes.len() as u64 > FILE_BYTES {
             std::fs::rename(self.folder.join(NEW_FILE), self.folder.join(OLD_FILE))?;
         } else {
             self.open = Some(file);

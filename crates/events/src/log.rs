@@ -100,7 +100,7 @@ impl Events {
         let (writer, messages) = sync_channel(QUEUE_MAX);
         let (folder, work) = (folder.to_owned(), WorkTimer::default());
         let (writer_folder, writer_health, timer) = (folder.clone(), health.clone(), work.clone());
-        let body = move || file::write(&messages, &writer_folder, &writer_health, &timer);
+        let body = move || file::run_writer(&messages, &writer_folder, &writer_health, &timer);
         if let Err(error) = std::thread::Builder::new().name("events".to_owned()).spawn(body) {
             let failed = Some(format!("its thread cannot be started: {error}"));
             health.lock().unwrap_or_else(PoisonError::into_inner).failed = failed;
@@ -158,7 +158,7 @@ impl Events {
         self.state().events.iter().rev().find(|event| event.kind == kind).cloned()
     }
 
-    /// Health of the log, for the status report; a disk that holds the writer thread is a failure.
+    /// Health of the log, for the status report; a write that hangs counts as a failure.
     pub fn health(&self) -> EventsHealth {
         let newest = self.state().events.back().map_or(0, |event| event.number);
         let health = EventsHealth { newest, ..self.health_mut().clone() };
@@ -275,9 +275,9 @@ mod tests {
     fn pages_contain_each_event_once_and_filters_select_matching_ones() {
         let folder = tempfile::tempdir().expect("a folder");
         let events = Events::open(folder.path());
-        for at in 0..25 {
-            let kind = if at % 5 == 0 { EventKind::Alert } else { EventKind::State };
-            append(&events, kind, if at % 2 == 0 { "a" } else { "b" }, &at.to_string());
+        for number in 0..25 {
+            let kind = if number % 5 == 0 { EventKind::Alert } else { EventKind::State };
+            append(&events, kind, if number % 2 == 0 { "a" } else { "b" }, &number.to_string());
         }
         let (mut seen, mut before) = (Vec::new(), None);
         loop {
@@ -288,7 +288,10 @@ mod tests {
                 break;
             }
         }
-        assert_eq!(seen, (0..25).rev().filter(|at| at % 2 == 0).map(|at| at.to_string()).collect::<Vec<_>>());
+        assert_eq!(
+            seen,
+            (0..25).rev().filter(|number| number % 2 == 0).map(|number| number.to_string()).collect::<Vec<_>>()
+        );
         let of_kind = events.page(&EventFilter { kind: Some(EventKind::Alert), ..all(100) });
         assert_eq!(texts(&of_kind), ["20", "15", "10", "5", "0"]);
         assert_eq!(texts(&events.page(&EventFilter { after: Some(23), ..all(100) })), ["24", "23"]);
@@ -304,9 +307,9 @@ mod tests {
     fn memory_and_files_stay_within_their_limits() {
         let folder = tempfile::tempdir().expect("a folder");
         let events = Events::open(folder.path());
-        for at in 0..24_000 {
-            append(&events, EventKind::State, &"s".repeat(999), &format!("{at}\n\x1b[2J{}", "ä".repeat(1000)));
-            if at % 400 == 0 {
+        for number in 0..24_000 {
+            append(&events, EventKind::State, &"s".repeat(999), &format!("{number}\n\x1b[2J{}", "ä".repeat(1000)));
+            if number % 400 == 0 {
                 events.flush();
             }
         }
@@ -330,9 +333,9 @@ mod tests {
         let blocked = folder.path().join("events");
         std::fs::write(&blocked, "").expect("the file can be written");
         let events = Events::open(&blocked);
-        for at in 0..QUEUE_MAX + 10 {
-            append(&events, EventKind::State, "v", &at.to_string());
-            if at % 100 == 0 {
+        for number in 0..QUEUE_MAX + 10 {
+            append(&events, EventKind::State, "v", &number.to_string());
+            if number % 100 == 0 {
                 events.flush();
             }
         }

@@ -12,7 +12,8 @@ use flash::{BlockAddress, BlockNo, Content, Epoch, FormatOptions, OpenOptions, R
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BlockMut, Disk, DiskOpen, Nanos, Piece, Seam};
 
-const SIZE: u64 = 256 << 20;
+const FILE_BYTES: u64 = 256 << 20;
+/// Data blocks of a batch.
 const BLOCKS: u64 = 8;
 const ROUNDS: usize = 5;
 const RUN_TIME: Nanos = Nanos::from_secs(1);
@@ -25,7 +26,7 @@ fn block(seam: &RealSeam, number: u64) -> RealBlock {
     block.freeze()
 }
 
-/// Batches of eight blocks per second through the log.
+/// Batches per second, appended to the log.
 async fn measure_log(seam: &RealSeam, store: &Store<RealSeam>) -> f64 {
     let (start, mut appended) = (seam.now(), 0);
     while seam.now().since(start) < RUN_TIME {
@@ -40,11 +41,11 @@ async fn measure_log(seam: &RealSeam, store: &Store<RealSeam>) -> f64 {
     appended as f64 / seam.now().since(start).as_secs_f64()
 }
 
-/// Batches of eight blocks per second without the log.
+/// Batches per second, written and flushed without the log.
 async fn measure_bare(seam: &RealSeam, disks: &[<RealSeam as Seam>::Disk]) -> f64 {
     let (start, mut written) = (seam.now(), 0);
     while seam.now().since(start) < RUN_TIME {
-        let at = (1 << 20) + written * (BLOCKS + 1) * 4096 % (SIZE - (2 << 20));
+        let at = (1 << 20) + written * (BLOCKS + 1) * 4096 % (FILE_BYTES - (2 << 20));
         let blocks: Vec<_> = (0..=BLOCKS).map(|number| block(seam, written + number)).collect();
         let write = async |disk: &<RealSeam as Seam>::Disk| {
             disk.write(at, blocks.iter().cloned().map(Piece::whole).collect()).await.expect("a healthy file");
@@ -69,15 +70,19 @@ fn main() {
         None => tempfile::tempdir(),
     };
     let folder = folder.expect("a temporary directory");
-    let path =
-        |name| DiskOpen { path: folder.path().join(name), create_bytes: Some(SIZE), read_only: false, lock_wait_ms: 0 };
-    let (flash, plain) = ([path("log-0"), path("log-1")], [path("bare-0"), path("bare-1")]);
+    let path = |name| DiskOpen {
+        path: folder.path().join(name),
+        create_bytes: Some(FILE_BYTES),
+        read_only: false,
+        lock_wait_ms: 0,
+    };
+    let (log_files, bare_files) = ([path("log-0"), path("log-1")], [path("bare-0"), path("bare-1")]);
     let run = run_core(RealCoreSpec::new(64 << 20), |seam| async move {
         let mut disks = Vec::new();
-        for options in flash.iter().chain(&plain) {
+        for options in log_files.iter().chain(&bare_files) {
             let disk = seam.open_disk(options).await.expect("a new file");
             // Write the files once, so that neither side pays for the file system's allocation.
-            for at in (0..SIZE).step_by(1 << 20) {
+            for at in (0..FILE_BYTES).step_by(1 << 20) {
                 let blocks = (0..256).map(|_| Piece::whole(seam.zero_block())).collect();
                 disk.write(at, blocks).await.expect("room for four files");
             }

@@ -1,4 +1,4 @@
-//! Benchmark of the place of a page's checksums. It compares three reads of 4 KiB: with an adjacent checksum
+//! Benchmark of layouts for a page's checksums. It compares three reads of 4 KiB: with an adjacent checksum
 //! sector (4.5 KiB in one request), with a separate checksum block (two requests), and bare.
 //!
 //! `cargo run --release -p flash --example layout [FOLDER]` prints reads per second at depths 1 and 32, run
@@ -10,30 +10,35 @@ use std::rc::Rc;
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BlockMut, Disk, DiskOpen, Nanos, Piece, Seam};
 
-const SIZE: u64 = 1 << 30;
+const FILE_BYTES: u64 = 1 << 30;
 const ROUNDS: usize = 5;
 const RUN_TIME: Nanos = Nanos::from_millis(800);
 /// Two blocks and the sector between them.
-const PAIR: u64 = 8_704;
+const PAIR_BYTES: u64 = 8_704;
 
 type RealDisk = <RealSeam as Seam>::Disk;
 
+/// The position of the checksum.
 #[derive(Clone, Copy, Debug)]
 enum Layout {
+    /// No checksum.
     Bare,
+    /// In a sector between two blocks.
     Between,
+    /// In a separate block.
     Separate,
 }
 
+/// Reads a block at random, with its checksum.
 async fn read(seam: &RealSeam, disk: &RealDisk, layout: Layout, draw: u64) {
     let buffer = || seam.alloc().expect("the pool has a free buffer");
     match layout {
         Layout::Bare => {
-            let at = draw % (SIZE / 4096) * 4096;
+            let at = draw % (FILE_BYTES / 4096) * 4096;
             disk.read(at, vec![Piece::whole(buffer())]).await.0.expect("a healthy file");
         }
         Layout::Between => {
-            let pair = draw % (SIZE / PAIR) * PAIR;
+            let pair = draw % (FILE_BYTES / PAIR_BYTES) * PAIR_BYTES;
             let (at, pieces) = if draw >> 40 & 1 == 0 {
                 (pair, vec![Piece::whole(buffer()), Piece::new(buffer(), 0, 512)])
             } else {
@@ -42,7 +47,7 @@ async fn read(seam: &RealSeam, disk: &RealDisk, layout: Layout, draw: u64) {
             disk.read(at, pieces).await.0.expect("a healthy file");
         }
         Layout::Separate => {
-            let at = draw % (SIZE / 4096) * 4096;
+            let at = draw % (FILE_BYTES / 4096) * 4096;
             disk.read(at, vec![Piece::whole(buffer())]).await.0.expect("a healthy file");
             let sums = at / (17 * 4096) * (17 * 4096);
             disk.read(sums, vec![Piece::whole(buffer())]).await.0.expect("a healthy file");
@@ -76,14 +81,18 @@ fn main() {
         None => tempfile::tempdir(),
     };
     let folder = folder.expect("a temporary directory");
-    let file =
-        DiskOpen { path: folder.path().join("flash"), create_bytes: Some(SIZE), read_only: false, lock_wait_ms: 0 };
+    let file = DiskOpen {
+        path: folder.path().join("flash"),
+        create_bytes: Some(FILE_BYTES),
+        read_only: false,
+        lock_wait_ms: 0,
+    };
     let run = run_core(RealCoreSpec::new(64 << 20), |seam| async move {
         let disk = seam.open_disk(&file).await.expect("a new file");
         let mut filler = seam.alloc().expect("the pool has a free buffer");
         filler.write_bytes(0, &[7; 4096]);
         let filler = filler.freeze();
-        for at in (0..SIZE).step_by(1 << 20) {
+        for at in (0..FILE_BYTES).step_by(1 << 20) {
             disk.write(at, (0..256).map(|_| Piece::whole(filler.clone())).collect()).await.expect("room for the file");
         }
         disk.flush().await.expect("a healthy file");

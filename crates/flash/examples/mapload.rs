@@ -8,6 +8,7 @@ use flash::{FormatOptions, OpenOptions, PageNo, PutError, Store, VolumeId};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BlockMut, DiskOpen, Nanos, Seam};
 
+/// Puts pages until one is evicted. Returns the number of pages.
 async fn fill(seam: &RealSeam, store: &Store<RealSeam>) -> u64 {
     let pages = store.pages();
     pages.load().await;

@@ -13,22 +13,27 @@ use seam::sim::{SimDiskSpec, SimSeam, Timing, World, WorldSpec, WriteCache};
 use seam::{BlockMut, DiskOpen, Nanos, Seam};
 
 /// Records of a batch.
-const BATCH: u64 = 99;
+const BATCH_RECORDS: u64 = 99;
 const PAGE_BYTES: u64 = 64 << 10;
 
+/// Appends this number of dirty blocks, in random order.
 async fn fill_log(seam: &SimSeam, store: &Store<SimSeam>, blocks: u64) {
     let block = seam.alloc().expect("the pool has a free buffer").freeze();
-    // A prime, so that no block repeats.
-    let place = |number: u64| number * 2_654_435_761 % (2 * blocks - 1);
-    for first in (0..blocks).step_by(BATCH as usize) {
+    // The factor is prime, so no block repeats.
+    let block_of = |number: u64| number * 2_654_435_761 % (2 * blocks - 1);
+    for first in (0..blocks).step_by(BATCH_RECORDS as usize) {
         let record = |number| {
-            let address = BlockAddress { volume_id: VolumeId(1), block: BlockNo(place(number)) };
+            let address = BlockAddress { volume_id: VolumeId(1), block: BlockNo(block_of(number)) };
             Record { address, epoch: Epoch(1), content: Content::Data(block.clone()) }
         };
-        store.append((first..blocks.min(first + BATCH)).map(record).collect()).await.expect("room on the devices");
+        store
+            .append((first..blocks.min(first + BATCH_RECORDS)).map(record).collect())
+            .await
+            .expect("room on the devices");
     }
 }
 
+/// Puts pages up to `target`, or until one is evicted. Returns the number of pages.
 async fn fill_pages(seam: &SimSeam, store: &Store<SimSeam>, target: u64) -> u64 {
     let pages = store.pages();
     pages.load().await;

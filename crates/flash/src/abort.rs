@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-/// Whether a device's requests are waited for. Clones share one state.
+/// Ends the wait for a device's requests. Clones share one state.
 #[derive(Clone, Default)]
 pub struct AbortHandle(Rc<Inner>);
 
@@ -25,7 +25,7 @@ struct WaiterEntry<'a> {
 }
 
 impl WaiterEntry<'_> {
-    fn wait(&mut self, waker: &Waker) {
+    fn register(&mut self, waker: &Waker) {
         let mut waiting = self.inner.waiting.borrow_mut();
         let index = *self.index.get_or_insert_with(|| {
             let free = waiting.iter().position(Option::is_none);
@@ -35,7 +35,7 @@ impl WaiterEntry<'_> {
             })
         });
         match &mut waiting[index] {
-            Some(known) => known.clone_from(waker),
+            Some(registered) => registered.clone_from(waker),
             empty => *empty = Some(waker.clone()),
         }
     }
@@ -60,14 +60,14 @@ impl AbortHandle {
     /// Runs `request` to its end. Returns `None` when it is aborted first; a request that begins after the abort is not
     /// sent.
     pub async fn or_aborted<T>(&self, request: impl Future<Output = T>) -> Option<T> {
-        let (mut request, mut place) = (pin!(request), WaiterEntry { inner: &self.0, index: None });
+        let (mut request, mut waiter) = (pin!(request), WaiterEntry { inner: &self.0, index: None });
         poll_fn(|context| {
             if self.0.is_aborted.get() {
                 return Poll::Ready(None);
             }
             let polled = request.as_mut().poll(context).map(Some);
             if polled.is_pending() {
-                place.wait(context.waker());
+                waiter.register(context.waker());
             }
             polled
         })

@@ -16,7 +16,7 @@ use crate::pages::segment_lending::reclaim_for_log;
 use crate::record::{Content, Position};
 use crate::retirement::release_all;
 use crate::slow::{GRACE, QueuedRequest, RequestWork, detect_slow_members};
-use crate::store::{Inner, Request, Sabotage, State};
+use crate::store::{AppendRequest, Inner, Sabotage, State};
 use crate::wait::{BoxFuture, join_with_grace};
 
 /// Writes batches until no request is pending.
@@ -41,7 +41,7 @@ enum SpaceSource {
 
 /// Takes the requests of the next batch, with room for them in the open segment. Returns `None` when no request is
 /// pending: the task ends.
-async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<Request<S>>> {
+async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<AppendRequest<S>>> {
     let mut has_released = false;
     loop {
         let source = {
@@ -53,16 +53,16 @@ async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<Request<S>>>
             }
             let Some(front) = state.pending.front() else {
                 state.committing = false;
-                state.idle.drain(..).for_each(|reply| reply.send(()));
+                state.idle_waiters.drain(..).for_each(|reply| reply.send(()));
                 return None;
             };
             let needed = 1 + front.data_blocks();
             let reserve = if front.is_tombstone { 0 } else { state.segments.tombstone_reserve() };
-            state.segments.free_dead(state.next);
+            state.segments.free_dead(state.next_sequence);
             let fits = needed <= open_blocks_left(state) && state.segments.reserve_is_free(reserve);
             if fits
                 || needed > open_blocks_left(state)
-                    && state.segments.open_next(state.superblock.boot, state.next, reserve)
+                    && state.segments.open_next(state.superblock.boot, state.next_sequence, reserve)
             {
                 let requests = take_fitting(state);
                 let is_last_free_segment =
@@ -77,14 +77,14 @@ async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<Request<S>>>
                 }
                 return Some(requests);
             }
-            let tail = state.segments.tail(state.next);
+            let tail = state.segments.advance_tail(state.next_sequence);
             if tail > state.segments.durable_tail && state.segments.free_count() > 0 {
                 SpaceSource::NewTail
             } else {
                 SpaceSource::LentSegment
             }
         };
-        // Once for each answer: destage keeps retiring records, and a request must not wait for all of them.
+        // Only once before each reclaim: destage keeps retiring records, and a request must not wait for all of them.
         if matches!(source, SpaceSource::LentSegment)
             && !std::mem::replace(&mut has_released, true)
             && release_all(inner).await
@@ -109,7 +109,8 @@ fn open_blocks_left<S: Seam>(state: &State<S>) -> u32 {
     state.segments.open.map_or(0, |open| blocks - open.offset)
 }
 
-fn take_fitting<S: Seam>(state: &mut State<S>) -> Vec<Request<S>> {
+/// Takes the pending requests that fit together into one batch in the open segment.
+fn take_fitting<S: Seam>(state: &mut State<S>) -> Vec<AppendRequest<S>> {
     let (mut blocks_left, mut records_left) = (open_blocks_left(state) - 1, RECORDS_MAX);
     let reserve_is_free = state.segments.reserve_is_free(state.segments.tombstone_reserve());
     let mut taken = Vec::new();
@@ -126,8 +127,9 @@ fn take_fitting<S: Seam>(state: &mut State<S>) -> Vec<Request<S>> {
     taken
 }
 
-async fn commit<S: Seam>(inner: &Inner<S>, requests: Vec<Request<S>>) {
-    let _guard = inner.batches.lock().await;
+/// Writes one batch and completes its requests.
+async fn commit<S: Seam>(inner: &Inner<S>, requests: Vec<AppendRequest<S>>) {
+    let _guard = inner.batch_lock.lock().await;
     let spare = inner.state.borrow_mut().spare.pop();
     let header_buffer = match spare {
         Some(buffer) => buffer,
@@ -136,9 +138,9 @@ async fn commit<S: Seam>(inner: &Inner<S>, requests: Vec<Request<S>>) {
     let (header, segment_bytes) = assemble(&inner.state.borrow(), &requests);
     let tail = {
         let segments = &mut inner.state.borrow_mut().segments;
-        let live = header.records.iter().filter(|record| record.kind != RecordKind::Retire).count();
-        segments.get_mut(header.segment).live += live as u32;
-        segments.tail(header.sequence)
+        let live_records = header.records.iter().filter(|record| record.kind != RecordKind::Tombstone).count();
+        segments.get_mut(header.segment).live += live_records as u32;
+        segments.advance_tail(header.sequence)
     };
     let header = BatchHeader { tail, ..header };
     let (raw, checksum) = header.encode();
@@ -163,19 +165,19 @@ async fn commit<S: Seam>(inner: &Inner<S>, requests: Vec<Request<S>>) {
     }
 }
 
-/// The header of a batch of these requests at the open position.
-fn assemble<S: Seam>(state: &State<S>, requests: &[Request<S>]) -> (BatchHeader, u64) {
+/// The header of a batch of these requests in the open segment, and the size of a segment in bytes.
+fn assemble<S: Seam>(state: &State<S>, requests: &[AppendRequest<S>]) -> (BatchHeader, u64) {
     let open = state.segments.open.expect("a segment was opened for the batch");
-    let first = state.segments.get(open.segment).first_sequence;
+    let first_sequence = state.segments.get(open.segment).first_sequence;
     let boot = state.superblock.boot;
     let entry = |record: &crate::Record<S>| {
         let (blocks, kind) = match &record.content {
             Content::Data(block) => {
-                let seed = data_seed(record.address.volume_id, record.address.block, boot, first);
+                let seed = data_seed(record.address.volume_id, record.address.block, boot, first_sequence);
                 (1, RecordKind::Data { checksum: block.checksum(seed) })
             }
             Content::Zero { blocks, may_unmap } => (*blocks, RecordKind::Zero { may_unmap: *may_unmap }),
-            Content::Retire { blocks } => (*blocks, RecordKind::Retire),
+            Content::Tombstone { blocks } => (*blocks, RecordKind::Tombstone),
         };
         let (volume_id, block) = (record.address.volume_id, record.address.block);
         RecordEntry { volume_id, block, epoch: record.epoch, blocks, kind }
@@ -183,11 +185,11 @@ fn assemble<S: Seam>(state: &State<S>, requests: &[Request<S>]) -> (BatchHeader,
     let header = BatchHeader {
         store: state.superblock.store,
         boot,
-        sequence: state.next,
+        sequence: state.next_sequence,
         tail: state.segments.durable_tail,
         segment: open.segment,
         offset: open.offset,
-        first,
+        first_sequence,
         previous: state.previous,
         journal: state.superblock.journal,
         records: requests.iter().flat_map(|request| &request.records).map(entry).collect(),
@@ -201,7 +203,7 @@ async fn write<S: Seam>(
     inner: &Inner<S>,
     at: u64,
     blocks: &[S::Block],
-    requests: &[Request<S>],
+    requests: &[AppendRequest<S>],
     header: &BatchHeader,
 ) -> Result<(), StoreError> {
     let devices = inner.log_devices();
@@ -237,7 +239,7 @@ async fn write<S: Seam>(
     latencies.iter().for_each(|(member, _)| inner.pages.borrow_mut().counts.member_mut(*member).log_bytes += bytes);
     if inner.sabotage.is(Sabotage::AckBeforeMembership) && failures.len() < devices.len() {
         acknowledge(header, requests, None);
-        // Wait as long as a survivor's flush takes, or longer.
+        // At least as long as a survivor's flush takes.
         inner.seam.sleep(seam::Nanos::from_millis(5)).await;
     }
     remove_members_unrecorded(inner, failures).await
@@ -248,9 +250,10 @@ fn mirror_timeout_error<T>() -> DiskResult<T> {
     Err(DiskError::Io(format!("no answer to a write for {GRACE} after its mirror's")))
 }
 
+/// Advances the log past a batch that is durable.
 fn apply_commit<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32) {
     let mut state = inner.state.borrow_mut();
-    state.next = header.sequence.next();
+    state.next_sequence = header.sequence.next();
     state.previous = checksum;
     let segments = &mut state.segments;
     if header.offset == 0 {
@@ -265,7 +268,7 @@ fn apply_commit<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32) 
 
 /// Completes the requests of a batch that is durable on its members. They fail with [`StoreError::Unrecorded`] while
 /// the state directory has not recorded this membership generation; `unrecorded` is the reason.
-fn acknowledge<S: Seam>(header: &BatchHeader, requests: &[Request<S>], unrecorded: Option<String>) {
+fn acknowledge<S: Seam>(header: &BatchHeader, requests: &[AppendRequest<S>], unrecorded: Option<String>) {
     let mut positions = positions(header).into_iter();
     for request in requests {
         let positions = positions.by_ref().take(request.records.len()).collect();
@@ -285,7 +288,7 @@ pub fn positions(header: &BatchHeader) -> Vec<Position> {
             Position { segment: header.segment, index, checksum, live: true }
         }
         RecordKind::Zero { .. } => Position { segment: header.segment, index: header.offset, checksum: 0, live: true },
-        RecordKind::Retire => Position { segment: header.segment, index: header.offset, checksum: 0, live: false },
+        RecordKind::Tombstone => Position { segment: header.segment, index: header.offset, checksum: 0, live: false },
     };
     header.records.iter().map(position).collect()
 }

@@ -50,7 +50,7 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
             return Err(StoreError::TooSmall { device: device.name(), size_bytes, min_bytes });
         }
         if !options.force {
-            is_empty(seam, device).await?;
+            require_empty(seam, device).await?;
         }
     }
     let uuid = || new_uuid(seam);
@@ -78,7 +78,7 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
         journal_bytes,
         journal: CommitNo(0),
     };
-    // Write both places: an older store's superblock must not return when the newer one is damaged.
+    // Write both superblocks: one of an older store must not become valid again when the newer one is damaged.
     for place in [1, 0] {
         superblock.revision += 1;
         for device in &devices {
@@ -118,11 +118,11 @@ pub fn new_uuid<S: Seam>(seam: &S) -> Uuid {
 }
 
 /// Refuses a device that has data in its metadata area.
-pub async fn is_empty<S: Seam>(source: &impl BufferSource<S>, device: &Device<S>) -> Result<(), StoreError> {
+pub async fn require_empty<S: Seam>(source: &impl BufferSource<S>, device: &Device<S>) -> Result<(), StoreError> {
     for at in (0..FIRST_SEGMENT_BYTES).step_by(READ_BLOCKS * BLOCK_BYTES) {
         let blocks = device.read_blocks(source, at, READ_BLOCKS).await.map_err(|error| device.failed(error))?;
-        let mut places = blocks.iter().zip((at..).step_by(BLOCK_BYTES));
-        if let Some((block, at)) = places.find(|(block, _)| !block.is_zero(0, BLOCK_BYTES)) {
+        let mut blocks_at = blocks.iter().zip((at..).step_by(BLOCK_BYTES));
+        if let Some((block, at)) = blocks_at.find(|(block, _)| !block.is_zero(0, BLOCK_BYTES)) {
             let content = match PLACES.contains(&at).then(|| Superblock::decode(&raw(block))) {
                 Some(Ok(_) | Err(SuperblockError::Invalid(_))) => "a flash store already".to_owned(),
                 Some(Err(SuperblockError::Newer(newer))) => format!("a flash store that was {newer}"),

@@ -7,9 +7,9 @@ use crate::error::StoreError;
 use crate::format::{FIRST_SEGMENT_BYTES, Raw};
 
 /// Maximum number of attempts of a write whose disk reconnects before the flush.
-const RECONNECTS_MAX: u32 = 3;
+const ATTEMPTS_MAX: u32 = 3;
 
-/// A device.
+/// A device of the store.
 pub struct Device<S: Seam> {
     /// The device's number in the store.
     pub member: u32,
@@ -26,7 +26,7 @@ impl<S: Seam> Clone for Device<S> {
 }
 
 impl<S: Seam> Device<S> {
-    /// Makes a disk a member.
+    /// The device of a disk with this member number.
     pub fn new(member: u32, disk: S::Disk) -> Self {
         Device { member, disk, abort: AbortHandle::default() }
     }
@@ -36,18 +36,18 @@ impl<S: Seam> Device<S> {
         self.disk.identity()
     }
 
-    /// Wraps an error of this device.
+    /// Wraps an error of this device, with the device's name.
     pub fn failed(&self, error: DiskError) -> StoreError {
         StoreError::Disk { device: self.name(), error }
     }
 
-    /// Reads one block as bytes.
+    /// Reads the block at byte offset `at` as bytes.
     pub async fn read_raw(&self, source: &impl BufferSource<S>, at: u64) -> DiskResult<Box<Raw>> {
         let block = self.read_blocks(source, at, 1).await?.pop().expect("one block was read");
         Ok(raw(&block))
     }
 
-    /// Reads `count` blocks in one request.
+    /// Reads `count` blocks from byte offset `at` on in one request.
     pub async fn read_blocks(&self, source: &impl BufferSource<S>, at: u64, count: usize) -> DiskResult<Vec<S::Block>> {
         let mut pieces = Vec::with_capacity(count);
         for _ in 0..count {
@@ -58,9 +58,10 @@ impl<S: Seam> Device<S> {
         Ok(pieces.into_iter().map(|piece| piece.block.freeze()).collect())
     }
 
-    /// Writes and flushes. If the disk reconnects in between, it may have lost the write, so the write is repeated.
+    /// Writes blocks from byte offset `at` on, and flushes if `flush` is set. If the disk reconnects meanwhile, it may
+    /// have lost the write, so the write is repeated.
     pub async fn write_durably(&self, at: u64, blocks: Vec<S::Block>, flush: bool) -> DiskResult<()> {
-        for _ in 0..RECONNECTS_MAX {
+        for _ in 0..ATTEMPTS_MAX {
             let connection_epoch = self.disk.connection_epoch();
             self.disk.write(at, blocks.iter().cloned().map(Piece::whole).collect()).await?;
             if flush {
@@ -109,7 +110,7 @@ pub async fn buffer<S: Seam>(seam: &S) -> S::BlockMut {
     }
 }
 
-/// The byte offset of a segment's block on a device.
+/// The byte offset of block `index` of a segment on a device.
 pub fn block_offset(segment_bytes: u64, segment: u32, index: u32) -> u64 {
     FIRST_SEGMENT_BYTES + u64::from(segment) * segment_bytes + u64::from(index) * BLOCK_BYTES as u64
 }

@@ -24,7 +24,7 @@ pub enum StoreError {
     Unrecorded {
         /// The reason why it was not recorded.
         reason: String,
-        /// Where the records of the request lie.
+        /// The positions of the request's records.
         positions: Vec<Position>,
     },
     /// No copy of a block is intact.
@@ -61,7 +61,7 @@ pub enum StoreError {
     NoStore {
         /// The device.
         device: String,
-        /// Why the device is not a member.
+        /// The reason.
         reason: String,
     },
     /// A device holds a store of a later format. It is left unchanged.

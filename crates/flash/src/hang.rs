@@ -35,10 +35,10 @@ pub struct InFlightRequests {
     is_watched: Cell<bool>,
 }
 
-/// A request in flight, until it is dropped.
-struct Request<'a>(&'a InFlightRequests);
+/// Counts a request as in flight, until it is dropped.
+struct RequestGuard<'a>(&'a InFlightRequests);
 
-impl Drop for Request<'_> {
+impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
         self.0.requests.set(self.0.requests.get() - 1);
     }
@@ -50,14 +50,14 @@ fn out_of_service_error() -> DiskError {
 }
 
 impl<S: Seam> Inner<S> {
-    fn begin_request(&self) -> Request<'_> {
-        self.outstanding.requests.set(self.outstanding.requests.get() + 1);
-        if !self.outstanding.is_watched.replace(true)
+    fn begin_request(&self) -> RequestGuard<'_> {
+        self.in_flight.requests.set(self.in_flight.requests.get() + 1);
+        if !self.in_flight.is_watched.replace(true)
             && let Some(inner) = self.me.upgrade()
         {
             self.seam.spawn(watch(self.seam.clone(), Rc::downgrade(&inner)));
         }
-        Request(&self.outstanding)
+        RequestGuard(&self.in_flight)
     }
 
     /// Reads from a member. The pieces are returned in any case; if the device was removed, they have new buffers.
@@ -109,7 +109,7 @@ impl<S: Seam> Inner<S> {
     }
 }
 
-/// The oldest request of each member, and how long it has been the oldest.
+/// The oldest request of each member, as its start time, and the time for which it has been the oldest.
 #[derive(Default)]
 struct OldestRequests(BTreeMap<u32, (Nanos, Nanos)>);
 
@@ -121,9 +121,9 @@ impl OldestRequests {
             return Nanos::ZERO;
         };
         let before = self.0.get(&member).filter(|(known, _)| *known == oldest);
-        let hangs = before.map_or(Nanos::ZERO, |(_, hangs)| *hangs + TICK);
-        self.0.insert(member, (oldest, hangs));
-        hangs
+        let hung_for = before.map_or(Nanos::ZERO, |(_, hung_for)| *hung_for + TICK);
+        self.0.insert(member, (oldest, hung_for));
+        hung_for
     }
 }
 
@@ -133,8 +133,8 @@ async fn watch<S: Seam>(seam: S, store: std::rc::Weak<Inner<S>>) {
     loop {
         seam.sleep(TICK).await;
         let Some(inner) = store.upgrade() else { return };
-        if inner.outstanding.requests.get() == 0 {
-            inner.outstanding.is_watched.set(false);
+        if inner.in_flight.requests.get() == 0 {
+            inner.in_flight.is_watched.set(false);
             return;
         }
         let failures = find_hung(&inner, &mut oldest_requests);
@@ -148,27 +148,27 @@ async fn watch<S: Seam>(seam: S, store: std::rc::Weak<Inner<S>>) {
     }
 }
 
-/// Members that have hung for too long. A device that is still being filled is aborted at once: its job fails.
+/// Members that have hung for too long. A joining device that has hung is aborted: its job fails.
 fn find_hung<S: Seam>(inner: &Inner<S>, oldest_requests: &mut OldestRequests) -> Vec<Failure> {
     let members = inner.in_service();
-    let hangs: Vec<_> = members
+    let hung_times: Vec<_> = members
         .iter()
         .map(|device| (device.member, oldest_requests.record_check(device.member, device.disk.oldest_unanswered())))
         .collect();
     let state = inner.state.borrow();
     let is_responsive =
-        |(member, hangs): &(u32, Nanos)| state.superblock.carries_log(*member) && *hangs <= RESPONSIVE_MAX;
-    let timeout = if hangs.iter().any(is_responsive) { HANG_TIMEOUT } else { LAST_MEMBER_HANG_TIMEOUT };
+        |(member, hung_for): &(u32, Nanos)| state.superblock.carries_log(*member) && *hung_for <= RESPONSIVE_MAX;
+    let timeout = if hung_times.iter().any(is_responsive) { HANG_TIMEOUT } else { LAST_MEMBER_HANG_TIMEOUT };
     if let Some(joining) = &state.joining
         && oldest_requests.record_check(joining.member, joining.disk.oldest_unanswered()) >= timeout
     {
         joining.abort.abort();
     }
-    let hung_member = |(member, hangs): (u32, Nanos)| {
+    let hung_member = |(member, hung_for): (u32, Nanos)| {
         let error = DiskError::Io(format!("no answer to a request for {timeout}"));
-        (hangs >= timeout).then_some((member, error))
+        (hung_for >= timeout).then_some((member, error))
     };
-    hangs.into_iter().filter_map(hung_member).collect()
+    hung_times.into_iter().filter_map(hung_member).collect()
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub struct DeviceFindings {
     pub superblock: Result<SuperblockSummary, String>,
 }
 
-/// The content of a superblock about its device and the store.
+/// The fields of a superblock that describe its device and the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuperblockSummary {
     /// Identity of the store.
@@ -59,7 +59,7 @@ pub struct Inspection<S: Seam> {
     seam: S,
     log: Vec<Device<S>>,
     segment_bytes: u64,
-    /// Boot epoch and first sequence number for the batch at each position: they seed the checksums.
+    /// Boot epoch and segment generation of each data block, by segment and block: they seed its checksum.
     batch_of_block: BTreeMap<(u32, u32), (BootEpoch, Sequence)>,
 }
 
@@ -154,7 +154,7 @@ async fn inspect_members<S: Seam>(
     for batch in &chain.batches {
         let header = &batch.header;
         batch_of_block
-            .extend(header.data().map(|(_, index, _)| ((header.segment, index), (header.boot, header.first))));
+            .extend(header.data().map(|(_, index, _)| ((header.segment, index), (header.boot, header.first_sequence))));
     }
     let (dirty, _) = newest::newest_records(&chain);
     let (store, segment_bytes) = (superblock.store, superblock.segment_bytes);

@@ -49,7 +49,7 @@ pub use number::{
     VolumeId,
 };
 pub use pages::{
-    MapLoaded, PageAmount, PageMember, PageQuota, PageReadError, Pages, PagesStats, PutError, QuotaError,
+    MapLoaded, MemberWrites, PageAmount, PageQuota, PageReadError, Pages, PagesStats, PutError, QuotaError,
     REGION_BLOCKS, VolumePages, WriteIntent,
 };
 pub use record::{BlockAddress, Content, Position, Record, Recovered, RecoveredContent};

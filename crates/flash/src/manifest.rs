@@ -28,7 +28,7 @@ const CHECKSUM_AT: usize = 60;
 /// The largest payload, in bytes.
 pub const MANIFEST_BYTES_MAX: usize = BLOCKS * BLOCK_BYTES - HEADER_BYTES;
 
-/// A manifest that was found.
+/// A manifest, as read from a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     /// The store that it belongs to.
@@ -65,26 +65,26 @@ impl Manifest {
     }
 
     fn decode(bytes: &[u8]) -> Result<Manifest, ManifestError> {
-        let number =
+        let u32_at =
             |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("a slice of 4 bytes is an array of 4"));
-        let long_number =
+        let u64_at =
             |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("a slice of 8 bytes is an array of 8"));
         if bytes[..8] != MAGIC {
             return Err(ManifestError::Other);
         }
         // The length comes from the device, so it is checked before its use.
-        let end = HEADER_BYTES.checked_add(number(12) as usize);
+        let end = HEADER_BYTES.checked_add(u32_at(12) as usize);
         let payload = end.and_then(|end| bytes.get(HEADER_BYTES..end)).ok_or(ManifestError::Other)?;
         let checksum = crc32c::crc32c_append(crc32c::crc32c(&bytes[..CHECKSUM_AT]), payload);
-        if checksum != number(CHECKSUM_AT) || number(8) < VERSION {
+        if checksum != u32_at(CHECKSUM_AT) || u32_at(8) < VERSION {
             return Err(ManifestError::Other);
         }
         let store = bytes[16..32].try_into().expect("a slice of 16 bytes is an array of 16");
-        if number(8) > VERSION {
-            let needs = Release::unpack(long_number(NEEDS_AT));
-            return Err(ManifestError::Newer(store, NewerFormat::of_format(number(8), VERSION, needs)));
+        if u32_at(8) > VERSION {
+            let needs = Release::unpack(u64_at(NEEDS_AT));
+            return Err(ManifestError::Newer(store, NewerFormat::of_format(u32_at(8), VERSION, needs)));
         }
-        Ok(Manifest { store, revision: long_number(32), payload: payload.to_vec() })
+        Ok(Manifest { store, revision: u64_at(32), payload: payload.to_vec() })
     }
 }
 

@@ -94,18 +94,20 @@ pub async fn persist_membership<S: Seam>(inner: &Inner<S>, joining: Option<u32>)
     Ok(())
 }
 
+/// Writes the current membership to both superblocks of every member in service. Members that fail are marked as lost,
+/// and the remaining ones are written again.
 async fn write_membership<S: Seam>(inner: &Inner<S>, joining: Option<u32>) -> Result<(), StoreError> {
     loop {
-        let is_durable = |inner: &Inner<S>| {
+        let durability = |inner: &Inner<S>| {
             let state = inner.state.borrow();
             (state.durable_generation >= state.superblock.generation, state.superblock.generation)
         };
-        if is_durable(inner).0 {
+        if durability(inner).0 {
             return Ok(());
         }
-        let guard = inner.change.lock().await;
-        let (durable, generation) = is_durable(inner);
-        if durable {
+        let guard = inner.superblock_lock.lock().await;
+        let (is_durable, generation) = durability(inner);
+        if is_durable {
             return Ok(());
         }
         let mut failures = Vec::new();
@@ -113,7 +115,7 @@ async fn write_membership<S: Seam>(inner: &Inner<S>, joining: Option<u32>) -> Re
         let passes = if joining.is_none() { 1 } else { 2 };
         for pass in 0..passes {
             let selects = |member: u32| joining.is_none() || (pass == 1) == (joining == Some(member));
-            // Write both places.
+            // Write both superblocks.
             for _ in 0..2 {
                 if failures.is_empty() {
                     failures = write_superblocks(inner, selects).await;
@@ -156,12 +158,12 @@ async fn try_record<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
         }
         (state.recorder.clone(), generation)
     };
-    let recorded = match recorder {
+    let outcome = match recorder {
         Some(record) => with_timeout(inner, record(generation)).await,
         None => Ok(()),
     };
     let mut state = inner.state.borrow_mut();
-    match &recorded {
+    match &outcome {
         Ok(()) => {
             state.recorded_generation = state.recorded_generation.max(generation);
             state.unrecorded = None;
@@ -182,7 +184,7 @@ async fn try_record<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
         }
         Err(reason) => state.unrecorded = Some(reason.clone()),
     }
-    recorded
+    outcome
 }
 
 /// The result of the owner's recording, or an error after [`RECORD_TIMEOUT`].
@@ -201,13 +203,13 @@ async fn with_timeout<S: Seam>(inner: &Inner<S>, record: BoxFuture<'static, Resu
 pub async fn persist_tail<S: Seam>(inner: &Inner<S>) -> Result<(), StoreError> {
     let tail = {
         let mut state = inner.state.borrow_mut();
-        let next = state.next;
-        let tail = state.segments.tail(next);
+        let next = state.next_sequence;
+        let tail = state.segments.advance_tail(next);
         state.superblock.tail = tail;
         tail
     };
     let failures = {
-        let _guard = inner.change.lock().await;
+        let _guard = inner.superblock_lock.lock().await;
         write_superblocks(inner, |_| true).await
     };
     remove_members_unrecorded(inner, failures).await?;
@@ -216,7 +218,7 @@ pub async fn persist_tail<S: Seam>(inner: &Inner<S>) -> Result<(), StoreError> {
 }
 
 /// Writes the next revision of the superblock to the members in service for which `selects` is true. Returns the
-/// members that failed. Callers hold [`Inner::change`].
+/// members that failed. Callers hold [`Inner::superblock_lock`].
 pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, selects: impl Fn(u32) -> bool) -> Vec<Failure> {
     let superblock = {
         let mut state = inner.state.borrow_mut();

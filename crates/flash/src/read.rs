@@ -17,6 +17,7 @@ use crate::wait::{BoxFuture, join};
 pub struct Pin<S: Seam>(Rc<Inner<S>>, u32);
 
 impl<S: Seam> Pin<S> {
+    /// Pins a segment until the result is dropped.
     pub fn new(inner: &Rc<Inner<S>>, segment: u32) -> Self {
         inner.state.borrow_mut().segments.get_mut(segment).pins += 1;
         Pin(Rc::clone(inner), segment)
@@ -29,7 +30,7 @@ impl<S: Seam> Drop for Pin<S> {
     }
 }
 
-/// A block to read, its position, and the buffer to read it into.
+/// A block to read, its position, and the destination buffer.
 pub type ReadRequest<S> = (BlockAddress, Position, <S as Seam>::BlockMut);
 
 /// The index of a request, and the result of its read.
@@ -71,8 +72,8 @@ pub async fn read<S: Seam>(
         let read = inner.read_from(&device, at, vec![Piece::whole(buffer)]);
         let (result, mut pieces) = slow::read(inner, device.member, at, read).await;
         let block = pieces.pop().expect("a read returns its pieces").block.freeze();
-        let trusted = inner.sabotage.is(Sabotage::SkipChecksum);
-        if result.is_ok() && (trusted || block.checksum(seed) == position.checksum) {
+        let skips_check = inner.sabotage.is(Sabotage::SkipChecksum);
+        if result.is_ok() && (skips_check || block.checksum(seed) == position.checksum) {
             if !bad.is_empty() {
                 inner.seam.spawn(repair(pin, bad, at, block.clone()));
             }
@@ -99,14 +100,14 @@ pub async fn read_all<S: Seam>(
     let count = requests.len();
     requests.sort_by_key(|(_, (_, position, _))| (position.segment, position.index));
     let mut runs: Vec<Vec<(usize, ReadRequest<S>)>> = Vec::new();
-    for (number, request) in requests {
+    for (index, request) in requests {
         let follows = |run: &&mut Vec<(usize, ReadRequest<S>)>| {
             let (_, (_, last, _)) = run.last().expect("a run is not empty");
             (last.segment, last.index + 1) == (request.1.segment, request.1.index)
         };
         match runs.last_mut().filter(follows) {
-            Some(run) => run.push((number, request)),
-            None => runs.push(vec![(number, request)]),
+            Some(run) => run.push((index, request)),
+            None => runs.push(vec![(index, request)]),
         }
     }
     let reads = runs.into_iter().map(|run| {
@@ -114,8 +115,8 @@ pub async fn read_all<S: Seam>(
         read
     });
     let mut results: Vec<Option<Result<S::Block, StoreError>>> = (0..count).map(|_| None).collect();
-    for (number, result) in join(reads.collect()).await.into_iter().flatten() {
-        results[number] = Some(result);
+    for (index, result) in join(reads.collect()).await.into_iter().flatten() {
+        results[index] = Some(result);
     }
     results.into_iter().map(|result| result.expect("every block was in a run")).collect()
 }
@@ -127,12 +128,12 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, ReadRequest<S>
     let (pin, at) = (Pin::new(inner, first.segment), offset_of(inner, first));
     let mut results = Vec::with_capacity(run.len());
     let device = read_order(inner, first.segment).into_iter().next().filter(|_| run.len() > 1);
-    let (mut places, mut buffers) = (Vec::with_capacity(run.len()), Vec::with_capacity(run.len()));
-    for (number, (address, position, buffer)) in run {
-        places.push((number, address, position));
+    let (mut requested, mut buffers) = (Vec::with_capacity(run.len()), Vec::with_capacity(run.len()));
+    for (index, (address, position, buffer)) in run {
+        requested.push((index, address, position));
         buffers.push(Piece::whole(buffer));
     }
-    let (read, buffers) = match device {
+    let (was_read, buffers) = match device {
         Some(device) => {
             // Not measured: it takes longer than the single-block reads that make up a device's latency history.
             let _queued = QueuedRequest::new(inner, device.member, RequestWork::Read(buffers.len()));
@@ -141,14 +142,14 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, ReadRequest<S>
         }
         None => (false, buffers),
     };
-    for ((number, address, position), piece) in places.into_iter().zip(buffers) {
+    for ((index, address, position), piece) in requested.into_iter().zip(buffers) {
         let block = piece.block.freeze();
-        if read && block.checksum(seed(inner, address, &position)) == position.checksum {
-            results.push((number, Ok(block)));
+        if was_read && block.checksum(seed(inner, address, &position)) == position.checksum {
+            results.push((index, Ok(block)));
             continue;
         }
         let Ok(buffer) = block.thaw() else { unreachable!("the block has one owner") };
-        results.push((number, self::read(inner, address, position, buffer).await));
+        results.push((index, self::read(inner, address, position, buffer).await));
     }
     drop(pin);
     results

@@ -28,7 +28,7 @@ pub enum Content<S: Seam> {
         may_unmap: bool,
     },
     /// Older records of a range are dead (the durable tombstone of R8).
-    Retire {
+    Tombstone {
         /// The length of the range, at least 1.
         blocks: u32,
     },

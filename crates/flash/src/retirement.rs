@@ -16,10 +16,10 @@ use crate::store::{Inner, State};
 #[derive(Default)]
 pub struct Retirements(VecDeque<(u64, Vec<Position>)>);
 
-/// The commit that makes all recent writes durable, or that of a void or unloaded map, which lists none.
+/// The number of the commit that makes all recent writes durable; 0 for a void or unloaded map, which has none.
 fn awaited_commit<S: Seam>(pages: &PageState<S>) -> u64 {
     match pages.is_ready() {
-        true if pages.recent_writes.unsaved() > 0 => pages.journal.commits_begun + 1,
+        true if pages.recent_writes.pending_count() > 0 => pages.journal.commits_begun + 1,
         true => pages.journal.commits_begun,
         false => 0,
     }
@@ -31,13 +31,13 @@ pub fn retire<S: Seam>(inner: &Rc<Inner<S>>, positions: &[Position]) {
     let commit = awaited_commit(&inner.pages.borrow());
     inner.state.borrow_mut().retirements.0.push_back((commit, live));
     release(inner);
-    let waits = {
+    let is_urgent = {
         let state = inner.state.borrow();
-        // A log with plenty of space can wait for the next regular commit. Segments with pages are no part of it.
-        let own = state.superblock.segments as usize - state.segments.lent().len();
-        !state.retirements.0.is_empty() && state.segments.writable_count() * 4 < own
+        // A log with plenty of space can wait for the next regular commit. Lent segments do not count.
+        let log_segments = state.superblock.segments as usize - state.segments.lent().len();
+        !state.retirements.0.is_empty() && state.segments.writable_count() * 4 < log_segments
     };
-    if waits {
+    if is_urgent {
         write_now(inner);
     }
 }
@@ -68,7 +68,7 @@ pub async fn release_all<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
             return false;
         }
     }
-    // If it fails, the map is void and lists no recent writes.
+    // If the commit fails, the map is void and has no recent writes, so the records can be released, too.
     wait_durable(inner).await;
     release(inner);
     true

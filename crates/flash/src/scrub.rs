@@ -13,7 +13,7 @@ use crate::segments::Segment;
 use crate::store::Inner;
 
 /// Minimum time between the starts of two rounds, so that a small log is not read continuously.
-const ROUND: Nanos = Nanos::from_secs(600);
+const ROUND_INTERVAL_MIN: Nanos = Nanos::from_secs(600);
 /// Pause between two checks while there is no work.
 const PAUSE: Nanos = Nanos::from_secs(1);
 
@@ -25,7 +25,7 @@ pub struct ScrubStats {
     /// Bytes read.
     pub bytes: u64,
     /// Blocks with a copy that was bad or unreadable.
-    pub found: u64,
+    pub damaged: u64,
     /// Bad copies that were rewritten.
     pub repaired: u64,
     /// Blocks without a good copy.
@@ -42,12 +42,12 @@ pub(crate) struct Scrub {
 
 /// Sets the rate, and starts the scrub if it is not running.
 pub fn set<S: Seam>(inner: &Rc<Inner<S>>, bytes_per_second: Option<u64>) {
-    let begins = {
+    let starts = {
         let scrub = &mut inner.state.borrow_mut().scrub;
         scrub.bytes_per_second = bytes_per_second.filter(|rate| *rate > 0);
         scrub.bytes_per_second.is_some() && !std::mem::replace(&mut scrub.running, true)
     };
-    if begins {
+    if starts {
         inner.seam.spawn(run(inner.seam.clone(), Rc::downgrade(inner)));
     }
 }
@@ -57,7 +57,7 @@ async fn run<S: Seam>(seam: S, inner: Weak<Inner<S>>) {
     let mut next_round = seam.now();
     loop {
         let Some(inner) = inner.upgrade() else { return };
-        let (ends, busy) = {
+        let (ends, has_job) = {
             let mut state = inner.state.borrow_mut();
             let ends = state.scrub.bytes_per_second.is_none() || state.failed.is_some();
             if ends {
@@ -68,8 +68,8 @@ async fn run<S: Seam>(seam: S, inner: Weak<Inner<S>>) {
         if ends {
             return;
         }
-        if seam.now() >= next_round && !busy {
-            next_round = seam.now() + ROUND;
+        if seam.now() >= next_round && !has_job {
+            next_round = seam.now() + ROUND_INTERVAL_MIN;
             round(&inner).await;
         }
         drop(inner);
@@ -80,8 +80,8 @@ async fn run<S: Seam>(seam: S, inner: Weak<Inner<S>>) {
 /// Passes over the log once.
 async fn round<S: Seam>(inner: &Rc<Inner<S>>) {
     let blocks = (inner.state.borrow().superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
-    let parts: Vec<_> = inner.state.borrow().segments.chain().collect();
-    for (number, segment, used) in parts {
+    let segments: Vec<_> = inner.state.borrow().segments.chain().collect();
+    for (number, segment, used) in segments {
         if !inner.state.borrow().segments.is_in_log(number, segment.first_sequence) {
             continue;
         }
@@ -96,7 +96,7 @@ async fn round<S: Seam>(inner: &Rc<Inner<S>>) {
                 state.scrub.bytes_per_second.filter(|_| continues)
             };
             let Some(rate) = rate else { break };
-            let count = run_of_blocks(inner, number, &segment, index..end, &mut verifier).await;
+            let count = verify_run(inner, number, &segment, index..end, &mut verifier).await;
             let Some((count, bytes)) = count else { break };
             index += count;
             inner.state.borrow_mut().scrub.stats.bytes += bytes;
@@ -107,8 +107,9 @@ async fn round<S: Seam>(inner: &Rc<Inner<S>>) {
     inner.state.borrow_mut().scrub.stats.rounds += 1;
 }
 
-/// Verifies a run of blocks on every copy. Returns the number of blocks, and the bytes read.
-async fn run_of_blocks<S: Seam>(
+/// Verifies a run of blocks on every copy. Returns the number of blocks, and the bytes read; `None` if no buffer or no
+/// copy is available.
+async fn verify_run<S: Seam>(
     inner: &Rc<Inner<S>>,
     number: u32,
     segment: &Segment,
@@ -116,10 +117,10 @@ async fn run_of_blocks<S: Seam>(
     verifier: &mut SegmentVerifier,
 ) -> Option<(u32, u64)> {
     let devices = inner.log_devices();
-    let buffers = std::mem::take(&mut inner.state.borrow_mut().copying);
+    let buffers = std::mem::take(&mut inner.state.borrow_mut().copy_buffers);
     let count = (buffers.len() / devices.len().max(1)).min(range.len());
     if count == 0 || devices.is_empty() {
-        inner.state.borrow_mut().copying.extend(buffers);
+        inner.state.borrow_mut().copy_buffers.extend(buffers);
         return None;
     }
     let at = block_offset(inner.state.borrow().superblock.segment_bytes, number, range.start);
@@ -130,7 +131,7 @@ async fn run_of_blocks<S: Seam>(
         let blocks: Vec<S::Block> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
         copies.push((result.is_ok(), blocks));
     }
-    inner.state.borrow_mut().copying.extend(buffers);
+    inner.state.borrow_mut().copy_buffers.extend(buffers);
     for (offset, index) in (0..count).zip(range.start..) {
         let mut good: Option<S::Block> = None;
         let mut verdict = None;
@@ -149,7 +150,7 @@ async fn run_of_blocks<S: Seam>(
                 verifier.skip(index);
                 let is_still_in_log = inner.state.borrow().segments.is_in_log(number, segment.first_sequence);
                 let stats = &mut inner.state.borrow_mut().scrub.stats;
-                stats.found += u64::from(is_still_in_log);
+                stats.damaged += u64::from(is_still_in_log);
                 stats.lost += u64::from(is_still_in_log);
             }
         }
@@ -160,8 +161,8 @@ async fn run_of_blocks<S: Seam>(
     Some((count as u32, bytes))
 }
 
-/// Writes the good copy over the copies that differ or could not be read. Like the repair after a read, it does not
-/// flush.
+/// Writes the good copy of the block at index `offset` of the run over the copies that differ or could not be read.
+/// Like the repair after a read, it does not flush.
 async fn repair<S: Seam>(
     inner: &Inner<S>,
     devices: &[Device<S>],
@@ -176,10 +177,10 @@ async fn repair<S: Seam>(
     if bad.is_empty() {
         return;
     }
-    inner.state.borrow_mut().scrub.stats.found += 1;
+    inner.state.borrow_mut().scrub.stats.damaged += 1;
     for device in bad {
-        let place = at + (offset * BLOCK_BYTES) as u64;
-        if inner.write_durably_to(&device, place, vec![good.clone()], false).await.is_ok() {
+        let block_at = at + (offset * BLOCK_BYTES) as u64;
+        if inner.write_durably_to(&device, block_at, vec![good.clone()], false).await.is_ok() {
             inner.state.borrow_mut().scrub.stats.repaired += 1;
         }
     }

@@ -28,7 +28,7 @@ pub struct Segment {
     pub pins: u32,
 }
 
-/// Where the next batch goes.
+/// The position of the next batch.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenSegment {
     /// The segment.
@@ -48,11 +48,11 @@ pub struct Segments {
     free: VecDeque<u32>,
     /// Segments that hold pages.
     lent: BTreeSet<u32>,
-    /// Where the next batch goes.
+    /// The position of the next batch, if a segment is open.
     pub open: Option<OpenSegment>,
     /// Recovery starts at this sequence number or later.
     pub durable_tail: Sequence,
-    /// The first segment number.
+    /// The number of the log's first segment.
     first_number: u32,
     /// Segments from this number on are not written again: a device that will carry the log is too small for them.
     pub limit: u32,
@@ -64,9 +64,9 @@ impl Segments {
     /// The segments of these numbers. `chain` lists the log's segments (number, content), oldest first; `lent` lists
     /// the segments that hold pages.
     pub fn new(numbers: Range<u32>, chain: &[(u32, Segment)], lent: BTreeSet<u32>, durable_tail: Sequence) -> Segments {
-        let (first_number, count) = (numbers.start, numbers.end);
-        let mut table = vec![Segment::default(); count as usize];
-        let mut used = vec![false; count as usize];
+        let (first_number, end) = (numbers.start, numbers.end);
+        let mut table = vec![Segment::default(); end as usize];
+        let mut used = vec![false; end as usize];
         lent.iter().for_each(|number| used[*number as usize] = true);
         for (number, segment) in chain {
             table[*number as usize] = *segment;
@@ -74,7 +74,7 @@ impl Segments {
         }
         // Start after the newest segment, so that wear is even across restarts, too.
         let start = chain.last().map_or(first_number, |(number, _)| number + 1);
-        let free = (start..count).chain(first_number..start).filter(|number| !used[*number as usize]).collect();
+        let free = (start..end).chain(first_number..start).filter(|number| !used[*number as usize]).collect();
         let chain = chain.iter().map(|(number, _)| *number).collect();
         Segments {
             table,
@@ -85,23 +85,24 @@ impl Segments {
             open: None,
             durable_tail,
             first_number,
-            limit: count,
+            limit: end,
             sabotage_reuse: false,
         }
     }
 
-    /// One segment.
+    /// The segment of this number.
     pub fn get(&self, number: u32) -> &Segment {
         &self.table[number as usize]
     }
 
-    /// One segment, mutable.
+    /// The segment of this number, mutable.
     pub fn get_mut(&mut self, number: u32) -> &mut Segment {
         &mut self.table[number as usize]
     }
 
-    /// The log's tail: batches below this sequence number are dead. `next` is the sequence number of the next batch.
-    pub fn tail(&mut self, next: Sequence) -> Sequence {
+    /// Takes dead segments off the front of the chain. Returns the log's tail: batches below this sequence number are
+    /// dead. `next_sequence` is the sequence number of the next batch.
+    pub fn advance_tail(&mut self, next_sequence: Sequence) -> Sequence {
         let open = self.open.map(|open| open.segment);
         while let Some(front) = self.chain.front().copied()
             && open != Some(front)
@@ -110,7 +111,7 @@ impl Segments {
             self.chain.pop_front();
             self.dead.push_back(front);
         }
-        self.chain.front().map_or(next, |front| self.get(*front).first_sequence)
+        self.chain.front().map_or(next_sequence, |front| self.get(*front).first_sequence)
     }
 
     /// Number of segments reserved for tombstones of whole volumes.
@@ -126,7 +127,7 @@ impl Segments {
             return false;
         }
         let limit = self.limit;
-        let next = self.free.iter().position(|number| *number < limit).and_then(|at| self.free.remove(at));
+        let next = self.free.iter().position(|number| *number < limit).and_then(|index| self.free.remove(index));
         let Some(number) = next else { return false };
         assert!(self.get(number).pins == 0, "a free segment is not pinned");
         *self.get_mut(number) = Segment { boot, first_sequence, last_sequence: first_sequence, live: 0, pins: 0 };
@@ -135,10 +136,10 @@ impl Segments {
         true
     }
 
-    /// Frees dead segments that the durable tail has passed and no read pins. `next` is the sequence number of the next
-    /// batch.
-    pub fn free_dead(&mut self, next: Sequence) {
-        self.tail(next);
+    /// Frees dead segments that the durable tail has passed and no read pins. `next_sequence` is the sequence number of
+    /// the next batch.
+    pub fn free_dead(&mut self, next_sequence: Sequence) {
+        self.advance_tail(next_sequence);
         let (durable_tail, violates_r7) = (self.durable_tail, self.sabotage_reuse);
         let mut waiting = VecDeque::new();
         while let Some(number) = self.dead.pop_front() {
@@ -151,9 +152,9 @@ impl Segments {
 
     /// Lends a free segment to the pages, if more than `reserve` are free.
     pub fn lend(&mut self, reserve: usize) -> Option<u32> {
-        let at =
+        let index =
             self.free.iter().position(|number| *number < self.limit).filter(|_| self.has_more_free_than(reserve))?;
-        let number = self.free.remove(at)?;
+        let number = self.free.remove(index)?;
         assert!(self.get(number).pins == 0, "a free segment is not pinned");
         self.lent.insert(number);
         Some(number)
@@ -172,7 +173,7 @@ impl Segments {
 
     /// The number of [`Segments::lent_usable`].
     pub fn lent_usable_count(&self) -> usize {
-        // Count from the far end: few segments, if any, lie past the limit.
+        // Count the segments past the limit: there are few, if any.
         self.lent.len() - self.lent.range(self.limit..).count()
     }
 
@@ -245,7 +246,7 @@ mod tests {
         assert!(open_segment(&mut segments, 1, 0));
         segments.get_mut(0).last_sequence = Sequence(4);
         assert!(open_segment(&mut segments, 5, 0));
-        assert_eq!(segments.tail(Sequence(6)), Sequence(5));
+        assert_eq!(segments.advance_tail(Sequence(6)), Sequence(5));
         assert!(!open_segment(&mut segments, 6, 0), "the first segment is dead, but no durable tail has passed it");
         segments.durable_tail = Sequence(5);
         assert!(open_segment(&mut segments, 6, 0));
@@ -283,11 +284,11 @@ mod tests {
             assert!(open_segment(&mut segments, first, 0));
             segments.get_mut(first as u32 - 1).live = u32::from(first == 1);
         }
-        segments.durable_tail = segments.tail(Sequence(4));
+        segments.durable_tail = segments.advance_tail(Sequence(4));
         assert_eq!(segments.durable_tail, Sequence(1));
         assert!(!open_segment(&mut segments, 4, 0));
         segments.get_mut(0).live = 0;
-        segments.durable_tail = segments.tail(Sequence(4));
+        segments.durable_tail = segments.advance_tail(Sequence(4));
         assert_eq!(segments.durable_tail, Sequence(3), "the open segment belongs to the log even without live records");
         segments.get_mut(0).pins = 1;
         assert!(

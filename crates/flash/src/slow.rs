@@ -5,8 +5,8 @@
 //! same batch, a read with the mirror's reads of the same window. A cause that slows both down therefore counts
 //! against neither: it is the usual latency under their load, and the history adopts it.
 //!
-//! A request waits behind others, so only its part of the queueing time counts. A read also waits behind programs that
-//! the device has acknowledged from its buffer.
+//! A request waits behind others, so only its part of the queueing time counts. A read also waits behind writes that
+//! the device has acknowledged from its buffer and still has to program.
 //!
 //! One slow request is not enough, requests that were in the queue at the same time count once, and the last log member
 //! always stays.
@@ -95,7 +95,7 @@ pub struct LatencyTracker {
     /// Weight of all requests in flight, of pages too: each counts a fixed number of blocks plus its own.
     queue_weight: u64,
     programs: PendingPrograms,
-    /// Mean latency of recent reads of the log, normalised to a single request, and when the last of them ended.
+    /// The end of the last read of the log, and the mean latency of recent ones, normalised to a single request.
     recent_reads: Option<(Nanos, u64)>,
     /// A comparison is in flight: the block of a slow read is read from the mirror.
     is_comparing: bool,
@@ -103,32 +103,33 @@ pub struct LatencyTracker {
 
 impl LatencyTracker {
     fn record_read(&mut self, now: Nanos, latency: Nanos) {
-        let usual = self.mean_read_latency(now).map_or(latency.0, |recent_mean| (3 * recent_mean + latency.0) / 4);
-        self.recent_reads = Some((now, usual));
+        let mean = self.mean_read_latency(now).map_or(latency.0, |recent_mean| (3 * recent_mean + latency.0) / 4);
+        self.recent_reads = Some((now, mean));
     }
 
     /// Mean latency of its reads in the window that ends now; `None` without reads.
     fn mean_read_latency(&self, now: Nanos) -> Option<u64> {
-        self.recent_reads.filter(|(at, _)| now.since(*at) < COMPARISON_WINDOW).map(|(_, latency)| latency)
+        self.recent_reads.filter(|(ended_at, _)| now.since(*ended_at) < COMPARISON_WINDOW).map(|(_, latency)| latency)
     }
 }
 
-/// Programs that a device has acknowledged from its buffer and may still perform. Reads wait behind them.
+/// Writes that a device has acknowledged from its buffer and may still have to program. Reads wait behind them.
 #[derive(Clone, Copy, Debug, Default)]
 struct PendingPrograms {
     weight: u64,
-    at: Nanos,
+    /// The time at which `weight` was valid.
+    updated_at: Nanos,
 }
 
 impl PendingPrograms {
     /// Their weight now, which decays by half per [`PROGRAMS_HALVE_IN`].
     fn weight_at(&self, now: Nanos) -> u64 {
-        let halvings = now.since(self.at).0 / PROGRAMS_HALVE_IN.0;
+        let halvings = now.since(self.updated_at).0 / PROGRAMS_HALVE_IN.0;
         if halvings < 64 { self.weight >> halvings } else { 0 }
     }
 
     fn add(&mut self, weight: u64, now: Nanos) {
-        *self = PendingPrograms { weight: self.weight_at(now) + weight, at: now };
+        *self = PendingPrograms { weight: self.weight_at(now) + weight, updated_at: now };
     }
 }
 
@@ -157,6 +158,7 @@ pub struct QueuedRequest<'a, S: Seam> {
     inner: &'a Inner<S>,
     member: u32,
     work: RequestWork,
+    /// Weight of the queue when the request was sent: the request itself and, for a read, pending programs included.
     queue_weight: u64,
     started_at: Nanos,
 }

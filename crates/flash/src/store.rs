@@ -45,7 +45,7 @@ pub enum Sabotage {
     ReplayTorn,
     /// A segment is reused before the tail behind it is durable.
     ReuseBeforeTail,
-    /// A failed member is durably removed only after an acknowledgement that relies on fewer copies.
+    /// An append that relies on fewer copies is acknowledged before the failed member is durably removed.
     AckBeforeMembership,
     /// A device joins the log without a copy of its earlier content.
     SkipResync,
@@ -102,15 +102,15 @@ pub struct MemberReport {
 /// Durably records a membership generation. The error is the reason why that failed.
 pub(crate) type GenerationRecorder = dyn Fn(StoreGeneration) -> BoxFuture<'static, Result<(), String>>;
 
-/// An append that waits for its batch.
-pub(crate) struct Request<S: Seam> {
+/// An append that is not yet part of a batch.
+pub(crate) struct AppendRequest<S: Seam> {
     pub(crate) records: Vec<Record<S>>,
-    /// A request with tombstones only, which may use the segments reserved for them.
+    /// It has only tombstones, which may use the segments reserved for them.
     pub(crate) is_tombstone: bool,
     pub(crate) reply: Reply<Result<Vec<Position>, StoreError>>,
 }
 
-impl<S: Seam> Request<S> {
+impl<S: Seam> AppendRequest<S> {
     /// The number of data blocks in it.
     pub(crate) fn data_blocks(&self) -> u32 {
         self.records.iter().filter(|record| matches!(record.content, Content::Data(_))).count() as u32
@@ -118,17 +118,17 @@ impl<S: Seam> Request<S> {
 }
 
 pub(crate) struct State<S: Seam> {
-    /// The devices that have been in service since the opening, also those that were removed.
+    /// All devices that have been in service since the opening, including removed ones.
     pub(crate) devices: Vec<Device<S>>,
     /// The superblock as the members in service hold it. The member number in it is set when a copy is written.
     pub(crate) superblock: Superblock,
     pub(crate) segments: Segments,
-    pub(crate) pending: VecDeque<Request<S>>,
+    pub(crate) pending: VecDeque<AppendRequest<S>>,
     /// A task is writing batches.
     pub(crate) committing: bool,
     /// Sequence number of the next batch.
-    pub(crate) next: Sequence,
-    /// Checksum of the last batch's header, 0 without one.
+    pub(crate) next_sequence: Sequence,
+    /// Checksum of the last batch's header, 0 before the first batch.
     pub(crate) previous: u32,
     pub(crate) reports: Vec<MemberReport>,
     /// The place for each member's next superblock: the one of the two that does not hold its newest.
@@ -138,7 +138,7 @@ pub(crate) struct State<S: Seam> {
     /// Spare buffers for headers and superblocks, so that an exhausted pool blocks no commit.
     pub(crate) spare: Vec<S::BlockMut>,
     /// Tasks that wait until no batch is being written.
-    pub(crate) idle: Vec<Reply<()>>,
+    pub(crate) idle_waiters: Vec<Reply<()>>,
     /// The generation of the membership that every member in service holds durably.
     pub(crate) durable_generation: StoreGeneration,
     /// The generation that the owner has recorded.
@@ -147,13 +147,13 @@ pub(crate) struct State<S: Seam> {
     pub(crate) unrecorded: Option<String>,
     /// The device that is becoming a log member: it gets every batch, but no acknowledgement relies on it yet.
     pub(crate) joining: Option<Device<S>>,
-    /// Spare buffers for resync and scrub, so that an exhausted pool blocks neither.
-    pub(crate) copying: Vec<S::BlockMut>,
+    /// Buffers for resync and scrub, so that an exhausted pool blocks neither.
+    pub(crate) copy_buffers: Vec<S::BlockMut>,
     /// The read and write latencies of each member.
     pub(crate) latency_trackers: BTreeMap<u32, LatencyTracker>,
     /// State of the scrub.
     pub(crate) scrub: Scrub,
-    /// Blocks that have no good copy, as found by reads.
+    /// Blocks without a good copy, detected by reads.
     pub(crate) lost: LostBlocks,
     /// The owner's function that records each new membership generation.
     pub(crate) recorder: Option<Rc<GenerationRecorder>>,
@@ -174,14 +174,14 @@ pub(crate) struct Inner<S: Seam> {
     pub(crate) seam: S,
     pub(crate) state: RefCell<State<S>>,
     /// Held while a batch is written, or while the members change between two batches.
-    pub(crate) batches: TaskMutex,
+    pub(crate) batch_lock: TaskMutex,
     /// Held while superblocks are written.
-    pub(crate) change: TaskMutex,
+    pub(crate) superblock_lock: TaskMutex,
     /// A handle to itself, for the tasks that it spawns.
     pub(crate) me: Weak<Inner<S>>,
     pub(crate) pages: RefCell<PageState<S>>,
     pub(crate) sabotage: Sabotage,
-    pub(crate) outstanding: InFlightRequests,
+    pub(crate) in_flight: InFlightRequests,
     /// The source of buffers when the pool is exhausted.
     pub(crate) fallback_buffers: RefCell<Option<FallbackBuffers<S>>>,
 }
@@ -265,8 +265,8 @@ impl<S: Seam> Store<S> {
 
     /// Maximum number of records of one append.
     pub fn records_max(&self) -> usize {
-        let segment = self.0.state.borrow().superblock.segment_bytes as usize / BLOCK_BYTES;
-        RECORDS_MAX.min(segment - 1)
+        let segment_blocks = self.0.state.borrow().superblock.segment_bytes as usize / BLOCK_BYTES;
+        RECORDS_MAX.min(segment_blocks - 1)
     }
 
     /// Appends `records` in one batch. Returns their positions when they are durable on every member in service.
@@ -285,7 +285,7 @@ impl<S: Seam> Store<S> {
     /// # Panics
     /// With any other record.
     pub async fn append_tombstones(&self, tombstones: Vec<Record<S>>) -> Result<Vec<Position>, StoreError> {
-        let is_tombstone = |record: &Record<S>| matches!(record.content, Content::Retire { .. });
+        let is_tombstone = |record: &Record<S>| matches!(record.content, Content::Tombstone { .. });
         assert!(tombstones.iter().all(is_tombstone), "the reserve is for tombstones only");
         self.append_with(tombstones, true).await
     }
@@ -295,21 +295,21 @@ impl<S: Seam> Store<S> {
         for record in &records {
             let blocks = match record.content {
                 Content::Data(_) => 1,
-                Content::Zero { blocks, .. } | Content::Retire { blocks } => blocks,
+                Content::Zero { blocks, .. } | Content::Tombstone { blocks } => blocks,
             };
             let fits = record.address.block.checked_plus(u64::from(blocks)).is_some();
             assert!(blocks > 0 && fits, "a record of {blocks} blocks from {} on", record.address.block);
         }
         let reply = Reply::default();
-        let start = {
+        let starts_task = {
             let mut state = self.0.state.borrow_mut();
             if let Some(error) = &state.failed {
                 return Err(error.clone());
             }
-            state.pending.push_back(Request { records, is_tombstone, reply: reply.clone() });
+            state.pending.push_back(AppendRequest { records, is_tombstone, reply: reply.clone() });
             !std::mem::replace(&mut state.committing, true)
         };
-        if start {
+        if starts_task {
             self.0.seam.spawn(crate::commit::run(Rc::clone(&self.0)));
         }
         reply.wait().await
@@ -353,8 +353,8 @@ impl<S: Seam> Store<S> {
     /// request are left out.
     pub fn unanswered(&self) -> BTreeMap<u32, Nanos> {
         let (state, now) = (self.0.state.borrow(), self.0.seam.now());
-        let waits = |device: &Device<S>| Some((device.member, now.since(device.disk.oldest_unanswered()?)));
-        state.devices.iter().filter_map(waits).collect()
+        let unanswered_time = |device: &Device<S>| Some((device.member, now.since(device.disk.oldest_unanswered()?)));
+        state.devices.iter().filter_map(unanswered_time).collect()
     }
 
     /// The number of copies of the log: members in service that carry it.
@@ -387,7 +387,7 @@ impl<S: Seam> Store<S> {
         crate::scrub::set(&self.0, bytes_per_second);
     }
 
-    /// Blocks without a good copy, as found by reads, until their records are retired; about a thousand at most.
+    /// Blocks without a good copy that reads have detected, until their records are retired; at most 1,024.
     pub fn lost(&self) -> Vec<BlockAddress> {
         self.0.state.borrow().lost.list()
     }
@@ -420,7 +420,7 @@ impl<S: Seam> Store<S> {
 
     /// Sequence number of the log's next batch. It grows with every later opening.
     pub fn sequence(&self) -> Sequence {
-        self.0.state.borrow().next
+        self.0.state.borrow().next_sequence
     }
 
     /// The membership generation: +1 with every change.
@@ -452,12 +452,12 @@ impl<S: Seam> Store<S> {
         sealed.take(count).collect()
     }
 
-    /// The number of segments that are free, or will be once a tail is durable or the pages in them are dropped; and
-    /// the total.
+    /// The number of log segments that are free, or will be once a tail is durable or the pages in them are dropped,
+    /// and the total number of log segments.
     pub fn room(&self) -> (usize, usize) {
         let mut state = self.0.state.borrow_mut();
-        let next = state.next;
-        state.segments.tail(next);
+        let next = state.next_sequence;
+        state.segments.advance_tail(next);
         let usable = state.superblock.segments - state.superblock.journal_segments();
         (state.segments.free_count() + state.segments.lent_usable_count(), usable as usize)
     }
@@ -476,7 +476,7 @@ impl<S: Seam> Store<S> {
                     break;
                 }
                 let reply = Reply::default();
-                state.idle.push(reply.clone());
+                state.idle_waiters.push(reply.clone());
                 reply
             };
             reply.wait().await;

@@ -18,7 +18,8 @@ const SEGMENT_BYTES: u64 = 256 << 10;
 const DEVICE_BYTES: u64 = (1 << 20) + 10 * SEGMENT_BYTES;
 const POOL_BYTES: usize = 16 << 20;
 const OWNERSHIP: Ownership = Ownership { owner: [4; 16], epoch: 6, life: 77 };
-const RECORDS: &[u8] = b"what the owner wants to find again";
+/// The manifest that the owner has saved.
+const MANIFEST: &[u8] = b"what the owner wants to find again";
 /// The volume with dirty blocks, the volume with a zero-range, and the volumes with clean pages.
 const DIRTY: VolumeId = VolumeId(5);
 const ZEROED: VolumeId = VolumeId(6);
@@ -90,9 +91,9 @@ async fn write_store(seam: &RealSeam, store: &Store<RealSeam>) {
     }
     append(store, DIRTY, 0, Content::Data(block(seam, 200))).await;
     append(store, ZEROED, 9, Content::Data(block(seam, 1))).await;
-    append(store, ZEROED, 9, Content::Retire { blocks: 1 }).await;
+    append(store, ZEROED, 9, Content::Tombstone { blocks: 1 }).await;
     append(store, ZEROED, 1_000, Content::Zero { blocks: 100, may_unmap: true }).await;
-    store.save_manifest(RECORDS.to_vec()).await.expect("healthy files");
+    store.save_manifest(MANIFEST.to_vec()).await.expect("healthy files");
     // When this returns, the region is durably dirty, and all earlier records of the map are durable. The write never
     // ends.
     let _never_ended = pages.volume(IN_DIRTY_REGION).begin_write(BlockNo(8_001)..BlockNo(8_002)).await;
@@ -152,7 +153,7 @@ fn golden_stores_yield_their_log_pages_and_manifest() {
                 (OWNERSHIP, StoreGeneration(1), 2)
             );
             let manifest = read_manifest(&seam, &disks, identity.store).await.expect("of a known format");
-            assert_eq!(manifest.expect("it was saved").payload, RECORDS);
+            assert_eq!(manifest.expect("it was saved").payload, MANIFEST);
             let (store, recovered) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("the store opens");
             check_log(&seam, &store, recovered).await;
             check_pages(&seam, &store.pages()).await;
@@ -161,7 +162,7 @@ fn golden_stores_yield_their_log_pages_and_manifest() {
 }
 
 /// The byte offsets of a device's blocks that begin with `magic`.
-fn metadata(device: &[u8], magic: &[u8; 8]) -> Vec<usize> {
+fn find_metadata(device: &[u8], magic: &[u8; 8]) -> Vec<usize> {
     (0..device.len()).step_by(BLOCK_BYTES).filter(|at| device[*at..].starts_with(magic)).collect()
 }
 
@@ -169,7 +170,7 @@ fn set(device: &mut [u8], at: usize, bytes: &[u8]) {
     device[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// Changes bytes of a metadata block, and corrects its checksum.
+/// Changes bytes of a metadata block, each at an offset in the block, and corrects its checksum.
 fn reseal(device: &mut [u8], at: usize, changes: &[(usize, &[u8])]) {
     changes.iter().for_each(|(offset, bytes)| set(device, at + offset, bytes));
     let end = at + BLOCK_BYTES - 4;
@@ -177,11 +178,13 @@ fn reseal(device: &mut [u8], at: usize, changes: &[(usize, &[u8])]) {
     set(device, end, &checksum.to_le_bytes());
 }
 
+/// Raises the version of a metadata block to 2.
 const LATER_FORMAT: (usize, &[u8]) = (8, &2_u32.to_le_bytes());
-const NEEDS: (usize, &[u8]) = (424, &0x0001_0004_0002_u64.to_le_bytes());
+/// Names release 1.4.2 as the first that reads the format.
+const NEEDED_RELEASE: (usize, &[u8]) = (424, &0x0001_0004_0002_u64.to_le_bytes());
 
 /// Opens the store in every way; each must fail and change nothing. Returns the message.
-fn refused(contents: [&[u8]; 2]) -> String {
+fn expect_refusal(contents: [&[u8]; 2]) -> String {
     let folder = tempfile::tempdir().expect("a folder for the test");
     put_files(folder.path(), contents);
     let message = on_devices(folder.path(), async |seam, disks| {
@@ -204,13 +207,13 @@ fn refused(contents: [&[u8]; 2]) -> String {
 #[test]
 fn device_with_a_newer_superblock_is_refused_and_left_unchanged() {
     let [first, second] = &*NEW_STORE;
-    let superblocks = metadata(first, b"HOTSETFL");
+    let superblocks = find_metadata(first, b"HOTSETFL");
     assert_eq!(superblocks.len(), 2);
     for places in [&superblocks[..], &superblocks[..1], &superblocks[1..]] {
         let mut newer = first.clone();
-        places.iter().for_each(|at| reseal(&mut newer, *at, &[LATER_FORMAT, NEEDS, (128, &[0xff; 256])]));
+        places.iter().for_each(|at| reseal(&mut newer, *at, &[LATER_FORMAT, NEEDED_RELEASE, (128, &[0xff; 256])]));
         for contents in [[&newer[..], second], [second, &newer[..]]] {
-            let message = refused(contents);
+            let message = expect_refusal(contents);
             let expected = "holds a flash store that was written by a newer version of Hotset (format 2, \
                             this one reads up to 1); needs at least Hotset 1.4.2; start that version: \
                             this one changes nothing on it";
@@ -219,7 +222,7 @@ fn device_with_a_newer_superblock_is_refused_and_left_unchanged() {
     }
     let mut newer = first.clone();
     superblocks.iter().for_each(|at| reseal(&mut newer, *at, &[(24, &[1])]));
-    let message = refused([&newer, second]);
+    let message = expect_refusal([&newer, second]);
     assert!(
         message.contains("(features 0x1 that this one lacks); needs at least a version that has them"),
         "{message}"
@@ -229,7 +232,7 @@ fn device_with_a_newer_superblock_is_refused_and_left_unchanged() {
 #[test]
 fn newer_store_is_reported_by_an_inspection_and_not_formatted() {
     let mut newer = NEW_STORE[0].clone();
-    metadata(&newer, b"HOTSETFL").into_iter().for_each(|at| reseal(&mut newer, at, &[LATER_FORMAT]));
+    find_metadata(&newer, b"HOTSETFL").into_iter().for_each(|at| reseal(&mut newer, at, &[LATER_FORMAT]));
     let folder = tempfile::tempdir().expect("a folder for the test");
     put_files(folder.path(), [&newer, &newer]);
     on_devices(folder.path(), async |seam, disks| {
@@ -251,21 +254,21 @@ fn newer_store_is_reported_by_an_inspection_and_not_formatted() {
 #[test]
 fn newer_metadata_behind_a_known_superblock_is_refused() {
     let [first, second] = &*NEW_STORE;
-    let batches = metadata(first, b"HOTSETLB");
+    let batches = find_metadata(first, b"HOTSETLB");
     assert!(batches.len() > 5);
     let places = [
         batches[0],
         batches[3],
         *batches.last().expect("there are some"),
-        metadata(first, b"HOTSETPG")[0],
-        metadata(first, b"HOTSETMJ")[0],
+        find_metadata(first, b"HOTSETPG")[0],
+        find_metadata(first, b"HOTSETMJ")[0],
     ];
     for at in places {
         let mut newer = [first.clone(), second.clone()];
         // A mirror has the same block there; another device has its own pages.
         let is_metadata = |device: &&mut Vec<u8>| device[at..].starts_with(&first[at..at + 8]);
         newer.iter_mut().filter(is_metadata).for_each(|device| reseal(device, at, &[LATER_FORMAT]));
-        let message = refused([&newer[0], &newer[1]]);
+        let message = expect_refusal([&newer[0], &newer[1]]);
         assert!(message.contains("needs at least a version that reads format 2"), "byte {at}: {message}");
         // Metadata of another store has no effect.
         reseal(&mut newer[0], at, &[(16, &[0xee; 16])]);
@@ -280,11 +283,11 @@ fn newer_metadata_behind_a_known_superblock_is_refused() {
 fn newer_manifest_is_refused_and_not_overwritten() {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let mut newer = NEW_STORE.clone();
-    let at = metadata(&newer[0], b"HOTSETMF")[0];
+    let at = find_metadata(&newer[0], b"HOTSETMF")[0];
     for device in &mut newer {
         set(device, at + 8, &2_u32.to_le_bytes());
-        set(device, at + 40, NEEDS.1);
-        let checksum = crc32c::crc32c_append(crc32c::crc32c(&device[at..at + 60]), RECORDS);
+        set(device, at + 40, NEEDED_RELEASE.1);
+        let checksum = crc32c::crc32c_append(crc32c::crc32c(&device[at..at + 60]), MANIFEST);
         set(device, at + 60, &checksum.to_le_bytes());
     }
     put_files(folder.path(), [&newer[0], &newer[1]]);

@@ -8,7 +8,7 @@
 /// Largest step of the wall clock that does not count as a jump, in milliseconds.
 const STEP_MS_MAX: u64 = 30_000;
 /// Time of even advance after which a clock that has jumped is trusted, in milliseconds.
-const BELIEVED_AFTER_MS: u64 = 24 * 3600 * 1000;
+const TRUSTED_AFTER_MS: u64 = 24 * 3600 * 1000;
 
 /// The clock for expiry of old points.
 #[derive(Default)]
@@ -37,9 +37,9 @@ impl TrimClock {
         if now_ms.abs_diff(expected_ms) > STEP_MS_MAX {
             self.even_since_ms = monotonic_ms;
         }
-        let is_believed = monotonic_ms.saturating_sub(self.even_since_ms) >= BELIEVED_AFTER_MS;
+        let is_trusted = monotonic_ms.saturating_sub(self.even_since_ms) >= TRUSTED_AFTER_MS;
         // A step back is trusted at once, because it expires fewer points.
-        self.trusted_ms = Some(if is_believed { now_ms } else { now_ms.min(trusted_ms + passed_ms) });
+        self.trusted_ms = Some(if is_trusted { now_ms } else { now_ms.min(trusted_ms + passed_ms) });
     }
 
     /// The second by which points expire.
@@ -54,9 +54,9 @@ mod tests {
 
     const HOUR_MS: u64 = 3600 * 1000;
     const YEAR_MS: u64 = 365 * 24 * HOUR_MS;
-    const BEGUN_MS: u64 = 1_700_000_000_000;
+    const START_MS: u64 = 1_700_000_000_000;
 
-    fn seen(samples: &[(u64, u64)], until: u64) -> u64 {
+    fn trusted_after(samples: &[(u64, u64)], until: u64) -> u64 {
         let mut clock = TrimClock::default();
         samples.iter().for_each(|(now_ms, monotonic_ms)| clock.add_sample(*now_ms, *monotonic_ms, until));
         clock.trusted()
@@ -64,33 +64,33 @@ mod tests {
 
     #[test]
     fn even_clock_is_followed() {
-        assert_eq!(seen(&[(BEGUN_MS, 5), (BEGUN_MS + HOUR_MS, HOUR_MS + 5)], 0), (BEGUN_MS + HOUR_MS) / 1000);
-        let stepped = BEGUN_MS + HOUR_MS + STEP_MS_MAX;
-        assert_eq!(seen(&[(BEGUN_MS, 5), (stepped, HOUR_MS + 5)], 0), (BEGUN_MS + HOUR_MS) / 1000);
+        assert_eq!(trusted_after(&[(START_MS, 5), (START_MS + HOUR_MS, HOUR_MS + 5)], 0), (START_MS + HOUR_MS) / 1000);
+        let stepped = START_MS + HOUR_MS + STEP_MS_MAX;
+        assert_eq!(trusted_after(&[(START_MS, 5), (stepped, HOUR_MS + 5)], 0), (START_MS + HOUR_MS) / 1000);
     }
 
     #[test]
     fn jump_forward_is_trusted_after_a_day() {
-        let jump = [(BEGUN_MS, 0), (BEGUN_MS + YEAR_MS, 1000)];
-        assert_eq!(seen(&jump, 0), BEGUN_MS / 1000 + 1);
-        let almost = [jump[0], jump[1], (BEGUN_MS + YEAR_MS + 23 * HOUR_MS, 23 * HOUR_MS + 1000)];
-        assert_eq!(seen(&almost, 0), (BEGUN_MS + 23 * HOUR_MS) / 1000 + 1);
-        let day = [jump[0], jump[1], (BEGUN_MS + YEAR_MS + 24 * HOUR_MS, 24 * HOUR_MS + 1000)];
-        assert_eq!(seen(&day, 0), (BEGUN_MS + YEAR_MS + 24 * HOUR_MS) / 1000);
+        let jump = [(START_MS, 0), (START_MS + YEAR_MS, 1000)];
+        assert_eq!(trusted_after(&jump, 0), START_MS / 1000 + 1);
+        let almost = [jump[0], jump[1], (START_MS + YEAR_MS + 23 * HOUR_MS, 23 * HOUR_MS + 1000)];
+        assert_eq!(trusted_after(&almost, 0), (START_MS + 23 * HOUR_MS) / 1000 + 1);
+        let day = [jump[0], jump[1], (START_MS + YEAR_MS + 24 * HOUR_MS, 24 * HOUR_MS + 1000)];
+        assert_eq!(trusted_after(&day, 0), (START_MS + YEAR_MS + 24 * HOUR_MS) / 1000);
     }
 
     #[test]
     fn clock_set_back_is_followed_at_once() {
-        let there_and_back = [(BEGUN_MS, 0), (BEGUN_MS + YEAR_MS, 1000), (BEGUN_MS + 2000, 2000)];
-        assert_eq!(seen(&there_and_back, 0), BEGUN_MS / 1000 + 2);
-        assert_eq!(seen(&[(BEGUN_MS, 0), (BEGUN_MS - YEAR_MS, 1000)], 0), (BEGUN_MS - YEAR_MS) / 1000);
+        let there_and_back = [(START_MS, 0), (START_MS + YEAR_MS, 1000), (START_MS + 2000, 2000)];
+        assert_eq!(trusted_after(&there_and_back, 0), START_MS / 1000 + 2);
+        assert_eq!(trusted_after(&[(START_MS, 0), (START_MS - YEAR_MS, 1000)], 0), (START_MS - YEAR_MS) / 1000);
     }
 
     #[test]
     fn start_far_after_the_end_of_the_file_continues_from_there() {
-        let until = BEGUN_MS / 1000;
-        assert_eq!(seen(&[(BEGUN_MS + YEAR_MS, 0), (BEGUN_MS + YEAR_MS + 5000, 5000)], until), until + 5);
-        assert_eq!(seen(&[(BEGUN_MS + 20_000, 0)], until), until + 20);
-        assert_eq!(seen(&[(BEGUN_MS - YEAR_MS, 0)], until), (BEGUN_MS - YEAR_MS) / 1000);
+        let until = START_MS / 1000;
+        assert_eq!(trusted_after(&[(START_MS + YEAR_MS, 0), (START_MS + YEAR_MS + 5000, 5000)], until), until + 5);
+        assert_eq!(trusted_after(&[(START_MS + 20_000, 0)], until), until + 20);
+        assert_eq!(trusted_after(&[(START_MS - YEAR_MS, 0)], until), (START_MS - YEAR_MS) / 1000);
     }
 }

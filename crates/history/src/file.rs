@@ -20,9 +20,9 @@ use super::tiers::TIERS;
 const VERSION: i64 = 2;
 /// The fact in which a newer format names the first release that reads it, packed ([`Release::unpack`]).
 const NEEDS: &str = "needs";
-/// Its name.
+/// Name of the file.
 const NAME: &str = "history.db";
-/// Name of its write-ahead log.
+/// Name of the file's write-ahead log.
 const WAL: &str = "history.db-wal";
 /// Name to which a damaged file is moved.
 const DAMAGED: &str = "history.db.damaged";
@@ -83,8 +83,9 @@ pub struct File {
     limit_bytes: u64,
     /// Version that the file has now; the first write raises it to [`VERSION`].
     version: i64,
+    /// IDs of subjects in the table `volumes`, by row name.
     ids: BTreeMap<Rc<str>, i64>,
-    /// Second before which rows of each tier were deleted early to keep the size limit.
+    /// Second before which rows of each tier were deleted early to keep the size limit (facts `cut0` to `cut3`).
     shortened_until: [u64; TIERS.len()],
 }
 
@@ -145,6 +146,7 @@ impl File {
         Ok(file)
     }
 
+    /// A number of the table `facts`; 0 if it is absent.
     fn fact(&self, name: &str) -> Result<u64, FileError> {
         let mut statement = self.db.prepare("SELECT number FROM facts WHERE name = ?1")?;
         let number: Option<i64> = statement.query_row([name], |row| row.get(0)).optional()?;
@@ -202,13 +204,13 @@ impl File {
         let mut times = self.db.prepare("SELECT min(start) FROM points WHERE tier = ?1 AND start >= ?2")?;
         let mut row = self.db.prepare("SELECT data FROM points WHERE tier = ?1 AND start = ?2 AND volume = ?3")?;
         let mut rows = BTreeMap::new();
-        let mut at = from;
+        let mut search_from = from;
         loop {
-            let next: Option<i64> = times.query_row(params![tier as i64, at as i64], |row| row.get(0))?;
+            let next: Option<i64> = times.query_row(params![tier as i64, search_from as i64], |row| row.get(0))?;
             let Some(start) = next.map(|next| next as u64).filter(|next| *next < to) else { return Ok(rows) };
             let data = row.query_row(params![tier as i64, start as i64, id], |row| row.get(0)).optional()?;
             rows.extend(data.map(|data| (start, data)));
-            at = start + 1;
+            search_from = start + 1;
         }
     }
 
@@ -253,9 +255,9 @@ impl File {
     /// Deletes expired rows. Beyond the size limit it also deletes the oldest rows of the finest tier, down to the rows
     /// that the next tier is built from, then the rows of the next tier.
     pub fn trim(&mut self, now: u64) -> Result<(), FileError> {
-        for (at, tier) in TIERS.iter().enumerate() {
+        for (index, tier) in TIERS.iter().enumerate() {
             let end = now.saturating_sub(tier.keep + tier.row + TIERS[2].step);
-            self.delete(at, end)?;
+            self.delete(index, end)?;
         }
         for _ in 0..DELETIONS_MAX {
             if self.used_bytes()? <= self.limit_bytes.saturating_sub(RESERVE_BYTES) || !self.shorten_finest_tier(now)? {
@@ -263,25 +265,25 @@ impl File {
             }
         }
         // Free pages are reused; they are released only after the size limit was lowered.
-        if self.number("PRAGMA page_count")? * PAGE_BYTES > self.limit_bytes {
+        if self.query_number("PRAGMA page_count")? * PAGE_BYTES > self.limit_bytes {
             self.db.execute_batch("PRAGMA incremental_vacuum(1024)")?;
         }
         Ok(())
     }
 
-    fn number(&self, sql: &str) -> Result<u64, FileError> {
+    fn query_number(&self, sql: &str) -> Result<u64, FileError> {
         Ok(self.db.query_row(sql, [], |row| row.get::<_, i64>(0))? as u64)
     }
 
     fn used_bytes(&self) -> Result<u64, FileError> {
-        Ok((self.number("PRAGMA page_count")? - self.number("PRAGMA freelist_count")?) * PAGE_BYTES)
+        Ok((self.query_number("PRAGMA page_count")? - self.query_number("PRAGMA freelist_count")?) * PAGE_BYTES)
     }
 
     /// Deletes the oldest eighth of the finest tier that exceeds its floor; returns false if none does.
     fn shorten_finest_tier(&mut self, now: u64) -> Result<bool, FileError> {
-        for (at, tier) in TIERS.iter().enumerate() {
+        for (index, tier) in TIERS.iter().enumerate() {
             let first: Option<i64> =
-                self.db.query_row("SELECT min(start) FROM points WHERE tier = ?1", [at as i64], |row| row.get(0))?;
+                self.db.query_row("SELECT min(start) FROM points WHERE tier = ?1", [index as i64], |row| row.get(0))?;
             let Some(first) = first.map(|first| first as u64) else { continue };
             let floor = now.saturating_sub(tier.floor + tier.row);
             if first >= floor {
@@ -289,10 +291,10 @@ impl File {
             }
             let end = first + ((now - first) / 8).max(tier.row);
             let end = end.min(floor).max(first + 1);
-            self.delete(at, end)?;
-            self.shortened_until[at] = end + tier.row;
+            self.delete(index, end)?;
+            self.shortened_until[index] = end + tier.row;
             let mut insert = self.db.prepare("INSERT OR REPLACE INTO facts (name, number) VALUES (?1, ?2)")?;
-            insert.execute(params![format!("cut{at}"), self.shortened_until[at] as i64])?;
+            insert.execute(params![format!("cut{index}"), self.shortened_until[index] as i64])?;
             return Ok(true);
         }
         Ok(false)
@@ -306,6 +308,7 @@ impl File {
     }
 }
 
+/// ID of a subject in the table `volumes`; adds the subject if it is new.
 fn id_of(db: &Connection, name: &str) -> Result<i64, rusqlite::Error> {
     db.prepare("INSERT OR IGNORE INTO volumes (name) VALUES (?1)")?.execute([name])?;
     db.prepare("SELECT id FROM volumes WHERE name = ?1")?.query_row([name], |row| row.get(0))
@@ -405,8 +408,8 @@ mod tests {
         let data = |tier: usize| vec![7; 1000 + tier];
         // About 40 MB, of which 30 MB belong to the finest tier.
         let fine: Vec<_> =
-            (0..30_000).map(|at| (key(0, now - 3_600 + at / 10, &format!("v{}", at % 10)), data(0))).collect();
-        let coarse: Vec<_> = (0..6_000).map(|at| (key(2, now - 2_500_000 + at * 400, "v0"), data(2))).collect();
+            (0..30_000).map(|row| (key(0, now - 3_600 + row / 10, &format!("v{}", row % 10)), data(0))).collect();
+        let coarse: Vec<_> = (0..6_000).map(|row| (key(2, now - 2_500_000 + row * 400, "v0"), data(2))).collect();
         let until = [now; 4];
         for batch in fine.chunks(1_000).chain(coarse.chunks(1_000)) {
             file.write(batch, &until).expect("rows are written");
@@ -438,10 +441,10 @@ mod tests {
         let rows: Vec<_> = TIERS
             .iter()
             .enumerate()
-            .flat_map(|(at, tier)| {
+            .flat_map(|(index, tier)| {
                 [
-                    (key(at, now - tier.keep / 2, "v"), vec![1]),
-                    (key(at, now - tier.keep - 2 * tier.row - 60, "v"), vec![1]),
+                    (key(index, now - tier.keep / 2, "v"), vec![1]),
+                    (key(index, now - tier.keep - 2 * tier.row - 60, "v"), vec![1]),
                 ]
             })
             .collect();

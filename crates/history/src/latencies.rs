@@ -29,21 +29,21 @@ impl Latencies {
         (!counts.is_omitted()).then(|| Latencies::of_buckets(counts.buckets(), counts.sum_us.round() as u64))
     }
 
-    /// Any histogram. The requests of a bucket that spans several of the layout are spread over them evenly, as a
-    /// percentile interpolates within it; those of a bucket without an upper end are put at its lower end.
+    /// Converts any histogram to the layout. The requests of a bucket that spans several of the layout are spread over
+    /// them evenly, as a percentile interpolates within it. A bucket without an upper end is converted to its lower end.
     pub fn of_buckets(buckets: impl Iterator<Item = Bucket>, sum_us: u64) -> Latencies {
         let mut latencies = Latencies { sum_us, counts: Vec::new() };
         for Bucket { from_us, to_us, count } in buckets.filter(|bucket| bucket.count > 0) {
             let first = layout_bucket(|end_us| end_us > from_us);
             let last = if to_us.is_infinite() { first } else { layout_bucket(|end_us| end_us >= to_us) };
-            let mut spread = 0;
+            let mut assigned = 0;
             for bucket in first..=last.max(first) {
                 let below = match bucket < last {
                     true => (count as f64 * (end_us(bucket) - from_us) / (to_us - from_us)) as u64,
                     false => count,
                 };
-                latencies.add_bucket(bucket, below.saturating_sub(spread));
-                spread = spread.max(below);
+                latencies.add_bucket(bucket, below.saturating_sub(assigned));
+                assigned = assigned.max(below);
             }
         }
         latencies
@@ -67,7 +67,7 @@ impl Latencies {
     }
 
     fn count_of(&self, bucket: usize) -> u64 {
-        self.counts.binary_search_by_key(&bucket, |(bucket, _)| *bucket).map_or(0, |at| self.counts[at].1)
+        self.counts.binary_search_by_key(&bucket, |(bucket, _)| *bucket).map_or(0, |index| self.counts[index].1)
     }
 
     /// Adds another histogram, bucket by bucket.
@@ -75,8 +75,8 @@ impl Latencies {
         self.sum_us = self.sum_us.saturating_add(other.sum_us);
         for (bucket, count) in &other.counts {
             match self.counts.binary_search_by_key(bucket, |(bucket, _)| *bucket) {
-                Ok(at) => self.counts[at].1 = self.counts[at].1.saturating_add(*count),
-                Err(at) => self.counts.insert(at, (*bucket, *count)),
+                Ok(index) => self.counts[index].1 = self.counts[index].1.saturating_add(*count),
+                Err(index) => self.counts.insert(index, (*bucket, *count)),
             }
         }
     }
@@ -92,23 +92,23 @@ impl Latencies {
         Some(Latencies { sum_us: self.sum_us - before.sum_us, counts })
     }
 
-    /// Latency that the fraction `part` of requests did not exceed; `None` without requests.
-    pub fn percentile_us(&self, part: f64) -> Option<f64> {
+    /// Latency that a fraction of the requests did not exceed; `None` without requests.
+    pub fn percentile_us(&self, fraction: f64) -> Option<f64> {
         let buckets = self.counts.iter().map(|(bucket, count)| Bucket {
             from_us: start_us(*bucket),
             to_us: end_us(*bucket),
             count: *count,
         });
-        percentile_us(buckets, part)
+        percentile_us(buckets, fraction)
     }
 }
 
-/// The first bucket of the layout whose upper end fulfils `holds`, which no bucket below it does.
-fn layout_bucket(holds: impl Fn(f64) -> bool) -> usize {
+/// The first bucket of the layout whose upper end meets `condition`. All later buckets meet it as well.
+fn layout_bucket(condition: impl Fn(f64) -> bool) -> usize {
     let (mut low, mut high) = (0, LATENCY_BUCKETS - 1);
     while low < high {
         let middle = low.midpoint(high);
-        if holds(end_us(middle)) { high = middle } else { low = middle + 1 }
+        if condition(end_us(middle)) { high = middle } else { low = middle + 1 }
     }
     low
 }
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn report_in_the_layout_is_taken_over_exactly() {
+    fn report_in_the_layout_is_converted_exactly() {
         let latencies = Latencies { sum_us: 77, counts: vec![(0, 4), (7, 3), (8, 1), (100, 2), (169, 5)] };
         let bucket =
             |bucket| Bucket { from_us: start_us(bucket), to_us: end_us(bucket), count: latencies.count_of(bucket) };
@@ -152,10 +152,10 @@ mod tests {
         ];
         let latencies = Latencies::of_buckets(coarse.into_iter(), 0);
         assert_eq!((latencies.count(), latencies.count_of(0)), (41, 10));
-        for part in [0.2, 0.3, 0.5, 0.7, 0.9, 1.0] {
-            let (exact, own) = (percentile_us(coarse.into_iter(), part), latencies.percentile_us(part));
+        for fraction in [0.2, 0.3, 0.5, 0.7, 0.9, 1.0] {
+            let (exact, own) = (percentile_us(coarse.into_iter(), fraction), latencies.percentile_us(fraction));
             let (exact, own) = (exact.expect("requests"), own.expect("requests"));
-            assert!((own / exact - 1.0).abs() <= 0.13, "{part}: {own} for {exact}");
+            assert!((own / exact - 1.0).abs() <= 0.13, "{fraction}: {own} for {exact}");
         }
     }
 }

@@ -20,11 +20,9 @@
 //! Invariants:
 //!
 //! 1. A sample is in each tier once: `until` in the file is the second up to which a tier is complete, written in the
-//!    same
-//!    transaction as its rows.
+//!    same transaction as its rows.
 //! 2. Merging is exact: sums add, minima and maxima are kept, histograms add by bucket. Percentiles come from
-//!    histograms
-//!    only.
+//!    histograms only.
 //! 3. All memory is bounded: rows that cannot be written are dropped, the finest and oldest first.
 
 mod clock;
@@ -107,7 +105,7 @@ impl History {
         self.sender.try_send(Message::Query(query, now, reply)).is_ok()
     }
 
-    /// The current health; a disk that holds the thread is a failure.
+    /// The current health; a file operation that hangs counts as a failure.
     pub fn health(&self) -> HistoryHealth {
         // The value is replaced as a whole, so a poisoned lock holds a valid value.
         let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -1,7 +1,7 @@
 //! A point: figures of some seconds; two points can be merged.
 
 use super::latencies::Latencies;
-use super::series::{COUNT, Kind, SERIES};
+use super::series::{Kind, SERIES, SERIES_COUNT};
 
 /// One figure over some seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,15 +24,15 @@ pub struct Point {
     /// Seconds that the samples cover.
     pub seconds: u64,
     /// Figures, in the order of the list of series.
-    pub values: [Value; COUNT],
+    pub values: [Value; SERIES_COUNT],
     /// Latencies of reads and of writes, as clients see them.
     pub latencies: [Latencies; 2],
 }
 
 impl Point {
     /// A point of one sample that covers `seconds`, from levels and increases.
-    pub fn of_sample(start: u64, seconds: u64, figures: &[u64; COUNT], latencies: [Latencies; 2]) -> Point {
-        let value = |at: usize| Value::of_sample(SERIES[at].kind, figures[at], seconds);
+    pub fn of_sample(start: u64, seconds: u64, figures: &[u64; SERIES_COUNT], latencies: [Latencies; 2]) -> Point {
+        let value = |index: usize| Value::of_sample(SERIES[index].kind, figures[index], seconds);
         Point { start, samples: 1, seconds, values: std::array::from_fn(value), latencies }
     }
 

@@ -10,7 +10,7 @@ use super::file::{File, FileError};
 use super::latencies::{Latencies, end_us};
 use super::point::Point;
 use super::rollup::RollUp;
-use super::row::points;
+use super::row::decode_points;
 use super::series::{Kind, SERIES, Series};
 use super::subject::Subject;
 use super::tiers::TIERS;
@@ -19,10 +19,10 @@ use super::tiers::TIERS;
 const STEPS_MAX: u64 = 3660;
 /// Approximate default number of steps: the width of a chart.
 const DEFAULT_STEPS: u64 = 600;
-/// Default span before now, in seconds.
-const DEFAULT_SPAN: u64 = 3600;
-/// Seconds by which a query may be late.
-const SLACK: u64 = 60;
+/// Default length of the range, in seconds.
+const DEFAULT_RANGE_SECONDS: u64 = 3600;
+/// Maximum number of seconds by which a query may be late.
+const LATE_SECONDS_MAX: u64 = 60;
 /// Names of latency series, and their names in the answer, in the order of a point.
 const LATENCIES: [(&str, &str); 2] = [("read_latency", "read"), ("write_latency", "write")];
 
@@ -56,38 +56,40 @@ pub fn answer(query: &Query, now: u64, file: Option<&File>, rollup: &RollUp) -> 
     let name = &query.subject.row_name();
     let (series, latencies) = select_series(query)?;
     let plan = plan(query, now, file)?;
-    let read = |error: FileError| {
+    let unreadable = |error: FileError| {
         let text = format!("the history cannot be read: {error}; volumes are not affected");
         Failure::new(ErrorKind::Unavailable, text)
     };
     let (unwritten, open) = rollup.unwritten_of(plan.tier, name);
     let is_recorded = match file {
-        Some(file) => file.has_subject(name).map_err(read)?,
+        Some(file) => file.has_subject(name).map_err(unreadable)?,
         None => false,
     };
     let is_reserved_name = matches!(&query.subject, Subject::Volume(name) if name.starts_with('/'));
     if is_reserved_name || (!query.is_known && !is_recorded && unwritten.is_empty()) {
-        query.subject.unknown().map_or(Ok(()), Err)?;
+        query.subject.unknown_error().map_or(Ok(()), Err)?;
     }
     let tier = &TIERS[plan.tier];
     let mut rows = match file {
-        Some(file) => file.rows(plan.tier, name, plan.from.saturating_sub(2 * tier.row), plan.to).map_err(read)?,
+        Some(file) => {
+            file.rows(plan.tier, name, plan.from.saturating_sub(2 * tier.row), plan.to).map_err(unreadable)?
+        }
         None => BTreeMap::new(),
     };
     rows.extend(unwritten);
     let mut steps: BTreeMap<u64, Point> = BTreeMap::new();
     let mut add_point = |point: Point| {
         if (plan.from..plan.to).contains(&point.start) {
-            let at = point.start - point.start % plan.step;
-            match steps.get_mut(&at) {
+            let step_start = point.start - point.start % plan.step;
+            match steps.get_mut(&step_start) {
                 Some(sum) => sum.merge(&point),
-                None => drop(steps.insert(at, point)),
+                None => drop(steps.insert(step_start, point)),
             }
         }
     };
     for (start, bytes) in &rows {
         // A row that cannot be decoded is a gap.
-        points(*start, tier.step, bytes).unwrap_or_default().into_iter().for_each(&mut add_point);
+        decode_points(*start, tier.step, bytes).unwrap_or_default().into_iter().for_each(&mut add_point);
     }
     open.into_iter().for_each(&mut add_point);
     let (volume, datastore) = match query.subject.clone() {
@@ -95,7 +97,7 @@ pub fn answer(query: &Query, now: u64, file: Option<&File>, rollup: &RollUp) -> 
         Subject::Volume(name) => (Some(name), None),
         Subject::Datastore(name) => (None, Some(name)),
     };
-    let figure = |at: &usize| (SERIES[*at].name.to_owned(), figures(*at, &steps));
+    let figure = |index: &usize| (SERIES[*index].name.to_owned(), figure_report(*index, &steps));
     Ok(HistoryReport {
         volume,
         datastore,
@@ -106,7 +108,10 @@ pub fn answer(query: &Query, now: u64, file: Option<&File>, rollup: &RollUp) -> 
         at_unix_seconds: steps.keys().copied().collect(),
         covered_seconds: steps.values().map(|point| point.seconds).collect(),
         series: series.iter().map(figure).collect(),
-        latency: latencies.iter().map(|at| (LATENCIES[*at].1.to_owned(), latency(*at, &steps))).collect(),
+        latency: latencies
+            .iter()
+            .map(|index| (LATENCIES[*index].1.to_owned(), latency_figures(*index, &steps)))
+            .collect(),
     })
 }
 
@@ -120,8 +125,8 @@ fn select_series(query: &Query) -> Result<(Vec<usize>, Vec<usize>), Failure> {
         let text = format!("unknown series \"{unknown}\"; the series are {}", known.join(", "));
         return Err(Failure::new(ErrorKind::Invalid, text));
     }
-    let is_selected = |at: &usize| is_available(&SERIES[*at]) && is_requested(SERIES[*at].name);
-    let latencies = (0..LATENCIES.len()).filter(|at| is_requested(LATENCIES[*at].0)).collect();
+    let is_selected = |index: &usize| is_available(&SERIES[*index]) && is_requested(SERIES[*index].name);
+    let latencies = (0..LATENCIES.len()).filter(|index| is_requested(LATENCIES[*index].0)).collect();
     Ok(((0..SERIES.len()).filter(is_selected).collect(), latencies))
 }
 
@@ -130,32 +135,33 @@ fn plan(query: &Query, now: u64, file: Option<&File>) -> Result<Plan, Failure> {
     let invalid = |text: String| Failure::new(ErrorKind::Invalid, text);
     // The current second is included.
     let to = query.to.unwrap_or(now + 1).min(now + 1);
-    let from = query.from.unwrap_or(to.saturating_sub(DEFAULT_SPAN));
+    let from = query.from.unwrap_or(to.saturating_sub(DEFAULT_RANGE_SECONDS));
     if from >= to {
         return Err(invalid(format!("from ({from}) must be before to ({to})")));
     }
     let keep_max = TIERS.iter().map(|tier| tier.keep).max().unwrap_or(0);
     let from = from.max(now.saturating_sub(keep_max)).min(to - 1);
-    let wanted_step = query.step.unwrap_or_else(|| (to - from).div_ceil(DEFAULT_STEPS)).max(1);
-    let oldest = |at: usize| file.map_or(0, |file| file.oldest(at, now));
-    let finest = TIERS.iter().rposition(|tier| tier.step <= wanted_step).unwrap_or(0);
-    let reaches = |at: &usize| oldest(*at) <= from + SLACK || *at == TIERS.len() - 1;
+    let requested_step = query.step.unwrap_or_else(|| (to - from).div_ceil(DEFAULT_STEPS)).max(1);
+    let oldest = |tier: usize| file.map_or(0, |file| file.oldest(tier, now));
+    let finest = TIERS.iter().rposition(|tier| tier.step <= requested_step).unwrap_or(0);
+    let reaches = |tier: &usize| oldest(*tier) <= from + LATE_SECONDS_MAX || *tier == TIERS.len() - 1;
     let tier = (finest..TIERS.len()).find(reaches).unwrap_or(finest);
-    let step = wanted_step.div_ceil(TIERS[tier].step) * TIERS[tier].step;
+    let step = requested_step.div_ceil(TIERS[tier].step) * TIERS[tier].step;
     if (to - from).div_ceil(step) > STEPS_MAX {
         let step_min = (to - from).div_ceil(STEPS_MAX);
         let text = format!(
-            "steps of {wanted_step} s give more than {STEPS_MAX} steps; use {step_min} s or more, or a shorter range"
+            "steps of {requested_step} s give more than {STEPS_MAX} steps; use {step_min} s or more, or a shorter range"
         );
         return Err(invalid(text));
     }
     Ok(Plan { tier, step, from: from - from % step, to })
 }
 
-fn figures(at: usize, steps: &BTreeMap<u64, Point>) -> FigureReport {
-    let Series { unit, kind, .. } = &SERIES[at];
+/// The figures of the series at `index` in [`SERIES`].
+fn figure_report(index: usize, steps: &BTreeMap<u64, Point>) -> FigureReport {
+    let Series { unit, kind, .. } = &SERIES[index];
     let is_counter = *kind == Kind::Counter;
-    let values = || steps.values().map(|point| (&point.values[at], point));
+    let values = || steps.values().map(|point| (&point.values[index], point));
     let mean = |(value, point): (&super::point::Value, &Point)| {
         value.sum as f64 / if is_counter { point.seconds } else { point.samples }.max(1) as f64
     };
@@ -169,40 +175,41 @@ fn figures(at: usize, steps: &BTreeMap<u64, Point>) -> FigureReport {
     }
 }
 
-fn latency(at: usize, steps: &BTreeMap<u64, Point>) -> LatencyFigures {
-    let latencies_of_steps = || steps.values().map(|point| &point.latencies[at]);
-    let part = |part: f64| latencies_of_steps().map(|latencies| latencies.percentile_us(part)).collect();
+/// The latencies at `index` in [`LATENCIES`].
+fn latency_figures(index: usize, steps: &BTreeMap<u64, Point>) -> LatencyFigures {
+    let latencies_of_steps = || steps.values().map(|point| &point.latencies[index]);
+    let percentiles = |fraction: f64| latencies_of_steps().map(|latencies| latencies.percentile_us(fraction)).collect();
     let mean = |latencies: &Latencies| {
         Some(latencies.count()).filter(|count| *count > 0).map(|count| latencies.sum_us as f64 / count as f64)
     };
-    let listed = listed_buckets(latencies_of_steps());
+    let buckets = reported_buckets(latencies_of_steps());
     let counts = |latencies: &Latencies| {
-        let mut counts = vec![0; listed.len()];
+        let mut counts = vec![0; buckets.len()];
         for (bucket, count) in &latencies.counts {
-            let at = listed.binary_search(bucket).expect("every occupied bucket is listed");
-            counts[at] = *count;
+            let index = buckets.binary_search(bucket).expect("every occupied bucket is reported");
+            counts[index] = *count;
         }
         counts
     };
     LatencyFigures {
         count: latencies_of_steps().map(|latencies| latencies.count()).collect(),
         mean_us: latencies_of_steps().map(mean).collect(),
-        p50_us: part(0.5),
-        p99_us: part(0.99),
-        p999_us: part(0.999),
+        p50_us: percentiles(0.5),
+        p99_us: percentiles(0.99),
+        p999_us: percentiles(0.999),
         counts: latencies_of_steps().map(counts).collect(),
-        bounds_us: listed[..listed.len() - 1].iter().map(|bucket| end_us(*bucket)).collect(),
+        bounds_us: buckets[..buckets.len() - 1].iter().map(|bucket| end_us(*bucket)).collect(),
     }
 }
 
 /// Buckets in the answer: those that are occupied in a step, the ones below them, whose ends are their lower ends, and
 /// the first and the last one.
-fn listed_buckets<'a>(steps: impl Iterator<Item = &'a Latencies>) -> Vec<usize> {
-    let mut listed = BTreeSet::from([0, LATENCY_BUCKETS - 1]);
+fn reported_buckets<'a>(steps: impl Iterator<Item = &'a Latencies>) -> Vec<usize> {
+    let mut reported = BTreeSet::from([0, LATENCY_BUCKETS - 1]);
     for (bucket, _) in steps.flat_map(|latencies| &latencies.counts) {
-        listed.extend([bucket.saturating_sub(1), *bucket]);
+        reported.extend([bucket.saturating_sub(1), *bucket]);
     }
-    listed.into_iter().collect()
+    reported.into_iter().collect()
 }
 
 #[cfg(test)]
@@ -268,14 +275,14 @@ mod tests {
         let point = |start, counts: &[(usize, u64)]| {
             let read = Latencies { sum_us: 1, counts: counts.to_vec() };
             let latencies = [read, Latencies::default()];
-            (start, Point::of_sample(start, 1, &[0; super::super::series::COUNT], latencies))
+            (start, Point::of_sample(start, 1, &[0; super::super::series::SERIES_COUNT], latencies))
         };
         let steps = BTreeMap::from([point(1, &[(0, 5), (40, 2)]), point(2, &[(41, 1), (169, 3)])]);
-        let figures = latency(0, &steps);
+        let figures = latency_figures(0, &steps);
         assert_eq!(figures.bounds_us, [0, 39, 40, 41, 168].map(end_us));
         assert_eq!(figures.counts, [[5, 0, 2, 0, 0, 0], [0, 0, 0, 1, 0, 3]]);
         assert_eq!(figures.p50_us, [Some(16.384), Some(end_us(168))]);
-        let none = latency(1, &steps);
+        let none = latency_figures(1, &steps);
         assert_eq!((none.bounds_us, none.p99_us), (vec![16.384], vec![None, None]));
     }
 }

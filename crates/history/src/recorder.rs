@@ -13,7 +13,7 @@ use super::file::{File, FileError};
 use super::point::Point;
 use super::query::{self, Query};
 use super::rollup::{Key, RollUp};
-use super::row::{Row, points};
+use super::row::{Row, decode_points};
 use super::tiers::TIERS;
 use super::track::Tracker;
 
@@ -31,8 +31,10 @@ pub struct Recorder {
     is_rebuilt: bool,
     tracker: Tracker,
     rollup: RollUp,
-    sampled_ms: Option<u64>,
+    /// Time of the last sample, in milliseconds since 1970.
+    last_sample_ms: Option<u64>,
     trim_clock: TrimClock,
+    /// Second of the last batch.
     written_at: u64,
     /// Second of the last deletion, by `trim_clock`.
     trimmed_at: u64,
@@ -49,7 +51,7 @@ impl Recorder {
             is_rebuilt: false,
             tracker: Tracker::default(),
             rollup: RollUp::default(),
-            sampled_ms: None,
+            last_sample_ms: None,
             trim_clock: TrimClock::default(),
             written_at: 0,
             trimmed_at: 0,
@@ -80,8 +82,8 @@ impl Recorder {
     /// Records a sample; returns true if the health may have changed.
     pub fn sample(&mut self, at_unix_ms: u64, status: &StatusReport) -> bool {
         // The first sample covers one second, because counters begin at the start of the daemon.
-        let seconds = self.sampled_ms.map_or(1, |before| (at_unix_ms.saturating_sub(before) + 500) / 1000);
-        self.sampled_ms = Some(at_unix_ms);
+        let seconds = self.last_sample_ms.map_or(1, |before| (at_unix_ms.saturating_sub(before) + 500) / 1000);
+        self.last_sample_ms = Some(at_unix_ms);
         self.trim_clock.add_sample(at_unix_ms, status.uptime_ms, self.rollup.until());
         let second = at_unix_ms / 1000;
         let second = match self.rollup.second(second) {
@@ -92,8 +94,8 @@ impl Recorder {
                 second
             }
         };
-        let seen = self.tracker.add_sample(second, seconds, status);
-        self.rollup.add_sample(second, seen);
+        let points = self.tracker.add_sample(second, seconds, status);
+        self.rollup.add_sample(second, points);
         let is_due = second >= self.written_at + BATCH_SECONDS;
         if is_due {
             self.written_at = second;
@@ -135,11 +137,11 @@ impl Recorder {
 
     /// The current health.
     pub fn health(&self) -> HistoryHealth {
-        let now = self.sampled_ms.unwrap_or(0) / 1000;
-        let tier = |at: usize| {
-            let shortened_until = self.file.as_ref().map_or(0, |file| file.shortened_until(at));
-            let shortened_seconds = Some(now.saturating_sub(shortened_until)).filter(|kept| *kept < TIERS[at].keep);
-            TierReport { step_seconds: TIERS[at].step, keep_seconds: TIERS[at].keep, shortened_seconds }
+        let now = self.last_sample_ms.unwrap_or(0) / 1000;
+        let tier = |index: usize| {
+            let shortened_until = self.file.as_ref().map_or(0, |file| file.shortened_until(index));
+            let shortened_seconds = Some(now.saturating_sub(shortened_until)).filter(|kept| *kept < TIERS[index].keep);
+            TierReport { step_seconds: TIERS[index].step, keep_seconds: TIERS[index].keep, shortened_seconds }
         };
         HistoryHealth {
             bytes: self.file.as_ref().map_or(0, File::bytes),
@@ -165,7 +167,7 @@ impl Recorder {
 
 /// Rebuilds points of the coarser tiers that a kill left incomplete from the finer tiers, up to the end of the finest.
 fn rebuild_coarser_tiers(file: &mut File, until: [u64; TIERS.len()]) -> Result<(), FileError> {
-    if until[1..].iter().all(|until_there| *until_there >= until[0]) {
+    if until[1..].iter().all(|tier_until| *tier_until >= until[0]) {
         return Ok(());
     }
     for tier in 1..TIERS.len() {
@@ -174,13 +176,15 @@ fn rebuild_coarser_tiers(file: &mut File, until: [u64; TIERS.len()]) -> Result<(
         let mut growing: Option<(Rc<str>, Row, Point)> = None;
         for ((_, start, name), data) in file.all_rows(tier - 1, until[tier].saturating_sub(finer.row))? {
             // A row that cannot be decoded is skipped.
-            for point in points(start, finer.step, &data).unwrap_or_default() {
+            for point in decode_points(start, finer.step, &data).unwrap_or_default() {
                 if point.start < until[tier] {
                     continue;
                 }
-                let bucket = |second| TIERS[tier].bucket(second);
+                let point_start = |second| TIERS[tier].point_start(second);
                 match &mut growing {
-                    Some((subject, _, last)) if *subject == name && bucket(last.start) == bucket(point.start) => {
+                    Some((subject, _, last))
+                        if *subject == name && point_start(last.start) == point_start(point.start) =>
+                    {
                         last.merge(&point)
                     }
                     Some((subject, row, last)) if *subject == name => row.push(std::mem::replace(last, point)),
@@ -216,8 +220,8 @@ mod tests {
     /// A recorder that sees a volume with three more reads each second, and is then killed or closed.
     fn record(folder: &std::path::Path, begin: u64, seconds: u64, is_killed: bool) {
         let mut recorder = recorder(folder);
-        for at in 0..seconds {
-            recorder.sample((begin + at) * 1000 + 500, &status(vec![volume("v", (at + 1) * 3)]));
+        for second in 0..seconds {
+            recorder.sample((begin + second) * 1000 + 500, &status(vec![volume("v", (second + 1) * 3)]));
         }
         if !is_killed {
             recorder.close();
@@ -246,19 +250,19 @@ mod tests {
     #[test]
     fn every_tier_has_every_written_second_once_after_kills_and_stops() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let (mut at, mut total) = (50_000_000, 0);
+        let (mut begin, mut total) = (50_000_000, 0);
         for (seconds, is_killed) in
             [(61, true), (7, false), (1234, true), (3, true), (600, false), (4000, true), (12, false)]
         {
-            record(folder.path(), at, seconds, is_killed);
+            record(folder.path(), begin, seconds, is_killed);
             // The last batch before a kill ends at a second that is a multiple of the batch interval.
             let written = if is_killed { (seconds - 1) / BATCH_SECONDS * BATCH_SECONDS + 1 } else { seconds };
             total += written * 3;
-            at += seconds + 2;
+            begin += seconds + 2;
         }
         let recorder = recorder(folder.path());
         for tier in &TIERS[1..] {
-            assert_eq!(sums(&recorder, tier.step, at), (total, total), "{} s", tier.step);
+            assert_eq!(sums(&recorder, tier.step, begin), (total, total), "{} s", tier.step);
         }
     }
 
@@ -268,9 +272,9 @@ mod tests {
     fn write_golden() -> Vec<u8> {
         let folder = tempfile::tempdir().expect("a folder");
         let mut history = recorder(folder.path());
-        for at in 0..7_200 {
-            let volumes = vec![volume("v", (at + 1) * 3), volume("idle", at.min(3_600))];
-            history.sample((GOLDEN_BEGIN + at) * 1000 + 500, &status(volumes));
+        for second in 0..7_200 {
+            let volumes = vec![volume("v", (second + 1) * 3), volume("idle", second.min(3_600))];
+            history.sample((GOLDEN_BEGIN + second) * 1000 + 500, &status(volumes));
         }
         history.close();
         std::fs::read(folder.path().join("history.db")).expect("the file is readable")
@@ -352,14 +356,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut recorder = recorder(folder.path());
         let begin = 1_700_000_000;
-        let add_sample = |recorder: &mut Recorder, at: u64, now: u64| {
-            let status = StatusReport { uptime_ms: at * 1000, ..status(vec![volume("v", at + 1)]) };
+        let add_sample = |recorder: &mut Recorder, uptime: u64, now: u64| {
+            let status = StatusReport { uptime_ms: uptime * 1000, ..status(vec![volume("v", uptime + 1)]) };
             recorder.sample(now * 1000, &status);
         };
-        (0..600).for_each(|at| add_sample(&mut recorder, at, begin + at));
+        (0..600).for_each(|second| add_sample(&mut recorder, second, begin + second));
         let before = TIERS.map(|tier| sums(&recorder, tier.step, begin + 600));
-        (600..900).for_each(|at| add_sample(&mut recorder, at, begin + at + YEARS));
-        (900..1000).for_each(|at| add_sample(&mut recorder, at, begin + at));
+        (600..900).for_each(|second| add_sample(&mut recorder, second, begin + second + YEARS));
+        (900..1000).for_each(|second| add_sample(&mut recorder, second, begin + second));
         recorder.close();
         drop(recorder);
         let recorder = self::recorder(folder.path());
@@ -373,20 +377,21 @@ mod tests {
     fn write_error_is_reported_and_rows_are_written_later() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         // A file blocks the path of the history folder.
-        let place = folder.path().join("history");
-        std::fs::write(&place, "").expect("the file is written");
-        let mut recorder = recorder(&place);
+        let history_path = folder.path().join("history");
+        std::fs::write(&history_path, "").expect("the file is written");
+        let mut recorder = recorder(&history_path);
         let begin = 1_000_000;
-        let add_sample =
-            |recorder: &mut Recorder, at: u64| recorder.sample((begin + at) * 1000, &status(vec![volume("v", at)]));
-        (0..100).for_each(|at| assert_eq!(add_sample(&mut recorder, at), at % BATCH_SECONDS == 0));
+        let add_sample = |recorder: &mut Recorder, second: u64| {
+            recorder.sample((begin + second) * 1000, &status(vec![volume("v", second)]))
+        };
+        (0..100).for_each(|second| assert_eq!(add_sample(&mut recorder, second), second % BATCH_SECONDS == 0));
         assert!(recorder.health().failed.is_some_and(|reason| reason.contains("history")));
         assert_eq!(sums(&recorder, 60, begin + 100).0, 99);
-        std::fs::remove_file(&place).expect("the file exists");
-        (100..110).for_each(|at| assert_eq!(add_sample(&mut recorder, at), at % BATCH_SECONDS == 0));
+        std::fs::remove_file(&history_path).expect("the file exists");
+        (100..110).for_each(|second| assert_eq!(add_sample(&mut recorder, second), second % BATCH_SECONDS == 0));
         assert_eq!((recorder.health().failed, recorder.health().lost_rows), (None, 0));
         drop(recorder);
-        let recorder = self::recorder(&place);
+        let recorder = self::recorder(&history_path);
         assert_eq!(sums(&recorder, 60, begin + 110).0, 105);
     }
 }

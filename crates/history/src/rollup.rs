@@ -68,12 +68,12 @@ impl RollUp {
     }
 
     /// Adds the points of a sample.
-    pub fn add_sample(&mut self, second: u64, seen: SamplePoints) {
+    pub fn add_sample(&mut self, second: u64, points: SamplePoints) {
         assert!(self.last.is_none_or(|last| last <= second), "seconds do not decrease");
-        for (at, tier) in TIERS.iter().enumerate() {
-            if self.last.is_some_and(|last| tier.bucket(last) != tier.bucket(second)) {
-                self.close_points(at);
-                self.until[at] = tier.bucket(second);
+        for (index, tier) in TIERS.iter().enumerate() {
+            if self.last.is_some_and(|last| tier.point_start(last) != tier.point_start(second)) {
+                self.close_points(index);
+                self.until[index] = tier.point_start(second);
             }
         }
         self.end_idle_subjects();
@@ -82,7 +82,7 @@ impl RollUp {
         }
         // The finest tier's points are the samples, so its rows include this second.
         self.until[0] = second + 1;
-        let SamplePoints { whole, volumes, datastores } = seen;
+        let SamplePoints { whole, volumes, datastores } = points;
         let datastore_points = datastores.into_iter().map(|(name, point)| (Subject::Datastore(name).row_name(), point));
         for (name, point) in std::iter::once((Subject::Whole.row_name(), whole)).chain(volumes).chain(datastore_points)
         {
@@ -150,8 +150,8 @@ impl RollUp {
         let Some(row) = row else { return };
         let bytes = row.bytes();
         self.waiting_bytes += bytes.len();
-        if let Some(other) = self.waiting.insert((tier, row.start, name.clone()), bytes) {
-            self.waiting_bytes -= other.len();
+        if let Some(replaced) = self.waiting.insert((tier, row.start, name.clone()), bytes) {
+            self.waiting_bytes -= replaced.len();
         }
         while self.waiting_bytes > WAITING_BYTES_MAX {
             let Some((_, bytes)) = self.waiting.pop_first() else { break };
@@ -209,28 +209,29 @@ impl TierState {
 #[cfg(test)]
 mod tests {
     use super::super::latencies::Latencies;
-    use super::super::row::points;
-    use super::super::series::COUNT;
+    use super::super::row::decode_points;
+    use super::super::series::SERIES_COUNT;
     use super::*;
 
     fn sample(second: u64) -> Point {
         let requests = second % 7;
         let counts = if requests == 0 { Vec::new() } else { vec![(second as usize % 170, requests)] };
         let latencies = [Latencies { sum_us: requests * 101, counts }, Latencies::default()];
-        let figures = std::array::from_fn(|at| second.wrapping_mul(0x9e37_79b9).rotate_left(at as u32) % 1_000);
-        assert_eq!(figures.len(), COUNT);
+        let figures = std::array::from_fn(|index| second.wrapping_mul(0x9e37_79b9).rotate_left(index as u32) % 1_000);
+        assert_eq!(figures.len(), SERIES_COUNT);
         Point::of_sample(second, 1, &figures, latencies)
     }
 
-    /// All points of a tier, from rows and the growing point.
-    fn seen(second: u64, volumes: Vec<(String, Point)>) -> SamplePoints {
+    /// The points of one sample.
+    fn sample_points(second: u64, volumes: Vec<(String, Point)>) -> SamplePoints {
         SamplePoints { whole: sample(second), volumes, datastores: Vec::new() }
     }
 
+    /// All points of a tier, from rows and the growing point.
     fn points_of(rollup: &RollUp, tier: usize) -> Vec<Point> {
         let (rows, open) = rollup.unwritten_of(tier, "v");
         let step = TIERS[tier].step;
-        let rows = rows.iter().flat_map(|(start, bytes)| points(*start, step, bytes).expect("a valid row"));
+        let rows = rows.iter().flat_map(|(start, bytes)| decode_points(*start, step, bytes).expect("a valid row"));
         rows.chain(open).collect()
     }
 
@@ -239,23 +240,23 @@ mod tests {
         let mut rollup = RollUp::default();
         let seconds: Vec<u64> = (1_000_003..1_000_003 + 8_000).filter(|second| second % 97 != 5).collect();
         for second in &seconds {
-            rollup.add_sample(*second, seen(*second, vec![("v".to_owned(), sample(*second))]));
+            rollup.add_sample(*second, sample_points(*second, vec![("v".to_owned(), sample(*second))]));
         }
-        for (at, tier) in TIERS.iter().enumerate() {
+        for (index, tier) in TIERS.iter().enumerate() {
             let mut expected: Vec<Point> = Vec::new();
             for second in &seconds {
-                match expected.last_mut().filter(|last| tier.bucket(last.start) == tier.bucket(*second)) {
+                match expected.last_mut().filter(|last| tier.point_start(last.start) == tier.point_start(*second)) {
                     Some(last) => last.merge(&sample(*second)),
                     None => expected.push(sample(*second)),
                 }
             }
-            assert_eq!(points_of(&rollup, at), expected, "tier {at}");
-            let points = points_of(&rollup, at);
-            for (place, _) in super::super::series::SERIES.iter().enumerate() {
-                let sum: u64 = points.iter().map(|point| point.values[place].sum).sum();
-                assert_eq!(sum, seconds.iter().map(|second| sample(*second).values[place].sum).sum::<u64>());
-                let max = points.iter().map(|point| point.values[place].max).max();
-                assert_eq!(max, seconds.iter().map(|second| sample(*second).values[place].max).max());
+            assert_eq!(points_of(&rollup, index), expected, "tier {index}");
+            let points = points_of(&rollup, index);
+            for (series, _) in super::super::series::SERIES.iter().enumerate() {
+                let sum: u64 = points.iter().map(|point| point.values[series].sum).sum();
+                assert_eq!(sum, seconds.iter().map(|second| sample(*second).values[series].sum).sum::<u64>());
+                let max = points.iter().map(|point| point.values[series].max).max();
+                assert_eq!(max, seconds.iter().map(|second| sample(*second).values[series].max).max());
             }
         }
     }
@@ -263,11 +264,11 @@ mod tests {
     #[test]
     fn unwritable_rows_are_dropped_the_finest_first() {
         let mut rollup = RollUp::default();
-        let volumes = || (0..200).map(|at| (format!("volume {at}"), ()));
+        let volumes = || (0..200).map(|number| (format!("volume {number}"), ()));
         let mut second = 0;
         while rollup.lost_rows == 0 {
             let volumes = volumes().map(|(name, ())| (name, sample(second))).collect();
-            rollup.add_sample(second, seen(second, volumes));
+            rollup.add_sample(second, sample_points(second, volumes));
             second += 1;
             assert!(second < 10_000, "the limit is not kept");
         }
@@ -280,11 +281,11 @@ mod tests {
     #[test]
     fn removed_volume_leaves_only_its_rows() {
         let mut rollup = RollUp::default();
-        rollup.add_sample(5, seen(5, vec![("v".to_owned(), sample(5))]));
-        rollup.add_sample(6, seen(6, Vec::new()));
+        rollup.add_sample(5, sample_points(5, vec![("v".to_owned(), sample(5))]));
+        rollup.add_sample(6, sample_points(6, Vec::new()));
         assert_eq!(rollup.subjects.len(), 2);
-        rollup.add_sample(3_600, seen(3_600, Vec::new()));
-        rollup.add_sample(7_200, seen(7_200, Vec::new()));
+        rollup.add_sample(3_600, sample_points(3_600, Vec::new()));
+        rollup.add_sample(7_200, sample_points(7_200, Vec::new()));
         assert_eq!(rollup.subjects.len(), 1);
         let (rows, until) = rollup.unwritten();
         assert_eq!(rows.iter().filter(|((_, _, name), _)| **name == *"v").count(), TIERS.len());

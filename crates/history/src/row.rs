@@ -1,4 +1,4 @@
-//! Encoding of points in a row. All numbers are varints (seven bits a byte, lowest first).
+//! Encoding of points in a row. All numbers are unsigned LEB128 varints.
 //!
 //! ```text
 //! row    = version (1)  point*
@@ -20,7 +20,7 @@ use messages::report::Bucket;
 
 use super::latencies::Latencies;
 use super::point::{Point, Value};
-use super::series::{COUNT, SERIES};
+use super::series::{SERIES, SERIES_COUNT};
 
 /// Version of the encoding.
 const VERSION: u8 = 2;
@@ -82,54 +82,55 @@ impl Row {
 
     fn flush_repeats(&mut self) {
         if self.repeats > 0 {
-            put(&mut self.bytes, self.repeats * 4 + REPEAT);
+            write_varint(&mut self.bytes, self.repeats * 4 + REPEAT);
             self.repeats = 0;
         }
     }
 
     /// The encoded row.
     pub fn bytes(&self) -> Vec<u8> {
-        let mut whole = self.clone();
-        whole.flush_repeats();
-        whole.bytes
+        let mut row = self.clone();
+        row.flush_repeats();
+        row.bytes
     }
 }
 
-fn write_point(bytes: &mut Vec<u8>, later: u64, point: &Point) {
-    let single = point.samples == 1;
-    put(bytes, later * 4 + if single { SINGLE } else { MERGED });
-    if !single {
-        put(bytes, point.samples);
+/// Encodes a point that begins `gap` seconds after the previous one.
+fn write_point(bytes: &mut Vec<u8>, gap: u64, point: &Point) {
+    let is_single = point.samples == 1;
+    write_varint(bytes, gap * 4 + if is_single { SINGLE } else { MERGED });
+    if !is_single {
+        write_varint(bytes, point.samples);
     }
-    put(bytes, point.seconds);
-    let is_there = |value: &Value| value.sum > 0 || value.max > 0;
-    put(bytes, mask(point.values.iter().map(is_there)));
-    for value in point.values.iter().filter(|value| is_there(value)) {
-        put(bytes, value.sum);
-        if !single {
-            put(bytes, value.min);
-            put(bytes, value.max - value.min);
+    write_varint(bytes, point.seconds);
+    let is_recorded = |value: &Value| value.sum > 0 || value.max > 0;
+    write_varint(bytes, mask(point.values.iter().map(is_recorded)));
+    for value in point.values.iter().filter(|value| is_recorded(value)) {
+        write_varint(bytes, value.sum);
+        if !is_single {
+            write_varint(bytes, value.min);
+            write_varint(bytes, value.max - value.min);
         }
     }
     for latencies in &point.latencies {
-        put(bytes, latencies.counts.len() as u64);
+        write_varint(bytes, latencies.counts.len() as u64);
         if !latencies.counts.is_empty() {
-            put(bytes, latencies.sum_us);
+            write_varint(bytes, latencies.sum_us);
         }
         let mut before = 0;
         for (bucket, count) in &latencies.counts {
-            put(bytes, (bucket - before) as u64);
-            put(bytes, *count);
+            write_varint(bytes, (bucket - before) as u64);
+            write_varint(bytes, *count);
             before = *bucket;
         }
     }
 }
 
 fn mask(bits: impl Iterator<Item = bool>) -> u64 {
-    bits.enumerate().fold(0, |mask, (at, bit)| mask | u64::from(bit) << at)
+    bits.enumerate().fold(0, |mask, (index, bit)| mask | u64::from(bit) << index)
 }
 
-fn put(bytes: &mut Vec<u8>, mut number: u64) {
+fn write_varint(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
         number >>= 7;
@@ -138,7 +139,7 @@ fn put(bytes: &mut Vec<u8>, mut number: u64) {
 }
 
 /// Decodes the points of a row from `start` on, of a tier with this step.
-pub fn points(start: u64, step: u64, bytes: &[u8]) -> Result<Vec<Point>, RowError> {
+pub fn decode_points(start: u64, step: u64, bytes: &[u8]) -> Result<Vec<Point>, RowError> {
     let (version, remaining) = bytes.split_first().ok_or(RowError::Damaged)?;
     if !(1..=VERSION).contains(version) {
         return Err(RowError::Version(*version));
@@ -146,7 +147,7 @@ pub fn points(start: u64, step: u64, bytes: &[u8]) -> Result<Vec<Point>, RowErro
     let mut reader = Reader { remaining, version: *version };
     let mut points: Vec<Point> = Vec::new();
     while !reader.remaining.is_empty() {
-        let head = reader.number()?;
+        let head = reader.varint()?;
         let before = points.last();
         if head % 4 == REPEAT {
             let last = before.ok_or(RowError::Damaged)?.clone();
@@ -154,11 +155,13 @@ pub fn points(start: u64, step: u64, bytes: &[u8]) -> Result<Vec<Point>, RowErro
             if head / 4 > 86_400 {
                 return Err(RowError::Damaged);
             }
-            points.extend((1..=head / 4).map(|times| Point { start: last.start + times * step, ..last.clone() }));
+            points.extend(
+                (1..=head / 4).map(|repetition| Point { start: last.start + repetition * step, ..last.clone() }),
+            );
             continue;
         }
-        let at = before.map_or(start, |last| last.start).checked_add(head / 4).ok_or(RowError::Damaged)?;
-        points.push(reader.point(at, head % 4 == MERGED)?);
+        let point_start = before.map_or(start, |last| last.start).checked_add(head / 4).ok_or(RowError::Damaged)?;
+        points.push(reader.point(point_start, head % 4 == MERGED)?);
     }
     Ok(points)
 }
@@ -169,7 +172,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn number(&mut self) -> Result<u64, RowError> {
+    fn varint(&mut self) -> Result<u64, RowError> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
             let (byte, remaining) = self.remaining.split_first().ok_or(RowError::Damaged)?;
@@ -183,20 +186,20 @@ impl Reader<'_> {
     }
 
     fn point(&mut self, start: u64, merged: bool) -> Result<Point, RowError> {
-        let samples = if merged { self.number()? } else { 1 };
-        let seconds = self.number()?;
-        let mask = self.number()?;
-        if mask >> COUNT != 0 {
+        let samples = if merged { self.varint()? } else { 1 };
+        let seconds = self.varint()?;
+        let mask = self.varint()?;
+        if mask >> SERIES_COUNT != 0 {
             return Err(RowError::Damaged);
         }
-        let mut values = [Value::default(); COUNT];
-        for (at, value) in values.iter_mut().enumerate().filter(|(at, _)| mask >> at & 1 == 1) {
-            let sum = self.number()?;
+        let mut values = [Value::default(); SERIES_COUNT];
+        for (index, value) in values.iter_mut().enumerate().filter(|(index, _)| mask >> index & 1 == 1) {
+            let sum = self.varint()?;
             *value = if merged {
-                let min = self.number()?;
-                Value { sum, min, max: min.checked_add(self.number()?).ok_or(RowError::Damaged)? }
+                let min = self.varint()?;
+                Value { sum, min, max: min.checked_add(self.varint()?).ok_or(RowError::Damaged)? }
             } else {
-                Value::of_sample(SERIES[at].kind, sum, seconds)
+                Value::of_sample(SERIES[index].kind, sum, seconds)
             };
         }
         let latencies = [self.latencies()?, self.latencies()?];
@@ -207,35 +210,35 @@ impl Reader<'_> {
         if self.version == 1 {
             return self.latencies_v1();
         }
-        let occupied = self.number()? as usize;
+        let occupied = self.varint()? as usize;
         if occupied > LATENCY_BUCKETS {
             return Err(RowError::Damaged);
         }
-        let sum_us = if occupied > 0 { self.number()? } else { 0 };
+        let sum_us = if occupied > 0 { self.varint()? } else { 0 };
         let mut latencies = Latencies { sum_us, counts: Vec::with_capacity(occupied) };
         let mut bucket = 0;
-        for at in 0..occupied {
-            let step = self.number()?;
+        for index in 0..occupied {
+            let step = self.varint()?;
             bucket = step.saturating_add(bucket);
-            if bucket >= LATENCY_BUCKETS as u64 || (at > 0 && step == 0) {
+            if bucket >= LATENCY_BUCKETS as u64 || (index > 0 && step == 0) {
                 return Err(RowError::Damaged);
             }
-            latencies.counts.push((bucket as usize, self.number()?));
+            latencies.counts.push((bucket as usize, self.varint()?));
         }
         Ok(latencies)
     }
 
     fn latencies_v1(&mut self) -> Result<Latencies, RowError> {
-        let mask = self.number()?;
+        let mask = self.varint()?;
         if mask >> (OCTAVES_V1.len() + 1) != 0 {
             return Err(RowError::Damaged);
         }
-        let sum_us = if mask > 0 { self.number()? } else { 0 };
-        let end_us = |at: usize| OCTAVES_V1.get(at).map_or(f64::INFINITY, |octave| (1u64 << octave) as f64 / 1e3);
+        let sum_us = if mask > 0 { self.varint()? } else { 0 };
+        let end_us = |index: usize| OCTAVES_V1.get(index).map_or(f64::INFINITY, |octave| (1u64 << octave) as f64 / 1e3);
         let mut buckets = Vec::new();
-        for at in (0..=OCTAVES_V1.len()).filter(|at| mask >> at & 1 == 1) {
-            let from_us = at.checked_sub(1).map_or(0.0, end_us);
-            buckets.push(Bucket { from_us, to_us: end_us(at), count: self.number()? });
+        for index in (0..=OCTAVES_V1.len()).filter(|index| mask >> index & 1 == 1) {
+            let from_us = index.checked_sub(1).map_or(0.0, end_us);
+            buckets.push(Bucket { from_us, to_us: end_us(index), count: self.varint()? });
         }
         Ok(Latencies::of_buckets(buckets.into_iter(), sum_us))
     }
@@ -246,8 +249,10 @@ mod tests {
     use super::*;
 
     fn point(start: u64, seed: u64) -> Point {
-        let mut figures = [0; COUNT];
-        (0..COUNT).filter(|at| !(seed + *at as u64).is_multiple_of(3)).for_each(|at| figures[at] = seed << at);
+        let mut figures = [0; SERIES_COUNT];
+        (0..SERIES_COUNT)
+            .filter(|index| !(seed + *index as u64).is_multiple_of(3))
+            .for_each(|index| figures[index] = seed << index);
         let write = Latencies { sum_us: seed * 100, counts: vec![(seed as usize % 160, seed), (168, 1), (169, 300)] };
         let latencies = [Latencies::default(), write];
         Point::of_sample(start, 1, &figures, latencies)
@@ -273,7 +278,7 @@ mod tests {
                 point(1_100, 4),
             ];
             pushed.iter().cloned().for_each(|point| row.push(point));
-            assert_eq!(points(1_000, step, &row.bytes()), Ok(pushed));
+            assert_eq!(decode_points(1_000, step, &row.bytes()), Ok(pushed));
         }
     }
 
@@ -287,7 +292,7 @@ mod tests {
             row.bytes().len()
         };
         assert_eq!(row.bytes().len(), constant_row + 2);
-        assert_eq!(points(0, 1, &row.bytes()).map(|points| points.len()), Ok(3600));
+        assert_eq!(decode_points(0, 1, &row.bytes()).map(|points| points.len()), Ok(3600));
     }
 
     #[test]
@@ -299,31 +304,31 @@ mod tests {
         for length in 0..whole.len() {
             // A row that is cut between two points is valid and shorter.
             assert!(
-                points(0, 1, &whole[..length]).is_ok_and(|points| points.len() < 2)
-                    || points(0, 1, &whole[..length]) == Err(RowError::Damaged)
+                decode_points(0, 1, &whole[..length]).is_ok_and(|points| points.len() < 2)
+                    || decode_points(0, 1, &whole[..length]) == Err(RowError::Damaged)
             );
         }
-        assert_eq!(points(0, 1, &[9, 9, 9]), Err(RowError::Version(9)));
-        assert_eq!(points(0, 1, &[0, 9, 9]), Err(RowError::Version(0)));
+        assert_eq!(decode_points(0, 1, &[9, 9, 9]), Err(RowError::Version(9)));
+        assert_eq!(decode_points(0, 1, &[0, 9, 9]), Err(RowError::Version(0)));
         // A bucket past the last one, a bucket that does not rise, and more buckets than there are.
         for latencies in [&[1, 5, 170, 1, 1][..], &[2, 5, 3, 1, 0, 1], &[171, 1]] {
             let row = [&[VERSION, 0, 1, 0], latencies].concat();
-            assert_eq!(points(0, 1, &row), Err(RowError::Damaged), "{latencies:?}");
+            assert_eq!(decode_points(0, 1, &row), Err(RowError::Damaged), "{latencies:?}");
         }
         assert_eq!(
-            points(0, 1, &[VERSION, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]),
+            decode_points(0, 1, &[VERSION, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]),
             Err(RowError::Damaged)
         );
     }
 
     #[test]
     fn bytes_of_a_row_never_change() {
-        let mut figures = [0; COUNT];
+        let mut figures = [0; SERIES_COUNT];
         (figures[0], figures[21]) = (300, 7);
         let read = Latencies { sum_us: 5_000, counts: vec![(0, 298), (17, 1), (169, 1)] };
         let mut row = Row::new(1_000, 1);
         row.push(Point::of_sample(1_003, 1, &figures, [read, Latencies::default()]));
-        row.push(Point { start: 1_004, ..points(1_000, 1, &row.bytes()).expect("a valid row").remove(0) });
+        row.push(Point { start: 1_004, ..decode_points(1_000, 1, &row.bytes()).expect("a valid row").remove(0) });
         let expected = [2, 12, 1, 0x81, 0x80, 0x80, 1, 0xac, 2, 7, 3, 0x88, 0x27, 0, 0xaa, 2, 17, 1, 0x98, 1, 1, 0, 6];
         assert_eq!(row.bytes(), expected);
     }
@@ -332,7 +337,7 @@ mod tests {
     fn row_of_version_1_is_read_with_its_latencies_spread() {
         // One second with 8 reads from 16 to 65 us and 2 past 1.07 s, and a write below 16 us.
         let row = [1, 0, 1, 0, 0x82, 0x10, 0xe8, 7, 8, 2, 1, 4, 1];
-        let point = points(0, 1, &row).expect("a valid row").remove(0);
+        let point = decode_points(0, 1, &row).expect("a valid row").remove(0);
         let [read, write] = &point.latencies;
         assert_eq!((read.count(), read.sum_us, write.count(), write.sum_us), (10, 1_000, 1, 4));
         assert_eq!(write.percentile_us(0.5), Some(16.384));

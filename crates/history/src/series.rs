@@ -36,7 +36,7 @@ pub struct Series {
 }
 
 /// Number of series.
-pub const COUNT: usize = SERIES.len();
+pub const SERIES_COUNT: usize = SERIES.len();
 
 /// All series. Rows refer to their positions: new series are appended, and no series ever moves.
 pub const SERIES: [Series; 44] = [
@@ -97,9 +97,9 @@ pub const SERIES: [Series; 44] = [
     counter("write_held_us", "microseconds", |volume| volume.latency_counts.write_held.sum_us as u64),
 ];
 
-/// Sum over all flash devices of the written bytes that `part` returns.
-fn written(status: &StatusReport, part: fn(&FlashDeviceReport) -> u64) -> u64 {
-    status.flash.iter().flat_map(|flash| &flash.devices).map(part).sum()
+/// Sum over all flash devices of the written bytes that `field` returns.
+fn written(status: &StatusReport, field: fn(&FlashDeviceReport) -> u64) -> u64 {
+    status.flash.iter().flat_map(|flash| &flash.devices).map(field).sum()
 }
 
 const fn counter(name: &'static str, unit: &'static str, read: fn(&VolumeReport) -> u64) -> Series {
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn series_names_are_unique_and_positions_fit_a_mask() {
         let names: std::collections::BTreeSet<&str> = SERIES.iter().map(|series| series.name).collect();
-        assert_eq!(names.len(), COUNT);
-        const { assert!(COUNT <= 64) };
+        assert_eq!(names.len(), SERIES_COUNT);
+        const { assert!(SERIES_COUNT <= 64) };
     }
 }

@@ -24,8 +24,8 @@ impl Subject {
         }
     }
 
-    /// Error for an unknown subject.
-    pub fn unknown(&self) -> Option<Failure> {
+    /// The error for an unknown subject; `None` for the whole daemon.
+    pub fn unknown_error(&self) -> Option<Failure> {
         match self {
             Subject::Whole => None,
             Subject::Volume(name) => Some(Failure::no_volume(name)),

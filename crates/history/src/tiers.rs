@@ -27,7 +27,7 @@ pub const TIERS: [Tier; 4] = [
 
 impl Tier {
     /// First second of the point that contains `second`.
-    pub fn bucket(&self, second: u64) -> u64 {
+    pub fn point_start(&self, second: u64) -> u64 {
         second - second % self.step
     }
 }

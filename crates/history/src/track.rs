@@ -8,7 +8,7 @@ use messages::{StatusReport, VolumeReport};
 
 use super::latencies::Latencies;
 use super::point::Point;
-use super::series::{COUNT, Kind, SERIES, Source};
+use super::series::{Kind, SERIES, SERIES_COUNT, Source};
 
 /// Maximum number of datastores that are recorded, the first by name.
 const DATASTORES_MAX: usize = 64;
@@ -17,14 +17,14 @@ const DATASTORES_MAX: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Counters {
     volume_id: String,
-    figures: [u64; COUNT],
+    figures: [u64; SERIES_COUNT],
     latencies: [Latencies; 2],
 }
 
 /// Counters of the previous sample.
 pub struct Tracker {
     volumes: BTreeMap<String, Counters>,
-    whole: [u64; COUNT],
+    whole: [u64; SERIES_COUNT],
 }
 
 /// Points of one sample.
@@ -40,13 +40,13 @@ pub struct SamplePoints {
 /// Sum over several volumes.
 #[derive(Clone)]
 struct Sum {
-    figures: [u64; COUNT],
+    figures: [u64; SERIES_COUNT],
     latencies: [Latencies; 2],
 }
 
 impl Default for Tracker {
     fn default() -> Self {
-        Tracker { volumes: BTreeMap::new(), whole: [0; COUNT] }
+        Tracker { volumes: BTreeMap::new(), whole: [0; SERIES_COUNT] }
     }
 }
 
@@ -64,12 +64,13 @@ impl Tracker {
         }
         let known: BTreeSet<&str> = status.volumes.iter().map(|report| report.name.as_str()).collect();
         self.volumes.retain(|name, _| known.contains(name.as_str()));
-        for (at, series) in SERIES.iter().enumerate() {
+        for (index, series) in SERIES.iter().enumerate() {
             if let Source::Whole(read) = series.source {
                 let now = read(status);
                 // The counter decreases when a flash device is removed.
-                total.figures[at] = if series.kind == Kind::Counter { now.saturating_sub(self.whole[at]) } else { now };
-                self.whole[at] = now;
+                total.figures[index] =
+                    if series.kind == Kind::Counter { now.saturating_sub(self.whole[index]) } else { now };
+                self.whole[index] = now;
             }
         }
         let point = |sum: &Sum| Point::of_sample(second, seconds, &sum.figures, sum.latencies.clone());
@@ -79,33 +80,33 @@ impl Tracker {
     }
 
     /// Increases of a volume; `None` without counters, because the volume is refused or its core does not answer.
-    fn add_volume(&mut self, report: &VolumeReport) -> Option<([u64; COUNT], [Latencies; 2])> {
+    fn add_volume(&mut self, report: &VolumeReport) -> Option<([u64; SERIES_COUNT], [Latencies; 2])> {
         let counts = &report.latency_counts;
         let latencies = [Latencies::of_report(&counts.read)?, Latencies::of_report(&counts.write)?];
-        let read = |at: usize| match SERIES[at].source {
+        let read = |index: usize| match SERIES[index].source {
             Source::Volume(read) => read(report),
             Source::Whole(_) => 0,
         };
         let now = Counters { volume_id: report.volume_id.clone(), figures: std::array::from_fn(read), latencies };
-        let since = match self.volumes.get(&report.name) {
+        let increase = match self.volumes.get(&report.name) {
             Some(before) => now.since(before),
             None => now.clone(),
         };
         self.volumes.insert(report.name.clone(), now);
-        Some((since.figures, since.latencies))
+        Some((increase.figures, increase.latencies))
     }
 }
 
 impl Default for Sum {
     fn default() -> Self {
-        Sum { figures: [0; COUNT], latencies: Default::default() }
+        Sum { figures: [0; SERIES_COUNT], latencies: Default::default() }
     }
 }
 
 impl Sum {
-    fn add(&mut self, figures: &[u64; COUNT], latencies: &[Latencies; 2]) {
-        for (at, sum) in self.figures.iter_mut().enumerate() {
-            *sum = if SERIES[at].kind == Kind::Peak { (*sum).max(figures[at]) } else { *sum + figures[at] };
+    fn add(&mut self, figures: &[u64; SERIES_COUNT], latencies: &[Latencies; 2]) {
+        for (index, sum) in self.figures.iter_mut().enumerate() {
+            *sum = if SERIES[index].kind == Kind::Peak { (*sum).max(figures[index]) } else { *sum + figures[index] };
         }
         self.latencies.iter_mut().zip(latencies).for_each(|(sum, latencies)| sum.merge(latencies));
     }
@@ -114,18 +115,18 @@ impl Sum {
 impl Counters {
     /// Increases since `before`. After a restart of counters, which shows in a decrease, the full counts are returned.
     fn since(&self, before: &Counters) -> Counters {
-        let counters = || (0..COUNT).filter(|at| SERIES[*at].kind == Kind::Counter);
+        let counters = || (0..SERIES_COUNT).filter(|index| SERIES[*index].kind == Kind::Counter);
         let latencies = self.latencies.iter().zip(&before.latencies).map(|(now, before)| now.since(before));
         let latencies: Option<Vec<Latencies>> = latencies.collect();
         let was_reset = self.volume_id != before.volume_id
-            || counters().any(|at| self.figures[at] < before.figures[at])
+            || counters().any(|index| self.figures[index] < before.figures[index])
             || latencies.is_none();
-        let mut since = self.clone();
+        let mut increase = self.clone();
         if let Some(latencies) = latencies.filter(|_| !was_reset) {
-            counters().for_each(|at| since.figures[at] -= before.figures[at]);
-            since.latencies.iter_mut().zip(latencies).for_each(|(latencies, increase)| *latencies = increase);
+            counters().for_each(|index| increase.figures[index] -= before.figures[index]);
+            increase.latencies.iter_mut().zip(latencies).for_each(|(full, increase)| *full = increase);
         }
-        since
+        increase
     }
 }
 
@@ -170,8 +171,8 @@ pub(crate) mod tests {
         let mut tracker = Tracker::default();
         let mut add_sample = |volumes| tracker.add_sample(1, 1, &status(volumes));
         assert_eq!(reads(&add_sample(vec![volume("a", 5), volume("b", 1)]).whole), 6);
-        let seen = add_sample(vec![volume("a", 8), volume("b", 1)]);
-        assert_eq!((reads(&seen.whole), reads(&seen.volumes[0].1), reads(&seen.volumes[1].1)), (3, 3, 0));
+        let points = add_sample(vec![volume("a", 8), volume("b", 1)]);
+        assert_eq!((reads(&points.whole), reads(&points.volumes[0].1), reads(&points.volumes[1].1)), (3, 3, 0));
         // Without counters of a core for a while, its volume is not counted twice afterwards.
         let silent = VolumeReport::idle("a", VolumeState::Active, "write-back", "/x");
         assert_eq!(add_sample(vec![silent, volume("b", 2)]).volumes.len(), 1);
@@ -183,9 +184,10 @@ pub(crate) mod tests {
 
     #[test]
     fn levels_add_and_peaks_take_the_maximum() {
-        let seen = Tracker::default().add_sample(1, 1, &status(vec![volume("a", 5), volume("b", 9)]));
-        let value_of =
-            |name: &str| seen.whole.values[SERIES.iter().position(|series| series.name == name).expect("a series")].sum;
+        let points = Tracker::default().add_sample(1, 1, &status(vec![volume("a", 5), volume("b", 9)]));
+        let value_of = |name: &str| {
+            points.whole.values[SERIES.iter().position(|series| series.name == name).expect("a series")].sum
+        };
         assert_eq!((value_of("dirty_bytes"), value_of("dirty_age_ms"), value_of("volumes")), (14, 9, 2));
     }
 
@@ -197,8 +199,8 @@ pub(crate) mod tests {
         };
         let mut tracker = Tracker::default();
         let mut add_sample = |volumes| {
-            let seen = tracker.add_sample(1, 1, &status(volumes)).datastores.into_iter();
-            seen.map(|(name, point)| (name, reads(&point))).collect::<Vec<_>>()
+            let points = tracker.add_sample(1, 1, &status(volumes)).datastores.into_iter();
+            points.map(|(name, point)| (name, reads(&point))).collect::<Vec<_>>()
         };
         let named = |name: &str, reads| (name.to_owned(), reads);
         assert_eq!(
@@ -207,8 +209,10 @@ pub(crate) mod tests {
         );
         // A removed volume subtracts nothing, and a moved volume adds only its increase.
         assert_eq!(add_sample(vec![volume_in("a", "shelf", 6), volume_in("b", "shelf", 3)]), [named("shelf", 3)]);
-        let many = (0..DATASTORES_MAX + 9).map(|at| volume_in(&format!("v{at}"), &format!("d{at:03}"), 1)).collect();
-        let seen = add_sample(many);
-        assert_eq!((seen.len(), seen.last()), (DATASTORES_MAX, Some(&named("d063", 1))));
+        let many = (0..DATASTORES_MAX + 9)
+            .map(|number| volume_in(&format!("v{number}"), &format!("d{number:03}"), 1))
+            .collect();
+        let sums = add_sample(many);
+        assert_eq!((sums.len(), sums.last()), (DATASTORES_MAX, Some(&named("d063", 1))));
     }
 }

@@ -11,7 +11,7 @@ use clap_complete::Shell;
 use crate::commands;
 use crate::commands::torture::parse_seeds;
 use crate::commands::volume::Action;
-use demo::{SECONDS, Show};
+use demo::{DEFAULT_SECONDS, OutputMode};
 use terminal::{EXIT_DONE, Failure};
 use units::parse_time;
 
@@ -180,10 +180,10 @@ impl Cli {
                 Err(Failure::usage("the demo starts its own daemons: omit --socket"))
             }
             Command::Demo { scenario, headless, seconds } => {
-                let show = Show::new(headless, json);
+                let show = OutputMode::new(headless, json);
                 match scenario.map(|name| commands::lab::find(&name)).transpose()? {
                     Some(scenario) => demo::run_scenario(scenario, seconds, show),
-                    None => demo::run(seconds.unwrap_or(SECONDS), show),
+                    None => demo::run(seconds.unwrap_or(DEFAULT_SECONDS), show),
                 }
             }
             Command::Status => commands::status::run(socket, json),
@@ -233,8 +233,8 @@ pub fn main() -> ExitCode {
 fn exit_quietly_on_closed_stdout() {
     let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        let closed = |text: &str| text.starts_with("failed printing to stdout") && text.contains("Broken pipe");
-        if panic.payload_as_str().is_some_and(closed) {
+        let is_broken_pipe = |text: &str| text.starts_with("failed printing to stdout") && text.contains("Broken pipe");
+        if panic.payload_as_str().is_some_and(is_broken_pipe) {
             std::process::exit(EXIT_DONE.into());
         }
         default_hook(panic);

@@ -19,7 +19,7 @@ fn demo_measures_both_sides_and_checks_every_read() {
 }
 
 #[test]
-fn first_line_is_a_link_to_the_page() {
+fn first_line_is_a_login_link_to_the_web_console() {
     let output = Command::new(env!("CARGO_BIN_EXE_hotset")).args(["demo", "--headless", "--seconds", "2"]).output();
     let text = String::from_utf8(output.expect("the binary was built").stdout).expect("text");
     let first = text.lines().next().expect("the demo prints a line");
@@ -100,7 +100,7 @@ fn scenario_prints_its_setting_first_and_published_figures_last() {
     let text = String::from_utf8(output.stdout).expect("text");
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].contains("/login?key=") && lines[1].contains("/login?key="), "{text}");
-    for part in [
+    for expected in [
         "hotset demo, vnx-dram: a file of 2 GB in 4 GB of memory",
         "divided by 75, and a minute is 27 ms",
         "3 x 9 MiB on RAID 5 of 5 sas10k",
@@ -109,7 +109,7 @@ fn scenario_prints_its_setting_first_and_published_figures_last() {
         "No verdict: in ",
         "seconds the cache does not warm up as in the publication",
     ] {
-        assert!(text.contains(part), "{part} is not in:\n{text}");
+        assert!(text.contains(expected), "{expected} is not in:\n{text}");
     }
     assert!(!text.contains("not reached"), "{text}");
 }

@@ -15,20 +15,20 @@ use tempfile::TempDir;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A folder with a configuration.
+/// A directory with a configuration.
 struct Fixture {
     folder: TempDir,
 }
 
 impl Fixture {
     fn new(volumes: &str) -> Fixture {
-        let site = Fixture { folder: tempfile::tempdir().expect("a folder for the test") };
-        site.write(volumes);
-        site
+        let fixture = Fixture { folder: tempfile::tempdir().expect("a folder for the test") };
+        fixture.write(volumes);
+        fixture
     }
 
     /// Two volumes on files that are created.
-    fn with_two() -> Fixture {
+    fn with_two_volumes() -> Fixture {
         Fixture::new(
             "[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"4 MiB\"\n\
              [[volume]]\nname = \"b\"\nbacking = \"b.img\"\nsize = \"4 MiB\"\n",
@@ -53,29 +53,29 @@ impl Fixture {
     }
 
     fn start_with(&self, change: impl FnOnce(&mut Command)) -> Daemon<'_> {
-        let mut daemon = self.begin(change);
+        let mut daemon = self.spawn(change);
         daemon.wait_for("it serves", |daemon| daemon.log().contains("serving "));
         daemon
     }
 
     /// Like [`Fixture::start_with`], but does not wait until volumes are served.
-    fn begin(&self, change: impl FnOnce(&mut Command)) -> Daemon<'_> {
+    fn spawn(&self, change: impl FnOnce(&mut Command)) -> Daemon<'_> {
         let log = fs::File::create(self.path("log")).expect("the folder can be written");
         let mut command = hotset();
         command.arg("serve").arg("--config").arg(self.path("hotset.toml")).stdin(Stdio::null()).stderr(log);
         change(&mut command);
-        Daemon { site: self, child: command.spawn().expect("the binary was built") }
+        Daemon { fixture: self, child: command.spawn().expect("the binary was built") }
     }
 }
 
 struct Daemon<'a> {
-    site: &'a Fixture,
+    fixture: &'a Fixture,
     child: Child,
 }
 
 impl Daemon<'_> {
     fn log(&self) -> String {
-        fs::read_to_string(self.site.path("log")).unwrap_or_default()
+        fs::read_to_string(self.fixture.path("log")).unwrap_or_default()
     }
 
     fn wait_for(&mut self, event: &str, is_expected: impl Fn(&Self) -> bool) {
@@ -99,7 +99,12 @@ impl Daemon<'_> {
     }
 
     fn try_command(&self, args: &[&str]) -> Output {
-        hotset().args(args).arg("--socket").arg(self.site.path("control.sock")).output().expect("the binary was built")
+        hotset()
+            .args(args)
+            .arg("--socket")
+            .arg(self.fixture.path("control.sock"))
+            .output()
+            .expect("the binary was built")
     }
 
     fn show(&self, volume: &str) -> Value {
@@ -120,7 +125,7 @@ impl Daemon<'_> {
 
 impl Drop for Daemon<'_> {
     fn drop(&mut self) {
-        // Both fail if the daemon has ended, as it should have.
+        // Both calls fail if the daemon has ended, which is the normal case.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -142,15 +147,15 @@ fn check_config(path: &Path) -> String {
 
 #[test]
 fn newer_state_file_ends_the_start_and_stays_unchanged() {
-    let site = Fixture::with_two();
-    site.start().stop();
-    let path = site.path("state/state.json");
+    let fixture = Fixture::with_two_volumes();
+    fixture.start().stop();
+    let path = fixture.path("state/state.json");
     let mut state: Value = serde_json::from_slice(&fs::read(&path).expect("it was written")).expect("JSON");
     state["version"] = 2.into();
     state["needs"] = "1.4.0".into();
     let newer = serde_json::to_vec(&state).expect("JSON");
     fs::write(&path, &newer).expect("the folder can be written");
-    let config = site.path("hotset.toml");
+    let config = fixture.path("hotset.toml");
     for command in ["serve", "undestaged"] {
         let output = hotset().args([command, "--config"]).arg(&config).output().expect("the binary was built");
         let expected = "state.json was written by a newer version of Hotset (format 2, this one reads up to 1); needs \
@@ -163,14 +168,14 @@ fn newer_state_file_ends_the_start_and_stays_unchanged() {
 #[test]
 fn newer_history_stays_unchanged_and_raises_an_alert() {
     // Offset of `user_version` in an SQLite file.
-    const VERSION_AT: usize = 60;
-    let site = Fixture::with_two();
-    site.start().stop();
-    let path = site.path("state/history/history.db");
+    const USER_VERSION_OFFSET: usize = 60;
+    let fixture = Fixture::with_two_volumes();
+    fixture.start().stop();
+    let path = fixture.path("state/history/history.db");
     let mut newer = fs::read(&path).expect("it was written");
-    newer[VERSION_AT..VERSION_AT + 4].copy_from_slice(&3_u32.to_be_bytes());
+    newer[USER_VERSION_OFFSET..USER_VERSION_OFFSET + 4].copy_from_slice(&3_u32.to_be_bytes());
     fs::write(&path, &newer).expect("the folder can be written");
-    let mut daemon = site.start();
+    let mut daemon = fixture.start();
     let expected = "history.db was written by a newer version of Hotset (format 3, this one reads up to 2)";
     daemon.wait_for("the alert", |daemon| daemon.command(&["status"]).contains(expected));
     assert_eq!(daemon.show("a")["state"], "active");
@@ -180,23 +185,23 @@ fn newer_history_stays_unchanged_and_raises_an_alert() {
 
 #[test]
 fn changes_by_command_hold_over_a_restart_until_the_file_changes() {
-    let site = Fixture::with_two();
-    let daemon = site.start();
+    let fixture = Fixture::with_two_volumes();
+    let daemon = fixture.start();
     daemon.command(&["volume", "set", "a", "policy=write-through"]);
     daemon.command(&["volume", "freeze", "b"]);
     daemon.stop();
-    let daemon = site.start();
+    let daemon = fixture.start();
     assert_eq!(daemon.show("a")["policy"], "write-through");
     assert_eq!(daemon.show("b")["state"], "frozen");
-    let checked = check_config(&site.path("hotset.toml"));
+    let checked = check_config(&fixture.path("hotset.toml"));
     assert!(checked.contains("a: policy = write-through (file: write-back)"), "{checked}");
     daemon.command(&["volume", "resume", "b"]);
     daemon.stop();
-    site.write(
+    fixture.write(
         "[[volume]]\nname = \"a\"\nbacking = \"a.img\"\npolicy = \"none\"\n\
          [[volume]]\nname = \"b\"\nbacking = \"b.img\"\n",
     );
-    let daemon = site.start();
+    let daemon = fixture.start();
     assert_eq!(daemon.show("a")["policy"], "none");
     assert_eq!(daemon.show("b")["state"], "active");
     daemon.stop();
@@ -207,25 +212,25 @@ fn count_replacements(watch: impl AsFd) -> usize {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(watch, &mut buffer);
     let is_state = |event: &inotify::Event<'_>| event.file_name().is_some_and(|name| name.to_bytes() == b"state.json");
-    let moved = std::iter::from_fn(|| {
+    let replacements = std::iter::from_fn(|| {
         let event = reader.next().ok()?;
         Some(event.events().contains(inotify::ReadFlags::MOVED_TO) && is_state(&event))
     });
-    moved.filter(|is_one| *is_one).count()
+    replacements.filter(|is_replacement| *is_replacement).count()
 }
 
 #[test]
 fn state_of_many_volumes_is_written_together() {
     let volume = |n| format!("[[volume]]\nname = \"v{n}\"\nbacking = \"v{n}.img\"\nsize = \"1 MiB\"\n");
-    let site = Fixture::new(&(0..100).map(volume).collect::<String>());
-    fs::create_dir(site.path("state")).expect("the folder can be written");
+    let fixture = Fixture::new(&(0..100).map(volume).collect::<String>());
+    fs::create_dir(fixture.path("state")).expect("the folder can be written");
     let watch = inotify::init(inotify::CreateFlags::NONBLOCK).expect("a descriptor is available");
-    // Creations are watched, too, because the kernel merges identical events in a row.
+    // Creations are watched as well: they separate the replacements, which the kernel would merge as identical events.
     let events = inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::CREATE;
-    inotify::add_watch(&watch, site.path("state"), events).expect("it is there");
-    let daemon = site.start();
+    inotify::add_watch(&watch, fixture.path("state"), events).expect("it is there");
+    let daemon = fixture.start();
     assert_eq!(count_replacements(&watch), 2, "the generation, and the volumes");
-    let state = || fs::read_to_string(site.path("state/state.json")).expect("it was written");
+    let state = || fs::read_to_string(fixture.path("state/state.json")).expect("it was written");
     assert_eq!((state().matches("\"clean\": false").count(), state().matches("\"name\"").count()), (100, 100));
     daemon.stop();
     let times = count_replacements(&watch);
@@ -237,27 +242,27 @@ fn state_of_many_volumes_is_written_together() {
 fn unopenable_volume_does_not_keep_others_from_service() {
     let volume = |n| format!("[[volume]]\nname = \"v{n}\"\nbacking = \"v{n}.img\"\nsize = \"1 MiB\"\n");
     let good: String = (0..40).map(volume).collect();
-    let site = Fixture::new(&format!("[[volume]]\nname = \"gone\"\nbacking = \"nbd://127.0.0.1:1/x\"\n{good}"));
-    let daemon = site.start();
+    let fixture = Fixture::new(&format!("[[volume]]\nname = \"gone\"\nbacking = \"nbd://127.0.0.1:1/x\"\n{good}"));
+    let daemon = fixture.start();
     assert!(daemon.log().contains("serving 40 volumes"), "{}", daemon.log());
     let volumes: Value = serde_json::from_str(&daemon.command(&["volume", "list", "--json"])).expect("JSON");
     let refused = volumes.as_array().expect("an array").iter().filter(|volume| volume["state"] == "refused");
     assert_eq!(refused.map(|volume| volume["name"].as_str()).collect::<Vec<_>>(), [Some("gone")]);
-    let state = fs::read_to_string(site.path("state/state.json")).expect("it was written");
+    let state = fs::read_to_string(fixture.path("state/state.json")).expect("it was written");
     assert_eq!(state.matches("\"name\"").count(), 40, "{state}");
     daemon.stop();
 }
 
 #[test]
 fn reload_during_the_start_leaves_volumes_to_the_start() {
-    let site = Fixture::new("");
-    let socket = site.path("silent.sock");
+    let fixture = Fixture::new("");
+    let socket = fixture.path("silent.sock");
     let silent = format!("[[volume]]\nname = \"silent\"\nbacking = \"nbd+unix:///x?socket={}\"\n", socket.display());
-    site.write(&format!("[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"4 MiB\"\n{silent}"));
+    fixture.write(&format!("[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"4 MiB\"\n{silent}"));
     let silent = UnixListener::bind(&socket).expect("the folder can be written");
     silent.set_nonblocking(true).expect("it is open");
-    let mut daemon = site.begin(|_| ());
-    // The start has connected to its export, and waits for it.
+    let mut daemon = fixture.spawn(|_| ());
+    // The daemon has connected to the silent export, and its start waits for an answer.
     let clients = RefCell::new(Vec::new());
     daemon.wait_for("its start", |_| {
         clients.borrow_mut().extend(silent.accept());
@@ -275,8 +280,8 @@ fn reload_during_the_start_leaves_volumes_to_the_start() {
 
 #[test]
 fn invalid_setting_is_refused_with_a_reason() {
-    let site = Fixture::with_two();
-    let daemon = site.start();
+    let fixture = Fixture::with_two_volumes();
+    let daemon = fixture.start();
     for (setting, reason) in [
         ("polcy=none", "did you mean \"policy\""),
         ("size=1", "change it in the configuration and restart"),
@@ -293,9 +298,9 @@ fn invalid_setting_is_refused_with_a_reason() {
 
 #[test]
 fn added_and_removed_volumes_survive_a_restart() {
-    let site = Fixture::with_two();
-    let daemon = site.start();
-    let extra = site.path("extra.img");
+    let fixture = Fixture::with_two_volumes();
+    let daemon = fixture.start();
+    let extra = fixture.path("extra.img");
     daemon.command(&[
         "volume",
         "add",
@@ -310,7 +315,7 @@ fn added_and_removed_volumes_survive_a_restart() {
     daemon.command(&["volume", "remove", "b"]);
     let volume_id = daemon.show("extra")["incarnation"].clone();
     daemon.stop();
-    let daemon = site.start();
+    let daemon = fixture.start();
     let extra = daemon.show("extra");
     assert_eq!((&extra["incarnation"], &extra["policy"]), (&volume_id, &Value::from("none")));
     assert_eq!(daemon.try_command(&["volume", "show", "b"]).status.code(), Some(1));
@@ -321,21 +326,21 @@ fn added_and_removed_volumes_survive_a_restart() {
     );
     daemon.stop();
     // A changed entry for b serves it again.
-    site.write("[[volume]]\nname = \"b\"\nbacking = \"b.img\"\npolicy = \"none\"\n");
-    let daemon = site.start();
+    fixture.write("[[volume]]\nname = \"b\"\nbacking = \"b.img\"\npolicy = \"none\"\n");
+    let daemon = fixture.start();
     assert_eq!(daemon.show("b")["state"], "active");
     daemon.stop();
 }
 
 #[test]
-fn case_16_swapped_backing_is_refused_until_adopted() {
-    let site = Fixture::with_two();
-    let daemon = site.start();
+fn swapped_backing_is_refused_until_adopted() {
+    let fixture = Fixture::with_two_volumes();
+    let daemon = fixture.start();
     let before = daemon.show("a")["incarnation"].clone();
     daemon.stop();
-    fs::rename(site.path("a.img"), site.path("old.img")).expect("the file is there");
-    fs::copy(site.path("old.img"), site.path("a.img")).expect("a clone");
-    let daemon = site.start();
+    fs::rename(fixture.path("a.img"), fixture.path("old.img")).expect("the file is there");
+    fs::copy(fixture.path("old.img"), fixture.path("a.img")).expect("a clone");
+    let daemon = fixture.start();
     assert_eq!(daemon.show("a")["state"], "refused");
     assert_eq!(daemon.show("b")["state"], "active", "the others are served");
     assert!(daemon.log().contains("hotset volume adopt a"), "{}", daemon.log());
@@ -350,30 +355,30 @@ fn case_16_swapped_backing_is_refused_until_adopted() {
     assert_eq!(after["state"], "active");
     assert_ne!(after["incarnation"], before, "another backing is another volume");
     daemon.stop();
-    let daemon = site.start();
+    let daemon = fixture.start();
     assert_eq!(daemon.show("a")["state"], "active", "the adoption persists across a restart");
     daemon.stop();
 }
 
 #[test]
 fn killed_daemon_is_reported_at_the_next_start() {
-    let site = Fixture::with_two();
-    let mut daemon = site.start();
+    let fixture = Fixture::with_two_volumes();
+    let mut daemon = fixture.start();
     daemon.child.kill().expect("it runs");
     daemon.child.wait().expect("it is our child");
-    let daemon = site.start();
+    let daemon = fixture.start();
     assert!(daemon.log().contains("volume a was not cleanly stopped"), "{}", daemon.log());
     daemon.stop();
-    let daemon = site.start();
+    let daemon = fixture.start();
     assert!(!daemon.log().contains("not cleanly stopped"), "{}", daemon.log());
     daemon.stop();
 }
 
 #[test]
 fn reload_applies_changes_and_keeps_the_old_on_errors() {
-    let site = Fixture::with_two();
-    let mut daemon = site.start();
-    site.write(
+    let fixture = Fixture::with_two_volumes();
+    let mut daemon = fixture.start();
+    fixture.write(
         "[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"4 MiB\"\npolicy = \"none\"\n\
          [[volume]]\nname = \"c\"\nbacking = \"c.img\"\nsize = \"1 MiB\"\n",
     );
@@ -381,7 +386,7 @@ fn reload_applies_changes_and_keeps_the_old_on_errors() {
     daemon.wait_for("the new volume", |daemon| daemon.log().contains("volume c: added"));
     assert_eq!(daemon.show("a")["policy"], "none");
     assert_eq!(daemon.try_command(&["volume", "show", "b"]).status.code(), Some(1));
-    site.write("[[volume]]\nname = \"a\"\nbackng = \"a.img\"\n");
+    fixture.write("[[volume]]\nname = \"a\"\nbackng = \"a.img\"\n");
     daemon.signal("HUP");
     daemon.wait_for("the configuration error in the log", |daemon| daemon.log().contains("did you mean \"backing\""));
     assert!(daemon.log().contains("the previous configuration stays in effect"), "{}", daemon.log());
@@ -391,13 +396,13 @@ fn reload_applies_changes_and_keeps_the_old_on_errors() {
 
 #[test]
 fn reload_keeps_an_added_volume_with_a_name_from_the_file() {
-    let site = Fixture::with_two();
-    let mut daemon = site.start();
+    let fixture = Fixture::with_two_volumes();
+    let mut daemon = fixture.start();
     daemon.command(&["volume", "remove", "a"]);
-    let other = site.path("other.img");
+    let other = fixture.path("other.img");
     fs::File::create(&other).and_then(|file| file.set_len(1 << 20)).expect("the folder can be written");
     daemon.command(&["volume", "add", "a", "--backing", other.to_str().expect("a plain path")]);
-    site.write("[[volume]]\nname = \"b\"\nbacking = \"b.img\"\nsize = \"4 MiB\"\n");
+    fixture.write("[[volume]]\nname = \"b\"\nbacking = \"b.img\"\nsize = \"4 MiB\"\n");
     daemon.signal("HUP");
     daemon.wait_for("the end of the reload", |daemon| daemon.log().contains("nothing has changed"));
     assert_eq!(daemon.show("a")["size_bytes"], 1 << 20);
@@ -406,19 +411,19 @@ fn reload_keeps_an_added_volume_with_a_name_from_the_file() {
 
 #[test]
 fn volume_is_grown_by_command() {
-    let site = Fixture::with_two();
-    let daemon = site.start();
+    let fixture = Fixture::with_two_volumes();
+    let daemon = fixture.start();
     daemon.command(&["volume", "resize", "a", "8 MiB"]);
     assert_eq!(daemon.show("a")["size_bytes"], 8 << 20);
-    assert_eq!(fs::metadata(site.path("a.img")).expect("the file is there").len(), 8 << 20);
+    assert_eq!(fs::metadata(fixture.path("a.img")).expect("the file is there").len(), 8 << 20);
     assert_eq!(daemon.try_command(&["volume", "resize", "a", "1000"]).status.code(), Some(2));
     daemon.stop();
 }
 
 #[test]
 fn status_has_everything_on_one_screen() {
-    let site = Fixture::with_two();
-    let daemon = site.start();
+    let fixture = Fixture::with_two_volumes();
+    let daemon = fixture.start();
     let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("JSON");
     assert_eq!(status["volumes"].as_array().map(Vec::len), Some(2));
     assert_eq!(status["memory_bytes"], 16 << 20);
@@ -431,11 +436,11 @@ fn status_has_everything_on_one_screen() {
 
 #[test]
 fn service_manager_is_notified_of_readiness_and_stop() {
-    let site = Fixture::with_two();
-    let manager = UnixDatagram::bind(site.path("notify")).expect("a socket in the folder");
+    let fixture = Fixture::with_two_volumes();
+    let manager = UnixDatagram::bind(fixture.path("notify")).expect("a socket in the folder");
     manager.set_read_timeout(Some(TIMEOUT)).expect("a time-out above zero");
-    let notify = site.path("notify");
-    let daemon = site.start_with(|command| {
+    let notify = fixture.path("notify");
+    let daemon = fixture.start_with(|command| {
         command.env("NOTIFY_SOCKET", notify);
     });
     let mut received = String::new();
@@ -454,18 +459,18 @@ fn service_manager_is_notified_of_readiness_and_stop() {
 
 #[test]
 fn stop_waits_until_everything_is_on_the_backing() {
-    let site = Fixture::with_two();
-    let mut daemon = site.start();
+    let fixture = Fixture::with_two_volumes();
+    let mut daemon = fixture.start();
     let output = daemon.command(&["stop", "--destage"]);
     assert!(output.contains("the backings are complete"), "{output}");
     assert!(daemon.child.wait().expect("it is our child").success());
-    assert!(!site.path("control.sock").exists() && !site.path("nbd.sock").exists(), "the sockets are removed");
+    assert!(!fixture.path("control.sock").exists() && !fixture.path("nbd.sock").exists(), "the sockets are removed");
 }
 
 #[test]
 fn volume_shows_its_curves_and_advice_needs_a_load() {
-    let site = Fixture::with_two();
-    let daemon = site.start();
+    let fixture = Fixture::with_two_volumes();
+    let daemon = fixture.start();
     let curve = &daemon.show("a")["miss_ratio_curve"];
     assert_eq!(
         (&curve["memory"]["unit_bytes"], &curve["flash"]["unit_bytes"]),
@@ -484,8 +489,8 @@ fn volume_shows_its_curves_and_advice_needs_a_load() {
 fn flash_limits_and_pins_change_live_and_survive_a_restart() {
     let flash = "[flash]\ndevices = [\"one\", \"two\"]\nsize = \"64 MiB\"\n";
     let volume = "[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"4 MiB\"\n";
-    let site = Fixture::new(&format!("{flash}{volume}"));
-    let mut daemon = site.start();
+    let fixture = Fixture::new(&format!("{flash}{volume}"));
+    let mut daemon = fixture.start();
     daemon.command(&["volume", "set", "a", "flash_min=1 MiB", "flash_max=10%", "policy=write-through"]);
     let shown = daemon.show("a");
     assert_eq!((&shown["flash"]["min"], &shown["flash"]["max"]), (&"1 MiB".into(), &"10%".into()), "{shown}");
@@ -508,7 +513,7 @@ fn flash_limits_and_pins_change_live_and_survive_a_restart() {
     assert!(before >= 1 << 20, "{before} bytes were written for 1 MiB of pages");
     assert!(daemon.command(&["flash", "list"]).contains("of its endurance"));
     daemon.stop();
-    let mut daemon = site.start();
+    let mut daemon = fixture.start();
     assert!(written(&daemon) >= before, "what was written before the restart counts");
     daemon.wait_for("the pages are there again", |daemon| daemon.show("a")["flash"]["pinned_whole_pages"] == 16);
     let shown = daemon.show("a");
@@ -524,12 +529,12 @@ fn flash_limits_and_pins_change_live_and_survive_a_restart() {
     let refused = daemon.try_command(&["volume", "set", "a", "memory_min=1 TiB", "memory_max=none"]);
     assert!(errors(&refused).contains("memory_min would be 1 TiB"), "{}", errors(&refused));
     // A changed key in the file overrides the command.
-    site.write(&format!("{flash}{volume}flash_min = \"2 MiB\"\n"));
+    fixture.write(&format!("{flash}{volume}flash_min = \"2 MiB\"\n"));
     daemon.signal("HUP");
     daemon.wait_for("the file is read", |daemon| daemon.show("a")["flash"]["min"] == "2 MiB");
     assert_eq!(daemon.show("a")["flash"]["max"], "10%", "that key did not change in the file");
-    site.write(&format!("{flash}{volume}flash_min = \"1 GiB\"\n"));
-    let checked = hotset().arg("check-config").arg(site.path("hotset.toml")).output().expect("the binary was built");
+    fixture.write(&format!("{flash}{volume}flash_min = \"1 GiB\"\n"));
+    let checked = hotset().arg("check-config").arg(fixture.path("hotset.toml")).output().expect("the binary was built");
     assert!(errors(&checked).contains("flash_min is 1 GiB"), "{}", errors(&checked));
     daemon.stop();
 }
@@ -546,8 +551,8 @@ fn qos_changes_live_and_survives_a_restart() {
         )
     };
     let on_sas = "datastore = \"sas\"\n";
-    let site = Fixture::new(&format!("{datastores}{rules}{}{}", volume("a", on_sas), volume("b", on_sas)));
-    let daemon = site.start();
+    let fixture = Fixture::new(&format!("{datastores}{rules}{}{}", volume("a", on_sas), volume("b", on_sas)));
+    let daemon = fixture.start();
     let qos = |daemon: &Daemon<'_>, name: &str, key: &str| daemon.show(name)["qos"][key].as_u64().expect("a number");
     let listed = |daemon: &Daemon<'_>| -> Vec<Value> {
         serde_json::from_str(&daemon.command(&["datastore", "list", "--json"])).expect("JSON")
@@ -587,11 +592,11 @@ fn qos_changes_live_and_survives_a_restart() {
     }
     let refused = daemon.try_command(&["volume", "set", "b", "burst_bytes=1 MiB"]);
     assert!(errors(&refused).contains("burst_bytes without limit_bytes"), "{}", errors(&refused));
-    fs::write(site.path("x.img"), vec![0; 4 << 20]).expect("the folder can be written");
-    daemon.command(&["volume", "add", "x", "--backing", site.path("x.img").to_str().expect("text")]);
+    fs::write(fixture.path("x.img"), vec![0; 4 << 20]).expect("the folder can be written");
+    daemon.command(&["volume", "add", "x", "--backing", fixture.path("x.img").to_str().expect("text")]);
     assert_eq!(qos(&daemon, "x", "limit_iops"), 50);
     daemon.stop();
-    let mut daemon = site.start();
+    let mut daemon = fixture.start();
     assert_eq!((qos(&daemon, "a", "limit_iops"), qos(&daemon, "a", "reservation_iops")), (500, 300));
     assert_eq!((qos(&daemon, "a", "limit_bytes"), qos(&daemon, "x", "limit_iops")), (20_000_000, 50));
     // Change a weight by label, move a volume, change a threshold and add a datastore.
@@ -599,7 +604,7 @@ fn qos_changes_live_and_survives_a_restart() {
         datastores.to_owned() + "congestion_threshold = \"10ms\"\nwrite_cost = 4\n[[datastore]]\nname = \"ssd\"\n";
     let rules = rule("vm = \"sql*\"", "shares = 3000") + &rule("name = \"x*\"", "limit_iops = 60");
     let b = volume("b", "datastore = \"nl\"\n");
-    site.write(&format!("{datastores}{rules}{}{b}", volume("a", on_sas)));
+    fixture.write(&format!("{datastores}{rules}{}{b}", volume("a", on_sas)));
     daemon.signal("HUP");
     daemon.wait_for("the file is read", |daemon| daemon.log().contains("[[qos]] rules applied"));
     for message in [
@@ -620,7 +625,7 @@ fn qos_changes_live_and_survives_a_restart() {
     assert_eq!((&sas["threshold_ms"], &sas["threshold_found"]), (&10.0.into(), &false.into()), "{sas}");
     // A changed key in the file overrides the command, and a removed datastore is no longer listed.
     let a = volume("a", &format!("{on_sas}limit_iops = 700\n"));
-    site.write(&format!("{}{rules}{a}{b}", datastores.replace("[[datastore]]\nname = \"ssd\"\n", "")));
+    fixture.write(&format!("{}{rules}{a}{b}", datastores.replace("[[datastore]]\nname = \"ssd\"\n", "")));
     daemon.signal("HUP");
     daemon.wait_for("the file is read again", |daemon| qos(daemon, "a", "limit_iops") == 700);
     daemon.wait_for("the datastore is removed", |daemon| members(daemon) == ["nl: b", "sas: a"]);

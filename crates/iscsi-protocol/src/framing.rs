@@ -124,7 +124,7 @@ impl Framing {
 mod tests {
     use super::*;
 
-    const BOTH: Framing = Framing { header_digest: true, data_digest: true, data_bytes_max: 8192 };
+    const BOTH_DIGESTS: Framing = Framing { header_digest: true, data_digest: true, data_bytes_max: 8192 };
 
     fn pdu(framing: Framing, ahs: &[u8], data: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -141,8 +141,9 @@ mod tests {
                     let (bytes, data) = (pdu(framing, ahs, &[9; 9][..len]), &[9; 9][..len]);
                     let Ok(Step::Got(frame, used)) = framing.decode(&bytes) else { panic!("no PDU") };
                     assert_eq!((frame.ahs, frame.data, used), (ahs, data, bytes.len()));
-                    for short in 0..bytes.len() {
-                        assert!(matches!(framing.decode(&bytes[..short]), Ok(Step::More(wanted)) if wanted > short));
+                    for short_len in 0..bytes.len() {
+                        let decoded = framing.decode(&bytes[..short_len]);
+                        assert!(matches!(decoded, Ok(Step::More(wanted)) if wanted > short_len));
                     }
                 }
             }
@@ -151,13 +152,13 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_is_found_by_its_digest() {
-        let whole = pdu(BOTH, &[1; 4], b"hello");
+        let whole = pdu(BOTH_DIGESTS, &[1; 4], b"hello");
         let header_end = HEADER_BYTES + 4 + 4;
         for bit in 0..whole.len() * 8 {
             let mut bytes = whole.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
             bytes.resize(4096, 0);
-            let decoded = BOTH.decode(&bytes);
+            let decoded = BOTH_DIGESTS.decode(&bytes);
             match bit / 8 < header_end {
                 true => assert_eq!(decoded, Err(ProtocolError::HeaderDigest), "bit {bit}"),
                 false => assert!(matches!(decoded, Err(ProtocolError::DataDigest(_))), "bit {bit}"),
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn excessive_lengths_are_refused_before_data_arrive() {
+    fn excessive_lengths_are_refused_before_the_data_arrives() {
         let mut header = [0; HEADER_BYTES];
         put_data_len(&mut header, 8193);
         let error = Framing::default().decode(&header).expect_err("the data segment is too long");

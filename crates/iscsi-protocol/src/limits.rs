@@ -6,11 +6,11 @@ pub const RECEIVE_BYTES_MAX: u32 = 256 << 10;
 pub const RECEIVE_BYTES_DEFAULT: u32 = 8192;
 /// Longest accepted additional headers, in bytes: an extended CDB of 260 bytes and a bidirectional length.
 pub const AHS_BYTES_MAX: usize = 264;
-/// Most unsolicited data of one command, in bytes.
+/// Maximum unsolicited data of one command, in bytes.
 pub const FIRST_BURST_BYTES: u32 = 256 << 10;
 /// Longest data sequence, in bytes.
 pub const BURST_BYTES: u32 = 16 << 20;
-/// Most outstanding R2Ts of one command.
+/// Maximum number of outstanding R2Ts of one command.
 pub const OUTSTANDING_R2T: u16 = 8;
 /// Longest negotiation text over several PDUs, in bytes.
 pub const TEXT_BYTES_MAX: usize = 16 << 10;
@@ -18,7 +18,7 @@ pub const TEXT_BYTES_MAX: usize = 16 << 10;
 pub const KEY_BYTES_MAX: usize = 63;
 /// Longest iSCSI name, in bytes (4.2.7.1).
 pub const NAME_BYTES_MAX: usize = 223;
-/// Most pairs in one negotiation text.
+/// Maximum number of pairs in one negotiation text.
 pub const PAIRS_MAX: usize = 96;
-/// Most PDUs of one login.
+/// Maximum number of PDUs of one login.
 pub const LOGIN_PDUS_MAX: u32 = 64;

@@ -4,6 +4,24 @@ use crate::request::Reject;
 use crate::wire::HeaderFields;
 use crate::{HEADER_BYTES, Header, NO_TAG};
 
+/// Operation codes.
+const NOP_IN: u8 = 0x20;
+const SCSI_RESPONSE: u8 = 0x21;
+const TASK_MANAGEMENT_RESPONSE: u8 = 0x22;
+const LOGIN_RESPONSE: u8 = 0x23;
+const TEXT_RESPONSE: u8 = 0x24;
+const DATA_IN: u8 = 0x25;
+const LOGOUT_RESPONSE: u8 = 0x26;
+const READY_TO_TRANSFER: u8 = 0x31;
+const ASYNC_MESSAGE: u8 = 0x32;
+const REJECT: u8 = 0x3f;
+
+/// Event codes of an asynchronous message.
+const SCSI_EVENT: u8 = 0;
+const LOGOUT_REQUEST: u8 = 1;
+const DROP_ALL_CONNECTIONS: u8 = 3;
+
+/// Flags of the second byte.
 const FINAL: u8 = 0x80;
 const CONTINUES: u8 = 0x40;
 const STATUS: u8 = 0x01;
@@ -201,7 +219,7 @@ impl Response {
                 header.put_u32(20, NO_TAG);
                 header.put_u32(36, data.data_sn);
                 header.put_u32(40, data.offset);
-                0x25
+                DATA_IN
             }
             ResponseBody::Command { response, status, exp_data_sn, residual, read_residual } => {
                 (header[2], header[3]) = (*response, *status);
@@ -214,16 +232,16 @@ impl Response {
                 };
                 header[1] |= bit;
                 header.put_u32(40, count);
-                0x21
+                SCSI_RESPONSE
             }
             ResponseBody::NopIn { lun, target_tag } => {
                 header.put(8, lun);
                 header.put_u32(20, *target_tag);
-                0x20
+                NOP_IN
             }
             ResponseBody::TaskManagement(response) => {
                 header[2] = *response as u8;
-                0x22
+                TASK_MANAGEMENT_RESPONSE
             }
             ResponseBody::Login(login) => {
                 header[1] = flag(login.transit, FINAL) | flag(login.continues, CONTINUES);
@@ -231,17 +249,17 @@ impl Response {
                 header.put(8, &login.isid);
                 header.put_u16(14, login.tsih);
                 (header[36], header[37]) = login.status;
-                0x23
+                LOGIN_RESPONSE
             }
             ResponseBody::Text { is_final, continues, target_tag, lun } => {
                 header[1] = flag(*is_final, FINAL) | flag(*continues, CONTINUES);
                 header.put(8, lun);
                 header.put_u32(20, *target_tag);
-                0x24
+                TEXT_RESPONSE
             }
             ResponseBody::Logout { response } => {
                 header[2] = *response;
-                0x26
+                LOGOUT_RESPONSE
             }
             ResponseBody::ReadyToTransfer { lun, target_tag, r2t_sn, offset, len } => {
                 header.put(8, lun);
@@ -249,25 +267,25 @@ impl Response {
                 header.put_u32(36, *r2t_sn);
                 header.put_u32(40, *offset);
                 header.put_u32(44, *len);
-                0x31
+                READY_TO_TRANSFER
             }
             ResponseBody::Async(event) => {
                 match event {
                     AsyncEvent::Scsi { lun } => header.put(8, lun),
                     AsyncEvent::LogOutWithin(seconds) => {
-                        header[36] = 1;
+                        header[36] = LOGOUT_REQUEST;
                         header.put_u16(42, *seconds);
                     }
                     AsyncEvent::WillDropAll(seconds) => {
-                        header[36] = 3;
+                        header[36] = DROP_ALL_CONNECTIONS;
                         header.put_u16(40, *seconds);
                     }
                 }
-                0x32
+                ASYNC_MESSAGE
             }
             ResponseBody::Reject(reason) => {
                 header[2] = *reason as u8;
-                0x3f
+                REJECT
             }
         };
         header
@@ -279,16 +297,16 @@ impl Response {
         let (is_final, continues) = (flags & FINAL != 0, flags & CONTINUES != 0);
         let (lun, target_tag) = (header.bytes_at(8), header.u32_at(20));
         let body = match header[0] {
-            0x20 => ResponseBody::NopIn { lun, target_tag },
-            0x21 => ResponseBody::Command {
+            NOP_IN => ResponseBody::NopIn { lun, target_tag },
+            SCSI_RESPONSE => ResponseBody::Command {
                 response: header[2],
                 status: header[3],
                 exp_data_sn: header.u32_at(36),
                 residual: residual(flags, UNDERFLOW, OVERFLOW, header.u32_at(44)),
                 read_residual: residual(flags, READ_UNDERFLOW, READ_OVERFLOW, header.u32_at(40)),
             },
-            0x22 => ResponseBody::TaskManagement(task_response(header[2])?),
-            0x23 => ResponseBody::Login(LoginResponse {
+            TASK_MANAGEMENT_RESPONSE => ResponseBody::TaskManagement(task_response(header[2])?),
+            LOGIN_RESPONSE => ResponseBody::Login(LoginResponse {
                 transit: is_final,
                 continues,
                 stage: flags >> 2 & 3,
@@ -297,25 +315,29 @@ impl Response {
                 tsih: header.u16_at(14),
                 status: (header[36], header[37]),
             }),
-            0x24 => ResponseBody::Text { is_final, continues, target_tag, lun },
-            0x25 => {
+            TEXT_RESPONSE => ResponseBody::Text { is_final, continues, target_tag, lun },
+            DATA_IN => {
                 let ends = flags & STATUS != 0;
                 let status = ends.then(|| residual(flags, UNDERFLOW, OVERFLOW, header.u32_at(44)));
                 let (data_sn, offset) = (header.u32_at(36), header.u32_at(40));
                 ResponseBody::DataIn(DataIn { is_final, status, data_sn, offset })
             }
-            0x26 => ResponseBody::Logout { response: header[2] },
-            0x31 => ResponseBody::ReadyToTransfer {
+            LOGOUT_RESPONSE => ResponseBody::Logout { response: header[2] },
+            READY_TO_TRANSFER => ResponseBody::ReadyToTransfer {
                 lun,
                 target_tag,
                 r2t_sn: header.u32_at(36),
                 offset: header.u32_at(40),
                 len: header.u32_at(44),
             },
-            0x32 if header[36] == 0 => ResponseBody::Async(AsyncEvent::Scsi { lun }),
-            0x32 if header[36] == 1 => ResponseBody::Async(AsyncEvent::LogOutWithin(header.u16_at(42))),
-            0x32 if header[36] == 3 => ResponseBody::Async(AsyncEvent::WillDropAll(header.u16_at(40))),
-            0x3f => ResponseBody::Reject(reject(header[2])?),
+            ASYNC_MESSAGE if header[36] == SCSI_EVENT => ResponseBody::Async(AsyncEvent::Scsi { lun }),
+            ASYNC_MESSAGE if header[36] == LOGOUT_REQUEST => {
+                ResponseBody::Async(AsyncEvent::LogOutWithin(header.u16_at(42)))
+            }
+            ASYNC_MESSAGE if header[36] == DROP_ALL_CONNECTIONS => {
+                ResponseBody::Async(AsyncEvent::WillDropAll(header.u16_at(40)))
+            }
+            REJECT => ResponseBody::Reject(reject(header[2])?),
             _ => return None,
         };
         Some(Response {

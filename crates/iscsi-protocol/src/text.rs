@@ -51,7 +51,7 @@ impl Collector {
 }
 
 /// Splits a text into its pairs, in order.
-pub fn pairs(text: &[u8]) -> Result<Vec<Pair<'_>>, TextError> {
+pub fn parse_pairs(text: &[u8]) -> Result<Vec<Pair<'_>>, TextError> {
     let text = std::str::from_utf8(text).map_err(|_| TextError::Malformed)?;
     let mut pairs = Vec::new();
     // Initiators end the last pair with several zeroes or with none.
@@ -90,7 +90,7 @@ pub fn push(out: &mut Vec<u8>, key: &str, value: &str) {
 }
 
 /// Parses a number: decimal, or hexadecimal after `0x` (6.1).
-pub fn number(value: &str) -> Option<u32> {
+pub fn parse_number(value: &str) -> Option<u32> {
     match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
         Some(hex) if !hex.is_empty() && hex.bytes().all(|c| c.is_ascii_hexdigit()) => u32::from_str_radix(hex, 16).ok(),
         None if !value.is_empty() && value.bytes().all(|c| c.is_ascii_digit()) => value.parse().ok(),
@@ -99,7 +99,7 @@ pub fn number(value: &str) -> Option<u32> {
 }
 
 /// Parses a binary value: hexadecimal after `0x`, base64 after `0b` (6.1); at most `len_max` bytes.
-pub fn binary(value: &str, len_max: usize) -> Option<Vec<u8>> {
+pub fn parse_binary(value: &str, len_max: usize) -> Option<Vec<u8>> {
     let bytes = match value.get(..2)? {
         "0x" | "0X" => from_hex(&value.as_bytes()[2..])?,
         "0b" | "0B" => from_base64(&value.as_bytes()[2..])?,
@@ -109,7 +109,7 @@ pub fn binary(value: &str, len_max: usize) -> Option<Vec<u8>> {
 }
 
 /// Formats a binary value as hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
+pub fn format_hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = String::with_capacity(2 + 2 * bytes.len());
     text.push_str("0x");
@@ -123,12 +123,12 @@ pub fn hex(bytes: &[u8]) -> String {
 fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
     let value = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
     // An odd number of digits has an implied leading zero.
-    let (head, pairs) = digits.split_at(digits.len() % 2);
+    let (first_digit, digit_pairs) = digits.split_at(digits.len() % 2);
     let mut bytes = Vec::with_capacity(digits.len().div_ceil(2));
-    for digit in head {
+    for digit in first_digit {
         bytes.push(value(*digit)?);
     }
-    for pair in pairs.chunks_exact(2) {
+    for pair in digit_pairs.chunks_exact(2) {
         bytes.push(value(pair[0])? << 4 | value(pair[1])?);
     }
     (!bytes.is_empty()).then_some(bytes)
@@ -136,7 +136,7 @@ fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
 
 fn from_base64(digits: &[u8]) -> Option<Vec<u8>> {
     let digits = digits.strip_suffix(b"==").or_else(|| digits.strip_suffix(b"=")).unwrap_or(digits);
-    let (mut bytes, mut bits, mut count) = (Vec::with_capacity(digits.len() * 3 / 4), 0_u32, 0);
+    let (mut bytes, mut bits, mut bit_count) = (Vec::with_capacity(digits.len() * 3 / 4), 0_u32, 0);
     for digit in digits {
         let value = match digit {
             b'A'..=b'Z' => digit - b'A',
@@ -147,14 +147,14 @@ fn from_base64(digits: &[u8]) -> Option<Vec<u8>> {
             _ => return None,
         };
         bits = bits << 6 | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
-            bits &= (1 << count) - 1;
+        bit_count += 6;
+        if bit_count >= 8 {
+            bit_count -= 8;
+            bytes.push((bits >> bit_count) as u8);
+            bits &= (1 << bit_count) - 1;
         }
     }
-    (!bytes.is_empty() && count < 6).then_some(bytes)
+    (!bytes.is_empty() && bit_count < 6).then_some(bytes)
 }
 
 #[cfg(test)]
@@ -169,16 +169,16 @@ mod tests {
         push(&mut text, "Sum", "a=b");
         let pair = |key, value| Pair { key, value };
         let expected = vec![pair("InitiatorName", "iqn.a"), pair("Empty", ""), pair("Sum", "a=b")];
-        assert_eq!(pairs(&text), Ok(expected.clone()));
-        assert_eq!(pairs(text.trim_ascii_end().strip_suffix(b"\0").expect("a zero")), Ok(expected));
+        assert_eq!(parse_pairs(&text), Ok(expected.clone()));
+        assert_eq!(parse_pairs(text.trim_ascii_end().strip_suffix(b"\0").expect("a zero")), Ok(expected));
     }
 
     #[test]
     fn malformed_pairs_are_refused() {
         for bad in [&b"nothing\0"[..], b"=value\0", b"\xff=1\0", &[b'k'; 64]] {
-            assert_eq!(pairs(bad), Err(TextError::Malformed), "{bad:?}");
+            assert_eq!(parse_pairs(bad), Err(TextError::Malformed), "{bad:?}");
         }
-        assert_eq!(pairs(&b"k=v\0".repeat(PAIRS_MAX + 1)), Err(TextError::TooLong));
+        assert_eq!(parse_pairs(&b"k=v\0".repeat(PAIRS_MAX + 1)), Err(TextError::TooLong));
     }
 
     #[test]
@@ -193,21 +193,24 @@ mod tests {
 
     #[test]
     fn numbers_are_decimal_or_hexadecimal() {
-        assert_eq!((number("262144"), number("0x40000"), number("0")), (Some(262_144), Some(262_144), Some(0)));
+        assert_eq!(
+            (parse_number("262144"), parse_number("0x40000"), parse_number("0")),
+            (Some(262_144), Some(262_144), Some(0))
+        );
         for bad in ["", "0x", "-1", "+1", "1 ", "0xg", "4294967296", "0x+1"] {
-            assert_eq!(number(bad), None, "{bad}");
+            assert_eq!(parse_number(bad), None, "{bad}");
         }
     }
 
     #[test]
     fn binary_values_are_hexadecimal_or_base64() {
-        assert_eq!(binary("0x0aFF", 16), Some(vec![0x0a, 0xff]));
-        assert_eq!(binary("0xaff", 16), Some(vec![0x0a, 0xff]));
-        assert_eq!(binary("0bSGVsbG8=", 16), Some(b"Hello".to_vec()));
-        assert_eq!(binary("0bSGVsbG8h", 16), Some(b"Hello!".to_vec()));
-        assert_eq!(hex(&[0x0a, 0xff]), "0x0aff");
+        assert_eq!(parse_binary("0x0aFF", 16), Some(vec![0x0a, 0xff]));
+        assert_eq!(parse_binary("0xaff", 16), Some(vec![0x0a, 0xff]));
+        assert_eq!(parse_binary("0bSGVsbG8=", 16), Some(b"Hello".to_vec()));
+        assert_eq!(parse_binary("0bSGVsbG8h", 16), Some(b"Hello!".to_vec()));
+        assert_eq!(format_hex(&[0x0a, 0xff]), "0x0aff");
         for bad in ["", "0", "0x", "0b", "0xzz", "0b====", "0bA", "12", "0x0102030405060708090a0b0c0d0e0f1011", "é0"] {
-            assert_eq!(binary(bad, 16), None, "{bad}");
+            assert_eq!(parse_binary(bad, 16), None, "{bad}");
         }
     }
 }

@@ -2,45 +2,45 @@
 
 use crate::Header;
 
-/// Access to header fields; `at` is a constant within the header.
+/// Access to big-endian header fields by their offsets, which are constants within the header.
 pub(crate) trait HeaderFields {
-    fn u16_at(&self, at: usize) -> u16;
-    fn u24_at(&self, at: usize) -> u32;
-    fn u32_at(&self, at: usize) -> u32;
-    fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N];
-    fn put(&mut self, at: usize, bytes: &[u8]);
+    fn u16_at(&self, offset: usize) -> u16;
+    fn u24_at(&self, offset: usize) -> u32;
+    fn u32_at(&self, offset: usize) -> u32;
+    fn bytes_at<const N: usize>(&self, offset: usize) -> [u8; N];
+    fn put(&mut self, offset: usize, bytes: &[u8]);
 
-    fn put_u16(&mut self, at: usize, value: u16) {
-        self.put(at, &value.to_be_bytes());
+    fn put_u16(&mut self, offset: usize, value: u16) {
+        self.put(offset, &value.to_be_bytes());
     }
 
-    fn put_u32(&mut self, at: usize, value: u32) {
-        self.put(at, &value.to_be_bytes());
+    fn put_u32(&mut self, offset: usize, value: u32) {
+        self.put(offset, &value.to_be_bytes());
     }
 }
 
 impl HeaderFields for Header {
-    fn u16_at(&self, at: usize) -> u16 {
-        u16::from_be_bytes(self.bytes_at(at))
+    fn u16_at(&self, offset: usize) -> u16 {
+        u16::from_be_bytes(self.bytes_at(offset))
     }
 
-    fn u24_at(&self, at: usize) -> u32 {
-        let [a, b, c] = self.bytes_at(at);
+    fn u24_at(&self, offset: usize) -> u32 {
+        let [a, b, c] = self.bytes_at(offset);
         u32::from_be_bytes([0, a, b, c])
     }
 
-    fn u32_at(&self, at: usize) -> u32 {
-        u32::from_be_bytes(self.bytes_at(at))
+    fn u32_at(&self, offset: usize) -> u32 {
+        u32::from_be_bytes(self.bytes_at(offset))
     }
 
-    fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N] {
+    fn bytes_at<const N: usize>(&self, offset: usize) -> [u8; N] {
         let mut bytes = [0; N];
-        bytes.copy_from_slice(&self[at..at + N]);
+        bytes.copy_from_slice(&self[offset..offset + N]);
         bytes
     }
 
-    fn put(&mut self, at: usize, bytes: &[u8]) {
-        self[at..at + bytes.len()].copy_from_slice(bytes);
+    fn put(&mut self, offset: usize, bytes: &[u8]) {
+        self[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 }
 

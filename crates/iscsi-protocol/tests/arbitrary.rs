@@ -5,7 +5,7 @@ use iscsi_protocol::login::{Credentials, Login, Next, Rules};
 use iscsi_protocol::{Framing, HEADER_BYTES, Header, Request, RequestBody, Response, Step, text};
 
 /// Pseudo-random bytes, often small, because small values make plausible lengths and flags.
-fn bytes(seed: u64, len: usize) -> Vec<u8> {
+fn pseudo_random_bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut random = seed;
     let next = || {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -23,14 +23,18 @@ fn framing(seed: u64) -> Framing {
 fn framing_of_random_bytes_is_safe() {
     let mut decoded = 0;
     for seed in 0..20_000 {
-        let (framing, mut bytes) = (framing(seed), bytes(seed, 256));
+        let (framing, mut bytes) = (framing(seed), pseudo_random_bytes(seed, 256));
         if seed % 4 > 0 {
             // A valid PDU before the random bytes.
-            let mut sound = Vec::new();
-            framing.push(&mut sound, [bytes[0]; HEADER_BYTES].map(|byte| byte & 0x3f), &bytes[..usize::from(bytes[1])]);
-            sound[4] &= if framing.header_digest { 0xff } else { 0 };
-            sound.extend_from_slice(&bytes);
-            bytes = sound;
+            let mut valid_pdu = Vec::new();
+            framing.push(
+                &mut valid_pdu,
+                [bytes[0]; HEADER_BYTES].map(|byte| byte & 0x3f),
+                &bytes[..usize::from(bytes[1])],
+            );
+            valid_pdu[4] &= if framing.header_digest { 0xff } else { 0 };
+            valid_pdu.extend_from_slice(&bytes);
+            bytes = valid_pdu;
         }
         match framing.decode(&bytes) {
             Ok(Step::Got(frame, used)) => {
@@ -51,9 +55,9 @@ fn framing_of_random_bytes_is_safe() {
 fn decoded_headers_round_trip() {
     let mut decoded = 0;
     for seed in 0..50_000 {
-        let drawn = bytes(seed, HEADER_BYTES + 24);
-        let header: Header = drawn[..HEADER_BYTES].try_into().expect("48 bytes");
-        let ahs = &drawn[HEADER_BYTES..][..(seed as usize % 7) * 4];
+        let random_bytes = pseudo_random_bytes(seed, HEADER_BYTES + 24);
+        let header: Header = random_bytes[..HEADER_BYTES].try_into().expect("48 bytes");
+        let ahs = &random_bytes[HEADER_BYTES..][..(seed as usize % 7) * 4];
         if let Ok(request) = Request::decode(&header, ahs) {
             decoded += 1;
             let ahs = match &request.body {
@@ -95,8 +99,8 @@ fn random_text_never_logs_in_without_the_secret() {
     let rules = Rules { target: "iqn.t", portal_group: 1, admits: &|_| true, credentials: Some(&credentials_of) };
     let mut answered = 0;
     for seed in 0..20_000 {
-        let (mut login, drawn, mut random) = (Login::default(), bytes(seed, 400), seed);
-        for step in drawn.chunks(40) {
+        let (mut login, random_bytes, mut random) = (Login::default(), pseudo_random_bytes(seed, 400), seed);
+        for step in random_bytes.chunks(40) {
             let mut input = Vec::new();
             if seed % 3 == 0 {
                 input.extend_from_slice(&step[8..]);
@@ -117,12 +121,12 @@ fn random_text_never_logs_in_without_the_secret() {
                 tsih: 0,
                 connection: 0,
             };
-            let answer = login.step(&rules, &request, &input, &mut || {
+            let reply = login.step(&rules, &request, &input, &mut || {
                 random = random.wrapping_add(1);
                 random
             });
-            assert!(text::pairs(&answer.text).is_ok() && answer.text.len() <= 8192);
-            match answer.next {
+            assert!(text::parse_pairs(&reply.text).is_ok() && reply.text.len() <= 8192);
+            match reply.next {
                 Next::Continue => answered += 1,
                 Next::Refused(_) => break,
                 Next::Done(negotiated) => panic!("seed {seed} logged in: {negotiated:?}"),
@@ -135,16 +139,20 @@ fn random_text_never_logs_in_without_the_secret() {
 #[test]
 fn random_text_parses_to_pairs_or_an_error() {
     for seed in 0..20_000 {
-        let drawn = bytes(seed, seed as usize % 64);
-        if let Ok(pairs) = text::pairs(&drawn) {
+        let random_bytes = pseudo_random_bytes(seed, seed as usize % 64);
+        if let Ok(pairs) = text::parse_pairs(&random_bytes) {
             let mut encoded = Vec::new();
             pairs.iter().for_each(|pair| text::push(&mut encoded, pair.key, pair.value));
-            assert_eq!(text::pairs(&encoded), Ok(pairs));
+            assert_eq!(text::parse_pairs(&encoded), Ok(pairs));
         }
-        let shown = text::hex(&[&[1], &drawn[..]].concat());
-        assert_eq!(text::binary(&shown, 65), Some([&[1], &drawn[..]].concat()));
-        if let Ok(value) = std::str::from_utf8(&drawn) {
-            let _ = (text::binary(value, 16), text::binary(&format!("0b{value}"), 16), text::number(value));
+        let formatted = text::format_hex(&[&[1], &random_bytes[..]].concat());
+        assert_eq!(text::parse_binary(&formatted, 65), Some([&[1], &random_bytes[..]].concat()));
+        if let Ok(value) = std::str::from_utf8(&random_bytes) {
+            let _ = (
+                text::parse_binary(value, 16),
+                text::parse_binary(&format!("0b{value}"), 16),
+                text::parse_number(value),
+            );
         }
     }
 }

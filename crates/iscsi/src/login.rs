@@ -56,19 +56,19 @@ pub(crate) async fn log_in<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
                 Step::More(_) => incoming.receive_more().await?,
                 Step::Got(frame, used) => {
                     let request = Request::decode(frame.header, frame.ahs).map_err(|_| LoginError::NoLogin)?;
-                    let RequestBody::Login(head) = &request.body else { return Err(LoginError::NoLogin) };
-                    let reply = login.step(rules, head, frame.data, &mut || seam.random());
+                    let RequestBody::Login(login_request) = &request.body else { return Err(LoginError::NoLogin) };
+                    let reply = login.step(rules, login_request, frame.data, &mut || seam.random());
                     break (reply, request.task_tag, request.cmd_sn, used);
                 }
             }
         };
         incoming.consume(used);
-        let logged_in = |negotiated| {
+        let completed = |negotiated| {
             let (response, text) = (reply.response, reply.text.clone());
             CompletedLogin { negotiated, cmd_sn, stat_sn, task_tag, response, text }
         };
         match reply.next {
-            Next::Done(ref negotiated) => return Ok(logged_in((**negotiated).clone())),
+            Next::Done(ref negotiated) => return Ok(completed((**negotiated).clone())),
             Next::Refused(refusal) => {
                 send(writer, reply.response, &reply.text, (task_tag, stat_sn, cmd_sn)).await?;
                 return Err(LoginError::Refused { initiator: login.claimed_name().to_owned(), refusal });
@@ -98,6 +98,7 @@ impl CompletedLogin {
     }
 }
 
+/// Sends a login response. The command window stays closed during the login.
 async fn send<S: Seam, W: StreamWriter<S>>(
     writer: &mut W,
     response: LoginResponse,

@@ -83,16 +83,16 @@ impl Options {
 /// The only target portal group, and the relative target port identifier.
 pub(crate) const PORTAL_GROUP: u16 = 1;
 /// Maximum bytes that an R2T requests.
-pub(crate) const R2T_BYTES: u32 = 256 << 10;
+pub(crate) const R2T_BYTES_MAX: u32 = 256 << 10;
 /// Bytes requested in advance of the unit's need.
 pub(crate) const PREFETCH_BYTES: u32 = 1 << 20;
 /// Smallest write-data quota of a session, whatever the number of sessions.
-pub(crate) const PAYLOAD_QUOTA_BYTES_MIN: usize = 2 * R2T_BYTES as usize;
+pub(crate) const PAYLOAD_QUOTA_BYTES_MIN: usize = 2 * R2T_BYTES_MAX as usize;
 /// Smallest limit of queued reply bytes of a session.
 pub(crate) const HELD_BYTES_MIN: usize = 256 << 10;
 /// Maximum number of immediate commands and task management functions of a session, beyond its command window.
 pub(crate) const IMMEDIATE_MAX: usize = 16;
-/// Simulated processor time of a PDU outside the unit: decoding, encoding, and its part of two system calls.
+/// Simulated processor time of a PDU outside the unit: decoding, encoding, and a fraction of two system calls.
 pub(crate) const PDU_COST: Nanos = Nanos(2_000);
 
 #[cfg(test)]

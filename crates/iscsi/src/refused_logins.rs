@@ -6,10 +6,10 @@ use std::collections::VecDeque;
 use iscsi_protocol::login::Refusal;
 use seam::Nanos;
 
-/// Maximum number of entries. Further refusals within [`KEPT`] are only counted by the server.
+/// Maximum number of entries. Further refusals within [`ENTRY_LIFETIME`] are only counted by the server.
 const ENTRIES_MAX: usize = 16;
 /// Time for which an entry is kept after its last refusal.
-const KEPT: Nanos = Nanos::from_secs(60);
+const ENTRY_LIFETIME: Nanos = Nanos::from_secs(60);
 
 /// Refused logins of one initiator for one reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,9 +32,9 @@ impl RefusedLogins {
     /// Adds a refusal.
     pub(crate) fn add(&mut self, initiator: &str, refusal: Refusal, now: Nanos) {
         self.remove_expired(now);
-        let known = self.0.iter_mut().find(|known| known.initiator == initiator && known.refusal == refusal);
-        if let Some(known) = known {
-            (known.count, known.last) = (known.count + 1, now);
+        let entry = self.0.iter_mut().find(|entry| entry.initiator == initiator && entry.refusal == refusal);
+        if let Some(entry) = entry {
+            (entry.count, entry.last) = (entry.count + 1, now);
         } else if self.0.len() < ENTRIES_MAX {
             self.0.push_back(RefusedLogin { initiator: initiator.to_owned(), refusal, count: 1, last: now });
         }
@@ -47,7 +47,7 @@ impl RefusedLogins {
     }
 
     fn remove_expired(&mut self, now: Nanos) {
-        self.0.retain(|entry| now.since(entry.last) < KEPT);
+        self.0.retain(|entry| now.since(entry.last) < ENTRY_LIFETIME);
     }
 }
 
@@ -58,16 +58,16 @@ mod tests {
     #[test]
     fn refusals_are_grouped_bounded_and_expire() {
         let mut logins = RefusedLogins::default();
-        let at = Nanos::from_secs;
-        logins.add("iqn.a:1", Refusal::Authentication, at(1));
-        logins.add("iqn.a:1", Refusal::Authentication, at(2));
-        logins.add("iqn.a:1", Refusal::Authorization, at(2));
-        let counts: Vec<_> = logins.list(at(3)).iter().map(|login| (login.refusal, login.count)).collect();
+        let seconds = Nanos::from_secs;
+        logins.add("iqn.a:1", Refusal::Authentication, seconds(1));
+        logins.add("iqn.a:1", Refusal::Authentication, seconds(2));
+        logins.add("iqn.a:1", Refusal::Authorization, seconds(2));
+        let counts: Vec<_> = logins.list(seconds(3)).iter().map(|login| (login.refusal, login.count)).collect();
         assert_eq!(counts, [(Refusal::Authentication, 2), (Refusal::Authorization, 1)]);
         for number in 0..100 {
-            logins.add(&format!("iqn.b:{number}"), Refusal::Authentication, at(3));
+            logins.add(&format!("iqn.b:{number}"), Refusal::Authentication, seconds(3));
         }
-        assert_eq!(logins.list(at(3)).len(), ENTRIES_MAX);
-        assert_eq!(logins.list(at(64)), []);
+        assert_eq!(logins.list(seconds(3)).len(), ENTRIES_MAX);
+        assert_eq!(logins.list(seconds(64)), []);
     }
 }

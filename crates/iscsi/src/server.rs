@@ -81,7 +81,8 @@ struct Inner<S: Seam> {
     /// Connections in the login phase, oldest first.
     half_open: RefCell<BTreeMap<u64, Rc<Control>>>,
     refused_logins: RefCell<RefusedLogins>,
-    is_watching: Cell<bool>,
+    /// True while the task runs that pings silent initiators.
+    is_watching_sessions: Cell<bool>,
 }
 
 /// The iSCSI server of one core. A clone is another handle to the same server.
@@ -112,7 +113,7 @@ impl<S: Seam> Server<S> {
             listeners: RefCell::default(),
             half_open: RefCell::default(),
             refused_logins: RefCell::default(),
-            is_watching: Cell::new(false),
+            is_watching_sessions: Cell::new(false),
         }))
     }
 
@@ -166,13 +167,13 @@ impl<S: Seam> Server<S> {
         let (reader, mut writer) = stream.split();
         let mut incoming = BufferedReader::new(reader, Framing::default().pdu_bytes_max());
         let control = Rc::new(Control::default());
-        let logging_in = LoginConnection::new(self, number, &control);
+        let login_connection = LoginConnection::new(self, number, &control);
         let deadline = self.0.shared.seam.now() + self.0.shared.options.login_timeout;
-        let work = self.log_in(&mut incoming, &mut writer, portal, &control);
-        let outcome = control.until(self.0.shared.seam.sleep_until(deadline), work).await;
-        drop(logging_in);
-        let listed = match outcome {
-            Some(Ok(listed)) => listed,
+        let login = self.log_in(&mut incoming, &mut writer, portal, &control);
+        let outcome = control.until(self.0.shared.seam.sleep_until(deadline), login).await;
+        drop(login_connection);
+        let session_guard = match outcome {
+            Some(Ok(session_guard)) => session_guard,
             failed => {
                 // A stopping target refuses every login.
                 if let Some(Err(LoginError::Refused { initiator, refusal })) = failed
@@ -185,7 +186,7 @@ impl<S: Seam> Server<S> {
         };
         self.watch_sessions();
         self.0.shared.clients.add(number, &control);
-        let session = Rc::clone(&listed.session);
+        let session = Rc::clone(&session_guard.session);
         session.run(&mut incoming, writer).await;
         self.0.shared.clients.remove(number);
         // The buffers are released before the wait for the last commands.
@@ -210,29 +211,29 @@ impl<S: Seam> Server<S> {
             admits: &|name| options.access.admits(name),
             credentials: must_authenticate.then_some(&credentials_of),
         };
-        let logged_in = log_in(&shared.seam, incoming, writer, &rules).await?;
-        let listed = match self.admit(&logged_in, portal, control).await {
-            Ok(listed) => listed,
+        let completed_login = log_in(&shared.seam, incoming, writer, &rules).await?;
+        let session_guard = match self.admit(&completed_login, portal, control).await {
+            Ok(session_guard) => session_guard,
             Err(refusal) => {
-                logged_in.refuse(writer, refusal).await?;
-                return Err(LoginError::Refused { initiator: logged_in.negotiated.initiator.clone(), refusal });
+                completed_login.refuse(writer, refusal).await?;
+                return Err(LoginError::Refused { initiator: completed_login.negotiated.initiator.clone(), refusal });
             }
         };
-        logged_in.accept(writer, listed.session.tsih()).await?;
-        Ok(listed)
+        completed_login.accept(writer, session_guard.session.tsih()).await?;
+        Ok(session_guard)
     }
 
     /// Begins a session after a login, replacing the session of the same initiator port (session reinstatement).
     async fn admit(
         &self,
-        logged_in: &CompletedLogin,
+        completed_login: &CompletedLogin,
         portal: Option<Address>,
         control: &Rc<Control>,
     ) -> Result<SessionGuard<S>, Refusal> {
-        let (shared, negotiated) = (&self.0.shared, &logged_in.negotiated);
-        while let Some(before) = self.session_to_reinstate(negotiated)? {
+        let (shared, negotiated) = (&self.0.shared, &completed_login.negotiated);
+        while let Some(old_session) = self.session_to_reinstate(negotiated)? {
             // The old session's commands must not have an effect after the new session has started.
-            before.control().request_stop(Stop::Now);
+            old_session.control().request_stop(Stop::Now);
             shared.seam.sleep(STOP_POLL).await;
         }
         if self.0.is_stopping.get() {
@@ -241,16 +242,18 @@ impl<S: Seam> Server<S> {
         let mut sessions = shared.sessions.borrow_mut();
         // Discovery sessions have a limit of their own: without authentication they must not displace normal sessions.
         let is_discovery = negotiated.session == SessionType::Discovery;
-        let same_kind = sessions.values().filter(|session| session.nexus().is_none() == is_discovery).count();
-        if same_kind >= if is_discovery { DISCOVERY_SESSIONS_MAX } else { shared.options.sessions_max } {
+        let same_type_count = sessions.values().filter(|session| session.nexus().is_none() == is_discovery).count();
+        if same_type_count >= if is_discovery { DISCOVERY_SESSIONS_MAX } else { shared.options.sessions_max } {
             return Err(Refusal::OutOfResources);
         }
-        let last = sessions.last_key_value().map_or(0, |(tsih, _)| *tsih);
-        let free =
-            (last.wrapping_add(1)..=u16::MAX).chain(1..=last).find(|tsih| *tsih > 0 && !sessions.contains_key(tsih));
-        let tsih = free.ok_or(Refusal::OutOfResources)?;
+        let last_tsih = sessions.last_key_value().map_or(0, |(tsih, _)| *tsih);
+        let free_tsih = (last_tsih.wrapping_add(1)..=u16::MAX)
+            .chain(1..=last_tsih)
+            .find(|tsih| *tsih > 0 && !sessions.contains_key(tsih));
+        let tsih = free_tsih.ok_or(Refusal::OutOfResources)?;
         let initiator = Initiator::new(&negotiated.initiator, negotiated.isid);
-        let nexus = (negotiated.session == SessionType::Normal).then(|| shared.target.nexus(initiator, PORTAL_GROUP));
+        let nexus =
+            (negotiated.session == SessionType::Normal).then(|| shared.target.add_nexus(initiator, PORTAL_GROUP));
         let session = Session::new(SessionSpec {
             shared: Rc::clone(shared),
             tsih,
@@ -261,8 +264,8 @@ impl<S: Seam> Server<S> {
                 Address::Unix(path) => path.display().to_string(),
             }),
             negotiated: negotiated.clone(),
-            cmd_sn: logged_in.cmd_sn,
-            stat_sn: logged_in.stat_sn.wrapping_add(1),
+            cmd_sn: completed_login.cmd_sn,
+            stat_sn: completed_login.stat_sn.wrapping_add(1),
             control: Rc::clone(control),
         });
         sessions.insert(tsih, Rc::clone(&session));
@@ -274,8 +277,8 @@ impl<S: Seam> Server<S> {
         if negotiated.session == SessionType::Discovery {
             return if negotiated.tsih == 0 { Ok(None) } else { Err(Refusal::NoSuchSession) };
         }
-        let same = |session: &&Rc<Session<S>>| session.belongs_to(&negotiated.initiator, negotiated.isid);
-        let reinstated = self.0.shared.sessions.borrow().values().find(same).cloned();
+        let is_same_port = |session: &&Rc<Session<S>>| session.belongs_to(&negotiated.initiator, negotiated.isid);
+        let reinstated = self.0.shared.sessions.borrow().values().find(is_same_port).cloned();
         match &reinstated {
             // A session has one connection and no recovery: only its own connection can reinstate it.
             Some(session) if negotiated.tsih == session.tsih() && negotiated.connection != session.connection() => {
@@ -312,11 +315,11 @@ impl<S: Seam> Server<S> {
         let seconds = u16::try_from(drain_timeout.0.div_ceil(1_000_000_000)).unwrap_or(u16::MAX);
         shared.sessions().iter().for_each(|session| session.request_logout(seconds));
         let are_disconnected = || shared.clients.count() == 0;
-        let (mut deadline, idle) =
+        let (mut deadline, idle_deadline) =
             (shared.seam.now() + drain_timeout, shared.seam.now() + IDLE_LOGOUT_TIMEOUT.min(drain_timeout));
         while !are_disconnected() && shared.seam.now() < deadline {
             shared.seam.sleep(STOP_POLL).await;
-            if shared.seam.now() >= idle {
+            if shared.seam.now() >= idle_deadline {
                 shared
                     .sessions()
                     .iter()
@@ -337,7 +340,7 @@ impl<S: Seam> Server<S> {
 
     /// Pings silent initiators while there are sessions.
     fn watch_sessions(&self) {
-        if self.0.is_watching.replace(true) {
+        if self.0.is_watching_sessions.replace(true) {
             return;
         }
         let server = self.clone();
@@ -347,7 +350,7 @@ impl<S: Seam> Server<S> {
                 shared.seam.sleep(IDLE_CHECK_INTERVAL).await;
                 shared.sessions().iter().for_each(|session| session.check_alive());
             }
-            server.0.is_watching.set(false);
+            server.0.is_watching_sessions.set(false);
         });
     }
 
@@ -383,7 +386,7 @@ impl<S: Seam> Drop for LoginConnection<'_, S> {
     }
 }
 
-/// A listed session; dropping the guard removes it from the list and from the target.
+/// A session in the list; dropping the guard removes it from the list and from the target.
 struct SessionGuard<S: Seam> {
     shared: Rc<Shared<S>>,
     session: Rc<Session<S>>,

@@ -10,8 +10,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::daemon::{check_served, connect_to_volume};
 use super::device::{self, Device, Identifier, InUse};
-use super::handshake::{self, Link};
-use super::kernel::{DEAD_CONNECTION_TIMEOUT, Events, Export, Kernel, KernelError};
+use super::handshake::{self, Connection};
+use super::kernel::{DEAD_CONNECTION_TIMEOUT, Events, Export, KernelError, NbdNetlink};
 use logging::{self as log, ATTACH, Filter, Format};
 use systemd::Notifier;
 use terminal::Failure;
@@ -23,7 +23,7 @@ const LOCK_DIRECTORY: &str = "/run/hotset-attach";
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval of checks of the volume's size and of the device's existence.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Time for udev to create the link.
+/// Time for udev to create the link `/dev/hotset/NAME`.
 const UDEV_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reason for the end of an attach process.
@@ -37,7 +37,7 @@ enum End {
 /// A volume and its kernel device.
 struct Attachment {
     socket: PathBuf,
-    kernel: Kernel,
+    kernel: NbdNetlink,
     events: Events,
     device: Device,
     address: String,
@@ -74,8 +74,8 @@ pub fn run(
 }
 
 impl Attachment {
-    fn attach(socket: &Path, volume: &str, mut kernel: Kernel) -> Result<Attachment, Failure> {
-        let (identifier, address, link) =
+    fn attach(socket: &Path, volume: &str, mut kernel: NbdNetlink) -> Result<Attachment, Failure> {
+        let (identifier, address, connection) =
             connect_to_volume(socket, volume).map_err(|reason| Failure::failed(reason.to_string()))?;
         // Events are received from now on, including those of a connection that lives only for an instant.
         let events = kernel.events().map_err(failure)?;
@@ -83,14 +83,14 @@ impl Attachment {
         let socket = socket.to_owned();
         let attachment = match device {
             None => {
-                let index = kernel.connect(&export(&link, &identifier.to_text())).map_err(failure)?;
+                let index = kernel.connect(&export(&connection, &identifier.to_text())).map_err(failure)?;
                 let device = Device { index, identifier };
                 Attachment { socket, kernel, events, device, address, is_daemon_away: false }
             }
             // The device of an earlier attach process; only the kernel knows whether its connection is alive.
             Some(device) => {
                 let mut attachment = Attachment { socket, kernel, events, device, address, is_daemon_away: false };
-                let reconnected = attachment.reconnect_device(&identifier, &link);
+                let reconnected = attachment.reconnect_device(&identifier, &connection);
                 reconnected.map_err(|reason| Failure::failed(format!("{volume}: {reason}")))?;
                 attachment
             }
@@ -103,9 +103,9 @@ impl Attachment {
 
     /// Waits for udev's link. Without udev's rule there is no link, and the device is usable nevertheless.
     async fn wait_for_link(&self) {
-        let end = Instant::now() + UDEV_TIMEOUT;
+        let deadline = Instant::now() + UDEV_TIMEOUT;
         while !self.device.is_linked() {
-            if Instant::now() > end {
+            if Instant::now() > deadline {
                 let (link, node) = (self.device.link(), self.device.node());
                 log::warn!(
                     target: ATTACH,
@@ -140,7 +140,7 @@ impl Attachment {
         }
     }
 
-    /// Adopts the volume's current size. Returns true if the daemon is back after an absence.
+    /// Grows the device to the volume's current size. Returns true if the daemon is back after an absence.
     fn poll_daemon(&mut self) -> bool {
         match handshake::query_size_bytes(&self.address, &self.device.identifier.volume) {
             Ok(size_bytes) => {
@@ -156,13 +156,13 @@ impl Attachment {
 
     /// Retries until the device has a connection again.
     async fn reconnect(&mut self, stop: &mut Stop) -> Option<End> {
-        let began = Instant::now();
+        let start = Instant::now();
         let volume = self.device.identifier.volume.clone();
         let mut last_logged = String::new();
         loop {
             let Err(reason) = self.reconnect_once() else {
                 self.is_daemon_away = false;
-                let away_seconds = began.elapsed().as_secs_f64();
+                let away_seconds = start.elapsed().as_secs_f64();
                 log::info!(
                     target: ATTACH, volume,
                     "{volume}: {} is reconnected after {away_seconds:.1} s",
@@ -187,16 +187,16 @@ impl Attachment {
     }
 
     fn reconnect_once(&mut self) -> Result<(), String> {
-        let (identifier, address, link) =
+        let (identifier, address, connection) =
             connect_to_volume(&self.socket, &self.device.identifier.volume).map_err(|reason| reason.to_string())?;
-        self.reconnect_device(&identifier, &link)?;
+        self.reconnect_device(&identifier, &connection)?;
         self.address = address;
         Ok(())
     }
 
     /// Gives the device a connection to its volume, and the volume's size. Refuses another volume of the same name, and
     /// a volume that has shrunk.
-    fn reconnect_device(&mut self, identifier: &Identifier, link: &Link) -> Result<(), String> {
+    fn reconnect_device(&mut self, identifier: &Identifier, connection: &Connection) -> Result<(), String> {
         let node = self.device.node();
         if *identifier != self.device.identifier {
             let volume = &identifier.volume;
@@ -204,13 +204,13 @@ impl Attachment {
             return Err(format!("{} {reason} {volume}`, then attach again", node.display()));
         }
         let size_bytes = self.device.size_bytes().map_err(|error| format!("{}: {error}", node.display()))?;
-        if link.size_bytes < size_bytes {
-            let (new, old) = (show_bytes(link.size_bytes), show_bytes(size_bytes));
+        if connection.size_bytes < size_bytes {
+            let (new, old) = (show_bytes(connection.size_bytes), show_bytes(size_bytes));
             return Err(format!("the volume shrank to {new}, but {} needs {old}", node.display()));
         }
         let text = identifier.to_text();
-        self.kernel.reconnect(self.device.index, &export(link, &text)).map_err(|error| error.to_string())?;
-        self.update_size(link.size_bytes);
+        self.kernel.reconnect(self.device.index, &export(connection, &text)).map_err(|error| error.to_string())?;
+        self.update_size(connection.size_bytes);
         Ok(())
     }
 
@@ -281,9 +281,9 @@ impl Stop {
     }
 }
 
-fn export<'a>(link: &'a Link, identifier: &'a str) -> Export<'a> {
-    let (size_bytes, block_bytes, flags) = (link.size_bytes, link.block_bytes, link.flags);
-    Export { socket: link.socket(), size_bytes, block_bytes, flags, identifier }
+fn export<'a>(connection: &'a Connection, identifier: &'a str) -> Export<'a> {
+    let (size_bytes, block_bytes, flags) = (connection.size_bytes, connection.block_bytes, connection.flags);
+    Export { socket: connection.socket(), size_bytes, block_bytes, flags, identifier }
 }
 
 fn failure(error: KernelError) -> Failure {

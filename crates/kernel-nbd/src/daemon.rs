@@ -8,10 +8,10 @@ use messages::report::Notice;
 use messages::{Answer, Request, VolumeState};
 
 use super::device::Identifier;
-use super::handshake::{self, Link};
+use super::handshake::{self, Connection};
 
 /// Time-out of the daemon's replies; it may be starting.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reason why there is no connection to a volume.
 #[derive(Debug, thiserror::Error)]
@@ -25,31 +25,31 @@ pub enum Unreachable {
 }
 
 /// Connects to a volume; returns its identifier, its address and the connection.
-pub fn connect_to_volume(socket: &Path, volume: &str) -> Result<(Identifier, String, Link), Unreachable> {
+pub fn connect_to_volume(socket: &Path, volume: &str) -> Result<(Identifier, String, Connection), Unreachable> {
     let refused = |text: String| Err(Unreachable::Refused(text));
-    let mut client = Client::connect(socket)?.with_timeout(TIMEOUT)?;
+    let mut client = Client::connect(socket)?.with_timeout(REPLY_TIMEOUT)?;
     let Answer::Status(status) = client.request(&Request::Status {}, |_| ())? else { return Err(unexpected()) };
     let Some(address) = handshake::best_address(&status.listen) else {
         return refused(
             "the daemon does not listen for NBD clients; if this persists, add a socket to [nbd] listen".to_owned(),
         );
     };
-    let link = match handshake::connect_to_export(address, volume) {
-        Ok(link) => link,
+    let connection = match handshake::connect_to_export(address, volume) {
+        Ok(connection) => connection,
         Err(error) => return refused(format!("{volume} at {address}: {error}")),
     };
     // Queried after the connection was made: identities are never reused, so a volume that matches now matched then.
-    Ok((identify(&mut client, volume)?, address.to_owned(), link))
+    Ok((identify(&mut client, volume)?, address.to_owned(), connection))
 }
 
 /// Checks that the daemon serves the identified volume and not another one of its name.
 pub fn check_served(socket: &Path, identifier: &Identifier) -> Result<(), String> {
     let query = || {
-        let mut client = Client::connect(socket)?.with_timeout(TIMEOUT)?;
+        let mut client = Client::connect(socket)?.with_timeout(REPLY_TIMEOUT)?;
         identify(&mut client, &identifier.volume)
     };
     match query() {
-        Ok(found) if found == *identifier => Ok(()),
+        Ok(served) if served == *identifier => Ok(()),
         Ok(_) => Err(format!("the daemon now serves another volume named {}", identifier.volume)),
         Err(reason) => Err(reason.to_string()),
     }

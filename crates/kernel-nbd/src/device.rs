@@ -15,6 +15,8 @@ const LINK_DIRECTORY: &str = "/dev/hotset";
 /// Interval at which the kernel checks a pending request. A request lost with its connection is sent again; any
 /// other request continues to wait.
 const RECHECK_INTERVAL_MS: &str = "5000";
+/// Unit of a device's size in sysfs, whatever its block size.
+const SYSFS_SECTOR_BYTES: u64 = 512;
 
 /// Identifies the volume of a device by name and volume ID, so that another volume of the same name is not confused
 /// with it.
@@ -103,7 +105,7 @@ impl Device {
     pub fn size_bytes(&self) -> io::Result<u64> {
         let sectors = fs::read_to_string(self.folder().join("size"))?;
         let sectors: u64 = sectors.trim().parse().map_err(|_| io::ErrorKind::InvalidData)?;
-        Ok(sectors * 512)
+        Ok(sectors * SYSFS_SECTOR_BYTES)
     }
 
     /// Sets up a newly connected device, and sends the event from which udev names it: the kernel's own event came
@@ -158,24 +160,24 @@ struct BlockNode {
     folder: PathBuf,
     node: PathBuf,
     /// Major and minor, as `7:0`.
-    number: String,
+    device_number: String,
 }
 
 impl BlockNode {
     fn of(folder: PathBuf) -> Option<BlockNode> {
-        let number = fs::read_to_string(folder.join("dev")).ok()?.trim().to_owned();
+        let device_number = fs::read_to_string(folder.join("dev")).ok()?.trim().to_owned();
         let node = Path::new("/dev").join(folder.file_name()?);
-        Some(BlockNode { folder, node, number })
+        Some(BlockNode { folder, node, device_number })
     }
 }
 
 fn mount_user(mounts: &str, nodes: &[BlockNode]) -> Option<InUse> {
-    let point = mounts.lines().find_map(|line| {
+    let mount_point = mounts.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(2);
-        let (number, point) = (fields.next()?, fields.nth(1)?);
-        nodes.iter().any(|node| node.number == number).then(|| point.replace("\\040", " "))
+        let (device_number, mount_point) = (fields.next()?, fields.nth(1)?);
+        nodes.iter().any(|node| node.device_number == device_number).then(|| mount_point.replace("\\040", " "))
     })?;
-    Some(InUse(format!("it is mounted on {point}; `umount {point}` first")))
+    Some(InUse(format!("it is mounted on {mount_point}; `umount {mount_point}` first")))
 }
 
 fn swap_user(swaps: &str, nodes: &[BlockNode]) -> Option<InUse> {
@@ -192,13 +194,13 @@ fn stacked_user(nodes: &[BlockNode]) -> Option<InUse> {
 }
 
 fn open_user(nodes: &[BlockNode]) -> Option<InUse> {
-    let own = std::process::id();
+    let own_pid = std::process::id();
     for process in fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         // The process may have ended meanwhile, or its descriptors may be unreadable for this user.
         let mut files = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
         let has_node = |path: PathBuf| nodes.iter().any(|node| node.node == path);
-        if pid != own && files.any(|file| fs::read_link(file.path()).is_ok_and(has_node)) {
+        if pid != own_pid && files.any(|file| fs::read_link(file.path()).is_ok_and(has_node)) {
             let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
             return Some(InUse(format!("process {pid} ({}) has it open; stop that process first", name.trim())));
         }
@@ -245,10 +247,10 @@ mod tests {
     }
 
     fn nodes() -> Vec<BlockNode> {
-        let node = |name: &str, number: &str| BlockNode {
+        let node = |name: &str, device_number: &str| BlockNode {
             folder: PathBuf::from("/nowhere"),
             node: Path::new("/dev").join(name),
-            number: number.to_owned(),
+            device_number: device_number.to_owned(),
         };
         vec![node("nbd1", "43:16"), node("nbd1p2", "43:18")]
     }

@@ -15,13 +15,13 @@ use nbd_protocol::{Decoded, OptionKind, OptionReplyHeader, OptionReplyKind, Prot
 
 /// Time-out of each step; the daemon is on this machine.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Most replies to one option.
+/// Maximum number of replies to one option.
 const REPLIES_MAX: usize = 64;
 /// Smallest request if the server states none, as in the protocol.
 const SECTOR_BYTES: u32 = 512;
 
 /// A connection after its handshake, with the negotiated properties.
-pub struct Link {
+pub struct Connection {
     socket: Socket,
     /// Size of the volume in bytes.
     pub size_bytes: u64,
@@ -31,7 +31,7 @@ pub struct Link {
     pub block_bytes: u32,
 }
 
-impl Link {
+impl Connection {
     /// The connection, for the kernel.
     pub fn socket(&self) -> BorrowedFd<'_> {
         match &self.socket {
@@ -53,11 +53,16 @@ pub fn best_address(listen: &[String]) -> Option<&str> {
 }
 
 /// Connects to `address` (`unix:PATH`, `tcp:HOST:PORT`) and selects `export`.
-pub fn connect_to_export(address: &str, export: &str) -> io::Result<Link> {
+pub fn connect_to_export(address: &str, export: &str) -> io::Result<Connection> {
     let mut socket = connect(address)?;
     let properties = negotiate(socket.stream(), export, OptionKind::Go)?;
     socket.clear_timeouts()?;
-    Ok(Link { socket, size_bytes: properties.size_bytes, flags: properties.flags, block_bytes: properties.block_bytes })
+    Ok(Connection {
+        socket,
+        size_bytes: properties.size_bytes,
+        flags: properties.flags,
+        block_bytes: properties.block_bytes,
+    })
 }
 
 /// Queries the current size of `export`.
@@ -65,10 +70,10 @@ pub fn query_size_bytes(address: &str, export: &str) -> io::Result<u64> {
     let mut socket = connect(address)?;
     let stream = socket.stream();
     let properties = negotiate(stream, export, OptionKind::Info)?;
-    let mut out = Vec::new();
-    push_option(&mut out, OptionKind::Abort, &[]);
+    let mut abort = Vec::new();
+    push_option(&mut abort, OptionKind::Abort, &[]);
     // The size is known; the server's reaction to the abort does not matter.
-    let _ = stream.write_all(&out);
+    let _ = stream.write_all(&abort);
     Ok(properties.size_bytes)
 }
 
@@ -115,21 +120,21 @@ struct ExportProperties {
 
 /// Runs the handshake up to the answer to `option`, which is `Go` or `Info`.
 fn negotiate(stream: &mut dyn Stream, export: &str, option: OptionKind) -> io::Result<ExportProperties> {
-    let greeting = read::<GREETING_BYTES>(stream)?;
-    let mut out = client_flags(whole(decode_greeting(&greeting))?).map_err(broken)?.to_vec();
+    let greeting = read_array::<GREETING_BYTES>(stream)?;
+    let mut request = client_flags(complete(decode_greeting(&greeting))?).map_err(protocol_error)?.to_vec();
     let info_request =
         InfoRequest { name: export, wants_block_size: true, wants_name: false, wants_description: false };
-    push_option(&mut out, option, &info_request.encode());
-    stream.write_all(&out)?;
+    push_option(&mut request, option, &info_request.encode());
+    stream.write_all(&request)?;
     let mut export_info = None;
     let mut block_bytes = SECTOR_BYTES;
     for _ in 0..REPLIES_MAX {
-        let head = read::<{ OptionReplyHeader::BYTES }>(stream)?;
-        let header = whole(OptionReplyHeader::decode(&head))?;
+        let header = read_array::<{ OptionReplyHeader::BYTES }>(stream)?;
+        let header = complete(OptionReplyHeader::decode(&header))?;
         let mut payload = vec![0; header.len as usize];
         stream.read_exact(&mut payload)?;
         match header.kind {
-            OptionReplyKind::Info => match Info::parse(&payload).map_err(broken)? {
+            OptionReplyKind::Info => match Info::parse(&payload).map_err(protocol_error)? {
                 Info::Export { size_bytes, flags } => export_info = Some((size_bytes, flags)),
                 Info::BlockSize { min, .. } => block_bytes = min.max(SECTOR_BYTES),
                 _ => (),
@@ -149,21 +154,21 @@ fn negotiate(stream: &mut dyn Stream, export: &str, option: OptionKind) -> io::R
     Err(io::Error::other("the daemon sends an endless reply"))
 }
 
-fn read<const N: usize>(stream: &mut dyn Stream) -> io::Result<[u8; N]> {
+fn read_array<const N: usize>(stream: &mut dyn Stream) -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     stream.read_exact(&mut bytes)?;
     Ok(bytes)
 }
 
-/// The value decoded from complete bytes.
-fn whole<T>(decoded: Decoded<T>) -> io::Result<T> {
-    match decoded.map_err(broken)? {
+/// The value decoded from a complete message.
+fn complete<T>(decoded: Decoded<T>) -> io::Result<T> {
+    match decoded.map_err(protocol_error)? {
         Step::Got(value, _) => Ok(value),
         Step::More(_) => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
-fn broken(error: ProtocolError) -> io::Error {
+fn protocol_error(error: ProtocolError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 
@@ -205,9 +210,12 @@ mod tests {
         let mut replies: Vec<_> = infos.iter().map(|info| (OptionReplyKind::Info, info.encode())).collect();
         replies.push((OptionReplyKind::Ack, Vec::new()));
         let (_folder, address) = server(replies);
-        let mut link = connect_to_export(&address, "v").expect("the export is offered");
-        assert_eq!((link.size_bytes, link.flags, link.block_bytes), (1 << 30, HAS_FLAGS | READ_ONLY, 4096));
-        assert_eq!(read::<1>(link.socket.stream()).expect("a byte follows"), *b"!");
+        let mut connection = connect_to_export(&address, "v").expect("the export is offered");
+        assert_eq!(
+            (connection.size_bytes, connection.flags, connection.block_bytes),
+            (1 << 30, HAS_FLAGS | READ_ONLY, 4096)
+        );
+        assert_eq!(read_array::<1>(connection.socket.stream()).expect("a byte follows"), *b"!");
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub enum KernelError {
     },
 }
 
-/// Properties of a device.
+/// The export behind a device: its connection and its properties.
 pub struct Export<'a> {
     /// The connection, after its handshake.
     pub socket: BorrowedFd<'a>,
@@ -87,19 +87,19 @@ pub struct Export<'a> {
 }
 
 /// A netlink connection to the kernel's NBD client.
-pub struct Kernel {
+pub struct NbdNetlink {
     socket: Socket,
     family: u16,
     group: u32,
     sequence: u32,
 }
 
-impl Kernel {
+impl NbdNetlink {
     /// Finds the kernel's NBD client.
-    pub fn open() -> Result<Kernel, KernelError> {
+    pub fn open() -> Result<NbdNetlink, KernelError> {
         let socket =
             open_socket().map_err(|error| KernelError::Refused { operation: "open a netlink socket", error })?;
-        let mut kernel = Kernel { socket, family: CONTROLLER, group: 0, sequence: 0 };
+        let mut kernel = NbdNetlink { socket, family: CONTROLLER, group: 0, sequence: 0 };
         let request = kernel.message(GET_FAMILY).text(FAMILY_NAME, FAMILY);
         let (mut family, mut group) = (None, None);
         let result = kernel.request("report its NBD client", request, |attributes| {
@@ -109,7 +109,7 @@ impl Kernel {
             group = group.or(events.and_then(|events| events.u32(GROUP_ID)));
         });
         match (result, family, group) {
-            (Ok(()), Some(family), Some(group)) => Ok(Kernel { family, group, ..kernel }),
+            (Ok(()), Some(family), Some(group)) => Ok(NbdNetlink { family, group, ..kernel }),
             (Ok(()), _, _) => Err(KernelError::NoModule),
             (Err(KernelError::Refused { error, .. }), _, _) if error.raw_os_error() == Some(ENOENT) => {
                 Err(KernelError::NoModule)

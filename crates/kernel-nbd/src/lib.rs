@@ -18,7 +18,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use device::{Device, InUse};
-use kernel::{Kernel, KernelError};
+use kernel::{KernelError, NbdNetlink};
 use serde_json::json;
 
 use config::control_socket;
@@ -55,7 +55,7 @@ pub fn attach(socket: Option<&Path>, name: &str, in_foreground: bool, json: bool
 }
 
 /// Detaches the volume `name`, with or without a flush; the daemon continues to serve it.
-pub fn detach(socket: Option<&Path>, name: &str, flushed: bool, json: bool) -> Result<(), Failure> {
+pub fn detach(socket: Option<&Path>, name: &str, with_flush: bool, json: bool) -> Result<(), Failure> {
     let Some(device) = find(name)? else {
         // A unit that waits for its daemon has no device yet.
         systemd::disable(name)?;
@@ -63,7 +63,7 @@ pub fn detach(socket: Option<&Path>, name: &str, flushed: bool, json: bool) -> R
     };
     let file = claim(&device)?;
     // A flush would wait for a daemon that may never return.
-    if flushed && let Err(reason) = daemon::check_served(&control_socket(socket), &device.identifier) {
+    if with_flush && let Err(reason) = daemon::check_served(&control_socket(socket), &device.identifier) {
         return Err(Failure::failed(format!(
             "{} cannot be flushed: {reason}; `hotset detach --no-flush {name}` discards unflushed writes",
             device.node().display()
@@ -71,7 +71,7 @@ pub fn detach(socket: Option<&Path>, name: &str, flushed: bool, json: bool) -> R
     }
     // Disconnected before the attach process ends, so that the device cannot be mounted in between. That process then
     // finds that its device does not exist.
-    disconnect(&mut kernel()?, &device, file, flushed)?;
+    disconnect(&mut kernel()?, &device, file, with_flush)?;
     systemd::disable(name)?;
     if json {
         return print_json(&json!({ "volume": name, "device": device.node() }));
@@ -98,7 +98,7 @@ fn show(device: &Device, json: bool) -> Result<(), Failure> {
 
 /// Opens the device exclusively; a user that holds it for longer than [`SHORT_USE_TIMEOUT`] is reported.
 fn claim(device: &Device) -> Result<File, Failure> {
-    let end = Instant::now() + SHORT_USE_TIMEOUT;
+    let deadline = Instant::now() + SHORT_USE_TIMEOUT;
     loop {
         let claimed = match device.user() {
             Some(user) => Err(user),
@@ -106,7 +106,7 @@ fn claim(device: &Device) -> Result<File, Failure> {
         };
         match claimed {
             Ok(file) => return Ok(file),
-            Err(InUse(reason)) if Instant::now() > end => {
+            Err(InUse(reason)) if Instant::now() > deadline => {
                 return Err(Failure::failed(format!("{} is in use: {reason}", device.node().display())));
             }
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
@@ -116,11 +116,11 @@ fn claim(device: &Device) -> Result<File, Failure> {
 
 /// Disconnects a device that only `file` holds, with or without a flush. The device does not exist when the call
 /// returns. A device that belongs to another volume by now is not disconnected.
-fn disconnect(kernel: &mut Kernel, device: &Device, file: File, flushed: bool) -> Result<(), Failure> {
+fn disconnect(kernel: &mut NbdNetlink, device: &Device, file: File, with_flush: bool) -> Result<(), Failure> {
     if !device.exists() {
         return Ok(());
     }
-    if flushed {
+    if with_flush {
         file.sync_all().map_err(|error| {
             Failure::failed(format!("{} cannot be flushed: {error}; it stays attached", device.node().display()))
         })?;
@@ -132,12 +132,12 @@ fn disconnect(kernel: &mut Kernel, device: &Device, file: File, flushed: bool) -
 }
 
 /// The kernel's NBD client; its module is loaded if that is permitted.
-fn kernel() -> Result<Kernel, Failure> {
-    let opened = match Kernel::open() {
+fn kernel() -> Result<NbdNetlink, Failure> {
+    let opened = match NbdNetlink::open() {
         Err(KernelError::NoModule) => {
             // The output is ignored: only the presence of the client afterwards matters.
             let _ = Command::new("modprobe").arg("nbd").output();
-            Kernel::open()
+            NbdNetlink::open()
         }
         opened => opened,
     };

@@ -8,11 +8,13 @@ const HEAD_BYTES: usize = 20;
 /// Length of an attribute's header.
 const ATTRIBUTE_BYTES: usize = 4;
 /// Type of the message that ends a request.
-const ERROR: u16 = 2;
+const NLMSG_ERROR: u16 = 2;
 /// Flags of a request with acknowledgement.
-const FLAGS: u16 = 0x1 | 0x4;
+const REQUEST_FLAGS: u16 = NLM_F_REQUEST | NLM_F_ACK;
+const NLM_F_REQUEST: u16 = 0x1;
+const NLM_F_ACK: u16 = 0x4;
 /// Mask of an attribute's number; the bits above it describe the encoding of the value.
-const KIND_BITS: u16 = 0x3fff;
+const NLA_TYPE_MASK: u16 = 0x3fff;
 
 /// A request under construction.
 pub struct Message(Vec<u8>);
@@ -24,7 +26,7 @@ impl Message {
         // The length, filled in at the end.
         bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(&family.to_ne_bytes());
-        bytes.extend_from_slice(&FLAGS.to_ne_bytes());
+        bytes.extend_from_slice(&REQUEST_FLAGS.to_ne_bytes());
         bytes.extend_from_slice(&sequence.to_ne_bytes());
         // The sender's port, filled in by the kernel.
         bytes.extend_from_slice(&[0; 4]);
@@ -53,13 +55,13 @@ impl Message {
         self.0.extend_from_slice(&[0; ATTRIBUTE_BYTES]);
         let mut message = inside(self);
         let len = message.0.len() - start;
-        message.0[start..start + 2].copy_from_slice(&length(len).to_ne_bytes());
+        message.0[start..start + 2].copy_from_slice(&length_field(len).to_ne_bytes());
         message.0[start + 2..start + 4].copy_from_slice(&kind.to_ne_bytes());
         message
     }
 
     fn bytes(mut self, kind: u16, value: &[u8]) -> Message {
-        self.0.extend_from_slice(&length(ATTRIBUTE_BYTES + value.len()).to_ne_bytes());
+        self.0.extend_from_slice(&length_field(ATTRIBUTE_BYTES + value.len()).to_ne_bytes());
         self.0.extend_from_slice(&kind.to_ne_bytes());
         self.0.extend_from_slice(value);
         self.0.resize(self.0.len().next_multiple_of(4), 0);
@@ -74,8 +76,8 @@ impl Message {
     }
 }
 
-/// Converts a length to its field; volume names are short.
-fn length(len: usize) -> u16 {
+/// Converts the length of an attribute to its field; volume names are short.
+fn length_field(len: usize) -> u16 {
     u16::try_from(len).expect("an attribute is short")
 }
 
@@ -101,7 +103,7 @@ pub fn replies(bytes: &[u8]) -> impl Iterator<Item = Reply<'_>> {
         let message = remaining.get(..len).filter(|message| message.len() >= HEAD_BYTES)?;
         remaining = remaining.get(len.next_multiple_of(4)..).unwrap_or_default();
         let kind = u16::from_ne_bytes([message[4], message[5]]);
-        if kind == ERROR {
+        if kind == NLMSG_ERROR {
             let error = i32::from_ne_bytes(*message[16..].first_chunk()?);
             return Some(Reply::End(error.checked_neg()?));
         }
@@ -160,7 +162,7 @@ impl<'a> Iterator for AttributeIter<'a> {
         let len = usize::from(u16::from_ne_bytes([len[0], len[1]]));
         let value = self.0.get(ATTRIBUTE_BYTES..len)?;
         self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or_default();
-        Some((u16::from_ne_bytes([kind[0], kind[1]]) & KIND_BITS, value))
+        Some((u16::from_ne_bytes([kind[0], kind[1]]) & NLA_TYPE_MASK, value))
     }
 }
 
@@ -202,7 +204,7 @@ mod tests {
     fn replies_and_ends_are_distinguished_in_one_datagram() {
         let attributes = Message::new(0, 0, 0, 0).u32(1, 3).finish()[HEAD_BYTES..].to_vec();
         let mut bytes = kernel_message(0x1d, 1, &attributes);
-        let mut end = kernel_message(ERROR, 0, &[0; 16]);
+        let mut end = kernel_message(NLMSG_ERROR, 0, &[0; 16]);
         end[16..20].copy_from_slice(&(-22_i32).to_ne_bytes());
         bytes.extend_from_slice(&end);
         let received: Vec<_> = replies(&bytes).collect();

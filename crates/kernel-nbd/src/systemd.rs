@@ -26,8 +26,7 @@ pub fn unit(volume: &str) -> Result<String, Failure> {
 pub fn enable(unit: &str) -> Result<(), Failure> {
     systemctl(&["enable", "--now", unit]).map_err(|output| {
         Failure::failed(format!(
-            "{output}\n`journalctl -u {unit}` shows the reason; the unit keeps retrying until \
-                                 `hotset detach`"
+            "{output}\n`journalctl -u {unit}` shows the reason; the unit keeps retrying until `hotset detach`"
         ))
     })
 }

@@ -12,11 +12,15 @@ use seam::sim::{Content, SimDiskSpec, WorldSpec};
 const MIB: u64 = 1 << 20;
 
 fn main() {
-    println!("memory hits of 4 KiB:              {:>9.0} a second", hits());
-    println!("disk requests, plain disk:         {:>9.0} a second", misses(false));
-    println!("disk requests, RAID 5 of 5 x 15k:  {:>9.0} a second", misses(true));
+    println!("memory hits of 4 KiB:              {:>9.0} a second", measure_hits());
+    println!("disk requests, plain disk:         {:>9.0} a second", measure_misses(false));
+    println!("disk requests, RAID 5 of 5 x 15k:  {:>9.0} a second", measure_misses(true));
     for size in [32 * MIB, 1 << 30, 1 << 40] {
-        println!("miss-ratio curves of {:>7} MiB:      {:>7.1} ns a request of 4 KiB", size / MIB, curves(size));
+        println!(
+            "miss-ratio curves of {:>7} MiB:      {:>7.1} ns a request of 4 KiB",
+            size / MIB,
+            measure_curves(size)
+        );
     }
 }
 
@@ -26,7 +30,7 @@ fn fixture(memory_bytes: u64) -> Fixture {
     Fixture::new(world, CoreSpec { readahead_max_bytes: 0, ..CoreSpec::default() })
 }
 
-fn hits() -> f64 {
+fn measure_hits() -> f64 {
     let fixture = fixture(96 * MIB);
     fixture.add_disk("disk", SimDiskSpec::new(64 * MIB));
     let volume = fixture.attach("disk", |_| ()).expect("the first volume can be attached");
@@ -40,7 +44,7 @@ fn hits() -> f64 {
 }
 
 /// Random reads over far more than memory, so that nearly every read is a request to the backing.
-fn misses(modelled: bool) -> f64 {
+fn measure_misses(modelled: bool) -> f64 {
     let fixture = fixture(64 * MIB);
     let size = 16 << 30;
     let volume = if modelled {
@@ -60,7 +64,7 @@ fn misses(modelled: bool) -> f64 {
 
 /// Nanoseconds per request that both miss-ratio curves of a volume cost. The requests are drawn before the measurement,
 /// and the curves have seen all of them once.
-fn curves(size: u64) -> f64 {
+fn measure_curves(size: u64) -> f64 {
     let (mut random, mut curves) = (Random::new(1, 0), Curves::default());
     let requests: Vec<u64> = (0..8 << 20).map(|_| random.below(size / 4096) * 4096).collect();
     requests.iter().for_each(|at| curves.record_use(*at, 4096));

@@ -11,19 +11,19 @@ const MIB: u64 = 1 << 20;
 
 fn main() {
     let mut numbers = std::env::args().skip(1).map(|text| text.parse::<u64>().expect("every argument is a number"));
-    let (time, percent, seed) =
+    let (minutes, percent, seed) =
         (numbers.next().unwrap_or(75), numbers.next().unwrap_or(150), numbers.next().unwrap_or(1));
     let (gib, depth) = (numbers.next().unwrap_or(32), numbers.next().unwrap_or(16) as u32);
     let flash_bytes = gib << 30;
     let pages = capacity_pages(flash_bytes);
     let hot_bytes = (pages * 65_536 * percent / 100).next_multiple_of(MIB);
     println!("room for {pages} pages, a hot set of {} MiB", hot_bytes / MIB);
-    let gain = GainSpec { seed, hot_bytes, memory_bytes: 64 * MIB, flash_bytes, minutes: time, depth };
+    let gain = GainSpec { seed, hot_bytes, memory_bytes: 64 * MIB, flash_bytes, minutes, depth };
     let run = |gain: GainSpec| {
         std::thread::spawn(move || {
-            let mut list = Vec::new();
-            run_minutes(&gain, |minute| list.push(minute));
-            list
+            let mut minutes = Vec::new();
+            run_minutes(&gain, |minute| minutes.push(minute));
+            minutes
         })
     };
     let without = run(GainSpec { flash_bytes: 0, ..gain.clone() });

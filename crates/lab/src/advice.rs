@@ -172,7 +172,8 @@ pub fn of_volume(live: &LiveMeasurements, assumptions: &Assumptions) -> Advice {
     advise(observation, memory, flash, assumptions)
 }
 
-type Measured = (Vec<SizeResult>, Option<PresentCache>);
+/// Results by size, and the present cache of a live volume.
+type MeasuredCache = (Vec<SizeResult>, Option<PresentCache>);
 
 /// Measurements of a load beside its curves.
 struct Observation {
@@ -182,9 +183,9 @@ struct Observation {
     present: PresentLoad,
 }
 
-fn advise(observation: Observation, memory: Measured, flash: Measured, assumptions: &Assumptions) -> Advice {
+fn advise(observation: Observation, memory: MeasuredCache, flash: MeasuredCache, assumptions: &Assumptions) -> Advice {
     let Observation { rate, seconds, accesses, present } = observation;
-    let cache_advice = |(mut results, present_cache): Measured, hit_ns: u64| {
+    let cache_advice = |(mut results, present_cache): MeasuredCache, hit_ns: u64| {
         results.dedup_by_key(|result| result.size_bytes);
         let step = |result: &SizeResult| Step {
             size_bytes: result.size_bytes,
@@ -265,7 +266,8 @@ mod tests {
         let knee = advice.flash.steps[advice.flash.knee.expect("a load with a hot set has a knee")];
         assert!(knee.size_bytes.abs_diff(8 * GIB) <= 8 * GIB / 5, "{knee:?}");
         assert!(knee.hit_ratio > 0.8 && knee.saved_spindles.is_some_and(|saved| saved > 6.0), "{knee:?}");
-        let sizes = [advice.memory.purchase, advice.flash.purchase].map(|purchase| purchase.map(|it| it.size_bytes));
+        let sizes = [advice.memory.purchase, advice.flash.purchase]
+            .map(|purchase| purchase.map(|purchase| purchase.size_bytes));
         assert_eq!((advice.confidence, sizes), (Confidence::Low, [Some(8 * GIB), Some(120_000_000_000)]));
     }
 }

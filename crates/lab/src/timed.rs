@@ -92,13 +92,13 @@ pub struct Outcome {
 pub struct Counts {
     /// Reads.
     pub reads: u64,
-    /// Reads served whole from memory.
+    /// Reads served completely from memory.
     pub memory_hits: u64,
-    /// Reads served whole from memory and flash.
+    /// Reads served completely from memory and flash.
     pub flash_hits: u64,
     /// Reads served in part.
     pub partial_hits: u64,
-    /// Reads served from neither.
+    /// Reads served by the array alone.
     pub misses: u64,
     /// Reads from the array.
     pub backing_reads: u64,
@@ -143,7 +143,9 @@ struct SectorRequest {
 #[derive(Clone, Debug)]
 pub struct PreparedTrace {
     prepared: Vec<SectorRequest>,
+    /// Size of each volume in bytes.
     volumes: Vec<u64>,
+    /// True if at least one request has an arrival time.
     timed: bool,
 }
 
@@ -151,11 +153,11 @@ impl PreparedTrace {
     /// Prepares `requests` and derives the volumes that they need.
     pub fn new(requests: &[Request]) -> Result<PreparedTrace, TimedError> {
         let sector = SECTOR_BYTES as u64;
-        let (mut prepared, mut volumes, mut numbers) =
+        let (mut prepared, mut volumes, mut volume_of_device) =
             (Vec::with_capacity(requests.len()), Vec::new(), BTreeMap::new());
         let mut timed = false;
         for request in requests.iter().filter(|request| request.op != Op::Discard) {
-            let volume = *numbers.entry(request.device).or_insert_with(|| {
+            let volume = *volume_of_device.entry(request.device).or_insert_with(|| {
                 volumes.push(0);
                 volumes.len() - 1
             });
@@ -194,7 +196,7 @@ impl PreparedTrace {
 struct Playback {
     fixture: Fixture,
     array: SharedArray<SimSeam>,
-    disks: usize,
+    disk_count: usize,
     volumes: Vec<Volume<SimSeam>>,
     targets: Vec<Target>,
 }
@@ -227,7 +229,7 @@ impl Playback {
             }
         }
         fixture.wait_until_checked(&volumes);
-        Playback { fixture, array, disks: setup.array.disks, volumes, targets }
+        Playback { fixture, array, disk_count: setup.array.disks, volumes, targets }
     }
 
     fn run(self, trace: &PreparedTrace, pace: Pace) -> Outcome {
@@ -241,7 +243,7 @@ impl Playback {
             }
         });
         let elapsed = seam.now().since(start);
-        let utilization = (self.array.busy().0 - busy.0) as f64 / (elapsed.0 * self.disks as u64).max(1) as f64;
+        let utilization = (self.array.busy().0 - busy.0) as f64 / (elapsed.0 * self.disk_count as u64).max(1) as f64;
         let stats: Vec<VolumeStats> = self.volumes.iter().map(Volume::stats).collect();
         let end = seam.now();
         for volume in &self.volumes {
@@ -337,7 +339,7 @@ mod tests {
     }
 
     fn requests(count: u64, gap: Option<Nanos>) -> Vec<Request> {
-        let one = |number: u64| Request {
+        let request = |number: u64| Request {
             time_ns: gap.map(|gap| number * gap.0),
             op: if number % 4 == 3 { Op::Write } else { Op::Read },
             // 8 MiB of each disk, each block repeatedly.
@@ -345,7 +347,7 @@ mod tests {
             len: 4096,
             device: (number % 2) as u32 * 1000,
         };
-        (0..count).map(one).collect()
+        (0..count).map(request).collect()
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::SUBSYSTEMS;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter(Vec<(&'static str, LevelFilter)>);
 
-/// The reason why a text is no filter.
+/// Error of parsing a filter.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
     /// It cannot be parsed.
@@ -28,14 +28,14 @@ impl Filter {
 
     /// Changes levels as `RUST_LOG` does: `flash=debug,iscsi=warn`; a level alone is for all other subsystems.
     pub fn with(mut self, directives: &str) -> Result<Filter, FilterError> {
-        let wrong = |reason: &str| FilterError::Syntax(directives.to_owned(), reason.to_owned());
+        let invalid = |reason: &str| FilterError::Syntax(directives.to_owned(), reason.to_owned());
         for directive in directives.split(',').map(str::trim) {
             if directive.is_empty() || directive.ends_with('=') || directive.contains(['[', '{']) {
-                return Err(wrong("each part is a subsystem and a level"));
+                return Err(invalid("each part is a subsystem and a level"));
             }
         }
         let directives: Vec<&str> = directives.split(',').map(str::trim).collect();
-        let targets: Targets = directives.join(",").parse().map_err(|error| wrong(&format!("{error}")))?;
+        let targets: Targets = directives.join(",").parse().map_err(|error| invalid(&format!("{error}")))?;
         if let Some(level) = targets.default_level() {
             self = Filter::new(level);
         }

@@ -59,20 +59,20 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {
-    fn format_event(&self, _: &FmtContext<'_, S, N>, mut to: format::Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        let (priority, word) = match *event.metadata().level() {
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: format::Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let (priority, label) = match *event.metadata().level() {
             Level::ERROR => (3, "error: "),
             Level::WARN => (4, "warning: "),
             Level::INFO => (6, ""),
             Level::DEBUG | Level::TRACE => (7, "debug: "),
         };
-        let mut message = Message(word.to_owned());
+        let mut message = Message(label.to_owned());
         event.record(&mut message);
         for line in message.0.lines() {
             if self.is_journal {
-                write!(to, "<{priority}>")?;
+                write!(writer, "<{priority}>")?;
             }
-            writeln!(to, "hotset: {}", messages::plain(line))?;
+            writeln!(writer, "hotset: {}", messages::plain(line))?;
         }
         Ok(())
     }
@@ -89,7 +89,7 @@ impl Visit for Message {
     }
 }
 
-/// JSON in which characters that a terminal obeys are escaped, too.
+/// JSON in which characters that control a terminal are escaped, too.
 struct Json<F>(F);
 
 impl<S, N, F> FormatEvent<S, N> for Json<F>
@@ -101,19 +101,19 @@ where
     fn format_event(
         &self,
         context: &FmtContext<'_, S, N>,
-        mut to: format::Writer<'_>,
+        mut writer: format::Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
         let mut line = String::new();
         self.0.format_event(context, format::Writer::new(&mut line), event)?;
         for c in line.trim_end_matches('\n').chars() {
             match c {
-                // Such characters stand inside of strings alone.
-                c if messages::is_control(c) => write!(to, "\\u{:04x}", u32::from(c))?,
-                c => to.write_char(c)?,
+                // Such characters occur only inside of strings.
+                c if messages::is_control(c) => write!(writer, "\\u{:04x}", u32::from(c))?,
+                c => writer.write_char(c)?,
             }
         }
-        to.write_char('\n')
+        writer.write_char('\n')
     }
 }
 
@@ -130,9 +130,9 @@ mod tests {
 
     /// Everything that was written.
     #[derive(Clone, Default)]
-    struct Page(Arc<Mutex<Vec<u8>>>);
+    struct Output(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Page {
+    impl io::Write for Output {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().expect("no test panics here").extend(bytes);
             Ok(bytes.len())
@@ -144,11 +144,11 @@ mod tests {
     }
 
     fn logged(filter: Filter, format: Format, is_journal: bool, log: impl FnOnce(FilterHandle)) -> String {
-        let page = Page::default();
-        let writer = page.clone();
+        let output = Output::default();
+        let writer = output.clone();
         let (subscriber, handle) = subscriber(&filter, format, is_journal, move || writer.clone());
         tracing::subscriber::with_default(subscriber, || log(handle));
-        let bytes = page.0.lock().expect("no test panics here").clone();
+        let bytes = output.0.lock().expect("no test panics here").clone();
         String::from_utf8(bytes).expect("it is text")
     }
 

@@ -1,10 +1,12 @@
-//! The log of the daemon and of other commands that run for long, on standard error. It holds events that concern an
+//! The log of the daemon and of other long-running commands, on standard error. It holds events that concern an
 //! administrator, never single requests. An event has a level, its subsystem as target, a sentence that can be read
 //! without the fields, and fields for programs.
 //!
-//! `filter.rs`   levels by subsystem
-//! `format.rs`   text and JSON
-//! `writer.rs`   the thread that writes, and the bounded queue before it
+//! ```text
+//! filter.rs  levels by subsystem
+//! format.rs  text and JSON
+//! writer.rs  the thread that writes, and the bounded queue before it
+//! ```
 //!
 //! An event takes no lock that is held during I/O: a data core may log.
 

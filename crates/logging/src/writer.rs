@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 use seam::real::block_signals;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that wait for the thread.
+/// Maximum number of lines in the queue.
 const LINES_MAX: usize = 1024;
 /// Pause between two attempts to put a flush into a full queue.
 const FLUSH_PAUSE: Duration = Duration::from_millis(5);
 
 thread_local! {
     /// The file, in the writing thread, whose own lines bypass the queue.
-    static OWN: RefCell<Option<File>> = const { RefCell::new(None) };
+    static THREAD_FILE: RefCell<Option<File>> = const { RefCell::new(None) };
 }
 
 enum Entry {
@@ -53,7 +53,7 @@ impl Writer {
         let body = move || {
             // The thread may be older than the one that takes signals: a signal must not end the process in this one.
             block_signals().expect("a thread can block signals for itself");
-            OWN.set(Some(file));
+            THREAD_FILE.set(Some(file));
             write_all(&entries, &dropped, log_dropped);
         };
         std::thread::Builder::new().name("log".to_owned()).spawn(body)?;
@@ -62,18 +62,18 @@ impl Writer {
 
     /// Waits until all lines so far are written, for `timeout` at most.
     pub fn flush(&self, timeout: Duration) {
-        let end = Instant::now() + timeout;
+        let deadline = Instant::now() + timeout;
         let (sender, receiver) = sync_channel(0);
         let mut entry = Entry::Flush(sender);
-        while let Err(TrySendError::Full(back)) = self.queue.try_send(entry) {
-            if Instant::now() >= end {
+        while let Err(TrySendError::Full(returned)) = self.queue.try_send(entry) {
+            if Instant::now() >= deadline {
                 return;
             }
-            entry = back;
+            entry = returned;
             std::thread::sleep(FLUSH_PAUSE);
         }
         // Nothing is ever sent: the wait ends when the sender is dropped, or with a time-out.
-        let _ = receiver.recv_timeout(end.saturating_duration_since(Instant::now()));
+        let _ = receiver.recv_timeout(deadline.saturating_duration_since(Instant::now()));
     }
 }
 
@@ -94,7 +94,7 @@ fn write_all(entries: &Receiver<Entry>, dropped: &AtomicU64, log_dropped: impl F
         };
         match entry {
             Entry::Line(line) => {
-                if write_own(&line).is_some_and(|written| written.is_err()) {
+                if write_directly(&line).is_some_and(|written| written.is_err()) {
                     dropped.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -107,13 +107,13 @@ fn write_all(entries: &Receiver<Entry>, dropped: &AtomicU64, log_dropped: impl F
 }
 
 /// Writes in the writing thread; `None` in all others.
-fn write_own(line: &[u8]) -> Option<io::Result<()>> {
-    OWN.with_borrow_mut(|own| own.as_mut().map(|file| file.write_all(line)))
+fn write_directly(line: &[u8]) -> Option<io::Result<()>> {
+    THREAD_FILE.with_borrow_mut(|file| file.as_mut().map(|file| file.write_all(line)))
 }
 
 impl Write for Writer {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let is_lost = match write_own(line) {
+        let is_lost = match write_directly(line) {
             Some(written) => written.is_err(),
             None => self.queue.try_send(Entry::Line(line.to_owned())).is_err(),
         };
@@ -148,16 +148,16 @@ mod tests {
     #[test]
     fn full_pipe_blocks_no_thread_and_lost_lines_are_counted() {
         let (reader, pipe) = io::pipe().expect("a pipe can be made");
-        let log_dropped = |lines| drop(write_own(format!("lost {lines}\n").as_bytes()));
+        let log_dropped = |lines| drop(write_directly(format!("lost {lines}\n").as_bytes()));
         let mut writer = Writer::start(File::from(OwnedFd::from(pipe)), log_dropped).expect("a thread can be started");
         // A pipe holds 64 KiB: 4,000 lines of 100 bytes fill it and the queue.
         const LINES: usize = 4_000;
-        let began = Instant::now();
+        let start = Instant::now();
         for number in 0..LINES {
             writer.write_all(format!("{number:099}\n").as_bytes()).expect("a line is accepted or dropped");
         }
         writer.flush(Duration::from_millis(50));
-        assert!(began.elapsed() < TIMEOUT, "a flush waited for the full pipe");
+        assert!(start.elapsed() < TIMEOUT, "a flush waited for the full pipe");
         let lines = BufReader::new(reader).lines().map(|line| line.expect("it is text"));
         let mut last = None;
         let read: Vec<String> = lines

@@ -1,4 +1,4 @@
-//! Escaping of foreign text (of initiators, drives, servers, files): control characters are spelled out.
+//! Escaping of foreign text (of initiators, drives, servers, files): control characters become `\u{…}`.
 
 use std::borrow::Cow;
 
@@ -19,19 +19,19 @@ pub fn plain_lines(text: &str) -> Cow<'_, str> {
     escape(text, |c| c != '\n' && is_control(c))
 }
 
-fn escape(text: &str, is_odd: impl Fn(char) -> bool) -> Cow<'_, str> {
-    if !text.chars().any(&is_odd) {
+fn escape(text: &str, needs_escape: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.chars().any(&needs_escape) {
         return Cow::Borrowed(text);
     }
-    let mut shown = String::with_capacity(text.len() + 16);
+    let mut escaped = String::with_capacity(text.len() + 16);
     for c in text.chars() {
-        if is_odd(c) {
-            shown.extend(c.escape_unicode());
+        if needs_escape(c) {
+            escaped.extend(c.escape_unicode());
         } else {
-            shown.push(c);
+            escaped.push(c);
         }
     }
-    Cow::Owned(shown)
+    Cow::Owned(escaped)
 }
 
 #[cfg(test)]
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_are_spelled_out_and_other_text_stays() {
+    fn control_characters_are_escaped_and_other_text_stays() {
         assert_eq!(plain("Büro \"2\" → ok"), "Büro \"2\" → ok");
         assert_eq!(plain("\u{1b}[2J\r\u{7f}\u{9b}m\u{202e}"), r"\u{1b}[2J\u{d}\u{7f}\u{9b}m\u{202e}");
         assert_eq!((plain("a\nb"), plain_lines("a\nb\t")), (r"a\u{a}b".into(), "a\nb\\u{9}".into()));

@@ -16,27 +16,27 @@ pub fn now() -> Duration {
 
 /// Parses a time relative to `now`; returns seconds since 1970.
 pub fn parse(text: &str, now: u64) -> Result<u64, String> {
-    let wrong = || {
+    let invalid = || {
         format!(
             "\"{text}\" is not a valid time; write it like \"-1h\", \"now\", \"2026-11-22T05:51:03Z\", or as seconds \
              since 1970"
         )
     };
     match text.strip_prefix('-') {
-        Some(ago) => parse_duration(ago).map(|ago| now.saturating_sub(ago)).map_err(|_| wrong()),
+        Some(ago) => parse_duration(ago).map(|ago| now.saturating_sub(ago)).map_err(|_| invalid()),
         None if text == "now" => Ok(now),
-        None => text.parse().ok().or_else(|| parse_date(text)).ok_or_else(wrong),
+        None => text.parse().ok().or_else(|| parse_date(text)).ok_or_else(invalid),
     }
 }
 
 /// Parses a duration in whole seconds: a number and a unit (`s`, `min`, `h`, `d`; none = seconds).
 pub fn parse_duration(text: &str) -> Result<u64, String> {
-    let wrong = || format!("\"{text}\" is not a valid duration; write it like \"10s\", \"5min\", \"1h\" or \"7d\"");
+    let invalid = || format!("\"{text}\" is not a valid duration; write it like \"10s\", \"5min\", \"1h\" or \"7d\"");
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let unit = if unit.is_empty() { "s" } else { unit };
-    let factor = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?.1;
-    number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor)).ok_or_else(wrong)
+    let factor = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(invalid)?.1;
+    number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor)).ok_or_else(invalid)
 }
 
 /// Parses a date in RFC 3339, in UTC or with an offset such as `+01:00`.

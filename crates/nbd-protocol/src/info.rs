@@ -170,9 +170,9 @@ mod tests {
         let mut long = whole.clone();
         long[0..4].copy_from_slice(&u32::MAX.to_be_bytes());
         assert!(InfoRequest::parse(&long).is_err());
-        let mut foreign = whole;
-        foreign[4] = 0xff;
-        assert!(InfoRequest::parse(&foreign).is_err(), "the name is not UTF-8");
+        let mut not_utf8 = whole;
+        not_utf8[4] = 0xff;
+        assert!(InfoRequest::parse(&not_utf8).is_err(), "the name is not UTF-8");
     }
 
     #[test]

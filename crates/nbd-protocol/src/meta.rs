@@ -11,7 +11,7 @@ pub struct MetaRequest<'a> {
     /// Name of the export; empty for the default export.
     pub name: &'a str,
     /// Number of queries.
-    pub queries: u32,
+    pub query_count: u32,
     /// True if a query names `base:allocation`.
     pub wants_base_allocation: bool,
     /// True if a query names the whole namespace `base:`, which is valid for listing only.
@@ -24,9 +24,9 @@ impl<'a> MetaRequest<'a> {
         let broken = || ProtocolError::Malformed("LIST or SET_META_CONTEXT");
         let mut reader = PayloadReader(payload);
         let name = reader.text(NAME_BYTES_MAX).ok_or_else(broken)?;
-        let queries = reader.u32().ok_or_else(broken)?;
-        let mut request = MetaRequest { name, queries, wants_base_allocation: false, wants_base_namespace: false };
-        for _ in 0..queries {
+        let query_count = reader.u32().ok_or_else(broken)?;
+        let mut request = MetaRequest { name, query_count, wants_base_allocation: false, wants_base_namespace: false };
+        for _ in 0..query_count {
             // A query takes at least four bytes, so the payload bounds the loop whatever the count.
             match reader.text(NAME_BYTES_MAX).ok_or_else(broken)? {
                 BASE_ALLOCATION => request.wants_base_allocation = true,
@@ -68,7 +68,7 @@ mod tests {
     fn allocation_request_round_trips() {
         let bytes = MetaRequest::encode_base_allocation("vm1");
         let request = MetaRequest::parse(&bytes).expect("the payload is valid");
-        assert_eq!((request.name, request.queries, request.wants_base_allocation), ("vm1", 1, true));
+        assert_eq!((request.name, request.query_count, request.wants_base_allocation), ("vm1", 1, true));
         assert_eq!(parse_context(&encode_context(1, BASE_ALLOCATION)), Ok((1, BASE_ALLOCATION)));
         for len in 0..bytes.len() {
             assert!(MetaRequest::parse(&bytes[..len]).is_err());

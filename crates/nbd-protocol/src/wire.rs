@@ -1,4 +1,4 @@
-//! Reads big-endian numbers from a byte slice, within its bounds.
+//! Fields of a message: big-endian numbers and texts, read within the bounds of a byte slice.
 
 /// A reader over received bytes.
 #[derive(Clone, Copy)]

@@ -10,9 +10,9 @@ use connection::{Control, Stop};
 
 /// All connections in the handshake phase of a server.
 pub(crate) struct HandshakeConnections {
-    /// Limit for local clients, and for remote ones.
+    /// Limit of the connections of local clients, and of those of remote clients.
     count_max: usize,
-    next: Cell<u64>,
+    next_number: Cell<u64>,
     handshakes: RefCell<BTreeMap<u64, Handshake>>,
 }
 
@@ -25,13 +25,13 @@ struct Handshake {
 impl HandshakeConnections {
     /// An empty set.
     pub(crate) fn new(count_max: usize) -> HandshakeConnections {
-        HandshakeConnections { count_max, next: Cell::new(0), handshakes: RefCell::default() }
+        HandshakeConnections { count_max, next_number: Cell::new(0), handshakes: RefCell::default() }
     }
 
     /// Adds a connection; beyond the limit of its kind one connection is disconnected.
     pub(crate) fn enter(&self, control: &Rc<Control>, is_local: bool) -> HandshakeGuard<'_> {
-        let number = self.next.get();
-        self.next.set(number + 1);
+        let number = self.next_number.get();
+        self.next_number.set(number + 1);
         let mut handshakes = self.handshakes.borrow_mut();
         handshakes.insert(number, Handshake { control: Rc::clone(control), is_local, has_replied: false });
         let same_kind = || handshakes.iter().filter(|(_, other)| other.is_local == is_local);

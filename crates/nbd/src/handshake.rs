@@ -34,7 +34,7 @@ pub(crate) enum Outcome<S: Seam> {
     Closed,
 }
 
-/// Sends the greeting and reads the client's flags; returns true if the client has set the flag for no zeroes.
+/// Sends the greeting and receives the client's flags; returns true if the client has set the flag `NO_ZEROES`.
 pub(crate) async fn greet<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     incoming: &mut BufferedReader<S, R>,
     writer: &mut W,
@@ -99,9 +99,9 @@ async fn skip<S: Seam, R: StreamReader<S>>(incoming: &mut BufferedReader<S, R>, 
         if incoming.bytes().is_empty() {
             incoming.receive_more().await?;
         }
-        let part = incoming.bytes().len().min(len);
-        incoming.consume(part);
-        len -= part;
+        let count = incoming.bytes().len().min(len);
+        incoming.consume(count);
+        len -= count;
     }
     Ok(())
 }

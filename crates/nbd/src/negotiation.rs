@@ -83,9 +83,11 @@ impl Negotiation {
             return NextStep::Continue;
         }
         match kind {
-            OptionKind::ExportName => return self.export_name(payload, exports, out),
-            OptionKind::Go | OptionKind::Info => return self.info(kind, payload, exports, out),
-            OptionKind::SetMetaContext | OptionKind::ListMetaContext => self.meta(kind, payload, exports, out),
+            OptionKind::ExportName => return self.answer_export_name(payload, exports, out),
+            OptionKind::Go | OptionKind::Info => return self.answer_info(kind, payload, exports, out),
+            OptionKind::SetMetaContext | OptionKind::ListMetaContext => {
+                self.answer_meta_context(kind, payload, exports, out);
+            }
             OptionKind::Abort => {
                 reply(Ack, "");
                 return NextStep::Close;
@@ -94,8 +96,8 @@ impl Negotiation {
                 reply(ErrInvalid, "this option has no payload");
             }
             OptionKind::List => {
-                for listed in exports.list() {
-                    push_option_reply(out, kind, Server, &encode_server(&listed.name, &listed.description));
+                for entry in exports.list() {
+                    push_option_reply(out, kind, Server, &encode_server(&entry.name, &entry.description));
                 }
                 push_option_reply(out, kind, Ack, b"");
             }
@@ -116,15 +118,15 @@ impl Negotiation {
         NextStep::Continue
     }
 
-    fn export_name<S: Seam>(&self, payload: &[u8], exports: &dyn Exports<S>, out: &mut Vec<u8>) -> NextStep<S> {
+    fn answer_export_name<S: Seam>(&self, payload: &[u8], exports: &dyn Exports<S>, out: &mut Vec<u8>) -> NextStep<S> {
         let export = std::str::from_utf8(payload).ok().and_then(|name| exports.find(name));
         // This option cannot report an error: the connection is closed.
         let Some(export) = export else { return NextStep::Close };
         greeting::push_export(out, export.volume.size_bytes(), self.export_flags(&export), self.no_zeroes);
-        NextStep::Transmit(self.outcome(export, payload))
+        NextStep::Transmit(self.negotiated(export, payload))
     }
 
-    fn info<S: Seam>(
+    fn answer_info<S: Seam>(
         &self,
         kind: OptionKind,
         payload: &[u8],
@@ -143,31 +145,37 @@ impl Negotiation {
             return NextStep::Continue;
         };
         let (size_bytes, flags) = (export.volume.size_bytes(), self.export_flags(&export));
-        let mut facts = vec![Info::Export { size_bytes, flags }];
+        let mut infos = vec![Info::Export { size_bytes, flags }];
         // A client that requests block sizes complies with them; other clients may send any offset and length.
         if request.wants_block_size {
             let (min, preferred) = (seam::SECTOR_BYTES as u32, seam::BLOCK_BYTES as u32);
-            facts.push(Info::BlockSize { min, preferred, max: REQUEST_BYTES_MAX });
+            infos.push(Info::BlockSize { min, preferred, max: REQUEST_BYTES_MAX });
         }
         if request.wants_name {
-            facts.push(Info::Name(&export.name));
+            infos.push(Info::Name(&export.name));
         }
         if request.wants_description && !export.description.is_empty() {
-            facts.push(Info::Description(&export.description));
+            infos.push(Info::Description(&export.description));
         }
-        for fact in &facts {
-            push_option_reply(out, kind, OptionReplyKind::Info, &fact.encode());
+        for info in &infos {
+            push_option_reply(out, kind, OptionReplyKind::Info, &info.encode());
         }
         push_option_reply(out, kind, OptionReplyKind::Ack, b"");
         match kind {
-            OptionKind::Go => NextStep::Transmit(self.outcome(export, request.name.as_bytes())),
+            OptionKind::Go => NextStep::Transmit(self.negotiated(export, request.name.as_bytes())),
             _ => NextStep::Continue,
         }
     }
 
-    fn meta<S: Seam>(&mut self, kind: OptionKind, payload: &[u8], exports: &dyn Exports<S>, out: &mut Vec<u8>) {
-        let set = kind == OptionKind::SetMetaContext;
-        if set {
+    fn answer_meta_context<S: Seam>(
+        &mut self,
+        kind: OptionKind,
+        payload: &[u8],
+        exports: &dyn Exports<S>,
+        out: &mut Vec<u8>,
+    ) {
+        let is_set = kind == OptionKind::SetMetaContext;
+        if is_set {
             self.allocation_for = None;
         }
         let refuse = |out: &mut Vec<u8>, reply, text: &str| push_option_reply(out, kind, reply, text.as_bytes());
@@ -181,20 +189,20 @@ impl Negotiation {
         if exports.find(request.name).is_none() {
             return refuse(out, OptionReplyKind::ErrUnknown, &no_such_export(request.name));
         }
-        let listed = !set && (request.queries == 0 || request.wants_base_namespace);
-        if request.wants_base_allocation || listed {
-            let id = if set { ALLOCATION_CONTEXT } else { 0 };
+        let is_listed = !is_set && (request.query_count == 0 || request.wants_base_namespace);
+        if request.wants_base_allocation || is_listed {
+            let id = if is_set { ALLOCATION_CONTEXT } else { 0 };
             let context = encode_context(id, flags::BASE_ALLOCATION);
             push_option_reply(out, kind, OptionReplyKind::MetaContext, &context);
         }
-        if set && request.wants_base_allocation {
+        if is_set && request.wants_base_allocation {
             self.allocation_for = Some(request.name.to_owned());
         }
         push_option_reply(out, kind, OptionReplyKind::Ack, b"");
     }
 
-    fn outcome<S: Seam>(&self, export: Export<S>, name: &[u8]) -> Negotiated<S> {
-        let allocation = self.allocation_for.as_ref().is_some_and(|chosen| chosen.as_bytes() == name);
+    fn negotiated<S: Seam>(&self, export: Export<S>, name: &[u8]) -> Negotiated<S> {
+        let allocation = self.allocation_for.as_ref().is_some_and(|selected| selected.as_bytes() == name);
         Negotiated { export, structured: self.structured, allocation }
     }
 

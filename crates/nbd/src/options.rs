@@ -9,7 +9,7 @@ use crate::Tls;
 pub struct Options {
     /// Maximum number of clients in the transmission phase; a further client is disconnected.
     pub connections_max: usize,
-    /// Number of these that is reserved for local clients (Unix sockets).
+    /// Number of connections of [`Options::connections_max`] that are reserved for local clients (Unix sockets).
     pub local_connections: usize,
     /// Maximum number of clients in the handshake phase, local and remote each; beyond it the oldest silent client is
     /// disconnected.
@@ -62,6 +62,6 @@ pub(crate) const DIRECT_WRITE_BYTES_MIN: usize = 32 << 10;
 pub(crate) const RECEIVE_BYTES: usize = 256 << 10;
 /// Maximum number of extents in a reply to a block status request.
 pub(crate) const EXTENTS_MAX: usize = 1024;
-/// Simulated processor time of a request outside the engine: decoding, encoding, and its part of two system
-/// calls.
+/// Simulated processor time of a request outside the engine: decoding, encoding, and its fraction of the two
+/// system calls.
 pub(crate) const REQUEST_COST: Nanos = Nanos(1_500);

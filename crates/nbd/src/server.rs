@@ -44,8 +44,8 @@ struct Inner<S: Seam> {
     half_open: HandshakeConnections,
     stats: Cell<ServerStats>,
     is_stopping: Cell<bool>,
-    /// Clients to hand over to a successor.
-    handed: RefCell<Vec<HandedOverClient<S>>>,
+    /// Clients to be handed over to a successor.
+    handed_over: RefCell<Vec<HandedOverClient<S>>>,
     listeners: RefCell<Vec<Rc<Control>>>,
 }
 
@@ -71,7 +71,7 @@ impl<S: Seam> Server<S> {
             half_open,
             stats: Cell::default(),
             is_stopping: Cell::new(false),
-            handed: RefCell::default(),
+            handed_over: RefCell::default(),
             listeners: RefCell::default(),
         }))
     }
@@ -83,7 +83,7 @@ impl<S: Seam> Server<S> {
 
     /// Number of clients of an export.
     pub fn clients_of(&self, export: &str) -> usize {
-        self.0.transmitting_clients.borrow().values().filter(|(used, _)| used == export).count()
+        self.0.transmitting_clients.borrow().values().filter(|(name, _)| name == export).count()
     }
 
     /// Accepts connections from `listener`, a task each, until the server is stopped.
@@ -91,12 +91,12 @@ impl<S: Seam> Server<S> {
         self.accept_from(listener, true).await;
     }
 
-    /// Like [`Server::accept`], for a listener of local clients only, which do not outlive this machine.
+    /// Like [`Server::accept`], for a listener whose clients all run on this machine, and therefore do not outlive it.
     pub async fn accept_local(&self, listener: S::Listener) {
         self.accept_from(listener, false).await;
     }
 
-    async fn accept_from(&self, listener: S::Listener, is_remote: bool) {
+    async fn accept_from(&self, listener: S::Listener, may_outlive_host: bool) {
         let control = Rc::new(Control::default());
         self.0.listeners.borrow_mut().push(Rc::clone(&control));
         while !self.0.is_stopping.get() {
@@ -104,7 +104,7 @@ impl<S: Seam> Server<S> {
             match accepted {
                 Some(Ok(stream)) => {
                     let server = self.clone();
-                    self.0.seam.spawn(async move { server.serve_from(stream, is_remote).await });
+                    self.0.seam.spawn(async move { server.serve_from(stream, may_outlive_host).await });
                 }
                 Some(Err(_)) => self.0.seam.sleep(ACCEPT_PAUSE).await,
                 None => break,
@@ -119,15 +119,15 @@ impl<S: Seam> Server<S> {
         self.serve_from(stream, true).await;
     }
 
-    async fn serve_from(&self, stream: S::Stream, is_remote: bool) {
+    async fn serve_from(&self, stream: S::Stream, may_outlive_host: bool) {
         let is_local = stream.local_address().is_none();
-        let full = self.is_full(is_local);
-        self.update_stats(|stats| if full { stats.refused += 1 } else { stats.accepted += 1 });
-        if full || self.0.is_stopping.get() {
+        let is_full = self.is_full(is_local);
+        self.update_stats(|stats| if is_full { stats.refused += 1 } else { stats.accepted += 1 });
+        if is_full || self.0.is_stopping.get() {
             return drop(stream.split());
         }
         let id = self.0.stats.get().accepted;
-        self.serve_connection(stream, id, (is_local, is_remote), &Rc::default()).await;
+        self.serve_connection(stream, id, (is_local, may_outlive_host), &Rc::default()).await;
         self.remove_client(id);
     }
 
@@ -174,7 +174,7 @@ impl<S: Seam> Server<S> {
     /// answered, for at most `drain_timeout`. Clients that connect meanwhile stay.
     pub async fn disconnect(&self, export: &str, drain_timeout: Nanos) {
         let mut disconnecting = self.0.transmitting_clients.borrow().clone();
-        disconnecting.retain(|_, (used, _)| used == export);
+        disconnecting.retain(|_, (name, _)| name == export);
         let are_gone = || !disconnecting.keys().any(|number| self.0.limits.clients.has(*number));
         disconnecting.values().for_each(|(_, client)| client.request_stop(Stop::Drain));
         let deadline = self.0.seam.now() + drain_timeout;
@@ -197,7 +197,7 @@ impl<S: Seam> Server<S> {
     /// transmission phase, whose partly sent requests are complete and whose replies have been received.
     pub async fn hand_over(&self, drain_timeout: Nanos) -> Vec<HandedOverClient<S>> {
         self.shut_down(Stop::HandOver, drain_timeout).await;
-        self.0.handed.take()
+        self.0.handed_over.take()
     }
 
     async fn shut_down(&self, stop: Stop, drain_timeout: Nanos) {
@@ -220,7 +220,7 @@ impl<S: Seam> Server<S> {
         &self,
         stream: S::Stream,
         id: u64,
-        (is_local, is_remote): (bool, bool),
+        (is_local, may_outlive_host): (bool, bool),
         control: &Rc<Control>,
     ) {
         let handshake_guard = self.0.half_open.enter(control, is_local);
@@ -244,7 +244,7 @@ impl<S: Seam> Server<S> {
             (Outcome::Transmit(negotiated), _) => {
                 if self.enter_transmission(handshake_guard, id, is_local, control) {
                     incoming.grow(RECEIVE_BYTES);
-                    let unreported_loss = has_unreported_loss(&negotiated, is_remote);
+                    let unreported_loss = has_unreported_loss(&negotiated, may_outlive_host);
                     self.transmit_or_hand_over(negotiated, incoming, writer, (id, control, unreported_loss)).await;
                 }
                 return;
@@ -257,7 +257,7 @@ impl<S: Seam> Server<S> {
         let Some(reader) = incoming.into_reader() else {
             return self.update_stats(|stats| stats.failed_handshakes += 1);
         };
-        let secured = async {
+        let tls_negotiation = async {
             let (reader, mut writer) = tls.accept(reader, writer).await?;
             let mut incoming = BufferedReader::new(reader, HANDSHAKE_BYTES);
             let exports = &*self.0.exports;
@@ -265,12 +265,12 @@ impl<S: Seam> Server<S> {
                 handshake::negotiate_options(&mut incoming, &mut writer, exports, no_zeroes, TlsState::On).await?;
             Ok::<_, HandshakeError>((outcome, incoming, writer))
         };
-        match control.until(self.0.seam.sleep_until(deadline), secured).await {
+        match control.until(self.0.seam.sleep_until(deadline), tls_negotiation).await {
             Some(Ok((Outcome::Transmit(negotiated), mut incoming, writer))) => {
                 if self.enter_transmission(handshake_guard, id, is_local, control) {
                     incoming.grow(RECEIVE_BYTES);
                     // A TLS connection cannot be handed over: the successor lacks the keys.
-                    let unreported_loss = has_unreported_loss(&negotiated, is_remote);
+                    let unreported_loss = has_unreported_loss(&negotiated, may_outlive_host);
                     drop(self.transmit(negotiated, incoming, writer, (id, control, unreported_loss)).await);
                 }
             }
@@ -337,7 +337,7 @@ impl<S: Seam> Server<S> {
         if control.stop() == Stop::HandOver
             && let Ok(stream) = S::Stream::join(reader, writer)
         {
-            self.0.handed.borrow_mut().push(HandedOverClient { stream, terms });
+            self.0.handed_over.borrow_mut().push(HandedOverClient { stream, terms });
         }
     }
 
@@ -350,10 +350,10 @@ impl<S: Seam> Server<S> {
 
 /// True if the client may have outlived a daemon whose acknowledged writes are lost. A new client cannot
 /// be distinguished from one that reconnected, so both get the error.
-fn has_unreported_loss<S: Seam>(negotiated: &Negotiated<S>, is_remote: bool) -> bool {
+fn has_unreported_loss<S: Seam>(negotiated: &Negotiated<S>, may_outlive_host: bool) -> bool {
     match negotiated.export.volume.spec().unflushed_loss {
         UnflushedLoss::None => false,
-        UnflushedLoss::RemoteClients => is_remote,
+        UnflushedLoss::RemoteClients => may_outlive_host,
         UnflushedLoss::AllClients => true,
     }
 }

@@ -28,7 +28,7 @@ impl SharedLimits {
         self.clients.client_quota_bytes().max(READ_PIECE_BYTES)
     }
 
-    /// A connection's part of the limit on waiting write data, in bytes.
+    /// A connection's quota of write data that waits for the engine, in bytes.
     pub(crate) fn payload_quota_bytes(&self) -> usize {
         (self.options.payload_bytes_max / self.clients.count().max(1)).max(WRITE_PIECE_BYTES)
     }

@@ -8,9 +8,9 @@ use seam::Nanos;
 /// Period of the timer.
 pub const TICK_EVERY: Nanos = Nanos::from_millis(10);
 /// Lateness that is not counted as a stall: timers have a resolution, and the event loop serves other tasks first.
-const LATE_MIN: Nanos = Nanos::from_millis(2);
+const LATENESS_MIN: Nanos = Nanos::from_millis(2);
 
-/// A clock that leaves out the time in which the processor was stalled.
+/// A clock that excludes the time in which the processor was stalled.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiskClock {
     /// When the timer is due; `None` while the timer is stopped.
@@ -27,25 +27,25 @@ impl DiskClock {
 
     /// Records that the timer fired; returns its lateness if it was late.
     pub fn tick(&mut self, now: Nanos) -> Option<Nanos> {
-        let late = self.late(now);
-        self.stalled += late;
+        let lateness = self.lateness(now);
+        self.stalled += lateness;
         self.due = Some(now + TICK_EVERY);
-        (late > Nanos::ZERO).then_some(late)
+        (lateness > Nanos::ZERO).then_some(lateness)
     }
 
     /// Stops the clock: the caller cancels the timer.
     pub fn stop(&mut self, now: Nanos) {
-        self.stalled += self.late(now);
+        self.stalled += self.lateness(now);
         self.due = None;
     }
 
     /// Disk time at `now`, also for a completion that is reaped before the late timer fires.
     pub fn time(&self, now: Nanos) -> Nanos {
-        now.since(self.stalled).since(self.late(now))
+        now.since(self.stalled).since(self.lateness(now))
     }
 
-    fn late(&self, now: Nanos) -> Nanos {
-        self.due.map_or(Nanos::ZERO, |due| now.since(due + LATE_MIN))
+    fn lateness(&self, now: Nanos) -> Nanos {
+        self.due.map_or(Nanos::ZERO, |due| now.since(due + LATENESS_MIN))
     }
 }
 

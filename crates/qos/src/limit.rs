@@ -8,9 +8,10 @@ use crate::Fault;
 /// Bytes that count as one request; a longer request counts once for each such piece that it begins.
 pub const LIMIT_REQUEST_BYTES: u64 = 128 << 10;
 /// Longest delay that is caught up afterwards: timers fire late.
-const LATE_MAX: Nanos = Nanos::from_millis(10);
+const CATCH_UP_MAX: Nanos = Nanos::from_millis(10);
 /// Upper bound of catch-up time plus one request: any second exceeds the limit by at most a fiftieth.
 const EXCESS_MAX: Nanos = Nanos::from_millis(20);
+/// Nanoseconds per second.
 const SECOND: u64 = 1_000_000_000;
 
 /// Limits of a volume; 0 means no limit or no burst.
@@ -53,10 +54,11 @@ impl Meter {
         Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
+    /// When a request of `amount` may enter. Tolerance: the time by which requests may be ahead of the rate.
     fn next_at(&self, amount: u64) -> Nanos {
-        let late = LATE_MAX.0.min(EXCESS_MAX.0.saturating_sub(self.time_of(amount).0));
-        let ahead = self.time_of(self.burst).0.max(late);
-        Nanos(self.paid_until.0.saturating_sub(ahead))
+        let catch_up = CATCH_UP_MAX.0.min(EXCESS_MAX.0.saturating_sub(self.time_of(amount).0));
+        let tolerance = self.time_of(self.burst).0.max(catch_up);
+        Nanos(self.paid_until.0.saturating_sub(tolerance))
     }
 
     fn take(&mut self, now: Nanos, amount: u64) {
@@ -109,9 +111,9 @@ impl Limiter {
         if self.fault == Fault::IgnoreLimit {
             return Nanos::ZERO;
         }
-        let requests = self.requests.map_or(Nanos::ZERO, |meter| meter.next_at(requests_of(bytes)));
-        let volume = self.bytes.map_or(Nanos::ZERO, |meter| meter.next_at(bytes));
-        requests.max(volume)
+        let by_requests = self.requests.map_or(Nanos::ZERO, |meter| meter.next_at(requests_of(bytes)));
+        let by_bytes = self.bytes.map_or(Nanos::ZERO, |meter| meter.next_at(bytes));
+        by_requests.max(by_bytes)
     }
 
     /// Records that a request of `bytes` enters now.
@@ -133,7 +135,7 @@ fn requests_of(bytes: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Entry times of requests that all wait from the start, if timers fire `late`.
+    /// Entry times of requests that all wait from the start, if timers fire late by `late`.
     fn flood(limits: Limits, bytes: u64, late: Nanos, until: Nanos) -> Vec<Nanos> {
         let (mut limiter, mut now, mut entry_times) = (Limiter::new(limits, Nanos::ZERO), Nanos::ZERO, Vec::new());
         while now < until {
@@ -163,8 +165,8 @@ mod tests {
             let limits = Limits { bytes: 20_000_000, ..Limits::default() };
             for bytes in [4096, 65_536, 1 << 20] {
                 let entry_times = flood(limits, bytes, Nanos::from_micros(late), Nanos::from_secs(5));
-                let most = max_in_a_second(&entry_times) as u64 * bytes;
-                assert!(most <= 20_000_000 + (400_000).max(bytes), "{late} us late, {bytes}: {most}");
+                let max_bytes = max_in_a_second(&entry_times) as u64 * bytes;
+                assert!(max_bytes <= 20_000_000 + (400_000).max(bytes), "{late} us late, {bytes}: {max_bytes}");
                 // Lateness beyond the catch-up time is lost.
                 assert!(
                     entry_times.len() as u64 * bytes >= 90_000_000,

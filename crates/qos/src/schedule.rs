@@ -3,7 +3,7 @@
 //!
 //! A client's *reserve tag* is the time at which its reservation entitles it to the next request. Its *share tag* is
 //! the work it was given, divided by its shares; the smallest tag goes next. A client that returns from idling starts
-//! at the tag of the others: it gets no credit for its idle time and owes nothing.
+//! at the tag of the others: it gets neither credit nor debt for its idle time.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,8 +11,8 @@ use seam::Nanos;
 
 use crate::Cost;
 
-/// Advance of a share tag for a small access of a client with one share.
-const SCALE: u64 = 1 << 16;
+/// Advance of a share tag for a cost of 1 (a thousandth of a small access) and a client with one share.
+const TAG_SCALE: u64 = 1 << 16;
 /// Consecutive requests by reservation before one goes by shares: reservations that cannot all be met starve no client.
 const RESERVED_IN_ROW_MAX: u32 = 9;
 /// Longest lag of a reservation that is still made up for.
@@ -22,7 +22,7 @@ const RESERVE_LATE_MAX: Nanos = Nanos::from_millis(100);
 const SHARE_TAG_AHEAD_MAX: u64 = 64;
 /// Small accesses by which a client's share tag may be ahead of the others for its requests to count as few.
 const SMALL_AHEAD: u64 = 4;
-/// A second.
+/// Nanoseconds per second.
 const SECOND: u64 = 1_000_000_000;
 
 /// Entitlement of one client among the clients that share disks.
@@ -54,8 +54,9 @@ struct Client<T> {
 }
 
 impl<T> Client<T> {
-    fn share_of(&self, cost: Cost) -> u64 {
-        cost.0.saturating_mul(SCALE) / u64::from(self.entitlement.shares.max(1))
+    /// Advance of the share tag for a request of `cost`.
+    fn tag_step(&self, cost: Cost) -> u64 {
+        cost.0.saturating_mul(TAG_SCALE) / u64::from(self.entitlement.shares.max(1))
     }
 
     fn is_reservation_due(&self, now: Nanos) -> bool {
@@ -63,7 +64,7 @@ impl<T> Client<T> {
     }
 }
 
-/// Requests that wait, by client.
+/// Waiting requests, by client.
 pub struct Scheduler<T> {
     clients: BTreeMap<u32, Client<T>>,
     /// Clients with waiting requests: each choice searches this list.
@@ -154,10 +155,9 @@ impl<T> Scheduler<T> {
         self.clients.get(&client).map_or(0, |client| client.waiting.len())
     }
 
-    /// Enqueues a request. The caller has [`set_client`](Scheduler::set_client) the client before.
-    pub fn push(&mut self, client: u32, cost: Cost, request: T, now: Nanos) {
+    /// Enqueues a request. The client must have been added by [`set_client`](Scheduler::set_client).
+    pub fn push(&mut self, number: u32, cost: Cost, request: T, now: Nanos) {
         let (virtual_time, fault) = (self.virtual_time, self.fault);
-        let number = client;
         let client = self.clients.get_mut(&number).expect("the client is registered");
         if client.waiting.is_empty() {
             self.backlogged.push(number);
@@ -185,16 +185,16 @@ impl<T> Scheduler<T> {
         Some(self.take(reserved.unwrap_or(by_shares), reserved.is_some(), now))
     }
 
-    /// Takes the oldest request of a client that its reservation entitles to it, or that recently had less than its
-    /// part, if `may` permits it. Clients with few requests pass a full window this way.
+    /// Takes the oldest request of a client whose reservation is due or that recently got less than its shares
+    /// entitle it to, if `may` permits the request. Clients with few requests pass a full window this way.
     pub fn pop_small(&mut self, now: Nanos, may: impl Fn(u32, Cost) -> bool) -> Option<(u32, Cost, T)> {
-        if let Some(owed) = self.next_reserved(now, &may) {
-            return Some(self.take(owed, true, now));
+        if let Some(reserved) = self.next_reserved(now, &may) {
+            return Some(self.take(reserved, true, now));
         }
         let ahead = Cost(SMALL_AHEAD * Cost::ONE.0);
         let candidates = self.backlogged().filter(|(number, client)| {
-            let within = client.share_tag <= self.virtual_time.saturating_add(client.share_of(ahead));
-            within && client.waiting.front().is_some_and(|(cost, _)| may(*number, *cost))
+            let is_small = client.share_tag <= self.virtual_time.saturating_add(client.tag_step(ahead));
+            is_small && client.waiting.front().is_some_and(|(cost, _)| may(*number, *cost))
         });
         let (chosen, _) = candidates.min_by_key(|(number, client)| (client.share_tag, *number))?;
         Some(self.take(chosen, false, now))
@@ -208,13 +208,13 @@ impl<T> Scheduler<T> {
         if client.waiting.is_empty() {
             self.backlogged.retain(|other| *other != chosen);
         }
-        let step = client.share_of(cost);
+        let step = client.tag_step(cost);
         if reserved {
             self.reserved_in_row += 1;
-            let owed = cost.0.saturating_mul(SECOND / Cost::ONE.0) / client.entitlement.reservation;
+            let interval_ns = cost.0.saturating_mul(SECOND / Cost::ONE.0) / client.entitlement.reservation;
             let floor = Nanos(now.0.saturating_sub(RESERVE_LATE_MAX.0));
-            client.reserve_tag = client.reserve_tag.max(floor) + Nanos(owed);
-            let tag_max = virtual_time.saturating_add(client.share_of(Cost(SHARE_TAG_AHEAD_MAX * Cost::ONE.0)));
+            client.reserve_tag = client.reserve_tag.max(floor) + Nanos(interval_ns);
+            let tag_max = virtual_time.saturating_add(client.tag_step(Cost(SHARE_TAG_AHEAD_MAX * Cost::ONE.0)));
             client.share_tag = client.share_tag.saturating_add(step).min(tag_max.max(client.share_tag));
         } else {
             self.reserved_in_row = 0;
@@ -229,9 +229,9 @@ impl<T> Scheduler<T> {
         }
         let is_eligible =
             |number: u32, client: &Client<T>| client.waiting.front().is_some_and(|(cost, _)| may(number, *cost));
-        let owed =
+        let due =
             self.backlogged().filter(|(number, client)| client.is_reservation_due(now) && is_eligible(*number, client));
-        owed.min_by_key(|(number, client)| (client.reserve_tag, *number)).map(|(number, _)| number)
+        due.min_by_key(|(number, client)| (client.reserve_tag, *number)).map(|(number, _)| number)
     }
 
     fn next_by_shares(&self, may: impl Fn(u32) -> bool) -> Option<u32> {

@@ -4,10 +4,10 @@ use seam::Nanos;
 
 use crate::Cost;
 
-/// Load classes to a doubling of the load.
-const STEPS: u32 = 2;
+/// Load classes per doubling of the load.
+const CLASSES_PER_DOUBLING: u32 = 2;
 /// Number of load classes: from one small access to 4,096 in flight.
-const LOAD_CLASSES: usize = 12 * STEPS as usize + 1;
+const LOAD_CLASSES: usize = 12 * CLASSES_PER_DOUBLING as usize + 1;
 /// Age at which a sample expires: disks and workloads change.
 const SAMPLE_EXPIRY: Nanos = Nanos::from_secs(600);
 /// Percentage of the greatest observed throughput at which the knee lies. More load gains little there; an elevator
@@ -24,7 +24,8 @@ struct Sample {
     /// Small accesses per second.
     rate: f64,
     latency_ns: f64,
-    at: Nanos,
+    /// Time of the newest sample.
+    sampled_at: Nanos,
 }
 
 /// Throughput and latency by load class.
@@ -35,19 +36,19 @@ pub(crate) struct Throughput {
 
 fn load_class(outstanding: Cost) -> usize {
     let accesses = outstanding.as_accesses().max(1.0);
-    ((accesses.log2() * f64::from(STEPS)).round() as usize).min(LOAD_CLASSES - 1)
+    ((accesses.log2() * f64::from(CLASSES_PER_DOUBLING)).round() as usize).min(LOAD_CLASSES - 1)
 }
 
 impl Throughput {
     /// Records the rate and the mean latency at an average load of `outstanding`.
     pub(crate) fn record(&mut self, outstanding: Cost, rate: f64, latency: Nanos, now: Nanos) {
-        let new = Sample { rate, latency_ns: latency.0 as f64, at: now };
+        let new = Sample { rate, latency_ns: latency.0 as f64, sampled_at: now };
         let slot = &mut self.samples[load_class(outstanding)];
         *slot = Some(match *slot {
-            Some(old) if now.since(old.at) < SAMPLE_EXPIRY => Sample {
+            Some(old) if now.since(old.sampled_at) < SAMPLE_EXPIRY => Sample {
                 rate: old.rate + (rate - old.rate) * NEW_WEIGHT,
                 latency_ns: old.latency_ns + (new.latency_ns - old.latency_ns) * NEW_WEIGHT,
-                at: now,
+                sampled_at: now,
             },
             _ => new,
         });
@@ -55,24 +56,24 @@ impl Throughput {
 
     /// Latency at the knee, where throughput stops growing; `None` until the knee has been observed.
     pub(crate) fn knee(&self, now: Nanos) -> Option<Nanos> {
-        let known: Vec<(usize, Sample)> = (0..)
+        let unexpired: Vec<(usize, Sample)> = (0..)
             .zip(self.samples)
             .filter_map(|(class, sample)| Some((class, sample?)))
-            .filter(|(_, sample)| now.since(sample.at) < SAMPLE_EXPIRY)
+            .filter(|(_, sample)| now.since(sample.sampled_at) < SAMPLE_EXPIRY)
             .collect();
-        let max_rate = self.greatest(now)?;
-        let (knee, sample) = known.iter().find(|(_, sample)| sample.rate * 100.0 >= max_rate * KNEE_PERCENT)?;
+        let max_rate = self.max_rate(now)?;
+        let (knee, sample) = unexpired.iter().find(|(_, sample)| sample.rate * 100.0 >= max_rate * KNEE_PERCENT)?;
         // Without a sample at a higher load the knee is unproven.
-        let is_proven = known.last().is_some_and(|(last, _)| last > knee);
+        let is_proven = unexpired.last().is_some_and(|(last, _)| last > knee);
         // If the smallest observed load is the knee, a smaller load may suffice.
-        let is_smallest_load = known.first().is_some_and(|(first, _)| first == knee && *knee > 0);
+        let is_smallest_load = unexpired.first().is_some_and(|(first, _)| first == knee && *knee > 0);
         let factor = if is_smallest_load { SMALLEST_LOAD_FACTOR } else { 1.0 };
         is_proven.then_some(Nanos((sample.latency_ns * factor) as u64))
     }
 
     /// The greatest rate of the unexpired samples, in small accesses per second.
-    pub(crate) fn greatest(&self, now: Nanos) -> Option<f64> {
-        let valid = self.samples.iter().flatten().filter(|sample| now.since(sample.at) < SAMPLE_EXPIRY);
+    pub(crate) fn max_rate(&self, now: Nanos) -> Option<f64> {
+        let valid = self.samples.iter().flatten().filter(|sample| now.since(sample.sampled_at) < SAMPLE_EXPIRY);
         valid.map(|sample| sample.rate).max_by(f64::total_cmp)
     }
 }
@@ -81,11 +82,12 @@ impl Throughput {
 mod tests {
     use super::*;
 
-    /// Samples of disks whose throughput reaches `most` a second at 8 requests in flight.
-    fn fill(samples: &mut Throughput, up_to: u64, now: Nanos, most: f64) {
-        for outstanding in 0..=up_to.ilog2() {
-            let outstanding = 1 << outstanding;
-            let rate = most * (outstanding as f64 / 8.0).min(1.0);
+    /// Records samples of disks whose throughput reaches `max_rate` at 8 requests in flight, at loads up to
+    /// `load_max` requests.
+    fn fill(samples: &mut Throughput, load_max: u64, now: Nanos, max_rate: f64) {
+        for exponent in 0..=load_max.ilog2() {
+            let outstanding = 1 << exponent;
+            let rate = max_rate * (outstanding as f64 / 8.0).min(1.0);
             let latency = Nanos((outstanding as f64 / rate * 1e9) as u64);
             samples.record(Cost(outstanding * 1_000), rate, latency, now);
         }
@@ -98,7 +100,7 @@ mod tests {
         assert_eq!(samples.knee(now), None, "no sample beyond the knee yet");
         fill(&mut samples, 64, now, 1_000.0);
         assert_eq!(samples.knee(now), Some(Nanos::from_millis(8)));
-        assert_eq!(samples.greatest(now), Some(1_000.0));
+        assert_eq!(samples.max_rate(now), Some(1_000.0));
     }
 
     #[test]
@@ -119,7 +121,7 @@ mod tests {
         let (mut samples, now) = (Throughput::default(), Nanos::from_secs(1));
         fill(&mut samples, 64, now, 1_000.0);
         let later = now + SAMPLE_EXPIRY;
-        assert_eq!((samples.knee(later), samples.greatest(later)), (None, None));
+        assert_eq!((samples.knee(later), samples.max_rate(later)), (None, None));
         for _ in 0..20 {
             fill(&mut samples, 64, now, 4_000.0);
         }

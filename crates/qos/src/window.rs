@@ -37,8 +37,10 @@ const AUTO_INITIAL: Nanos = Nanos::from_millis(30);
 /// Bounds of the automatic threshold.
 const AUTO_MIN: Nanos = Nanos(500_000);
 const AUTO_MAX: Nanos = Nanos::from_millis(100);
-/// Period of trials with a larger window during congestion: the disks may do more than was observed before.
+/// Period of probes during congestion. A probe is a trial of a larger window: the disks may serve more than was
+/// observed before.
 const PROBE_PERIOD: Nanos = Nanos::from_secs(30);
+/// Length of a probe.
 const PROBE_TIME: Nanos = Nanos::from_millis(500);
 
 /// Priority of requests while disks are congested.
@@ -55,7 +57,7 @@ pub enum Priority {
 pub enum Threshold {
     /// A fixed latency; zero: the disks are always congested.
     Latency(Nanos),
-    /// Found at the knee of throughput, and found anew when that changes.
+    /// The latency at the knee of throughput, which is observed continuously.
     Auto,
 }
 
@@ -76,21 +78,24 @@ pub struct Window {
     /// Completed requests and their total latency in nanoseconds, by client, without background work.
     latencies: BTreeMap<u32, (u64, u64)>,
     completed: Cost,
-    /// Integral of the cost in flight over nanoseconds, up to `measured`; the same of clients' requests; and busy time.
+    /// Integral of the cost in flight over nanoseconds, up to `measured_until`; the same of clients' requests; and the
+    /// time with requests in flight.
     area: u128,
     foreground_area: u128,
     busy: Nanos,
-    measured: Nanos,
-    /// A client's request had to wait since the last sample.
+    measured_until: Nanos,
+    /// True if a client's request had to wait since the last sample.
     has_waited: bool,
-    /// The processor was stalled since the last sample.
+    /// True if the processor was stalled since the last sample.
     stalled: bool,
+    /// Consecutive samples above the threshold.
     samples_above: u32,
-    /// When a client's request last had to wait or latency was above the threshold.
+    /// Last time at which a client's request had to wait or a sample was above the threshold.
     uncongested_since: Nanos,
-    /// Start of the last trial with a larger window, and its end.
+    /// Start of the last probe, and its end.
     probed_at: Nanos,
     probe_until: Nanos,
+    /// The last sample: see [`Window::last_sample`].
     latency: Nanos,
     rate: f64,
 }
@@ -113,7 +118,7 @@ impl Window {
             area: 0,
             foreground_area: 0,
             busy: Nanos::ZERO,
-            measured: now,
+            measured_until: now,
             has_waited: false,
             stalled: false,
             samples_above: 0,
@@ -144,7 +149,7 @@ impl Window {
     pub fn threshold(&self) -> Nanos {
         match self.threshold {
             Threshold::Latency(latency) => latency,
-            Threshold::Auto => match self.throughput.knee(self.measured) {
+            Threshold::Auto => match self.throughput.knee(self.measured_until) {
                 Some(knee) => knee.max(AUTO_MIN).min(AUTO_MAX),
                 None => AUTO_INITIAL,
             },
@@ -173,16 +178,17 @@ impl Window {
 
     /// The greatest rate of the last minutes, in small accesses per second.
     pub fn greatest_rate(&self) -> Option<f64> {
-        self.throughput.greatest(self.measured)
+        self.throughput.max_rate(self.measured_until)
     }
 
-    /// True if a client's request may go, not counting `uncounted`; the last request may be larger than the room left.
+    /// True if a client's request may be sent, not counting `uncounted` in flight. The last request may exceed the
+    /// window.
     pub fn has_room(&self, uncounted: Cost) -> bool {
         self.size.is_none_or(|size| self.outstanding - self.background - uncounted < size)
     }
 
-    /// True if background work may go: within the whole window, or, while clients wait, within the part of background
-    /// work.
+    /// True if background work may be sent: within the whole window, or, while clients wait, within the part of
+    /// background work.
     pub fn has_room_for_background(&self, clients_wait: bool, uncounted: Cost) -> bool {
         self.size.is_none_or(|size| {
             let fits_own_part = self.background - uncounted < Cost((size.0 / BACKGROUND_DIVISOR).max(1));
@@ -201,7 +207,7 @@ impl Window {
         self.stalled = true;
     }
 
-    /// Records that a request goes to the disks.
+    /// Records that a request is sent to the disks.
     pub fn begin(&mut self, cost: Cost, priority: Priority, now: Nanos) {
         self.measure(now);
         self.outstanding += cost;
@@ -210,8 +216,8 @@ impl Window {
         }
     }
 
-    /// Records the completion of a request of `client` that went at `began`. `shared`: several clients have requests; a
-    /// client that has the disks alone is not held to a window.
+    /// Records the completion of a request of `client` that was sent at `began`. `shared`: several clients have
+    /// requests; a client that has the disks alone is not held to a window.
     pub fn end(&mut self, client: u32, cost: Cost, priority: Priority, began: Nanos, now: Nanos, shared: bool) {
         self.cancel(cost, priority, now);
         if priority == Priority::Foreground {
@@ -238,12 +244,12 @@ impl Window {
     /// sample.
     pub fn end_if_idle(&mut self, now: Nanos) {
         let is_conditional = self.threshold != Threshold::Latency(Nanos::ZERO);
-        if is_conditional && self.outstanding == Cost::default() && now.since(self.measured) >= UNCONGESTED_TIME {
+        if is_conditional && self.outstanding == Cost::default() && now.since(self.measured_until) >= UNCONGESTED_TIME {
             self.size = None;
         }
     }
 
-    /// Withdraws a request that had begun and was never sent.
+    /// Withdraws a request after [`Window::begin`] that is not sent after all.
     pub fn cancel(&mut self, cost: Cost, priority: Priority, now: Nanos) {
         self.measure(now);
         self.outstanding = self.outstanding - cost;
@@ -252,14 +258,15 @@ impl Window {
         }
     }
 
+    /// Updates the integrals up to `now`.
     fn measure(&mut self, now: Nanos) {
-        let time = u128::from(now.since(self.measured).0);
+        let time = u128::from(now.since(self.measured_until).0);
         self.area += u128::from(self.outstanding.0) * time;
         self.foreground_area += u128::from((self.outstanding - self.background).0) * time;
         if self.outstanding > Cost::default() {
-            self.busy += now.since(self.measured);
+            self.busy += now.since(self.measured_until);
         }
-        self.measured = self.measured.max(now);
+        self.measured_until = self.measured_until.max(now);
     }
 
     /// Smallest window of clients during congestion.
@@ -275,7 +282,7 @@ impl Window {
         self.latency = Nanos(means.sum::<u64>() / clients.max(1));
         self.latencies.clear();
         self.rate = self.completed.as_accesses() * 1e9 / spent.0 as f64;
-        // Idle time does not lower the measured ability of the disks.
+        // Averages over busy time: idle time does not lower the measured throughput of the disks.
         let mean = |area: u128| Cost(u64::try_from(area / u128::from(busy)).unwrap_or(u64::MAX));
         let (outstanding, foreground) = (mean(self.area), mean(self.foreground_area));
         let stalled = std::mem::take(&mut self.stalled);
@@ -297,7 +304,7 @@ impl Window {
             Cost(size as u64 + 100).max(size_min)
         };
         self.size = match self.size {
-            // A window reduces clients' requests in flight: if they are few already, other load keeps the disks busy.
+            // A window reduces clients' requests in flight. If these are few already, other load causes the latency.
             None if self.samples_above >= SAMPLES_ABOVE_MIN && foreground >= size_min => {
                 self.probed_at = now;
                 // At the current rate this load has the threshold's latency (Little's law).

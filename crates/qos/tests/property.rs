@@ -11,9 +11,10 @@ use seam::Nanos;
 
 /// Cases of a run.
 const CASES: u64 = 10_000;
+/// Nanoseconds per second.
 const SECOND: u64 = 1_000_000_000;
 /// Length of a case.
-const TIME: Nanos = Nanos::from_secs(4);
+const CASE_TIME: Nanos = Nanos::from_secs(4);
 
 /// Draws from a seed (splitmix64).
 struct Random(u64);
@@ -116,8 +117,9 @@ struct Observed {
     cost: Cost,
     /// A request of the client waited at all times after [`WARM_UP`].
     always_waiting: bool,
+    /// Longest time between two served requests.
     longest_gap: Nanos,
-    last: Nanos,
+    last_served_at: Nanos,
 }
 
 /// Warm-up time, in which all clients arrive.
@@ -127,21 +129,22 @@ fn run(case: &Case, fault: Fault) -> Result<Vec<Observed>, String> {
     let mut scheduler: Scheduler<u64> = Scheduler::with_fault(fault);
     let mut events = BinaryHeap::new();
     let mut observed: Vec<Observed> =
-        vec![Observed { always_waiting: true, last: WARM_UP, ..Observed::default() }; case.clients.len()];
+        vec![Observed { always_waiting: true, last_served_at: WARM_UP, ..Observed::default() }; case.clients.len()];
     let mut limiters: Vec<Limiter> = Vec::new();
     let mut queued: Vec<VecDeque<()>> = vec![VecDeque::new(); case.clients.len()];
-    let (mut admitted, mut due) = (vec![0_u64; case.clients.len()], vec![Nanos::ZERO; case.clients.len()]);
+    // Requests in the scheduler or at the disks, and the next arrival at a fixed rate, by client.
+    let (mut admitted, mut next_arrival) = (vec![0_u64; case.clients.len()], vec![Nanos::ZERO; case.clients.len()]);
     // Next check of each client: with one timer a client, a check does not start another chain of checks.
     let mut timer: Vec<Nanos> = vec![Nanos::ZERO; case.clients.len()];
-    let (mut busy, mut outstanding) = (0, BTreeMap::new());
-    let mut number = 0_u64;
+    let (mut busy_slots, mut outstanding) = (0, BTreeMap::new());
+    let mut next_token = 0_u64;
     for (client, client_spec) in case.clients.iter().enumerate() {
         scheduler.set_client(client as u32, client_spec.entitlement, Nanos::ZERO);
         limiters.push(Limiter::with_fault(client_spec.limits, Nanos::ZERO, fault));
         events.push(Reverse((Nanos::ZERO, Event::Check(client))));
     }
     while let Some(Reverse((now, event))) = events.pop() {
-        if now >= TIME {
+        if now >= CASE_TIME {
             break;
         }
         match event {
@@ -162,11 +165,11 @@ fn run(case: &Case, fault: Fault) -> Result<Vec<Observed>, String> {
                         }
                     }
                     Arrivals::Rate(rate) => {
-                        while due[client] <= now {
+                        while next_arrival[client] <= now {
                             queued[client].push_back(());
-                            due[client] += Nanos(SECOND / rate);
+                            next_arrival[client] += Nanos(SECOND / rate);
                         }
-                        next_check = due[client];
+                        next_check = next_arrival[client];
                     }
                 }
                 while !queued[client].is_empty() {
@@ -179,8 +182,8 @@ fn run(case: &Case, fault: Fault) -> Result<Vec<Observed>, String> {
                     queued[client].pop_front();
                     admitted[client] += 1;
                     observed[client].entry_times.push(now);
-                    scheduler.push(client as u32, client_spec.cost(), number, now);
-                    number += 1;
+                    scheduler.push(client as u32, client_spec.cost(), next_token, now);
+                    next_token += 1;
                 }
                 timer[client] = next_check;
                 if next_check < Nanos::MAX {
@@ -188,26 +191,27 @@ fn run(case: &Case, fault: Fault) -> Result<Vec<Observed>, String> {
                 }
             }
             Event::Completed(client) => {
-                busy -= 1;
+                busy_slots -= 1;
                 admitted[client] -= 1;
                 timer[client] = now;
                 events.push(Reverse((now, Event::Check(client))));
             }
         }
-        while busy < case.slots && !scheduler.is_empty() {
+        while busy_slots < case.slots && !scheduler.is_empty() {
             let (client, cost, token) =
                 scheduler.pop(now).ok_or("a slot is free and a request waits, but none is chosen")?;
             if outstanding.insert(token, client).is_some() {
                 return Err(format!("request {token} is served twice"));
             }
             let client = client as usize;
-            busy += 1;
+            busy_slots += 1;
             let time = cost.0 * case.slots as u64 * (SECOND / 1_000) / case.rate;
             events.push(Reverse((now + Nanos(time), Event::Completed(client))));
             if now >= WARM_UP {
                 let observed = &mut observed[client];
-                observed.longest_gap = observed.longest_gap.max(now.since(observed.last));
-                (observed.served, observed.cost, observed.last) = (observed.served + 1, observed.cost + cost, now);
+                observed.longest_gap = observed.longest_gap.max(now.since(observed.last_served_at));
+                (observed.served, observed.cost, observed.last_served_at) =
+                    (observed.served + 1, observed.cost + cost, now);
             }
         }
         for (client, observed) in (0..).zip(&mut observed) {
@@ -218,26 +222,26 @@ fn run(case: &Case, fault: Fault) -> Result<Vec<Observed>, String> {
 }
 
 fn check(case: &Case, observed: &[Observed]) -> Result<(), String> {
-    let seconds = TIME.since(WARM_UP).as_secs_f64();
+    let seconds = CASE_TIME.since(WARM_UP).as_secs_f64();
     let largest_cost = case.clients.iter().map(|client_spec| client_spec.cost().as_accesses()).fold(0.0, f64::max);
     for (client, (client_spec, observed)) in case.clients.iter().zip(observed).enumerate() {
         check_limits(client_spec, observed).map_err(|text| format!("client {client}: {text}"))?;
         if !observed.always_waiting {
             continue;
         }
-        let reserved = client_spec.entitlement.reservation as f64;
+        let reservation = client_spec.entitlement.reservation as f64;
         let rate = observed.cost.as_accesses() / seconds;
         // Tolerance: one request more or less, and one of each slot that others hold when the request is due.
-        let grain = (client_spec.cost().as_accesses() + largest_cost) * (1 + case.slots) as f64 / seconds;
-        if rate < reserved * 0.95 - grain {
-            return Err(format!("client {client} has {rate:.0} a second of {reserved} reserved"));
+        let tolerance = (client_spec.cost().as_accesses() + largest_cost) * (1 + case.slots) as f64 / seconds;
+        if rate < reservation * 0.95 - tolerance {
+            return Err(format!("client {client} has {rate:.0} a second of {reservation} reserved"));
         }
         let shares: u64 = case.clients.iter().map(|client_spec| u64::from(client_spec.entitlement.shares)).sum();
-        let part = f64::from(client_spec.entitlement.shares) / shares as f64;
+        let fraction = f64::from(client_spec.entitlement.shares) / shares as f64;
         // Reservations are served first.
         let unreserved =
             case.rate - case.clients.iter().map(|client_spec| client_spec.entitlement.reservation).sum::<u64>();
-        let guaranteed = part * unreserved as f64 * seconds - grain * seconds;
+        let guaranteed = fraction * unreserved as f64 * seconds - tolerance * seconds;
         if observed.cost.as_accesses() < guaranteed * 0.9 {
             return Err(format!("client {client} starves: {:.0} of {guaranteed:.0}", observed.cost.as_accesses()));
         }
@@ -251,10 +255,10 @@ fn check(case: &Case, observed: &[Observed]) -> Result<(), String> {
         }
         let accesses_per_share =
             |client: usize| observed[client].cost.as_accesses() / f64::from(case.clients[client].entitlement.shares);
-        let grain = |client: usize| {
+        let tolerance = |client: usize| {
             2.0 * case.clients[client].cost().as_accesses() / f64::from(case.clients[client].entitlement.shares)
         };
-        if accesses_per_share(left) * 1.05 + grain(left) + grain(right) < accesses_per_share(right) {
+        if accesses_per_share(left) * 1.05 + tolerance(left) + tolerance(right) < accesses_per_share(right) {
             return Err(format!(
                 "client {left} has {:.3} a share, client {right} {:.3}",
                 accesses_per_share(left),
@@ -268,25 +272,25 @@ fn check(case: &Case, observed: &[Observed]) -> Result<(), String> {
 fn check_limits(client_spec: &Client, observed: &Observed) -> Result<(), String> {
     let Limits { iops, bytes, .. } = client_spec.limits;
     let pieces = client_spec.bytes.div_ceil(qos::LIMIT_REQUEST_BYTES).max(1);
-    for (limit, each) in [(iops, pieces), (bytes, client_spec.bytes)] {
+    for (limit, units_each) in [(iops, pieces), (bytes, client_spec.bytes)] {
         if limit == 0 {
             continue;
         }
-        let allowed = limit + (limit / 50).max(each);
+        let allowed = limit + (limit / 50).max(units_each);
         let mut first = 0;
         for (last, at) in observed.entry_times.iter().enumerate() {
             while at.since(observed.entry_times[first]).0 >= SECOND {
                 first += 1;
             }
-            let within = (last - first + 1) as u64 * each;
+            let within = (last - first + 1) as u64 * units_each;
             if within > allowed {
                 return Err(format!("{within} in a second of {limit} allowed"));
             }
         }
-        let served = observed.entry_times.len() as u64 * each;
+        let served = observed.entry_times.len() as u64 * units_each;
         let is_saturated = matches!(client_spec.arrivals, Arrivals::Flood(_)) && observed.always_waiting;
-        if is_saturated && (served as f64) > limit as f64 * TIME.as_secs_f64() * 1.02 + 2.0 * each as f64 {
-            return Err(format!("{served} in {TIME:?} of {limit} a second"));
+        if is_saturated && (served as f64) > limit as f64 * CASE_TIME.as_secs_f64() * 1.02 + 2.0 * units_each as f64 {
+            return Err(format!("{served} in {CASE_TIME:?} of {limit} a second"));
         }
     }
     Ok(())

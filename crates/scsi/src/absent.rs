@@ -30,7 +30,7 @@ pub fn not_ready() -> Sense {
     Sense::new(SenseKey::NOT_READY, Asc::NOT_READY_CAUSE_NOT_REPORTABLE)
 }
 
-/// Sense data for a command to a number without a unit.
+/// Sense data for a command to a LUN without a unit.
 pub(crate) fn no_unit() -> Sense {
     Sense::illegal(Asc::UNIT_NOT_SUPPORTED)
 }

@@ -18,9 +18,9 @@ impl AccessList {
     /// True if the list admits `name`.
     pub fn admits(&self, name: &str) -> bool {
         // This runs for every command; names of logged-in initiators are already in lower case.
-        let is_in = |name: &str| self.0.iter().any(|pattern| matches(pattern, name));
+        let matches_any = |name: &str| self.0.iter().any(|pattern| matches(pattern, name));
         let has_upper = || name.bytes().any(|byte| byte.is_ascii_uppercase());
-        self.0.is_empty() || if has_upper() { is_in(&name.to_ascii_lowercase()) } else { is_in(name) }
+        self.0.is_empty() || if has_upper() { matches_any(&name.to_ascii_lowercase()) } else { matches_any(name) }
     }
 }
 
@@ -29,11 +29,11 @@ impl AccessList {
 fn matches(pattern: &str, name: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut name) = name.strip_prefix(first) else { return false };
-    let mut parts: Vec<&str> = rest.split('*').collect();
-    let last = parts.pop().expect("a split has at least one part");
-    for part in parts {
-        let Some(at) = name.find(part) else { return false };
-        name = &name[at + part.len()..];
+    let mut fragments: Vec<&str> = rest.split('*').collect();
+    let last = fragments.pop().expect("a split has at least one part");
+    for fragment in fragments {
+        let Some(start) = name.find(fragment) else { return false };
+        name = &name[start + fragment.len()..];
     }
     name.ends_with(last)
 }

@@ -14,11 +14,13 @@ const RESULTS_MAX: usize = 256;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyStatus {
     pub failed: bool,
+    /// Segments copied.
     pub segments: u16,
+    /// Bytes copied.
     pub bytes: u64,
 }
 
-/// The copies of a unit, by initiator and list identifier.
+/// The copies of a unit, by nexus number and list identifier.
 #[derive(Default)]
 pub struct Copies(RefCell<BTreeMap<(u64, u8), Entry>>);
 
@@ -51,7 +53,7 @@ impl Copies {
         Ok(())
     }
 
-    /// Drops the copies of all initiators for which `is_connected` is false.
+    /// Drops the copies of all nexuses for which `is_connected` is false.
     pub fn retain_nexuses(&self, is_connected: impl Fn(&u64) -> bool) {
         self.0.borrow_mut().retain(|(nexus, _), _| is_connected(nexus));
     }
@@ -95,12 +97,13 @@ impl Copies {
 impl CopyReport {
     /// Encodes the report.
     pub fn bytes(&self) -> Vec<u8> {
-        let state = match (self.in_progress, self.status.failed) {
+        // COPY STATUS: in progress, completed without errors, completed with errors.
+        let copy_status = match (self.in_progress, self.status.failed) {
             (true, _) => 0,
             (false, false) => 1,
             (false, true) => 2,
         };
-        let mut bytes = vec![0, 0, 0, 8, state];
+        let mut bytes = vec![0, 0, 0, 8, copy_status];
         bytes.extend(self.status.segments.to_be_bytes());
         // Transfer count units: KiB.
         bytes.push(1);

@@ -40,8 +40,8 @@ impl<S: Seam> Target<S> {
         out: &mut impl DataOut,
         input: &mut impl DataIn<S>,
     ) -> Outcome {
-        let unit = Lun::decode(command.lun).and_then(|lun| self.visible(nexus, lun));
-        let format = unit.as_ref().map_or(SenseFormat::Fixed, |unit| unit.format());
+        let unit = Lun::decode(command.lun).and_then(|lun| self.visible_unit(nexus, lun));
+        let format = unit.as_ref().map_or(SenseFormat::Fixed, |unit| unit.sense_format());
         let absent = Lun::decode(command.lun).and_then(|lun| self.absent(nexus, lun));
         let mut task = Task::new(self, unit, absent, nexus, &command, out, input);
         let result = task.run(command.cdb).await;
@@ -54,14 +54,14 @@ impl<S: Seam> Target<S> {
         Outcome { status, transfer_bytes: task.transfer_bytes() }
     }
 
-    /// The unit of a command of this kind, if no attention, conflict or error prevents the command.
+    /// The unit and the CDB of a command of this kind, if no attention, conflict or error prevents the command.
     fn ready_unit<'a>(&self, nexus: &Nexus, command: &Command<'a>, kind: Kind) -> Option<(Rc<Unit<S>>, Cdb<'a>)> {
         let (opcode, cdb) = Opcode::find(command.cdb).ok()?;
-        let unit = Lun::decode(command.lun).and_then(|lun| self.visible(nexus, lun))?;
+        let unit = Lun::decode(command.lun).and_then(|lun| self.visible_unit(nexus, lun))?;
         let ready = opcode.kind == kind
             && opcode.check(&cdb).is_ok()
             && !unit.has_attention(nexus)
-            && unit.reservations.check(nexus, opcode.reserved).is_ok()
+            && unit.reservations.check(nexus, opcode.conflict).is_ok()
             && unit.check_present().is_ok();
         ready.then_some((unit, cdb))
     }

@@ -41,10 +41,10 @@ pub enum EngineOperation {
 }
 
 /// Sense data for an error of the engine.
-pub fn failure_of(error: &RequestError, doing: EngineOperation) -> Failure {
+pub fn failure_of(error: &RequestError, operation: EngineOperation) -> Failure {
     let medium = |asc| {
         let sense = Sense::new(SenseKey::MEDIUM_ERROR, asc);
-        match doing {
+        match operation {
             EngineOperation::Read(block) | EngineOperation::Write(block) => sense.with_information(block),
             EngineOperation::Other => sense,
         }
@@ -55,14 +55,14 @@ pub fn failure_of(error: &RequestError, doing: EngineOperation) -> Failure {
             Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED)
         }
         RequestError::Disk(DiskError::NoSpace) => Sense::new(SenseKey::DATA_PROTECT, Asc::SPACE_ALLOCATION_FAILED),
-        // The backing may return: NOT READY makes initiators keep the path and retry, "not supported" (05/25) would
-        // not.
+        // The backing may return: after NOT READY an initiator keeps the path and retries. After "logical unit not
+        // supported" (25/00) it would give up the path.
         RequestError::Disk(DiskError::Gone | DiskError::Open(_)) => {
             Sense::new(SenseKey::NOT_READY, Asc::NOT_READY_CAUSE_NOT_REPORTABLE)
         }
         RequestError::ShuttingDown => Sense::new(SenseKey::NOT_READY, Asc::BECOMING_READY),
         RequestError::NotFast | RequestError::Disk(DiskError::Unsupported) => Sense::illegal(Asc::INVALID_FIELD_IN_CDB),
-        RequestError::Disk(_) | RequestError::Dirty(_) => match doing {
+        RequestError::Disk(_) | RequestError::Dirty(_) => match operation {
             EngineOperation::Read(_) => medium(Asc::UNRECOVERED_READ_ERROR),
             EngineOperation::Write(_) | EngineOperation::Other => medium(Asc::WRITE_ERROR),
         },

@@ -23,12 +23,12 @@ impl Lun {
     /// Decodes the address of a command: single-level peripheral or flat addressing.
     pub fn decode(bytes: [u8; 8]) -> Option<Lun> {
         let [first, second, rest @ ..] = bytes;
-        let flat = match first >> 6 {
+        let is_single_level = match first >> 6 {
             0 if first == 0 => true,
             1 => true,
             _ => false,
         };
-        (flat && rest == [0; 6]).then(|| Lun(u16::from_be_bytes([first & 0x3f, second])))
+        (is_single_level && rest == [0; 6]).then(|| Lun(u16::from_be_bytes([first & 0x3f, second])))
     }
 
     /// Address in REPORT LUNS: peripheral addressing below 256, because every initiator supports it, otherwise flat.

@@ -14,8 +14,10 @@ pub struct Initiator {
 impl Initiator {
     /// Longest name, in bytes (RFC 7143 4.2.7).
     pub const NAME_BYTES_MAX: usize = 223;
+    /// First byte of a TransportID of an iSCSI initiator port: format 01b, protocol identifier 5h.
+    const ISCSI_PORT_TRANSPORT_ID: u8 = 0x45;
 
-    /// An initiator port; `name` is converted to lower case and cut to the longest valid length.
+    /// An initiator port; `name` is converted to lower case and truncated to the longest valid length.
     pub fn new(name: &str, isid: [u8; 6]) -> Initiator {
         let mut name = name.to_ascii_lowercase();
         let end = (0..=Self::NAME_BYTES_MAX.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
@@ -28,7 +30,7 @@ impl Initiator {
         let isid: String = self.isid.iter().map(|byte| format!("{byte:02x}")).collect();
         let text = format!("{},i,0x{isid}", self.name);
         let len = (text.len() + 1).next_multiple_of(4).max(20);
-        let mut bytes = vec![0x45, 0];
+        let mut bytes = vec![Self::ISCSI_PORT_TRANSPORT_ID, 0];
         bytes.extend((len as u16).to_be_bytes());
         bytes.extend(text.as_bytes());
         bytes.resize(4 + len, 0);
@@ -40,7 +42,7 @@ impl Initiator {
     pub fn from_transport_id(bytes: &[u8]) -> Option<(Initiator, usize)> {
         let (header, remaining) = bytes.split_at_checked(4)?;
         let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
-        if header[0] != 0x45 || len < 20 || !len.is_multiple_of(4) {
+        if header[0] != Self::ISCSI_PORT_TRANSPORT_ID || len < 20 || !len.is_multiple_of(4) {
             return None;
         }
         let text = remaining.get(..len)?.split(|byte| *byte == 0).next()?;
@@ -104,9 +106,9 @@ mod tests {
     #[test]
     fn other_and_truncated_transport_ids_are_refused() {
         let good = Initiator::new("iqn.a:b", [1; 6]).transport_id();
-        let mut device_alone = good.clone();
-        device_alone[0] = 0x05;
-        assert_eq!(Initiator::from_transport_id(&device_alone), None);
+        let mut device_only = good.clone();
+        device_only[0] = 0x05;
+        assert_eq!(Initiator::from_transport_id(&device_only), None);
         for len in 0..good.len() {
             assert_eq!(Initiator::from_transport_id(&good[..len]), None);
         }

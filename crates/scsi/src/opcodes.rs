@@ -114,9 +114,10 @@ pub struct Opcode {
     /// Service action, if the operation code has service actions.
     pub action: Option<u8>,
     pub kind: Kind,
-    pub reserved: Conflict,
+    /// Conflict with another initiator's reservation.
+    pub conflict: Conflict,
     /// Nominal and recommended time-out, in seconds.
-    pub seconds: (u32, u32),
+    pub timeouts_s: (u32, u32),
 }
 
 /// Time-outs of commands answered from memory.
@@ -126,15 +127,19 @@ const DISK: (u32, u32) = (5, 60);
 /// Time-outs of commands that may wait for a flush of all dirty data.
 const FLUSH: (u32, u32) = (30, 600);
 
-const fn cmd(usage: &'static [u8], kind: Kind, reserved: Conflict, seconds: (u32, u32)) -> Opcode {
-    Opcode { usage, action: None, kind, reserved, seconds }
+/// A command whose operation code has no service actions.
+const fn cmd(usage: &'static [u8], kind: Kind, conflict: Conflict, timeouts_s: (u32, u32)) -> Opcode {
+    Opcode { usage, action: None, kind, conflict, timeouts_s }
 }
 
-const fn action(usage: &'static [u8], kind: Kind, reserved: Conflict, seconds: (u32, u32)) -> Opcode {
-    Opcode { usage, action: Some(usage[1] & ACTION_MASK), kind, reserved, seconds }
+/// A command with a service action, which the second byte of `usage` holds.
+const fn action(usage: &'static [u8], kind: Kind, conflict: Conflict, timeouts_s: (u32, u32)) -> Opcode {
+    Opcode { usage, action: Some(usage[1] & ACTION_MASK), kind, conflict, timeouts_s }
 }
 
+/// Bits of the service action in the second byte.
 const ACTION_MASK: u8 = 0x1f;
+/// The command uses all bits of the byte.
 const F: u8 = 0xff;
 /// The group number is accepted and ignored.
 const GROUP: u8 = 0x3f;
@@ -213,31 +218,31 @@ impl Opcode {
         self.usage[0]
     }
 
-    /// Finds the command of a CDB and cuts the CDB to its length.
+    /// Finds the command of a CDB and truncates the CDB to its length.
     pub fn find(cdb: &[u8]) -> Result<(&'static Opcode, Cdb<'_>), Failure> {
         let code = *cdb.first().ok_or_else(|| Sense::illegal(Asc::INVALID_OPCODE))?;
         let from = OPCODES.partition_point(|opcode| opcode.code() < code);
-        let same: &[Opcode] = &OPCODES[from..];
-        let same = &same[..same.partition_point(|opcode| opcode.code() == code)];
+        let same_code: &[Opcode] = &OPCODES[from..];
+        let same_code = &same_code[..same_code.partition_point(|opcode| opcode.code() == code)];
         let action = cdb.get(1).map(|byte| byte & ACTION_MASK);
-        let opcode = match same {
+        let opcode = match same_code {
             [] => return Err(Sense::illegal(Asc::INVALID_OPCODE).into()),
             [only] if only.action.is_none() => only,
             several => {
                 several.iter().find(|opcode| opcode.action == action).ok_or_else(|| invalid_field(1, Some(4)))?
             }
         };
-        let cut = cdb.get(..opcode.usage.len()).ok_or_else(|| invalid_field(cdb.len() - 1, None))?;
-        Ok((opcode, Cdb(cut)))
+        let truncated = cdb.get(..opcode.usage.len()).ok_or_else(|| invalid_field(cdb.len() - 1, None))?;
+        Ok((opcode, Cdb(truncated)))
     }
 
     /// Refuses a CDB with bits outside the command's usage data.
     pub fn check(&self, cdb: &Cdb<'_>) -> Result<(), Failure> {
-        for (at, (byte, usage)) in cdb.0.iter().zip(self.usage).enumerate().skip(1) {
-            let allowed = if at == 1 && self.action.is_some() { usage | ACTION_MASK } else { *usage };
+        for (offset, (byte, usage)) in cdb.0.iter().zip(self.usage).enumerate().skip(1) {
+            let allowed = if offset == 1 && self.action.is_some() { usage | ACTION_MASK } else { *usage };
             let invalid_bits = byte & !allowed;
             if invalid_bits != 0 {
-                return Err(invalid_field(at, Some(7 - invalid_bits.leading_zeros() as u8)));
+                return Err(invalid_field(offset, Some(7 - invalid_bits.leading_zeros() as u8)));
             }
         }
         Ok(())

@@ -48,6 +48,12 @@ impl Asc {
     pub const NO_REGISTRATION_RESOURCES: Asc = Asc(0x55, 0x04);
 }
 
+/// Response codes of current errors.
+const FIXED_CURRENT: u8 = 0x70;
+const DESCRIPTOR_CURRENT: u8 = 0x72;
+/// VALID: the information field is set.
+const VALID: u8 = 0x80;
+
 /// Field pointer: the field in error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldPointer {
@@ -73,10 +79,12 @@ pub enum SenseFormat {
 }
 
 impl Sense {
+    /// Sense data without information and field pointer.
     pub fn new(key: SenseKey, asc: Asc) -> Sense {
         Sense { key, asc, information: None, field: None }
     }
 
+    /// Sense data with the key ILLEGAL REQUEST.
     pub fn illegal(asc: Asc) -> Sense {
         Sense::new(SenseKey::ILLEGAL_REQUEST, asc)
     }
@@ -87,7 +95,7 @@ impl Sense {
     }
 
     /// Adds a field pointer.
-    pub fn at_field(self, in_cdb: bool, byte: usize, bit: Option<u8>) -> Sense {
+    pub fn with_field_pointer(self, in_cdb: bool, byte: usize, bit: Option<u8>) -> Sense {
         Sense { field: Some(FieldPointer { in_cdb, byte: byte.min(u16::MAX.into()) as u16, bit }), ..self }
     }
 
@@ -101,13 +109,13 @@ impl Sense {
 
     fn fixed(&self) -> Vec<u8> {
         let mut bytes = vec![0; 18];
-        bytes[0] = 0x70;
+        bytes[0] = FIXED_CURRENT;
         bytes[2] = self.key.0;
         bytes[7] = 10;
         (bytes[12], bytes[13]) = (self.asc.0, self.asc.1);
         // A value beyond four bytes is left out.
         if let Some(information) = self.information.and_then(|information| u32::try_from(information).ok()) {
-            bytes[0] |= 0x80;
+            bytes[0] |= VALID;
             bytes[3..7].copy_from_slice(&information.to_be_bytes());
         }
         if let Some(field) = &self.field {
@@ -117,12 +125,14 @@ impl Sense {
     }
 
     fn descriptors(&self) -> Vec<u8> {
-        let mut bytes = vec![0x72, self.key.0, self.asc.0, self.asc.1, 0, 0, 0, 0];
+        let mut bytes = vec![DESCRIPTOR_CURRENT, self.key.0, self.asc.0, self.asc.1, 0, 0, 0, 0];
         if let Some(information) = self.information {
-            bytes.extend([0x00, 0x0a, 0x80, 0]);
+            // Information descriptor.
+            bytes.extend([0x00, 0x0a, VALID, 0]);
             bytes.extend(information.to_be_bytes());
         }
         if let Some(field) = &self.field {
+            // Sense key specific descriptor.
             bytes.extend([0x02, 0x06, 0, 0]);
             bytes.extend(field.bytes());
             bytes.push(0);
@@ -134,6 +144,7 @@ impl Sense {
 
 impl FieldPointer {
     fn bytes(&self) -> [u8; 3] {
+        // SKSV, C/D and BPV.
         let bit = self.bit.map_or(0, |bit| 0x08 | bit);
         let [high, low] = self.byte.to_be_bytes();
         [0x80 | u8::from(self.in_cdb) << 6 | bit, high, low]
@@ -147,7 +158,7 @@ mod tests {
     #[test]
     fn both_formats_carry_key_code_information_and_field() {
         let sense = Sense::new(SenseKey::MISCOMPARE, Asc::MISCOMPARE_DURING_VERIFY).with_information(0x1234);
-        let sense = sense.at_field(true, 0x102, Some(3));
+        let sense = sense.with_field_pointer(true, 0x102, Some(3));
         let fixed = sense.bytes(SenseFormat::Fixed);
         assert_eq!(fixed, [0xf0, 0, 0xe, 0, 0, 0x12, 0x34, 10, 0, 0, 0, 0, 0x1d, 0, 0, 0xcb, 1, 2]);
         let descriptors = sense.bytes(SenseFormat::Descriptor);

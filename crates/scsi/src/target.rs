@@ -34,7 +34,7 @@ pub(crate) struct Inner<S: Seam> {
     pub units: RefCell<BTreeMap<Lun, Rc<Unit<S>>>>,
     absent: RefCell<BTreeMap<Lun, AbsentUnit>>,
     nexuses: RefCell<BTreeMap<u64, Nexus>>,
-    next: Cell<u64>,
+    next_nexus: Cell<u64>,
     observer: RefCell<Option<Observer>>,
 }
 
@@ -65,7 +65,7 @@ impl<S: Seam> Target<S> {
             units: RefCell::default(),
             absent: RefCell::default(),
             nexuses: RefCell::default(),
-            next: Cell::new(0),
+            next_nexus: Cell::new(0),
             observer: RefCell::default(),
         }))
     }
@@ -156,7 +156,7 @@ impl<S: Seam> Target<S> {
         self.raise_luns_changed(|name| old.admits(name) != new.admits(name));
     }
 
-    /// Reports that the size of a unit's volume changed.
+    /// Reports to initiators that the size of a unit's volume changed.
     pub fn resized(&self, lun: Lun) {
         let Some(unit) = self.unit(lun) else { return };
         self.raise_for_all(&unit, Attention::CapacityChanged);
@@ -184,21 +184,21 @@ impl<S: Seam> Target<S> {
 
     /// True if the address names a unit that the initiator may see.
     pub fn sees(&self, nexus: &Nexus, lun: [u8; 8]) -> bool {
-        Lun::decode(lun).is_some_and(|lun| self.visible(nexus, lun).is_some())
+        Lun::decode(lun).is_some_and(|lun| self.visible_unit(nexus, lun).is_some())
     }
 
     /// Raises "commands cleared" for the other initiators after one has cancelled all commands to a unit.
     pub fn commands_cleared(&self, nexus: &Nexus, lun: [u8; 8]) {
-        if let Some(unit) = Lun::decode(lun).and_then(|lun| self.visible(nexus, lun)) {
+        if let Some(unit) = Lun::decode(lun).and_then(|lun| self.visible_unit(nexus, lun)) {
             self.raise_for_others(&unit, nexus, Attention::CommandsCleared);
         }
     }
 
     /// Records a login. An initiator port has one nexus per target port at a time: session reinstatement calls
     /// [`Target::remove_nexus`] first.
-    pub fn nexus(&self, initiator: Initiator, port: u16) -> Nexus {
-        let number = self.0.next.get();
-        self.0.next.set(number + 1);
+    pub fn add_nexus(&self, initiator: Initiator, port: u16) -> Nexus {
+        let number = self.0.next_nexus.get();
+        self.0.next_nexus.set(number + 1);
         let nexus = Nexus(Rc::new(nexus::Inner { number, initiator, port }));
         for unit in self.units() {
             unit.raise(&nexus, Attention::PowerOn);
@@ -226,7 +226,7 @@ impl<S: Seam> Target<S> {
     /// initiators and returns once none of them can have an effect. True if there was a unit.
     pub async fn reset(&self, nexus: &Nexus, lun: Option<[u8; 8]>) -> bool {
         let units = match lun {
-            Some(lun) => Lun::decode(lun).and_then(|lun| self.visible(nexus, lun)).into_iter().collect(),
+            Some(lun) => Lun::decode(lun).and_then(|lun| self.visible_unit(nexus, lun)).into_iter().collect(),
             None => self.units().into_iter().filter(|unit| unit.admits(nexus)).collect::<Vec<_>>(),
         };
         // All units are cancelled first: a command that arrives at one during the wait for another is not part of the
@@ -246,7 +246,7 @@ impl<S: Seam> Target<S> {
     /// CLEAR TASK SET: cancels the commands of all initiators to a unit and raises attentions for the others. Returns
     /// once none of the commands can have an effect; true if the unit exists.
     pub async fn clear_commands(&self, nexus: &Nexus, lun: [u8; 8]) -> bool {
-        let Some(unit) = Lun::decode(lun).and_then(|lun| self.visible(nexus, lun)) else { return false };
+        let Some(unit) = Lun::decode(lun).and_then(|lun| self.visible_unit(nexus, lun)) else { return false };
         if unit.tasks.cancel_and_wait(|_| true, None).await {
             self.commands_cleared(nexus, lun);
         }
@@ -254,14 +254,16 @@ impl<S: Seam> Target<S> {
     }
 
     /// The unit of this number, if the initiator may see it.
-    pub(crate) fn visible(&self, nexus: &Nexus, lun: Lun) -> Option<Rc<Unit<S>>> {
+    pub(crate) fn visible_unit(&self, nexus: &Nexus, lun: Lun) -> Option<Rc<Unit<S>>> {
         self.unit(lun).filter(|unit| unit.admits(nexus))
     }
 
+    /// The unit of this number, whether an initiator may see it or not.
     pub(crate) fn unit(&self, lun: Lun) -> Option<Rc<Unit<S>>> {
         self.0.units.borrow().get(&lun).cloned()
     }
 
+    /// All units.
     pub(crate) fn units(&self) -> Vec<Rc<Unit<S>>> {
         self.0.units.borrow().values().cloned().collect()
     }

@@ -12,7 +12,8 @@ use crate::exchange::CancelToken;
 #[derive(Default)]
 pub struct Tasks {
     running: RefCell<BTreeMap<u64, Entry>>,
-    next: Cell<u64>,
+    next_number: Cell<u64>,
+    /// Wakers of resets and preemptions that wait for commands.
     waiting: RefCell<Vec<Waker>>,
 }
 
@@ -27,8 +28,8 @@ struct Entry {
 impl Tasks {
     /// Registers a command. `may_change`: the command may change the medium.
     pub fn begin(self: &Rc<Self>, nexus: u64, cancel: &CancelToken, may_change: bool) -> RunningCommand {
-        let number = self.next.get();
-        self.next.set(number + 1);
+        let number = self.next_number.get();
+        self.next_number.set(number + 1);
         let entry = Entry { nexus, cancel: cancel.clone(), is_harmless: !may_change };
         self.running.borrow_mut().insert(number, entry);
         RunningCommand { tasks: Rc::clone(self), number, may_change }
@@ -37,23 +38,23 @@ impl Tasks {
     /// Cancels the commands of the nexuses that match, except the command `except`, and waits until none can have an
     /// effect. True if any matched.
     pub async fn cancel_and_wait(&self, matches: impl Fn(u64) -> bool, except: Option<u64>) -> bool {
-        let ended = self.cancel(matches, except);
-        self.wait_until_harmless(&ended).await;
-        !ended.is_empty()
+        let cancelled = self.cancel(matches, except);
+        self.wait_until_harmless(&cancelled).await;
+        !cancelled.is_empty()
     }
 
     /// Cancels the commands of the nexuses that match, except the command `except`; returns their numbers.
     pub fn cancel(&self, matches: impl Fn(u64) -> bool, except: Option<u64>) -> Vec<u64> {
         let running = self.running.borrow();
-        let which = running.iter().filter(|(number, entry)| matches(entry.nexus) && Some(**number) != except);
-        which.inspect(|(_, entry)| entry.cancel.cancel()).map(|(number, _)| *number).collect()
+        let matching = running.iter().filter(|(number, entry)| matches(entry.nexus) && Some(**number) != except);
+        matching.inspect(|(_, entry)| entry.cancel.cancel()).map(|(number, _)| *number).collect()
     }
 
-    /// Waits until none of the commands `ended` can have an effect.
-    pub async fn wait_until_harmless(&self, ended: &[u64]) {
+    /// Waits until none of the commands `cancelled` can have an effect.
+    pub async fn wait_until_harmless(&self, cancelled: &[u64]) {
         poll_fn(|context| {
             let running = self.running.borrow();
-            if ended.iter().all(|number| running.get(number).is_none_or(|entry| entry.is_harmless)) {
+            if cancelled.iter().all(|number| running.get(number).is_none_or(|entry| entry.is_harmless)) {
                 return Poll::Ready(());
             }
             let mut waiting = self.waiting.borrow_mut();
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ending_commands_waits_only_for_possible_changes() {
+    fn cancellation_waits_only_for_commands_that_may_change_data() {
         let tasks = Rc::new(Tasks::default());
         let (writes, reads, other, sender) =
             (CancelToken::default(), CancelToken::default(), CancelToken::default(), CancelToken::default());
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn ending_commands_does_not_wait_for_completed_ones() {
+    fn cancellation_does_not_wait_for_completed_commands() {
         let tasks = Rc::new(Tasks::default());
         let writing = tasks.begin(1, &CancelToken::default(), true);
         let mut end = pin!(tasks.cancel_and_wait(|_| true, None));

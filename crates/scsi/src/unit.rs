@@ -76,7 +76,9 @@ pub struct Unit<S: Seam> {
     pub mode: Cell<ModeParameters>,
     /// True if the backing is declared permanently lost, so that initiators give up the paths.
     pub lost: Cell<bool>,
+    /// Space of a thin unit, if known.
     pub provisioned: Cell<Option<Provisioning>>,
+    /// Locks of ranges of logical blocks.
     pub locks: RangeLocks,
     pub tasks: Rc<Tasks>,
     pub reservations: Reservations,
@@ -85,10 +87,11 @@ pub struct Unit<S: Seam> {
     prefetching: Rc<()>,
     attentions: RefCell<BTreeMap<u64, Attentions>>,
     /// Nexuses that have received the report of acknowledged writes lost with an earlier daemon.
-    loss_reported: RefCell<BTreeSet<u64>>,
+    loss_reported_to: RefCell<BTreeSet<u64>>,
 }
 
 impl<S: Seam> Unit<S> {
+    /// A unit with its stored reservations.
     pub fn new(spec: UnitSpec<S>) -> Result<Self, RecordError> {
         Ok(Unit {
             lun: spec.lun,
@@ -106,10 +109,11 @@ impl<S: Seam> Unit<S> {
             copies: Copies::default(),
             prefetching: Rc::default(),
             attentions: RefCell::default(),
-            loss_reported: RefCell::default(),
+            loss_reported_to: RefCell::default(),
         })
     }
 
+    /// The unit's volume.
     pub fn volume(&self) -> &Volume<S> {
         &self.volume
     }
@@ -140,7 +144,7 @@ impl<S: Seam> Unit<S> {
     }
 
     /// The selected format of sense data.
-    pub fn format(&self) -> SenseFormat {
+    pub fn sense_format(&self) -> SenseFormat {
         if self.mode.get().descriptor_sense { SenseFormat::Descriptor } else { SenseFormat::Fixed }
     }
 
@@ -198,7 +202,7 @@ impl<S: Seam> Unit<S> {
     /// answer, so neither is used.
     pub fn report_loss(&self, nexus: &Nexus) -> Result<(), Failure> {
         let is_lost = self.volume.spec().unflushed_loss != UnflushedLoss::None;
-        if is_lost && self.loss_reported.borrow_mut().insert(nexus.0.number) {
+        if is_lost && self.loss_reported_to.borrow_mut().insert(nexus.0.number) {
             return Err(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE).into());
         }
         Ok(())
@@ -213,7 +217,7 @@ impl<S: Seam> Unit<S> {
     pub fn retain_nexuses(&self, nexuses: &BTreeMap<u64, Nexus>) {
         let is_connected = |number: &u64| nexuses.contains_key(number);
         self.attentions.borrow_mut().retain(|number, _| is_connected(number));
-        self.loss_reported.borrow_mut().retain(is_connected);
+        self.loss_reported_to.borrow_mut().retain(is_connected);
         self.reservations.retain_nexuses(is_connected);
         self.copies.retain_nexuses(is_connected);
     }
@@ -221,7 +225,7 @@ impl<S: Seam> Unit<S> {
     /// Drops the state of a nexus that logs out.
     pub fn remove_nexus(&self, nexus: &Nexus) {
         self.attentions.borrow_mut().remove(&nexus.0.number);
-        self.loss_reported.borrow_mut().remove(&nexus.0.number);
+        self.loss_reported_to.borrow_mut().remove(&nexus.0.number);
         self.reservations.remove_nexus(nexus);
         self.copies.remove_nexus(nexus);
     }

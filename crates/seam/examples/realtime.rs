@@ -1,4 +1,4 @@
-//! Compares the models' rates in real time and in virtual time, with the same clients and places.
+//! Compares the models' rates in real time and in virtual time, with the same clients and offsets.
 //!
 //! `cargo run --release -p seam --example realtime` exits with 1 if the rates differ by more than 5 %.
 
@@ -71,16 +71,16 @@ fn real_rate(spec: ArraySpec, clients: u64) -> f64 {
 
 fn main() -> ExitCode {
     println!("{:<24} {:>7} {:>9} {:>9} {:>7}", "array", "clients", "virtual/s", "real/s", "apart");
-    let mut worst = 0.0_f64;
+    let mut deviation_max = 0.0_f64;
     let raid5 = ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k);
     let single = ArraySpec::new(RaidLevel::Raid0, 1, DiskType::NlSas);
     for (name, spec, clients) in
         [("RAID 5 of five sas15k", raid5, 1), ("RAID 5 of five sas15k", raid5, 16), ("one nlsas", single, 4)]
     {
         let (virtual_iops, real_iops) = (virtual_rate(spec, clients), real_rate(spec, clients));
-        let apart = (real_iops / virtual_iops - 1.0) * 100.0;
-        worst = worst.max(apart.abs());
-        println!("{name:<24} {clients:>7} {virtual_iops:>9.1} {real_iops:>9.1} {apart:>6.1}%");
+        let deviation = (real_iops / virtual_iops - 1.0) * 100.0;
+        deviation_max = deviation_max.max(deviation.abs());
+        println!("{name:<24} {clients:>7} {virtual_iops:>9.1} {real_iops:>9.1} {deviation:>6.1}%");
     }
-    if worst <= 5.0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if deviation_max <= 5.0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

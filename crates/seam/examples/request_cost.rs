@@ -22,7 +22,7 @@ const FLUSH_EVERY: u64 = 32;
 const DEPTHS: [u64; 3] = [1, 32, 128];
 const POOL_BYTES: usize = 16 << 20;
 
-/// State of the blocks at the requests' places.
+/// State of the blocks at the requests' offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlockState {
     /// Written blocks.
@@ -37,7 +37,7 @@ enum BlockState {
 #[derive(Clone, Copy, Debug)]
 struct Case {
     is_write: bool,
-    place: BlockState,
+    block_state: BlockState,
     depth: u64,
     flushes: bool,
 }
@@ -46,11 +46,11 @@ impl Case {
     fn cases() -> Vec<Case> {
         let mut cases = Vec::new();
         for depth in DEPTHS {
-            cases.push(Case { is_write: false, place: BlockState::Written, depth, flushes: false });
-            for place in [BlockState::Written, BlockState::Reserved, BlockState::Sparse] {
-                cases.push(Case { is_write: true, place, depth, flushes: false });
+            cases.push(Case { is_write: false, block_state: BlockState::Written, depth, flushes: false });
+            for block_state in [BlockState::Written, BlockState::Reserved, BlockState::Sparse] {
+                cases.push(Case { is_write: true, block_state, depth, flushes: false });
             }
-            cases.push(Case { is_write: true, place: BlockState::Written, depth, flushes: true });
+            cases.push(Case { is_write: true, block_state: BlockState::Written, depth, flushes: true });
         }
         cases
     }
@@ -58,7 +58,7 @@ impl Case {
     fn name(&self) -> String {
         let kind = if self.is_write { "write" } else { "read" };
         let flushes = if self.flushes { "-flush" } else { "" };
-        format!("{kind}-{:?}-{}{flushes}", self.place, self.depth).to_lowercase()
+        format!("{kind}-{:?}-{}{flushes}", self.block_state, self.depth).to_lowercase()
     }
 }
 
@@ -78,26 +78,26 @@ fn open(path: &Path, create_bytes: Option<u64>) -> DiskOpen {
     DiskOpen { path: path.to_owned(), create_bytes, read_only: false, lock_wait_ms: 1000 }
 }
 
-/// Opens a disk and brings its blocks into the state `place`.
+/// Opens a disk and brings its blocks into the state `block_state`.
 #[allow(clippy::disallowed_methods, reason = "the file of an earlier run has to go before there is a disk")]
-async fn prepare(seam: &RealSeam, at: &Path, place: BlockState) -> RealDisk {
-    if !at.is_dir() {
-        return seam.open_disk(&open(at, None)).await.expect("the device can be opened");
+async fn prepare(seam: &RealSeam, target: &Path, block_state: BlockState) -> RealDisk {
+    if !target.is_dir() {
+        return seam.open_disk(&open(target, None)).await.expect("the device can be opened");
     }
-    let path = at.join(format!("request_cost.{place:?}"));
-    let bytes = if place == BlockState::Sparse { SPARSE_BYTES } else { FILE_BYTES };
-    let is_kept = place == BlockState::Written && path.exists();
+    let path = target.join(format!("request_cost.{block_state:?}"));
+    let bytes = if block_state == BlockState::Sparse { SPARSE_BYTES } else { FILE_BYTES };
+    let is_kept = block_state == BlockState::Written && path.exists();
     if !is_kept && path.exists() {
         std::fs::remove_file(&path).expect("the file of an earlier run can be removed");
     }
     let disk = seam.open_disk(&open(&path, Some(bytes))).await.expect("a file can be made");
-    if place != BlockState::Sparse {
+    if block_state != BlockState::Sparse {
         disk.reserve(&path).await.expect("the file system has room");
     }
-    if place == BlockState::Written && !is_kept {
-        let run = 256;
-        for at in (0..bytes).step_by(run * BLOCK_BYTES) {
-            disk.write(at, (0..run).map(|_| Piece::whole(block(seam).freeze())).collect())
+    if block_state == BlockState::Written && !is_kept {
+        let run_blocks = 256;
+        for at in (0..bytes).step_by(run_blocks * BLOCK_BYTES) {
+            disk.write(at, (0..run_blocks).map(|_| Piece::whole(block(seam).freeze())).collect())
                 .await
                 .expect("a healthy disk");
         }
@@ -112,7 +112,7 @@ fn block(seam: &RealSeam) -> <RealSeam as Seam>::BlockMut {
     block
 }
 
-/// Sends requests to random places at depth `case.depth`.
+/// Sends requests to random offsets at depth `case.depth`.
 async fn load(seam: &RealSeam, disk: &RealDisk, case: Case, requests: u64) {
     let blocks = disk.geometry().size_bytes / BLOCK_BYTES as u64;
     let (remaining, waiter) = (Rc::new(Cell::new(case.depth)), Rc::new(RefCell::new(None::<Waker>)));
@@ -144,11 +144,11 @@ async fn load(seam: &RealSeam, disk: &RealDisk, case: Case, requests: u64) {
     .await;
 }
 
-fn measure(at: PathBuf, case: Case, requests: u64) -> (Duration, Duration) {
+fn measure(target: PathBuf, case: Case, requests: u64) -> (Duration, Duration) {
     // Without spinning: a spinning core would count the wait as CPU time.
     let spec = RealCoreSpec { spin_ns: 0, ..RealCoreSpec::new(POOL_BYTES) };
     let run = run_core(spec, move |seam| async move {
-        let disk = prepare(&seam, &at, case.place).await;
+        let disk = prepare(&seam, &target, case.block_state).await;
         load(&seam, &disk, case, requests / 10).await;
         let (cpu, wall) = clocks();
         load(&seam, &disk, case, requests).await;
@@ -160,15 +160,17 @@ fn measure(at: PathBuf, case: Case, requests: u64) -> (Duration, Duration) {
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let at = PathBuf::from(arguments.next().expect("a folder or a block device is named"));
+    let target = PathBuf::from(arguments.next().expect("a folder or a block device is named"));
     let requests = arguments.next().map_or(4096, |count| count.parse().expect("a count of requests"));
-    let only = arguments.next();
+    let name_filter = arguments.next();
     for case in Case::cases() {
         let name = case.name();
-        if only.as_ref().is_some_and(|only| !name.contains(only)) || !at.is_dir() && case.place != BlockState::Written {
+        if name_filter.as_ref().is_some_and(|name_filter| !name.contains(name_filter))
+            || !target.is_dir() && case.block_state != BlockState::Written
+        {
             continue;
         }
-        let (cpu, wall) = measure(at.clone(), case, requests);
+        let (cpu, wall) = measure(target.clone(), case, requests);
         let per_request_us = |time: Duration| time.as_secs_f64() * 1e6 / requests as f64;
         println!("{name:<24} {:>8.2} {:>8.2}", per_request_us(cpu), per_request_us(wall));
     }

@@ -1,4 +1,4 @@
-//! Notifications between processes that share memory.
+//! Notifications between processes that share memory: the role of a doorbell register, or of an eventfd.
 
 use std::io;
 use std::task::{Context, Poll};

@@ -38,10 +38,10 @@ pub trait Block: Clone + 'static {
     fn checksum(&self, seed: u32) -> u32;
 
     /// Prefetches the memory that a clone touches; changes nothing but time.
-    fn hint(&self) {}
+    fn prefetch(&self) {}
 
     /// Prefetches the start of the content ahead of a copy; changes nothing but time.
-    fn hint_content(&self) {}
+    fn prefetch_content(&self) {}
 
     /// A writable alias of content that other holders may share. It breaks R1 on purpose, so that a test can prove that
     /// its checker detects it. Only the simulated world supports it; the real one has `unreachable!()` here.

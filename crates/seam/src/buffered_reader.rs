@@ -1,4 +1,4 @@
-//! A receive buffer over a stream's incoming direction: it holds arrived and unused bytes.
+//! A receive buffer over a stream's incoming direction: it holds bytes that have arrived and are not yet consumed.
 
 use std::io;
 
@@ -84,8 +84,8 @@ impl<S: Seam, R: StreamReader<S>> BufferedReader<S, R> {
         let len = blocks.len() * BLOCK_BYTES;
         // Arrived bytes are padded to a whole sector, the finest unit of a write to a block.
         while self.bytes().len() < len && !self.bytes().len().is_multiple_of(SECTOR_BYTES) {
-            let odd = self.bytes().len() % SECTOR_BYTES;
-            match self.receive_at_most(SECTOR_BYTES - odd).await {
+            let partial_bytes = self.bytes().len() % SECTOR_BYTES;
+            match self.receive_at_most(SECTOR_BYTES - partial_bytes).await {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 arrived => arrived?,
             }
@@ -110,7 +110,7 @@ impl<S: Seam, R: StreamReader<S>> BufferedReader<S, R> {
         result
     }
 
-    /// The bare reader, if no arrived bytes are unused.
+    /// The reader without its buffer; `None` if arrived bytes are unused.
     pub fn into_reader(self) -> Option<R> {
         self.bytes().is_empty().then_some(self.reader)
     }

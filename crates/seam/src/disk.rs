@@ -100,12 +100,12 @@ pub trait Disk<S: Seam>: Clone + 'static {
     /// The disk's fixed facts, with the current size.
     fn geometry(&self) -> Geometry;
 
-    /// Identifies the storage itself, not the path to it. The identity survives a restart, and differs for a clone if
-    /// the world can determine.
+    /// Identifies the storage itself, not the path to it. The identity survives a restart, and differs for a copy of
+    /// the storage where the world can distinguish the two.
     fn identity(&self) -> String;
 
     /// True if the identity lies in the storage itself (a serial number, a file's inode and birth time), so that no
-    /// other storage has it. False if it names a place, which may by now hold another disk.
+    /// other storage has it. False if it names a location, where another disk may be by now.
     fn is_identity_unique(&self) -> bool {
         false
     }
@@ -126,8 +126,8 @@ pub trait Disk<S: Seam>: Clone + 'static {
     /// Start of the oldest unanswered request, up to a tenth of a second early; `None` if all are answered.
     fn oldest_unanswered(&self) -> Option<Nanos>;
 
-    /// Number of places that the disks behind this one visit for a request, including reads before a write; `None` if
-    /// unknown.
+    /// Number of accesses at the disks of the array below that a request costs, including reads before a write; `None`
+    /// if unknown.
     fn accesses(&self, write: bool, at: u64, len: u64) -> Option<u64> {
         let _ = (write, at, len);
         None

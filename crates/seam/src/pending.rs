@@ -23,7 +23,7 @@ pub struct PendingRequests(Rc<RefCell<VecDeque<Bucket>>>);
 /// Guard of a request in flight; dropping it ends the request.
 #[derive(Debug)]
 pub struct PendingRequest {
-    all: PendingRequests,
+    pending: PendingRequests,
     started_at: Nanos,
 }
 
@@ -41,7 +41,7 @@ impl PendingRequests {
                 now
             }
         };
-        PendingRequest { all: self.clone(), started_at }
+        PendingRequest { pending: self.clone(), started_at }
     }
 
     /// Start of the oldest request in flight, up to a tenth of a second early; `None` if none is in flight.
@@ -52,7 +52,7 @@ impl PendingRequests {
 
 impl Drop for PendingRequest {
     fn drop(&mut self) {
-        let mut buckets = self.all.0.borrow_mut();
+        let mut buckets = self.pending.0.borrow_mut();
         let index = buckets.iter().rposition(|bucket| bucket.started_at == self.started_at);
         let index = index.expect("a bucket exists while one of its requests is in flight");
         buckets[index].requests -= 1;

@@ -26,7 +26,7 @@ fn file_with_latency_of_an_ssd_passes_the_conformance_suite() {
     let options = DiskOpen { path: folder.path().join("ssd"), create_bytes, read_only: false, lock_wait_ms: 0 };
     let run = run_core(RealCoreSpec::new(16 << 20), |seam| async move {
         let file = seam.open_disk(&options).await.expect("a new file");
-        conformance::disk(&seam, &file.with_time_of(DiskType::Ssd.ssd().expect("it is flash"))).await;
+        conformance::disk(&seam, &file.with_ssd_latency(DiskType::Ssd.ssd().expect("it is flash"))).await;
     });
     run.expect("io_uring is allowed where the tests run");
 }

@@ -131,7 +131,7 @@ fn file_with_latency_of_an_ssd_keeps_to_its_ceiling() {
     let path = folder.path().join("disk");
     core(|seam| async move {
         let ssd = DiskType::Ssd.ssd().expect("the type is an SSD");
-        let disk = open_new(&seam, &path).await.with_time_of(SsdSpec { write_iops_max: 100, ..ssd });
+        let disk = open_new(&seam, &path).await.with_ssd_latency(SsdSpec { write_iops_max: 100, ..ssd });
         let started_at = seam.now();
         for _ in 0..6 {
             let piece = Piece::new(filled(&seam, 1), 0, BLOCK_BYTES);
@@ -189,9 +189,9 @@ fn core_does_not_end_before_its_disk_operations() {
         let disk = open_new(&seam, &in_core).await;
         let writer = seam.clone();
         for block in 0..64 {
-            let (disk, block_of) = (disk.clone(), filled(&writer, block as u8 + 1));
+            let (disk, content) = (disk.clone(), filled(&writer, block as u8 + 1));
             seam.spawn(async move {
-                disk.write(block * 4096, vec![Piece::whole(block_of)]).await.expect("the write succeeds")
+                disk.write(block * 4096, vec![Piece::whole(content)]).await.expect("the write succeeds")
             });
         }
         // Two yields submit the operations or queue them for a worker; then no task waits for them.
@@ -215,15 +215,15 @@ fn transfer_beyond_the_limit_of_one_call_is_complete() {
     core(|seam| async move {
         let disk = seam.open_disk(&open_spec(&path, Some(16 << 20))).await.expect("the file can be created");
         // Alternating between two blocks keeps the buffers apart, so that none are merged.
-        let two = [filled(&seam, 1), filled(&seam, 2)];
-        let pieces = (0..3000).map(|index| Piece::whole(two[index % 2].clone())).collect();
+        let blocks = [filled(&seam, 1), filled(&seam, 2)];
+        let pieces = (0..3000).map(|index| Piece::whole(blocks[index % 2].clone())).collect();
         disk.write(4096, pieces).await.expect("the write succeeds");
         disk.flush().await.expect("the flush succeeds");
         let into = (0..3000).map(|_| Piece::whole(seam.alloc().expect("free"))).collect();
         let (result, pieces) = disk.read(4096, into).await;
         result.expect("the read succeeds");
         for (index, piece) in pieces.into_iter().enumerate() {
-            assert!(piece.block.freeze().has_same_content(&two[index % 2]), "block {index}");
+            assert!(piece.block.freeze().has_same_content(&blocks[index % 2]), "block {index}");
         }
     });
 }
@@ -394,32 +394,32 @@ fn shutdown_ends_a_pending_read() {
 #[test]
 fn interrupted_stream_rejoins_without_losing_bytes() {
     /// Bytes per send.
-    const SENT: usize = 5;
+    const SEND_BYTES: usize = 5;
     let folder = folder();
     let path = folder.path().join("socket");
     core(|seam| async move {
-        let (mut near, far) = pair(&seam, &Address::Unix(path)).await;
-        let (mut far_reader, mut far_writer) = far.split();
-        let (mut got, mut sent) = (Vec::with_capacity(1 << 16), Vec::new());
+        let (mut client, server) = pair(&seam, &Address::Unix(path)).await;
+        let (mut server_reader, mut server_writer) = server.split();
+        let (mut received, mut sent) = (Vec::with_capacity(1 << 16), Vec::new());
         for round in 0..=255_u8 {
-            let (mut reader, mut writer) = near.split();
+            let (mut reader, mut writer) = client.split();
             let (interrupt, ended) = (reader.interrupter(), Rc::new(Cell::new(None)));
             let ends = ended.clone();
             seam.spawn(async move {
                 let error = loop {
                     let result;
-                    (result, got) = reader.read(got).await;
+                    (result, received) = reader.read(received).await;
                     match result {
                         Ok(count) => assert_ne!(count, 0, "the peer is connected"),
                         Err(error) => break error,
                     }
                 };
-                ends.set(Some((error.kind(), got, reader)));
+                ends.set(Some((error.kind(), received, reader)));
             });
             // The arrival of the bytes races with the interrupt.
             seam.sleep(Nanos::from_micros(u64::from(round) % 7 * 20)).await;
-            send(&mut far_writer, &[round; SENT]).await;
-            sent.extend([round; SENT]);
+            send(&mut server_writer, &[round; SEND_BYTES]).await;
+            sent.extend([round; SEND_BYTES]);
             let (kind, bytes, reader) = loop {
                 interrupt();
                 seam.sleep(Nanos::from_micros(50)).await;
@@ -428,22 +428,22 @@ fn interrupted_stream_rejoins_without_losing_bytes() {
                 }
             };
             assert_eq!(kind, io::ErrorKind::Interrupted);
-            got = bytes;
+            received = bytes;
             // An interrupt has no effect on a send.
             interrupt();
             send(&mut writer, &[round]).await;
-            near = RealStream::join(reader, writer).expect("a descriptor is free");
+            client = RealStream::join(reader, writer).expect("a descriptor is free");
         }
-        let (mut reader, writer) = near.split();
-        while got.len() < sent.len() {
-            (_, got) = reader.read(got).await;
+        let (mut reader, writer) = client.split();
+        while received.len() < sent.len() {
+            (_, received) = reader.read(received).await;
         }
-        assert_eq!(got, sent);
+        assert_eq!(received, sent);
         drop((reader, writer));
         let mut replies = Vec::with_capacity(1 << 10);
         loop {
             let result;
-            (result, replies) = far_reader.read(replies).await;
+            (result, replies) = server_reader.read(replies).await;
             if result.expect("the stream ends without an error") == 0 {
                 break;
             }

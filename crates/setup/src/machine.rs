@@ -13,8 +13,8 @@ use serde::Deserialize;
 const COLUMNS: &str = "NAME,PATH,TYPE,SIZE,ROTA,RO,RM,FSTYPE,PTTYPE,MOUNTPOINTS,MODEL,SERIAL,TRAN";
 /// Bytes to read per sample of a device without a known signature.
 const SAMPLE_BYTES: usize = 1 << 20;
-/// Number of samples, including the first and the last megabyte.
-const SAMPLES: u64 = 16;
+/// Number of samples, including the first and the last MiB.
+const SAMPLE_COUNT: u64 = 16;
 /// udev's folder of persistent names.
 const BY_ID_FOLDER: &str = "/dev/disk/by-id";
 
@@ -45,7 +45,7 @@ pub struct Device {
     /// Size.
     pub bytes: u64,
     /// The kernel reports it as rotational.
-    pub rotates: bool,
+    pub is_rotational: bool,
     /// It is read-only.
     pub read_only: bool,
     /// It is removable.
@@ -63,7 +63,7 @@ pub struct Device {
     /// Its content, determined without lsblk.
     pub contents: Contents,
     /// Partitions, and devices built on it.
-    pub parts: Vec<Device>,
+    pub children: Vec<Device>,
 }
 
 /// A machine.
@@ -94,12 +94,12 @@ pub struct Sources<'a> {
 }
 
 #[derive(Deserialize)]
-struct Listing {
-    blockdevices: Vec<ListedDevice>,
+struct LsblkOutput {
+    blockdevices: Vec<LsblkDevice>,
 }
 
 #[derive(Deserialize)]
-struct ListedDevice {
+struct LsblkDevice {
     name: String,
     path: PathBuf,
     #[serde(rename = "type")]
@@ -115,7 +115,7 @@ struct ListedDevice {
     model: Option<String>,
     tran: Option<String>,
     #[serde(default)]
-    children: Vec<ListedDevice>,
+    children: Vec<LsblkDevice>,
 }
 
 impl Machine {
@@ -136,7 +136,7 @@ impl Machine {
 
     /// Builds a machine from `sources`.
     pub fn of(sources: &Sources<'_>) -> Result<Machine, String> {
-        let listing: Listing =
+        let listing: LsblkOutput =
             serde_json::from_str(sources.lsblk).map_err(|error| format!("the output of lsblk is invalid: {error}"))?;
         let memory = |name| meminfo(sources.meminfo, name).ok_or_else(|| format!("/proc/meminfo has no {name}"));
         let disks = listing.blockdevices.into_iter().filter(|listed| is_disk(&listed.name));
@@ -156,11 +156,11 @@ impl Machine {
 }
 
 impl Device {
-    fn of(listed: ListedDevice, sources: &Sources<'_>) -> Device {
+    fn of(listed: LsblkDevice, sources: &Sources<'_>) -> Device {
         Device {
             persistent_name: persistent_name(&listed.path, sources.links),
             bytes: listed.size.unwrap_or(0),
-            rotates: listed.rota,
+            is_rotational: listed.rota,
             read_only: listed.ro,
             removable: listed.rm || listed.tran.as_deref() == Some("usb"),
             model: listed.model.unwrap_or_default().trim().to_owned(),
@@ -169,7 +169,7 @@ impl Device {
             partition_table: listed.pttype.unwrap_or_default(),
             mounts: listed.mountpoints.into_iter().flatten().collect(),
             contents: (sources.contents)(&listed.path),
-            parts: listed.children.into_iter().map(|child| Device::of(child, sources)).collect(),
+            children: listed.children.into_iter().map(|child| Device::of(child, sources)).collect(),
             kind: listed.kind,
             path: listed.path,
         }
@@ -179,7 +179,7 @@ impl Device {
         if self.path == path || self.path == canonical || self.persistent_name.as_deref() == Some(path) {
             return Some(self);
         }
-        self.parts.iter().find_map(|part| part.find(path, canonical))
+        self.children.iter().find_map(|child| child.find(path, canonical))
     }
 
     /// The name to write into a configuration.
@@ -189,7 +189,7 @@ impl Device {
 
     /// The device and all devices on it.
     pub fn all(&self) -> Vec<&Device> {
-        std::iter::once(self).chain(self.parts.iter().flat_map(|part| part.all())).collect()
+        std::iter::once(self).chain(self.children.iter().flat_map(|child| child.all())).collect()
     }
 
     /// Describes its content; `None` for a blank device.
@@ -218,8 +218,8 @@ impl Device {
                 Contents::Unrecognised => descriptions.push("unrecognised data".to_owned()),
                 Contents::InUse => descriptions.push("data in exclusive use by the kernel".to_owned()),
             }
-            let parts = self.parts.iter().map(|part| format!("{} ({})", part.path.display(), part.kind));
-            descriptions.extend(parts);
+            let children = self.children.iter().map(|child| format!("{} ({})", child.path.display(), child.kind));
+            descriptions.extend(children);
         }
         (!descriptions.is_empty()).then(|| descriptions.join(", "))
     }
@@ -235,7 +235,7 @@ impl Device {
                     format!("{path} is mounted at {mount}")
                 });
             }
-            if let Some(built) = device.parts.iter().find(|part| part.kind != "part") {
+            if let Some(built) = device.children.iter().find(|child| child.kind != "part") {
                 return Some(format!("{} ({}) is built on {path}", built.path.display(), built.kind));
             }
         }
@@ -263,11 +263,11 @@ fn meminfo(text: &str, name: &str) -> Option<u64> {
 fn persistent_name(path: &Path, links: &[(PathBuf, PathBuf)]) -> Option<PathBuf> {
     let rank = |link: &Path| {
         let name = link.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let numbers_alone = ["wwn-", "nvme-eui.", "nvme-nvme.", "scsi-3", "dm-uuid-", "lvm-pv-uuid-", "md-uuid-"];
-        (numbers_alone.iter().any(|prefix| name.starts_with(prefix)), name.len(), name)
+        let number_prefixes = ["wwn-", "nvme-eui.", "nvme-nvme.", "scsi-3", "dm-uuid-", "lvm-pv-uuid-", "md-uuid-"];
+        (number_prefixes.iter().any(|prefix| name.starts_with(prefix)), name.len(), name)
     };
-    let own = links.iter().filter(|(_, node)| node == path).map(|(link, _)| link);
-    own.min_by_key(|link| rank(link)).cloned()
+    let names = links.iter().filter(|(_, node)| node == path).map(|(link, _)| link);
+    names.min_by_key(|link| rank(link)).cloned()
 }
 
 fn links(folder: &Path) -> Vec<(PathBuf, PathBuf)> {
@@ -317,10 +317,10 @@ fn contents(path: &Path) -> Contents {
     };
     let last = bytes.saturating_sub(SAMPLE_BYTES as u64);
     let mut buffer = vec![0; SAMPLE_BYTES];
-    for sample in 0..SAMPLES {
+    for sample in 0..SAMPLE_COUNT {
         // The samples are evenly spaced, the last one at the end.
-        let at = (u128::from(last) * u128::from(sample) / u128::from(SAMPLES - 1)) as u64;
-        match file.read_at(&mut buffer, at / 4096 * 4096) {
+        let offset = (u128::from(last) * u128::from(sample) / u128::from(SAMPLE_COUNT - 1)) as u64;
+        match file.read_at(&mut buffer, offset / 4096 * 4096) {
             Ok(read) if buffer[..read].iter().all(|byte| *byte == 0) => (),
             Ok(_) => return Contents::Unrecognised,
             Err(error) => return Contents::Unreadable(error.to_string()),
@@ -332,7 +332,7 @@ fn contents(path: &Path) -> Contents {
 /// Names of the signatures in the output of `wipefs --json`, which is empty if it finds none.
 fn signatures(output: &str) -> Result<Vec<String>, String> {
     #[derive(Deserialize)]
-    struct Found {
+    struct WipefsOutput {
         signatures: Vec<Signature>,
     }
     #[derive(Deserialize)]
@@ -343,9 +343,9 @@ fn signatures(output: &str) -> Result<Vec<String>, String> {
     if output.trim().is_empty() {
         return Ok(Vec::new());
     }
-    let signatures: Found =
+    let output: WipefsOutput =
         serde_json::from_str(output).map_err(|error| format!("the output of wipefs is invalid: {error}"))?;
-    let mut names: Vec<String> = signatures.signatures.into_iter().map(|signature| signature.kind).collect();
+    let mut names: Vec<String> = output.signatures.into_iter().map(|signature| signature.kind).collect();
     names.dedup();
     Ok(names)
 }
@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stable_name_prefers_model_and_serial_and_fits_the_partition() {
+    fn persistent_name_prefers_model_and_serial_and_fits_the_partition() {
         let link = |name: &str, node: &str| (Path::new(BY_ID_FOLDER).join(name), PathBuf::from(node));
         let links = [
             link("wwn-0x5000c500a1b2c3d4", "/dev/sdb"),

@@ -131,23 +131,23 @@ pub fn plan(machine: &Machine, choices: &UserChoices) -> Result<Plan, Failure> {
     }
     let is_named = |device: &Device| {
         let mut named = named_volumes.iter().chain(&named_flash);
-        named.any(|named| device.all().iter().any(|part| part.path == named.path))
+        named.any(|named| device.all().iter().any(|child| child.path == named.path))
     };
-    let (mut free_flash, mut slow, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut free_flash, mut free_disks, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
     for device in candidates(machine).into_iter().filter(|device| !is_named(device)) {
         match classify(device, choices.examined_by_name) {
             Classification::Flash => free_flash.push(device),
-            Classification::Volume => slow.push(device),
+            Classification::Volume => free_disks.push(device),
             Classification::Skipped(reason, remedy) => skipped.push(skip(device, reason, remedy)),
         }
     }
     free_flash.sort_by_key(|device| (device.transport != "nvme", std::cmp::Reverse(device.bytes), device.path.clone()));
     let (flash, single_flash) = choose_flash(&named_flash, &free_flash, &mut skipped);
-    let volumes = volumes(&named_volumes, &slow);
-    let bytes = |devices: &mut dyn Iterator<Item = u64>| devices.fold(0, u64::saturating_add);
-    let cached = bytes(&mut volumes.iter().map(|volume| volume.backing.size_bytes));
-    let on_flash = bytes(&mut flash.iter().map(|device| device.size_bytes));
-    let memory = memory(machine, cached, on_flash);
+    let volumes = volumes(&named_volumes, &free_disks);
+    let sum = |devices: &mut dyn Iterator<Item = u64>| devices.fold(0, u64::saturating_add);
+    let cached_bytes = sum(&mut volumes.iter().map(|volume| volume.backing.size_bytes));
+    let flash_bytes = sum(&mut flash.iter().map(|device| device.size_bytes));
+    let memory = memory(machine, cached_bytes, flash_bytes);
     Ok(Plan { memory, flash, single_flash, volumes, skipped, hypervisor: machine.hypervisor })
 }
 
@@ -155,23 +155,25 @@ pub fn plan(machine: &Machine, choices: &UserChoices) -> Result<Plan, Failure> {
 fn named<'a>(machine: &'a Machine, option: &str, paths: &[PathBuf]) -> Result<Vec<&'a Device>, Failure> {
     let mut devices: Vec<&Device> = Vec::new();
     for path in paths {
-        let shown = path.display();
+        let device_name = path.display();
         let device = machine.find(path).ok_or_else(|| {
             Failure::usage(format!(
-                "{option} {shown}: it is not among the examined block devices; `lsblk --paths` lists all"
+                "{option} {device_name}: it is not among the examined block devices; `lsblk --paths` lists all"
             ))
         })?;
         if devices.iter().any(|other| other.path == device.path) {
-            return Err(Failure::usage(format!("{option} {shown}: it is specified twice")));
+            return Err(Failure::usage(format!("{option} {device_name}: it is specified twice")));
         }
         if let Some(user) = device.used_by() {
-            return Err(Failure::failed(format!("{option} {shown}: {user}; end this use first")));
+            return Err(Failure::failed(format!("{option} {device_name}: {user}; end this use first")));
         }
         if let Contents::Unreadable(reason) = &device.contents {
-            return Err(Failure::failed(format!("{option} {shown}: it cannot be read ({reason}); run this as root")));
+            return Err(Failure::failed(format!(
+                "{option} {device_name}: it cannot be read ({reason}); run this as root"
+            )));
         }
         if device.read_only && option == "--flash" {
-            return Err(Failure::failed(format!("{option} {shown}: it is read-only")));
+            return Err(Failure::failed(format!("{option} {device_name}: it is read-only")));
         }
         devices.push(device);
     }
@@ -185,8 +187,8 @@ fn candidates(machine: &Machine) -> Vec<&Device> {
     let mut candidates = Vec::new();
     for disk in machine.disks.iter().filter(|disk| disk.kind != "rom") {
         let nested = disk.all().into_iter().skip(1).filter(|device| is_built(device));
-        let new = std::iter::once(disk).chain(nested).filter(|device| device.bytes > 0 && seen.insert(&device.path));
-        candidates.extend(new);
+        let unseen = std::iter::once(disk).chain(nested).filter(|device| device.bytes > 0 && seen.insert(&device.path));
+        candidates.extend(unseen);
     }
     candidates
 }
@@ -221,7 +223,7 @@ fn classify(device: &Device, by_name: bool) -> Classification {
     if device.bytes < DISK_BYTES_MIN && !by_name {
         return Classification::Skipped("is small".to_owned(), Some(format!("`hotset init --volume {path}`")));
     }
-    if !device.rotates && LOCAL_TRANSPORTS.contains(&device.transport.as_str()) {
+    if !device.is_rotational && LOCAL_TRANSPORTS.contains(&device.transport.as_str()) {
         Classification::Flash
     } else {
         Classification::Volume
@@ -235,7 +237,7 @@ fn choose_flash(
     free: &[&Device],
     skipped: &mut Vec<SkippedDevice>,
 ) -> (Vec<ProposedDevice>, Option<ProposedDevice>) {
-    let (taken, single, rest) = match (named, free) {
+    let (chosen, single, rest) = match (named, free) {
         ([], [first, second, rest @ ..]) => (vec![proposed(first), proposed(second)], None, rest),
         ([], [only]) => (Vec::new(), Some(proposed(only)), &[][..]),
         ([], []) => (Vec::new(), None, &[][..]),
@@ -245,15 +247,15 @@ fn choose_flash(
         let remedy = format!("`hotset flash add {}`, once the daemon runs", device.name().display());
         skip(device, "is free flash beyond the two that carry the log".to_owned(), Some(remedy))
     }));
-    (taken, single)
+    (chosen, single)
 }
 
-fn volumes(named: &[&Device], slow: &[&Device]) -> Vec<Volume> {
+fn volumes(named: &[&Device], free_disks: &[&Device]) -> Vec<Volume> {
     let volume = |(index, device): (usize, &&Device)| {
-        let kind = if device.kind == "disk" && device.rotates { "hdd" } else { "disk" };
+        let kind = if device.kind == "disk" && device.is_rotational { "hdd" } else { "disk" };
         Volume { name: format!("{kind}{}", index + 1), backing: proposed(device) }
     };
-    named.iter().chain(slow).enumerate().map(volume).collect()
+    named.iter().chain(free_disks).enumerate().map(volume).collect()
 }
 
 fn proposed(device: &Device) -> ProposedDevice {
@@ -272,7 +274,7 @@ fn skip(device: &Device, reason: String, remedy: Option<String>) -> SkippedDevic
 }
 
 fn describe(device: &Device) -> String {
-    let kind = match (device.kind.as_str(), device.rotates, device.transport.as_str()) {
+    let kind = match (device.kind.as_str(), device.is_rotational, device.transport.as_str()) {
         ("disk", true, _) => "rotates".to_owned(),
         ("disk", false, transport) if LOCAL_TRANSPORTS.contains(&transport) => format!("{transport} flash"),
         ("disk", false, _) => "does not rotate".to_owned(),
@@ -282,9 +284,9 @@ fn describe(device: &Device) -> String {
     properties.into_iter().filter(|property| !property.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
-/// Part of the cached data for which memory is proposed, as a divisor: the hot set is rarely larger.
+/// Fraction of the cached data for which memory is proposed, as a divisor: the hot set is rarely larger.
 const CACHED_DIVISOR: u64 = 4;
-/// Part of the flash devices that their index takes in memory, as a divisor, rounded up.
+/// Fraction of the flash devices' size that their index takes in memory, as a divisor, rounded up.
 const FLASH_INDEX_DIVISOR: u64 = 1_024;
 /// Minimum of the proposed memory, on a machine that has it.
 const PROPOSED_MIN: u64 = 256 << 20;
@@ -293,7 +295,7 @@ const PROPOSED_MIN: u64 = 256 << 20;
 /// the machine.
 fn memory(machine: &Machine, cached_bytes: u64, flash_bytes: u64) -> Memory {
     let (total, available) = (machine.memory_bytes, machine.available_bytes);
-    let (share, maximum, limit_reason) = match (machine.hypervisor, cached_bytes) {
+    let (proportion, maximum, limit_reason) = match (machine.hypervisor, cached_bytes) {
         (_, 0) => (
             GIB.min(total / 4),
             available / 2,
@@ -316,12 +318,15 @@ fn memory(machine: &Machine, cached_bytes: u64, flash_bytes: u64) -> Memory {
             format!("three quarters of {}: this machine serves disks; the rest is for the system", show_bytes(total)),
         ),
     };
-    let of_data = (cached_bytes / CACHED_DIVISOR + flash_bytes / FLASH_INDEX_DIVISOR).max(PROPOSED_MIN);
-    let of_machine = share.min(maximum);
-    let (bytes, reason) = if cached_bytes > 0 && of_data < of_machine {
-        (of_data, format!("a quarter of the {} that are cached; more would rarely be used", show_bytes(cached_bytes)))
+    let useful_bytes = (cached_bytes / CACHED_DIVISOR + flash_bytes / FLASH_INDEX_DIVISOR).max(PROPOSED_MIN);
+    let machine_limit = proportion.min(maximum);
+    let (bytes, reason) = if cached_bytes > 0 && useful_bytes < machine_limit {
+        (
+            useful_bytes,
+            format!("a quarter of the {} that are cached; more would rarely be used", show_bytes(cached_bytes)),
+        )
     } else {
-        (of_machine, limit_reason)
+        (machine_limit, limit_reason)
     };
     // Rounded to a convenient number.
     let unit = if bytes >= 4 * GIB { GIB } else { 64 << 20 };

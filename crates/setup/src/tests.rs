@@ -9,15 +9,15 @@ const HYPERVISOR: &str = include_str!("fixtures/hypervisor.json");
 const SMALL_BOX: &str = include_str!("fixtures/small-box.json");
 const GIB: u64 = 1 << 30;
 
-/// A machine with `gib` of memory. Devices without content in lsblk's output are blank, except for `odd`.
-fn machine(lsblk: &str, gib: u64, hypervisor: Option<&'static str>, odd: &[(&str, Contents)]) -> Machine {
+/// A machine with `gib` of memory. Devices without content in lsblk's output are blank, except for `overrides`.
+fn machine(lsblk: &str, gib: u64, hypervisor: Option<&'static str>, overrides: &[(&str, Contents)]) -> Machine {
     let kib = gib << 20;
     let meminfo = format!("MemTotal: {kib} kB\nMemFree: 1 kB\nMemAvailable: {} kB\n", kib / 16 * 15);
     let links = ["sdb", "sdc", "sdd", "sde", "sdf"]
         .map(|disk| (PathBuf::from(format!("/dev/disk/by-id/ata-DISK_{disk}")), PathBuf::from(format!("/dev/{disk}"))));
     let contents = |path: &Path| {
-        let odd = odd.iter().find(|(odd, _)| Path::new(odd) == path);
-        odd.map_or(Contents::Blank, |(_, contents)| contents.clone())
+        let contents = overrides.iter().find(|(device, _)| Path::new(device) == path);
+        contents.map_or(Contents::Blank, |(_, contents)| contents.clone())
     };
     let sources = Sources { lsblk, meminfo: &meminfo, links: &links, contents: &contents, hypervisor };
     Machine::of(&sources).expect("the output of lsblk is valid")
@@ -126,14 +126,14 @@ fn small_box_without_free_disks_gets_remedies() {
 fn disk_with_data_that_lsblk_misses_is_skipped() {
     let signatures = Contents::Signatures(vec!["LVM2_member".to_owned()]);
     let unreadable = Contents::Unreadable("Permission denied (os error 13)".to_owned());
-    let odd = [
+    let overrides = [
         ("/dev/sdb", signatures),
         ("/dev/sdc", Contents::Unrecognised),
         ("/dev/sdd", Contents::InUse),
         ("/dev/sde", unreadable),
         ("/dev/nvme1n1", Contents::Unrecognised),
     ];
-    let machine = machine(STORAGE_SERVER, 64, None, &odd);
+    let machine = machine(STORAGE_SERVER, 64, None, &overrides);
     let (plan, text) = propose(&machine, &UserChoices::default());
     assert!(plan.volumes.is_empty() && plan.flash.is_empty(), "{plan:?}");
     for phrase in ["LVM2_member", "unrecognised data", "in exclusive use by the kernel", "run this as root"] {

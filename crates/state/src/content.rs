@@ -1,9 +1,9 @@
-//! Proof that a backing holds the data that a volume's dirty data was written over.
+//! Checks that a backing is the one to which a volume's dirty data belongs.
 //!
 //! An identity is a proof only if it lies in the storage itself (a serial number, a file's inode and birth time). A
-//! device number or an export's name is an address, at which another disk may be by now. Before any dirty data is
-//! destaged, the content is therefore compared with two records: checksums of the blocks destaged last, and samples
-//! taken when the volume was last served.
+//! device number or an export's name is an address, at which another disk may have appeared since. Before any dirty
+//! data is destaged, the content is therefore compared with two records: checksums of the blocks destaged last, and
+//! samples taken when the volume was last served.
 
 use engine::BlockNo;
 use serde::{Deserialize, Serialize};
@@ -44,19 +44,19 @@ pub fn sampled_blocks(size_bytes: u64) -> Vec<BlockNo> {
     if blocks <= SAMPLES {
         return (0..blocks).map(BlockNo).collect();
     }
-    let spread = SAMPLES - HEADER_BLOCKS.len() as u64 - 1;
-    let mut places: Vec<u64> = HEADER_BLOCKS.into_iter().chain([blocks - 1]).collect();
-    // Unequal distances, so that samples do not hit the same place of each part of a regular layout.
-    places.extend(
-        (0..spread).map(|index| blocks * index / spread + index.wrapping_mul(2_654_435_761) % (blocks / spread)),
-    );
-    places.sort_unstable();
-    places.dedup();
-    places.into_iter().map(BlockNo).collect()
+    let interior_samples = SAMPLES - HEADER_BLOCKS.len() as u64 - 1;
+    let mut sampled: Vec<u64> = HEADER_BLOCKS.into_iter().chain([blocks - 1]).collect();
+    // Unequal distances, so that samples do not hit the same position in each part of a regular layout.
+    sampled.extend((0..interior_samples).map(|index| {
+        blocks * index / interior_samples + index.wrapping_mul(2_654_435_761) % (blocks / interior_samples)
+    }));
+    sampled.sort_unstable();
+    sampled.dedup();
+    sampled.into_iter().map(BlockNo).collect()
 }
 
-/// The first block past the end of a backing of `size_bytes`. A partial last block counts as a block, unless the
-/// backing had more of it before.
+/// The first block past the end of a backing of `size_bytes`. A partial last block is included. After a shrink it is
+/// not, because its cached copies have content past the new end.
 pub fn end_block(size_bytes: u64, size_before: Option<u64>) -> BlockNo {
     match size_before.is_some_and(|before| before > size_bytes) {
         true => BlockNo(size_bytes / BLOCK_BYTES),
@@ -64,16 +64,16 @@ pub fn end_block(size_bytes: u64, size_before: Option<u64>) -> BlockNo {
     }
 }
 
-/// The block at the former end of a backing that has grown, if the end cut it short. Cached copies of that block may
-/// have content past the former end, from a time when the backing was larger.
-pub fn former_short_block(size_bytes: u64, size_before: Option<u64>) -> Option<BlockNo> {
+/// The block that was a partial last block before the backing grew. Cached copies of that block may have content past
+/// the former end, from a time when the backing was larger.
+pub fn former_partial_block(size_bytes: u64, size_before: Option<u64>) -> Option<BlockNo> {
     let before = size_before.filter(|before| *before < size_bytes && !before.is_multiple_of(BLOCK_BYTES))?;
     Some(BlockNo(before / BLOCK_BYTES))
 }
 
-/// True if the [`former_short_block`] is dirty. `dirty_from` counts the dirty blocks from a block on.
-pub fn is_short_block_dirty(size_bytes: u64, size_before: Option<u64>, dirty_from: impl Fn(BlockNo) -> u64) -> bool {
-    former_short_block(size_bytes, size_before).is_some_and(|short| dirty_from(short) > dirty_from(short.next()))
+/// True if the [`former_partial_block`] is dirty. `dirty_from` counts the dirty blocks from a block on.
+pub fn is_partial_block_dirty(size_bytes: u64, size_before: Option<u64>, dirty_from: impl Fn(BlockNo) -> u64) -> bool {
+    former_partial_block(size_bytes, size_before).is_some_and(|block| dirty_from(block) > dirty_from(block.next()))
 }
 
 /// Text form of samples, as in the record.
@@ -86,14 +86,14 @@ fn samples_of(text: &str) -> Vec<u32> {
     digits.filter_map(|digits| u32::from_str_radix(digits, 16).ok()).collect()
 }
 
-/// Observations of a start about a volume and its backing.
+/// Findings about a volume and its backing at a start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// True if the backing's identity lies in the storage itself.
     pub is_unique: bool,
-    /// Present content of the backing, sampled at the places of its present size.
+    /// Present content of the backing, with the blocks sampled that its present size determines.
     pub content: ContentRecord,
-    /// Samples at the places of the recorded size, if that differs from the present one.
+    /// Samples of the blocks that the recorded size determines, if that size differs from the present one.
     pub samples_before: Option<String>,
     /// Blocks of the volume in the flash log.
     pub blocks_in_log: u64,
@@ -101,13 +101,12 @@ pub struct Evidence {
     pub blocks_in_memory: u64,
     /// Blocks of both kinds that lie past the backing's end.
     pub blocks_past_end: u64,
-    /// True if the block at the former end of a backing that has grown was cut short ([`former_short_block`]) and is
-    /// dirty.
-    pub is_short_block_dirty: bool,
+    /// True if the backing has grown, and the block that was partial before ([`former_partial_block`]) is dirty.
+    pub is_partial_block_dirty: bool,
     /// Blocks destaged last whose content is unchanged. Zero blocks prove nothing and do not count.
-    pub destaged_found: u64,
+    pub destaged_unchanged: u64,
     /// Blocks destaged last whose content has changed.
-    pub destaged_missing: u64,
+    pub destaged_changed: u64,
 }
 
 impl Evidence {
@@ -122,14 +121,14 @@ impl Evidence {
     }
 }
 
-/// Verdict whether a backing holds the content that a volume's dirty data was written over.
+/// Verdict whether a backing is the one to which a volume's dirty data belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentVerdict {
-    /// It does, as far as the evidence shows.
+    /// It is, as far as the evidence shows.
     Same,
-    /// It does not: this number of the blocks destaged last have another content.
+    /// It is not: this number of the blocks destaged last have another content.
     Differs(u64),
-    /// No evidence shows that it does.
+    /// No evidence shows that it is.
     Unproven,
 }
 
@@ -140,16 +139,16 @@ pub fn compare_content(
     evidence: &Evidence,
     others: &[&ContentRecord],
 ) -> ContentVerdict {
-    if evidence.destaged_missing > 0 {
-        return ContentVerdict::Differs(evidence.destaged_missing);
+    if evidence.destaged_changed > 0 {
+        return ContentVerdict::Differs(evidence.destaged_changed);
     }
-    if evidence.destaged_found == 0 && recorded.is_some_and(|recorded| recorded.destaged > 0) {
+    if evidence.destaged_unchanged == 0 && recorded.is_some_and(|recorded| recorded.destaged > 0) {
         // The store has lost its checksums: older content of the same disk could not be detected.
         return ContentVerdict::Unproven;
     }
     let instance = evidence.content.instance.as_ref();
     let same_instance = instance.is_some() && recorded.is_some_and(|recorded| recorded.instance.as_ref() == instance);
-    if evidence.is_unique || same_instance || evidence.destaged_found > 0 {
+    if evidence.is_unique || same_instance || evidence.destaged_unchanged > 0 {
         return ContentVerdict::Same;
     }
     let Some(recorded) = recorded else { return ContentVerdict::Unproven };
@@ -178,49 +177,53 @@ mod tests {
         ContentRecord { size_bytes: SIZE, samples: show_samples(samples), ..ContentRecord::default() }
     }
 
-    fn found(samples: &[u32]) -> Evidence {
+    fn evidence(samples: &[u32]) -> Evidence {
         Evidence { content: recorded(samples), blocks_in_log: 1, ..Evidence::default() }
     }
 
     #[test]
     fn sampled_blocks_are_inside_and_depend_only_on_the_size() {
         for size in [0, 4096, 5 * 4096, 24 * 4096, 25 * 4096, 100 * 4096 + 512, SIZE, 16 << 40] {
-            let places = sampled_blocks(size);
-            assert_eq!(places, sampled_blocks(size));
-            assert!(places.iter().all(|place| place.next().offset() <= size), "{size}: {places:?}");
-            assert!(places.windows(2).all(|pair| pair[0] < pair[1]), "{size}: {places:?}");
+            let sampled = sampled_blocks(size);
+            assert_eq!(sampled, sampled_blocks(size));
+            assert!(sampled.iter().all(|block| block.next().offset() <= size), "{size}: {sampled:?}");
+            assert!(sampled.windows(2).all(|pair| pair[0] < pair[1]), "{size}: {sampled:?}");
         }
         assert!(sampled_blocks(SIZE).len() >= 20);
     }
 
     #[test]
-    fn missing_destaged_block_outweighs_every_proof() {
-        let found = Evidence { is_unique: true, destaged_found: 31, destaged_missing: 1, ..found(&[1, 2, 3]) };
-        assert_eq!(compare_content(Some(&recorded(&[1, 2, 3])), &found, &[]), ContentVerdict::Differs(1));
+    fn changed_destaged_block_outweighs_every_proof() {
+        let evidence =
+            Evidence { is_unique: true, destaged_unchanged: 31, destaged_changed: 1, ..evidence(&[1, 2, 3]) };
+        assert_eq!(compare_content(Some(&recorded(&[1, 2, 3])), &evidence, &[]), ContentVerdict::Differs(1));
     }
 
     #[test]
     fn store_without_its_checksums_leaves_a_backing_unproven() {
         let recorded = ContentRecord { destaged: 5, ..recorded(&[1, 2, 3]) };
-        let found = Evidence { is_unique: true, ..found(&[1, 2, 3]) };
-        assert_eq!(compare_content(Some(&recorded), &found, &[]), ContentVerdict::Unproven);
+        let evidence = Evidence { is_unique: true, ..evidence(&[1, 2, 3]) };
+        assert_eq!(compare_content(Some(&recorded), &evidence, &[]), ContentVerdict::Unproven);
         assert_eq!(
-            compare_content(Some(&recorded), &Evidence { destaged_found: 1, ..found }, &[]),
+            compare_content(Some(&recorded), &Evidence { destaged_unchanged: 1, ..evidence }, &[]),
             ContentVerdict::Same
         );
     }
 
     #[test]
-    fn content_is_a_proof_and_an_address_alone_is_none() {
-        assert_eq!(compare_content(None, &found(&[1, 2, 3]), &[]), ContentVerdict::Unproven);
-        assert_eq!(compare_content(Some(&recorded(&[7, 8, 9])), &found(&[1, 2, 3]), &[]), ContentVerdict::Unproven);
-        assert_eq!(compare_content(Some(&recorded(&[1, 2, 3, 9])), &found(&[1, 2, 3, 4]), &[]), ContentVerdict::Same);
+    fn matching_content_is_a_proof_and_an_address_alone_is_none() {
+        assert_eq!(compare_content(None, &evidence(&[1, 2, 3]), &[]), ContentVerdict::Unproven);
+        assert_eq!(compare_content(Some(&recorded(&[7, 8, 9])), &evidence(&[1, 2, 3]), &[]), ContentVerdict::Unproven);
+        assert_eq!(
+            compare_content(Some(&recorded(&[1, 2, 3, 9])), &evidence(&[1, 2, 3, 4]), &[]),
+            ContentVerdict::Same
+        );
         let zeroes = [ZERO_BLOCK; 24];
-        assert_eq!(compare_content(Some(&recorded(&zeroes)), &found(&zeroes), &[]), ContentVerdict::Unproven);
+        assert_eq!(compare_content(Some(&recorded(&zeroes)), &evidence(&zeroes), &[]), ContentVerdict::Unproven);
         let clone = recorded(&[1, 2]);
-        let of_clone = compare_content(Some(&recorded(&[1, 2, 3, 9])), &found(&[1, 2, 3, 9]), &[&clone]);
+        let of_clone = compare_content(Some(&recorded(&[1, 2, 3, 9])), &evidence(&[1, 2, 3, 9]), &[&clone]);
         assert_eq!(of_clone, ContentVerdict::Unproven, "two of four samples are another volume's too");
-        let destaged = Evidence { destaged_found: 1, ..found(&[4]) };
+        let destaged = Evidence { destaged_unchanged: 1, ..evidence(&[4]) };
         assert_eq!(compare_content(Some(&recorded(&[1])), &destaged, &[]), ContentVerdict::Same);
     }
 

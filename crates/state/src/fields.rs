@@ -12,7 +12,7 @@ pub(super) fn show_number(number: u64) -> String {
     format!("{number:016x}")
 }
 
-/// True for a number that is left out.
+/// True for a number that the record omits.
 pub(crate) fn is_zero(number: &u64) -> bool {
     *number == 0
 }

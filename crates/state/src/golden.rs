@@ -118,18 +118,26 @@ fn golden_copies_of_the_records_on_flash_are_recovered() {
             manifest: Some(golden.bytes),
             dirty_blocks: BTreeMap::from([(VolumeId(0x1111_2222_3333_4444), 6)]),
         };
-        let (made, holdings) = rebuild(State::default(), &inventory).expect("readable");
+        let (rebuilt, holdings) = rebuild(State::default(), &inventory).expect("readable");
         let sample = sample();
-        assert_eq!((made.identity, made.generation, made.revision), (sample.identity, 42, 18), "{}", golden.release);
-        assert_eq!((made.removed, made.retired_luns, made.host), (sample.removed, sample.retired_luns, sample.host));
-        assert_eq!(made.stores[0].given_up, sample.stores[0].given_up);
-        assert_eq!(made.stores[1], sample.stores[1]);
+        assert_eq!(
+            (rebuilt.identity, rebuilt.generation, rebuilt.revision),
+            (sample.identity, 42, 18),
+            "{}",
+            golden.release
+        );
+        assert_eq!(
+            (rebuilt.removed, rebuilt.retired_luns, rebuilt.host),
+            (sample.removed, sample.retired_luns, sample.host)
+        );
+        assert_eq!(rebuilt.stores[0].given_up, sample.stores[0].given_up);
+        assert_eq!(rebuilt.stores[1], sample.stores[1]);
         let [mut dirty, added] = <[VolumeRecord; 2]>::try_from(sample.volumes).expect("two");
         dirty.cached_on = Some(BTreeSet::from([STORE.to_owned()]));
         let content = dirty.content.take().expect("the volume has content");
         dirty.content = Some(ContentRecord { samples: String::new(), instance: None, ..content });
         let added = VolumeRecord { clean: false, cached_on: Some(BTreeSet::new()), ..added };
-        assert_eq!(made.volumes, [dirty, added]);
+        assert_eq!(rebuilt.volumes, [dirty, added]);
         let names: Vec<_> = holdings.iter().map(|holding| (holding.volume.as_deref(), holding.blocks)).collect();
         assert_eq!(names, [(Some("database"), 6)]);
     }
@@ -143,7 +151,7 @@ fn newer_state_file_is_refused_by_its_format_and_stays_unchanged() {
     newer["version"] = 2.into();
     newer["volumes"] = "in another file".into();
     let shown = path.display();
-    for (needs, least) in [(None, "a version that reads format 2"), (Some("1.4.0"), "Hotset 1.4.0")] {
+    for (needs, required) in [(None, "a version that reads format 2"), (Some("1.4.0"), "Hotset 1.4.0")] {
         newer["needs"] = needs.into();
         let bytes = serde_json::to_vec(&newer).expect("JSON");
         std::fs::write(&path, &bytes).expect("written");
@@ -155,7 +163,7 @@ fn newer_state_file_is_refused_by_its_format_and_stays_unchanged() {
         for refused in refusals {
             let expected = format!(
                 "{shown} was written by a newer version of Hotset (format 2, this one reads up to 1); needs at least \
-                 {least}; start that version, or restore a copy of the file that this version has written"
+                 {required}; start that version, or restore a copy of the file that this version has written"
             );
             assert_eq!(refused.expect("a later format").to_string(), expected);
         }

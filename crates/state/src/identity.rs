@@ -6,7 +6,7 @@ use std::io::{self, Read};
 
 use engine::VolumeId;
 
-use super::content::{ContentRecord, ContentVerdict, Evidence, compare_content, former_short_block};
+use super::content::{ContentRecord, ContentVerdict, Evidence, compare_content, former_partial_block};
 use super::fields::show_volume_id;
 use super::record::{State, VolumeRecord};
 use super::trust::{Loss, OlderThan, Refusal, Sabotage};
@@ -35,7 +35,7 @@ pub struct UndestagedBlocks {
     pub in_memory: u64,
 }
 
-/// Request to serve a volume on an open backing.
+/// A request to serve a volume on an open backing.
 pub struct Claim<'a> {
     /// The volume's name.
     pub name: &'a str,
@@ -50,7 +50,7 @@ pub struct Claim<'a> {
     /// Explains why a store is not in use.
     pub why_unused: &'a dyn Fn(&str) -> String,
     /// Dirty data by volume ID.
-    pub waiting: &'a BTreeMap<VolumeId, UndestagedBlocks>,
+    pub undestaged: &'a BTreeMap<VolumeId, UndestagedBlocks>,
     /// Content of the backing; `None` if no proof is needed.
     pub evidence: Option<&'a Evidence>,
     /// True if the volume will be written to.
@@ -81,7 +81,7 @@ impl State {
             record.backing_identity == claim.identity || claim.aliases.contains(&record.backing_identity)
         };
         let mut by_backing = self.volumes.iter().position(is_match);
-        if let Some(other) = by_backing.map(|at| &self.volumes[at].name)
+        if let Some(other) = by_backing.map(|index| &self.volumes[index].name)
             && other != claim.name
             && claim.served.contains(other)
         {
@@ -92,14 +92,14 @@ impl State {
         }
         let by_name = self.volumes.iter().position(|record| record.name == claim.name);
         let former = match by_name {
-            Some(named) => Some(&self.volumes[named]).filter(|_| by_backing != by_name),
+            Some(index) => Some(&self.volumes[index]).filter(|_| by_backing != by_name),
             None => self.displaced(claim.name).filter(|record| !is_match(record)),
         };
         if let Some(former) = former {
             self.check_backing_change(former, claim)?;
         }
         let discards = match by_backing {
-            Some(found) => self.check_dirty_data(found, claim)?,
+            Some(index) => self.check_dirty_data(index, claim)?,
             None => {
                 let unclaimed: Vec<&str> =
                     self.unclaimed.iter().map(String::as_str).filter(|store| !claim.discards(store)).collect();
@@ -131,13 +131,13 @@ impl State {
 
     /// The dirty data of a volume that its backing lacks.
     fn loss_of(&self, record: &VolumeRecord, claim: &Claim<'_>) -> Option<Box<Loss>> {
-        let waiting = claim.waiting.get(&record.volume_id).copied().unwrap_or_default();
+        let undestaged = claim.undestaged.get(&record.volume_id).copied().unwrap_or_default();
         let elsewhere = record.dirty_on_flash.as_deref().filter(|store| Some(*store) != claim.store);
-        if elsewhere.is_none() && waiting == UndestagedBlocks::default() {
+        if elsewhere.is_none() && undestaged == UndestagedBlocks::default() {
             return None;
         }
-        let bytes = (waiting.in_log + waiting.in_memory) * 4096;
-        let in_log = claim.store.filter(|_| waiting.in_log > 0);
+        let bytes = (undestaged.in_log + undestaged.in_memory) * 4096;
+        let in_log = claim.store.filter(|_| undestaged.in_log > 0);
         Some(Box::new(Loss {
             volume_id: show_volume_id(record.volume_id),
             volume: record.name.clone(),
@@ -148,8 +148,8 @@ impl State {
 
     /// Checks the volume's dirty data, the store that may hold it, and the backing. Returns true if the dirty data is
     /// discarded.
-    fn check_dirty_data(&self, found: usize, claim: &Claim<'_>) -> Result<bool, Refusal> {
-        let record = &self.volumes[found];
+    fn check_dirty_data(&self, index: usize, claim: &Claim<'_>) -> Result<bool, Refusal> {
+        let record = &self.volumes[index];
         let name = claim.name.to_owned();
         let Some(loss) = self.loss_of(record, claim) else { return Ok(false) };
         if claim.discards(&loss.volume_id) {
@@ -160,8 +160,8 @@ impl State {
             let reason = (claim.why_unused)(elsewhere);
             return Err(Refusal::DirtyElsewhere { name, reason, loss });
         }
-        let waiting = claim.waiting.get(&record.volume_id).copied().unwrap_or_default();
-        if waiting.in_log > 0 && mark.is_none() && !self.sabotage.is(Sabotage::AnyStore) {
+        let undestaged = claim.undestaged.get(&record.volume_id).copied().unwrap_or_default();
+        if undestaged.in_log > 0 && mark.is_none() && !self.sabotage.is(Sabotage::AnyStore) {
             return Err(Refusal::LogUnexpected { name, loss });
         }
         let Some(evidence) = claim.evidence else { return Ok(false) };
@@ -174,7 +174,9 @@ impl State {
             }
         };
         match verdict {
-            ContentVerdict::Differs(missing) => return Err(Refusal::ContentDiffers { name, missing, loss }),
+            ContentVerdict::Differs(changed_blocks) => {
+                return Err(Refusal::ContentDiffers { name, changed_blocks, loss });
+            }
             ContentVerdict::Unproven if !claim.accept.adopt => {
                 return Err(Refusal::ContentUnproven { name, identity: claim.identity.to_owned(), loss });
             }
@@ -189,13 +191,15 @@ impl State {
                 past_end_bytes: evidence.blocks_past_end * 4096,
             });
         }
-        if evidence.is_short_block_dirty && !self.sabotage.is(Sabotage::PastEnd) {
+        if evidence.is_partial_block_dirty && !self.sabotage.is(Sabotage::PastEnd) {
             let known_bytes = record.content.as_ref().map_or(0, |content| content.size_bytes);
             return Err(Refusal::BackingGrew { name, known_bytes, found_bytes: evidence.content.size_bytes, loss });
         }
         Ok(false)
     }
 
+    /// Updates the records for a volume that is served now. `by_name` and `by_backing` are indexes of the records of
+    /// its name and of its backing; `discards` gives up its dirty data.
     fn admit(
         &mut self,
         by_name: Option<usize>,
@@ -206,23 +210,23 @@ impl State {
     ) -> Admission {
         // The name's former volume is forgotten; its backing, if it returns, is unknown. Initiators identify data by
         // the volume's name, so the unit moves to the backing that the data was restored to.
-        let former = by_name.filter(|named| by_backing != Some(*named)).map(|named| self.volumes[named].clone());
+        let former = by_name.filter(|index| by_backing != Some(*index)).map(|index| self.volumes[index].clone());
         if let Some(former) = &former {
             self.discard_data(former.volume_id, former.dirty_on_flash.as_deref().or(claim.store));
         }
         self.forget_displaced(claim.name);
-        let is_adopted = |found: &usize| claim.accept.adopt && self.volumes[*found].name != claim.name;
-        if let Some(found) = by_backing.filter(is_adopted) {
-            self.displace(self.volumes[found].clone());
+        let is_adopted = |index: &usize| claim.accept.adopt && self.volumes[*index].name != claim.name;
+        if let Some(index) = by_backing.filter(is_adopted) {
+            self.displace(self.volumes[index].clone());
         }
         self.revision += 1;
         if !self.unclaimed.is_empty() {
             self.served_beside.insert(claim.identity.to_owned());
         }
         let (volume_id, drops_pages) = match by_backing {
-            Some(found) => {
-                let known = self.volumes[found].volume_id;
-                let volume_id = if discards { self.discard_flash_data(known, draw()) } else { known };
+            Some(index) => {
+                let recorded_id = self.volumes[index].volume_id;
+                let volume_id = if discards { self.discard_flash_data(recorded_id, draw()) } else { recorded_id };
                 if self.has_stale_end(volume_id, claim) {
                     // Data past the old end may exist again, with another content, after a growth.
                     self.by_id_mut(volume_id).expect("the record exists").cached_on = Some(Default::default());
@@ -286,12 +290,13 @@ impl State {
     /// True if cached pages may have content past the volume's former or present end.
     fn has_stale_end(&self, volume_id: VolumeId, claim: &Claim<'_>) -> bool {
         let known = self.by_id(volume_id).and_then(|record| record.content.as_ref());
-        known.zip(claim.evidence).is_some_and(|(known, found)| {
-            let found_bytes = found.content.size_bytes;
-            known.size_bytes > found_bytes || former_short_block(found_bytes, Some(known.size_bytes)).is_some()
+        known.zip(claim.evidence).is_some_and(|(known, evidence)| {
+            let found_bytes = evidence.content.size_bytes;
+            known.size_bytes > found_bytes || former_partial_block(found_bytes, Some(known.size_bytes)).is_some()
         })
     }
 
+    /// True if pages of the volume in this store may be served.
     fn may_have_pages(&self, volume_id: VolumeId, store: Option<&str>) -> bool {
         let cached_on = self.by_id(volume_id).and_then(|record| record.cached_on.as_ref());
         cached_on.is_some_and(|stores| store.is_some_and(|store| stores.contains(store)))
@@ -301,7 +306,7 @@ impl State {
     pub fn record_size(&mut self, volume_id: VolumeId, size_bytes: u64) {
         let record = self.by_id_mut(volume_id);
         if let Some(content) = record.and_then(|record| record.content.as_mut()) {
-            // The places of samples depend on the size.
+            // The sampled blocks depend on the size.
             *content = ContentRecord { size_bytes, samples: String::new(), ..content.clone() };
             self.revision += 1;
         }
@@ -341,10 +346,10 @@ impl State {
             return;
         }
         // Identities are tried newest first; of two records with one identity, the first has always been the valid one.
-        let places =
+        let indexes =
             former.iter().filter_map(|name| self.volumes.iter().position(|volume| volume.backing_identity == *name));
-        if let Some(at) = places.into_iter().next() {
-            self.volumes[at].backing_identity = identity.to_owned();
+        if let Some(index) = indexes.into_iter().next() {
+            self.volumes[index].backing_identity = identity.to_owned();
         }
     }
 
@@ -418,6 +423,7 @@ pub fn draw_identity() -> io::Result<u128> {
 }
 
 impl Claim<'_> {
+    /// True if the claim gives up this data: a volume ID or a flash store.
     fn discards(&self, data: &str) -> bool {
         self.accept.adopt
             && self.accept.give_up.as_deref().is_some_and(|all| all.split(',').any(|accepted| accepted == data))
@@ -437,7 +443,7 @@ impl<'a> Claim<'a> {
             served: &[],
             store: None,
             why_unused: &|_| "it is not configured".to_owned(),
-            waiting: NO_BLOCKS,
+            undestaged: NO_BLOCKS,
             evidence: None,
             writes: true,
             accept: NO_ACCEPTANCE,

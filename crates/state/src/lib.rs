@@ -4,7 +4,7 @@
 //! made by command. One daemon holds it at a time. Invariants:
 //!
 //! 1. The file is replaced atomically: after a crash at any step it is the old one or the new one.
-//! 2. A volume ID is drawn once and belongs to one backing; a name never decides which.
+//! 2. A volume ID is drawn once and belongs to one backing. The backing determines it, never the name.
 //! 3. A file of a later format is refused and never interpreted.
 //! 4. A change waits for its disk for a bounded time. A change reported as failed is not in force, then or later
 //!    (`writer.rs`).
@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use format_version::NewerFormat;
 
 pub use content::{
-    ContentRecord, ContentVerdict, Evidence, compare_content, end_block, is_short_block_dirty, sampled_blocks,
+    ContentRecord, ContentVerdict, Evidence, compare_content, end_block, is_partial_block_dirty, sampled_blocks,
     show_samples,
 };
 pub use fields::show_volume_id;
@@ -49,7 +49,7 @@ pub use record::{
 };
 pub use replace::Step;
 pub use store_record::StoreRecord;
-pub use stores::{StoreFound, StoreUse, show_uuid, uuid_of};
+pub use stores::{FoundStore, StoreUse, show_uuid, uuid_of};
 pub use trust::{BACKING_HUNG, BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage, SeenStore};
 pub use units::{UnitError, UnitRecord};
 pub use writer::{Hook, WRITE_TIMEOUT};
@@ -131,7 +131,7 @@ pub struct StateDir {
 }
 
 impl StateDir {
-    /// Locks `directory` (created if missing) and reads it.
+    /// Locks `directory`, which is created if it is missing, and reads the state.
     pub fn open(directory: &Path) -> Result<StateDir, StateError> {
         let io = |doing, path: &Path| {
             let path = path.to_owned();
@@ -197,7 +197,7 @@ impl StateDir {
         Ok((StateDir::locked(directory, state, lock), backup))
     }
 
-    /// Reads `directory` without locking it, for display; `None` if there is no file yet.
+    /// Reads the state in `directory` without locking it, for display; `None` if there is no file yet.
     pub fn peek(directory: &Path) -> Result<Option<State>, StateError> {
         State::load(&directory.join(FILE))
     }
@@ -240,7 +240,7 @@ impl StateDir {
             let io = |error| StateError::Io { doing: "write its file", path: path.clone(), error };
             let writer = match &mut self.writer {
                 Some(writer) => writer,
-                none => none.insert(Writer::start(path.clone(), WRITE_TIMEOUT).map_err(io)?),
+                empty => empty.insert(Writer::start(path.clone(), WRITE_TIMEOUT).map_err(io)?),
             };
             let in_force = || self.state.to_bytes();
             writer.write(state.to_bytes(), in_force, before).map_err(|error| match error {

@@ -1,4 +1,4 @@
-//! Losses of acknowledged writes with a daemon: the clients to notify, and the generation of the report.
+//! Losses of acknowledged writes when a daemon dies: the clients to notify, and the generation of the report.
 //!
 //! A loss is detected at the next start: the volume was not cleanly stopped, its policy defers writes, and no complete
 //! persisted memory of its last daemon exists. A client that outlived that daemon cannot be distinguished from a new
@@ -16,12 +16,12 @@ pub fn loss_to_report(state: &State, record: &VolumeRecord, is_lost: bool) -> Op
     if record.clean || state.sabotage.is(Sabotage::UnreportedLoss) {
         return None;
     }
-    let restarted = state.boot.as_ref().is_some_and(|boot| record.generation < boot.generation);
+    let has_rebooted = state.boot.as_ref().is_some_and(|boot| record.generation < boot.generation);
     let (is_new, inherited) =
         (is_lost && !record.durable_writes, record.loss.filter(|loss| loss.generation == record.generation));
     let remote_clients = match (is_new, inherited) {
-        (true, _) => restarted,
-        (false, Some(loss)) => restarted || loss.remote_clients,
+        (true, _) => has_rebooted,
+        (false, Some(loss)) => has_rebooted || loss.remote_clients,
         (false, None) => return None,
     };
     Some(LossRecord { generation: state.generation, remote_clients })
@@ -64,9 +64,9 @@ mod tests {
         assert_eq!(reported(&state(4, false), true), Some((5, false)));
         assert_eq!(reported(&state(4, false), false), None, "memory is left");
         assert_eq!(reported(&state(4, true), true), None, "cleanly stopped");
-        let mut through = state(4, false);
-        through.volumes[0].durable_writes = true;
-        assert_eq!(reported(&through, true), None);
+        let mut write_through = state(4, false);
+        write_through.volumes[0].durable_writes = true;
+        assert_eq!(reported(&write_through, true), None);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::content::ContentRecord;
 use super::fields::show_volume_id;
 use super::record::{State, VolumeRecord};
 use super::store_record::StoreRecord;
-use super::stores::{StoreFound, show_uuid, uuid_of};
+use super::stores::{FoundStore, show_uuid, uuid_of};
 use super::trust::{Refusal, Sabotage};
 
 /// The copy, as compressed JSON.
@@ -32,7 +32,7 @@ struct Manifest {
 
 /// Compression level: high, because space is small and copies are rare.
 const LEVEL: i32 = 12;
-/// Largest size of an unpacked copy.
+/// Maximum size of an unpacked copy.
 const BYTES_MAX: usize = 64 << 20;
 
 /// Findings on the devices of one store.
@@ -50,7 +50,7 @@ pub struct StoreInventory {
     pub dirty_blocks: BTreeMap<VolumeId, u64>,
 }
 
-/// Dirty data on flash after a rebuild.
+/// Dirty data of one volume in the flash log, as a rebuild reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
     /// The volume's name; `None` if no copy of the records lists it.
@@ -117,19 +117,20 @@ impl State {
 
     /// Checks the copy on a store that this directory's daemon used last. A newer copy means that the directory was
     /// restored from before its last change. An unreadable copy proves nothing.
-    pub fn check_manifest(&self, store_found: &StoreFound, packed: &[u8]) -> Result<(), Refusal> {
+    pub fn check_manifest(&self, found_store: &FoundStore, packed: &[u8]) -> Result<(), Refusal> {
         let is_own =
-            uuid_of(&self.identity) == Some(store_found.ownership.owner) && !self.sabotage.is(Sabotage::AnyState);
+            uuid_of(&self.identity) == Some(found_store.ownership.owner) && !self.sabotage.is(Sabotage::AnyState);
         match unpack(packed).ok().filter(|manifest| is_own && manifest.revision > self.revision) {
             None => Ok(()),
             Some(_) => {
-                let known = self.store(&store_found.store).map_or(0, |record| record.epoch);
-                Err(Refusal::StateOlder { store: store_found.store.clone(), epoch: store_found.ownership.epoch, known })
+                let known = self.store(&found_store.store).map_or(0, |record| record.epoch);
+                Err(Refusal::StateOlder { store: found_store.store.clone(), epoch: found_store.ownership.epoch, known })
             }
         }
     }
 }
 
+/// Decompresses and parses a copy.
 fn unpack(packed: &[u8]) -> Result<Manifest, String> {
     let bytes = zstd::bulk::decompress(packed, BYTES_MAX).map_err(|error| error.to_string())?;
     serde_json::from_slice(&bytes).map_err(|error| error.to_string())
@@ -175,10 +176,11 @@ pub fn rebuild(current: State, inventory: &StoreInventory) -> Result<(State, Vec
     let given_up: BTreeSet<String> = records.flat_map(|record| record.given_up.iter().cloned()).collect();
     let mut volumes = manifest.volumes.clone();
     volumes.retain(|volume| {
-        let is_match = |one: &VolumeRecord| one.backing_identity == volume.backing_identity || one.name == volume.name;
-        let is_served_since =
+        let is_match =
+            |record: &VolumeRecord| record.backing_identity == volume.backing_identity || record.name == volume.name;
+        let was_served_since =
             current.served_beside.contains(&volume.backing_identity) || !is_own && current.volumes.iter().any(is_match);
-        !is_served_since && !given_up.contains(&show_volume_id(volume.volume_id))
+        !was_served_since && !given_up.contains(&show_volume_id(volume.volume_id))
     });
     for volume in &mut volumes {
         volume.clean = false;
@@ -194,14 +196,14 @@ pub fn rebuild(current: State, inventory: &StoreInventory) -> Result<(State, Vec
         }
     }
     if !is_own || directory_is_newer {
-        let is_restored = |one: &VolumeRecord| {
+        let is_restored = |record: &VolumeRecord| {
             volumes.iter().any(|volume| {
-                volume.volume_id == one.volume_id
-                    || volume.name == one.name
-                    || volume.backing_identity == one.backing_identity
+                volume.volume_id == record.volume_id
+                    || volume.name == record.name
+                    || volume.backing_identity == record.backing_identity
             })
         };
-        let kept: Vec<VolumeRecord> = current.volumes.iter().filter(|one| !is_restored(one)).cloned().collect();
+        let kept: Vec<VolumeRecord> = current.volumes.iter().filter(|record| !is_restored(record)).cloned().collect();
         volumes.extend(kept);
     }
     let manifest = match directory_is_newer {
@@ -280,18 +282,18 @@ mod tests {
             dirty_blocks: BTreeMap::from([(VolumeId(7), 12), (VolumeId(99), 4)]),
         };
         let current = State { flash_devices: None, generation: 2, ..State::default() };
-        let (made, holdings) = rebuild(current, &inventory).expect("the records are complete");
-        assert_eq!((made.identity.as_str(), made.generation), (state.identity.as_str(), 9));
-        assert_eq!(made.store("ab").map(|store| (store.epoch, store.life)), Some((9, 60)));
-        assert_eq!(made.by_name("web").and_then(|record| record.dirty_on_flash.as_deref()), Some("ab"));
-        assert_eq!(made.by_name("db").and_then(|record| record.dirty_on_flash.as_deref()), None);
+        let (rebuilt, holdings) = rebuild(current, &inventory).expect("the records are complete");
+        assert_eq!((rebuilt.identity.as_str(), rebuilt.generation), (state.identity.as_str(), 9));
+        assert_eq!(rebuilt.store("ab").map(|store| (store.epoch, store.life)), Some((9, 60)));
+        assert_eq!(rebuilt.by_name("web").and_then(|record| record.dirty_on_flash.as_deref()), Some("ab"));
+        assert_eq!(rebuilt.by_name("db").and_then(|record| record.dirty_on_flash.as_deref()), None);
         let names: Vec<_> = holdings.iter().map(|holding| (holding.volume.as_deref(), holding.blocks)).collect();
         assert_eq!(names, [(Some("web"), 12), (None, 4)]);
         let mut since = State::default();
         since.begin_life(8, 80);
         let newer = since.identify(&Claim::plain("web", "disk-1"), || VolumeId(70)).expect("new to it").volume_id;
-        let (made, holdings) = rebuild(since, &inventory).expect("the records are complete");
-        let web = made.by_name("web").expect("the volume has one record");
+        let (rebuilt, holdings) = rebuild(since, &inventory).expect("the records are complete");
+        let web = rebuilt.by_name("web").expect("the volume has one record");
         assert_eq!((web.volume_id, &web.dirty_on_flash), (newer, &None), "another directory has served it since");
         assert!(
             holdings.iter().all(|holding| holding.volume.is_none()),
@@ -313,16 +315,16 @@ mod tests {
         let claim = Claim { accept: &accept, ..Claim::plain("web", "disk-1") };
         let served = removed.identify(&claim, || VolumeId(71)).expect("the data in question is given up").volume_id;
         removed.forget(served);
-        let (made, _) = rebuild(removed, &inventory).expect("the records are complete");
-        assert_eq!(made.by_name("web"), None, "it was served without that data, and removed since");
-        let mut discarded = made.clone();
+        let (rebuilt, _) = rebuild(removed, &inventory).expect("the records are complete");
+        assert_eq!(rebuilt.by_name("web"), None, "it was served without that data, and removed since");
+        let mut discarded = rebuilt.clone();
         discarded.identify(&Claim::plain("web", "disk-3"), || VolumeId(72)).expect("new");
         discarded.store_mut("ab").given_up.insert(show_volume_id(VolumeId(7)));
         discarded.served_beside.clear();
         let (kept, holdings) = rebuild(discarded, &inventory).expect("the records are complete");
         assert_eq!(kept.by_name("web").map(|web| web.volume_id), Some(VolumeId(72)), "the old data was given up");
         assert!(holdings.iter().all(|holding| holding.volume_id != show_volume_id(VolumeId(7))));
-        let (again, _) = rebuild(made, &inventory).expect("the records are complete");
+        let (again, _) = rebuild(rebuilt, &inventory).expect("the records are complete");
         assert_eq!(again.by_name("web"), None, "a second rebuild takes no more than the first one");
         let nameless = StoreInventory { ownership: Ownership::default(), ..inventory.clone() };
         assert_eq!(rebuild(State::default(), &nameless).err(), Some(RebuildError::NoOwner));
@@ -339,7 +341,7 @@ mod tests {
         let mut copy = state.clone();
         state.identify(&Claim::plain("db", "disk-2"), || VolumeId(8)).expect("new");
         let manifest = state.manifest(60_000).expect("the manifest fits");
-        let store_of = |ownership| StoreFound { store: "ab".into(), ownership, devices: Vec::new(), holds_data: true };
+        let store_of = |ownership| FoundStore { store: "ab".into(), ownership, devices: Vec::new(), holds_data: true };
         let own = store_of(state.ownership());
         assert_eq!(state.check_manifest(&own, &manifest), Ok(()));
         copy.begin_life(0, 60);

@@ -38,7 +38,7 @@ impl State {
     /// Removes the change of `key` if the value in the configuration file differs from the one at the change.
     pub fn expire_override(&mut self, volume_id: VolumeId, key: &str, file: &str) {
         let Some(record) = self.by_id_mut(volume_id) else { return };
-        if record.overrides.get(key).is_some_and(|held| held.file != file) {
+        if record.overrides.get(key).is_some_and(|change| change.file != file) {
             record.overrides.remove(key);
         }
     }
@@ -46,9 +46,9 @@ impl State {
 
 /// The value of `key` in effect, with `file` as the value in the configuration file.
 pub fn effective<T: FromStr + ToString>(record: Option<&VolumeRecord>, key: &str, file: T) -> T {
-    let held = record.and_then(|record| record.overrides.get(key));
-    let held = held.filter(|held| held.file == file.to_string());
-    held.and_then(|held| held.value.parse().ok()).unwrap_or(file)
+    let change = record.and_then(|record| record.overrides.get(key));
+    let change = change.filter(|change| change.file == file.to_string());
+    change.and_then(|change| change.value.parse().ok()).unwrap_or(file)
 }
 
 /// The write policy in effect, with `file` as the policy in the configuration file.
@@ -58,7 +58,7 @@ pub fn effective_policy(record: Option<&VolumeRecord>, file: WritePolicy) -> Wri
 
 /// The cache mode in effect.
 pub fn effective_mode(record: Option<&VolumeRecord>) -> CacheMode {
-    let held = record.and_then(|record| record.overrides.get(MODE)).map(|held| held.value.as_str());
+    let value = record.and_then(|record| record.overrides.get(MODE)).map(|change| change.value.as_str());
     let modes = [CacheMode::Paused, CacheMode::Frozen];
-    modes.into_iter().find(|mode| held == Some(mode.to_string().as_str())).unwrap_or_default()
+    modes.into_iter().find(|mode| value == Some(mode.to_string().as_str())).unwrap_or_default()
 }

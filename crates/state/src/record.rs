@@ -68,7 +68,7 @@ pub struct State {
     /// Volumes that were served at any time and not removed.
     pub volumes: Vec<VolumeRecord>,
     /// Former records of names whose backing another name has adopted, oldest first. Such a name is refused with
-    /// another backing until it is adopted, and its clients are notified of a loss (seed 50032488).
+    /// another backing until it is adopted, and its clients are notified of a loss.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub displaced: Vec<VolumeRecord>,
     /// Names of configured volumes that a command has removed, each with its configuration entry at that time. A volume
@@ -89,7 +89,7 @@ pub struct State {
     /// Fields of a later version, preserved unchanged.
     #[serde(flatten)]
     pub newer: serde_json::Map<String, serde_json::Value>,
-    /// A rule that a test breaks on purpose.
+    /// A check that a test disables, to prove that torture detects it.
     #[doc(hidden)]
     #[serde(skip)]
     pub sabotage: Sabotage,

@@ -13,11 +13,11 @@ use rustix::fs::{CWD, FallocateFlags, RenameFlags, fallocate, renameat_with};
 use rustix::io::Errno;
 
 /// Reserved size of the spare, as a multiple of the last content.
-const RESERVE_TIMES: u64 = 2;
-/// Granularity of the reservation, in bytes.
-const RESERVE_STEP: u64 = 64 << 10;
-/// Most bytes of padding; a spare with a larger surplus is truncated.
-const PADDING_MAX: u64 = 1 << 20;
+const RESERVE_FACTOR: u64 = 2;
+/// Granularity of the reservation.
+const RESERVE_STEP_BYTES: u64 = 64 << 10;
+/// Maximum number of bytes of padding; a spare with a larger surplus is truncated.
+const PADDING_BYTES_MAX: u64 = 1 << 20;
 /// Padding written over the rest of longer content: JSON permits trailing white space.
 const PADDING: u8 = b'\n';
 
@@ -72,12 +72,13 @@ fn open(spare: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(spare)
 }
 
+/// Writes `bytes` over the old content, and padding over its rest.
 fn write_over(file: &File, bytes: &[u8]) -> io::Result<()> {
     file.write_all_at(bytes, 0)?;
     let (len, old_len) = (bytes.len() as u64, file.metadata()?.len());
     match old_len.saturating_sub(len) {
         0 => Ok(()),
-        surplus if surplus > PADDING_MAX => file.set_len(len),
+        surplus if surplus > PADDING_BYTES_MAX => file.set_len(len),
         surplus => file.write_all_at(&vec![PADDING; surplus as usize], len),
     }
 }
@@ -93,7 +94,7 @@ fn exchange(spare: &Path, path: &Path) -> io::Result<()> {
 
 /// Reserves blocks for the spare, also past its end, for growing content.
 fn reserve(file: &File, len: u64) -> io::Result<()> {
-    let reserved_bytes = (len * RESERVE_TIMES).next_multiple_of(RESERVE_STEP);
+    let reserved_bytes = (len * RESERVE_FACTOR).next_multiple_of(RESERVE_STEP_BYTES);
     if file.metadata()?.blocks() * 512 < reserved_bytes {
         fallocate(file, FallocateFlags::KEEP_SIZE, 0, reserved_bytes)?;
     }
@@ -121,9 +122,9 @@ mod tests {
             put(&path, content.as_bytes());
             assert_eq!(text(&path), content);
             let reserved = spare.metadata().expect("there is a spare").blocks() * 512;
-            assert!(reserved >= RESERVE_STEP, "{reserved} bytes are reserved");
+            assert!(reserved >= RESERVE_STEP_BYTES, "{reserved} bytes are reserved");
         }
-        assert_eq!(path.metadata().expect("written").len(), 10_000, "no block is given back");
+        assert_eq!(path.metadata().expect("written").len(), 10_000, "no block is released");
     }
 
     #[test]

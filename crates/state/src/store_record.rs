@@ -21,7 +21,7 @@ pub struct StoreRecord {
     /// Life of the last opening, 16 hexadecimal digits; 0 if a version without lives opened it.
     #[serde(default, with = "hex", skip_serializing_if = "is_zero")]
     pub life: u64,
-    /// Lives about to begin since then, 16 hexadecimal digits each: superblocks may already name them.
+    /// Lives that were about to begin since then, 16 hexadecimal digits each: superblocks may already name them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub openings: Vec<String>,
     /// Sequence number of its log at the last close.
@@ -48,7 +48,7 @@ impl StoreRecord {
         StoreRecord { store: store.to_owned(), ..StoreRecord::default() }
     }
 
-    /// True if a device with this life may belong to the last use.
+    /// True if a device that names this life may belong to the last opening, or to an interrupted one since.
     pub(super) fn may_have_life(&self, life: u64) -> bool {
         life == self.life || self.openings.contains(&show_number(life))
     }

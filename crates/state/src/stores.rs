@@ -1,4 +1,4 @@
-//! Records of all flash stores that daemons on this directory have used, and the check that a store found is unchanged.
+//! Records of all flash stores that daemons on this directory have used, and the check of a store against its record.
 //!
 //! 1. Before a store is written, its next *life*, a random number, is recorded here (`opening`); every superblock names
 //!    it from then on. If a store's life is neither the last one nor the one about to begin, either the store was used
@@ -14,15 +14,15 @@ use super::record::State;
 use super::store_record::StoreRecord;
 use super::trust::{OlderThan, Refusal, Sabotage, SeenStore};
 
-/// Most recorded lives of consecutive interrupted openings.
+/// Maximum number of recorded lives of consecutive interrupted openings.
 const OPENINGS_MAX: usize = 64;
-/// Most remembered stores. The oldest store that no volume needs is forgotten first; to be accepted again, it would
-/// have to be empty.
+/// Maximum number of recorded stores. The oldest store that no volume needs is forgotten first; it is accepted again
+/// only if it is empty.
 const STORES_MAX: usize = 256;
 
 /// A store as found on its devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoreFound {
+pub struct FoundStore {
     /// Its identity, 32 hexadecimal digits.
     pub store: String,
     /// Owner of the last opening.
@@ -33,10 +33,10 @@ pub struct StoreFound {
     pub holds_data: bool,
 }
 
-impl StoreFound {
-    /// Refuses a device whose life is not `known`.
-    fn refuse_unknown_lives(&self, epoch: u64, known: impl Fn(u64) -> bool) -> Result<(), Refusal> {
-        match self.devices.iter().find(|(_, ownership)| !known(ownership.life)) {
+impl FoundStore {
+    /// Refuses the store if a device names a life for which `is_known` is false. `epoch` is that of the last opening.
+    fn refuse_unknown_lives(&self, epoch: u64, is_known: impl Fn(u64) -> bool) -> Result<(), Refusal> {
+        match self.devices.iter().find(|(_, ownership)| !is_known(ownership.life)) {
             None => Ok(()),
             Some((device, ownership)) => Err(Refusal::DeviceOlder {
                 device: device.clone(),
@@ -84,20 +84,20 @@ impl State {
 
     /// Like [`State::store`], mutable; adds a record if there is none.
     pub fn store_mut(&mut self, store: &str) -> &mut StoreRecord {
-        let at = self.stores.iter().position(|record| record.store == store);
-        let at = at.unwrap_or_else(|| {
+        let index = self.stores.iter().position(|record| record.store == store);
+        let index = index.unwrap_or_else(|| {
             if self.stores.len() >= STORES_MAX {
-                let needed = |record: &StoreRecord| {
+                let is_needed = |record: &StoreRecord| {
                     self.volumes.iter().any(|volume| volume.dirty_on_flash.as_deref() == Some(&record.store))
                 };
-                if let Some(oldest) = self.stores.iter().position(|record| !needed(record)) {
+                if let Some(oldest) = self.stores.iter().position(|record| !is_needed(record)) {
                     self.stores.remove(oldest);
                 }
             }
             self.stores.push(StoreRecord::new(store));
             self.stores.len() - 1
         });
-        &mut self.stores[at]
+        &mut self.stores[index]
     }
 
     /// The owner that this directory's daemon writes to the superblocks of a store that it opens now.
@@ -107,8 +107,8 @@ impl State {
     }
 
     /// Checks a store before it is written. The call changes nothing.
-    pub fn check_store(&self, store_found: &StoreFound) -> Result<StoreUse, Refusal> {
-        let StoreFound { store, ownership, holds_data, .. } = store_found;
+    pub fn check_store(&self, found_store: &FoundStore) -> Result<StoreUse, Refusal> {
+        let FoundStore { store, ownership, holds_data, .. } = found_store;
         let is_needed = self.volumes.iter().any(|volume| volume.dirty_on_flash.as_ref() == Some(store));
         let is_own = Some(ownership.owner) == uuid_of(&self.identity);
         let record = self.store(store);
@@ -130,7 +130,7 @@ impl State {
             if legacy || known {
                 // An interrupted opening leaves some devices in the life before it.
                 let is_known = |life| legacy || record.may_have_life(life);
-                return store_found.refuse_unknown_lives(record.epoch, is_known).map(|()| StoreUse::Known);
+                return found_store.refuse_unknown_lives(record.epoch, is_known).map(|()| StoreUse::Known);
             }
         }
         let epoch = record.map_or(0, |record| record.epoch);
@@ -140,12 +140,12 @@ impl State {
             return Err(Refusal::StateOlder { store: store.clone(), epoch: ownership.epoch, known: epoch });
         }
         if record.is_some() && (is_own || ownership.is_none()) {
-            // Also for a store without data: the other mirror may have the life that continued from it, and would pass
-            // for newer than the data written now.
+            // A store without data is refused, too: another mirror may have continued from this life, and would look
+            // newer than the data written now.
             return Err(Refusal::StoreOlder { store: store.clone(), epoch: ownership.epoch, known: epoch });
         }
         if !holds_data && !is_needed {
-            return store_found
+            return found_store
                 .refuse_unknown_lives(ownership.epoch, |life| life == ownership.life)
                 .map(|()| StoreUse::New);
         }
@@ -178,27 +178,27 @@ impl State {
     }
 
     /// Records that a checked store is about to be written.
-    pub fn record_store_use(&mut self, store_found: &StoreFound, used: StoreUse) {
+    pub fn record_store_use(&mut self, found_store: &FoundStore, used: StoreUse) {
         let life = self.life;
         if used == StoreUse::New {
             // None of the store's recorded state is valid any more.
-            self.void_pages_on(&store_found.store);
-            *self.store_mut(&store_found.store) =
-                StoreRecord { map_void: true, ..StoreRecord::new(&store_found.store) };
+            self.void_pages_on(&found_store.store);
+            *self.store_mut(&found_store.store) =
+                StoreRecord { map_void: true, ..StoreRecord::new(&found_store.store) };
         }
-        let record = self.store_mut(&store_found.store);
+        let record = self.store_mut(&found_store.store);
         if used == StoreUse::New {
-            record.life = store_found.ownership.life;
+            record.life = found_store.ownership.life;
         }
         record.openings.push(show_number(life));
         if record.openings.len() > OPENINGS_MAX {
             record.openings.remove(0);
         }
-        record.sequence = if store_found.ownership.life == 0 { Sequence(0) } else { record.sequence };
+        record.sequence = if found_store.ownership.life == 0 { Sequence(0) } else { record.sequence };
     }
 
-    /// Records that a store was opened in this life: all its superblocks name it.
-    pub fn store_opened(&mut self, store: &str, generation: StoreGeneration) {
+    /// Records that a store was opened in this life, which all its superblocks name now.
+    pub fn record_store_opened(&mut self, store: &str, generation: StoreGeneration) {
         let (epoch, life) = (self.generation, self.life);
         let record = self.store_mut(store);
         (record.epoch, record.life, record.generation) = (epoch, life, generation);
@@ -227,8 +227,8 @@ mod tests {
         state
     }
 
-    fn found(ownership: Ownership, holds_data: bool) -> StoreFound {
-        StoreFound { store: "ab".into(), ownership, devices: vec![("d0".into(), ownership)], holds_data }
+    fn found(ownership: Ownership, holds_data: bool) -> FoundStore {
+        FoundStore { store: "ab".into(), ownership, devices: vec![("d0".into(), ownership)], holds_data }
     }
 
     /// Opens a store with `state` and returns the ownership in its superblocks.
@@ -236,7 +236,7 @@ mod tests {
         let found = found(before, holds_data);
         let used = state.check_store(&found).expect("the store may be used");
         state.record_store_use(&found, used);
-        state.store_opened("ab", StoreGeneration(1));
+        state.record_store_opened("ab", StoreGeneration(1));
         state.ownership()
     }
 
@@ -266,7 +266,7 @@ mod tests {
         let mut state = state();
         let first = opened(&mut state, Ownership::default(), false);
         state.begin_life(0, 60);
-        let both = |newest: Ownership, other| StoreFound {
+        let both = |newest: Ownership, other| FoundStore {
             devices: vec![("d0".into(), newest), ("d1".into(), other)],
             ..found(newest, true)
         };
@@ -281,12 +281,12 @@ mod tests {
             "killed again, before any was written"
         );
         let second = state.ownership();
-        state.store_opened("ab", StoreGeneration(1));
+        state.record_store_opened("ab", StoreGeneration(1));
         let refused = state.check_store(&both(second, first));
         assert!(matches!(&refused, Err(Refusal::DeviceOlder { device, .. }) if device == "d1"), "{refused:?}");
         let mut foreign = State::default();
         foreign.begin_life(8, 80);
-        let emptied = StoreFound { holds_data: false, ..both(second, first) };
+        let emptied = FoundStore { holds_data: false, ..both(second, first) };
         assert!(foreign.check_store(&emptied).is_err(), "one mirror is older, whatever it holds");
     }
 

@@ -11,7 +11,7 @@ fn identified(state: &mut State, name: &str, backing: &str, drawn: u64) -> Resul
     state.identify(&Claim::plain(name, backing), || VolumeId(drawn)).map(|admission| admission.volume_id)
 }
 
-/// Like [`identified`], with an administrator's acceptance.
+/// Like [`identified`], for an administrator who adopts the backing and gives up the named data.
 fn adopted(
     state: &mut State,
     name: &str,
@@ -59,17 +59,17 @@ fn name_whose_record_another_volume_adopted_is_refused_until_adopted() {
     let mut state = State { generation: 4, ..State::default() };
     identified(&mut state, "a", "disk-1", 1).expect("new");
     let other = identified(&mut state, "b", "disk-2", 2).expect("new");
-    // The disks are exchanged, and the first volume is told that this is right.
+    // The disks are exchanged, and an administrator confirms that for the first volume.
     state.generation = 5;
     identified(&mut state, "a", "disk-2", 3).expect_err("another backing");
     assert_eq!(adopted(&mut state, "a", "disk-2", 3, None), Ok(other));
     let refused = identified(&mut state, "b", "disk-1", 4).expect_err("its backing is volume a's now");
     assert_eq!(refused.code(), "backing-changed");
     let loss = state.records_of("b", "disk-1").find_map(|record| loss_to_report(&state, record, !record.clean));
-    assert_eq!(loss.map(|loss| loss.generation), Some(5), "the clients of the second volume are told");
+    assert_eq!(loss.map(|loss| loss.generation), Some(5), "the clients of the second volume are notified");
     // Without the adoption, the name gets its own disk back.
     assert_eq!(identified(&mut state.clone(), "b", "disk-2", 4), Ok(other));
-    adopted(&mut state, "b", "disk-1", 4, None).expect("it is told that this is right");
+    adopted(&mut state, "b", "disk-1", 4, None).expect("an administrator has confirmed the exchange");
     assert!(state.displaced.is_empty());
 }
 
@@ -129,7 +129,7 @@ fn case_1_a_failed_step_leaves_the_old_state_or_the_new_one() {
 }
 
 #[test]
-fn damage_is_refused() {
+fn damaged_state_file_is_refused() {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let file = folder.path().join("state.json");
     for damage in ["", "{", "[]", r#"{"version": 0}"#, r#"{"version": 1}"#, r#"{"version": 1, "generation": -1}"#] {
@@ -148,7 +148,7 @@ fn change_by_command_holds_until_its_key_changes_in_the_file() {
     assert_eq!(effective_policy(state.by_name("web"), back), none);
     assert_eq!(effective_policy(state.by_name("web"), through), through, "the file changed");
     state.expire_override(id, POLICY, &through.to_string());
-    assert_eq!(effective_policy(state.by_name("web"), back), back, "and does not come back");
+    assert_eq!(effective_policy(state.by_name("web"), back), back, "the expired change stays removed");
     state.set_override(id, MODE, &CacheMode::Frozen.to_string(), &CacheMode::Active.to_string());
     assert_eq!(effective_mode(state.by_name("web")), CacheMode::Frozen);
     state.set_override(id, MODE, &CacheMode::Active.to_string(), &CacheMode::Active.to_string());
@@ -237,7 +237,7 @@ fn single_store_of_an_earlier_version_becomes_the_first_record() {
         Some((StoreGeneration(4), true, 0))
     );
     assert_eq!(state.wear["f0"].dirty_bytes, 3);
-    let store_of = |life| StoreFound {
+    let store_of = |life| FoundStore {
         store: "ab".to_owned(),
         ownership: flash::Ownership { life, ..Default::default() },
         devices: Vec::new(),
@@ -247,7 +247,7 @@ fn single_store_of_an_earlier_version_becomes_the_first_record() {
     assert!(state.check_store(&store_of(9)).is_err());
 }
 
-fn waiting(volume_id: VolumeId, in_log: u64) -> std::collections::BTreeMap<VolumeId, UndestagedBlocks> {
+fn undestaged(volume_id: VolumeId, in_log: u64) -> std::collections::BTreeMap<VolumeId, UndestagedBlocks> {
     [(volume_id, UndestagedBlocks { in_log, in_memory: 0 })].into()
 }
 
@@ -256,8 +256,8 @@ fn log_records_of_a_volume_clean_by_the_state_are_refused() {
     let mut state = State::default();
     state.begin_life(1, 2);
     let id = identified(&mut state, "web", "disk-1", 7).expect("new");
-    let waiting = waiting(id, 5);
-    let claim = Claim { store: Some("ab"), waiting: &waiting, ..Claim::plain("web", "disk-1") };
+    let undestaged = undestaged(id, 5);
+    let claim = Claim { store: Some("ab"), undestaged: &undestaged, ..Claim::plain("web", "disk-1") };
     let refused = state.identify(&claim, || VolumeId(8)).expect_err("the log is old");
     assert_eq!(refused.code(), "log-unexpected");
     assert!(refused.to_string().contains("adopt web --give-up 0000000000000007"), "{refused}");
@@ -364,8 +364,8 @@ fn shrunk_backing_is_refused_until_dirty_data_is_given_up() {
     let claim = |evidence| Claim { store: Some("ab"), evidence: Some(evidence), ..Claim::plain("web", "disk-1") };
     let id = state.identify(&claim(&whole), || VolumeId(7)).expect("new").volume_id;
     state.mark_on_flash(id, Some("ab"));
-    let waiting = waiting(id, 5);
-    let claim = |evidence| Claim { waiting: &waiting, ..claim(evidence) };
+    let undestaged = undestaged(id, 5);
+    let claim = |evidence| Claim { undestaged: &undestaged, ..claim(evidence) };
     let refused = state.identify(&claim(&cut), || VolumeId(8)).expect_err("the backing shrank");
     assert!(refused.to_string().contains("has 204800 bytes and had 409600: 12288 bytes"), "{refused}");
     let accept = Acceptance { discard_past_end: true, ..Acceptance::default() };
@@ -373,13 +373,13 @@ fn shrunk_backing_is_refused_until_dirty_data_is_given_up() {
 }
 
 #[test]
-fn grown_backing_with_a_dirty_short_block_is_refused() {
+fn grown_backing_with_a_dirty_partial_block_is_refused() {
     let mut state = State::default();
     state.begin_life(1, 2);
-    let evidence = |size_bytes, is_short_block_dirty| Evidence {
+    let evidence = |size_bytes, is_partial_block_dirty| Evidence {
         is_unique: true,
         blocks_in_log: 5,
-        is_short_block_dirty,
+        is_partial_block_dirty,
         content: ContentRecord { size_bytes, ..ContentRecord::default() },
         ..Evidence::default()
     };
@@ -387,18 +387,18 @@ fn grown_backing_with_a_dirty_short_block_is_refused() {
     let claim = |evidence| Claim { store: Some("ab"), evidence: Some(evidence), ..Claim::plain("web", "disk-1") };
     let id = state.identify(&claim(&short), || VolumeId(7)).expect("new").volume_id;
     state.mark_on_flash(id, Some("ab"));
-    let waiting = waiting(id, 5);
-    let claim = |evidence| Claim { waiting: &waiting, ..claim(evidence) };
+    let undestaged = undestaged(id, 5);
+    let claim = |evidence| Claim { undestaged: &undestaged, ..claim(evidence) };
     let refused = state.identify(&claim(&dirty), || VolumeId(8)).expect_err("the backing grew");
     assert_eq!(refused.code(), "backing-grew");
     let admitted = state.identify(&claim(&grown), || VolumeId(8)).expect("the last block is not dirty");
     assert!(admitted.drops_pages, "a page may have content past the former end");
     state.record_pages_dropped(id, "ab");
     assert!(!state.identify(&claim(&evidence(16_384, false)), || VolumeId(8)).expect("grown").drops_pages);
-    assert_eq!(content::former_short_block(12_288, Some(8_704)), Some(engine::BlockNo(2)));
+    assert_eq!(content::former_partial_block(12_288, Some(8_704)), Some(engine::BlockNo(2)));
     assert_eq!(
         [(8_704, 12_288), (12_288, 8_192), (8_704, 8_704)]
-            .map(|(size, before)| content::former_short_block(size, Some(before))),
+            .map(|(size, before)| content::former_partial_block(size, Some(before))),
         [None; 3]
     );
 }

@@ -152,8 +152,8 @@ pub enum Refusal {
     ContentDiffers {
         /// The volume.
         name: String,
-        /// Blocks destaged last whose content has changed.
-        missing: u64,
+        /// Number of blocks destaged last whose content has changed.
+        changed_blocks: u64,
         /// The waiting dirty data.
         loss: Box<Loss>,
     },
@@ -177,7 +177,7 @@ pub enum Refusal {
         /// Dirty bytes past the end.
         past_end_bytes: u64,
     },
-    /// The backing has grown, its former end cut a block short, and that block is dirty.
+    /// The backing has grown, and its last block, which was partial, is dirty.
     BackingGrew {
         /// The volume.
         name: String,
@@ -224,7 +224,7 @@ pub struct OlderThan {
     pub store: String,
     /// The start that the store names.
     pub epoch: u64,
-    /// The last start of the store known to the directory.
+    /// The last start that used the store, as known to the directory.
     pub known: u64,
 }
 
@@ -280,8 +280,8 @@ codes! {
 
 impl std::error::Error for Refusal {}
 
-/// The finding, then the choices. Each command in the text is complete, and ends with a punctuation mark or the end of
-/// the text.
+/// The text has the finding, then the choices. Each command in it is complete, and is followed by a punctuation mark or
+/// the end of the text.
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -370,12 +370,12 @@ impl fmt::Display for Refusal {
                  volume adopt {name} --give-up {}, which discards {loss}",
                 loss.volume_id
             ),
-            Refusal::ContentDiffers { name, missing, loss } => write!(
+            Refusal::ContentDiffers { name, changed_blocks, loss } => write!(
                 f,
-                "its backing was changed while dirty data waited for it: {missing} of the blocks destaged last have \
-                 other content. If the disk was rolled back, restored or exchanged, restore the previous content; or, \
-                 to keep the present content of the backing: hotset volume adopt {name} --give-up {}, which discards \
-                 {loss}",
+                "its backing was changed while dirty data waited for it: {changed_blocks} of the blocks destaged last \
+                 have other content. If the disk was rolled back, restored or exchanged, restore the previous content; \
+                 or, to keep the present content of the backing: hotset volume adopt {name} --give-up {}, which \
+                 discards {loss}",
                 loss.volume_id
             ),
             Refusal::ContentUnproven { name, identity, loss } => write!(

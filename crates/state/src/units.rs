@@ -53,8 +53,8 @@ impl State {
         known_names: &BTreeSet<&str>,
     ) -> Vec<Result<(), UnitError>> {
         for record in self.volumes.iter_mut().filter(|record| !known_names.contains(record.name.as_str())) {
-            let is_wanted = |lun: u16| requests.iter().any(|(_, fixed_lun, _)| *fixed_lun == Some(lun));
-            record.unit = record.unit.take().filter(|unit| !is_wanted(unit.lun));
+            let is_requested = |lun: u16| requests.iter().any(|(_, fixed_lun, _)| *fixed_lun == Some(lun));
+            record.unit = record.unit.take().filter(|unit| !is_requested(unit.lun));
         }
         let current = |state: &State, volume_id: VolumeId| {
             let record = state.volumes.iter().find(|record| record.volume_id == volume_id);
@@ -109,16 +109,16 @@ impl State {
 
     /// The lowest LUN that no volume has or has had.
     fn free_lun(&self, fixed: &BTreeSet<u16>, released: &[u16]) -> Option<u16> {
-        let used =
+        let is_used =
             |lun: &u16| self.volumes.iter().any(|record| record.unit.as_ref().is_some_and(|unit| unit.lun == *lun));
         let is_excluded = |lun: &u16| fixed.contains(lun) || self.retired_luns.contains(lun) || released.contains(lun);
-        (0..=scsi::Lun::MAX).find(|lun| !is_excluded(lun) && !used(lun))
+        (0..=scsi::Lun::MAX).find(|lun| !is_excluded(lun) && !is_used(lun))
     }
 
     /// Records a volume's persistent reservations; false if there is no such volume.
-    pub fn record_reservations(&mut self, volume_id: VolumeId, record: &[u8]) -> bool {
+    pub fn record_reservations(&mut self, volume_id: VolumeId, reservations: &[u8]) -> bool {
         let unit = self.by_id_mut(volume_id).and_then(|record| record.unit.as_mut());
-        unit.map(|unit| unit.reservations = record.iter().map(|byte| format!("{byte:02x}")).collect()).is_some()
+        unit.map(|unit| unit.reservations = reservations.iter().map(|byte| format!("{byte:02x}")).collect()).is_some()
     }
 }
 
@@ -140,8 +140,8 @@ mod tests {
 
     fn state(names: &[&str]) -> State {
         let mut state = State::default();
-        for (at, name) in names.iter().enumerate() {
-            state.identify(&Claim::plain(name, &format!("disk-{at}")), || VolumeId(at as u64 + 1)).expect("new");
+        for (index, name) in names.iter().enumerate() {
+            state.identify(&Claim::plain(name, &format!("disk-{index}")), || VolumeId(index as u64 + 1)).expect("new");
         }
         state
     }

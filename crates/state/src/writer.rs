@@ -2,9 +2,9 @@
 //!
 //! A change fails after its time-out: it is cancelled before the new file takes the old one's name. If that rename is
 //! already in progress, it may complete after its caller received the failure; the content in force is then written
-//! over it before any other write. (A crash in between leaves the change made. Callers tolerate that: before a change
-//! that permits less care, the data concerned has been drained, whether or not the change succeeds.) Until the thread
-//! is free again, changes fail at once.
+//! over it before any other write. (After a crash in between, the change is in force. Callers tolerate that: before a
+//! change that relaxes a guarantee, the data concerned has been drained, whether or not the change succeeds.) Until
+//! the thread is free again, changes fail at once.
 //!
 //! A directory without writes is probed, so that a hung or full one is detected before a change needs it.
 
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::replace::{Step, probe, replace};
 
-/// Longest time that a change waits for its disk. A healthy and busy disk takes less.
+/// Maximum time that a change waits for its disk. A healthy and busy disk takes less.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of probes of a directory without writes.
 const PROBE_PAUSE: Duration = Duration::from_secs(30);
@@ -92,12 +92,12 @@ impl Writer {
     /// Starts the thread; it ends after the drop of the writer, once its disk answers.
     pub(crate) fn start(path: PathBuf, timeout: Duration) -> io::Result<Writer> {
         let (jobs, queue) = sync_channel::<Job>(JOBS_MAX);
-        let body = move || {
+        let run_jobs = move || {
             while let Ok(job) = queue.recv() {
                 run(&path, job);
             }
         };
-        std::thread::Builder::new().name("state".to_owned()).spawn(body)?;
+        std::thread::Builder::new().name("state".to_owned()).spawn(run_jobs)?;
         Ok(Writer { jobs, timeout, pending: None, last_result: Instant::now(), failed: None })
     }
 
@@ -106,7 +106,7 @@ impl Writer {
         let pending = self.pending.as_ref()?;
         let result = match pending.done.try_recv() {
             Err(TryRecvError::Empty) => return Some(pending.since.elapsed()),
-            Err(TryRecvError::Disconnected) => Err(ended()),
+            Err(TryRecvError::Disconnected) => Err(thread_ended()),
             Ok(result) => result,
         };
         // The result of a cancelled change is no evidence of the present state of the disk.
@@ -159,15 +159,15 @@ impl Writer {
         let since = Instant::now();
         let job = Job { bytes, work: Work::Replace(hook, stage.clone()), done };
         // A probe may be running: the queue has room for this write behind it.
-        self.jobs.try_send(job).map_err(|_| ended())?;
+        self.jobs.try_send(job).map_err(|_| thread_ended())?;
         let result = match receiver.recv_timeout(self.timeout) {
             Err(RecvTimeoutError::Timeout) if cancel(&stage, in_force) => {
                 self.pending = Some(PendingJob { since, is_cancelled: true, done: receiver });
                 return Err(WriteError::Hangs(since.elapsed()));
             }
             // The write has just ended.
-            Err(RecvTimeoutError::Timeout) => receiver.recv().unwrap_or_else(|_| Err(ended())),
-            Err(RecvTimeoutError::Disconnected) => Err(ended()),
+            Err(RecvTimeoutError::Timeout) => receiver.recv().unwrap_or_else(|_| Err(thread_ended())),
+            Err(RecvTimeoutError::Disconnected) => Err(thread_ended()),
             Ok(result) => result,
         };
         self.last_result = Instant::now();
@@ -176,7 +176,7 @@ impl Writer {
     }
 }
 
-fn ended() -> io::Error {
+fn thread_ended() -> io::Error {
     io::Error::other("the thread that writes it has ended")
 }
 

@@ -33,7 +33,8 @@ impl Notifier {
         Notifier { socket, flags: SendFlags::NOSIGNAL }
     }
 
-    /// Like [`Notifier::from_environment`], for a data core: a message is dropped if the socket's buffer is full.
+    /// Like [`Notifier::from_environment`], but drops a message if the socket's buffer is full: a data core must not
+    /// block.
     pub fn nonblocking() -> Notifier {
         Notifier { flags: SendFlags::NOSIGNAL | SendFlags::DONTWAIT, ..Notifier::from_environment() }
     }

@@ -104,8 +104,8 @@ pub struct Identity {
 impl Files {
     /// Reads the files.
     pub fn read(&self) -> Result<Identity, TlsError> {
-        let chain = certificates(&self.certificate)?;
-        let key = PrivateKeyDer::from_pem_slice(&read(&self.key)?).map_err(|error| match error {
+        let chain = read_certificates(&self.certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(&read_file(&self.key)?).map_err(|error| match error {
             pem::Error::NoItemsFound => TlsError::NoKey(self.key.clone()),
             error => TlsError::Pem { path: self.key.clone(), cause: error.to_string() },
         })?;
@@ -116,7 +116,7 @@ impl Files {
         let builder = match &self.client_ca {
             None => builder.with_no_client_auth(),
             Some(path) => {
-                let roots = Arc::new(roots(path)?);
+                let roots = Arc::new(read_roots(path)?);
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
                 builder.with_client_cert_verifier(verifier.map_err(|error| unusable(path, error))?)
             }
@@ -138,21 +138,21 @@ pub fn provider() -> Arc<CryptoProvider> {
 }
 
 /// Reads the certificates of a file in PEM form; at least one.
-pub fn certificates(path: &Path) -> Result<Vec<Certificate>, TlsError> {
-    let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
+pub fn read_certificates(path: &Path) -> Result<Vec<Certificate>, TlsError> {
+    let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read_file(path)?).collect();
     let parsed = parsed.map_err(|error| TlsError::Pem { path: path.to_owned(), cause: error.to_string() })?;
     if parsed.is_empty() { Err(TlsError::NoCertificate(path.to_owned())) } else { Ok(parsed) }
 }
 
-fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
+fn read_roots(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(path)? {
+    for certificate in read_certificates(path)? {
         roots.add(certificate).map_err(|error| unusable(path, error))?;
     }
     Ok(roots)
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+fn read_file(path: &Path) -> Result<Vec<u8>, TlsError> {
     let failed = |error: io::Error| TlsError::Read { path: path.to_owned(), cause: error.to_string() };
     // Opening a FIFO or a device could block for ever.
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
@@ -176,8 +176,8 @@ mod tests {
 
     use super::*;
 
-    /// A certificate and its key in PEM form.
-    fn pair() -> (String, String) {
+    /// A new certificate and its key in PEM form.
+    fn generate_pair() -> (String, String) {
         let CertifiedKey { cert, signing_key } =
             generate_simple_self_signed(["localhost".to_owned()]).expect("a plain name");
         (cert.pem(), signing_key.serialize_pem())
@@ -200,14 +200,14 @@ mod tests {
 
     #[test]
     fn certificate_chain_with_matching_key_is_accepted() {
-        let ((certificate, key), (other, _)) = (pair(), pair());
+        let ((certificate, key), (other, _)) = (generate_pair(), generate_pair());
         let identity = read_from((certificate.clone() + &other).as_bytes(), key.as_bytes(), Some(other.as_bytes()));
         assert_eq!(identity.map(|identity| identity.chain.len()), Ok(2));
     }
 
     #[test]
     fn path_that_is_not_a_regular_file_is_refused_at_once() {
-        let (_, key) = pair();
+        let (_, key) = generate_pair();
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("server.key");
         fs::write(&path, key).expect("the folder is writable");
@@ -227,21 +227,21 @@ mod tests {
 
     #[test]
     fn errors_name_the_file_and_the_remedy() {
-        let ((certificate, key), (_, other)) = (pair(), pair());
+        let ((certificate, key), (_, other)) = (generate_pair(), generate_pair());
         let (certificate, key, other) = (certificate.as_bytes(), key.as_bytes(), other.as_bytes());
-        let broken = b"-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n";
-        let nonsense = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        let secret = b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+        let invalid_base64 = b"-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n";
+        let invalid_der = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let encrypted_key = b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
         let long = vec![b'\n'; FILE_BYTES_MAX as usize + 1];
         let cases: [Case<'_>; 8] = [
             (b"", key, None, "server.crt holds no certificate"),
             (key, key, None, "server.crt holds no certificate"),
-            (broken, key, None, "server.crt is not valid PEM"),
+            (invalid_base64, key, None, "server.crt is not valid PEM"),
             (&long, key, None, "server.crt is longer than"),
-            (nonsense, key, None, "server.crt cannot be used"),
-            (certificate, secret, None, "server.key holds no private key"),
+            (invalid_der, key, None, "server.crt cannot be used"),
+            (certificate, encrypted_key, None, "server.key holds no private key"),
             (certificate, other, None, "server.key does not belong to the first certificate in"),
-            (certificate, key, Some(nonsense), "clients.crt cannot be used"),
+            (certificate, key, Some(invalid_der), "clients.crt cannot be used"),
         ];
         for (certificate, key, client_ca, expected) in cases {
             let text = read_from(certificate, key, client_ca).map(|_| ());

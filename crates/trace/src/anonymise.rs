@@ -10,7 +10,7 @@ use crate::request::{Op, Request};
 pub const EXTENT_BYTES: u64 = 1 << 20;
 const ROUNDS: u64 = 8;
 
-/// A keyed permutation of a disk's extents. Without the key the original place of an extent cannot be found.
+/// A keyed permutation of a disk's extents. Without the key the original position of an extent cannot be found.
 #[derive(Clone, Copy, Debug)]
 pub struct Anonymiser {
     key: [u64; 2],
@@ -42,14 +42,14 @@ impl Anonymiser {
             }
             let extent = from / EXTENT_BYTES;
             let to = end.min((extent + 1).saturating_mul(EXTENT_BYTES));
-            let at = self.permuted(extent.min(self.extents - 1), request.device) * EXTENT_BYTES + from % EXTENT_BYTES;
+            let at = self.permute(extent.min(self.extents - 1), request.device) * EXTENT_BYTES + from % EXTENT_BYTES;
             let part = Request { at, len: to - from, ..request };
             from = to;
             Some(part)
         })
     }
 
-    fn permuted(self, extent: u64, device: u32) -> u64 {
+    fn permute(self, extent: u64, device: u32) -> u64 {
         debug_assert!(extent < self.extents);
         let mask = (1u64 << self.half_bits) - 1;
         let mut value = extent;
@@ -57,8 +57,8 @@ impl Anonymiser {
         loop {
             let (mut left, mut right) = (value >> self.half_bits, value & mask);
             for round in 0..ROUNDS {
-                let mixed = siphash(self.key, [right, u64::from(device) << 8 | round]);
-                (left, right) = (right, left ^ (mixed & mask));
+                let hash = siphash(self.key, [right, u64::from(device) << 8 | round]);
+                (left, right) = (right, left ^ (hash & mask));
             }
             value = left << self.half_bits | right;
             if value < self.extents {
@@ -116,11 +116,11 @@ mod tests {
     fn extents_are_permuted_without_collision() {
         for extents in [1, 2, 3, 17, 1_000, 4_096] {
             let anonymiser = Anonymiser::new([3, 4], extents * EXTENT_BYTES);
-            let mut places: Vec<u64> = (0..extents).map(|extent| anonymiser.permuted(extent, 7)).collect();
-            let stayed = places.iter().enumerate().filter(|(from, to)| *from as u64 == **to).count();
+            let mut permuted: Vec<u64> = (0..extents).map(|extent| anonymiser.permute(extent, 7)).collect();
+            let stayed = permuted.iter().enumerate().filter(|(from, to)| *from as u64 == **to).count();
             assert!(extents < 17 || stayed < 8, "{stayed} of {extents} stayed");
-            places.sort_unstable();
-            assert!(places.into_iter().eq(0..extents));
+            permuted.sort_unstable();
+            assert!(permuted.into_iter().eq(0..extents));
         }
     }
 
@@ -143,7 +143,7 @@ mod tests {
     fn other_key_or_other_disk_gives_another_permutation() {
         let order = |key, device| {
             let anonymiser = Anonymiser::new(key, 64 * EXTENT_BYTES);
-            (0..64).map(|extent| anonymiser.permuted(extent, device)).collect::<Vec<_>>()
+            (0..64).map(|extent| anonymiser.permute(extent, device)).collect::<Vec<_>>()
         };
         assert_ne!(order([1, 2], 0), order([1, 3], 0));
         assert_ne!(order([1, 2], 0), order([1, 2], 1));

@@ -15,7 +15,8 @@ pub enum Compression {
 
 /// Memory limit of the xz decompressor, in bytes: `xz -9` needs 65 MiB. zstd limits its window to 128 MiB itself.
 const XZ_BYTES_MAX: u64 = 256 << 20;
-const MAGIC_LEN: usize = 6;
+/// Bytes of the longest magic number.
+const MAGIC_BYTES_MAX: usize = 6;
 
 impl Compression {
     /// Name of the format.
@@ -50,8 +51,8 @@ impl Compression {
 
 /// Decompresses a stream; returns the plain stream and the format.
 pub fn decompress(mut input: Box<dyn Read>) -> io::Result<(Box<dyn Read>, Option<Compression>)> {
-    let mut magic = Vec::with_capacity(MAGIC_LEN);
-    input.by_ref().take(MAGIC_LEN as u64).read_to_end(&mut magic)?;
+    let mut magic = Vec::with_capacity(MAGIC_BYTES_MAX);
+    input.by_ref().take(MAGIC_BYTES_MAX as u64).read_to_end(&mut magic)?;
     let compression = Compression::of_magic(&magic);
     let whole = Cursor::new(magic).chain(input);
     let plain: Box<dyn Read> = match compression {

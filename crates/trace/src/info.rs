@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use crate::request::{Op, Request};
 
-/// Bytes of the smaller page, for footprint and reuse.
+/// Bytes of the smaller page, for footprint and reuse distance.
 pub const SMALL_PAGE_BYTES: u64 = 4 << 10;
 /// Bytes of the larger page, for footprint.
 pub const LARGE_PAGE_BYTES: u64 = 64 << 10;
@@ -39,40 +39,41 @@ impl Histogram {
 }
 
 /// A sample of pages, selected by hash, with the time of their last access.
-struct Pages {
-    last: FxHashMap<(u32, u64), u64>,
+struct PageSample {
+    /// Last access by disk and page number.
+    last_access: FxHashMap<(u32, u64), u64>,
     /// One of 2^`shift` pages is in the sample.
     shift: u32,
     pages_max: usize,
 }
 
-impl Pages {
+impl PageSample {
     fn new(pages_max: usize) -> Self {
-        Pages { last: FxHashMap::default(), shift: 0, pages_max }
+        PageSample { last_access: FxHashMap::default(), shift: 0, pages_max }
     }
 
     fn is_sampled(page: (u32, u64), shift: u32) -> bool {
-        shift == 0 || mixed(page) >> (u64::BITS - shift) == 0
+        shift == 0 || hash_page(page) >> (u64::BITS - shift) == 0
     }
 
     /// Records an access; returns the previous access of the page, if it is in the sample.
     fn record_access(&mut self, page: (u32, u64), now: u64) -> PageLookup {
-        if !Pages::is_sampled(page, self.shift) {
+        if !PageSample::is_sampled(page, self.shift) {
             return PageLookup::NotSampled;
         }
-        if let Some(last) = self.last.insert(page, now) {
+        if let Some(last) = self.last_access.insert(page, now) {
             return PageLookup::Last(last);
         }
-        if self.last.len() > self.pages_max {
+        if self.last_access.len() > self.pages_max {
             self.shift += 1;
             let shift = self.shift;
-            self.last.retain(|page, _| Pages::is_sampled(*page, shift));
+            self.last_access.retain(|page, _| PageSample::is_sampled(*page, shift));
         }
         PageLookup::First
     }
 
     fn distinct(&self) -> u64 {
-        (self.last.len() as u64) << self.shift
+        (self.last_access.len() as u64) << self.shift
     }
 }
 
@@ -83,7 +84,7 @@ enum PageLookup {
 }
 
 /// The finalizer of splitmix64: every input bit affects every bit of the hash.
-fn mixed((device, page): (u32, u64)) -> u64 {
+fn hash_page((device, page): (u32, u64)) -> u64 {
     let mut hash = page ^ u64::from(device).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -110,20 +111,22 @@ pub struct Info {
     pub end_bytes: u64,
     /// Highest disk number.
     pub device_max: u32,
-    small: Pages,
-    large: Pages,
-    ends: [(u32, u64); STREAMS],
-    next_end: usize,
+    small: PageSample,
+    large: PageSample,
+    /// Disk and end offset of each tracked stream.
+    stream_ends: [(u32, u64); STREAMS],
+    /// Index of the stream to be replaced next.
+    next_stream: usize,
 }
 
 impl Default for Info {
     fn default() -> Self {
-        Info::remembering(PAGES_MAX)
+        Info::with_pages_max(PAGES_MAX)
     }
 }
 
 impl Info {
-    fn remembering(pages: usize) -> Self {
+    fn with_pages_max(pages_max: usize) -> Self {
         Info {
             requests: [0; 4],
             bytes: [0; 4],
@@ -134,10 +137,10 @@ impl Info {
             reuse: Histogram::default(),
             end_bytes: 0,
             device_max: 0,
-            small: Pages::new(pages),
-            large: Pages::new(pages),
-            ends: [(0, u64::MAX); STREAMS],
-            next_end: 0,
+            small: PageSample::new(pages_max),
+            large: PageSample::new(pages_max),
+            stream_ends: [(0, u64::MAX); STREAMS],
+            next_stream: 0,
         }
     }
 
@@ -153,14 +156,14 @@ impl Info {
             return;
         }
         self.sizes.add(len, 1);
-        match self.ends.iter_mut().find(|end| **end == (device, at)) {
+        match self.stream_ends.iter_mut().find(|end| **end == (device, at)) {
             Some(end) => {
                 self.sequential += 1;
                 end.1 = at + len;
             }
             None => {
-                self.ends[self.next_end] = (device, at + len);
-                self.next_end = (self.next_end + 1) % STREAMS;
+                self.stream_ends[self.next_stream] = (device, at + len);
+                self.next_stream = (self.next_stream + 1) % STREAMS;
             }
         }
         for page in at / SMALL_PAGE_BYTES..=(at + len - 1) / SMALL_PAGE_BYTES {
@@ -225,7 +228,7 @@ mod tests {
 
     #[test]
     fn sampled_footprint_is_close_to_the_exact_one() {
-        let mut info = Info::remembering(10_000);
+        let mut info = Info::with_pages_max(10_000);
         for round in 0..2u64 {
             (0..200_000u64).for_each(|page| info.add(&request(None, Op::Read, page * 4_096 + round, 512, 0)));
         }
@@ -234,6 +237,6 @@ mod tests {
         assert!((190_000..210_000).contains(&pages), "{pages}");
         let reused: u64 = info.reuse.rows().map(|(_, count)| count).sum();
         assert!((190_000..210_000).contains(&reused), "{reused}");
-        assert!(info.reuse.rows().all(|(since, _)| since == 1 << 17));
+        assert!(info.reuse.rows().all(|(distance, _)| distance == 1 << 17));
     }
 }

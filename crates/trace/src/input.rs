@@ -34,12 +34,16 @@ pub enum Next<'a> {
 pub struct Input {
     source: Box<dyn Read>,
     buffer: Vec<u8>,
+    /// Range of the buffer that holds unread data.
     start: usize,
     end: usize,
+    /// True once the source has ended or failed.
     ended: bool,
     /// A read error; data read before it are still returned.
     error: Option<io::Error>,
+    /// Bytes returned by byte units so far.
     byte: u64,
+    /// Lines returned so far.
     line: u64,
 }
 
@@ -146,11 +150,11 @@ impl Input {
                 return Ok(Next::TooLong);
             }
             self.start = self.end;
-            return Ok(Next::Unended(without_return(&self.buffer[unit_start..self.end])));
+            return Ok(Next::Unended(strip_carriage_return(&self.buffer[unit_start..self.end])));
         };
         self.line += 1;
         self.start = newline + 1;
-        Ok(Next::Whole(without_return(&self.buffer[unit_start..newline])))
+        Ok(Next::Whole(strip_carriage_return(&self.buffer[unit_start..newline])))
     }
 
     /// Position of the last unit if it was taken, otherwise of the next one.
@@ -163,7 +167,7 @@ impl Input {
 }
 
 /// Removes the carriage return of a Windows line end.
-pub fn without_return(line: &[u8]) -> &[u8] {
+pub fn strip_carriage_return(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 

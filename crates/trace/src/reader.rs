@@ -10,8 +10,10 @@ use crate::position::Position;
 use crate::request::Request;
 use crate::request_sink::{RecordError, RequestSink};
 
-const LENIENT: &str = "keep what comes before with --lenient, or specify another format with --format";
-const CUT_SHORT: &str = "copy it again, or keep what comes before with --lenient";
+/// Remedy for an invalid record.
+const KEEP_START: &str = "keep what comes before with --lenient, or specify another format with --format";
+/// Remedy for a truncated trace.
+const COPY_AGAIN: &str = "copy it again, or keep what comes before with --lenient";
 
 /// Iterator over the requests of a trace. It ends after an error.
 pub struct Reader {
@@ -72,32 +74,32 @@ impl Reader {
     /// Decodes one unit; returns false at the end.
     fn step(&mut self) -> Result<bool, TraceError> {
         let unit = self.decoder.unit();
-        let (result, remedy, consumed) = match self.input.next(unit) {
+        let (result, remedy, taken) = match self.input.next(unit) {
             Err(error) => return Err(self.unreadable(unit, error)),
-            Ok(Next::Whole(bytes)) => (self.decoder.decode(bytes, &mut self.out), LENIENT, true),
+            Ok(Next::Whole(bytes)) => (self.decoder.decode(bytes, &mut self.out), KEEP_START, true),
             Ok(Next::Unended(bytes)) => {
                 let result = self.decoder.decode(bytes, &mut self.out);
                 (
                     result.map_err(|RecordError(error)| RecordError(format!("the last line is cut short: {error}"))),
-                    CUT_SHORT,
+                    COPY_AGAIN,
                     true,
                 )
             }
             Ok(Next::CutShort(held)) => {
                 let error =
                     format!("the file ends within {}, with {held} bytes of it present", self.decoder.unit_name());
-                (Err(error.into()), CUT_SHORT, false)
+                (Err(error.into()), COPY_AGAIN, false)
             }
-            Ok(Next::TooLong) => (Err("the line is longer than 64 KiB".into()), LENIENT, true),
+            Ok(Next::TooLong) => (Err("the line is longer than 64 KiB".into()), KEEP_START, true),
             Ok(Next::End) => {
-                return self.decoder.end().map(|()| false).map_err(|error| self.broken(unit, error, CUT_SHORT, false));
+                return self.decoder.end().map(|()| false).map_err(|error| self.broken(unit, error, COPY_AGAIN, false));
             }
         };
-        result.map(|()| true).map_err(|error| self.broken(unit, error, remedy, consumed))
+        result.map(|()| true).map_err(|error| self.broken(unit, error, remedy, taken))
     }
 
-    fn broken(&self, unit: Unit, RecordError(error): RecordError, remedy: &'static str, consumed: bool) -> TraceError {
-        let place = self.input.position_of(unit, consumed);
+    fn broken(&self, unit: Unit, RecordError(error): RecordError, remedy: &'static str, taken: bool) -> TraceError {
+        let place = self.input.position_of(unit, taken);
         TraceError::Broken { name: self.name.clone(), place, error, remedy }
     }
 

@@ -16,7 +16,7 @@ pub enum Op {
     Write,
     /// Discard.
     Discard,
-    /// Flush, without place and length.
+    /// Flush, without offset and length.
     Flush,
 }
 

@@ -76,12 +76,12 @@ impl RequestSink {
         self.pending.pop_front()
     }
 
-    /// Number of requests.
+    /// Number of requests not yet taken.
     pub fn len(&self) -> usize {
         self.pending.len()
     }
 
-    /// Drops all requests.
+    /// Drops the requests not yet taken.
     pub fn clear(&mut self) {
         self.pending.clear();
     }

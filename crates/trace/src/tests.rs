@@ -8,24 +8,24 @@ pub fn request(time_ns: Option<u64>, op: Op, at: u64, len: u64, device: u32) -> 
     Request { time_ns, op, at, len, device }
 }
 
-fn opened(name: &str, bytes: &[u8], format: Option<Format>) -> Result<Reader, TraceError> {
+fn open_bytes(name: &str, bytes: &[u8], format: Option<Format>) -> Result<Reader, TraceError> {
     open(name, Box::new(Cursor::new(bytes.to_vec())), format)
 }
 
 /// Detected format and all requests of a valid trace.
 pub fn recognised(name: &str, bytes: &[u8]) -> (Format, Vec<Request>) {
-    let reader = opened(name, bytes, None).expect("the trace is valid");
+    let reader = open_bytes(name, bytes, None).expect("the trace is valid");
     let format = reader.format();
     (format, reader.map(|request| request.expect("the record is valid")).collect())
 }
 
 /// The error message of a trace with `good` valid requests before the error.
 pub fn failing_named(name: &str, bytes: &[u8], good: usize) -> String {
-    let mut reader = opened(name, bytes, None).expect("the start is valid");
+    let mut reader = open_bytes(name, bytes, None).expect("the start is valid");
     let got: Vec<Request> = reader.by_ref().map_while(Result::ok).collect();
     assert_eq!(got.len(), good);
     assert!(reader.next().is_none(), "the reader ends after an error");
-    let last = opened(name, bytes, None).expect("the start is valid").last();
+    let last = open_bytes(name, bytes, None).expect("the start is valid").last();
     last.expect("the trace fails").expect_err("the error comes last").to_string()
 }
 
@@ -36,7 +36,7 @@ pub fn failing(bytes: &[u8], good: usize) -> String {
 
 const LINES: &[u8] = b"3050771 25 0 0\n2461851 8 0 1\n";
 
-fn packed(compression: Compression, bytes: &[u8]) -> Vec<u8> {
+fn compress(compression: Compression, bytes: &[u8]) -> Vec<u8> {
     let mut packed = Vec::new();
     let level = flate2::Compression::fast();
     match compression {
@@ -51,9 +51,9 @@ fn packed(compression: Compression, bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn compressed_traces_are_read_like_plain_ones() {
     for compression in [Compression::Gzip, Compression::Xz, Compression::Zstd] {
-        let once = packed(compression, LINES);
+        let once = compress(compression, LINES);
         let twice = [&once[..], &once].concat();
-        let reader = opened("a", &twice, None).expect("the trace is valid");
+        let reader = open_bytes("a", &twice, None).expect("the trace is valid");
         assert_eq!(reader.description(), format!("ARC text (lis), {}", compression.name()));
         assert_eq!(reader.filter_map(Result::ok).count(), 4);
     }
@@ -63,8 +63,8 @@ fn compressed_traces_are_read_like_plain_ones() {
 fn truncated_compressed_trace_yields_its_start_and_an_error() {
     let long: String = (0..100_000u64).map(|n| format!("{} {} 0 {n}\n", n * 7919 % 1_000_003, n % 64 + 1)).collect();
     for compression in [Compression::Gzip, Compression::Xz, Compression::Zstd] {
-        let whole = packed(compression, long.as_bytes());
-        let reader = opened("a", &whole[..whole.len() / 2], None).expect("the start is valid");
+        let whole = compress(compression, long.as_bytes());
+        let reader = open_bytes("a", &whole[..whole.len() / 2], None).expect("the start is valid");
         let requests: Vec<_> = reader.collect();
         assert!(requests.len() > 10_000 && requests.len() < 90_000, "{compression:?}: {}", requests.len());
         let message =
@@ -76,13 +76,13 @@ fn truncated_compressed_trace_yields_its_start_and_an_error() {
 
 #[test]
 fn files_other_than_traces_are_refused_with_a_remedy() {
-    let message = |name: &str, bytes: &[u8]| opened(name, bytes, None).err().expect("not a trace").to_string();
+    let message = |name: &str, bytes: &[u8]| open_bytes(name, bytes, None).err().expect("not a trace").to_string();
     let empty = "a: the file is empty; check that it is the right file and that the copy is complete";
     assert_eq!(message("a", b""), empty);
     assert!(message("a", b"Dear diary\n").contains("specify one with --format (vscsi, msr, spc, iolog,"));
     assert!(message("a.zst", b"\x28\xb5\x2f\xfd\xff\xff\xff\xff").contains("cannot be read further"));
     assert_eq!("ext4".parse::<Format>().expect_err("unknown format").to_string().lines().count(), 1);
-    let reader = opened("a.lis", b"Dear diary\n", None).expect("the name selects the format");
+    let reader = open_bytes("a.lis", b"Dear diary\n", None).expect("the name selects the format");
     assert!(reader.last().expect("the trace fails").is_err());
 }
 
@@ -96,7 +96,7 @@ fn format_names_and_extensions_are_unique() {
 }
 
 /// Pseudo-random bytes, equal in every run.
-fn noise(seed: u64) -> impl Iterator<Item = u8> {
+fn random_bytes(seed: u64) -> impl Iterator<Item = u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     std::iter::repeat_with(move || {
         state ^= state << 13;
@@ -110,11 +110,11 @@ fn noise(seed: u64) -> impl Iterator<Item = u8> {
 fn random_bytes_in_any_format_give_requests_or_an_error() {
     const TEXT: &[u8] = b"0123456789 ,.\nrRwWQDF+\t-8";
     for seed in 0..300 {
-        let raw: Vec<u8> = noise(seed).take(2_000).collect();
+        let raw: Vec<u8> = random_bytes(seed).take(2_000).collect();
         let text: Vec<u8> = raw.iter().map(|byte| TEXT[usize::from(*byte) % TEXT.len()]).collect();
         for bytes in [&raw, &text] {
             for format in Format::ALL.map(|(_, format)| Some(format)).into_iter().chain([None]) {
-                let Ok(reader) = opened("a", bytes, format) else { continue };
+                let Ok(reader) = open_bytes("a", bytes, format) else { continue };
                 for request in reader.filter_map(Result::ok) {
                     assert!(request.at.checked_add(request.len).is_some_and(|end| end <= DISK_BYTES_MAX));
                 }

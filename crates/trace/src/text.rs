@@ -22,8 +22,8 @@ fn collect<'a, const N: usize>(
     let mut columns = [&b""[..]; N];
     let mut count = 0;
     for part in parts {
-        if let Some(place) = columns.get_mut(count) {
-            *place = part.trim_ascii();
+        if let Some(column) = columns.get_mut(count) {
+            *column = part.trim_ascii();
         } else if allow_extra {
             break;
         }

@@ -1,4 +1,4 @@
-//! Published traces, read completely. `HOTSET_TRACES` names their folder; without it the tests read nothing.
+//! Published traces, read completely. `HOTSET_TRACES` names their directory; without it the tests read nothing.
 
 #![allow(clippy::disallowed_types, reason = "traces are files, and a test may open them")]
 
@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use trace::info::Info;
 use trace::{Format, Op, Request, open};
 
-fn folder() -> Option<PathBuf> {
-    let folder = std::env::var_os("HOTSET_TRACES").map(PathBuf::from);
-    if folder.is_none() {
+fn trace_directory() -> Option<PathBuf> {
+    let directory = std::env::var_os("HOTSET_TRACES").map(PathBuf::from);
+    if directory.is_none() {
         println!("skipped: set HOTSET_TRACES to the directory of the traces");
     }
-    folder
+    directory
 }
 
-fn read(folder: &Path, name: &str) -> (Format, Vec<Request>) {
-    let file = File::open(folder.join(name)).expect("the trace exists");
+fn read_trace(directory: &Path, name: &str) -> (Format, Vec<Request>) {
+    let file = File::open(directory.join(name)).expect("the trace exists");
     let reader = open(name, Box::new(file), None).expect("the trace is valid");
     let format = reader.format();
     (format, reader.map(|request| request.expect("the record is valid")).collect())
@@ -35,9 +35,9 @@ const TRACES: [(&str, Format, usize, u64); 6] = [
 
 #[test]
 fn published_traces_are_read_completely() {
-    let Some(folder) = folder() else { return };
+    let Some(directory) = trace_directory() else { return };
     for (name, format, requests, hundredths) in TRACES {
-        let (detected, read) = read(&folder, name);
+        let (detected, read) = read_trace(&directory, name);
         assert_eq!((detected, read.len()), (format, requests), "{name}");
         let mut info = Info::default();
         read.iter().for_each(|request| info.add(request));
@@ -49,8 +49,8 @@ fn published_traces_are_read_completely() {
 
 #[test]
 fn virtual_machine_trace_has_59_percent_writes_in_two_hours() {
-    let Some(folder) = folder() else { return };
-    let (_, requests) = read(&folder, "cloudphysics-vm.vscsi");
+    let Some(directory) = trace_directory() else { return };
+    let (_, requests) = read_trace(&directory, "cloudphysics-vm.vscsi");
     let writes = requests.iter().filter(|request| request.op == Op::Write).count();
     assert_eq!((writes * 100 + requests.len() / 2) / requests.len(), 59);
     let last_ns = requests.iter().filter_map(|request| request.time_ns).max().expect("the trace has times");

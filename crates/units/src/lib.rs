@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+/// Names of the units and their bytes. Output uses the first six, which are powers of 1024.
 const SIZE_UNITS: [(&str, u64); 10] = [
     ("B", 1),
     ("KiB", 1 << 10),
@@ -15,6 +16,7 @@ const SIZE_UNITS: [(&str, u64); 10] = [
     ("TB", 1_000_000_000_000),
 ];
 
+/// Names of the units and their nanoseconds.
 const TIME_UNITS: [(&str, u64); 6] = [
     ("us", 1_000),
     ("ms", 1_000_000),
@@ -74,18 +76,18 @@ pub fn show_bytes(bytes: u64) -> String {
     format!("{value:.decimals$} {name}")
 }
 
-/// `bytes` so that [`parse_size`] reads the same, in the largest unit that divides them.
+/// `bytes` as text that [`parse_size`] reads back exactly, in the largest unit that divides them.
 pub fn exact_bytes(bytes: u64) -> String {
-    let fits = SIZE_UNITS[..6].iter().rev().find(|(_, factor)| bytes >= *factor && bytes.is_multiple_of(*factor));
-    fits.map_or_else(|| bytes.to_string(), |(name, factor)| format!("{} {name}", bytes / factor))
+    let unit = SIZE_UNITS[..6].iter().rev().find(|(_, factor)| bytes >= *factor && bytes.is_multiple_of(*factor));
+    unit.map_or_else(|| bytes.to_string(), |(name, factor)| format!("{} {name}", bytes / factor))
 }
 
 /// A count with thousands separators: `1,234,567`.
 pub fn show_count(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -108,12 +110,13 @@ pub fn show_micros(micros: f64) -> String {
     }
 }
 
-/// Shortest latency that is known: shorter ones are counted together.
+/// Shortest latency that the histograms resolve, in microseconds; shorter ones share a bucket.
 pub const LATENCY_US_MIN: f64 = 16.384;
-/// Longest latency that is known: longer ones are counted together.
+/// Longest latency that the histograms resolve, in microseconds; longer ones share a bucket.
 pub const LATENCY_US_MAX: f64 = 34_359_738.368;
 
-/// A latency of client requests, in microseconds: `< 16 us` where more is not known, else as [`show_micros`].
+/// A latency of client requests in microseconds: as [`show_micros`], or `< 16 us` and `> 34.4 s` past the resolved
+/// range.
 pub fn show_latency(micros: f64) -> String {
     match micros {
         m if m <= LATENCY_US_MIN => format!("< {}", show_micros(LATENCY_US_MIN)),
@@ -125,11 +128,11 @@ pub fn show_latency(micros: f64) -> String {
 /// A time as the configuration writes it, in the largest unit that divides it: `10s`, `1500ms`.
 pub fn show_time(time: Duration) -> String {
     let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    let fits = TIME_UNITS.iter().rev().find(|(_, factor)| nanos >= *factor && nanos.is_multiple_of(*factor));
-    fits.map_or_else(|| format!("{time:?}"), |(name, factor)| format!("{}{name}", nanos / factor))
+    let unit = TIME_UNITS.iter().rev().find(|(_, factor)| nanos >= *factor && nanos.is_multiple_of(*factor));
+    unit.map_or_else(|| format!("{time:?}"), |(name, factor)| format!("{}{name}", nanos / factor))
 }
 
-/// `part` of `whole` in percent, `-` where there is nothing to divide by.
+/// `part` of `whole` in percent; `-` if `whole` is zero.
 pub fn show_percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{:.1} %", part as f64 * 100.0 / whole as f64) }
 }

@@ -23,7 +23,7 @@ pub(crate) mod field {
     pub(super) const PHYSICAL_BLOCK_EXP: usize = 24;
     pub(super) const MIN_IO_SIZE: usize = 26;
     pub(super) const OPT_IO_SIZE: usize = 28;
-    /// The driver may set it.
+    /// Write-back or write-through; the only field that the driver may set.
     pub(crate) const WRITEBACK: usize = 32;
     pub(super) const NUM_QUEUES: usize = 34;
     pub(super) const MAX_DISCARD_SECTORS: usize = 36;
@@ -52,24 +52,24 @@ pub(crate) mod feature {
     pub(crate) const DISCARD: u64 = 1 << 13;
     pub(crate) const WRITE_ZEROES: u64 = 1 << 14;
     pub(crate) const LOG_ALL: u64 = 1 << 26;
-    pub(crate) const INDIRECT: u64 = 1 << 28;
+    pub(crate) const INDIRECT_DESC: u64 = 1 << 28;
     pub(crate) const EVENT_IDX: u64 = 1 << 29;
-    pub(crate) const PROTOCOL: u64 = 1 << 30;
+    pub(crate) const PROTOCOL_FEATURES: u64 = 1 << 30;
     pub(crate) const VERSION_1: u64 = 1 << 32;
 }
 
 /// Features offered for a volume.
-pub(crate) fn features(read_only: bool) -> u64 {
+pub(crate) fn offered_features(read_only: bool) -> u64 {
     use feature::*;
-    let changes = if read_only { READ_ONLY } else { DISCARD | WRITE_ZEROES };
-    let block = SEG_MAX | BLK_SIZE | FLUSH | TOPOLOGY | CONFIG_WCE | MQ | changes;
-    block | LOG_ALL | INDIRECT | EVENT_IDX | PROTOCOL | VERSION_1
+    let write_features = if read_only { READ_ONLY } else { DISCARD | WRITE_ZEROES };
+    let block = SEG_MAX | BLK_SIZE | FLUSH | TOPOLOGY | CONFIG_WCE | MQ | write_features;
+    block | LOG_ALL | INDIRECT_DESC | EVENT_IDX | PROTOCOL_FEATURES | VERSION_1
 }
 
 /// Configuration space of a volume.
-pub(crate) fn space<S: Seam>(volume: &Volume<S>, write_back: bool) -> [u8; SPACE_BYTES] {
+pub(crate) fn config_space<S: Seam>(volume: &Volume<S>, write_back: bool) -> [u8; SPACE_BYTES] {
     let mut space = [0; SPACE_BYTES];
-    let mut put = |at: usize, bytes: &[u8]| space[at..at + bytes.len()].copy_from_slice(bytes);
+    let mut put = |offset: usize, bytes: &[u8]| space[offset..offset + bytes.len()].copy_from_slice(bytes);
     let sector = 1_u32 << SECTOR_SHIFT;
     put(field::CAPACITY, &(volume.size_bytes() >> SECTOR_SHIFT).to_le_bytes());
     put(field::SEG_MAX, &SEGMENTS_MAX.to_le_bytes());

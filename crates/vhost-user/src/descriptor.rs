@@ -1,6 +1,5 @@
 //! Rejects descriptors of a front end on which I/O or close could block the data core, such as files on FUSE or NFS.
 //!
-//!
 //! The checks run on the front end's thread, which also closes refused descriptors. Closing a file on FUSE or NFS waits
 //! for a server. The checks themselves cause no file-system I/O.
 
@@ -13,7 +12,7 @@ use crate::message::Message;
 
 /// Reason for refusing a descriptor.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Refused {
+pub(crate) enum RefusedDescriptor {
     #[error(
         "the memory in {0} is neither a memfd nor a file on tmpfs or hugetlbfs, and a hanging file system would stop \
          all volumes: use memory-backend-memfd, or memory-backend-file with a mem-path on tmpfs or hugetlbfs (see \
@@ -27,25 +26,25 @@ pub(crate) enum Refused {
 }
 
 /// Refuses a message with a descriptor that the data core must not touch.
-pub(crate) fn check(message: &Message) -> Result<(), Refused> {
+pub(crate) fn check(message: &Message) -> Result<(), RefusedDescriptor> {
     match message {
         Message::SetMemTable(list) => list.iter().try_for_each(|(_, file)| check_memory(file)),
         Message::AddMemReg(_, file) | Message::SetLogBase { file, .. } | Message::SetInflightFd { file, .. } => {
             check_memory(file)
         }
-        Message::SetVringFd { fd: Some(fd), .. } => check_eventfd(fd).map_err(Refused::VringEventfd),
+        Message::SetVringFd { fd: Some(fd), .. } => check_eventfd(fd).map_err(RefusedDescriptor::VringEventfd),
         Message::SetBackendReqFd(socket) => match rustix::net::sockopt::socket_domain(socket) {
             Ok(AddressFamily::UNIX) => Ok(()),
-            _ => Err(Refused::Socket(path_of(socket))),
+            _ => Err(RefusedDescriptor::Socket(path_of(socket))),
         },
         _ => Ok(()),
     }
 }
 
 /// Checks that a file is in memory: only memfds and files on tmpfs or hugetlbfs support seals.
-fn check_memory(file: impl AsFd) -> Result<(), Refused> {
+fn check_memory(file: impl AsFd) -> Result<(), RefusedDescriptor> {
     let seals = rustix::fs::fcntl_get_seals(&file);
-    seals.map(drop).map_err(|_| Refused::Memory(path_of(file)))
+    seals.map(drop).map_err(|_| RefusedDescriptor::Memory(path_of(file)))
 }
 
 fn path_of(file: impl AsFd) -> String {
@@ -86,10 +85,10 @@ mod tests {
     fn notifications_need_an_eventfd_and_requests_a_unix_socket() {
         let vring_fd = |fd| check(&Message::SetVringFd { kind: VringFdKind::Kick, index: 0, fd: Some(fd) });
         vring_fd(eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd")).expect("an eventfd is accepted");
-        assert!(matches!(vring_fd(opened("/dev/zero")), Err(Refused::VringEventfd(_))));
+        assert!(matches!(vring_fd(opened("/dev/zero")), Err(RefusedDescriptor::VringEventfd(_))));
         let (socket, _other) = UnixStream::pair().expect("a socket pair");
         check(&Message::SetBackendReqFd(socket.into())).expect("a Unix socket is accepted");
-        assert!(matches!(check(&Message::SetBackendReqFd(opened("/dev/zero"))), Err(Refused::Socket(_))));
+        assert!(matches!(check(&Message::SetBackendReqFd(opened("/dev/zero"))), Err(RefusedDescriptor::Socket(_))));
         let tcp = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
         assert!(check(&Message::SetBackendReqFd(tcp.into())).is_err());
     }

@@ -18,11 +18,12 @@ pub(crate) struct Device<S: Seam> {
     pub(crate) seam: S,
     pub(crate) volume: Volume<S>,
     pub(crate) memory: RefCell<Rc<Memory>>,
-    pub(crate) log: RefCell<Option<Rc<DirtyLog>>>,
+    /// Dirty log of a live migration, if the front end has set one.
+    pub(crate) dirty_log: RefCell<Option<Rc<DirtyLog>>>,
     /// Features that the driver accepted.
     pub(crate) features: Cell<u64>,
     /// Inflight memory, which outlives the daemon, if the front end supports it.
-    pub(crate) area: RefCell<Option<InflightArea>>,
+    pub(crate) inflight_area: RefCell<Option<InflightArea>>,
     /// True if writes acknowledged by an earlier daemon are lost, so that the driver's next flush fails.
     pub(crate) has_lost_writes: Cell<bool>,
     /// Number of this daemon, higher than the numbers of earlier ones.
@@ -30,7 +31,7 @@ pub(crate) struct Device<S: Seam> {
     /// True if the driver requires durable writes (write-through).
     pub(crate) write_through: Cell<bool>,
     pub(crate) clients: Rc<Clients>,
-    pub(crate) account: BufferAccount,
+    pub(crate) buffer_account: BufferAccount,
     pub(crate) payload_pool: Rc<PayloadPool>,
     /// Requests of disconnected front ends of the volume.
     pub(crate) unfinished: Rc<UnfinishedCount>,
@@ -54,7 +55,7 @@ impl<S: Seam> Device<S> {
     pub(crate) fn count_acknowledged(&self) {
         if self.volume.policy() == WritePolicy::WriteBack
             && !self.writes_through()
-            && let Some(area) = &*self.area.borrow()
+            && let Some(area) = &*self.inflight_area.borrow()
         {
             area.count_acknowledged();
         }
@@ -70,14 +71,14 @@ impl<S: Seam> Device<S> {
         } else {
             area.adopt(self.daemon);
         }
-        *self.area.borrow_mut() = Some(area);
+        *self.inflight_area.borrow_mut() = Some(area);
     }
 
     /// Makes acknowledged writes durable. Fails once if some of them are lost, which reports the loss to the guest.
     pub(crate) async fn flush(&self) -> Result<(), RequestError> {
-        let acknowledged_count = self.area.borrow().as_ref().map(InflightArea::acknowledged_count);
+        let acknowledged_count = self.inflight_area.borrow().as_ref().map(InflightArea::acknowledged_count);
         self.volume.flush().await?;
-        let area = self.area.borrow();
+        let area = self.inflight_area.borrow();
         let Some((area, acknowledged_count)) = area.as_ref().zip(acknowledged_count) else { return Ok(()) };
         if self.has_lost_writes.take() {
             area.adopt(self.daemon);
@@ -89,15 +90,16 @@ impl<S: Seam> Device<S> {
         Ok(())
     }
 
-    /// Marks a written range of the guest's memory in the dirty log, if there is one.
-    pub(crate) fn mark_dirty(&self, at: u64, len: usize) {
+    /// Marks `len` written bytes at the guest address `guest` in the dirty log, if there is one.
+    pub(crate) fn mark_dirty(&self, guest: u64, len: usize) {
         if self.features.get() & feature::LOG_ALL != 0
-            && let Some(log) = &*self.log.borrow()
+            && let Some(log) = &*self.dirty_log.borrow()
         {
-            log.mark(at, len);
+            log.mark(guest, len);
         }
     }
 
+    /// The guest's memory as of now.
     pub(crate) fn memory(&self) -> Rc<Memory> {
         self.memory.borrow().clone()
     }

@@ -11,7 +11,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use seam::real::FaultFlag;
 use vm_memory::VolatileMemory;
 
-use crate::memory::{Mapping, MemoryError, Part};
+use crate::memory::{MappedRange, Mapping, MemoryError};
 
 /// Bytes of the private block before the queues.
 const PRIVATE_BYTES: usize = 64;
@@ -21,7 +21,7 @@ const WRITE_THROUGH_AT: usize = 0;
 const DAEMON_AT: usize = 8;
 const ACKNOWLEDGED_AT: usize = 16;
 const FLUSHED_AT: usize = 24;
-const QUEUE_HEAD_BYTES: usize = 16;
+const QUEUE_HEADER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 16;
 /// Version of the layout and of the private block; 0 in memory that no daemon has used.
 const VERSION: u16 = 1;
@@ -32,7 +32,7 @@ pub fn area_bytes(queues: u16, size: u16) -> u64 {
 }
 
 fn queue_bytes(size: u16) -> usize {
-    (QUEUE_HEAD_BYTES + usize::from(size) * ENTRY_BYTES).next_multiple_of(64)
+    (QUEUE_HEADER_BYTES + usize::from(size) * ENTRY_BYTES).next_multiple_of(64)
 }
 
 /// Creates memory for this number and size of queues, as a file sealed against truncation.
@@ -47,7 +47,7 @@ pub fn create_area(queues: u16, size: u16) -> rustix::io::Result<OwnedFd> {
 /// Inflight memory of all queues.
 #[derive(Clone)]
 pub struct InflightArea {
-    part: Part,
+    range: MappedRange,
     queues: u16,
     size: u16,
 }
@@ -63,11 +63,11 @@ impl InflightArea {
         let needed_bytes = area_bytes(queues, size);
         let end = offset.checked_add(needed_bytes).ok_or(MemoryError::InvalidRange { guest: offset, len })?;
         if len < needed_bytes || !offset.is_multiple_of(64) {
-            return Err(MemoryError::Short { needed_bytes, has: len });
+            return Err(MemoryError::Short { needed_bytes, available_bytes: len });
         }
-        let whole = Part::whole(Mapping::of_file(file, end, fault)?, end as usize);
-        let part = whole.part(offset as usize, needed_bytes as usize).expect("the range is mapped");
-        Ok(InflightArea { part, queues, size })
+        let whole = MappedRange::whole(Mapping::of_file(file, end, fault)?, end as usize);
+        let range = whole.subrange(offset as usize, needed_bytes as usize).expect("the range is mapped");
+        Ok(InflightArea { range, queues, size })
     }
 
     /// Inflight memory of one queue, if the area includes it.
@@ -75,108 +75,110 @@ impl InflightArea {
         if index >= usize::from(self.queues) || size > self.size {
             return None;
         }
-        let part = self.part.part(PRIVATE_BYTES + index * queue_bytes(self.size), queue_bytes(self.size))?;
-        Some(Inflight { part, size: self.size, counter: 0 })
+        let range = self.range.subrange(PRIVATE_BYTES + index * queue_bytes(self.size), queue_bytes(self.size))?;
+        Some(Inflight { range, size: self.size, counter: 0 })
     }
 
     /// True if a daemon with a number below `lost_before` acknowledged writes that were not flushed by its end.
     pub fn has_unflushed_writes(&self, lost_before: u64) -> bool {
         let [written_by, acknowledged_count, flushed_count] =
-            [DAEMON_AT, ACKNOWLEDGED_AT, FLUSHED_AT].map(|at| load64(&self.part, at));
+            [DAEMON_AT, ACKNOWLEDGED_AT, FLUSHED_AT].map(|at| load64(&self.range, at));
         written_by < lost_before && acknowledged_count != flushed_count
     }
 
     /// Records this daemon as the area's writer, with all writes flushed.
     pub fn adopt(&self, daemon: u64) {
-        store64(&self.part, FLUSHED_AT, load64(&self.part, ACKNOWLEDGED_AT));
-        store64(&self.part, DAEMON_AT, daemon);
+        store64(&self.range, FLUSHED_AT, load64(&self.range, ACKNOWLEDGED_AT));
+        store64(&self.range, DAEMON_AT, daemon);
     }
 
     /// Counts a write that is about to be acknowledged and is only in memory.
     pub fn count_acknowledged(&self) {
-        store64(&self.part, ACKNOWLEDGED_AT, load64(&self.part, ACKNOWLEDGED_AT).wrapping_add(1));
+        store64(&self.range, ACKNOWLEDGED_AT, load64(&self.range, ACKNOWLEDGED_AT).wrapping_add(1));
     }
 
     /// The count of such writes, to be passed to [`InflightArea::record_flushed`] after a flush.
     pub fn acknowledged_count(&self) -> u64 {
-        load64(&self.part, ACKNOWLEDGED_AT)
+        load64(&self.range, ACKNOWLEDGED_AT)
     }
 
     /// Records the count that a flush has made durable.
     pub fn record_flushed(&self, acknowledged_count: u64) {
-        store64(&self.part, FLUSHED_AT, acknowledged_count);
+        store64(&self.range, FLUSHED_AT, acknowledged_count);
     }
 
     /// True if the driver was promised durable writes.
     pub fn is_write_through(&self) -> bool {
-        load16(&self.part, WRITE_THROUGH_AT) != 0
+        load16(&self.range, WRITE_THROUGH_AT) != 0
     }
 
     /// Records whether the driver is promised durable writes.
     pub fn set_write_through(&self, write_through: bool) {
-        store16(&self.part, WRITE_THROUGH_AT, u16::from(write_through));
+        store16(&self.range, WRITE_THROUGH_AT, u16::from(write_through));
     }
 }
 
-fn load16(part: &Part, at: usize) -> u16 {
-    part.slice(at, 2).get_atomic_ref::<AtomicU16>(0).expect("fields are aligned").load(Ordering::SeqCst)
+fn load16(range: &MappedRange, at: usize) -> u16 {
+    range.slice(at, 2).get_atomic_ref::<AtomicU16>(0).expect("fields are aligned").load(Ordering::SeqCst)
 }
 
-fn store16(part: &Part, at: usize, value: u16) {
-    part.slice(at, 2).get_atomic_ref::<AtomicU16>(0).expect("fields are aligned").store(value, Ordering::SeqCst);
+fn store16(range: &MappedRange, at: usize, value: u16) {
+    range.slice(at, 2).get_atomic_ref::<AtomicU16>(0).expect("fields are aligned").store(value, Ordering::SeqCst);
 }
 
-fn load64(part: &Part, at: usize) -> u64 {
-    part.slice(at, 8).get_atomic_ref::<AtomicU64>(0).expect("fields are aligned").load(Ordering::SeqCst)
+fn load64(range: &MappedRange, at: usize) -> u64 {
+    range.slice(at, 8).get_atomic_ref::<AtomicU64>(0).expect("fields are aligned").load(Ordering::SeqCst)
 }
 
-fn store64(part: &Part, at: usize, value: u64) {
-    part.slice(at, 8).get_atomic_ref::<AtomicU64>(0).expect("fields are aligned").store(value, Ordering::SeqCst);
+fn store64(range: &MappedRange, at: usize, value: u64) {
+    range.slice(at, 8).get_atomic_ref::<AtomicU64>(0).expect("fields are aligned").store(value, Ordering::SeqCst);
 }
 
-// Header of a queue: features (8 bytes), version, entries, last used head, used index.
+// Header of a queue: features (8 bytes), version, entries, head of the chain completed last, used index.
 const VERSION_AT: usize = 8;
 const ENTRIES_AT: usize = 10;
-const LAST_AT: usize = 12;
+const LAST_HEAD_AT: usize = 12;
 const USED_AT: usize = 14;
 
 /// Inflight requests of one queue.
 pub struct Inflight {
-    part: Part,
+    range: MappedRange,
     size: u16,
     /// Counter of requests, which gives their order for a resume.
     counter: u64,
 }
 
 impl Inflight {
+    /// Offset of the entry of the chain at `head`.
     fn entry(&self, head: u16) -> usize {
-        QUEUE_HEAD_BYTES + usize::from(head) * ENTRY_BYTES
+        QUEUE_HEADER_BYTES + usize::from(head) * ENTRY_BYTES
     }
 
+    /// Counter of the request at `head` when it started.
     fn number(&self, head: u16) -> u64 {
-        load64(&self.part, self.entry(head) + 8)
+        load64(&self.range, self.entry(head) + 8)
     }
 
     /// Returns the requests that an earlier daemon had taken and not completed when the ring's used index was `used`,
     /// oldest first. Fails and changes nothing if that daemon was of a later version.
     pub fn recover(&mut self, used: u16) -> Result<Vec<u16>, NewerFormat> {
-        let version = load16(&self.part, VERSION_AT);
+        let version = load16(&self.range, VERSION_AT);
         if version > VERSION {
             return Err(NewerFormat::of_format(version, VERSION, None));
         }
         if version == 0 {
-            store16(&self.part, VERSION_AT, VERSION);
-            store16(&self.part, ENTRIES_AT, self.size);
-        } else if load16(&self.part, USED_AT) != used {
+            store16(&self.range, VERSION_AT, VERSION);
+            store16(&self.range, ENTRIES_AT, self.size);
+        } else if load16(&self.range, USED_AT) != used {
             // The last request was completed, and the daemon ended before it was recorded here.
-            let last = load16(&self.part, LAST_AT);
+            let last = load16(&self.range, LAST_HEAD_AT);
             if last < self.size {
-                store16(&self.part, self.entry(last), 0);
+                store16(&self.range, self.entry(last), 0);
             }
         }
-        store16(&self.part, USED_AT, used);
+        store16(&self.range, USED_AT, used);
         // Read once: the peer may write here during the sort.
-        let in_flight = (0..self.size).filter(|head| load16(&self.part, self.entry(*head)) != 0);
+        let in_flight = (0..self.size).filter(|head| load16(&self.range, self.entry(*head)) != 0);
         let mut unfinished: Vec<(u64, u16)> = in_flight.map(|head| (self.number(head), head)).collect();
         unfinished.sort_unstable();
         self.counter = unfinished.last().map_or(0, |(number, _)| *number);
@@ -187,19 +189,19 @@ impl Inflight {
     pub fn record_start(&mut self, head: u16) {
         self.counter = self.counter.wrapping_add(1);
         let at = self.entry(head);
-        store64(&self.part, at + 8, self.counter);
-        store16(&self.part, at, 1);
+        store64(&self.range, at + 8, self.counter);
+        store16(&self.range, at, 1);
     }
 
     /// Records that a request is about to be completed.
     pub fn record_completing(&self, head: u16) {
-        store16(&self.part, LAST_AT, head);
+        store16(&self.range, LAST_HEAD_AT, head);
     }
 
     /// Records that it is completed, with the used index after it.
     pub fn record_completed(&self, head: u16, used: u16) {
-        store16(&self.part, self.entry(head), 0);
-        store16(&self.part, USED_AT, used);
+        store16(&self.range, self.entry(head), 0);
+        store16(&self.range, USED_AT, used);
     }
 }
 
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn unfit_memory_is_refused_and_write_through_promise_survives() {
+    fn unsuitable_memory_is_refused_and_write_through_promise_survives() {
         let (file, area) = area();
         assert!(area.queue(2, 8).is_none() && area.queue(0, 16).is_none());
         assert!(map(file.try_clone().expect("the descriptor can be duplicated"), 64, area_bytes(2, 8)).is_err());
@@ -326,7 +328,7 @@ mod tests {
         let mut queue = area.queue(1, 8).expect("the area has two queues");
         queue.recover(0).expect("the area is new");
         queue.record_start(3);
-        store16(&queue.part, VERSION_AT, 2);
+        store16(&queue.range, VERSION_AT, 2);
         let before = content(&file);
         assert_eq!(
             queue.recover(7).expect_err("a later version").to_string(),

@@ -14,7 +14,7 @@ use rustix::fs::FsWord;
 use seam::real::{FaultFlag, FaultGuard};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
-/// Most regions of a guest: the limit of the kernel for one virtual machine.
+/// Maximum number of regions of a guest: the limit of the kernel for one virtual machine.
 pub const REGIONS_MAX: usize = 509;
 /// Bytes that one bit of the dirty log represents.
 const LOG_PAGE_BYTES: u64 = 4096;
@@ -30,7 +30,7 @@ pub struct RegionLayout {
     pub guest: u64,
     /// Length in bytes.
     pub len: u64,
-    /// First address in the front end's address space, which names rings.
+    /// First address in the front end's address space, in which the addresses of rings are given.
     pub user: u64,
     /// Offset in the file, in bytes.
     pub offset: u64,
@@ -48,12 +48,12 @@ pub enum MemoryError {
         len: u64,
     },
     /// The file is too short.
-    #[error("a region needs {needed_bytes} bytes of a file of {has} bytes")]
+    #[error("a region needs {needed_bytes} bytes of a file of {available_bytes} bytes")]
     Short {
         /// Bytes needed.
         needed_bytes: u64,
         /// Bytes in the file.
-        has: u64,
+        available_bytes: u64,
     },
     /// The mapping failed.
     #[error("memory cannot be mapped: {0}")]
@@ -87,15 +87,18 @@ impl Mapping {
         let file_bytes = rustix::fs::fstat(&file).map_err(|error| failed(&error))?.st_size as u64;
         let file_system = rustix::fs::fstatfs(&file).map_err(|error| failed(&error))?;
         // Large pages are mapped and unmapped as a whole.
-        let page = if file_system.f_type == HUGETLBFS_MAGIC { file_system.f_bsize as u64 } else { PAGE_BYTES as u64 };
-        let needed_bytes = if page > PAGE_BYTES as u64 { len.checked_next_multiple_of(page) } else { Some(len) };
+        let page_bytes =
+            if file_system.f_type == HUGETLBFS_MAGIC { file_system.f_bsize as u64 } else { PAGE_BYTES as u64 };
+        let needed_bytes =
+            if page_bytes > PAGE_BYTES as u64 { len.checked_next_multiple_of(page_bytes) } else { Some(len) };
         let needed_bytes = needed_bytes
             .filter(|needed_bytes| *needed_bytes <= file_bytes)
-            .ok_or(MemoryError::Short { needed_bytes: len, has: file_bytes })?;
-        let size = usize::try_from(needed_bytes).map_err(|_| MemoryError::Short { needed_bytes, has: file_bytes })?;
+            .ok_or(MemoryError::Short { needed_bytes: len, available_bytes: file_bytes })?;
+        let size = usize::try_from(needed_bytes)
+            .map_err(|_| MemoryError::Short { needed_bytes, available_bytes: file_bytes })?;
         let region = MmapRegion::from_file(FileOffset::new(file.into(), 0), size).map_err(|error| failed(&error))?;
-        let guarded = size.next_multiple_of(page as usize);
-        let guard = FaultGuard::new(region.as_ptr() as usize, guarded, fault).map_err(|error| failed(&error))?;
+        let guarded_bytes = size.next_multiple_of(page_bytes as usize);
+        let guard = FaultGuard::new(region.as_ptr() as usize, guarded_bytes, fault).map_err(|error| failed(&error))?;
         Ok(Arc::new(Mapping { _guard: Some(guard), region }))
     }
 
@@ -136,41 +139,42 @@ impl Region {
     }
 }
 
-/// A range of bytes within one region.
+/// A range of bytes within one mapping.
 #[derive(Clone)]
-pub struct Part {
+pub struct MappedRange {
     map: Arc<Mapping>,
-    at: usize,
+    /// Offset of the range in the mapping.
+    offset: usize,
     len: usize,
 }
 
-impl Part {
+impl MappedRange {
     /// The first `len` bytes of a mapping.
-    pub fn whole(map: Arc<Mapping>, len: usize) -> Part {
-        assert!(len <= map.region.size(), "a part lies in its mapping");
-        Part { map, at: 0, len }
+    pub fn whole(map: Arc<Mapping>, len: usize) -> MappedRange {
+        assert!(len <= map.region.size(), "a range lies in its mapping");
+        MappedRange { map, offset: 0, len }
     }
 
-    /// The `len` bytes from `at` on.
+    /// The `len` bytes from offset `at` of the range on.
     pub fn slice(&self, at: usize, len: usize) -> VolatileSlice<'_> {
-        assert!(at.checked_add(len).is_some_and(|end| end <= self.len), "past the end of a part: {at}+{len}");
-        self.map.region.get_slice(self.at + at, len).expect("a part lies in its mapping")
+        assert!(at.checked_add(len).is_some_and(|end| end <= self.len), "past the end of a range: {at}+{len}");
+        self.map.region.get_slice(self.offset + at, len).expect("a range lies in its mapping")
     }
 
     /// Length in bytes.
-    #[allow(clippy::len_without_is_empty, reason = "a part is never empty")]
+    #[allow(clippy::len_without_is_empty, reason = "a range is never empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// A subrange.
-    pub fn part(&self, at: usize, len: usize) -> Option<Part> {
-        (at.checked_add(len)? <= self.len).then(|| Part { map: self.map.clone(), at: self.at + at, len })
+    /// The `len` bytes from offset `at` of the range on, as a range.
+    pub fn subrange(&self, at: usize, len: usize) -> Option<MappedRange> {
+        (at.checked_add(len)? <= self.len).then(|| MappedRange { map: self.map.clone(), offset: self.offset + at, len })
     }
 
     /// True if the start is aligned to `align` in this process.
     pub fn is_aligned(&self, align: usize) -> bool {
-        (self.map.region.as_ptr() as usize + self.at).is_multiple_of(align)
+        (self.map.region.as_ptr() as usize + self.offset).is_multiple_of(align)
     }
 }
 
@@ -217,6 +221,7 @@ impl Memory {
         })
     }
 
+    /// The region at a guest address, and the offset in it.
     fn region_of(&self, guest: u64) -> Option<(&Region, u64)> {
         let after = self.regions.partition_point(|region| region.layout.guest <= guest);
         let region = self.regions.get(after.checked_sub(1)?)?;
@@ -225,10 +230,10 @@ impl Memory {
     }
 
     /// The `len` bytes at a guest address, if they lie in one region.
-    pub fn part(&self, guest: u64, len: usize) -> Option<Part> {
+    pub fn mapped_range(&self, guest: u64, len: usize) -> Option<MappedRange> {
         let (region, at) = self.region_of(guest)?;
         let fits = (len as u64) <= region.layout.len - at;
-        fits.then(|| Part { map: region.map.clone(), at: (region.layout.offset + at) as usize, len })
+        fits.then(|| MappedRange { map: region.map.clone(), offset: (region.layout.offset + at) as usize, len })
     }
 
     /// Calls `visit` for each contiguous piece of a range, with the number of bytes before it.
@@ -240,11 +245,11 @@ impl Memory {
     ) -> Result<(), Outside> {
         let mut covered = 0;
         while covered < len {
-            let at = guest.checked_add(covered as u64).ok_or(Outside)?;
-            let (region, inside) = self.region_of(at).ok_or(Outside)?;
-            let count = (region.layout.len - inside).min((len - covered) as u64) as usize;
+            let address = guest.checked_add(covered as u64).ok_or(Outside)?;
+            let (region, at) = self.region_of(address).ok_or(Outside)?;
+            let count = (region.layout.len - at).min((len - covered) as u64) as usize;
             let slice =
-                region.map.region.get_slice((region.layout.offset + inside) as usize, count).map_err(|_| Outside)?;
+                region.map.region.get_slice((region.layout.offset + at) as usize, count).map_err(|_| Outside)?;
             visit(slice, covered);
             covered += count;
         }
@@ -274,27 +279,27 @@ impl Memory {
     /// Copies bytes from memory.
     pub fn read(&self, guest: u64, out: &mut [u8]) -> Result<(), Outside> {
         let len = out.len();
-        self.pieces(guest, len, |slice, at| {
-            slice.copy_to(&mut out[at..at + slice.len()]);
+        self.pieces(guest, len, |slice, copied| {
+            slice.copy_to(&mut out[copied..copied + slice.len()]);
         })
     }
 
     /// Copies bytes to memory.
     pub fn write(&self, guest: u64, bytes: &[u8]) -> Result<(), Outside> {
-        self.pieces(guest, bytes.len(), |slice, at| slice.copy_from(&bytes[at..at + slice.len()]))
+        self.pieces(guest, bytes.len(), |slice, copied| slice.copy_from(&bytes[copied..copied + slice.len()]))
     }
 }
 
 /// Dirty log: one bit for each written 4 KiB of the guest's memory, used for live migration.
-pub struct DirtyLog(Part);
+pub struct DirtyLog(MappedRange);
 
 impl DirtyLog {
     /// Maps the log of `len` bytes at `offset` of a file.
     pub fn map(file: OwnedFd, offset: u64, len: u64, fault: &FaultFlag) -> Result<DirtyLog, MemoryError> {
         let end =
             offset.checked_add(len).filter(|_| len > 0).ok_or(MemoryError::InvalidRange { guest: offset, len })?;
-        let part = Part::whole(Mapping::of_file(file, end, fault)?, end as usize);
-        Ok(DirtyLog(part.part(offset as usize, len as usize).expect("the range is mapped")))
+        let whole = MappedRange::whole(Mapping::of_file(file, end, fault)?, end as usize);
+        Ok(DirtyLog(whole.subrange(offset as usize, len as usize).expect("the range is mapped")))
     }
 
     /// Marks a written range. Addresses beyond the log are not guest memory.
@@ -332,7 +337,7 @@ mod tests {
         let mut read = [0; 4];
         memory.read(0x1ffe, &mut read).expect("the range is in memory");
         assert_eq!(read, [1, 2, 3, 4]);
-        assert!(memory.part(0x1ffe, 4).is_none() && memory.part(0x2000, 0x3000).is_some());
+        assert!(memory.mapped_range(0x1ffe, 4).is_none() && memory.mapped_range(0x2000, 0x3000).is_some());
         for (at, len) in [(0xfff, 2), (0x4fff, 2), (0x9fff, 2), (u64::MAX, 2), (0x6000, 1), (0x1000, usize::MAX)] {
             assert!(!memory.covers(at, len), "{at:#x}+{len}");
         }
@@ -362,7 +367,7 @@ mod tests {
         let fault = FaultFlag::default();
         assert!(matches!(
             Region::map(layout, file, &fault),
-            Err(MemoryError::Short { needed_bytes: 0x2000, has: 0x1000 })
+            Err(MemoryError::Short { needed_bytes: 0x2000, available_bytes: 0x1000 })
         ));
     }
 

@@ -7,14 +7,15 @@ use std::os::fd::OwnedFd;
 use crate::memory::{REGIONS_MAX, RegionLayout};
 
 /// Bytes of a message header.
-pub const HEAD_BYTES: usize = 12;
-/// Most bytes after a header.
+pub const HEADER_BYTES: usize = 12;
+/// Maximum number of bytes after a header.
 pub const BODY_BYTES_MAX: usize = 4096;
-/// Most descriptors of one message: one for each region of a memory table.
+/// Maximum number of descriptors of one message: one for each region of a memory table.
 pub const FDS_MAX: usize = TABLE_REGIONS_MAX;
-/// Most regions of one memory table.
+/// Maximum number of regions of one memory table.
 const TABLE_REGIONS_MAX: usize = 8;
 
+/// Version and flags in the header of a message.
 const VERSION: u32 = 1;
 const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 1 << 2;
@@ -48,12 +49,43 @@ pub mod protocol {
         MQ | LOG_SHMFD | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT_SHMFD | RESET_DEVICE | CONFIGURE_MEM_SLOTS;
 }
 
+/// Numbers of a front end's messages.
+mod request {
+    pub(super) const GET_FEATURES: u32 = 1;
+    pub(super) const SET_FEATURES: u32 = 2;
+    pub(super) const SET_OWNER: u32 = 3;
+    pub(super) const RESET_OWNER: u32 = 4;
+    pub(super) const SET_MEM_TABLE: u32 = 5;
+    pub(super) const SET_LOG_BASE: u32 = 6;
+    pub(super) const SET_LOG_FD: u32 = 7;
+    pub(super) const SET_VRING_NUM: u32 = 8;
+    pub(super) const SET_VRING_ADDR: u32 = 9;
+    pub(super) const SET_VRING_BASE: u32 = 10;
+    pub(super) const GET_VRING_BASE: u32 = 11;
+    pub(super) const SET_VRING_KICK: u32 = 12;
+    pub(super) const SET_VRING_CALL: u32 = 13;
+    pub(super) const SET_VRING_ERR: u32 = 14;
+    pub(super) const GET_PROTOCOL_FEATURES: u32 = 15;
+    pub(super) const SET_PROTOCOL_FEATURES: u32 = 16;
+    pub(super) const GET_QUEUE_NUM: u32 = 17;
+    pub(super) const SET_VRING_ENABLE: u32 = 18;
+    pub(super) const SET_BACKEND_REQ_FD: u32 = 21;
+    pub(super) const GET_CONFIG: u32 = 24;
+    pub(super) const SET_CONFIG: u32 = 25;
+    pub(super) const GET_INFLIGHT_FD: u32 = 31;
+    pub(super) const SET_INFLIGHT_FD: u32 = 32;
+    pub(super) const RESET_DEVICE: u32 = 34;
+    pub(super) const GET_MAX_MEM_SLOTS: u32 = 36;
+    pub(super) const ADD_MEM_REG: u32 = 37;
+    pub(super) const REM_MEM_REG: u32 = 38;
+}
+
 /// Reason for rejecting a message.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum MessageError {
     /// Invalid header.
     #[error("invalid message header: flags {0:#x}, {1} bytes")]
-    Head(u32, u32),
+    Header(u32, u32),
     /// Invalid length.
     #[error("message {0} has an invalid length of {1} bytes")]
     Length(u32, usize),
@@ -70,7 +102,7 @@ pub enum MessageError {
 
 /// Header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct Header {
     /// Message number.
     pub request: u32,
     flags: u32,
@@ -78,15 +110,15 @@ pub struct Head {
     pub len: usize,
 }
 
-impl Head {
+impl Header {
     /// Decodes a header.
-    pub fn decode(bytes: &[u8; HEAD_BYTES]) -> Result<Head, MessageError> {
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, MessageError> {
         let field = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         let (request, flags, len) = (field(0), field(4), field(8));
         if flags & VERSION_MASK != VERSION || flags & REPLY != 0 || len as usize > BODY_BYTES_MAX {
-            return Err(MessageError::Head(flags, len));
+            return Err(MessageError::Header(flags, len));
         }
-        Ok(Head { request, flags, len: len as usize })
+        Ok(Header { request, flags, len: len as usize })
     }
 
     /// True if the front end waits for an acknowledgement, provided that the feature is negotiated.
@@ -232,10 +264,12 @@ struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
+    /// Fails unless `len` bytes remain.
     fn expect(&self, len: usize) -> Result<(), MessageError> {
         if self.bytes.len() == len { Ok(()) } else { Err(MessageError::Length(self.request, self.bytes.len())) }
     }
 
+    /// Reads the next `len` bytes.
     fn take(&mut self, len: usize) -> Result<&'a [u8], MessageError> {
         let (first, rest) =
             self.bytes.split_at_checked(len).ok_or(MessageError::Length(self.request, self.bytes.len()))?;
@@ -260,12 +294,13 @@ impl<'a> Body<'a> {
         Ok(RegionLayout { guest, len, user, offset })
     }
 
-    /// Reads an index and a number.
+    /// Reads a queue index and a number, which are the whole body.
     fn pair(&mut self) -> Result<(u32, u32), MessageError> {
         self.expect(8)?;
         Ok((self.u32()?, self.u32()?))
     }
 
+    /// Reads the only number of a body.
     fn single(&mut self) -> Result<u64, MessageError> {
         self.expect(8)?;
         self.u64()
@@ -273,8 +308,8 @@ impl<'a> Body<'a> {
 }
 
 /// Decodes a message from its header, body and descriptors.
-pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, MessageError> {
-    let request = head.request;
+pub fn decode(header: &Header, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, MessageError> {
+    let request = header.request;
     let mut body = Body { request, bytes };
     let mut fds = fds.into_iter();
     let fd_count = fds.len();
@@ -283,11 +318,11 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, M
         _ => Err(MessageError::Descriptors(request, fd_count)),
     };
     let message = match request {
-        1 => Message::GetFeatures,
-        2 => Message::SetFeatures(body.single()?),
-        3 => Message::SetOwner,
-        4 | 34 => Message::Reset,
-        5 => {
+        request::GET_FEATURES => Message::GetFeatures,
+        request::SET_FEATURES => Message::SetFeatures(body.single()?),
+        request::SET_OWNER => Message::SetOwner,
+        request::RESET_OWNER | request::RESET_DEVICE => Message::Reset,
+        request::SET_MEM_TABLE => {
             let (count, _) = (body.u32()? as usize, body.u32()?);
             if count > TABLE_REGIONS_MAX {
                 return Err(MessageError::Value(request, count as u64));
@@ -299,58 +334,59 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, M
                 fds.by_ref().map(|fd| Ok((body.region_layout()?, fd))).collect::<Result<_, MessageError>>()?;
             Message::SetMemTable(regions)
         }
-        6 => {
+        request::SET_LOG_BASE => {
             body.expect(16)?;
             Message::SetLogBase { len: body.u64()?, offset: body.u64()?, file: single_fd(&mut fds)? }
         }
-        7 => {
+        request::SET_LOG_FD => {
             drop(single_fd(&mut fds)?);
             Message::SetLogFd
         }
-        8 => body.pair().map(|(index, size)| Message::SetVringNum { index, size })?,
-        9 => {
+        request::SET_VRING_NUM => body.pair().map(|(index, size)| Message::SetVringNum { index, size })?,
+        request::SET_VRING_ADDR => {
             body.expect(40)?;
             let (index, flags) = (body.u32()?, body.u32()?);
             let (descriptors, used, available, log) = (body.u64()?, body.u64()?, body.u64()?, body.u64()?);
             Message::SetVringAddr { index, is_logged: flags & 1 != 0, descriptors, used, available, log }
         }
-        10 => body.pair().map(|(index, base)| Message::SetVringBase { index, base })?,
-        11 => body.pair().map(|(index, _)| Message::GetVringBase { index })?,
-        12..=14 => {
+        request::SET_VRING_BASE => body.pair().map(|(index, base)| Message::SetVringBase { index, base })?,
+        request::GET_VRING_BASE => body.pair().map(|(index, _)| Message::GetVringBase { index })?,
+        request::SET_VRING_KICK..=request::SET_VRING_ERR => {
             let value = body.single()?;
-            let kind = [VringFdKind::Kick, VringFdKind::Call, VringFdKind::Err][request as usize - 12];
+            let kind =
+                [VringFdKind::Kick, VringFdKind::Call, VringFdKind::Err][(request - request::SET_VRING_KICK) as usize];
             let fd = if value & NO_FD == 0 { Some(single_fd(&mut fds)?) } else { None };
             Message::SetVringFd { kind, index: (value & 0xff) as u32, fd }
         }
-        15 => Message::GetProtocolFeatures,
-        16 => Message::SetProtocolFeatures(body.single()?),
-        17 => Message::GetQueueNum,
-        18 => match body.pair()? {
+        request::GET_PROTOCOL_FEATURES => Message::GetProtocolFeatures,
+        request::SET_PROTOCOL_FEATURES => Message::SetProtocolFeatures(body.single()?),
+        request::GET_QUEUE_NUM => Message::GetQueueNum,
+        request::SET_VRING_ENABLE => match body.pair()? {
             (index, value @ (0 | 1)) => Message::SetVringEnable { index, enabled: value == 1 },
             (_, value) => return Err(MessageError::Value(request, value.into())),
         },
-        21 => Message::SetBackendReqFd(single_fd(&mut fds)?),
-        24 | 25 => {
+        request::SET_BACKEND_REQ_FD => Message::SetBackendReqFd(single_fd(&mut fds)?),
+        request::GET_CONFIG | request::SET_CONFIG => {
             let (offset, len, _flags) = (body.u32()?, body.u32()?, body.u32()?);
             body.expect(len as usize)?;
             match request {
-                24 => Message::GetConfig { offset, len },
+                request::GET_CONFIG => Message::GetConfig { offset, len },
                 _ => Message::SetConfig { offset, bytes: body.bytes.to_vec() },
             }
         }
-        31 | 32 => {
+        request::GET_INFLIGHT_FD | request::SET_INFLIGHT_FD => {
             let (len, offset, queues, size) = (body.u64()?, body.u64()?, body.u16()?, body.u16()?);
             match request {
-                31 => Message::GetInflightFd { queues, size },
+                request::GET_INFLIGHT_FD => Message::GetInflightFd { queues, size },
                 _ => Message::SetInflightFd { len, offset, queues, size, file: single_fd(&mut fds)? },
             }
         }
-        36 => Message::GetMaxMemSlots,
-        37 | 38 => {
+        request::GET_MAX_MEM_SLOTS => Message::GetMaxMemSlots,
+        request::ADD_MEM_REG | request::REM_MEM_REG => {
             let _padding = body.u64()?;
             let region = body.region_layout()?;
             match request {
-                37 => Message::AddMemReg(region, single_fd(&mut fds)?),
+                request::ADD_MEM_REG => Message::AddMemReg(region, single_fd(&mut fds)?),
                 // Older front ends attach the file again.
                 _ => Message::RemMemReg(region),
             }
@@ -360,30 +396,30 @@ pub fn decode(head: &Head, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, M
     Ok(message)
 }
 
-/// Most memory regions, as reported to front ends.
+/// Maximum number of memory regions, as reported to front ends.
 pub(crate) const MEM_SLOTS: u64 = REGIONS_MAX as u64;
 
 impl Reply {
     /// Encodes the reply and its descriptor; `None` if it has no content.
-    pub fn encode(self, head: &Head) -> Option<(Vec<u8>, Option<OwnedFd>)> {
+    pub fn encode(self, header: &Header) -> Option<(Vec<u8>, Option<OwnedFd>)> {
         let body = match self {
             Reply::Done => return None,
             Reply::U64(value) => value.to_le_bytes().to_vec(),
             Reply::VringState { index, base } => [index.to_le_bytes(), base.to_le_bytes()].concat(),
             Reply::Config { offset, bytes } => {
                 let fields = [offset, bytes.len() as u32, 0];
-                let head = fields.iter().flat_map(|field| field.to_le_bytes());
-                head.chain(bytes).collect()
+                let fields = fields.iter().flat_map(|field| field.to_le_bytes());
+                fields.chain(bytes).collect()
             }
             Reply::Inflight { len, queues, size, file } => {
                 // The structure of the inflight description ends with padding.
                 let (len, offset, padding) = (len.to_le_bytes(), [0; 8], [0; 4]);
                 let numbers = [&len[..], &offset, &queues.to_le_bytes(), &size.to_le_bytes(), &padding].concat();
-                return Some((head.encode_reply(&numbers), Some(file)));
+                return Some((header.encode_reply(&numbers), Some(file)));
             }
             Reply::Log => Vec::new(),
         };
-        Some((head.encode_reply(&body), None))
+        Some((header.encode_reply(&body), None))
     }
 }
 
@@ -391,9 +427,9 @@ impl Reply {
 mod tests {
     use super::*;
 
-    fn head(request: u32, len: u32) -> Head {
+    fn header(request: u32, len: u32) -> Header {
         let bytes: Vec<u8> = [request, VERSION, len].iter().flat_map(|word| word.to_le_bytes()).collect();
-        Head::decode(&bytes.try_into().expect("the bytes are a header")).expect("the header is valid")
+        Header::decode(&bytes.try_into().expect("the bytes are a header")).expect("the header is valid")
     }
 
     fn fd() -> OwnedFd {
@@ -405,28 +441,29 @@ mod tests {
         for flags in [0, 2, VERSION | REPLY] {
             let bytes: Vec<u8> = [1, flags, 0].iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
             assert_eq!(
-                Head::decode(&bytes.try_into().expect("the bytes are a header")),
-                Err(MessageError::Head(flags, 0))
+                Header::decode(&bytes.try_into().expect("the bytes are a header")),
+                Err(MessageError::Header(flags, 0))
             );
         }
         let bytes: Vec<u8> = [1, VERSION, 4097].iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
         assert_eq!(
-            Head::decode(&bytes.try_into().expect("the bytes are a header")),
-            Err(MessageError::Head(VERSION, 4097))
+            Header::decode(&bytes.try_into().expect("the bytes are a header")),
+            Err(MessageError::Header(VERSION, 4097))
         );
     }
 
     #[test]
     fn number_of_descriptors_is_checked() {
         let table: Vec<u8> = [2_u32, 0].iter().flat_map(|word| word.to_le_bytes()).chain([0; 64]).collect();
-        assert!(
-            matches!(decode(&head(5, 72), &table, vec![fd(), fd()]), Ok(Message::SetMemTable(list)) if list.len() == 2)
-        );
+        assert!(matches!(
+            decode(&header(request::SET_MEM_TABLE, 72), &table, vec![fd(), fd()]),
+            Ok(Message::SetMemTable(list)) if list.len() == 2
+        ));
         assert_eq!(
-            decode(&head(5, 72), &table, vec![fd()]).expect_err("a missing descriptor"),
-            MessageError::Descriptors(5, 1)
+            decode(&header(request::SET_MEM_TABLE, 72), &table, vec![fd()]).expect_err("a missing descriptor"),
+            MessageError::Descriptors(request::SET_MEM_TABLE, 1)
         );
-        let kick = |value: u64, fds| decode(&head(12, 8), &value.to_le_bytes(), fds);
+        let kick = |value: u64, fds| decode(&header(request::SET_VRING_KICK, 8), &value.to_le_bytes(), fds);
         assert!(matches!(
             kick(3, vec![fd()]),
             Ok(Message::SetVringFd { kind: VringFdKind::Kick, index: 3, fd: Some(_) })
@@ -437,24 +474,43 @@ mod tests {
 
     #[test]
     fn bodies_of_wrong_length_are_refused() {
-        for request in [2, 5, 6, 8, 9, 10, 11, 12, 16, 18, 24, 25, 31, 32, 37, 38] {
-            assert!(decode(&head(request, 3), &[0; 3], vec![fd()]).is_err(), "{request}");
+        for number in [
+            request::SET_FEATURES,
+            request::SET_MEM_TABLE,
+            request::SET_LOG_BASE,
+            request::SET_VRING_NUM,
+            request::SET_VRING_ADDR,
+            request::SET_VRING_BASE,
+            request::GET_VRING_BASE,
+            request::SET_VRING_KICK,
+            request::SET_PROTOCOL_FEATURES,
+            request::SET_VRING_ENABLE,
+            request::GET_CONFIG,
+            request::SET_CONFIG,
+            request::GET_INFLIGHT_FD,
+            request::SET_INFLIGHT_FD,
+            request::ADD_MEM_REG,
+            request::REM_MEM_REG,
+        ] {
+            assert!(decode(&header(number, 3), &[0; 3], vec![fd()]).is_err(), "{number}");
         }
         let config = |len: u32, payload_bytes: usize| {
             let bytes: Vec<u8> =
                 [0, len, 0].iter().flat_map(|word| word.to_le_bytes()).chain(vec![0; payload_bytes]).collect();
-            decode(&head(24, bytes.len() as u32), &bytes, vec![])
+            decode(&header(request::GET_CONFIG, bytes.len() as u32), &bytes, vec![])
         };
         assert!(matches!(config(60, 60), Ok(Message::GetConfig { offset: 0, len: 60 })) && config(60, 59).is_err());
-        assert_eq!(decode(&head(99, 0), &[], vec![]).expect_err("an unknown message"), MessageError::Unknown(99));
+        assert_eq!(decode(&header(99, 0), &[], vec![]).expect_err("an unknown message"), MessageError::Unknown(99));
     }
 
     #[test]
     fn replies_carry_the_number_of_their_request() {
-        let (bytes, fd) = Reply::VringState { index: 1, base: 7 }.encode(&head(11, 8)).expect("a reply with content");
+        let (bytes, fd) = Reply::VringState { index: 1, base: 7 }
+            .encode(&header(request::GET_VRING_BASE, 8))
+            .expect("a reply with content");
         assert!(fd.is_none());
-        assert_eq!(bytes[..12], [11, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0]);
+        assert_eq!(bytes[..12], [request::GET_VRING_BASE as u8, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0]);
         assert_eq!(bytes[12..], [1, 0, 0, 0, 7, 0, 0, 0]);
-        assert_eq!(head(2, 8).acknowledge(false)[12..], [1, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(header(request::SET_FEATURES, 8).acknowledge(false)[12..], [1, 0, 0, 0, 0, 0, 0, 0]);
     }
 }

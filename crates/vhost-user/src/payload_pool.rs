@@ -1,24 +1,26 @@
-//! Memory budget for write data that wait for the engine, shared by all guests of a core; and lists of waiting tasks.
+//! Memory budget for write data that waits for the engine, shared by all guests of a core; lists of waiting tasks; and
+//! the count of requests whose front end has disconnected.
 
 use std::cell::{Cell, RefCell};
 use std::task::{Context, Waker};
 
 /// A budget of bytes, lent to waiting writes.
 pub(crate) struct PayloadPool {
-    free: Cell<usize>,
+    free_bytes: Cell<usize>,
     waiting: WakerList,
 }
 
 impl PayloadPool {
+    /// A budget of `bytes`.
     pub(crate) fn new(bytes: usize) -> PayloadPool {
-        PayloadPool { free: Cell::new(bytes), waiting: WakerList::default() }
+        PayloadPool { free_bytes: Cell::new(bytes), waiting: WakerList::default() }
     }
 
     /// Lends `bytes`, or registers the task of `context` to try again.
     pub(crate) fn lend(&self, bytes: usize, context: &Context<'_>) -> Option<PayloadLoan<'_>> {
-        match self.free.get().checked_sub(bytes) {
+        match self.free_bytes.get().checked_sub(bytes) {
             Some(left) => {
-                self.free.set(left);
+                self.free_bytes.set(left);
                 Some(PayloadLoan { payload_pool: self, bytes })
             }
             None => {
@@ -42,7 +44,7 @@ pub(crate) struct PayloadLoan<'a> {
 
 impl Drop for PayloadLoan<'_> {
     fn drop(&mut self) {
-        self.payload_pool.free.set(self.payload_pool.free.get() + self.bytes);
+        self.payload_pool.free_bytes.set(self.payload_pool.free_bytes.get() + self.bytes);
         self.payload_pool.waiting.wake();
     }
 }
@@ -52,6 +54,7 @@ impl Drop for PayloadLoan<'_> {
 pub(crate) struct WakerList(RefCell<Vec<Waker>>);
 
 impl WakerList {
+    /// Registers the task of `context`, once.
     pub(crate) fn register(&self, context: &Context<'_>) {
         let mut waiting = self.0.borrow_mut();
         if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
@@ -59,6 +62,7 @@ impl WakerList {
         }
     }
 
+    /// Wakes all registered tasks.
     pub(crate) fn wake(&self) {
         self.0.borrow_mut().drain(..).for_each(Waker::wake);
     }
@@ -73,10 +77,12 @@ pub(crate) struct UnfinishedCount {
 }
 
 impl UnfinishedCount {
+    /// Counts the requests of a front end that has disconnected.
     pub(crate) fn add(&self, count: usize) {
         self.count.set(self.count.get() + count);
     }
 
+    /// Records that one of the counted requests has ended.
     pub(crate) fn request_ended(&self) {
         self.count.set(self.count.get().checked_sub(1).expect("the request was counted"));
         if self.count.get() == 0 {
@@ -84,8 +90,8 @@ impl UnfinishedCount {
         }
     }
 
-    /// True if there are none; otherwise registers the task of `context`.
-    pub(crate) fn poll_none(&self, context: &Context<'_>) -> bool {
+    /// True if the count is 0; otherwise registers the task of `context`.
+    pub(crate) fn is_zero_or_register(&self, context: &Context<'_>) -> bool {
         if self.count.get() > 0 {
             self.waiting.register(context);
         }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use connection::buffer_bytes;
 use engine::telemetry::OpKind;
-use engine::{HINTS_MAX, RequestError, WriteFlags, ZeroFlags};
+use engine::{PREFETCHED_ENTRIES_MAX, RequestError, WriteFlags, ZeroFlags};
 use seam::{BLOCK_BYTES, Bell, Nanos, Piece, Seam};
 
 use crate::device::Device;
@@ -22,29 +22,29 @@ use crate::ring::{Chain, Layout, QueueError, Ring};
 
 /// Requests taken before the driver is notified and other tasks of the core run. This is half of the usual queue depth
 /// of drivers. With the full depth in one batch, the driver sleeps until the last request is served, and then the queue
-/// waits for the driver. With a quarter, the driver wakes so often that a machine without a spare core loses more than
-/// that.
-const BATCH: usize = 16;
-const _: () = assert!(BATCH <= HINTS_MAX, "one hint to the engine covers a batch");
+/// waits for the driver. With a quarter of the depth, the driver's extra wake-ups cost more than the overlap gains on a
+/// machine without an idle core.
+const BATCH_REQUESTS: usize = 16;
+const _: () = assert!(BATCH_REQUESTS <= PREFETCHED_ENTRIES_MAX, "one call prefetches the index entries of a batch");
 /// Longest time of polling an empty queue before the driver's notifications are enabled, in nanoseconds. A notification
-/// costs the guest more than that, and this process a wake-up.
-const SPIN_NS: u64 = 20_000;
+/// costs the guest more than this time, and this process a wake-up.
+const POLL_MAX_NS: u64 = 20_000;
 /// Simulated processor time of one poll.
 const POLL_COST: Nanos = Nanos(200);
 /// Smallest polling budget; below it, reading the clock costs more than it gains.
-const SPIN_MIN_NS: u64 = 1_000;
+const POLL_MIN_NS: u64 = 1_000;
 /// Idle runs without polling after which polling is retried.
-const SPIN_RETRY_RUNS: u32 = 32;
-/// Bytes of a piece of a longer read or write.
+const POLL_RETRY_RUNS: u32 = 32;
+/// Longer reads and writes are split into pieces of at most this many bytes.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Addresses of a queue's parts in the front end's address space, and of its dirty log.
+/// Addresses of a queue's descriptor table and rings in the front end's address space, and of its dirty log.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Addresses {
     pub(crate) descriptors: u64,
     pub(crate) available: u64,
     pub(crate) used: u64,
-    /// Address of the used ring in the dirty log, if it is logged.
+    /// Guest address of the used ring for the dirty log, if the ring is logged.
     pub(crate) logged_at: Option<u64>,
 }
 
@@ -52,35 +52,37 @@ pub(crate) struct Addresses {
 #[derive(Default)]
 struct PollBudget {
     budget_ns: Cell<u64>,
-    since: Cell<Option<Nanos>>,
-    idle: Cell<u32>,
+    /// When polling of the empty queue began.
+    started_at: Cell<Option<Nanos>>,
+    /// Runs without polling since the budget fell below its minimum.
+    idle_runs: Cell<u32>,
 }
 
 impl PollBudget {
     /// Records that a request was found.
-    fn record_request(&self) {
-        if self.since.take().is_some() {
-            self.budget_ns.set((self.budget_ns.get() * 2).clamp(SPIN_MIN_NS, SPIN_NS));
+    fn record_found(&self) {
+        if self.started_at.take().is_some() {
+            self.budget_ns.set((self.budget_ns.get() * 2).clamp(POLL_MIN_NS, POLL_MAX_NS));
         }
     }
 
     /// Records that the queue is empty; returns true while polling should continue.
     fn should_continue(&self, now: impl Fn() -> Nanos) -> bool {
-        let Some(since) = self.since.get() else {
-            if self.budget_ns.get() < SPIN_MIN_NS {
-                self.idle.set(self.idle.get() + 1);
-                if self.idle.get() < SPIN_RETRY_RUNS {
+        let Some(started_at) = self.started_at.get() else {
+            if self.budget_ns.get() < POLL_MIN_NS {
+                self.idle_runs.set(self.idle_runs.get() + 1);
+                if self.idle_runs.get() < POLL_RETRY_RUNS {
                     return false;
                 }
-                self.idle.set(0);
-                self.budget_ns.set(SPIN_NS);
+                self.idle_runs.set(0);
+                self.budget_ns.set(POLL_MAX_NS);
             }
-            self.since.set(Some(now()));
+            self.started_at.set(Some(now()));
             return true;
         };
-        let is_within_budget = now().since(since).0 < self.budget_ns.get();
+        let is_within_budget = now().since(started_at).0 < self.budget_ns.get();
         if !is_within_budget {
-            self.since.set(None);
+            self.started_at.set(None);
             self.budget_ns.set(self.budget_ns.get() / 2);
         }
         is_within_budget
@@ -119,6 +121,7 @@ pub(crate) struct Queue<S: Seam> {
 }
 
 impl<S: Seam> Queue<S> {
+    /// A queue that is not yet served.
     pub(crate) fn new(device: Rc<Device<S>>) -> Rc<Queue<S>> {
         Rc::new(Queue {
             device,
@@ -219,11 +222,17 @@ impl<S: Seam> Queue<S> {
         }
     }
 
+    /// Serves the queue until it must stop or is broken.
     async fn run(self: &Rc<Self>) {
         let device = &self.device;
+        // Requests of an earlier front end come first: one of their writes could overwrite newer data.
         poll_fn(|context| {
             self.register(context);
-            if self.stopping.get() || device.unfinished.poll_none(context) { Poll::Ready(()) } else { Poll::Pending }
+            if self.stopping.get() || device.unfinished.is_zero_or_register(context) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
         })
         .await;
         if self.stopping.get() {
@@ -323,7 +332,7 @@ impl<S: Seam> Queue<S> {
     /// Calls `work` with the ring and the dirty log of the used ring.
     fn with_ring<T>(&self, work: impl FnOnce(&mut Ring, Option<(&DirtyLog, u64)>) -> T) -> Option<T> {
         let mut ring = self.ring.borrow_mut();
-        let log = self.device.log.borrow();
+        let log = self.device.dirty_log.borrow();
         let log = log.as_deref().zip(self.addresses.get().logged_at);
         ring.as_mut().map(|ring| work(ring, log))
     }
@@ -333,44 +342,46 @@ impl<S: Seam> Queue<S> {
     /// request.
     fn take_batch(self: &Rc<Self>) -> Result<bool, QueueError> {
         let mut batch = self.batch.take();
-        let more = self.read_batch(&mut batch);
+        let may_have_more = self.read_batch(&mut batch);
         if self.has_lost_memory() {
-            // The requests may consist of zeroes in part.
+            // A lost page reads as zeroes, so these requests may be corrupt.
             batch.clear();
         }
-        self.hint(&batch);
+        self.announce(&batch);
         // Requests before a broken one are served in order: the index for the next server follows from the number of
         // used requests and the inflight ones.
         batch.drain(..).for_each(|request| self.start_request(request, false));
         self.batch.replace(batch);
         // With lost memory the error may be caused by zeroes instead of by the driver.
-        if self.has_lost_memory() { Ok(true) } else { more }
+        if self.has_lost_memory() { Ok(true) } else { may_have_more }
     }
 
+    /// Reads available requests into `batch` until it is full; returns true if it is.
     fn read_batch(&self, batch: &mut Vec<Request>) -> Result<bool, QueueError> {
         self.with_ring(|ring, _| ring.disable_notifications());
         let memory = self.device.memory();
-        while batch.len() < BATCH {
+        while batch.len() < BATCH_REQUESTS {
             let popped = self.with_ring(|ring, _| ring.pop());
             let Some(head) = popped.transpose()?.flatten() else { return Ok(false) };
-            self.polling.record_request();
+            self.polling.record_found();
             batch.push(self.read_request(&memory, head)?);
         }
         Ok(true)
     }
 
-    fn hint(&self, batch: &[Request]) {
+    /// Announces the batch's offsets to the engine, which prefetches their index entries.
+    fn announce(&self, batch: &[Request]) {
         if batch.len() < 2 {
             return;
         }
-        let (mut offsets, mut count) = ([0; BATCH], 0);
+        let (mut offsets, mut count) = ([0; BATCH_REQUESTS], 0);
         for request in batch {
-            if let Kind::Read { at, .. } | Kind::Write { at, .. } = request.kind {
-                offsets[count] = at;
+            if let Kind::Read { offset, .. } | Kind::Write { offset, .. } = request.kind {
+                offsets[count] = offset;
                 count += 1;
             }
         }
-        self.device.volume.hint(&offsets[..count]);
+        self.device.volume.prefetch_index_entries(&offsets[..count]);
     }
 
     /// Notifies the driver of returned requests, unless it has disabled notifications.
@@ -415,7 +426,7 @@ impl<S: Seam> Queue<S> {
         if self.has_lost_memory() {
             return;
         }
-        self.record_request(&request);
+        self.count_request(&request);
         if let Some((status, written)) = self.serve_now(&request) {
             return self.complete_request(&request, status, written);
         }
@@ -432,13 +443,14 @@ impl<S: Seam> Queue<S> {
         });
     }
 
-    fn record_request(&self, request: &Request) {
+    /// Counts a request in the volume's statistics.
+    fn count_request(&self, request: &Request) {
         let volume = &self.device.volume;
         match &request.kind {
-            Kind::Read { at, len } => volume.record_request(OpKind::Read, *at, *len as u64),
-            Kind::Write { at, len } => volume.record_request(OpKind::Write, *at, *len as u64),
+            Kind::Read { offset, len } => volume.record_request(OpKind::Read, *offset, *len as u64),
+            Kind::Write { offset, len } => volume.record_request(OpKind::Write, *offset, *len as u64),
             Kind::Zero(ranges) => {
-                ranges.iter().for_each(|range| volume.record_request(OpKind::Zero, range.at, range.len))
+                ranges.iter().for_each(|range| volume.record_request(OpKind::Zero, range.offset, range.len))
             }
             Kind::Flush => volume.record_request(OpKind::Flush, 0, 0),
             Kind::Identity | Kind::Refused(_) => {}
@@ -449,27 +461,27 @@ impl<S: Seam> Queue<S> {
     fn serve_now(&self, request: &Request) -> Option<(Status, usize)> {
         let (device, buffers) = (&self.device, &request.buffers);
         match request.kind {
-            Kind::Read { at, len } if len <= PIECE_BYTES => {
+            Kind::Read { offset, len } if len <= PIECE_BYTES => {
                 let mut pieces = self.pieces.borrow_mut();
-                device.volume.read_now(at, len, &mut pieces).then(|| {
-                    buffers.write_pieces(0, &pieces, |at, len| device.mark_dirty(at, len));
+                device.volume.read_now(offset, len, &mut pieces).then(|| {
+                    buffers.write_pieces(0, &pieces, |guest, len| device.mark_dirty(guest, len));
                     pieces.clear();
                     (Status::Ok, len)
                 })
             }
-            Kind::Write { at, len } if len <= PIECE_BYTES && !device.writes_through() => {
+            Kind::Write { offset, len } if len <= PIECE_BYTES && !device.writes_through() => {
                 // A lost page reads as zeroes, which must not reach the volume.
                 buffers.touch();
                 if device.fault.is_set() {
                     return None;
                 }
-                device.volume.write_now(at, len, &mut GuestData(buffers)).then_some((Status::Ok, 0))
+                device.volume.write_now(offset, len, &mut GuestData(buffers)).then_some((Status::Ok, 0))
             }
             Kind::Identity => {
                 // The volume ID is constant for the life of the volume, unlike its name.
                 let mut text = format!("{:016x}", device.volume.spec().volume_id).into_bytes();
                 text.resize(ID_BYTES, 0);
-                let wrote = buffers.write(0, &text, |at, len| device.mark_dirty(at, len));
+                let wrote = buffers.write(0, &text, |guest, len| device.mark_dirty(guest, len));
                 wrote.expect("the buffers are in the request's memory and as long as its data");
                 Some((Status::Ok, ID_BYTES))
             }
@@ -482,14 +494,14 @@ impl<S: Seam> Queue<S> {
     async fn serve(&self, request: &Request) -> Option<Result<usize, RequestError>> {
         let volume = &self.device.volume;
         Some(match &request.kind {
-            Kind::Read { at, len } => return self.read(request, *at, *len).await,
-            Kind::Write { at, len } => return self.write(request, *at, *len).await,
+            Kind::Read { offset, len } => return self.read(request, *offset, *len).await,
+            Kind::Write { offset, len } => return self.write(request, *offset, *len).await,
             Kind::Flush => self.device.flush().await.map(|()| 0),
             Kind::Zero(ranges) => {
                 let fua = self.device.writes_through();
                 for range in ranges.iter().filter(|range| range.len > 0) {
                     let flags = ZeroFlags { fua, may_unmap: range.may_unmap, fast_only: false };
-                    if let Err(error) = volume.zero(range.at, range.len, flags).await {
+                    if let Err(error) = volume.zero(range.offset, range.len, flags).await {
                         return Some(Err(error));
                     }
                 }
@@ -499,42 +511,44 @@ impl<S: Seam> Queue<S> {
         })
     }
 
-    async fn read(&self, request: &Request, at: u64, len: usize) -> Option<Result<usize, RequestError>> {
+    /// Reads a request's data piece by piece; `None` if the front end disconnects before the end.
+    async fn read(&self, request: &Request, offset: u64, len: usize) -> Option<Result<usize, RequestError>> {
         let device = &self.device;
         let piece_max =
             (device.clients.client_quota_bytes() / BLOCK_BYTES * BLOCK_BYTES).clamp(BLOCK_BYTES, PIECE_BYTES);
         let (mut read_bytes, mut data) = (0, Vec::new());
         while read_bytes < len {
-            let from = at + read_bytes as u64;
+            let from = offset + read_bytes as u64;
             let count = (piece_max - (from % piece_max as u64) as usize).min(len - read_bytes);
             let is_needed = || !device.has_ended.get();
-            let _loan = device.account.borrow(&device.seam, buffer_bytes(from, count), is_needed).await?;
+            let _loan = device.buffer_account.borrow(&device.seam, buffer_bytes(from, count), is_needed).await?;
             if let Err(error) = device.volume.read(from, count, &mut data).await {
                 return Some(Err(error));
             }
             if device.has_ended.get() {
                 return None;
             }
-            request.buffers.write_pieces(read_bytes, &data, |at, len| device.mark_dirty(at, len));
+            request.buffers.write_pieces(read_bytes, &data, |guest, len| device.mark_dirty(guest, len));
             data.clear();
             read_bytes += count;
         }
         Some(Ok(len))
     }
 
-    /// Copies the data before they wait for the engine: after a disconnect the guest may reuse its memory.
-    async fn write(&self, request: &Request, at: u64, len: usize) -> Option<Result<usize, RequestError>> {
+    /// Writes a request's data. Copies each piece before its write waits for the engine: after a disconnect the guest
+    /// may reuse its memory.
+    async fn write(&self, request: &Request, offset: u64, len: usize) -> Option<Result<usize, RequestError>> {
         let device = &self.device;
         let flags = WriteFlags { fua: device.writes_through(), ..Default::default() };
         let mut written = 0;
         while written < len {
-            let from = at + written as u64;
+            let from = offset + written as u64;
             let count = (PIECE_BYTES - (from % PIECE_BYTES as u64) as usize).min(len - written);
-            let lent = poll_fn(|context| match device.has_ended.get() {
+            let loan = poll_fn(|context| match device.has_ended.get() {
                 true => Poll::Ready(None),
-                false => device.payload_pool.lend(count, context).map_or(Poll::Pending, |lent| Poll::Ready(Some(lent))),
+                false => device.payload_pool.lend(count, context).map_or(Poll::Pending, |loan| Poll::Ready(Some(loan))),
             });
-            let _lent = lent.await?;
+            let _loan = loan.await?;
             let mut data = vec![0; count];
             let read = request.buffers.read(written, &mut data);
             read.expect("the buffers are in the request's memory and as long as its data");
@@ -573,9 +587,9 @@ impl<S: Seam> Queue<S> {
         if self.has_lost_memory() || self.ring.borrow().is_none() {
             return;
         }
-        let wrote = request.buffers.memory.write(request.status_at, &[status as u8]);
+        let wrote = request.buffers.memory.write(request.status_address, &[status as u8]);
         wrote.expect("the status is in the request's memory");
-        self.device.mark_dirty(request.status_at, 1);
+        self.device.mark_dirty(request.status_address, 1);
         if status == Status::Ok && matches!(request.kind, Kind::Write { .. } | Kind::Zero(_)) {
             self.device.count_acknowledged();
         }

@@ -8,19 +8,31 @@ use std::sync::atomic::{AtomicU16, Ordering, fence};
 use format_version::NewerFormat;
 use vm_memory::{AtomicInteger, VolatileMemory};
 
-use crate::memory::{DirtyLog, Memory, Part};
+use crate::memory::{DirtyLog, MappedRange, Memory};
 
-/// Most descriptors of a chain.
+/// Maximum number of descriptors of a chain.
 pub const DESCRIPTORS_MAX: u32 = 1024 + 2;
 
 const DESCRIPTOR_BYTES: usize = 16;
+/// Flags of a descriptor.
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
+/// Flag of the available ring: the driver wants no notifications.
 const NO_INTERRUPT: u16 = 1;
+/// Flag of the used ring: the device wants no notifications.
 const NO_NOTIFY: u16 = 1;
 /// Bytes of flags and index before a ring's entries.
-const HEAD_BYTES: usize = 4;
+const HEADER_BYTES: usize = 4;
+/// Offsets of flags and index in a ring.
+const FLAGS_OFFSET: usize = 0;
+const INDEX_OFFSET: usize = 2;
+/// Bytes of an entry of the available ring.
+const AVAILABLE_ENTRY_BYTES: usize = 2;
+/// Bytes of an entry of the used ring.
+const USED_ENTRY_BYTES: usize = 8;
+/// Bytes of the event index after a ring's entries.
+const EVENT_BYTES: usize = 2;
 
 /// Violation of the rules by a driver, or loss of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,7 +76,7 @@ pub enum QueueError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Guest address.
-    pub at: u64,
+    pub address: u64,
     /// Length in bytes.
     pub len: u32,
 }
@@ -78,7 +90,7 @@ pub struct Chain {
     pub writable: Vec<Segment>,
 }
 
-/// Guest addresses of a queue's parts, and negotiated features.
+/// Guest addresses of a queue's descriptor table and rings, and negotiated features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// Number of entries, a power of two.
@@ -96,9 +108,9 @@ pub struct Layout {
 /// A running queue.
 pub struct Ring {
     layout: Layout,
-    descriptors: Part,
-    available: Part,
-    used: Part,
+    descriptors: MappedRange,
+    available: MappedRange,
+    used: MappedRange,
     /// Next index of the available ring.
     next_available: u16,
     /// Next index of the used ring.
@@ -108,14 +120,15 @@ pub struct Ring {
 }
 
 /// Reads a field that both sides may change at any time.
-fn field(part: &Part, at: usize) -> u16 {
-    let slice = part.slice(at, 2);
+fn load_field(range: &MappedRange, offset: usize) -> u16 {
+    let slice = range.slice(offset, 2);
     let value: u16 = slice.get_atomic_ref::<AtomicU16>(0).expect("rings are aligned").load(Ordering::Acquire);
     u16::from_le(value)
 }
 
-fn set_field(part: &Part, at: usize, value: u16) {
-    let slice = part.slice(at, 2);
+/// Writes a field that both sides may read at any time.
+fn store_field(range: &MappedRange, offset: usize, value: u16) {
+    let slice = range.slice(offset, 2);
     AtomicInteger::store(
         slice.get_atomic_ref::<AtomicU16>(0).expect("rings are aligned"),
         value.to_le(),
@@ -126,29 +139,31 @@ fn set_field(part: &Part, at: usize, value: u16) {
 impl Ring {
     /// A queue that continues at its used index.
     pub fn new(layout: Layout, memory: &Memory) -> Result<Ring, QueueError> {
-        let [descriptors, available, used] = Ring::parts(&layout, memory).ok_or(QueueError::Rings)?;
-        let next_used = field(&used, 2);
+        let [descriptors, available, used] = Ring::map_rings(&layout, memory).ok_or(QueueError::Rings)?;
+        let next_used = load_field(&used, INDEX_OFFSET);
         Ok(Ring { layout, descriptors, available, used, next_available: next_used, next_used, last_checked: None })
     }
 
     /// Maps the same queue after a change of the guest's memory.
     pub fn remap(&mut self, memory: &Memory) -> Result<(), QueueError> {
-        let parts = Ring::parts(&self.layout, memory).ok_or(QueueError::Rings)?;
-        [self.descriptors, self.available, self.used] = parts;
+        let ranges = Ring::map_rings(&self.layout, memory).ok_or(QueueError::Rings)?;
+        [self.descriptors, self.available, self.used] = ranges;
         Ok(())
     }
 
-    fn parts(layout: &Layout, memory: &Memory) -> Option<[Part; 3]> {
+    /// Maps descriptor table, available ring and used ring.
+    fn map_rings(layout: &Layout, memory: &Memory) -> Option<[MappedRange; 3]> {
         if !layout.size.is_power_of_two() {
             return None;
         }
         let size = usize::from(layout.size);
-        let aligned_part =
-            |at: u64, len: usize, align: usize| memory.part(at, len).filter(|part| part.is_aligned(align));
+        let aligned_range = |address: u64, len: usize, align: usize| {
+            memory.mapped_range(address, len).filter(|range| range.is_aligned(align))
+        };
         Some([
-            aligned_part(layout.descriptors, DESCRIPTOR_BYTES * size, 16)?,
-            aligned_part(layout.available, HEAD_BYTES + 2 * size + 2, 2)?,
-            aligned_part(layout.used, HEAD_BYTES + 8 * size + 2, 4)?,
+            aligned_range(layout.descriptors, DESCRIPTOR_BYTES * size, 16)?,
+            aligned_range(layout.available, HEADER_BYTES + AVAILABLE_ENTRY_BYTES * size + EVENT_BYTES, 2)?,
+            aligned_range(layout.used, HEADER_BYTES + USED_ENTRY_BYTES * size + EVENT_BYTES, 4)?,
         ])
     }
 
@@ -174,15 +189,15 @@ impl Ring {
 
     /// Takes the first descriptor index of the next request, if there is one.
     pub fn pop(&mut self) -> Result<Option<u16>, QueueError> {
-        let waiting = field(&self.available, 2).wrapping_sub(self.next_available);
-        if waiting == 0 {
+        let available = load_field(&self.available, INDEX_OFFSET).wrapping_sub(self.next_available);
+        if available == 0 {
             return Ok(None);
         }
-        if waiting > self.layout.size {
-            return Err(QueueError::Available(waiting, self.layout.size));
+        if available > self.layout.size {
+            return Err(QueueError::Available(available, self.layout.size));
         }
         let slot = usize::from(self.next_available % self.layout.size);
-        let head = field(&self.available, HEAD_BYTES + 2 * slot);
+        let head = load_field(&self.available, HEADER_BYTES + AVAILABLE_ENTRY_BYTES * slot);
         self.next_available = self.next_available.wrapping_add(1);
         if head >= self.layout.size { Err(QueueError::Index(head)) } else { Ok(Some(head)) }
     }
@@ -202,13 +217,15 @@ impl Ring {
             }
             remaining -= 1;
             let mut bytes = [0; DESCRIPTOR_BYTES];
-            let at = DESCRIPTOR_BYTES * usize::from(index);
+            let offset = DESCRIPTOR_BYTES * usize::from(index);
             match indirect {
-                None => _ = self.descriptors.slice(at, DESCRIPTOR_BYTES).copy_to(&mut bytes),
+                None => _ = self.descriptors.slice(offset, DESCRIPTOR_BYTES).copy_to(&mut bytes),
                 // The table was checked to be in memory.
-                Some(table) => memory.read(table + at as u64, &mut bytes).map_err(|_| QueueError::Outside(table, 0))?,
+                Some(table) => {
+                    memory.read(table + offset as u64, &mut bytes).map_err(|_| QueueError::Outside(table, 0))?
+                }
             }
-            let at = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+            let address = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
             let len = u32::from_le_bytes(bytes[8..12].try_into().expect("four bytes"));
             let flags = u16::from_le_bytes(bytes[12..14].try_into().expect("two bytes"));
             let next = u16::from_le_bytes(bytes[14..].try_into().expect("two bytes"));
@@ -218,19 +235,19 @@ impl Ring {
                 if indirect.is_some() || !is_table || count > DESCRIPTORS_MAX {
                     return Err(QueueError::Table(len));
                 }
-                if !memory.covers(at, len as usize) {
-                    return Err(QueueError::Outside(at, len));
+                if !memory.covers(address, len as usize) {
+                    return Err(QueueError::Outside(address, len));
                 }
-                (indirect, entries, index, remaining) = (Some(at), count, 0, count);
+                (indirect, entries, index, remaining) = (Some(address), count, 0, count);
                 continue;
             }
-            if !memory.covers(at, len as usize) {
-                return Err(QueueError::Outside(at, len));
+            if !memory.covers(address, len as usize) {
+                return Err(QueueError::Outside(address, len));
             }
             match flags & WRITE {
                 0 if !chain.writable.is_empty() => return Err(QueueError::Order),
-                0 => chain.readable.push(Segment { at, len }),
-                _ => chain.writable.push(Segment { at, len }),
+                0 => chain.readable.push(Segment { address, len }),
+                _ => chain.writable.push(Segment { address, len }),
             }
             if flags & NEXT == 0 {
                 return Ok(());
@@ -242,16 +259,16 @@ impl Ring {
     /// Returns a request to the driver, with the number of bytes written to its buffers.
     pub fn push_used(&mut self, head: u16, len: u32, log: Option<(&DirtyLog, u64)>) {
         let slot = usize::from(self.next_used % self.layout.size);
-        let mut entry = [0; 8];
+        let mut entry = [0; USED_ENTRY_BYTES];
         entry[..4].copy_from_slice(&u32::from(head).to_le_bytes());
         entry[4..].copy_from_slice(&len.to_le_bytes());
-        let at = HEAD_BYTES + 8 * slot;
-        self.used.slice(at, 8).copy_from(&entry);
+        let entry_offset = HEADER_BYTES + USED_ENTRY_BYTES * slot;
+        self.used.slice(entry_offset, USED_ENTRY_BYTES).copy_from(&entry);
         self.next_used = self.next_used.wrapping_add(1);
-        set_field(&self.used, 2, self.next_used);
+        store_field(&self.used, INDEX_OFFSET, self.next_used);
         if let Some((log, used)) = log {
-            log.mark(used + at as u64, 8);
-            log.mark(used, HEAD_BYTES);
+            log.mark(used + entry_offset as u64, USED_ENTRY_BYTES);
+            log.mark(used, HEADER_BYTES);
         }
     }
 
@@ -262,30 +279,31 @@ impl Ring {
         let now = self.next_used;
         let Some(last_checked) = self.last_checked.replace(now) else { return true };
         if !self.layout.event_idx {
-            return field(&self.available, 0) & NO_INTERRUPT == 0;
+            return load_field(&self.available, FLAGS_OFFSET) & NO_INTERRUPT == 0;
         }
-        let event = field(&self.available, HEAD_BYTES + 2 * usize::from(self.layout.size));
-        now.wrapping_sub(event).wrapping_sub(1) < now.wrapping_sub(last_checked)
+        let event_index =
+            load_field(&self.available, HEADER_BYTES + AVAILABLE_ENTRY_BYTES * usize::from(self.layout.size));
+        now.wrapping_sub(event_index).wrapping_sub(1) < now.wrapping_sub(last_checked)
     }
 
     /// Enables notifications of the driver. Returns true if requests became available meanwhile.
     pub fn enable_notifications(&mut self, log: Option<(&DirtyLog, u64)>) -> bool {
-        let at = match self.layout.event_idx {
-            true => HEAD_BYTES + 8 * usize::from(self.layout.size),
-            false => 0,
+        let offset = match self.layout.event_idx {
+            true => HEADER_BYTES + USED_ENTRY_BYTES * usize::from(self.layout.size),
+            false => FLAGS_OFFSET,
         };
-        set_field(&self.used, at, if self.layout.event_idx { self.next_available } else { 0 });
+        store_field(&self.used, offset, if self.layout.event_idx { self.next_available } else { 0 });
         if let Some((log, used)) = log {
-            log.mark(used + at as u64, 2);
+            log.mark(used + offset as u64, 2);
         }
         fence(Ordering::SeqCst);
-        field(&self.available, 2) != self.next_available
+        load_field(&self.available, INDEX_OFFSET) != self.next_available
     }
 
     /// Disables notifications of the driver while the queue is polled. With `event_idx` they are disabled already.
     pub fn disable_notifications(&mut self) {
         if !self.layout.event_idx {
-            set_field(&self.used, 0, NO_NOTIFY);
+            store_field(&self.used, FLAGS_OFFSET, NO_NOTIFY);
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::QueueError;
 use crate::session::{Session, Shared, UnfinishedRequests};
 use crate::socket::{FrontEndMessage, MessageResult, serve_socket};
 
-/// Most front ends of one volume: the guest's, and another one during a migration.
+/// Maximum number of front ends of one volume: the guest's, and another one during a migration.
 const SESSIONS_MAX: usize = 8;
 /// Stack size of a front end's thread, in bytes.
 const STACK_BYTES: usize = 256 << 10;
@@ -30,7 +30,7 @@ const ACCEPT_PAUSE: Nanos = Nanos::from_millis(100);
 /// Time for a front end's thread to end after the shutdown of its socket. Closing a descriptor on a hanging file system
 /// takes longer; the front end then counts towards the volume's limit and blocks nothing else.
 const THREAD_END_TIMEOUT: Nanos = Nanos::from_secs(1);
-/// Most waiting messages of one front end.
+/// Maximum number of waiting messages of one front end.
 const INBOX_MESSAGES_MAX: usize = 1;
 /// Limit of reply buffers of one guest, in bytes.
 const HELD_BYTES_MAX: usize = 4 << 20;
@@ -40,11 +40,15 @@ const PAYLOAD_BYTES: usize = 16 << 20;
 /// Callback that reports an event to the administrator: the volume's name and the message.
 pub type Report = Rc<dyn Fn(&str, String)>;
 
-struct Served {
-    /// Control of the accepting task, whether it runs, and the number of this registration of the volume.
+/// A volume that is served, with the front ends connected to it.
+struct ServedVolume {
+    /// Control of the accepting task.
     accepting: Rc<Control>,
+    /// True while the accepting task runs.
     is_accepting: bool,
+    /// Number of this registration of the volume: a task recognises by it that the volume was removed and added again.
     number: u64,
+    /// Number of a daemon: writes acknowledged by daemons of lower numbers may be lost.
     lost_before: u64,
     sessions: BTreeMap<u64, (Rc<Control>, Rc<Session<RealSeam>>)>,
     /// Number of threads of disconnected front ends that have not ended.
@@ -55,7 +59,7 @@ struct Served {
 struct Inner {
     seam: RealSeam,
     shared: Shared,
-    volumes: RefCell<BTreeMap<String, Served>>,
+    volumes: RefCell<BTreeMap<String, ServedVolume>>,
     /// Next number of a registration or front end; numbers are unique.
     next_id: Cell<u64>,
     report: Report,
@@ -82,7 +86,7 @@ impl Server {
         let (accepting, number) = (Rc::new(Control::default()), self.next_id());
         let (sessions, lingering_threads, unfinished) = Default::default();
         let is_accepting = true;
-        let served = Served {
+        let served = ServedVolume {
             accepting: accepting.clone(),
             is_accepting,
             number,
@@ -91,8 +95,8 @@ impl Server {
             lingering_threads,
             unfinished,
         };
-        let before = self.0.volumes.borrow_mut().insert(volume.name().to_owned(), served);
-        assert!(before.is_none(), "a volume is served once");
+        let replaced = self.0.volumes.borrow_mut().insert(volume.name().to_owned(), served);
+        assert!(replaced.is_none(), "a volume is served once");
         let server = self.clone();
         self.0.seam.spawn(async move { server.accept(volume, listener, number, accepting).await });
     }
@@ -122,12 +126,12 @@ impl Server {
         }
         let (id, control, socket) = (self.next_id(), Rc::new(Control::default()), Arc::new(socket));
         let (to_core, inbox) = mailbox::<FrontEndMessage>(INBOX_MESSAGES_MAX);
-        let (ended, has_ended) = mailbox::<String>(1);
+        let (end_sender, end_receiver) = mailbox::<String>(1);
         let thread_socket = socket.clone();
         let body = move || {
             if let Err(reason) = serve_socket(&thread_socket, &to_core) {
                 // There is no receiver if the core has ended.
-                let _ = ended.send_waiting(reason.to_string());
+                let _ = end_sender.send_waiting(reason.to_string());
             }
         };
         let thread = std::thread::Builder::new().name("vhost-user".to_owned()).stack_size(STACK_BYTES).spawn(body);
@@ -155,7 +159,7 @@ impl Server {
             server.serve(&name, &session, &control, inbox).await;
             // The shutdown ends the thread.
             let _ = rustix::net::shutdown(&*socket, Shutdown::Both);
-            server.report_end(&name, &session, has_ended, lingering_threads).await;
+            server.report_end(&name, &session, end_receiver, lingering_threads).await;
             server.0.shared.clients.remove(id);
             if let Some(served) = server.0.volumes.borrow_mut().get_mut(&name).filter(|served| served.number == number)
             {
@@ -200,7 +204,7 @@ impl Server {
         &self,
         name: &str,
         session: &Session<RealSeam>,
-        mut has_ended: Receiver<String>,
+        mut end_receiver: Receiver<String>,
         lingering_threads: Rc<Cell<usize>>,
     ) {
         if session.has_lost_memory() {
@@ -211,7 +215,7 @@ impl Server {
             (self.0.report)(name, format!("volume {name}: queue {queue} of a guest stopped: {broken}"));
         }
         let timeout = self.0.seam.sleep(THREAD_END_TIMEOUT);
-        match Control::default().until(timeout, has_ended.receive()).await {
+        match Control::default().until(timeout, end_receiver.receive()).await {
             Some(Some(reason)) => {
                 (self.0.report)(name, format!("volume {name}: vhost-user front end disconnected: {reason}"));
             }
@@ -219,7 +223,7 @@ impl Server {
             None => {
                 lingering_threads.set(lingering_threads.get() + 1);
                 self.0.seam.spawn(async move {
-                    has_ended.receive().await;
+                    end_receiver.receive().await;
                     lingering_threads.set(lingering_threads.get() - 1);
                 });
             }
@@ -249,8 +253,8 @@ impl Server {
     /// requests that were not returned and submits them again to the next server.
     pub async fn remove(&self, name: &str, drain_timeout: Nanos) {
         self.request_stop(name, Stop::Drain);
-        let is_used = |served: &Served| served.is_accepting || !served.sessions.is_empty();
-        let is_in_use = || self.0.volumes.borrow().get(name).is_some_and(is_used);
+        let has_users = |served: &ServedVolume| served.is_accepting || !served.sessions.is_empty();
+        let is_in_use = || self.0.volumes.borrow().get(name).is_some_and(has_users);
         let deadline = self.0.seam.now() + drain_timeout;
         while is_in_use() && self.0.seam.now() < deadline {
             self.0.seam.sleep(STOP_POLL).await;

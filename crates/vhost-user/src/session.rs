@@ -13,7 +13,7 @@ use rustix::net::SendFlags;
 use seam::real::FaultFlag;
 use seam::{Bell, Seam};
 
-use crate::config::{QUEUES_MAX, SPACE_BYTES, feature, features, field, space};
+use crate::config::{QUEUES_MAX, SPACE_BYTES, config_space, feature, field, offered_features};
 use crate::device::Device;
 use crate::inflight::{InflightArea, area_bytes, create_area};
 use crate::memory::{DirtyLog, Memory, MemoryError, Region, RegionLayout};
@@ -21,7 +21,7 @@ use crate::message::{self, MEM_SLOTS, Message, Reply, VringFdKind, protocol};
 use crate::payload_pool::{PayloadPool, UnfinishedCount, WakerList};
 use crate::queue::{Addresses, Queue};
 
-/// Most entries of a queue.
+/// Maximum number of entries of a queue.
 const QUEUE_SIZE_MAX: u32 = 1 << 15;
 
 /// Converts a descriptor to an eventfd of the real or the simulated seam.
@@ -52,8 +52,9 @@ pub struct UnfinishedRequests(pub(crate) Rc<UnfinishedCount>);
 pub struct Session<S: Seam> {
     device: Rc<Device<S>>,
     queues: Vec<Rc<Queue<S>>>,
-    protocol: Cell<u64>,
-    /// Writes acknowledged by daemons of lower numbers may be lost.
+    /// Protocol features that the front end accepted.
+    protocol_features: Cell<u64>,
+    /// Number of a daemon: writes acknowledged by daemons of lower numbers may be lost.
     lost_before: u64,
     /// Channel for messages of the device.
     backend_channel: RefCell<Option<OwnedFd>>,
@@ -109,14 +110,14 @@ impl<S: Seam> Session<S> {
             seam,
             volume,
             memory: RefCell::default(),
-            log: RefCell::default(),
+            dirty_log: RefCell::default(),
             features: Cell::default(),
-            area: RefCell::default(),
+            inflight_area: RefCell::default(),
             has_lost_writes: Cell::default(),
             daemon: shared.daemon,
             write_through: Cell::default(),
             clients: shared.clients.clone(),
-            account: BufferAccount::new(&shared.clients),
+            buffer_account: BufferAccount::new(&shared.clients),
             payload_pool: shared.payload_pool.clone(),
             unfinished: unfinished.0.clone(),
             fault: FaultFlag::default(),
@@ -124,8 +125,8 @@ impl<S: Seam> Session<S> {
             has_ended: Cell::default(),
         });
         let queues = (0..QUEUES_MAX).map(|_| Queue::new(device.clone())).collect();
-        let (protocol, backend_channel) = Default::default();
-        Session { device, queues, protocol, lost_before, backend_channel, make_eventfd }
+        let (protocol_features, backend_channel) = Default::default();
+        Session { device, queues, protocol_features, lost_before, backend_channel, make_eventfd }
     }
 
     fn queue(&self, index: u32) -> Result<&Rc<Queue<S>>, Refused> {
@@ -133,19 +134,19 @@ impl<S: Seam> Session<S> {
     }
 
     fn check_negotiated(&self, feature: u64, name: &'static str) -> Result<(), Refused> {
-        if self.protocol.get() & feature != 0 { Ok(()) } else { Err(Refused::NotNegotiated(name)) }
+        if self.protocol_features.get() & feature != 0 { Ok(()) } else { Err(Refused::NotNegotiated(name)) }
     }
 
     /// True if the front end may request an acknowledgement of each message.
     pub fn supports_acknowledgements(&self) -> bool {
-        self.protocol.get() & protocol::REPLY_ACK != 0
+        self.protocol_features.get() & protocol::REPLY_ACK != 0
     }
 
     /// Handles a message. Once `stop_now` is true, it no longer waits for inflight requests.
     pub async fn handle(&self, message: Message, stop_now: impl Fn(&Context<'_>) -> bool) -> Result<Reply, Refused> {
         let device = &self.device;
         match message {
-            Message::GetFeatures => return Ok(Reply::U64(features(device.volume.spec().read_only))),
+            Message::GetFeatures => return Ok(Reply::U64(offered_features(device.volume.spec().read_only))),
             Message::SetFeatures(features) => self.set_features(features)?,
             Message::SetOwner | Message::SetLogFd => {}
             Message::Reset => {
@@ -167,7 +168,7 @@ impl<S: Seam> Session<S> {
             Message::GetMaxMemSlots => return Ok(Reply::U64(MEM_SLOTS)),
             Message::SetLogBase { len, offset, file } => {
                 self.check_negotiated(protocol::LOG_SHMFD, "a shared dirty log")?;
-                *device.log.borrow_mut() = Some(Rc::new(DirtyLog::map(file, offset, len, &device.fault)?));
+                *device.dirty_log.borrow_mut() = Some(Rc::new(DirtyLog::map(file, offset, len, &device.fault)?));
                 return Ok(Reply::Log);
             }
             Message::SetVringNum { index, size } => {
@@ -206,7 +207,7 @@ impl<S: Seam> Session<S> {
             Message::SetProtocolFeatures(features) if features & !protocol::OFFERED != 0 => {
                 return Err(Refused::Features(features & !protocol::OFFERED));
             }
-            Message::SetProtocolFeatures(features) => self.protocol.set(features),
+            Message::SetProtocolFeatures(features) => self.protocol_features.set(features),
             Message::GetQueueNum => return Ok(Reply::U64(QUEUES_MAX as u64)),
             Message::SetVringEnable { index, enabled } => {
                 let queue = self.queue(index)?;
@@ -241,17 +242,17 @@ impl<S: Seam> Session<S> {
 
     fn set_features(&self, requested: u64) -> Result<(), Refused> {
         let device = &self.device;
-        let unknown = requested & !features(device.volume.spec().read_only);
-        if unknown != 0 {
-            return Err(Refused::Features(unknown));
+        let not_offered = requested & !offered_features(device.volume.spec().read_only);
+        if not_offered != 0 {
+            return Err(Refused::Features(not_offered));
         }
         device.features.set(requested);
         // Without protocol features a queue is enabled from the start.
-        if requested & feature::PROTOCOL == 0 {
+        if requested & feature::PROTOCOL_FEATURES == 0 {
             self.queues.iter().for_each(|queue| queue.enabled.set(true));
         }
         if requested & feature::LOG_ALL == 0 {
-            device.log.take();
+            device.dirty_log.take();
         }
         Ok(())
     }
@@ -273,7 +274,7 @@ impl<S: Seam> Session<S> {
             VringFdKind::Call => *queue.call.borrow_mut() = eventfd,
             VringFdKind::Err => *queue.err.borrow_mut() = eventfd,
             VringFdKind::Kick => {
-                let area = self.device.area.borrow();
+                let area = self.device.inflight_area.borrow();
                 let inflight = area.as_ref().and_then(|area| area.queue(index as usize, queue.size.get()));
                 queue.start(eventfd.ok_or(Refused::NoKick)?, inflight);
             }
@@ -282,7 +283,7 @@ impl<S: Seam> Session<S> {
     }
 
     fn config(&self, offset: u32, len: usize) -> Result<Reply, Refused> {
-        let space = space(&self.device.volume, !self.device.write_through.get());
+        let space = config_space(&self.device.volume, !self.device.write_through.get());
         let end = (offset as usize).checked_add(len).filter(|end| *end <= SPACE_BYTES);
         let end = end.ok_or(Refused::Config(offset, len))?;
         Ok(Reply::Config { offset, bytes: space[offset as usize..end].to_vec() })
@@ -294,7 +295,7 @@ impl<S: Seam> Session<S> {
         };
         let write_through = *value == 0;
         self.device.write_through.set(write_through);
-        if let Some(area) = &*self.device.area.borrow() {
+        if let Some(area) = &*self.device.inflight_area.borrow() {
             area.set_write_through(write_through);
         }
         Ok(())
@@ -349,7 +350,7 @@ impl<S: Seam> Drop for Session<S> {
         device.unfinished.add(self.queues.iter().map(|queue| queue.in_flight_count()).sum());
         device.has_ended.set(true);
         self.queues.iter().for_each(|queue| queue.abandon());
-        device.account.end();
+        device.buffer_account.end();
         device.payload_pool.wake();
     }
 }

@@ -13,7 +13,7 @@ use rustix::net::{
 use seam::mailbox::Sender;
 
 use crate::descriptor;
-use crate::message::{FDS_MAX, HEAD_BYTES, Head, Message, MessageError, Reply, decode};
+use crate::message::{FDS_MAX, HEADER_BYTES, Header, Message, MessageError, Reply, decode};
 
 /// A message for the core, with the channel for its result.
 pub(crate) struct FrontEndMessage {
@@ -22,7 +22,7 @@ pub(crate) struct FrontEndMessage {
     pub(crate) reply: SyncSender<MessageResult>,
 }
 
-/// The core's result of a message.
+/// Result of a message at the core.
 pub(crate) struct MessageResult {
     /// The reply, or the reason of a refusal.
     pub(crate) result: Result<Reply, String>,
@@ -49,28 +49,28 @@ pub(crate) enum SocketError {
 pub(crate) fn serve_socket(socket: &Arc<OwnedFd>, core: &Sender<FrontEndMessage>) -> Result<(), SocketError> {
     loop {
         let mut fds = Vec::new();
-        let mut bytes = [0; HEAD_BYTES];
+        let mut bytes = [0; HEADER_BYTES];
         if !receive(socket, &mut bytes, &mut fds)? {
             return Ok(());
         }
-        let head = Head::decode(&bytes)?;
-        let mut body = vec![0; head.len];
-        if head.len > 0 && !receive(socket, &mut body, &mut fds)? {
+        let header = Header::decode(&bytes)?;
+        let mut body = vec![0; header.len];
+        if header.len > 0 && !receive(socket, &mut body, &mut fds)? {
             return Ok(());
         }
-        let message = decode(&head, &body, fds)?;
+        let message = decode(&header, &body, fds)?;
         // A refused message's descriptors are closed on this thread.
         let message = descriptor::check(&message).map(|()| message).map_err(|refused| refused.to_string());
         let (reply, replies) = sync_channel(1);
         core.send_waiting(FrontEndMessage { message, reply }).map_err(|_| SocketError::CoreClosed)?;
         let MessageResult { result, supports_acknowledgements } =
             replies.recv().map_err(|_| SocketError::CoreClosed)?;
-        let must_acknowledge = supports_acknowledgements && head.wants_reply();
-        match result.map(|reply| reply.encode(&head)) {
+        let must_acknowledge = supports_acknowledgements && header.wants_reply();
+        match result.map(|reply| reply.encode(&header)) {
             Ok(Some((bytes, fd))) => send(socket, &bytes, fd)?,
-            Ok(None) if must_acknowledge => send(socket, &head.acknowledge(true), None)?,
+            Ok(None) if must_acknowledge => send(socket, &header.acknowledge(true), None)?,
             Ok(None) => {}
-            Err(_) if must_acknowledge => send(socket, &head.acknowledge(false), None)?,
+            Err(_) if must_acknowledge => send(socket, &header.acknowledge(false), None)?,
             Err(reason) => return Err(SocketError::Refused(reason)),
         }
     }
@@ -91,8 +91,8 @@ fn receive(socket: &OwnedFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result
             Err(error) => return Err(io::Error::from(error).into()),
         };
         for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(more) = message {
-                fds.extend(more);
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                fds.extend(received);
             }
         }
         // Surplus descriptors are closed.
@@ -105,6 +105,7 @@ fn receive(socket: &OwnedFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result
     Ok(true)
 }
 
+/// Sends `bytes`, with `fd` attached to the first of them.
 fn send(socket: &OwnedFd, bytes: &[u8], fd: Option<OwnedFd>) -> Result<(), SocketError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

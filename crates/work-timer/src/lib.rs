@@ -30,8 +30,8 @@ impl WorkTimer {
     /// Returns an error text if the operation has run for ten seconds or longer at `now`.
     pub fn hung(&self, now: Instant) -> Option<String> {
         let started_at = (*self.started_at.lock().unwrap_or_else(PoisonError::into_inner))?;
-        let time = now.saturating_duration_since(started_at);
-        (time >= HUNG_AFTER).then(|| format!("the disk has not answered for {} s", time.as_secs()))
+        let elapsed = now.saturating_duration_since(started_at);
+        (elapsed >= HUNG_AFTER).then(|| format!("the disk has not answered for {} s", elapsed.as_secs()))
     }
 }
 

@@ -3,12 +3,13 @@
 use std::rc::Rc;
 
 use iscsi_protocol::login::chap::Algorithm;
+use iscsi_protocol::login::{FULL_FEATURE_PHASE, OPERATIONAL_STAGE, SECURITY_STAGE};
 use iscsi_protocol::request::LoginRequest;
 use iscsi_protocol::{Framing, Request, RequestBody, ResponseBody, text};
 use seam::sim::SimSeam;
 use seam::{Address, BufferedReader, ByteStream, Seam};
 
-use super::{Session, next, send};
+use super::{Session, receive, send};
 
 /// Name of the target.
 pub const TARGET: &str = "iqn.2026-11.io.hotset:fuzzed";
@@ -16,12 +17,14 @@ pub const TARGET: &str = "iqn.2026-11.io.hotset:fuzzed";
 pub const USER: &str = "user";
 /// Secret for authentication.
 pub const SECRET: &[u8] = b"fourteen bytes";
+
 /// Login and session properties of an initiator.
 #[derive(Clone)]
 pub struct LoginOptions {
     pub portal: Address,
     pub name: &'static str,
     pub isid: [u8; 6],
+    /// Use of the header digest and of the data digest.
     pub digests: (bool, bool),
     /// Authenticates with CHAP.
     pub uses_chap: bool,
@@ -47,7 +50,7 @@ pub fn login_pdu(request: LoginRequest, text: &[u8]) -> Vec<u8> {
 /// The text of each login request.
 fn login_text(login: &LoginOptions, step: usize, reply: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    let reply_pairs = text::pairs(reply).expect("the login response consists of pairs");
+    let reply_pairs = text::parse_pairs(reply).expect("the login response consists of pairs");
     let value = |key: &str| reply_pairs.iter().find(|pair| pair.key == key).map_or("", |pair| pair.value);
     if step == 0 {
         text::push(&mut out, "InitiatorName", login.name);
@@ -59,9 +62,9 @@ fn login_text(login: &LoginOptions, step: usize, reply: &[u8]) -> Vec<u8> {
         2 => {
             let algorithm = Algorithm::from_wire(value("CHAP_A")).expect("the target selected an offered algorithm");
             let identifier = value("CHAP_I").parse().expect("CHAP_I is a byte");
-            let challenge = text::binary(value("CHAP_C"), 1024).expect("CHAP_C is a challenge");
+            let challenge = text::parse_binary(value("CHAP_C"), 1024).expect("CHAP_C is a challenge");
             text::push(&mut out, "CHAP_N", USER);
-            text::push(&mut out, "CHAP_R", &text::hex(&algorithm.proof(identifier, SECRET, &challenge)));
+            text::push(&mut out, "CHAP_R", &text::format_hex(&algorithm.response(identifier, SECRET, &challenge)));
         }
         _ => (),
     }
@@ -85,10 +88,12 @@ impl Session {
         let mut incoming = BufferedReader::new(reader, 1 << 20);
         let (mut reply, mut last) = (Vec::new(), None);
         for step in 0..=last_step(login) {
-            let (is_last, stage) = (step == last_step(login), u8::from(!login.uses_chap));
-            let head = login_request(login.isid, 0, (stage, if is_last { 3 } else { 0 }), is_last);
-            send(&mut writer, &login_pdu(head, &login_text(login, step, &reply))).await;
-            let (response, data) = next(&mut incoming, &Framing::default()).await?;
+            let stage = if login.uses_chap { SECURITY_STAGE } else { OPERATIONAL_STAGE };
+            let is_last = step == last_step(login);
+            let next_stage = if is_last { FULL_FEATURE_PHASE } else { SECURITY_STAGE };
+            let request = login_request(login.isid, 0, (stage, next_stage), is_last);
+            send(&mut writer, &login_pdu(request, &login_text(login, step, &reply))).await;
+            let (response, data) = receive(&mut incoming, &Framing::default()).await?;
             let ResponseBody::Login(login_response) = &response.body else {
                 panic!("expected a login response: {response:?}")
             };

@@ -75,6 +75,7 @@ pub struct Task {
     /// The command was sent with all solicited data, so it must be answered.
     pub must_be_answered: bool,
     pub lun: [u8; 8],
+    /// Position in the order of sent commands and task management functions.
     number: u64,
     /// Data to write: a prefix of a buffer that many commands share.
     data: Rc<[u8]>,
@@ -91,7 +92,8 @@ pub struct Task {
 struct PendingTaskManagement {
     function: TaskFunction,
     lun: [u8; 8],
-    referenced: u32,
+    referenced_tag: u32,
+    /// Position in the order of sent commands and task management functions.
     number: u64,
 }
 
@@ -102,7 +104,7 @@ pub struct Session {
     outbox: RefCell<VecDeque<Vec<u8>>>,
     queued_bytes: Cell<usize>,
     changed: Notify,
-    closed: Cell<bool>,
+    is_closed: Cell<bool>,
     /// True while the session does not read from its socket.
     pub is_read_paused: Cell<bool>,
     pub r2t_response: Cell<R2tResponse>,
@@ -115,16 +117,18 @@ pub struct Session {
     pub tasks: RefCell<BTreeMap<u32, Task>>,
     task_management: RefCell<BTreeMap<u32, PendingTaskManagement>>,
     pings: RefCell<BTreeMap<u32, Vec<u8>>>,
+    /// The last R2T: task tag, target transfer tag, offset.
     pub last_r2t: Cell<(u32, u32, u32)>,
     pub cmd_sn: Cell<u32>,
     pub max_cmd_sn: Cell<u32>,
     stat_sn: Cell<u32>,
+    /// Negotiated limits: unsolicited and immediate data of a command, data of an R2T, received data segments.
     unsolicited_bytes: usize,
     immediate_bytes: usize,
     burst_bytes: u32,
     receive_bytes: usize,
-    number: Cell<u64>,
-    next_tag: Cell<u32>,
+    last_number: Cell<u64>,
+    last_tag: Cell<u32>,
 }
 
 /// Sends bytes; false if the connection is closed.
@@ -134,8 +138,8 @@ pub async fn send(writer: &mut impl StreamWriter<SimSeam>, bytes: &[u8]) -> bool
     writer.send(gather).await.0.is_ok()
 }
 
-/// The next PDU; `None` if the server has closed the connection.
-async fn next(incoming: &mut BufferedReader<SimSeam, SimReader>, framing: &Framing) -> Option<(Response, Vec<u8>)> {
+/// Receives a PDU; `None` if the server has closed the connection.
+async fn receive(incoming: &mut BufferedReader<SimSeam, SimReader>, framing: &Framing) -> Option<(Response, Vec<u8>)> {
     loop {
         let step = match framing.decode(incoming.bytes()).expect("the server sends valid iSCSI PDUs") {
             Step::Got(frame, used) => {
@@ -155,12 +159,12 @@ async fn next(incoming: &mut BufferedReader<SimSeam, SimReader>, framing: &Frami
 
 impl Session {
     fn new(login: &LoginOptions, reply: &[u8], last: &Response) -> Rc<Session> {
-        let pairs = text::pairs(reply).expect("the login response consists of pairs");
+        let pairs = text::parse_pairs(reply).expect("the login response consists of pairs");
         let value = |key: &str| pairs.iter().find(|pair| pair.key == key).map(|pair| pair.value);
-        let number = |key: &str, default| value(key).and_then(text::number).unwrap_or(default);
-        let requested = text::pairs(login.parameters.as_bytes()).expect("the parameters are pairs");
+        let number = |key: &str, default| value(key).and_then(text::parse_number).unwrap_or(default);
+        let requested = text::parse_pairs(login.parameters.as_bytes()).expect("the parameters are pairs");
         let requested_number =
-            |key: &str| requested.iter().find(|pair| pair.key == key).and_then(|pair| text::number(pair.value));
+            |key: &str| requested.iter().find(|pair| pair.key == key).and_then(|pair| text::parse_number(pair.value));
         let burst_bytes = number("MaxBurstLength", 262_144);
         let first_burst = number("FirstBurstLength", 65_536).min(burst_bytes) as usize;
         let has = |key, expected| value(key) == Some(expected);
@@ -169,7 +173,7 @@ impl Session {
             outbox: RefCell::default(),
             queued_bytes: Cell::new(0),
             changed: Notify::default(),
-            closed: Cell::new(false),
+            is_closed: Cell::new(false),
             is_read_paused: Cell::new(false),
             r2t_response: Cell::new(R2tResponse::Correct),
             has_unfed_writes: Cell::new(false),
@@ -186,19 +190,19 @@ impl Session {
             immediate_bytes: if has("ImmediateData", "No") { 0 } else { first_burst.min(SEND_BYTES) },
             burst_bytes,
             receive_bytes: requested_number("MaxRecvDataSegmentLength").map_or(8192, |len| len as usize),
-            number: Cell::new(0),
-            next_tag: Cell::new(1),
+            last_number: Cell::new(0),
+            last_tag: Cell::new(1),
         })
     }
 
     /// True if the server or this side has closed the connection.
     pub fn is_closed(&self) -> bool {
-        self.closed.get()
+        self.is_closed.get()
     }
 
     /// Closes the connection without a logout.
     pub fn close(&self) {
-        self.closed.set(true);
+        self.is_closed.set(true);
         self.changed.notify_all();
     }
 
@@ -209,7 +213,7 @@ impl Session {
     }
 
     /// Waits until the condition holds or the session is closed.
-    pub async fn until(&self, holds: impl Fn() -> bool) {
+    pub async fn wait_until(&self, holds: impl Fn() -> bool) {
         self.changed.wait_until(|| self.is_closed() || holds()).await;
     }
 
@@ -220,10 +224,10 @@ impl Session {
 
     async fn write_all(self: Rc<Self>, mut writer: impl StreamWriter<SimSeam>) {
         loop {
-            self.until(|| self.queued_bytes() > 0).await;
+            self.wait_until(|| self.queued_bytes() > 0).await;
             let Some(pdu) = self.outbox.borrow_mut().pop_front() else { return };
-            let until_closed = self.until(|| false);
-            let sent = first(until_closed, send(&mut writer, &pdu)).await;
+            let until_closed = self.wait_until(|| false);
+            let sent = run_until(until_closed, send(&mut writer, &pdu)).await;
             self.queued_bytes.set(self.queued_bytes.get() - pdu.len());
             if self.is_closed() || sent != Some(true) {
                 return self.close();
@@ -233,10 +237,10 @@ impl Session {
 
     async fn read_all(self: Rc<Self>, mut incoming: BufferedReader<SimSeam, SimReader>) {
         loop {
-            self.until(|| !self.is_read_paused.get()).await;
-            let next = first(self.until(|| false), next(&mut incoming, &self.framing)).await;
-            match next.flatten() {
-                Some((response, data)) if !self.is_closed() => self.take(&response, data),
+            self.wait_until(|| !self.is_read_paused.get()).await;
+            let received = run_until(self.wait_until(|| false), receive(&mut incoming, &self.framing)).await;
+            match received.flatten() {
+                Some((response, data)) if !self.is_closed() => self.handle_response(&response, data),
                 _ => return self.close(),
             }
             self.changed.notify_all();
@@ -250,8 +254,8 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// The bytes of a PDU.
-    pub fn pdu(&self, task_tag: u32, immediate: bool, body: RequestBody, data: &[u8]) -> Vec<u8> {
+    /// Encodes a PDU. A PDU that is not immediate takes a command sequence number.
+    pub fn encode_pdu(&self, task_tag: u32, immediate: bool, body: RequestBody, data: &[u8]) -> Vec<u8> {
         let ahs = match &body {
             RequestBody::Command(command) => command.encode_ahs(),
             _ => Vec::new(),
@@ -269,19 +273,19 @@ impl Session {
 
     /// Sends a PDU.
     pub fn send_pdu(&self, task_tag: u32, immediate: bool, body: RequestBody, data: &[u8]) {
-        let bytes = self.pdu(task_tag, immediate, body, data);
+        let bytes = self.encode_pdu(task_tag, immediate, body, data);
         self.send_raw(&bytes);
     }
 
     /// A new task tag.
-    pub fn tag(&self) -> u32 {
-        self.next_tag.set(self.next_tag.get() + 1);
-        self.next_tag.get()
+    pub fn new_tag(&self) -> u32 {
+        self.last_tag.set(self.last_tag.get() + 1);
+        self.last_tag.get()
     }
 
     fn next_number(&self) -> u64 {
-        self.number.set(self.number.get() + 1);
-        self.number.get()
+        self.last_number.set(self.last_number.get() + 1);
+        self.last_number.get()
     }
 
     /// True if the target's command window has room.
@@ -291,10 +295,10 @@ impl Session {
 
     /// Begins a command that writes the first `len` bytes of `data`; as many of them as permitted are sent unsolicited.
     pub fn begin(&self, mut command: Command, immediate: bool, data: &Rc<[u8]>, len: usize) -> u32 {
-        let tag = self.tag();
-        let first = len.min(self.immediate_bytes);
-        let unsolicited = len.min(self.unsolicited_bytes).max(first);
-        command.is_final = unsolicited <= first;
+        let tag = self.new_tag();
+        let immediate_bytes = len.min(self.immediate_bytes);
+        let unsolicited_bytes = len.min(self.unsolicited_bytes).max(immediate_bytes);
+        command.is_final = unsolicited_bytes <= immediate_bytes;
         let task = Task {
             state: State::Open,
             status: 0,
@@ -313,30 +317,31 @@ impl Session {
             read_bytes: 0,
             data_sn: 0,
             r2ts: 0,
-            r2t_end: unsolicited as u32,
+            r2t_end: unsolicited_bytes as u32,
         };
         self.tasks.borrow_mut().insert(tag, task);
         let lun = command.lun;
-        self.send_pdu(tag, immediate, RequestBody::Command(command), &data[..first]);
-        if unsolicited > first {
-            self.send_data(tag, NO_TAG, lun, first, &data[first..unsolicited]);
+        self.send_pdu(tag, immediate, RequestBody::Command(command), &data[..immediate_bytes]);
+        if unsolicited_bytes > immediate_bytes {
+            let unsolicited = &data[immediate_bytes..unsolicited_bytes];
+            self.send_data(tag, NO_TAG, lun, immediate_bytes, unsolicited);
         }
         tag
     }
 
     fn send_data(&self, tag: u32, target_tag: u32, lun: [u8; 8], offset: usize, data: &[u8]) {
         let count = data.len().div_ceil(SEND_BYTES);
-        for (number, part) in data.chunks(SEND_BYTES).enumerate() {
+        for (number, segment) in data.chunks(SEND_BYTES).enumerate() {
             let offset = (offset + number * SEND_BYTES) as u32;
             let pdu = DataOut { is_final: number + 1 == count, lun, target_tag, data_sn: number as u32, offset };
-            self.send_pdu(tag, false, RequestBody::DataOut(pdu), part);
+            self.send_pdu(tag, false, RequestBody::DataOut(pdu), segment);
         }
     }
 
     /// Requests a task management function.
     pub fn manage(&self, function: TaskFunction, lun: [u8; 8], referenced_tag: u32) {
-        let tag = self.tag();
-        let pending = PendingTaskManagement { function, lun, referenced: referenced_tag, number: self.next_number() };
+        let tag = self.new_tag();
+        let pending = PendingTaskManagement { function, lun, referenced_tag, number: self.next_number() };
         self.task_management.borrow_mut().insert(tag, pending);
         let body = TaskManagement { function, lun, referenced_tag, referenced_cmd_sn: 0 };
         self.send_pdu(tag, true, RequestBody::TaskManagement(body), &[]);
@@ -344,14 +349,14 @@ impl Session {
 
     /// Sends a ping and returns its task tag.
     pub fn ping(&self, data: &[u8]) -> u32 {
-        let tag = self.tag();
+        let tag = self.new_tag();
         self.pings.borrow_mut().insert(tag, data.to_vec());
         self.send_pdu(tag, true, RequestBody::NopOut { lun: [0; 8], target_tag: NO_TAG }, data);
         tag
     }
 
     /// True if the ping was answered.
-    pub fn is_ponged(&self, tag: u32) -> bool {
+    pub fn is_ping_answered(&self, tag: u32) -> bool {
         !self.pings.borrow().contains_key(&tag)
     }
 
@@ -360,8 +365,8 @@ impl Session {
         if !self.is_closed() {
             let body = RequestBody::Logout { reason: 0, connection: 0 };
             self.sent_untracked_pdus.set(true);
-            self.send_pdu(self.tag(), true, body, &[]);
-            self.until(|| false).await;
+            self.send_pdu(self.new_tag(), true, body, &[]);
+            self.wait_until(|| false).await;
         }
     }
 
@@ -385,7 +390,7 @@ impl Session {
 }
 
 /// Output of `work`, or `None` if `end` completes first.
-pub async fn first<T>(end: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
+pub async fn run_until<T>(end: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
     let (mut end, mut work) = (std::pin::pin!(end), std::pin::pin!(work));
     poll_fn(|context| match work.as_mut().poll(context) {
         Poll::Ready(done) => Poll::Ready(Some(done)),

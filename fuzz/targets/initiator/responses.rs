@@ -8,7 +8,8 @@ use iscsi_protocol::{NO_TAG, RequestBody, Response, ResponseBody};
 use super::{COMMANDS_MAX, LUNS, R2tResponse, SEND_BYTES, Session, State};
 
 impl Session {
-    pub(super) fn take(&self, response: &Response, data: Vec<u8>) {
+    /// Checks a received PDU, and reacts to it.
+    pub(super) fn handle_response(&self, response: &Response, data: Vec<u8>) {
         let carries_number = match &response.body {
             ResponseBody::DataIn(data) => data.status.is_some(),
             ResponseBody::ReadyToTransfer { .. } => false,
@@ -19,8 +20,8 @@ impl Session {
         self.stat_sn.set(response.stat_sn.wrapping_add(u32::from(carries_number)));
         assert!(!is_before(response.max_cmd_sn, self.max_cmd_sn.get()), "the command window shrank");
         self.max_cmd_sn.set(response.max_cmd_sn);
-        let room = response.max_cmd_sn.wrapping_sub(response.exp_cmd_sn).wrapping_add(1);
-        assert!(room <= COMMANDS_MAX, "the command window exceeds the limit of commands");
+        let window = response.max_cmd_sn.wrapping_sub(response.exp_cmd_sn).wrapping_add(1);
+        assert!(window <= COMMANDS_MAX, "the command window exceeds the limit of commands");
         if self.sent_untracked_pdus.get() {
             return;
         }
@@ -36,24 +37,24 @@ impl Session {
                 let len = sent.len().min(self.receive_bytes);
                 assert!(data == sent[..len], "a NOP-In returns the ping's data, up to the segment limit");
             }
-            ResponseBody::TaskManagement(response) => self.take_task_management_response(tag, *response),
-            ResponseBody::Reject(_) => self.take_reject(&data),
+            ResponseBody::TaskManagement(response) => self.handle_task_management_response(tag, *response),
+            ResponseBody::Reject(_) => self.handle_reject(&data),
             ResponseBody::DataIn(_) | ResponseBody::Command { .. } | ResponseBody::ReadyToTransfer { .. } => {
-                self.take_task_response(tag, &response.body, data);
+                self.handle_task_response(tag, &response.body, data);
             }
             ResponseBody::Text { .. } | ResponseBody::Logout { .. } | ResponseBody::Async(_) => (),
             ResponseBody::Login(_) => panic!("an unexpected login response"),
         }
     }
 
-    fn take_task_response(&self, tag: u32, body: &ResponseBody, data: Vec<u8>) {
+    fn handle_task_response(&self, tag: u32, body: &ResponseBody, data: Vec<u8>) {
         let mut tasks = self.tasks.borrow_mut();
         let task = tasks.get_mut(&tag).expect("the response refers to a command that was sent");
         assert_eq!(task.state, State::Open, "{body:?} refers to a command that has ended");
         match *body {
-            ResponseBody::DataIn(head) => {
+            ResponseBody::DataIn(header) => {
                 assert_eq!(
-                    (head.data_sn, head.offset),
+                    (header.data_sn, header.offset),
                     (task.data_sn, task.read_bytes),
                     "Data-In PDUs arrive in order"
                 );
@@ -63,7 +64,7 @@ impl Session {
                 if let Some(read) = &mut task.read {
                     read.extend(data);
                 }
-                if head.status.is_some() {
+                if header.status.is_some() {
                     task.state = State::Answered;
                 }
             }
@@ -77,15 +78,15 @@ impl Session {
                 task.r2ts += 1;
                 task.r2t_end += len;
                 self.last_r2t.set((tag, target_tag, offset));
-                let (from, to) = (offset as usize, (offset + len) as usize);
+                let (start, end) = (offset as usize, (offset + len) as usize);
                 let r2t_response = self.r2t_response.get();
                 if r2t_response != R2tResponse::Correct {
                     self.has_unfed_writes.set(true);
                 }
-                let part = task.data[..task.len].get(from..to).map(<[u8]>::to_vec);
+                let solicited = task.data[..task.len].get(start..end).map(<[u8]>::to_vec);
                 drop(tasks);
-                if let Some(part) = part {
-                    self.answer_r2t(r2t_response, (tag, target_tag, lun), from, &part);
+                if let Some(solicited) = solicited {
+                    self.answer_r2t(r2t_response, (tag, target_tag, lun), start, &solicited);
                 }
             }
             _ => unreachable!("the caller passes only responses to commands"),
@@ -96,36 +97,36 @@ impl Session {
         &self,
         r2t_response: R2tResponse,
         (tag, target_tag, lun): (u32, u32, [u8; 8]),
-        from: usize,
-        part: &[u8],
+        offset: usize,
+        data: &[u8],
     ) {
         match r2t_response {
-            R2tResponse::Correct => self.send_data(tag, target_tag, lun, from, part),
+            R2tResponse::Correct => self.send_data(tag, target_tag, lun, offset, data),
             R2tResponse::Missing => (),
-            R2tResponse::WrongOffset => self.send_data(tag, target_tag, lun, from + 512, part),
-            R2tResponse::WrongTransferTag => self.send_data(tag, target_tag.wrapping_add(1), lun, from, part),
+            R2tResponse::WrongOffset => self.send_data(tag, target_tag, lun, offset + 512, data),
+            R2tResponse::WrongTransferTag => self.send_data(tag, target_tag.wrapping_add(1), lun, offset, data),
             R2tResponse::Endless => {
-                let len = part.len().min(SEND_BYTES);
-                let pdu = DataOut { is_final: false, lun, target_tag, data_sn: 0, offset: from as u32 };
-                self.send_pdu(tag, false, RequestBody::DataOut(pdu), &part[..len]);
+                let len = data.len().min(SEND_BYTES);
+                let pdu = DataOut { is_final: false, lun, target_tag, data_sn: 0, offset: offset as u32 };
+                self.send_pdu(tag, false, RequestBody::DataOut(pdu), &data[..len]);
             }
-            R2tResponse::TooLong => self.send_data(tag, target_tag, lun, from, &[part, &[0; 512]].concat()),
+            R2tResponse::TooLong => self.send_data(tag, target_tag, lun, offset, &[data, &[0; 512]].concat()),
         }
     }
 
     /// Processes the response to a task management function: the affected commands are aborted, and none of them was
     /// answered before.
-    fn take_task_management_response(&self, tag: u32, response: TaskResponse) {
+    fn handle_task_management_response(&self, tag: u32, response: TaskResponse) {
         let pending = self.task_management.borrow_mut().remove(&tag).expect("the function is pending");
         let mut tasks = self.tasks.borrow_mut();
         match (pending.function, response) {
             (TaskFunction::AbortTask, TaskResponse::Complete) => {
-                let task = tasks.get_mut(&pending.referenced).expect("the aborted command was sent");
+                let task = tasks.get_mut(&pending.referenced_tag).expect("the aborted command was sent");
                 assert_ne!(task.state, State::Answered, "an aborted command was answered before");
                 task.state = State::Aborted;
             }
             (TaskFunction::AbortTask, TaskResponse::NoSuchTask) => {
-                if let Some(task) = tasks.get(&pending.referenced).filter(|task| task.lun == pending.lun) {
+                if let Some(task) = tasks.get(&pending.referenced_tag).filter(|task| task.lun == pending.lun) {
                     // While another function is pending, that one may have ended the command.
                     let may_be_aborted =
                         self.had_cross_session_abort.get() || !self.task_management.borrow().is_empty();
@@ -149,7 +150,7 @@ impl Session {
     }
 
     /// Processes the rejection of a PDU, whose header is returned.
-    fn take_reject(&self, header: &[u8]) {
+    fn handle_reject(&self, header: &[u8]) {
         let tag = u32::from_be_bytes(header[16..20].try_into().expect("a reject returns the header"));
         if let Some(task) = self.tasks.borrow_mut().get_mut(&tag).filter(|task| task.state == State::Open) {
             task.state = State::Aborted;

@@ -8,6 +8,6 @@ mod front_end;
 mod memory;
 mod queue;
 
-pub use front_end::{FrontEnd, Inflight, feature, protocol};
+pub use front_end::{FrontEnd, Inflight, feature, message, protocol};
 pub use memory::Memory;
-pub use queue::{Done, Queue, Request, descriptor};
+pub use queue::{Completion, Queue, Request, descriptor};

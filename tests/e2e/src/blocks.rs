@@ -1,4 +1,4 @@
-//! Numbered blocks scattered over a volume `v`. A content shows how many blocks of each version it holds.
+//! Numbered blocks scattered over a volume `v`, whose content names the block and the version that was written.
 
 use std::ops::Range;
 
@@ -51,8 +51,8 @@ pub fn count(image: &[u8], version: u8) -> u64 {
 /// Like [`count`], for these blocks only.
 pub fn count_some(image: &[u8], numbers: Range<u64>, version: u8) -> u64 {
     let holds = |number: &u64| {
-        let at = offset_of(*number) as usize;
-        image.get(at..at + BLOCK_BYTES as usize) == Some(&block(*number, version))
+        let offset = offset_of(*number) as usize;
+        image.get(offset..offset + BLOCK_BYTES as usize) == Some(&block(*number, version))
     };
     numbers.filter(holds).count() as u64
 }

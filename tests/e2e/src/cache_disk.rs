@@ -15,10 +15,40 @@ use crate::daemon::wait_for;
 use crate::pattern::SECTOR;
 use crate::random::Random;
 
-/// HAS_FLAGS, SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES.
-const FLAGS: u16 = 1 | 4 | 8 | 32 | 64;
-/// Largest accepted request.
+const HAS_FLAGS: u16 = 1;
+const SEND_FLUSH: u16 = 1 << 2;
+const SEND_FUA: u16 = 1 << 3;
+const SEND_TRIM: u16 = 1 << 5;
+const SEND_WRITE_ZEROES: u16 = 1 << 6;
+/// Transmission flags of the export.
+const FLAGS: u16 = HAS_FLAGS | SEND_FLUSH | SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES;
+/// Largest accepted request in bytes.
 const REQUEST_MAX: usize = 64 << 20;
+const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+const EINVAL: u32 = 22;
+
+/// Commands of requests, numbered as on the wire.
+mod command {
+    pub const READ: u16 = 0;
+    pub const WRITE: u16 = 1;
+    pub const DISC: u16 = 2;
+    pub const FLUSH: u16 = 3;
+    pub const TRIM: u16 = 4;
+    pub const WRITE_ZEROES: u16 = 6;
+    /// The command flag of a durable write.
+    pub const FLAG_FUA: u16 = 1;
+}
+
+/// Options of the negotiation, and the types of their replies.
+mod option {
+    pub const ABORT: u8 = 2;
+    pub const INFO: u8 = 6;
+    pub const GO: u8 = 7;
+    pub const REP_ACK: u32 = 1;
+    pub const REP_INFO: u32 = 3;
+    pub const REP_ERR_UNSUP: u32 = 0x8000_0001;
+}
 
 struct Content {
     /// Content that certainly survives a power cut.
@@ -114,9 +144,9 @@ fn lock(content: &Mutex<Content>) -> MutexGuard<'_, Content> {
 }
 
 impl Content {
-    fn write(&mut self, at: usize, data: &[u8], durable: bool) {
-        self.live[at..at + data.len()].copy_from_slice(data);
-        for (sector, bytes) in (at / SECTOR..).zip(data.chunks(SECTOR)) {
+    fn write(&mut self, offset: usize, data: &[u8], durable: bool) {
+        self.live[offset..offset + data.len()].copy_from_slice(data);
+        for (sector, bytes) in (offset / SECTOR..).zip(data.chunks(SECTOR)) {
             if durable {
                 self.volatile.remove(&sector);
                 self.durable[sector * SECTOR..][..SECTOR].copy_from_slice(bytes);
@@ -147,43 +177,44 @@ fn serve_client(mut stream: UnixStream, content: &Mutex<Content>) -> io::Result<
         return Ok(());
     }
     loop {
-        let head: [u8; 28] = read_array(&mut stream)?;
-        let (flags, kind) = (u16::from_be_bytes([head[4], head[5]]), u16::from_be_bytes([head[6], head[7]]));
-        let at = u64::from_be_bytes(head[16..24].try_into().expect("eight bytes")) as usize;
-        let len = u32::from_be_bytes(head[24..28].try_into().expect("four bytes")) as usize;
-        let mut data = vec![0; if kind == 1 { len.min(REQUEST_MAX) } else { 0 }];
+        let header: [u8; 28] = read_array(&mut stream)?;
+        let (flags, kind) = (u16::from_be_bytes([header[4], header[5]]), u16::from_be_bytes([header[6], header[7]]));
+        let cookie = &header[8..16];
+        let offset = u64::from_be_bytes(header[16..24].try_into().expect("eight bytes")) as usize;
+        let len = u32::from_be_bytes(header[24..28].try_into().expect("four bytes")) as usize;
+        let mut data = vec![0; if kind == command::WRITE { len.min(REQUEST_MAX) } else { 0 }];
         stream.read_exact(&mut data)?;
-        let durable = flags & 1 != 0;
+        let durable = flags & command::FLAG_FUA != 0;
         let mut reply = Vec::with_capacity(16);
-        reply.extend(0x6744_6698u32.to_be_bytes());
+        reply.extend(SIMPLE_REPLY_MAGIC.to_be_bytes());
         let mut content = lock(content);
-        let inside = at.checked_add(len).is_some_and(|end| end <= content.live.len()) && len <= REQUEST_MAX;
-        let aligned = at.is_multiple_of(SECTOR) && len.is_multiple_of(SECTOR);
-        content.reads += u64::from(kind == 0);
-        content.writes += u64::from(matches!(kind, 1 | 4 | 6));
+        let inside = offset.checked_add(len).is_some_and(|end| end <= content.live.len()) && len <= REQUEST_MAX;
+        let aligned = offset.is_multiple_of(SECTOR) && len.is_multiple_of(SECTOR);
+        content.reads += u64::from(kind == command::READ);
+        content.writes += u64::from(matches!(kind, command::WRITE | command::TRIM | command::WRITE_ZEROES));
         let error = match kind {
-            0 if inside => 0u32,
-            1 if inside && aligned => {
-                content.write(at, &data, durable);
+            command::READ if inside => 0u32,
+            command::WRITE if inside && aligned => {
+                content.write(offset, &data, durable);
                 0
             }
-            2 => return Ok(()),
-            3 => {
+            command::DISC => return Ok(()),
+            command::FLUSH => {
                 content.flush();
                 0
             }
             // A trim is a hint, which this disk ignores.
-            4 if inside => 0,
-            6 if inside && aligned => {
-                content.write(at, &vec![0; len], durable);
+            command::TRIM if inside => 0,
+            command::WRITE_ZEROES if inside && aligned => {
+                content.write(offset, &vec![0; len], durable);
                 0
             }
-            _ => 22,
+            _ => EINVAL,
         };
         reply.extend(error.to_be_bytes());
-        reply.extend(&head[8..16]);
-        if kind == 0 && error == 0 {
-            reply.extend(&content.live[at..at + len]);
+        reply.extend(cookie);
+        if kind == command::READ && error == 0 {
+            reply.extend(&content.live[offset..offset + len]);
         }
         drop(content);
         stream.write_all(&reply)?;
@@ -195,13 +226,13 @@ fn negotiate(stream: &mut UnixStream, size: u64) -> io::Result<bool> {
     stream.write_all(b"NBDMAGICIHAVEOPT\0\x03")?;
     let _: [u8; 4] = read_array(stream)?;
     loop {
-        let head: [u8; 16] = read_array(stream)?;
-        let option = &head[8..12];
-        let len = u32::from_be_bytes([head[12], head[13], head[14], head[15]]) as usize;
+        let header: [u8; 16] = read_array(stream)?;
+        let option = &header[8..12];
+        let len = u32::from_be_bytes([header[12], header[13], header[14], header[15]]) as usize;
         let mut body = vec![0; len.min(4096)];
         stream.read_exact(&mut body)?;
         let mut reply = |kind: u32, body: &[u8]| {
-            let mut out = 0x0003_e889_0455_65a9u64.to_be_bytes().to_vec();
+            let mut out = OPTION_REPLY_MAGIC.to_be_bytes().to_vec();
             out.extend(option);
             out.extend(kind.to_be_bytes());
             out.extend((body.len() as u32).to_be_bytes());
@@ -209,18 +240,18 @@ fn negotiate(stream: &mut UnixStream, size: u64) -> io::Result<bool> {
             stream.write_all(&out)
         };
         match option[3] {
-            6 | 7 => {
+            option::INFO | option::GO => {
                 let mut info = vec![0, 0];
                 info.extend(size.to_be_bytes());
                 info.extend(FLAGS.to_be_bytes());
-                reply(3, &info)?;
-                reply(1, &[])?;
-                if option[3] == 7 {
+                reply(option::REP_INFO, &info)?;
+                reply(option::REP_ACK, &[])?;
+                if option[3] == option::GO {
                     return Ok(true);
                 }
             }
-            2 => return reply(1, &[]).map(|()| false),
-            _ => reply(0x8000_0001, &[])?,
+            option::ABORT => return reply(option::REP_ACK, &[]).map(|()| false),
+            _ => reply(option::REP_ERR_UNSUP, &[])?,
         }
     }
 }
@@ -232,7 +263,7 @@ mod tests {
     use crate::folder::Folder;
 
     #[test]
-    fn flushed_sectors_survive_and_others_vanish_independently() {
+    fn flushed_sectors_survive_and_others_are_lost_independently() {
         let folder = Folder::new();
         let disk = CacheDisk::serve(&folder.join("s"), 1 << 20).expect("a socket can be created");
         let mut kept = 0;

@@ -35,6 +35,12 @@ pub enum Op {
 pub const FUA: u16 = 1;
 /// Longest time without a reply before a test fails.
 const TIMEOUT: Duration = Duration::from_secs(60);
+const REQUEST_MAGIC: u32 = 0x2560_9513;
+const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+/// The option that negotiates an export, and the types of its replies.
+const OPT_GO: u32 = 7;
+const REP_ACK: u32 = 1;
+const REP_INFO: u32 = 3;
 
 trait Socket: Read + Write + Send {}
 impl<T: Read + Write + Send> Socket for T {}
@@ -46,7 +52,9 @@ pub struct Client {
     pub size: u64,
     /// Transmission flags.
     pub flags: u16,
+    /// Cookie of the last request.
     cookie: u64,
+    /// Length of the data in the reply to each request in flight, by cookie.
     expected: BTreeMap<u64, usize>,
 }
 
@@ -100,24 +108,24 @@ impl Client {
         // Fixed newstyle, no trailing zeroes.
         let mut out = vec![0, 0, 0, 3];
         out.extend(b"IHAVEOPT");
-        out.extend(7u32.to_be_bytes());
+        out.extend(OPT_GO.to_be_bytes());
         out.extend((export.len() as u32 + 6).to_be_bytes());
         out.extend((export.len() as u32).to_be_bytes());
         out.extend(export.as_bytes());
         out.extend(0u16.to_be_bytes());
         self.stream.get_mut().write_all(&out)?;
         loop {
-            let head = self.take(20)?;
-            let kind = u32::from_be_bytes([head[12], head[13], head[14], head[15]]);
-            let len = u32::from_be_bytes([head[16], head[17], head[18], head[19]]);
+            let header = self.take(20)?;
+            let kind = u32::from_be_bytes([header[12], header[13], header[14], header[15]]);
+            let len = u32::from_be_bytes([header[16], header[17], header[18], header[19]]);
             let body = self.take(len as usize)?;
             match kind {
-                1 => return Ok(()),
-                3 if body.len() >= 12 && body[..2] == [0, 0] => {
+                REP_ACK => return Ok(()),
+                REP_INFO if body.len() >= 12 && body[..2] == [0, 0] => {
                     self.size = u64::from_be_bytes(body[2..10].try_into().expect("eight bytes"));
                     self.flags = u16::from_be_bytes([body[10], body[11]]);
                 }
-                3 => {}
+                REP_INFO => {}
                 _ => return Err(invalid(format!("export refused: {kind:#x} {}", String::from_utf8_lossy(&body)))),
             }
         }
@@ -131,15 +139,15 @@ impl Client {
 
     /// Sends a request and returns its cookie. `data` is the payload of a write; for other requests `len` is the
     /// length.
-    pub fn send(&mut self, op: Op, flags: u16, at: u64, len: usize, data: &[u8]) -> io::Result<u64> {
+    pub fn send(&mut self, op: Op, flags: u16, offset: u64, len: usize, data: &[u8]) -> io::Result<u64> {
         assert!(op != Op::Write || data.len() == len, "a write of {len} bytes with {}", data.len());
         self.cookie += 1;
         let mut out = Vec::with_capacity(28 + data.len());
-        out.extend(0x2560_9513u32.to_be_bytes());
+        out.extend(REQUEST_MAGIC.to_be_bytes());
         out.extend(flags.to_be_bytes());
         out.extend((op as u16).to_be_bytes());
         out.extend(self.cookie.to_be_bytes());
-        out.extend(at.to_be_bytes());
+        out.extend(offset.to_be_bytes());
         out.extend((len as u32).to_be_bytes());
         out.extend(data);
         if op != Op::Disconnect {
@@ -156,20 +164,20 @@ impl Client {
 
     /// Waits for the next reply to any request.
     pub fn receive(&mut self) -> io::Result<Reply> {
-        let head = self.take(16)?;
-        if head[..4] != 0x6744_6698u32.to_be_bytes() {
-            return Err(invalid(format!("not a simple reply: {head:?}")));
+        let header = self.take(16)?;
+        if header[..4] != SIMPLE_REPLY_MAGIC.to_be_bytes() {
+            return Err(invalid(format!("not a simple reply: {header:?}")));
         }
-        let error = u32::from_be_bytes([head[4], head[5], head[6], head[7]]);
-        let cookie = u64::from_be_bytes(head[8..16].try_into().expect("eight bytes"));
+        let error = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
+        let cookie = u64::from_be_bytes(header[8..16].try_into().expect("eight bytes"));
         let len = self.expected.remove(&cookie).ok_or_else(|| invalid(format!("reply to unknown cookie {cookie}")))?;
         let data = if error == 0 { self.take(len)? } else { Vec::new() };
         Ok(Reply { cookie, error, data })
     }
 
     /// Sends one request and waits for its reply, with no other request in flight.
-    pub fn call(&mut self, op: Op, flags: u16, at: u64, len: usize, data: &[u8]) -> io::Result<Vec<u8>> {
-        let cookie = self.send(op, flags, at, len, data)?;
+    pub fn call(&mut self, op: Op, flags: u16, offset: u64, len: usize, data: &[u8]) -> io::Result<Vec<u8>> {
+        let cookie = self.send(op, flags, offset, len, data)?;
         let reply = self.receive()?;
         assert_eq!(reply.cookie, cookie, "something else was in flight");
         match reply.error {
@@ -178,14 +186,14 @@ impl Client {
         }
     }
 
-    /// Reads `len` bytes at `at`.
-    pub fn read(&mut self, at: u64, len: usize) -> io::Result<Vec<u8>> {
-        self.call(Op::Read, 0, at, len, &[])
+    /// Reads `len` bytes at `offset`.
+    pub fn read(&mut self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        self.call(Op::Read, 0, offset, len, &[])
     }
 
-    /// Writes `data` at `at`.
-    pub fn write(&mut self, at: u64, data: &[u8]) -> io::Result<()> {
-        self.call(Op::Write, 0, at, data.len(), data).map(drop)
+    /// Writes `data` at `offset`.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.call(Op::Write, 0, offset, data.len(), data).map(drop)
     }
 
     /// Makes all acknowledged writes durable.

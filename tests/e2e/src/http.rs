@@ -167,14 +167,15 @@ impl Http {
         let document =
             self.document.get_or_init(|| self.send("GET", DOCUMENT, &[], "").expect("the server answers").json());
         let path = path.split('?').next().unwrap_or_default();
-        let fits = |pattern: &str| {
+        let matches_path = |pattern: &str| {
             let (pattern, path): (Vec<_>, Vec<_>) = (pattern.split('/').collect(), path.split('/').collect());
-            let fits = |(part, value): (&&str, &&str)| part == value || part.starts_with('{') && !value.is_empty();
-            pattern.len() == path.len() && pattern.iter().zip(&path).all(fits)
+            let matches_segment =
+                |(segment, value): (&&str, &&str)| segment == value || segment.starts_with('{') && !value.is_empty();
+            pattern.len() == path.len() && pattern.iter().zip(&path).all(matches_segment)
         };
         let paths = document["paths"].as_object().expect("a document has paths");
         // Exact paths take precedence over patterns.
-        let mut matching: Vec<_> = paths.iter().filter(|(pattern, _)| fits(pattern)).collect();
+        let mut matching: Vec<_> = paths.iter().filter(|(pattern, _)| matches_path(pattern)).collect();
         matching.sort_by_key(|(pattern, _)| pattern.matches('{').count());
         let operation = matching.first().and_then(|(_, item)| item.get(method.to_lowercase()));
         match operation {
@@ -198,15 +199,16 @@ impl KeepAlive<'_> {
     }
 }
 
-/// A subscriber of the event stream.
+/// A subscriber of the stream of server-sent events.
 pub struct Subscriber {
     stream: Connection,
+    /// Received text that follows the last returned event.
     text: String,
 }
 
 impl Subscriber {
-    /// Returns the next event: its name and its data.
-    pub fn event(&mut self) -> (String, Value) {
+    /// Waits for the next event and returns its ID and its data.
+    pub fn next_event(&mut self) -> (String, Value) {
         loop {
             if let Some((event, rest)) = self.text.split_once("\n\n") {
                 let field = |name: &str| {

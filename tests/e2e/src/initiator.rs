@@ -12,7 +12,7 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(60);
 const HEADER_BYTES: usize = 48;
 /// The reserved value of a tag.
-const NO_TAG: u32 = 0xffff_ffff;
+const RESERVED_TAG: u32 = 0xffff_ffff;
 const LOGIN_ROUNDS_MAX: usize = 10;
 /// Largest data segment that the target may send.
 const SEGMENT_BYTES_MAX: usize = 256 << 10;
@@ -22,7 +22,7 @@ const DATA_OUT_BYTES: usize = 64 << 10;
 const TRANSIT: u8 = 0x80;
 const OPERATIONAL_NEGOTIATION: u8 = 1;
 const FULL_FEATURE_PHASE: u8 = 3;
-/// Set in the first byte of a request that is executed out of the order of command numbers.
+/// Set in the first byte of a request that is executed without waiting for its turn in CmdSN order.
 const IMMEDIATE: u8 = 0x40;
 /// Set in the second byte of the last PDU of a sequence.
 const FINAL: u8 = 0x80;
@@ -64,19 +64,19 @@ mod field {
     pub const LENGTHS: usize = 4;
     pub const LUN: usize = 8;
     pub const ISID: usize = 8;
-    pub const TASK_TAG: usize = 16;
-    pub const TARGET_TAG: usize = 20;
+    pub const INITIATOR_TASK_TAG: usize = 16;
+    pub const TARGET_TRANSFER_TAG: usize = 20;
     pub const REFERENCED_TASK_TAG: usize = 20;
-    pub const EXPECTED_BYTES: usize = 20;
-    pub const COMMAND_NUMBER: usize = 24;
-    pub const STATUS_NUMBER: usize = 24;
-    pub const EXPECTED_STATUS_NUMBER: usize = 28;
+    pub const EXPECTED_DATA_TRANSFER_LENGTH: usize = 20;
+    pub const CMD_SN: usize = 24;
+    pub const STAT_SN: usize = 24;
+    pub const EXP_STAT_SN: usize = 28;
     pub const CDB: usize = 32;
     pub const LOGIN_STATUS: usize = 36;
     pub const ASYNC_EVENT: usize = 36;
-    pub const DATA_NUMBER: usize = 36;
+    pub const DATA_SN: usize = 36;
     pub const BUFFER_OFFSET: usize = 40;
-    pub const DESIRED_BYTES: usize = 44;
+    pub const DESIRED_DATA_TRANSFER_LENGTH: usize = 44;
 }
 
 /// Operation codes of SCSI commands.
@@ -102,15 +102,17 @@ const DESCRIPTOR_SENSE: u8 = 0x72;
 pub struct Initiator {
     stream: BufReader<TcpStream>,
     next_tag: u32,
-    command_number: u32,
-    expected_status: u32,
+    /// CmdSN of the next command.
+    cmd_sn: u32,
+    exp_stat_sn: u32,
     pending: BTreeMap<u32, PendingCommand>,
 }
 
 #[derive(Default)]
 struct PendingCommand {
-    out: Vec<u8>,
-    data: Vec<u8>,
+    data_out: Vec<u8>,
+    /// Received data.
+    data_in: Vec<u8>,
     lun: [u8; 8],
 }
 
@@ -119,7 +121,7 @@ struct PendingCommand {
 pub enum Response {
     /// The end of a command.
     Completed(CommandResult),
-    /// Reply to a ping, with its tag.
+    /// Reply to a ping (NOP-Out), with its tag.
     Pong(u32),
     /// End of a task management function: its tag and response (0: done).
     TaskManaged(u32, u8),
@@ -136,7 +138,7 @@ pub enum Response {
 pub struct CommandResult {
     /// Tag of the command.
     pub tag: u32,
-    /// SAM's status: 0 is good, 2 check condition, 0x18 reservation conflict, 0x40 aborted.
+    /// SCSI status (SAM-5): 0 is good, 2 check condition, 0x18 reservation conflict, 0x40 aborted.
     pub status: u8,
     /// Data of a read.
     pub data: Vec<u8>,
@@ -145,10 +147,14 @@ pub struct CommandResult {
 }
 
 impl CommandResult {
-    /// Sense key, code and qualifier of fixed or descriptor sense data.
+    /// Sense key, additional sense code and its qualifier, of fixed or descriptor sense data.
     pub fn sense_code(&self) -> (u8, u8, u8) {
-        let at = |index: usize| self.sense.get(index).copied().unwrap_or_default();
-        if at(0) & 0x7f >= DESCRIPTOR_SENSE { (at(1) & 0xf, at(2), at(3)) } else { (at(2) & 0xf, at(12), at(13)) }
+        let byte = |index: usize| self.sense.get(index).copied().unwrap_or_default();
+        if byte(0) & 0x7f >= DESCRIPTOR_SENSE {
+            (byte(1) & 0xf, byte(2), byte(3))
+        } else {
+            (byte(2) & 0xf, byte(12), byte(13))
+        }
     }
 }
 
@@ -158,17 +164,17 @@ struct Pdu {
 }
 
 impl Pdu {
-    fn number(&self, at: usize) -> u32 {
-        number(&self.header, at)
+    fn read_u32(&self, offset: usize) -> u32 {
+        read_u32(&self.header, offset)
     }
 }
 
-fn number(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+fn read_u32(bytes: &[u8], offset: usize) -> u32 {
+    u32::from_be_bytes(bytes[offset..offset + 4].try_into().expect("four bytes"))
 }
 
-fn put_number(header: &mut [u8; HEADER_BYTES], at: usize, number: u32) {
-    header[at..at + 4].copy_from_slice(&number.to_be_bytes());
+fn put_u32(header: &mut [u8; HEADER_BYTES], offset: usize, value: u32) {
+    header[offset..offset + 4].copy_from_slice(&value.to_be_bytes());
 }
 
 fn invalid(text: String) -> io::Error {
@@ -191,8 +197,8 @@ impl Initiator {
         let mut session = Initiator {
             stream: BufReader::with_capacity(SEGMENT_BYTES_MAX, stream),
             next_tag: 1,
-            command_number: 1,
-            expected_status: 0,
+            cmd_sn: 1,
+            exp_stat_sn: 0,
             pending: BTreeMap::new(),
         };
         let keys = [
@@ -215,10 +221,11 @@ impl Initiator {
             let mut header = [0; HEADER_BYTES];
             header[0] = IMMEDIATE | pdu::LOGIN;
             header[1] = TRANSIT | OPERATIONAL_NEGOTIATION << 2 | FULL_FEATURE_PHASE;
-            header[field::ISID + 1] = 0x80; // a random ISID; its last bytes differ
-            put_number(&mut header, field::ISID + 2, isid);
-            put_number(&mut header, field::COMMAND_NUMBER, session.command_number);
-            put_number(&mut header, field::EXPECTED_STATUS_NUMBER, session.expected_status);
+            // In the ISID, the second byte is constant, and the last four distinguish the sessions.
+            header[field::ISID + 1] = 0x80;
+            put_u32(&mut header, field::ISID + 2, isid);
+            put_u32(&mut header, field::CMD_SN, session.cmd_sn);
+            put_u32(&mut header, field::EXP_STAT_SN, session.exp_stat_sn);
             session.send(header, &std::mem::take(&mut text))?;
             let reply = session.receive()?;
             if reply.header[0] != pdu::LOGIN_RESPONSE || reply.header[field::LOGIN_STATUS] != 0 {
@@ -226,7 +233,7 @@ impl Initiator {
                 let status = (reply.header[0], class, reply.header[field::LOGIN_STATUS + 1]);
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("login refused: {status:02x?}")));
             }
-            session.expected_status = reply.number(field::STATUS_NUMBER).wrapping_add(1);
+            session.exp_stat_sn = reply.read_u32(field::STAT_SN).wrapping_add(1);
             if reply.header[1] & (TRANSIT | FULL_FEATURE_PHASE) == TRANSIT | FULL_FEATURE_PHASE {
                 return Ok(session);
             }
@@ -234,44 +241,45 @@ impl Initiator {
         Err(invalid("the login does not complete".to_owned()))
     }
 
-    /// Sends a command; returns its tag.
-    pub fn send_command(&mut self, lun: [u8; 8], cdb: &[u8], out: &[u8], read: usize) -> io::Result<u32> {
-        let tag = self.draw_tag();
+    /// Sends a command that writes `data_out` or reads `read_len` bytes; returns its tag.
+    pub fn send_command(&mut self, lun: [u8; 8], cdb: &[u8], data_out: &[u8], read_len: usize) -> io::Result<u32> {
+        let tag = self.next_task_tag();
         let mut header = self.header(pdu::SCSI_COMMAND, FINAL, tag);
         header[1] |= SIMPLE_TASK;
-        header[1] |= if read > 0 { READS } else { 0 };
-        header[1] |= if out.is_empty() { 0 } else { WRITES };
+        header[1] |= if read_len > 0 { READS } else { 0 };
+        header[1] |= if data_out.is_empty() { 0 } else { WRITES };
         header[field::LUN..][..lun.len()].copy_from_slice(&lun);
-        put_number(&mut header, field::EXPECTED_BYTES, (read + out.len()) as u32);
+        put_u32(&mut header, field::EXPECTED_DATA_TRANSFER_LENGTH, (read_len + data_out.len()) as u32);
         header[field::CDB..][..cdb.len()].copy_from_slice(cdb);
-        self.pending.insert(tag, PendingCommand { out: out.to_vec(), data: Vec::new(), lun });
-        self.command_number = self.command_number.wrapping_add(1);
+        self.pending.insert(tag, PendingCommand { data_out: data_out.to_vec(), data_in: Vec::new(), lun });
+        self.cmd_sn = self.cmd_sn.wrapping_add(1);
         self.send(header, &[])?;
         Ok(tag)
     }
 
-    /// Sends a ping; returns its tag.
+    /// Sends a ping (NOP-Out); returns its tag.
     pub fn ping(&mut self) -> io::Result<u32> {
-        let tag = self.draw_tag();
+        let tag = self.next_task_tag();
         let mut header = self.header(IMMEDIATE | pdu::NOP_OUT, FINAL, tag);
-        put_number(&mut header, field::TARGET_TAG, NO_TAG);
+        put_u32(&mut header, field::TARGET_TRANSFER_TAG, RESERVED_TAG);
         self.send(header, &[])?;
         Ok(tag)
     }
 
-    /// Sends a task management function (1: abort task, 5: logical unit reset) about a command; returns its tag.
-    pub fn manage_task(&mut self, function: u8, lun: [u8; 8], about: u32) -> io::Result<u32> {
-        let tag = self.draw_tag();
+    /// Sends a task management function (1: abort task, 5: logical unit reset) for the command with the tag
+    /// `referenced_task_tag`; returns the function's own tag.
+    pub fn manage_task(&mut self, function: u8, lun: [u8; 8], referenced_task_tag: u32) -> io::Result<u32> {
+        let tag = self.next_task_tag();
         let mut header = self.header(IMMEDIATE | pdu::TASK_MANAGEMENT, FINAL | function, tag);
         header[field::LUN..][..lun.len()].copy_from_slice(&lun);
-        put_number(&mut header, field::REFERENCED_TASK_TAG, about);
+        put_u32(&mut header, field::REFERENCED_TASK_TAG, referenced_task_tag);
         self.send(header, &[])?;
         Ok(tag)
     }
 
     /// Requests a logout; [`Response::LoggedOut`] follows.
     pub fn log_out(&mut self) -> io::Result<()> {
-        let tag = self.draw_tag();
+        let tag = self.next_task_tag();
         let header = self.header(IMMEDIATE | pdu::LOGOUT, FINAL, tag);
         self.send(header, &[])
     }
@@ -280,39 +288,39 @@ impl Initiator {
     pub fn receive_response(&mut self) -> io::Result<Response> {
         loop {
             let reply = self.receive()?;
-            let tag = reply.number(field::TASK_TAG);
+            let tag = reply.read_u32(field::INITIATOR_TASK_TAG);
             let opcode = reply.header[0] & pdu::OPCODE_MASK;
             let is_last_data = opcode == pdu::DATA_IN && reply.header[1] & CARRIES_STATUS != 0;
             let has_status = opcode != pdu::R2T && (opcode != pdu::DATA_IN || is_last_data);
-            // A ping from the target does not advance the status number.
-            if has_status && !(opcode == pdu::NOP_IN && tag == NO_TAG) {
-                self.expected_status = reply.number(field::STATUS_NUMBER).wrapping_add(1);
+            // A ping from the target does not advance StatSN.
+            if has_status && !(opcode == pdu::NOP_IN && tag == RESERVED_TAG) {
+                self.exp_stat_sn = reply.read_u32(field::STAT_SN).wrapping_add(1);
             }
             match opcode {
-                pdu::NOP_IN if tag == NO_TAG => self.reply_to_ping(&reply)?,
+                pdu::NOP_IN if tag == RESERVED_TAG => self.reply_to_ping(&reply)?,
                 pdu::NOP_IN => return Ok(Response::Pong(tag)),
                 pdu::SCSI_RESPONSE => {
                     let pending =
                         self.pending.remove(&tag).ok_or_else(|| invalid(format!("no command has tag {tag:x}")))?;
                     let sense = reply.data.get(2..).unwrap_or_default().to_vec();
                     let status = reply.header[field::STATUS];
-                    return Ok(Response::Completed(CommandResult { tag, status, data: pending.data, sense }));
+                    return Ok(Response::Completed(CommandResult { tag, status, data: pending.data_in, sense }));
                 }
                 pdu::TASK_MANAGEMENT_RESPONSE => {
                     return Ok(Response::TaskManaged(tag, reply.header[field::RESPONSE]));
                 }
                 pdu::DATA_IN => {
-                    let at = reply.number(field::BUFFER_OFFSET) as usize;
+                    let offset = reply.read_u32(field::BUFFER_OFFSET) as usize;
                     let pending =
                         self.pending.get_mut(&tag).ok_or_else(|| invalid(format!("no command has tag {tag:x}")))?;
-                    if pending.data.len() != at {
-                        return Err(invalid(format!("data at offset {at} instead of {}", pending.data.len())));
+                    if pending.data_in.len() != offset {
+                        return Err(invalid(format!("data at offset {offset} instead of {}", pending.data_in.len())));
                     }
-                    pending.data.extend_from_slice(&reply.data);
+                    pending.data_in.extend_from_slice(&reply.data);
                     if is_last_data {
                         let pending = self.pending.remove(&tag).expect("a pending command");
                         let status = reply.header[field::STATUS];
-                        let result = CommandResult { tag, status, data: pending.data, sense: Vec::new() };
+                        let result = CommandResult { tag, status, data: pending.data_in, sense: Vec::new() };
                         return Ok(Response::Completed(result));
                     }
                 }
@@ -325,9 +333,9 @@ impl Initiator {
         }
     }
 
-    /// Runs a command to its end; other messages in between are dropped.
-    pub fn command(&mut self, lun: [u8; 8], cdb: &[u8], out: &[u8], read: usize) -> io::Result<CommandResult> {
-        let tag = self.send_command(lun, cdb, out, read)?;
+    /// Runs a command to its end; drops other messages that arrive meanwhile.
+    pub fn command(&mut self, lun: [u8; 8], cdb: &[u8], data_out: &[u8], read_len: usize) -> io::Result<CommandResult> {
+        let tag = self.send_command(lun, cdb, data_out, read_len)?;
         loop {
             match self.receive_response()? {
                 Response::Completed(result) if result.tag == tag => return Ok(result),
@@ -338,9 +346,15 @@ impl Initiator {
     }
 
     /// Like [`Initiator::command`], but retries after unit attentions.
-    pub fn retry_command(&mut self, lun: [u8; 8], cdb: &[u8], out: &[u8], read: usize) -> io::Result<CommandResult> {
+    pub fn retry_command(
+        &mut self,
+        lun: [u8; 8],
+        cdb: &[u8],
+        data_out: &[u8],
+        read_len: usize,
+    ) -> io::Result<CommandResult> {
         loop {
-            let result = self.command(lun, cdb, out, read)?;
+            let result = self.command(lun, cdb, data_out, read_len)?;
             if result.status != CHECK_CONDITION || result.sense_code().0 != UNIT_ATTENTION {
                 return Ok(result);
             }
@@ -386,38 +400,43 @@ impl Initiator {
     }
 
     fn send_data_out(&mut self, r2t: &Pdu) -> io::Result<()> {
-        let tag = r2t.number(field::TASK_TAG);
-        let (at, len) = (r2t.number(field::BUFFER_OFFSET) as usize, r2t.number(field::DESIRED_BYTES) as usize);
+        let tag = r2t.read_u32(field::INITIATOR_TASK_TAG);
+        let (offset, len) =
+            (r2t.read_u32(field::BUFFER_OFFSET) as usize, r2t.read_u32(field::DESIRED_DATA_TRANSFER_LENGTH) as usize);
         let pending = self.pending.get(&tag).ok_or_else(|| invalid(format!("R2T for unknown tag {tag:x}")))?;
-        let out = pending.out.get(at..at + len).ok_or_else(|| invalid(format!("R2T past the end: {at} + {len}")))?;
-        let (out, lun) = (out.to_vec(), pending.lun);
-        let mut chunks = out.chunks(DATA_OUT_BYTES).enumerate().peekable();
+        let data = pending
+            .data_out
+            .get(offset..offset + len)
+            .ok_or_else(|| invalid(format!("R2T past the end: {offset} + {len}")))?;
+        let (data, lun) = (data.to_vec(), pending.lun);
+        let mut chunks = data.chunks(DATA_OUT_BYTES).enumerate().peekable();
         while let Some((index, chunk)) = chunks.next() {
             let mut header = [0; HEADER_BYTES];
             header[0] = pdu::DATA_OUT;
             header[1] = if chunks.peek().is_none() { FINAL } else { 0 };
             header[field::LUN..][..lun.len()].copy_from_slice(&lun);
-            put_number(&mut header, field::TASK_TAG, tag);
-            put_number(&mut header, field::TARGET_TAG, r2t.number(field::TARGET_TAG));
-            put_number(&mut header, field::EXPECTED_STATUS_NUMBER, self.expected_status);
-            put_number(&mut header, field::DATA_NUMBER, index as u32);
-            put_number(&mut header, field::BUFFER_OFFSET, (at + index * DATA_OUT_BYTES) as u32);
+            put_u32(&mut header, field::INITIATOR_TASK_TAG, tag);
+            put_u32(&mut header, field::TARGET_TRANSFER_TAG, r2t.read_u32(field::TARGET_TRANSFER_TAG));
+            put_u32(&mut header, field::EXP_STAT_SN, self.exp_stat_sn);
+            put_u32(&mut header, field::DATA_SN, index as u32);
+            put_u32(&mut header, field::BUFFER_OFFSET, (offset + index * DATA_OUT_BYTES) as u32);
             self.send(header, chunk)?;
         }
         Ok(())
     }
 
     fn reply_to_ping(&mut self, ping: &Pdu) -> io::Result<()> {
-        if ping.number(field::TARGET_TAG) == NO_TAG {
+        if ping.read_u32(field::TARGET_TRANSFER_TAG) == RESERVED_TAG {
             return Ok(());
         }
-        let mut header = self.header(IMMEDIATE | pdu::NOP_OUT, FINAL, NO_TAG);
-        header[field::LUN..field::TASK_TAG].copy_from_slice(&ping.header[field::LUN..field::TASK_TAG]);
-        put_number(&mut header, field::TARGET_TAG, ping.number(field::TARGET_TAG));
+        let mut header = self.header(IMMEDIATE | pdu::NOP_OUT, FINAL, RESERVED_TAG);
+        header[field::LUN..field::INITIATOR_TASK_TAG]
+            .copy_from_slice(&ping.header[field::LUN..field::INITIATOR_TASK_TAG]);
+        put_u32(&mut header, field::TARGET_TRANSFER_TAG, ping.read_u32(field::TARGET_TRANSFER_TAG));
         self.send(header, &[])
     }
 
-    fn draw_tag(&mut self) -> u32 {
+    fn next_task_tag(&mut self) -> u32 {
         self.next_tag += 1;
         self.next_tag
     }
@@ -425,14 +444,14 @@ impl Initiator {
     fn header(&self, opcode: u8, flags: u8, tag: u32) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
         header[..2].copy_from_slice(&[opcode, flags]);
-        put_number(&mut header, field::TASK_TAG, tag);
-        put_number(&mut header, field::COMMAND_NUMBER, self.command_number);
-        put_number(&mut header, field::EXPECTED_STATUS_NUMBER, self.expected_status);
+        put_u32(&mut header, field::INITIATOR_TASK_TAG, tag);
+        put_u32(&mut header, field::CMD_SN, self.cmd_sn);
+        put_u32(&mut header, field::EXP_STAT_SN, self.exp_stat_sn);
         header
     }
 
     fn send(&mut self, mut header: [u8; HEADER_BYTES], data: &[u8]) -> io::Result<()> {
-        put_number(&mut header, field::LENGTHS, data.len() as u32);
+        put_u32(&mut header, field::LENGTHS, data.len() as u32);
         let padding = [0; 3];
         let pdu = [&header[..], data, &padding[..data.len().wrapping_neg() % 4]].concat();
         self.stream.get_mut().write_all(&pdu)
@@ -441,13 +460,13 @@ impl Initiator {
     fn receive(&mut self) -> io::Result<Pdu> {
         let mut header = [0; HEADER_BYTES];
         self.stream.read_exact(&mut header)?;
-        let (extra, len) =
-            (header[field::LENGTHS] as usize * 4, (number(&header, field::LENGTHS) & 0xff_ffff) as usize);
+        let (ahs_len, len) =
+            (header[field::LENGTHS] as usize * 4, (read_u32(&header, field::LENGTHS) & 0xff_ffff) as usize);
         if len > SEGMENT_BYTES_MAX {
             return Err(invalid(format!("{len} bytes in one PDU")));
         }
-        let mut data = vec![0; extra + len + len.wrapping_neg() % 4];
+        let mut data = vec![0; ahs_len + len + len.wrapping_neg() % 4];
         self.stream.read_exact(&mut data)?;
-        Ok(Pdu { header, data: data[extra..extra + len].to_vec() })
+        Ok(Pdu { header, data: data[ahs_len..ahs_len + len].to_vec() })
     }
 }

@@ -123,9 +123,9 @@ pub struct Machine {
 
 /// Creates the disk of a freshly installed machine.
 pub fn installed(disk: &Path) {
-    let made = Kernel::open().folder().join("systemd.ext4");
-    assert!(made.exists(), "{} is missing: `scripts/guest-root systemd` creates it", made.display());
-    crate::tool::tool("cp").arg("--sparse=always").arg(made).arg(disk).ok();
+    let template = Kernel::open().folder().join("systemd.ext4");
+    assert!(template.exists(), "{} is missing: `scripts/guest-root systemd` creates it", template.display());
+    crate::tool::tool("cp").arg("--sparse=always").arg(template).arg(disk).ok();
 }
 
 /// Number of queues of each vhost-user disk, and of CPUs, which use one queue each.

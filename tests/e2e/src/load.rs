@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::tool::tool_within;
 
-/// Seconds that fio may take beyond its jobs.
-const SECONDS_BEYOND: u64 = 60;
+/// Seconds that fio may take to start and to end, in addition to its jobs.
+const EXTRA_SECONDS: u64 = 60;
 
 /// One client of fio.
 pub struct Job {
@@ -56,16 +56,16 @@ pub fn run(folder: &Path, jobs: &[Job]) -> BTreeMap<String, Log> {
     }
     let file = folder.join("load.fio");
     fs::write(&file, text).expect("the folder can be written");
-    let seconds = jobs.iter().map(Job::end_s).max().unwrap_or(0) + SECONDS_BEYOND;
+    let seconds = jobs.iter().map(Job::end_s).max().unwrap_or(0) + EXTRA_SECONDS;
     tool_within(seconds, "fio").arg(&file).within(folder).ok();
     let logs: Vec<Log> = (1..).zip(jobs).map(|(number, job)| Log::read(folder, job, number)).collect();
     // fio logs absolute times. The first completion of a job without delay approximates the start.
-    let began = |(log, job): (&Log, &Job)| Some(log.0.first()?.at_ms - job.from_s * 1000);
-    let began = logs.iter().zip(jobs).filter_map(began).min().unwrap_or(0);
-    let moved = |log: Log| {
-        Log(log.0.into_iter().map(|request| CompletedRequest { at_ms: request.at_ms - began, ..request }).collect())
+    let start_ms = |(log, job): (&Log, &Job)| Some(log.0.first()?.at_ms - job.from_s * 1000);
+    let start_ms = logs.iter().zip(jobs).filter_map(start_ms).min().unwrap_or(0);
+    let since_start = |log: Log| {
+        Log(log.0.into_iter().map(|request| CompletedRequest { at_ms: request.at_ms - start_ms, ..request }).collect())
     };
-    jobs.iter().map(|job| job.name.clone()).zip(logs.into_iter().map(moved)).collect()
+    jobs.iter().map(|job| job.name.clone()).zip(logs.into_iter().map(since_start)).collect()
 }
 
 impl Log {
@@ -76,9 +76,9 @@ impl Log {
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let mut requests: Vec<CompletedRequest> = text.lines().map(parse).collect();
         requests.sort_by_key(|request| request.at_ms);
-        let began = requests.iter().map(|request| request.at_ms - request.latency_us / 1000).min();
-        let began = began.unwrap_or_else(|| panic!("{} completed no request", job.name));
-        requests.retain(|request| request.at_ms < began + job.seconds * 1000);
+        let start_ms = requests.iter().map(|request| request.at_ms - request.latency_us / 1000).min();
+        let start_ms = start_ms.unwrap_or_else(|| panic!("{} completed no request", job.name));
+        requests.retain(|request| request.at_ms < start_ms + job.seconds * 1000);
         Log(requests)
     }
 
@@ -93,12 +93,13 @@ impl Log {
         self.between(from_ms, to_ms).len() as f64 * 1e3 / (to_ms - from_ms) as f64
     }
 
-    /// Quantile `part` of the latency in microseconds, over the requests completed within these milliseconds.
-    pub fn quantile_us(&self, from_ms: u64, to_ms: u64, part: f64) -> u64 {
+    /// Quantile of the latency in microseconds (0.5 is the median), over the requests completed within these
+    /// milliseconds.
+    pub fn quantile_us(&self, from_ms: u64, to_ms: u64, quantile: f64) -> u64 {
         let mut latencies: Vec<u64> = self.between(from_ms, to_ms).iter().map(|request| request.latency_us).collect();
         assert!(!latencies.is_empty(), "nothing ended between {from_ms} and {to_ms} ms");
         latencies.sort_unstable();
-        latencies[((latencies.len() - 1) as f64 * part).round() as usize]
+        latencies[((latencies.len() - 1) as f64 * quantile).round() as usize]
     }
 
     /// Completion time of the last request.
@@ -135,7 +136,7 @@ impl Log {
 
 /// Parses a line of fio's log: milliseconds, latency in nanoseconds, direction, bytes, and unused fields.
 fn parse(line: &str) -> CompletedRequest {
-    let numbers: Vec<u64> = line.split(',').map_while(|part| part.trim().parse().ok()).collect();
+    let numbers: Vec<u64> = line.split(',').map_while(|field| field.trim().parse().ok()).collect();
     let [at_ms, latency_ns, _, bytes, ..] = numbers[..] else { panic!("not a line of fio's log: {line}") };
     CompletedRequest { at_ms, latency_us: latency_ns / 1000, bytes }
 }

@@ -11,18 +11,18 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Creates a loop device of `bytes` with sectors of `sector` bytes on a sparse file; the error is the reason of a
+    /// Creates a loop device of `bytes` with sectors of `sector_bytes` on a sparse file; the error is the reason of a
     /// failure.
-    pub fn attach(file: &Path, bytes: u64, sector: u32) -> Result<LoopDevice, String> {
+    pub fn attach(file: &Path, bytes: u64, sector_bytes: u32) -> Result<LoopDevice, String> {
         let created = File::create(file).and_then(|file| file.set_len(bytes));
         created.map_err(|error| format!("{}: {error}", file.display()))?;
-        LoopDevice::attach_existing(file, sector)
+        LoopDevice::attach_existing(file, sector_bytes)
     }
 
     /// Creates a loop device on an existing file.
-    pub fn attach_existing(file: &Path, sector: u32) -> Result<LoopDevice, String> {
+    pub fn attach_existing(file: &Path, sector_bytes: u32) -> Result<LoopDevice, String> {
         let mut command = losetup();
-        command.args(["--find", "--show", "--sector-size", &sector.to_string()]).arg(file);
+        command.args(["--find", "--show", "--sector-size", &sector_bytes.to_string()]).arg(file);
         let output = command.output().map_err(|error| format!("losetup: {error}"))?;
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         if !output.status.success() {

@@ -21,12 +21,12 @@ impl Relay {
             for client in listener.incoming().flatten() {
                 // If the server is down, the client sees a closed connection.
                 let Ok(server) = TcpStream::connect(server) else { continue };
-                let handle = |stream: &TcpStream| stream.try_clone().expect("a descriptor is free");
+                let duplicate = |stream: &TcpStream| stream.try_clone().expect("a descriptor is free");
                 accepted
                     .lock()
                     .expect("no thread panics with the lock held")
-                    .extend([handle(&client), handle(&server)]);
-                let (from, to) = (handle(&client), handle(&server));
+                    .extend([duplicate(&client), duplicate(&server)]);
+                let (from, to) = (duplicate(&client), duplicate(&server));
                 std::thread::spawn(move || forward(from, to));
                 std::thread::spawn(move || forward(server, client));
             }

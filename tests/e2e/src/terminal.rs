@@ -104,7 +104,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Losing the terminal hangs the command up.
+        // The command gets SIGHUP when its terminal is gone.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {

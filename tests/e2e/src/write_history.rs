@@ -12,7 +12,7 @@ use crate::pattern::{self, Content, SECTOR};
 pub const BLOCK_SECTORS: u64 = 8;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct State {
+struct SectorState {
     /// Newest write covered by a flush; 0 is the fresh volume.
     flushed: u64,
     /// Newest write sent, acknowledged or not.
@@ -26,13 +26,14 @@ struct State {
 /// Writes of a single writer to a volume.
 #[derive(Debug)]
 pub struct WriteHistory {
-    sectors: Vec<State>,
+    sectors: Vec<SectorState>,
     /// Writes of zeroes per sector, by sequence number: they leave no mark in the content.
     zeroes: BTreeMap<u64, Vec<u64>>,
-    /// Acknowledged writes not yet covered by a flush.
+    /// Acknowledged writes not yet covered by a flush: first sector, number of sectors, sequence number.
     unflushed: Vec<(u64, u64, u64)>,
     /// Number of entries ever removed from the front of `unflushed`.
     drained: u64,
+    /// Sequence number of the newest write.
     sequence: u64,
     /// True if the storage may tear a block (a power cut on a disk with 512-byte sectors).
     may_tear: bool,
@@ -43,7 +44,7 @@ pub struct WriteHistory {
 #[allow(missing_docs, reason = "the message explains the fields")]
 pub enum Fault {
     Lost { sector: u64, flushed: u64, found: u64 },
-    Foreign { sector: u64, of: u64 },
+    Foreign { sector: u64, origin: u64 },
     Invented { sector: u64, sequence: u64 },
     Garbage { sector: u64 },
     Torn { block: u64, sequences: Vec<u64> },
@@ -57,7 +58,7 @@ impl fmt::Display for Fault {
             Fault::Lost { sector, flushed, found } => {
                 write!(f, "sector {sector}: write {flushed} was flushed, {found} was found")
             }
-            Fault::Foreign { sector, of } => write!(f, "sector {sector} holds data of sector {of}"),
+            Fault::Foreign { sector, origin } => write!(f, "sector {sector} holds data of sector {origin}"),
             Fault::Invented { sector, sequence } => {
                 write!(f, "sector {sector} holds write {sequence}, which was never sent to it")
             }
@@ -78,7 +79,7 @@ pub struct FlushMark(u64);
 impl WriteHistory {
     /// A fresh volume of `bytes`, all zeroes.
     pub fn new(bytes: u64, may_tear: bool) -> Self {
-        let sectors = vec![State::default(); (bytes / SECTOR as u64) as usize];
+        let sectors = vec![SectorState::default(); (bytes / SECTOR as u64) as usize];
         WriteHistory { sectors, zeroes: BTreeMap::new(), unflushed: Vec::new(), drained: 0, sequence: 0, may_tear }
     }
 
@@ -97,10 +98,10 @@ impl WriteHistory {
         self.sequence
     }
 
-    /// Records that a write of `count` sectors at `at` is about to be sent; returns its sequence number.
-    pub fn send(&mut self, at: u64, count: u64, zeroes: bool) -> u64 {
+    /// Records that a write of `count` sectors is about to be sent; returns its sequence number.
+    pub fn send(&mut self, first: u64, count: u64, zeroes: bool) -> u64 {
         self.sequence += 1;
-        for sector in at..at + count {
+        for sector in first..first + count {
             self.sectors[sector as usize].sent = self.sequence;
             if zeroes {
                 self.zeroes.entry(sector).or_default().push(self.sequence);
@@ -110,8 +111,8 @@ impl WriteHistory {
     }
 
     /// Records the acknowledgement of a write.
-    pub fn acknowledge(&mut self, at: u64, count: u64, sequence: u64, durable: bool) {
-        for sector in at..at + count {
+    pub fn acknowledge(&mut self, first: u64, count: u64, sequence: u64, durable: bool) {
+        for sector in first..first + count {
             let state = &mut self.sectors[sector as usize];
             state.acknowledged = state.acknowledged.max(sequence);
             if durable {
@@ -119,13 +120,13 @@ impl WriteHistory {
             }
         }
         if !durable {
-            self.unflushed.push((at, count, sequence));
+            self.unflushed.push((first, count, sequence));
         }
     }
 
     /// Records the failure of a write.
-    pub fn fail(&mut self, at: u64, count: u64, sequence: u64) {
-        for state in &mut self.sectors[at as usize..(at + count) as usize] {
+    pub fn fail(&mut self, first: u64, count: u64, sequence: u64) {
+        for state in &mut self.sectors[first as usize..(first + count) as usize] {
             state.failed = state.failed.max(sequence);
         }
     }
@@ -138,28 +139,30 @@ impl WriteHistory {
     /// Records the acknowledgement of a flush.
     pub fn end_flush(&mut self, mark: FlushMark) {
         let covered = mark.0.saturating_sub(self.drained) as usize;
-        for (at, count, sequence) in self.unflushed.drain(..covered) {
-            for state in &mut self.sectors[at as usize..(at + count) as usize] {
+        for (first, count, sequence) in self.unflushed.drain(..covered) {
+            for state in &mut self.sectors[first as usize..(first + count) as usize] {
                 state.flushed = state.flushed.max(sequence);
             }
         }
         self.drained += covered as u64;
     }
 
-    /// Checks the content of a read without a crash and without concurrent writes: exactly the newest acknowledged
-    /// writes. A sector whose newest write failed is skipped.
-    pub fn check_read(&self, at: u64, bytes: &[u8]) -> Vec<Fault> {
+    /// Checks the content of a read from sector `first` on, without a crash and without concurrent writes: it must be
+    /// exactly the newest acknowledged writes. A sector whose newest write failed is skipped.
+    pub fn check_read(&self, first: u64, bytes: &[u8]) -> Vec<Fault> {
         let mut faults = Vec::new();
-        for (sector, content) in (at..).zip(bytes.chunks(SECTOR)) {
-            let State { acknowledged, failed, .. } = self.sectors[sector as usize];
+        for (sector, content) in (first..).zip(bytes.chunks(SECTOR)) {
+            let SectorState { acknowledged, failed, .. } = self.sectors[sector as usize];
             if failed > acknowledged {
                 continue;
             }
-            let zeroed = self.zeroes.get(&sector).is_some_and(|list| list.contains(&acknowledged));
+            let zeroed = self.zeroes.get(&sector).is_some_and(|sequences| sequences.contains(&acknowledged));
             match pattern::recognise(content) {
                 Content::Zero if acknowledged == 0 || zeroed => {}
                 Content::Zero => faults.push(Fault::Stale { sector, acknowledged, found: 0 }),
-                Content::Whole { sector: of, .. } if of != sector => faults.push(Fault::Foreign { sector, of }),
+                Content::Whole { sector: origin, .. } if origin != sector => {
+                    faults.push(Fault::Foreign { sector, origin });
+                }
                 Content::Whole { sequence, .. } if sequence == acknowledged && !zeroed => {}
                 Content::Whole { sequence, .. } => faults.push(Fault::Stale { sector, acknowledged, found: sequence }),
                 Content::Garbage => faults.push(Fault::Garbage { sector }),
@@ -197,19 +200,22 @@ impl WriteHistory {
 
     /// Sequence number of a sector's content, if a correct volume may return that content.
     fn check_sector(&self, sector: u64, content: Content) -> Result<u64, Fault> {
-        let State { flushed, sent, .. } = self.sectors[sector as usize];
+        let SectorState { flushed, sent, .. } = self.sectors[sector as usize];
         match content {
             Content::Garbage => Err(Fault::Garbage { sector }),
             Content::Zero => {
-                let newest =
-                    self.zeroes.get(&sector).and_then(|list| list.last().copied()).filter(|&last| last >= flushed);
+                let newest = self
+                    .zeroes
+                    .get(&sector)
+                    .and_then(|sequences| sequences.last().copied())
+                    .filter(|&last| last >= flushed);
                 if flushed == 0 {
                     Ok(newest.unwrap_or(0))
                 } else {
                     newest.ok_or(Fault::Lost { sector, flushed, found: 0 })
                 }
             }
-            Content::Whole { sector: of, .. } if of != sector => Err(Fault::Foreign { sector, of }),
+            Content::Whole { sector: origin, .. } if origin != sector => Err(Fault::Foreign { sector, origin }),
             Content::Whole { sequence, .. } if sequence > sent => Err(Fault::Invented { sector, sequence }),
             Content::Whole { sequence, .. } if sequence < flushed => {
                 Err(Fault::Lost { sector, flushed, found: sequence })
@@ -222,12 +228,12 @@ impl WriteHistory {
         self.drained += self.unflushed.len() as u64;
         self.unflushed.clear();
         for ((sector, state), &sequence) in (0..).zip(&mut self.sectors).zip(recovered) {
-            let keep = self.zeroes.get(&sector).is_some_and(|list| list.contains(&sequence));
+            let is_zeroed = self.zeroes.get(&sector).is_some_and(|sequences| sequences.contains(&sequence));
             self.zeroes.remove(&sector);
-            if keep {
+            if is_zeroed {
                 self.zeroes.insert(sector, vec![sequence]);
             }
-            *state = State { flushed: sequence, sent: sequence, acknowledged: sequence, failed: 0 };
+            *state = SectorState { flushed: sequence, sent: sequence, acknowledged: sequence, failed: 0 };
         }
     }
 }
@@ -243,12 +249,12 @@ mod tests {
 
     const BLOCKS: u64 = 16;
 
-    fn write(history: &mut WriteHistory, image: &mut [u8], at: u64, count: u64) -> u64 {
-        let sequence = history.send(at, count, false);
-        for sector in at..at + count {
+    fn write(history: &mut WriteHistory, image: &mut [u8], first: u64, count: u64) -> u64 {
+        let sequence = history.send(first, count, false);
+        for sector in first..first + count {
             pattern::fill(sector, sequence, &mut image[sector as usize * SECTOR..][..SECTOR]);
         }
-        history.acknowledge(at, count, sequence, false);
+        history.acknowledge(first, count, sequence, false);
         sequence
     }
 
@@ -296,18 +302,18 @@ mod tests {
     }
 
     #[test]
-    fn foreign_torn_invented_and_flipped_data_is_detected() {
-        let faults_of = |spoil: fn(&mut [u8])| {
+    fn foreign_torn_never_written_and_flipped_data_is_detected() {
+        let faults_of = |corrupt: fn(&mut [u8])| {
             let (mut history, mut image) = fresh();
             write(&mut history, &mut image, 0, 8);
             flush(&mut history);
             write(&mut history, &mut image, 8, 8);
-            spoil(&mut image);
+            corrupt(&mut image);
             history.check_after_crash(&image)
         };
         assert!(matches!(
             faults_of(|image| image.copy_within(0..SECTOR, 4096))[..],
-            [Fault::Foreign { sector: 8, of: 0 }]
+            [Fault::Foreign { sector: 8, origin: 0 }]
         ));
         assert!(matches!(faults_of(|image| image[4096..4096 + SECTOR].fill(0))[..], [Fault::Torn { block: 1, .. }]));
         assert!(matches!(

@@ -9,13 +9,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Environment variable with which tests create the files of a new release.
-const UPDATE: &str = "UPDATE_GOLDEN";
+const UPDATE_VARIABLE: &str = "UPDATE_GOLDEN";
+/// Name of the file with the checksums of a release's files.
 const CHECKSUMS: &str = "CHECKSUMS";
-/// Upper limit of a file in the repository.
+/// Maximum size of a golden file in the repository.
 pub const BYTES_MAX: usize = 100 << 10;
-/// Upper limit of a decompressed file.
+/// Maximum size of a decompressed file.
 const UNPACKED_BYTES_MAX: usize = 64 << 20;
-const LEVEL: i32 = 19;
+const COMPRESSION_LEVEL: i32 = 19;
 
 /// A file as a release wrote it.
 pub struct Golden {
@@ -32,7 +33,7 @@ pub struct Golden {
 /// If the file of this release is missing or would be overwritten, or if a file has a wrong checksum.
 pub fn files(name: &str, make: impl FnOnce() -> Vec<u8>) -> Vec<Golden> {
     let root = files_folder();
-    if std::env::var_os(UPDATE).is_some_and(|value| value == "1") {
+    if std::env::var_os(UPDATE_VARIABLE).is_some_and(|value| value == "1") {
         create_file(&root.join(env!("CARGO_PKG_VERSION")), name, &make()).unwrap_or_else(|error| panic!("{error}"));
     }
     read_files(&root, name, env!("CARGO_PKG_VERSION")).unwrap_or_else(|error| panic!("{error}"))
@@ -56,7 +57,7 @@ fn create_file(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), String> {
     };
     fs::create_dir_all(folder).map_err(failed)?;
     let packed = match name.ends_with(".zst") {
-        true => zstd::bulk::compress(bytes, LEVEL).map_err(failed)?,
+        true => zstd::bulk::compress(bytes, COMPRESSION_LEVEL).map_err(failed)?,
         false => bytes.to_vec(),
     };
     assert!(packed.len() <= BYTES_MAX, "{name} has {} bytes; the limit of a golden file is {BYTES_MAX}", packed.len());
@@ -66,6 +67,7 @@ fn create_file(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), String> {
     checksums.write_all(format!("{:08x}  {name}\n", crc32c::crc32c(&packed)).as_bytes()).map_err(failed)
 }
 
+/// The file `name` of every release under `root`. An error if the release `current` has none.
 fn read_files(root: &Path, name: &str, current: &str) -> Result<Vec<Golden>, String> {
     let mut files = Vec::new();
     for release in releases(root) {
@@ -77,11 +79,14 @@ fn read_files(root: &Path, name: &str, current: &str) -> Result<Vec<Golden>, Str
         files.push(Golden { release, bytes });
     }
     if files.iter().all(|golden| golden.release != current) {
-        return Err(format!("release {current} has no golden file {name}: {UPDATE}=1 cargo test golden creates it"));
+        return Err(format!(
+            "release {current} has no golden file {name}: {UPDATE_VARIABLE}=1 cargo test golden creates it"
+        ));
     }
     Ok(files)
 }
 
+/// The decompressed content of a file with this checksum.
 fn read_file(path: &Path, checksum: u32) -> Result<Vec<u8>, String> {
     let displayed = path.display();
     let bytes = fs::read(path).map_err(|error| format!("{displayed}: {error}"))?;

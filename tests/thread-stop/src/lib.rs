@@ -5,8 +5,9 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A stopped thread; it resumes when this is dropped.
+/// A stopped thread; dropping this resumes it.
 pub struct StoppedThread {
+    /// The script that traces the thread and thereby keeps it stopped.
     holder: Child,
     stat: PathBuf,
 }
@@ -48,14 +49,14 @@ mod tests {
     use super::*;
 
     /// A process that ends at the end of its input.
-    struct Waiting(Child);
+    struct WaitingProcess(Child);
 
-    impl Waiting {
-        fn start() -> Waiting {
-            Waiting(Command::new("cat").stdin(Stdio::piped()).spawn().expect("cat is installed"))
+    impl WaitingProcess {
+        fn start() -> WaitingProcess {
+            WaitingProcess(Command::new("cat").stdin(Stdio::piped()).spawn().expect("cat is installed"))
         }
 
-        fn hold(&self) -> Option<StoppedThread> {
+        fn stop_thread(&self) -> Option<StoppedThread> {
             let stopped = StoppedThread::stop(self.0.id(), self.0.id());
             match stopped {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -67,7 +68,7 @@ mod tests {
         }
     }
 
-    impl Drop for Waiting {
+    impl Drop for WaitingProcess {
         fn drop(&mut self) {
             drop(self.0.stdin.take());
             let _ = self.0.wait();
@@ -76,8 +77,8 @@ mod tests {
 
     #[test]
     fn thread_resumes_after_its_holder_ends() {
-        let waiting = Waiting::start();
-        let Some(mut stopped) = waiting.hold() else { return };
+        let waiting = WaitingProcess::start();
+        let Some(mut stopped) = waiting.stop_thread() else { return };
         assert!(stopped.is_stopped());
         stopped.holder.kill().expect("the holder is a child of this test");
         stopped.holder.wait().expect("the holder is a child of this test");
@@ -86,12 +87,12 @@ mod tests {
 
     #[test]
     fn ended_process_has_no_stopped_thread() {
-        let waiting = Waiting::start();
-        let Some(stopped) = waiting.hold() else { return };
+        let waiting = WaitingProcess::start();
+        let Some(stopped) = waiting.stop_thread() else { return };
         drop(stopped);
-        let number = waiting.0.id();
+        let pid = waiting.0.id();
         drop(waiting);
-        let error = StoppedThread::stop(number, number).err().expect("no process has that number");
+        let error = StoppedThread::stop(pid, pid).err().expect("no process has that ID");
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     }
 }

@@ -9,7 +9,7 @@ pub mod source;
 
 use std::fmt;
 
-/// A place that breaks a rule.
+/// A line, or a whole file, that breaks a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Path from the repository's root.

@@ -24,6 +24,7 @@ fn permits(expression: &str, allowed: &[String]) -> bool {
     any_of(&mut rest, allowed) && rest.is_empty()
 }
 
+/// Consumes and evaluates terms joined by `OR`, which binds weaker than `AND`.
 fn any_of(rest: &mut &[&str], allowed: &[String]) -> bool {
     let mut met = all_of(rest, allowed);
     while rest.first() == Some(&"OR") {
@@ -33,16 +34,18 @@ fn any_of(rest: &mut &[&str], allowed: &[String]) -> bool {
     met
 }
 
+/// Consumes and evaluates terms joined by `AND`.
 fn all_of(rest: &mut &[&str], allowed: &[String]) -> bool {
-    let mut met = one(rest, allowed);
+    let mut met = term(rest, allowed);
     while rest.first() == Some(&"AND") {
         *rest = &rest[1..];
-        met &= one(rest, allowed);
+        met &= term(rest, allowed);
     }
     met
 }
 
-fn one(rest: &mut &[&str], allowed: &[String]) -> bool {
+/// Consumes and evaluates one licence, or an expression in parentheses.
+fn term(rest: &mut &[&str], allowed: &[String]) -> bool {
     let Some((first, tail)) = rest.split_first() else { return false };
     *rest = tail;
     if *first != "(" {

@@ -79,54 +79,56 @@ pub fn read_all(root: &Path) -> io::Result<Vec<Source>> {
 fn blank_literals(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut out = String::with_capacity(text.len());
-    let mut at = 0;
-    while at < chars.len() {
-        let end = literal_end(&chars, at);
-        if end == at {
-            out.push(chars[at]);
-            at += 1;
+    let mut position = 0;
+    while position < chars.len() {
+        let end = literal_end(&chars, position);
+        if end == position {
+            out.push(chars[position]);
+            position += 1;
         } else {
-            out.extend(chars[at..end].iter().map(|&c| if c == '\n' { '\n' } else { ' ' }));
-            at = end;
+            out.extend(chars[position..end].iter().map(|&c| if c == '\n' { '\n' } else { ' ' }));
+            position = end;
         }
     }
     out
 }
 
-/// The end of the comment or literal that begins at `at`, or `at` if none begins there.
-fn literal_end(chars: &[char], at: usize) -> usize {
-    let next = chars.get(at + 1).copied();
-    let after_word = at > 0 && (chars[at - 1].is_alphanumeric() || chars[at - 1] == '_');
-    match (chars[at], next) {
-        ('/', Some('/')) => find(chars, at, |rest| rest[0] == '\n', 0),
-        ('/', Some('*')) => find(chars, at + 2, |rest| rest.starts_with(&['*', '/']), 2),
-        ('"', _) => string_end(chars, at),
-        ('r', Some('"' | '#')) if !after_word || chars[at - 1] == 'b' => {
-            let hashes = chars[at + 1..].iter().take_while(|&&c| c == '#').count();
-            if chars.get(at + 1 + hashes) != Some(&'"') {
-                return at;
+/// The end of the comment or literal that begins at `start`, or `start` if none begins there.
+fn literal_end(chars: &[char], start: usize) -> usize {
+    let next = chars.get(start + 1).copied();
+    let after_word = start > 0 && (chars[start - 1].is_alphanumeric() || chars[start - 1] == '_');
+    match (chars[start], next) {
+        ('/', Some('/')) => end_after(chars, start, |rest| rest[0] == '\n', 0),
+        ('/', Some('*')) => end_after(chars, start + 2, |rest| rest.starts_with(&['*', '/']), 2),
+        ('"', _) => string_end(chars, start),
+        ('r', Some('"' | '#')) if !after_word || chars[start - 1] == 'b' => {
+            let hashes = chars[start + 1..].iter().take_while(|&&c| c == '#').count();
+            if chars.get(start + 1 + hashes) != Some(&'"') {
+                return start;
             }
             let close: Vec<char> = std::iter::once('"').chain(std::iter::repeat_n('#', hashes)).collect();
-            find(chars, at + 2 + hashes, |rest| rest.starts_with(&close), close.len())
+            end_after(chars, start + 2 + hashes, |rest| rest.starts_with(&close), close.len())
         }
-        ('\'', Some('\\')) => find(chars, at + 3, |rest| rest[0] == '\'', 1),
-        ('\'', Some(_)) if chars.get(at + 2) == Some(&'\'') => at + 3,
-        _ => at,
+        ('\'', Some('\\')) => end_after(chars, start + 3, |rest| rest[0] == '\'', 1),
+        ('\'', Some(_)) if chars.get(start + 2) == Some(&'\'') => start + 3,
+        _ => start,
     }
 }
 
-fn string_end(chars: &[char], at: usize) -> usize {
-    let mut end = at + 1;
+/// The end of the string literal that begins at `start`.
+fn string_end(chars: &[char], start: usize) -> usize {
+    let mut end = start + 1;
     while end < chars.len() && chars[end] != '"' {
         end += if chars[end] == '\\' { 2 } else { 1 };
     }
     (end + 1).min(chars.len())
 }
 
-/// The first position from `from` on at which `hit` is true for the rest, plus `width`; the end if there is none.
-fn find(chars: &[char], from: usize, hit: impl Fn(&[char]) -> bool, width: usize) -> usize {
-    let position = (from..chars.len()).find(|&at| hit(&chars[at..]));
-    position.map_or(chars.len(), |at| at + width)
+/// The end of the first closing delimiter from `from` on, which `closes` recognises at the start of the rest; the end
+/// of `chars` if there is none.
+fn end_after(chars: &[char], from: usize, closes: impl Fn(&[char]) -> bool, delimiter_len: usize) -> usize {
+    let delimiter = (from..chars.len()).find(|&position| closes(&chars[position..]));
+    delimiter.map_or(chars.len(), |position| position + delimiter_len)
 }
 
 #[cfg(test)]

@@ -22,30 +22,32 @@ class Subscriber {
   visible = false;
   volumes: string[] = [];
   /** Id of the newest sample sent to the tab. */
-  seen = '';
-  constructor(readonly send: (word: FeedMessage) => void) {}
+  lastSentId = '';
+  constructor(readonly send: (message: FeedMessage) => void) {}
 }
 
+/** The stream, and the tabs that receive its samples. */
 export class Feed {
   private subscribers = new Set<Subscriber>();
   private samples: Sample[] = [];
   private state: 'live' | 'lost' | 'locked' | null = null;
   /** Aborts the current stream. */
-  private reading: AbortController | null = null;
+  private controller: AbortController | null = null;
+  /** Path of the current stream; empty without visible tabs. */
   private path = '';
   private retry: ReturnType<typeof setTimeout> | undefined;
 
   constructor(private readonly base: string) {}
 
   /** Registers a tab. Returns functions that change its subscription and remove it. */
-  join(send: (word: FeedMessage) => void): { subscribe: (subscribe: Subscription) => void; leave: () => void } {
+  join(send: (message: FeedMessage) => void): { subscribe: (subscription: Subscription) => void; leave: () => void } {
     const subscriber = new Subscriber(send);
     this.subscribers.add(subscriber);
     return {
-      subscribe: (subscribe) => {
-        subscriber.visible = subscribe.visible;
-        subscriber.volumes = subscribe.volumes;
-        if (subscribe.visible) this.catchUp(subscriber);
+      subscribe: (subscription) => {
+        subscriber.visible = subscription.visible;
+        subscriber.volumes = subscription.volumes;
+        if (subscription.visible) this.catchUp(subscriber);
         this.update();
       },
       leave: () => {
@@ -56,10 +58,10 @@ export class Feed {
   }
 
   private catchUp(subscriber: Subscriber) {
-    // A tab hidden for longer than samples are kept restarts with all of them.
-    const at = this.samples.findIndex((sample) => sample.id === subscriber.seen);
-    const missed = this.samples.slice(at + 1);
-    subscriber.seen = this.samples.at(-1)?.id ?? subscriber.seen;
+    // A tab that was hidden for longer than samples are kept receives all that are kept.
+    const index = this.samples.findIndex((sample) => sample.id === subscriber.lastSentId);
+    const missed = this.samples.slice(index + 1);
+    subscriber.lastSentId = this.samples.at(-1)?.id ?? subscriber.lastSentId;
     if (missed.length > 0) subscriber.send({ kind: 'samples', samples: missed });
     if (this.state !== null) subscriber.send({ kind: 'state', state: this.state });
   }
@@ -68,53 +70,53 @@ export class Feed {
   private update() {
     const visible = [...this.subscribers].filter((subscriber) => subscriber.visible);
     const volumes = [...new Set(visible.flatMap((subscriber) => subscriber.volumes))].sort();
-    const wanted = visible.length === 0 ? '' : `api/v1/stream?volumes=${volumes.map(encodeURIComponent).join(',')}`;
-    if (wanted === this.path) return;
-    this.path = wanted;
-    this.reading?.abort();
-    this.reading = null;
+    const path = visible.length === 0 ? '' : `api/v1/stream?volumes=${volumes.map(encodeURIComponent).join(',')}`;
+    if (path === this.path) return;
+    this.path = path;
+    this.controller?.abort();
+    this.controller = null;
     clearTimeout(this.retry);
-    if (wanted !== '') void this.read(wanted);
+    if (path !== '') void this.read(path);
   }
 
   private async read(path: string) {
-    const reading = new AbortController();
-    this.reading = reading;
-    let silence: ReturnType<typeof setTimeout> | undefined;
+    const controller = new AbortController();
+    this.controller = controller;
+    let timeout: ReturnType<typeof setTimeout> | undefined;
     const resetTimeout = () => {
-      clearTimeout(silence);
-      silence = setTimeout(() => reading.abort(), SILENCE_MS_MAX);
+      clearTimeout(timeout);
+      timeout = setTimeout(() => controller.abort(), SILENCE_MS_MAX);
     };
     let isLocked = false;
     try {
       resetTimeout();
       const last = this.samples.at(-1)?.id;
       const headers: Record<string, string> = last === undefined ? {} : { 'Last-Event-ID': last };
-      const answer = await fetch(new URL(path, this.base), { headers, cache: 'no-store', signal: reading.signal });
-      isLocked = answer.status === 401;
-      if (answer.ok && answer.body !== null) {
-        const texts = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-        let rest = '';
-        for (let part = await texts.read(); !part.done; part = await texts.read()) {
-          if (this.reading !== reading) return;
+      const response = await fetch(new URL(path, this.base), { headers, cache: 'no-store', signal: controller.signal });
+      isLocked = response.status === 401;
+      if (response.ok && response.body !== null) {
+        const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+        let incomplete = '';
+        for (let chunk = await reader.read(); !chunk.done; chunk = await reader.read()) {
+          if (this.controller !== controller) return;
           resetTimeout();
-          const events = (rest + part.value).split('\n\n');
-          rest = events.pop() ?? '';
-          this.take(events.map(parse).filter((sample) => sample !== null));
+          const events = (incomplete + chunk.value).split('\n\n');
+          incomplete = events.pop() ?? '';
+          this.addSamples(events.map(parse).filter((sample) => sample !== null));
         }
       }
     } catch {
       // Refused, interrupted or silent: reported as lost and retried below.
     } finally {
-      clearTimeout(silence);
+      clearTimeout(timeout);
     }
-    if (this.reading !== reading) return;
-    this.reading = null;
+    if (this.controller !== controller) return;
+    this.controller = null;
     this.setState(isLocked ? 'locked' : 'lost');
     this.retry = setTimeout(() => void this.read(path), RETRY_MS);
   }
 
-  private take(samples: Sample[]) {
+  private addSamples(samples: Sample[]) {
     if (samples.length === 0) return;
     this.samples = [...this.samples, ...samples].slice(-SAMPLES_KEPT);
     this.state = 'live';
@@ -127,6 +129,7 @@ export class Feed {
   }
 }
 
+/** Parses an event of the stream; null if it is no sample. */
 function parse(event: string): Sample | null {
   const [id, data] = ['id: ', 'data: '].map((field) => {
     const line = event.split('\n').find((line) => line.startsWith(field));

@@ -16,11 +16,12 @@ class Live {
   status: Status | undefined = $derived(this.newest?.status);
   /** How far the daemon's clock is ahead of the browser's. */
   skewMs = $derived(this.newest ? this.newest.at_unix_ms - this.receivedMs : 0);
-  lateMs = $derived(Math.max(0, this.now - this.receivedMs));
+  /** Age of the newest sample. */
+  sampleAgeMs = $derived(Math.max(0, this.now - this.receivedMs));
   /** The figures shown are out of date. */
-  isStale = $derived(this.state === 'lost' || (this.samples.length > 0 && this.lateMs > 4_000));
+  isStale = $derived(this.state === 'lost' || (this.samples.length > 0 && this.sampleAgeMs > 4_000));
 
-  private send: (subscribe: Subscription) => void = () => {};
+  private send: (subscription: Subscription) => void = () => {};
   private volumes: string[] = [];
 
   /** Opens the feed; called once. */
@@ -32,7 +33,7 @@ class Live {
     } else {
       const worker = new SharedWorker(new URL('./worker.ts', import.meta.url), { type: 'module', name: base.href });
       worker.port.onmessage = ({ data }: MessageEvent<FeedMessage>) => receive(data);
-      this.send = (subscribe) => worker.port.postMessage(subscribe);
+      this.send = (subscription) => worker.port.postMessage(subscription);
       window.addEventListener('pagehide', () => worker.port.postMessage('leave'));
       // Reload when restored from the back-forward cache.
       window.addEventListener('pageshow', (event) => event.persisted && window.location.reload());

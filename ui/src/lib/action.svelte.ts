@@ -1,4 +1,4 @@
-// A request that changes something: its progress and its result. A refused request waits for a log-in.
+// A request that changes the daemon's state: its progress and its result. A refused request waits for a log-in.
 
 import { tick } from 'svelte';
 import { ApiError, textOf } from './api';
@@ -10,12 +10,12 @@ export class Action {
   message = $state('');
   problem = $state('');
 
-  /** Runs `request`. On success `done` receives the answer, and `message` is shown. */
-  async run<T>(label: string, request: () => Promise<T>, done: (answer: T) => void, message = `${label}: done.`) {
+  /** Runs `request`. On success `apply` receives the answer, and `message` is shown. */
+  async run<T>(label: string, request: () => Promise<T>, apply: (answer: T) => void, message = `${label}: done.`) {
     const focused = document.activeElement;
     [this.busy, this.message, this.problem] = [label, '', ''];
     try {
-      done(await this.permitted(label, request));
+      apply(await this.runPermitted(label, request));
       this.message = message;
     } catch (error) {
       this.problem = textOf(error);
@@ -23,8 +23,8 @@ export class Action {
       this.busy = '';
       // A button that was disabled meanwhile, or a closed dialog, has lost the focus.
       await tick();
-      const holder = document.activeElement;
-      const isLost = holder === null || holder === document.body || holder.closest('dialog:not([open])') !== null;
+      const focusHolder = document.activeElement;
+      const isLost = focusHolder === null || focusHolder === document.body || focusHolder.closest('dialog:not([open])') !== null;
       if (isLost && focused instanceof HTMLElement) focused.focus();
     }
   }
@@ -33,7 +33,7 @@ export class Action {
    * Repeats a refused request after each log-in, until it is permitted or the dialog is closed. The same refusal after a
    * log-in has another cause than the role, so it ends the action.
    */
-  private async permitted<T>(label: string, request: () => Promise<T>): Promise<T> {
+  private async runPermitted<T>(label: string, request: () => Promise<T>): Promise<T> {
     let refusal = '';
     for (;;) {
       try {

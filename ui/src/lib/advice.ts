@@ -2,12 +2,12 @@
 
 import type { AdvicePurchase, AdviceStep, VolumeAdvice } from './types';
 
-export type Kind = 'memory' | 'flash';
+export type Tier = 'memory' | 'flash';
 
 /** A purchase that is worth making for one volume. */
 export interface Recommendation {
   volume: string;
-  kind: Kind;
+  tier: Tier;
   /** Bytes of the volume in this tier at present. */
   currentBytes: number;
   /** Hit ratio of memory and flash together once both are filled, and mean read latency with it. */
@@ -31,13 +31,13 @@ export function unavailableReason({ nothing, confidence }: VolumeAdvice): string
 
 /** At most one recommendation per tier; none where no purchase is worth it. */
 export function recommendationsOf(advice: VolumeAdvice): Recommendation[] {
-  return (['memory', 'flash'] as const).flatMap((kind) => {
-    const { purchase, today, steps } = advice[kind];
+  return (['memory', 'flash'] as const).flatMap((tier) => {
+    const { purchase, today, steps } = advice[tier];
     if (purchase === null) return [];
     const currentBytes = today?.size_bytes ?? 0;
     return {
       volume: advice.volume,
-      kind,
+      tier,
       currentBytes,
       currentHits: purchase.hit_ratio_before,
       currentLatencyUs: purchase.latency_before_us,
@@ -48,5 +48,6 @@ export function recommendationsOf(advice: VolumeAdvice): Recommendation[] {
   });
 }
 
+/** Array reads saved per second and GiB bought. */
 export const savedPerGib = ({ purchase }: Recommendation) =>
   (purchase.saved_reads_per_s ?? 0) / (purchase.size_bytes / 2 ** 30);

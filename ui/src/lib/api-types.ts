@@ -129,7 +129,7 @@ export interface components {
     ConfigurationReport: {
       /** @description The file. */
       file: string;
-      /** @description In the order of the documentation. */
+      /** @description All keys, in the order of the documentation. */
       keys: components['schemas']['KeyReport'][];
     };
     /** @description Volumes, connections and memory of one data core. */
@@ -296,7 +296,7 @@ export interface components {
      * @enum {string}
      */
     EventKind: 'change' | 'state' | 'policy' | 'limit' | 'device' | 'alert' | 'daemon';
-    /** @description Something that has happened. */
+    /** @description An entry of the event log. */
     EventReport: {
       /** @description Actor: `user NAME`, `token NAME from ADDRESS` or `configuration reload`; null without one. */
       actor: string | null;
@@ -304,7 +304,7 @@ export interface components {
       at_unix_ms: number;
       /** @description Kind. */
       kind: components['schemas']['EventKind'];
-      /** @description They count up, across restarts too. */
+      /** @description Its number. Numbers grow, across restarts too. */
       number: number;
       phase?: components['schemas']['DaemonPhase'] | null;
       /** @description The volume or device concerned, if any. */
@@ -312,7 +312,7 @@ export interface components {
       /** @description Description. */
       text: string;
     };
-    /** @description How the log of events stands. */
+    /** @description State of the event log. */
     EventsHealth: {
       /** @description Why nothing can be written now. */
       failed: string | null;
@@ -334,13 +334,13 @@ export interface components {
     FigureReport: {
       /** @description `counter` for increments, `level` for values at a point in time. */
       kind: string;
-      /** @description In the most of its seconds. */
+      /** @description Maximum over the recorded seconds. */
       max: number[];
-      /** @description Over the seconds that were seen. */
+      /** @description Mean over the recorded seconds. */
       mean: number[];
-      /** @description In the least of its seconds. */
+      /** @description Minimum over the recorded seconds. */
       min: number[];
-      /** @description Of a counter: all that came in the step. Empty for a level. */
+      /** @description Sum of a counter's increments in each step; empty for a level. */
       sum?: number[];
       /** @description Unit; of a counter, mean, minimum and maximum are per second. */
       unit: string;
@@ -364,7 +364,7 @@ export interface components {
       promotion_bytes: number;
       /** @description Reason why it is not in service. */
       reason: string;
-      /** @description `log` if it also carries the log of dirty data, `pages` if it holds clean pages alone. */
+      /** @description `log` if it also carries the log of dirty data, `pages` if it holds only clean pages. */
       role: string;
       /** @description Its size; 0 while it is absent. */
       size_bytes: number;
@@ -381,7 +381,7 @@ export interface components {
       device: string;
       /** @description Bytes copied. */
       done_bytes: number;
-      /** @description Kind; no flush. */
+      /** @description Kind; never `flush`. */
       kind: components['schemas']['JobKind'];
       /** @description Estimated remaining time; null if unknown. */
       left_seconds: number | null;
@@ -494,15 +494,15 @@ export interface components {
       /** @description Writes of each. */
       writes: number[];
     };
-    /** @description How the history's file stands. */
+    /** @description State of the history file. */
     HistoryHealth: {
-      /** @description Bytes that it takes. */
+      /** @description Present size of the file. */
       bytes: number;
       /** @description Why nothing can be written now. */
       failed?: string | null;
-      /** @description Bytes that it may take. */
+      /** @description Maximum size of the file. */
       limit_bytes: number;
-      /** @description Rows that were given up since the start because they could not be written in time. */
+      /** @description Rows dropped since the start because they could not be written in time. */
       lost_rows: number;
       /** @description Resolutions with their retention, the finest first. */
       tiers: components['schemas']['TierReport'][];
@@ -514,17 +514,17 @@ export interface components {
     HistoryReport: {
       /** @description When each step begins. */
       at_unix_seconds: number[];
-      /** @description How many seconds of it were seen. */
+      /** @description Seconds of each step for which data was recorded. */
       covered_seconds: number[];
       /** @description The datastore, empty for volumes without one; absent for other histories. */
       datastore?: string | null;
-      /** @description From here on, in seconds since 1970. */
+      /** @description Begin of the range, in seconds since 1970. */
       from_unix_seconds: number;
-      /** @description Of `read` and `write`. */
+      /** @description Latencies of `read` and `write`. */
       latency: {
         [key: string]: components['schemas']['LatencyFigures'];
       };
-      /** @description By name. */
+      /** @description Figures by name. */
       series: {
         [key: string]: components['schemas']['FigureReport'];
       };
@@ -532,7 +532,7 @@ export interface components {
       step_seconds: number;
       /** @description Finest resolution of minima and maxima in the data, in seconds. */
       tier_seconds: number;
-      /** @description Up to here. */
+      /** @description End of the range. */
       to_unix_seconds: number;
       /** @description The volume; absent for other histories. */
       volume?: string | null;
@@ -546,11 +546,11 @@ export interface components {
     IscsiReport: {
       /** @description Connections since the start. */
       connections: number;
-      /** @description Connections that did not get through the log-in: refused, garbage, lost, too slow. */
+      /** @description Connections that ended before their login: refused, malformed, lost, or too slow. */
       failed_logins: number;
-      /** @description Connections now that are not logged in. */
+      /** @description Present connections that are not logged in. */
       half_open: number;
-      /** @description Where it listens. */
+      /** @description Addresses at which it listens. */
       portals: string[];
       /** @description Logins refused within the last minute, by initiator and reason, sixteen at most. */
       refused_logins: components['schemas']['RefusedLoginReport'][];
@@ -665,13 +665,13 @@ export interface components {
       count: number[];
       /** @description For each step the requests of each bucket. They add up, over steps and over volumes. */
       counts: number[][];
-      /** @description In microseconds; null without requests, as the next three. */
+      /** @description Mean in microseconds; null without requests, as the next three. */
       mean_us: (number | null)[];
-      /** @description Half took at most this. */
+      /** @description Median. */
       p50_us: (number | null)[];
-      /** @description 99.9 % took at most this. */
+      /** @description 99.9th percentile. */
       p999_us: (number | null)[];
-      /** @description 99 % took at most this. */
+      /** @description 99th percentile. */
       p99_us: (number | null)[];
     };
     /**
@@ -891,7 +891,7 @@ export interface components {
     };
     /** @description Refused logins of one initiator for one reason. */
     RefusedLoginReport: {
-      /** @description Since the last refusal. */
+      /** @description Time since the last refusal. */
       ago_ms: number;
       /** @description Refusals. */
       count: number;
@@ -978,13 +978,13 @@ export interface components {
     };
     /** @description A slow command of a session. */
     SlowCommandReport: {
-      /** @description Since it ended. */
+      /** @description Time since it ended. */
       ago_ms: number;
       /** @description Its name in the standards. */
       command: string;
-      /** @description The LUN that it was for. */
+      /** @description The LUN that it addressed. */
       lun: number | null;
-      /** @description How long it took. */
+      /** @description Time that it took. */
       took_us: number;
     };
     /** @description One of the slowest requests of the last hour. */

@@ -30,7 +30,7 @@ export class ApiError extends Error {
   }
 }
 
-/** The message of an error. */
+/** Message of an error. */
 export const textOf = (error: unknown) => (error instanceof Error ? error.message : String(error));
 
 async function request<T>(method: string, path: string, body?: unknown): Promise<T> {
@@ -40,32 +40,32 @@ async function request<T>(method: string, path: string, body?: unknown): Promise
     init.body = JSON.stringify(body);
   }
   const unreachable = () => new ApiError(0, 'The daemon cannot be reached.');
-  const answer = await fetch(`api/v1/${path}`, init).catch(() => Promise.reject(unreachable()));
-  const content = answer.status === 204 ? null : await answer.json().catch(() => null);
-  if (!answer.ok)
-    throw new ApiError(answer.status, content?.detail ?? `The daemon answered with status ${answer.status}.`);
+  const response = await fetch(`api/v1/${path}`, init).catch(() => Promise.reject(unreachable()));
+  const content = response.status === 204 ? null : await response.json().catch(() => null);
+  if (!response.ok)
+    throw new ApiError(response.status, content?.detail ?? `The daemon answered with status ${response.status}.`);
   return content as T;
 }
 
-const named = (name: string) => `volumes/${encodeURIComponent(name)}`;
-const alert = (id: string) => `alerts/${encodeURIComponent(id)}`;
+const volumePath = (name: string) => `volumes/${encodeURIComponent(name)}`;
+const alertPath = (id: string) => `alerts/${encodeURIComponent(id)}`;
 
 export const api = {
   /** All volumes, a thousand per request. */
   async volumes(): Promise<Volume[]> {
-    const all: Volume[] = [];
+    const volumes: Volume[] = [];
     for (let after = ''; ;) {
       const page = await request<VolumesPage>('GET', `volumes?limit=1000${after}`);
-      all.push(...page.volumes);
-      if (page.next === null) return all;
+      volumes.push(...page.volumes);
+      if (page.next === null) return volumes;
       after = `&after=${encodeURIComponent(page.next)}`;
     }
   },
-  volume: (name: string) => request<Volume>('GET', named(name)),
-  curve: (name: string) => request<MissRatioCurve>('GET', `${named(name)}/miss-ratio-curve`),
+  volume: (name: string) => request<Volume>('GET', volumePath(name)),
+  curve: (name: string) => request<MissRatioCurve>('GET', `${volumePath(name)}/miss-ratio-curve`),
   /** Sizing advice with the given assumptions, a hundred volumes per request. */
-  async *advice(assumed: Record<string, string>): AsyncGenerator<AdvicePage> {
-    const query = new URLSearchParams({ limit: '100', ...assumed });
+  async *advice(assumptions: Record<string, string>): AsyncGenerator<AdvicePage> {
+    const query = new URLSearchParams({ limit: '100', ...assumptions });
     for (;;) {
       const page = await request<AdvicePage>('GET', `advice?${query}`);
       yield page;
@@ -74,22 +74,24 @@ export const api = {
     }
   },
   volumeAdvice: (name: string) => request<AdvicePage>('GET', `advice?volume=${encodeURIComponent(name)}`),
-  heat: (name: string) => request<Heat>('GET', `${named(name)}/heat`),
-  slow: (name: string) => request<SlowRequest[]>('GET', `${named(name)}/slow`),
+  heat: (name: string) => request<Heat>('GET', `${volumePath(name)}/heat`),
+  slow: (name: string) => request<SlowRequest[]>('GET', `${volumePath(name)}/slow`),
   /** `path` comes from `historyPath`. */
   history: (path: string) => request<History>('GET', path),
   events: (query: URLSearchParams) => request<EventsPage>('GET', `events?${query}`),
-  act: (name: string, action: string, how?: unknown) => request<Volume>('POST', `${named(name)}/${action}`, how),
+  /** Pauses, freezes, resumes, pins or unpins. */
+  control: (name: string, action: string, body?: unknown) =>
+    request<Volume>('POST', `${volumePath(name)}/${action}`, body),
   /** Starts a flush job; the stream reports its progress and result. */
-  flush: (name: string) => request<Job>('POST', `${named(name)}/flush`, { wait: false }),
+  flush: (name: string) => request<Job>('POST', `${volumePath(name)}/flush`, { wait: false }),
   /** Keys and values as in the configuration file. */
-  set: (name: string, settings: Record<string, string | boolean>) => request<Volume>('PATCH', named(name), settings),
+  setVolume: (name: string, settings: Record<string, string | boolean>) => request<Volume>('PATCH', volumePath(name), settings),
   /** Adds a volume, which stays across restarts. */
   addVolume: (volume: NewVolume) => request<Volume>('POST', 'volumes', volume),
   /** Changes the size; answers when that is complete. */
-  resize: (name: string, how: Resize) => request<Volume>('POST', `${named(name)}/resize`, how),
+  resize: (name: string, size: Resize) => request<Volume>('POST', `${volumePath(name)}/resize`, size),
   /** Destages and removes a volume; answers when that is complete. */
-  removeVolume: (name: string) => request<null>('DELETE', named(name)),
+  removeVolume: (name: string) => request<null>('DELETE', volumePath(name)),
   configuration: () => request<Configuration>('GET', 'configuration'),
   datastores: () => request<Datastore[]>('GET', 'datastores'),
   /** Adds a device, or replaces one; answers when that is complete. */
@@ -97,10 +99,10 @@ export const api = {
     request<Flash>('POST', 'flash', { path, force, ...(replace === undefined ? {} : { replace }) }),
   removeDevice: (id: string) => request<Flash>('DELETE', `flash/${encodeURIComponent(id)}`),
   cancelJob: (id: string) => request<null>('DELETE', `jobs/${encodeURIComponent(id)}`),
-  acknowledgeAlert: (id: string) => request<Alert>('POST', `${alert(id)}/acknowledge`),
+  acknowledgeAlert: (id: string) => request<Alert>('POST', `${alertPath(id)}/acknowledge`),
   silenceAlert: (id: string, seconds: number, reason: string) =>
-    request<Silence>('POST', `${alert(id)}/silence`, { seconds, reason: reason === '' ? null : reason }),
-  unsilenceAlert: (id: string) => request<null>('DELETE', `${alert(id)}/silence`),
+    request<Silence>('POST', `${alertPath(id)}/silence`, { seconds, reason: reason === '' ? null : reason }),
+  unsilenceAlert: (id: string) => request<null>('DELETE', `${alertPath(id)}/silence`),
   /** Sends a test through each alert channel; answers when each has answered. */
   testAlerts: () => request<ChannelTest[]>('POST', 'alerts/test'),
   login: (token: string) => request<LoggedIn>('POST', 'login', { token }),
@@ -116,8 +118,8 @@ export interface Scope {
 
 /** Path and query of a history request, as a script would send it. */
 export function historyPath({ volume, datastore }: Scope, query: Record<string, string>): string {
-  const whole: Record<string, string> = datastore === undefined ? query : { datastore, ...query };
+  const parameters: Record<string, string> = datastore === undefined ? query : { datastore, ...query };
   // Commas stay readable.
-  const text = new URLSearchParams(whole).toString().replaceAll('%2C', ',');
-  return `${volume === undefined ? '' : `${named(volume)}/`}history?${text}`;
+  const text = new URLSearchParams(parameters).toString().replaceAll('%2C', ',');
+  return `${volume === undefined ? '' : `${volumePath(volume)}/`}history?${text}`;
 }

@@ -1,74 +1,74 @@
 // Comparison of a time range with the range of equal length before it.
 
 import { api, historyPath, type Scope } from './api';
-import { FIGURES } from './loads';
+import { SERIES } from './loads';
 import { quantileOf } from './rates';
 import { stepOf, type Interval } from './time-range.svelte';
 import type { Counts, History, HistoryLatency } from './types';
 import { bytes, bytesRate, latency, rate } from './units';
 
-/** A figure, or a volume's requests, before and after; null where unknown. */
+/** A figure, or the request rate of a volume, in both ranges; null where unknown. */
 export interface Change {
   label: string;
   before: number | null;
   after: number | null;
-  unit: (value: number) => string;
+  formatValue: (value: number) => string;
 }
 
-/** Concurrent history requests: the daemon has other work. */
+/** Limit of concurrent history requests, which leaves the daemon time for other work. */
 const CONCURRENT_REQUESTS_MAX = 4;
-const NOTHING: Counts = { below: [], all: 0, sum_us: 0 };
+const NO_REQUESTS: Counts = { below: [], all: 0, sum_us: 0 };
 
 interface Figure {
   label: string;
-  unit: (value: number) => string;
+  formatValue: (value: number) => string;
   /** Added to both values before the ratio, so that changes near zero do not dominate. */
   offset: number;
-  of: (report: History, steps: number[]) => number | null;
+  evaluate: (report: History, steps: number[]) => number | null;
 }
 
-/** Mean over steps, weighted by the seconds that each covers. */
-function mean(names: string[]): Figure['of'] {
+/** Sum of the means of these series over steps, weighted by the seconds that each step covers. */
+function mean(names: string[]): Figure['evaluate'] {
   return (report, steps) => {
-    const seen = steps.reduce((sum, at) => sum + report.covered_seconds[at]!, 0);
-    if (seen === 0) return null;
-    const all = names.flatMap((name) =>
-      steps.map((at) => report.series[name]!.mean[at]! * report.covered_seconds[at]!),
+    const coveredSeconds = steps.reduce((sum, step) => sum + report.covered_seconds[step]!, 0);
+    if (coveredSeconds === 0) return null;
+    const weighted = names.flatMap((name) =>
+      steps.map((step) => report.series[name]!.mean[step]! * report.covered_seconds[step]!),
     );
-    return all.reduce((sum, part) => sum + part, 0) / seen;
+    return weighted.reduce((sum, value) => sum + value, 0) / coveredSeconds;
   };
 }
 
 /** The 99th percentile of all requests of these steps: percentiles are never averaged. */
-function p99(op: 'read' | 'write'): Figure['of'] {
+function p99(op: 'read' | 'write'): Figure['evaluate'] {
   return (report, steps) => {
     const figures: HistoryLatency | undefined = report.latency[op];
     if (figures === undefined) return null;
-    const counts = steps.map((at) => figures.counts[at]!);
-    const upTo = (end: number) =>
-      counts.reduce((sum, of) => sum + of.slice(0, end).reduce((all, count) => all + count, 0), 0);
-    const below = figures.bounds_us.map((us, index) => ({ us, count: upTo(index + 1) }));
-    return quantileOf(NOTHING, { below, all: upTo(figures.bounds_us.length + 1), sum_us: 0 }, 0.99);
+    const histograms = steps.map((step) => figures.counts[step]!);
+    const sumBuckets = (end: number) =>
+      histograms.reduce((sum, counts) => sum + counts.slice(0, end).reduce((all, count) => all + count, 0), 0);
+    const below = figures.bounds_us.map((us, index) => ({ us, count: sumBuckets(index + 1) }));
+    return quantileOf(NO_REQUESTS, { below, all: sumBuckets(figures.bounds_us.length + 1), sum_us: 0 }, 0.99);
   };
 }
 
 const KIB = 1024;
 const COMPARED_FIGURES: Figure[] = [
-  { label: 'Reads', unit: rate, offset: 1, of: mean(['reads']) },
-  { label: 'Writes', unit: rate, offset: 1, of: mean(['writes']) },
-  { label: 'Read throughput', unit: bytesRate, offset: 64 * KIB, of: mean(['read_bytes']) },
-  { label: 'Write throughput', unit: bytesRate, offset: 64 * KIB, of: mean(['write_bytes']) },
-  { label: 'Reads from memory', unit: rate, offset: 1, of: mean(['memory_hits']) },
-  { label: 'Reads from flash', unit: rate, offset: 1, of: mean(['flash_hits']) },
-  { label: 'Prefetched reads', unit: rate, offset: 1, of: mean(['prefetched_hits']) },
-  { label: 'Reads from the array', unit: rate, offset: 1, of: mean(['misses', 'partial_hits']) },
-  { label: 'Array requests', unit: rate, offset: 1, of: mean(['backing_reads', 'backing_writes']) },
-  { label: 'Dirty data', unit: bytes, offset: 1024 * KIB, of: mean(['dirty_bytes']) },
-  { label: 'Read latency, p99', unit: latency, offset: 100, of: p99('read') },
-  { label: 'Write latency, p99', unit: latency, offset: 100, of: p99('write') },
+  { label: 'Reads', formatValue: rate, offset: 1, evaluate: mean(['reads']) },
+  { label: 'Writes', formatValue: rate, offset: 1, evaluate: mean(['writes']) },
+  { label: 'Read throughput', formatValue: bytesRate, offset: 64 * KIB, evaluate: mean(['read_bytes']) },
+  { label: 'Write throughput', formatValue: bytesRate, offset: 64 * KIB, evaluate: mean(['write_bytes']) },
+  { label: 'Reads from memory', formatValue: rate, offset: 1, evaluate: mean(['memory_hits']) },
+  { label: 'Reads from flash', formatValue: rate, offset: 1, evaluate: mean(['flash_hits']) },
+  { label: 'Prefetched reads', formatValue: rate, offset: 1, evaluate: mean(['prefetched_hits']) },
+  { label: 'Reads from the array', formatValue: rate, offset: 1, evaluate: mean(['misses', 'partial_hits']) },
+  { label: 'Array requests', formatValue: rate, offset: 1, evaluate: mean(['backing_reads', 'backing_writes']) },
+  { label: 'Dirty data', formatValue: bytes, offset: 1024 * KIB, evaluate: mean(['dirty_bytes']) },
+  { label: 'Read latency, p99', formatValue: latency, offset: 100, evaluate: p99('read') },
+  { label: 'Write latency, p99', formatValue: latency, offset: 100, evaluate: p99('write') },
 ];
 
-/** History of the range and of the range before it, with the indices of the steps of each. */
+/** History of the range and of the range before it, with the indices of the steps in each. */
 async function historyOfBothRanges(scope: Scope, { from, to }: Interval, names: string[]) {
   const length = to - from;
   const query = {
@@ -93,13 +93,13 @@ function doublings({ before, after, offset }: Change & { offset: number }): numb
 
 /** The figures of a scope, the largest relative change first. */
 export async function figuresThatChanged(scope: Scope, range: Interval): Promise<Change[]> {
-  const { report, before, after } = await historyOfBothRanges(scope, range, FIGURES);
-  return COMPARED_FIGURES.map(({ label, unit, offset, of }) => ({
+  const { report, before, after } = await historyOfBothRanges(scope, range, SERIES);
+  return COMPARED_FIGURES.map(({ label, formatValue, offset, evaluate }) => ({
     label,
-    unit,
+    formatValue,
     offset,
-    before: of(report, before),
-    after: of(report, after),
+    before: evaluate(report, before),
+    after: evaluate(report, after),
   })).toSorted((a, b) => doublings(b) - doublings(a));
 }
 
@@ -107,14 +107,14 @@ export async function figuresThatChanged(scope: Scope, range: Interval): Promise
 export async function volumesThatChanged(names: string[], range: Interval): Promise<Change[]> {
   const waiting = [...names];
   const changes: Change[] = [];
-  const of = mean(['reads', 'writes']);
+  const requestRate = mean(['reads', 'writes']);
   const loadWaiting = async () => {
     for (let name = waiting.pop(); name !== undefined; name = waiting.pop()) {
       // Volumes without history are left out.
-      const found = await historyOfBothRanges({ volume: name }, range, ['reads', 'writes']).catch(() => null);
-      if (found === null) continue;
-      const [before, after] = [of(found.report, found.before), of(found.report, found.after)];
-      changes.push({ label: name, unit: rate, before, after });
+      const history = await historyOfBothRanges({ volume: name }, range, ['reads', 'writes']).catch(() => null);
+      if (history === null) continue;
+      const [before, after] = [requestRate(history.report, history.before), requestRate(history.report, history.after)];
+      changes.push({ label: name, formatValue: rate, before, after });
     }
   };
   await Promise.all(Array.from({ length: CONCURRENT_REQUESTS_MAX }, loadWaiting));

@@ -18,23 +18,23 @@ export class ChartEvents {
     private readonly isShown: (event: Event) => boolean = volume === undefined ? () => true : isOfDaemon,
   ) {
     const key = () => `${timeRange.range.key} ${timeRange.zoom?.from} ${timeRange.zoom?.to}`;
-    const part = (): EventFilter =>
+    const filter = (): EventFilter =>
       timeRange.zoom ? { since: timeRange.zoom.from, until: timeRange.zoom.to } : { since: timeRange.from };
-    this.all = new Events(key, part, EVENTS_MAX);
-    // A request of its own: events of other volumes do not crowd it out.
-    this.own = volume === undefined ? null : new Events(key, () => ({ ...part(), subject: volume }), EVENTS_MAX);
+    this.all = new Events(key, filter, EVENTS_MAX);
+    // A separate request, so that events of other volumes do not displace those of this volume.
+    this.own = volume === undefined ? null : new Events(key, () => ({ ...filter(), subject: volume }), EVENTS_MAX);
   }
 
   problem = $derived.by(() => this.all.problem || (this.own?.problem ?? ''));
 
   /** Oldest first. */
   events = $derived.by(() => {
-    return [...this.all.found.filter(this.isShown), ...(this.own?.found ?? [])].toSorted((a, b) => a.number - b.number);
+    return [...this.all.events.filter(this.isShown), ...(this.own?.events ?? [])].toSorted((a, b) => a.number - b.number);
   });
 
   /** Stays current until the returned function is called. */
   follow(): () => void {
-    const ends = [this.all.follow(), this.own?.follow()];
-    return () => ends.forEach((end) => end?.());
+    const stops = [this.all.follow(), this.own?.follow()];
+    return () => stops.forEach((stop) => stop?.());
   }
 }

@@ -9,11 +9,11 @@ import type { Datastore } from './types';
 export interface Row {
   datastore: Datastore;
   rates: Rates | null;
-  hits: number | null;
+  hitRatio: number | null;
 }
 
-const PAUSE_MS = 2_000;
-/** Ten minutes. */
+const POLL_INTERVAL_MS = 2_000;
+/** Samples of ten minutes. */
 const SAMPLES_KEPT = 300;
 /** A longer pause is a gap: the page was hidden or the daemon unreachable. */
 const GAP_MS_MAX = 10_000;
@@ -31,14 +31,14 @@ class Datastores {
   watch(): () => void {
     return poll(
       () => this.load(),
-      () => PAUSE_MS,
+      () => POLL_INTERVAL_MS,
     );
   }
 
   private async load() {
     try {
-      const compared = await this.sampler.sample(api.datastores);
-      const rows = compared.map(({ found, ...rest }) => ({ datastore: found, ...rest }));
+      const sampled = await this.sampler.sample(api.datastores);
+      const rows = sampled.map(({ item, ...rest }) => ({ datastore: item, ...rest }));
       this.samples = [...this.samples, { rows }].slice(-SAMPLES_KEPT);
       this.problem = '';
     } catch (error) {

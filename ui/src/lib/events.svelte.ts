@@ -32,7 +32,7 @@ export interface EventFilter {
 
 const TICK_MS = 1_000;
 const RETRY_MS = 5_000;
-/** Most events per answer of the daemon. */
+/** Maximum number of events in an answer of the daemon. */
 const ANSWER_EVENTS_MAX = 1_000;
 
 const matches = (event: Event, { subject, kind, until }: EventFilter) =>
@@ -42,7 +42,7 @@ const matches = (event: Event, { subject, kind, until }: EventFilter) =>
 
 export class Events {
   /** Newest first. */
-  found = $state.raw<Event[]>([]);
+  events = $state.raw<Event[]>([]);
   isLoaded = $state(false);
   isBusy = $state(false);
   problem = $state('');
@@ -54,10 +54,10 @@ export class Events {
   /** The newest event number seen, whether it passed the filter or not. */
   private newest = 0;
   private failedMs = 0;
-  /** Grows with each new filter: answers to earlier requests are discarded. */
+  /** Incremented at each new listing: answers to earlier requests are discarded. */
   private generation = 0;
 
-  /** `makeFilter` is called when `key` changes: a time range that merely advances is the same query. */
+  /** `makeFilter` is called when the key changes: a time range that merely advances is the same query. */
   constructor(
     private readonly keyOf: () => string,
     private readonly makeFilter: () => EventFilter,
@@ -66,6 +66,7 @@ export class Events {
 
   /** Stays current until the returned function is called. */
   follow(): () => void {
+    // Read here so that the calling effect runs again when the key changes.
     void this.keyOf();
     return poll(
       () => untrack(() => this.update()),
@@ -88,12 +89,12 @@ export class Events {
     const newest = live.status?.events.newest ?? this.newest;
     // A lower newest number means a new log.
     if (key !== this.key || !this.isLoaded || newest < this.newest) {
-      const isOther = key !== this.key;
+      const isNewFilter = key !== this.key;
       [this.key, this.filter] = [key, this.makeFilter()];
-      if (isOther) [this.found, this.isLoaded, this.next] = [[], false, null];
+      if (isNewFilter) [this.events, this.isLoaded, this.next] = [[], false, null];
       this.generation += 1;
       await this.load({}, ({ events, next }) => {
-        [this.found, this.next, this.isLoaded] = [events, next, true];
+        [this.events, this.next, this.isLoaded] = [events, next, true];
         this.newest = Math.max(newest, events[0]?.number ?? 0);
       });
       return;
@@ -106,18 +107,21 @@ export class Events {
       this.newest = Math.max(...numbers);
       return;
     }
-    // The stream truncates bursts and omits events from while the page was hidden.
+    // The stream truncates bursts, and omits events that occurred while the page was hidden.
     await this.load({ after: String(this.newest), limit: String(ANSWER_EVENTS_MAX) }, ({ events, next }) => {
       // More events than one answer holds: restart the list, else it would have a gap.
       if (next === null) this.add(events);
-      else [this.found, this.next] = [events, next];
+      else [this.events, this.next] = [events, next];
       this.newest = Math.max(newest, events[0]?.number ?? 0);
     });
   }
 
-  private async load(part: Record<string, string>, done: (page: { events: Event[]; next: number | null }) => void) {
+  private async load(
+    parameters: Record<string, string>,
+    apply: (page: { events: Event[]; next: number | null }) => void,
+  ) {
     const { subject, kind, since, until } = this.filter;
-    const query = new URLSearchParams({ limit: String(this.limit), ...part });
+    const query = new URLSearchParams({ limit: String(this.limit), ...parameters });
     for (const [name, value] of Object.entries({ subject, kind, since, until })) {
       if (value !== undefined) query.set(name, String(value));
     }
@@ -126,7 +130,7 @@ export class Events {
     try {
       const page = await api.events(query);
       if (generation === this.generation) {
-        done(page);
+        apply(page);
         this.problem = '';
       }
     } catch (error) {
@@ -138,7 +142,7 @@ export class Events {
 
   private add(events: Event[]) {
     if (events.length === 0) return;
-    const all = new Map([...this.found, ...events].map((event) => [event.number, event]));
-    this.found = [...all.values()].toSorted((a, b) => b.number - a.number);
+    const all = new Map([...this.events, ...events].map((event) => [event.number, event]));
+    this.events = [...all.values()].toSorted((a, b) => b.number - a.number);
   }
 }

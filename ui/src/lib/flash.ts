@@ -5,7 +5,7 @@ import type { Source } from './points';
 import { pairwise } from './rates';
 import type { Flash, FlashDevice, Sample } from './types';
 
-/** Bytes written per second to all devices, and fill. */
+/** Bytes written per second to all devices by cause, and their fill. */
 export interface FlashFigures {
   /** Unix seconds. */
   at: number;
@@ -17,14 +17,15 @@ export interface FlashFigures {
   freeSegments: number;
 }
 
-const sum = (flash: Flash, of: (device: FlashDevice) => number) =>
-  flash.devices.reduce((all, device) => all + of(device), 0);
+const sum = (flash: Flash, value: (device: FlashDevice) => number) =>
+  flash.devices.reduce((all, device) => all + value(device), 0);
 
-function between({ status: { flash: from } }: Sample, sample: Sample, tookMs: number): FlashFigures | null {
+function between({ status: { flash: from } }: Sample, sample: Sample, elapsedMs: number): FlashFigures | null {
   const to = sample.status.flash;
   if (!from || !to) return null;
   // Removing a device lowers the sums: rates are never negative.
-  const rate = (of: (device: FlashDevice) => number) => Math.max(0, ((sum(to, of) - sum(from, of)) / tookMs) * 1e3);
+  const rate = (value: (device: FlashDevice) => number) =>
+    Math.max(0, ((sum(to, value) - sum(from, value)) / elapsedMs) * 1e3);
   return {
     at: sample.at_unix_ms / 1e3,
     writtenBytes: rate((device) => device.promotion_bytes + device.log_bytes + device.journal_bytes),
@@ -37,7 +38,7 @@ function between({ status: { flash: from } }: Sample, sample: Sample, tookMs: nu
 }
 
 export const FLASH: Source<FlashFigures> = {
-  figures: [
+  series: [
     'flash_device_bytes',
     'flash_promotion_bytes',
     'flash_log_bytes',
@@ -45,16 +46,16 @@ export const FLASH: Source<FlashFigures> = {
     'flash_pages',
     'flash_log_free_segments',
   ],
-  fromHistory: (report, index, kind) => {
-    const of = (name: string) => report.series[name]?.[kind][index] ?? 0;
+  fromHistory: (report, index, aggregate) => {
+    const valueOf = (name: string) => report.series[name]?.[aggregate][index] ?? 0;
     return {
       at: report.at_unix_seconds[index]!,
-      writtenBytes: of('flash_device_bytes'),
-      promotionBytes: of('flash_promotion_bytes'),
-      dirtyBytes: of('flash_log_bytes'),
-      mapBytes: of('flash_journal_bytes'),
-      pages: of('flash_pages'),
-      freeSegments: of('flash_log_free_segments'),
+      writtenBytes: valueOf('flash_device_bytes'),
+      promotionBytes: valueOf('flash_promotion_bytes'),
+      dirtyBytes: valueOf('flash_log_bytes'),
+      mapBytes: valueOf('flash_journal_bytes'),
+      pages: valueOf('flash_pages'),
+      freeSegments: valueOf('flash_log_free_segments'),
     };
   },
   live: () => pairwise(live.samples, between),

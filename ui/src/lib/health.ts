@@ -1,4 +1,4 @@
-// Health of the daemon: the highest severity of its active alerts, or the lost connection. Derived here alone.
+// Health of the daemon: the highest severity of its active alerts, or the lost connection. Derived only here.
 
 import type { Alert, Severity } from './types';
 import { plural } from './units';

@@ -10,13 +10,13 @@ export const KINDS = [
 ] as const;
 export type Kind = (typeof KINDS)[number]['key'];
 
-/** Colour steps; each starts at a quarter of the next one's lower bound. */
+/** Colour steps; the lower bound of each is a quarter of the next one's. */
 export const STEPS = 5;
-const RATIO = 4;
-/** The part of all requests that the summary accounts for. */
+const STEP_RATIO = 4;
+/** Least ratio of all requests that the hottest parts of the summary account for. */
 const SUMMARY_RATIO = 0.8;
 
-/** Adjacent parts of one minute with the same colour. */
+/** Adjacent parts of the volume with the same colour in one minute. */
 export interface Run {
   column: number;
   /** First part. */
@@ -27,6 +27,7 @@ export interface Run {
   step: number;
 }
 
+/** Address range of the volume, with its requests. */
 export interface Part {
   from: number;
   to: number;
@@ -38,10 +39,10 @@ export class HeatMap {
   /** Number of parts of the volume. */
   readonly parts: number;
   /** Start of each column, Unix seconds. */
-  readonly at: number[];
+  readonly columnStarts: number[];
   private readonly rows: (Heat['rows'][number] | undefined)[];
   /** Lower bound of each colour step, palest first; empty without requests. */
-  readonly least: number[];
+  readonly lowerBounds: number[];
 
   /** Covers the retained minutes up to `now`, Unix seconds. */
   constructor(
@@ -49,17 +50,17 @@ export class HeatMap {
     private readonly kind: Kind,
     now: number,
   ) {
-    const { step_seconds: step, keep_seconds: kept, rows } = heat;
+    const { step_seconds: step, keep_seconds: seconds, rows } = heat;
     this.parts = Math.max(1, Math.ceil(heat.size_bytes / heat.part_bytes));
     // All minutes start at about the same second.
     const phase = rows.at(-1)?.at_unix_seconds ?? now;
     const newest = phase + step * Math.max(0, Math.floor((now - phase) / step));
-    const columns = kept / step;
-    this.at = Array.from({ length: columns }, (_, column) => newest - step * (columns - 1 - column));
-    this.rows = this.at.map((at) => rows.find((row) => Math.abs(row.at_unix_seconds - at) < step / 2));
-    const most = Math.max(0, ...this.rows.flatMap((_, column) => this.column(column)));
-    const least = Array.from({ length: STEPS }, (_, step) => Math.ceil(most / RATIO ** (STEPS - step)));
-    this.least = most === 0 ? [] : [...new Set([1, ...least.slice(1)])];
+    const columns = seconds / step;
+    this.columnStarts = Array.from({ length: columns }, (_, column) => newest - step * (columns - 1 - column));
+    this.rows = this.columnStarts.map((start) => rows.find((row) => Math.abs(row.at_unix_seconds - start) < step / 2));
+    const countMax = Math.max(0, ...this.rows.flatMap((_, column) => this.column(column)));
+    const lowerBounds = Array.from({ length: STEPS }, (_, step) => Math.ceil(countMax / STEP_RATIO ** (STEPS - step)));
+    this.lowerBounds = countMax === 0 ? [] : [...new Set([1, ...lowerBounds.slice(1)])];
   }
 
   /** Requests to a part in a minute. */
@@ -79,17 +80,20 @@ export class HeatMap {
     return (this.kind === 'writes' ? 0 : reads) + (this.kind === 'reads' ? 0 : writes);
   }
 
+  /** Requests per part in a minute. */
   private column(column: number): number[] {
     return Array.from({ length: this.parts }, (_, part) => this.count(this.cell(column, part)));
   }
 
+  /** Colour step of a count; 0 without requests. */
   private stepOf(count: number): number {
-    const reached = this.least.filter((least) => count >= least).length;
-    return reached === 0 ? 0 : reached + STEPS - this.least.length;
+    const reached = this.lowerBounds.filter((bound) => count >= bound).length;
+    return reached === 0 ? 0 : reached + STEPS - this.lowerBounds.length;
   }
 
+  /** All runs with requests. */
   runs(): Run[] {
-    return this.at.flatMap((_, column) => {
+    return this.columnStarts.flatMap((_, column) => {
       const runs: Run[] = [];
       for (const [part, count] of this.column(column).entries()) {
         const step = this.stepOf(count);
@@ -104,7 +108,7 @@ export class HeatMap {
   /** Requests per part over all minutes, hottest first. */
   hottest(): Part[] {
     const parts = Array.from({ length: this.parts }, (_, part) =>
-      this.at
+      this.columnStarts
         .map((_, column) => this.cell(column, part))
         .reduce((sum, { reads, writes, ...rest }) => ({
           ...rest,
@@ -127,7 +131,7 @@ export class HeatMap {
   /** One line per part and minute with requests. */
   csv(): string {
     const lines = ['time,at_unix_seconds,from_bytes,to_bytes,reads,writes'];
-    for (const [column, seconds] of this.at.entries()) {
+    for (const [column, seconds] of this.columnStarts.entries()) {
       for (let part = 0; part < this.parts; part++) {
         const { from, to, reads, writes } = this.cell(column, part);
         if (reads + writes === 0) continue;

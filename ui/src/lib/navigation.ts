@@ -45,10 +45,10 @@ export function searchDestinations(
   if (words.length === 0) return VIEW_DESTINATIONS;
   const names = volumes.map(({ name }): Destination => ({ label: name, kind: 'volume', href: linkTo(name) }));
   const datastores = [...new Set(volumes.map(({ datastore }) => datastore).filter(Boolean))].map(ofDatastore);
-  const found = [...VIEW_DESTINATIONS, ...names, ...datastores, ...SETTING_DESTINATIONS].filter(({ label, kind }) => {
+  const matches = [...VIEW_DESTINATIONS, ...names, ...datastores, ...SETTING_DESTINATIONS].filter(({ label, kind }) => {
     const haystack = `${label} ${kind}`.toLowerCase();
     return words.every((word) => haystack.includes(word));
   });
   const rank = ({ label }: Destination) => Number(!label.toLowerCase().startsWith(words[0]!));
-  return found.toSorted((a, b) => rank(a) - rank(b)).slice(0, limit);
+  return matches.toSorted((a, b) => rank(a) - rank(b)).slice(0, limit);
 }

@@ -1,4 +1,4 @@
-// Chart points from the history's columns and from live samples since.
+// Chart points from the series of the history and from the live samples after it.
 
 import type { History } from './types';
 
@@ -15,14 +15,14 @@ export interface Point<T> {
 const LIVE_GAP_SECONDS = 10;
 
 /** Aggregate over the seconds of a step. */
-export type Kind = 'mean' | 'min' | 'max';
+export type Aggregate = 'mean' | 'min' | 'max';
 
 /** Source of figures over time. */
 export interface Source<T> {
   /** Names of the history series. */
-  figures: string[];
+  series: string[];
   /** Figures of one step of the history. */
-  fromHistory: (report: History, index: number, kind: Kind) => T;
+  fromHistory: (report: History, index: number, aggregate: Aggregate) => T;
   /** Live samples, oldest first; null marks a gap. */
   live: () => (T | null)[];
 }
@@ -46,21 +46,21 @@ export function mergeLive<T extends { at: number }>(
   from: number,
   to: number,
 ): Point<T>[] {
-  const known = new Map(data.map((point) => [point.at, point]));
+  const points = new Map(data.map((point) => [point.at, point]));
   if (step === 1) {
     for (const mean of live) {
       if (mean === null) continue;
       const at = Math.floor(mean.at);
-      known.set(at, { at, mean, min: null, max: null });
+      points.set(at, { at, mean, min: null, max: null });
     }
   }
   // Includes the step that contains `from`, so lines reach the edge.
-  const shown = [...known.values()].filter(({ at }) => at > from - step && at < to);
+  const shown = [...points.values()].filter(({ at }) => at > from - step && at < to);
   shown.sort((a, b) => a.at - b.at);
   const gap = step === 1 ? LIVE_GAP_SECONDS : step;
   return shown.flatMap((point, index) => {
-    const before = shown[index - 1];
-    if (before === undefined || point.at - before.at <= gap) return [point];
-    return [{ at: before.at + step, mean: null, min: null, max: null }, point];
+    const previous = shown[index - 1];
+    if (previous === undefined || point.at - previous.at <= gap) return [point];
+    return [{ at: previous.at + step, mean: null, min: null, max: null }, point];
   });
 }

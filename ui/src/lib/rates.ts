@@ -57,56 +57,56 @@ const mapSources = (value: (source: keyof Sources) => number): Sources => ({
 export const totalOf = ({ memory, flash, prefetched, array }: Sources) => memory + flash + prefetched + array;
 
 /** Longest interval between two samples that gives a rate; a longer one is a gap. */
-const GAP_MS_MAX = 10_000;
+const INTERVAL_MS_MAX = 10_000;
 /** Shortest interval: a rate over a few milliseconds is noise. */
-const GAP_MS_MIN = 300;
+const INTERVAL_MS_MIN = 300;
 
 const daemonRun = (sample: Sample) => sample.id.split('-')[0];
 
 /** Applies `compute` to adjacent samples; null across gaps and restarts. */
 export function pairwise<T>(
   samples: Sample[],
-  compute: (before: Sample, sample: Sample, tookMs: number) => T | null,
+  compute: (before: Sample, sample: Sample, elapsedMs: number) => T | null,
 ): (T | null)[] {
   return samples.slice(1).map((sample, index) => {
     const before = samples[index]!;
-    const took = sample.at_unix_ms - before.at_unix_ms;
-    const isComparable = daemonRun(before) === daemonRun(sample) && took >= GAP_MS_MIN && took <= GAP_MS_MAX;
-    return isComparable ? compute(before, sample, took) : null;
+    const elapsedMs = sample.at_unix_ms - before.at_unix_ms;
+    const isComparable = daemonRun(before) === daemonRun(sample) && elapsedMs >= INTERVAL_MS_MIN && elapsedMs <= INTERVAL_MS_MAX;
+    return isComparable ? compute(before, sample, elapsedMs) : null;
   });
 }
 
 /** Reads by source of counters; a partial hit waits for the array. */
-export function sourcesOf(of: Record<(typeof SOURCE_COUNTERS)[number], number>): Sources {
+export function sourcesOf(counters: Record<(typeof SOURCE_COUNTERS)[number], number>): Sources {
   return {
-    memory: of.memory_hits,
-    flash: of.flash_hits,
-    prefetched: of.prefetched_hits,
-    array: of.misses + of.partial_hits,
+    memory: counters.memory_hits,
+    flash: counters.flash_hits,
+    prefetched: counters.prefetched_hits,
+    array: counters.misses + counters.partial_hits,
   };
 }
 
 /** Bytes read by source. */
-export function sourceBytesOf({ source_bytes: of }: Pick<Counters, 'source_bytes'>): Sources {
-  return { memory: of.memory, flash: of.flash, prefetched: of.prefetched, array: of.backing };
+export function sourceBytesOf({ source_bytes: bytes }: Pick<Counters, 'source_bytes'>): Sources {
+  return { memory: bytes.memory, flash: bytes.flash, prefetched: bytes.prefetched, array: bytes.backing };
 }
 
 /** Rates between two states of the same counters. */
-export function between(from: Counters, to: Counters, atMs: number, tookMs: number): Rates {
+export function between(from: Counters, to: Counters, atMs: number, elapsedMs: number): Rates {
   // Removing a volume lowers the sums: rates are never negative.
-  const rate = (counter: (of: Counters) => number) => Math.max(0, ((counter(to) - counter(from)) / tookMs) * 1e3);
+  const rate = (value: (counters: Counters) => number) => Math.max(0, ((value(to) - value(from)) / elapsedMs) * 1e3);
   const quantile = (op: 'read' | 'write', q: number) => quantileOf(from.latency_counts[op], to.latency_counts[op], q);
   return {
     at: atMs / 1e3,
-    sources: mapSources((source) => rate((of) => sourcesOf(of)[source])),
-    sourceBytes: mapSources((source) => rate((of) => sourceBytesOf(of)[source])),
-    reads: rate((of) => of.reads),
-    writes: rate((of) => of.writes),
-    readBytes: rate((of) => of.read_bytes),
-    writeBytes: rate((of) => of.write_bytes),
-    backingReads: rate((of) => of.backing_reads),
-    backingWrites: rate((of) => of.backing_writes),
-    backingBytes: rate((of) => of.backing_read_bytes + of.backing_write_bytes),
+    sources: mapSources((source) => rate((counters) => sourcesOf(counters)[source])),
+    sourceBytes: mapSources((source) => rate((counters) => sourceBytesOf(counters)[source])),
+    reads: rate(({ reads }) => reads),
+    writes: rate(({ writes }) => writes),
+    readBytes: rate(({ read_bytes }) => read_bytes),
+    writeBytes: rate(({ write_bytes }) => write_bytes),
+    backingReads: rate(({ backing_reads }) => backing_reads),
+    backingWrites: rate(({ backing_writes }) => backing_writes),
+    backingBytes: rate(({ backing_read_bytes, backing_write_bytes }) => backing_read_bytes + backing_write_bytes),
     readP50: quantile('read', 0.5),
     readP99: quantile('read', 0.99),
     writeP50: quantile('write', 0.5),
@@ -117,14 +117,14 @@ export function between(from: Counters, to: Counters, atMs: number, tookMs: numb
   };
 }
 
-/** Requests below a bound of a histogram, which leaves out bounds of empty buckets. */
-function belowOf(counts: Counts, us: number): number {
+/** Requests up to a bound of a histogram, which leaves out bounds of empty buckets. */
+function countBelow(counts: Counts, us: number): number {
   return counts.below.findLast((bucket) => bucket.us <= us)?.count ?? 0;
 }
 
 /**
  * Quantile of the requests between two states of a histogram. The same as `percentile_us` of the daemon: interpolated
- * linearly within a bucket, the upper end of the first bucket, the lower end of one without an upper end.
+ * linearly within a bucket; in the first bucket its upper bound, in the last one its lower bound.
  */
 export function quantileOf(from: Counts, to: Counts, quantile: number): number | null {
   const all = to.all - from.all;
@@ -133,7 +133,7 @@ export function quantileOf(from: Counts, to: Counts, quantile: number): number |
   const bounds = [...new Set([...from.below, ...to.below].map(({ us }) => us))].sort((a, b) => a - b);
   let [floor, below] = [0, 0];
   for (const us of bounds) {
-    const count = belowOf(to, us) - belowOf(from, us);
+    const count = countBelow(to, us) - countBelow(from, us);
     if (count >= rank) return floor === 0 ? us : floor + ((us - floor) * (rank - below)) / (count - below);
     [floor, below] = [us, count];
   }
@@ -145,11 +145,11 @@ function partsOf(from: LatencyCounts, to: LatencyCounts, op: 'read' | 'write'): 
   const [service, held] = [to[`${op}_service`], to[`${op}_held`]];
   if (!service || !held) return null;
   const before = from[op].all;
-  // Before the first held request the daemon leaves the parts out.
+  // Before the first held request the daemon reports neither service nor held time.
   const notHeld = { below: held.below.slice(0, 1).map(({ us }) => ({ us, count: before })), all: before, sum_us: 0 };
   const heldBefore = from[`${op}_held`] ?? notHeld;
   const first = held.below[0]?.us ?? 0;
-  const isHeld = held.all - heldBefore.all > belowOf(held, first) - belowOf(heldBefore, first);
+  const isHeld = held.all - heldBefore.all > countBelow(held, first) - countBelow(heldBefore, first);
   const [heldP99, serviceP99] = [
     quantileOf(heldBefore, held, 0.99),
     quantileOf(from[`${op}_service`] ?? from[op], service, 0.99),
@@ -168,17 +168,17 @@ export function recent(rates: (Rates | null)[], count: number): Rates | undefine
   const last = rates.slice(-count).filter((rates) => rates !== null);
   const newest = last.at(-1);
   if (newest === undefined) return undefined;
-  const mean = (of: (rates: Rates) => number) => last.reduce((sum, rates) => sum + of(rates), 0) / last.length;
+  const mean = (value: (rates: Rates) => number) => last.reduce((sum, rates) => sum + value(rates), 0) / last.length;
   return {
     ...newest,
-    sources: mapSources((source) => mean((of) => of.sources[source])),
-    sourceBytes: mapSources((source) => mean((of) => of.sourceBytes?.[source] ?? 0)),
-    reads: mean((of) => of.reads),
-    writes: mean((of) => of.writes),
-    readBytes: mean((of) => of.readBytes),
-    writeBytes: mean((of) => of.writeBytes),
-    backingReads: mean((of) => of.backingReads),
-    backingWrites: mean((of) => of.backingWrites),
-    backingBytes: mean((of) => of.backingBytes),
+    sources: mapSources((source) => mean(({ sources }) => sources[source])),
+    sourceBytes: mapSources((source) => mean(({ sourceBytes }) => sourceBytes?.[source] ?? 0)),
+    reads: mean(({ reads }) => reads),
+    writes: mean(({ writes }) => writes),
+    readBytes: mean(({ readBytes }) => readBytes),
+    writeBytes: mean(({ writeBytes }) => writeBytes),
+    backingReads: mean(({ backingReads }) => backingReads),
+    backingWrites: mean(({ backingWrites }) => backingWrites),
+    backingBytes: mean(({ backingBytes }) => backingBytes),
   };
 }

@@ -1,17 +1,17 @@
 // The address: `#/volumes?sort=name&down=1`. It holds everything that a link restores.
 
 /** Parameters that links to other views keep. */
-const KEPT = ['range', 'zoom'];
+const KEPT_KEYS = ['range', 'zoom'];
 
 class Route {
   private hash = $state(window.location.hash);
   private url = $derived(new URL(this.hash.slice(1) || '/', 'http://page'));
 
-  parts = $derived(this.url.pathname.split('/').filter(Boolean).map(decodeURIComponent));
+  segments = $derived(this.url.pathname.split('/').filter(Boolean).map(decodeURIComponent));
   query = $derived(this.url.searchParams);
   /** Query of a link to another view with the same time range. */
-  kept = $derived.by(() => {
-    const kept = new URLSearchParams([...this.query].filter(([key]) => KEPT.includes(key))).toString();
+  keptQuery = $derived.by(() => {
+    const kept = new URLSearchParams([...this.query].filter(([key]) => KEPT_KEYS.includes(key))).toString();
     return kept === '' ? '' : `?${kept}`;
   });
 
@@ -21,7 +21,7 @@ class Route {
 
   /**
    * Changes query parameters; an empty value removes one.
-   * With `isStep` the browser's back button returns to the state before.
+   * With `isStep` the browser's back button returns to the previous state.
    */
   set(changes: Record<string, string>, isStep = false) {
     const query = new URLSearchParams(this.query);

@@ -4,34 +4,34 @@ import { live } from '../feed/live.svelte';
 import { api, ApiError, textOf } from './api';
 import type { LoggedIn } from './types';
 
-const KEY = 'hotset-session';
+const STORAGE_KEY = 'hotset-session';
 /** Lifetime of a session of the daemon. */
 const SESSION_MS = 12 * 3_600_000;
 /** Inaccuracy of the daemon's start by the browser's clock. */
 const SLACK_MS = 1_000;
 
 /** A log-in, with its time by the browser's clock. A log-in by link has neither name nor role. */
-type Known = Partial<LoggedIn> & { atMs: number };
+type LoginRecord = Partial<LoggedIn> & { atMs: number };
 
-function stored(): Known | null {
+function stored(): LoginRecord | null {
   try {
-    return JSON.parse(localStorage.getItem(KEY) ?? 'null');
+    return JSON.parse(localStorage.getItem(STORAGE_KEY) ?? 'null');
   } catch {
     return null;
   }
 }
 
-/** A browser that refuses to store shows the user until the page is reloaded. */
-function store(known: Known | null) {
+/** If the browser refuses to store it, the user is shown only until the page is reloaded. */
+function store(login: LoginRecord | null) {
   try {
-    if (known === null) localStorage.removeItem(KEY);
-    else localStorage.setItem(KEY, JSON.stringify(known));
+    if (login === null) localStorage.removeItem(STORAGE_KEY);
+    else localStorage.setItem(STORAGE_KEY, JSON.stringify(login));
   } catch {
     // The session itself is a cookie.
   }
 }
 
-/** The only redirect to the page is that of a log-in link. */
+/** True after a log-in link, the only address that redirects to the page. */
 function isFromLink(): boolean {
   const [navigation] = performance.getEntriesByType('navigation') as PerformanceNavigationTiming[];
   return (navigation?.redirectCount ?? 0) > 0;
@@ -39,27 +39,27 @@ function isFromLink(): boolean {
 
 class Session {
   /** The cookie is hidden from scripts and no route names its session, so the page records the log-in. */
-  private known = $state.raw(stored());
-  /** Why the dialog is open; null while it is closed. */
+  private login = $state.raw(stored());
+  /** Reason for the open dialog; null while it is closed. */
   reason = $state<string | null>(null);
-  /** Why a log-out failed. */
+  /** Cause of a failed log-out. */
   problem = $state('');
-  private answer: (isLoggedIn: boolean) => void = () => {};
+  private resolve: (isLoggedIn: boolean) => void = () => {};
 
   /** Null when the session has expired, or ended with an earlier run of the daemon. */
   user = $derived.by(() => {
-    const { known } = this;
-    if (known === null || live.state === 'locked' || live.now > known.atMs + SESSION_MS) return null;
+    const { login } = this;
+    if (login === null || live.state === 'locked' || live.now > login.atMs + SESSION_MS) return null;
     const { newest } = live;
     const startedMs = newest === undefined ? 0 : newest.at_unix_ms - live.skewMs - newest.status.uptime_ms;
-    return startedMs <= known.atMs + SLACK_MS ? known : null;
+    return startedMs <= login.atMs + SLACK_MS ? login : null;
   });
 
   constructor() {
-    if (isFromLink() && this.known === null) this.record({});
+    if (isFromLink() && this.login === null) this.record({});
     // Another tab has logged in or out.
     window.addEventListener('storage', ({ key }) => {
-      if (key === KEY) this.known = stored();
+      if (key === STORAGE_KEY) this.login = stored();
     });
   }
 
@@ -67,13 +67,14 @@ class Session {
   ask(reason: string): Promise<boolean> {
     this.close(false);
     this.reason = reason;
-    return new Promise((answer) => (this.answer = answer));
+    return new Promise((resolve) => (this.resolve = resolve));
   }
 
+  /** Closes the dialog and answers `ask`. */
   close(isLoggedIn: boolean) {
     this.reason = null;
-    this.answer(isLoggedIn);
-    this.answer = () => {};
+    this.resolve(isLoggedIn);
+    this.resolve = () => {};
   }
 
   async logIn(token: string) {
@@ -91,15 +92,15 @@ class Session {
     }
   }
 
-  /** The daemon does not know the session. */
+  /** Forgets a session that the daemon does not know. */
   forget() {
-    [this.known, this.problem] = [null, ''];
+    [this.login, this.problem] = [null, ''];
     store(null);
   }
 
   private record(user: Partial<LoggedIn>) {
-    [this.known, this.problem] = [{ ...user, atMs: Date.now() }, ''];
-    store(this.known);
+    [this.login, this.problem] = [{ ...user, atMs: Date.now() }, ''];
+    store(this.login);
   }
 }
 

@@ -5,19 +5,18 @@ import type { Key, KeyEntry } from './types';
 import { plural } from './units';
 
 export interface Setting {
-  /** `memory.size` */
+  /** Full key, such as `memory.size`. */
   key: string;
   name: string;
   /** Example of the notation. */
-  form: string;
-  /** Default. */
-  without: string;
+  example: string;
+  defaultValue: string;
   text: string;
-  /** What a value is: a size, a time, a number of something. */
+  /** Kind of the value: a size, a time, a number of something. */
   unit: string;
   /** Effective value and its source; a summary for a repeated table. */
   value: string;
-  from: string;
+  source: string;
   isDifferent: boolean;
   /** Entries of a repeated table that differ from the default. */
   entries: KeyEntry[];
@@ -35,12 +34,12 @@ export interface Table {
 
 /** Shown in place of the default of a mandatory key. */
 const REQUIRED = 'required';
-const FROM = { default: '', file: 'from the file', command: 'by command' };
+const SOURCES = { default: '', file: 'from the file', command: 'by command' };
 
-/** Key of the marks of a setting. */
+/** Moment at which a change takes effect. */
 export type TakesEffect = Key['takes_effect'];
 
-/** What a change needs. */
+/** Requirement of a change. */
 export const NEEDS: Record<TakesEffect, string> = {
   restart: 'needs a restart',
   reload: 'needs a reload',
@@ -56,18 +55,18 @@ const TAKES_EFFECT = {
   restart: 'after a restart',
 };
 
-/** What a value is, by the notation of the example; the unit of a number is that of its name. */
-function unitOf(name: string, form: string): string {
-  if (form.startsWith('{')) return 'table';
-  if (form.startsWith('[')) return 'list';
-  if (/^(true|false)$/.test(form)) return 'true or false';
-  if (/\d [KMGT]?i?B"/.test(form)) {
+/** Kind of a value, from the notation of the example; the unit of a number follows from the key. */
+function unitOf(name: string, example: string): string {
+  if (example.startsWith('{')) return 'table';
+  if (example.startsWith('[')) return 'list';
+  if (/^(true|false)$/.test(example)) return 'true or false';
+  if (/\d [KMGT]?i?B"/.test(example)) {
     const isRate = name === 'limit_bytes' || name === 'scrub';
-    return `size${isRate ? ' per second' : ''}${form.includes('%"') ? ' or percentage' : ''}`;
+    return `size${isRate ? ' per second' : ''}${example.includes('%"') ? ' or percentage' : ''}`;
   }
-  if (/"\d+(us|ms|s|min|h|d)"/.test(form)) return 'time';
-  if (/"\d{4}-\d\d-\d\d"/.test(form)) return 'date';
-  if (!/^\d/.test(form)) return 'text';
+  if (/"\d+(us|ms|s|min|h|d)"/.test(example)) return 'time';
+  if (/"\d{4}-\d\d-\d\d"/.test(example)) return 'date';
+  if (!/^\d/.test(example)) return 'text';
   if (name.endsWith('_iops')) return name.startsWith('burst') ? 'requests' : 'requests per second';
   return name.endsWith('_dwpd') ? 'drive writes per day' : 'number';
 }
@@ -80,42 +79,42 @@ const keyOf = (table: string, name: string) =>
 export const KEYS = TABLES.flatMap(({ name, keys }) => keys.map((key) => keyOf(name, key.name)));
 
 /** Effective value of a key; `names` are the entries of a repeated table. */
-function effective({ table, key, default: without, value, source, entries }: Key, names: string[]) {
-  if (value !== null) return { value, from: FROM[source], isDifferent: value !== without, entries: [] };
-  const alike = { from: '', isDifferent: false };
+function effective({ table, key, default: defaultValue, value, source, entries }: Key, names: string[]) {
+  if (value !== null) return { value, source: SOURCES[source], isDifferent: value !== defaultValue, entries: [] };
+  const notCompared = { source: '', isDifferent: false };
   if (key === 'name') {
     const count = plural(names.length, 'volume');
-    return { ...alike, value: table === 'volume' ? count : names.join(', '), entries: [] };
+    return { ...notCompared, value: table === 'volume' ? count : names.join(', '), entries: [] };
   }
-  if (without === REQUIRED) return { ...alike, value: 'set per entry', entries };
-  const different = entries.filter(({ value }) => value !== without);
-  const count =
+  if (defaultValue === REQUIRED) return { ...notCompared, value: 'set per entry', entries };
+  const different = entries.filter(({ value }) => value !== defaultValue);
+  const summary =
     table === 'qos'
       ? `set in ${plural(different.length, 'rule')}`
       : `${different.length} of ${plural(names.length, table)} ${different.length === 1 ? 'differs' : 'differ'}`;
   const isDifferent = different.length > 0;
-  return { from: '', isDifferent, value: isDifferent ? count : without, entries: different };
+  return { source: '', isDifferent, value: isDifferent ? summary : defaultValue, entries: different };
 }
 
-/** All keys, in the order of the documentation. */
+/** Settings by table, in the order of the documentation. */
 export function settingsOf(keys: Key[]): Table[] {
-  const known = new Map(keys.map((key) => [key.table === '' ? key.key : `${key.table}.${key.key}`, key]));
+  const byKey = new Map(keys.map((key) => [key.table === '' ? key.key : `${key.table}.${key.key}`, key]));
   return TABLES.map((table) => ({
     name: table.name,
-    settings: table.keys.flatMap(({ name, form, text }) => {
+    settings: table.keys.flatMap(({ name, example, text }) => {
       const key = keyOf(table.name, name);
-      const entry = known.get(key);
+      const entry = byKey.get(key);
       if (!entry) return [];
-      const names = (known.get(`${entry.table}.name`)?.entries ?? []).map(({ name }) => name);
+      const names = (byKey.get(`${entry.table}.name`)?.entries ?? []).map(({ name }) => name);
       const takesEffect = entry.takes_effect;
       return [
         {
           key,
           name,
-          form,
-          without: entry.default,
+          example,
+          defaultValue: entry.default,
           text,
-          unit: unitOf(name, form),
+          unit: unitOf(name, example),
           ...effective(entry, names),
           takesEffect,
           takesEffectText: TAKES_EFFECT[takesEffect],

@@ -1,11 +1,11 @@
 // Colour scheme: light, dark, or the system's. Charts are canvases and redraw on a change.
 
 type Choice = 'auto' | 'light' | 'dark';
-const KEY = 'hotset-colours';
+const STORAGE_KEY = 'hotset-colours';
 
 function stored(): Choice {
-  const found = localStorage.getItem(KEY);
-  return found === 'light' || found === 'dark' ? found : 'auto';
+  const choice = localStorage.getItem(STORAGE_KEY);
+  return choice === 'light' || choice === 'dark' ? choice : 'auto';
 }
 
 class Theme {
@@ -26,7 +26,7 @@ class Theme {
 
   set choice(choice: Choice) {
     this.chosen = choice;
-    localStorage.setItem(KEY, choice);
+    localStorage.setItem(STORAGE_KEY, choice);
     this.apply();
   }
 

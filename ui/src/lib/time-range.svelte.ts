@@ -14,18 +14,19 @@ export const RANGES = [
   { key: '30d', label: '30 d', seconds: 2_592_000 },
   { key: '365d', label: '1 y', seconds: 31_536_000 },
 ];
-const DEFAULT = RANGES[1]!;
+const DEFAULT_RANGE = RANGES[1]!;
 /** Shortest zoom. */
-const SECONDS_MIN = 5;
+const ZOOM_SECONDS_MIN = 5;
 /** Zoom steps kept in the address. */
 const ZOOMS_MAX = 12;
-/** Approximate limit of points per chart: more than its pixels would be lost. */
+/** Approximate limit of points per chart: a chart has few more pixels. */
 const POINTS_MAX = 600;
 /** Seconds per point. */
 const STEPS = [
   1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 172_800,
 ];
 
+/** Unix seconds; `to` is exclusive. */
 export interface Interval {
   from: number;
   to: number;
@@ -35,8 +36,8 @@ export interface Interval {
 function parse(text: string): Interval[] {
   return text
     .split('_')
-    .map((part) => part.split('-').map(Number))
-    .filter(([from, to]) => Number.isInteger(from) && Number.isInteger(to) && to! - from! >= SECONDS_MIN)
+    .map((zoom) => zoom.split('-').map(Number))
+    .filter(([from, to]) => Number.isInteger(from) && Number.isInteger(to) && to! - from! >= ZOOM_SECONDS_MIN)
     .map(([from, to]) => ({ from: from!, to: to! }));
 }
 
@@ -44,11 +45,11 @@ function parse(text: string): Interval[] {
 export const stepOf = (seconds: number) => STEPS.find((step) => seconds / step <= POINTS_MAX) ?? STEPS.at(-1)!;
 
 class TimeRange {
-  range = $derived(RANGES.find(({ key }) => key === route.query.get('range')) ?? DEFAULT);
+  range = $derived(RANGES.find(({ key }) => key === route.query.get('range')) ?? DEFAULT_RANGE);
   /** Nested zooms, outermost first. */
   zooms = $derived(parse(route.query.get('zoom') ?? ''));
   zoom = $derived(this.zooms.at(-1));
-  /** Newest known second; not updated while the tab is hidden. */
+  /** Second of the newest sample; not updated while the tab is hidden. */
   now = $derived(Math.floor((live.newest?.at_unix_ms ?? live.now) / 1e3));
   to = $derived(this.zoom?.to ?? this.now + 1);
   from = $derived(this.zoom?.from ?? this.to - this.range.seconds);
@@ -56,13 +57,13 @@ class TimeRange {
   step = $derived(stepOf(this.seconds));
 
   choose(range: string) {
-    route.set({ range: range === DEFAULT.key ? '' : range, zoom: '' }, true);
+    route.set({ range: range === DEFAULT_RANGE.key ? '' : range, zoom: '' }, true);
   }
 
   /** Shows a fixed range. */
   zoomTo(from: number, to: number) {
-    const part = this.bounded(Math.floor(from), Math.ceil(to));
-    this.put([...this.zooms, part]);
+    const zoom = this.bounded(Math.floor(from), Math.ceil(to));
+    this.setZooms([...this.zooms, zoom]);
   }
 
   /** Zooms to the middle half. */
@@ -72,23 +73,23 @@ class TimeRange {
 
   /** Moves by half of the range. It replaces the current zoom step. */
   shift(direction: -1 | 1) {
-    const by = direction * Math.ceil(this.seconds / 2);
-    const part = this.bounded(this.from + by, this.to + by);
-    this.put([...this.zooms.slice(0, -1), part]);
+    const offset = direction * Math.ceil(this.seconds / 2);
+    const zoom = this.bounded(this.from + offset, this.to + offset);
+    this.setZooms([...this.zooms.slice(0, -1), zoom]);
   }
 
   zoomOut() {
-    if (this.zooms.length > 0) this.put(this.zooms.slice(0, -1));
+    if (this.zooms.length > 0) this.setZooms(this.zooms.slice(0, -1));
   }
 
-  /** At least `SECONDS_MIN` long and not in the future. */
+  /** The interval, lengthened to `ZOOM_SECONDS_MIN` and moved out of the future. */
   private bounded(from: number, to: number): Interval {
-    const wide = Math.max(SECONDS_MIN, to - from);
-    const end = Math.min(Math.max(to, from + wide), this.now + 1);
-    return { from: end - wide, to: end };
+    const length = Math.max(ZOOM_SECONDS_MIN, to - from);
+    const end = Math.min(Math.max(to, from + length), this.now + 1);
+    return { from: end - length, to: end };
   }
 
-  private put(zooms: Interval[]) {
+  private setZooms(zooms: Interval[]) {
     const text = zooms.slice(-ZOOMS_MAX).map(({ from, to }) => `${from}-${to}`);
     route.set({ zoom: text.join('_') }, true);
   }

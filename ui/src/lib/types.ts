@@ -48,7 +48,7 @@ export type Status = Omit<StatusReport, 'volumes'>;
 
 /** One event of the stream. */
 export interface Sample {
-  /** `life-number`: the first part changes with each start of the daemon. */
+  /** `run-number`: the first part identifies the run of the daemon. */
   id: string;
   at_unix_ms: number;
   status: Status;

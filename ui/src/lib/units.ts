@@ -19,9 +19,9 @@ export const rate = (value: number) => `${value > 0 && value < 10 ? value.toFixe
 
 export function bytes(value: number): string {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
-  let at = 0;
-  while (value >= 1024 && at < units.length - 1) [value, at] = [value / 1024, at + 1];
-  return `${at === 0 ? value.toFixed(0) : round(value)} ${units[at]}`;
+  let power = 0;
+  while (value >= 1024 && power < units.length - 1) [value, power] = [value / 1024, power + 1];
+  return `${power === 0 ? value.toFixed(0) : round(value)} ${units[power]}`;
 }
 
 /** Capacity as it is printed on a drive: `480 GB`, `1.92 TB`. */
@@ -44,7 +44,7 @@ export function time(us: number | null): string {
   return duration(us / 1e6);
 }
 
-/** Shortest and longest known latency in microseconds. */
+/** Bounds of the latency histogram in microseconds. */
 const LATENCY_US_MIN = 16.384;
 const LATENCY_US_MAX = 34_359_738.368;
 
@@ -64,12 +64,12 @@ export function duration(seconds: number): string {
 
 /** Formats a whole number of seconds, minutes, hours or days. */
 export function wholeDuration(seconds: number): string {
-  const found = [
+  const largest = [
     { unit: 'd', seconds: 86_400 },
     { unit: 'h', seconds: 3_600 },
     { unit: 'min', seconds: 60 },
-  ].find((of) => seconds % of.seconds === 0);
-  return found ? `${seconds / found.seconds} ${found.unit}` : `${seconds} s`;
+  ].find((unit) => seconds % unit.seconds === 0);
+  return largest ? `${seconds / largest.seconds} ${largest.unit}` : `${seconds} s`;
 }
 
 export function percent(ratio: number | null): string {

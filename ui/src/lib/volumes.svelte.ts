@@ -9,13 +9,13 @@ import type { Volume } from './types';
 export interface Row {
   volume: Volume;
   rates: Rates | null;
-  hits: number | null;
+  hitRatio: number | null;
 }
 
 /** A thousand volumes are megabytes: many volumes are polled less often. */
-const pauseMs = (count: number) => (count > 200 ? 5_000 : 2_000);
+const pollIntervalMs = (count: number) => (count > 200 ? 5_000 : 2_000);
 
-/** True if a limit holds requests above it. */
+/** True if the volume has a limit of requests or bytes per second. */
 export const isLimited = ({ qos }: Pick<Volume, 'qos'>) => qos.limit_iops > 0 || qos.limit_bytes > 0;
 
 class Volumes {
@@ -28,14 +28,14 @@ class Volumes {
   watch(): () => void {
     return poll(
       () => this.load(),
-      () => (this.rows.some((row) => row.rates) ? pauseMs(this.rows.length) : 1_000),
+      () => (this.rows.some((row) => row.rates) ? pollIntervalMs(this.rows.length) : 1_000),
     );
   }
 
   private async load() {
     try {
-      const compared = await this.sampler.sample(api.volumes);
-      this.rows = compared.map(({ found, ...rest }) => ({ volume: found, ...rest }));
+      const sampled = await this.sampler.sample(api.volumes);
+      this.rows = sampled.map(({ item, ...rest }) => ({ volume: item, ...rest }));
       this.isLoaded = true;
       this.problem = '';
     } catch (error) {

@@ -2,19 +2,19 @@
 
 import type uPlot from 'uplot';
 
-/** Reactions to a selection. */
+/** Called to zoom in to a selection and to zoom out. */
 export interface ZoomHandlers {
   zoomTo: (from: number, to: number) => void;
   zoomOut: () => void;
 }
 
-const NONE = { left: 0, top: 0, width: 0, height: 0 };
+const NO_SELECTION = { left: 0, top: 0, width: 0, height: 0 };
 
 /** Adds selection by mouse to the options of a chart. */
 export function brushable(options: uPlot.Options, { zoomTo, zoomOut }: ZoomHandlers): uPlot.Options {
-  const marked = (plot: uPlot) => {
+  const zoomToSelection = (plot: uPlot) => {
     const { left, width } = plot.select;
-    plot.setSelect(NONE, false);
+    plot.setSelect(NO_SELECTION, false);
     if (width > 0) zoomTo(plot.posToVal(left, 'x'), plot.posToVal(left + width, 'x'));
   };
   return {
@@ -28,12 +28,15 @@ export function brushable(options: uPlot.Options, { zoomTo, zoomOut }: ZoomHandl
         },
       },
     },
-    hooks: { ...options.hooks, setSelect: [marked] },
+    hooks: { ...options.hooks, setSelect: [zoomToSelection] },
   };
 }
 
-/** Keyboard control: arrows move the cursor, with Shift they select; Enter zooms in, Escape clears or zooms out, E jumps to events. */
-export class Keys {
+/**
+ * Keyboard control: arrows move the cursor, with Shift they select; Enter zooms in, Escape clears or zooms out, E moves to
+ * an event.
+ */
+export class KeyboardControl {
   /** Start of the selection in Unix seconds, because the chart may move meanwhile. */
   private anchor: number | null = null;
 
@@ -44,16 +47,16 @@ export class Keys {
     private readonly events: () => number[],
   ) {}
 
-  /** Returns whether the key was handled. */
-  press({ key, shiftKey, ctrlKey, altKey, metaKey }: KeyboardEvent): boolean {
+  /** True if the key was handled. */
+  handleKey({ key, shiftKey, ctrlKey, altKey, metaKey }: KeyboardEvent): boolean {
     const plot = this.plot();
-    const at = plot?.data[0] ?? [];
-    if (plot === undefined || at.length === 0) return false;
-    const here = plot.cursor.idx ?? at.length - 1;
+    const times = plot?.data[0] ?? [];
+    if (plot === undefined || times.length === 0) return false;
+    const cursorIndex = plot.cursor.idx ?? times.length - 1;
     const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20 }[key];
     if (step !== undefined) {
-      const next = at[Math.min(at.length - 1, Math.max(0, here + step))]!;
-      this.anchor = shiftKey ? (this.anchor ?? at[here]!) : null;
+      const next = times[Math.min(times.length - 1, Math.max(0, cursorIndex + step))]!;
+      this.anchor = shiftKey ? (this.anchor ?? times[cursorIndex]!) : null;
       const left = (seconds: number) => plot.valToPos(seconds, 'x');
       this.moveTo(plot, next);
       const [from, to] = this.selection(next);
@@ -61,11 +64,11 @@ export class Keys {
       return true;
     }
     if (key.toLowerCase() === 'e' && !ctrlKey && !altKey && !metaKey) {
-      this.toEvent(plot, shiftKey);
+      this.moveToEvent(plot, shiftKey);
       return true;
     }
     if (key === 'Enter' && this.anchor !== null) {
-      const [from, to] = this.selection(at[here]!);
+      const [from, to] = this.selection(times[cursorIndex]!);
       this.clear(plot);
       if (to > from) this.handlers.zoomTo(from, to);
       return true;
@@ -82,26 +85,27 @@ export class Keys {
     setCursor({ left: plot.valToPos(seconds, 'x'), top: plot.over.clientHeight / 2 }, true, true);
   }
 
-  /** Moves to the previous or next event; starts at an end without a cursor. */
-  private toEvent(plot: uPlot, isForward: boolean) {
+  /** Moves the cursor to the previous or next event; without a cursor to the last or the first one. */
+  private moveToEvent(plot: uPlot, isForward: boolean) {
     const width = plot.over.clientWidth;
     const left = plot.cursor.left ?? -1;
-    const here = left < 0 ? (isForward ? -1 : width + 1) : left;
+    const cursorLeft = left < 0 ? (isForward ? -1 : width + 1) : left;
     // Events within one pixel of the cursor count as reached.
-    const visible = this.events().filter((at) => plot.valToPos(at, 'x') >= 0 && plot.valToPos(at, 'x') <= width);
+    const visible = this.events().filter((time) => plot.valToPos(time, 'x') >= 0 && plot.valToPos(time, 'x') <= width);
     const next = isForward
-      ? visible.find((at) => plot.valToPos(at, 'x') > here + 1)
-      : visible.findLast((at) => plot.valToPos(at, 'x') < here - 1);
+      ? visible.find((time) => plot.valToPos(time, 'x') > cursorLeft + 1)
+      : visible.findLast((time) => plot.valToPos(time, 'x') < cursorLeft - 1);
     if (next !== undefined) this.moveTo(plot, next);
   }
 
-  private selection(here: number): [number, number] {
-    const anchor = this.anchor ?? here;
-    return [Math.min(anchor, here), Math.max(anchor, here)];
+  /** Selected range, in order, with the cursor at this time. */
+  private selection(cursorTime: number): [number, number] {
+    const anchor = this.anchor ?? cursorTime;
+    return [Math.min(anchor, cursorTime), Math.max(anchor, cursorTime)];
   }
 
   private clear(plot: uPlot) {
     this.anchor = null;
-    plot.setSelect(NONE, false);
+    plot.setSelect(NO_SELECTION, false);
   }
 }

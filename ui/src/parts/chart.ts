@@ -3,7 +3,7 @@
 import uPlot from 'uplot';
 import { colour } from '../lib/theme.svelte';
 import { bytes, bytesRate, count, latency, time } from '../lib/units';
-import { drawMarks, type Marked } from './marks';
+import { drawMarks, type EventGroup } from './marks';
 
 export interface Series {
   label: string;
@@ -12,7 +12,7 @@ export interface Series {
   dash?: number[];
 }
 
-/** A title or label for addresses and file names. */
+/** Form of a title or label for addresses and file names. */
 export const slug = (text: string) => text.toLowerCase().replaceAll(/[^a-z0-9]+/g, '-');
 
 /** Minimum and maximum per step, drawn behind the lines: a mean alone would hide spikes. */
@@ -22,45 +22,48 @@ export interface Band {
   max: (number | null)[];
 }
 
-/** Values read at each redraw. */
+/** Functions whose values each redraw reads. */
 export interface Drawing {
   /** Visible time range. */
   window: () => [number, number];
   bands: () => Band[];
   /** Seconds per point. */
   step: () => number;
-  marks: () => Marked[];
+  marks: () => EventGroup[];
 }
 
-/** Fill of an area: memory solid, flash striped, prefetched with upright lines, array dotted, like the legend's swatches in CSS. */
+/**
+ * Fill of an area: memory solid, flash striped, prefetched with vertical lines, array dotted, like the swatches of the
+ * legend in CSS.
+ */
 export function fillOf(name: Series['colour']): CanvasPattern | string {
   const size = 8 * devicePixelRatio;
   const tile = document.createElement('canvas');
   [tile.width, tile.height] = [size, size];
-  const pen = tile.getContext('2d');
-  if (pen === null) return colour(name);
-  pen.fillStyle = colour(name);
-  pen.fillRect(0, 0, size, size);
-  pen.fillStyle = pen.strokeStyle = colour('surface');
-  pen.globalAlpha = 0.55;
-  pen.lineWidth = size / 5;
+  const context = tile.getContext('2d');
+  if (context === null) return colour(name);
+  context.fillStyle = colour(name);
+  context.fillRect(0, 0, size, size);
+  context.fillStyle = context.strokeStyle = colour('surface');
+  context.globalAlpha = 0.55;
+  context.lineWidth = size / 5;
   if (name === 'flash') {
-    pen.beginPath();
+    context.beginPath();
     for (const shift of [-size, 0, size]) {
-      pen.moveTo(shift - 1, size + 1);
-      pen.lineTo(shift + size + 1, -1);
+      context.moveTo(shift - 1, size + 1);
+      context.lineTo(shift + size + 1, -1);
     }
-    pen.stroke();
+    context.stroke();
   }
   if (name === 'prefetched') {
-    pen.fillRect(0, 0, size / 3, size);
+    context.fillRect(0, 0, size / 3, size);
   }
   if (name === 'array') {
-    pen.beginPath();
-    pen.arc(size / 2, size / 2, size / 5, 0, 7);
-    pen.fill();
+    context.beginPath();
+    context.arc(size / 2, size / 2, size / 5, 0, 7);
+    context.fill();
   }
-  return pen.createPattern(tile, 'repeat') ?? colour(name);
+  return context.createPattern(tile, 'repeat') ?? colour(name);
 }
 
 /** Cumulative sums from the last series upwards; hidden series have no height. */
@@ -69,7 +72,7 @@ export function stacked(rows: (number | null)[][], isShown: boolean[]): (number 
   for (const [index, row] of [...rows.entries()].toReversed()) {
     const below = sums[0];
     const height = isShown[index] ? 1 : 0;
-    sums.unshift(row.map((value, at) => (value === null ? null : value * height + (below?.[at] ?? 0))));
+    sums.unshift(row.map((value, point) => (value === null ? null : value * height + (below?.[point] ?? 0))));
   }
   return sums;
 }
@@ -81,8 +84,8 @@ const axis = (): uPlot.Axis => ({
   font: '11px system-ui, sans-serif',
 });
 
-/** Grid lines at powers of ten only. */
-function tensOf(): Pick<uPlot.Axis, 'grid' | 'ticks'> {
+/** Grid lines only at powers of ten. */
+function decadeGrid(): Pick<uPlot.Axis, 'grid' | 'ticks'> {
   const filter = (_: uPlot, values: number[]) =>
     values.map((value) => (Number.isInteger(Math.log10(value)) ? value : null));
   const { grid, ticks } = axis();
@@ -90,16 +93,16 @@ function tensOf(): Pick<uPlot.Axis, 'grid' | 'ticks'> {
 }
 
 /** Axis increments of bytes: powers of two. */
-const BINARY = Array.from({ length: 50 }, (_, power) => 2 ** power);
+const BYTE_INCREMENTS = Array.from({ length: 50 }, (_, power) => 2 ** power);
 /** Axis increments of counts: whole numbers. */
-const WHOLE = Array.from({ length: 15 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
-const DAY = 86_400;
+const COUNT_INCREMENTS = Array.from({ length: 15 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
+const DAY_SECONDS = 86_400;
 
 /** Axis label of a time, as precise as the increment. */
-function tickOf(seconds: number, step: number): string {
+function tickLabel(seconds: number, step: number): string {
   const time = new Date(seconds * 1e3);
   const isMidnight = time.getHours() === 0 && time.getMinutes() === 0;
-  if (step >= DAY || (step >= 3_600 && isMidnight)) {
+  if (step >= DAY_SECONDS || (step >= 3_600 && isMidnight)) {
     return time.toLocaleDateString(undefined, { month: 'short', day: 'numeric' });
   }
   return step >= 60
@@ -115,16 +118,16 @@ function drawBands(plot: uPlot, drawing: Drawing) {
   ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
   ctx.clip();
   ctx.globalAlpha = 0.35;
-  const thin = Math.round(2 * devicePixelRatio);
+  const minWidth = Math.round(2 * devicePixelRatio);
   for (const { colour: name, min, max } of drawing.bands()) {
     ctx.fillStyle = colour(name);
-    for (const [index, at] of plot.data[0].entries()) {
+    for (const [index, start] of plot.data[0].entries()) {
       const [low, high] = [min[index], max[index]];
       if (low == null || high == null) continue;
       // Whole pixels: neighbours touch, and each is wide enough to see.
       const x = (seconds: number) => Math.round(plot.valToPos(seconds, 'x', true));
-      const left = Math.min(x(at), bbox.left + bbox.width - thin);
-      const right = Math.max(x(at + drawing.step()), left + thin);
+      const left = Math.min(x(start), bbox.left + bbox.width - minWidth);
+      const right = Math.max(x(start + drawing.step()), left + minWidth);
       const [top, bottom] = [plot.valToPos(high, 'y', true), plot.valToPos(low, 'y', true)];
       ctx.fillRect(left, top, right - left, Math.max(1, bottom - top));
     }
@@ -135,13 +138,13 @@ function drawBands(plot: uPlot, drawing: Drawing) {
 /** Highest visible value, including bands. */
 function highest(plot: uPlot, max: number | null, drawing: Drawing): number {
   const [from, to] = drawing.window();
-  let found = max ?? 0;
+  let result = max ?? 0;
   for (const { max } of drawing.bands()) {
-    for (const [index, at] of plot.data[0].entries()) {
-      if (at + drawing.step() > from && at <= to) found = Math.max(found, max[index] ?? 0);
+    for (const [index, start] of plot.data[0].entries()) {
+      if (start + drawing.step() > from && start <= to) result = Math.max(result, max[index] ?? 0);
     }
   }
-  return found;
+  return result;
 }
 
 /** Indices of points without a neighbour, which need a dot. */
@@ -151,16 +154,17 @@ function isolated(plot: uPlot, series: number): number[] {
   return [...values.keys()].filter((index) => !isMissing(index) && isMissing(index - 1) && isMissing(index + 1));
 }
 
+/** Options of a chart; `formatValue` formats values of the y axis. */
 export function optionsOf(
   series: Series[],
   isStacked: boolean,
   isLogarithmic: boolean,
-  unit: (value: number) => string,
+  formatValue: (value: number) => string,
   size: { width: number; height: number },
   drawing: Drawing,
 ): uPlot.Options {
-  // Ticks of a latency axis are plain times, also below the shortest known latency.
-  const onAxis = unit === latency ? time : unit;
+  // Ticks of a latency axis are plain times, also outside the bounds of the latency histogram.
+  const formatTick = formatValue === latency ? time : formatValue;
   return {
     ...size,
     cursor: {
@@ -181,24 +185,24 @@ export function optionsOf(
         : { range: (plot, _, max) => [0, highest(plot, max, drawing) * 1.08 || 1] },
     },
     axes: [
-      { ...axis(), size: 36, space: 90, values: (_, ticks, __, ___, step) => ticks.map((tick) => tickOf(tick, step)) },
+      { ...axis(), size: 36, space: 90, values: (_, ticks, __, ___, step) => ticks.map((tick) => tickLabel(tick, step)) },
       {
         ...axis(),
         size: 74,
-        ...(unit === bytes || unit === bytesRate ? { incrs: BINARY } : unit === count ? { incrs: WHOLE } : {}),
-        ...(isLogarithmic ? tensOf() : {}),
+        ...(formatValue === bytes || formatValue === bytesRate ? { incrs: BYTE_INCREMENTS } : formatValue === count ? { incrs: COUNT_INCREMENTS } : {}),
+        ...(isLogarithmic ? decadeGrid() : {}),
         // uPlot passes null for labels that would overlap on a logarithmic scale.
-        values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : tick === 0 ? '0' : onAxis(tick))),
+        values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : tick === 0 ? '0' : formatTick(tick))),
       },
     ],
     series: [
       {},
-      ...series.map((one): uPlot.Series => ({
-        label: one.label,
-        stroke: colour(one.colour),
+      ...series.map((line): uPlot.Series => ({
+        label: line.label,
+        stroke: colour(line.colour),
         width: isStacked ? 1 : 1.75,
-        ...(isStacked ? { fill: fillOf(one.colour) } : {}),
-        ...(one.dash === undefined ? {} : { dash: one.dash }),
+        ...(isStacked ? { fill: fillOf(line.colour) } : {}),
+        ...(line.dash === undefined ? {} : { dash: line.dash }),
         points: { show: true, size: 5, filter: (plot, index) => isolated(plot, index) },
       })),
     ],

@@ -8,12 +8,12 @@ export interface Column {
   values: (number | null)[];
 }
 
-const quoted = (text: string) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+const quote = (text: string) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
 
 /** One line per time with at least one value; missing values are empty. */
-export function csvOf(at: number[], columns: Column[]): string {
-  const lines = [['time', 'at_unix_seconds', ...columns.map(({ name }) => quoted(name))].join(',')];
-  for (const [index, seconds] of at.entries()) {
+export function csvOf(times: number[], columns: Column[]): string {
+  const lines = [['time', 'at_unix_seconds', ...columns.map(({ name }) => quote(name))].join(',')];
+  for (const [index, seconds] of times.entries()) {
     const values = columns.map(({ values }) => values[index] ?? null);
     if (values.every((value) => value === null)) continue;
     lines.push([new Date(seconds * 1e3).toISOString(), seconds, ...values.map((value) => value ?? '')].join(','));
@@ -21,36 +21,36 @@ export function csvOf(at: number[], columns: Column[]): string {
   return `${lines.join('\n')}\n`;
 }
 
-/** The chart with its title above and its legend below. */
-export function pictureOf(
+/** A PNG of the chart with its title above and its legend below. */
+export function pngOf(
   chart: HTMLCanvasElement,
   title: string,
   legend: { text: string; colour: string }[],
 ): Promise<Blob> {
   const scale = devicePixelRatio;
   const [above, below, margin] = [34 * scale, 26 * scale, 12 * scale];
-  const picture = document.createElement('canvas');
-  [picture.width, picture.height] = [chart.width + 2 * margin, chart.height + above + below];
-  const pen = picture.getContext('2d')!;
-  pen.fillStyle = colour('surface');
-  pen.fillRect(0, 0, picture.width, picture.height);
-  pen.fillStyle = colour('ink');
-  pen.font = `600 ${14 * scale}px system-ui, sans-serif`;
-  pen.fillText(title, margin, 22 * scale);
-  pen.drawImage(chart, margin, above);
-  pen.font = `${12 * scale}px system-ui, sans-serif`;
+  const canvas = document.createElement('canvas');
+  [canvas.width, canvas.height] = [chart.width + 2 * margin, chart.height + above + below];
+  const context = canvas.getContext('2d')!;
+  context.fillStyle = colour('surface');
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.fillStyle = colour('ink');
+  context.font = `600 ${14 * scale}px system-ui, sans-serif`;
+  context.fillText(title, margin, 22 * scale);
+  context.drawImage(chart, margin, above);
+  context.font = `${12 * scale}px system-ui, sans-serif`;
   let left = margin;
   for (const { text, colour: name } of legend) {
     const top = above + chart.height + 5 * scale;
-    pen.fillStyle = colour(name);
-    pen.fillRect(left, top, 12 * scale, 12 * scale);
-    pen.fillStyle = colour('ink');
-    pen.fillText(text, left + 16 * scale, top + 11 * scale);
-    left += pen.measureText(text).width + 36 * scale;
+    context.fillStyle = colour(name);
+    context.fillRect(left, top, 12 * scale, 12 * scale);
+    context.fillStyle = colour('ink');
+    context.fillText(text, left + 16 * scale, top + 11 * scale);
+    left += context.measureText(text).width + 36 * scale;
   }
-  return new Promise((done, failed) => {
-    picture.toBlob(
-      (blob) => (blob === null ? failed(new Error('the browser created no image')) : done(blob)),
+  return new Promise((resolve, reject) => {
+    canvas.toBlob(
+      (blob) => (blob === null ? reject(new Error('the browser created no image')) : resolve(blob)),
       'image/png',
     );
   });
@@ -58,7 +58,7 @@ export function pictureOf(
 
 /** The curl command that requests `path`. */
 export function curlOf(path: string): string {
-  // A quote would end the shell's string.
+  // An apostrophe would end the quoted argument of the shell.
   const address = new URL(`api/v1/${path}`, document.baseURI.split('#')[0]).href.replaceAll("'", '%27');
   const isLocal = ['localhost', '127.0.0.1', '[::1]'].includes(window.location.hostname);
   return `curl -s ${isLocal ? '' : '-H "Authorization: Bearer $TOKEN" '}'${address}'`;

@@ -26,8 +26,8 @@ pub fn is_own_name(authority: &str, names: &[String]) -> bool {
 /// counts, because an unencrypted page can be altered in transit. Without TLS a proxy in front may add it, so both
 /// schemes count.
 pub fn is_own_origin(origin: &str, authority: &str, is_tls: bool) -> bool {
-    let plain = || if is_tls { None } else { origin.strip_prefix("http://") };
-    let origin_authority = origin.strip_prefix("https://").or_else(plain);
+    let http_authority = || if is_tls { None } else { origin.strip_prefix("http://") };
+    let origin_authority = origin.strip_prefix("https://").or_else(http_authority);
     origin_authority.is_some_and(|origin_authority| origin_authority.eq_ignore_ascii_case(authority))
 }
 

@@ -32,7 +32,7 @@ const FAILURES_TIME: Duration = Duration::from_secs(60);
 /// Maximum number of addresses with failures. Beyond it no other address may log in until the oldest failures expire.
 const ADDRESSES_MAX: usize = 256;
 /// Prefix of every token, so that scanners recognise a leaked one.
-const PREFIX: &str = "hotset_";
+const TOKEN_PREFIX: &str = "hotset_";
 
 /// A token as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,10 +46,10 @@ pub struct Token {
 }
 
 impl Token {
-    /// Draws a token and returns its text, which is not stored.
-    pub fn draw(name: &str, role: Role) -> Result<(Token, String), String> {
-        let secret = Secret::draw().map_err(|_| "the system has no random numbers".to_owned())?;
-        let text = format!("{PREFIX}{}", secret.text());
+    /// Generates a random token and returns its text, which is not stored.
+    pub fn generate(name: &str, role: Role) -> Result<(Token, String), String> {
+        let secret = Secret::generate().map_err(|_| "the system has no random numbers".to_owned())?;
+        let text = format!("{TOKEN_PREFIX}{}", secret.text());
         Ok((Token { name: name.to_owned(), role, hash: hex(&hash_of(&text)) }, text))
     }
 }
@@ -68,13 +68,13 @@ struct Session {
     principal: Principal,
     /// Name of the token that started it; `None` for a link.
     token: Option<String>,
-    ends: Instant,
+    expires_at: Instant,
 }
 
 struct Link {
     hash: Hash,
     role: Role,
-    ends: Instant,
+    expires_at: Instant,
 }
 
 #[derive(Default)]
@@ -82,6 +82,7 @@ struct AccessState {
     tokens: Vec<Token>,
     sessions: VecDeque<Session>,
     links: VecDeque<Link>,
+    /// Failed log-ins by address: their number, and the time of the first.
     failures: BTreeMap<IpAddr, (u32, Instant)>,
 }
 
@@ -126,17 +127,17 @@ impl Access {
         let (hash, now) = (hash_of(text), Instant::now());
         let state = self.lock();
         let session = state.sessions.iter().find(|session| is_equal(&session.hash, &hash))?;
-        (session.ends > now).then(|| session.principal.clone())
+        (session.expires_at > now).then(|| session.principal.clone())
     }
 
     /// Creates a log-in link for one use, and returns its secret.
     pub fn make_link(&self, role: Role) -> Result<String, String> {
-        let secret = Secret::draw().map_err(|_| "the system has no random numbers".to_owned())?;
+        let secret = Secret::generate().map_err(|_| "the system has no random numbers".to_owned())?;
         let mut state = self.lock();
         if state.links.len() >= LINKS_MAX {
             state.links.pop_front();
         }
-        state.links.push_back(Link { hash: secret.hash(), role, ends: Instant::now() + LINK_TIME });
+        state.links.push_back(Link { hash: secret.hash(), role, expires_at: Instant::now() + LINK_TIME });
         Ok(secret.text().to_owned())
     }
 
@@ -151,22 +152,22 @@ impl Access {
         let (hash, now) = (hash_of(text), Instant::now());
         let role = {
             let mut state = self.lock();
-            state.links.retain(|link| link.ends > now);
-            let at = state.links.iter().position(|link| is_equal(&link.hash, &hash))?;
-            state.links.remove(at)?.role
+            state.links.retain(|link| link.expires_at > now);
+            let index = state.links.iter().position(|link| is_equal(&link.hash, &hash))?;
+            state.links.remove(index)?.role
         };
         let principal = Principal { name: LINK_NAME.to_owned(), role };
         self.start_session(principal.clone(), None).map(|secret| (secret, principal))
     }
 
     fn start_session(&self, principal: Principal, token: Option<String>) -> Option<String> {
-        let (secret, now) = (Secret::draw().ok()?, Instant::now());
+        let (secret, now) = (Secret::generate().ok()?, Instant::now());
         let mut state = self.lock();
-        state.sessions.retain(|session| session.ends > now);
+        state.sessions.retain(|session| session.expires_at > now);
         if state.sessions.len() >= SESSIONS_MAX {
             state.sessions.pop_front();
         }
-        state.sessions.push_back(Session { hash: secret.hash(), principal, token, ends: now + SESSION_TIME });
+        state.sessions.push_back(Session { hash: secret.hash(), principal, token, expires_at: now + SESSION_TIME });
         Some(secret.text().to_owned())
     }
 
@@ -181,7 +182,7 @@ impl Access {
     pub fn has_access(&self, principal: &Principal) -> bool {
         let (state, now) = (self.lock(), Instant::now());
         let by_token = state.tokens.iter().any(|token| token.name == principal.name && token.role == principal.role);
-        by_token || state.sessions.iter().any(|session| session.principal == *principal && session.ends > now)
+        by_token || state.sessions.iter().any(|session| session.principal == *principal && session.expires_at > now)
     }
 
     /// Seconds for which log-ins from `address` are refused; `None` when they are admitted.
@@ -210,7 +211,7 @@ mod tests {
     use super::*;
 
     fn access() -> (Access, String) {
-        let (token, text) = Token::draw("ops", Role::Operate).expect("random");
+        let (token, text) = Token::generate("ops", Role::Operate).expect("random");
         let access = Access::default();
         access.set_tokens(vec![token]);
         (access, text)

@@ -18,10 +18,10 @@ use super::{Access, Principal};
 use crate::problem::Problem;
 
 /// Name of the session's cookie.
-pub const COOKIE: &str = "hotset_session";
+pub const SESSION_COOKIE: &str = "hotset_session";
 /// Headers with which proxies and load balancers mark a forwarded request, besides all that begin with
-/// [`FORWARDED_PREFIX`].
-const FORWARDED: [&str; 15] = [
+/// [`FORWARDING_PREFIX`].
+const FORWARDING_HEADERS: [&str; 15] = [
     "cf-connecting-ip",
     "client-ip",
     "cluster-client-ip",
@@ -39,10 +39,10 @@ const FORWARDED: [&str; 15] = [
     "x-real-ip",
 ];
 /// Prefix of most headers that mark a forwarded request.
-const FORWARDED_PREFIX: &str = "x-forwarded";
+const FORWARDING_PREFIX: &str = "x-forwarded";
 
 /// The routes for logging in, which need no token.
-pub const LOGIN: [(Method, &str); 2] = [(Method::POST, "/api/v1/login"), (Method::GET, "/login")];
+pub const LOGIN_ROUTES: [(Method, &str); 2] = [(Method::POST, "/api/v1/login"), (Method::GET, "/login")];
 
 /// Whether `method` changes nothing.
 pub fn is_safe(method: &Method) -> bool {
@@ -57,7 +57,7 @@ fn is_page(method: &Method, path: &str) -> bool {
 /// The role that a request needs; `None` for a log-in or the web page. A request that is not listed needs
 /// [`Role::Administer`].
 pub fn required_role(method: &Method, path: &str) -> Option<Role> {
-    if LOGIN.contains(&(method.clone(), path)) || is_page(method, path) {
+    if LOGIN_ROUTES.contains(&(method.clone(), path)) || is_page(method, path) {
         return None;
     }
     if is_safe(method) {
@@ -134,7 +134,9 @@ fn check_anonymous(parts: &Parts, peer: SocketAddr) -> Result<(), Problem> {
 
 /// True when a proxy or a load balancer has forwarded the request.
 pub fn is_forwarded(headers: &HeaderMap) -> bool {
-    headers.keys().any(|name| FORWARDED.contains(&name.as_str()) || name.as_str().starts_with(FORWARDED_PREFIX))
+    headers
+        .keys()
+        .any(|name| FORWARDING_HEADERS.contains(&name.as_str()) || name.as_str().starts_with(FORWARDING_PREFIX))
 }
 
 /// The host names in a request: its `Host` headers, and the host in its target if there is one.
@@ -179,7 +181,7 @@ fn identify(access: &Access, headers: &HeaderMap) -> Result<(Option<Principal>, 
 pub fn session(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
     let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find(|(name, _)| *name == COOKIE).map(|(_, value)| value)
+    pairs.find(|(name, _)| *name == SESSION_COOKIE).map(|(_, value)| value)
 }
 
 fn check_origin(headers: &HeaderMap, host: &str, server: ServerIdentity<'_>, required: bool) -> Result<(), Problem> {

@@ -14,8 +14,8 @@ pub type Hash = [u8; 32];
 pub struct Secret(String);
 
 impl Secret {
-    /// Draws a secret; fails if the system has no random numbers.
-    pub fn draw() -> Result<Secret, ring::error::Unspecified> {
+    /// Generates a random secret; fails if the system has no random numbers.
+    pub fn generate() -> Result<Secret, ring::error::Unspecified> {
         let mut bytes = [0; 32];
         SystemRandom::new().fill(&mut bytes)?;
         Ok(Secret(hex(&bytes)))
@@ -56,7 +56,7 @@ mod tests {
     fn hash_is_sha256_and_secrets_differ() {
         // FIPS 180-2, appendix B.1.
         assert_eq!(hex(&hash_of("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-        let (first, second) = (Secret::draw().expect("random"), Secret::draw().expect("random"));
+        let (first, second) = (Secret::generate().expect("random"), Secret::generate().expect("random"));
         assert_eq!(first.text().len(), 64);
         assert!(is_equal(&first.hash(), &hash_of(first.text())) && !is_equal(&first.hash(), &second.hash()));
     }

@@ -1,4 +1,4 @@
-//! Families of alerts, of their delivery, and of the log of events.
+//! Metric families of alerts, of their delivery and of the event log.
 
 use messages::StatusReport;
 use messages::report::AlertKind;

@@ -1,4 +1,4 @@
-//! Families of the daemon itself: memory, flash devices.
+//! Metric families of the daemon: memory, certificates, iSCSI sessions, flash devices.
 
 use std::collections::BTreeMap;
 
@@ -109,8 +109,7 @@ fn write_flash(lines: &mut Lines, flash: &FlashReport) {
     lines.family(
         "hotset_flash_written_bytes_total",
         "counter",
-        "Bytes written to the device, by cause; the count \
-                                                                 survives restarts.",
+        "Bytes written to the device, by cause; the count survives restarts.",
     );
     for device in &flash.devices {
         let written = &device.written;

@@ -1,5 +1,5 @@
-//! Families of datastores: congestion, and sums over their volumes. The sums remain when there are too many volumes for
-//! series of their own.
+//! Metric families of datastores: congestion, and sums over their volumes. The sums remain when there are too many
+//! volumes for series of their own.
 
 use messages::StatusReport;
 use messages::report::DatastoreReport;

@@ -19,8 +19,8 @@ pub const BACKING_BOUNDS_US: [f64; 11] = [
     134_217.728,
     1_073_741.824,
 ];
-/// Bounds of the buckets of client requests: the same ones, and two an octave below 1 ms. Every bound is one of the
-/// engine's layout, so that the counts are exact.
+/// Bounds of the buckets of client requests: those of backings, and below 1 ms two per octave. Each is also a bucket
+/// bound of the engine's histograms, so that the counts are exact.
 pub const CLIENT_BOUNDS_US: [f64; 20] = [
     16.384,
     24.576,
@@ -67,18 +67,18 @@ impl Lines {
 
     /// Writes a sample of the family with the labels `labels` and `more`.
     pub fn sample(&mut self, labels: &Labels, more: &[(&str, &str)], value: f64) {
-        self.line("", labels, more, None, value);
+        self.write_line("", labels, more, None, value);
     }
 
     /// Writes a histogram's buckets with the given bounds, its sum and its count. The bounds are fixed, so that the
     /// series of a histogram never change.
     pub fn histogram(&mut self, labels: &Labels, more: &[(&str, &str)], counts: &Counts, bounds_us: &[f64]) {
         for us in bounds_us {
-            self.line("_bucket", labels, more, Some(us / 1e6), counts.below_us(*us) as f64);
+            self.write_line("_bucket", labels, more, Some(us / 1e6), counts.below_us(*us) as f64);
         }
-        self.line("_bucket", labels, more, Some(f64::INFINITY), counts.all as f64);
-        self.line("_sum", labels, more, None, counts.sum_us / 1e6);
-        self.line("_count", labels, more, None, counts.all as f64);
+        self.write_line("_bucket", labels, more, Some(f64::INFINITY), counts.all as f64);
+        self.write_line("_sum", labels, more, None, counts.sum_us / 1e6);
+        self.write_line("_count", labels, more, None, counts.all as f64);
     }
 
     /// The whole text.
@@ -86,9 +86,9 @@ impl Lines {
         self.text
     }
 
-    /// Writes a line. `suffix` is added to the family name; `below` is the bound of a bucket. A thousand volumes have
-    /// sixty thousand lines, so everything is written directly into the text, without temporary strings.
-    fn line(&mut self, suffix: &str, labels: &Labels, more: &[(&str, &str)], below: Option<f64>, value: f64) {
+    /// Writes a line. `suffix` is added to the family name; `bound` is the upper bound of a bucket. A thousand volumes
+    /// have sixty thousand lines, so everything is written directly into the text, without temporary strings.
+    fn write_line(&mut self, suffix: &str, labels: &Labels, more: &[(&str, &str)], bound: Option<f64>, value: f64) {
         let text = &mut self.text;
         text.push_str(self.name);
         text.push_str(suffix);
@@ -103,10 +103,10 @@ impl Lines {
             write_label(text, name, value);
             separator = ',';
         }
-        if let Some(below) = below {
+        if let Some(bound) = bound {
             text.push(separator);
             text.push_str("le=\"");
-            write_number(text, below);
+            write_number(text, bound);
             text.push('"');
             separator = ',';
         }

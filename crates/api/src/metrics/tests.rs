@@ -31,7 +31,7 @@ fn parse(text: &str) -> Result<BTreeMap<String, f64>, String> {
             }
             kind = metric_type;
         } else {
-            let (series, value) = split(line)?;
+            let (series, value) = split_sample(line)?;
             let name = series.split('{').next().unwrap_or_default();
             let suffixes: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
             if kind.is_empty() || !suffixes.iter().any(|suffix| name.strip_suffix(suffix) == Some(family)) {
@@ -47,16 +47,16 @@ fn parse(text: &str) -> Result<BTreeMap<String, f64>, String> {
 }
 
 /// Splits a line into its series, whose labels it checks, and its value.
-fn split(line: &str) -> Result<(String, &str), String> {
+fn split_sample(line: &str) -> Result<(String, &str), String> {
     let error = |cause: &str| format!("{cause}: {line}");
-    let at = line.find(['{', ' ']).ok_or_else(|| error("no value"))?;
-    if !line.starts_with('{') && line[..at].chars().any(|c| !c.is_ascii_alphanumeric() && c != '_') {
+    let name_end = line.find(['{', ' ']).ok_or_else(|| error("no value"))?;
+    if !line.starts_with('{') && line[..name_end].chars().any(|c| !c.is_ascii_alphanumeric() && c != '_') {
         return Err(error("an invalid name"));
     }
-    if line[at..].starts_with(' ') {
-        return Ok((line[..at].to_owned(), &line[at + 1..]));
+    if line[name_end..].starts_with(' ') {
+        return Ok((line[..name_end].to_owned(), &line[name_end + 1..]));
     }
-    let (mut labels, mut names) = (&line[at + 1..], BTreeSet::new());
+    let (mut labels, mut names) = (&line[name_end + 1..], BTreeSet::new());
     loop {
         let (name, after) = labels.split_once("=\"").ok_or_else(|| error("no label"))?;
         let has_valid_start =
@@ -65,10 +65,10 @@ fn split(line: &str) -> Result<(String, &str), String> {
             return Err(error("an invalid label"));
         }
         let (mut end, mut escaped) = (None, false);
-        for (at, c) in after.char_indices() {
+        for (index, c) in after.char_indices() {
             match (c, escaped) {
                 ('"', false) => {
-                    end = Some(at);
+                    end = Some(index);
                     break;
                 }
                 ('\\' | '"' | 'n', true) => escaped = false,
@@ -163,9 +163,10 @@ fn text_follows_the_format_and_holds_known_values() {
     assert_eq!(values[&format!("hotset_volume_requests_total{{{labels},op=\"read\"}}")], 10.0);
     assert_eq!(values[&format!("hotset_volume_reads_by_source_total{{{labels},source=\"backing\"}}")], 3.0);
     assert_eq!(values[&format!("hotset_volume_latency_seconds_bucket{{{labels},op=\"read\",le=\"+Inf\"}}")], 10.0);
-    let below = |le: &str| values[&format!("hotset_volume_latency_seconds_bucket{{{labels},op=\"read\",le=\"{le}\"}}")];
-    assert_eq!((below("0.000016384"), below("0.000024576"), below("0.000786432")), (0.0, 3.0, 3.0));
-    assert_eq!((below("0.001048576"), below("0.002097152"), below("1.073741824")), (3.0, 9.0, 9.0));
+    let bucket =
+        |le: &str| values[&format!("hotset_volume_latency_seconds_bucket{{{labels},op=\"read\",le=\"{le}\"}}")];
+    assert_eq!((bucket("0.000016384"), bucket("0.000024576"), bucket("0.000786432")), (0.0, 3.0, 3.0));
+    assert_eq!((bucket("0.001048576"), bucket("0.002097152"), bucket("1.073741824")), (3.0, 9.0, 9.0));
     let held = |op: &str| values[&format!("hotset_volume_held_seconds_total{{{labels},op=\"{op}\"}}")];
     assert_eq!((held("read"), held("write")), (0.0, 0.25));
     assert_eq!(values[&format!("hotset_volume_latency_seconds_sum{{{labels},op=\"write\"}}")], 1.5);
@@ -185,9 +186,9 @@ fn every_family_is_documented() {
     let text = text(&whole, 1000);
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/admin/api.md");
     let page = std::fs::read_to_string(page).expect("docs/admin/api.md can be read");
-    let named: BTreeSet<_> = page.split('`').map(|word| word.split('{').next().unwrap_or_default()).collect();
+    let documented: BTreeSet<_> = page.split('`').map(|word| word.split('{').next().unwrap_or_default()).collect();
     let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
-    let missing: Vec<_> = families.filter(|family| !named.contains(family)).collect();
+    let missing: Vec<_> = families.filter(|family| !documented.contains(family)).collect();
     assert_eq!(missing, [""; 0], "docs/admin/api.md, section Metrics, does not describe them");
 }
 

@@ -1,29 +1,29 @@
-//! Families of volumes: at most 96 series each.
+//! Metric families of volumes: at most 96 series each.
 
 use messages::{StatusReport, VolumeReport};
 
 use super::lines::{CLIENT_BOUNDS_US, Labels, Lines};
 
-/// Pairs of operation and cause with a series, at most. The engine has as many; the bound keeps a volume within 96
-/// series whatever the engine adds.
-const CAUSES_MAX: usize = 7;
+/// Maximum number of pairs of operation and cause with a series. It is the engine's number of pairs today; if the
+/// engine adds pairs, a volume stays within 96 series.
+const OP_CAUSE_PAIRS_MAX: usize = 7;
 
-/// Adds a volume's samples of one family.
-type Samples = fn(&mut Lines, &Labels, &VolumeReport);
+/// Writes a volume's samples of one family.
+type WriteSamples = fn(&mut Lines, &Labels, &VolumeReport);
 
 struct Family {
     name: &'static str,
     kind: &'static str,
     help: &'static str,
-    samples: Samples,
+    write_samples: WriteSamples,
 }
 
-const fn counter(name: &'static str, help: &'static str, samples: Samples) -> Family {
-    Family { name, kind: "counter", help, samples }
+const fn counter(name: &'static str, help: &'static str, write_samples: WriteSamples) -> Family {
+    Family { name, kind: "counter", help, write_samples }
 }
 
-const fn gauge(name: &'static str, help: &'static str, samples: Samples) -> Family {
-    Family { name, kind: "gauge", help, samples }
+const fn gauge(name: &'static str, help: &'static str, write_samples: WriteSamples) -> Family {
+    Family { name, kind: "gauge", help, write_samples }
 }
 
 /// All families.
@@ -71,7 +71,7 @@ const FAMILIES: &[Family] = &[
         kind: "histogram",
         help: "Latency of client requests, the wait for limits and shares included; a full memory hit counts as one \
                microsecond.",
-        samples: |lines, labels, volume| {
+        write_samples: |lines, labels, volume| {
             lines.histogram(labels, &[("op", "read")], &volume.latency_counts.read, &CLIENT_BOUNDS_US);
             lines.histogram(labels, &[("op", "write")], &volume.latency_counts.write, &CLIENT_BOUNDS_US);
         },
@@ -139,7 +139,7 @@ const FAMILIES: &[Family] = &[
         "hotset_backing_requests_total",
         "Requests to the volume's backing, by operation and cause.",
         |lines, labels, volume| {
-            for requests in volume.backing_requests.iter().take(CAUSES_MAX) {
+            for requests in volume.backing_requests.iter().take(OP_CAUSE_PAIRS_MAX) {
                 lines.sample(labels, &[("op", &requests.op), ("cause", &requests.cause)], requests.requests as f64);
             }
         },
@@ -165,9 +165,9 @@ const FAMILIES: &[Family] = &[
 /// Writes all families of all volumes.
 pub fn write(lines: &mut Lines, status: &StatusReport) {
     let volumes: Vec<_> = status.volumes.iter().map(|volume| (labels(volume), volume)).collect();
-    for Family { name, kind, help, samples } in FAMILIES {
+    for Family { name, kind, help, write_samples } in FAMILIES {
         lines.family(name, kind, help);
-        volumes.iter().for_each(|(labels, volume)| samples(lines, labels, volume));
+        volumes.iter().for_each(|(labels, volume)| write_samples(lines, labels, volume));
     }
 }
 

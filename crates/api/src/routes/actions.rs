@@ -62,9 +62,9 @@ impl Default for Flush {
 async fn flush(
     State(shared): State<Arc<Shared>>,
     PathName(name): PathName,
-    OptionalJson(how): OptionalJson<Flush>,
+    OptionalJson(options): OptionalJson<Flush>,
 ) -> Result<Response, Problem> {
-    match shared.control.request(Request::VolumeFlush { name, in_background: !how.wait }).await? {
+    match shared.control.request(Request::VolumeFlush { name, in_background: !options.wait }).await? {
         Answer::Volume(report) => Ok(Json(*report).into_response()),
         Answer::Job(job) => Ok((StatusCode::ACCEPTED, Json(job)).into_response()),
         _ => Err(unexpected()),
@@ -151,9 +151,9 @@ struct Invalidation {
 async fn invalidate(
     State(shared): State<Arc<Shared>>,
     PathName(name): PathName,
-    OptionalJson(how): OptionalJson<Invalidation>,
+    OptionalJson(options): OptionalJson<Invalidation>,
 ) -> Result<Json<ActionMessages>, Problem> {
-    let discard_dirty = is_confirmed(&name, how.discard_dirty.as_deref())?;
+    let discard_dirty = is_confirmed(&name, options.discard_dirty.as_deref())?;
     let request = Request::VolumeInvalidate { name, discard_dirty };
     shared.messages(request).await.map(|messages| Json(ActionMessages { messages }))
 }
@@ -175,10 +175,10 @@ struct Resize {
 async fn resize(
     State(shared): State<Arc<Shared>>,
     PathName(name): PathName,
-    OptionalJson(how): OptionalJson<Resize>,
+    OptionalJson(options): OptionalJson<Resize>,
 ) -> Result<Json<VolumeReport>, Problem> {
-    let discard_dirty = is_confirmed(&name, how.discard_dirty.as_deref())?;
-    shared.volume(Request::VolumeResize { name, size_bytes: how.size_bytes, discard_dirty }).await.map(Json)
+    let discard_dirty = is_confirmed(&name, options.discard_dirty.as_deref())?;
+    shared.volume(Request::VolumeResize { name, size_bytes: options.size_bytes, discard_dirty }).await.map(Json)
 }
 
 /// Whether dirty data may be discarded: only if the request repeats the volume's name.

@@ -16,7 +16,7 @@ use crate::extract::{Json, QueryParameters};
 use crate::problem::Problem;
 
 /// Volumes on a page by default.
-const LIMIT: u32 = 20;
+const LIMIT_DEFAULT: u32 = 20;
 /// Volumes on a page at most: each needs its curves computed.
 const LIMIT_MAX: u32 = 100;
 
@@ -63,7 +63,7 @@ async fn advise(
 }
 
 fn request(parameters: AdviceParameters) -> Result<Request, String> {
-    let limit = parameters.limit.unwrap_or(LIMIT);
+    let limit = parameters.limit.unwrap_or(LIMIT_DEFAULT);
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(format!("limit is {limit}; ask for 1 to {LIMIT_MAX} volumes"));
     }

@@ -1,5 +1,5 @@
-//! `alerts`: what is wrong now, with cause, effect and remedy; acknowledgements and silences; and a test of
-//! the alert channels.
+//! `alerts`: the active alerts with cause, effect and remedy; acknowledgements and silences; and a test of the alert
+//! channels.
 
 use std::sync::Arc;
 

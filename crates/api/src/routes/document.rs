@@ -13,7 +13,7 @@ use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, ResponseBuilder}
 use utoipa_axum::router::OpenApiRouter;
 
 use super::{Routes, Shared};
-use crate::access::rules::COOKIE;
+use crate::access::rules::SESSION_COOKIE;
 use crate::problem::{self, Problem};
 
 /// Path of the document.
@@ -34,18 +34,19 @@ pub(super) fn head() -> Routes {
 }
 
 /// The route that serves the document.
-pub(super) fn serving(mut document: Document) -> Router<Arc<Shared>> {
+pub(super) fn document_route(mut document: Document) -> Router<Arc<Shared>> {
     complete(&mut document);
     let text = Bytes::from(document.to_json().expect("a document has only text keys"));
     Router::new().route(PATH, get(async move || ([(header::CONTENT_TYPE, "application/json")], text)))
 }
 
+/// Adds the security schemes, and the error answers of each operation.
 fn complete(document: &mut Document) {
     let schemes = document.components.get_or_insert_default();
     let bearer =
         HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("Of `hotset token create`")).build();
     schemes.add_security_scheme("token", SecurityScheme::Http(bearer));
-    schemes.add_security_scheme("session", SecurityScheme::ApiKey(ApiKey::Cookie(ApiKeyValue::new(COOKIE))));
+    schemes.add_security_scheme("session", SecurityScheme::ApiKey(ApiKey::Cookie(ApiKeyValue::new(SESSION_COOKIE))));
     for (path, item) in &mut document.paths.paths {
         for (operation, is_get) in operations(item) {
             add_problems(operation, path, is_get);
@@ -102,14 +103,14 @@ mod tests {
         let value: serde_json::Value = serde_json::from_str(&text).expect("its own text");
         assert_eq!(value["openapi"], "3.1.0");
         let mut refs = 0;
-        visit(&value, &mut |key, found| {
-            if let (Some("$ref"), Some(target)) = (key, found.as_str()) {
-                let pointer = target.strip_prefix('#').expect("a reference within the document");
-                assert!(value.pointer(pointer).is_some(), "{target} does not resolve");
+        visit(&value, &mut |key, node| {
+            if let (Some("$ref"), Some(reference)) = (key, node.as_str()) {
+                let pointer = reference.strip_prefix('#').expect("a reference within the document");
+                assert!(value.pointer(pointer).is_some(), "{reference} does not resolve");
                 refs += 1;
             }
-            if let (Some("responses"), Some(responses)) = (key, found.as_object()) {
-                assert!(responses.values().all(|response| response["description"].is_string()), "{found}");
+            if let (Some("responses"), Some(responses)) = (key, node.as_object()) {
+                assert!(responses.values().all(|response| response["description"].is_string()), "{node}");
             }
         });
         assert!(refs > 20);
@@ -119,12 +120,12 @@ mod tests {
         {
             assert!(paths.contains_key(path), "{path}");
         }
-        let mut names = std::collections::BTreeSet::new();
+        let mut operation_ids = std::collections::BTreeSet::new();
         for (path, item) in paths {
             for (method, operation) in item.as_object().expect("an item") {
                 assert!(operation["summary"].as_str().is_some_and(|text| !text.is_empty()), "{method} {path}");
                 assert!(
-                    names.insert(operation["operationId"].as_str()),
+                    operation_ids.insert(operation["operationId"].as_str()),
                     "{method} {path} has the name of another operation"
                 );
                 assert!(operation["responses"]["421"].is_object(), "{method} {path}");

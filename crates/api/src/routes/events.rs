@@ -1,4 +1,4 @@
-//! `events`: what has happened, with the actors, page by page.
+//! `events`: the entries of the event log with their actors, page by page.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::extract::{Json, QueryParameters};
 use crate::problem::Problem;
 
 /// Events on a page by default.
-const LIMIT: u32 = 100;
+const LIMIT_DEFAULT: u32 = 100;
 /// Events on a page at most.
 const LIMIT_MAX: u32 = 1000;
 
@@ -51,9 +51,9 @@ struct PageParameters {
     responses((status = 200, description = "A page", body = EventsPage)))]
 async fn list_events(
     State(shared): State<Arc<Shared>>,
-    QueryParameters(part): QueryParameters<PageParameters>,
+    QueryParameters(parameters): QueryParameters<PageParameters>,
 ) -> Result<Json<EventsPage>, Problem> {
-    let request = request(part, unix_time::now().as_secs());
+    let request = request(parameters, unix_time::now().as_secs());
     let request = request.map_err(|text| Problem::new(StatusCode::BAD_REQUEST, text))?;
     match shared.control.request(request).await? {
         Answer::Events(page) => Ok(Json(page)),
@@ -61,9 +61,9 @@ async fn list_events(
     }
 }
 
-fn request(part: PageParameters, now: u64) -> Result<Request, String> {
-    let PageParameters { limit, before, after, since, until, subject, kind } = part;
-    let limit = limit.unwrap_or(LIMIT);
+fn request(parameters: PageParameters, now: u64) -> Result<Request, String> {
+    let PageParameters { limit, before, after, since, until, subject, kind } = parameters;
+    let limit = limit.unwrap_or(LIMIT_DEFAULT);
     if !(1..=LIMIT_MAX).contains(&limit) {
         return Err(format!("limit is {limit}; ask for 1 to {LIMIT_MAX} events"));
     }
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn query_becomes_the_control_request() {
-        let part =
+        let parameters =
             PageParameters { since: Some("-1h".to_owned()), kind: Some(EventKind::Alert), ..PageParameters::default() };
         let expected = Request::Events {
             limit: 100,
@@ -89,7 +89,7 @@ mod tests {
             subject: None,
             kind: Some(EventKind::Alert),
         };
-        assert_eq!(request(part, 10_000), Ok(expected));
+        assert_eq!(request(parameters, 10_000), Ok(expected));
         assert!(
             request(PageParameters { limit: Some(1001), ..PageParameters::default() }, 7)
                 .is_err_and(|text| text.contains("1001"))

@@ -16,7 +16,7 @@ use super::{Routes, Shared, unexpected};
 use crate::extract::{Json, PathName, QueryParameters};
 use crate::problem::Problem;
 
-/// Names of figures in a query at most, twice as many as there are.
+/// Maximum number of series names in a query: twice the number of series.
 const SERIES_MAX: usize = 96;
 /// The media type of comma-separated values.
 const CSV: &str = "text/csv";
@@ -60,10 +60,10 @@ struct HistoryParameters {
 async fn volume_history(
     State(shared): State<Arc<Shared>>,
     PathName(name): PathName,
-    QueryParameters(span): QueryParameters<HistoryParameters>,
+    QueryParameters(parameters): QueryParameters<HistoryParameters>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    history(&shared, Some(name), span, &headers).await
+    history(&shared, Some(name), parameters, &headers).await
 }
 
 /// Figures over time of all volumes together, or of a datastore's volumes, and of the daemon's memory and flash
@@ -75,20 +75,20 @@ async fn volume_history(
         (status = 409, description = "No history is kept", body = Problem, content_type = "application/problem+json")))]
 async fn total_history(
     State(shared): State<Arc<Shared>>,
-    QueryParameters(span): QueryParameters<HistoryParameters>,
+    QueryParameters(parameters): QueryParameters<HistoryParameters>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    history(&shared, None, span, &headers).await
+    history(&shared, None, parameters, &headers).await
 }
 
 async fn history(
     shared: &Shared,
     volume: Option<String>,
-    span: HistoryParameters,
+    parameters: HistoryParameters,
     headers: &HeaderMap,
 ) -> Result<Response, Problem> {
-    let is_csv = span.format.map_or_else(|| prefers_csv(headers), |format| format == Format::Csv);
-    let request = request(volume, span, unix_time::now().as_secs())
+    let is_csv = parameters.format.map_or_else(|| prefers_csv(headers), |format| format == Format::Csv);
+    let request = request(volume, parameters, unix_time::now().as_secs())
         .map_err(|text| Problem::new(StatusCode::BAD_REQUEST, text))?;
     let Answer::History(report) = shared.control.request(request).await? else { return Err(unexpected()) };
     Ok(match is_csv {
@@ -101,22 +101,22 @@ async fn history(
 fn prefers_csv(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|accepted| accepted.to_str().ok());
     let accepted: Vec<&str> = accepted.flat_map(|accepted| accepted.split(',')).map(str::trim).collect();
-    let names = |kind: &str| accepted.iter().any(|accepted| accepted.split(';').next() == Some(kind));
-    names(CSV) && !names("application/json")
+    let accepts = |media_type: &str| accepted.iter().any(|accepted| accepted.split(';').next() == Some(media_type));
+    accepts(CSV) && !accepts("application/json")
 }
 
-fn request(volume: Option<String>, span: HistoryParameters, now: u64) -> Result<Request, String> {
+fn request(volume: Option<String>, parameters: HistoryParameters, now: u64) -> Result<Request, String> {
     let time = |text: Option<String>| text.map(|text| unix_time::parse(&text, now)).transpose();
-    let series: Vec<String> = span.series.iter().flat_map(|names| names.split(',')).map(str::to_owned).collect();
+    let series: Vec<String> = parameters.series.iter().flat_map(|names| names.split(',')).map(str::to_owned).collect();
     if series.len() > SERIES_MAX {
         return Err(format!("{} series requested; request {SERIES_MAX} at most", series.len()));
     }
     Ok(Request::History {
         volume,
-        datastore: span.datastore,
-        from_unix_seconds: time(span.from)?,
-        to_unix_seconds: time(span.to)?,
-        step_seconds: span.step.map(|step| unix_time::parse_duration(&step)).transpose()?,
+        datastore: parameters.datastore,
+        from_unix_seconds: time(parameters.from)?,
+        to_unix_seconds: time(parameters.to)?,
+        step_seconds: parameters.step.map(|step| unix_time::parse_duration(&step)).transpose()?,
         series,
     })
 }
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn query_becomes_the_control_request() {
-        let span = |from: &str, step: &str| HistoryParameters {
+        let parameters = |from: &str, step: &str| HistoryParameters {
             datastore: None,
             from: Some(from.to_owned()),
             to: None,
@@ -143,10 +143,10 @@ mod tests {
             step_seconds: Some(300),
             series: vec!["reads".to_owned(), "read_latency".to_owned()],
         };
-        assert_eq!(request(Some("v".to_owned()), span("-1h", "5min"), 10_000), Ok(expected));
-        assert!(request(None, span("soon", "1"), 7).is_err_and(|text| text.contains("soon")));
-        assert!(request(None, span("now", "fast"), 7).is_err_and(|text| text.contains("fast")));
-        let many = HistoryParameters { series: Some("a,".repeat(100)), ..span("now", "1") };
+        assert_eq!(request(Some("v".to_owned()), parameters("-1h", "5min"), 10_000), Ok(expected));
+        assert!(request(None, parameters("soon", "1"), 7).is_err_and(|text| text.contains("soon")));
+        assert!(request(None, parameters("now", "fast"), 7).is_err_and(|text| text.contains("fast")));
+        let many = HistoryParameters { series: Some("a,".repeat(100)), ..parameters("now", "1") };
         assert!(request(None, many, 7).is_err());
     }
 

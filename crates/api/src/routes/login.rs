@@ -12,7 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, Shared};
-use crate::access::rules::{COOKIE, session};
+use crate::access::rules::{SESSION_COOKIE, session};
 use crate::access::{Principal, SESSION_TIME};
 use crate::extract::{Json, QueryParameters};
 use crate::guard::Peer;
@@ -48,8 +48,8 @@ async fn login(
     Json(login): Json<Login>,
 ) -> Result<Response, Problem> {
     let (session, principal) = log_in(&shared, peer, || shared.access.log_in(login.token.trim()))?;
-    let shown = Json(LoggedIn { name: principal.name, role: principal.role });
-    Ok(([(header::SET_COOKIE, cookie(&session, SESSION_TIME.as_secs(), &shared))], shown).into_response())
+    let body = Json(LoggedIn { name: principal.name, role: principal.role });
+    Ok(([(header::SET_COOKIE, cookie(&session, SESSION_TIME.as_secs(), &shared))], body).into_response())
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -119,6 +119,6 @@ fn log_in(
 fn cookie(session: &str, seconds: u64, shared: &Shared) -> HeaderValue {
     // Under TLS the browser must not send the cookie over a plain connection.
     let secure = if shared.options.tls.is_some() { "; Secure" } else { "" };
-    let text = format!("{COOKIE}={session}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
+    let text = format!("{SESSION_COOKIE}={session}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
     HeaderValue::from_str(&text).expect("hexadecimal digits and plain words")
 }

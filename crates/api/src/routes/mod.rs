@@ -37,7 +37,7 @@ type Routes = OpenApiRouter<Arc<Shared>>;
 pub fn router(shared: Arc<Shared>) -> Router {
     let (router, document) = all_routes().split_for_parts();
     router
-        .merge(document::serving(document))
+        .merge(document::document_route(document))
         .fallback(async |uri: Uri| not_found(&uri))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| method_not_allowed(&method, &uri))
         .layer(axum::middleware::from_fn_with_state(shared.clone(), crate::guard::guard))

@@ -67,11 +67,11 @@ async fn page(headers: HeaderMap) -> Response {
     params(("name" = String, Path, description = "As the page names it")),
     responses((status = 200, description = "The file", body = String, content_type = "text/javascript")))]
 async fn asset(PathName(name): PathName, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
-    let none = || {
+    let not_found = || {
         let text = format!("there is no {} in this build; reload the page", uri.path());
         Problem::new(StatusCode::NOT_FOUND, text)
     };
-    let file = FILES.iter().find(|file| file.name == name && name != "index.html").ok_or_else(none)?;
+    let file = FILES.iter().find(|file| file.name == name && name != "index.html").ok_or_else(not_found)?;
     Ok(send(file, &headers, CACHE_FOREVER))
 }
 

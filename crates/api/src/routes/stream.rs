@@ -41,21 +41,21 @@ struct StreamParameters {
 async fn stream(
     State(shared): State<Arc<Shared>>,
     Extension(AuthenticatedClient(principal)): Extension<AuthenticatedClient>,
-    QueryParameters(wanted): QueryParameters<StreamParameters>,
+    QueryParameters(parameters): QueryParameters<StreamParameters>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let volumes: BTreeSet<String> =
-        wanted.volumes.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        parameters.volumes.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
     if volumes.len() > VOLUMES_MAX {
         let text = format!("{} volumes requested; one stream follows at most {VOLUMES_MAX}", volumes.len());
         return Err(Problem::new(StatusCode::BAD_REQUEST, text));
     }
-    let after = headers.get("last-event-id").and_then(|id| id.to_str().ok());
+    let last_event_id = headers.get("last-event-id").and_then(|id| id.to_str().ok());
     let may_continue = {
         let access = shared.access.clone();
         move || principal.as_ref().is_none_or(|principal| access.has_access(principal))
     };
-    let events = shared.hub.clone().follow(volumes, after, may_continue)?;
+    let events = shared.hub.clone().follow(volumes, last_event_id, may_continue)?;
     let mut response = Response::new(Body::from_stream(events));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     Ok(response)

@@ -115,7 +115,7 @@ impl Settings {
             burst_bytes,
             reservation_iops,
         } = self;
-        let shown = |value: Option<Figure>| value.map(|value| value.to_string());
+        let text = |value: Option<Figure>| value.map(|value| value.to_string());
         let pairs = [
             ("policy", policy),
             ("memory_min", memory_min),
@@ -123,12 +123,12 @@ impl Settings {
             ("flash_min", flash_min),
             ("flash_max", flash_max),
             ("declared_lost", declared_lost.map(|lost| lost.to_string())),
-            ("shares", shown(shares)),
-            ("limit_iops", shown(limit_iops)),
-            ("limit_bytes", shown(limit_bytes)),
-            ("burst_iops", shown(burst_iops)),
-            ("burst_bytes", shown(burst_bytes)),
-            ("reservation_iops", shown(reservation_iops)),
+            ("shares", text(shares)),
+            ("limit_iops", text(limit_iops)),
+            ("limit_bytes", text(limit_bytes)),
+            ("burst_iops", text(burst_iops)),
+            ("burst_bytes", text(burst_bytes)),
+            ("reservation_iops", text(reservation_iops)),
         ];
         pairs.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
     }
@@ -164,11 +164,11 @@ async fn miss_ratio_curve(
     PathName(name): PathName,
 ) -> Result<Json<MissRatioCurve>, Problem> {
     let report = shared.volume(Request::VolumeShow { name }).await?;
-    let none = || {
+    let no_curve = || {
         let text = format!("volume {} is {}: it has no miss-ratio curve", report.name, report.state.name());
         Problem::new(StatusCode::CONFLICT, text)
     };
-    report.miss_ratio_curve.clone().map(Json).ok_or_else(none)
+    report.miss_ratio_curve.clone().map(Json).ok_or_else(no_curve)
 }
 
 /// The slowest requests of the last hour, the slowest first

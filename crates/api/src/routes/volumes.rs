@@ -15,7 +15,7 @@ use crate::extract::{Json, QueryParameters};
 use crate::problem::Problem;
 
 /// Volumes on a page by default.
-const LIMIT: u32 = 100;
+const LIMIT_DEFAULT: u32 = 100;
 /// Volumes on a page at most.
 const LIMIT_MAX: u32 = 1000;
 
@@ -48,15 +48,15 @@ struct VolumesPage {
     responses((status = 200, description = "A page", body = VolumesPage)))]
 async fn list_volumes(
     State(shared): State<Arc<Shared>>,
-    QueryParameters(part): QueryParameters<PageParameters>,
+    QueryParameters(parameters): QueryParameters<PageParameters>,
 ) -> Result<Json<VolumesPage>, Problem> {
-    let limit = part.limit.unwrap_or(LIMIT);
+    let limit = parameters.limit.unwrap_or(LIMIT_DEFAULT);
     if !(1..=LIMIT_MAX).contains(&limit) {
         let text = format!("limit is {limit}; ask for 1 to {LIMIT_MAX} volumes");
         return Err(Problem::new(StatusCode::BAD_REQUEST, text));
     }
     let Answer::Volumes(all) = shared.control.request(Request::VolumeList {}).await? else { return Err(unexpected()) };
-    Ok(Json(page(all, limit as usize, part.after.as_deref())))
+    Ok(Json(page(all, limit as usize, parameters.after.as_deref())))
 }
 
 fn page(mut reports: Vec<VolumeReport>, limit: usize, after: Option<&str>) -> VolumesPage {

@@ -2,7 +2,8 @@
 //!
 //! A client holds only a position in the ring, so a slow one costs nothing: it misses samples that have left the ring.
 //! A client that reads nothing at all is dropped by the write time-out (`server.rs`). The daemon takes the samples,
-//! for the history as well. They are serialised only while a client follows, or has lately.
+//! for the history as well. They are serialised only while a client follows the stream, or followed it within the last
+//! minute.
 
 mod ring;
 mod sample;
@@ -36,21 +37,24 @@ pub struct Hub {
     samples: watch::Receiver<Arc<StatusSample>>,
     state: Mutex<State>,
     /// Number of the newest sample.
-    newest: watch::Sender<u64>,
+    newest_sample: watch::Sender<u64>,
     clients: Arc<Semaphore>,
-    woken: Notify,
+    /// Wakes [`Hub::sample`] when a client begins to follow the stream.
+    client_joined: Notify,
 }
 
 struct State {
     ring: Ring,
     /// Volumes that a client follows, or followed lately.
-    followed: BTreeMap<String, Interest>,
+    followed: BTreeMap<String, Followers>,
     /// When a client disconnected last; `None` before the first.
     last_seen: Option<Instant>,
 }
 
-struct Interest {
+/// The clients that follow one volume.
+struct Followers {
     clients: usize,
+    /// When a client of the volume connected first or disconnected last.
     last_seen: Instant,
 }
 
@@ -60,7 +64,7 @@ struct Follower {
     volumes: BTreeSet<String>,
     /// Number of the next sample to send.
     next: u64,
-    newest: watch::Receiver<u64>,
+    newest_sample: watch::Receiver<u64>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -70,7 +74,13 @@ impl Hub {
         let start_id = unix_time::now().as_millis() as u64;
         let state = State { ring: Ring::new(start_id), followed: BTreeMap::new(), last_seen: None };
         let clients = Arc::new(Semaphore::new(CLIENTS_MAX));
-        Hub { samples, state: Mutex::new(state), newest: watch::Sender::new(0), clients, woken: Notify::new() }
+        Hub {
+            samples,
+            state: Mutex::new(state),
+            newest_sample: watch::Sender::new(0),
+            clients,
+            client_joined: Notify::new(),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -81,25 +91,25 @@ impl Hub {
     /// Puts samples into the ring until the daemon ends or the task is aborted.
     pub async fn sample(self: Arc<Self>) {
         let mut samples = self.samples.clone();
-        let mut last_sent = newest(&samples.borrow());
+        let mut last_event_sent = newest_event(&samples.borrow());
         while samples.changed().await.is_ok() {
-            let is_alone = self.clients.available_permits() == CLIENTS_MAX;
-            if is_alone && self.state().last_seen.is_none_or(|last_seen| last_seen.elapsed() > LINGER_TIME) {
+            let has_no_clients = self.clients.available_permits() == CLIENTS_MAX;
+            if has_no_clients && self.state().last_seen.is_none_or(|last_seen| last_seen.elapsed() > LINGER_TIME) {
                 self.state().ring.clear();
                 // The next client gets the latest sample at once.
-                self.woken.notified().await;
-                // Events of the meantime are not sent; clients query them.
-                last_sent = newest(&samples.borrow());
+                self.client_joined.notified().await;
+                // Events logged meanwhile are not sent; clients query them.
+                last_event_sent = newest_event(&samples.borrow());
             }
             let sampled = samples.borrow_and_update().clone();
             let mut state = self.state();
-            state.followed.retain(|_, interest| interest.clients > 0 || interest.last_seen.elapsed() < LINGER_TIME);
+            state.followed.retain(|_, followers| followers.clients > 0 || followers.last_seen.elapsed() < LINGER_TIME);
             let followed: BTreeSet<&str> = state.followed.keys().map(String::as_str).collect();
-            let sample = Sample::new(&sampled, last_sent, &followed);
-            last_sent = newest(&sampled);
+            let sample = Sample::new(&sampled, last_event_sent, &followed);
+            last_event_sent = newest_event(&sampled);
             let number = state.ring.push(sample);
             drop(state);
-            self.newest.send_replace(number);
+            self.newest_sample.send_replace(number);
         }
     }
 
@@ -110,26 +120,26 @@ impl Hub {
         after: Option<&str>,
         may_continue: impl Fn() -> bool + Send + 'static,
     ) -> Result<impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static, Problem> {
-        let full = |text: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, text).retry_after(5);
+        let refuse = |text: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, text).retry_after(5);
         let permit = self.clients.clone().try_acquire_owned();
         let permit =
-            permit.map_err(|_| full(format!("{CLIENTS_MAX} clients follow the stream already; end one of them")))?;
-        let newest = self.newest.subscribe();
+            permit.map_err(|_| refuse(format!("{CLIENTS_MAX} clients follow the stream already; end one of them")))?;
+        let newest_sample = self.newest_sample.subscribe();
         let start = {
             let mut state = self.state();
             let added = volumes.iter().filter(|name| !state.followed.contains_key(*name)).count();
             if state.followed.len() + added > VOLUMES_MAX {
-                return Err(full(format!("{VOLUMES_MAX} volumes are followed already; follow fewer")));
+                return Err(refuse(format!("{VOLUMES_MAX} volumes are followed already; follow fewer")));
             }
             let now = Instant::now();
             for name in &volumes {
-                state.followed.entry(name.clone()).or_insert(Interest { clients: 0, last_seen: now }).clients += 1;
+                state.followed.entry(name.clone()).or_insert(Followers { clients: 0, last_seen: now }).clients += 1;
             }
             state.ring.start(after)
         };
         let Start { next } = start;
-        self.woken.notify_one();
-        let follower = Follower { hub: self, volumes, next, newest, _permit: permit };
+        self.client_joined.notify_one();
+        let follower = Follower { hub: self, volumes, next, newest_sample, _permit: permit };
         Ok(unfold((follower, may_continue), async |(mut follower, may_continue)| {
             let event = follower.next().await?;
             may_continue().then_some((Ok(event), (follower, may_continue)))
@@ -138,7 +148,7 @@ impl Hub {
 }
 
 /// Number of the newest event in a sample.
-fn newest(sampled: &StatusSample) -> u64 {
+fn newest_event(sampled: &StatusSample) -> u64 {
     sampled.events.last().map_or(0, |event| event.number)
 }
 
@@ -148,12 +158,12 @@ impl Follower {
         loop {
             {
                 let state = self.hub.state();
-                if let Some((number, id, sample)) = state.ring.from(self.next) {
+                if let Some((number, id, sample)) = state.ring.first_from(self.next) {
                     self.next = number + 1;
                     return Some(sample.event(&id, &self.volumes));
                 }
             }
-            self.newest.changed().await.ok()?;
+            self.newest_sample.changed().await.ok()?;
         }
     }
 }
@@ -164,9 +174,9 @@ impl Drop for Follower {
         let now = Instant::now();
         state.last_seen = Some(now);
         for name in &self.volumes {
-            if let Some(interest) = state.followed.get_mut(name) {
-                interest.clients = interest.clients.saturating_sub(1);
-                interest.last_seen = now;
+            if let Some(followers) = state.followed.get_mut(name) {
+                followers.clients = followers.clients.saturating_sub(1);
+                followers.last_seen = now;
             }
         }
     }

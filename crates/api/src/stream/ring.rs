@@ -57,7 +57,7 @@ impl Ring {
     }
 
     /// The first sample in the ring from `number` on: its number, its event id, and the sample.
-    pub fn from(&self, number: u64) -> Option<(u64, String, Arc<Sample>)> {
+    pub fn first_from(&self, number: u64) -> Option<(u64, String, Arc<Sample>)> {
         let oldest = self.next - self.samples.len() as u64;
         let number = number.max(oldest);
         let sample = self.samples.get((number - oldest) as usize)?;
@@ -71,7 +71,7 @@ mod tests {
 
     fn numbers(ring: &Ring, mut next: u64) -> Vec<u64> {
         let mut seen = Vec::new();
-        while let Some((number, _, _)) = ring.from(next) {
+        while let Some((number, _, _)) = ring.first_from(next) {
             seen.push(number);
             next = number + 1;
         }

@@ -1,4 +1,4 @@
-//! Identifying volumes on their open backings: its record, its undestaged blocks, and whether it may be served.
+//! Identifies volumes on their open backings: the record, the undestaged blocks, and whether the volume may be served.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,44 +18,44 @@ use state::{
     effective_policy,
 };
 
-/// Findings about the volumes that are to be served.
+/// Evidence about the volumes that are to be served.
 pub struct Findings {
-    /// Blocks that wait to be destaged, by volume ID.
-    waiting: BTreeMap<VolumeId, UndestagedBlocks>,
-    /// Content of each backing; `None` for one that is not open.
+    /// Undestaged blocks of volumes that are not served yet, by volume ID.
+    undestaged: BTreeMap<VolumeId, UndestagedBlocks>,
+    /// Content of each backing, in the order of the volumes; `None` for a backing that is not open.
     evidence: Vec<Option<ExaminationResult>>,
 }
 
 impl Attachments {
-    /// The blocks that wait for each open backing, and the backing's content; `None` for one that is not open.
-    /// A backing that leaves a read unanswered for `limit` counts as hung.
-    pub(super) async fn find_all(
+    /// Collects the undestaged blocks of all volumes, and the content of each open backing. A backing that leaves a
+    /// read unanswered for `limit` counts as hung.
+    pub(super) async fn collect_findings(
         &self,
         opened: &[Result<OpenedBacking, Failure>],
         limit: Duration,
     ) -> Result<Findings, Failure> {
-        let waiting = self.cores.waiting().await?;
+        let undestaged = self.cores.undestaged_blocks().await?;
         let volumes: Vec<_> = {
             let (state, store) = (self.records.view(), self.flash.store());
-            let volume = |opened: &Result<OpenedBacking, Failure>| {
-                let OpenedBacking { core, number, facts } = opened.as_ref().ok()?;
+            let examined_volume = |opened: &Result<OpenedBacking, Failure>| {
+                let OpenedBacking { core, backing_key, facts } = opened.as_ref().ok()?;
                 let is_match =
                     |identity: &String| *identity == facts.identity || facts.former_identities.contains(identity);
                 let record = state.volumes.iter().find(|record| is_match(&record.backing_identity));
                 let cached_on = record.and_then(|record| record.cached_on.as_ref());
                 Some(ExaminedVolume {
                     core: *core,
-                    number: *number,
+                    backing_key: *backing_key,
                     volume_id: record.map(|record| record.volume_id),
                     size_before: record.and_then(|record| record.content.as_ref()).map(|content| content.size_bytes),
                     trusts_store: cached_on
                         .is_some_and(|stores| store.as_ref().is_some_and(|store| stores.contains(store))),
                 })
             };
-            opened.iter().map(volume).collect()
+            opened.iter().map(examined_volume).collect()
         };
-        let evidence = self.cores.evidence(&volumes, limit).await;
-        Ok(Findings { waiting, evidence })
+        let evidence = self.cores.examine_all(&volumes, limit).await;
+        Ok(Findings { undestaged, evidence })
     }
 
     /// Determines the ID of each volume on its open backing, saved durably before the volume's first write.
@@ -98,7 +98,7 @@ impl Attachments {
                         return Err(refused);
                     }
                     let in_memory =
-                        |record: &VolumeRecord| findings.waiting.get(&record.volume_id).map(|entry| entry.in_memory);
+                        |record: &VolumeRecord| findings.undestaged.get(&record.volume_id).map(|entry| entry.in_memory);
                     let drops_memory =
                         accept.give_up.is_some() && records().filter_map(in_memory).any(|blocks| blocks > 0);
                     let admission = self.identify(state, config, facts, (&findings, evidence), accept, &served)?;
@@ -119,9 +119,9 @@ impl Attachments {
             let volume_id = |entry: &Result<Admission, Failure>| {
                 entry.as_ref().map(|entry| entry.volume_id).map_err(Failure::clone)
             };
-            let mut units: Vec<Result<VolumeId, Failure>> = admissions.iter().map(volume_id).collect();
-            self.units.assign_luns(state, &self.volumes.names(), requested, &mut units, accept.adopt);
-            admissions.into_iter().zip(units).map(|(entry, unit)| unit.and(entry)).collect::<Vec<_>>()
+            let mut volume_ids: Vec<Result<VolumeId, Failure>> = admissions.iter().map(volume_id).collect();
+            self.units.assign_luns(state, &self.volumes.names(), requested, &mut volume_ids, accept.adopt);
+            admissions.into_iter().zip(volume_ids).map(|(entry, volume_id)| volume_id.and(entry)).collect::<Vec<_>>()
         });
         for name in unclean.iter().filter(|_| identified.is_ok()) {
             log::warn!(
@@ -132,12 +132,13 @@ impl Attachments {
         identified.unwrap_or_else(|failure| requested.iter().map(|_| Err(failure.clone())).collect())
     }
 
+    /// Identifies one volume and applies the effects of its admission to `state` and the flash log.
     fn identify(
         &self,
         state: &mut State,
         config: &VolumeConfig,
         facts: &OpenFacts,
-        (found, evidence): (&Findings, Option<&Evidence>),
+        (findings, evidence): (&Findings, Option<&Evidence>),
         accept: &Acceptance,
         served: &[String],
     ) -> Result<Admission, Failure> {
@@ -151,8 +152,8 @@ impl Attachments {
             aliases: &facts.former_identities,
             served,
             store: store.as_deref(),
-            why_unused: &|store| self.flash.why_unused(store),
-            waiting: &found.waiting,
+            why_unused: &|store| self.flash.unused_reason(store),
+            undestaged: &findings.undestaged,
             evidence,
             writes: !config.read_only,
             accept,

@@ -11,20 +11,20 @@ use logging::{self as log, VOLUME};
 impl Attachments {
     /// Waits in the background for the end of an attach, then serves the volume or refuses it for another reason.
     pub(super) fn finish_later(&self, requested: RequestedVolume, placement: Placement, attach: LateAttach) {
-        let parts = self.clone();
+        let attachments = self.clone();
         self.volumes.begin_late_attach(&requested.0.name);
         tokio::task::spawn_local(async move {
             let name = requested.0.name.clone();
-            match attach.end().await {
+            match attach.wait_for_end().await {
                 // `volume add` has failed meanwhile.
-                Err(_) if !parts.volumes.contains(&name) => {}
-                Ok(may_be_logged) => parts.serve_late(requested, placement, may_be_logged).await,
+                Err(_) if !attachments.volumes.contains(&name) => {}
+                Ok(may_be_logged) => attachments.serve_late(requested, placement, may_be_logged).await,
                 Err(failure) => {
                     log::error!(target: VOLUME, volume = name, "volume {name} is not served: {}", failure.message);
-                    parts.volumes.record_attached(requested, Err(failure));
+                    attachments.volumes.record_attached(requested, Err(failure));
                 }
             }
-            parts.volumes.end_late_attach(&name);
+            attachments.volumes.end_late_attach(&name);
         });
     }
 

@@ -26,7 +26,7 @@ use config::VolumeConfig;
 use logging::{self as log, VOLUME};
 use state::{Acceptance, Admission, effective_mode, effective_policy};
 
-/// The parts between which a volume is attached. A clone is another handle to them.
+/// Attaches and detaches volumes, through the daemon's parts that this involves. A clone is another handle to them.
 #[derive(Clone)]
 pub struct Attachments {
     settings: Rc<Settings>,
@@ -39,7 +39,7 @@ pub struct Attachments {
 }
 
 impl Attachments {
-    /// Attaches volumes to `volumes`.
+    /// An object that attaches volumes and records the results in `volumes`.
     pub fn new(
         settings: Rc<Settings>,
         records: Rc<Records>,
@@ -60,8 +60,9 @@ impl Attachments {
     /// As [`Attachments::attach`] for many volumes, with one call per core and one write of the state directory for all
     /// of them. Attaching a thousand volumes one by one takes a minute on a busy processor.
     ///
-    /// All wait for the slowest backing. One that has not answered for `limit` refuses its volume, which is retried. An
-    /// attach whose backing hangs in its last part continues, and the volume is served at its end.
+    /// All volumes wait for the slowest backing. If a backing has not answered for `limit`, its volume is refused and
+    /// retried. If a backing hangs after the volume was identified, the attach continues, and the volume is served at
+    /// its end.
     pub async fn attach_all(
         &self,
         requested: Vec<RequestedVolume>,
@@ -75,20 +76,20 @@ impl Attachments {
         let opened = self.open_all(&requested, accept.adopt, limit).await;
         // Many volumes on few disks are identified at once, so a healthy backing may take longer than its opening.
         let request_limit = limit.max(PATH_TIMEOUT);
-        let findings = self.find_all(&opened, request_limit).await;
+        let findings = self.collect_findings(&opened, request_limit).await;
         let identified = self.identify_all(&requested, &opened, findings, &accept);
-        // Before any volume relies on its new record.
+        // The flash devices get the new records before any volume relies on them.
         self.flash.save_manifest().await;
-        let (placement, late) = self.serve_all(&requested, opened, identified, request_limit).await;
+        let (placements, late) = self.serve_all(&requested, opened, identified, request_limit).await;
         if let Err(failure) = self.memory.delete_unneeded_images().await {
             log::error!(target: VOLUME, "{}", failure.message);
         }
         let refused =
-            placement.iter().zip(&requested).filter(|(result, _)| result.is_err()).map(|(_, (config, _))| config);
+            placements.iter().zip(&requested).filter(|(result, _)| result.is_err()).map(|(_, (config, _))| config);
         self.units.report_absent(refused).await;
         let late: Vec<_> =
-            late.into_iter().map(|(at, placement, attach)| (requested[at].clone(), placement, attach)).collect();
-        let results = requested.into_iter().zip(placement).map(|((config, from_file), result)| {
+            late.into_iter().map(|(index, placement, attach)| (requested[index].clone(), placement, attach)).collect();
+        let results = requested.into_iter().zip(placements).map(|((config, from_file), result)| {
             let name = config.name.clone();
             self.volumes.record_attached((config, from_file), result.clone());
             result.map(|_| ()).map_err(|failure| {
@@ -111,22 +112,23 @@ impl Attachments {
         identified: Vec<Result<Admission, Failure>>,
         limit: Duration,
     ) -> (Vec<Result<Placement, Failure>>, Vec<(usize, Placement, LateAttach)>) {
-        let mut jobs: BTreeMap<usize, Vec<(usize, AttachRequest)>> = BTreeMap::new();
+        let mut requests_by_core: BTreeMap<usize, Vec<(usize, AttachRequest)>> = BTreeMap::new();
         let mut results = Vec::with_capacity(requested.len());
         let (mut not_on_flash, mut late) = (Vec::new(), Vec::new());
-        for (at, ((config, _), (opened, identified))) in
+        for (index, ((config, _), (opened, identified))) in
             requested.iter().zip(opened.into_iter().zip(identified)).enumerate()
         {
             results.push(match (opened, identified) {
                 (Ok(opened), Ok(Admission { volume_id, drops_pages })) => match self.units.plan(config, volume_id) {
                     Err(failure) => Err(self.cores.close(&opened, failure).await),
                     Ok(unit) => {
-                        let OpenedBacking { core, number, facts } = opened;
+                        let OpenedBacking { core, backing_key, facts } = opened;
                         let spec = VolumeSpec { drops_pages, ..self.spec_of(config, volume_id) };
-                        let record = self.records.view().by_id(volume_id).map(|record| record.lost_before);
-                        let lost_before = record.unwrap_or(0);
-                        let attaching = AttachRequest { number, spec, file_policy: config.policy, unit, lost_before };
-                        jobs.entry(core).or_default().push((at, attaching));
+                        let lost_before = self.records.view().by_id(volume_id).map(|record| record.lost_before);
+                        let lost_before = lost_before.unwrap_or(0);
+                        let file_policy = config.policy;
+                        let request = AttachRequest { backing_key, spec, file_policy, unit, lost_before };
+                        requests_by_core.entry(core).or_default().push((index, request));
                         Ok(Placement { volume_id, identity: facts.identity, core, geometry: facts.geometry })
                     }
                 },
@@ -134,20 +136,20 @@ impl Attachments {
                 (Err(failure), _) => Err(failure),
             });
         }
-        for (core, jobs) in jobs {
-            let (places, jobs): (Vec<usize>, Vec<AttachRequest>) = jobs.into_iter().unzip();
-            let outcomes = self.cores.attach(core, jobs, limit).await;
-            for (at, attached) in places.into_iter().zip(outcomes) {
-                match (attached, &results[at]) {
-                    (AttachOutcome::Ended(Ok(false)), Ok(placement)) if !self.records.may_log(&requested[at].0) => {
+        for (core, requests) in requests_by_core {
+            let (indices, requests): (Vec<usize>, Vec<AttachRequest>) = requests.into_iter().unzip();
+            let outcomes = self.cores.attach(core, requests, limit).await;
+            for (index, attached) in indices.into_iter().zip(outcomes) {
+                match (attached, &results[index]) {
+                    (AttachOutcome::Ended(Ok(false)), Ok(placement)) if !self.records.may_log(&requested[index].0) => {
                         not_on_flash.push(placement.volume_id)
                     }
                     (AttachOutcome::Ended(Ok(_)), _) => {}
-                    (AttachOutcome::Ended(Err(failure)), _) => results[at] = Err(failure),
+                    (AttachOutcome::Ended(Err(failure)), _) => results[index] = Err(failure),
                     (AttachOutcome::Hung(attach), _) => {
-                        let refused = Err(hung(&requested[at].0.backing));
-                        let placement = std::mem::replace(&mut results[at], refused);
-                        late.extend(placement.ok().map(|placement| (at, placement, attach)));
+                        let refused = Err(hung(&requested[index].0.backing));
+                        let placement = std::mem::replace(&mut results[index], refused);
+                        late.extend(placement.ok().map(|placement| (index, placement, attach)));
                     }
                 }
             }
@@ -170,6 +172,7 @@ impl Attachments {
         }
     }
 
+    /// The volume's specification, with the settings by command and by the file that are in force.
     fn spec_of(&self, config: &VolumeConfig, volume_id: VolumeId) -> VolumeSpec {
         let state = self.records.view();
         let record = state.by_name(&config.name);
@@ -188,11 +191,11 @@ impl Attachments {
         }
     }
 
-    /// True when the flash log in use holds data of a volume that is not served.
+    /// True when the flash log in use holds undestaged data of a volume that is not served.
     pub async fn has_blocks_in_log(&self, name: &str) -> Result<bool, Failure> {
-        let waiting = self.cores.waiting().await?;
+        let undestaged = self.cores.undestaged_blocks().await?;
         let volume_id = self.records.view().by_name(name).map(|record| record.volume_id);
-        Ok(volume_id.and_then(|volume_id| waiting.get(&volume_id)).is_some_and(|waiting| waiting.in_log > 0))
+        Ok(volume_id.and_then(|volume_id| undestaged.get(&volume_id)).is_some_and(|blocks| blocks.in_log > 0))
     }
 
     /// Detaches a volume ([`Cores::detach`](super::cores::Cores::detach)).

@@ -10,7 +10,7 @@ use seam::DiskError;
 use seam::real::{PATH_TIMEOUT, PathCall};
 
 use super::super::cores::{BackingTarget, OpenPlan, OpenedBacking};
-use super::super::overlap::{OwnVolumes, check_target};
+use super::super::overlap::{OwnVolumes, check_export};
 use super::super::volumes::open_attempts::remedy;
 use super::super::volumes::{KnownVolume, RequestedVolume};
 use super::Attachments;
@@ -25,54 +25,54 @@ impl Attachments {
         adopt: bool,
         limit: Duration,
     ) -> Vec<Result<OpenedBacking, Failure>> {
-        let homes = self.volumes.choose_cores(requested, self.cores.count());
+        let home_cores = self.volumes.choose_cores(requested, self.cores.count());
         let plans = join_all(requested.iter().map(|(config, _)| self.open_plan(config, adopt, limit))).await;
         let mut opened: Vec<_> = plans.into_iter().map(|plan| plan.map(Some)).collect();
         let mut results: BTreeMap<usize, Result<OpenedBacking, Failure>> = BTreeMap::new();
         for core in self.cores.iter() {
-            let on_core = opened.iter_mut().enumerate().filter(|(at, _)| homes[*at] == core.index());
-            let (places, plans): (Vec<usize>, Vec<OpenPlan>) =
-                on_core.filter_map(|(at, plan)| Some((at, plan.as_mut().ok()?.take()?))).unzip();
+            let on_core = opened.iter_mut().enumerate().filter(|(index, _)| home_cores[*index] == core.index());
+            let (indices, plans): (Vec<usize>, Vec<OpenPlan>) =
+                on_core.filter_map(|(index, plan)| Some((index, plan.as_mut().ok()?.take()?))).unzip();
             match self.cores.open(core.index(), plans).await {
-                Ok(each) => results.extend(places.into_iter().zip(each).map(|(at, result)| {
-                    let result = result.map_err(|error| self.open_failure(&requested[at].0, &error, requested));
-                    (at, result.map(|(number, facts)| OpenedBacking { core: core.index(), number, facts }))
+                Ok(on_core) => results.extend(indices.into_iter().zip(on_core).map(|(index, result)| {
+                    let result = result.map_err(|error| self.open_failure(&requested[index].0, &error, requested));
+                    (index, result.map(|(backing_key, facts)| OpenedBacking { core: core.index(), backing_key, facts }))
                 })),
-                Err(failure) => results.extend(places.into_iter().map(|at| (at, Err(failure.clone())))),
+                Err(failure) => results.extend(indices.into_iter().map(|index| (index, Err(failure.clone())))),
             }
         }
-        let own = OwnVolumes::new(&self.records.view());
-        let mut each = Vec::with_capacity(requested.len());
-        for (at, plan) in opened.into_iter().enumerate() {
-            let result = plan.and_then(|_| results.remove(&at).expect("every volume has a core"));
-            each.push(match result {
-                Ok(opened) => match own.check(&requested[at].0.backing, &opened.facts.nbd_under) {
+        let own_volumes = OwnVolumes::new(&self.records.view());
+        let mut checked = Vec::with_capacity(requested.len());
+        for (index, plan) in opened.into_iter().enumerate() {
+            let result = plan.and_then(|_| results.remove(&index).expect("every volume has a core"));
+            checked.push(match result {
+                Ok(opened) => match own_volumes.check(&requested[index].0.backing, &opened.facts.nbd_devices_below) {
                     Err(text) => Err(self.cores.close(&opened, Failure::new(ErrorKind::Conflict, text)).await),
                     Ok(()) => Ok(opened),
                 },
                 Err(failure) => Err(failure),
             });
         }
-        each
+        checked
     }
 
     /// The plan for opening a volume's backing. A missing file is created only if a size is given and no volume of that
     /// name was ever served. Otherwise the file may be on a file system that is not mounted, and an empty file would be
     /// served in its place.
     async fn open_plan(&self, config: &VolumeConfig, adopt: bool, limit: Duration) -> Result<OpenPlan, Failure> {
-        let content_file = || content_file(self.records.folder().join("sim"), &config.name);
+        let content_file = || content_file(self.records.directory().join("sim"), &config.name);
         let backing = match &config.backing {
             BackingSpec::Path(path) => BackingTarget::Path(path.clone()),
             BackingSpec::Nbd(target) => {
-                let own = self.settings.current().nbd.listen.clone();
-                check_target(target, own, limit).await.map_err(|_| hung(&config.backing))??;
+                let own_listeners = self.settings.current().nbd.listen.clone();
+                check_export(target, own_listeners, limit).await.map_err(|_| hung(&config.backing))??;
                 BackingTarget::Nbd(target.clone())
             }
             BackingSpec::Sim(array, _) => BackingTarget::OwnArray { array: *array, content: content_file().await? },
             BackingSpec::SimArray(name) => {
                 let settings = self.settings.current();
                 let array = settings.arrays.iter().find(|array| array.name == *name).map(|array| array.spec);
-                let none = || {
+                let unknown_array = || {
                     Failure::new(
                         ErrorKind::Invalid,
                         format!("no [[array]] is named \"{name}\"; add it to the configuration"),
@@ -80,7 +80,7 @@ impl Attachments {
                 };
                 BackingTarget::SharedArray {
                     name: name.clone(),
-                    array: array.ok_or_else(none)?,
+                    array: array.ok_or_else(unknown_array)?,
                     content: content_file().await?,
                 }
             }
@@ -128,8 +128,8 @@ impl Attachments {
         Failure::new(ErrorKind::Conflict, text)
     }
 
-    /// True if nothing serves the storage at the path of a refused volume: an earlier attempt then has opened it, and
-    /// its unanswered requests hold it.
+    /// True if no volume or flash device uses the storage at the path of a refused volume. An earlier attempt has then
+    /// opened it, and the unanswered requests of that attempt keep it open.
     fn is_left_by_attempt(&self, config: &VolumeConfig, requested: &[RequestedVolume]) -> bool {
         let BackingSpec::Path(path) = &config.backing else { return false };
         let is_refused = self.volumes.find(&config.name).is_some_and(|known| known.refusal().is_some());
@@ -138,7 +138,7 @@ impl Attachments {
         is_refused && !is_served && requested.iter().filter(|(other, _)| is_at(&other.backing, path)).count() == 1
     }
 
-    /// Name of the volume or flash device at that path.
+    /// Name of the volume or of the flash log that uses the storage at that path.
     fn name_of_device(&self, path: &Path, requested: &[RequestedVolume]) -> String {
         if self.flash.devices().iter().any(|device| device == path) {
             return "the flash log".to_owned();
@@ -158,7 +158,7 @@ pub(super) fn hung(backing: &BackingSpec) -> Failure {
     Failure { kind: ErrorKind::Unavailable, ..Failure::refused(refusal.code(), refusal.to_string()) }
 }
 
-/// The file with the content of a modelled array, in a folder that is created.
+/// The file with the content of a volume's modelled array, in `folder`, which is created if it is missing.
 async fn content_file(folder: PathBuf, volume: &str) -> Result<PathBuf, Failure> {
     let create = PathCall::start(&folder, {
         let folder = folder.clone();
@@ -174,6 +174,7 @@ async fn content_file(folder: PathBuf, volume: &str) -> Result<PathBuf, Failure>
     Ok(folder.join(format!("{volume}.img")))
 }
 
+/// True if the backing is the file or device at that path.
 fn is_at(backing: &BackingSpec, other: &Path) -> bool {
     matches!(backing, BackingSpec::Path(path) if path == other)
 }

@@ -20,8 +20,8 @@ use super::open::{BackingTarget, OpenFacts, OpenPlan, open_backing};
 use super::{Cores, core_ended};
 use logging::{self as log, VOLUME};
 
-/// NBD backings that a core opens concurrently. All others are opened at once: their helper threads are bounded.
-const OPENS_MAX: usize = 32;
+/// Maximum of NBD backings that a core opens concurrently. Paths need no maximum: their helper threads are bounded.
+const NBD_OPENS_MAX: usize = 32;
 /// Time-out for connecting an NBD backing. It is longer than the wait for its server. Calls on paths have limits of
 /// their own.
 const OPEN_TIMEOUT: Nanos = Nanos::from_secs(60);
@@ -31,7 +31,7 @@ pub struct OpenedBacking {
     /// The core that opened it and will serve it.
     pub core: usize,
     /// Its key in the core's map of open backings.
-    pub number: u64,
+    pub backing_key: u64,
     /// Facts about it.
     pub facts: OpenFacts,
 }
@@ -39,7 +39,7 @@ pub struct OpenedBacking {
 /// A volume that is to be attached to its open backing.
 pub struct AttachRequest {
     /// Key of its backing in the core's map of open backings.
-    pub number: u64,
+    pub backing_key: u64,
     /// Its specification.
     pub spec: VolumeSpec,
     /// The policy that the file gives it.
@@ -70,7 +70,7 @@ pub struct LateAttach {
 
 impl LateAttach {
     /// Waits for the end of the attach.
-    pub async fn end(self) -> AttachResult {
+    pub async fn wait_for_end(self) -> AttachResult {
         result_of(self.outcome.await.map_err(|_| CoreEnded(self.core)))
     }
 }
@@ -83,7 +83,7 @@ fn result_of(outcome: Result<Result<bool, String>, CoreEnded>) -> AttachResult {
 type OpenResult = Result<(u64, OpenFacts), DiskError>;
 
 impl Cores {
-    /// Opens backings on a core, in the order of their results.
+    /// Opens backings on a core; returns the results in the order of the plans.
     pub async fn open(&self, core: usize, plans: Vec<OpenPlan>) -> Result<Vec<OpenResult>, Failure> {
         let open = async move |local: Rc<CoreLocal>| open_on_core(&local, plans).await;
         self[core].call(open).await.map_err(core_ended)
@@ -91,19 +91,19 @@ impl Cores {
 
     /// Attaches volumes to backings that the core has open, with their units and sockets. An attach continues if its
     /// backing leaves a request unanswered for `limit`, and its outcome is then [`AttachOutcome::Hung`].
-    pub async fn attach(&self, core: usize, jobs: Vec<AttachRequest>, limit: Duration) -> Vec<AttachOutcome> {
-        let (count, limit) = (jobs.len(), Nanos(limit.as_nanos() as u64));
+    pub async fn attach(&self, core: usize, requests: Vec<AttachRequest>, limit: Duration) -> Vec<AttachOutcome> {
+        let (count, limit) = (requests.len(), Nanos(limit.as_nanos() as u64));
         let attach = async move |local: Rc<CoreLocal>| {
-            join_all(jobs.into_iter().map(|job| attach_within(local.clone(), core, job, limit))).await
+            join_all(requests.into_iter().map(|request| attach_within(local.clone(), core, request, limit))).await
         };
         let attached = self[core].call(attach).await;
         attached.unwrap_or_else(|error| (0..count).map(|_| AttachOutcome::Ended(Err(core_ended(error)))).collect())
     }
 
-    /// Closes the backing of a volume that is not attached; returns the failure.
+    /// Closes the backing of a volume that is not attached; returns `reason`, or a failure if the core has ended.
     pub async fn close(&self, opened: &OpenedBacking, reason: Failure) -> Failure {
-        let number = opened.number;
-        let close = async move |local: Rc<CoreLocal>| drop(local.opened.borrow_mut().remove(&number));
+        let backing_key = opened.backing_key;
+        let close = async move |local: Rc<CoreLocal>| drop(local.opened.borrow_mut().remove(&backing_key));
         self[opened.core].call(close).await.map_or_else(core_ended, |()| reason)
     }
 }
@@ -115,20 +115,22 @@ pub(super) async fn add_socket(local: &CoreLocal, volume: Volume<RealSeam>, lost
     }
 }
 
-/// Opens backings concurrently, so that an unresponsive one delays no other; returns each one's key and facts. Of two
-/// volumes on the same storage the first gets it.
+/// Opens backings concurrently, so that an unresponsive backing delays no other; returns the key and the facts of each.
+/// Of two volumes on the same storage the first gets it.
 async fn open_on_core(local: &CoreLocal, plans: Vec<OpenPlan>) -> Vec<OpenResult> {
     let mut by_storage: BTreeMap<String, Vec<(usize, OpenPlan)>> = BTreeMap::new();
-    for (at, plan) in plans.iter().cloned().enumerate() {
-        by_storage.entry(plan.backing.to_string()).or_default().push((at, plan));
+    for (index, plan) in plans.iter().cloned().enumerate() {
+        by_storage.entry(plan.backing.to_string()).or_default().push((index, plan));
     }
     let is_nbd = |plans: &Vec<(usize, OpenPlan)>| matches!(plans[0].1.backing, BackingTarget::Nbd(_));
     let (exports, others): (Vec<_>, Vec<_>) = by_storage.into_values().partition(is_nbd);
-    let exports =
-        stream::iter(exports).map(|plans| open_in_turn(local, plans)).buffer_unordered(OPENS_MAX).collect::<Vec<_>>();
+    let exports = stream::iter(exports)
+        .map(|plans| open_in_turn(local, plans))
+        .buffer_unordered(NBD_OPENS_MAX)
+        .collect::<Vec<_>>();
     let (exports, others) = join(exports, join_all(others.into_iter().map(|plans| open_in_turn(local, plans)))).await;
     let mut opened: Vec<_> = exports.into_iter().chain(others).flatten().collect();
-    opened.sort_by_key(|(at, _)| *at);
+    opened.sort_by_key(|(index, _)| *index);
     let mut opened: Vec<_> = opened.into_iter().map(|(_, result)| result).collect();
     resolve_shared_storage(local, &plans, &mut opened).await;
     opened
@@ -137,26 +139,26 @@ async fn open_on_core(local: &CoreLocal, plans: Vec<OpenPlan>) -> Vec<OpenResult
 /// Opens plans for the same storage one after the other.
 async fn open_in_turn(local: &CoreLocal, plans: Vec<(usize, OpenPlan)>) -> Vec<(usize, OpenResult)> {
     let mut opened = Vec::with_capacity(plans.len());
-    for (at, plan) in plans {
-        opened.push((at, open_with_timeout(local, &plan).await));
+    for (index, plan) in plans {
+        opened.push((index, open_with_timeout(local, &plan).await));
     }
     opened
 }
 
-/// Gives storage that two volumes share to the first of them. The later volume's path may have been opened sooner; it
-/// is closed again, so that every start decides the same way.
+/// Gives storage that two volumes share to the first of them. If the later volume has opened it sooner, that path is
+/// closed again, so that every start decides the same way.
 async fn resolve_shared_storage(local: &CoreLocal, plans: &[OpenPlan], opened: &mut [OpenResult]) {
-    for at in 0..plans.len() {
-        let Err(DiskError::Shared { path, other, on }) = &opened[at] else { continue };
+    for first in 0..plans.len() {
+        let Err(DiskError::Shared { path, other, on }) = &opened[first] else { continue };
         let is_holder = |later: &usize| matches!(&plans[*later].backing, BackingTarget::Path(path) if path == other);
-        let Some(later) = (at + 1..plans.len()).find(|later| opened[*later].is_ok() && is_holder(later)) else {
+        let Some(later) = (first + 1..plans.len()).find(|later| opened[*later].is_ok() && is_holder(later)) else {
             continue;
         };
         let refused = DiskError::Shared { path: other.clone(), other: path.clone(), on: on.clone() };
-        if let Ok((number, _)) = std::mem::replace(&mut opened[later], Err(refused)) {
-            drop(local.opened.borrow_mut().remove(&number));
+        if let Ok((backing_key, _)) = std::mem::replace(&mut opened[later], Err(refused)) {
+            drop(local.opened.borrow_mut().remove(&backing_key));
         }
-        opened[at] = open_with_timeout(local, &plans[at]).await;
+        opened[first] = open_with_timeout(local, &plans[first]).await;
     }
 }
 
@@ -171,15 +173,15 @@ async fn open_with_timeout(local: &CoreLocal, plan: &OpenPlan) -> OpenResult {
             return Err(DiskError::Open(text));
         }
     };
-    let number = local.next_opened.get();
-    local.next_opened.set(number + 1);
-    local.opened.borrow_mut().insert(number, backing);
-    Ok((number, facts))
+    let backing_key = local.next_backing_key.get();
+    local.next_backing_key.set(backing_key + 1);
+    local.opened.borrow_mut().insert(backing_key, backing);
+    Ok((backing_key, facts))
 }
 
 /// Attaches a volume on a task of its own, which survives a hang of its backing.
-async fn attach_within(local: Rc<CoreLocal>, core: usize, job: AttachRequest, limit: Nanos) -> AttachOutcome {
-    let backing = local.opened.borrow_mut().remove(&job.number);
+async fn attach_within(local: Rc<CoreLocal>, core: usize, request: AttachRequest, limit: Nanos) -> AttachOutcome {
+    let backing = local.opened.borrow_mut().remove(&request.backing_key);
     let Some(backing) = backing else {
         return AttachOutcome::Ended(result_of(Ok(Err("the backing was closed meanwhile".to_owned()))));
     };
@@ -187,7 +189,7 @@ async fn attach_within(local: Rc<CoreLocal>, core: usize, job: AttachRequest, li
     let (sender, outcome) = oneshot::channel();
     seam.spawn(async move {
         // The receiver is gone once the control thread has ended.
-        let _ = sender.send(attach_with_front_ends(&local, backing, job).await);
+        let _ = sender.send(attach_with_front_ends(&local, backing, request).await);
     });
     let hang = pin!(wait_for_hang(&seam, &disk, limit));
     match select(outcome, hang).await {
@@ -200,9 +202,9 @@ async fn attach_within(local: Rc<CoreLocal>, core: usize, job: AttachRequest, li
 async fn attach_with_front_ends(
     local: &CoreLocal,
     backing: Backing<RealSeam>,
-    job: AttachRequest,
+    request: AttachRequest,
 ) -> Result<bool, String> {
-    let AttachRequest { number: _, spec, file_policy, unit, lost_before } = job;
+    let AttachRequest { backing_key: _, spec, file_policy, unit, lost_before } = request;
     let name = spec.name.clone();
     // Boxed, because the compiler limits the depth of nested futures.
     let attached = attach_on_core(local, backing, spec, file_policy).boxed_local().await;
@@ -234,7 +236,8 @@ async fn attach_on_core(
             "the flash log holds data of it that is not on its backing; serve it without read_only first".to_owned()
         );
     }
-    // A change by command that a crash interrupted is repeated once the volume has recovered its data from flash.
+    // A crash may have interrupted a change by command of the policy or the mode. Data in the flash log is recovered
+    // under the file's policy, and the change is repeated afterwards.
     let (policy, mode) = (spec.policy, spec.mode);
     let recovers_first = on_flash && file_policy == WritePolicy::WriteBack;
     let spec = match recovers_first {

@@ -13,7 +13,7 @@ use seam::model::SharedArray;
 use seam::real::{PersistedPool, RealCoreSpec, RealDisk, RealError, RealSeam, run_core};
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::iscsi::{IscsiSpec, server as server_of};
+use super::super::iscsi::{IscsiSpec, create_server};
 use super::super::vhost_user::{VhostUser, VhostUserSpec};
 
 /// Capacity of a core's mailbox; further senders wait.
@@ -26,7 +26,7 @@ pub struct CoreLocal {
     /// Its part of the engine.
     pub engine: Core<RealSeam>,
     /// Its NBD server.
-    pub server: nbd::Server<RealSeam>,
+    pub nbd_server: nbd::Server<RealSeam>,
     /// Its iSCSI server, if there is one.
     pub iscsi: Option<iscsi::Server<RealSeam>>,
     /// Its vhost-user server, if there is one.
@@ -34,8 +34,8 @@ pub struct CoreLocal {
     /// Backings that are open and not attached to a volume yet, by the key that messages use.
     pub opened: RefCell<BTreeMap<u64, Backing<RealSeam>>>,
     /// The next key for `opened`.
-    pub next_opened: Cell<u64>,
-    /// Persisted memory of earlier daemons.
+    pub next_backing_key: Cell<u64>,
+    /// Memory images of earlier daemons.
     pub memory_images: RefCell<Vec<Rc<PersistedPool>>>,
     /// Flash devices that are open and not part of an open store yet.
     pub flash_devices: RefCell<Vec<RealDisk>>,
@@ -45,6 +45,7 @@ pub struct CoreLocal {
     ending: Cell<bool>,
 }
 
+/// Work that another thread sends to the core.
 type Job = Box<dyn FnOnce(&Rc<CoreLocal>) + Send>;
 
 /// The core's thread has ended.
@@ -81,27 +82,27 @@ impl DataCore {
     /// Starts a core; returns when it runs. The core's number is sent to `ended` when its thread ends, also by a panic.
     pub async fn start(spec: DataCoreSpec, ended: mpsc::UnboundedSender<usize>) -> Result<DataCore, RealError> {
         let (jobs, mut inbox) = mailbox::<Job>(MAILBOX_CAPACITY);
-        let (started, is_started) = oneshot::channel();
+        let (started, start_result) = oneshot::channel();
         let index = spec.index;
-        let (stopped, is_stopped) = oneshot::channel::<()>();
+        let (stop_sender, stopped) = oneshot::channel::<()>();
         let body = move || {
-            let _stopped = stopped;
+            let _stop_sender = stop_sender;
             let _ended = EndNotice(index, ended);
             let started = Rc::new(Cell::new(Some(started)));
             let on_core = started.clone();
             let result = run_core(spec.real, move |seam| async move {
                 let engine = Core::new(seam.clone(), spec.engine);
-                let server = nbd::Server::new(seam.clone(), engine.clone(), spec.nbd);
-                let iscsi = spec.iscsi.map(|spec| server_of(&seam, spec));
+                let nbd_server = nbd::Server::new(seam.clone(), engine.clone(), spec.nbd);
+                let iscsi = spec.iscsi.map(|spec| create_server(&seam, spec));
                 let vhost_user = spec.vhost_user.map(|spec| VhostUser::new(&seam, spec));
                 let local = Rc::new(CoreLocal {
                     seam,
                     engine,
-                    server,
+                    nbd_server,
                     iscsi,
                     vhost_user,
                     opened: RefCell::default(),
-                    next_opened: Cell::default(),
+                    next_backing_key: Cell::default(),
                     memory_images: RefCell::default(),
                     flash_devices: RefCell::default(),
                     arrays: RefCell::default(),
@@ -124,8 +125,8 @@ impl DataCore {
         };
         let thread = std::thread::Builder::new().name(format!("core-{index}")).spawn(body);
         thread.map_err(|error| RealError::IoUringLimits { error })?;
-        let started = is_started.await.unwrap_or_else(|_| Err(RealError::IoUringLimits { error: ended_at_start() }));
-        started.map(|()| DataCore { index, jobs, stopped: RefCell::new(Some(is_stopped)) })
+        let started = start_result.await.unwrap_or_else(|_| Err(RealError::IoUringLimits { error: ended_at_start() }));
+        started.map(|()| DataCore { index, jobs, stopped: RefCell::new(Some(stopped)) })
     }
 
     /// Runs `work` on the core and returns its result. The core never waits for the caller.

@@ -11,12 +11,12 @@ use super::{Cores, core_ended};
 impl Cores {
     /// Sends new and changed datastores to the cores; returns a message for each.
     pub async fn reload_datastores(&self, old: &[DatastoreSpec], fresh: &[DatastoreSpec]) -> Vec<String> {
-        let before = |spec: &DatastoreSpec| old.iter().find(|old| old.name == spec.name);
-        let changed: Vec<_> = fresh.iter().filter(|spec| before(spec) != Some(*spec)).cloned().collect();
+        let old_spec = |spec: &DatastoreSpec| old.iter().find(|old| old.name == spec.name);
+        let changed: Vec<_> = fresh.iter().filter(|spec| old_spec(spec) != Some(*spec)).cloned().collect();
         if let Err(failure) = self.set_datastores(&changed).await {
             return vec![failure.message];
         }
-        let message = |spec: &DatastoreSpec| match before(spec) {
+        let message = |spec: &DatastoreSpec| match old_spec(spec) {
             None => format!("datastore {}: added", spec.name),
             Some(_) => format!("datastore {}: threshold and write cost applied", spec.name),
         };

@@ -35,7 +35,7 @@ impl Cores {
                 }
             };
             let initiators = wait_for_commands(&local, unit.as_ref());
-            futures_util::join!(local.server.disconnect(&volume, CLIENTS_TIMEOUT), initiators, guests);
+            futures_util::join!(local.nbd_server.disconnect(&volume, CLIENTS_TIMEOUT), initiators, guests);
             if let Err(error) = local.engine.detach(&volume).await {
                 if let Some(served) = local.engine.find(&volume) {
                     add_socket(&local, served, lost_before).await;
@@ -46,7 +46,7 @@ impl Cores {
                 return Err(error);
             }
             // A client that connected meanwhile also holds the backing.
-            local.server.disconnect(&volume, Nanos(0)).await;
+            local.nbd_server.disconnect(&volume, Nanos(0)).await;
             if let (Some(iscsi), Some(lun)) = (&local.iscsi, lun) {
                 iscsi.target().forget_absent(lun);
             }

@@ -1,5 +1,5 @@
-//! Evidence about each volume before its admission: blocks that wait for its backing in the flash log and in memory,
-//! and the content of the backing. The data cores read it for many volumes concurrently; nothing is written.
+//! Evidence about each volume before its admission: undestaged blocks in the flash log and in persisted memory, and the
+//! content of the backing. The data cores read it for many volumes concurrently; nothing is written.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -13,13 +13,15 @@ use futures_util::stream::{self, StreamExt};
 use messages::{ErrorKind, Failure};
 use seam::real::RealSeam;
 use seam::{Disk, Nanos, Seam};
-use state::{ContentRecord, Evidence, UndestagedBlocks, end_block, is_short_block_dirty, sampled_blocks, show_samples};
+use state::{
+    ContentRecord, Evidence, UndestagedBlocks, end_block, is_partial_block_dirty, sampled_blocks, show_samples,
+};
 
 use super::data_core::CoreLocal;
 use super::hang::wait_for_hang;
 use super::{Cores, core_ended};
 
-/// Volumes that a core examines concurrently.
+/// Maximum of volumes that a core examines concurrently.
 const EXAMINED_MAX: usize = 32;
 /// Time-out for reading a backing and the map of clean pages.
 const TIMEOUT: Nanos = Nanos::from_secs(60);
@@ -33,7 +35,7 @@ pub enum ExaminationError {
     Failed(Failure),
 }
 
-/// The content of a backing, or why it is not known.
+/// The content of a backing, or the reason why it is not known.
 pub type ExaminationResult = Result<Evidence, ExaminationError>;
 
 /// A volume whose backing is open.
@@ -42,7 +44,7 @@ pub struct ExaminedVolume {
     /// The core that opened it.
     pub core: usize,
     /// Its key in the core's map of open backings.
-    pub number: u64,
+    pub backing_key: u64,
     /// The volume ID that the backing has had so far; `None` for a new backing.
     pub volume_id: Option<VolumeId>,
     /// The backing's size when it was served last, where that is known.
@@ -52,17 +54,17 @@ pub struct ExaminedVolume {
 }
 
 impl Cores {
-    /// Blocks that wait to be destaged, of every volume that is not served yet.
-    pub async fn waiting(&self) -> Result<BTreeMap<VolumeId, UndestagedBlocks>, Failure> {
-        let mut waiting: BTreeMap<VolumeId, UndestagedBlocks> = BTreeMap::new();
+    /// The undestaged blocks of every volume that is not served yet.
+    pub async fn undestaged_blocks(&self) -> Result<BTreeMap<VolumeId, UndestagedBlocks>, Failure> {
+        let mut undestaged: BTreeMap<VolumeId, UndestagedBlocks> = BTreeMap::new();
         for core in self.iter() {
             let collect = async |local: Rc<CoreLocal>| {
                 let in_log = local.engine.unclaimed().into_iter();
                 let in_log: Vec<_> = in_log
                     .map(|volume_id| (volume_id, local.engine.waiting_in_log(volume_id, BlockNo::MAX).blocks))
                     .collect();
-                let files = local.memory_images.borrow();
-                let owners = files.iter().flat_map(|file| file.owners());
+                let images = local.memory_images.borrow();
+                let owners = images.iter().flat_map(|image| image.owners());
                 let in_memory: Vec<_> = owners
                     .map(VolumeId)
                     .map(|volume_id| (volume_id, in_memory(&local, volume_id, BlockNo::MAX).blocks))
@@ -70,18 +72,18 @@ impl Cores {
                 (in_log, in_memory)
             };
             let (in_log, in_memory) = core.call(collect).await.map_err(core_ended)?;
-            in_log.into_iter().for_each(|(volume_id, blocks)| waiting.entry(volume_id).or_default().in_log = blocks);
+            in_log.into_iter().for_each(|(volume_id, blocks)| undestaged.entry(volume_id).or_default().in_log = blocks);
             in_memory
                 .into_iter()
-                .for_each(|(volume_id, blocks)| waiting.entry(volume_id).or_default().in_memory = blocks);
+                .for_each(|(volume_id, blocks)| undestaged.entry(volume_id).or_default().in_memory = blocks);
         }
-        waiting.retain(|_, waiting| *waiting != UndestagedBlocks::default());
-        Ok(waiting)
+        undestaged.retain(|_, blocks| *blocks != UndestagedBlocks::default());
+        Ok(undestaged)
     }
 
     /// Examines the content of these backings, in their order. A backing that leaves a read unanswered for `limit`
     /// counts as hung.
-    pub async fn evidence(
+    pub async fn examine_all(
         &self,
         volumes: &[Option<ExaminedVolume>],
         limit: Duration,
@@ -89,23 +91,25 @@ impl Cores {
         let limit = Nanos(limit.as_nanos() as u64);
         let mut results: Vec<Option<ExaminationResult>> = volumes.iter().map(|_| None).collect();
         for core in self.iter() {
-            let on_core = volumes.iter().enumerate().filter_map(|(at, volume)| Some((at, (*volume)?)));
-            let (places, on_core): (Vec<usize>, Vec<ExaminedVolume>) =
+            let on_core = volumes.iter().enumerate().filter_map(|(index, volume)| Some((index, (*volume)?)));
+            let (indices, on_core): (Vec<usize>, Vec<ExaminedVolume>) =
                 on_core.filter(|(_, volume)| volume.core == core.index()).unzip();
             if on_core.is_empty() {
                 continue;
             }
             let examine_all = async move |local: Rc<CoreLocal>| {
-                let findings = on_core.into_iter().map(|volume| examine_within(local.clone(), volume, limit));
-                stream::iter(findings).buffered(EXAMINED_MAX).collect::<Vec<_>>().await
+                let results = on_core.into_iter().map(|volume| examine_within(local.clone(), volume, limit));
+                stream::iter(results).buffered(EXAMINED_MAX).collect::<Vec<_>>().await
             };
             match core.call(examine_all).await {
-                Ok(findings) => places.into_iter().zip(findings).for_each(|(at, finding)| results[at] = Some(finding)),
+                Ok(examined) => {
+                    indices.into_iter().zip(examined).for_each(|(index, result)| results[index] = Some(result))
+                }
                 Err(error) => {
                     let failure = core_ended(error);
-                    places
+                    indices
                         .into_iter()
-                        .for_each(|at| results[at] = Some(Err(ExaminationError::Failed(failure.clone()))));
+                        .for_each(|index| results[index] = Some(Err(ExaminationError::Failed(failure.clone()))));
                 }
             }
         }
@@ -113,22 +117,23 @@ impl Cores {
     }
 }
 
-/// A volume's blocks in persisted memory, from the oldest file that has any.
+/// A volume's undestaged blocks in persisted memory, from the oldest memory image that contains the volume.
 fn in_memory(local: &CoreLocal, volume_id: VolumeId, end: BlockNo) -> WaitingBlocks {
-    let files = local.memory_images.borrow();
-    let image = files.iter().find_map(|file| file.image_of(volume_id.0));
-    image.map_or_else(WaitingBlocks::default, |image| waiting_in_memory(&image, end))
+    let images = local.memory_images.borrow();
+    let shm_image = images.iter().find_map(|image| image.image_of(volume_id.0));
+    shm_image.map_or_else(WaitingBlocks::default, |shm_image| waiting_in_memory(&shm_image, end))
 }
 
 async fn examine_within(local: Rc<CoreLocal>, volume: ExaminedVolume, limit: Nanos) -> ExaminationResult {
-    let Some(backing) = local.opened.borrow().get(&volume.number).map(|backing| Backing { disk: backing.disk.clone() })
+    let Some(backing) =
+        local.opened.borrow().get(&volume.backing_key).map(|backing| Backing { disk: backing.disk.clone() })
     else {
         let text = "the backing was closed meanwhile";
         return Err(ExaminationError::Failed(Failure::new(ErrorKind::Failed, text)));
     };
     let disk = backing.disk.clone();
     let examining = pin!(examine(&local, backing, volume));
-    let waiting = pin!(async {
+    let hang_or_timeout = pin!(async {
         let (hang, timeout) = (pin!(wait_for_hang(&local.seam, &disk, limit)), pin!(local.seam.sleep(TIMEOUT)));
         match select(hang, timeout).await {
             Either::Left(_) => ExaminationError::Hung,
@@ -138,7 +143,7 @@ async fn examine_within(local: Rc<CoreLocal>, volume: ExaminedVolume, limit: Nan
             }
         }
     });
-    match select(examining, waiting).await {
+    match select(examining, hang_or_timeout).await {
         Either::Left((evidence, _)) => Ok(evidence),
         Either::Right((reason, _)) => Err(reason),
     }
@@ -147,17 +152,17 @@ async fn examine_within(local: Rc<CoreLocal>, volume: ExaminedVolume, limit: Nan
 async fn examine(local: &CoreLocal, backing: Backing<RealSeam>, volume: ExaminedVolume) -> Evidence {
     let size_bytes = backing.disk.geometry().size_bytes;
     let end = end_block(size_bytes, volume.size_before);
-    let (in_log, memory) = match volume.volume_id {
+    let (in_log, in_image) = match volume.volume_id {
         Some(volume_id) => (local.engine.waiting_in_log(volume_id, end), in_memory(local, volume_id, end)),
         None => Default::default(),
     };
-    let has_dirty = in_log.blocks + memory.blocks > 0;
+    let has_dirty = in_log.blocks + in_image.blocks > 0;
     let dirty_from = |block| {
         volume.volume_id.map_or(0, |volume_id| {
             local.engine.waiting_in_log(volume_id, block).past_end + in_memory(local, volume_id, block).past_end
         })
     };
-    let is_short_block_dirty = is_short_block_dirty(size_bytes, volume.size_before, dirty_from);
+    let is_partial_block_dirty = is_partial_block_dirty(size_bytes, volume.size_before, dirty_from);
     let destaged = match volume.volume_id.filter(|_| has_dirty && volume.trusts_store) {
         Some(volume_id) => local.engine.compare_destaged(volume_id, &backing).await,
         None => DestagedComparison::default(),
@@ -178,15 +183,16 @@ async fn examine(local: &CoreLocal, backing: Backing<RealSeam>, volume: Examined
         },
         samples_before,
         blocks_in_log: in_log.blocks,
-        blocks_in_memory: memory.blocks,
-        blocks_past_end: in_log.past_end + memory.past_end,
-        is_short_block_dirty,
-        destaged_found: destaged.matching,
-        destaged_missing: destaged.different,
+        blocks_in_memory: in_image.blocks,
+        blocks_past_end: in_log.past_end + in_image.past_end,
+        is_partial_block_dirty,
+        destaged_unchanged: destaged.matching,
+        destaged_changed: destaged.different,
     }
 }
 
-/// Samples at the places for a backing of `size_bytes`, as the state directory stores them.
+/// Reads the blocks that are sampled of a backing of `size_bytes`; returns their samples in the form that the state
+/// directory stores.
 async fn samples(local: &CoreLocal, backing: &Backing<RealSeam>, size_bytes: u64) -> String {
     show_samples(&samples_at(&local.seam, backing, &sampled_blocks(size_bytes)).await)
 }

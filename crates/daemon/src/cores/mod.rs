@@ -24,7 +24,7 @@ pub use self::evidence::{ExaminationError, ExaminationResult, ExaminedVolume};
 pub use self::hang::wait_for_hang;
 pub use self::open::{BackingTarget, OpenFacts, OpenPlan};
 
-/// Time-out for a core's answer to a report; a core that exceeds it is reported as silent.
+/// Time-out for a core's answer to a report; a core that exceeds it is reported as unresponsive.
 pub const CORE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The data cores, by number. There is at least one.

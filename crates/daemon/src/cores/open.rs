@@ -7,7 +7,7 @@ use std::time::Duration;
 use engine::Backing;
 use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
 use seam::model::{ArraySpec, ModelledDisk, SharedArray};
-use seam::real::{NbdUnder, RealDisk, RealSeam};
+use seam::real::{KernelNbdDevice, RealDisk, RealSeam};
 use seam::{Disk, DiskError, DiskOpen, Geometry};
 
 use super::data_core::CoreLocal;
@@ -53,7 +53,7 @@ pub enum BackingTarget {
     },
 }
 
-/// The place of the storage: plans with the same place are opened one after the other.
+/// Names the storage: plans for storage of the same name are opened one after the other.
 impl fmt::Display for BackingTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -74,16 +74,16 @@ pub struct OpenFacts {
     /// Its geometry.
     pub geometry: Geometry,
     /// The kernel's NBD devices underneath it.
-    pub nbd_under: Vec<NbdUnder>,
+    pub nbd_devices_below: Vec<KernelNbdDevice>,
 }
 
 /// Opens the storage that `plan` describes on this core.
 pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing<RealSeam>, OpenFacts), DiskError> {
-    let mut nbd_under = Vec::new();
+    let mut nbd_devices_below = Vec::new();
     let backing = match &plan.backing {
         BackingTarget::Path(path) => {
             let disk = open_path(&local.seam, plan, path.clone()).await?;
-            nbd_under = disk.nbd_under().to_vec();
+            nbd_devices_below = disk.nbd_devices_below().to_vec();
             Backing::plain(disk)
         }
         BackingTarget::Nbd(target) => {
@@ -95,7 +95,7 @@ pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing
             let array = array.fitted(content.geometry().size_bytes);
             let array =
                 SharedArray::new(local.seam.clone(), array).map_err(|error| DiskError::Open(error.to_string()))?;
-            on_array(&array, content)?
+            backing_on_array(&array, content)?
         }
         BackingTarget::SharedArray { name, array, content } => {
             let content = open_path(&local.seam, plan, content.clone()).await?;
@@ -103,13 +103,13 @@ pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing
             let array = match known {
                 Some(known) => known,
                 None => {
-                    let made = SharedArray::new(local.seam.clone(), *array);
-                    let made = made.map_err(|error| DiskError::Open(error.to_string()))?;
-                    local.arrays.borrow_mut().insert(name.clone(), made.clone());
-                    made
+                    let created = SharedArray::new(local.seam.clone(), *array);
+                    let created = created.map_err(|error| DiskError::Open(error.to_string()))?;
+                    local.arrays.borrow_mut().insert(name.clone(), created.clone());
+                    created
                 }
             };
-            on_array(&array, content)?
+            backing_on_array(&array, content)?
         }
     };
     let former_identities = backing.disk.former_identities();
@@ -117,7 +117,7 @@ pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing
         identity: backing.disk.identity(),
         former_identities,
         geometry: backing.disk.geometry(),
-        nbd_under,
+        nbd_devices_below,
     };
     Ok((backing, facts))
 }
@@ -128,7 +128,8 @@ async fn open_path(seam: &RealSeam, plan: &OpenPlan, path: PathBuf) -> Result<Re
         .await
 }
 
-fn on_array(array: &SharedArray<RealSeam>, content: RealDisk) -> Result<Backing<RealSeam>, DiskError> {
+/// A backing whose bytes are in the file `content` and whose latency is the modelled array's.
+fn backing_on_array(array: &SharedArray<RealSeam>, content: RealDisk) -> Result<Backing<RealSeam>, DiskError> {
     let disk = ModelledDisk::new(array, content).map_err(|error| DiskError::Open(error.to_string()))?;
     Ok(Backing::modelled(disk))
 }

@@ -1,4 +1,4 @@
-//! Calls that concern a volume, on its core.
+//! Calls that run on a volume's core.
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use super::data_core::CoreLocal;
 use super::{CORE_TIMEOUT, Cores, core_ended};
 
 impl Cores {
-    /// Runs `work` with the volume on its core; `work` cannot wait there.
+    /// Runs `work` with the volume on its core. `work` is synchronous and must not block.
     pub async fn with_volume<T: Send + 'static>(
         &self,
         name: &str,

@@ -3,7 +3,7 @@
 //!
 //! A stuck data core serves no client. With a stuck control thread service continues, but nothing is saved, no flash
 //! member is taken out, and the daemon cannot be stopped. Neither recovers by itself; a restart helps. Every wait of
-//! the control thread is far shorter than the watchdog's time.
+//! the control thread is far shorter than the watchdog's time-out.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use systemd::Notifier;
 
 /// Interval at which a slow start extends its time-out.
 const EXTENSION_INTERVAL: Duration = Duration::from_secs(10);
-/// Rounds of each thread within the watchdog's time.
+/// Rounds of each thread within the watchdog's time-out.
 const ROUNDS: u32 = 4;
 
 /// Threads that have made a round since the watchdog was last fed: every data core, and the control thread as the last
@@ -40,14 +40,14 @@ impl ThreadRounds {
 impl Cores {
     /// Feeds the watchdog, if there is one, as long as every data core and the control thread make progress.
     pub async fn feed_watchdog(&self) {
-        let Some(time) = Notifier::watchdog_timeout() else { return };
-        let pause = time / ROUNDS;
+        let Some(timeout) = Notifier::watchdog_timeout() else { return };
+        let pause = timeout / ROUNDS;
         let core_pause = Nanos::from_micros(u64::try_from(pause.as_micros()).unwrap_or(u64::MAX));
         let rounds: Arc<ThreadRounds> =
             Arc::new(ThreadRounds((0..=self.count()).map(|_| AtomicBool::new(false)).collect()));
         for core in self.iter() {
             let (rounds, index) = (rounds.clone(), core.index());
-            let begin = async move |local: Rc<CoreLocal>| {
+            let start_rounds = async move |local: Rc<CoreLocal>| {
                 let (seam, notifier) = (local.seam.clone(), Notifier::nonblocking());
                 local.seam.spawn(async move {
                     loop {
@@ -57,7 +57,7 @@ impl Cores {
                 });
             };
             // The call fails only if the core has ended, which ends the daemon anyway.
-            let _ = core.call(begin).await;
+            let _ = core.call(start_rounds).await;
         }
         let (control, notifier) = (self.count(), Notifier::nonblocking());
         tokio::task::spawn_local(async move {

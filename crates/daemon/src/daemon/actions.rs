@@ -70,8 +70,8 @@ impl Daemon {
         let volume = name.to_owned();
         let called = self.cores[placement.core].call(async move |local: Rc<CoreLocal>| {
             let now = local.seam.now();
-            let slow_requests = local.engine.find(&volume);
-            slow_requests.map(|volume| volume.slow_requests().iter().map(|slow| slow_report(slow, now)).collect())
+            let volume = local.engine.find(&volume);
+            volume.map(|volume| volume.slow_requests().iter().map(|slow| slow_report(slow, now)).collect())
         });
         let slow_requests: Option<Vec<SlowReport>> = called.await.map_err(core_ended)?;
         slow_requests.map(Answer::Slow).ok_or_else(|| Failure::no_volume(name))
@@ -85,7 +85,7 @@ impl Daemon {
         discard_dirty: bool,
         progress: &ProgressSender,
     ) -> Result<Answer, Failure> {
-        if size_bytes.is_some_and(|size| size == 0 || !size.is_multiple_of(512)) {
+        if size_bytes.is_some_and(|size| size == 0 || !size.is_multiple_of(seam::SECTOR_BYTES as u64)) {
             return Err(Failure::new(ErrorKind::Invalid, "a volume's size is a multiple of 512 bytes, above 0"));
         }
         let _guard = self.volumes.lock_for_change(name)?;

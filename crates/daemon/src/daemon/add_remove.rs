@@ -40,7 +40,7 @@ impl Daemon {
         let config = VolumeConfig { policy, size_bytes, read_only, ..VolumeConfig::new(name, spec) };
         let config = config.with_rules(&self.settings.current().qos);
         warn_of_conflicts(&config);
-        let before: Vec<_> = self.records.view().volumes.iter().map(|record| record.volume_id).collect();
+        let ids_before: Vec<_> = self.records.view().volumes.iter().map(|record| record.volume_id).collect();
         let path = match &config.backing {
             BackingSpec::Path(path) => Some(path.clone()),
             _ => None,
@@ -48,7 +48,7 @@ impl Daemon {
         let file = NewFile::check(path.filter(|_| size_bytes.is_some())).await;
         let attached = self.attachments.attach(config, false, Acceptance::default()).await;
         if let Err(failure) = attached {
-            self.undo_add(name, &before, file).await;
+            self.undo_add(name, &ids_before, file).await;
             // A backing that cannot be opened is an error in the request.
             let is_backing_failure = matches!(failure.kind, ErrorKind::Failed | ErrorKind::Unavailable);
             let kind = if is_backing_failure { ErrorKind::Conflict } else { failure.kind };
@@ -72,21 +72,21 @@ impl Daemon {
                 let text = format!("{failure}; volume {name} stays in service until a restart, because {error}");
                 return Err(Failure { message: text, ..failure });
             }
-            self.undo_add(name, &before, file).await;
+            self.undo_add(name, &ids_before, file).await;
             return Err(failure);
         }
         log::info!(target: VOLUME, volume = name, "volume {name} added by command");
         self.show(name).await
     }
 
-    /// Removes what a failed `volume add` has made: its volume, its LUN, a record that is not among `before`, and a
-    /// file without data.
-    async fn undo_add(&self, name: &str, before: &[VolumeId], file: NewFile) {
+    /// Removes what a failed `volume add` has created: the volume, its LUN, its record if the volume ID is not among
+    /// `ids_before`, and a file without data.
+    async fn undo_add(&self, name: &str, ids_before: &[VolumeId], file: NewFile) {
         let lun = self.units.remove_absent(name).await;
         self.volumes.remove(name);
-        let made = self.records.view().by_name(name).map(|record| record.volume_id);
-        let forgotten = match made.filter(|made| !before.contains(made)) {
-            Some(made) => self.records.change(|state| state.forget(made)),
+        let created = self.records.view().by_name(name).map(|record| record.volume_id);
+        let forgotten = match created.filter(|created| !ids_before.contains(created)) {
+            Some(created) => self.records.change(|state| state.forget(created)),
             None => Ok(()),
         };
         let is_forgotten = forgotten.is_ok();
@@ -96,7 +96,7 @@ impl Daemon {
                 "volume {name} could not be added, and its record stays: {failure}"
             );
         }
-        // With its record a volume needs its file.
+        // If the record stays, the next start needs the file.
         if is_forgotten {
             file.remove_if_empty().await;
         }
@@ -139,8 +139,8 @@ impl Daemon {
         self.units.remove_absent(name).await?;
         self.volumes.remove(name);
         self.records.change(|state| {
-            let (record, serving) = (state.by_name(name).map(|record| record.volume_id), &known.status);
-            match (serving, record) {
+            let (recorded_id, status) = (state.by_name(name).map(|record| record.volume_id), &known.status);
+            match (status, recorded_id) {
                 (VolumeStatus::Serving(placement), _) => state.forget(placement.volume_id),
                 (_, Some(volume_id)) => state.forget(volume_id),
                 _ => {}

@@ -31,12 +31,13 @@ impl Daemon {
             };
             if key.table == "volume" {
                 let named = volumes.iter().filter_map(|(name, values)| Some((name, values.get(key.name)?)));
-                let entry = |(name, (value, source)): (&String, &(String, KeySource))| entry(name, value, *source);
+                let entry =
+                    |(name, (value, source)): (&String, &(String, KeySource))| entry_report(name, value, *source);
                 report.entries = named.map(entry).collect();
             } else if TABLES.iter().any(|table| table.name == key.table && table.repeated) {
                 let named = config.written.entries(key.table);
                 let values =
-                    named.filter_map(|(name, values)| Some(entry(name, values.get(key.name)?, KeySource::File)));
+                    named.filter_map(|(name, values)| Some(entry_report(name, values.get(key.name)?, KeySource::File)));
                 report.entries = values.collect();
             } else {
                 // A key required by a single table, such as [iscsi], has no value while the table is absent.
@@ -98,6 +99,6 @@ impl Daemon {
     }
 }
 
-fn entry(name: &str, value: &str, source: KeySource) -> EntryReport {
+fn entry_report(name: &str, value: &str, source: KeySource) -> EntryReport {
     EntryReport { name: name.to_owned(), value: value.to_owned(), source }
 }

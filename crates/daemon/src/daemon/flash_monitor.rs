@@ -1,4 +1,5 @@
-//! Monitoring of the flash log: volumes leave write-back while one copy is left, and return to it later.
+//! Monitoring of the flash log: volumes run as write-through while a single copy is left, and return to write-back when
+//! there are two.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use super::super::flash::LastCheck;
 use super::Daemon;
 
 /// Interval of the checks.
-const PAUSE: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Daemon {
     /// Monitors the flash devices until the log is closed.
@@ -18,7 +19,7 @@ impl Daemon {
                 self.flash.enforce_two_copies().await;
                 self.volume_settings.restore_write_back().await;
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }
 }

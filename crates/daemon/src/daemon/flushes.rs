@@ -8,13 +8,13 @@ use messages::report::{JobOutcome, JobReport};
 use messages::{Answer, ErrorKind, Failure};
 use seam::real::RealSeam;
 
-use super::super::jobs::{FLASH, FlushEntry};
+use super::super::jobs::{FLASH_JOB_ID, FlushEntry};
 use super::super::volumes::Placement;
 use super::Daemon;
 use logging::{self as log, CONTROL};
 
 impl Daemon {
-    /// `volume flush`: afterwards the backing alone holds the complete data as of the begin of the flush.
+    /// `volume flush`: afterwards the backing alone holds the complete data as of the start of the flush.
     pub async fn flush(&self, name: &str, progress: &ProgressSender) -> Result<Answer, Failure> {
         let placement = self.volumes.placement(name)?;
         let entry = self.jobs.add_flush(name, self.cores.dirty_bytes_of(name, placement.core).await)?;
@@ -74,7 +74,7 @@ impl Daemon {
 
     /// `job cancel`.
     pub async fn cancel_job(&self, id: &str) -> Result<Answer, Failure> {
-        if id == FLASH && self.flash.report(&self.volumes).await.is_some_and(|flash| flash.job.is_some()) {
+        if id == FLASH_JOB_ID && self.flash.report(&self.volumes).await.is_some_and(|flash| flash.job.is_some()) {
             self.flash.control_job(|store| store.cancel_job()).await?;
             return Ok(self.flash_answer().await);
         }

@@ -51,7 +51,8 @@ use logging::{self as log, CONTROL};
 use state::StateDir;
 use systemd::Notifier;
 
-/// The daemon's parts on the control thread. Each part owns its state; the methods here do what crosses parts.
+/// The daemon's parts on the control thread. Each part owns its state; the methods here are the actions that involve
+/// several parts.
 pub struct Daemon {
     /// The configuration in force.
     settings: Rc<Settings>,

@@ -24,9 +24,9 @@ impl Daemon {
         let mut outcomes: Vec<ReloadOutcome> =
             restart_messages(&old, &fresh).into_iter().map(ReloadOutcome::General).collect();
         // Compares with the served volumes, not with the old file, so that a failed removal is retried.
-        let is_fresh = |name: &String| fresh.volumes.iter().any(|volume| volume.name == *name);
-        let known = self.volumes.map(|known| known.from_file.then(|| known.config.name.clone()));
-        let known: Vec<String> = known.into_iter().flatten().collect();
+        let is_in_file = |name: &String| fresh.volumes.iter().any(|volume| volume.name == *name);
+        let from_file = self.volumes.map(|known| known.from_file.then(|| known.config.name.clone()));
+        let from_file: Vec<String> = from_file.into_iter().flatten().collect();
         outcomes.extend(
             self.cores
                 .reload_datastores(&old.datastores, &fresh.datastores)
@@ -41,7 +41,7 @@ impl Daemon {
             log::set_filter(&fresh.log.filter);
             outcomes.push(ReloadOutcome::General("[log]: level and filter applied".to_owned()));
         }
-        for name in known.iter().filter(|name| !is_fresh(name)) {
+        for name in from_file.iter().filter(|name| !is_in_file(name)) {
             outcomes.push(self.remove_volume(name).await);
         }
         self.units.set_fixed_luns(&fresh.volumes);
@@ -51,15 +51,15 @@ impl Daemon {
         outcomes.extend(self.volume_settings.reload_rules(&fresh.qos).await);
         self.cores.remove_datastores(&old.datastores, &fresh.datastores).await;
         let (mut api, mut nbd) = (old.api.clone(), old.nbd.clone());
-        if let (Some(files), Some(now)) = (&mut api.tls, fresh.api.tls) {
-            outcomes.extend(self.certificates.reload("api", &now).map(ReloadOutcome::General));
-            *files = now;
+        if let (Some(files), Some(fresh_files)) = (&mut api.tls, fresh.api.tls) {
+            outcomes.extend(self.certificates.reload("api", &fresh_files).map(ReloadOutcome::General));
+            *files = fresh_files;
         }
-        if let (Some(tls), Some(now)) = (&mut nbd.tls, fresh.nbd.tls)
-            && tls.files.client_ca.is_some() == now.files.client_ca.is_some()
+        if let (Some(tls), Some(fresh_tls)) = (&mut nbd.tls, fresh.nbd.tls)
+            && tls.files.client_ca.is_some() == fresh_tls.files.client_ca.is_some()
         {
-            outcomes.extend(self.certificates.reload("nbd", &now.files).map(ReloadOutcome::General));
-            tls.files = now.files;
+            outcomes.extend(self.certificates.reload("nbd", &fresh_tls.files).map(ReloadOutcome::General));
+            tls.files = fresh_tls.files;
         }
         // Settings that need a restart keep their values from the start, so that the next reload reports them again.
         let written = old.written.after_reload(fresh.written);
@@ -80,6 +80,7 @@ impl Daemon {
         Ok(outcomes)
     }
 
+    /// Removes a volume whose entry is gone from the file.
     async fn remove_volume(&self, name: &str) -> ReloadOutcome {
         let of_volume = |text: &str| ReloadOutcome::Volume(name.to_owned(), text.to_owned());
         let (progress, _) = ProgressSender::new();
@@ -116,37 +117,38 @@ impl Daemon {
         of_volume("removed; its backing is complete")
     }
 
-    async fn reload_volume(&self, now: &VolumeConfig) -> Vec<ReloadOutcome> {
-        let name = &now.name;
+    /// Adds the volume of an entry, or applies the entry to the volume that is served.
+    async fn reload_volume(&self, fresh: &VolumeConfig) -> Vec<ReloadOutcome> {
+        let name = &fresh.name;
         let of_volume = |text: &str| vec![ReloadOutcome::Volume(name.clone(), text.to_owned())];
         let Ok(_guard) = self.volumes.lock_for_change(name) else {
             return of_volume("skipped: another change of it is in progress; the next reload retries");
         };
         let known = self.volumes.find(name);
-        let removed = self.records.view().removed.get(name) == Some(&now.entry());
+        let removed = self.records.view().removed.get(name) == Some(&fresh.entry());
         match known {
             None if removed => Vec::new(),
-            None => vec![self.add_volume(now).await],
+            None => vec![self.add_volume(fresh).await],
             Some(known) if !known.from_file => of_volume("skipped: a volume of this name was added by command"),
-            Some(known) if known.refusal().is_some() => vec![self.add_volume(now).await],
-            Some(known) => self.volume_settings.reload(&known.config, now).await,
+            Some(known) if known.refusal().is_some() => vec![self.add_volume(fresh).await],
+            Some(known) => self.volume_settings.reload(&known.config, fresh).await,
         }
     }
 
-    async fn add_volume(&self, now: &VolumeConfig) -> ReloadOutcome {
+    async fn add_volume(&self, fresh: &VolumeConfig) -> ReloadOutcome {
         // An entry that changed after its volume was removed by command is added again.
-        let saved = self.records.change(|state| state.removed.remove(&now.name));
+        let saved = self.records.change(|state| state.removed.remove(&fresh.name));
         if let Err(error) = saved {
-            return ReloadOutcome::Volume(now.name.clone(), format!("not added: {error}"));
+            return ReloadOutcome::Volume(fresh.name.clone(), format!("not added: {error}"));
         }
-        match self.attachments.attach(now.clone(), true, state::Acceptance::default()).await {
-            Ok(()) => ReloadOutcome::Volume(now.name.clone(), "added".to_owned()),
-            Err(failure) => ReloadOutcome::Failed(now.name.clone(), failure),
+        match self.attachments.attach(fresh.clone(), true, state::Acceptance::default()).await {
+            Ok(()) => ReloadOutcome::Volume(fresh.name.clone(), "added".to_owned()),
+            Err(failure) => ReloadOutcome::Failed(fresh.name.clone(), failure),
         }
     }
 }
 
-/// Reads and checks the file on a helper thread: it and the paths in it may not answer.
+/// Reads and checks the file on a helper thread, because the file systems of the file and of the paths in it may hang.
 async fn load_configuration(file: PathBuf) -> Result<Config, String> {
     let load = PathCall::start(&file, {
         let file = file.clone();
@@ -232,8 +234,8 @@ mod tests {
             ("[vhost_user]\nsocket_mode = \"0600\"", "[vhost_user]"),
             ("[[array]]\nname = \"shelf\"", "[[array]]"),
         ];
-        for (text, part) in cases {
-            let expected = vec![format!("{part} has changed; restart the daemon to apply it")];
+        for (text, setting) in cases {
+            let expected = vec![format!("{setting} has changed; restart the daemon to apply it")];
             assert_eq!(
                 (restart_messages(&config(""), &config(text)), restart_messages(&config(text), &config(text))),
                 (expected, vec![])

@@ -8,12 +8,12 @@ use seam::real::PATH_TIMEOUT;
 use super::Daemon;
 use logging::{self as log, VOLUME};
 
-/// Interval at which due attempts are collected.
+/// Interval at which volumes with a due attempt are collected.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 impl Daemon {
     /// Retries refused volumes until a stop is requested.
-    pub async fn retry_absent(self: Rc<Self>) {
+    pub async fn retry_refused(self: Rc<Self>) {
         while !self.stop.is_stopping() {
             tokio::time::sleep(CHECK_INTERVAL).await;
             self.retry_due().await;
@@ -25,16 +25,16 @@ impl Daemon {
         if due.is_empty() || self.stop.is_stopping() {
             return;
         }
-        let (mut guards, mut requested, mut before) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut guards, mut requested, mut refusals_before) = (Vec::new(), Vec::new(), Vec::new());
         for known in due {
             // A change of this volume that is in progress supersedes the retry.
             let Ok(guard) = self.volumes.lock_for_change(&known.config.name) else { continue };
             guards.push(guard);
-            before.push((known.config.name.clone(), known.refusal().cloned()));
+            refusals_before.push((known.config.name.clone(), known.refusal().cloned()));
             requested.push((known.config, known.from_file));
         }
         let results = self.attachments.attach_all(requested, state::Acceptance::default(), PATH_TIMEOUT).await;
-        for ((name, refusal), result) in before.into_iter().zip(results) {
+        for ((name, refusal), result) in refusals_before.into_iter().zip(results) {
             match result {
                 Ok(()) => log::info!(
                     target: VOLUME, volume = name,

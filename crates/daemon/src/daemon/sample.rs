@@ -1,4 +1,5 @@
-//! Sampling: once a second one report serves the stream, the history and the alerts.
+//! Sampling: once a second, one status report goes to the event stream of the HTTP interface, to the history and to the
+//! alerts.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,15 +13,15 @@ use super::super::descriptor_shortage::DescriptorShortage;
 use super::Daemon;
 
 /// Interval of the samples.
-const PAUSE: Duration = Duration::from_secs(1);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Daemon {
-    /// Takes samples until a stop is requested. A sample is taken in the middle of a second, so that a slightly late
-    /// tick stays in the same second.
+    /// Takes samples until a stop is requested. Each is taken in the middle of a second, so that a slightly late tick
+    /// falls into the same second.
     pub async fn sample(self: Rc<Self>) {
-        let since_second = Duration::from_nanos(unix_time::now().subsec_nanos().into());
-        let first = Instant::now() + (PAUSE + PAUSE / 2).saturating_sub(since_second);
-        let mut tick = interval_at(first, PAUSE);
+        let since_full_second = Duration::from_nanos(unix_time::now().subsec_nanos().into());
+        let first = Instant::now() + (SAMPLE_INTERVAL + SAMPLE_INTERVAL / 2).saturating_sub(since_full_second);
+        let mut tick = interval_at(first, SAMPLE_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut shortage = DescriptorShortage::default();
         while !self.stop.is_stopping() {
@@ -32,8 +33,8 @@ impl Daemon {
             self.journal.process_sample(at_unix_ms, &status, &self.settings.alert_limits(self.cores.count()));
             self.journal.add_alerts(&mut status);
             let events = self.journal.newest();
-            let sampled = Arc::new(StatusSample { at_unix_ms, status, events });
-            self.telemetry.publish(sampled);
+            let sample = Arc::new(StatusSample { at_unix_ms, status, events });
+            self.telemetry.publish(sample);
         }
     }
 

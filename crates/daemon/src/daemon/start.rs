@@ -32,8 +32,8 @@ const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(10);
 const LOGGED_WAITS_MAX: usize = 1_024;
 /// Time-out for writing the last log lines: standard error may be stuck.
 const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time without an answer after which the start goes on without a backing or a flash device. The first retry of a
-/// backing follows in a second, so a disk that spins up is served a little later than the others.
+/// Time without an answer after which the start continues without a backing or a flash device. The first retry of a
+/// backing follows a second later, so a disk that still spins up is served soon after the others.
 const START_LIMIT: Duration = Duration::from_secs(2);
 /// Time for the last replies to leave the control socket.
 const REPLY_GRACE: Duration = Duration::from_millis(50);
@@ -71,45 +71,46 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
             loss::record_boot(state);
         })
         .map_err(|error| failed(&error))?;
-    let (ended, mut has_ended) = mpsc::unbounded_channel();
+    let (core_ended, mut ended_cores) = mpsc::unbounded_channel();
     let tls = config.nbd.tls.as_ref().map(load_tls).transpose()?;
     let (tls, certificate) = tls.unzip();
     let (target, reservations) = iscsi::plan(config.iscsi.as_ref())?;
     let vhost_user = vhost_user::plan(config.vhost_user.as_ref(), state.state().generation).map_err(Failure::failed)?;
     let plan = persisted_memory::plan(&config, &mut state).map_err(Failure::failed)?;
-    let cores = start_cores(&config, tls, (target, vhost_user), plan.image.clone(), ended).await?;
+    let cores = start_cores(&config, tls, (target, vhost_user), plan.image.clone(), core_ended).await?;
     let socket = config.control_socket.clone();
     let daemon = Rc::new(Daemon::new(config, state, cores, plan, Notifier::from_environment()));
-    // Before the control socket listens: a volume added earlier would be attached without its persisted memory.
+    // Memory images are opened before the control socket listens: a volume added earlier would be attached without its
+    // persisted memory.
     daemon.memory.open().await.map_err(|failure| Failure::failed(failure.message))?;
     if let Some(certificate) = certificate {
         daemon.certificates.set_nbd(certificate);
     }
     tokio::task::spawn_local(daemon.units.clone().save_reservations(reservations));
     let requested = requested_volumes(&daemon);
-    // Before the control socket listens: a reload would open the volumes a second time.
-    let starting: Vec<_> =
+    // Volumes are locked before the control socket listens: a reload would open them a second time.
+    let change_guards: Vec<_> =
         requested.iter().filter_map(|(config, _)| daemon.volumes.lock_for_change(&config.name).ok()).collect();
     tokio::task::spawn_local(handle_signals(daemon.clone()));
     let (quit, quitting) = watch::channel(false);
-    let stopped = quitting.clone();
-    let (listens, is_listening) = oneshot::channel();
+    let http_quitting = quitting.clone();
+    let (listening_sender, listening_receiver) = oneshot::channel();
     let control = tokio::task::spawn_local({
         let daemon = daemon.clone();
         // The start awaits the receiver below.
-        let listens = move || listens.send(()).expect("the start waits for the control socket");
-        async move { control::serve(&socket, daemon, control::Limits::default(), listens, quitting).await }
+        let on_listening = move || listening_sender.send(()).expect("the start waits for the control socket");
+        async move { control::serve(&socket, daemon, control::Limits::default(), on_listening, quitting).await }
     });
-    if is_listening.await.is_err() {
-        let error = control.await.map_err(|error| failed(&error))?;
-        return Err(error.map_or_else(|error| failed(&error), |()| failed(&"the control socket closed immediately")));
+    if listening_receiver.await.is_err() {
+        let ended = control.await.map_err(|error| failed(&error))?;
+        return Err(ended.map_or_else(|error| failed(&error), |()| failed(&"the control socket closed immediately")));
     }
-    daemon.telemetry.start_history(daemon.records.folder(), daemon.settings.current().history.size_bytes);
+    daemon.telemetry.start_history(daemon.records.directory(), daemon.settings.current().history.size_bytes);
     tokio::task::spawn_local(daemon.clone().sample());
-    daemon.http.clone().start(daemon.clone(), daemon.telemetry.subscribe(), stopped);
+    daemon.http.clone().start(daemon.clone(), daemon.telemetry.subscribe(), http_quitting);
     let started = daemon
         .cores
-        .extending_start_timeout(&daemon.notifier, start_serving(&daemon, requested, starting, clients))
+        .extending_start_timeout(&daemon.notifier, start_serving(&daemon, requested, change_guards, clients))
         .await;
     if started.is_ok() {
         ready();
@@ -119,10 +120,10 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
             let (flash, daemon) = (daemon.flash.clone(), daemon.clone());
             async move { flash.watch_drives(|| daemon.stop.is_stopping()).await }
         });
-        tokio::task::spawn_local(daemon.clone().retry_absent());
+        tokio::task::spawn_local(daemon.clone().retry_refused());
         tokio::select! {
             () = daemon.stop.requested() => {}
-            Some(core) = has_ended.recv() => {
+            Some(core) = ended_cores.recv() => {
                 let text = format!("data core {core} has ended unexpectedly; flushed data is safe; restart the daemon");
                 log::error!(target: DAEMON, "{text}");
                 daemon.journal.record_daemon_event(&text);
@@ -133,26 +134,27 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
         }
     }
     daemon.stop.request(false, Clients::Disconnect);
-    let complete = daemon.drain().await;
+    let is_complete = daemon.drain().await;
     daemon.telemetry.end_history().await;
     daemon.end_events();
     tokio::time::sleep(REPLY_GRACE).await;
-    // The receiver is gone if the server has failed.
+    // The receivers are gone if the control socket's server has failed.
     let _ = quit.send(true);
     let _ = control.await;
     started?;
-    if !complete {
+    if !is_complete {
         return Err(Failure::failed(daemon.stop.message()));
     }
     log::info!(target: DAEMON, "{}", daemon.stop.message());
     Ok(())
 }
 
+/// Starts the data cores. The memory image `persist_file` and the servers of the front ends go to the first core.
 async fn start_cores(
     config: &Config,
     tls: Option<nbd::Tls>,
     (mut target, mut vhost_user): (Option<iscsi::IscsiSpec>, Option<vhost_user::VhostUserSpec>),
-    mut kept: Option<PersistFile>,
+    mut persist_file: Option<PersistFile>,
     ended: mpsc::UnboundedSender<usize>,
 ) -> Result<Vec<DataCore>, Failure> {
     // One data core: a connection cannot move to another core yet, and would not find the volumes there.
@@ -174,7 +176,7 @@ async fn start_cores(
     };
     let mut cores = Vec::new();
     for (index, cpu) in processors.into_iter().enumerate() {
-        let real = RealCoreSpec { cpu, persist_file: kept.take(), ..RealCoreSpec::new(pool_bytes as usize) };
+        let real = RealCoreSpec { cpu, persist_file: persist_file.take(), ..RealCoreSpec::new(pool_bytes as usize) };
         let nbd = nbd::Options { tls: tls.clone(), ..Default::default() };
         let (iscsi, vhost_user) = (target.take(), vhost_user.take());
         let spec = DataCoreSpec { index, real, engine: engine.clone(), nbd, iscsi, vhost_user };
@@ -197,13 +199,14 @@ fn load_tls(config: &TlsConfig) -> Result<(nbd::Tls, ListenerCertificate), Failu
 async fn start_serving(
     daemon: &Rc<Daemon>,
     requested: Vec<(VolumeConfig, bool)>,
-    starting: Vec<ChangeGuard<'_>>,
+    change_guards: Vec<ChangeGuard<'_>>,
     clients: Vec<handover::StoredClient>,
 ) -> Result<(), Failure> {
     if daemon.settings.current().flash.is_some() {
         daemon.notifier.status("replaying the flash log");
     }
-    // Without the devices, volumes with dirty data there would be refused until the next start.
+    // With dirty data on flash the devices get more time: without them its volumes would be refused until the next
+    // start.
     let holds_dirty = daemon.records.view().volumes.iter().any(|record| record.dirty_on_flash.is_some());
     let flash_limit = if holds_dirty { PATH_TIMEOUT } else { START_LIMIT };
     daemon.flash.open(flash_limit).await.map_err(|failure| Failure::failed(failure.message))?;
@@ -212,7 +215,7 @@ async fn start_serving(
     daemon.notifier.status(&format!("opening volumes: {}", requested.len()));
     let names: Vec<String> = requested.iter().map(|(config, _)| config.name.clone()).collect();
     let attached = daemon.attachments.attach_all(requested, Acceptance::default(), START_LIMIT).await;
-    drop(starting);
+    drop(change_guards);
     let mut failed_count = 0;
     for (name, failure) in names.into_iter().zip(attached).filter_map(|(name, result)| Some((name, result.err()?))) {
         log::error!(target: VOLUME, volume = name, "{}", failure.message);
@@ -225,7 +228,7 @@ async fn start_serving(
     daemon.flash.enforce_two_copies().await;
     let mut listening = daemon.listeners.listen_nbd().await.map_err(Failure::failed)?;
     listening.extend(daemon.listeners.listen_iscsi().await.map_err(Failure::failed)?);
-    // Only after the last step of the start that can fail.
+    // Clients are taken over after the last step of the start that can fail: a failure would disconnect them.
     handover::take_over_clients(&daemon.notifier, &daemon.cores, clients).await;
     daemon.listeners.announce(listening);
     let count = daemon.volumes.served_names().len();
@@ -237,8 +240,8 @@ async fn start_serving(
     Ok(())
 }
 
-/// The volumes to serve: the file's without the ones removed by command, and the ones added by command. An added volume
-/// supersedes an entry of the same name with another backing, because clients have written to the added one.
+/// The volumes to serve: those in the file that were not removed by command, and those added by command. An added
+/// volume supersedes an entry of the same name with another backing, because clients have written to the added volume.
 fn requested_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
     let (config, state) = (daemon.settings.current(), daemon.records.view());
     let removed = |volume: &VolumeConfig| state.removed.get(&volume.name) == Some(&volume.entry());

@@ -18,8 +18,8 @@ use config::keys::set_by_command;
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};
 use units::show_time;
 
-/// Time for which a core collects counters, enough for about twenty volumes, before it serves requests again. This
-/// lengthens a report by the requests served in between.
+/// Time for which a core collects counters before it serves requests again; enough for about twenty volumes. A report
+/// takes longer by the time of the requests that are served in between.
 const COUNT_SLICE: Nanos = Nanos::from_micros(100);
 
 /// A core's counters of a volume.
@@ -105,7 +105,7 @@ impl Daemon {
             uptime_ms: uptime.as_millis() as u64,
             stopping: self.stop.is_stopping(),
             configuration: config.file.display().to_string(),
-            state_directory: Some(absolute(&self.records.folder())),
+            state_directory: Some(absolute(&self.records.directory())),
             state_failed,
             memory_not_kept: self.memory.unavailable_reason(),
             listen: self.listeners.addresses(),
@@ -135,25 +135,25 @@ impl Daemon {
 
     pub(super) async fn reports(&self) -> (Vec<CoreReport>, Vec<VolumeReport>, Vec<DatastoreReport>) {
         let (mut cores, mut datastores) = (Vec::new(), Vec::new());
-        let mut counted = BTreeMap::new();
+        let mut volume_counters = BTreeMap::new();
         for core in self.cores.iter() {
             let counters = tokio::time::timeout(
                 CORE_TIMEOUT,
                 core.call(async |local: Rc<CoreLocal>| collect_counters(&local).await),
             )
             .await;
-            if let Ok(Ok(CoreCounters { mut report, volumes, datastores: seen, now })) = counters {
+            if let Ok(Ok(CoreCounters { mut report, volumes, datastores: datastore_stats, now })) = counters {
                 report.core = core.index();
                 cores.push(report);
-                counted.extend(volumes);
-                datastores.extend(self.telemetry.datastore_reports(seen, now));
+                volume_counters.extend(volumes);
+                datastores.extend(self.telemetry.datastore_reports(datastore_stats, now));
             }
         }
         let state = self.records.view();
         let (records, has_store) = (state.by_names(), self.flash.store().is_some());
         let reports = self.volumes.map(|known| {
             let name = known.config.name.as_str();
-            let mut report = report(known, counted.remove(name));
+            let mut report = report(known, volume_counters.remove(name));
             let record = records.get(name).copied();
             report_quotas(known, record, &mut report);
             report.unit = self.units.report_of(known, record, state.host);
@@ -192,22 +192,23 @@ fn add_policy_notice(known: &KnownVolume, record: Option<&VolumeRecord>, report:
     }
 }
 
-/// Changes made by command, where `file_value` returns the file's value of a volume's key.
+/// Changes made by command, where `file_value` returns the file's value of a volume's key. A change has expired if the
+/// file's value is no longer the one at the time of the command.
 pub fn override_reports(
     state: &state::State,
     file_value: impl Fn(&str, &str) -> Option<String>,
 ) -> Vec<OverrideReport> {
     let mut reports = Vec::new();
     for record in &state.volumes {
-        for (key, held) in &record.overrides {
-            let live = set_by_command().any(|known| known == key);
-            let expired = live && file_value(&record.name, key).is_some_and(|file| file != held.file);
-            if !expired {
+        for (key, entry) in &record.overrides {
+            let is_settable = set_by_command().any(|settable| settable == key);
+            let is_expired = is_settable && file_value(&record.name, key).is_some_and(|file| file != entry.file);
+            if !is_expired {
                 reports.push(OverrideReport {
                     volume: record.name.clone(),
                     key: key.clone(),
-                    value: held.value.clone(),
-                    file: held.file.clone(),
+                    value: entry.value.clone(),
+                    file: entry.file.clone(),
                 });
             }
         }
@@ -230,22 +231,22 @@ async fn collect_counters(local: &CoreLocal) -> CoreCounters {
     let report = CoreReport {
         core: 0,
         volumes: volumes.len(),
-        connections: local.server.stats().connections,
+        connections: local.nbd_server.stats().connections,
         pool_bytes: stats.pool_bytes,
         pool_used_bytes: stats.pool_used_bytes,
         index_bytes: stats.index_bytes,
     };
     let lost = local.engine.log().map(|log| log.lost()).unwrap_or_default();
     let mut counted = Vec::with_capacity(volumes.len());
-    let mut since = local.seam.now();
+    let mut slice_start = local.seam.now();
     for volume in &volumes {
-        if local.seam.now().since(since) >= COUNT_SLICE {
+        if local.seam.now().since(slice_start) >= COUNT_SLICE {
             local.seam.yield_now().await;
-            since = local.seam.now();
+            slice_start = local.seam.now();
         }
         volume.advance_heat();
-        let own = lost.iter().filter(|address| address.volume_id == volume.spec().volume_id);
-        let mut lost: Vec<BlockNo> = own.map(|address| address.block).collect();
+        let of_volume = lost.iter().filter(|address| address.volume_id == volume.spec().volume_id);
+        let mut lost: Vec<BlockNo> = of_volume.map(|address| address.block).collect();
         lost.sort_unstable();
         let (policy, mode, size_bytes) = (volume.policy().to_string(), volume.mode(), volume.size_bytes());
         counted
@@ -254,7 +255,8 @@ async fn collect_counters(local: &CoreLocal) -> CoreCounters {
     CoreCounters { report, volumes: counted, datastores: local.engine.datastores(), now: local.seam.now() }
 }
 
-fn report(known: &KnownVolume, counted: Option<VolumeCounters>) -> VolumeReport {
+/// The report of a volume from its core's counters, `None` if the core does not answer.
+fn report(known: &KnownVolume, counters: Option<VolumeCounters>) -> VolumeReport {
     let config = &known.config;
     let backing = config.backing.to_string();
     let mut report = VolumeReport::idle(&config.name, VolumeState::Refused, &config.policy.to_string(), &backing);
@@ -278,28 +280,28 @@ fn report(known: &KnownVolume, counted: Option<VolumeCounters>) -> VolumeReport 
     report.logical_block_bytes = placement.geometry.logical_block;
     report.physical_block_bytes = placement.geometry.physical_block;
     report.state = if removing { VolumeState::Removing } else { VolumeState::Active };
-    let Some(counted) = counted else {
+    let Some(counters) = counters else {
         report.alerts.push(Notice::new(AlertKind::CoreSilent, "its data core does not answer"));
         return report;
     };
     if !removing {
-        report.state = match counted.mode {
+        report.state = match counters.mode {
             CacheMode::Active => VolumeState::Active,
             CacheMode::Paused => VolumeState::Paused,
             CacheMode::Frozen => VolumeState::Frozen,
         };
     }
-    report.policy = counted.policy;
+    report.policy = counters.policy;
     if report.policy == engine::WritePolicy::WriteBackVolatile.to_string() {
         let age = show_time(config.defer);
         let text = format!("flushes are answered from memory: a crash may lose up to {age} of writes");
         report.alerts.push(Notice::new(AlertKind::VolatileWrites, text));
     }
-    report.size_bytes = counted.size_bytes;
-    report.flash_dirty_bytes = counted.stats.flash_dirty_bytes;
-    report.lost_bytes = counted.lost.len() as u64 * seam::BLOCK_BYTES as u64;
-    report.lost = lost_ranges(&counted.lost);
-    add_volume_stats(&mut report, counted.stats);
+    report.size_bytes = counters.size_bytes;
+    report.flash_dirty_bytes = counters.stats.flash_dirty_bytes;
+    report.lost_bytes = counters.lost.len() as u64 * seam::BLOCK_BYTES as u64;
+    report.lost = lost_ranges(&counters.lost);
+    add_volume_stats(&mut report, counters.stats);
     report
 }
 

@@ -6,12 +6,12 @@ use control::ProgressSender;
 use messages::{Answer, ErrorKind, Failure};
 
 use super::super::handover::store_clients;
-use super::super::stop::{Clients, Drain, DrainFault, DrainResult, PROGRESS_PAUSE, Phase};
+use super::super::stop::{Clients, Drain, DrainFault, DrainResult, PROGRESS_INTERVAL, Phase};
 use super::Daemon;
 use logging::{self as log, DAEMON};
 use units::show_bytes;
 
-/// Message of a stop that gave up on a silent backing.
+/// Message of a stop that did not wait for an unresponsive backing.
 const HUNG_MESSAGE: &str = "stopped, but a backing did not answer: its volume was not destaged, and the next start \
                             recovers it as after a crash";
 /// Message of a stop that failed because a data core had ended.
@@ -23,7 +23,7 @@ impl Daemon {
     pub async fn stop_and_wait(&self, destage: bool, progress: &ProgressSender) -> Result<Answer, Failure> {
         log::info!(target: DAEMON, "stop requested by command");
         self.stop.request(destage, Clients::Disconnect);
-        let mut tick = tokio::time::interval(PROGRESS_PAUSE);
+        let mut tick = tokio::time::interval(PROGRESS_INTERVAL);
         let finished = self.stop.wait_for_phase(|phase| matches!(phase, Phase::Stopped | Phase::Failed));
         let mut finished = std::pin::pin!(finished);
         loop {
@@ -41,9 +41,9 @@ impl Daemon {
         }
     }
 
-    /// Disconnects all clients, and records volumes as clean, or as left on flash once their dirty data is in the flash
-    /// log. Without a log, or if requested, they are destaged instead, however long it takes. False when a data core
-    /// ended before that, or a backing stayed silent.
+    /// Disconnects all clients, leaves the dirty data of each volume in the flash log, and records the volume as clean
+    /// or as left on flash. Without a log, or if requested, the volumes are destaged instead, however long that takes.
+    /// Returns false if a data core ended before that, or a backing did not answer.
     pub async fn drain(&self) -> bool {
         let uses_flash_log = self.flash.store().is_some() && !self.stop.destages();
         self.notifier.notify("STOPPING=1\nSTATUS=waiting for outstanding requests");
@@ -51,7 +51,8 @@ impl Daemon {
         let (flash, notifier) = (self.flash.clone(), self.notifier.clone());
         let drain = Rc::new(Drain::new(records, cores, flash, notifier, self.memory.survives_restart()));
         let stored = drain.disconnect_clients(self.stop.clients()).await;
-        // The drain does not see a volume before its attach has ended. Its data may be in this daemon's memory alone.
+        // The drain does not see a volume before its attach has ended, and dirty data of the volume may be in this
+        // daemon's memory alone.
         self.volumes.end_attaches().await;
         let had_late_attach = self.volumes.has_late_attach();
         let DrainResult { fault, is_recorded, left } = drain.run(uses_flash_log).await;

@@ -15,7 +15,7 @@ use logging::{self as log, TRACE};
 const TAKE_MAX: usize = 8_192;
 
 impl Daemon {
-    /// Runs `work` with the volume on its core; `work` cannot wait there.
+    /// Runs `work` with the volume on its core. `work` is synchronous and must not block.
     pub(super) async fn on_core_of<T: Send + 'static>(
         &self,
         name: &str,

@@ -1,6 +1,6 @@
 //! `flash add`, `remove`, `replace`: changes of the flash devices while volumes are served. The state directory keeps
-//! the list of devices. A new device is in the list before it becomes a member, and a removed one stays in it until it
-//! is no longer a member.
+//! the list of devices. A new device is in the list before it becomes a member, and a removed device stays in it until
+//! it is no longer a member.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -23,7 +23,7 @@ use config::FlashConfig;
 use logging::{self as log, FLASH};
 use state::FlashDevices;
 
-/// Conflict for a refused request, failure for a change that was tried.
+/// The kind of failure: `Conflict` for a change that was refused or cancelled, `Failed` for a change that has failed.
 fn kind_of(error: &StoreError) -> ErrorKind {
     match error {
         StoreError::Refused(_) | StoreError::NotEmpty { .. } | StoreError::TooSmall { .. } | StoreError::Cancelled => {
@@ -45,13 +45,13 @@ fn absolute(path: &str) -> Result<PathBuf, Failure> {
     }
 }
 
-/// True for each of `paths` that is `path` itself or leads to the same place.
+/// True for each of `paths` that is `path` itself or resolves to the same file.
 async fn are_same(paths: &[PathBuf], path: &Path) -> Vec<bool> {
-    let (canonical, each) = join(canonical(path), join_all(paths.iter().map(|other| canonical(other)))).await;
+    let (canonical, resolved_paths) = join(canonical(path), join_all(paths.iter().map(|other| canonical(other)))).await;
     let is_same = |(other, resolved): (&PathBuf, &Option<PathBuf>)| {
         other == path || canonical.is_some() && *resolved == canonical
     };
-    paths.iter().zip(&each).map(is_same).collect()
+    paths.iter().zip(&resolved_paths).map(is_same).collect()
 }
 
 /// A path with symbolic links resolved; `None` if it does not exist, or does not answer.
@@ -68,8 +68,8 @@ impl FlashLog {
     pub fn devices(&self) -> Vec<PathBuf> {
         let file = self.settings.flash_devices();
         let state = self.records.view();
-        match state.flash_devices.as_ref().filter(|held| held.file == file) {
-            Some(held) => held.devices.clone(),
+        match state.flash_devices.as_ref().filter(|saved| saved.file == file) {
+            Some(saved) => saved.devices.clone(),
             None => file,
         }
     }
@@ -77,8 +77,8 @@ impl FlashLog {
     /// Saves a new list of devices.
     fn save_devices(&self, devices: Vec<PathBuf>) -> Result<(), Failure> {
         let file = self.settings.flash_devices();
-        let held = (file != devices).then_some(FlashDevices { file, devices });
-        self.records.change(|state| state.flash_devices = held)
+        let saved = (file != devices).then_some(FlashDevices { file, devices });
+        self.records.change(|state| state.flash_devices = saved)
     }
 
     async fn add_to_list(&self, path: &Path) -> Result<(), Failure> {
@@ -103,11 +103,12 @@ impl FlashLog {
         devices.into_iter().zip(is_same).filter(|(_, is_same)| *is_same).map(|(device, _)| device).collect()
     }
 
+    /// The open store and its configuration; fails if flash is not in use.
     fn opened_flash(&self) -> Result<(OpenedStore, FlashConfig), Failure> {
         let flash = self.state.borrow();
         match (&*flash, self.settings.current().flash.clone()) {
             (Flash::Open(opened), Some(config)) => Ok((opened.clone(), config)),
-            (Flash::UnusedFlash(unused), _) => {
+            (Flash::Unused(unused), _) => {
                 Err(Failure::new(ErrorKind::Conflict, format!("flash is not used: {}", unused.reason)))
             }
             _ => Err(Failure::new(ErrorKind::Conflict, "[flash] is not configured")),
@@ -153,22 +154,23 @@ impl FlashLog {
     }
 
     /// `flash remove`.
-    pub async fn remove(&self, which: &str, progress: &ProgressSender) -> Result<(), Failure> {
+    pub async fn remove(&self, device: &str, progress: &ProgressSender) -> Result<(), Failure> {
         let (opened, config) = self.opened_flash()?;
-        let (member, path) = self.member_of(which).await?;
+        let (member, path) = self.member_of(device).await?;
         let allow = config.allow_single_copy;
         let remove = async move |local: Rc<CoreLocal>| match local.engine.log() {
             Some(store) => store.remove(member, allow).await,
             None => Err(StoreError::Failed("the flash log is not open".to_owned())),
         };
         let called = self.core().call(remove);
-        let result = self.report_job_while(&format!("removing {which}"), progress, called).await.map_err(core_ended)?;
-        let shown = path.as_ref().map_or_else(|| which.to_owned(), |path| path.display().to_string());
+        let result =
+            self.report_job_while(&format!("removing {device}"), progress, called).await.map_err(core_ended)?;
+        let shown = path.as_ref().map_or_else(|| device.to_owned(), |path| path.display().to_string());
         self.record_end(JobKind::Remove, &shown, result, |text| opened.names.show(text))?;
         if let Some(path) = path {
             self.remove_from_list(&path).await?;
         }
-        log::info!(target: FLASH, device = which, "flash device {which} was removed by command");
+        log::info!(target: FLASH, device, "flash device {device} was removed by command");
         self.save_generation().await
     }
 
@@ -192,23 +194,23 @@ impl FlashLog {
     }
 
     /// Finds a member by its path, or by its number if its device is absent.
-    async fn member_of(&self, which: &str) -> Result<(u32, Option<PathBuf>), Failure> {
+    async fn member_of(&self, device: &str) -> Result<(u32, Option<PathBuf>), Failure> {
         let (opened, _) = self.opened_flash()?;
         let read = async |local: Rc<CoreLocal>| local.engine.log().map(|log| log.members()).unwrap_or_default();
         let members = self.core().call(read).await.map_err(core_ended)?;
         let path_of = |member: &MemberReport| Some(PathBuf::from(opened.names.show(member.device.as_deref()?)));
         let paths: Vec<Option<PathBuf>> = members.iter().map(path_of).collect();
-        // An absent device has no path.
-        let known: Vec<PathBuf> = paths.iter().map(|path| path.clone().unwrap_or_default()).collect();
-        let is_same = are_same(&known, Path::new(which)).await;
+        // An absent device has no path; an empty path stands for it.
+        let searched: Vec<PathBuf> = paths.iter().map(|path| path.clone().unwrap_or_default()).collect();
+        let is_same = are_same(&searched, Path::new(device)).await;
         for ((member, path), is_same) in members.into_iter().zip(paths).zip(is_same) {
-            if is_same && path.is_some() || which.parse() == Ok(member.member) {
+            if is_same && path.is_some() || device.parse() == Ok(member.member) {
                 return Ok((member.member, path));
             }
         }
         Err(Failure::new(
             ErrorKind::NotFound,
-            format!("{which} is not a flash device in use; `hotset flash list` shows them"),
+            format!("{device} is not a flash device in use; `hotset flash list` shows them"),
         ))
     }
 
@@ -225,10 +227,10 @@ impl FlashLog {
         F: Future<Output = Result<u32, StoreError>> + 'static,
     {
         let (opened, config) = self.opened_flash()?;
-        let (device, own) = (path.to_owned(), OwnVolumes::new(&self.records.view()));
+        let (device, own_volumes) = (path.to_owned(), OwnVolumes::new(&self.records.view()));
         let call = async move |local: Rc<CoreLocal>| {
             // A device that cannot be opened is an error in the request.
-            let opened = open_device(&local, &config, &device, &own).await;
+            let opened = open_device(&local, &config, &device, &own_volumes).await;
             let disk = match opened {
                 Ok(disk) => disk,
                 Err(absent) => return (None, Err(StoreError::Refused(absent.reason))),
@@ -307,14 +309,15 @@ fn reported_kind(kind: JobKind) -> report::JobKind {
 
 /// Report of a change that is under way.
 pub fn job_report(job: JobReport, members: &[MemberReport], opened: &OpenedStore) -> FlashJobReport {
-    let known = members.iter().find(|member| Some(member.member) == job.member);
-    let device = match known.and_then(|member| member.device.as_deref()) {
+    let member = members.iter().find(|member| Some(member.member) == job.member);
+    let device = match member.and_then(|member| member.device.as_deref()) {
         Some(device) => opened.names.show(device),
         None => job.member.map(|member| format!("device {member}")).unwrap_or_default(),
     };
-    let remaining = job.total_bytes.saturating_sub(job.done_bytes);
+    let remaining_bytes = job.total_bytes.saturating_sub(job.done_bytes);
+    // The age is in nanoseconds.
     let left_seconds = (job.done_bytes > 0).then(|| {
-        let seconds = u128::from(job.age.0) * u128::from(remaining) / u128::from(job.done_bytes) / 1_000_000_000;
+        let seconds = u128::from(job.age.0) * u128::from(remaining_bytes) / u128::from(job.done_bytes) / 1_000_000_000;
         seconds as u64
     });
     FlashJobReport {

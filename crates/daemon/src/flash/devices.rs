@@ -1,7 +1,7 @@
 //! Opening flash devices within time limits.
 //!
 //! At a start nothing is written before each device has answered the reads of its superblocks, or counts as absent. All
-//! devices are asked concurrently.
+//! devices are read concurrently.
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -44,7 +44,7 @@ impl AbsentDevice {
     }
 }
 
-/// Result of a look-up.
+/// Result of looking up a configured device.
 struct LookUp {
     /// The device, or a file with content, exists.
     exists: bool,
@@ -52,23 +52,23 @@ struct LookUp {
     create_bytes: Option<u64>,
 }
 
-/// Opens the configured devices, each within `limit` where it exists. Files are created and allocated only after all
-/// devices have answered or count as absent, and none is created beside a device that does not answer: that one may
-/// be a member of a store. An allocation has no limit, because zeroes may have to be written.
+/// Opens the configured devices; a device that exists must answer within `limit`. Files are created and allocated only
+/// after all devices have answered or count as absent. No file is created while a device does not answer, because that
+/// device may be a member of a store. An allocation has no limit, because zeroes may have to be written.
 pub async fn open_all(
     local: &CoreLocal,
     config: &FlashConfig,
-    own: &OwnVolumes,
+    own_volumes: &OwnVolumes,
     limit: Duration,
 ) -> (Vec<(PathBuf, RealDisk)>, Vec<AbsentDevice>) {
-    let answers = config.devices.iter().map(|path| open_existing(local, config, path, own, limit));
+    let answers = config.devices.iter().map(|path| open_existing(local, config, path, own_volumes, limit));
     let answers = join_all(answers).await;
     let hung = answers.iter().find_map(|answer| answer.as_ref().err().filter(|absent| absent.is_hung)).cloned();
     let (mut disks, mut absent) = (Vec::new(), Vec::new());
     for (path, answer) in config.devices.iter().zip(answers) {
         let opened = match (answer, &hung) {
             (Ok(Some(disk)), _) => reserve(local, config, path, disk, true).await,
-            (Ok(None), None) => open_device(local, config, path, own).await,
+            (Ok(None), None) => open_device(local, config, path, own_volumes).await,
             (Ok(None), Some(hung)) => {
                 let shown = path.display().to_string();
                 let reason = format!("{shown} does not exist, and is not created while {} does not answer", hung.path);
@@ -89,13 +89,13 @@ async fn open_existing(
     local: &CoreLocal,
     config: &FlashConfig,
     path: &Path,
-    own: &OwnVolumes,
+    own_volumes: &OwnVolumes,
     limit: Duration,
 ) -> Result<Option<RealDisk>, AbsentDevice> {
     if !look_up(local, config, path, limit).await?.exists {
         return Ok(None);
     }
-    let disk = open(local, config, path, None, own, limit).await?;
+    let disk = open(local, config, path, None, own_volumes, limit).await?;
     let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
     let devices = slice::from_ref(&disk);
     // The store is identified from all devices together later.
@@ -111,13 +111,14 @@ pub async fn open_device(
     local: &CoreLocal,
     config: &FlashConfig,
     path: &Path,
-    own: &OwnVolumes,
+    own_volumes: &OwnVolumes,
 ) -> Result<RealDisk, AbsentDevice> {
     let LookUp { exists, create_bytes } = look_up(local, config, path, PATH_TIMEOUT).await?;
-    let disk = open(local, config, path, create_bytes, own, PATH_TIMEOUT).await?;
+    let disk = open(local, config, path, create_bytes, own_volumes, PATH_TIMEOUT).await?;
     reserve(local, config, path, disk, exists).await
 }
 
+/// Checks whether a device exists, and whether it may be created otherwise.
 async fn look_up(
     local: &CoreLocal,
     config: &FlashConfig,
@@ -128,22 +129,23 @@ async fn look_up(
         let (config, path) = (config.clone(), path.to_owned());
         move |_| {
             let exists = std::fs::metadata(&path).is_ok_and(|meta| !meta.is_file() || meta.len() > 0);
-            (config.missing(&path), LookUp { exists, create_bytes: config.create_bytes(&path) })
+            (config.missing_device_fault(&path), LookUp { exists, create_bytes: config.create_bytes(&path) })
         }
     });
-    let (missing, found) = answer(local, path, call, limit).await?;
+    let (missing, look_up) = wait_for_answer(local, path, call, limit).await?;
     match missing {
-        Some((what, remedy)) => Err(AbsentDevice::new(&path.display().to_string(), format!("{what}; {remedy}"))),
-        None => Ok(found),
+        Some((problem, remedy)) => Err(AbsentDevice::new(&path.display().to_string(), format!("{problem}; {remedy}"))),
+        None => Ok(look_up),
     }
 }
 
+/// Opens a device and refuses an export of this daemon.
 async fn open(
     local: &CoreLocal,
     config: &FlashConfig,
     path: &Path,
     create_bytes: Option<u64>,
-    own: &OwnVolumes,
+    own_volumes: &OwnVolumes,
     limit: Duration,
 ) -> Result<RealDisk, AbsentDevice> {
     let shown = path.display().to_string();
@@ -152,9 +154,9 @@ async fn open(
         DiskError::Hung(_) => AbsentDevice::hung(&shown),
         error => AbsentDevice::new(&shown, error.to_string()),
     })?;
-    own.check(&shown, disk.nbd_under()).map_err(|reason| AbsentDevice::new(&shown, reason))?;
+    own_volumes.check(&shown, disk.nbd_devices_below()).map_err(|reason| AbsentDevice::new(&shown, reason))?;
     Ok(match config.ssd {
-        Some(ssd) => disk.with_time_of(ssd),
+        Some(ssd) => disk.with_ssd_latency(ssd),
         None => disk,
     })
 }
@@ -176,13 +178,13 @@ async fn reserve(
         // The file was created just now and is empty. If it cannot be removed, the next start refuses it as well.
         let file = path.to_owned();
         let removal = PathCall::start(path, move |_| std::fs::remove_file(file));
-        let _ = answer(local, path, removal, PATH_TIMEOUT).await;
+        let _ = wait_for_answer(local, path, removal, PATH_TIMEOUT).await;
     }
     Err(AbsentDevice::new(&path.display().to_string(), error.to_string()))
 }
 
 /// Waits for a call on a device's path.
-async fn answer<T: Send + 'static>(
+async fn wait_for_answer<T: Send + 'static>(
     local: &CoreLocal,
     path: &Path,
     call: PathCall<T>,

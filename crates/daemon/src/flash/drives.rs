@@ -1,5 +1,5 @@
-//! Health of the drives under the flash devices, read with `smartctl` every five minutes, independent of everything
-//! else. An unresponsive drive delays nothing, and is not queried again until the process that queried it has ended.
+//! Health of the drives under the flash devices, read with `smartctl` every five minutes. An unresponsive drive delays
+//! no other work, and is not queried again until the process that queried it has ended.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,23 +21,25 @@ use super::{FlashLog, smart};
 use logging::{self as log, FLASH};
 
 /// Interval of the queries: health changes over days.
-const PAUSE: Duration = Duration::from_secs(300);
+const QUERY_INTERVAL: Duration = Duration::from_secs(300);
 /// Time-out for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of an answer, ten times the largest known.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 const PROGRAM: &str = "smartctl";
-/// Folders searched in addition to the daemon's `PATH`.
-const FOLDERS: &str = "/usr/sbin:/sbin";
+/// Directories searched in addition to the daemon's `PATH`.
+const ADDITIONAL_PATH: &str = "/usr/sbin:/sbin";
 /// Message in place of health when `smartctl` is missing.
 const MISSING: &str = "smartctl is not installed; install smartmontools to monitor the health of the drives";
 
 /// Known health of the drives.
 #[derive(Default)]
 pub struct Drives {
+    /// The last report of each device's drive.
     by_device: RefCell<BTreeMap<PathBuf, DriveReport>>,
     /// Devices whose query is still running.
     queried: RefCell<BTreeSet<PathBuf>>,
+    /// True if `smartctl` is not installed.
     is_missing: Cell<bool>,
 }
 
@@ -47,7 +49,7 @@ impl Drives {
         self.by_device.borrow().get(Path::new(device)).cloned()
     }
 
-    /// The reason why the health of all drives is unknown, if so.
+    /// The message for the case that `smartctl` is missing; `None` otherwise.
     pub fn missing(&self) -> Option<String> {
         self.is_missing.get().then(|| MISSING.to_owned())
     }
@@ -95,8 +97,7 @@ impl Drives {
                 let output = read_output(&mut child).await;
                 let now = unix_time::now().as_secs();
                 self.record_result(device, drive, output.and_then(|text| smart::parse(&text, now)));
-                // The process may have ended by itself. A process that waits for a hung drive ends only when the kernel
-                // lets it.
+                // The process may have ended by itself. While it waits for a hung drive, it cannot be killed.
                 let _ = child.start_kill();
                 let _ = child.wait().await;
             }
@@ -107,7 +108,7 @@ impl Drives {
 fn spawn(drive: &str) -> std::io::Result<Child> {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new(PROGRAM);
-    command.args(["--json", "-a", drive]).env("PATH", format!("{path}:{FOLDERS}")).env("LC_ALL", "C");
+    command.args(["--json", "-a", drive]).env("PATH", format!("{path}:{ADDITIONAL_PATH}")).env("LC_ALL", "C");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true).spawn()
 }
 
@@ -136,17 +137,17 @@ fn drive_of(device: &Path) -> Option<String> {
     let metadata = std::fs::metadata(device).ok().filter(|metadata| metadata.file_type().is_block_device())?;
     let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
     let folder = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
-    let whole = if folder.join("partition").exists() { folder.parent()? } else { &folder };
+    let drive = if folder.join("partition").exists() { folder.parent()? } else { &folder };
     // In sysfs the kernel replaces a slash in a device name by `!`.
-    Some(format!("/dev/{}", whole.file_name()?.to_str()?.replace('!', "/")))
+    Some(format!("/dev/{}", drive.file_name()?.to_str()?.replace('!', "/")))
 }
 
 impl FlashLog {
-    /// Queries the drives under the devices every five minutes, until `stop` says so.
-    pub async fn watch_drives(&self, stop: impl Fn() -> bool) {
-        let mut tick = tokio::time::interval(PAUSE);
+    /// Queries the drives under the devices every five minutes, until `is_stopping` returns true.
+    pub async fn watch_drives(&self, is_stopping: impl Fn() -> bool) {
+        let mut tick = tokio::time::interval(QUERY_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while !stop() {
+        while !is_stopping() {
             tick.tick().await;
             self.drives.query_all(self.devices());
         }

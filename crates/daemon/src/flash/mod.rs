@@ -38,7 +38,7 @@ use super::settings::Settings;
 use super::volumes::Placement;
 use config::FlashConfig;
 use logging::{self as log, FLASH};
-use state::{Refusal, State, StoreFound, StoreUse, show_uuid};
+use state::{FoundStore, Refusal, State, StoreUse, show_uuid};
 use units::show_counted;
 
 /// State of the flash log.
@@ -50,7 +50,7 @@ enum Flash {
     /// In use: it answers flushes.
     Open(OpenedStore),
     /// Configured and not in use.
-    UnusedFlash(UnusedFlash),
+    Unused(UnusedFlash),
 }
 
 /// Why the flash log is not in use.
@@ -83,9 +83,9 @@ pub struct FlashLog {
     cores: Rc<Cores>,
     jobs: Rc<Jobs>,
     state: RefCell<Flash>,
-    /// Volume IDs whose old clean pages are being dropped from the flash store named; the completion is not saved
-    /// yet.
-    drops: RefCell<BTreeMap<VolumeId, String>>,
+    /// Volume IDs whose old clean pages are being dropped, with the identity of the flash store. An entry is removed
+    /// when the state directory has recorded that the pages are dropped.
+    pending_drops: RefCell<BTreeMap<VolumeId, String>>,
     wear: Wear,
     drives: Rc<Drives>,
 }
@@ -93,8 +93,9 @@ pub struct FlashLog {
 impl FlashLog {
     /// A log that is not open yet.
     pub fn new(settings: Rc<Settings>, records: Rc<Records>, cores: Rc<Cores>, jobs: Rc<Jobs>) -> FlashLog {
-        let (state, drops, wear, drives) = (RefCell::default(), RefCell::default(), Wear::default(), Rc::default());
-        FlashLog { settings, records, cores, jobs, state, drops, wear, drives }
+        let (state, pending_drops, wear, drives) =
+            (RefCell::default(), RefCell::default(), Wear::default(), Rc::default());
+        FlashLog { settings, records, cores, jobs, state, pending_drops, wear, drives }
     }
 
     /// The core that has the log. It is the only one, since volumes on another core would not find the log.
@@ -102,8 +103,8 @@ impl FlashLog {
         self.cores.first()
     }
 
-    /// Opens the log, if one is configured. An unusable log only affects volumes that need it, and volumes whose data
-    /// it may hold unknown to the records. A device that does not answer within `limit` counts as absent.
+    /// Opens the log, if one is configured. An unusable log affects only the volumes that need it, and volumes of which
+    /// it may hold data that is not in the records. A device that does not answer within `limit` counts as absent.
     pub async fn open(&self, limit: Duration) -> Result<(), Failure> {
         let Some(mut config) = self.settings.current().flash.clone() else { return Ok(()) };
         config.devices = self.devices();
@@ -122,7 +123,7 @@ impl FlashLog {
             }
             Err(unused) => {
                 log::error!(target: FLASH, "flash is not used: {}", unused.reason);
-                Flash::UnusedFlash(unused)
+                Flash::Unused(unused)
             }
         };
         *self.state.borrow_mut() = flash;
@@ -135,14 +136,14 @@ impl FlashLog {
         config: FlashConfig,
         limit: Duration,
     ) -> Result<Result<OpenedStore, UnusedFlash>, Failure> {
-        let (device_config, own) = (config.clone(), OwnVolumes::new(&self.records.view()));
-        let find = async move |local: Rc<CoreLocal>| open::find(&local, device_config, &own, limit).await;
+        let (device_config, own_volumes) = (config.clone(), OwnVolumes::new(&self.records.view()));
+        let find = async move |local: Rc<CoreLocal>| open::find(&local, device_config, &own_volumes, limit).await;
         let found_store = self.core().call(find).await;
         let found_store = match found_store.map_err(core_ended)? {
             Ok(found_store) => found_store,
             Err(unused) => return Ok(Err(unused)),
         };
-        let mut store = StoreFound {
+        let mut store = FoundStore {
             store: show_uuid(&found_store.identity.store),
             ownership: found_store.identity.ownership,
             devices: found_store.owners(),
@@ -157,8 +158,8 @@ impl FlashLog {
         if let (Ok(StoreUse::Known), Some(manifest)) = (&verdict, &found_store.manifest) {
             verdict = self.records.view().check_manifest(&store, manifest).map(|()| StoreUse::Known);
         }
-        let used = match verdict {
-            Ok(used) => used,
+        let store_use = match verdict {
+            Ok(store_use) => store_use,
             Err(refusal) => {
                 // Closing the devices releases their locks.
                 let close = async |local: Rc<CoreLocal>| local.flash_devices.borrow_mut().clear();
@@ -167,7 +168,7 @@ impl FlashLog {
             }
         };
         let parameters = self.records.change(|state| {
-            state.record_store_use(&store, used);
+            state.record_store_use(&store, store_use);
             let record = state.store_mut(&store.store);
             let (generation, sequence_min, map_void) = (record.generation, record.sequence, record.map_void);
             OpenParameters { ownership: state.ownership(), generation, sequence_min, map_void }
@@ -180,7 +181,7 @@ impl FlashLog {
                 let unclaimed = self.core().call(async |local: Rc<CoreLocal>| local.engine.unclaimed());
                 let unclaimed = unclaimed.await.map_err(core_ended)?;
                 self.records.change(|state| {
-                    state.store_opened(&opened.store, opened.generation);
+                    state.record_store_opened(&opened.store, opened.generation);
                     state.record_unclaimed(&opened.store, unclaimed);
                 })?;
                 tokio::task::spawn_local(record_generations(
@@ -204,8 +205,8 @@ impl FlashLog {
 
     /// Saves which volumes' old clean pages are durably dropped.
     async fn record_drops(&self) {
-        let waiting = self.drops.borrow().clone();
-        if waiting.is_empty() {
+        let pending = self.pending_drops.borrow().clone();
+        if pending.is_empty() {
             return;
         }
         let read = async |local: Rc<CoreLocal>| {
@@ -213,16 +214,16 @@ impl FlashLog {
             checked.map(|volume| volume.spec().volume_id).collect::<Vec<_>>()
         };
         let Ok(checked) = self.core().call(read).await else { return };
-        let dropped: Vec<_> = waiting.into_iter().filter(|(volume_id, _)| checked.contains(volume_id)).collect();
+        let dropped: Vec<_> = pending.into_iter().filter(|(volume_id, _)| checked.contains(volume_id)).collect();
         let saved = self.records.change(|state| {
             dropped.iter().for_each(|(volume_id, store)| state.record_pages_dropped(*volume_id, store));
         });
         match saved {
             Ok(()) => self
-                .drops
+                .pending_drops
                 .borrow_mut()
                 .retain(|volume_id, _| !dropped.iter().any(|(dropped_id, _)| dropped_id == volume_id)),
-            // The next round tries again. A start before that drops the pages once more.
+            // The next check tries again. A start before that drops the pages once more.
             Err(error) => log::error!(target: FLASH, "{error}"),
         }
     }
@@ -250,22 +251,22 @@ impl FlashLog {
 
     /// Records that the old clean pages of a volume have to be dropped from a store.
     pub fn plan_drop(&self, volume_id: VolumeId, store: String) {
-        self.drops.borrow_mut().insert(volume_id, store);
+        self.pending_drops.borrow_mut().insert(volume_id, store);
     }
 
     /// The identity of the store in use.
     pub fn store(&self) -> Option<String> {
         match &*self.state.borrow() {
             Flash::Open(opened) => Some(opened.store.clone()),
-            Flash::Off | Flash::UnusedFlash(_) => None,
+            Flash::Off | Flash::Unused(_) => None,
         }
     }
 
     /// The reason why a store that a volume needs is not in use.
-    pub fn why_unused(&self, store: &str) -> String {
+    pub fn unused_reason(&self, store: &str) -> String {
         match &*self.state.borrow() {
             Flash::Off => "[flash] is not configured".to_owned(),
-            Flash::UnusedFlash(unused) => unused.reason.clone(),
+            Flash::Unused(unused) => unused.reason.clone(),
             Flash::Open(opened) => format!("the volume needs store {store}, but store {} is in use", opened.store),
         }
     }
@@ -290,15 +291,15 @@ impl FlashLog {
         }
         self.save_wear().await;
         let close = async |local: Rc<CoreLocal>| {
-            let unclaimed = local.engine.unclaimed().is_empty();
+            let all_claimed = local.engine.unclaimed().is_empty();
             let has_dirty = local.engine.volumes().iter().any(|volume| volume.stats().flash_dirty_bytes > 0);
             match local.engine.log() {
-                Some(store) => store.close().await.map(|sequence| (unclaimed && !has_dirty, sequence)),
+                Some(store) => store.close().await.map(|sequence| (all_claimed && !has_dirty, sequence)),
                 None => Ok((false, Sequence(0))),
             }
         };
         match self.core().call(close).await {
-            Ok(Ok((empty, sequence))) => {
+            Ok(Ok((is_unneeded, sequence))) => {
                 if let Some(store) = self.store() {
                     let saved = self.records.change(|state| {
                         let record = state.store_mut(&store);
@@ -309,7 +310,7 @@ impl FlashLog {
                         log::error!(target: FLASH, "{error}");
                     }
                 }
-                empty
+                is_unneeded
             }
             Ok(Err(error)) => {
                 log::error!(target: FLASH, "the flash log was not cleanly closed: {error}");

@@ -75,8 +75,8 @@ pub struct FoundStore {
     /// Configured devices that are not part of the store, and the reasons.
     absent: Vec<AbsentDevice>,
     device_bytes: u128,
-    /// The configuration names one device of a store of two: the administrator's way to say that the other one will not
-    /// return.
+    /// The configuration names one device of a store of two, by which the administrator declares that the other device
+    /// will not return.
     accept_missing: bool,
 }
 
@@ -107,7 +107,7 @@ pub struct OpenParameters {
 pub async fn find(
     local: &CoreLocal,
     config: FlashConfig,
-    own: &OwnVolumes,
+    own_volumes: &OwnVolumes,
     limit: Duration,
 ) -> Result<FoundStore, UnusedFlash> {
     if config.devices.len() < 2 && !config.allow_single_copy {
@@ -115,7 +115,7 @@ pub async fn find(
             .to_owned()
             .into());
     }
-    let (opened, mut absent) = open_all(local, &config, own, limit).await;
+    let (opened, mut absent) = open_all(local, &config, own_volumes, limit).await;
     let (mut names, mut renamed) = (DeviceNames::default(), Vec::new());
     for (path, disk) in &opened {
         names.add(disk.identity(), path);
@@ -129,11 +129,11 @@ pub async fn find(
     let accept_missing = config.devices.len() == 1;
     let mut formatted = false;
     let (identity, manifest) = loop {
-        let identified = identify_store(local, &mut disks, accept_missing, &names, &mut absent).await?;
-        formatted |= identified.1;
-        let read = flash::read_manifest(&local.seam, &disks, identified.0.store);
+        let (identity, is_new) = identify_store(local, &mut disks, accept_missing, &names, &mut absent).await?;
+        formatted |= is_new;
+        let read = flash::read_manifest(&local.seam, &disks, identity.store);
         match unless_hung(local, &disks, PATH_TIMEOUT, read).await {
-            Ok(manifest) => break (identified.0, manifest),
+            Ok(manifest) => break (identity, manifest),
             Err(index) => remove_hung(&mut disks, index, &names, &mut absent)?,
         }
     };
@@ -245,7 +245,7 @@ async fn identify_store(
     }
 }
 
-/// Moves a device that does not answer to the absent ones; an error if no other one is left.
+/// Moves a device that does not answer to the absent devices; an error if no device is left.
 fn remove_hung(
     disks: &mut Vec<RealDisk>,
     index: usize,
@@ -256,12 +256,12 @@ fn remove_hung(
     if disks.is_empty() { Err(all_absent(absent)) } else { Ok(()) }
 }
 
-/// The store is not used because a device stopped answering when it had been written to.
+/// The reason why a store is not used if a device stopped answering after the store was written to.
 fn hung(disk: &RealDisk, names: &DeviceNames) -> UnusedFlash {
     all_absent(&[AbsentDevice::hung(&names.show(&disk.identity()))])
 }
 
-/// No device can be used.
+/// The reason why flash is not used if no device can be used.
 fn all_absent(absent: &[AbsentDevice]) -> UnusedFlash {
     UnusedFlash { hung: hung_devices(absent), ..UnusedFlash::from(reasons(absent)) }
 }
@@ -282,6 +282,7 @@ fn unused(error: &StoreError, names: &DeviceNames, absent: &[AbsentDevice]) -> U
     UnusedFlash { hung: hung_devices(absent), ..unused }
 }
 
+/// The text about an error of the store, with the remedy where there is one.
 fn describe(error: &StoreError, names: &DeviceNames, absent: &[AbsentDevice]) -> String {
     let absent = if absent.is_empty() { String::new() } else { format!(" ({})", reasons(absent)) };
     match error {

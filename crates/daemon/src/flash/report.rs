@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use flash::{BlockAddress, JobReport, MemberReport, MemberStatus, PageMember, Role, ScrubStats};
+use flash::{BlockAddress, JobReport, MemberReport, MemberStatus, MemberWrites, Role, ScrubStats};
 use messages::report::{AlertKind, FlashDeviceReport, FlashReport, LostBlockReport, Notice, PagesReport, ScrubReport};
 use seam::Nanos;
 
@@ -15,7 +15,7 @@ use super::{Flash, FlashLog, ONE_COPY, change, wear};
 use config::FlashConfig;
 use units::show_counted;
 
-/// Lost blocks that get an alert; the report lists them all.
+/// Maximum of lost blocks that raise an alert; the report lists all of them.
 const LOST_ALERTS_MAX: usize = 10;
 
 /// The open log as its core sees it.
@@ -31,15 +31,15 @@ struct LogView {
     unclaimed: usize,
     pages: PagesReport,
     /// Bytes written to each member.
-    written: Vec<PageMember>,
-    /// Bytes of clients that were written to flash.
+    written: Vec<MemberWrites>,
+    /// Bytes of client data that were written to flash.
     content_bytes: u64,
     job: Option<JobReport>,
     scrub: ScrubStats,
     /// Blocks without a good copy.
     lost: Vec<BlockAddress>,
-    /// Why a membership generation could not be saved, if so.
-    unnoted: Option<String>,
+    /// The reason why a membership generation could not be saved, if any.
+    unrecorded_reason: Option<String>,
     /// Age of the oldest unanswered request, by member.
     unanswered: BTreeMap<u32, Nanos>,
 }
@@ -53,7 +53,7 @@ impl FlashLog {
         let mut report = FlashReport { allow_single_copy: config.allow_single_copy, ..FlashReport::default() };
         let opened = match flash {
             Flash::Off => return None,
-            Flash::UnusedFlash(unused) => {
+            Flash::Unused(unused) => {
                 report.alerts =
                     vec![Notice::new(AlertKind::FlashUnused, format!("flash is not used: {}", unused.reason))];
                 report.refusal = unused.refusal.map(str::to_owned);
@@ -65,13 +65,14 @@ impl FlashLog {
         (report.in_use, report.store) = (true, opened.store.clone());
         let view = self.core().call(async |local: Rc<CoreLocal>| log_view(&local));
         match tokio::time::timeout(CORE_TIMEOUT, view).await {
-            Ok(Ok(Some(view))) => self.fill(&mut report, view, &opened, config, volumes),
+            Ok(Ok(Some(view))) => self.fill_report(&mut report, view, &opened, config, volumes),
             _ => report.alerts.push(Notice::new(AlertKind::CoreSilent, "its data core does not answer")),
         }
         Some(report)
     }
 
-    fn fill(
+    /// Adds the state of the open log to its report.
+    fn fill_report(
         &self,
         report: &mut FlashReport,
         view: LogView,
@@ -79,11 +80,11 @@ impl FlashLog {
         config: &FlashConfig,
         volumes: &Volumes,
     ) {
-        report.alerts.extend(unrecorded_alert(view.unnoted.as_deref()));
+        report.alerts.extend(unrecorded_alert(view.unrecorded_reason.as_deref()));
         report.alerts.extend(dropped_alert(&view.pages));
-        let bytes = |member: &PageMember| member.promotion_bytes + member.journal_bytes + member.log_bytes;
-        let bytes: u64 = view.written.iter().map(bytes).sum();
-        report.write_amplification = (view.content_bytes > 0).then(|| bytes as f64 / view.content_bytes as f64);
+        let written_bytes = |member: &MemberWrites| member.promotion_bytes + member.journal_bytes + member.log_bytes;
+        let written_bytes: u64 = view.written.iter().map(written_bytes).sum();
+        report.write_amplification = (view.content_bytes > 0).then(|| written_bytes as f64 / view.content_bytes as f64);
         report.pages = view.pages;
         report.copies = view.copies;
         report.drives_unread = self.drives.missing();
@@ -108,9 +109,9 @@ impl FlashLog {
         report.absent = opened.absent.iter().map(|absent| absent.reason.clone()).collect();
         report.alerts.extend(copies_alert(report.copies, report.allow_single_copy));
         if report.unclaimed > 0 {
-            let addresses = show_counted(report.unclaimed as u64, "volume");
+            let count = show_counted(report.unclaimed as u64, "volume");
             let verb = if report.unclaimed == 1 { "is" } else { "are" };
-            let text = format!("the flash log holds data of {addresses} that {verb} not served");
+            let text = format!("the flash log holds data of {count} that {verb} not served");
             report.alerts.push(Notice::new(AlertKind::FlashUnclaimed, text));
         }
     }
@@ -118,7 +119,7 @@ impl FlashLog {
     fn device_report(
         &self,
         member: MemberReport,
-        written: PageMember,
+        written: MemberWrites,
         unanswered: Option<Nanos>,
         opened: &OpenedStore,
         config: &FlashConfig,
@@ -132,7 +133,7 @@ impl FlashLog {
             Role::Log => "log",
             Role::Pages => "pages",
         };
-        let before = member.device.as_ref().and_then(|device| self.wear.wear_of(device));
+        let earlier_wear = member.device.as_ref().and_then(|device| self.wear.wear_of(device));
         let device = member.device.map(|device| opened.names.show(&device)).unwrap_or_default();
         let mut report = FlashDeviceReport {
             number: member.member,
@@ -148,7 +149,7 @@ impl FlashLog {
             reason,
             ..FlashDeviceReport::default()
         };
-        wear::report(&mut report, before.as_ref(), &written, config.endurance_milli_dwpd);
+        wear::report(&mut report, earlier_wear.as_ref(), &written, config.endurance_milli_dwpd);
         report
     }
 }
@@ -179,13 +180,13 @@ fn log_view(local: &CoreLocal) -> Option<LogView> {
         job: log.job(),
         scrub: log.scrub_stats(),
         lost: log.lost(),
-        unnoted: log.unrecorded_reason(),
+        unrecorded_reason: log.unrecorded_reason(),
         unanswered: log.unanswered(),
     })
 }
 
 /// Report of the clean pages, and the bytes written to each member.
-fn pages_report(local: &CoreLocal) -> (PagesReport, Vec<PageMember>) {
+fn pages_report(local: &CoreLocal) -> (PagesReport, Vec<MemberWrites>) {
     let Some(stats) = local.engine.pages().map(|pages| pages.stats()) else {
         return (PagesReport::default(), Vec::new());
     };
@@ -210,7 +211,7 @@ fn scrub_report(scrub: &ScrubStats) -> ScrubReport {
     ScrubReport {
         rounds: scrub.rounds,
         read_bytes: scrub.bytes,
-        found: scrub.found,
+        found: scrub.damaged,
         repaired: scrub.repaired,
         lost: scrub.lost,
     }
@@ -258,8 +259,8 @@ fn lost_alert(lost: &LostBlockReport) -> Notice {
 
 fn device_alert(device: &FlashDeviceReport) -> Option<Notice> {
     let FlashDeviceReport { device: path, number, state, reason, .. } = device;
-    let named = if path.is_empty() { format!("number {number}") } else { path.clone() };
-    let text = format!("flash device {named} is {state}: {reason}");
+    let name = if path.is_empty() { format!("number {number}") } else { path.clone() };
+    let text = format!("flash device {name} is {state}: {reason}");
     (state != IN_SERVICE).then(|| Notice::new(AlertKind::FlashDegraded, text))
 }
 

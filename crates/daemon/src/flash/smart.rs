@@ -48,7 +48,8 @@ pub fn parse(text: &[u8], now: u64) -> Result<DriveReport, String> {
     } else if passed.is_none() {
         return Err(failure_reason(&output));
     }
-    let is_low = report.spare_ratio.zip(report.spare_threshold_ratio).is_some_and(|(spare, least)| spare < least);
+    let is_low =
+        report.spare_ratio.zip(report.spare_threshold_ratio).is_some_and(|(spare, threshold)| spare < threshold);
     if is_low && !report.warnings.iter().any(|warning| warning == WARNINGS[0]) {
         report.warnings.push(WARNINGS[0].to_owned());
     }

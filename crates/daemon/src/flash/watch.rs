@@ -11,10 +11,10 @@ use super::super::cores::CoreLocal;
 use super::{Flash, FlashLog};
 use logging::{self as log, FLASH};
 
-/// Checks after which the bytes written are saved.
-const WEAR_CHECKS: u64 = 60;
+/// Number of checks after which the bytes written to each device are saved.
+const CHECKS_PER_WEAR_SAVE: u64 = 60;
 
-/// Findings of the last check.
+/// The members at the last check, and the number of checks.
 #[derive(Default)]
 pub struct LastCheck {
     members: Vec<MemberReport>,
@@ -25,15 +25,15 @@ pub struct LastCheck {
 struct LogStatus {
     members: Vec<MemberReport>,
     generation: StoreGeneration,
-    /// Why the map of clean pages cannot be written any more, if so.
-    map_failed: Option<String>,
+    /// The reason why the map of clean pages cannot be written any more, if any.
+    map_failure: Option<String>,
     /// A map that replaces the one from before the start is durable.
     has_new_map: bool,
 }
 
 impl FlashLog {
-    /// Changes write-back volumes to write-through until the next start, if a single copy is left and not allowed;
-    /// returns their number. Their dirty blocks are destaged in the background.
+    /// Changes write-back volumes to write-through, if a single copy is left and not allowed; returns their number.
+    /// Their dirty blocks are destaged in the background.
     pub async fn enforce_two_copies(&self) -> usize {
         if self.store().is_none() || self.settings.allows_single_copy() {
             return 0;
@@ -66,7 +66,7 @@ impl FlashLog {
         changed
     }
 
-    /// The volumes that run as write-through, if enough copies are in service for write-back.
+    /// The volumes that run as write-through; none if too few copies are in service for write-back.
     pub async fn write_through_volumes(&self) -> Vec<String> {
         let read = async |local: Rc<CoreLocal>| {
             let copies = local.engine.log().map_or(0, |log| log.copies());
@@ -74,9 +74,9 @@ impl FlashLog {
             let write_through = volumes.iter().filter(|volume| volume.policy() == WritePolicy::WriteThrough);
             (copies, write_through.map(|volume| volume.name().to_owned()).collect::<Vec<_>>())
         };
-        let needed = if self.settings.allows_single_copy() { 1 } else { 2 };
+        let copies_needed = if self.settings.allows_single_copy() { 1 } else { 2 };
         match self.core().call(read).await {
-            Ok((copies, names)) if copies >= needed => names,
+            Ok((copies, names)) if copies >= copies_needed => names,
             _ => Vec::new(),
         }
     }
@@ -112,30 +112,30 @@ impl FlashLog {
     pub async fn check(&self, last: &mut LastCheck) -> bool {
         // The devices may have changed since the last check.
         let Flash::Open(opened) = self.state.borrow().clone() else { return false };
-        let Ok(Some(now)) = self.core().call(async |local: Rc<CoreLocal>| log_status(&local)).await else {
+        let Ok(Some(status)) = self.core().call(async |local: Rc<CoreLocal>| log_status(&local)).await else {
             return false;
         };
-        if let Some(reason) = now.map_failed {
+        if let Some(reason) = status.map_failure {
             self.abandon_map(&reason).await;
-        } else if now.has_new_map
+        } else if status.has_new_map
             && let Err(failure) = self.record_map_void(false)
         {
             log::error!(target: FLASH, "{}", failure.message);
         }
-        if let Err(failure) = self.records.record_generation(&opened.store, now.generation) {
+        if let Err(failure) = self.records.record_generation(&opened.store, status.generation) {
             log::error!(target: FLASH, "{}", failure.message);
         }
-        for member in now.members.iter().filter(|member| !last.members.contains(*member)) {
+        for member in status.members.iter().filter(|member| !last.members.contains(*member)) {
             if let MemberStatus::Lost(reason) = &member.status {
                 let device = member.device.as_deref().map(|device| opened.names.show(device));
                 let device = device.unwrap_or_else(|| format!("device {}", member.member));
                 log::error!(target: FLASH, device, "flash device {device} is out of service: {reason}");
             }
         }
-        last.members = now.members;
+        last.members = status.members;
         self.record_drops().await;
         last.checks += 1;
-        if last.checks.is_multiple_of(WEAR_CHECKS) {
+        if last.checks.is_multiple_of(CHECKS_PER_WEAR_SAVE) {
             self.save_wear().await;
         }
         true
@@ -145,7 +145,7 @@ impl FlashLog {
 fn log_status(local: &CoreLocal) -> Option<LogStatus> {
     let log = local.engine.log()?;
     // Only if no copy is in service: a closed store reports its map as failed, too.
-    let map_failed = local.engine.pages().and_then(|pages| pages.void_reason()).filter(|_| log.copies() == 0);
-    let has_new_map = map_failed.is_none() && local.engine.map_loaded().is_some();
-    Some(LogStatus { members: log.members(), generation: log.generation(), map_failed, has_new_map })
+    let map_failure = local.engine.pages().and_then(|pages| pages.void_reason()).filter(|_| log.copies() == 0);
+    let has_new_map = map_failure.is_none() && local.engine.map_loaded().is_some();
+    Some(LogStatus { members: log.members(), generation: log.generation(), map_failure, has_new_map })
 }

@@ -91,8 +91,8 @@ impl HttpInterface {
         let tls = match identity {
             Some((files, Identity { config, chain })) => {
                 log::info!(target: API, %address, "web console: https://{address}/");
-                let (sender, receiver) = watch::channel(api::encrypted(config));
-                let renew = move |config| drop(sender.send_replace(api::encrypted(config)));
+                let (sender, receiver) = watch::channel(api::with_alpn(config));
+                let renew = move |config| drop(sender.send_replace(api::with_alpn(config)));
                 let certificate = ListenerCertificate::new(&files, chain, renew);
                 self.certificates.set_api(certificate);
                 Some(receiver)

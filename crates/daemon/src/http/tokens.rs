@@ -17,8 +17,8 @@ const NAME_MAX: usize = 64;
 impl HttpInterface {
     /// `token create`.
     pub fn create_token(&self, name: &str, role: Role) -> Result<Answer, Failure> {
-        let is_part = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
-        if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(is_part) {
+        let is_permitted = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
+        if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(is_permitted) {
             let text =
                 format!("\"{name}\" is not a valid token name; use up to {NAME_MAX} letters, digits and - _ . @");
             return Err(Failure::new(ErrorKind::Invalid, text));
@@ -32,7 +32,8 @@ impl HttpInterface {
             let text = format!("there are {count} tokens, the maximum; revoke one first");
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
-        let (drawn, token) = api::Token::draw(name, role).map_err(|error| Failure::new(ErrorKind::Failed, error))?;
+        let (drawn, token) =
+            api::Token::generate(name, role).map_err(|error| Failure::new(ErrorKind::Failed, error))?;
         // A clock before 1970 yields 0.
         let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let record = TokenRecord { name: drawn.name, role, hash: drawn.hash, created };

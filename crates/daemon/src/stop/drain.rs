@@ -1,4 +1,4 @@
-//! The drain of the volumes at a stop: each is left in the flash log or destaged.
+//! The drain of the volumes at a stop: the dirty data of each volume is left in the flash log or destaged.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::super::cores::{CLIENTS_TIMEOUT, CoreLocal, Cores};
 use super::super::flash::FlashLog;
 use super::super::handover::{StoredClient, to_stored_clients};
 use super::super::records::Records;
-use super::{Clients, PROGRESS_PAUSE};
+use super::{Clients, PROGRESS_INTERVAL};
 use logging::{self as log, DAEMON, VOLUME};
 use state::draw_number;
 use systemd::Notifier;
@@ -20,9 +20,10 @@ use units::show_bytes;
 /// Pause before a failed destage is retried.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
-/// Time after which a stop gives up on a silent backing, if its volume has no dirty data or memory survives the daemon.
+/// Time after which a stop no longer waits for an unresponsive backing, if its volume has no dirty data or memory
+/// survives the daemon.
 const HUNG_TIMEOUT_MS: u64 = 10_000;
-/// The limit if dirty data would be lost with the daemon: a storage server may take that long to restart.
+/// The same time if dirty data would be lost with the daemon: a storage server may take that long to restart.
 const HUNG_TIMEOUT_DIRTY_MS: u64 = 600_000;
 
 /// The reason why a drain left a volume incomplete.
@@ -44,11 +45,11 @@ pub struct DrainResult {
     pub left: Vec<(String, u64)>,
 }
 
-/// Result of a stop for one volume.
+/// Result of the drain of one volume.
 enum DrainOutcome {
     /// Its backing is complete, and its record needs no change.
     Complete,
-    /// Its backing is complete, which is to be recorded for its volume ID.
+    /// Its backing is complete, and the volume ID is to be recorded as clean.
     Clean(VolumeId),
     /// The data that its backing lacks is in the flash log.
     LeftOnFlash(LeftOnFlash),
@@ -91,8 +92,8 @@ struct DrainTotals {
 }
 
 impl DrainTotals {
-    fn add(&mut self, ended: DrainOutcome) {
-        match ended {
+    fn add(&mut self, outcome: DrainOutcome) {
+        match outcome {
             DrainOutcome::Complete => {}
             DrainOutcome::Clean(volume_id) => self.clean.push(volume_id),
             DrainOutcome::LeftOnFlash(LeftOnFlash { volume_id, name, bytes, destaged }) => {
@@ -134,10 +135,12 @@ impl Drain {
     pub async fn run(self: &Rc<Self>, uses_flash_log: bool) -> DrainResult {
         let mut totals = DrainTotals::default();
         let mut volumes = self.start(uses_flash_log, &mut totals).await;
-        let mut tick = tokio::time::interval(PROGRESS_PAUSE);
+        let mut tick = tokio::time::interval(PROGRESS_INTERVAL);
         while !volumes.is_empty() {
             tokio::select! {
-                ended = volumes.join_next() => totals.add(ended.and_then(Result::ok).unwrap_or(DrainOutcome::Failed)),
+                outcome = volumes.join_next() => {
+                    totals.add(outcome.and_then(Result::ok).unwrap_or(DrainOutcome::Failed));
+                }
                 _ = tick.tick() => {
                     self.record_outcomes(&mut totals.clean, &totals.on_flash);
                     self.report_progress(volumes.len()).await;
@@ -160,7 +163,7 @@ impl Drain {
     async fn start(self: &Rc<Self>, uses_flash_log: bool, totals: &mut DrainTotals) -> JoinSet<DrainOutcome> {
         let mut volumes = JoinSet::new();
         for core in self.cores.iter() {
-            // The engine's own list: every volume that it serves is drained, whatever the daemon's records say.
+            // The list comes from the engine, so that every volume that it serves is drained.
             let list = |local: &CoreLocal| -> Vec<_> {
                 let named = |volume: &engine::Volume<_>| (volume.name().to_owned(), volume.spec().volume_id);
                 local.engine.volumes().iter().map(named).collect()
@@ -179,7 +182,7 @@ impl Drain {
                         }
                     };
                     tokio::select! {
-                        ended = finish => ended,
+                        outcome = finish => outcome,
                         () = drain.wait_for_hang(&name, core) => DrainOutcome::Hung,
                     }
                 });
@@ -188,10 +191,10 @@ impl Drain {
         volumes
     }
 
-    /// Returns when a volume's backing has been silent for longer than a stop waits.
+    /// Returns when a volume's backing has not answered for longer than a stop waits.
     async fn wait_for_hang(&self, name: &str, core: usize) {
         loop {
-            tokio::time::sleep(PROGRESS_PAUSE).await;
+            tokio::time::sleep(PROGRESS_INTERVAL).await;
             let volume = name.to_owned();
             let stats = async move |local: Rc<CoreLocal>| local.engine.find(&volume).map(|volume| volume.stats());
             let Ok(Some(stats)) = self.cores[core].call(stats).await else { continue };
@@ -250,7 +253,11 @@ impl Drain {
                     return self.drain_without_log(name, core, volume_id).await;
                 }
                 Ok(Err((error, false))) => {
-                    self.retry(name, &format!("volume {name} could not be left in the flash log ({error})")).await;
+                    self.wait_before_retry(
+                        name,
+                        &format!("volume {name} could not be left in the flash log ({error})"),
+                    )
+                    .await;
                 }
                 Err(_) => return core_has_ended(name),
             }
@@ -270,24 +277,25 @@ impl Drain {
             match (self.cores[core].call(destage).await, draw_number()) {
                 (Err(_), _) => return core_has_ended(name),
                 (Ok(Ok(())), Ok(drawn)) => {
-                    let drawn = VolumeId(drawn);
+                    let new_id = VolumeId(drawn);
                     self.records.change_or_log(|state| {
-                        state.discard_flash_data(volume_id, drawn);
-                        state.mark_clean(drawn);
+                        state.discard_flash_data(volume_id, new_id);
+                        state.mark_clean(new_id);
                     });
                     return DrainOutcome::Complete;
                 }
                 (Ok(Err(error)), _) => {
-                    self.retry(name, &format!("volume {name} could not be destaged ({error})")).await
+                    self.wait_before_retry(name, &format!("volume {name} could not be destaged ({error})")).await
                 }
                 (_, Err(error)) => {
-                    self.retry(name, &format!("volume {name}: no identity can be drawn ({error})")).await
+                    self.wait_before_retry(name, &format!("volume {name}: no identity can be drawn ({error})")).await
                 }
             }
         }
     }
 
-    async fn retry(&self, name: &str, text: &str) {
+    /// Reports a failure and waits before the next attempt.
+    async fn wait_before_retry(&self, name: &str, text: &str) {
         let text = format!("{text}; retrying, a second signal ends the daemon at once");
         log::error!(target: VOLUME, volume = name, "{text}");
         self.notifier.status_extending_timeout(&text);
@@ -323,7 +331,7 @@ impl Drain {
                 // The volume was removed meanwhile.
                 (Err(_), Ok(None)) => return DrainOutcome::Complete,
                 (Err(_), Ok(Some(true))) => return self.drain_without_log(name, core, volume_id).await,
-                (Err(failure), Ok(Some(false))) => self.retry(name, &failure.message).await,
+                (Err(failure), Ok(Some(false))) => self.wait_before_retry(name, &failure.message).await,
             }
         }
         DrainOutcome::Clean(volume_id)
@@ -345,9 +353,9 @@ async fn disconnect_clients(local: &CoreLocal, clients: Clients) -> Vec<StoredCl
     };
     let nbd = async {
         match clients {
-            Clients::HandOver => to_stored_clients(local.server.hand_over(CLIENTS_TIMEOUT).await),
+            Clients::HandOver => to_stored_clients(local.nbd_server.hand_over(CLIENTS_TIMEOUT).await),
             Clients::Disconnect => {
-                local.server.stop(CLIENTS_TIMEOUT).await;
+                local.nbd_server.stop(CLIENTS_TIMEOUT).await;
                 Vec::new()
             }
         }

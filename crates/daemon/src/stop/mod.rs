@@ -11,7 +11,7 @@ use tokio::sync::watch;
 pub use self::drain::{Drain, DrainFault, DrainResult};
 
 /// Interval of progress reports.
-pub const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
+pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Phase of a stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Phase {
     Stopping,
     /// All dirty data is on the backings or in the flash log; the process ends.
     Stopped,
-    /// A data core ended or a backing stayed silent before all dirty data was safe; the process ends.
+    /// A data core ended or a backing did not answer before all dirty data was safe; the process ends.
     Failed,
 }
 
@@ -107,8 +107,8 @@ impl Stop {
         *self.message.borrow_mut() = text;
     }
 
-    /// Ends the stop; `complete` when all dirty data is safe.
-    pub fn finish(&self, complete: bool) {
-        self.phase.send_replace(if complete { Phase::Stopped } else { Phase::Failed });
+    /// Ends the stop; `is_complete` if all dirty data is safe.
+    pub fn finish(&self, is_complete: bool) {
+        self.phase.send_replace(if is_complete { Phase::Stopped } else { Phase::Failed });
     }
 }

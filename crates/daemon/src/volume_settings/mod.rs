@@ -62,7 +62,10 @@ impl<'a> Changes<'a> {
 }
 
 /// The settings with these keys, in the keys' order.
-fn requested<'a>(keys: &[&'static str], settings: &'a BTreeMap<String, String>) -> Vec<(&'static str, &'a String)> {
+fn requested_settings<'a>(
+    keys: &[&'static str],
+    settings: &'a BTreeMap<String, String>,
+) -> Vec<(&'static str, &'a String)> {
     keys.iter().filter_map(|key| Some((*key, settings.get(*key)?))).collect()
 }
 
@@ -99,6 +102,7 @@ impl VolumeSettings {
         }
     }
 
+    /// Changes and saves the policy; a failed change is undone in the records.
     async fn set_policy(
         &self,
         name: &str,
@@ -114,14 +118,14 @@ impl VolumeSettings {
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
         let file = self.volumes.setting(name, POLICY).unwrap_or_default();
-        let before = self.records.view().clone();
+        let state_before = self.records.view().clone();
         self.records.change(|state| {
             state.set_override(placement.volume_id, POLICY, &policy.to_string(), &file);
         })?;
         if let Err(failure) = self.change_policy(name, placement, policy, progress).await {
             self.records.change(|state| {
-                let held = before.by_name(name).and_then(|record| record.overrides.get(POLICY).cloned());
-                let value = held.map_or_else(|| file.clone(), |held| held.value);
+                let replaced = state_before.by_name(name).and_then(|record| record.overrides.get(POLICY).cloned());
+                let value = replaced.map_or_else(|| file.clone(), |replaced| replaced.value);
                 state.set_override(placement.volume_id, POLICY, &value, &file);
             })?;
             return Err(failure);
@@ -130,8 +134,8 @@ impl VolumeSettings {
         Ok(())
     }
 
-    /// Changes the policy. The mark "dirty on flash" in the state directory is true before, during and after the
-    /// change.
+    /// Changes the policy. The mark "dirty on flash" is set before a change to write-back and cleared after a change
+    /// from it to another policy, so that the flash log never holds dirty data of a volume without the mark.
     pub async fn change_policy(
         &self,
         name: &str,

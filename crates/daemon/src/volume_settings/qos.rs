@@ -8,13 +8,13 @@ use messages::{ErrorKind, Failure};
 
 use super::super::cores::{CoreLocal, Cores, core_ended};
 use super::super::volumes::Placement;
-use super::{VolumeSettings, requested};
+use super::{VolumeSettings, requested_settings};
 use config::VolumeConfig;
 use config::volume_qos::{BURST_BYTES, BURST_IOPS, KEYS, LIMIT_BYTES, LIMIT_IOPS, RESERVATION_IOPS, SHARES, VolumeQos};
 use logging::{self as log, QOS};
 use state::{State, VolumeRecord, effective};
 
-/// The quality of service in force, where `file` is the file's.
+/// The quality of service in force: the values in `file`, unless a command has overridden them.
 pub fn qos_of(record: Option<&VolumeRecord>, file: VolumeQos) -> VolumeQos {
     VolumeQos {
         shares: effective(record, SHARES, file.shares),
@@ -34,7 +34,7 @@ impl VolumeSettings {
         placement: &Placement,
         settings: &BTreeMap<String, String>,
     ) -> Result<(), Failure> {
-        let changes = requested(&KEYS, settings);
+        let changes = requested_settings(&KEYS, settings);
         if changes.is_empty() {
             return Ok(());
         }
@@ -42,16 +42,16 @@ impl VolumeSettings {
         let mut state = self.records.view().clone();
         let mut qos = qos_of(state.by_name(name), config.qos);
         let has_datastore = !config.datastore.is_empty();
-        let before = qos.fault(has_datastore, false);
+        let fault_before = qos.fault(has_datastore, false);
         for (key, value) in &changes {
             qos.set(key, value).map_err(|text| Failure::new(ErrorKind::Invalid, text))?;
             let (value, file) = (qos.setting(key).unwrap_or_default(), config.setting(key));
             state.set_override(placement.volume_id, key, &value, &file);
         }
-        let bursts = changes.iter().any(|(key, _)| [BURST_IOPS, BURST_BYTES].contains(key));
+        let sets_burst = changes.iter().any(|(key, _)| [BURST_IOPS, BURST_BYTES].contains(key));
         // A contradiction that a rule or the file causes does not block a change of other keys.
-        let by_this = |key: &str| before.is_none() || changes.iter().any(|(other, _)| *other == key);
-        if let Some((_, fault, remedy)) = qos.fault(has_datastore, bursts).filter(|(key, ..)| by_this(key)) {
+        let is_new_fault = |key: &str| fault_before.is_none() || changes.iter().any(|(other, _)| *other == key);
+        if let Some((_, fault, remedy)) = qos.fault(has_datastore, sets_burst).filter(|(key, ..)| is_new_fault(key)) {
             return Err(Failure::new(ErrorKind::Invalid, format!("volume {name}: {fault}; {remedy}")));
         }
         apply(&self.cores, &config, placement, &state).await?;
@@ -65,12 +65,12 @@ impl VolumeSettings {
     }
 
     /// Applies the quality of service that the file now gives a volume.
-    pub(super) async fn reload_qos(&self, placement: &Placement, now: &VolumeConfig) -> Result<(), Failure> {
+    pub(super) async fn reload_qos(&self, placement: &Placement, fresh: &VolumeConfig) -> Result<(), Failure> {
         let mut state = self.records.view().clone();
         for key in KEYS {
-            state.expire_override(placement.volume_id, key, &now.setting(key));
+            state.expire_override(placement.volume_id, key, &fresh.setting(key));
         }
-        apply(&self.cores, now, placement, &state).await?;
+        apply(&self.cores, fresh, placement, &state).await?;
         self.records.save_overrides(placement, &state, &KEYS)
     }
 }

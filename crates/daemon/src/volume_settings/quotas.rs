@@ -8,7 +8,7 @@ use messages::{ErrorKind, Failure};
 
 use super::super::cores::{CoreLocal, Cores, core_ended};
 use super::super::volumes::{Placement, Volumes};
-use super::{VolumeSettings, requested};
+use super::{VolumeSettings, requested_settings};
 use config::VolumeConfig;
 use config::quota::{Ceiling, PinnedRanges, SizeOrPercent, flash_quota, memory_quota};
 use logging::{self as log, QOS};
@@ -25,7 +25,7 @@ pub fn memory_quota_of(record: Option<&VolumeRecord>, config: &VolumeConfig, mem
     memory_quota(memory_bytes, min, max)
 }
 
-/// The flash quota in force.
+/// The flash quota in force, where `config` is the file's entry.
 pub fn flash_quota_of(record: Option<&VolumeRecord>, config: &VolumeConfig) -> FlashQuota {
     let min = effective(record, FLASH_MIN, config.flash_min);
     let max = effective(record, FLASH_MAX, config.flash_max);
@@ -42,7 +42,7 @@ impl VolumeSettings {
         placement: &Placement,
         settings: &BTreeMap<String, String>,
     ) -> Result<(), Failure> {
-        let changes = requested(&KEYS, settings);
+        let changes = requested_settings(&KEYS, settings);
         if changes.is_empty() {
             return Ok(());
         }
@@ -105,12 +105,12 @@ impl VolumeSettings {
     }
 
     /// Applies the quotas that the file now gives a volume.
-    pub(super) async fn reload_quotas(&self, placement: &Placement, now: &VolumeConfig) -> Result<(), Failure> {
+    pub(super) async fn reload_quotas(&self, placement: &Placement, fresh: &VolumeConfig) -> Result<(), Failure> {
         let mut state = self.records.view().clone();
         for key in KEYS {
-            state.expire_override(placement.volume_id, key, &now.setting(key));
+            state.expire_override(placement.volume_id, key, &fresh.setting(key));
         }
-        apply(&self.cores, self.settings.memory_bytes(), now, placement, &state).await?;
+        apply(&self.cores, self.settings.memory_bytes(), fresh, placement, &state).await?;
         self.records.save_overrides(placement, &state, &KEYS)
     }
 }

@@ -1,5 +1,5 @@
-//! The volumes that the daemon knows, with their status, the changes under way, and the planned attempts at volumes
-//! whose backings cannot be opened.
+//! The volumes that the daemon knows, with their status, the changes under way, and the planned attempts to open
+//! backings that could not be opened.
 
 pub mod open_attempts;
 
@@ -64,7 +64,7 @@ impl KnownVolume {
         }
     }
 
-    /// The failure that keeps the volume from being served, if so.
+    /// The failure that prevents service of the volume, if any.
     pub fn refusal(&self) -> Option<&Failure> {
         match &self.status {
             VolumeStatus::Refused(failure) => Some(failure),
@@ -73,7 +73,7 @@ impl KnownVolume {
     }
 }
 
-/// All volumes, by name. Nothing in here stays borrowed when a method returns.
+/// All volumes, by name. No method returns a borrow of the cells, so callers may await between calls.
 #[derive(Default)]
 pub struct Volumes {
     known: RefCell<BTreeMap<String, KnownVolume>>,
@@ -86,7 +86,7 @@ pub struct Volumes {
     attach_ended: Notify,
     /// True once a stop has begun: no attach begins any more.
     is_stopping: Cell<bool>,
-    /// Planned attempts at volumes whose backings could not be opened.
+    /// Planned attempts to open backings that could not be opened.
     attempts: RefCell<OpenAttempts>,
 }
 
@@ -122,7 +122,7 @@ impl Volumes {
         Ok(AttachGuard(self))
     }
 
-    /// Permits no further attach, and waits for those that have begun. They end within their limits, or as late ones.
+    /// Permits no further attach, and waits until those that have begun have ended or continue as late attaches.
     pub async fn end_attaches(&self) {
         self.is_stopping.set(true);
         while self.attaches.get() > 0 {
@@ -134,9 +134,9 @@ impl Volumes {
     /// belong to them.
     pub fn occupied_names(&self, requested: &[RequestedVolume]) -> Vec<String> {
         let mut names: BTreeSet<String> = self.served_names().into_iter().collect();
-        let unended = self.changing.borrow().union(&self.late_attaches.borrow()).cloned().collect::<BTreeSet<_>>();
+        let in_progress = self.changing.borrow().union(&self.late_attaches.borrow()).cloned().collect::<BTreeSet<_>>();
         let is_requested = |name: &String| requested.iter().any(|(config, _)| config.name == *name);
-        names.extend(unended.into_iter().filter(|name| !is_requested(name)));
+        names.extend(in_progress.into_iter().filter(|name| !is_requested(name)));
         names.into_iter().collect()
     }
 
@@ -149,13 +149,13 @@ impl Volumes {
         Ok(ChangeGuard { volumes: self, name: name.to_owned() })
     }
 
-    /// Prevents changes of a refused volume and attempts at it until its attach has ended.
+    /// Prevents changes of a refused volume, and further attempts to attach it, until its late attach has ended.
     pub fn begin_late_attach(&self, name: &str) {
         self.late_attaches.borrow_mut().insert(name.to_owned());
         self.attempts.borrow_mut().cancel(name);
     }
 
-    /// Permits changes of a volume again.
+    /// Ends a late attach: changes of the volume are permitted again.
     pub fn end_late_attach(&self, name: &str) {
         self.late_attaches.borrow_mut().remove(name);
     }
@@ -241,8 +241,8 @@ impl Volumes {
         known.iter().find(|(_, known)| is_match(known)).map(|(name, _)| name.clone())
     }
 
-    /// Chooses each wanted volume's home among `cores` data cores: the one with the fewest volumes. Volumes of one
-    /// array share a core because they share its spindles.
+    /// Chooses the home core of each requested volume among `cores` data cores: the core with the fewest volumes.
+    /// Volumes of one modelled array share a core because they share its spindles.
     pub fn choose_cores(&self, requested: &[RequestedVolume], cores: usize) -> Vec<usize> {
         let known = self.known.borrow();
         let served = known.values().filter_map(|known| Some((&known.config.backing, known.placement()?.core)));
@@ -251,16 +251,16 @@ impl Volumes {
             load[core] += 1;
             arrays.extend(matches!(backing, BackingSpec::SimArray(_)).then_some((backing, core)));
         }
-        let mut homes = Vec::with_capacity(requested.len());
+        let mut home_cores = Vec::with_capacity(requested.len());
         for (config, _) in requested {
-            let neighbour = arrays.iter().find(|(backing, _)| **backing == config.backing).map(|(_, core)| *core);
+            let array_core = arrays.iter().find(|(backing, _)| **backing == config.backing).map(|(_, core)| *core);
             let fewest = || (0..load.len()).min_by_key(|core| load[*core]).expect("a daemon has a data core");
-            let core = neighbour.unwrap_or_else(fewest);
+            let core = array_core.unwrap_or_else(fewest);
             load[core] += 1;
             arrays.extend(matches!(config.backing, BackingSpec::SimArray(_)).then_some((&config.backing, core)));
-            homes.push(core);
+            home_cores.push(core);
         }
-        homes
+        home_cores
     }
 
     /// Sets a volume's status.
@@ -323,7 +323,7 @@ impl Volumes {
 /// The path that has to exist before a volume's backing can be opened.
 fn path_to_check(config: &VolumeConfig) -> Option<PathBuf> {
     match &config.backing {
-        // A file that the open will create does not exist yet, so its folder is checked instead.
+        // A file that the open will create does not exist yet, so its directory is checked instead.
         BackingSpec::Path(path) if config.size_bytes.is_some() && !is_device(path) => {
             path.parent().map(ToOwned::to_owned)
         }
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn backings_of_unended_changes_are_occupied() {
+    fn volume_names_with_a_change_in_progress_are_occupied() {
         let volumes = Volumes::default();
         let changing = volumes.lock_for_change("web").expect("no other change");
         volumes.begin_late_attach("db");

@@ -1,4 +1,4 @@
-//! Planned attempts at volumes whose backing could not be opened, with growing pauses, until each is served.
+//! Planned attempts to open backings that could not be opened, with growing pauses, until their volumes are served.
 //!
 //! A helper thread checks that a path exists before it is opened. While such a check hangs, no further attempt is made
 //! for that path.
@@ -29,13 +29,13 @@ struct OpenAttempt {
 pub struct OpenAttempts(BTreeMap<String, OpenAttempt>);
 
 impl OpenAttempts {
-    /// Plans the next attempt at a volume that could not be opened.
+    /// Plans the next attempt for a volume whose backing could not be opened.
     pub fn plan(&mut self, name: &str, now: Instant) {
         let pause = self.0.get(name).map_or(PAUSE_MIN, |last| (last.pause * 2).min(PAUSE_MAX));
         self.0.insert(name.to_owned(), OpenAttempt { due: now + pause, pause, path_check: None });
     }
 
-    /// Cancels the attempts at a volume that is served, refused for another reason, or gone.
+    /// Cancels the attempts for a volume that is served, refused for another reason, or removed.
     pub fn cancel(&mut self, name: &str) {
         self.0.remove(name);
     }
@@ -107,8 +107,8 @@ mod tests {
             ("nbd://10.0.0.1/x", false, false, "start the server of nbd://10.0.0.1"),
         ];
         for (text, has_size, is_known, word) in cases {
-            let text_of_remedy = remedy(&spec(text), has_size, is_known);
-            assert!(text_of_remedy.contains(word) && text_of_remedy.contains("reload"), "{text}: {text_of_remedy}");
+            let remedy = remedy(&spec(text), has_size, is_known);
+            assert!(remedy.contains(word) && remedy.contains("reload"), "{text}: {remedy}");
         }
     }
 
@@ -118,11 +118,11 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..7 {
             attempts.plan("v", now);
-            let planned = now;
+            let planned_at = now;
             while !attempts.take_due("v", None, now) {
                 now += Duration::from_millis(500);
             }
-            pauses.push((now - planned).as_secs());
+            pauses.push((now - planned_at).as_secs());
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
         attempts.cancel("v");

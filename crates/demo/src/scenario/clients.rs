@@ -48,6 +48,7 @@ struct ClientWork {
     socket: PathBuf,
     addresses: AddressSpace,
     exports: usize,
+    /// Jobs and duration of each act.
     acts: Vec<(Vec<Job>, Duration)>,
     meter: Meter,
     stop: Arc<AtomicBool>,
@@ -57,12 +58,12 @@ impl Clients {
     /// Starts the clients of all acts against `daemon`, which is set up by `plan`.
     pub fn start(daemon: &DemoDaemon, plan: &Plan, setup: &Setup, scale: &Scale) -> Result<Clients, Failure> {
         let (meter, stop) = (Meter::default(), Arc::<AtomicBool>::default());
-        let time = |act: &Act| scale.minute * u32::try_from(act.minutes).expect("minutes can be counted");
+        let duration = |act: &Act| scale.minute * u32::try_from(act.minutes).expect("minutes can be counted");
         let work = ClientWork {
             socket: daemon.socket(),
             addresses: plan.address_space(),
             exports: plan.arrays.len(),
-            acts: setup.acts.iter().map(|act| (act.jobs.clone(), time(act))).collect(),
+            acts: setup.acts.iter().map(|act| (act.jobs.clone(), duration(act))).collect(),
             meter: meter.clone(),
             stop: Arc::clone(&stop),
         };
@@ -84,8 +85,8 @@ impl Clients {
 
     /// Waits up to `timeout` for the outstanding requests.
     pub fn wait(&self, timeout: Duration) {
-        let began = Instant::now();
-        while !self.have_ended() && began.elapsed() < timeout {
+        let start = Instant::now();
+        while !self.have_ended() && start.elapsed() < timeout {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -116,14 +117,14 @@ impl ClientWork {
         for number in 0..self.exports {
             let mut disks = Vec::new();
             for _ in 0..connections {
-                disks.push(connect(seam, &self.socket, &daemon_config::volume(number)).await?);
+                disks.push(connect(seam, &self.socket, &daemon_config::volume_name(number)).await?);
             }
             exports.push(disks);
         }
         let exports = Exports::new(self.addresses.clone(), exports);
         let (mut end, mut running) = (seam.now(), None::<RunningJobs>);
         let current_act = Rc::new(Cell::new(SEED));
-        for (seed, (jobs, time)) in (SEED..).zip(&self.acts) {
+        for (seed, (jobs, duration)) in (SEED..).zip(&self.acts) {
             if self.stop.load(Ordering::Relaxed) {
                 break;
             }
@@ -143,7 +144,7 @@ impl ClientWork {
                 }
             }
             running = Some(RunningJobs::start(seam, &exports, jobs, seed, record));
-            end += Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+            end += Nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
             while seam.now() < end && !self.stop.load(Ordering::Relaxed) {
                 seam.sleep_until(end.min(seam.now() + STOP_POLL_INTERVAL)).await;
             }

@@ -12,7 +12,7 @@ use terminal::Failure;
 use units::exact_bytes;
 
 /// Name of a plan's volume, as in the lab.
-pub fn volume(number: usize) -> String {
+pub fn volume_name(number: usize) -> String {
     format!("lun{number}")
 }
 
@@ -24,7 +24,7 @@ pub fn memory_bytes(plan: &Plan) -> u64 {
 }
 
 /// The configuration of a daemon for `plan`, with paths relative to `folder`. Properties of arrays and flash without a
-/// key are set afterwards.
+/// configuration key are set afterwards.
 pub fn configuration(folder: &Path, plan: &Plan) -> Result<Config, Failure> {
     let mut config = parse(folder, &text(plan))?;
     for (array, (spec, _)) in config.arrays.iter_mut().zip(&plan.arrays) {
@@ -64,7 +64,7 @@ fn text(plan: &Plan) -> String {
             array.disks,
             array.disk,
             exact_bytes(array.stripe_bytes),
-            volume(number),
+            volume_name(number),
             exact_bytes(*bytes),
         );
     }

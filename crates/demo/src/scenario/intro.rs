@@ -29,7 +29,7 @@ pub fn intro(scenario: &Scenario, setup: &Setup, scale: &Scale, without: &str, s
 }
 
 fn describe_scale(scale: &Scale) -> String {
-    let bytes = format!("file, memory, flash and disk span divided by {}", scale.cut);
+    let bytes = format!("file, memory, flash and disk span divided by {}", scale.byte_divisor);
     match scale.timed {
         false => format!("{bytes}; rates, latencies and durations are unchanged"),
         true => {
@@ -43,13 +43,13 @@ fn describe_scale(scale: &Scale) -> String {
 fn describe_plan(plan: &Plan) -> String {
     let memory_bytes = daemon_config::memory_bytes(plan);
     let minimum = if memory_bytes > plan.memory_bytes { " (the minimum of a daemon)" } else { "" };
-    let mut parts = vec![format!("{} of memory{minimum}", show_bytes(memory_bytes))];
+    let mut components = vec![format!("{} of memory{minimum}", show_bytes(memory_bytes))];
     if let Some(flash) = &plan.flash {
         let devices = if flash.devices == 1 { "1 SSD".to_owned() } else { format!("{} SSDs", flash.devices) };
-        parts.push(format!("{devices} of {} and {} requests/s", show_bytes(flash.bytes), show_count(flash.iops)));
+        components.push(format!("{devices} of {} and {} requests/s", show_bytes(flash.bytes), show_count(flash.iops)));
     }
-    parts.push(plan.policy.to_string());
-    format!("{}, in front of {}", parts.join(", "), describe_arrays(plan))
+    components.push(plan.policy.to_string());
+    format!("{}, in front of {}", components.join(", "), describe_arrays(plan))
 }
 
 fn describe_arrays(plan: &Plan) -> String {
@@ -65,8 +65,9 @@ fn describe_arrays(plan: &Plan) -> String {
             _ => texts.push((text, 1)),
         }
     }
-    let times = |(text, count): &(String, usize)| if *count == 1 { text.clone() } else { format!("{count} x {text}") };
-    texts.iter().map(times).collect::<Vec<_>>().join(", ")
+    let with_count =
+        |(text, count): &(String, usize)| if *count == 1 { text.clone() } else { format!("{count} x {text}") };
+    texts.iter().map(with_count).collect::<Vec<_>>().join(", ")
 }
 
 fn describe_comparison(setup: &Setup) -> String {
@@ -87,6 +88,6 @@ fn describe_acts(setup: &Setup, scale: &Scale) -> String {
             None => texts.push((text, 1)),
         }
     }
-    let times = |(text, count): (String, usize)| if count == 1 { text } else { format!("{text} ({count} times)") };
-    texts.into_iter().map(times).collect::<Vec<_>>().join(", ")
+    let with_count = |(text, count): (String, usize)| if count == 1 { text } else { format!("{text} ({count} times)") };
+    texts.into_iter().map(with_count).collect::<Vec<_>>().join(", ")
 }

@@ -22,17 +22,17 @@ use self::scale::Scale;
 use self::summary::Summary;
 use super::demo_daemon::DemoDaemon;
 use super::live::Terminal;
-use super::{Show, screen};
+use super::{OutputMode, screen};
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
 
 /// Default length of a demo in seconds.
-const SECONDS: u64 = 180;
+const DEFAULT_SECONDS: u64 = 180;
 /// Time-out for outstanding requests at the end.
 const FINAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs the demo of `scenario`.
-pub fn run(scenario: &'static Scenario, seconds: Option<u64>, show: Show) -> Result<(), Failure> {
+pub fn run(scenario: &'static Scenario, seconds: Option<u64>, show: OutputMode) -> Result<(), Failure> {
     if scenario.show.is_none() {
         let text = format!(
             "scenario {0} compares volumes of one daemon and has no live demo; run `hotset lab run {0}`",
@@ -42,14 +42,14 @@ pub fn run(scenario: &'static Scenario, seconds: Option<u64>, show: Show) -> Res
     }
     let style = Style::of_stdout();
     let _log = crate::log_warnings()?;
-    let scale = Scale::of(scenario.shown(), seconds.unwrap_or(SECONDS));
-    let setup = (scenario.shown().setup)(scale.cut);
+    let scale = Scale::of(scenario.shown(), seconds.unwrap_or(DEFAULT_SECONDS));
+    let setup = (scenario.shown().setup)(scale.byte_divisor);
     let daemon = |plan| DemoDaemon::start(|folder| configuration(folder, plan));
     let daemons = [daemon(&setup.with)?, daemon(&setup.without)?];
     let [mut with, mut without] = [daemons[0].control()?, daemons[1].control()?];
     let reports = [with.status()?, without.status()?];
     let names = [if setup.without.cached { "without flash" } else { "without cache" }, "with hotset"];
-    if show != Show::Json {
+    if show != OutputMode::Json {
         println!("{}", screen::page(&with.link()?).trim_end());
         println!("{}  (the same {})\n", without.link()?.link, names[0]);
         println!("{}", intro::intro(scenario, &setup, &scale, names[0], style));
@@ -61,8 +61,8 @@ pub fn run(scenario: &'static Scenario, seconds: Option<u64>, show: Show) -> Res
     let results = Observer::new(&setup, &scale, names, &mut sides, terminal).observe(&clients)?;
     let summary = Summary::of(scenario, &scale, reports, &results);
     match show {
-        Show::Json => print_json(&summary)?,
-        Show::Live | Show::Summary => print!("{}", summary.text(names, style)),
+        OutputMode::Json => print_json(&summary)?,
+        OutputMode::Live | OutputMode::Summary => print!("{}", summary.text(names, style)),
     }
     if results.cut_short {
         // A client has failed and reports its error, or the daemons were stopped from outside. No data has

@@ -24,8 +24,8 @@ const MB: f64 = 1e6;
 pub struct Measurements {
     counters: ClientCounters,
     reads: Reads,
-    backing_read: u64,
-    backing_written: u64,
+    backing_read_bytes: u64,
+    backing_write_bytes: u64,
     seconds: f64,
 }
 
@@ -34,8 +34,8 @@ impl Measurements {
     pub fn add(&mut self, other: &Measurements) {
         self.counters.add(&other.counters);
         self.reads.add(other.reads);
-        self.backing_read += other.backing_read;
-        self.backing_written += other.backing_written;
+        self.backing_read_bytes += other.backing_read_bytes;
+        self.backing_write_bytes += other.backing_write_bytes;
         self.seconds += other.seconds;
     }
 
@@ -66,8 +66,8 @@ impl Measurements {
             read_hit_ratio: figures.read_hit_ratio,
             write_hit_ratio: self.counters.fast_writes as f64 / writes.max(1) as f64,
             flash_fill_ratio: state.flash_fill_ratio,
-            backing_read_mb_s: self.backing_read as f64 / MB / self.seconds,
-            backing_write_mb_s: self.backing_written as f64 / MB / self.seconds,
+            backing_read_mb_s: self.backing_read_bytes as f64 / MB / self.seconds,
+            backing_write_mb_s: self.backing_write_bytes as f64 / MB / self.seconds,
             errors,
             ..Point::default()
         }
@@ -86,8 +86,8 @@ pub struct Side {
     control: Control,
     meter: Meter,
     reads: Reads,
-    backing_read: u64,
-    backing_written: u64,
+    backing_read_bytes: u64,
+    backing_write_bytes: u64,
     sampled_at: Instant,
 }
 
@@ -95,7 +95,7 @@ impl Side {
     /// A side before its first request.
     pub fn new(control: Control, meter: Meter) -> Side {
         let (reads, sampled_at) = (Reads::default(), Instant::now());
-        Side { control, meter, reads, backing_read: 0, backing_written: 0, sampled_at }
+        Side { control, meter, reads, backing_read_bytes: 0, backing_write_bytes: 0, sampled_at }
     }
 
     /// Takes a sample: measurements since the last one, and the state. Fails if the daemon has ended or is stopping.
@@ -117,8 +117,8 @@ impl Side {
         let measurements = Measurements {
             counters,
             reads: reads.since(std::mem::replace(&mut self.reads, reads)),
-            backing_read: read.saturating_sub(std::mem::replace(&mut self.backing_read, read)),
-            backing_written: written.saturating_sub(std::mem::replace(&mut self.backing_written, written)),
+            backing_read_bytes: read.saturating_sub(std::mem::replace(&mut self.backing_read_bytes, read)),
+            backing_write_bytes: written.saturating_sub(std::mem::replace(&mut self.backing_write_bytes, written)),
             seconds,
         };
         let dirty_bytes = sum(|volume| volume.dirty_bytes + volume.flash_dirty_bytes);
@@ -127,8 +127,8 @@ impl Side {
 
     /// Discards dirty data for a fast stop. A daemon that has ended has none.
     pub fn discard(mut self) {
-        let names = self.control.status().map(|report| report.volumes).unwrap_or_default();
-        for volume in names {
+        let volumes = self.control.status().map(|report| report.volumes).unwrap_or_default();
+        for volume in volumes {
             // If it fails, the stop takes longer.
             let _ = self.control.discard(&volume.name);
         }
@@ -173,10 +173,11 @@ pub struct Observer<'a> {
     names: [&'a str; 2],
     sides: &'a mut [Side; 2],
     terminal: Terminal,
-    began: Instant,
+    start: Instant,
     /// Minutes of the publication that have begun.
     minutes: u32,
     samples: Vec<Sample>,
+    /// Measurements since the last display.
     since_display: [Measurements; 2],
     errors: [u64; 2],
     results: DemoResults,
@@ -197,7 +198,7 @@ impl<'a> Observer<'a> {
             names,
             sides,
             terminal,
-            began: Instant::now(),
+            start: Instant::now(),
             minutes: 0,
             samples: Vec::new(),
             since_display: Default::default(),
@@ -223,14 +224,14 @@ impl<'a> Observer<'a> {
     /// Observes a minute of the publication, number `minute` of the act; false if a side has ended.
     fn observe_minute(&mut self, act: &Act, minute: u64) -> Result<bool, Failure> {
         let minute_length = self.scale.minute;
-        let parts =
+        let sample_count =
             u32::try_from(minute_length.as_nanos().div_ceil(SAMPLE_INTERVAL.as_nanos()).max(1)).unwrap_or(u32::MAX);
         let mut minute_measurements = <[Measurements; 2]>::default();
         let mut states = [SideState::default(); 2];
         self.minutes += 1;
-        for part in 1..=parts {
-            let due = minute_length * (self.minutes - 1) + minute_length * part / parts;
-            std::thread::sleep(due.saturating_sub(self.began.elapsed()));
+        for sample in 1..=sample_count {
+            let due = minute_length * (self.minutes - 1) + minute_length * sample / sample_count;
+            std::thread::sleep(due.saturating_sub(self.start.elapsed()));
             for (index, side) in self.sides.iter_mut().enumerate() {
                 let Ok((measurements, state)) = side.take_sample() else { return Ok(false) };
                 minute_measurements[index].add(&measurements);
@@ -251,9 +252,9 @@ impl<'a> Observer<'a> {
         Ok(true)
     }
 
-    /// Shows the figures since the last display, unless that is too short ago.
+    /// Shows the figures since the last display, if enough time has passed.
     fn show(&mut self, act: &Act, state: &SideState) -> Result<(), Failure> {
-        self.results.seconds = self.began.elapsed().as_secs_f64();
+        self.results.seconds = self.start.elapsed().as_secs_f64();
         self.results.dirty_bytes = state.dirty_bytes;
         if self.since_display[0].seconds < SAMPLE_INTERVAL.as_secs_f64() * 0.8 {
             return Ok(());

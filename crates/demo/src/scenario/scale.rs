@@ -11,10 +11,10 @@ const SECONDS_MIN: u64 = 60;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
     /// Divisor of all bytes.
-    pub cut: u64,
+    pub byte_divisor: u64,
     /// Duration of a minute of the publication.
     pub minute: Duration,
-    /// The publication has times.
+    /// True if the publication states times.
     pub timed: bool,
     /// Length of the demo.
     pub seconds: u64,
@@ -24,10 +24,10 @@ impl Scale {
     /// The scale of a demo of `seconds`.
     pub fn of(show: &Show, seconds: u64) -> Scale {
         let minutes = (show.setup)(show.cut_min).minutes();
-        let time_cut = (minutes * 60).div_ceil(seconds.max(SECONDS_MIN));
-        let cut = if show.timed { time_cut.max(show.cut_min) } else { show.cut_min };
+        let time_divisor = (minutes * 60).div_ceil(seconds.max(SECONDS_MIN));
+        let byte_divisor = if show.timed { time_divisor.max(show.cut_min) } else { show.cut_min };
         let count = u32::try_from(minutes).expect("a publication's minutes can be counted");
-        Scale { cut, minute: Duration::from_secs(seconds) / count, timed: show.timed, seconds }
+        Scale { byte_divisor, minute: Duration::from_secs(seconds) / count, timed: show.timed, seconds }
     }
 
     /// True if the demo is too short for the publication's times.
@@ -46,24 +46,24 @@ mod tests {
         Scale::of(find(name).expect("a scenario").shown(), seconds)
     }
 
-    fn time_cut(scale: &Scale) -> f64 {
+    fn time_divisor(scale: &Scale) -> f64 {
         60.0 / scale.minute.as_secs_f64()
     }
 
     #[test]
     fn an_hour_fits_three_minutes_with_a_twentieth_of_the_bytes() {
         let hour = scale("autocache", 180);
-        assert_eq!((hour.cut, hour.minute, hour.is_short()), (20, Duration::from_secs(3), false));
-        assert_eq!(time_cut(&hour), 20.0);
+        assert_eq!((hour.byte_divisor, hour.minute, hour.is_short()), (20, Duration::from_secs(3), false));
+        assert_eq!(time_divisor(&hour), 20.0);
     }
 
     #[test]
     fn bytes_and_time_are_scaled_alike_and_all_minutes_fit() {
         for scenario in ALL.iter().filter(|scenario| scenario.show.as_ref().is_some_and(|show| show.timed)) {
             let scale = Scale::of(scenario.shown(), 180);
-            let ratio = scale.cut as f64 / time_cut(&scale);
+            let ratio = scale.byte_divisor as f64 / time_divisor(&scale);
             assert!((1.0..1.05).contains(&ratio), "{}: {scale:?}", scenario.name);
-            let minutes = (scenario.shown().setup)(scale.cut).minutes() as u32;
+            let minutes = (scenario.shown().setup)(scale.byte_divisor).minutes() as u32;
             assert!((scale.minute * minutes).abs_diff(Duration::from_secs(180)) < Duration::from_millis(1));
         }
     }
@@ -72,8 +72,8 @@ mod tests {
     fn more_time_than_needed_leaves_the_bytes_bounded() {
         for scenario in ALL.iter().filter(|scenario| scenario.show.is_some()) {
             let scale = Scale::of(scenario.shown(), 3600);
-            assert_eq!(scale.cut, scenario.shown().cut_min, "{}", scenario.name);
-            let setup = (scenario.shown().setup)(scale.cut);
+            assert_eq!(scale.byte_divisor, scenario.shown().cut_min, "{}", scenario.name);
+            let setup = (scenario.shown().setup)(scale.byte_divisor);
             assert!(setup.with.memory_bytes <= 512 << 20, "{}: {} of memory", scenario.name, setup.with.memory_bytes);
         }
     }
@@ -81,14 +81,14 @@ mod tests {
     #[test]
     fn too_short_demo_has_the_bytes_of_the_shortest_and_a_flag() {
         let (short, shortest) = (scale("autocache", 6), scale("autocache", 60));
-        assert_eq!((short.cut, short.minute), (shortest.cut, Duration::from_millis(100)));
+        assert_eq!((short.byte_divisor, short.minute), (shortest.byte_divisor, Duration::from_millis(100)));
         assert!(short.is_short() && !shortest.is_short());
     }
 
     #[test]
     fn scenario_without_times_fills_the_available_time() {
         let [short, long] = [10, 100].map(|seconds| scale("deferred-writes", seconds));
-        assert_eq!(short.cut, long.cut);
+        assert_eq!(short.byte_divisor, long.byte_divisor);
         assert!(!short.is_short() && long.minute == short.minute * 10);
     }
 }

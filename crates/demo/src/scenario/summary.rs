@@ -168,7 +168,7 @@ impl Summary {
             scenario: scenario.name,
             source: scenario.source,
             part: scenario.shown().part,
-            cut: scale.cut,
+            cut: scale.byte_divisor,
             minute_seconds: scale.minute.as_secs_f64(),
             seconds: results.seconds,
             cut_short: results.cut_short,

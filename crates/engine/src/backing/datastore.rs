@@ -1,7 +1,7 @@
 //! A datastore: volumes that share the same disks, or the same flash devices, and the order of their requests under
 //! congestion.
 //!
-//! Every request takes a [`IoSlot`] (an I/O slot) and holds it until it ends. A slot is granted at once while the
+//! Every request takes an [`IoSlot`] (an I/O slot) and holds it until it ends. A slot is granted at once while the
 //! datastore is not congested, or while only one volume uses it. Otherwise the window bounds the outstanding work, and
 //! the scheduler chooses the next request. Background work has a scheduler and a small part of the window of its own,
 //! so that it cannot take the slots of client requests.
@@ -23,9 +23,9 @@ use crate::wait::OneShotEvent;
 const INACTIVE_AFTER: Nanos = Nanos::from_secs(2);
 /// Time over which use is compared with entitlement.
 const PERIOD: Nanos = Nanos::from_secs(1);
-/// Number of recent congestion episodes that are kept.
+/// Maximum number of recent congestion episodes that are kept.
 const EPISODES_MAX: usize = 32;
-/// Number of volumes named in each episode.
+/// Maximum number of volumes named in each episode.
 const CONTENDERS_MAX: usize = 16;
 /// Small requests bypass a full window: a volume with less than this outstanding need not wait for a request that costs
 /// no more than this. Otherwise one large request, which may fill a small window alone, would make all volumes wait for
@@ -35,10 +35,9 @@ const SMALL_REQUEST: Cost = Cost(2 * Cost::ONE.0);
 /// no longer counts against the window.
 const STALLED_AFTER: Nanos = Nanos::from_secs(1);
 const STALLED_THRESHOLDS: u64 = 10;
-/// Smallest window of flash devices: small accesses that they serve in parallel with profit.
+/// Smallest window of flash devices, in small accesses: up to this many in parallel raise their throughput.
 const FLASH_SIZE_MIN: Cost = Cost(16 * Cost::ONE.0);
-/// Part of the measured rate of the datastore that may be reserved, in percent; the rest is for volumes without a
-/// reservation.
+/// Percentage of the datastore's measured rate that may be reserved; the rest is for volumes without a reservation.
 const RESERVABLE_PERCENT: f64 = 90.0;
 
 /// Why a reservation is refused.
@@ -139,10 +138,13 @@ struct Member {
     background: Cost,
     /// Time of its last completion, or of the start of its outstanding requests if that is later.
     last_completion: Nanos,
-    /// Work in this period; the next field is that of the period before.
+    /// Work in the present period.
     used: Cost,
+    /// Work in the period before.
     used_before: Cost,
+    /// Work since the volume was added.
     total: Cost,
+    /// Requests that waited for an I/O slot, and the sum of their waits.
     waits: u64,
     waited: Nanos,
 }
@@ -155,6 +157,7 @@ struct Inner {
     window: Window,
     /// The clock of the window: disk time.
     clock: DiskClock,
+    /// The volumes, by their number on this core.
     members: BTreeMap<u32, Member>,
     /// Outstanding work that bypassed the full window; it does not count against the window.
     bypassing: Cost,
@@ -162,8 +165,9 @@ struct Inner {
     ticking: bool,
     /// Number of active members.
     active: usize,
-    period: Nanos,
-    /// The greatest rate while busy.
+    /// Start of the present period.
+    period_start: Nanos,
+    /// Greatest rate while congested, in small accesses per second.
     measured_rate: Option<f64>,
     episodes: u64,
     congested_time: Nanos,
@@ -174,7 +178,7 @@ struct Inner {
 pub struct Datastore<S: Seam> {
     seam: S,
     name: String,
-    /// Accesses of a small write, for backings that do not report it.
+    /// Disk accesses per small write, for backings that do not report them.
     write_cost: Cell<u32>,
     inner: RefCell<Inner>,
 }
@@ -191,6 +195,7 @@ struct QueuedRequest {
 /// An entry of the queue. A drop before the grant was claimed withdraws the request or returns its slot.
 struct QueueEntry<S: Seam> {
     datastore: Rc<Datastore<S>>,
+    /// Number of the volume on this core.
     number: u32,
     cost: Cost,
     queued: Rc<QueuedRequest>,
@@ -200,11 +205,12 @@ struct QueueEntry<S: Seam> {
 /// Permission to have one request outstanding (an I/O slot); returned on drop.
 pub struct IoSlot<S: Seam> {
     datastore: Rc<Datastore<S>>,
+    /// Number of the volume on this core.
     number: u32,
     cost: Cost,
     priority: Priority,
     bypasses_window: bool,
-    /// Start, in disk time.
+    /// Start of the request, in disk time.
     began: Nanos,
     /// Time that the request waited for the slot.
     pub waited: Nanos,
@@ -223,7 +229,7 @@ impl<S: Seam> Datastore<S> {
             bypassing: Cost::default(),
             ticking: false,
             active: 0,
-            period: now,
+            period_start: now,
             measured_rate: None,
             episodes: 0,
             congested_time: Nanos::ZERO,
@@ -247,12 +253,12 @@ impl<S: Seam> Datastore<S> {
         self.inner.borrow_mut().window.set_threshold(spec.threshold);
     }
 
-    /// Accesses of a small write.
+    /// Disk accesses per small write.
     pub fn write_cost(&self) -> u64 {
         self.write_cost.get().into()
     }
 
-    /// Adds a volume or changes its entitlement.
+    /// Adds the volume with this number on the core, or changes its entitlement.
     pub fn set_volume(&self, number: u32, volume: &str, entitlement: Entitlement) {
         let now = self.seam.now();
         let mut inner = self.inner.borrow_mut();
@@ -510,7 +516,7 @@ impl Inner {
         let is_stalled =
             |member: &Member| member.outstanding > Cost::default() && now.since(member.last_completion) > stalled_after;
         let stalled: Vec<u32> =
-            self.members.iter().filter(|(_, member)| is_stalled(member)).map(|(at, _)| *at).collect();
+            self.members.iter().filter(|(_, member)| is_stalled(member)).map(|(number, _)| *number).collect();
         let hung_cost: Cost = stalled.iter().map(|number| self.members[number].foreground()).sum();
         while !self.scheduler.is_empty() {
             let members = &self.members;
@@ -557,6 +563,7 @@ impl Inner {
         }
     }
 
+    /// Counts a request as outstanding.
     fn begin(&mut self, number: u32, cost: Cost, priority: Priority, now: Nanos) {
         self.window.begin(cost, priority, self.clock.time(now));
         if let Some(member) = self.members.get_mut(&number) {
@@ -579,14 +586,15 @@ impl Inner {
         }
     }
 
+    /// Starts a new period if the present one is over, and updates the congestion and the active members.
     fn roll_period(&mut self, now: Nanos) {
         let was_congested = self.window.is_congested();
         self.window.end_if_idle(self.clock.time(now));
         self.update_congestion(was_congested, now);
-        if now.since(self.period) < PERIOD {
+        if now.since(self.period_start) < PERIOD {
             return;
         }
-        let skipped = now.since(self.period).0 >= 2 * PERIOD.0;
+        let skipped = now.since(self.period_start).0 >= 2 * PERIOD.0;
         for (number, member) in &mut self.members {
             member.used_before = if skipped { Cost::default() } else { member.used };
             member.used = Cost::default();
@@ -596,7 +604,7 @@ impl Inner {
             member.active &= waits || now.since(member.last_request) < INACTIVE_AFTER;
         }
         self.active = self.members.values().filter(|member| member.active).count();
-        self.period = now;
+        self.period_start = now;
     }
 
     /// Shares of all active volumes.
@@ -614,6 +622,7 @@ impl Inner {
         by_shares.max(reserved).min(1.0)
     }
 
+    /// Starts or ends an episode if the congestion has changed, and records the measured rate.
     fn update_congestion(&mut self, was_congested: bool, now: Nanos) {
         let is_congested = self.window.is_congested();
         if is_congested && let Some(rate) = self.window.greatest_rate() {

@@ -1,9 +1,9 @@
-//! Dispatch to a backing: every request states its cause, and each cause has its part of the queue.
+//! Dispatch to a backing: every request states its cause, and each cause has a limit of requests in the queue.
 //!
-//! Client reads may fill the queue. Destage always has at least one place. While clients read, or have just read, and
-//! little data is dirty, destage has hardly more: the next read waits on the disks for all destage already sent.
-//! Destage's part grows to 20 % at half of the dirty data limit, to 50 % while a client waits for destage, and to 100 %
-//! at the limit. Readahead and promotion take at most 25 % each.
+//! Client reads may fill the queue. Destage may always have at least one request in flight. While clients read, or have
+//! just read, and little data is dirty, its limit is hardly higher: the next read waits on the disks for all destage
+//! already sent. The limit grows to 20 % of the queue depth at half of the dirty data limit, to 50 % while a client
+//! waits for destage, and to 100 % at the dirty data limit. Readahead and promotion take at most 25 % each.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,8 +15,8 @@ use crate::wait::OneShotEvent;
 
 /// Time after a client read during which another one is expected.
 const READ_EXPECTED_FOR: Nanos = Nanos::from_millis(100);
-/// Destage's part of the queue while clients read and little data is dirty, in percent: about one request for each disk
-/// of an array.
+/// Destage's limit while clients read and little data is dirty, in percent of the queue depth: about one request for
+/// each disk of an array.
 const DESTAGE_PERCENT_MIN: u64 = 3;
 
 /// Cause of a request to the backing.
@@ -69,7 +69,7 @@ struct CauseClass {
 }
 
 impl CauseClass {
-    /// Grants all free places to the longest waiting requests. A returned place is not free if the limit has fallen
+    /// Grants all free permits to the longest waiting requests. A returned permit is not free if the limit has fallen
     /// since, and a raised limit frees several.
     fn admit(&self) {
         while self.in_flight.get() < self.limit.get() {
@@ -83,7 +83,7 @@ impl CauseClass {
 struct Inner {
     depth: u32,
     classes: [CauseClass; Cause::ALL.len()],
-    /// When a client read was last seen in flight.
+    /// Time at which a client read was last seen in flight.
     last_read: Cell<Option<Nanos>>,
 }
 
@@ -91,14 +91,14 @@ struct Inner {
 #[derive(Clone)]
 pub struct Dispatch(Rc<Inner>);
 
-/// A place in the backing's queue; returned on drop.
+/// Permission to have one request in the backing's queue; returned on drop.
 pub struct Permit {
     dispatch: Dispatch,
     cause: Cause,
 }
 
 impl Dispatch {
-    /// A dispatch for a backing that serves `depth` requests in parallel with profit.
+    /// A dispatch for a backing whose throughput grows with up to `depth` requests in parallel.
     pub fn new(depth: u32) -> Self {
         let depth = depth.max(4);
         let inner = Inner { depth, classes: Default::default(), last_read: Cell::default() };
@@ -109,18 +109,18 @@ impl Dispatch {
         Dispatch(Rc::new(inner))
     }
 
-    /// Waits for a place in the order of arrival.
+    /// Waits for a permit, in the order of arrival.
     pub async fn enter(&self, cause: Cause) -> Permit {
         if let Some(permit) = self.try_enter(cause) {
             return permit;
         }
-        let place = Rc::<OneShotEvent>::default();
-        self.class(cause).queue.borrow_mut().push_back(Rc::clone(&place));
-        place.wait().await;
+        let granted = Rc::<OneShotEvent>::default();
+        self.class(cause).queue.borrow_mut().push_back(Rc::clone(&granted));
+        granted.wait().await;
         Permit { dispatch: self.clone(), cause }
     }
 
-    /// Returns a place if one is free and no request waits.
+    /// Returns a permit if one is free and no request waits.
     pub fn try_enter(&self, cause: Cause) -> Option<Permit> {
         let class = self.class(cause);
         if self.is_full(cause) || !class.queue.borrow().is_empty() {
@@ -154,9 +154,9 @@ impl Dispatch {
         reads.in_flight.get() < reads.limit.get() && !self.is_full(Cause::Readahead)
     }
 
-    /// Sets destage's part. `pressure` is the dirty data in percent of its bound; `waited_for` is true while a client
+    /// Sets destage's limit. `pressure` is the dirty data in percent of its bound; `waited_for` is true while a client
     /// waits for destage.
-    pub fn set_destage_part(&self, now: Nanos, pressure: u64, waited_for: bool) {
+    pub fn set_destage_limit(&self, now: Nanos, pressure: u64, waited_for: bool) {
         let depth = u64::from(self.0.depth);
         if self.class(Cause::ClientRead).in_flight.get() > 0 {
             self.0.last_read.set(Some(now));
@@ -195,11 +195,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn destage_gets_more_places_as_dirty_data_nears_its_bound() {
+    fn destage_gets_more_permits_as_dirty_data_nears_its_bound() {
         let dispatch = Dispatch::new(160);
         let read = dispatch.try_enter(Cause::ClientRead).expect("the queue is empty");
-        let places = |now, pressure, waited_for| {
-            dispatch.set_destage_part(now, pressure, waited_for);
+        let destage_permits = |now, pressure, waited_for| {
+            dispatch.set_destage_limit(now, pressure, waited_for);
             let mut held = Vec::new();
             while let Some(permit) = dispatch.try_enter(Cause::Destage) {
                 held.push(permit);
@@ -207,12 +207,16 @@ mod tests {
             held.len()
         };
         let now = Nanos::from_secs(1);
-        assert_eq!([0, 25, 50, 75, 100].map(|pressure| places(now, pressure, false)), [4, 4, 32, 96, 160]);
-        assert_eq!([0, 75].map(|pressure| places(now, pressure, true)), [80, 120], "a client waits for destage");
+        assert_eq!([0, 25, 50, 75, 100].map(|pressure| destage_permits(now, pressure, false)), [4, 4, 32, 96, 160]);
+        assert_eq!(
+            [0, 75].map(|pressure| destage_permits(now, pressure, true)),
+            [80, 120],
+            "a client waits for destage"
+        );
         drop(read);
         let expected = now + Nanos(READ_EXPECTED_FOR.0 - 1);
-        assert_eq!(places(expected, 0, false), 4, "another read is expected");
-        assert_eq!(places(now + READ_EXPECTED_FOR, 0, false), 160, "no client reads");
+        assert_eq!(destage_permits(expected, 0, false), 4, "another read is expected");
+        assert_eq!(destage_permits(now + READ_EXPECTED_FOR, 0, false), 160, "no client reads");
     }
 
     #[test]
@@ -220,22 +224,22 @@ mod tests {
         let world = World::new(WorldSpec::new(1));
         let (seam, dispatch) = (world.seam(), Dispatch::new(32));
         let read = dispatch.try_enter(Cause::ClientRead).expect("the queue is empty");
-        dispatch.set_destage_part(seam.now(), 0, false);
-        let inside = Rc::new(Cell::new(0));
+        dispatch.set_destage_limit(seam.now(), 0, false);
+        let admitted = Rc::new(Cell::new(0));
         for _ in 0..30 {
-            let (dispatch, inside) = (dispatch.clone(), Rc::clone(&inside));
+            let (dispatch, admitted) = (dispatch.clone(), Rc::clone(&admitted));
             seam.spawn(async move {
-                let _place = dispatch.enter(Cause::Destage).await;
-                inside.set(inside.get() + 1);
+                let _permit = dispatch.enter(Cause::Destage).await;
+                admitted.set(admitted.get() + 1);
                 std::future::pending::<()>().await;
             });
         }
         let settle = || world.run_for(Nanos::from_millis(1)).expect("tasks that wait");
         settle();
-        assert_eq!(inside.get(), 1);
+        assert_eq!(admitted.get(), 1);
         drop(read);
-        dispatch.set_destage_part(seam.now() + READ_EXPECTED_FOR, 0, false);
+        dispatch.set_destage_limit(seam.now() + READ_EXPECTED_FOR, 0, false);
         settle();
-        assert_eq!(inside.get(), 30);
+        assert_eq!(admitted.get(), 30);
     }
 }

@@ -57,7 +57,7 @@ impl<S: Seam> Backing<S> {
 }
 
 /// Forwards a call to the actual disk.
-macro_rules! each {
+macro_rules! forward {
     ($self:expr, $disk:ident => $call:expr) => {
         match $self {
             AnyDisk::Plain($disk) => $call,
@@ -69,62 +69,62 @@ macro_rules! each {
 
 impl<S: Seam> Disk<S> for AnyDisk<S> {
     fn geometry(&self) -> Geometry {
-        each!(self, disk => disk.geometry())
+        forward!(self, disk => disk.geometry())
     }
 
     fn identity(&self) -> String {
-        each!(self, disk => disk.identity())
+        forward!(self, disk => disk.identity())
     }
 
     fn is_identity_unique(&self) -> bool {
-        each!(self, disk => disk.is_identity_unique())
+        forward!(self, disk => disk.is_identity_unique())
     }
 
     fn instance(&self) -> Option<String> {
-        each!(self, disk => disk.instance())
+        forward!(self, disk => disk.instance())
     }
 
     fn former_identities(&self) -> Vec<String> {
-        each!(self, disk => disk.former_identities())
+        forward!(self, disk => disk.former_identities())
     }
 
     fn connection_epoch(&self) -> u64 {
-        each!(self, disk => disk.connection_epoch())
+        forward!(self, disk => disk.connection_epoch())
     }
 
     fn oldest_unanswered(&self) -> Option<Nanos> {
-        each!(self, disk => disk.oldest_unanswered())
+        forward!(self, disk => disk.oldest_unanswered())
     }
 
     fn accesses(&self, write: bool, at: u64, len: u64) -> Option<u64> {
-        each!(self, disk => disk.accesses(write, at, len))
+        forward!(self, disk => disk.accesses(write, at, len))
     }
 
     async fn read(&self, at: u64, into: Vec<PieceMut<S::BlockMut>>) -> (DiskResult<()>, Vec<PieceMut<S::BlockMut>>) {
-        each!(self, disk => disk.read(at, into).await)
+        forward!(self, disk => disk.read(at, into).await)
     }
 
     async fn write(&self, at: u64, from: Vec<Piece<S::Block>>) -> DiskResult<()> {
-        each!(self, disk => disk.write(at, from).await)
+        forward!(self, disk => disk.write(at, from).await)
     }
 
     async fn flush(&self) -> DiskResult<()> {
-        each!(self, disk => disk.flush().await)
+        forward!(self, disk => disk.flush().await)
     }
 
     async fn zero(&self, at: u64, len: u64, may_unmap: bool) -> DiskResult<()> {
-        each!(self, disk => disk.zero(at, len, may_unmap).await)
+        forward!(self, disk => disk.zero(at, len, may_unmap).await)
     }
 
     async fn allocation(&self, at: u64, len: u64) -> DiskResult<Vec<AllocationExtent>> {
-        each!(self, disk => disk.allocation(at, len).await)
+        forward!(self, disk => disk.allocation(at, len).await)
     }
 
     async fn refresh_size(&self) -> DiskResult<u64> {
-        each!(self, disk => disk.refresh_size().await)
+        forward!(self, disk => disk.refresh_size().await)
     }
 
     async fn set_size(&self, size_bytes: u64) -> DiskResult<()> {
-        each!(self, disk => disk.set_size(size_bytes).await)
+        forward!(self, disk => disk.set_size(size_bytes).await)
     }
 }

@@ -62,16 +62,16 @@ impl Epochs {
     /// Adds units of `epoch` that are not on the backing.
     pub fn add_many(&mut self, epoch: Epoch, units: u64) {
         assert!(epoch <= self.current, "the epoch has begun");
-        *self.bucket(epoch) += units;
+        *self.counter(epoch) += units;
     }
 
     /// Removes a unit of `epoch` that is on the backing or was superseded.
     pub fn remove(&mut self, epoch: Epoch) {
-        let count = self.bucket(epoch);
+        let count = self.counter(epoch);
         *count = count.checked_sub(1).expect("a removed unit was added before");
     }
 
-    fn bucket(&mut self, epoch: Epoch) -> &mut u64 {
+    fn counter(&mut self, epoch: Epoch) -> &mut u64 {
         if self.is_closed(epoch) { &mut self.closing } else { &mut self.filling }
     }
 }

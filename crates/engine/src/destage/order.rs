@@ -56,33 +56,33 @@ impl DirtyOrder {
     }
 
     /// The first run from `from` on that starts with a block accepted by `is_eligible`, extended over neighbours that
-    /// `joins` accepts, up to the next multiple of `boundary` blocks. Examines at most `look_max` blocks; `Err` holds
-    /// the block at which to continue.
+    /// `joins` accepts, up to the next multiple of `boundary` blocks. Examines at most `examined_max` blocks;
+    /// `Err` holds the block at which to continue.
     pub fn next_run(
         &self,
         from: BlockNo,
         boundary: u64,
-        look_max: usize,
+        examined_max: usize,
         mut is_eligible: impl FnMut(BlockNo) -> bool,
         mut joins: impl FnMut(BlockNo) -> bool,
     ) -> Result<Option<Range<BlockNo>>, BlockNo> {
         assert!(boundary > 0, "a run has a longest length");
-        for (looked, first) in self.iter_from(from).enumerate() {
-            if looked >= look_max {
+        for (examined, first) in self.iter_from(from).enumerate() {
+            if examined >= examined_max {
                 return Err(first);
             }
             if !is_eligible(first) {
                 continue;
             }
-            // Extends backwards as well: a block that becomes wanted in the middle of a dirty run takes its whole
+            // The run is extended backwards as well: an eligible block in the middle of a dirty run takes its whole
             // stripe along.
-            let low = first.align_down(boundary);
+            let stripe_start = first.align_down(boundary);
             let mut start = first;
-            while start > low && self.contains(start.previous()) && joins(start.previous()) {
+            while start > stripe_start && self.contains(start.previous()) && joins(start.previous()) {
                 start = start.previous();
             }
             let mut end = first.next();
-            while end < low.plus(boundary) && self.contains(end) && joins(end) {
+            while end < stripe_start.plus(boundary) && self.contains(end) && joins(end) {
                 end = end.next();
             }
             return Ok(Some(start..end));

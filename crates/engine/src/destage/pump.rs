@@ -10,7 +10,7 @@ use std::rc::Rc;
 use flash::Epoch;
 use seam::{BLOCK_BYTES, Block, Disk, Nanos, Seam};
 
-use super::writer::{Target, WriteJob, ZeroJob};
+use super::writer::{BlockWrite, WriteJob, ZeroJob};
 use crate::WritePolicy;
 use crate::backing::{Cause, Permit};
 use crate::memory::zeroes::{RANGES_CROWDED, ZeroState};
@@ -32,7 +32,7 @@ const EXAMINED_BLOCKS_MAX: usize = 4096;
 /// Time without requests after which the clients count as idle.
 const IDLE_AFTER: Nanos = Nanos::from_millis(200);
 /// Time without a write after which a block is unlikely to be written again soon.
-const SETTLED_AFTER: Nanos = Nanos::from_secs(1);
+const STABLE_AFTER: Nanos = Nanos::from_secs(1);
 
 /// The pump's next action.
 enum Job<B, M> {
@@ -141,7 +141,7 @@ impl<S: Seam> Shard<S> {
     /// True if a change just made is a reason to wake the pump before its next tick.
     pub fn wants_destage_now(&self) -> bool {
         let state = self.state.borrow();
-        !state.waits.is_empty() || self.is_pressed(state.not_clean_blocks())
+        !state.waits.is_empty() || self.is_under_pressure(state.not_clean_blocks())
     }
 
     fn next_job(&self, cursor: &mut BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
@@ -158,11 +158,11 @@ impl<S: Seam> Shard<S> {
             if self.destage_held.get() {
                 return None;
             }
-            self.update_queue_part(state, now);
+            self.update_destage_limit(state, now);
             if let Some(job) = self.urgent_job(state, memory, *cursor) {
                 return Some(job);
             }
-            let selection = self.selection(state, memory, now);
+            let selection = self.select_blocks(state, memory, now);
             let mut reload_later = false;
             if !selection.is_empty() {
                 if let Some(job) = self.zero_job(state, &selection) {
@@ -192,17 +192,17 @@ impl<S: Seam> Shard<S> {
         })
     }
 
-    /// Sets destage's part of the backing's queue, and its priority among the volumes of the datastore.
-    fn update_queue_part(&self, state: &State, now: Nanos) {
+    /// Sets destage's limit in the backing's queue, and its priority among the volumes of the datastore.
+    fn update_destage_limit(&self, state: &State, now: Nanos) {
         let is_waited_for = state.flushing.single_flight.is_running() || !state.waits.is_empty();
-        self.dispatch.set_destage_part(now, self.destage_pressure(state.not_clean_blocks()), is_waited_for);
+        self.dispatch.set_destage_limit(now, self.destage_pressure(state.not_clean_blocks()), is_waited_for);
         if self.is_destage_waited_for(state) {
             self.expedite();
         }
     }
 
     /// Determines the blocks that destage may choose now.
-    fn selection(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Selection {
+    fn select_blocks(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Selection {
         let oldest = state.oldest_dirty(memory, self.number);
         let not_clean = state.not_clean_blocks();
         let is_aged = oldest.is_some_and(|oldest| now.since(oldest) >= self.age_max());
@@ -214,14 +214,14 @@ impl<S: Seam> Shard<S> {
             () if is_paused => None,
             // Half the age, so that one sweep covers many blocks.
             () if is_aged => Some(Nanos(now.0.saturating_sub(self.age_max().0 / 2))),
-            () if is_idle => Some(Nanos(now.0.saturating_sub(SETTLED_AFTER.0))),
+            () if is_idle => Some(Nanos(now.0.saturating_sub(STABLE_AFTER.0))),
             () => None,
         };
         Selection {
             closed: (state.flushing.single_flight.is_running() && state.epochs.closing() > 0)
                 .then(|| state.epochs.closed()),
             older_than,
-            all_blocks: !is_paused && (must_drain || self.is_pressed(not_clean) || self.core.log_is_crowded()),
+            all_blocks: !is_paused && (must_drain || self.is_under_pressure(not_clean) || self.core.log_is_crowded()),
             all_zero_ranges: !is_paused && state.zeroes.len() >= RANGES_CROWDED,
         }
     }
@@ -236,23 +236,23 @@ impl<S: Seam> Shard<S> {
         if state.waits.is_empty() {
             return None;
         }
-        let mut found = None;
-        for block in state.waits.places_from(cursor).take(EXAMINED_BLOCKS_MAX) {
+        let mut urgent = None;
+        for block in state.waits.blocks_from(cursor).take(EXAMINED_BLOCKS_MAX) {
             if state.is_busy(&block.single()) {
                 continue;
             }
             if let Some((start, range)) = state.zeroes.find(block) {
                 if range.state == ZeroState::Dirty && !state.is_busy(&(start..range.end)) {
-                    found = Some((start, true));
+                    urgent = Some((start, true));
                     break;
                 }
             } else if state.order.contains(block) && self.is_writable(state, memory, block) {
-                found = Some((block, false));
+                urgent = Some((block, false));
                 break;
             }
         }
-        let (block, zero) = found?;
-        if zero {
+        let (block, is_zero_range) = urgent?;
+        if is_zero_range {
             return self.start_zero(state, block);
         }
         let boundary = self.run_boundary();
@@ -296,8 +296,8 @@ impl<S: Seam> Shard<S> {
             let is_eligible = |block: BlockNo| {
                 let id = memory.find(self.number, block).expect("a dirty block has a slot");
                 let slot = memory.slot(id);
-                let chosen = slot.dirty.is_some_and(|epoch| selection.selects(epoch, slot.dirty_since));
-                chosen && self.is_writable(state, memory, block)
+                let is_selected = slot.dirty.is_some_and(|epoch| selection.selects(epoch, slot.dirty_since));
+                is_selected && self.is_writable(state, memory, block)
             };
             match state.order.next_run(from, boundary, EXAMINED_BLOCKS_MAX, is_eligible, |next| {
                 self.is_writable(state, memory, next)
@@ -337,19 +337,19 @@ impl<S: Seam> Shard<S> {
         }
         // If memory is full, the next run is reloaded once the previous one is in flight.
         let last_run_is_sent = || BlockNo::each(&state.last_reload).all(|block| !state.order.contains(block));
-        let room = self.has_room_to_reload(state) || (state.reloading_blocks == 0 && last_run_is_sent());
-        if !room || state.reloading_blocks >= RELOAD_BLOCKS_MAX {
+        let has_room = self.has_room_to_reload(state) || (state.reloading_blocks == 0 && last_run_is_sent());
+        if !has_room || state.reloading_blocks >= RELOAD_BLOCKS_MAX {
             let is_working = state.reloading_blocks > 0 || !state.operations.is_empty();
             return if is_working { ReloadChoice::Later } else { ReloadChoice::Nothing };
         }
         let boundary = self.run_boundary();
         let count = (self.last_not_clean_limit() / 4).clamp(1, boundary);
-        let free = |block: BlockNo| {
+        let is_eligible = |block: BlockNo| {
             !state.failed.is_paused(block, || self.seam().now()) && state.fill_guard_for(block, Sectors::ALL).is_none()
         };
         let run = [state.last_reload.end, BlockNo::ZERO]
             .into_iter()
-            .find_map(|from| state.log_tracker.next_spilled_run(from, boundary, count, free));
+            .find_map(|from| state.log_tracker.next_spilled_run(from, boundary, count, is_eligible));
         let Some(run) = run else {
             // A client may be reading the remaining blocks.
             return if state.fill_guards.is_empty() { ReloadChoice::Nothing } else { ReloadChoice::Later };
@@ -370,12 +370,12 @@ impl<S: Seam> Shard<S> {
             return false;
         }
         let id = memory.find(self.number, block).expect("a dirty block has a slot");
-        let whole = memory.slot(id).present == Sectors::ALL;
-        whole || self.accepts_sectors() || self.may_fill(state, block)
+        let is_whole = memory.slot(id).present == Sectors::ALL;
+        is_whole || self.accepts_sectors() || self.may_fill(state, block)
     }
 
     /// True if a partial block may be filled now. The number of such fills, and of their buffers, is limited to
-    /// destage's slots in the backing's queue.
+    /// destage's limit in the backing's queue.
     fn may_fill(&self, state: &State, block: BlockNo) -> bool {
         !state.filling.contains(&block) && state.filling.len() < self.dispatch.limit_of(Cause::Destage)
     }
@@ -415,16 +415,16 @@ impl<S: Seam> Shard<S> {
         run: Range<BlockNo>,
         anchor: BlockNo,
     ) -> Option<Job<S::Block, S::BlockMut>> {
-        let whole = |memory: &Memory<S>, block: BlockNo| {
+        let is_whole = |memory: &Memory<S>, block: BlockNo| {
             let id = memory.find(self.number, block).expect("a dirty block has a slot");
             memory.slot(id).present == Sectors::ALL
         };
-        let run = if whole(memory, anchor) {
+        let run = if is_whole(memory, anchor) {
             let start = BlockNo::each(&(run.start..anchor))
                 .rev()
-                .find(|block| !whole(memory, *block))
+                .find(|block| !is_whole(memory, *block))
                 .map_or(run.start, BlockNo::next);
-            let end = BlockNo::each(&(anchor..run.end)).find(|block| !whole(memory, *block)).unwrap_or(run.end);
+            let end = BlockNo::each(&(anchor..run.end)).find(|block| !is_whole(memory, *block)).unwrap_or(run.end);
             start..end
         } else if self.accepts_sectors() {
             anchor.single()
@@ -434,20 +434,20 @@ impl<S: Seam> Shard<S> {
         };
         let permit = self.dispatch.try_enter(Cause::Destage)?;
         let operation = state.begin_operation(run.clone());
-        let mut targets = Vec::with_capacity(BlockNo::count(&run) as usize);
+        let mut block_writes = Vec::with_capacity(BlockNo::count(&run) as usize);
         for block in BlockNo::each(&run) {
             let id = memory.find(self.number, block).expect("a dirty block has a slot");
-            let sent = state.send(memory, id);
+            let sent = state.mark_sent(memory, id);
             let slot = memory.slot(id);
             let data = slot.data.clone().expect("a slot in use has content");
-            targets.push(Target { sent, data, present: slot.present });
+            block_writes.push(BlockWrite { sent, data, present: slot.present });
         }
         let waits = BlockNo::each(&run).map(|block| state.waits.take_waits(block.single())).collect();
-        Some(Job::Write(WriteJob { operation, first: run.start, targets, waits }, permit))
+        Some(Job::Write(WriteJob { operation, first: run.start, block_writes, waits }, permit))
     }
 
-    /// Destages a few blocks of a volume without a listed destaged block, as evidence for the next start: nothing else
-    /// would prove that the backing is not an older copy (seed 90011153).
+    /// Destages a few blocks of a volume whose ring of recent writes has no content. The next start compares them with
+    /// the backing: nothing else would prove that the backing is not an older copy.
     pub async fn destage_evidence(self: &ShardRef<S>) {
         if !self.lacks_evidence() {
             return;
@@ -475,15 +475,15 @@ impl<S: Seam> Shard<S> {
     /// Reloads a few spilled blocks if memory has no dirty ones: all dirty blocks are spilled after a recovery.
     async fn reload_evidence(self: &ShardRef<S>) {
         let reload = self.with(|state, memory| {
-            let free = |block: BlockNo| state.fill_guard_for(block, Sectors::ALL).is_none();
+            let is_unguarded = |block: BlockNo| state.fill_guard_for(block, Sectors::ALL).is_none();
             let count = EVIDENCE_BLOCKS as u64;
-            let run = state.log_tracker.next_spilled_run(BlockNo::ZERO, self.run_boundary(), count, free);
+            let run = state.log_tracker.next_spilled_run(BlockNo::ZERO, self.run_boundary(), count, is_unguarded);
             let run = run.filter(|_| state.not_clean_blocks() == 0)?;
             let buffers: Vec<_> = BlockNo::each(&run).map_while(|_| memory.alloc()).collect();
             Some((run.start.run(buffers.len() as u64), buffers)).filter(|(run, _)| !run.is_empty())
         });
         if let Some((run, buffers)) = reload {
-            // Without them the volume has no evidence, as before.
+            // If the reload fails, the volume still has no evidence.
             drop(self.reload_into(run, buffers, ReloadReason::Destage).await);
         }
     }
@@ -509,10 +509,10 @@ impl<S: Seam> Shard<S> {
         if state.flushing.syncing || state.unflushed() == 0 || self.retry.is_paused(now) {
             return None;
         }
-        // Flushes become more frequent near the limit, so that writers get room in small portions.
-        let portion = if self.pressure_percent(state.not_clean_blocks()) >= 70 { 16 } else { 4 };
-        let are_many = state.unflushed() * portion >= self.last_not_clean_limit().max(portion)
-            || state.written_ranges() * portion >= RANGES_CROWDED as u64;
+        // Near the limit a smaller part of the limit triggers a flush, so that writers get room in small steps.
+        let divisor = if self.pressure_percent(state.not_clean_blocks()) >= 70 { 16 } else { 4 };
+        let are_many = state.unflushed() * divisor >= self.last_not_clean_limit().max(divisor)
+            || state.written_ranges() * divisor >= RANGES_CROWDED as u64;
         let is_overdue = now.since(self.last_sync.get()) >= self.age_max();
         let is_idle =
             state.order.len() == 0 && state.operations.is_empty() && now.since(self.last_request.get()) >= IDLE_AFTER;

@@ -17,35 +17,41 @@ use crate::shard::{Shard, ShardRef, blocks_of};
 const SOFT_PERCENT: u64 = 70;
 /// Percentage of the limit above which destage works without a flush or a waiting request.
 const PRESSURE_PERCENT: u64 = 25;
-/// Percentage of the limit above which dirty data in memory starts destage although there is a flash log. Below it,
+/// Percentage of the limit above which dirty data in memory counts as pressure although there is a flash log. Below it,
 /// memory spills into the log, and the log's free space determines the pressure.
 const LOGGED_PRESSURE_PERCENT: u64 = 60;
-/// Units that destage may spend between two ticks at the soft limit, while clients are busy and there is room. No disk
-/// takes as many runs, and on a fast backing they cost clients a few percent of their core. Farther below the mark the
-/// allowance shrinks, so that blocks overwritten often are not written to the backing each time.
+/// Cost units that destage may spend between two ticks at the soft limit, while clients are busy and there is room: one
+/// for each run, and one for each [`BLOCKS_PER_COST_UNIT`] blocks. No disk takes as many runs, and on a fast backing
+/// they cost clients a few percent of their core. Below the soft limit the allowance shrinks, so that often overwritten
+/// blocks are not written to the backing each time.
 const ALLOWANCE_MAX: u64 = 256;
 /// Lower bound of the allowance.
 const ALLOWANCE_MIN: u64 = 32;
-/// Blocks of a run that cost as much as its request.
-const BLOCKS_PER_UNIT: u64 = 16;
+/// Number of blocks that cost the processor as much as the request of their run.
+const BLOCKS_PER_COST_UNIT: u64 = 16;
 /// Longest delay of one write by pacing alone.
 const DELAY_MAX: Nanos = Nanos::from_millis(500);
+/// Shortest time between two measurements of the pace.
+const MEASURE_NS_MIN: u64 = 100_000_000;
+/// Longest interval that gives a measurement of the pace.
+const MEASURE_NS_MAX: u64 = 2_000_000_000;
 
 /// State of a shard's back-pressure.
 #[derive(Default)]
 pub struct Throttle {
+    /// Limit of blocks that are not clean, as last updated.
     limit: Cell<u64>,
     /// Start time of the next write above the soft limit.
     next_start: Cell<Nanos>,
     /// Next queue number for a writer that waits for room, and the number being served.
     next_number: Cell<u64>,
     serving: Cell<u64>,
-    /// Units that reached the backing; time and count at the last measurement.
+    /// Blocks and zero-ranges destaged or spilled; time and count at the last measurement.
     completed_units: Cell<u64>,
     measured: Cell<(Nanos, u64)>,
-    /// Recent duration of a unit in nanoseconds; 0: unknown.
+    /// Recent time to destage a block or zero-range, in nanoseconds; 0: unknown.
     unit_ns: Cell<u64>,
-    /// Units that destage may still spend before the next tick; one run may overdraw it.
+    /// Cost units that destage may still spend before the next tick; one run may overdraw them.
     allowance: Cell<u64>,
     /// Client requests counted at the last tick, and whether any arrived since the tick before.
     requests: Cell<u64>,
@@ -53,7 +59,7 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Records that `units` more have reached the backing.
+    /// Records that `units` more blocks and zero-ranges were destaged or spilled.
     pub fn record_progress(&self, units: u64) {
         self.completed_units.set(self.completed_units.get() + units);
     }
@@ -62,12 +68,12 @@ impl Throttle {
     pub fn measure(&self, now: Nanos) {
         let (measured_at, measured_units) = self.measured.get();
         let (elapsed, units) = (now.since(measured_at).0, self.completed_units.get() - measured_units);
-        if elapsed < 100_000_000 {
+        if elapsed < MEASURE_NS_MIN {
             return;
         }
         self.measured.set((now, self.completed_units.get()));
         // An interval without destage gives no measurement of the pace.
-        if units > 0 && elapsed < 2_000_000_000 {
+        if units > 0 && elapsed < MEASURE_NS_MAX {
             let latest_ns = elapsed / units;
             let old_ns = self.unit_ns.get();
             self.unit_ns.set(if old_ns == 0 { latest_ns } else { (3 * old_ns + latest_ns) / 4 });
@@ -102,11 +108,11 @@ impl<S: Seam> Shard<S> {
 
     /// Records that a run of `blocks` is sent. `is_background`: no request waits for it.
     pub fn record_run(&self, is_background: bool, blocks: u64) {
-        let units = 1 + blocks / BLOCKS_PER_UNIT;
-        self.core.record_destage(units);
+        let cost = 1 + blocks / BLOCKS_PER_COST_UNIT;
+        self.core.record_destage(cost);
         if is_background {
             let allowance = &self.throttle.allowance;
-            allowance.set(allowance.get().saturating_sub(units));
+            allowance.set(allowance.get().saturating_sub(cost));
         }
     }
 
@@ -122,7 +128,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// True if destage should work without a flush or a waiting request.
-    pub fn is_pressed(&self, not_clean: u64) -> bool {
+    pub fn is_under_pressure(&self, not_clean: u64) -> bool {
         not_clean * 100 >= self.throttle.limit.get() * PRESSURE_PERCENT
     }
 
@@ -131,8 +137,8 @@ impl<S: Seam> Shard<S> {
         self.pressure_percent(not_clean) >= SOFT_PERCENT
     }
 
-    /// Fill level of dirty data in memory and in the log, in percent of the limits. Destage's part of the backing's
-    /// queue grows with it.
+    /// Fill level of dirty data in memory and in the log, in percent of the limits. Destage's limit in the
+    /// backing's queue grows with it.
     pub fn destage_pressure(&self, not_clean: u64) -> u64 {
         let memory = self.pressure_percent(not_clean);
         if !self.uses_log() {
@@ -163,11 +169,11 @@ impl<S: Seam> Shard<S> {
         let number = throttle.next_number.get();
         throttle.next_number.set(number + 1);
         // A write larger than the limit enters when it is alone.
-        let room = |limit: u64| {
-            let want = (BlockNo::count(&blocks)).min(limit.div_ceil(2));
-            self.state.borrow().not_clean_blocks() + want <= limit
+        let has_room = |limit: u64| {
+            let wanted = (BlockNo::count(&blocks)).min(limit.div_ceil(2));
+            self.state.borrow().not_clean_blocks() + wanted <= limit
         };
-        let ready = || (throttle.serving.get() == number && room(throttle.limit.get())).then_some(());
+        let ready = || (throttle.serving.get() == number && has_room(throttle.limit.get())).then_some(());
         if ready().is_none() {
             self.core.keep_ticking();
             self.work.notify();
@@ -184,7 +190,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    async fn delay_write(&self, units: u64) {
+    /// Delays a write of `blocks` blocks if dirty data is above the soft limit.
+    async fn delay_write(&self, blocks: u64) {
         let throttle = &self.throttle;
         let (limit, not_clean) = (throttle.limit.get(), self.state.borrow().not_clean_blocks());
         let soft = limit * SOFT_PERCENT / 100;
@@ -192,7 +199,7 @@ impl<S: Seam> Shard<S> {
             return;
         }
         // The spacing grows from zero at the soft limit to 1.5 times the time that destage takes at the limit.
-        let spacing = throttle.unit_ns.get().saturating_mul(units) * 3 * (not_clean - soft) / (2 * (limit - soft));
+        let spacing = throttle.unit_ns.get().saturating_mul(blocks) * 3 * (not_clean - soft) / (2 * (limit - soft));
         let now = self.seam().now();
         let start = throttle.next_start.get().max(now).min(now + DELAY_MAX);
         throttle.next_start.set(start + Nanos(spacing));

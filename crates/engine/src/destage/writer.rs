@@ -14,11 +14,11 @@ use crate::shard::{Shard, ShardRef};
 
 /// Longest write of zeroes to a backing that cannot zero, in blocks.
 const ZERO_STEP_BLOCKS: u64 = 256;
-/// Longest part of a zero-range in one request if regions are marked: 16 regions, in blocks.
-const MARKED_BLOCKS: u64 = 16 * flash::REGION_BLOCKS;
+/// Longest zero request if its regions must be marked dirty, in blocks: 16 regions.
+const MARKED_ZERO_BLOCKS_MAX: u64 = 16 * flash::REGION_BLOCKS;
 
-/// A block to write.
-pub struct Target<B> {
+/// A block to write to the backing.
+pub struct BlockWrite<B> {
     /// State of the block when its write began.
     pub sent: InFlightBlock,
     /// Its content, frozen (R1, docs/rules.md).
@@ -34,7 +34,7 @@ pub struct WriteJob<B> {
     /// First block.
     pub first: BlockNo,
     /// The blocks, in order.
-    pub targets: Vec<Target<B>>,
+    pub block_writes: Vec<BlockWrite<B>>,
     /// Requests waiting for each block.
     pub waits: Vec<Vec<Rc<WriteWait>>>,
 }
@@ -114,18 +114,18 @@ impl<S: Seam> Shard<S> {
 
     /// Writes a run. If it fails as a whole, each block is tried alone, so that a bad sector fails only its own block.
     pub async fn write_run(self: &ShardRef<S>, job: WriteJob<S::Block>, permit: Permit) {
-        let mark = self.begin_write(job.first.run(job.targets.len() as u64)).await;
+        let write_intent = self.begin_write(job.first.run(job.block_writes.len() as u64)).await;
         let connection_epoch = self.disk.connection_epoch();
         let priority = self.priority_of_write(job.waits.iter().any(|waits| !waits.is_empty()));
-        let mut results = vec![self.write_targets(job.first, &job.targets, priority).await; 1];
-        if job.targets.len() > 1 && results[0].as_ref().is_err_and(|error| !is_backing_gone(error)) {
+        let mut results = vec![self.write_to_backing(job.first, &job.block_writes, priority).await; 1];
+        if job.block_writes.len() > 1 && results[0].as_ref().is_err_and(|error| !is_backing_gone(error)) {
             results.clear();
-            for (place, target) in job.targets.iter().enumerate() {
-                let target = std::slice::from_ref(target);
-                results.push(self.write_targets(job.first.plus(place as u64), target, priority).await);
+            for (index, block_write) in job.block_writes.iter().enumerate() {
+                let block_write = std::slice::from_ref(block_write);
+                results.push(self.write_to_backing(job.first.plus(index as u64), block_write, priority).await);
             }
         } else {
-            results.resize(job.targets.len(), results[0].clone());
+            results.resize(job.block_writes.len(), results[0].clone());
         }
         drop(permit);
         self.detect_reconnect();
@@ -135,7 +135,7 @@ impl<S: Seam> Shard<S> {
             results.iter_mut().for_each(|result| *result = lost.clone());
         }
         self.finish_write(job, &results, self.disk.connection_epoch() != connection_epoch);
-        self.end_write(mark, results.iter().all(Result::is_ok));
+        self.end_write(write_intent, results.iter().all(Result::is_ok));
         self.work.notify();
         self.progress.notify();
     }
@@ -145,19 +145,21 @@ impl<S: Seam> Shard<S> {
         let deferred = self.policy.get().defers_writes();
         self.with(|state, memory| {
             state.end_operation(job.operation);
-            for ((target, result), waits) in job.targets.iter().zip(results).zip(job.waits) {
-                let block = target.sent.block;
+            for ((block_write, result), waits) in job.block_writes.iter().zip(results).zip(job.waits) {
+                let block = block_write.sent.block;
                 match result {
-                    Ok(()) => state.sent_done(memory, &target.sent),
+                    Ok(()) => state.complete_write(memory, &block_write.sent),
                     // No acknowledgement covers this content: its writers get the error, and the backing's content is
                     // valid again.
-                    Err(_) if !lost && !deferred && !waits.is_empty() && state.may_abandon(memory, &target.sent) => {
+                    Err(_)
+                        if !lost && !deferred && !waits.is_empty() && state.may_abandon(memory, &block_write.sent) =>
+                    {
                         state.invalidate_fills(block.single(), Sectors::ALL);
                         self.invalidate_flash(block.single());
-                        state.sent_abandoned(memory, &target.sent);
+                        state.abandon_write(memory, &block_write.sent);
                     }
                     Err(_) => {
-                        state.sent_failed(memory, &target.sent, now);
+                        state.fail_write(memory, &block_write.sent, now);
                         if lost {
                             state.failed.remove(block);
                         }
@@ -185,25 +187,25 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Writes whole blocks in one request, or the valid sectors of one partial block run by run.
-    async fn write_targets(
+    async fn write_to_backing(
         &self,
         first: BlockNo,
-        targets: &[Target<S::Block>],
+        block_writes: &[BlockWrite<S::Block>],
         priority: Priority,
     ) -> Result<(), DiskError> {
         let at = first.offset();
-        let [target] = targets else {
-            let pieces = first.onward().zip(targets).map(|(block, target)| {
-                assert_eq!(target.present, Sectors::ALL, "only whole blocks are written in a run");
-                Piece::new(target.data.clone(), 0, self.bytes_inside(block))
+        let [block_write] = block_writes else {
+            let pieces = first.onward().zip(block_writes).map(|(block, block_write)| {
+                assert_eq!(block_write.present, Sectors::ALL, "only whole blocks are written in a run");
+                Piece::new(block_write.data.clone(), 0, self.bytes_inside(block))
             });
             return self.write_pieces(at, pieces.collect(), priority).await;
         };
         let inside = self.bytes_inside(first);
-        for (start, len) in target.present.runs() {
+        for (start, len) in block_write.present.runs() {
             let len = len.min(inside.saturating_sub(start));
             if len > 0 {
-                let piece = Piece::new(target.data.clone(), start, len);
+                let piece = Piece::new(block_write.data.clone(), start, len);
                 self.write_pieces(at + start as u64, vec![piece], priority).await?;
             }
         }
@@ -216,7 +218,13 @@ impl<S: Seam> Shard<S> {
         let began = self.seam().now();
         let result = self.disk.write(at, pieces).await;
         drop(io_slot);
-        self.counters.backing(Op::Write, Cause::Destage, bytes, result.is_ok(), self.seam().now().since(began));
+        self.counters.count_backing_request(
+            Op::Write,
+            Cause::Destage,
+            bytes,
+            result.is_ok(),
+            self.seam().now().since(began),
+        );
         result
     }
 
@@ -227,17 +235,17 @@ impl<S: Seam> Shard<S> {
         let mut next = job.blocks.start;
         while result.is_ok() && next < job.blocks.end {
             // Dirty regions are limited: a long range marks some at a time, and waits for a flush to free more.
-            let marked = if self.flash_tier.is_used() {
-                next.align_down(MARKED_BLOCKS).plus(MARKED_BLOCKS)
+            let step_end = if self.flash_tier.is_used() {
+                next.align_down(MARKED_ZERO_BLOCKS_MAX).plus(MARKED_ZERO_BLOCKS_MAX)
             } else {
                 job.blocks.end
             };
-            let part = next..marked.min(job.blocks.end);
-            next = part.end;
-            let mark = self.begin_write(part.clone()).await;
+            let step = next..step_end.min(job.blocks.end);
+            next = step.end;
+            let write_intent = self.begin_write(step.clone()).await;
             let priority = self.priority_of_write(!job.waits.is_empty());
-            result = self.zero_part(part, job.may_unmap, priority).await;
-            self.end_write(mark, result.is_ok());
+            result = self.zero_on_backing(step, job.may_unmap, priority).await;
+            self.end_write(write_intent, result.is_ok());
         }
         drop(permit);
         self.detect_reconnect();
@@ -253,13 +261,13 @@ impl<S: Seam> Shard<S> {
                 state.await_zeroes(job.operation, job.blocks.clone(), &job.waits);
             }
             match &result {
-                Ok(()) => state.zeroes_done(job.operation, job.blocks.clone()),
+                Ok(()) => state.complete_zeroes(job.operation, job.blocks.clone()),
                 Err(_) if !lost && !deferred && !job.waits.is_empty() => {
                     state.invalidate_fills(job.blocks.clone(), Sectors::ALL);
-                    state.zeroes_abandoned(job.operation, job.blocks.clone(), now);
+                    state.abandon_zeroes(job.operation, job.blocks.clone(), now);
                 }
                 Err(_) => {
-                    state.zeroes_failed(job.operation, job.blocks.clone(), now);
+                    state.fail_zeroes(job.operation, job.blocks.clone(), now);
                     if lost {
                         state.failed.remove_all(job.blocks.clone());
                     }
@@ -282,7 +290,12 @@ impl<S: Seam> Shard<S> {
         self.progress.notify();
     }
 
-    async fn zero_part(&self, blocks: Range<BlockNo>, may_unmap: bool, priority: Priority) -> Result<(), DiskError> {
+    async fn zero_on_backing(
+        &self,
+        blocks: Range<BlockNo>,
+        may_unmap: bool,
+        priority: Priority,
+    ) -> Result<(), DiskError> {
         let at = blocks.start.offset();
         let end = blocks.end.offset().min(self.size_bytes.get());
         let bytes = end.saturating_sub(at);
@@ -292,7 +305,13 @@ impl<S: Seam> Shard<S> {
         let began = self.seam().now();
         let result = self.disk.zero(at, bytes, may_unmap).await;
         drop(io_slot);
-        self.counters.backing(Op::Zero, Cause::Destage, bytes, result.is_ok(), self.seam().now().since(began));
+        self.counters.count_backing_request(
+            Op::Zero,
+            Cause::Destage,
+            bytes,
+            result.is_ok(),
+            self.seam().now().since(began),
+        );
         if result == Err(DiskError::Unsupported) {
             return self.write_zeroes(blocks, priority).await;
         }

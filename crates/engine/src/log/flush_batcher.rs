@@ -66,7 +66,7 @@ impl Trial {
         }
         self.rates[self.delay_index] = self.served as f64 / self.time.0.max(1) as f64;
         self.trials += 1;
-        let others = (self.trials / TRIALS_PER_PROBE) as usize % (BATCH_DELAY_PERCENT.len() - 1);
+        let probe = (self.trials / TRIALS_PER_PROBE) as usize % (BATCH_DELAY_PERCENT.len() - 1);
         let score = |delay: usize| match delay {
             0 => self.rates[0] * (1.0 + GAIN_PERCENT / 100.0),
             _ => self.rates[delay],
@@ -74,7 +74,7 @@ impl Trial {
         let best =
             (0..BATCH_DELAY_PERCENT.len()).max_by(|left, right| score(*left).total_cmp(&score(*right))).unwrap_or(0);
         self.delay_index = match self.trials % TRIALS_PER_PROBE {
-            0 => (best + 1 + others) % BATCH_DELAY_PERCENT.len(),
+            0 => (best + 1 + probe) % BATCH_DELAY_PERCENT.len(),
             _ => best,
         };
         (self.runs, self.served, self.time) = (0, 0, Nanos(0));
@@ -88,7 +88,7 @@ impl FlushBatcher {
         self.arrived.notify();
     }
 
-    /// Delays the run for clients that the last run answered or left waiting, up to the delay in trial. The run then
+    /// Delays the run for clients that the last run answered or left waiting, up to the delay under trial. The run then
     /// includes every flush requested so far.
     pub async fn wait_for_batch(&self, seam: &impl Seam) {
         let all_arrived = || self.pending_flushes.get() >= self.expected_flushes.get();
@@ -124,13 +124,13 @@ mod tests {
 
     use super::*;
 
-    /// Duration of a run without its delay, in microseconds.
-    const RUN: u64 = 400;
+    /// Duration of a run without its delay.
+    const RUN_US: u64 = 400;
 
     /// Simulates one second. Returns the number of flushes served and their mean latency in microseconds. A client
     /// flushes again the given number of microseconds after its answer; `None` flushes at random, a thousand times a
     /// second.
-    fn served(clients: &[Option<u64>]) -> (u64, u64) {
+    fn simulate(clients: &[Option<u64>]) -> (u64, u64) {
         #[derive(Default)]
         struct Fixture {
             flush_batcher: FlushBatcher,
@@ -152,7 +152,7 @@ mod tests {
                 fixture.flush_batcher.wait_for_batch(seam).await;
                 let (number, start) = (fixture.started.get() + 1, seam.now());
                 fixture.started.set(number);
-                seam.sleep(Nanos::from_micros(RUN)).await;
+                seam.sleep(Nanos::from_micros(RUN_US)).await;
                 fixture.flush_batcher.record_run(seam.now(), seam.now().since(start));
                 fixture.done.set(number);
                 fixture.running.set(false);
@@ -189,24 +189,24 @@ mod tests {
     #[test]
     fn clients_that_flush_again_at_once_share_every_run() {
         let pauses: Vec<_> = (0..8).map(|client| Some(40 + 10 * client)).collect();
-        let (served, _) = served(&pauses);
-        assert!(served >= 8 * 1_000_000 / (RUN + 110 + 50), "{served} of eight clients");
+        let (served, _) = simulate(&pauses);
+        assert!(served >= 8 * 1_000_000 / (RUN_US + 110 + 50), "{served} of eight clients");
     }
 
     #[test]
     fn single_client_never_waits() {
-        assert_eq!(served(&[Some(75)]), (2105, RUN));
+        assert_eq!(simulate(&[Some(75)]), (2105, RUN_US));
     }
 
     #[test]
     fn flushes_do_not_wait_for_slow_clients() {
-        let (_, waited) = served(&[Some(40), Some(5000), Some(7000), Some(9000)]);
-        assert!(waited < RUN * 5 / 4, "{waited} us");
+        let (_, waited) = simulate(&[Some(40), Some(5000), Some(7000), Some(9000)]);
+        assert!(waited < RUN_US * 5 / 4, "{waited} us");
     }
 
     #[test]
     fn random_arrivals_wait_less_than_two_runs() {
-        let (_, waited) = served(&[None; 8]);
-        assert!(waited < RUN * 7 / 4, "{waited} us");
+        let (_, waited) = simulate(&[None; 8]);
+        assert!(waited < RUN_US * 7 / 4, "{waited} us");
     }
 }

@@ -15,7 +15,7 @@ use super::record_index::RecordIndex;
 use super::zero_records::ZeroRecords;
 use crate::memory::outdated::OutdatedRanges;
 
-/// Maximum number of listed ranges; beyond it the whole volume counts as changed.
+/// Maximum number of recorded ranges; beyond it the whole volume counts as changed.
 const RANGES_MAX: usize = 1024;
 /// Number of records of zero-ranges from which a flush waits until the zeroes are on the backing.
 const ZERO_RECORDS_MAX: usize = 4096;
@@ -27,7 +27,7 @@ pub enum WritebackStage {
     NotSent,
     /// A write to the backing is in flight.
     Sent,
-    /// On the backing, not yet covered by a flush there. Holds the sequence number of the write's completion.
+    /// On the backing, not yet covered by a flush there. Holds the completion number of the write.
     Written(CompletionNo),
     /// Durable on the backing.
     Durable,
@@ -69,7 +69,7 @@ pub struct ChangeSet {
     /// Changed ranges by their first block, with the block past the last; they do not overlap. The content of their
     /// blocks is newer if these are in `blocks` as well.
     pub ranges: BTreeMap<BlockNo, (BlockNo, RangeChange)>,
-    /// True if there were too many changes to list.
+    /// True if there were too many changes to record; every block then counts as changed.
     pub everything: bool,
 }
 
@@ -311,7 +311,7 @@ impl LogTracker {
         !self.changed.is_empty()
     }
 
-    /// True if the changes, or the ranges that are out of date, come close to the limit of what can be listed.
+    /// True if the changes, or the ranges that are out of date, come close to the limit of what can be recorded.
     pub fn has_many_changes(&self) -> bool {
         let is_crowded = self.outdated.as_ref().is_some_and(OutdatedRanges::is_crowded);
         is_crowded || self.changed.blocks.len() > self.blocks_max / 2 || self.changed.ranges.len() > RANGES_MAX / 2
@@ -336,7 +336,7 @@ impl LogTracker {
             match content {
                 RecordContent::Data => self.record_append(blocks.start, *position),
                 // Newer content may have become durable on the backing since the record was made: its blocks stay
-                // listed as out of date until the flush ends (seed 20000073).
+                // recorded as out of date until the flush ends.
                 RecordContent::Zeroes { .. } => {
                     self.drop_older_records(blocks.clone());
                     self.zero_records.insert(blocks.clone(), *position);
@@ -449,8 +449,8 @@ impl LogTracker {
         self.zero_records.cut(&blocks, &mut self.retirable);
         self.retirable.extend(self.record_index.remove_range(blocks.clone()));
         // Removed one by one: splitting and joining the tree would cost as much as everything past the range.
-        let gone: Vec<BlockNo> = self.entries.range(blocks).map(|(block, _)| *block).collect();
-        for entry in gone.iter().filter_map(|block| self.entries.remove(block)) {
+        let removed: Vec<BlockNo> = self.entries.range(blocks).map(|(block, _)| *block).collect();
+        for entry in removed.iter().filter_map(|block| self.entries.remove(block)) {
             assert!(entry.position.is_some(), "no record is appended while a tombstone is");
             self.retirable.extend(entry.position);
         }
@@ -474,7 +474,7 @@ impl LogTracker {
         }
     }
 
-    /// Records that the write of the block to the backing has completed, with its sequence number.
+    /// Records that the write of the block to the backing has completed, with its completion number.
     pub fn record_write(&mut self, block: BlockNo, sequence: CompletionNo) {
         if let Some(entry) = self.entries.get_mut(&block)
             && entry.stage == WritebackStage::Sent

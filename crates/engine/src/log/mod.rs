@@ -47,10 +47,11 @@ const EXAMINED_ZEROES: usize = 64;
 pub struct Logging {
     /// Single flight of flushes: a flush number counts as done when every change before that flush began is durable.
     pub single_flight: SingleFlight<RequestError>,
+    /// Number of the last flush that began.
     last_flush: u64,
 }
 
-/// Where a flush made its blocks durable.
+/// Scope of what a flush made durable.
 #[derive(PartialEq, Eq)]
 enum DurableScope {
     /// In the log, or on the backing if requested.
@@ -59,13 +60,13 @@ enum DurableScope {
     Volume,
 }
 
-/// The blocks of a record, and what it says of them.
+/// The blocks of a record, and their content.
 fn content_of<S: Seam>(record: &Record<S>) -> (Range<BlockNo>, RecordContent) {
     let run = |blocks: u32| record.address.block.run(u64::from(blocks));
     match record.content {
         Content::Data(_) => (run(1), RecordContent::Data),
         Content::Zero { blocks, may_unmap } => (run(blocks), RecordContent::Zeroes { may_unmap }),
-        Content::Retire { blocks } => (run(blocks), RecordContent::Tombstone),
+        Content::Tombstone { blocks } => (run(blocks), RecordContent::Tombstone),
     }
 }
 
@@ -100,7 +101,7 @@ fn disk_error(error: &StoreError) -> RequestError {
 }
 
 impl<S: Seam> Shard<S> {
-    /// Returns `None` for an abandoned volume: the view of the backing that a flush in progress has is stale.
+    /// The log; `None` for an abandoned volume, whose flush in progress has a stale view of the backing.
     fn store(&self) -> Option<Store<S>> {
         self.core.log().filter(|_| !self.is_abandoned.get())
     }
@@ -110,8 +111,8 @@ impl<S: Seam> Shard<S> {
         self.core.has_log() && self.policy.get() == WritePolicy::WriteBack && self.mode.get() == CacheMode::Active
     }
 
-    /// True if durability involves the log: the log answers flushes, or a recovery may find records of the volume.
-    pub fn log_matters(&self) -> bool {
+    /// True if a flush involves the log: the log answers flushes, or a recovery may find records of the volume.
+    pub fn flush_involves_log(&self) -> bool {
         self.core.has_log() && (self.uses_log() || self.state.borrow().log_tracker.has_records())
     }
 
@@ -176,7 +177,7 @@ impl<S: Seam> Shard<S> {
         let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
         match store.append_tombstones(self.range_records(&pieces)).await {
             Ok(positions) => self.with(|state, _| state.log_tracker.record_appends(&pieces, &positions)),
-            // Nothing is acknowledged that relies on them.
+            // No acknowledgement relies on these tombstones.
             Err(StoreError::Full | StoreError::Unrecorded { .. }) => {}
             Err(error) => return Err(disk_error(&error)),
         }
@@ -339,7 +340,7 @@ impl<S: Seam> Shard<S> {
             let Some(slot) = slot.filter(|slot| !slot.is_clean()) else {
                 // The newest content is durable on the backing: a tombstone replaces the record.
                 if state.log_tracker.has_records() && !self.sabotage(Sabotage::NoTombstones) {
-                    records.push(Record { address, epoch, content: Content::Retire { blocks: 1 } });
+                    records.push(Record { address, epoch, content: Content::Tombstone { blocks: 1 } });
                 }
                 continue;
             };
@@ -366,7 +367,7 @@ impl<S: Seam> Shard<S> {
         self.append_ranges(ranges.into_iter().map(|range| (range, RangeChange::Outdated))).await
     }
 
-    /// A changed range in the parts before and behind the volume's end, where nothing was zeroed.
+    /// Splits a changed range at the volume's end. The part past the end is outdated, because nothing was zeroed there.
     fn split_at_end(&self, range: Range<BlockNo>, change: RangeChange) -> Vec<(Range<BlockNo>, RangeChange)> {
         let end = BlockNo(self.blocks()).clamp(range.start, range.end);
         let parts = [(range.start..end, change), (end..range.end, RangeChange::Outdated)];
@@ -379,13 +380,13 @@ impl<S: Seam> Shard<S> {
         self: &ShardRef<S>,
         ranges: impl IntoIterator<Item = (Range<BlockNo>, RangeChange)>,
     ) -> Result<DurableScope, RequestError> {
-        let content_of = |change| match change {
+        let record_content = |change| match change {
             RangeChange::Zeroed { may_unmap } => RecordContent::Zeroes { may_unmap },
             RangeChange::Outdated => RecordContent::Tombstone,
         };
         let pieces: Vec<(Range<BlockNo>, RecordContent)> = ranges
             .into_iter()
-            .flat_map(|(range, change)| pieces_of(range).map(move |piece| (piece, content_of(change))))
+            .flat_map(|(range, change)| pieces_of(range).map(move |piece| (piece, record_content(change))))
             .collect();
         let batch_max = self.store().map_or(1, |store| store.records_max());
         for pieces in pieces.chunks(batch_max) {
@@ -480,7 +481,7 @@ impl<S: Seam> Shard<S> {
             let content = match *content {
                 RecordContent::Data => unreachable!("a range has no data"),
                 RecordContent::Zeroes { may_unmap } => Content::Zero { blocks, may_unmap },
-                RecordContent::Tombstone => Content::Retire { blocks },
+                RecordContent::Tombstone => Content::Tombstone { blocks },
             };
             Record { address, epoch, content }
         };
@@ -517,7 +518,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_possible_blocks_are_few_tombstones() {
+    fn tombstones_of_a_whole_volume_are_few() {
         let pieces: Vec<_> = pieces_of(BlockNo(7)..VOLUME_BLOCKS_MAX).collect();
         assert_eq!(pieces.len(), 8);
         assert_eq!((pieces[0].start, pieces[7].end), (BlockNo(7), VOLUME_BLOCKS_MAX));

@@ -75,15 +75,15 @@ impl RecordIndex {
     /// Approximate size in bytes.
     pub fn bytes(&self) -> usize {
         // A node of the map holds 5 to 11 entries and a few words.
-        let a_chunk = 2 * (size_of::<BlockNo>() + size_of::<Vec<IndexEntry>>());
-        self.chunks.values().map(|chunk| chunk.capacity() * size_of::<IndexEntry>() + a_chunk).sum()
+        let chunk_overhead = 2 * (size_of::<BlockNo>() + size_of::<Vec<IndexEntry>>());
+        self.chunks.values().map(|chunk| chunk.capacity() * size_of::<IndexEntry>() + chunk_overhead).sum()
     }
 
     /// The record of a block, and whether the block is spilled.
     pub fn get(&self, block: BlockNo) -> Option<(Position, bool)> {
         let (_, chunk) = self.chunks.range(upper(block)..=block).next_back()?;
-        let at = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block).ok()?;
-        Some((chunk[at].position(), chunk[at].is_spilled()))
+        let index = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block).ok()?;
+        Some((chunk[index].position(), chunk[index].is_spilled()))
     }
 
     /// True if the block is spilled: this record alone holds its newest content.
@@ -95,19 +95,19 @@ impl RecordIndex {
     pub fn insert(&mut self, block: BlockNo, position: Position, is_spilled: bool) {
         let key = self.chunks.range(upper(block)..=block).next_back().map_or(upper(block), |(key, _)| *key);
         let chunk = self.chunks.entry(key).or_default();
-        let at = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block);
-        let at = at.expect_err("a block has one record here");
+        let search = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block);
+        let index = search.expect_err("a block has one record here");
         if chunk.len() == chunk.capacity() {
             chunk.reserve_exact(ENTRIES_STEP);
         }
-        chunk.insert(at, IndexEntry::new(block, position, is_spilled));
+        chunk.insert(index, IndexEntry::new(block, position, is_spilled));
         self.len += 1;
         self.spilled += usize::from(is_spilled);
         if chunk.len() > ENTRIES_MAX {
             // Records added in ascending order leave nearly full chunks.
-            let at = if at + 1 == chunk.len() { ENTRIES_MAX - ENTRIES_STEP } else { ENTRIES_MAX / 2 };
-            let right = chunk.split_off(at);
-            chunk.shrink_to(at + ENTRIES_STEP);
+            let split = if index + 1 == chunk.len() { ENTRIES_MAX - ENTRIES_STEP } else { ENTRIES_MAX / 2 };
+            let right = chunk.split_off(split);
+            chunk.shrink_to(split + ENTRIES_STEP);
             self.chunks.insert(with_lower(upper(block), right[0].block), right);
         }
     }
@@ -142,8 +142,8 @@ impl RecordIndex {
     pub fn remove(&mut self, block: BlockNo) -> Option<(Position, bool)> {
         let (key, chunk) = self.chunks.range_mut(upper(block)..=block).next_back()?;
         let key = *key;
-        let at = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block).ok()?;
-        let entry = chunk.remove(at);
+        let index = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block).ok()?;
+        let entry = chunk.remove(index);
         self.len -= 1;
         self.spilled -= usize::from(entry.is_spilled());
         self.shrink_or_merge(key);
@@ -157,7 +157,7 @@ impl RecordIndex {
         if before > 0 {
             let first = self.first_key(blocks.start);
             for (key, chunk) in self.chunks.range_mut(first..blocks.end) {
-                let entries = inside(upper(*key), chunk, &blocks);
+                let entries = entry_range(upper(*key), chunk, &blocks);
                 for entry in &mut chunk[entries] {
                     self.spilled -= usize::from(entry.is_spilled());
                     entry.index &= !SPILLED;
@@ -177,7 +177,7 @@ impl RecordIndex {
             self.chunks.range(self.first_key(blocks.start)..blocks.end).map(|(key, _)| *key).collect();
         for key in keys {
             let Some(chunk) = self.chunks.get_mut(&key) else { continue };
-            let entries = inside(upper(key), chunk, &blocks);
+            let entries = entry_range(upper(key), chunk, &blocks);
             taken.extend(chunk.drain(entries).map(|entry| {
                 assert!(!entry.is_spilled(), "the only copy of a block is never retired");
                 entry.position()
@@ -259,9 +259,9 @@ impl RecordIndex {
 }
 
 /// Indexes of the chunk's entries that belong to `blocks`.
-fn inside(base: BlockNo, chunk: &[IndexEntry], blocks: &Range<BlockNo>) -> Range<usize> {
-    let at = |bound: BlockNo| chunk.partition_point(|entry| with_lower(base, entry.block) < bound);
-    at(blocks.start)..at(blocks.end)
+fn entry_range(base: BlockNo, chunk: &[IndexEntry], blocks: &Range<BlockNo>) -> Range<usize> {
+    let index_of = |bound: BlockNo| chunk.partition_point(|entry| with_lower(base, entry.block) < bound);
+    index_of(blocks.start)..index_of(blocks.end)
 }
 
 #[cfg(test)]
@@ -287,14 +287,14 @@ mod tests {
         for bound in [3_000, 40_000] {
             let (mut index, mut map) = (RecordIndex::default(), BTreeMap::<BlockNo, (Position, bool)>::new());
             // The blocks lie around a boundary that no chunk crosses.
-            let at = |number: u64| BlockNo((1 << 32) - 1_500 + number);
+            let block_at = |number: u64| BlockNo((1 << 32) - 1_500 + number);
             for step in 0..30_000 {
-                let block = at(draw(bound));
+                let block = block_at(draw(bound));
                 match draw(12) {
                     0..8 => {
                         let is_spilled = draw(3) > 0;
-                        if let std::collections::btree_map::Entry::Vacant(at) = map.entry(block) {
-                            at.insert((position(step), is_spilled));
+                        if let std::collections::btree_map::Entry::Vacant(entry) = map.entry(block) {
+                            entry.insert((position(step), is_spilled));
                             index.insert(block, position(step), is_spilled);
                         }
                     }
@@ -310,12 +310,12 @@ mod tests {
                     _ => {
                         let blocks = block.run(draw(40));
                         index.supersede(blocks.clone());
-                        let gone: Vec<BlockNo> = map.range(blocks.clone()).map(|(block, _)| *block).collect();
-                        let expected: Vec<_> = gone.iter().map(|block| map.remove(block).unwrap().0).collect();
+                        let removed: Vec<BlockNo> = map.range(blocks.clone()).map(|(block, _)| *block).collect();
+                        let expected: Vec<_> = removed.iter().map(|block| map.remove(block).unwrap().0).collect();
                         assert_eq!(index.remove_range(blocks), expected);
                     }
                 }
-                let from = at(draw(bound));
+                let from = block_at(draw(bound));
                 assert_eq!(index.get(from), map.get(&from).copied());
                 assert_eq!(index.is_spilled(from), map.get(&from).is_some_and(|(_, is_spilled)| *is_spilled));
                 let accepts = |block: BlockNo| !block.0.is_multiple_of(5);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn bulk_fill_equals_single_inserts() {
+    fn bulk_load_equals_single_inserts() {
         for step in [1, 3, (1 << 32) / 700] {
             let records = || (0..2_000).map(|number| (BlockNo(5 + number * step), position(number), number % 7 > 0));
             let (mut filled, mut built) = (RecordIndex::default(), RecordIndex::default());
@@ -373,7 +373,7 @@ mod tests {
         let (mut scattered, mut ordered, mut draw) = (RecordIndex::default(), RecordIndex::default(), draws(3));
         let mut blocks: Vec<u64> = (0..300_000).map(|number| number * 7).collect();
         blocks.iter().for_each(|block| ordered.insert(BlockNo(*block), position(*block), true));
-        (1..blocks.len()).rev().for_each(|at| blocks.swap(at, draw(at as u64 + 1) as usize));
+        (1..blocks.len()).rev().for_each(|index| blocks.swap(index, draw(index as u64 + 1) as usize));
         blocks.iter().for_each(|block| scattered.insert(BlockNo(*block), position(*block), true));
         assert!(
             bytes_per_entry(&ordered) <= 18 && bytes_per_entry(&scattered) <= 19,

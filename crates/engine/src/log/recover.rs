@@ -14,11 +14,11 @@ impl<S: Seam> Shard<S> {
     /// Adopts `records`: the newest records of the volume, in order of block. Records of blocks that persisted memory
     /// lists as out of date do not count. Returns true if there are records past the volume's end.
     pub fn recover(self: &ShardRef<S>, records: &[Recovered], image: &ShmImage) -> bool {
-        let blocks = BlockNo(self.blocks());
-        let outdated = merged(image);
+        let end = BlockNo(self.blocks());
+        let outdated = merge_outdated_ranges(image);
         let is_valid = |block: BlockNo| {
             let last = outdated.partition_point(|range| range.start <= block).checked_sub(1);
-            block < blocks && !last.is_some_and(|last| outdated[last].contains(&block))
+            block < end && !last.is_some_and(|last| outdated[last].contains(&block))
         };
         let now = self.seam().now();
         self.with(|state, _| {
@@ -27,7 +27,7 @@ impl<S: Seam> Shard<S> {
             for record in records {
                 if let RecoveredContent::Zero { may_unmap, .. } = record.content {
                     let range = record.blocks();
-                    let (valid, invalid) = split_by(range.clone(), &outdated, blocks);
+                    let (valid, invalid) = split_by(range.clone(), &outdated, end);
                     valid.into_iter().for_each(|part| state.adopt_zeroes(part, may_unmap, now));
                     invalid.into_iter().for_each(|part| state.adopt_outdated(part));
                     state.log_tracker.adopt_zeroes(range, record.position);
@@ -36,7 +36,7 @@ impl<S: Seam> Shard<S> {
         });
         self.core.keep_ticking();
         self.work.notify();
-        records.iter().any(|record| record.blocks().end > blocks)
+        records.iter().any(|record| record.blocks().end > end)
     }
 }
 
@@ -47,8 +47,8 @@ fn split_by(
     end: BlockNo,
 ) -> (Vec<Range<BlockNo>>, Vec<Range<BlockNo>>) {
     let (mut valid, mut invalid) = (Vec::new(), Vec::new());
-    let mut add = |part: Range<BlockNo>, counts: bool| {
-        let parts = if counts { &mut valid } else { &mut invalid };
+    let mut add = |part: Range<BlockNo>, is_valid: bool| {
+        let parts = if is_valid { &mut valid } else { &mut invalid };
         parts.extend((!part.is_empty()).then_some(part));
     };
     let inside = range.start..end.clamp(range.start, range.end);
@@ -66,15 +66,15 @@ fn split_by(
 
 /// The ranges that are out of date, sorted and merged. A kill between writing a new tag and removing the ones it
 /// replaces leaves overlapping ranges.
-fn merged(image: &ShmImage) -> Vec<Range<BlockNo>> {
+fn merge_outdated_ranges(image: &ShmImage) -> Vec<Range<BlockNo>> {
     let mut ranges: Vec<_> = image.outdated.iter().map(|tag| BlockNo(tag.start)..BlockNo(tag.end)).collect();
     ranges.sort_unstable_by_key(|range| range.start);
     ranges.dedup_by(|next, last| {
-        let touch = next.start <= last.end;
-        if touch {
+        let touches = next.start <= last.end;
+        if touches {
             last.end = last.end.max(next.end);
         }
-        touch
+        touches
     });
     ranges
 }

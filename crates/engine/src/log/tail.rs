@@ -56,8 +56,8 @@ impl<S: Seam> Shard<S> {
         while next < blocks.end {
             let run = {
                 let state = self.state.borrow();
-                let free = |block: BlockNo| state.fill_guard_for(block, Sectors::ALL).is_none();
-                state.log_tracker.next_spilled_run(next, RELOAD_RUN_BLOCKS, RELOAD_RUN_BLOCKS, free)
+                let is_unguarded = |block: BlockNo| state.fill_guard_for(block, Sectors::ALL).is_none();
+                state.log_tracker.next_spilled_run(next, RELOAD_RUN_BLOCKS, RELOAD_RUN_BLOCKS, is_unguarded)
             };
             let Some(run) = run.filter(|run| run.start < blocks.end) else { return Ok(()) };
             let run = run.start..run.end.min(blocks.end);

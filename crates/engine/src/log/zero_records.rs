@@ -25,7 +25,7 @@ struct Record {
 /// The records of a volume's zero-ranges.
 #[derive(Default)]
 pub struct ZeroRecords {
-    /// They do not overlap.
+    /// Parts by first block; they do not overlap.
     parts: BTreeMap<BlockNo, RecordPart>,
     records: BTreeMap<RecordId, Record>,
     next_record: RecordId,
@@ -98,10 +98,11 @@ impl ZeroRecords {
         self.records.values().any(|record| segments.contains(&record.position.segment()))
     }
 
-    fn record(&mut self, record: RecordId) -> &mut Record {
-        self.records.get_mut(&record).expect("the record of a part exists")
+    fn record(&mut self, id: RecordId) -> &mut Record {
+        self.records.get_mut(&id).expect("the record of a part exists")
     }
 
+    /// Removes one part from the count of a record; a record without parts is retired.
     fn release(&mut self, id: RecordId, retired: &mut Vec<Position>) {
         let record = self.record(id);
         record.parts -= 1;
@@ -132,7 +133,7 @@ mod tests {
             let start = rng.below(BLOCKS);
             let end = (start + 1 + rng.below(12)).min(BLOCKS);
             let blocks = range(start, end);
-            let mut alive: BTreeSet<u32> = newest.iter().flatten().copied().collect();
+            let mut live_before: BTreeSet<u32> = newest.iter().flatten().copied().collect();
             match rng.below(4) {
                 0 => {
                     records.cut(&blocks, &mut retired);
@@ -150,17 +151,17 @@ mod tests {
                     records.cut(&blocks, &mut retired);
                     records.insert(blocks, Position::from_words([number, 0, 0]));
                     newest[start as usize..end as usize].fill(Some(number));
-                    alive.insert(number);
+                    live_before.insert(number);
                 }
             }
-            let live: BTreeSet<u32> = newest.iter().flatten().copied().collect();
-            let mut expected: Vec<u32> = alive.difference(&live).copied().collect();
+            let live_after: BTreeSet<u32> = newest.iter().flatten().copied().collect();
+            let mut expected: Vec<u32> = live_before.difference(&live_after).copied().collect();
             let mut actual: Vec<u32> = retired.drain(..).map(|position| position.segment()).collect();
             expected.sort_unstable();
             actual.sort_unstable();
             assert_eq!(actual, expected, "step {number}");
-            assert!(live.iter().all(|segment| records.are_in_segments(&BTreeSet::from([*segment]))));
-            assert_eq!(records.is_empty(), live.is_empty());
+            assert!(live_after.iter().all(|segment| records.are_in_segments(&BTreeSet::from([*segment]))));
+            assert_eq!(records.is_empty(), live_after.is_empty());
         }
         let held = newest.iter().flatten().collect::<BTreeSet<_>>().len();
         records.clear(&mut retired);

@@ -12,11 +12,13 @@ use flash::{BlockNo, PageNo};
 use super::slot::BLOCKS_PER_PAGE;
 use crate::page_hash::page_hash;
 
+/// Slot of a block that is not in memory.
 const EMPTY: u32 = u32::MAX;
 
 struct Page {
     number: PageNo,
     volume: u32,
+    /// Number of blocks with a slot.
     used: u32,
     slots: [u32; BLOCKS_PER_PAGE],
 }
@@ -56,20 +58,20 @@ impl Index {
     /// The slot of a block.
     pub fn find(&self, volume: u32, block: BlockNo) -> Option<u32> {
         let (number, slot_index) = block.page();
-        let page = self.page(volume, number)?;
+        let page = self.page_index(volume, number)?;
         Some(self.pages[page as usize].slots[slot_index]).filter(|slot| *slot != EMPTY)
     }
 
     /// The slots of a page's blocks; `None` if no block of the page is in memory.
     pub fn page_slots(&self, volume: u32, number: PageNo) -> Option<[Option<u32>; BLOCKS_PER_PAGE]> {
-        let page = self.page(volume, number)?;
+        let page = self.page_index(volume, number)?;
         Some(self.pages[page as usize].slots.map(|slot| (slot != EMPTY).then_some(slot)))
     }
 
     /// Records that a block that had no slot is in `slot`.
     pub fn insert(&mut self, volume: u32, block: BlockNo, slot: u32) {
         let (number, slot_index) = block.page();
-        let page = match self.page(volume, number) {
+        let page = match self.page_index(volume, number) {
             Some(page) => page,
             None => self.add_page(volume, number),
         };
@@ -82,36 +84,38 @@ impl Index {
     /// Removes a block that has a slot.
     pub fn remove(&mut self, volume: u32, block: BlockNo) {
         let (number, slot_index) = block.page();
-        let at = self.page(volume, number).expect("the block to remove is indexed");
-        let page = &mut self.pages[at as usize];
+        let page_index = self.page_index(volume, number).expect("the block to remove is indexed");
+        let page = &mut self.pages[page_index as usize];
         assert_ne!(page.slots[slot_index], EMPTY, "the block to remove has a slot");
         page.slots[slot_index] = EMPTY;
         page.used -= 1;
         if page.used == 0 {
             let hash = page_hash(volume, number);
-            let entry = self.table.find_entry(hash, |other| *other == at).expect("a page in use is in the table");
+            let entry =
+                self.table.find_entry(hash, |other| *other == page_index).expect("a page in use is in the table");
             entry.remove();
-            self.free.push(at);
+            self.free.push(page_index);
         }
     }
 
     #[inline]
-    fn page(&self, volume: u32, number: PageNo) -> Option<u32> {
+    fn page_index(&self, volume: u32, number: PageNo) -> Option<u32> {
         let last = self.last.get();
         if self.pages.get(last as usize).is_some_and(|page| page.used > 0 && page.is(volume, number)) {
             return Some(last);
         }
-        let page = *self.table.find(page_hash(volume, number), |at| self.pages[*at as usize].is(volume, number))?;
+        let page =
+            *self.table.find(page_hash(volume, number), |index| self.pages[*index as usize].is(volume, number))?;
         self.last.set(page);
         Some(page)
     }
 
     fn add_page(&mut self, volume: u32, number: PageNo) -> u32 {
         let page = Page { number, volume, used: 0, slots: [EMPTY; BLOCKS_PER_PAGE] };
-        let at = match self.free.pop() {
-            Some(at) => {
-                self.pages[at as usize] = page;
-                at
+        let page_index = match self.free.pop() {
+            Some(page_index) => {
+                self.pages[page_index as usize] = page;
+                page_index
             }
             None => {
                 self.pages.push(page);
@@ -119,11 +123,11 @@ impl Index {
             }
         };
         let pages = &self.pages;
-        self.table.insert_unique(page_hash(volume, number), at, |other| {
+        self.table.insert_unique(page_hash(volume, number), page_index, |other| {
             let page = &pages[*other as usize];
             page_hash(page.volume, page.number)
         });
-        at
+        page_index
     }
 }
 

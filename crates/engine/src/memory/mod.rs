@@ -26,8 +26,8 @@ use usage::VolumeUsages;
 pub const BLOCK_OVERHEAD_BYTES: usize =
     std::mem::size_of::<Slot<usize>>() + 4 + Index::page_cost_bytes() + Clock2Q::slot_cost_bytes();
 
-/// Limit of blocks that one hint prefetches.
-pub const HINTS_MAX: usize = 32;
+/// Limit of blocks whose index entries one call prefetches.
+pub const PREFETCHED_ENTRIES_MAX: usize = 32;
 
 /// Bytes of the seam's pool for the bookkeeping of one block.
 const POOL_HEADER_BYTES: usize = 32;
@@ -78,29 +78,29 @@ impl<S: Seam> Memory<S> {
 
     /// Prefetches into the processor's cache the memory that look-ups of these blocks will touch. All slots are
     /// prefetched first, then the data that they point to, so that the memory latencies overlap.
-    pub fn hint(&self, volume: u32, blocks: &[BlockNo]) {
-        let mut slots = [None; HINTS_MAX];
+    pub fn prefetch_index_entries(&self, volume: u32, blocks: &[BlockNo]) {
+        let mut slots = [None; PREFETCHED_ENTRIES_MAX];
         for (block, slot) in blocks.iter().zip(&mut slots) {
             *slot = self.index.find(volume, *block);
             if let Some(id) = *slot {
                 seam::hint::prefetch(&self.slots[id as usize]);
-                self.policy.hint(id);
+                self.policy.prefetch_entry(id);
             }
         }
         let data = || slots.iter().flatten().filter_map(|id| self.slots[*id as usize].data.as_ref());
-        data().for_each(Block::hint);
-        data().for_each(Block::hint_content);
+        data().for_each(Block::prefetch);
+        data().for_each(Block::prefetch_content);
     }
 
-    /// Like [`Memory::hint`], for the first blocks of one request.
-    pub fn hint_run(&self, volume: u32, blocks: std::ops::Range<BlockNo>) {
+    /// Like [`Memory::prefetch_index_entries`], for the first blocks of one request.
+    pub fn prefetch_run_entries(&self, volume: u32, blocks: std::ops::Range<BlockNo>) {
         if BlockNo::count(&blocks) < 2 {
             return;
         }
-        let mut run = [BlockNo(0); HINTS_MAX];
-        let count = BlockNo::count(&blocks).min(HINTS_MAX as u64) as usize;
+        let mut run = [BlockNo(0); PREFETCHED_ENTRIES_MAX];
+        let count = BlockNo::count(&blocks).min(PREFETCHED_ENTRIES_MAX as u64) as usize;
         run.iter_mut().zip(BlockNo::each(&blocks)).for_each(|(slot, block)| *slot = block);
-        self.hint(volume, &run[..count]);
+        self.prefetch_index_entries(volume, &run[..count]);
     }
 
     /// The slots of a page's blocks; `None` if no block of the page is in memory.
@@ -135,9 +135,8 @@ impl<S: Seam> Memory<S> {
         self.usages.record_use(self.slots[slot as usize].volume);
     }
 
-    /// Records that a client has read `end` bytes of a block from its beginning, or up to there. True if the block was
-    /// prefetched: a read up to its end is the last one that counts as such, so that reads of sectors in a row do not
-    /// count as repeated reads of the block.
+    /// Records that a client has read a block up to byte `end`. Returns true if the block was prefetched and no client
+    /// had read it to its end yet: sequential reads of its sectors together count as its first read.
     pub fn use_prefetched(&mut self, slot: u32, end: usize) -> bool {
         let slot = &mut self.slots[slot as usize];
         let was_prefetched = slot.prefetched;

@@ -13,7 +13,7 @@ use seam::{RangeKind, RangeTag};
 use super::range_tags::RangeTags;
 
 /// Number of ranges above which the log is flushed without a client's request.
-const CROWDED: usize = 1_024;
+const RANGES_CROWDED: usize = 1_024;
 /// Limit of ranges, above what any image of persisted memory can hold. A range without a tag marks the image as
 /// incomplete, so dropping further ranges loses nothing.
 const RANGES_MAX: usize = 1 << 16;
@@ -34,13 +34,13 @@ impl OutdatedRanges {
         if self.ranges.len() > RANGES_MAX {
             return;
         }
-        while let Some((left, until)) = self.before(end.next()).filter(|(_, until)| *until >= start) {
-            if left <= blocks.start && until >= blocks.end {
+        while let Some((left, left_end)) = self.before(end.next()).filter(|(_, left_end)| *left_end >= start) {
+            if left <= blocks.start && left_end >= blocks.end {
                 return;
             }
             self.ranges.remove(&left);
             self.tags.mark_changed(left);
-            (start, end) = (start.min(left), end.max(until));
+            (start, end) = (start.min(left), end.max(left_end));
         }
         self.ranges.insert(start, end);
         self.tags.mark_changed(start);
@@ -75,7 +75,7 @@ impl OutdatedRanges {
 
     /// True if there are so many ranges that the log should be flushed.
     pub fn is_crowded(&self) -> bool {
-        self.ranges.len() > CROWDED
+        self.ranges.len() > RANGES_CROWDED
     }
 
     /// See [`RangeTags::update`].
@@ -110,14 +110,14 @@ mod tests {
         outdated.ranges.iter().map(|(start, end)| (start.0, end.0)).collect()
     }
 
-    /// The blocks covered by the tags, which are stored as the seam stores them.
-    fn follow(outdated: &mut OutdatedRanges, places: &mut Vec<Option<RangeTag>>) -> BTreeSet<u64> {
-        let gone = outdated.update_tags(VolumeId(1), |tag| {
-            places.push(Some(tag));
-            Some(places.len() as u32 - 1)
+    /// Updates `tags`, which stand for the seam's table of range tags, and returns the blocks that they cover.
+    fn apply_tags(outdated: &mut OutdatedRanges, tags: &mut Vec<Option<RangeTag>>) -> BTreeSet<u64> {
+        let obsolete = outdated.update_tags(VolumeId(1), |tag| {
+            tags.push(Some(tag));
+            Some(tags.len() as u32 - 1)
         });
-        gone.into_iter().for_each(|place| places[place as usize] = None);
-        places.iter().flatten().flat_map(|tag| tag.start..tag.end).collect()
+        obsolete.into_iter().for_each(|index| tags[index as usize] = None);
+        tags.iter().flatten().flat_map(|tag| tag.start..tag.end).collect()
     }
 
     #[test]
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn tags_match_blocks_added_and_removed() {
         let (rng, mut outdated) = (Rng::new(7, 0), OutdatedRanges::default());
-        let (mut model, mut places) = (BTreeSet::new(), Vec::new());
+        let (mut model, mut tags) = (BTreeSet::new(), Vec::new());
         for _ in 0..2_000 {
             let start = rng.below(60);
             let blocks = start..start + 1 + rng.below(6);
@@ -153,7 +153,7 @@ mod tests {
                 model.retain(|block| !blocks.contains(block));
                 outdated.remove(blocks_of(blocks));
             }
-            assert_eq!(follow(&mut outdated, &mut places), model);
+            assert_eq!(apply_tags(&mut outdated, &mut tags), model);
         }
     }
 }

@@ -69,11 +69,11 @@ impl<S: Seam> Memory<S> {
         // Before any content loses its tag: only a log record holds the content of a spilled block.
         if let Some(outdated) = outdated {
             let obsolete = outdated.update_tags(volume_id, |tag| seam.tag_range(tag));
-            obsolete.into_iter().for_each(|place| seam.untag_range(place));
+            obsolete.into_iter().for_each(|index| seam.untag_range(index));
         }
         for (block, number) in self.tag_updates.obsolete.drain(..) {
             self.seam.untag(&block, number);
         }
-        obsolete_ranges.into_iter().for_each(|place| self.seam.untag_range(place));
+        obsolete_ranges.into_iter().for_each(|index| self.seam.untag_range(index));
     }
 }

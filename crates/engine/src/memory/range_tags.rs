@@ -10,7 +10,7 @@ use seam::RangeTag;
 pub struct RangeTags {
     /// First blocks of ranges that appeared, disappeared or changed their end since the last update.
     changed: Vec<BlockNo>,
-    /// The tags and their places; no place if all places were taken.
+    /// The written tags, each with its index in persisted memory; `None` if the table of range tags was full.
     written: BTreeMap<BlockNo, (RangeTag, Option<u32>)>,
 }
 
@@ -20,13 +20,13 @@ impl RangeTags {
         self.changed.push(start);
     }
 
-    /// Discards the recorded changes: no memory outlives the process.
+    /// Discards the recorded changes, for a daemon without persisted memory.
     pub fn discard_changes(&mut self) {
         self.changed.clear();
     }
 
     /// Writes the tags of changed ranges through `write_tag`; `range_at` returns the present range at a first block.
-    /// Returns the places of obsolete tags, which the caller clears.
+    /// Returns the indexes of obsolete tags, which the caller removes.
     pub fn update(
         &mut self,
         range_at: impl Fn(BlockNo) -> Option<RangeTag>,
@@ -34,15 +34,15 @@ impl RangeTags {
     ) -> Vec<u32> {
         let mut obsolete = Vec::new();
         for start in std::mem::take(&mut self.changed) {
-            let target = range_at(start);
-            if target == self.written.get(&start).map(|(tag, _)| *tag) {
+            let present = range_at(start);
+            if present == self.written.get(&start).map(|(tag, _)| *tag) {
                 continue;
             }
-            let old = match target {
-                Some(target) => self.written.insert(start, (target, write_tag(target))),
+            let old = match present {
+                Some(present) => self.written.insert(start, (present, write_tag(present))),
                 None => self.written.remove(&start),
             };
-            obsolete.extend(old.and_then(|(_, place)| place));
+            obsolete.extend(old.and_then(|(_, index)| index));
         }
         obsolete
     }

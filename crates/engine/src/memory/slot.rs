@@ -40,16 +40,16 @@ impl Sectors {
 
     /// The runs of set sectors: (first byte, length in bytes).
     pub fn runs(self) -> impl Iterator<Item = (usize, usize)> {
-        let mut at = 0;
+        let mut sector = 0;
         std::iter::from_fn(move || {
-            while at < SECTORS_PER_BLOCK && self.0 & (1 << at) == 0 {
-                at += 1;
+            while sector < SECTORS_PER_BLOCK && self.0 & (1 << sector) == 0 {
+                sector += 1;
             }
-            let first = at;
-            while at < SECTORS_PER_BLOCK && self.0 & (1 << at) != 0 {
-                at += 1;
+            let first = sector;
+            while sector < SECTORS_PER_BLOCK && self.0 & (1 << sector) != 0 {
+                sector += 1;
             }
-            (at > first).then_some((first * seam::SECTOR_BYTES, (at - first) * seam::SECTOR_BYTES))
+            (sector > first).then_some((first * seam::SECTOR_BYTES, (sector - first) * seam::SECTOR_BYTES))
         })
     }
 }

@@ -58,14 +58,17 @@ pub struct VolumeUsages {
 }
 
 impl VolumeUsages {
+    /// Usage and quota of a volume.
     pub fn get(&self, volume: u32) -> VolumeUsage {
         self.usages.get(volume as usize).copied().unwrap_or(VolumeUsage::UNBOUNDED)
     }
 
+    /// Counts a use of one of the volume's blocks.
     pub fn record_use(&mut self, volume: u32) {
         self.usages[volume as usize].hits += 1;
     }
 
+    /// Changes usage or quota of a volume; adds the volume if it is new.
     pub fn update(&mut self, volume: u32, change: impl FnOnce(&mut VolumeUsage)) {
         if self.usages.len() <= volume as usize {
             self.volumes.extend(self.usages.len() as u32..=volume);

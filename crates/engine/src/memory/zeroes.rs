@@ -15,7 +15,7 @@ use super::{BlockNo, UnflushedWrite};
 pub const RANGES_MAX: usize = 1 << 12;
 /// Number of ranges above which destage works without a flush or a waiting request.
 pub const RANGES_CROWDED: usize = RANGES_MAX / 2;
-/// Longest range that merging creates, in blocks: other writes to the backing get their chance between two ranges.
+/// Longest range that merging creates, in blocks: other writes to the backing can run between two ranges.
 const MERGED_BLOCKS_MAX: u64 = 1 << 16;
 
 /// Write-back state of a zero-range.
@@ -109,7 +109,7 @@ impl ZeroRanges {
         self.tags.mark_changed(start);
     }
 
-    /// Stops tracking changes: no memory outlives the process.
+    /// See [`RangeTags::discard_changes`].
     pub fn discard_tag_changes(&mut self) {
         self.tags.discard_changes();
     }

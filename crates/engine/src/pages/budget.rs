@@ -13,7 +13,7 @@ use super::counters::RejectReason;
 use crate::policy::promotion::PromotionCondition;
 
 const DAY_NS: u128 = 86_400_000_000_000;
-/// Promotions in one measurement of the gain.
+/// Eligible promotions in one round, a measurement of the gain.
 const ROUND_PROMOTIONS: u64 = 256;
 /// Upper bound of `Budget::rate_shift`: at least one promotion in 64 is carried out.
 const RATE_SHIFT_MAX: u32 = 6;
@@ -24,7 +24,9 @@ pub struct Budget {
     bytes_a_day: Cell<u64>,
     bytes_left: Cell<u64>,
     refilled_at: Cell<Option<Nanos>>,
+    /// One in 2^`rate_shift` eligible promotions is carried out.
     rate_shift: Cell<u32>,
+    /// Eligible promotions of the present round, promotions carried out, and hits on flash.
     eligible: Cell<u64>,
     promotions: Cell<u64>,
     hits: Cell<u64>,
@@ -106,6 +108,7 @@ impl Budget {
         self.hits.set(self.hits.get() + 1);
     }
 
+    /// Ends the round if it is long enough: adapts the rate to the gain.
     fn end_round(&self, evictions: u64) {
         if self.eligible.get() < ROUND_PROMOTIONS {
             return;

@@ -25,8 +25,8 @@ use crate::wait::Signal;
 
 /// Concurrent comparisons.
 const COMPARISONS_MAX: usize = 8;
-/// Pause after the backing failed a comparison.
-const PAUSE: Nanos = Nanos::from_secs(1);
+/// Pause before the next attempt if the backing or the flash store has failed.
+const RETRY_PAUSE: Nanos = Nanos::from_secs(1);
 
 /// Result of a comparison.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ enum Candidate {
 }
 
 impl Candidate {
-    fn first(self) -> BlockNo {
+    fn first_block(self) -> BlockNo {
         match self {
             Candidate::RecentWrite(block, _) => block,
             Candidate::Page(page, _) => page.first_block(),
@@ -59,14 +59,14 @@ impl Candidate {
 pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
     let Some(core) = shard.upgrade().map(|shard| Rc::clone(&shard.core)) else { return };
     core.wait_for_map().await;
-    let listed = shard.upgrade().map(|shard| shard.listed_blocks()).unwrap_or_default();
+    let ring_blocks = shard.upgrade().map(|shard| shard.blocks_in_ring()).unwrap_or_default();
     loop {
         let Some(strong) = shard.upgrade().filter(|shard| !shard.stopping.get()) else { return };
         match strong.compare_with_backing().await {
             ComparisonResult::Same => break strong.flash_tier.checked.set(true),
             ComparisonResult::Different => {
                 let text = "the backing changed while the volume was not attached: its pages on flash were dropped";
-                *strong.flash_tier.dropped.borrow_mut() = Some(text.to_owned());
+                *strong.flash_tier.drop_reason.borrow_mut() = Some(text.to_owned());
                 if strong.drop_pages().await.is_ok() {
                     break strong.flash_tier.checked.set(true);
                 }
@@ -74,15 +74,15 @@ pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
             ComparisonResult::Unknown => {}
         }
         drop(strong);
-        core.seam().sleep(PAUSE).await;
+        core.seam().sleep(RETRY_PAUSE).await;
     }
     loop {
         let Some(strong) = shard.upgrade().filter(|shard| !shard.stopping.get()) else { return };
-        if strong.list_again(&listed).await {
+        if strong.restore_to_ring(&ring_blocks).await {
             return;
         }
         drop(strong);
-        core.seam().sleep(PAUSE).await;
+        core.seam().sleep(RETRY_PAUSE).await;
     }
 }
 
@@ -94,9 +94,9 @@ impl<S: Seam> Shard<S> {
             // read.
             return if self.drop_pages().await.is_ok() { ComparisonResult::Same } else { ComparisonResult::Unknown };
         }
-        let spread = self.core.spec().flash_check_blocks;
-        let sample = pages.sample(self.seam().random(), spread);
-        let recent_writes = if spread > 0 { pages.recent_writes() } else { Vec::new() };
+        let sample_blocks = self.core.spec().flash_check_blocks;
+        let sample = pages.sample(self.seam().random(), sample_blocks);
+        let recent_writes = if sample_blocks > 0 { pages.recent_writes() } else { Vec::new() };
         if sample.is_empty() && recent_writes.is_empty() {
             return ComparisonResult::Same;
         }
@@ -104,24 +104,25 @@ impl<S: Seam> Shard<S> {
         if !self.sync().await.is_durable() {
             return ComparisonResult::Unknown;
         }
-        let each = spread.div_ceil(sample.len().max(1)).min(BLOCKS_PER_PAGE) as u32;
+        let blocks_per_page = sample_blocks.div_ceil(sample.len().max(1)).min(BLOCKS_PER_PAGE) as u32;
         let recent_writes = recent_writes.into_iter().map(|(block, checksum)| Candidate::RecentWrite(block, checksum));
-        let spread =
-            sample.into_iter().map(|(page, mask)| Candidate::Page(page, sample_bits(mask, each, self.seam().random())));
-        let mut items: Vec<Candidate> = recent_writes.chain(spread).collect();
-        items.sort_by_key(|item| item.first());
-        let worst = Rc::new(Cell::new(ComparisonResult::Same));
-        let result_so_far = Rc::clone(&worst);
-        self.for_each_concurrently(items, async move |shard, item| {
-            if result_so_far.get() == ComparisonResult::Same && !shard.stopping.get() {
-                let result = shard.compare_one(item).await;
-                if result != ComparisonResult::Same && result_so_far.get() != ComparisonResult::Different {
-                    result_so_far.set(result);
+        let page_candidates = sample
+            .into_iter()
+            .map(|(page, mask)| Candidate::Page(page, sample_bits(mask, blocks_per_page, self.seam().random())));
+        let mut candidates: Vec<Candidate> = recent_writes.chain(page_candidates).collect();
+        candidates.sort_by_key(|candidate| candidate.first_block());
+        let result = Rc::new(Cell::new(ComparisonResult::Same));
+        let shared_result = Rc::clone(&result);
+        self.for_each_concurrently(candidates, async move |shard, candidate| {
+            if shared_result.get() == ComparisonResult::Same && !shard.stopping.get() {
+                let result = shard.compare_one(candidate).await;
+                if result != ComparisonResult::Same && shared_result.get() != ComparisonResult::Different {
+                    shared_result.set(result);
                 }
             }
         })
         .await;
-        worst.get()
+        result.get()
     }
 
     /// Handles the items with several tasks.
@@ -146,30 +147,30 @@ impl<S: Seam> Shard<S> {
         finished.wait_for(|| (running.get() == 0).then_some(())).await;
     }
 
-    /// Blocks that the journal lists as recent writes.
-    fn listed_blocks(&self) -> BTreeSet<BlockNo> {
+    /// Blocks in the ring of recent writes, including those of regions that were dirty at a crash.
+    fn blocks_in_ring(&self) -> BTreeSet<BlockNo> {
         let Some(pages) = &self.flash_tier.pages else { return BTreeSet::new() };
         let proven = pages.recent_writes().into_iter().map(|(block, _)| block);
         proven.chain(pages.unproven_writes()).collect()
     }
 
-    /// Lists those of `blocks` again that are no recent writes any more, with the content that the backing has now.
-    /// Returns false if the backing cannot be flushed at present.
-    async fn list_again(self: &ShardRef<S>, blocks: &BTreeSet<BlockNo>) -> bool {
+    /// Returns the blocks that have left the ring to it, with the checksum of the backing's present content. Returns
+    /// false if the backing cannot be flushed now.
+    async fn restore_to_ring(self: &ShardRef<S>, blocks: &BTreeSet<BlockNo>) -> bool {
         let Some(pages) = self.flash_tier.pages.clone() else { return true };
         let present: BTreeSet<BlockNo> = pages.recent_writes().into_iter().map(|(block, _)| block).collect();
         let missing: Vec<BlockNo> = blocks.difference(&present).copied().collect();
         if missing.is_empty() {
             return true;
         }
-        // Content that a power cut could undo would later be missed in a healthy backing.
+        // Flush first: a checksum of content that a power cut then undoes would make a healthy backing look changed.
         if !self.sync().await.is_durable() {
             return false;
         }
         let store_pages = pages.clone();
         self.for_each_concurrently(missing, async move |shard, block| {
             if !shard.stopping.get() {
-                shard.list_present_content(&pages, block, false).await;
+                shard.record_backing_content(&pages, block, false).await;
             }
         })
         .await;
@@ -178,13 +179,14 @@ impl<S: Seam> Shard<S> {
         true
     }
 
-    /// Lists a block with the content that the backing has: as destaged just now, or with the age that it had.
-    async fn list_present_content(&self, pages: &VolumePages<S>, block: BlockNo, is_new: bool) {
-        // A start does not compare a last block that is cut short.
+    /// Reads a block from the backing and records its checksum in the ring: as the newest entry (`is_new`), or at the
+    /// entry's present position.
+    async fn record_backing_content(&self, pages: &VolumePages<S>, block: BlockNo, is_new: bool) {
+        // The check at a start ignores a partial last block, so the ring does not keep it.
         if block.next().offset() > self.size_bytes.get() {
             return pages.drop_recent_write(block);
         }
-        // A block with newer content is listed when that is destaged.
+        // If a client overwrote the block meanwhile, the destage of the newer content records it.
         let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, block.single(), false));
         let read = self.read_backing(block.single()).await;
         if let Ok([content]) = read.as_deref()
@@ -198,23 +200,23 @@ impl<S: Seam> Shard<S> {
         self.state.borrow_mut().release_fill_guard(&guard);
     }
 
-    /// Reads blocks of the backing whose destaged content is unknown, before a stop: those of which only a part was
-    /// written (an older copy of the backing could differ in them alone, seed 90015665), and those that have not been
-    /// read since a crash. All their writes are durable on the backing.
+    /// Reads two kinds of blocks from the backing before a stop, because their destaged content is unknown: blocks of
+    /// which only some sectors were written, and blocks not read since a crash. Without them, an older copy of the
+    /// backing that differs only there would pass the check. All their writes are durable on the backing.
     pub async fn record_unknown_blocks(self: &ShardRef<S>) {
         let Some(pages) = self.flash_tier.pages.clone() else { return };
         let partial = self.flash_tier.partial_blocks.take().into_iter().map(|block| (block, true));
         let unproven = pages.unproven_writes().into_iter().rev().take(PARTIAL_MAX).map(|block| (block, false));
         let blocks: Vec<(BlockNo, bool)> = partial.chain(unproven).collect();
         self.for_each_concurrently(blocks, async move |shard, (block, is_new)| {
-            shard.list_present_content(&pages, block, is_new).await;
+            shard.record_backing_content(&pages, block, is_new).await;
         })
         .await;
     }
 
-    /// Compares one item. A block written since the attach proves nothing and is skipped.
-    async fn compare_one(&self, item: Candidate) -> ComparisonResult {
-        let (blocks, mask) = match item {
+    /// Compares one candidate. A block written since the attach proves nothing and is skipped.
+    async fn compare_one(&self, candidate: Candidate) -> ComparisonResult {
+        let (blocks, mask) = match candidate {
             Candidate::RecentWrite(block, _) => (block.single(), 1),
             Candidate::Page(page, mask) => {
                 let first = page.first_block();
@@ -241,11 +243,11 @@ impl<S: Seam> Shard<S> {
                     if mask >> offset & 1 == 0 {
                         continue;
                     }
-                    let same = match item {
+                    let is_same = match candidate {
                         Candidate::RecentWrite(_, checksum) => content.checksum(0) == checksum,
                         Candidate::Page(..) => self.matches_flash(block, content).await,
                     };
-                    if !same && guard.invalidated(block) == Sectors::NONE && self.is_current(item) {
+                    if !is_same && guard.invalidated(block) == Sectors::NONE && self.is_current(candidate) {
                         result = ComparisonResult::Different;
                     }
                 }
@@ -256,8 +258,8 @@ impl<S: Seam> Shard<S> {
     }
 
     /// False if the block was destaged again before the fill guard was issued, so that the ring holds a newer checksum.
-    fn is_current(&self, item: Candidate) -> bool {
-        match item {
+    fn is_current(&self, candidate: Candidate) -> bool {
+        match candidate {
             Candidate::RecentWrite(block, checksum) => {
                 self.flash_tier.pages.as_ref().is_some_and(|pages| pages.recent_writes().contains(&(block, checksum)))
             }
@@ -274,7 +276,7 @@ impl<S: Seam> Shard<S> {
         }
         let buffer = self.core.alloc().await;
         match pages.read(page, index..index + 1, vec![buffer]).await.pop() {
-            Some(Ok(found)) => found.has_same_content(content),
+            Some(Ok(copy)) => copy.has_same_content(content),
             _ => true,
         }
     }

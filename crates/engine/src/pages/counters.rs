@@ -91,9 +91,9 @@ pub struct TierCounters {
     /// Blocks on flash that could not be read or failed verification.
     pub bad_blocks: Cell<u64>,
     /// Pages promoted.
-    pub pages: Cell<u64>,
+    pub promoted_pages: Cell<u64>,
     /// Blocks put on flash.
-    pub blocks: Cell<u64>,
+    pub promoted_blocks: Cell<u64>,
     not_promoted: [Cell<u64>; RejectReason::ALL.len()],
     not_hit: [Cell<u64>; MissReason::ALL.len()],
 }
@@ -115,9 +115,9 @@ impl TierCounters {
     }
 
     /// Counts blocks put on flash. `new`: flash held no block of the page before.
-    pub fn promoted(&self, new: bool, blocks: u64) {
-        self.add(&self.pages, u64::from(new));
-        self.add(&self.blocks, blocks);
+    pub fn count_promotion(&self, new: bool, blocks: u64) {
+        self.add(&self.promoted_pages, u64::from(new));
+        self.add(&self.promoted_blocks, blocks);
     }
 
     /// Number of rejected promotions by reason; reasons that never occurred are left out.

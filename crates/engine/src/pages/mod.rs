@@ -55,7 +55,7 @@ pub struct FlashTier<S: Seam> {
     /// The last blocks of which only a part was written and destaged, oldest first.
     partial_blocks: RefCell<VecDeque<BlockNo>>,
     /// Reason why the pages were dropped, as text for users.
-    dropped: RefCell<Option<String>>,
+    drop_reason: RefCell<Option<String>>,
     /// Recent load of the backing, which limits page fills.
     pub page_fill_budget: PageFillBudget,
     /// Counters of the flash tier.
@@ -65,7 +65,7 @@ pub struct FlashTier<S: Seam> {
 impl<S: Seam> FlashTier<S> {
     /// Creates the flash tier of a volume over these pages.
     pub fn new(pages: Option<VolumePages<S>>, quota: FlashQuota, drops_old_pages: bool) -> Self {
-        let (checked, suspended, dropped, page_fill_budget, counters) = Default::default();
+        let (checked, suspended, drop_reason, page_fill_budget, counters) = Default::default();
         if let Some(pages) = &pages {
             pages.set_quota(quota.to_page_quota());
         }
@@ -80,7 +80,7 @@ impl<S: Seam> FlashTier<S> {
             suspended,
             settled: Cell::new(CompletionNo(1)),
             partial_blocks: RefCell::default(),
-            dropped,
+            drop_reason,
             page_fill_budget,
             counters,
         }
@@ -115,15 +115,15 @@ impl<S: Seam> FlashTier<S> {
     }
 
     /// Reason why the pages were dropped, if they were.
-    pub fn dropped(&self) -> Option<String> {
-        self.dropped.borrow().clone()
+    pub fn drop_reason(&self) -> Option<String> {
+        self.drop_reason.borrow().clone()
     }
 
     /// Updates the list of blocks of which only a part was written and destaged, the newest last.
     fn set_partial_blocks<B>(&self, destaged: &DestagedBlocks<B>) {
         let mut partial = self.partial_blocks.borrow_mut();
-        let is_listed = |block: &BlockNo| destaged.last.iter().any(|(last, _)| last == block);
-        partial.retain(|block| !destaged.partial.contains(block) && !is_listed(block));
+        let is_whole = |block: &BlockNo| destaged.last.iter().any(|(last, _)| last == block);
+        partial.retain(|block| !destaged.partial.contains(block) && !is_whole(block));
         partial.extend(&destaged.partial);
         let excess = partial.len().saturating_sub(PARTIAL_MAX);
         partial.drain(..excess);
@@ -153,8 +153,8 @@ impl<S: Seam> FlashTier<S> {
             pinned_pages,
             pinned_whole,
             pin_waits,
-            promotions: counters.pages.get(),
-            promoted_bytes: counters.blocks.get() * block,
+            promotions: counters.promoted_pages.get(),
+            promoted_bytes: counters.promoted_blocks.get() * block,
             logged_bytes: 0,
             not_hit: counters.miss_reasons(),
             not_promoted: counters.rejections(),
@@ -218,7 +218,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Ends a write that [`Shard::begin_write`] announced. `succeeded` is true if the write succeeded in full.
-    pub fn end_write(&self, mark: Option<WriteIntent>, succeeded: bool) {
+    pub fn end_write(&self, write_intent: Option<WriteIntent>, succeeded: bool) {
         if self.flash_tier.pages.is_none() {
             return;
         }
@@ -227,8 +227,8 @@ impl<S: Seam> Shard<S> {
         if !succeeded {
             self.flash_tier.settled.set(sequence.next());
         }
-        if let (Some(pages), Some(mark)) = (&self.flash_tier.pages, mark) {
-            pages.end_write(mark, sequence);
+        if let (Some(pages), Some(write_intent)) = (&self.flash_tier.pages, write_intent) {
+            pages.end_write(write_intent, sequence);
         }
     }
 
@@ -247,7 +247,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// True if the map lists no destaged block with content.
+    /// True if the ring of recent writes has no block with content.
     pub fn lacks_evidence(&self) -> bool {
         self.flash_tier.pages.as_ref().is_some_and(|pages| pages.recent_writes_with_content() == 0)
     }
@@ -263,7 +263,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Prepares a change of the backing's size, after which blocks from `from` on may have different content. Their
-    /// flash copies are not trusted any more, not even after a crash. The caller passes the returned mark to
+    /// flash copies are not trusted any more, not even after a crash. The caller passes the returned write intent to
     /// [`Shard::end_write`] and then calls [`FlashTier::resume`].
     pub async fn begin_resize(&self, from: BlockNo, shrinks: bool) -> Result<Option<WriteIntent>, crate::RequestError> {
         self.flash_tier.suspend();
@@ -279,8 +279,8 @@ impl<S: Seam> Shard<S> {
     pub async fn drop_pages(&self) -> Result<(), crate::RequestError> {
         let Some(pages) = self.core.pages() else { return Ok(()) };
         self.invalidate_flash(self.all_blocks());
-        let forgotten = pages.remove_volume(self.volume_id).await;
-        forgotten.map_err(|error| seam::DiskError::Io(format!("the flash cache cannot drop pages: {error}")).into())
+        let removed = pages.remove_volume(self.volume_id).await;
+        removed.map_err(|error| seam::DiskError::Io(format!("the flash cache cannot drop pages: {error}")).into())
     }
 }
 

@@ -32,6 +32,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 pub struct PageFillBudget {
     second: Cell<u64>,
     bytes: Cell<u64>,
+    /// A flush that lets the next page fill succeed is running.
     flush_running: Cell<bool>,
 }
 
@@ -52,7 +53,7 @@ impl PageFillBudget {
 
 /// A page that was read for a client and is to be promoted.
 pub struct PageRead<S: Seam> {
-    /// Fill guard that reports which blocks have changed since; the receiver returns it.
+    /// Fill guard that reports which blocks have changed since; the receiver releases it.
     pub guard: Rc<FillGuard>,
     /// First block of the page.
     pub first: BlockNo,
@@ -69,10 +70,11 @@ impl<S: Seam> Shard<S> {
         let pages = self.fillable_pages().filter(|_| is_inside)?;
         let mask = pages.valid(page) >> index;
         let is_absent = mask & ((1_u32 << BlockNo::count(run)) - 1) as u16 == 0;
-        let room = (self.seam().blocks_total() / BLOCKS_PER_PAGE / WAITING_MEMORY_DIVISOR).min(WAITING_PAGES_MAX);
-        let more = (BLOCKS_PER_PAGE * seam::BLOCK_BYTES) as u64;
-        let is_cheap = self.flash_tier.page_fill_budget.has_room(self.seam().now(), more)
-            && self.core.promoter().held_pages() < room;
+        let held_pages_max =
+            (self.seam().blocks_total() / BLOCKS_PER_PAGE / WAITING_MEMORY_DIVISOR).min(WAITING_PAGES_MAX);
+        let page_bytes = (BLOCKS_PER_PAGE * seam::BLOCK_BYTES) as u64;
+        let is_cheap = self.flash_tier.page_fill_budget.has_room(self.seam().now(), page_bytes)
+            && self.core.promoter().held_pages() < held_pages_max;
         if !is_absent || !is_cheap {
             return None;
         }

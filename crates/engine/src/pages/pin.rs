@@ -74,12 +74,12 @@ impl<S: Seam> Shard<S> {
         if !self.flash_tier.pins.has_pins.get() {
             return;
         }
-        let touches = {
+        let are_pinned = {
             let quota = self.flash_tier.quota.borrow();
             let pages = PageNo::covering(blocks);
             quota.pinned.iter().any(|range| range.start < pages.end && pages.start < range.end)
         };
-        if touches {
+        if are_pinned {
             self.start_pinning();
         }
     }

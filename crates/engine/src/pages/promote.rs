@@ -32,7 +32,7 @@ const HELPERS_MAX: usize = 7;
 /// Limit of each queue.
 const QUEUE_MAX: usize = 1_024;
 /// A backing without client requests for this long counts as idle and may be read in the background.
-const QUIET: Nanos = Nanos::from_millis(20);
+const QUIET_AFTER: Nanos = Nanos::from_millis(20);
 /// Pause before the next check whether a backing is quiet.
 const QUIET_PAUSE: Nanos = Nanos::from_millis(50);
 /// Uses between two updates of the number of slots.
@@ -125,10 +125,11 @@ impl<S: Seam> Promoter<S> {
             Task::Complete | Task::VerifySuspect => &self.deferred,
         };
         let mut queue = queue.borrow_mut();
-        let same = |other: &&Job<S>| {
+        let is_same = |other: &&Job<S>| {
             other.page == job.page && other.task == job.task && Weak::ptr_eq(&other.shard, &job.shard)
         };
-        if job.read.is_none() && queue.iter().rev().take(8).find(same).is_some() {
+        // Repeated jobs of one page follow each other closely.
+        if job.read.is_none() && queue.iter().rev().take(8).find(is_same).is_some() {
             return Ok(());
         }
         if queue.len() >= QUEUE_MAX {
@@ -298,7 +299,7 @@ impl<S: Seam> Shard<S> {
 
     /// True if the backing has had no client requests for a while.
     pub(super) fn is_quiet(&self) -> bool {
-        self.seam().now().since(self.last_request.get()) >= QUIET && self.dispatch.is_idle()
+        self.seam().now().since(self.last_request.get()) >= QUIET_AFTER && self.dispatch.is_idle()
     }
 
     /// Number of pages that were evicted for others.
@@ -319,8 +320,8 @@ impl<S: Seam> Shard<S> {
             let absent = (0..).zip(slots).filter(|(index, _)| valid >> index & 1 == 0);
             let clean = absent.filter_map(|(index, slot)| {
                 let slot = memory.slot(slot?);
-                let whole = slot.is_clean() && slot.present == Sectors::ALL;
-                let content = slot.data.clone().filter(|_| whole);
+                let is_whole = slot.is_clean() && slot.present == Sectors::ALL;
+                let content = slot.data.clone().filter(|_| is_whole);
                 content.map(|content| (index, content))
             });
             clean.collect()
@@ -334,18 +335,18 @@ impl<S: Seam> Shard<S> {
             return self.release_fill_guards(read.iter().map(|read| &read.guard));
         };
         let blocks = self.page_blocks(page);
-        let known = pages.valid(page);
+        let valid = pages.valid(page);
         let content = match read {
-            Some(read) => self.blocks_to_promote(read, known),
-            None => self.clean_blocks_in_memory(page, known),
+            Some(read) => self.blocks_to_promote(read, valid),
+            None => self.clean_blocks_in_memory(page, valid),
         };
         if content.is_empty() {
-            if known == 0 {
+            if valid == 0 {
                 counters.count_rejection(RejectReason::NoContent);
             }
             return;
         }
-        if let Err(reason) = self.core.promoter().budget.request_write(self.seam().now(), known == 0, self.evictions())
+        if let Err(reason) = self.core.promoter().budget.request_write(self.seam().now(), valid == 0, self.evictions())
         {
             return counters.count_rejection(reason);
         }
@@ -411,19 +412,19 @@ impl<S: Seam> Shard<S> {
             return;
         }
         let Ok(backing) = self.read_backing(blocks.clone()).await else { return };
-        let mut good = 0;
+        let mut verified = 0;
         for (index, content) in (0..).zip(&backing) {
             if suspect >> index & 1 == 0 {
                 continue;
             }
             let Some(buffer) = self.with(|_, memory| memory.alloc()) else { return };
             let read = pages.read_suspect(page, index..index + 1, vec![buffer]).await.pop();
-            if matches!(read, Some(Ok(found)) if found.has_same_content(content)) {
-                good |= 1 << index;
+            if matches!(read, Some(Ok(copy)) if copy.has_same_content(content)) {
+                verified |= 1 << index;
             }
         }
         if self.is_settled() {
-            pages.resolve_suspect(page, good);
+            pages.resolve_suspect(page, verified);
         }
     }
 
@@ -446,7 +447,7 @@ impl<S: Seam> Shard<S> {
         let blocks = content.len() as u64;
         match pages.put(page, content).await {
             Ok(_) => {
-                counters.promoted(new, blocks);
+                counters.count_promotion(new, blocks);
                 self.core.promoter().budget.record_write(new && by_use, blocks, self.evictions());
             }
             Err(error) => {

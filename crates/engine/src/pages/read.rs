@@ -51,32 +51,33 @@ impl<S: Seam> Shard<S> {
             waited: Nanos::ZERO,
         };
         let Some(pages) = self.readable_pages().cloned() else { return read_result };
-        let has = |block: BlockNo| {
+        let is_on_flash = |block: BlockNo| {
             let (page, index) = page_and_index(block);
             pages.valid(page) >> index & 1 == 1
         };
-        let head = BlockNo::each(&blocks).take_while(|block| has(*block)).count() as u64;
+        let head = BlockNo::each(&blocks).take_while(|block| is_on_flash(*block)).count() as u64;
         let tail =
-            BlockNo::each(&(blocks.start.plus(head)..blocks.end)).rev().take_while(|block| has(*block)).count() as u64;
-        let mut read = 0;
+            BlockNo::each(&(blocks.start.plus(head)..blocks.end)).rev().take_while(|block| is_on_flash(*block)).count()
+                as u64;
+        let mut read_blocks = 0;
         for part in [blocks.start.run(head), blocks.end.minus(tail)..blocks.end] {
             let mut next = part.start;
             while next < part.end {
                 let (page, from) = page_and_index(next);
                 let end = part.end.min(page.next().first_block());
                 let indexes = next.since(blocks.start) as usize..end.since(blocks.start) as usize;
-                let taken = indexes.clone().map(|index| read_result.buffers[index].take().expect("read once"));
-                let taken: Vec<_> = taken.collect();
+                let run_buffers = indexes.clone().map(|index| read_result.buffers[index].take().expect("read once"));
+                let run_buffers: Vec<_> = run_buffers.collect();
                 let run = from..from + indexes.len() as u32;
                 let io_slot = self.acquire_flash_slot(end.since(next) * BLOCK_BYTES as u64, priority).await;
                 read_result.waited += io_slot.waited;
-                let blocks = pages.read(page, run, taken).await;
+                let blocks = pages.read(page, run, run_buffers).await;
                 drop(io_slot);
                 for (index, block) in indexes.zip(blocks) {
                     match block {
                         Ok(block) => {
                             read_result.content[index] = Some(block);
-                            read += 1;
+                            read_blocks += 1;
                         }
                         Err(unread) => {
                             read_result.unreadable += usize::from(matches!(unread, PageReadError::Bad(_)));
@@ -88,7 +89,7 @@ impl<S: Seam> Shard<S> {
             }
         }
         let counters = &self.flash_tier.counters;
-        counters.add(&counters.read_blocks, read);
+        counters.add(&counters.read_blocks, read_blocks);
         counters.add(&counters.bad_blocks, read_result.unreadable as u64);
         read_result
     }

@@ -15,10 +15,12 @@ use super::list::{LinkedList, Links};
 use super::return_filter::{Origin, ReturnFilter};
 use super::{Admit, Policy};
 
+/// Target length of probation in percent of the capacity.
 const PROBATION_PERCENT: usize = 5;
+/// Greatest count of hits in the main part: three bits.
 const COUNT_MAX: u8 = 7;
-/// A hit in main counts only when at least the capacity divided by this many accesses has passed since the last counted
-/// hit.
+/// A hit in the main part counts only if at least capacity / `MAIN_WINDOW_DIVISOR` accesses have passed since the last
+/// counted hit.
 const MAIN_WINDOW_DIVISOR: u32 = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -110,7 +112,7 @@ impl Clock2Q {
 
     /// Upper bound of the memory of a slot in bytes, its part of the ghost included.
     pub const fn slot_cost_bytes() -> usize {
-        // Links, entry, and a place in each of the two histories.
+        // Two links, the entry here, and an entry in each of the two histories.
         8 + std::mem::size_of::<Entry>() + 2 * History::page_cost_bytes()
     }
 
@@ -222,7 +224,7 @@ impl Policy for Clock2Q {
         }
     }
 
-    fn hint(&self, slot: u32) {
+    fn prefetch_entry(&self, slot: u32) {
         seam::hint::prefetch(&self.entries[slot as usize]);
     }
 
@@ -279,13 +281,13 @@ mod tests {
     struct TestCache {
         policy: Box<dyn Policy>,
         slots: BTreeMap<u64, u32>,
-        owner: Vec<u64>,
+        block_of_slot: Vec<u64>,
         capacity: usize,
     }
 
     impl TestCache {
         fn new(policy: Box<dyn Policy>, capacity: usize) -> Self {
-            TestCache { policy, slots: BTreeMap::new(), owner: Vec::new(), capacity }
+            TestCache { policy, slots: BTreeMap::new(), block_of_slot: Vec::new(), capacity }
         }
 
         fn access(&mut self, block: u64) -> bool {
@@ -293,13 +295,13 @@ mod tests {
                 self.policy.hit(*slot);
                 return true;
             }
-            let slot = if self.owner.len() < self.capacity {
-                self.owner.push(block);
-                (self.owner.len() - 1) as u32
+            let slot = if self.block_of_slot.len() < self.capacity {
+                self.block_of_slot.push(block);
+                (self.block_of_slot.len() - 1) as u32
             } else {
                 let slot = self.policy.victim(&[0]).expect("nothing is pinned");
-                self.slots.remove(&self.owner[slot as usize]);
-                self.owner[slot as usize] = block;
+                self.slots.remove(&self.block_of_slot[slot as usize]);
+                self.block_of_slot[slot as usize] = block;
                 slot
             };
             self.slots.insert(block, slot);

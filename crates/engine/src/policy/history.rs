@@ -2,16 +2,17 @@
 //!
 //! A bucket is one cache line; a new page replaces the oldest one in its bucket. So a use costs one cache miss, the
 //! size is fixed, and no entry ever moves. Two pages with the same fingerprint in the same bucket count as one. With 32
-//! bits in eight places that happens to one use in 500 million, and costs one unearned promotion.
+//! bits in eight ways that happens to one use in 500 million, and costs one unearned promotion.
 
+/// Entries of a bucket.
 const WAYS: usize = 8;
-/// Average number of filled places in a bucket at the requested size: at six of eight few buckets overflow.
-const FILLED: u64 = 6;
+/// Average number of entries in use per bucket at the requested size: at six of eight few buckets overflow.
+const WAYS_IN_USE: u64 = 6;
 
 /// The entry of a page.
 #[derive(Clone, Copy, Default)]
 pub struct HistoryEntry {
-    /// Fingerprint; 0 marks a free place.
+    /// Fingerprint; 0 marks a free entry.
     fingerprint: u32,
     /// Time stamp set by the policy.
     pub stamp: u32,
@@ -36,20 +37,20 @@ pub struct History {
 impl History {
     /// A table for about `pages` pages.
     pub fn new(pages: u64) -> Self {
-        let buckets = usize::try_from(pages.div_ceil(FILLED).max(1)).expect("as many pages as memory can hold");
+        let buckets = usize::try_from(pages.div_ceil(WAYS_IN_USE).max(1)).expect("as many pages as memory can hold");
         History { buckets: vec![Bucket::default(); buckets] }
     }
 
     /// Makes room for more pages; a table that grows starts empty.
     pub fn grow(&mut self, pages: u64) {
-        if pages.div_ceil(FILLED) > self.buckets.len() as u64 {
+        if pages.div_ceil(WAYS_IN_USE) > self.buckets.len() as u64 {
             *self = History::new(pages);
         }
     }
 
     /// Upper bound of the memory of a page in bytes, the rounding of a tiny table left out.
     pub const fn page_cost_bytes() -> usize {
-        std::mem::size_of::<Bucket>().div_ceil(FILLED as usize)
+        std::mem::size_of::<Bucket>().div_ceil(WAYS_IN_USE as usize)
     }
 
     /// Memory in bytes.
@@ -69,7 +70,7 @@ impl History {
         let bucket = &mut self.buckets[bucket].0;
         let existing = bucket.iter().position(|entry| entry.fingerprint == fingerprint);
         let free = || bucket.iter().position(|entry| entry.fingerprint == 0);
-        let oldest = || (0..WAYS).max_by_key(|place| age(bucket[*place].stamp)).expect("a bucket has places");
+        let oldest = || (0..WAYS).max_by_key(|way| age(bucket[*way].stamp)).expect("a bucket has places");
         let chosen = existing.or_else(free).unwrap_or_else(oldest);
         bucket[chosen] = HistoryEntry { fingerprint, stamp };
     }
@@ -93,7 +94,7 @@ mod tests {
             history.record(key(page), page as u32, |stamp| page as u32 - stamp);
         }
         let known = |pages: std::ops::Range<u64>, history: &mut History| {
-            pages.filter(|page| history.find(key(*page)).is_some_and(|place| place.stamp == *page as u32)).count()
+            pages.filter(|page| history.find(key(*page)).is_some_and(|entry| entry.stamp == *page as u32)).count()
         };
         assert!(known(56_000..60_000, &mut history) >= 3_700);
         assert_eq!(known(0..30_000, &mut history), 0);

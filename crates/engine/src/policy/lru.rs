@@ -17,7 +17,7 @@ impl Lru {
 }
 
 impl Policy for Lru {
-    fn insert(&mut self, _owner: u32, slot: u32, _key: u64, _how: Admit) {
+    fn insert(&mut self, _owner: u32, slot: u32, _key: u64, _admit: Admit) {
         self.links.ensure_slot(slot);
         self.links.push_head(&mut self.list, slot);
     }

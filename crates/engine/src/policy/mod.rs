@@ -13,7 +13,7 @@ mod return_filter;
 pub use clock2q::Clock2Q;
 pub use lru::Lru;
 
-/// How a block came into the cache.
+/// Kind of access that brought a block into the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admit {
     /// Requested by itself.
@@ -32,7 +32,7 @@ pub trait Policy {
     fn hit(&mut self, slot: u32);
 
     /// The block is about to be used: prefetches the memory that [`Policy::hit`] touches.
-    fn hint(&self, _slot: u32) {}
+    fn prefetch_entry(&self, _slot: u32) {}
 
     /// Excludes an unpinned slot from eviction until it is unpinned.
     fn pin(&mut self, slot: u32);

@@ -53,8 +53,8 @@ impl VolumeDemand {
     pub fn misses(&self, blocks: u64) -> f64 {
         let above = self.hull.partition_point(|point| point.0 <= blocks);
         let below = self.hull[above - 1];
-        let more = self.hull.get(above).map_or(0.0, |next| slope(below, *next) * (blocks - below.0) as f64);
-        (self.rate - below.1 - more).max(0.0)
+        let gain = self.hull.get(above).map_or(0.0, |next| slope(below, *next) * (blocks - below.0) as f64);
+        (self.rate - below.1 - gain).max(0.0)
     }
 }
 
@@ -89,7 +89,7 @@ pub fn partition(blocks: u64, demands: &[VolumeDemand]) -> Vec<u64> {
         assign(&mut sizes, volume, blocks - assigned);
     }
     loop {
-        let below_max: Vec<usize> = (0..demands.len()).filter(|at| sizes[*at] < demands[*at].max).collect();
+        let below_max: Vec<usize> = (0..demands.len()).filter(|volume| sizes[*volume] < demands[*volume].max).collect();
         let Some(first) = below_max.first() else { return sizes };
         let each = assign(&mut sizes, *first, 0) / below_max.len() as u64;
         let remaining = below_max.into_iter().map(|volume| assign(&mut sizes, volume, each.max(1))).last();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn room_goes_where_it_brings_most_hits() {
+    fn blocks_go_where_they_add_most_hits() {
         let steep = demand(100.0, &[(10, 0.9), (50, 0.1), (100, 0.1)]);
         let flat = [(1_000, 0.9)];
         // The steep demand gains nothing beyond 50 blocks.

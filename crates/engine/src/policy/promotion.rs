@@ -27,7 +27,7 @@ const BURST_PERCENT: u64 = 50;
 const GHOST_PERCENT: u64 = 25;
 /// Uses in bursts that advance the clock by one: this many blocks bring as much into memory as one new page.
 const BURST_USES_PER_STEP: u32 = 16;
-/// Low bits of a stamp; they count returns.
+/// Low bits of a stamp: they count returns, or touches under [`ThirdTouch`].
 const RETURN_BITS: u32 = 2;
 const STAMP_STEP: u32 = 1 << RETURN_BITS;
 /// Touches that promote under [`ThirdTouch`].
@@ -81,6 +81,7 @@ impl PromotionCondition {
         }
     }
 
+    /// Number of required returns.
     fn returns(self) -> u32 {
         match self {
             PromotionCondition::OnceInFourGhosts
@@ -91,6 +92,7 @@ impl PromotionCondition {
         }
     }
 
+    /// Number of ghosts within which each return must happen.
     fn ghosts(self) -> u64 {
         match self {
             PromotionCondition::OnceInFourGhosts => 4,
@@ -130,9 +132,9 @@ pub struct LateReturn {
     /// Entries recorded so far, in steps of [`STAMP_STEP`].
     clock: u32,
     /// Uses in bursts since they last advanced the clock.
-    bursts: u32,
+    burst_uses: u32,
     /// Number of entries within which a return is part of the same burst.
-    burst: u32,
+    burst_len: u32,
     /// Number of entries after which a page expires.
     horizon: u32,
 }
@@ -140,9 +142,9 @@ pub struct LateReturn {
 impl LateReturn {
     /// A policy for flash with `slots` pages behind memory with `memory_pages` pages.
     pub fn new(slots: u64, memory_pages: u64) -> Self {
-        let (clock, bursts, burst, horizon) = Default::default();
+        let (clock, burst_uses, burst_len, horizon) = Default::default();
         let (history, condition) = (History::new(0), PromotionCondition::default());
-        let mut policy = LateReturn { history, memory_pages, slots, condition, clock, bursts, burst, horizon };
+        let mut policy = LateReturn { history, memory_pages, slots, condition, clock, burst_uses, burst_len, horizon };
         policy.resize(slots);
         policy
     }
@@ -172,10 +174,10 @@ impl Admission for LateReturn {
             return Verdict::First;
         };
         let age = self.age(stamp);
-        if age < self.burst {
-            self.bursts += 1;
-            if self.bursts == BURST_USES_PER_STEP {
-                (self.bursts, self.clock) = (0, self.clock.wrapping_add(STAMP_STEP));
+        if age < self.burst_len {
+            self.burst_uses += 1;
+            if self.burst_uses == BURST_USES_PER_STEP {
+                (self.burst_uses, self.clock) = (0, self.clock.wrapping_add(STAMP_STEP));
             }
             return Verdict::Burst;
         }
@@ -203,8 +205,8 @@ impl Admission for LateReturn {
         self.slots = slots;
         let stage = LateReturn::stage(slots);
         let horizon = stage + (slots * GHOST_PERCENT * self.condition.ghosts() / 100).max(4);
-        let burst = (stage.min(self.memory_pages) * BURST_PERCENT / 100).max(1);
-        self.burst = u32::try_from(burst).unwrap_or(u32::MAX / (4 * STAMP_STEP));
+        let burst_len = (stage.min(self.memory_pages) * BURST_PERCENT / 100).max(1);
+        self.burst_len = u32::try_from(burst_len).unwrap_or(u32::MAX / (4 * STAMP_STEP));
         self.horizon = u32::try_from(horizon).unwrap_or(u32::MAX / (2 * STAMP_STEP));
         self.history.grow(u64::from(self.horizon));
     }
@@ -224,34 +226,35 @@ impl Admission for LateReturn {
 /// Promotes at the third touch, however close together the touches are.
 pub struct ThirdTouch {
     history: History,
-    touches: u32,
+    /// Touches recorded so far, in steps of [`STAMP_STEP`].
+    clock: u32,
 }
 
 impl ThirdTouch {
     /// A policy for flash with `slots` pages; its history holds as many.
     pub fn new(slots: u64) -> Self {
-        ThirdTouch { history: History::new(slots), touches: 0 }
+        ThirdTouch { history: History::new(slots), clock: 0 }
     }
 }
 
 impl Admission for ThirdTouch {
     fn record_use(&mut self, key: u64) -> Verdict {
-        // The two low bits of a stamp count touches; the others hold the time of the last touch.
-        self.touches = self.touches.wrapping_add(4);
-        let now = self.touches;
-        let before = match self.history.find(key) {
+        // The low bits of a stamp count touches; the others hold the time of the last touch.
+        self.clock = self.clock.wrapping_add(STAMP_STEP);
+        let now = self.clock;
+        let touches_before = match self.history.find(key) {
             Some(entry) => {
-                let before = entry.stamp & 3;
-                if before + 1 >= TOUCHES {
+                let touches_before = entry.stamp & (STAMP_STEP - 1);
+                if touches_before + 1 >= TOUCHES {
                     entry.clear();
                     return Verdict::Promote;
                 }
                 entry.clear();
-                before
+                touches_before
             }
             None => 0,
         };
-        self.history.record(key, now | (before + 1), |stamp| now.wrapping_sub(stamp & !3));
+        self.history.record(key, now | (touches_before + 1), |stamp| now.wrapping_sub(stamp & !(STAMP_STEP - 1)));
         Verdict::First
     }
 
@@ -303,7 +306,7 @@ mod tests {
     #[test]
     fn last_pages_of_a_hot_set_leave_their_burst() {
         let mut policy = LateReturn::new(1_000, 1_000);
-        let mut uses = (0..3_000).map(|use_| policy.record_use(key(use_ % 4)));
+        let mut uses = (0..3_000).map(|number| policy.record_use(key(number % 4)));
         assert!(uses.any(|verdict| verdict == Verdict::Promote));
     }
 

@@ -18,7 +18,7 @@ const WEIGHT_DIVISOR: usize = 8;
 /// The value 1, as a sample of a mean.
 const ONE: u32 = 1 << 20;
 
-/// How a block came into the main part: by a return of some age class, or from probation.
+/// Way of a block into the main part: by a return of some age class, or from probation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Origin(u8);
 
@@ -41,7 +41,7 @@ impl Mean {
     }
 }
 
-/// The measured means.
+/// The filter: admits returns by measured means.
 pub struct ReturnFilter {
     weight: i64,
     /// Part of the returns of each age class that are used before the clock hand first reaches them, in parts of
@@ -51,6 +51,7 @@ pub struct ReturnFilter {
     missed: Mean,
     /// Accesses between entry into the main part and the first visit of the clock hand; `None` before the first visit.
     round: Option<Mean>,
+    /// Number of returns that the means reject, probes included.
     rejected: u32,
 }
 
@@ -63,15 +64,15 @@ impl ReturnFilter {
 
     /// The origin of a block that returns after `age` of `horizon` insertions; `None` if the return is rejected.
     pub fn admit(&mut self, age: u32, horizon: u32) -> Option<Origin> {
-        let bucket =
+        let age_class =
             (u64::from(age) * AGE_CLASSES as u64 / u64::from(horizon.max(1))).min(AGE_CLASSES as u64 - 1) as usize;
-        if bucket >= ALWAYS_ADMITTED && self.used[bucket].0 < self.missed.0 {
+        if age_class >= ALWAYS_ADMITTED && self.used[age_class].0 < self.missed.0 {
             self.rejected = self.rejected.wrapping_add(1);
             if !self.rejected.is_multiple_of(PROBE_INTERVAL) {
                 return None;
             }
         }
-        Some(Origin(bucket as u8))
+        Some(Origin(age_class as u8))
     }
 
     /// Records the first visit of the clock hand to a block that has been in the main part for `accesses`.
@@ -101,7 +102,7 @@ mod tests {
 
     const HORIZON: u32 = 800;
 
-    /// How many of 1,000 returns of the oldest age are admitted.
+    /// Number of admitted returns among 1,000 of the oldest age.
     fn admissions(filter: &mut ReturnFilter) -> usize {
         (0..1_000).filter(|_| filter.admit(HORIZON - 1, HORIZON).is_some()).count()
     }
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn fate_of_blocks_from_probation_does_not_affect_returns() {
+    fn use_of_blocks_from_probation_does_not_affect_returns() {
         let mut filter = ReturnFilter::new(800);
         for _ in 0..1_000 {
             filter.record_first_visit(Origin::PROBATION, false, 100);

@@ -201,16 +201,16 @@ impl<S: Seam> Shard<S> {
         drop_from: Option<u64>,
     ) -> Result<(), RequestError> {
         self.quiesce().await;
-        let mark = match drop_from {
+        let write_intent = match drop_from {
             Some(from) => {
-                let marked =
+                let begun =
                     self.begin_resize(BlockNo(from / BLOCK_BYTES as u64), new_size < self.size_bytes.get()).await;
-                marked.inspect_err(|_| self.flash_tier.resume())?
+                begun.inspect_err(|_| self.flash_tier.resume())?
             }
             None => None,
         };
         let changed = if resize_backing { self.disk.set_size(new_size).await } else { Ok(()) };
-        self.end_write(mark, changed.is_ok());
+        self.end_write(write_intent, changed.is_ok());
         self.flash_tier.resume();
         changed?;
         if let Some(from) = drop_from {
@@ -234,8 +234,8 @@ impl<S: Seam> Shard<S> {
     /// the operator ordered the drop.
     fn drop_past(&self, size: u64) {
         let first = BlockNo(size / BLOCK_BYTES as u64);
-        let whole = BlockNo(size.div_ceil(BLOCK_BYTES as u64));
-        let (waits, gone) = self.with(|state, memory| {
+        let first_past_end = BlockNo(size.div_ceil(BLOCK_BYTES as u64));
+        let (waits, dropped_from) = self.with(|state, memory| {
             state.invalidate_fills(first..BlockNo::MAX, Sectors::ALL);
             for id in 0..memory.slots_used() {
                 let slot = memory.slot(id);
@@ -244,14 +244,14 @@ impl<S: Seam> Shard<S> {
                 }
             }
             state.supersede_spilled(first..BlockNo::MAX);
-            state.cut_zeroes(whole..BlockNo::MAX);
+            state.cut_zeroes(first_past_end..BlockNo::MAX);
             // The zeroes of a partly cut last block stay, and are still to be written.
-            let last_block_stays = first < whole && state.zeroes.contains(first);
-            let gone = if last_block_stays { whole } else { first };
-            (state.waits.take_waits(gone..BlockNo::MAX), gone)
+            let last_block_stays = first < first_past_end && state.zeroes.contains(first);
+            let dropped_from = if last_block_stays { first_past_end } else { first };
+            (state.waits.take_waits(dropped_from..BlockNo::MAX), dropped_from)
         });
-        // No flush may append a record of zeroes that are gone.
-        self.queue_tombstones_from(gone);
+        // No flush may append a record of dropped zeroes.
+        self.queue_tombstones_from(dropped_from);
         waits.iter().for_each(|wait| wait.finish_one(Ok(&())));
         self.progress.notify();
     }
@@ -259,7 +259,7 @@ impl<S: Seam> Shard<S> {
     /// Drops all blocks, dirty or not: the volume has been removed.
     pub fn drop_all_blocks(&self) {
         self.drop_past(0);
-        // The log keeps its records; their validity is decided when they are taken over.
+        // The log keeps its records; their validity is decided when they are adopted.
         self.with(|state, _| {
             state.log_tracker.outdated().into_iter().for_each(|outdated| outdated.remove(BlockNo::ALL))
         });

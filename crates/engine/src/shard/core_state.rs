@@ -19,7 +19,8 @@ use crate::{CoreSpec, DatastoreSpec, FLASH_DATASTORE, PromotionStats};
 const TICK: Nanos = Nanos::from_millis(50);
 /// Requests in one tick from which on the core counts as busy: 2,000 a second.
 const BUSY_REQUESTS: u64 = 100;
-/// Destage units of all volumes in one tick while the core is busy, even if a flush waits: about a seventh of the core.
+/// Cost units of destage of all volumes in one tick while the core is busy, even if a flush waits: about a seventh of
+/// the core.
 const DESTAGE_ALLOWANCE: u64 = 512;
 /// The log is crowded if fewer than 1/4 of its segments are free.
 const CROWDED_FREE_DIVISOR: usize = 4;
@@ -50,7 +51,7 @@ pub struct CoreState<S: Seam> {
     free_segments_when_full: Cell<Option<usize>>,
     /// Client requests counted at the last tick.
     requests: Cell<u64>,
-    /// Destage units left until the next tick; `None` without limit.
+    /// Cost units left for destage until the next tick; `None` without limit.
     allowance: Cell<Option<u64>>,
     /// The last partition of memory among the volumes.
     pub memory_partition: Cell<MemoryPartition>,
@@ -210,7 +211,7 @@ impl<S: Seam> CoreState<S> {
     /// True while the log has no more free segments than at the last [`CoreState::record_full_log`].
     pub fn is_log_still_full(&self) -> bool {
         let room = self.log.borrow().as_ref().map(|store| store.room().0);
-        self.free_segments_when_full.get().is_some_and(|then| room.is_some_and(|room| room <= then))
+        self.free_segments_when_full.get().is_some_and(|when_full| room.is_some_and(|room| room <= when_full))
     }
 
     /// Reacts to a full log: every shard destages the blocks whose records fill it.
@@ -218,13 +219,13 @@ impl<S: Seam> CoreState<S> {
         for shard in self.shards() {
             shard.retire_durable_records();
             shard.work.notify();
-            let is_idle = {
+            let needs_flush = {
                 let state = shard.state.borrow();
                 state.log_tracker.holds_segments()
                     && state.log_tracker.has_changes()
                     && !state.logging.single_flight.is_running()
             };
-            if is_idle {
+            if needs_flush {
                 // A flush appends newer records or tombstones, so that old records can be retired. The next flush
                 // reports an error.
                 let shard = Rc::clone(&shard);
@@ -322,9 +323,10 @@ impl<S: Seam> CoreState<S> {
         self.seam.sleep(ALLOC_PAUSE).await;
     }
 
+    /// Renews the allowance of destage, and limits it only if clients are busy.
     fn renew_allowance(&self) {
         let requests = self.shards().iter().map(|shard| shard.counters.requests()).sum();
-        // A detached volume takes its count along.
+        // The count of a volume that was detached is missing, so the sum may be lower than before.
         let new: u64 = u64::saturating_sub(requests, self.requests.replace(requests));
         self.allowance.set((new >= BUSY_REQUESTS).then_some(DESTAGE_ALLOWANCE));
     }
@@ -334,9 +336,9 @@ impl<S: Seam> CoreState<S> {
         self.allowance.get() != Some(0)
     }
 
-    /// Records `units` spent by destage; the last run may overdraw.
-    pub fn record_destage(&self, units: u64) {
-        self.allowance.set(self.allowance.get().map(|left| left.saturating_sub(units)));
+    /// Records cost units spent by destage; the last run may overdraw the allowance.
+    pub fn record_destage(&self, cost: u64) {
+        self.allowance.set(self.allowance.get().map(|left| left.saturating_sub(cost)));
     }
 
     /// Runs the tick until no shard has dirty data: an idle engine has no timer.

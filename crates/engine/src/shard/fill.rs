@@ -167,8 +167,8 @@ impl<S: Seam> Shard<S> {
         admit: Option<Admit>,
         cause: Cause,
     ) -> Result<FillResult<S>, DiskError> {
-        // Readahead does not wait for buffers, because clients wait for theirs. The place in the backing's queue is
-        // taken with the buffers in hand: otherwise fills that wait for buffers could occupy all places, and keep out
+        // Readahead does not wait for buffers, because clients wait for theirs. The permit for the backing's queue is
+        // taken with the buffers in hand: otherwise fills that wait for buffers could hold all permits, and keep out
         // the writes that free buffers.
         let may_wait = cause != Cause::Readahead;
         let Some(buffers) = self.core.alloc_all(BlockNo::count(&blocks) as usize, may_wait).await else {
@@ -228,7 +228,7 @@ impl<S: Seam> Shard<S> {
         let (result, pieces) = self.disk.read(at, pieces).await;
         drop((io_slot, permit));
         let now = self.seam().now();
-        self.counters.backing(Op::Read, cause, bytes, result.is_ok(), now.since(began));
+        self.counters.count_backing_request(Op::Read, cause, bytes, result.is_ok(), now.since(began));
         self.flash_tier.page_fill_budget.record(now, bytes);
         result?;
         let whole = pieces.into_iter().map(|piece| {
@@ -254,7 +254,7 @@ impl<S: Seam> Shard<S> {
         let (result, pieces) = self.disk.read(at, vec![piece]).await;
         drop((io_slot, permit));
         let latency = self.seam().now().since(began);
-        self.counters.backing(Op::Read, Cause::ClientRead, span.len as u64, result.is_ok(), latency);
+        self.counters.count_backing_request(Op::Read, Cause::ClientRead, span.len as u64, result.is_ok(), latency);
         self.state.borrow_mut().release_fill_guard(&guard);
         result?;
         let blocks = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn read_joins_fill_but_not_query_and_write_voids_query() {
+    fn read_joins_fill_but_not_query_and_write_invalidates_query() {
         let world = World::new(WorldSpec::new(1));
         let (memory, mut state) = (Memory::new(world.seam()), State::new(0));
         let query = state.issue_fill_guard(&memory, 0, BlockNo(0).run(16), false);
@@ -326,6 +326,6 @@ mod tests {
         state.invalidate_fills(BlockNo(3).single(), Sectors::ALL);
         assert_eq!((query.invalidated(BlockNo(3)), query.invalidated(BlockNo(4))), (Sectors::ALL, Sectors::NONE));
         let fill = state.issue_fill_guard(&memory, 0, BlockNo(0).run(16), true);
-        assert!(state.fill_guard_for(BlockNo(3), Sectors::ALL).is_some_and(|found| Rc::ptr_eq(found, &fill)));
+        assert!(state.fill_guard_for(BlockNo(3), Sectors::ALL).is_some_and(|guard| Rc::ptr_eq(guard, &fill)));
     }
 }

@@ -50,7 +50,7 @@ impl<S: Seam> Shard<S> {
         if self.policy.get() == WritePolicy::WriteBackVolatile {
             return Ok(());
         }
-        if self.log_matters() { self.flush_log().await } else { self.flush_all().await }
+        if self.flush_involves_log() { self.flush_log().await } else { self.flush_all().await }
     }
 
     /// Makes all writes acknowledged before this call durable on the backing.
@@ -171,7 +171,13 @@ impl<S: Seam> Shard<S> {
             });
             let began = self.seam().now();
             let result = self.disk.flush().await;
-            self.counters.backing(Op::Flush, Cause::Destage, 0, result.is_ok(), self.seam().now().since(began));
+            self.counters.count_backing_request(
+                Op::Flush,
+                Cause::Destage,
+                0,
+                result.is_ok(),
+                self.seam().now().since(began),
+            );
             if let Err(error) = &result {
                 *self.counters.last_error.borrow_mut() = Some(error.clone());
             }

@@ -7,8 +7,8 @@
 //! abandoned.
 //!
 //! Only recent uses count, within the time in which memory turns over once: a curve over hours would serve a load that
-//! is over. The curves describe an LRU, but the policy does better for some loads. So the hits of a volume's present
-//! part are counted, not estimated.
+//! is over. The curves describe an LRU, but the policy does better for some loads. So the hits at a volume's present
+//! size are counted, not estimated.
 
 use seam::{BLOCK_BYTES, Nanos, Seam};
 
@@ -79,9 +79,9 @@ impl MemoryPartition {
 impl<S: Seam> CoreState<S> {
     /// Partitions memory anew if the interval has passed.
     pub fn repartition_memory_if_due(&self) {
-        let (every, now, mut partition) =
+        let (interval, now, mut partition) =
             (self.spec().repartition_interval, self.seam().now(), self.memory_partition.get());
-        if every == Nanos::ZERO || now.since(partition.checked_at) < every {
+        if interval == Nanos::ZERO || now.since(partition.checked_at) < interval {
             return;
         }
         let shards = self.shards();
@@ -108,10 +108,10 @@ impl<S: Seam> CoreState<S> {
                 partition.expected_gain = Some(ExpectedGain { since: partition.uses, hit_ratio });
             }
         }
-        let part = (-new_uses / turnover).exp();
+        let decay_factor = (-new_uses / turnover).exp();
         for shard in &shards {
-            shard.curves.borrow_mut().memory().decay(part);
-            memory.update_usage(shard.number, |usage| usage.hits = (usage.hits as f64 * part) as u64);
+            shard.curves.borrow_mut().memory().decay(decay_factor);
+            memory.update_usage(shard.number, |usage| usage.hits = (usage.hits as f64 * decay_factor) as u64);
         }
         (partition.checked_at, partition.counted_uses) = (now, counted_uses());
         self.memory_partition.set(partition);
@@ -144,11 +144,11 @@ fn better_targets<S: Seam>(memory: &Memory<S>, shards: &[ShardRef<S>], blocks: u
         shards.iter().zip(&usages).map(|(shard, usage)| shard.demand(*usage, floor, blocks)).collect();
     let targets = partition(blocks, &demands);
     let misses = |size: &dyn Fn(usize) -> u64| -> f64 {
-        demands.iter().enumerate().map(|(at, demand)| demand.misses(size(at))).sum()
+        demands.iter().enumerate().map(|(volume, demand)| demand.misses(size(volume))).sum()
     };
-    let current_misses = misses(&|at| usages[at].target.unwrap_or(usages[at].held));
+    let current_misses = misses(&|volume| usages[volume].target.unwrap_or(usages[volume].held));
     let hits = demands.iter().map(VolumeDemand::rate).sum::<f64>() - current_misses;
-    let gain = current_misses - misses(&|at| targets[at]);
+    let gain = current_misses - misses(&|volume| targets[volume]);
     (gain > current_misses.min(hits) / GAIN_DIVISOR).then_some((targets, gain))
 }
 

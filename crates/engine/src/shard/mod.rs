@@ -237,9 +237,9 @@ impl<S: Seam> Shard<S> {
             std::mem::replace(&mut state.connection_epoch, connection_epoch) != connection_epoch
         };
         if changed {
-            let drop_them = self.sabotage(Sabotage::DropWrittenAtReconnect);
+            let treats_as_clean = self.sabotage(Sabotage::DropWrittenAtReconnect);
             let now = self.seam().now();
-            self.with(|state, memory| match drop_them {
+            self.with(|state, memory| match treats_as_clean {
                 true => drop(state.clean_written(memory, CompletionNo::MAX)),
                 false => state.redirty_written(memory, now),
             });

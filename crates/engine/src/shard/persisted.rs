@@ -10,9 +10,9 @@ use crate::memory::Sectors;
 use crate::{RequestError, WriteSource, ZeroFlags};
 
 impl<S: Seam> Shard<S> {
-    /// Recovers the blocks and ranges of `image` as dirty data; `source` gives the content of the block at a place.
-    /// Returns the number of recovered blocks and ranges. If the policy defers nothing, or if this process does not
-    /// persist its memory, they are durable afterwards.
+    /// Recovers the blocks and ranges of `image` as dirty data; `source` returns the content for an index listed in
+    /// [`ShmImage::blocks`]. Returns the number of recovered blocks and ranges. If the policy defers nothing, or if
+    /// this process does not persist its memory, they are durable afterwards.
     pub async fn recover_memory<W: WriteSource<S>>(
         self: &ShardRef<S>,
         image: &ShmImage,
@@ -32,10 +32,10 @@ impl<S: Seam> Shard<S> {
                 recovered += 1;
             }
         }
-        for (tag, place) in &image.blocks {
+        for (tag, index) in &image.blocks {
             let block = BlockNo(tag.block);
             let inside = self.bytes_inside(block);
-            let mut source = source(*place);
+            let mut source = source(*index);
             self.wait_for_room(block.single()).await;
             for (start, len) in Sectors(tag.sectors).runs() {
                 let len = len.min(inside.saturating_sub(start));

@@ -33,7 +33,7 @@ impl<S: Seam> Shard<S> {
         }
         let before = out.len();
         let prefetched = self.with(|state, memory| {
-            memory.hint_run(self.number, blocks_of(at, len as u64));
+            memory.prefetch_run_entries(self.number, blocks_of(at, len as u64));
             let mut is_prefetched = false;
             let is_complete =
                 spans(at, len).all(|span| match self.find_in_memory(state, memory, &span, &mut is_prefetched) {
@@ -49,7 +49,7 @@ impl<S: Seam> Shard<S> {
             out.truncate(before);
             return false;
         };
-        self.counters.read_hit(len as u64, prefetched);
+        self.counters.count_immediate_read(len as u64, prefetched);
         self.curves.borrow_mut().record_use(at, len as u64);
         self.record_stream_read(at, len);
         true
@@ -174,7 +174,7 @@ impl<S: Seam> Shard<S> {
             () if from_cache > 0 => ReadKind::Part,
             () => ReadKind::Miss,
         };
-        self.counters.read_served(bytes, kind, sources.bytes(bytes));
+        self.counters.count_read(bytes, kind, sources.bytes(bytes));
         let counters = &self.flash_tier.counters;
         match kind {
             ReadKind::Memory | ReadKind::Prefetched => {}
@@ -226,6 +226,7 @@ impl<S: Seam> Shard<S> {
         zero.then(|| Piece::new(self.seam().zero_block(), span.start, span.len))
     }
 
+    /// Takes the pieces that memory serves, and determines the sources of the others.
     fn plan(
         &self,
         state: &State,
@@ -410,6 +411,7 @@ impl ReadSources {
 /// A run and the result of its fill.
 type RunResult<S> = (Range<BlockNo>, Result<FillResult<S>, DiskError>);
 
+/// Sources of the blocks that memory does not serve.
 struct ReadPlan {
     /// Runs to be read from the backing.
     missing: Vec<Range<BlockNo>>,
@@ -421,6 +423,7 @@ struct ReadPlan {
     is_prefetched: bool,
 }
 
+/// Takes the content of `span` from a fill, if it covers the span and is still valid.
 fn take_filled<S: Seam>(filled: &FillResult<S>, span: &Span, piece: &mut Option<Piece<S::Block>>) {
     let last = filled.first.plus(filled.blocks.len() as u64);
     if piece.is_none()

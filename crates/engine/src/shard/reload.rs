@@ -56,8 +56,8 @@ impl<S: Seam> Shard<S> {
     ) -> Result<Option<FillResult<S>>, DiskError> {
         let issued = self.with(|state, _| {
             let positions = BlockNo::each(&blocks).map(|block| {
-                let free = state.fill_guard_for(block, Sectors::ALL).is_none();
-                state.log_tracker.spilled_position(block).filter(|_| free)
+                let is_unguarded = state.fill_guard_for(block, Sectors::ALL).is_none();
+                state.log_tracker.spilled_position(block).filter(|_| is_unguarded)
             });
             let positions: Vec<Position> = positions.collect::<Option<_>>()?;
             Some((state.issue_reload_guard(blocks.clone()), positions))
@@ -113,7 +113,7 @@ impl<S: Seam> Shard<S> {
                             memory.slot_mut(id).transit = reason == ReloadReason::Destage;
                             state.mark_reloaded(memory, id, since);
                         } else if is_invalidated && self.sabotage(Sabotage::ReloadOverWrite) {
-                            self.put_over(memory, block, &data);
+                            self.overwrite_newer(memory, block, &data);
                         }
                         content.push(data);
                     }
@@ -127,7 +127,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    fn put_over(&self, memory: &mut Memory<S>, block: BlockNo, data: &S::Block) {
+    /// The fault of [`Sabotage::ReloadOverWrite`].
+    fn overwrite_newer(&self, memory: &mut Memory<S>, block: BlockNo, data: &S::Block) {
         if let Some(id) = memory.find(self.number, block) {
             memory.slot_mut(id).data = Some(data.clone());
         }
@@ -136,14 +137,14 @@ impl<S: Seam> Shard<S> {
     /// Waits until a block that is to be changed in part is not on flash alone.
     pub async fn reload_for_partial_write(self: &ShardRef<S>, block: BlockNo) -> Result<(), DiskError> {
         loop {
-            let under_way = {
+            let reload_guard = {
                 let state = self.state.borrow();
                 if !state.log_tracker.is_spilled(block) {
                     return Ok(());
                 }
                 state.fill_guard_for(block, Sectors::ALL).cloned()
             };
-            match under_way {
+            match reload_guard {
                 Some(guard) => guard.wait_for_end().await,
                 None => drop(self.reload(block.single(), ReloadReason::Write).await?),
             }

@@ -80,14 +80,15 @@ pub struct DestagedBlocks<B> {
     pub partial: VecDeque<BlockNo>,
 }
 
-/// Maximum number of blocks listed with their content.
+/// Maximum number of blocks in [`DestagedBlocks::last`].
 const LAST_MAX: usize = 256;
-/// Maximum number of blocks listed of which memory holds only a part.
+/// Maximum number of blocks in [`DestagedBlocks::partial`].
 pub const PARTIAL_MAX: usize = 32;
-/// Maximum number of blocks listed without their content.
+/// Maximum number of blocks in [`DestagedBlocks::blocks`].
 const BLOCKS_MAX: usize = 4_096;
-/// Maximum number of blocks listed of one zero-range, spread over it, so that other blocks fit into the list.
-const OF_RANGE_MAX: u64 = 8;
+/// Maximum number of blocks of one zero-range in [`DestagedBlocks::last`], spread over the range, so that other blocks
+/// fit.
+const BLOCKS_PER_RANGE_MAX: u64 = 8;
 
 impl<B> Default for DestagedBlocks<B> {
     fn default() -> Self {
@@ -112,8 +113,8 @@ impl<B> DestagedBlocks<B> {
 
     fn add_zeroes(&mut self, blocks: Range<BlockNo>) {
         let count = BlockNo::count(&blocks);
-        let listed = count.min(OF_RANGE_MAX);
-        (0..listed).for_each(|number| self.add_last(blocks.start.plus(number * count / listed), None));
+        let sample_count = count.min(BLOCKS_PER_RANGE_MAX);
+        (0..sample_count).for_each(|number| self.add_last(blocks.start.plus(number * count / sample_count), None));
     }
 
     fn add_last(&mut self, block: BlockNo, content: Option<B>) {
@@ -164,12 +165,16 @@ pub struct State {
     /// Number of the next completion on the backing.
     next_sequence: CompletionNo,
     next_operation: u64,
+    /// Data on the backing that awaits a flush there, with the completion number of its write.
     written: VecDeque<(WrittenUnit, CompletionNo)>,
     written_blocks: u64,
     written_ranges: u64,
+    /// Dirty blocks in memory with the time since which they have been dirty, the longest dirty first. Entries may be
+    /// out of date.
     ages: VecDeque<(BlockNo, Nanos)>,
+    /// Blocks in memory that are not clean.
     not_clean: u64,
-    /// Since when there are spilled blocks.
+    /// Time since which there are spilled blocks.
     spilled_since: Nanos,
     /// Number of blocks being reloaded for destage.
     pub reloading_blocks: u64,
@@ -222,7 +227,7 @@ impl State {
 
     /// Marks the slot dirty: its content is newer than the backing's, as of `epoch` or the older epoch in which it is
     /// already dirty.
-    pub fn dirty<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, epoch: Epoch, now: Nanos) {
+    pub fn mark_dirty<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, epoch: Epoch, now: Nanos) {
         let slot = memory.slot_mut(id);
         let was_clean = slot.is_clean();
         match slot.dirty {
@@ -252,7 +257,7 @@ impl State {
         }
     }
 
-    /// Since when the oldest dirty block in memory has been dirty; blocks in flight do not count.
+    /// Time since which the oldest dirty block in memory has been dirty; blocks in flight do not count.
     pub fn oldest_in_memory<S: Seam>(&mut self, memory: &Memory<S>, volume: u32) -> Option<Nanos> {
         while let Some((block, since)) = self.ages.front() {
             let slot = memory.find(volume, *block).map(|id| memory.slot(id));
@@ -264,7 +269,7 @@ impl State {
         self.ages.front().map(|(_, since)| *since)
     }
 
-    /// Since when the oldest dirty block or range has been dirty, spilled blocks included.
+    /// Time since which the oldest dirty block or range has been dirty, spilled blocks included.
     pub fn oldest_dirty<S: Seam>(&mut self, memory: &Memory<S>, volume: u32) -> Option<Nanos> {
         let block = self.oldest_in_memory(memory, volume);
         let spilled = (self.log_tracker.spilled_blocks() > 0).then_some(self.spilled_since);
@@ -296,8 +301,8 @@ impl State {
 
     /// Removes an operation that has ended.
     pub fn end_operation(&mut self, id: u64) {
-        let at = self.operations.iter().position(|operation| operation.id == id);
-        self.operations.swap_remove(at.expect("an operation ends once"));
+        let index = self.operations.iter().position(|operation| operation.id == id);
+        self.operations.swap_remove(index.expect("an operation ends once"));
     }
 
     /// True if an operation in flight touches any of `blocks`.
@@ -306,7 +311,7 @@ impl State {
     }
 
     /// Marks a dirty block as in flight.
-    pub fn send<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32) -> InFlightBlock {
+    pub fn mark_sent<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32) -> InFlightBlock {
         let reference = memory.reference(id);
         let slot = memory.slot_mut(id);
         let epoch = slot.dirty.take().expect("only a dirty block is written");
@@ -319,7 +324,7 @@ impl State {
     }
 
     /// Marks a block in flight as written: its write completed.
-    pub fn sent_done<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &InFlightBlock) {
+    pub fn complete_write<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &InFlightBlock) {
         self.epochs.remove(sent.epoch);
         self.failed.remove(sent.block);
         let sequence = self.next_completion();
@@ -335,7 +340,7 @@ impl State {
     }
 
     /// Makes a block in flight dirty again, in the older of its epochs: its write failed.
-    pub fn sent_failed<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &InFlightBlock, now: Nanos) {
+    pub fn fail_write<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &InFlightBlock, now: Nanos) {
         let Some(id) = memory.resolve(sent.slot) else {
             // A zero-range has replaced the block, in an epoch no later than this one.
             self.epochs.remove(sent.epoch);
@@ -355,7 +360,7 @@ impl State {
     }
 
     /// Drops a block in flight whose write failed and was never acknowledged, unless it was overwritten meanwhile.
-    pub fn sent_abandoned<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &InFlightBlock) {
+    pub fn abandon_write<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &InFlightBlock) {
         assert!(self.may_abandon(memory, sent), "acknowledged data is dropped only when it is on the backing");
         self.epochs.remove(sent.epoch);
         let Some(id) = memory.resolve(sent.slot) else { return };
@@ -446,21 +451,21 @@ impl State {
         self.log_tracker.spill(block);
     }
 
-    /// Takes over the log records of a recovery, in their order, before the volume is served: they become spilled
+    /// Adopts the log records of a recovery, in their order, before the volume is served: they become spilled
     /// blocks. A record that does not count lies past a moved end or is outdated; the next flush appends a tombstone
     /// for it.
     pub fn adopt(&mut self, records: impl Iterator<Item = (BlockNo, Position)>, is_valid: impl Fn(BlockNo) -> bool) {
-        let mut past: Vec<Range<BlockNo>> = Vec::new();
+        let mut invalid: Vec<Range<BlockNo>> = Vec::new();
         self.log_tracker.adopt(records.map(|(block, position)| {
             let is_valid = is_valid(block);
-            match past.last_mut() {
+            match invalid.last_mut() {
                 _ if is_valid => {}
                 Some(run) if run.end == block => run.end = block.next(),
-                _ => past.push(block.single()),
+                _ => invalid.push(block.single()),
             }
             (block, position, is_valid)
         }));
-        past.into_iter().for_each(|run| self.adopt_outdated(run));
+        invalid.into_iter().for_each(|run| self.adopt_outdated(run));
         self.epochs.add_many(Epoch::OLDEST, self.log_tracker.spilled_blocks());
     }
 
@@ -473,7 +478,7 @@ impl State {
         self.log_tracker.record_clean(blocks);
     }
 
-    /// Takes over zeroes from the log records of a recovery.
+    /// Adopts zeroes from the log records of a recovery.
     pub fn adopt_zeroes(&mut self, blocks: Range<BlockNo>, may_unmap: bool, now: Nanos) {
         self.add_zeroes(
             blocks.start,
@@ -514,7 +519,7 @@ impl State {
         self.epochs.remove(Epoch::OLDEST);
         memory.slot_mut(id).acked_unwritten = true;
         self.log_tracker.record_reload(memory.slot(id).block);
-        self.dirty(memory, id, Epoch::OLDEST, since);
+        self.mark_dirty(memory, id, Epoch::OLDEST, since);
     }
 
     /// Drops spilled blocks in `blocks`, whose content is superseded. Returns their flush obligation, if there were
@@ -556,7 +561,7 @@ impl State {
         if self.zeroes.is_empty() {
             return None;
         }
-        let newer = blocks.start;
+        let cut_start = blocks.start;
         let cut = self.zeroes.cut(blocks);
         let is_unwritten = |range: &ZeroRange| !matches!(range.state, ZeroState::Written(_));
         for (start, range) in &cut.removed {
@@ -566,17 +571,17 @@ impl State {
             self.failed.remove(*start);
             // Requests that wait for the range wait for every remaining part, and for the content that replaces the
             // rest.
-            let waits = self.waits.waits_at(*start).to_vec();
+            let waits = self.waits.waits_of(*start).to_vec();
             let right = cut.remainders.iter().filter(|(left, part)| left > start && part.end == range.end);
-            let parts = right.map(|(left, _)| *left).chain((newer > *start).then_some(newer));
-            for part in parts {
-                waits.iter().for_each(|wait| self.waits.add(part, wait));
+            let replacements = right.map(|(left, _)| *left).chain((cut_start > *start).then_some(cut_start));
+            for replacement in replacements {
+                waits.iter().for_each(|wait| self.waits.add(replacement, wait));
             }
             // Waits are registered at a range's first block. Inside another range, a later cut there would be taken for
             // the whole range.
-            if newer < *start {
+            if cut_start < *start {
                 let moved = self.waits.take_waits(start.single());
-                self.waits.put(newer, moved);
+                self.waits.put(cut_start, moved);
             }
         }
         for (start, range) in &cut.remainders {
@@ -598,7 +603,7 @@ impl State {
     }
 
     /// Marks as written the remaining ranges in `blocks` that operation `id` zeroed.
-    pub fn zeroes_done(&mut self, id: u64, blocks: Range<BlockNo>) {
+    pub fn complete_zeroes(&mut self, id: u64, blocks: Range<BlockNo>) {
         let sequence = self.next_completion();
         for start in self.zeroes.in_flight(blocks, id) {
             let range = self.zeroes.get_mut(start).expect("a listed range exists");
@@ -619,21 +624,21 @@ impl State {
         if waits.is_empty() {
             return;
         }
-        let left = self.zeroes.in_flight(blocks.clone(), id);
+        let remaining = self.zeroes.in_flight(blocks.clone(), id);
         let end = |start: &BlockNo| self.zeroes.find(*start).map_or(*start, |(_, range)| range.end);
-        if left.iter().map(|start| end(start).since(*start)).sum::<u64>() < BlockNo::count(&blocks) {
+        if remaining.iter().map(|start| end(start).since(*start)).sum::<u64>() < BlockNo::count(&blocks) {
             waits.iter().for_each(|wait| wait.replace());
         }
-        let places = if left.is_empty() { vec![blocks.start] } else { left };
+        let starts = if remaining.is_empty() { vec![blocks.start] } else { remaining };
         // Each wait already expects one completion.
-        self.waits.put(places[0], waits.iter().cloned());
-        for place in &places[1..] {
-            waits.iter().for_each(|wait| self.waits.add(*place, wait));
+        self.waits.put(starts[0], waits.iter().cloned());
+        for start in &starts[1..] {
+            waits.iter().for_each(|wait| self.waits.add(*start, wait));
         }
     }
 
     /// Makes the remaining ranges in `blocks` of operation `id` dirty again.
-    pub fn zeroes_failed(&mut self, id: u64, blocks: Range<BlockNo>, now: Nanos) {
+    pub fn fail_zeroes(&mut self, id: u64, blocks: Range<BlockNo>, now: Nanos) {
         for start in self.zeroes.in_flight(blocks, id) {
             self.zeroes.get_mut(start).expect("a listed range exists").state = ZeroState::Dirty;
             self.failed.add(start, now);
@@ -642,7 +647,7 @@ impl State {
 
     /// Drops the remaining ranges in `blocks` of operation `id` that were never acknowledged; the others become dirty
     /// again.
-    pub fn zeroes_abandoned(&mut self, id: u64, blocks: Range<BlockNo>, now: Nanos) {
+    pub fn abandon_zeroes(&mut self, id: u64, blocks: Range<BlockNo>, now: Nanos) {
         for start in self.zeroes.in_flight(blocks, id) {
             let range = self.zeroes.get_mut(start).expect("a listed range exists");
             if range.acked_unwritten {

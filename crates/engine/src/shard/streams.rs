@@ -5,9 +5,11 @@ use std::ops::Range;
 use flash::BlockNo;
 use seam::BLOCK_BYTES;
 
+/// Maximum number of streams that are recognised at a time.
 const STREAMS_MAX: usize = 16;
 /// A run of this length counts as a stream.
 const SEQUENTIAL_BYTES: u64 = 128 << 10;
+/// First readahead window of a stream; it doubles.
 const WINDOW_MIN_BYTES: u64 = 128 << 10;
 
 #[derive(Clone, Copy)]
@@ -38,7 +40,7 @@ pub struct StreamRead {
 }
 
 impl Streams {
-    /// Records a read of `len` bytes at `at` on a volume of `size` bytes; at most `ahead_max` bytes are read ahead.
+    /// Records a read of `len` bytes at `at` on a volume of `size` bytes. At most `ahead_max` bytes are read ahead.
     pub fn record_read(&mut self, at: u64, len: u64, size: u64, ahead_max: u64) -> StreamRead {
         let end = at + len;
         // Several requests of one stream may be in flight and arrive slightly out of order.
@@ -53,7 +55,7 @@ impl Streams {
         self.recent[..=position].rotate_right(1);
         let stream = &mut self.recent[0];
         if end <= stream.next {
-            // A repeated read of the same place is no progress.
+            // A repeated read of the same range is no progress.
             return StreamRead { sequential: stream.run_bytes >= SEQUENTIAL_BYTES, ahead: None };
         }
         stream.run_bytes += end - stream.next.max(at);
@@ -96,8 +98,8 @@ mod tests {
         let mut streams = Streams::default();
         let mut ahead = [0u64; 3];
         for step in 0..200u64 {
-            for (which, covered) in ahead.iter_mut().enumerate() {
-                let at = which as u64 * (1 << 28) + step * 16 * KIB;
+            for (stream, covered) in ahead.iter_mut().enumerate() {
+                let at = stream as u64 * (1 << 28) + step * 16 * KIB;
                 let read = streams.record_read(at, 16 * KIB, 1 << 30, 1 << 20);
                 if step > 16 {
                     assert!(read.sequential, "step {step}");

@@ -15,7 +15,7 @@ use crate::wait::Signal;
 pub struct WriteWait {
     remaining: Cell<u64>,
     failure: RefCell<Option<DiskError>>,
-    /// A part was lost, and newer content replaced it.
+    /// A part of the content was lost, and newer content replaced it.
     replaced: Cell<bool>,
     completed: Signal,
 }
@@ -54,8 +54,8 @@ impl WriteWait {
     }
 }
 
-/// Requests that wait for the write of a block, or of the zero-range that begins there. A request is listed once at
-/// most for each place. Otherwise repeated cuts and merges of a range would double its waiting requests each time.
+/// Requests that wait for the write of a block, or of the zero-range that begins there. A request is listed at most
+/// once for each block. Otherwise repeated cuts and merges of a range would double its waiting requests each time.
 #[derive(Default)]
 pub struct WriteWaits(BTreeMap<BlockNo, Vec<Rc<WriteWait>>>);
 
@@ -65,36 +65,36 @@ impl WriteWaits {
         self.0.is_empty()
     }
 
-    /// True if a request waits at `place`.
-    pub fn contains(&self, place: BlockNo) -> bool {
-        self.0.contains_key(&place)
+    /// True if a request waits for `block`.
+    pub fn contains(&self, block: BlockNo) -> bool {
+        self.0.contains_key(&block)
     }
 
-    /// The requests that wait at `place`.
-    pub fn waits_at(&self, place: BlockNo) -> &[Rc<WriteWait>] {
-        self.0.get(&place).map_or(&[], Vec::as_slice)
+    /// The requests that wait for `block`.
+    pub fn waits_of(&self, block: BlockNo) -> &[Rc<WriteWait>] {
+        self.0.get(&block).map_or(&[], Vec::as_slice)
     }
 
-    /// Places with waiting requests, from `place` on, and then the ones before it.
-    pub fn places_from(&self, place: BlockNo) -> impl Iterator<Item = BlockNo> {
-        self.0.range(place..).chain(self.0.range(..place)).map(|(place, _)| *place)
+    /// Blocks with waiting requests, from `first` on, and then the ones before it.
+    pub fn blocks_from(&self, first: BlockNo) -> impl Iterator<Item = BlockNo> {
+        self.0.range(first..).chain(self.0.range(..first)).map(|(block, _)| *block)
     }
 
-    /// Registers `wait` for one more part, at `place`.
-    pub fn add(&mut self, place: BlockNo, wait: &Rc<WriteWait>) {
-        let waits = self.0.entry(place).or_default();
+    /// Makes `wait` wait for one more write, of `block`.
+    pub fn add(&mut self, block: BlockNo, wait: &Rc<WriteWait>) {
+        let waits = self.0.entry(block).or_default();
         if !waits.iter().any(|other| Rc::ptr_eq(other, wait)) {
             wait.expect_one();
             waits.push(Rc::clone(wait));
         }
     }
 
-    /// Moves to `place` a part that each of `waits` already expects.
-    pub fn put(&mut self, place: BlockNo, waits: impl IntoIterator<Item = Rc<WriteWait>>) {
+    /// Assigns to `block` a write that each of `waits` already expects.
+    pub fn put(&mut self, block: BlockNo, waits: impl IntoIterator<Item = Rc<WriteWait>>) {
         for wait in waits {
-            let waiting = self.0.entry(place).or_default();
+            let waiting = self.0.entry(block).or_default();
             if waiting.iter().any(|other| Rc::ptr_eq(other, &wait)) {
-                // The two parts have become one, which is still to be written.
+                // The two writes have become one, which is still to come.
                 wait.finish_one(Ok(&()));
             } else {
                 waiting.push(wait);
@@ -102,12 +102,12 @@ impl WriteWaits {
         }
     }
 
-    /// Removes and returns the requests that wait at any of `places`, once for each place.
-    pub fn take_waits(&mut self, places: Range<BlockNo>) -> Vec<Rc<WriteWait>> {
+    /// Removes and returns the requests that wait for any of `blocks`, once for each block.
+    pub fn take_waits(&mut self, blocks: Range<BlockNo>) -> Vec<Rc<WriteWait>> {
         let mut taken = Vec::new();
-        while let Some((place, _)) = self.0.range(places.clone()).next() {
-            let place = *place;
-            taken.extend(self.0.remove(&place).expect("the place has requests"));
+        while let Some((block, _)) = self.0.range(blocks.clone()).next() {
+            let block = *block;
+            taken.extend(self.0.remove(&block).expect("the place has requests"));
         }
         taken
     }
@@ -122,7 +122,7 @@ mod tests {
         let (mut waits, wait) = (WriteWaits::default(), Rc::new(WriteWait::default()));
         waits.add(BlockNo(0), &wait);
         for _ in 0..64 {
-            let whole = waits.waits_at(BlockNo(0)).to_vec();
+            let whole = waits.waits_of(BlockNo(0)).to_vec();
             assert_eq!(whole.len(), 1);
             [3, 5].map(BlockNo).into_iter().for_each(|part| whole.iter().for_each(|wait| waits.add(part, wait)));
             for part in [3, 5].map(BlockNo) {
@@ -136,10 +136,10 @@ mod tests {
     }
 
     #[test]
-    fn request_at_several_places_is_returned_for_each() {
+    fn request_of_several_blocks_is_returned_for_each() {
         let (mut waits, wait) = (WriteWaits::default(), Rc::new(WriteWait::default()));
-        [1, 2, 9].map(BlockNo).into_iter().for_each(|place| waits.add(place, &wait));
-        assert_eq!(waits.places_from(BlockNo(2)).collect::<Vec<_>>(), [2, 9, 1].map(BlockNo));
+        [1, 2, 9].map(BlockNo).into_iter().for_each(|block| waits.add(block, &wait));
+        assert_eq!(waits.blocks_from(BlockNo(2)).collect::<Vec<_>>(), [2, 9, 1].map(BlockNo));
         let taken = waits.take_waits(BlockNo(0)..BlockNo(9));
         assert_eq!((taken.len(), waits.contains(BlockNo(9)), waits.contains(BlockNo(1))), (2, true, false));
         taken.iter().for_each(|wait| wait.finish_one(Ok(&())));

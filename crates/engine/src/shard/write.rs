@@ -39,12 +39,12 @@ impl<S: Seam> Shard<S> {
         let is_written = self.with(|state, memory| {
             let keep = self.keeps_writes();
             let mode = WriteMode { keep, acked_unwritten: true, now };
-            memory.hint_run(self.number, blocks_of(at, len as u64));
+            memory.prefetch_run_entries(self.number, blocks_of(at, len as u64));
             spans(at, len).all(|span| self.write_block(state, memory, &span, source, mode).is_some())
         });
         self.record_dirty(now);
         if is_written {
-            self.counters.write_absorbed(len as u64);
+            self.counters.count_immediate_write(len as u64);
             self.curves.borrow_mut().record_use(at, len as u64);
         }
         is_written
@@ -90,14 +90,14 @@ impl<S: Seam> Shard<S> {
         self.record_dirty(started_at);
         self.await_written(wait, flags.fua, losses).await?;
         trace.record(Step::Destage, self.seam().now());
-        if flags.fua && self.log_matters() {
+        if flags.fua && self.flush_involves_log() {
             self.flush_log().await?;
             trace.record(Step::Log, self.seam().now());
         } else if logged {
             // The policy has changed meanwhile.
             self.flush_all().await?;
         }
-        self.counters.write_done(len as u64, trace.elapsed(self.seam().now()), trace.held());
+        self.counters.count_write(len as u64, trace.elapsed(self.seam().now()), trace.held());
         Ok(())
     }
 
@@ -179,7 +179,7 @@ impl<S: Seam> Shard<S> {
             let id = memory.insert(self.number, span.block, data.freeze(), present, Admit::Normal);
             let slot = memory.slot_mut(id);
             (slot.transit, slot.acked_unwritten) = (!mode.keep, mode.acked_unwritten || obligation.acked_unwritten);
-            state.dirty(memory, id, obligation.oldest_epoch(epoch), mode.now);
+            state.mark_dirty(memory, id, obligation.oldest_epoch(epoch), mode.now);
             memory.record_new_content(id, None);
             return Some(());
         };
@@ -205,7 +205,7 @@ impl<S: Seam> Shard<S> {
         }
         slot.acked_unwritten |= mode.acked_unwritten;
         memory.touch(id);
-        state.dirty(memory, id, epoch, mode.now);
+        state.mark_dirty(memory, id, epoch, mode.now);
         if !self.sabotage(Sabotage::NoPersistenceTags) {
             memory.record_new_content(id, old);
         }

@@ -36,7 +36,7 @@ impl<S: Seam> Shard<S> {
         if flags.fast_only && !self.disk.geometry().fast_zero {
             return Err(RequestError::NotFast);
         }
-        // The log makes the zeroes durable, also on a backing that an older copy replaces later (seed 516996).
+        // The log makes the zeroes durable, even if an older copy of the backing replaces it later.
         let logged = flags.fua && self.uses_log();
         let wait = (flags.fua && !logged || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
         let losses = self.state.borrow().losses;
@@ -68,7 +68,7 @@ impl<S: Seam> Shard<S> {
         }
         self.record_dirty(started_at);
         self.await_written(wait, flags.fua, losses).await?;
-        if flags.fua && self.log_matters() {
+        if flags.fua && self.flush_involves_log() {
             self.flush_log().await?;
         } else if logged {
             // The policy has changed meanwhile.
@@ -78,6 +78,7 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
+    /// Writes zeroes to a part of a block.
     async fn zero_edge(
         self: &ShardRef<S>,
         at: u64,
@@ -97,6 +98,7 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
+    /// Writes zeroes to the span in memory; false if there is no buffer now, or if the block has to be reloaded first.
     fn zero_span(&self, span: &Span, wait: &Option<Rc<WriteWait>>) -> bool {
         let now = self.seam().now();
         self.with(|state, memory| {
@@ -121,8 +123,8 @@ impl<S: Seam> Shard<S> {
             for page in PageNo::each(&PageNo::covering(&blocks)) {
                 let Some(slots) = memory.page_slots(self.number, page) else { continue };
                 for (index, slot) in slots.into_iter().enumerate() {
-                    let inside = blocks.contains(&page.block(index));
-                    if let Some(id) = slot.filter(|_| inside) {
+                    let is_inside = blocks.contains(&page.block(index));
+                    if let Some(id) = slot.filter(|_| is_inside) {
                         if self.sabotage(Sabotage::StaleAfterDiscard) && memory.slot(id).is_clean() {
                             continue;
                         }

@@ -1,7 +1,7 @@
 //! Latency of client requests: what the client sees, and how much of it is service and how much is held time.
 //!
-//! *Held* is the time for which the volume's limit, or requests of other volumes with a better claim, kept a request
-//! back. The rest is *service*. Few volumes hold requests, so the two histograms exist from the first held request on.
+//! *Held* is the time for which the volume's limit, or requests of other volumes by their shares, kept a request back.
+//! The rest is *service*. Few volumes hold requests, so the two histograms exist from the first held request on.
 
 use std::cell::{Cell, OnceCell};
 
@@ -72,7 +72,7 @@ impl RequestLatency {
         let parts = self.held_requests.get().map(|requests| {
             let (service, held) = (LayoutHistogram::default(), LayoutHistogram::default());
             service.add_all(&total);
-            service.take_out(&requests.total);
+            service.subtract(&requests.total);
             let not_held = service.counts().total();
             service.add_all(&requests.service);
             held.add_times(Nanos::ZERO, not_held);

@@ -63,14 +63,14 @@ impl<S: Seam> Volume<S> {
         flags: WriteFlags,
         trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
-        let (len, last) = (len_of(around), around.end - SECTOR);
+        let (len, last_sector) = (len_of(around), around.end - SECTOR);
         let mut merged = MergedSectors(vec![0; len]);
         if at > around.start {
             self.read_sector(around.start, &mut merged.0[..SECTOR_BYTES], trace).await?;
         }
         let ends_inside = at + (bytes.len() as u64) < around.end;
-        if ends_inside && (last > around.start || at == around.start) {
-            self.read_sector(last, &mut merged.0[len - SECTOR_BYTES..], trace).await?;
+        if ends_inside && (last_sector > around.start || at == around.start) {
+            self.read_sector(last_sector, &mut merged.0[len - SECTOR_BYTES..], trace).await?;
         }
         merged.0[(at - around.start) as usize..][..bytes.len()].copy_from_slice(bytes);
         self.0.shard.write(around.start, len, flags, &mut merged, trace).await

@@ -81,9 +81,9 @@ impl Gate {
         }
         self.state.set(GateState::Held);
         let held = HeldGate(self);
-        let (mut out, mut timeout) = (pin!(self.wait_until_empty()), pin!(timeout));
+        let (mut empty, mut timeout) = (pin!(self.wait_until_empty()), pin!(timeout));
         let is_over = |context: &mut Context<'_>| {
-            let ready = out.as_mut().poll(context).is_ready() || timeout.as_mut().poll(context).is_ready();
+            let ready = empty.as_mut().poll(context).is_ready() || timeout.as_mut().poll(context).is_ready();
             if ready { Poll::Ready(()) } else { Poll::Pending }
         };
         poll_fn(is_over).await;

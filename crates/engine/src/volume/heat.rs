@@ -100,8 +100,8 @@ fn begin_row(rows: &mut VecDeque<HeatRow>, minute: u64) {
 
 /// Merges adjacent parts in pairs.
 fn merge_pairs(counts: &mut [u32; HEAT_PARTS]) {
-    *counts = std::array::from_fn(|at| match counts.get(2 * at..2 * at + 2) {
-        Some(two) => two[0].saturating_add(two[1]),
+    *counts = std::array::from_fn(|part| match counts.get(2 * part..2 * part + 2) {
+        Some(pair) => pair[0].saturating_add(pair[1]),
         None => 0,
     });
 }
@@ -139,8 +139,8 @@ mod tests {
     #[test]
     fn rows_older_than_an_hour_are_dropped() {
         let heat = Heat::default();
-        for at in 0..1_000 {
-            heat.advance(minute(at), MIB);
+        for number in 0..1_000 {
+            heat.advance(minute(number), MIB);
             heat.record(OpKind::Write, 0);
         }
         let rows = heat.stats().rows;

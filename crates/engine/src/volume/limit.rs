@@ -21,6 +21,7 @@ pub struct LimitQueue {
     lifted: Cell<bool>,
     /// Length in bytes of each waiting request.
     queue: RefCell<VecDeque<(u64, Rc<OneShotEvent>)>>,
+    /// The task that admits waiting requests runs.
     pacing: Cell<bool>,
     /// Number of requests that waited.
     pub waits: Cell<u64>,
@@ -75,10 +76,10 @@ impl LimitQueue {
         if self.pacing.replace(true) {
             return;
         }
-        let (queue, own) = (Rc::clone(self), seam.clone());
+        let (queue, task_seam) = (Rc::clone(self), seam.clone());
         seam.spawn(async move {
-            while let Some(next) = queue.admit_due(own.now()) {
-                own.sleep_until(next.min(own.now() + RECHECK_PERIOD)).await;
+            while let Some(next) = queue.admit_due(task_seam.now()) {
+                task_seam.sleep_until(next.min(task_seam.now() + RECHECK_PERIOD)).await;
             }
             queue.pacing.set(false);
         });

@@ -14,7 +14,7 @@ use seam::persist::ShmImage;
 use seam::{AllocationExtent, BLOCK_BYTES, Disk, Geometry, Nanos, Piece, SECTOR_BYTES, Seam};
 
 use crate::backing::{Cause, Dispatch, ReservationError};
-use crate::memory::{BlockNo, HINTS_MAX};
+use crate::memory::{BlockNo, PREFETCHED_ENTRIES_MAX};
 use crate::pages::FlashTier;
 use crate::policy::Admit;
 use crate::policy::curve::VolumeCurves;
@@ -49,13 +49,13 @@ struct Inner<S: Seam> {
     locks: RangeLocks,
     tap: Tap,
     heat: Heat,
-    since: Nanos,
+    attached_at: Nanos,
 }
 
 /// A block device that clients see. A clone is another handle to the same volume; it stays on its core.
 ///
 /// Offsets and lengths are in bytes and multiples of 512; the `_bytes` calls accept any. The `_now` calls never wait:
-/// they do the whole request or nothing, and return which.
+/// they do the whole request and return true, or do nothing and return false.
 pub struct Volume<S: Seam>(Rc<Inner<S>>);
 
 impl<S: Seam> Clone for Volume<S> {
@@ -65,6 +65,7 @@ impl<S: Seam> Clone for Volume<S> {
 }
 
 impl<S: Seam> Volume<S> {
+    /// Makes a volume and starts its background tasks.
     pub(crate) fn new(core: Rc<CoreState<S>>, number: u32, spec: VolumeSpec, backing: Backing<S>) -> Self {
         let geometry = backing.disk.geometry();
         let shard = Rc::new(Shard {
@@ -112,17 +113,18 @@ impl<S: Seam> Volume<S> {
         shard.apply_memory_quota();
         shard.seam().spawn(crate::destage::pump::pump(Rc::clone(&shard)));
         crate::pages::start(&shard);
-        let since = shard.seam().now();
+        let attached_at = shard.seam().now();
         let heat = Heat::default();
-        heat.advance(since, geometry.size_bytes);
+        heat.advance(attached_at, geometry.size_bytes);
         let limit_queue = Rc::new(LimitQueue::default());
-        limit_queue.set_limits(spec.qos.limits, since);
+        limit_queue.set_limits(spec.qos.limits, attached_at);
         let (gate, locks, tap, qos) = (Gate::default(), RangeLocks::default(), Tap::default(), Cell::new(spec.qos));
-        let volume = Volume(Rc::new(Inner { spec, shard, limit_queue, qos, gate, locks, tap, heat, since }));
+        let volume = Volume(Rc::new(Inner { spec, shard, limit_queue, qos, gate, locks, tap, heat, attached_at }));
         volume.set_datastore(&volume.spec().datastore);
         volume
     }
 
+    /// The volume's part on its core.
     pub(crate) fn shard(&self) -> &ShardRef<S> {
         &self.0.shard
     }
@@ -184,7 +186,7 @@ impl<S: Seam> Volume<S> {
             share_waited_us: counters.share_waited_us.get(),
         };
         stats.flash = FlashStats { logged_bytes: shard.counters.logged_bytes.get(), ..shard.flash_tier.stats() };
-        stats.problems.extend(shard.flash_tier.dropped().map(VolumeProblem::PagesDropped));
+        stats.problems.extend(shard.flash_tier.drop_reason().map(VolumeProblem::PagesDropped));
         if shard.retry.is_paused(now) || !shard.state.borrow().failed.is_empty() {
             let error = shard.counters.last_error.borrow().clone();
             let error = error.map_or_else(|| "unknown".to_owned(), |error| error.to_string());
@@ -200,7 +202,7 @@ impl<S: Seam> Volume<S> {
 
     /// Time since the attach.
     pub fn age(&self) -> Nanos {
-        self.now().since(self.0.since)
+        self.now().since(self.0.attached_at)
     }
 
     /// The slowest hundred requests of the last hour, in descending order, each with the step in which it waited
@@ -232,7 +234,7 @@ impl<S: Seam> Volume<S> {
         self.0.tap.open(self.now())
     }
 
-    /// Takes up to `most` recorded requests; `None` if the tap no longer belongs to this recorder.
+    /// Takes up to `requests_max` recorded requests; `None` if the tap no longer belongs to this recorder.
     pub fn take_tapped(&self, recorder: u64, requests_max: usize) -> Option<TappedBatch> {
         self.0.tap.take(recorder, requests_max, self.now())
     }
@@ -242,15 +244,15 @@ impl<S: Seam> Volume<S> {
         self.0.tap.close(recorder);
     }
 
-    /// Announces requests for the blocks at `offsets`, of which the first [`HINTS_MAX`] count. Prefetches the memory
-    /// that these requests will touch, and has no other effect.
-    pub fn hint(&self, offsets: &[u64]) {
-        let mut blocks = [BlockNo(0); HINTS_MAX];
-        let count = offsets.len().min(HINTS_MAX);
+    /// Prefetches into the processor's cache the index entries that requests at the first [`PREFETCHED_ENTRIES_MAX`] of
+    /// `offsets` will read. It has no other effect.
+    pub fn prefetch_index_entries(&self, offsets: &[u64]) {
+        let mut blocks = [BlockNo(0); PREFETCHED_ENTRIES_MAX];
+        let count = offsets.len().min(PREFETCHED_ENTRIES_MAX);
         for (block, at) in blocks.iter_mut().zip(offsets) {
             *block = BlockNo(at / BLOCK_BYTES as u64);
         }
-        self.0.shard.with(|_, memory| memory.hint(self.0.shard.number, &blocks[..count]));
+        self.0.shard.with(|_, memory| memory.prefetch_index_entries(self.0.shard.number, &blocks[..count]));
     }
 
     /// Reads `len` bytes from `at` on if all are in memory: appends them to `out` and returns true. Otherwise it leaves
@@ -325,7 +327,7 @@ impl<S: Seam> Volume<S> {
         let trace = LatencyTrace::new(self.now());
         let _inside = self.enter().await?;
         trace.record(Step::Gate, self.now());
-        let step = if self.0.shard.log_matters() { Step::Log } else { Step::Destage };
+        let step = if self.0.shard.flush_involves_log() { Step::Log } else { Step::Destage };
         let result = self.0.shard.flush().await;
         trace.record(step, self.now());
         self.0.shard.slow_requests.record(&trace, OpKind::Flush, 0, 0, self.now());
@@ -401,11 +403,11 @@ impl<S: Seam> Volume<S> {
     /// Moves the volume to the datastore of this name; without such a datastore, the volume belongs to none.
     pub fn set_datastore(&self, name: &str) {
         let shard = &self.0.shard;
-        let other = shard.core.datastore(name);
-        let old = std::mem::replace(&mut *shard.datastore.borrow_mut(), other.clone());
+        let new = shard.core.datastore(name);
+        let old = std::mem::replace(&mut *shard.datastore.borrow_mut(), new.clone());
         self.apply_entitlement();
         if let Some(old) = old
-            && other.is_none_or(|other| !Rc::ptr_eq(&other, &old))
+            && new.is_none_or(|new| !Rc::ptr_eq(&new, &old))
         {
             old.remove_volume(shard.number);
         }
@@ -421,6 +423,7 @@ impl<S: Seam> Volume<S> {
         shard.core.flash_datastore().set_volume(shard.number, self.name(), flash_entitlement);
     }
 
+    /// Removes the volume from its datastore and from that of flash.
     pub(crate) fn leave_datastore(&self) {
         let shard = &self.0.shard;
         if let Some(old) = shard.datastore.take() {
@@ -472,7 +475,7 @@ impl<S: Seam> Volume<S> {
         let shard = &self.0.shard;
         shard.flush_all().await?;
         // The flush of the log appends tombstones, so that a recovery leaves the destaged blocks alone.
-        if shard.log_matters() { shard.flush_log().await } else { Ok(()) }
+        if shard.flush_involves_log() { shard.flush_log().await } else { Ok(()) }
     }
 
     /// Destages all data that is dirty now and flushes the backing, without tombstones, because the flash log can no
@@ -552,14 +555,14 @@ impl<S: Seam> Volume<S> {
     }
 
     /// Makes tombstones of all records past the volume's end durable. The data was given up when the volume was
-    /// attached, so it must not come back when the backing grows, even after a crash (seed 703233).
+    /// attached, so it must not come back when the backing grows, even after a crash.
     pub(crate) async fn discard_past_end(&self) -> Result<(), RequestError> {
         self.0.shard.discard_past_end().await
     }
 
-    /// Recovers the volume's persisted memory after a kill, before the volume is served. `source` provides the content
-    /// of the block at a place. Returns the number of blocks and zero-ranges recovered. On an error the persisted
-    /// memory stays complete.
+    /// Recovers the volume's persisted memory after a kill, before the volume is served. `source` returns the content
+    /// for an index listed in [`ShmImage::blocks`]. Returns the number of recovered blocks and zero-ranges. On an error
+    /// the persisted memory stays complete.
     pub(crate) async fn recover_memory<W: WriteSource<S>>(
         &self,
         image: &ShmImage,
@@ -594,6 +597,7 @@ impl<S: Seam> Volume<S> {
         self.0.shard.seam().now()
     }
 
+    /// Counts a failed request.
     fn count<T>(&self, result: Result<T, RequestError>) -> Result<T, RequestError> {
         let counters = &self.0.shard.counters;
         counters.add(&counters.errors, u64::from(result.is_err()));

@@ -17,7 +17,7 @@ pub struct RangeLocks {
     queue: RefCell<BTreeMap<u64, Entry>>,
     /// Number of exclusive entries; at zero, no request has to search the queue.
     exclusive_entries: Cell<usize>,
-    next: Cell<u64>,
+    next_number: Cell<u64>,
 }
 
 struct Entry {
@@ -43,8 +43,8 @@ impl RangeLocks {
     }
 
     async fn enter(&self, range: Range<u64>, is_exclusive: bool) -> Guard<'_> {
-        let number = self.next.get();
-        self.next.set(number + 1);
+        let number = self.next_number.get();
+        self.next_number.set(number + 1);
         self.exclusive_entries.set(self.exclusive_entries.get() + usize::from(is_exclusive));
         self.queue.borrow_mut().insert(number, Entry { range: range.clone(), is_exclusive, waker: None });
         // The guard removes the entry even if the caller stops waiting.
@@ -74,7 +74,7 @@ fn overlap(left: &Range<u64>, right: &Range<u64>) -> bool {
     left.start < right.end && right.start < left.end
 }
 
-/// A lock, or a place in the queue; dropping it releases the range.
+/// A lock that is granted or waits in the queue; dropping it releases the range.
 pub struct Guard<'a> {
     locks: &'a RangeLocks,
     number: u64,
@@ -104,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    fn is_ready<'a>(future: Pin<&mut (impl Future<Output = Guard<'a>> + 'a)>) -> Option<Guard<'a>> {
+    fn poll_once<'a>(future: Pin<&mut (impl Future<Output = Guard<'a>> + 'a)>) -> Option<Guard<'a>> {
         match future.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(guard) => Some(guard),
             Poll::Pending => None,
@@ -114,31 +114,31 @@ mod tests {
     #[test]
     fn exclusive_range_waits_for_the_writes_it_overlaps() {
         let locks = RangeLocks::default();
-        let first = is_ready(pin!(locks.lock_shared(0..10))).expect("no other entry");
-        let second = is_ready(pin!(locks.lock_shared(5..15))).expect("shared with the first");
-        assert!(is_ready(pin!(locks.lock_exclusive(20..30))).is_some());
+        let first = poll_once(pin!(locks.lock_shared(0..10))).expect("no other entry");
+        let second = poll_once(pin!(locks.lock_shared(5..15))).expect("shared with the first");
+        assert!(poll_once(pin!(locks.lock_exclusive(20..30))).is_some());
         let mut exclusive = pin!(locks.lock_exclusive(8..9));
-        assert!(is_ready(exclusive.as_mut()).is_none());
+        assert!(poll_once(exclusive.as_mut()).is_none());
         drop(first);
-        assert!(is_ready(exclusive.as_mut()).is_none());
+        assert!(poll_once(exclusive.as_mut()).is_none());
         drop(second);
-        assert!(is_ready(exclusive.as_mut()).is_some());
+        assert!(poll_once(exclusive.as_mut()).is_some());
     }
 
     #[test]
     fn write_does_not_overtake_a_waiting_exclusive_range() {
         let locks = RangeLocks::default();
-        let first = is_ready(pin!(locks.lock_shared(0..10))).expect("no other entry");
+        let first = poll_once(pin!(locks.lock_shared(0..10))).expect("no other entry");
         {
             let mut exclusive = pin!(locks.lock_exclusive(0..10));
-            assert!(is_ready(exclusive.as_mut()).is_none() && !locks.is_free(&(3..4)) && locks.is_free(&(10..11)));
+            assert!(poll_once(exclusive.as_mut()).is_none() && !locks.is_free(&(3..4)) && locks.is_free(&(10..11)));
             let mut late = pin!(locks.lock_shared(3..4));
-            assert!(is_ready(late.as_mut()).is_none());
+            assert!(poll_once(late.as_mut()).is_none());
             drop(first);
-            let lock = is_ready(exclusive.as_mut()).expect("first in the queue");
-            assert!(is_ready(late.as_mut()).is_none());
+            let lock = poll_once(exclusive.as_mut()).expect("first in the queue");
+            assert!(poll_once(late.as_mut()).is_none());
             drop(lock);
-            assert!(is_ready(late.as_mut()).is_some());
+            assert!(poll_once(late.as_mut()).is_some());
         }
         assert!(locks.queue.borrow().is_empty() && locks.is_free(&(0..10)));
     }
@@ -146,11 +146,11 @@ mod tests {
     #[test]
     fn abandoned_wait_holds_up_no_write() {
         let locks = RangeLocks::default();
-        let first = is_ready(pin!(locks.lock_shared(0..10))).expect("no other entry");
+        let first = poll_once(pin!(locks.lock_shared(0..10))).expect("no other entry");
         {
-            assert!(is_ready(pin!(locks.lock_exclusive(0..10))).is_none());
+            assert!(poll_once(pin!(locks.lock_exclusive(0..10))).is_none());
         }
-        assert!(is_ready(pin!(locks.lock_shared(0..10))).is_some());
+        assert!(poll_once(pin!(locks.lock_shared(0..10))).is_some());
         drop(first);
     }
 }

@@ -53,6 +53,7 @@ struct Ring {
 pub(super) struct Tap {
     is_open: Cell<bool>,
     ring: RefCell<Option<Ring>>,
+    /// Number of the last recorder.
     recorders: Cell<u64>,
 }
 

@@ -7,8 +7,8 @@ use messages::{FlashReport, StatusReport, VolumeReport, VolumeState};
 
 use super::limits::Limits;
 
-/// The subject, `None` for the daemon as a whole, and the cause of the alert.
-pub type Cause = (Option<String>, String);
+/// A problem for which an alert is raised: its subject, `None` for the daemon as a whole, and its cause.
+pub type Problem = (Option<String>, String);
 
 /// Time for which failed requests are reported after the last one.
 const ERRORS_REPORTED_MS: u64 = 300_000;
@@ -25,8 +25,8 @@ pub struct AlertContext<'a> {
     pub status: &'a StatusReport,
     /// The thresholds.
     pub limits: &'a Limits,
-    /// State kept from earlier samples.
-    pub memory: &'a Memory,
+    /// Failed and slow requests in earlier samples.
+    pub windows: &'a ErrorWindows,
     /// Whether the kind is active for a subject. The threshold to stay active may be lower than the one to be raised.
     pub is_active: &'a dyn Fn(Option<&str>) -> bool,
 }
@@ -45,21 +45,21 @@ impl<'a> AlertContext<'a> {
 
     /// The error window of each volume.
     pub fn error_windows(&self) -> impl Iterator<Item = (&'a str, &'a ErrorWindow)> + use<'a> {
-        self.memory.volumes.iter().map(|(name, window)| (name.as_str(), window))
+        self.windows.volumes.iter().map(|(name, window)| (name.as_str(), window))
     }
 }
 
 /// For each of `volumes` its first notice of that kind, with the volume as the subject.
-pub fn notices<'a>(volumes: impl Iterator<Item = &'a VolumeReport>, kind: AlertKind) -> impl Iterator<Item = Cause> {
+pub fn notices<'a>(volumes: impl Iterator<Item = &'a VolumeReport>, kind: AlertKind) -> impl Iterator<Item = Problem> {
     volumes.filter_map(move |volume| {
         let notice = volume.alerts.iter().find(|notice| notice.kind == kind)?;
         Some((Some(volume.name.clone()), notice.text.clone()))
     })
 }
 
-/// State kept of each volume from earlier samples.
+/// The error window of each volume.
 #[derive(Default)]
-pub struct Memory {
+pub struct ErrorWindows {
     volumes: BTreeMap<String, ErrorWindow>,
 }
 
@@ -73,17 +73,17 @@ pub struct ErrorWindow {
     /// Slow reads and all reads of the last whole window, if the slow ones are too many.
     pub slow: Option<(u64, u64)>,
     /// Start of the present window: time, slow reads, all reads.
-    minute_start: (u64, u64, u64),
+    window_start: (u64, u64, u64),
 }
 
-impl Memory {
+impl ErrorWindows {
     /// Adds a sample.
     pub fn add_sample(&mut self, at_ms: u64, status: &StatusReport) {
         let known: BTreeSet<&str> = status.volumes.iter().map(|volume| volume.name.as_str()).collect();
         self.volumes.retain(|name, _| known.contains(name.as_str()));
         for volume in &status.volumes {
-            let first = ErrorWindow { minute_start: (at_ms, 0, 0), ..ErrorWindow::default() };
-            self.volumes.entry(volume.name.clone()).or_insert(first).add_sample(at_ms, volume);
+            let new_window = ErrorWindow { window_start: (at_ms, 0, 0), ..ErrorWindow::default() };
+            self.volumes.entry(volume.name.clone()).or_insert(new_window).add_sample(at_ms, volume);
         }
     }
 }
@@ -95,8 +95,8 @@ impl ErrorWindow {
         }
         // The counter restarts at 0 when a volume is served anew.
         self.errors = volume.backing_errors;
-        let (began, slow_before, all_before) = self.minute_start;
-        if at_ms < began.saturating_add(WINDOW_MS) && at_ms >= began {
+        let (start_ms, slow_before, all_before) = self.window_start;
+        if at_ms < start_ms.saturating_add(WINDOW_MS) && at_ms >= start_ms {
             return;
         }
         let counts = &volume.latency_counts.read;
@@ -107,6 +107,6 @@ impl ErrorWindow {
         let divisor = if self.slow.is_some() { 200 } else { 100 };
         let is_slow = slow_now >= SLOW_READS_MIN && slow_now * divisor > all_now;
         self.slow = is_slow.then_some((slow_now, all_now));
-        self.minute_start = (at_ms, slow, counts.all);
+        self.window_start = (at_ms, slow, counts.all);
     }
 }

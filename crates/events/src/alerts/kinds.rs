@@ -1,4 +1,4 @@
-//! The list of alert kinds: how each is found, its effect, and its remedy.
+//! The list of alert kinds: the condition of each, its effect, and its remedy.
 //!
 //! Names and severities are in `messages/report/alert.rs`, in the same order. The table in `docs/admin/alerts.md` is
 //! made from the list.
@@ -9,10 +9,10 @@ use std::time::Duration;
 use messages::report::{AlertKind, CertificateReport, Notice, VolumeReport};
 use messages::{VolumeState, unix_time};
 
-use super::context::{AlertContext, Cause, notices};
+use super::context::{AlertContext, Problem, notices};
 
-/// The causes found in a sample.
-pub type Found = Vec<Cause>;
+/// The problems found in a sample.
+pub type Problems = Vec<Problem>;
 
 /// A kind of alert.
 pub struct Kind {
@@ -28,12 +28,12 @@ pub struct Kind {
     pub(super) delay_ms: u64,
     /// The status states this problem in a notice of its own.
     pub(super) has_notice: bool,
-    pub(super) find: fn(&AlertContext<'_>, &mut Found),
+    pub(super) find: fn(&AlertContext<'_>, &mut Problems),
 }
 
 const DAY_SECONDS: u64 = 86_400;
 /// Time before its end from which on a certificate has an alert.
-const CERTIFICATE_SECONDS: u64 = 14 * DAY_SECONDS;
+const CERTIFICATE_WARNING_SECONDS: u64 = 14 * DAY_SECONDS;
 /// Time without an answer after which a disk has an alert.
 const HUNG_MS: u64 = 10_000;
 
@@ -78,10 +78,10 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                 let cause = format!("{} KiB have no good copy on flash", volume.lost_bytes / 1024);
                 problems.push((Some(volume.name.clone()), cause));
             }
-            let scrubbed = context.flash().map_or(0, |flash| flash.scrub.lost);
-            if scrubbed > 0 {
-                let s = plural(scrubbed as usize);
-                let cause = format!("the scrub has found {scrubbed} block{s} without a good copy since the start");
+            let lost_blocks = context.flash().map_or(0, |flash| flash.scrub.lost);
+            if lost_blocks > 0 {
+                let s = plural(lost_blocks as usize);
+                let cause = format!("the scrub has found {lost_blocks} block{s} without a good copy since the start");
                 problems.push((None, cause));
             }
         },
@@ -192,8 +192,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         has_notice: false,
         find: |context, problems| {
             for volume in context.served().filter(|volume| volume.backing_unanswered_ms >= HUNG_MS) {
-                let since = Duration::from_secs(volume.backing_unanswered_ms / 1000);
-                let cause = format!("its backing {} has not answered a request for {since:?}", volume.backing);
+                let duration = Duration::from_secs(volume.backing_unanswered_ms / 1000);
+                let cause = format!("its backing {} has not answered a request for {duration:?}", volume.backing);
                 problems.push((Some(volume.name.clone()), cause));
             }
             // The refusal has the code of the alert.
@@ -218,8 +218,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         find: |context, problems| {
             for device in context.flash().into_iter().flat_map(|flash| &flash.devices) {
                 if device.unanswered_ms >= HUNG_MS {
-                    let since = Duration::from_secs(device.unanswered_ms / 1000);
-                    problems.push((Some(device.name()), format!("it has not answered a request for {since:?}")));
+                    let duration = Duration::from_secs(device.unanswered_ms / 1000);
+                    problems.push((Some(device.name()), format!("it has not answered a request for {duration:?}")));
                 }
             }
             for path in context.status.flash.iter().flat_map(|flash| &flash.hung) {
@@ -342,8 +342,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                 let last = datastore.episodes.last();
                 let cause = last.map_or("", |episode| episode.caused_by.as_str());
                 let cause = if cause.is_empty() { String::new() } else { format!(", caused by {cause}") };
-                let others = last.map_or(0, |episode| episode.contenders.len());
-                let cause = format!("it is congested{cause}: {others} volume{} in contention", plural(others));
+                let contenders = last.map_or(0, |episode| episode.contenders.len());
+                let cause = format!("it is congested{cause}: {contenders} volume{} in contention", plural(contenders));
                 problems.push((Some(datastore.name.clone()), cause));
             }
         },
@@ -403,7 +403,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         delay_ms: 0,
         has_notice: false,
         find: |context, problems| {
-            problems.extend(certificates(context, |ends, now| ends > now && ends - now < CERTIFICATE_SECONDS));
+            problems.extend(certificates(context, |ends, now| ends > now && ends - now < CERTIFICATE_WARNING_SECONDS));
         },
     },
     Kind {
@@ -570,7 +570,7 @@ fn plural(count: usize) -> &'static str {
 fn certificates<'a>(
     context: &AlertContext<'a>,
     condition: fn(u64, u64) -> bool,
-) -> impl Iterator<Item = Cause> + use<'a> {
+) -> impl Iterator<Item = Problem> + use<'a> {
     let now = context.at_unix_ms / 1000;
     context.status.certificates.iter().filter_map(move |certificate| {
         let CertificateReport { table, file, ends_unix_seconds } = certificate;

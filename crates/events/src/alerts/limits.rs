@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Limits {
     /// Age of dirty data beyond which a volume has an alert.
     pub dirty_age: Duration,
-    /// Second since 1970 until which flash devices are to last.
+    /// Time until which flash devices should last, in seconds since 1970.
     pub endurance_until: Option<u64>,
     /// Number of volumes with metrics of their own; `None` without Prometheus metrics.
     pub metrics_volumes: Option<usize>,

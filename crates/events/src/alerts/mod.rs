@@ -1,7 +1,7 @@
 //! Alerts: problems found in each status sample, raised and cleared with delays so that they do not flap.
 //!
 //! ```text
-//! kinds.rs     the list of kinds: how each is found, its effect, its remedy
+//! kinds.rs     the list of kinds: the condition of each, its effect, its remedy
 //! context.rs   the input of the kinds: the sample, the limits, and state kept from earlier samples
 //! limits.rs    their thresholds
 //! silences.rs  acknowledged and silenced alerts
@@ -18,11 +18,11 @@ use messages::StatusReport;
 use messages::report::{AlertAcknowledgement, AlertKind, AlertReport, EventKind, SilenceReport};
 use serde::Serialize;
 
-use self::context::{AlertContext, Memory};
+use self::context::{AlertContext, ErrorWindows};
 use self::kinds::{KINDS, Kind};
 pub use self::limits::Limits;
 pub use self::silences::{SILENCE_SECONDS_MAX, SilenceError};
-use self::silences::{Silences, alert_id, shown};
+use self::silences::{Silences, alert_id, display_id};
 
 use super::log::NewEvent;
 
@@ -96,31 +96,31 @@ struct ActiveAlert {
 /// The alerts and the state that decides when they are raised and cleared.
 #[derive(Default)]
 pub struct Alerts {
-    memory: Memory,
+    windows: ErrorWindows,
     active: BTreeMap<Key, ActiveAlert>,
     /// Problems found that have not lasted long enough to be raised, with the time of their first sample.
     pending: BTreeMap<Key, u64>,
     /// Cleared alerts, with the time of their clearing and the clear delay that they needed.
     cleared: BTreeMap<Key, (u64, u64)>,
     silences: Silences,
-    /// Alerts of whose begin the channels know, and not yet of their end. All inactive ones are silenced.
+    /// Alerts that the channels have reported as raised and not as cleared. All inactive ones are silenced.
     notified: BTreeMap<Key, AlertReport>,
 }
 
 impl Alerts {
     /// Evaluates all kinds on a sample and returns the alerts that were raised or cleared.
     pub fn evaluate(&mut self, at_unix_ms: u64, status: &StatusReport, limits: &Limits) -> Vec<Change> {
-        self.memory.add_sample(at_unix_ms, status);
+        self.windows.add_sample(at_unix_ms, status);
         self.cleared.retain(|_, (cleared, _)| at_unix_ms.saturating_sub(*cleared) < RECURRENCE_MS);
         let mut changes = Vec::new();
         let mut pending = BTreeMap::new();
-        for (at, kind) in KINDS.iter().enumerate() {
-            let active = |subject: Option<&str>| self.active.contains_key(&(at, subject.map(str::to_owned)));
-            let context = AlertContext { at_unix_ms, status, limits, memory: &self.memory, is_active: &active };
+        for (index, kind) in KINDS.iter().enumerate() {
+            let is_active = |subject: Option<&str>| self.active.contains_key(&(index, subject.map(str::to_owned)));
+            let context = AlertContext { at_unix_ms, status, limits, windows: &self.windows, is_active: &is_active };
             let mut problems = Vec::new();
             (kind.find)(&context, &mut problems);
             for (subject, cause) in problems {
-                let key = (at, subject);
+                let key = (index, subject);
                 if let Some(active_alert) = self.active.get_mut(&key) {
                     (active_alert.alert.cause, active_alert.last_found_ms) = (cause, at_unix_ms);
                     continue;
@@ -140,7 +140,7 @@ impl Alerts {
             let is_active = at_unix_ms.saturating_sub(active_alert.last_found_ms) < active_alert.clear_delay_ms;
             if !is_active {
                 let alert = active_alert.alert.clone();
-                silences.end(&alert.id);
+                silences.remove_acknowledgement(&alert.id);
                 if let Some(notified) = notified.get_mut(key) {
                     notified.clone_from(&alert);
                 }
@@ -174,15 +174,15 @@ impl Alerts {
         Change { state: Transition::Raised, alert }
     }
 
-    /// The changes that the channels have to be told: each alert that is not silenced begins and ends once. An alert
-    /// that is still active when its silence ends begins then, unless it was acknowledged.
+    /// The changes to report through the channels. Each alert that is not silenced is reported once as raised and once
+    /// as cleared. An alert that is still active when its silence ends is reported then, unless it was acknowledged.
     pub fn notifications(&mut self, at_unix_ms: u64) -> Vec<Change> {
         self.silences.expire(at_unix_ms);
         let (silences, notified, active) = (&self.silences, &mut self.notified, &self.active);
         let mut changes = Vec::new();
         for (key, ActiveAlert { alert, .. }) in active {
-            let is_told = silences.silence(&alert.id).is_none() && silences.acknowledgement(&alert.id).is_none();
-            if is_told && !notified.contains_key(key) {
+            let is_reported = silences.silence(&alert.id).is_none() && silences.acknowledgement(&alert.id).is_none();
+            if is_reported && !notified.contains_key(key) {
                 notified.insert(key.clone(), alert.clone());
                 changes.push(Change { state: Transition::Raised, alert: alert.clone() });
             }
@@ -199,11 +199,11 @@ impl Alerts {
 
     /// All active alerts, the most severe first.
     pub fn active(&self) -> Vec<AlertReport> {
-        self.active.values().map(|active_alert| self.marked(&active_alert.alert)).collect()
+        self.active.values().map(|active_alert| self.annotated(&active_alert.alert)).collect()
     }
 
     /// The alert with its acknowledgement and its silence.
-    fn marked(&self, alert: &AlertReport) -> AlertReport {
+    fn annotated(&self, alert: &AlertReport) -> AlertReport {
         AlertReport {
             acknowledged: self.silences.acknowledgement(&alert.id).cloned(),
             silenced: self.silences.silence(&alert.id).cloned(),
@@ -213,12 +213,12 @@ impl Alerts {
 
     /// Marks an active alert as acknowledged until it ends.
     pub fn acknowledge(&mut self, id: &str, by: &str, at_unix_ms: u64) -> Result<AlertReport, SilenceError> {
-        let Some(found) = self.active.values().find(|active_alert| active_alert.alert.id == id) else {
-            let text = format!("there is no active alert \"{}\"; `hotset alerts list` shows them", shown(id));
+        let Some(active_alert) = self.active.values().find(|active_alert| active_alert.alert.id == id) else {
+            let text = format!("there is no active alert \"{}\"; `hotset alerts list` shows them", display_id(id));
             return Err(SilenceError::NotFound(text));
         };
         self.silences.acknowledge(id, AlertAcknowledgement { by: by.to_owned(), at_unix_ms });
-        Ok(self.marked(&found.alert))
+        Ok(self.annotated(&active_alert.alert))
     }
 
     /// The silences in force.
@@ -250,13 +250,13 @@ pub fn problems_without_alert(status: &StatusReport, active: &[AlertReport]) -> 
     };
     let mut problems = Vec::new();
     for volume in &status.volumes {
-        let new = volume.alerts.iter().filter(|notice| !is_raised(notice.kind, Some(&volume.name)));
-        // The alert of a silent core has the core as its subject, that of lost data on flash comes from the counters.
-        let new = new.filter(|notice| notice.kind != AlertKind::CoreSilent || !is_raised(notice.kind, None));
-        problems.extend(new.map(|notice| format!("{}: {notice}", volume.name)));
+        let unraised = volume.alerts.iter().filter(|notice| !is_raised(notice.kind, Some(&volume.name)));
+        // The alert of a silent core has the core as its subject, so an alert of any core covers the volume's notice.
+        let unraised = unraised.filter(|notice| notice.kind != AlertKind::CoreSilent || !is_raised(notice.kind, None));
+        problems.extend(unraised.map(|notice| format!("{}: {notice}", volume.name)));
     }
-    let of_flash = status.flash.iter().flat_map(|flash| &flash.alerts);
-    problems.extend(of_flash.filter(|notice| !is_raised(notice.kind, None)).map(|notice| notice.text.clone()));
+    let flash_notices = status.flash.iter().flat_map(|flash| &flash.alerts);
+    problems.extend(flash_notices.filter(|notice| !is_raised(notice.kind, None)).map(|notice| notice.text.clone()));
     problems
 }
 

@@ -1,4 +1,4 @@
-//! Silences and acknowledgements: what administrators have said about alerts, by the identifier of an alert.
+//! Silences and acknowledgements of alerts by administrators, by the identifier of the alert.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const REASON_BYTES_MAX: usize = 200;
 /// Maximum length of an identifier, in bytes: the longest path of a device fits.
 const ID_BYTES_MAX: usize = 4_352;
 
-/// Why an alert could not be acknowledged or silenced. The text names the remedy.
+/// An error of acknowledging or silencing an alert. The text names the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SilenceError {
     /// The request is invalid.
@@ -87,7 +87,7 @@ impl Silences {
         match silences.remove(id) {
             Some(_) => Ok(silences.into_values().collect()),
             None => {
-                let text = format!("\"{}\" is not silenced; `hotset alerts list` shows the silences", shown(id));
+                let text = format!("\"{}\" is not silenced; `hotset alerts list` shows the silences", display_id(id));
                 Err(SilenceError::NotFound(text))
             }
         }
@@ -104,7 +104,7 @@ impl Silences {
     }
 
     /// Forgets the acknowledgement of an alert that has ended.
-    pub fn end(&mut self, id: &str) {
+    pub fn remove_acknowledgement(&mut self, id: &str) {
         self.acknowledged.remove(id);
     }
 }
@@ -120,13 +120,13 @@ fn check_id(id: &str) -> Result<(), SilenceError> {
     let text = format!(
         "\"{}\" is not the identifier of an alert; write KIND or KIND:SUBJECT as `hotset alerts list` shows it, like \
          backing-slow:web01",
-        shown(id)
+        display_id(id)
     );
     Err(SilenceError::Invalid(text))
 }
 
 /// The beginning of an identifier, for messages.
-pub fn shown(id: &str) -> String {
+pub fn display_id(id: &str) -> String {
     messages::plain(id).chars().take(100).collect()
 }
 

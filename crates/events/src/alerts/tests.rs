@@ -1,4 +1,4 @@
-//! Each kind is found in its condition, none in a healthy status, and alerts do not flap.
+//! Each kind is raised in its condition, none in a healthy status, and alerts do not flap.
 
 use std::time::Duration;
 
@@ -53,7 +53,8 @@ fn alerts_after(change: impl FnOnce(&mut StatusReport)) -> (Alerts, Vec<String>)
     (alerts, names)
 }
 
-fn found(change: impl FnOnce(&mut StatusReport)) -> Vec<String> {
+/// The active alerts after 99 seconds of the changed status, as `KIND SUBJECT`.
+fn raised(change: impl FnOnce(&mut StatusReport)) -> Vec<String> {
     alerts_after(change).1
 }
 
@@ -66,50 +67,50 @@ fn volume(change: fn(&mut VolumeReport)) -> impl FnOnce(&mut StatusReport) {
 }
 
 #[test]
-fn each_kind_is_found_and_a_healthy_daemon_has_none() {
-    assert_eq!(found(|_| ()), [""; 0]);
-    assert_eq!(found(|status| status.cores.clear()), ["core-silent core 0"]);
+fn each_kind_is_raised_and_a_healthy_daemon_has_none() {
+    assert_eq!(raised(|_| ()), [""; 0]);
+    assert_eq!(raised(|status| status.cores.clear()), ["core-silent core 0"]);
     let lost: fn(&mut FlashReport) = |flash| flash.devices[1].state = "lost".to_owned();
-    assert_eq!(found(flash(lost)), ["flash-degraded /dev/f1"]);
+    assert_eq!(raised(flash(lost)), ["flash-degraded /dev/f1"]);
     let absent: fn(&mut FlashReport) = |flash| {
         flash.absent = vec!["/dev/f2: no such device".to_owned()];
         flash.alerts = flash.absent.iter().map(|reason| Notice::new(AlertKind::FlashDegraded, reason)).collect();
     };
-    assert_eq!(found(flash(absent)), ["flash-degraded [flash] devices"]);
-    assert_eq!(found(flash(|flash| flash.copies = 1)), ["single-copy -"]);
-    assert_eq!(found(flash(|flash| flash.copies = 0)), ["no-copy -"]);
-    assert_eq!(found(flash(|flash| flash.unclaimed = 3)), ["flash-unclaimed -"]);
-    assert_eq!(found(flash(|flash| flash.scrub.lost = 3)), ["flash-data-lost -"]);
-    assert_eq!(found(flash(|flash| flash.pages.dropped = Some("a crash".to_owned()))), ["pages-dropped -"]);
-    assert_eq!(found(flash(|flash| flash.devices[0].endurance_left_days = Some(98))), ["endurance /dev/f0"]);
+    assert_eq!(raised(flash(absent)), ["flash-degraded [flash] devices"]);
+    assert_eq!(raised(flash(|flash| flash.copies = 1)), ["single-copy -"]);
+    assert_eq!(raised(flash(|flash| flash.copies = 0)), ["no-copy -"]);
+    assert_eq!(raised(flash(|flash| flash.unclaimed = 3)), ["flash-unclaimed -"]);
+    assert_eq!(raised(flash(|flash| flash.scrub.lost = 3)), ["flash-data-lost -"]);
+    assert_eq!(raised(flash(|flash| flash.pages.dropped = Some("a crash".to_owned()))), ["pages-dropped -"]);
+    assert_eq!(raised(flash(|flash| flash.devices[0].endurance_left_days = Some(98))), ["endurance /dev/f0"]);
     let drive = |warnings: &[&str]| {
         let warnings = warnings.iter().map(|warning| (*warning).to_owned()).collect();
         Some(DriveReport { drive: "/dev/f".to_owned(), warnings, ..DriveReport::default() })
     };
     let worn = drive(&["it takes no more writes"]);
-    let of_drive = |drive| {
+    let with_drive = |drive| {
         move |status: &mut StatusReport| {
             status.flash.iter_mut().for_each(|flash| flash.devices[1].drive = Clone::clone(&drive))
         }
     };
-    assert_eq!(found(of_drive(worn)), ["drive-failing /dev/f1"]);
-    assert_eq!(found(of_drive(drive(&[]))), [""; 0]);
+    assert_eq!(raised(with_drive(worn)), ["drive-failing /dev/f1"]);
+    assert_eq!(raised(with_drive(drive(&[]))), [""; 0]);
     let unused: fn(&mut FlashReport) = |flash| {
         *flash = FlashReport {
             alerts: vec![Notice::new(AlertKind::FlashUnused, "flash is not used: why")],
             ..FlashReport::default()
         };
     };
-    assert_eq!(found(flash(unused)), ["flash-unused -"]);
+    assert_eq!(raised(flash(unused)), ["flash-unused -"]);
     let refused: fn(&mut VolumeReport) = |volume| {
         volume.state = VolumeState::Refused;
         volume.alerts = vec![Notice::new(AlertKind::VolumeRefused, "not served: no such file")];
     };
-    assert_eq!(found(volume(refused)), ["volume-refused v"]);
-    assert_eq!(found(volume(|volume| volume.lost_bytes = 4096)), ["flash-data-lost v"]);
-    assert_eq!(found(volume(|volume| volume.dirty_age_ms = 60_001)), ["dirty-too-old v"]);
-    assert_eq!(found(volume(|volume| volume.backing_errors = 1)), ["backing-errors v"]);
-    assert_eq!(found(volume(|volume| volume.backing_unanswered_ms = 9_999)), [""; 0]);
+    assert_eq!(raised(volume(refused)), ["volume-refused v"]);
+    assert_eq!(raised(volume(|volume| volume.lost_bytes = 4096)), ["flash-data-lost v"]);
+    assert_eq!(raised(volume(|volume| volume.dirty_age_ms = 60_001)), ["dirty-too-old v"]);
+    assert_eq!(raised(volume(|volume| volume.backing_errors = 1)), ["backing-errors v"]);
+    assert_eq!(raised(volume(|volume| volume.backing_unanswered_ms = 9_999)), [""; 0]);
     let (alerts, names) = alerts_after(volume(|volume| volume.backing_unanswered_ms = 12_000));
     assert_eq!(names, ["backing-hung v"]);
     assert_eq!(alerts.active()[0].cause, "its backing /x has not answered a request for 12s");
@@ -118,15 +119,15 @@ fn each_kind_is_found_and_a_healthy_daemon_has_none() {
         volume.alerts = vec![Notice::new(AlertKind::VolumeRefused, "not served: it does not answer")];
         volume.refusal = Some("backing-hung".to_owned());
     };
-    assert_eq!(found(volume(hung)), ["volume-refused v", "backing-hung v"]);
-    assert_eq!(found(flash(|flash| flash.devices[1].unanswered_ms = 10_000)), ["flash-hung /dev/f1"]);
+    assert_eq!(raised(volume(hung)), ["volume-refused v", "backing-hung v"]);
+    assert_eq!(raised(flash(|flash| flash.devices[1].unanswered_ms = 10_000)), ["flash-hung /dev/f1"]);
     let hung_at_start: fn(&mut FlashReport) = |flash| flash.hung = vec!["/dev/f2".to_owned()];
-    assert_eq!(found(flash(hung_at_start)), ["flash-hung /dev/f2"]);
-    assert_eq!(found(volume(|volume| volume.state = VolumeState::Frozen)), ["cache-paused v"]);
+    assert_eq!(raised(flash(hung_at_start)), ["flash-hung /dev/f2"]);
+    assert_eq!(raised(volume(|volume| volume.state = VolumeState::Frozen)), ["cache-paused v"]);
     let slow: fn(&mut VolumeReport) = |volume| {
         volume.latency_counts.read = Counts { below: vec![CountsBelow { us: 1e6, count: 96 }], all: 100, sum_us: 9e6 };
     };
-    assert_eq!(found(volume(slow)), ["backing-slow v"]);
+    assert_eq!(raised(volume(slow)), ["backing-slow v"]);
     let congested = |seconds| {
         let contenders = vec!["v".to_owned(), "w".to_owned()];
         let episode = EpisodeReport { caused_by: "w".to_owned(), contenders, ..EpisodeReport::default() };
@@ -140,14 +141,14 @@ fn each_kind_is_found_and_a_healthy_daemon_has_none() {
     assert_eq!(congested(60), [""; 0]);
     assert_eq!(congested(61), ["datastore-congested: it is congested, caused by w: 2 volumes in contention"]);
     let history = HistoryHealth { failed: Some("the disk is full".to_owned()), ..HistoryHealth::default() };
-    assert_eq!(found(|status| status.history = Some(history)), ["history-disk -"]);
-    assert_eq!(found(|status| status.state_failed = Some("no answer for 5 s".to_owned())), ["state-disk -"]);
-    assert_eq!(found(|status| status.memory_not_kept = Some("no room".to_owned())), ["memory-not-kept -"]);
-    assert_eq!(found(|status| status.events.failed = Some("the disk is full".to_owned())), ["events-disk -"]);
+    assert_eq!(raised(|status| status.history = Some(history)), ["history-disk -"]);
+    assert_eq!(raised(|status| status.state_failed = Some("no answer for 5 s".to_owned())), ["state-disk -"]);
+    assert_eq!(raised(|status| status.memory_not_kept = Some("no room".to_owned())), ["memory-not-kept -"]);
+    assert_eq!(raised(|status| status.events.failed = Some("the disk is full".to_owned())), ["events-disk -"]);
     let webhook = DeliveryHealth { failed: Some("it answered 500".to_owned()), ..DeliveryHealth::default() };
-    assert_eq!(found(|status| status.webhook = Some(webhook)), ["webhook-failing -"]);
+    assert_eq!(raised(|status| status.webhook = Some(webhook)), ["webhook-failing -"]);
     let mail = DeliveryHealth { failed: Some("it answered 535 no".to_owned()), ..DeliveryHealth::default() };
-    assert_eq!(found(|status| status.mail = Some(mail)), ["mail-failing -"]);
+    assert_eq!(raised(|status| status.mail = Some(mail)), ["mail-failing -"]);
     // The last sample is in the hundredth second.
     let certificate = |ends: u64| {
         let file = "/etc/hotset/api.crt".to_owned();
@@ -155,16 +156,16 @@ fn each_kind_is_found_and_a_healthy_daemon_has_none() {
         move |status: &mut StatusReport| status.certificates = vec![report]
     };
     const TWO_WEEKS: u64 = 14 * 86_400;
-    assert_eq!(found(certificate(TWO_WEEKS + 101)), [""; 0]);
-    assert_eq!(found(certificate(TWO_WEEKS)), ["certificate-expires [api] tls_certificate"]);
-    assert_eq!(found(certificate(1)), ["certificate-expired [api] tls_certificate"]);
+    assert_eq!(raised(certificate(TWO_WEEKS + 101)), [""; 0]);
+    assert_eq!(raised(certificate(TWO_WEEKS)), ["certificate-expires [api] tls_certificate"]);
+    assert_eq!(raised(certificate(1)), ["certificate-expired [api] tls_certificate"]);
     let (ended, _) = alerts_after(certificate(1));
     assert_eq!(ended.active()[0].cause, "the certificate in /etc/hotset/api.crt expired at 1970-01-01T00:00:01Z");
-    let three = |status: &mut StatusReport| {
+    let three_volumes = |status: &mut StatusReport| {
         let volume = |name| VolumeReport::idle(name, VolumeState::Active, "none", "/x");
         status.volumes = vec![volume("a"), volume("b"), volume("c")];
     };
-    assert_eq!(found(three), ["metrics-left-out -"]);
+    assert_eq!(raised(three_volumes), ["metrics-left-out -"]);
 }
 
 #[test]
@@ -184,16 +185,16 @@ fn notices_raise_alerts_of_their_kind_once() {
     // Flash devices, copies and the scrub have figures of their own, from which their alerts are found.
     for kind in KINDS.iter().filter(|kind| kind.has_notice && kind.kind != AlertKind::Other).map(|kind| kind.kind) {
         let notice = Notice::new(kind, "a sentence");
-        assert_eq!(found(|status| status.flash.iter_mut().for_each(|f| f.alerts.push(notice.clone()))), [""; 0]);
+        assert_eq!(raised(|status| status.flash.iter_mut().for_each(|f| f.alerts.push(notice.clone()))), [""; 0]);
     }
     let (alerts, _) = alerts_after(volume(|volume| volume.dirty_age_ms = 60_001));
     assert_eq!(causes_without_notice(&alerts.active()).collect::<Vec<_>>(), ["v: its oldest dirty block is 60s old"]);
 }
 
-fn single() -> StatusReport {
-    let mut single = healthy();
-    flash(|flash| flash.copies = 1)(&mut single);
-    single
+fn single_copy() -> StatusReport {
+    let mut status = healthy();
+    flash(|flash| flash.copies = 1)(&mut status);
+    status
 }
 
 /// The transitions in `span` with their seconds, where `has_cause` is true for seconds with the cause of an alert.
@@ -203,7 +204,7 @@ fn transitions(
     has_cause: impl Fn(u64) -> bool,
 ) -> Vec<(u64, Transition)> {
     span.flat_map(|second| {
-        let status = if has_cause(second) { single() } else { healthy() };
+        let status = if has_cause(second) { single_copy() } else { healthy() };
         alerts.evaluate(second * 1000, &status, &limits()).into_iter().map(move |change| (second, change.state))
     })
     .collect()
@@ -248,11 +249,11 @@ fn value_near_its_threshold_does_not_flap() {
 #[test]
 fn errors_are_reported_for_five_minutes_after_the_last_one() {
     let mut alerts = Alerts::default();
-    let mut erred = healthy();
-    erred.volumes[0].backing_errors = 3;
+    let mut failing = healthy();
+    failing.volumes[0].backing_errors = 3;
     let active: Vec<usize> = (1..400)
         .map(|second| {
-            alerts.evaluate(second * 1000, &erred, &limits());
+            alerts.evaluate(second * 1000, &failing, &limits());
             alerts.active().len()
         })
         .collect();
@@ -273,7 +274,7 @@ fn slow_minute_is_reported_for_one_minute_and_few_slow_reads_are_not() {
     };
     let minutes = [(100, 0), (0, 2), (1000, 9), (1000, 20), (1000, 0), (1000, 0)];
     let active: Vec<usize> =
-        minutes.iter().zip(0..).map(|((fast, slow), at)| minute(&mut alerts, at, *fast, *slow)).collect();
+        minutes.iter().zip(0..).map(|((fast, slow), number)| minute(&mut alerts, number, *fast, *slow)).collect();
     assert_eq!(active, [0, 0, 0, 1, 0, 0]);
 }
 
@@ -305,10 +306,10 @@ fn event_and_log_line_of_a_raised_alert_have_effect_and_remedy() {
     status.volumes[0].alerts.push(Notice::new(AlertKind::DestageFailing, "destage to the backing fails"));
     let raised = alerts.evaluate(1_000, &status, &limits()).pop().expect("the alert is raised in the first sample");
     let texts = [raised.event().text, raised.log_line()];
-    for part in
+    for expected in
         ["destage-failing raised (critical): destage to the backing fails.", "Effect: Dirty", "Remedy: By the error"]
     {
-        assert!(texts.iter().all(|text| text.contains(part)), "{part}: {texts:?}");
+        assert!(texts.iter().all(|text| text.contains(expected)), "{expected}: {texts:?}");
     }
     assert!(texts[1].starts_with("alert: v: "), "{}", texts[1]);
     let cleared = alerts.evaluate(9_000, &healthy(), &limits()).pop().expect("the alert is cleared");
@@ -365,7 +366,7 @@ fn paused() -> StatusReport {
 }
 
 /// Evaluates `status` at that second and returns the notifications as `raised ID` or `cleared ID`.
-fn told(alerts: &mut Alerts, second: u64, status: &StatusReport) -> Vec<String> {
+fn notify(alerts: &mut Alerts, second: u64, status: &StatusReport) -> Vec<String> {
     alerts.evaluate(second * 1_000, status, &limits());
     let changes = alerts.notifications(second * 1_000);
     changes
@@ -387,62 +388,62 @@ fn silence(alerts: &mut Alerts, until_second: u64) {
 }
 
 #[test]
-fn channels_are_told_begin_and_end_of_an_alert_once() {
+fn channels_get_begin_and_end_of_an_alert_once() {
     let mut alerts = Alerts::default();
-    assert_eq!(told(&mut alerts, 1, &healthy()), [""; 0]);
-    assert_eq!(told(&mut alerts, 2, &paused()), ["raised cache-paused:v"]);
-    assert_eq!(told(&mut alerts, 3, &paused()), [""; 0]);
+    assert_eq!(notify(&mut alerts, 1, &healthy()), [""; 0]);
+    assert_eq!(notify(&mut alerts, 2, &paused()), ["raised cache-paused:v"]);
+    assert_eq!(notify(&mut alerts, 3, &paused()), [""; 0]);
     for second in 4..7 {
-        assert_eq!(told(&mut alerts, second, &healthy()), [""; 0]);
+        assert_eq!(notify(&mut alerts, second, &healthy()), [""; 0]);
     }
-    assert_eq!(told(&mut alerts, 8, &healthy()), ["cleared cache-paused:v"]);
-    assert_eq!(told(&mut alerts, 9, &healthy()), [""; 0]);
+    assert_eq!(notify(&mut alerts, 8, &healthy()), ["cleared cache-paused:v"]);
+    assert_eq!(notify(&mut alerts, 9, &healthy()), [""; 0]);
 }
 
 #[test]
-fn silenced_alert_stays_listed_and_is_told_after_the_silence() {
+fn silenced_alert_stays_listed_and_is_sent_after_the_silence() {
     let mut alerts = Alerts::default();
     silence(&mut alerts, 10);
     for second in 1..10 {
-        assert_eq!(told(&mut alerts, second, &paused()), [""; 0], "{second}");
+        assert_eq!(notify(&mut alerts, second, &paused()), [""; 0], "{second}");
     }
     let listed = alerts.active();
     let silenced = listed[0].silenced.as_ref().expect("it is silenced");
     assert_eq!((listed.len(), silenced.by.as_str(), silenced.until_unix_ms), (1, "user root", 10_000));
-    assert_eq!(told(&mut alerts, 10, &paused()), ["raised cache-paused:v"]);
+    assert_eq!(notify(&mut alerts, 10, &paused()), ["raised cache-paused:v"]);
     assert_eq!((alerts.active()[0].silenced.clone(), alerts.silences()), (None, Vec::new()));
 }
 
 #[test]
-fn end_of_an_alert_during_its_silence_is_told_afterwards() {
+fn end_of_an_alert_during_its_silence_is_sent_afterwards() {
     let mut alerts = Alerts::default();
-    assert_eq!(told(&mut alerts, 1, &paused()), ["raised cache-paused:v"]);
+    assert_eq!(notify(&mut alerts, 1, &paused()), ["raised cache-paused:v"]);
     silence(&mut alerts, 20);
     for second in 2..20 {
-        assert_eq!(told(&mut alerts, second, &healthy()), [""; 0], "{second}");
+        assert_eq!(notify(&mut alerts, second, &healthy()), [""; 0], "{second}");
     }
     assert_eq!(alerts.active(), []);
-    assert_eq!(told(&mut alerts, 20, &healthy()), ["cleared cache-paused:v"]);
+    assert_eq!(notify(&mut alerts, 20, &healthy()), ["cleared cache-paused:v"]);
 }
 
 #[test]
-fn alert_that_begins_and_ends_within_a_silence_is_never_told() {
+fn alert_that_begins_and_ends_within_a_silence_is_never_sent() {
     let mut alerts = Alerts::default();
     silence(&mut alerts, 30);
-    assert_eq!(told(&mut alerts, 1, &paused()), [""; 0]);
+    assert_eq!(notify(&mut alerts, 1, &paused()), [""; 0]);
     for second in 2..40 {
-        assert_eq!(told(&mut alerts, second, &healthy()), [""; 0], "{second}");
+        assert_eq!(notify(&mut alerts, second, &healthy()), [""; 0], "{second}");
     }
 }
 
 #[test]
-fn end_of_a_silence_by_command_tells_the_alert() {
+fn end_of_a_silence_by_command_sends_the_alert() {
     let mut alerts = Alerts::default();
     silence(&mut alerts, 1_000);
-    assert_eq!(told(&mut alerts, 1, &paused()), [""; 0]);
+    assert_eq!(notify(&mut alerts, 1, &paused()), [""; 0]);
     let silences = alerts.without_silence("cache-paused:v").expect("it is silenced");
     alerts.set_silences(silences);
-    assert_eq!(told(&mut alerts, 2, &paused()), ["raised cache-paused:v"]);
+    assert_eq!(notify(&mut alerts, 2, &paused()), ["raised cache-paused:v"]);
     assert!(matches!(alerts.without_silence("cache-paused:v"), Err(SilenceError::NotFound(_))));
 }
 
@@ -452,17 +453,17 @@ fn acknowledgement_is_listed_and_ends_with_the_alert() {
     let unknown = alerts.acknowledge("cache-paused:v", "user root", 1);
     assert!(matches!(unknown, Err(SilenceError::NotFound(_))));
     silence(&mut alerts, 5);
-    assert_eq!(told(&mut alerts, 2, &paused()), [""; 0]);
+    assert_eq!(notify(&mut alerts, 2, &paused()), [""; 0]);
     let acknowledged = alerts.acknowledge("cache-paused:v", "user root", 2_500).expect("it is active").acknowledged;
     assert_eq!(acknowledged, Some(AlertAcknowledgement { by: "user root".to_owned(), at_unix_ms: 2_500 }));
     assert_eq!(alerts.active()[0].acknowledged, acknowledged);
     // The silence ends, but the alert is known.
     for second in 5..8 {
-        assert_eq!(told(&mut alerts, second, &paused()), [""; 0], "{second}");
+        assert_eq!(notify(&mut alerts, second, &paused()), [""; 0], "{second}");
     }
     for second in 8..20 {
-        assert_eq!(told(&mut alerts, second, &healthy()), [""; 0], "{second}");
+        assert_eq!(notify(&mut alerts, second, &healthy()), [""; 0], "{second}");
     }
-    assert_eq!(told(&mut alerts, 20, &paused()), ["raised cache-paused:v"]);
+    assert_eq!(notify(&mut alerts, 20, &paused()), ["raised cache-paused:v"]);
     assert_eq!(alerts.active()[0].acknowledged, None);
 }

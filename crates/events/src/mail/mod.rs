@@ -10,9 +10,9 @@ pub use lettre::message::Mailbox;
 use messages::report::{DeliveryHealth, Severity};
 
 pub use self::server::{Encryption, Login, MailServer, parse_mailbox};
-use self::text::{MailContext, message};
+use self::text::{MailContext, compose};
 use super::alerts::{Change, Transition};
-use super::delivery::{ALERTS_MAX, DeliveryError, PAUSES, Queue, Transport};
+use super::delivery::{ALERTS_MAX, DeliveryError, Queue, RETRY_PAUSES, Transport};
 
 /// Maximum number of recipients.
 pub const RECIPIENTS_MAX: usize = 16;
@@ -48,7 +48,7 @@ impl Mailer {
     /// Starts the delivery thread; `host` is the name of this machine, `page` the address of the web console if it is
     /// known.
     pub fn start(config: MailConfig, host: String, page: Option<String>) -> io::Result<Mailer> {
-        Mailer::start_with(config, host, page, PAUSES)
+        Mailer::start_with(config, host, page, RETRY_PAUSES)
     }
 
     fn start_with(
@@ -58,7 +58,7 @@ impl Mailer {
         pauses: &'static [Duration],
     ) -> io::Result<Mailer> {
         let sender = Sender { server: config.server.clone(), from: config.from.clone(), host: host.clone() };
-        let queue = Queue::start("mail", config.shown(), sender, pauses)?;
+        let queue = Queue::start("mail", config.destination(), sender, pauses)?;
         Ok(Mailer { queue, config, context: MailContext { host, page } })
     }
 
@@ -68,7 +68,7 @@ impl Mailer {
             let is_sent = |change: &&Change| change.state == state && change.alert.severity <= self.config.min_severity;
             let selected: Vec<&Change> = changes.iter().filter(is_sent).collect();
             for alerts in selected.chunks(ALERTS_MAX) {
-                self.queue.push(message(&self.config, &self.context, at_unix_ms, alerts));
+                self.queue.push(compose(&self.config, &self.context, at_unix_ms, alerts));
             }
         }
     }
@@ -81,7 +81,7 @@ impl Mailer {
 
 impl MailConfig {
     /// The destination in one line: the server and the recipients.
-    pub fn shown(&self) -> String {
+    pub fn destination(&self) -> String {
         let to = self.to.iter().map(|mailbox| mailbox.email.to_string()).collect::<Vec<_>>().join(", ");
         format!("{to} through {}:{}", self.server.host, self.server.port)
     }
@@ -89,7 +89,7 @@ impl MailConfig {
     /// Sends a test message, past the queue, and waits for the answer; the error is the server's answer.
     pub fn test(&self, host: &str, page: Option<&str>, test: &Change) -> Result<(), String> {
         let context = MailContext { host: host.to_owned(), page: page.map(str::to_owned) };
-        let mut mail = message(self, &context, test.alert.since_unix_ms, &[test]);
+        let mut mail = compose(self, &context, test.alert.since_unix_ms, &[test]);
         let sender = Sender { server: self.server.clone(), from: self.from.clone(), host: context.host };
         sender.deliver(&mut mail).map_err(|error| error.into_text())
     }

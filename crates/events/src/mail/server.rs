@@ -35,7 +35,7 @@ const NO_TLS: &str = "a server that begins unencrypted needs [alerts] mail_tls =
 /// Encryption of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encryption {
-    /// TLS from the first byte.
+    /// Implicit TLS: from the first byte.
     Tls,
     /// TLS after the command STARTTLS, which the server has to support.
     StartTls,
@@ -88,16 +88,16 @@ fn read_password(file: &Path) -> Result<String, String> {
 
 /// A sender or a recipient: `user@host`, or `Name <user@host>`. The error has the form `fault; remedy`.
 pub fn parse_mailbox(text: &str) -> Result<Mailbox, String> {
-    let wrong = || {
+    let invalid = || {
         format!(
             "\"{text}\" is not a mail address; write it like \"admin@example.com\" or \"Admin <admin@example.com>\""
         )
     };
-    let mailbox: Mailbox = text.parse().map_err(|_| wrong())?;
+    let mailbox: Mailbox = text.parse().map_err(|_| invalid())?;
     // The parser ignores what follows the address. Addresses outside ASCII need an extension that few servers have.
     let address = mailbox.email.to_string();
     let is_whole = text == address || text.ends_with(&format!("<{address}>"));
-    if is_whole && address.is_ascii() { Ok(mailbox) } else { Err(wrong()) }
+    if is_whole && address.is_ascii() { Ok(mailbox) } else { Err(invalid()) }
 }
 
 /// The server that accepts mail.
@@ -119,17 +119,17 @@ impl MailServer {
     /// Submits a message. Recipients that accept it are removed from `mail`, so that another attempt does not repeat
     /// the message to them.
     pub(super) fn submit(&self, own_host: &str, from: &Mailbox, mail: &mut Mail) -> Result<(), DeliveryError> {
-        let end = Instant::now() + ATTEMPT_TIMEOUT;
+        let deadline = Instant::now() + ATTEMPT_TIMEOUT;
         let mut connection = self.connect(own_host)?;
-        let in_time = || match Instant::now() < end {
+        let check_deadline = || match Instant::now() < deadline {
             true => Ok(()),
             false => Err(temporary("it did not answer in time")),
         };
-        in_time()?;
+        check_deadline()?;
         connection.command(MailCommand::new(Some(from.email.clone()), Vec::new())).map_err(explain)?;
         let mut refused: Vec<(Mailbox, Error)> = Vec::new();
         for mailbox in &mail.recipients {
-            in_time()?;
+            check_deadline()?;
             match connection.command(Rcpt::new(mailbox.email.clone(), Vec::new())) {
                 Ok(_) => {}
                 Err(error) if error.status().is_some() => refused.push((mailbox.clone(), error)),
@@ -137,7 +137,7 @@ impl MailServer {
             }
         }
         if refused.len() < mail.recipients.len() {
-            in_time()?;
+            check_deadline()?;
             connection.command(Data).map_err(explain)?;
             connection.message(&mail.content).map_err(explain)?;
         }
@@ -162,10 +162,10 @@ impl MailServer {
             Encryption::Off => None,
             Encryption::Tls | Encryption::StartTls => Some(self.tls().map_err(DeliveryError::Temporary)?),
         };
-        let at_once = tls.as_ref().filter(|_| self.encryption == Encryption::Tls);
+        let implicit_tls = tls.as_ref().filter(|_| self.encryption == Encryption::Tls);
         let server = (self.host.as_str(), self.port);
         let mut connection =
-            SmtpConnection::connect(server, Some(ANSWER_TIMEOUT), &hello, at_once, None).map_err(explain)?;
+            SmtpConnection::connect(server, Some(ANSWER_TIMEOUT), &hello, implicit_tls, None).map_err(explain)?;
         if let (Encryption::StartTls, Some(tls)) = (self.encryption, &tls) {
             if !connection.can_starttls() {
                 return Err(temporary("it does not offer STARTTLS; for TLS from the first byte: mail_tls = \"tls\""));

@@ -14,7 +14,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use super::super::test_certificate::Certificate;
 use super::*;
 
-static QUICK: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(10)];
+static SHORT_PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(10)];
 
 /// A mail that a server accepted.
 #[derive(Debug, PartialEq, Eq)]
@@ -56,37 +56,37 @@ fn serve(script: Script) -> (u16, mpsc::Receiver<Accepted>) {
     (port, accepted)
 }
 
-fn encrypted(config: &Arc<ServerConfig>, stream: TcpStream) -> Box<dyn Stream> {
+fn tls_stream(config: &Arc<ServerConfig>, stream: TcpStream) -> Box<dyn Stream> {
     let connection = ServerConnection::new(config.clone()).expect("a valid configuration");
     Box::new(StreamOwned::new(connection, stream))
 }
 
 fn converse(stream: TcpStream, script: &mut Script, accepted: &mpsc::Sender<Accepted>) -> io::Result<()> {
-    let second = stream.try_clone()?;
+    let stream_copy = stream.try_clone()?;
     let mut is_encrypted = script.tls.is_some();
     let mut stream = BufReader::new(match &script.tls {
-        Some(config) => encrypted(config, stream),
+        Some(config) => tls_stream(config, stream),
         None => Box::new(stream),
     });
     let (mut login, mut to, mut line) = (None, Vec::new(), String::new());
-    let say = |stream: &mut BufReader<Box<dyn Stream>>, text: &str| {
+    let send = |stream: &mut BufReader<Box<dyn Stream>>, text: &str| {
         stream.get_mut().write_all(text.as_bytes()).and_then(|()| stream.get_mut().flush())
     };
-    say(&mut stream, "220 test ready\r\n")?;
+    send(&mut stream, "220 test ready\r\n")?;
     while stream.read_line(&mut line)? > 0 {
         let command = std::mem::take(&mut line).trim_end().to_owned();
-        if let Some(at) = script.answers.iter().position(|(start, _)| command.starts_with(start)) {
-            let (_, answer) = script.answers.remove(at);
-            say(&mut stream, &format!("{answer}\r\n"))?;
+        if let Some(index) = script.answers.iter().position(|(start, _)| command.starts_with(start)) {
+            let (_, answer) = script.answers.remove(index);
+            send(&mut stream, &format!("{answer}\r\n"))?;
             continue;
         }
         let answer = match command.split_once([' ', ':']).map_or(command.as_str(), |(verb, _)| verb) {
             "EHLO" if !is_encrypted && script.starttls.is_some() => "250-test\r\n250 STARTTLS\r\n",
             "EHLO" => "250-test\r\n250 AUTH PLAIN\r\n",
             "STARTTLS" => {
-                say(&mut stream, "220 go\r\n")?;
+                send(&mut stream, "220 go\r\n")?;
                 let config = script.starttls.as_ref().expect("the server offers it");
-                stream = BufReader::new(encrypted(config, second.try_clone()?));
+                stream = BufReader::new(tls_stream(config, stream_copy.try_clone()?));
                 is_encrypted = true;
                 continue;
             }
@@ -99,7 +99,7 @@ fn converse(stream: TcpStream, script: &mut Script, accepted: &mpsc::Sender<Acce
                 "250 yes\r\n"
             }
             "DATA" => {
-                say(&mut stream, "354 go\r\n")?;
+                send(&mut stream, "354 go\r\n")?;
                 let mut content = String::new();
                 while !content.ends_with("\r\n.\r\n") && stream.read_line(&mut content)? > 0 {}
                 let (login, to) = (login.take(), std::mem::take(&mut to));
@@ -110,7 +110,7 @@ fn converse(stream: TcpStream, script: &mut Script, accepted: &mpsc::Sender<Acce
             "QUIT" => "221 bye\r\n",
             _ => "250 yes\r\n",
         };
-        say(&mut stream, answer)?;
+        send(&mut stream, answer)?;
     }
     Ok(())
 }
@@ -127,7 +127,7 @@ fn mail_config(port: u16, encryption: Encryption) -> MailConfig {
 
 fn fast_mailer(config: MailConfig) -> Mailer {
     let page = Some("https://cache01.example:7400/".to_owned());
-    Mailer::start_with(config, "cache01".to_owned(), page, &QUICK).expect("a thread")
+    Mailer::start_with(config, "cache01".to_owned(), page, &SHORT_PAUSES).expect("a thread")
 }
 
 fn change(state: Transition, kind: AlertKind, subject: Option<&str>) -> Change {
@@ -179,7 +179,7 @@ fn raised_and_cleared_alerts_are_separate_plain_mails() {
     let mail = next(&accepted);
     assert_eq!((mail.is_encrypted, mail.to), (false, vec!["a@example.com".to_owned(), "b@example.com".to_owned()]));
     let (head, body) = mail.content.split_once("\r\n\r\n").expect("a head and a body");
-    for part in [
+    for line in [
         "From: Hotset <hotset@example.com>",
         "To: a@example.com, b@example.com",
         "Subject: [hotset cache01] CRITICAL: backing-hung of web01, and 1 more",
@@ -187,7 +187,7 @@ fn raised_and_cleared_alerts_are_separate_plain_mails() {
         "Content-Type: text/plain; charset=utf-8",
         "@cache01>",
     ] {
-        assert!(head.contains(part), "{part} is not in:\n{head}");
+        assert!(head.contains(line), "{line} is not in:\n{head}");
     }
     let expected = "backing-hung of web01 (critical)\r\nCause:  the cause of backing-hung\r\n\
                     Since:  2026-11-22T05:45:00Z\r\nEffect: Its effect.\r\nRemedy: The remedy.\r\n\r\n\

@@ -19,10 +19,10 @@ pub struct MailContext {
     pub page: Option<String>,
 }
 
-/// The mail about `changes`, which are one or more of the same transition, the most severe first.
-pub fn message(config: &MailConfig, context: &MailContext, at_unix_ms: u64, changes: &[&Change]) -> Mail {
+/// Composes the mail about `changes`, which are one or more of the same transition, the most severe first.
+pub fn compose(config: &MailConfig, context: &MailContext, at_unix_ms: u64, changes: &[&Change]) -> Mail {
     let time = SystemTime::UNIX_EPOCH + Duration::from_millis(at_unix_ms);
-    // RFC 3834: automatic replies, such as those of an absence, are not sent to such a message.
+    // RFC 3834: such a message gets no automatic replies, for example out-of-office messages.
     let automatic = HeaderValue::new(HeaderName::new_from_ascii_str("Auto-Submitted"), "auto-generated".to_owned());
     let builder = config.to.iter().fold(Message::builder(), |builder, mailbox| builder.to(mailbox.clone()));
     let message = builder
@@ -41,15 +41,15 @@ pub fn message(config: &MailConfig, context: &MailContext, at_unix_ms: u64, chan
 fn message_id(host: &str, at_unix_ms: u64) -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let counter = COUNTER.fetch_add(1, Ordering::Relaxed);
-    let is_part = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
-    let host = if !host.is_empty() && host.chars().all(is_part) { host } else { "localhost" };
+    let is_host_char = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
+    let host = if !host.is_empty() && host.chars().all(is_host_char) { host } else { "localhost" };
     format!("<{at_unix_ms}.{}.{counter}@{host}>", std::process::id())
 }
 
 /// For example `[hotset cache01] WARNING: single-copy`, with the number of further alerts.
 fn subject(host: &str, changes: &[&Change]) -> String {
     let Change { state, alert } = changes.first().expect("a mail has a change");
-    let word = match state {
+    let label = match state {
         Transition::Raised => alert.severity.name().to_uppercase(),
         Transition::Cleared => "RESOLVED".to_owned(),
         Transition::Test => return plain(&format!("[hotset {host}] TEST: alerts by mail")).into_owned(),
@@ -58,7 +58,7 @@ fn subject(host: &str, changes: &[&Change]) -> String {
         0 => String::new(),
         more => format!(", and {more} more"),
     };
-    plain(&format!("[hotset {host}] {word}: {}{more}", title(alert))).into_owned()
+    plain(&format!("[hotset {host}] {label}: {}{more}", title(alert))).into_owned()
 }
 
 /// Kind and subject. Without the cause, which may change: both mails about an alert have the same title.
@@ -70,7 +70,7 @@ fn title(alert: &AlertReport) -> String {
 }
 
 fn body(context: &MailContext, at_unix_ms: u64, changes: &[&Change]) -> String {
-    let mut text = changes.iter().map(|change| block(change, at_unix_ms)).collect::<Vec<_>>().join("\n");
+    let mut text = changes.iter().map(|change| paragraph(change, at_unix_ms)).collect::<Vec<_>>().join("\n");
     text += &format!("\nHost:   {}\n", context.host);
     if let Some(page) = &context.page {
         text += &format!("Page:   {page}\n");
@@ -79,7 +79,7 @@ fn body(context: &MailContext, at_unix_ms: u64, changes: &[&Change]) -> String {
 }
 
 /// The paragraph about one alert.
-fn block(Change { state, alert }: &Change, at_unix_ms: u64) -> String {
+fn paragraph(Change { state, alert }: &Change, at_unix_ms: u64) -> String {
     let time = |unix_ms| unix_time::format(Duration::from_millis(unix_ms));
     let AlertReport { severity, since_unix_ms, cause, effect, remedy, .. } = alert;
     let since = time(*since_unix_ms);

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 pub use self::receiver::{Address, Receiver};
 use super::alerts::Change;
-use super::delivery::{ALERTS_MAX, PAUSES, Queue};
+use super::delivery::{ALERTS_MAX, Queue, RETRY_PAUSES};
 
 /// The JSON body of a message.
 #[derive(Serialize)]
@@ -38,7 +38,7 @@ pub struct Webhook {
 impl Webhook {
     /// Starts the delivery thread; `host` is the name of this machine.
     pub fn start(receiver: Receiver, host: String) -> io::Result<Webhook> {
-        Webhook::start_with(receiver, host, PAUSES)
+        Webhook::start_with(receiver, host, RETRY_PAUSES)
     }
 
     fn start_with(receiver: Receiver, host: String, pauses: &'static [Duration]) -> io::Result<Webhook> {

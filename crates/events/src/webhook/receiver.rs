@@ -33,27 +33,27 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Address, String> {
         // The text may contain a password or a secret path, so the message does not repeat it.
-        let wrong = || {
+        let invalid = || {
             "invalid address for alerts; write it like \"https://alerts.example/hook\" or \
              \"http://127.0.0.1:9000/hook\""
                 .to_owned()
         };
-        let uri: Uri = text.parse().map_err(|_| wrong())?;
-        let is_web = uri.scheme().is_some_and(|scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme));
-        let authority = uri.authority().filter(|authority| !authority.host().is_empty()).ok_or_else(wrong)?;
+        let uri: Uri = text.parse().map_err(|_| invalid())?;
+        let is_http = uri.scheme().is_some_and(|scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme));
+        let authority = uri.authority().filter(|authority| !authority.host().is_empty()).ok_or_else(invalid)?;
         // Only a port may follow the host. A user name with a password is refused, because `Display` would show it.
-        let port = authority.as_str().strip_prefix(authority.host()).ok_or_else(wrong)?;
+        let port = authority.as_str().strip_prefix(authority.host()).ok_or_else(invalid)?;
         let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
         let is_port_valid = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
-        if is_web && is_port_valid { Ok(Address(uri)) } else { Err(wrong()) }
+        if is_http && is_port_valid { Ok(Address(uri)) } else { Err(invalid()) }
     }
 }
 
 /// Shows the URL without its path, which may contain a secret.
 impl fmt::Display for Address {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, authority) = (self.0.scheme_str().unwrap_or_default(), self.0.authority());
-        write!(to, "{scheme}://{}/…", authority.map_or("", |authority| authority.as_str()))
+        write!(f, "{scheme}://{}/…", authority.map_or("", |authority| authority.as_str()))
     }
 }
 
@@ -104,7 +104,7 @@ impl Receiver {
             true => config.tls_config(
                 TlsConfig::builder()
                     .unversioned_rustls_crypto_provider(tls::provider())
-                    .root_certs(RootCerts::Specific(Arc::new(self.roots()?)))
+                    .root_certs(RootCerts::Specific(Arc::new(self.root_certificates()?)))
                     .build(),
             ),
             false => config,
@@ -112,7 +112,7 @@ impl Receiver {
         Ok(Agent::new_with_config(config.build()))
     }
 
-    fn roots(&self) -> Result<Vec<Certificate<'static>>, String> {
+    fn root_certificates(&self) -> Result<Vec<Certificate<'static>>, String> {
         let certificates = trusted_authorities(self.ca_file.as_deref(), AUTHORITIES_KEY)?;
         Ok(certificates.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect())
     }

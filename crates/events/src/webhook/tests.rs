@@ -15,7 +15,7 @@ use super::super::delivery::{DeliveryError, QUEUE_MAX};
 use super::super::test_certificate::Certificate;
 use super::*;
 
-static QUICK: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(10)];
+static SHORT_PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(10)];
 
 /// A request: its head in lower case, and its body.
 type Request = (String, Value);
@@ -28,7 +28,7 @@ fn serve<S: Read + Write>(
 ) -> (u16, mpsc::Receiver<Request>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let port = listener.local_addr().expect("the socket has an address").port();
-    let (seen, requests) = mpsc::channel();
+    let (sender, requests) = mpsc::channel();
     std::thread::spawn(move || {
         let mut answers = answers.iter().chain(std::iter::repeat(answers.last().expect("an answer")));
         for stream in listener.incoming().map_while(Result::ok) {
@@ -37,7 +37,7 @@ fn serve<S: Read + Write>(
             let answer = answers.next().expect("the list is endless");
             stream.get_mut().write_all(answer.as_bytes()).expect("the client reads");
             stream.get_mut().flush().expect("the client reads");
-            if seen.send(request).is_err() {
+            if sender.send(request).is_err() {
                 return;
             }
         }
@@ -57,7 +57,7 @@ fn read(stream: &mut impl BufRead) -> io::Result<Request> {
 }
 
 /// Starts a server without TLS and returns its URL and the requests it receives.
-fn server(answers: &'static [&'static str]) -> (String, mpsc::Receiver<Request>) {
+fn plain_server(answers: &'static [&'static str]) -> (String, mpsc::Receiver<Request>) {
     let (port, requests) = serve(answers, |stream| stream);
     (format!("http://127.0.0.1:{port}/hook"), requests)
 }
@@ -80,7 +80,7 @@ fn fast_webhook(address: &str) -> Webhook {
 
 fn fast_webhook_trusting(address: &str, ca_file: Option<PathBuf>) -> Webhook {
     let receiver = Receiver { address: address.parse().expect("an address"), ca_file };
-    Webhook::start_with(receiver, "here".to_owned(), &QUICK).expect("a thread")
+    Webhook::start_with(receiver, "here".to_owned(), &SHORT_PAUSES).expect("a thread")
 }
 
 fn wait_for(webhook: &Webhook, is_expected: impl Fn(&DeliveryHealth) -> bool) -> DeliveryHealth {
@@ -97,32 +97,33 @@ fn wait_for(webhook: &Webhook, is_expected: impl Fn(&DeliveryHealth) -> bool) ->
 
 #[test]
 fn failed_messages_are_sent_again_and_all_arrive_in_order() {
-    let (address, requests) = server(&["HTTP/1.1 500 No\r\n\r\n", "nonsense\r\n", "", "HTTP/1.1 204 Yes\r\n\r\n"]);
+    let (address, requests) =
+        plain_server(&["HTTP/1.1 500 No\r\n\r\n", "nonsense\r\n", "", "HTTP/1.1 204 Yes\r\n\r\n"]);
     let webhook = fast_webhook(&address);
     webhook.send(7, &[change("one"), change("two")]);
     webhook.send(8, &[change("three")]);
-    let got: Vec<_> = (0..5).map(|_| requests.recv_timeout(Duration::from_secs(30)).expect("a request")).collect();
-    let head = &got[0].0;
+    let received: Vec<_> = (0..5).map(|_| requests.recv_timeout(Duration::from_secs(30)).expect("a request")).collect();
+    let head = &received[0].0;
     assert!(head.starts_with("post /hook http/1.1\r\n") && head.contains("content-type: application/json"), "{head}");
     let causes = |body: &Value| -> Vec<String> {
         let alerts = body["alerts"].as_array().expect("a list");
         alerts.iter().map(|alert| format!("{} {}", alert["state"].as_str().unwrap_or("?"), alert["cause"])).collect()
     };
     let first = ["raised \"one\"", "raised \"two\""];
-    for (_, body) in &got[..4] {
+    for (_, body) in &received[..4] {
         assert_eq!(
             (causes(body), &body["host"], &body["at_unix_ms"]),
             (first.map(str::to_owned).to_vec(), &"here".into(), &7.into())
         );
     }
-    assert_eq!(causes(&got[4].1), ["raised \"three\""]);
+    assert_eq!(causes(&received[4].1), ["raised \"three\""]);
     let health = wait_for(&webhook, |health| health.delivered == 2);
     assert_eq!((health.failures, health.dropped, health.waiting, health.failed), (3, 0, 0, None));
 }
 
 #[test]
 fn refused_message_is_dropped_and_the_next_is_delivered() {
-    let (address, requests) = server(&[
+    let (address, requests) = plain_server(&[
         "HTTP/1.1 400 No\r\n\r\n",
         "HTTP/1.1 400 No\r\n\r\n",
         "HTTP/1.1 404 No\r\n\r\n",
@@ -168,18 +169,18 @@ fn receiver_with_tls_gets_alerts_if_its_ca_is_trusted() {
 
 #[test]
 fn untrusted_certificate_gets_no_alerts_and_the_reason_is_reported() {
-    let (trusted, strange, elsewhere) =
+    let (trusted, unknown_ca, other_host) =
         (Certificate::new("localhost"), Certificate::new("localhost"), Certificate::new("mail.example"));
     let missing = trusted.folder.path().join("none.crt");
     let untrusted = "by a CA that is not trusted here; specify it in [alerts] webhook_ca";
     let cases = [
-        (&strange, trusted.path(), untrusted),
-        (&elsewhere, trusted.path(), untrusted),
-        (&elsewhere, elsewhere.path(), "its certificate is refused: "),
+        (&unknown_ca, trusted.path(), untrusted),
+        (&other_host, trusted.path(), untrusted),
+        (&other_host, other_host.path(), "its certificate is refused: "),
         (&trusted, missing, "none.crt cannot be read: No such file"),
     ];
-    for (shown, ca_file, expected) in cases {
-        let (port, requests) = tls_server(shown, &["HTTP/1.1 200 Yes\r\n\r\n"]);
+    for (presented, ca_file, expected) in cases {
+        let (port, requests) = tls_server(presented, &["HTTP/1.1 200 Yes\r\n\r\n"]);
         let webhook = fast_webhook_trusting(&format!("https://localhost:{port}/s3cret"), Some(ca_file));
         webhook.send(1, &[change("one")]);
         let health = wait_for(&webhook, |health| health.failures > 2);
@@ -201,14 +202,14 @@ fn receiver_without_tls_or_with_a_redirect_gets_no_alerts() {
     webhook.send(1, &[change("one")]);
     let health = wait_for(&webhook, |health| health.failures > 0);
     assert!(health.failed.as_ref().is_some_and(|reason| reason.contains("does not speak TLS")), "{health:?}");
-    let (other, elsewhere) = server(&["HTTP/1.1 200 Yes\r\n\r\n"]);
+    let (other, redirected) = plain_server(&["HTTP/1.1 200 Yes\r\n\r\n"]);
     let moved: &'static str = format!("HTTP/1.1 307 Moved\r\nLocation: {other}\r\n\r\n").leak();
-    let (address, _requests) = server(vec![moved].leak());
+    let (address, _requests) = plain_server(vec![moved].leak());
     let webhook = fast_webhook(&address);
     webhook.send(1, &[change("one")]);
     let health = wait_for(&webhook, |health| health.dropped == 1);
     assert_eq!((health.failures, health.failed.as_deref()), (5, Some("it answered 307")));
-    assert_eq!(elsewhere.try_recv().ok(), None);
+    assert_eq!(redirected.try_recv().ok(), None);
 }
 
 #[test]

@@ -14,8 +14,12 @@ const RECORDS_AT: usize = 128;
 const RECORD_BYTES: usize = 40;
 /// Exclusive bound of block numbers: the byte offset of a higher one would overflow a file offset.
 pub const BLOCKS_END: BlockNo = BlockNo(1 << 51);
-/// The only kind of segment with batch headers.
+/// The kind of a log segment; a page segment has kind 2.
 const KIND_LOG: u32 = 1;
+// Kinds of records, as stored.
+const RECORD_DATA: u8 = 1;
+const RECORD_ZERO: u8 = 2;
+const RECORD_TOMBSTONE: u8 = 3;
 
 /// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +35,7 @@ pub enum RecordKind {
         may_unmap: bool,
     },
     /// Older records of the blocks are dead.
-    Retire,
+    Tombstone,
 }
 
 /// One record of a header.
@@ -49,7 +53,7 @@ pub struct RecordEntry {
     pub kind: RecordKind,
 }
 
-/// The content of a batch's header.
+/// The header of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchHeader {
     /// Identity of the store.
@@ -65,8 +69,8 @@ pub struct BatchHeader {
     /// Blocks from the segment's start to the header.
     pub offset: u32,
     /// Sequence number of the segment's first batch, the segment's generation.
-    pub first: Sequence,
-    /// Checksum of the previous header, 0 for the first.
+    pub first_sequence: Sequence,
+    /// Checksum of the previous batch's header, 0 for the first batch of the log.
     pub previous: u32,
     /// The last commit of the map journal that was durable when this header was written (R9, docs/rules.md).
     pub journal: CommitNo,
@@ -103,16 +107,16 @@ impl BatchHeader {
         put(out, 48, &self.tail.0.to_le_bytes());
         put(out, 56, &self.segment.to_le_bytes());
         put(out, 60, &self.offset.to_le_bytes());
-        put(out, 64, &self.first.0.to_le_bytes());
+        put(out, 64, &self.first_sequence.0.to_le_bytes());
         put(out, 72, &self.previous.to_le_bytes());
         put(out, 76, &KIND_LOG.to_le_bytes());
         put(out, 80, &self.journal.0.to_le_bytes());
         for (index, record) in self.records.iter().enumerate() {
             let at = RECORDS_AT + index * RECORD_BYTES;
             let (kind, flags, checksum) = match record.kind {
-                RecordKind::Data { checksum } => (1, 0, checksum),
-                RecordKind::Zero { may_unmap } => (2, u8::from(may_unmap), 0),
-                RecordKind::Retire => (3, 0, 0),
+                RecordKind::Data { checksum } => (RECORD_DATA, 0, checksum),
+                RecordKind::Zero { may_unmap } => (RECORD_ZERO, u8::from(may_unmap), 0),
+                RecordKind::Tombstone => (RECORD_TOMBSTONE, 0, 0),
             };
             put(out, at, &record.volume_id.0.to_le_bytes());
             put(out, at + 8, &record.block.0.to_le_bytes());
@@ -144,13 +148,13 @@ impl BatchHeader {
             tail: Sequence(get_u64(raw, 48)),
             segment: get_u32(raw, 56),
             offset: get_u32(raw, 60),
-            first: Sequence(get_u64(raw, 64)),
+            first_sequence: Sequence(get_u64(raw, 64)),
             previous: get_u32(raw, 72),
             journal: CommitNo(get_u64(raw, 80)),
             records: records.collect::<Option<_>>()?,
         };
         let counters = [header.boot.0, header.sequence.0, header.journal.0];
-        let is_valid = header.first <= header.sequence
+        let is_valid = header.first_sequence <= header.sequence
             && header.tail <= header.sequence
             && counters.iter().all(|counter| *counter < COUNTER_MAX);
         is_valid.then_some((header, checksum))
@@ -160,9 +164,9 @@ impl BatchHeader {
 fn decode_record(raw: &Raw, at: usize) -> Option<RecordEntry> {
     let (block, blocks) = (BlockNo(get_u64(raw, at + 8)), get_u32(raw, at + 24));
     let kind = match get::<2>(raw, at + 32) {
-        [1, _] if blocks == 1 => RecordKind::Data { checksum: get_u32(raw, at + 28) },
-        [2, flags] => RecordKind::Zero { may_unmap: flags & 1 != 0 },
-        [3, _] => RecordKind::Retire,
+        [RECORD_DATA, _] if blocks == 1 => RecordKind::Data { checksum: get_u32(raw, at + 28) },
+        [RECORD_ZERO, flags] => RecordKind::Zero { may_unmap: flags & 1 != 0 },
+        [RECORD_TOMBSTONE, _] => RecordKind::Tombstone,
         _ => return None,
     };
     (block < BLOCKS_END && block.plus(u64::from(blocks)) <= BLOCKS_END).then_some(())?;
@@ -178,10 +182,10 @@ fn decode_record(raw: &Raw, at: usize) -> Option<RecordEntry> {
 
 /// The seed of a data block's checksum: its address, and the segment's boot epoch and generation. A lost or misdirected
 /// write therefore leaves a wrong checksum, too.
-pub fn data_seed(volume_id: VolumeId, block: BlockNo, boot: BootEpoch, first: Sequence) -> u32 {
+pub fn data_seed(volume_id: VolumeId, block: BlockNo, boot: BootEpoch, first_sequence: Sequence) -> u32 {
     let mut bytes = [0; 32];
-    for (to, number) in bytes.chunks_exact_mut(8).zip([volume_id.0, block.0, boot.0, first.0]) {
-        to.copy_from_slice(&number.to_le_bytes());
+    for (field, number) in bytes.chunks_exact_mut(8).zip([volume_id.0, block.0, boot.0, first_sequence.0]) {
+        field.copy_from_slice(&number.to_le_bytes());
     }
     crc32c::crc32c(&bytes)
 }
@@ -191,7 +195,7 @@ mod tests {
     use super::*;
 
     fn sample(records: usize) -> BatchHeader {
-        let kinds = [RecordKind::Data { checksum: 77 }, RecordKind::Zero { may_unmap: true }, RecordKind::Retire];
+        let kinds = [RecordKind::Data { checksum: 77 }, RecordKind::Zero { may_unmap: true }, RecordKind::Tombstone];
         let record = |index: usize| RecordEntry {
             volume_id: VolumeId(1 << 60),
             block: BlockNo(index as u64),
@@ -206,7 +210,7 @@ mod tests {
             tail: Sequence(30),
             segment: 5,
             offset: 9,
-            first: Sequence(38),
+            first_sequence: Sequence(38),
             previous: 0xdead_beef,
             journal: CommitNo(1 << 40),
             records: (0..records).map(record).collect(),
@@ -219,8 +223,8 @@ mod tests {
             let (raw, checksum) = sample(records).encode();
             assert_eq!(BatchHeader::decode(&raw), Some((sample(records), checksum)));
         }
-        let places: Vec<_> = sample(7).data().map(|(record, index, _)| (record.block.0, index)).collect();
-        assert_eq!((places, sample(7).blocks()), (vec![(0, 10), (3, 11), (6, 12)], 4));
+        let data_indexes: Vec<_> = sample(7).data().map(|(record, index, _)| (record.block.0, index)).collect();
+        assert_eq!((data_indexes, sample(7).blocks()), (vec![(0, 10), (3, 11), (6, 12)], 4));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::superblock::COUNTER_MAX;
 use super::{Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration, PageNo, VolumeId};
 
-/// Maximum number of records of a block.
+/// Maximum number of records of a journal block.
 pub const RECORDS_MAX: usize = 166;
 /// The journal's byte offset on a device. It ends at the first segment that is not part of it.
 pub const JOURNAL_AT: u64 = 128 << 10;
@@ -15,6 +15,19 @@ pub const JOURNAL_AT: u64 = 128 << 10;
 pub(super) const MAGIC: [u8; 8] = *b"HOTSETMJ";
 const RECORDS_AT: usize = 96;
 const RECORD_BYTES: usize = 24;
+
+// Kinds of records: the first byte of each.
+const KIND_SLOT: u8 = 1;
+const KIND_FREE: u8 = 2;
+const KIND_SEGMENT: u8 = 3;
+const KIND_FREE_SEGMENT: u8 = 4;
+const KIND_VOLUME: u8 = 5;
+const KIND_VOLUME_GONE: u8 = 6;
+const KIND_MEMBER: u8 = 7;
+const KIND_MEMBER_GONE: u8 = 8;
+const KIND_DIRTY_REGION: u8 = 9;
+const KIND_RECENT_WRITE: u8 = 10;
+const KIND_RECENT_WRITE_GONE: u8 = 11;
 
 /// One record of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +108,7 @@ pub enum Record {
         is_dirty: bool,
     },
     /// A block was destaged with this checksum.
-    Destaged {
+    RecentWrite {
         /// The volume's number.
         volume: u16,
         /// The block.
@@ -105,8 +118,8 @@ pub enum Record {
         /// The checksum comes from a read of the backing after a crash; the block was destaged earlier.
         was_reread: bool,
     },
-    /// The last checksum of a destaged block is no longer valid.
-    Undestaged {
+    /// The block's [`Record::RecentWrite`] is no longer valid.
+    RecentWriteGone {
         /// The volume's number.
         volume: u16,
         /// The block.
@@ -119,7 +132,7 @@ impl Record {
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         match *self {
             Record::Slot { member, slot, volume, page, valid, writes, generation } => {
-                put(0, &[1, member]);
+                put(0, &[KIND_SLOT, member]);
                 put(2, &generation.to_le_bytes());
                 put(4, &slot.to_le_bytes());
                 put(8, &page.0.to_le_bytes()[..6]);
@@ -128,46 +141,46 @@ impl Record {
                 (0..3).for_each(|bit| put(18 + 2 * bit, &writes.0[bit].to_le_bytes()));
             }
             Record::Free { member, slot, generation } => {
-                put(0, &[2, member]);
+                put(0, &[KIND_FREE, member]);
                 put(2, &generation.to_le_bytes());
                 put(4, &slot.to_le_bytes());
             }
             Record::Segment { member, segment, segment_generation } => {
-                put(0, &[3, member]);
+                put(0, &[KIND_SEGMENT, member]);
                 put(4, &segment.to_le_bytes());
                 put(8, &segment_generation.to_le_bytes());
             }
             Record::FreeSegment { member, segment } => {
-                put(0, &[4, member]);
+                put(0, &[KIND_FREE_SEGMENT, member]);
                 put(4, &segment.to_le_bytes());
             }
             Record::Volume { number, volume_id } => {
-                put(0, &[5, 0]);
+                put(0, &[KIND_VOLUME, 0]);
                 put(2, &number.to_le_bytes());
                 put(8, &volume_id.0.to_le_bytes());
             }
             Record::VolumeGone { number } => {
-                put(0, &[6, 0]);
+                put(0, &[KIND_VOLUME_GONE, 0]);
                 put(2, &number.to_le_bytes());
             }
             Record::Member { member, uuid } => {
-                put(0, &[7, member]);
+                put(0, &[KIND_MEMBER, member]);
                 put(8, &uuid);
             }
-            Record::MemberGone { member } => put(0, &[8, member]),
+            Record::MemberGone { member } => put(0, &[KIND_MEMBER_GONE, member]),
             Record::DirtyRegion { volume, region, is_dirty } => {
-                put(0, &[9, u8::from(is_dirty)]);
+                put(0, &[KIND_DIRTY_REGION, u8::from(is_dirty)]);
                 put(2, &volume.to_le_bytes());
                 put(8, &region.to_le_bytes());
             }
-            Record::Destaged { volume, block, checksum, was_reread } => {
-                put(0, &[10, u8::from(was_reread)]);
+            Record::RecentWrite { volume, block, checksum, was_reread } => {
+                put(0, &[KIND_RECENT_WRITE, u8::from(was_reread)]);
                 put(2, &volume.to_le_bytes());
                 put(4, &checksum.to_le_bytes());
                 put(8, &block.0.to_le_bytes());
             }
-            Record::Undestaged { volume, block } => {
-                put(0, &[11, 0]);
+            Record::RecentWriteGone { volume, block } => {
+                put(0, &[KIND_RECENT_WRITE_GONE, 0]);
                 put(2, &volume.to_le_bytes());
                 put(8, &block.0.to_le_bytes());
             }
@@ -179,12 +192,16 @@ impl Record {
         let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
         let (kind, member) = (raw[0], raw[1]);
-        let is_valid = matches!(kind, 5 | 6 | 9 | 10 | 11) || usize::from(member) < super::superblock::MEMBERS_MAX;
+        let has_no_member = matches!(
+            kind,
+            KIND_VOLUME | KIND_VOLUME_GONE | KIND_DIRTY_REGION | KIND_RECENT_WRITE | KIND_RECENT_WRITE_GONE
+        );
+        let is_valid = has_no_member || usize::from(member) < super::superblock::MEMBERS_MAX;
         if !is_valid {
             return None;
         }
         Some(match kind {
-            1 => Record::Slot {
+            KIND_SLOT => Record::Slot {
                 member,
                 slot: u32_at(4),
                 volume: u16_at(14),
@@ -193,25 +210,25 @@ impl Record {
                 writes: Writes([u16_at(18), u16_at(20), u16_at(22)]),
                 generation: u16_at(2),
             },
-            2 => Record::Free { member, slot: u32_at(4), generation: u16_at(2) },
-            3 => Record::Segment { member, segment: u32_at(4), segment_generation: u64_at(8) },
-            4 => Record::FreeSegment { member, segment: u32_at(4) },
-            5 => Record::Volume { number: u16_at(2), volume_id: VolumeId(u64_at(8)) },
-            6 => Record::VolumeGone { number: u16_at(2) },
-            7 => {
+            KIND_FREE => Record::Free { member, slot: u32_at(4), generation: u16_at(2) },
+            KIND_SEGMENT => Record::Segment { member, segment: u32_at(4), segment_generation: u64_at(8) },
+            KIND_FREE_SEGMENT => Record::FreeSegment { member, segment: u32_at(4) },
+            KIND_VOLUME => Record::Volume { number: u16_at(2), volume_id: VolumeId(u64_at(8)) },
+            KIND_VOLUME_GONE => Record::VolumeGone { number: u16_at(2) },
+            KIND_MEMBER => {
                 let mut uuid = [0; 16];
                 uuid.copy_from_slice(&raw[8..]);
                 Record::Member { member, uuid }
             }
-            8 => Record::MemberGone { member },
-            9 => Record::DirtyRegion { volume: u16_at(2), region: u64_at(8), is_dirty: raw[1] != 0 },
-            10 => Record::Destaged {
+            KIND_MEMBER_GONE => Record::MemberGone { member },
+            KIND_DIRTY_REGION => Record::DirtyRegion { volume: u16_at(2), region: u64_at(8), is_dirty: raw[1] != 0 },
+            KIND_RECENT_WRITE => Record::RecentWrite {
                 volume: u16_at(2),
                 block: BlockNo(u64_at(8)),
                 checksum: u32_at(4),
                 was_reread: raw[1] != 0,
             },
-            11 => Record::Undestaged { volume: u16_at(2), block: BlockNo(u64_at(8)) },
+            KIND_RECENT_WRITE_GONE => Record::RecentWriteGone { volume: u16_at(2), block: BlockNo(u64_at(8)) },
             _ => return None,
         })
     }
@@ -230,7 +247,7 @@ pub struct JournalHeader {
     pub sequence: CommitNo,
     /// The block's index in its half.
     pub index: u32,
-    /// Checksum of the previous block, 0 for the first.
+    /// Checksum of the previous block, 0 for the first block of a half.
     pub previous: u32,
     /// The half holds the whole map: this block ends a checkpoint, or follows one that has ended.
     pub complete: bool,
@@ -317,9 +334,9 @@ mod tests {
             Record::MemberGone { member: 2 },
             Record::DirtyRegion { volume: 2, region: 1 << 40, is_dirty: true },
             Record::DirtyRegion { volume: 2, region: 3, is_dirty: false },
-            Record::Destaged { volume: 8, block: BlockNo(1 << 60), checksum: 0xdead_beef, was_reread: false },
-            Record::Destaged { volume: 8, block: BlockNo(3), checksum: 7, was_reread: true },
-            Record::Undestaged { volume: 8, block: BlockNo(77) },
+            Record::RecentWrite { volume: 8, block: BlockNo(1 << 60), checksum: 0xdead_beef, was_reread: false },
+            Record::RecentWrite { volume: 8, block: BlockNo(3), checksum: 7, was_reread: true },
+            Record::RecentWriteGone { volume: 8, block: BlockNo(77) },
         ]
     }
 

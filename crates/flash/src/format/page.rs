@@ -10,13 +10,13 @@ use seam::{BLOCK_BYTES, SECTOR_BYTES};
 
 /// Blocks of a slot: a page and its checksums.
 pub const SLOT_BLOCKS: u32 = 17;
-/// Bytes of two blocks and the sector between them.
+/// Bytes of a pair: two blocks, and the sector with their checksums between them.
 pub const PAIR_BYTES: u64 = (2 * BLOCK_BYTES + SECTOR_BYTES) as u64;
 /// Number of copies of a pair's checksums in their sector.
 pub const CHECKSUM_COPIES: usize = SECTOR_BYTES / 8;
 
 pub(super) const MAGIC: [u8; 8] = *b"HOTSETPG";
-/// The kind of a page segment; the log's is 1.
+/// The kind of a page segment; a log segment has kind 1.
 const KIND_PAGES: u32 = 2;
 
 /// The number of slots of a segment with this many blocks.
@@ -95,7 +95,7 @@ impl PageHeader {
     }
 }
 
-/// The slot of a page, as it enters the checksums of its blocks.
+/// The position of a page on flash, which seeds the checksums of its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagePlace {
     /// The member.
@@ -159,10 +159,10 @@ pub fn page_seed(volume_id: VolumeId, block: BlockNo, place: PagePlace, writes: 
     let before = u64::from(writes.saturating_sub(1));
     let slot = u64::from(place.slot) << 32 | before << 24 | u64::from(place.generation) << 8 | u64::from(place.member);
     let mut bytes = [0; 40];
-    for (to, number) in
+    for (field, number) in
         bytes.chunks_exact_mut(8).zip([volume_id.0, block.0, place.segment_generation, u64::from(place.segment), slot])
     {
-        to.copy_from_slice(&number.to_le_bytes());
+        field.copy_from_slice(&number.to_le_bytes());
     }
     crc32c::crc32c(&bytes)
 }

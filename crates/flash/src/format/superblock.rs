@@ -7,7 +7,7 @@ use super::bytes::{get, get_u32, get_u64, put};
 use super::{FIRST_SEGMENT_BYTES, Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{BootEpoch, CommitNo, Sequence, StoreGeneration};
 
-/// The byte offsets of the two superblocks. Revision *r* goes to place *r* mod 2.
+/// The byte offsets of the two places for a superblock. The next one goes to the place that does not hold the newest.
 pub const PLACES: [u64; 2] = [0, 64 << 10];
 /// Maximum number of members of a store.
 pub const MEMBERS_MAX: usize = 8;
@@ -42,7 +42,7 @@ pub enum MemberState {
     Syncing,
 }
 
-/// Content that a member carries.
+/// The content that a member carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Only clean pages.

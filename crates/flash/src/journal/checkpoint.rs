@@ -18,7 +18,7 @@ use crate::pages::table::SlotPhase;
 use crate::store::Inner;
 use crate::wait::{BoxFuture, join};
 
-/// Blocks of a piece.
+/// Journal blocks of a piece.
 const PIECE_BLOCKS: usize = 32;
 
 /// A checkpoint in progress.
@@ -29,7 +29,8 @@ pub struct Checkpoint {
     /// The members to which the checkpoint is written, with the connection epochs of their disks at its start.
     members: Vec<(u32, u64)>,
     /// The next frame to write; `None` before the records without a frame are written.
-    next: Option<u32>,
+    next_frame: Option<u32>,
+    /// Only the block that marks the checkpoint as complete is missing.
     at_end: bool,
 }
 
@@ -38,7 +39,7 @@ impl Checkpoint {
     pub fn new<S: Seam>(head: JournalHead, generation: HalfGeneration, devices: &[Device<S>]) -> Checkpoint {
         let members = devices.iter().map(|device| (device.member, device.disk.connection_epoch())).collect();
         let head = JournalHead { half: 1 - head.half, generation, index: 0, previous: 0 };
-        Checkpoint { head, members, next: None, at_end: false }
+        Checkpoint { head, members, next_frame: None, at_end: false }
     }
 
     /// True when only the block that marks it as complete is missing.
@@ -117,8 +118,8 @@ fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
     let state = &mut *guard;
     let mut checkpoint = state.journal.checkpoint.take()?;
     let mut records = Vec::new();
-    let mut next = match checkpoint.next {
-        Some(next) => next,
+    let mut next_frame = match checkpoint.next_frame {
+        Some(next_frame) => next_frame,
         None => {
             records.extend(members.iter().map(|(member, uuid)| Record::Member { member: *member as u8, uuid: *uuid }));
             state.journal.recorded_members = members.iter().map(|(member, _)| *member).collect();
@@ -133,7 +134,7 @@ fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
     };
     let records_max = PIECE_BLOCKS * RECORDS_MAX;
     while records.len() < records_max {
-        let Some(number) = state.table.first_frame_from(next) else {
+        let Some(number) = state.table.first_frame_from(next_frame) else {
             checkpoint.at_end = true;
             break;
         };
@@ -145,9 +146,9 @@ fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
         });
         let slots = state.table.slots_of(number);
         records.extend(slots.filter_map(|slot| record_of(state, slot)));
-        next = number + 1;
+        next_frame = number + 1;
     }
-    checkpoint.next = Some(next);
+    checkpoint.next_frame = Some(next_frame);
     state.journal.checkpoint = Some(checkpoint.clone());
     Some((checkpoint, records))
 }

@@ -26,7 +26,7 @@ struct PendingCommit {
     /// Regions that the commit marks dirty.
     marked: Vec<Region>,
     /// Members with page data that the records refer to; they are flushed first.
-    flush: Vec<u32>,
+    members_to_flush: Vec<u32>,
     /// The number of the commit since the opening.
     number: u64,
 }
@@ -76,17 +76,17 @@ async fn commit_once<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
         }
     }
     let at_end = inner.pages.borrow().journal.checkpoint.as_ref().is_some_and(Checkpoint::is_at_end);
-    let switch = at_end && checkpoint::flush(inner).await?;
-    if !switch && !has_room(inner) {
+    let switches_half = at_end && checkpoint::flush(inner).await?;
+    if !switches_half && !has_room(inner) {
         // The checkpoint has failed; another one begins.
         return Ok(());
     }
     let commit = take_pending_records(inner);
-    let failures = flush_pages(inner, &commit.flush).await;
+    let failures = flush_pages(inner, &commit.members_to_flush).await;
     remove_failed_members(inner, failures).await?;
-    let last = inner.pages.borrow().journal.sequence;
-    let sequence = last.next();
-    if switch {
+    let last_sequence = inner.pages.borrow().journal.sequence;
+    let sequence = last_sequence.next();
+    if switches_half {
         let checkpoint = inner.pages.borrow_mut().journal.checkpoint.take().expect("a finished checkpoint exists");
         let devices = checkpoint.devices(inner);
         let head = write(inner, &devices, checkpoint.head, sequence, &commit.records, true).await?;
@@ -94,7 +94,7 @@ async fn commit_once<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
         journal.head = head;
         journal.mirrors = devices.iter().map(|device| device.member).collect();
     } else if commit.records.is_empty() {
-        return apply_commit(inner, commit, last);
+        return apply_commit(inner, commit, last_sequence);
     } else {
         let (mut devices, head) = (inner.log_devices(), inner.pages.borrow().journal.head);
         devices.retain(|device| inner.pages.borrow().journal.mirrors.contains(&device.member));
@@ -111,8 +111,8 @@ fn has_room<S: Seam>(inner: &Inner<S>) -> bool {
     let journal = &state.journal;
     let needed = blocks_for(state.pending_max()) as u32;
     // Commits that follow the pieces of a checkpoint must leave room for its remaining pieces.
-    let checkpoint_rest = blocks_for(state.table.slots() + state.table.slots() / 8) as u32;
-    let checkpoint_blocks = journal.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.head.index + checkpoint_rest);
+    let blocks_to_come = blocks_for(state.table.slots() + state.table.slots() / 8) as u32;
+    let checkpoint_blocks = journal.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.head.index + blocks_to_come);
     !journal.mirrors.is_empty() && needed <= journal.free_blocks() && checkpoint_blocks + needed < journal.blocks
 }
 
@@ -132,6 +132,7 @@ fn begin_checkpoint<S: Seam>(inner: &Rc<Inner<S>>) {
     }
 }
 
+/// The number of journal blocks that these records take.
 fn blocks_for(records: usize) -> usize {
     records.div_ceil(RECORDS_MAX).max(1)
 }
@@ -144,7 +145,7 @@ fn take_pending_records<S: Seam>(inner: &Inner<S>) -> PendingCommit {
     state.journal.commits_begun += 1;
     state.journal.urgent = false;
     free_scarce_regions(state);
-    let mut records = std::mem::take(&mut state.journal.events);
+    let mut records = std::mem::take(&mut state.journal.pending_records);
     let marked = records.iter().filter_map(|record| match record {
         Record::DirtyRegion { volume, region, is_dirty: true } => Some((*volume, *region)),
         _ => None,
@@ -164,14 +165,14 @@ fn take_pending_records<S: Seam>(inner: &Inner<S>) -> PendingCommit {
             }
         }
     }
-    records.extend(state.recent_writes.take_unsaved());
+    records.extend(state.recent_writes.take_pending());
     // Clear regions after the invalidations: if a crash tears the commit before these records, the region stays dirty.
     for region in to_clear {
         records.push(state.dirty_regions.clear(region));
     }
     let freed = freed.into_iter().map(|slot| (slot, state.table.place(slot).segment_generation)).collect();
-    let flush = std::mem::take(&mut state.unflushed).into_iter().collect();
-    PendingCommit { records, freed, marked, flush, number: state.journal.commits_begun }
+    let members_to_flush = std::mem::take(&mut state.unflushed).into_iter().collect();
+    PendingCommit { records, freed, marked, members_to_flush, number: state.journal.commits_begun }
 }
 
 /// The regions to clear: all settled ones when the store is idle, some of them when the write-intent log is nearly
@@ -181,7 +182,7 @@ fn regions_to_clear<S: Seam>(state: &mut PageState<S>, clears_early: bool) -> Ve
     if !idle && state.dirty_regions.len() < DIRTY_REGIONS_MANY {
         return Vec::new();
     }
-    // A region without its mark would make its unproven recent writes count.
+    // Once a region is clear, the next opening would trust its unproven recent writes.
     let may_clear = |region: &Region| {
         !state.has_suspects(*region) && !state.recent_writes.has_unproven(region.0, &blocks_of(*region))
     };
@@ -198,7 +199,7 @@ fn free_scarce_regions<S: Seam>(state: &mut PageState<S>) {
     }
     for region in state.dirty_regions.settled().into_iter().take(DIRTY_REGIONS_MANY / 6) {
         let removed = state.recent_writes.drop_unproven(region.0, &blocks_of(region));
-        state.journal.events.extend(removed);
+        state.journal.pending_records.extend(removed);
         for slot in state.slots_of_region(region) {
             if state.table.has(slot, SUSPECT) {
                 state.invalidate_blocks(slot, ALL_BLOCKS);
@@ -207,6 +208,7 @@ fn free_scarce_regions<S: Seam>(state: &mut PageState<S>) {
     }
 }
 
+/// The record of a live slot's present state.
 pub(super) fn slot_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> Record {
     let (volume, page) = page_of(state.table.key(slot));
     if state.table.valid(slot) == 0 {
@@ -223,6 +225,7 @@ pub(super) fn slot_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> Record
     }
 }
 
+/// The record that a slot is free.
 pub(super) fn free_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> Record {
     Record::Free {
         member: state.table.place(slot).member as u8,
@@ -231,6 +234,7 @@ pub(super) fn free_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> Record
     }
 }
 
+/// Flushes these members. Returns those that failed.
 async fn flush_pages<S: Seam>(inner: &Inner<S>, members: &[u32]) -> Vec<Failure> {
     let mut devices = inner.in_service();
     devices.retain(|device| members.contains(&device.member));

@@ -26,14 +26,14 @@ pub fn blocks_of(region: Region) -> Range<BlockNo> {
 #[derive(Clone, Copy, Debug, Default)]
 struct DirtyRegion {
     /// Number of this dirty period: a region that was cleared and marked again gets a new one.
-    number: u64,
-    /// A durable record lists the region as dirty.
+    period: u64,
+    /// A durable record marks the region as dirty.
     durable: bool,
     /// Writes in flight.
     active: u32,
     /// The last completion that is not covered by a flush of the backing.
     unflushed: Option<CompletionNo>,
-    /// The write clock at the region's last write.
+    /// The value of [`DirtyRegions::clock`] at the region's last write.
     last_write: u64,
 }
 
@@ -71,25 +71,25 @@ impl DirtyRegions {
     pub fn begin_write(&mut self, region: Region) -> (u64, Option<Record>) {
         self.clock += 1;
         let new = !self.regions.contains_key(&region);
-        let dirty = self.regions.entry(region).or_insert(DirtyRegion { number: self.clock, ..DirtyRegion::default() });
+        let dirty = self.regions.entry(region).or_insert(DirtyRegion { period: self.clock, ..DirtyRegion::default() });
         dirty.active += 1;
         dirty.last_write = self.clock;
         let record = Record::DirtyRegion { volume: region.0, region: region.1, is_dirty: true };
-        (dirty.number, new.then_some(record))
+        (dirty.period, new.then_some(record))
     }
 
-    /// Ends a write to a region.
-    pub fn end_write(&mut self, region: Region, number: u64, sequence: CompletionNo) {
-        if let Some(dirty) = self.regions.get_mut(&region).filter(|dirty| dirty.number == number) {
+    /// Ends a write that began in this dirty period of a region, as this completion.
+    pub fn end_write(&mut self, region: Region, period: u64, completion: CompletionNo) {
+        if let Some(dirty) = self.regions.get_mut(&region).filter(|dirty| dirty.period == period) {
             dirty.active = dirty.active.checked_sub(1).expect("a write ends once");
-            dirty.unflushed = dirty.unflushed.max(Some(sequence));
+            dirty.unflushed = dirty.unflushed.max(Some(completion));
         }
     }
 
     /// Records that a flush of a volume's backing has covered completions below `covered`.
     pub fn record_flush(&mut self, volume: u16, covered: CompletionNo) {
         for dirty in self.regions.range_mut((volume, 0)..=(volume, u64::MAX)).map(|(_, dirty)| dirty) {
-            dirty.unflushed = dirty.unflushed.filter(|sequence| *sequence >= covered);
+            dirty.unflushed = dirty.unflushed.filter(|completion| *completion >= covered);
         }
     }
 
@@ -103,7 +103,7 @@ impl DirtyRegions {
     /// Restores a dirty region that recovery has found.
     pub fn restore(&mut self, region: Region) {
         self.clock += 1;
-        self.regions.insert(region, DirtyRegion { number: self.clock, durable: true, ..DirtyRegion::default() });
+        self.regions.insert(region, DirtyRegion { period: self.clock, durable: true, ..DirtyRegion::default() });
     }
 
     /// True when at least one region is settled.
@@ -129,7 +129,7 @@ impl DirtyRegions {
         of_volume.into_iter().any(|(_, dirty)| dirty.unflushed.is_some())
     }
 
-    /// Clears a region. Returns the record of it.
+    /// Clears a region. Returns the record of the change.
     pub fn clear(&mut self, region: Region) -> Record {
         self.regions.remove(&region);
         Record::DirtyRegion { volume: region.0, region: region.1, is_dirty: false }
@@ -158,13 +158,13 @@ mod tests {
     #[test]
     fn region_is_settled_by_the_flush_that_covers_its_last_write() {
         let mut regions = DirtyRegions::default();
-        let (number, record) = regions.begin_write((1, 7));
-        assert!(record.is_some() && regions.begin_write((1, 7)) == (number, None));
+        let (period, record) = regions.begin_write((1, 7));
+        assert!(record.is_some() && regions.begin_write((1, 7)) == (period, None));
         regions.set_durable((1, 7));
-        regions.end_write((1, 7), number, CompletionNo(4));
+        regions.end_write((1, 7), period, CompletionNo(4));
         regions.record_flush(1, CompletionNo(100));
         assert!(regions.settled().is_empty(), "one write is in flight");
-        regions.end_write((1, 7), number, CompletionNo(101));
+        regions.end_write((1, 7), period, CompletionNo(101));
         regions.record_flush(1, CompletionNo(101));
         assert!(regions.settled().is_empty(), "the flush covers only lower numbers");
         regions.record_flush(2, CompletionNo(200));

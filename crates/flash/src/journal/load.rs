@@ -46,21 +46,21 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
         assert!(state.phase == MapPhase::Unloaded, "the map is loaded once");
         state.phase = MapPhase::Loading;
     }
-    let known = inner.state.borrow().superblock.journal;
+    let durable = inner.state.borrow().superblock.journal;
     let (half, generation) = find_newest_half(inner).await;
     inner.pages.borrow_mut().journal.generation = generation;
     let is_short =
-        |half: &LoadedHalf| half.sequence < known.max(CommitNo(1)) && !inner.sabotage.is(Sabotage::KeepShortMap);
+        |half: &LoadedHalf| half.sequence < durable.max(CommitNo(1)) && !inner.sabotage.is(Sabotage::KeepShortMap);
     let persisted_map_ignored = inner.pages.borrow().persisted_map_ignored;
     let dropped = match &half {
-        None if known == CommitNo(0) => None,
+        None if durable == CommitNo(0) => None,
         _ if persisted_map_ignored => {
             Some("every flash device with the map had failed while volumes were served".to_owned())
         }
         None => Some("the map journal cannot be read from any flash device".to_owned()),
         Some(half) if is_short(half) => {
             let sequence = half.sequence;
-            Some(format!("the map journal ends at commit {sequence}, and {known} was durable"))
+            Some(format!("the map journal ends at commit {sequence}, and {durable} was durable"))
         }
         Some(_) => None,
     };
@@ -69,7 +69,7 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
             let generations = read_segment_generations(inner, &half.replay).await;
             adopt_map(inner, half, &generations);
         }
-        None => start_empty_map(inner, known),
+        None => start_empty_map(inner, durable),
     }
     let loaded = apply_early_invalidations(inner, dropped);
     // Record the pages that were found dead, and start the checkpoint for a mirror that lacks blocks.
@@ -85,28 +85,29 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
 /// The complete half with the highest generation, and the highest generation of any half.
 async fn find_newest_half<S: Seam>(inner: &Inner<S>) -> (Option<LoadedHalf>, HalfGeneration) {
     let devices = inner.log_devices();
-    let mut firsts: BTreeMap<(HalfGeneration, u32), u64> = BTreeMap::new();
+    let mut first_blocks: BTreeMap<(HalfGeneration, u32), u64> = BTreeMap::new();
     for half in 0..2 {
         let at = inner.pages.borrow().journal.block_offset(half, 0);
         for device in &devices {
             // Skip a device that cannot be read.
             let Some(raw) = read_block(inner, device, at).await else { continue };
             if let Some((header, checksum)) = decode(inner, &raw).filter(|(header, _)| header.index == 0) {
-                firsts.insert((header.generation, checksum), half);
+                first_blocks.insert((header.generation, checksum), half);
             }
         }
     }
-    let highest = firsts.keys().map(|(generation, _)| *generation).max().unwrap_or_default();
-    for ((generation, checksum), half) in firsts.into_iter().rev() {
+    let highest = first_blocks.keys().map(|(generation, _)| *generation).max().unwrap_or_default();
+    for ((generation, checksum), half) in first_blocks.into_iter().rev() {
         let head = JournalHead { half, generation, index: 0, previous: checksum };
-        let half_read = read_half(inner, &devices, head).await;
-        if half_read.complete {
-            return (Some(half_read), highest);
+        let loaded = read_half(inner, &devices, head).await;
+        if loaded.complete {
+            return (Some(loaded), highest);
         }
     }
     (None, highest)
 }
 
+/// Decodes a journal block of this store.
 fn decode<S: Seam>(inner: &Inner<S>, raw: &Raw) -> Option<(JournalHeader, u32)> {
     let store = inner.state.borrow().superblock.store;
     JournalHeader::decode(raw).filter(|(header, _)| header.store == store)
@@ -260,12 +261,12 @@ async fn read_segment_generations<S: Seam>(inner: &Inner<S>, replay: &Replay) ->
     };
     for device in inner.in_service() {
         let segments = replay.frames.range((device.member, 0)..=(device.member, u32::MAX));
-        for (place, _) in segments.filter(|(place, _)| !generations.contains_key(place)).collect::<Vec<_>>() {
-            let at = crate::device::block_offset(segment_bytes, place.1, 0);
+        for (key, _) in segments.filter(|(key, _)| !generations.contains_key(key)).collect::<Vec<_>>() {
+            let at = crate::device::block_offset(segment_bytes, key.1, 0);
             let Some(raw) = read_block(inner, &device, at).await else { continue };
             let header = PageHeader::decode(&raw).filter(|header| header.store == store);
-            if let Some(header) = header.filter(|header| (header.member, header.segment) == *place) {
-                generations.insert(*place, header.segment_generation);
+            if let Some(header) = header.filter(|header| (header.member, header.segment) == *key) {
+                generations.insert(*key, header.segment_generation);
             }
         }
     }
@@ -278,7 +279,7 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;
     let replay = &mut half.replay;
-    let lost: Vec<_> = replay
+    let lost_members: Vec<_> = replay
         .frames
         .keys()
         .map(|(member, _)| *member)
@@ -288,19 +289,19 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
             !is_same_device || !store.superblock.serves(*member)
         })
         .collect();
-    for member in lost {
+    for member in lost_members {
         replay.drop_member(member);
-        state.journal.events.push(Record::MemberGone { member: member as u8 });
+        state.journal.pending_records.push(Record::MemberGone { member: member as u8 });
     }
-    state.journal.events.dedup();
-    let shared = store.superblock.journal_segments()..store.superblock.segments;
+    state.journal.pending_records.dedup();
+    let log_segments = store.superblock.journal_segments()..store.superblock.segments;
     for ((member, segment), frame) in replay.frames.clone() {
-        let lent = !store.superblock.carries_log(member)
-            || !shared.contains(&segment)
+        let is_usable = !store.superblock.carries_log(member)
+            || !log_segments.contains(&segment)
             || store.segments.lent().contains(&segment);
-        if !lent || generations.get(&(member, segment)) != Some(&replay.table.frame(frame).segment_generation) {
+        if !is_usable || generations.get(&(member, segment)) != Some(&replay.table.frame(frame).segment_generation) {
             replay.free_segment(member, segment);
-            state.journal.events.push(Record::FreeSegment { member: member as u8, segment });
+            state.journal.pending_records.push(Record::FreeSegment { member: member as u8, segment });
         }
     }
     drop(store);
@@ -310,11 +311,11 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
     }
     state.table = std::mem::replace(&mut replay.table, crate::pages::table::SlotTable::new(0, 0));
     state.volumes = std::mem::take(&mut replay.volumes);
-    state.numbers = state.volumes.iter().map(|(number, volume_id)| (*volume_id, *number)).collect();
+    state.volume_numbers = state.volumes.iter().map(|(number, volume_id)| (*volume_id, *number)).collect();
     state.table.drop_orphans(&state.volumes);
     state.table.index();
     state.recent_writes = std::mem::take(&mut replay.recent_writes);
-    state.recent_writes.mark_all_saved();
+    state.recent_writes.mark_all_recorded();
     let recent_writes_max = state.journal.recent_writes_max();
     state.recent_writes.set_limit(recent_writes_max, zeroes_of(inner));
     for region in std::mem::take(&mut replay.dirty_regions) {
@@ -333,6 +334,7 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
     prepare_slots(state);
 }
 
+/// The checksum of a block of zeroes.
 fn zeroes_of<S: Seam>(inner: &Inner<S>) -> u32 {
     inner.seam.zero_block().checksum(0)
 }
@@ -360,8 +362,8 @@ fn prepare_slots<S: Seam>(state: &mut PageState<S>) {
     state.phase = MapPhase::Ready;
 }
 
-/// Starts an empty map whose next commit follows this number.
-pub fn start_empty_map<S: Seam>(inner: &Inner<S>, known: CommitNo) {
+/// Starts an empty map, whose commits follow `durable`, the last durable commit.
+pub fn start_empty_map<S: Seam>(inner: &Inner<S>, durable: CommitNo) {
     let mut state = inner.pages.borrow_mut();
     if let MapPhase::Void(_) = state.phase {
         return;
@@ -370,7 +372,7 @@ pub fn start_empty_map<S: Seam>(inner: &Inner<S>, known: CommitNo) {
     let journal = &mut state.journal;
     journal.mirrors.clear();
     journal.checkpoint = None;
-    journal.sequence = journal.sequence.max(known);
+    journal.sequence = journal.sequence.max(durable);
     journal.head.index = journal.blocks;
     journal.checkpoint_requested = true;
     let recent_writes_max = journal.recent_writes_max();

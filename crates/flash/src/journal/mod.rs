@@ -30,7 +30,7 @@ use checkpoint::Checkpoint;
 
 /// Maximum delay of records that no caller waits for.
 const LAZY_DELAY: Nanos = Nanos::from_secs(1);
-/// From this number of slots with pending records on, the delay is skipped.
+/// From this number of slots with pending records on, a commit starts without a delay.
 pub const PENDING_MANY: usize = 1_024;
 /// Spare buffers of the journal, so that an exhausted pool blocks no commit: destage waits for commits.
 pub const SPARE_BLOCKS: usize = 4;
@@ -64,14 +64,15 @@ pub struct Journal<S: Seam> {
     pub checkpoint_requested: bool,
     /// The highest generation of a half.
     pub generation: HalfGeneration,
-    /// Pending records, in order; they precede the records of slots.
-    pub events: Vec<Record>,
+    /// Pending records other than slots' and recent writes', in order; a commit writes them first.
+    pub pending_records: Vec<Record>,
     /// Members whose identity is recorded in the journal.
     pub recorded_members: BTreeSet<u32>,
     /// Number of commits that have begun.
     pub commits_begun: u64,
     /// Number of commits that have succeeded.
     pub commits_done: u64,
+    /// Tasks that wait for a commit, with the number of that commit.
     waiters: Vec<(u64, Reply<bool>)>,
     /// Pending records are to be written without delay.
     urgent: bool,
@@ -96,7 +97,7 @@ impl<S: Seam> Journal<S> {
             checkpoint: None,
             checkpoint_requested: false,
             generation: HalfGeneration(0),
-            events: Vec::new(),
+            pending_records: Vec::new(),
             recorded_members: BTreeSet::new(),
             commits_begun: 0,
             commits_done: 0,
@@ -134,7 +135,7 @@ impl<S: Seam> Journal<S> {
     /// Stops the journal and fails its waiters.
     pub fn stop(&mut self) {
         self.stopped = true;
-        self.events.clear();
+        self.pending_records.clear();
         self.waiters.drain(..).for_each(|(_, reply)| reply.send(false));
     }
 
@@ -142,7 +143,7 @@ impl<S: Seam> Journal<S> {
     fn notify_waiters(&mut self) {
         let committed = self.commits_done;
         let (ended, waiting) =
-            std::mem::take(&mut self.waiters).into_iter().partition(|(target, _)| *target <= committed);
+            std::mem::take(&mut self.waiters).into_iter().partition(|(commit, _)| *commit <= committed);
         self.waiters = waiting;
         let ended: Vec<(u64, Reply<bool>)> = ended;
         ended.into_iter().for_each(|(_, reply)| reply.send(true));
@@ -153,28 +154,28 @@ impl<S: Seam> PageState<S> {
     /// True when records are pending.
     pub fn has_pending(&self) -> bool {
         let slots = !self.dirty.is_empty() || !self.dead.is_empty() || !self.implied_dead.is_empty();
-        slots || !self.journal.events.is_empty() || self.recent_writes.unsaved() > 0
+        slots || !self.journal.pending_records.is_empty() || self.recent_writes.pending_count() > 0
     }
 
     /// Upper bound of the number of records in the next commit.
     fn pending_max(&self) -> usize {
         self.dirty.len()
             + self.dead.len()
-            + self.journal.events.len()
-            + self.recent_writes.unsaved()
+            + self.journal.pending_records.len()
+            + self.recent_writes.pending_count()
             + self.dirty_regions.len()
     }
 }
 
 /// Starts a commit of all pending records.
 pub fn write_now<S: Seam>(inner: &Rc<Inner<S>>) {
-    let start = {
+    let starts_task = {
         let mut state = inner.pages.borrow_mut();
         // A map that is not loaded yet cannot be written.
         state.journal.urgent = true;
         state.is_ready() && !std::mem::replace(&mut state.journal.running, true)
     };
-    if start {
+    if starts_task {
         inner.seam.spawn(commit::run(Rc::clone(inner)));
     }
 }
@@ -216,8 +217,8 @@ pub async fn wait_durable<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
         }
         let journal = &mut state.journal;
         let reply = Reply::default();
-        let target = journal.commits_begun + 1;
-        journal.waiters.push((target, reply.clone()));
+        let next_commit = journal.commits_begun + 1;
+        journal.waiters.push((next_commit, reply.clone()));
         reply
     };
     write_now(inner);

@@ -6,9 +6,9 @@
 //! record. Without one, the next write of the block would make the checksum of the replayed entry wrong. That write
 //! finds no entry to remove, so it writes no record.
 //!
-//! Entries of a region that was dirty at a crash are unproven: the block may have been written again. They are not
-//! listed until the block has been read from the backing again, and keep their place in the ring: a comparison takes
-//! the newest entries, and a block that was only read again is not new (seed 60016335).
+//! Entries of a region that was dirty at a crash are unproven: the block may have been written again. A comparison with
+//! the backing leaves them out until the block has been read from the backing again. They keep their position in the
+//! ring: a comparison takes the newest entries, and a block that was only read again is not new.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -26,7 +26,7 @@ const ZEROES_MAX: usize = 64;
 struct Entry {
     block: BlockNo,
     checksum: u32,
-    /// A record of the block was taken by a commit.
+    /// A commit has taken a record of the block.
     has_record: bool,
     /// The checksum has no record yet.
     is_pending: bool,
@@ -38,7 +38,7 @@ struct Entry {
 
 impl Entry {
     fn record(&self, volume: u16) -> Record {
-        Record::Destaged { volume, block: self.block, checksum: self.checksum, was_reread: self.was_reread }
+        Record::RecentWrite { volume, block: self.block, checksum: self.checksum, was_reread: self.was_reread }
     }
 }
 
@@ -46,8 +46,8 @@ impl Entry {
 struct VolumeRing {
     /// Oldest first.
     entries: VecDeque<Entry>,
-    /// Blocks evicted from the ring that a durable record may still list. The value is true once a commit has taken the
-    /// record of the eviction, which is durable when the next commit begins.
+    /// Blocks evicted from the ring to which a durable record may still refer. The value is true once a commit has
+    /// taken the record of the eviction, which is durable when the next commit begins.
     evicted: BTreeMap<BlockNo, bool>,
     /// Number of pending entries: a destage asks for it after each flush.
     pending: usize,
@@ -63,7 +63,7 @@ impl VolumeRing {
         }
     }
 
-    fn entry(&self, block: BlockNo) -> Option<usize> {
+    fn index_of(&self, block: BlockNo) -> Option<usize> {
         self.entries.iter().position(|entry| entry.block == block)
     }
 
@@ -77,7 +77,7 @@ impl VolumeRing {
 pub struct RecentWrites {
     volumes: BTreeMap<u16, VolumeRing>,
     entries_max: usize,
-    blocks: usize,
+    entry_count: usize,
     /// Checksum of a block of zeroes.
     zeroes: u32,
 }
@@ -91,56 +91,56 @@ impl RecentWrites {
     /// Adds a destaged block as the newest entry.
     pub fn push(&mut self, volume: u16, block: BlockNo, checksum: u32) {
         let ring = self.volumes.entry(volume).or_default();
-        if let Some(index) = ring.entry(block) {
+        if let Some(index) = ring.index_of(block) {
             ring.evict(index);
-            self.blocks -= 1;
+            self.entry_count -= 1;
         }
-        if self.blocks >= self.entries_max && ring.entries.is_empty() {
+        if self.entry_count >= self.entries_max && ring.entries.is_empty() {
             return;
         }
         let (has_record, was_reread, is_unproven) = (false, false, false);
         ring.entries.push_back(Entry { block, checksum, has_record, is_pending: true, was_reread, is_unproven });
         ring.pending += 1;
-        self.blocks += 1;
-        let has_many = checksum == self.zeroes && ring.count(self.zeroes) > ZEROES_MAX;
-        if has_many || ring.entries.len() > ENTRIES_MAX || self.blocks > self.entries_max {
+        self.entry_count += 1;
+        let has_excess_zeroes = checksum == self.zeroes && ring.count(self.zeroes) > ZEROES_MAX;
+        if has_excess_zeroes || ring.entries.len() > ENTRIES_MAX || self.entry_count > self.entries_max {
             let is_zeroes = |entry: &Entry| entry.checksum == self.zeroes;
-            ring.evict(if has_many { ring.entries.iter().position(is_zeroes).unwrap_or(0) } else { 0 });
-            self.blocks -= 1;
+            ring.evict(if has_excess_zeroes { ring.entries.iter().position(is_zeroes).unwrap_or(0) } else { 0 });
+            self.entry_count -= 1;
         }
     }
 
-    /// Sets the checksum of a block that was read from the backing again. The entry keeps its age; a block without one
-    /// becomes the oldest entry. Without room for it, the block is not listed.
-    pub fn reread(&mut self, volume: u16, block: BlockNo, checksum: u32) {
+    /// Sets the checksum of a block that was read from the backing again. Its entry keeps its age. A block without an
+    /// entry becomes the oldest entry if there is room.
+    pub fn record_reread(&mut self, volume: u16, block: BlockNo, checksum: u32) {
         let ring = self.volumes.entry(volume).or_default();
-        let index = ring.entry(block);
-        let has_many = checksum == self.zeroes && ring.count(self.zeroes) >= ZEROES_MAX;
-        let is_full = self.blocks >= self.entries_max || ring.entries.len() >= ENTRIES_MAX;
+        let index = ring.index_of(block);
+        let has_max_zeroes = checksum == self.zeroes && ring.count(self.zeroes) >= ZEROES_MAX;
+        let is_full = self.entry_count >= self.entries_max || ring.entries.len() >= ENTRIES_MAX;
         match index {
-            Some(index) if has_many && ring.entries[index].checksum != checksum => {
+            Some(index) if has_max_zeroes && ring.entries[index].checksum != checksum => {
                 ring.evict(index);
-                self.blocks -= 1;
+                self.entry_count -= 1;
             }
             Some(index) => {
                 let entry = &mut ring.entries[index];
                 ring.pending += usize::from(!entry.is_pending);
                 (entry.checksum, entry.is_pending, entry.is_unproven) = (checksum, true, false);
-                // An entry without a record gets its first one at its place.
+                // An entry without a record is not marked as reread: its first record adds it at its position.
                 entry.was_reread |= entry.has_record;
             }
-            None if is_full || has_many => {}
+            None if is_full || has_max_zeroes => {}
             None => {
                 let (has_record, is_unproven) = (false, false);
                 let entry = Entry { block, checksum, has_record, is_pending: true, was_reread: true, is_unproven };
                 ring.entries.push_front(entry);
                 ring.pending += 1;
-                self.blocks += 1;
+                self.entry_count += 1;
             }
         }
     }
 
-    /// True when a durable record may list one of these blocks.
+    /// True when a durable record may refer to one of these blocks.
     pub fn may_be_durable(&self, volume: u16, blocks: &Range<BlockNo>) -> bool {
         self.volumes.get(&volume).is_some_and(|ring| {
             ring.entries.iter().any(|entry| blocks.contains(&entry.block))
@@ -153,7 +153,7 @@ impl RecentWrites {
         let mut records = self.remove_entries(volume, |entry| blocks.contains(&entry.block));
         let Some(ring) = self.volumes.get_mut(&volume) else { return records };
         let evicted = ring.evicted.extract_if(blocks, |_, _| true);
-        records.extend(evicted.map(|(block, _)| Record::Undestaged { volume, block }));
+        records.extend(evicted.map(|(block, _)| Record::RecentWriteGone { volume, block }));
         records
     }
 
@@ -167,12 +167,12 @@ impl RecentWrites {
         let mut records = Vec::new();
         ring.entries.retain(|entry| {
             if is_removed(entry) {
-                records.push(Record::Undestaged { volume, block: entry.block });
+                records.push(Record::RecentWriteGone { volume, block: entry.block });
                 ring.pending -= usize::from(entry.is_pending);
             }
             !is_removed(entry)
         });
-        self.blocks -= records.len();
+        self.entry_count -= records.len();
         records
     }
 
@@ -198,17 +198,17 @@ impl RecentWrites {
     }
 
     /// Takes the pending records, which count as written from now on.
-    pub fn take_unsaved(&mut self) -> Vec<Record> {
+    pub fn take_pending(&mut self) -> Vec<Record> {
         let mut records = Vec::new();
         for (volume, ring) in &mut self.volumes {
             ring.evicted.retain(|_, recorded| !*recorded);
             for (block, recorded) in &mut ring.evicted {
                 *recorded = true;
-                records.push(Record::Undestaged { volume: *volume, block: *block });
+                records.push(Record::RecentWriteGone { volume: *volume, block: *block });
             }
             let is_reread = |entry: &&Entry| entry.is_pending && entry.was_reread;
             let is_new = |entry: &&Entry| entry.is_pending && !entry.was_reread;
-            // A replay puts each block that was read again before the others: the oldest one comes last.
+            // A replay puts each block that was read again before the others, so the oldest one comes last here.
             records.extend(ring.entries.iter().rev().filter(is_reread).map(|entry| entry.record(*volume)));
             records.extend(ring.entries.iter().filter(is_new).map(|entry| entry.record(*volume)));
             for entry in &mut ring.entries {
@@ -220,7 +220,7 @@ impl RecentWrites {
     }
 
     /// The number of pending records.
-    pub fn unsaved(&self) -> usize {
+    pub fn pending_count(&self) -> usize {
         let evicted = |ring: &VolumeRing| ring.evicted.values().filter(|recorded| !**recorded).count();
         self.volumes.values().map(|ring| ring.pending + evicted(ring)).sum()
     }
@@ -230,7 +230,7 @@ impl RecentWrites {
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         self.volumes.iter().flat_map(|(volume, ring)| {
             let recorded = ring.entries.iter().filter(|entry| entry.has_record);
-            recorded.map(|Entry { block, checksum, .. }| Record::Destaged {
+            recorded.map(|Entry { block, checksum, .. }| Record::RecentWrite {
                 volume: *volume,
                 block: *block,
                 checksum: *checksum,
@@ -239,13 +239,13 @@ impl RecentWrites {
         })
     }
 
-    /// A volume's entries without unproven ones, oldest first.
-    pub fn of_volume(&self, volume: u16) -> Vec<(BlockNo, u32)> {
+    /// A volume's entries except unproven ones, oldest first.
+    pub fn proven(&self, volume: u16) -> Vec<(BlockNo, u32)> {
         let Some(ring) = self.volumes.get(&volume) else { return Vec::new() };
         ring.entries.iter().filter(|entry| !entry.is_unproven).map(|entry| (entry.block, entry.checksum)).collect()
     }
 
-    /// Number of a volume's entries without unproven ones and without zeroes.
+    /// Number of a volume's entries except unproven ones and zeroes.
     pub fn count_with_content(&self, volume: u16) -> usize {
         let has_content = |entry: &&Entry| !entry.is_unproven && entry.checksum != self.zeroes;
         self.volumes.get(&volume).map_or(0, |ring| ring.entries.iter().filter(has_content).count())
@@ -254,12 +254,12 @@ impl RecentWrites {
     /// Drops the entries of a removed volume.
     pub fn remove_volume(&mut self, volume: u16) {
         if let Some(ring) = self.volumes.remove(&volume) {
-            self.blocks -= ring.entries.len();
+            self.entry_count -= ring.entries.len();
         }
     }
 
     /// Marks all entries as recorded, after a replay.
-    pub fn mark_all_saved(&mut self) {
+    pub fn mark_all_recorded(&mut self) {
         for ring in self.volumes.values_mut() {
             ring.evicted.clear();
             ring.pending = 0;
@@ -271,7 +271,7 @@ impl RecentWrites {
 
     /// The number of entries of all volumes.
     pub fn len(&self) -> usize {
-        self.blocks
+        self.entry_count
     }
 }
 
@@ -287,7 +287,7 @@ mod tests {
         recent_writes.set_limit(1_000, ZEROES);
         (0..100).for_each(|block| recent_writes.push(3, BlockNo(block), 1_000 + block as u32));
         (100..1_100).for_each(|block| recent_writes.push(3, BlockNo(block), ZEROES));
-        let listed = recent_writes.of_volume(3);
+        let listed = recent_writes.proven(3);
         assert_eq!(listed.iter().filter(|(block, _)| *block < BlockNo(100)).count(), 100);
         assert_eq!((listed.len(), listed.last()), (100 + ZEROES_MAX, Some(&(BlockNo(1_099), ZEROES))));
     }
@@ -297,37 +297,37 @@ mod tests {
         let mut recent_writes = RecentWrites::default();
         recent_writes.set_limit(1_000, ZEROES);
         (0..300).for_each(|block| recent_writes.push(3, BlockNo(block % 280), block as u32));
-        let listed = recent_writes.of_volume(3);
-        assert_eq!((listed.len(), listed[255], recent_writes.unsaved()), (256, (BlockNo(19), 299), 256));
-        assert_eq!(recent_writes.take_unsaved().len(), 256);
+        let listed = recent_writes.proven(3);
+        assert_eq!((listed.len(), listed[255], recent_writes.pending_count()), (256, (BlockNo(19), 299), 256));
+        assert_eq!(recent_writes.take_pending().len(), 256);
         recent_writes.push(3, BlockNo(19), 1);
         // Its durable entry falls out, and a new one is added.
-        assert_eq!((recent_writes.of_volume(3).len(), recent_writes.unsaved(), recent_writes.len()), (256, 2, 256));
+        assert_eq!((recent_writes.proven(3).len(), recent_writes.pending_count(), recent_writes.len()), (256, 2, 256));
         assert_eq!(recent_writes.remove(3, BlockNo(18).run(2)).len(), 3);
-        assert_eq!((recent_writes.unsaved(), recent_writes.take_unsaved()), (0, vec![]));
+        assert_eq!((recent_writes.pending_count(), recent_writes.take_pending()), (0, vec![]));
     }
 
     #[test]
-    fn unproven_entries_are_durable_but_not_listed() {
+    fn unproven_entries_are_durable_but_left_out() {
         let mut recent_writes = RecentWrites::default();
         recent_writes.set_limit(1_000, ZEROES);
         (0..6).for_each(|block| recent_writes.push(3, BlockNo(block), 100 + block as u32));
-        recent_writes.mark_all_saved();
+        recent_writes.mark_all_recorded();
         recent_writes.mark_unproven(3, &(BlockNo(1)..BlockNo(5)));
-        let listed: Vec<_> = recent_writes.of_volume(3).into_iter().map(|(block, _)| block.0).collect();
+        let listed: Vec<_> = recent_writes.proven(3).into_iter().map(|(block, _)| block.0).collect();
         assert_eq!((listed, recent_writes.records().count(), recent_writes.len()), (vec![0, 5], 6, 6));
         assert!(recent_writes.may_be_durable(3, &BlockNo(2).single()));
         // One block is read from the backing, one is written.
-        recent_writes.reread(3, BlockNo(1), 7_001);
+        recent_writes.record_reread(3, BlockNo(1), 7_001);
         let removed = recent_writes.remove(3, BlockNo(2).single());
-        assert_eq!(removed, [Record::Undestaged { volume: 3, block: BlockNo(2) }]);
+        assert_eq!(removed, [Record::RecentWriteGone { volume: 3, block: BlockNo(2) }]);
         assert_eq!(recent_writes.unproven(3), [3, 4].map(BlockNo));
         assert!(
             recent_writes.has_unproven(3, &BlockNo(4).run(9)) && !recent_writes.has_unproven(3, &BlockNo(5).run(9))
         );
-        let expected = Record::Destaged { volume: 3, block: BlockNo(1), checksum: 7_001, was_reread: true };
-        assert_eq!((recent_writes.take_unsaved(), recent_writes.len()), (vec![expected], 5));
-        let listed: Vec<_> = recent_writes.of_volume(3).into_iter().map(|(block, _)| block.0).collect();
+        let expected = Record::RecentWrite { volume: 3, block: BlockNo(1), checksum: 7_001, was_reread: true };
+        assert_eq!((recent_writes.take_pending(), recent_writes.len()), (vec![expected], 5));
+        let listed: Vec<_> = recent_writes.proven(3).into_iter().map(|(block, _)| block.0).collect();
         assert_eq!(listed, [0, 1, 5], "the block keeps its age");
         recent_writes.remove_volume(3);
         assert_eq!(recent_writes.len(), 0);
@@ -347,18 +347,20 @@ mod tests {
             let block = BlockNo(random >> 33 & 511);
             let mut records = Vec::new();
             match random >> 55 & 63 {
-                0 => records = original.take_unsaved(),
+                0 => records = original.take_pending(),
                 1..6 => records = original.remove(3, block.run(4)),
-                6..9 => original.reread(3, block, if random >> 20 & 1 == 0 { ZEROES } else { (random >> 21) as u32 }),
+                6..9 => {
+                    original.record_reread(3, block, if random >> 20 & 1 == 0 { ZEROES } else { (random >> 21) as u32 })
+                }
                 _ => original.push(3, block, if random >> 20 & 1 == 0 { ZEROES } else { (random >> 20) as u32 }),
             }
             for record in &records {
                 match record {
-                    Record::Destaged { volume, block, checksum, was_reread: true } => {
-                        replayed.reread(*volume, *block, *checksum);
+                    Record::RecentWrite { volume, block, checksum, was_reread: true } => {
+                        replayed.record_reread(*volume, *block, *checksum);
                     }
-                    Record::Destaged { volume, block, checksum, .. } => replayed.push(*volume, *block, *checksum),
-                    Record::Undestaged { volume, block } => drop(replayed.remove(*volume, block.single())),
+                    Record::RecentWrite { volume, block, checksum, .. } => replayed.push(*volume, *block, *checksum),
+                    Record::RecentWriteGone { volume, block } => drop(replayed.remove(*volume, block.single())),
                     other => panic!("{other:?}"),
                 }
             }
@@ -366,9 +368,9 @@ mod tests {
             let counted = ring.map(|ring| ring.entries.iter().filter(|entry| entry.is_pending).count());
             assert_eq!(ring.map(|ring| ring.pending), counted);
             if random >> 55 & 63 == 0 {
-                assert_eq!(original.of_volume(3), replayed.of_volume(3));
+                assert_eq!(original.proven(3), replayed.proven(3));
             }
-            let checked = if random >> 40 & 31 == 0 { replayed.of_volume(3) } else { Vec::new() };
+            let checked = if random >> 40 & 31 == 0 { replayed.proven(3) } else { Vec::new() };
             for (block, _) in checked {
                 assert!(
                     original.may_be_durable(3, &block.single()),

@@ -13,12 +13,12 @@ use crate::pages::table::{SlotId, SlotTable, key_of, page_of};
 
 /// A map that is being replayed.
 pub struct Replay {
-    /// The slots; the table has no index yet.
+    /// The slots; the table is not indexed yet.
     pub table: SlotTable,
     /// The frame of each member's segment.
     pub frames: BTreeMap<(u32, u32), u32>,
-    /// The frame looked up last: a checkpoint lists the slots frame by frame.
-    last: Option<((u32, u32), u32)>,
+    /// The segment looked up last, with its frame: a checkpoint has the slots frame by frame.
+    last_frame: Option<((u32, u32), u32)>,
     /// Volumes by number.
     pub volumes: BTreeMap<u16, VolumeId>,
     /// Dirty regions.
@@ -31,7 +31,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// An empty map.
+    /// An empty map. A frame has `per_frame` slots.
     ///
     /// `segment_counts` has the number of segments of each member. Records of other segments are ignored: they belong
     /// to a removed device or are forged. `recent_writes_max` is the maximum number of recent writes; `zeroes` is the
@@ -42,7 +42,7 @@ impl Replay {
         Replay {
             table: SlotTable::new(per_frame, 0),
             frames: BTreeMap::new(),
-            last: None,
+            last_frame: None,
             volumes: BTreeMap::new(),
             dirty_regions: BTreeSet::new(),
             recent_writes,
@@ -89,7 +89,7 @@ impl Replay {
             Record::MemberGone { member } => self.drop_member(u32::from(member)),
             // Ignore blocks past the end of any volume.
             Record::DirtyRegion { region, .. } if region >= BLOCKS_END.0 / REGION_BLOCKS => {}
-            Record::Destaged { block, .. } | Record::Undestaged { block, .. } if block >= BLOCKS_END => {}
+            Record::RecentWrite { block, .. } | Record::RecentWriteGone { block, .. } if block >= BLOCKS_END => {}
             Record::DirtyRegion { volume, region, is_dirty } => {
                 if is_dirty {
                     self.dirty_regions.insert((volume, region));
@@ -97,27 +97,28 @@ impl Replay {
                     self.dirty_regions.remove(&(volume, region));
                 }
             }
-            Record::Destaged { volume, block, checksum, was_reread: true } => {
-                self.recent_writes.reread(volume, block, checksum);
+            Record::RecentWrite { volume, block, checksum, was_reread: true } => {
+                self.recent_writes.record_reread(volume, block, checksum);
             }
-            Record::Destaged { volume, block, checksum, .. } => self.recent_writes.push(volume, block, checksum),
-            Record::Undestaged { volume, block } => drop(self.recent_writes.remove(volume, block.single())),
+            Record::RecentWrite { volume, block, checksum, .. } => self.recent_writes.push(volume, block, checksum),
+            Record::RecentWriteGone { volume, block } => drop(self.recent_writes.remove(volume, block.single())),
         }
     }
 
+    /// The slot of this number of a member, if its segment holds pages.
     fn slot(&mut self, member: u8, slot: u32) -> Option<SlotId> {
         let per_frame = self.table.per_frame();
-        let place = (u32::from(member), slot.checked_div(per_frame)?);
-        if self.last.is_none_or(|(last, _)| last != place) {
-            self.last = Some((place, *self.frames.get(&place)?));
+        let segment = (u32::from(member), slot.checked_div(per_frame)?);
+        if self.last_frame.is_none_or(|(last, _)| last != segment) {
+            self.last_frame = Some((segment, *self.frames.get(&segment)?));
         }
-        let (_, frame) = self.last?;
+        let (_, frame) = self.last_frame?;
         Some(self.table.slots_of(frame).start + slot % per_frame)
     }
 
     /// Drops the pages of a segment.
     pub fn free_segment(&mut self, member: u32, segment: u32) {
-        self.last = None;
+        self.last_frame = None;
         if let Some(frame) = self.frames.remove(&(member, segment)) {
             self.table.discard_frame(frame);
         }
@@ -154,8 +155,8 @@ mod tests {
         assert_eq!(replay.frames.keys().collect::<Vec<_>>(), [&(0, 3)]);
         for at in [BLOCKS_END, BlockNo::MAX] {
             replay.apply(Record::DirtyRegion { volume: 1, region: at.0, is_dirty: true });
-            replay.apply(Record::Destaged { volume: 1, block: at, checksum: 1, was_reread: false });
-            replay.apply(Record::Undestaged { volume: 1, block: at });
+            replay.apply(Record::RecentWrite { volume: 1, block: at, checksum: 1, was_reread: false });
+            replay.apply(Record::RecentWriteGone { volume: 1, block: at });
         }
         assert!(replay.dirty_regions.is_empty());
     }

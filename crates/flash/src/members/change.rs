@@ -6,7 +6,7 @@ use seam::{BLOCK_BYTES, Disk, Piece, Seam};
 
 use super::job::RunningJob;
 use super::{is_member, resync};
-use crate::create::{SEGMENTS_MIN, is_empty, new_uuid, segments_of};
+use crate::create::{SEGMENTS_MIN, new_uuid, require_empty, segments_of};
 use crate::device::{Device, block_of};
 use crate::error::StoreError;
 use crate::format::FIRST_SEGMENT_BYTES;
@@ -53,7 +53,7 @@ pub async fn prepare<S: Seam>(
     let is_former_member =
         read_superblock(&**inner, &device).await.is_ok_and(|(superblock, _)| superblock.store == own_superblock.store);
     if !is_former_member && !force {
-        is_empty(&**inner, &device).await?;
+        require_empty(&**inner, &device).await?;
     }
     device.member = free_number(&own_superblock.members)?;
     let since = own_superblock.generation.low_bits();
@@ -122,8 +122,8 @@ async fn switch_members<S: Seam>(
     joining: Option<(Device<S>, Role)>,
     leaving: Option<u32>,
 ) -> Result<Option<Device<S>>, StoreError> {
-    let _guard = inner.batches.lock().await;
-    let number = joining.as_ref().map(|(device, _)| device.member);
+    let _guard = inner.batch_lock.lock().await;
+    let joining_member = joining.as_ref().map(|(device, _)| device.member);
     let (removed_device, tail) = {
         let mut guard = inner.state.borrow_mut();
         let state = &mut *guard;
@@ -138,21 +138,21 @@ async fn switch_members<S: Seam>(
             return Err(StoreError::Refused("no member would be left that carries the log".to_owned()));
         }
         let was_lost = |member| !state.superblock.serves(member) && !state.jobs.has_prepared();
-        if (joins_log && state.joining.is_none()) || number.is_some_and(was_lost) {
+        if (joins_log && state.joining.is_none()) || joining_member.is_some_and(was_lost) {
             return Err(StoreError::Refused("the joining device has failed".to_owned()));
         }
         state.superblock.generation = state.superblock.generation.next();
         let since = state.superblock.generation.low_bits();
         let mut removed_device = None;
         if let Some(leaving) = leaving {
-            let served = state.superblock.serves(leaving);
+            let was_serving = state.superblock.serves(leaving);
             let entry = &mut state.superblock.members[leaving as usize];
             (entry.state, entry.since) = (MemberState::Vacant, since);
             state.reports.retain(|report| report.member != leaving);
             inner.pages.borrow_mut().drop_member_pages(leaving);
-            let at = state.devices.iter().position(|device| device.member == leaving);
+            let index = state.devices.iter().position(|device| device.member == leaving);
             // A failed device may never answer, so it is not erased.
-            removed_device = at.map(|at| state.devices.remove(at)).filter(|_| served);
+            removed_device = index.map(|index| state.devices.remove(index)).filter(|_| was_serving);
         }
         if let Some((device, role)) = joining {
             if state.jobs.has_prepared() {
@@ -161,30 +161,31 @@ async fn switch_members<S: Seam>(
             admit_member(state, device, role, since);
         }
         state.joining = None;
-        let next = state.next;
-        let tail = state.segments.tail(next);
+        let next = state.next_sequence;
+        let tail = state.segments.advance_tail(next);
         state.superblock.tail = tail;
         (removed_device, tail)
     };
-    persist_membership(inner, number).await?;
+    persist_membership(inner, joining_member).await?;
     let mut state = inner.state.borrow_mut();
     state.segments.durable_tail = state.segments.durable_tail.max(tail);
-    match number.filter(|member| !state.superblock.serves(*member)) {
+    match joining_member.filter(|member| !state.superblock.serves(*member)) {
         Some(member) => Err(StoreError::Refused(format!("device number {member} failed as it became a member"))),
         None => Ok(removed_device),
     }
 }
 
+/// Makes a device a member of this role, in the superblock in memory.
 fn admit_member<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, role: Role, since: u32) {
-    let number = device.member as usize;
+    let index = device.member as usize;
     if !state.superblock.serves(device.member) {
         let entry = state.jobs.take_prepared().expect("a device that is no member was prepared");
-        match state.superblock.members.get_mut(number) {
+        match state.superblock.members.get_mut(index) {
             Some(old) => *old = entry,
             None => state.superblock.members.push(entry),
         }
         state.next_places.resize(state.superblock.members.len(), 0);
-        state.next_places[number] = 0;
+        state.next_places[index] = 0;
         // Another device may have had this number since the opening.
         state.latency_trackers.remove(&device.member);
         assert!(
@@ -204,7 +205,7 @@ fn admit_member<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, 
             }
         }
     }
-    let entry = &mut state.superblock.members[number];
+    let entry = &mut state.superblock.members[index];
     (entry.state, entry.role, entry.since) = (MemberState::InService, role, since);
     state.superblock.segments = state.segments.limit.min(state.superblock.segments);
     state.reports.retain(|report| report.member != device.member);

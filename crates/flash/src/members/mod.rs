@@ -45,8 +45,8 @@ pub async fn replace<S: Seam>(inner: &Rc<Inner<S>>, old: u32, disk: S::Disk, for
     let running = RunningJob::begin(inner, JobKind::Replace)?;
     let entry = change::entry(inner, old)?;
     let others = inner.log_devices().iter().filter(|device| device.member != old).count();
-    let log = entry.role == Role::Log && others < LOG_MEMBERS;
-    let role = if log { Role::Log } else { Role::Pages };
+    let joins_log = entry.role == Role::Log && others < LOG_MEMBERS;
+    let role = if joins_log { Role::Log } else { Role::Pages };
     let device = change::prepare(inner, disk, role, force).await?;
     running.set_member(device.member);
     change::apply(&running, Change { joining: Some((device, role)), leaving: Some(old) }).await
@@ -96,20 +96,21 @@ pub fn start_take_over<S: Seam>(inner: &Inner<S>) {
     }
 }
 
+/// Makes a member that holds only pages carry the log, too.
 async fn take_over<S: Seam>(inner: Rc<Inner<S>>) {
     // If another job is running, its end starts the take-over again.
     let Ok(running) = RunningJob::begin(&inner, JobKind::TakeOver) else { return };
     let Some(device) = find_successor(&inner, u32::MAX).filter(|_| inner.log_devices().len() == 1) else { return };
     let member = device.member;
     running.set_member(member);
-    let made = change::apply(&running, Change { joining: Some((device, Role::Log)), leaving: None }).await;
-    if let Err(StoreError::Disk { error, .. }) = made {
+    let result = change::apply(&running, Change { joining: Some((device, Role::Log)), leaving: None }).await;
+    if let Err(StoreError::Disk { error, .. }) = result {
         // The device rejects writes. Its removal starts the take-over by the next device.
         let _ = remove_members(&inner, vec![(member, error)]).await;
     }
 }
 
-/// True when a member has this disk's identity.
+/// True when a member in service has this disk's identity.
 fn is_member<S: Seam>(inner: &Inner<S>, disk: &S::Disk) -> bool {
     let state = inner.state.borrow();
     let serves = |device: &Device<S>| state.superblock.members[device.member as usize].state == MemberState::InService;

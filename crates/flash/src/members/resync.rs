@@ -32,17 +32,18 @@ pub fn copy_blocks<S: Seam>(seam: &S) -> usize {
     (seam.blocks_total() / COPY_POOL_DIVISOR).clamp(SCRUB_BLOCKS, COPY_BLOCKS_MAX)
 }
 
-/// Keeps buffers for the next copy, at most as many as at the start.
+/// Returns buffers to the copy buffers of the store, up to their initial number.
 pub fn keep_buffers<S: Seam>(inner: &Inner<S>, buffers: impl Iterator<Item = S::BlockMut>) {
     let mut state = inner.state.borrow_mut();
-    state.copying.extend(buffers);
-    state.copying.truncate(copy_blocks(&inner.seam));
+    state.copy_buffers.extend(buffers);
+    state.copy_buffers.truncate(copy_blocks(&inner.seam));
 }
 
 /// A segment of the log at the time when the joining device began to get batches.
 struct LogSegment {
     number: u32,
     content: Segment,
+    /// Number of used blocks.
     blocks: u32,
 }
 
@@ -52,13 +53,13 @@ pub async fn fill<S: Seam>(running: &RunningJob<S>, device: &Device<S>) -> Resul
     let name = device.name();
     let (segment_bytes, limit) = {
         let state = inner.state.borrow();
-        let room = segments_of(device, state.superblock.segment_bytes);
-        (state.superblock.segment_bytes, room.min(state.superblock.segments))
+        let capacity = segments_of(device, state.superblock.segment_bytes);
+        (state.superblock.segment_bytes, capacity.min(state.superblock.segments))
     };
     let _closed = crate::pages::segment_lending::drop_pages_of(inner, device.member).await;
     wait_until_log_fits(running, limit, &name).await?;
     let segments = {
-        let _guard = inner.batches.lock().await;
+        let _guard = inner.batch_lock.lock().await;
         let mut state = inner.state.borrow_mut();
         state.joining = Some(device.clone());
         let blocks = (segment_bytes / BLOCK_BYTES as u64) as u32;
@@ -90,8 +91,8 @@ async fn wait_until_log_fits<S: Seam>(running: &RunningJob<S>, limit: u32, name:
         let (is_limited, must_persist_tail) = {
             let mut state = inner.state.borrow_mut();
             state.segments.limit = state.segments.limit.min(limit);
-            let next = state.next;
-            let tail = state.segments.tail(next);
+            let next = state.next_sequence;
+            let tail = state.segments.advance_tail(next);
             (state.segments.try_set_limit(limit), tail > state.segments.durable_tail)
         };
         if is_limited {
@@ -99,7 +100,7 @@ async fn wait_until_log_fits<S: Seam>(running: &RunningJob<S>, limit: u32, name:
         }
         running.wait_if_paused(name).await?;
         if must_persist_tail {
-            let _guard = inner.batches.lock().await;
+            let _guard = inner.batch_lock.lock().await;
             persist_tail(inner).await?;
         }
         inner.seam.sleep(PAUSE).await;
@@ -142,7 +143,7 @@ async fn copy_run<S: Seam>(
     index: u32,
     verifier: &mut SegmentVerifier,
 ) -> Result<u32, StoreError> {
-    let mut buffers = std::mem::take(&mut inner.state.borrow_mut().copying);
+    let mut buffers = std::mem::take(&mut inner.state.borrow_mut().copy_buffers);
     if buffers.is_empty() {
         buffers.push(inner.buffer().await);
     }

@@ -40,7 +40,7 @@ impl SegmentVerifier {
     /// Whether the block is intact; `None` if no header determines its content. After a bad block, another copy of it
     /// can be checked.
     pub fn is_good<B: Block>(&mut self, index: u32, block: &B) -> Option<bool> {
-        if let Some((_, seed, checksum)) = self.data.front().filter(|(at, _, _)| *at == index) {
+        if let Some((_, seed, checksum)) = self.data.front().filter(|(data_index, _, _)| *data_index == index) {
             let good = block.checksum(*seed) == *checksum;
             if good {
                 self.data.pop_front();
@@ -53,12 +53,12 @@ impl SegmentVerifier {
         let header = BatchHeader::decode(&raw(block)).map(|(header, _)| header).filter(|header| {
             header.store == self.store
                 && (header.segment, header.offset) == (self.number, index)
-                && (header.boot, header.first, header.sequence)
+                && (header.boot, header.first_sequence, header.sequence)
                     == (self.segment.boot, self.segment.first_sequence, self.sequence)
         });
         let Some(header) = header else { return Some(false) };
-        let seed = |volume_id, block| data_seed(volume_id, block, header.boot, header.first);
-        self.data.extend(header.data().map(|(record, at, sum)| (at, seed(record.volume_id, record.block), sum)));
+        let seed = |volume_id, block| data_seed(volume_id, block, header.boot, header.first_sequence);
+        self.data.extend(header.data().map(|(record, index, sum)| (index, seed(record.volume_id, record.block), sum)));
         self.sequence = self.sequence.next();
         self.header_at = index + header.blocks();
         Some(true)
@@ -66,7 +66,7 @@ impl SegmentVerifier {
 
     /// Skips a block that has no good copy.
     pub fn skip(&mut self, index: u32) {
-        if self.data.front().is_some_and(|(at, _, _)| *at == index) {
+        if self.data.front().is_some_and(|(data_index, _, _)| *data_index == index) {
             self.data.pop_front();
         }
     }

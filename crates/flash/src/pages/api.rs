@@ -59,7 +59,7 @@ pub struct WriteIntent {
 
 /// Bytes written to a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PageMember {
+pub struct MemberWrites {
     /// The member.
     pub member: u32,
     /// Bytes of pages.
@@ -92,7 +92,7 @@ pub struct PagesStats {
     /// Dirty regions, at most 256.
     pub dirty_regions: u64,
     /// Bytes written since the opening, by member.
-    pub members: Vec<PageMember>,
+    pub members: Vec<MemberWrites>,
     /// Memory of the map and the dirty regions, in bytes.
     pub memory_bytes: u64,
 }

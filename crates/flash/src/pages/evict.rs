@@ -12,7 +12,7 @@ use super::table::{ADDING, SlotPhase};
 use crate::journal::{write_now, write_soon};
 use crate::store::Inner;
 
-/// Maximum number of evictable pages that one eviction examines.
+/// Maximum number of evictable pages that one eviction examines for uses.
 const EXAMINED_MAX: usize = 32;
 /// Maximum number of slots that one eviction passes over.
 const SCANNED_MAX: usize = 4 * EXAMINED_MAX;
@@ -43,10 +43,10 @@ pub fn has_free_soon<S: Seam>(state: &PageState<S>) -> bool {
 
 /// Evicts one page: the first one that is unused, or whose volume is above its maximum. Returns false if none is found.
 fn evict<S: Seam>(state: &mut PageState<S>) -> bool {
-    let (mut examined, mut steps) = (0, 0);
-    let steps_max = if state.limits.is_empty() { SCANNED_MAX } else { SCANNED_MAX_WITH_QUOTAS };
-    while examined < EXAMINED_MAX && steps < steps_max && state.table.slots() > 0 {
-        steps += 1;
+    let (mut examined, mut scanned) = (0, 0);
+    let scanned_max = if state.limits.is_empty() { SCANNED_MAX } else { SCANNED_MAX_WITH_QUOTAS };
+    while examined < EXAMINED_MAX && scanned < scanned_max && state.table.slots() > 0 {
+        scanned += 1;
         state.clock_hand = state.table.after(state.clock_hand);
         let slot = state.clock_hand;
         if !state.table.exists(slot) || state.table.phase(slot) != SlotPhase::Live || state.table.has(slot, ADDING) {
@@ -57,7 +57,7 @@ fn evict<S: Seam>(state: &mut PageState<S>) -> bool {
             continue;
         }
         examined += 1;
-        if evictability == Evictability::First || !state.table.decrement_uses(slot) {
+        if evictability == Evictability::Always || !state.table.decrement_uses(slot) {
             state.drop_page(slot, false);
             state.counts.evictions += 1;
             return true;
@@ -68,7 +68,7 @@ fn evict<S: Seam>(state: &mut PageState<S>) -> bool {
 
 /// Keeps some slots free: adds a segment if one is available, otherwise evicts pages.
 pub fn maintain_free_slots<S: Seam>(inner: &Rc<Inner<S>>) {
-    let (grow, urgent) = {
+    let (must_grow, is_urgent) = {
         let mut guard = inner.pages.borrow_mut();
         let state = &mut *guard;
         if !state.is_ready() || state.table.per_frame() == 0 {
@@ -87,7 +87,7 @@ pub fn maintain_free_slots<S: Seam>(inner: &Rc<Inner<S>>) {
             (false, state.free.len() < target.div_ceil(2))
         }
     };
-    if grow {
+    if must_grow {
         let task = Rc::clone(inner);
         inner.seam.spawn(async move {
             segment_lending::grow(&task).await;
@@ -95,5 +95,5 @@ pub fn maintain_free_slots<S: Seam>(inner: &Rc<Inner<S>>) {
         });
     }
     let releases_pending = !inner.pages.borrow().dead.is_empty() || !inner.pages.borrow().implied_dead.is_empty();
-    if urgent && releases_pending { write_now(inner) } else { write_soon(inner) }
+    if is_urgent && releases_pending { write_now(inner) } else { write_soon(inner) }
 }

@@ -36,7 +36,7 @@ use crate::store::Inner;
 use state::{ALL_BLOCKS, MapPhase};
 use table::{ADDING, SUSPECT, SlotPhase};
 
-pub use api::{MapLoaded, PageMember, PageReadError, PagesStats, PutError, REGION_BLOCKS, WriteIntent};
+pub use api::{MapLoaded, MemberWrites, PageReadError, PagesStats, PutError, REGION_BLOCKS, WriteIntent};
 pub use quota::{PageAmount, PageQuota, QuotaError};
 
 /// The clean pages of a store. Clones are handles to the same pages.
@@ -75,7 +75,7 @@ impl<S: Seam> Pages<S> {
         write_intent::wait_loaded(&self.0).await;
         {
             let mut state = self.0.pages.borrow_mut();
-            let Some(number) = state.numbers.remove(&volume_id) else { return Ok(()) };
+            let Some(number) = state.volume_numbers.remove(&volume_id) else { return Ok(()) };
             state.volumes.remove(&number);
             state.limits_valid_for = None;
             for slot in state.table.slots_of_volume(number, PageNo::ALL) {
@@ -84,7 +84,7 @@ impl<S: Seam> Pages<S> {
             }
             state.dirty_regions.remove_volume(number);
             state.recent_writes.remove_volume(number);
-            state.journal.events.push(Record::VolumeGone { number });
+            state.journal.pending_records.push(Record::VolumeGone { number });
         }
         if wait_durable(&self.0).await {
             return Ok(());
@@ -159,10 +159,11 @@ impl<S: Seam> Clone for VolumePages<S> {
 impl<S: Seam> VolumePages<S> {
     /// The valid blocks of a page: bit *n* for block *n*, 0 for an absent page. Does not count as a use.
     pub fn valid(&self, page: PageNo) -> u16 {
-        self.mask(page, false)
+        self.valid_mask(page, false)
     }
 
-    fn mask(&self, page: PageNo, suspect: bool) -> u16 {
+    /// The valid blocks of a page that is suspect, or of one that is not.
+    fn valid_mask(&self, page: PageNo, suspect: bool) -> u16 {
         let state = self.inner.pages.borrow();
         let slot = state.find(self.volume_id, page).filter(|slot| state.table.has(*slot, SUSPECT) == suspect);
         slot.map_or(0, |slot| state.table.valid(slot))
@@ -189,7 +190,7 @@ impl<S: Seam> VolumePages<S> {
     /// Number of cached pages of the volume, and number of their valid blocks.
     pub fn usage(&self) -> (u64, u64) {
         let state = self.inner.pages.borrow();
-        let counts = state.numbers.get(&self.volume_id).map(|number| state.table.counts_of(*number));
+        let counts = state.volume_numbers.get(&self.volume_id).map(|number| state.table.counts_of(*number));
         counts.map_or((0, 0), |counts| (counts.pages, counts.blocks))
     }
 
@@ -252,10 +253,10 @@ impl<S: Seam> VolumePages<S> {
         write_intent::begin_write(&self.inner, self.volume_id, blocks).await
     }
 
-    /// Ends a write, whatever its outcome, as completion number `sequence` of the volume, in the numbering of
+    /// Ends a write, whatever its outcome, as this completion of the volume, in the numbering of
     /// [`VolumePages::record_flush`].
-    pub fn end_write(&self, intent: WriteIntent, sequence: CompletionNo) {
-        write_intent::end_write(&self.inner, intent, sequence);
+    pub fn end_write(&self, intent: WriteIntent, completion: CompletionNo) {
+        write_intent::end_write(&self.inner, intent, completion);
     }
 
     /// Records a successful flush of the backing that was issued after all completions below `covered`.
@@ -281,8 +282,8 @@ impl<S: Seam> VolumePages<S> {
         write_soon(&self.inner);
     }
 
-    /// Lists a block with the content that was read from the backing after a crash. A block that was destaged since is
-    /// left as it is.
+    /// Records a block among the recent writes, with the content that was read from the backing after a crash. A block
+    /// that was destaged since keeps its entry.
     pub fn record_reread(&self, block: BlockNo, content: &S::Block) {
         {
             let mut state = self.inner.pages.borrow_mut();
@@ -290,10 +291,10 @@ impl<S: Seam> VolumePages<S> {
                 return;
             }
             let Some(number) = state.number_of(self.volume_id) else { return };
-            if state.recent_writes.of_volume(number).iter().any(|(listed, _)| *listed == block) {
+            if state.recent_writes.proven(number).iter().any(|(recent, _)| *recent == block) {
                 return;
             }
-            state.recent_writes.reread(number, block, content.checksum(0));
+            state.recent_writes.record_reread(number, block, content.checksum(0));
         }
         write_soon(&self.inner);
     }
@@ -307,21 +308,25 @@ impl<S: Seam> VolumePages<S> {
     /// them from the backing and calls [`VolumePages::record_reread`] or [`VolumePages::drop_recent_write`].
     pub fn unproven_writes(&self) -> Vec<BlockNo> {
         let state = self.inner.pages.borrow();
-        state.numbers.get(&self.volume_id).map(|number| state.recent_writes.unproven(*number)).unwrap_or_default()
+        state
+            .volume_numbers
+            .get(&self.volume_id)
+            .map(|number| state.recent_writes.unproven(*number))
+            .unwrap_or_default()
     }
 
     /// Drops a block from the recent writes.
     pub fn drop_recent_write(&self, block: BlockNo) {
         let mut state = self.inner.pages.borrow_mut();
-        let Some(number) = state.numbers.get(&self.volume_id).copied() else { return };
+        let Some(number) = state.volume_numbers.get(&self.volume_id).copied() else { return };
         let removed = state.recent_writes.remove(number, block.single());
-        state.journal.events.extend(removed);
+        state.journal.pending_records.extend(removed);
     }
 
     /// The suspect blocks of a page: their region was dirty at a crash, so they may differ from the backing. The caller
     /// flushes the backing, compares the blocks with it and calls [`VolumePages::resolve_suspect`].
     pub fn suspect_blocks(&self, page: PageNo) -> u16 {
-        self.mask(page, true)
+        self.valid_mask(page, true)
     }
 
     /// Reads suspect blocks of a page, like [`VolumePages::read`].
@@ -351,27 +356,29 @@ impl<S: Seam> VolumePages<S> {
     /// Recent writes: the last destaged blocks, each with the checksum (seed 0) that the backing must have.
     pub fn recent_writes(&self) -> Vec<(BlockNo, u32)> {
         let state = self.inner.pages.borrow();
-        state.numbers.get(&self.volume_id).map(|number| state.recent_writes.of_volume(*number)).unwrap_or_default()
+        state.volume_numbers.get(&self.volume_id).map(|number| state.recent_writes.proven(*number)).unwrap_or_default()
     }
 
     /// Number of recent writes, zeroes excluded.
     pub fn recent_writes_with_content(&self) -> usize {
         let state = self.inner.pages.borrow();
-        state.numbers.get(&self.volume_id).map_or(0, |number| state.recent_writes.count_with_content(*number))
+        state.volume_numbers.get(&self.volume_id).map_or(0, |number| state.recent_writes.count_with_content(*number))
     }
 
-    /// Up to `count` pages with valid blocks, spread over the slots from an offset that `random` chooses: page and
-    /// mask.
+    /// Up to `count` pages with valid blocks, each with the mask of these blocks. They are spread evenly over the
+    /// slots, from an offset that `random` chooses.
     pub fn sample(&self, random: u64, count: usize) -> Vec<(PageNo, u16)> {
         let state = self.inner.pages.borrow();
-        let Some(number) = state.numbers.get(&self.volume_id).filter(|_| state.is_ready()) else { return Vec::new() };
+        let Some(number) = state.volume_numbers.get(&self.volume_id).filter(|_| state.is_ready()) else {
+            return Vec::new();
+        };
         let slots = state.table.slots_of_volume(*number, PageNo::ALL);
         // A page that lost all its blocks during an addition stays live, without a block.
-        let good = |slot: &table::SlotId| {
+        let has_trusted_blocks = |slot: &table::SlotId| {
             let table = &state.table;
             table.phase(*slot) == SlotPhase::Live && !table.has(*slot, SUSPECT) && table.valid(*slot) != 0
         };
-        let slots: Vec<_> = slots.into_iter().filter(good).collect();
+        let slots: Vec<_> = slots.into_iter().filter(has_trusted_blocks).collect();
         let count = count.min(slots.len());
         let pick = |index: usize| {
             let slot = slots[(random as usize % slots.len() + index * slots.len() / count) % slots.len()];

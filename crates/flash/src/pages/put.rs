@@ -169,25 +169,25 @@ async fn write<S: Seam>(
     let mut sums = inner.alloc().ok_or(PutError::Busy)?;
     for pair in 0..PAGE_BLOCKS / 2 {
         let pair_of = |mask: u16| mask >> (2 * pair) & 0b11;
-        let mut words = [0_u32; 2];
+        let mut pair_sums = [0_u32; 2];
         if pair_of(put.unchanged) != 0 && pair_of(put.to_write) != 0 {
             // The sector also holds the checksum of the pair's other block.
             let sector = Piece::new(sums, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
             let _queued = QueuedRequest::new(inner, device.member, RequestWork::Read(1));
             let (result, mut pieces) = inner.read_from(&device, base + checksums_at(pair), vec![sector]).await;
             let read = pieces.pop().expect("a read returns its pieces").block.freeze();
-            words = read::checksums::<S>(&read, pair);
+            pair_sums = read::checksums::<S>(&read, pair);
             sums = read.thaw().unwrap_or_else(|_| unreachable!("the block has one owner"));
             result.map_err(|error| PutError::Failed(error.to_string()))?;
         }
-        for (half, word) in words.iter_mut().enumerate() {
-            let block = 2 * pair as usize + half;
+        for (index, sum) in pair_sums.iter_mut().enumerate() {
+            let block = 2 * pair as usize + index;
             if let Some(data) = &content[block] {
                 let number = page.block(block);
-                *word = data.checksum(page_seed(volume_id, number, put.place, put.writes.count_of(block as u32)));
+                *sum = data.checksum(page_seed(volume_id, number, put.place, put.writes.count_of(block as u32)));
             }
         }
-        sums.write_metadata(pair as usize * SECTOR_BYTES, &sector_of(words));
+        sums.write_metadata(pair as usize * SECTOR_BYTES, &sector_of(pair_sums));
     }
     let written =
         (0..PAGE_BLOCKS).filter(|block| content[*block as usize].is_some()).fold(0, |mask, block| mask | 1 << block);
@@ -203,13 +203,13 @@ async fn write<S: Seam>(
 }
 
 /// The checksum sector of a pair. It repeats the two checksums, because simulated disks store repeated bytes as a tag.
-fn sector_of(words: [u32; 2]) -> Vec<u8> {
-    let pair = u64::from(words[0]) | u64::from(words[1]) << 32;
+fn sector_of(pair_sums: [u32; 2]) -> Vec<u8> {
+    let pair = u64::from(pair_sums[0]) | u64::from(pair_sums[1]) << 32;
     pair.to_le_bytes().repeat(CHECKSUM_COPIES)
 }
 
-/// The contiguous runs of pieces with their offsets in the slot. With `whole_blocks` the device
-/// writes only whole blocks.
+/// The contiguous runs of pieces with their offsets in the slot. With `whole_blocks` the device writes only whole
+/// blocks, so absent blocks between them are written as zeroes.
 fn runs<S: Seam>(seam: &S, content: &Content<S::Block>, sums: S::Block, whole_blocks: bool) -> Vec<Run<S::Block>> {
     let (mut runs, mut end) = (Vec::<Run<S::Block>>::new(), 0);
     let mut add = |at: u64, piece: Piece<S::Block>| {
@@ -221,11 +221,11 @@ fn runs<S: Seam>(seam: &S, content: &Content<S::Block>, sums: S::Block, whole_bl
         end = at + bytes;
     };
     for pair in 0..PAGE_BLOCKS / 2 {
-        let halves = [&content[2 * pair as usize], &content[2 * pair as usize + 1]];
-        if !whole_blocks && halves.iter().all(|half| half.is_none()) {
+        let pair_content = [&content[2 * pair as usize], &content[2 * pair as usize + 1]];
+        if !whole_blocks && pair_content.iter().all(|block| block.is_none()) {
             continue;
         }
-        let data = |half: usize| match halves[half] {
+        let data = |index: usize| match pair_content[index] {
             Some(data) => Some(Piece::whole(data.clone())),
             None => whole_blocks.then(|| Piece::whole(seam.zero_block())),
         };

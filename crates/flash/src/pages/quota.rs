@@ -60,10 +60,11 @@ impl PageQuota {
 
     /// True when this page is pinned.
     pub fn pins(&self, page: PageNo) -> bool {
-        let at = self.pinned.partition_point(|range| range.end <= page);
-        self.pinned.get(at).is_some_and(|range| range.contains(&page))
+        let index = self.pinned.partition_point(|range| range.end <= page);
+        self.pinned.get(index).is_some_and(|range| range.contains(&page))
     }
 
+    /// The number of pages that are reserved for the volume, if `slots` is the maximum.
     fn reserved_pages(&self, slots: u64) -> u64 {
         self.min.pages_of(slots).max(self.pinned_pages())
     }
@@ -151,16 +152,16 @@ pub fn refresh<S: Seam>(inner: &Inner<S>, state: &mut PageState<S>) {
         return;
     }
     let slots = segment_lending::slots_max(inner, state) as u64;
-    let now = Some((slots, state.numbers.len()));
-    if state.limits_valid_for == now {
+    let inputs = Some((slots, state.volume_numbers.len()));
+    if state.limits_valid_for == inputs {
         return;
     }
-    state.limits_valid_for = now;
+    state.limits_valid_for = inputs;
     let sum: u64 = state.quotas.values().map(|quota| quota.min.pages_of(slots)).sum();
     let room = slots - slots / UNRESERVED_DIVISOR;
     let before = std::mem::take(&mut state.limits);
     for (volume_id, quota) in &state.quotas {
-        let Some(number) = state.numbers.get(volume_id) else { continue };
+        let Some(number) = state.volume_numbers.get(volume_id) else { continue };
         let min = quota.min.pages_of(slots);
         let min = if sum > room { (u128::from(min) * u128::from(room) / u128::from(sum)) as u64 } else { min };
         let max = quota.max.map_or(u64::MAX, |max| max.pages_of(slots));
@@ -175,7 +176,7 @@ pub enum Evictability {
     /// It is not evicted: it is pinned, or its volume is at or below its minimum.
     Protected,
     /// It is evicted, used or not: its volume is above its maximum.
-    First,
+    Always,
     /// It is evicted if it was not used.
     IfUnused,
 }
@@ -190,7 +191,7 @@ pub fn evictability<S: Seam>(state: &PageState<S>, slot: SlotId) -> Evictability
     let pages = state.table.pages_of(number);
     match () {
         () if limits.quota.pins(page) => Evictability::Protected,
-        () if pages > limits.max => Evictability::First,
+        () if pages > limits.max => Evictability::Always,
         () if pages <= limits.min => Evictability::Protected,
         () => Evictability::IfUnused,
     }
@@ -198,7 +199,7 @@ pub fn evictability<S: Seam>(state: &PageState<S>, slot: SlotId) -> Evictability
 
 /// True when the volume is entitled to room for this page: it is below its minimum, or the page is pinned.
 pub fn is_entitled<S: Seam>(state: &PageState<S>, volume_id: VolumeId, page: PageNo) -> bool {
-    let limits = state.numbers.get(&volume_id).and_then(|number| Some((number, state.limits.get(number)?)));
+    let limits = state.volume_numbers.get(&volume_id).and_then(|number| Some((number, state.limits.get(number)?)));
     limits.is_some_and(|(number, limits)| limits.quota.pins(page) || state.table.pages_of(*number) < limits.min)
 }
 
@@ -220,10 +221,10 @@ pub fn evict_for_entitled<S: Seam>(state: &mut PageState<S>) {
 pub fn make_room_within_quota<S: Seam>(state: &mut PageState<S>, number: u16) -> bool {
     let Some(limits) = state.limits.get(&number) else { return true };
     let (max, mut hand) = (limits.max, limits.hand);
-    let being_written = |slot: &&SlotId| {
+    let is_being_written = |slot: &&SlotId| {
         state.table.phase(**slot) == SlotPhase::Writing && page_of(state.table.key(**slot)).0 == number
     };
-    let being_written = state.pending_puts.keys().filter(being_written).count() as u64;
+    let being_written = state.pending_puts.keys().filter(is_being_written).count() as u64;
     if max == 0 {
         return false;
     }
@@ -234,8 +235,8 @@ pub fn make_room_within_quota<S: Seam>(state: &mut PageState<S>, number: u16) ->
         }
         hand = state.table.after(hand);
         let is_own = is_page(state, hand) && page_of(state.table.key(hand)).0 == number;
-        let pinned = || state.limits[&number].quota.pins(page_of(state.table.key(hand)).1);
-        if is_own && !pinned() && !state.table.decrement_uses(hand) {
+        let is_pinned = || state.limits[&number].quota.pins(page_of(state.table.key(hand)).1);
+        if is_own && !is_pinned() && !state.table.decrement_uses(hand) {
             state.drop_page(hand, false);
             state.counts.evictions += 1;
         }
@@ -244,6 +245,7 @@ pub fn make_room_within_quota<S: Seam>(state: &mut PageState<S>, number: u16) ->
     state.table.pages_of(number) + being_written < max
 }
 
+/// True when the slot holds a page without an addition in progress.
 fn is_page<S: Seam>(state: &PageState<S>, slot: SlotId) -> bool {
     state.table.exists(slot) && state.table.phase(slot) == SlotPhase::Live && !state.table.has(slot, ADDING)
 }

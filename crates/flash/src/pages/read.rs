@@ -28,16 +28,16 @@ pub async fn read<S: Seam>(
     suspect: bool,
 ) -> Vec<Outcome<S>> {
     assert!(blocks.end <= PAGE_BLOCKS && buffers.len() == blocks.len(), "{blocks:?} of a page");
-    let slot = || {
+    let find_slot = || {
         let state = inner.pages.borrow();
         let slot = state.find(volume_id, page);
         slot.filter(|slot| state.table.has(*slot, SUSPECT) == suspect)
     };
-    let Some(first) = slot() else {
+    let Some(first) = find_slot() else {
         return buffers.into_iter().map(|buffer| Err(PageReadError::Absent(buffer))).collect();
     };
     let outcomes = read_slot(inner, volume_id, page, first, blocks.clone(), buffers).await;
-    match slot() {
+    match find_slot() {
         // An addition has moved the page: results from its old slot are discarded, and the new slot is read.
         Some(moved) if moved != first => {
             let buffers = outcomes.into_iter().map(|outcome| match outcome {
@@ -139,7 +139,7 @@ impl<S: Seam> Drop for Pin<'_, S> {
     }
 }
 
-/// Reads a run of valid blocks.
+/// Reads a run of valid blocks, and appends their outcomes to `outcomes`. `first` is the page's first block.
 #[expect(clippy::too_many_arguments, reason = "the slot, the page and the destination")]
 async fn read_run<S: Seam>(
     inner: &Rc<Inner<S>>,
@@ -167,12 +167,12 @@ async fn read_run<S: Seam>(
     };
     let sums = sums.freeze();
     let mut bad = 0_u16;
-    let trusted = inner.sabotage.is(Sabotage::SkipPageChecksum);
+    let skips_check = inner.sabotage.is(Sabotage::SkipPageChecksum);
     for (block, buffer) in blocks.clone().zip(buffers) {
         let data = buffer.freeze();
         let seed = page_seed(volume_id, first.plus(u64::from(block)), place, writes.count_of(block));
-        let good =
-            result.is_ok() && (trusted || checksums::<S>(&sums, block / 2)[block as usize % 2] == data.checksum(seed));
+        let good = result.is_ok()
+            && (skips_check || checksums::<S>(&sums, block / 2)[block as usize % 2] == data.checksum(seed));
         if !good {
             bad |= 1 << block;
         }
@@ -188,11 +188,12 @@ async fn read_run<S: Seam>(
     }
 }
 
+/// Makes a block with one owner a buffer again.
 fn thaw<S: Seam>(block: S::Block) -> S::BlockMut {
     block.thaw().unwrap_or_else(|_| unreachable!("the block has one owner"))
 }
 
-/// The two checksums of a pair.
+/// The two checksums of a pair, from its sector of `sums`.
 pub fn checksums<S: Seam>(sums: &S::Block, pair: u32) -> [u32; 2] {
     let mut bytes = [0; 8];
     sums.read_bytes(pair as usize * SECTOR_BYTES, &mut bytes);
@@ -230,7 +231,7 @@ async fn fetch<S: Seam>(
     fetch_aligned(inner, device, base, blocks, buffers, sums).await
 }
 
-/// Reads whole device blocks around the run, and copies the parts out.
+/// Reads whole device blocks around the run, and copies the blocks and checksum sectors out of them.
 async fn fetch_aligned<S: Seam>(
     inner: &Inner<S>,
     device: &Device<S>,

@@ -13,13 +13,13 @@ use super::write_intent;
 use crate::device::{Device, block_of, block_offset};
 use crate::format::journal::Record;
 use crate::format::page::PageHeader;
-use crate::format::superblock::{MemberEntry, Role};
+use crate::format::superblock::{MEMBERS_MAX, MemberEntry, Role};
 use crate::journal::wait_durable;
 use crate::membership::failures_of;
 use crate::store::{Inner, State};
 use crate::wait::{BoxFuture, join};
 
-/// The log keeps 1/32 of the segments in reserve.
+/// The log keeps 1/32 of the segments that it shares with the pages in reserve.
 const RESERVE_DIVISOR: usize = 32;
 /// Minimum number of segments in reserve.
 const RESERVE_MIN: usize = 2;
@@ -27,24 +27,26 @@ const RESERVE_MIN: usize = 2;
 const COMPARED_MAX: usize = 64;
 /// The cost of dropping a protected page; other pages cost 2 to 5.
 const PROTECTED_COST: usize = 50;
-/// Pause while writes to a reclaimed segment are in flight.
+/// Pause between two checks while another reclaim, or a write to the segment, is in progress.
 const PAUSE: Nanos = Nanos::from_micros(100);
 
 /// A member and a segment of it.
 type MemberSegment = (u32, u32);
 
+/// The number of free segments that the log keeps for itself.
 fn reserve<S: Seam>(store: &State<S>) -> usize {
-    let shared = store.superblock.segments - store.superblock.journal_segments();
-    store.segments.tombstone_reserve() + (shared as usize / RESERVE_DIVISOR).max(RESERVE_MIN)
+    let shared_segments = store.superblock.segments - store.superblock.journal_segments();
+    store.segments.tombstone_reserve() + (shared_segments as usize / RESERVE_DIVISOR).max(RESERVE_MIN)
 }
 
-/// Up to `count` segments per member that can get a frame at once. On log members these are lent segments and segments
-/// past the end of the log, on other members all segments.
+/// Up to `count` segments that can hold pages now. On log members these are lent segments and segments past the end of
+/// the log, on other members all segments.
 fn available_segments<S: Seam>(store: &State<S>, state: &PageState<S>, count: usize) -> Vec<MemberSegment> {
-    let held: BTreeSet<MemberSegment> = state.table.frames().map(|(_, frame)| (frame.member, frame.segment)).collect();
+    let in_use: BTreeSet<MemberSegment> =
+        state.table.frames().map(|(_, frame)| (frame.member, frame.segment)).collect();
     let superblock = &store.superblock;
     let first = superblock.journal_segments();
-    let mut places = Vec::new();
+    let mut available = Vec::new();
     for (member, entry) in (0..).zip(&superblock.members).filter(|(member, _)| superblock.serves(*member)) {
         if state.closed_members.contains(&member) {
             continue;
@@ -52,21 +54,22 @@ fn available_segments<S: Seam>(store: &State<S>, state: &PageState<S>, count: us
         let is_log = entry.role == Role::Log;
         let lent =
             store.segments.lent().iter().copied().filter(|number| is_log && state.reclaim_target != Some(*number));
-        let own_segments =
+        let page_only_segments =
             if is_log { superblock.segments..entry.segments.max(superblock.segments) } else { first..entry.segments };
-        let missing = lent.chain(own_segments).map(|segment| (member, segment)).filter(|place| !held.contains(place));
-        places.extend(missing.take(count));
+        let unused =
+            lent.chain(page_only_segments).map(|segment| (member, segment)).filter(|segment| !in_use.contains(segment));
+        available.extend(unused.take(count));
     }
-    places.truncate(count);
-    places
+    available.truncate(count);
+    available
 }
 
 /// Maximum number of slots while the log needs no more than its reserve.
 pub fn slots_max<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> usize {
     let store = inner.state.borrow();
     let superblock = &store.superblock;
-    let shared = superblock.segments - superblock.journal_segments();
-    let lendable = shared.saturating_sub(reserve(&store) as u32);
+    let shared_segments = superblock.segments - superblock.journal_segments();
+    let lendable = shared_segments.saturating_sub(reserve(&store) as u32);
     let segments_of = |entry: &MemberEntry| match entry.role {
         Role::Log => lendable + entry.segments.saturating_sub(superblock.segments),
         Role::Pages => entry.segments.saturating_sub(superblock.journal_segments()),
@@ -83,22 +86,22 @@ pub fn can_grow<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> bool {
     fits && (store.segments.writable_count() > reserve(&store) || !available_segments(&store, state, 1).is_empty())
 }
 
-/// Adds a segment to the pages; a segment of the log on both log members.
+/// Adds a segment to the page cache. A segment lent by the log is added on both log members.
 pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
-    let (places, store, segment_bytes, boot) = {
+    let (segments, store, segment_bytes, boot) = {
         let mut store = inner.state.borrow_mut();
         let state = inner.pages.borrow();
-        let mut places = available_segments(&store, &state, 2);
-        if places.is_empty() {
+        let mut segments = available_segments(&store, &state, 2);
+        if segments.is_empty() {
             let keep = reserve(&store);
             let Some(number) = store.segments.lend(keep) else { return };
-            let log = (0..8).filter(|member| store.superblock.carries_log(*member));
+            let log = (0..MEMBERS_MAX as u32).filter(|member| store.superblock.carries_log(*member));
             let has_room = |member: &u32| number < store.superblock.members[*member as usize].segments;
-            places.extend(log.filter(has_room).map(|member| (member, number)));
+            segments.extend(log.filter(has_room).map(|member| (member, number)));
         }
-        (places, store.superblock.store, store.superblock.segment_bytes, store.superblock.boot)
+        (segments, store.superblock.store, store.superblock.segment_bytes, store.superblock.boot)
     };
-    for (member, segment) in places {
+    for (member, segment) in segments {
         let Some(device) = inner.in_service().into_iter().find(|device| device.member == member) else { continue };
         let segment_generation = {
             let store = inner.state.borrow();
@@ -108,6 +111,7 @@ pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
             }
             state.generations_issued += 1;
             state.begin_writing((member, segment));
+            // Unique over all openings: the boot epoch is in the upper 24 bits.
             boot.0 << 40 | state.generations_issued
         };
         let header = PageHeader { store, member, segment, segment_generation };
@@ -127,20 +131,21 @@ async fn write_header<S: Seam>(inner: &Inner<S>, device: &Device<S>, header: &Pa
     let at = block_offset(segment_bytes, header.segment, 0);
     let write: BoxFuture<'_, DiskResult<()>> = Box::pin(inner.write_durably_to(device, at, vec![block], false));
     let failures = failures_of(std::slice::from_ref(device), join(vec![write]).await);
-    let good = failures.is_empty();
-    if !good {
+    let is_written = failures.is_empty();
+    if !is_written {
         inner.pages.borrow_mut().closed_members.insert(device.member);
     }
-    good
+    is_written
 }
 
 /// True when a segment may hold pages: the log has not reclaimed it meanwhile.
 fn may_hold_pages<S: Seam>(store: &State<S>, state: &PageState<S>, member: u32, segment: u32) -> bool {
-    let shared = store.superblock.carries_log(member) && segment < store.superblock.segments;
-    let lent = store.segments.lent().contains(&segment) && state.reclaim_target != Some(segment);
-    state.is_ready() && store.superblock.serves(member) && (lent || !shared)
+    let is_shared = store.superblock.carries_log(member) && segment < store.superblock.segments;
+    let is_lent = store.segments.lent().contains(&segment) && state.reclaim_target != Some(segment);
+    state.is_ready() && store.superblock.serves(member) && (is_lent || !is_shared)
 }
 
+/// Adds the slots of a segment whose header is written, unless the log has reclaimed the segment meanwhile.
 fn add_frame<S: Seam>(inner: &Inner<S>, member: u32, segment: u32, segment_generation: u64) {
     let store = inner.state.borrow();
     let mut state = inner.pages.borrow_mut();
@@ -149,9 +154,9 @@ fn add_frame<S: Seam>(inner: &Inner<S>, member: u32, segment: u32, segment_gener
     }
     let entry = &store.superblock.members[member as usize];
     if state.journal.recorded_members.insert(member) {
-        state.journal.events.push(Record::Member { member: member as u8, uuid: entry.uuid });
+        state.journal.pending_records.push(Record::Member { member: member as u8, uuid: entry.uuid });
     }
-    state.journal.events.push(Record::Segment { member: member as u8, segment, segment_generation });
+    state.journal.pending_records.push(Record::Segment { member: member as u8, segment, segment_generation });
     state.unflushed.insert(member);
     let frame = state.table.add_frame(member, segment, segment_generation);
     let slots = state.table.slots_of(frame);
@@ -191,21 +196,23 @@ async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
     let (number, frames) = {
         let store = inner.state.borrow();
         let mut state = inner.pages.borrow_mut();
-        let shared = |member: u32| store.superblock.carries_log(member);
+        let carries_log = |member: u32| store.superblock.carries_log(member);
         let mut costs: std::collections::BTreeMap<u32, (usize, Vec<u32>)> =
             store.segments.lent_usable().take(COMPARED_MAX).map(|number| (number, (0, Vec::new()))).collect();
         for (frame, page_segment) in state.table.frames() {
-            if let Some((cost, frames)) = costs.get_mut(&page_segment.segment).filter(|_| shared(page_segment.member)) {
+            if let Some((cost, frames)) =
+                costs.get_mut(&page_segment.segment).filter(|_| carries_log(page_segment.member))
+            {
                 *cost += state.table.slots_of(frame).map(|slot| cost_of(&state, slot)).sum::<usize>();
                 frames.push(frame);
             }
         }
         let (number, (_, frames)) = costs.into_iter().min_by_key(|(number, (cost, _))| (*cost, *number))?;
         state.reclaim_target = Some(number);
-        let mut events = Vec::new();
+        let mut records = Vec::new();
         for frame in &frames {
             let page_segment = state.table.frame(*frame);
-            events.push(Record::FreeSegment { member: page_segment.member as u8, segment: page_segment.segment });
+            records.push(Record::FreeSegment { member: page_segment.member as u8, segment: page_segment.segment });
             let slots = state.table.slots_of(*frame);
             state.free.retain(|slot| !slots.contains(slot));
         }
@@ -213,8 +220,8 @@ async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
             number,
             frames
                 .into_iter()
-                .zip(events)
-                .map(|(frame, event)| (frame, state.table.frame(frame).segment_generation, event))
+                .zip(records)
+                .map(|(frame, record)| (frame, state.table.frame(frame).segment_generation, record))
                 .collect::<Vec<_>>(),
         )
     };
@@ -222,14 +229,12 @@ async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
     wait_for_writes(inner, number).await;
     {
         let mut state = inner.pages.borrow_mut();
-        for (frame, segment_generation, event) in frames {
-            if state
-                .table
-                .frames()
-                .any(|(number, page_segment)| number == frame && page_segment.segment_generation == segment_generation)
-            {
+        for (frame, segment_generation, record) in frames {
+            if state.table.frames().any(|(frame_number, page_segment)| {
+                frame_number == frame && page_segment.segment_generation == segment_generation
+            }) {
                 state.drop_frame(frame);
-                state.journal.events.push(event);
+                state.journal.pending_records.push(record);
             }
         }
     }
@@ -273,7 +278,7 @@ pub async fn drop_pages_of<S: Seam>(inner: &Rc<Inner<S>>, member: u32) -> Closed
     closed
 }
 
-/// The cost of dropping a slot's page.
+/// The cost of dropping a slot's page: the segment with the lowest sum is reclaimed.
 fn cost_of<S: Seam>(state: &PageState<S>, slot: SlotId) -> usize {
     match state.table.phase(slot) {
         SlotPhase::Free | SlotPhase::Dead => 0,

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use seam::{BLOCK_BYTES, Seam};
 
-use super::api::{PageMember, REGION_BLOCKS};
+use super::api::{MemberWrites, REGION_BLOCKS};
 use super::quota::{PageLimits, PageQuota};
 use super::table::{ADDING, DIRTY, SUSPECT, SlotId, SlotPhase, SlotTable, key_of, page_of};
 use crate::format::journal::Record;
@@ -50,13 +50,13 @@ pub struct PageCounters {
     /// Pages that were evicted.
     pub evictions: u64,
     /// Bytes written, by member.
-    pub written: BTreeMap<u32, PageMember>,
+    pub written: BTreeMap<u32, MemberWrites>,
 }
 
 impl PageCounters {
     /// The counters of a member.
-    pub fn member_mut(&mut self, member: u32) -> &mut PageMember {
-        self.written.entry(member).or_insert(PageMember { member, ..PageMember::default() })
+    pub fn member_mut(&mut self, member: u32) -> &mut MemberWrites {
+        self.written.entry(member).or_insert(MemberWrites { member, ..MemberWrites::default() })
     }
 }
 
@@ -66,8 +66,8 @@ pub struct PageState<S: Seam> {
     pub phase: MapPhase,
     /// The slots.
     pub table: SlotTable,
-    /// The number of each volume.
-    pub numbers: BTreeMap<VolumeId, u16>,
+    /// The number of each volume in the map and its journal.
+    pub volume_numbers: BTreeMap<VolumeId, u16>,
     /// The volume of each number.
     pub volumes: BTreeMap<u16, VolumeId>,
     /// Slots whose page is being written, with the new blocks that have not been invalidated since (R2, docs/rules.md).
@@ -102,7 +102,7 @@ pub struct PageState<S: Seam> {
     pub is_growing: bool,
     /// A task is reclaiming a segment for the log.
     pub reclaiming: bool,
-    /// The segment that is being reclaimed.
+    /// The segment that is being reclaimed for the log.
     pub reclaim_target: Option<u32>,
     /// Number of writes in flight per member and segment, also after a segment has left the map. The log gets a segment
     /// only after these writes have ended.
@@ -140,7 +140,7 @@ impl<S: Seam> PageState<S> {
         PageState {
             phase: MapPhase::Unloaded,
             table: SlotTable::new(per_frame, 0),
-            numbers: BTreeMap::new(),
+            volume_numbers: BTreeMap::new(),
             volumes: BTreeMap::new(),
             pending_puts: BTreeMap::new(),
             pins: BTreeMap::new(),
@@ -182,13 +182,13 @@ impl<S: Seam> PageState<S> {
 
     /// The number of a volume, assigned on first use; `None` when all numbers are in use.
     pub fn number_of(&mut self, volume_id: VolumeId) -> Option<u16> {
-        if let Some(number) = self.numbers.get(&volume_id) {
+        if let Some(number) = self.volume_numbers.get(&volume_id) {
             return Some(*number);
         }
         let number = (0..u16::MAX).find(|number| !self.volumes.contains_key(number))?;
-        self.numbers.insert(volume_id, number);
+        self.volume_numbers.insert(volume_id, number);
         self.volumes.insert(number, volume_id);
-        self.journal.events.push(Record::Volume { number, volume_id });
+        self.journal.pending_records.push(Record::Volume { number, volume_id });
         Some(number)
     }
 
@@ -197,7 +197,7 @@ impl<S: Seam> PageState<S> {
         if !self.is_ready() {
             return None;
         }
-        self.table.find(key_of(*self.numbers.get(&volume_id)?, page))
+        self.table.find(key_of(*self.volume_numbers.get(&volume_id)?, page))
     }
 
     /// Queues a record of the slot.
@@ -221,8 +221,8 @@ impl<S: Seam> PageState<S> {
 
     /// Invalidates blocks of a slot.
     pub fn invalidate_blocks(&mut self, slot: SlotId, mask: u16) {
-        if let Some(putting) = self.pending_puts.get_mut(&slot) {
-            *putting &= !mask;
+        if let Some(new_blocks) = self.pending_puts.get_mut(&slot) {
+            *new_blocks &= !mask;
         }
         let valid = self.table.valid(slot);
         if self.table.phase(slot) != SlotPhase::Live || valid & mask == 0 {
@@ -246,7 +246,7 @@ impl<S: Seam> PageState<S> {
             MapPhase::Unloaded | MapPhase::Loading => return self.invalidate_early(volume_id, blocks),
             MapPhase::Ready => {}
         }
-        let Some(number) = self.numbers.get(&volume_id).copied() else { return };
+        let Some(number) = self.volume_numbers.get(&volume_id).copied() else { return };
         for slot in self.table.slots_of_volume(number, PageNo::covering(&blocks)) {
             let mask = mask_of(page_of(self.table.key(slot)).1, &blocks);
             self.invalidate_blocks(slot, mask);
@@ -265,7 +265,7 @@ impl<S: Seam> PageState<S> {
         }
     }
 
-    /// True when a durable record may list one of these blocks, as valid or as a recent write.
+    /// True when a durable record may refer to one of these blocks, as valid or as a recent write.
     pub fn may_be_durable(&self, number: u16, blocks: &Range<BlockNo>) -> bool {
         let slots = self.table.slots_of_volume(number, PageNo::covering(blocks));
         let is_listed = |slot: &SlotId| {
@@ -334,7 +334,7 @@ impl<S: Seam> PageState<S> {
             return;
         }
         frames.into_iter().for_each(|frame| self.drop_frame(frame));
-        self.journal.events.push(Record::MemberGone { member: member as u8 });
+        self.journal.pending_records.push(Record::MemberGone { member: member as u8 });
     }
 
     /// Removes a member's slots from the free list.
@@ -347,12 +347,12 @@ impl<S: Seam> PageState<S> {
     /// ignored.
     pub fn drop_frame(&mut self, frame: u32) {
         let slots = self.table.slots_of(frame);
-        let inside = |slot: &SlotId| slots.contains(slot);
-        self.free.retain(|slot| !inside(slot));
-        self.dirty.retain(|slot| !inside(slot));
-        self.dead.retain(|slot| !inside(slot));
-        self.implied_dead.retain(|slot| !inside(slot));
-        self.pending_puts.retain(|slot, _| !inside(slot));
+        let is_inside = |slot: &SlotId| slots.contains(slot);
+        self.free.retain(|slot| !is_inside(slot));
+        self.dirty.retain(|slot| !is_inside(slot));
+        self.dead.retain(|slot| !is_inside(slot));
+        self.implied_dead.retain(|slot| !is_inside(slot));
+        self.pending_puts.retain(|slot, _| !is_inside(slot));
         self.table.remove_frame(frame);
     }
 
@@ -362,8 +362,8 @@ impl<S: Seam> PageState<S> {
         frames.into_iter().for_each(|frame| self.drop_frame(frame));
         self.dirty_regions.clear_all();
         self.recent_writes = RecentWrites::default();
-        self.journal.events.clear();
-        (self.numbers, self.volumes) = (BTreeMap::new(), BTreeMap::new());
+        self.journal.pending_records.clear();
+        (self.volume_numbers, self.volumes) = (BTreeMap::new(), BTreeMap::new());
     }
 
     /// Makes the map permanently void.
@@ -387,8 +387,8 @@ impl<S: Seam> PageState<S> {
 
     /// True when the region has suspect pages.
     pub fn has_suspects(&self, region: Region) -> bool {
-        let suspect = |slot: &SlotId| self.table.phase(*slot) == SlotPhase::Live && self.table.has(*slot, SUSPECT);
-        self.table.counts().suspect > 0 && self.slots_of_region(region).iter().any(suspect)
+        let is_suspect = |slot: &SlotId| self.table.phase(*slot) == SlotPhase::Live && self.table.has(*slot, SUSPECT);
+        self.table.counts().suspect > 0 && self.slots_of_region(region).iter().any(is_suspect)
     }
 
     /// Drops unproven recent writes, and suspect pages of regions with recent writes. These regions would otherwise
@@ -397,7 +397,7 @@ impl<S: Seam> PageState<S> {
         for region in self.dirty_regions.settled() {
             let blocks = blocks_of(region);
             let removed = self.recent_writes.drop_unproven(region.0, &blocks);
-            self.journal.events.extend(removed);
+            self.journal.pending_records.extend(removed);
             if !self.recent_writes.may_be_durable(region.0, &blocks) {
                 continue;
             }
@@ -409,16 +409,19 @@ impl<S: Seam> PageState<S> {
         }
     }
 
-    /// Memory in bytes.
+    /// Memory of the map and its pending changes, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let lists = (self.free.capacity() + self.dirty.capacity() + self.dead.capacity()) * size_of::<SlotId>();
-        (self.table.memory_bytes() + lists + self.recent_writes.len() * 16 + self.journal.events.capacity() * 32) as u64
+        (self.table.memory_bytes()
+            + lists
+            + self.recent_writes.len() * 16
+            + self.journal.pending_records.capacity() * 32) as u64
     }
 }
 
 /// Mask of a page's blocks that are among `blocks`.
 pub fn mask_of(page: PageNo, blocks: &Range<BlockNo>) -> u16 {
     let first = page.first_block();
-    let inside = |block: &u32| blocks.contains(&first.plus(u64::from(*block)));
-    (0..PAGE_BLOCKS).filter(inside).fold(0, |mask, block| mask | 1 << block)
+    let is_inside = |block: &u32| blocks.contains(&first.plus(u64::from(*block)));
+    (0..PAGE_BLOCKS).filter(is_inside).fold(0, |mask, block| mask | 1 << block)
 }

@@ -40,8 +40,11 @@ pub enum SlotPhase {
     Dead,
 }
 
+/// The phases by their number in a slot's flags.
 const PHASES: [SlotPhase; 4] = [SlotPhase::Free, SlotPhase::Writing, SlotPhase::Live, SlotPhase::Dead];
+/// Mask of the number of counted uses in a slot's flags.
 const USES: u8 = 0b11;
+/// The position of the phase, two bits, in a slot's flags.
 const PHASE_SHIFT: u8 = 2;
 /// The slot has a pending record.
 pub const DIRTY: u8 = 1 << 4;
@@ -83,9 +86,11 @@ pub struct SlotTable {
     frames: Vec<Option<Frame>>,
     free_frames: Vec<u32>,
     per_frame: u32,
-    shift: u32,
-    /// Slot numbers + 1, 0 for an empty entry. Linear probing.
+    /// Low bits of a slot number that hold the index in the frame.
+    index_bits: u32,
+    /// Hash table with linear probing: slot numbers + 1, 0 for an empty entry.
     hash: Vec<u32>,
+    /// Number of used entries of the hash table.
     hashed: usize,
     slots: usize,
     counts: SlotCounts,
@@ -116,13 +121,13 @@ impl SlotTable {
     /// A table without slots. Each frame will have `per_frame` slots; `slots_expected` slots fit without growing the
     /// hash table.
     pub fn new(per_frame: u32, slots_expected: usize) -> SlotTable {
-        let shift = per_frame.max(1).next_power_of_two().trailing_zeros();
+        let index_bits = per_frame.max(1).next_power_of_two().trailing_zeros();
         let hash = vec![0; hash_entries_for(slots_expected)];
         SlotTable {
             frames: Vec::new(),
             free_frames: Vec::new(),
             per_frame,
-            shift,
+            index_bits,
             hash,
             hashed: 0,
             slots: 0,
@@ -188,7 +193,7 @@ impl SlotTable {
 
     /// The slots of a frame.
     pub fn slots_of(&self, frame: u32) -> Range<SlotId> {
-        let first = frame << self.shift;
+        let first = frame << self.index_bits;
         first..first + self.per_frame
     }
 
@@ -207,7 +212,7 @@ impl SlotTable {
         self.slots
     }
 
-    /// The next slot, over all frames, cyclically.
+    /// The slot after this one, over all frames, cyclically.
     pub fn after(&self, slot: SlotId) -> SlotId {
         let (frame, index) = self.split(slot);
         if index + 1 < self.per_frame as usize && self.frames.get(frame).is_some_and(Option::is_some) {
@@ -215,7 +220,7 @@ impl SlotTable {
         }
         let count = self.frames.len();
         let next = (1..=count).map(|step| (frame + step) % count).find(|frame| self.frames[*frame].is_some());
-        (next.unwrap_or(0) as u32) << self.shift
+        (next.unwrap_or(0) as u32) << self.index_bits
     }
 
     /// True when the slot's frame exists.
@@ -224,8 +229,9 @@ impl SlotTable {
         index < self.per_frame as usize && self.frames.get(frame).is_some_and(Option::is_some)
     }
 
+    /// The slot's frame, and its index there.
     fn split(&self, slot: SlotId) -> (usize, usize) {
-        ((slot >> self.shift) as usize, (slot & ((1 << self.shift) - 1)) as usize)
+        ((slot >> self.index_bits) as usize, (slot & ((1 << self.index_bits) - 1)) as usize)
     }
 
     fn locate(&self, slot: SlotId) -> (&Frame, usize) {
@@ -448,7 +454,7 @@ impl SlotTable {
                 }
                 let at = home.max(next);
                 match self.hash.get_mut(at) {
-                    Some(place) => *place = slot + 1,
+                    Some(entry) => *entry = slot + 1,
                     None => wrapped.push(slot),
                 }
                 next = at + 1;
@@ -492,6 +498,7 @@ impl SlotTable {
         });
     }
 
+    /// Removes a slot from the hash table.
     fn unhash(&mut self, slot: SlotId, key: PageKey) {
         let size = self.hash.len();
         let mut hole = self.home(key);
@@ -514,12 +521,14 @@ impl SlotTable {
         self.hash[hole] = 0;
     }
 
+    /// The entry of the hash table at which the probe sequence of a key begins.
     fn home(&self, key: PageKey) -> usize {
         let mixed = (key ^ key >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
         (((mixed >> 32) * self.hash.len() as u64) >> 32) as usize
     }
 
+    /// Moves the entries to a larger hash table.
     fn grow(&mut self) {
         let slots: Vec<_> = self.hash.iter().filter_map(|slot| slot.checked_sub(1)).collect();
         self.hash = vec![0; hash_entries_for(self.slots + self.slots / 8)];
@@ -579,7 +588,7 @@ impl SlotTable {
         self.frames().flat_map(|(number, _)| self.slots_of(number)).filter(of_volume).collect()
     }
 
-    /// Memory in bytes.
+    /// Memory of the table, in bytes.
     pub fn memory_bytes(&self) -> usize {
         let slot = size_of::<PageKey>() + 2 * size_of::<u16>() + size_of::<Writes>() + size_of::<u8>();
         let frames = self.frames.capacity() * size_of::<Option<Frame>>();
@@ -677,7 +686,7 @@ mod tests {
             for slots in plain.values() {
                 slots.iter().for_each(|slot| table.release(*slot));
             }
-            assert!(table.hash.iter().all(|place| *place == 0));
+            assert!(table.hash.iter().all(|entry| *entry == 0));
         }
     }
 

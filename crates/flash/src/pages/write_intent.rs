@@ -81,12 +81,12 @@ fn mark_regions<S: Seam>(inner: &Inner<S>, volume_id: VolumeId, blocks: &Range<B
     if !state.is_ready() {
         return (unmarked, state.abandoned);
     }
-    let Some(number) = state.numbers.get(&volume_id).copied() else { return (unmarked, true) };
+    let Some(number) = state.volume_numbers.get(&volume_id).copied() else { return (unmarked, true) };
     if blocks.is_empty() || !state.may_be_durable(number, blocks) {
         return (unmarked, true);
     }
-    let undestaged = state.recent_writes.remove(number, blocks.clone());
-    state.journal.events.extend(undestaged);
+    let removed = state.recent_writes.remove(number, blocks.clone());
+    state.journal.pending_records.extend(removed);
     let regions = blocks.start.0 / REGION_BLOCKS..blocks.end.0.div_ceil(REGION_BLOCKS);
     let count = regions.end - regions.start;
     if count > REGIONS_MAX || state.dirty_regions.len() as u64 + count > DIRTY_REGIONS_MAX as u64 {
@@ -94,26 +94,26 @@ fn mark_regions<S: Seam>(inner: &Inner<S>, volume_id: VolumeId, blocks: &Range<B
     }
     let (mut marked, mut durable) = (Vec::new(), true);
     for region in regions.map(|region| (number, region)) {
-        let (dirty_period, record) = state.dirty_regions.begin_write(region);
-        state.journal.events.extend(record);
+        let (period, record) = state.dirty_regions.begin_write(region);
+        state.journal.pending_records.extend(record);
         durable &= state.dirty_regions.is_durable(region);
-        marked.push((region, dirty_period));
+        marked.push((region, period));
     }
     (WriteIntent { regions: marked }, durable)
 }
 
-/// Ends a write.
-pub fn end_write<S: Seam>(inner: &Rc<Inner<S>>, intent: WriteIntent, sequence: CompletionNo) {
+/// Ends a write, as this completion of the volume.
+pub fn end_write<S: Seam>(inner: &Rc<Inner<S>>, intent: WriteIntent, completion: CompletionNo) {
     let mut state = inner.pages.borrow_mut();
     let regions: Vec<(Region, u64)> = intent.regions;
-    regions.into_iter().for_each(|(region, number)| state.dirty_regions.end_write(region, number, sequence));
+    regions.into_iter().for_each(|(region, period)| state.dirty_regions.end_write(region, period, completion));
 }
 
 /// Records a successful flush of the backing.
 pub fn record_flush<S: Seam>(inner: &Rc<Inner<S>>, volume_id: VolumeId, covered: CompletionNo) {
     {
         let mut state = inner.pages.borrow_mut();
-        let Some(number) = state.numbers.get(&volume_id).copied() else { return };
+        let Some(number) = state.volume_numbers.get(&volume_id).copied() else { return };
         state.dirty_regions.record_flush(number, covered);
     }
     schedule_clearing(inner);
@@ -122,7 +122,7 @@ pub fn record_flush<S: Seam>(inner: &Rc<Inner<S>>, volume_id: VolumeId, covered:
 /// True when the log is nearly full and a flush of the backing would let regions be cleared.
 pub fn wants_flush<S: Seam>(inner: &Inner<S>, volume_id: VolumeId) -> bool {
     let state = inner.pages.borrow();
-    let Some(number) = state.numbers.get(&volume_id) else { return false };
+    let Some(number) = state.volume_numbers.get(&volume_id) else { return false };
     state.dirty_regions.len() >= DIRTY_REGIONS_MANY && state.dirty_regions.awaits_flush(*number)
 }
 

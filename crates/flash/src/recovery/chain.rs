@@ -36,7 +36,7 @@ pub struct LogBatch {
     pub header: BatchHeader,
     /// The header's checksum.
     pub checksum: u32,
-    /// Blocks of the batch (0 is the header) that a device lacks, as pairs of device index and block.
+    /// Bad copies, as pairs of device index and block of the batch (0 is the header).
     lacking: Vec<(usize, u32)>,
 }
 
@@ -61,7 +61,7 @@ pub struct LogChain {
     /// Batches with a lower sequence number are dead.
     pub tail: Sequence,
     /// Sequence number of the next batch.
-    pub next: Sequence,
+    pub next_sequence: Sequence,
     /// Number of segments for the log.
     pub segments: u32,
     /// The generation of each segment that holds pages, by member and number.
@@ -77,7 +77,7 @@ struct SegmentHead {
     previous: u32,
 }
 
-/// The header at a position as each device has it. If no device could be read, also the last device's error.
+/// The header at a position as read from each device. If no device could be read, also the last device's error.
 type Headers = (Vec<Option<(BatchHeader, u32)>>, Option<StoreError>);
 
 struct LogReader<'a, S: Seam> {
@@ -85,7 +85,7 @@ struct LogReader<'a, S: Seam> {
     devices: &'a [Device<S>],
     superblock: &'a Superblock,
     heads: BTreeMap<Sequence, Vec<SegmentHead>>,
-    /// Headers that were read ahead, by position (segment, block), as one device has them.
+    /// Headers that were read ahead, each from one device, by position (segment, block).
     prefetched: RefCell<BTreeMap<(u32, u32), (BatchHeader, u32)>>,
     /// The error of a segment whose first block is unreadable on all devices.
     unreadable: Option<StoreError>,
@@ -116,7 +116,7 @@ pub async fn read_log<S: Seam>(
     let tail = reader.find_heads().await;
     reader.prefetch_headers(tail).await;
     let mut batches: Vec<LogBatch> = Vec::new();
-    while let Some(batch) = reader.next(batches.last(), tail).await? {
+    while let Some(batch) = reader.next_batch(batches.last(), tail).await? {
         batches.push(batch);
     }
     if let Some(error) = reader.newer.take().or(reader.unreadable.take()) {
@@ -128,10 +128,10 @@ pub async fn read_log<S: Seam>(
     {
         batches.pop();
     }
-    let next = batches.last().map_or(tail, |batch| batch.header.sequence.next());
-    reader.check_end(batches.last(), next).await?;
+    let next_sequence = batches.last().map_or(tail, |batch| batch.header.sequence.next());
+    reader.check_end(batches.last(), next_sequence).await?;
     let (page_segment_generations, journal) = (reader.page_segment_generations.take(), reader.journal.get());
-    Ok(LogChain { batches, tail, next, segments: superblock.segments, page_segment_generations, journal })
+    Ok(LogChain { batches, tail, next_sequence, segments: superblock.segments, page_segment_generations, journal })
 }
 
 impl<S: Seam> LogReader<'_, S> {
@@ -142,11 +142,11 @@ impl<S: Seam> LogReader<'_, S> {
     /// Reads the header at a position from all devices.
     async fn read_headers(&self, segment: u32, offset: u32) -> Headers {
         let at = block_offset(self.superblock.segment_bytes, segment, offset);
-        let (mut headers, mut error, mut read) = (Vec::new(), None, false);
+        let (mut headers, mut error, mut any_read) = (Vec::new(), None, false);
         for device in self.devices {
             match device.read_raw(self.seam, at).await {
                 Ok(raw) => {
-                    read = true;
+                    any_read = true;
                     self.record_newer(device, &raw);
                     headers.push(self.decode(&raw, segment, offset));
                 }
@@ -156,7 +156,7 @@ impl<S: Seam> LogReader<'_, S> {
                 }
             }
         }
-        (headers, error.filter(|_| !read))
+        (headers, error.filter(|_| !any_read))
     }
 
     /// Records an error for metadata of a later format where a header is expected. Otherwise the log would seem to end
@@ -208,8 +208,8 @@ impl<S: Seam> LogReader<'_, S> {
         tail
     }
 
-    /// Reads ahead the headers of the segments from the tail on, many segments at once. Within a segment each header
-    /// locates the next.
+    /// Reads ahead the headers of the segments from the tail on, many segments at once. Within a segment the headers
+    /// are read one after another, because each header locates the next.
     async fn prefetch_headers(&self, tail: Sequence) {
         let heads = self.heads.range(tail..).flat_map(|(first, heads)| heads.iter().map(|head| (*first, head)));
         let heads = RefCell::new(heads);
@@ -227,7 +227,7 @@ impl<S: Seam> LogReader<'_, S> {
 
     async fn prefetch_segment(&self, first: Sequence, head: &SegmentHead) {
         let mut offset = 0;
-        let fits = |(header, _): &(BatchHeader, u32)| (header.boot, header.first) == (head.boot, first);
+        let fits = |(header, _): &(BatchHeader, u32)| (header.boot, header.first_sequence) == (head.boot, first);
         while offset < self.blocks() {
             let position = (head.segment, offset);
             if let Some(header) = self.read_header_once(head.segment, offset).await.filter(fits) {
@@ -253,7 +253,7 @@ impl<S: Seam> LogReader<'_, S> {
     }
 
     /// The batch after `last`, or the one at the tail.
-    async fn next(&self, last: Option<&LogBatch>, tail: Sequence) -> Result<Option<LogBatch>, StoreError> {
+    async fn next_batch(&self, last: Option<&LogBatch>, tail: Sequence) -> Result<Option<LogBatch>, StoreError> {
         let sequence = last.map_or(tail, |last| last.header.sequence.next());
         let follows = |boot: BootEpoch, previous: u32| {
             last.is_none_or(|last| previous == last.checksum && boot >= last.header.boot)
@@ -263,7 +263,12 @@ impl<S: Seam> LogReader<'_, S> {
         // The first batch of a later boot takes precedence over a batch that follows the last one in its own segment.
         let next_in_segment = last.and_then(|last| {
             let offset = last.header.offset + last.header.blocks();
-            (offset < self.blocks()).then_some((last.header.segment, offset, last.header.boot, last.header.first))
+            (offset < self.blocks()).then_some((
+                last.header.segment,
+                offset,
+                last.header.boot,
+                last.header.first_sequence,
+            ))
         });
         let mut candidates = Vec::new();
         candidates.extend(head.map(|head| (head.segment, 0, head.boot, sequence)));
@@ -272,7 +277,7 @@ impl<S: Seam> LogReader<'_, S> {
         }
         for (segment, offset, boot, first) in candidates {
             let fits = |(header, _): &(BatchHeader, u32)| {
-                (header.sequence, header.boot, header.first) == (sequence, boot, first)
+                (header.sequence, header.boot, header.first_sequence) == (sequence, boot, first)
                     && follows(boot, header.previous)
             };
             let prefetched = self.prefetched.borrow_mut().remove(&(segment, offset)).filter(fits);
@@ -301,13 +306,13 @@ impl<S: Seam> LogReader<'_, S> {
         batch.record_lacking(&headers);
         let LogBatch { header, lacking, .. } = batch;
         for (record, index, checksum) in header.data() {
-            let seed = data_seed(record.volume_id, record.block, header.boot, header.first);
+            let seed = data_seed(record.volume_id, record.block, header.boot, header.first_sequence);
             let at = block_offset(self.superblock.segment_bytes, header.segment, index);
-            let (mut has_copy, mut error, mut read) = (false, None, false);
-            for (number, device) in self.devices.iter().enumerate() {
+            let (mut has_copy, mut error, mut any_read) = (false, None, false);
+            for (device_index, device) in self.devices.iter().enumerate() {
                 let is_intact = match device.read_blocks(self.seam, at, 1).await {
                     Ok(blocks) => {
-                        read = true;
+                        any_read = true;
                         blocks[0].checksum(seed) == checksum
                     }
                     Err(reason) => {
@@ -317,12 +322,12 @@ impl<S: Seam> LogReader<'_, S> {
                 };
                 has_copy |= is_intact;
                 if !is_intact {
-                    lacking.push((number, index - header.offset));
+                    lacking.push((device_index, index - header.offset));
                 }
             }
             if !has_copy {
                 // An unreadable batch may have been acknowledged, so recovery must not drop it.
-                return match error.filter(|_| !read) {
+                return match error.filter(|_| !any_read) {
                     Some(error) => Err(error),
                     None => Ok(false),
                 };
@@ -332,9 +337,9 @@ impl<S: Seam> LogReader<'_, S> {
     }
 
     /// Refuses a log that continues after its end: a later batch proves that the missing one was acknowledged.
-    async fn check_end(&self, last: Option<&LogBatch>, next: Sequence) -> Result<(), StoreError> {
-        let damaged = Err(StoreError::Damaged { sequence: next });
-        if self.heads.range(next.next()..).next().is_some() {
+    async fn check_end(&self, last: Option<&LogBatch>, next_sequence: Sequence) -> Result<(), StoreError> {
+        let damaged = Err(StoreError::Damaged { sequence: next_sequence });
+        if self.heads.range(next_sequence.next()..).next().is_some() {
             return damaged;
         }
         let Some(last) = last else { return Ok(()) };
@@ -346,7 +351,7 @@ impl<S: Seam> LogReader<'_, S> {
                 // An unreadable device is ignored.
                 let blocks = device.read_blocks(self.seam, at, count as usize).await.unwrap_or_default();
                 let is_later_batch = |(block, offset): (&S::Block, u32)| {
-                    self.decode(&raw(block), segment, offset).is_some_and(|(header, _)| header.sequence > next)
+                    self.decode(&raw(block), segment, offset).is_some_and(|(header, _)| header.sequence > next_sequence)
                 };
                 if blocks.iter().zip(offset..).any(is_later_batch) {
                     return damaged;
@@ -380,8 +385,8 @@ pub async fn repair<S: Seam>(
 ) -> Result<Vec<Failure>, StoreError> {
     let mut failures: Vec<Failure> = Vec::new();
     for batch in &chain.batches {
-        for (number, index) in &batch.lacking {
-            let device = &devices[*number];
+        for (device_index, index) in &batch.lacking {
+            let device = &devices[*device_index];
             if failures.iter().any(|(member, _)| *member == device.member) {
                 continue;
             }
@@ -404,14 +409,16 @@ async fn good_copy<S: Seam>(
     at: u64,
 ) -> Result<S::Block, StoreError> {
     let header = &batch.header;
-    let lacks = |number: usize| batch.lacking.contains(&(number, index));
-    for (_, device) in devices.iter().enumerate().filter(|(number, _)| !lacks(*number)).cycle().take(COPY_ATTEMPTS_MAX)
+    let lacks = |device_index: usize| batch.lacking.contains(&(device_index, index));
+    for (_, device) in
+        devices.iter().enumerate().filter(|(device_index, _)| !lacks(*device_index)).cycle().take(COPY_ATTEMPTS_MAX)
     {
         let Ok(mut blocks) = device.read_blocks(seam, at, 1).await else { continue };
         let block = blocks.pop().expect("one block was read");
-        let good = match header.data().find(|(_, place, _)| *place == header.offset + index) {
+        let good = match header.data().find(|(_, data_index, _)| *data_index == header.offset + index) {
             Some((record, _, checksum)) => {
-                block.checksum(data_seed(record.volume_id, record.block, header.boot, header.first)) == checksum
+                block.checksum(data_seed(record.volume_id, record.block, header.boot, header.first_sequence))
+                    == checksum
             }
             None => BatchHeader::decode(&raw(&block)).is_some_and(|(_, checksum)| checksum == batch.checksum),
         };

@@ -167,15 +167,17 @@ fn identity(superblock: &Superblock) -> Uuid {
     own_entry(superblock).uuid
 }
 
+/// The entry of the device that holds this superblock.
 fn own_entry(superblock: &Superblock) -> &MemberEntry {
     &superblock.members[superblock.member as usize]
 }
 
-/// The claim of a superblock that exceeds its device's size.
+/// Describes a superblock that claims more segments than fit on its device; `None` for any other.
 fn excessive_claim<S: Seam>(device: &Device<S>, superblock: &Superblock) -> Option<String> {
     let (capacity, entry) = (segments_of(device, superblock.segment_bytes), own_entry(superblock));
-    let log = if entry.role == Role::Log && entry.state == MemberState::InService { superblock.segments } else { 0 };
-    let claimed = entry.segments.max(log);
+    let log_segments =
+        if entry.role == Role::Log && entry.state == MemberState::InService { superblock.segments } else { 0 };
+    let claimed = entry.segments.max(log_segments);
     let kib = superblock.segment_bytes >> 10;
     (claimed > capacity).then(|| {
         format!(
@@ -190,15 +192,15 @@ pub async fn read_superblock<S: Seam>(
     source: &impl BufferSource<S>,
     device: &Device<S>,
 ) -> Result<(Superblock, usize), StoreError> {
-    let mut best: Option<(Superblock, usize)> = None;
+    let mut newest: Option<(Superblock, usize)> = None;
     let mut reason = "no superblock".to_owned();
     for (place, at) in PLACES.into_iter().enumerate() {
         match device.read_raw(source, at).await {
             Ok(raw) => match Superblock::decode(&raw) {
                 Ok(superblock) => match excessive_claim(device, &superblock) {
                     Some(claim) => reason = claim,
-                    None if best.as_ref().is_none_or(|(best, _)| superblock.revision > best.revision) => {
-                        best = Some((superblock, place));
+                    None if newest.as_ref().is_none_or(|(newest, _)| superblock.revision > newest.revision) => {
+                        newest = Some((superblock, place));
                     }
                     None => {}
                 },
@@ -209,5 +211,5 @@ pub async fn read_superblock<S: Seam>(
             Err(error) => reason = error.to_string(),
         }
     }
-    best.ok_or_else(|| StoreError::NoStore { device: device.name(), reason })
+    newest.ok_or_else(|| StoreError::NoStore { device: device.name(), reason })
 }

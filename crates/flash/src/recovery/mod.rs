@@ -76,13 +76,13 @@ pub async fn open<S: Seam>(
         return Err(StoreError::Failed(failures_text(&failures)));
     }
     let chain = chain::read_log(seam, &devices, &members.superblock, options.sabotage).await?;
-    if chain.next < options.sequence_min {
-        return Err(StoreError::Behind { sequence: chain.next, recorded: options.sequence_min });
+    if chain.next_sequence < options.sequence_min {
+        return Err(StoreError::Behind { sequence: chain.next_sequence, recorded: options.sequence_min });
     }
     refuse_newer_map(seam, &devices, &members.superblock).await?;
     failures.extend(chain::repair(seam, &devices, &chain, members.superblock.segment_bytes).await?);
-    let (recovered, live) = newest::newest_records(&chain);
-    let inner = new_inner(seam, members, &chain, &live, options);
+    let (recovered, live_per_segment) = newest::newest_records(&chain);
+    let inner = new_inner(seam, members, &chain, &live_per_segment, options);
     for _ in 0..SPARE_BLOCKS {
         let buffer = crate::device::buffer(seam).await;
         inner.state.borrow_mut().spare.push(buffer);
@@ -93,7 +93,7 @@ pub async fn open<S: Seam>(
     }
     for _ in 0..crate::members::copy_blocks(seam) {
         let buffer = crate::device::buffer(seam).await;
-        inner.state.borrow_mut().copying.push(buffer);
+        inner.state.borrow_mut().copy_buffers.push(buffer);
     }
     remove_members(&inner, failures).await?;
     // Write both superblocks, so that no single damaged block restores an older boot epoch, tail or membership.
@@ -120,6 +120,7 @@ async fn refuse_newer_map<S: Seam>(seam: &S, devices: &[Device<S>], superblock: 
     Ok(())
 }
 
+/// Flushes these devices. Returns those that failed.
 async fn flush<S: Seam>(devices: &[Device<S>]) -> Vec<Failure> {
     let flushes = devices.iter().map(|device| {
         let flush: BoxFuture<'_, DiskResult<()>> = Box::pin(device.disk.flush());
@@ -128,6 +129,7 @@ async fn flush<S: Seam>(devices: &[Device<S>]) -> Vec<Failure> {
     failures_of(devices, join(flushes.collect()).await)
 }
 
+/// The devices without the failed ones.
 fn serving<S: Seam>(devices: &[Device<S>], failures: &[Failure]) -> Vec<Device<S>> {
     let serves = |device: &&Device<S>| !failures.iter().any(|(member, _)| *member == device.member);
     devices.iter().filter(serves).cloned().collect()
@@ -143,7 +145,7 @@ fn new_inner<S: Seam>(
     seam: &S,
     members: Members<S>,
     chain: &LogChain,
-    live: &[u32],
+    live_per_segment: &[u32],
     options: OpenOptions,
 ) -> Rc<Inner<S>> {
     let sabotage = options.sabotage;
@@ -153,7 +155,7 @@ fn new_inner<S: Seam>(
     let generation = superblock.generation;
     superblock.boot = superblock.boot.next();
     superblock.tail = chain.tail;
-    superblock.begin = chain.next;
+    superblock.begin = chain.next_sequence;
     let mut reports = Vec::new();
     for (member, entry) in (0..).zip(&superblock.members) {
         let device = members.devices.iter().find(|device| device.member == member);
@@ -166,24 +168,24 @@ fn new_inner<S: Seam>(
         };
         reports.push(report(member, entry.role, device.or(stale), status));
     }
-    let mut table: Vec<(u32, Segment)> = Vec::new();
+    let mut log_segments: Vec<(u32, Segment)> = Vec::new();
     for batch in &chain.batches {
         let header = &batch.header;
-        match table.last_mut() {
+        match log_segments.last_mut() {
             Some((number, segment)) if *number == header.segment => segment.last_sequence = header.sequence,
             _ => {
-                let live = live[header.segment as usize];
-                let (boot, first_sequence, last_sequence) = (header.boot, header.first, header.sequence);
-                table.push((header.segment, Segment { boot, first_sequence, last_sequence, live, pins: 0 }));
+                let live = live_per_segment[header.segment as usize];
+                let (boot, first_sequence, last_sequence) = (header.boot, header.first_sequence, header.sequence);
+                log_segments.push((header.segment, Segment { boot, first_sequence, last_sequence, live, pins: 0 }));
             }
         }
     }
     superblock.journal = chain.journal;
     let numbers = superblock.journal_segments()..superblock.segments;
-    let in_log = |number: &u32| table.iter().any(|(used, _)| used == number);
+    let in_log = |number: &u32| log_segments.iter().any(|(used, _)| used == number);
     let lent =
         chain.page_segment_generations.keys().map(|(_, number)| *number).filter(|number| !in_log(number)).collect();
-    let mut segments = Segments::new(numbers, &table, lent, chain.tail);
+    let mut segments = Segments::new(numbers, &log_segments, lent, chain.tail);
     segments.sabotage_reuse = sabotage.is(Sabotage::ReuseBeforeTail);
     let state = State {
         devices: members.devices,
@@ -191,13 +193,13 @@ fn new_inner<S: Seam>(
         segments,
         pending: VecDeque::new(),
         committing: false,
-        next: chain.next,
+        next_sequence: chain.next_sequence,
         previous: chain.batches.last().map_or(0, |batch| batch.checksum),
         reports,
         next_places: members.next_places,
         failed: None,
         spare: Vec::new(),
-        idle: Vec::new(),
+        idle_waiters: Vec::new(),
         durable_generation: generation,
         recorded_generation: generation,
         unrecorded: None,
@@ -208,18 +210,18 @@ fn new_inner<S: Seam>(
         retirements: Retirements::default(),
         recorder: None,
         jobs: Jobs::default(),
-        copying: Vec::new(),
+        copy_buffers: Vec::new(),
     };
     let pages = RefCell::new(PageState::new(&state.superblock, chain.page_segment_generations.clone()));
     Rc::new_cyclic(|me| Inner {
         seam: seam.clone(),
         state: RefCell::new(state),
         pages,
-        batches: TaskMutex::default(),
-        change: TaskMutex::default(),
+        batch_lock: TaskMutex::default(),
+        superblock_lock: TaskMutex::default(),
         me: me.clone(),
         sabotage,
-        outstanding: Default::default(),
+        in_flight: Default::default(),
         fallback_buffers: RefCell::default(),
     })
 }

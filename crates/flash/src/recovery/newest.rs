@@ -2,7 +2,8 @@
 //!
 //! Nearly all records are data of one block. These are sorted, and the last record of a block is its newest. Records of
 //! ranges go into a tree, where a newer range removes the overlapped part of older ones. Then a merge passes over both
-//! in address order. It must be fast: a log of many gigabytes has millions of records, and no client is served before.
+//! in address order. Recovery must be fast: a log of many gigabytes has millions of records, and clients are served
+//! only afterwards.
 
 use std::collections::BTreeMap;
 
@@ -24,9 +25,9 @@ struct DataRecord {
 /// A record's position in the log: its batch, its index there, and the number of data records before it in the batch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct LogPosition {
-    batch: u32,
-    record: u8,
-    data: u8,
+    batch_index: u32,
+    record_index: u8,
+    data_records_before: u8,
 }
 
 /// The range of a record of zeroes or a tombstone. Its first block is the key.
@@ -40,8 +41,8 @@ struct RangeRecord {
 pub fn newest_records(chain: &LogChain) -> (Vec<Recovered>, Vec<u32>) {
     let (data_records, ranges) = collect_records(chain);
     let positions = chain.batches.iter().map(|batch| (batch.header.segment, batch.header.offset)).collect();
-    let (records, live) = (Vec::with_capacity(data_records.len()), vec![0; chain.segments as usize]);
-    let mut merge = Merge { chain, positions, records, live };
+    let (records, live_per_segment) = (Vec::with_capacity(data_records.len()), vec![0; chain.segments as usize]);
+    let mut merge = Merge { chain, positions, records, live_per_segment };
     let mut ranges = ranges.into_iter().map(|(address, range)| (address, range.blocks, range.at));
     let mut range = ranges.next();
     for (index, record) in data_records.iter().enumerate() {
@@ -49,8 +50,8 @@ pub fn newest_records(chain: &LogChain) -> (Vec<Recovered>, Vec<u32>) {
         if data_records.get(index + 1).is_some_and(|next| next.address == address) {
             continue;
         }
-        // Emit the ranges before the block. A range that covers the block continues after it, unless the block's record
-        // is older.
+        // Emit the ranges before the block. A range that covers the block is split around it if the block's record is
+        // newer; otherwise it hides the record.
         while let Some((start, blocks, range_position)) = range.filter(|(start, _, _)| *start <= address) {
             if start.volume_id == address.volume_id && start.block.plus(blocks) > address.block {
                 break;
@@ -73,7 +74,7 @@ pub fn newest_records(chain: &LogChain) -> (Vec<Recovered>, Vec<u32>) {
         .into_iter()
         .chain(ranges)
         .for_each(|(start, blocks, range_position)| merge.emit_range(start, blocks, range_position));
-    (merge.records, merge.live)
+    (merge.records, merge.live_per_segment)
 }
 
 /// All records of data, sorted, and the newest records of ranges, cut so that they do not overlap.
@@ -81,16 +82,16 @@ fn collect_records(chain: &LogChain) -> (Vec<DataRecord>, BTreeMap<BlockAddress,
     let records = chain.batches.iter().map(|batch| batch.header.records.len()).sum();
     let (mut data_records, mut ranges) = (Vec::with_capacity(records), BTreeMap::new());
     for (batch_index, batch) in (0..).zip(&chain.batches) {
-        let mut data = 0;
-        for (number, record) in (0..).zip(&batch.header.records) {
+        let mut data_records_before = 0;
+        for (record_index, record) in (0..).zip(&batch.header.records) {
             let address = BlockAddress { volume_id: record.volume_id, block: record.block };
-            let at = LogPosition { batch: batch_index, record: number, data };
+            let at = LogPosition { batch_index, record_index, data_records_before };
             match record.kind {
                 RecordKind::Data { checksum } => {
-                    data += 1;
+                    data_records_before += 1;
                     data_records.push(DataRecord { address, epoch: record.epoch, checksum, at });
                 }
-                RecordKind::Zero { .. } | RecordKind::Retire => {
+                RecordKind::Zero { .. } | RecordKind::Tombstone => {
                     let blocks = u64::from(record.blocks);
                     remove_range(&mut ranges, address, blocks);
                     ranges.insert(address, RangeRecord { blocks, at });
@@ -109,21 +110,22 @@ struct Merge<'a> {
     /// Segment and block of each batch, in a compact array.
     positions: Vec<(u32, u32)>,
     records: Vec<Recovered>,
-    /// Live records of each segment.
-    live: Vec<u32>,
+    /// The number of live records in each segment.
+    live_per_segment: Vec<u32>,
 }
 
 impl Merge<'_> {
     fn emit_data(&mut self, record: &DataRecord) {
         let DataRecord { address, epoch, checksum, at } = *record;
-        let (segment, offset) = self.positions[at.batch as usize];
-        let position = Position { segment, index: offset + 1 + u32::from(at.data), checksum, live: true };
+        let (segment, offset) = self.positions[at.batch_index as usize];
+        let position =
+            Position { segment, index: offset + 1 + u32::from(at.data_records_before), checksum, live: true };
         self.emit(Recovered { address, epoch, position, content: RecoveredContent::Data });
     }
 
     fn emit_range(&mut self, address: BlockAddress, blocks: u64, at: LogPosition) {
-        let header = &self.chain.batches[at.batch as usize].header;
-        let RecordEntry { epoch, kind, .. } = header.records[usize::from(at.record)];
+        let header = &self.chain.batches[at.batch_index as usize].header;
+        let RecordEntry { epoch, kind, .. } = header.records[usize::from(at.record_index)];
         if let RecordKind::Zero { may_unmap } = kind
             && blocks > 0
         {
@@ -134,7 +136,7 @@ impl Merge<'_> {
     }
 
     fn emit(&mut self, recovered: Recovered) {
-        self.live[recovered.position.segment as usize] += 1;
+        self.live_per_segment[recovered.position.segment as usize] += 1;
         self.records.push(recovered);
     }
 }
@@ -180,7 +182,7 @@ mod tests {
                 tail: Sequence(1),
                 segment: 0,
                 offset,
-                first: Sequence(1),
+                first_sequence: Sequence(1),
                 previous: 0,
                 journal: CommitNo(0),
                 records,
@@ -191,7 +193,7 @@ mod tests {
         LogChain {
             batches: log_batches,
             tail: Sequence(1),
-            next: Sequence(0),
+            next_sequence: Sequence(0),
             segments: 1,
             page_segment_generations: BTreeMap::new(),
             journal: CommitNo(0),
@@ -215,11 +217,11 @@ mod tests {
                     let (volume, block) = (below(2), below(32));
                     let (blocks, kind) = match below(5) {
                         0 => (1 + below(32 - block), RecordKind::Zero { may_unmap: epoch % 2 == 0 }),
-                        1 => (1 + below(32 - block), RecordKind::Retire),
+                        1 => (1 + below(32 - block), RecordKind::Tombstone),
                         _ => (1, RecordKind::Data { checksum: epoch as u32 }),
                     };
-                    let now = (kind != RecordKind::Retire).then_some((Epoch(epoch), kind));
-                    array[volume as usize][block as usize..(block + blocks) as usize].fill(now);
+                    let block_state = (kind != RecordKind::Tombstone).then_some((Epoch(epoch), kind));
+                    array[volume as usize][block as usize..(block + blocks) as usize].fill(block_state);
                     records.push(RecordEntry {
                         volume_id: VolumeId(volume),
                         block: BlockNo(block),
@@ -231,17 +233,17 @@ mod tests {
                 batches.push(records);
             }
             let chain = chain(batches);
-            let (newest, live) = newest_records(&chain);
+            let (newest, live_per_segment) = newest_records(&chain);
             let mut actual = [[None; 32]; 2];
             for recovered in &newest {
                 let (blocks, kind) = match recovered.content {
                     RecoveredContent::Zero { blocks, may_unmap } => (blocks, RecordKind::Zero { may_unmap }),
                     RecoveredContent::Data => (1, RecordKind::Data { checksum: recovered.position.checksum }),
                 };
-                let place = recovered.address.block.0 as usize..recovered.address.block.0 as usize + blocks as usize;
-                let row = &mut actual[recovered.address.volume_id.0 as usize][place];
-                assert!(row.iter().all(Option::is_none), "recovered records do not overlap");
-                row.fill(Some((recovered.epoch, kind)));
+                let range = recovered.address.block.0 as usize..recovered.address.block.0 as usize + blocks as usize;
+                let block_states = &mut actual[recovered.address.volume_id.0 as usize][range];
+                assert!(block_states.iter().all(Option::is_none), "recovered records do not overlap");
+                block_states.fill(Some((recovered.epoch, kind)));
                 if recovered.content == RecoveredContent::Data {
                     let mut headers = chain.batches.iter().map(|batch| &batch.header);
                     let named = headers.any(|header| {
@@ -254,7 +256,7 @@ mod tests {
             }
             assert_eq!(actual, array);
             assert!(newest.is_sorted_by_key(|record| record.address));
-            assert_eq!(live, [newest.len() as u32]);
+            assert_eq!(live_per_segment, [newest.len() as u32]);
         }
     }
 }

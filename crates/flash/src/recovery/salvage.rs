@@ -12,7 +12,7 @@ use crate::format::batch::BatchHeader;
 use crate::format::superblock::Superblock;
 use crate::number::{BootEpoch, CommitNo, Sequence};
 
-/// Blocks read at once.
+/// Blocks per read.
 const READ_BLOCKS: u32 = 32;
 
 /// The readable batches of the log on `devices`, and the sequence numbers of the lost ones.
@@ -27,7 +27,7 @@ pub async fn salvage<S: Seam>(
         for segment in 0..superblock.segments {
             for offset in (0..blocks).step_by(READ_BLOCKS as usize) {
                 let count = READ_BLOCKS.min(blocks - offset);
-                for (block, offset) in read(seam, device, superblock, segment, offset, count).await {
+                for (block, offset) in read_run(seam, device, superblock, segment, offset, count).await {
                     if let Some((header, checksum)) = decode(superblock, &raw(&block), segment, offset) {
                         headers.insert((header.sequence, header.boot), (header, checksum));
                     }
@@ -45,32 +45,32 @@ pub async fn salvage<S: Seam>(
     let is_valid = |sequence: Sequence, boot: BootEpoch| {
         sequence >= tail && begins.range(boot.next()..).all(|(_, begin)| sequence < *begin)
     };
-    let (mut batches, mut missing, mut next) = (Vec::new(), Vec::new(), tail);
+    let (mut batches, mut lost, mut next_sequence) = (Vec::new(), Vec::new(), tail);
     for ((sequence, boot), (header, checksum)) in headers {
         if !is_valid(sequence, boot) {
             continue;
         }
-        if sequence > next {
-            missing.push(next..sequence);
+        if sequence > next_sequence {
+            lost.push(next_sequence..sequence);
         }
-        next = sequence.next();
+        next_sequence = sequence.next();
         batches.push(LogBatch::new(header, checksum));
     }
     (
         LogChain {
             batches,
             tail,
-            next,
+            next_sequence,
             segments: superblock.segments,
             page_segment_generations: BTreeMap::new(),
             journal: CommitNo(0),
         },
-        missing,
+        lost,
     )
 }
 
 /// The readable blocks of a run: in one request if possible, otherwise one by one.
-async fn read<S: Seam>(
+async fn read_run<S: Seam>(
     seam: &S,
     device: &Device<S>,
     superblock: &Superblock,

@@ -22,23 +22,23 @@ pub struct CrashCounts {
     pub crashes_in_recovery: u64,
 }
 
-/// Every outcome that a crash at this moment can have: the survival of each unflushed write.
+/// Outcomes that a crash at this moment can have: a description, and the survival of each unflushed write.
 pub fn crashes(snapshot: &Snapshot, rng: &Rng) -> Vec<(String, Vec<Survival>)> {
     let changes: Vec<_> = snapshot.changes().collect();
-    let every_member = |survival| vec![survival; changes.len()];
-    let mut crashes = vec![("all unflushed lost".to_owned(), every_member(Survival::Lost))];
+    let all_changes = |survival| vec![survival; changes.len()];
+    let mut crashes = vec![("all unflushed lost".to_owned(), all_changes(Survival::Lost))];
     if changes.is_empty() {
         return crashes;
     }
-    crashes.push(("all kept".to_owned(), every_member(Survival::Whole)));
+    crashes.push(("all kept".to_owned(), all_changes(Survival::Whole)));
     for lost in 0..changes.len() {
-        let mut survivals = every_member(Survival::Whole);
+        let mut survivals = all_changes(Survival::Whole);
         survivals[lost] = Survival::Lost;
         crashes.push((format!("{lost} alone lost"), survivals));
     }
     for (last, change) in changes.iter().enumerate().filter(|(_, change)| change.last_of_disk) {
         for sectors in 1..change.count {
-            let mut torn = every_member(Survival::Whole);
+            let mut torn = all_changes(Survival::Whole);
             torn[last] = Survival::First(sectors);
             crashes.push((format!("{last} torn after {sectors} sectors"), torn));
         }
@@ -55,7 +55,7 @@ pub fn crashes(snapshot: &Snapshot, rng: &Rng) -> Vec<(String, Vec<Survival>)> {
     crashes
 }
 
-/// Recovers and checks what is found against the model.
+/// Recovers, and checks the recovered blocks against the model.
 fn recover(world: &World, model: &LogModel, options: OpenOptions) -> Result<RecoveredBlocks, String> {
     let seam = world.seam();
     let content = world.run_until(async {
@@ -109,10 +109,14 @@ fn recover_deeply(
     })
 }
 
-/// R6 and R10: a member in service, by the superblocks, holds everything that was acknowledged. Alone it is refused
-/// unless that is accepted, or it is known to be the only copy. A member that was taken out is not read, and not opened
-/// alone.
-fn each_mirror_alone(images: impl Fn() -> DiskImages, model: &LogModel, options: OpenOptions) -> Result<(), String> {
+/// R6 and R10: a member in service, by the superblocks, holds everything that was acknowledged. Opened alone, it is
+/// refused unless the loss of the other member is accepted, or it is known to be the only copy. A member that was taken
+/// out of service is not read, and not opened alone.
+fn check_each_mirror_alone(
+    images: impl Fn() -> DiskImages,
+    model: &LogModel,
+    options: OpenOptions,
+) -> Result<(), String> {
     let world = after(1, images());
     let seam = world.seam();
     let members = world.block_on(async {
@@ -211,7 +215,7 @@ pub fn crash_at_every_io(seed: u64, sabotage: Sabotage, deep_every: u64) -> Resu
     at_each_boundary(&world, &has_ended, |snapshot| {
         counts.boundaries += 1;
         let lost = || snapshot.images(|_| Survival::Lost);
-        each_mirror_alone(lost, &model.borrow(), options)?;
+        check_each_mirror_alone(lost, &model.borrow(), options)?;
         for (crash, survivals) in crashes(snapshot, &rng) {
             counts.crashes += 1;
             let deep = counts.crashes.is_multiple_of(deep_every);

@@ -8,7 +8,7 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, Seam};
 
 use crate::world::{NAMES, SMALL, disks, formatted};
 
-/// Rewrites a changed superblock to both places of a device.
+/// Changes both superblocks of a device.
 async fn rewrite_superblock(seam: &SimSeam, disk: &SimDisk, change: fn(&mut Superblock)) {
     for at in PLACES {
         let buffer = Piece::whole(seam.alloc().expect("the pool has a free buffer"));
@@ -28,7 +28,7 @@ async fn rewrite_superblock(seam: &SimSeam, disk: &SimDisk, change: fn(&mut Supe
 #[test]
 fn invalid_number_in_a_superblock_is_refused() {
     type Change = fn(&mut Superblock);
-    let invalid_metadata: [(&str, Change); 12] = [
+    let changes: [(&str, Change); 12] = [
         ("segments", |superblock| superblock.segments = u32::MAX),
         ("a member's segments", |superblock| {
             superblock.members.iter_mut().for_each(|member| member.segments = u32::MAX)
@@ -47,7 +47,7 @@ fn invalid_number_in_a_superblock_is_refused() {
         ("a tail", |superblock| superblock.tail = Sequence(u64::MAX)),
         ("a commit of the journal", |superblock| superblock.journal = CommitNo(u64::MAX)),
     ];
-    for (field, change) in invalid_metadata {
+    for (field, change) in changes {
         let world = formatted(1, SMALL);
         let seam = world.seam();
         world.block_on(async {

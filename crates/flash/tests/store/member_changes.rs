@@ -101,9 +101,9 @@ impl Scenario {
     }
 
     /// Runs clients while the members change.
-    async fn run_during<T>(&self, store: &Store<SimSeam>, number: u64, change: impl Future<Output = T>) -> T {
+    async fn run_during<T>(&self, store: &Store<SimSeam>, seed_offset: u64, change: impl Future<Output = T>) -> T {
         let (workload, workload_ended) = (self.workload(store), Rc::new(Cell::new(false)));
-        let (flag, seed) = (Rc::clone(&workload_ended), self.seed + number);
+        let (flag, seed) = (Rc::clone(&workload_ended), self.seed + seed_offset);
         self.seam.spawn(async move {
             workload.run(seed, 2, 5).await;
             flag.set(true);
@@ -119,8 +119,8 @@ impl Scenario {
         disks(&self.seam, &ALL[number..=number]).await.pop().expect("one disk was opened")
     }
 
-    /// Scenario: a member is replaced, and its device returns for pages. A member is lost and replaced. A member is
-    /// removed and replaced.
+    /// Scenario: a member is replaced, and its device returns as a member for pages. A log member is lost, then another
+    /// one is removed; each time a member for pages takes over the log. `fail` makes the first device fail.
     async fn run(self, fail: impl Fn()) {
         let store = self.open().await;
         self.workload(&store).run(self.seed, 1, 4).await;
@@ -189,7 +189,7 @@ pub fn crash_at_every_io(seed: u64, sabotage: Sabotage) -> Result<CrashCounts, S
 }
 
 #[test]
-fn member_changes_cut_at_any_io_lose_nothing() {
+fn crash_at_any_io_of_member_changes_loses_nothing() {
     for seed in 0..2 {
         let counts = crash_at_every_io(seed, Sabotage::None).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         println!("seed {seed}: {counts:?}");
@@ -368,7 +368,7 @@ fn member_lost_while_filled_to_take_over_keeps_its_superblocks() {
     }
 }
 
-/// A cache that fills the pool is the normal case.
+/// A full pool is normal: the cache above fills it, and the store gets buffers from that cache.
 #[test]
 fn device_is_added_while_a_cache_holds_all_buffers() {
     let world = world_with_another(1);
@@ -391,7 +391,7 @@ fn device_is_added_while_a_cache_holds_all_buffers() {
     });
 }
 
-/// A device that had the number before must neither be written to nor count as a copy.
+/// A device that had the number before is neither written to nor counted as a copy.
 #[test]
 fn reused_member_number_refers_only_to_its_new_device() {
     let world = formatted(1, StoreShape { devices: 3, ..SMALL });
@@ -451,8 +451,8 @@ fn smaller_device_takes_over_when_the_log_fits_it() {
         drop(workload);
         drop(store);
         let (store, recovered) = open_members(&seam, &[ALL[0], ALL[3]], options).await.unwrap();
-        let found = read_all(&seam, &store, &recovered).await.unwrap();
-        scenario.model.borrow().check(&found).unwrap();
+        let content = read_all(&seam, &store, &recovered).await.unwrap();
+        scenario.model.borrow().check(&content).unwrap();
     });
 }
 

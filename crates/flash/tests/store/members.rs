@@ -121,12 +121,13 @@ fn append_fails_when_both_members_are_lost() {
 fn damage_of_one_mirror_is_survived_and_repaired() {
     let count = 6;
     let world = written(count);
-    // The superblocks on either mirror, and each block of the segments in use, on the mirror that is read first.
+    // Mirror and byte offset of each damage: the superblocks of both mirrors, and each block of the segments in use, on
+    // the mirror that is read first.
     let per_segment = SMALL.segment_bytes / 4096;
     let blocks = (0..2 * count).map(|block| (block / per_segment % 2, FIRST_SEGMENT_BYTES + block * 4096));
-    let places = [(0, 0), (1, 64 << 10), (1, 0), (0, 64 << 10)].into_iter().chain(blocks);
+    let damages = [(0, 0), (1, 64 << 10), (1, 0), (0, 64 << 10)].into_iter().chain(blocks);
     let mut images = world.crash(CrashMode::LoseAll);
-    for (number, (mirror, at)) in places.enumerate() {
+    for (number, (mirror, at)) in damages.enumerate() {
         let world = after(9, images);
         let damaged = world.disk(NAMES[mirror as usize]).unwrap();
         (0..8).for_each(|sector| damaged.flip_bit(at / 512 + sector, number * 8 % 512));
@@ -135,8 +136,8 @@ fn damage_of_one_mirror_is_survived_and_repaired() {
         // The next opening flushes the repairs.
         images = world.crash(CrashMode::Kill);
     }
-    let cut = after(10, images);
-    let images = cut.snapshot();
+    let repaired = after(10, images);
+    let images = repaired.snapshot();
     for name in NAMES {
         let alone = without(images.images(|_| seam::sim::Survival::Lost), name);
         expect_all_blocks(&alone, count, ACCEPT);
@@ -151,13 +152,13 @@ fn repair_of_a_block_issues_no_flush() {
     let (store, recovered) = opened.unwrap();
     // The data of the first batch, on the mirror that is read first.
     let (damaged, sector) = (world.disk(NAMES[0]).unwrap(), (FIRST_SEGMENT_BYTES + 4096) / 512);
-    let sound = damaged.tag(sector);
+    let intact_tag = damaged.tag(sector);
     damaged.flip_bit(sector, 9);
     let before = damaged.counts();
     assert_eq!(world.block_on(read(&seam, &store, 0, recovered[0].position)), Ok(100));
     world.run_for(seam::Nanos::from_millis(10)).unwrap();
     let after = damaged.counts();
-    assert_eq!((damaged.tag(sector), after.writes, after.flushes), (sound, before.writes + 1, before.flushes));
+    assert_eq!((damaged.tag(sector), after.writes, after.flushes), (intact_tag, before.writes + 1, before.flushes));
 }
 
 #[test]

@@ -25,7 +25,7 @@ struct Version {
     acked: bool,
     /// No part of it was written.
     is_unwritten: bool,
-    /// Its owner has retired it.
+    /// Its owner has destaged or superseded it.
     dropped: bool,
 }
 
@@ -72,14 +72,14 @@ impl LogModel {
 
     /// Marks the record as not written, in whole or in part.
     pub fn mark_unwritten(&mut self, record: usize) {
-        self.versions(record, |version| version.is_unwritten = true);
+        self.change_versions(record, |version| version.is_unwritten = true);
     }
 
     /// Marks the record as durable. Returns the positions to retire.
     pub fn ack(&mut self, record: usize, position: Position) -> Vec<Position> {
         self.records[record].position = Some(position);
         self.live.insert(record);
-        self.versions(record, |version| version.acked = true);
+        self.change_versions(record, |version| version.acked = true);
         let mut dead = Vec::new();
         for address in self.records[record].addresses.clone() {
             let versions = &self.blocks[&address];
@@ -106,6 +106,7 @@ impl LogModel {
         position
     }
 
+    /// Drops a block's version of a record. Returns the position to retire after the record's last block.
     fn drop_version(&mut self, address: BlockAddress, record: usize) -> Option<Position> {
         let version = self.blocks.get_mut(&address)?.iter_mut().find(|version| version.record == record)?;
         if std::mem::replace(&mut version.dropped, true) {
@@ -119,7 +120,8 @@ impl LogModel {
         })
     }
 
-    fn versions(&mut self, record: usize, mut change: impl FnMut(&mut Version)) {
+    /// Applies `change` to the versions of a record.
+    fn change_versions(&mut self, record: usize, mut change: impl FnMut(&mut Version)) {
         for address in self.records[record].addresses.clone() {
             let versions = self.blocks.get_mut(&address).expect("a submitted record has versions");
             versions.iter_mut().filter(|version| version.record == record).for_each(&mut change);

@@ -33,7 +33,7 @@ pub struct BackingBlock {
     durable: u64,
     /// Writes that no flush has covered, in order, with their completion number, or `None` while they are in flight.
     unflushed: Vec<(u64, Option<u64>)>,
-    /// Its newest content is only in memory.
+    /// The newest content is only in the cache's memory.
     dirty: bool,
 }
 
@@ -147,7 +147,7 @@ impl PagedWorkload {
         self.seam.sleep(times[rng.below(3) as usize]).await;
     }
 
-    /// Puts the clean ones of some blocks.
+    /// Puts some of a page's blocks, those that are clean.
     async fn put(&self, volume_pages: &VolumePages<SimSeam>, volume: u64, rng: &Rng) {
         let page = page_number(rng.below(PAGES));
         let requested = if rng.coin() { 0xffff } else { rng.next() as u16 };
@@ -363,7 +363,7 @@ pub async fn check_all(
             }
         }
     }
-    // Now the backing's content is decided, and suspect pages can be judged.
+    // Once the content of the backing is decided, suspect pages can be compared with it.
     let decided = RefCell::new(backing.clone());
     decided.borrow_mut().decide_contents(rng);
     for volume in 1..=VOLUMES {

@@ -18,7 +18,7 @@ use crate::paged::{Backing, PagedWorkload, check_all};
 use crate::pages::block;
 use crate::world::{ALL, NAMES, PAGED, StoreShape, after, disks, formatted, open};
 
-/// Seeds that have found a fault: a page segment's header was written after the log had reclaimed the segment.
+/// Regression seeds. 1731: a page segment's header was written after the log had reclaimed the segment.
 const REGRESSION_SEEDS: [u64; 1] = [1731];
 
 /// Counts of the scenarios.
@@ -54,8 +54,9 @@ pub fn run_scenario(seed: u64, sabotage: Sabotage, counts: &mut ScenarioCounts) 
             let pages = store.pages();
             let map = pages.load().await;
             counts.dropped += u64::from(map.dropped.is_some());
-            let held = backing.borrow().clone();
-            let (served, suspect) = check_all(&seam, &pages, &held, &Rng::new(seed, boot), is_undamaged).await?;
+            let backing_before = backing.borrow().clone();
+            let (served, suspect) =
+                check_all(&seam, &pages, &backing_before, &Rng::new(seed, boot), is_undamaged).await?;
             counts.served += served;
             counts.suspect += suspect;
             // The owner flushes its backing, which decides its content.
@@ -94,19 +95,19 @@ pub fn run_scenario(seed: u64, sabotage: Sabotage, counts: &mut ScenarioCounts) 
 /// Adds a random fault to one of several devices. Returns false if it adds none.
 fn plan_faults(world: &World, rng: &Rng, victim: &str) -> bool {
     let Some(control) = world.disk(victim) else { return false };
-    let share = When::PerMillion(1 + rng.below(30_000) as u32);
+    let probability = When::PerMillion(1 + rng.below(30_000) as u32);
     let rule = match rng.below(16) {
-        0 => Rule::new(Fault::Error, Ops::WRITE, share),
-        1 => Rule::new(Fault::Error, Ops::FLUSH, share),
+        0 => Rule::new(Fault::Error, Ops::WRITE, probability),
+        1 => Rule::new(Fault::Error, Ops::FLUSH, probability),
         2 => Rule::new(Fault::Vanish, Ops::ALL, When::Nth(rng.below(300))),
-        3 => Rule::new(Fault::Reconnect, Ops::ALL, share),
-        4 => Rule::new(Fault::Stall(Nanos::from_millis(20)), Ops::ALL, share),
-        5 => Rule::new(Fault::BitFlip, Ops::READ, share),
-        6 => Rule::new(Fault::Error, Ops::READ, share),
-        7 => Rule::new(Fault::Lost, Ops::WRITE, share),
-        8 => Rule::new(Fault::Torn, Ops::WRITE, share),
-        9 => Rule::new(Fault::BitFlip, Ops::WRITE, share),
-        10 => Rule::new(Fault::Misdirected, Ops::WRITE, share),
+        3 => Rule::new(Fault::Reconnect, Ops::ALL, probability),
+        4 => Rule::new(Fault::Stall(Nanos::from_millis(20)), Ops::ALL, probability),
+        5 => Rule::new(Fault::BitFlip, Ops::READ, probability),
+        6 => Rule::new(Fault::Error, Ops::READ, probability),
+        7 => Rule::new(Fault::Lost, Ops::WRITE, probability),
+        8 => Rule::new(Fault::Torn, Ops::WRITE, probability),
+        9 => Rule::new(Fault::BitFlip, Ops::WRITE, probability),
+        10 => Rule::new(Fault::Misdirected, Ops::WRITE, probability),
         11 => Rule::new(Fault::FlushLies, Ops::FLUSH, When::PerMillion(300_000)),
         _ => return false,
     };
@@ -125,8 +126,9 @@ fn thousand_random_scenarios_with_page_faults_serve_nothing_stale() {
     assert!(counts.served > 10 * seeds && counts.suspect > seeds && counts.evictions > seeds, "{counts:?}");
 }
 
-/// A durable mark of a write to the backing is damaged on every device, but the log records that it was durable.
-fn short_map(sabotage: Sabotage) -> Result<(), String> {
+/// Damages the commit that marks a region dirty on every device, although the log records that it was durable. Checks
+/// that the map is dropped.
+fn check_short_map_is_dropped(sabotage: Sabotage) -> Result<(), String> {
     let world = formatted(3, PAGED);
     let seam = world.seam();
     let options = OpenOptions { sabotage, ..OpenOptions::default() };
@@ -139,8 +141,8 @@ fn short_map(sabotage: Sabotage) -> Result<(), String> {
             seam.sleep(Nanos::from_millis(1)).await;
         }
         seam.sleep(Nanos::from_secs(2)).await;
-        let mark = volume.begin_write(BlockNo(0)..BlockNo(1)).await;
-        volume.end_write(mark, CompletionNo(1));
+        let intent = volume.begin_write(BlockNo(0)..BlockNo(1)).await;
+        volume.end_write(intent, CompletionNo(1));
         let (address, content) =
             (BlockAddress { volume_id: VolumeId(9), block: BlockNo(1) }, Content::Data(block(&seam, 1)));
         store.append(vec![Record { address, epoch: Epoch(1), content }]).await.unwrap();
@@ -171,7 +173,7 @@ fn short_map(sabotage: Sabotage) -> Result<(), String> {
 }
 
 /// Checks that a random scenario with faults detects the sabotage, and passes without it.
-fn is_caught_by_a_seed(sabotage: Sabotage) {
+fn assert_caught_by_a_seed(sabotage: Sabotage) {
     let caught =
         (0..2_000).find_map(|seed| Some((seed, run_scenario(seed, sabotage, &mut ScenarioCounts::default()).err()?)));
     let (seed, error) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected"));
@@ -180,7 +182,7 @@ fn is_caught_by_a_seed(sabotage: Sabotage) {
 }
 
 /// Checks that a crash of a scenario without faults detects the sabotage.
-fn is_caught_by_a_cut(sabotage: Sabotage) {
+fn assert_caught_by_a_crash(sabotage: Sabotage) {
     let caught =
         (0..6).find_map(|seed| Some((seed, page_crash_points::crash_at_every_io(seed, 8, sabotage, u64::MAX).err()?)));
     let (seed, error) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected"));
@@ -189,33 +191,33 @@ fn is_caught_by_a_cut(sabotage: Sabotage) {
 
 #[test]
 fn write_before_its_region_is_durably_marked_is_caught() {
-    is_caught_by_a_cut(Sabotage::WriteBeforeMark);
+    assert_caught_by_a_crash(Sabotage::WriteBeforeMark);
 }
 
 #[test]
 fn region_unmarked_before_its_invalidations_are_durable_is_caught() {
-    is_caught_by_a_seed(Sabotage::UnmarkEarly);
+    assert_caught_by_a_seed(Sabotage::UnmarkEarly);
 }
 
 #[test]
 fn slot_reused_before_its_release_is_durable_is_caught() {
-    is_caught_by_a_seed(Sabotage::ReuseSlotEarly);
+    assert_caught_by_a_seed(Sabotage::ReuseSlotEarly);
 }
 
 #[test]
 fn skipped_checksum_of_a_page_is_caught() {
-    is_caught_by_a_seed(Sabotage::SkipPageChecksum);
+    assert_caught_by_a_seed(Sabotage::SkipPageChecksum);
 }
 
 #[test]
 fn pages_kept_from_a_short_map_journal_are_caught() {
     for sabotage in [Sabotage::None, Sabotage::KeepShortMap] {
-        let served = short_map(sabotage);
-        assert_eq!(served.is_err(), sabotage == Sabotage::KeepShortMap, "{sabotage:?}: {served:?}");
+        let result = check_short_map_is_dropped(sabotage);
+        assert_eq!(result.is_err(), sabotage == Sabotage::KeepShortMap, "{sabotage:?}: {result:?}");
     }
 }
 
 #[test]
 fn put_that_ignores_an_invalidation_is_caught() {
-    is_caught_by_a_seed(Sabotage::PutOverInvalidate);
+    assert_caught_by_a_seed(Sabotage::PutOverInvalidate);
 }

@@ -62,8 +62,8 @@ fn put_page_is_readable_until_it_is_invalidated() {
         assert_eq!(volume.put(PageNo(3), page(&seam, 1)).await, Err(PutError::Busy), "the map is not loaded");
         let pages = loaded(&store).await;
         put(&seam, &pages, 7, 3, 100).await;
-        let mark = volume.begin_write(BlockNo(49)..BlockNo(50)).await;
-        volume.end_write(mark, CompletionNo(1));
+        let intent = volume.begin_write(BlockNo(49)..BlockNo(50)).await;
+        volume.end_write(intent, CompletionNo(1));
         assert_eq!(
             (volume.valid(PageNo(3)), volume.valid(PageNo(4)), pages.volume(VolumeId(8)).valid(PageNo(3))),
             (0xfffd, 0, 0)
@@ -293,13 +293,13 @@ fn write_waits_for_lost_devices_until_their_map_is_abandoned_for_good() {
         let pages = loaded(&store).await;
         put(&seam, &pages, 7, 3, 100).await;
         seam.sleep(Nanos::from_secs(2)).await;
-        let fails = || Rule::new(Fault::Error, Ops::CHANGE | Ops::FLUSH, When::Always);
-        NAMES.iter().take(2).for_each(|name| world.disk(name).unwrap().add_fault(fails()));
+        let failure = || Rule::new(Fault::Error, Ops::CHANGE | Ops::FLUSH, When::Always);
+        NAMES.iter().take(2).for_each(|name| world.disk(name).unwrap().add_fault(failure()));
         let (volume, has_ended) = (pages.volume(VolumeId(7)), Rc::new(Cell::new(false)));
         let flag = Rc::clone(&has_ended);
         seam.spawn(async move {
-            let mark = volume.begin_write(BlockNo(49)..BlockNo(50)).await;
-            volume.end_write(mark, CompletionNo(1));
+            let intent = volume.begin_write(BlockNo(49)..BlockNo(50)).await;
+            volume.end_write(intent, CompletionNo(1));
             flag.set(true);
         });
         seam.sleep(Nanos::from_secs(5)).await;
@@ -340,7 +340,7 @@ fn region_with_a_write_in_flight_is_suspect_after_a_crash() {
         put(&seam, &pages, 1, 0, 100).await;
         put(&seam, &pages, 1, 64, 200).await;
         seam.sleep(Nanos::from_secs(2)).await;
-        let _mark = pages.volume(VolumeId(1)).begin_write(BlockNo(3)..BlockNo(4)).await;
+        let _intent = pages.volume(VolumeId(1)).begin_write(BlockNo(3)..BlockNo(4)).await;
         assert_eq!(pages.stats().dirty_regions, 1);
     });
     let world = after(2, world.crash(CrashMode::LoseAll));
@@ -356,7 +356,7 @@ fn region_with_a_write_in_flight_is_suspect_after_a_crash() {
         assert_eq!(suspect | 1 << 3, 0xffff);
         volume.resolve_suspect(PageNo(0), suspect & !(1 << 3) & !1);
         assert_eq!((volume.valid(PageNo(0)), volume.suspect_blocks(PageNo(0))), (0xfff6, 0));
-        // Without further writes the mark is removed.
+        // Without further writes the region becomes clean.
         seam.sleep(Nanos::from_secs(12)).await;
         assert_eq!(pages.stats().dirty_regions, 0);
     });
@@ -386,8 +386,8 @@ fn pages_are_evicted_for_pages_and_for_the_log() {
                     .expect("pages are evicted for the log"),
             );
         }
-        let less = pages.stats();
-        assert!(less.slots < full.slots && less.pages > 0, "{less:?}");
+        let shrunk = pages.stats();
+        assert!(shrunk.slots < full.slots && shrunk.pages > 0, "{shrunk:?}");
         for number in 0..100 {
             let expected: Vec<_> = (0..16).map(|block| Some(1_000 * (number + 1) + block)).collect();
             let actual = tags(&seam, &pages, 1, number).await;
@@ -403,11 +403,11 @@ fn pages_are_evicted_for_pages_and_for_the_log() {
         for number in 0..100 {
             put(&seam, &pages, 2, number, 1_000 * (number + 1)).await;
         }
-        assert!(pages.stats().slots > less.slots, "the pages get segments again: {:?}", pages.stats());
+        assert!(pages.stats().slots > shrunk.slots, "the pages get segments again: {:?}", pages.stats());
     });
 }
 
-/// A page segment's header is still being written when the log needs the segment for itself.
+/// The header of a page segment is still being written when the log reclaims the segment.
 #[test]
 fn late_write_to_a_reclaimed_segment_never_overwrites_the_log() {
     for filled in (0..520).step_by(16) {

@@ -7,7 +7,8 @@ use crate::{crash_points, seeds};
 /// Scenarios that are tried for each sabotage.
 const SEEDS: u64 = 6;
 
-fn is_caught_by_a_cut(sabotage: Sabotage) {
+/// Checks that a crash of a scenario detects the sabotage, and that the scenario passes without it.
+fn assert_caught_by_a_crash(sabotage: Sabotage) {
     let caught =
         (0..SEEDS).find_map(|seed| Some((seed, crash_points::crash_at_every_io(seed, sabotage, u64::MAX).err()?)));
     let (seed, error) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected in {SEEDS} scenarios"));
@@ -17,27 +18,27 @@ fn is_caught_by_a_cut(sabotage: Sabotage) {
 
 #[test]
 fn acknowledgement_before_the_mirror_is_durable_is_caught() {
-    is_caught_by_a_cut(Sabotage::AckBeforeMirror);
+    assert_caught_by_a_crash(Sabotage::AckBeforeMirror);
 }
 
 #[test]
 fn skipped_flush_is_caught() {
-    is_caught_by_a_cut(Sabotage::SkipFlush);
+    assert_caught_by_a_crash(Sabotage::SkipFlush);
 }
 
 #[test]
 fn replay_of_a_torn_batch_is_caught() {
-    is_caught_by_a_cut(Sabotage::ReplayTorn);
+    assert_caught_by_a_crash(Sabotage::ReplayTorn);
 }
 
 #[test]
 fn segment_reused_before_its_tail_is_durable_is_caught() {
-    is_caught_by_a_cut(Sabotage::ReuseBeforeTail);
+    assert_caught_by_a_crash(Sabotage::ReuseBeforeTail);
 }
 
 #[test]
 fn acknowledgement_before_the_membership_is_durable_is_caught() {
-    is_caught_by_a_cut(Sabotage::AckBeforeMembership);
+    assert_caught_by_a_crash(Sabotage::AckBeforeMembership);
 }
 
 #[test]

@@ -94,7 +94,8 @@ pub fn run_scenario(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     last.map_err(|stop| stop.to_string())?
 }
 
-/// Opens the store. If a member lost both of its superblocks, it is refused, and opened as the refusal advises.
+/// Opens the store. If a member has lost both of its superblocks, the store is refused, and opened without that member,
+/// as the refusal advises.
 async fn open_or_accept_missing(
     world: &World,
     seam: &SimSeam,
@@ -109,13 +110,13 @@ async fn open_or_accept_missing(
     }
 }
 
-/// Devices are added, replaced and removed; some of the changes are cancelled.
+/// Adds, replaces and removes devices; cancels some of these changes.
 async fn change_members(seam: SimSeam, store: Store<SimSeam>, seed: u64) {
     let rng = Rng::new(seed, 60);
     for _ in 0..1 + rng.below(4) {
         let path = ALL[rng.below(4) as usize].into();
         let options = DiskOpen { path, create_bytes: None, read_only: false, lock_wait_ms: 1 };
-        // A member's disk is open already.
+        // The disk of a member is open already, and cannot be opened again.
         let Ok(new) = seam.open_disk(&options).await else { continue };
         let members = store.members();
         let member = members[rng.below(members.len() as u64) as usize].member;
@@ -138,19 +139,19 @@ async fn change_members(seam: SimSeam, store: Store<SimSeam>, seed: u64) {
 /// Adds a random fault to one of two members. The other has none, so no data may be lost.
 fn plan_faults(world: &World, rng: &Rng, victim: &str) -> bool {
     let control = world.disk(victim).expect("both disks exist");
-    let share = When::PerMillion(1 + rng.below(30_000) as u32);
+    let probability = When::PerMillion(1 + rng.below(30_000) as u32);
     let rule = match rng.below(16) {
-        0 => Rule::new(Fault::Error, Ops::WRITE, share),
-        1 => Rule::new(Fault::Error, Ops::FLUSH, share),
+        0 => Rule::new(Fault::Error, Ops::WRITE, probability),
+        1 => Rule::new(Fault::Error, Ops::FLUSH, probability),
         2 => Rule::new(Fault::Vanish, Ops::ALL, When::Nth(rng.below(300))),
-        3 => Rule::new(Fault::Reconnect, Ops::ALL, share),
-        4 => Rule::new(Fault::Stall(Nanos::from_millis(20)), Ops::ALL, share),
-        5 => Rule::new(Fault::BitFlip, Ops::READ, share),
-        6 => Rule::new(Fault::Error, Ops::READ, share),
-        7 => Rule::new(Fault::Lost, Ops::WRITE, share),
-        8 => Rule::new(Fault::Torn, Ops::WRITE, share),
-        9 => Rule::new(Fault::BitFlip, Ops::WRITE, share),
-        10 => Rule::new(Fault::Misdirected, Ops::WRITE, share),
+        3 => Rule::new(Fault::Reconnect, Ops::ALL, probability),
+        4 => Rule::new(Fault::Stall(Nanos::from_millis(20)), Ops::ALL, probability),
+        5 => Rule::new(Fault::BitFlip, Ops::READ, probability),
+        6 => Rule::new(Fault::Error, Ops::READ, probability),
+        7 => Rule::new(Fault::Lost, Ops::WRITE, probability),
+        8 => Rule::new(Fault::Torn, Ops::WRITE, probability),
+        9 => Rule::new(Fault::BitFlip, Ops::WRITE, probability),
+        10 => Rule::new(Fault::Misdirected, Ops::WRITE, probability),
         11 => Rule::new(Fault::FlushLies, Ops::FLUSH, When::PerMillion(300_000)),
         _ => return false,
     };

@@ -27,7 +27,7 @@ async fn read(seam: &SimSeam, store: &Store<SimSeam>, block: u64, position: Posi
     read.expect("a copy is good").tags()[0]
 }
 
-/// Appends that are retired at once, so that the log never fills.
+/// Appends blocks and retires each at once, so that the log never fills.
 async fn append_and_retire(seam: &SimSeam, store: &Store<SimSeam>, count: u64) {
     for block in 0..count {
         let position = append(seam, store, block).await;
@@ -173,7 +173,7 @@ fn load_that_slows_both_members_becomes_the_usual_latency() {
         read_all(3).await;
         NAMES.iter().for_each(|name| slow_down(&world, name));
         read_all(3).await;
-        // Four times slower than its mirror, but not slower than usual under this load.
+        // The first member is now much slower than its mirror, but not slower than usual under this load.
         let quick = Timing::between(Nanos::from_micros(300), Nanos::from_micros(600));
         world.disk(NAMES[1]).unwrap().set_timing(quick);
         read_all(3).await;
@@ -181,7 +181,7 @@ fn load_that_slows_both_members_becomes_the_usual_latency() {
     });
 }
 
-/// Makes a member's requests of these kinds hang.
+/// Makes all later requests of these kinds to a member hang.
 fn hang(world: &World, name: &str, ops: Ops) {
     world.disk(name).unwrap().add_fault(Rule::new(Fault::Hang, ops, When::Always));
 }
@@ -253,22 +253,22 @@ fn last_member_that_answers_in_time_stays() {
     world.block_on(async {
         let store = opened(&world, &seam).await;
         NAMES.iter().for_each(|name| hang(&world, name, Ops::ALL));
-        let (task_seam, flag) = (seam.clone(), Rc::new(Cell::new(false)));
-        let (log, has_ended) = (store.clone(), Rc::clone(&flag));
+        let (task_seam, has_ended) = (seam.clone(), Rc::new(Cell::new(false)));
+        let (task_store, flag) = (store.clone(), Rc::clone(&has_ended));
         seam.spawn(async move {
-            append(&task_seam, &log, 1).await;
-            has_ended.set(true);
+            append(&task_seam, &task_store, 1).await;
+            flag.set(true);
         });
         seam.sleep(Nanos::from_secs(25)).await;
-        assert!(!flag.get());
-        // Like a reset by the kernel.
+        assert!(!has_ended.get());
+        // All requests complete late, as after a reset of the disks by the kernel.
         for name in NAMES {
             let disk = world.disk(name).unwrap();
             disk.clear_faults();
             disk.complete_hung(Nanos::from_millis(1));
         }
         seam.sleep(Nanos::from_secs(1)).await;
-        assert!(flag.get());
+        assert!(has_ended.get());
         assert_eq!(store.copies(), 2);
     });
 }
@@ -308,7 +308,7 @@ fn reads_behind_buffered_programs_remove_no_device() {
         for block in 0..100 {
             positions.push(append(&seam, &store, block).await);
         }
-        let read_of = async |count: usize| {
+        let slowest_read = async |count: usize| {
             let mut slowest = Nanos::ZERO;
             for (block, position) in (0..).zip(&positions[..count]) {
                 let started_at = seam.now();
@@ -319,11 +319,11 @@ fn reads_behind_buffered_programs_remove_no_device() {
         };
         seam.sleep(Nanos::from_secs(1)).await;
         for _ in 0..2 {
-            assert!(read_of(100).await < Nanos::from_millis(1));
+            assert!(slowest_read(100).await < Nanos::from_millis(1));
         }
         let stop = keep_programming(&seam, &store);
         // The log has room for this time: the blocks that are read hold its tail.
-        let slowest = read_of(60).await;
+        let slowest = slowest_read(60).await;
         assert!(slowest > Nanos::from_millis(20), "no read waited for programs: {slowest}");
         assert_eq!(store.copies(), 2);
         // Without programs the same latency is the device's own.
@@ -331,7 +331,7 @@ fn reads_behind_buffered_programs_remove_no_device() {
         seam.sleep(Nanos::from_secs(1)).await;
         let stall = Fault::Stall(Nanos::from_millis(20));
         world.disk(NAMES[0]).unwrap().add_fault(Rule::new(stall, Ops::READ, When::Always));
-        read_of(100).await;
+        slowest_read(100).await;
         assert_eq!(store.copies(), 1);
     });
 }
@@ -360,7 +360,7 @@ fn scrub_repairs_silent_damage_before_the_other_copy_is_lost() {
             seam.sleep(Nanos::from_millis(10)).await;
         }
         let stats = store.scrub_stats();
-        assert_eq!((stats.found, stats.repaired, stats.lost), (40, 40, 0), "{stats:?}");
+        assert_eq!((stats.damaged, stats.repaired, stats.lost), (40, 40, 0), "{stats:?}");
         let least = Nanos(stats.bytes * 1_000_000_000 / (1 << 20));
         assert!(seam.now().since(started_at) >= least, "faster than allowed: {stats:?}");
         append_and_retire(&seam, &store, 1).await;
@@ -390,7 +390,7 @@ fn scrub_counts_blocks_without_a_good_copy() {
         store.set_scrub(Some(64 << 20));
         seam.sleep(Nanos::from_secs(5)).await;
         let stats = store.scrub_stats();
-        assert_eq!((stats.rounds, stats.found, stats.repaired, stats.lost), (1, 1, 0, 1), "{stats:?}");
+        assert_eq!((stats.rounds, stats.damaged, stats.repaired, stats.lost), (1, 1, 0, 1), "{stats:?}");
     });
 }
 
@@ -446,10 +446,10 @@ fn appends_fail_until_the_owner_has_recorded_the_generation() {
         let recorded = std::rc::Rc::new(std::cell::Cell::new(Err("the disk is full".to_owned())));
         let result = std::rc::Rc::clone(&recorded);
         let record = move |_| {
-            let now = result.replace(Ok(()));
-            result.set(now.clone());
+            let outcome = result.replace(Ok(()));
+            result.set(outcome.clone());
             let recorded: std::pin::Pin<Box<dyn Future<Output = Result<(), String>>>> =
-                Box::pin(std::future::ready(now));
+                Box::pin(std::future::ready(outcome));
             recorded
         };
         let store = losing_a_device(&world, &seam, record).await;

@@ -76,7 +76,7 @@ impl Workload {
             let blocks = (1 + rng.below(BLOCKS - address.block.0)) as u32;
             let (content, blocks, expected) = match rng.below(8) {
                 0 => (Content::Zero { blocks, may_unmap: true }, blocks, BlockContent::Zero),
-                1 => (Content::Retire { blocks }, blocks, BlockContent::Absent),
+                1 => (Content::Tombstone { blocks }, blocks, BlockContent::Absent),
                 _ => {
                     let tag = self.model.borrow_mut().tag();
                     let mut block = self.seam.alloc().expect("the pool has a free buffer");

@@ -7,7 +7,8 @@ use seam::{DiskOpen, Nanos, Seam};
 
 /// Names of the devices that carry the log.
 pub const NAMES: [&str; 2] = ["flash-0", "flash-1"];
-/// Names of all devices. The ones after the first two hold only pages, until they take over.
+/// Names of all devices. The devices after the first two hold only pages, until one takes over
+/// the log.
 pub const ALL: [&str; 4] = [NAMES[0], NAMES[1], "flash-2", "flash-3"];
 
 /// Number, sizes and journal of the devices of a world.

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use trace::Format;
 
 use super::daemon::{send_request, unexpected};
-use super::simulate::{parse_format, read};
+use super::simulate::{parse_format, read_recording};
 use lab::report::advice::{of_load, to_assumptions};
 use lab::report::curves;
 use terminal::{Failure, print_json};
@@ -68,8 +68,11 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     };
     let path = Path::new(&options.subject);
     let is_trace = path.is_file();
-    let advice =
-        if is_trace { trace(path, options, &assumptions)? } else { volume(socket, &options.subject, &assumptions)? };
+    let advice = if is_trace {
+        advise_trace(path, options, &assumptions)?
+    } else {
+        advise_volume(socket, &options.subject, &assumptions)?
+    };
     if let Some(path) = &options.svg {
         let file = Path::new(&advice.volume).file_name();
         let title = file.map_or(advice.volume.clone(), |file| file.to_string_lossy().into_owned());
@@ -84,8 +87,8 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
 }
 
 /// Advice for the load of a trace, under the name of its file.
-fn trace(path: &Path, options: &Options, assumptions: &Assumptions) -> Result<VolumeAdvice, Failure> {
-    let recording = read(path, options.format, options.lenient)?;
+fn advise_trace(path: &Path, options: &Options, assumptions: &Assumptions) -> Result<VolumeAdvice, Failure> {
+    let recording = read_recording(path, options.format, options.lenient)?;
     let assumptions = to_assumptions(assumptions, None);
     let head = VolumeAdvice {
         volume: path.display().to_string(),
@@ -96,7 +99,8 @@ fn trace(path: &Path, options: &Options, assumptions: &Assumptions) -> Result<Vo
     Ok(of_load(&of_trace(&recording, &assumptions), &assumptions, head))
 }
 
-fn volume(socket: Option<&Path>, name: &str, assumptions: &Assumptions) -> Result<VolumeAdvice, Failure> {
+/// Advice of the daemon for a volume.
+fn advise_volume(socket: Option<&Path>, name: &str, assumptions: &Assumptions) -> Result<VolumeAdvice, Failure> {
     let (volume, assumptions) = (Some(name.to_owned()), *assumptions);
     let reply = send_request(socket, &Request::Advice { limit: 1, after: None, volume, assumptions });
     let answer = reply.map_err(|failure| Failure {
@@ -128,19 +132,19 @@ fn output(advice: VolumeAdvice, is_trace: bool, assumptions: &Assumptions) -> Ou
 
 /// Indexes of the steps to print: those that are larger than the present cache, each at least a quarter larger and one
 /// percentage point better than the last one, and the knee and the largest step.
-fn lines(side: &SideAdvice) -> Vec<usize> {
+fn select_steps(side: &SideAdvice) -> Vec<usize> {
     let present_bytes = side.today.map_or(0, |today| today.size_bytes);
-    let mut lines: Vec<usize> = Vec::new();
-    for (at, step) in side.steps.iter().enumerate().filter(|(_, step)| step.size_bytes > present_bytes) {
-        let is_step = lines.last().is_none_or(|last| {
+    let mut selected: Vec<usize> = Vec::new();
+    for (index, step) in side.steps.iter().enumerate().filter(|(_, step)| step.size_bytes > present_bytes) {
+        let is_better = selected.last().is_none_or(|last| {
             let last = &side.steps[*last];
             step.size_bytes * 4 >= last.size_bytes * 5 && step.hit_ratio >= last.hit_ratio + 0.01
         });
-        if is_step || side.knee_bytes == Some(step.size_bytes) || at + 1 == side.steps.len() {
-            lines.push(at);
+        if is_better || side.knee_bytes == Some(step.size_bytes) || index + 1 == side.steps.len() {
+            selected.push(index);
         }
     }
-    lines
+    selected
 }
 
 fn print(advice: &VolumeAdvice, is_trace: bool, assumptions: &Assumptions) {
@@ -174,26 +178,26 @@ fn print(advice: &VolumeAdvice, is_trace: bool, assumptions: &Assumptions) {
 
 fn print_steps(name: &str, side: &SideAdvice) {
     println!("\n{:>12} {:>12} {:>9} {:>11} {:>9}", name, "served whole", "more", "latency", "spindles");
-    let mut before = 0.0;
+    let mut hit_ratio_before = 0.0;
     if let Some(today) = side.today {
         println!("{:>12} {:>10.1} %  measured now", show_bytes(today.size_bytes), today.hit_ratio * 100.0);
         let below = side.steps.iter().rfind(|step| step.size_bytes <= today.size_bytes);
-        before = below.map_or(0.0, |step| step.hit_ratio);
+        hit_ratio_before = below.map_or(0.0, |step| step.hit_ratio);
     }
-    for at in lines(side) {
-        let step = &side.steps[at];
-        // Less than a tenth of a disk is none.
+    for index in select_steps(side) {
+        let step = &side.steps[index];
+        // A smaller number is printed as "-" instead of 0.0.
         let spindles = step.saved_spindles.filter(|saved| *saved >= 0.05);
         println!(
             "{:>12} {:>10.1} % {:>+7.1} % {:>11} {:>9}{}",
             show_bytes(step.size_bytes),
             step.hit_ratio * 100.0,
-            (step.hit_ratio - before) * 100.0,
+            (step.hit_ratio - hit_ratio_before) * 100.0,
             show_micros(step.latency_us),
             spindles.map_or("-".to_owned(), |saved| format!("-{saved:.1}")),
             if side.knee_bytes == Some(step.size_bytes) { "  <- knee: larger sizes gain less" } else { "" }
         );
-        before = step.hit_ratio;
+        hit_ratio_before = step.hit_ratio;
     }
 }
 
@@ -257,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn purchase_is_told_with_its_effect() {
+    fn purchase_text_names_the_size_and_the_effect() {
         let purchase = PurchaseAdvice {
             size_bytes: 480_000_000_000,
             hit_ratio_before: 0.71,

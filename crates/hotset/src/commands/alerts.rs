@@ -49,7 +49,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         Action::List => Request::Status {},
         Action::Ack { id } => Request::AlertAcknowledge { id },
         Action::Silence { id, time, reason } => {
-            // Part of a second counts as a whole one.
+            // Rounds up to whole seconds.
             let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
             Request::AlertSilence { id, seconds, reason }
         }

@@ -18,10 +18,10 @@ use units::show_bytes;
 /// Checks `file` and prints its errors, or that it is valid. With `any_devices` absent devices are no error, as for the
 /// daemon.
 pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
-    let devices = |config| if any_devices { Ok(config) } else { check_devices_exist(config) };
-    let checked = Config::load(file).and_then(devices).and_then(check_flash_minima).and_then(check_secrets);
+    let check_devices = |config| if any_devices { Ok(config) } else { check_devices_exist(config) };
+    let checked = Config::load(file).and_then(check_devices).and_then(check_flash_minima).and_then(check_secrets);
     let overrides = checked.as_ref().map(overrides).unwrap_or_default();
-    let by_rule = checked.as_ref().map(by_rule).unwrap_or_default();
+    let rule_settings = checked.as_ref().map(rule_settings).unwrap_or_default();
     let iscsi = checked.as_ref().ok().and_then(|config| config.iscsi.as_ref());
     let chap = iscsi.into_iter().flat_map(|iscsi| &iscsi.chap);
     let mut warnings: Vec<_> = chap.flat_map(|chap| chap.warnings()).collect();
@@ -33,21 +33,22 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
         let valid = checked.is_ok();
         let result = json!({
             "file": file, "valid": valid, "problems": problems, "warnings": warnings, "to_be_created": to_be_created,
-            "overrides": overrides, "by_qos": by_rule
+            "overrides": overrides, "by_qos": rule_settings
         });
         println!("{result:#}");
     } else {
         match &checked {
             Ok(config) => {
-                print!("{}", summary(config, &overrides, &by_rule));
+                print!("{}", summary(config, &overrides, &rule_settings));
                 to_be_created.iter().for_each(|text| println!("note: {text}"));
                 warnings.iter().for_each(|warning| println!("warning: {warning}"));
             }
             Err(problems) => eprintln!("{problems}"),
         }
     }
-    let quiet = |_: Problems| Failure { message: String::new(), code: EXIT_USAGE };
-    checked.map(|_| ()).map_err(quiet)
+    // The problems are printed above.
+    let without_message = |_: Problems| Failure { message: String::new(), code: EXIT_USAGE };
+    checked.map(|_| ()).map_err(without_message)
 }
 
 /// Warnings about the paths of a configuration, and the files and directories that the daemon will create. A path that
@@ -64,28 +65,29 @@ fn compare_with_disks(config: &Config) -> (Vec<String>, Vec<String>) {
 
 /// Reports absent flash devices and backings, which a daemon would start without.
 fn check_devices_exist(config: Config) -> Result<Config, Problems> {
-    let missing = |flash: &FlashConfig, device: &Path| {
+    let device_fault = |flash: &FlashConfig, device: &Path| {
         let (flash, path) = (flash.clone(), device.to_owned());
-        match PathCall::start(device, move |_| flash.missing(&path)).wait(PATH_TIMEOUT) {
-            Ok(missing) => missing,
+        match PathCall::start(device, move |_| flash.missing_device_fault(&path)).wait(PATH_TIMEOUT) {
+            Ok(fault) => fault,
             Err(hung) => Some(split_remedy(&hung.to_string())),
         }
     };
-    let flash = config.flash.iter().flat_map(|flash| flash.devices.iter().filter_map(move |path| missing(flash, path)));
+    let flash =
+        config.flash.iter().flat_map(|flash| flash.devices.iter().filter_map(move |path| device_fault(flash, path)));
     let problem = |(fault, remedy)| Problem { line: 0, column: 0, fault, remedy };
     let problems: Vec<Problem> = config.absent.iter().cloned().chain(flash.map(problem)).collect();
     if problems.is_empty() { Ok(config) } else { Err(Problems { file: config.file, problems }) }
 }
 
-/// Requires the sum of `flash_min` to fit on the devices. A daemon would reduce each.
+/// Requires the sum of `flash_min` to fit on the devices. A daemon would reduce each minimum.
 fn check_flash_minima(config: Config) -> Result<Config, Problems> {
-    let bytes = |flash: &FlashConfig| {
+    let clean_bytes = |flash: &FlashConfig| {
         let (path, flash) = (flash.devices.first()?.clone(), flash.clone());
-        PathCall::start(&path, move |_| flash.clean_bytes_about()).wait(PATH_TIMEOUT).ok().flatten()
+        PathCall::start(&path, move |_| flash.estimate_clean_bytes()).wait(PATH_TIMEOUT).ok().flatten()
     };
-    let Some(flash_bytes) = config.flash.as_ref().and_then(bytes) else { return Ok(config) };
-    let promised = config.volumes.iter().filter(|volume| volume.flash);
-    let sum = promised.fold(0_u64, |sum, volume| sum.saturating_add(volume.flash_min.bytes_of(flash_bytes)));
+    let Some(flash_bytes) = config.flash.as_ref().and_then(clean_bytes) else { return Ok(config) };
+    let on_flash = config.volumes.iter().filter(|volume| volume.flash);
+    let sum = on_flash.fold(0_u64, |sum, volume| sum.saturating_add(volume.flash_min.bytes_of(flash_bytes)));
     if sum <= flash_bytes {
         return Ok(config);
     }
@@ -121,16 +123,16 @@ fn split_remedy(error: &str) -> (String, String) {
 /// Settings changed by command, from the state directory; none if it cannot be read.
 fn overrides(config: &Config) -> Vec<OverrideReport> {
     let Ok(Some(state)) = StateDir::peek(&config.state_directory) else { return Vec::new() };
-    let file_of = |name: &str, key: &str| {
+    let file_value = |name: &str, key: &str| {
         let volume = config.volumes.iter().find(|volume| volume.name == name)?;
         Some(volume.setting(key))
     };
-    override_reports(&state, file_of)
+    override_reports(&state, file_value)
 }
 
 /// A key of a volume with the value that a `[[qos]]` table gives it.
 #[derive(Serialize)]
-struct ByRule {
+struct RuleSetting {
     volume: String,
     key: &'static str,
     value: String,
@@ -138,11 +140,12 @@ struct ByRule {
     line: usize,
 }
 
-fn by_rule(config: &Config) -> Vec<ByRule> {
+/// The keys of all volumes that `[[qos]]` tables set.
+fn rule_settings(config: &Config) -> Vec<RuleSetting> {
     let mut settings = Vec::new();
     for volume in &config.volumes {
         let values = config.rule_values(volume).into_iter();
-        settings.extend(values.map(|RuleValue { key, value, line }| ByRule {
+        settings.extend(values.map(|RuleValue { key, value, line }| RuleSetting {
             volume: volume.name.clone(),
             key,
             value,
@@ -152,12 +155,12 @@ fn by_rule(config: &Config) -> Vec<ByRule> {
     settings
 }
 
-fn summary(config: &Config, overrides: &[OverrideReport], by_rule: &[ByRule]) -> String {
+fn summary(config: &Config, overrides: &[OverrideReport], rule_settings: &[RuleSetting]) -> String {
     let count = config.volumes.len();
     let mut text = format!("{}: valid, {count} volume{}\n", config.file.display(), if count == 1 { "" } else { "s" });
-    if !by_rule.is_empty() {
+    if !rule_settings.is_empty() {
         text += "set by [[qos]]:\n";
-        for ByRule { volume, key, value, line } in by_rule {
+        for RuleSetting { volume, key, value, line } in rule_settings {
             text += &format!("    {volume}: {key} = {value} (line {line})\n");
         }
     }

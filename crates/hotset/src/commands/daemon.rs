@@ -10,9 +10,9 @@ use config::control_socket;
 use terminal::Failure;
 use units::show_bytes;
 
-/// Connects to the daemon.
-pub fn connect(named: Option<&Path>) -> Result<Client, Failure> {
-    Client::connect(&control_socket(named)).map_err(failure)
+/// Connects to the daemon at `socket`, or at the default socket.
+pub fn connect(socket: Option<&Path>) -> Result<Client, Failure> {
+    Client::connect(&control_socket(socket)).map_err(failure)
 }
 
 /// Sends a request on a connection, with progress on standard error.
@@ -24,8 +24,8 @@ pub fn send_request_on(client: &mut Client, request: &Request) -> Result<Answer,
 }
 
 /// Connects and sends a request.
-pub fn send_request(named: Option<&Path>, request: &Request) -> Result<Answer, Failure> {
-    send_request_on(&mut connect(named)?, request)
+pub fn send_request(socket: Option<&Path>, request: &Request) -> Result<Answer, Failure> {
+    send_request_on(&mut connect(socket)?, request)
 }
 
 /// An invalid request is a usage error, everything else a failure.

@@ -32,9 +32,9 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         Action::List if json => print_json(&datastores)?,
         Action::List => terminal::render::print(&table(&datastores, style)),
         Action::Show { name } => {
-            let none = || format!("unknown datastore \"{name}\"; `hotset datastore list` shows all");
+            let unknown = || format!("unknown datastore \"{name}\"; `hotset datastore list` shows all");
             let matching = datastores.iter().find(|datastore| datastore.name == name);
-            let datastore = matching.ok_or_else(|| Failure::failed(none()))?;
+            let datastore = matching.ok_or_else(|| Failure::failed(unknown()))?;
             if json {
                 return print_json(datastore);
             }

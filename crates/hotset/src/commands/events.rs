@@ -1,4 +1,4 @@
-//! `hotset events`: past events with their actors, and new ones as they come.
+//! `hotset events`: past events with their actors, and new events as they are recorded.
 
 use std::io::Write;
 use std::path::Path;
@@ -17,7 +17,7 @@ use terminal::{Failure, print_json};
 
 /// Interval of polling for new events.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Events in one request while following.
+/// Maximum of events in one request while following.
 const FOLLOW_EVENTS_MAX: u32 = 1_000;
 
 /// Options of the command.
@@ -44,7 +44,7 @@ pub struct Options {
 }
 
 /// Prints events, the oldest first. As JSON it prints a page, the newest first, unless events are followed.
-pub fn run(named: Option<&Path>, options: Options, json: bool) -> Result<(), Failure> {
+pub fn run(socket: Option<&Path>, options: Options, json: bool) -> Result<(), Failure> {
     let now = unix_time::now().as_secs();
     let moment =
         |text: Option<String>| text.map(|text| unix_time::parse(&text, now)).transpose().map_err(Failure::usage);
@@ -60,26 +60,26 @@ pub fn run(named: Option<&Path>, options: Options, json: bool) -> Result<(), Fai
         }
     };
     let failed = |error: ClientError| Failure::failed(error.to_string());
-    let mut client = connect(named)?;
+    let mut client = connect(socket)?;
     let first = fetch(&mut client, limit, None).map_err(failed)?;
     if json && !follow {
         return print_json(&first);
     }
-    let mut seen = show(&first, json)?;
+    let mut last_number = show(&first, json)?;
     if !follow {
         return Ok(());
     }
-    let (socket, mut client, mut is_unreachable) = (control_socket(named), Some(client), false);
+    let (socket, mut client, mut is_unreachable) = (control_socket(socket), Some(client), false);
     loop {
         std::thread::sleep(POLL_INTERVAL);
         let connected = match client.take() {
             Some(client) => Ok(client),
             None => Client::connect(&socket),
         };
-        let page = connected.and_then(|mut client| Ok((fetch(&mut client, FOLLOW_EVENTS_MAX, seen)?, client)));
+        let page = connected.and_then(|mut client| Ok((fetch(&mut client, FOLLOW_EVENTS_MAX, last_number)?, client)));
         match page {
             Ok((page, connected)) => {
-                seen = show(&page, json)?.or(seen);
+                last_number = show(&page, json)?.or(last_number);
                 (client, is_unreachable) = (Some(connected), false);
             }
             Err(error) if !std::mem::replace(&mut is_unreachable, true) => {

@@ -82,7 +82,7 @@ fn absolute_path_or_number(device: &str) -> Result<String, Failure> {
 }
 
 /// Bytes written to each device, and the endurance used.
-fn wear(report: &FlashReport) -> String {
+fn show_wear(report: &FlashReport) -> String {
     let mut text = String::new();
     for device in report.devices.iter().filter(|device| device.state == "in-service") {
         let written = &device.written;
@@ -130,7 +130,7 @@ pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Fai
     }
     let style = Style::of_stdout();
     terminal::render::print(&screen::flash(&report, style));
-    terminal::render::print(&wear(&report));
+    terminal::render::print(&show_wear(&report));
     if !report.volumes.is_empty() {
         println!("         dirty data of {}", report.volumes.join(", "));
     }

@@ -43,7 +43,7 @@ type Run = (u64, u64);
 /// The dirty data of one volume.
 #[derive(Clone, Debug, Default, Serialize)]
 struct VolumeReport {
-    /// Volume ID of the volume, 16 hexadecimal digits.
+    /// The volume ID, 16 hexadecimal digits.
     #[serde(rename = "incarnation")]
     volume_id: String,
     /// File to which its data was written; absent for a check.
@@ -95,7 +95,7 @@ pub fn rescue(paths: &[PathBuf], to: &Path, json: bool) -> Result<(), Failure> {
     let report = inspect(paths.to_vec(), Some(to.to_owned()))?;
     let list = with_suffix(to, "json");
     let text = serde_json::to_vec_pretty(&report).map_err(|error| Failure::failed(error.to_string()))?;
-    let written = new_file(&list).and_then(|file| file.write_all_at(&text, 0).and_then(|()| file.sync_all()));
+    let written = create_file(&list).and_then(|file| file.write_all_at(&text, 0).and_then(|()| file.sync_all()));
     written.map_err(|error| Failure::failed(format!("{}: {error}", list.display())))?;
     print_report(&report, json)?;
     if !json {
@@ -114,8 +114,8 @@ fn with_suffix(to: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Creates a file. A rescue never overwrites one.
-fn new_file(path: &Path) -> std::io::Result<File> {
+/// Creates a file. A rescue never overwrites a file.
+fn create_file(path: &Path) -> std::io::Result<File> {
     File::options().write(true).create_new(true).open(path)
 }
 
@@ -162,7 +162,7 @@ async fn inspect_on_core(seam: RealSeam, paths: Vec<PathBuf>, to: Option<PathBuf
             report.missing.clone_from(&inspection.missing);
             report.problem = inspection.problem.as_ref().map(|error| with_paths(error.to_string()));
             report.lost_batches = inspection.lost_batches.iter().map(|range| (range.start.0, range.end.0)).collect();
-            report.volumes = volumes(&inspection, to.as_deref()).await?;
+            report.volumes = read_dirty_data(&inspection, to.as_deref()).await?;
             let lost = report.volumes.iter().any(|volume| !volume.lost.is_empty());
             report.whole = !has_bad_device && !lost && report.problem.is_none() && report.lost_batches.is_empty();
         }
@@ -203,7 +203,7 @@ fn device_report(device: &DeviceFindings, path: &Path) -> DeviceReport {
 }
 
 /// Reads all dirty data, and writes it to files if `to` is given.
-async fn volumes(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result<Vec<VolumeReport>, String> {
+async fn read_dirty_data(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result<Vec<VolumeReport>, String> {
     let mut volumes: BTreeMap<VolumeId, (VolumeReport, Option<File>)> = BTreeMap::new();
     let mut dirty: Vec<_> = inspection.dirty.iter().collect();
     dirty.sort_by_key(|record| record.address);
@@ -214,7 +214,7 @@ async fn volumes(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result
             let name = format!("{volume_id:016x}");
             let path = to.map(|to| with_suffix(to, &name));
             let file =
-                path.as_deref().map(|path| new_file(path).map_err(|error| format!("{}: {error}", path.display())));
+                path.as_deref().map(|path| create_file(path).map_err(|error| format!("{}: {error}", path.display())));
             let report = VolumeReport { volume_id: name, file: path, ..VolumeReport::default() };
             entry.insert((report, file.transpose()?));
         }
@@ -222,7 +222,7 @@ async fn volumes(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result
         let block = record.address.block;
         match record.content {
             RecoveredContent::Zero { blocks, .. } => {
-                extend(&mut report.zeroes, block.0, u64::from(blocks));
+                extend_runs(&mut report.zeroes, block.0, u64::from(blocks));
                 grow(file.as_ref(), block.0 + u64::from(blocks)).map_err(|error| error.to_string())?;
             }
             RecoveredContent::Data => match inspection.read(record).await {
@@ -231,9 +231,9 @@ async fn volumes(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result
                     let written = file.as_ref().map(|file| file.write_all_at(&bytes, block.offset()));
                     written.transpose().map_err(|error| format!("volume {volume_id:016x}: {error}"))?;
                     report.dirty_bytes += BLOCK_BYTES as u64;
-                    extend(&mut report.present, block.0, 1);
+                    extend_runs(&mut report.present, block.0, 1);
                 }
-                None => extend(&mut report.lost, block.0, 1),
+                None => extend_runs(&mut report.lost, block.0, 1),
             },
         }
     }
@@ -254,7 +254,8 @@ fn grow(file: Option<&File>, blocks: u64) -> std::io::Result<()> {
     }
 }
 
-fn extend(runs: &mut Vec<Run>, block: u64, blocks: u64) {
+/// Appends `blocks` blocks from `block` on to the runs, which are in order.
+fn extend_runs(runs: &mut Vec<Run>, block: u64, blocks: u64) {
     match runs.last_mut() {
         Some((first, count)) if *first + *count == block => *count += blocks,
         _ => runs.push((block, blocks)),

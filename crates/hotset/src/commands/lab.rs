@@ -32,7 +32,7 @@ pub enum Action {
 }
 
 #[derive(Serialize)]
-struct Listed {
+struct ScenarioListing {
     name: &'static str,
     title: &'static str,
     source: &'static str,
@@ -63,7 +63,7 @@ pub fn find(name: &str) -> Result<&'static Scenario, Failure> {
 
 fn list(json: bool) -> Result<(), Failure> {
     if json {
-        let listed = |scenario: &Scenario| Listed {
+        let listed = |scenario: &Scenario| ScenarioListing {
             name: scenario.name,
             title: scenario.title,
             source: scenario.source,
@@ -91,7 +91,8 @@ fn run_scenarios(selected: &[&'static Scenario], seed: u64, out: Option<&Path>, 
         write_all(folder, &runs, seed)?;
     }
     if json {
-        let mut results: Vec<Value> = runs.iter().map(|(scenario, outcome)| value(scenario, outcome, seed)).collect();
+        let mut results: Vec<Value> =
+            runs.iter().map(|(scenario, outcome)| result_json(scenario, outcome, seed)).collect();
         print_json(&if results.len() == 1 { results.remove(0) } else { Value::Array(results) })?;
     }
     let failed: Vec<_> =
@@ -109,7 +110,7 @@ fn write_all(folder: &Path, runs: &[(&'static Scenario, Outcome)], seed: u64) ->
         std::fs::write(&path, content).map_err(|error| cannot_write(&path, &error))
     };
     for (scenario, outcome) in runs {
-        let text = serde_json::to_string_pretty(&value(scenario, outcome, seed));
+        let text = serde_json::to_string_pretty(&result_json(scenario, outcome, seed));
         write(format!("{}.json", scenario.name), text.expect("figures and names can be serialized") + "\n")?;
         write(format!("{}.csv", scenario.name), report::csv(outcome))?;
     }
@@ -121,8 +122,8 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
     Failure::failed(format!("cannot write {}: {error}", path.display()))
 }
 
-/// A scenario's result. The first series is the one with the cache; `runs` has all of them.
-fn value(scenario: &Scenario, outcome: &Outcome, seed: u64) -> Value {
+/// A scenario's result. `series` is the first run, which is the run with the cache; `runs` has all runs.
+fn result_json(scenario: &Scenario, outcome: &Outcome, seed: u64) -> Value {
     let points = |series: &scenario::Series| -> Vec<Value> {
         let point = |point: &scenario::Point| {
             let mut columns = Map::new();

@@ -1,4 +1,4 @@
-//! `hotset report`: the benefit of the cache over a time, on one self-contained page.
+//! `hotset report`: the benefit of the cache over a time range, on one self-contained page.
 
 use std::path::{Path, PathBuf};
 
@@ -35,11 +35,11 @@ const SERIES: [&str; 19] = [
 ];
 /// Maximum number of volumes that are examined.
 const VOLUMES_MAX: usize = 1_000;
-/// Volumes on the page: the ones with the most reads.
+/// Maximum number of volumes on the page: the volumes with the most reads.
 const VOLUMES_SHOWN: usize = 50;
 /// The machine's host name. The control socket leads to a daemon of this machine.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
-/// Alerts on the page: the newest.
+/// Maximum number of alerts on the page: the newest.
 const ALERTS_SHOWN: u32 = 100;
 
 /// Options of the command.
@@ -63,15 +63,15 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     let from = moment(&options.from)?;
     // The current second is included. The end is fixed here, so that the volumes add up to the total.
     let to = options.to.as_deref().map_or(Ok(now + 1), moment)?;
-    let findings = collect(&mut connect(socket)?, from, to)?;
+    let data = collect(&mut connect(socket)?, from, to)?;
     let file = options.out.display().to_string();
-    std::fs::write(&options.out, page::write(&findings)).map_err(|error| {
+    std::fs::write(&options.out, page::write(&data)).map_err(|error| {
         Failure::failed(format!("{file} cannot be written: {error}; choose a file in a writable directory"))
     })?;
     if json {
-        return print_json(&findings.gain);
+        return print_json(&data.gain);
     }
-    println!("{file}: {}", page::sentence(&findings.gain));
+    println!("{file}: {}", page::sentence(&data.gain));
     Ok(())
 }
 
@@ -79,7 +79,7 @@ fn collect(client: &mut Client, from: u64, to: u64) -> Result<ReportData, Failur
     let requested = (from, to);
     let Answer::Status(status) = send_request_on(client, &Request::Status {})? else { return Err(unexpected()) };
     let history = fetch_history(client, None, from, to)?;
-    // The charts begin and end with the data, in the finest steps for that time.
+    // The second query covers only the time with data, so that its steps are as fine as possible.
     let (from, to) = history.covered_range().unwrap_or((from, to));
     let history = fetch_history(client, None, from, to)?;
     let gain = Gain::of(&history);

@@ -16,7 +16,7 @@ pub fn completions(mut command: Command, shell: Shell) -> Result<(), Failure> {
 }
 
 /// Prints the manual: the page of the command and the pages of its subcommands, one after the other. With `folder` it
-/// writes a file for each into that folder instead, which is created if it is missing.
+/// writes a file for each page into that directory instead, which is created if it is missing.
 pub fn manual(mut command: Command, folder: Option<&Path>) -> Result<(), Failure> {
     if let Some(folder) = folder {
         let written = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(command, folder));
@@ -26,15 +26,16 @@ pub fn manual(mut command: Command, folder: Option<&Path>) -> Result<(), Failure
     }
     command.build();
     let mut text = Vec::new();
-    pages(&command, &mut text).map_err(|error| Failure::failed(error.to_string()))?;
+    render_pages(&command, &mut text).map_err(|error| Failure::failed(error.to_string()))?;
     print!("{}", String::from_utf8_lossy(&text));
     Ok(())
 }
 
-fn pages(command: &Command, text: &mut Vec<u8>) -> std::io::Result<()> {
+/// Appends the pages of a command and its subcommands.
+fn render_pages(command: &Command, text: &mut Vec<u8>) -> std::io::Result<()> {
     clap_mangen::Man::new(command.clone()).render(text)?;
     let subcommands = command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help");
-    subcommands.into_iter().try_for_each(|sub| pages(sub, text))
+    subcommands.into_iter().try_for_each(|sub| render_pages(sub, text))
 }
 
 #[cfg(test)]

@@ -46,7 +46,8 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
         return Err(Failure::usage("the configuration has no [flash]; specify the devices: --device PATH"));
     }
     let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
-    let (mut directory, aside) = StateDir::open_for_rebuild(&config.state_directory).map_err(|error| failed(&error))?;
+    let (mut directory, previous_records) =
+        StateDir::open_for_rebuild(&config.state_directory).map_err(|error| failed(&error))?;
     let result = run_core(RealCoreSpec::new(POOL_BYTES), |seam| read_inventory(seam, devices));
     let (inventory, warnings) = result.map_err(|error| failed(&error))?.map_err(Failure::failed)?;
     let (rebuilt, holdings) = rebuild(directory.state().clone(), &inventory).map_err(|error| failed(&error))?;
@@ -63,8 +64,8 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
     }
     directory.change(|state| *state = rebuilt).map_err(|error| failed(&error))?;
     if !json {
-        if let Some(aside) = aside {
-            println!("the previous records are in {}", aside.display());
+        if let Some(path) = previous_records {
+            println!("the previous records are in {}", path.display());
         }
         println!("the records are written; start the daemon");
     }
@@ -92,11 +93,11 @@ struct Summary<'a> {
 
 impl Summary<'_> {
     fn json(&self) -> serde_json::Value {
-        let holding = |one: &Holding| {
-            json!({ "volume": one.volume, "incarnation": one.volume_id, "backing": one.backing,
-                    "dirty_bytes": one.blocks * seam::BLOCK_BYTES as u64 })
+        let to_json = |holding: &Holding| {
+            json!({ "volume": holding.volume, "incarnation": holding.volume_id, "backing": holding.backing,
+                    "dirty_bytes": holding.blocks * seam::BLOCK_BYTES as u64 })
         };
-        let dirty: Vec<_> = self.holdings.iter().map(holding).collect();
+        let dirty: Vec<_> = self.holdings.iter().map(to_json).collect();
         json!({ "store": self.inventory.store, "volumes": self.volumes, "warnings": self.warnings, "dirty": dirty })
     }
 

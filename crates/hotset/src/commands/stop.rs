@@ -1,7 +1,7 @@
 //! `hotset stop`: stops the daemon cleanly and waits until its process has ended.
 //!
-//! The next step (a start by hand, `hotset undestaged`, a removal) takes the state directory's lock, which the process
-//! holds until it ends, after its answer.
+//! The process holds the lock of the state directory until it ends, which is after its answer. The next step (a start
+//! by hand, `hotset undestaged`, a removal) needs that lock.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -25,8 +25,8 @@ pub fn run(socket: Option<&Path>, destage: bool, json: bool) -> Result<(), Failu
     let mut client = connect(socket)?;
     let process = Process::of(&client)?;
     let answer = send_request_on(&mut client, &Request::Stop { destage });
-    // Also after an error: a failed stop ends the process too, and the connection may have broken because the process
-    // ended.
+    // The command waits after an error as well: a failed stop ends the process too, and the connection may have broken
+    // because the process ended.
     process.wait()?;
     match answer? {
         Answer::Said(said) if json => print_json(&said),

@@ -49,7 +49,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         Answer::Tokens(tokens) if json => print_json(&tokens),
         Answer::Link(link) if json => print_json(&link),
         Answer::Said(said) if json => print_json(&said),
-        // Only the token, so that a script can use it.
+        // Nothing but the token is printed, so that a script can use it.
         Answer::TokenCreated(created) => {
             println!("{}", created.token);
             Ok(())

@@ -10,7 +10,7 @@ use serde::Serialize;
 use terminal::{Failure, print_json};
 
 /// Seeds to run if neither seeds nor minutes are given.
-const SEEDS: Range<u64> = 0..1_000;
+const DEFAULT_SEEDS: Range<u64> = 0..1_000;
 
 /// Parses `A..B`: the seeds from `A` on, below `B`.
 pub fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
@@ -32,12 +32,12 @@ struct Outcome {
 }
 
 /// Runs seeds until all are done, one violates a promise, or time is up.
-pub fn run(seeds: Option<Range<u64>>, minutes: Option<u64>, sites: bool, json: bool) -> Result<(), Failure> {
-    // With minutes alone, seeds must not run out before time does.
-    let seeds_max = if minutes.is_some() { 0..u64::MAX } else { SEEDS };
+pub fn run(seeds: Option<Range<u64>>, minutes: Option<u64>, administrator: bool, json: bool) -> Result<(), Failure> {
+    // With minutes alone, the time ends the run before the seeds do.
+    let default_seeds = if minutes.is_some() { 0..u64::MAX } else { DEFAULT_SEEDS };
     let spec = Campaign {
-        with_administrator: sites,
-        seeds: seeds.unwrap_or(seeds_max),
+        with_administrator: administrator,
+        seeds: seeds.unwrap_or(default_seeds),
         time_max: minutes.map(|minutes| Duration::from_secs(minutes * 60)),
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         sabotage: Sabotage::None,

@@ -1,9 +1,9 @@
 //! `hotset undestaged`: lists volumes whose backings are not complete, with a daemon or without one. The package's
 //! removal script runs it first.
 //!
-//! Two things prove that a backing is complete: the records of a daemon that has ended, and the counters of a daemon
-//! that serves. While a daemon starts or stops neither holds, so the command waits until it ends or serves, and fails
-//! if that takes too long. Every error gives a nonzero exit code.
+//! Two sources prove that a backing is complete: the records of a daemon that has ended, and the counters of a daemon
+//! that serves. While a daemon starts or stops, neither is valid, so the command waits until the daemon ends or serves,
+//! and fails if that takes too long. Every error gives a nonzero exit code.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -27,6 +27,7 @@ const TRANSITION_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Polling interval while a daemon starts or stops.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Remedy without a running daemon.
 const START_AND_STOP: &str = "start the daemon again, then run `hotset stop --destage`";
 
 /// Options of the command.
@@ -47,17 +48,17 @@ struct Location {
     socket: PathBuf,
 }
 
-/// The volumes whose backings are not complete, and the remedy. `unproven` is the reason why the list may be short.
+/// The volumes whose backings are not complete, and the remedy. `unproven` is the reason why the list may lack some.
 #[derive(Default)]
-struct Found {
+struct Undestaged {
     names: BTreeSet<String>,
     unproven: Option<String>,
     remedy: &'static str,
 }
 
-/// Prints the volumes; fails if there are any, or if the list may be short.
+/// Prints the volumes; fails if there are any, or if the list may be incomplete.
 pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
-    // A named configuration has a socket of its own.
+    // A configuration or state directory in the options overrides the environment.
     let is_default = options.config.is_none() && options.state.is_none();
     let socket = socket.map(Path::to_owned).or_else(|| socket_of_environment().filter(|_| is_default));
     let result = wait_for_result(&locate(socket.as_deref(), options)?)?;
@@ -76,8 +77,9 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
 }
 
 /// Location of the state directory: from the options, else from the daemon at the given socket, else from the default
+/// configuration.
 fn locate(socket: Option<&Path>, options: &Options) -> Result<Location, Failure> {
-    let named = |default: &Path| socket.unwrap_or(default).to_owned();
+    let socket_or = |default: &Path| socket.unwrap_or(default).to_owned();
     if let Some(directory) = &options.state {
         if !directory.is_dir() {
             let text = format!(
@@ -86,13 +88,13 @@ fn locate(socket: Option<&Path>, options: &Options) -> Result<Location, Failure>
             );
             return Err(Failure::failed(text));
         }
-        return Ok(Location { directory: directory.clone(), socket: named(Path::new(DEFAULT_SOCKET)) });
+        return Ok(Location { directory: directory.clone(), socket: socket_or(Path::new(DEFAULT_SOCKET)) });
     }
     let load = |file: &Path| Config::load_settings(file).map_err(|problems| Failure::usage(problems.to_string()));
     match (&options.config, socket) {
         (Some(file), _) => {
             let config = load(file)?;
-            Ok(Location { directory: config.state_directory, socket: named(&config.control_socket) })
+            Ok(Location { directory: config.state_directory, socket: socket_or(&config.control_socket) })
         }
         (None, None) => {
             let config = load(Path::new(DEFAULT_CONFIG))?;
@@ -102,7 +104,8 @@ fn locate(socket: Option<&Path>, options: &Options) -> Result<Location, Failure>
     }
 }
 
-/// The state directory of the daemon at `socket`. If none answers, the default configuration's if it names this socket.
+/// The state directory of the daemon at `socket`. If no daemon answers, the state directory of the default
+/// configuration, if that configuration names this socket.
 fn locate_by_socket(socket: &Path) -> Result<Location, Failure> {
     let socket = socket.to_owned();
     match fetch_status(&socket).map(|status| status.state_directory) {
@@ -123,33 +126,33 @@ fn locate_by_socket(socket: &Path) -> Result<Location, Failure> {
     }
 }
 
-fn wait_for_result(location: &Location) -> Result<Found, Failure> {
-    let end = Instant::now() + TRANSITION_TIMEOUT;
+fn wait_for_result(location: &Location) -> Result<Undestaged, Failure> {
+    let deadline = Instant::now() + TRANSITION_TIMEOUT;
     loop {
-        if let Some(result) = try_find(location, Instant::now() >= end)? {
+        if let Some(result) = try_check(location, Instant::now() >= deadline)? {
             return Ok(result);
         }
         std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Checks once. `None` while a daemon starts or stops, unless this is the `last` check.
-fn try_find(location: &Location, last: bool) -> Result<Option<Found>, Failure> {
+/// Checks once. `None` while a daemon starts or stops, unless this is the last check.
+fn try_check(location: &Location, is_last: bool) -> Result<Option<Undestaged>, Failure> {
     let Location { directory, socket } = location;
     let failed = |error: StateError| Failure::failed(error.to_string());
     // Read-only, so that a check creates no state directory.
-    let Some(seen) = StateDir::peek(directory).map_err(failed)? else {
+    let Some(recorded) = StateDir::peek(directory).map_err(failed)? else {
         if StateDir::was_ever_locked(directory) {
             let text = "a daemon has used this state directory, but state.json is missing: the state of its volumes \
                         is unknown; restore state.json from a backup";
             return Err(Failure::failed(format!("{}: {text}", directory.display())));
         }
-        return Ok(Some(Found::default()));
+        return Ok(Some(Undestaged::default()));
     };
     let holder = match StateDir::open(directory) {
         Ok(state) => {
             let names = undestaged(state.state(), &[]);
-            return Ok(Some(Found { names, unproven: None, remedy: START_AND_STOP }));
+            return Ok(Some(Undestaged { names, unproven: None, remedy: START_AND_STOP }));
         }
         Err(StateError::Locked { holder, .. }) => holder,
         Err(error) => return Err(failed(error)),
@@ -166,17 +169,17 @@ fn try_find(location: &Location, last: bool) -> Result<Option<Found>, Failure> {
             return Err(Failure::failed(text));
         }
         Ok(status) if !status.stopping => {
-            let names = undestaged_while_serving(&seen, &status);
-            return Ok(Some(Found { names, unproven: None, remedy: "run `hotset stop --destage`" }));
+            let names = undestaged_while_serving(&recorded, &status);
+            return Ok(Some(Undestaged { names, unproven: None, remedy: "run `hotset stop --destage`" }));
         }
         Ok(status) => {
             (format!("the daemon (process {}) is stopping", status.pid), "run the command again after it has ended")
         }
-        Err(failure) if last => return Err(failure),
+        Err(failure) if is_last => return Err(failure),
         // The daemon may not listen yet, or may have closed its socket. The lock shows when it has ended.
         Err(_) => return Ok(None),
     };
-    Ok(last.then(|| Found { names: undestaged(&seen, &[]), unproven: Some(reason), remedy }))
+    Ok(is_last.then(|| Undestaged { names: undestaged(&recorded, &[]), unproven: Some(reason), remedy }))
 }
 
 /// The daemon's status. It reads `stopping` after its volumes, so `stopping` false means that the volumes' counters are
@@ -252,9 +255,9 @@ mod tests {
             names(&state, &[served(VolumeId(4), "idle"), served(VolumeId(2), "killed"), refused]),
             ["left-on-flash"]
         );
-        for part in 0..3 {
+        for counter in 0..3 {
             let mut busy = served(VolumeId(4), "idle");
-            *[&mut busy.dirty_bytes, &mut busy.written_bytes, &mut busy.flash_dirty_bytes][part] = 4096;
+            *[&mut busy.dirty_bytes, &mut busy.written_bytes, &mut busy.flash_dirty_bytes][counter] = 4096;
             assert_eq!(
                 names(&state, &[busy, served(VolumeId(2), "killed"), served(VolumeId(3), "left-on-flash")]),
                 ["idle"]

@@ -16,9 +16,12 @@ use parameters::Negotiation;
 pub use parameters::Parameters;
 use security::Security;
 
-const SECURITY: u8 = 0;
-const OPERATIONAL: u8 = 1;
-const FULL_FEATURE: u8 = 3;
+/// Stage of authentication.
+pub const SECURITY_STAGE: u8 = 0;
+/// Stage of operational parameters.
+pub const OPERATIONAL_STAGE: u8 = 1;
+/// Full-feature phase, which follows the stages.
+pub const FULL_FEATURE_PHASE: u8 = 3;
 
 /// Reason for refusing a login, with class and detail on the wire (11.13.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +38,8 @@ pub enum Refusal {
     /// The initiator requires CHAP, for which the target has no users.
     #[error("the initiator requires CHAP, and the target has no CHAP users")]
     ChapNotConfigured,
-    /// The initiator requires the target's proof, for which the target has no secret, or returns its challenge.
+    /// The initiator requires the target's CHAP response, for which the target has no secret, or returns the target's
+    /// own challenge.
     #[error("the initiator requires mutual CHAP, and the target has no mutual secret for it")]
     MutualChapNotConfigured,
     /// The access list excludes the initiator.
@@ -135,14 +139,14 @@ pub struct Negotiated {
     pub parameters: Parameters,
 }
 
-/// The step after a login step.
+/// The action after a login request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// A further request.
+    /// Receive the next request.
     Continue,
-    /// The full-feature phase, if the caller accepts the session.
+    /// Begin the full-feature phase, if the caller accepts the session.
     Done(Box<Negotiated>),
-    /// The end, once the reply is sent.
+    /// Close the connection once the reply is sent.
     Refused(Refusal),
 }
 
@@ -153,7 +157,7 @@ pub struct LoginReply {
     pub response: LoginResponse,
     /// Text.
     pub text: Vec<u8>,
-    /// The step that follows.
+    /// The action that follows.
     pub next: Next,
 }
 
@@ -194,9 +198,9 @@ impl Login {
         random: &mut dyn FnMut() -> u64,
     ) -> LoginReply {
         let mut text = Vec::new();
-        let outcome = self.take(rules, request, data, random, &mut text);
+        let outcome = self.process(rules, request, data, random, &mut text);
         let (transit, next) = match outcome {
-            Ok(transit) if transit && request.next_stage == FULL_FEATURE => match self.negotiated() {
+            Ok(transit) if transit && request.next_stage == FULL_FEATURE_PHASE => match self.negotiated() {
                 Ok(negotiated) => (true, Next::Done(Box::new(negotiated))),
                 Err(refusal) => (false, Next::Refused(refusal)),
             },
@@ -223,7 +227,7 @@ impl Login {
     }
 
     /// Processes one request; returns true if its stage ends.
-    fn take(
+    fn process(
         &mut self,
         rules: &Rules<'_>,
         request: &LoginRequest,
@@ -237,7 +241,7 @@ impl Login {
             return Ok(false);
         }
         let collected = self.collector.take();
-        let pairs = text::pairs(&collected).map_err(|_| Refusal::InitiatorError)?;
+        let pairs = text::parse_pairs(&collected).map_err(|_| Refusal::InitiatorError)?;
         if self.initiator.is_none() {
             self.identify(rules, &pairs, out)?;
         }
@@ -252,18 +256,18 @@ impl Login {
                 "InitiatorName" | "TargetName" | "SessionType" => (),
                 "InitiatorAlias" => self.alias = pair.value.chars().take(limits::NAME_BYTES_MAX).collect(),
                 key if Security::knows(key) => {
-                    if self.stage != SECURITY {
+                    if self.stage != SECURITY_STAGE {
                         return Err(Refusal::InitiatorError);
                     }
-                    self.security.take(pair)?;
+                    self.security.store(pair)?;
                 }
                 _ => self.negotiation.reply(pair, self.session(), out)?,
             }
         }
-        if self.stage == SECURITY {
+        if self.stage == SECURITY_STAGE {
             self.security.reply(credentials.as_deref(), random, out)?;
         }
-        if self.stage == OPERATIONAL || request.transit && request.next_stage == FULL_FEATURE {
+        if self.stage == OPERATIONAL_STAGE || request.transit && request.next_stage == FULL_FEATURE_PHASE {
             self.negotiation.declare(out);
         }
         if !request.transit {
@@ -271,7 +275,7 @@ impl Login {
         }
         match credentials {
             Some(_) if !self.security.is_authenticated() => {
-                match self.stage == SECURITY && self.security.is_in_progress() {
+                match self.stage == SECURITY_STAGE && self.security.is_in_progress() {
                     true => Ok(false),
                     false => Err(Refusal::ChapRequired),
                 }
@@ -295,15 +299,16 @@ impl Login {
                 self.first = Some(*request);
             }
             Some(first) => {
-                let same = first.isid == request.isid && first.tsih == request.tsih;
-                if !same || first.connection != request.connection {
+                let is_same_session = first.isid == request.isid && first.tsih == request.tsih;
+                if !is_same_session || first.connection != request.connection {
                     return Err(Refusal::InitiatorError);
                 }
             }
         }
-        let is_forward = request.next_stage > request.stage && matches!(request.next_stage, OPERATIONAL | FULL_FEATURE);
+        let is_forward =
+            request.next_stage > request.stage && matches!(request.next_stage, OPERATIONAL_STAGE | FULL_FEATURE_PHASE);
         let is_invalid_transit = request.transit && (request.continues || !is_forward);
-        if request.stage > OPERATIONAL || request.stage != self.stage || is_invalid_transit {
+        if request.stage > OPERATIONAL_STAGE || request.stage != self.stage || is_invalid_transit {
             return Err(Refusal::InitiatorError);
         }
         Ok(())
@@ -340,7 +345,7 @@ impl Login {
         let offers_none =
             |pair: &Pair<'_>| pair.key == "AuthMethod" && pair.value.split(',').any(|method| method == "None");
         let is_unauthenticated_discovery = self.security.is_open()
-            && (self.stage == OPERATIONAL || pairs.iter().any(offers_none))
+            && (self.stage == OPERATIONAL_STAGE || pairs.iter().any(offers_none))
             || self.security.is_agreed_none();
         self.session() == SessionType::Normal || !is_unauthenticated_discovery
     }

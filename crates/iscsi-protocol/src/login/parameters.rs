@@ -51,19 +51,20 @@ const LEN_MAX: u32 = (1 << 24) - 1;
 pub(super) struct Negotiation {
     parameters: Parameters,
     /// Keys negotiated so far; each may be negotiated once.
-    seen: Vec<&'static str>,
-    declared: bool,
+    negotiated_keys: Vec<&'static str>,
+    /// True once the target has declared its own values.
+    has_declared: bool,
 }
 
 impl Default for Negotiation {
     fn default() -> Self {
-        Negotiation { parameters: DEFAULT, seen: Vec::new(), declared: false }
+        Negotiation { parameters: DEFAULT, negotiated_keys: Vec::new(), has_declared: false }
     }
 }
 
 /// Result of one key.
 enum KeyReply {
-    /// A declaration by the initiator, without an reply.
+    /// A declaration by the initiator, without a reply.
     Declared,
     /// The negotiated value.
     Value(String),
@@ -80,10 +81,10 @@ impl Negotiation {
             text::push(out, pair.key, "NotUnderstood");
             return Ok(());
         };
-        if self.seen.contains(&key.name) {
+        if self.negotiated_keys.contains(&key.name) {
             return Err(Refusal::InitiatorError);
         }
-        self.seen.push(key.name);
+        self.negotiated_keys.push(key.name);
         let reply = match key.is_normal_only && session == SessionType::Discovery {
             true => KeyReply::Irrelevant,
             false => (key.negotiate)(&mut self.parameters, pair.value),
@@ -99,8 +100,8 @@ impl Negotiation {
 
     /// Appends the target's declarations, once.
     pub(super) fn declare(&mut self, out: &mut Vec<u8>) {
-        if !self.declared {
-            self.declared = true;
+        if !self.has_declared {
+            self.has_declared = true;
             self.parameters.receive_bytes_max = limits::RECEIVE_BYTES_MAX;
             text::push(out, "MaxRecvDataSegmentLength", &limits::RECEIVE_BYTES_MAX.to_string());
         }
@@ -121,10 +122,12 @@ struct Key {
     negotiate: fn(&mut Parameters, &str) -> KeyReply,
 }
 
+/// A key of any session.
 const fn key(name: &'static str, negotiate: fn(&mut Parameters, &str) -> KeyReply) -> Key {
     Key { name, is_normal_only: false, negotiate }
 }
 
+/// A key of normal sessions only.
 const fn normal(name: &'static str, negotiate: fn(&mut Parameters, &str) -> KeyReply) -> Key {
     Key { name, is_normal_only: true, negotiate }
 }
@@ -132,7 +135,7 @@ const fn normal(name: &'static str, negotiate: fn(&mut Parameters, &str) -> KeyR
 const KEYS: &[Key] = &[
     key("HeaderDigest", |negotiated, value| digest(&mut negotiated.header_digest, value)),
     key("DataDigest", |negotiated, value| digest(&mut negotiated.data_digest, value)),
-    key("MaxRecvDataSegmentLength", |negotiated, value| match number(value, LEN_MIN, LEN_MAX) {
+    key("MaxRecvDataSegmentLength", |negotiated, value| match number_within(value, LEN_MIN, LEN_MAX) {
         Some(len) => {
             negotiated.send_bytes_max = len;
             KeyReply::Declared
@@ -142,31 +145,31 @@ const KEYS: &[Key] = &[
     normal("InitialR2T", |negotiated, value| store(&mut negotiated.initial_r2t, boolean(value), yes_or_no)),
     normal("ImmediateData", |negotiated, value| store(&mut negotiated.immediate_data, boolean(value), yes_or_no)),
     normal("MaxBurstLength", |negotiated, value| {
-        let len = number(value, LEN_MIN, LEN_MAX).map(|len| len.min(limits::BURST_BYTES));
+        let len = number_within(value, LEN_MIN, LEN_MAX).map(|len| len.min(limits::BURST_BYTES));
         store(&mut negotiated.burst_bytes, len, |len| len.to_string())
     }),
     normal("FirstBurstLength", |negotiated, value| {
-        let len = number(value, LEN_MIN, LEN_MAX).map(|len| len.min(limits::FIRST_BURST_BYTES));
+        let len = number_within(value, LEN_MIN, LEN_MAX).map(|len| len.min(limits::FIRST_BURST_BYTES));
         store(&mut negotiated.first_burst_bytes, len, |len| len.to_string())
     }),
     normal("MaxOutstandingR2T", |negotiated, value| {
-        let count = number(value, 1, 65_535).map(|count| (count as u16).min(limits::OUTSTANDING_R2T));
+        let count = number_within(value, 1, 65_535).map(|count| (count as u16).min(limits::OUTSTANDING_R2T));
         store(&mut negotiated.outstanding_r2t, count, |count| count.to_string())
     }),
     // Rule "maximum"; the target's value is zero.
     key("DefaultTime2Wait", |negotiated, value| {
-        let seconds = number(value, 0, 3600).map(|seconds| seconds as u16);
+        let seconds = number_within(value, 0, 3600).map(|seconds| seconds as u16);
         store(&mut negotiated.time2wait_s, seconds, |seconds| seconds.to_string())
     }),
     // Rule "minimum"; the target keeps no state of a lost connection.
-    key("DefaultTime2Retain", |_, value| fixed(number(value, 0, 3600).is_some(), "0")),
-    normal("MaxConnections", |_, value| fixed(number(value, 1, 65_535).is_some(), "1")),
-    key("ErrorRecoveryLevel", |_, value| fixed(number(value, 0, 2).is_some(), "0")),
+    key("DefaultTime2Retain", |_, value| fixed(number_within(value, 0, 3600).is_some(), "0")),
+    normal("MaxConnections", |_, value| fixed(number_within(value, 1, 65_535).is_some(), "1")),
+    key("ErrorRecoveryLevel", |_, value| fixed(number_within(value, 0, 2).is_some(), "0")),
     // The target delivers in order and accepts only that.
     normal("DataPDUInOrder", |_, value| fixed(boolean(value).is_some(), "Yes")),
     normal("DataSequenceInOrder", |_, value| fixed(boolean(value).is_some(), "Yes")),
     key("TaskReporting", |_, value| fixed(value.split(',').any(|entry| entry == "RFC3720"), "RFC3720")),
-    key("iSCSIProtocolLevel", |_, value| match number(value, 0, 31) {
+    key("iSCSIProtocolLevel", |_, value| match number_within(value, 0, 31) {
         Some(level) => KeyReply::Value(level.min(1).to_string()),
         None => KeyReply::Reject,
     }),
@@ -182,33 +185,34 @@ const KEYS: &[Key] = &[
     key("SendTargets", |_, _| KeyReply::Reject),
 ];
 
-/// Stores a negotiated value.
-fn store<T: Copy>(field: &mut T, value: Option<T>, show: impl Fn(T) -> String) -> KeyReply {
+/// Stores a negotiated value, and replies with it.
+fn store<T: Copy>(field: &mut T, value: Option<T>, format: impl Fn(T) -> String) -> KeyReply {
     match value {
         Some(value) => {
             *field = value;
-            KeyReply::Value(show(value))
+            KeyReply::Value(format(value))
         }
         None => KeyReply::Reject,
     }
 }
 
+/// Replies with the only value that the target supports.
 fn fixed(is_valid: bool, value: &str) -> KeyReply {
     if is_valid { KeyReply::Value(value.to_owned()) } else { KeyReply::Reject }
 }
 
-/// Selects the first supported entry of the initiator's list.
+/// Negotiates a digest: selects the first supported entry of the initiator's list.
 fn digest(field: &mut bool, value: &str) -> KeyReply {
-    let known = |entry| match entry {
+    let decode = |entry| match entry {
         "None" => Some(false),
         "CRC32C" => Some(true),
         _ => None,
     };
-    store(field, value.split(',').find_map(known), |on| if on { "CRC32C" } else { "None" }.to_owned())
+    store(field, value.split(',').find_map(decode), |on| if on { "CRC32C" } else { "None" }.to_owned())
 }
 
-fn number(value: &str, min: u32, max: u32) -> Option<u32> {
-    text::number(value).filter(|number| (min..=max).contains(number))
+fn number_within(value: &str, min: u32, max: u32) -> Option<u32> {
+    text::parse_number(value).filter(|number| (min..=max).contains(number))
 }
 
 fn boolean(value: &str) -> Option<bool> {

@@ -1,12 +1,12 @@
 //! The security stage (section 12): selection of a method and verification.
 
 use super::Refusal;
-use super::chap::{Algorithm, Challenge, Credentials, PROOF_BYTES_MAX};
+use super::chap::{Algorithm, Challenge, Credentials, RESPONSE_BYTES_MAX};
 use crate::text::{self, Pair};
 
 /// Longest accepted challenge of an initiator, in bytes.
 const CHALLENGE_BYTES_MAX: usize = 1024;
-/// Most methods or algorithms examined in one offer.
+/// Maximum number of methods or algorithms examined in one offer.
 const LIST_MAX: usize = 16;
 
 /// Progress of the stage.
@@ -33,7 +33,7 @@ pub(super) struct Security {
     methods: Option<Vec<String>>,
     algorithms: Option<Vec<String>>,
     name: Option<String>,
-    proof: Option<Vec<u8>>,
+    response: Option<Vec<u8>>,
     identifier: Option<u8>,
     challenge: Option<Vec<u8>>,
 }
@@ -44,14 +44,17 @@ impl Security {
         matches!(key, "AuthMethod" | "CHAP_A" | "CHAP_N" | "CHAP_R" | "CHAP_I" | "CHAP_C")
     }
 
+    /// True before a method was offered.
     pub(super) fn is_open(&self) -> bool {
         matches!(self.state, State::Open)
     }
 
+    /// True once the initiator need not authenticate itself.
     pub(super) fn is_agreed_none(&self) -> bool {
         matches!(self.state, State::None)
     }
 
+    /// True once the initiator is authenticated.
     pub(super) fn is_authenticated(&self) -> bool {
         matches!(self.state, State::Authenticated)
     }
@@ -62,22 +65,22 @@ impl Security {
     }
 
     /// Stores a pair; each key may come once in a request.
-    pub(super) fn take(&mut self, pair: &Pair<'_>) -> Result<(), Refusal> {
+    pub(super) fn store(&mut self, pair: &Pair<'_>) -> Result<(), Refusal> {
         let list = || Some(pair.value.split(',').take(LIST_MAX).map(str::to_owned).collect());
         let is_new = match pair.key {
             "AuthMethod" => std::mem::replace(&mut self.methods, list()).is_none(),
             "CHAP_A" => std::mem::replace(&mut self.algorithms, list()).is_none(),
             "CHAP_N" => self.name.replace(pair.value.to_owned()).is_none(),
             "CHAP_R" => {
-                let proof = text::binary(pair.value, PROOF_BYTES_MAX).ok_or(Refusal::Authentication)?;
-                self.proof.replace(proof).is_none()
+                let response = text::parse_binary(pair.value, RESPONSE_BYTES_MAX).ok_or(Refusal::Authentication)?;
+                self.response.replace(response).is_none()
             }
             "CHAP_I" => {
-                let identifier = text::number(pair.value).and_then(|number| u8::try_from(number).ok());
+                let identifier = text::parse_number(pair.value).and_then(|number| u8::try_from(number).ok());
                 self.identifier.replace(identifier.ok_or(Refusal::InitiatorError)?).is_none()
             }
             "CHAP_C" => {
-                let challenge = text::binary(pair.value, CHALLENGE_BYTES_MAX).ok_or(Refusal::InitiatorError)?;
+                let challenge = text::parse_binary(pair.value, CHALLENGE_BYTES_MAX).ok_or(Refusal::InitiatorError)?;
                 self.challenge.replace(challenge).is_none()
             }
             _ => true,
@@ -109,18 +112,18 @@ impl Security {
             (None, None) => None,
             _ => return Err(Refusal::InitiatorError),
         };
-        match (self.name.take(), self.proof.take()) {
-            (Some(name), Some(proof)) => {
+        match (self.name.take(), self.response.take()) {
+            (Some(name), Some(response)) => {
                 let State::Challenged(challenge) = &self.state else { return Err(Refusal::InitiatorError) };
                 // All credentials are tried, so that the time does not reveal which one matches.
                 let keep_match = |matching, one: &&'a Credentials| {
-                    if challenge.verifies(one, &name, &proof) { Some(*one) } else { matching }
+                    if challenge.verifies(one, &name, &response) { Some(*one) } else { matching }
                 };
                 let matching = credentials.unwrap_or_default().iter().fold(None, keep_match);
                 let credentials = matching.ok_or(Refusal::Authentication)?;
                 if let Some((identifier, challenge_of_initiator)) = mutual {
-                    let proven = challenge.prove(credentials, identifier, &challenge_of_initiator, out);
-                    proven.ok_or(Refusal::MutualChapNotConfigured)?;
+                    let answered = challenge.answer(credentials, identifier, &challenge_of_initiator, out);
+                    answered.ok_or(Refusal::MutualChapNotConfigured)?;
                 }
                 self.state = State::Authenticated;
                 Ok(())
@@ -131,17 +134,18 @@ impl Security {
         }
     }
 
-    fn choose_method(&mut self, methods: &[String], prove: bool, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    /// Selects CHAP if the initiator must authenticate itself, and no authentication otherwise.
+    fn choose_method(&mut self, methods: &[String], must_authenticate: bool, out: &mut Vec<u8>) -> Result<(), Refusal> {
         if !self.is_open() {
             return Err(Refusal::InitiatorError);
         }
-        let required_method = if prove { "CHAP" } else { "None" };
+        let required_method = if must_authenticate { "CHAP" } else { "None" };
         if !methods.iter().any(|method| method == required_method) {
             text::push(out, "AuthMethod", "Reject");
-            return Err(if prove { Refusal::ChapRequired } else { Refusal::ChapNotConfigured });
+            return Err(if must_authenticate { Refusal::ChapRequired } else { Refusal::ChapNotConfigured });
         }
         text::push(out, "AuthMethod", required_method);
-        self.state = if prove { State::Chap } else { State::None };
+        self.state = if must_authenticate { State::Chap } else { State::None };
         Ok(())
     }
 }

@@ -7,7 +7,20 @@ pub use command::{Attribute, Command};
 use crate::wire::HeaderFields;
 use crate::{HEADER_BYTES, Header};
 
+/// Operation codes.
+const NOP_OUT: u8 = 0x00;
+const SCSI_COMMAND: u8 = 0x01;
+const TASK_MANAGEMENT: u8 = 0x02;
+const LOGIN: u8 = 0x03;
+const TEXT: u8 = 0x04;
+const DATA_OUT: u8 = 0x05;
+const LOGOUT: u8 = 0x06;
+const SNACK: u8 = 0x10;
+
+/// Bits of the first byte: the operation code, and the flag of an immediate PDU.
+const OPCODE_MASK: u8 = 0x3f;
 const IMMEDIATE: u8 = 0x40;
+/// Flags of the second byte.
 const FINAL: u8 = 0x80;
 const CONTINUES: u8 = 0x40;
 
@@ -197,16 +210,16 @@ impl Request {
         let (is_final, continues) = (flags & FINAL != 0, flags & CONTINUES != 0);
         let lun = header.bytes_at(8);
         let target_tag = header.u32_at(20);
-        let body = match header[0] & 0x3f {
-            0x00 => RequestBody::NopOut { lun, target_tag },
-            0x01 => RequestBody::Command(Command::decode(header, ahs)?),
-            0x02 => RequestBody::TaskManagement(TaskManagement {
+        let body = match header[0] & OPCODE_MASK {
+            NOP_OUT => RequestBody::NopOut { lun, target_tag },
+            SCSI_COMMAND => RequestBody::Command(Command::decode(header, ahs)?),
+            TASK_MANAGEMENT => RequestBody::TaskManagement(TaskManagement {
                 function: TaskFunction::from_wire(flags & 0x7f),
                 lun,
                 referenced_tag: target_tag,
                 referenced_cmd_sn: header.u32_at(32),
             }),
-            0x03 => RequestBody::Login(LoginRequest {
+            LOGIN => RequestBody::Login(LoginRequest {
                 transit: is_final,
                 continues,
                 stage: flags >> 2 & 3,
@@ -217,16 +230,16 @@ impl Request {
                 tsih: header.u16_at(14),
                 connection: header.u16_at(20),
             }),
-            0x04 => RequestBody::Text { is_final, continues, target_tag, lun },
-            0x05 => RequestBody::DataOut(DataOut {
+            TEXT => RequestBody::Text { is_final, continues, target_tag, lun },
+            DATA_OUT => RequestBody::DataOut(DataOut {
                 is_final,
                 lun,
                 target_tag,
                 data_sn: header.u32_at(36),
                 offset: header.u32_at(40),
             }),
-            0x06 => RequestBody::Logout { reason: flags & 0x7f, connection: header.u16_at(20) },
-            0x10 => RequestBody::Snack,
+            LOGOUT => RequestBody::Logout { reason: flags & 0x7f, connection: header.u16_at(20) },
+            SNACK => RequestBody::Snack,
             _ => return Err(Reject::NotSupported),
         };
         Ok(Request {
@@ -250,18 +263,18 @@ impl Request {
                 header[1] = FINAL;
                 header.put(8, lun);
                 header.put_u32(20, *target_tag);
-                0x00
+                NOP_OUT
             }
             RequestBody::Command(command) => {
                 command.encode(&mut header);
-                0x01
+                SCSI_COMMAND
             }
             RequestBody::TaskManagement(task) => {
                 header[1] = FINAL | task.function.to_wire();
                 header.put(8, &task.lun);
                 header.put_u32(20, task.referenced_tag);
                 header.put_u32(32, task.referenced_cmd_sn);
-                0x02
+                TASK_MANAGEMENT
             }
             RequestBody::Login(login) => {
                 header[1] = flag(login.transit, FINAL) | flag(login.continues, CONTINUES);
@@ -270,13 +283,13 @@ impl Request {
                 header.put(8, &login.isid);
                 header.put_u16(14, login.tsih);
                 header.put_u16(20, login.connection);
-                0x03
+                LOGIN
             }
             RequestBody::Text { is_final, continues, target_tag, lun } => {
                 header[1] = flag(*is_final, FINAL) | flag(*continues, CONTINUES);
                 header.put(8, lun);
                 header.put_u32(20, *target_tag);
-                0x04
+                TEXT
             }
             RequestBody::DataOut(data) => {
                 header[1] = flag(data.is_final, FINAL);
@@ -284,16 +297,16 @@ impl Request {
                 header.put_u32(20, data.target_tag);
                 header.put_u32(36, data.data_sn);
                 header.put_u32(40, data.offset);
-                0x05
+                DATA_OUT
             }
             RequestBody::Logout { reason, connection } => {
                 header[1] = FINAL | reason & 0x7f;
                 header.put_u16(20, *connection);
-                0x06
+                LOGOUT
             }
             RequestBody::Snack => {
                 header[1] = FINAL;
-                0x10
+                SNACK
             }
         };
         header[0] = opcode | flag(self.immediate, IMMEDIATE);

@@ -9,19 +9,21 @@ use scsi::{ExpectedLengths, Lun, Nexus, Outcome, SENT_AT_ONCE_BYTES_MAX, Status}
 use seam::Seam;
 
 use super::Session;
-use super::outgoing::DataAt;
+use super::outgoing::DataPosition;
 use super::reply::{Reply, borrowed_bytes};
 use super::slowest::SlowCommand;
 use super::task::{Task, WriteData};
-use super::writes::Data;
+use super::writes::DataDelivery;
 use crate::options::IMMEDIATE_MAX;
 
 /// Status of a command beyond the write quota; the initiator retries with fewer commands in flight.
 const TASK_SET_FULL: u8 = 0x28;
+/// Status bytes.
 const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
 /// Sense data for data out of order (11.4.7.2): ABORTED COMMAND, 4B/00.
 const DATA_PHASE_ERROR: [u8; 18] = [0x70, 0, 0x0b, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x4b, 0, 0, 0, 0, 0];
+/// Operation codes of SYNCHRONIZE CACHE(10) and (16).
 const SYNCHRONIZE_CACHE: [u8; 2] = [0x35, 0x91];
 
 impl<S: Seam> Session<S> {
@@ -112,13 +114,14 @@ impl<S: Seam> Session<S> {
             self.duplex.buffer_account().release(lent_bytes);
             return false;
         }
-        self.queue_pieces(tag, &mut DataAt::default(), &mut pieces, Some(Residual::None), lent_bytes);
+        self.queue_pieces(tag, &mut DataPosition::default(), &mut pieces, Some(Residual::None), lent_bytes);
         true
     }
 
+    /// Runs a command to its end, as a task.
     async fn execute(self: Rc<Self>, nexus: &Nexus, task: Rc<Task>, cdb: &[u8], expected: ExpectedLengths) {
         let started = self.spec.shared.seam.now();
-        let mut data = Data::new(&self, &task);
+        let mut data = DataDelivery::new(&self, &task);
         let mut reply = Reply::new(&self, &task, expected.in_bytes);
         let command = scsi::Command { lun: task.lun, cdb, expected, cancel: &task.cancel };
         let outcome = self.spec.shared.target.execute(nexus, command, &mut data, &mut reply).await;
@@ -135,17 +138,17 @@ impl<S: Seam> Session<S> {
         self.wait_for_requested_data(task).await;
         self.running.set(self.running.get() - 1);
         self.immediate.set(self.immediate.get() - usize::from(task.is_immediate));
-        // An aborted task has left the list, and its tag may be in use again. A task ended by another initiator is
-        // listed.
+        // An aborted task has left the list, and its tag may be in use again. A task that another initiator ended is
+        // still in the list.
         let mut tasks = self.tasks.borrow_mut();
-        let is_listed = tasks.get(&task.tag).is_some_and(|listed| Rc::ptr_eq(listed, task));
-        if is_listed {
+        let is_registered = tasks.get(&task.tag).is_some_and(|registered| Rc::ptr_eq(registered, task));
+        if is_registered {
             tasks.remove(&task.tag);
         }
         drop(tasks);
-        if is_listed && task.has_data_error.get() {
+        if is_registered && task.has_data_error.get() {
             self.queue_status(task.tag, CHECK_CONDITION, &DATA_PHASE_ERROR, Residual::None, 0);
-        } else if !is_listed || task.cancel.is_cancelled() || outcome.status == Status::Aborted {
+        } else if !is_registered || task.cancel.is_cancelled() || outcome.status == Status::Aborted {
             drop(reply);
             self.announce_window();
         } else {
@@ -157,11 +160,11 @@ impl<S: Seam> Session<S> {
         self.control().wake();
     }
 
-    /// Aborts the commands that match `which`; none of them is answered. Returns the tasks that may still change the
-    /// medium, including earlier aborted ones.
-    pub(crate) fn abort(&self, which: impl Fn(&Task) -> bool) -> Vec<Rc<Task>> {
+    /// Aborts the commands for which `matches` is true; none of them is answered. Returns the tasks that may still
+    /// change the medium, including earlier aborted ones.
+    pub(crate) fn abort(&self, matches: impl Fn(&Task) -> bool) -> Vec<Rc<Task>> {
         let mut tasks = self.tasks.borrow_mut();
-        let aborted: Vec<_> = tasks.values().filter(|task| which(task)).cloned().collect();
+        let aborted: Vec<_> = tasks.values().filter(|task| matches(task)).cloned().collect();
         for task in &aborted {
             tasks.remove(&task.tag);
             self.counters.aborted.set(self.counters.aborted.get() + 1);
@@ -170,7 +173,7 @@ impl<S: Seam> Session<S> {
         drop(tasks);
         let mut ending = self.ending.borrow_mut();
         ending.extend(aborted.into_iter().filter(|task| !task.is_harmless));
-        let pending = ending.iter().filter(|task| which(task)).cloned().collect();
+        let pending = ending.iter().filter(|task| matches(task)).cloned().collect();
         drop(ending);
         // Tasks that wait for buffers check for cancellation.
         self.duplex.buffer_account().wake_waiting();

@@ -12,6 +12,15 @@ use seam::{BufferedReader, Seam, StreamReader};
 use super::Session;
 use crate::options::PDU_COST;
 
+/// Reasons of a logout request.
+const CLOSE_SESSION: u8 = 0;
+const CLOSE_CONNECTION: u8 = 1;
+const REMOVE_CONNECTION_FOR_RECOVERY: u8 = 2;
+/// Responses to a logout request.
+const CLOSED: u8 = 0;
+const NO_SUCH_CONNECTION: u8 = 1;
+const RECOVERY_NOT_SUPPORTED: u8 = 2;
+
 /// Reason why the reading half ended, other than a logout.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
@@ -51,7 +60,7 @@ impl<S: Seam> Session<S> {
                     incoming.consume(used);
                     if let Next::LogOut { task_tag } = next {
                         self.abort_all_tasks().await;
-                        self.queue(task_tag, ResponseBody::Logout { response: 0 }, &[]);
+                        self.queue(task_tag, ResponseBody::Logout { response: CLOSED }, &[]);
                         return Ok(());
                     }
                 }
@@ -61,11 +70,11 @@ impl<S: Seam> Session<S> {
                     self.last_received_at.set(self.spec.shared.seam.now());
                     self.ping_sent.set(false);
                 }
-                Err(broken) => {
-                    if let ProtocolError::DataDigest(header) = &broken {
+                Err(error) => {
+                    if let ProtocolError::DataDigest(header) = &error {
                         self.queue(NO_TAG, ResponseBody::Reject(Reject::DataDigest), &header[..]);
                     }
-                    return Err(broken.into());
+                    return Err(error.into());
                 }
             }
         }
@@ -80,8 +89,8 @@ impl<S: Seam> Session<S> {
                 return Ok(Next::Continue);
             }
         };
-        let numbered = !matches!(request.body, RequestBody::DataOut(_) | RequestBody::Snack | RequestBody::Login(_));
-        if numbered && !request.immediate {
+        let is_numbered = !matches!(request.body, RequestBody::DataOut(_) | RequestBody::Snack | RequestBody::Login(_));
+        if is_numbered && !request.immediate {
             let mut window = self.window.get();
             let order = window.take(request.cmd_sn);
             self.window.set(window);
@@ -116,18 +125,19 @@ impl<S: Seam> Session<S> {
                 }
             }
             RequestBody::Text { continues, target_tag, lun, .. } => {
-                if let Err(reason) = self.text(request.task_tag, continues, target_tag, lun, frame.data) {
+                if let Err(reason) = self.handle_text(request.task_tag, continues, target_tag, lun, frame.data) {
                     self.reject(reason, frame);
                 }
             }
-            RequestBody::Logout { reason: 2, .. } => {
-                // Connection recovery is not supported.
-                self.queue(request.task_tag, ResponseBody::Logout { response: 2 }, &[]);
+            RequestBody::Logout { reason: REMOVE_CONNECTION_FOR_RECOVERY, .. } => {
+                self.queue(request.task_tag, ResponseBody::Logout { response: RECOVERY_NOT_SUPPORTED }, &[]);
             }
-            RequestBody::Logout { reason: 1, connection } if connection != self.connection() => {
-                self.queue(request.task_tag, ResponseBody::Logout { response: 1 }, &[]);
+            RequestBody::Logout { reason: CLOSE_CONNECTION, connection } if connection != self.connection() => {
+                self.queue(request.task_tag, ResponseBody::Logout { response: NO_SUCH_CONNECTION }, &[]);
             }
-            RequestBody::Logout { reason: 0 | 1, .. } => return Ok(Next::LogOut { task_tag: request.task_tag }),
+            RequestBody::Logout { reason: CLOSE_SESSION | CLOSE_CONNECTION, .. } => {
+                return Ok(Next::LogOut { task_tag: request.task_tag });
+            }
             RequestBody::Logout { .. } => self.reject(Reject::InvalidField, frame),
             RequestBody::Snack => self.reject(Reject::Snack, frame),
             RequestBody::Login(_) => {

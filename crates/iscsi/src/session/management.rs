@@ -47,9 +47,9 @@ impl<S: Seam> Session<S> {
             TaskFunction::ClearAca | TaskFunction::Unknown(_) => return respond(TaskResponse::NotSupported),
         }
         let (session, nexus) = (Rc::clone(self), nexus.clone());
-        let mut at_target = Box::pin(async move { session.manage_target(&nexus, function, lun).await });
+        let mut target_function = Box::pin(async move { session.manage_target(&nexus, function, lun).await });
         // The first poll cancels the unit's commands now, so that later commands are not affected.
-        let is_done = at_target.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        let is_done = target_function.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
         let unit = Lun::decode(lun);
         let pending = match function {
             TaskFunction::AbortTask => self.abort(|task| task.tag == request.referenced_tag),
@@ -63,7 +63,7 @@ impl<S: Seam> Session<S> {
         let session = Rc::clone(self);
         self.spec.shared.seam.spawn(async move {
             if !is_done {
-                at_target.await;
+                target_function.await;
             }
             for task in pending {
                 task.wait_until_ended().await;
@@ -101,9 +101,9 @@ impl<S: Seam> Session<S> {
         ended.for_each(|session| session.control().request_stop(Stop::Drain));
     }
 
-    /// Aborts the commands of all sessions to the units that match `which`.
-    fn abort_everywhere(&self, which: impl Fn([u8; 8]) -> bool) -> Vec<Rc<Task>> {
+    /// Aborts the commands of all sessions to the units for which `matches` is true.
+    fn abort_everywhere(&self, matches: impl Fn([u8; 8]) -> bool) -> Vec<Rc<Task>> {
         let sessions = self.spec.shared.sessions();
-        sessions.iter().flat_map(|session| session.abort(|task| which(task.lun))).collect()
+        sessions.iter().flat_map(|session| session.abort(|task| matches(task.lun))).collect()
     }
 }

@@ -35,7 +35,7 @@ use self::writes::Writes;
 use crate::SessionStats;
 
 /// Time limit of a discovery session.
-const DISCOVERY_TIME: Nanos = Nanos::from_secs(60);
+const DISCOVERY_TIMEOUT: Nanos = Nanos::from_secs(60);
 /// Poll interval for the end of the last commands.
 const END_POLL: Nanos = Nanos::from_millis(5);
 
@@ -66,11 +66,14 @@ pub(crate) struct Session<S: Seam> {
     spec: SessionSpec<S>,
     /// Format of sent PDUs.
     framing: Framing,
+    /// The command window.
     window: Cell<Window>,
+    /// StatSN of the next response.
     stat_sn: Cell<u32>,
     duplex: Duplex<S>,
-    /// Scratch buffers for a PDU and for the pieces of an answer.
+    /// Scratch buffer for a PDU.
     scratch: RefCell<Vec<u8>>,
+    /// Scratch buffer for the pieces of an answer.
     pieces: RefCell<Vec<Piece<S::Block>>>,
     /// Cancellation handle for commands that are answered at once; never cancelled.
     never_cancelled: CancelToken,
@@ -85,15 +88,16 @@ pub(crate) struct Session<S: Seam> {
     /// Next target transfer tag.
     next_target_tag: Cell<u32>,
     writes: Writes,
-    texts: RefCell<TextExchange>,
+    text_exchange: RefCell<TextExchange>,
     counters: Counters,
     slowest: SlowestCommands,
     /// MaxCmdSN as last sent to the initiator.
     announced_max_cmd_sn: Cell<u32>,
     /// When the last data was received.
     last_received_at: Cell<Nanos>,
-    /// When the session began, and when the last reply was sent.
+    /// When the session began.
     started_at: Nanos,
+    /// When the last reply was sent.
     last_sent_at: Cell<Nanos>,
     /// True if a ping was sent since the last data was received.
     ping_sent: Cell<bool>,
@@ -123,7 +127,7 @@ impl<S: Seam> Session<S> {
             immediate: Cell::new(0),
             next_target_tag: Cell::new(1),
             writes: Writes::default(),
-            texts: RefCell::default(),
+            text_exchange: RefCell::default(),
             counters: Counters::default(),
             slowest: SlowestCommands::default(),
             announced_max_cmd_sn: Cell::new(window.max()),
@@ -145,6 +149,7 @@ impl<S: Seam> Session<S> {
         self.spec.negotiated.connection
     }
 
+    /// Control of the session's connection.
     pub(crate) fn control(&self) -> &Control {
         &self.spec.control
     }
@@ -237,8 +242,8 @@ impl<S: Seam> Session<S> {
         // While the socket is not read, sent replies are the only sign that the initiator is alive.
         let is_stuck =
             self.is_full() && now.since(self.last_received_at.get().max(self.last_sent_at.get())) >= dead_after;
-        let is_done = self.nexus().is_none() && now.since(self.started_at) >= DISCOVERY_TIME;
-        if is_stuck || is_done {
+        let has_timed_out = self.nexus().is_none() && now.since(self.started_at) >= DISCOVERY_TIMEOUT;
+        if is_stuck || has_timed_out {
             return self.control().request_stop(Stop::Now);
         }
         let idle_time = now.since(self.last_received_at.get());

@@ -9,7 +9,7 @@ use super::Session;
 
 /// Position in the data of a read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct DataAt {
+pub(super) struct DataPosition {
     /// Offset in the command's data.
     pub(super) offset: u32,
     /// DataSN of the next PDU.
@@ -49,6 +49,7 @@ impl<S: Seam> Session<S> {
         window
     }
 
+    /// Encodes the header of a PDU with its sequence numbers.
     fn header(&self, task_tag: u32, body: ResponseBody) -> Header {
         let window = self.open_window();
         self.announced_max_cmd_sn.set(window.max());
@@ -70,7 +71,7 @@ impl<S: Seam> Session<S> {
     pub(super) fn queue_pieces(
         &self,
         task_tag: u32,
-        at: &mut DataAt,
+        position: &mut DataPosition,
         pieces: &mut Vec<Piece<S::Block>>,
         status: Option<Residual>,
         lent_bytes: usize,
@@ -79,12 +80,12 @@ impl<S: Seam> Session<S> {
         let mut remaining = pieces_len(pieces);
         let mut drained = pieces.drain(..);
         let mut current = drained.next();
-        let mut parts = self.parts();
+        let mut splitter = self.pdu_splitter();
         let mut scratch = self.scratch.borrow_mut();
-        while let Some((len, ends_sequence)) = parts.next(remaining) {
+        while let Some((len, ends_sequence)) = splitter.next(remaining) {
             remaining -= len;
             let status = if remaining == 0 { status } else { None };
-            let header = self.data_header(task_tag, at, ends_sequence || remaining == 0, status, len);
+            let header = self.data_header(task_tag, position, ends_sequence || remaining == 0, status, len);
             scratch.clear();
             self.framing.push_header(&mut scratch, header, len);
             out.push_bytes(&scratch);
@@ -106,48 +107,56 @@ impl<S: Seam> Session<S> {
     }
 
     /// Like [`Session::queue_pieces`], for bytes.
-    pub(super) fn queue_bytes(&self, task_tag: u32, at: &mut DataAt, bytes: &[u8], status: Option<Residual>) {
+    pub(super) fn queue_bytes(
+        &self,
+        task_tag: u32,
+        position: &mut DataPosition,
+        bytes: &[u8],
+        status: Option<Residual>,
+    ) {
         let Some(mut out) = self.duplex.queue(0) else { return };
-        let (mut parts, mut remaining) = (self.parts(), bytes);
+        let (mut splitter, mut remaining) = (self.pdu_splitter(), bytes);
         let mut scratch = self.scratch.borrow_mut();
-        while let Some((len, ends_sequence)) = parts.next(remaining.len()) {
+        while let Some((len, ends_sequence)) = splitter.next(remaining.len()) {
             let (part, after) = remaining.split_at(len);
             remaining = after;
             let status = if remaining.is_empty() { status } else { None };
-            let header = self.data_header(task_tag, at, ends_sequence || remaining.is_empty(), status, len);
+            let header = self.data_header(task_tag, position, ends_sequence || remaining.is_empty(), status, len);
             scratch.clear();
             self.framing.push(&mut scratch, header, part);
             out.push_bytes(&scratch);
         }
     }
 
+    /// Encodes the header of a Data-In PDU of `len` bytes and advances `position`.
     fn data_header(
         &self,
         task_tag: u32,
-        at: &mut DataAt,
+        position: &mut DataPosition,
         is_final: bool,
         status: Option<Residual>,
         len: usize,
     ) -> Header {
-        let body = ResponseBody::DataIn(DataIn { is_final, status, data_sn: at.data_sn, offset: at.offset });
-        at.offset += len as u32;
-        at.data_sn += 1;
+        let body =
+            ResponseBody::DataIn(DataIn { is_final, status, data_sn: position.data_sn, offset: position.offset });
+        position.offset += len as u32;
+        position.data_sn += 1;
         let read_bytes = &self.counters.read_bytes;
         read_bytes.set(read_bytes.get() + len as u64);
         self.header(task_tag, body)
     }
 
-    fn parts(&self) -> PduSplitter {
+    fn pdu_splitter(&self) -> PduSplitter {
         let burst = self.spec.negotiated.parameters.burst_bytes as usize;
-        PduSplitter { pdu_bytes_max: self.framing.data_bytes_max as usize, burst_bytes: burst, left_in_burst: burst }
+        PduSplitter { pdu_bytes_max: self.framing.data_bytes_max as usize, burst_bytes: burst, burst_bytes_left: burst }
     }
 }
 
-/// Splits data into PDUs and sequences.
+/// Splits the data of a read into PDUs, and these into sequences of at most `burst_bytes`.
 struct PduSplitter {
     pdu_bytes_max: usize,
     burst_bytes: usize,
-    left_in_burst: usize,
+    burst_bytes_left: usize,
 }
 
 impl PduSplitter {
@@ -156,11 +165,11 @@ impl PduSplitter {
         if remaining == 0 {
             return None;
         }
-        let len = remaining.min(self.pdu_bytes_max).min(self.left_in_burst);
-        self.left_in_burst -= len;
-        let ends_sequence = self.left_in_burst == 0;
+        let len = remaining.min(self.pdu_bytes_max).min(self.burst_bytes_left);
+        self.burst_bytes_left -= len;
+        let ends_sequence = self.burst_bytes_left == 0;
         if ends_sequence {
-            self.left_in_burst = self.burst_bytes;
+            self.burst_bytes_left = self.burst_bytes;
         }
         Some((len, ends_sequence))
     }

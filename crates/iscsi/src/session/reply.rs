@@ -10,21 +10,23 @@ use seam::block::pieces_len;
 use seam::{BLOCK_BYTES, Piece, Seam};
 
 use super::Session;
-use super::outgoing::DataAt;
+use super::outgoing::DataPosition;
 use super::task::Task;
 
-/// Transport of a unit's answer to the initiator.
+/// Transport of the data that a command sends to its initiator.
 pub(super) struct Reply<S: Seam> {
     session: Rc<Session<S>>,
     task: Rc<Task>,
-    /// Expected length of the answer.
+    /// Bytes that the initiator expects.
     expected: u64,
-    at: DataAt,
-    /// Data held back: blocks or bytes.
+    position: DataPosition,
+    /// Data held back, as blocks.
     pieces: Vec<Piece<S::Block>>,
+    /// Data held back, as bytes.
     bytes: Vec<u8>,
-    /// Buffers borrowed for the next data, and buffers of `pieces`.
+    /// Buffers borrowed for the next data, in bytes.
     lent_bytes: usize,
+    /// Buffers of `pieces`, in bytes.
     held_bytes: usize,
 }
 
@@ -37,8 +39,8 @@ pub(super) fn borrowed_bytes(len: usize) -> usize {
 impl<S: Seam> Reply<S> {
     pub(super) fn new(session: &Rc<Session<S>>, task: &Rc<Task>, expected: u64) -> Self {
         let (session, task) = (Rc::clone(session), Rc::clone(task));
-        let (at, pieces, bytes, lent_bytes, held_bytes) = Default::default();
-        Reply { session, task, expected, at, pieces, bytes, lent_bytes, held_bytes }
+        let (position, pieces, bytes, lent_bytes, held_bytes) = Default::default();
+        Reply { session, task, expected, position, pieces, bytes, lent_bytes, held_bytes }
     }
 
     fn check_cancelled(&self) -> Result<(), Cancelled> {
@@ -47,14 +49,14 @@ impl<S: Seam> Reply<S> {
     }
 
     /// Queues the data held back.
-    fn flush(&mut self, status: Option<Residual>) {
+    fn queue_held_data(&mut self, status: Option<Residual>) {
         let tag = self.task.tag;
         if !self.pieces.is_empty() {
             let held_bytes = std::mem::take(&mut self.held_bytes);
-            self.session.queue_pieces(tag, &mut self.at, &mut self.pieces, status, held_bytes);
+            self.session.queue_pieces(tag, &mut self.position, &mut self.pieces, status, held_bytes);
         }
         if !self.bytes.is_empty() {
-            self.session.queue_bytes(tag, &mut self.at, &self.bytes, status);
+            self.session.queue_bytes(tag, &mut self.position, &self.bytes, status);
             self.bytes.clear();
         }
         self.session.control().wake();
@@ -64,9 +66,9 @@ impl<S: Seam> Reply<S> {
     pub(super) fn finish(mut self, outcome: &Outcome, expected: u64) {
         let residual = residual(expected, outcome.transfer_bytes);
         let carries_status = outcome.status == Status::Good && !(self.pieces.is_empty() && self.bytes.is_empty());
-        self.flush(carries_status.then_some(residual));
+        self.queue_held_data(carries_status.then_some(residual));
         if !carries_status {
-            let exp_data_sn = self.at.data_sn + self.task.data.borrow().r2ts();
+            let exp_data_sn = self.position.data_sn + self.task.data.borrow().r2ts();
             self.session.queue_status(
                 self.task.tag,
                 outcome.status.code(),
@@ -91,14 +93,14 @@ impl<S: Seam> scsi::DataIn<S> for Reply<S> {
             return self.check_cancelled();
         }
         // Data held back would occupy the buffers that this call waits for.
-        self.flush(None);
+        self.queue_held_data(None);
         let (session, task) = (Rc::clone(&self.session), Rc::clone(&self.task));
         let is_wanted = || !task.cancel.is_cancelled();
-        let more = bytes - self.lent_bytes;
+        let missing_bytes = bytes - self.lent_bytes;
         let loan = session
             .duplex
             .buffer_account()
-            .borrow(&session.spec.shared.seam, more, is_wanted)
+            .borrow(&session.spec.shared.seam, missing_bytes, is_wanted)
             .await
             .ok_or(Cancelled)?;
         self.lent_bytes += loan.into_bytes();
@@ -110,19 +112,19 @@ impl<S: Seam> scsi::DataIn<S> for Reply<S> {
             pieces.clear();
             return Err(cancelled);
         }
-        self.flush(None);
+        self.queue_held_data(None);
         self.held_bytes = std::mem::take(&mut self.lent_bytes);
         self.pieces.append(pieces);
-        let end = u64::from(self.at.offset) + pieces_len(&self.pieces) as u64;
+        let end = u64::from(self.position.offset) + pieces_len(&self.pieces) as u64;
         if end < self.expected {
-            self.flush(None);
+            self.queue_held_data(None);
         }
         Ok(())
     }
 
     async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Cancelled> {
         self.check_cancelled()?;
-        self.flush(None);
+        self.queue_held_data(None);
         self.bytes.extend_from_slice(bytes);
         Ok(())
     }

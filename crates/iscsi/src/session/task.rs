@@ -35,6 +35,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
+    /// A command in flight whose write data is `data`.
     pub(super) fn new(
         tag: u32,
         lun: [u8; 8],
@@ -110,7 +111,7 @@ struct OutstandingR2t {
 /// Received data of a write. Data arrive in order: unsolicited data first, then solicited data, R2T by R2T.
 #[derive(Debug, Default)]
 pub(super) struct WriteData {
-    /// Length of the command's data.
+    /// Length of the command's data, in bytes.
     expected: u32,
     /// Maximum bytes of unsolicited data.
     unsolicited_max: u32,
@@ -161,7 +162,7 @@ impl WriteData {
         let Some(end) = self.received.checked_add(data.len() as u32).filter(|_| pdu.offset == self.received) else {
             return DataClass::OutOfOrder;
         };
-        let kind = if pdu.target_tag == NO_TAG {
+        let class = if pdu.target_tag == NO_TAG {
             let Some(data_sn) = self.unsolicited.filter(|_| end <= self.unsolicited_max) else {
                 return DataClass::OutOfOrder;
             };
@@ -191,7 +192,7 @@ impl WriteData {
         }
         self.received = end;
         self.trim();
-        kind
+        class
     }
 
     /// Bytes with reserved capacity that have not arrived.
@@ -302,7 +303,7 @@ mod tests {
         DataOut { is_final, lun: [0; 8], target_tag, data_sn, offset }
     }
 
-    fn taken(data: &mut WriteData, len: usize) -> Vec<u8> {
+    fn take_bytes(data: &mut WriteData, len: usize) -> Vec<u8> {
         let mut into = Vec::new();
         data.take(len, &mut into);
         into
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn unsolicited_data_come_first_and_solicited_data_follow() {
+    fn unsolicited_data_comes_first_and_solicited_data_follows() {
         let mut data = WriteData::new(16, 8, b"ab", true);
         assert!(!data.may_send_r2t());
         assert_eq!(data.accept_pdu(&pdu(NO_TAG, 0, 2, false), b"cdef"), DataClass::Unsolicited { spare: 0 });
@@ -335,14 +336,14 @@ mod tests {
         assert_eq!((data.request(7, 5), data.request(8, 5)), ((0, 8, 5), (1, 13, 3)));
         assert!(!data.may_send_r2t() && data.outstanding() == 2);
         assert_eq!(data.accept_pdu(&pdu(7, 0, 8, false), b"ij"), DataClass::Solicited);
-        assert_eq!(taken(&mut data, 9), b"abcdefghi");
+        assert_eq!(take_bytes(&mut data, 9), b"abcdefghi");
         assert_eq!(data.accept_pdu(&pdu(7, 1, 10, true), b"klm"), DataClass::Solicited);
         assert_eq!(data.accept_pdu(&pdu(8, 0, 13, true), b"nop"), DataClass::Solicited);
-        assert_eq!((taken(&mut data, 99), data.is_complete(), data.position()), (b"jklmnop".to_vec(), true, 16));
+        assert_eq!((take_bytes(&mut data, 99), data.is_complete(), data.position()), (b"jklmnop".to_vec(), true, 16));
     }
 
     #[test]
-    fn data_out_of_order_are_rejected() {
+    fn data_out_of_order_is_rejected() {
         let new = || {
             let mut data = WriteData::new(16, 8, b"", true);
             assert_eq!(data.accept_pdu(&pdu(NO_TAG, 0, 0, true), b"abcd"), DataClass::Unsolicited { spare: 4 });
@@ -372,8 +373,8 @@ mod tests {
     fn buffer_capacity_is_at_most_twice_the_counted_bytes() {
         let check = |data: &WriteData, into: &Vec<u8>| {
             let counted = data.available_bytes() + data.awaited();
-            for (room, counted) in [(data.bytes.capacity(), counted), (into.capacity(), into.len())] {
-                assert!(room <= 2 * counted, "capacity of {room} bytes, {counted} are counted");
+            for (capacity, counted) in [(data.bytes.capacity(), counted), (into.capacity(), into.len())] {
+                assert!(capacity <= 2 * counted, "capacity of {capacity} bytes, {counted} are counted");
             }
         };
         // Parts that are not aligned to PDUs leave a remainder of each.
@@ -395,7 +396,7 @@ mod tests {
         into.clear();
         data.take(512, &mut into);
         check(&data, &into);
-        // Reserved room exceeds the unsolicited data.
+        // More capacity is reserved than unsolicited data arrives.
         let mut short = WriteData::new(1 << 20, 256 << 10, &[], true);
         short.accept_pdu(&pdu(NO_TAG, 0, 0, false), &[7; 512]);
         assert_eq!(
@@ -406,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn data_after_the_end_are_dropped() {
+    fn data_after_the_end_is_dropped() {
         let mut data = WriteData::new(16, 8, b"abcd", false);
         data.request(7, 12);
         assert_eq!(data.stop_reception(), 16);

@@ -20,7 +20,7 @@ pub(super) struct TextExchange {
 
 impl<S: Seam> Session<S> {
     /// Serves one text request PDU.
-    pub(super) fn text(
+    pub(super) fn handle_text(
         &self,
         task_tag: u32,
         continues: bool,
@@ -28,20 +28,20 @@ impl<S: Seam> Session<S> {
         lun: [u8; 8],
         data: &[u8],
     ) -> Result<(), Reject> {
-        let mut texts = self.texts.borrow_mut();
+        let mut text_exchange = self.text_exchange.borrow_mut();
         if target_tag == NO_TAG {
-            *texts = TextExchange::default();
+            *text_exchange = TextExchange::default();
         } else if target_tag != CONTINUE_TAG {
             return Err(Reject::Protocol);
         }
-        texts.request.push(data).map_err(|_| Reject::Protocol)?;
-        if !continues && texts.reply.is_empty() {
-            let request = texts.request.take();
-            texts.reply = self.reply(&request)?;
+        text_exchange.request.push(data).map_err(|_| Reject::Protocol)?;
+        if !continues && text_exchange.reply.is_empty() {
+            let request = text_exchange.request.take();
+            text_exchange.reply = self.answer_pairs(&request)?;
         }
-        let len = texts.reply.len().min(self.framing.data_bytes_max as usize);
-        let part: Vec<u8> = texts.reply.drain(..len).collect();
-        let has_more = !texts.reply.is_empty();
+        let len = text_exchange.reply.len().min(self.framing.data_bytes_max as usize);
+        let part: Vec<u8> = text_exchange.reply.drain(..len).collect();
+        let has_more = !text_exchange.reply.is_empty();
         let (is_final, target_tag) = match continues || has_more {
             true => (false, CONTINUE_TAG),
             false => (true, NO_TAG),
@@ -50,8 +50,9 @@ impl<S: Seam> Session<S> {
         Ok(())
     }
 
-    fn reply(&self, request: &[u8]) -> Result<Vec<u8>, Reject> {
-        let pairs = text::pairs(request).map_err(|_| Reject::Protocol)?;
+    /// Answers the pairs of a complete request.
+    fn answer_pairs(&self, request: &[u8]) -> Result<Vec<u8>, Reject> {
+        let pairs = text::parse_pairs(request).map_err(|_| Reject::Protocol)?;
         let mut out = Vec::new();
         for pair in pairs {
             match pair.key {
@@ -62,10 +63,11 @@ impl<S: Seam> Session<S> {
         Ok(out)
     }
 
-    fn send_targets(&self, which: &str, out: &mut Vec<u8>) {
+    /// Answers SendTargets with this value.
+    fn send_targets(&self, value: &str, out: &mut Vec<u8>) {
         let (shared, is_discovery) = (&self.spec.shared, self.spec.nexus.is_none());
         let target = shared.target.name();
-        let is_addressed = match which {
+        let is_addressed = match value {
             "All" => is_discovery,
             "" => !is_discovery,
             requested => name::is_same_name(requested, target),
@@ -73,11 +75,11 @@ impl<S: Seam> Session<S> {
         match is_addressed {
             true => text::push(out, "TargetName", target),
             // "All" and "" are each valid in one session type only; an unknown target has an empty reply.
-            false if matches!(which, "All" | "") => return text::push(out, "SendTargets", "Reject"),
+            false if matches!(value, "All" | "") => return text::push(out, "SendTargets", "Reject"),
             false => return,
         }
-        let announced = &shared.options.announce;
-        let addresses = if announced.is_empty() { self.spec.portal.as_slice() } else { announced };
+        let portals = &shared.options.announce;
+        let addresses = if portals.is_empty() { self.spec.portal.as_slice() } else { portals };
         for address in addresses {
             text::push(out, "TargetAddress", &format!("{address},{PORTAL_GROUP}"));
         }

@@ -13,7 +13,7 @@ use seam::Seam;
 
 use super::Session;
 use super::task::{DataClass, Task};
-use crate::options::{PREFETCH_BYTES, R2T_BYTES};
+use crate::options::{PREFETCH_BYTES, R2T_BYTES_MAX};
 
 /// Write data held by a session.
 #[derive(Default)]
@@ -27,6 +27,7 @@ pub(super) struct Writes {
 }
 
 impl Writes {
+    /// Bytes requested or received and not yet consumed by their units.
     pub(super) fn held_bytes(&self) -> usize {
         self.held_bytes.get()
     }
@@ -68,17 +69,18 @@ impl<S: Seam> Session<S> {
             && shared.payload_bytes.get() + bytes > shared.options.payload_bytes_max
     }
 
-    /// Counts further bytes.
+    /// Counts further bytes of write data as held.
     pub(super) fn count_write_bytes(&self, bytes: usize) {
-        for held in [&self.writes.held_bytes, &self.spec.shared.payload_bytes] {
-            held.set(held.get() + bytes);
+        for counter in [&self.writes.held_bytes, &self.spec.shared.payload_bytes] {
+            counter.set(counter.get() + bytes);
         }
     }
 
+    /// Counts bytes of write data as no longer held.
     fn release(&self, bytes: usize) {
         if bytes > 0 {
-            for held in [&self.writes.held_bytes, &self.spec.shared.payload_bytes] {
-                held.set(held.get().checked_sub(bytes).expect("released bytes were held"));
+            for counter in [&self.writes.held_bytes, &self.spec.shared.payload_bytes] {
+                counter.set(counter.get().checked_sub(bytes).expect("released bytes were held"));
             }
             self.writes.wake_starved();
         }
@@ -88,10 +90,10 @@ impl<S: Seam> Session<S> {
     pub(super) fn receive_data(&self, task_tag: u32, pdu: &DataOut, data: &[u8]) {
         // The command may have ended before its data was complete.
         let Some(task) = self.tasks.borrow().get(&task_tag).cloned() else { return };
-        let mut arriving = task.data.borrow_mut();
-        let (arrived, has_ended) = (arriving.accept_pdu(pdu, data), arriving.has_ended());
-        drop(arriving);
-        match arrived {
+        let mut write_data = task.data.borrow_mut();
+        let (class, has_ended) = (write_data.accept_pdu(pdu, data), write_data.has_ended());
+        drop(write_data);
+        match class {
             DataClass::OutOfOrder if !task.has_data_error.replace(true) => {
                 self.stop_reception(&task);
                 task.cancel();
@@ -105,7 +107,7 @@ impl<S: Seam> Session<S> {
     /// Sends R2Ts for data up to offset `end`, and for some data beyond it within the quota.
     fn send_r2ts(&self, task: &Rc<Task>, end: u32) {
         let parameters = &self.spec.negotiated.parameters;
-        let r2t_bytes = R2T_BYTES.min(parameters.burst_bytes);
+        let r2t_bytes = R2T_BYTES_MAX.min(parameters.burst_bytes);
         let mut data = task.data.borrow_mut();
         while data.may_send_r2t() && data.outstanding() < usize::from(parameters.outstanding_r2t) {
             let is_wanted = data.requested() < end;
@@ -153,16 +155,17 @@ impl<S: Seam> Session<S> {
 }
 
 /// Delivery of a command's data to its unit.
-pub(super) struct Data<S: Seam> {
+pub(super) struct DataDelivery<S: Seam> {
     session: Rc<Session<S>>,
     task: Rc<Task>,
     /// Bytes that the unit is processing.
     processing_bytes: usize,
 }
 
-impl<S: Seam> Data<S> {
+impl<S: Seam> DataDelivery<S> {
+    /// Delivery of the data of `task`.
     pub(super) fn new(session: &Rc<Session<S>>, task: &Rc<Task>) -> Self {
-        Data { session: Rc::clone(session), task: Rc::clone(task), processing_bytes: 0 }
+        DataDelivery { session: Rc::clone(session), task: Rc::clone(task), processing_bytes: 0 }
     }
 
     /// Releases the bytes that the unit has consumed.
@@ -173,6 +176,7 @@ impl<S: Seam> Data<S> {
         self.session.release(bytes);
     }
 
+    /// Waits until `len` bytes have arrived, and requests them if necessary.
     fn poll_available(&self, len: usize, context: &Context<'_>) -> Poll<Result<(), Cancelled>> {
         let (available, position) = {
             let data = self.task.data.borrow();
@@ -197,7 +201,7 @@ impl<S: Seam> Data<S> {
     }
 }
 
-impl<S: Seam> scsi::DataOut for Data<S> {
+impl<S: Seam> scsi::DataOut for DataDelivery<S> {
     async fn take(&mut self, len: usize, into: &mut Vec<u8>) -> Result<(), Cancelled> {
         if into.is_empty() {
             self.release_consumed();
@@ -218,7 +222,7 @@ impl<S: Seam> scsi::DataOut for Data<S> {
     }
 }
 
-impl<S: Seam> Drop for Data<S> {
+impl<S: Seam> Drop for DataDelivery<S> {
     fn drop(&mut self) {
         self.release_consumed();
     }

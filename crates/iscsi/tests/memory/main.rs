@@ -13,7 +13,7 @@ use cap::Cap;
 use iscsi::Options;
 use seam::{Nanos, Seam};
 
-use crate::client::{Client, LoginSpec, counted, write_cdb};
+use crate::client::{Client, LoginSpec, numbered_sectors, write_cdb};
 use crate::fixture::with_server;
 
 #[global_allocator]
@@ -25,7 +25,7 @@ fn writes_with_a_small_remainder_hold_little_memory() {
     with_server(1, options, async |seam, server, _| {
         let text = "InitialR2T=No\0ImmediateData=Yes\0FirstBurstLength=262144\0";
         let mut client = Client::ready(&seam, &LoginSpec { text, ..LoginSpec::default() }).await;
-        let (data, before) = (counted(1, 2048), COUNTING.allocated());
+        let (data, before) = (numbered_sectors(1, 2048), COUNTING.allocated());
         for _ in 0..32 {
             // The unit takes parts aligned to 256 KiB: 8 KiB of the unsolicited data remain.
             client.begin(&write_cdb(16, 2048), 0, &data).await;

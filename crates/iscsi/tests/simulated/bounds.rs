@@ -5,10 +5,14 @@ use iscsi_protocol::request::{Attribute, Command};
 use iscsi_protocol::{RequestBody, ResponseBody};
 use seam::{Nanos, Seam};
 
-use crate::client::{Client, LoginSpec, counted, read_cdb, write_cdb};
+use crate::client::{Client, GOOD, LoginSpec, numbered_sectors, read_cdb, write_cdb};
 use crate::fixture::with_server;
 
-fn other(isid: u8) -> LoginSpec {
+/// Status of a command beyond the write quota.
+const TASK_SET_FULL: u8 = 0x28;
+
+/// Login of another initiator port.
+fn login_with_isid(isid: u8) -> LoginSpec {
     LoginSpec { isid, ..LoginSpec::default() }
 }
 
@@ -36,7 +40,7 @@ fn garbage_ends_only_its_own_connection() {
         for seed in 0..100_u64 {
             let mut client = match seed % 2 {
                 0 => Client::connect_without_login(&seam).await,
-                _ => Client::ready(&seam, &other(2)).await,
+                _ => Client::ready(&seam, &login_with_isid(2)).await,
             };
             let mut random = seed;
             let garbage = std::iter::repeat_with(|| {
@@ -57,17 +61,17 @@ fn garbage_ends_only_its_own_connection() {
 fn initiator_that_receives_no_replies_is_held_to_its_quota() {
     with_server(32, Options::default(), async |seam, _, _| {
         let mut healthy = Client::ready(&seam, &LoginSpec::default()).await;
-        healthy.write(0, &counted(1, 8)).await;
+        healthy.write(0, &numbered_sectors(1, 8)).await;
         let mut stalled = Vec::new();
         for isid in 2..6 {
-            let mut client = Client::ready(&seam, &other(isid)).await;
+            let mut client = Client::ready(&seam, &login_with_isid(isid)).await;
             for number in 0..100 {
                 client.begin(&read_cdb(number % 60 * 2048, 2048), 1 << 20, &[]).await;
             }
             stalled.push(client);
         }
         seam.sleep(Nanos::from_secs(5)).await;
-        assert_eq!(healthy.read(0, 8).await, counted(1, 8));
+        assert_eq!(healthy.read(0, 8).await, numbered_sectors(1, 8));
         let used = seam.blocks_total() - seam.blocks_free();
         assert!(used <= seam.blocks_total() / 2, "{used} of {} buffers are in use", seam.blocks_total());
     });
@@ -80,7 +84,7 @@ fn writes_beyond_the_limit_get_their_r2ts_one_after_another() {
         let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         let mut outstanding = std::collections::BTreeMap::new();
         for number in 0..16_u32 {
-            let data = counted(u64::from(number) * 10_000 + 1, 4096);
+            let data = numbered_sectors(u64::from(number) * 10_000 + 1, 4096);
             let tag = client.begin(&write_cdb(number * 4096, 4096), 0, &data).await;
             outstanding.insert(tag, data);
         }
@@ -101,7 +105,7 @@ fn writes_beyond_the_limit_get_their_r2ts_one_after_another() {
                     is_counted = true;
                 }
                 ResponseBody::Command { status, .. } => {
-                    assert_eq!(status, 0);
+                    assert_eq!(status, GOOD);
                     outstanding.remove(&response.task_tag);
                 }
                 other => panic!("{other:?}"),
@@ -112,13 +116,13 @@ fn writes_beyond_the_limit_get_their_r2ts_one_after_another() {
             }
         }
         for number in 0..16 {
-            assert_eq!(client.read(number * 4096, 100).await, counted(u64::from(number) * 10_000 + 1, 100));
+            assert_eq!(client.read(number * 4096, 100).await, numbered_sectors(u64::from(number) * 10_000 + 1, 100));
         }
     });
 }
 
 #[test]
-fn unsolicited_data_are_limited_even_if_they_come_late() {
+fn unsolicited_data_is_limited_even_if_it_comes_late() {
     let options = Options { payload_bytes_max: 1 << 20, ..Options::default() };
     with_server(36, options, async |seam, _, _| {
         let text = "InitialR2T=No\0ImmediateData=No\0FirstBurstLength=262144\0";
@@ -142,7 +146,7 @@ fn unsolicited_data_are_limited_even_if_they_come_late() {
             let (response, _) = client.receive().await.expect("the session is open");
             match response.body {
                 ResponseBody::Command { status, .. } => {
-                    assert_eq!(status, 0x28, "TASK SET FULL");
+                    assert_eq!(status, TASK_SET_FULL);
                     refused += 1;
                 }
                 _ if response.task_tag == ping => break,
@@ -207,7 +211,7 @@ fn too_many_immediate_commands_are_rejected() {
 }
 
 #[test]
-fn data_stuck_at_a_hanging_disk_count_as_held() {
+fn data_for_a_hanging_disk_counts_as_held() {
     let options = Options { payload_bytes_max: 1 << 20, ..Options::default() };
     with_server(37, options, async |seam, _, world| {
         use seam::sim::{Fault, Ops, Rule, When};
@@ -215,7 +219,7 @@ fn data_stuck_at_a_hanging_disk_count_as_held() {
         let stall = Fault::Stall(Nanos::from_secs(5));
         crate::fixture::disk(world).add_fault(Rule::new(stall, Ops::WRITE, When::Always));
         for number in 0..16 {
-            client.begin(&write_cdb(number * 512, 512), 0, &counted(1, 512)).await;
+            client.begin(&write_cdb(number * 512, 512), 0, &numbered_sectors(1, 512)).await;
         }
         let (began, mut requested) = (seam.now(), 0);
         while seam.now().since(began) < Nanos::from_secs(4) {
@@ -225,7 +229,7 @@ fn data_stuck_at_a_hanging_disk_count_as_held() {
                 match response.body {
                     ResponseBody::ReadyToTransfer { target_tag, offset, len, .. } => {
                         requested += len;
-                        let part = &counted(1, 512)[offset as usize..][..len as usize];
+                        let part = &numbered_sectors(1, 512)[offset as usize..][..len as usize];
                         client.send_data(response.task_tag, target_tag, offset as usize, part).await;
                     }
                     _ if response.task_tag == ping => break,

@@ -1,5 +1,6 @@
 //! An initiator that sends any PDUs, valid or not.
 
+use iscsi_protocol::login::{FULL_FEATURE_PHASE, OPERATIONAL_STAGE};
 use iscsi_protocol::request::{Attribute, Command, DataOut, LoginRequest, TaskFunction, TaskManagement};
 use iscsi_protocol::response::{Residual, TaskResponse};
 use iscsi_protocol::{Framing, NO_TAG, Request, RequestBody, Response, ResponseBody, Step, text};
@@ -7,6 +8,13 @@ use seam::sim::{SimReader, SimSeam, SimWriter};
 use seam::{BufferedReader, ByteStream, Gather, Seam, StreamWriter};
 
 use crate::fixture::{TARGET, address};
+
+/// Status bytes.
+pub const GOOD: u8 = 0;
+pub const CHECK_CONDITION: u8 = 2;
+/// Operation codes.
+const READ_10: u8 = 0x28;
+const WRITE_10: u8 = 0x2a;
 
 /// Login parameters of a client.
 #[derive(Clone, Debug)]
@@ -44,8 +52,9 @@ pub struct Client {
     pub stat_sn: u32,
     pub max_cmd_sn: u32,
     next_tag: u32,
-    /// Negotiated values.
+    /// Negotiated maximum of immediate data.
     immediate_bytes: usize,
+    /// Negotiated maximum of unsolicited data.
     unsolicited_bytes: usize,
     /// Longest data segment to send.
     pub send_bytes: usize,
@@ -56,19 +65,19 @@ pub fn sectors(tag: u64, count: usize) -> Vec<u8> {
     tag.to_le_bytes().repeat(64 * count)
 }
 
-/// Sectors with ascending tags.
-pub fn counted(first: u64, count: usize) -> Vec<u8> {
+/// Sectors with ascending tags from `first` on.
+pub fn numbered_sectors(first: u64, count: usize) -> Vec<u8> {
     (first..first + count as u64).flat_map(|tag| sectors(tag, 1)).collect()
 }
 
 /// READ(10).
 pub fn read_cdb(sector: u32, count: u16) -> Vec<u8> {
-    cdb10(0x28, sector, count)
+    cdb10(READ_10, sector, count)
 }
 
 /// WRITE(10).
 pub fn write_cdb(sector: u32, count: u16) -> Vec<u8> {
-    cdb10(0x2a, sector, count)
+    cdb10(WRITE_10, sector, count)
 }
 
 fn cdb10(opcode: u8, sector: u32, count: u16) -> Vec<u8> {
@@ -102,7 +111,7 @@ impl Client {
         let mut client = Client::log_in(seam, login_spec).await.expect("the login succeeds");
         assert_eq!(
             client.call(&[0; 16], 0, &[]).await.map(|result| result.status),
-            Some(2),
+            Some(CHECK_CONDITION),
             "the first command reports the power-on attention"
         );
         client
@@ -117,12 +126,12 @@ impl Client {
         );
         client.send_login(login_spec.isid, 0, &text).await;
         let (response, data) = client.receive().await.ok_or(None)?;
-        let ResponseBody::Login(login) = response.body else { panic!("no answer to a log-in: {response:?}") };
+        let ResponseBody::Login(login) = response.body else { panic!("no login response: {response:?}") };
         if login.status != (0, 0) {
             return Err(Some(login.status));
         }
         assert!(login.transit && login.tsih != 0);
-        client.agree(&data, login_spec.text);
+        client.apply_negotiated(&data, login_spec.text);
         Ok(client)
     }
 
@@ -131,8 +140,8 @@ impl Client {
         let login = LoginRequest {
             transit: true,
             continues: false,
-            stage: 1,
-            next_stage: 3,
+            stage: OPERATIONAL_STAGE,
+            next_stage: FULL_FEATURE_PHASE,
             version_max: 0,
             version_min: 0,
             isid: [0x80, 0, 0, 0, 0, isid],
@@ -142,8 +151,9 @@ impl Client {
         self.send_pdu(0, true, RequestBody::Login(login), text.as_bytes()).await;
     }
 
-    fn agree(&mut self, answered: &[u8], requested: &str) {
-        let pairs = text::pairs(answered).expect("the response consists of pairs");
+    /// Applies the negotiated values of a login response.
+    fn apply_negotiated(&mut self, response_text: &[u8], requested: &str) {
+        let pairs = text::parse_pairs(response_text).expect("the response consists of pairs");
         let value = |key: &str| pairs.iter().find(|pair| pair.key == key).map(|pair| pair.value);
         let len = |key: &str, default: usize| value(key).and_then(|value| value.parse().ok()).unwrap_or(default);
         let first_burst = len("FirstBurstLength", 65_536).min(len("MaxBurstLength", 262_144));
@@ -195,13 +205,13 @@ impl Client {
             match step {
                 Some((response, data, used)) => {
                     self.incoming.consume(used);
-                    let carries_number = match &response.body {
+                    let has_stat_sn = match &response.body {
                         ResponseBody::DataIn(data) => data.status.is_some(),
                         ResponseBody::ReadyToTransfer { .. } => false,
                         ResponseBody::NopIn { .. } => response.task_tag != NO_TAG,
                         _ => true,
                     };
-                    if carries_number {
+                    if has_stat_sn {
                         self.stat_sn = response.stat_sn.wrapping_add(1);
                     }
                     self.max_cmd_sn = response.max_cmd_sn;
@@ -272,7 +282,7 @@ impl Client {
                     data_sn += 1;
                     read.extend(part);
                     if let Some(residual) = head.status {
-                        return Some(CommandResult { status: 0, data: read, sense: Vec::new(), residual });
+                        return Some(CommandResult { status: GOOD, data: read, sense: Vec::new(), residual });
                     }
                 }
                 ResponseBody::ReadyToTransfer { target_tag, r2t_sn: number, offset, len, .. } => {
@@ -282,7 +292,7 @@ impl Client {
                     self.send_data(tag, target_tag, offset, &data[offset..offset + len as usize]).await;
                 }
                 ResponseBody::Command { status, residual, exp_data_sn, .. } => {
-                    assert!(status != 0 || exp_data_sn == data_sn + r2t_sn || data_sn + r2t_sn == 0);
+                    assert!(status != GOOD || exp_data_sn == data_sn + r2t_sn || data_sn + r2t_sn == 0);
                     let sense = part.get(2..).unwrap_or_default().to_vec();
                     return Some(CommandResult { status, data: read, sense, residual });
                 }
@@ -301,14 +311,14 @@ impl Client {
     pub async fn write(&mut self, sector: u32, data: &[u8]) {
         let result =
             self.call(&write_cdb(sector, (data.len() / 512) as u16), 0, data).await.expect("the server responds");
-        assert_eq!((result.status, result.residual), (0, Residual::None), "{:02x?}", result.sense);
+        assert_eq!((result.status, result.residual), (GOOD, Residual::None), "{:02x?}", result.sense);
     }
 
     /// Reads whole sectors.
     pub async fn read(&mut self, sector: u32, count: u16) -> Vec<u8> {
         let result =
             self.call(&read_cdb(sector, count), u32::from(count) * 512, &[]).await.expect("the server responds");
-        assert_eq!((result.status, result.residual), (0, Residual::None), "{:02x?}", result.sense);
+        assert_eq!((result.status, result.residual), (GOOD, Residual::None), "{:02x?}", result.sense);
         result.data
     }
 

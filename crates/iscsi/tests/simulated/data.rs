@@ -5,8 +5,11 @@ use iscsi_protocol::request::{Attribute, Command, DataOut};
 use iscsi_protocol::response::Residual;
 use iscsi_protocol::{NO_TAG, RequestBody, ResponseBody};
 
-use crate::client::{Client, LoginSpec, counted, read_cdb, write_cdb};
+use crate::client::{CHECK_CONDITION, Client, GOOD, LoginSpec, numbered_sectors, read_cdb, write_cdb};
 use crate::fixture::with_server;
+
+/// Status, sense key ABORTED COMMAND and additional sense code of data out of order.
+const DATA_PHASE_ERROR: (u8, u8, u8) = (CHECK_CONDITION, 0x0b, 0x4b);
 
 #[test]
 fn written_data_read_back_under_any_parameters() {
@@ -22,7 +25,7 @@ fn written_data_read_back_under_any_parameters() {
         with_server(seed, Options::default(), async |seam, _, _| {
             let mut client = Client::ready(&seam, &LoginSpec { text, ..LoginSpec::default() }).await;
             for (number, (sector, count)) in [(0, 1), (7, 8), (1, 100), (13, 2047), (8, 8)].into_iter().enumerate() {
-                let data = counted(number as u64 * 10_000 + 1, count);
+                let data = numbered_sectors(number as u64 * 10_000 + 1, count);
                 client.write(sector, &data).await;
                 assert_eq!(client.read(sector, count as u16).await, data, "{count} sectors with {text}");
             }
@@ -35,7 +38,7 @@ fn commands_run_concurrently() {
     with_server(20, Options::default(), async |seam, _, _| {
         let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         for number in 0..32 {
-            client.write(number * 64, &counted(u64::from(number) * 100 + 1, 16)).await;
+            client.write(number * 64, &numbered_sectors(u64::from(number) * 100 + 1, 16)).await;
         }
         let mut expected = Vec::new();
         for number in 0..32 {
@@ -50,7 +53,7 @@ fn commands_run_concurrently() {
             outstanding -= u32::from(head.status.is_some());
         }
         for (tag, number) in expected {
-            assert_eq!(data[&tag], counted(u64::from(number) * 100 + 1, 16));
+            assert_eq!(data[&tag], numbered_sectors(u64::from(number) * 100 + 1, 16));
         }
     });
 }
@@ -59,11 +62,11 @@ fn commands_run_concurrently() {
 fn residual_is_reported_for_other_expected_lengths() {
     with_server(21, Options::default(), async |seam, _, _| {
         let mut client = Client::ready(&seam, &LoginSpec::default()).await;
-        client.write(0, &counted(1, 4)).await;
+        client.write(0, &numbered_sectors(1, 4)).await;
         for (len, residual) in [(512, Residual::Overflow(512)), (4096, Residual::Underflow(3072))] {
             let result = client.call(&read_cdb(0, 2), len, &[]).await.expect("the server responds");
-            assert_eq!((result.status, result.residual), (0, residual));
-            assert_eq!(result.data, counted(1, 2)[..1024.min(len as usize)]);
+            assert_eq!((result.status, result.residual), (GOOD, residual));
+            assert_eq!(result.data, numbered_sectors(1, 2)[..1024.min(len as usize)]);
         }
     });
 }
@@ -72,7 +75,7 @@ fn residual_is_reported_for_other_expected_lengths() {
 fn write_with_data_out_of_order_fails_alone() {
     with_server(22, Options::default(), async |seam, _, _| {
         let mut client = Client::ready(&seam, &LoginSpec::default()).await;
-        client.write(0, &counted(1, 8)).await;
+        client.write(0, &numbered_sectors(1, 8)).await;
         let tag = client.tag();
         let command = Command {
             is_final: false,
@@ -86,12 +89,14 @@ fn write_with_data_out_of_order_fails_alone() {
         };
         client.send_pdu(tag, false, RequestBody::Command(command), &[]).await;
         let pdu = DataOut { is_final: false, lun: [0; 8], target_tag: NO_TAG, data_sn: 1, offset: 0 };
-        client.send_pdu(tag, false, RequestBody::DataOut(pdu), &counted(900, 4)).await;
+        client.send_pdu(tag, false, RequestBody::DataOut(pdu), &numbered_sectors(900, 4)).await;
         let result = client.end(tag, &[]).await.expect("the connection stays open");
-        assert_eq!((result.status, result.sense[2], result.sense[12]), (2, 0x0b, 0x4b));
+        assert_eq!((result.status, result.sense[2], result.sense[12]), DATA_PHASE_ERROR);
         // Further data of the command are ignored.
-        client.send_pdu(tag, false, RequestBody::DataOut(DataOut { data_sn: 0, ..pdu }), &counted(900, 4)).await;
-        assert_eq!(client.read(0, 8).await, counted(1, 8));
+        client
+            .send_pdu(tag, false, RequestBody::DataOut(DataOut { data_sn: 0, ..pdu }), &numbered_sectors(900, 4))
+            .await;
+        assert_eq!(client.read(0, 8).await, numbered_sectors(1, 8));
     });
 }
 
@@ -99,7 +104,7 @@ fn write_with_data_out_of_order_fails_alone() {
 fn write_with_data_at_a_wrong_offset_fails_alone() {
     with_server(24, Options::default(), async |seam, _, _| {
         let mut client = Client::ready(&seam, &LoginSpec::default()).await;
-        let data = counted(1, 256);
+        let data = numbered_sectors(1, 256);
         let tag = client.begin(&write_cdb(0, 256), 0, &data).await;
         let (response, _) = client.receive().await.expect("an R2T");
         let ResponseBody::ReadyToTransfer { target_tag, offset, len, .. } = response.body else {
@@ -107,7 +112,7 @@ fn write_with_data_at_a_wrong_offset_fails_alone() {
         };
         let (offset, len) = (offset as usize, len as usize);
         client.send_data(tag, target_tag, offset + 512, &data[offset..][..len]).await;
-        let result = loop {
+        let (status, data_segment) = loop {
             let (response, part) = client.receive().await.expect("the connection stays open");
             match response.body {
                 ResponseBody::ReadyToTransfer { .. } => (),
@@ -115,7 +120,8 @@ fn write_with_data_at_a_wrong_offset_fails_alone() {
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!((result.0, result.1[2 + 2], result.1[2 + 12]), (2, 0x0b, 0x4b));
+        // The sense data follows its length of two bytes.
+        assert_eq!((status, data_segment[2 + 2], data_segment[2 + 12]), DATA_PHASE_ERROR);
         client.write(0, &data).await;
         assert_eq!(client.read(0, 256).await, data);
     });
@@ -127,8 +133,8 @@ fn damaged_pdu_ends_the_session_without_effect() {
         let text = "InitialR2T=No\0HeaderDigest=CRC32C\0DataDigest=CRC32C\0";
         for bit in [3, 400, 48 * 8 + 40, 3000] {
             let mut client = Client::ready(&seam, &LoginSpec { text, ..LoginSpec::default() }).await;
-            client.write(0, &counted(1, 8)).await;
-            let (data, tag) = (counted(900, 8), client.tag());
+            client.write(0, &numbered_sectors(1, 8)).await;
+            let (data, tag) = (numbered_sectors(900, 8), client.tag());
             let command = Command {
                 is_final: true,
                 reads: false,

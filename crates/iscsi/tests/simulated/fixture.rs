@@ -9,7 +9,7 @@ use seam::sim::{DiskControl, Latency, SimDiskSpec, SimSeam, TaskOrder, WireSpec,
 use seam::{Address, DiskOpen, Nanos, Seam};
 
 /// Size of the volume in bytes.
-pub const SIZE: u64 = 64 << 20;
+pub const VOLUME_BYTES: u64 = 64 << 20;
 /// The target's name.
 pub const TARGET: &str = "iqn.2026-11.io.hotset:lab";
 
@@ -27,7 +27,7 @@ pub fn world(seed: u64) -> World {
         chunk_bytes_max: 9_000,
         window_bytes: 64 << 10,
     });
-    world.add_disk("/disk", SimDiskSpec::new(SIZE));
+    world.add_disk("/disk", SimDiskSpec::new(VOLUME_BYTES));
     world
 }
 

@@ -7,7 +7,7 @@ use iscsi_protocol::response::TaskResponse;
 use seam::sim::{Fault, Ops, Rule, When};
 use seam::{Nanos, Seam};
 
-use crate::client::{Client, LoginSpec, counted, read_cdb, write_cdb};
+use crate::client::{CHECK_CONDITION, Client, LoginSpec, numbered_sectors, read_cdb, write_cdb};
 use crate::fixture::{disk, with_server};
 
 const STALL: Nanos = Nanos::from_secs(60);
@@ -19,7 +19,7 @@ fn pings_and_aborted_reads_are_answered_while_the_disk_hangs() {
         let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         disk(world).add_fault(Rule::new(Fault::Stall(STALL), Ops::ALL, When::Always));
         let read = client.begin(&read_cdb(0, 8), 4096, &[]).await;
-        let write = client.begin(&write_cdb(64, 8), 0, &counted(1, 8)).await;
+        let write = client.begin(&write_cdb(64, 8), 0, &numbered_sectors(1, 8)).await;
         let began = seam.now();
         for _ in 0..50 {
             let tag = client.ping(b"are you there?").await;
@@ -35,9 +35,9 @@ fn pings_and_aborted_reads_are_answered_while_the_disk_hangs() {
         assert_eq!(client.task_management_response(abort).await, TaskResponse::Complete);
         assert!(seam.now().since(began) >= STALL, "the write could have an effect until then");
         disk(world).clear_faults();
-        client.write(64, &counted(100, 8)).await;
+        client.write(64, &numbered_sectors(100, 8)).await;
         seam.sleep(STALL).await;
-        assert_eq!((client.read(64, 8).await, disk(world).tag(64)), (counted(100, 8), 100));
+        assert_eq!((client.read(64, 8).await, disk(world).tag(64)), (numbered_sectors(100, 8), 100));
     });
 }
 
@@ -50,7 +50,7 @@ fn command_is_answered_or_aborted_never_both() {
             let read = seed % 2 == 0;
             let tag = match read {
                 true => client.begin(&read_cdb(0, 8), 4096, &[]).await,
-                false => client.begin(&write_cdb(0, 8), 0, &counted(1, 8)).await,
+                false => client.begin(&write_cdb(0, 8), 0, &numbered_sectors(1, 8)).await,
             };
             seam.sleep(Nanos::from_micros(seed * 13)).await;
             let abort = client.manage(TaskFunction::AbortTask, tag).await;
@@ -88,14 +88,17 @@ fn reset_ends_commands_of_all_initiators_with_an_attention() {
         let mut second = Client::ready(&seam, &LoginSpec { isid: 2, ..LoginSpec::default() }).await;
         disk(world).add_fault(Rule::new(Fault::Stall(Nanos::from_secs(5)), Ops::ALL, When::Always));
         second.begin(&read_cdb(0, 8), 4096, &[]).await;
-        first.begin(&write_cdb(0, 8), 0, &counted(1, 8)).await;
+        first.begin(&write_cdb(0, 8), 0, &numbered_sectors(1, 8)).await;
         seam.sleep(Nanos::from_millis(10)).await;
         disk(world).clear_faults();
         let tag = first.manage(TaskFunction::LogicalUnitReset, 0).await;
         assert_eq!(first.task_management_response(tag).await, TaskResponse::Complete);
         for client in [&mut first, &mut second] {
             let result = client.call(&[0; 16], 0, &[]).await.expect("the server responds");
-            assert_eq!((result.status, result.sense[2], result.sense[12], result.sense[13]), (2, 6, 0x29, 3));
+            assert_eq!(
+                (result.status, result.sense[2], result.sense[12], result.sense[13]),
+                (CHECK_CONDITION, 6, 0x29, 3)
+            );
             assert_eq!(client.read(8, 1).await.len(), 512);
         }
     });
@@ -128,7 +131,7 @@ fn repeated_abort_of_a_write_waits_like_the_first() {
     with_server(60, options, async |seam, _, world| {
         let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         disk(world).add_fault(Rule::new(Fault::Stall(STALL), Ops::WRITE, When::Nth(0)));
-        let write = client.begin(&write_cdb(64, 8), 0, &counted(1, 8)).await;
+        let write = client.begin(&write_cdb(64, 8), 0, &numbered_sectors(1, 8)).await;
         seam.sleep(Nanos::from_secs(1)).await;
         let began = seam.now();
         let functions = [TaskFunction::AbortTask, TaskFunction::AbortTask, TaskFunction::AbortTaskSet];

@@ -7,11 +7,11 @@ use scsi::Lun;
 use seam::Nanos;
 use seam::sim::{Fault, Ops, Rule, When};
 
-use crate::client::{Client, LoginSpec};
+use crate::client::{CHECK_CONDITION, Client, LoginSpec};
 use crate::fixture::{disk, with_server};
 
 /// Receives an asynchronous SCSI event: its unit and additional sense code.
-async fn event(client: &mut Client) -> (Option<Lun>, [u8; 2]) {
+async fn receive_event(client: &mut Client) -> (Option<Lun>, [u8; 2]) {
     let (response, data) = client.receive().await.expect("an event");
     let ResponseBody::Async(AsyncEvent::Scsi { lun }) = response.body else { panic!("{response:?}") };
     let (len, sense) = data.split_at(2);
@@ -24,15 +24,15 @@ fn size_and_unit_changes_are_sent_as_events_and_attentions() {
     with_server(11, Options::default(), async |seam, server, _| {
         let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         server.target().resized(Lun::ZERO);
-        assert_eq!(event(&mut client).await, (Some(Lun::ZERO), [0x2a, 0x09]));
+        assert_eq!(receive_event(&mut client).await, (Some(Lun::ZERO), [0x2a, 0x09]));
         let result = client.call(&[0; 16], 0, &[]).await.expect("the server responds");
-        assert_eq!((result.status, &result.sense[12..14]), (2, &[0x2a, 0x09][..]));
+        assert_eq!((result.status, &result.sense[12..14]), (CHECK_CONDITION, &[0x2a, 0x09][..]));
         let removed = server.target().remove(Lun::ZERO).expect("the unit exists");
-        assert_eq!(event(&mut client).await, (Some(Lun::ZERO), [0x3f, 0x0e]));
+        assert_eq!(receive_event(&mut client).await, (Some(Lun::ZERO), [0x3f, 0x0e]));
         server.target().put_back(removed);
-        assert_eq!(event(&mut client).await, (Some(Lun::ZERO), [0x3f, 0x0e]));
+        assert_eq!(receive_event(&mut client).await, (Some(Lun::ZERO), [0x3f, 0x0e]));
         let mut codes = Vec::new();
-        while let Some(result) = client.call(&[0; 16], 0, &[]).await.filter(|result| result.status == 2) {
+        while let Some(result) = client.call(&[0; 16], 0, &[]).await.filter(|result| result.status == CHECK_CONDITION) {
             codes.push([result.sense[12], result.sense[13]]);
         }
         assert_eq!(codes, [[0x29, 0x00], [0x3f, 0x0e]]);

@@ -9,10 +9,16 @@ use seam::{Nanos, Seam};
 use crate::client::{Client, LoginSpec, read_cdb};
 use crate::fixture::{TARGET, with_server};
 
-async fn send_targets(client: &mut Client, which: &str) -> String {
+/// Login status classes and details.
+const AUTHENTICATION_FAILED: (u8, u8) = (2, 0x01);
+const NOT_AUTHORIZED: (u8, u8) = (2, 0x02);
+const NO_SUCH_SESSION: (u8, u8) = (2, 0x0a);
+const OUT_OF_RESOURCES: (u8, u8) = (3, 0x02);
+
+async fn send_targets(client: &mut Client, value: &str) -> String {
     let tag = client.tag();
     let body = RequestBody::Text { is_final: true, continues: false, target_tag: NO_TAG, lun: [0; 8] };
-    client.send_pdu(tag, true, body, format!("SendTargets={which}\0").as_bytes()).await;
+    client.send_pdu(tag, true, body, format!("SendTargets={value}\0").as_bytes()).await;
     let (response, data) = client.receive().await.expect("the server responds");
     assert!(matches!(response.body, ResponseBody::Text { is_final: true, continues: false, .. }), "{response:?}");
     String::from_utf8(data).expect("text")
@@ -53,7 +59,7 @@ fn discovery_session_rejects_commands() {
 fn unlisted_initiator_is_refused() {
     let access = AccessList::new(["iqn.1998-01.com.vmware:*"]);
     with_server(4, Options { access, ..Options::default() }, async |seam, server, _| {
-        assert_eq!(Client::log_in(&seam, &LoginSpec::default()).await.err(), Some(Some((2, 2))));
+        assert_eq!(Client::log_in(&seam, &LoginSpec::default()).await.err(), Some(Some(NOT_AUTHORIZED)));
         let esx = LoginSpec { name: "iqn.1998-01.com.VMware:esx1", ..LoginSpec::default() };
         assert!(Client::log_in(&seam, &esx).await.is_ok());
         assert_eq!(server.stats().failed_logins, 1);
@@ -67,7 +73,7 @@ fn login_without_secret_is_refused() {
         5,
         Options { chap_users: vec![ChapUser::of_all(credentials)], ..Options::default() },
         async |seam, server, _| {
-            assert_eq!(Client::log_in(&seam, &LoginSpec::default()).await.err(), Some(Some((2, 1))));
+            assert_eq!(Client::log_in(&seam, &LoginSpec::default()).await.err(), Some(Some(AUTHENTICATION_FAILED)));
             assert_eq!(server.stats().sessions, 0);
             let refused: Vec<_> =
                 server.refused_logins().into_iter().map(|login| (login.refusal, login.count)).collect();
@@ -95,7 +101,7 @@ fn login_to_unknown_session_is_refused() {
         client.send_login(1, 99, &format!("InitiatorName=iqn.a\0TargetName={TARGET}\0")).await;
         let (response, _) = client.receive().await.expect("the server responds");
         let ResponseBody::Login(login) = response.body else { panic!("{response:?}") };
-        assert_eq!(login.status, (2, 0x0a));
+        assert_eq!(login.status, NO_SUCH_SESSION);
         assert!(client.is_closed().await);
     });
 }
@@ -106,7 +112,7 @@ fn logins_beyond_the_session_limit_are_refused() {
         let _first = Client::ready(&seam, &LoginSpec { isid: 1, ..LoginSpec::default() }).await;
         let mut second = Client::ready(&seam, &LoginSpec { isid: 2, ..LoginSpec::default() }).await;
         let third = LoginSpec { isid: 3, ..LoginSpec::default() };
-        assert_eq!(Client::log_in(&seam, &third).await.err(), Some(Some((3, 2))));
+        assert_eq!(Client::log_in(&seam, &third).await.err(), Some(Some(OUT_OF_RESOURCES)));
         second.log_out().await;
         seam.sleep(Nanos::from_millis(20)).await;
         assert!(Client::log_in(&seam, &third).await.is_ok());
@@ -116,13 +122,13 @@ fn logins_beyond_the_session_limit_are_refused() {
 #[test]
 fn discovery_sessions_have_their_own_limit_and_end_after_a_minute() {
     with_server(9, Options { sessions_max: 1, ..Options::default() }, async |seam, server, _| {
-        let mut asking = Vec::new();
-        let names: Vec<u8> = (1..=17).collect();
-        for isid in names {
+        let mut logins = Vec::new();
+        let isids: Vec<u8> = (1..=17).collect();
+        for isid in isids {
             let discovery = LoginSpec { session: "Discovery", text: "", isid, ..LoginSpec::default() };
-            asking.push(Client::log_in(&seam, &discovery).await);
+            logins.push(Client::log_in(&seam, &discovery).await);
         }
-        assert_eq!(asking.pop().map(|last| last.err()), Some(Some(Some((3, 2)))), "the limit is sixteen");
+        assert_eq!(logins.pop().map(|last| last.err()), Some(Some(Some(OUT_OF_RESOURCES))), "the limit is sixteen");
         let mut client = Client::ready(&seam, &LoginSpec::default()).await;
         assert_eq!(client.read(0, 1).await.len(), 512);
         seam.sleep(Nanos::from_secs(70)).await;

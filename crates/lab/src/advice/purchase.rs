@@ -15,8 +15,9 @@ const GAIN_FRACTION_MIN: f64 = 0.9;
 /// Minimum gain of a purchase: in hit ratio (absolute), and in mean latency (relative).
 const HIT_RATIO_GAIN_MIN: f64 = 0.02;
 const LATENCY_GAIN_MIN: f64 = 0.05;
-/// Minimum accesses for a reliable curve, and minimum reads for a reliable hit ratio.
+/// Minimum accesses for a reliable curve.
 const ACCESSES_MIN: u64 = 10_000;
+/// Minimum reads for a reliable hit ratio.
 const READS_MIN: u64 = 1_000;
 /// Maximum difference between the measured hit ratio and the curve's; above it the curve does not describe the load.
 const DEVIATION_MAX: f64 = 0.15;
@@ -35,7 +36,7 @@ pub enum Kind {
 /// Hit ratios and resources of a load at present. The default describes a load without a cache.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PresentLoad {
-    /// Reads served whole from memory, as a fraction of all reads.
+    /// Reads served completely from memory, as a fraction of all reads.
     pub memory_hits: f64,
     /// Reads served completely by the caches with at least one block from flash, as a fraction of all reads.
     pub flash_hits: f64,
@@ -73,7 +74,7 @@ pub struct Purchase {
     pub latency_ns: f64,
     /// Array reads saved per second; `None` without a known rate. Never more than the array's reads.
     pub saved_reads_per_s: Option<f64>,
-    /// Disks that are saved with them.
+    /// Disks saved with these reads.
     pub saved_spindles: Option<f64>,
 }
 
@@ -106,8 +107,8 @@ pub(super) fn hit_ratio_at(steps: &[Step], size_bytes: u64) -> f64 {
     let Some(above) = steps.get(after) else { return steps.last().map_or(0.0, |step| step.hit_ratio) };
     let (size_below, ratio_below) =
         after.checked_sub(1).map_or((0, 0.0), |before| (steps[before].size_bytes, steps[before].hit_ratio));
-    let part = (size_bytes - size_below) as f64 / (above.size_bytes - size_below) as f64;
-    ratio_below + part * (above.hit_ratio - ratio_below)
+    let fraction = (size_bytes - size_below) as f64 / (above.size_bytes - size_below) as f64;
+    ratio_below + fraction * (above.hit_ratio - ratio_below)
 }
 
 impl PresentLoad {
@@ -131,7 +132,7 @@ impl PresentLoad {
 
     /// Reliability of advice after `seconds` in service with `accesses` in the curves.
     pub fn confidence(&self, memory: &CacheAdvice, flash: &CacheAdvice, accesses: u64, seconds: f64) -> Confidence {
-        // Flash holds what memory holds and more: its curve includes memory's hits.
+        // The curve of flash includes the hits of memory.
         let expected =
             hit_ratio_at(&memory.steps, self.used_bytes[0]).max(hit_ratio_at(&flash.steps, self.used_bytes[1]));
         if accesses < ACCESSES_MIN || self.reads < READS_MIN {
@@ -170,9 +171,10 @@ impl PresentLoad {
         let hits_filled = self.hit_ratio() + fill_gain;
         let fill_ns = if self.flash_bytes > 0 { assumptions.flash_ns } else { assumptions.memory_ns };
         let latency_filled = self.latency_ns(assumptions) - fill_gain * (self.miss_ns(assumptions) - fill_ns as f64);
-        // The part of a new SSD that holds pages is taken to be that of the present devices.
-        let usable = if self.flash_bytes > 0 { self.flash_page_bytes as f64 / self.flash_bytes as f64 } else { 1.0 };
-        let usable_growth = |size: u64| ((size - self.flash_bytes) as f64 * usable) as u64;
+        // The fraction of a new SSD that can hold pages is assumed to be that of the present devices.
+        let usable_fraction =
+            if self.flash_bytes > 0 { self.flash_page_bytes as f64 / self.flash_bytes as f64 } else { 1.0 };
+        let usable_growth = |size: u64| ((size - self.flash_bytes) as f64 * usable_fraction) as u64;
         let sizes: Vec<(u64, u64)> = match kind {
             Kind::Memory => MEMORY_BYTES.iter().map(|added| (*added, filled[0] + added)).collect(),
             // An SSD that is not larger than the present devices is no purchase.
@@ -288,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn room_that_is_not_filled_yet_needs_no_purchase() {
+    fn unfilled_cache_needs_no_purchase() {
         let (mut present, memory, flash) = hot_data();
         assert!(present.purchase(Kind::Memory, &memory, &flash, &Assumptions::default()).is_some());
         present.free_bytes = [512 * GIB, 0];

@@ -12,19 +12,19 @@ pub struct LruCurve {
 }
 
 impl LruCurve {
-    /// Counts a trace.
+    /// Computes the curve of a trace.
     pub fn of(pages: &Pages) -> LruCurve {
         let Pages { accesses, distinct } = pages;
         let mut hits = vec![0; *distinct as usize + 1];
-        let mut last = vec![0; *distinct as usize];
+        let mut last_uses = vec![0; *distinct as usize];
         let mut tree = vec![0u32; accesses.len() + 1];
         let mut distinct_seen = 0;
         for (time, page) in (1..).zip(accesses) {
-            let before = std::mem::replace(&mut last[*page as usize], time);
-            if before > 0 {
-                let others: u32 = distinct_seen - sum(&tree, before);
-                hits[others as usize + 1] += 1;
-                add(&mut tree, before, u32::MAX);
+            let last_use = std::mem::replace(&mut last_uses[*page as usize], time);
+            if last_use > 0 {
+                let distance: u32 = distinct_seen - sum(&tree, last_use);
+                hits[distance as usize + 1] += 1;
+                add(&mut tree, last_use, u32::MAX);
             } else {
                 distinct_seen += 1;
             }
@@ -51,6 +51,7 @@ fn add(tree: &mut [u32], mut index: usize, amount: u32) {
     }
 }
 
+/// Sum of the values at indices up to `index`.
 fn sum(tree: &[u32], mut index: usize) -> u32 {
     let mut sum = 0u32;
     while index > 0 {

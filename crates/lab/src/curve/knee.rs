@@ -19,8 +19,8 @@ mod tests {
 
     #[test]
     fn knee_is_the_point_farthest_above_the_chord() {
-        let turn = [(0.0, 0.0), (1.0, 40.0), (2.0, 80.0), (3.0, 82.0), (4.0, 83.0)];
-        assert_eq!(knee(&turn), Some(2));
+        let curve = [(0.0, 0.0), (1.0, 40.0), (2.0, 80.0), (3.0, 82.0), (4.0, 83.0)];
+        assert_eq!(knee(&curve), Some(2));
         assert_eq!(knee(&[(0.0, 0.0), (1.0, 1.0), (2.0, 2.0)]), None, "a straight line has none");
         assert_eq!(knee(&[(0.0, 5.0), (1.0, 5.0)]), None);
         assert_eq!(knee(&[]), None);

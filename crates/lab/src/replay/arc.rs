@@ -4,9 +4,10 @@ use engine::policy::list::{LinkedList, Links};
 
 use super::Cache;
 
+/// Queue that a page is in.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Nowhere,
+enum Queue {
+    Untracked,
     /// Accessed once, resident (T1) or in the ghost list (B1).
     Recent,
     RecentGhost,
@@ -19,7 +20,8 @@ enum Place {
 pub struct Arc {
     slots: usize,
     links: Links,
-    place: Vec<Place>,
+    /// Queue by page.
+    queue: Vec<Queue>,
     recent: LinkedList,
     recent_ghost: LinkedList,
     frequent: LinkedList,
@@ -34,7 +36,7 @@ impl Arc {
         Arc {
             slots,
             links: Links::over(distinct),
-            place: vec![Place::Nowhere; distinct as usize],
+            queue: vec![Queue::Untracked; distinct as usize],
             recent: LinkedList::EMPTY,
             recent_ghost: LinkedList::EMPTY,
             frequent: LinkedList::EMPTY,
@@ -43,14 +45,14 @@ impl Arc {
         }
     }
 
-    fn put(&mut self, page: u32, place: Place) {
-        self.place[page as usize] = place;
-        let list = match place {
-            Place::Recent => &mut self.recent,
-            Place::RecentGhost => &mut self.recent_ghost,
-            Place::Frequent => &mut self.frequent,
-            Place::FrequentGhost => &mut self.frequent_ghost,
-            Place::Nowhere => return,
+    fn put(&mut self, page: u32, queue: Queue) {
+        self.queue[page as usize] = queue;
+        let list = match queue {
+            Queue::Recent => &mut self.recent,
+            Queue::RecentGhost => &mut self.recent_ghost,
+            Queue::Frequent => &mut self.frequent,
+            Queue::FrequentGhost => &mut self.frequent_ghost,
+            Queue::Untracked => return,
         };
         self.links.push_head(list, page);
     }
@@ -65,10 +67,10 @@ impl Arc {
         let is_over_target = len > self.recent_target || (len == self.recent_target && from_frequent_ghost);
         if (!self.recent.is_empty() && is_over_target) || self.frequent.is_empty() {
             if let Some(page) = self.links.take_tail(&mut self.recent) {
-                self.put(page, Place::RecentGhost);
+                self.put(page, Queue::RecentGhost);
             }
         } else if let Some(page) = self.links.take_tail(&mut self.frequent) {
-            self.put(page, Place::FrequentGhost);
+            self.put(page, Queue::FrequentGhost);
         }
     }
 
@@ -79,14 +81,14 @@ impl Arc {
             let Some(evicted) = self.links.take_tail(&mut self.recent_ghost) else {
                 // All resident pages were seen once: the oldest leaves without a ghost.
                 let evicted = self.links.take_tail(&mut self.recent).expect("a full cache is not empty");
-                self.place[evicted as usize] = Place::Nowhere;
+                self.queue[evicted as usize] = Queue::Untracked;
                 return;
             };
-            self.place[evicted as usize] = Place::Nowhere;
+            self.queue[evicted as usize] = Queue::Untracked;
         } else if recent + self.frequent.len() + self.frequent_ghost.len() >= 2 * self.slots
             && let Some(evicted) = self.links.take_tail(&mut self.frequent_ghost)
         {
-            self.place[evicted as usize] = Place::Nowhere;
+            self.queue[evicted as usize] = Queue::Untracked;
         }
         self.replace(false);
     }
@@ -94,37 +96,38 @@ impl Arc {
 
 impl Cache for Arc {
     fn access(&mut self, page: u32) -> bool {
-        let ghosts = (self.recent_ghost.len() as f64, self.frequent_ghost.len() as f64);
-        match self.place[page as usize] {
-            Place::Recent => self.links.unlink(&mut self.recent, page),
-            Place::Frequent => self.links.unlink(&mut self.frequent, page),
-            Place::RecentGhost => {
-                self.recent_target = (self.recent_target + (ghosts.1 / ghosts.0).max(1.0)).min(self.slots as f64);
+        let (recent_ghosts, frequent_ghosts) = (self.recent_ghost.len() as f64, self.frequent_ghost.len() as f64);
+        match self.queue[page as usize] {
+            Queue::Recent => self.links.unlink(&mut self.recent, page),
+            Queue::Frequent => self.links.unlink(&mut self.frequent, page),
+            Queue::RecentGhost => {
+                self.recent_target =
+                    (self.recent_target + (frequent_ghosts / recent_ghosts).max(1.0)).min(self.slots as f64);
                 self.links.unlink(&mut self.recent_ghost, page);
                 if self.is_full() {
                     self.replace(false);
                 }
-                self.put(page, Place::Frequent);
+                self.put(page, Queue::Frequent);
                 return false;
             }
-            Place::FrequentGhost => {
-                self.recent_target = (self.recent_target - (ghosts.0 / ghosts.1).max(1.0)).max(0.0);
+            Queue::FrequentGhost => {
+                self.recent_target = (self.recent_target - (recent_ghosts / frequent_ghosts).max(1.0)).max(0.0);
                 self.links.unlink(&mut self.frequent_ghost, page);
                 if self.is_full() {
                     self.replace(true);
                 }
-                self.put(page, Place::Frequent);
+                self.put(page, Queue::Frequent);
                 return false;
             }
-            Place::Nowhere => {
+            Queue::Untracked => {
                 if self.is_full() {
                     self.make_room_for_new();
                 }
-                self.put(page, Place::Recent);
+                self.put(page, Queue::Recent);
                 return false;
             }
         }
-        self.put(page, Place::Frequent);
+        self.put(page, Queue::Frequent);
         true
     }
 }

@@ -11,10 +11,10 @@ const NEVER: u32 = u32::MAX;
 pub struct Belady {
     slots: usize,
     /// By access: time of the page's next use.
-    next: Vec<u32>,
+    next_by_access: Vec<u32>,
     time: usize,
     /// By page: time of its next use, as of its last use.
-    next_use: Vec<u32>,
+    next_by_page: Vec<u32>,
     resident: Vec<bool>,
     resident_count: usize,
     /// `(next use, page)`, farthest first. An entry is stale when its time differs from the page's.
@@ -24,17 +24,17 @@ pub struct Belady {
 impl Belady {
     /// A cache of `slots` pages; `accesses` is the whole trace.
     pub fn new(slots: usize, accesses: &[u32], distinct: u32) -> Self {
-        let mut next = vec![NEVER; accesses.len()];
-        let mut following = vec![NEVER; distinct as usize];
+        let mut next_by_access = vec![NEVER; accesses.len()];
+        let mut next_by_page = vec![NEVER; distinct as usize];
         for (time, page) in accesses.iter().enumerate().rev() {
-            next[time] = following[*page as usize];
-            following[*page as usize] = time as u32;
+            next_by_access[time] = next_by_page[*page as usize];
+            next_by_page[*page as usize] = time as u32;
         }
         Belady {
             slots,
-            next,
+            next_by_access,
             time: 0,
-            next_use: vec![NEVER; distinct as usize],
+            next_by_page: vec![NEVER; distinct as usize],
             resident: vec![false; distinct as usize],
             resident_count: 0,
             heap: BinaryHeap::new(),
@@ -43,7 +43,7 @@ impl Belady {
 
     fn evict(&mut self) {
         while let Some((next, page)) = self.heap.pop() {
-            if self.resident[page as usize] && self.next_use[page as usize] == next {
+            if self.resident[page as usize] && self.next_by_page[page as usize] == next {
                 self.resident[page as usize] = false;
                 self.resident_count -= 1;
                 return;
@@ -54,7 +54,7 @@ impl Belady {
 
 impl Cache for Belady {
     fn access(&mut self, page: u32) -> bool {
-        let next = self.next[self.time];
+        let next = self.next_by_access[self.time];
         self.time += 1;
         let hit = self.resident[page as usize];
         if !hit {
@@ -64,7 +64,7 @@ impl Cache for Belady {
             self.resident_count += 1;
             self.resident[page as usize] = true;
         }
-        self.next_use[page as usize] = next;
+        self.next_by_page[page as usize] = next;
         self.heap.push((next, page));
         hit
     }

@@ -97,7 +97,7 @@ impl Replacement {
     }
 
     /// A flash cache of `slots` pages. The default policy keeps `stage` of them in memory; without a stage, the memory
-    /// cache in front has room for `memory` pages. The other policies have no stage: all their pages are on flash.
+    /// cache in front has space for `memory` pages. The other policies have no stage: all their pages are on flash.
     pub fn flash(self, slots: usize, stage: usize, memory: usize, pages: &Pages) -> Box<dyn Cache> {
         match self {
             Replacement::Default => {

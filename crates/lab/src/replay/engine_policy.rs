@@ -11,35 +11,40 @@ pub struct EnginePolicy<P> {
     policy: P,
     slots: usize,
     /// Slot by page.
-    slot: Vec<u32>,
+    slot_of_page: Vec<u32>,
     /// Page by slot.
-    page: Vec<u32>,
+    page_in_slot: Vec<u32>,
 }
 
 impl<P: Policy> EnginePolicy<P> {
     /// A cache of `slots` pages; `policy` has the same number of slots; the trace has `distinct` pages.
     pub fn new(policy: P, slots: usize, distinct: u32) -> Self {
-        EnginePolicy { policy, slots, slot: vec![NO_SLOT; distinct as usize], page: Vec::with_capacity(slots) }
+        EnginePolicy {
+            policy,
+            slots,
+            slot_of_page: vec![NO_SLOT; distinct as usize],
+            page_in_slot: Vec::with_capacity(slots),
+        }
     }
 }
 
 impl<P: Policy> Cache for EnginePolicy<P> {
     fn access(&mut self, page: u32) -> bool {
-        let slot = self.slot[page as usize];
+        let slot = self.slot_of_page[page as usize];
         if slot != NO_SLOT {
             self.policy.hit(slot);
             return true;
         }
-        let slot = if self.page.len() < self.slots {
-            self.page.push(page);
-            (self.page.len() - 1) as u32
+        let slot = if self.page_in_slot.len() < self.slots {
+            self.page_in_slot.push(page);
+            (self.page_in_slot.len() - 1) as u32
         } else {
             let slot = self.policy.victim(&[0]).expect("no slot is pinned, so there is a victim");
-            let evicted = std::mem::replace(&mut self.page[slot as usize], page);
-            self.slot[evicted as usize] = NO_SLOT;
+            let evicted = std::mem::replace(&mut self.page_in_slot[slot as usize], page);
+            self.slot_of_page[evicted as usize] = NO_SLOT;
             slot
         };
-        self.slot[page as usize] = slot;
+        self.slot_of_page[page as usize] = slot;
         self.policy.insert(0, slot, mix_bits(page), Admit::Normal);
         false
     }

@@ -1,6 +1,6 @@
 //! Simulation of a memory cache, a flash cache, or both in sequence, over the requests of a trace.
 
-use super::recording::{BLOCK_BYTES, BLOCKS_A_PAGE, PAGE_BYTES};
+use super::recording::{BLOCK_BYTES, BLOCKS_PER_PAGE, PAGE_BYTES};
 use super::{Cache, Outcome, Pages, Recording, Replacement};
 
 /// Size of a layer.
@@ -73,6 +73,7 @@ pub struct Report {
     pub flash: Layer,
 }
 
+/// A cache and its counters.
 struct CountedCache {
     cache: Box<dyn Cache>,
     unit_bytes: u64,
@@ -81,8 +82,8 @@ struct CountedCache {
 }
 
 impl CountedCache {
-    fn access(&mut self, number: u32) -> bool {
-        let hit = self.cache.access(number);
+    fn access(&mut self, unit: u32) -> bool {
+        let hit = self.cache.access(unit);
         self.outcome.accesses += 1;
         self.outcome.hits += u64::from(hit);
         hit
@@ -104,22 +105,22 @@ pub fn simulate(recording: &Recording, plan: &Plan) -> Report {
         let cache = plan.policy.cache(units, blocks);
         CountedCache { cache, unit_bytes: BLOCK_BYTES, units, outcome: Outcome::default() }
     });
-    let mut flash = (!plan.flash.is_zero()).then(|| flash(plan, units, pages));
+    let mut flash = (!plan.flash.is_zero()).then(|| flash_cache(plan, units, pages));
     let mut report = Report { requests: requests.len() as u64, ..Report::default() };
     let (mut blocks, mut pages) = (blocks.accesses.iter(), pages.accesses.iter());
     for request in requests {
         let (mut cached, mut missing) = (0, 0);
-        for part in request.parts() {
-            let page = *pages.next().expect("each part of a request has a page");
+        for block_count in request.blocks_by_page() {
+            let page = *pages.next().expect("each page of a request is recorded");
             let missed = match &mut memory {
                 Some(memory) => {
-                    blocks.by_ref().take(part as usize).filter(|block| !memory.access(**block)).count() as u32
+                    blocks.by_ref().take(block_count as usize).filter(|block| !memory.access(**block)).count() as u32
                 }
-                None => part,
+                None => block_count,
             };
             let from_flash = missed > 0 && flash.as_mut().is_some_and(|flash| flash.access(page));
             let missed_in_both = if from_flash { 0 } else { missed };
-            (cached, missing) = (cached + part - missed_in_both, missing + missed_in_both);
+            (cached, missing) = (cached + block_count - missed_in_both, missing + missed_in_both);
         }
         report.hits += u64::from(missing == 0);
         report.partial_hits += u64::from(missing > 0 && cached > 0);
@@ -131,10 +132,11 @@ pub fn simulate(recording: &Recording, plan: &Plan) -> Report {
     report
 }
 
-fn flash(plan: &Plan, memory_blocks: usize, pages: &Pages) -> CountedCache {
+/// The flash cache of a plan behind `memory_blocks` blocks of memory.
+fn flash_cache(plan: &Plan, memory_blocks: usize, pages: &Pages) -> CountedCache {
     let units = plan.flash.units(pages.distinct, PAGE_BYTES);
     let stage = if plan.memory.is_zero() { (units as u64 * plan.stage_millipercent / 100_000) as usize } else { 0 };
-    let cache = plan.policy.flash(units, stage, memory_blocks / BLOCKS_A_PAGE as usize, pages);
+    let cache = plan.policy.flash(units, stage, memory_blocks / BLOCKS_PER_PAGE as usize, pages);
     CountedCache { cache, unit_bytes: PAGE_BYTES, units, outcome: Outcome::default() }
 }
 

@@ -6,7 +6,7 @@ use super::Cache;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    Nowhere,
+    Untracked,
     /// Low inter-reference recency: resident and protected.
     Low,
     /// High inter-reference recency: resident, in the queue.
@@ -28,7 +28,8 @@ pub struct Lirs {
     /// Evicted pages that are still in the stack, oldest last. No page is on both lists.
     ghosts: LinkedList,
     links: Links,
-    low: usize,
+    /// Number of low pages.
+    low_count: usize,
 }
 
 impl Lirs {
@@ -37,13 +38,13 @@ impl Lirs {
         Lirs {
             slots,
             low_max: slots - (slots / 100).max(1).min(slots),
-            state: vec![State::Nowhere; distinct as usize],
+            state: vec![State::Untracked; distinct as usize],
             stack: LinkedList::EMPTY,
             stack_links: Links::over(distinct),
             queue: LinkedList::EMPTY,
             ghosts: LinkedList::EMPTY,
             links: Links::over(distinct),
-            low: 0,
+            low_count: 0,
         }
     }
 
@@ -61,7 +62,7 @@ impl Lirs {
             match self.state[page as usize] {
                 State::Low => return,
                 State::Ghost => self.drop_ghost(page),
-                State::High | State::Nowhere => self.stack_links.unlink(&mut self.stack, page),
+                State::High | State::Untracked => self.stack_links.unlink(&mut self.stack, page),
             }
         }
     }
@@ -69,19 +70,19 @@ impl Lirs {
     fn drop_ghost(&mut self, page: u32) {
         self.links.unlink(&mut self.ghosts, page);
         self.stack_links.unlink(&mut self.stack, page);
-        self.state[page as usize] = State::Nowhere;
+        self.state[page as usize] = State::Untracked;
     }
 
     /// Makes `page`, which is in the stack, a low page. If there are too many, the low page at the bottom becomes high.
     fn make_low(&mut self, page: u32) {
         self.state[page as usize] = State::Low;
-        self.low += 1;
+        self.low_count += 1;
         self.move_to_top(page);
         self.prune();
-        if self.low > self.low_max {
+        if self.low_count > self.low_max {
             let bottom = self.stack_links.take_tail(&mut self.stack).expect("low pages are in the stack");
             self.state[bottom as usize] = State::High;
-            self.low -= 1;
+            self.low_count -= 1;
             self.links.push_head(&mut self.queue, bottom);
             self.prune();
         }
@@ -90,7 +91,7 @@ impl Lirs {
     fn evict(&mut self) {
         let page = self.links.take_tail(&mut self.queue).expect("low pages never occupy all slots");
         if !self.stack_links.is_linked(page) {
-            self.state[page as usize] = State::Nowhere;
+            self.state[page as usize] = State::Untracked;
             return;
         }
         self.state[page as usize] = State::Ghost;
@@ -120,16 +121,16 @@ impl Cache for Lirs {
                 }
                 return true;
             }
-            State::Ghost | State::Nowhere => {}
+            State::Ghost | State::Untracked => {}
         }
-        if self.low + self.queue.len() == self.slots {
+        if self.low_count + self.queue.len() == self.slots {
             self.evict();
         }
         let is_ghost = self.state[page as usize] == State::Ghost;
         if is_ghost {
             self.links.unlink(&mut self.ghosts, page);
         }
-        if is_ghost || self.low < self.low_max {
+        if is_ghost || self.low_count < self.low_max {
             self.make_low(page);
         } else {
             self.state[page as usize] = State::High;

@@ -5,14 +5,15 @@ use rustc_hash::FxHashMap;
 /// The page numbers assigned so far.
 pub struct Numbering {
     page_bytes: u64,
-    known: FxHashMap<(u32, u64), u32>,
+    /// Number by device and page address.
+    numbers: FxHashMap<(u32, u64), u32>,
 }
 
 impl Numbering {
     /// A numbering for pages of `page_bytes`.
     pub fn new(page_bytes: u64) -> Self {
         assert!(page_bytes > 0, "a page is not empty");
-        Numbering { page_bytes, known: FxHashMap::default() }
+        Numbering { page_bytes, numbers: FxHashMap::default() }
     }
 
     /// Numbers of the pages that contain the `len` bytes from byte `at` of a device; for an empty request, the page of
@@ -27,12 +28,12 @@ impl Numbering {
 
     /// Distinct pages so far.
     pub fn distinct(&self) -> u32 {
-        self.known.len() as u32
+        self.numbers.len() as u32
     }
 
     fn number(&mut self, device: u32, page: u64) -> u32 {
-        let next = u32::try_from(self.known.len()).expect("a trace has fewer than 4 billion pages");
-        *self.known.entry((device, page)).or_insert(next)
+        let next = u32::try_from(self.numbers.len()).expect("a trace has fewer than 4 billion pages");
+        *self.numbers.entry((device, page)).or_insert(next)
     }
 }
 
@@ -57,7 +58,7 @@ impl Pages {
     }
 
     /// `percent` of the footprint in pages, rounded down, at least one.
-    pub fn share(&self, percent: u64) -> usize {
+    pub fn percent_of_footprint(&self, percent: u64) -> usize {
         (u64::from(self.distinct) * percent / 100).max(1) as usize
     }
 }

@@ -8,8 +8,8 @@ use super::pages::{Numbering, Pages};
 pub const BLOCK_BYTES: u64 = 4 << 10;
 /// The flash cache's unit.
 pub const PAGE_BYTES: u64 = 64 << 10;
-/// Blocks in a page.
-pub const BLOCKS_A_PAGE: u64 = PAGE_BYTES / BLOCK_BYTES;
+/// Blocks per page.
+pub const BLOCKS_PER_PAGE: u64 = PAGE_BYTES / BLOCK_BYTES;
 
 /// The blocks of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +24,12 @@ pub struct RequestBlocks {
 
 impl RequestBlocks {
     /// Number of blocks in each of its pages, in order.
-    pub fn parts(self) -> impl Iterator<Item = u32> {
-        let (mut room, mut remaining) = (BLOCKS_A_PAGE as u32 - u32::from(self.first), self.blocks);
+    pub fn blocks_by_page(self) -> impl Iterator<Item = u32> {
+        let (mut page_blocks, mut remaining) = (BLOCKS_PER_PAGE as u32 - u32::from(self.first), self.blocks);
         std::iter::from_fn(move || {
-            let part = remaining.min(room);
-            (remaining, room) = (remaining - part, BLOCKS_A_PAGE as u32);
-            (part > 0).then_some(part)
+            let count = remaining.min(page_blocks);
+            (remaining, page_blocks) = (remaining - count, BLOCKS_PER_PAGE as u32);
+            (count > 0).then_some(count)
         })
     }
 }
@@ -71,7 +71,7 @@ impl Recording {
             let before = recording.blocks.accesses.len();
             recording.blocks.accesses.extend(blocks.pages_of(device, at, len));
             recording.pages.accesses.extend(pages.pages_of(device, at, len));
-            let first = (at / BLOCK_BYTES % BLOCKS_A_PAGE) as u8;
+            let first = (at / BLOCK_BYTES % BLOCKS_PER_PAGE) as u8;
             let blocks_accessed = (recording.blocks.accesses.len() - before) as u32;
             recording.requests.push(RequestBlocks { write, first, blocks: blocks_accessed });
         }
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(error, Some(()));
         assert_eq!(recording.blocks.accesses.len(), 19);
         assert_eq!(recording.pages.accesses, [0, 1, 2, 2]);
-        assert_eq!(recording.requests[0].parts().collect::<Vec<_>>(), [1, 16, 1]);
+        assert_eq!(recording.requests[0].blocks_by_page().collect::<Vec<_>>(), [1, 16, 1]);
         assert_eq!(recording.requests[1], RequestBlocks { write: true, first: 0, blocks: 1 });
         assert_eq!(
             (recording.blocks.distinct, recording.pages.distinct),

@@ -10,9 +10,10 @@ const GHOST_PERCENT: usize = 90;
 const HITS_FOR_MAIN: u8 = 2;
 const HITS_MAX: u8 = 3;
 
+/// Queue that a page is in.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Nowhere,
+enum Queue {
+    Untracked,
     Small,
     Ghost,
     Main,
@@ -22,7 +23,8 @@ enum Place {
 pub struct S3Fifo {
     slots: usize,
     links: Links,
-    place: Vec<Place>,
+    /// Queue by page.
+    queue: Vec<Queue>,
     hits: Vec<u8>,
     small: LinkedList,
     ghost: LinkedList,
@@ -35,7 +37,7 @@ impl S3Fifo {
         S3Fifo {
             slots,
             links: Links::over(distinct),
-            place: vec![Place::Nowhere; distinct as usize],
+            queue: vec![Queue::Untracked; distinct as usize],
             hits: vec![0; distinct as usize],
             small: LinkedList::EMPTY,
             ghost: LinkedList::EMPTY,
@@ -59,7 +61,7 @@ impl S3Fifo {
             if self.hits[page as usize] >= HITS_FOR_MAIN {
                 self.enter_main(page);
             } else {
-                self.place[page as usize] = Place::Nowhere;
+                self.queue[page as usize] = Queue::Untracked;
                 return self.add_ghost(page);
             }
         }
@@ -69,7 +71,7 @@ impl S3Fifo {
         while let Some(page) = self.links.take_tail(&mut self.main) {
             let hits = &mut self.hits[page as usize];
             if *hits == 0 {
-                self.place[page as usize] = Place::Nowhere;
+                self.queue[page as usize] = Queue::Untracked;
                 return;
             }
             *hits = (*hits).min(HITS_MAX) - 1;
@@ -79,7 +81,7 @@ impl S3Fifo {
 
     fn enter_main(&mut self, page: u32) {
         self.links.push_head(&mut self.main, page);
-        self.place[page as usize] = Place::Main;
+        self.queue[page as usize] = Queue::Main;
         self.hits[page as usize] = 0;
     }
 
@@ -90,30 +92,30 @@ impl S3Fifo {
         }
         if self.ghost.len() == ghost_max {
             let oldest = self.links.take_tail(&mut self.ghost).expect("a full list is not empty");
-            self.place[oldest as usize] = Place::Nowhere;
+            self.queue[oldest as usize] = Queue::Untracked;
         }
         self.links.push_head(&mut self.ghost, page);
-        self.place[page as usize] = Place::Ghost;
+        self.queue[page as usize] = Queue::Ghost;
     }
 }
 
 impl Cache for S3Fifo {
     fn access(&mut self, page: u32) -> bool {
-        match self.place[page as usize] {
-            Place::Small | Place::Main => {
+        match self.queue[page as usize] {
+            Queue::Small | Queue::Main => {
                 self.hits[page as usize] = self.hits[page as usize].saturating_add(1);
                 return true;
             }
-            Place::Ghost => {
+            Queue::Ghost => {
                 self.links.unlink(&mut self.ghost, page);
-                self.place[page as usize] = Place::Nowhere;
+                self.queue[page as usize] = Queue::Untracked;
                 self.evict_if_full();
                 self.enter_main(page);
             }
-            Place::Nowhere => {
+            Queue::Untracked => {
                 self.evict_if_full();
                 self.links.push_head(&mut self.small, page);
-                self.place[page as usize] = Place::Small;
+                self.queue[page as usize] = Queue::Small;
                 self.hits[page as usize] = 0;
             }
         }

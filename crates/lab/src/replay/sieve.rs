@@ -9,7 +9,9 @@ pub struct Sieve {
     slots: usize,
     links: Links,
     list: LinkedList,
+    /// By page: used since the hand's last pass.
     visited: Vec<bool>,
+    /// Page at which the next eviction begins; `None` for the oldest.
     hand: Option<u32>,
 }
 

@@ -10,14 +10,16 @@ use super::engine_policy::mix_bits;
 
 /// Maximum of the use counter: two bits, as in the flash store.
 const USES_MAX: u8 = 3;
-/// Divisor of the window: a use counts only after `slots / WINDOW_PART` accesses since the last counted one.
-const WINDOW_PART: usize = 64;
+/// Divisor of the window: a use counts only after `slots / WINDOW_DIVISOR` accesses since the last counted one.
+const WINDOW_DIVISOR: usize = 64;
 
+/// State of a page on flash.
 #[derive(Clone, Copy)]
 struct Resident {
     present: bool,
     uses: u8,
-    last: u32,
+    /// Time of the last counted use.
+    last_counted: u32,
 }
 
 /// Flash with a stage in memory in front.
@@ -25,13 +27,16 @@ pub struct Staged<A> {
     admission: A,
     stage_slots: usize,
     flash_slots: usize,
+    /// Accesses between two counted uses of a page.
     window: u32,
+    /// Accesses so far.
     now: u32,
     promotions: u64,
     stage: LinkedList,
     links: Links,
     flash: Vec<Resident>,
-    hand: VecDeque<u32>,
+    /// Pages on flash; the CLOCK hand is at the front.
+    clock_queue: VecDeque<u32>,
 }
 
 impl<A: Admission> Staged<A> {
@@ -42,33 +47,33 @@ impl<A: Admission> Staged<A> {
             admission,
             stage_slots: stage,
             flash_slots: slots - stage,
-            window: (slots / WINDOW_PART) as u32,
+            window: (slots / WINDOW_DIVISOR) as u32,
             now: 0,
             promotions: 0,
             stage: LinkedList::EMPTY,
             links: Links::over(distinct),
-            flash: vec![Resident { present: false, uses: 0, last: 0 }; distinct as usize],
-            hand: VecDeque::with_capacity(slots - stage),
+            flash: vec![Resident { present: false, uses: 0, last_counted: 0 }; distinct as usize],
+            clock_queue: VecDeque::with_capacity(slots - stage),
         }
     }
 
     fn promote(&mut self, page: u32) {
-        while self.hand.len() >= self.flash_slots {
-            let Some(oldest) = self.hand.pop_front() else { return };
+        while self.clock_queue.len() >= self.flash_slots {
+            let Some(oldest) = self.clock_queue.pop_front() else { return };
             let resident = &mut self.flash[oldest as usize];
             if resident.uses == 0 {
                 resident.present = false;
             } else {
                 resident.uses -= 1;
-                self.hand.push_back(oldest);
+                self.clock_queue.push_back(oldest);
             }
         }
         self.promotions += 1;
-        self.flash[page as usize] = Resident { present: true, uses: 0, last: self.now };
-        self.hand.push_back(page);
+        self.flash[page as usize] = Resident { present: true, uses: 0, last_counted: self.now };
+        self.clock_queue.push_back(page);
     }
 
-    fn stage(&mut self, page: u32) {
+    fn put_on_stage(&mut self, page: u32) {
         if self.stage_slots == 0 || self.links.is_linked(page) {
             return;
         }
@@ -84,9 +89,9 @@ impl<A: Admission> Cache for Staged<A> {
         self.now = self.now.wrapping_add(1);
         let resident = &mut self.flash[page as usize];
         if resident.present {
-            if self.now.wrapping_sub(resident.last) >= self.window {
+            if self.now.wrapping_sub(resident.last_counted) >= self.window {
                 resident.uses = (resident.uses + 1).min(USES_MAX);
-                resident.last = self.now;
+                resident.last_counted = self.now;
             }
             return true;
         }
@@ -97,7 +102,7 @@ impl<A: Admission> Cache for Staged<A> {
             }
             self.promote(page);
         } else {
-            self.stage(page);
+            self.put_on_stage(page);
         }
         staged
     }

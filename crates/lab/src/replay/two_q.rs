@@ -9,9 +9,10 @@ use super::Cache;
 const NEW_PERCENT: usize = 25;
 const GHOST_PERCENT: usize = 50;
 
+/// Queue that a page is in.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Nowhere,
+enum Queue {
+    Untracked,
     New,
     Ghost,
     Main,
@@ -21,7 +22,8 @@ enum Place {
 pub struct TwoQ {
     slots: usize,
     links: Links,
-    place: Vec<Place>,
+    /// Queue by page.
+    queue: Vec<Queue>,
     new: LinkedList,
     ghost: LinkedList,
     main: LinkedList,
@@ -33,7 +35,7 @@ impl TwoQ {
         TwoQ {
             slots,
             links: Links::over(distinct),
-            place: vec![Place::Nowhere; distinct as usize],
+            queue: vec![Queue::Untracked; distinct as usize],
             new: LinkedList::EMPTY,
             ghost: LinkedList::EMPTY,
             main: LinkedList::EMPTY,
@@ -45,11 +47,11 @@ impl TwoQ {
             return;
         }
         if self.new.len() > self.slots * NEW_PERCENT / 100 {
-            let page = self.links.take_tail(&mut self.new).expect("a list over its share is not empty");
-            self.place[page as usize] = Place::Nowhere;
+            let page = self.links.take_tail(&mut self.new).expect("a list over its limit is not empty");
+            self.queue[page as usize] = Queue::Untracked;
             self.add_ghost(page);
         } else if let Some(page) = self.links.take_tail(&mut self.main) {
-            self.place[page as usize] = Place::Nowhere;
+            self.queue[page as usize] = Queue::Untracked;
         }
     }
 
@@ -60,33 +62,33 @@ impl TwoQ {
         }
         if self.ghost.len() == ghost_max {
             let oldest = self.links.take_tail(&mut self.ghost).expect("a full list is not empty");
-            self.place[oldest as usize] = Place::Nowhere;
+            self.queue[oldest as usize] = Queue::Untracked;
         }
         self.links.push_head(&mut self.ghost, page);
-        self.place[page as usize] = Place::Ghost;
+        self.queue[page as usize] = Queue::Ghost;
     }
 }
 
 impl Cache for TwoQ {
     fn access(&mut self, page: u32) -> bool {
-        match self.place[page as usize] {
-            Place::New => true,
-            Place::Main => {
+        match self.queue[page as usize] {
+            Queue::New => true,
+            Queue::Main => {
                 self.links.unlink(&mut self.main, page);
                 self.links.push_head(&mut self.main, page);
                 true
             }
-            Place::Ghost => {
+            Queue::Ghost => {
                 self.links.unlink(&mut self.ghost, page);
                 self.evict_if_full();
                 self.links.push_head(&mut self.main, page);
-                self.place[page as usize] = Place::Main;
+                self.queue[page as usize] = Queue::Main;
                 false
             }
-            Place::Nowhere => {
+            Queue::Untracked => {
                 self.evict_if_full();
                 self.links.push_head(&mut self.new, page);
-                self.place[page as usize] = Place::New;
+                self.queue[page as usize] = Queue::New;
                 false
             }
         }

@@ -8,15 +8,16 @@ use engine::policy::list::{LinkedList, Links};
 use super::Cache;
 
 const WINDOW_PERCENT: usize = 1;
-/// Part of the main area for pages used again there.
+/// Part of the main area for pages that were used again there, in percent.
 const PROTECTED_PERCENT: usize = 80;
 const USES_MAX: u8 = 15;
 /// Uses per slot after which all counters are halved.
-const SAMPLE: usize = 10;
+const SAMPLE_PER_SLOT: usize = 10;
 
+/// Queue that a page is in.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Nowhere,
+enum Queue {
+    Untracked,
     Window,
     Probation,
     Protected,
@@ -27,8 +28,10 @@ pub struct WTinyLfu {
     slots: usize,
     window_slots: usize,
     links: Links,
-    place: Vec<Place>,
+    /// Queue by page.
+    queue: Vec<Queue>,
     uses: Vec<u8>,
+    /// Uses counted since the last halving, and half of those before.
     counted: usize,
     window: LinkedList,
     probation: LinkedList,
@@ -42,7 +45,7 @@ impl WTinyLfu {
             slots,
             window_slots: (slots * WINDOW_PERCENT / 100).max(1),
             links: Links::over(distinct),
-            place: vec![Place::Nowhere; distinct as usize],
+            queue: vec![Queue::Untracked; distinct as usize],
             uses: vec![0; distinct as usize],
             counted: 0,
             window: LinkedList::EMPTY,
@@ -55,28 +58,28 @@ impl WTinyLfu {
         let uses = &mut self.uses[page as usize];
         *uses = (*uses + 1).min(USES_MAX);
         self.counted += 1;
-        if self.counted >= self.slots * SAMPLE {
+        if self.counted >= self.slots * SAMPLE_PER_SLOT {
             self.counted /= 2;
             self.uses.iter_mut().for_each(|uses| *uses /= 2);
         }
     }
 
-    fn put(&mut self, page: u32, place: Place) {
-        self.place[page as usize] = place;
-        let list = match place {
-            Place::Window => &mut self.window,
-            Place::Probation => &mut self.probation,
-            Place::Protected => &mut self.protected,
-            Place::Nowhere => return,
+    fn put(&mut self, page: u32, queue: Queue) {
+        self.queue[page as usize] = queue;
+        let list = match queue {
+            Queue::Window => &mut self.window,
+            Queue::Probation => &mut self.probation,
+            Queue::Protected => &mut self.protected,
+            Queue::Untracked => return,
         };
         self.links.push_head(list, page);
     }
 
     fn protect(&mut self, page: u32) {
-        self.put(page, Place::Protected);
+        self.put(page, Queue::Protected);
         if self.protected.len() > (self.slots - self.window_slots) * PROTECTED_PERCENT / 100 {
-            let oldest = self.links.take_tail(&mut self.protected).expect("a list over its share is not empty");
-            self.put(oldest, Place::Probation);
+            let oldest = self.links.take_tail(&mut self.protected).expect("a list over its limit is not empty");
+            self.put(oldest, Queue::Probation);
         }
     }
 
@@ -85,41 +88,41 @@ impl WTinyLfu {
         if self.window.len() <= self.window_slots {
             return;
         }
-        let candidate = self.links.take_tail(&mut self.window).expect("a list over its share is not empty");
+        let candidate = self.links.take_tail(&mut self.window).expect("a list over its limit is not empty");
         if self.probation.len() + self.protected.len() < self.slots - self.window_slots {
-            return self.put(candidate, Place::Probation);
+            return self.put(candidate, Queue::Probation);
         }
         let Some(victim) = self.probation.tail().or(self.protected.tail()) else {
-            return self.put(candidate, Place::Nowhere);
+            return self.put(candidate, Queue::Untracked);
         };
         if self.uses[candidate as usize] <= self.uses[victim as usize] {
-            return self.put(candidate, Place::Nowhere);
+            return self.put(candidate, Queue::Untracked);
         }
-        let from = if !self.probation.is_empty() { &mut self.probation } else { &mut self.protected };
-        self.links.unlink(from, victim);
-        self.put(victim, Place::Nowhere);
-        self.put(candidate, Place::Probation);
+        let victim_list = if !self.probation.is_empty() { &mut self.probation } else { &mut self.protected };
+        self.links.unlink(victim_list, victim);
+        self.put(victim, Queue::Untracked);
+        self.put(candidate, Queue::Probation);
     }
 }
 
 impl Cache for WTinyLfu {
     fn access(&mut self, page: u32) -> bool {
         self.count(page);
-        match self.place[page as usize] {
-            Place::Nowhere => {
-                self.put(page, Place::Window);
+        match self.queue[page as usize] {
+            Queue::Untracked => {
+                self.put(page, Queue::Window);
                 self.admit_from_window();
                 return false;
             }
-            Place::Window => {
+            Queue::Window => {
                 self.links.unlink(&mut self.window, page);
-                self.put(page, Place::Window);
+                self.put(page, Queue::Window);
             }
-            Place::Probation => {
+            Queue::Probation => {
                 self.links.unlink(&mut self.probation, page);
                 self.protect(page);
             }
-            Place::Protected => {
+            Queue::Protected => {
                 self.links.unlink(&mut self.protected, page);
                 self.protect(page);
             }

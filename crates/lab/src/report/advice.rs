@@ -8,7 +8,7 @@ use messages::report::{
 };
 use messages::{VolumeReport, VolumeState};
 
-/// Requests of clients that a backing has to have answered before their mean latency is taken for its own.
+/// Minimum reads of clients at a backing for their mean latency to count as its latency.
 const MEASURED_READS_MIN: u64 = 100;
 
 /// Memory and flash of the daemon, shared by all volumes.
@@ -31,14 +31,15 @@ pub fn to_assumptions(assumptions: &Assumptions, measured_ns: Option<u64>) -> cr
 
 /// Reads of the backing that clients caused.
 fn array_reads(report: &VolumeReport) -> u64 {
-    let is_of_clients =
-        |it: &&BackingRequests| it.op == "read" && ["client-read", "readahead"].contains(&it.cause.as_str());
-    report.backing_requests.iter().filter(is_of_clients).map(|it| it.requests).sum()
+    let is_of_clients = |counts: &&BackingRequests| {
+        counts.op == "read" && ["client-read", "readahead"].contains(&counts.cause.as_str())
+    };
+    report.backing_requests.iter().filter(is_of_clients).map(|counts| counts.requests).sum()
 }
 
 /// Mean latency of clients' reads at the backing of a volume.
 fn measured_array_ns(report: &VolumeReport) -> Option<u64> {
-    let reads = report.backing_requests.iter().find(|it| it.op == "read" && it.cause == "client-read")?;
+    let reads = report.backing_requests.iter().find(|counts| counts.op == "read" && counts.cause == "client-read")?;
     let Counts { all, sum_us, .. } = reads.latency;
     (all >= MEASURED_READS_MIN).then(|| (sum_us * 1e3 / all as f64) as u64)
 }
@@ -85,8 +86,8 @@ pub fn of_volume(
     }
 }
 
-/// `advice` for the load that `head` names.
-pub fn of_load(advice: &Advice, assumptions: &crate::advice::Assumptions, head: VolumeAdvice) -> VolumeAdvice {
+/// Fills the results of `advice` into `base`, which names the load.
+pub fn of_load(advice: &Advice, assumptions: &crate::advice::Assumptions, base: VolumeAdvice) -> VolumeAdvice {
     VolumeAdvice {
         requests_per_s: advice.rate,
         reads_per_s: advice.present.reads_per_s,
@@ -96,7 +97,7 @@ pub fn of_load(advice: &Advice, assumptions: &crate::advice::Assumptions, head: 
         confidence: confidence_name(advice.confidence).to_owned(),
         memory: side(&advice.memory),
         flash: side(&advice.flash),
-        ..head
+        ..base
     }
 }
 
@@ -136,7 +137,7 @@ fn side(cache: &CacheAdvice) -> SideAdvice {
     };
     SideAdvice {
         today: cache.present.map(|PresentCache { size_bytes, hit_ratio }| TodayAdvice { size_bytes, hit_ratio }),
-        knee_bytes: cache.knee.map(|at| cache.steps[at].size_bytes),
+        knee_bytes: cache.knee.map(|step| cache.steps[step].size_bytes),
         purchase: cache.purchase.map(|purchase: Purchase| PurchaseAdvice {
             size_bytes: purchase.size_bytes,
             hit_ratio_before: purchase.hit_ratio_before,

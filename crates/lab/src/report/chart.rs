@@ -19,7 +19,7 @@ pub struct Chart<'a> {
     /// Title for screen readers.
     pub title: &'a str,
     /// Start of each step, in seconds since 1970.
-    pub at: &'a [u64],
+    pub step_starts: &'a [u64],
     /// First and last time of the axis.
     pub span: (u64, u64),
     /// Seconds per step; a larger distance between two steps is a gap without data.
@@ -29,7 +29,7 @@ pub struct Chart<'a> {
     /// Draws the series as stacked areas instead of lines.
     pub stacked: bool,
     /// Formats a value of the vertical axis.
-    pub show: fn(f64) -> String,
+    pub format_value: fn(f64) -> String,
 }
 
 impl Chart<'_> {
@@ -41,34 +41,41 @@ impl Chart<'_> {
         let mut picture =
             format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n", escaped(self.title));
         // Writing to a string cannot fail, here and below.
-        for part in [0.0, 0.5, 1.0] {
-            let (at, shown) = (y(top_max * part), (self.show)(top_max * part));
-            let _ =
-                writeln!(picture, "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{RIGHT}\" y2=\"{at:.1}\"/>");
-            let _ =
-                writeln!(picture, "<text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{shown}</text>", LEFT - 6.0, at + 4.0);
-        }
-        let (from, to) = self.span;
-        for (at, class) in [(from, "begin"), (to, "end")] {
-            let shown = unix_time::format(Duration::from_secs(at));
+        for fraction in [0.0, 0.5, 1.0] {
+            let (line_y, label) = (y(top_max * fraction), (self.format_value)(top_max * fraction));
             let _ = writeln!(
                 picture,
-                "<text class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\">{shown}</text>",
-                self.x(at),
+                "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{line_y:.1}\" x2=\"{RIGHT}\" y2=\"{line_y:.1}\"/>"
+            );
+            let _ = writeln!(
+                picture,
+                "<text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{label}</text>",
+                LEFT - 6.0,
+                line_y + 4.0
+            );
+        }
+        let (from, to) = self.span;
+        for (seconds, class) in [(from, "begin"), (to, "end")] {
+            let label = unix_time::format(Duration::from_secs(seconds));
+            let _ = writeln!(
+                picture,
+                "<text class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\">{label}</text>",
+                self.x(seconds),
                 BOTTOM + 20.0
             );
         }
         for run in self.runs() {
             for (number, (name, _)) in self.series.iter().enumerate().rev() {
-                let line = |value_at: &dyn Fn(usize) -> f64, at: &mut dyn Iterator<Item = usize>| {
-                    at.map(|at| format!("{:.1},{:.1}", self.x(self.at[at]), y(value_at(at))))
+                let line = |value_of: &dyn Fn(usize) -> f64, steps: &mut dyn Iterator<Item = usize>| {
+                    steps
+                        .map(|step| format!("{:.1},{:.1}", self.x(self.step_starts[step]), y(value_of(step))))
                         .collect::<Vec<_>>()
                         .join(" ")
                 };
-                let top = line(&|at| tops[number][at], &mut run.clone());
+                let top = line(&|step| tops[number][step], &mut run.clone());
                 let _ = match self.stacked {
                     true => {
-                        let below = |at: usize| if number == 0 { 0.0 } else { tops[number - 1][at] };
+                        let below = |step: usize| if number == 0 { 0.0 } else { tops[number - 1][step] };
                         let bottom = line(&below, &mut run.clone().rev());
                         writeln!(picture, "<polygon class=\"{name}\" points=\"{top} {bottom}\"/>")
                     }
@@ -80,9 +87,10 @@ impl Chart<'_> {
         picture
     }
 
-    fn x(&self, at: u64) -> f64 {
+    /// Horizontal position of a time in seconds since 1970.
+    fn x(&self, seconds: u64) -> f64 {
         let (from, to) = self.span;
-        LEFT + (RIGHT - LEFT) * at.saturating_sub(from) as f64 / to.saturating_sub(from).max(1) as f64
+        LEFT + (RIGHT - LEFT) * seconds.saturating_sub(from) as f64 / to.saturating_sub(from).max(1) as f64
     }
 
     /// The upper edge of each series.
@@ -91,7 +99,7 @@ impl Chart<'_> {
         for (_, values) in self.series {
             let below = tops.last().filter(|_| self.stacked);
             tops.push(
-                values.iter().enumerate().map(|(at, value)| value + below.map_or(0.0, |below| below[at])).collect(),
+                values.iter().enumerate().map(|(step, value)| value + below.map_or(0.0, |below| below[step])).collect(),
             );
         }
         tops
@@ -100,10 +108,12 @@ impl Chart<'_> {
     /// Ranges of consecutive steps without a gap.
     fn runs(&self) -> Vec<std::ops::Range<usize>> {
         let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
-        for at in 0..self.at.len() {
+        for step in 0..self.step_starts.len() {
             match runs.last_mut() {
-                Some(run) if self.at[at] - self.at[at - 1] <= self.step_seconds => run.end = at + 1,
-                _ => runs.push(at..at + 1),
+                Some(run) if self.step_starts[step] - self.step_starts[step - 1] <= self.step_seconds => {
+                    run.end = step + 1;
+                }
+                _ => runs.push(step..step + 1),
             }
         }
         runs
@@ -115,15 +125,15 @@ mod tests {
     use super::*;
 
     fn chart<'a>(series: &'a [(&'a str, Vec<f64>)], stacked: bool) -> Chart<'a> {
-        let at = &[100, 110, 140, 150];
+        let step_starts = &[100, 110, 140, 150];
         Chart {
             title: "a<b",
-            at,
+            step_starts,
             span: (100, 160),
             step_seconds: 10,
             series,
             stacked,
-            show: |value| format!("{value}/s"),
+            format_value: |value| format!("{value}/s"),
         }
     }
 

@@ -71,20 +71,20 @@ pub fn draw(title: &str, memory: &SideAdvice, flash: &SideAdvice) -> String {
         legend(memory)
     );
     for percent in (0..=100).step_by(20) {
-        let at = y(f64::from(percent) / 100.0);
-        line(&mut picture, (LEFT, at), (RIGHT, at));
-        text(&mut picture, "faint end", (LEFT - 8.0, at + 4.0), &format!("{percent} %"));
+        let line_y = y(f64::from(percent) / 100.0);
+        line(&mut picture, (LEFT, line_y), (RIGHT, line_y));
+        text(&mut picture, "faint end", (LEFT - 8.0, line_y + 4.0), &format!("{percent} %"));
     }
     for size in axis.ticks() {
-        let at = axis.x(size);
-        line(&mut picture, (at, TOP), (at, BOTTOM));
-        text(&mut picture, "faint middle", (at, BOTTOM + 20.0), &show_bytes(size));
+        let line_x = axis.x(size);
+        line(&mut picture, (line_x, TOP), (line_x, BOTTOM));
+        text(&mut picture, "faint middle", (line_x, BOTTOM + 20.0), &show_bytes(size));
     }
     text(&mut picture, "faint middle", ((LEFT + RIGHT) / 2.0, BOTTOM + 44.0), "size of the cache");
-    let ends = ends(memory, flash);
-    for (name, side, end) in [("memory", memory, ends.0), ("flash", flash, ends.1)] {
+    let name_heights = name_heights(memory, flash);
+    for (name, side, height) in [("memory", memory, name_heights.0), ("flash", flash, name_heights.1)] {
         curve(&mut picture, name, side, &axis);
-        text(&mut picture, name, (RIGHT + 10.0, end), name);
+        text(&mut picture, name, (RIGHT + 10.0, height), name);
     }
     picture.push_str("</svg>\n");
     picture
@@ -103,7 +103,7 @@ fn legend(memory: &SideAdvice) -> &'static str {
 }
 
 /// Vertical positions of the names at the ends of the curves, far enough apart to be readable.
-fn ends(memory: &SideAdvice, flash: &SideAdvice) -> (f64, f64) {
+fn name_heights(memory: &SideAdvice, flash: &SideAdvice) -> (f64, f64) {
     let end = |side: &SideAdvice| side.steps.last().map_or(BOTTOM, |step| y(1.0 - step.miss_ratio)) + 4.0;
     let (memory, flash) = (end(memory), end(flash));
     if (memory - flash).abs() >= 16.0 {

@@ -103,15 +103,19 @@ impl Gain {
     }
 }
 
-/// A percentile of all reads, of the histograms of all steps together.
-fn read_percentile_us(history: &HistoryReport, part: f64) -> Option<f64> {
+/// Latency below which `fraction` of all reads lie, from the histograms of all steps together.
+fn read_percentile_us(history: &HistoryReport, fraction: f64) -> Option<f64> {
     let latency = history.latency.get("read")?;
     let end_us = |bucket: usize| latency.bounds_us.get(bucket).copied().unwrap_or(f64::INFINITY);
-    let all_steps = |bucket: usize| latency.counts.iter().filter_map(|counts| counts.get(bucket)).sum::<u64>();
+    let count_of_all_steps = |bucket: usize| latency.counts.iter().filter_map(|counts| counts.get(bucket)).sum::<u64>();
     let buckets: Vec<Bucket> = (0..=latency.bounds_us.len())
-        .map(|at| Bucket { from_us: at.checked_sub(1).map_or(0.0, end_us), to_us: end_us(at), count: all_steps(at) })
+        .map(|bucket| Bucket {
+            from_us: bucket.checked_sub(1).map_or(0.0, end_us),
+            to_us: end_us(bucket),
+            count: count_of_all_steps(bucket),
+        })
         .collect();
-    percentile_us(buckets.iter().copied(), part)
+    percentile_us(buckets.iter().copied(), fraction)
 }
 
 #[cfg(test)]

@@ -56,8 +56,8 @@ pub fn write(data: &ReportData) -> String {
     let (first, last) = data.requested;
     // The range of the history is aligned to its steps.
     let step = data.history.step_seconds.max(60);
-    let is_part = gain.from_unix_seconds > first + step || gain.to_unix_seconds + step < last;
-    let requested = match is_part {
+    let is_clipped = gain.from_unix_seconds > first + step || gain.to_unix_seconds + step < last;
+    let requested = match is_clipped {
         true => format!("; requested were {} to {}, of which the history has this part", when(first), when(last)),
         false => String::new(),
     };
@@ -81,7 +81,7 @@ pub fn write(data: &ReportData) -> String {
 fn figures(gain: &Gain) -> String {
     let latency = |us: Option<f64>| us.map_or("-".to_owned(), |us| escaped(&show_latency(us)));
     let bytes = &gain.source_bytes;
-    let part = |reads| format!("{} ({})", show_count(reads), show_percent(reads, gain.reads));
+    let count_and_percent = |reads| format!("{} ({})", show_count(reads), show_percent(reads, gain.reads));
     let held = match gain.read_held_us {
         0 => String::new(),
         held_us => {
@@ -92,26 +92,26 @@ fn figures(gain: &Gain) -> String {
     let rows = [
         ("Reads", show_count(gain.reads), show_bytes(gain.read_bytes)),
         ("Writes", show_count(gain.writes), show_bytes(gain.write_bytes)),
-        ("Reads from memory", part(gain.memory_hits), show_bytes(bytes.memory)),
-        ("Reads from flash", part(gain.flash_hits), show_bytes(bytes.flash)),
-        ("Reads prefetched from the array", part(gain.prefetched_hits), show_bytes(bytes.prefetched)),
-        ("Reads from the array, wholly or in part", part(gain.array_reads), show_bytes(bytes.backing)),
+        ("Reads from memory", count_and_percent(gain.memory_hits), show_bytes(bytes.memory)),
+        ("Reads from flash", count_and_percent(gain.flash_hits), show_bytes(bytes.flash)),
+        ("Reads prefetched from the array", count_and_percent(gain.prefetched_hits), show_bytes(bytes.prefetched)),
+        ("Reads from the array, wholly or in part", count_and_percent(gain.array_reads), show_bytes(bytes.backing)),
         ("Reads at the array", show_count(gain.backing_reads), show_bytes(gain.backing_read_bytes)),
         ("Writes at the array", show_count(gain.backing_writes), show_bytes(gain.backing_write_bytes)),
         ("Read latency, median", latency(gain.read_p50_us), String::new()),
         ("Read latency, p99", latency(gain.read_p99_us), held),
     ];
     let rows: String =
-        rows.iter().map(|(name, value, more)| format!("<tr><td>{name}<td>{value}<td>{more}\n")).collect();
+        rows.iter().map(|(name, value, detail)| format!("<tr><td>{name}<td>{value}<td>{detail}\n")).collect();
     format!("<table>\n{rows}</table>\n")
 }
 
 fn charts(data: &ReportData) -> String {
     let history = &data.history;
-    let at = &history.at_unix_seconds;
+    let step_starts = &history.at_unix_seconds;
     let mean = |name: &str| {
         let figures = history.series.get(name);
-        figures.map_or_else(|| vec![0.0; at.len()], |figures| figures.mean.clone())
+        figures.map_or_else(|| vec![0.0; step_starts.len()], |figures| figures.mean.clone())
     };
     let sum = |left: Vec<f64>, right: Vec<f64>| -> Vec<f64> {
         left.into_iter().zip(right).map(|(left, right)| left + right).collect()
@@ -123,13 +123,16 @@ fn charts(data: &ReportData) -> String {
         ("array", sum(mean("misses"), mean("partial_hits"))),
     ];
     let percentile = |of: Option<&Vec<Option<f64>>>| -> Vec<f64> {
-        of.map_or_else(|| vec![0.0; at.len()], |values| values.iter().map(|value| value.unwrap_or(0.0)).collect())
+        of.map_or_else(
+            || vec![0.0; step_starts.len()],
+            |values| values.iter().map(|value| value.unwrap_or(0.0)).collect(),
+        )
     };
     let latency = history.latency.get("read");
     let rate: fn(f64) -> String = |value| format!("{}/s", show_count(value.round() as u64));
-    let drawn = |title, series: &[(&str, Vec<f64>)], stacked, show| {
+    let draw = |title, series: &[(&str, Vec<f64>)], stacked, format_value| {
         let span = (history.from_unix_seconds, history.to_unix_seconds);
-        Chart { title, at, span, step_seconds: history.step_seconds, series, stacked, show }.draw()
+        Chart { title, step_starts, span, step_seconds: history.step_seconds, series, stacked, format_value }.draw()
     };
     let mut text = String::new();
     let mut figure = |title: &str, picture: String, legend: &str| {
@@ -138,7 +141,7 @@ fn charts(data: &ReportData) -> String {
     };
     figure(
         "Where reads came from",
-        drawn("Reads per second, by source", &sources, true, rate),
+        draw("Reads per second, by source", &sources, true, rate),
         "Reads per second: <b class=\"memory\">memory</b>, <b class=\"flash\">flash</b>, <b \
          class=\"prefetched\">prefetched</b> from the array, <b class=\"array\">the array</b>, wholly or in part.",
     );
@@ -146,7 +149,7 @@ fn charts(data: &ReportData) -> String {
     let array_requests = sum(mean("backing_reads"), mean("backing_writes"));
     figure(
         "Requests avoided at the array",
-        drawn(
+        draw(
             "Requests per second, of clients and to the array",
             &[("memory", client_requests), ("array", array_requests)],
             false,
@@ -158,7 +161,7 @@ fn charts(data: &ReportData) -> String {
     let p99 = percentile(latency.map(|latency| &latency.p99_us));
     figure(
         "How long reads took",
-        drawn("Latency of reads", &[("memory", p50), ("flash", p99)], false, |us| escaped(&show_latency(us))),
+        draw("Latency of reads", &[("memory", p50), ("flash", p99)], false, |us| escaped(&show_latency(us))),
         "<b class=\"memory\">Median</b> and <b class=\"flash\">99th percentile</b> of the reads of a step, as clients \
          see them.",
     );
@@ -258,7 +261,7 @@ mod tests {
     #[test]
     fn page_shows_the_gain_without_external_resources() {
         let page = write(&sample_data());
-        for part in [
+        for text in [
             "80.0 % of 100 reads were served",
             "60 (60.0 %)<td>240 KiB",
             "20 (20.0 %)<td>80 KiB",
@@ -274,7 +277,7 @@ mod tests {
             "gained on store&lt;1&gt;</h1>",
             "requested were 1970-01-01T00:00:00Z to 1970-01-01T00:10:00Z",
         ] {
-            assert!(page.contains(part), "{part}: {page}");
+            assert!(page.contains(text), "{text}: {page}");
         }
         for foreign in ["<script", "src=", "href=", "url(", "http:", "https:", "@import", "NaN"] {
             assert!(!page.contains(foreign), "{foreign}");

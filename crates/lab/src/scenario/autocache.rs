@@ -31,7 +31,8 @@ const PARTS: u64 = 4;
 const HOT_PERCENT: u32 = 2;
 const OUTSTANDING: u32 = 16;
 const SOURCE: &str = "Proximal Data AutoCache with one SSD, published 2012";
-const UNCACHED: f64 = 1_500.0;
+/// Published requests per second without a cache.
+const UNCACHED_IOPS: f64 = 1_500.0;
 
 /// The published hour.
 pub const HOUR: Scenario = Scenario {
@@ -57,6 +58,7 @@ fn part_bytes(cut: u64) -> u64 {
     100 * GIB / cut / MIB * MIB
 }
 
+/// The published test bed, with bytes and time divided by `cut`.
 fn plan(seed: u64, cut: u64) -> Plan {
     let array = ArraySpec {
         controller_bytes: (512 << 20) / cut,
@@ -94,27 +96,32 @@ fn hour(seed: u64) -> Outcome {
 /// Checks of the hour; `with` has one point per minute.
 fn checks(with: &[Point], without: &[Point]) -> Vec<Check> {
     let base = mean(without, |point| point.iops);
-    let at = |minute: usize| with[minute - 1];
+    let point_at = |minute: usize| with[minute - 1];
     let writes = |point: &Point| point.backing_write_mb_s;
-    let mut checks =
-        vec![Check::between("requests per second without cache", base, UNCACHED * 0.9, UNCACHED * 1.1, SOURCE)];
+    let mut checks = vec![Check::between(
+        "requests per second without cache",
+        base,
+        UNCACHED_IOPS * 0.9,
+        UNCACHED_IOPS * 1.1,
+        SOURCE,
+    )];
     for (minute, times, hits) in [(3, 1.67, 0.38), (15, 2.67, 0.93), (60, 3.0, 1.0)] {
         checks.push(Check::at_least(
             format!("times the rate without, minute {minute}"),
-            at(minute).iops / base,
+            point_at(minute).iops / base,
             times,
             SOURCE,
         ));
         checks.push(Check::at_least(
             format!("reads from the cache, minute {minute}"),
-            at(minute).read_hit_ratio,
+            point_at(minute).read_hit_ratio,
             hits - 0.005,
             SOURCE,
         ));
     }
-    let reads = at(60).backing_read_mb_s / (base * 0.89 * 16_384.0 / 1e6);
+    let reads = point_at(60).backing_read_mb_s / (base * 0.89 * 16_384.0 / 1e6);
     checks.push(Check::at_most("reads of the array at the end against without", reads, 0.05, SOURCE));
-    let written = writes(&at(60)) / (base * 0.11 * 16_384.0 / 1e6);
+    let written = writes(&point_at(60)) / (base * 0.11 * 16_384.0 / 1e6);
     checks.push(Check::at_least("writes to the array at the end against without", written, 1.0, SOURCE));
     checks
 }
@@ -123,8 +130,8 @@ fn jobs(cut: u64) -> Vec<Job> {
     let skew = Skew::HotCold { hot_percent: HOT_PERCENT, accesses_percent: 99 };
     let part_bytes = part_bytes(cut);
     let pattern = Pattern { align_bytes: 16_384, ..Pattern::random(part_bytes, 16_384, 89).with_skew(skew) };
-    let at = |part| Job::eager("all", pattern.clone().at(part * part_bytes), OUTSTANDING / PARTS as u32);
-    (0..PARTS).map(at).collect()
+    let job_of = |part| Job::eager("all", pattern.clone().at(part * part_bytes), OUTSTANDING / PARTS as u32);
+    (0..PARTS).map(job_of).collect()
 }
 
 fn run_minutes(bed: &mut TestBed, minutes: u64, seed: u64) -> Vec<Point> {

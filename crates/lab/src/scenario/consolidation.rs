@@ -20,7 +20,7 @@ const SOURCE: &str = "consolidation tiles on FAST Cache, published 2011";
 const SCALE: u64 = 30;
 const MIB: u64 = 1 << 20;
 /// A tile is carried when each of its streams reaches this fraction of its rate without any latency.
-const CARRIED: f64 = 0.7;
+const CARRIED_FRACTION: f64 = 0.7;
 /// Streams per LUN: mail; OLTP and web; deployment. Deployment has a LUN of its own so that its pages can be counted.
 const LUNS: [&[usize]; 3] = [&[0], &[1, 2], &[3]];
 
@@ -40,7 +40,7 @@ pub const TILES: Scenario = Scenario {
         timed: true,
         cut_min: SCALE,
         setup: |cut| {
-            let (plan, jobs) = plan(1, cut, TWENTY, SHOWN_TILES as u64, Some(flash(SMALL, cut)));
+            let (plan, jobs) = plan(1, cut, TWENTY, SHOWN_TILES as u64, Some(flash(SMALL_FLASH, cut)));
             let minutes = (WARM_MINUTES[1] + 1) * SCALE;
             let acts = vec![Act::new(format!("{SHOWN_TILES} tiles"), minutes, jobs)];
             Setup::new(plan.clone(), Plan { flash: None, ..plan }, acts, cut)
@@ -55,8 +55,8 @@ pub const TILES: Scenario = Scenario {
 const TWENTY: [usize; 3] = [8, 8, 4];
 const ELEVEN: [usize; 3] = [4, 4, 3];
 /// Bytes of the flash, and its rate as a multiple of one SSD's.
-const SMALL: (u64, u64) = (92_000_000_000, 1);
-const LARGE: (u64, u64) = (366_000_000_000, 4);
+const SMALL_FLASH: (u64, u64) = (92_000_000_000, 1);
+const LARGE_FLASH: (u64, u64) = (366_000_000_000, 4);
 /// Warm-up minutes without flash and with it, in reduced time.
 const WARM_MINUTES: [u64; 2] = [2, 5];
 const SHOWN_TILES: usize = 2;
@@ -76,27 +76,27 @@ fn flash((bytes, times): (u64, u64), cut: u64) -> FlashPlan {
 
 /// Check of the published gain of flash for `tiles` tiles.
 fn gain(tiles: usize, ratio: f64) -> Check {
-    let (name, least) = match tiles {
+    let (name, ratio_min) = match tiles {
         1 => ("times the rate without flash, 1 tile", 1.26),
         _ => ("times the rate without flash, 2 tiles", 1.31),
     };
-    Check::at_least(name, ratio, least, SOURCE)
+    Check::at_least(name, ratio, ratio_min, SOURCE)
 }
 
 /// Streams of all tiles in LUN order, and the size of each LUN.
 fn layout(tiles: u64, cut: u64) -> (Vec<Job>, Vec<u64>) {
     let tile_bytes = TILE_BYTES / cut;
-    let (mut jobs, mut sizes, mut at) = (Vec::new(), Vec::new(), 0);
+    let (mut jobs, mut sizes, mut end) = (Vec::new(), Vec::new(), 0);
     for streams in LUNS {
-        let lun_start = at;
+        let lun_start = end;
         for _ in 0..tiles {
             for stream in streams {
                 let span = tile::span(*stream, tile_bytes);
-                jobs.push(tile::job(*stream, at, span.end - span.start));
-                at += span.end - span.start;
+                jobs.push(tile::job(*stream, end, span.end - span.start));
+                end += span.end - span.start;
             }
         }
-        sizes.push(at - lun_start);
+        sizes.push(end - lun_start);
     }
     (jobs, sizes)
 }
@@ -126,28 +126,29 @@ fn run(seed: u64, disks: [usize; 3], tiles: u64, flash: Option<FlashPlan>) -> Ru
     let clients = bed.start_clients(&jobs, seed);
     let warm = WARM_MINUTES[usize::from(flash.is_some())];
     let mut points: Vec<Point> = (0..warm).map(|_| bed.run_for(&clients, Nanos::from_secs(60))).collect();
-    clients.take_jobs();
+    clients.take_job_requests();
     let last = bed.run_for(&clients, Nanos::from_secs(60));
-    let counts = clients.take_jobs();
+    let counts = clients.take_job_requests();
     bed.stop_clients(clients);
     points.push(last);
-    let part = |(job, count): (&Job, u64)| match job.pace {
+    let fraction = |(job, count): (&Job, u64)| match job.pace {
         Pace::Think(think) => count as f64 / 60.0 * think.as_secs_f64() / f64::from(job.depth),
         Pace::Eager | Pace::Rate(_) => 1.0,
     };
-    let fraction_min = jobs.iter().zip(counts).map(part).fold(f64::MAX, f64::min);
+    let fraction_min = jobs.iter().zip(counts).map(fraction).fold(f64::MAX, f64::min);
     let deploy_promotions = bed.volumes[LUNS.len() - 1].stats().flash.promotions;
     Run { last, points, fraction_min, deploy_promotions }
 }
 
 fn tiles(seed: u64) -> Outcome {
-    assert_eq!(STREAMS[3].0, "deploy", "the last LUN is the one of deployment");
-    let small = Some(flash(SMALL, SCALE));
+    let (last_stream, ..) = STREAMS[3];
+    assert_eq!(last_stream, "deploy", "the last LUN is the one of deployment");
+    let small = Some(flash(SMALL_FLASH, SCALE));
     let without = [1, 2, 3].map(|tiles| run(seed, TWENTY, tiles, None));
-    let few_without = run(seed, ELEVEN, 1, None);
+    let eleven_without = run(seed, ELEVEN, 1, None);
     let with = [1, 2, 4].map(|tiles| run(seed, TWENTY, tiles, small));
-    let few_with = run(seed, ELEVEN, 4, small);
-    let large = run(seed, TWENTY, 4, Some(flash(LARGE, SCALE)));
+    let eleven_with = run(seed, ELEVEN, 4, small);
+    let large = run(seed, TWENTY, 4, Some(flash(LARGE_FLASH, SCALE)));
     let hits = |run: &Run| {
         mean(&run.points[run.points.len() - 3..], |point| 0.24 * point.read_hit_ratio + 0.76 * point.write_hit_ratio)
     };
@@ -156,31 +157,31 @@ fn tiles(seed: u64) -> Outcome {
         Check::at_least(
             "20 disks without flash, 2 tiles: least part of a stream",
             without[1].fraction_min,
-            CARRIED,
+            CARRIED_FRACTION,
             SOURCE,
         ),
         Check::at_most(
             "20 disks without flash, 3 tiles: least part of a stream",
             without[2].fraction_min,
-            CARRIED,
+            CARRIED_FRACTION,
             SOURCE,
         ),
         Check::at_most(
             "11 disks without flash, 1 tile: least part of a stream",
-            few_without.fraction_min,
-            CARRIED,
+            eleven_without.fraction_min,
+            CARRIED_FRACTION,
             SOURCE,
         ),
         Check::at_least(
             "20 disks, flash of 92 GB, 4 tiles: least part of a stream",
             with[2].fraction_min,
-            CARRIED,
+            CARRIED_FRACTION,
             SOURCE,
         ),
         Check::at_least(
             "11 disks, flash of 92 GB, 4 tiles: least part of a stream",
-            few_with.fraction_min,
-            CARRIED,
+            eleven_with.fraction_min,
+            CARRIED_FRACTION,
             SOURCE,
         ),
         gain(0),
@@ -198,11 +199,11 @@ fn tiles(seed: u64) -> Outcome {
         line("20 disks, 1 tile, without", &without[0]),
         line("20 disks, 2 tiles, without", &without[1]),
         line("20 disks, 3 tiles, without", &without[2]),
-        line("11 disks, 1 tile, without", &few_without),
+        line("11 disks, 1 tile, without", &eleven_without),
         line("20 disks, 1 tile, with", &with[0]),
         line("20 disks, 2 tiles, with", &with[1]),
         line("20 disks, 4 tiles, with", &with[2]),
-        line("11 disks, 4 tiles, with", &few_with),
+        line("11 disks, 4 tiles, with", &eleven_with),
         line("20 disks, 4 tiles, 366 GB", &large),
     ];
     let [_, two_without, _] = without;

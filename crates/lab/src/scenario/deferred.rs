@@ -70,9 +70,9 @@ fn times_raw(ratio: f64) -> Check {
 fn writes(seed: u64) -> Outcome {
     let (plan, pattern) = (plan(seed, 1), pattern(1));
     let bare = Plan { cached: false, memory_bytes: 64 << 20, ..plan.clone() };
-    let (raid, file) = plan.arrays[0];
+    let (raid, file_bytes) = plan.arrays[0];
     let controller = ArraySpec { controller_bytes: 512 << 20, ..raid };
-    let with_controller = Plan { arrays: vec![(controller, file)], ..bare.clone() };
+    let with_controller = Plan { arrays: vec![(controller, file_bytes)], ..bare.clone() };
     let mut with_controller = TestBed::new(&with_controller);
     // The controller's memory is filled first: the comparison is with its sustained rate.
     with_controller.sample(&pattern, 32, 240, seed + 1);

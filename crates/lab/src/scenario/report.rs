@@ -144,22 +144,22 @@ fn overview(page: &mut String, runs: &[(&Scenario, &Outcome)]) {
 }
 
 fn charts(page: &mut String, series: &[Series]) {
-    let drawn: Vec<_> = series.iter().filter(|series| series.points.len() > 1).collect();
-    if drawn.is_empty() {
+    let charted: Vec<_> = series.iter().filter(|series| series.points.len() > 1).collect();
+    if charted.is_empty() {
         return;
     }
     page.push_str("<p class=legend>");
-    for (number, series) in drawn.iter().enumerate() {
+    for (number, series) in charted.iter().enumerate() {
         _ = write!(page, "<span class=\"key k{number}\"></span>{} ", escaped(&series.name));
     }
     page.push_str("</p><div class=charts>");
     for (_, title, value) in COLUMNS {
-        let values = drawn.iter().flat_map(|series| series.points.iter().map(value));
+        let values = charted.iter().flat_map(|series| series.points.iter().map(value));
         let max = values.fold(0.0_f64, f64::max);
         if max <= 0.0 {
             continue;
         }
-        chart(page, title, &drawn, value, round_up(max));
+        chart(page, title, &charted, value, round_up(max));
     }
     page.push_str("</div>");
 }
@@ -180,19 +180,25 @@ fn chart(page: &mut String, title: &str, series: &[&Series], value: fn(&Point) -
         "<figure><figcaption>{}</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=img>",
         escaped(title)
     );
-    for part in 0..=4 {
-        let level = top * f64::from(part) / 4.0;
+    for quarter in 0..=4 {
+        let level = top * f64::from(quarter) / 4.0;
         _ = write!(page, "<line class=grid x1={LEFT} x2={} y1={:.1} y2={:.1} />", WIDTH - 8.0, y(level), y(level));
-        _ = write!(page, "<text x={} y={:.1} text-anchor=end>{}</text>", LEFT - 5.0, y(level) + 3.5, axis(level, top));
-        let minute = end * f64::from(part) / 4.0;
+        _ = write!(
+            page,
+            "<text x={} y={:.1} text-anchor=end>{}</text>",
+            LEFT - 5.0,
+            y(level) + 3.5,
+            axis_label(level, top)
+        );
+        let minute = end * f64::from(quarter) / 4.0;
         // The last label ends at the edge of the picture.
-        let anchor = if part == 4 { "end" } else { "middle" };
+        let anchor = if quarter == 4 { "end" } else { "middle" };
         _ = write!(
             page,
             "<text x={:.1} y={} text-anchor={anchor}>{}</text>",
             x(minute),
             HEIGHT - 8.0,
-            axis(minute, end)
+            axis_label(minute, end)
         );
     }
     for (number, series) in series.iter().enumerate() {
@@ -204,7 +210,7 @@ fn chart(page: &mut String, title: &str, series: &[&Series], value: fn(&Point) -
     page.push_str("</svg></figure>");
 }
 
-fn axis(value: f64, top: f64) -> String {
+fn axis_label(value: f64, top: f64) -> String {
     match top {
         top if top >= 10_000.0 => format!("{:.0}k", value / 1000.0),
         top if top >= 20.0 => format!("{value:.0}"),

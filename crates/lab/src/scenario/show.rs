@@ -40,8 +40,9 @@ impl Setup {
     pub fn new(with: Plan, without: Plan, acts: Vec<Act>, cut: u64) -> Setup {
         let cut_buffers = |mut plan: Plan| {
             for (array, _) in &mut plan.arrays {
-                let whole = array.disk.spindle().map(|spindle| spindle.read_ahead_bytes);
-                array.read_ahead_bytes = whole.map(|bytes| (bytes / cut).next_multiple_of(BLOCK_BYTES as u64));
+                let read_ahead_bytes = array.disk.spindle().map(|spindle| spindle.read_ahead_bytes);
+                array.read_ahead_bytes =
+                    read_ahead_bytes.map(|bytes| (bytes / cut).next_multiple_of(BLOCK_BYTES as u64));
             }
             plan
         };
@@ -54,7 +55,7 @@ impl Setup {
     }
 }
 
-/// Jobs that run for a time.
+/// A part of a demonstration: jobs that run for a time.
 pub struct Act {
     /// Name of the act.
     pub name: String,

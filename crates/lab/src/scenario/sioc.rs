@@ -37,15 +37,15 @@ pub const CONTENTION: Scenario = Scenario {
 
 /// A completed client request.
 #[derive(Clone, Copy)]
-struct CompletedAt {
-    at: Nanos,
+struct CompletedRequest {
+    completed_at: Nanos,
     latency: Nanos,
 }
 
 /// A volume and its completed requests.
 struct Vm {
     volume: Volume<SimSeam>,
-    ended: Rc<RefCell<Vec<CompletedAt>>>,
+    completed: Rc<RefCell<Vec<CompletedRequest>>>,
 }
 
 /// Executes requests on one volume.
@@ -89,7 +89,7 @@ impl ContentionBed {
             let name = format!("vm{number}");
             let edit = |spec: &mut engine::VolumeSpec| (spec.qos, spec.datastore) = (*qos, DATASTORE.to_owned());
             let volume = fixture.attach_disk(&name, disk, edit).expect("volume names are unique");
-            Vm { volume, ended: Rc::default() }
+            Vm { volume, completed: Rc::default() }
         });
         let vms = vms.collect();
         ContentionBed { fixture, vms, seed }
@@ -102,15 +102,16 @@ impl ContentionBed {
 
     fn start_job(&self, vm: usize, job: Job) -> RunningJobs {
         let target = VolumeTarget(Target::Volume(self.vms[vm].volume.clone()));
-        let (ended, seam) = (Rc::clone(&self.vms[vm].ended), self.fixture.seam.clone());
+        let (completed, seam) = (Rc::clone(&self.vms[vm].completed), self.fixture.seam.clone());
         let seed = self.seed * 100 + vm as u64;
         RunningJobs::start(&self.fixture.seam, &target, &[job], seed, move |request| {
             if request.ok {
-                ended.borrow_mut().push(CompletedAt { at: seam.now(), latency: request.latency });
+                completed.borrow_mut().push(CompletedRequest { completed_at: seam.now(), latency: request.latency });
             }
         })
     }
 
+    /// Runs the clients for a time; returns its end.
     fn run_for(&self, seconds: u64) -> Nanos {
         let end = self.fixture.seam.now() + Nanos::from_secs(seconds);
         self.fixture.world.block_on(self.fixture.seam.sleep_until(end));
@@ -123,26 +124,27 @@ impl ContentionBed {
 
     /// Requests of a volume that ended in `[from, from + time)`.
     fn count(&self, vm: usize, from: Nanos, time: Nanos) -> u64 {
-        let ended = self.vms[vm].ended.borrow();
-        let before = |at: Nanos| ended.partition_point(|request| request.at < at);
-        (before(from + time) - before(from)) as u64
+        let completed = self.vms[vm].completed.borrow();
+        let count_before = |time: Nanos| completed.partition_point(|request| request.completed_at < time);
+        (count_before(from + time) - count_before(from)) as u64
     }
 
     /// 99th percentile of a volume's latency in `[from, from + time)`, in milliseconds.
     fn p99(&self, vm: usize, from: Nanos, time: Nanos) -> f64 {
-        let ended = self.vms[vm].ended.borrow();
-        let within = ended.iter().filter(|request| request.at >= from && request.at < from + time);
+        let completed = self.vms[vm].completed.borrow();
+        let within =
+            completed.iter().filter(|request| request.completed_at >= from && request.completed_at < from + time);
         let mut latencies: Vec<Nanos> = within.map(|request| request.latency).collect();
         latencies.sort_unstable();
-        latencies.get(latencies.len().saturating_sub(1) * 99 / 100).map_or(f64::NAN, |at| at.0 as f64 / 1e6)
+        latencies.get(latencies.len().saturating_sub(1) * 99 / 100).map_or(f64::NAN, |latency| latency.0 as f64 / 1e6)
     }
 
     /// Highest number of requests of a volume that ended within any second.
     fn max_per_second(&self, vm: usize) -> u64 {
-        let ended = self.vms[vm].ended.borrow();
+        let completed = self.vms[vm].completed.borrow();
         let mut first = 0;
-        let counts = ended.iter().enumerate().map(|(last, request)| {
-            while request.at.since(ended[first].at).0 >= SECOND {
+        let counts = completed.iter().enumerate().map(|(last, request)| {
+            while request.completed_at.since(completed[first].completed_at).0 >= SECOND {
                 first += 1;
             }
             (last - first + 1) as u64
@@ -176,7 +178,7 @@ fn run(seed: u64) -> Outcome {
         proportions(seed, threshold(), weights, &mut outcome);
     }
     proportions(seed, Some(Threshold::Auto), [2_000, 1_000, 500], &mut outcome);
-    idle(seed, &mut outcome);
+    stopped_volume(seed, &mut outcome);
     limits(seed, &mut outcome);
     reservation(seed, &mut outcome);
     large_blocks(seed, &mut outcome);
@@ -189,25 +191,26 @@ fn proportions(seed: u64, threshold: Option<Threshold>, weights: [u32; 3], outco
     let bed = ContentionBed::new(seed, 64 * MIB, threshold, &weights.map(shares), 8 * GIB);
     let _clients: Vec<_> = (0..3).map(|vm| bed.start_client(vm, misses(4096), 32)).collect();
     // Finding the threshold automatically takes longer.
-    let started_at = bed.run_for(if threshold == Some(Threshold::Auto) { 60 } else { 5 });
+    let measured_from = bed.run_for(if threshold == Some(Threshold::Auto) { 60 } else { 5 });
     bed.run_for(60);
-    let mut worst = 0.0_f64;
+    let mut deviation_max = 0.0_f64;
     for second in 0..50 {
-        let from = started_at + Nanos::from_secs(second);
+        let from = measured_from + Nanos::from_secs(second);
         let counts = [0, 1, 2].map(|vm| bed.count(vm, from, Nanos::from_secs(10)) as f64);
         let total: f64 = counts.iter().sum();
-        let whole: u32 = weights.iter().sum();
+        let weight_sum: u32 = weights.iter().sum();
         for (count, weight) in counts.iter().zip(weights) {
-            let expected = total * f64::from(weight) / f64::from(whole);
-            worst = worst.max((count / expected - 1.0).abs());
+            let expected = total * f64::from(weight) / f64::from(weight_sum);
+            deviation_max = deviation_max.max((count / expected - 1.0).abs());
         }
     }
-    let suffix = if threshold == Some(Threshold::Auto) { ", threshold found" } else { "" };
-    let name = format!("shares {weights:?}{suffix}: largest deviation from a volume's part in any 10 s");
-    outcome.checks.push(Check::at_most(name, worst, 0.05, SOURCE));
-    let rate: u64 = (0..3).map(|vm| bed.count(vm, started_at, Nanos::from_secs(60))).sum();
+    let suffix = if threshold == Some(Threshold::Auto) { ", automatic threshold" } else { "" };
+    let name =
+        format!("shares {weights:?}{suffix}: largest relative deviation from the share-weighted rate in any 10 s");
+    outcome.checks.push(Check::at_most(name, deviation_max, 0.05, SOURCE));
+    let rate: u64 = (0..3).map(|vm| bed.count(vm, measured_from, Nanos::from_secs(60))).sum();
     let stats = &bed.fixture.core.datastores()[0];
-    let latency = (0..3).map(|vm| bed.p99(vm, started_at, Nanos::from_secs(60)));
+    let latency = (0..3).map(|vm| bed.p99(vm, measured_from, Nanos::from_secs(60)));
     let latency: Vec<_> = latency.map(|p99| format!("{p99:.0}")).collect();
     outcome.notes.push(format!(
         "shares {weights:?}{suffix}: {} reads per second in all, p99 {} ms, threshold {}, window {:.0}",
@@ -218,20 +221,20 @@ fn proportions(seed: u64, threshold: Option<Threshold>, weights: [u32; 3], outco
     ));
 }
 
-fn idle(seed: u64, outcome: &mut Outcome) {
+fn stopped_volume(seed: u64, outcome: &mut Outcome) {
     let bed = ContentionBed::new(seed, 64 * MIB, threshold(), &[2_000, 1_000, 500].map(shares), 8 * GIB);
     let first = bed.start_client(0, misses(4096), 32);
     let _others = [bed.start_client(1, misses(4096), 32), bed.start_client(2, misses(4096), 32)];
     let measured_from = bed.run_for(10);
     bed.run_for(20);
     let before = (0..3).map(|vm| bed.count(vm, measured_from, Nanos::from_secs(20))).sum::<u64>() as f64 / 20.0;
-    let p99 = bed.p99(0, measured_from, Nanos::from_secs(20));
+    let p99_before = bed.p99(0, measured_from, Nanos::from_secs(20));
     bed.stop_client(first);
-    let stopped_at = bed.run_for(1);
+    let second_after_stop = bed.run_for(1);
     bed.run_for(9);
-    let after = [1, 2].map(|vm| bed.count(vm, stopped_at, Nanos::from_secs(5))).iter().sum::<u64>() as f64 / 5.0;
+    let after = [1, 2].map(|vm| bed.count(vm, second_after_stop, Nanos::from_secs(5))).iter().sum::<u64>() as f64 / 5.0;
     outcome.checks.push(Check::at_least(
-        "one volume idles: rate of the others from a second later on, relative to the rate of all before",
+        "one volume stops: rate of the other two after 1 s, relative to the rate of all three before",
         after / before,
         0.9,
         "64 outstanding on five spindles against 96; the window is the same",
@@ -239,16 +242,16 @@ fn idle(seed: u64, outcome: &mut Outcome) {
     let restarted_at = bed.fixture.seam.now();
     let _first = bed.start_client(0, misses(4096), 32);
     bed.run_for(5);
-    let returned = bed.p99(0, restarted_at, Nanos::from_secs(2));
+    let p99_after = bed.p99(0, restarted_at, Nanos::from_secs(2));
     outcome.checks.push(Check::at_most(
-        "it returns: p99 of its first 2 s relative to before",
-        returned / p99,
+        "the stopped volume resumes: p99 of its first 2 s relative to its p99 before",
+        p99_after / p99_before,
         1.5,
         SOURCE,
     ));
     outcome.notes.push(format!(
-        "one volume idles: {before:.0} reads per second before, {after:.0} after; p99 {p99:.0} \
-                                ms, {returned:.0} ms after its return"
+        "one volume stops: {before:.0} reads per second before, {after:.0} after; p99 {p99_before:.0} \
+                                ms, {p99_after:.0} ms after it resumes"
     ));
 }
 
@@ -272,7 +275,7 @@ fn limits(seed: u64, outcome: &mut Outcome) {
             bed.run_for(20);
             bed.stop_client(reader);
             let before = bed.vms[0].volume.stats();
-            bed.vms[0].ended.borrow_mut().clear();
+            bed.vms[0].completed.borrow_mut().clear();
             bed.vms[0]
                 .volume
                 .set_qos(Qos { limits, ..Qos::default() })
@@ -280,7 +283,7 @@ fn limits(seed: u64, outcome: &mut Outcome) {
             let _client = bed.start_client(0, hits, depth);
             bed.run_for(30);
             let after = bed.vms[0].volume.stats();
-            let completed = bed.vms[0].ended.borrow().len() as f64;
+            let completed_count = bed.vms[0].completed.borrow().len() as f64;
             assert_eq!(
                 after.memory_hits - before.memory_hits,
                 after.reads - before.reads,
@@ -296,7 +299,7 @@ fn limits(seed: u64, outcome: &mut Outcome) {
             ));
             outcome.checks.push(Check::at_least(
                 format!("{name}: fraction of the limit"),
-                completed / 30.0 / allowed,
+                completed_count / 30.0 / allowed,
                 0.97,
                 SOURCE,
             ));
@@ -311,12 +314,12 @@ fn reservation(seed: u64, outcome: &mut Outcome) {
     let _neighbours = [bed.start_client(1, misses(4096), 128), bed.start_client(2, writes, 128)];
     bed.run_for(10);
     let _client = bed.start_client(0, misses(4096), 32);
-    let started_at = bed.run_for(5);
+    let measured_from = bed.run_for(5);
     bed.run_for(60);
-    let windows = (0..55).map(|second| bed.count(0, started_at + Nanos::from_secs(second), Nanos::from_secs(5)));
+    let windows = (0..55).map(|second| bed.count(0, measured_from + Nanos::from_secs(second), Nanos::from_secs(5)));
     let min = windows.min().unwrap_or(0) as f64 / 5.0;
     outcome.checks.push(Check::at_least("300 a second reserved: lowest rate in any 5 s", min, 285.0, SOURCE));
-    let others = [1, 2].map(|vm| bed.count(vm, started_at, Nanos::from_secs(60)) as f64 / 60.0);
+    let others = [1, 2].map(|vm| bed.count(vm, measured_from, Nanos::from_secs(60)) as f64 / 60.0);
     outcome.notes.push(format!(
         "beside the reservation: {:.0} reads of 4 KiB, {:.1} writes of 1 MiB per second",
         others[0], others[1]
@@ -327,9 +330,9 @@ fn large_blocks(seed: u64, outcome: &mut Outcome) {
     let p99 = |bytes: u32, threshold: Option<Threshold>| {
         let bed = ContentionBed::new(seed, 64 * MIB, threshold, &[shares(1_000), shares(1_000)], 8 * GIB);
         let _clients = [bed.start_client(0, misses(4096), 32), bed.start_client(1, misses(bytes), 32)];
-        let started_at = bed.run_for(10);
+        let measured_from = bed.run_for(10);
         bed.run_for(60);
-        bed.p99(0, started_at, Nanos::from_secs(60))
+        bed.p99(0, measured_from, Nanos::from_secs(60))
     };
     let (small, large, without) = (p99(4096, threshold()), p99(256 << 10, threshold()), p99(256 << 10, None));
     outcome.checks.push(Check::at_most(
@@ -344,15 +347,15 @@ fn large_blocks(seed: u64, outcome: &mut Outcome) {
     ));
 }
 
-/// Three steady volumes, each with a memory reservation for its hot set, and a fourth that streams 100 GiB or writes
+/// Three steady volumes, each with a minimum memory quota for its hot set, and a fourth that streams 100 GiB or writes
 /// for five minutes.
 fn neighbours(seed: u64, writes: bool, outcome: &mut Outcome) {
     let neighbour_load = if writes { "writes at full speed for five minutes" } else { "streams 100 GiB" };
     let run_with = |threshold: Option<Threshold>| {
         let bed = ContentionBed::new(seed, 256 * MIB, threshold, &[Qos::default(); 4], 100 * GIB);
         if threshold.is_some() {
-            let share = MemoryQuota { min_bytes: 60 * MIB, max_bytes: None };
-            bed.vms[..3].iter().for_each(|vm| vm.volume.set_memory_quota(share));
+            let quota = MemoryQuota { min_bytes: 60 * MIB, max_bytes: None };
+            bed.vms[..3].iter().for_each(|vm| vm.volume.set_memory_quota(quota));
         }
         let hot = Pattern::random(GIB, 4096, 100).with_skew(Skew::HotCold { hot_percent: 5, accesses_percent: 95 });
         let _steady: Vec<_> =
@@ -360,10 +363,10 @@ fn neighbours(seed: u64, writes: bool, outcome: &mut Outcome) {
         bed.run_for(300);
         let measure = |seconds: u64| {
             let (hits, reads) = bed.hits(0..3);
-            let started_at = bed.fixture.seam.now();
+            let measured_from = bed.fixture.seam.now();
             bed.run_for(seconds);
             let (hits_after, reads_after) = bed.hits(0..3);
-            let p99 = (0..3).map(|vm| bed.p99(vm, started_at, Nanos::from_secs(seconds))).fold(0.0, f64::max);
+            let p99 = (0..3).map(|vm| bed.p99(vm, measured_from, Nanos::from_secs(seconds))).fold(0.0, f64::max);
             ((hits_after - hits) as f64 / (reads_after - reads).max(1) as f64, p99)
         };
         let before = measure(120);

@@ -57,10 +57,14 @@ pub struct TestBed {
     /// Storage that the clients access.
     storage: Storage,
     arrays: Vec<SharedArray<SimSeam>>,
-    devices: usize,
-    dirty_max: u64,
+    /// Number of disks of all arrays.
+    disk_count: usize,
+    /// Size of memory and of one flash device.
+    dirty_max_bytes: u64,
+    /// Capacity of flash in pages.
     slots_max: u64,
     counters: Counters,
+    /// Time since the start, in minutes of the publication.
     minute: f64,
     speedup: u64,
 }
@@ -68,24 +72,24 @@ pub struct TestBed {
 /// Counters at the last sample.
 #[derive(Clone, Copy, Default)]
 struct Counters {
-    busy: u64,
+    busy_ns: u64,
     reads: u64,
     hits: u64,
-    backing_read: u64,
-    backing_written: u64,
+    backing_read_bytes: u64,
+    backing_write_bytes: u64,
 }
 
 /// Counters of the clients.
 #[derive(Default)]
 struct Meter {
     requests: Cell<u64>,
-    latency_sum: Cell<u64>,
+    latency_sum_ns: Cell<u64>,
     reads: RefCell<Histogram>,
     writes: Cell<u64>,
     fast_writes: Cell<u64>,
     errors: Cell<u64>,
     /// Requests per job.
-    jobs: Vec<Cell<u64>>,
+    job_requests: Vec<Cell<u64>>,
 }
 
 /// Running clients and their counters.
@@ -121,9 +125,9 @@ impl TestBed {
             }
             arrays.push(array);
         }
-        let devices = plan.arrays.iter().map(|(spec, _)| spec.disks).sum();
+        let disk_count = plan.arrays.iter().map(|(spec, _)| spec.disks).sum();
         let slots_max = fixture.core.pages().map_or(0, |pages| pages.slots_max());
-        let dirty_max = plan.memory_bytes + plan.flash.map_or(0, |flash| flash.bytes);
+        let dirty_max_bytes = plan.memory_bytes + plan.flash.map_or(0, |flash| flash.bytes);
         let counters = Counters::default();
         let storage = Storage { targets: targets.into(), addresses: plan.address_space() };
         fixture.wait_until_checked(&volumes);
@@ -132,8 +136,8 @@ impl TestBed {
             volumes,
             storage,
             arrays,
-            devices,
-            dirty_max,
+            disk_count,
+            dirty_max_bytes,
             slots_max,
             counters,
             minute: 0.0,
@@ -148,10 +152,10 @@ impl TestBed {
         let mut points: Vec<Point> = Vec::new();
         for _ in 0..minutes {
             points.push(self.run_for(&clients, Nanos::from_secs(60 / self.speedup)));
-            let last: Vec<f64> = points.iter().rev().take(3).map(|point| point.iops).collect();
+            let recent: Vec<f64> = points.iter().rev().take(3).map(|point| point.iops).collect();
             let (min, max) =
-                last.iter().fold((f64::MAX, 0.0_f64), |(low, high), iops| (low.min(*iops), high.max(*iops)));
-            if steady && last.len() == 3 && max <= min * 1.01 {
+                recent.iter().fold((f64::MAX, 0.0_f64), |(low, high), iops| (low.min(*iops), high.max(*iops)));
+            if steady && recent.len() == 3 && max <= min * 1.01 {
                 break;
             }
         }
@@ -181,9 +185,9 @@ impl TestBed {
 
     /// Starts clients for the jobs.
     pub fn start_clients(&mut self, jobs: &[Job], seed: u64) -> Clients {
-        let meter = Rc::new(Meter { jobs: vec![Cell::default(); jobs.len()], ..Meter::default() });
-        let counted = Rc::clone(&meter);
-        let record = move |completion| counted.record(completion);
+        let meter = Rc::new(Meter { job_requests: vec![Cell::default(); jobs.len()], ..Meter::default() });
+        let job_meter = Rc::clone(&meter);
+        let record = move |completion| job_meter.record(completion);
         let jobs = RunningJobs::start(&self.fixture.seam, &self.storage, jobs, seed, record);
         let clients = Clients { jobs, meter };
         self.take_sample(&clients, Nanos::from_secs(1));
@@ -198,7 +202,7 @@ impl TestBed {
         self.take_sample(clients, time)
     }
 
-    /// Resets the minute count of the points.
+    /// Sets the time of the points to zero.
     pub fn restart_clock(&mut self) {
         self.minute = 0.0;
     }
@@ -221,33 +225,33 @@ impl TestBed {
         let stats = self.stats();
         let sum = |value_of: fn(&VolumeStats) -> u64| stats.iter().map(value_of).sum::<u64>();
         let counters = Counters {
-            busy: self.arrays.iter().map(|array| array.busy().0).sum(),
+            busy_ns: self.arrays.iter().map(|array| array.busy().0).sum(),
             reads: sum(|stats| stats.reads),
             hits: sum(|stats| stats.memory_hits + stats.prefetched_hits + stats.flash_hits),
-            backing_read: sum(|stats| stats.backing_read_bytes),
-            backing_written: sum(|stats| stats.backing_write_bytes),
+            backing_read_bytes: sum(|stats| stats.backing_read_bytes),
+            backing_write_bytes: sum(|stats| stats.backing_write_bytes),
         };
         let before = std::mem::replace(&mut self.counters, counters);
         let meter = &clients.meter;
-        let (requests, latency_sum) = (meter.requests.take(), meter.latency_sum.take());
+        let (requests, latency_sum_ns) = (meter.requests.take(), meter.latency_sum_ns.take());
         let reads = meter.reads.take().summary();
-        let (writes, fast) = (meter.writes.take(), meter.fast_writes.take());
+        let (writes, fast_writes) = (meter.writes.take(), meter.fast_writes.take());
         let seconds = time.as_secs_f64();
-        let ratio = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+        let ratio = |count: u64, total: u64| if total == 0 { 0.0 } else { count as f64 / total as f64 };
         let pages = self.fixture.core.pages().map_or(0, |pages| pages.stats().pages);
         Point {
             minute: self.minute,
             iops: requests as f64 / seconds,
-            latency_ms: ratio(latency_sum, requests) / 1e6,
+            latency_ms: ratio(latency_sum_ns, requests) / 1e6,
             read_p99_ms: reads.p99_us / 1e3,
             read_p999_ms: reads.p999_us / 1e3,
             read_hit_ratio: ratio(counters.hits - before.hits, counters.reads - before.reads),
-            write_hit_ratio: ratio(fast, writes),
+            write_hit_ratio: ratio(fast_writes, writes),
             flash_fill_ratio: ratio(pages, self.slots_max),
-            dirty_ratio: ratio(sum(|stats| stats.dirty_bytes + stats.flash_dirty_bytes), self.dirty_max),
-            backing_read_mb_s: (counters.backing_read - before.backing_read) as f64 / MB / seconds,
-            backing_write_mb_s: (counters.backing_written - before.backing_written) as f64 / MB / seconds,
-            backing_utilization: ratio(counters.busy - before.busy, time.0 * self.devices as u64),
+            dirty_ratio: ratio(sum(|stats| stats.dirty_bytes + stats.flash_dirty_bytes), self.dirty_max_bytes),
+            backing_read_mb_s: (counters.backing_read_bytes - before.backing_read_bytes) as f64 / MB / seconds,
+            backing_write_mb_s: (counters.backing_write_bytes - before.backing_write_bytes) as f64 / MB / seconds,
+            backing_utilization: ratio(counters.busy_ns - before.busy_ns, time.0 * self.disk_count as u64),
             errors: meter.errors.get(),
         }
     }
@@ -260,8 +264,8 @@ fn single_job(pattern: &Pattern, depth: u32) -> [Job; 1] {
 
 impl Clients {
     /// Requests per job since the last call.
-    pub fn take_jobs(&self) -> Vec<u64> {
-        self.meter.jobs.iter().map(Cell::take).collect()
+    pub fn take_job_requests(&self) -> Vec<u64> {
+        self.meter.job_requests.iter().map(Cell::take).collect()
     }
 }
 
@@ -272,8 +276,8 @@ impl Meter {
             return add(&self.errors, 1);
         }
         add(&self.requests, 1);
-        add(&self.jobs[completion.job], 1);
-        add(&self.latency_sum, completion.latency.0);
+        add(&self.job_requests[completion.job], 1);
+        add(&self.latency_sum_ns, completion.latency.0);
         if completion.access.write {
             add(&self.writes, 1);
             add(&self.fast_writes, u64::from(completion.latency < FAST_WRITE));

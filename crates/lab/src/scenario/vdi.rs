@@ -23,21 +23,21 @@ use crate::workload::{Job, Pattern};
 const SPEEDUP: u64 = 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-const COUNT: u64 = 200;
-/// Each of three launchers starts a log-on every five seconds.
-const GAP_NS: u64 = 5_000_000_000 / 3;
+const DESKTOP_COUNT: u64 = 200;
+/// Time between two log-ons: each of three launchers starts one every five seconds.
+const LOG_ON_GAP_NS: u64 = 5_000_000_000 / 3;
 const MINUTES: u64 = 90;
 /// Minutes of the boot storm before the measurement.
 const BOOT_MINUTES: u64 = 10;
-/// Minute by which all desktops have logged on.
-const LOGGED_ON: usize = 6;
+/// Minutes after which all desktops have logged on.
+const LOG_ON_MINUTES: usize = 6;
 /// The last of this many minutes is a burst.
-const BURST_EACH: usize = 15;
+const BURST_PERIOD_MINUTES: usize = 15;
 /// Rate of a burst relative to the steady rate: 3,848 / 1,784.
-const BURST: f64 = 2.157;
+const BURST_FACTOR: f64 = 2.157;
 /// Requests per second by the disk arithmetic. A calibrated disk serves 180 accesses per second one by one, and 324
 /// with ten to choose from.
-const DISK_RULE: f64 = 253.0;
+const DISK_RULE_IOPS: f64 = 253.0;
 const SOURCE: &str = "200 linked-clone desktops on an array with FAST Cache, published 2010";
 
 /// The published desktops.
@@ -68,10 +68,11 @@ fn disk_bytes(cut: u64) -> u64 {
 fn scaled_desktops(cut: u64) -> Desktops {
     let image_bytes = 8 * GIB / cut / MIB * MIB;
     // Spreads the desktops over all of the disks.
-    let apart_bytes = (4 * disk_bytes(cut) - image_bytes) / COUNT / MIB * MIB;
-    Desktops { count: COUNT, image_bytes, own_bytes: 512 * MIB / cut / MIB * MIB, apart_bytes }
+    let stride_bytes = (4 * disk_bytes(cut) - image_bytes) / DESKTOP_COUNT / MIB * MIB;
+    Desktops { count: DESKTOP_COUNT, image_bytes, own_bytes: 512 * MIB / cut / MIB * MIB, stride_bytes }
 }
 
+/// The published test bed, with bytes and time divided by `cut`.
 fn plan(seed: u64, cached: bool, cut: u64) -> Plan {
     let disk_bytes = Some(disk_bytes(cut));
     let array = ArraySpec { disk_bytes, ..ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k) };
@@ -89,21 +90,21 @@ fn plan(seed: u64, cached: bool, cut: u64) -> Plan {
 }
 
 fn log_on(cut: u64) -> Vec<Job> {
-    scaled_desktops(cut).steady(1.0, Nanos(GAP_NS / cut))
+    scaled_desktops(cut).steady(1.0, Nanos(LOG_ON_GAP_NS / cut))
 }
 
 fn at_work(times: f64, cut: u64) -> Vec<Job> {
     scaled_desktops(cut).steady(times, Nanos::ZERO)
 }
 
-/// The acts: the desktops boot, then work with a burst in the last of each `BURST_EACH` minutes.
+/// The acts: the desktops boot, then work with a burst in the last of each `BURST_PERIOD_MINUTES` minutes.
 fn acts(cut: u64) -> Vec<Act> {
-    let period = BURST_EACH as u64;
+    let period = BURST_PERIOD_MINUTES as u64;
     let mut acts = vec![Act::new("all start", BOOT_MINUTES, scaled_desktops(cut).boot_storm())];
     for round in 0..MINUTES / period {
         let (name, jobs) = if round == 0 { ("log-on", log_on(cut)) } else { ("at work", at_work(1.0, cut)) };
         acts.push(Act::new(name, period - 1, jobs));
-        acts.push(Act::new("burst", 1, at_work(BURST, cut)));
+        acts.push(Act::new("burst", 1, at_work(BURST_FACTOR, cut)));
     }
     acts
 }
@@ -118,9 +119,9 @@ fn run_desktops(bed: &mut TestBed, minutes: u64, seed: u64) -> Vec<Point> {
     let time = Nanos::from_secs(60 / SPEEDUP);
     let mut clients = bed.start_clients(&log_on(SPEEDUP), seed);
     for minute in 1..=minutes {
-        let burst = (minute as usize).is_multiple_of(BURST_EACH);
+        let burst = (minute as usize).is_multiple_of(BURST_PERIOD_MINUTES);
         if burst {
-            let next = bed.start_clients(&at_work(BURST, SPEEDUP), seed + minute);
+            let next = bed.start_clients(&at_work(BURST_FACTOR, SPEEDUP), seed + minute);
             bed.stop_clients(std::mem::replace(&mut clients, next));
         }
         points.push(bed.run_for(&clients, time));
@@ -134,22 +135,22 @@ fn run_desktops(bed: &mut TestBed, minutes: u64, seed: u64) -> Vec<Point> {
 }
 
 fn is_burst(index: usize) -> bool {
-    (index + 1).is_multiple_of(BURST_EACH)
+    (index + 1).is_multiple_of(BURST_PERIOD_MINUTES)
 }
 
 fn checks_of(run: &str, points: &[Point]) -> Vec<Check> {
-    let rate = (READS_PER_S + WRITES_PER_S) * COUNT as f64;
+    let rate = (READS_PER_S + WRITES_PER_S) * DESKTOP_COUNT as f64;
     let (bursts, steady): (Vec<_>, Vec<_>) = points.iter().enumerate().partition(|(index, _)| is_burst(*index));
     let bursts: Vec<Point> = bursts.into_iter().map(|(_, point)| *point).collect();
     let steady: Vec<Point> =
-        steady.into_iter().filter(|(index, _)| *index >= LOGGED_ON).map(|(_, point)| *point).collect();
-    let latency = |points: &[Point]| points.iter().map(|point| point.latency_ms).fold(0.0, f64::max);
+        steady.into_iter().filter(|(index, _)| *index >= LOG_ON_MINUTES).map(|(_, point)| *point).collect();
+    let latency_max = |points: &[Point]| points.iter().map(|point| point.latency_ms).fold(0.0, f64::max);
     let weighted = points.iter().map(|point| point.latency_ms * point.iops).sum::<f64>();
     let requests = points.iter().map(|point| point.iops).sum::<f64>();
     let burst_min = bursts.iter().map(|point| point.iops).fold(f64::MAX, f64::min);
     let last = &points[points.len() - points.len() / 3..];
     let hits = |point: &Point| {
-        (READS_PER_S * point.read_hit_ratio + WRITES_PER_S * point.write_hit_ratio) * COUNT as f64 / rate
+        (READS_PER_S * point.read_hit_ratio + WRITES_PER_S * point.write_hit_ratio) * DESKTOP_COUNT as f64 / rate
     };
     vec![
         Check::at_least(
@@ -160,7 +161,7 @@ fn checks_of(run: &str, points: &[Point]) -> Vec<Check> {
         ),
         Check::at_least(format!("{run}: requests per second, least burst"), burst_min, 0.98 * 3_848.0, SOURCE),
         Check::at_most(format!("{run}: mean latency, ms"), weighted / requests, 2.0, SOURCE),
-        Check::at_most(format!("{run}: latency of the slowest minute, ms"), latency(points), 3.17, SOURCE),
+        Check::at_most(format!("{run}: latency of the slowest minute, ms"), latency_max(points), 3.17, SOURCE),
         Check::at_least(format!("{run}: requests from the cache, last half hour"), mean(last, hits), 0.98, SOURCE),
         Check::at_most(
             format!("{run}: requests that failed"),
@@ -175,7 +176,7 @@ fn desktops(seed: u64) -> Outcome {
     let mut bare = TestBed::new(&plan(seed, false, SPEEDUP));
     let reads_percent = (READS_PER_S / (READS_PER_S + WRITES_PER_S) * 100.0).round() as u32;
     let mix = Pattern::reads_and_writes(scaled_desktops(SPEEDUP).bytes(), READ_BYTES, WRITE_BYTES, reads_percent);
-    let rule = bare.sample(&mix, 16, 60, seed).iops;
+    let bare_iops = bare.sample(&mix, 16, 60, seed).iops;
     let without = run_desktops(&mut bare, 10, seed);
     let mut bed = TestBed::new(&plan(seed, true, SPEEDUP));
     let with = run_desktops(&mut bed, MINUTES, seed);
@@ -188,9 +189,9 @@ fn desktops(seed: u64) -> Outcome {
     let again = run_desktops(&mut bed, MINUTES, seed + 1_000);
     let mut checks = vec![Check::between(
         "requests per second of the bare disks, 16 outstanding",
-        rule,
-        DISK_RULE,
-        DISK_RULE * 324.0 / 180.0,
+        bare_iops,
+        DISK_RULE_IOPS,
+        DISK_RULE_IOPS * 324.0 / 180.0,
         SOURCE,
     )];
     checks.extend(checks_of("first", &with));
@@ -208,7 +209,7 @@ fn desktops(seed: u64) -> Outcome {
             busy * 100.0
         )
     };
-    let bare = mean(&without[LOGGED_ON..], |point| point.iops);
+    let bare = mean(&without[LOG_ON_MINUTES..], |point| point.iops);
     let bare = format!("bare disks under all desktops, up to 4,800 requests outstanding: {bare:.0}/s");
     let notes = vec![bare, reads("first", &with), reads("recreated", &again)];
     let mut outcome = Outcome { checks, notes, ..Outcome::default() };

@@ -36,7 +36,7 @@ pub const DRAM: Scenario = Scenario {
         part: "",
         timed: true,
         cut_min: 20,
-        setup: |cut| setup(IN_MEMORY, cut),
+        setup: |cut| setup(DRAM_FILE_BYTES, cut),
         checks: |with, _| dram_checks(*with.concat().last().expect("every act has a point")),
     }),
 };
@@ -52,7 +52,7 @@ pub const SPILL: Scenario = Scenario {
         part: "",
         timed: true,
         cut_min: 20,
-        setup: |cut| setup(SPILLS, cut),
+        setup: |cut| setup(SPILL_FILE_BYTES, cut),
         checks: |with, without| {
             let last = |steps: &[Vec<Point>]| steps.iter().map(|step| last_minutes(step)).collect::<Vec<_>>();
             spill_checks(&last(with), &last(without))
@@ -61,8 +61,8 @@ pub const SPILL: Scenario = Scenario {
 };
 
 const GROUPS: u64 = 3;
-const IN_MEMORY: u64 = 2 * GB;
-const SPILLS: u64 = 15 * GB;
+const DRAM_FILE_BYTES: u64 = 2 * GB;
+const SPILL_FILE_BYTES: u64 = 15 * GB;
 
 /// `groups` RAID 5 groups with a LUN each, and the corresponding part of memory.
 pub(super) fn plan(seed: u64, groups: u64, file_bytes: u64, stripe_bytes: u64) -> Plan {
@@ -95,12 +95,13 @@ pub(super) fn acts(file_bytes: u64, parts: u64) -> Vec<Act> {
     OUTSTANDING.map(act).into()
 }
 
+/// The set-up of a demonstration, with bytes and time divided by `cut`.
 fn setup(file_bytes: u64, cut: u64) -> Setup {
-    let file = file_bytes / cut;
+    let file_bytes = file_bytes / cut;
     // Smaller stripes, so that a small file also lies on all LUNs.
-    let with = Plan { memory_bytes: 4 * GB / cut, speedup: cut, ..plan(1, GROUPS, file, MIB) };
+    let with = Plan { memory_bytes: 4 * GB / cut, speedup: cut, ..plan(1, GROUPS, file_bytes, MIB) };
     let without = Plan { cached: false, ..with.clone() };
-    Setup::new(with, without, acts(file, 1), cut)
+    Setup::new(with, without, acts(file_bytes, 1), cut)
 }
 
 /// Mean rate and latency of a step's last five minutes.
@@ -111,11 +112,11 @@ fn last_minutes(step: &[Point]) -> Point {
 }
 
 fn dram(seed: u64) -> Outcome {
-    let file = IN_MEMORY;
-    let mut bed = TestBed::new(&plan(seed, GROUPS, file, STRIPE_BYTES));
-    let mut points = bed.warm(&database(file), OUTSTANDING[0], STEP_MINUTES, seed);
+    let file_bytes = DRAM_FILE_BYTES;
+    let mut bed = TestBed::new(&plan(seed, GROUPS, file_bytes, STRIPE_BYTES));
+    let mut points = bed.warm(&database(file_bytes), OUTSTANDING[0], STEP_MINUTES, seed);
     for depth in OUTSTANDING {
-        points.push(bed.sample(&database(file), depth, 2, seed));
+        points.push(bed.sample(&database(file_bytes), depth, 2, seed));
     }
     let last = points[points.len() - 1];
     let checks = dram_checks(last);
@@ -133,15 +134,16 @@ fn dram_checks(last: Point) -> Vec<Check> {
 }
 
 fn spill(seed: u64) -> Outcome {
-    let file = SPILLS;
+    let file_bytes = SPILL_FILE_BYTES;
     // Each step draws different requests; the same requests would hit data that the previous step left in memory.
     let steps = || (1..).zip(OUTSTANDING).map(|(step, depth)| (depth, seed * 100 + step));
-    let plan = plan(seed, GROUPS, file, STRIPE_BYTES);
+    let plan = plan(seed, GROUPS, file_bytes, STRIPE_BYTES);
     let mut bare = TestBed::new(&Plan { cached: false, memory_bytes: 64 * MIB, ..plan.clone() });
-    let without: Vec<Point> = steps().map(|(depth, seed)| bare.sample(&database(file), depth, 60, seed)).collect();
+    let without: Vec<Point> =
+        steps().map(|(depth, seed)| bare.sample(&database(file_bytes), depth, 60, seed)).collect();
     let mut bed = TestBed::new(&plan);
-    bed.run_pattern(&database(file), OUTSTANDING[0], STEP_MINUTES, true, seed);
-    let with: Vec<Point> = steps().map(|(depth, seed)| bed.sample(&database(file), depth, 60, seed)).collect();
+    bed.run_pattern(&database(file_bytes), OUTSTANDING[0], STEP_MINUTES, true, seed);
+    let with: Vec<Point> = steps().map(|(depth, seed)| bed.sample(&database(file_bytes), depth, 60, seed)).collect();
     let checks = spill_checks(&with, &without);
     let steps = without.iter().zip(OUTSTANDING);
     let note =

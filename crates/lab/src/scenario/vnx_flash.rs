@@ -20,13 +20,13 @@ use super::vnx::{GB, MIB, OUTSTANDING, QUEUEING, SOURCE, STEP_MINUTES, STRIPE_BY
 use super::{Scenario, Setup, Show};
 use crate::fixture::FlashPlan;
 
-/// Divisor of the rates.
+/// Number of published RAID 5 groups, of which one is simulated: divisor of rates, bytes and requests outstanding.
 const PARTS: u64 = 3;
 /// Divisor of the time, and a further divisor of the bytes.
 const SPEEDUP: u64 = 3;
 /// Points per minute of the array's own time. Destage comes in waves of ten seconds and more, so shorter intervals of
 /// two runs differ by whether they lie in a wave.
-const MINUTE: usize = SPEEDUP as usize;
+const MINUTE_POINTS: usize = SPEEDUP as usize;
 const PROMISED: &str = "promised: never slower than without flash";
 
 /// A file that fits on flash.
@@ -43,7 +43,7 @@ pub const FITS: Scenario = Scenario {
         part: THIRD,
         timed: true,
         cut_min: CUT_MIN,
-        setup: |cut| setup(FITTING, cut),
+        setup: |cut| setup(FITTING_FILE_BYTES, cut),
         checks: fits_checks,
     }),
 };
@@ -61,10 +61,10 @@ pub const SPILLS: Scenario = Scenario {
         part: FILE_ALONE,
         timed: true,
         cut_min: CUT_MIN,
-        setup: |cut| setup(SPILLING.1, cut),
+        setup: |cut| setup(SPILLING_FILE.1, cut),
         checks: |with, without| {
             let pair = Pair { with: with.concat(), without: without.concat() };
-            vec![pair.never_slower(SPILLING.0, ("quarter of an hour", STEP_MINUTES as usize))]
+            vec![pair.never_slower_check(SPILLING_FILE.0, ("quarter of an hour", STEP_MINUTES as usize))]
         },
     }),
 };
@@ -80,10 +80,10 @@ pub const JUST_FITS: Scenario = Scenario {
         part: FILE_ALONE,
         timed: true,
         cut_min: CUT_MIN,
-        setup: |cut| setup(FITTING_JUST.1, cut),
+        setup: |cut| setup(JUST_FITTING_FILE.1, cut),
         checks: |with, without| {
             let pair = Pair { with: with.concat(), without: without.concat() };
-            pair.climbs(FITTING_JUST.0, ("quarter of an hour", STEP_MINUTES as usize))
+            pair.climb_checks(JUST_FITTING_FILE.0, ("quarter of an hour", STEP_MINUTES as usize))
         },
     }),
 };
@@ -94,16 +94,16 @@ const FILE_ALONE: &str =
     "the published file alone; one of three RAID 5 groups with a third of file, memory, flash and requests outstanding";
 /// Smallest reduction for a live demonstration: the largest file is then 2.5 GB, and so is each SSD.
 const CUT_MIN: u64 = 20;
-const FITTING: u64 = 15 * GB;
+const FITTING_FILE_BYTES: u64 = 15 * GB;
 /// The published files.
-const SPILLING: (&str, u64) = ("150 GB", 150 * GB);
-const FITTING_JUST: (&str, u64) = ("80 GB", 80 * GB);
+const SPILLING_FILE: (&str, u64) = ("150 GB", 150 * GB);
+const JUST_FITTING_FILE: (&str, u64) = ("80 GB", 80 * GB);
 
 fn flash(cut: u64) -> FlashPlan {
     FlashPlan { devices: 2, bytes: (100 * GB / PARTS / cut).next_multiple_of(1 << 20), iops: 3_500 / PARTS }
 }
 
-/// One RAID 5 group with its share of disks, memory and flash, reduced by the factor `cut`.
+/// One RAID 5 group with its part of the disks, memory and flash, reduced by the factor `cut`.
 fn cut_plan(seed: u64, cut: u64, file_bytes: u64, stripe_bytes: u64, flash: Option<FlashPlan>) -> Plan {
     Plan { flash, memory_bytes: 4 * GB / PARTS / cut, speedup: cut, ..plan(seed, 1, file_bytes, stripe_bytes) }
 }
@@ -124,16 +124,19 @@ fn steps(seed: u64, file_bytes: u64, flash: Option<FlashPlan>, steady: bool) -> 
 }
 
 /// Mean of a figure over the last three minutes of a step.
-fn last(steps: &[Vec<Point>], step: usize, figure: fn(&Point) -> f64) -> f64 {
+fn mean_of_last_minutes(steps: &[Vec<Point>], step: usize, figure: fn(&Point) -> f64) -> f64 {
     let points = &steps[step];
     mean(&points[points.len().saturating_sub(3)..], figure)
 }
 
 fn fits(seed: u64) -> Outcome {
-    let file = FITTING / PARTS / SPEEDUP;
-    let (with, without) = (steps(seed, file, Some(flash(SPEEDUP)), true), steps(seed, file, None, true));
+    let file_bytes = FITTING_FILE_BYTES / PARTS / SPEEDUP;
+    let (with, without) = (steps(seed, file_bytes, Some(flash(SPEEDUP)), true), steps(seed, file_bytes, None, true));
     let line = |(step, depth): (usize, u32)| {
-        let (iops, latency) = (last(&with, step, |point| point.iops), last(&with, step, |point| point.latency_ms));
+        let (iops, latency) = (
+            mean_of_last_minutes(&with, step, |point| point.iops),
+            mean_of_last_minutes(&with, step, |point| point.latency_ms),
+        );
         format!("{depth} outstanding: {:.0}/s, {latency:.1} ms", iops * PARTS as f64)
     };
     let lines: Vec<String> = OUTSTANDING.into_iter().enumerate().map(line).collect();
@@ -144,18 +147,19 @@ fn fits(seed: u64) -> Outcome {
 }
 
 fn fits_checks(with: &[Vec<Point>], without: &[Vec<Point>]) -> Vec<Check> {
-    let iops = last(with, 3, |point| point.iops) * PARTS as f64;
+    let iops = mean_of_last_minutes(with, 3, |point| point.iops) * PARTS as f64;
     let ceiling = 7_000.0 / (0.67 * (1.0 - 4.0 / 15.0) + 0.33 * 2.0);
     let bound = f64::min(10_000.0, ceiling);
-    let latency = last(with, 3, |point| point.latency_ms);
+    let latency = mean_of_last_minutes(with, 3, |point| point.latency_ms);
     let mut checks = vec![
         Check::at_least("requests per second at 96 outstanding", iops, bound, QUEUEING),
         Check::at_most("mean latency at 96 outstanding, ms", latency, 96_000.0 / bound, QUEUEING),
     ];
-    let ratio = last(with, 0, |point| point.latency_ms) / with[0][0].latency_ms;
+    let ratio = mean_of_last_minutes(with, 0, |point| point.latency_ms) / with[0][0].latency_ms;
     checks.push(Check::at_most("latency at the end of the first step against its beginning", ratio, 1.0, SOURCE));
     for (step, depth) in OUTSTANDING.into_iter().enumerate() {
-        let ratio = last(with, step, |point| point.iops) / last(without, step, |point| point.iops);
+        let ratio = mean_of_last_minutes(with, step, |point| point.iops)
+            / mean_of_last_minutes(without, step, |point| point.iops);
         checks.push(Check::at_least(format!("with flash against without, {depth} outstanding"), ratio, 0.98, PROMISED));
     }
     checks
@@ -181,24 +185,25 @@ impl Pair {
         intervals.map(move |(with, without)| rate(with) / rate(without))
     }
 
-    fn worst(&self, from: usize, points: usize) -> f64 {
+    /// The lowest gain of an interval.
+    fn gain_min(&self, from: usize, points: usize) -> f64 {
         self.gains(from, points).fold(f64::MAX, f64::min)
     }
 
     /// The check that flash never slows the volume, over intervals of this name and number of points.
-    fn never_slower(&self, name: &str, (interval, points): (&str, usize)) -> Check {
+    fn never_slower_check(&self, name: &str, (interval, points): (&str, usize)) -> Check {
         let name = format!("{name}: with flash against without, the worst {interval}");
-        Check::at_least(name, self.worst(0, points), 0.98, PROMISED)
+        Check::at_least(name, self.gain_min(0, points), 0.98, PROMISED)
     }
 
     /// Checks that hits rise, and that the rate rises with them; intervals as above.
-    fn climbs(&self, name: &str, (interval, points): (&str, usize)) -> Vec<Check> {
+    fn climb_checks(&self, name: &str, (interval, points): (&str, usize)) -> Vec<Check> {
         /// Minute from which on hits must rise.
-        const CLIMBS: usize = 15;
-        let fives: Vec<f64> =
-            self.with[CLIMBS..].chunks(5).map(|five| mean(five, |point| point.read_hit_ratio)).collect();
-        let rise = fives.windows(2).map(|two| two[1] - two[0]).fold(f64::MAX, f64::min);
-        let hour = self.gains(59, 1).next().expect("the steps take 75 minutes");
+        const CLIMB_START: usize = 15;
+        let hit_ratios: Vec<f64> =
+            self.with[CLIMB_START..].chunks(5).map(|minutes| mean(minutes, |point| point.read_hit_ratio)).collect();
+        let rise = hit_ratios.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::MAX, f64::min);
+        let gain_at_hour = self.gains(59, 1).next().expect("the steps take 75 minutes");
         vec![
             Check::at_least(
                 format!("{name}: least rise of read hits in five minutes, from minute 15 on"),
@@ -208,21 +213,21 @@ impl Pair {
             ),
             Check::at_least(
                 format!("{name}: with flash against without, the worst {interval} from minute 15 on"),
-                self.worst(CLIMBS, points),
+                self.gain_min(CLIMB_START, points),
                 1.0,
                 SOURCE,
             ),
-            Check::at_least(format!("{name}: with flash against without, minute 60"), hour, 1.05, SOURCE),
+            Check::at_least(format!("{name}: with flash against without, minute 60"), gain_at_hour, 1.05, SOURCE),
         ]
     }
 
     fn note(&self, name: &str) -> String {
         let last = self.with[self.with.len() - 1];
         let (fill, hits) = (last.flash_fill_ratio * 100.0, last.read_hit_ratio * 100.0);
-        let (gain, worst) = (self.gains(0, 1).sum::<f64>() / self.with.len() as f64, self.worst(0, 1));
+        let (gain, gain_min) = (self.gains(0, 1).sum::<f64>() / self.with.len() as f64, self.gain_min(0, 1));
         format!(
             "{name}: flash {fill:.0} % filled and {hits:.0} % read hits at the end; {gain:.2} times the rate without \
-             on average, {worst:.3} in the worst 20 s"
+             on average, {gain_min:.3} in the worst 20 s"
         )
     }
 }
@@ -232,10 +237,10 @@ fn pairs(seed: u64, published: (&'static str, u64), clean_percent: u64) -> [(Str
     let clean_bytes =
         TestBed::new(&Plan { flash: Some(flash(SPEEDUP)), ..plan(seed, 1, MIB, STRIPE_BYTES) }).clean_bytes();
     let (name, bytes) = published;
-    let part = format!("{:.2} of what flash holds", clean_percent as f64 / 100.0);
+    let scaled_name = format!("{:.2} of what flash holds", clean_percent as f64 / 100.0);
     [
         (name.to_owned(), Pair::run(seed, bytes / PARTS / SPEEDUP)),
-        (part, Pair::run(seed + 1, clean_bytes / 100 * clean_percent)),
+        (scaled_name, Pair::run(seed + 1, clean_bytes / 100 * clean_percent)),
     ]
 }
 
@@ -249,16 +254,16 @@ fn outcome_of(pairs: [(String, Pair); 2], checks: Vec<Check>) -> Outcome {
 }
 
 fn spills(seed: u64) -> Outcome {
-    let pairs = pairs(seed, SPILLING, 150);
+    let pairs = pairs(seed, SPILLING_FILE, 150);
     // The engine's own times are not reduced with the minutes: destage waves are longer than 20 s.
-    let intervals = [("published minute, cut to 20 s", 1), ("60 s", MINUTE)];
-    let check = |(name, pair): &(String, Pair)| intervals.map(|interval| pair.never_slower(name, interval));
+    let intervals = [("published minute, cut to 20 s", 1), ("60 s", MINUTE_POINTS)];
+    let check = |(name, pair): &(String, Pair)| intervals.map(|interval| pair.never_slower_check(name, interval));
     let checks = pairs.iter().flat_map(check).collect();
     outcome_of(pairs, checks)
 }
 
 fn just_fits(seed: u64) -> Outcome {
-    let pairs = pairs(seed, FITTING_JUST, 95);
-    let checks = pairs.iter().flat_map(|(name, pair)| pair.climbs(name, ("60 s", MINUTE))).collect();
+    let pairs = pairs(seed, JUST_FITTING_FILE, 95);
+    let checks = pairs.iter().flat_map(|(name, pair)| pair.climb_checks(name, ("60 s", MINUTE_POINTS))).collect();
     outcome_of(pairs, checks)
 }

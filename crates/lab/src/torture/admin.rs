@@ -14,7 +14,7 @@ use crate::random::Random;
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
 /// Client number of administrators in the history.
-const ADMIN: u16 = 100;
+const ADMIN_CLIENT: u16 = 100;
 
 /// Runs the administrator of test volume `index` until the clients have no operations left.
 pub async fn run(session: Rc<Session>, index: usize, mut random: Random) {
@@ -50,21 +50,23 @@ pub async fn run(session: Rc<Session>, index: usize, mut random: Random) {
 async fn set_policy(session: &Session, test_volume: &TestVolume, policy: WritePolicy) {
     let volume = test_volume.volume();
     test_volume.expect_either(policy, volume.mode());
-    event(session, test_volume, OpKind::Event(format!("set policy {policy}")), || volume.set_policy(policy)).await;
+    run_as_event(session, test_volume, OpKind::Event(format!("set policy {policy}")), || volume.set_policy(policy))
+        .await;
     test_volume.sync_expectations();
 }
 
 async fn set_mode(session: &Session, test_volume: &TestVolume, mode: CacheMode) {
     let volume = test_volume.volume();
     test_volume.expect_either(volume.policy(), mode);
-    event(session, test_volume, OpKind::Event(format!("set mode {mode}")), || volume.set_mode(mode)).await;
+    run_as_event(session, test_volume, OpKind::Event(format!("set mode {mode}")), || volume.set_mode(mode)).await;
     test_volume.sync_expectations();
 }
 
 /// Destages all dirty data and checks the backing against the model; true when the destage succeeded.
 pub async fn destage_all(session: &Session, test_volume: &TestVolume) -> bool {
     let volume = test_volume.volume();
-    let (op, ok) = event(session, test_volume, OpKind::Drain("destage all".into()), || volume.destage_all()).await;
+    let (op, ok) =
+        run_as_event(session, test_volume, OpKind::Drain("destage all".into()), || volume.destage_all()).await;
     if ok {
         check_drained(session, test_volume, op);
     }
@@ -75,7 +77,8 @@ pub async fn destage_all(session: &Session, test_volume: &TestVolume) -> bool {
 pub async fn detach(session: &Session, test_volume: &TestVolume) -> bool {
     let name = test_volume.volume().name().to_owned();
     test_volume.detaching.set(true);
-    let (op, ok) = event(session, test_volume, OpKind::Drain("detach".into()), || session.core.detach(&name)).await;
+    let (op, ok) =
+        run_as_event(session, test_volume, OpKind::Drain("detach".into()), || session.core.detach(&name)).await;
     if ok {
         check_drained(session, test_volume, op);
         if session.core.find(&name).is_some() {
@@ -109,40 +112,40 @@ async fn resize(session: &Session, test_volume: &TestVolume, random: &mut Random
     let discard = random.percent(50);
     // The engine discards dirty data in whole blocks.
     let unit = if discard { BLOCK_BYTES as u64 } else { u64::from(test_volume.options.logical_block) };
-    let largest = test_volume.options.size_bytes / unit;
-    let size = random.between(largest / 2, largest) * unit;
+    let units_max = test_volume.options.size_bytes / unit;
+    let size = random.between(units_max / 2, units_max) * unit;
     let volume = test_volume.volume();
-    let old = volume.size_bytes();
+    let size_before = volume.size_bytes();
     test_volume.resizing.set(Some(size / SECTOR));
     let text = format!("resize to {size} bytes (discard dirty: {discard})");
-    let (op, at_start) = session.begin(test_volume, ADMIN, OpKind::Event(text), 0..0, false);
+    let (op, at_start) = session.begin(test_volume, ADMIN_CLIENT, OpKind::Event(text), 0..0, false);
     let result = volume.resize(Some(size), discard).await.map(drop);
-    let refused = result.is_err() && size < old && !discard;
+    let refused = result.is_err() && size < size_before && !discard;
     if refused {
         let outcome = super::history::Outcome::Failed("refused".into());
         test_volume.model.borrow_mut().end(op, outcome, false, session.seam.now());
     } else {
         session.end(test_volume, op, &at_start, &result);
     }
-    let now = test_volume.volume().size_bytes();
-    let expected = if result.is_ok() { size } else { old };
-    if now != expected {
-        let message = format!("after a resize the volume has {now} bytes instead of {expected}");
+    let size_after = test_volume.volume().size_bytes();
+    let expected = if result.is_ok() { size } else { size_before };
+    if size_after != expected {
+        let message = format!("after a resize the volume has {size_after} bytes instead of {expected}");
         session.report(test_volume, Err(Finding { message, sector: None }));
     }
-    test_volume.model.borrow_mut().resize(now / SECTOR, session.seam.now());
+    test_volume.model.borrow_mut().resize(size_after / SECTOR, session.seam.now());
     test_volume.resizing.set(None);
     test_volume.open();
 }
 
-/// Runs `action` as an event of the history.
-async fn event<F: Future<Output = Result<(), RequestError>>>(
+/// Runs `action` and records it in the history; returns its number and whether it succeeded.
+async fn run_as_event<F: Future<Output = Result<(), RequestError>>>(
     session: &Session,
     test_volume: &TestVolume,
     kind: OpKind,
     action: impl FnOnce() -> F,
 ) -> (u32, bool) {
-    let (op, at_start) = session.begin(test_volume, ADMIN, kind, 0..0, false);
+    let (op, at_start) = session.begin(test_volume, ADMIN_CLIENT, kind, 0..0, false);
     let result = action().await;
     let ok = session.end(test_volume, op, &at_start, &result);
     (op, ok)

@@ -39,15 +39,16 @@ struct Client {
     aligned: bool,
     pause_max: Nanos,
     flush_percent: u32,
-    next: u64,
+    /// Sector after the last sequential request.
+    next_sector: u64,
     /// Writes so far.
-    written: u64,
+    writes: u64,
     /// Reads so far.
-    read: u64,
+    reads: u64,
 }
 
-/// One in this many reads, and writes, is marked as accessed once. It is no power of two, so it also coincides with
-/// properties of every other request.
+/// One in this many reads, and one in this many writes, is marked as accessed once. The number is odd, so that the mark
+/// meets both variants of a request that alternate.
 const ONCE_EVERY: u64 = 3;
 
 /// Runs client `number` until no operation is left.
@@ -61,9 +62,9 @@ pub async fn run(session: Rc<Session>, number: u16, mut random: Random) {
         aligned: random.percent(40),
         pause_max: Nanos::from_micros(random.pick(&[0, 0, 100, 2_000])),
         flush_percent: random.pick(&[1, 5, 20]),
-        next: 0,
-        written: 0,
-        read: 0,
+        next_sector: 0,
+        writes: 0,
+        reads: 0,
         session,
         random,
     };
@@ -101,7 +102,7 @@ impl Client {
 
     fn draw_kind(&mut self) -> OpKind {
         // Percentages of read, write, zero, discard and allocation; the rest is prefetch.
-        let shares = match self.mix {
+        let percentages = match self.mix {
             Mix::Mixed => [35, 45, 4, 5, 8],
             Mix::Writer => [10, 80, 3, 3, 2],
             Mix::Reader => [80, 10, 2, 2, 3],
@@ -110,11 +111,11 @@ impl Client {
         };
         let kinds = [OpKind::Read, OpKind::Write, OpKind::Zero, OpKind::Discard, OpKind::Allocation];
         let mut roll = self.random.below(100);
-        for (share, kind) in shares.into_iter().zip(kinds) {
-            if roll < share {
+        for (percent, kind) in percentages.into_iter().zip(kinds) {
+            if roll < percent {
                 return kind;
             }
-            roll -= share;
+            roll -= percent;
         }
         OpKind::Prefetch
     }
@@ -127,8 +128,8 @@ impl Client {
         let unit = if self.aligned { 8.min(largest) } else { 1 };
         let count = (self.random.between(1, class.min(largest)).next_multiple_of(unit)).min(largest);
         if matches!(self.mix, Mix::Sequential) && self.random.percent(90) {
-            let first = if self.next + count <= sectors { self.next } else { 0 };
-            self.next = first + count;
+            let first = if self.next_sector + count <= sectors { self.next_sector } else { 0 };
+            self.next_sector = first + count;
             return (first, count);
         }
         let region = (sectors * u64::from(test_volume.options.region_percent) / 100).clamp(count, sectors);
@@ -142,8 +143,8 @@ impl Client {
         let (at, len) = (first * SECTOR, (count * SECTOR) as usize);
         let mut pieces: Vec<Piece<SimBlock>> = Vec::new();
         let is_immediate = self.random.percent(60) && volume.read_now(at, len, &mut pieces);
-        self.read += 1;
-        let once = session.options.once && self.read.is_multiple_of(ONCE_EVERY);
+        self.reads += 1;
+        let once = session.options.once && self.reads.is_multiple_of(ONCE_EVERY);
         let result = match (is_immediate, once) {
             (true, _) => Ok(()),
             (false, true) => volume.read_once(at, len, &mut pieces).await,
@@ -180,15 +181,16 @@ impl Client {
         let volume = test_volume.volume();
         let (at, len) = (first * SECTOR, (count * SECTOR) as usize);
         let mut source = TagSource { volume: test_volume.number, op, first };
-        let once = session.options.once && self.written.is_multiple_of(ONCE_EVERY);
-        let (now, flags) = (!fua && self.random.percent(60) && !once, WriteFlags { fua, once });
+        let once = session.options.once && self.writes.is_multiple_of(ONCE_EVERY);
+        let (try_now, flags) = (!fua && self.random.percent(60) && !once, WriteFlags { fua, once });
         // Every other write of whole blocks passes its buffers to the engine instead of having them copied.
-        let whole = [at, len as u64].iter().all(|value| value.is_multiple_of(BLOCK_BYTES as u64));
-        let mut own_buffers = (whole && self.written.is_multiple_of(2)).then(|| source.blocks(&volume, len)).flatten();
-        self.written += 1;
+        let is_whole_blocks = [at, len as u64].iter().all(|value| value.is_multiple_of(BLOCK_BYTES as u64));
+        let mut own_buffers =
+            (is_whole_blocks && self.writes.is_multiple_of(2)).then(|| source.blocks(&volume, len)).flatten();
+        self.writes += 1;
         let result = match &mut own_buffers {
-            Some(buffers) => write_request(&volume, at, len, flags, now, buffers).await,
-            None => write_request(&volume, at, len, flags, now, &mut source).await,
+            Some(buffers) => write_request(&volume, at, len, flags, try_now, buffers).await,
+            None => write_request(&volume, at, len, flags, try_now, &mut source).await,
         };
         session.end(test_volume, op, &at_start, &result);
     }
@@ -261,7 +263,7 @@ pub async fn verify(session: &Session, test_volume: &TestVolume, concurrently: b
         }
         // The volume may have shrunk meanwhile.
         let sectors = first..(first + chunk).min(test_volume.sectors());
-        let is_verified = sectors.is_empty() || verify_part(session, test_volume, sectors).await;
+        let is_verified = sectors.is_empty() || verify_range(session, test_volume, sectors).await;
         if concurrently {
             test_volume.leave();
         }
@@ -272,7 +274,7 @@ pub async fn verify(session: &Session, test_volume: &TestVolume, concurrently: b
     }
 }
 
-async fn verify_part(session: &Session, test_volume: &TestVolume, sectors: Range<u64>) -> bool {
+async fn verify_range(session: &Session, test_volume: &TestVolume, sectors: Range<u64>) -> bool {
     let count = sectors.end - sectors.start;
     let (op, at_start) = session.begin(test_volume, 0, OpKind::Read, sectors.clone(), false);
     let mut pieces = Vec::new();
@@ -285,14 +287,14 @@ async fn verify_part(session: &Session, test_volume: &TestVolume, sectors: Range
     true
 }
 
-/// Writes; with `now` it first tries the synchronous path.
+/// Writes; with `try_now` it first tries the synchronous path.
 async fn write_request(
     volume: &Volume<SimSeam>,
     at: u64,
     len: usize,
     flags: WriteFlags,
-    now: bool,
+    try_now: bool,
     source: &mut impl WriteSource<SimSeam>,
 ) -> Result<(), RequestError> {
-    if now && volume.write_now(at, len, source) { Ok(()) } else { volume.write(at, len, flags, source).await }
+    if try_now && volume.write_now(at, len, source) { Ok(()) } else { volume.write(at, len, flags, source).await }
 }

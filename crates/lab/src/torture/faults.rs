@@ -3,13 +3,14 @@
 use std::rc::Rc;
 
 use seam::sim::{Fault, Ops, Rule, When};
-use seam::{Nanos, Seam};
+use seam::{Nanos, SECTOR_BYTES, Seam};
 
 use super::history::OpKind;
 use super::options::FaultKind;
 use super::session::{Session, TestVolume};
 use crate::random::Random;
 
+const SECTOR: u64 = SECTOR_BYTES as u64;
 /// Faults per backing in one session. Afterwards the backing stays healthy, so that every session can end.
 const FAULTS_MAX: u32 = 60;
 
@@ -26,8 +27,8 @@ pub async fn run(session: Rc<Session>, index: usize, mut random: Random) {
         session.seam.sleep(pause).await;
         let fault = random.pick(&session.options.faults);
         begin_fault(&session, test_volume, fault, &mut random);
-        let length = Nanos(random.between(1, pause_max * 2));
-        session.seam.sleep(length).await;
+        let duration = Nanos(random.between(1, pause_max * 2));
+        session.seam.sleep(duration).await;
         end_faults(&session, test_volume);
     }
     session.leave();
@@ -39,13 +40,13 @@ fn begin_fault(session: &Session, test_volume: &TestVolume, fault: FaultKind, ra
     test_volume.model.borrow_mut().record(kind, session.seam.now());
     match fault {
         FaultKind::Errors => {
-            let share = random.pick(&[10_000, 100_000, 500_000]);
-            inject(test_volume, Rule::new(Fault::Error, Ops::ALL, When::PerMillion(share)));
+            let per_million = random.pick(&[10_000, 100_000, 500_000]);
+            inject(test_volume, Rule::new(Fault::Error, Ops::ALL, When::PerMillion(per_million)));
         }
         FaultKind::Outage => inject(test_volume, Rule::new(Fault::Error, Ops::ALL, When::Always)),
         FaultKind::FlushErrors => {
-            let share = random.pick(&[300_000, 1_000_000]);
-            inject(test_volume, Rule::new(Fault::Error, Ops::FLUSH, When::PerMillion(share)));
+            let per_million = random.pick(&[300_000, 1_000_000]);
+            inject(test_volume, Rule::new(Fault::Error, Ops::FLUSH, When::PerMillion(per_million)));
         }
         FaultKind::Stalls => {
             let time = Nanos::from_millis(random.pick(&[5, 50, 1_000]));
@@ -62,9 +63,9 @@ fn begin_fault(session: &Session, test_volume: &TestVolume, fault: FaultKind, ra
             let range = first * unit..(first + count) * unit;
             let ops = if unwritable { Ops::READ | Ops::CHANGE } else { Ops::READ };
             let rule = Rule { fault: Fault::Error, ops, when: When::Always, range: Some(range.clone()) };
-            let text = format!("sectors {}..{} are bad", range.start / 512, range.end / 512);
+            let text = format!("sectors {}..{} are bad", range.start / SECTOR, range.end / SECTOR);
             test_volume.model.borrow_mut().record(OpKind::Fault(text), session.seam.now());
-            test_volume.bad.borrow_mut().push((range, unwritable));
+            test_volume.bad_ranges.borrow_mut().push((range, unwritable));
             test_volume.control.add_fault(rule);
         }
         FaultKind::Reconnects => {
@@ -75,6 +76,7 @@ fn begin_fault(session: &Session, test_volume: &TestVolume, fault: FaultKind, ra
     }
 }
 
+/// Adds a rule that may fail any request.
 fn inject(test_volume: &TestVolume, rule: Rule) {
     test_volume.may_fail_requests.set(true);
     test_volume.control.add_fault(rule);
@@ -85,12 +87,12 @@ pub fn end_faults(session: &Session, test_volume: &TestVolume) {
     test_volume.control.clear_faults();
     test_volume.control.complete_hung(test_volume.options.latency.1);
     add_canary(session, test_volume);
-    let was_bad = !test_volume.bad.borrow().is_empty();
+    let was_bad = !test_volume.bad_ranges.borrow().is_empty();
     if test_volume.may_fail_requests.is_on() || was_bad {
         test_volume.may_fail_requests.set(false);
         test_volume.fault_ended.set(Some(session.seam.now()));
     }
-    test_volume.bad.borrow_mut().clear();
+    test_volume.bad_ranges.borrow_mut().clear();
     test_volume.model.borrow_mut().record(OpKind::Fault("fault ends".into()), session.seam.now());
 }
 

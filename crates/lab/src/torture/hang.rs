@@ -13,12 +13,13 @@ use std::rc::Rc;
 use engine::{Core, CoreSpec, Volume};
 use flash::{FormatOptions, OpenOptions, Store};
 use seam::sim::{CrashMode, DiskControl, Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, WorldSpec, WriteCache};
-use seam::{Nanos, Seam};
+use seam::{Nanos, SECTORS_PER_BLOCK, Seam};
 
 use crate::fixture::{Fixture, out_of_order_disk, read, spec, write};
 use crate::random::Random;
 
 const MIB: u64 = 1 << 20;
+const BLOCK_SECTORS: u64 = SECTORS_PER_BLOCK as u64;
 /// Longest wait of a healthy volume's request: the time-out that drops a hung mirror, plus a second.
 const WAIT_MAX: Nanos = Nanos::from_secs(3);
 /// Longest wait while both mirrors hang.
@@ -117,15 +118,17 @@ struct TestVolume {
     completed: Cell<u64>,
     /// Requests in flight by client, with their start times.
     in_flight: RefCell<BTreeMap<u64, Nanos>>,
-    longest: Cell<Nanos>,
+    /// Longest wait of a completed request.
+    longest_wait: Cell<Nanos>,
+    /// Failed requests.
     failed: Cell<u64>,
 }
 
 impl TestVolume {
     /// Longest wait of a request, including requests in flight.
-    fn longest(&self, now: Nanos) -> Nanos {
+    fn longest_wait(&self, now: Nanos) -> Nanos {
         let in_flight_max = self.in_flight.borrow().values().map(|started_at| now.since(*started_at)).max();
-        in_flight_max.unwrap_or_default().max(self.longest.get())
+        in_flight_max.unwrap_or_default().max(self.longest_wait.get())
     }
 }
 
@@ -156,14 +159,14 @@ pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
     // Memory fills, and the flash log wraps around.
     run_for(RATE_TIME)?;
     let completed = || test_volumes.iter().map(|test_volume| test_volume.completed.get()).collect::<Vec<_>>();
-    let start = completed();
+    let at_start = completed();
     run_for(RATE_TIME)?;
-    let before = completed();
+    let before_hang = completed();
     let hung = hung_disks(&fixture, options);
     let ops = if options.reads_only { Ops::READ } else { Ops::ALL };
     hung.iter().for_each(|disk| disk.add_fault(Rule::new(Fault::Hang, ops, When::Always)));
     run_for(options.duration)?;
-    let after = completed();
+    let after_hang = completed();
     if let Some(message) = violation.take() {
         return fail(message);
     }
@@ -172,14 +175,14 @@ pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
         if index == 0 && options.hung == HungDevice::Backing {
             continue;
         }
-        let longest = test_volume.longest(fixture.world.now());
+        let longest = test_volume.longest_wait(fixture.world.now());
         if longest > wait_max {
             return fail(format!("a request of volume {index} waited {longest}"));
         }
         if options.hung == HungDevice::BothMirrors {
             continue;
         }
-        let (before, during) = (before[index] - start[index], after[index] - before[index]);
+        let (before, during) = (before_hang[index] - at_start[index], after_hang[index] - before_hang[index]);
         // In tenths of requests per second.
         let (before, during) =
             (before * 10_000 / RATE_TIME.as_millis(), during * 10_000 / options.duration.as_millis());
@@ -215,16 +218,16 @@ pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
 fn set_up(options: &HangOptions) -> (Fixture, Vec<Rc<TestVolume>>) {
     let fixture = fixture(options.seed);
     for index in 0..options.volumes {
-        fixture.add_disk(&name(index), out_of_order_disk(32 * MIB));
+        fixture.add_disk(&disk_name(index), out_of_order_disk(32 * MIB));
     }
     if let Some(segments) = options.segments {
         let timing = Timing::between(Nanos::from_micros(20), Nanos::from_micros(200));
-        for device in FLASH {
-            let size = SimDiskSpec::new(MIB + segments * SEGMENT);
-            fixture.add_disk(device, SimDiskSpec { timing, cache: WriteCache::Volatile, ..size });
+        for device in FLASH_DEVICES {
+            let disk = SimDiskSpec::new(MIB + segments * SEGMENT_BYTES);
+            fixture.add_disk(device, SimDiskSpec { timing, cache: WriteCache::Volatile, ..disk });
         }
-        let disks = FLASH.map(|device| fixture.open(device));
-        let format = FormatOptions { segment_bytes: Some(SEGMENT), ..FormatOptions::default() };
+        let disks = FLASH_DEVICES.map(|device| fixture.open(device));
+        let format = FormatOptions { segment_bytes: Some(SEGMENT_BYTES), ..FormatOptions::default() };
         fixture.world.block_on(Store::format(&fixture.seam, &disks, format)).expect("healthy devices can be formatted");
     }
     let volumes = serve(&fixture, options);
@@ -235,7 +238,7 @@ fn set_up(options: &HangOptions) -> (Fixture, Vec<Rc<TestVolume>>) {
             unflushed: RefCell::default(),
             completed: Cell::default(),
             in_flight: RefCell::default(),
-            longest: Cell::default(),
+            longest_wait: Cell::default(),
             failed: Cell::default(),
         })
     });
@@ -243,10 +246,11 @@ fn set_up(options: &HangOptions) -> (Fixture, Vec<Rc<TestVolume>>) {
     (fixture, test_volumes)
 }
 
-const FLASH: [&str; 2] = ["flash0", "flash1"];
-const SEGMENT: u64 = 256 << 10;
+/// Names of the flash devices.
+const FLASH_DEVICES: [&str; 2] = ["flash0", "flash1"];
+const SEGMENT_BYTES: u64 = 256 << 10;
 
-fn name(index: u64) -> String {
+fn disk_name(index: u64) -> String {
     format!("disk{index}")
 }
 
@@ -257,14 +261,14 @@ fn fixture(seed: u64) -> Fixture {
 /// Opens the log, if any, and attaches the volumes with their dirty data from it.
 fn serve(fixture: &Fixture, options: &HangOptions) -> Vec<Volume<SimSeam>> {
     if options.segments.is_some() {
-        let disks = FLASH.map(|device| fixture.open(device));
+        let disks = FLASH_DEVICES.map(|device| fixture.open(device));
         let opened = fixture.world.block_on(Store::open(&fixture.seam, &disks, OpenOptions::default()));
         let (store, recovered) = opened.expect("one copy of the log is intact");
         fixture.core.open_log(store, recovered);
     }
     let volumes = (0..options.volumes).map(|index| {
-        let backing = engine::Backing::plain(fixture.open(&name(index)));
-        let volume = fixture.core.attach_recovered(spec(&name(index), |_| ()), backing);
+        let backing = engine::Backing::plain(fixture.open(&disk_name(index)));
+        let volume = fixture.core.attach_recovered(spec(&disk_name(index), |_| ()), backing);
         fixture.world.block_on(volume).expect("a healthy log is readable")
     });
     volumes.collect()
@@ -272,11 +276,11 @@ fn serve(fixture: &Fixture, options: &HangOptions) -> Vec<Volume<SimSeam>> {
 
 /// Disks that hang.
 fn hung_disks(fixture: &Fixture, options: &HangOptions) -> Vec<DiskControl> {
-    let first = name(0);
+    let first = disk_name(0);
     let names: &[&str] = match options.hung {
         HungDevice::Backing => &[&first],
-        HungDevice::Mirror => &FLASH[..1],
-        HungDevice::BothMirrors => &FLASH,
+        HungDevice::Mirror => &FLASH_DEVICES[..1],
+        HungDevice::BothMirrors => &FLASH_DEVICES,
     };
     names.iter().map(|name| fixture.world.disk(name).expect("every named disk was added to this world")).collect()
 }
@@ -300,7 +304,7 @@ async fn run_client(
             _ => read_block(&test_volume, block).await,
         };
         test_volume.in_flight.borrow_mut().remove(&client);
-        test_volume.longest.set(test_volume.longest.get().max(seam.now().since(started_at)));
+        test_volume.longest_wait.set(test_volume.longest_wait.get().max(seam.now().since(started_at)));
         test_volume.completed.set(test_volume.completed.get() + 1);
         match outcome {
             Ok(true) => {}
@@ -330,9 +334,9 @@ async fn flush(test_volume: &TestVolume) -> Result<bool, ViolationText> {
     if flushed {
         let (mut blocks, mut unflushed) = (test_volume.blocks.borrow_mut(), test_volume.unflushed.borrow_mut());
         for (block, version) in acknowledged {
-            let written = blocks.entry(block).or_default();
-            written.flushed = written.flushed.max(version);
-            if written.flushed == written.acknowledged {
+            let versions = blocks.entry(block).or_default();
+            versions.flushed = versions.flushed.max(version);
+            if versions.flushed == versions.acknowledged {
                 unflushed.remove(&block);
             }
         }
@@ -340,14 +344,15 @@ async fn flush(test_volume: &TestVolume) -> Result<bool, ViolationText> {
     Ok(flushed)
 }
 
+/// Writes the next version of a block; false when the write failed.
 async fn write_block(test_volume: &TestVolume, block: u64) -> Result<bool, ViolationText> {
     let version = {
         let mut blocks = test_volume.blocks.borrow_mut();
-        let written = blocks.entry(block).or_default();
-        written.sent += 1;
-        written.sent
+        let versions = blocks.entry(block).or_default();
+        versions.sent += 1;
+        versions.sent
     };
-    let is_ok = write(&test_volume.volume, block * 8, 8, version).await.is_ok();
+    let is_ok = write(&test_volume.volume, block * BLOCK_SECTORS, BLOCK_SECTORS, version).await.is_ok();
     if is_ok {
         test_volume.blocks.borrow_mut().entry(block).or_default().acknowledged = version;
         test_volume.unflushed.borrow_mut().insert(block);
@@ -355,13 +360,14 @@ async fn write_block(test_volume: &TestVolume, block: u64) -> Result<bool, Viola
     Ok(is_ok)
 }
 
+/// Reads a block and checks its version; false when the read failed.
 async fn read_block(test_volume: &TestVolume, block: u64) -> Result<bool, ViolationText> {
-    let Ok(tags) = read(&test_volume.volume, block * 8, 8).await else { return Ok(false) };
-    let written = test_volume.blocks.borrow().get(&block).copied().unwrap_or_default();
-    let is_allowed = tags == [tags[0]; 8] && (written.acknowledged..=written.sent).contains(&tags[0]);
+    let Ok(tags) = read(&test_volume.volume, block * BLOCK_SECTORS, BLOCK_SECTORS).await else { return Ok(false) };
+    let versions = test_volume.blocks.borrow().get(&block).copied().unwrap_or_default();
+    let is_allowed = tags == [tags[0]; SECTORS_PER_BLOCK] && (versions.acknowledged..=versions.sent).contains(&tags[0]);
     match is_allowed {
         true => Ok(true),
-        false => Err(format!("block {block} reads {tags:?}; version {} was acknowledged", written.acknowledged)),
+        false => Err(format!("block {block} reads {tags:?}; version {} was acknowledged", versions.acknowledged)),
     }
 }
 
@@ -378,13 +384,13 @@ fn crash(options: &HangOptions, fixture: Fixture, test_volumes: Vec<Rc<TestVolum
     let fixture = fixture.crash(CrashMode::Any, WorldSpec { blocks: 4_096, ..WorldSpec::new(options.seed + 1) });
     let volumes = serve(&fixture, options);
     for (index, (volume, blocks)) in volumes.iter().zip(blocks).enumerate() {
-        for (block, written) in blocks {
-            let tags = fixture.world.block_on(read(volume, block * 8, 8));
+        for (block, versions) in blocks {
+            let tags = fixture.world.block_on(read(volume, block * BLOCK_SECTORS, BLOCK_SECTORS));
             let tags = tags.map_err(|error| format!("{options}: volume {index}, block {block}: {error}"))?;
             // Without two copies writes go to the backing, where a crash may tear a block at a sector boundary.
-            let is_allowed = tags.iter().all(|version| (written.flushed..=written.sent).contains(version));
+            let is_allowed = tags.iter().all(|version| (versions.flushed..=versions.sent).contains(version));
             if !is_allowed {
-                let BlockVersions { flushed, sent, .. } = written;
+                let BlockVersions { flushed, sent, .. } = versions;
                 return Err(format!("{options}: volume {index}, block {block} is {tags:?} of {flushed}..={sent}"));
             }
         }

@@ -15,10 +15,12 @@
 
 use std::ops::Range;
 
-use seam::{AllocationExtent, Nanos};
+use seam::{AllocationExtent, Nanos, SECTOR_BYTES};
 
 use super::history::{Loss, Op, OpKind, OpLine, Outcome, Tick};
 use crate::content::{OpId, Tag};
+
+const SECTOR: u64 = SECTOR_BYTES as u64;
 
 /// A violated promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,8 +200,8 @@ impl Model {
     pub fn end_allocation(&mut self, id: OpId, extents: &[AllocationExtent], now: Nanos) -> Result<(), Finding> {
         self.end(id, Outcome::Ok, false, now);
         let (first, begin, _) = self.range(id);
-        let end = (first + self.ops[id as usize].count) * 512;
-        let mut at = first * 512;
+        let end = (first + self.ops[id as usize].count) * SECTOR;
+        let mut at = first * SECTOR;
         for extent in extents {
             if extent.len_bytes == 0 || at + extent.len_bytes > end {
                 let message = format!(
@@ -211,7 +213,7 @@ impl Model {
             if extent.zero || extent.hole {
                 let observation =
                     if extent.zero { "allocation status reports" } else { "allocation status reports a hole, so" };
-                (at / 512..(at + extent.len_bytes).div_ceil(512))
+                (at / SECTOR..(at + extent.len_bytes).div_ceil(SECTOR))
                     .try_for_each(|sector| self.check(sector, Tag::ZERO, begin, observation))?;
             }
             at += extent.len_bytes;
@@ -233,11 +235,11 @@ impl Model {
         }
         let mut sectors = std::mem::take(&mut self.sectors);
         for versions in &mut sectors {
-            let floor = self.newest(versions, |version| {
-                self.durable(version) || volatile_age.is_some_and(|age| self.is_older_than(version, age, now))
+            let floor = self.newest_begin(versions, |version| {
+                self.is_durable(version) || volatile_age.is_some_and(|age| self.is_older_than(version, age, now))
             });
             versions.retain(|version| self.end_of(version) >= floor);
-            // The order in which reads saw them means nothing in the next session.
+            // The order of the reads that saw them does not matter in the next session.
             for version in versions.iter_mut() {
                 version.seen = None;
             }
@@ -321,7 +323,7 @@ impl Model {
     /// True when a write or zero-range of this session is acknowledged but not yet durable by a flush.
     pub fn has_unflushed(&self) -> bool {
         let is_unflushed = |version: &Version| {
-            self.ops[version.op as usize].kind.changes() && self.acknowledged(version) && !self.durable(version)
+            self.ops[version.op as usize].kind.changes() && self.is_acknowledged(version) && !self.is_durable(version)
         };
         self.sectors.iter().flatten().any(is_unflushed)
     }
@@ -336,7 +338,7 @@ impl Model {
     }
 
     /// History of the volume as text: the last `limit` operations.
-    pub fn last(&self, limit: usize) -> String {
+    pub fn last_operations(&self, limit: usize) -> String {
         let numbered = self.ops.iter().enumerate().skip(self.ops.len().saturating_sub(limit));
         numbered.map(|(id, op)| format!("  {}\n", OpLine(id as OpId, op))).collect()
     }
@@ -360,25 +362,25 @@ impl Model {
     }
 
     /// True if the version was acknowledged in this session, so that it supersedes others.
-    fn acknowledged(&self, version: &Version) -> bool {
+    fn is_acknowledged(&self, version: &Version) -> bool {
         let op = &self.ops[version.op as usize];
         let ok = version.seen.is_some() || (op.outcome == Outcome::Ok && op.loss == Loss::None);
         ok && self.begin_of(version) >= self.session_start
     }
 
-    fn durable(&self, version: &Version) -> bool {
+    fn is_durable(&self, version: &Version) -> bool {
         let op = &self.ops[version.op as usize];
         let fua = version.seen.is_none() && op.fua && !op.volatile;
-        self.acknowledged(version) && (self.end_of(version) < self.horizon || fua)
+        self.is_acknowledged(version) && (self.end_of(version) < self.horizon || fua)
     }
 
     fn is_older_than(&self, version: &Version, age: Nanos, now: Nanos) -> bool {
         let op = &self.ops[version.op as usize];
-        version.seen.is_none() && self.acknowledged(version) && op.ended_at + age < now
+        version.seen.is_none() && self.is_acknowledged(version) && op.ended_at + age < now
     }
 
     /// Latest begin among the versions that `counts` accepts; versions that ended before it are superseded.
-    fn newest(&self, versions: &[Version], counts: impl Fn(&Version) -> bool) -> Tick {
+    fn newest_begin(&self, versions: &[Version], counts: impl Fn(&Version) -> bool) -> Tick {
         versions.iter().filter(|version| counts(version)).map(|version| self.begin_of(version)).max().unwrap_or(0)
     }
 
@@ -396,21 +398,25 @@ impl Model {
             return;
         }
         let mut versions = std::mem::take(&mut self.sectors[sector]);
-        let floor = self.newest(&versions, |version| self.durable(version) && self.end_of(version) < settled);
+        let floor = self.newest_begin(&versions, |version| self.is_durable(version) && self.end_of(version) < settled);
         versions.retain(|version| self.end_of(version) >= floor);
         self.sectors[sector] = versions;
     }
 
     fn check(&self, sector: u64, tag: Tag, begin: Tick, observation: &str) -> Result<(), Finding> {
         let versions = &self.sectors[sector as usize];
-        let floor = self.newest(versions, |version| self.acknowledged(version) && self.end_of(version) < begin);
+        let floor =
+            self.newest_begin(versions, |version| self.is_acknowledged(version) && self.end_of(version) < begin);
         let mut allowed = versions.iter().filter(|version| self.end_of(version) >= floor);
         if allowed.any(|version| self.tag(version, sector) == tag) {
             return Ok(());
         }
         let reason = self.rejection_reason(sector, tag);
-        let allowed: Vec<String> =
-            versions.iter().filter(|version| self.end_of(version) >= floor).map(|version| self.name(version)).collect();
+        let allowed: Vec<String> = versions
+            .iter()
+            .filter(|version| self.end_of(version) >= floor)
+            .map(|version| self.describe(version))
+            .collect();
         let message = format!("sector {sector}: {observation} {tag} ({reason}); allowed: {}", allowed.join(", "));
         Err(Finding { message, sector: Some(sector) })
     }
@@ -426,7 +432,7 @@ impl Model {
         }
     }
 
-    fn name(&self, version: &Version) -> String {
+    fn describe(&self, version: &Version) -> String {
         let seen = if version.seen.is_some() { " (seen by a read)" } else { "" };
         match self.ops[version.op as usize].kind {
             OpKind::Write | OpKind::Initial => format!("op {}{seen}", version.op),
@@ -441,7 +447,8 @@ impl Model {
         if versions.len() < 2 {
             return;
         }
-        let floor = self.newest(versions, |version| self.acknowledged(version) && self.end_of(version) < begin);
+        let floor =
+            self.newest_begin(versions, |version| self.is_acknowledged(version) && self.end_of(version) < begin);
         let is_settled = |version: &&Version| (floor..begin).contains(&self.end_of(version));
         let is_undecided = versions.iter().filter(is_settled).any(|version| {
             let op = &self.ops[version.op as usize];

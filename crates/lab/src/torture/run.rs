@@ -30,7 +30,7 @@ const FLASH_HANG_MAX: Nanos = Nanos::from_secs(3);
 pub(super) const SESSION_TIME_MAX: Nanos = Nanos::from_secs(300);
 /// Lines of a sector's history in a violation.
 const HISTORY_LINES: usize = 60;
-/// Lines of the volume's history after them.
+/// Lines of the volume's last operations in a violation.
 const LAST_LINES: usize = 15;
 
 /// State that survives a session.
@@ -54,9 +54,9 @@ pub fn run(options: &Options, sabotage: Sabotage, trace: TraceMode) -> Result<Re
         if let Some(deployment) = options.deployment.clone() {
             return super::deployment::run_sessions(&mut run, &deployment);
         }
-        let mut remains = None;
+        let mut disks_and_memory = None;
         for session in 0..options.sessions.len() {
-            remains = Some(run.run_session(session, remains)?);
+            disks_and_memory = Some(run.run_session(session, disks_and_memory)?);
         }
         let hang_result = options.hang.as_ref().map_or(Ok(()), super::hang::run);
         hang_result.map_err(|message| run.violation(None, Finding { message, sector: None }))
@@ -95,7 +95,7 @@ impl Run {
             persists_memory: options.keeps_memory,
             time_max: SESSION_TIME_MAX,
         });
-        let remains = world.leak_check();
+        let leak_check = world.leak_check();
         let memory = match previous {
             Some((images, memory)) => {
                 world.adopt(images);
@@ -127,7 +127,7 @@ impl Run {
             self.crash(&session, mode, memory.is_complete(), world.now());
             drop(session);
             let images = world.crash(mode);
-            return self.check_freed(&remains).map(|()| (images, memory));
+            return self.check_freed(&leak_check).map(|()| (images, memory));
         }
         drop(session);
         // Readahead may still be in flight.
@@ -139,7 +139,7 @@ impl Run {
             return Err(self.violation(None, Finding { message, sector: None }));
         }
         let images = world.crash(CrashMode::LoseAll);
-        self.check_freed(&remains).map(|()| (images, PersistedPool::default()))
+        self.check_freed(&leak_check).map(|()| (images, PersistedPool::default()))
     }
 
     /// The specification of every engine of the run.
@@ -163,8 +163,8 @@ impl Run {
     }
 
     /// Checks that the end of a world has freed all its buffers, including those of the engine in it.
-    pub(super) fn check_freed(&self, remains: &LeakCheck) -> Result<(), Box<Violation>> {
-        let held = remains.buffers();
+    pub(super) fn check_freed(&self, leak_check: &LeakCheck) -> Result<(), Box<Violation>> {
+        let held = leak_check.buffers();
         if held == 0 {
             return Ok(());
         }
@@ -187,9 +187,10 @@ impl Run {
         session.options.flash.iter().for_each(|flash| flash.inject_faults(world));
         spawn_tasks(session, random);
         let crash_when_spent = matches!(end, SessionEnd::CrashAtIo(_) | SessionEnd::Crash);
-        let work_result = world.run_until(
-            session.until(|session| session.is_exhausted() && (crash_when_spent || session.busy.get() == 0)),
-        );
+        let work_result = world
+            .run_until(session.wait_until(|session| {
+                session.is_exhausted() && (crash_when_spent || session.running_tasks.get() == 0)
+            }));
         self.check_findings(world, session)?;
         match work_result {
             Ok(()) if crash_when_spent || end == SessionEnd::ClientsEnded => return Ok(true),
@@ -233,11 +234,11 @@ impl Run {
                 .max()
                 .filter(|_| session.options.contends());
             let request_time = slowest.map_or(test_volume.options.latency.1.0, |slowest| slowest.0 * 3);
-            let round = Nanos(dirty * 2 * request_time / 4);
+            let cycle_time = Nanos(dirty * 2 * request_time / 4);
             // A write that needs a mark in the write-intent log waits until a hung flash device is removed.
             let hangs = session.options.flash.as_ref().is_some_and(|flash| flash.hangs_at.is_some());
             let hang = if hangs { FLASH_HANG_MAX } else { Nanos::ZERO };
-            let age_max = Nanos(age.0 * 2) + Nanos::from_millis(200) + round + hang;
+            let age_max = Nanos(age.0 * 2) + Nanos::from_millis(200) + cycle_time + hang;
             match memory_survives {
                 true => model.kill(now),
                 false => model.crash(is_fault_free.then_some(age_max), now),
@@ -272,6 +273,7 @@ impl Run {
         }
     }
 
+    /// Adds the counters of a session and of its world to the report.
     pub(super) fn add_to_report(&mut self, world: &World, session: &Session) {
         let trace = world.trace();
         self.report.trace_hash = self.report.trace_hash.rotate_left(1) ^ trace.hash();
@@ -289,11 +291,13 @@ impl Run {
         }
     }
 
+    /// The violation of a session that has not ended in time.
     pub(super) fn stuck(&self, world: &World, during: &str, reason: &Stop) -> Box<Violation> {
         let message = format!("stuck during {during} at {}: {reason}", world.now());
         self.violation(None, Finding { message, sector: None })
     }
 
+    /// A violation with the histories of all volumes, or of `volume` alone.
     pub(super) fn violation(&self, volume: Option<u16>, finding: Finding) -> Box<Violation> {
         let models = self.models.iter().zip(1..).filter(|(_, number)| volume.is_none_or(|chosen| chosen == *number));
         let histories = models.map(|(model, number)| {
@@ -301,10 +305,10 @@ impl Run {
             let Ok(model) = model.try_borrow() else { return format!("volume {number}: no history\n") };
             match finding.sector {
                 Some(sector) => {
-                    let (history, last) = (model.history(sector, HISTORY_LINES), model.last(LAST_LINES));
+                    let (history, last) = (model.history(sector, HISTORY_LINES), model.last_operations(LAST_LINES));
                     format!("sector {sector} of volume {number}:\n{history}last operations:\n{last}")
                 }
-                None => format!("volume {number}, last operations:\n{}", model.last(HISTORY_LINES)),
+                None => format!("volume {number}, last operations:\n{}", model.last_operations(HISTORY_LINES)),
             }
         });
         let history = histories.collect();
@@ -321,14 +325,16 @@ impl Run {
 
 /// Operations of session `number`; the first session takes the remainder.
 pub(super) fn operations_of_session(operations: u64, sessions: usize, number: usize) -> u64 {
-    let share = operations / sessions as u64;
-    if number == 0 { operations - share * (sessions as u64 - 1) } else { share }
+    let per_session = operations / sessions as u64;
+    if number == 0 { operations - per_session * (sessions as u64 - 1) } else { per_session }
 }
 
+/// Name of the disk of volume `number`, counted from 0.
 pub(super) fn disk_name(number: usize) -> PathBuf {
     PathBuf::from(format!("disk{}", number + 1))
 }
 
+/// Adds the disks of the volumes and of flash to the first world.
 pub(super) fn add_disks(world: &World, options: &Options) {
     options.flash.iter().for_each(|flash| flash.add_disks(world));
     for (index, volume) in options.volumes.iter().enumerate() {
@@ -376,8 +382,8 @@ async fn start(
         core.set_datastore(&DatastoreSpec { threshold: CONGESTED, ..DatastoreSpec::new(DATASTORE) });
     }
     if let Some(flash) = &options.flash {
-        let last = number.checked_sub(1).map(|last| options.sessions[last]);
-        flash.open(&seam, &core, number == 0, last == Some(SessionEnd::Orderly)).await?;
+        let previous_end = number.checked_sub(1).map(|previous| options.sessions[previous]);
+        flash.open(&seam, &core, number == 0, previous_end == Some(SessionEnd::Orderly)).await?;
     }
     let recovered = memory.images_by_owner();
     let (mut attached, mut recovered_from_memory) = (Vec::new(), 0);
@@ -396,7 +402,7 @@ async fn start(
             spec.qos.shares = 100 * (index as u32 + 1);
             spec.qos.limits.iops = if index == 0 { 20_000 } else { 0 };
         }
-        // The first volume has a memory reservation, the second a memory limit.
+        // The first volume has a minimum memory quota, the second a maximum.
         let half = (options.pool_blocks * BLOCK_BYTES / 2) as u64;
         match index {
             0 => spec.memory.min_bytes = half / 2,
@@ -410,7 +416,7 @@ async fn start(
         let backing = Backing::plain(disk.clone());
         let served = match recovered.get(&spec.volume_id.0) {
             Some(recovered) => {
-                core.attach_with_memory(spec, backing, recovered, |place| Tags(memory.tags(place))).await
+                core.attach_with_memory(spec, backing, recovered, |block| BlockTags(memory.tags(block))).await
             }
             None => core.attach_recovered(spec, backing).await.map(|volume| (volume, 0)),
         };
@@ -434,9 +440,9 @@ async fn start(
 }
 
 /// Content of a block: a tag per sector.
-struct Tags([u64; SECTORS_PER_BLOCK]);
+struct BlockTags([u64; SECTORS_PER_BLOCK]);
 
-impl WriteSource<SimSeam> for Tags {
+impl WriteSource<SimSeam> for BlockTags {
     fn fill(&mut self, _: usize, block: &mut SimBlockMut, at: usize, len: usize) {
         (at / SECTOR_BYTES..(at + len) / SECTOR_BYTES).for_each(|sector| block.set_tag(sector, self.0[sector]));
     }
@@ -445,24 +451,24 @@ impl WriteSource<SimSeam> for Tags {
 /// Spawns the tasks of clients, administrators and fault injection.
 fn spawn_tasks(session: &Rc<Session>, random: &mut Random) {
     let spawn = |task: std::pin::Pin<Box<dyn Future<Output = ()>>>| {
-        session.busy.set(session.busy.get() + 1);
+        session.running_tasks.set(session.running_tasks.get() + 1);
         session.seam.spawn(task);
     };
     // In some runs the volumes are read back before the clients start, in others concurrently.
     let verify_alone = random.percent(70);
-    let mut stream = |number: u64| Random::new(random.draw(), number);
+    let mut random_stream = |number: u64| Random::new(random.draw(), number);
     for index in 0..session.test_volumes.len() {
         spawn(Box::pin(client::verify_first(Rc::clone(session), index, verify_alone)));
     }
     for number in 0..session.options.clients {
-        spawn(Box::pin(client::run(Rc::clone(session), number + 1, stream(1))));
+        spawn(Box::pin(client::run(Rc::clone(session), number + 1, random_stream(1))));
     }
     for index in 0..session.test_volumes.len() {
         if session.options.admin {
-            spawn(Box::pin(admin::run(Rc::clone(session), index, stream(2))));
+            spawn(Box::pin(admin::run(Rc::clone(session), index, random_stream(2))));
         }
         if !session.options.faults.is_empty() {
-            spawn(Box::pin(faults::run(Rc::clone(session), index, stream(3))));
+            spawn(Box::pin(faults::run(Rc::clone(session), index, random_stream(3))));
         }
     }
 }

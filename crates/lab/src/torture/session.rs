@@ -17,7 +17,7 @@ use super::options::{Options, VolumeOptions};
 use crate::content::{OpId, Tag};
 
 /// Time after a fault during which failures that it caused may still be reported.
-const GRACE: Nanos = Nanos::from_secs(2);
+const GRACE_TIME: Nanos = Nanos::from_secs(2);
 
 /// Longest zero-range of a client.
 const ZERO_BYTES_MAX: u64 = 256 << 10;
@@ -26,6 +26,7 @@ const ZERO_BYTES_MAX: u64 = 256 << 10;
 #[derive(Default)]
 pub struct LatchedFlag {
     on: Cell<bool>,
+    /// Number of times that the flag has changed from cleared to set.
     times_on: Cell<u64>,
 }
 
@@ -43,13 +44,13 @@ impl LatchedFlag {
         self.on.get()
     }
 
-    /// Returns a mark for [`LatchedFlag::since`].
+    /// Returns a mark for [`LatchedFlag::was_on_since`].
     pub fn mark(&self) -> u64 {
         self.times_on.get() - u64::from(self.on.get())
     }
 
     /// True if the flag has been set at any time since `mark`.
-    pub fn since(&self, mark: u64) -> bool {
+    pub fn was_on_since(&self, mark: u64) -> bool {
         self.times_on.get() > mark
     }
 }
@@ -95,7 +96,7 @@ pub struct TestVolume {
     /// End of the last fault.
     pub fault_ended: Cell<Option<Nanos>>,
     /// Unreadable byte ranges of the backing; true for ranges that are also unwritable.
-    pub bad: RefCell<Vec<(Range<u64>, bool)>>,
+    pub bad_ranges: RefCell<Vec<(Range<u64>, bool)>>,
     is_closed: Cell<bool>,
     requests_inside: Cell<u32>,
 }
@@ -117,7 +118,7 @@ impl TestVolume {
             resizing: Cell::new(None),
             may_fail_requests: LatchedFlag::default(),
             fault_ended: Cell::new(None),
-            bad: RefCell::default(),
+            bad_ranges: RefCell::default(),
             is_closed: Cell::new(false),
             requests_inside: Cell::new(0),
         };
@@ -183,8 +184,8 @@ impl TestVolume {
         self.is_closed.set(false);
     }
 
-    /// True when a request that began at `began` may fail with `error`. `range` holds the bytes that it accessed; it is
-    /// `None` for a flush and similar requests. `changes` is true for requests that write.
+    /// True when a request that began at `at_start` may fail with `error`. `range` holds the bytes that it accessed; it
+    /// is `None` for a flush and similar requests. `changes` is true for requests that write.
     pub fn may_fail(
         &self,
         error: &RequestError,
@@ -192,12 +193,12 @@ impl TestVolume {
         range: Option<Range<u64>>,
         changes: bool,
     ) -> bool {
-        let is_in_grace = self.fault_ended.get().is_some_and(|ended| ended + GRACE >= at_start.began);
+        let is_in_grace = self.fault_ended.get().is_some_and(|ended| ended + GRACE_TIME >= at_start.began);
         match error {
             RequestError::Invalid | RequestError::ReadOnly | RequestError::NotFast | RequestError::Dirty(_) => false,
-            RequestError::ShuttingDown => self.detaching.since(at_start.detaching),
+            RequestError::ShuttingDown => self.detaching.was_on_since(at_start.detaching),
             RequestError::Disk(_) => {
-                self.may_fail_requests.since(at_start.may_fail_requests)
+                self.may_fail_requests.was_on_since(at_start.may_fail_requests)
                     || is_in_grace
                     || self.accesses_bad_range(range, changes)
             }
@@ -208,7 +209,7 @@ impl TestVolume {
     fn accesses_bad_range(&self, range: Option<Range<u64>>, changes: bool) -> bool {
         let unit = u64::from(self.options.logical_block);
         let needs_read = unit > SECTOR_BYTES as u64;
-        self.bad.borrow().iter().any(|(bad, unwritable)| match &range {
+        self.bad_ranges.borrow().iter().any(|(bad, unwritable)| match &range {
             // A backing with 4 KiB blocks accepts whole blocks only, so the missing part must be read.
             None => *unwritable || needs_read,
             Some(range) if changes => {
@@ -251,8 +252,8 @@ pub struct Session {
     pub operations_left: Cell<u64>,
     /// Blocks and zero-ranges recovered from the previous session's memory.
     pub recovered_from_memory: u64,
-    /// Running clients and administrators.
-    pub busy: Cell<u32>,
+    /// Running clients, administrators and fault injectors.
+    pub running_tasks: Cell<u32>,
     /// The first violated promise, with its volume's number.
     pub finding: RefCell<Option<(u16, Finding)>>,
     waker: RefCell<Option<Waker>>,
@@ -269,7 +270,7 @@ impl Session {
             operations,
             operations_left: Cell::new(operations),
             recovered_from_memory: 0,
-            busy: Cell::new(0),
+            running_tasks: Cell::new(0),
             finding: RefCell::default(),
             waker: RefCell::default(),
         }
@@ -301,15 +302,15 @@ impl Session {
         }
     }
 
-    /// Records that a client or administrator has ended.
+    /// Records that a client, administrator or fault injector has ended.
     pub fn leave(&self) {
-        self.busy.set(self.busy.get() - 1);
+        self.running_tasks.set(self.running_tasks.get() - 1);
         self.notify();
     }
 
     /// Waits until `condition` holds. The condition is evaluated when a task ends, operations run out or a promise is
     /// violated.
-    pub async fn until(&self, condition: impl Fn(&Session) -> bool) {
+    pub async fn wait_until(&self, condition: impl Fn(&Session) -> bool) {
         poll_fn(|context| {
             if condition(self) {
                 return Poll::Ready(());
@@ -363,7 +364,7 @@ impl Session {
         at_start: &OperationStart,
         result: &Result<(), RequestError>,
     ) -> bool {
-        let volatile = test_volume.volatile.since(at_start.volatile);
+        let volatile = test_volume.volatile.was_on_since(at_start.volatile);
         let outcome = match result {
             Ok(()) => Outcome::Ok,
             Err(error) => Outcome::Failed(error.to_string()),
@@ -375,7 +376,10 @@ impl Session {
             let message = format!("op {op} failed although its part of the backing was healthy: {error}");
             self.report(
                 test_volume,
-                Err(Finding { message, sector: at_start.range.as_ref().map(|range| range.start / 512) }),
+                Err(Finding {
+                    message,
+                    sector: at_start.range.as_ref().map(|range| range.start / SECTOR_BYTES as u64),
+                }),
             );
         }
         result.is_ok()

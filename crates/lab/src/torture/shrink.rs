@@ -8,15 +8,15 @@ use super::options::{Options, SessionEnd};
 use super::{Violation, run};
 
 /// Upper limit of runs per shrink.
-const TRIES: u32 = 200;
+const RUNS_MAX: u32 = 200;
 
 /// Shrinks a failing run. A variant counts as failing when it violates any promise, not only the same one.
 pub fn shrink(violation: Box<Violation>) -> Box<Violation> {
-    let mut search = Search { sabotage: violation.sabotage, best: violation, tries: TRIES };
+    let mut search = Search { sabotage: violation.sabotage, best: violation, runs_left: RUNS_MAX };
     loop {
-        let before = search.tries;
-        let is_simpler = search.round();
-        if !is_simpler || before == search.tries || search.tries == 0 {
+        let runs_before = search.runs_left;
+        let is_simpler = search.try_simplifications();
+        if !is_simpler || runs_before == search.runs_left || search.runs_left == 0 {
             return search.best;
         }
     }
@@ -25,24 +25,24 @@ pub fn shrink(violation: Box<Violation>) -> Box<Violation> {
 struct Search {
     sabotage: Sabotage,
     best: Box<Violation>,
-    tries: u32,
+    runs_left: u32,
 }
 
 impl Search {
     /// Tries every simplification once; true when one of them still fails.
-    fn round(&mut self) -> bool {
+    fn try_simplifications(&mut self) -> bool {
         let mut is_simpler = false;
-        for simplify in SIMPLER {
+        for simplify in SIMPLIFICATIONS {
             let mut options = self.best.options.clone();
             simplify(&mut options);
             is_simpler |= self.attempt(options);
         }
         // Removes parts of the operations, large parts first. Bisection does not apply, because a run with fewer
         // operations is a different run.
-        for part in [2, 4, 8, 16] {
+        for divisor in [2, 4, 8, 16] {
             while {
                 let mut options = self.best.options.clone();
-                options.operations -= options.operations / part;
+                options.operations -= options.operations / divisor;
                 self.attempt(options)
             } {
                 is_simpler = true;
@@ -52,10 +52,10 @@ impl Search {
     }
 
     fn attempt(&mut self, options: Options) -> bool {
-        if self.tries == 0 || options.to_string() == self.best.options.to_string() {
+        if self.runs_left == 0 || options.to_string() == self.best.options.to_string() {
             return false;
         }
-        self.tries -= 1;
+        self.runs_left -= 1;
         match run(&options, self.sabotage, TraceMode::Hash) {
             Ok(_) => false,
             Err(violation) => {
@@ -66,7 +66,7 @@ impl Search {
     }
 }
 
-const SIMPLER: [fn(&mut Options); 9] = [
+const SIMPLIFICATIONS: [fn(&mut Options); 9] = [
     |options| options.faults.clear(),
     |options| {
         options.faults.pop();

@@ -3,10 +3,10 @@
 use seam::Nanos;
 
 use super::vdi::Desktops;
-use super::{Job, Part, Pattern, Skew, Spec, Step, tile};
+use super::{AccessKind, Job, Pattern, Skew, Spec, Step, tile};
 
 /// A named workload.
-pub struct Named {
+pub struct NamedWorkload {
     /// The name.
     pub name: &'static str,
     /// One-line description.
@@ -16,68 +16,68 @@ pub struct Named {
 }
 
 /// All workloads, in the order of listings.
-pub const ALL: &[Named] = &[
-    Named {
+pub const ALL: &[NamedWorkload] = &[
+    NamedWorkload {
         name: "database",
         title: "IOMeter Database: 8 KiB, 67 % reads, all random",
         build: |size| iometer(size, &[(100, 8 << 10)], 67, 100),
     },
-    Named {
+    NamedWorkload {
         name: "file-server",
         title: "IOMeter File server: 512 bytes to 64 KiB, 80 % reads, all random",
         build: |size| iometer(size, FILE_SERVER, 80, 100),
     },
-    Named {
+    NamedWorkload {
         name: "web-server",
         title: "IOMeter Web server: 512 bytes to 512 KiB, reads, all random",
         build: |size| iometer(size, WEB_SERVER, 100, 100),
     },
-    Named {
+    NamedWorkload {
         name: "workstation",
         title: "IOMeter Workstation: 8 KiB, 80 % reads, 80 % random",
         build: |size| iometer(size, &[(100, 8 << 10)], 80, 80),
     },
-    Named {
+    NamedWorkload {
         name: "exchange",
         title: "Exchange: 4 KiB, 67 % reads, all random",
         build: |size| iometer(size, &[(100, 4 << 10)], 67, 100),
     },
-    Named {
+    NamedWorkload {
         name: "streaming",
         title: "Streaming: 64 KiB, 98 % reads, one after the other",
         build: |size| iometer(size, &[(100, 64 << 10)], 98, 0),
     },
-    Named {
+    NamedWorkload {
         name: "vdi-steady",
         title: "linked-clone desktops at work: 1.34 reads of 14 KiB and 7.58 writes of 12 KiB per second each",
         build: |size| single_step(Desktops::fitted(size).steady(1.0, Nanos::ZERO)),
     },
-    Named {
+    NamedWorkload {
         name: "vdi-boot-storm",
         title: "the same desktops, all starting: 80 requests per second each, nine in ten of them reads",
         build: |size| single_step(Desktops::fitted(size).boot_storm()),
     },
-    Named {
+    NamedWorkload {
         name: "vdi-logon-storm",
         title: "the same desktops, one logging on every 1.7 s, each at 2.16 times its rate",
         build: |size| single_step(Desktops::fitted(size).steady(2.16, Nanos::from_millis(1_667))),
     },
-    Named {
+    NamedWorkload {
         name: "consolidation",
         title: "a tile of servers: mail, OLTP, web, deployment; 24 % reads",
         build: |size| single_step(tile::tile(0, size)),
     },
-    Named {
+    NamedWorkload {
         name: "crystaldiskmark",
         title: "CrystalDiskMark: 1 MiB in order and 4 KiB at random, reads and then writes, 5 s each",
         build: crystaldiskmark,
     },
-    Named {
+    NamedWorkload {
         name: "atto",
         title: "ATTO: 512 bytes to 8 MiB in order, writes and reads, 4 at a time, 2 s each",
         build: atto,
     },
-    Named {
+    NamedWorkload {
         name: "hot-cold",
         title: "8 KiB, 70 % reads, nine in ten to a tenth of the volume that moves on",
         build: hot_cold,
@@ -101,7 +101,7 @@ const WEB_SERVER: &[(u32, u32)] = &[
 /// Requests in flight where the pattern does not specify them.
 const DEPTH: u32 = 16;
 /// Size of the test file of disk benchmarks.
-const TEST_FILE: u64 = 1 << 30;
+const TEST_FILE_BYTES: u64 = 1 << 30;
 
 /// The workload called `name` for a volume of `size_bytes`.
 pub fn find(name: &str, size_bytes: u64) -> Option<Spec> {
@@ -114,9 +114,9 @@ fn single_step(jobs: Vec<Job>) -> Vec<Step> {
 }
 
 fn iometer(size_bytes: u64, sizes: &[(u32, u32)], read_percent: u32, random_percent: u32) -> Vec<Step> {
-    let part = |&(weight, bytes): &(u32, u32)| Part { weight, bytes, read_percent, random_percent };
-    let mix: Vec<Part> = sizes.iter().map(part).collect();
-    let align_bytes = mix.iter().map(|part| part.bytes).min().unwrap_or(512).min(4096);
+    let kind = |&(weight, bytes): &(u32, u32)| AccessKind { weight, bytes, read_percent, random_percent };
+    let mix: Vec<AccessKind> = sizes.iter().map(kind).collect();
+    let align_bytes = mix.iter().map(|kind| kind.bytes).min().unwrap_or(512).min(4096);
     let pattern = Pattern { mix, align_bytes, ..Pattern::random(size_bytes, 4096, 0) };
     single_step(vec![Job::eager("all", pattern, DEPTH)])
 }
@@ -128,36 +128,37 @@ fn hot_cold(size_bytes: u64) -> Vec<Step> {
     single_step(vec![Job::eager("all", Pattern { drift_bytes, ..pattern }, DEPTH)])
 }
 
-fn timed(name: String, seconds: u64, pattern: Pattern, depth: u32) -> Step {
+/// A step of `seconds` with one job.
+fn timed_step(name: String, seconds: u64, pattern: Pattern, depth: u32) -> Step {
     Step { jobs: vec![Job::eager(&name, pattern, depth)], name, time: Some(Nanos::from_secs(seconds)) }
 }
 
 fn crystaldiskmark(size_bytes: u64) -> Vec<Step> {
-    let file = size_bytes.min(TEST_FILE);
-    let lines = [
+    let file_bytes = size_bytes.min(TEST_FILE_BYTES);
+    let tests = [
         ("SEQ1M Q8T1", 1 << 20, 0, 8),
         ("SEQ1M Q1T1", 1 << 20, 0, 1),
         ("RND4K Q32T1", 4096, 100, 32),
         ("RND4K Q1T1", 4096, 100, 1),
     ];
     let steps = [("read", 100), ("write", 0)].into_iter().flat_map(|(direction, read_percent)| {
-        lines.map(|(name, bytes, random_percent, depth)| {
-            let mut pattern = Pattern::random(file, bytes, read_percent);
+        tests.map(|(name, bytes, random_percent, depth)| {
+            let mut pattern = Pattern::random(file_bytes, bytes, read_percent);
             pattern.mix[0].random_percent = random_percent;
-            timed(format!("{name} {direction}"), 5, pattern, depth)
+            timed_step(format!("{name} {direction}"), 5, pattern, depth)
         })
     });
     steps.collect()
 }
 
 fn atto(size_bytes: u64) -> Vec<Step> {
-    let file = size_bytes.min(256 << 20);
-    let sizes = (9..=23).map(|power| 1_u32 << power).filter(|bytes| u64::from(*bytes) <= file);
+    let file_bytes = size_bytes.min(256 << 20);
+    let sizes = (9..=23).map(|power| 1_u32 << power).filter(|bytes| u64::from(*bytes) <= file_bytes);
     let steps = sizes.flat_map(|bytes| {
         [("write", 0), ("read", 100)].map(|(direction, read_percent)| {
-            let pattern = Pattern::random(file, bytes, read_percent).with_skew(Skew::Sequential);
+            let pattern = Pattern::random(file_bytes, bytes, read_percent).with_skew(Skew::Sequential);
             let name = if bytes < 1024 { format!("{bytes} B") } else { format!("{} KiB", bytes >> 10) };
-            timed(format!("{name} {direction}"), 2, pattern, 4)
+            timed_step(format!("{name} {direction}"), 2, pattern, 4)
         })
     });
     steps.collect()
@@ -217,11 +218,11 @@ mod tests {
         for job in tile::tile(0, 10 << 30) {
             let crate::workload::Pace::Think(think) = job.pace else { panic!("a tile's clients think") };
             let rate = f64::from(job.depth) / think.as_secs_f64();
-            let weights: u32 = job.pattern.mix.iter().map(|part| part.weight).sum();
-            for part in &job.pattern.mix {
-                let rate = rate * f64::from(part.weight) / f64::from(weights);
+            let weights: u32 = job.pattern.mix.iter().map(|kind| kind.weight).sum();
+            for kind in &job.pattern.mix {
+                let rate = rate * f64::from(kind.weight) / f64::from(weights);
                 accesses += rate;
-                reads += rate * f64::from(part.read_percent) / 100.0;
+                reads += rate * f64::from(kind.read_percent) / 100.0;
             }
         }
         assert!((reads / accesses - 0.24).abs() < 0.01, "{} of a tile's requests are reads", reads / accesses);

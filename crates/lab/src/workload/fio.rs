@@ -4,7 +4,7 @@
 use seam::Nanos;
 
 use super::file::SpecError;
-use super::{Job, Pace, Part, Pattern, Skew, Spec, Step};
+use super::{AccessKind, Job, Pace, Pattern, Skew, Spec, Step};
 
 /// Keys that do not affect the requests to a volume.
 const IGNORED: [&str; 24] = [
@@ -33,6 +33,7 @@ const IGNORED: [&str; 24] = [
     "log_avg_msec",
     "gtod_reduce",
 ];
+/// Largest request.
 const BYTES_MAX: u64 = 32 << 20;
 
 /// Line number and text of a value.
@@ -95,11 +96,11 @@ pub fn parse(name: &str, text: &str, size_bytes: u64) -> Result<Spec, SpecError>
 }
 
 /// Parses a size with an optional `k`, `m`, `g` or `t` of 1,024 each.
-fn bytes((line, text): &Value) -> Result<u64, SpecError> {
+fn parse_bytes((line, text): &Value) -> Result<u64, SpecError> {
     let error = || SpecError::new(*line, format!("\"{text}\" is not a size: write 4096, 4k, 64m or 1g"));
-    let lower = text.to_lowercase();
-    let digits = lower.trim_end_matches(|letter: char| !letter.is_ascii_digit());
-    let shift = match lower[digits.len()..].trim_end_matches("ib").trim_end_matches('b') {
+    let lower_case = text.to_lowercase();
+    let digits = lower_case.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+    let shift = match lower_case[digits.len()..].trim_end_matches("ib").trim_end_matches('b') {
         "" => 0,
         "k" => 10,
         "m" => 20,
@@ -111,20 +112,21 @@ fn bytes((line, text): &Value) -> Result<u64, SpecError> {
 }
 
 /// Parses a size, or a percentage of `whole`.
-fn bytes_of(value: &Value, whole: u64) -> Result<u64, SpecError> {
+fn parse_bytes_or_percent(value: &Value, whole: u64) -> Result<u64, SpecError> {
     match value.1.strip_suffix('%') {
-        Some(percent) => Ok(whole * number(&(value.0, percent.to_owned()), 100)? / 100),
-        None => bytes(value),
+        Some(percent) => Ok(whole * parse_number(&(value.0, percent.to_owned()), 100)? / 100),
+        None => parse_bytes(value),
     }
 }
 
-fn number((line, text): &Value, max: u64) -> Result<u64, SpecError> {
+/// Parses a number up to `max`.
+fn parse_number((line, text): &Value, max: u64) -> Result<u64, SpecError> {
     let number = text.trim().parse::<u64>().ok().filter(|number| *number <= max);
     number.ok_or_else(|| SpecError::new(*line, format!("\"{text}\" is not a number up to {max}")))
 }
 
 /// Parses a time in `unit`, or with `us`, `ms`, `s`, `m` or `h`.
-fn time((line, text): &Value, unit: Nanos) -> Result<Nanos, SpecError> {
+fn parse_time((line, text): &Value, unit: Nanos) -> Result<Nanos, SpecError> {
     let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
     let unit = match &text[digits.len()..] {
         "" => unit,
@@ -135,12 +137,12 @@ fn time((line, text): &Value, unit: Nanos) -> Result<Nanos, SpecError> {
         "h" => Nanos::from_secs(3_600),
         _ => return Err(SpecError::new(*line, format!("\"{text}\" is not a time: write 30, 30s, 2m or 1h"))),
     };
-    Ok(Nanos(number(&(*line, digits.to_owned()), 1 << 32)?.saturating_mul(unit.0)))
+    Ok(Nanos(parse_number(&(*line, digits.to_owned()), 1 << 32)?.saturating_mul(unit.0)))
 }
 
 impl Section {
     fn parse_line(&mut self, line: &str, number: usize) -> Result<(), SpecError> {
-        const KNOWN: [&str; 18] = [
+        const SUPPORTED: [&str; 18] = [
             "rw",
             "bs",
             "bssplit",
@@ -171,7 +173,7 @@ impl Section {
         match key {
             "stonewall" => self.waits_for_previous = true,
             "io_size" => return Err(SpecError::new(number, "io_size: a step ends by its time; use runtime")),
-            _ if KNOWN.contains(&key) => {
+            _ if SUPPORTED.contains(&key) => {
                 self.keys.retain(|(known, _)| known != key);
                 self.keys.push((key.to_owned(), (number, value.trim().to_owned())));
             }
@@ -186,13 +188,13 @@ impl Section {
     }
 
     fn time(&self) -> Result<Option<Nanos>, SpecError> {
-        self.get("runtime").map(|value| time(value, Nanos::from_secs(1))).transpose()
+        self.get("runtime").map(|value| parse_time(value, Nanos::from_secs(1))).transpose()
     }
 
     /// Percentage of reads, and of random requests.
     fn read_and_random_percent(&self) -> Result<(u32, u32), SpecError> {
         let (line, rw) = self.get("rw").cloned().unwrap_or((self.line, "read".to_owned()));
-        let percent = |key: &str| self.get(key).map(|value| number(value, 100)).transpose();
+        let percent = |key: &str| self.get(key).map(|value| parse_number(value, 100)).transpose();
         let mixed = match (percent("rwmixread")?, percent("rwmixwrite")?) {
             (Some(reads), _) => reads,
             (None, Some(writes)) => 100 - writes,
@@ -216,26 +218,26 @@ impl Section {
 
     /// Sizes of reads and of writes, with their percentages.
     fn sizes(&self) -> Result<[Vec<(u32, u32)>; 2], SpecError> {
-        let size = |line: usize, text: &str| {
-            let size = bytes(&(line, text.to_owned()))?;
+        let parse_size = |line: usize, text: &str| {
+            let size = parse_bytes(&(line, text.to_owned()))?;
             let fits = (1..=BYTES_MAX).contains(&size);
             fits.then_some(size as u32).ok_or_else(|| SpecError::new(line, format!("{text}: sizes go up to 32m")))
         };
         let (line, text) = match (self.get("bssplit"), self.get("bs")) {
             (Some((line, text)), _) => {
-                let list = |text: &str| -> Result<Vec<(u32, u32)>, SpecError> {
-                    let one = |entry: &str| {
+                let parse_split = |text: &str| -> Result<Vec<(u32, u32)>, SpecError> {
+                    let parse_entry = |entry: &str| {
                         let (bytes, percent) = entry.split_once('/').unwrap_or((entry, ""));
-                        let percent = number(&(*line, percent.to_owned()), 100)?;
-                        Ok((percent as u32, size(*line, bytes)?))
+                        let percent = parse_number(&(*line, percent.to_owned()), 100)?;
+                        Ok((percent as u32, parse_size(*line, bytes)?))
                     };
-                    let list: Vec<(u32, u32)> = text.split(':').map(one).collect::<Result<_, SpecError>>()?;
+                    let list: Vec<(u32, u32)> = text.split(':').map(parse_entry).collect::<Result<_, SpecError>>()?;
                     let sum: u32 = list.iter().map(|(percent, _)| percent).sum();
                     let text = format!("bssplit: the parts add up to {sum} %, not 100");
                     if sum == 100 { Ok(list) } else { Err(SpecError::new(*line, text)) }
                 };
                 let (reads, writes) = text.split_once(',').unwrap_or((text, text));
-                return Ok([list(reads)?, list(writes)?]);
+                return Ok([parse_split(reads)?, parse_split(writes)?]);
             }
             (None, Some(value)) => value.clone(),
             (None, None) => (self.line, "4k".to_owned()),
@@ -243,7 +245,7 @@ impl Section {
         let mut parts = text.split(',');
         let reads = parts.next().unwrap_or_default();
         let writes = parts.next().unwrap_or(reads);
-        Ok([vec![(100, size(line, reads)?)], vec![(100, size(line, writes)?)]])
+        Ok([vec![(100, parse_size(line, reads)?)], vec![(100, parse_size(line, writes)?)]])
     }
 
     fn skew(&self) -> Result<Skew, SpecError> {
@@ -262,26 +264,29 @@ impl Section {
     fn jobs(&self, size_bytes: u64) -> Result<Vec<Job>, SpecError> {
         let (reads, random_percent) = self.read_and_random_percent()?;
         let [read_sizes, write_sizes] = self.sizes()?;
-        let sides = [(reads, 100, read_sizes), (100 - reads, 0, write_sizes)];
-        let parts = sides.into_iter().flat_map(|(weight, read_percent, sizes)| {
-            let part = move |(percent, bytes)| Part { weight: weight * percent, bytes, read_percent, random_percent };
-            sizes.into_iter().map(part)
+        let directions = [(reads, 100, read_sizes), (100 - reads, 0, write_sizes)];
+        let kinds = directions.into_iter().flat_map(|(weight, read_percent, sizes)| {
+            let kind =
+                move |(percent, bytes)| AccessKind { weight: weight * percent, bytes, read_percent, random_percent };
+            sizes.into_iter().map(kind)
         });
-        let mix: Vec<Part> = parts.filter(|part| part.weight > 0).collect();
-        let start_bytes = self.get("offset").map(|value| bytes_of(value, size_bytes)).transpose()?.unwrap_or(0);
+        let mix: Vec<AccessKind> = kinds.filter(|kind| kind.weight > 0).collect();
+        let start_bytes =
+            self.get("offset").map(|value| parse_bytes_or_percent(value, size_bytes)).transpose()?.unwrap_or(0);
         let remainder = size_bytes.saturating_sub(start_bytes);
-        let region_bytes = self.get("size").map(|value| bytes_of(value, size_bytes)).transpose()?.unwrap_or(remainder);
-        let min_bytes = mix.iter().map(|part| part.bytes).min().expect("a mix has at least one part");
+        let region_bytes =
+            self.get("size").map(|value| parse_bytes_or_percent(value, size_bytes)).transpose()?.unwrap_or(remainder);
+        let min_bytes = mix.iter().map(|kind| kind.bytes).min().expect("a mix has at least one kind of access");
         let align_bytes = match self.get("blockalign") {
-            Some(value) => bytes(value)?.clamp(1, BYTES_MAX) as u32,
+            Some(value) => parse_bytes(value)?.clamp(1, BYTES_MAX) as u32,
             None => min_bytes,
         };
         let skew = self.skew()?;
         let pattern = Pattern { start_bytes, region_bytes, mix, align_bytes, skew, drift_bytes: 0 };
-        let count = |key: &str, max| self.get(key).map(|value| number(value, max)).transpose();
-        let depth = count("iodepth", 65_536)?.unwrap_or(1).max(1) as u32;
-        let rate = count("rate_iops", 100_000_000)?.filter(|rate| *rate > 0);
-        let think = self.get("thinktime").map(|value| time(value, Nanos::from_micros(1))).transpose()?;
+        let number_of = |key: &str, max| self.get(key).map(|value| parse_number(value, max)).transpose();
+        let depth = number_of("iodepth", 65_536)?.unwrap_or(1).max(1) as u32;
+        let rate = number_of("rate_iops", 100_000_000)?.filter(|rate| *rate > 0);
+        let think = self.get("thinktime").map(|value| parse_time(value, Nanos::from_micros(1))).transpose()?;
         let pace = match (rate, think.filter(|think| *think > Nanos::ZERO)) {
             (Some(_), Some(_)) => {
                 return Err(SpecError::new(self.line, format!("[{}]: either rate_iops or thinktime", self.name)));
@@ -290,10 +295,10 @@ impl Section {
             (None, Some(think)) => Pace::Think(think),
             (None, None) => Pace::Eager,
         };
-        let begin = self.get("startdelay").map(|value| time(value, Nanos::from_secs(1))).transpose()?;
+        let begin = self.get("startdelay").map(|value| parse_time(value, Nanos::from_secs(1))).transpose()?;
         let begin = begin.unwrap_or(Nanos::ZERO);
         let job = Job { begin, ..Job::eager(&self.name, pattern, depth).paced(pace) };
-        Ok(vec![job; count("numjobs", 4_096)?.unwrap_or(1).max(1) as usize])
+        Ok(vec![job; number_of("numjobs", 4_096)?.unwrap_or(1).max(1) as usize])
     }
 }
 
@@ -312,12 +317,13 @@ mod tests {
         assert_eq!(steps, [("data", 4, seconds(120)), ("backup", 1, seconds(30))]);
         let [data, journal, mixed, _] = &spec.steps[0].jobs[..] else { panic!("four jobs") };
         assert_eq!((data.depth, data.pattern.region_bytes, data.pattern.skew), (16, 512 * MIB, Skew::Zipf(0.9)));
-        let part = |weight, bytes, read_percent, random_percent| Part { weight, bytes, read_percent, random_percent };
-        assert_eq!(data.pattern.mix, [part(6_700, 8192, 100, 100), part(3_300, 8192, 0, 100)]);
+        let kind =
+            |weight, bytes, read_percent, random_percent| AccessKind { weight, bytes, read_percent, random_percent };
+        assert_eq!(data.pattern.mix, [kind(6_700, 8192, 100, 100), kind(3_300, 8192, 0, 100)]);
         assert_eq!((journal.pace, journal.pattern.start_bytes), (Pace::Rate(200.0), 512 * MIB));
-        assert_eq!(journal.pattern.mix, [part(10_000, 4096, 0, 0)]);
+        assert_eq!(journal.pattern.mix, [kind(10_000, 4096, 0, 0)]);
         assert_eq!(mixed.pace, Pace::Think(Nanos::from_millis(2)));
-        assert_eq!(mixed.pattern.mix[1], part(2_000, 65_536, 100, 50));
+        assert_eq!(mixed.pattern.mix[1], kind(2_000, 65_536, 100, 50));
         assert_eq!(spec.check(1 << 30, 512), Ok(()));
     }
 

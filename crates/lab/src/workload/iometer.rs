@@ -7,7 +7,7 @@
 use seam::Nanos;
 
 use super::file::SpecError;
-use super::{Job, Pace, Part, Pattern, Spec, Step};
+use super::{AccessKind, Job, Pace, Pattern, Spec, Step};
 
 const SECTOR: u64 = 512;
 
@@ -47,13 +47,14 @@ const IGNORED: [&str; 30] = [
 
 /// An access specification.
 #[derive(Clone, Default)]
-struct Access {
+struct AccessSpec {
     name: String,
-    mix: Vec<Part>,
+    mix: Vec<AccessKind>,
     /// Pause after each request, in milliseconds.
     delay_ms: u64,
     align_bytes: u32,
-    percent: u32,
+    /// Sum of the percentages of the sizes.
+    percent_sum: u32,
     line: usize,
 }
 
@@ -72,16 +73,18 @@ impl Default for Worker {
     }
 }
 
+/// The parsed contents of a file.
 #[derive(Default)]
-struct File {
+struct ConfigFile {
+    /// Run time; 0 if the file has none.
     seconds: u64,
-    accesses: Vec<Access>,
+    accesses: Vec<AccessSpec>,
     workers: Vec<Worker>,
 }
 
 /// Parses a configuration file for a volume of `size_bytes`.
 pub fn parse(name: &str, text: &str, size_bytes: u64) -> Result<Spec, SpecError> {
-    let mut file = File::default();
+    let mut file = ConfigFile::default();
     let (mut label, mut skipped) = (String::new(), false);
     for (number, line) in (1..).zip(text.lines()) {
         if let Some(comment) = line.trim().strip_prefix('\'') {
@@ -101,19 +104,19 @@ pub fn parse(name: &str, text: &str, size_bytes: u64) -> Result<Spec, SpecError>
 }
 
 /// Parses the comma-separated numbers of a line.
-fn numbers(value: &str, line: usize) -> Result<Vec<u64>, SpecError> {
+fn parse_numbers(value: &str, line: usize) -> Result<Vec<u64>, SpecError> {
     let number = |text: &str| {
         text.trim().parse::<u64>().map_err(|_| SpecError::new(line, format!("\"{}\" is not a number", text.trim())))
     };
     value.split(',').map(number).collect()
 }
 
-impl File {
+impl ConfigFile {
     fn parse_line(&mut self, label: &str, value: &str, line: usize) -> Result<(), SpecError> {
         let no_worker = || SpecError::new(line, "this line must follow a worker");
         match label {
             "hours minutes seconds" => {
-                let parts = numbers(&value.split_whitespace().collect::<Vec<_>>().join(","), line)?;
+                let parts = parse_numbers(&value.split_whitespace().collect::<Vec<_>>().join(","), line)?;
                 self.seconds = parts.iter().fold(0, |sum, part| sum * 60 + part);
             }
             "test type" if value != "NORMAL" => {
@@ -121,20 +124,20 @@ impl File {
             }
             "access specification name,default assignment" => {
                 let name = value.rsplit_once(',').map_or(value, |(name, _)| name).to_owned();
-                self.accesses.push(Access { name, line, ..Access::default() });
+                self.accesses.push(AccessSpec { name, line, ..AccessSpec::default() });
             }
-            "size,% of size,% reads,% random,delay,burst,align,reply" => self.part(value, line)?,
+            "size,% of size,% reads,% random,delay,burst,align,reply" => self.parse_access_line(value, line)?,
             "worker" => self.workers.push(Worker::default()),
             "worker type" if value != "DISK" => {
                 return Err(SpecError::new(line, format!("a worker of type {value}: only DISK is supported")));
             }
             "test type" | "worker type" => (),
             label if label.starts_with("number of outstanding ios") => {
-                let first = numbers(value.split(',').next().unwrap_or_default(), line)?[0];
+                let first = parse_numbers(value.split(',').next().unwrap_or_default(), line)?[0];
                 self.workers.last_mut().ok_or_else(no_worker)?.depth = u32::try_from(first).unwrap_or(u32::MAX).max(1);
             }
             label if label.starts_with("disk maximum size,starting sector") => {
-                let pair = numbers(&value.split(',').take(2).collect::<Vec<_>>().join(","), line)?;
+                let pair = parse_numbers(&value.split(',').take(2).collect::<Vec<_>>().join(","), line)?;
                 let worker = self.workers.last_mut().ok_or_else(no_worker)?;
                 (worker.sectors, worker.first_sector) = (pair[0], pair.get(1).copied().unwrap_or(0));
             }
@@ -147,9 +150,9 @@ impl File {
         Ok(())
     }
 
-    fn part(&mut self, value: &str, line: usize) -> Result<(), SpecError> {
+    fn parse_access_line(&mut self, value: &str, line: usize) -> Result<(), SpecError> {
         let error = |text: &str| SpecError::new(line, text);
-        let [bytes, weight, reads, random, delay, burst, align, reply] = numbers(value, line)?[..] else {
+        let [bytes, weight, reads, random, delay, burst, align, reply] = parse_numbers(value, line)?[..] else {
             return Err(error(
                 "expected eight numbers: size, % of size, % reads, % random, delay, burst, align, reply",
             ));
@@ -167,18 +170,18 @@ impl File {
         if reply > 0 {
             return Err(error("replies belong to network workers, which are not supported"));
         }
-        if access.percent > 0 && access.delay_ms != delay {
+        if access.percent_sum > 0 && access.delay_ms != delay {
             return Err(error("delays that differ inside one access specification are not supported"));
         }
         let align = match align {
             0 => SECTOR as u32,
             align => u32::try_from(align).map_err(|_| error("an alignment of 4 GiB or more is not supported"))?,
         };
-        access.align_bytes = if access.percent == 0 { align } else { align.min(access.align_bytes) };
+        access.align_bytes = if access.percent_sum == 0 { align } else { align.min(access.align_bytes) };
         access.delay_ms = delay;
-        access.percent += weight as u32;
+        access.percent_sum += weight as u32;
         let [weight, bytes, read_percent, random_percent] = [weight, bytes, reads, random].map(|number| number as u32);
-        access.mix.push(Part { weight, bytes, read_percent, random_percent });
+        access.mix.push(AccessKind { weight, bytes, read_percent, random_percent });
         Ok(())
     }
 
@@ -186,9 +189,11 @@ impl File {
         if self.accesses.is_empty() {
             return Err(SpecError::new(1, "the file has no access specification"));
         }
-        if let Some(access) = self.accesses.iter().find(|access| access.percent != 100) {
-            let text =
-                format!("\"{}\": the percentages of its sizes add up to {} %, not 100", access.name, access.percent);
+        if let Some(access) = self.accesses.iter().find(|access| access.percent_sum != 100) {
+            let text = format!(
+                "\"{}\": the percentages of its sizes add up to {} %, not 100",
+                access.name, access.percent_sum
+            );
             return Err(SpecError::new(access.line, text));
         }
         let mut workers = self.workers;
@@ -197,10 +202,10 @@ impl File {
             let assigned = self.accesses.iter().map(|access| (access.line, access.name.clone())).collect();
             workers.push(Worker { assigned, ..Worker::default() });
         }
-        let count = workers.iter().map(|worker| worker.assigned.len()).max().unwrap_or(0);
+        let step_count = workers.iter().map(|worker| worker.assigned.len()).max().unwrap_or(0);
         let time = (self.seconds > 0).then(|| Nanos::from_secs(self.seconds));
         let mut steps = Vec::new();
-        for index in 0..count {
+        for index in 0..step_count {
             let mut jobs = Vec::new();
             for worker in &workers {
                 let Some((line, assigned_name)) = worker.assigned.get(index) else { continue };
@@ -216,12 +221,12 @@ impl File {
     }
 }
 
-impl Access {
+impl AccessSpec {
     fn job(&self, worker: &Worker, size_bytes: u64) -> Job {
         let start_bytes = worker.first_sector * SECTOR;
         let remainder = size_bytes.saturating_sub(start_bytes);
         let region_bytes = if worker.sectors == 0 { remainder } else { worker.sectors * SECTOR };
-        let mix = self.mix.iter().copied().filter(|part| part.weight > 0).collect();
+        let mix = self.mix.iter().copied().filter(|kind| kind.weight > 0).collect();
         let pattern =
             Pattern { start_bytes, mix, align_bytes: self.align_bytes, ..Pattern::random(region_bytes, 512, 0) };
         let pace = match self.delay_ms {
@@ -246,7 +251,7 @@ mod tests {
         assert_eq!(spec.steps[0].time, Some(Nanos::from_secs(90)));
         let job = &spec.steps[0].jobs[0];
         assert_eq!((job.depth, job.pattern.region_bytes, job.pattern.start_bytes), (16, 1 << 30, 0));
-        assert_eq!(job.pattern.mix, [Part { weight: 100, bytes: 8192, read_percent: 67, random_percent: 100 }]);
+        assert_eq!(job.pattern.mix, [AccessKind { weight: 100, bytes: 8192, read_percent: 67, random_percent: 100 }]);
         let second = &spec.steps[0].jobs[1];
         assert_eq!(
             (second.depth, second.pattern.region_bytes, second.pattern.start_bytes),

@@ -39,6 +39,7 @@ pub struct Figures {
     pub pause_max: Nanos,
     /// Time from the first request to the last completion.
     pub elapsed: Nanos,
+    /// Time of the last completion.
     last_end: Nanos,
 }
 
@@ -65,6 +66,7 @@ impl Figures {
         self.write_us.sort_unstable();
     }
 
+    /// Records the result of a request that was sent at `began` and ended at `now`.
     pub(crate) fn record(&mut self, write: bool, began: Nanos, now: Nanos, result: &Result<(), RequestError>) {
         self.pause_max = self.pause_max.max(now.since(self.last_end));
         self.last_end = now;

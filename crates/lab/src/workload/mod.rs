@@ -15,6 +15,6 @@ pub mod tile;
 pub mod vdi;
 
 pub use load::{Figures, Load, quantile, run_load};
-pub use pattern::{Access, Part, Pattern, Skew, Stream};
+pub use pattern::{Access, AccessKind, Pattern, Skew, Stream};
 pub use running_jobs::{Completion, RequestTarget, RunningJobs};
 pub use spec::{Job, Pace, Spec, Step};

@@ -23,8 +23,8 @@ pub enum Skew {
 
 /// One kind of access in a mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Weight relative to the other parts.
+pub struct AccessKind {
+    /// Weight relative to the other kinds.
     pub weight: u32,
     /// Size of an access in bytes.
     pub bytes: u32,
@@ -42,7 +42,7 @@ pub struct Pattern {
     /// Length of the region in bytes.
     pub region_bytes: u64,
     /// Kinds of access, at least one.
-    pub mix: Vec<Part>,
+    pub mix: Vec<AccessKind>,
     /// Accesses begin at multiples of this.
     pub align_bytes: u32,
     /// Distribution of the accesses over the region.
@@ -54,7 +54,7 @@ pub struct Pattern {
 impl Pattern {
     /// Uniformly random accesses of one size to the region.
     pub fn random(region_bytes: u64, size_bytes: u32, read_percent: u32) -> Pattern {
-        let mix = vec![Part { weight: 1, bytes: size_bytes, read_percent, random_percent: 100 }];
+        let mix = vec![AccessKind { weight: 1, bytes: size_bytes, read_percent, random_percent: 100 }];
         let align_bytes = size_bytes.min(4096);
         Pattern { start_bytes: 0, region_bytes, mix, align_bytes, skew: Skew::Uniform, drift_bytes: 0 }
     }
@@ -62,8 +62,8 @@ impl Pattern {
     /// Random accesses of which `read_percent` are reads of one size and the others writes of another, aligned to 512
     /// bytes.
     pub fn reads_and_writes(region_bytes: u64, read_bytes: u32, write_bytes: u32, read_percent: u32) -> Pattern {
-        let part = |weight, bytes, read_percent| Part { weight, bytes, read_percent, random_percent: 100 };
-        let mix = vec![part(read_percent, read_bytes, 100), part(100 - read_percent, write_bytes, 0)];
+        let kind = |weight, bytes, read_percent| AccessKind { weight, bytes, read_percent, random_percent: 100 };
+        let mix = vec![kind(read_percent, read_bytes, 100), kind(100 - read_percent, write_bytes, 0)];
         Pattern { mix, align_bytes: 512, ..Pattern::random(region_bytes, read_bytes, read_percent) }
     }
 
@@ -79,7 +79,7 @@ impl Pattern {
 
     /// Size of the largest access in bytes.
     pub fn largest(&self) -> u64 {
-        self.mix.iter().map(|part| u64::from(part.bytes)).max().expect("a mix has at least one part")
+        self.mix.iter().map(|kind| u64::from(kind.bytes)).max().expect("a mix has at least one kind of access")
     }
 }
 
@@ -99,7 +99,8 @@ pub struct Access {
 pub struct Stream {
     pattern: Pattern,
     random: Random,
-    next: u64,
+    /// Position after the last access, in units of the alignment.
+    next_position: u64,
     accesses_drawn: u64,
     weight_sum: u64,
     zipf: Option<Zipf>,
@@ -120,37 +121,38 @@ impl Stream {
             Skew::Zipf(exponent) => Some(Zipf::new(positions, exponent)),
             _ => None,
         };
-        let weight_sum = pattern.mix.iter().map(|part| u64::from(part.weight)).sum();
+        let weight_sum = pattern.mix.iter().map(|kind| u64::from(kind.weight)).sum();
         assert!(weight_sum > 0, "a mix has a positive total weight");
-        Stream { pattern, random: Random::new(seed, client), next: 0, accesses_drawn: 0, weight_sum, zipf }
+        Stream { pattern, random: Random::new(seed, client), next_position: 0, accesses_drawn: 0, weight_sum, zipf }
     }
 
     /// Draws the next access.
     pub fn draw(&mut self) -> Access {
-        let part = self.part();
-        let write = !self.random.percent(part.read_percent);
+        let kind = self.draw_kind();
+        let write = !self.random.percent(kind.read_percent);
         let align = u64::from(self.pattern.align_bytes);
-        let positions = (self.pattern.region_bytes - u64::from(part.bytes)) / align + 1;
-        let sequential = match part.random_percent {
+        let positions = (self.pattern.region_bytes - u64::from(kind.bytes)) / align + 1;
+        let is_sequential = match kind.random_percent {
             100 => self.pattern.skew == Skew::Sequential,
             percent => !self.random.percent(percent),
         };
-        let position = if sequential { self.sequential_position(positions) } else { self.random_position(positions) };
-        self.next = position + u64::from(part.bytes).div_ceil(align);
+        let position =
+            if is_sequential { self.sequential_position(positions) } else { self.random_position(positions) };
+        self.next_position = position + u64::from(kind.bytes).div_ceil(align);
         self.accesses_drawn += 1;
-        Access { write, at: self.pattern.start_bytes + position * align, len: part.bytes }
+        Access { write, at: self.pattern.start_bytes + position * align, len: kind.bytes }
     }
 
-    fn part(&mut self) -> Part {
+    fn draw_kind(&mut self) -> AccessKind {
         let mix = &self.pattern.mix;
         if mix.len() == 1 {
             return mix[0];
         }
         let mut offset = self.random.below(self.weight_sum);
-        let chosen = mix.iter().find(|part| match offset.checked_sub(u64::from(part.weight)) {
+        let chosen = mix.iter().find(|kind| match offset.checked_sub(u64::from(kind.weight)) {
             None => true,
-            Some(less) => {
-                offset = less;
+            Some(remainder) => {
+                offset = remainder;
                 false
             }
         });
@@ -179,7 +181,7 @@ impl Stream {
     }
 
     fn sequential_position(&self, positions: u64) -> u64 {
-        if self.next < positions { self.next } else { 0 }
+        if self.next_position < positions { self.next_position } else { 0 }
     }
 }
 
@@ -285,9 +287,10 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_mix_get_their_sizes_reads_and_order() {
-        let part = |weight, bytes, read_percent, random_percent| Part { weight, bytes, read_percent, random_percent };
-        let mix = vec![part(60, 4096, 80, 100), part(30, 512, 100, 0), part(10, 65536, 0, 50)];
+    fn kinds_of_a_mix_get_their_sizes_reads_and_order() {
+        let kind =
+            |weight, bytes, read_percent, random_percent| AccessKind { weight, bytes, read_percent, random_percent };
+        let mix = vec![kind(60, 4096, 80, 100), kind(30, 512, 100, 0), kind(10, 65536, 0, 50)];
         let pattern = Pattern { mix, align_bytes: 512, ..Pattern::random(1 << 30, 4096, 0) };
         let mut stream = Stream::new(pattern, 5, 1);
         let mut counts = std::collections::BTreeMap::new();

@@ -1,5 +1,5 @@
 //! A workload specification: steps in sequence, each with concurrent jobs. The same specification runs in virtual time
-//! and on a live volume ([`super::player`]).
+//! and on a live volume ([`super::running_jobs`]).
 
 use seam::Nanos;
 
@@ -88,10 +88,10 @@ impl Spec {
                 let largest = job.pattern.largest();
                 return Err(format!("{}: requests of {largest} bytes in a region of {region_bytes}", job.name));
             }
-            let units = mix.iter().map(|part| part.bytes).chain([*align_bytes]);
-            if let Some(odd) = units.into_iter().find(|unit| *unit == 0 || !unit.is_multiple_of(block_bytes)) {
+            let units = mix.iter().map(|kind| kind.bytes).chain([*align_bytes]);
+            if let Some(unaligned) = units.into_iter().find(|unit| *unit == 0 || !unit.is_multiple_of(block_bytes)) {
                 return Err(format!(
-                    "{}: {odd} is not a multiple of the volume's blocks of {block_bytes} bytes",
+                    "{}: {unaligned} is not a multiple of the volume's blocks of {block_bytes} bytes",
                     job.name
                 ));
             }

@@ -1,48 +1,48 @@
 //! A consolidation tile: the requests of eight virtual machines on one host for mail, OLTP, web, and the deployment of
 //! one machine after another.
 //!
-//! Published of such a tile: 272 GB, 24 to 25 GB of them hot, 24 % reads. The distribution over the streams is an
-//! assumption: clients think between requests, as users do, so faster storage gets more work. The think time and the
-//! number of clients follow from the published results of disks alone and of the gain by flash:
+//! Published figures of such a tile: 272 GB, of which 24 to 25 GB are hot; 24 % reads. The distribution over the
+//! streams is an assumption: clients think between requests, as users do, so faster storage gets more work. The think
+//! time and the number of clients follow from the published results of disks alone and of the gain by flash:
 //!
 //! - Flash gained 26 % with one tile. A client that thinks for Z and waits for R makes 1 / (Z + R) requests per second.
 //!   With disks alone the reads, 24 % of the requests, take some 8.5 ms (1/150 s and a little waiting), and writes end
 //!   in memory. So R is 2 ms, with flash almost 0, and 1.26 = (Z + 2 ms) / Z gives Z = 8 ms.
-//! - Twenty disks carried two tiles and not three. Sixteen of them serve mail, OLTP and web, at 282 accesses per second
-//!   with a queue 4,500 in all. With 20 clients, 2,500 requests per second without any latency, two tiles at 70 % of
-//!   that rate need 3,500 and three 5,250.
+//! - Twenty disks carried two tiles and not three. Sixteen of the disks serve mail, OLTP and web. With queued requests
+//!   each serves 282 accesses per second, 4,500 in total. Twenty clients per tile would issue 2,500 requests per second
+//!   at zero latency. At 70 % of that rate two tiles need 3,500, which fits, and three need 5,250, which does not.
 
 use seam::Nanos;
 
-use super::{Job, Pace, Part, Pattern, Skew};
+use super::{AccessKind, Job, Pace, Pattern, Skew};
 
 /// Size of a tile in bytes.
 pub const TILE_BYTES: u64 = 272_000_000_000;
-/// Hot part of a tile in percent.
+/// Size of a stream's hot region in percent of its region.
 const HOT_PERCENT: u32 = 9;
-/// Percentage of each stream's requests to its hot part.
+/// Percentage of each stream's requests to its hot region.
 const HOT_ACCESSES_PERCENT: u32 = 97;
 
-/// A stream of a tile: name, part of the tile in percent, kinds of request, clients, think time between two requests of
+/// A stream of a tile: name, size in percent of the tile, kinds of access, clients, think time between two requests of
 /// a client.
-type StreamSpec = (&'static str, u64, &'static [Part], u32, Nanos);
+type StreamSpec = (&'static str, u64, &'static [AccessKind], u32, Nanos);
 
-const fn part(weight: u32, bytes: u32, read_percent: u32, random_percent: u32) -> Part {
-    Part { weight, bytes, read_percent, random_percent }
+const fn access_kind(weight: u32, bytes: u32, read_percent: u32, random_percent: u32) -> AccessKind {
+    AccessKind { weight, bytes, read_percent, random_percent }
 }
 
 /// The streams in the order of their regions on a tile. Deployment writes a machine from end to end; 24 % of all
 /// requests are reads.
 pub const STREAMS: [StreamSpec; 4] = [
-    ("mail", 40, &[part(70, 8 << 10, 26, 100), part(30, 16 << 10, 26, 100)], 10, Nanos::from_millis(8)),
-    ("oltp", 25, &[part(100, 8 << 10, 25, 100)], 6, Nanos::from_millis(8)),
-    ("web", 20, &[part(60, 4 << 10, 24, 100), part(40, 16 << 10, 24, 100)], 4, Nanos::from_millis(8)),
-    ("deploy", 15, &[part(1, 64 << 10, 0, 0)], 1, Nanos::from_millis(10)),
+    ("mail", 40, &[access_kind(70, 8 << 10, 26, 100), access_kind(30, 16 << 10, 26, 100)], 10, Nanos::from_millis(8)),
+    ("oltp", 25, &[access_kind(100, 8 << 10, 25, 100)], 6, Nanos::from_millis(8)),
+    ("web", 20, &[access_kind(60, 4 << 10, 24, 100), access_kind(40, 16 << 10, 24, 100)], 4, Nanos::from_millis(8)),
+    ("deploy", 15, &[access_kind(1, 64 << 10, 0, 0)], 1, Nanos::from_millis(10)),
 ];
 
 /// Region of a stream on a tile of `bytes`.
 pub fn span(stream: usize, bytes: u64) -> std::ops::Range<u64> {
-    let end_of = |count: usize| bytes / 100 * STREAMS[..count].iter().map(|stream| stream.1).sum::<u64>();
+    let end_of = |count: usize| bytes / 100 * STREAMS[..count].iter().map(|(_, percent, ..)| percent).sum::<u64>();
     let align = |at: u64| at / (1 << 20) * (1 << 20);
     align(end_of(stream))..align(end_of(stream + 1))
 }

@@ -31,7 +31,7 @@ pub struct Desktops {
     /// Size of each difference disk.
     pub own_bytes: u64,
     /// Distance between the starts of two difference disks.
-    pub apart_bytes: u64,
+    pub stride_bytes: u64,
 }
 
 impl Desktops {
@@ -41,21 +41,21 @@ impl Desktops {
         let image_bytes = (size_bytes / 8).next_multiple_of(1 << 20);
         let own_bytes = ((size_bytes - image_bytes) / 10).clamp(1 << 20, 512 << 20) / (1 << 20) * (1 << 20);
         let count = ((size_bytes - image_bytes) / own_bytes).clamp(1, 200);
-        Desktops { count, image_bytes, own_bytes, apart_bytes: own_bytes }
+        Desktops { count, image_bytes, own_bytes, stride_bytes: own_bytes }
     }
 
     /// Total bytes.
     pub fn bytes(&self) -> u64 {
-        self.image_bytes + self.count * self.apart_bytes
+        self.image_bytes + self.count * self.stride_bytes
     }
 
     /// First byte of a desktop's difference disk.
     pub fn start(&self, desktop: u64) -> u64 {
-        self.image_bytes + desktop * self.apart_bytes
+        self.image_bytes + desktop * self.stride_bytes
     }
 
-    /// Jobs of all desktops at `times` the published rate. The first desktop starts at once and each next one after a
-    /// further `gap`. Three jobs per desktop.
+    /// Jobs of all desktops at work, at `times` the published rate. The first desktop starts at once and each next one
+    /// after a further `gap`. Three jobs per desktop.
     pub fn steady(&self, times: f64, gap: Nanos) -> Vec<Job> {
         let hot_bytes = self.own_bytes / 10;
         let jobs = (0..self.count).flat_map(|desktop| {

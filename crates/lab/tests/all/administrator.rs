@@ -10,7 +10,7 @@ const SEEDS: u64 = 2_000;
 /// Seeds that run without a violated rule.
 const SEEDS_WITHOUT_SABOTAGE: u64 = 150;
 
-fn is_caught(sabotage: state::Sabotage) {
+fn assert_caught(sabotage: state::Sabotage) {
     for seed in 0..SEEDS {
         let mut options = Options::draw_with_administrator(seed);
         if let Some(deployment) = &mut options.deployment {
@@ -101,40 +101,40 @@ fn seeds_of_past_findings_pass() {
 
 #[test]
 fn trusting_an_old_store_is_caught() {
-    is_caught(state::Sabotage::AnyStore);
+    assert_caught(state::Sabotage::AnyStore);
 }
 
 #[test]
 fn trusting_a_lost_or_old_state_directory_is_caught() {
-    is_caught(state::Sabotage::AnyState);
+    assert_caught(state::Sabotage::AnyState);
 }
 
 #[test]
 fn trusting_a_backing_by_its_path_is_caught() {
-    is_caught(state::Sabotage::AnyContent);
+    assert_caught(state::Sabotage::AnyContent);
 }
 
 #[test]
 fn two_volumes_on_one_disk_are_caught() {
-    is_caught(state::Sabotage::SharedDisk);
+    assert_caught(state::Sabotage::SharedDisk);
 }
 
 #[test]
 fn trusting_old_pages_is_caught() {
-    is_caught(state::Sabotage::StalePages);
+    assert_caught(state::Sabotage::StalePages);
 }
 
 #[test]
 fn dropping_dirty_data_past_the_end_is_caught() {
-    is_caught(state::Sabotage::PastEnd);
+    assert_caught(state::Sabotage::PastEnd);
 }
 
 #[test]
 fn accepting_an_unnamed_loss_is_caught() {
-    is_caught(state::Sabotage::AdoptUnnamed);
+    assert_caught(state::Sabotage::AdoptUnnamed);
 }
 
 #[test]
 fn unreported_loss_is_caught() {
-    is_caught(state::Sabotage::UnreportedLoss);
+    assert_caught(state::Sabotage::UnreportedLoss);
 }

@@ -1,4 +1,5 @@
-//! Fault cases that made other caches fail, each under its name.
+//! Fault cases that made other caches fail. A test of a numbered case begins with its number (`case_N_`), as do the
+//! tests of the same case in `tests/e2e` and in other crates.
 
 mod backing_fails;
 mod bad_sector;

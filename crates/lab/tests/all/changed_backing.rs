@@ -9,18 +9,18 @@ use seam::sim::{SimSeam, Snapshot, Survival, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
-const VOLUME: u64 = 64 * MIB;
-const BLOCKS: u64 = VOLUME / 4096;
+const VOLUME_BYTES: u64 = 64 * MIB;
+const BLOCKS: u64 = VOLUME_BYTES / 4096;
 /// Number of blocks changed while the volume is not served: 1 %.
-const CHANGED: u64 = BLOCKS / 100;
+const CHANGED_BLOCKS: u64 = BLOCKS / 100;
 const TRIALS: u64 = 100;
 /// Content of the last writes before the stop.
-const WRITTEN: u64 = 9_000_000;
+const LAST_WRITE_TAG: u64 = 9_000_000;
 /// Content of the changed blocks.
-const CHANGE: u64 = 5_000_000;
+const CHANGED_TAG: u64 = 5_000_000;
 
-/// Pages were dropped because the backing changed.
-fn is_by_change(problem: &VolumeProblem) -> bool {
+/// True if pages were dropped because the backing changed.
+fn is_changed_backing(problem: &VolumeProblem) -> bool {
     matches!(problem, VolumeProblem::PagesDropped(reason) if reason.contains("the backing changed"))
 }
 
@@ -36,6 +36,7 @@ fn fixture(seed: u64) -> Fixture {
     Fixture::new(spec(seed), CoreSpec { readahead_max_bytes: 0, ..CoreSpec::default() })
 }
 
+/// Opens the flash store, which the first session formats, and attaches the volume.
 fn serve(fixture: &Fixture, first: bool) -> Volume<SimSeam> {
     let open = DiskOpen { path: "disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
     fixture.world.block_on(async {
@@ -54,28 +55,30 @@ fn wait_until_checked(fixture: &Fixture, volume: &Volume<SimSeam>) {
     });
 }
 
-/// Blocks of the last writes: scattered, each written once.
-fn written_last(number: u64) -> u64 {
+/// Block of the last write `number`. The blocks are scattered, and each is written once.
+fn last_written_block(number: u64) -> u64 {
     number * 97 % BLOCKS
 }
 
 /// Runs a session that leaves nearly all of the volume on flash, and stops cleanly.
 fn cache_and_stop() -> (Snapshot, u64) {
     let fixture = fixture(1);
-    let disk = fixture.add_disk("disk", out_of_order_disk(VOLUME));
-    disk.set_tags(0, &(0..VOLUME / 512).map(|sector| sector + 1).collect::<Vec<_>>());
+    let disk = fixture.add_disk("disk", out_of_order_disk(VOLUME_BYTES));
+    disk.set_tags(0, &(0..VOLUME_BYTES / 512).map(|sector| sector + 1).collect::<Vec<_>>());
     devices().add_disks(&fixture.world);
     let volume = serve(&fixture, true);
     wait_until_checked(&fixture, &volume);
     let mut random = Random::new(1, 1);
     fixture.world.block_on(async {
         for _ in 0..60_000 {
-            let page = random.below(VOLUME / 65_536);
+            let page = random.below(VOLUME_BYTES / 65_536);
             let mut pieces = Vec::new();
             volume.read(page * 65_536, 65_536, &mut pieces).await.expect("a disk without faults does not fail");
         }
-        for number in 0..CHANGED {
-            write(&volume, written_last(number) * 8, 8, WRITTEN).await.expect("a disk without faults does not fail");
+        for number in 0..CHANGED_BLOCKS {
+            write(&volume, last_written_block(number) * 8, 8, LAST_WRITE_TAG)
+                .await
+                .expect("a disk without faults does not fail");
         }
         volume.destage_all().await.expect("a disk without faults does not fail");
     });
@@ -90,57 +93,60 @@ fn cache_and_stop() -> (Snapshot, u64) {
     (fixture.world.snapshot(), cached)
 }
 
-fn change(kind: &str, random: &mut Random) -> Vec<u64> {
+/// Draws the blocks that are changed while the volume is not served.
+fn draw_changed_blocks(kind: &str, random: &mut Random) -> Vec<u64> {
     match kind {
-        "uniform" => (0..CHANGED).map(|_| random.below(BLOCKS)).collect(),
+        "uniform" => (0..CHANGED_BLOCKS).map(|_| random.below(BLOCKS)).collect(),
         "clustered" => {
-            let first = random.below(BLOCKS - CHANGED);
-            (first..first + CHANGED).collect()
+            let first = random.below(BLOCKS - CHANGED_BLOCKS);
+            (first..first + CHANGED_BLOCKS).collect()
         }
-        _ => (0..CHANGED).map(written_last).collect(),
+        _ => (0..CHANGED_BLOCKS).map(last_written_block).collect(),
     }
 }
 
 #[test]
 fn case_17_offline_changes_of_the_backing_are_detected() {
-    let (cut, cached) = cache_and_stop();
+    let (snapshot, cached) = cache_and_stop();
     assert!(cached * 10 >= BLOCKS * 8, "only {cached} of {BLOCKS} blocks are on flash");
     for kind in ["uniform", "clustered", "last written"] {
         let mut detected = 0;
         for trial in 0..TRIALS {
             let fixture = fixture(100 + trial);
-            fixture.world.adopt(cut.images(|_| Survival::Whole));
+            fixture.world.adopt(snapshot.images(|_| Survival::Whole));
             let mut random = Random::new(trial, 7);
-            let changed = change(kind, &mut random);
+            let changed = draw_changed_blocks(kind, &mut random);
             let disk = fixture.world.disk("disk").expect("the disk was added in the first session");
-            changed.iter().for_each(|block| disk.set_tags(block * 8, &[CHANGE; 8]));
+            changed.iter().for_each(|block| disk.set_tags(block * 8, &[CHANGED_TAG; 8]));
             let volume = serve(&fixture, false);
             // The volume is online at once, and no stale byte is read while the check runs.
             for block in &changed[..4] {
                 assert_eq!(
                     fixture.world.block_on(read(&volume, block * 8, 8)).expect("a disk without faults does not fail"),
-                    [CHANGE; 8]
+                    [CHANGED_TAG; 8]
                 );
             }
             wait_until_checked(&fixture, &volume);
-            detected += u64::from(volume.stats().problems.iter().any(is_by_change));
+            detected += u64::from(volume.stats().problems.iter().any(is_changed_backing));
             for block in &changed {
                 assert_eq!(
                     fixture.world.block_on(read(&volume, block * 8, 8)).expect("a disk without faults does not fail"),
-                    [CHANGE; 8]
+                    [CHANGED_TAG; 8]
                 );
             }
         }
-        println!("{kind}: {detected} of {TRIALS} detected, {CHANGED} of {BLOCKS} blocks changed, {cached} cached");
+        println!(
+            "{kind}: {detected} of {TRIALS} detected, {CHANGED_BLOCKS} of {BLOCKS} blocks changed, {cached} cached"
+        );
         assert_eq!(detected, TRIALS, "{kind}");
     }
 }
 
 #[test]
 fn unchanged_backing_keeps_its_pages() {
-    let (cut, cached) = cache_and_stop();
+    let (snapshot, cached) = cache_and_stop();
     let fixture = fixture(2);
-    fixture.world.adopt(cut.images(|_| Survival::Whole));
+    fixture.world.adopt(snapshot.images(|_| Survival::Whole));
     let volume = serve(&fixture, false);
     wait_until_checked(&fixture, &volume);
     let pages = fixture.core.pages().expect("the engine has a flash store").stats();

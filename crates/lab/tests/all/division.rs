@@ -1,5 +1,5 @@
 //! Division of memory between volumes. Divided by their miss-ratio curves, memory serves about as many hits as the best
-//! fixed division, and hardly ever fewer than without a division. Reservations and limits of a volume hold.
+//! fixed division, and hardly ever fewer than without a division. Minimum and maximum quotas hold.
 
 use engine::{CoreSpec, MemoryQuota, Volume, VolumeSpec, WriteFlags};
 use lab::fixture::{Fixture, SameTag, Target, out_of_order_disk};
@@ -7,14 +7,13 @@ use lab::random::Random;
 use seam::Nanos;
 use seam::sim::{Content, SimSeam, WorldSpec};
 
-const BLOCK: u64 = 4_096;
-/// Memory in blocks.
-const MEMORY: u64 = 4_096;
+const BLOCK_BYTES: u64 = 4_096;
+const MEMORY_BLOCKS: u64 = 4_096;
 /// Requests of both volumes for the warm-up, and as many for the measurement.
 const REQUESTS: usize = 200_000;
 /// Requests taken from each trace.
-const TRACED: usize = 100_000;
-const DIVIDE_EVERY: Nanos = Nanos::from_millis(500);
+const TRACE_REQUESTS: usize = 100_000;
+const REPARTITION_INTERVAL: Nanos = Nanos::from_millis(500);
 
 /// Reads: volume, first byte, length.
 type Reads = Vec<(usize, u64, u64)>;
@@ -30,16 +29,16 @@ enum Load {
 
 /// Draws `count` reads in rounds; each round has the given number of reads of each load.
 fn rounds(seed: u64, count: usize, loads: [(u64, Load); 2]) -> Reads {
-    let (mut random, mut at, mut reads) = (Random::new(seed, 0), [0, 0], Vec::new());
+    let (mut random, mut positions, mut reads) = (Random::new(seed, 0), [0, 0], Vec::new());
     while reads.len() < count {
         for (volume, (times, load)) in loads.into_iter().enumerate() {
             for _ in 0..times {
                 let block = match load {
-                    Load::Random(of) => random.below(of),
-                    Load::Loop(of) => at[volume] % of,
+                    Load::Random(blocks) => random.below(blocks),
+                    Load::Loop(blocks) => positions[volume] % blocks,
                 };
-                at[volume] += 1;
-                reads.push((volume, block * BLOCK, BLOCK));
+                positions[volume] += 1;
+                reads.push((volume, block * BLOCK_BYTES, BLOCK_BYTES));
             }
         }
     }
@@ -97,19 +96,19 @@ impl TwoVolumes {
     }
 
     fn memory_blocks(&self) -> [u64; 2] {
-        self.volumes.each_ref().map(|volume| volume.stats().memory_bytes / BLOCK)
+        self.volumes.each_ref().map(|volume| volume.stats().memory_bytes / BLOCK_BYTES)
     }
 }
 
-fn share(min: u64, max: Option<u64>) -> MemoryQuota {
-    MemoryQuota { min_bytes: min * BLOCK, max_bytes: max.map(|blocks| blocks * BLOCK) }
+fn quota(min: u64, max: Option<u64>) -> MemoryQuota {
+    MemoryQuota { min_bytes: min * BLOCK_BYTES, max_bytes: max.map(|blocks| blocks * BLOCK_BYTES) }
 }
 
 /// Hits of both volumes in the second half of the reads.
-fn hits(blocks: u64, reads: &Reads, repartition_interval: Nanos, shares: [MemoryQuota; 2]) -> u64 {
+fn hits(blocks: u64, reads: &Reads, repartition_interval: Nanos, quotas: [MemoryQuota; 2]) -> u64 {
     let end = |volume| reads.iter().filter(|read| read.0 == volume).map(|read| read.1 + read.2).max().unwrap_or(0);
     let sizes = [end(0), end(1)].map(|bytes| bytes.next_multiple_of(1 << 20));
-    let pair = two_volumes(blocks, repartition_interval, |number, spec| spec.memory = shares[number], sizes);
+    let pair = two_volumes(blocks, repartition_interval, |number, spec| spec.memory = quotas[number], sizes);
     let (warm_up, counted) = reads.split_at(reads.len() / 2);
     pair.run_reads(warm_up);
     let before = pair.hits();
@@ -119,7 +118,8 @@ fn hits(blocks: u64, reads: &Reads, repartition_interval: Nanos, shares: [Memory
 
 /// Hits with the division and without.
 fn hits_with_and_without(name: &str, blocks: u64, reads: &Reads) -> (u64, u64) {
-    let [with, without] = [DIVIDE_EVERY, Nanos::ZERO].map(|every| hits(blocks, reads, every, Default::default()));
+    let [with, without] =
+        [REPARTITION_INTERVAL, Nanos::ZERO].map(|every| hits(blocks, reads, every, Default::default()));
     let ratio = |hits: u64| hits as f64 / (reads.len() / 2) as f64;
     println!("{name}: {:.4} of reads hit, {:.4} without a division", ratio(with), ratio(without));
     (with, without)
@@ -128,13 +128,13 @@ fn hits_with_and_without(name: &str, blocks: u64, reads: &Reads) -> (u64, u64) {
 #[test]
 fn division_by_curves_matches_the_best_fixed_one_and_beats_none() {
     let reads = rounds(1, 2 * REQUESTS, [(1, Load::Random(3_000)), (4, Load::Random(60_000))]);
-    let best = (1..8).map(|part| {
-        let first_share = MEMORY * part / 8;
-        let shares = [share(0, Some(first_share)), share(0, Some(MEMORY - first_share))];
-        hits(MEMORY, &reads, Nanos::ZERO, shares)
+    let best = (1..8).map(|eighths| {
+        let first_blocks = MEMORY_BLOCKS * eighths / 8;
+        let quotas = [quota(0, Some(first_blocks)), quota(0, Some(MEMORY_BLOCKS - first_blocks))];
+        hits(MEMORY_BLOCKS, &reads, Nanos::ZERO, quotas)
     });
     let best = best.max().expect("seven divisions were measured");
-    let (with, without) = hits_with_and_without("a small hot set and a flat load", MEMORY, &reads);
+    let (with, without) = hits_with_and_without("a small hot set and a flat load", MEMORY_BLOCKS, &reads);
     println!("best fixed division: {best} hits, divided by curves: {with}");
     assert!(with * 100 >= best * 98, "{with} hits, the best fixed division has {best}");
     assert!(with * 100 >= without * 105, "{with} hits, {without} without a division");
@@ -148,42 +148,42 @@ fn division_without_benefit_costs_no_hits() {
         reads
     };
     let (hot, flat) = ((1, Load::Random(3_000)), (4, Load::Random(60_000)));
-    let two = |first, second| rounds(2, 2 * REQUESTS, [(1, first), (1, second)]);
+    let equal_rates = |first, second| rounds(2, 2 * REQUESTS, [(1, first), (1, second)]);
     let pairs = [
-        ("a hot set and a scan", two(Load::Random(3_000), Load::Loop(60_000))),
-        ("two alike", two(Load::Random(6_000), Load::Random(6_000))),
-        ("a loop and a hot set, which do not fit together", two(Load::Loop(3_000), Load::Random(3_000))),
-        ("two loops, of which one fits", two(Load::Loop(3_000), Load::Loop(6_000))),
+        ("a hot set and a scan", equal_rates(Load::Random(3_000), Load::Loop(60_000))),
+        ("two alike", equal_rates(Load::Random(6_000), Load::Random(6_000))),
+        ("a loop and a hot set, which do not fit together", equal_rates(Load::Loop(3_000), Load::Random(3_000))),
+        ("two loops, of which one fits", equal_rates(Load::Loop(3_000), Load::Loop(6_000))),
         ("two that exchange roles", swapped([hot, flat])),
     ];
     for (name, reads) in &pairs {
-        let (with, without) = hits_with_and_without(name, MEMORY, reads);
+        let (with, without) = hits_with_and_without(name, MEMORY_BLOCKS, reads);
         assert!(with + REQUESTS as u64 / 100 >= without, "{name}: {with} hits, {without} without a division");
     }
 }
 
 #[test]
 fn division_by_curves_raises_hits_of_trace_pairs() {
-    let Some(folder) = std::env::var_os("HOTSET_TRACES").map(std::path::PathBuf::from) else {
-        println!("not measured: HOTSET_TRACES is not set to the folder of the traces");
+    let Some(directory) = std::env::var_os("HOTSET_TRACES").map(std::path::PathBuf::from) else {
+        println!("not measured: HOTSET_TRACES is not set to the directory of the traces");
         return;
     };
     let requests = |name: &str| -> Vec<(u64, u64)> {
         #[expect(clippy::disallowed_types, reason = "the test reads its input")]
-        let file = std::fs::File::open(folder.join(name)).expect("the folder contains every trace");
+        let file = std::fs::File::open(directory.join(name)).expect("the directory contains every trace");
         let requests = trace::open(name, Box::new(file), None).expect("the trace format is known");
         let transfers = requests.map(|request| request.expect("the trace is intact")).filter(|request| request.len > 0);
         // Several devices are concatenated; offsets past the simulated disk's size wrap around.
-        let at = |at: u64, device: u32| (at + u64::from(device) * (1 << 34)) % (1 << 38);
-        transfers.take(TRACED).map(|request| (at(request.at, request.device), request.len)).collect()
+        let wrapped = |at: u64, device: u32| (at + u64::from(device) * (1 << 34)) % (1 << 38);
+        transfers.take(TRACE_REQUESTS).map(|request| (wrapped(request.at, request.device), request.len)).collect()
     };
     let traces: Vec<_> = TRACES.iter().map(|name| (name, requests(name))).collect();
     let mut gains = Vec::new();
-    for (at, (name, requests)) in traces.iter().enumerate() {
-        for (other_name, other) in &traces[at + 1..] {
-            let both_of =
+    for (index, (name, requests)) in traces.iter().enumerate() {
+        for (other_name, other) in &traces[index + 1..] {
+            let interleaved =
                 requests.iter().zip(other).flat_map(|(left, right)| [(0, left.0, left.1), (1, right.0, right.1)]);
-            let reads: Reads = both_of.collect();
+            let reads: Reads = interleaved.collect();
             for blocks in [2_048, 16_384] {
                 let (with, without) =
                     hits_with_and_without(&format!("{name} and {other_name}, {blocks} blocks"), blocks, &reads);
@@ -198,39 +198,41 @@ fn division_by_curves_raises_hits_of_trace_pairs() {
 
 #[test]
 fn memory_minimum_and_maximum_override_the_curves() {
-    let shares = [share(0, Some(500)), share(1_000, None)];
-    let pair = two_volumes(MEMORY, DIVIDE_EVERY, |number, spec| spec.memory = shares[number], [1 << 28; 2]);
+    let quotas = [quota(0, Some(500)), quota(1_000, None)];
+    let pair =
+        two_volumes(MEMORY_BLOCKS, REPARTITION_INTERVAL, |number, spec| spec.memory = quotas[number], [1 << 28; 2]);
     // The curves alone would give the second volume little and the first one 3,000 blocks.
     let reads = rounds(1, REQUESTS, [(1, Load::Random(3_000)), (4, Load::Random(60_000))]);
-    for some in reads.chunks(1_000) {
-        pair.run_reads(some);
+    for chunk in reads.chunks(1_000) {
+        pair.run_reads(chunk);
         assert!(pair.memory_blocks()[0] <= 500, "{:?}", pair.memory_blocks());
     }
     assert!(pair.memory_blocks()[1] >= 1_000, "{:?}", pair.memory_blocks());
     pair.volumes[0].set_memory_quota(MemoryQuota::default());
-    for some in reads.chunks(1_000) {
-        pair.run_reads(some);
+    for chunk in reads.chunks(1_000) {
+        pair.run_reads(chunk);
         assert!(pair.memory_blocks()[1] >= 1_000, "{:?}", pair.memory_blocks());
     }
     assert!(pair.memory_blocks()[0] > 2_000, "{:?}", pair.memory_blocks());
-    pair.volumes[0].set_memory_quota(share(0, Some(300)));
+    pair.volumes[0].set_memory_quota(quota(0, Some(300)));
     pair.run_reads(&reads[..20_000]);
     assert!(pair.memory_blocks()[0] <= 300, "{:?}", pair.memory_blocks());
 }
 
 #[test]
 fn dirty_data_survives_division_and_a_maximum_throttles_writers() {
-    let shares = [share(0, Some(256)), share(4_000, None)];
-    let pair = two_volumes(MEMORY, DIVIDE_EVERY, |number, spec| spec.memory = shares[number], [1 << 28; 2]);
+    let quotas = [quota(0, Some(256)), quota(4_000, None)];
+    let pair =
+        two_volumes(MEMORY_BLOCKS, REPARTITION_INTERVAL, |number, spec| spec.memory = quotas[number], [1 << 28; 2]);
     let volume = &pair.volumes[0];
     let mut random = Random::new(1, 0);
     for round in 0..20_000 {
-        let at = random.below(60_000) * BLOCK;
+        let at = random.below(60_000) * BLOCK_BYTES;
         let mut tag = SameTag(round);
-        let written = volume.write(at, BLOCK as usize, WriteFlags::default(), &mut tag);
+        let written = volume.write(at, BLOCK_BYTES as usize, WriteFlags::default(), &mut tag);
         pair.fixture.world.block_on(written).expect("a disk without faults does not fail");
         let stats = volume.stats();
-        assert!(stats.memory_bytes <= 256 * BLOCK, "{} blocks of 256", stats.memory_bytes / BLOCK);
+        assert!(stats.memory_bytes <= 256 * BLOCK_BYTES, "{} blocks of 256", stats.memory_bytes / BLOCK_BYTES);
     }
     pair.fixture.world.block_on(volume.flush()).expect("a disk without faults does not fail");
     assert_eq!(volume.stats().dirty_bytes, 0);

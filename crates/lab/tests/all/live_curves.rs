@@ -23,21 +23,21 @@ const TRACES: [&str; 6] = [
     "tpcc-small.mqsim",
 ];
 
-fn requests(folder: &std::path::Path, name: &str) -> Vec<Request> {
+fn requests(directory: &std::path::Path, name: &str) -> Vec<Request> {
     #[expect(clippy::disallowed_types, reason = "the test reads its input")]
-    let file = std::fs::File::open(folder.join(name)).expect("the folder contains every trace");
+    let file = std::fs::File::open(directory.join(name)).expect("the directory contains every trace");
     let mut blocks = 0;
     let requests = trace::open(name, Box::new(file), None).expect("the trace format is known");
-    let some = requests.take_while(|request| {
+    let taken = requests.take_while(|request| {
         blocks += request.as_ref().map_or(0, |request| request.len.div_ceil(4096) as usize);
         blocks <= ACCESSES_MAX
     });
     let moved = |request: Request| Request { at: request.at + u64::from(request.device) * DEVICE_BYTES, ..request };
-    some.map(|request| moved(request.expect("the trace is intact"))).collect()
+    taken.map(|request| moved(request.expect("the trace is intact"))).collect()
 }
 
 /// Sends all requests in sequence to a volume with 16 MiB of memory, and returns its curves.
-fn live(requests: &[Request]) -> VolumeCurves {
+fn measure_live(requests: &[Request]) -> VolumeCurves {
     let world =
         WorldSpec { blocks: 4_096, keep: Content::None, time_max: Nanos::from_secs(1 << 30), ..WorldSpec::new(1) };
     let fixture = Fixture::new(world, CoreSpec::default());
@@ -62,32 +62,33 @@ fn live(requests: &[Request]) -> VolumeCurves {
 
 /// Interpolates linearly between the reported points.
 fn miss_ratio(curve: &CurveStats, size_bytes: u64) -> f64 {
-    let at = curve.points.partition_point(|point| point.size_bytes < size_bytes);
-    let before = at.checked_sub(1).map_or(CurvePoint { size_bytes: 0, miss_ratio: 1.0 }, |at| curve.points[at]);
-    let Some(after) = curve.points.get(at) else { return before.miss_ratio };
-    let part = (size_bytes - before.size_bytes) as f64 / (after.size_bytes - before.size_bytes) as f64;
-    before.miss_ratio + (after.miss_ratio - before.miss_ratio) * part
+    let index = curve.points.partition_point(|point| point.size_bytes < size_bytes);
+    let before =
+        index.checked_sub(1).map_or(CurvePoint { size_bytes: 0, miss_ratio: 1.0 }, |index| curve.points[index]);
+    let Some(after) = curve.points.get(index) else { return before.miss_ratio };
+    let fraction = (size_bytes - before.size_bytes) as f64 / (after.size_bytes - before.size_bytes) as f64;
+    before.miss_ratio + (after.miss_ratio - before.miss_ratio) * fraction
 }
 
 fn mean_error(curve: &CurveStats, pages: &Pages) -> f64 {
     let exact = LruCurve::of(pages);
-    let off = |percent: u64| {
-        let slots = pages.share(percent).max(1);
+    let error_at = |percent: u64| {
+        let slots = pages.percent_of_footprint(percent).max(1);
         (miss_ratio(curve, slots as u64 * curve.unit_bytes) - exact.miss_ratio(slots)).abs()
     };
-    (1..=100).map(off).sum::<f64>() / 100.0
+    (1..=100).map(error_at).sum::<f64>() / 100.0
 }
 
 #[test]
 fn live_curves_are_close_to_the_exact_ones() {
-    let Some(folder) = std::env::var_os("HOTSET_TRACES").map(std::path::PathBuf::from) else {
-        println!("not measured: HOTSET_TRACES is not set to the folder of the traces");
+    let Some(directory) = std::env::var_os("HOTSET_TRACES").map(std::path::PathBuf::from) else {
+        println!("not measured: HOTSET_TRACES is not set to the directory of the traces");
         return;
     };
     for name in TRACES {
-        let requests = requests(&folder, name);
+        let requests = requests(&directory, name);
         let (recording, _) = Recording::of(requests.iter().copied().map(Ok::<_, ()>));
-        let curves = live(&requests);
+        let curves = measure_live(&requests);
         for (curve, pages) in [(&curves.memory, &recording.blocks), (&curves.flash, &recording.pages)] {
             let (unit, error) = (curve.unit_bytes / 1024, mean_error(curve, pages));
             println!("{name:28} {unit:>3} KiB: off by {error:.4} in {} accesses", pages.accesses.len());

@@ -1,7 +1,7 @@
 //! Replacement and admission policies on real block traces, compared with the promised and the published figures.
 //!
-//! `HOTSET_TRACES` names the folder of the traces; without it nothing is measured. Command for the table: `cargo test
-//! --release -p lab --test all -- --nocapture policies::`.
+//! `HOTSET_TRACES` names the directory of the traces; without it nothing is measured. Command for the table:
+//! `cargo test --release -p lab --test all -- --nocapture policies::`.
 
 mod traces;
 
@@ -34,12 +34,17 @@ fn lab_policies_match_the_published_miss_ratios() {
     ];
     for row in traces.published() {
         let pages = traces.pages(&row);
-        assert_eq!(pages.share(row.percent), row.slots, "{} has a different footprint than published", row.trace);
+        assert_eq!(
+            pages.percent_of_footprint(row.percent),
+            row.slots,
+            "{} has a different footprint than published",
+            row.trace
+        );
         for (column, policy) in policies {
             let (measured, published) = (policy.run(row.slots, pages).miss_ratio(), row.miss_ratio(column));
-            let off = (measured - published).abs();
+            let error = (measured - published).abs();
             assert!(
-                off <= 0.001,
+                error <= 0.001,
                 "{column} on {} at {} %: {measured:.4}, published {published:.4}",
                 row.trace,
                 row.percent
@@ -55,9 +60,9 @@ fn memory_replacement_beats_the_best_of_nine_policies_per_row() {
     println!("{:28} {:>4} {:>8} {:>8} {:>8} {:>8}", "4 KiB", "size", "default", "S3-FIFO", "LRU", "Belady");
     for row in traces.published().into_iter().filter(|row| !row.is_page_sized) {
         let measured = Replacement::Default.run(row.slots, traces.pages(&row)).miss_ratio();
-        let [s3, lru, belady] = ["S3FIFO", "LRU", "Belady"].map(|column| row.miss_ratio(column));
-        println!("{:28} {:>2} % {measured:>8.4} {s3:>8.4} {lru:>8.4} {belady:>8.4}", row.trace, row.percent);
-        assert!(measured <= s3 + 0.01, "{} at {} %: {measured:.4}, S3-FIFO {s3:.4}", row.trace, row.percent);
+        let [s3_fifo, lru, belady] = ["S3FIFO", "LRU", "Belady"].map(|column| row.miss_ratio(column));
+        println!("{:28} {:>2} % {measured:>8.4} {s3_fifo:>8.4} {lru:>8.4} {belady:>8.4}", row.trace, row.percent);
+        assert!(measured <= s3_fifo + 0.01, "{} at {} %: {measured:.4}, S3-FIFO {s3_fifo:.4}", row.trace, row.percent);
         if SIZES.contains(&row.percent) {
             rows.push(measured);
         }
@@ -70,8 +75,11 @@ fn memory_replacement_beats_the_best_of_nine_policies_per_row() {
 /// Result of one admission policy of a flash cache over all rows.
 struct AdmissionResult {
     name: &'static str,
+    /// Mean miss ratio.
     miss_ratio: f64,
+    /// Mean of the pages written, relative to an LRU's.
     written: f64,
+    /// Largest excess over the miss ratio of an LRU.
     worse_than_lru: f64,
 }
 
@@ -150,11 +158,11 @@ fn sampled_curve_is_close_to_the_exact_one() {
         let pages = traces.pages(&row);
         let (exact, mut sampled) = (LruCurve::of(pages), Curve::default());
         pages.accesses.iter().for_each(|page| sampled.record_use(mix_bits(*page)));
-        let off = |percent| {
-            let slots = pages.share(percent);
+        let error_at = |percent| {
+            let slots = pages.percent_of_footprint(percent);
             (exact.miss_ratio(slots) - sampled.miss_ratio(slots as u64)).abs()
         };
-        let error = mean((1..=100).map(off));
+        let error = mean((1..=100).map(error_at));
         println!("{:28} {:>6} KiB: off by {error:.4}", row.trace, if row.is_page_sized { 64 } else { 4 });
         assert!(error <= 0.03, "{}: the curve is off by {error:.4}", row.trace);
         let published = (exact.miss_ratio(row.slots) - row.miss_ratio("LRU")).abs();
@@ -169,10 +177,10 @@ fn simulated_layers_match_the_policies_alone() {
     let plan = |memory, flash| Plan { memory, flash, stage_millipercent: 10_000, policy: Replacement::Default };
     let (none, tenth) = (LayerSize::Bytes(0), LayerSize::OfFootprint(10_000));
     let memory = simulate(&recording, &plan(tenth, none)).memory;
-    let slots = recording.blocks.share(10);
+    let slots = recording.blocks.percent_of_footprint(10);
     assert_eq!(memory.outcome, Replacement::Default.run(slots, &recording.blocks));
     let flash = simulate(&recording, &plan(none, tenth)).flash;
-    let (slots, stage) = (recording.pages.share(10), recording.pages.share(10) / 10);
+    let (slots, stage) = (recording.pages.percent_of_footprint(10), recording.pages.percent_of_footprint(10) / 10);
     let admission = engine::policy::promotion::LateReturn::new(slots as u64, stage as u64);
     let mut staged = Staged::new(admission, stage, slots, recording.pages.distinct);
     assert_eq!(flash.outcome, lab::replay::run_accesses(&mut staged, &recording.pages.accesses));

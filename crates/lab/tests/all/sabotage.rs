@@ -12,7 +12,7 @@ use seam::{Nanos, Seam};
 /// Seeds within which a sabotage must be caught.
 const SEEDS: u64 = 200;
 
-fn is_caught(sabotage: Sabotage) {
+fn assert_caught(sabotage: Sabotage) {
     for seed in 0..SEEDS {
         let options = Options::draw(seed);
         if let Err(violation) = run(&options, sabotage, TraceMode::Hash) {
@@ -26,37 +26,37 @@ fn is_caught(sabotage: Sabotage) {
 
 #[test]
 fn early_flush_acknowledgement_is_caught() {
-    is_caught(Sabotage::FlushEarly);
+    assert_caught(Sabotage::FlushEarly);
 }
 
 #[test]
 fn flush_acknowledged_before_the_log_write_is_caught() {
-    is_caught(Sabotage::AckBeforeLog);
+    assert_caught(Sabotage::AckBeforeLog);
 }
 
 #[test]
 fn fill_over_a_spilled_block_is_caught() {
-    is_caught(Sabotage::FillOverSpilled);
+    assert_caught(Sabotage::FillOverSpilled);
 }
 
 #[test]
 fn reload_over_a_newer_write_is_caught() {
-    is_caught(Sabotage::ReloadOverWrite);
+    assert_caught(Sabotage::ReloadOverWrite);
 }
 
 #[test]
 fn buffer_without_its_tag_is_caught() {
-    is_caught(Sabotage::NoPersistenceTags);
+    assert_caught(Sabotage::NoPersistenceTags);
 }
 
 #[test]
 fn unrecorded_outdated_log_record_is_caught() {
-    is_caught(Sabotage::OldRecords);
+    assert_caught(Sabotage::OldRecords);
 }
 
 #[test]
 fn missing_tombstone_is_caught() {
-    is_caught(Sabotage::NoTombstones);
+    assert_caught(Sabotage::NoTombstones);
 }
 
 /// Rewrites and flushes a block while its older content is being written to the backing, which afterwards fails all
@@ -95,6 +95,7 @@ fn rewrite_during_destage(sabotage: Sabotage) -> Vec<u64> {
     fixture.world.block_on(read(&volume, 0, 8)).unwrap()
 }
 
+/// Opens the flash store, which the first session formats, and attaches the volume.
 fn serve(fixture: &Fixture, log: &FlashOptions, first: bool) -> Volume<SimSeam> {
     fixture.world.block_on(log.open(&fixture.seam, &fixture.core, first, false)).unwrap();
     let disk = Backing::plain(fixture.open("disk"));
@@ -110,9 +111,9 @@ fn record_retired_by_an_older_write_is_caught() {
 /// Reads a whole page, which then waits for a slow flash device, while a block of it is written and destaged. Returns
 /// the block's content once memory has evicted it.
 fn write_during_promotion(sabotage: Sabotage) -> Vec<u64> {
-    const PAGE: u64 = 128;
+    const PAGE_SECTORS: u64 = 128;
     // More pages than are written to flash at once.
-    const LAST: u64 = 12;
+    const LAST_PAGE: u64 = 12;
     let fixture =
         Fixture::new(WorldSpec { blocks: 1024, ..WorldSpec::new(1) }, CoreSpec { sabotage, ..CoreSpec::default() });
     fixture.add_disk("disk", SimDiskSpec::new(32 << 20));
@@ -124,7 +125,7 @@ fn write_during_promotion(sabotage: Sabotage) -> Vec<u64> {
             fixture.seam.sleep(Nanos::from_millis(10)).await;
         }
         volume.set_policy(engine::WritePolicy::WriteThrough).await.unwrap();
-        let scattered = |page: u64| page * 37 % 400 * PAGE;
+        let scattered = |page: u64| page * 37 % 400 * PAGE_SECTORS;
         for sector in (0..60).map(scattered) {
             read(&volume, sector, 8).await.unwrap();
         }
@@ -139,17 +140,17 @@ fn write_during_promotion(sabotage: Sabotage) -> Vec<u64> {
             fixture.world.disk(name).unwrap().add_fault(stall);
         }
         // The other pages keep the devices busy while the last one waits.
-        for page in 1..=LAST {
+        for page in 1..=LAST_PAGE {
             read(&volume, scattered(page) + 8, 8).await.unwrap();
         }
-        let block = scattered(LAST) + 40;
+        let block = scattered(LAST_PAGE) + 40;
         write(&volume, block, 8, 7).await.unwrap();
         assert_eq!(volume.stats().flash.promotions, 0, "the device is not slow enough for this test");
         fixture.seam.sleep(Nanos::from_secs(5)).await;
-        assert!(volume.stats().flash.promotions >= LAST, "{:?}", volume.stats().flash);
+        assert!(volume.stats().flash.promotions >= LAST_PAGE, "{:?}", volume.stats().flash);
         for page in 100..350 {
-            for at in 0..16 {
-                read(&volume, scattered(page) + (at * 5 % 16) * 8, 8).await.unwrap();
+            for block in 0..16 {
+                read(&volume, scattered(page) + (block * 5 % 16) * 8, 8).await.unwrap();
             }
         }
         read(&volume, block, 8).await.unwrap()
@@ -164,35 +165,35 @@ fn promotion_over_a_newer_write_is_caught() {
 
 #[test]
 fn stale_flash_copy_after_a_write_is_caught() {
-    is_caught(Sabotage::StaleOnFlash);
+    assert_caught(Sabotage::StaleOnFlash);
 }
 
 #[test]
 fn lost_partial_write_is_caught() {
-    is_caught(Sabotage::LosePartialWrite);
+    assert_caught(Sabotage::LosePartialWrite);
 }
 
 #[test]
 fn stale_block_after_a_discard_is_caught() {
-    is_caught(Sabotage::StaleAfterDiscard);
+    assert_caught(Sabotage::StaleAfterDiscard);
 }
 
 #[test]
 fn written_data_dropped_at_a_reconnect_is_caught() {
-    is_caught(Sabotage::DropWrittenAtReconnect);
+    assert_caught(Sabotage::DropWrittenAtReconnect);
 }
 
 #[test]
 fn old_fill_over_newer_data_is_caught() {
-    is_caught(Sabotage::NoFillGuards);
+    assert_caught(Sabotage::NoFillGuards);
 }
 
 #[test]
 fn buffer_overwritten_in_flight_is_caught() {
-    is_caught(Sabotage::OverwriteInFlight);
+    assert_caught(Sabotage::OverwriteInFlight);
 }
 
 #[test]
 fn zero_reported_for_a_dirty_block_is_caught() {
-    is_caught(Sabotage::ZeroForDirty);
+    assert_caught(Sabotage::ZeroForDirty);
 }

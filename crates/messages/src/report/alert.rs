@@ -13,7 +13,7 @@ pub enum Severity {
     Critical,
     /// An administrator has to act soon.
     Warning,
-    /// Intended by an administrator, or costs hits alone.
+    /// Intended by an administrator, or affects only the hit ratio.
     #[default]
     Info,
 }
@@ -30,8 +30,8 @@ impl Severity {
 }
 
 impl fmt::Display for Severity {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(self.name())
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -70,12 +70,12 @@ impl From<Notice> for String {
 }
 
 impl fmt::Display for Notice {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(&self.text)
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
     }
 }
 
-/// Writes the enum, its names and severities from one list.
+/// Generates the enum, its names and severities from one list.
 macro_rules! alert_kinds {
     ($($(#[$doc:meta])* $kind:ident $name:literal $severity:ident;)*) => {
         /// Kinds of alerts.
@@ -151,7 +151,7 @@ alert_kinds! {
     LoginRefused "login-refused" Warning;
     /// The history cannot be written.
     HistoryDisk "history-disk" Warning;
-    /// The log of events cannot be written.
+    /// The event log cannot be written.
     EventsDisk "events-disk" Warning;
     /// Alerts cannot be delivered to the webhook.
     WebhookFailing "webhook-failing" Warning;
@@ -171,8 +171,8 @@ alert_kinds! {
 }
 
 impl fmt::Display for AlertKind {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(self.name())
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

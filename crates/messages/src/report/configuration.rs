@@ -25,9 +25,9 @@ pub enum TakesEffect {
     Restart,
     /// When the file is read again (SIGHUP).
     Reload,
-    /// As `reload`, if the key was and remains present.
+    /// At a reload if the key is set before and after it; setting or removing the key takes a restart.
     Renewal,
-    /// As `reload`; at once by command, over HTTP and on the page.
+    /// At a reload, or at once when it is changed by command, over HTTP or in the web interface.
     Command,
 }
 
@@ -36,7 +36,7 @@ pub enum TakesEffect {
 pub struct ConfigurationReport {
     /// The file.
     pub file: String,
-    /// In the order of the documentation.
+    /// All keys, in the order of the documentation.
     pub keys: Vec<KeyReport>,
 }
 

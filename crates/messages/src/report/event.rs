@@ -1,4 +1,4 @@
-//! Events with their actors, and the state of their log.
+//! Events with their actors, and the state of the event log.
 
 use std::fmt;
 use std::str::FromStr;
@@ -64,8 +64,8 @@ impl EventKind {
 }
 
 impl fmt::Display for EventKind {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(self.name())
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -80,10 +80,10 @@ impl FromStr for EventKind {
     }
 }
 
-/// Something that has happened.
+/// An entry of the event log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventReport {
-    /// They count up, across restarts too.
+    /// Its number. Numbers grow, across restarts too.
     pub number: u64,
     /// When, in milliseconds since 1970.
     pub at_unix_ms: u64,
@@ -112,7 +112,7 @@ pub struct EventsPage {
     pub next: Option<u64>,
 }
 
-/// How the log of events stands.
+/// State of the event log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventsHealth {
     /// Number of the newest event; 0 before there is one.

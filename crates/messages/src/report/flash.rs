@@ -27,7 +27,7 @@ pub struct FlashDeviceReport {
     pub device: String,
     /// Its size; 0 while it is absent.
     pub size_bytes: u64,
-    /// `log` if it also carries the log of dirty data, `pages` if it holds clean pages alone.
+    /// `log` if it also carries the log of dirty data, `pages` if it holds only clean pages.
     #[serde(default)]
     #[schema(required)]
     pub role: String,
@@ -79,7 +79,7 @@ impl FlashDeviceReport {
 /// A change of the flash devices in progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FlashJobReport {
-    /// Kind; no flush.
+    /// Kind; never `flush`.
     pub kind: JobKind,
     /// The device, by path or number.
     pub device: String,

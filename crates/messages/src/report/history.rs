@@ -1,4 +1,4 @@
-//! History: figures over time in columns, and the state of their file.
+//! History: figures over time in columns, and the state of the history file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,9 +16,9 @@ pub struct HistoryReport {
     /// The datastore, empty for volumes without one; absent for other histories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datastore: Option<String>,
-    /// From here on, in seconds since 1970.
+    /// Begin of the range, in seconds since 1970.
     pub from_unix_seconds: u64,
-    /// Up to here.
+    /// End of the range.
     pub to_unix_seconds: u64,
     /// Seconds between two entries: the requested step, or the finest that is still kept for that time.
     pub step_seconds: u64,
@@ -26,11 +26,11 @@ pub struct HistoryReport {
     pub tier_seconds: u64,
     /// When each step begins.
     pub at_unix_seconds: Vec<u64>,
-    /// How many seconds of it were seen.
+    /// Seconds of each step for which data was recorded.
     pub covered_seconds: Vec<u64>,
-    /// By name.
+    /// Figures by name.
     pub series: BTreeMap<String, FigureReport>,
-    /// Of `read` and `write`.
+    /// Latencies of `read` and `write`.
     pub latency: BTreeMap<String, LatencyFigures>,
 }
 
@@ -41,14 +41,14 @@ pub struct FigureReport {
     pub kind: String,
     /// Unit; of a counter, mean, minimum and maximum are per second.
     pub unit: String,
-    /// Of a counter: all that came in the step. Empty for a level.
+    /// Sum of a counter's increments in each step; empty for a level.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sum: Vec<u64>,
-    /// Over the seconds that were seen.
+    /// Mean over the recorded seconds.
     pub mean: Vec<f64>,
-    /// In the least of its seconds.
+    /// Minimum over the recorded seconds.
     pub min: Vec<u64>,
-    /// In the most of its seconds.
+    /// Maximum over the recorded seconds.
     pub max: Vec<u64>,
 }
 
@@ -57,13 +57,13 @@ pub struct FigureReport {
 pub struct LatencyFigures {
     /// Requests.
     pub count: Vec<u64>,
-    /// In microseconds; null without requests, as the next three.
+    /// Mean in microseconds; null without requests, as the next three.
     pub mean_us: Vec<Option<f64>>,
-    /// Half took at most this.
+    /// Median.
     pub p50_us: Vec<Option<f64>>,
-    /// 99 % took at most this.
+    /// 99th percentile.
     pub p99_us: Vec<Option<f64>>,
-    /// 99.9 % took at most this.
+    /// 99.9th percentile.
     pub p999_us: Vec<Option<f64>>,
     /// Upper ends of the histogram's buckets; the last one has none.
     pub bounds_us: Vec<f64>,
@@ -71,19 +71,19 @@ pub struct LatencyFigures {
     pub counts: Vec<Vec<u64>>,
 }
 
-/// How the history's file stands.
+/// State of the history file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryHealth {
-    /// Bytes that it takes.
+    /// Present size of the file.
     pub bytes: u64,
-    /// Bytes that it may take.
+    /// Maximum size of the file.
     pub limit_bytes: u64,
     /// Resolutions with their retention, the finest first.
     pub tiers: Vec<TierReport>,
     /// Why nothing can be written now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
-    /// Rows that were given up since the start because they could not be written in time.
+    /// Rows dropped since the start because they could not be written in time.
     pub lost_rows: u64,
 }
 
@@ -124,18 +124,18 @@ impl HistoryReport {
             columns.iter().for_each(|column| text.push_str(&format!(",{name}_latency_{column}")));
         }
         text.push('\n');
-        for (at, (begin, covered)) in self.at_unix_seconds.iter().zip(&self.covered_seconds).enumerate() {
+        for (step, (begin, covered)) in self.at_unix_seconds.iter().zip(&self.covered_seconds).enumerate() {
             let _ = write!(text, "{begin},{covered}");
             for figures in self.series.values() {
-                if let Some(sum) = figures.sum.get(at) {
+                if let Some(sum) = figures.sum.get(step) {
                     let _ = write!(text, ",{sum}");
                 }
-                let _ = write!(text, ",{},{},{}", figures.mean[at], figures.min[at], figures.max[at]);
+                let _ = write!(text, ",{},{},{}", figures.mean[step], figures.min[step], figures.max[step]);
             }
             for figures in self.latency.values() {
-                let _ = write!(text, ",{}", figures.count[at]);
+                let _ = write!(text, ",{}", figures.count[step]);
                 for column in [&figures.mean_us, &figures.p50_us, &figures.p99_us, &figures.p999_us] {
-                    let _ = match column[at] {
+                    let _ = match column[step] {
                         Some(us) => write!(text, ",{us}"),
                         None => write!(text, ","),
                     };

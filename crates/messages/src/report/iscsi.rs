@@ -1,4 +1,4 @@
-//! The iSCSI target, its sessions, and the units that volumes are.
+//! The iSCSI target, its sessions, and the logical units of volumes.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,13 +8,13 @@ use utoipa::ToSchema;
 pub struct IscsiReport {
     /// Its name.
     pub target: String,
-    /// Where it listens.
+    /// Addresses at which it listens.
     pub portals: Vec<String>,
     /// Connections since the start.
     pub connections: u64,
-    /// Connections now that are not logged in.
+    /// Present connections that are not logged in.
     pub half_open: u64,
-    /// Connections that did not get through the log-in: refused, garbage, lost, too slow.
+    /// Connections that ended before their login: refused, malformed, lost, or too slow.
     pub failed_logins: u64,
     /// Logins refused within the last minute, by initiator and reason, sixteen at most.
     #[serde(default)]
@@ -33,7 +33,7 @@ pub struct RefusedLoginReport {
     pub reason: String,
     /// Refusals.
     pub count: u64,
-    /// Since the last refusal.
+    /// Time since the last refusal.
     pub ago_ms: u64,
 }
 
@@ -73,14 +73,14 @@ pub struct IscsiSessionReport {
 /// A slow command of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SlowCommandReport {
-    /// Since it ended.
+    /// Time since it ended.
     pub ago_ms: u64,
     /// Its name in the standards.
     pub command: String,
-    /// The LUN that it was for.
+    /// The LUN that it addressed.
     #[schema(required)]
     pub lun: Option<u16>,
-    /// How long it took.
+    /// Time that it took.
     pub took_us: u64,
 }
 

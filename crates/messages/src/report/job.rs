@@ -18,7 +18,7 @@ pub enum JobKind {
     Remove,
     /// A flash device is replaced.
     Replace,
-    /// A flash device that holds clean pages alone begins to carry the log.
+    /// A flash device that holds only clean pages begins to carry the log.
     TakeOver,
 }
 
@@ -36,8 +36,8 @@ impl JobKind {
 }
 
 impl fmt::Display for JobKind {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(self.name())
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

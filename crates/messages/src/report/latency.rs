@@ -57,14 +57,14 @@ pub struct Bucket {
     pub count: u64,
 }
 
-/// Latency that the fraction `part` of the requests in `buckets` did not exceed; `None` without requests.
+/// Latency that a fraction of the requests in `buckets` did not exceed; `None` without requests.
 ///
 /// All percentiles that Hotset shows come from this function (and its copy in the page's `rates.ts`). It interpolates
 /// linearly within a bucket, as Prometheus does. In the first bucket nothing more is known: the result is its upper
 /// end, and is shown as "less than" that. In a bucket without an upper end the result is the lower end.
-pub fn percentile_us(buckets: impl Iterator<Item = Bucket> + Clone, part: f64) -> Option<f64> {
+pub fn percentile_us(buckets: impl Iterator<Item = Bucket> + Clone, fraction: f64) -> Option<f64> {
     let total: u64 = buckets.clone().map(|bucket| bucket.count).sum();
-    let rank = ((total as f64 * part).ceil() as u64).clamp(1, total.max(1));
+    let rank = ((total as f64 * fraction).ceil() as u64).clamp(1, total.max(1));
     let mut below = 0;
     for bucket in buckets.filter(|bucket| bucket.count > 0) {
         if below + bucket.count >= rank {
@@ -85,8 +85,8 @@ impl Counts {
     pub fn of_buckets(buckets: impl Iterator<Item = Bucket>, sum_us: f64) -> Counts {
         let mut counts = Counts { sum_us, ..Counts::default() };
         let mut last_us = 0.0;
-        for (at, bucket) in buckets.enumerate() {
-            if at > 0 && bucket.count == 0 {
+        for (index, bucket) in buckets.enumerate() {
+            if index > 0 && bucket.count == 0 {
                 continue;
             }
             if bucket.from_us > last_us {
@@ -114,13 +114,13 @@ impl Counts {
 
     /// Requests that took less than `us`, a bound of the histogram's buckets.
     pub fn below_us(&self, us: f64) -> u64 {
-        let at = self.below.partition_point(|below| below.us <= us);
-        at.checked_sub(1).map_or(0, |at| self.below[at].count)
+        let end = self.below.partition_point(|below| below.us <= us);
+        end.checked_sub(1).map_or(0, |index| self.below[index].count)
     }
 
-    /// Latency that the fraction `part` of the requests did not exceed ([`percentile_us`]).
-    pub fn percentile_us(&self, part: f64) -> Option<f64> {
-        percentile_us(self.buckets(), part)
+    /// Latency that a fraction of the requests did not exceed ([`percentile_us`]).
+    pub fn percentile_us(&self, fraction: f64) -> Option<f64> {
+        percentile_us(self.buckets(), fraction)
     }
 
     /// Adds the requests of another histogram.
@@ -252,9 +252,9 @@ mod tests {
 
     /// A histogram with buckets that end at 16, 32, 64, ... microseconds.
     fn counts(buckets: &[u64]) -> Counts {
-        let bucket = |(at, count): (usize, &u64)| Bucket {
-            from_us: if at == 0 { 0.0 } else { f64::from(8 << at) },
-            to_us: f64::from(16 << at),
+        let bucket = |(index, count): (usize, &u64)| Bucket {
+            from_us: if index == 0 { 0.0 } else { f64::from(8 << index) },
+            to_us: f64::from(16 << index),
             count: *count,
         };
         Counts::of_buckets(buckets.iter().enumerate().map(bucket), buckets.iter().sum::<u64>() as f64 * 10.0)
@@ -279,9 +279,13 @@ mod tests {
         let both: Vec<u64> = first.iter().zip(second).map(|(first, second)| first + second).collect();
         let mut sum = counts(&first);
         sum.add(&counts(&second));
-        for part in [0.1, 0.25, 0.5, 0.9, 0.99, 1.0] {
-            assert_eq!(sum.percentile_us(part), counts(&both).percentile_us(part), "{part}");
-            assert_eq!(sum.since(&counts(&first)).percentile_us(part), counts(&second).percentile_us(part), "{part}");
+        for fraction in [0.1, 0.25, 0.5, 0.9, 0.99, 1.0] {
+            assert_eq!(sum.percentile_us(fraction), counts(&both).percentile_us(fraction), "{fraction}");
+            assert_eq!(
+                sum.since(&counts(&first)).percentile_us(fraction),
+                counts(&second).percentile_us(fraction),
+                "{fraction}"
+            );
         }
         assert_eq!((sum.all, sum.sum_us, sum.since(&counts(&first)).sum_us), (31, 310.0, 160.0));
     }

@@ -100,19 +100,19 @@ pub struct EpisodeReport {
     pub contenders: Vec<String>,
 }
 
-/// Members in the report of a whole daemon.
-const FOLLOWED: usize = 16;
+/// Maximum number of members in the report of the whole daemon.
+const SUMMARY_MEMBERS_MAX: usize = 16;
 
 impl DatastoreReport {
     /// A copy with the members that wait or use most of the datastore.
     pub fn summary(&self) -> DatastoreReport {
         let mut members: Vec<_> = self.members.iter().collect();
         members.sort_by(|left, right| {
-            let weight = |member: &MemberReport| (member.waiting > 0, member.used_ratio);
-            let (left, right) = (weight(left), weight(right));
+            let rank = |member: &MemberReport| (member.waiting > 0, member.used_ratio);
+            let (left, right) = (rank(left), rank(right));
             right.0.cmp(&left.0).then(right.1.total_cmp(&left.1))
         });
-        members.truncate(FOLLOWED);
+        members.truncate(SUMMARY_MEMBERS_MAX);
         members.sort_by(|left, right| left.volume.cmp(&right.volume));
         DatastoreReport { members: members.into_iter().cloned().collect(), ..self.without_members() }
     }
@@ -128,10 +128,10 @@ mod tests {
 
     #[test]
     fn short_report_lists_waiting_members_and_the_heaviest_users() {
-        let member = |at: u64| MemberReport {
-            volume: format!("v{at:02}"),
-            used_ratio: at as f64 / 100.0,
-            waiting: u64::from(at == 3),
+        let member = |number: u64| MemberReport {
+            volume: format!("v{number:02}"),
+            used_ratio: number as f64 / 100.0,
+            waiting: u64::from(number == 3),
             ..MemberReport::default()
         };
         let whole = DatastoreReport { members: (0..40).map(member).collect(), window: Some(2.0), ..Default::default() };

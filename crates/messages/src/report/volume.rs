@@ -72,8 +72,8 @@ pub struct LatencyReport {
 impl Quantiles {
     /// Quantiles of a histogram; 0 without requests.
     pub fn of(counts: &Counts) -> Quantiles {
-        let at = |part| counts.percentile_us(part).unwrap_or(0.0);
-        Quantiles { p50: at(0.5), p99: at(0.99), p999: at(0.999) }
+        let quantile = |fraction| counts.percentile_us(fraction).unwrap_or(0.0);
+        Quantiles { p50: quantile(0.5), p99: quantile(0.99), p999: quantile(0.999) }
     }
 }
 

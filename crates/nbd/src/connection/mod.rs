@@ -24,7 +24,9 @@ use crate::shared_limits::SharedLimits;
 pub(crate) struct Connection<S: Seam> {
     seam: S,
     volume: Volume<S>,
+    /// True if structured replies are negotiated.
     structured: bool,
+    /// True if `base:allocation` is negotiated.
     allocation: bool,
     duplex: Duplex<S>,
     limits: Rc<SharedLimits>,
@@ -80,8 +82,9 @@ impl<S: Seam> Connection<S> {
         writer: W,
     ) -> Option<(R, W)> {
         let halves = ConnectionHalves { connection: &self, interrupt: incoming.interrupter() };
-        let DuplexOutcome { ended, writer } = self.duplex.run(&halves, self.read_requests(&mut incoming), writer).await;
-        match ended {
+        let DuplexOutcome { read_outcome, writer } =
+            self.duplex.run(&halves, self.read_requests(&mut incoming), writer).await;
+        match read_outcome {
             Some(Ok(Ending::HandOver)) => incoming.into_reader().zip(writer),
             _ => None,
         }

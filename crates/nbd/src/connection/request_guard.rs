@@ -25,7 +25,7 @@ impl<S: Seam> RequestGuard<S> {
         RequestGuard { connection: Rc::clone(connection), held_bytes, payload_bytes, lent_bytes: 0 }
     }
 
-    /// Adds borrowed buffers to the guard.
+    /// Adds a loan of `lent_bytes` of pool buffers, which the guard returns when dropped.
     pub(super) fn with_loan(mut self, lent_bytes: usize) -> Self {
         self.lent_bytes += lent_bytes;
         self

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use connection::buffer_bytes;
 use engine::telemetry::OpKind;
-use engine::{HINTS_MAX, OwnedBlocks};
+use engine::{OwnedBlocks, PREFETCHED_ENTRIES_MAX};
 use nbd_protocol::{Command, Errno, ProtocolError, Request, Step, command};
 use seam::{BLOCK_BYTES, BufferedReader, Piece, Seam, StreamReader};
 
@@ -59,7 +59,7 @@ impl<S: Seam> Connection<S> {
                     ignore_interrupt(incoming.receive_at_most(Request::BYTES - incoming.bytes().len()).await)?;
                 } else {
                     ignore_interrupt(incoming.receive_more().await)?;
-                    self.hint(incoming.bytes());
+                    self.prefetch_index_entries(incoming.bytes());
                 }
                 continue;
             };
@@ -78,12 +78,12 @@ impl<S: Seam> Connection<S> {
 
     /// Prefetches the index entries of all received requests into the processor cache. Served one by one, each look-up
     /// would wait for memory.
-    fn hint(&self, mut bytes: &[u8]) {
+    fn prefetch_index_entries(&self, mut bytes: &[u8]) {
         if bytes.len() < 2 * Request::BYTES {
             return;
         }
-        let (mut offsets, mut count) = ([0; HINTS_MAX], 0);
-        while count < HINTS_MAX
+        let (mut offsets, mut count) = ([0; PREFETCHED_ENTRIES_MAX], 0);
+        while count < PREFETCHED_ENTRIES_MAX
             && let Ok(Step::Got(request, used)) = Request::decode(bytes)
         {
             offsets[count] = request.offset;
@@ -94,13 +94,13 @@ impl<S: Seam> Connection<S> {
                 None => break,
             }
         }
-        self.volume.hint(&offsets[..count]);
+        self.volume.prefetch_index_entries(&offsets[..count]);
     }
 
     /// Serves a request without data.
     fn serve(self: &Rc<Self>, request: &Request, pieces: &mut Vec<Piece<S::Block>>) {
         if request.flags & !request.command.flags_allowed() != 0 {
-            return self.send_reply(request, Some(Errno::Inval));
+            return self.queue_reply(request, Some(Errno::Inval));
         }
         let len = request.len as usize;
         if request.command == Command::Read && len <= READ_PIECE_BYTES {
@@ -108,7 +108,7 @@ impl<S: Seam> Connection<S> {
             if self.duplex.buffer_account().borrow_now(lent_bytes) {
                 if self.volume.read_bytes_now(request.offset, len, pieces) {
                     self.volume.record_request(OpKind::Read, request.offset, len as u64);
-                    return self.answer_data(request, request.offset, true, pieces, lent_bytes);
+                    return self.queue_data(request, request.offset, true, pieces, lent_bytes);
                 }
                 self.duplex.buffer_account().release(lent_bytes);
             }
@@ -116,12 +116,12 @@ impl<S: Seam> Connection<S> {
         if request.command == Command::Flush {
             self.volume.record_request(OpKind::Flush, 0, 0);
             if self.unreported_loss.take() {
-                return self.send_reply(request, Some(Errno::Io));
+                return self.queue_reply(request, Some(Errno::Io));
             }
             return self.spawn_flush(request);
         }
         if let Err(error) = self.check(request) {
-            return self.send_reply(request, Some(error));
+            return self.queue_reply(request, Some(error));
         }
         let record = |op| self.volume.record_request(op, request.offset, request.len.into());
         match request.command {
@@ -140,7 +140,7 @@ impl<S: Seam> Connection<S> {
             Command::Cache => self.spawn_prefetch(request),
             Command::BlockStatus => self.spawn_block_status(request),
             Command::Write | Command::Flush | Command::Disconnect | Command::Unknown(_) => {
-                self.send_reply(request, Some(Errno::Inval));
+                self.queue_reply(request, Some(Errno::Inval));
             }
         }
     }
@@ -155,7 +155,7 @@ impl<S: Seam> Connection<S> {
         if let Err(error) = self.check(request) {
             incoming.consume(Request::BYTES);
             self.skip(incoming, len).await?;
-            self.send_reply(request, Some(error));
+            self.queue_reply(request, Some(error));
             return Ok(false);
         }
         self.volume.record_request(OpKind::Write, request.offset, len as u64);
@@ -169,17 +169,17 @@ impl<S: Seam> Connection<S> {
             self.write_into_blocks(incoming, request, blocks, guard).await?;
             return Ok(true);
         }
-        let whole = Request::BYTES + len;
-        while incoming.bytes().len() < whole {
-            self.receive_more(incoming, whole - incoming.bytes().len()).await?;
+        let total_len = Request::BYTES + len;
+        while incoming.bytes().len() < total_len {
+            self.receive_more(incoming, total_len - incoming.bytes().len()).await?;
         }
-        let payload = &incoming.bytes()[Request::BYTES..whole];
+        let payload = &incoming.bytes()[Request::BYTES..total_len];
         if request.flags == 0 && self.volume.write_now(request.offset, len, &mut &payload[..]) {
-            self.send_reply(request, None);
+            self.queue_reply(request, None);
         } else {
             self.spawn_write(request, payload);
         }
-        incoming.consume(whole);
+        incoming.consume(total_len);
         Ok(false)
     }
 
@@ -187,9 +187,9 @@ impl<S: Seam> Connection<S> {
     /// long to fill them.
     fn buffers_for(self: &Rc<Self>, request: &Request) -> Option<(Vec<S::BlockMut>, RequestGuard<S>)> {
         let (len, block) = (request.len as usize, BLOCK_BYTES as u64);
-        let whole = len.is_multiple_of(BLOCK_BYTES) && request.offset.is_multiple_of(block);
+        let is_aligned = len.is_multiple_of(BLOCK_BYTES) && request.offset.is_multiple_of(block);
         if len < DIRECT_WRITE_BYTES_MIN
-            || !whole
+            || !is_aligned
             || request.flags != 0
             || !self.duplex.buffer_account().borrow_within_quota(len)
         {
@@ -211,7 +211,7 @@ impl<S: Seam> Connection<S> {
         incoming.read_blocks(&mut blocks).await?;
         let mut source = OwnedBlocks::new(blocks);
         if self.volume.write_now(request.offset, request.len as usize, &mut source) {
-            self.send_reply(request, None);
+            self.queue_reply(request, None);
         } else {
             self.spawn_write_of_blocks(request, source, guard);
         }
@@ -228,8 +228,8 @@ impl<S: Seam> Connection<S> {
         let end = request.offset + u64::from(request.len);
         let mut at = request.offset;
         while at < end {
-            let piece = WRITE_PIECE_BYTES - (at % WRITE_PIECE_BYTES as u64) as usize;
-            let len = piece.min((end - at) as usize);
+            let piece_len = WRITE_PIECE_BYTES - (at % WRITE_PIECE_BYTES as u64) as usize;
+            let len = piece_len.min((end - at) as usize);
             while incoming.bytes().len() < len {
                 self.receive_more(incoming, len - incoming.bytes().len()).await?;
             }
@@ -251,19 +251,19 @@ impl<S: Seam> Connection<S> {
     fn check(&self, request: &Request) -> Result<(), Errno> {
         let len = u64::from(request.len);
         let changes = matches!(request.command, Command::Write | Command::Trim | Command::WriteZeroes);
-        let moves_data = matches!(request.command, Command::Write | Command::Read);
+        let transfers_data = matches!(request.command, Command::Write | Command::Read);
         if matches!(request.command, Command::Unknown(_)) || request.flags & !request.command.flags_allowed() != 0 {
             return Err(Errno::Inval);
         }
         if changes && self.volume.spec().read_only {
             return Err(Errno::Perm);
         }
-        if len == 0 || moves_data && request.len > REQUEST_BYTES_MAX {
+        if len == 0 || transfers_data && request.len > REQUEST_BYTES_MAX {
             return Err(Errno::Inval);
         }
         if request.offset.checked_add(len).is_none_or(|end| end > self.volume.size_bytes()) {
-            let grows = matches!(request.command, Command::Write | Command::WriteZeroes);
-            return Err(if grows { Errno::NoSpace } else { Errno::Inval });
+            let extends_volume = matches!(request.command, Command::Write | Command::WriteZeroes);
+            return Err(if extends_volume { Errno::NoSpace } else { Errno::Inval });
         }
         if request.flags & command::DF != 0 && request.len > WHOLE_READ_BYTES_MAX {
             return Err(Errno::Overflow);
@@ -297,9 +297,9 @@ impl<S: Seam> Connection<S> {
             if incoming.bytes().is_empty() {
                 self.receive_more(incoming, len).await?;
             }
-            let part = incoming.bytes().len().min(len);
-            incoming.consume(part);
-            len -= part;
+            let count = incoming.bytes().len().min(len);
+            incoming.consume(count);
+            len -= count;
         }
         Ok(())
     }

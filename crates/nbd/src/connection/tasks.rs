@@ -38,7 +38,7 @@ impl<S: Seam> Connection<S> {
         let work = work(Rc::clone(self));
         self.seam.spawn(async move {
             let result = work.await;
-            guard.connection.send_reply(&request, result.err());
+            guard.connection.queue_reply(&request, result.err());
         });
     }
 
@@ -77,7 +77,7 @@ impl<S: Seam> Connection<S> {
         self.seam.spawn(async move {
             let this = &guard.connection;
             let result = this.volume.write_bytes(request.offset, &payload, write_flags(&request)).await;
-            this.send_reply(&request, result.err().map(|error| errno(&error)));
+            this.queue_reply(&request, result.err().map(|error| errno(&error)));
         });
     }
 
@@ -93,7 +93,7 @@ impl<S: Seam> Connection<S> {
             let this = &guard.connection;
             let flags = write_flags(&request);
             let result = this.volume.write(request.offset, request.len as usize, flags, &mut data).await;
-            this.send_reply(&request, result.err().map(|error| errno(&error)));
+            this.queue_reply(&request, result.err().map(|error| errno(&error)));
         });
     }
 
@@ -129,11 +129,11 @@ impl<S: Seam> Connection<S> {
         while at < end {
             let len = (READ_PIECE_BYTES - (at % READ_PIECE_BYTES as u64) as usize).min((end - at) as usize);
             if let Err(error) = self.volume.read_bytes(at, len, &mut data).await {
-                return self.answer_failed_read(request, at, errno(&error));
+                return self.queue_read_error(request, at, errno(&error));
             }
             at += len as u64;
         }
-        self.answer_data(request, request.offset, true, &mut data, loan.into_bytes());
+        self.queue_data(request, request.offset, true, &mut data, loan.into_bytes());
     }
 
     /// Reads and sends piece by piece, so that only one piece is held.
@@ -151,11 +151,11 @@ impl<S: Seam> Connection<S> {
             let result = self.volume.read_bytes(at, len, &mut data).await;
             let is_first = at == request.offset;
             match (result, shape) {
-                (Ok(()), ReplyShape::Stream) => self.answer_part(request, is_first, &mut data, loan.into_bytes()),
-                (Ok(()), _) => self.answer_data(request, at, at + len as u64 == end, &mut data, loan.into_bytes()),
+                (Ok(()), ReplyShape::Stream) => self.queue_part(request, is_first, &mut data, loan.into_bytes()),
+                (Ok(()), _) => self.queue_data(request, at, at + len as u64 == end, &mut data, loan.into_bytes()),
                 // The header of a simple reply has reported success: the protocol requires closing the connection.
                 (Err(_), ReplyShape::Stream) if !is_first => return self.duplex.control().request_stop(Stop::Now),
-                (Err(error), _) => return self.answer_failed_read(request, at, errno(&error)),
+                (Err(error), _) => return self.queue_read_error(request, at, errno(&error)),
             }
             at += len as u64;
             self.duplex.control().wake();
@@ -174,9 +174,9 @@ impl<S: Seam> Connection<S> {
         .await;
     }
 
-    fn answer_failed_read(&self, request: &Request, at: u64, error: Errno) {
+    fn queue_read_error(&self, request: &Request, at: u64, error: Errno) {
         if !self.structured {
-            return self.send_reply(request, Some(error));
+            return self.queue_reply(request, Some(error));
         }
         let mut chunk = Vec::new();
         push_error_chunk(&mut chunk, request.cookie, error, Some(at));
@@ -193,7 +193,7 @@ impl<S: Seam> Connection<S> {
                     push_status_chunk(&mut chunk, request.cookie, ALLOCATION_CONTEXT, &extents);
                     this.duplex.queue_bytes(&chunk);
                 }
-                Err(error) => this.send_reply(&request, Some(error)),
+                Err(error) => this.queue_reply(&request, Some(error)),
             }
         });
     }
@@ -208,11 +208,11 @@ impl<S: Seam> Connection<S> {
             let before = at;
             for run in runs {
                 let len = run.len_bytes.min(end - at) as u32;
-                let state = status_flags(&run);
+                let state_flags = status_flags(&run);
                 match extents.last_mut() {
                     _ if len == 0 => (),
-                    Some((sum, last)) if *last == state => *sum += len,
-                    _ => extents.push((len, state)),
+                    Some((last_len, last_flags)) if *last_flags == state_flags => *last_len += len,
+                    _ => extents.push((len, state_flags)),
                 }
                 at += u64::from(len);
             }
@@ -265,7 +265,7 @@ impl<S: Seam> LargeWrite<S> {
     pub(super) fn finish_piece(&self) {
         self.pending_pieces.set(self.pending_pieces.get() - 1);
         if self.pending_pieces.get() == 0 {
-            self.guard.connection.send_reply(&self.request, self.error.get());
+            self.guard.connection.queue_reply(&self.request, self.error.get());
         }
     }
 }

@@ -8,45 +8,45 @@ use std::rc::Rc;
 use rustls::ServerConnection;
 use seam::{Block, BlockMut, Gather, Part, PieceMut, Seam, StreamReader, StreamWriter};
 
-/// Bytes of cipher text received at once: two records of maximum length.
+/// Bytes of ciphertext received at once: two records of maximum length.
 const RECEIVE_BYTES: usize = 2 * (16 << 10) + 1024;
-/// Bytes of plain text that are encrypted before a send.
+/// Bytes of plaintext that are encrypted before a send.
 const SEND_BYTES: usize = 128 << 10;
 
 /// Decrypting half of a stream.
 pub(crate) struct TlsReader<S: Seam, R: StreamReader<S>> {
     inner: R,
     session: Rc<RefCell<ServerConnection>>,
-    /// Received cipher text; the session consumes it record by record, once all plain text is taken.
-    cipher: Vec<u8>,
-    /// Bytes of `cipher` that the session has consumed.
-    taken: usize,
+    /// Received ciphertext; the session consumes it record by record, once all plaintext is taken.
+    ciphertext: Vec<u8>,
+    /// Bytes of `ciphertext` that the session has consumed.
+    consumed: usize,
     seam: PhantomData<S>,
 }
 
 impl<S: Seam, R: StreamReader<S>> TlsReader<S, R> {
     pub(super) fn new(inner: R, session: Rc<RefCell<ServerConnection>>) -> Self {
-        TlsReader { inner, session, cipher: Vec::with_capacity(RECEIVE_BYTES), taken: 0, seam: PhantomData }
+        TlsReader { inner, session, ciphertext: Vec::with_capacity(RECEIVE_BYTES), consumed: 0, seam: PhantomData }
     }
 
-    /// Decrypts received cipher text, waiting for more if there is none. All plain text has been taken before.
+    /// Decrypts received ciphertext, waiting for more if there is none. All plaintext has been taken before.
     pub(super) async fn receive(&mut self) -> io::Result<()> {
-        if self.taken == self.cipher.len() {
-            self.cipher.clear();
-            self.taken = 0;
-            let (result, cipher) = self.inner.read(std::mem::take(&mut self.cipher)).await;
-            self.cipher = cipher;
+        if self.consumed == self.ciphertext.len() {
+            self.ciphertext.clear();
+            self.consumed = 0;
+            let (result, ciphertext) = self.inner.read(std::mem::take(&mut self.ciphertext)).await;
+            self.ciphertext = ciphertext;
             if result? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
         let mut session = self.session.borrow_mut();
-        self.taken += session.read_tls(&mut &self.cipher[self.taken..])?;
+        self.consumed += session.read_tls(&mut &self.ciphertext[self.consumed..])?;
         session.process_new_packets().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         Ok(())
     }
 
-    /// Appends available plain text, at most `len_max` bytes; returns `None` if there is none yet, 0 at the end.
+    /// Appends available plaintext, at most `len_max` bytes; returns `None` if there is none yet, 0 at the end.
     fn take(&self, buffer: &mut Vec<u8>, len_max: usize) -> io::Result<Option<usize>> {
         let mut session = self.session.borrow_mut();
         let mut reader = session.reader();
@@ -109,30 +109,32 @@ impl<S: Seam, R: StreamReader<S>> StreamReader<S> for TlsReader<S, R> {
 pub(crate) struct TlsWriter<S: Seam, W: StreamWriter<S>> {
     inner: W,
     session: Rc<RefCell<ServerConnection>>,
-    cipher: Vec<u8>,
+    /// Reused for its capacity.
+    ciphertext: Vec<u8>,
+    /// Reused for its capacity; `None` while it is sent.
     out: Option<Gather<S>>,
 }
 
 impl<S: Seam, W: StreamWriter<S>> TlsWriter<S, W> {
     pub(super) fn new(inner: W, session: Rc<RefCell<ServerConnection>>) -> Self {
-        TlsWriter { inner, session, cipher: Vec::new(), out: None }
+        TlsWriter { inner, session, ciphertext: Vec::new(), out: None }
     }
 
     pub(super) fn is_handshaking(&self) -> bool {
         self.session.borrow().is_handshaking()
     }
 
-    /// Sends pending cipher text.
+    /// Sends pending ciphertext.
     pub(super) async fn flush(&mut self) -> io::Result<()> {
-        self.cipher.clear();
+        self.ciphertext.clear();
         while self.session.borrow().wants_write() {
-            self.session.borrow_mut().write_tls(&mut self.cipher)?;
+            self.session.borrow_mut().write_tls(&mut self.ciphertext)?;
         }
-        if self.cipher.is_empty() {
+        if self.ciphertext.is_empty() {
             return Ok(());
         }
         let mut out = self.out.take().unwrap_or_default();
-        out.push_bytes(&self.cipher);
+        out.push_bytes(&self.ciphertext);
         let (result, mut out) = self.inner.send(out).await;
         out.clear();
         self.out = Some(out);
@@ -140,7 +142,7 @@ impl<S: Seam, W: StreamWriter<S>> TlsWriter<S, W> {
     }
 
     async fn encrypt(&mut self, gather: &Gather<S>) -> io::Result<()> {
-        let (mut waiting, mut block) = (0, Vec::new());
+        let (mut unsent_bytes, mut block) = (0, Vec::new());
         for part in gather.parts() {
             let plain = match part {
                 Part::Bytes(range) => &gather.bytes()[range.clone()],
@@ -151,10 +153,10 @@ impl<S: Seam, W: StreamWriter<S>> TlsWriter<S, W> {
                 }
             };
             self.session.borrow_mut().writer().write_all(plain)?;
-            waiting += plain.len();
-            if waiting >= SEND_BYTES {
+            unsent_bytes += plain.len();
+            if unsent_bytes >= SEND_BYTES {
                 self.flush().await?;
-                waiting = 0;
+                unsent_bytes = 0;
             }
         }
         self.flush().await

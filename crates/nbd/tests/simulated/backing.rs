@@ -25,7 +25,7 @@ fn block(world: &World, tag: u64) -> Piece<<SimSeam as Seam>::Block> {
     Piece::whole(world.block([tag; 8]).expect("the pool is large enough").freeze())
 }
 
-fn empty(seam: &SimSeam, count: usize) -> Vec<PieceMut<<SimSeam as Seam>::BlockMut>> {
+fn buffers(seam: &SimSeam, count: usize) -> Vec<PieceMut<<SimSeam as Seam>::BlockMut>> {
     (0..count).map(|_| Piece::whole(seam.alloc().expect("the pool is large enough"))).collect()
 }
 
@@ -41,7 +41,7 @@ fn export_behaves_as_a_disk() {
 
         let blocks = (1..=600).map(|tag| block(&world, tag)).collect();
         export.write(4096, blocks).await.expect("written");
-        let (result, pieces) = export.read(0, empty(&seam, 602)).await;
+        let (result, pieces) = export.read(0, buffers(&seam, 602)).await;
         assert_eq!(result, Ok(()));
         for (number, piece) in pieces.iter().enumerate() {
             let expected = if number == 601 { 0 } else { number as u64 };
@@ -52,7 +52,7 @@ fn export_behaves_as_a_disk() {
         assert_eq!(disk(&world).durable_tag(8), 1);
 
         export.zero(4096, 8192, true).await.expect("zeroed");
-        let (result, pieces) = export.read(8192, empty(&seam, 1)).await;
+        let (result, pieces) = export.read(8192, buffers(&seam, 1)).await;
         assert_eq!((result, pieces[0].block.tags()), (Ok(()), [0; 8]));
         let extents = export.allocation(0, 1 << 20).await.expect("extents");
         assert_eq!(extents.iter().map(|extent| extent.len_bytes).sum::<u64>(), 1 << 20);
@@ -95,7 +95,7 @@ fn requests_wait_for_a_returning_server_and_fail_after_a_time_out() {
         let read = Rc::new(Cell::new(false));
         let has_read = Rc::clone(&read);
         seam.spawn(async move {
-            let (result, _) = late.read(0, empty(&reader, 1)).await;
+            let (result, _) = late.read(0, buffers(&reader, 1)).await;
             assert_eq!(result, Ok(()));
             has_read.set(true);
         });
@@ -106,7 +106,7 @@ fn requests_wait_for_a_returning_server_and_fail_after_a_time_out() {
         assert!(read.get(), "the client reconnects within its longest pause");
 
         server.stop(Nanos::ZERO).await;
-        let (result, pieces) = export.read(0, empty(&seam, 3)).await;
+        let (result, pieces) = export.read(0, buffers(&seam, 3)).await;
         assert_eq!((result, pieces.len()), (Err(DiskError::Gone), 3));
         assert_eq!(export.write(0, vec![block(&world, 1)]).await, Err(DiskError::Gone), "later requests fail at once");
         serve_again(&seam, &core).await;
@@ -135,7 +135,7 @@ fn flush_across_a_reconnect_fails() {
             seam.yield_now().await;
             world.cut(&address());
         };
-        let (flushed, ()) = both(export.flush(), cutter).await;
+        let (flushed, ()) = join(export.flush(), cutter).await;
         assert_eq!(flushed, Err(DiskError::Io("connection lost during flush".into())));
         assert_ne!(export.connection_epoch(), before);
         export.flush().await.expect("the next flush succeeds");
@@ -170,13 +170,13 @@ fn silent_server_is_replaced_by_a_new_connection() {
             }
         });
         let export = open(&seam).await;
-        let (result, _) = export.read(0, empty(&seam, 1)).await;
+        let (result, _) = export.read(0, buffers(&seam, 1)).await;
         assert_eq!((result, connections.get(), export.connection_epoch()), (Ok(()), 2, 1));
     });
 }
 
 /// Runs two futures to their ends.
-async fn both<A, B>(first: impl Future<Output = A>, second: impl Future<Output = B>) -> (A, B) {
+async fn join<A, B>(first: impl Future<Output = A>, second: impl Future<Output = B>) -> (A, B) {
     use std::task::Poll;
     let (mut first, mut second) = (std::pin::pin!(first), std::pin::pin!(second));
     let (mut first_result, mut second_result) = (None, None);
@@ -197,13 +197,15 @@ async fn both<A, B>(first: impl Future<Output = A>, second: impl Future<Output =
     (first_result.expect("ready"), second_result.expect("ready"))
 }
 
-/// A writer's knowledge of a block: the last write, and the last write that a flush made durable.
+/// State of a block as its writer knows it: the last write, and the last write that a flush made durable.
 #[derive(Clone, Copy, Debug, Default)]
 struct KnownBlock {
+    /// Sequence number of the last write.
     sequence: u64,
     /// Connection epoch of the disk when the write was submitted.
     connection_epoch: u64,
     acknowledged: bool,
+    /// Sequence number of the last durable write.
     durable: u64,
 }
 
@@ -229,9 +231,9 @@ fn lost_flushed_blocks(seed: u64, respects_connection_epoch: bool) -> usize {
         let flush = |known: Rc<RefCell<BTreeMap<u64, KnownBlock>>>, export: NbdDisk<SimSeam>| async move {
             let before: Vec<_> = known.borrow().iter().map(|(number, known)| (*number, *known)).collect();
             let result = export.flush().await;
-            let now = export.connection_epoch();
+            let present_epoch = export.connection_epoch();
             for (number, old) in before.into_iter().filter(|(_, old)| result.is_ok() && old.acknowledged) {
-                if old.connection_epoch == now || !respects_connection_epoch {
+                if old.connection_epoch == present_epoch || !respects_connection_epoch {
                     let mut known = known.borrow_mut();
                     let known = known.entry(number).or_default();
                     known.durable = known.durable.max(old.sequence);
@@ -328,7 +330,7 @@ fn answered_requests_are_not_repeated_and_none_is_lost() {
         }
         seam.sleep(Nanos::from_secs(5)).await;
         assert_eq!(completed.get(), 200);
-        let (result, pieces) = export.read(0, empty(&seam, 200)).await;
+        let (result, pieces) = export.read(0, buffers(&seam, 200)).await;
         assert_eq!(result, Ok(()));
         assert!(pieces.iter().zip(1..).all(|(piece, tag)| piece.block.tags() == [tag; 8]));
         drop((export, pieces));

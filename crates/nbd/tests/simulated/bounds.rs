@@ -8,7 +8,8 @@ use seam::{Nanos, Seam};
 use crate::client::{Client, ReplyPart, sectors};
 use crate::fixture::{SIZE, connect, listen, plain, serve, with_server, world};
 
-fn write_of(len: u32) -> [u8; 28] {
+/// Header of a write of `len` bytes at offset 0.
+fn write_header(len: u32) -> [u8; 28] {
     Request { flags: 0, command: Command::Write, cookie: 1, offset: 0, len }.encode()
 }
 
@@ -20,9 +21,9 @@ fn two_hundred_stalled_clients_do_not_slow_a_healthy_one() {
             let mut client = connect(&seam).await;
             client.go("vm1").await;
             match number % 3 {
-                0 => client.send(&write_of(4096)[..20]).await,
-                1 => client.send(&[&write_of(65_536)[..], &[0; 10_000]].concat()).await,
-                _ => client.send(&[&write_of(32 << 20)[..], &[0; 10_000]].concat()).await,
+                0 => client.send(&write_header(4096)[..20]).await,
+                1 => client.send(&[&write_header(65_536)[..], &[0; 10_000]].concat()).await,
+                _ => client.send(&[&write_header(32 << 20)[..], &[0; 10_000]].concat()).await,
             }
             stalled.push(client);
         }
@@ -86,14 +87,14 @@ async fn stalled_clients(seam: &SimSeam, count: u64) -> Vec<Client> {
     let mut stalled = Vec::new();
     for number in 0..count {
         let mut client = simple_client(seam).await;
-        client.send_request(Command::Read, 0, number * u64::from(WHOLE) % SIZE, WHOLE, b"").await;
+        client.send_request(Command::Read, 0, number * u64::from(WHOLE_BYTES) % SIZE, WHOLE_BYTES, b"").await;
         stalled.push(client);
     }
     stalled
 }
 
-/// Longest read that is answered whole.
-const WHOLE: u32 = 4 << 20;
+/// Longest read whose simple reply is held whole.
+const WHOLE_BYTES: u32 = 4 << 20;
 
 #[test]
 fn unreceived_whole_reads_leave_three_quarters_of_memory_free() {
@@ -119,10 +120,10 @@ fn whole_reads_beyond_the_memory_wait_and_all_complete() {
     with_server(39, Options::default(), async |seam, _| {
         let mut clients = stalled_clients(&seam, 20).await;
         for client in &mut clients {
-            let Some((1, ReplyPart::Data(_, data), true)) = client.receive_part(WHOLE as usize).await else {
+            let Some((1, ReplyPart::Data(_, data), true)) = client.receive_part(WHOLE_BYTES as usize).await else {
                 panic!("a reply")
             };
-            assert_eq!(data.len(), WHOLE as usize);
+            assert_eq!(data.len(), WHOLE_BYTES as usize);
         }
     });
 }
@@ -133,14 +134,14 @@ fn slow_client_is_disconnected_only_if_others_wait() {
         let mut slow = stalled_clients(&seam, 1).await;
         seam.sleep(Nanos::from_secs(600)).await;
         assert_eq!(server.stats().connections, 1, "no other client waits for its buffers");
-        let mut taken = slow.pop().expect("there is one client");
-        assert!(matches!(taken.receive_part(WHOLE as usize).await, Some((1, ReplyPart::Data(..), true))));
+        let mut receiving = slow.pop().expect("there is one client");
+        assert!(matches!(receiving.receive_part(WHOLE_BYTES as usize).await, Some((1, ReplyPart::Data(..), true))));
 
         let _stalled = stalled_clients(&seam, 20).await;
         let mut client = simple_client(&seam).await;
         let before = seam.now();
-        client.send_request(Command::Read, 0, 0, WHOLE, b"").await;
-        assert!(matches!(client.receive_part(WHOLE as usize).await, Some((1, ReplyPart::Data(..), true))));
+        client.send_request(Command::Read, 0, 0, WHOLE_BYTES, b"").await;
+        assert!(matches!(client.receive_part(WHOLE_BYTES as usize).await, Some((1, ReplyPart::Data(..), true))));
         assert!(seam.now().since(before) < Nanos::from_secs(600), "at most one stall time-out per waiting client");
     });
 }
@@ -182,7 +183,7 @@ fn vanished_client_leaves_no_connections_or_buffers_behind() {
             for request in 0..30 {
                 client.send_request(Command::Read, 0, request * (1 << 20), 1 << 20, b"").await;
             }
-            client.send(&[&write_of(8 << 20)[..], &sectors(1, 300)].concat()).await;
+            client.send(&[&write_header(8 << 20)[..], &sectors(1, 300)].concat()).await;
             seam.sleep(Nanos::from_micros(round * 100)).await;
             match round % 2 {
                 0 => drop(client),
@@ -237,9 +238,9 @@ fn disconnect_does_not_wait_for_half_sent_writes_or_unread_replies() {
     with_server(41, Options::default(), async |seam, server| {
         let (mut half, mut other) = (connect(&seam).await, connect(&seam).await);
         half.go("vm1").await;
-        half.send(&[&write_of(32 << 20)[..], &sectors(1, 1000)].concat()).await;
+        half.send(&[&write_header(32 << 20)[..], &sectors(1, 1000)].concat()).await;
         other.go("vm1").await;
-        other.send(&write_of(65_536)[..20]).await;
+        other.send(&write_header(65_536)[..20]).await;
         seam.sleep(Nanos::from_millis(100)).await;
         let before = seam.now();
         server.disconnect("vm1", Nanos::from_secs(5)).await;

@@ -25,7 +25,7 @@ pub enum ReplyPart {
 pub struct Client {
     incoming: BufferedReader<SimSeam, SimReader>,
     writer: SimWriter,
-    next: u64,
+    next_cookie: u64,
 }
 
 /// Content of sectors in the simulated world: one repeated tag.
@@ -45,7 +45,7 @@ impl Client {
     /// Connects without sending anything.
     pub async fn connect_without_flags(seam: &SimSeam, to: &Address) -> Client {
         let (reader, writer) = seam.connect(to).await.expect("the server listens").split();
-        Client { incoming: BufferedReader::new(reader, 1 << 20), writer, next: 1 }
+        Client { incoming: BufferedReader::new(reader, 1 << 20), writer, next_cookie: 1 }
     }
 
     /// Sends bytes; errors of a closed connection are ignored.
@@ -68,7 +68,7 @@ impl Client {
         }
     }
 
-    async fn payload(&mut self, len: usize) -> Option<Vec<u8>> {
+    async fn receive_payload(&mut self, len: usize) -> Option<Vec<u8>> {
         while self.incoming.bytes().len() < len {
             self.incoming.grow(len);
             self.incoming.receive_more().await.ok()?;
@@ -91,7 +91,7 @@ impl Client {
         let mut replies = Vec::new();
         while let Some(header) = self.receive(OptionReplyHeader::decode).await {
             assert_eq!(header.option, kind);
-            let Some(payload) = self.payload(header.len as usize).await else { break };
+            let Some(payload) = self.receive_payload(header.len as usize).await else { break };
             replies.push((header.kind, payload));
             if header.kind == OptionReplyKind::Ack || header.kind.is_error() {
                 break;
@@ -121,8 +121,8 @@ impl Client {
 
     /// Sends a request with the data of a write; returns its cookie.
     pub async fn send_request(&mut self, command: Command, flags: u16, offset: u64, len: u32, data: &[u8]) -> u64 {
-        let cookie = self.next;
-        self.next += 1;
+        let cookie = self.next_cookie;
+        self.next_cookie += 1;
         let request = Request { flags, command, cookie, offset, len };
         self.send(&[&request.encode()[..], data].concat()).await;
         cookie
@@ -134,11 +134,11 @@ impl Client {
         match self.receive(ReplyHeader::decode).await? {
             ReplyHeader::Simple { cookie, error: Some(error) } => Some((cookie, ReplyPart::Failed(error), true)),
             ReplyHeader::Simple { cookie, error: None } if read_len > 0 => {
-                Some((cookie, ReplyPart::Data(0, self.payload(read_len).await?), true))
+                Some((cookie, ReplyPart::Data(0, self.receive_payload(read_len).await?), true))
             }
             ReplyHeader::Simple { cookie, error: None } => Some((cookie, ReplyPart::Done, true)),
             ReplyHeader::Chunk { cookie, kind, done, len } => {
-                let payload = self.payload(len as usize).await?;
+                let payload = self.receive_payload(len as usize).await?;
                 let part = match kind {
                     ChunkKind::None => ReplyPart::Done,
                     ChunkKind::Data => {
@@ -160,10 +160,10 @@ impl Client {
     pub async fn call(&mut self, command: Command, flags: u16, offset: u64, len: u32, data: &[u8]) -> Vec<ReplyPart> {
         let cookie = self.send_request(command, flags, offset, len, data).await;
         let mut parts = Vec::new();
-        while let Some((of, part, last)) = self.receive_part(0).await {
-            assert_eq!(of, cookie);
+        while let Some((reply_cookie, part, is_last)) = self.receive_part(0).await {
+            assert_eq!(reply_cookie, cookie);
             parts.push(part);
-            if last {
+            if is_last {
                 return parts;
             }
         }

@@ -1,6 +1,7 @@
 //! Large numbers of connections: which of them lock out further clients.
 
 use nbd::{Options, Server};
+use nbd_protocol::flags;
 use seam::sim::SimSeam;
 use seam::{Address, Nanos, Seam};
 
@@ -8,7 +9,7 @@ use crate::client::{Client, sectors};
 use crate::fixture::{connect, with_server};
 
 /// Number of connections; more than a server accepts.
-const CROWD: usize = 1100;
+const CONNECTIONS: usize = 1100;
 
 /// Makes the server listen on a network as well.
 async fn listen_on_a_network(seam: &SimSeam, server: &Server<SimSeam>) -> Address {
@@ -18,7 +19,8 @@ async fn listen_on_a_network(seam: &SimSeam, server: &Server<SimSeam>) -> Addres
     address
 }
 
-async fn is_served(client: &mut Client) {
+/// Checks that a client can select the export, write and read.
+async fn assert_served(client: &mut Client) {
     client.go("vm1").await;
     client.write(0, &sectors(1, 8)).await.expect("written");
     assert_eq!(client.read(0, 4096).await, Ok(sectors(1, 8)));
@@ -29,25 +31,25 @@ fn silent_network_connections_lock_no_client_out() {
     with_server(91, Options::default(), async |seam, server| {
         let address = listen_on_a_network(&seam, &server).await;
         let mut silent = Vec::new();
-        for _ in 0..CROWD {
+        for _ in 0..CONNECTIONS {
             silent.push(Client::connect_without_flags(&seam, &address).await);
         }
         let before = seam.now();
-        is_served(&mut connect(&seam).await).await;
-        is_served(&mut Client::connect(&seam, &address).await).await;
+        assert_served(&mut connect(&seam).await).await;
+        assert_served(&mut Client::connect(&seam, &address).await).await;
         assert!(seam.now().since(before) < Nanos::from_millis(200), "simulated time, equal on every machine");
         assert!(silent[0].receive(nbd_protocol::greeting::decode_greeting).await.is_some());
         assert!(silent[0].is_closed().await, "the oldest silent connection is closed");
         let last = silent.last_mut().expect("there are connections");
         assert!(last.receive(nbd_protocol::greeting::decode_greeting).await.is_some());
-        is_served_after_greeting(last).await;
+        assert_served_after_greeting(last).await;
     });
 }
 
-/// Like [`is_served`], for a client that has received its greeting and sent nothing.
-async fn is_served_after_greeting(client: &mut Client) {
-    client.send(&[0, 0, 0, 3]).await;
-    is_served(client).await;
+/// Like [`assert_served`], for a client that has received its greeting and sent nothing.
+async fn assert_served_after_greeting(client: &mut Client) {
+    client.send(&u32::from(flags::FIXED_NEWSTYLE | flags::NO_ZEROES).to_be_bytes()).await;
+    assert_served(client).await;
 }
 
 #[test]
@@ -65,7 +67,7 @@ fn network_clients_leave_places_for_local_clients() {
         let mut local = Vec::new();
         for _ in 0..20 {
             let mut client = connect(&seam).await;
-            is_served(&mut client).await;
+            assert_served(&mut client).await;
             local.push(client);
         }
         let address = crate::fixture::address();

@@ -14,9 +14,9 @@ use crate::fixture::{SIZE, connect, core, listen, plain, world};
 
 /// Time limit of a handover.
 const DRAIN_TIMEOUT: Nanos = Nanos::from_secs(5);
-/// Requests of the client in flight.
+/// Number of requests that the client keeps in flight.
 const DEPTH: u64 = 8;
-/// Offset in bytes and sectors of writes: short, inside a block, directly into blocks, in pieces.
+/// Writes as (offset in bytes, length in sectors): short, inside a block, directly into blocks, in pieces.
 const SHAPES: [(u64, usize); 8] = [
     (0, 8),
     (1 << 20, 64),
@@ -54,16 +54,16 @@ fn with_client<F: Future<Output = ()>>(
 fn busy_client_gets_each_reply_once_across_handovers() {
     for seed in 600..620 {
         with_client(seed, async |seam, core, first, mut client| {
-            let (busy, changes) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(0)));
-            let (is_busy, count, task_seam) = (busy.clone(), changes.clone(), seam.clone());
+            let (busy, handovers) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(0)));
+            let (is_busy, count, task_seam) = (busy.clone(), handovers.clone(), seam.clone());
             seam.spawn(async move {
                 let mut server = first;
                 while is_busy.get() {
                     task_seam.sleep(Nanos::from_micros(task_seam.random() % 3_000)).await;
-                    let mut handed = server.hand_over(DRAIN_TIMEOUT).await;
-                    assert_eq!(handed.len(), 1, "the client was disconnected");
+                    let mut handed_over = server.hand_over(DRAIN_TIMEOUT).await;
+                    assert_eq!(handed_over.len(), 1, "the client was disconnected");
                     server = server_of(&task_seam, &core);
-                    server.take_over(handed.remove(0)).expect("the volume is served");
+                    server.take_over(handed_over.remove(0)).expect("the volume is served");
                     count.set(count.get() + 1);
                 }
             });
@@ -82,7 +82,7 @@ fn busy_client_gets_each_reply_once_across_handovers() {
                 }
             }
             busy.set(false);
-            assert!(changes.get() > 20, "only {} handovers", changes.get());
+            assert!(handovers.get() > 20, "only {} handovers", handovers.get());
         });
     }
 }
@@ -92,7 +92,7 @@ fn idle_client_is_handed_over_at_once_with_its_terms() {
     with_client(620, async |seam, core, first, mut client| {
         client.write(4096, &sectors(3, 8)).await.expect("written");
         let began = seam.now();
-        let handed = first.hand_over(DRAIN_TIMEOUT).await;
+        let handed_over = first.hand_over(DRAIN_TIMEOUT).await;
         assert!(seam.now() < began + Nanos::from_millis(100), "the handover waited");
         let negotiated = NegotiatedTerms {
             volume_id: VolumeId(1),
@@ -102,12 +102,12 @@ fn idle_client_is_handed_over_at_once_with_its_terms() {
             allocation: true,
             unreported_loss: false,
         };
-        assert_eq!(handed.iter().map(|client| client.terms).collect::<Vec<_>>(), [negotiated]);
+        assert_eq!(handed_over.iter().map(|client| client.terms).collect::<Vec<_>>(), [negotiated]);
         let second = server_of(&seam, &core);
         // The successor replies to requests sent meanwhile.
         client.send_request(Command::Read, 0, 4096, 4096, b"").await;
         seam.sleep(Nanos::from_secs(60)).await;
-        handed.into_iter().for_each(|client| second.take_over(client).expect("the volume is served"));
+        handed_over.into_iter().for_each(|client| second.take_over(client).expect("the volume is served"));
         assert_eq!(client.receive_part(0).await.map(|(_, part, _)| part), Some(ReplyPart::Data(4096, sectors(3, 8))));
         assert_eq!((second.clients_of("vm1"), first.stats().connections), (1, 0));
         let status = client.call(Command::BlockStatus, 0, 0, 4096, b"").await;
@@ -129,9 +129,9 @@ fn begun_request_is_finished_and_a_stalled_client_disconnected() {
         silent.send(&bytes[..500]).await;
         // Until these bytes arrive, the clients are between two requests.
         seam.sleep(Nanos::from_millis(1)).await;
-        let handed = Rc::new(Cell::new(None));
-        let handed_by_task = handed.clone();
-        seam.spawn(async move { handed_by_task.set(Some(first.hand_over(DRAIN_TIMEOUT).await)) });
+        let handed_over = Rc::new(Cell::new(None));
+        let handed_over_by_task = handed_over.clone();
+        seam.spawn(async move { handed_over_by_task.set(Some(first.hand_over(DRAIN_TIMEOUT).await)) });
         seam.sleep(Nanos::from_secs(1)).await;
         slow.send(&bytes[10..5_000]).await;
         seam.sleep(Nanos::from_secs(1)).await;
@@ -139,11 +139,11 @@ fn begun_request_is_finished_and_a_stalled_client_disconnected() {
         slow.send(&[&bytes[5_000..], &bytes[..1]].concat()).await;
         assert_eq!(slow.receive_part(0).await, Some((77, ReplyPart::Done, true)));
         seam.sleep(DRAIN_TIMEOUT).await;
-        let handed = handed.take().expect("the handover has ended");
-        assert_eq!(handed.len(), 1);
+        let handed_over = handed_over.take().expect("the handover has ended");
+        assert_eq!(handed_over.len(), 1);
         assert!(silent.is_closed().await);
         let second = server_of(&seam, &core);
-        handed.into_iter().for_each(|client| second.take_over(client).expect("the volume is served"));
+        handed_over.into_iter().for_each(|client| second.take_over(client).expect("the volume is served"));
         slow.send(&bytes[1..]).await;
         assert_eq!(slow.receive_part(0).await, Some((77, ReplyPart::Done, true)));
         assert_eq!(slow.read(8192, data.len() as u32).await, Ok(data));
@@ -180,8 +180,8 @@ fn client_is_disconnected_if_its_volume_changed() {
     ];
     for (other, reason) in others {
         with_client(623, async |seam, core, first, mut client| {
-            let mut handed = first.hand_over(DRAIN_TIMEOUT).await;
-            let HandedOverClient { stream, terms } = handed.remove(0);
+            let mut handed_over = first.hand_over(DRAIN_TIMEOUT).await;
+            let HandedOverClient { stream, terms } = handed_over.remove(0);
             assert_eq!(terms, negotiated);
             assert_eq!(server_of(&seam, &core).take_over(HandedOverClient { stream, terms: other }), Err(reason));
             assert!(client.is_closed().await);
@@ -213,10 +213,10 @@ fn loss_is_reported_once_to_each_client_across_servers() {
         unnotified.write(0, &sectors(1, 8)).await.expect("a plain write does not report the loss");
         assert_eq!(notified.call(Command::Flush, 0, 0, 0, b"").await, [ReplyPart::Failed(Errno::Io)]);
         assert_eq!(notified.call(Command::Flush, 0, 0, 0, b"").await, [ReplyPart::Done]);
-        let handed = first.hand_over(DRAIN_TIMEOUT).await;
-        assert_eq!(handed.iter().filter(|client| client.terms.unreported_loss).count(), 1);
+        let handed_over = first.hand_over(DRAIN_TIMEOUT).await;
+        assert_eq!(handed_over.iter().filter(|client| client.terms.unreported_loss).count(), 1);
         let second = server_of(&seam, &core);
-        handed.into_iter().for_each(|client| second.take_over(client).expect("the volume is served"));
+        handed_over.into_iter().for_each(|client| second.take_over(client).expect("the volume is served"));
         assert_eq!(notified.call(Command::Flush, 0, 0, 0, b"").await, [ReplyPart::Done]);
         assert_eq!(unnotified.call(Command::Flush, 0, 0, 0, b"").await, [ReplyPart::Failed(Errno::Io)]);
         assert_eq!(unnotified.call(Command::Flush, 0, 0, 0, b"").await, [ReplyPart::Done]);

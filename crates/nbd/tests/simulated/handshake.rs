@@ -52,10 +52,10 @@ fn unknown_export_is_refused_and_another_may_be_selected() {
 #[test]
 fn export_name_option_works_with_and_without_zeroes() {
     with_server(3, Options::default(), async |seam, _| {
-        for (client_flags, zeroes) in [(3, 0), (1, 124)] {
+        for (client_flags, zeroes) in [(flags::FIXED_NEWSTYLE | flags::NO_ZEROES, 0), (flags::FIXED_NEWSTYLE, 124)] {
             let mut client = crate::client::Client::connect_without_flags(&seam, &crate::fixture::address()).await;
             client.receive(nbd_protocol::greeting::decode_greeting).await.expect("the greeting arrives");
-            client.send(&[0, 0, 0, client_flags]).await;
+            client.send(&u32::from(client_flags).to_be_bytes()).await;
             let mut bytes = Vec::new();
             nbd_protocol::option::push_option(&mut bytes, OptionKind::ExportName, b"vm1");
             client.send(&bytes).await;

@@ -25,10 +25,10 @@ fn simple_reads_of_any_length_fit_a_small_pool() {
         }
         for (offset, len) in [(0, 4 * MIB), (0, 17 * MIB), (4096, 32 * MIB), (0, SIZE)] {
             let cookie = client.send_request(Command::Read, 0, offset, len as u32, b"").await;
-            let Some((of, ReplyPart::Data(_, data), true)) = client.receive_part(len as usize).await else {
+            let Some((reply_cookie, ReplyPart::Data(_, data), true)) = client.receive_part(len as usize).await else {
                 panic!("no data")
             };
-            assert_eq!(of, cookie);
+            assert_eq!(reply_cookie, cookie);
             for at in [0, 5 * MIB, 17 * MIB - 4096, 40 * MIB] {
                 if (offset..offset + len).contains(&at) {
                     assert_eq!(data[(at - offset) as usize..][..4096], sectors(at + 1, 8), "{offset}+{len}: {at}");

@@ -10,8 +10,8 @@ use seam::{Geometry, Nanos};
 use crate::client::{ReplyPart, sectors};
 use crate::fixture::{SIZE, connect, plain, serve, with_server, world_with};
 
-/// Bytes of the area of random requests.
-const AREA: usize = 600_000;
+/// Size of the area of random requests.
+const AREA_BYTES: usize = 600_000;
 
 fn disk_of(logical_block: u32) -> SimDiskSpec {
     let spec = SimDiskSpec::new(SIZE);
@@ -29,11 +29,11 @@ fn requests_at_any_byte_behave_as_an_array_of_bytes() {
                 serve(&seam, VolumeSpec { policy, ..plain() }, Options::default()).await;
                 let mut client = connect(&seam).await;
                 client.go("vm1").await;
-                let (rng, mut array) = (Rng::new(seed, 1), vec![0; AREA]);
+                let (rng, mut array) = (Rng::new(seed, 1), vec![0; AREA_BYTES]);
                 for number in 1..400 {
-                    let most = if number % 50 == 0 { 300_000 } else { 5000 };
-                    let len = 1 + rng.below(most) as usize;
-                    let at = rng.below((AREA - len) as u64) as usize;
+                    let len_max = if number % 50 == 0 { 300_000 } else { 5000 };
+                    let len = 1 + rng.below(len_max) as usize;
+                    let at = rng.below((AREA_BYTES - len) as u64) as usize;
                     let range = at..at + len;
                     match rng.below(5) {
                         0 | 1 => {
@@ -62,11 +62,11 @@ fn requests_at_any_byte_behave_as_an_array_of_bytes() {
                         }
                     }
                     let len = 1 + rng.below(5000) as usize;
-                    let at = rng.below((AREA - len) as u64) as usize;
+                    let at = rng.below((AREA_BYTES - len) as u64) as usize;
                     let read = client.read(at as u64, len as u32).await;
                     assert!(read.as_deref() == Ok(&array[at..at + len]), "{policy:?} {number}: read {at}+{len}");
                 }
-                assert!(client.read(0, AREA as u32).await == Ok(array), "{policy:?} on {logical_block}");
+                assert!(client.read(0, AREA_BYTES as u32).await == Ok(array), "{policy:?} on {logical_block}");
             });
             assert_eq!(world.violations(), Vec::<String>::new());
         }
@@ -176,10 +176,10 @@ fn block_sizes_are_sent_only_on_request() {
             let mut client = connect(&seam).await;
             let request = InfoRequest { name: "vm1", wants_block_size, wants_name: false, wants_description: false };
             let replies = client.option(OptionKind::Info, &request.encode()).await;
-            let facts = replies.iter().filter(|(kind, _)| *kind == OptionReplyKind::Info);
-            let facts: Vec<_> = facts.map(|(_, payload)| Info::parse(payload).expect("valid info")).collect();
-            let is_sent = facts.contains(&Info::BlockSize { min: 512, preferred: 4096, max: 64 << 20 });
-            assert_eq!(is_sent, wants_block_size, "{facts:?}");
+            let infos = replies.iter().filter(|(kind, _)| *kind == OptionReplyKind::Info);
+            let infos: Vec<_> = infos.map(|(_, payload)| Info::parse(payload).expect("valid info")).collect();
+            let is_sent = infos.contains(&Info::BlockSize { min: 512, preferred: 4096, max: 64 << 20 });
+            assert_eq!(is_sent, wants_block_size, "{infos:?}");
         }
     });
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use seam::Seam;
 
-use super::{BLOCK, Task};
+use super::{LOGICAL_BLOCK_BYTES, Task};
 use crate::cdb::{Cdb, invalid_field};
 use crate::exchange::{DataIn, DataOut};
 use crate::failure::Failure;
@@ -20,7 +20,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let last = u32::try_from(unit.blocks() - 1).unwrap_or(u32::MAX);
         let mut bytes = [0; 8];
         bytes[..4].copy_from_slice(&last.to_be_bytes());
-        bytes[4..].copy_from_slice(&(BLOCK as u32).to_be_bytes());
+        bytes[4..].copy_from_slice(&(LOGICAL_BLOCK_BYTES as u32).to_be_bytes());
         self.send_response(&bytes, 8_u64).await
     }
 
@@ -30,7 +30,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         }
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&(unit.blocks() - 1).to_be_bytes());
-        bytes[8..12].copy_from_slice(&(BLOCK as u32).to_be_bytes());
+        bytes[8..12].copy_from_slice(&(LOGICAL_BLOCK_BYTES as u32).to_be_bytes());
         bytes[13] = if unit.physical_4k { 3 } else { 0 };
         // LBPME and LBPRZ: thin, and unmapped blocks read as zeroes.
         bytes[14] = 0xc0;

@@ -6,7 +6,7 @@ use engine::telemetry::OpKind;
 use seam::{Block, Piece, Seam};
 
 use super::write::{TAKEN_AT_ONCE_BYTES_MAX, write_flags};
-use super::{BLOCK, Extent, Task, read_failed, write_failed};
+use super::{Extent, LOGICAL_BLOCK_BYTES, Task, read_failed, write_failed};
 use crate::cdb::{Cdb, invalid_field};
 use crate::exchange::{DataIn, DataOut};
 use crate::failure::Failure;
@@ -32,13 +32,13 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         self.take(2 * len, &mut data).await?;
         let (expected, new) = data.split_at(len);
         unit.volume().record_request(OpKind::Read, extent.offset_bytes(), len as u64);
-        let _alone = unit.locks.lock_exclusive(extent.blocks()).await;
+        let _guard = unit.locks.lock_exclusive(extent.blocks()).await;
         self.check_cancelled()?;
         let mut pieces = Vec::new();
         let at = extent.offset_bytes();
         unit.volume().read(at, len, &mut pieces).await.map_err(|error| read_failed(&error, at))?;
-        if let Some(place) = first_difference(&pieces, expected) {
-            return Err(miscompare(place as u64));
+        if let Some(difference) = first_difference(&pieces, expected) {
+            return Err(miscompare(difference as u64));
         }
         drop(pieces);
         unit.volume().record_request(OpKind::Write, at, len as u64);
@@ -59,11 +59,11 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             data.clear();
             self.take(len, &mut data).await?;
             unit.volume().record_request(OpKind::Write, at, len as u64);
-            let first = at / BLOCK;
-            let _alone = unit.locks.lock_exclusive(first..first + len as u64 / BLOCK).await;
+            let first = at / LOGICAL_BLOCK_BYTES;
+            let _guard = unit.locks.lock_exclusive(first..first + len as u64 / LOGICAL_BLOCK_BYTES).await;
             self.check_cancelled()?;
             unit.volume().read(at, len, &mut pieces).await.map_err(|error| read_failed(&error, at))?;
-            bytes_of(&pieces, &mut old);
+            copy_pieces(&pieces, &mut old);
             pieces.clear();
             for (new, old) in data.iter_mut().zip(&old) {
                 *new |= old;
@@ -75,8 +75,8 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
 }
 
 /// MISCOMPARE sense data with the byte offset of the first difference.
-pub fn miscompare(place: u64) -> Failure {
-    Sense::new(SenseKey::MISCOMPARE, Asc::MISCOMPARE_DURING_VERIFY).with_information(place).into()
+pub fn miscompare(offset_bytes: u64) -> Failure {
+    Sense::new(SenseKey::MISCOMPARE, Asc::MISCOMPARE_DURING_VERIFY).with_information(offset_bytes).into()
 }
 
 /// Offset of the first byte at which `pieces` and `bytes` differ.
@@ -95,15 +95,16 @@ pub fn first_difference<B: Block>(pieces: &[Piece<B>], bytes: &[u8]) -> Option<u
             }
         };
         if content != expected {
-            let place = content.iter().zip(expected).position(|(one, other)| one != other);
-            return Some(at + place.expect("the contents differ"));
+            let position = content.iter().zip(expected).position(|(one, other)| one != other);
+            return Some(at + position.expect("the contents differ"));
         }
         at += piece.len();
     }
     None
 }
 
-fn bytes_of<B: Block>(pieces: &[Piece<B>], into: &mut Vec<u8>) {
+/// Copies the content of `pieces` to `into`.
+fn copy_pieces<B: Block>(pieces: &[Piece<B>], into: &mut Vec<u8>) {
     into.clear();
     for piece in pieces {
         let at = into.len();

@@ -12,35 +12,41 @@ use crate::failure::Failure;
 use crate::status::Status;
 use crate::unit::Unit;
 
-const SUPPORTED: u8 = 0x00;
-const PROVISIONING: u8 = 0x0c;
+/// Log page codes.
+const SUPPORTED_PAGES: u8 = 0x00;
+const LOGICAL_BLOCK_PROVISIONING: u8 = 0x0c;
+/// Subpage code for all subpages.
 const ALL_SUBPAGES: u8 = 0xff;
 
 impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     pub(super) async fn log_sense(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
-        let (page, subpage, from, allocated) = (cdb.u8(2) & 0x3f, cdb.u8(3), cdb.u16(5), cdb.u16(7));
+        let (page, subpage, parameter_pointer, allocation_len) = (cdb.u8(2) & 0x3f, cdb.u8(3), cdb.u16(5), cdb.u16(7));
         let body = match (page, subpage) {
-            (SUPPORTED, 0) => vec![SUPPORTED, PROVISIONING],
-            (SUPPORTED, ALL_SUBPAGES) => vec![SUPPORTED, 0, SUPPORTED, ALL_SUBPAGES, PROVISIONING, 0],
-            (PROVISIONING, 0) => provisioning(unit, from),
+            (SUPPORTED_PAGES, 0) => vec![SUPPORTED_PAGES, LOGICAL_BLOCK_PROVISIONING],
+            (SUPPORTED_PAGES, ALL_SUBPAGES) => {
+                vec![SUPPORTED_PAGES, 0, SUPPORTED_PAGES, ALL_SUBPAGES, LOGICAL_BLOCK_PROVISIONING, 0]
+            }
+            (LOGICAL_BLOCK_PROVISIONING, 0) => provisioning(unit, parameter_pointer),
             _ => return Err(invalid_field(2, Some(5))),
         };
-        let has_subpages = if subpage == 0 { 0 } else { 0x40 };
-        let mut bytes = vec![page | has_subpages, subpage];
+        // SPF: the page code is followed by a subpage code.
+        let subpage_format = if subpage == 0 { 0 } else { 0x40 };
+        let mut bytes = vec![page | subpage_format, subpage];
         bytes.extend((body.len() as u16).to_be_bytes());
         bytes.extend(body);
-        self.send_response(&bytes, allocated).await
+        self.send_response(&bytes, allocation_len).await
     }
 }
 
-/// Body of the provisioning page from the parameter `from` on: available and used space as far as they are known.
-fn provisioning<S: Seam>(unit: &Unit<S>, from: u16) -> Vec<u8> {
+/// Body of the provisioning page from the parameter code `parameter_pointer` on: available and used space as far as
+/// they are known.
+fn provisioning<S: Seam>(unit: &Unit<S>, parameter_pointer: u16) -> Vec<u8> {
     let Some(space) = unit.provisioned.get() else { return Vec::new() };
     // Scope: used space belongs to the unit; available space is shared with other units.
     let (unit_scope, target_scope) = (1, 2);
     let mut body = Vec::new();
     for (code, value, scope) in [(1, space.available_bytes, target_scope), (2, Some(space.used_bytes), unit_scope)] {
-        let Some(value) = value.filter(|_| code >= from) else { continue };
+        let Some(value) = value.filter(|_| code >= parameter_pointer) else { continue };
         let resources = u32::try_from(value / RESOURCE_BYTES).unwrap_or(u32::MAX);
         body.extend(u16::to_be_bytes(code));
         // Format: binary list parameter of eight more bytes.

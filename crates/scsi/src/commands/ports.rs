@@ -21,13 +21,13 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             group.extend([0, 0]);
             group.extend(port.to_be_bytes());
         }
-        let head: &[u8] = match cdb.u8(1) >> 5 {
+        let header: &[u8] = match cdb.u8(1) >> 5 {
             0 => &[],
             // Extended header: implicit transition time zero.
             1 => &[0x10, 0, 0, 0],
             _ => return Err(invalid_field(1, Some(7))),
         };
-        let len = (head.len() + group.len()) as u32;
-        self.send_response(&[&len.to_be_bytes()[..], head, &group].concat(), cdb.u32(6)).await
+        let len = (header.len() + group.len()) as u32;
+        self.send_response(&[&len.to_be_bytes()[..], header, &group].concat(), cdb.u32(6)).await
     }
 }

@@ -24,7 +24,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         }
         let (at, len, volume) = (extent.offset_bytes(), extent.len_bytes(), unit.volume().clone());
         if cdb.bit(1, 1) {
-            // IMMED: the load runs in the background without error report; beyond the limit the hint is dropped.
+            // IMMED: the load runs in the background without error report; beyond the limit nothing is loaded.
             let Some(prefetching) = unit.begin_prefetch() else { return Ok(Status::Good) };
             self.target.0.seam.spawn(async move {
                 let _prefetching = prefetching;

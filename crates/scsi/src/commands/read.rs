@@ -12,16 +12,18 @@ use crate::failure::{EngineOperation, Failure, failure_of};
 use crate::status::Status;
 use crate::unit::Unit;
 
-/// Most blocks that one command reads or writes: 64 MiB.
+/// Maximum blocks that one command reads or writes: 64 MiB.
 pub const TRANSFER_BLOCKS_MAX: u32 = 131_072;
 
 /// Reads if all of the range is in memory; otherwise reads nothing and returns false.
 pub fn read_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, pieces: &mut Vec<Piece<S::Block>>) -> bool {
     let extent = Extent::of(cdb);
     let len = extent.len_bytes();
-    let ordinary = len == expected && len > 0 && len <= SENT_AT_ONCE_BYTES_MAX as u64 && extent.check(unit).is_ok();
-    let plain = cdb.0.len() == 6 || cdb.u8(1) == 0;
-    let is_read = ordinary && plain && unit.volume().read_now(extent.offset_bytes(), len as usize, pieces);
+    let is_single_transfer =
+        len == expected && len > 0 && len <= SENT_AT_ONCE_BYTES_MAX as u64 && extent.check(unit).is_ok();
+    let has_no_flags = cdb.0.len() == 6 || cdb.u8(1) == 0;
+    let is_read =
+        is_single_transfer && has_no_flags && unit.volume().read_now(extent.offset_bytes(), len as usize, pieces);
     if is_read {
         unit.volume().record_request(OpKind::Read, extent.offset_bytes(), len);
     }
@@ -29,7 +31,7 @@ pub fn read_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, pieces: &
 }
 
 /// True if DPO is set: the initiator does not access the blocks again soon.
-pub fn is_once(cdb: &Cdb<'_>) -> bool {
+pub fn has_dpo(cdb: &Cdb<'_>) -> bool {
     cdb.0.len() > 6 && cdb.bit(1, 4)
 }
 
@@ -49,7 +51,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         if requested.count > 0 {
             unit.volume().record_request(OpKind::Read, requested.offset_bytes(), requested.len_bytes());
         }
-        let (once, fua) = (is_once(&cdb), has_fua(&cdb));
+        let (once, fua) = (has_dpo(&cdb), has_fua(&cdb));
         if fua {
             // Blocks read with FUA must be on the medium when they are sent.
             unit.volume().flush().await.map_err(|error| failure_of(&error, EngineOperation::Other))?;

@@ -16,8 +16,8 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         if self.unit.is_none() && self.absent.is_none() && !self.at_lun_zero {
             return Err(no_unit().into());
         }
-        let (select, allocated) = (cdb.u8(2), cdb.u32(6));
-        if allocated < 16 {
+        let (select, allocation_len) = (cdb.u8(2), cdb.u32(6));
+        if allocation_len < 16 {
             return Err(invalid_field(6, None));
         }
         let luns: Vec<Lun> = match select {
@@ -33,6 +33,6 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let mut bytes = (luns.len() as u32 * 8).to_be_bytes().to_vec();
         bytes.extend([0; 4]);
         bytes.extend(luns.iter().flat_map(|lun| lun.encode()));
-        self.send_response(&bytes, allocated).await
+        self.send_response(&bytes, allocation_len).await
     }
 }

@@ -14,6 +14,12 @@ use crate::sense::{Asc, Sense, SenseKey};
 use crate::status::Status;
 use crate::unit::Unit;
 
+/// Service actions of PERSISTENT RESERVE IN; every other one is READ FULL STATUS.
+const READ_KEYS: u8 = 0;
+const READ_RESERVATION: u8 = 1;
+const REPORT_CAPABILITIES: u8 = 2;
+
+/// Service actions of PERSISTENT RESERVE OUT.
 const REGISTER: u8 = 0;
 const RESERVE: u8 = 1;
 const RELEASE: u8 = 2;
@@ -37,10 +43,10 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     pub(super) async fn reserve_in(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
         let state = unit.reservations.state();
         let bytes = match cdb.u8(1) & 0x1f {
-            0 => reservations::keys(&state),
-            1 => reservations::reservation(&state),
-            2 => reservations::capabilities(&state),
-            _ => reservations::full(&state),
+            READ_KEYS => reservations::keys(&state),
+            READ_RESERVATION => reservations::reservation(&state),
+            REPORT_CAPABILITIES => reservations::capabilities(&state),
+            _ => reservations::full_status(&state),
         };
         self.send_response(&bytes, cdb.u16(7)).await
     }
@@ -81,9 +87,9 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     ) -> Result<Events, Failure> {
         let registrant = Registrant::of(self.nexus);
         if action == REGISTER_AND_MOVE {
-            let movement = reservations::move_parameters(bytes)?;
+            let movement = reservations::decode_move_parameters(bytes)?;
             if movement.to.port == 0 || movement.to.port > self.target.0.ports {
-                return Err(crate::cdb::invalid_parameter(18));
+                return Err(crate::cdb::invalid_parameter(reservations::MOVE_PORT_OFFSET));
             }
             return state.register_and_move(
                 &registrant,
@@ -94,9 +100,9 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
                 movement.persists,
             );
         }
-        let parameters = reservations::parameters(bytes)?;
+        let parameters = reservations::decode_parameters(bytes)?;
         if parameters.other_initiators.is_some() && (action != REGISTER || state.is_registered(self.nexus)) {
-            return Err(crate::cdb::invalid_parameter(20));
+            return Err(crate::cdb::invalid_parameter(reservations::FLAGS_OFFSET));
         }
         let known_type = || kind.ok_or_else(|| invalid_field(2, Some(3)));
         match action {
@@ -109,8 +115,15 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
                     ports.clone().map(move |port| Registrant { initiator: initiator.clone(), port })
                 });
                 let others: Vec<Registrant> = registrants.filter(|other| *other != registrant).collect();
-                let ignore = action == REGISTER_AND_IGNORE;
-                state.register(&registrant, parameters.key, parameters.new_key, ignore, &others, parameters.persists)
+                let ignores_key = action == REGISTER_AND_IGNORE;
+                state.register(
+                    &registrant,
+                    parameters.key,
+                    parameters.new_key,
+                    ignores_key,
+                    &others,
+                    parameters.persists,
+                )
             }
             RESERVE => state.reserve(&registrant, parameters.key, known_type()?).map(|()| Events::default()),
             RELEASE => state.release(&registrant, parameters.key, kind),
@@ -140,8 +153,8 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     /// Aborts the commands of preempted registrants.
     async fn abort_commands(&self, unit: &Rc<Unit<S>>, preempted: &[Registrant]) {
         let nexuses: Vec<u64> = self.target.nexuses_of(preempted);
-        let own = self.running.as_ref().map(|running| running.number());
-        if unit.tasks.cancel_and_wait(|nexus| nexuses.contains(&nexus), own).await {
+        let own_number = self.running.as_ref().map(|running| running.number());
+        if unit.tasks.cancel_and_wait(|nexus| nexuses.contains(&nexus), own_number).await {
             for registrant in preempted.iter().filter(|registrant| !registrant.is(self.nexus)) {
                 self.target.raise_for_registrant(unit, registrant, Attention::CommandsCleared);
             }

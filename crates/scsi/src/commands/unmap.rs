@@ -15,14 +15,14 @@ use crate::sense::{Asc, Sense};
 use crate::status::Status;
 use crate::unit::Unit;
 
-const HEAD_BYTES: usize = 8;
+const HEADER_BYTES: usize = 8;
 const RANGE_BYTES: usize = 16;
 
 impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     pub(super) async fn unmap(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
         unit.check_writable()?;
         let bytes = self.parameters(cdb.u16(7).into()).await?;
-        let extents = ranges(&bytes)?;
+        let extents = decode_ranges(&bytes)?;
         // Every range is checked before the first one is unmapped.
         for extent in &extents {
             extent.check(unit)?;
@@ -40,12 +40,12 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
 }
 
 /// Decodes the ranges of a parameter list; an empty list has none.
-fn ranges(bytes: &[u8]) -> Result<Vec<Extent>, Failure> {
+fn decode_ranges(bytes: &[u8]) -> Result<Vec<Extent>, Failure> {
     if bytes.is_empty() {
         return Ok(Vec::new());
     }
     let (header, descriptors) =
-        bytes.split_at_checked(HEAD_BYTES).ok_or_else(|| Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR))?;
+        bytes.split_at_checked(HEADER_BYTES).ok_or_else(|| Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR))?;
     let stated_len = usize::from(u16::from_be_bytes([header[2], header[3]])).min(descriptors.len());
     let (ranges, _) = descriptors[..stated_len].as_chunks::<RANGE_BYTES>();
     if ranges.len() > UNMAP_RANGES_MAX as usize {
@@ -57,7 +57,7 @@ fn ranges(bytes: &[u8]) -> Result<Vec<Extent>, Failure> {
         let count = u32::from_be_bytes([range[8], range[9], range[10], range[11]]).into();
         blocks += count;
         if blocks > UNMAP_BLOCKS_MAX.into() {
-            return Err(invalid_parameter(HEAD_BYTES + index * RANGE_BYTES + 8));
+            return Err(invalid_parameter(HEADER_BYTES + index * RANGE_BYTES + 8));
         }
         extents.push(Extent { first, count });
     }
@@ -82,19 +82,19 @@ mod tests {
 
     #[test]
     fn complete_ranges_are_decoded_and_short_lists_refused() {
-        assert_eq!(ranges(&[]), Ok(Vec::new()));
+        assert_eq!(decode_ranges(&[]), Ok(Vec::new()));
         let two = [(5, 7), (u64::MAX, 1)];
         let extents = [Extent { first: 5, count: 7 }, Extent { first: u64::MAX, count: 1 }];
-        assert_eq!(ranges(&list(32, &two)), Ok(extents.to_vec()));
-        assert_eq!(ranges(&list(500, &two)), Ok(extents.to_vec()));
-        assert_eq!(ranges(&list(17, &two)), Ok(extents[..1].to_vec()));
-        assert_eq!(ranges(&[0; 7]), Err(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR).into()));
+        assert_eq!(decode_ranges(&list(32, &two)), Ok(extents.to_vec()));
+        assert_eq!(decode_ranges(&list(500, &two)), Ok(extents.to_vec()));
+        assert_eq!(decode_ranges(&list(17, &two)), Ok(extents[..1].to_vec()));
+        assert_eq!(decode_ranges(&[0; 7]), Err(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR).into()));
     }
 
     #[test]
     fn too_many_ranges_and_too_many_blocks_are_refused() {
         let many = vec![(0, 1); UNMAP_RANGES_MAX as usize + 1];
-        assert_eq!(ranges(&list(16 * 257, &many)), Err(invalid_parameter(2)));
-        assert_eq!(ranges(&list(32, &[(0, UNMAP_BLOCKS_MAX), (0, 1)])), Err(invalid_parameter(8 + 16 + 8)));
+        assert_eq!(decode_ranges(&list(16 * 257, &many)), Err(invalid_parameter(2)));
+        assert_eq!(decode_ranges(&list(32, &[(0, UNMAP_BLOCKS_MAX), (0, 1)])), Err(invalid_parameter(8 + 16 + 8)));
     }
 }

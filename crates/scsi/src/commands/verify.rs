@@ -6,9 +6,9 @@ use engine::WriteFlags;
 use seam::Seam;
 
 use super::compare::{first_difference, miscompare};
-use super::read::is_once;
+use super::read::has_dpo;
 use super::write::TAKEN_AT_ONCE_BYTES_MAX;
-use super::{BLOCK, Extent, Task, read_failed};
+use super::{Extent, LOGICAL_BLOCK_BYTES, Task, read_failed};
 use crate::cdb::{Cdb, invalid_field};
 use crate::exchange::{DataIn, DataOut};
 use crate::failure::Failure;
@@ -17,11 +17,11 @@ use crate::unit::Unit;
 
 /// BYTCHK field: the comparison to perform.
 enum ByteCheck {
-    /// None: the blocks must be readable.
+    /// No comparison: the blocks must be readable.
     Readable,
-    /// Each block with a block of its own.
+    /// Each block with its own block of data.
     Each,
-    /// Every block with the same block.
+    /// Every block with the same block of data.
     Same,
 }
 
@@ -46,7 +46,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
                 extent.check_length()?;
                 self.require_data(extent.len_bytes())?;
             }
-            ByteCheck::Same => self.require_data(if extent.count == 0 { 0 } else { BLOCK })?,
+            ByteCheck::Same => self.require_data(if extent.count == 0 { 0 } else { LOGICAL_BLOCK_BYTES })?,
         }
         let mut data = Vec::new();
         let mut pieces = Vec::new();
@@ -56,7 +56,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
                     data.clear();
                     self.take(len, &mut data).await?;
                 }
-                ByteCheck::Same if data.is_empty() => self.take(BLOCK as usize, &mut data).await?,
+                ByteCheck::Same if data.is_empty() => self.take(LOGICAL_BLOCK_BYTES as usize, &mut data).await?,
                 ByteCheck::Same | ByteCheck::Readable => self.check_cancelled()?,
             }
             pieces.clear();
@@ -65,17 +65,17 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             let difference = match check {
                 ByteCheck::Readable => None,
                 ByteCheck::Each => first_difference(&pieces, &data),
-                ByteCheck::Same => first_difference(&pieces, &data.repeat(len / BLOCK as usize)),
+                ByteCheck::Same => first_difference(&pieces, &data.repeat(len / LOGICAL_BLOCK_BYTES as usize)),
             };
-            if let Some(place) = difference {
-                return Err(miscompare(at - extent.offset_bytes() + place as u64));
+            if let Some(difference) = difference {
+                return Err(miscompare(at - extent.offset_bytes() + difference as u64));
             }
         }
         Ok(Status::Good)
     }
 
-    /// Writes each part through and, if requested, compares the data read back. The cache answers the read; errors of
-    /// the medium under durable data are left to a scrub of the array.
+    /// Writes each part with FUA and, if requested, compares the data read back. The cache serves the read: finding
+    /// medium errors under durable data is left to the array's scrub.
     pub(super) async fn write_and_verify(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
         let (extent, check) = (Extent::of(&cdb), ByteCheck::of(&cdb)?);
         if matches!(check, ByteCheck::Same) {
@@ -86,15 +86,15 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         extent.check_length()?;
         let extent = self.expected_blocks(&extent);
         // The bits of FUA in a WRITE hold BYTCHK in this command.
-        let flags = WriteFlags { fua: true, once: is_once(&cdb) };
+        let flags = WriteFlags { fua: true, once: has_dpo(&cdb) };
         let (mut data, mut pieces) = (Vec::new(), Vec::new());
         for (at, len) in extent.parts(TAKEN_AT_ONCE_BYTES_MAX) {
             self.take_and_write_part(unit, at, len, flags, &mut data).await?;
             if matches!(check, ByteCheck::Each) {
                 pieces.clear();
                 unit.volume().read(at, len, &mut pieces).await.map_err(|error| read_failed(&error, at))?;
-                if let Some(place) = first_difference(&pieces, &data) {
-                    return Err(miscompare(at - extent.offset_bytes() + place as u64));
+                if let Some(difference) = first_difference(&pieces, &data) {
+                    return Err(miscompare(at - extent.offset_bytes() + difference as u64));
                 }
             }
         }

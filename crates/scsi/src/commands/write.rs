@@ -6,15 +6,15 @@ use engine::WriteFlags;
 use engine::telemetry::OpKind;
 use seam::{BLOCK_BYTES, Seam};
 
-use super::read::{has_fua, is_once};
-use super::{BLOCK, Extent, Task, write_failed};
+use super::read::{has_dpo, has_fua};
+use super::{Extent, LOGICAL_BLOCK_BYTES, Task, write_failed};
 use crate::cdb::Cdb;
 use crate::exchange::{DataIn, DataOut};
 use crate::failure::Failure;
 use crate::status::Status;
 use crate::unit::Unit;
 
-/// Most bytes taken from the initiator at once.
+/// Maximum bytes taken from the initiator at once.
 pub const TAKEN_AT_ONCE_BYTES_MAX: usize = 256 << 10;
 
 /// Writes a range within one block of the engine if that needs no waiting.
@@ -24,11 +24,11 @@ pub fn write_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, mut data
     if len != expected || len != data.len() as u64 || extent.check(unit).is_err() {
         return false;
     }
-    let (at, block) = (extent.offset_bytes(), BLOCK_BYTES as u64);
+    let (at, engine_block) = (extent.offset_bytes(), BLOCK_BYTES as u64);
     // A write within one block is atomic: COMPARE AND WRITE sees all of it or nothing.
-    let is_within_block = len > 0 && at % block + len <= block;
-    let is_plain = !unit.writes_through() && (cdb.0.len() == 6 || cdb.u8(1) == 0);
-    let is_immediate = is_within_block && is_plain && !unit.is_read_only() && unit.locks.is_free(&extent.blocks());
+    let is_within_block = len > 0 && at % engine_block + len <= engine_block;
+    let is_write_back = !unit.writes_through() && (cdb.0.len() == 6 || cdb.u8(1) == 0);
+    let is_immediate = is_within_block && is_write_back && !unit.is_read_only() && unit.locks.is_free(&extent.blocks());
     let is_written = is_immediate && unit.volume().write_now(at, len as usize, &mut data);
     if is_written {
         unit.volume().record_request(OpKind::Write, at, len);
@@ -81,7 +81,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         self.write_part(unit, at, data, flags).await
     }
 
-    /// Writes one part.
+    /// Writes one part of the command's range, excluded from the ranges that other commands lock exclusively.
     pub(super) async fn write_part(
         &mut self,
         unit: &Rc<Unit<S>>,
@@ -89,8 +89,8 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         mut data: &[u8],
         flags: WriteFlags,
     ) -> Result<(), Failure> {
-        let (first, len) = (at / BLOCK, data.len());
-        let _guard = unit.locks.lock_shared(first..first + len as u64 / BLOCK).await;
+        let (first, len) = (at / LOGICAL_BLOCK_BYTES, data.len());
+        let _guard = unit.locks.lock_shared(first..first + len as u64 / LOGICAL_BLOCK_BYTES).await;
         self.check_cancelled()?;
         if flags == WriteFlags::default() && unit.volume().write_now(at, len, &mut data) {
             return Ok(());
@@ -101,5 +101,5 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
 
 /// Write flags of a command.
 pub fn write_flags<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>) -> WriteFlags {
-    WriteFlags { fua: has_fua(cdb) || unit.writes_through(), once: is_once(cdb) }
+    WriteFlags { fua: has_fua(cdb) || unit.writes_through(), once: has_dpo(cdb) }
 }

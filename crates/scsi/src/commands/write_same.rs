@@ -8,7 +8,7 @@ use seam::Seam;
 
 use super::vpd::WRITE_SAME_BLOCKS_MAX;
 use super::write::TAKEN_AT_ONCE_BYTES_MAX;
-use super::{BLOCK, Extent, Task, write_failed};
+use super::{Extent, LOGICAL_BLOCK_BYTES, Task, write_failed};
 use crate::cdb::{Cdb, invalid_field};
 use crate::exchange::{DataIn, DataOut};
 use crate::failure::Failure;
@@ -34,8 +34,8 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let mut data = Vec::new();
         // UNMAP without data means zeroes, even without NDOB.
         if !(no_data || may_unmap && self.expected.out_bytes == 0) {
-            self.require_exact_data(BLOCK)?;
-            self.take(BLOCK as usize, &mut data).await?;
+            self.require_exact_data(LOGICAL_BLOCK_BYTES)?;
+            self.take(LOGICAL_BLOCK_BYTES as usize, &mut data).await?;
         }
         if extent.count == 0 {
             return Ok(Status::Good);
@@ -47,7 +47,8 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             let flags = ZeroFlags { fua, may_unmap, fast_only: false };
             return self.zero(unit, &extent, flags).await;
         }
-        let pattern = data.repeat(TAKEN_AT_ONCE_BYTES_MAX.min(extent.len_bytes() as usize) / BLOCK as usize);
+        let pattern =
+            data.repeat(TAKEN_AT_ONCE_BYTES_MAX.min(extent.len_bytes() as usize) / LOGICAL_BLOCK_BYTES as usize);
         unit.volume().record_request(OpKind::Write, extent.offset_bytes(), extent.len_bytes());
         let flags = engine::WriteFlags { fua, ..Default::default() };
         for (at, len) in extent.parts(TAKEN_AT_ONCE_BYTES_MAX) {
@@ -61,8 +62,8 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         unit.volume().record_request(OpKind::Zero, extent.offset_bytes(), extent.len_bytes());
         for (at, len) in extent.parts(ZEROED_AT_ONCE_BYTES_MAX) {
             self.check_cancelled()?;
-            let first = at / BLOCK;
-            let _guard = unit.locks.lock_shared(first..first + len as u64 / BLOCK).await;
+            let first = at / LOGICAL_BLOCK_BYTES;
+            let _guard = unit.locks.lock_shared(first..first + len as u64 / LOGICAL_BLOCK_BYTES).await;
             unit.volume().zero(at, len as u64, flags).await.map_err(|error| write_failed(&error, at))?;
         }
         Ok(Status::Good)

@@ -8,9 +8,12 @@ mod store;
 
 use std::cell::{Cell, RefCell};
 
-pub use decode::{LIST_BYTES, LIST_BYTES_MAX, move_parameters, parameters};
+pub use decode::{
+    FLAGS_OFFSET, LIST_BYTES, LIST_BYTES_MAX, MOVE_PORT_OFFSET, SERVICE_ACTION_KEY_OFFSET, decode_move_parameters,
+    decode_parameters,
+};
 pub use record::{RecordError, check_record};
-pub use report::{capabilities, full, keys, reservation};
+pub use report::{capabilities, full_status, keys, reservation};
 pub use state::{Events, ReservationType, State};
 pub use store::{ReservationStore, StoreFuture};
 
@@ -28,10 +31,12 @@ pub struct Registrant {
 }
 
 impl Registrant {
+    /// The registrant of a nexus.
     pub fn of(nexus: &Nexus) -> Registrant {
         Registrant { initiator: nexus.initiator().clone(), port: nexus.port() }
     }
 
+    /// True if `nexus` belongs to this registrant.
     pub fn is(&self, nexus: &Nexus) -> bool {
         self.port == nexus.port() && self.initiator == *nexus.initiator()
     }
@@ -57,15 +62,15 @@ impl Reservations {
     }
 
     /// Refuses a command that conflicts with a reservation.
-    pub fn check(&self, nexus: &Nexus, reserved: Conflict) -> Result<(), Failure> {
-        if reserved == Conflict::None {
+    pub fn check(&self, nexus: &Nexus, conflict: Conflict) -> Result<(), Failure> {
+        if conflict == Conflict::None {
             return Ok(());
         }
         // PERSISTENT RESERVE conflicts with session reservations only; it checks persistent ones itself.
         let is_conflict = match self.session.get() {
-            Some(_) if reserved == Conflict::Persistent => true,
-            Some(holder) => reserved != Conflict::Release && holder != nexus.0.number,
-            None => match reserved {
+            Some(_) if conflict == Conflict::Persistent => true,
+            Some(holder) => conflict != Conflict::Release && holder != nexus.0.number,
+            None => match conflict {
                 Conflict::Read => !self.persistent.borrow().may_read(nexus),
                 Conflict::Write => !self.persistent.borrow().may_write(nexus),
                 _ => false,

@@ -59,8 +59,8 @@ pub fn decode(bytes: &[u8]) -> Result<State, RecordError> {
     if bytes.is_empty() {
         return Ok(State::default());
     }
-    let (body, sum) = bytes.split_last_chunk::<4>().ok_or(RecordError::Damaged)?;
-    if !body.starts_with(&MAGIC) || crc32c::crc32c(body) != u32::from_le_bytes(*sum) {
+    let (body, checksum) = bytes.split_last_chunk::<4>().ok_or(RecordError::Damaged)?;
+    if !body.starts_with(&MAGIC) || crc32c::crc32c(body) != u32::from_le_bytes(*checksum) {
         return Err(RecordError::Damaged);
     }
     let mut remaining = &body[MAGIC.len()..];
@@ -109,8 +109,8 @@ mod tests {
 
     fn state(reservation: Option<Reservation>) -> State {
         let registrations = (0..3)
-            .map(|n| Registration {
-                registrant: Registrant { initiator: Initiator::new(&format!("iqn.a:{n}"), [n; 6]), port: 1 },
+            .map(|number| Registration {
+                registrant: Registrant { initiator: Initiator::new(&format!("iqn.a:{number}"), [number; 6]), port: 1 },
                 key: 7,
             })
             .collect();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_record_is_refused_by_its_format_and_no_other_number_is_known() {
+    fn newer_format_is_refused_with_its_number_and_format_0_is_damaged() {
         let of_format = |format: u8| {
             let mut bytes = encode(&state(None));
             bytes.truncate(bytes.len() - 4);

@@ -5,33 +5,34 @@ use super::state::State;
 /// Scope LU_SCOPE: the whole unit.
 const SCOPE_UNIT: u8 = 0x00;
 
-fn with_head(state: &State, body: &[u8]) -> Vec<u8> {
+/// An answer: the header with the generation and the length of `body`, then `body`.
+fn with_header(state: &State, body: &[u8]) -> Vec<u8> {
     [&state.generation.to_be_bytes()[..], &(body.len() as u32).to_be_bytes(), body].concat()
 }
 
 /// READ KEYS.
 pub fn keys(state: &State) -> Vec<u8> {
     let keys: Vec<u8> = state.registrations.iter().flat_map(|registration| registration.key.to_be_bytes()).collect();
-    with_head(state, &keys)
+    with_header(state, &keys)
 }
 
 /// READ RESERVATION.
 pub fn reservation(state: &State) -> Vec<u8> {
-    let Some(reservation) = &state.reservation else { return with_head(state, &[]) };
+    let Some(reservation) = &state.reservation else { return with_header(state, &[]) };
     let mut body = state.holders_key().to_be_bytes().to_vec();
     body.extend([0, 0, 0, 0, 0, SCOPE_UNIT | reservation.kind.code(), 0, 0]);
-    with_head(state, &body)
+    with_header(state, &body)
 }
 
 /// REPORT CAPABILITIES.
 pub fn capabilities(state: &State) -> Vec<u8> {
-    // Abilities: CRH, SIP_C, ATP_C and PTPL_C. State: TMV and PTPL_A. All types are supported.
-    let (can, does) = (0x1d, 0x80 | u8::from(state.persists));
-    vec![0, 8, can, does, 0xea, 0x01, 0, 0]
+    // Capabilities: CRH, SIP_C, ATP_C and PTPL_C. State: TMV and PTPL_A. All types are supported.
+    let (capability_flags, state_flags) = (0x1d, 0x80 | u8::from(state.persists));
+    vec![0, 8, capability_flags, state_flags, 0xea, 0x01, 0, 0]
 }
 
 /// READ FULL STATUS.
-pub fn full(state: &State) -> Vec<u8> {
+pub fn full_status(state: &State) -> Vec<u8> {
     let mut body = Vec::new();
     for registration in &state.registrations {
         let holds = state.holds(&registration.registrant);
@@ -44,5 +45,5 @@ pub fn full(state: &State) -> Vec<u8> {
         body.extend((id.len() as u32).to_be_bytes());
         body.extend(id);
     }
-    with_head(state, &body)
+    with_header(state, &body)
 }

@@ -2,7 +2,7 @@
 //!
 //! A change is made on a copy, which takes effect when it is durable. [`Events`] lists the initiators to notify.
 
-use super::Registrant;
+use super::{LIST_BYTES, Registrant, SERVICE_ACTION_KEY_OFFSET};
 use crate::attention::Attention;
 use crate::cdb::{invalid_field, invalid_parameter};
 use crate::failure::Failure;
@@ -33,10 +33,12 @@ impl ReservationType {
         (8, ReservationType::ExclusiveAccessAll),
     ];
 
+    /// Decodes a type code.
     pub fn of(code: u8) -> Option<ReservationType> {
         Self::ALL.iter().find(|(other, _)| *other == code).map(|(_, kind)| *kind)
     }
 
+    /// Type code.
     pub fn code(self) -> u8 {
         let entry = Self::ALL.iter().find(|(_, kind)| *kind == self);
         entry.expect("every type has a code").0
@@ -87,6 +89,7 @@ pub struct Events {
 /// Registrations and the reservation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
+    /// PRgeneration: counts the changes of registrations.
     pub generation: u32,
     pub registrations: Vec<Registration>,
     pub reservation: Option<Reservation>,
@@ -100,16 +103,19 @@ impl State {
         self.registrations.is_empty()
     }
 
+    /// True if the nexus' initiator port has a registration.
     pub fn is_registered(&self, nexus: &Nexus) -> bool {
         self.registrations.iter().any(|registration| registration.registrant.is(nexus))
     }
 
+    /// True if the reservation allows reads of the nexus.
     pub fn may_read(&self, nexus: &Nexus) -> bool {
         self.reservation.as_ref().is_none_or(|reservation| {
             reservation.kind.is_open_to_readers() || self.has_holder_access(reservation, nexus)
         })
     }
 
+    /// True if the reservation allows writes of the nexus.
     pub fn may_write(&self, nexus: &Nexus) -> bool {
         self.reservation.as_ref().is_none_or(|reservation| self.has_holder_access(reservation, nexus))
     }
@@ -125,6 +131,7 @@ impl State {
         holder.and_then(|holder| self.key_of(holder)).unwrap_or(0)
     }
 
+    /// True if the registrant holds the reservation.
     pub fn holds(&self, registrant: &Registrant) -> bool {
         self.reservation.as_ref().is_some_and(|reservation| match &reservation.holder {
             Some(holder) => holder == registrant,
@@ -162,29 +169,29 @@ impl State {
         &mut self,
         registrant: &Registrant,
         key: u64,
-        new: u64,
-        ignore: bool,
+        new_key: u64,
+        ignores_key: bool,
         others: &[Registrant],
         persists: bool,
     ) -> Result<Events, Failure> {
         let mut events = Events::default();
-        let known = self.key_of(registrant);
-        if !ignore && known.unwrap_or(0) != key {
+        let current_key = self.key_of(registrant);
+        if !ignores_key && current_key.unwrap_or(0) != key {
             return Err(Failure::Conflict);
         }
-        if known.is_none() && new == 0 {
+        if current_key.is_none() && new_key == 0 {
             return Ok(events);
         }
-        if new == 0 {
+        if new_key == 0 {
             self.unregister(registrant, &mut events);
         } else {
             // A registrant's key may be changed only by that registrant itself.
             if others.iter().any(|other| other != registrant && self.key_of(other).is_some()) {
                 return Err(Failure::Conflict);
             }
-            self.set_key(registrant, new)?;
+            self.set_key(registrant, new_key)?;
             for other in others {
-                self.set_key(other, new)?;
+                self.set_key(other, new_key)?;
             }
         }
         self.persists = persists;
@@ -237,29 +244,29 @@ impl State {
         Ok(events)
     }
 
-    /// PREEMPT, and the reservation part of PREEMPT AND ABORT.
+    /// PREEMPT, and the reservation part of PREEMPT AND ABORT. `victim_key`: the key of the registrants to preempt.
     pub fn preempt(
         &mut self,
         registrant: &Registrant,
         key: u64,
-        victims: u64,
+        victim_key: u64,
         kind: Option<ReservationType>,
     ) -> Result<Events, Failure> {
         self.check_key(registrant, key)?;
         let mut events = Events::default();
         let takes_over = match &self.reservation {
-            Some(reservation) if reservation.kind.is_of_all_registrants() => victims == 0,
-            Some(_) if victims == 0 => return Err(invalid_parameter(8)),
-            Some(_) => self.holders_key() == victims,
-            None if victims == 0 => return Err(invalid_parameter(8)),
+            Some(reservation) if reservation.kind.is_of_all_registrants() => victim_key == 0,
+            Some(_) if victim_key == 0 => return Err(invalid_parameter(SERVICE_ACTION_KEY_OFFSET)),
+            Some(_) => self.holders_key() == victim_key,
+            None if victim_key == 0 => return Err(invalid_parameter(SERVICE_ACTION_KEY_OFFSET)),
             None => false,
         };
         // Key zero stands for all other registrants if all of them hold the reservation.
-        let is_victim = |other: &Registration| victims == 0 || other.key == victims;
+        let is_victim = |other: &Registration| victim_key == 0 || other.key == victim_key;
         if !takes_over && !self.registrations.iter().any(is_victim) {
             return Err(Failure::Conflict);
         }
-        let new = match (takes_over, kind) {
+        let new_reservation = match (takes_over, kind) {
             (true, None) => return Err(invalid_field(2, Some(3))),
             (true, Some(kind)) => Some(reservation_of(registrant, kind)),
             (false, _) => None,
@@ -274,10 +281,11 @@ impl State {
             }
             events.preempted.push(other.registrant);
         }
-        if let Some(new) = new {
-            let other_type = self.reservation.as_ref().is_some_and(|reservation| reservation.kind != new.kind);
-            self.reservation = Some(new);
-            if other_type {
+        if let Some(new_reservation) = new_reservation {
+            let is_other_type =
+                self.reservation.as_ref().is_some_and(|reservation| reservation.kind != new_reservation.kind);
+            self.reservation = Some(new_reservation);
+            if is_other_type {
                 self.raise_for_others(registrant, Attention::ReservationsReleased, &mut events);
             }
         }
@@ -292,7 +300,7 @@ impl State {
         registrant: &Registrant,
         key: u64,
         to: &Registrant,
-        new: u64,
+        new_key: u64,
         unregister: bool,
         persists: bool,
     ) -> Result<Events, Failure> {
@@ -301,10 +309,11 @@ impl State {
         if reservation.kind.is_of_all_registrants() || !self.holds(registrant) {
             return Err(Failure::Conflict);
         }
-        if new == 0 || to == registrant {
-            return Err(invalid_parameter(if new == 0 { 8 } else { 24 }));
+        if new_key == 0 || to == registrant {
+            // The TransportID follows the fixed part of the list.
+            return Err(invalid_parameter(if new_key == 0 { SERVICE_ACTION_KEY_OFFSET } else { LIST_BYTES }));
         }
-        self.set_key(to, new)?;
+        self.set_key(to, new_key)?;
         self.reservation = Some(Reservation { holder: Some(to.clone()), ..reservation });
         if unregister {
             self.registrations.retain(|registration| registration.registrant != *registrant);
@@ -333,11 +342,12 @@ impl State {
         }
     }
 
-    fn raise_for_others(&self, but: &Registrant, attention: Attention, events: &mut Events) {
-        let others = self.registrations.iter().filter(|registration| registration.registrant != *but);
+    fn raise_for_others(&self, except: &Registrant, attention: Attention, events: &mut Events) {
+        let others = self.registrations.iter().filter(|registration| registration.registrant != *except);
         events.notified.extend(others.map(|registration| (registration.registrant.clone(), attention)));
     }
 
+    /// Counts a change, and checks that the holder is still registered.
     fn bump_generation(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         let holder = self.reservation.as_ref().and_then(|reservation| reservation.holder.as_ref());

@@ -7,16 +7,24 @@ use engine::WritePolicy;
 use scsi::Status;
 use seam::{Nanos, Seam};
 
+use crate::codes::{
+    COMPARE_AND_WRITE, FUA, INVALID_FIELD_IN_CDB, INVALID_FIELD_IN_INFORMATION_UNIT, LBA_OUT_OF_RANGE, MISCOMPARE,
+    OR_WRITE, VERIFY_10, VERIFY_16, WRITE_16, WRITE_AND_VERIFY_10,
+};
 use crate::fixture::{BLOCKS, with_target};
 use crate::initiator::{Client, cdb10, cdb16, content};
 
-const COMPARE_AND_WRITE: u8 = 0x89;
+/// BYTCHK values in the flags of VERIFY.
+const COMPARE_EACH: u8 = 0x02;
+const COMPARE_SAME: u8 = 0x06;
+const INVALID_BYTCHK: u8 = 0x04;
 
-async fn swap(client: &Client, first: u64, old: u64, new: u64, blocks: u8) -> Status {
+/// COMPARE AND WRITE of `blocks` blocks with the tags `old` and `new`.
+async fn compare_and_write(client: &Client, first: u64, old: u64, new: u64, blocks: u8) -> Status {
     let mut cdb = cdb16(COMPARE_AND_WRITE, 0, first, 0);
     cdb[13] = blocks;
-    let n = usize::from(blocks);
-    client.send(&cdb, 0, &content([vec![old; n], vec![new; n]].concat())).await.status
+    let count = usize::from(blocks);
+    client.send(&cdb, 0, &content([vec![old; count], vec![new; count]].concat())).await.status
 }
 
 /// Eight initiators increment a counter by COMPARE AND WRITE over two blocks of the engine.
@@ -36,9 +44,11 @@ fn counter_of_eight_initiators_is_exact() {
                         loop {
                             let known =
                                 u64::from_le_bytes(client.read(0, first, 1).await.good()[..8].try_into().unwrap());
-                            match swap(&client, first, known, known + 1, 2).await {
+                            match compare_and_write(&client, first, known, known + 1, 2).await {
                                 Status::Good => break,
-                                status => assert_eq!((status.sense()[2], status.sense()[12]), (0xe, 0x1d)),
+                                status => {
+                                    assert_eq!((status.sense()[2], status.sense()[12]), (MISCOMPARE.0, MISCOMPARE.1))
+                                }
                             }
                         }
                         completed.set(completed.get() + 1);
@@ -70,12 +80,12 @@ fn write_is_ordered_before_or_after_compare_and_write() {
                 let ended = Rc::clone(&ended);
                 async move {
                     seam.sleep(Nanos::from_micros(seam.random() % 100)).await;
-                    let fua = cdb16(0x8a, 0x08, 4, 60);
+                    let fua = cdb16(WRITE_16, FUA, 4, 60);
                     second.send(&fua, 0, &content([2; 60])).await.good();
                     ended.set(true);
                 }
             });
-            let swapped = swap(&first, 4, 1, 3, 60).await;
+            let swapped = compare_and_write(&first, 4, 1, 3, 60).await;
             while !ended.get() {
                 fixture.seam.sleep(Nanos::from_micros(10)).await;
             }
@@ -94,18 +104,25 @@ fn miscompare_reports_offset_and_writes_nothing() {
         let mut cdb = cdb16(COMPARE_AND_WRITE, 0, 0, 0);
         cdb[13] = 3;
         let response = client.send(&cdb, 0, &content([1, 2, 4, 7, 7, 7])).await;
-        assert_eq!(response.sense(), (0xe, 0x1d, 0));
+        assert_eq!(response.sense(), MISCOMPARE);
         assert_eq!(response.status.sense()[3..7], 1024_u32.to_be_bytes());
         assert_eq!(client.read(0, 0, 3).await.good(), content([1, 2, 3]));
         // Data of another length than the command's are refused.
         for blocks in [2_u64, 4, 8] {
-            assert_eq!(client.send(&cdb, 0, &content(vec![1; blocks as usize])).await.sense(), (5, 0x0e, 3));
+            assert_eq!(
+                client.send(&cdb, 0, &content(vec![1; blocks as usize])).await.sense(),
+                INVALID_FIELD_IN_INFORMATION_UNIT
+            );
         }
         let none = cdb16(COMPARE_AND_WRITE, 0, 0, 0);
-        assert_eq!(client.send(&none, 0, &content([0; 512])).await.sense(), (5, 0x24, 0), "256 blocks do not fit");
+        assert_eq!(
+            client.send(&none, 0, &content([0; 512])).await.sense(),
+            INVALID_FIELD_IN_CDB,
+            "256 blocks do not fit"
+        );
         assert_eq!(client.send(&none, 0, &[]).await.status, Status::Good);
         cdb[2..10].copy_from_slice(&(BLOCKS - 2).to_be_bytes());
-        assert_eq!(client.send(&cdb, 0, &content([0; 6])).await.sense(), (5, 0x21, 0));
+        assert_eq!(client.send(&cdb, 0, &content([0; 6])).await.sense(), LBA_OUT_OF_RANGE);
     });
 }
 
@@ -114,24 +131,24 @@ fn verify_compares_each_block_or_one_block_or_only_reads() {
     with_target(2, async |_, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
         client.write(0, 100, &content([5, 5, 6])).await.good();
-        for (flags, data, place) in [
-            (0x02, content([5, 5, 6]), None),
-            (0x02, content([5, 7, 6]), Some(512_u32)),
-            (0x06, content([5]), Some(1024)),
-            (0x00, Vec::new(), None),
+        for (flags, data, difference) in [
+            (COMPARE_EACH, content([5, 5, 6]), None),
+            (COMPARE_EACH, content([5, 7, 6]), Some(512_u32)),
+            (COMPARE_SAME, content([5]), Some(1024)),
+            (0, Vec::new(), None),
         ] {
-            for cdb in [&cdb10(0x2f, flags, 100, 3)[..], &cdb16(0x8f, flags, 100, 3)] {
+            for cdb in [&cdb10(VERIFY_10, flags, 100, 3)[..], &cdb16(VERIFY_16, flags, 100, 3)] {
                 let response = client.send(cdb, 0, &data).await;
-                match place {
+                match difference {
                     None => assert_eq!(response.status, Status::Good),
-                    Some(place) => {
-                        assert_eq!(response.sense(), (0xe, 0x1d, 0));
-                        assert_eq!(response.status.sense()[3..7], place.to_be_bytes());
+                    Some(difference) => {
+                        assert_eq!(response.sense(), MISCOMPARE);
+                        assert_eq!(response.status.sense()[3..7], difference.to_be_bytes());
                     }
                 }
             }
         }
-        assert_eq!(client.send(&cdb10(0x2f, 0x04, 100, 3), 0, &[]).await.sense(), (5, 0x24, 0));
+        assert_eq!(client.send(&cdb10(VERIFY_10, INVALID_BYTCHK, 100, 3), 0, &[]).await.sense(), INVALID_FIELD_IN_CDB);
     });
 }
 
@@ -140,7 +157,7 @@ fn or_write_sets_bits_and_clears_none() {
     with_target(3, async |_, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
         client.write(0, 6, &content([0b0011, 0b0101, 0])).await.good();
-        client.send(&cdb16(0x8b, 0, 6, 3), 0, &content([0b1001, 0b1010, 0b1])).await.good();
+        client.send(&cdb16(OR_WRITE, 0, 6, 3), 0, &content([0b1001, 0b1010, 0b1])).await.good();
         assert_eq!(client.read(0, 6, 3).await.good(), content([0b1011, 0b1111, 0b1]));
     });
 }
@@ -149,8 +166,8 @@ fn or_write_sets_bits_and_clears_none() {
 fn write_and_verify_writes_its_data() {
     with_target(4, async |world, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
-        for (flags, first) in [(0x00, 8), (0x02, 16)] {
-            client.send(&cdb10(0x2e, flags, first, 2), 0, &content([8, 9])).await.good();
+        for (flags, first) in [(0, 8), (COMPARE_EACH, 16)] {
+            client.send(&cdb10(WRITE_AND_VERIFY_10, flags, first, 2), 0, &content([8, 9])).await.good();
             // The data is on the medium at acknowledgement.
             let disk = crate::fixture::disk(&world, "one");
             assert_eq!((disk.durable_tag(first.into()), disk.durable_tag(u64::from(first) + 1)), (8, 9));

@@ -5,46 +5,55 @@ use std::rc::Rc;
 use scsi::{CancelToken, Identity, Status};
 use seam::{Nanos, Seam};
 
+use crate::codes::{
+    BLOCKS_TO_BLOCKS, BYTES_TO_BYTES, CACHING_PAGE, COPY_ABORTED, DISABLE_BLOCK_DESCRIPTORS, EXTENDED_COPY,
+    IDENTIFICATION_DESCRIPTOR, INVALID_FIELD_IN_CDB, MODE_SELECT_6, MODE_SENSE_6, OPERATING_PARAMETERS, PAGE_FORMAT,
+    PARAMETER_LIST_LENGTH_ERROR, RECEIVE_COPY_RESULTS, RELEASE_6, RESERVE_6, SYNCHRONIZE_CACHE_10, TEST_UNIT_READY,
+    UNREACHABLE_COPY_TARGET, WRITE_PROTECTED,
+};
 use crate::fixture::{BLOCKS, disk, lun, with_target};
 use crate::initiator::{Client, Response, cdb16, content};
 
-/// A parameter list for units 0 and 1; a segment is (source, destination, from, to, blocks).
-fn list(id: u8, usage: u8, segments: &[(u16, u16, u64, u64, u16)]) -> Vec<u8> {
+/// A parameter list for units 0 and 1. A segment is (index of the source unit, index of the destination unit, first
+/// source block, first destination block, blocks).
+fn parameter_list(id: u8, usage: u8, segments: &[(u16, u16, u64, u64, u16)]) -> Vec<u8> {
     let mut list = vec![id, usage << 3, 0, 64, 0, 0, 0, 0];
     list.extend((segments.len() as u32 * 28).to_be_bytes());
     list.extend([0; 4]);
     for volume_id in [11, 12] {
-        let mut device = vec![0xe4, 0, 0, 0, 1, 3, 0, 16];
+        let mut device = vec![IDENTIFICATION_DESCRIPTOR, 0, 0, 0, 1, 3, 0, 16];
         device.extend(Identity::of(77, volume_id).naa);
         device.resize(29, 0);
         device.extend([0, 2, 0]);
         list.extend(device);
     }
-    for (source, destination, from, to, blocks) in segments {
-        list.extend([2, 0, 0, 24]);
+    for (source, destination, source_lba, destination_lba, blocks) in segments {
+        list.extend([BLOCKS_TO_BLOCKS, 0, 0, 24]);
         list.extend(source.to_be_bytes());
         list.extend(destination.to_be_bytes());
         list.extend([0, 0]);
         list.extend(blocks.to_be_bytes());
-        list.extend(from.to_be_bytes());
-        list.extend(to.to_be_bytes());
+        list.extend(source_lba.to_be_bytes());
+        list.extend(destination_lba.to_be_bytes());
     }
     list
 }
 
 async fn copy(client: &Client, list: &[u8]) -> Response {
-    client.send(&cdb16(0x83, 0, 0, list.len() as u32), 0, list).await
+    client.send(&cdb16(EXTENDED_COPY, 0, 0, list.len() as u32), 0, list).await
 }
 
 /// Disables a unit's write cache, so that a copy to it takes time.
 async fn write_through(client: &Client, lun: u16) {
-    let mut mode = client.at(lun, &[0x1a, 8, 8, 0, 255, 0], 255, &[]).await.good();
+    let mut mode =
+        client.send_to(lun, &[MODE_SENSE_6, DISABLE_BLOCK_DESCRIPTORS, CACHING_PAGE, 0, 255, 0], 255, &[]).await.good();
+    // Clears the mode data length, the device-specific parameter and, in the caching page, WCE.
     (mode[0], mode[2], mode[6]) = (0, 0, 0);
-    client.at(lun, &[0x15, 0x10, 0, 0, mode.len() as u8, 0], 0, &mode).await.good();
+    client.send_to(lun, &[MODE_SELECT_6, PAGE_FORMAT, 0, 0, mode.len() as u8, 0], 0, &mode).await.good();
 }
 
-async fn status(client: &Client, id: u8) -> Response {
-    let mut cdb = cdb16(0x84, 0, 0, 64);
+async fn receive_copy_status(client: &Client, id: u8) -> Response {
+    let mut cdb = cdb16(RECEIVE_COPY_RESULTS, 0, 0, 64);
     cdb[2] = id;
     client.send(&cdb, 64, &[]).await
 }
@@ -56,11 +65,11 @@ fn blocks_are_copied_within_and_between_units_at_any_alignment() {
         let data = content(1..3_001);
         client.write(0, 5, &data).await.good();
         // Unaligned to the engine's blocks and to another unit; then overlapping its source in both directions.
-        copy(&client, &list(1, 2, &[(0, 1, 5, 10, 3_000), (0, 0, 5, 4_096, 3_000)])).await.good();
+        copy(&client, &parameter_list(1, 2, &[(0, 1, 5, 10, 3_000), (0, 0, 5, 4_096, 3_000)])).await.good();
         assert_eq!(client.read(1, 10, 3_000).await.good(), data);
         assert_eq!(client.read(0, 4_096, 3_000).await.good(), data);
         for (from, to) in [(4_096, 4_100), (4_100, 4_093)] {
-            copy(&client, &list(1, 2, &[(0, 0, from, to, 3_000)])).await.good();
+            copy(&client, &parameter_list(1, 2, &[(0, 0, from, to, 3_000)])).await.good();
             assert_eq!(client.read(0, to, 3_000).await.good(), data, "{from} to {to}");
         }
     });
@@ -71,11 +80,11 @@ fn holes_stay_holes() {
     with_target(2, async |world, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
         client.write(1, 0, &content([7; 64])).await.good();
-        client.send(&[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, &[]).await.good();
-        client.at(1, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, &[]).await.good();
+        client.send(&[SYNCHRONIZE_CACHE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, &[]).await.good();
+        client.send_to(1, &[SYNCHRONIZE_CACHE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, &[]).await.good();
         let before = disk(&world, "two").counts().writes;
-        copy(&client, &list(1, 2, &[(0, 1, 0, 0, 64)])).await.good();
-        client.at(1, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, &[]).await.good();
+        copy(&client, &parameter_list(1, 2, &[(0, 1, 0, 0, 64)])).await.good();
+        client.send_to(1, &[SYNCHRONIZE_CACHE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, &[]).await.good();
         assert_eq!(
             (client.read(1, 0, 64).await.good(), disk(&world, "two").counts().writes),
             (content([0; 64]), before)
@@ -88,15 +97,16 @@ fn failed_segment_ends_copy_and_reports_progress() {
     with_target(3, async |_, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
         client.write(0, 0, &content([7; 8])).await.good();
-        let outside = copy(&client, &list(9, 0, &[(0, 1, 0, 0, 8), (0, 1, 0, BLOCKS - 1, 8)])).await;
-        assert_eq!(outside.sense(), (0xa, 0, 0));
-        assert_eq!(status(&client, 9).await.good(), [0, 0, 0, 8, 2, 0, 1, 1, 0, 0, 0, 4]);
-        assert_eq!(status(&client, 9).await.sense(), (5, 0x24, 0));
-        assert_eq!(copy(&client, &list(1, 0, &[(0, 2, 0, 0, 8)])).await.sense(), (0xa, 8, 4));
+        let outside = copy(&client, &parameter_list(9, 0, &[(0, 1, 0, 0, 8), (0, 1, 0, BLOCKS - 1, 8)])).await;
+        assert_eq!(outside.sense(), COPY_ABORTED);
+        assert_eq!(receive_copy_status(&client, 9).await.good(), [0, 0, 0, 8, 2, 0, 1, 1, 0, 0, 0, 4]);
+        assert_eq!(receive_copy_status(&client, 9).await.sense(), INVALID_FIELD_IN_CDB);
+        assert_eq!(copy(&client, &parameter_list(1, 0, &[(0, 2, 0, 0, 8)])).await.sense(), UNREACHABLE_COPY_TARGET);
         // A unit that the initiator may not see does not exist for a copy.
         fixture.target.change(lun(1), scsi::AccessList::new(["iqn.b:*"]), false);
-        client.send(&[0; 6], 0, &[]).await;
-        assert_eq!(copy(&client, &list(1, 0, &[(0, 1, 0, 0, 8)])).await.sense(), (0xa, 8, 4));
+        // TEST UNIT READY consumes the unit attention of the change.
+        client.send(&TEST_UNIT_READY, 0, &[]).await;
+        assert_eq!(copy(&client, &parameter_list(1, 0, &[(0, 1, 0, 0, 8)])).await.sense(), UNREACHABLE_COPY_TARGET);
     });
 }
 
@@ -104,12 +114,12 @@ fn failed_segment_ends_copy_and_reports_progress() {
 fn copy_respects_reservations_and_write_protection() {
     with_target(4, async |_, fixture| {
         let (client, other) = (Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await);
-        other.at(1, &[0x16, 0, 0, 0, 0, 0], 0, &[]).await.good();
-        let across = list(1, 2, &[(0, 1, 0, 0, 8)]);
-        assert_eq!(copy(&client, &across).await.status, Status::ReservationConflict);
-        other.at(1, &[0x17, 0, 0, 0, 0, 0], 0, &[]).await.good();
+        other.send_to(1, &[RESERVE_6, 0, 0, 0, 0, 0], 0, &[]).await.good();
+        let between_units = parameter_list(1, 2, &[(0, 1, 0, 0, 8)]);
+        assert_eq!(copy(&client, &between_units).await.status, Status::ReservationConflict);
+        other.send_to(1, &[RELEASE_6, 0, 0, 0, 0, 0], 0, &[]).await.good();
         fixture.target.change(lun(1), scsi::AccessList::default(), true);
-        assert_eq!(copy(&client, &across).await.sense(), (7, 0x27, 0));
+        assert_eq!(copy(&client, &between_units).await.sense(), WRITE_PROTECTED);
     });
 }
 
@@ -128,13 +138,14 @@ fn cancelled_copy_stops_early() {
             }
         });
         let segments = [(0, 1, 0, 0, 8_000), (0, 1, 0, 8_000, 8_000), (0, 1, 0, 16_000, 8_000)];
-        let list = list(3, 0, &segments);
-        let response = client.with([0; 8], &cdb16(0x83, 0, 0, list.len() as u32), 0, &list, &cancel).await;
+        let list = parameter_list(3, 0, &segments);
+        let response =
+            client.send_cancellable([0; 8], &cdb16(EXTENDED_COPY, 0, 0, list.len() as u32), 0, &list, &cancel).await;
         assert_eq!(response.status, Status::Aborted);
-        let target = client.read(1, 23_900, 100).await.good();
+        let destination = client.read(1, 23_900, 100).await.good();
         fixture.seam.sleep(Nanos::from_secs(1)).await;
-        assert_eq!(client.read(1, 23_900, 100).await.good(), target, "the copy has no effect after its end");
-        assert_eq!(target, content([0; 100]));
+        assert_eq!(client.read(1, 23_900, 100).await.good(), destination, "the copy has no effect after its end");
+        assert_eq!(destination, content([0; 100]));
     });
 }
 
@@ -142,12 +153,18 @@ fn cancelled_copy_stops_early() {
 fn operating_parameters_are_reported_and_empty_list_succeeds() {
     with_target(6, async |_, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
-        let parameters = client.send(&cdb16(0x84, 3, 0, 256), 256, &[]).await.good();
+        let parameters = client.send(&cdb16(RECEIVE_COPY_RESULTS, OPERATING_PARAMETERS, 0, 256), 256, &[]).await.good();
         assert_eq!(u32::from_be_bytes(parameters[..4].try_into().unwrap()) as usize, parameters.len() - 4);
         let segment_max = u32::from_be_bytes(parameters[16..20].try_into().unwrap());
-        assert!(segment_max >= 16 << 20 && parameters[44..] == [0x02, 0x0a, 0xe4]);
+        assert!(
+            segment_max >= 16 << 20
+                && parameters[44..] == [BLOCKS_TO_BLOCKS, BYTES_TO_BYTES, IDENTIFICATION_DESCRIPTOR]
+        );
         copy(&client, &[]).await.good();
-        assert_eq!(copy(&client, &list(1, 0, &[(0, 0, 0, 8, 8)])[..40]).await.sense(), (5, 0x1a, 0));
+        assert_eq!(
+            copy(&client, &parameter_list(1, 0, &[(0, 0, 0, 8, 8)])[..40]).await.sense(),
+            PARAMETER_LIST_LENGTH_ERROR
+        );
     });
 }
 
@@ -157,7 +174,7 @@ fn reset_of_destination_ends_copy_and_waits_for_it() {
         let [copier, other] = [Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await];
         copier.write(0, 0, &content(1..8_193)).await.good();
         write_through(&copier, 1).await;
-        let segments = list(1, 2, &[(0, 1, 0, 0, 8_192)]);
+        let segments = parameter_list(1, 2, &[(0, 1, 0, 0, 8_192)]);
         let (running, seam) = (copier.clone(), fixture.seam.clone());
         let final_status = Rc::new(std::cell::Cell::new(None));
         let status_cell = Rc::clone(&final_status);

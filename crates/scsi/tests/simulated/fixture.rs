@@ -10,9 +10,9 @@ use seam::sim::{DiskControl, SimDiskSpec, SimSeam, TaskOrder, Timing, World, Wor
 use seam::{DiskOpen, Nanos, Seam};
 
 /// Size of a volume in bytes.
-pub const SIZE: u64 = 16 << 20;
+pub const VOLUME_BYTES: u64 = 16 << 20;
 /// Blocks of a volume.
-pub const BLOCKS: u64 = SIZE / 512;
+pub const BLOCKS: u64 = VOLUME_BYTES / 512;
 
 /// A world with random task order and slow disks.
 pub fn world(seed: u64) -> World {
@@ -23,7 +23,7 @@ fn world_of(spec: WorldSpec) -> World {
     let world = World::new(WorldSpec { order: TaskOrder::Seeded, time_max: Nanos::from_secs(3600), ..spec });
     for name in ["one", "two"] {
         let timing = Timing::between(Nanos::from_micros(1), Nanos::from_micros(400));
-        world.add_disk(name, SimDiskSpec { timing, ..SimDiskSpec::new(SIZE) });
+        world.add_disk(name, SimDiskSpec { timing, ..SimDiskSpec::new(VOLUME_BYTES) });
     }
     world
 }
@@ -33,11 +33,12 @@ pub fn disk(world: &World, name: &str) -> DiskControl {
     world.disk(name).expect("the world has this disk")
 }
 
-/// Stores records in memory with random delays; the simulated restart reads its content.
+/// Stores records in memory with random delays; a simulated restart reads them.
 #[derive(Clone)]
 pub struct RecordStore {
     pub seam: SimSeam,
     pub stored: Rc<RefCell<BTreeMap<VolumeId, Vec<u8>>>>,
+    /// True if every store fails.
     pub fails: Rc<RefCell<bool>>,
 }
 
@@ -45,13 +46,13 @@ impl ReservationStore for RecordStore {
     fn store(&self, volume_id: VolumeId, record: Vec<u8>) -> StoreFuture {
         let records = self.clone();
         Box::pin(async move {
-            let wait = async || records.seam.sleep(Nanos::from_micros(records.seam.random() % 300)).await;
-            wait().await;
+            let delay = async || records.seam.sleep(Nanos::from_micros(records.seam.random() % 300)).await;
+            delay().await;
             if *records.fails.borrow() {
                 return Err("no space".to_owned());
             }
             records.stored.borrow_mut().insert(volume_id, record);
-            wait().await;
+            delay().await;
             Ok(())
         })
     }
@@ -66,10 +67,11 @@ pub struct Fixture {
 }
 
 /// Specification of a write-back volume.
-pub fn plain(name: &str, volume_id: VolumeId) -> VolumeSpec {
+pub fn write_back_spec(name: &str, volume_id: VolumeId) -> VolumeSpec {
     VolumeSpec { policy: WritePolicy::WriteBack, ..VolumeSpec::new(name, volume_id) }
 }
 
+/// The unit number `number`.
 pub fn lun(number: u16) -> Lun {
     Lun::new(number).expect("the number is valid")
 }
@@ -97,7 +99,7 @@ impl Fixture {
         for (name, volume_id) in [("one", VolumeId(11)), ("two", VolumeId(12))] {
             let open = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 1000 };
             let disk = seam.open_disk(&open).await.expect("the disk exists");
-            core.attach(plain(name, volume_id), Backing::plain(disk)).expect("the name is free");
+            core.attach(write_back_spec(name, volume_id), Backing::plain(disk)).expect("the name is free");
         }
         let records = RecordStore { seam: seam.clone(), stored, fails: Rc::default() };
         let target = Target::new(seam.clone(), "iqn.2026-11.io.hotset:lab", 2, Rc::new(records.clone()));
@@ -111,6 +113,7 @@ impl Fixture {
         self.target.add(unit(volume, number, record)).expect("the number is free");
     }
 
+    /// The volume of this name.
     pub fn volume(&self, name: &str) -> Volume<SimSeam> {
         self.core.find(name).expect("the volume is attached")
     }

@@ -6,6 +6,7 @@ use scsi::{CancelToken, Cancelled, Command, DataIn, DataOut, ExpectedLengths, In
 use seam::sim::{SimBlock, SimSeam};
 use seam::{Block, Nanos, Piece, Seam};
 
+use crate::codes::{POWER_ON, READ_16, TEST_UNIT_READY, WRITE_16};
 use crate::fixture::Fixture;
 
 /// An initiator that is logged in.
@@ -84,9 +85,9 @@ impl Client {
     pub async fn new(fixture: &Rc<Fixture>, name: &str) -> Client {
         let client = Self::fresh(fixture, name);
         for lun in fixture.target.luns() {
-            let started = client.at(lun.number(), &[0; 6], 0, &[]).await;
+            let started = client.send_to(lun.number(), &TEST_UNIT_READY, 0, &[]).await;
             if started.status != Status::Good {
-                assert_eq!(started.sense(), (6, 0x29, 0));
+                assert_eq!(started.sense(), POWER_ON);
             }
         }
         client
@@ -94,23 +95,23 @@ impl Client {
 
     /// Logs in.
     pub fn fresh(fixture: &Rc<Fixture>, name: &str) -> Client {
-        let nexus = fixture.target.nexus(Initiator::new(name, [1; 6]), 1);
+        let nexus = fixture.target.add_nexus(Initiator::new(name, [1; 6]), 1);
         Client { fixture: Rc::clone(fixture), nexus }
     }
 
     /// Sends a command to unit 0 with the data `out` and an expected response of `expected_len` bytes.
     pub async fn send(&self, cdb: &[u8], expected_len: u64, out: &[u8]) -> Response {
-        self.at(0, cdb, expected_len, out).await
+        self.send_to(0, cdb, expected_len, out).await
     }
 
     /// Like [`Client::send`], to another unit.
-    pub async fn at(&self, lun: u16, cdb: &[u8], expected_len: u64, out: &[u8]) -> Response {
+    pub async fn send_to(&self, lun: u16, cdb: &[u8], expected_len: u64, out: &[u8]) -> Response {
         let cancel = CancelToken::default();
-        self.with(crate::fixture::lun(lun).encode(), cdb, expected_len, out, &cancel).await
+        self.send_cancellable(crate::fixture::lun(lun).encode(), cdb, expected_len, out, &cancel).await
     }
 
     /// Like [`Client::send`], with an address and a cancellation.
-    pub async fn with(
+    pub async fn send_cancellable(
         &self,
         lun: [u8; 8],
         cdb: &[u8],
@@ -119,20 +120,22 @@ impl Client {
         cancel: &CancelToken,
     ) -> Response {
         let expected = ExpectedLengths { out_bytes: out.len() as u64, in_bytes: expected_len };
-        let mut wire = DelayedData { seam: self.fixture.seam.clone(), out: out.to_vec(), taken: 0 };
+        let mut data_out = DelayedData { seam: self.fixture.seam.clone(), out: out.to_vec(), taken: 0 };
         let mut sink = Sink::default();
         let command = Command { lun, cdb, expected, cancel };
-        let outcome = self.fixture.target.execute(&self.nexus, command, &mut wire, &mut sink).await;
+        let outcome = self.fixture.target.execute(&self.nexus, command, &mut data_out, &mut sink).await;
         assert!(sink.0.len() as u64 <= expected_len, "the response exceeds the expected length");
         Response { status: outcome.status, data: sink.0, transfer_bytes: outcome.transfer_bytes }
     }
 
+    /// READ(16).
     pub async fn read(&self, lun: u16, first: u64, count: u32) -> Response {
-        self.at(lun, &cdb16(0x88, 0, first, count), u64::from(count) * 512, &[]).await
+        self.send_to(lun, &cdb16(READ_16, 0, first, count), u64::from(count) * 512, &[]).await
     }
 
+    /// WRITE(16).
     pub async fn write(&self, lun: u16, first: u64, data: &[u8]) -> Response {
-        self.at(lun, &cdb16(0x8a, 0, first, (data.len() / 512) as u32), 0, data).await
+        self.send_to(lun, &cdb16(WRITE_16, 0, first, (data.len() / 512) as u32), 0, data).await
     }
 }
 

@@ -4,6 +4,7 @@ mod absent;
 mod arbitrary;
 mod attentions;
 mod blocks;
+mod codes;
 mod compare;
 mod copies;
 mod errors;

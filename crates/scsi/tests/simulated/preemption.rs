@@ -6,6 +6,10 @@ use std::rc::Rc;
 use scsi::{CancelToken, Cancelled, Command, DataOut, ExpectedLengths, Status};
 use seam::{Nanos, Seam};
 
+use crate::codes::{
+    COMMANDS_CLEARED, FUA, INVALID_FIELD_IN_PARAMETER_LIST, REGISTRATIONS_PREEMPTED, RESERVATIONS_RELEASED, RESET,
+    TEST_UNIT_READY, WRITE_16,
+};
 use crate::fixture::{with_small_pool, with_target};
 use crate::initiator::{Client, Sink, cdb16, content};
 use crate::reservations::{
@@ -23,11 +27,11 @@ fn preempting_the_holder_takes_reservation_and_notifies_victims() {
         out(&one, RESERVE, WRITE_EXCLUSIVE_REGISTRANTS, 1, 0).await;
         assert_eq!(out(&two, PREEMPT, EXCLUSIVE, 9, 1).await, Status::ReservationConflict);
         assert_eq!(out(&two, PREEMPT, EXCLUSIVE, 2, 9).await, Status::ReservationConflict);
-        assert_eq!(out_with(&two, PREEMPT, EXCLUSIVE, 2, 0, 0, &[]).await.sense(), (5, 0x26, 0));
+        assert_eq!(out_with(&two, PREEMPT, EXCLUSIVE, 2, 0, 0, &[]).await.sense(), INVALID_FIELD_IN_PARAMETER_LIST);
         assert_eq!(out(&two, PREEMPT, EXCLUSIVE, 2, 1).await, Status::Good);
         assert_eq!((current_reservation(&two).await, keys(&two).await), (Some((2, EXCLUSIVE)), vec![2, 3]));
-        assert_eq!(one.send(&[0; 6], 0, &[]).await.sense(), (6, 0x2a, 5));
-        assert_eq!(three.send(&[0; 6], 0, &[]).await.sense(), (6, 0x2a, 4));
+        assert_eq!(one.send(&TEST_UNIT_READY, 0, &[]).await.sense(), REGISTRATIONS_PREEMPTED);
+        assert_eq!(three.send(&TEST_UNIT_READY, 0, &[]).await.sense(), RESERVATIONS_RELEASED);
         assert_eq!(one.read(0, 0, 1).await.status, Status::ReservationConflict);
         // Preempting another registrant removes its registration and leaves the reservation alone.
         assert_eq!(out(&two, PREEMPT, WRITE_EXCLUSIVE, 2, 3).await, Status::Good);
@@ -91,7 +95,7 @@ fn preempt_and_abort_stops_all_writes_of_the_victim() {
             for number in 0..6 {
                 let (victim, ends) = (victim.clone(), Rc::clone(&ends));
                 fixture.seam.spawn(async move {
-                    let cdb = cdb16(0x8a, 0, number * 1_000, 1_000);
+                    let cdb = cdb16(WRITE_16, 0, number * 1_000, 1_000);
                     let status = victim.send(&cdb, 0, &content([5; 1_000])).await.status;
                     ends.borrow_mut().push(status);
                 });
@@ -100,7 +104,7 @@ fn preempt_and_abort_stops_all_writes_of_the_victim() {
                 let (victim, ends) = (victim.clone(), Rc::clone(&ends));
                 async move {
                     let cancel = CancelToken::default();
-                    let cdb = cdb16(0x8a, 0, 9_000, 8);
+                    let cdb = cdb16(WRITE_16, 0, 9_000, 8);
                     let expected = ExpectedLengths { out_bytes: 4096, in_bytes: 0 };
                     let command = Command { lun: [0; 8], cdb: &cdb, expected, cancel: &cancel };
                     let mut silent = SilentInitiator(cancel.clone());
@@ -116,8 +120,8 @@ fn preempt_and_abort_stops_all_writes_of_the_victim() {
             assert_eq!(other.read(0, 0, 6_000).await.good(), content([7; 6_000]), "seed {seed}");
             assert_eq!(ends.borrow().len(), 7, "every command has ended, including the one without data");
             assert!(ends.borrow().contains(&Status::Aborted));
-            assert_eq!(victim.send(&[0; 6], 0, &[]).await.sense(), (6, 0x2a, 5));
-            assert_eq!(victim.send(&[0; 6], 0, &[]).await.sense(), (6, 0x2f, 0));
+            assert_eq!(victim.send(&TEST_UNIT_READY, 0, &[]).await.sense(), REGISTRATIONS_PREEMPTED);
+            assert_eq!(victim.send(&TEST_UNIT_READY, 0, &[]).await.sense(), COMMANDS_CLEARED);
         });
     }
 }
@@ -131,7 +135,7 @@ fn reset_and_clear_task_set_end_commands_of_all_initiators() {
             for client in [&first, &second] {
                 let (client, ends) = (client.clone(), Rc::clone(&ends));
                 fixture.seam.spawn(async move {
-                    let fua = cdb16(0x8a, 0x08, 0, 4_000);
+                    let fua = cdb16(WRITE_16, FUA, 0, 4_000);
                     let status = client.send(&fua, 0, &content([5; 4_000])).await.status;
                     ends.borrow_mut().push(status);
                 });
@@ -141,15 +145,15 @@ fn reset_and_clear_task_set_end_commands_of_all_initiators() {
                 true => assert!(fixture.target.reset(&first.nexus, None).await),
                 false => assert!(fixture.target.clear_commands(&first.nexus, [0; 8]).await),
             }
-            let responses = [first.send(&[0; 6], 0, &[]).await, second.send(&[0; 6], 0, &[]).await];
+            let responses = [first.send(&TEST_UNIT_READY, 0, &[]).await, second.send(&TEST_UNIT_READY, 0, &[]).await];
             match reset {
-                true => assert_eq!(responses.map(|response| response.sense()), [(6, 0x29, 3); 2]),
+                true => assert_eq!(responses.map(|response| response.sense()), [RESET; 2]),
                 // The initiator of CLEAR TASK SET gets no attention.
-                false => assert_eq!((&responses[0].status, responses[1].sense()), (&Status::Good, (6, 0x2f, 0))),
+                false => assert_eq!((&responses[0].status, responses[1].sense()), (&Status::Good, COMMANDS_CLEARED)),
             }
-            let target = first.read(0, 0, 4_000).await.good();
+            let after_abort = first.read(0, 0, 4_000).await.good();
             fixture.seam.sleep(Nanos::from_secs(1)).await;
-            assert_eq!(first.read(0, 0, 4_000).await.good(), target);
+            assert_eq!(first.read(0, 0, 4_000).await.good(), after_abort);
             assert_eq!(*ends.borrow(), [Status::Aborted, Status::Aborted]);
         });
     }

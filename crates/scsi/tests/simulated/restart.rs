@@ -7,6 +7,7 @@ use engine::VolumeId;
 use scsi::{AddError, RecordError, Status};
 use seam::{Nanos, Seam};
 
+use crate::codes::{APTPL, INTERNAL_TARGET_FAILURE, TEST_UNIT_READY};
 use crate::fixture::{Fixture, unit, with_target, world};
 use crate::initiator::Client;
 use crate::reservations::{
@@ -14,9 +15,7 @@ use crate::reservations::{
     out_with,
 };
 
-/// APTPL bit of a parameter list.
-const APTPL: u8 = 1;
-
+/// All registered keys, and key and type of the reservation.
 type ReservationView = (Vec<u64>, Option<(u64, u8)>);
 
 /// Steps of two initiators: (initiator, service action, type, key, new key).
@@ -46,12 +45,12 @@ fn crash_preserves_acknowledged_or_current_step() {
         history.borrow_mut().push(now);
         for (client, action, kind, key, new) in STEPS {
             assert_eq!(out_with(&clients[client], action, kind, key, new, APTPL, &[]).await.status, Status::Good);
-            clients[1 - client].send(&[0; 6], 0, &[]).await;
+            clients[1 - client].send(&TEST_UNIT_READY, 0, &[]).await;
             let now = reservation_view(&reader).await;
             history.borrow_mut().push(now);
         }
     });
-    let mut between = 0;
+    let mut stored_unacknowledged = 0;
     for seed in 0..200 {
         let (stored, acknowledged) = (Rc::default(), Rc::new(Cell::new(0)));
         let first = world(seed);
@@ -65,7 +64,7 @@ fn crash_preserves_acknowledged_or_current_step() {
                 for (client, action, kind, key, new) in STEPS {
                     out_with(&clients[client], action, kind, key, new, APTPL, &[]).await.good();
                     acknowledged.set(acknowledged.get() + 1);
-                    clients[1 - client].send(&[0; 6], 0, &[]).await;
+                    clients[1 - client].send(&TEST_UNIT_READY, 0, &[]).await;
                 }
             });
             seam.sleep(Nanos::from_micros(seam.random() % 4_000)).await;
@@ -79,13 +78,16 @@ fn crash_preserves_acknowledged_or_current_step() {
             let fixture = Rc::new(Fixture::empty(&seam, stored).await);
             fixture.add(0, "one");
             let recovered = reservation_view(&Client::new(&fixture, "iqn.a:3").await).await;
-            let (history, at) = (history.borrow(), acknowledged.get());
-            let under_way = history.get(at + 1) == Some(&recovered);
-            between += u32::from(under_way && history[at] != recovered);
-            assert!(history[at] == recovered || under_way, "seed {seed} after {at} steps: {recovered:?}");
+            let (history, acknowledged) = (history.borrow(), acknowledged.get());
+            let has_next_step = history.get(acknowledged + 1) == Some(&recovered);
+            stored_unacknowledged += u32::from(has_next_step && history[acknowledged] != recovered);
+            assert!(
+                history[acknowledged] == recovered || has_next_step,
+                "seed {seed} after {acknowledged} steps: {recovered:?}"
+            );
         });
     }
-    assert!(between > 10, "some crashes must come between storing and acknowledging");
+    assert!(stored_unacknowledged > 10, "some crashes must come between storing and acknowledging");
 }
 
 #[test]
@@ -93,7 +95,7 @@ fn failed_store_fails_the_registration() {
     with_target(2, async |_, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
         *fixture.records.fails.borrow_mut() = true;
-        assert_eq!(out_with(&client, REGISTER, 0, 0, 1, APTPL, &[]).await.sense(), (4, 0x44, 0));
+        assert_eq!(out_with(&client, REGISTER, 0, 0, 1, APTPL, &[]).await.sense(), INTERNAL_TARGET_FAILURE);
         assert_eq!(keys(&client).await, [0_u64; 0]);
         // A registration without APTPL stores nothing.
         assert_eq!(out_with(&client, REGISTER, 0, 0, 1, 0, &[]).await.status, Status::Good);

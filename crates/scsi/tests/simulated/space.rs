@@ -3,9 +3,23 @@
 use scsi::{Provisioning, Status};
 use seam::sim::DiskControl;
 
+use crate::codes::{
+    GET_LBA_STATUS, INVALID_FIELD_IN_CDB, INVALID_FIELD_IN_INFORMATION_UNIT, LBA_OUT_OF_RANGE, LOG_SENSE,
+    PARAMETER_LIST_LENGTH_ERROR, SERVICE_ACTION_IN_16, SYNCHRONIZE_CACHE_10, TEST_UNIT_READY, UNMAP, WRITE_SAME_10,
+    WRITE_SAME_16,
+};
 use crate::fixture::{BLOCKS, disk, lun, with_target};
 use crate::initiator::{Client, cdb10, cdb16, content};
 
+/// Flags of WRITE SAME.
+const UNMAP_FLAG: u8 = 0x08;
+const NDOB: u8 = 0x01;
+const ANCHOR: u8 = 0x10;
+/// Log page codes.
+const SUPPORTED_PAGES: u8 = 0x00;
+const PROVISIONING_PAGE: u8 = 0x0c;
+
+/// The parameter list of UNMAP for ranges (first block, number of blocks).
 fn unmap_list(ranges: &[(u64, u32)]) -> Vec<u8> {
     let mut list = vec![0, 0];
     list.extend((ranges.len() as u16 * 16).to_be_bytes());
@@ -19,9 +33,10 @@ fn unmap_list(ranges: &[(u64, u32)]) -> Vec<u8> {
 }
 
 fn unmap_cdb(len: usize) -> [u8; 10] {
-    cdb10(0x42, 0, 0, len as u16)
+    cdb10(UNMAP, 0, 0, len as u16)
 }
 
+/// Number of writes to the disk so far.
 fn writes(disk: &DiskControl) -> u64 {
     disk.counts().writes
 }
@@ -36,10 +51,10 @@ fn unmapped_blocks_read_as_zeroes_and_invalid_lists_unmap_nothing() {
         let expected = (0..64).map(|block| if [3, 4].contains(&block) || (16..48).contains(&block) { 0 } else { 1 });
         assert_eq!(client.read(0, 0, 64).await.good(), content(expected.clone()));
         let list = unmap_list(&[(0, 8), (BLOCKS - 1, 2)]);
-        assert_eq!(client.send(&unmap_cdb(list.len()), 0, &list).await.sense(), (5, 0x21, 0));
+        assert_eq!(client.send(&unmap_cdb(list.len()), 0, &list).await.sense(), LBA_OUT_OF_RANGE);
         assert_eq!(client.read(0, 0, 64).await.good(), content(expected));
         client.send(&unmap_cdb(0), 0, &[]).await.good();
-        assert_eq!(client.send(&unmap_cdb(7), 0, &[0; 7]).await.sense(), (5, 0x1a, 0));
+        assert_eq!(client.send(&unmap_cdb(7), 0, &[0; 7]).await.sense(), PARAMETER_LIST_LENGTH_ERROR);
     });
 }
 
@@ -47,16 +62,20 @@ fn unmapped_blocks_read_as_zeroes_and_invalid_lists_unmap_nothing() {
 fn write_same_fills_and_zeroes_write_no_block() {
     with_target(2, async |world, fixture| {
         let (client, disk) = (Client::new(&fixture, "iqn.a:1").await, disk(&world, "one"));
-        client.send(&cdb16(0x93, 0, 5, 3_000), 0, &content([9])).await.good();
+        client.send(&cdb16(WRITE_SAME_16, 0, 5, 3_000), 0, &content([9])).await.good();
         assert_eq!(client.read(0, 4, 3_002).await.good(), content([vec![0], vec![9; 3_000], vec![0]].concat()));
-        client.send(&cdb10(0x35, 0, 0, 0), 0, &[]).await.good();
+        client.send(&cdb10(SYNCHRONIZE_CACHE_10, 0, 0, 0), 0, &[]).await.good();
         let before = writes(&disk);
-        for (flags, data) in
-            [(0, content([0])), (0x08, content([0])), (0x01, Vec::new()), (0x09, Vec::new()), (0x08, Vec::new())]
-        {
-            client.send(&cdb16(0x93, flags, 8, 2_048), 0, &data).await.good();
+        for (flags, data) in [
+            (0, content([0])),
+            (UNMAP_FLAG, content([0])),
+            (NDOB, Vec::new()),
+            (UNMAP_FLAG | NDOB, Vec::new()),
+            (UNMAP_FLAG, Vec::new()),
+        ] {
+            client.send(&cdb16(WRITE_SAME_16, flags, 8, 2_048), 0, &data).await.good();
         }
-        client.send(&cdb10(0x35, 0, 0, 0), 0, &[]).await.good();
+        client.send(&cdb10(SYNCHRONIZE_CACHE_10, 0, 0, 0), 0, &[]).await.good();
         assert_eq!(writes(&disk), before);
         assert_eq!(client.read(0, 8, 2_048).await.good(), content([0; 2_048]));
         assert_eq!(client.read(0, 5, 3).await.good(), content([9; 3]));
@@ -67,13 +86,16 @@ fn write_same_fills_and_zeroes_write_no_block() {
 fn write_same_needs_one_block_and_a_valid_range() {
     with_target(3, async |_, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
-        for code in [0x41, 0x93] {
+        for code in [WRITE_SAME_10, WRITE_SAME_16] {
             let cdb = |flags, first: u64, count: u16| match code {
-                0x41 => cdb10(code, flags, first as u32, count).to_vec(),
+                WRITE_SAME_10 => cdb10(code, flags, first as u32, count).to_vec(),
                 _ => cdb16(code, flags, first, count.into()).to_vec(),
             };
             for data in [content([1])[..256].to_vec(), content([1, 1])] {
-                assert_eq!(client.send(&cdb(0x08, 0, 1), 0, &data).await.sense(), (5, 0x0e, 3));
+                assert_eq!(
+                    client.send(&cdb(UNMAP_FLAG, 0, 1), 0, &data).await.sense(),
+                    INVALID_FIELD_IN_INFORMATION_UNIT
+                );
             }
             // A length of zero means all blocks to the end.
             client.send(&cdb(0, BLOCKS - 3, 0), 0, &content([code.into()])).await.good();
@@ -81,12 +103,12 @@ fn write_same_needs_one_block_and_a_valid_range() {
             client.send(&cdb(0, BLOCKS, 0), 0, &content([1])).await.good();
             // UNMAP with other content writes it, except to the end of the unit, which is unmapped whatever the
             // content.
-            client.send(&cdb(0x08, 0, 1), 0, &content([3])).await.good();
+            client.send(&cdb(UNMAP_FLAG, 0, 1), 0, &content([3])).await.good();
             assert_eq!(client.read(0, 0, 1).await.good(), content([3]));
-            client.send(&cdb(0x08, BLOCKS - 2, 0), 0, &content([3])).await.good();
+            client.send(&cdb(UNMAP_FLAG, BLOCKS - 2, 0), 0, &content([3])).await.good();
             assert_eq!(client.read(0, BLOCKS - 3, 3).await.good(), content([code.into(), 0, 0]));
-            assert_eq!(client.send(&cdb(0x10, 0, 1), 0, &content([1])).await.sense(), (5, 0x24, 0));
-            assert_eq!(client.send(&cdb(0, BLOCKS, 1), 0, &content([1])).await.sense(), (5, 0x21, 0));
+            assert_eq!(client.send(&cdb(ANCHOR, 0, 1), 0, &content([1])).await.sense(), INVALID_FIELD_IN_CDB);
+            assert_eq!(client.send(&cdb(0, BLOCKS, 1), 0, &content([1])).await.sense(), LBA_OUT_OF_RANGE);
         }
     });
 }
@@ -97,22 +119,25 @@ fn lba_status_shows_dirty_blocks_as_mapped() {
         let client = Client::new(&fixture, "iqn.a:1").await;
         client.write(0, 800, &content([1; 64])).await.good();
         let status = async |first, expected_len: u32| {
-            let mut cdb = cdb16(0x9e, 0x12, first, expected_len);
+            let mut cdb = cdb16(SERVICE_ACTION_IN_16, GET_LBA_STATUS, first, expected_len);
             cdb[14] = 0;
             let data = client.send(&cdb, expected_len.into(), &[]).await.good();
             assert_eq!(u32::from_be_bytes(data[..4].try_into().unwrap()) as usize, data.len() - 4);
-            let range = |bytes: &[u8]| {
+            let decode_descriptor = |bytes: &[u8]| {
                 let first = u64::from_be_bytes(bytes[..8].try_into().unwrap());
                 (first, u32::from_be_bytes(bytes[8..12].try_into().unwrap()), bytes[12])
             };
-            data[8..].chunks_exact(16).map(range).collect::<Vec<_>>()
+            data[8..].chunks_exact(16).map(decode_descriptor).collect::<Vec<_>>()
         };
         assert_eq!(status(0, 8 + 16 * 9).await, [(0, 800, 1), (800, 64, 0), (864, BLOCKS as u32 - 864, 1)]);
         assert_eq!(status(808, 24).await, [(808, 56, 0)]);
         // Ranges consist of whole physical blocks.
         assert_eq!(status(801, 24).await, [(808, 56, 0)]);
         assert_eq!(status(BLOCKS - 1, 24).await, [(BLOCKS - 1, 1, 1)]);
-        assert_eq!(client.send(&cdb16(0x9e, 0x12, BLOCKS, 24), 24, &[]).await.sense(), (5, 0x21, 0));
+        assert_eq!(
+            client.send(&cdb16(SERVICE_ACTION_IN_16, GET_LBA_STATUS, BLOCKS, 24), 24, &[]).await.sense(),
+            LBA_OUT_OF_RANGE
+        );
     });
 }
 
@@ -120,14 +145,17 @@ fn lba_status_shows_dirty_blocks_as_mapped() {
 fn log_page_reports_used_and_free_space_if_known() {
     with_target(5, async |_, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
-        let log = async |page: u8| client.send(&[0x4d, 0, 0x40 | page, 0, 0, 0, 0, 1, 0, 0], 256, &[]).await;
-        assert_eq!(log(0).await.good(), [0, 0, 0, 2, 0, 0x0c]);
-        assert_eq!(log(0x0c).await.good(), [0x0c, 0, 0, 0]);
-        let known = Provisioning { used_bytes: 5 << 20, available_bytes: Some(9 << 20) };
-        fixture.target.set_provisioned(lun(0), Some(known));
+        let log_sense = async |page: u8| client.send(&[LOG_SENSE, 0, 0x40 | page, 0, 0, 0, 0, 1, 0, 0], 256, &[]).await;
+        assert_eq!(log_sense(SUPPORTED_PAGES).await.good(), [0, 0, 0, 2, SUPPORTED_PAGES, PROVISIONING_PAGE]);
+        assert_eq!(log_sense(PROVISIONING_PAGE).await.good(), [PROVISIONING_PAGE, 0, 0, 0]);
+        let provisioning = Provisioning { used_bytes: 5 << 20, available_bytes: Some(9 << 20) };
+        fixture.target.set_provisioned(lun(0), Some(provisioning));
         let free_and_used = [[0, 1, 3, 8, 0, 0, 0, 9, 2, 0, 0, 0], [0, 2, 3, 8, 0, 0, 0, 5, 1, 0, 0, 0]].concat();
-        assert_eq!(log(0x0c).await.good(), [vec![0x0c, 0, 0, 24], free_and_used].concat());
-        assert_eq!(log(0x0d).await.sense(), (5, 0x24, 0));
-        assert_eq!(client.send(&[0; 6], 0, &[]).await.status, Status::Good);
+        assert_eq!(
+            log_sense(PROVISIONING_PAGE).await.good(),
+            [vec![PROVISIONING_PAGE, 0, 0, 24], free_and_used].concat()
+        );
+        assert_eq!(log_sense(0x0d).await.sense(), INVALID_FIELD_IN_CDB);
+        assert_eq!(client.send(&TEST_UNIT_READY, 0, &[]).await.status, Status::Good);
     });
 }

@@ -68,12 +68,12 @@ const DISKS_MAX: usize = 64;
 impl ArraySpec {
     /// Number of disk accesses that a request needs, including the reads before a write.
     pub fn accesses(&self, access: Access, at: u64, len: u64) -> u64 {
-        let (mut reads_first, mut parts) = (Vec::new(), Vec::new());
+        let (mut prior_reads, mut parts) = (Vec::new(), Vec::new());
         match access {
             Access::Read => self.layout().read(at, len.max(1), |holders| holders.start, &mut parts),
-            Access::Write => self.layout().write(at, len.max(1), &mut reads_first, &mut parts),
+            Access::Write => self.layout().write(at, len.max(1), &mut prior_reads, &mut parts),
         }
-        (reads_first.len() + parts.len()) as u64
+        (prior_reads.len() + parts.len()) as u64
     }
 
     /// An array with 64 KiB stripe units, without controller memory, of disks with their type's capacity.
@@ -98,11 +98,11 @@ impl ArraySpec {
 
     /// Checks that the array can be built.
     pub fn check(&self) -> Result<(), ModelError> {
-        let fewest = self.level.disks_min();
+        let disks_min = self.level.disks_min();
         let even = self.level != RaidLevel::Raid10 || self.disks.is_multiple_of(2);
-        if !(fewest..=DISKS_MAX).contains(&self.disks) || !even {
+        if !(disks_min..=DISKS_MAX).contains(&self.disks) || !even {
             let even = if self.level == RaidLevel::Raid10 { ", an even number" } else { "" };
-            let allowed = format!("{fewest} to {DISKS_MAX}{even}");
+            let allowed = format!("{disks_min} to {DISKS_MAX}{even}");
             return Err(ModelError::Disks { level: self.level, disks: self.disks, allowed });
         }
         if !self.stripe_bytes.is_power_of_two() || !(4 << 10..=1 << 20).contains(&self.stripe_bytes) {
@@ -126,7 +126,7 @@ impl ArraySpec {
     }
 
     fn layout(&self) -> Layout {
-        Layout { level: self.level, disks: self.disks, unit: self.stripe_bytes }
+        Layout { level: self.level, disks: self.disks, unit_bytes: self.stripe_bytes }
     }
 }
 
@@ -155,6 +155,7 @@ pub struct Array {
     /// Completions from the controller's memory: (time, sequence, token).
     memory_completions: BinaryHeap<Reverse<(Nanos, u64, u64)>>,
     sequence: u64,
+    /// Tokens of completed requests that [`Array::advance`] has not yet returned.
     finished: Vec<u64>,
     /// Scratch: the parts that start at once, and the parts that wait for them.
     first_parts: Vec<Part>,
@@ -210,11 +211,11 @@ impl Array {
             (Access::Read, _) => {
                 let mut parts = std::mem::take(&mut self.first_parts);
                 let devices = &self.devices;
-                let shortest = |disks: std::ops::Range<usize>| {
+                let shortest_queue = |disks: std::ops::Range<usize>| {
                     let start = disks.start;
                     disks.min_by_key(|disk| devices[*disk].queued()).unwrap_or(start)
                 };
-                self.layout.read(at, len, shortest, &mut parts);
+                self.layout.read(at, len, shortest_queue, &mut parts);
                 let next_parts = self.spare.pop().unwrap_or_default();
                 self.start(now, GroupOrigin::Client(token), &parts, next_parts);
                 parts.clear();
@@ -237,7 +238,7 @@ impl Array {
         if !self.finished.is_empty() {
             return Some(Nanos::ZERO);
         }
-        let completion = self.memory_completions.peek().map(|Reverse((at, _, _))| *at);
+        let completion = self.memory_completions.peek().map(|Reverse((time, _, _))| *time);
         self.devices.iter().filter_map(|device| device.next_event()).chain(completion).min()
     }
 
@@ -256,22 +257,22 @@ impl Array {
         loop {
             let next = self.devices.iter().enumerate().filter_map(|(disk, device)| Some((device.next_event()?, disk)));
             let next = next.min();
-            let completion = self.memory_completions.peek().map(|Reverse((at, _, _))| *at);
+            let completion = self.memory_completions.peek().map(|Reverse((time, _, _))| *time);
             match (next, completion) {
-                (device, Some(at)) if at <= now && device.is_none_or(|(other, _)| at <= other) => {
+                (device, Some(time)) if time <= now && device.is_none_or(|(other, _)| time <= other) => {
                     let Reverse((_, _, token)) = self.memory_completions.pop().expect("the peeked entry exists");
                     self.finished.push(token);
                 }
-                (Some((at, disk)), _) if at <= now => {
+                (Some((time, disk)), _) if time <= now => {
                     let group = self.devices[disk].complete();
-                    self.part_done(at, group as usize);
+                    self.complete_part(time, group as usize);
                 }
                 _ => return,
             }
         }
     }
 
-    fn part_done(&mut self, now: Nanos, index: usize) {
+    fn complete_part(&mut self, now: Nanos, index: usize) {
         let group = &mut self.groups[index];
         group.remaining -= 1;
         if group.remaining > 0 {

@@ -11,11 +11,11 @@ pub(super) fn closed_loop(
     array: &mut Array,
     depth: u64,
     count: u64,
-    mut next: impl FnMut() -> (Access, u64, u64),
+    mut next_request: impl FnMut() -> (Access, u64, u64),
 ) -> u64 {
     let (mut completed, mut finished, mut submitted, mut now) = (Vec::new(), 0, depth, Nanos::ZERO);
     for token in 0..depth {
-        let (access, at, len) = next();
+        let (access, at, len) = next_request();
         array.submit(now, token, access, at, len);
     }
     while finished < count {
@@ -24,7 +24,7 @@ pub(super) fn closed_loop(
         for token in completed.drain(..) {
             finished += 1;
             submitted += 1;
-            let (access, at, len) = next();
+            let (access, at, len) = next_request();
             array.submit(now, token, access, at, len);
         }
     }
@@ -33,14 +33,14 @@ pub(super) fn closed_loop(
 }
 
 fn random(array: &Array, access: Access, len: u64, rng: Rng) -> impl FnMut() -> (Access, u64, u64) + use<> {
-    let places = array.spec().size_bytes() / len;
-    move || (access, rng.below(places) * len, len)
+    let offset_count = array.spec().size_bytes() / len;
+    move || (access, rng.below(offset_count) * len, len)
 }
 
 fn random_iops(spec: ArraySpec, access: Access, depth: u64) -> u64 {
     let mut array = Array::new(spec).expect("a plain array");
-    let next = random(&array, access, 8 << 10, Rng::new(1, depth));
-    closed_loop(&mut array, depth, 6_000, next)
+    let next_request = random(&array, access, 8 << 10, Rng::new(1, depth));
+    closed_loop(&mut array, depth, 6_000, next_request)
 }
 
 #[test]
@@ -111,8 +111,8 @@ fn mirrors_share_reads_and_both_take_writes() {
 fn repeated_run_takes_the_same_time() {
     let run = || {
         let mut array = Array::new(ArraySpec::new(RaidLevel::Raid6, 8, DiskType::NlSas)).expect("a plain array");
-        let next = random(&array, Access::Write, 12 << 10, Rng::new(9, 9));
-        closed_loop(&mut array, 16, 2_000, next)
+        let next_request = random(&array, Access::Write, 12 << 10, Rng::new(9, 9));
+        closed_loop(&mut array, 16, 2_000, next_request)
     };
     assert_eq!(run(), run());
 }

@@ -33,8 +33,9 @@ pub(super) struct Controller {
     /// Dirty ranges by row number. A row is one full stripe without its parity.
     rows: BTreeMap<u64, DirtyRange>,
     /// Rows that are dirty from end to end. The set avoids a search of all rows at every request.
-    full: BTreeSet<u64>,
-    cursor: u64,
+    full_rows: BTreeSet<u64>,
+    /// Row at which the search for the next destage starts.
+    next_row: u64,
     pub(super) waiting: VecDeque<WaitingWrite>,
     /// Destage writes in flight.
     pub(super) destaging: usize,
@@ -46,8 +47,8 @@ impl Controller {
             memory_bytes,
             dirty_bytes: 0,
             rows: BTreeMap::new(),
-            full: BTreeSet::new(),
-            cursor: 0,
+            full_rows: BTreeSet::new(),
+            next_row: 0,
             waiting: VecDeque::new(),
             destaging: 0,
         }
@@ -67,7 +68,7 @@ impl Controller {
             (dirty.from, dirty.to) = (dirty.from.min(from), dirty.to.max(to));
             self.dirty_bytes += dirty.to - dirty.from;
             if dirty.to - dirty.from == row_bytes {
-                self.full.insert(row);
+                self.full_rows.insert(row);
             }
         }
         true
@@ -88,14 +89,14 @@ impl Controller {
         let eager = idle || self.dirty_bytes >= self.memory_bytes / EAGER_DIVISOR || !self.waiting.is_empty();
         let row = match eager {
             true => {
-                let ahead = self.rows.range(self.cursor..).next();
+                let ahead = self.rows.range(self.next_row..).next();
                 *ahead.or_else(|| self.rows.iter().next())?.0
             }
-            false => *self.full.range(self.cursor..).next().or_else(|| self.full.first())?,
+            false => *self.full_rows.range(self.next_row..).next().or_else(|| self.full_rows.first())?,
         };
         let dirty = self.rows.remove(&row)?;
-        self.full.remove(&row);
-        self.cursor = row + 1;
+        self.full_rows.remove(&row);
+        self.next_row = row + 1;
         self.destaging += 1;
         Some((dirty.from, dirty.to - dirty.from))
     }

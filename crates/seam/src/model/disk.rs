@@ -22,7 +22,7 @@ const REPLY_TIME: Nanos = Nanos::from_micros(80);
 const ZERO_PIECE_BYTES: u64 = 16 << 20;
 
 /// State of a request at the array.
-enum Slot {
+enum RequestState {
     Free,
     Waiting(Option<Waker>),
     Done,
@@ -33,13 +33,14 @@ enum Slot {
 struct Inner<S: Seam> {
     seam: S,
     array: RefCell<Array>,
-    slots: RefCell<Vec<Slot>>,
+    slots: RefCell<Vec<RequestState>>,
     free: RefCell<Vec<usize>>,
     /// The task that waits for the array's next event: the time of that event, and the waker for an earlier one.
     driver: RefCell<Option<(Nanos, Option<Waker>)>>,
-    /// Places of the volumes: the offset of each and its room in bytes.
-    windows: RefCell<BTreeMap<u64, u64>>,
-    done: RefCell<Vec<u64>>,
+    /// Extents of the volumes on the array: offset and length in bytes.
+    extents: RefCell<BTreeMap<u64, u64>>,
+    /// Scratch of the driver task: slots of completed requests.
+    completed: RefCell<Vec<u64>>,
 }
 
 /// An array that several volumes share. A clone is another handle to the same spindles.
@@ -55,9 +56,9 @@ impl<S: Seam> SharedArray<S> {
     /// An idle array in the world of `seam`.
     pub fn new(seam: S, spec: ArraySpec) -> Result<Self, ModelError> {
         let array = RefCell::new(Array::new(spec)?);
-        let (slots, free, done) = (RefCell::default(), RefCell::default(), RefCell::default());
-        let (driver, windows) = (RefCell::new(None), RefCell::default());
-        Ok(SharedArray(Rc::new(Inner { seam, array, slots, free, driver, windows, done })))
+        let (slots, free, completed) = (RefCell::default(), RefCell::default(), RefCell::default());
+        let (driver, extents) = (RefCell::new(None), RefCell::default());
+        Ok(SharedArray(Rc::new(Inner { seam, array, slots, free, driver, extents, completed })))
     }
 
     /// The array's configuration.
@@ -72,8 +73,8 @@ impl<S: Seam> SharedArray<S> {
 
     /// Start of the first gap between volumes with at least `room_bytes`.
     fn find_gap(&self, room_bytes: u64) -> Option<u64> {
-        let (windows, mut start) = (self.0.windows.borrow(), 0);
-        for (offset, taken) in windows.iter() {
+        let (extents, mut start) = (self.0.extents.borrow(), 0);
+        for (offset, taken) in extents.iter() {
             if offset - start >= room_bytes {
                 return Some(start);
             }
@@ -84,8 +85,8 @@ impl<S: Seam> SharedArray<S> {
 
     /// Start of the next volume after `offset`, or the end of the array.
     fn gap_end(&self, offset: u64) -> u64 {
-        let windows = self.0.windows.borrow();
-        windows.range(offset + 1..).next().map_or(self.spec().size_bytes(), |(next, _)| *next)
+        let extents = self.0.extents.borrow();
+        extents.range(offset + 1..).next().map_or(self.spec().size_bytes(), |(next, _)| *next)
     }
 
     /// Submits a request to the array at once; the future is ready on its completion.
@@ -94,9 +95,9 @@ impl<S: Seam> SharedArray<S> {
         let (mut slots, now) = (inner.slots.borrow_mut(), inner.seam.now());
         let slot = inner.free.borrow_mut().pop().unwrap_or(slots.len());
         if slot == slots.len() {
-            slots.push(Slot::Free);
+            slots.push(RequestState::Free);
         }
-        slots[slot] = Slot::Waiting(None);
+        slots[slot] = RequestState::Waiting(None);
         drop(slots);
         let next = {
             let mut array = inner.array.borrow_mut();
@@ -146,23 +147,23 @@ impl<S: Seam> SharedArray<S> {
                 })
                 .await;
             }
-            let mut completed = inner.done.take();
+            let mut completed = inner.completed.take();
             inner.array.borrow_mut().advance(inner.seam.now(), &mut completed);
             for slot in completed.drain(..) {
                 let slot = slot as usize;
-                let was = std::mem::replace(&mut inner.slots.borrow_mut()[slot], Slot::Done);
-                match was {
-                    Slot::Waiting(waker) => waker.into_iter().for_each(Waker::wake),
-                    Slot::Abandoned => self.release(slot),
-                    Slot::Free | Slot::Done => unreachable!("a request is done once"),
+                let previous_state = std::mem::replace(&mut inner.slots.borrow_mut()[slot], RequestState::Done);
+                match previous_state {
+                    RequestState::Waiting(waker) => waker.into_iter().for_each(Waker::wake),
+                    RequestState::Abandoned => self.release(slot),
+                    RequestState::Free | RequestState::Done => unreachable!("a request is done once"),
                 }
             }
-            inner.done.replace(completed);
+            inner.completed.replace(completed);
         }
     }
 
     fn release(&self, slot: usize) {
-        self.0.slots.borrow_mut()[slot] = Slot::Free;
+        self.0.slots.borrow_mut()[slot] = RequestState::Free;
         self.0.free.borrow_mut().push(slot);
     }
 }
@@ -177,10 +178,10 @@ impl<S: Seam> RequestWait<S> {
     async fn done(self) {
         poll_fn(|context| {
             let slot = &mut self.array.0.slots.borrow_mut()[self.slot];
-            if matches!(slot, Slot::Done) {
+            if matches!(slot, RequestState::Done) {
                 return Poll::Ready(());
             }
-            *slot = Slot::Waiting(Some(context.waker().clone()));
+            *slot = RequestState::Waiting(Some(context.waker().clone()));
             Poll::Pending
         })
         .await;
@@ -189,29 +190,30 @@ impl<S: Seam> RequestWait<S> {
 
 impl<S: Seam> Drop for RequestWait<S> {
     fn drop(&mut self) {
-        let is_completed = matches!(self.array.0.slots.borrow()[self.slot], Slot::Done);
+        let is_completed = matches!(self.array.0.slots.borrow()[self.slot], RequestState::Done);
         if is_completed {
             self.array.release(self.slot);
         } else {
-            self.array.0.slots.borrow_mut()[self.slot] = Slot::Abandoned;
+            self.array.0.slots.borrow_mut()[self.slot] = RequestState::Abandoned;
         }
     }
 }
 
-struct Window<S: Seam, D> {
+/// The extent of one volume on the array, and the disk with its content.
+struct VolumeExtent<S: Seam, D> {
     array: SharedArray<S>,
     content: D,
     offset: u64,
 }
 
-impl<S: Seam, D> Drop for Window<S, D> {
+impl<S: Seam, D> Drop for VolumeExtent<S, D> {
     fn drop(&mut self) {
-        self.array.0.windows.borrow_mut().remove(&self.offset);
+        self.array.0.extents.borrow_mut().remove(&self.offset);
     }
 }
 
 /// A range of an array, with its content on a separate disk. A clone is another handle to the same range.
-pub struct ModelledDisk<S: Seam, D: Disk<S>>(Rc<Window<S, D>>, PhantomData<S>);
+pub struct ModelledDisk<S: Seam, D: Disk<S>>(Rc<VolumeExtent<S, D>>, PhantomData<S>);
 
 impl<S: Seam, D: Disk<S>> Clone for ModelledDisk<S, D> {
     fn clone(&self) -> Self {
@@ -226,11 +228,11 @@ impl<S: Seam, D: Disk<S>> ModelledDisk<S, D> {
         let wanted_bytes = content.geometry().size_bytes;
         let room_bytes = wanted_bytes.next_multiple_of(spec.row_bytes());
         let Some(offset) = array.find_gap(room_bytes) else {
-            let used_bytes = array.0.windows.borrow().values().sum();
+            let used_bytes = array.0.extents.borrow().values().sum();
             return Err(ModelError::Full { array_bytes: spec.size_bytes(), used_bytes, wanted_bytes });
         };
-        array.0.windows.borrow_mut().insert(offset, room_bytes);
-        Ok(ModelledDisk(Rc::new(Window { array: array.clone(), content, offset }), PhantomData))
+        array.0.extents.borrow_mut().insert(offset, room_bytes);
+        Ok(ModelledDisk(Rc::new(VolumeExtent { array: array.clone(), content, offset }), PhantomData))
     }
 
     /// The disk with the content.
@@ -374,14 +376,14 @@ impl<S: Seam, D: Disk<S>> Disk<S> for ModelledDisk<S, D> {
     }
 
     async fn set_size(&self, size_bytes: u64) -> DiskResult<()> {
-        let window = &self.0;
-        let array = &window.array;
+        let extent = &self.0;
+        let array = &extent.array;
         let room_bytes = size_bytes.next_multiple_of(array.spec().row_bytes());
-        if window.offset + room_bytes > array.gap_end(window.offset) {
+        if extent.offset + room_bytes > array.gap_end(extent.offset) {
             return Err(DiskError::NoSpace);
         }
-        let before = array.0.windows.borrow().get(&window.offset).copied().unwrap_or(0);
-        array.0.windows.borrow_mut().insert(window.offset, room_bytes.max(before));
-        window.content.set_size(size_bytes).await
+        let allocated_bytes = array.0.extents.borrow().get(&extent.offset).copied().unwrap_or(0);
+        array.0.extents.borrow_mut().insert(extent.offset, room_bytes.max(allocated_bytes));
+        extent.content.set_size(size_bytes).await
     }
 }

@@ -1,7 +1,7 @@
 //! Placement of data in a RAID group: the disks that a request touches, and the reads that a write needs first.
 //!
-//! Data is striped over the disks in units; a row is one unit on each disk, at the same place. Parity moves one disk to
-//! the left with each row (left-symmetric, as in Linux md). Concurrent writes to one row are not serialised:
+//! Data is striped over the disks in units; a row is one unit on each disk, at the same offset. Parity moves one disk
+//! to the left with each row (left-symmetric, as in Linux md). Concurrent writes to one row are not serialised:
 //! controllers do that in their memory, and the model counts only the disks' time.
 
 use std::fmt;
@@ -79,7 +79,7 @@ pub(super) struct Layout {
     pub(super) level: RaidLevel,
     pub(super) disks: usize,
     /// Bytes of a row on one disk (stripe unit).
-    pub(super) unit: u64,
+    pub(super) unit_bytes: u64,
 }
 
 impl Layout {
@@ -94,16 +94,16 @@ impl Layout {
 
     /// Bytes of data in a row.
     pub(super) fn row_bytes(&self) -> u64 {
-        self.width() as u64 * self.unit
+        self.width() as u64 * self.unit_bytes
     }
 
-    /// The range of disks that hold data unit `number` of `row`.
-    fn holders(&self, row: u64, number: usize) -> std::ops::Range<usize> {
+    /// The range of disks that hold data unit `unit` of `row`.
+    fn holders(&self, row: u64, unit: usize) -> std::ops::Range<usize> {
         match self.level {
             RaidLevel::Raid1 => 0..self.disks,
-            RaidLevel::Raid10 => 2 * number..2 * number + 2,
+            RaidLevel::Raid10 => 2 * unit..2 * unit + 2,
             level => {
-                let disk = (self.first_parity(row) + level.parity() + number) % self.disks;
+                let disk = (self.first_parity(row) + level.parity() + unit) % self.disks;
                 disk..disk + 1
             }
         }
@@ -118,17 +118,17 @@ impl Layout {
 
     /// Reads for `len` bytes from `at` on; `pick` chooses a disk among mirrors.
     pub(super) fn read(&self, at: u64, len: u64, pick: impl Fn(std::ops::Range<usize>) -> usize, out: &mut Vec<Part>) {
-        for (row, number, start, count) in self.units(at, len) {
-            let disk = pick(self.holders(row, number));
-            push(out, Part { disk, access: Access::Read, at: row * self.unit + start, len: count });
+        for (row, unit, start, count) in self.units(at, len) {
+            let disk = pick(self.holders(row, unit));
+            push(out, Part { disk, access: Access::Read, at: row * self.unit_bytes + start, len: count });
         }
     }
 
     /// Prior reads and writes for `len` bytes from `at` on.
-    pub(super) fn write(&self, at: u64, len: u64, before: &mut Vec<Part>, writes: &mut Vec<Part>) {
-        for (row, number, start, count) in self.units(at, len) {
-            for disk in self.holders(row, number) {
-                push(writes, Part { disk, access: Access::Write, at: row * self.unit + start, len: count });
+    pub(super) fn write(&self, at: u64, len: u64, prior_reads: &mut Vec<Part>, writes: &mut Vec<Part>) {
+        for (row, unit, start, count) in self.units(at, len) {
+            for disk in self.holders(row, unit) {
+                push(writes, Part { disk, access: Access::Write, at: row * self.unit_bytes + start, len: count });
             }
         }
         if self.level.parity() == 0 {
@@ -138,33 +138,33 @@ impl Layout {
         for row in first..=last {
             let from = at.max(row * self.row_bytes());
             let to = (at + len).min((row + 1) * self.row_bytes());
-            self.write_parity(row, from, to - from, before, writes);
+            self.write_parity(row, from, to - from, prior_reads, writes);
         }
     }
 
     /// Adds the parity accesses for one row's part of a write: by read-modify-write or by reconstruction, whichever
     /// reads less.
-    fn write_parity(&self, row: u64, at: u64, len: u64, before: &mut Vec<Part>, writes: &mut Vec<Part>) {
+    fn write_parity(&self, row: u64, at: u64, len: u64, prior_reads: &mut Vec<Part>, writes: &mut Vec<Part>) {
         let touched = || self.units(at, len);
         // Parity covers the changed range of a single touched unit; a write over several units counts as a change of
         // the whole parity unit.
-        let (start, count) = match len <= self.unit - at % self.unit {
-            true => (at % self.unit, len),
-            false => (0, self.unit),
+        let (start, count) = match len <= self.unit_bytes - at % self.unit_bytes {
+            true => (at % self.unit_bytes, len),
+            false => (0, self.unit_bytes),
         };
-        let base = row * self.unit;
+        let base = row * self.unit_bytes;
         let parity = (0..self.level.parity()).map(|number| (self.first_parity(row) + number) % self.disks);
         let complete = touched().filter(|(_, _, from, len)| (*from, *len) == (start, count)).count();
         let modify = touched().count() + self.level.parity();
         let reconstruct = self.width() - complete;
-        let mut read = |disk, at, len| push(before, Part { disk, access: Access::Read, at, len });
+        let mut read = |disk, at, len| push(prior_reads, Part { disk, access: Access::Read, at, len });
         if modify <= reconstruct {
-            touched().for_each(|(_, number, from, len)| read(self.holders(row, number).start, base + from, len));
+            touched().for_each(|(_, unit, from, len)| read(self.holders(row, unit).start, base + from, len));
             parity.clone().for_each(|disk| read(disk, base + start, count));
         } else {
-            for number in 0..self.width() {
-                if !touched().any(|(_, other, from, len)| other == number && (from, len) == (start, count)) {
-                    read(self.holders(row, number).start, base + start, count);
+            for unit in 0..self.width() {
+                if !touched().any(|(_, other, from, len)| other == unit && (from, len) == (start, count)) {
+                    read(self.holders(row, unit).start, base + start, count);
                 }
             }
         }
@@ -173,14 +173,14 @@ impl Layout {
 
     /// The units under `len` bytes from `at` on: (row, unit within the row, first byte within the unit, bytes).
     fn units(&self, at: u64, len: u64) -> impl Iterator<Item = (u64, usize, u64, u64)> + use<> {
-        let (unit, width) = (self.unit, self.width() as u64);
+        let (unit_bytes, width) = (self.unit_bytes, self.width() as u64);
         let mut mapped = 0;
         std::iter::from_fn(move || {
             if mapped == len {
                 return None;
             }
-            let (number, start) = ((at + mapped) / unit, (at + mapped) % unit);
-            let count = (unit - start).min(len - mapped);
+            let (number, start) = ((at + mapped) / unit_bytes, (at + mapped) % unit_bytes);
+            let count = (unit_bytes - start).min(len - mapped);
             mapped += count;
             Some((number / width, (number % width) as usize, start, count))
         })
@@ -203,13 +203,13 @@ mod tests {
     const UNIT: u64 = 64 << 10;
 
     fn layout(level: RaidLevel, disks: usize) -> Layout {
-        Layout { level, disks, unit: UNIT }
+        Layout { level, disks, unit_bytes: UNIT }
     }
 
     fn write(layout: Layout, at: u64, len: u64) -> (usize, usize, u64) {
-        let (mut before, mut writes) = (Vec::new(), Vec::new());
-        layout.write(at, len, &mut before, &mut writes);
-        (before.len(), writes.len(), writes.iter().map(|part| part.len).sum())
+        let (mut prior_reads, mut writes) = (Vec::new(), Vec::new());
+        layout.write(at, len, &mut prior_reads, &mut writes);
+        (prior_reads.len(), writes.len(), writes.iter().map(|part| part.len).sum())
     }
 
     #[test]

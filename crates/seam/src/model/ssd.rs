@@ -37,10 +37,13 @@ pub struct SsdSpec {
 /// A flash device in operation.
 pub struct Ssd {
     spec: SsdSpec,
-    channels: Vec<Nanos>,
-    link: Nanos,
+    /// Time at which each channel becomes free.
+    channels_free_at: Vec<Nanos>,
+    /// Time at which the link becomes free.
+    link_free_at: Nanos,
     /// Earliest start of the next request under the ceiling of requests per second.
-    gate: Nanos,
+    next_start: Nanos,
+    /// Operations in flight: (completion time, sequence, token).
     pending: BinaryHeap<Reverse<(Nanos, u64, u64)>>,
     sequence: u64,
     busy: Nanos,
@@ -50,36 +53,45 @@ pub struct Ssd {
 impl Ssd {
     /// An idle device.
     pub fn new(spec: SsdSpec) -> Ssd {
-        let channels = vec![Nanos::ZERO; spec.channels as usize];
-        let (link, gate, busy, busy_until) = (Nanos::ZERO, Nanos::ZERO, Nanos::ZERO, Nanos::ZERO);
-        Ssd { spec, channels, link, gate, pending: BinaryHeap::new(), sequence: 0, busy, busy_until }
+        let channels_free_at = vec![Nanos::ZERO; spec.channels as usize];
+        Ssd {
+            spec,
+            channels_free_at,
+            link_free_at: Nanos::ZERO,
+            next_start: Nanos::ZERO,
+            pending: BinaryHeap::new(),
+            sequence: 0,
+            busy: Nanos::ZERO,
+            busy_until: Nanos::ZERO,
+        }
     }
 
     /// Starts an operation and returns its completion time.
     pub fn serve(&mut self, now: Nanos, access: Access, at: u64, len: u64) -> Nanos {
         assert!(len > 0 && at + len <= self.spec.capacity_bytes, "outside the device: {at}+{len}");
-        let ceiling = match access {
+        let iops_max = match access {
             Access::Read => self.spec.read_iops_max,
             Access::Write => self.spec.write_iops_max,
         };
-        let start = now.max(self.gate);
-        self.gate = start + Nanos(1_000_000_000 / ceiling);
-        self.link = self.link.max(start) + Nanos(scale(len, 1_000_000_000, self.spec.link_bytes_per_second));
-        let mut completion_time = self.link;
+        let start = now.max(self.next_start);
+        self.next_start = start + Nanos(1_000_000_000 / iops_max);
+        self.link_free_at =
+            self.link_free_at.max(start) + Nanos(scale(len, 1_000_000_000, self.spec.link_bytes_per_second));
+        let mut completion_time = self.link_free_at;
         for page in at / self.spec.page_bytes..=(at + len - 1) / self.spec.page_bytes {
             // Consecutive pages go round the channels; a hash spreads only the start of each run of 64.
             let channel = (self.channel(at / self.spec.page_bytes / 64) as u64 + page) % u64::from(self.spec.channels);
-            let free = &mut self.channels[channel as usize];
+            let free_at = &mut self.channels_free_at[channel as usize];
             match access {
                 Access::Read => {
-                    *free = (*free).max(start) + self.spec.read;
-                    completion_time = completion_time.max(*free);
+                    *free_at = (*free_at).max(start) + self.spec.read;
+                    completion_time = completion_time.max(*free_at);
                 }
                 Access::Write => {
-                    *free = (*free).max(start) + self.spec.program;
+                    *free_at = (*free_at).max(start) + self.spec.program;
                     let lag = Nanos(self.spec.program.0 * u64::from(self.spec.buffer_pages));
                     completion_time =
-                        completion_time.max(Nanos(free.since(lag).0)).max(start + self.spec.buffered_write);
+                        completion_time.max(Nanos(free_at.since(lag).0)).max(start + self.spec.buffered_write);
                 }
             }
         }

@@ -24,9 +24,9 @@ pub struct RealBell {
 /// Refuses every descriptor except an eventfd. Another file could be readable for ever, or block the thread that uses
 /// or closes it. The check itself touches no file system.
 pub fn check_eventfd(fd: impl AsFd) -> io::Result<()> {
-    let target = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))?;
-    if target.as_os_str() != "anon_inode:[eventfd]" {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no eventfd", target.display())));
+    let file_name = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))?;
+    if file_name.as_os_str() != "anon_inode:[eventfd]" {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no eventfd", file_name.display())));
     }
     Ok(())
 }
@@ -46,8 +46,8 @@ impl RealBell {
         let mut count = 0_u64;
         let iov = libc::iovec { iov_base: (&raw mut count).cast(), iov_len: size_of::<u64>() };
         // SAFETY: one buffer of eight bytes that outlives the call; the offset -1 means none.
-        let got = unsafe { libc::preadv2(self.fd.as_raw_fd(), &raw const iov, 1, -1, libc::RWF_NOWAIT) };
-        if got >= 0 {
+        let read_bytes = unsafe { libc::preadv2(self.fd.as_raw_fd(), &raw const iov, 1, -1, libc::RWF_NOWAIT) };
+        if read_bytes >= 0 {
             return Ok(true);
         }
         let error = io::Error::last_os_error();
@@ -134,9 +134,9 @@ mod tests {
     #[test]
     fn full_bell_does_not_block_and_other_files_are_refused() {
         let fd = eventfd(0);
-        let most = u64::MAX - 1;
+        let counter_max = u64::MAX - 1;
         // SAFETY: eight bytes that outlive the call.
-        unsafe { libc::write(fd.as_raw_fd(), (&raw const most).cast(), 8) };
+        unsafe { libc::write(fd.as_raw_fd(), (&raw const counter_max).cast(), 8) };
         RealBell::new(fd).expect("an eventfd").ring();
         let zeroes = File::open("/dev/zero").expect("there");
         assert!(RealBell::new(zeroes.into()).is_err());

@@ -7,9 +7,9 @@ use crate::{BLOCK_BYTES, Block, BlockMut};
 
 /// Size of a cache line.
 const LINE_BYTES: usize = 64;
-/// Cache lines at a block's beginning that a hint prefetches. The processor's own prefetcher takes over after the first
-/// miss. Four lines make a copy of an uncached block a quarter faster; sixteen lines give no more.
-const LINES_HINTED: usize = 4;
+/// Cache lines at a block's beginning that [`Block::prefetch_content`] prefetches. The processor's own prefetcher takes
+/// over after the first miss. Four lines make a copy of an uncached block a quarter faster; sixteen lines give no more.
+const LINES_PREFETCHED: usize = 4;
 
 /// A frozen block of the real world.
 pub struct RealBlock(pub(super) NonNull<Header>);
@@ -93,13 +93,13 @@ impl Block for RealBlock {
     }
 
     #[inline]
-    fn hint(&self) {
+    fn prefetch(&self) {
         crate::hint::prefetch(self.header());
     }
 
     #[inline]
-    fn hint_content(&self) {
-        let lines = self.bytes().chunks(LINE_BYTES).take(LINES_HINTED);
+    fn prefetch_content(&self) {
+        let lines = self.bytes().chunks(LINE_BYTES).take(LINES_PREFETCHED);
         lines.for_each(|line| crate::hint::prefetch(&line[0]));
     }
 

@@ -5,10 +5,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::footprint::{Footprint, NbdUnder};
+use super::footprint::{Footprint, KernelNbdDevice};
 use crate::{DiskError, DiskResult};
 
 struct OpenDisk {
+    /// Number of the claim.
     number: u64,
     path: PathBuf,
     read_only: bool,
@@ -21,7 +22,7 @@ static OPEN_DISKS: Mutex<(Vec<OpenDisk>, u64)> = Mutex::new((Vec::new(), 0));
 /// A disk's entry in the list of open disks, removed on drop.
 pub(super) struct Claim {
     number: u64,
-    pub(super) nbd: Vec<NbdUnder>,
+    pub(super) nbd: Vec<KernelNbdDevice>,
 }
 
 impl Drop for Claim {
@@ -38,7 +39,7 @@ impl OpenDisk {
 }
 
 /// The path of an open disk that overlaps a footprint, and the storage that both share.
-pub(super) fn overlapping(footprint: &Footprint) -> Option<(PathBuf, String)> {
+pub(super) fn find_overlapping(footprint: &Footprint) -> Option<(PathBuf, String)> {
     open_disks().0.iter().find_map(|disk| disk.overlap(footprint))
 }
 

@@ -74,6 +74,7 @@ pub(super) struct Core {
 /// Count of random numbers fetched from the operating system at a time.
 const RANDOM_BATCH: usize = 64;
 
+/// Random numbers, used from the last one down.
 struct RandomBatch {
     numbers: [u64; RANDOM_BATCH],
     left: usize,
@@ -85,10 +86,10 @@ impl Core {
         let mut batch = self.random.borrow_mut();
         if batch.left == 0 {
             // SAFETY: the buffer has the stated length.
-            let got = unsafe { libc::getrandom(batch.numbers.as_mut_ptr().cast(), RANDOM_BATCH * 8, 0) };
+            let filled_bytes = unsafe { libc::getrandom(batch.numbers.as_mut_ptr().cast(), RANDOM_BATCH * 8, 0) };
             // Up to 256 bytes are never returned in part, unless the generator is not seeded yet; the wait for that may
             // be interrupted.
-            if got != (RANDOM_BATCH * 8) as isize {
+            if filled_bytes != (RANDOM_BATCH * 8) as isize {
                 drop(batch);
                 return self.random();
             }
@@ -119,18 +120,18 @@ impl Core {
     }
 }
 
-/// Common zero of all cores' clocks in this process.
-fn start() -> Instant {
+/// Zero point of the clocks of all cores in this process.
+fn clock_start() -> Instant {
     static START: OnceLock<Instant> = OnceLock::new();
     *START.get_or_init(Instant::now)
 }
 
-/// Time since the start.
+/// Time since [`clock_start`].
 pub(super) fn now() -> Nanos {
-    Nanos(start().elapsed().as_nanos() as u64)
+    Nanos(clock_start().elapsed().as_nanos() as u64)
 }
 
-/// Time since the start, as of the scheduler's last tick: up to 10 ms early, and cheaper than [`now`].
+/// Time since [`clock_start`], as of the scheduler's last tick: up to 10 ms early, and cheaper than [`now`].
 pub(super) fn coarse_now() -> Nanos {
     static START: OnceLock<Nanos> = OnceLock::new();
     let read = |clock| {
@@ -148,7 +149,7 @@ pub(super) fn coarse_now() -> Nanos {
 /// The instant of `at`; an instant out of range becomes a year from now.
 pub(super) fn instant(at: Nanos) -> Instant {
     const YEAR: Duration = Duration::from_secs(365 * 86_400);
-    start().checked_add(Duration::from_nanos(at.0)).unwrap_or_else(|| Instant::now() + YEAR)
+    clock_start().checked_add(Duration::from_nanos(at.0)).unwrap_or_else(|| Instant::now() + YEAR)
 }
 
 /// A task that counts its polls. Its panic ends the whole core, because the engine cannot run without one of its tasks.
@@ -203,26 +204,26 @@ where
         domains: FailureDomains::default(),
         random: RefCell::new(RandomBatch { numbers: [0; RANDOM_BATCH], left: 0 }),
     });
-    start();
+    clock_start();
     let output = Rc::new(Cell::new(None));
     runtime.enter(|| {
-        let (main, end) = (main(RealSeam { core: core.clone() }), (core.clone(), output.clone()));
+        let (main, core_and_output) = (main(RealSeam { core: core.clone() }), (core.clone(), output.clone()));
         core.spawn(async move {
             let value = main.await;
-            end.1.set(Some(value));
-            end.0.closing.set(true);
+            core_and_output.1.set(Some(value));
+            core_and_output.0.closing.set(true);
         });
         let waker = runtime.waker();
         let (mut spin, mut load_monitor) = (SpinPolicy::new(spec.spin_ns), LoadMonitor::new());
         while !core.closing.get() {
             core.unsubmitted.set(0);
-            let more = runtime.run();
+            let has_more = runtime.run();
             if let Some(panic) = core.panic.take() {
                 core.closing.set(true);
                 drain(&runtime, &core);
                 resume_unwind(panic);
             }
-            if more {
+            if has_more {
                 poll_ring(&runtime, &waker);
             } else if !core.closing.get() {
                 wait_for_work(&runtime, &core, &waker, &mut spin, &mut load_monitor);
@@ -246,7 +247,7 @@ fn poll_ring(runtime: &Runtime, waker: &Waker) {
 /// preempts the spin when it needs the processor, and the resulting longer wait counts against the next spin.
 fn wait_for_work(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut SpinPolicy, load_monitor: &mut LoadMonitor) {
     let budget = spin.budget_ns();
-    let began = Instant::now();
+    let started_at = Instant::now();
     if budget > 0 {
         if load_monitor.is_overloaded() {
             spin.pause_for_load();
@@ -254,13 +255,13 @@ fn wait_for_work(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut SpinP
         let before = core.polls.get();
         loop {
             poll_ring(runtime, waker);
-            let more = runtime.run();
-            let waited = began.elapsed().as_nanos() as u64;
+            let has_more = runtime.run();
+            let waited = started_at.elapsed().as_nanos() as u64;
             let has_work = core.polls.get() != before;
             if has_work {
                 spin.record_spin(waited);
             }
-            if has_work || more || core.panic.borrow().is_some() {
+            if has_work || has_more || core.panic.borrow().is_some() {
                 return;
             }
             if waited >= budget {
@@ -269,23 +270,23 @@ fn wait_for_work(runtime: &Runtime, core: &Core, waker: &Waker, spin: &mut SpinP
         }
     }
     runtime.poll_with(runtime.current_timeout());
-    spin.record_sleep(began.elapsed().as_nanos() as u64, budget > 0);
+    spin.record_sleep(started_at.elapsed().as_nanos() as u64, budget > 0);
 }
 
 /// Waits for the disk operations in flight. Hung operations keep the memory they point to: the ring, the buffers, the
 /// pool.
 fn drain(runtime: &Runtime, core: &Rc<Core>) {
-    let mut last = (core.in_flight.get(), Instant::now());
+    let mut last_change = (core.in_flight.get(), Instant::now());
     while core.in_flight.get() > 0 {
-        if last.1.elapsed() > DRAIN_TIMEOUT {
+        if last_change.1.elapsed() > DRAIN_TIMEOUT {
             // A submission that never completes keeps the ring alive; tasks and their sockets are dropped regardless.
             let ring = runtime.submit(Nop);
             std::mem::forget((ring, core.clone()));
             return;
         }
         runtime.poll_with(Some(Duration::from_millis(10)));
-        if core.in_flight.get() != last.0 {
-            last = (core.in_flight.get(), Instant::now());
+        if core.in_flight.get() != last_change.0 {
+            last_change = (core.in_flight.get(), Instant::now());
         }
     }
 }

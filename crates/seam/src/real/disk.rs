@@ -18,9 +18,9 @@ use compio::runtime::Runtime;
 use super::claims::Claim;
 use super::core::Core;
 use super::disk_open::{
-    CLOSING_TIMEOUT, Kind, LOCK_PAUSE_MAX, LOCK_PAUSE_MIN, LockWait, OpenedDisk, failed, size_of_file, try_open,
+    CLOSING_TIMEOUT, Kind, LOCK_PAUSE_MAX, LOCK_PAUSE_MIN, LockWait, OpenedDisk, disk_error, size_of_file, try_open,
 };
-use super::footprint::NbdUnder;
+use super::footprint::KernelNbdDevice;
 use super::op::{Action, IOV_MAX, Operation, submit_detached};
 use super::path_call::PathCall;
 use super::preallocate::preallocate;
@@ -97,14 +97,14 @@ impl RealDisk {
 
     /// The same disk, whose reads and writes take at least the time of the modelled SSD, like a simulated disk with
     /// [`Timing::of_ssd`](crate::sim::Timing::of_ssd).
-    pub fn with_time_of(self, ssd: SsdSpec) -> RealDisk {
+    pub fn with_ssd_latency(self, ssd: SsdSpec) -> RealDisk {
         // The file checks its own bounds, and may grow.
         let ssd = SsdSpec { capacity_bytes: u64::MAX, ..ssd };
         RealDisk { ssd: Some(Rc::new(RefCell::new(Ssd::new(ssd)))), ..self }
     }
 
     /// Submits a request to the model, if there is one; the future completes at the modelled completion time.
-    fn take_time(&self, access: Access, at: u64, len: usize) -> impl Future<Output = ()> + use<> {
+    fn modelled_completion(&self, access: Access, at: u64, len: usize) -> impl Future<Output = ()> + use<> {
         let seam = RealSeam { core: self.core.clone() };
         let serve = |ssd: &Rc<RefCell<Ssd>>| ssd.borrow_mut().serve(seam.now(), access, at, len as u64);
         let completion_time = self.ssd.as_ref().filter(|_| len > 0).map(serve);
@@ -132,13 +132,13 @@ impl RealDisk {
     }
 
     /// The kernel's NBD devices below this disk.
-    pub fn nbd_under(&self) -> &[NbdUnder] {
+    pub fn nbd_devices_below(&self) -> &[KernelNbdDevice] {
         &self.inner.claim.nbd
     }
 
     /// A second handle to the open file, for a helper thread.
     fn file(&self) -> DiskResult<File> {
-        self.inner.file.try_clone().map_err(|error| failed(&error))
+        self.inner.file.try_clone().map_err(|error| disk_error(&error))
     }
 
     /// Runs one operation on the disk's descriptor to its completion.
@@ -172,7 +172,7 @@ impl RealDisk {
         mut keep: K,
     ) -> (DiskResult<()>, K) {
         while !iov.is_empty() {
-            let mut later = if iov.len() > IOV_MAX { iov.split_off(IOV_MAX) } else { Vec::new() };
+            let mut remaining_iov = if iov.len() > IOV_MAX { iov.split_off(IOV_MAX) } else { Vec::new() };
             let result;
             // SAFETY: guaranteed by the caller.
             (result, iov, keep) = unsafe { self.run(action(at), iov, keep) }.await;
@@ -181,14 +181,14 @@ impl RealDisk {
                     let text = format!("nothing at byte {at}: the file is shorter than it was");
                     return (Err(DiskError::Io(text)), keep);
                 }
-                Ok(done) => {
-                    at += done as u64;
-                    super::stream::advance(&mut iov, done);
+                Ok(count) => {
+                    at += count as u64;
+                    super::stream::advance(&mut iov, count);
                 }
                 Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
-                Err(error) => return (Err(failed(&error)), keep),
+                Err(error) => return (Err(disk_error(&error)), keep),
             }
-            iov.append(&mut later);
+            iov.append(&mut remaining_iov);
         }
         (Ok(()), keep)
     }
@@ -248,33 +248,33 @@ impl Disk<RealSeam> for RealDisk {
         if let Err(error) = self.check(at, len as u64) {
             return (Err(error), into);
         }
-        let modelled = self.take_time(Access::Read, at, len);
+        let model_wait = self.modelled_completion(Access::Read, at, len);
         let mut iov = Vec::with_capacity(into.len().min(IOV_MAX));
         // SAFETY: a piece lies inside its block.
         into.iter().for_each(|piece| push(&mut iov, unsafe { piece.block.data().add(piece.start()) }, piece.len()));
         // SAFETY: the buffers are blocks that `into` owns alone.
         let result = unsafe { self.transfer(Action::Read, at, iov, into) }.await;
-        modelled.await;
+        model_wait.await;
         result
     }
 
     async fn write(&self, at: u64, from: Vec<Piece<RealBlock>>) -> DiskResult<()> {
         let len = pieces_len(&from);
         self.check(at, len as u64)?;
-        let modelled = self.take_time(Access::Write, at, len);
+        let model_wait = self.modelled_completion(Access::Write, at, len);
         let mut iov = Vec::with_capacity(from.len().min(IOV_MAX));
         // SAFETY: a piece lies inside its block.
         from.iter().for_each(|piece| push(&mut iov, unsafe { piece.block.data().add(piece.start()) }, piece.len()));
         // SAFETY: the buffers are frozen blocks that `from` holds.
         let result = unsafe { self.transfer(Action::Write, at, iov, from) }.await.0;
-        modelled.await;
+        model_wait.await;
         result
     }
 
     async fn flush(&self) -> DiskResult<()> {
         // SAFETY: no buffers.
         let (result, ..) = unsafe { self.run(Action::DataSync, Vec::new(), ()) }.await;
-        result.map(drop).map_err(|error| failed(&error))
+        result.map(drop).map_err(|error| disk_error(&error))
     }
 
     async fn zero(&self, at: u64, len: u64, may_unmap: bool) -> DiskResult<()> {
@@ -292,7 +292,7 @@ impl Disk<RealSeam> for RealDisk {
                     Ok(_) => return Ok(()),
                     Err((io::ErrorKind::Interrupted, _)) => {}
                     Err((_, Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL))) => break,
-                    Err(_) => return result.map(drop).map_err(|error| failed(&error)),
+                    Err(_) => return result.map(drop).map_err(|error| disk_error(&error)),
                 }
             }
         }
@@ -307,13 +307,13 @@ impl Disk<RealSeam> for RealDisk {
             return Ok(vec![AllocationExtent { len_bytes: len, hole: false, zero: false }]);
         }
         let file = self.file()?;
-        let runs = move || allocation_of(&file, at, len).map_err(|error| failed(&error));
+        let runs = move || allocation_of(&file, at, len).map_err(|error| disk_error(&error));
         self.submitter.run_blocking(runs).await
     }
 
     async fn refresh_size(&self) -> DiskResult<u64> {
         let (file, kind) = (self.file()?, self.inner.kind);
-        let size = move || size_of_file(&file, kind).map_err(|error| failed(&error));
+        let size = move || size_of_file(&file, kind).map_err(|error| disk_error(&error));
         let size = self.submitter.run_blocking(size).await?;
         let mut geometry = self.inner.geometry.get();
         // Bytes of an incomplete last logical block do not count.
@@ -331,7 +331,7 @@ impl Disk<RealSeam> for RealDisk {
         let file = self.file()?;
         let resize = move || {
             let result = file.set_len(size_bytes).and_then(|()| file.sync_all());
-            result.map_err(|error| failed(&error))
+            result.map_err(|error| disk_error(&error))
         };
         self.submitter.run_blocking(resize).await?;
         self.refresh_size().await.map(drop)

@@ -12,23 +12,23 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use super::claims::{Claim, claim, overlapping};
+use super::claims::{Claim, claim, find_overlapping};
 use super::file_identity::file_identities;
 use super::footprint::Footprint;
 use super::path_call::CallState;
 use crate::{DiskError, DiskOpen, DiskResult, Geometry, SECTOR_BYTES};
 
-/// First pause between two attempts at a disk that another holder has; it doubles.
+/// First pause between two attempts to open a disk that another holder has; it doubles with each attempt.
 pub(super) const LOCK_PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The longest pause between two attempts.
 pub(super) const LOCK_PAUSE_MAX: Duration = Duration::from_millis(160);
 /// Longest wait for a disk of this process that is being closed.
 pub(super) const CLOSING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Queue depth of a disk that reports none.
-const USUAL_DEPTH: u32 = 32;
+const DEFAULT_QUEUE_DEPTH: u32 = 32;
 
-/// Time after which a wait for a lock is reported: shorter ones need no message.
-const WAIT_UNREPORTED: Duration = Duration::from_millis(500);
+/// Time after which a wait for a lock is reported: a shorter wait needs no message.
+const LOCK_WAIT_REPORT_DELAY: Duration = Duration::from_millis(500);
 
 /// Called with the path, its holder if that is known, and the time limit of the wait.
 type LockWaitReport = fn(&Path, Option<u32>, Duration);
@@ -41,21 +41,21 @@ pub fn report_lock_waits(report: LockWaitReport) {
     let _ = LOCK_WAIT_REPORT.set(report);
 }
 
-/// A wait for another holder of a disk, reported once.
+/// A wait until another holder closes a disk, reported once.
 pub(super) struct LockWait {
-    began: Instant,
+    started_at: Instant,
     limit: Duration,
     is_reported: bool,
 }
 
 impl LockWait {
     pub(super) fn new(limit: Duration) -> LockWait {
-        LockWait { began: Instant::now(), limit, is_reported: false }
+        LockWait { started_at: Instant::now(), limit, is_reported: false }
     }
 
     /// Reports a wait that is no longer short; `holder` is 0 if it is not known.
     pub(super) fn report_if_long(&mut self, path: &Path, holder: u32) {
-        let is_long = self.began.elapsed() >= WAIT_UNREPORTED.min(self.limit / 2);
+        let is_long = self.started_at.elapsed() >= LOCK_WAIT_REPORT_DELAY.min(self.limit / 2);
         if is_long
             && !std::mem::replace(&mut self.is_reported, true)
             && let Some(report) = LOCK_WAIT_REPORT.get()
@@ -91,7 +91,7 @@ pub(super) struct OpenedDisk {
 }
 
 /// Maps an error of the kernel to an error of a disk.
-pub(super) fn failed(error: &io::Error) -> DiskError {
+pub(super) fn disk_error(error: &io::Error) -> DiskError {
     match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => DiskError::NoSpace,
         Some(libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN | libc::ENOTCONN) => DiskError::Gone,
@@ -105,20 +105,21 @@ pub(super) fn failed(error: &io::Error) -> DiskError {
 /// known. Changes nothing once `call` is abandoned.
 pub(super) fn try_open(spec: &DiskOpen, call: &CallState, holder: &AtomicU32) -> DiskResult<OpenedDisk> {
     let path = &spec.path;
-    let refused = |text: String| DiskError::Open(format!("{}: {text}", path.display()));
+    let open_error = |text: String| DiskError::Open(format!("{}: {text}", path.display()));
     if let Some(bytes) = spec.create_bytes {
-        create(path, bytes, call).map_err(|error| refused(format!("cannot create it with {bytes} bytes ({error})")))?;
+        create(path, bytes, call)
+            .map_err(|error| open_error(format!("cannot create it with {bytes} bytes ({error})")))?;
     }
     let (file, open_warning) = match open_direct(path, spec.read_only) {
         Ok(opened) => opened,
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Err(busy(path)),
-        Err(error) => return Err(refused(open_text(&error))),
+        Err(error) => return Err(open_error(open_error_text(&error))),
     };
-    let meta = file.metadata().map_err(|error| refused(error.to_string()))?;
+    let meta = file.metadata().map_err(|error| open_error(error.to_string()))?;
     let kind = match meta.file_type() {
         kind if kind.is_file() => Kind::File,
         kind if kind.is_block_device() => Kind::Device,
-        _ => return Err(refused("is neither a regular file nor a block device".into())),
+        _ => return Err(open_error("is neither a regular file nor a block device".into())),
     };
     let device = match kind {
         Kind::File => meta.dev(),
@@ -126,56 +127,58 @@ pub(super) fn try_open(spec: &DiskOpen, call: &CallState, holder: &AtomicU32) ->
     };
     let claim = claim(path, Footprint::of(&file), spec.read_only)?;
     lock(&file, spec, holder)?;
-    let stat = statx(&file).map_err(|error| refused(error.to_string()))?;
-    let size_bytes = size_of_file(&file, kind).map_err(|error| refused(error.to_string()))?;
-    let queue = Queue::of(match kind {
+    let stat = statx(&file).map_err(|error| open_error(error.to_string()))?;
+    let size_bytes = size_of_file(&file, kind).map_err(|error| open_error(error.to_string()))?;
+    let sysfs = SysfsDevice::of(match kind {
         Kind::File => (stat.stx_dev_major, stat.stx_dev_minor),
         Kind::Device => (stat.stx_rdev_major, stat.stx_rdev_minor),
     });
     let logical_block = match kind {
-        Kind::Device => ioctl_u32(&file, libc::BLKSSZGET).map_err(|error| refused(error.to_string()))?,
+        Kind::Device => ioctl_u32(&file, libc::BLKSSZGET).map_err(|error| open_error(error.to_string()))?,
         // The file system's alignment of direct I/O; 0 if unknown.
         Kind::File if open_warning.is_none() => stat.stx_dio_offset_align.max(SECTOR_BYTES as u32),
         Kind::File => SECTOR_BYTES as u32,
     };
     if !matches!(logical_block, 512 | 4096) {
-        return Err(refused(format!("has logical blocks of {logical_block} bytes; only 512 and 4096 are supported")));
+        return Err(open_error(format!(
+            "has logical blocks of {logical_block} bytes; only 512 and 4096 are supported"
+        )));
     }
     if size_bytes == 0 {
-        return Err(refused(match kind {
+        return Err(open_error(match kind {
             Kind::File => "is empty; specify a `size` for the volume to have it created".into(),
             Kind::Device => "is a device of 0 bytes: it has no medium, or nothing is attached to it".into(),
         }));
     }
     if !size_bytes.is_multiple_of(u64::from(logical_block)) {
-        let better = size_bytes.next_multiple_of(u64::from(logical_block));
-        return Err(refused(format!(
-            "has {size_bytes} bytes, which is no multiple of {logical_block}; `truncate -s {better}` would make it one"
+        let padded = size_bytes.next_multiple_of(u64::from(logical_block));
+        return Err(open_error(format!(
+            "has {size_bytes} bytes, which is no multiple of {logical_block}; `truncate -s {padded}` would make it one"
         )));
     }
-    let physical = match kind {
+    let physical_block = match kind {
         Kind::Device => ioctl_u32(&file, libc::BLKPBSZGET).ok(),
-        Kind::File => queue.number("physical_block_size"),
+        Kind::File => sysfs.queue_attribute("physical_block_size"),
     };
     let geometry = Geometry {
         size_bytes,
         logical_block,
-        physical_block: physical.unwrap_or(logical_block).max(logical_block),
-        stripe_bytes: queue.number("optimal_io_size").unwrap_or(0),
-        queue_depth: queue.number("nr_requests").unwrap_or(USUAL_DEPTH).clamp(1, 256),
+        physical_block: physical_block.unwrap_or(logical_block).max(logical_block),
+        stripe_bytes: sysfs.queue_attribute("optimal_io_size").unwrap_or(0),
+        queue_depth: sysfs.queue_attribute("nr_requests").unwrap_or(DEFAULT_QUEUE_DEPTH).clamp(1, 256),
         fast_zero: match kind {
-            Kind::Device => queue.number("write_zeroes_max_bytes").is_some_and(|most| most > 0),
-            Kind::File => zeroes_ranges(&file),
+            Kind::Device => sysfs.queue_attribute("write_zeroes_max_bytes").is_some_and(|max_bytes| max_bytes > 0),
+            Kind::File => supports_zero_range(&file),
         },
     };
     let identities = match kind {
         Kind::File => file_identities(&file, &stat),
-        Kind::Device => vec![queue.identity(stat.stx_rdev_major, stat.stx_rdev_minor)],
+        Kind::Device => vec![sysfs.identity(stat.stx_rdev_major, stat.stx_rdev_minor)],
     };
     let (is_unique, instance) = match kind {
         // Without a birth time, the inode number may since belong to another file.
         Kind::File => (stat.stx_mask & libc::STATX_BTIME != 0, None),
-        Kind::Device => (queue.name().is_some(), queue.instance()),
+        Kind::Device => (sysfs.name().is_some(), sysfs.instance()),
     };
     Ok(OpenedDisk { file, kind, device, identities, is_unique, instance, open_warning, geometry, claim })
 }
@@ -183,7 +186,7 @@ pub(super) fn try_open(spec: &DiskOpen, call: &CallState, holder: &AtomicU32) ->
 /// The error for a device that is open exclusively: in this process, which may wait for its last requests, or else
 /// mounted or opened by another program.
 fn busy(path: &Path) -> DiskError {
-    let holder = std::fs::metadata(path).ok().and_then(|meta| overlapping(&Footprint::of_device(&meta)));
+    let holder = std::fs::metadata(path).ok().and_then(|meta| find_overlapping(&Footprint::of_device(&meta)));
     match holder {
         Some((other, on)) => DiskError::Shared { path: path.to_owned(), other, on },
         None => DiskError::Busy(format!("{} is mounted or claimed by another program", path.display())),
@@ -234,7 +237,7 @@ fn open_direct(path: &Path, read_only: bool) -> io::Result<(File, Option<String>
     }
 }
 
-fn open_text(error: &io::Error) -> String {
+fn open_error_text(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT) => "does not exist".into(),
         Some(libc::EACCES | libc::EPERM) => {
@@ -328,7 +331,7 @@ pub(super) fn statfs(file: &File) -> Option<libc::statfs> {
 }
 
 /// True for file systems that can mark a range as zero without writing it.
-fn zeroes_ranges(file: &File) -> bool {
+fn supports_zero_range(file: &File) -> bool {
     const F2FS: i64 = 0xf2f5_2010;
     // The type is signed in one C library and unsigned in another.
     statfs(file).is_some_and(|stat| {
@@ -337,32 +340,32 @@ fn zeroes_ranges(file: &File) -> bool {
 }
 
 /// A block device's directory in sysfs.
-struct Queue {
-    device: PathBuf,
+struct SysfsDevice {
+    directory: PathBuf,
 }
 
-impl Queue {
-    fn of((major, minor): (u32, u32)) -> Queue {
-        Queue { device: PathBuf::from(format!("/sys/dev/block/{major}:{minor}")) }
+impl SysfsDevice {
+    fn of((major, minor): (u32, u32)) -> SysfsDevice {
+        SysfsDevice { directory: PathBuf::from(format!("/sys/dev/block/{major}:{minor}")) }
     }
 
-    /// A word from a file of the device, or of the disk that contains the partition.
-    fn word(&self, name: &str) -> Option<String> {
-        let read = |at: &Path| std::fs::read_to_string(at.join(name)).ok();
-        let text = read(&self.device).or_else(|| read(&self.device.join("..")))?;
+    /// An attribute of the device, or else of the disk that contains the partition.
+    fn attribute(&self, name: &str) -> Option<String> {
+        let read = |directory: &Path| std::fs::read_to_string(directory.join(name)).ok();
+        let text = read(&self.directory).or_else(|| read(&self.directory.join("..")))?;
         let text = text.trim().to_owned();
         (!text.is_empty()).then_some(text)
     }
 
-    /// A number from the request queue's settings.
-    fn number(&self, name: &str) -> Option<u32> {
-        let number: u64 = self.word(&format!("queue/{name}"))?.parse().ok()?;
+    /// A numeric attribute of the request queue.
+    fn queue_attribute(&self, name: &str) -> Option<u32> {
+        let number: u64 = self.attribute(&format!("queue/{name}"))?.parse().ok()?;
         Some(u32::try_from(number).unwrap_or(u32::MAX))
     }
 
     /// A persistent name from the hardware or device mapper, or else the device number.
     fn identity(&self, major: u32, minor: u32) -> String {
-        let partition = self.word("partition").map(|number| format!("-part{number}")).unwrap_or_default();
+        let partition = self.attribute("partition").map(|number| format!("-part{number}")).unwrap_or_default();
         match self.name() {
             Some(name) => format!("device:{name}{partition}"),
             None => format!("device:{major}:{minor}"),
@@ -372,13 +375,13 @@ impl Queue {
     /// The device's persistent name, from the hardware or device mapper.
     fn name(&self) -> Option<String> {
         let names = ["wwid", "device/wwid", "dm/uuid", "md/uuid", "serial", "device/serial"];
-        names.iter().find_map(|name| self.word(name))
+        names.iter().find_map(|name| self.attribute(name))
     }
 
     /// Boot and disk sequence number: the kernel numbers disks as they are attached, starting anew with each boot.
     fn instance(&self) -> Option<String> {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        let partition = self.word("partition").unwrap_or_default();
-        Some(format!("{}:{}:{partition}", boot.trim(), self.word("diskseq")?))
+        let partition = self.attribute("partition").unwrap_or_default();
+        Some(format!("{}:{}:{partition}", boot.trim(), self.attribute("diskseq")?))
     }
 }

@@ -116,24 +116,24 @@ impl Drop for FaultGuard {
 /// Installs the handler, once per process.
 fn install() -> io::Result<()> {
     static INSTALLING: Mutex<()> = Mutex::new(());
-    let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _lock = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     if PREVIOUS_HANDLER.get().is_some() {
         return Ok(());
     }
-    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+    let mut previous = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: queries the present handler; the result has room.
-    if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), before.as_mut_ptr()) } != 0 {
+    if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), previous.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the call has filled the structure.
-    PREVIOUS_HANDLER.get_or_init(|| unsafe { before.assume_init() });
+    PREVIOUS_HANDLER.get_or_init(|| unsafe { previous.assume_init() });
     // SAFETY: zeroes are a valid value of this plain structure.
-    let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
-    ours.sa_sigaction = on_bus_error as *const () as usize;
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_bus_error as *const () as usize;
     // On the thread's alternate signal stack: the normal stack may be exhausted.
-    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
     // SAFETY: a handler of the type that SA_SIGINFO requires; it calls only async-signal-safe functions.
-    let installed = unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, std::ptr::null_mut()) };
+    let installed = unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) };
     // Signal and structure are valid, and the call has no other reason to fail.
     assert_eq!(installed, 0, "sigaction: {}", io::Error::last_os_error());
     Ok(())
@@ -177,9 +177,9 @@ fn map_zeroes_over(address: usize) -> bool {
 }
 
 /// Calls the previous handler, or restores the default action.
-fn call_previous_handler(signal: c_int, info: *mut siginfo_t, context: *mut c_void, repeats: bool) {
-    let before = PREVIOUS_HANDLER.get();
-    match before.map_or((libc::SIG_DFL, 0), |before| (before.sa_sigaction, before.sa_flags)) {
+fn call_previous_handler(signal: c_int, info: *mut siginfo_t, context: *mut c_void, will_recur: bool) {
+    let previous = PREVIOUS_HANDLER.get();
+    match previous.map_or((libc::SIG_DFL, 0), |previous| (previous.sa_sigaction, previous.sa_flags)) {
         (libc::SIG_DFL | libc::SIG_IGN, _) => {
             // SAFETY: zeroes are a valid value of this plain structure and mean the default action, which ends the
             // process.
@@ -188,7 +188,7 @@ fn call_previous_handler(signal: c_int, info: *mut siginfo_t, context: *mut c_vo
                 libc::sigaction(signal, &raw const default, std::ptr::null_mut());
             }
             // A real fault recurs when the access is repeated; a signal sent by a process does not.
-            if !repeats {
+            if !will_recur {
                 // SAFETY: raise is async-signal-safe.
                 unsafe { libc::raise(signal) };
             }
@@ -219,49 +219,50 @@ mod tests {
     /// Environment variable that marks the child process of a test, which a signal is expected to end.
     const CHILD: &str = "HOTSET_FAULT_TEST_CHILD";
 
-    struct Shared {
+    /// A shared file and its mapping.
+    struct SharedMapping {
         file: File,
-        at: *mut u8,
+        start: *mut u8,
     }
 
-    impl Shared {
-        fn new() -> Shared {
+    impl SharedMapping {
+        fn new() -> SharedMapping {
             // SAFETY: the kernel has just created this descriptor, and it has no other owner.
             let file = unsafe { File::from_raw_fd(libc::memfd_create(c"shared".as_ptr(), libc::MFD_CLOEXEC)) };
             file.set_len(LEN as u64).expect("the file can grow");
             let rights = libc::PROT_READ | libc::PROT_WRITE;
             // SAFETY: a new mapping at an address chosen by the kernel.
-            let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, rights, libc::MAP_SHARED, file.as_raw_fd(), 0) };
-            assert_ne!(at, libc::MAP_FAILED);
-            Shared { file, at: at.cast() }
+            let start = unsafe { libc::mmap(std::ptr::null_mut(), LEN, rights, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+            assert_ne!(start, libc::MAP_FAILED);
+            SharedMapping { file, start: start.cast() }
         }
 
         fn read(&self, at: usize) -> u8 {
             assert!(at < LEN);
             // SAFETY: inside the mapping.
-            unsafe { self.at.add(at).read_volatile() }
+            unsafe { self.start.add(at).read_volatile() }
         }
 
         fn write(&self, at: usize, value: u8) {
             assert!(at < LEN);
             // SAFETY: inside the mapping.
-            unsafe { self.at.add(at).write_volatile(value) };
+            unsafe { self.start.add(at).write_volatile(value) };
         }
     }
 
-    impl Drop for Shared {
+    impl Drop for SharedMapping {
         fn drop(&mut self) {
             // SAFETY: mapped with this length in `new`.
-            unsafe { libc::munmap(self.at.cast(), LEN) };
+            unsafe { libc::munmap(self.start.cast(), LEN) };
         }
     }
 
     #[test]
     fn truncated_file_sets_only_its_owner_s_flag() {
-        let [mine, other] = [(); 2].map(|()| Shared::new());
+        let [mine, other] = [(); 2].map(|()| SharedMapping::new());
         let [my_flag, other_flag] = [(); 2].map(|()| FaultFlag::default());
-        let guard = FaultGuard::new(mine.at as usize, LEN, &my_flag).expect("a free entry");
-        let _other_guard = FaultGuard::new(other.at as usize, LEN, &other_flag).expect("a free entry");
+        let guard = FaultGuard::new(mine.start as usize, LEN, &my_flag).expect("a free entry");
+        let _other_guard = FaultGuard::new(other.start as usize, LEN, &other_flag).expect("a free entry");
         mine.write(0, 7);
         other.write(0, 7);
         mine.file.set_len(4096).expect("the file can shrink");
@@ -270,19 +271,19 @@ mod tests {
         assert!(my_flag.is_set() && !other_flag.is_set());
         assert_eq!((mine.read(0), mine.read(4096), other.read(0)), (0, 9, 7), "zeroes, and later writes");
         drop(guard);
-        assert!(ENTRIES.iter().all(|entry| entry.containing(mine.at as usize).is_none()));
+        assert!(ENTRIES.iter().all(|entry| entry.containing(mine.start as usize).is_none()));
     }
 
     #[test]
     fn thread_survives_its_fault_in_guarded_memory() {
-        let shared = Shared::new();
+        let shared = SharedMapping::new();
         let flag = FaultFlag::default();
-        let _guard = FaultGuard::new(shared.at as usize, LEN, &flag).expect("a free entry");
+        let _guard = FaultGuard::new(shared.start as usize, LEN, &flag).expect("a free entry");
         shared.file.set_len(0).expect("the file can shrink");
-        let at = shared.at as usize;
+        let start = shared.start as usize;
         let read = std::thread::spawn(move || {
             // SAFETY: inside the mapping, which outlives the thread.
-            unsafe { (at as *const u8).add(8192).read_volatile() }
+            unsafe { (start as *const u8).add(8192).read_volatile() }
         });
         assert_eq!(read.join().expect("the thread survives the fault"), 0);
         assert!(flag.is_set());
@@ -294,8 +295,8 @@ mod tests {
         if std::env::var_os(CHILD).is_none() {
             return;
         }
-        let (guarded, other) = (Shared::new(), Shared::new());
-        let _guard = FaultGuard::new(guarded.at as usize, LEN, &FaultFlag::default()).expect("a free entry");
+        let (guarded, other) = (SharedMapping::new(), SharedMapping::new());
+        let _guard = FaultGuard::new(guarded.start as usize, LEN, &FaultFlag::default()).expect("a free entry");
         other.file.set_len(0).expect("the file can shrink");
         other.read(0);
     }

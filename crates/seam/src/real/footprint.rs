@@ -1,7 +1,7 @@
 //! Footprint of a disk: the storage below it. Loop devices, partitions, device mapper, md and file systems are resolved
 //! to ranges of files and devices, so that two paths to one disk are detected before both are written.
 //!
-//! 1. An *exact* part contains the disk's own bytes at a known place. Any other part states only that the disk lies
+//! 1. An *exact* part contains the disk's own bytes at a known offset. Any other part states only that the disk lies
 //!    somewhere inside it.
 //! 2. Two disks overlap if two of their parts overlap and at least one of these is exact. Two logical volumes of one
 //!    group, or two files of one file system, share only inexact parts and are two disks.
@@ -42,7 +42,7 @@ struct Part {
 
 /// A kernel NBD device below a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NbdUnder {
+pub struct KernelNbdDevice {
     /// The kernel's name of the device.
     pub name: String,
     /// Identifier that the connecting program has stored in the kernel.
@@ -55,41 +55,42 @@ pub struct NbdUnder {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Footprint {
     parts: Vec<Part>,
-    pub(super) nbd: Vec<NbdUnder>,
+    pub(super) nbd: Vec<KernelNbdDevice>,
 }
 
 impl Footprint {
     /// The footprint of an open file or device. Unresolvable layers are omitted.
     pub(super) fn of(file: &File) -> Footprint {
-        file.metadata().map(|meta| Kernel::real().footprint(&meta, mount_of(file))).unwrap_or_default()
+        file.metadata().map(|meta| KernelInfo::real().footprint(&meta, mount_of(file))).unwrap_or_default()
     }
 
     /// The footprint of a block device that need not be open.
     pub(super) fn of_device(meta: &fs::Metadata) -> Footprint {
-        Kernel::real().footprint(meta, None)
+        KernelInfo::real().footprint(meta, None)
     }
 
     /// The name of a storage part that both share, if they overlap.
     pub(super) fn overlap<'a>(&'a self, other: &Footprint) -> Option<&'a str> {
-        let meet = |a: &Part, b: &Part| {
-            let same = a.node == b.node && (a.exact || b.exact);
-            same && a.span.start < b.span.end && b.span.start < a.span.end
+        let overlaps = |a: &Part, b: &Part| {
+            let is_comparable = a.node == b.node && (a.exact || b.exact);
+            is_comparable && a.span.start < b.span.end && b.span.start < a.span.end
         };
-        let both = self.parts.iter().find(|part| other.parts.iter().any(|other_part| meet(part, other_part)));
-        both.map(|part| part.name.as_str())
+        let shared_part =
+            self.parts.iter().find(|part| other.parts.iter().any(|other_part| overlaps(part, other_part)));
+        shared_part.map(|part| part.name.as_str())
     }
 }
 
-/// Directories of the kernel's device information; tests use others.
-struct Kernel {
+/// Paths of the kernel's device information; tests use others.
+struct KernelInfo {
     sys: PathBuf,
     dev: PathBuf,
     mounts: PathBuf,
 }
 
-/// Place of a file.
+/// Location of a file: its file system, inode and mount.
 #[derive(Clone, Copy)]
-struct FileAt {
+struct FileLocation {
     device: (u32, u32),
     inode: u64,
     /// The mount through which the file was opened.
@@ -98,37 +99,38 @@ struct FileAt {
 
 /// Storage below a loop device.
 struct LoopStatus {
-    file: FileAt,
+    file: FileLocation,
     /// The block device, if the loop device is over a device instead of a file.
     block: Option<(u32, u32)>,
     offset: u64,
-    limit: u64,
+    /// Length in bytes; 0 means no limit.
+    size_limit: u64,
 }
 
-impl Kernel {
-    fn real() -> Kernel {
-        Kernel { sys: "/sys".into(), dev: "/dev".into(), mounts: "/proc/self/mountinfo".into() }
+impl KernelInfo {
+    fn real() -> KernelInfo {
+        KernelInfo { sys: "/sys".into(), dev: "/dev".into(), mounts: "/proc/self/mountinfo".into() }
     }
 
     fn footprint(&self, meta: &fs::Metadata, mount: Option<u64>) -> Footprint {
         let mut footprint = Footprint::default();
         if meta.is_file() {
-            let at = FileAt { device: number_of(meta.dev()), inode: meta.ino(), mount };
-            self.file(at, 0..meta.len().max(1), true, &mut footprint, 0);
+            let location = FileLocation { device: split_device_number(meta.dev()), inode: meta.ino(), mount };
+            self.file(location, 0..meta.len().max(1), true, &mut footprint, 0);
         } else {
-            self.device(number_of(meta.rdev()), 0..u64::MAX, true, &mut footprint, 0);
+            self.device(split_device_number(meta.rdev()), 0..u64::MAX, true, &mut footprint, 0);
         }
         footprint
     }
 
-    fn file(&self, at: FileAt, span: Range<u64>, exact: bool, footprint: &mut Footprint, depth: u32) {
-        let FileAt { device, inode, mount } = at;
+    fn file(&self, location: FileLocation, span: Range<u64>, exact: bool, footprint: &mut Footprint, depth: u32) {
+        let FileLocation { device, inode, mount } = location;
         let name = format!("one file, inode {inode} of the file system {}:{}", device.0, device.1);
-        if !add(footprint, Part { node: Node::File { device, inode }, span, exact, name }, depth) {
+        if !add_part(footprint, Part { node: Node::File { device, inode }, span, exact, name }, depth) {
             return;
         }
         // A file system without a device number of its own is resolved through its mount.
-        let below = if device.0 != 0 { Some(device) } else { self.mounted_from(device, mount) };
+        let below = if device.0 != 0 { Some(device) } else { self.mount_source(device, mount) };
         if let Some(below) = below {
             self.device(below, 0..u64::MAX, false, footprint, depth + 1);
         }
@@ -137,29 +139,34 @@ impl Kernel {
     fn device(&self, number: (u32, u32), span: Range<u64>, exact: bool, footprint: &mut Footprint, depth: u32) {
         let folder = self.sys.join(format!("dev/block/{}:{}", number.0, number.1));
         let folder = folder.canonicalize().unwrap_or(folder);
-        let bytes = count(&folder.join("size")).map_or(u64::MAX, |sectors| sectors.saturating_mul(SYSFS_SECTOR_BYTES));
+        let bytes =
+            read_number(&folder.join("size")).map_or(u64::MAX, |sectors| sectors.saturating_mul(SYSFS_SECTOR_BYTES));
         let span = span.start..span.end.min(bytes);
-        let known = folder.file_name().map(|name| name.to_string_lossy().replace('!', "/"));
-        let known = known.unwrap_or_else(|| format!("{}:{}", number.0, number.1));
-        let name = format!("/dev/{known}");
-        if !add(footprint, Part { node: Node::Device(number), span: span.clone(), exact, name: name.clone() }, depth) {
+        let kernel_name = folder.file_name().map(|name| name.to_string_lossy().replace('!', "/"));
+        let kernel_name = kernel_name.unwrap_or_else(|| format!("{}:{}", number.0, number.1));
+        let name = format!("/dev/{kernel_name}");
+        if !add_part(
+            footprint,
+            Part { node: Node::Device(number), span: span.clone(), exact, name: name.clone() },
+            depth,
+        ) {
             return;
         }
-        if known.starts_with("nbd") && folder.join("pid").exists() {
-            let backend = text(&folder.join("backend"));
-            let pid = count(&folder.join("pid")).and_then(|pid| u32::try_from(pid).ok());
-            footprint.nbd.push(NbdUnder { name: known.clone(), backend, pid });
+        if kernel_name.starts_with("nbd") && folder.join("pid").exists() {
+            let backend = read_text(&folder.join("backend"));
+            let pid = read_number(&folder.join("pid")).and_then(|pid| u32::try_from(pid).ok());
+            footprint.nbd.push(KernelNbdDevice { name: kernel_name.clone(), backend, pid });
         }
         if folder.join("partition").exists() {
-            let start = count(&folder.join("start")).unwrap_or(0).saturating_mul(SYSFS_SECTOR_BYTES);
-            let disk = folder.parent().and_then(|disk| device_number(&text(&disk.join("dev"))?));
+            let start = read_number(&folder.join("start")).unwrap_or(0).saturating_mul(SYSFS_SECTOR_BYTES);
+            let disk = folder.parent().and_then(|disk| parse_device_number(&read_text(&disk.join("dev"))?));
             if let Some(disk) = disk {
-                self.device(disk, shifted(&span, start, 0), exact, footprint, depth + 1);
+                self.device(disk, shift_range(&span, start, 0), exact, footprint, depth + 1);
             }
             return;
         }
-        if let Some(status) = self.loop_status(&known, &folder) {
-            let below = shifted(&span, status.offset, status.limit);
+        if let Some(status) = self.loop_status(&kernel_name, &folder) {
+            let below = shift_range(&span, status.offset, status.size_limit);
             match status.block {
                 Some(block) => self.device(block, below, exact, footprint, depth + 1),
                 None => self.file(status.file, below, exact, footprint, depth + 1),
@@ -167,42 +174,43 @@ impl Kernel {
             return;
         }
         let slaves = fs::read_dir(folder.join("slaves")).into_iter().flatten().flatten();
-        let slaves: Vec<_> = slaves.filter_map(|slave| device_number(&text(&slave.path().join("dev"))?)).collect();
+        let slaves: Vec<_> =
+            slaves.filter_map(|slave| parse_device_number(&read_text(&slave.path().join("dev"))?)).collect();
         for slave in &slaves {
             self.device(*slave, 0..u64::MAX, false, footprint, depth + 1);
         }
-        let wwid = text(&folder.join("wwid")).or_else(|| text(&folder.join("device/wwid")));
+        let wwid = read_text(&folder.join("wwid")).or_else(|| read_text(&folder.join("device/wwid")));
         if let Some(wwid) = wwid.filter(|_| slaves.is_empty()) {
-            add(footprint, Part { node: Node::Wwid(wwid), span, exact, name }, depth);
+            add_part(footprint, Part { node: Node::Wwid(wwid), span, exact, name }, depth);
         }
     }
 
     /// Queries the loop device, which has the inode, or else sysfs, which has only a path.
     fn loop_status(&self, name: &str, folder: &Path) -> Option<LoopStatus> {
-        let path = text(&folder.join("loop/backing_file"))?;
+        let path = read_text(&folder.join("loop/backing_file"))?;
         if let Some(status) = read_loop_status(&self.dev.join(name)) {
             return Some(status);
         }
         let meta = fs::metadata(path).ok()?;
         Some(LoopStatus {
-            file: FileAt { device: number_of(meta.dev()), inode: meta.ino(), mount: None },
-            block: (!meta.is_file()).then(|| number_of(meta.rdev())),
-            offset: count(&folder.join("loop/offset")).unwrap_or(0),
-            limit: count(&folder.join("loop/sizelimit")).unwrap_or(0),
+            file: FileLocation { device: split_device_number(meta.dev()), inode: meta.ino(), mount: None },
+            block: (!meta.is_file()).then(|| split_device_number(meta.rdev())),
+            offset: read_number(&folder.join("loop/offset")).unwrap_or(0),
+            size_limit: read_number(&folder.join("loop/sizelimit")).unwrap_or(0),
         })
     }
 
     /// The block device that the file system with this number, or this mount, is mounted from.
-    fn mounted_from(&self, device: (u32, u32), mount: Option<u64>) -> Option<(u32, u32)> {
+    fn mount_source(&self, device: (u32, u32), mount: Option<u64>) -> Option<(u32, u32)> {
         let mounts = fs::read_to_string(&self.mounts).ok()?;
         let (device, mount) = (format!("{}:{}", device.0, device.1), mount.map(|mount| mount.to_string()));
-        let is = |line: &&str| {
+        let is_mount = |line: &&str| {
             let mut fields = line.split(' ');
             fields.next() == mount.as_deref() || fields.nth(1) == Some(&device)
         };
-        let source = mounts.lines().find(is)?.split_once(" - ")?.1.split(' ').nth(1)?;
+        let source = mounts.lines().find(is_mount)?.split_once(" - ")?.1.split(' ').nth(1)?;
         let meta = fs::metadata(source).ok().filter(|_| source.starts_with('/'))?;
-        (meta.rdev() != 0).then(|| number_of(meta.rdev()))
+        (meta.rdev() != 0).then(|| split_device_number(meta.rdev()))
     }
 }
 
@@ -212,8 +220,8 @@ fn mount_of(file: &File) -> Option<u64> {
     info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
 }
 
-/// Adds a part; false if it is known already or a limit is reached.
-fn add(footprint: &mut Footprint, part: Part, depth: u32) -> bool {
+/// Adds a part; false if it is present already or a limit is reached.
+fn add_part(footprint: &mut Footprint, part: Part, depth: u32) -> bool {
     let is_new = depth < DEPTH_MAX && footprint.parts.len() < PARTS_MAX && !footprint.parts.contains(&part);
     if is_new {
         footprint.parts.push(part);
@@ -223,28 +231,28 @@ fn add(footprint: &mut Footprint, part: Part, depth: u32) -> bool {
 
 /// Range `span` of an object that begins at `start` of the storage below it and has `limit` bytes there; 0 means no
 /// limit.
-fn shifted(span: &Range<u64>, start: u64, limit: u64) -> Range<u64> {
+fn shift_range(span: &Range<u64>, start: u64, limit: u64) -> Range<u64> {
     let end = if limit == 0 { span.end } else { span.end.min(limit) };
     span.start.saturating_add(start)..end.saturating_add(start)
 }
 
-fn number_of(device: u64) -> (u32, u32) {
+fn split_device_number(device: u64) -> (u32, u32) {
     (libc::major(device), libc::minor(device))
 }
 
-fn device_number(text: &str) -> Option<(u32, u32)> {
+fn parse_device_number(text: &str) -> Option<(u32, u32)> {
     let (major, minor) = text.split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-fn text(path: &Path) -> Option<String> {
+fn read_text(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let text = text.trim();
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-fn count(path: &Path) -> Option<u64> {
-    text(path)?.parse().ok()
+fn read_number(path: &Path) -> Option<u64> {
+    read_text(path)?.parse().ok()
 }
 
 /// Runs LOOP_GET_STATUS64 on the device at path `node`.
@@ -256,10 +264,10 @@ fn read_loop_status(node: &Path) -> Option<LoopStatus> {
     // SAFETY: the request writes a `loop_info64`, which has 232 bytes and the alignment of a u64.
     let status = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, info.as_mut_ptr()) };
     (status == 0).then(|| LoopStatus {
-        file: FileAt { device: number_of(info[0]), inode: info[1], mount: None },
-        block: (info[2] != 0).then(|| number_of(info[2])),
+        file: FileLocation { device: split_device_number(info[0]), inode: info[1], mount: None },
+        block: (info[2] != 0).then(|| split_device_number(info[2])),
         offset: info[3],
-        limit: info[4],
+        size_limit: info[4],
     })
 }
 

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Size of a huge page. In a mapping it lies at a multiple of its size, in memory and in the file.
 pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Time of a request for a huge page that counts as a refusal.
-const SLOW: Duration = Duration::from_millis(5);
+/// Longest time of a request for a huge page; a longer one counts as a refusal.
+const COLLAPSE_TIME_MAX: Duration = Duration::from_millis(5);
 /// Number of consecutive refusals after which no more huge pages are requested: each attempt may compact memory.
 const REFUSALS_MAX: u32 = 4;
 
@@ -29,17 +29,19 @@ impl HugeMapping {
     /// Maps `len` bytes of `file`.
     pub(super) fn new(file: &File, len: usize) -> io::Result<HugeMapping> {
         // Without rights the reserved address space takes no memory.
-        let free = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let reserve_flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping at an address chosen by the kernel.
-        let reserved = unsafe { libc::mmap(std::ptr::null_mut(), len + HUGE_PAGE_BYTES, libc::PROT_NONE, free, -1, 0) };
+        let reserved =
+            unsafe { libc::mmap(std::ptr::null_mut(), len + HUGE_PAGE_BYTES, libc::PROT_NONE, reserve_flags, -1, 0) };
         let reserved = address(reserved)?;
         // SAFETY: at most one huge page further, inside the reserved address space.
         let data = unsafe { reserved.add(reserved.as_ptr().align_offset(HUGE_PAGE_BYTES)) };
         let mapping = HugeMapping { reserved, data, len, refusals: Cell::new(0) };
-        let (rights, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
+        let (protection, shared_flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
         // SAFETY: replaces a part of the reserved address space, to which no pointer leads yet.
-        let mapped =
-            unsafe { libc::mmap(data.as_ptr().cast(), len, rights, shared | libc::MAP_FIXED, file.as_raw_fd(), 0) };
+        let mapped = unsafe {
+            libc::mmap(data.as_ptr().cast(), len, protection, shared_flags | libc::MAP_FIXED, file.as_raw_fd(), 0)
+        };
         address(mapped).map(|_| mapping)
     }
 
@@ -51,8 +53,8 @@ impl HugeMapping {
     /// Replaces the small pages of a range by huge ones. The range is allocated and not in use yet. A refusal, as by
     /// Linux before 6.1 or without a free huge page, leaves the small pages.
     pub(super) fn use_huge_pages(&self, offset: usize, len: usize) {
-        let (from, until) = (offset.next_multiple_of(HUGE_PAGE_BYTES), (offset + len) / HUGE_PAGE_BYTES);
-        for start in (from..until * HUGE_PAGE_BYTES).step_by(HUGE_PAGE_BYTES) {
+        let (first_byte, end_page) = (offset.next_multiple_of(HUGE_PAGE_BYTES), (offset + len) / HUGE_PAGE_BYTES);
+        for start in (first_byte..end_page * HUGE_PAGE_BYTES).step_by(HUGE_PAGE_BYTES) {
             if self.refusals.get() >= REFUSALS_MAX {
                 return;
             }
@@ -62,7 +64,7 @@ impl HugeMapping {
             let result =
                 unsafe { libc::madvise(self.data.add(start).as_ptr().cast(), HUGE_PAGE_BYTES, libc::MADV_COLLAPSE) };
             // The core's thread must not wait while the kernel compacts memory.
-            let is_refused = result != 0 || started_at.elapsed() > SLOW;
+            let is_refused = result != 0 || started_at.elapsed() > COLLAPSE_TIME_MAX;
             self.refusals.set(if is_refused { self.refusals.get() + 1 } else { 0 });
         }
     }

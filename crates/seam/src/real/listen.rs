@@ -30,14 +30,14 @@ struct SocketFile {
 }
 
 /// Device and inode of the file at `path`.
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
+fn device_and_inode(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
         // A successor may have created its own file at the same path.
-        if identity(&self.path).is_ok_and(|now| now == self.device_and_inode) {
+        if device_and_inode(&self.path).is_ok_and(|present| present == self.device_and_inode) {
             // An error is ignored: the next start replaces the file.
             let _ = std::fs::remove_file(&self.path);
         }
@@ -87,7 +87,7 @@ pub(super) async fn listen(at: &Address) -> io::Result<RealListener> {
         match at {
             Address::Unix(path) => {
                 let socket = bind_unix(&path)?;
-                let device_and_inode = identity(&path)?;
+                let device_and_inode = device_and_inode(&path)?;
                 Ok((socket.into(), Some(SocketFile { path, device_and_inode })))
             }
             Address::Tcp(host, port) => Ok((TcpListener::bind((host.as_str(), port))?.into(), None)),

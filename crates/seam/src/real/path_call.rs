@@ -32,14 +32,14 @@ use tokio::sync::oneshot;
 
 /// Default of the time without an answer after which a path counts as hung.
 pub const PATH_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum of calls that run in one failure domain.
+/// Maximum number of calls that run in one failure domain.
 const THREADS_PER_DOMAIN: usize = 8;
-/// Running calls, without abandoned ones, from which on a domain may run only one.
+/// Number of running calls, without abandoned ones, from which on a domain may run only one call.
 const ANSWERING_MAX: usize = 128;
-/// Maximum of helper threads: 128 of them fill 16 domains, and 896 are the first threads of further domains. A thread
-/// holds less than 64 KiB of memory, of the kernel and of its stack: 64 MiB in total.
+/// Maximum number of helper threads: 128 of them fill 16 domains, and 896 are the first threads of further domains. A
+/// thread holds less than 64 KiB of memory, of the kernel and of its stack: 64 MiB in total.
 const THREADS_MAX: usize = 1024;
-/// Maximum of symbolic links that are followed, as in the kernel.
+/// Maximum number of symbolic links that are followed, as in the kernel.
 const LINKS_MAX: u32 = 40;
 
 /// A path did not answer within the limit.
@@ -63,11 +63,11 @@ pub struct PathCall<T> {
 /// State of a call that its helper thread and its caller share.
 pub struct CallState {
     path: PathBuf,
-    /// The caller waits no more.
+    /// The caller has stopped waiting.
     is_abandoned: AtomicBool,
     /// The work has ended.
     is_answered: AtomicBool,
-    place: Mutex<DomainWait>,
+    domain_wait: Mutex<DomainWait>,
 }
 
 /// The domain in which a call is, and since when it waits there.
@@ -84,7 +84,7 @@ type Domain = String;
 /// A call that waits for a helper thread.
 struct Job {
     call: Arc<CallState>,
-    walk: PathResolver,
+    resolver: PathResolver,
     work: Box<dyn FnOnce() + Send>,
 }
 
@@ -93,7 +93,7 @@ struct Job {
 struct PathCalls {
     domains: BTreeMap<Domain, DomainCalls>,
     threads: usize,
-    /// Threads that have no call yet.
+    /// Threads that run no call.
     idle: usize,
 }
 
@@ -112,27 +112,27 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl CallState {
-    /// True if the caller waits no more: the call must not change anything on the disk.
+    /// True if the caller has stopped waiting: the call must not change anything on the disk.
     pub fn is_abandoned(&self) -> bool {
         self.is_abandoned.load(Ordering::Relaxed)
     }
 
     /// True if the caller has given up before the work has ended.
-    fn hangs(&self) -> bool {
+    fn is_hung(&self) -> bool {
         self.is_abandoned() && !self.is_answered.load(Ordering::Relaxed)
     }
 
     fn new(path: &Path, domain: &Domain) -> CallState {
-        let place = DomainWait { domain: domain.clone(), since: Instant::now(), is_running: false };
+        let domain_wait = DomainWait { domain: domain.clone(), since: Instant::now(), is_running: false };
         let (is_abandoned, is_answered) = (AtomicBool::new(false), AtomicBool::new(false));
-        CallState { path: path.to_owned(), is_abandoned, is_answered, place: Mutex::new(place) }
+        CallState { path: path.to_owned(), is_abandoned, is_answered, domain_wait: Mutex::new(domain_wait) }
     }
 }
 
 impl<T: Send + 'static> PathCall<T> {
     /// Starts `work`, which touches `path`, on a helper thread.
     pub fn start(path: &Path, work: impl FnOnce(&CallState) -> T + Send + 'static) -> PathCall<T> {
-        let (walk, domain) = (PathResolver::new(path), Domain::new());
+        let (resolver, domain) = (PathResolver::new(path), Domain::new());
         let (sender, answer) = oneshot::channel();
         let call = Arc::new(CallState::new(path, &domain));
         let on_thread = call.clone();
@@ -145,7 +145,7 @@ impl<T: Send + 'static> PathCall<T> {
         });
         let mut calls = lock(&CALLS);
         if !calls.has_hung(path) {
-            calls.queue(domain, Job { call: call.clone(), walk, work });
+            calls.queue(domain, Job { call: call.clone(), resolver, work });
         }
         PathCall { answer, call }
     }
@@ -156,11 +156,11 @@ impl<T: Send + 'static> PathCall<T> {
         let mut context = Context::from_waker(&waker);
         loop {
             if let Poll::Ready(answer) = Pin::new(&mut self.answer).poll(&mut context) {
-                return answer.map_err(|_| self.hung());
+                return answer.map_err(|_| self.hung_error());
             }
-            match limit.checked_sub(self.stalled()) {
-                Some(left) if !left.is_zero() => std::thread::park_timeout(left),
-                _ => return Err(self.hung()),
+            match limit.checked_sub(self.stalled_time()) {
+                Some(remaining) if !remaining.is_zero() => std::thread::park_timeout(remaining),
+                _ => return Err(self.hung_error()),
             }
         }
     }
@@ -168,15 +168,15 @@ impl<T: Send + 'static> PathCall<T> {
     /// Waits for the result without blocking; `sleep` is the runtime's timer.
     pub async fn answer(mut self, limit: Duration, sleep: impl AsyncFn(Duration)) -> Result<T, PathHung> {
         loop {
-            let remaining = limit.saturating_sub(self.stalled());
+            let remaining = limit.saturating_sub(self.stalled_time());
             let mut timer = pin!(sleep(remaining));
             let answered = poll_fn(|context| match Pin::new(&mut self.answer).poll(context) {
                 Poll::Ready(answer) => Poll::Ready(Some(answer)),
                 Poll::Pending => timer.as_mut().poll(context).map(|()| None),
             });
             match answered.await {
-                Some(answer) => return answer.map_err(|_| self.hung()),
-                None if self.stalled() >= limit => return Err(self.hung()),
+                Some(answer) => return answer.map_err(|_| self.hung_error()),
+                None if self.stalled_time() >= limit => return Err(self.hung_error()),
                 None => {}
             }
         }
@@ -187,22 +187,24 @@ impl<T: Send + 'static> PathCall<T> {
         match self.answer.try_recv() {
             Ok(answer) => Some(Ok(answer)),
             Err(oneshot::error::TryRecvError::Empty) => None,
-            Err(oneshot::error::TryRecvError::Closed) => Some(Err(self.hung())),
+            Err(oneshot::error::TryRecvError::Closed) => Some(Err(self.hung_error())),
         }
     }
 }
 
 impl<T> PathCall<T> {
-    fn hung(&self) -> PathHung {
+    fn hung_error(&self) -> PathHung {
         PathHung { path: self.call.path.clone() }
     }
 
     /// Time for which the call has made no progress.
-    fn stalled(&self) -> Duration {
+    fn stalled_time(&self) -> Duration {
         let calls = lock(&CALLS);
-        let place = lock(&self.call.place);
-        let answered_at = calls.domains.get(&place.domain).map(|domain| domain.answered_at);
-        let since = answered_at.filter(|_| !place.is_running).map_or(place.since, |answered| answered.max(place.since));
+        let domain_wait = lock(&self.call.domain_wait);
+        let answered_at = calls.domains.get(&domain_wait.domain).map(|domain| domain.answered_at);
+        let since = answered_at
+            .filter(|_| !domain_wait.is_running)
+            .map_or(domain_wait.since, |answered| answered.max(domain_wait.since));
         since.elapsed()
     }
 }
@@ -211,10 +213,10 @@ impl<T> Drop for PathCall<T> {
     fn drop(&mut self) {
         self.call.is_abandoned.store(true, Ordering::Relaxed);
         let mut calls = lock(&CALLS);
-        let domain = lock(&self.call.place).domain.clone();
+        let domain = lock(&self.call.domain_wait).domain.clone();
         let dropped = calls.domains.get_mut(&domain).and_then(|calls| {
-            let at = calls.queue.iter().position(|job| Arc::ptr_eq(&job.call, &self.call))?;
-            calls.queue.remove(at)
+            let index = calls.queue.iter().position(|job| Arc::ptr_eq(&job.call, &self.call))?;
+            calls.queue.remove(index)
         });
         calls.remove_if_idle(&domain);
         // An abandoned call no longer counts against the limit.
@@ -237,19 +239,19 @@ impl PathCalls {
     /// True while a call on `path` runs whose caller has given up.
     fn has_hung(&self, path: &Path) -> bool {
         let mut running = self.domains.values().flat_map(|domain| &domain.running);
-        running.any(|call| call.hangs() && call.path == path)
+        running.any(|call| call.is_hung() && call.path == path)
     }
 
     /// Queues a call in a domain, or refuses it by dropping it.
     fn queue(&mut self, domain: Domain, job: Job) {
         let now = Instant::now();
-        *lock(&job.call.place) = DomainWait { domain: domain.clone(), since: now, is_running: false };
+        *lock(&job.call.domain_wait) = DomainWait { domain: domain.clone(), since: now, is_running: false };
         let calls = self.domains.entry(domain).or_insert_with(|| DomainCalls {
             queue: VecDeque::new(),
             running: Vec::new(),
             answered_at: now,
         });
-        if calls.running.len() == THREADS_PER_DOMAIN && calls.running.iter().all(|call| call.hangs()) {
+        if calls.running.len() == THREADS_PER_DOMAIN && calls.running.iter().all(|call| call.is_hung()) {
             return;
         }
         calls.queue.push_back(job);
@@ -268,19 +270,19 @@ impl PathCalls {
         }
     }
 
-    /// Maximum of calls that one domain may run now.
+    /// Maximum number of calls that one domain may run now.
     fn running_max(&self) -> usize {
         let running = self.domains.values().flat_map(|domain| &domain.running);
-        if running.filter(|call| !call.hangs()).count() < ANSWERING_MAX { THREADS_PER_DOMAIN } else { 1 }
+        if running.filter(|call| !call.is_hung()).count() < ANSWERING_MAX { THREADS_PER_DOMAIN } else { 1 }
     }
 
     /// The next call that may run, and its domain; it counts as running from now on.
-    fn take(&mut self) -> Option<(Domain, Job)> {
+    fn take_next(&mut self) -> Option<(Domain, Job)> {
         let per_domain = self.running_max();
         let (domain, calls) = self.domains.iter_mut().find(|(_, calls)| calls.runnable(per_domain) > 0)?;
         let job = calls.queue.pop_front()?;
         calls.running.push(job.call.clone());
-        *lock(&job.call.place) = DomainWait { domain: domain.clone(), since: Instant::now(), is_running: true };
+        *lock(&job.call.domain_wait) = DomainWait { domain: domain.clone(), since: Instant::now(), is_running: true };
         Some((domain.clone(), job))
     }
 
@@ -310,17 +312,17 @@ impl DomainCalls {
 /// Body of a helper thread: runs queued calls until none may run.
 fn run_queued() {
     let mut calls = lock(&CALLS);
-    while let Some((domain, job)) = calls.take() {
+    while let Some((domain, job)) = calls.take_next() {
         calls.idle -= 1;
         // One abandoned call can let several queued calls run, and each start adds one thread.
         calls.start_thread();
         drop(calls);
         let call = job.call.clone();
-        let moved = run(&domain, job);
+        let moved_job = run(&domain, job);
         calls = lock(&CALLS);
         calls.idle += 1;
         calls.finish(&domain, &call);
-        if let Some((domain, job)) = moved {
+        if let Some((domain, job)) = moved_job {
             calls.queue(domain, job);
         }
     }
@@ -333,7 +335,7 @@ fn run(domain: &Domain, mut job: Job) -> Option<(Domain, Job)> {
     if job.call.is_abandoned() {
         return None;
     }
-    if let Some(next) = job.walk.advance(domain) {
+    if let Some(next) = job.resolver.advance(domain) {
         return Some((next, job));
     }
     // The panic is printed by its hook; the caller learns from the missing answer.
@@ -355,10 +357,10 @@ impl PathResolver {
     fn new(path: &Path) -> PathResolver {
         // Without a current directory, the call fails by itself.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let mut walk =
+        let mut resolver =
             PathResolver { resolved: PathBuf::from("/"), remaining: VecDeque::new(), links: 0, is_at_device: false };
-        walk.prepend(&path);
-        walk
+        resolver.prepend(&path);
+        resolver
     }
 
     /// Puts the components of `path` in front of the rest.
@@ -388,14 +390,14 @@ impl PathResolver {
                 self.remaining.pop_front();
                 continue;
             }
-            let at = self.resolved.join(next);
+            let component_path = self.resolved.join(next);
             // A mount point is no link, and looking it up would touch its file system.
-            if !mounts.is_mount_point(&at) {
-                let owner = mounts.domain_of(&at);
-                if owner != *domain {
-                    return Some(owner);
+            if !mounts.is_mount_point(&component_path) {
+                let component_domain = mounts.domain_of(&component_path);
+                if component_domain != *domain {
+                    return Some(component_domain);
                 }
-                match std::fs::read_link(&at) {
+                match std::fs::read_link(&component_path) {
                     Ok(target) if self.links < LINKS_MAX => {
                         self.links += 1;
                         self.remaining.pop_front();
@@ -408,12 +410,12 @@ impl PathResolver {
                     _ => return None,
                 }
             }
-            self.resolved = at;
+            self.resolved = component_path;
             self.remaining.pop_front();
         }
-        let owner = mounts.domain_of(&self.resolved);
-        if owner != *domain {
-            return Some(owner);
+        let path_domain = mounts.domain_of(&self.resolved);
+        if path_domain != *domain {
+            return Some(path_domain);
         }
         let metadata = std::fs::symlink_metadata(&self.resolved);
         self.is_at_device = metadata.is_ok_and(|metadata| metadata.file_type().is_block_device());
@@ -444,8 +446,8 @@ impl Mounts {
         self.0.iter().any(|(point, _)| point == path)
     }
 
-    /// Device number of the file system that contains a path without links. Of two mounts at one place the later one
-    /// is on top.
+    /// Device number of the file system that contains a path without links. Of two mounts at one mount point the
+    /// later one is on top.
     fn domain_of(&self, path: &Path) -> Domain {
         let mounts = self.0.iter().filter(|(point, _)| path.starts_with(point));
         mounts.max_by_key(|(point, _)| point.components().count()).map(|(_, device)| device.clone()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! A bounded number of permits on one core, granted in order of request.
+//! A fair semaphore on one core: a bounded number of permits, granted in order of request.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

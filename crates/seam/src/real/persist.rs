@@ -82,7 +82,7 @@ struct TagWords {
 }
 
 impl TagWords {
-    fn put(&self, number: u64, owner: u64, start: u64, details: u64) {
+    fn store(&self, number: u64, owner: u64, start: u64, details: u64) {
         self.owner.store(owner, Ordering::Relaxed);
         self.start.store(start, Ordering::Relaxed);
         self.details.store(details, Ordering::Relaxed);
@@ -136,20 +136,20 @@ impl Mapping {
         unsafe { self.pages.data().cast().as_ref() }
     }
 
-    fn words(&self, offset: usize, count: usize) -> &[TagWords] {
+    fn tag_table(&self, offset: usize, count: usize) -> &[TagWords] {
         // SAFETY: callers pass one of the layout's two tables, inside the mapping at a multiple of 32 bytes; words are
         // atomic.
         unsafe { std::slice::from_raw_parts(self.pages.data().add(offset).as_ptr().cast(), count) }
     }
 
     fn ranges(&self) -> &[TagWords] {
-        self.words(Layout::RANGES, RANGES_MAX)
+        self.tag_table(Layout::RANGES, RANGES_MAX)
     }
 
     /// The tags on the allocated buffers.
     fn tags(&self) -> &[TagWords] {
         let allocated = self.head().allocated.load(Ordering::Acquire) as usize;
-        self.words(Layout::TAGS, allocated.min(self.layout.capacity))
+        self.tag_table(Layout::TAGS, allocated.min(self.layout.capacity))
     }
 
     fn data(&self) -> NonNull<u8> {
@@ -162,9 +162,11 @@ impl Mapping {
 pub(super) struct PoolFile {
     map: Mapping,
     file: File,
-    last: Cell<u64>,
+    /// Number of the last tag.
+    last_number: Cell<u64>,
     /// Entries of the range table from this index on have never been used.
     next_unused: Cell<u32>,
+    /// Entries of the range table that are free again.
     free: RefCell<Vec<u32>>,
 }
 
@@ -173,13 +175,13 @@ impl PoolFile {
     pub(super) fn new(spec: &PersistFile, capacity: usize) -> io::Result<PoolFile> {
         let layout = Layout { capacity };
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&spec.path)?;
-        let made = file.set_len(layout.len() as u64).and_then(|()| allocate(&file, 0, Layout::TAGS));
+        let sized = file.set_len(layout.len() as u64).and_then(|()| allocate(&file, 0, Layout::TAGS));
         let map =
-            made.and_then(|()| Mapping::new(&file, layout)).inspect_err(|_| drop(std::fs::remove_file(&spec.path)))?;
+            sized.and_then(|()| Mapping::new(&file, layout)).inspect_err(|_| drop(std::fs::remove_file(&spec.path)))?;
         map.head().id.store(spec.id, Ordering::Relaxed);
         map.head().capacity.store(capacity as u64, Ordering::Relaxed);
         map.head().magic.store(MAGIC, Ordering::Release);
-        Ok(PoolFile { map, file, last: Cell::new(0), next_unused: Cell::new(0), free: Default::default() })
+        Ok(PoolFile { map, file, last_number: Cell::new(0), next_unused: Cell::new(0), free: Default::default() })
     }
 
     /// Start of the buffers.
@@ -196,22 +198,22 @@ impl PoolFile {
 
     #[cold]
     fn allocate_chunk(&self) -> bool {
-        let (from, capacity) = (self.map.tags().len(), self.map.layout.capacity);
-        let until = (from + CHUNK_BLOCKS).min(capacity);
-        let tags = (Layout::TAGS + from * TAG_BYTES, (until - from) * TAG_BYTES);
-        let data = (self.map.layout.data() + from * BLOCK_BYTES, (until - from) * BLOCK_BYTES);
+        let (first, capacity) = (self.map.tags().len(), self.map.layout.capacity);
+        let end = (first + CHUNK_BLOCKS).min(capacity);
+        let tags = (Layout::TAGS + first * TAG_BYTES, (end - first) * TAG_BYTES);
+        let data = (self.map.layout.data() + first * BLOCK_BYTES, (end - first) * BLOCK_BYTES);
         let is_allocated =
             allocate(&self.file, tags.0, tags.1).and_then(|()| allocate(&self.file, data.0, data.1)).is_ok();
         if is_allocated {
             self.map.pages.use_huge_pages(data.0, data.1);
-            self.map.head().allocated.store(until as u64, Ordering::Release);
+            self.map.head().allocated.store(end as u64, Ordering::Release);
         }
         is_allocated
     }
 
-    fn next(&self) -> u64 {
-        self.last.set(self.last.get() + 1);
-        self.last.get()
+    fn next_number(&self) -> u64 {
+        self.last_number.set(self.last_number.get() + 1);
+        self.last_number.get()
     }
 
     #[inline]
@@ -223,9 +225,9 @@ impl PoolFile {
             words.details.store(u64::from(tag.sectors), Ordering::Release);
             return number;
         }
-        let number = self.next();
+        let number = self.next_number();
         compiler_fence(Ordering::SeqCst);
-        words.put(number, tag.owner, tag.block, u64::from(tag.sectors));
+        words.store(number, tag.owner, tag.block, u64::from(tag.sectors));
         number
     }
 
@@ -257,7 +259,7 @@ impl PoolFile {
                 RangeKind::Zeroes { may_unmap: true } => UNMAP_BIT,
                 RangeKind::Outdated => OUTDATED_BIT,
             };
-        self.map.ranges()[index as usize].put(self.next(), tag.owner, tag.start, end_and_kind);
+        self.map.ranges()[index as usize].store(self.next_number(), tag.owner, tag.start, end_and_kind);
         Some(index)
     }
 
@@ -267,10 +269,10 @@ impl PoolFile {
     }
 }
 
-/// Allocates memory of the file system for a part of the file.
-fn allocate(file: &File, at: usize, len: usize) -> io::Result<()> {
+/// Allocates memory of the file system for `len` bytes of the file from `offset` on.
+fn allocate(file: &File, offset: usize, len: usize) -> io::Result<()> {
     // SAFETY: a system call on an open file.
-    let status = unsafe { libc::fallocate(file.as_raw_fd(), 0, at as libc::off_t, len as libc::off_t) };
+    let status = unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, len as libc::off_t) };
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -278,14 +280,14 @@ fn allocate(file: &File, at: usize, len: usize) -> io::Result<()> {
 pub fn tmpfs_free_bytes(directory: &Path) -> io::Result<Option<u64>> {
     let path = std::ffi::CString::new(directory.as_os_str().as_bytes())?;
     // SAFETY: zeroes are a valid value of this plain structure; the call fills it.
-    let mut about: libc::statfs = unsafe { std::mem::zeroed() };
+    let mut statfs: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: a zero-terminated path, and room for the result.
-    if unsafe { libc::statfs(path.as_ptr(), &mut about) } != 0 {
+    if unsafe { libc::statfs(path.as_ptr(), &mut statfs) } != 0 {
         return Err(io::Error::last_os_error());
     }
     // The type is signed in one C library and unsigned in another.
-    let is_memory = libc::TMPFS_MAGIC == about.f_type as _;
-    Ok(is_memory.then(|| about.f_bavail.saturating_mul(about.f_bsize as u64)))
+    let is_memory = libc::TMPFS_MAGIC == statfs.f_type as _;
+    Ok(is_memory.then(|| statfs.f_bavail.saturating_mul(statfs.f_bsize as u64)))
 }
 
 /// Reason why the file of a killed process cannot be read, although it may hold content.
@@ -316,7 +318,7 @@ impl PersistedPool {
         // SAFETY: a call without arguments that cannot fail.
         let user = unsafe { libc::geteuid() };
         match std::fs::symlink_metadata(&spec.path) {
-            Ok(about) if about.is_file() && about.uid() == user => {}
+            Ok(metadata) if metadata.is_file() && metadata.uid() == user => {}
             Ok(_) => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -326,19 +328,19 @@ impl PersistedPool {
         if file.read_exact_at(&mut head, 0).is_err() {
             return Ok(None);
         }
-        let word = |at: usize| {
-            u64::from_le_bytes(head[at * 8..at * 8 + 8].try_into().expect("a slice of 8 bytes is an array of 8"))
+        let word = |index: usize| {
+            u64::from_le_bytes(head[index * 8..index * 8 + 8].try_into().expect("a slice of 8 bytes is an array of 8"))
         };
         // Its creator was killed before it wrote the head.
         if word(0) == 0 {
             return Ok(None);
         }
         if word(0) != MAGIC {
-            let [name @ .., found] = word(0).to_le_bytes();
-            if !MAGIC.to_le_bytes().starts_with(&name) || found < FORMAT {
+            let [name @ .., format] = word(0).to_le_bytes();
+            if !MAGIC.to_le_bytes().starts_with(&name) || format < FORMAT {
                 return Err(PersistedPoolError::Foreign);
             }
-            return Err(PersistedPoolError::Newer(NewerFormat::of_format(found, FORMAT, Release::unpack(word(6)))));
+            return Err(PersistedPoolError::Newer(NewerFormat::of_format(format, FORMAT, Release::unpack(word(6)))));
         }
         let layout = Layout { capacity: word(2) as usize };
         let len = file.metadata()?.len();
@@ -440,9 +442,9 @@ mod tests {
 
     #[test]
     fn tags_are_recovered_by_owner_until_they_are_removed() {
-        let at = test_file("tagged");
-        let file = PoolFile::new(&at, 100).expect("the file can be created");
-        assert!(PoolFile::new(&at, 100).is_err(), "the file already exists");
+        let spec = test_file("tagged");
+        let file = PoolFile::new(&spec, 100).expect("the file can be created");
+        assert!(PoolFile::new(&spec, 100).is_err(), "the file already exists");
         let tag = |block| BlockTag { owner: 5, block, sectors: 0x0f };
         for (index, block) in [(3, 40), (4, 41), (5, 42)] {
             assert!(file.ensure_allocated(index));
@@ -464,8 +466,8 @@ mod tests {
         file.tag_range(range(8, 1 << 34)).expect("the table has space");
         file.untag_range(first);
         drop(file);
-        assert!(PersistedPool::open(&PersistFile { id: 8, ..at.clone() }).expect("the file is readable").is_none());
-        let pool = PersistedPool::open(&at).expect("the file is readable").expect("the file belongs to this pool");
+        assert!(PersistedPool::open(&PersistFile { id: 8, ..spec.clone() }).expect("the file is readable").is_none());
+        let pool = PersistedPool::open(&spec).expect("the file is readable").expect("the file belongs to this pool");
         assert_eq!((pool.owners(), pool.is_complete()), (vec![5, 6], true));
         let ranges = pool.image_of(6).expect("the owner has tags");
         assert_eq!((ranges.zeroes, ranges.outdated), (vec![range(7, 9)], vec![range(8, 1 << 34)]));
@@ -476,49 +478,49 @@ mod tests {
         pool.map.head().removing_owner.store(5, Ordering::Release);
         pool.map.tags()[4].clear();
         drop(pool);
-        let pool = PersistedPool::open(&at).expect("the file is readable").expect("the file belongs to this pool");
+        let pool = PersistedPool::open(&spec).expect("the file is readable").expect("the file belongs to this pool");
         assert_eq!(pool.owners(), [6]);
         pool.remove_tags_of(6);
         drop(pool);
-        let pool = PersistedPool::open(&at).expect("the file is readable").expect("the file belongs to this pool");
+        let pool = PersistedPool::open(&spec).expect("the file is readable").expect("the file belongs to this pool");
         assert!(pool.owners().is_empty());
-        std::fs::remove_file(&at.path).expect("the file exists");
-        assert!(PersistedPool::open(&at).expect("the file is missing").is_none());
+        std::fs::remove_file(&spec.path).expect("the file exists");
+        assert!(PersistedPool::open(&spec).expect("the file is missing").is_none());
     }
 
     /// Reading a hole of a mapped file kills the process if the file system is full.
     #[test]
     fn unallocated_parts_of_the_file_are_not_touched() {
-        let at = PersistFile { path: format!("/dev/shm/hotset-kept-given-{}", std::process::id()).into(), id: 7 };
-        let file = PoolFile::new(&at, 10 * CHUNK_BLOCKS * BLOCK_BYTES / TAG_BYTES).expect("the file can be created");
+        let spec = PersistFile { path: format!("/dev/shm/hotset-kept-given-{}", std::process::id()).into(), id: 7 };
+        let file = PoolFile::new(&spec, 10 * CHUNK_BLOCKS * BLOCK_BYTES / TAG_BYTES).expect("the file can be created");
         assert!(file.ensure_allocated(3));
         file.tag(3, BlockTag { owner: 5, block: 9, sectors: 1 });
-        let blocks = || std::fs::metadata(&at.path).expect("the file exists").blocks();
-        let given = blocks();
-        let pool = PersistedPool::open(&at).expect("the file is readable").expect("the file belongs to this pool");
+        let blocks = || std::fs::metadata(&spec.path).expect("the file exists").blocks();
+        let allocated_before = blocks();
+        let pool = PersistedPool::open(&spec).expect("the file is readable").expect("the file belongs to this pool");
         assert_eq!(pool.owners(), [5]);
         pool.remove_tags_of(5);
         let after = blocks();
-        std::fs::remove_file(&at.path).expect("the file exists");
-        assert_eq!(after, given);
+        std::fs::remove_file(&spec.path).expect("the file exists");
+        assert_eq!(after, allocated_before);
     }
 
     #[test]
     fn file_of_another_format_is_foreign_and_one_without_head_is_none() {
-        let at = test_file("strange");
-        std::fs::write(&at.path, [1; HEAD_BYTES]).expect("the file can be written");
-        assert!(matches!(PersistedPool::open(&at), Err(PersistedPoolError::Foreign)));
-        std::fs::write(&at.path, [0; HEAD_BYTES]).expect("the file can be written");
-        assert!(PersistedPool::open(&at).expect("the file is readable").is_none());
-        std::fs::remove_file(&at.path).expect("the file exists");
-        std::os::unix::fs::symlink("/dev/zero", &at.path).expect("the link can be created");
-        assert!(PersistedPool::open(&at).expect("links are not followed").is_none());
-        std::fs::remove_file(&at.path).expect("the file exists");
+        let spec = test_file("strange");
+        std::fs::write(&spec.path, [1; HEAD_BYTES]).expect("the file can be written");
+        assert!(matches!(PersistedPool::open(&spec), Err(PersistedPoolError::Foreign)));
+        std::fs::write(&spec.path, [0; HEAD_BYTES]).expect("the file can be written");
+        assert!(PersistedPool::open(&spec).expect("the file is readable").is_none());
+        std::fs::remove_file(&spec.path).expect("the file exists");
+        std::os::unix::fs::symlink("/dev/zero", &spec.path).expect("the link can be created");
+        assert!(PersistedPool::open(&spec).expect("links are not followed").is_none());
+        std::fs::remove_file(&spec.path).expect("the file exists");
     }
 
     /// A file with blocks of two volumes, zero-ranges and an outdated range.
-    fn write_golden(at: &PersistFile) -> Vec<u8> {
-        let file = PoolFile::new(at, 100).expect("the file can be created");
+    fn write_golden(spec: &PersistFile) -> Vec<u8> {
+        let file = PoolFile::new(spec, 100).expect("the file can be created");
         let tags = [(0, 5, 40, 0xff), (3, 5, 41, 0x0f), (99, 6, 1 << 40, 0x80)];
         for (index, owner, block, sectors) in tags {
             assert!(file.ensure_allocated(index));
@@ -528,8 +530,8 @@ mod tests {
         }
         assert!(golden_ranges().into_iter().all(|range| file.tag_range(range).is_some()), "the table has space");
         drop(file);
-        let bytes = std::fs::read(&at.path).expect("the file was just created");
-        std::fs::remove_file(&at.path).expect("the file was just created");
+        let bytes = std::fs::read(&spec.path).expect("the file was just created");
+        std::fs::remove_file(&spec.path).expect("the file was just created");
         bytes
     }
 
@@ -544,11 +546,12 @@ mod tests {
 
     #[test]
     fn golden_files_of_persisted_memory_are_recovered() {
-        let at = test_file("golden");
-        for golden in golden::files("kept-memory.zst", || write_golden(&at)) {
-            std::fs::write(&at.path, &golden.bytes).expect("the file can be written");
-            let pool = PersistedPool::open(&at).expect("the file is readable").expect("the file belongs to this pool");
-            std::fs::remove_file(&at.path).expect("the file was written");
+        let spec = test_file("golden");
+        for golden in golden::files("kept-memory.zst", || write_golden(&spec)) {
+            std::fs::write(&spec.path, &golden.bytes).expect("the file can be written");
+            let pool =
+                PersistedPool::open(&spec).expect("the file is readable").expect("the file belongs to this pool");
+            std::fs::remove_file(&spec.path).expect("the file was written");
             let release = golden.release;
             assert_eq!((pool.owners(), pool.is_complete()), (vec![5, 6], true), "written by {release}");
             let tag = |owner, block, sectors| BlockTag { owner, block, sectors };
@@ -561,40 +564,40 @@ mod tests {
                 blocks: vec![(tag(6, 1 << 40, 0x80), 99)],
             };
             assert_eq!(pool.image_of(6), Some(second), "written by {release}");
-            for place in [0, 3, 99] {
-                assert!(pool.content(place).iter().all(|byte| *byte == place as u8 + 1), "written by {release}");
+            for index in [0, 3, 99] {
+                assert!(pool.content(index).iter().all(|byte| *byte == index as u8 + 1), "written by {release}");
             }
         }
     }
 
     #[test]
     fn newer_file_is_refused_by_its_format_and_stays_unchanged() {
-        let at = test_file("newer");
-        let mut bytes = write_golden(&at);
+        let spec = test_file("newer");
+        let mut bytes = write_golden(&spec);
         bytes[7] = FORMAT + 1;
         for (needs, least) in [(0, "a version that reads format 3"), (0x0001_0004_0002_u64, "Hotset 1.4.2")] {
             bytes[48..56].copy_from_slice(&needs.to_le_bytes());
-            std::fs::write(&at.path, &bytes).expect("the file can be written");
-            let refused = PersistedPool::open(&at).err().expect("a later format").to_string();
+            std::fs::write(&spec.path, &bytes).expect("the file can be written");
+            let refused = PersistedPool::open(&spec).err().expect("a later format").to_string();
             let expected =
                 "it was written by a newer version of Hotset (format 3, this one reads up to 2); needs at least";
             assert_eq!(refused, format!("{expected} {least}"));
-            assert!(std::fs::read(&at.path).expect("the file exists") == bytes);
+            assert!(std::fs::read(&spec.path).expect("the file exists") == bytes);
         }
-        std::fs::remove_file(&at.path).expect("the file exists");
+        std::fs::remove_file(&spec.path).expect("the file exists");
     }
 
     #[test]
     fn refused_range_tag_is_reported() {
-        let at = test_file("refused");
-        let file = PoolFile::new(&at, 1).expect("the file can be created");
+        let spec = test_file("refused");
+        let file = PoolFile::new(&spec, 1).expect("the file can be created");
         let range = RangeTag { owner: 6, start: 1, end: 2, kind: RangeKind::Outdated };
         assert!((0..RANGES_MAX).all(|_| file.tag_range(range).is_some()));
         assert!(file.tag_range(range).is_none());
         file.untag_range(9);
         assert_eq!(file.tag_range(range), Some(9));
-        let pool = PersistedPool::open(&at).expect("the file is readable").expect("the file belongs to this pool");
-        std::fs::remove_file(&at.path).expect("the file exists");
+        let pool = PersistedPool::open(&spec).expect("the file is readable").expect("the file belongs to this pool");
+        std::fs::remove_file(&spec.path).expect("the file exists");
         assert!(!pool.is_complete());
     }
 }

@@ -13,8 +13,8 @@ use super::block::{RealBlock, RealBlockMut};
 use super::persist::{PersistFile, PoolFile, TAG_BYTES};
 use crate::BLOCK_BYTES;
 
-/// End of the free list.
-const NONE: u32 = u32::MAX;
+/// End of the free list, in place of an index.
+const END_OF_LIST: u32 = u32::MAX;
 
 /// State of one block; a block handle is a pointer to its header.
 pub(super) struct Header {
@@ -34,6 +34,7 @@ pub(super) struct PoolInner {
     capacity: u32,
     /// Blocks with an index from here on have never been allocated.
     fresh: Cell<u32>,
+    /// Index of the last freed block, the head of the free list.
     free: Cell<u32>,
     /// Allocated blocks, including the zero block.
     out: Cell<u32>,
@@ -51,7 +52,7 @@ pub(super) struct Pool {
 /// Maps `len` bytes that are zero, private and not resident.
 fn map(len: usize) -> io::Result<NonNull<u8>> {
     // SAFETY: an anonymous private mapping at an address chosen by the kernel overlaps no other.
-    let at = unsafe {
+    let address = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
             len,
@@ -61,10 +62,10 @@ fn map(len: usize) -> io::Result<NonNull<u8>> {
             0,
         )
     };
-    if at == libc::MAP_FAILED {
+    if address == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    Ok(NonNull::new(at.cast()).expect("the kernel maps address zero only on request"))
+    Ok(NonNull::new(address.cast()).expect("the kernel maps address zero only on request"))
 }
 
 impl Pool {
@@ -72,7 +73,7 @@ impl Pool {
     /// `file`, the blocks lie in a new file, each with a persistence tag.
     pub(super) fn new(bytes: usize, file: Option<&PersistFile>) -> io::Result<Pool> {
         let tag_bytes = if file.is_some() { TAG_BYTES } else { 0 };
-        let blocks = (bytes / (BLOCK_BYTES + HEADER_BYTES + tag_bytes)).min(NONE as usize - 2);
+        let blocks = (bytes / (BLOCK_BYTES + HEADER_BYTES + tag_bytes)).min(END_OF_LIST as usize - 2);
         let capacity = blocks as u32 + 1;
         let headers = map(capacity as usize * HEADER_BYTES)?.cast();
         let region = match file {
@@ -91,7 +92,7 @@ impl Pool {
             headers,
             capacity,
             fresh: Cell::new(0),
-            free: Cell::new(NONE),
+            free: Cell::new(END_OF_LIST),
             out: Cell::new(0),
             has_handle: Cell::new(true),
             file,
@@ -150,13 +151,13 @@ fn take(pool: NonNull<PoolInner>) -> Option<RealBlock> {
     // SAFETY: the caller holds the pool's handle.
     let inner = unsafe { pool.as_ref() };
     let index = inner.free.get();
-    let header = if index != NONE {
+    let header = if index != END_OF_LIST {
         // SAFETY: indices on the free list are below `capacity`, and their headers were written at first use.
         let header = unsafe { inner.headers.add(index as usize) };
         // SAFETY: as above; headers are accessed only by shared reference.
-        let known = unsafe { header.as_ref() };
-        inner.free.set(known.refs.get());
-        known.refs.set(1);
+        let free_header = unsafe { header.as_ref() };
+        inner.free.set(free_header.refs.get());
+        free_header.refs.set(1);
         header
     } else {
         let index = inner.fresh.get();

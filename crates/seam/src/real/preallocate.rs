@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use super::disk::allocation_of;
-use super::disk_open::{failed, free_bytes};
+use super::disk_open::{disk_error, free_bytes};
 use crate::{DiskError, DiskResult};
 
 /// Unit of a file's block count.
@@ -18,7 +18,7 @@ const ZERO_BYTES: usize = 1 << 20;
 /// Allocates the missing blocks of the file at `path`. If the file system has too little free space, it fails and
 /// leaves the file unchanged.
 pub(super) fn preallocate(file: &File, path: &Path) -> DiskResult<()> {
-    let meta = file.metadata().map_err(|error| failed(&error))?;
+    let meta = file.metadata().map_err(|error| disk_error(&error))?;
     let missing = meta.len().saturating_sub(meta.blocks() * STAT_BLOCK_BYTES);
     if missing == 0 {
         return Ok(());

@@ -42,8 +42,9 @@ fn reaches(own: &SocketEnd, server: &SocketEnd) -> bool {
         (SocketEnd::Tcp(own), SocketEnd::Tcp(server)) => (own, server),
         (own, server) => return own == server,
     };
-    let (listening, target) = (own.ip().to_canonical(), server.ip().to_canonical());
-    own.port() == server.port() && (listening == target || (listening.is_unspecified() && is_of_this_machine(target)))
+    let (listener_ip, server_ip) = (own.ip().to_canonical(), server.ip().to_canonical());
+    own.port() == server.port()
+        && (listener_ip == server_ip || (listener_ip.is_unspecified() && is_of_this_machine(server_ip)))
 }
 
 /// True if the address belongs to this machine: a socket can be bound to it.

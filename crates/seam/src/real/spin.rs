@@ -33,10 +33,13 @@ pub(super) struct SpinPolicy {
     limit_ns: u64,
     /// Mean of recent short waits; each new wait has weight 1/8.
     mean_ns: u64,
+    /// Consecutive short waits, at most [`SHORT_RUN_MIN`].
     short_run: u32,
+    /// Score of recent spins; at 0 a pause begins.
     points: u32,
     /// Remaining short waits of the pause.
     pause: u32,
+    /// Length of the next pause, in short waits.
     next_pause: u32,
 }
 
@@ -150,7 +153,7 @@ mod tests {
 
     const LIMIT: u64 = 100_000;
 
-    fn busy() -> SpinPolicy {
+    fn spinning_policy() -> SpinPolicy {
         let mut spin = SpinPolicy::new(LIMIT);
         for _ in 0..SHORT_RUN_MIN {
             assert_eq!(spin.budget_ns(), 0, "no spin before a run of short waits");
@@ -172,7 +175,7 @@ mod tests {
 
     #[test]
     fn run_of_short_waits_starts_spinning_and_sets_its_budget() {
-        let mut spin = busy();
+        let mut spin = spinning_policy();
         assert!((LIMIT * 3 / 4..LIMIT).contains(&spin.budget_ns()), "{spin:?}");
         (0..100).for_each(|_| spin.record_spin(5_000));
         assert!((LIMIT / 10..LIMIT / 4).contains(&spin.budget_ns()), "{spin:?}");
@@ -185,7 +188,7 @@ mod tests {
 
     #[test]
     fn one_long_wait_stops_spinning_until_the_next_run() {
-        let mut spin = busy();
+        let mut spin = spinning_policy();
         spin.record_sleep(1_000_000, true);
         assert_eq!(spin.budget_ns(), 0);
         (0..SHORT_RUN_MIN).for_each(|_| spin.record_sleep(10_000, false));
@@ -194,13 +197,13 @@ mod tests {
 
     #[test]
     fn spins_that_never_help_become_rare() {
-        let spins = useless_spins(&mut busy(), 10_000, 90_000);
+        let spins = useless_spins(&mut spinning_policy(), 10_000, 90_000);
         assert!(spins < 80, "{spins} useless spins in 10,000 waits");
     }
 
     #[test]
     fn occasional_failure_does_not_stop_spinning() {
-        let mut spin = busy();
+        let mut spin = spinning_policy();
         for wait in 0..1_000 {
             assert!(spin.budget_ns() > 0, "wait {wait}: {spin:?}");
             if wait % 5 == 0 { spin.record_sleep(150_000, true) } else { spin.record_spin(20_000) }
@@ -209,7 +212,7 @@ mod tests {
 
     #[test]
     fn lasting_success_resets_the_pause() {
-        let mut spin = busy();
+        let mut spin = spinning_policy();
         useless_spins(&mut spin, 5_000, 90_000);
         while spin.budget_ns() == 0 {
             spin.record_sleep(10_000, false);
@@ -221,7 +224,7 @@ mod tests {
 
     #[test]
     fn overloaded_machine_pauses_spinning() {
-        let mut spin = busy();
+        let mut spin = spinning_policy();
         spin.pause_for_load();
         assert_eq!(useless_spins(&mut spin, OVERLOAD_PAUSE, 20_000), 0);
         assert!(spin.budget_ns() > 0);

@@ -1,8 +1,8 @@
 //! Connected sockets, Unix and TCP.
 //!
-//! Sends and receives first try the system call without waiting: if the peer keeps up, a request costs only the
-//! socket's two system calls. A call that would block goes to io_uring. So do the next few receives after it, because a
-//! client with one request at a time has not yet sent the next one.
+//! Sends and receives first try the system call without waiting (a *direct call*): if the peer keeps up, a request
+//! costs only the socket's two system calls. A call that would block goes to io_uring. So do the next few receives
+//! after it, because a client with one request at a time has not yet sent the next one.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,9 +17,9 @@ use super::self_connection::connects_to_self;
 use super::{RealBlockMut, RealSeam};
 use crate::{Address, ByteStream, Gather, Part, PieceMut, StreamReader, StreamWriter};
 
-/// Maximum number of receives that go directly to io_uring after a direct receive found no data.
+/// Maximum number of receives that skip the direct call after one has found no data.
 const DIRECT_SKIPS_MAX: u32 = 3;
-/// Consecutive direct calls that may succeed before the other tasks of the core run.
+/// Number of consecutive direct calls that succeed, after which the other tasks of the core run.
 const DIRECT_CALLS_MAX: u32 = 16;
 
 /// A connected socket.
@@ -157,13 +157,13 @@ fn message(iov: &mut [libc::iovec]) -> libc::msghdr {
 
 /// Removes `sent` bytes from the front of `iov`.
 pub(super) fn advance(iov: &mut Vec<libc::iovec>, mut sent: usize) {
-    let whole = iov.iter().take_while(|buffer| {
+    let sent_buffers = iov.iter().take_while(|buffer| {
         let whole = buffer.iov_len <= sent;
         sent -= if whole { buffer.iov_len } else { 0 };
         whole
     });
-    let whole = whole.count();
-    iov.drain(..whole);
+    let sent_count = sent_buffers.count();
+    iov.drain(..sent_count);
     if sent > 0 {
         let first = &mut iov[0];
         // SAFETY: `sent` is less than the buffer's length.
@@ -270,13 +270,13 @@ impl StreamReader<RealSeam> for RealReader {
                 }
                 None => {
                     self.direct_calls = 0;
-                    let later = iov.split_off(iov.len().min(IOV_MAX));
+                    let remaining_iov = iov.split_off(iov.len().min(IOV_MAX));
                     // SAFETY: the socket is open while its Rc lives; the operation owns `pieces` and thereby their
                     // blocks.
                     let operation = unsafe { Operation::new(Action::Receive, fd, self.socket.clone(), iov, pieces) };
                     let BufResult(result, operation) = submit(operation).await;
                     (iov, pieces, _) = operation.into_parts();
-                    iov.extend(later);
+                    iov.extend(remaining_iov);
                     map_cancelled(result)
                 }
             };
@@ -334,13 +334,13 @@ impl StreamWriter<RealSeam> for RealWriter {
                 }
                 None => {
                     self.direct_calls = 0;
-                    let later = iov.split_off(iov.len().min(IOV_MAX));
+                    let remaining_iov = iov.split_off(iov.len().min(IOV_MAX));
                     // SAFETY: the socket is open while its Rc lives; the operation owns `gather` and thereby its bytes
                     // (on the heap) and blocks.
                     let operation = unsafe { Operation::new(Action::Send, fd, self.socket.clone(), iov, gather) };
                     let BufResult(result, operation) = submit(operation).await;
                     (iov, gather, _) = operation.into_parts();
-                    iov.extend(later);
+                    iov.extend(remaining_iov);
                     map_cancelled(result)
                 }
             };

@@ -29,7 +29,9 @@ pub enum Content {
 /// The buffer pool of a core with its ceiling.
 #[derive(Debug)]
 pub(super) struct Pool {
+    /// Capacity in blocks.
     pub(super) total: usize,
+    /// Blocks that are allocated.
     pub(super) out: Cell<usize>,
     pub(super) keep: Content,
     pub(super) metadata: Rc<MetadataSectors>,

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use super::block::Content;
 use super::disk_spec::{DiskCounts, SimDiskSpec, Timing, WriteCache};
 use super::fault::{Fault, FaultPlan, Ops};
-use super::image::{Change, CrashMode, Image, StoredDisk, digest, part_of};
+use super::image::{Change, CrashMode, Image, StoredDisk, digest, draw_landed_len};
 use super::metadata_sectors::MetadataSectors;
 use super::timer::Event;
 use super::trace::{TraceOp, TracePhase};
@@ -85,7 +85,7 @@ pub(super) struct DiskInner {
     cache: WriteCache,
     pub(super) timing: Cell<Timing>,
     ssd: Option<RefCell<Ssd>>,
-    /// The size of the last look; `true_size` may have changed since.
+    /// Size at the last refresh; `true_size` may have changed since.
     size: Cell<u64>,
     true_size: Cell<u64>,
     pub(super) image: RefCell<Image>,
@@ -96,6 +96,7 @@ pub(super) struct DiskInner {
     pub(super) counts: Cell<DiskCounts>,
     connection_epoch: Cell<u64>,
     pub(super) vanished: Cell<bool>,
+    /// Openings with write access, at most 1.
     writers: Cell<u32>,
 }
 
@@ -111,7 +112,7 @@ impl DiskInner {
         let keep = world.spec.keep == Content::Tags;
         Rc::new(DiskInner {
             world: Rc::clone(world),
-            number: world.number(),
+            number: world.assign_number(),
             name: name.to_owned(),
             size: Cell::new(spec.geometry.size_bytes),
             true_size: Cell::new(spec.geometry.size_bytes),
@@ -274,7 +275,7 @@ impl DiskInner {
         let result = match (&mut *data, fault) {
             (Data::Write(pieces), Some(Fault::Error)) => {
                 let tags = self.gather(pieces);
-                let landed = part_of(&tags, rng);
+                let landed = draw_landed_len(&tags, rng);
                 image.write(at / SECTOR, &tags[..landed]);
                 Err(DiskError::Io("injected write error".to_owned()))
             }
@@ -303,16 +304,16 @@ impl DiskInner {
                 let mut tags = self.gather(pieces);
                 if super::image::digest(0, &tags) != digest {
                     let message = format!("R1: {at}+{len} changed while {} was writing it", self.name.display());
-                    self.world.violation(message);
+                    self.world.record_violation(message);
                 }
                 let mut sector = at / SECTOR;
                 match fault {
                     Some(Fault::BitFlip) => self.flip(&mut tags),
                     Some(Fault::Torn) => tags.truncate(rng.below(tags.len() as u64) as usize),
                     Some(Fault::Misdirected) => {
-                        let aside = sector + u64::from(self.geometry.logical_block) / SECTOR;
-                        let fits = (aside + tags.len() as u64) * SECTOR <= self.true_size.get();
-                        sector = if fits { aside } else { sector };
+                        let shifted = sector + u64::from(self.geometry.logical_block) / SECTOR;
+                        let fits = (shifted + tags.len() as u64) * SECTOR <= self.true_size.get();
+                        sector = if fits { shifted } else { sector };
                     }
                     _ => {}
                 }
@@ -340,7 +341,7 @@ impl DiskInner {
         result
     }
 
-    /// The tags of a write, in the disk's scratch vector; callers return the vector if that is easy.
+    /// The tags of a write, in the disk's scratch vector. Putting the vector back is optional: it saves an allocation.
     fn gather(&self, pieces: &[Piece<SimBlock>]) -> Vec<u64> {
         let mut tags = self.scratch.take();
         tags.clear();
@@ -418,10 +419,10 @@ impl DiskInner {
     pub(super) fn reconnect(&self) {
         self.connection_epoch.set(self.connection_epoch.get() + 1);
         let rng = &self.world.disk_rng;
-        let unit = self.unit();
+        let block_sectors = self.physical_block_sectors();
         // Any mode except the first, `Kill`: volatile memory of the other side is lost as in a power cut.
         let mode = CrashMode::ALL[1 + rng.below(CrashMode::ALL.len() as u64 - 1) as usize];
-        self.image.borrow_mut().crash(mode, Vec::new(), unit, rng);
+        self.image.borrow_mut().crash(mode, Vec::new(), block_sectors, rng);
         self.end_in_flight(|operation| {
             if rng.coin() {
                 self.land_part(operation);
@@ -442,10 +443,11 @@ impl DiskInner {
         }
     }
 
+    /// Writes the drawn part of an unfinished write to the image.
     fn land_part(&self, operation: &Operation) {
         if let Some(Data::Write(pieces)) = &operation.data {
             let tags = self.gather(pieces);
-            let landed = part_of(&tags, &self.world.disk_rng);
+            let landed = draw_landed_len(&tags, &self.world.disk_rng);
             self.image.borrow_mut().write(operation.at / SECTOR, &tags[..landed]);
         }
     }
@@ -456,7 +458,7 @@ impl DiskInner {
         operations.slots.iter().flatten().filter(|operation| operation.result.is_none()).count()
     }
 
-    fn unit(&self) -> u64 {
+    fn physical_block_sectors(&self) -> u64 {
         u64::from(self.geometry.physical_block) / SECTOR
     }
 
@@ -472,7 +474,7 @@ impl DiskInner {
     pub(super) fn crash(&self, mode: CrashMode) {
         let changes = self.changes_in_flight();
         self.discard_operations();
-        self.image.borrow_mut().crash(mode, changes, self.unit(), &self.world.disk_rng);
+        self.image.borrow_mut().crash(mode, changes, self.physical_block_sectors(), &self.world.disk_rng);
     }
 
     /// The changes of all operations in flight, in order of submission.
@@ -621,8 +623,8 @@ impl Drop for DiskHandle {
 
 /// Opens the named disk as described by [`crate::Seam::open_disk`].
 pub(super) async fn open(world: &Rc<WorldState>, spec: &DiskOpen) -> DiskResult<SimDisk> {
-    let known_disk = world.disks.borrow().get(&spec.path).cloned();
-    let disk = match (known_disk, spec.create_bytes) {
+    let existing_disk = world.disks.borrow().get(&spec.path).cloned();
+    let disk = match (existing_disk, spec.create_bytes) {
         (Some(disk), _) => disk,
         (None, Some(size_bytes)) => {
             let disk = DiskInner::new(world, &spec.path, SimDiskSpec::new(size_bytes));
@@ -700,7 +702,7 @@ impl Disk<SimSeam> for SimDisk {
         let (image, mut sector, end) = (disk.image.borrow(), at / SECTOR, (at + len) / SECTOR);
         let mut runs = Vec::new();
         while sector < end {
-            let (count, hole, zero) = image.run(sector, end - sector);
+            let (count, hole, zero) = image.allocation_run(sector, end - sector);
             runs.push(AllocationExtent { len_bytes: count * SECTOR, hole, zero });
             sector += count;
         }

@@ -101,7 +101,7 @@ pub struct Rule {
     pub ops: Ops,
     /// Selection among the matching operations.
     pub when: When,
-    /// Only operations that touch these bytes; `None`: any place. A flush has no place and matches only `None`.
+    /// Only operations that touch these bytes; `None`: any. A flush touches no bytes and matches only `None`.
     pub range: Option<Range<u64>>,
 }
 
@@ -117,8 +117,8 @@ impl Rule {
     }
 
     fn matches(&self, op: Ops, at: u64, len: u64) -> bool {
-        let place = self.range.as_ref().is_none_or(|range| at < range.end && at + len > range.start);
-        self.ops.has(op) && place
+        let touches_range = self.range.as_ref().is_none_or(|range| at < range.end && at + len > range.start);
+        self.ops.has(op) && touches_range
     }
 }
 
@@ -142,7 +142,7 @@ impl FaultPlan {
             let fires = match rule.when {
                 When::Always => true,
                 When::Nth(number) => *seen == number,
-                When::PerMillion(share) => rng.chance(share),
+                When::PerMillion(per_million) => rng.chance(per_million),
                 When::Between(from, to) => (from..to).contains(&now),
             };
             *seen += 1;

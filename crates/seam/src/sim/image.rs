@@ -140,8 +140,8 @@ impl Image {
     pub(super) fn zero(&mut self, sector: u64, count: u64, unmap: bool) {
         let mut at = sector;
         while at < sector + count && !self.is_empty() {
-            let (chunk, inside) = (at / CHUNK_SECTORS, at % CHUNK_SECTORS);
-            let len = (CHUNK_SECTORS - inside).min(sector + count - at);
+            let (chunk, within_chunk) = (at / CHUNK_SECTORS, at % CHUNK_SECTORS);
+            let len = (CHUNK_SECTORS - within_chunk).min(sector + count - at);
             if self.chunks.contains_key(&chunk) {
                 self.write(at, &[0; CHUNK_SECTORS as usize][..len as usize]);
                 if unmap && len == CHUNK_SECTORS {
@@ -153,7 +153,7 @@ impl Image {
     }
 
     /// The run of sectors from `sector` on, at most `count`, with one allocation status: (sectors, hole, zero).
-    pub(super) fn run(&self, sector: u64, count: u64) -> (u64, bool, bool) {
+    pub(super) fn allocation_run(&self, sector: u64, count: u64) -> (u64, bool, bool) {
         if !self.keeps_content {
             return (count, false, false);
         }
@@ -211,8 +211,8 @@ impl Image {
 
     /// Discards everything from `sector` on.
     pub(super) fn truncate(&mut self, sector: u64) {
-        let last = sector.div_ceil(CHUNK_SECTORS);
-        self.chunks.retain(|chunk, _| *chunk < last);
+        let end_chunk = sector.div_ceil(CHUNK_SECTORS);
+        self.chunks.retain(|chunk, _| *chunk < end_chunk);
         if !sector.is_multiple_of(CHUNK_SECTORS)
             && let Some(tags) = self.chunks.get_mut(&(sector / CHUNK_SECTORS))
         {
@@ -299,12 +299,12 @@ fn tear(change: &Change, unit: u64, rng: &Rng) -> Change {
     let len = change.tags.len() as u64;
     // Boundaries of physical blocks lie at multiples of the disk's sectors, not the write's.
     let first = change.sector.next_multiple_of(unit) - change.sector;
-    let cuts = if first > len { 0 } else { (len - first) / unit + 1 };
-    let cut = if cuts == 0 { 0 } else { (first + rng.below(cuts) * unit) as usize };
+    let boundary_count = if first > len { 0 } else { (len - first) / unit + 1 };
+    let boundary = if boundary_count == 0 { 0 } else { (first + rng.below(boundary_count) * unit) as usize };
     if rng.coin() {
-        Change { sector: change.sector, tags: change.tags[..cut].to_vec() }
+        Change { sector: change.sector, tags: change.tags[..boundary].to_vec() }
     } else {
-        Change { sector: change.sector + cut as u64, tags: change.tags[cut..].to_vec() }
+        Change { sector: change.sector + boundary as u64, tags: change.tags[boundary..].to_vec() }
     }
 }
 
@@ -323,8 +323,8 @@ fn scatter(change: Change, unit: u64, rng: &Rng) -> Vec<Change> {
     parts
 }
 
-/// Length of the part that a failed write may have landed: nothing, all, or some leading sectors.
-pub(super) fn part_of(change: &[u64], rng: &Rng) -> usize {
+/// Draws how many leading sectors of a failed write have landed: none, all, or some.
+pub(super) fn draw_landed_len(change: &[u64], rng: &Rng) -> usize {
     match rng.below(3) {
         0 => 0,
         1 => change.len(),
@@ -349,7 +349,7 @@ fn for_chunks(sector: u64, len: usize, mut visit: impl FnMut(u64, usize, std::op
     }
 }
 
-/// A disk between two worlds.
+/// A disk that outlives its world, for the next one.
 #[derive(Clone)]
 pub(super) struct StoredDisk {
     pub(super) spec: SimDiskSpec,

@@ -34,14 +34,16 @@ impl Default for WireSpec {
 #[derive(Default)]
 pub(super) struct Network {
     spec: Cell<WireSpec>,
-    listeners: RefCell<BTreeMap<String, Rc<Queue>>>,
+    listeners: RefCell<BTreeMap<String, Rc<AcceptQueue>>>,
     /// Both directions of every connection, with the address that the client connected to.
     connections: RefCell<Vec<(String, [Weak<Pipe>; 2])>>,
 }
 
+/// Clients that have connected to a listener and are not yet accepted.
 #[derive(Default)]
-struct Queue {
+struct AcceptQueue {
     clients: RefCell<VecDeque<SimStream>>,
+    /// Wakers of pending accepts.
     waiting: RefCell<Vec<Waker>>,
 }
 
@@ -62,7 +64,7 @@ impl Network {
 pub struct SimListener {
     world: Rc<WorldState>,
     name: String,
-    queue: Rc<Queue>,
+    queue: Rc<AcceptQueue>,
 }
 
 impl Listener<SimSeam> for SimListener {
@@ -91,7 +93,7 @@ pub(super) fn listen(world: &Rc<WorldState>, at: &Address) -> io::Result<SimList
     if listeners.contains_key(&name) {
         return Err(io::ErrorKind::AddrInUse.into());
     }
-    let queue = Rc::new(Queue::default());
+    let queue = Rc::new(AcceptQueue::default());
     listeners.insert(name.clone(), Rc::clone(&queue));
     Ok(SimListener { world: Rc::clone(world), name, queue })
 }

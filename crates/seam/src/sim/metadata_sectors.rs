@@ -26,7 +26,9 @@ type Sector = [u8; SECTOR_BYTES];
 #[derive(Debug, Default)]
 pub(super) struct MetadataSectors {
     sectors: RefCell<FxHashMap<u64, Box<Sector>>>,
+    /// Tables of the worlds whose disks this world has adopted.
     older: RefCell<Vec<Rc<MetadataSectors>>>,
+    /// False while no table has an entry; saves the look-ups.
     used: Cell<bool>,
 }
 

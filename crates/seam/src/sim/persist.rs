@@ -16,7 +16,7 @@ const RANGES_MAX: u32 = 4096;
 /// The persistence tags of a pool's buffers.
 #[derive(Default)]
 pub(super) struct PersistTags {
-    last: Cell<u64>,
+    last_number: Cell<u64>,
     blocks: RefCell<BTreeMap<u64, Weak<Tagged>>>,
     ranges: RefCell<BTreeMap<u32, (u64, RangeTag)>>,
     overflowed: Cell<bool>,
@@ -25,14 +25,14 @@ pub(super) struct PersistTags {
 
 impl std::fmt::Debug for PersistTags {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PersistTags").field("last", &self.last.get()).finish_non_exhaustive()
+        f.debug_struct("PersistTags").field("last_number", &self.last_number.get()).finish_non_exhaustive()
     }
 }
 
 impl PersistTags {
-    fn next(&self) -> u64 {
-        self.last.set(self.last.get() + 1);
-        self.last.get()
+    fn next_number(&self) -> u64 {
+        self.last_number.set(self.last_number.get() + 1);
+        self.last_number.get()
     }
 
     pub(super) fn tag(&self, block: &SimBlock, tag: BlockTag) -> u64 {
@@ -40,7 +40,7 @@ impl PersistTags {
         let number = match block.persist_tag.get() {
             Some((number, known)) if (known.owner, known.block) == (tag.owner, tag.block) => number,
             Some((_, known)) => unreachable!("a tagged buffer is tagged as another block: {known:?}, {tag:?}"),
-            None => self.next(),
+            None => self.next_number(),
         };
         block.persist_tag.set(Some((number, tag)));
         self.blocks.borrow_mut().insert(number, Rc::downgrade(block));
@@ -64,7 +64,7 @@ impl PersistTags {
         let mut ranges = self.ranges.borrow_mut();
         let index = indices.into_iter().find(|index| !ranges.contains_key(index));
         match index {
-            Some(index) => drop(ranges.insert(index, (self.next(), tag))),
+            Some(index) => drop(ranges.insert(index, (self.next_number(), tag))),
             None => self.overflowed.set(true),
         }
         index

@@ -35,6 +35,7 @@ struct State {
     chunks: VecDeque<(Nanos, Vec<u8>)>,
     /// Bytes of the first chunk that have been read.
     consumed_bytes: usize,
+    /// Arrival time of the last chunk.
     arrival: Nanos,
     /// The writer has closed: the end of the stream follows the last byte.
     closed: bool,
@@ -48,7 +49,7 @@ struct State {
 
 impl Pipe {
     pub(super) fn new(world: &Rc<WorldState>, spec: WireSpec) -> Rc<Pipe> {
-        let number = world.number();
+        let number = world.assign_number();
         let (state, buffered_bytes, waits, interrupted) = Default::default();
         Rc::new(Pipe { world: Rc::clone(world), number, spec, state, buffered_bytes, waits, interrupted })
     }
@@ -155,7 +156,7 @@ impl Pipe {
         drop(self.state.take());
     }
 
-    async fn wait(&self, room: usize, out: &mut Vec<u8>) -> io::Result<usize> {
+    async fn pull_when_arrived(&self, room: usize, out: &mut Vec<u8>) -> io::Result<usize> {
         poll_fn(|context| match self.pull(room, out) {
             Some(result) => Poll::Ready(result),
             None => {
@@ -259,7 +260,7 @@ impl StreamReader<SimSeam> for SimReader {
     async fn read(&mut self, mut buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
         let room = buffer.capacity() - buffer.len();
         assert!(room > 0, "a read into a buffer without room");
-        let (pipe, wait) = (Rc::clone(&self.pipe), self.pipe.wait(room, &mut buffer));
+        let (pipe, wait) = (Rc::clone(&self.pipe), self.pipe.pull_when_arrived(room, &mut buffer));
         let result = pipe.unless_interrupted(wait).await;
         (result, buffer)
     }
@@ -277,7 +278,7 @@ impl StreamReader<SimSeam> for SimReader {
         for piece in &mut pieces {
             bytes.clear();
             while bytes.len() < piece.len() {
-                match self.pipe.wait(piece.len() - bytes.len(), &mut bytes).await {
+                match self.pipe.pull_when_arrived(piece.len() - bytes.len(), &mut bytes).await {
                     Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), pieces),
                     Ok(_) => {}
                     Err(error) => return (Err(error), pieces),

@@ -33,8 +33,8 @@ async fn read(seam: &SimSeam, disk: &SimDisk, at: u64) -> [u64; 8] {
     pieces[0].block.tags()
 }
 
-/// Runs eight tasks that write, read and flush at random places, and returns the trace.
-fn busy(seed: u64) -> Trace {
+/// Runs eight tasks that write, read and flush at random offsets, and returns the trace.
+fn trace_of_busy_world(seed: u64) -> Trace {
     let world = world(seed);
     world.add_disk("d", SimDiskSpec { timing: Timing::between(Nanos(1_000), Nanos(90_000)), ..SimDiskSpec::new(SIZE) });
     let seam = world.seam();
@@ -65,11 +65,11 @@ fn busy(seed: u64) -> Trace {
 
 #[test]
 fn same_seed_gives_the_same_trace_byte_for_byte() {
-    let (first, second) = (busy(7), busy(7));
+    let (first, second) = (trace_of_busy_world(7), trace_of_busy_world(7));
     assert_eq!(first.bytes(), second.bytes());
     assert_eq!(first.bytes().len(), 8 * 20 * 3 * 2 * 40);
     assert_eq!(first.text(), second.text());
-    let other = busy(8);
+    let other = trace_of_busy_world(8);
     assert_ne!(first.bytes(), other.bytes());
     assert_ne!(first.hash(), other.hash());
 }
@@ -190,9 +190,9 @@ fn flush_covers_only_writes_completed_before_it() {
     });
 }
 
-/// Content after a crash, with three writes to one place (the first one flushed) and one in flight elsewhere; true if
-/// writes are still unflushed.
-fn after(mode: CrashMode, seed: u64) -> ([u64; 8], [u64; 8], bool) {
+/// Content of two blocks after a crash, and true if writes are still unflushed. The first block had three writes, of
+/// which the first was flushed; the write of the second block was in flight.
+fn crash_and_read(mode: CrashMode, seed: u64) -> ([u64; 8], [u64; 8], bool) {
     let first = world(seed);
     first.add_disk("d", SimDiskSpec::new(SIZE));
     let seam = first.seam();
@@ -221,7 +221,7 @@ fn after(mode: CrashMode, seed: u64) -> ([u64; 8], [u64; 8], bool) {
 
 #[test]
 fn each_crash_mode_leaves_its_defined_state() {
-    let runs = |mode| (0..64).map(|seed| after(mode, seed)).collect::<Vec<_>>();
+    let runs = |mode| (0..64).map(|seed| crash_and_read(mode, seed)).collect::<Vec<_>>();
     let any_run =
         |runs: &[([u64; 8], [u64; 8], bool)], wanted: fn(&[u64; 8]) -> bool| runs.iter().any(|run| wanted(&run.0));
     let torn = |tags: &[u64; 8]| tags.iter().any(|tag| *tag != tags[0]);
@@ -497,13 +497,13 @@ fn a_cut_or_closed_connection_ends_both_sides() {
     world.block_on(async {
         let listener = seam.listen(&at).await.unwrap();
         let (mut reader, mut writer) = seam.connect(&at).await.unwrap().split();
-        let (mut far_reader, mut far_writer) = listener.accept().await.unwrap().split();
+        let (mut server_reader, mut server_writer) = listener.accept().await.unwrap().split();
         writer.shutdown();
         assert_eq!(reader.read(Vec::with_capacity(1)).await.0.unwrap(), 0);
-        assert_eq!(far_reader.read(Vec::with_capacity(1)).await.0.unwrap(), 0);
+        assert_eq!(server_reader.read(Vec::with_capacity(1)).await.0.unwrap(), 0);
         let mut gather = Gather::default();
         gather.push_bytes(b"x");
-        assert!(far_writer.send(gather).await.0.is_err());
+        assert!(server_writer.send(gather).await.0.is_err());
 
         let (mut reader, _writer) = seam.connect(&at).await.unwrap().split();
         let _far = listener.accept().await.unwrap();
@@ -571,7 +571,7 @@ fn snapshot_offers_every_survival_while_the_world_continues() {
     let first = world(3);
     let control = first.add_disk("d", SimDiskSpec::new(SIZE));
     let seam = first.seam();
-    let cut = first.block_on(async {
+    let snapshot = first.block_on(async {
         let disk = seam.open_disk(&open_spec("d")).await.unwrap();
         write(&first, &disk, 0, 1).await.unwrap();
         disk.flush().await.unwrap();
@@ -580,16 +580,17 @@ fn snapshot_offers_every_survival_while_the_world_continues() {
         let writing = disk.clone();
         seam.spawn(async move { writing.write(4096, vec![Piece::whole(block)]).await.unwrap() });
         seam.sleep(Nanos(1)).await;
-        let cut = first.snapshot();
+        let snapshot = first.snapshot();
         seam.sleep(Nanos::from_millis(1)).await;
-        cut
+        snapshot
     });
     assert_eq!((control.tag(0), control.tag(8)), (2, 3));
-    let shape: Vec<_> = cut.changes().map(|change| (change.sector, change.completed, change.last_of_disk)).collect();
+    let shape: Vec<_> =
+        snapshot.changes().map(|change| (change.sector, change.completed, change.last_of_disk)).collect();
     assert_eq!(shape, [(0, true, false), (8, false, true)]);
     let after_crash = |survival: &dyn Fn(usize) -> Survival| {
         let next = world(4);
-        next.adopt(cut.images(survival));
+        next.adopt(snapshot.images(survival));
         let disk = next.disk("d").unwrap();
         [disk.tag(0), disk.tag(7), disk.tag(8), disk.tag(15)]
     };

@@ -128,8 +128,8 @@ impl Future for Sleep {
         if self.world.now() >= self.at {
             return Poll::Ready(());
         }
-        let for_ever = self.at == Nanos::MAX;
-        if !for_ever && self.timer.as_ref().is_none_or(|(_, waker)| !waker.will_wake(context.waker())) {
+        let is_endless = self.at == Nanos::MAX;
+        if !is_endless && self.timer.as_ref().is_none_or(|(_, waker)| !waker.will_wake(context.waker())) {
             let old = self.timer.take();
             let mut timers = self.world.timers.borrow_mut();
             if let Some((id, _)) = old {

@@ -100,6 +100,7 @@ pub(super) struct WorldState {
     pub(super) network: super::listener::Network,
     violations: RefCell<Vec<String>>,
     io_count: Cell<u64>,
+    /// I/O count at which the world stops.
     io_stop: Cell<u64>,
     next_number: Cell<u32>,
     over: Cell<bool>,
@@ -129,7 +130,7 @@ impl WorldState {
     }
 
     /// Assigns a number that identifies a disk or a stream in the trace.
-    pub(super) fn number(&self) -> u32 {
+    pub(super) fn assign_number(&self) -> u32 {
         let number = self.next_number.get();
         self.next_number.set(number + 1);
         number
@@ -152,7 +153,7 @@ impl WorldState {
         self.io_count.get() >= self.io_stop.get()
     }
 
-    pub(super) fn violation(&self, message: String) {
+    pub(super) fn record_violation(&self, message: String) {
         self.violations.borrow_mut().push(message);
     }
 }
@@ -240,8 +241,8 @@ impl World {
     /// Broken rules that no result shows: a buffer that changed during its write to a disk (R1, docs/rules.md), or a
     /// buffer returned with a persistence tag.
     pub fn violations(&self) -> Vec<String> {
-        let dropped = self.pool.persist_tags.iter().flat_map(PersistTags::violations);
-        self.shared.violations.borrow().iter().cloned().chain(dropped).collect()
+        let dropped_tags = self.pool.persist_tags.iter().flat_map(PersistTags::violations);
+        self.shared.violations.borrow().iter().cloned().chain(dropped_tags).collect()
     }
 
     /// The memory image that a kill of the process would leave now.
@@ -333,6 +334,7 @@ impl World {
         }
     }
 
+    /// Runs the actions of all timers whose time has come.
     fn fire_due(&self) {
         while !self.shared.is_crash_point() {
             let due = self.shared.timers.borrow_mut().pop_due(self.shared.now());

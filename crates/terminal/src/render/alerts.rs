@@ -8,11 +8,11 @@ use messages::unix_time;
 use super::style::Style;
 use super::table::{Side, Table};
 
-/// Whether an alert is acknowledged or silenced, a sentence each, without an initial capital.
-pub fn marks(alert: &AlertReport) -> Vec<String> {
-    let acknowledged =
+/// The acknowledgement and the silence of an alert, a phrase each.
+pub fn annotations(alert: &AlertReport) -> Vec<String> {
+    let acknowledgement =
         alert.acknowledged.as_ref().map(|mark| format!("acknowledged by {} at {}", mark.by, time(mark.at_unix_ms)));
-    acknowledged.into_iter().chain(alert.silenced.as_ref().map(silence)).collect()
+    acknowledgement.into_iter().chain(alert.silenced.as_ref().map(silence)).collect()
 }
 
 /// A silence in words.
@@ -28,18 +28,18 @@ pub fn list(alerts: &[AlertReport], silences: &[SilenceReport], style: Style) ->
         Table::new(&[("alert", Side::Left), ("severity", Side::Left), ("since", Side::Left), ("state", Side::Left)]);
     let mut is_empty = true;
     for alert in alerts {
-        let marks = marks(alert);
-        let state = if marks.is_empty() { "active".to_owned() } else { marks.join("; ") };
+        let annotations = annotations(alert);
+        let state = if annotations.is_empty() { "active".to_owned() } else { annotations.join("; ") };
         let severity = alert.severity.name().to_owned();
         table.row(vec![alert.id.clone(), severity, time(alert.since_unix_ms), state]);
         is_empty = false;
     }
-    for inactive in inactive {
+    for silenced in inactive {
         table.row(vec![
-            inactive.id.clone(),
+            silenced.id.clone(),
             "-".to_owned(),
             "-".to_owned(),
-            format!("not active; {}", silence(inactive)),
+            format!("not active; {}", silence(silenced)),
         ]);
         is_empty = false;
     }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn list_shows_marks_and_silences_of_inactive_alerts() {
+    fn list_shows_acknowledgements_and_silences_of_inactive_alerts() {
         let alert = |kind: AlertKind, id: &str| AlertReport {
             id: id.to_owned(),
             kind,

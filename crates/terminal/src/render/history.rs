@@ -32,15 +32,15 @@ pub fn table(report: &HistoryReport, style: Style) -> String {
     let heads = figures.iter().map(|(_, head)| *head).chain(latencies.iter().map(|(_, head)| *head));
     let columns: Vec<_> = [("time", Side::Left)].into_iter().chain(heads.map(|head| (head, Side::Right))).collect();
     let mut table = Table::new(&columns);
-    for (at, begin) in report.at_unix_seconds.iter().enumerate() {
+    for (step, begin) in report.at_unix_seconds.iter().enumerate() {
         let figure = |unit: &str, mean: f64| match unit {
             "bytes" => show_bytes(mean.round() as u64),
             _ => format!("{mean:.1}"),
         };
         let latency = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), show_latency);
         let mut row = vec![unix_time::format(Duration::from_secs(*begin))];
-        row.extend(figures.iter().map(|(figures, _)| figure(&figures.unit, figures.mean[at])));
-        row.extend(latencies.iter().map(|(figures, _)| latency(figures.p99_us[at])));
+        row.extend(figures.iter().map(|(figures, _)| figure(&figures.unit, figures.mean[step])));
+        row.extend(latencies.iter().map(|(figures, _)| latency(figures.p99_us[step])));
         table.row(row);
     }
     table.render(style)

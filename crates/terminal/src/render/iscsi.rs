@@ -8,15 +8,15 @@ use super::table::{Side, Table};
 use units::{show_bytes, show_count, show_micros};
 
 /// The target in a line.
-pub fn target(now: &IscsiReport, style: Style) -> String {
-    let count = now.sessions.len() as u64;
+pub fn target(report: &IscsiReport, style: Style) -> String {
+    let count = report.sessions.len() as u64;
     format!(
         "{}  {} on {}, {count} session{}{}\n",
         style.bold("iscsi  "),
-        now.target,
-        now.portals.join(", "),
+        report.target,
+        report.portals.join(", "),
         plural(count),
-        match now.failed_logins {
+        match report.failed_logins {
             0 => String::new(),
             failed => format!(", {} failed login{}", show_count(failed), plural(failed)),
         }
@@ -24,8 +24,8 @@ pub fn target(now: &IscsiReport, style: Style) -> String {
 }
 
 /// A table of sessions; empty if there are none.
-pub fn sessions(now: &IscsiReport, style: Style) -> String {
-    if now.sessions.is_empty() {
+pub fn sessions(report: &IscsiReport, style: Style) -> String {
+    if report.sessions.is_empty() {
         return String::new();
     }
     let mut table = Table::new(&[
@@ -39,7 +39,7 @@ pub fn sessions(now: &IscsiReport, style: Style) -> String {
         ("written", Side::Right),
         ("slowest, last hour", Side::Left),
     ]);
-    for session in &now.sessions {
+    for session in &report.sessions {
         let slowest =
             session.slowest.first().map(|slow| format!("{} {}", slow.command, show_micros(slow.took_us as f64)));
         table.row(vec![
@@ -99,8 +99,8 @@ mod tests {
         let sessions = vec![session];
         let report = IscsiReport { target: "iqn.a:b".to_owned(), failed_logins: 1, sessions, ..IscsiReport::default() };
         let text = super::sessions(&report, Style::PLAIN);
-        for part in ["iqn.1998-01.com.vmware:esx1 (esx1)", "10.0.0.5:3260", "CHAP, data digest", "WRITE 2.50 ms"] {
-            assert!(text.contains(part), "{part}: {text}");
+        for expected in ["iqn.1998-01.com.vmware:esx1 (esx1)", "10.0.0.5:3260", "CHAP, data digest", "WRITE 2.50 ms"] {
+            assert!(text.contains(expected), "{expected}: {text}");
         }
         assert!(target(&report, Style::PLAIN).ends_with(", 1 session, 1 failed login\n"));
         assert_eq!(super::sessions(&IscsiReport::default(), Style::PLAIN), "");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use messages::report::{LatencyReport, Quantiles, Severity};
 use messages::{FlashReport, StatusReport, VolumeReport};
 
-use super::alerts::marks;
+use super::alerts::annotations;
 use super::iscsi;
 use super::style::Style;
 use super::table::{Side, Table};
@@ -20,7 +20,9 @@ pub fn status(now: &StatusReport, before: Option<&StatusReport>, style: Style) -
     text += "\n";
     text += &match now.volumes.is_empty() {
         true => "no volumes; add [[volume]] to the configuration, or `hotset volume add`\n".to_owned(),
-        false => volumes(&now.volumes, rates(now, before), style) + &sources(&now.volumes, rates(now, before), style),
+        false => {
+            volumes(&now.volumes, baseline(now, before), style) + &sources(&now.volumes, baseline(now, before), style)
+        }
     };
     text += &now.iscsi.as_ref().map_or(String::new(), |report| iscsi::sessions(report, style));
     if !now.overrides.is_empty() {
@@ -38,7 +40,7 @@ pub fn status(now: &StatusReport, before: Option<&StatusReport>, style: Style) -
 const TEXT_COLUMNS: usize = 110;
 
 /// `text` wrapped to lines that begin at column `indent`; the first line has that indent already.
-fn wrapped(text: &str, indent: usize) -> String {
+fn wrap_text(text: &str, indent: usize) -> String {
     let (mut lines, mut column) = (String::new(), indent);
     for word in text.split_whitespace() {
         let width = word.chars().count();
@@ -68,10 +70,10 @@ fn alerts(now: &StatusReport, style: Style) -> String {
         };
         text += &format!("  {:<8}  {cause}\n", alert.severity.name());
         for (label, sentence) in [("effect:", &alert.effect), ("remedy:", &alert.remedy)] {
-            text += &format!("            {} {}\n", style.dim(label), wrapped(sentence, 20));
+            text += &format!("            {} {}\n", style.dim(label), wrap_text(sentence, 20));
         }
-        for mark in marks(alert) {
-            text += &format!("            {}\n", wrapped(&mark, 12));
+        for annotation in annotations(alert) {
+            text += &format!("            {}\n", wrap_text(&annotation, 12));
         }
     }
     // A daemon of an earlier version reports the problems alone.
@@ -84,7 +86,7 @@ fn alerts(now: &StatusReport, style: Style) -> String {
 
 fn head(now: &StatusReport, style: Style) -> String {
     let stopping = if now.stopping { style.warn(", stopping") } else { String::new() };
-    let up = show_uptime(Duration::from_secs(now.uptime_seconds));
+    let uptime = show_uptime(Duration::from_secs(now.uptime_seconds));
     let is_encrypted = now.certificates.iter().any(|certificate| certificate.table == "api");
     let scheme = if is_encrypted { "https" } else { "http" };
     let console = match now.api.as_str() {
@@ -92,7 +94,7 @@ fn head(now: &StatusReport, style: Style) -> String {
         address => style.dim(&format!("web console: {scheme}://{address}/\n")),
     };
     format!(
-        "{}, process {}, up {up}{stopping}\n{}\n{console}",
+        "{}, process {}, up {uptime}{stopping}\n{}\n{console}",
         style.bold(&format!("hotset {}", now.version)),
         now.pid,
         style.dim(&format!("{} on {}", now.configuration, now.listen.join(", ")))
@@ -178,17 +180,17 @@ pub fn plural(count: u64) -> &'static str {
 }
 
 /// The earlier counters of each volume, and the seconds since then.
-type Rates<'a> = Option<(&'a [VolumeReport], f64)>;
+type Baseline<'a> = Option<(&'a [VolumeReport], f64)>;
 
-fn rates<'a>(now: &StatusReport, before: Option<&'a StatusReport>) -> Rates<'a> {
+fn baseline<'a>(now: &StatusReport, before: Option<&'a StatusReport>) -> Baseline<'a> {
     let before = before?;
-    let took_ms = now.uptime_ms.saturating_sub(before.uptime_ms).max(1);
-    Some((&before.volumes, took_ms as f64 / 1e3))
+    let elapsed_ms = now.uptime_ms.saturating_sub(before.uptime_ms).max(1);
+    Some((&before.volumes, elapsed_ms as f64 / 1e3))
 }
 
 /// A table of volumes.
-pub fn volumes(volumes: &[VolumeReport], rates: Rates<'_>, style: Style) -> String {
-    let (reads, writes) = if rates.is_some() { ("reads/s", "writes/s") } else { ("reads", "writes") };
+pub fn volumes(volumes: &[VolumeReport], baseline: Baseline<'_>, style: Style) -> String {
+    let (reads, writes) = if baseline.is_some() { ("reads/s", "writes/s") } else { ("reads", "writes") };
     let mut table = Table::new(&[
         ("volume", Side::Left),
         ("state", Side::Left),
@@ -206,11 +208,11 @@ pub fn volumes(volumes: &[VolumeReport], rates: Rates<'_>, style: Style) -> Stri
     ]);
     for now in volumes {
         let before =
-            rates.and_then(|(before, seconds)| Some((before.iter().find(|old| old.name == now.name)?, seconds)));
-        let counted =
+            baseline.and_then(|(before, seconds)| Some((before.iter().find(|old| old.name == now.name)?, seconds)));
+        let increase =
             |field: fn(&VolumeReport) -> u64| field(now).saturating_sub(before.map_or(0, |(old, _)| field(old)));
-        let shown = |field: fn(&VolumeReport) -> u64| match before {
-            Some((_, seconds)) => show_count((counted(field) as f64 / seconds).round() as u64),
+        let count_or_rate = |field: fn(&VolumeReport) -> u64| match before {
+            Some((_, seconds)) => show_count((increase(field) as f64 / seconds).round() as u64),
             None => show_count(field(now)),
         };
         // Rates come with the latencies of the same interval.
@@ -220,17 +222,17 @@ pub fn volumes(volumes: &[VolumeReport], rates: Rates<'_>, style: Style) -> Stri
             }
             _ => now.latency_us,
         };
-        let (read_count, write_count) = (counted(|volume| volume.reads), counted(|volume| volume.writes));
+        let (read_count, write_count) = (increase(|volume| volume.reads), increase(|volume| volume.writes));
         table.row(vec![
             now.name.clone(),
             if now.is_limited() { format!("{}, limited", now.state.name()) } else { now.state.name().to_owned() },
             now.policy.clone(),
             show_bytes(now.size_bytes),
-            shown(|volume| volume.reads),
-            show_percent(counted(|volume| volume.memory_hits + volume.flash_hits), counted(|volume| volume.reads)),
+            count_or_rate(|volume| volume.reads),
+            show_percent(increase(|volume| volume.memory_hits + volume.flash_hits), increase(|volume| volume.reads)),
             quantile(read_count, &latencies.read, |read| read.p50),
             quantile(read_count, &latencies.read, |read| read.p99),
-            shown(|volume| volume.writes),
+            count_or_rate(|volume| volume.writes),
             quantile(write_count, &latencies.write, |write| write.p50),
             quantile(write_count, &latencies.write, |write| write.p99),
             show_bytes(now.memory_bytes),
@@ -241,21 +243,21 @@ pub fn volumes(volumes: &[VolumeReport], rates: Rates<'_>, style: Style) -> Stri
 }
 
 /// Reads of all volumes by source, in requests and in bytes; empty without reads.
-fn sources(volumes: &[VolumeReport], rates: Rates<'_>, style: Style) -> String {
-    let sum = |of: fn(&VolumeReport) -> u64| -> u64 {
-        let counted = |now: &VolumeReport| {
-            let before = rates.and_then(|(before, _)| before.iter().find(|old| old.name == now.name));
-            of(now).saturating_sub(before.map_or(0, of))
+fn sources(volumes: &[VolumeReport], baseline: Baseline<'_>, style: Style) -> String {
+    let sum = |field: fn(&VolumeReport) -> u64| -> u64 {
+        let increase = |now: &VolumeReport| {
+            let before = baseline.and_then(|(before, _)| before.iter().find(|old| old.name == now.name));
+            field(now).saturating_sub(before.map_or(0, field))
         };
-        volumes.iter().map(counted).sum()
+        volumes.iter().map(increase).sum()
     };
-    let parts = [
+    let sources = [
         ("memory", sum(|volume| volume.memory_hits), sum(|volume| volume.source_bytes.memory)),
         ("flash", sum(|volume| volume.flash_hits), sum(|volume| volume.source_bytes.flash)),
         ("prefetched", sum(|volume| volume.prefetched_hits), sum(|volume| volume.source_bytes.prefetched)),
         ("array", sum(|volume| volume.misses + volume.partial_hits), sum(|volume| volume.source_bytes.backing)),
     ];
-    let (requests, bytes) = parts.iter().fold((0, 0), |sums, part| (sums.0 + part.1, sums.1 + part.2));
+    let (requests, bytes) = sources.iter().fold((0, 0), |sums, source| (sums.0 + source.1, sums.1 + source.2));
     if requests == 0 {
         return String::new();
     }
@@ -266,24 +268,24 @@ fn sources(volumes: &[VolumeReport], rates: Rates<'_>, style: Style) -> String {
         ("bytes", Side::Right),
         ("part", Side::Right),
     ]);
-    let seconds = rates.map(|(_, seconds)| seconds);
+    let seconds = baseline.map(|(_, seconds)| seconds);
     let rate = |count: u64| seconds.map_or(count, |seconds| (count as f64 / seconds).round() as u64);
     let per_second = if seconds.is_some() { "/s" } else { "" };
-    for (source, part, part_bytes) in parts {
+    for (source, source_requests, source_bytes) in sources {
         table.row(vec![
             source.to_owned(),
-            format!("{}{per_second}", show_count(rate(part))),
-            show_percent(part, requests),
-            format!("{}{per_second}", show_bytes(rate(part_bytes))),
-            show_percent(part_bytes, bytes),
+            format!("{}{per_second}", show_count(rate(source_requests))),
+            show_percent(source_requests, requests),
+            format!("{}{per_second}", show_bytes(rate(source_bytes))),
+            show_percent(source_bytes, bytes),
         ]);
     }
     format!("\n{}", table.render(style))
 }
 
 /// A quantile; `-` without requests.
-pub(super) fn quantile(requests: u64, quantiles: &Quantiles, which: fn(&Quantiles) -> f64) -> String {
-    if requests == 0 { "-".to_owned() } else { show_latency(which(quantiles)) }
+pub(super) fn quantile(requests: u64, quantiles: &Quantiles, select: fn(&Quantiles) -> f64) -> String {
+    if requests == 0 { "-".to_owned() } else { show_latency(select(quantiles)) }
 }
 
 /// A daemon's uptime as text.

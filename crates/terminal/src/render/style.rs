@@ -2,22 +2,25 @@
 
 use std::io::IsTerminal;
 
-/// All styling codes in use, and the one that ends them.
-const CODES: [&str; 6] = ["0", "1", "2", "31", "32", "33"];
+/// All SGR codes (colours and weights) in use; 0 resets them.
+const SGR_CODES: [&str; 6] = ["0", "1", "2", "31", "32", "33"];
 
-/// Escapes all control characters in `text`, except for line ends and [`CODES`].
+/// Escapes all control characters in `text`, except for line ends and [`SGR_CODES`].
 pub fn escape_foreign_codes(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for (at, part) in text.split('\u{1b}').enumerate() {
-        let own = CODES.iter().find(|code| {
-            part.strip_prefix('[').and_then(|part| part.strip_prefix(**code)).is_some_and(|rest| rest.starts_with('m'))
+    let mut escaped = String::with_capacity(text.len());
+    for (index, piece) in text.split('\u{1b}').enumerate() {
+        let known_code = SGR_CODES.iter().find(|code| {
+            piece
+                .strip_prefix('[')
+                .and_then(|piece| piece.strip_prefix(**code))
+                .is_some_and(|rest| rest.starts_with('m'))
         });
-        if at > 0 {
-            shown.push_str(if own.is_some() { "\u{1b}" } else { "\\u{1b}" });
+        if index > 0 {
+            escaped.push_str(if known_code.is_some() { "\u{1b}" } else { "\\u{1b}" });
         }
-        shown.push_str(&messages::plain_lines(part));
+        escaped.push_str(&messages::plain_lines(piece));
     }
-    shown
+    escaped
 }
 
 /// The style of text.
@@ -38,7 +41,7 @@ impl Style {
     }
 
     fn apply(self, code: &'static str, text: &str) -> String {
-        debug_assert!(CODES.contains(&code), "each printed code is listed in CODES");
+        debug_assert!(SGR_CODES.contains(&code), "each printed code is listed in SGR_CODES");
         if self.colours && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 

@@ -31,9 +31,9 @@ impl Table {
 
     /// The table as text; each line ends with a newline.
     pub fn render(&self, style: Style) -> String {
-        let width = |at: usize| {
-            let cells = self.rows.iter().map(|row| row[at].chars().count());
-            cells.chain([self.columns[at].0.chars().count()]).max().unwrap_or(0)
+        let width = |column: usize| {
+            let cells = self.rows.iter().map(|row| row[column].chars().count());
+            cells.chain([self.columns[column].0.chars().count()]).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
         let line = |cells: &[&str]| {

@@ -38,9 +38,9 @@ pub fn page(volume: &VolumeReport, style: Style) -> String {
 
 /// Minimum and maximum as text, if set.
 fn bounds(min: &str, max: &str) -> String {
-    let least = if matches!(min, "" | "0") { String::new() } else { format!(", minimum {min}") };
-    let most = if matches!(max, "" | "none") { String::new() } else { format!(", maximum {max}") };
-    least + &most
+    let minimum = if matches!(min, "" | "0") { String::new() } else { format!(", minimum {min}") };
+    let maximum = if matches!(max, "" | "none") { String::new() } else { format!(", maximum {max}") };
+    minimum + &maximum
 }
 
 /// A number of flash pages, and their content in bytes.
@@ -193,24 +193,24 @@ pub fn slow(requests: &[SlowReport], style: Style) -> String {
 }
 
 fn counters(volume: &VolumeReport) -> Vec<Line> {
-    let part_of_reads = |part| format!("{} ({})", show_count(part), show_percent(part, volume.reads));
+    let reads_text = |reads| format!("{} ({})", show_count(reads), show_percent(reads, volume.reads));
     let latency = |requests, quantiles: &Quantiles| {
-        let each = [
+        let quantiles = [
             ("p50", quantile(requests, quantiles, |q| q.p50)),
             ("p99", quantile(requests, quantiles, |q| q.p99)),
             ("p99.9", quantile(requests, quantiles, |q| q.p999)),
         ];
-        each.map(|(name, value)| format!("{name} {value}")).join(", ")
+        quantiles.map(|(name, value)| format!("{name} {value}")).join(", ")
     };
     let requests = |count: u64, bytes: u64| format!("{}, {}", show_count(count), show_bytes(bytes));
     let bytes = &volume.source_bytes;
     let all_bytes = bytes.memory + bytes.flash + bytes.prefetched + bytes.backing;
-    let part_of_bytes = |part| format!("{} ({})", show_bytes(part), show_percent(part, all_bytes));
+    let source_bytes = |bytes| format!("{} ({})", show_bytes(bytes), show_percent(bytes, all_bytes));
     let sources =
         [("memory", bytes.memory), ("flash", bytes.flash), ("prefetched", bytes.prefetched), ("array", bytes.backing)];
-    let sources = sources.map(|(source, part)| format!("{source} {}", part_of_bytes(part))).join(", ");
+    let sources = sources.map(|(source, bytes)| format!("{source} {}", source_bytes(bytes))).join(", ");
     // Service and held time, if the volume's limit or other volumes held requests.
-    let parts = |requests, service: &Option<Quantiles>, held: &Option<Quantiles>| {
+    let service_and_held = |requests, service: &Option<Quantiles>, held: &Option<Quantiles>| {
         let (Some(service), Some(held)) = (service, held) else { return Vec::new() };
         vec![("    service", latency(requests, service)), ("    held", latency(requests, held))]
     };
@@ -218,20 +218,20 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
     let mut lines = vec![
         ("", String::new()),
         ("reads", requests(volume.reads, volume.read_bytes)),
-        ("  memory hits", part_of_reads(volume.memory_hits)),
-        ("  prefetched", part_of_reads(volume.prefetched_hits)),
-        ("  flash hits", part_of_reads(volume.flash_hits)),
-        ("  partial hits", part_of_reads(volume.partial_hits)),
-        ("  misses", part_of_reads(volume.misses)),
+        ("  memory hits", reads_text(volume.memory_hits)),
+        ("  prefetched", reads_text(volume.prefetched_hits)),
+        ("  flash hits", reads_text(volume.flash_hits)),
+        ("  partial hits", reads_text(volume.partial_hits)),
+        ("  misses", reads_text(volume.misses)),
         ("  bytes", sources),
         ("  latency", latency(volume.reads, &us.read)),
     ];
-    lines.extend(parts(volume.reads, &us.read_service, &us.read_held));
+    lines.extend(service_and_held(volume.reads, &us.read_service, &us.read_held));
     lines.extend([
         ("writes", requests(volume.writes, volume.write_bytes)),
         ("  latency", latency(volume.writes, &us.write)),
     ]);
-    lines.extend(parts(volume.writes, &us.write_service, &us.write_held));
+    lines.extend(service_and_held(volume.writes, &us.write_service, &us.write_held));
     lines.extend([
         ("  throttled", format!("{} ms in total", show_count(volume.throttled_us / 1000))),
         ("limit waits", waited(volume.qos.limit_waits, volume.qos.limit_waited_us)),

@@ -9,7 +9,7 @@ use api::totals::Totals;
 use messages::{StatusReport, VolumeReport};
 
 /// Shortest interval between samples: a rate over a few milliseconds is noise.
-const MS_MIN: u64 = 50;
+const INTERVAL_MS_MIN: u64 = 50;
 
 /// Counts between two samples, and the time between them. Gauges are from the later sample.
 pub struct Interval {
@@ -22,9 +22,9 @@ pub struct Interval {
 
 impl Interval {
     /// The interval between `before` and `now`; `None` if they come from different daemon processes, or are less than
-    /// `MS_MIN` milliseconds apart.
+    /// `INTERVAL_MS_MIN` milliseconds apart.
     pub fn between(before: &StatusReport, now: &StatusReport) -> Option<Interval> {
-        let elapsed_ms = now.uptime_ms.checked_sub(before.uptime_ms).filter(|elapsed| *elapsed >= MS_MIN)?;
+        let elapsed_ms = now.uptime_ms.checked_sub(before.uptime_ms).filter(|elapsed| *elapsed >= INTERVAL_MS_MIN)?;
         if now.pid != before.pid {
             return None;
         }

@@ -1,7 +1,7 @@
 //! `hotset top`: the overview and the volumes on a terminal, live.
 //!
 //! ```text
-//! poller.rs      a thread that polls the daemon, and reconnects to it
+//! poller.rs    a thread that polls the daemon, and reconnects to it
 //! interval.rs  differences between two samples of the counters
 //! model.rs     the daemon's state, and the user's choices
 //! columns.rs   the table's columns: title, key to sort by, cell

@@ -11,9 +11,9 @@ use super::interval::Interval;
 use super::poller::PollResult;
 
 /// Maximum number of intervals in a chart.
-const TRAIL_MAX: usize = 240;
+const CHART_INTERVALS_MAX: usize = 240;
 /// Maximum number of intervals in a volume's small chart.
-const VOLUME_TRAIL_MAX: usize = 24;
+const SPARKLINE_INTERVALS_MAX: usize = 24;
 /// Maximum length of a filter, in characters.
 const FILTER_CHARS_MAX: usize = 64;
 /// Rows that a page key moves by.
@@ -26,20 +26,22 @@ pub struct Row<'a> {
     /// Its counts of the interval, and the interval.
     pub last_interval: Option<(&'a VolumeReport, &'a Interval)>,
     /// Its requests per second in each of the last intervals.
-    pub trail: &'a VecDeque<f64>,
+    pub recent_iops: &'a VecDeque<f64>,
 }
 
 /// The state of the view.
 pub struct Model {
-    began: Instant,
+    started_at: Instant,
     last_reply: Option<Instant>,
     no_reply_reason: Option<String>,
     status: Option<StatusReport>,
     interval: Option<Interval>,
     requests: VecDeque<f64>,
     bytes: VecDeque<f64>,
-    trails: BTreeMap<String, VecDeque<f64>>,
-    sorted: usize,
+    /// Requests per second of each volume in the last intervals, by the volume's name.
+    recent_iops: BTreeMap<String, VecDeque<f64>>,
+    /// Index of the sort column in [`COLUMNS`].
+    sort_column: usize,
     is_descending: bool,
     /// Text that a row must contain.
     pub filter: String,
@@ -56,16 +58,16 @@ impl Model {
     /// A model before the first reply.
     pub fn new(now: Instant) -> Model {
         Model {
-            began: now,
+            started_at: now,
             last_reply: None,
             no_reply_reason: None,
             status: None,
             interval: None,
             requests: VecDeque::new(),
             bytes: VecDeque::new(),
-            trails: BTreeMap::new(),
+            recent_iops: BTreeMap::new(),
             // Sorted by reads, the busiest first.
-            sorted: 1,
+            sort_column: 1,
             is_descending: true,
             filter: String::new(),
             is_typing: false,
@@ -93,20 +95,20 @@ impl Model {
             // A restarted daemon: its charts begin anew, because the gap has an unknown length.
             self.requests.clear();
             self.bytes.clear();
-            self.trails.clear();
+            self.recent_iops.clear();
             return;
         };
         let totals = &interval.totals;
-        push(&mut self.requests, interval.rate(totals.reads + totals.writes), TRAIL_MAX);
-        push(&mut self.bytes, interval.rate(totals.read_bytes + totals.write_bytes), TRAIL_MAX);
-        let mut trails = std::mem::take(&mut self.trails);
-        self.trails = interval
+        push(&mut self.requests, interval.rate(totals.reads + totals.writes), CHART_INTERVALS_MAX);
+        push(&mut self.bytes, interval.rate(totals.read_bytes + totals.write_bytes), CHART_INTERVALS_MAX);
+        let mut recent_iops = std::mem::take(&mut self.recent_iops);
+        self.recent_iops = interval
             .volumes
             .iter()
             .map(|volume| {
-                let mut trail = trails.remove(&volume.name).unwrap_or_default();
-                push(&mut trail, interval.rate(volume.reads + volume.writes), VOLUME_TRAIL_MAX);
-                (volume.name.clone(), trail)
+                let mut rates = recent_iops.remove(&volume.name).unwrap_or_default();
+                push(&mut rates, interval.rate(volume.reads + volume.writes), SPARKLINE_INTERVALS_MAX);
+                (volume.name.clone(), rates)
             })
             .collect();
     }
@@ -128,7 +130,7 @@ impl Model {
 
     /// Age of the last reply; before the first one, the time since the start.
     pub fn age(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.last_reply.unwrap_or(self.began))
+        now.saturating_duration_since(self.last_reply.unwrap_or(self.started_at))
     }
 
     /// Requests per second in each of the last intervals.
@@ -142,8 +144,8 @@ impl Model {
     }
 
     /// The sort column, and whether the highest come first.
-    pub fn sorted(&self) -> (&'static Column, bool) {
-        (&COLUMNS[self.sorted], self.is_descending)
+    pub fn sort_order(&self) -> (&'static Column, bool) {
+        (&COLUMNS[self.sort_column], self.is_descending)
     }
 
     /// The filtered volumes in sorted order.
@@ -152,19 +154,19 @@ impl Model {
         let Some(status) = &self.status else { return Vec::new() };
         let filter = self.filter.to_lowercase();
         // The interval's volumes have the same order, because they come from the same status.
-        let last_interval = |at: usize| self.interval.as_ref().map(|interval| (&interval.volumes[at], interval));
+        let last_interval = |index: usize| self.interval.as_ref().map(|interval| (&interval.volumes[index], interval));
         let mut rows: Vec<_> = status
             .volumes
             .iter()
             .enumerate()
             .filter(|(_, volume)| matches_filter(volume, &filter))
-            .map(|(at, volume)| Row {
+            .map(|(index, volume)| Row {
                 volume,
-                last_interval: last_interval(at),
-                trail: self.trails.get(&volume.name).unwrap_or(&NONE),
+                last_interval: last_interval(index),
+                recent_iops: self.recent_iops.get(&volume.name).unwrap_or(&NONE),
             })
             .collect();
-        let (column, is_descending) = self.sorted();
+        let (column, is_descending) = self.sort_order();
         rows.sort_by(|one, other| {
             let order = Value::compare(&(column.value)(one), &(column.value)(other), is_descending);
             order.then_with(|| one.volume.name.cmp(&other.volume.name))
@@ -200,11 +202,11 @@ impl Model {
             KeyCode::PageDown => self.move_selection(PAGE_ROWS),
             KeyCode::Home => self.move_selection(isize::MIN),
             KeyCode::End => self.move_selection(isize::MAX),
-            KeyCode::Left => self.sort(self.sorted.saturating_sub(1)),
-            KeyCode::Right => self.sort((self.sorted + 1).min(COLUMNS.len() - 1)),
+            KeyCode::Left => self.sort(self.sort_column.saturating_sub(1)),
+            KeyCode::Right => self.sort((self.sort_column + 1).min(COLUMNS.len() - 1)),
             KeyCode::Char(letter) => {
-                if let Some(at) = COLUMNS.iter().position(|column| column.key == letter) {
-                    self.sort(at);
+                if let Some(column) = COLUMNS.iter().position(|column| column.key == letter) {
+                    self.sort(column);
                 }
             }
             _ => {}
@@ -227,16 +229,16 @@ impl Model {
 
     /// Sorts by a column, or reverses the order if it is the sort column already. Figures begin with the highest, names
     /// with the first.
-    fn sort(&mut self, at: usize) {
-        self.is_descending = if at == self.sorted { !self.is_descending } else { !COLUMNS[at].is_text };
-        self.sorted = at;
+    fn sort(&mut self, column: usize) {
+        self.is_descending = if column == self.sort_column { !self.is_descending } else { !COLUMNS[column].is_text };
+        self.sort_column = column;
     }
 
     fn move_selection(&mut self, by: isize) {
         let rows = self.rows();
         let Some(last) = rows.len().checked_sub(1) else { return };
-        let at = match self.selected(&rows) {
-            Some(at) => at.saturating_add_signed(by).min(last),
+        let index = match self.selected(&rows) {
+            Some(index) => index.saturating_add_signed(by).min(last),
             // The first key only shows a selection.
             None if by > 0 && by != isize::MAX => 0,
             None => {
@@ -247,15 +249,15 @@ impl Model {
                 }
             }
         };
-        self.selected = Some(rows[at].volume.name.clone());
+        self.selected = Some(rows[index].volume.name.clone());
     }
 }
 
-fn push(trail: &mut VecDeque<f64>, value: f64, len_max: usize) {
-    if trail.len() == len_max {
-        trail.pop_front();
+fn push(rates: &mut VecDeque<f64>, rate: f64, len_max: usize) {
+    if rates.len() == len_max {
+        rates.pop_front();
     }
-    trail.push_back(value);
+    rates.push_back(rate);
 }
 
 /// True if a volume's name, state, policy, datastore or label contains `filter`.

@@ -17,17 +17,17 @@ use crate::render::bars::bars;
 use crate::render::screen::{plural, show_uptime};
 use units::{show_bytes, show_latency, show_micros};
 
-/// Lines of a part of the overview, its title among them.
+/// Lines of a panel of the overview, including its title.
 const PANEL_LINES: u16 = 6;
-/// Narrowest part of the overview.
+/// Minimum width of a panel of the overview.
 const PANEL_WIDTH: u16 = 40;
 /// Alerts shown; further ones are only counted.
 const ALERTS_SHOWN: usize = 3;
-/// Width of the volumes' small charts.
-const TRAIL_WIDTH: u16 = 12;
+/// Width of a volume's sparkline: its IOPS in the last intervals.
+const SPARKLINE_WIDTH: u16 = 12;
 /// Width of the bars of the overview.
 const BAR_WIDTH: usize = 12;
-/// Narrower, so that label, share and rate fit 40 columns.
+/// Width of the bars of the sources: narrower, so that label, percentage and rate fit 40 columns.
 const SOURCE_BAR_WIDTH: usize = 8;
 /// Width from which the reads by source have their bytes beside them.
 const SOURCE_BYTES_WIDTH: usize = 56;
@@ -67,14 +67,14 @@ const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 /// Draws the screen.
 pub fn draw(frame: &mut Frame<'_>, model: &mut Model, palette: Palette, now: Instant) {
     let area = frame.area();
-    let alerts = model.status().map_or(0, |status| status.alerts.len().min(ALERTS_SHOWN + 1)) as u16;
+    let alert_lines = model.status().map_or(0, |status| status.alerts.len().min(ALERTS_SHOWN + 1)) as u16;
     let panels_per_row = (area.width / PANEL_WIDTH).clamp(1, 3);
-    let overview = (3u16.div_ceil(panels_per_row) * PANEL_LINES).min(area.height / 2);
-    let [head, error_line, parts, alarm, table, keys] = Layout::vertical([
+    let overview_lines = (3u16.div_ceil(panels_per_row) * PANEL_LINES).min(area.height / 2);
+    let [head, error_line, overview, alerts, table, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(u16::from(model.no_reply_reason().is_some())),
-        Constraint::Length(overview),
-        Constraint::Length(alerts),
+        Constraint::Length(overview_lines),
+        Constraint::Length(alert_lines),
         Constraint::Min(1),
         Constraint::Length(1),
     ])
@@ -85,15 +85,15 @@ pub fn draw(frame: &mut Frame<'_>, model: &mut Model, palette: Palette, now: Ins
         frame.render_widget(Line::styled(text, palette.of(Color::Red).patch(BOLD)), error_line);
     }
     if let Some(status) = model.status() {
-        draw_overview(frame, parts, panels_per_row, model, status, palette);
-        draw_alerts(frame, alarm, status, palette);
+        draw_overview(frame, overview, panels_per_row, model, status, palette);
+        draw_alerts(frame, alerts, status, palette);
     }
     draw_table(frame, table, model, palette);
     draw_keys(frame, keys, model);
     // Old figures are dimmed and stay until new ones arrive.
     if model.no_reply_reason().is_some() {
-        let old = parts.union(table);
-        frame.buffer_mut().set_style(old, DIM);
+        let old_figures = overview.union(table);
+        frame.buffer_mut().set_style(old_figures, DIM);
     }
     if model.is_help_shown {
         draw_help(frame, area);
@@ -132,28 +132,28 @@ fn draw_overview(
     palette: Palette,
 ) {
     let width = usize::from(area.width / panels_per_row);
-    let parts = [
+    let panels = [
         ("reads by source", sources(model.interval(), width, palette)),
         ("load", load(model, width)),
         ("cache", cache_usage(status, model.interval())),
     ];
-    for (at, (title, lines)) in parts.into_iter().enumerate() {
-        let (row, column) = (at as u16 / panels_per_row, at as u16 % panels_per_row);
-        let part = Rect {
+    for (index, (title, lines)) in panels.into_iter().enumerate() {
+        let (row, column) = (index as u16 / panels_per_row, index as u16 % panels_per_row);
+        let panel = Rect {
             x: area.x + column * (area.width / panels_per_row),
             y: area.y + row * PANEL_LINES,
             width: area.width / panels_per_row,
             height: PANEL_LINES,
         };
         let block = Block::new().borders(Borders::TOP).title(Line::styled(format!(" {title} "), BOLD));
-        frame.render_widget(Paragraph::new(lines).block(block), part.intersection(area));
+        frame.render_widget(Paragraph::new(lines).block(block), panel.intersection(area));
     }
 }
 
 /// A bar that is full at 1.
-fn bar(part: f64, width: usize, palette: Style) -> Span<'static> {
-    let filled = (part.clamp(0.0, 1.0) * width as f64).round() as usize;
-    Span::styled(format!("{}{}", "█".repeat(filled), "·".repeat(width - filled)), palette)
+fn bar(fraction: f64, width: usize, style: Style) -> Span<'static> {
+    let filled = (fraction.clamp(0.0, 1.0) * width as f64).round() as usize;
+    Span::styled(format!("{}{}", "█".repeat(filled), "·".repeat(width - filled)), style)
 }
 
 fn sources(interval: Option<&Interval>, width: usize, palette: Palette) -> Vec<Line<'static>> {
@@ -161,11 +161,11 @@ fn sources(interval: Option<&Interval>, width: usize, palette: Palette) -> Vec<L
     let sources = Sources::of_all(&interval.totals);
     let total = (sources.memory + sources.prefetched + sources.flash + sources.array).max(1) as f64;
     let read = &interval.totals.source_bytes;
-    let line = |label: &str, part: u64, part_bytes: u64, colour| {
-        let ratio = part as f64 / total;
-        let rate = count(interval.rate(part));
+    let line = |label: &str, reads: u64, read_bytes: u64, colour| {
+        let ratio = reads as f64 / total;
+        let rate = count(interval.rate(reads));
         let rate_bytes = match width >= SOURCE_BYTES_WIDTH {
-            true => format!(" {:>10}/s", bytes(interval.rate(part_bytes))),
+            true => format!(" {:>10}/s", bytes(interval.rate(read_bytes))),
             false => String::new(),
         };
         Line::from(vec![
@@ -191,9 +191,9 @@ fn load(model: &Model, width: usize) -> Vec<Line<'static>> {
     let Some(interval) = model.interval() else { return Vec::new() };
     let totals = &interval.totals;
     let rate = |value: u64| count(interval.rate(value));
-    let line = |text: String, trail: &VecDeque<f64>| {
-        let bar_count = width.saturating_sub(text.chars().count() + 2).min(trail.len());
-        Line::raw(format!("{text} {}", bars(trail.range(trail.len() - bar_count..).copied(), highest(trail))))
+    let line = |text: String, rates: &VecDeque<f64>| {
+        let bar_count = width.saturating_sub(text.chars().count() + 2).min(rates.len());
+        Line::raw(format!("{text} {}", bars(rates.range(rates.len() - bar_count..).copied(), highest(rates))))
     };
     let show = |latency: Option<f64>| latency.map_or(UNKNOWN.to_owned(), show_latency);
     let quantiles = |label: &str, requests: u64, counts: &messages::Counts| {
@@ -206,19 +206,19 @@ fn load(model: &Model, width: usize) -> Vec<Line<'static>> {
         let (service, held) = (service.percentile_us(0.99), held?.percentile_us(0.99));
         Some(format!("{label} {} + {}", show(service), show(held)))
     };
-    let parts = [
+    let held_texts = [
         held("reads", latencies.service_of_reads(), latencies.held_reads()),
         held("writes", latencies.service_of_writes(), latencies.held_writes()),
     ];
-    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    let held_texts: Vec<_> = held_texts.into_iter().flatten().collect();
     let mut lines = vec![
         line(format!(" IOPS {:>12}", rate(totals.reads + totals.writes)), model.requests()),
         line(format!(" bytes/s {bytes_rate:>9}"), model.bytes()),
         quantiles("reads", totals.reads, &latencies.read),
         quantiles("writes", totals.writes, &latencies.write),
     ];
-    if !parts.is_empty() {
-        lines.push(Line::raw(format!(" p99 service + held: {}", parts.join(", "))));
+    if !held_texts.is_empty() {
+        lines.push(Line::raw(format!(" p99 service + held: {}", held_texts.join(", "))));
     }
     lines
 }
@@ -262,8 +262,8 @@ fn cache_usage(status: &StatusReport, interval: Option<&Interval>) -> Vec<Line<'
     vec![memory, flash, Line::raw(dirty), Line::raw(format!(" array  {array}"))]
 }
 
-fn highest(trail: &VecDeque<f64>) -> f64 {
-    trail.iter().copied().fold(0.0, f64::max)
+fn highest(rates: &VecDeque<f64>) -> f64 {
+    rates.iter().copied().fold(0.0, f64::max)
 }
 
 fn draw_alerts(frame: &mut Frame<'_>, area: Rect, status: &StatusReport, palette: Palette) {
@@ -274,7 +274,7 @@ fn draw_alerts(frame: &mut Frame<'_>, area: Rect, status: &StatusReport, palette
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-/// The columns that fit, and whether the small chart fits.
+/// The columns that fit, and whether the sparkline fits.
 fn fitting_columns(width: u16) -> (Vec<&'static Column>, bool) {
     let mut free_width = width;
     let mut fits = |wanted: u16| {
@@ -282,14 +282,15 @@ fn fitting_columns(width: u16) -> (Vec<&'static Column>, bool) {
         free_width = free_width.saturating_sub(wanted + 1);
         fits
     };
-    // The chart comes after the important columns and before the others.
-    const BEFORE_TRAIL: usize = 6;
-    let mut columns: Vec<_> = COLUMNS[..BEFORE_TRAIL].iter().take_while(|column| fits(column.width)).collect();
-    let has_trail = columns.len() == BEFORE_TRAIL && fits(TRAIL_WIDTH);
-    if has_trail {
-        columns.extend(COLUMNS[BEFORE_TRAIL..].iter().take_while(|column| fits(column.width)));
+    // The sparkline comes after the important columns and before the others.
+    const COLUMNS_BEFORE_SPARKLINE: usize = 6;
+    let mut columns: Vec<_> =
+        COLUMNS[..COLUMNS_BEFORE_SPARKLINE].iter().take_while(|column| fits(column.width)).collect();
+    let has_sparkline = columns.len() == COLUMNS_BEFORE_SPARKLINE && fits(SPARKLINE_WIDTH);
+    if has_sparkline {
+        columns.extend(COLUMNS[COLUMNS_BEFORE_SPARKLINE..].iter().take_while(|column| fits(column.width)));
     }
-    (columns, has_trail)
+    (columns, has_sparkline)
 }
 
 fn draw_table(frame: &mut Frame<'_>, area: Rect, model: &mut Model, palette: Palette) {
@@ -304,24 +305,24 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, model: &mut Model, palette: Pal
         frame.render_widget(Line::raw(text), area);
         return;
     }
-    let (columns, has_trail) = fitting_columns(area.width);
+    let (columns, has_sparkline) = fitting_columns(area.width);
     let rows_max = usize::from(area.height.saturating_sub(1)).max(1);
     let selected = model.selected(&rows);
     let mut first = model.first_row.min(rows.len().saturating_sub(rows_max));
     if let Some(selected) = selected {
         first = first.clamp((selected + 1).saturating_sub(rows_max), selected);
     }
-    let (sorted, is_descending) = model.sorted();
+    let (sorted, is_descending) = model.sort_order();
     let title = |column: &&Column| {
         let mark = if column.key == sorted.key { if is_descending { "▾" } else { "▴" } } else { "" };
         aligned(column, format!("{}{mark}", column.title))
     };
-    let trail_title = has_trail.then(|| Cell::from("IOPS"));
-    let titles: Vec<_> = columns.iter().map(title).chain(trail_title).collect();
-    let shown = rows.iter().enumerate().skip(first).take(rows_max).map(|(at, row)| {
-        let trail = has_trail.then(|| Cell::from(trail(row)));
-        let cells = columns.iter().map(|column| aligned(column, cell(column, row))).chain(trail);
-        let style = match (selected == Some(at), row.volume.alerts.is_empty()) {
+    let sparkline_title = has_sparkline.then(|| Cell::from("IOPS"));
+    let titles: Vec<_> = columns.iter().map(title).chain(sparkline_title).collect();
+    let shown = rows.iter().enumerate().skip(first).take(rows_max).map(|(index, row)| {
+        let sparkline = has_sparkline.then(|| Cell::from(sparkline(row)));
+        let cells = columns.iter().map(|column| aligned(column, cell(column, row))).chain(sparkline);
+        let style = match (selected == Some(index), row.volume.alerts.is_empty()) {
             (true, _) => Style::new().add_modifier(Modifier::REVERSED),
             (false, false) => palette.of(Color::Yellow),
             (false, true) => Style::new(),
@@ -329,7 +330,7 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, model: &mut Model, palette: Pal
         TableRow::new(cells.collect::<Vec<_>>()).style(style)
     });
     let widths = columns.iter().map(|column| Constraint::Length(column.width));
-    let widths: Vec<_> = widths.chain(has_trail.then_some(Constraint::Length(TRAIL_WIDTH))).collect();
+    let widths: Vec<_> = widths.chain(has_sparkline.then_some(Constraint::Length(SPARKLINE_WIDTH))).collect();
     let header = TableRow::new(titles).style(Style::new().add_modifier(Modifier::UNDERLINED));
     let table = Table::new(shown.collect::<Vec<_>>(), widths).header(header);
     frame.render_widget(table, area);
@@ -340,9 +341,9 @@ fn cell(column: &Column, row: &Row<'_>) -> String {
     if std::ptr::eq(column, &COLUMNS[0]) { name(row.volume) } else { (column.value)(row).show() }
 }
 
-fn trail(row: &Row<'_>) -> String {
-    let bar_count = row.trail.len().min(usize::from(TRAIL_WIDTH));
-    bars(row.trail.range(row.trail.len() - bar_count..).copied(), highest(row.trail))
+fn sparkline(row: &Row<'_>) -> String {
+    let bar_count = row.recent_iops.len().min(usize::from(SPARKLINE_WIDTH));
+    bars(row.recent_iops.range(row.recent_iops.len() - bar_count..).copied(), highest(row.recent_iops))
 }
 
 fn aligned(column: &Column, text: String) -> Cell<'static> {

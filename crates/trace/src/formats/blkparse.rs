@@ -8,26 +8,27 @@ use crate::request_sink::{RecordError, RequestSink};
 use crate::text::{SECTOR_BYTES, in_bytes, number, seconds_as_ns, shown, words};
 
 pub struct Decoder {
+    /// Action of the decoded events: `Q` or `D`.
     action: &'static [u8],
     /// True once the summary after the events has begun.
-    summary: bool,
+    in_summary: bool,
 }
 
 impl Decoder {
     pub fn new(head: &[u8]) -> Self {
         let action_of = |line| words::<6>(line, true).map_or(&b""[..], |words| words[5]);
         let queued = head.split(|byte| *byte == b'\n').any(|line| action_of(line) == b"Q");
-        Decoder { action: if queued { b"Q" } else { b"D" }, summary: false }
+        Decoder { action: if queued { b"Q" } else { b"D" }, in_summary: false }
     }
 }
 
 impl super::Decoder for Decoder {
     fn decode(&mut self, line: &[u8], out: &mut RequestSink) -> Result<(), RecordError> {
-        if self.summary || line.trim_ascii().is_empty() {
+        if self.in_summary || line.trim_ascii().is_empty() {
             return Ok(());
         }
         if line.starts_with(b"CPU") || line.starts_with(b"Total") {
-            self.summary = true;
+            self.in_summary = true;
             return Ok(());
         }
         let [disk, cpu, sequence, time, _, action] = words(line, true)?;
@@ -47,21 +48,21 @@ impl super::Decoder for Decoder {
         }
         let device = out.device(disk)?;
         let [_, _, _, _, _, _, flags] = words(line, true)?;
-        let ranged = words::<10>(line, true).ok().filter(|words| words[8] == b"+");
+        let range_words = words::<10>(line, true).ok().filter(|words| words[8] == b"+");
         // The first letters name the operation (`FWS`: a flush before a write, `RA`, `DS`); later ones are modifiers.
-        let (flushes, kind) = flags.strip_prefix(b"F").map_or((false, flags), |rest| (true, rest));
-        if flushes {
+        let (is_flush, kind) = flags.strip_prefix(b"F").map_or((false, flags), |rest| (true, rest));
+        if is_flush {
             out.put_flush(time_ns, device)?;
         }
-        let Some(words) = ranged else {
-            out.skipped += u64::from(!flushes);
+        let Some(words) = range_words else {
+            out.skipped += u64::from(!is_flush);
             return Ok(());
         };
         let op = match kind.first() {
             Some(b'R') => Op::Read,
             Some(b'W') => Op::Write,
             Some(b'D') => Op::Discard,
-            _ if flushes => return Ok(()),
+            _ if is_flush => return Ok(()),
             _ => {
                 out.skipped += 1;
                 return Ok(());

@@ -17,18 +17,19 @@ enum Version {
 }
 
 pub struct Decoder {
+    /// Version in the header; `None` before the header.
     version: Option<Version>,
-    waits: bool,
+    has_waits: bool,
 }
 
 impl Decoder {
     pub fn new(head: &[u8]) -> Self {
-        Decoder { version: None, waits: head.windows(6).any(|word| word == b" wait ") }
+        Decoder { version: None, has_waits: head.windows(6).any(|word| word == b" wait ") }
     }
 
-    fn header(&self, line: &[u8]) -> Result<Version, RecordError> {
+    fn decode_header(&self, line: &[u8]) -> Result<Version, RecordError> {
         match line.trim_ascii() {
-            b"fio version 2 iolog" => Ok(Version::Two { elapsed_ns: self.waits.then_some(0) }),
+            b"fio version 2 iolog" => Ok(Version::Two { elapsed_ns: self.has_waits.then_some(0) }),
             b"fio version 3 iolog" => Ok(Version::Three),
             other => Err(format!("{} is not a header; expected \"fio version 2 iolog\" or 3", shown(other)).into()),
         }
@@ -38,7 +39,7 @@ impl Decoder {
 impl super::Decoder for Decoder {
     fn decode(&mut self, line: &[u8], out: &mut RequestSink) -> Result<(), RecordError> {
         let Some(version) = &mut self.version else {
-            self.version = Some(self.header(line)?);
+            self.version = Some(self.decode_header(line)?);
             return Ok(());
         };
         let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());

@@ -15,7 +15,7 @@ use std::str::FromStr;
 
 use crate::compression::Compression;
 use crate::error::TraceError;
-use crate::input::{Unit, without_return};
+use crate::input::{Unit, strip_carriage_return};
 use crate::request_sink::{RecordError, RequestSink};
 
 /// Format of a trace.
@@ -84,8 +84,8 @@ impl Format {
     pub fn of_name(name: &str) -> Option<Self> {
         let packed = Compression::of_name(name).and_then(|_| name.rsplit_once('.'));
         let plain = packed.map_or(name, |(plain, _)| plain);
-        let ending = plain.rsplit_once('.')?.1.to_ascii_lowercase();
-        ending.parse().ok()
+        let extension = plain.rsplit_once('.')?.1.to_ascii_lowercase();
+        extension.parse().ok()
     }
 
     /// A decoder from the start of a trace, of which `head` is a prefix.
@@ -173,7 +173,7 @@ fn decoded_units(format: Format, head: &[u8]) -> usize {
         let unit = match decoder.unit() {
             Unit::Bytes(len) => remaining.split_at_checked(len),
             Unit::Line => match remaining.iter().position(|byte| *byte == b'\n') {
-                Some(newline) => Some((without_return(&remaining[..newline]), &remaining[newline + 1..])),
+                Some(newline) => Some((strip_carriage_return(&remaining[..newline]), &remaining[newline + 1..])),
                 None if remaining.is_empty() => None,
                 None => Some((remaining, &remaining[remaining.len()..])),
             },

@@ -10,28 +10,45 @@ use crate::request::{Op, Request};
 use crate::request_sink::{RecordError, RequestSink};
 use crate::text::{SECTOR_BYTES, in_bytes};
 
-/// Field offsets of a version.
+/// Record size and field offsets of a version.
 struct Layout {
     version: u16,
     record_bytes: usize,
-    opcode: usize,
+    opcode_at: usize,
     version_at: usize,
-    len: usize,
-    sector: usize,
-    time: usize,
+    len_at: usize,
+    sector_at: usize,
+    time_at: usize,
 }
 
-const V1: Layout = Layout { version: 1, record_bytes: 32, opcode: 12, version_at: 14, len: 4, sector: 16, time: 24 };
-const V2: Layout = Layout { version: 2, record_bytes: 40, opcode: 0, version_at: 2, len: 8, sector: 16, time: 24 };
+const V1: Layout =
+    Layout { version: 1, record_bytes: 32, opcode_at: 12, version_at: 14, len_at: 4, sector_at: 16, time_at: 24 };
+const V2: Layout =
+    Layout { version: 2, record_bytes: 40, opcode_at: 0, version_at: 2, len_at: 8, sector_at: 16, time_at: 24 };
+
+// SCSI operation codes.
+const READ_6: u16 = 0x08;
+const READ_10: u16 = 0x28;
+const READ_12: u16 = 0xa8;
+const READ_16: u16 = 0x88;
+const WRITE_6: u16 = 0x0a;
+const WRITE_10: u16 = 0x2a;
+const WRITE_12: u16 = 0xaa;
+const WRITE_16: u16 = 0x8a;
+const WRITE_VERIFY_10: u16 = 0x2e;
+const WRITE_VERIFY_12: u16 = 0xae;
+const WRITE_VERIFY_16: u16 = 0x8e;
+const SYNCHRONIZE_CACHE_10: u16 = 0x35;
+const SYNCHRONIZE_CACHE_16: u16 = 0x91;
 
 pub struct Decoder(&'static Layout);
 
 impl Decoder {
     /// Takes the version of the first record; version 1 if the record matches neither.
     pub fn new(head: &[u8]) -> Self {
-        let second = head.len() >= V2.record_bytes && u16_at(head, V2.version_at) >> 8 == V2.version;
-        let first = head.len() >= V1.record_bytes && u16_at(head, V1.version_at) >> 8 == V1.version;
-        Decoder(if second && !first { &V2 } else { &V1 })
+        let is_v2 = head.len() >= V2.record_bytes && u16_at(head, V2.version_at) >> 8 == V2.version;
+        let is_v1 = head.len() >= V1.record_bytes && u16_at(head, V1.version_at) >> 8 == V1.version;
+        Decoder(if is_v2 && !is_v1 { &V2 } else { &V1 })
     }
 }
 
@@ -45,16 +62,13 @@ impl super::Decoder for Decoder {
         if version >> 8 != self.0.version {
             return Err(format!("a record of version {version:#06x} among those of version {}", self.0.version).into());
         }
-        let opcode = u16_at(record, self.0.opcode);
-        let time_us = u64_at(record, self.0.time);
+        let opcode = u16_at(record, self.0.opcode_at);
+        let time_us = u64_at(record, self.0.time_at);
         let time_ns = Some(in_nanoseconds(time_us)?);
         let op = match opcode {
-            // READ (6), (10), (12), (16).
-            0x08 | 0x28 | 0xa8 | 0x88 => Op::Read,
-            // WRITE and WRITE AND VERIFY.
-            0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e => Op::Write,
-            // SYNCHRONIZE CACHE (10), (16).
-            0x35 | 0x91 => return out.put_flush(time_ns, 0),
+            READ_6 | READ_10 | READ_12 | READ_16 => Op::Read,
+            WRITE_6 | WRITE_10 | WRITE_12 | WRITE_16 | WRITE_VERIFY_10 | WRITE_VERIFY_12 | WRITE_VERIFY_16 => Op::Write,
+            SYNCHRONIZE_CACHE_10 | SYNCHRONIZE_CACHE_16 => return out.put_flush(time_ns, 0),
             // The records of UNMAP and WRITE SAME have the length of the parameters instead of the range.
             0..=0xff => {
                 out.skipped += 1;
@@ -62,8 +76,9 @@ impl super::Decoder for Decoder {
             }
             _ => return Err(format!("unknown SCSI opcode {opcode:#x}").into()),
         };
-        let at = in_bytes(u64_at(record, self.0.sector), SECTOR_BYTES)?;
-        let len = u64::from(u32::from_le_bytes(record[self.0.len..self.0.len + 4].try_into().expect("four bytes")));
+        let at = in_bytes(u64_at(record, self.0.sector_at), SECTOR_BYTES)?;
+        let len =
+            u64::from(u32::from_le_bytes(record[self.0.len_at..self.0.len_at + 4].try_into().expect("four bytes")));
         out.put(Request { time_ns, op, at, len, device: 0 })
     }
 }
@@ -82,8 +97,11 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::{READ_16, SYNCHRONIZE_CACHE_10, WRITE_10};
     use crate::tests::{failing, recognised, request};
     use crate::{Format, Op};
+
+    const INQUIRY: u16 = 0x12;
 
     fn v1(opcode: u16, len: u32, sector: u64, time_us: u64) -> Vec<u8> {
         let head = [7u32.to_le_bytes(), len.to_le_bytes(), 1u32.to_le_bytes()].concat();
@@ -101,10 +119,10 @@ mod tests {
     fn both_versions_are_detected_and_decoded() {
         for record in [v1, v2] {
             let bytes = [
-                record(0x2a, 4096, 8, 1_000),
-                record(0x12, 36, 0, 1_001),
-                record(0x88, 512, 1, 1_002),
-                record(0x35, 0, 0, 1_003),
+                record(WRITE_10, 4096, 8, 1_000),
+                record(INQUIRY, 36, 0, 1_001),
+                record(READ_16, 512, 1, 1_002),
+                record(SYNCHRONIZE_CACHE_10, 0, 0, 1_003),
             ];
             let (format, requests) = recognised("disk", &bytes.concat());
             assert_eq!(format, Format::Vscsi);
@@ -118,8 +136,8 @@ mod tests {
 
     #[test]
     fn error_names_the_byte() {
-        let good = v1(0x2a, 4096, 8, 1_000);
-        let other = [&good[..], &v2(0x2a, 4096, 8, 1_000)].concat();
+        let good = v1(WRITE_10, 4096, 8, 1_000);
+        let other = [&good[..], &v2(WRITE_10, 4096, 8, 1_000)].concat();
         assert!(
             failing(&other, 1).contains("byte 32: a record of version 0x0000 among those of version 1;"),
             "{}",
@@ -130,9 +148,9 @@ mod tests {
             failing(&cut, 1)
                 .contains("byte 32: the file ends within a record, with 12 bytes of it present; copy it again")
         );
-        let far = [&good[..], &v1(0x2a, 4096, u64::MAX, 1_000)].concat();
+        let far = [&good[..], &v1(WRITE_10, 4096, u64::MAX, 1_000)].concat();
         assert!(failing(&far, 1).contains("byte 32: 18446744073709551615 times 512 bytes exceed the size of any disk"));
-        let long = [&good[..], &v1(0x2a, u32::MAX, 0, 1_000)].concat();
+        let long = [&good[..], &v1(WRITE_10, u32::MAX, 0, 1_000)].concat();
         assert!(failing(&long, 1).contains("byte 32: a request of 4294967295 bytes exceeds the longest transfer"));
     }
 }

@@ -12,7 +12,7 @@ use crate::formats::hotset::{Encoder, Header};
 use crate::request::Request;
 
 use pack::CompressedOutput;
-use text::Lines;
+use text::LineFormatter;
 
 /// Information that a format could not express, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,18 +32,18 @@ pub struct Lost {
 /// Writer of a trace. Without [`Writer::finish`] the trace counts as truncated.
 pub struct Writer {
     name: String,
-    kind: Kind,
+    encoder: FormatEncoder,
     lost: Lost,
 }
 
-enum Kind {
+enum FormatEncoder {
     Hotset(Encoder<CompressedOutput>),
-    Lines(CompressedOutput, Lines),
+    Text(CompressedOutput, LineFormatter),
 }
 
 impl Format {
     /// The writable formats.
-    pub const WRITTEN: [Format; 5] = [Format::Hotset, Format::Msr, Format::Spc, Format::FioLog, Format::Lis];
+    pub const WRITABLE: [Format; 5] = [Format::Hotset, Format::Msr, Format::Spc, Format::FioLog, Format::Lis];
 }
 
 /// Creates a trace. `name` is used in messages, and its extension gz, xz or zst selects a compression. `header` is used
@@ -51,54 +51,57 @@ impl Format {
 pub fn create(name: &str, out: Box<dyn Write>, format: Format, header: Header) -> Result<Writer, TraceError> {
     let write_failed = |error| TraceError::Unwritten { name: name.to_owned(), error };
     let packed = CompressedOutput::new(out, Compression::of_name(name)).map_err(write_failed)?;
-    let kind = match Lines::of(format) {
-        Some(lines) => Kind::Lines(packed, lines),
-        None if format == Format::Hotset => Kind::Hotset(Encoder::new(packed, header).map_err(write_failed)?),
+    let encoder = match LineFormatter::of(format) {
+        Some(formatter) => FormatEncoder::Text(packed, formatter),
+        None if format == Format::Hotset => FormatEncoder::Hotset(Encoder::new(packed, header).map_err(write_failed)?),
         None => return Err(TraceError::Unwritable { format: format.to_string() }),
     };
-    let mut writer = Writer { name: name.to_owned(), kind, lost: Lost::default() };
-    writer.begin()?;
+    let mut writer = Writer { name: name.to_owned(), encoder, lost: Lost::default() };
+    writer.write_header()?;
     Ok(writer)
 }
 
 impl Writer {
-    fn begin(&mut self) -> Result<(), TraceError> {
-        let result = match &mut self.kind {
-            Kind::Hotset(_) => Ok(()),
-            Kind::Lines(out, lines) => out.write_all(lines.header()),
+    fn write_header(&mut self) -> Result<(), TraceError> {
+        let result = match &mut self.encoder {
+            FormatEncoder::Hotset(_) => Ok(()),
+            FormatEncoder::Text(out, formatter) => out.write_all(formatter.header()),
         };
-        self.checked(result)
+        self.with_name(result)
     }
 
     /// Appends a request.
     pub fn put(&mut self, request: &Request) -> Result<(), TraceError> {
-        let result = match &mut self.kind {
-            Kind::Hotset(encoder) => encoder.put(request),
-            Kind::Lines(out, lines) => out.write_all(lines.line(request, &mut self.lost).as_bytes()),
+        let result = match &mut self.encoder {
+            FormatEncoder::Hotset(encoder) => encoder.put(request),
+            FormatEncoder::Text(out, formatter) => out.write_all(formatter.line(request, &mut self.lost).as_bytes()),
         };
-        self.checked(result)
+        self.with_name(result)
     }
 
     /// Records that `count` requests were lost here. Only the Hotset format can express it.
-    pub fn dropped(&mut self, count: u64) -> Result<(), TraceError> {
-        let result = match &mut self.kind {
-            Kind::Hotset(encoder) => encoder.dropped(count),
-            Kind::Lines(..) => Ok(()),
+    pub fn record_dropped(&mut self, count: u64) -> Result<(), TraceError> {
+        let result = match &mut self.encoder {
+            FormatEncoder::Hotset(encoder) => encoder.record_dropped(count),
+            FormatEncoder::Text(..) => Ok(()),
         };
-        self.checked(result)
+        self.with_name(result)
     }
 
     /// Writes buffered data; returns the information that the format could not express.
     pub fn finish(self) -> Result<Lost, TraceError> {
         let write_failed = |error| TraceError::Unwritten { name: self.name.clone(), error };
-        match self.kind {
-            Kind::Hotset(encoder) => encoder.finish().and_then(CompressedOutput::finish).map_err(write_failed)?,
-            Kind::Lines(out, _) => out.finish().map_err(write_failed)?,
+        match self.encoder {
+            FormatEncoder::Hotset(encoder) => {
+                encoder.finish().and_then(CompressedOutput::finish).map_err(write_failed)?
+            }
+            FormatEncoder::Text(out, _) => out.finish().map_err(write_failed)?,
         }
         Ok(self.lost)
     }
 
-    fn checked(&self, result: io::Result<()>) -> Result<(), TraceError> {
+    /// Adds the name of the trace to an error.
+    fn with_name(&self, result: io::Result<()>) -> Result<(), TraceError> {
         result.map_err(|error| TraceError::Unwritten { name: self.name.clone(), error })
     }
 }
@@ -144,12 +147,12 @@ mod tests {
     #[test]
     fn expressible_requests_round_trip() {
         for format in [Format::Hotset, Format::Msr, Format::Spc, Format::FioLog] {
-            for ending in ["", ".gz", ".xz", ".zst"] {
-                let (file, lost) = written(&format!("a{ending}"), format, &PLAIN);
+            for extension in ["", ".gz", ".xz", ".zst"] {
+                let (file, lost) = written(&format!("a{extension}"), format, &PLAIN);
                 assert_eq!(
                     (recognised("a", &file), lost),
                     ((format, PLAIN.to_vec()), Lost::default()),
-                    "{format}{ending}"
+                    "{format}{extension}"
                 );
             }
         }

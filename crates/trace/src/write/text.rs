@@ -9,20 +9,22 @@ use crate::text::SECTOR_BYTES;
 
 use super::Lost;
 
-/// State of a text writer.
-pub struct Lines {
+/// Formats requests as lines of a text format.
+pub struct LineFormatter {
     format: Format,
+    /// Lines of the last request.
     text: String,
-    written: u64,
+    /// Requests formatted so far.
+    formatted: u64,
     /// Disks that the I/O log has opened.
     opened: BTreeSet<u32>,
 }
 
-impl Lines {
-    /// A writer; `None` for a binary or read-only format.
+impl LineFormatter {
+    /// A formatter; `None` for a binary or read-only format.
     pub fn of(format: Format) -> Option<Self> {
         let text = matches!(format, Format::Msr | Format::Spc | Format::FioLog | Format::Lis);
-        text.then(|| Lines { format, text: String::new(), written: 0, opened: BTreeSet::new() })
+        text.then(|| LineFormatter { format, text: String::new(), formatted: 0, opened: BTreeSet::new() })
     }
 
     /// Header of the file.
@@ -33,10 +35,10 @@ impl Lines {
     /// The line or lines of a request; empty if the format cannot express it.
     pub fn line(&mut self, request: &Request, lost: &mut Lost) -> &str {
         self.text.clear();
-        let known = self.format == Format::FioLog || matches!(request.op, Op::Read | Op::Write);
-        if known {
+        let is_expressible = self.format == Format::FioLog || matches!(request.op, Op::Read | Op::Write);
+        if is_expressible {
             self.push(request, lost);
-            self.written += 1;
+            self.formatted += 1;
         } else {
             lost.requests += 1;
         }
@@ -49,14 +51,14 @@ impl Lines {
         let (first, count) = sectors(at, len);
         let in_sectors = matches!(self.format, Format::Spc | Format::Lis);
         lost.rounded += u64::from(in_sectors && (at, len) != (first * SECTOR_BYTES, count * SECTOR_BYTES));
-        let write = op == Op::Write;
+        let is_write = op == Op::Write;
         match self.format {
             Format::Msr => {
-                let kind = if write { "Write" } else { "Read" };
+                let kind = if is_write { "Write" } else { "Read" };
                 writeln!(self.text, "{},disk,{device},{kind},{at},{len},0", time / 100)
             }
             Format::Spc => {
-                let (opcode, bytes) = (if write { 'w' } else { 'r' }, count * SECTOR_BYTES);
+                let (opcode, bytes) = (if is_write { 'w' } else { 'r' }, count * SECTOR_BYTES);
                 writeln!(
                     self.text,
                     "{device},{first},{bytes},{opcode},{}.{:09}",
@@ -66,16 +68,16 @@ impl Lines {
             }
             Format::Lis => {
                 lost.times += u64::from(time_ns.is_some());
-                lost.writes += u64::from(write);
+                lost.writes += u64::from(is_write);
                 lost.devices += u64::from(device != 0);
-                writeln!(self.text, "{first} {count} 0 {}", self.written)
+                writeln!(self.text, "{first} {count} 0 {}", self.formatted)
             }
-            _ => self.push_log(time / 1_000, op, (at, len), device),
+            _ => self.push_iolog(time / 1_000, op, (at, len), device),
         }
         .expect("writing to a string cannot fail")
     }
 
-    fn push_log(&mut self, time_us: u64, op: Op, (at, len): (u64, u64), device: u32) -> std::fmt::Result {
+    fn push_iolog(&mut self, time_us: u64, op: Op, (at, len): (u64, u64), device: u32) -> std::fmt::Result {
         if self.opened.insert(device) {
             writeln!(self.text, "{time_us} disk{device} add\n{time_us} disk{device} open")?;
         }

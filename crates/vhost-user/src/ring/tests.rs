@@ -5,38 +5,50 @@ use crate::memory::Region;
 
 const LAYOUT: Layout = Layout { size: 4, descriptors: 0, available: 0x100, used: 0x200, event_idx: true };
 
+/// Guest addresses of fields in these rings.
+const AVAILABLE_FLAGS: u64 = 0x100;
+const AVAILABLE_INDEX: u64 = 0x102;
+const AVAILABLE_ENTRIES: u64 = 0x104;
+const USED_FLAGS: u64 = 0x200;
+const USED_INDEX: u64 = 0x202;
+const USED_ENTRIES: u64 = 0x204;
+/// Event index after the four entries of the available ring, by which the driver controls notifications.
+const USED_EVENT: u64 = AVAILABLE_ENTRIES + 8;
+/// Event index after the four entries of the used ring, by which the device controls notifications.
+const AVAILABLE_EVENT: u64 = USED_ENTRIES + 32;
+
 fn memory() -> Memory {
     Memory::new(vec![Region::anonymous(0, 0x1000).expect("memory")]).expect("memory")
 }
 
-fn set(memory: &Memory, at: u64, value: u16) {
-    memory.write(at, &value.to_le_bytes()).expect("in memory");
+fn set(memory: &Memory, address: u64, value: u16) {
+    memory.write(address, &value.to_le_bytes()).expect("in memory");
 }
 
-fn get(memory: &Memory, at: u64) -> u16 {
+fn get(memory: &Memory, address: u64) -> u16 {
     let mut bytes = [0; 2];
-    memory.read(at, &mut bytes).expect("in memory");
+    memory.read(address, &mut bytes).expect("in memory");
     u16::from_le_bytes(bytes)
 }
 
 #[test]
 fn indices_wrap_and_a_new_ring_continues_at_the_used_index() {
     let memory = memory();
-    for at in [0x102, 0x202] {
-        set(&memory, at, 0xfffe);
+    for address in [AVAILABLE_INDEX, USED_INDEX] {
+        set(&memory, address, 0xfffe);
     }
     let mut ring = Ring::new(LAYOUT, &memory).expect("in memory");
     for head in 0..4_u16 {
-        set(&memory, 0x104 + 2 * u64::from((0xfffe_u16).wrapping_add(head) % 4), head);
+        set(&memory, AVAILABLE_ENTRIES + 2 * u64::from((0xfffe_u16).wrapping_add(head) % 4), head);
     }
-    set(&memory, 0x102, 2);
+    set(&memory, AVAILABLE_INDEX, 2);
     for head in 0..4 {
         assert_eq!(ring.pop(), Ok(Some(head)));
         ring.push_used(head, 1, None);
     }
-    assert_eq!((ring.pop(), get(&memory, 0x202), ring.next_used()), (Ok(None), 2, 2));
+    assert_eq!((ring.pop(), get(&memory, USED_INDEX), ring.next_used()), (Ok(None), 2, 2));
     assert_eq!(Ring::new(LAYOUT, &memory).expect("in memory").next_available(), 2);
-    set(&memory, 0x102, 7);
+    set(&memory, AVAILABLE_INDEX, 7);
     assert_eq!(ring.pop(), Err(QueueError::Available(5, 4)));
 }
 
@@ -46,7 +58,7 @@ fn driver_is_notified_at_its_event_index() {
     let mut ring = Ring::new(LAYOUT, &memory).expect("in memory");
     assert!(ring.must_notify(), "a new ring has no record of earlier notifications");
     // The driver requests a notification when the third request is used.
-    set(&memory, 0x104 + 8, 2);
+    set(&memory, USED_EVENT, 2);
     let mut notified = Vec::new();
     for head in 0..4 {
         ring.push_used(head, 1, None);
@@ -56,7 +68,7 @@ fn driver_is_notified_at_its_event_index() {
     let mut plain = Ring::new(Layout { event_idx: false, ..LAYOUT }, &memory).expect("in memory");
     plain.must_notify();
     assert!(plain.must_notify());
-    set(&memory, 0x100, NO_INTERRUPT);
+    set(&memory, AVAILABLE_FLAGS, NO_INTERRUPT);
     assert!(!plain.must_notify());
 }
 
@@ -65,16 +77,16 @@ fn enabling_notifications_reports_requests_that_arrived_meanwhile() {
     let memory = memory();
     let mut ring = Ring::new(LAYOUT, &memory).expect("in memory");
     assert!(!ring.enable_notifications(None));
-    set(&memory, 0x102, 1);
+    set(&memory, AVAILABLE_INDEX, 1);
     assert!(ring.enable_notifications(None));
     assert_eq!(ring.pop(), Ok(Some(0)));
     assert!(!ring.enable_notifications(None));
-    assert_eq!(get(&memory, 0x204 + 32), 1, "the driver is asked to notify at the next request");
+    assert_eq!(get(&memory, AVAILABLE_EVENT), 1, "the driver is asked to notify at the next request");
     let mut plain = Ring::new(Layout { event_idx: false, ..LAYOUT }, &memory).expect("in memory");
     plain.disable_notifications();
-    assert_eq!(get(&memory, 0x200), NO_NOTIFY);
+    assert_eq!(get(&memory, USED_FLAGS), NO_NOTIFY);
     plain.enable_notifications(None);
-    assert_eq!(get(&memory, 0x200), 0);
+    assert_eq!(get(&memory, USED_FLAGS), 0);
 }
 
 #[test]

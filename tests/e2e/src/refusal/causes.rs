@@ -18,7 +18,7 @@ use crate::server::Nbdkit;
 
 /// Attempts to stop the daemon before it has destaged everything.
 const ATTEMPTS_MAX: usize = 20;
-/// Differs from the versions of all tests.
+/// Changes a version to one that no test uses.
 const OTHER_VERSION: u8 = 0x80;
 /// Flash devices of every fixture.
 pub const DEVICES: [&str; 2] = ["f0", "f1"];
@@ -140,9 +140,9 @@ pub fn set_later_format(fixture: &Fixture) {
     }
 }
 
-/// Bytes of [`UNFLUSHED`] of the volume.
+/// Length of the unflushed data at the start of the volume of [`newer_memory`].
 pub const UNFLUSHED_BYTES: usize = 8192;
-/// The byte that is written there and not flushed.
+/// Each byte of that data.
 pub const UNFLUSHED: u8 = 7;
 /// Format of persisted-memory files of this version.
 pub const MEMORY_FORMAT: u8 = 2;
@@ -169,6 +169,7 @@ pub fn persisted_memory_file(fixture: &Fixture) -> PathBuf {
 /// Changes the format number of a persisted-memory file.
 pub fn set_memory_format(file: &Path, format: u8) {
     let file = File::options().write(true).open(file).expect("the file was left behind");
+    // The format is the last byte of the magic.
     file.write_all_at(&[format], 7).expect("the file can be written");
 }
 
@@ -213,8 +214,7 @@ pub fn cloned_backing() -> Fixture {
     fixture
 }
 
-/// Like [`cloned_backing`], but the original has version 1 of all blocks, and version 2 of some waits for it in the
-/// log.
+/// Like [`cloned_backing`], but the original has version 1 of all blocks, and the log has version 2 of some.
 pub fn cloned_dirty_backing() -> Fixture {
     let fixture = on_file();
     let daemon = fixture.start();
@@ -301,17 +301,18 @@ pub fn shrunk_backing() -> Fixture {
 
 /// Size of [`grown_backing`] before its growth, not a multiple of the block size.
 pub const SHORT_BYTES: u64 = VOLUME_BYTES / 2 + 512;
-/// Content of the last 512 of these bytes.
+/// Each byte of the last sector before that size.
 pub const LAST_SECTOR: u8 = 7;
 
-/// A backing that has grown to [`VOLUME_BYTES`] while the data of its short last block was in the flash log alone.
+/// A backing that has grown to [`VOLUME_BYTES`] while only the flash log held the data of its former partial last
+/// block.
 pub fn grown_backing() -> Fixture {
     let fixture = on_file();
-    let made = File::create(fixture.backing("v")).and_then(|file| file.set_len(SHORT_BYTES));
-    made.expect("the folder can be written");
-    let write = |at, content: &[u8]| {
+    let created = File::create(fixture.backing("v")).and_then(|file| file.set_len(SHORT_BYTES));
+    created.expect("the folder can be written");
+    let write = |offset, content: &[u8]| {
         let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
-        let written = client.write(at, content).and_then(|()| client.flush());
+        let written = client.write(offset, content).and_then(|()| client.flush());
         written.expect("the volume can be written");
     };
     // Destaged blocks prove that the backing is the same one.

@@ -58,8 +58,8 @@ pub fn commands(message: &str) -> Vec<String> {
 
 /// Runs a command of the message, found by its form with placeholders; it must succeed.
 pub fn run_proposed_command(daemon: &Daemon, message: &str, form: &str) {
-    let named = commands(message);
-    let command = named.iter().find(|command| placeholders(command) == form);
+    let commands = commands(message);
+    let command = commands.iter().find(|command| placeholders(command) == form);
     let command = command.unwrap_or_else(|| panic!("the message does not name `{form}`: {message}"));
     let args: Vec<_> = command.split(' ').skip(1).collect();
     daemon.command(&args);

@@ -26,26 +26,26 @@ be lost (16), `BACKING` for the identity of a backing, `DEVICE` for the path of 
 a backing, `N` for a number. The daemon breaks no lines.
 ";
 /// Start of a refusal's first row, and of its further rows.
-const FIRST: &str = "| [`";
-const MORE: &str = "| | | ";
+const FIRST_ROW: &str = "| [`";
+const FURTHER_ROW: &str = "| | | ";
 /// Line width of the messages.
-const WIDTH: usize = 100;
+const COLUMNS_MAX: usize = 100;
 /// Serialises the tests of one process that write the page.
-static PAGE: Mutex<()> = Mutex::new(());
+static PAGE_LOCK: Mutex<()> = Mutex::new(());
 
 /// Section of one refusal.
 pub struct Entry {
     code: &'static str,
-    seen: &'static str,
+    condition: &'static str,
     reason: &'static str,
     messages: Vec<(&'static str, String)>,
     choices: Vec<(&'static str, &'static str)>,
 }
 
 impl Entry {
-    /// Creates an entry with the symptom and the reason of the refusal.
-    pub fn new(code: &'static str, seen: &'static str, reason: &'static str) -> Entry {
-        Entry { code, seen, reason, messages: Vec::new(), choices: Vec::new() }
+    /// Creates an entry with the condition and the reason of the refusal.
+    pub fn new(code: &'static str, condition: &'static str, reason: &'static str) -> Entry {
+        Entry { code, condition, reason, messages: Vec::new(), choices: Vec::new() }
     }
 
     /// Adds a message of the daemon; `when` introduces it if there are several.
@@ -61,13 +61,13 @@ impl Entry {
 
     /// Compares the entry with the page. The commands in the messages must be exactly the choices.
     pub fn check(self) {
-        let named: BTreeSet<String> = self.messages.iter().flat_map(|(_, message)| commands(message)).collect();
+        let proposed: BTreeSet<String> = self.messages.iter().flat_map(|(_, message)| commands(message)).collect();
         let choices = self.choices.iter().map(|(action, _)| (*action).to_owned());
-        let proven: BTreeSet<String> = choices.filter(|action| is_command(action)).collect();
-        assert_eq!(named, proven, "{}: the message's commands, and the tested ones", self.code);
+        let tested: BTreeSet<String> = choices.filter(|action| is_command(action)).collect();
+        assert_eq!(proposed, tested, "{}: the message's commands, and the tested ones", self.code);
         let rendered = self.render();
         let stored = {
-            let _guard = PAGE.lock().unwrap_or_else(PoisonError::into_inner);
+            let _guard = PAGE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
             let (mut page, mut entries) = Page::read();
             if std::env::var_os("UPDATE_DOCS").is_some() {
                 entries.insert(self.code.to_owned(), rendered);
@@ -87,17 +87,17 @@ impl Entry {
         let show = |action: &str| if is_command(action) { format!("`{action}`") } else { action.to_owned() };
         let code = self.code;
         let mut rows = String::new();
-        for (at, (action, cost)) in self.choices.iter().enumerate() {
-            rows += &match at {
-                0 => format!("{FIRST}{code}`](#{code}) | {} | {} ", self.seen, self.reason),
-                _ => MORE.to_owned(),
+        for (index, (action, cost)) in self.choices.iter().enumerate() {
+            rows += &match index {
+                0 => format!("{FIRST_ROW}{code}`](#{code}) | {} | {} ", self.condition, self.reason),
+                _ => FURTHER_ROW.to_owned(),
             };
             rows += &format!("| {} | {cost} |\n", show(action));
         }
         let mut section = format!("\n### `{code}`\n");
         for (when, message) in &self.messages {
             let when = if when.is_empty() { String::new() } else { format!("\n{when}:\n") };
-            section += &format!("{when}\n```text\n{}\n```\n", wrapped(message));
+            section += &format!("{when}\n```text\n{}\n```\n", wrap(message));
         }
         RenderedEntry { rows, section }
     }
@@ -108,7 +108,7 @@ pub fn check_codes(tests: &str) {
     let has_test = |code: &str| tests.matches(&format!("Entry::new(\n        \"{code}\",")).count() == 1;
     let untested: Vec<_> = Refusal::CODES.iter().filter(|code| !has_test(code)).collect();
     assert!(untested.is_empty(), "refusals.rs has no test, or several, of {untested:?}");
-    let _guard = PAGE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = PAGE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let (page, entries) = Page::read();
     if std::env::var_os("UPDATE_DOCS").is_some() {
         return;
@@ -125,8 +125,8 @@ pub fn check_codes(tests: &str) {
 pub fn placeholders(message: &str) -> String {
     let mut words: Vec<String> = Vec::new();
     for word in message.split_whitespace() {
-        let is_mark = |letter: char| "(),;.:`'\"".contains(letter);
-        let bare = word.trim_matches(is_mark);
+        let is_punctuation = |letter: char| "(),;.:`'\"".contains(letter);
+        let bare = word.trim_matches(is_punctuation);
         let is_of_directory = words.last().is_some_and(|before| before == "directory");
         words.push(match placeholder(bare, is_of_directory) {
             Some(placeholder) => word.replacen(bare, placeholder, 1),
@@ -154,13 +154,13 @@ fn is_command(action: &str) -> bool {
     action.starts_with("hotset ")
 }
 
-fn wrapped(text: &str) -> String {
+fn wrap(text: &str) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
         let line = lines.last_mut().expect("a list with a line");
         if line.is_empty() {
             word.clone_into(line);
-        } else if line.len() + 1 + word.len() <= WIDTH {
+        } else if line.len() + 1 + word.len() <= COLUMNS_MAX {
             *line += &format!(" {word}");
         } else {
             lines.push(word.to_owned());
@@ -203,9 +203,9 @@ impl Page {
         let mut entries: BTreeMap<String, RenderedEntry> = BTreeMap::new();
         let mut code = "";
         for row in generated.lines() {
-            match row.strip_prefix(FIRST) {
+            match row.strip_prefix(FIRST_ROW) {
                 Some(rest) => code = rest.split('`').next().expect("a text has a first part"),
-                None if row.starts_with(MORE) => {}
+                None if row.starts_with(FURTHER_ROW) => {}
                 None => continue,
             }
             let entry = entries.entry(code.to_owned()).or_default();
@@ -249,8 +249,8 @@ mod tests {
     #[test]
     fn messages_are_wrapped_without_a_change() {
         let text = "word ".repeat(100);
-        let wrapped = wrapped(&text);
-        assert!(wrapped.lines().count() > 1 && wrapped.lines().all(|line| line.len() <= WIDTH), "{wrapped}");
+        let wrapped = wrap(&text);
+        assert!(wrapped.lines().count() > 1 && wrapped.lines().all(|line| line.len() <= COLUMNS_MAX), "{wrapped}");
         assert_eq!(wrapped.replace('\n', " "), text.trim());
     }
 }

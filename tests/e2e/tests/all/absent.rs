@@ -43,9 +43,9 @@ fn absent_backing_refuses_only_its_volume() {
     let checked = hotset(&["check-config", "--any-devices", &config]);
     assert_eq!(checked.status.code(), Some(0), "{}", text_of(&checked));
     File::create(&path).and_then(|file| file.set_len(2 * MIB)).expect("the folder can be written");
-    assert_eq!(connect(&fixture, "away").size, 2 * MIB, "it is taken up by itself");
+    assert_eq!(connect(&fixture, "away").size, 2 * MIB, "the daemon opens it without a command");
     assert_eq!(state_of(&daemon, "device"), "refused");
-    assert!(!fs::exists("/dev/no-such-disk").expect("/dev can be read"), "no file is made among devices");
+    assert!(!fs::exists("/dev/no-such-disk").expect("/dev can be read"), "the daemon creates no file in /dev");
     daemon.stop();
 }
 
@@ -70,12 +70,12 @@ fn daemon_waits_for_its_only_absent_backing() {
     fixture.add_volume_on("v", &format!("nbd+unix:///?socket={}", socket.display()), "");
     let daemon = fixture.start();
     assert!(daemon.log().contains("start the server of nbd+unix"), "{}", daemon.log());
-    let below = Nbdkit::start(&socket, &format!("file {}", disk.display()));
+    let backing_server = Nbdkit::start(&socket, &format!("file {}", disk.display()));
     let mut client = connect(&fixture, "v");
     client.write(0, &[1; 4096]).and_then(|()| client.flush()).expect("the volume is served");
     drop(client);
     daemon.stop();
-    drop(below);
+    drop(backing_server);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn no_new_file_is_created_for_a_known_volume() {
     let daemon = fixture.start();
     assert_eq!(state_of(&daemon, "v"), "refused", "{}", daemon.log());
     assert!(daemon.log().contains("no new file"), "{}", daemon.log());
-    assert!(!path.exists(), "an empty file stands where the volume's data was");
+    assert!(!path.exists(), "a new, empty file replaces the volume's data");
     fs::rename(&elsewhere, &path).expect("both are in one folder");
     assert_eq!(connect(&fixture, "v").read(0, 4096).expect("the read succeeds"), [5; 4096]);
     daemon.stop();

@@ -14,29 +14,29 @@ fn live_volume_advice_matches_its_hot_set() {
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     // Eight rounds over 4 MiB, and one over the whole volume.
     for round in 0..8 {
-        for at in (0..4 * MIB).step_by(16_384) {
+        for offset in (0..4 * MIB).step_by(16_384) {
             match round {
-                0 => client.write(at, &[7; 16_384]).expect("the write succeeds"),
-                _ => drop(client.read(at, 16_384).expect("the read succeeds")),
+                0 => client.write(offset, &[7; 16_384]).expect("the write succeeds"),
+                _ => drop(client.read(offset, 16_384).expect("the read succeeds")),
             }
         }
     }
-    (0..64 * MIB).step_by(65_536).for_each(|at| drop(client.read(at, 65_536).expect("the read succeeds")));
-    let read = |args: &[&str]| serde_json::from_str::<Value>(&daemon.command(args)).expect("valid JSON");
-    let shown = read(&["volume", "show", "v", "--json"]);
+    (0..64 * MIB).step_by(65_536).for_each(|offset| drop(client.read(offset, 65_536).expect("the read succeeds")));
+    let json_of = |args: &[&str]| serde_json::from_str::<Value>(&daemon.command(args)).expect("valid JSON");
+    let shown = json_of(&["volume", "show", "v", "--json"]);
     let curve = &shown["miss_ratio_curve"];
     assert_eq!(curve["memory"]["accesses"], 8 * 1_024 + 16_384, "{curve}");
     let points = curve["memory"]["points"].as_array().expect("a list");
     assert!((2..=64).contains(&points.len()), "{curve}");
-    let picture = fixture.config().with_file_name("curve.svg");
-    let advice = read(&["advise", "v", "--json", "--svg", &picture.to_string_lossy()]);
+    let svg_path = fixture.config().with_file_name("curve.svg");
+    let advice = json_of(&["advise", "v", "--json", "--svg", &svg_path.to_string_lossy()]);
     assert_eq!(advice["volume"], "v");
     let knee = advice["memory"]["knee_bytes"].as_u64().expect("the curve has a knee");
     assert!((3 * MIB..=6 * MIB).contains(&knee), "{advice}");
     let today = advice["memory"]["today"]["size_bytes"].as_u64().expect("a number");
     assert_eq!(Some(today), shown["memory_bytes"].as_u64());
-    let picture = std::fs::read_to_string(picture).expect("the picture exists");
-    assert!(picture.contains("prefers-color-scheme: dark") && picture.contains("today"), "{picture}");
+    let svg = std::fs::read_to_string(svg_path).expect("the picture exists");
+    assert!(svg.contains("prefers-color-scheme: dark") && svg.contains("today"), "{svg}");
     assert!(daemon.command(&["advise", "v"]).contains("\nrecommendation"));
     drop(client);
     daemon.stop();
@@ -52,7 +52,9 @@ fn command_and_http_give_the_same_advice() {
     for name in ["a", "b"] {
         let mut client = Client::connect(&fixture.endpoint(), name).expect("the volume is served");
         for _ in 0..4 {
-            (0..2 * MIB).step_by(16_384).for_each(|at| drop(client.read(at, 16_384).expect("the read succeeds")));
+            (0..2 * MIB)
+                .step_by(16_384)
+                .for_each(|offset| drop(client.read(offset, 16_384).expect("the read succeeds")));
         }
     }
     // The mean rate changes with time; all other fields are constant.
@@ -61,8 +63,8 @@ fn command_and_http_give_the_same_advice() {
         for rate in ["requests_per_s", "reads_per_s"] {
             assert!(fields.remove(rate).is_some_and(|rate| rate.as_f64() > Some(0.0)), "{fields:?}");
         }
-        for side in ["memory", "flash"] {
-            for step in fields[side]["steps"].as_array_mut().expect("a list") {
+        for tier in ["memory", "flash"] {
+            for step in fields[tier]["steps"].as_array_mut().expect("a list") {
                 let saved = step.as_object_mut().and_then(|step| step.remove("saved_spindles"));
                 assert!(saved.is_some_and(|saved| saved.is_f64()), "a rate is known");
             }

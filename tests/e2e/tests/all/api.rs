@@ -31,11 +31,11 @@ fn json_of(daemon: &Daemon, args: &[&str]) -> Value {
 fn metrics(http: &Http) -> BTreeMap<String, f64> {
     let text = http.get("/metrics").body;
     let lines = text.lines().filter(|line| !line.starts_with('#'));
-    let pair = |line: &str| {
+    let parse = |line: &str| {
         let (series, value) = line.rsplit_once(' ').expect("a value");
         (series.to_owned(), value.parse().expect("a number"))
     };
-    lines.map(pair).collect()
+    lines.map(parse).collect()
 }
 
 #[test]
@@ -44,8 +44,8 @@ fn commands_routes_and_metrics_report_equal_counts() {
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
-    (0..70).for_each(|at| client.write(at * 8192, &[1; 8192]).expect("the write succeeds"));
-    (0..130).for_each(|at| drop(client.read(at * 4096, 4096).expect("the read succeeds")));
+    (0..70).for_each(|number| client.write(number * 8192, &[1; 8192]).expect("the write succeeds"));
+    (0..130).for_each(|number| drop(client.read(number * 4096, 4096).expect("the read succeeds")));
     client.flush().expect("the flush succeeds");
     let shown = http.get("/api/v1/volumes/v").json();
     assert_eq!((&shown["reads"], &shown["writes"], &shown["flushes"]), (&130.into(), &70.into(), &1.into()));
@@ -191,7 +191,7 @@ fn pin_and_unpin_check_roles_and_ranges() {
 }
 
 #[test]
-fn heat_map_counts_requests_by_place_and_time() {
+fn heat_map_counts_requests_by_address_and_time() {
     let fixture = fixture();
     let daemon = fixture.start();
     let http = Http::of(&daemon);
@@ -213,8 +213,8 @@ fn heat_map_counts_requests_by_place_and_time() {
     assert_eq!((sum("reads", 6), sum("reads", 16), sum("writes", 63)), (5, 1, 2), "{map}");
     assert_eq!((total("reads"), total("writes")), (6, 2), "{map}");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();
-    let at = rows[0]["at_unix_seconds"].as_u64().expect("a number");
-    assert!((now - 61..=now).contains(&at) || rows.len() > 1, "{at} and not {now}");
+    let row_start = rows[0]["at_unix_seconds"].as_u64().expect("a number");
+    assert!((now - 61..=now).contains(&row_start) || rows.len() > 1, "{row_start} and not {now}");
     assert_eq!(http.get("/api/v1/volumes/none/heat").status, 404);
     drop(client);
     daemon.stop();
@@ -414,31 +414,32 @@ fn stream_sends_each_second_once_and_resumes() {
     let fixture = fixture();
     let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let number = |id: &str| id.rsplit_once('-').and_then(|(_, number)| number.parse::<u64>().ok()).expect("a number");
+    let sequence = |id: &str| id.rsplit_once('-').and_then(|(_, number)| number.parse::<u64>().ok()).expect("a number");
     let began = Instant::now();
     let mut subscriber = http.subscribe("/api/v1/stream?volumes=v,none", &[]);
-    let events: Vec<_> = (0..4).map(|_| subscriber.event()).collect();
+    let events: Vec<_> = (0..4).map(|_| subscriber.next_event()).collect();
     // Three pauses lie between four events; a busy machine may be late.
     let elapsed = began.elapsed();
     assert!((Duration::from_secs(2)..Duration::from_secs(20)).contains(&elapsed), "{elapsed:?}");
-    let (first, last) = (number(&events[0].0), number(&events[3].0));
+    let (first, last) = (sequence(&events[0].0), sequence(&events[3].0));
     assert_eq!(last - first, 3);
     let data = &events[0].1;
     assert_eq!((&data["volumes"]["v"]["name"], &data["totals"]["volumes"]), (&"v".into(), &1.into()), "{data}");
     assert!(data["volumes"]["none"].is_null() && data["status"]["version"].is_string(), "{data}");
     // All clients receive the same events.
     let mut other = http.subscribe("/api/v1/stream", &[]);
-    let (id, data) = other.event();
+    let (id, data) = other.next_event();
     assert_eq!(data["volumes"], json!({}));
-    let same =
-        std::iter::repeat_with(|| subscriber.event()).find(|(event_id, _)| *event_id == id).expect("the event arrives");
+    let same = std::iter::repeat_with(|| subscriber.next_event())
+        .find(|(event_id, _)| *event_id == id)
+        .expect("the event arrives");
     assert_eq!(same.1["totals"], data["totals"]);
     drop(subscriber);
     let mut resumed = http.subscribe("/api/v1/stream?volumes=v", &[&format!("Last-Event-ID: {}", events[0].0)]);
-    let again: Vec<_> = (0..3).map(|_| resumed.event()).collect();
+    let again: Vec<_> = (0..3).map(|_| resumed.next_event()).collect();
     assert_eq!(again, events[1..]);
-    let unknown = http.subscribe("/api/v1/stream", &["Last-Event-ID: 1-1"]).event();
-    assert!(number(&unknown.0) > last);
+    let unknown = http.subscribe("/api/v1/stream", &["Last-Event-ID: 1-1"]).next_event();
+    assert!(sequence(&unknown.0) > last);
     daemon.stop();
 }
 
@@ -448,7 +449,7 @@ fn hundred_stream_subscribers_do_not_block_the_control_socket() {
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     let mut subscribers: Vec<_> = (0..100).map(|_| http.subscribe("/api/v1/stream?volumes=v", &[])).collect();
-    assert!(subscribers.iter_mut().all(|subscriber| subscriber.event().1["volumes"]["v"].is_object()));
+    assert!(subscribers.iter_mut().all(|subscriber| subscriber.next_event().1["volumes"]["v"].is_object()));
     assert_eq!(json_of(&daemon, &["volume", "show", "v", "--json"])["name"], "v");
     daemon.command(&["volume", "flush", "v"]);
     assert_eq!(http.get("/api/v1/status").status, 200);

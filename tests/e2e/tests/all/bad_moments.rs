@@ -1,4 +1,4 @@
-//! Failures are explained at once: in the log, the events and the status, with cause, effect and remedy.
+//! Failures are reported in the log, the events and the status, with cause, effect and remedy.
 
 use std::fs;
 use std::net::TcpListener;
@@ -105,12 +105,12 @@ fn second_daemon_says_that_it_waits_for_the_first() {
 }
 
 #[test]
-fn failed_addition_leaves_nothing() {
+fn failed_volume_addition_leaves_no_file_and_no_record() {
     let fixture = Fixture::with_volume(4 * MIB);
     let daemon = fixture.start();
     let path = fixture.folder.join("new.img");
     let backing = path.display().to_string();
-    // No file system has files of that size; and a size has to be a multiple of the sector size.
+    // No file system has files of the first size, and the second is not a multiple of the sector size.
     for size in ["7 EiB", "1000"] {
         let failed = daemon.try_command(&["volume", "add", "new", "--backing", &backing, "--size", size]);
         assert!(!failed.status.success(), "{size}: {}", text_of(&failed));
@@ -151,9 +151,9 @@ fn check_lists_files_to_be_created_and_wrong_sizes() {
     let checked = hotset(&["check-config", &fixture.config().display().to_string()]);
     let text = text_of(&checked);
     assert!(checked.status.success(), "{text}");
-    for part in
+    for expected in
         ["the daemon will create the file", "f1 with 1 GiB", "volume a: size is 2 MiB, but", "/state does not exist"]
     {
-        assert!(text.contains(part), "{part}: {text}");
+        assert!(text.contains(expected), "{expected}: {text}");
     }
 }

@@ -12,15 +12,16 @@ const MIB: u64 = 1 << 20;
 const VOLUME_BYTES: u64 = 48 * MIB;
 
 /// A loop device in the fixture's folder; prints `SKIPPED` and returns `None` if none can be created.
-fn device(fixture: &Fixture, sector: u32) -> Option<LoopDevice> {
-    match LoopDevice::attach(&fixture.folder.join("device.img"), VOLUME_BYTES, sector) {
+fn device(fixture: &Fixture, sector_bytes: u32) -> Option<LoopDevice> {
+    match LoopDevice::attach(&fixture.folder.join("device.img"), VOLUME_BYTES, sector_bytes) {
         Ok(device) => Some(device),
         Err(reason) => {
             // Written to the real stderr, past the capture of a passing test's output, because the skip must be
             // visible.
             let _ = writeln!(
                 std::io::stderr(),
-                "SKIPPED: a volume on a block device with {sector}-byte sectors: no loop device can be made ({reason})"
+                "SKIPPED: a volume on a block device with {sector_bytes}-byte sectors: no loop device can be made \
+                 ({reason})"
             );
             None
         }
@@ -28,9 +29,9 @@ fn device(fixture: &Fixture, sector: u32) -> Option<LoopDevice> {
 }
 
 /// Verifies fio's sector-aligned writes before and after a restart, and the device's content after the stop.
-fn check_sector_size(sector: u32) {
+fn check_sector_size(sector_bytes: u32) {
     let mut fixture = Fixture::new();
-    let Some(device) = device(&fixture, sector) else { return };
+    let Some(device) = device(&fixture, sector_bytes) else { return };
     // Memory is smaller than the volume, so blocks are evicted and read again from the device.
     fixture.memory = "20 MiB".to_owned();
     fixture.add_volume_on("v", &device.path().to_string_lossy(), "");
@@ -48,7 +49,7 @@ fn check_sector_size(sector: u32) {
     fio("--rw=read --bs=48k --size=48m");
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     assert_eq!(client.size, VOLUME_BYTES);
-    // A sector of the client is a part of a device sector.
+    // On a device with sectors of 4 KiB, this write covers a part of one.
     client.write(VOLUME_BYTES - 512, &[7; 512]).expect("the write succeeds");
     let served = client.read_all().expect("the read succeeds");
     drop(client);
@@ -61,12 +62,12 @@ fn check_sector_size(sector: u32) {
 }
 
 #[test]
-fn block_device_with_512_byte_sectors_verifies() {
+fn block_device_with_512_byte_sectors_keeps_content() {
     check_sector_size(512);
 }
 
 #[test]
-fn block_device_with_4096_byte_sectors_verifies() {
+fn block_device_with_4096_byte_sectors_keeps_content() {
     check_sector_size(4096);
 }
 

@@ -1,4 +1,4 @@
-//! Another NBD server as the backing: another daemon, a foreign server, and one that dies and returns.
+//! Another NBD server as the backing: another daemon, nbdkit, and nbdkit that is killed and restarted.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
@@ -11,7 +11,7 @@ use e2e::random::{Random, seed};
 use e2e::server::Nbdkit;
 use e2e::tool::tool;
 use e2e::write_history::WriteHistory;
-use e2e::writer::{StopAtEnd, Writer};
+use e2e::writer::{StopOnDrop, Writer};
 
 const MIB: u64 = 1 << 20;
 
@@ -49,17 +49,17 @@ fn case_15_returning_backing_under_load_keeps_flushed_data() {
     let writer = Writer { endpoint: &endpoint, export: "v", connections: 2, seed };
     let faults = std::thread::scope(|scope| {
         let run = scope.spawn(|| writer.run(&history, &stop));
-        let at_end = StopAtEnd(&stop);
+        let stop_guard = StopOnDrop(&stop);
         for _ in 0..4 {
             std::thread::sleep(Duration::from_millis(100 + random.below(300)));
             drop(backing_server.take());
             std::thread::sleep(Duration::from_millis(random.below(300)));
             backing_server = Some(Nbdkit::start(&socket, &args));
         }
-        let written = || history.lock().expect("no writer panicked").sequence();
-        let before = written();
-        wait_for("writes after the backing came back", || (written() > before + 100).then_some(()));
-        drop(at_end);
+        let write_count = || history.lock().expect("no writer panicked").sequence();
+        let before = write_count();
+        wait_for("writes after the backing came back", || (write_count() > before + 100).then_some(()));
+        drop(stop_guard);
         run.join().expect("the writer does not panic")
     });
     assert_eq!(faults, []);

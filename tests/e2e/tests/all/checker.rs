@@ -9,7 +9,7 @@ use e2e::folder::Folder;
 use e2e::random::{Random, seed};
 use e2e::server::Nbdkit;
 use e2e::write_history::{Fault, WriteHistory};
-use e2e::writer::{StopAtEnd, Writer};
+use e2e::writer::{StopOnDrop, Writer};
 
 const BYTES: u64 = 4 << 20;
 
@@ -27,10 +27,10 @@ fn kill_once(args: &str, seed: u64) -> Vec<Fault> {
     let writer = Writer { endpoint: &endpoint, export: "", connections: 2, seed };
     let mut faults = std::thread::scope(|scope| {
         let run = scope.spawn(|| writer.run(&history, &stop));
-        let at_end = StopAtEnd(&stop);
+        let stop_guard = StopOnDrop(&stop);
         std::thread::sleep(Duration::from_millis(300 + Random::new(seed).below(200)));
         drop(server);
-        drop(at_end);
+        drop(stop_guard);
         run.join().expect("the writer does not panic")
     });
     let mut history = history.into_inner().expect("no writer panicked");
@@ -65,13 +65,13 @@ fn read_of_anything_but_the_newest_write_is_caught() {
     let writer = Writer { endpoint: &endpoint, export: "", connections: 1, seed: 1 };
     let faults = std::thread::scope(|scope| {
         let run = scope.spawn(|| writer.run(&history, &stop));
-        let at_end = StopAtEnd(&stop);
+        let stop_guard = StopOnDrop(&stop);
         std::thread::sleep(Duration::from_millis(200));
-        drop(at_end);
+        drop(stop_guard);
         run.join().expect("the writer does not panic")
     });
     assert_eq!(faults, []);
-    // Another client writes behind the writer's back, and the next read must reveal it.
+    // The history does not know this client's write, so the check of the next read must fail.
     let mut client = Client::connect(&endpoint, "").expect("the server answers");
     client.write(0, &[7; 512]).expect("the server writes");
     let read = client.read(0, 512).expect("the server reads");

@@ -9,7 +9,7 @@ use e2e::tool::tool;
 
 const MIB: u64 = 1 << 20;
 
-/// A file with data, zeroes and a hole at unaligned places.
+/// A file with data, zeroes and a hole at unaligned offsets.
 fn image(fixture: &Fixture, bytes: u64) -> PathBuf {
     let mut random = Random::new(bytes);
     let mut content = vec![0; bytes as usize];
@@ -62,14 +62,18 @@ fn nbdinfo_maps_written_ranges_as_data_and_the_rest_as_hole() {
     let _daemon = fixture.start();
     tool("qemu-io").args("-f raw -c").arg("write -P 7 4M 64k").arg(fixture.uri("v")).ok();
     let map = tool("nbdinfo").arg("--map").arg(fixture.uri("v")).ok();
-    let runs: Vec<Vec<&str>> = map.lines().map(|line| line.split_whitespace().collect()).collect();
-    let data: u64 = runs.iter().filter(|run| run[2] == "0").map(|run| run[1].parse::<u64>().expect("a length")).sum();
-    let total: u64 = runs.iter().map(|run| run[1].parse::<u64>().expect("a length")).sum();
+    let extents: Vec<Vec<&str>> = map.lines().map(|line| line.split_whitespace().collect()).collect();
+    let data: u64 = extents
+        .iter()
+        .filter(|extent| extent[2] == "0")
+        .map(|extent| extent[1].parse::<u64>().expect("a length"))
+        .sum();
+    let total: u64 = extents.iter().map(|extent| extent[1].parse::<u64>().expect("a length")).sum();
     assert_eq!(total, 16 * MIB, "{map}");
     assert!((65536..4 * MIB).contains(&data), "{map}");
-    let covers = runs.iter().any(|run| {
-        let (start, len): (u64, u64) = (run[0].parse().expect("an offset"), run[1].parse().expect("a length"));
-        run[2] == "0" && start <= 4 * MIB && start + len >= 4 * MIB + 65536
+    let covers = extents.iter().any(|extent| {
+        let (start, len): (u64, u64) = (extent[0].parse().expect("an offset"), extent[1].parse().expect("a length"));
+        extent[2] == "0" && start <= 4 * MIB && start + len >= 4 * MIB + 65536
     });
     assert!(covers, "{map}");
 }

@@ -9,7 +9,7 @@ use e2e::http::Http;
 use serde_json::{Value, json};
 
 /// Invalid configurations: description, text, and words that the message must contain.
-const BROKEN: [(&str, &str, &[&str]); 17] = [
+const INVALID: [(&str, &str, &[&str]); 17] = [
     ("invalid TOML", "[memory", &["line"]),
     ("an unknown table", "[memroy]\nsize = \"1 GiB\"", &["memroy", "memory"]),
     ("an unknown key", "[memory]\nsiez = \"1 GiB\"", &["siez", "size"]),
@@ -36,7 +36,7 @@ const BROKEN: [(&str, &str, &[&str]); 17] = [
 #[test]
 fn invalid_configurations_are_refused_with_their_messages() {
     let fixture = Fixture::new();
-    for (case, text, expected) in BROKEN {
+    for (case, text, expected) in INVALID {
         std::fs::write(fixture.config(), text).expect("the folder can be written");
         for command in [&["check-config"][..], &["serve", "--config"]] {
             let output = hotset(&[command, &[&fixture.config().to_string_lossy()]].concat());
@@ -78,7 +78,7 @@ fn unopenable_backing_is_named() {
 }
 
 /// Reported entry of a key.
-fn key(http: &Http, table: &str, key: &str) -> Value {
+fn reported_key(http: &Http, table: &str, key: &str) -> Value {
     let report = http.get("/api/v1/configuration").json();
     let keys = report["keys"].as_array().expect("a list").clone();
     keys.into_iter().find(|item| item["table"] == table && item["key"] == key).expect("a listed key")
@@ -86,40 +86,40 @@ fn key(http: &Http, table: &str, key: &str) -> Value {
 
 #[test]
 fn every_key_reports_value_and_source_without_secrets() {
-    const PLANTED: &str = "PLANTED";
+    const SECRET: &str = "PLANTED";
     let mut fixture = Fixture::new();
     fixture.tables = format!(
-        "[api]\nlisten = \"127.0.0.1:0\"\n[alerts]\nwebhook = \"http://127.0.0.1:9/{PLANTED}?key={PLANTED}\"\n\
+        "[api]\nlisten = \"127.0.0.1:0\"\n[alerts]\nwebhook = \"http://127.0.0.1:9/{SECRET}?key={SECRET}\"\n\
          [[datastore]]\nname = \"sas\""
     );
-    fixture.add_volume("v", 8 << 20, &format!("labels = {{ vm = \"web01\", password = \"{PLANTED}\" }}"));
+    fixture.add_volume("v", 8 << 20, &format!("labels = {{ vm = \"web01\", password = \"{SECRET}\" }}"));
     fixture.add_volume("w", 8 << 20, "policy = \"write-through\"");
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     let administer = daemon.command(&["token", "create", "a", "--role", "administer"]).trim().to_owned();
     let reply = http.get("/api/v1/configuration");
     assert_eq!(reply.status, 200);
-    assert!(!reply.body.contains(PLANTED), "{}", reply.body);
+    assert!(!reply.body.contains(SECRET), "{}", reply.body);
     assert_eq!(reply.json()["file"], fixture.config().display().to_string());
     // Remote requests need a token, as everywhere.
     assert_eq!(http.request("GET", "/api/v1/configuration", &["X-Forwarded-For: 1.2.3.4"], "").status, 401);
-    let is = |table, name, value: &str, default: &str, source: &str| {
-        let reported = key(&http, table, name);
+    let assert_key = |table, name, value: &str, default: &str, source: &str| {
+        let reported = reported_key(&http, table, name);
         assert_eq!(
             (&reported["value"], &reported["default"], &reported["source"]),
             (&value.into(), &default.into(), &source.into())
         );
     };
-    is("memory", "size", "64 MiB", "1 GiB", "file");
-    is("history", "size", "1 GiB", "1 GiB", "default");
-    is("", "cores", "auto", "auto", "default");
-    is("alerts", "webhook", "http://127.0.0.1:9/(redacted)", "none", "file");
-    is("flash", "devices", "none", "none", "default");
+    assert_key("memory", "size", "64 MiB", "1 GiB", "file");
+    assert_key("history", "size", "1 GiB", "1 GiB", "default");
+    assert_key("", "cores", "auto", "auto", "default");
+    assert_key("alerts", "webhook", "http://127.0.0.1:9/(redacted)", "none", "file");
+    assert_key("flash", "devices", "none", "none", "default");
     let entry = |name, value: &str, source| json!({ "name": name, "value": value, "source": source });
-    assert_eq!(key(&http, "datastore", "name")["entries"], json!([entry("sas", "sas", "file")]));
-    assert_eq!(key(&http, "volume", "policy")["entries"], json!([entry("w", "write-through", "file")]));
+    assert_eq!(reported_key(&http, "datastore", "name")["entries"], json!([entry("sas", "sas", "file")]));
+    assert_eq!(reported_key(&http, "volume", "policy")["entries"], json!([entry("w", "write-through", "file")]));
     assert_eq!(
-        key(&http, "volume", "labels")["entries"],
+        reported_key(&http, "volume", "labels")["entries"],
         json!([entry("v", "password = (redacted), vm = web01", "file")])
     );
     // A change by command takes effect and is reported, and so is an added volume.
@@ -133,16 +133,16 @@ fn every_key_reports_value_and_source_without_secrets() {
         entry("w", "write-through", "file"),
         entry("x", "write-back", "command"),
     ];
-    assert_eq!(key(&http, "volume", "policy")["entries"], json!(policies));
-    assert_eq!(key(&http, "volume", "read_only")["entries"], json!([entry("x", "true", "command")]));
+    assert_eq!(reported_key(&http, "volume", "policy")["entries"], json!(policies));
+    assert_eq!(reported_key(&http, "volume", "read_only")["entries"], json!([entry("x", "true", "command")]));
     // A reload changes only reloadable keys.
     let text = fixture.config_text().replace("64 MiB", "128 MiB").replace("vm = \"web01\"", "vm = \"web02\"");
     fs::write(fixture.config(), text).expect("the file can be written");
     daemon.signal("HUP");
     wait_for("the reload", || {
-        let labels = key(&http, "volume", "labels");
+        let labels = reported_key(&http, "volume", "labels");
         labels.to_string().contains("vm = web02").then_some(())
     });
-    is("memory", "size", "64 MiB", "1 GiB", "file");
+    assert_key("memory", "size", "64 MiB", "1 GiB", "file");
     daemon.stop();
 }

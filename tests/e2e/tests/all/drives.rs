@@ -12,22 +12,22 @@ use e2e::http::Http;
 use e2e::loop_device::LoopDevice;
 use serde_json::Value;
 
-use crate::flash::{failing_devices, flash_on};
+use crate::flash::{failing_devices, set_flash_devices};
 
 const SATA: &str = include_str!("../../../../crates/daemon/src/flash/fixtures/sata.json");
 const WORN: &str = include_str!("../../../../crates/daemon/src/flash/fixtures/nvme-failing.json");
 
-/// A fixture whose flash devices are two drives; `None` if none can be made.
+/// A fixture whose flash devices are two drives; `None` where no loop devices can be created.
 fn fixture() -> Option<(Fixture, [LoopDevice; 2])> {
     let mut fixture = Fixture::with_volume(4 << 20);
     let drives: [LoopDevice; 2] = failing_devices(&fixture, &["one", "two"])?.try_into().ok()?;
-    flash_on(&mut fixture, &[drives[0].path(), drives[1].path()]);
+    set_flash_devices(&mut fixture, &[drives[0].path(), drives[1].path()]);
     fixture.tables = format!("[api]\nlisten = \"127.0.0.1:0\"\n{}", fixture.tables);
     Some((fixture, drives))
 }
 
 /// Installs a fake `smartctl` that runs `script` for the drive in `$3`.
-fn smartctl(fixture: &mut Fixture, script: &str) {
+fn install_smartctl(fixture: &mut Fixture, script: &str) {
     let folder = fixture.folder.join("programs");
     fs::create_dir(&folder).expect("the folder can be created");
     let program = folder.join("smartctl");
@@ -58,18 +58,21 @@ fn drive_health_is_reported_and_warnings_raise_alerts() {
     for (name, text) in [("sata.json", SATA), ("worn.json", WORN)] {
         fs::write(fixture.folder.join(name), text).expect("the file can be written");
     }
-    let [fine, worn] = drives.each_ref().map(LoopDevice::path);
+    let [healthy, worn] = drives.each_ref().map(LoopDevice::path);
     let folder = fixture.folder.path().display().to_string();
-    let cases =
-        format!("{}) cat {folder}/sata.json ;; {}) cat {folder}/worn.json; exit 8 ;;", fine.display(), worn.display());
-    smartctl(&mut fixture, &format!("case \"$3\" in {cases} *) exit 2 ;; esac"));
+    let cases = format!(
+        "{}) cat {folder}/sata.json ;; {}) cat {folder}/worn.json; exit 8 ;;",
+        healthy.display(),
+        worn.display()
+    );
+    install_smartctl(&mut fixture, &format!("case \"$3\" in {cases} *) exit 2 ;; esac"));
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     let is_read = |drive: &Value| drive["read_unix_seconds"].as_u64() > Some(0);
-    let reported = drive(&daemon, fine, is_read);
+    let reported = drive(&daemon, healthy, is_read);
     assert_eq!(
         (&reported["drive"], &reported["model"]),
-        (&fine.to_string_lossy().into(), &"EXAMPLE SATA SSD 480GB".into())
+        (&healthy.to_string_lossy().into(), &"EXAMPLE SATA SSD 480GB".into())
     );
     assert_eq!(
         (&reported["temperature_celsius"], &reported["spare_ratio"], &reported["unread"]),
@@ -85,10 +88,10 @@ fn drive_health_is_reported_and_warnings_raise_alerts() {
     assert_eq!((&alert["subject"], &alert["severity"]), (&worn.to_string_lossy().into(), &"critical".into()));
     let metrics = http.get("/metrics").body;
     for (name, device, value) in [
-        ("spare_ratio", fine, "0.98"),
+        ("spare_ratio", healthy, "0.98"),
         ("temperature_celsius", worn, "62"),
         ("media_errors_total", worn, "219"),
-        ("warnings", fine, "0"),
+        ("warnings", healthy, "0"),
         ("warnings", worn, "3"),
     ] {
         let line = format!("hotset_flash_drive_{name}{{device=\"{}\"}} {value}\n", device.display());
@@ -100,23 +103,23 @@ fn drive_health_is_reported_and_warnings_raise_alerts() {
 #[test]
 fn hanging_or_garbled_drive_blocks_nothing_and_is_reported() {
     let Some((mut fixture, drives)) = fixture() else { return };
-    let [hangs, talks] = drives.each_ref().map(LoopDevice::path);
+    let [hanging, garbled] = drives.each_ref().map(LoopDevice::path);
     let pid = fixture.folder.join("pid");
-    let (hanging, pid_file) = (hangs.display(), pid.display());
+    let (hanging_path, pid_file) = (hanging.display(), pid.display());
     let hang = format!("echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 1000");
-    let script = format!("if [ \"$3\" = {hanging} ]; then {hang}; fi\necho nonsense");
-    smartctl(&mut fixture, &script);
+    let script = format!("if [ \"$3\" = {hanging_path} ]; then {hang}; fi\necho nonsense");
+    install_smartctl(&mut fixture, &script);
     let daemon = fixture.start();
     let process: PathBuf = wait_for("the smartctl process", || {
         let pid = fs::read_to_string(&pid).ok()?;
         Some(Path::new("/proc").join(pid.trim()))
     });
-    assert_eq!(drive(&daemon, talks, |_| true)["unread"], "smartctl printed invalid JSON");
+    assert_eq!(drive(&daemon, garbled, |_| true)["unread"], "smartctl printed invalid JSON");
     // Clients and commands are served while it hangs.
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write(0, &[7; 4096]).and_then(|()| client.flush()).expect("the write succeeds");
     assert!(process.exists(), "the smartctl process has ended");
-    let reported = drive(&daemon, hangs, |drive| drive["unread"] != "");
+    let reported = drive(&daemon, hanging, |drive| drive["unread"] != "");
     assert_eq!(
         (&reported["unread"], &reported["read_unix_seconds"]),
         (&"smartctl did not answer within 10 s".into(), &0.into())

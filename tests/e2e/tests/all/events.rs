@@ -15,7 +15,7 @@ use e2e::fixture::Fixture;
 use e2e::http::Http;
 use serde_json::{Value, json};
 
-use crate::flash::{failing_devices, flash_on};
+use crate::flash::{failing_devices, set_flash_devices};
 use crate::history::SmallDisk;
 
 const MIB: u64 = 1 << 20;
@@ -33,9 +33,9 @@ fn events(http: &Http, query: &str) -> Vec<Value> {
 }
 
 /// Waits for an event whose text contains `word`, and returns the newest.
-fn event(http: &Http, query: &str, word: &str) -> Value {
-    let is = |event: &Value| event["text"].as_str().is_some_and(|text| text.contains(word));
-    wait_for(word, || events(http, query).into_iter().find(is))
+fn wait_for_event(http: &Http, query: &str, word: &str) -> Value {
+    let has_word = |event: &Value| event["text"].as_str().is_some_and(|text| text.contains(word));
+    wait_for(word, || events(http, query).into_iter().find(has_word))
 }
 
 /// Kinds and subjects of the active alerts.
@@ -46,7 +46,7 @@ fn alerts(http: &Http) -> Vec<(String, String)> {
     alerts.map(|alert| (text(&alert["kind"]), text(&alert["subject"]))).collect()
 }
 
-fn has(http: &Http, kind: &str, subject: &str) -> bool {
+fn has_alert(http: &Http, kind: &str, subject: &str) -> bool {
     alerts(http).contains(&(kind.to_owned(), subject.to_owned()))
 }
 
@@ -60,17 +60,17 @@ fn change_is_recorded_once_with_its_actor() {
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     let token = daemon.command(&["token", "create", "ops", "--role", "operate"]).trim().to_owned();
-    event(&http, "&kind=daemon", "serving 1 volume");
+    wait_for_event(&http, "&kind=daemon", "serving 1 volume");
     let mut subscriber = http.subscribe("/api/v1/stream", &[]);
-    subscriber.event();
+    subscriber.next_event();
     let patched = http.request_as(&token, "PATCH", "/api/v1/volumes/v", r#"{"policy":"write-through"}"#);
     assert_eq!(patched.status, 200);
-    let by_token = event(&http, "&subject=v&kind=change", "policy");
+    let by_token = wait_for_event(&http, "&subject=v&kind=change", "policy");
     assert_eq!(by_token["actor"], "token ops from 127.0.0.1", "{by_token}");
     let text = "set policy=write-through: policy changed from write-back to write-through";
     assert_eq!((&by_token["text"], &by_token["kind"]), (&text.into(), &"change".into()));
     let streamed = (0..5).find_map(|_| {
-        let (_, data) = subscriber.event();
+        let (_, data) = subscriber.next_event();
         let events = data["events"].as_array().expect("a list").clone();
         events.into_iter().find(|event| event["text"] == text)
     });
@@ -78,18 +78,18 @@ fn change_is_recorded_once_with_its_actor() {
     // A refused change is not recorded, and reading is no change.
     assert_eq!(http.request_as(&token, "POST", "/api/v1/volumes/v/invalidate", "").status, 403);
     assert_eq!(http.request_as(&token, "PATCH", "/api/v1/volumes/v", r#"{"policy":"fast"}"#).status, 400);
-    let made = event(&http, "&kind=change", "create the token ops (operate)");
+    let created = wait_for_event(&http, "&kind=change", "create the token ops (operate)");
     daemon.command(&["volume", "pause", "v"]);
-    let by_user = event(&http, "&subject=v&kind=change", "pause");
+    let by_user = wait_for_event(&http, "&subject=v&kind=change", "pause");
     assert_eq!(by_user["text"], "pause: state changed from active to paused");
     assert!(by_user["actor"].as_str().is_some_and(|actor| actor.starts_with("u")), "{by_user}");
-    assert_eq!(by_user["actor"], made["actor"]);
+    assert_eq!(by_user["actor"], created["actor"]);
     let text = fixture.config_text().replace("name = \"v\"", "name = \"v\"\npolicy = \"none\"");
     fs::write(fixture.config(), text).expect("the folder can be written");
     daemon.signal("HUP");
-    let reloaded = event(&http, "&subject=v", "policy changed from write-back to none");
+    let reloaded = wait_for_event(&http, "&subject=v", "policy changed from write-back to none");
     assert_eq!(reloaded["actor"], "configuration reload (SIGHUP)");
-    // Later samples report nothing that was not recorded as a change.
+    // Later samples do not report the recorded changes a second time.
     std::thread::sleep(Duration::from_millis(2_500));
     for kind in ["policy", "state", "limit"] {
         assert_eq!(events(&http, &format!("&kind={kind}")), [Value::Null; 0], "{kind}");
@@ -100,9 +100,12 @@ fn change_is_recorded_once_with_its_actor() {
     let page = http.get("/api/v1/events?subject=v&kind=change").json();
     assert_eq!(serde_json::from_str::<Value>(&commanded).expect("valid JSON"), page);
     let lines = daemon.command(&["events", "--since", "-10min"]);
-    let at =
+    let position =
         |word: &str| lines.lines().position(|line| line.contains(word)).unwrap_or_else(|| panic!("{word}: {lines}"));
-    assert!(at("started: ") < at("(token ops from 127.0.0.1)") && at("policy") < at("pause"), "{lines}");
+    assert!(
+        position("started: ") < position("(token ops from 127.0.0.1)") && position("policy") < position("pause"),
+        "{lines}"
+    );
     // Paging returns each event once.
     let (mut numbers, mut query) = (Vec::new(), String::new());
     loop {
@@ -136,11 +139,11 @@ fn events_survive_a_kill_and_numbering_continues() {
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     let after = events(&http, "");
-    let known = |number: &Value| after.iter().find(|event| event["number"] == *number);
+    let event_numbered = |number: &Value| after.iter().find(|event| event["number"] == *number);
     let frozen = before.iter().find(|event| event["text"].as_str().is_some_and(|text| text.starts_with("freeze")));
     let frozen = frozen.expect("the event was recorded");
-    assert_eq!(known(&frozen["number"]), Some(frozen));
-    event(&http, "&kind=daemon", "the previous daemon was not cleanly stopped");
+    assert_eq!(event_numbered(&frozen["number"]), Some(frozen));
+    wait_for_event(&http, "&kind=daemon", "the previous daemon was not cleanly stopped");
     daemon.stop();
     let daemon = fixture.start();
     let http = Http::of(&daemon);
@@ -149,7 +152,7 @@ fn events_survive_a_kill_and_numbering_continues() {
     assert!(texts.iter().any(|text| text.starts_with("stopped; the backings are complete")), "{texts:?}");
     let started = texts.iter().find(|text| text.starts_with("started: ")).expect("the event was recorded");
     assert!(!started.contains("did not say"), "{texts:?}");
-    assert_eq!(event(&http, "&kind=change", "stop")["actor"], "SIGTERM");
+    assert_eq!(wait_for_event(&http, "&kind=change", "stop")["actor"], "SIGTERM");
     daemon.stop();
 }
 
@@ -165,7 +168,7 @@ fn alert_is_reported_everywhere_while_active_only() {
     };
     assert_eq!((alerts(&http), metric()), (Vec::new(), 0));
     daemon.command(&["volume", "pause", "v"]);
-    wait_for("the alert", || has(&http, "cache-paused", "v").then_some(()));
+    wait_for("the alert", || has_alert(&http, "cache-paused", "v").then_some(()));
     assert_eq!(metric(), 1);
     let status = status(&daemon);
     let alert = &status["active_alerts"][0];
@@ -176,10 +179,10 @@ fn alert_is_reported_everywhere_while_active_only() {
     assert!(alert["since_unix_ms"].as_u64() > Some(1_700_000_000_000), "{alert}");
     assert_eq!(status["alerts"], json!(["v: it is paused"]));
     assert!(daemon.command(&["status"]).contains("v: it is paused"));
-    let raised = event(&http, "&kind=alert", "cache-paused raised (info): it is paused");
+    let raised = wait_for_event(&http, "&kind=alert", "cache-paused raised (info): it is paused");
     assert_eq!(raised["subject"], "v");
     daemon.command(&["volume", "resume", "v"]);
-    event(&http, "&kind=alert&subject=v", "cache-paused cleared");
+    wait_for_event(&http, "&kind=alert&subject=v", "cache-paused cleared");
     assert_eq!((alerts(&http), metric()), (Vec::new(), 0));
     assert_eq!(events(&http, "&kind=alert").len(), 2);
     daemon.stop();
@@ -200,16 +203,16 @@ fn missing_flash_device_raises_alerts_until_replaced() {
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     wait_for("the alerts", || {
-        (has(&http, "flash-degraded", "device 0") && has(&http, "single-copy", "-")).then_some(())
+        (has_alert(&http, "flash-degraded", "device 0") && has_alert(&http, "single-copy", "-")).then_some(())
     });
     let new = fixture.folder.join("f2");
     let new = new.to_string_lossy();
     daemon.command(&["flash", "replace", "0", &new]);
     wait_for("no alert", || alerts(&http).is_empty().then_some(()));
-    event(&http, "&kind=alert&subject=device%200", "flash-degraded cleared");
-    event(&http, "&kind=alert", "single-copy cleared");
-    event(&http, "&kind=change&subject=0", &format!("replace by {new}"));
-    event(&http, &format!("&kind=device&subject={}", new.replace('/', "%2F")), "added: in-service");
+    wait_for_event(&http, "&kind=alert&subject=device%200", "flash-degraded cleared");
+    wait_for_event(&http, "&kind=alert", "single-copy cleared");
+    wait_for_event(&http, "&kind=change&subject=0", &format!("replace by {new}"));
+    wait_for_event(&http, &format!("&kind=device&subject={}", new.replace('/', "%2F")), "added: in-service");
     daemon.stop();
 }
 
@@ -218,7 +221,7 @@ fn failed_flash_device_raises_an_alert_until_replaced() {
     let mut fixture = Fixture::with_volume(16 * MIB);
     let Some(devices) = failing_devices(&fixture, &["loop"]) else { return };
     let (file, spare) = (fixture.folder.join("f1"), fixture.folder.join("f2"));
-    flash_on(&mut fixture, &[devices[0].path(), &file]);
+    set_flash_devices(&mut fixture, &[devices[0].path(), &file]);
     fixture.tables += "[api]\nlisten = \"127.0.0.1:0\"\n";
     let daemon = fixture.start();
     let http = Http::of(&daemon);
@@ -226,40 +229,41 @@ fn failed_flash_device_raises_an_alert_until_replaced() {
     let subject = failed.replace('/', "%2F");
     // Waits for a sample that has seen the device in service.
     let mut subscriber = http.subscribe("/api/v1/stream", &[]);
-    (0..3).for_each(|_| drop(subscriber.event()));
-    assert!(!has(&http, "flash-degraded", &failed));
+    (0..3).for_each(|_| drop(subscriber.next_event()));
+    assert!(!has_alert(&http, "flash-degraded", &failed));
     devices[0].fail();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     wait_for("the alert", || {
         client.write(0, &[1; 4096]).and_then(|()| client.flush()).expect("the write succeeds");
-        has(&http, "flash-degraded", &failed).then_some(())
+        has_alert(&http, "flash-degraded", &failed).then_some(())
     });
-    event(&http, &format!("&kind=alert&subject={subject}"), "flash-degraded raised (critical)");
-    event(&http, &format!("&kind=device&subject={subject}"), "changed from in-service to lost");
+    wait_for_event(&http, &format!("&kind=alert&subject={subject}"), "flash-degraded raised (critical)");
+    wait_for_event(&http, &format!("&kind=device&subject={subject}"), "changed from in-service to lost");
     // A policy change without an actor.
-    let through = event(&http, "&kind=policy&subject=v", "policy changed from write-back to write-through");
-    assert_eq!(through["actor"], Value::Null);
+    let to_write_through =
+        wait_for_event(&http, "&kind=policy&subject=v", "policy changed from write-back to write-through");
+    assert_eq!(to_write_through["actor"], Value::Null);
     daemon.command(&["flash", "replace", &failed, &spare.to_string_lossy()]);
-    event(&http, &format!("&kind=alert&subject={subject}"), "flash-degraded cleared");
+    wait_for_event(&http, &format!("&kind=alert&subject={subject}"), "flash-degraded cleared");
     wait_for("no alert", || alerts(&http).is_empty().then_some(()));
-    event(&http, "&kind=policy&subject=v", "policy changed from write-through to write-back");
+    wait_for_event(&http, "&kind=policy&subject=v", "policy changed from write-through to write-back");
     daemon.stop();
 }
 
-/// An HTTP receiver that replies to each POST with the next of `statuses`, and repeats the last one.
+/// An HTTP server that replies to each POST with the next of `statuses`, and repeats the last one.
 fn receiver(statuses: &'static [u16]) -> (String, Receiver<Value>) {
     let (address, bodies) = receiver_on(statuses, |stream| stream);
     (format!("http://{address}/hook?secret=s3cret"), bodies)
 }
 
-/// The same receiver on connections wrapped by `wrap`; connections without a request are skipped.
+/// The same server on connections wrapped by `wrap`; connections without a request are skipped.
 fn receiver_on<S: Read + Write>(
     statuses: &'static [u16],
     wrap: impl Fn(TcpStream) -> S + Send + 'static,
 ) -> (SocketAddr, Receiver<Value>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let address = listener.local_addr().expect("a bound socket");
-    let (seen, bodies) = channel();
+    let (sender, bodies) = channel();
     std::thread::spawn(move || {
         let mut statuses = statuses.iter().chain(std::iter::repeat(statuses.last().expect("a status")));
         for stream in listener.incoming().map_while(Result::ok) {
@@ -278,7 +282,7 @@ fn receiver_on<S: Read + Write>(
             let stream = reader.get_mut();
             write!(stream, "HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n").expect("the client reads the reply");
             stream.flush().expect("the client reads the reply");
-            if seen.send(serde_json::from_slice(&body).expect("valid JSON")).is_err() {
+            if sender.send(serde_json::from_slice(&body).expect("valid JSON")).is_err() {
                 return;
             }
         }
@@ -293,9 +297,9 @@ fn webhook_retries_after_a_500_and_reports_the_clearing() {
     fixture.tables += &format!("\n[alerts]\nwebhook = \"{url}\"\n");
     let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let body = || bodies.recv_timeout(Duration::from_secs(60)).expect("a POST");
+    let next_body = || bodies.recv_timeout(Duration::from_secs(60)).expect("a POST");
     daemon.command(&["volume", "pause", "v"]);
-    let (first, again) = (body(), body());
+    let (first, again) = (next_body(), next_body());
     assert_eq!(first, again);
     let alert = &first["alerts"][0];
     assert_eq!(
@@ -305,7 +309,7 @@ fn webhook_retries_after_a_500_and_reports_the_clearing() {
     );
     assert!(first["version"] == 1 && alert["remedy"].as_str().is_some_and(|text| text.contains("resume")), "{first}");
     daemon.command(&["volume", "resume", "v"]);
-    assert_eq!(body()["alerts"][0]["state"], "cleared");
+    assert_eq!(next_body()["alerts"][0]["state"], "cleared");
     let health = wait_for("the deliveries", || {
         let health = status(&daemon)["webhook"].clone();
         (health["delivered"] == 2).then_some(health)
@@ -355,7 +359,7 @@ fn unreachable_webhook_raises_an_alert_and_delays_nothing() {
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     wait_for("the alert", || {
         client.write(0, &[1; 4096]).expect("the write succeeds");
-        has(&http, "webhook-failing", "-").then_some(())
+        has_alert(&http, "webhook-failing", "-").then_some(())
     });
     daemon.stop();
 }
@@ -400,7 +404,7 @@ fn full_or_read_only_event_disk_raises_an_alert_only() {
     let daemon = fixture.start();
     let http = Http::of(&daemon);
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
-    assert!(!has(&http, "events-disk", "-"));
+    assert!(!has_alert(&http, "events-disk", "-"));
     // The write fails with a full disk, as intended.
     assert!(fs::write(&filler, vec![1; 2 << 20]).is_err());
     let mut write = |number: u8| {
@@ -412,10 +416,10 @@ fn full_or_read_only_event_disk_raises_an_alert_only() {
         daemon.command(&["volume", "freeze", "v"]);
         daemon.command(&["volume", "resume", "v"]);
         write(1);
-        has(&http, "events-disk", "-").then_some(())
+        has_alert(&http, "events-disk", "-").then_some(())
     });
     fs::remove_file(&filler).expect("the file exists");
-    wait_for("the end of the alert", || (!has(&http, "events-disk", "-")).then_some(()));
+    wait_for("the end of the alert", || (!has_alert(&http, "events-disk", "-")).then_some(()));
     let recorded = events(&http, "&subject=v").len();
     daemon.stop();
     disk.remount("ro");
@@ -423,11 +427,11 @@ fn full_or_read_only_event_disk_raises_an_alert_only() {
     let http = Http::of(&daemon);
     // Events that could not be written are still in memory.
     assert!(events(&http, "&subject=v").len() >= recorded);
-    wait_for("the alert", || has(&http, "events-disk", "-").then_some(()));
+    wait_for("the alert", || has_alert(&http, "events-disk", "-").then_some(()));
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write(0, &[2; 4096]).and_then(|()| client.flush()).expect("the write succeeds");
     disk.remount("rw");
-    wait_for("the end of the alert", || (!has(&http, "events-disk", "-")).then_some(()));
+    wait_for("the end of the alert", || (!has_alert(&http, "events-disk", "-")).then_some(()));
     daemon.stop();
 }
 
@@ -439,21 +443,21 @@ fn event_following_survives_a_restart() {
     command
         .args(["events", "--follow", "--json", "--since", "now", "--socket"])
         .arg(fixture.folder.join("control.sock"));
-    let mut following = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the command starts");
-    let (seen, lines) = channel();
-    let out = BufReader::new(following.stdout.take().expect("a piped output"));
-    std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| seen.send(line)));
-    let wait = |word: &str| {
+    let mut follower = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the command starts");
+    let (sender, lines) = channel();
+    let out = BufReader::new(follower.stdout.take().expect("a piped output"));
+    std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    let next_line_with = |word: &str| {
         let line =
             std::iter::from_fn(|| lines.recv_timeout(Duration::from_secs(60)).ok()).find(|line| line.contains(word));
         let line = line.unwrap_or_else(|| panic!("no {word}"));
         serde_json::from_str::<Value>(&line).expect("one object per line")
     };
     daemon.command(&["volume", "pause", "v"]);
-    assert_eq!(wait("pause")["subject"], "v");
+    assert_eq!(next_line_with("pause")["subject"], "v");
     daemon.stop();
     let daemon = fixture.start();
-    assert_eq!(wait("started: ")["kind"], "daemon");
-    following.kill().and_then(|()| following.wait()).expect("a child process");
+    assert_eq!(next_line_with("started: ")["kind"], "daemon");
+    follower.kill().and_then(|()| follower.wait()).expect("a child process");
     daemon.stop();
 }

@@ -31,12 +31,12 @@ const RUNS: [(&str, Run); 6] = [
     ("w", Run("randread", 512, 700, 0)),
 ];
 
-fn number(value: &Value) -> u64 {
+fn count(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("not a count: {value}"))
 }
 
 /// Runs fio and returns its own figures; checks the number of requests.
-fn run(fixture: &Fixture, volume: &str, Run(pattern, bytes, requests, flush_every): &Run) -> Figures {
+fn run_fio(fixture: &Fixture, volume: &str, Run(pattern, bytes, requests, flush_every): &Run) -> Figures {
     let mut fio = tool("fio").args("--name=f --ioengine=nbd --randseed=7 --iodepth=8 --size=32m --output-format=json");
     fio = fio.arg(format!("--uri={}", fixture.uri(volume))).arg(format!("--rw={pattern}"));
     fio = fio.arg(format!("--bs={bytes}")).arg(format!("--io_size={}", bytes * requests));
@@ -46,7 +46,7 @@ fn run(fixture: &Fixture, volume: &str, Run(pattern, bytes, requests, flush_ever
     let out = fio.within(fixture.folder.path()).ok();
     let report: Value = serde_json::from_str(&out[out.find('{').expect("valid JSON")..]).expect("valid JSON");
     let job = &report["jobs"][0];
-    let figure_of = |kind: &str, figure: &str| number(&job[kind][figure]);
+    let figure_of = |kind: &str, figure: &str| count(&job[kind][figure]);
     let figures = Figures::from([
         ("reads", figure_of("read", "total_ios")),
         ("writes", figure_of("write", "total_ios")),
@@ -67,11 +67,11 @@ fn sum<'a>(volumes: impl IntoIterator<Item = &'a Figures>) -> Figures {
 }
 
 fn of_report(report: &Value) -> Figures {
-    FIGURES.iter().map(|figure| (*figure, number(&report[figure]))).collect()
+    FIGURES.iter().map(|figure| (*figure, count(&report[figure]))).collect()
 }
 
 fn of_history(report: &Value) -> Figures {
-    let sum = |figure: &str| report["series"][figure]["sum"].as_array().into_iter().flatten().map(number).sum();
+    let sum = |figure: &str| report["series"][figure]["sum"].as_array().into_iter().flatten().map(count).sum();
     FIGURES.iter().map(|figure| (*figure, sum(figure))).collect()
 }
 
@@ -81,9 +81,9 @@ fn of_metrics(text: &str, name: &str, labels: &str) -> Figures {
     let series = series.into_iter().chain([("read_bytes", "bytes", "read"), ("write_bytes", "bytes", "write")]);
     series
         .map(|(figure, family, op)| {
-            let head = format!("{name}_{family}_total{{{labels},op=\"{op}\"}} ");
-            let value = text.lines().find_map(|line| line.strip_prefix(&head));
-            (figure, value.unwrap_or_else(|| panic!("no {head}in\n{text}")).parse().expect("a count"))
+            let series = format!("{name}_{family}_total{{{labels},op=\"{op}\"}} ");
+            let value = text.lines().find_map(|line| line.strip_prefix(&series));
+            (figure, value.unwrap_or_else(|| panic!("no {series}in\n{text}")).parse().expect("a count"))
         })
         .collect()
 }
@@ -91,8 +91,8 @@ fn of_metrics(text: &str, name: &str, labels: &str) -> Figures {
 /// Request counts of a latency histogram.
 fn of_latencies(text: &str, name: &str, labels: &str) -> Figures {
     let count = |op: &str| {
-        let head = format!("{name}_latency_seconds_count{{{labels},op=\"{op}\"}} ");
-        let value = text.lines().find_map(|line| line.strip_prefix(&head)).expect("a histogram has a count");
+        let series = format!("{name}_latency_seconds_count{{{labels},op=\"{op}\"}} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&series)).expect("a histogram has a count");
         value.parse().expect("a count")
     };
     Figures::from([("reads", count("read")), ("writes", count("write"))])
@@ -119,11 +119,11 @@ fn figures_of_all_sources(daemon: &Daemon, http: &Http) -> BTreeMap<&'static str
         [Some(by_volume[&Some("v")].clone()), Some(sum(by_volume.values()))]
     };
     let metrics = http.get("/metrics").body;
-    let (_, event) = http.subscribe("/api/v1/stream?volumes=v", &[]).event();
-    let past = "from=-10min&step=1";
+    let (_, event) = http.subscribe("/api/v1/stream?volumes=v", &[]).next_event();
+    let last_minutes = "from=-10min&step=1";
     let commanded = ["volume", "history", "v", "--from", "-10min", "--step", "1s", "--json"];
     let datastores = http.get("/api/v1/datastores").json();
-    let of_shelf = |labels: &str| of_metrics(&metrics, "hotset_datastore", labels);
+    let of_datastore = |labels: &str| of_metrics(&metrics, "hotset_datastore", labels);
     let [shelf, other] = ["shelf", ""].map(|name| format!("datastore=\"{name}\""));
     BTreeMap::from([
         ("API, status", figures_of(&http.get("/api/v1/status").json()["volumes"])),
@@ -145,12 +145,12 @@ fn figures_of_all_sources(daemon: &Daemon, http: &Http) -> BTreeMap<&'static str
             "metrics, latencies",
             [Some(of_latencies(&metrics, "hotset_volume", "volume=\"v\",datastore=\"shelf\"")), None],
         ),
-        ("metrics, datastores", [Some(of_shelf(&shelf)), Some(sum(&[of_shelf(&shelf), of_shelf(&other)]))]),
+        ("metrics, datastores", [Some(of_datastore(&shelf)), Some(sum(&[of_datastore(&shelf), of_datastore(&other)]))]),
         (
             "history",
             [
-                Some(of_history(&http.get(&format!("/api/v1/volumes/v/history?{past}")).json())),
-                Some(of_history(&http.get(&format!("/api/v1/history?{past}")).json())),
+                Some(of_history(&http.get(&format!("/api/v1/volumes/v/history?{last_minutes}")).json())),
+                Some(of_history(&http.get(&format!("/api/v1/history?{last_minutes}")).json())),
             ],
         ),
         ("volume history --json", [Some(of_history(&json(&commanded))), None]),
@@ -194,7 +194,7 @@ fn all_sources_report_the_counts_of_fio() {
     fixture.add_volume("w", 32 * MIB, "");
     let daemon = fixture.start();
     let http = Http::of(&daemon);
-    let runs: Vec<_> = RUNS.iter().map(|(volume, run_spec)| (*volume, run(&fixture, volume, run_spec))).collect();
+    let runs: Vec<_> = RUNS.iter().map(|(volume, run_spec)| (*volume, run_fio(&fixture, volume, run_spec))).collect();
     let of_v = runs.iter().filter(|(volume, _)| *volume == "v").map(|(_, figures)| figures);
     let counted = [sum(of_v), sum(runs.iter().map(|(_, figures)| figures))];
     assert_eq!(wait_for_agreement(&daemon, &http, &counted), [""; 0]);

@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 struct Mounted(PathBuf);
 
 impl Mounted {
-    fn of(device: &Path, mount_point: &Path) -> Option<Mounted> {
+    fn mount(device: &Path, mount_point: &Path) -> Option<Mounted> {
         std::fs::create_dir_all(mount_point).expect("the folder can be created");
         run(Command::new("mount").arg(device).arg(mount_point)).then(|| Mounted(mount_point.to_owned()))
     }
@@ -33,13 +33,14 @@ fn run(command: &mut Command) -> bool {
     command.env("PATH", format!("/usr/sbin:/sbin:{path}")).output().is_ok_and(|output| output.status.success())
 }
 
-/// A mounted XFS file system in a file on a loop device; prints `SKIPPED` and returns
-/// `None` where that is impossible.
+/// Creates and mounts an XFS file system in a file on a loop device; prints `SKIPPED` and returns `None` where that is
+/// impossible.
 fn xfs(fixture: &Fixture, file: &Path, mount_point: &Path) -> Option<(LoopDevice, Mounted)> {
     // The smallest file system that `mkfs.xfs` creates.
-    let made = LoopDevice::attach(file, 320 * MIB, 512).ok();
-    let made = made.filter(|device| run(Command::new("mkfs.xfs").arg("-q").arg(device.path())));
-    let mounted = made.and_then(|device| Mounted::of(device.path(), mount_point).map(|mounted| (device, mounted)));
+    let device = LoopDevice::attach(file, 320 * MIB, 512).ok();
+    let formatted = device.filter(|device| run(Command::new("mkfs.xfs").arg("-q").arg(device.path())));
+    let mounted =
+        formatted.and_then(|device| Mounted::mount(device.path(), mount_point).map(|mounted| (device, mounted)));
     if mounted.is_none() {
         let folder = fixture.folder.path().display();
         let _ =
@@ -69,7 +70,7 @@ fn file_on_xfs_is_the_same_backing_on_another_device_number() {
     let other = LoopDevice::attach(&fixture.folder.join("other.img"), MIB, 512).expect("loop devices are permitted");
     let device = LoopDevice::attach_existing(&image, 512).expect("loop devices are permitted");
     assert!(other.path() == first || device.path() != first, "the device number has changed");
-    let _mounted = Mounted::of(device.path(), &mount_point).expect("mounting is permitted");
+    let _mounted = Mounted::mount(device.path(), &mount_point).expect("mounting is permitted");
     let daemon = fixture.start();
     let mut client =
         Client::connect(&fixture.endpoint(), "v").unwrap_or_else(|error| panic!("{error}:\n{}", daemon.log()));

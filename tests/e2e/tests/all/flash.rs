@@ -14,7 +14,7 @@ use e2e::fixture::Fixture;
 use e2e::loop_device::LoopDevice;
 use e2e::random::{Random, seed};
 use e2e::write_history::WriteHistory;
-use e2e::writer::{StopAtEnd, Writer};
+use e2e::writer::{StopOnDrop, Writer};
 use serde_json::Value;
 
 use crate::kill::kill_rounds;
@@ -61,11 +61,11 @@ fn write(fixture: &Fixture, blocks: u64, generation: u8) {
 
 /// Number of blocks in `image` that hold `generation` where [`write`] wrote.
 fn count(image: &[u8], generation: u8) -> u64 {
-    let held = |number: &u64| {
-        let at = (number * 16 * BLOCK) as usize;
-        image[at..at + BLOCK as usize] == block(*number, generation)
+    let holds = |number: &u64| {
+        let offset = (number * 16 * BLOCK) as usize;
+        image[offset..offset + BLOCK as usize] == block(*number, generation)
     };
-    (0..BLOCKS).filter(held).count() as u64
+    (0..BLOCKS).filter(holds).count() as u64
 }
 
 fn read(fixture: &Fixture) -> Vec<u8> {
@@ -166,7 +166,7 @@ fn single_copy_forces_write_through_unless_allowed() {
     let daemon = fixture.start();
     assert_eq!(json(&daemon, &["volume", "show", "v"])["policy"], "write-back");
     daemon.stop();
-    // The other device is stale now, also as the only configured one.
+    // The other device is stale now, even if it is the only configured one.
     set_flash(&mut fixture, &["f0"], "allow_single_copy = true");
     let daemon = fixture.start();
     assert_eq!(json(&daemon, &["volume", "show", "v"])["state"], "refused");
@@ -287,15 +287,16 @@ fn nonexistent_flash_device_is_named_with_a_remedy() {
 
 /// Loop devices that can fail. Prints `SKIPPED` and returns `None` where loop devices are not permitted.
 pub fn failing_devices(fixture: &Fixture, names: &[&str]) -> Option<Vec<LoopDevice>> {
-    let made = names.iter().map(|name| LoopDevice::attach(&path(fixture, name), 64 * MIB, 512)).collect();
-    if let Err(reason) = &made {
+    let devices = names.iter().map(|name| LoopDevice::attach(&path(fixture, name), 64 * MIB, 512)).collect();
+    if let Err(reason) = &devices {
         // Written to the real stderr, past the capture of a passing test's output, because the skip must be visible.
         let _ = writeln!(std::io::stderr(), "SKIPPED: failing flash devices: no loop device can be made ({reason})");
     }
-    made.ok()
+    devices.ok()
 }
 
-pub fn flash_on(fixture: &mut Fixture, devices: &[&Path]) {
+/// Configures these flash devices.
+pub fn set_flash_devices(fixture: &mut Fixture, devices: &[&Path]) {
     let devices: Vec<_> = devices.iter().map(|device| format!("\"{}\"", device.display())).collect();
     fixture.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n", devices.join(", "));
 }
@@ -308,20 +309,20 @@ fn check_failed_device(random: &mut Random) -> bool {
     fixture.keep_in = "none".to_owned();
     let Some(devices) = failing_devices(&fixture, &["loop"]) else { return false };
     let file = path(&fixture, "f1");
-    flash_on(&mut fixture, &[devices[0].path(), &file]);
+    set_flash_devices(&mut fixture, &[devices[0].path(), &file]);
     let (history, stop, endpoint) =
         (Mutex::new(WriteHistory::new(BYTES, false)), AtomicBool::new(false), fixture.endpoint());
     let daemon = fixture.start();
     let writer = Writer { endpoint: &endpoint, export: "v", connections: 2, seed: random.draw() };
     let mut faults = std::thread::scope(|scope| {
         let run = scope.spawn(|| writer.run(&history, &stop));
-        let at_end = StopAtEnd(&stop);
+        let stop_guard = StopOnDrop(&stop);
         std::thread::sleep(Duration::from_millis(100 + random.below(300)));
         devices[0].fail();
         wait_for("the message about the device", || daemon.log().contains("is out of service").then_some(()));
         std::thread::sleep(Duration::from_millis(random.below(1500)));
         daemon.kill();
-        drop(at_end);
+        drop(stop_guard);
         run.join().expect("the writer does not panic")
     });
     drop(devices);
@@ -352,7 +353,7 @@ fn failed_and_missing_device_loses_no_flushed_write() {
 fn stop_without_flash_devices_destages_everything() {
     let mut fixture = with_two_devices();
     let Some(devices) = failing_devices(&fixture, &["l0", "l1"]) else { return };
-    flash_on(&mut fixture, &[devices[0].path(), devices[1].path()]);
+    set_flash_devices(&mut fixture, &[devices[0].path(), devices[1].path()]);
     let daemon = fixture.start();
     write(&fixture, BLOCKS / 2, 1);
     devices.iter().for_each(LoopDevice::fail);
@@ -370,13 +371,14 @@ fn stop_without_flash_devices_destages_everything() {
     daemon.stop();
 }
 
-fn devices(list: &Value) -> Vec<(String, String)> {
+/// File names and roles of the devices in the output of `hotset flash list`.
+fn device_roles(list: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().expect("UTF-8 text").rsplit('/').next().expect("a name").to_owned();
     let devices = list["devices"].as_array().expect("a list");
     devices.iter().map(|device| (text(&device["device"]), text(&device["role"]))).collect()
 }
 
-fn names(list: &[(&str, &str)]) -> Vec<(String, String)> {
+fn roles(list: &[(&str, &str)]) -> Vec<(String, String)> {
     list.iter().map(|(name, role)| ((*name).to_owned(), (*role).to_owned())).collect()
 }
 
@@ -390,31 +392,31 @@ fn device_changes_under_load_survive_a_kill() {
     let (history, stop, endpoint) =
         (Mutex::new(WriteHistory::new(BYTES, false)), AtomicBool::new(false), fixture.endpoint());
     let daemon = fixture.start();
-    let at = |name: &str| path(&fixture, name).to_string_lossy().into_owned();
+    let device_path = |name: &str| path(&fixture, name).to_string_lossy().into_owned();
     let writer = Writer { endpoint: &endpoint, export: "v", connections: 2, seed };
     let mut faults = std::thread::scope(|scope| {
         let run = scope.spawn(|| writer.run(&history, &stop));
-        let at_end = StopAtEnd(&stop);
+        let stop_guard = StopOnDrop(&stop);
         std::thread::sleep(Duration::from_millis(100));
-        let list = json(&daemon, &["flash", "replace", &at("f0"), &at("f2")]);
-        assert_eq!(devices(&list), names(&[("f1", "log"), ("f2", "log")]), "{list}");
-        let list = json(&daemon, &["flash", "add", &at("f0")]);
-        assert_eq!(devices(&list), names(&[("f1", "log"), ("f2", "log"), ("f0", "pages")]), "{list}");
-        let refused = text_of(&daemon.try_command(&["flash", "add", &at("f0")]));
+        let list = json(&daemon, &["flash", "replace", &device_path("f0"), &device_path("f2")]);
+        assert_eq!(device_roles(&list), roles(&[("f1", "log"), ("f2", "log")]), "{list}");
+        let list = json(&daemon, &["flash", "add", &device_path("f0")]);
+        assert_eq!(device_roles(&list), roles(&[("f1", "log"), ("f2", "log"), ("f0", "pages")]), "{list}");
+        let refused = text_of(&daemon.try_command(&["flash", "add", &device_path("f0")]));
         assert!(refused.contains("f0"), "{refused}");
-        let list = json(&daemon, &["flash", "remove", &at("f1")]);
-        assert_eq!(devices(&list), names(&[("f2", "log"), ("f0", "log")]), "{list}");
+        let list = json(&daemon, &["flash", "remove", &device_path("f1")]);
+        assert_eq!(device_roles(&list), roles(&[("f2", "log"), ("f0", "log")]), "{list}");
         assert_eq!(list["copies"], 2);
-        let refused = text_of(&daemon.try_command(&["flash", "remove", &at("f2")]));
+        let refused = text_of(&daemon.try_command(&["flash", "remove", &device_path("f2")]));
         assert!(refused.contains("one copy"), "{refused}");
         std::thread::sleep(Duration::from_millis(100));
         daemon.kill();
-        drop(at_end);
+        drop(stop_guard);
         run.join().expect("the writer does not panic")
     });
     let daemon = fixture.start();
     let list = json(&daemon, &["flash", "list"]);
-    assert_eq!(devices(&list), names(&[("f2", "log"), ("f0", "log")]), "{list}");
+    assert_eq!(device_roles(&list), roles(&[("f2", "log"), ("f0", "log")]), "{list}");
     assert_eq!(list["alerts"].as_array().map(Vec::len), Some(0), "{list}");
     let mut history = history.into_inner().expect("no writer panicked");
     assert!(history.sequence() > 100, "only {} writes: the writer is broken", history.sequence());
@@ -428,21 +430,21 @@ fn replacement_device_restores_write_back() {
     let mut fixture = with_two_devices();
     let Some(devices) = failing_devices(&fixture, &["loop"]) else { return };
     let file = path(&fixture, "f1");
-    flash_on(&mut fixture, &[devices[0].path(), &file]);
+    set_flash_devices(&mut fixture, &[devices[0].path(), &file]);
     let daemon = fixture.start();
-    let policy = |policy: &str| {
+    let wait_for_policy = |policy: &str| {
         wait_for(policy, || (json(&daemon, &["volume", "show", "v"])["policy"] == policy).then_some(()));
     };
     write(&fixture, BLOCKS / 4, 1);
     devices[0].fail();
     write(&fixture, BLOCKS / 2, 1);
-    policy("write-through");
+    wait_for_policy("write-through");
     let list = json(&daemon, &["flash", "list"]);
     assert_eq!((&list["copies"], &list["devices"][0]["state"]), (&Value::from(1), &Value::from("lost")), "{list}");
     let new = path(&fixture, "f2");
     let list = json(&daemon, &["flash", "replace", &devices[0].path().to_string_lossy(), &new.to_string_lossy()]);
     assert_eq!((&list["copies"], list["devices"].as_array().map(Vec::len)), (&Value::from(2), Some(2)), "{list}");
-    policy("write-back");
+    wait_for_policy("write-back");
     write(&fixture, BLOCKS, 2);
     daemon.kill();
     // Either copy alone is complete.
@@ -458,7 +460,7 @@ fn third_device_takes_over_from_a_failed_log_device() {
     let mut fixture = with_two_devices();
     let Some(devices) = failing_devices(&fixture, &["loop"]) else { return };
     let (second, third) = (path(&fixture, "f1"), path(&fixture, "f2"));
-    flash_on(&mut fixture, &[devices[0].path(), &second, &third]);
+    set_flash_devices(&mut fixture, &[devices[0].path(), &second, &third]);
     let daemon = fixture.start();
     write(&fixture, BLOCKS / 2, 1);
     devices[0].fail();
@@ -473,7 +475,8 @@ fn third_device_takes_over_from_a_failed_log_device() {
     daemon.stop();
 }
 
-fn offline(fixture: &Fixture, args: &[&str], devices: &[&str]) -> (bool, Value) {
+/// Runs a `hotset flash` command on devices that no daemon uses; returns whether it succeeded, and its report.
+fn flash_command(fixture: &Fixture, args: &[&str], devices: &[&str]) -> (bool, Value) {
     let devices: Vec<_> = devices.iter().map(|name| path(fixture, name).to_string_lossy().into_owned()).collect();
     let mut arguments = vec!["--json", "flash", args[0]];
     arguments.extend(devices.iter().map(String::as_str));
@@ -487,9 +490,9 @@ fn offline(fixture: &Fixture, args: &[&str], devices: &[&str]) -> (bool, Value) 
 fn apply_rescued(report: &Value, mut image: Vec<u8>) -> Vec<u8> {
     let volume = &report["volumes"][0];
     let rescued = fs::read(volume["file"].as_str().expect("a path")).expect("the image exists");
-    for run in volume["present"].as_array().expect("a list") {
-        let at = run[0].as_u64().expect("a number") * BLOCK;
-        let range = at as usize..(at + run[1].as_u64().expect("a number") * BLOCK) as usize;
+    for extent in volume["present"].as_array().expect("a list") {
+        let offset = extent[0].as_u64().expect("a number") * BLOCK;
+        let range = offset as usize..(offset + extent[1].as_u64().expect("a number") * BLOCK) as usize;
         image[range.clone()].copy_from_slice(&rescued[range]);
     }
     image
@@ -499,50 +502,50 @@ fn apply_rescued(report: &Value, mut image: Vec<u8>) -> Vec<u8> {
 fn offline_check_and_rescue_handle_damaged_devices() {
     let fixture = with_two_devices();
     stop_dirty(&fixture);
-    let (whole, report) = offline(&fixture, &["check"], &["f0", "f1"]);
-    assert!(whole && report["whole"] == true, "{report}");
+    let (is_intact, report) = flash_command(&fixture, &["check"], &["f0", "f1"]);
+    assert!(is_intact && report["whole"] == true, "{report}");
     assert_eq!(report["volumes"][0]["incarnation"].as_str().map(str::len), Some(16), "{report}");
     let before = [fs::read(path(&fixture, "f0")).unwrap(), fs::read(path(&fixture, "f1")).unwrap()];
-    let to = |name: &str| path(&fixture, name).to_string_lossy().into_owned();
+    let path_text = |name: &str| path(&fixture, name).to_string_lossy().into_owned();
 
     // One of two devices is enough, and the check reports the other one as missing.
-    let (whole, report) = offline(&fixture, &["check"], &["f1"]);
-    assert!(!whole && report["missing"][0] == 0, "{report}");
-    let (complete, report) = offline(&fixture, &["rescue", "--to", &to("one")], &["f1"]);
+    let (is_intact, report) = flash_command(&fixture, &["check"], &["f1"]);
+    assert!(!is_intact && report["missing"][0] == 0, "{report}");
+    let (complete, report) = flash_command(&fixture, &["rescue", "--to", &path_text("one")], &["f1"]);
     assert!(complete, "{report}");
     assert_eq!(count(&apply_rescued(&report, backing(&fixture)), 1), BLOCKS);
-    let again = e2e::daemon::hotset(&["flash", "rescue", &to("f1"), "--to", &to("one")]);
+    let again = e2e::daemon::hotset(&["flash", "rescue", &path_text("f1"), "--to", &path_text("one")]);
     assert!(!again.status.success() && text_of(&again).contains("exists"), "{}", text_of(&again));
 
-    // Overwrites a thousand random places of one device, including its superblocks.
+    // Overwrites a thousand random blocks of one device, and its superblocks.
     let mut random = Random::new(seed("flash_rescue"));
     let mut damaged = before[0].clone();
     damaged[..4096].fill(0x5a);
     damaged[65536..65536 + 4096].fill(0xa5);
     for _ in 0..1000 {
-        let at = random.below(damaged.len() as u64 / 4096) as usize * 4096;
-        damaged[at..at + 4096].fill(random.below(256) as u8);
+        let offset = random.below(damaged.len() as u64 / 4096) as usize * 4096;
+        damaged[offset..offset + 4096].fill(random.below(256) as u8);
     }
     fs::write(path(&fixture, "f0"), &damaged).expect("the folder can be written");
-    let (complete, report) = offline(&fixture, &["rescue", "--to", &to("two")], &["f0", "f1"]);
+    let (complete, report) = flash_command(&fixture, &["rescue", "--to", &path_text("two")], &["f0", "f1"]);
     assert!(complete, "{report}");
     assert_eq!(count(&apply_rescued(&report, backing(&fixture)), 1), BLOCKS);
 
     // The same damage in the logs of both devices, with intact superblocks: lost data is listed, all other data is
     // there.
-    let first = before[0].windows(8).position(|bytes| bytes == b"HOTSETLB").expect("the log has a batch");
+    let log_start = before[0].windows(8).position(|bytes| bytes == b"HOTSETLB").expect("the log has a batch");
     for (name, image) in ["f0", "f1"].iter().zip(&before) {
         let mut image = image.clone();
         // Damages the middle of the log. Its beginning may be destaged and dead by now, and a batch damaged at its end
         // would count as torn.
-        for at in (first + 4096 * 900..first + 4096 * 1_500).step_by(4096 * 61) {
-            image[at..at + 512].fill(7);
+        for offset in (log_start + 4096 * 900..log_start + 4096 * 1_500).step_by(4096 * 61) {
+            image[offset..offset + 512].fill(7);
         }
         fs::write(path(&fixture, name), &image).expect("the folder can be written");
     }
-    let (whole, _) = offline(&fixture, &["check"], &["f0", "f1"]);
-    let (complete, report) = offline(&fixture, &["rescue", "--to", &to("three")], &["f0", "f1"]);
-    assert!(!whole && !complete, "the damage went unnoticed");
+    let (is_intact, _) = flash_command(&fixture, &["check"], &["f0", "f1"]);
+    let (complete, report) = flash_command(&fixture, &["rescue", "--to", &path_text("three")], &["f0", "f1"]);
+    assert!(!is_intact && !complete, "the damage went unnoticed");
     let rescued = count(&apply_rescued(&report, backing(&fixture)), 1);
     // Lost data may be on the backing by chance, but data not listed as lost must be there.
     let lost = report["volumes"][0]["lost"].as_array().expect("a list").len() as u64;
@@ -551,14 +554,14 @@ fn offline_check_and_rescue_handle_damaged_devices() {
     assert!(unknown > 0 || rescued + lost >= BLOCKS, "{rescued} of {BLOCKS} with {lost} lost");
     assert!(rescued > BLOCKS / 2, "{rescued} of {BLOCKS}");
     let damaged = [fs::read(path(&fixture, "f0")).unwrap(), fs::read(path(&fixture, "f1")).unwrap()];
-    assert!(damaged[0][..first] == before[0][..first], "nothing was written to the devices");
+    assert!(damaged[0][..log_start] == before[0][..log_start], "nothing was written to the devices");
     // Devices in use by a daemon are refused.
     for (name, image) in ["f0", "f1"].iter().zip(&before) {
         fs::write(path(&fixture, name), image).expect("the folder can be written");
     }
     let daemon = fixture.start();
-    let (whole, report) = offline(&fixture, &["check"], &["f0", "f1"]);
-    assert!(!whole && report.to_string().contains("in use"), "{report}");
+    let (is_intact, report) = flash_command(&fixture, &["check"], &["f0", "f1"]);
+    assert!(!is_intact && report.to_string().contains("in use"), "{report}");
     assert_eq!(count(&read(&fixture), 1), BLOCKS);
     daemon.stop();
 }

@@ -8,14 +8,14 @@ use e2e::client::Client;
 use e2e::daemon::{text_of, wait_for};
 use e2e::fixture::Fixture;
 
-use crate::flash::{failing_devices, flash_on};
+use crate::flash::{failing_devices, set_flash_devices};
 use crate::history::SmallDisk;
 use crate::state::Obstacle;
 
 const MIB: u64 = 1 << 20;
 const FLASH_BYTES: u64 = 64 * MIB;
 
-fn allocated(path: &Path) -> u64 {
+fn allocated_bytes(path: &Path) -> u64 {
     fs::metadata(path).expect("the file exists").blocks() * 512
 }
 
@@ -25,13 +25,13 @@ fn sparse_flash_files_get_all_of_their_blocks() {
     let paths = ["made", "sparse", "added"].map(|name| fixture.folder.join(name));
     for path in &paths[1..] {
         File::create(path).and_then(|file| file.set_len(FLASH_BYTES)).expect("the folder can be written");
-        assert_eq!(allocated(path), 0, "the file system makes sparse files");
+        assert_eq!(allocated_bytes(path), 0, "the file system makes sparse files");
     }
-    flash_on(&mut fixture, &[&paths[0], &paths[1]]);
+    set_flash_devices(&mut fixture, &[&paths[0], &paths[1]]);
     let daemon = fixture.start();
     daemon.command(&["flash", "add", &paths[2].display().to_string()]);
     for path in &paths {
-        assert!(allocated(path) >= FLASH_BYTES, "{}: {} bytes", path.display(), allocated(path));
+        assert!(allocated_bytes(path) >= FLASH_BYTES, "{}: {} bytes", path.display(), allocated_bytes(path));
     }
     daemon.stop();
 }
@@ -40,18 +40,19 @@ fn sparse_flash_files_get_all_of_their_blocks() {
 fn oversized_flash_file_is_refused_before_a_write_fails() {
     let mut fixture = Fixture::with_volume(MIB);
     let mount_point = fixture.folder.join("small");
-    let Some(_small) = SmallDisk::of(&mount_point, "48m") else { return };
-    let (new, sparse, whole) = (mount_point.join("new"), mount_point.join("sparse"), fixture.folder.join("whole"));
+    let Some(_small) = SmallDisk::mount_sized(&mount_point, "48m") else { return };
+    let (new, sparse, allocated_file) =
+        (mount_point.join("new"), mount_point.join("sparse"), fixture.folder.join("whole"));
     File::create(&sparse).and_then(|file| file.set_len(FLASH_BYTES)).expect("the file system has space");
-    flash_on(&mut fixture, &[&whole, &sparse]);
+    set_flash_devices(&mut fixture, &[&allocated_file, &sparse]);
     let daemon = fixture.start();
     let log = daemon.log();
     let line =
         log.lines().find(|line| line.contains("flash is not used") || line.contains("flash: ")).unwrap_or_default();
     assert!(line.contains(&sparse.display().to_string()) && line.contains("free space there"), "{log}");
-    assert_eq!(allocated(&sparse), 0, "the file system must not be filled");
+    assert_eq!(allocated_bytes(&sparse), 0, "the file system must not be filled");
     daemon.stop();
-    flash_on(&mut fixture, &[&new]);
+    set_flash_devices(&mut fixture, &[&new]);
     fixture.tables += "allow_single_copy = true\n";
     let daemon = fixture.start();
     assert!(daemon.log().contains("free space there"), "{}", daemon.log());
@@ -65,7 +66,7 @@ fn oversized_flash_file_is_refused_before_a_write_fails() {
 fn flush_on_one_copy_fails_until_the_state_records_it() {
     let mut fixture = Fixture::with_volume(16 * MIB);
     let Some(devices) = failing_devices(&fixture, &["l0", "l1"]) else { return };
-    flash_on(&mut fixture, &[devices[0].path(), devices[1].path()]);
+    set_flash_devices(&mut fixture, &[devices[0].path(), devices[1].path()]);
     fixture.tables += "allow_single_copy = true\n";
     let daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");

@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 const FLASH: &str = "[flash]\ndevices = [\"one\", \"two\"]\nsize = \"64 MiB\"\n";
 
 /// A fixture with a service manager that starts its daemons.
-fn managed() -> Fixture {
+fn managed_fixture() -> Fixture {
     let mut fixture = Fixture::with_volume(64 * MIB);
     fixture.service_manager = Some(Manager::start(fixture.folder.path()));
     fixture
@@ -27,7 +27,7 @@ fn manager(fixture: &Fixture) -> &Manager {
 }
 
 /// Stops the daemon with SIGTERM and starts the next one.
-fn restarted(fixture: &Fixture, daemon: Daemon) -> Daemon {
+fn restart(fixture: &Fixture, daemon: Daemon) -> Daemon {
     daemon.stop();
     fixture.start()
 }
@@ -49,7 +49,7 @@ fn verify_fio_over_restarts(fixture: &Fixture) {
     let mut restarts = 0;
     while !load.is_finished() {
         std::thread::sleep(Duration::from_millis(900));
-        daemon = restarted(fixture, daemon);
+        daemon = restart(fixture, daemon);
         restarts += 1;
         wait_for("the release of the stored descriptors", || (manager(fixture).count() == 0).then_some(()));
     }
@@ -63,23 +63,23 @@ fn verify_fio_over_restarts(fixture: &Fixture) {
 
 #[test]
 fn fio_survives_restarts_of_a_destaging_daemon() {
-    verify_fio_over_restarts(&managed());
+    verify_fio_over_restarts(&managed_fixture());
 }
 
 #[test]
 fn fio_survives_restarts_with_dirty_data_on_flash() {
-    let mut fixture = managed();
+    let mut fixture = managed_fixture();
     fixture.tables += FLASH;
     verify_fio_over_restarts(&fixture);
 }
 
 #[test]
 fn handed_over_client_is_disconnected_by_a_kill() {
-    let fixture = managed();
+    let fixture = managed_fixture();
     let daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write(4096, &[5; 4096]).expect("the write succeeds");
-    let daemon = restarted(&fixture, daemon);
+    let daemon = restart(&fixture, daemon);
     assert_eq!(client.read(4096, 4096).expect("the next daemon answers"), [5; 4096]);
     client.write(8192, &[6; 4096]).expect("the next daemon writes");
     daemon.kill();
@@ -91,12 +91,12 @@ fn handed_over_client_is_disconnected_by_a_kill() {
 
 #[test]
 fn client_is_disconnected_when_a_destaging_stop_is_aborted() {
-    let mut fixture = managed();
+    let mut fixture = managed_fixture();
     let (socket, disk) = (fixture.folder.join("below"), fixture.folder.join("disk"));
     fs::File::create(&disk).and_then(|file| file.set_len(32 * MIB)).expect("the folder can be written");
     let args = format!("--filter=delay --filter=noparallel file {} delay-write=100ms", disk.display());
-    let below = Nbdkit::start(&socket, &args);
-    fixture.add_volume_on("slow", &below.uri(), "");
+    let backing_server = Nbdkit::start(&socket, &args);
+    fixture.add_volume_on("slow", &backing_server.uri(), "");
     let mut daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "slow").expect("the volume is served");
     // 300 scattered blocks take the backing 30 seconds.
@@ -114,7 +114,7 @@ fn client_is_disconnected_when_a_destaging_stop_is_aborted() {
 
 #[test]
 fn request_during_a_restart_is_answered_by_the_next_daemon() {
-    let mut fixture = managed();
+    let mut fixture = managed_fixture();
     fixture.add_volume("other", MIB, "");
     let daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
@@ -139,7 +139,7 @@ fn request_during_a_restart_is_answered_by_the_next_daemon() {
 
 #[test]
 fn stop_by_command_disconnects_clients() {
-    let fixture = managed();
+    let fixture = managed_fixture();
     let mut daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     daemon.command(&["stop"]);

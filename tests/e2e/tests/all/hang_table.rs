@@ -33,9 +33,9 @@ const HUNG_BACKINGS: usize = 9;
 /// Writes by a client to each volume on a hung backing.
 const HUNG_VOLUME_WRITES: u64 = 64;
 
-/// A row of the table.
+/// The component that hangs in a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Part {
+enum HungComponent {
     Nothing,
     OneMirror,
     BothMirrors,
@@ -48,50 +48,52 @@ enum Part {
     ControlThread,
 }
 
-impl Part {
-    const ALL: [Part; 10] = [
-        Part::Nothing,
-        Part::OneMirror,
-        Part::BothMirrors,
-        Part::OneBacking,
-        Part::NineBackings,
-        Part::BackingsAtStart,
-        Part::StateDirectory,
-        Part::HistoryDisk,
-        Part::GuestMemory,
-        Part::ControlThread,
+impl HungComponent {
+    const ALL: [HungComponent; 10] = [
+        HungComponent::Nothing,
+        HungComponent::OneMirror,
+        HungComponent::BothMirrors,
+        HungComponent::OneBacking,
+        HungComponent::NineBackings,
+        HungComponent::BackingsAtStart,
+        HungComponent::StateDirectory,
+        HungComponent::HistoryDisk,
+        HungComponent::GuestMemory,
+        HungComponent::ControlThread,
     ];
 
     fn name(self) -> &'static str {
         match self {
-            Part::Nothing => "nothing",
-            Part::OneMirror => "one flash mirror",
-            Part::BothMirrors => "both flash mirrors",
-            Part::OneBacking => "one backing",
-            Part::NineBackings => "nine backings",
-            Part::BackingsAtStart => "nine backings, from before the start",
-            Part::StateDirectory => "the state directory",
-            Part::HistoryDisk => "the history's disk",
-            Part::GuestMemory => "a guest's memory (cut short)",
-            Part::ControlThread => "the control thread",
+            HungComponent::Nothing => "nothing",
+            HungComponent::OneMirror => "one flash mirror",
+            HungComponent::BothMirrors => "both flash mirrors",
+            HungComponent::OneBacking => "one backing",
+            HungComponent::NineBackings => "nine backings",
+            HungComponent::BackingsAtStart => "nine backings, from before the start",
+            HungComponent::StateDirectory => "the state directory",
+            HungComponent::HistoryDisk => "the history's disk",
+            HungComponent::GuestMemory => "a guest's memory (cut short)",
+            HungComponent::ControlThread => "the control thread",
         }
     }
 
     /// Beginning of the kind of the alert that reports the hang.
     fn alert(self) -> Option<&'static str> {
         match self {
-            Part::OneMirror | Part::BothMirrors => Some("flash"),
-            Part::OneBacking | Part::NineBackings | Part::BackingsAtStart => Some("backing-hung"),
-            Part::StateDirectory => Some("state-disk"),
-            Part::HistoryDisk => Some("history"),
-            Part::Nothing | Part::GuestMemory | Part::ControlThread => None,
+            HungComponent::OneMirror | HungComponent::BothMirrors => Some("flash"),
+            HungComponent::OneBacking | HungComponent::NineBackings | HungComponent::BackingsAtStart => {
+                Some("backing-hung")
+            }
+            HungComponent::StateDirectory => Some("state-disk"),
+            HungComponent::HistoryDisk => Some("history"),
+            HungComponent::Nothing | HungComponent::GuestMemory | HungComponent::ControlThread => None,
         }
     }
 }
 
 /// Configuration and files of a daemon with a component that can hang.
 struct HangFixture {
-    part: Part,
+    component: HungComponent,
     fixture: Fixture,
     mounts: Vec<Fuse>,
     hung_volumes: Vec<String>,
@@ -101,16 +103,16 @@ struct HangFixture {
 
 impl HangFixture {
     /// `None` where file systems may not be mounted.
-    fn new(part: Part) -> Option<HangFixture> {
+    fn new(component: HungComponent) -> Option<HangFixture> {
         let mut fixture = Fixture::new();
         let mount = |fixture: &Fixture, name: &str| Fuse::mount(&fixture.folder.join(name));
         let (mut mounts, mut hung_volumes, mut memory) = (Vec::new(), Vec::new(), None);
-        match part {
-            Part::OneMirror | Part::BothMirrors => {
+        match component {
+            HungComponent::OneMirror | HungComponent::BothMirrors => {
                 let mut devices: Vec<PathBuf> = Vec::new();
                 mounts.push(mount(&fixture, "mount0")?);
                 devices.push(mounts[0].path().join("f0"));
-                if part == Part::BothMirrors {
+                if component == HungComponent::BothMirrors {
                     mounts.push(mount(&fixture, "mount1")?);
                     devices.push(mounts[1].path().join("f1"));
                 } else {
@@ -119,8 +121,8 @@ impl HangFixture {
                 let names: Vec<String> = devices.iter().map(|path| format!("\"{}\"", path.display())).collect();
                 fixture.tables = format!("[flash]\ndevices = [{}]\nsize = \"64 MiB\"\n", names.join(", "));
             }
-            Part::OneBacking | Part::NineBackings | Part::BackingsAtStart => {
-                for number in 0..if part == Part::OneBacking { 1 } else { HUNG_BACKINGS } {
+            HungComponent::OneBacking | HungComponent::NineBackings | HungComponent::BackingsAtStart => {
+                for number in 0..if component == HungComponent::OneBacking { 1 } else { HUNG_BACKINGS } {
                     mounts.push(mount(&fixture, &format!("mount{number}"))?);
                     let backing = mounts[number].path().join("hung.img");
                     File::create(&backing).and_then(|file| file.set_len(16 * MIB)).expect("the mount can be written");
@@ -128,36 +130,36 @@ impl HangFixture {
                     fixture.add_volume_on(&hung_volumes[number], &backing.display().to_string(), "");
                 }
             }
-            Part::StateDirectory => mounts.push(mount(&fixture, "state")?),
-            Part::HistoryDisk => mounts.push(mount(&fixture, "state/history")?),
-            Part::GuestMemory => {
+            HungComponent::StateDirectory => mounts.push(mount(&fixture, "state")?),
+            HungComponent::HistoryDisk => mounts.push(mount(&fixture, "state/history")?),
+            HungComponent::GuestMemory => {
                 fixture.add_volume("guest", 16 * MIB, "");
                 fixture.enable_vhost_user();
                 memory = Some(Memory::new(Guest::queue_bytes()).expect("guest memory"));
             }
-            Part::Nothing | Part::ControlThread => {}
+            HungComponent::Nothing | HungComponent::ControlThread => {}
         }
         fixture.add_volume("healthy", 64 * MIB, "");
-        Some(HangFixture { part, fixture, mounts, hung_volumes, memory })
+        Some(HangFixture { component, fixture, mounts, hung_volumes, memory })
     }
 
     /// Starts the daemon; a component that hangs from before the start hangs already.
     fn start(&self) -> Daemon {
-        if self.part == Part::BackingsAtStart {
+        if self.component == HungComponent::BackingsAtStart {
             self.mounts.iter().for_each(Fuse::hang);
         }
         let started_at = Instant::now();
         let daemon = self.fixture.start();
-        println!("{}: the daemon served after {}", self.part.name(), seconds(started_at.elapsed()));
+        println!("{}: the daemon served after {}", self.component.name(), seconds(started_at.elapsed()));
         daemon
     }
 
     /// Makes the component hang under load; dropping the returned value resumes a stopped thread.
     fn hang(&self, daemon: &Daemon) -> Option<Box<dyn Any>> {
-        if self.part == Part::BackingsAtStart {
+        if self.component == HungComponent::BackingsAtStart {
             return Some(Box::new(()));
         }
-        if self.part == Part::ControlThread {
+        if self.component == HungComponent::ControlThread {
             return Some(Box::new(stopped_thread::stop_control(daemon)?));
         }
         self.mounts.iter().for_each(Fuse::hang);
@@ -173,7 +175,7 @@ impl HangFixture {
         }
         if let Some(memory) = &self.memory {
             let mut guest =
-                Guest::on(memory.clone(), &self.fixture.vhost_user_socket("guest"), 1, guest_memory::FEATURES);
+                Guest::with_memory(memory.clone(), &self.fixture.vhost_user_socket("guest"), 1, guest_memory::FEATURES);
             guest.start(None);
             rustix::fs::ftruncate(memory.file(), 0).expect("the file can shrink");
             guest.queues[0].signal();
@@ -186,6 +188,7 @@ impl HangFixture {
 /// Longest latency of one kind of request, including the request in flight.
 #[derive(Default)]
 struct Probe {
+    /// Longest completed request, and the start of the request in flight.
     longest: Mutex<(Duration, Option<Instant>)>,
 }
 
@@ -225,33 +228,36 @@ struct Probes {
     flushes: Probe,
     status: Probe,
     has_failed_flush: AtomicBool,
-    ends: AtomicBool,
+    /// Set when the probes must end.
+    must_end: AtomicBool,
 }
 
 impl Probes {
     fn repeat(&self, fixture: &Fixture, probe: impl Fn(&mut Client, u64)) {
         let mut client = Client::connect(&fixture.endpoint(), "healthy").expect("the volume is served");
         let mut number = 0;
-        while !self.ends.load(Ordering::Relaxed) {
+        while !self.must_end.load(Ordering::Relaxed) {
             probe(&mut client, number);
             number += 1;
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Probes until `PROBE_TIME` has passed; returns when the alert was seen.
+    /// Probes until `PROBE_TIME` has passed; returns the time until the alert was seen.
     fn run(&'static self, hang: &'static HangFixture, socket: String) -> Option<Duration> {
         let fixture = &hang.fixture;
         std::thread::spawn(move || {
             self.repeat(fixture, |client, number| {
-                let at = number * 37 * BLOCK % (64 * MIB);
-                self.reads.measure(|| client.read(at, BLOCK as usize)).expect("the read succeeds");
+                let offset = number * 37 * BLOCK % (64 * MIB);
+                self.reads.measure(|| client.read(offset, BLOCK as usize)).expect("the read succeeds");
             });
         });
         std::thread::spawn(move || {
             self.repeat(fixture, |client, number| {
-                let at = number * 41 * BLOCK % (64 * MIB);
-                self.writes.measure(|| client.write(at, &[number as u8; BLOCK as usize])).expect("the write succeeds");
+                let offset = number * 41 * BLOCK % (64 * MIB);
+                self.writes
+                    .measure(|| client.write(offset, &[number as u8; BLOCK as usize]))
+                    .expect("the write succeeds");
             });
         });
         std::thread::spawn(move || {
@@ -269,12 +275,15 @@ impl Probes {
             let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
             let kinds = status["active_alerts"].as_array().cloned().unwrap_or_default();
             let is_expected = |alert: &Value| {
-                alert["kind"].as_str().zip(hang.part.alert()).is_some_and(|(is, expected)| is.starts_with(expected))
+                alert["kind"]
+                    .as_str()
+                    .zip(hang.component.alert())
+                    .is_some_and(|(kind, expected)| kind.starts_with(expected))
             };
             detected = detected.or_else(|| kinds.iter().any(is_expected).then(|| started_at.elapsed()));
             std::thread::sleep(Duration::from_millis(250));
         }
-        self.ends.store(true, Ordering::Relaxed);
+        self.must_end.store(true, Ordering::Relaxed);
         detected
     }
 }
@@ -292,42 +301,42 @@ fn wait_for_end(daemon: &mut Daemon) -> String {
     format!("no end in {} s", END_TIMEOUT.as_secs())
 }
 
-fn measure_row(part: Part) -> Option<String> {
+fn measure_row(component: HungComponent) -> Option<String> {
     // Threads of unanswered probes survive the row.
-    let hang: &'static HangFixture = Box::leak(Box::new(HangFixture::new(part)?));
+    let hang: &'static HangFixture = Box::leak(Box::new(HangFixture::new(component)?));
     let probes: &'static Probes = Box::leak(Box::default());
     let mut daemon = hang.start();
-    let hung = hang.hang(&daemon)?;
+    let hang_guard = hang.hang(&daemon)?;
     let detected = probes.run(hang, hang.fixture.folder.join("control.sock").display().to_string());
     daemon.signal("TERM");
     let end = wait_for_end(&mut daemon);
     hang.mounts.iter().for_each(Fuse::resume);
-    drop(hung);
+    drop(hang_guard);
     drop(daemon);
 
-    let again = HangFixture::new(part)?;
-    let mut daemon = again.start();
-    let hung = again.hang(&daemon)?;
+    let second_hang = HangFixture::new(component)?;
+    let mut daemon = second_hang.start();
+    let hang_guard = second_hang.hang(&daemon)?;
     std::thread::sleep(Duration::from_secs(1));
     daemon.signal("TERM");
     std::thread::sleep(Duration::from_millis(100));
-    let second = if daemon.is_running() {
+    let end_after_second_signal = if daemon.is_running() {
         daemon.signal("TERM");
         wait_for_end(&mut daemon)
     } else {
         "ended before".to_owned()
     };
-    again.mounts.iter().for_each(Fuse::resume);
-    drop(hung);
-    let alert = match (part.alert(), detected) {
+    second_hang.mounts.iter().for_each(Fuse::resume);
+    drop(hang_guard);
+    let alert = match (component.alert(), detected) {
         (None, _) => "none".to_owned(),
         (Some(kind), None) => format!("{kind}: not seen"),
         (Some(_), Some(after)) => format!("after {}", seconds(after)),
     };
     let failed = if probes.has_failed_flush.load(Ordering::Relaxed) { ", fails" } else { "" };
     let flushes = format!("{}{failed}", probes.flushes.cell());
-    let cells = [part.name().to_owned(), probes.reads.cell(), probes.writes.cell(), flushes];
-    let later_cells = [probes.status.cell(), alert, end, second];
+    let cells = [component.name().to_owned(), probes.reads.cell(), probes.writes.cell(), flushes];
+    let later_cells = [probes.status.cell(), alert, end, end_after_second_signal];
     Some(format!("| {} | {} |", cells.join(" | "), later_cells.join(" | ")))
 }
 
@@ -338,11 +347,11 @@ fn healthy_volume_is_served_while_any_component_hangs() {
         "| hangs | reads | writes | flushes | `status` | alert | end after SIGTERM | after a second SIGTERM |\n"
             .to_owned();
     table += "|---|---|---|---|---|---|---|---|\n";
-    let parts = std::env::var("HOTSET_HANG_ROWS").ok();
-    for part in
-        Part::ALL.into_iter().filter(|part| parts.as_ref().is_none_or(|rows| rows.contains(&format!("{part:?}"))))
-    {
-        let Some(row) = measure_row(part) else { continue };
+    let rows = std::env::var("HOTSET_HANG_ROWS").ok();
+    let is_wanted =
+        |component: &HungComponent| rows.as_ref().is_none_or(|rows| rows.contains(&format!("{component:?}")));
+    for component in HungComponent::ALL.into_iter().filter(is_wanted) {
+        let Some(row) = measure_row(component) else { continue };
         println!("{row}");
         writeln!(table, "{row}").expect("a string grows");
     }

@@ -18,12 +18,12 @@ const WRITES: u64 = 200;
 
 /// A file system that can be frozen; `None`, with a line on the terminal, where mounting is not possible.
 fn mount_file_system(fixture: &Fixture, case: &str) -> Option<FileSystem> {
-    let made = FileSystem::mount(&fixture.folder.join("hangs.img"), 256 * MIB, &fixture.folder.join("hangs"));
-    if let Err(reason) = &made {
-        // Written past the capture of a passing test's output: the reader has to see that nothing was tested.
+    let mounted = FileSystem::mount(&fixture.folder.join("hangs.img"), 256 * MIB, &fixture.folder.join("hangs"));
+    if let Err(reason) = &mounted {
+        // Written to the real stderr, past the capture of a passing test's output, because the skip must be visible.
         let _ = writeln!(std::io::stderr(), "SKIPPED: {case}: no file system can be mounted ({reason})");
     }
-    made.ok()
+    mounted.ok()
 }
 
 fn json(daemon: &Daemon, args: &[&str]) -> Value {
@@ -39,9 +39,12 @@ fn find_alert(daemon: &Daemon, kind: &str, subject: &str) -> Option<Value> {
 fn assert_volume_works(fixture: &Fixture, volume: &str) {
     let mut client = Client::connect(&fixture.endpoint(), volume).expect("the volume is served");
     for number in 0..WRITES {
-        let (at, data) = (number * 3 * BLOCK, vec![number as u8 + 1; BLOCK as usize]);
-        client.write(at, &data).and_then(|()| client.flush()).unwrap_or_else(|error| panic!("write {number}: {error}"));
-        assert_eq!(client.read(at, BLOCK as usize).expect("the read succeeds"), data);
+        let (offset, data) = (number * 3 * BLOCK, vec![number as u8 + 1; BLOCK as usize]);
+        client
+            .write(offset, &data)
+            .and_then(|()| client.flush())
+            .unwrap_or_else(|error| panic!("write {number}: {error}"));
+        assert_eq!(client.read(offset, BLOCK as usize).expect("the read succeeds"), data);
         // A block that no cache holds.
         client.read(8 * MIB + number * 16 * BLOCK, BLOCK as usize).expect("the read succeeds");
     }
@@ -116,8 +119,8 @@ fn frozen_flash_file_system_drops_its_copy_and_stalls_no_volume() {
     assert_volume_works(&fixture, "v");
     let frozen = file_system.freeze();
     std::thread::scope(|scope| {
-        let both = ["v", "w"].map(|volume| scope.spawn(|| assert_volume_works(&fixture, volume)));
-        both.into_iter().for_each(|volume| volume.join().expect("the volume works"));
+        let threads = ["v", "w"].map(|volume| scope.spawn(|| assert_volume_works(&fixture, volume)));
+        threads.into_iter().for_each(|thread| thread.join().expect("the volume works"));
     });
     wait_for("one copy", || (json(&daemon, &["flash", "list"])["copies"] == 1).then_some(()));
     assert_volume_works(&fixture, "w");

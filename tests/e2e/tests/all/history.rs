@@ -44,13 +44,13 @@ fn history_agrees_with_volume_counters_and_fio() {
     let http = Http::of(&daemon);
     let uri = format!("--uri={}", fixture.uri("v"));
     let common = ["--name=v", "--ioengine=nbd", "--randseed=7", "--bs=4k", "--iodepth=4", &uri, "--output-format=json"];
-    let run = |options: &[&str]| -> Value {
+    let run_fio = |options: &[&str]| -> Value {
         let args = common.iter().chain(options).copied().collect::<Vec<_>>().join(" ");
         let out = tool("fio").args(&args).within(fixture.folder.path()).ok();
         serde_json::from_str(&out[out.find('{').expect("valid JSON")..]).expect("valid JSON")
     };
-    let written = run(&["--rw=randwrite", "--size=32m", "--io_size=8m"]);
-    let read = run(&["--rw=randread", "--size=32m", "--io_size=12m", "--rate_iops=1500"]);
+    let written = run_fio(&["--rw=randwrite", "--size=32m", "--io_size=8m"]);
+    let read = run_fio(&["--rw=randread", "--size=32m", "--io_size=12m", "--rate_iops=1500"]);
     let shown: Value = serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("valid JSON");
     let (reads, writes) = (shown["reads"].as_u64().expect("a number"), shown["writes"].as_u64().expect("a number"));
     let fio_count = |run: &Value, kind: &str| run["jobs"][0][kind]["total_ios"].as_u64().expect("a number");
@@ -85,7 +85,7 @@ fn history_agrees_with_volume_counters_and_fio() {
     assert_eq!(sum(&coarse, "reads"), reads);
     let reads_max = |report: &Value| numbers(&report["series"]["reads"]["max"]).into_iter().max();
     assert_eq!(reads_max(&coarse), reads_max(&report));
-    // fio held 1,500 a second; the seconds of the history and those of fio begin at different moments.
+    // fio read 1,500 blocks per second; the seconds of the history and those of fio begin at different moments.
     assert!(reads_max(&report).is_some_and(|reads| (700..6_000).contains(&reads)), "{:?}", reads_max(&report));
     // CSV and the command show the same figures.
     let csv =
@@ -159,12 +159,12 @@ fn invalid_history_queries_are_refused_with_a_reason() {
     }
     assert_eq!(http.get("/api/v1/volumes/none/history").status, 404);
     daemon.stop();
-    let mut without = Fixture::with_volume(MIB);
-    without.tables = "[api]\nlisten = \"127.0.0.1:0\"\n[history]\nsize = \"0\"".to_owned();
-    let daemon = without.start();
+    let mut without_history = Fixture::with_volume(MIB);
+    without_history.tables = "[api]\nlisten = \"127.0.0.1:0\"\n[history]\nsize = \"0\"".to_owned();
+    let daemon = without_history.start();
     let http = Http::of(&daemon);
     assert_eq!(http.get("/api/v1/history").status, 409);
-    assert!(!without.folder.join("state/history").exists());
+    assert!(!without_history.folder.join("state/history").exists());
     daemon.stop();
 }
 
@@ -174,7 +174,7 @@ fn kill_rounds() -> u64 {
 }
 
 /// Seconds that the volume's history covers, in steps of a second and of a minute, and the time of the last step.
-fn covered(http: &Http) -> ([u64; 2], u64) {
+fn covered_seconds(http: &Http) -> ([u64; 2], u64) {
     let report_with =
         |step: u64| http.get(&format!("/api/v1/volumes/v/history?from=-50min&step={step}&series=reads")).json();
     let (fine, coarse) = (report_with(1), report_with(60));
@@ -193,15 +193,15 @@ fn kill_loses_at_most_ten_seconds_of_history() {
         let before = wait_for("some seconds of history", || {
             client.read(0, 4096).expect("the read succeeds");
             let report = http.get("/api/v1/volumes/v/history?from=-50min&step=1&series=reads");
-            let seconds = (report.status == 200).then(|| covered(&http)).filter(|(_, last)| *last > 0);
+            let seconds = (report.status == 200).then(|| covered_seconds(&http)).filter(|(_, last)| *last > 0);
             seconds.filter(|(seconds, _)| seconds[0] >= (round + 1) * 6)
         });
         // Batches are written every few seconds: the kill falls between or into them.
         std::thread::sleep(std::time::Duration::from_millis(random.below(5_000)));
-        let before_kill = covered(&http).0;
+        let before_kill = covered_seconds(&http).0;
         daemon.kill();
         daemon = fixture.start();
-        let ([fine, coarse], _) = covered(&Http::of(&daemon));
+        let ([fine, coarse], _) = covered_seconds(&Http::of(&daemon));
         println!("round {round}: {before:?} then {before_kill:?} before the kill, {fine} and {coarse} after it");
         for (before, after) in before_kill.iter().zip([fine, coarse]) {
             assert!(after + MISSING_MAX >= *before, "{before} s before the kill, {after} after it");
@@ -217,12 +217,13 @@ fn kill_loses_at_most_ten_seconds_of_history() {
 pub struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
+    /// Mounts a disk of 1 MiB.
     pub fn mount(mount_point: &Path) -> Option<SmallDisk> {
-        SmallDisk::of(mount_point, "1m")
+        SmallDisk::mount_sized(mount_point, "1m")
     }
 
-    /// A disk of `size`, in the notation of `mount`.
-    pub fn of(mount_point: &Path, size: &str) -> Option<SmallDisk> {
+    /// Mounts a disk of `size`, in the notation of `mount`.
+    pub fn mount_sized(mount_point: &Path, size: &str) -> Option<SmallDisk> {
         std::fs::create_dir_all(mount_point).expect("the folder can be created");
         let mounted = Command::new("mount")
             .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
@@ -243,8 +244,8 @@ impl SmallDisk {
     /// Fills the disk.
     pub fn fill(&self) {
         let mut file = std::fs::File::create(self.0.join("filler")).expect("the file can be created");
-        let piece = vec![1; 4096];
-        while std::io::Write::write_all(&mut file, &piece).is_ok() {}
+        let chunk = vec![1; 4096];
+        while std::io::Write::write_all(&mut file, &chunk).is_ok() {}
     }
 
     /// Frees the space again.
@@ -252,6 +253,7 @@ impl SmallDisk {
         std::fs::remove_file(self.0.join("filler")).expect("the disk was filled before");
     }
 
+    /// Remounts the disk with other options, for example `ro`.
     pub fn remount(&self, options: &str) {
         let status = Command::new("mount").args(["-o", &format!("remount,{options}")]).arg(&self.0).status();
         assert!(status.is_ok_and(|status| status.success()), "{options}");
@@ -260,7 +262,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: the daemon may still have files open there.
+        // A lazy unmount, because the daemon may still have files open.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }

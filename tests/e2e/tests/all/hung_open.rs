@@ -1,5 +1,5 @@
 //! Backings that hang when they are opened or attached: at the start, at `volume add`, at a reload and at
-//! `check-config`. Other volumes are served, and the volume is taken up when its backing answers.
+//! `check-config`. Other volumes are served meanwhile, and the volume itself as soon as its backing answers.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
-/// Backings on the hung file system: more than it may occupy helper threads.
+/// Backings on the hung file system: more than the helper threads that one file system may occupy.
 const HUNG_BACKINGS: usize = 12;
 
 /// A fixture with a volume `healthy`, and a file system with files `0.img`, `1.img`… that can hang; `None` where no
@@ -36,13 +36,13 @@ fn image(fuse: &Fuse, number: usize) -> PathBuf {
     fuse.path().join(format!("{number}.img"))
 }
 
-/// Requests of the healthy volume and `status` are answered.
+/// Checks that requests of the healthy volume and `hotset status` are answered.
 fn assert_daemon_works(fixture: &Fixture, daemon: &Daemon) {
     let mut client = Client::connect(&fixture.endpoint(), "healthy").expect("the volume is served");
     for number in 0..20 {
-        let (at, data) = (number * 3 * BLOCK, vec![number as u8 + 1; BLOCK as usize]);
-        client.write(at, &data).and_then(|()| client.flush()).expect("the write succeeds");
-        assert_eq!(client.read(at, BLOCK as usize).expect("the read succeeds"), data);
+        let (offset, data) = (number * 3 * BLOCK, vec![number as u8 + 1; BLOCK as usize]);
+        client.write(offset, &data).and_then(|()| client.flush()).expect("the write succeeds");
+        assert_eq!(client.read(offset, BLOCK as usize).expect("the read succeeds"), data);
     }
     daemon.command(&["status"]);
 }
@@ -50,15 +50,16 @@ fn assert_daemon_works(fixture: &Fixture, daemon: &Daemon) {
 fn alerts_of(daemon: &Daemon, volume: &str) -> Vec<String> {
     let status = json(daemon, &["status"]);
     let alerts = status["active_alerts"].as_array().expect("a list");
-    let of_volume = alerts.iter().filter(|alert| alert["subject"] == volume);
-    of_volume.map(|alert| alert["kind"].as_str().expect("a kind").to_owned()).collect()
+    let alerts = alerts.iter().filter(|alert| alert["subject"] == volume);
+    alerts.map(|alert| alert["kind"].as_str().expect("a kind").to_owned()).collect()
 }
 
 fn is_refused_as_hung(shown: &Value) -> bool {
     shown["state"] == "refused" && shown["refusal"] == "backing-hung"
 }
 
-fn assert_taken_up(fixture: &Fixture, volume: &str) {
+/// Waits until the volume is served, and writes to it.
+fn assert_served(fixture: &Fixture, volume: &str) {
     let mut client = wait_for("the volume", || Client::connect(&fixture.endpoint(), volume).ok());
     client.write(0, &[7; BLOCK as usize]).and_then(|()| client.flush()).expect("the backing answers");
 }
@@ -96,7 +97,7 @@ fn hung_backings_at_the_start_refuse_only_their_volumes() {
     assert_daemon_works(&fixture, &daemon);
     fuse.resume();
     for name in (0..HUNG_BACKINGS).map(|number| format!("hung{number}")).chain(["linked".to_owned()]) {
-        assert_taken_up(&fixture, &name);
+        assert_served(&fixture, &name);
     }
     wait_for("no alert", || alerts_of(&daemon, "hung3").is_empty().then_some(()));
     daemon.stop();
@@ -120,21 +121,21 @@ fn volume_add_on_a_hung_path_fails_and_stalls_nothing() {
     fuse.hang();
     let path = image(&fuse, 0).display().to_string();
     std::thread::scope(|scope| {
-        let adding = scope.spawn(|| daemon.try_command(&["volume", "add", "hung", "--backing", &path]));
+        let command = scope.spawn(|| daemon.try_command(&["volume", "add", "hung", "--backing", &path]));
         let mut rounds = 0;
-        while !adding.is_finished() {
+        while !command.is_finished() {
             assert_daemon_works(&fixture, &daemon);
             rounds += 1;
         }
         assert!(rounds > 1, "the daemon answers only after the command");
-        let output = adding.join().expect("the command ends");
+        let output = command.join().expect("the command ends");
         assert!(!output.status.success() && text_of(&output).contains("does not answer"), "{}", text_of(&output));
     });
     fuse.resume();
     wait_for("the volume", || {
         daemon.try_command(&["volume", "add", "hung", "--backing", &path]).status.success().then_some(())
     });
-    assert_taken_up(&fixture, "hung");
+    assert_served(&fixture, "hung");
     daemon.stop();
 }
 
@@ -152,9 +153,9 @@ fn reload_with_a_hung_backing_stalls_nothing() {
         let shown = daemon.try_command(&["volume", "show", "hung", "--json"]);
         serde_json::from_slice(&shown.stdout).is_ok_and(|shown| is_refused_as_hung(&shown)).then_some(())
     });
-    assert_taken_up(&fixture, "later");
+    assert_served(&fixture, "later");
     fuse.resume();
-    assert_taken_up(&fixture, "hung");
+    assert_served(&fixture, "hung");
     daemon.stop();
 }
 
@@ -178,14 +179,14 @@ fn no_file_is_created_after_its_command_has_failed() {
     daemon.stop();
 }
 
-/// Volume `hung`, whose first block has its newest content in the memory of a killed daemon alone.
+/// A volume `hung`; only the persisted memory of a killed daemon has the newest content of its first block.
 fn fixture_with_data_in_memory() -> Option<(Fixture, Fuse)> {
     let (mut fixture, fuse) = fixture(1)?;
     // The content identifies the backing, because its file system has no birth times.
     fs::write(image(&fuse, 0), vec![5; 4 * MIB as usize]).expect("the file system can be written");
     fixture.add_volume_on("hung", &image(&fuse, 0).display().to_string(), "");
     let daemon = fixture.start();
-    // Without a flush the data is in memory alone.
+    // Without a flush the data is only in memory.
     fuse.hang();
     let mut client = Client::connect(&fixture.endpoint(), "hung").expect("the volume is served");
     client.write(0, &[7; BLOCK as usize]).expect("memory has space");
@@ -219,7 +220,7 @@ fn hang_after_identification_refuses_only_its_volume() {
 }
 
 #[test]
-fn stop_beside_a_hung_attach_keeps_the_volume_s_data() {
+fn stop_during_a_hung_attach_keeps_the_volumes_data() {
     let Some((mut fixture, fuse)) = fixture_with_data_in_memory() else { return };
     let kept_in = std::mem::replace(&mut fixture.keep_in, "none".to_owned());
     fuse.hang_at(Operation::Write);
@@ -244,7 +245,8 @@ fn retry_of_a_hung_block_device_is_refused_as_hung() {
     let device = match LoopDevice::attach_existing(&image(&fuse, 0), 512) {
         Ok(device) => device,
         Err(reason) => {
-            // Written past the capture of a passing test's output: the reader has to see that nothing was tested.
+            // Written to the real stderr, past the capture of a passing test's output, because the skip must be
+            // visible.
             let _ = writeln!(std::io::stderr(), "SKIPPED: a hung block device: no loop device can be made ({reason})");
             return;
         }
@@ -262,6 +264,6 @@ fn retry_of_a_hung_block_device_is_refused_as_hung() {
     let shown = show(&daemon, "hung");
     assert!(is_refused_as_hung(&shown), "{shown}");
     fuse.resume();
-    assert_taken_up(&fixture, "hung");
+    assert_served(&fixture, "hung");
     daemon.stop();
 }

@@ -22,7 +22,7 @@ fn init(args: &[&str]) -> Output {
     hotset(&[&["init"], args].concat())
 }
 
-fn proposed(args: &[&str]) -> Value {
+fn propose(args: &[&str]) -> Value {
     let output = init(&[args, &["--json"]].concat());
     assert!(output.status.success(), "{}", text_of(&output));
     serde_json::from_slice(&output.stdout).expect("valid JSON")
@@ -37,34 +37,34 @@ fn backings(report: &Value) -> Vec<&str> {
 fn init_proposes_blank_and_named_devices_and_changes_none() {
     let folder = Folder::new();
     let attach = |name: &str| LoopDevice::attach(&folder.join(name), BYTES, 512);
-    let (blank, full, odd) = match (attach("blank"), attach("full"), attach("odd")) {
-        (Ok(blank), Ok(full), Ok(odd)) => (blank, full, odd),
+    let (blank, formatted, unrecognised) = match (attach("blank"), attach("full"), attach("odd")) {
+        (Ok(blank), Ok(formatted), Ok(unrecognised)) => (blank, formatted, unrecognised),
         (Err(reason), ..) | (_, Err(reason), _) | (.., Err(reason)) => {
             return println!("SKIPPED: no loop devices: {reason}");
         }
     };
-    tool("mke2fs").arg("-q").arg("-t").arg("ext4").arg(full.path()).ok();
-    // No tool recognises this data, and it belongs to an owner all the same.
+    tool("mke2fs").arg("-q").arg("-t").arg("ext4").arg(formatted.path()).ok();
+    // No tool recognises this data, but a user may still need it.
     tool("dd")
         .arg("if=/dev/urandom")
-        .arg(format!("of={}", odd.path().display()))
+        .arg(format!("of={}", unrecognised.path().display()))
         .args("bs=64k count=1 seek=1023 conv=fsync")
         .ok();
-    let devices = [blank.path(), full.path(), odd.path()];
+    let devices = [blank.path(), formatted.path(), unrecognised.path()];
     let before = devices.map(digest);
-    let [blank, full, odd] = devices.map(|path| path.to_str().expect("a UTF-8 path"));
-    let look_args = ["--look-at", blank, "--look-at", full, "--look-at", odd];
+    let [blank, formatted, unrecognised] = devices.map(|path| path.to_str().expect("a UTF-8 path"));
+    let look_args = ["--look-at", blank, "--look-at", formatted, "--look-at", unrecognised];
 
-    let report = proposed(&look_args);
+    let report = propose(&look_args);
     assert_eq!(backings(&report), [blank], "{report:#}");
     let skipped = report["plan"]["left"].as_array().expect("a list");
     let reason = |device: &str| {
         let entry = skipped.iter().find(|entry| entry["device"] == device).expect("the device is in the list");
         entry["why"].as_str().expect("a reason").to_owned()
     };
-    assert!(reason(full).contains("ext4") && reason(odd).contains("unrecognised data"), "{report:#}");
-    let report = proposed(&[&look_args[..], &["--volume", full]].concat());
-    assert_eq!(backings(&report), [full, blank], "{report:#}");
+    assert!(reason(formatted).contains("ext4") && reason(unrecognised).contains("unrecognised data"), "{report:#}");
+    let report = propose(&[&look_args[..], &["--volume", formatted]].concat());
+    assert_eq!(backings(&report), [formatted, blank], "{report:#}");
 
     // The file is complete, valid, and never overwritten.
     let out = folder.join("hotset.toml");
@@ -82,11 +82,11 @@ fn init_proposes_blank_and_named_devices_and_changes_none() {
     assert_eq!(std::fs::read(&out).expect("the file exists"), written);
 
     // A mounted device is refused even when it is named. Where mounting is not permitted, this part is skipped.
-    let point = folder.join("mounted");
-    std::fs::create_dir(&point).expect("the folder can be written");
-    if tool("mount").args("-o ro,noload").arg(full).arg(&point).output().status.success() {
-        let refused = init(&[&look_args[..], &["--volume", full]].concat());
-        tool("umount").arg(&point).ok();
+    let mount_point = folder.join("mounted");
+    std::fs::create_dir(&mount_point).expect("the folder can be written");
+    if tool("mount").args("-o ro,noload").arg(formatted).arg(&mount_point).output().status.success() {
+        let refused = init(&[&look_args[..], &["--volume", formatted]].concat());
+        tool("umount").arg(&mount_point).ok();
         assert_eq!(refused.status.code(), Some(1), "{}", text_of(&refused));
         assert!(text_of(&refused).contains("mounted at"), "{}", text_of(&refused));
     } else {
@@ -105,17 +105,21 @@ fn guest_init_distinguishes_flash_from_disks_and_serves_the_plan() {
     let folder = Folder::new();
     let file = |name: &str| {
         let path = folder.join(name);
-        let made = std::fs::File::create(&path).and_then(|file| file.set_len(5 * GIB));
-        made.expect("a sparse file can be created");
+        let created = std::fs::File::create(&path).and_then(|file| file.set_len(5 * GIB));
+        created.expect("a sparse file can be created");
         path
     };
-    let (fast, other, blank, full) = (file("fast"), file("other"), file("blank"), file("full"));
-    tool("mke2fs").args("-q -t ext4").arg(&full).ok();
+    let (nvme_0, nvme_1, blank, formatted) = (file("fast"), file("other"), file("blank"), file("full"));
+    tool("mke2fs").args("-q -t ext4").arg(&formatted).ok();
     let program = folder.join("hotset");
     tool("strip").arg("-o").arg(&program).arg(binary()).ok();
-    let drives =
-        [Drive::Sata(blank.clone()), Drive::Sata(full.clone()), Drive::Nvme(fast.clone()), Drive::Nvme(other.clone())];
-    let before = digest(&full);
+    let drives = [
+        Drive::Sata(blank.clone()),
+        Drive::Sata(formatted.clone()),
+        Drive::Nvme(nvme_0.clone()),
+        Drive::Nvme(nvme_1.clone()),
+    ];
+    let before = digest(&formatted);
     let mut guest = Linux::boot_with(&[(&program, "/usr/bin/hotset")], &drives);
     guest.run("modprobe ahci; modprobe sd_mod; modprobe nvme; udevadm settle; mkdir -p /etc/hotset");
     println!("{}", guest.run("hotset init"));
@@ -125,9 +129,9 @@ fn guest_init_distinguishes_flash_from_disks_and_serves_the_plan() {
     assert_eq!(backings(&report), ["/dev/disk/by-id/ata-QEMU_HARDDISK_SERIAL0"], "{report:#}");
     let flash = plan["flash"].as_array().expect("a list");
     let flash: Vec<_> = flash.iter().map(|device| device["device"].as_str().expect("a path")).collect();
-    let named = |number| format!("/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_SERIAL{number}");
+    let id_path = |number| format!("/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_SERIAL{number}");
     assert!(
-        flash.len() == 2 && (2..4).all(|number| flash.iter().any(|path| path.starts_with(&named(number)))),
+        flash.len() == 2 && (2..4).all(|number| flash.iter().any(|path| path.starts_with(&id_path(number)))),
         "{report:#}"
     );
     let skipped = plan["left"].as_array().expect("a list").iter();
@@ -143,5 +147,5 @@ fn guest_init_distinguishes_flash_from_disks_and_serves_the_plan() {
     let printed = guest.run("hotset flash list; kill $(cat /tmp/daemon.pid)");
     assert!(printed.contains("2 copies in service"), "{printed}");
     drop(guest);
-    assert_eq!(digest(&full), before, "a byte of the disk with the file system changed");
+    assert_eq!(digest(&formatted), before, "a byte of the disk with the file system changed");
 }

@@ -1,4 +1,4 @@
-//! iSCSI from end to end: the promises of a target to its initiators, tested with the tests' own initiator.
+//! iSCSI from end to end: the guarantees of a target to its initiators, tested with the tests' own initiator.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use e2e::initiator::{CommandResult, Initiator, Response, lun, opcode};
 use e2e::random::{Random, seed};
 use e2e::server::Nbdkit;
 use e2e::write_history::WriteHistory;
-use e2e::writer::{StopAtEnd, Writer};
+use e2e::writer::{StopOnDrop, Writer};
 
 use crate::kill::kill_rounds;
 
@@ -27,6 +27,7 @@ const LOGICAL_UNIT_NOT_SUPPORTED: u8 = 0x25;
 const DEVICE_IDENTIFICATION: u8 = 0x83;
 const ASSOCIATION_AND_TYPE: u8 = 0x3f;
 const NAA: u8 = 3;
+const CODE_SET_BINARY: u8 = 1;
 /// Types of descriptors of EXTENDED COPY.
 const IDENTIFICATION_TARGET_DESCRIPTOR: u8 = 0xe4;
 const BLOCK_TO_BLOCK: u8 = 0x02;
@@ -55,7 +56,7 @@ fn sector(number: u64) -> Vec<u8> {
     sector
 }
 
-fn number(sector: &[u8]) -> u64 {
+fn read_number(sector: &[u8]) -> u64 {
     u64::from_be_bytes(sector[..8].try_into().expect("eight bytes are eight"))
 }
 
@@ -72,7 +73,7 @@ fn compare_and_write_by_eight_sessions_loses_no_increment() {
     let daemon = fixture.start();
     let increments_per_session = increments() / u64::from(SESSIONS);
     let miscompares: u64 = std::thread::scope(|scope| {
-        let count = |isid| {
+        let run_session = |isid| {
             let (mut session, mut miscompares, mut value) = (log_in(address, isid), 0, 0);
             for _ in 0..increments_per_session {
                 loop {
@@ -84,15 +85,15 @@ fn compare_and_write_by_eight_sessions_loses_no_increment() {
                     }
                     assert_eq!((result.status, result.sense_code().0), (CHECK_CONDITION, MISCOMPARE));
                     miscompares += 1;
-                    value = number(&expect_good_status(session.read(lun(0), 8, 1)).data);
+                    value = read_number(&expect_good_status(session.read(lun(0), 8, 1)).data);
                 }
             }
             miscompares
         };
-        let sessions: Vec<_> = (1..=SESSIONS).map(|isid| scope.spawn(move || count(isid))).collect();
+        let sessions: Vec<_> = (1..=SESSIONS).map(|isid| scope.spawn(move || run_session(isid))).collect();
         sessions.into_iter().map(|session| session.join().expect("the session thread does not panic")).sum()
     });
-    let counted = number(&expect_good_status(log_in(address, 99).read(lun(0), 8, 1)).data);
+    let counted = read_number(&expect_good_status(log_in(address, 99).read(lun(0), 8, 1)).data);
     println!("{counted} increments, {miscompares} lost a race and were repeated");
     assert_eq!(counted, increments_per_session * u64::from(SESSIONS));
     assert!(miscompares > 0, "no session lost a race");
@@ -100,10 +101,10 @@ fn compare_and_write_by_eight_sessions_loses_no_increment() {
 }
 
 /// PERSISTENT RESERVE OUT with a key, a new key and APTPL.
-fn reserve_out(session: &mut Initiator, action: u8, kind: u8, key: u64, new: u64) -> CommandResult {
+fn reserve_out(session: &mut Initiator, action: u8, kind: u8, key: u64, new_key: u64) -> CommandResult {
     let mut parameters = [0; 24];
     parameters[..8].copy_from_slice(&key.to_be_bytes());
-    parameters[8..16].copy_from_slice(&new.to_be_bytes());
+    parameters[8..16].copy_from_slice(&new_key.to_be_bytes());
     parameters[20] = 1;
     let cdb = [opcode::PERSISTENT_RESERVE_OUT, action, kind, 0, 0, 0, 0, 0, 24, 0];
     session.retry_command(lun(0), &cdb, &parameters, 0).expect("the session is open")
@@ -127,8 +128,8 @@ fn kill_loses_no_synchronized_write_and_no_reservation() {
     let (history, mut random) = (Mutex::new(WriteHistory::new(BYTES, false)), Random::new(seed("iscsi-kill")));
     let mut daemon = fixture.start();
     let mut owner = log_in(address, 1);
-    for (action, kind, key, new) in [(REGISTER, 0, 0, KEY), (RESERVE, WRITE_EXCLUSIVE_REGISTRANTS_ONLY, KEY, 0)] {
-        assert_eq!(reserve_out(&mut owner, action, kind, key, new).status, GOOD);
+    for (action, kind, key, new_key) in [(REGISTER, 0, 0, KEY), (RESERVE, WRITE_EXCLUSIVE_REGISTRANTS_ONLY, KEY, 0)] {
+        assert_eq!(reserve_out(&mut owner, action, kind, key, new_key).status, GOOD);
     }
     for _ in 0..kill_rounds().min(20) {
         let bridge = Bridge::start(&fixture.folder.join("bridge"), &format!("iscsi://{address}/{TARGET}/1"));
@@ -138,12 +139,12 @@ fn kill_loses_no_synchronized_write_and_no_reservation() {
         let pause = Duration::from_millis(50 + random.below(400));
         let mut faults = std::thread::scope(|scope| {
             let run = scope.spawn(|| writer.run(&history, &stop));
-            let at_end = StopAtEnd(&stop);
+            let stop_guard = StopOnDrop(&stop);
             std::thread::sleep(pause);
             daemon.kill();
             // Otherwise the bridge would send the requests in flight to the next daemon again.
             drop(bridge);
-            drop(at_end);
+            drop(stop_guard);
             run.join().expect("the writer does not panic")
         });
         daemon = fixture.start();
@@ -161,7 +162,7 @@ fn kill_loses_no_synchronized_write_and_no_reservation() {
     daemon.stop();
 }
 
-/// Sends a ping a second and returns the longest time to its answer.
+/// Sends a ping per second and returns the longest time to an answer.
 fn ping_for(session: &mut Initiator, seconds: u64) -> Duration {
     let mut longest = Duration::ZERO;
     for _ in 0..seconds {
@@ -179,6 +180,7 @@ pub fn stall_seconds(default: u64) -> u64 {
     std::env::var("HOTSET_STALL_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
+/// Sends a signal by name (`STOP`, `CONT`) to a process.
 pub fn signal(process: u32, name: &str) {
     e2e::tool::tool("kill").arg(format!("-{name}")).arg(process.to_string()).ok();
 }
@@ -206,7 +208,7 @@ fn pings_and_aborts_are_answered_while_the_backing_hangs() {
     let read = session
         .send_command(lun(0), &Initiator::transfer(opcode::READ_16, 1024, 8), &[], 8 * SECTOR)
         .expect("the request is sent");
-    let kept = session
+    let other_read = session
         .send_command(lun(0), &Initiator::transfer(opcode::READ_16, 2048, 8), &[], 8 * SECTOR)
         .expect("the request is sent");
     let write = session
@@ -217,9 +219,9 @@ fn pings_and_aborts_are_answered_while_the_backing_hangs() {
     println!("the backing hung for {seconds} s; the slowest ping took {longest:?}");
 
     // An aborted read ends at once; the abort of a write is answered when the write can have no later effect.
-    let aborted = session.manage_task(ABORT_TASK, lun(0), read).expect("the request is sent");
-    assert_eq!(session.receive_response().expect("the session is open"), Response::TaskManaged(aborted, 0));
-    let waiting = session.manage_task(ABORT_TASK, lun(0), write).expect("the request is sent");
+    let read_abort = session.manage_task(ABORT_TASK, lun(0), read).expect("the request is sent");
+    assert_eq!(session.receive_response().expect("the session is open"), Response::TaskManaged(read_abort, 0));
+    let write_abort = session.manage_task(ABORT_TASK, lun(0), write).expect("the request is sent");
     ping_for(&mut session, 1);
     signal(backing.pid(), "CONT");
     let mut ended = Vec::new();
@@ -228,19 +230,19 @@ fn pings_and_aborts_are_answered_while_the_backing_hangs() {
             Response::Completed(done) => {
                 assert_ne!(done.tag, read, "an aborted command was answered");
                 assert_ne!(done.tag, write, "an aborted command was answered");
-                assert_eq!((done.tag, done.status), (kept, GOOD));
+                assert_eq!((done.tag, done.status), (other_read, GOOD));
                 ended.push(done.tag);
             }
             Response::TaskManaged(tag, response) => {
-                assert_eq!((tag, response), (waiting, 0));
+                assert_eq!((tag, response), (write_abort, 0));
                 ended.push(tag);
             }
             other => panic!("{other:?}"),
         }
     }
     // The write has taken effect or not; the content does not change afterwards.
-    let first = expect_good_status(session.read(lun(0), 4096, 1)).data;
-    assert!(first == sector(7) || first == vec![0; SECTOR]);
+    let content = expect_good_status(session.read(lun(0), 4096, 1)).data;
+    assert!(content == sector(7) || content == vec![0; SECTOR]);
     expect_good_status(session.write(lun(0), 4096, &sector(8)));
     assert_eq!(expect_good_status(session.read(lun(0), 4096, 1)).data, sector(8));
     daemon.stop();
@@ -266,6 +268,7 @@ fn designator(session: &mut Initiator, unit: [u8; 8]) -> Vec<u8> {
     panic!("no designator: {page:02x?}");
 }
 
+/// LUNs that the target reports.
 fn units(session: &mut Initiator) -> Vec<u64> {
     let list = expect_good_status(session.retry_command(
         lun(0),
@@ -305,14 +308,14 @@ fn reload_keeps_number_and_name_of_other_units() {
                 expect_good_status(session.write(lun(2), 64, &sector(64)));
             }
         });
-        let _at_end = StopAtEnd(&is_ending);
+        let _stop_guard = StopOnDrop(&is_ending);
         std::fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
         daemon.signal("HUP");
         wait_for("the new list of units", || (units(&mut session) == [0, 2, 3]).then_some(()));
     });
     assert_eq!(designator(&mut session, lun(0)), names[0]);
     assert_eq!(designator(&mut session, lun(2)), names[2]);
-    assert_eq!(number(&expect_good_status(session.read(lun(2), 64, 1)).data), 64);
+    assert_eq!(read_number(&expect_good_status(session.read(lun(2), 64, 1)).data), 64);
     // The number of the removed unit is not reused.
     assert!(!names.contains(&designator(&mut session, lun(3))));
     daemon.stop();
@@ -323,17 +326,17 @@ fn copy_bytes() -> u64 {
     std::env::var("HOTSET_COPY_BYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(64 << 20)
 }
 
-/// EXTENDED COPY of `blocks` blocks inside unit 0.
-fn extended_copy(name: &[u8], from: u64, to: u64, blocks: u16) -> Vec<u8> {
+/// Parameter list of EXTENDED COPY for `blocks` blocks inside the unit with this designator.
+fn extended_copy(designator: &[u8], from: u64, to: u64, blocks: u16) -> Vec<u8> {
     let mut list = vec![0; 16 + 32 + 28];
     list[2..4].copy_from_slice(&32u16.to_be_bytes());
     list[8..12].copy_from_slice(&28u32.to_be_bytes());
-    // One target descriptor, by the unit's name.
+    // One target descriptor, which names the unit by its designator.
     list[16] = IDENTIFICATION_TARGET_DESCRIPTOR;
-    list[20..24].copy_from_slice(&[1, 3, 0, name.len() as u8]);
-    list[24..24 + name.len()].copy_from_slice(name);
+    list[20..24].copy_from_slice(&[CODE_SET_BINARY, NAA, 0, designator.len() as u8]);
+    list[24..24 + designator.len()].copy_from_slice(designator);
     list[44..48].copy_from_slice(&(SECTOR as u32).to_be_bytes());
-    // Block to block, from the first descriptor to the first.
+    // One segment descriptor, with the first target descriptor as source and as destination.
     let segment = &mut list[48..];
     segment[0] = BLOCK_TO_BLOCK;
     segment[2..4].copy_from_slice(&24u16.to_be_bytes());
@@ -351,33 +354,33 @@ fn extended_copy_equals_its_source_and_ends_with_its_session() {
     let address = fixture.add_iscsi_target("");
     let daemon = fixture.start();
     let mut session = log_in(address, 1);
-    let name = designator(&mut session, lun(0));
+    let unit = designator(&mut session, lun(0));
     let mut random = Random::new(seed("xcopy"));
     let chunk = 1 << 20;
     let mut source = Vec::with_capacity(chunk);
-    for at in (0..bytes).step_by(chunk) {
+    for offset in (0..bytes).step_by(chunk) {
         source.clear();
         source.extend((0..chunk / 8).flat_map(|_| random.draw().to_be_bytes()));
-        expect_good_status(session.write(lun(0), at / SECTOR as u64, &source));
+        expect_good_status(session.write(lun(0), offset / SECTOR as u64, &source));
     }
     let mut cdb = [0; 16];
     cdb[0] = opcode::EXTENDED_COPY;
-    let whole = bytes / SECTOR as u64;
-    for from in (0..whole).step_by(BLOCKS as usize) {
-        let list = extended_copy(&name, from, whole + from, BLOCKS.min(whole - from) as u16);
+    let total_blocks = bytes / SECTOR as u64;
+    for from in (0..total_blocks).step_by(BLOCKS as usize) {
+        let list = extended_copy(&unit, from, total_blocks + from, BLOCKS.min(total_blocks - from) as u16);
         cdb[10..14].copy_from_slice(&(list.len() as u32).to_be_bytes());
         expect_good_status(session.retry_command(lun(0), &cdb, &list, 0));
     }
-    for at in (0..bytes).step_by(chunk) {
-        let read = |session: &mut Initiator, at| {
-            expect_good_status(session.read(lun(0), at / SECTOR as u64, (chunk / SECTOR) as u32)).data
+    for offset in (0..bytes).step_by(chunk) {
+        let read = |session: &mut Initiator, offset| {
+            expect_good_status(session.read(lun(0), offset / SECTOR as u64, (chunk / SECTOR) as u32)).data
         };
-        let (old, new) = (read(&mut session, at), read(&mut session, bytes + at));
-        assert!(old == new, "the copy differs within a mebibyte of {at}");
+        let (old, new) = (read(&mut session, offset), read(&mut session, bytes + offset));
+        assert!(old == new, "the copy differs within a mebibyte of {offset}");
     }
 
     // The logout of its session ends a copy in progress.
-    let list = extended_copy(&name, 0, whole, BLOCKS.min(whole) as u16);
+    let list = extended_copy(&unit, 0, total_blocks, BLOCKS.min(total_blocks) as u16);
     cdb[10..14].copy_from_slice(&(list.len() as u32).to_be_bytes());
     session.send_command(lun(0), &cdb, &list, 0).expect("the request is sent");
     session.log_out().expect("the request is sent");
@@ -390,10 +393,13 @@ fn extended_copy_equals_its_source_and_ends_with_its_session() {
     }
     // No copy writes there after the log-out.
     let mut session = log_in(address, 1);
-    expect_good_status(session.write(lun(0), whole, &vec![0; chunk]));
+    expect_good_status(session.write(lun(0), total_blocks, &vec![0; chunk]));
     std::thread::sleep(Duration::from_millis(500));
     assert!(
-        expect_good_status(session.read(lun(0), whole, (chunk / SECTOR) as u32)).data.iter().all(|byte| *byte == 0)
+        expect_good_status(session.read(lun(0), total_blocks, (chunk / SECTOR) as u32))
+            .data
+            .iter()
+            .all(|byte| *byte == 0)
     );
     daemon.stop();
 }
@@ -427,6 +433,6 @@ fn initiator_sees_only_units_of_its_acl_and_lost_unit_is_refused() {
     let mut host = log_in(address, 1);
     assert_eq!(host.read(lun(0), 0, 1).expect("the session is open").status, CHECK_CONDITION);
     daemon.command(&["volume", "set", "ours", "declared_lost=false"]);
-    assert_eq!(number(&expect_good_status(host.read(lun(0), 0, 1)).data), 1);
+    assert_eq!(read_number(&expect_good_status(host.read(lun(0), 0, 1)).data), 1);
     daemon.stop();
 }

@@ -1,5 +1,5 @@
-//! libiscsi's conformance suite against the target. That tool counts a skip as a pass, so that the list of skips is
-//! checked too.
+//! libiscsi's conformance suite against the target. That tool counts a skip as a pass, so the skips are checked as
+//! well.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use e2e::fixture::{Fixture, TARGET};
 use e2e::tool::tool;
-use e2e::writer::StopAtEnd;
+use e2e::writer::StopOnDrop;
 
 /// Suites that may skip: the unit is not removable, SANITIZE and WRITE ATOMIC are not implemented, READ DEFECT DATA is
 /// obsolete.
@@ -44,36 +44,37 @@ fn digest_library(folder: &Path) -> String {
     library.to_string_lossy().into_owned()
 }
 
-/// Both paths lead to the same unit, so that the tests for two paths run as well.
-fn run(uri: &str, which: &str, library: &str) -> SuiteResult {
+/// Runs `tests` of the suite. Both paths lead to the same unit, so that the tests for two paths run as well.
+fn run_suite(uri: &str, tests: &str, library: &str) -> SuiteResult {
     let tool = tool("env").arg(format!("LD_PRELOAD={library}")).arg("iscsi-test-cu").args("-d -v -t");
-    parse_output(&String::from_utf8_lossy(&tool.arg(which).arg(uri).arg(uri).output().stdout))
+    parse_output(&String::from_utf8_lossy(&tool.arg(tests).arg(uri).arg(uri).output().stdout))
 }
 
 fn parse_output(output: &str) -> SuiteResult {
-    let mut ran = SuiteResult { tests: 0, failed: 0, skipped: Vec::new() };
+    let mut result = SuiteResult { tests: 0, failed: 0, skipped: Vec::new() };
     let mut suite = String::new();
     for line in output.lines() {
         if let Some(name) = line.strip_prefix("Suite: ") {
             suite = name.trim().to_owned();
         }
-        if line.contains("[SKIPPED]") && ran.skipped.last() != Some(&suite) {
-            ran.skipped.push(suite.clone());
+        if line.contains("[SKIPPED]") && result.skipped.last() != Some(&suite) {
+            result.skipped.push(suite.clone());
         }
         let mut words = line.split_whitespace();
         if words.next() == Some("tests") {
-            let figures: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
-            let [_, run, _, failed, _] = figures[..] else { panic!("another form of summary: {line}") };
-            (ran.tests, ran.failed) = (run, failed);
+            let counts: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
+            let [_, run, _, failed, _] = counts[..] else { panic!("another form of summary: {line}") };
+            (result.tests, result.failed) = (run, failed);
         }
     }
-    ran
+    result
 }
 
 fn is_allowed(suite: &str) -> bool {
     MAY_SKIP.iter().any(|family| suite.starts_with(family))
 }
-/// Pause of the observer of the sessions, so that it takes no processor from the suite.
+
+/// Pause between two looks at the sessions, so that the observer takes no processor time from the suite.
 const OBSERVER_PAUSE: Duration = Duration::from_millis(50);
 
 #[test]
@@ -88,25 +89,30 @@ fn libiscsi_suite_passes_with_expected_skips_only() {
     for (lun, library) in [(0, ""), (1, &digests)] {
         let uri = |lun| format!("iscsi://{address}/{TARGET}/{lun}");
         let has_ended = AtomicBool::new(false);
-        let (ran, had_digests) = std::thread::scope(|scope| {
+        let (result, had_digests) = std::thread::scope(|scope| {
             let observer = scope.spawn(|| {
-                let mut seen = false;
+                let mut has_digests = false;
                 while !has_ended.load(Ordering::Relaxed) {
-                    seen |= daemon.command(&["status", "--json"]).contains("\"header_digest\": true");
+                    has_digests |= daemon.command(&["status", "--json"]).contains("\"header_digest\": true");
                     std::thread::sleep(OBSERVER_PAUSE);
                 }
-                seen
+                has_digests
             });
-            let _at_end = StopAtEnd(&has_ended);
-            let ran = run(&uri(lun), "ALL", library);
+            let _stop_guard = StopOnDrop(&has_ended);
+            let result = run_suite(&uri(lun), "ALL", library);
             has_ended.store(true, Ordering::Relaxed);
-            (ran, observer.join().expect("the status command succeeds"))
+            (result, observer.join().expect("the status command succeeds"))
         });
-        println!("{library}: {} of {} passed, skips in {:?}", ran.tests - ran.failed, ran.tests, ran.skipped);
-        assert_eq!((ran.tests, ran.failed), (TESTS, 0));
-        assert!(ran.skipped.iter().all(|suite| is_allowed(suite)), "{:?}", ran.skipped);
+        println!(
+            "{library}: {} of {} passed, skips in {:?}",
+            result.tests - result.failed,
+            result.tests,
+            result.skipped
+        );
+        assert_eq!((result.tests, result.failed), (TESTS, 0));
+        assert!(result.skipped.iter().all(|suite| is_allowed(suite)), "{:?}", result.skipped);
         assert_eq!(had_digests, !library.is_empty(), "header digests");
-        let read_only = run(&uri(2), "ALL.ReadOnly", library);
+        let read_only = run_suite(&uri(2), "ALL.ReadOnly", library);
         assert_eq!(read_only, SuiteResult { tests: 1, failed: 0, skipped: Vec::new() });
     }
     daemon.stop();
@@ -118,7 +124,7 @@ fn failures_and_unexpected_skips_are_noticed() {
                 Suite: Sanitize\n  Test: Reset ...    [SKIPPED] flag is not set.\npassed\n\
                 Run Summary:    Type  Total    Ran Passed Failed Inactive\n\
                      tests    230    230    228      2        0\n";
-    let ran = parse_output(output);
-    assert_eq!((ran.tests, ran.failed), (230, 2));
-    assert!(!ran.skipped.iter().all(|suite| is_allowed(suite)) && is_allowed(&ran.skipped[1]), "{ran:?}");
+    let result = parse_output(output);
+    assert_eq!((result.tests, result.failed), (230, 2));
+    assert!(!result.skipped.iter().all(|suite| is_allowed(suite)) && is_allowed(&result.skipped[1]), "{result:?}");
 }

@@ -17,7 +17,7 @@ fn fixture() -> Fixture {
     fixture
 }
 
-/// Leaves `blocks` blocks dirty, none next to another.
+/// Leaves `blocks` blocks dirty, of which no two are adjacent.
 fn make_dirty(fixture: &Fixture, blocks: u64) {
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     (0..blocks).for_each(|block| client.write(block * 65_536, &[1; 4096]).expect("the write succeeds"));
@@ -60,9 +60,9 @@ fn flush_without_waiting_is_a_job_until_done() {
     wait_for("a job that is half-way", || {
         let jobs = http.get("/api/v1/jobs").json();
         let job_now = jobs.as_array().expect("a list").iter().find(|job| job["id"] == *id)?.clone();
-        let is_on_its_way = job_now["done_bytes"].as_u64() > Some(0) && job_now["left_seconds"].is_u64();
+        let is_in_progress = job_now["done_bytes"].as_u64() > Some(0) && job_now["left_seconds"].is_u64();
         assert!(job_now["done_bytes"].as_u64() <= job_now["total_bytes"].as_u64(), "{job_now}");
-        is_on_its_way.then_some(())
+        is_in_progress.then_some(())
     });
     wait_for("the end of the job", || (http.get("/api/v1/jobs").json() == json!([])).then_some(()));
     assert_eq!(dirty_bytes(&http), 0);
@@ -86,7 +86,7 @@ fn cancelled_flush_answers_its_waiting_client() {
     let (http, operate, read) = (Http::of(&daemon), token(&daemon, "operate"), token(&daemon, "read"));
     make_dirty(&fixture, 2_000);
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| daemon.try_command(&["volume", "flush", "v"]));
+        let command = scope.spawn(|| daemon.try_command(&["volume", "flush", "v"]));
         let id = wait_for("the command's flush", || {
             let jobs = http.get("/api/v1/jobs").json();
             jobs[0]["id"].as_str().map(str::to_owned)
@@ -96,8 +96,8 @@ fn cancelled_flush_answers_its_waiting_client() {
         let cancel = |token: &str, id: &str| http.request_as(token, "DELETE", &format!("/api/v1/jobs/{id}"), "").status;
         assert_eq!(cancel(&read, &id), 403);
         assert_eq!(cancel(&operate, &id), 204);
-        let waited = waiting.join().expect("the process ends");
-        assert!(!waited.status.success() && text_of(&waited).contains("cancelled"), "{waited:?}");
+        let output = command.join().expect("the process ends");
+        assert!(!output.status.success() && text_of(&output).contains("cancelled"), "{output:?}");
         assert!(daemon.command(&["job", "cancel", &second]).contains("cancelled"));
         wait_for("an empty list", || (http.get("/api/v1/jobs").json() == json!([])).then_some(()));
         let outcomes = ended_jobs(&http);
@@ -143,7 +143,8 @@ fn failed_flush_without_waiting_is_reported_to_its_actor() {
     let device = match LoopDevice::attach(&fixture.folder.join("device.img"), 48 << 20, 512) {
         Ok(device) => device,
         Err(reason) => {
-            // Written past the capture of a passing test's output: the reader has to see that nothing was tested.
+            // Written to the real stderr, past the capture of a passing test's output, because the skip must be
+            // visible.
             let _ = writeln!(std::io::stderr(), "SKIPPED: a flush that fails: no loop device can be made ({reason})");
             return;
         }

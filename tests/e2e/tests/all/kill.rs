@@ -11,7 +11,7 @@ use e2e::daemon::Daemon;
 use e2e::fixture::Fixture;
 use e2e::random::{Random, seed};
 use e2e::write_history::{Fault, WriteHistory};
-use e2e::writer::{StopAtEnd, Writer};
+use e2e::writer::{StopOnDrop, Writer};
 
 const BYTES: u64 = 16 << 20;
 const FLASH_BYTES: u64 = 12 << 20;
@@ -36,8 +36,9 @@ fn damage_mirror(fixture: &Fixture, random: &mut Random) {
     let mut bytes = vec![0; DAMAGE_BYTES as usize];
     for number in 0..DAMAGED_BLOCKS {
         bytes.iter_mut().for_each(|byte| *byte = random.draw() as u8);
-        let at = if number == 0 { 0 } else { SECOND_SUPERBLOCK + DAMAGE_BYTES + random.below(FLASH_BYTES - (1 << 18)) };
-        file.write_all_at(&bytes, at).expect("the file can be written");
+        let offset =
+            if number == 0 { 0 } else { SECOND_SUPERBLOCK + DAMAGE_BYTES + random.below(FLASH_BYTES - (1 << 18)) };
+        file.write_all_at(&bytes, offset).expect("the file can be written");
     }
 }
 
@@ -55,10 +56,10 @@ fn kill_once(
     let pause = Duration::from_millis(20 + random.below(400));
     let mut faults = std::thread::scope(|scope| {
         let run = scope.spawn(|| writer.run(history, &stop));
-        let at_end = StopAtEnd(&stop);
+        let stop_guard = StopOnDrop(&stop);
         std::thread::sleep(pause);
         daemon.kill();
-        drop(at_end);
+        drop(stop_guard);
         run.join().expect("the writer does not panic")
     });
     while_stopped(fixture, random);
@@ -71,7 +72,7 @@ fn kill_once(
     (daemon, faults)
 }
 
-/// A volume larger than the memory: destage and eviction run during the kill.
+/// A volume larger than the memory, so that destage and eviction run at the time of the kill.
 fn fixture() -> Fixture {
     let mut fixture = Fixture::with_volume(BYTES);
     fixture.memory = "20 MiB".to_owned();
@@ -80,7 +81,7 @@ fn fixture() -> Fixture {
     fixture
 }
 
-/// The log is so small that it wraps during the kill.
+/// A flash log so small that it wraps before the kill.
 fn fixture_with_flash() -> Fixture {
     let mut fixture = fixture();
     let folder = fixture.folder.path().display();

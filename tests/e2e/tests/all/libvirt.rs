@@ -45,8 +45,8 @@ fn domain(disk: &str, memory_backing: &str, boot: &str, console: &str) -> String
     )
 }
 
-/// The two kinds: names, disks, and the required elements for the guest's memory.
-fn kinds() -> [(&'static str, String, String); 2] {
+/// The two front ends: name, disk element, and the required element for the guest's memory.
+fn front_ends() -> [(&'static str, String, String); 2] {
     let vhost_user = ("vhost-user", packaged("vhost-user-disk.xml"), packaged("vhost-user-memory.xml"));
     [("nbd", packaged("nbd-disk.xml"), String::new()), vhost_user]
 }
@@ -56,7 +56,7 @@ fn libvirt_disks_match_its_schemas() {
     let folder = Folder::new();
     let file = folder.join("domain.xml");
     let validate = || tool("virt-xml-validate").arg(&file).arg("domain");
-    for (kind, disk, memory) in kinds() {
+    for (front_end, disk, memory) in front_ends() {
         let domain = domain(&disk, &memory, "", "/dev/null");
         fs::write(&file, &domain).expect("the folder can be written");
         validate().ok();
@@ -64,7 +64,7 @@ fn libvirt_disks_match_its_schemas() {
         fs::write(&file, domain.replace("<source", "<sauce").replace("</source", "</sauce"))
             .expect("the file can be written");
         let output = validate().fails();
-        assert!(output.contains("fails to validate"), "{kind}: {output}");
+        assert!(output.contains("fails to validate"), "{front_end}: {output}");
     }
 }
 
@@ -124,7 +124,7 @@ impl Libvirt {
 
 impl Drop for Libvirt {
     fn drop(&mut self) {
-        // Where the test has failed its guest still runs.
+        // After a failed test the guest still runs.
         self.virsh(&["destroy", "hotset-test"]);
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -149,7 +149,7 @@ fn as_nobody(program: &str, root: &Path) -> Command {
 }
 
 /// Starts a guest with libvirt, waits until the guest has powered itself off, and returns its console output.
-fn run(folder: &Folder, disk: &str, memory: &str) -> String {
+fn run_guest(folder: &Folder, disk: &str, memory: &str) -> String {
     let libvirt = Libvirt::start(folder);
     let (file, console) = (folder.join("domain.xml"), libvirt.root.join("console"));
     fs::write(&file, domain(disk, memory, &boot(folder), &console.to_string_lossy())).expect("the file can be written");
@@ -178,13 +178,14 @@ fn fixture() -> Fixture {
     fixture
 }
 
-/// A guest on that disk finds the data written before, and its own writes are in the volume.
-fn check_guest_io(fixture: &Fixture, socket: (&str, PathBuf), disk: &str, memory: &str) {
-    assert!(disk.contains(socket.0), "{disk}");
+/// Checks that a guest on that disk finds the data written before, and that its own writes are in the volume. The disk
+/// element names `packaged_socket`, which `socket` replaces.
+fn check_guest_io(fixture: &Fixture, (packaged_socket, socket): (&str, PathBuf), disk: &str, memory: &str) {
+    assert!(disk.contains(packaged_socket), "{disk}");
     let daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "web01").expect("the volume is served");
     client.write(MIB, &vec![b'r'; MIB as usize]).expect("the write succeeds");
-    let console = run(&fixture.folder, &disk.replace(socket.0, &socket.1.to_string_lossy()), memory);
+    let console = run_guest(&fixture.folder, &disk.replace(packaged_socket, &socket.to_string_lossy()), memory);
     for expected in [&format!("GUEST-SIZE {}", 64 * MIB), "GUEST-READ"] {
         assert!(console.contains(expected), "{expected}:\n{console}");
     }
@@ -196,7 +197,7 @@ fn check_guest_io(fixture: &Fixture, socket: (&str, PathBuf), disk: &str, memory
 #[test]
 #[ignore = "boots a guest: `make torture`"]
 fn libvirt_starts_a_guest_on_a_volume_over_nbd() {
-    let [(_, disk, memory), _] = kinds();
+    let [(_, disk, memory), _] = front_ends();
     let fixture = fixture();
     let socket = fixture.socket();
     check_guest_io(&fixture, ("/run/hotset/nbd.sock", socket), &disk, &memory);
@@ -205,7 +206,7 @@ fn libvirt_starts_a_guest_on_a_volume_over_nbd() {
 #[test]
 #[ignore = "boots a guest: `make torture`"]
 fn libvirt_starts_a_guest_on_a_volume_over_vhost_user() {
-    let [_, (_, disk, memory)] = kinds();
+    let [_, (_, disk, memory)] = front_ends();
     let mut fixture = fixture();
     let directory = fixture.folder.join("vhost");
     let owner = if is_root() { "socket_owner = \"nobody\"\n" } else { "" };

@@ -1,4 +1,4 @@
-//! Starts, stops and the phases between: locks, drains, reloads.
+//! Starts, stops and reloads, with locks and drains.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -47,7 +47,7 @@ fn second_daemon_on_a_state_directory_is_refused() {
 fn start_waits_for_a_predecessor_with_requests_in_flight() {
     let fixture = Fixture::with_volume(4 * MIB);
     let first = fixture.start();
-    // A stopped process holds its backing like a killed one whose last request is not yet done.
+    // A stopped process holds its backing like a killed one with a request in flight.
     first.signal("STOP");
     let rival = rival_of(&fixture);
     let mut second = Daemon::launch(&rival);
@@ -108,8 +108,8 @@ fn second_sigterm_ends_a_slow_drain_and_keeps_flushed_data() {
     let (socket, disk) = (fixture.folder.join("below"), fixture.folder.join("disk"));
     fs::File::create(&disk).and_then(|file| file.set_len(32 * MIB)).expect("the folder can be written");
     let args = format!("--filter=delay --filter=noparallel file {} delay-write=100ms delay-zero=100ms", disk.display());
-    let below = Nbdkit::start(&socket, &args);
-    fixture.add_volume_on("v", &below.uri(), "");
+    let backing_server = Nbdkit::start(&socket, &args);
+    fixture.add_volume_on("v", &backing_server.uri(), "");
     let mut daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write(0, &[5; 4096]).expect("the write succeeds");
@@ -123,9 +123,9 @@ fn second_sigterm_ends_a_slow_drain_and_keeps_flushed_data() {
     assert!(daemon.is_running(), "the drain cannot be over:\n{}", daemon.log());
     daemon.signal("TERM");
     let pid = daemon.pid();
-    let began = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     daemon.wait();
-    assert!(began.elapsed() < Duration::from_secs(20), "process {pid} went on draining");
+    assert!(started_at.elapsed() < Duration::from_secs(20), "process {pid} went on draining");
     let content = fs::read(&disk).expect("the backing exists");
     assert_eq!(content[..4096], [5; 4096]);
 }

@@ -51,14 +51,14 @@ fn unread_standard_error_delays_neither_requests_nor_stop() {
     let (pipe, wrapper) = (fixture.folder.join("pipe"), fixture.folder.join("under"));
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
     let nonblock = OFlags::NONBLOCK.bits() as i32;
-    let mut full = File::options()
+    let mut full_pipe = File::options()
         .read(true)
         .write(true)
         .custom_flags(nonblock)
         .open(&pipe)
         .expect("the file belongs to this user");
     let error =
-        std::iter::from_fn(|| Some(full.write(&[b'.'; 4096]))).find_map(Result::err).expect("the pipe fills up");
+        std::iter::from_fn(|| Some(full_pipe.write(&[b'.'; 4096]))).find_map(Result::err).expect("the pipe fills up");
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
     fs::write(&wrapper, format!("#!/bin/sh\nexec \"$@\" 2>{}\n", pipe.display())).expect("the folder can be written");
     fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).expect("the file belongs to this user");

@@ -22,7 +22,7 @@ fn without_persisted_memory() -> Fixture {
     fixture
 }
 
-/// Leaves an acknowledged, unflushed write that its daemon's death loses.
+/// Kills a daemon after an acknowledged, unflushed write.
 fn write_and_kill(fixture: &Fixture, daemon: Daemon) {
     let mut client = connect(fixture);
     client.write(0, &[7; 4096]).expect("the write succeeds");
@@ -95,7 +95,7 @@ fn no_flush_fails_where_writes_are_not_deferred() {
 }
 
 #[test]
-fn local_clients_are_new_after_a_boot() {
+fn flushes_of_local_clients_report_no_loss_after_a_boot() {
     let mut fixture = without_persisted_memory();
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port is free");
     fixture.listen.push(format!("tcp:{port}"));

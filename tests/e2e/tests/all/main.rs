@@ -1,4 +1,6 @@
 //! End to end: one binary, so that the daemon is built once and the tests share the machine's cores.
+//!
+//! A test name that begins with `case_N_` belongs to a numbered fault case (`crates/lab/tests/all/cases.rs`).
 
 mod absent;
 mod advice;

@@ -23,23 +23,21 @@ const CLIENTS: u64 = 64;
 const DEPTH: usize = 8;
 /// Longest request in bytes.
 const LEN_MAX: u64 = 32 << 20;
-/// Requests longer than this have the connection to themselves; shorter ones, as many as are in flight, fit a socket's
-/// buffer.
+/// Requests longer than this have the connection to themselves. Shorter ones in flight together fit a socket's buffer.
 const EXCLUSIVE_BYTES: u64 = 16 << 10;
 /// Longest read that the daemon answers with a simple reply.
 const READ_MAX: u64 = 4 << 20;
 /// Requests after which a client reconnects.
-const REQUESTS_A_CONNECTION: u64 = 20_000;
+const REQUESTS_PER_CONNECTION: u64 = 20_000;
 
-/// Requests of the short form.
-const REQUESTS: u64 = 40_000;
+/// Number of requests by default.
+const DEFAULT_REQUESTS: u64 = 40_000;
 /// Bound on the daemon's resident memory.
 const BOUND_KIB: u64 = (CONFIGURED_MIB + OVERHEAD_MIB) * 1024;
 
-/// Total number of requests: `HOTSET_MEMORY_REQUESTS`, or the number of the short form. An hour of 2,000 a second is
-/// 7,200,000.
+/// Total number of requests: `HOTSET_MEMORY_REQUESTS`, or [`DEFAULT_REQUESTS`]. An hour at 2,000 a second is 7,200,000.
 fn requests() -> u64 {
-    std::env::var("HOTSET_MEMORY_REQUESTS").ok().and_then(|text| text.parse().ok()).unwrap_or(REQUESTS)
+    std::env::var("HOTSET_MEMORY_REQUESTS").ok().and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_REQUESTS)
 }
 
 /// A line of the daemon's `/proc/PID/status`, in KiB.
@@ -61,17 +59,17 @@ fn draw_len(random: &mut Random) -> u64 {
 }
 
 /// One client: random requests at random offsets until `remaining` is used up. Returns the number of bytes moved.
-fn load(endpoint: &Endpoint, volume_bytes: u64, remaining: &AtomicU64, data: &[u8], seed: u64) -> u64 {
+fn run_client(endpoint: &Endpoint, volume_bytes: u64, remaining: &AtomicU64, data: &[u8], seed: u64) -> u64 {
     let mut random = Random::new(seed);
-    let take =
+    let take_request =
         || remaining.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |remaining| remaining.checked_sub(1)).is_ok();
-    let (mut moved, mut has_budget) = (0, true);
+    let (mut moved_bytes, mut has_budget) = (0, true);
     while has_budget {
         let mut client = Client::connect(endpoint, "v").expect("the daemon accepts 64 connections");
         let mut in_flight = BTreeMap::new();
         let depth = 1 + random.below(DEPTH as u64) as usize;
-        for _ in 0..REQUESTS_A_CONNECTION {
-            has_budget = take();
+        for _ in 0..REQUESTS_PER_CONNECTION {
+            has_budget = take_request();
             if !has_budget {
                 break;
             }
@@ -79,32 +77,32 @@ fn load(endpoint: &Endpoint, volume_bytes: u64, remaining: &AtomicU64, data: &[u
             // A client that sends large requests while large replies are in flight would deadlock with the server.
             let is_exclusive = len > EXCLUSIVE_BYTES;
             while is_exclusive && !in_flight.is_empty() {
-                moved += receive(&mut client, &mut in_flight);
+                moved_bytes += receive(&mut client, &mut in_flight);
             }
-            let at = 512 * random.below((volume_bytes - len) / 512);
-            let at = if random.chance(80) { at / 4096 * 4096 } else { at };
+            let offset = 512 * random.below((volume_bytes - len) / 512);
+            let offset = if random.chance(80) { offset / 4096 * 4096 } else { offset };
             let flags = if random.chance(1) { FUA } else { 0 };
-            let (op, flags, at, len) = match random.below(1000) {
+            let (op, flags, offset, len) = match random.below(1000) {
                 // This client reads no data that a simple reply cannot carry.
-                21.. if len > READ_MAX => (Op::Write, flags, at, len),
+                21.. if len > READ_MAX => (Op::Write, flags, offset, len),
                 0 => (Op::Flush, 0, 0, 0),
-                1..11 => (Op::Trim, flags, at, len),
-                11..21 => (Op::WriteZeroes, flags, at, len),
-                21..400 => (Op::Write, flags, at, len),
-                _ => (Op::Read, 0, at, len),
+                1..11 => (Op::Trim, flags, offset, len),
+                11..21 => (Op::WriteZeroes, flags, offset, len),
+                21..400 => (Op::Write, flags, offset, len),
+                _ => (Op::Read, 0, offset, len),
             };
-            let sent = if op == Op::Write { &data[..len as usize] } else { &[] };
-            let cookie = client.send(op, flags, at, len as usize, sent).expect("the daemon accepts requests");
+            let payload = if op == Op::Write { &data[..len as usize] } else { &[] };
+            let cookie = client.send(op, flags, offset, len as usize, payload).expect("the daemon accepts requests");
             in_flight.insert(cookie, len);
             while in_flight.len() >= if is_exclusive { 1 } else { depth } {
-                moved += receive(&mut client, &mut in_flight);
+                moved_bytes += receive(&mut client, &mut in_flight);
             }
         }
         while !in_flight.is_empty() {
-            moved += receive(&mut client, &mut in_flight);
+            moved_bytes += receive(&mut client, &mut in_flight);
         }
     }
-    moved
+    moved_bytes
 }
 
 fn receive(client: &mut Client, in_flight: &mut BTreeMap<u64, u64>) -> u64 {
@@ -120,29 +118,29 @@ fn peak_kib(memory_mib: u64, requests: u64) -> u64 {
     let mut fixture = Fixture::with_volume(volume_bytes);
     fixture.memory = format!("{memory_mib} MiB");
     let data = vec![1; LEN_MAX as usize];
-    // Sequentially: freeing blocks that were allocated at random takes the disk longer than the test.
+    // Filled sequentially: freeing blocks that were allocated at random takes the disk longer than the test.
     let mut backing = File::options().write(true).open(fixture.backing("v")).expect("the backing exists");
     for _ in 0..volume_bytes / LEN_MAX {
         backing.write_all(&data).expect("the disk has space");
     }
     drop(backing);
     let daemon = fixture.start();
-    let (endpoint, remaining, began) = (fixture.endpoint(), AtomicU64::new(requests), Instant::now());
-    let moved: u64 = std::thread::scope(|scope| {
+    let (endpoint, remaining, started_at) = (fixture.endpoint(), AtomicU64::new(requests), Instant::now());
+    let moved_bytes: u64 = std::thread::scope(|scope| {
         let clients = (0..CLIENTS).map(|number| {
             let (endpoint, remaining, data, seed) = (&endpoint, &remaining, &data, seed.wrapping_add(number));
-            scope.spawn(move || load(endpoint, volume_bytes, remaining, data, seed))
+            scope.spawn(move || run_client(endpoint, volume_bytes, remaining, data, seed))
         });
         let clients: Vec<_> = clients.collect();
-        let mut shown = 0;
+        let mut printed_tenths = 0;
         while clients.iter().any(|client| !client.is_finished()) {
             std::thread::sleep(Duration::from_millis(50));
             let completed = requests - remaining.load(Ordering::Relaxed);
-            if completed * 10 / requests > shown {
-                shown = completed * 10 / requests;
+            if completed * 10 / requests > printed_tenths {
+                printed_tenths = completed * 10 / requests;
                 println!(
                     "{completed} requests, {:?}: {} MiB resident",
-                    began.elapsed(),
+                    started_at.elapsed(),
                     status_kib(&daemon, "VmRSS") / 1024
                 );
             }
@@ -153,8 +151,8 @@ fn peak_kib(memory_mib: u64, requests: u64) -> u64 {
     println!(
         "{requests} requests and {} MiB of {CLIENTS} clients in {:?}: at most {} MiB resident, configured \
          {memory_mib} MiB",
-        moved / MIB,
-        began.elapsed(),
+        moved_bytes / MIB,
+        started_at.elapsed(),
         peak_kib / 1024
     );
     daemon.stop();
@@ -173,6 +171,6 @@ fn memory_stays_bounded_with_64_clients_on_a_large_volume() {
 
 #[test]
 fn daemon_above_the_memory_bound_is_noticed() {
-    let peak_kib = peak_kib(4 * CONFIGURED_MIB, REQUESTS);
+    let peak_kib = peak_kib(4 * CONFIGURED_MIB, DEFAULT_REQUESTS);
     assert!(peak_kib > BOUND_KIB, "{peak_kib} KiB resident of four times as much as the bound is made for");
 }

@@ -1,4 +1,4 @@
-//! Absence of needless work: no writes of clean data, no I/O while idle, no endless flushes.
+//! No needless I/O: no writes of clean data, no I/O while idle, no endless flushes.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
@@ -8,7 +8,7 @@ use e2e::cache_disk::CacheDisk;
 use e2e::client::Client;
 use e2e::fixture::Fixture;
 use e2e::write_history::WriteHistory;
-use e2e::writer::{StopAtEnd, Writer};
+use e2e::writer::{StopOnDrop, Writer};
 
 const MIB: u64 = 1 << 20;
 
@@ -40,7 +40,7 @@ fn case_21_clean_data_is_never_written_and_idle_daemon_sends_no_io() {
 }
 
 #[test]
-fn case_20_one_flush_and_two_at_once_end_under_full_load() {
+fn case_20_single_and_concurrent_flushes_complete_under_full_load() {
     let fixture = Fixture::with_volume(16 * MIB);
     let daemon = fixture.start();
     let (endpoint, stop) = (fixture.endpoint(), AtomicBool::new(false));
@@ -48,14 +48,14 @@ fn case_20_one_flush_and_two_at_once_end_under_full_load() {
     let writer = Writer { endpoint: &endpoint, export: "v", connections: 2, seed: 20 };
     let faults = std::thread::scope(|scope| {
         let run = scope.spawn(|| writer.run(&history, &stop));
-        let at_end = StopAtEnd(&stop);
+        let stop_guard = StopOnDrop(&stop);
         std::thread::sleep(Duration::from_millis(300));
         let flush = || daemon.command(&["volume", "flush", "v"]);
-        let twins = [scope.spawn(flush), scope.spawn(flush)];
-        let ended = twins.map(|twin| twin.join());
+        let flushes = [scope.spawn(flush), scope.spawn(flush)];
+        let results = flushes.map(|thread| thread.join());
         flush();
-        drop(at_end);
-        assert!(ended.iter().all(Result::is_ok), "a flush failed");
+        drop(stop_guard);
+        assert!(results.iter().all(Result::is_ok), "a flush failed");
         run.join().expect("the writer does not panic")
     });
     assert_eq!(faults, []);

@@ -27,7 +27,7 @@ const LOAD: &str = "fio --size=32M --rw=randrw --bs=4k --direct=1 --ioengine=lib
                     --time_based --runtime=90 --minimal --name=mounted --filename=/data/g --name=open \
                     --filename=/dev/hotset/raw \
                     --name=direct --ioengine=nbd --uri=nbd+unix:///direct?socket=/run/hotset/nbd.sock";
-/// Reads the same scattered places each time: data read as a stream is not admitted to flash.
+/// Reads the same scattered blocks each time: data read as a stream is not admitted to flash.
 const READ_HOT: &str = "fio --name=hot --filename=/data/f --size=64M --io_size=24M --rw=randread --randseed=1 \
                         --bs=16k --direct=1 \
                         --ioengine=libaio --iodepth=4 --minimal >/dev/null";
@@ -55,7 +55,7 @@ name = "direct"
 backing = "/dev/disk/by-id/ata-QEMU_HARDDISK_SERIAL4"
 "#;
 
-/// The package in that version.
+/// Builds the package with this version and returns its path.
 fn package(folder: &Path, version: &str) -> PathBuf {
     let built = tool_within(SECONDS_PACKING, "scripts/deb")
         .arg(folder.join(version))
@@ -66,12 +66,13 @@ fn package(folder: &Path, version: &str) -> PathBuf {
     PathBuf::from(built.trim())
 }
 
-/// The processes of [`UNITS`].
+/// Process IDs of [`UNITS`].
 fn pids(guest: &mut Linux) -> Vec<String> {
     guest.run(&format!("systemctl show --value -p MainPID {UNITS}")).split_whitespace().map(str::to_owned).collect()
 }
 
-fn shown(guest: &mut Linux) -> Value {
+/// Report on the volume `web01`.
+fn volume_report(guest: &mut Linux) -> Value {
     serde_json::from_str(&guest.run("hotset --json volume show web01")).expect("valid JSON")
 }
 
@@ -106,19 +107,25 @@ fn package_installs_survives_reboot_and_upgrade_and_is_removed() {
         File::create(&path).and_then(|file| file.set_len(mib * MIB)).expect("a sparse file can be created");
         path
     };
-    let (fast, other) = (drive("fast", 512), drive("other", 512));
-    let (slow, more, direct) = (drive("slow", 256), drive("more", 64), drive("direct", 64));
+    let (nvme_0, nvme_1) = (drive("fast", 512), drive("other", 512));
+    let (web01, raw, direct) = (drive("slow", 256), drive("more", 64), drive("direct", 64));
     let disk = folder.join("disk");
     installed(&disk);
     let machine = Machine {
-        drives: vec![Drive::Nvme(fast), Drive::Nvme(other), Drive::Sata(slow), Drive::Sata(more), Drive::Sata(direct)],
+        drives: vec![
+            Drive::Nvme(nvme_0),
+            Drive::Nvme(nvme_1),
+            Drive::Sata(web01),
+            Drive::Sata(raw),
+            Drive::Sata(direct),
+        ],
         files: vec![(older, "/opt/older.deb".to_owned()), (newer, "/opt/newer.deb".to_owned())],
         installed: Some(disk),
         ..Machine::default()
     };
     let mut guest = Linux::boot_as(&machine);
 
-    // Once installed, the daemon runs, and has changed no device.
+    // After the installation the daemon runs, and no device has changed.
     guest.run("dpkg -i /opt/older.deb 2>&1 | tee /opt/installed");
     guest.run(
         "systemctl is-active hotset; systemctl is-enabled hotset; hotset status; [ $(ps -o user= -C hotset) = hotset ]",
@@ -146,7 +153,7 @@ fn package_installs_survives_reboot_and_upgrade_and_is_removed() {
         // Promotion to flash runs when the backing is idle.
         guest.run("sleep 3");
     }
-    let pages_before = shown(&mut guest)["flash"]["pages"].as_u64().expect("a number");
+    let pages_before = volume_report(&mut guest)["flash"]["pages"].as_u64().expect("a number");
 
     // The command may or may not answer before the machine stops.
     guest.run("(sleep 1; systemctl reboot) >/dev/null 2>&1 &");
@@ -161,15 +168,16 @@ fn package_installs_survives_reboot_and_upgrade_and_is_removed() {
         "findmnt --noheadings --output SOURCE,TARGET /data || \
                { systemctl status data.mount hotset hotset-attach@web01; exit 1; }",
     );
-    let read = |shown: &Value| {
-        let count = |key: &str| shown[key].as_u64().expect("a number");
+    let hits_and_reads = |report: &Value| {
+        let count = |key: &str| report[key].as_u64().expect("a number");
         (count("flash_hits"), count("memory_hits") + count("flash_hits") + count("partial_hits") + count("misses"))
     };
-    let shown_before = shown(&mut guest);
+    let report_before = volume_report(&mut guest);
     guest.run(READ_HOT);
-    let shown_after = shown(&mut guest);
-    let pages_after = shown_before["flash"]["pages"].as_u64().expect("a number");
-    let ((hits_before, reads_before), (hits_after, reads_after)) = (read(&shown_before), read(&shown_after));
+    let report_after = volume_report(&mut guest);
+    let pages_after = report_before["flash"]["pages"].as_u64().expect("a number");
+    let ((hits_before, reads_before), (hits_after, reads_after)) =
+        (hits_and_reads(&report_before), hits_and_reads(&report_after));
     let (hits, reads) = (hits_after - hits_before, reads_after - reads_before);
     println!("after the reboot flash has {pages_after} of {pages_before} pages and serves {hits} of {reads} reads");
     assert!(
@@ -182,11 +190,11 @@ fn package_installs_survives_reboot_and_upgrade_and_is_removed() {
     assert_no_kernel_errors(&mut guest);
 
     // A newer package under load.
-    let pids = pids(&mut guest);
+    let old_pids = pids(&mut guest);
     guest.start_load(LOAD);
     guest.run("sleep 10");
     println!("{}", guest.run("dpkg -i /opt/newer.deb 2>&1"));
-    assert!(guest.is_load_running(), "the load ended before the upgrade was through: {}", guest.wait_for_load());
+    assert!(guest.is_load_running(), "the load ended before the upgrade: {}", guest.wait_for_load());
     assert_eq!(guest.run("dpkg-query -W -f '${Version}' hotset"), "9.9.9-1");
     println!("fio: {}", guest.wait_for_load());
     println!(
@@ -194,7 +202,7 @@ fn package_installs_survives_reboot_and_upgrade_and_is_removed() {
         guest.run("journalctl --no-pager -u hotset -b | grep -E 'NBD clients taken over from the previous daemon'")
     );
     guest.run(&format!("sha256sum -c /opt/sum; systemctl is-active {UNITS}"));
-    for (old, new) in pids.iter().zip(self::pids(&mut guest)) {
+    for (old, new) in old_pids.iter().zip(pids(&mut guest)) {
         assert_ne!(*old, new, "an old process of {UNITS} still runs");
     }
     assert_no_kernel_errors(&mut guest);

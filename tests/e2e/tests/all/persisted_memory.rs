@@ -29,7 +29,7 @@ fn fixture(lines: &str) -> Fixture {
     fixture
 }
 
-/// Sends changes until the daemon ends. Requests without an answer may have taken effect.
+/// Sends writes until the daemon ends. Requests without a reply may have taken effect.
 fn write_until_killed(client: &mut Client, sectors: &mut [Sector], random: &mut Random) {
     loop {
         let first = random.below(sectors.len() as u64) as usize;
@@ -37,15 +37,15 @@ fn write_until_killed(client: &mut Client, sectors: &mut [Sector], random: &mut 
         let count = (1 + random.below(count_max) as usize).min(sectors.len() - first);
         let zeroes = random.chance(25);
         let byte = if zeroes { 0 } else { 1 + random.below(255) as u8 };
-        let (at, len) = ((first * SECTOR) as u64, count * SECTOR);
+        let (offset, len) = ((first * SECTOR) as u64, count * SECTOR);
         let result = match zeroes {
-            true => client.call(Op::WriteZeroes, 0, at, len, &[]).map(drop),
-            false => client.write(at, &vec![byte; len]),
+            true => client.call(Op::WriteZeroes, 0, offset, len, &[]).map(drop),
+            false => client.write(offset, &vec![byte; len]),
         };
-        let now = |sector: &Sector| {
+        let after_request = |sector: &Sector| {
             if result.is_ok() { Sector { byte, pending: byte } } else { Sector { pending: byte, ..*sector } }
         };
-        sectors[first..first + count].iter_mut().for_each(|sector| *sector = now(sector));
+        sectors[first..first + count].iter_mut().for_each(|sector| *sector = after_request(sector));
         if result.is_err() {
             return;
         }
@@ -55,7 +55,8 @@ fn write_until_killed(client: &mut Client, sectors: &mut [Sector], random: &mut 
     }
 }
 
-fn check(client: &mut Client, sectors: &mut [Sector], round: u64) {
+/// Checks the content of every sector, which becomes the expected one.
+fn check_content(client: &mut Client, sectors: &mut [Sector], round: u64) {
     let content = client.read_all().expect("the read succeeds");
     for (number, (sector, content)) in sectors.iter_mut().zip(content.chunks(SECTOR)).enumerate() {
         let byte = content[0];
@@ -70,7 +71,7 @@ fn check(client: &mut Client, sectors: &mut [Sector], round: u64) {
 }
 
 /// Persisted-memory files that the fixture's state directory names.
-fn files(fixture: &Fixture) -> Vec<PathBuf> {
+fn persisted_files(fixture: &Fixture) -> Vec<PathBuf> {
     let state = std::fs::read(fixture.folder.join("state/state.json")).expect("the state file exists");
     let state: serde_json::Value = serde_json::from_slice(&state).expect("valid JSON");
     let records = state["kept"].as_array().cloned().unwrap_or_default();
@@ -93,14 +94,14 @@ fn check_random_kills(fixture: &Fixture) {
     let mut daemon = fixture.start();
     for round in 0..kill_rounds() {
         let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
-        check(&mut client, &mut sectors, round);
+        check_content(&mut client, &mut sectors, round);
         let pause = Duration::from_millis(5 + random.below(300));
         std::thread::scope(|scope| {
             scope.spawn(|| write_until_killed(&mut client, &mut sectors, &mut random));
             std::thread::sleep(pause);
             daemon.kill();
         });
-        assert!(!files(fixture).is_empty());
+        assert!(!persisted_files(fixture).is_empty());
         if round % 3 == 2 {
             // A daemon that is killed while it starts, or just afterwards.
             let starting = Daemon::launch(fixture);
@@ -115,13 +116,13 @@ fn check_random_kills(fixture: &Fixture) {
         daemon.log()
     );
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
-    check(&mut client, &mut sectors, kill_rounds());
+    check_content(&mut client, &mut sectors, kill_rounds());
     drop(client);
-    let remaining = files(fixture);
+    let remaining = persisted_files(fixture);
     assert_eq!(remaining.len(), 1, "an unneeded file remains: {remaining:?}");
     daemon.command(&["stop", "--destage"]);
     daemon.wait();
-    assert!(files(fixture).is_empty() && !remaining[0].exists(), "a clean stop leaves nothing in memory");
+    assert!(persisted_files(fixture).is_empty() && !remaining[0].exists(), "a clean stop leaves nothing in memory");
     let content = std::fs::read(fixture.backing("v")).expect("the backing exists");
     assert!(
         content.chunks(SECTOR).zip(&sectors).all(|(content, sector)| content[0] == sector.byte),
@@ -143,7 +144,7 @@ fn persisted_data_waits_for_its_volume_and_write_access() {
     let mut client = Client::connect(&fixture.endpoint(), "other").expect("the volume is served");
     client.write(0, &[8; 4096]).expect("the write succeeds");
     daemon.kill();
-    assert_eq!(files(&fixture).len(), 2);
+    assert_eq!(persisted_files(&fixture).len(), 2);
     fixture.clear_volumes();
     let backing = fixture.backing("v").display().to_string();
     fixture.add_volume_on("v", &backing, "read_only = true");
@@ -152,10 +153,10 @@ fn persisted_data_waits_for_its_volume_and_write_access() {
     let refused = daemon.try_command(&["volume", "remove", "v"]);
     let text = text_of(&refused);
     assert!(!refused.status.success() && text.contains("left data of it in memory"), "{text}");
-    let file = files(&fixture)[0].display().to_string();
+    let file = persisted_files(&fixture)[0].display().to_string();
     assert!(text.contains(&format!("remove {file}")), "{text}");
     daemon.stop();
-    assert_eq!(files(&fixture).len(), 2, "no start has served the second volume");
+    assert_eq!(persisted_files(&fixture).len(), 2, "no start has served the second volume");
     fixture.clear_volumes();
     fixture.add_volume_on("v", &backing, "");
     let other = fixture.backing("other").display().to_string();
@@ -165,7 +166,7 @@ fn persisted_data_waits_for_its_volume_and_write_access() {
     assert_eq!(client.read(4096, 8192).expect("the read succeeds"), [7; 8192]);
     let mut client = Client::connect(&fixture.endpoint(), "other").expect("the volume is served");
     assert_eq!(client.read(0, 4096).expect("the read succeeds"), [8; 4096]);
-    assert_eq!(files(&fixture).len(), 1);
+    assert_eq!(persisted_files(&fixture).len(), 1);
     daemon.stop();
 }
 
@@ -180,7 +181,7 @@ fn keep_in_outside_a_memory_file_system_is_refused() {
     assert!(text.contains("[memory] keep_in") && text.contains("is not on tmpfs"), "{text}");
 }
 
-/// The byte of a file's first word that holds the version.
+/// The byte of a file's first word that holds the format version.
 const VERSION_OFFSET: u64 = 7;
 
 fn set_version(file: &Path, version: u8) {
@@ -202,7 +203,7 @@ fn persisted_memory_of_a_newer_version_refuses_only_its_volumes() {
     daemon.signal("HUP");
     wait_for("the removal", || daemon.log().contains("volume whole: removed").then_some(()));
     daemon.kill();
-    let file = files(&fixture)[0].clone();
+    let file = persisted_files(&fixture)[0].clone();
     set_version(&file, 99);
     let daemon = fixture.start();
     let mut whole = Client::connect(&fixture.endpoint(), "whole").expect("a cleanly stopped volume is served");
@@ -233,7 +234,7 @@ fn persisted_memory_of_a_newer_version_is_discarded_only_by_adopt() {
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write(4096, &[7; 8192]).expect("the write succeeds");
     daemon.kill();
-    let file = files(&fixture)[0].clone();
+    let file = persisted_files(&fixture)[0].clone();
     set_version(&file, 99);
     let daemon = fixture.start();
     daemon.command(&["volume", "adopt", "v"]);
@@ -245,7 +246,7 @@ fn persisted_memory_of_a_newer_version_is_discarded_only_by_adopt() {
     assert!(file.exists(), "the daemon never removes the file");
     std::fs::remove_file(&file).expect("an administrator may");
     let daemon = fixture.start();
-    assert_eq!(files(&fixture).len(), 1, "the file's record is removed as well");
+    assert_eq!(persisted_files(&fixture).len(), 1, "the file's record is removed as well");
     daemon.stop();
 }
 
@@ -253,7 +254,7 @@ fn persisted_memory_of_a_newer_version_is_discarded_only_by_adopt() {
 fn memory_persisted_on_a_full_tmpfs_is_recovered() {
     let mut fixture = Fixture::with_volume(BYTES as u64);
     fixture.memory = "32 MiB".to_owned();
-    let Some(tmpfs) = SmallDisk::of(&fixture.folder.join("shm"), "80m") else { return };
+    let Some(tmpfs) = SmallDisk::mount_sized(&fixture.folder.join("shm"), "80m") else { return };
     fixture.keep_in = tmpfs.path().display().to_string();
     let alerts = |daemon: &Daemon| {
         let status: serde_json::Value =
@@ -273,10 +274,10 @@ fn memory_persisted_on_a_full_tmpfs_is_recovered() {
     assert!(alert["cause"].as_str().is_some_and(|cause| cause.contains(&fixture.keep_in)), "{alert}");
     drop(client);
     daemon.stop();
-    assert!(files(&fixture).is_empty(), "the recovered file is removed");
+    assert!(persisted_files(&fixture).is_empty(), "the recovered file is removed");
     tmpfs.empty();
     let daemon = fixture.start();
-    assert_eq!(files(&fixture).len(), 1, "memory is persisted again with free space");
+    assert_eq!(persisted_files(&fixture).len(), 1, "memory is persisted again with free space");
     assert!(alerts(&daemon).iter().all(|alert| alert["kind"] != "memory-not-kept"));
     daemon.stop();
 }

@@ -1,8 +1,7 @@
 //! Power cuts: the backing is a disk with a volatile cache, and a cut may lose any data that the daemon did not flush
 //! there.
 //!
-//! In two forms: with the backing's cache cut and the daemon killed (short), and with a whole guest that loses its
-//! power (long).
+//! The short tests kill the daemon and cut the backing's cache; the long ones cut the power of a whole guest.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -19,31 +18,31 @@ use e2e::kernel::Kernel;
 use e2e::random::{Random, seed};
 use e2e::tool::tool;
 use e2e::write_history::{Fault, WriteHistory};
-use e2e::writer::{StopAtEnd, Writer};
+use e2e::writer::{StopOnDrop, Writer};
 
 const BYTES: u64 = 8 << 20;
 
-/// So small that the log wraps and page segments are written and freed.
+/// Size of a flash device, so small that the log wraps and page segments are written and freed.
 const FLASH_BYTES: usize = 24 << 20;
 /// Size of the state directory's file system.
 const STATE_BYTES: usize = 16 << 20;
-/// A cut before this number of writes loses nothing.
+/// Number of writes before a cut, so that the cut can lose some.
 const WRITES_MIN: u64 = 100;
 
 /// Writes through `endpoint` until `crash` has returned; returns the faults found by reads meanwhile.
 fn write_until(endpoint: &Endpoint, history: &Mutex<WriteHistory>, seed: u64, crash: impl FnOnce()) -> Vec<Fault> {
     let stop = AtomicBool::new(false);
     let writer = Writer { endpoint, export: "v", connections: 2, seed };
-    let written = || history.lock().expect("no writer panicked").sequence();
-    let before = written();
+    let write_count = || history.lock().expect("no writer panicked").sequence();
+    let before = write_count();
     std::thread::scope(|scope| {
         let run = scope.spawn(|| writer.run(history, &stop));
-        let at_end = StopAtEnd(&stop);
+        let stop_guard = StopOnDrop(&stop);
         // An emulated machine on a busy host starts slowly.
-        wait_for("the first writes", || (written() - before >= WRITES_MIN).then_some(()));
+        wait_for("the first writes", || (write_count() - before >= WRITES_MIN).then_some(()));
         std::thread::sleep(Duration::from_millis(Random::new(seed).below(2000)));
         crash();
-        drop(at_end);
+        drop(stop_guard);
         run.join().expect("the writer does not panic")
     })
 }
@@ -161,6 +160,7 @@ fn daemon_that_skips_backing_flushes_is_caught() {
     assert!(faults.iter().any(|fault| matches!(fault, Fault::Lost { .. })), "{faults:?}");
 }
 
+/// Rounds to run: `HOTSET_POWERCUT_ROUNDS`, 50 by default.
 fn rounds() -> u64 {
     std::env::var("HOTSET_POWERCUT_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(50)
 }

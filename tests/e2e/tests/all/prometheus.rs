@@ -13,7 +13,7 @@ use e2e::fixture::Fixture;
 use e2e::folder::Folder;
 use e2e::http::Http;
 use e2e::tool::{Tool, tool};
-use e2e::writer::StopAtEnd;
+use e2e::writer::StopOnDrop;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -90,12 +90,12 @@ impl Prometheus {
 
     /// The `queries` that fail or return nothing, with the reason.
     fn failing_queries(&self, queries: &[String]) -> Vec<String> {
-        let wrong = |query: &String| match self.query(query) {
+        let failure = |query: &String| match self.query(query) {
             Ok(0) => Some(format!("nothing: {query}")),
             Ok(_) => None,
             Err(error) => Some(format!("{error}: {query}")),
         };
-        queries.iter().filter_map(wrong).collect()
+        queries.iter().filter_map(failure).collect()
     }
 }
 
@@ -107,22 +107,22 @@ impl Drop for Prometheus {
 }
 
 /// Every query of the dashboard, as Grafana sends it with all variables set to "All".
-fn dashboard() -> Vec<String> {
+fn dashboard_queries() -> Vec<String> {
     let text = fs::read_to_string(packaging("grafana/hotset.json")).expect("the file exists");
     let dashboard: Value = serde_json::from_str(&text).expect("valid JSON");
     let panels = dashboard["panels"].as_array().expect("a list of panels");
     let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().expect("a list of targets"));
-    let filled = targets.map(|target| {
+    let queries = targets.map(|target| {
         let query = target["expr"].as_str().expect("a query").replace("$__rate_interval", "10s");
         ["$instance", "$datastore", "$volume"].into_iter().fold(query, |query, name| query.replace(name, ".*"))
     });
-    let queries: Vec<String> = filled.collect();
+    let queries: Vec<String> = queries.collect();
     assert!(queries.iter().all(|query| !query.contains('$')), "{queries:?}");
     queries
 }
 
 /// Expressions of all rules and alerts, as Prometheus has loaded them; none of them may have failed.
-fn rules(prometheus: &Prometheus) -> Vec<String> {
+fn rule_expressions(prometheus: &Prometheus) -> Vec<String> {
     let groups = prometheus.get("/api/v1/rules").expect("the rules are listed")["groups"].clone();
     let rules = groups.as_array().expect("groups").iter().flat_map(|group| group["rules"].as_array().expect("rules"));
     let evaluated = |rule: &Value| {
@@ -133,13 +133,13 @@ fn rules(prometheus: &Prometheus) -> Vec<String> {
 }
 
 /// Reads and writes until `stop` is set.
-fn load(endpoint: &Endpoint, volume: &str, stop: &AtomicBool) {
+fn run_load(endpoint: &Endpoint, volume: &str, stop: &AtomicBool) {
     let mut client = Client::connect(endpoint, volume).expect("the volume is served");
-    let mut at = 0;
+    let mut offset = 0;
     while !stop.load(Ordering::Relaxed) {
-        at = (at + 17 * 4096) % (8 * MIB);
-        client.write(at, &[1; 4096]).expect("the write succeeds");
-        client.read(at / 2 / 4096 * 4096, 4096).expect("the read succeeds");
+        offset = (offset + 17 * 4096) % (8 * MIB);
+        client.write(offset, &[1; 4096]).expect("the write succeeds");
+        client.read(offset / 2 / 4096 * 4096, 4096).expect("the read succeeds");
         client.flush().expect("the flush succeeds");
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -161,31 +161,31 @@ fn dashboard_and_rules_work_on_a_real_prometheus() {
     let http = Http::of(&daemon);
     let (stop, endpoint) = (AtomicBool::new(false), fixture.endpoint());
     std::thread::scope(|scope| {
-        let _at_end = StopAtEnd(&stop);
+        let _stop_guard = StopOnDrop(&stop);
         for volume in ["web01", "db"] {
             let (endpoint, stop) = (&endpoint, &stop);
-            scope.spawn(move || load(endpoint, volume, stop));
+            scope.spawn(move || run_load(endpoint, volume, stop));
         }
         let scraped = fixture.folder.join("scraped");
         fs::write(&scraped, http.get("/metrics").body).expect("the folder can be written");
         let check = format!("'{}' check metrics < '{}'", tools.join("promtool").display(), scraped.display());
         tool("sh").arg("-c").arg(check).ok();
         let prometheus = Prometheus::start(&tools, &fixture.folder, http.address());
-        let queries = dashboard();
+        let queries = dashboard_queries();
         assert!(queries.len() > 20, "{queries:?}");
-        let mut missing = Vec::new();
+        let mut failing = Vec::new();
         wait_at_most(TIMEOUT, "data for every query of the dashboard", || {
-            let now = prometheus.failing_queries(&queries);
-            if now != missing {
-                eprintln!("failing: {now:#?}");
-                missing = now;
+            let failing_now = prometheus.failing_queries(&queries);
+            if failing_now != failing {
+                eprintln!("failing: {failing_now:#?}");
+                failing = failing_now;
             }
-            missing.is_empty().then_some(())
+            failing.is_empty().then_some(())
         });
         let first_error = |all: &[String]| all.iter().find_map(|rule| prometheus.query(rule).err());
         let evaluated = wait_at_most(TIMEOUT, "an evaluation of every rule", || {
             let groups = prometheus.get("/api/v1/rules").expect("the rules are listed")["groups"].to_string();
-            (!groups.contains("\"health\":\"unknown\"")).then(|| rules(&prometheus))
+            (!groups.contains("\"health\":\"unknown\"")).then(|| rule_expressions(&prometheus))
         });
         assert!(evaluated.len() > 20, "{evaluated:?}");
         assert_eq!(first_error(&evaluated), None);
@@ -195,10 +195,10 @@ fn dashboard_and_rules_work_on_a_real_prometheus() {
         wait_at_most(TIMEOUT, "the recorded series", || prometheus.failing_queries(&recorded).is_empty().then_some(()));
         assert_eq!(prometheus.query("ALERTS{alertstate=\"firing\"}"), Ok(0));
         // The check can fail: a name that does not exist, and an invalid expression.
-        let planted = ["rate(hotset_volume_requests[10s])", "sum by (hotset_alerts", "hotset_alerts / 0"];
-        let planted = planted.map(str::to_owned);
-        assert_eq!(prometheus.failing_queries(&planted).len(), 3);
-        assert!(first_error(&planted).is_some());
+        let invalid = ["rate(hotset_volume_requests[10s])", "sum by (hotset_alerts", "hotset_alerts / 0"];
+        let invalid = invalid.map(str::to_owned);
+        assert_eq!(prometheus.failing_queries(&invalid).len(), 3);
+        assert!(first_error(&invalid).is_some());
         stop.store(true, Ordering::Relaxed);
     });
     daemon.stop();

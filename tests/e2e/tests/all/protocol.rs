@@ -1,4 +1,4 @@
-//! Edge cases of the protocol, through libnbd.
+//! Edge cases of the NBD protocol, through libnbd.
 
 use e2e::fixture::Fixture;
 use e2e::tool::tool;

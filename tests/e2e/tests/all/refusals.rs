@@ -41,7 +41,7 @@ fn token_names(daemon: &Daemon) -> Vec<String> {
     names.collect()
 }
 
-/// Dirty data is given up only when the command names it.
+/// Checks that dirty data is given up only when the command names it.
 fn assert_unnamed_adopt_fails(daemon: &Daemon) {
     let output = daemon.try_command(&["volume", "adopt", "v"]);
     assert!(!output.status.success(), "data was given up without being named: {}", text_of(&output));
@@ -52,8 +52,8 @@ fn destage(daemon: Daemon) {
     daemon.command(&["stop", "--destage"]);
 }
 
-/// A volume that is refused with `code` has all its data after a rebuild, and the state directory has the given tokens.
-fn rebuild_keeps_data(fixture: &Fixture, code: &str, tokens: &[&str]) {
+/// Checks that a volume refused with `code` has all its data after a rebuild, and the state directory the given tokens.
+fn assert_rebuild_keeps_data(fixture: &Fixture, code: &str, tokens: &[&str]) {
     let daemon = fixture.start();
     volume_refusal(fixture, &daemon, code);
     daemon.stop();
@@ -241,7 +241,7 @@ fn restored_state_directory_is_refused_as_documented() {
         daemon.stop();
     });
     let cost = "tokens created since the copy; changes by command since the last start";
-    entry.choice(REBUILD, cost, || rebuild_keeps_data(&restored_state(), "state-older", &["early"]));
+    entry.choice(REBUILD, cost, || assert_rebuild_keeps_data(&restored_state(), "state-older", &["early"]));
     entry.check();
 }
 
@@ -257,8 +257,8 @@ fn store_of_a_lost_state_directory_is_refused_as_documented() {
     entry.message("", &flash_refusal(&daemon, "store-foreign"));
     daemon.stop();
     let devices = DEVICES.map(|name| path(&fixture, name).to_string_lossy().into_owned());
-    let listed = hotset(&["flash", "check", &devices[0], &devices[1]]);
-    assert!(listed.status.success(), "{}", text_of(&listed));
+    let checked = hotset(&["flash", "check", &devices[0], &devices[1]]);
+    assert!(checked.status.success(), "{}", text_of(&checked));
     entry.choice("restore that directory", NOTHING_LOST, || {
         copy(&fixture, "state.away", STATE);
         let daemon = fixture.start();
@@ -267,7 +267,7 @@ fn store_of_a_lost_state_directory_is_refused_as_documented() {
         daemon.stop();
     });
     let cost = "tokens; changes by command since the last start";
-    entry.choice(REBUILD, cost, || rebuild_keeps_data(&lost_state(), "data-unclaimed", &[]));
+    entry.choice(REBUILD, cost, || assert_rebuild_keeps_data(&lost_state(), "data-unclaimed", &[]));
     let cost = "their dirty data; volumes new to the directory stay refused: `data-unclaimed`";
     entry.choice("empty the devices", cost, || {
         let fixture = lost_state();
@@ -294,7 +294,7 @@ fn volume_of_a_lost_state_directory_is_refused_as_documented() {
     let message = volume_refusal(&fixture, &daemon, "data-unclaimed");
     entry.message("", &message);
     let cost = "tokens; changes by command since the last start";
-    entry.choice(REBUILD, cost, || rebuild_keeps_data(&lost_state(), "data-unclaimed", &[]));
+    entry.choice(REBUILD, cost, || assert_rebuild_keeps_data(&lost_state(), "data-unclaimed", &[]));
     entry.choice(GIVE_UP_STORE, "that data", || {
         run_proposed_command(&daemon, &message, GIVE_UP_STORE);
         assert_served(&daemon, "v");
@@ -322,10 +322,10 @@ fn exchanged_backing_is_refused_as_documented() {
     let message = volume_refusal(&fixture, &daemon, "backing-changed");
     entry.message("When nothing waits for the old backing", &message);
     let dirty = cloned_dirty_backing();
-    let other = dirty.start();
-    let dirty_message = volume_refusal(&dirty, &other, "backing-changed");
+    let dirty_daemon = dirty.start();
+    let dirty_message = volume_refusal(&dirty, &dirty_daemon, "backing-changed");
     entry.message("When dirty data waits for the old backing", &dirty_message);
-    other.stop();
+    dirty_daemon.stop();
     entry.choice("restore the old backing", NOTHING_LOST, || {
         rename(&dirty, "v.img", "clone.img");
         rename(&dirty, "old.img", "v.img");
@@ -486,9 +486,10 @@ fn backing_rolled_back_under_dirty_data_is_refused_as_documented() {
 
 #[test]
 fn backing_without_proof_of_identity_is_refused_as_documented() {
+    // Bytes that fill the right disk and another one.
     let (right, other) = (0x41, 0x42);
-    let waiting = EXPORTED_BLOCKS.end;
-    let written = |content: &[u8]| count_some(content, EXPORTED_BLOCKS, 1);
+    let dirty_blocks = EXPORTED_BLOCKS.end;
+    let count_written = |content: &[u8]| count_some(content, EXPORTED_BLOCKS, 1);
     let mut exchanged = ExportedDisk::new(right);
     exchanged.attach("b.img", other);
     let daemon = exchanged.fixture.start();
@@ -501,24 +502,24 @@ fn backing_without_proof_of_identity_is_refused_as_documented() {
     daemon.stop();
     assert!(exchanged.content("b.img").iter().all(|byte| *byte == other), "a refused volume was written to");
     entry.choice(ADOPT, "none if it is the same disk; otherwise content of that disk is overwritten", || {
-        // Two disks of zeroes cannot be told apart.
+        // The content cannot distinguish two disks of zeroes.
         let same = ExportedDisk::new(0);
         let mut wrong = ExportedDisk::new(right);
         wrong.attach("b.img", other);
         for (disk, name) in [(same, "a.img"), (wrong, "b.img")] {
             let daemon = disk.fixture.start();
             run_proposed_command(&daemon, &volume_refusal(&disk.fixture, &daemon, "content-unproven"), ADOPT);
-            assert_eq!(written(&read(&disk.fixture)), waiting);
+            assert_eq!(count_written(&read(&disk.fixture)), dirty_blocks);
             destage(daemon);
-            assert_eq!(written(&disk.content(name)), waiting);
+            assert_eq!(count_written(&disk.content(name)), dirty_blocks);
         }
     });
     entry.choice("attach the right disk", NOTHING_LOST, || {
         exchanged.attach("a.img", right);
         let daemon = exchanged.fixture.start();
-        assert_eq!(written(&read(&exchanged.fixture)), waiting, "{}", daemon.log());
+        assert_eq!(count_written(&read(&exchanged.fixture)), dirty_blocks, "{}", daemon.log());
         destage(daemon);
-        assert_eq!(written(&exchanged.content("a.img")), waiting);
+        assert_eq!(count_written(&exchanged.content("a.img")), dirty_blocks);
     });
     entry.choice(GIVE_UP, "the dirty data; the backing stays unchanged", || {
         let mut disk = ExportedDisk::new(right);
@@ -560,9 +561,9 @@ fn backing_shrunk_under_dirty_data_is_refused_as_documented() {
         run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "backing-shrank"), resize);
         let image = read(&fixture);
         assert_eq!(image.len() as u64, VOLUME_BYTES / 2);
-        let at = |number: u64| &image[offset_of(number) as usize..][..BLOCK_BYTES as usize];
+        let block_in_image = |number: u64| &image[offset_of(number) as usize..][..BLOCK_BYTES as usize];
         let inside = (0..BLOCKS).filter(|number| offset_of(*number) < VOLUME_BYTES / 2);
-        inside.for_each(|number| assert_eq!(at(number), block(number, 2), "block {number}"));
+        inside.for_each(|number| assert_eq!(block_in_image(number), block(number, 2), "block {number}"));
         destage(daemon);
     });
     entry.check();

@@ -21,17 +21,18 @@ const REFUSAL: &str = "cannot write its file: Is a directory";
 pub struct Obstacle(PathBuf);
 
 impl Obstacle {
+    /// Creates the folder at a moment without a write of the state.
     pub fn create(fixture: &Fixture) -> Obstacle {
         let path = fixture.folder.join("state/state.new");
         // A write in progress would exchange the folder with the file, and the next one would exchange it back.
-        let changed_at = || {
+        let modified_at = || {
             let modified = |name| fixture.folder.join(name).metadata().and_then(|meta| meta.modified()).ok();
             ["state/state.json", "state/state.new"].map(modified)
         };
         wait_for("the end of writes of the state", || {
-            let before = changed_at();
+            let before = modified_at();
             std::thread::sleep(Duration::from_millis(300));
-            (changed_at() == before).then_some(())
+            (modified_at() == before).then_some(())
         });
         // The spare may still be created anew.
         let create = || {
@@ -42,6 +43,7 @@ impl Obstacle {
         Obstacle(path)
     }
 
+    /// Removes the folder, so that the state can be written again.
     pub fn remove(self) {
         fs::remove_dir(self.0).expect("the folder is empty");
     }
@@ -51,11 +53,11 @@ impl Obstacle {
 fn volume_records(fixture: &Fixture) -> Vec<(String, Value)> {
     let text = fs::read_to_string(fixture.folder.join("state/state.json")).expect("a start has written it");
     let state: Value = serde_json::from_str(&text).expect("valid JSON");
-    let named = |record: &Value| (record["name"].as_str().expect("a name").to_owned(), record.clone());
-    state["volumes"].as_array().expect("a list").iter().map(named).collect()
+    let with_name = |record: &Value| (record["name"].as_str().expect("a name").to_owned(), record.clone());
+    state["volumes"].as_array().expect("a list").iter().map(with_name).collect()
 }
 
-fn names(fixture: &Fixture) -> Vec<String> {
+fn recorded_names(fixture: &Fixture) -> Vec<String> {
     volume_records(fixture).into_iter().map(|(name, _)| name).collect()
 }
 
@@ -71,25 +73,25 @@ fn start_that_cannot_record_its_volumes_serves_none() {
     ["a", "b"].iter().for_each(|name| fixture.add_volume(name, 4 * MIB, ""));
     // The location of memory would be recorded, too.
     fixture.keep_in = "none".to_owned();
-    // The start has recorded its own number and waits for this volume's lock: its next record is that of the volumes.
-    let other = File::open(fixture.backing("b")).expect("the file was created");
-    other.lock().expect("no process holds it");
+    // The daemon has recorded the number of its start and waits for this volume's lock; then it records the volumes.
+    let lock_holder = File::open(fixture.backing("b")).expect("the file was created");
+    lock_holder.lock().expect("no process holds it");
     let mut daemon = Daemon::launch(&fixture);
     // The spare is created last.
     let is_written = || ["state/state.json", "state/state.new"].iter().all(|name| fixture.folder.join(name).exists());
     wait_for("the first state file", || is_written().then_some(()));
     let obstacle = Obstacle::create(&fixture);
-    drop(other);
+    drop(lock_holder);
     assert!(!daemon.wait().success());
     let log = daemon.log();
     for name in ["a", "b"] {
         let line = log.lines().find(|line| line.contains(&format!("volume {name} is not served: state directory")));
         assert!(line.is_some_and(|line| line.contains(REFUSAL)), "{name}: {log}");
     }
-    assert_eq!(names(&fixture), Vec::<String>::new(), "a failed record leaves no part");
+    assert_eq!(recorded_names(&fixture), Vec::<String>::new(), "a failed record leaves no part");
     obstacle.remove();
     let daemon = fixture.start();
-    assert_eq!(names(&fixture), ["a", "b"]);
+    assert_eq!(recorded_names(&fixture), ["a", "b"]);
     daemon.stop();
 }
 
@@ -137,7 +139,7 @@ fn first_of_two_volumes_on_one_backing_is_served() {
         let states = ["a", "b", "c"].map(|name| state_of(&daemon, name));
         assert_eq!(states, ["active", "refused", "active"].map(Value::from), "{run}");
         daemon.stop();
-        assert_eq!(names(&fixture), ["a", "c"], "{run}");
+        assert_eq!(recorded_names(&fixture), ["a", "c"], "{run}");
     }
 }
 
@@ -155,7 +157,7 @@ fn stop_without_record(fixture: &Fixture) {
     assert_eq!(volume_records(fixture)[0].1["clean"], false, "the stop was recorded");
 }
 
-/// Starts the next daemon, which has all data and reports the unrecorded stop.
+/// Checks that the next daemon has all data and reports the unrecorded stop.
 fn check_all_data(fixture: &Fixture) {
     let daemon = fixture.start();
     assert!(daemon.log().contains("volume v was not cleanly stopped"), "{}", daemon.log());

@@ -41,7 +41,7 @@ fn received_bytes(stream: &mut TcpStream, timeout: Duration) -> usize {
     stream.read(&mut [0; 64]).unwrap_or(0)
 }
 
-fn shown(daemon: &Daemon) -> Value {
+fn volume_report(daemon: &Daemon) -> Value {
     serde_json::from_str(&daemon.command(&["volume", "show", "v", "--json"])).expect("valid JSON")
 }
 
@@ -67,7 +67,7 @@ fn volumes_are_served_while_the_control_thread_is_stopped() {
     assert_eq!(received_bytes(&mut pending, Duration::from_millis(100)), 0);
     drop(stopped);
     assert!(received_bytes(&mut pending, Duration::from_secs(60)) > 0, "the control thread does not continue");
-    let volume = shown(&daemon);
+    let volume = volume_report(&daemon);
     let fio_count = |kind: &str| report["jobs"][0][kind]["total_ios"].as_u64().expect("a count");
     let counter = |figure: &str| volume[figure].as_u64().expect("a count");
     assert_eq!(fio_count("write"), 80 * MIB / 16_384);
@@ -82,18 +82,18 @@ fn stopped_data_core_raises_an_alert() {
     let fixture = fixture();
     let daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
-    let before = shown(&daemon)["reads"].as_u64().expect("a count");
+    let before = volume_report(&daemon)["reads"].as_u64().expect("a count");
     let Some(stopped) = stopped_thread::stop_data_core(&daemon) else { return };
     client.send(Op::Read, 0, 0, 4096, &[]).expect("the kernel accepts the connection");
-    let silent = e2e::daemon::wait_for("the alert", || {
+    let alert = e2e::daemon::wait_for("the alert", || {
         let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("valid JSON");
         let alerts = status["active_alerts"].as_array().expect("a list").clone();
         alerts.into_iter().find(|alert| alert["kind"] == "core-silent")
     });
-    assert!(stopped.is_stopped() && silent["severity"] == "critical", "{silent}");
+    assert!(stopped.is_stopped() && alert["severity"] == "critical", "{alert}");
     drop(stopped);
     assert_eq!(client.receive().expect("the core continues").error, 0);
-    assert_eq!(shown(&daemon)["reads"], before + 1);
+    assert_eq!(volume_report(&daemon)["reads"], before + 1);
     daemon.stop();
 }
 

@@ -10,7 +10,7 @@ use e2e::tool::tool;
 const MIB: u64 = 1 << 20;
 
 /// Writes an authority and a server certificate for `localhost` into the fixture's folder, with libnbd's file names.
-fn make_certificates(fixture: &Fixture) {
+fn create_certificates(fixture: &Fixture) {
     let script = "
         openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=authority -keyout \
         ca-key.pem -out ca-cert.pem
@@ -28,7 +28,7 @@ fn make_certificates(fixture: &Fixture) {
 /// A fixture with TLS in `mode` on a TCP port, and the port.
 fn fixture(mode: &str) -> (Fixture, u16) {
     let mut fixture = Fixture::with_volume(4 * MIB);
-    make_certificates(&fixture);
+    create_certificates(&fixture);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let port = listener.local_addr().expect("the socket has an address").port();
     fixture.listen.push(format!("tcp:127.0.0.1:{port}"));
@@ -39,7 +39,8 @@ fn fixture(mode: &str) -> (Fixture, u16) {
     (fixture, port)
 }
 
-fn encrypted(fixture: &Fixture, port: u16, authority: &str) -> String {
+/// NBD URI with TLS; `authority` is the path of the client's authority file, below the fixture's folder.
+fn tls_uri(fixture: &Fixture, port: u16, authority: &str) -> String {
     let folder = fixture.folder.path().display();
     format!("nbds://localhost:{port}/v?tls-certificates={folder}{authority}")
 }
@@ -51,10 +52,10 @@ fn client_without_the_authority_is_refused() {
     let script = format!(
         "h.set_uri_allow_local_file(True)\nh.connect_uri('{}')\nassert h.get_tls_negotiated()\n\
          h.pwrite(b's' * 4096, 0)\nh.flush()\nassert h.pread(4096, 0) == b's' * 4096\n",
-        encrypted(&fixture, port, "")
+        tls_uri(&fixture, port, "")
     );
     tool("nbdsh").arg("-c").arg(script).ok();
-    tool("nbdinfo").arg(encrypted(&fixture, port, "/strangers")).fails();
+    tool("nbdinfo").arg(tls_uri(&fixture, port, "/strangers")).fails();
     tool("nbdinfo").arg(format!("nbd://localhost:{port}/v")).fails();
     daemon.stop();
     let content = std::fs::read(fixture.backing("v")).expect("the backing exists");
@@ -65,7 +66,7 @@ fn client_without_the_authority_is_refused() {
 fn optional_tls_serves_encrypted_and_plain_clients() {
     let (fixture, port) = fixture("allowed");
     let daemon = fixture.start();
-    tool("nbdinfo").arg(encrypted(&fixture, port, "")).ok();
+    tool("nbdinfo").arg(tls_uri(&fixture, port, "")).ok();
     tool("nbdinfo").arg(format!("nbd://localhost:{port}/v")).ok();
     daemon.stop();
 }
@@ -76,8 +77,8 @@ fn large_image_survives_encryption() {
     let daemon = fixture.start();
     let image = fixture.folder.join("image");
     tool("sh").arg("-c").arg("head -c 4194304 /dev/urandom > image").within(fixture.folder.path()).ok();
-    tool("nbdcopy").arg(&image).arg(encrypted(&fixture, port, "")).ok();
-    tool("nbdcopy").arg(encrypted(&fixture, port, "")).arg(fixture.folder.join("back")).ok();
+    tool("nbdcopy").arg(&image).arg(tls_uri(&fixture, port, "")).ok();
+    tool("nbdcopy").arg(tls_uri(&fixture, port, "")).arg(fixture.folder.join("back")).ok();
     tool("cmp").arg(&image).arg(fixture.folder.join("back")).ok();
     daemon.stop();
 }
@@ -100,25 +101,25 @@ fn reload_applies_a_changed_nbd_certificate() {
         daemon.signal("HUP");
         wait_for(word, || daemon.log().get(before..).filter(|log| log.contains(word)).map(str::to_owned))
     };
-    let info = |name: &str| tool("nbdinfo").arg(encrypted(&fixture, port, &format!("/{name}")));
+    let info = |name: &str| tool("nbdinfo").arg(tls_uri(&fixture, port, &format!("/{name}")));
     info("first").ok();
     // A connected client keeps its session.
-    let (ready, go) = (fixture.folder.join("ready"), fixture.folder.join("go"));
+    let (ready, proceed) = (fixture.folder.join("ready"), fixture.folder.join("go"));
     let script = format!(
         "import os, time\nh.set_uri_allow_local_file(True)\nh.connect_uri('{}')\nopen('{}', 'w').close()\n\
          while not os.path.exists('{}'): time.sleep(0.05)\nassert len(h.pread(4096, 0)) == 4096\n",
-        encrypted(&fixture, port, "/first"),
+        tls_uri(&fixture, port, "/first"),
         ready.display(),
-        go.display()
+        proceed.display()
     );
     std::thread::scope(|scope| {
-        let connected = scope.spawn(|| tool("nbdsh").arg("-c").arg(script).ok());
+        let client = scope.spawn(|| tool("nbdsh").arg("-c").arg(script).ok());
         wait_for("a client that is connected", || ready.exists().then_some(()));
         second.write(fixture.folder.path());
         let log = reload("[nbd] certificate");
         assert!(log.contains("server.crt loaded") && !log.contains("restart"), "{log}");
-        fs::write(&go, "").expect("the folder can be written");
-        connected.join().expect("it goes on");
+        fs::write(&proceed, "").expect("the folder can be written");
+        client.join().expect("the client continues");
     });
     info("second").ok();
     info("first").fails();

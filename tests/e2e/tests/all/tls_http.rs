@@ -52,21 +52,21 @@ fn only_clients_that_trust_the_certificate_are_served() {
     let daemon = fixture.start();
     let http = https(&daemon, &certificate);
     assert_eq!(http.get("/api/v1/volumes").json()["volumes"][0]["name"], "v");
-    let mut kept = http.keep_alive().expect("the certificate is trusted");
+    let mut connection = http.keep_alive().expect("the certificate is trusted");
     for path in ["/healthz", "/metrics", "/api/v1/status"] {
-        assert_eq!(kept.get(path).expect("the connection stays open").status, 200, "{path}");
+        assert_eq!(connection.get(path).expect("the connection stays open").status, 200, "{path}");
     }
-    let (first, _) = http.subscribe("/api/v1/stream?volumes=v", &[]).event();
+    let (first, _) = http.subscribe("/api/v1/stream?volumes=v", &[]).next_event();
     assert!(!first.is_empty());
     assert!(https(&daemon, &other).send("GET", "/api/v1/status", &[], "").is_err());
-    // No answer in the clear, not even a redirect.
+    // No reply to plain HTTP, not even a redirect.
     let plain = Http::of(&daemon).send("GET", "/", &[], "");
     assert!(plain.is_err(), "{plain:?}");
     daemon.stop();
 }
 
 #[test]
-fn tls_session_cookie_is_never_sent_in_the_clear() {
+fn tls_session_cookie_is_never_sent_over_plain_http() {
     let certificate = Certificate::new("ours");
     let fixture = fixture_with(&certificate);
     let daemon = fixture.start();
@@ -76,7 +76,7 @@ fn tls_session_cookie_is_never_sent_in_the_clear() {
     let logged_in = http.request("POST", "/api/v1/login", &headers, &json!({ "token": token }).to_string());
     let cookie = logged_in.header("set-cookie");
     for word in ["HttpOnly", "SameSite=Strict", "Secure"] {
-        assert!(cookie.split("; ").any(|part| part == word), "{cookie}");
+        assert!(cookie.split("; ").any(|attribute| attribute == word), "{cookie}");
     }
     let session = format!("Cookie: {}", cookie.split(';').next().expect("a pair"));
     let pause = |scheme: &str| {
@@ -102,15 +102,15 @@ fn reload_applies_only_valid_api_certificates() {
     let daemon = fixture.start();
     let serves = |certificate: &Certificate| https(&daemon, certificate).send("GET", "/healthz", &[], "").is_ok();
     let before = https(&daemon, &first);
-    let mut kept = before.keep_alive().expect("the certificate is trusted");
-    assert_eq!(kept.get("/healthz").expect("the volume is served").status, 200);
+    let mut connection = before.keep_alive().expect("the certificate is trusted");
+    assert_eq!(connection.get("/healthz").expect("the volume is served").status, 200);
     reload(&daemon, "nothing has changed");
     let [certificate, key] = second.write(fixture.folder.path());
-    assert!(serves(&first) && !serves(&second), "nothing is taken over without a reload");
+    assert!(serves(&first) && !serves(&second), "a certificate changes only at a reload");
     let log = reload(&daemon, "server.crt loaded");
     assert!(!log.contains("restart"), "{log}");
     assert!(serves(&second) && !serves(&first));
-    assert_eq!(kept.get("/healthz").expect("connections that are open go on").status, 200);
+    assert_eq!(connection.get("/healthz").expect("open connections continue").status, 200);
     // The key of another certificate, an empty file, and a missing file.
     fs::write(&key, &first.pem.1).expect("the folder can be written");
     let log = reload(&daemon, "keeps its previous certificate: the key in");
@@ -129,7 +129,7 @@ fn reload_applies_only_valid_api_certificates() {
     let log = reload(&daemon, "new/server.crt loaded");
     assert!(!log.contains("restart"), "{log}");
     assert!(serves(&third) && !serves(&second));
-    // The switch to plain HTTP requires a restart: a slip in the file must not cause it.
+    // The switch to plain HTTP requires a restart, so that a mistake in the file cannot cause it.
     let plain = fixture.config_text().lines().filter(|line| !line.starts_with("tls_")).collect::<Vec<_>>().join("\n");
     fs::write(fixture.config(), plain).expect("the folder can be written");
     reload(&daemon, "[api] has changed; restart the daemon");
@@ -143,18 +143,18 @@ fn bad_tls_files_at_start_disable_the_interface_only() {
     let fixture = fixture();
     let daemon = fixture.start();
     Client::connect(&fixture.endpoint(), "v").expect("volumes are served without the interface");
-    let api =
+    let api_address =
         || serde_json::from_str::<Value>(&daemon.command(&["status", "--json"])).expect("valid JSON")["api"].clone();
     assert!(daemon.log().contains("server.crt cannot be read: No such file"), "{}", daemon.log());
-    assert_eq!(api(), "");
+    assert_eq!(api_address(), "");
     certificate.write(fixture.folder.path());
     fs::write(fixture.folder.join("server.key"), &other.pem.1).expect("the folder can be written");
     wait_for("a line on the wrong key", || {
         daemon.log().contains("does not belong to the first certificate").then_some(())
     });
-    assert_eq!(api(), "");
+    assert_eq!(api_address(), "");
     certificate.write(fixture.folder.path());
-    wait_for("the interface", || (api() != "").then_some(()));
+    wait_for("the interface", || (api_address() != "").then_some(()));
     assert_eq!(https(&daemon, &certificate).get("/healthz").status, 200);
     daemon.stop();
 }
@@ -163,8 +163,8 @@ fn bad_tls_files_at_start_disable_the_interface_only() {
 fn certificate_without_a_key_is_refused() {
     let fixture = fixture();
     for (key, missing) in [("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")] {
-        let kept = |line: &&str| !line.starts_with(missing);
-        let text: String = fixture.config_text().lines().filter(kept).flat_map(|line| [line, "\n"]).collect();
+        let is_kept = |line: &&str| !line.starts_with(missing);
+        let text: String = fixture.config_text().lines().filter(is_kept).flat_map(|line| [line, "\n"]).collect();
         fs::write(fixture.config(), text).expect("the folder can be written");
         let checked = hotset(&["check-config", &fixture.config().to_string_lossy()]);
         let message = text_of(&checked);
@@ -179,11 +179,11 @@ fn unfinished_handshakes_time_out() {
     let fixture = fixture_with(&certificate);
     let daemon = fixture.start();
     let http = https(&daemon, &certificate);
-    let silent = || TcpStream::connect(http.address()).expect("the server listens");
-    let mut crowd: Vec<TcpStream> = (0..CONNECTIONS_MAX).map(|_| silent()).collect();
+    let connect = || TcpStream::connect(http.address()).expect("the server listens");
+    let mut silent_clients: Vec<TcpStream> = (0..CONNECTIONS_MAX).map(|_| connect()).collect();
     // No connection is free until one of the handshakes has timed out.
     assert_eq!(http.get("/healthz").status, 200);
-    for stream in &mut crowd {
+    for stream in &mut silent_clients {
         let mut received = Vec::new();
         let end = stream.read_to_end(&mut received);
         assert!(end.is_err() || received.is_empty(), "{received:?}");
@@ -206,18 +206,18 @@ fn expiring_certificate_raises_an_alert_until_replaced() {
         let active = status["active_alerts"].as_array().expect("a list").iter().filter(|alert| alert["kind"] == kind);
         active.map(|alert| alert["subject"].as_str().expect("a subject").to_owned()).collect::<Vec<_>>()
     };
-    let both = ["[api] tls_certificate", "[nbd] tls_certificate"];
-    wait_for("the warning", || (alert_subjects("certificate-expires") == both).then_some(()));
+    let subjects = ["[api] tls_certificate", "[nbd] tls_certificate"];
+    wait_for("the warning", || (alert_subjects("certificate-expires") == subjects).then_some(()));
     assert_eq!(alert_subjects("certificate-expired"), [""; 0]);
     let metrics = https(&daemon, &soon).get("/metrics").body;
-    let ends = status()["certificates"][1]["ends_unix_seconds"].as_u64().expect("the expiry time");
+    let expiry = status()["certificates"][1]["ends_unix_seconds"].as_u64().expect("the expiry time");
     assert!(
-        metrics.contains(&format!("hotset_certificate_expiry_timestamp_seconds{{table=\"nbd\"}} {ends}\n")),
+        metrics.contains(&format!("hotset_certificate_expiry_timestamp_seconds{{table=\"nbd\"}} {expiry}\n")),
         "{metrics}"
     );
     Certificate::expiring("over", DAY, true).write(fixture.folder.path());
     reload(&daemon, "[nbd] certificate");
-    wait_for("the alert", || (alert_subjects("certificate-expired") == both).then_some(()));
+    wait_for("the alert", || (alert_subjects("certificate-expired") == subjects).then_some(()));
     Certificate::expiring("renewed", 90 * DAY, false).write(fixture.folder.path());
     reload(&daemon, "[nbd] certificate");
     wait_for("its end", || {

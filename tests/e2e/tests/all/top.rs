@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use e2e::client::{Client, Endpoint};
 use e2e::fixture::Fixture;
 use e2e::terminal::Terminal;
-use e2e::writer::StopAtEnd;
+use e2e::writer::StopOnDrop;
 
 const MIB: u64 = 1 << 20;
 
@@ -16,8 +16,8 @@ fn figure(text: &str, label: &str) -> Option<u64> {
     digits.replace(',', "").parse().ok()
 }
 
-/// Reads the same block again and again until `stop` is set or the daemon has ended.
-fn read(endpoint: &Endpoint, stop: &AtomicBool) {
+/// Reads the same block repeatedly until `stop` is set or the daemon has ended.
+fn read_repeatedly(endpoint: &Endpoint, stop: &AtomicBool) {
     let Ok(mut client) = Client::connect(endpoint, "busy") else { return };
     while !stop.load(Ordering::Relaxed) && client.read(0, 4096).is_ok() {}
 }
@@ -36,12 +36,12 @@ fn top_shows_load_over_a_restart_and_restores_the_terminal() {
     let daemon = fixture.start();
     let (stop, endpoint) = (AtomicBool::new(false), fixture.endpoint());
     std::thread::scope(|scope| {
-        let _at_end = StopAtEnd(&stop);
-        scope.spawn(|| read(&endpoint, &stop));
+        let _stop_guard = StopOnDrop(&stop);
+        scope.spawn(|| read_repeatedly(&endpoint, &stop));
         let busy = |text: &str| figure(text, "IOPS").is_some_and(|iops| iops > 0);
         let text = terminal.wait_for("load", |text| text.contains("live") && busy(text));
         assert!(text.contains("busy") && text.contains("idle") && text.contains("2 volumes"), "{text}");
-        // The busiest volume is first; by name in reverse order, it is last.
+        // The busiest volume is first, and the last one in the reverse order of names.
         let is_first = |text: &str, one: &str, other: &str| {
             let table = text.split_once("reads/s").map_or("", |(_, table)| table);
             table.find(one).zip(table.find(other)).is_some_and(|(one, other)| one < other)
@@ -67,7 +67,7 @@ fn top_shows_load_over_a_restart_and_restores_the_terminal() {
         let text = terminal.wait_for("the lost daemon", |text| text.contains("no answer from the daemon"));
         assert!(text.contains("busy"), "the last data is not shown: {text}");
         let daemon = fixture.start();
-        scope.spawn(|| read(&endpoint, &stop));
+        scope.spawn(|| read_repeatedly(&endpoint, &stop));
         terminal.wait_for("the next daemon", |text| text.contains("live") && busy(text));
         terminal.press("q");
         assert!(terminal.wait().success());

@@ -62,10 +62,11 @@ fn requests(trace: &Path) -> Vec<String> {
 fn recorded_trace_equals_the_requests_of_fio() {
     let fixture = Fixture::with_volume(64 * MIB);
     let daemon = fixture.start();
-    let [recorded, hidden, logged] =
+    let [recorded, anonymised, logged] =
         ["recorded.hotset", "hidden.hotset", "fio.iolog"].map(|name| fixture.folder.join(name));
     let recorder = Recorder::start(&fixture, &daemon, &recorded, &[]);
-    let second = daemon.try_command(&["trace", "record", "v", "--out", &hidden.to_string_lossy(), "--seconds", "1"]);
+    let second =
+        daemon.try_command(&["trace", "record", "v", "--out", &anonymised.to_string_lossy(), "--seconds", "1"]);
     assert!(text_of(&second).contains("is already being recorded"), "{}", text_of(&second));
     let uri = format!("--uri={}", fixture.uri("v"));
     let load = "--name=v --ioengine=nbd --randseed=7 --rw=randrw --bsrange=512-64k --blockalign=512 --iodepth=16 \
@@ -83,7 +84,7 @@ fn recorded_trace_equals_the_requests_of_fio() {
         logged_requests.len()
     );
 
-    let recorder = Recorder::start(&fixture, &daemon, &hidden, &["--anonymise"]);
+    let recorder = Recorder::start(&fixture, &daemon, &anonymised, &["--anonymise"]);
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     client.write(5 * MIB, &[1; 4096]).expect("the write succeeds");
     client.read(5 * MIB + 65_536, 512).expect("the read succeeds");
@@ -92,16 +93,20 @@ fn recorded_trace_equals_the_requests_of_fio() {
     drop(client);
     recorder.interrupt();
     daemon.stop();
-    let info = run_command(&["--json", "trace", "info", &hidden.to_string_lossy()]);
+    let info = run_command(&["--json", "trace", "info", &anonymised.to_string_lossy()]);
     for count in ["\"reads\": 1", "\"writes\": 1", "\"discards\": 1", "\"flushes\": 1", "\"discard_bytes\": 1048576"] {
         assert!(info.contains(count), "{count}: {info}");
     }
-    let places: Vec<u64> =
-        requests(&hidden).iter().map(|line| line.split(',').nth(1).unwrap().parse().unwrap()).collect();
-    assert_eq!((places[0] - places[1], places[1] % MIB), (65_536, 0), "a read and a write of one extent stay together");
+    let offsets: Vec<u64> =
+        requests(&anonymised).iter().map(|line| line.split(',').nth(1).unwrap().parse().unwrap()).collect();
+    assert_eq!(
+        (offsets[0] - offsets[1], offsets[1] % MIB),
+        (65_536, 0),
+        "a read and a write of one extent stay together"
+    );
 }
 
-/// Reads served whole by the cache, as a fraction of all reads.
+/// Reads served completely by the cache, as a fraction of all reads.
 fn hit_ratio(counts: &serde_json::Value) -> f64 {
     let count = |name: &str| counts[name].as_f64().unwrap_or_else(|| panic!("no {name} in {counts}"));
     (count("memory_hits") + count("flash_hits")) / count("reads")
@@ -123,15 +128,15 @@ fn recorded_trace_replays_to_the_live_hit_ratio() {
     let shown: serde_json::Value =
         serde_json::from_str(&daemon.command(&["--json", "volume", "show", "v"])).expect("valid JSON");
     daemon.stop();
-    let live = hit_ratio(&shown);
+    let live_ratio = hit_ratio(&shown);
     let trace = recorded.to_string_lossy().into_owned();
     let output =
         run_command(&["--json", "simulate", &trace, "--memory", "32 MiB", "--array", "raid5?disks=5&type=ssd"]);
     let replayed: serde_json::Value = serde_json::from_str(&output).expect("valid JSON");
-    let with = &replayed["timed"]["with"];
-    assert_eq!(with["reads"], shown["reads"], "{output}");
-    let replayed_ratio = hit_ratio(with);
-    println!("live {live:.4}, replayed {replayed_ratio:.4}, policies alone {}", replayed["total"]["hit_ratio"]);
-    assert!((0.2..0.8).contains(&live), "{live}: a ratio that tests no cache");
-    assert!((live - replayed_ratio).abs() <= 0.01, "live {live:.4}, replayed {replayed_ratio:.4}");
+    let with_cache = &replayed["timed"]["with"];
+    assert_eq!(with_cache["reads"], shown["reads"], "{output}");
+    let replayed_ratio = hit_ratio(with_cache);
+    println!("live {live_ratio:.4}, replayed {replayed_ratio:.4}, policies alone {}", replayed["total"]["hit_ratio"]);
+    assert!((0.2..0.8).contains(&live_ratio), "{live_ratio}: a ratio that tests no cache");
+    assert!((live_ratio - replayed_ratio).abs() <= 0.01, "live {live_ratio:.4}, replayed {replayed_ratio:.4}");
 }

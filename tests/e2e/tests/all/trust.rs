@@ -102,7 +102,7 @@ fn older_state_directory_is_detected_at_every_start() {
         volume_refusal(&fixture, &daemon, "state-older");
         daemon.stop();
     }
-    // Without the store that showed its age, the directory is as old.
+    // The directory stays refused without the store that proved its age.
     let tables = std::mem::take(&mut fixture.tables);
     let daemon = fixture.start();
     volume_refusal(&fixture, &daemon, "state-older");
@@ -121,8 +121,8 @@ fn damaged_state_file_names_the_rebuild_command() {
     write(&fixture, 1);
     daemon.stop();
     let file = path(&fixture, STATE);
-    let whole = fs::read(&file).expect("the file exists");
-    fs::write(&file, &whole[..whole.len() / 2]).expect("the file can be written");
+    let content = fs::read(&file).expect("the file exists");
+    fs::write(&file, &content[..content.len() / 2]).expect("the file can be written");
     let mut daemon = Daemon::launch(&fixture);
     assert!(!daemon.wait().success());
     let log = daemon.log();
@@ -131,7 +131,7 @@ fn damaged_state_file_names_the_rebuild_command() {
         assert!(!log.contains(advice), "{log}");
     }
     rebuild(&fixture);
-    assert_eq!(fs::read(path(&fixture, "state/state.json.before-0")).expect("a copy"), whole[..whole.len() / 2]);
+    assert_eq!(fs::read(path(&fixture, "state/state.json.before-0")).expect("a copy"), content[..content.len() / 2]);
     let daemon = fixture.start();
     assert_eq!(count(&read(&fixture), 1), BLOCKS);
     daemon.stop();
@@ -145,7 +145,7 @@ fn pages_of_a_store_missing_during_writes_are_dropped() {
     fixture.tables = fixture.tables.replace("64 MiB", "256 MiB");
     let daemon = fixture.start();
     write(&fixture, 1);
-    // All pages, since a sample of the cached blocks finds three blocks seldom.
+    // Pins all pages, because a sample of the cached blocks rarely includes the three blocks that change.
     daemon.command(&["volume", "pin", "v"]);
     let on_flash = || show(&daemon, "v")["flash"]["cached_bytes"].as_u64().unwrap_or(0);
     wait_for("pages on flash", || (on_flash() >= VOLUME_BYTES / 10 * 9).then_some(()));
@@ -153,7 +153,7 @@ fn pages_of_a_store_missing_during_writes_are_dropped() {
     rename(&fixture, "f1", "away");
     let daemon = fixture.start();
     assert!(daemon.log().contains("flash is not used"), "{}", daemon.log());
-    // Blocks that are not among the last destaged, either.
+    // Blocks that are not among the recent writes, either.
     write_some(&fixture, 100..103, 2);
     daemon.stop();
     rename(&fixture, "away", "f1");
@@ -181,14 +181,14 @@ fn volume_added_under_a_removed_name_keeps_it_over_a_restart() {
     assert_eq!(show(&daemon, "v")["state"], "active", "{}", daemon.log());
     assert_eq!(count(&read(&fixture), 2), BLOCKS, "the added volume is the one that has the name");
     daemon.command(&["stop", "--destage"]);
-    assert_eq!(count(&backing(&fixture), 1), BLOCKS, "the removed one was left alone");
+    assert_eq!(count(&backing(&fixture), 1), BLOCKS, "the backing of the removed volume was changed");
 }
 
 #[test]
-fn device_known_by_number_only_needs_proof() {
+fn device_identified_only_by_its_number_needs_proof() {
     let mut fixture = Fixture::new();
-    let made = LoopDevice::attach(&path(&fixture, "a.img"), VOLUME_BYTES, 512);
-    let disk = match made {
+    let attached = LoopDevice::attach(&path(&fixture, "a.img"), VOLUME_BYTES, 512);
+    let disk = match attached {
         Ok(disk) => disk,
         Err(reason) => {
             let _ = writeln!(
@@ -220,6 +220,6 @@ fn device_known_by_number_only_needs_proof() {
     daemon.stop();
     assert!(
         fs::read(path(&fixture, "b.img")).expect("the file exists").iter().all(|byte| *byte == 0),
-        "a strange disk was written to"
+        "the other disk was written to"
     );
 }

@@ -12,11 +12,11 @@ const VOLUME_BYTES: u64 = 48 * MIB;
 
 /// A fixture with a volume `v` on a loop device with this sector size. Prints `SKIPPED` and returns `None` if no device
 /// can be created.
-fn fixture_on(sector: u32) -> Option<(Fixture, LoopDevice)> {
+fn fixture_on(sector_bytes: u32) -> Option<(Fixture, LoopDevice)> {
     let mut fixture = Fixture::new();
     // Memory is smaller than the volume, so blocks are evicted and read again from the device.
     fixture.memory = "20 MiB".to_owned();
-    match LoopDevice::attach(&fixture.folder.join("device.img"), VOLUME_BYTES, sector) {
+    match LoopDevice::attach(&fixture.folder.join("device.img"), VOLUME_BYTES, sector_bytes) {
         Ok(device) => {
             fixture.add_volume_on("v", &device.path().to_string_lossy(), "");
             Some((fixture, device))
@@ -24,7 +24,7 @@ fn fixture_on(sector: u32) -> Option<(Fixture, LoopDevice)> {
         Err(reason) => {
             let _ = writeln!(
                 std::io::stderr(),
-                "SKIPPED: unaligned requests on {sector}-byte sectors: no loop device can be made ({reason})"
+                "SKIPPED: unaligned requests on {sector_bytes}-byte sectors: no loop device can be made ({reason})"
             );
             None
         }
@@ -42,30 +42,30 @@ fn check_against_array(fixture: &Fixture) {
         for number in 0..600 {
             let len_max = if number % 40 == 0 { 2 * MIB } else { 9000 };
             let len = 1 + random.below(len_max) as usize;
-            let at = random.below(VOLUME_BYTES - len as u64 + 1) as usize;
-            let (range, flags) = (at..at + len, if random.below(8) == 0 { FUA } else { 0 });
+            let offset = random.below(VOLUME_BYTES - len as u64 + 1) as usize;
+            let (range, flags) = (offset..offset + len, if random.below(8) == 0 { FUA } else { 0 });
             let result = match random.below(4) {
                 0 | 1 => {
                     let data: Vec<u8> = (0..len).map(|_| random.draw() as u8).collect();
                     array[range].copy_from_slice(&data);
-                    client.call(Op::Write, flags, at as u64, len, &data)
+                    client.call(Op::Write, flags, offset as u64, len, &data)
                 }
                 2 => {
                     array[range].fill(0);
-                    client.call(Op::WriteZeroes, flags, at as u64, len, &[])
+                    client.call(Op::WriteZeroes, flags, offset as u64, len, &[])
                 }
                 _ => {
                     // Whole sectors are trimmed to zeroes; parts of sectors stay.
-                    let (first, last) = (at.next_multiple_of(512), (at + len) / 512 * 512);
+                    let (first, last) = (offset.next_multiple_of(512), (offset + len) / 512 * 512);
                     array[first.min(last)..last].fill(0);
-                    client.call(Op::Trim, flags, at as u64, len, &[])
+                    client.call(Op::Trim, flags, offset as u64, len, &[])
                 }
             };
-            result.unwrap_or_else(|error| panic!("request {number}, {at}+{len}: {error}"));
+            result.unwrap_or_else(|error| panic!("request {number}, {offset}+{len}: {error}"));
             let len = 1 + random.below(9000) as usize;
-            let at = random.below(VOLUME_BYTES - len as u64 + 1) as usize;
-            let read = client.read(at as u64, len).expect("the read succeeds");
-            assert!(read == array[at..at + len], "{at}+{len} after request {number}");
+            let offset = random.below(VOLUME_BYTES - len as u64 + 1) as usize;
+            let read = client.read(offset as u64, len).expect("the read succeeds");
+            assert!(read == array[offset..offset + len], "{offset}+{len} after request {number}");
         }
         drop(client);
         daemon.stop();
@@ -100,15 +100,19 @@ fn concurrent_partial_sector_writes_lose_no_byte() {
                 let mut client = Client::connect(&endpoint, "v").expect("the volume is served");
                 for round in 1..=40 {
                     for sector in 0..32 {
-                        let at = sector * 512 + number * 128 + 14;
-                        client.send(Op::Write, 0, at, 100, &[round; 100]).expect("the request is sent");
+                        let offset = sector * 512 + number * 128 + 14;
+                        client.send(Op::Write, 0, offset, 100, &[round; 100]).expect("the request is sent");
                     }
                     for _ in 0..32 {
                         assert_eq!(client.receive().expect("an answer").error, 0);
                     }
                     for sector in 0..32 {
-                        let at = sector * 512 + number * 128 + 14;
-                        assert_eq!(client.read(at, 100).expect("the read succeeds"), [round; 100], "sector {sector}");
+                        let offset = sector * 512 + number * 128 + 14;
+                        assert_eq!(
+                            client.read(offset, 100).expect("the read succeeds"),
+                            [round; 100],
+                            "sector {sector}"
+                        );
                     }
                 }
             });
@@ -116,8 +120,8 @@ fn concurrent_partial_sector_writes_lose_no_byte() {
     });
     let image =
         Client::connect(&fixture.endpoint(), "v").and_then(|mut client| client.read_all()).expect("the read succeeds");
-    for part in image[..32 * 512].chunks(128) {
-        assert!(part[..14] == [0; 14] && part[14..114] == [40; 100] && part[114..] == [0; 14], "{part:?}");
+    for slot in image[..32 * 512].chunks(128) {
+        assert!(slot[..14] == [0; 14] && slot[14..114] == [40; 100] && slot[114..] == [0; 14], "{slot:?}");
     }
     daemon.stop();
 }
@@ -128,16 +132,20 @@ fn long_simple_reads_stay_inside_the_memory_bound() {
     fixture.memory = "20 MiB".to_owned();
     let daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
-    for at in (0..96).map(|index| index * MIB) {
-        client.write(at, &[(at / MIB) as u8 + 1; 4096]).expect("the write succeeds");
+    for offset in (0..96).map(|index| index * MIB) {
+        client.write(offset, &[(offset / MIB) as u8 + 1; 4096]).expect("the write succeeds");
     }
     let lengths = [1_048_590, 17_000_000, 32 * MIB as usize, 64 * MIB as usize];
-    for (len, at) in lengths.into_iter().flat_map(|len| [(len, 0), (len, 1), (len, 30 * MIB)]) {
-        let data = client.read(at, len).unwrap_or_else(|error| panic!("a read of {len} bytes at {at}: {error}"));
-        let first = at.next_multiple_of(MIB);
-        for mark in (first..at + len as u64 - 4096).step_by(MIB as usize) {
-            let start = (mark - at) as usize;
-            assert!(data[start..start + 4096] == [(mark / MIB) as u8 + 1; 4096], "{len} at {at}: {mark}");
+    for (len, offset) in lengths.into_iter().flat_map(|len| [(len, 0), (len, 1), (len, 30 * MIB)]) {
+        let data =
+            client.read(offset, len).unwrap_or_else(|error| panic!("a read of {len} bytes at {offset}: {error}"));
+        let first = offset.next_multiple_of(MIB);
+        for pattern_start in (first..offset + len as u64 - 4096).step_by(MIB as usize) {
+            let start = (pattern_start - offset) as usize;
+            assert!(
+                data[start..start + 4096] == [(pattern_start / MIB) as u8 + 1; 4096],
+                "{len} at {offset}: {pattern_start}"
+            );
         }
     }
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("the daemon runs");

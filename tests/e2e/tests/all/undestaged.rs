@@ -17,7 +17,7 @@ fn fixture_with_flash() -> Fixture {
     fixture
 }
 
-fn write(fixture: &Fixture) -> Client {
+fn write_blocks(fixture: &Fixture) -> Client {
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     for number in 0..64u64 {
         client.write(number * 65536, &[7; 4096]).expect("the write succeeds");
@@ -38,7 +38,7 @@ fn stop_returns_when_the_process_has_ended() {
     let config = fixture.config().display().to_string();
     for round in 0..6 {
         let mut daemon = fixture.start();
-        drop(write(&fixture));
+        drop(write_blocks(&fixture));
         daemon.command(&["stop"]);
         assert!(!daemon.is_running(), "round {round}: the process runs after `hotset stop`");
         let (code, names, text) = undestaged(&["--config", &config]);
@@ -51,7 +51,7 @@ fn stop_returns_when_the_process_has_ended() {
 }
 
 #[test]
-fn stopping_daemon_is_not_complete() {
+fn stopping_daemon_has_undestaged_data() {
     let mut fixture = Fixture::new();
     let (socket, disk) = (fixture.folder.join("backing"), fixture.folder.join("disk"));
     File::create(&disk).and_then(|file| file.set_len(32 * MIB)).expect("the folder can be written");
@@ -60,7 +60,7 @@ fn stopping_daemon_is_not_complete() {
     fixture.add_volume_on("v", &backing_server.uri(), "");
     fixture.add_volume("whole", MIB, "");
     let daemon = fixture.start();
-    drop(write(&fixture));
+    drop(write_blocks(&fixture));
     daemon.signal("TERM");
     wait_for("the stop", || daemon.log().contains("; retrying, a second signal").then_some(()));
     let (code, names, text) = undestaged(&["--config", &fixture.config().display().to_string()]);
@@ -75,7 +75,7 @@ fn stopping_daemon_is_not_complete() {
 fn state_directory_is_found_from_the_socket() {
     let fixture = fixture_with_flash();
     let daemon = fixture.start();
-    let client = write(&fixture);
+    let client = write_blocks(&fixture);
     let socket = fixture.folder.join("control.sock").display().to_string();
     // No default configuration names this socket.
     let (code, names, text) = undestaged(&["--socket", &socket]);
@@ -91,10 +91,10 @@ fn state_directory_is_found_from_the_socket() {
 }
 
 #[test]
-fn daemon_with_another_state_directory_is_no_proof() {
-    let (owner, other) = (fixture_with_flash(), Fixture::with_volume(MIB));
-    let (first, second) = (owner.start(), other.start());
-    let state = owner.folder.join("state").display().to_string();
+fn daemon_with_another_state_directory_is_no_proof_of_destaged_data() {
+    let (fixture, other) = (fixture_with_flash(), Fixture::with_volume(MIB));
+    let (first, second) = (fixture.start(), other.start());
+    let state = fixture.folder.join("state").display().to_string();
     let socket = other.folder.join("control.sock").display().to_string();
     let (code, names, text) = undestaged(&["--state", &state, "--socket", &socket]);
     assert_eq!((code, names.as_str()), (Some(1), ""), "{text}");
@@ -104,7 +104,7 @@ fn daemon_with_another_state_directory_is_no_proof() {
 }
 
 #[test]
-fn unresponsive_daemon_is_not_complete() {
+fn unresponsive_daemon_is_no_proof_of_destaged_data() {
     let fixture = fixture_with_flash();
     let daemon = fixture.start();
     daemon.signal("STOP");

@@ -1,30 +1,34 @@
-//! vhost-user-blk with the tests' own driver: permitted requests, hostile drivers, and restarts with requests under
-//! way.
+//! vhost-user-blk with the tests' own driver: permitted requests, hostile drivers, and restarts with requests in
+//! flight.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use driver::{Done, FrontEnd, Inflight, Memory, Queue, Request, descriptor, feature, protocol};
+use driver::{Completion, FrontEnd, Inflight, Memory, Queue, Request, descriptor, feature, message, protocol};
 use e2e::daemon::{Daemon, wait_for};
 use e2e::fixture::Fixture;
 
 const BYTES: u64 = 64 << 20;
 const TIMEOUT: Duration = Duration::from_secs(60);
 const DATA_BYTES: u32 = 16 << 10;
-const SIZE: u16 = 64;
-pub const ALL: u64 = feature::SEG_MAX
+const QUEUE_SIZE: u16 = 64;
+/// Length of the configuration space, and offsets of its fields `blk_size` and `writeback`.
+const CONFIG_BYTES: u32 = 60;
+const BLK_SIZE_OFFSET: usize = 20;
+const WRITEBACK_OFFSET: usize = 32;
+pub const ALL_FEATURES: u64 = feature::SEG_MAX
     | feature::FLUSH
     | feature::CONFIG_WCE
     | feature::MQ
     | feature::DISCARD
     | feature::WRITE_ZEROES
-    | feature::INDIRECT
+    | feature::INDIRECT_DESC
     | feature::EVENT_IDX
-    | feature::PROTOCOL
+    | feature::PROTOCOL_FEATURES
     | feature::VERSION_1;
-const PROTOCOL: u64 = protocol::MQ
+const ALL_PROTOCOL_FEATURES: u64 = protocol::MQ
     | protocol::REPLY_ACK
     | protocol::BACKEND_REQ
     | protocol::CONFIG
@@ -47,25 +51,26 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Bytes of a queue with its requests.
+    /// Memory of a queue with its requests, in bytes.
     pub fn queue_bytes() -> u64 {
-        Queue::bytes(SIZE, DATA_BYTES).next_multiple_of(4096)
+        Queue::bytes(QUEUE_SIZE, DATA_BYTES).next_multiple_of(4096)
     }
 
+    /// A guest whose queues are not started.
     pub fn new(socket: &Path, queues: usize, features: u64) -> Guest {
         let memory = Memory::new(Guest::queue_bytes() * queues as u64).expect("guest memory");
-        Guest::on(memory, socket, queues, features)
+        Guest::with_memory(memory, socket, queues, features)
     }
 
     /// A guest whose queues lie at the beginning of its memory.
-    pub fn on(memory: Memory, socket: &Path, queues: usize, features: u64) -> Guest {
+    pub fn with_memory(memory: Memory, socket: &Path, queues: usize, features: u64) -> Guest {
         let bytes_per_queue = Guest::queue_bytes();
         let event_idx = features & feature::EVENT_IDX != 0;
-        let indirect = features & feature::INDIRECT != 0;
-        let made = (0..queues as u64).map(|number| {
-            Queue::new(&memory, number * bytes_per_queue, SIZE, DATA_BYTES, event_idx, indirect).expect("a queue")
+        let indirect = features & feature::INDIRECT_DESC != 0;
+        let created = (0..queues as u64).map(|number| {
+            Queue::new(&memory, number * bytes_per_queue, QUEUE_SIZE, DATA_BYTES, event_idx, indirect).expect("a queue")
         });
-        let queues = made.collect();
+        let queues = created.collect();
         let mut guest = Guest { front_end: connect(socket, features), memory, queues };
         guest.front_end.share_memory(&guest.memory).expect("the server accepts the message");
         guest
@@ -81,6 +86,7 @@ impl Guest {
         }
     }
 
+    /// A guest on volume `v` with started queues.
     pub fn started(fixture: &Fixture, queues: usize, features: u64) -> Guest {
         let mut guest = Guest::new(&fixture.vhost_user_socket("v"), queues, features);
         guest.start(None);
@@ -91,11 +97,11 @@ impl Guest {
     pub fn request(&mut self, queue: usize, request: &Request) -> (u8, Vec<u8>) {
         let head = self.queues[queue].submit(request).expect("a descriptor is free");
         let completions = self.queues[queue].wait(TIMEOUT).expect("a completion");
-        let [Done { head: ended, status, written }] = completions[..] else { panic!("{completions:?}") };
-        assert_eq!(ended, head);
+        let [Completion { head: completed_head, status, written }] = completions[..] else { panic!("{completions:?}") };
+        assert_eq!(completed_head, head);
         let len = match request {
             Request::Read(_, len) => *len as usize,
-            Request::Identity => 20,
+            Request::GetId => 20,
             _ => 0,
         };
         assert!(status != 0 || written as usize == len + 1, "{written} bytes of {len}");
@@ -104,31 +110,36 @@ impl Guest {
 }
 
 pub fn connect(socket: &Path, features: u64) -> FrontEnd {
-    wait_for("the vhost-user socket", || FrontEnd::connect(socket, features, PROTOCOL).ok())
+    wait_for("the vhost-user socket", || FrontEnd::connect(socket, features, ALL_PROTOCOL_FEATURES).ok())
 }
 
 fn content(seed: u64, len: usize) -> Vec<u8> {
-    (0..len as u64).map(|at| (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (at % 56)) as u8 ^ at as u8).collect()
+    (0..len as u64)
+        .map(|index| (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (index % 56)) as u8 ^ index as u8)
+        .collect()
 }
 
 #[test]
 fn every_permitted_guest_request_is_served() {
     let fixture = fixture("");
     let daemon = fixture.start();
-    for features in
-        [ALL, ALL & !feature::INDIRECT, ALL & !feature::EVENT_IDX, ALL & !feature::INDIRECT & !feature::EVENT_IDX]
-    {
+    for features in [
+        ALL_FEATURES,
+        ALL_FEATURES & !feature::INDIRECT_DESC,
+        ALL_FEATURES & !feature::EVENT_IDX,
+        ALL_FEATURES & !feature::INDIRECT_DESC & !feature::EVENT_IDX,
+    ] {
         let mut guest = Guest::started(&fixture, 4, features);
         for queue in 0..4 {
-            let (at, data) = (queue as u64 * 65536 + 512, content(queue as u64 + features, 9 * 512));
-            assert_eq!(guest.request(queue, &Request::Write(at, data.clone())).0, 0);
-            assert_eq!(guest.request((queue + 1) % 4, &Request::Read(at, 9 * 512)), (0, data));
+            let (offset, data) = (queue as u64 * 65536 + 512, content(queue as u64 + features, 9 * 512));
+            assert_eq!(guest.request(queue, &Request::Write(offset, data.clone())).0, 0);
+            assert_eq!(guest.request((queue + 1) % 4, &Request::Read(offset, 9 * 512)), (0, data));
         }
         assert_eq!(guest.request(0, &Request::Flush).0, 0);
         assert_eq!(guest.request(0, &Request::Discard(0, 65536)).0, 0);
-        assert_eq!(guest.request(0, &Request::Zero(65536, 4096, false)).0, 0);
+        assert_eq!(guest.request(0, &Request::WriteZeroes(65536, 4096, false)).0, 0);
         assert_eq!(guest.request(0, &Request::Read(60 << 10, 8192)), (0, vec![0; 8192]));
-        let (status, identity) = guest.request(0, &Request::Identity);
+        let (status, identity) = guest.request(0, &Request::GetId);
         assert!(status == 0 && identity[..16].iter().all(u8::is_ascii_hexdigit) && identity[16..] == [0; 4]);
         assert_eq!(guest.request(0, &Request::Read(BYTES - 512, 1024)).0, 1);
         assert_eq!(guest.request(0, &Request::Read(0, 100)).0, 1);
@@ -143,12 +154,15 @@ fn every_permitted_guest_request_is_served() {
         .metadata()
         .expect("the file exists");
     assert_eq!(directory.permissions().mode() & 0o777, 0o755);
-    let mut front_end = connect(&fixture.vhost_user_socket("v"), ALL);
-    let config = front_end.config(60).expect("the server replies");
+    let mut front_end = connect(&fixture.vhost_user_socket("v"), ALL_FEATURES);
+    let config = front_end.config(CONFIG_BYTES).expect("the server replies");
     assert_eq!(u64::from_le_bytes(config[..8].try_into().expect("eight bytes")), BYTES / 512);
-    assert_eq!((config[20..24].to_vec(), config[32]), (512_u32.to_le_bytes().to_vec(), 1));
-    front_end.set_config(32, 0).expect("the field can be changed");
-    assert_eq!(front_end.config(60).expect("the server replies")[32], 0);
+    assert_eq!(
+        (config[BLK_SIZE_OFFSET..][..4].to_vec(), config[WRITEBACK_OFFSET]),
+        (512_u32.to_le_bytes().to_vec(), 1)
+    );
+    front_end.set_config(WRITEBACK_OFFSET as u32, 0).expect("the field can be changed");
+    assert_eq!(front_end.config(CONFIG_BYTES).expect("the server replies")[WRITEBACK_OFFSET], 0);
     assert!(front_end.set_config(0, 0).is_err());
     // Other clients see the same content.
     drop(front_end);
@@ -164,7 +178,7 @@ fn every_permitted_guest_request_is_served() {
 fn full_queue_completes_each_request_once() {
     let fixture = fixture("");
     let daemon = fixture.start();
-    let mut guest = Guest::started(&fixture, 2, ALL);
+    let mut guest = Guest::started(&fixture, 2, ALL_FEATURES);
     let mut random = 7_u64;
     let mut written: Vec<u64> = vec![0; 256];
     for round in 1..200_u64 {
@@ -192,11 +206,11 @@ fn full_queue_completes_each_request_once() {
         while !in_flight.is_empty() {
             for queue in 0..2 {
                 for completion in guest.queues[queue].take_completions() {
-                    let at = in_flight
+                    let position = in_flight
                         .iter()
                         .position(|(queue_number, head, ..)| (*queue_number, *head) == (queue, completion.head));
                     let (_, head, block, is_write) =
-                        in_flight.swap_remove(at.expect("the request is in flight and completes once"));
+                        in_flight.swap_remove(position.expect("the request is in flight and completes once"));
                     assert_eq!(completion.status, 0);
                     if is_write {
                         written[block as usize] = round;
@@ -218,7 +232,7 @@ fn full_queue_completes_each_request_once() {
 fn read_only_volume_refuses_writes() {
     let fixture = fixture("read_only = true");
     let daemon = fixture.start();
-    let mut guest = Guest::started(&fixture, 1, ALL | feature::RO);
+    let mut guest = Guest::started(&fixture, 1, ALL_FEATURES | feature::RO);
     let offered = guest.front_end.offered_features().expect("the server replies");
     assert_eq!(offered & (feature::RO | feature::DISCARD | feature::WRITE_ZEROES), feature::RO);
     assert_eq!(guest.request(0, &Request::Write(0, vec![1; 512])).0, 1);
@@ -232,11 +246,12 @@ fn read_only_volume_refuses_writes() {
 fn guest_is_notified_of_growth() {
     let fixture = fixture("");
     let daemon = fixture.start();
-    let mut guest = Guest::started(&fixture, 1, ALL);
+    let mut guest = Guest::started(&fixture, 1, ALL_FEATURES);
     let mut back_channel = guest.front_end.open_backend_channel().expect("the server accepts the message");
     daemon.command(&["volume", "resize", "v", "96 MiB"]);
     let mut message = [0; 12];
     back_channel.read_exact(&mut message).expect("a message");
+    // The header of CONFIG_CHANGE_MSG, version 1, without a body.
     assert_eq!(message, [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
     let sectors =
         u64::from_le_bytes(guest.front_end.config(8).expect("the server replies").try_into().expect("eight bytes"));
@@ -253,7 +268,7 @@ type Violation = fn(&mut Queue, u64);
 fn rule_violation_stops_its_own_queue_only() {
     let fixture = fixture("");
     let daemon = fixture.start();
-    let mut neighbour = Guest::started(&fixture, 1, ALL);
+    let mut neighbour = Guest::started(&fixture, 1, ALL_FEATURES);
     let violations: [(&str, Violation); 12] = [
         ("a chain that never ends", |queue, data| {
             queue.put_descriptor(0, data, 16, descriptor::NEXT, 0);
@@ -264,7 +279,7 @@ fn rule_violation_stops_its_own_queue_only() {
             queue.put_descriptor(1, data, 16, descriptor::NEXT, 0);
             queue.offer(0);
         }),
-        ("a head past the end", |queue, _| queue.offer(SIZE)),
+        ("a head past the end", |queue, _| queue.offer(QUEUE_SIZE)),
         ("a next past the end", |queue, data| {
             queue.put_descriptor(0, data, 16, descriptor::NEXT, 0xffff);
             queue.offer(0);
@@ -305,7 +320,7 @@ fn rule_violation_stops_its_own_queue_only() {
         ("an available index past the queue's size", |queue, _| queue.set_available(0x8000)),
     ];
     for (case, violate) in violations {
-        let mut guest = Guest::started(&fixture, 2, ALL & !feature::EVENT_IDX);
+        let mut guest = Guest::started(&fixture, 2, ALL_FEATURES & !feature::EVENT_IDX);
         let data = guest.queues[0].data(0);
         guest.memory.write(data, &[0; 256]);
         if case.contains("in another") {
@@ -327,31 +342,40 @@ fn rule_violation_stops_its_own_queue_only() {
 fn malformed_messages_end_their_own_front_end_only() {
     let fixture = fixture("");
     let daemon = fixture.start();
-    let mut neighbour = Guest::started(&fixture, 1, ALL);
+    let mut neighbour = Guest::started(&fixture, 1, ALL_FEATURES);
     let zeroes = std::fs::File::open("/dev/zero").expect("the file exists");
     let socket = fixture.vhost_user_socket("v");
-    let bad: [&dyn Fn(&mut FrontEnd); 6] = [
+    let malformed: [&dyn Fn(&mut FrontEnd); 6] = [
         &|front_end| front_end.send_raw(&[0xff; 12], &[]).expect("the bytes are sent"),
         &|front_end| front_end.send(99, &[], &[]).expect("the bytes are sent"),
-        &|front_end| front_end.send(8, &[64, 0, 0, 0, 3, 0, 0, 0], &[]).expect("the bytes are sent"),
-        &|front_end| front_end.send(8, &[0, 0, 0, 0, 3, 0, 0, 0], &[]).expect("the bytes are sent"),
+        &|front_end| {
+            front_end.send(message::SET_VRING_NUM, &[64, 0, 0, 0, 3, 0, 0, 0], &[]).expect("the bytes are sent")
+        },
+        &|front_end| {
+            front_end.send(message::SET_VRING_NUM, &[0, 0, 0, 0, 3, 0, 0, 0], &[]).expect("the bytes are sent")
+        },
         // An event descriptor that is always readable, and memory whose end lies before its start.
-        &|front_end| front_end.send(12, &[0; 8], &[std::os::fd::AsFd::as_fd(&zeroes)]).expect("the bytes are sent"),
+        &|front_end| {
+            let fds = [std::os::fd::AsFd::as_fd(&zeroes)];
+            front_end.send(message::SET_VRING_KICK, &[0; 8], &fds).expect("the bytes are sent");
+        },
         &|front_end| {
             let body: Vec<u8> = [1, 0, 1 << 20, 0, 0].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
-            front_end.send(5, &body, &[std::os::fd::AsFd::as_fd(&zeroes)]).expect("the bytes are sent");
+            front_end
+                .send(message::SET_MEM_TABLE, &body, &[std::os::fd::AsFd::as_fd(&zeroes)])
+                .expect("the bytes are sent");
         },
     ];
-    for (number, violate) in bad.iter().enumerate() {
-        let mut front_end = connect(&socket, ALL);
+    for (number, violate) in malformed.iter().enumerate() {
+        let mut front_end = connect(&socket, ALL_FEATURES);
         violate(&mut front_end);
         assert!(front_end.is_closed(), "message {number} was accepted");
     }
     // Half a message delays no other client.
-    let mut half = connect(&socket, ALL);
-    half.send_raw(&[1, 0, 0], &[]).expect("the bytes are sent");
+    let mut partial = connect(&socket, ALL_FEATURES);
+    partial.send_raw(&[1, 0, 0], &[]).expect("the bytes are sent");
     assert_eq!(neighbour.request(0, &Request::Write(0, vec![1; 512])).0, 0);
-    drop((neighbour, half));
+    drop((neighbour, partial));
     daemon.stop();
 }
 
@@ -360,8 +384,8 @@ fn malformed_messages_end_their_own_front_end_only() {
 fn requests_in_flight_at_a_kill_run_once_in_the_next_daemon() {
     let fixture = fixture("policy = \"write-through\"\nlimit_iops = 100");
     let mut daemon = fixture.start();
-    let mut guest = Guest::new(&fixture.vhost_user_socket("v"), 2, ALL);
-    let inflight = guest.front_end.get_inflight(2, SIZE).expect("the server provides inflight memory");
+    let mut guest = Guest::new(&fixture.vhost_user_socket("v"), 2, ALL_FEATURES);
+    let inflight = guest.front_end.get_inflight(2, QUEUE_SIZE).expect("the server provides inflight memory");
     guest.start(Some(&inflight));
     let (mut in_flight, mut block) = (Vec::new(), 0_u64);
     for _ in 0..6 {
@@ -372,21 +396,21 @@ fn requests_in_flight_at_a_kill_run_once_in_the_next_daemon() {
                 block += 1;
             }
         }
-        let mut ended = 0;
-        while ended < 10 {
+        let mut completed = 0;
+        while completed < 10 {
             for queue in 0..2 {
                 for completion in guest.queues[queue].take_completions() {
                     assert_eq!(completion.status, 0);
-                    let at = in_flight.iter().position(|entry| *entry == (queue, completion.head));
-                    in_flight.swap_remove(at.expect("the request is in flight and completes once"));
-                    ended += 1;
+                    let position = in_flight.iter().position(|entry| *entry == (queue, completion.head));
+                    in_flight.swap_remove(position.expect("the request is in flight and completes once"));
+                    completed += 1;
                 }
             }
             std::thread::sleep(Duration::from_millis(1));
         }
         daemon.kill();
         daemon = Daemon::start(&fixture);
-        guest.front_end = connect(&fixture.vhost_user_socket("v"), ALL);
+        guest.front_end = connect(&fixture.vhost_user_socket("v"), ALL_FEATURES);
         guest.front_end.share_memory(&guest.memory).expect("the server accepts the message");
         guest.start(Some(&inflight));
     }
@@ -395,8 +419,8 @@ fn requests_in_flight_at_a_kill_run_once_in_the_next_daemon() {
         for queue in 0..2 {
             for completion in guest.queues[queue].take_completions() {
                 assert_eq!(completion.status, 0);
-                let at = in_flight.iter().position(|entry| *entry == (queue, completion.head));
-                in_flight.swap_remove(at.expect("the request is in flight and completes once"));
+                let position = in_flight.iter().position(|entry| *entry == (queue, completion.head));
+                in_flight.swap_remove(position.expect("the request is in flight and completes once"));
             }
         }
     }
@@ -412,8 +436,8 @@ fn lost_acknowledged_writes_fail_the_next_flush() {
     let mut fixture = fixture("");
     fixture.keep_in = "none".to_owned();
     let mut daemon = fixture.start();
-    let mut guest = Guest::new(&fixture.vhost_user_socket("v"), 1, ALL);
-    let inflight = guest.front_end.get_inflight(1, SIZE).expect("the server provides inflight memory");
+    let mut guest = Guest::new(&fixture.vhost_user_socket("v"), 1, ALL_FEATURES);
+    let inflight = guest.front_end.get_inflight(1, QUEUE_SIZE).expect("the server provides inflight memory");
     guest.start(Some(&inflight));
     let restart = |daemon: &mut Option<Daemon>, guest: &mut Guest, kill: bool| {
         let old = daemon.take().expect("the daemon runs");
@@ -423,7 +447,7 @@ fn lost_acknowledged_writes_fail_the_next_flush() {
             old.stop()
         }
         *daemon = Some(Daemon::start(&fixture));
-        guest.front_end = connect(&fixture.vhost_user_socket("v"), ALL);
+        guest.front_end = connect(&fixture.vhost_user_socket("v"), ALL_FEATURES);
         guest.front_end.share_memory(&guest.memory).expect("the server accepts the message");
         guest.start(Some(&inflight));
     };
@@ -438,10 +462,14 @@ fn lost_acknowledged_writes_fail_the_next_flush() {
         assert_eq!(guest.request(0, &Request::Flush).0, 0, "the loss is reported once");
     }
     // A guest with write-through semantics loses no acknowledged write.
-    guest.front_end.set_config(32, 0).expect("the field can be changed");
+    guest.front_end.set_config(WRITEBACK_OFFSET as u32, 0).expect("the field can be changed");
     assert_eq!(guest.request(0, &Request::Write(0, vec![9; 512])).0, 0);
     restart(&mut running, &mut guest, true);
-    assert_eq!(guest.front_end.config(60).expect("the server replies")[32], 0, "the cache mode survives the restart");
+    assert_eq!(
+        guest.front_end.config(CONFIG_BYTES).expect("the server replies")[WRITEBACK_OFFSET],
+        0,
+        "the cache mode survives the restart"
+    );
     assert_eq!(guest.request(0, &Request::Flush).0, 0);
     assert_eq!(guest.request(0, &Request::Read(0, 512)), (0, vec![9; 512]));
     drop(guest);
@@ -456,14 +484,14 @@ fn loss_is_reported_after_any_number_of_restarts() {
     let mut fixture = fixture("");
     fixture.keep_in = "none".to_owned();
     let daemon = fixture.start();
-    let mut guest = Guest::new(&fixture.vhost_user_socket("v"), 1, ALL);
-    let inflight = guest.front_end.get_inflight(1, SIZE).expect("the server provides inflight memory");
+    let mut guest = Guest::new(&fixture.vhost_user_socket("v"), 1, ALL_FEATURES);
+    let inflight = guest.front_end.get_inflight(1, QUEUE_SIZE).expect("the server provides inflight memory");
     guest.start(Some(&inflight));
     assert_eq!(guest.request(0, &Request::Write(0, vec![7; 512])).0, 0);
     daemon.kill();
     fixture.keep_in = "auto".to_owned();
     let reconnect = |guest: &mut Guest| {
-        guest.front_end = connect(&fixture.vhost_user_socket("v"), ALL);
+        guest.front_end = connect(&fixture.vhost_user_socket("v"), ALL_FEATURES);
         guest.front_end.share_memory(&guest.memory).expect("the server accepts the message");
         guest.start(Some(&inflight));
     };
@@ -492,14 +520,14 @@ fn loss_is_reported_after_any_number_of_restarts() {
 fn acknowledged_guest_writes_survive_a_kill() {
     let fixture = fixture("");
     let mut daemon = fixture.start();
-    let mut guest = Guest::new(&fixture.vhost_user_socket("v"), 1, ALL);
-    let inflight = guest.front_end.get_inflight(1, SIZE).expect("the server provides inflight memory");
+    let mut guest = Guest::new(&fixture.vhost_user_socket("v"), 1, ALL_FEATURES);
+    let inflight = guest.front_end.get_inflight(1, QUEUE_SIZE).expect("the server provides inflight memory");
     guest.start(Some(&inflight));
     for round in 1..5 {
         assert_eq!(guest.request(0, &Request::Write(u64::from(round) * 4096, vec![round; 4608])).0, 0);
         daemon.kill();
         daemon = fixture.start();
-        guest.front_end = connect(&fixture.vhost_user_socket("v"), ALL);
+        guest.front_end = connect(&fixture.vhost_user_socket("v"), ALL_FEATURES);
         guest.front_end.share_memory(&guest.memory).expect("the server accepts the message");
         guest.start(Some(&inflight));
         assert_eq!(guest.request(0, &Request::Flush).0, 0);
@@ -517,13 +545,13 @@ fn acknowledged_guest_writes_survive_a_kill() {
 fn late_request_does_not_overwrite_the_next_front_ends_writes() {
     let fixture = fixture("limit_iops = 2");
     let daemon = fixture.start();
-    let mut first = Guest::started(&fixture, 1, ALL);
+    let mut first = Guest::started(&fixture, 1, ALL_FEATURES);
     for block in 0..4 {
         first.queues[0].submit(&Request::Write(block * 4096, vec![1; 4096])).expect("a descriptor is free");
     }
     std::thread::sleep(Duration::from_millis(200));
     drop(first);
-    let mut second = Guest::started(&fixture, 1, ALL);
+    let mut second = Guest::started(&fixture, 1, ALL_FEATURES);
     daemon.command(&["volume", "set", "v", "limit_iops=0"]);
     for block in 0..4 {
         assert_eq!(second.request(0, &Request::Write(block * 4096, vec![2; 4096])).0, 0);
@@ -540,42 +568,42 @@ fn late_request_does_not_overwrite_the_next_front_ends_writes() {
 fn memory_hotplug_works_under_load_and_writes_are_logged() {
     let fixture = fixture("");
     let daemon = fixture.start();
-    let mut guest = Guest::started(&fixture, 1, ALL | feature::LOG_ALL);
-    let more = Memory::new(1 << 20).expect("guest memory");
-    let (at, data) = (1_u64 << 32, guest.queues[0].data(0));
-    guest.front_end.add_memory(&more, at, 1 << 20, 0).expect("the server accepts the message");
+    let mut guest = Guest::started(&fixture, 1, ALL_FEATURES | feature::LOG_ALL);
+    let added = Memory::new(1 << 20).expect("guest memory");
+    let (added_address, data) = (1_u64 << 32, guest.queues[0].data(0));
+    guest.front_end.add_memory(&added, added_address, 1 << 20, 0).expect("the server accepts the message");
     // A read into the added memory.
     let read = |guest: &mut Guest| {
         let queue = &mut guest.queues[0];
         guest.memory.write(data, &[0; 16]);
         guest.memory.write(data + 16, &[0xff]);
         queue.put_descriptor(60, data, 16, descriptor::NEXT, 61);
-        queue.put_descriptor(61, at + 0x3000, 4096, descriptor::NEXT | descriptor::WRITE, 62);
+        queue.put_descriptor(61, added_address + 0x3000, 4096, descriptor::NEXT | descriptor::WRITE, 62);
         queue.put_descriptor(62, data + 16, 1, descriptor::WRITE, 0);
         queue.offer(60);
     };
     assert_eq!(guest.request(0, &Request::Write(0, vec![6; 4096])).0, 0);
     read(&mut guest);
     wait_for("the data", || {
-        (guest.memory.read(data + 16, 1) == [0] && more.read(0x3000, 4096) == [6; 4096]).then_some(())
+        (guest.memory.read(data + 16, 1) == [0] && added.read(0x3000, 4096) == [6; 4096]).then_some(())
     });
     std::thread::sleep(Duration::from_millis(100));
     guest.queues[0].skip_completions();
 
     let log = Memory::new(1 << 18).expect("guest memory");
     guest.front_end.set_dirty_log(&log).expect("the server accepts the message");
-    guest.front_end.set_features(ALL | feature::LOG_ALL).expect("agreed");
-    let [_, _, used] = guest.queues[0].addresses();
+    guest.front_end.set_features(ALL_FEATURES | feature::LOG_ALL).expect("agreed");
+    let [_, _, used_ring] = guest.queues[0].addresses();
     let (front_end, queue) = (&mut guest.front_end, &guest.queues[0]);
-    front_end.set_addresses(0, queue, Some(used)).expect("the server accepts the message");
+    front_end.set_addresses(0, queue, Some(used_ring)).expect("the server accepts the message");
     read(&mut guest);
     let is_logged = |address: u64| log.read(address / 4096 / 8, 1)[0] >> (address / 4096 % 8) & 1 == 1;
-    wait_for("the used ring in the log", || is_logged(used).then_some(()));
-    assert!(is_logged(at + 0x3000) && is_logged(data + 16) && !is_logged(at + 0x4000));
+    wait_for("the used ring in the log", || is_logged(used_ring).then_some(()));
+    assert!(is_logged(added_address + 0x3000) && is_logged(data + 16) && !is_logged(added_address + 0x4000));
     std::thread::sleep(Duration::from_millis(100));
     guest.queues[0].skip_completions();
 
-    guest.front_end.remove_memory(at, 1 << 20, 0).expect("the server accepts the message");
+    guest.front_end.remove_memory(added_address, 1 << 20, 0).expect("the server accepts the message");
     read(&mut guest);
     assert!(guest.queues[0].has_failed(TIMEOUT).expect("an event"), "removed memory was written");
     drop(guest);
@@ -586,12 +614,12 @@ fn memory_hotplug_works_under_load_and_writes_are_logged() {
 fn removed_volume_disconnects_guests_and_added_one_has_a_socket() {
     let fixture = fixture("");
     let daemon = fixture.start();
-    let mut guest = Guest::started(&fixture, 1, ALL);
+    let mut guest = Guest::started(&fixture, 1, ALL_FEATURES);
     assert_eq!(guest.request(0, &Request::Write(0, vec![8; 512])).0, 0);
     daemon.command(&["volume", "remove", "v"]);
     assert!(guest.front_end.is_closed() && !fixture.vhost_user_socket("v").exists());
     daemon.command(&["volume", "add", "w", "--backing", &fixture.backing("v").display().to_string()]);
-    let mut other = Guest::new(&fixture.vhost_user_socket("w"), 1, ALL);
+    let mut other = Guest::new(&fixture.vhost_user_socket("w"), 1, ALL_FEATURES);
     other.start(None);
     assert_eq!(other.request(0, &Request::Read(0, 512)), (0, vec![8; 512]));
     drop((guest, other));

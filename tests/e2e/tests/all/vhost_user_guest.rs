@@ -1,5 +1,4 @@
-//! Linux guests on vhost-user disks: the kernel's driver, restarts of the daemon under them, the guests' own ends, and
-//! a migration.
+//! Linux guests on vhost-user disks: the kernel's driver, kills of the daemon and of guests, and a migration.
 
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use e2e::fixture::Fixture;
 use e2e::linux::{Linux, Machine, QUEUES};
 
 const BYTES: u64 = 256 << 20;
-/// How often the daemon is killed under a verified load.
+/// Number of kills of the daemon under a verified load.
 const KILLS: usize = 20;
 
 fn fixture(volumes: &[&str]) -> Fixture {
@@ -23,7 +22,7 @@ fn machine(fixture: &Fixture, volumes: &[&str]) -> Machine {
 }
 
 /// A verified load, with a job for each queue.
-fn verified(file: &str, seconds: u64, depth: usize) -> String {
+fn verified_load(file: &str, seconds: u64, depth: usize) -> String {
     format!(
         "cd /tmp; fio --name=v --filename={file} --size=16M --offset_increment=16M --numjobs={QUEUES} --rw=randrw \
          --bs=4k --direct=1 \
@@ -49,7 +48,7 @@ fn guest_disk_supports_all_features() {
     assert_ne!(discard, "0");
 
     guest.run("mkfs.ext4 -q /dev/vdb; mkdir -p /mnt; mount /dev/vdb /mnt");
-    guest.start_load(&verified("/mnt/f", 20, 32));
+    guest.start_load(&verified_load("/mnt/f", 20, 32));
     println!("fio: {}", guest.wait_for_load().lines().next_back().unwrap_or_default());
     guest.run("rm /mnt/f; fstrim -v /mnt; umount /mnt; e2fsck -fn /dev/vdb");
 
@@ -87,7 +86,7 @@ fn repeated_kills_with_flash_under_a_guest_lose_nothing() {
 fn check_repeated_kills(fixture: &Fixture) {
     let mut daemon = fixture.start();
     let mut guest = Linux::boot_as(&machine(fixture, &["v"]));
-    guest.start_load(&verified("/dev/vdb", 5 * KILLS as u64 + 30, 32));
+    guest.start_load(&verified_load("/dev/vdb", 5 * KILLS as u64 + 30, 32));
     for round in 0..KILLS {
         std::thread::sleep(Duration::from_secs(3));
         assert!(guest.is_load_running(), "the load ended after {round} kills: {}", guest.wait_for_load());
@@ -108,10 +107,10 @@ fn guest_end_does_not_affect_other_guests() {
     let fixture = fixture(&["a", "b"]);
     let daemon = fixture.start();
     let mut neighbour = Linux::boot_as(&machine(&fixture, &["a"]));
-    neighbour.start_load(&verified("/dev/vdb", 90, 8));
+    neighbour.start_load(&verified_load("/dev/vdb", 90, 8));
     for _ in 0..3 {
         let mut guest = Linux::boot_as(&machine(&fixture, &["b"]));
-        guest.start_load(&verified("/dev/vdb", 600, 32));
+        guest.start_load(&verified_load("/dev/vdb", 600, 32));
         std::thread::sleep(Duration::from_secs(4));
         assert!(guest.is_load_running(), "{}", guest.wait_for_load());
         drop(guest);
@@ -135,7 +134,7 @@ fn guest_migrates_under_a_verified_load() {
         Machine { incoming: Some(migration_socket.clone()), may_migrate: true, ..machine(&fixture, &["v"]) };
     let mut source = Linux::boot_as(&source_machine);
     // A guest that changes memory as fast as an emulated machine is copied would never converge.
-    source.start_load(&format!("{} --rate_iops=300", verified("/dev/vdb", 150, 8)));
+    source.start_load(&format!("{} --rate_iops=300", verified_load("/dev/vdb", 150, 8)));
     let mut target = Linux::boot_as(&target_machine);
     wait_for("the machine that waits", || migration_socket.exists().then_some(()));
     source.monitor("migrate_set_parameter max-bandwidth 1G");

@@ -1,4 +1,5 @@
-//! The top-level modules of a crate do not depend on each other in a circle. References in tests do not count.
+//! The top-level modules of a crate do not depend on each other in a circle (a dependency cycle). References in tests
+//! do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +46,7 @@ fn violation(graph: &Graph<'_>, circle: &BTreeSet<&str>) -> Violation {
     )
 }
 
-/// Sets of modules that reach each other.
+/// Sets of modules that all depend on each other: the strongly connected components of more than one module.
 fn circles<'a>(graph: &'a Graph<'_>) -> Vec<BTreeSet<&'a str>> {
     let reached: BTreeMap<&str, BTreeSet<&str>> =
         graph.keys().map(|from| (from.as_str(), reach(graph, from))).collect();
@@ -125,12 +126,12 @@ fn first_segments(path: &str) -> Vec<String> {
     let segment = |text: &str| text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
     let Some(group) = path.strip_prefix('{') else { return vec![segment(path)] };
     let (mut depth, mut starts) = (1, vec![0]);
-    for (at, c) in group.char_indices() {
+    for (position, c) in group.char_indices() {
         match c {
             '{' => depth += 1,
             '}' if depth == 1 => break,
             '}' => depth -= 1,
-            ',' if depth == 1 => starts.push(at + 1),
+            ',' if depth == 1 => starts.push(position + 1),
             _ => (),
         }
     }
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_of_aimed_crates_are_counted_only() {
+    fn circles_in_crates_with_an_aim_are_only_counted() {
         let files = [("a.rs", "use crate::b::B;\n"), ("b.rs", "use crate::a::A;\n"), ("c.rs", "use crate::a::A;\n")];
         let source = |(file, text): (&str, &str)| Source::new(&format!("crates/engine/src/{file}"), text);
         let sources = files.map(source);

@@ -24,10 +24,10 @@ mod tests {
 
     #[test]
     fn missing_or_empty_header_is_found() {
-        let with = |text: &str| check(&[Source::new("a.rs", text)]).len();
-        assert_eq!(with("use std::fmt;\n"), 1);
-        assert_eq!(with("//!\n"), 1);
-        assert_eq!(with("//! Description of the content.\n"), 0);
+        let count = |text: &str| check(&[Source::new("a.rs", text)]).len();
+        assert_eq!(count("use std::fmt;\n"), 1);
+        assert_eq!(count("//!\n"), 1);
+        assert_eq!(count("//! Description of the content.\n"), 0);
         assert_eq!(check(&[Source::new("a.md", "text")]), []);
     }
 }

@@ -79,7 +79,7 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
             continue;
         };
         let Some(name) = manifest.get("package").and_then(|p| p.get("name")).and_then(|n| n.as_str()) else { continue };
-        let Some(&own) = layers.get(name) else {
+        let Some(&own_layer) = layers.get(name) else {
             violations.push(at(source, 0, format!("{name} has no layer: add it to the list in {}", file!())));
             continue;
         };
@@ -87,13 +87,13 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
             // A crate's tests may depend on the crate itself, with a feature that only tests have.
             if let Some(&layer) = layers.get(dependency.as_str())
                 && dependency != name
-                && layer >= own
+                && layer >= own_layer
             {
                 violations.push(at(
                     source,
                     0,
                     format!(
-                        "{name} (layer {own}) depends on {dependency} (layer {layer}): move \
+                        "{name} (layer {own_layer}) depends on {dependency} (layer {layer}): move \
                                                   the shared code to a lower layer"
                     ),
                 ));
@@ -120,9 +120,10 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
 fn dependencies(manifest: &toml::Table) -> Vec<String> {
     const TABLES: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
     let targets = manifest.get("target").and_then(|target| target.as_table());
-    let places = targets.into_iter().flat_map(|targets| targets.values().filter_map(|target| target.as_table()));
-    let tables =
-        std::iter::once(manifest).chain(places).flat_map(|place| TABLES.iter().filter_map(|name| place.get(*name)));
+    let by_target = targets.into_iter().flat_map(|targets| targets.values().filter_map(|target| target.as_table()));
+    let tables = std::iter::once(manifest)
+        .chain(by_target)
+        .flat_map(|parent| TABLES.iter().filter_map(|name| parent.get(*name)));
     tables.filter_map(|table| table.as_table()).flat_map(|table| table.keys().cloned()).collect()
 }
 
@@ -130,22 +131,22 @@ fn dependencies(manifest: &toml::Table) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn found(name: &str, rest: &str) -> usize {
+    fn count(name: &str, rest: &str) -> usize {
         check(&[Source::new("crates/a/Cargo.toml", &format!("[package]\nname = \"{name}\"\n{rest}"))]).len()
     }
 
     #[test]
     fn dependency_on_the_same_or_a_higher_layer_is_found_in_every_table() {
-        assert_eq!(found("seam", "[dependencies]\nengine.workspace = true\n"), 1);
-        assert_eq!(found("nbd", "[dev-dependencies]\nscsi = { path = \"..\" }\n"), 1);
-        assert_eq!(found("engine", "[target.'cfg(unix)'.dependencies]\nhotset = \"1\"\n"), 1);
-        assert_eq!(found("hotset", "[dependencies]\nnbd.workspace = true\nengine.workspace = true\n"), 0);
+        assert_eq!(count("seam", "[dependencies]\nengine.workspace = true\n"), 1);
+        assert_eq!(count("nbd", "[dev-dependencies]\nscsi = { path = \"..\" }\n"), 1);
+        assert_eq!(count("engine", "[target.'cfg(unix)'.dependencies]\nhotset = \"1\"\n"), 1);
+        assert_eq!(count("hotset", "[dependencies]\nnbd.workspace = true\nengine.workspace = true\n"), 0);
     }
 
     #[test]
     fn crate_without_a_layer_and_executor_in_the_engine_are_found() {
-        assert_eq!(found("novel", ""), 1);
-        assert_eq!(found("engine", "[dependencies]\ncompio-runtime = \"1\"\n"), 1);
-        assert_eq!(found("hotset", "[dependencies]\nlibc = \"0.2\"\n"), 0);
+        assert_eq!(count("novel", ""), 1);
+        assert_eq!(count("engine", "[dependencies]\ncompio-runtime = \"1\"\n"), 1);
+        assert_eq!(count("hotset", "[dependencies]\nlibc = \"0.2\"\n"), 0);
     }
 }

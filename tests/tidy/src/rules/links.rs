@@ -34,14 +34,14 @@ fn fault(page: &str, target: &str, headings: &BTreeMap<&str, Vec<String>>) -> Op
     let path = if path.is_empty() { page.to_owned() } else { resolve(page, path) };
     match headings.get(path.as_str()) {
         None => Some(format!("the link {target} leads to {path}, which does not exist")),
-        Some(known) if !anchor.is_empty() && !known.iter().any(|heading| heading == anchor) => {
+        Some(anchors) if !anchor.is_empty() && !anchors.iter().any(|known| known == anchor) => {
             Some(format!("{path} has no heading #{anchor}"))
         }
         Some(_) => None,
     }
 }
 
-/// The path that `target` means in the folder of `page`.
+/// The path of the relative link `target` in `page`.
 fn resolve(page: &str, target: &str) -> String {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();
@@ -73,15 +73,15 @@ mod tests {
     #[test]
     fn links_to_missing_pages_and_headings_are_found() {
         let page = Source::new("docs/a/x.md", "# X\n## One `b`, two\n");
-        let with = |text: &str| check(&[page.clone(), Source::new("docs/y.md", text)]).len();
+        let count = |text: &str| check(&[page.clone(), Source::new("docs/y.md", text)]).len();
         for good in
             ["[x](a/x.md)", "[x](a/x.md#one-b-two)", "[x](../docs/a/x.md)", "[x](https://a.b/c.md)", "[x](a.png)"]
         {
-            assert_eq!(with(good), 0, "{good}");
+            assert_eq!(count(good), 0, "{good}");
         }
         for bad in ["[x](x.md)", "[x](a/x.md#three)", "[x](#none)"] {
-            assert_eq!(with(bad), 1, "{bad}");
+            assert_eq!(count(bad), 1, "{bad}");
         }
-        assert_eq!(with("```\n[x](x.md)\n```\n"), 0);
+        assert_eq!(count("```\n[x](x.md)\n```\n"), 0);
     }
 }

@@ -34,9 +34,9 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
 
 /// True for a path from the root, from `crates/`, or from `crates/` without the crate's `src`.
 fn is_file(name: &str, paths: &BTreeSet<&str>) -> bool {
-    let inside = name.split_once('/').map(|(krate, rest)| format!("crates/{krate}/src/{rest}"));
-    let ways = [Some(name.to_owned()), Some(format!("crates/{name}")), inside];
-    ways.iter().flatten().any(|path| paths.contains(path.as_str()))
+    let without_src = name.split_once('/').map(|(krate, rest)| format!("crates/{krate}/src/{rest}"));
+    let candidates = [Some(name.to_owned()), Some(format!("crates/{name}")), without_src];
+    candidates.iter().flatten().any(|path| paths.contains(path.as_str()))
 }
 
 /// True for a word that looks like a function name: several words in lower case.
@@ -59,14 +59,14 @@ mod tests {
     #[test]
     fn names_that_do_not_exist_are_found() {
         let code = Source::new("crates/a/src/b.rs", "//! Head.\npub async fn do_it() {}\n");
-        let with = |page: &str, text: &str| check(&[code.clone(), Source::new(page, text)]).len();
+        let count = |page: &str, text: &str| check(&[code.clone(), Source::new(page, text)]).len();
         for good in ["`crates/a/src/b.rs`", "`a/src/b.rs`", "`a/b.rs`", "`do_it` in `a/b.rs`", "`b.rs`"] {
-            assert_eq!(with(RULES, good), 0, "{good}");
+            assert_eq!(count(RULES, good), 0, "{good}");
         }
         for bad in ["`a/c.rs`", "`undo_it`"] {
-            assert_eq!(with(RULES, bad), 1, "{bad}");
+            assert_eq!(count(RULES, bad), 1, "{bad}");
         }
-        assert_eq!(with("docs/design/x.md", "`a/c.rs` and `undo_it`"), 1);
-        assert_eq!(with("docs/user/x.md", "`a/c.rs` and `undo_it`"), 0);
+        assert_eq!(count("docs/design/x.md", "`a/c.rs` and `undo_it`"), 1);
+        assert_eq!(count("docs/user/x.md", "`a/c.rs` and `undo_it`"), 0);
     }
 }

@@ -1,10 +1,10 @@
-//! Comments have nouns as subjects: none opens a sentence with a word that leaves the subject to be guessed.
+//! Comments have nouns as subjects: no sentence begins with a pronoun such as "Who" or "What".
 
 use super::at;
 use crate::Violation;
 use crate::source::Source;
 
-/// Openings that are refused, capitalised as at the start of a sentence.
+/// Refused first words, capitalised as at the start of a sentence.
 const OPENINGS: [&str; 8] = ["Who", "Whoever", "Whom", "Nobody", "Somebody", "What", "Whatever", "Those"];
 
 /// Rust comments in which a sentence begins with such a word and is no question.

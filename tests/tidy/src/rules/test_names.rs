@@ -5,9 +5,9 @@ use crate::Violation;
 use crate::source::Source;
 
 const CHARS_MAX: usize = 70;
-const WORDS: [&str; 4] = ["who", "whoever", "nobody", "somebody"];
+const BANNED_WORDS: [&str; 4] = ["who", "whoever", "nobody", "somebody"];
 
-/// Tests with a name past the limit, or with one of the words.
+/// Tests with a name past the limit, or with a banned word.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
     let mut violations = Vec::new();
     for source in sources {
@@ -22,7 +22,7 @@ pub fn check(sources: &[Source]) -> Vec<Violation> {
                     violations.push(at(source, index, format!("a test's name has at most {CHARS_MAX} characters")));
                 }
                 let spaced = name.replace('_', " ");
-                for word in WORDS.iter().filter(|word| has_word(&spaced, word)) {
+                for word in BANNED_WORDS.iter().filter(|word| has_word(&spaced, word)) {
                     violations.push(at(source, index, format!("\"{word}\" in a test's name: name the subject")));
                 }
             }

@@ -39,24 +39,24 @@ fn is_argued(lines: &[&str], index: usize) -> bool {
 mod tests {
     use super::*;
 
-    fn found(path: &str, text: &str) -> usize {
+    fn count(path: &str, text: &str) -> usize {
         check(&[Source::new(path, text)]).len()
     }
 
     #[test]
     fn unsafe_code_outside_the_seam_is_found_even_with_an_argument() {
-        assert_eq!(found("crates/engine/src/a.rs", "// SAFETY: none\nlet a = unsafe { b() };\n"), 1);
+        assert_eq!(count("crates/engine/src/a.rs", "// SAFETY: none\nlet a = unsafe { b() };\n"), 1);
     }
 
     #[test]
     fn unsafe_code_without_an_argument_is_found() {
-        assert_eq!(found("crates/seam/src/a.rs", "fn a() {\n    unsafe { b() }\n}\n"), 1);
-        assert_eq!(found("crates/seam/src/a.rs", "// SAFETY: for the other\nlet x = 1;\n\nunsafe { b() }\n"), 1);
+        assert_eq!(count("crates/seam/src/a.rs", "fn a() {\n    unsafe { b() }\n}\n"), 1);
+        assert_eq!(count("crates/seam/src/a.rs", "// SAFETY: for the other\nlet x = 1;\n\nunsafe { b() }\n"), 1);
     }
 
     #[test]
     fn argued_block_and_the_word_in_a_comment_or_lint_pass() {
-        assert_eq!(found("crates/seam/src/a.rs", "// SAFETY: owned here\nunsafe { b() }\n"), 0);
-        assert_eq!(found("crates/engine/src/a.rs", "// unsafe\nlet a = \"unsafe\";\n#![deny(unsafe_code)]\n"), 0);
+        assert_eq!(count("crates/seam/src/a.rs", "// SAFETY: owned here\nunsafe { b() }\n"), 0);
+        assert_eq!(count("crates/engine/src/a.rs", "// unsafe\nlet a = \"unsafe\";\n#![deny(unsafe_code)]\n"), 0);
     }
 }

@@ -26,9 +26,9 @@ mod tests {
 
     #[test]
     fn unwrap_is_found_in_production_code_and_not_in_unit_tests() {
-        let with = |text: &str| check(&[Source::new("crates/a/src/b.rs", text)]).len();
-        assert_eq!(with("let a = b.unwrap();\n"), 1);
-        assert_eq!(with("// Never empty: filled above.\nlet a = b.unwrap();\n"), 0);
-        assert_eq!(with("#[cfg(test)]\nmod tests {\n    let a = b.unwrap();\n}\n"), 0);
+        let count = |text: &str| check(&[Source::new("crates/a/src/b.rs", text)]).len();
+        assert_eq!(count("let a = b.unwrap();\n"), 1);
+        assert_eq!(count("// Never empty: filled above.\nlet a = b.unwrap();\n"), 0);
+        assert_eq!(count("#[cfg(test)]\nmod tests {\n    let a = b.unwrap();\n}\n"), 0);
     }
 }

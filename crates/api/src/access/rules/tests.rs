@@ -18,10 +18,10 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Fixture {
-        let drawn = Role::ALL.map(|role| Token::draw(role.name(), role).expect("random"));
+        let generated = Role::ALL.map(|role| Token::generate(role.name(), role).expect("random"));
         let access = Access::default();
-        access.set_tokens(drawn.iter().map(|(token, _)| token.clone()).collect());
-        Fixture { access, tokens: drawn.into_iter().map(|(token, text)| (token.role, text)).collect() }
+        access.set_tokens(generated.iter().map(|(token, _)| token.clone()).collect());
+        Fixture { access, tokens: generated.into_iter().map(|(token, text)| (token.role, text)).collect() }
     }
 
     /// The status of a request: 200 if it is permitted.
@@ -91,12 +91,12 @@ fn each_role_grants_its_requests_from_every_address() {
 fn request_through_a_local_proxy_needs_a_token() {
     let fixture = Fixture::new();
     let token = format!("Bearer {}", fixture.tokens[0].1);
-    let listed = FORWARDED.iter().copied();
-    for name in listed.chain(["Via", "X-Forwarded-Server", "X-Forwarded-Port", "x-forwarded", "X-FORWARDED-FOR"]) {
+    let headers = FORWARDING_HEADERS.iter().copied();
+    for name in headers.chain(["Via", "X-Forwarded-Server", "X-Forwarded-Port", "x-forwarded", "X-FORWARDED-FOR"]) {
         let forwarded = [("host", OWN_HOST), (name, "1.1 proxy")];
         assert_eq!(fixture.status_of(READ, "127.0.0.1", &forwarded), 401, "{name}");
-        let known = [("host", OWN_HOST), (name, "1.1 proxy"), ("authorization", token.as_str())];
-        assert_eq!(fixture.status_of(READ, "127.0.0.1", &known), 200, "{name}");
+        let with_token = [("host", OWN_HOST), (name, "1.1 proxy"), ("authorization", token.as_str())];
+        assert_eq!(fixture.status_of(READ, "127.0.0.1", &with_token), 200, "{name}");
     }
     // A proxy that passes the name on and adds no header.
     assert_eq!(fixture.status_of(READ, "127.0.0.1", &[("host", "cache.example")]), 401);
@@ -124,18 +124,18 @@ fn session_permits_changes_only_from_the_own_page() {
     let fixture = Fixture::new();
     let (_, token) = fixture.tokens.last().expect("three");
     let (session, _) = fixture.access.log_in(token).expect("known");
-    let cookie = format!("theme=dark; {COOKIE}={session}");
-    let with = |origin: Option<&str>, request| {
+    let cookie = format!("theme=dark; {SESSION_COOKIE}={session}");
+    let status_of = |origin: Option<&str>, request| {
         let mut headers = vec![("host", OWN_HOST), ("cookie", cookie.as_str())];
         headers.extend(origin.map(|origin| ("origin", origin)));
         fixture.status_of(request, "10.0.0.7", &headers)
     };
-    assert_eq!(with(None, READ), 200);
-    assert_eq!(with(Some("http://127.0.0.1:7400"), ADMINISTER), 200);
+    assert_eq!(status_of(None, READ), 200);
+    assert_eq!(status_of(Some("http://127.0.0.1:7400"), ADMINISTER), 200);
     for foreign in [None, Some("null"), Some("http://evil.example"), Some("http://127.0.0.1:7401")] {
-        assert_eq!(with(foreign, ADMINISTER), 403, "{foreign:?}");
+        assert_eq!(status_of(foreign, ADMINISTER), 403, "{foreign:?}");
     }
-    let unknown_session = format!("{COOKIE}={}", "0".repeat(64));
+    let unknown_session = format!("{SESSION_COOKIE}={}", "0".repeat(64));
     assert_eq!(fixture.status_of(READ, "10.0.0.7", &[("host", OWN_HOST), ("cookie", &unknown_session)]), 401);
     assert_eq!(fixture.status_of(READ, "127.0.0.1", &[("host", OWN_HOST), ("cookie", &unknown_session)]), 200);
 }

@@ -20,13 +20,13 @@ fn congested_datastore(volumes: u32) -> (World, SimSeam, Rc<Datastore<SimSeam>>)
     (world, seam, datastore)
 }
 
-/// Runs the futures of `with` one after another for ever; returns the count of completed ones.
-fn repeat<F: Future<Output = ()> + 'static>(seam: &SimSeam, with: impl Fn() -> F + 'static) -> Rc<Cell<u64>> {
+/// Runs the futures that `make_future` returns, one after another without end. Returns the count of completed ones.
+fn repeat<F: Future<Output = ()> + 'static>(seam: &SimSeam, make_future: impl Fn() -> F + 'static) -> Rc<Cell<u64>> {
     let count = Rc::new(Cell::new(0));
     let ended = Rc::clone(&count);
     seam.spawn(async move {
         loop {
-            with().await;
+            make_future().await;
             ended.set(ended.get() + 1);
         }
     });
@@ -63,7 +63,8 @@ fn client(seam: &SimSeam, datastore: &Rc<Datastore<SimSeam>>, number: u32, cost:
     })
 }
 
-fn pass(world: &World, seam: &SimSeam, time: Nanos) {
+/// Runs the world for `time`.
+fn advance(world: &World, seam: &SimSeam, time: Nanos) {
     world.block_on(seam.sleep(time));
 }
 
@@ -73,11 +74,11 @@ fn other_volumes_proceed_while_one_backing_hangs() {
     let large = Cost(4 * Cost::ONE.0);
     let others: Vec<_> =
         (0..8).map(|number| client(&seam, &datastore, 1 + number % 2, large, Nanos::from_millis(10))).collect();
-    pass(&world, &seam, Nanos::from_millis(100));
+    advance(&world, &seam, Nanos::from_millis(100));
     let hung: Vec<_> = (0..8).map(|_| client(&seam, &datastore, 0, large, Nanos::from_secs(3_600))).collect();
-    pass(&world, &seam, Nanos::from_secs(10));
+    advance(&world, &seam, Nanos::from_secs(10));
     let before: u64 = others.iter().map(|count| count.get()).sum();
-    pass(&world, &seam, Nanos::from_secs(10));
+    advance(&world, &seam, Nanos::from_secs(10));
     let completed = others.iter().map(|count| count.get()).sum::<u64>() - before;
     assert!(completed > 500, "{completed} requests in ten seconds beside a hung backing");
     assert!(hung.iter().all(|count| count.get() == 0));
@@ -90,7 +91,7 @@ fn waiting_volume_stays_active() {
     let (world, seam, datastore) = congested_datastore(2);
     let flood: Vec<_> = (0..64).map(|_| client(&seam, &datastore, 0, Cost::ONE, Nanos::from_millis(500))).collect();
     let _one = client(&seam, &datastore, 1, Cost(8 * Cost::ONE.0), Nanos::from_secs(5));
-    pass(&world, &seam, Nanos::from_secs(30));
+    advance(&world, &seam, Nanos::from_secs(30));
     let completed: u64 = flood.iter().map(|count| count.get()).sum();
     // All 64 in parallel would complete 128 a second.
     assert!(completed < 1_000, "{completed} requests: the waiting volume was taken for inactive");
@@ -108,18 +109,18 @@ fn removed_volume_releases_only_its_own_waiting_requests() {
             });
         }
     }
-    pass(&world, &seam, Nanos::from_millis(5));
+    advance(&world, &seam, Nanos::from_millis(5));
     let before = datastore.stats().outstanding;
     datastore.remove_volume(2);
-    pass(&world, &seam, Nanos::from_millis(1));
+    advance(&world, &seam, Nanos::from_millis(1));
     let after = datastore.stats().outstanding;
     assert!(after >= before + 10.0, "{before} outstanding, {after} with the waiting requests");
-    pass(&world, &seam, Nanos::from_secs(5));
+    advance(&world, &seam, Nanos::from_secs(5));
     assert_eq!(datastore.stats().outstanding, 0.0);
 }
 
 #[test]
-fn cancelled_wait_returns_its_place() {
+fn cancelled_wait_returns_its_slot() {
     let (world, seam, datastore) = congested_datastore(2);
     let _flood: Vec<_> = (0..8).map(|_| client(&seam, &datastore, 0, Cost::ONE, Nanos::from_millis(10))).collect();
     let large = Cost(4 * Cost::ONE.0);
@@ -160,27 +161,27 @@ fn congestion_ends_when_requests_stop() {
             });
         }
     }
-    pass(&world, &seam, Nanos::from_secs(2));
+    advance(&world, &seam, Nanos::from_secs(2));
     assert!(datastore.stats().congested && *completed.borrow() > 0);
     stop.set(true);
-    pass(&world, &seam, Nanos::from_secs(4));
+    advance(&world, &seam, Nanos::from_secs(4));
     let stats = datastore.stats();
     assert!(!stats.congested && stats.recent_episodes.iter().all(|episode| episode.ended.is_some()), "{stats:?}");
 }
 
 #[test]
 fn background_work_leaves_clients_their_window_and_is_not_starved() {
-    let had = |in_background: usize| {
+    let run_with = |background_tasks: usize| {
         let (world, seam, datastore) = congested_datastore(2);
         let time = Nanos::from_millis(10);
         let clients: Vec<_> = (0..32).map(|number| client(&seam, &datastore, number % 2, Cost::ONE, time)).collect();
         let large = Cost(4 * Cost::ONE.0);
-        let works: Vec<_> = (0..in_background).map(|_| background(&seam, &datastore, 1, large, time)).collect();
-        pass(&world, &seam, Nanos::from_secs(10));
+        let works: Vec<_> = (0..background_tasks).map(|_| background(&seam, &datastore, 1, large, time)).collect();
+        advance(&world, &seam, Nanos::from_secs(10));
         let sum = |counts: &[Rc<Cell<u64>>]| counts.iter().map(|count| count.get()).sum::<u64>();
         (sum(&clients), sum(&works))
     };
-    let ((alone, _), (beside, works)) = (had(0), had(16));
+    let ((alone, _), (beside, works)) = (run_with(0), run_with(16));
     assert!(beside * 100 >= alone * 97, "{beside} requests of clients beside background work, {alone} without");
     // One at a time.
     assert!((900..=1_000).contains(&works), "{works} pieces of background work in ten seconds");
@@ -201,11 +202,11 @@ fn expedited_work_competes_with_client_requests() {
                 ended.set(ended.get() + 1);
             });
         }
-        pass(&world, &seam, Nanos::from_millis(50));
+        advance(&world, &seam, Nanos::from_millis(50));
         if expedites {
             datastore.expedite(1);
         }
-        pass(&world, &seam, Nanos::from_millis(400));
+        advance(&world, &seam, Nanos::from_millis(400));
         ended.get()
     };
     let (slow, quick) = (ended_within(false), ended_within(true));
@@ -230,7 +231,7 @@ fn processor_stalls_are_not_congestion() {
             task_seam.spend(Nanos::from_millis(200));
         }
     });
-    pass(&world, &seam, Nanos::from_secs(30));
+    advance(&world, &seam, Nanos::from_secs(30));
     let stats = datastore.stats();
     assert_eq!((stats.episodes, stats.congested_time), (0, Nanos::ZERO), "{stats:?}");
     let latency = stats.latency;

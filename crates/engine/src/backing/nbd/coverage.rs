@@ -1,5 +1,5 @@
 //! The byte ranges of a read that have arrived. Chunks may come in any order, but each byte only once. A sum of lengths
-//! would not suffice: a repeated chunk could hide a missing one, whose buffer still holds foreign data.
+//! would not suffice: a repeated chunk could hide a missing one, whose buffer still holds old data.
 
 use std::ops::Range;
 
@@ -14,19 +14,19 @@ impl Coverage {
     /// Records the arrival of `bytes`. Returns false if some of them had arrived before, or if the answer has too many
     /// gaps.
     pub(super) fn add(&mut self, bytes: Range<usize>) -> bool {
-        let place = self.0.partition_point(|run| run.end < bytes.start);
-        let touches_left = self.0.get(place).is_some_and(|run| run.end == bytes.start);
-        let right = place + usize::from(touches_left);
+        let left = self.0.partition_point(|run| run.end < bytes.start);
+        let touches_left = self.0.get(left).is_some_and(|run| run.end == bytes.start);
+        let right = left + usize::from(touches_left);
         if self.0.get(right).is_some_and(|run| run.start < bytes.end) {
             return bytes.is_empty();
         }
         let touches_right = self.0.get(right).is_some_and(|run| run.start == bytes.end);
         match (touches_left, touches_right) {
-            (true, true) => self.0[place].end = self.0.remove(right).end,
-            (true, false) => self.0[place].end = bytes.end,
+            (true, true) => self.0[left].end = self.0.remove(right).end,
+            (true, false) => self.0[left].end = bytes.end,
             (false, true) => self.0[right].start = bytes.start,
             (false, false) if self.0.len() >= RUNS_MAX => return false,
-            (false, false) => self.0.insert(place, bytes),
+            (false, false) => self.0.insert(left, bytes),
         }
         true
     }
@@ -36,7 +36,7 @@ impl Coverage {
         len == 0 || matches!(&self.0[..], [all] if *all == (0..len))
     }
 
-    /// Forgets all arrivals.
+    /// Discards all ranges.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }

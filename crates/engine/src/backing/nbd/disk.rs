@@ -17,7 +17,7 @@ use super::{NbdOptions, NbdTarget};
 
 /// Longest zero-range or status request, in bytes: well inside 32 bits, and a multiple of any block.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
-/// Requests that a server is expected to work on at once.
+/// Number of requests that a server is expected to process in parallel.
 const QUEUE_DEPTH: u32 = 64;
 
 impl<S: Seam> SharedConnection<S> {
@@ -33,6 +33,7 @@ impl<S: Seam> SharedConnection<S> {
     }
 }
 
+/// Ends the connection when the last [`NbdDisk`] is dropped.
 struct DiskHandle<S: Seam>(Rc<SharedConnection<S>>);
 
 impl<S: Seam> Drop for DiskHandle<S> {
@@ -79,7 +80,7 @@ impl<S: Seam> NbdDisk<S> {
         &self.0.0
     }
 
-    fn piece_bytes_max(&self) -> usize {
+    fn request_bytes_max(&self) -> usize {
         self.shared().export_info.get().request_bytes_max as usize
     }
 }
@@ -111,7 +112,7 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
     }
 
     async fn read(&self, at: u64, into: Vec<PieceMut<S::BlockMut>>) -> (DiskResult<()>, Vec<PieceMut<S::BlockMut>>) {
-        let requests: Vec<_> = split(into, self.piece_bytes_max())
+        let requests: Vec<_> = split(into, self.request_bytes_max())
             .map(|(offset, pieces)| {
                 let len = pieces_len(&pieces) as u32;
                 self.shared().submit(Operation::Read, at + offset, len, pieces)
@@ -127,7 +128,7 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
 
     async fn write(&self, at: u64, from: Vec<Piece<S::Block>>) -> DiskResult<()> {
         self.shared().check_writable()?;
-        let requests: Vec<_> = split(from, self.piece_bytes_max())
+        let requests: Vec<_> = split(from, self.request_bytes_max())
             .map(|(offset, pieces)| {
                 let len = pieces_len(&pieces) as u32;
                 self.shared().submit(Operation::Write(pieces), at + offset, len, Vec::new())

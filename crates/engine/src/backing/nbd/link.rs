@@ -14,7 +14,7 @@ use super::shared::SharedConnection;
 /// Bytes of requests sent in one call.
 const SEND_BYTES: usize = 1 << 20;
 
-/// Factor for the longest silence while a flush or a zero-range is open. A flush writes all data that the server has
+/// Factor for the longest silence while a flush or a zero request is open. A flush writes all data that the server has
 /// gathered, and some servers answer nothing meanwhile. A connection dropped too early would repeat all of it, and time
 /// out again.
 const SLOW_FACTOR: u32 = 10;
@@ -55,8 +55,8 @@ impl<S: Seam> SharedConnection<S> {
                 () => Poll::Pending,
             };
             if !poll_fn(ready).await {
-                let bye = Request { flags: 0, command: Command::Disconnect, cookie: 0, offset: 0, len: 0 };
-                gather.push_bytes(&bye.encode());
+                let disconnect = Request { flags: 0, command: Command::Disconnect, cookie: 0, offset: 0, len: 0 };
+                gather.push_bytes(&disconnect.encode());
                 // The result of the disconnect message does not matter.
                 let (Ok(()) | Err(_), _) = writer.send(gather).await;
                 return;
@@ -79,15 +79,15 @@ impl<S: Seam> SharedConnection<S> {
 
     /// Returns when a request is open and the server has sent nothing for too long.
     async fn wait_for_silence(&self) {
-        let (mut before, mut silent) = (None, 0);
+        let (mut before, mut silent_periods) = (None, 0);
         loop {
-            let (oldest, slow) = {
+            let (oldest, has_slow) = {
                 let request_table = self.request_table.borrow();
                 (request_table.oldest(), request_table.has_slow())
             };
             let now = oldest.map(|oldest| (oldest, self.receive_count()));
-            silent = if now.is_some() && now == before { silent + 1 } else { 0 };
-            if silent >= if slow { SLOW_FACTOR } else { 1 } {
+            silent_periods = if now.is_some() && now == before { silent_periods + 1 } else { 0 };
+            if silent_periods >= if has_slow { SLOW_FACTOR } else { 1 } {
                 return;
             }
             before = now;

@@ -24,7 +24,7 @@ pub use target::{NbdTarget, NbdTargetError};
 
 use seam::Nanos;
 
-/// How a client handles failures of its server.
+/// Options of a client of another server's export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NbdOptions {
     /// Never write, even if the server allows it.
@@ -44,7 +44,7 @@ pub struct NbdOptions {
     /// Time for the server to finish the requests of a lost connection before writes are repeated on the next one.
     pub settle: Nanos,
     /// Time after which a server with open requests that sends nothing counts as lost (detected after up to twice this
-    /// time). While a flush or a zero-range is open, ten times as long.
+    /// time). While a flush or a zero request is open, ten times as long.
     pub silence_max: Nanos,
 }
 

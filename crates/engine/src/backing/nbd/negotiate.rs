@@ -11,6 +11,10 @@ use seam::{BLOCK_BYTES, BufferedReader, Gather, SECTOR_BYTES, Seam, StreamReader
 
 /// Longest request to a server that states no limit, from the specification.
 const DEFAULT_REQUEST_BYTES_MAX: u32 = 32 << 20;
+/// Length of the reply to `EXPORT_NAME`: the size and the flags of the export.
+const EXPORT_NAME_REPLY_BYTES: usize = 8 + 2;
+/// Zeroes that follow this reply, unless both sides have agreed to omit them (`NO_ZEROES`).
+const EXPORT_NAME_PADDING_BYTES: usize = 124;
 
 /// Why an export could not be reached.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +44,7 @@ pub(super) struct ExportInfo {
     pub(super) preferred_block: u32,
     /// Longest read or write, a multiple of 4096.
     pub(super) request_bytes_max: u32,
+    /// The server sends structured replies (chunks).
     pub(super) structured: bool,
     /// The context id of `base:allocation` on this connection.
     pub(super) allocation: Option<u32>,
@@ -77,12 +82,12 @@ pub(super) async fn negotiate<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     let info_request =
         InfoRequest { name: export, wants_block_size: true, wants_name: false, wants_description: false };
     send_option(writer, OptionKind::Go, &info_request.encode()).await?;
-    let (mut size_and_flags, mut sizes) = (None, (1, BLOCK_BYTES as u32, DEFAULT_REQUEST_BYTES_MAX));
+    let (mut size_and_flags, mut block_sizes) = (None, (1, BLOCK_BYTES as u32, DEFAULT_REQUEST_BYTES_MAX));
     let parse = |reply, payload: &[u8]| {
         if reply == OptionReplyKind::Info {
             match Info::parse(payload)? {
                 Info::Export { size_bytes, flags } => size_and_flags = Some((size_bytes, flags)),
-                Info::BlockSize { min, preferred, max } => sizes = (min, preferred, max),
+                Info::BlockSize { min, preferred, max } => block_sizes = (min, preferred, max),
                 _ => (),
             }
         }
@@ -92,16 +97,17 @@ pub(super) async fn negotiate<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
         ((OptionReplyKind::Ack, _), Some(size_and_flags)) => size_and_flags,
         ((OptionReplyKind::Ack, _), None) => return Err(ProtocolError::Malformed("GO's answer: no size in it").into()),
         ((OptionReplyKind::ErrUnsupported, _), _) => {
-            export_name(incoming, writer, export, greeting_flags & flags::NO_ZEROES != 0).await?
+            negotiate_export_name(incoming, writer, export, greeting_flags & flags::NO_ZEROES != 0).await?
         }
         ((reply, text), _) => {
             let reason = if text.is_empty() { format!("{reply:?}") } else { text };
             return Err(NegotiateError::Refused { export: export.to_owned(), reason });
         }
     };
-    export_info(size_bytes, flags, sizes, structured, allocation)
+    export_info(size_bytes, flags, block_sizes, structured, allocation)
 }
 
+/// Checks the properties of an export.
 fn export_info(
     size_bytes: u64,
     flags: u16,
@@ -123,14 +129,15 @@ fn export_info(
 }
 
 /// The handshake with servers that do not support `GO`.
-async fn export_name<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
+async fn negotiate_export_name<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     incoming: &mut BufferedReader<S, R>,
     writer: &mut W,
     export: &str,
     no_zeroes: bool,
 ) -> Result<(u64, u16), NegotiateError> {
     send_option(writer, OptionKind::ExportName, export.as_bytes()).await?;
-    let len = if no_zeroes { 10 } else { 134 };
+    let padding = if no_zeroes { 0 } else { EXPORT_NAME_PADDING_BYTES };
+    let len = EXPORT_NAME_REPLY_BYTES + padding;
     while incoming.bytes().len() < len {
         incoming.receive_more().await?;
     }

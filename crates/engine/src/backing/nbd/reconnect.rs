@@ -50,20 +50,20 @@ pub(super) async fn keep_connected<S: Seam>(shared: Rc<SharedConnection<S>>, fir
     loop {
         link.run(&shared).await;
         let repeats_writes = shared.record_loss();
-        let since = shared.seam.now();
+        let lost_at = shared.seam.now();
         match reconnect(&shared).await {
             Some(next) => link = next,
             None => return,
         }
         if repeats_writes {
-            shared.seam.sleep_until(since + shared.options.settle).await;
+            shared.seam.sleep_until(lost_at + shared.options.settle).await;
         }
     }
 }
 
 /// Retries until it succeeds; `None` if the disk is closing.
 async fn reconnect<S: Seam>(shared: &SharedConnection<S>) -> Option<SeamLink<S>> {
-    let since = shared.seam.now();
+    let lost_at = shared.seam.now();
     let mut pause = shared.options.pause_min;
     loop {
         if shared.closing.get() {
@@ -77,7 +77,7 @@ async fn reconnect<S: Seam>(shared: &SharedConnection<S>) -> Option<SeamLink<S>>
             },
             Err(_) => DiskError::Gone,
         };
-        if shared.seam.now().since(since) >= shared.options.reconnect_timeout {
+        if shared.seam.now().since(lost_at) >= shared.options.reconnect_timeout {
             shared.fail_all(&reason);
         }
         let jitter = Nanos(shared.seam.random() % (pause.0 / 4 + 1));

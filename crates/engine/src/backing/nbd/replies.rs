@@ -11,6 +11,9 @@ use super::negotiate::ExportInfo;
 use super::request_table::{OpenRequest, Operation};
 use super::shared::SharedConnection;
 
+/// Bytes of the offset at the start of a data chunk's payload.
+const DATA_OFFSET_BYTES: usize = 8;
+
 /// Why a connection cannot be used any longer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectionError {
@@ -37,11 +40,11 @@ impl<S: Seam> SharedConnection<S> {
             incoming.consume(used);
             match header {
                 ReplyHeader::Simple { cookie, error } => {
-                    let request = self.request(cookie)?;
+                    let request = self.open_request(cookie)?;
                     match (error, &request.operation) {
                         (Some(error), _) => request.fail(disk_error(error, "")?),
                         (None, Operation::Read) if !export_info.structured => {
-                            self.take_data(incoming, &request, request.at, request.len as usize).await?;
+                            self.receive_data(incoming, &request, request.at, request.len as usize).await?;
                         }
                         (None, Operation::Read | Operation::Status) => {
                             return Err(
@@ -53,7 +56,7 @@ impl<S: Seam> SharedConnection<S> {
                     self.complete(cookie, &request);
                 }
                 ReplyHeader::Chunk { cookie, kind, done, len } => {
-                    let request = self.request(cookie)?;
+                    let request = self.open_request(cookie)?;
                     self.receive_chunk(incoming, &request, kind, len as usize, export_info).await?;
                     if done {
                         self.complete(cookie, &request);
@@ -72,16 +75,17 @@ impl<S: Seam> SharedConnection<S> {
         export_info: &ExportInfo,
     ) -> Result<(), ConnectionError> {
         if kind == ChunkKind::Data {
-            self.fill(incoming, 8.min(len)).await?;
+            let offset_len = DATA_OFFSET_BYTES.min(len);
+            self.receive_at_least(incoming, offset_len).await?;
             let at =
-                parse_data_offset(&incoming.bytes()[..8.min(len)]).ok_or(ProtocolError::Malformed("data chunk"))?;
-            incoming.consume(8);
-            if !request.covers(at, len as u64 - 8) {
+                parse_data_offset(&incoming.bytes()[..offset_len]).ok_or(ProtocolError::Malformed("data chunk"))?;
+            incoming.consume(DATA_OFFSET_BYTES);
+            if !request.covers(at, len as u64 - DATA_OFFSET_BYTES as u64) {
                 return Err(ProtocolError::Malformed("data chunk: outside its request").into());
             }
-            return self.take_data(incoming, request, at, len - 8).await;
+            return self.receive_data(incoming, request, at, len - DATA_OFFSET_BYTES).await;
         }
-        self.fill(incoming, len).await?;
+        self.receive_at_least(incoming, len).await?;
         let payload = &incoming.bytes()[..len];
         match kind {
             ChunkKind::None => (),
@@ -110,7 +114,7 @@ impl<S: Seam> SharedConnection<S> {
     }
 
     /// Receives `len` bytes of the export from `at` on.
-    async fn take_data<R: StreamReader<S>>(
+    async fn receive_data<R: StreamReader<S>>(
         &self,
         incoming: &mut BufferedReader<S, R>,
         request: &OpenRequest<S>,
@@ -119,7 +123,7 @@ impl<S: Seam> SharedConnection<S> {
     ) -> Result<(), ConnectionError> {
         while len > 0 {
             // Buffers are filled in whole sectors, unless the server's own chunks are finer.
-            self.fill(incoming, len.min(SECTOR_BYTES)).await?;
+            self.receive_at_least(incoming, len.min(SECTOR_BYTES)).await?;
             let received = incoming.bytes().len();
             let count = if received >= len { len } else { received / SECTOR_BYTES * SECTOR_BYTES };
             request.put(at, &incoming.bytes()[..count]);
@@ -130,7 +134,12 @@ impl<S: Seam> SharedConnection<S> {
         Ok(())
     }
 
-    async fn fill<R: StreamReader<S>>(&self, incoming: &mut BufferedReader<S, R>, len: usize) -> io::Result<()> {
+    /// Receives until `incoming` holds at least `len` bytes.
+    async fn receive_at_least<R: StreamReader<S>>(
+        &self,
+        incoming: &mut BufferedReader<S, R>,
+        len: usize,
+    ) -> io::Result<()> {
         while incoming.bytes().len() < len {
             incoming.grow(len);
             self.receive_more(incoming).await?;
@@ -144,7 +153,7 @@ impl<S: Seam> SharedConnection<S> {
         Ok(())
     }
 
-    fn request(&self, cookie: u64) -> Result<Rc<OpenRequest<S>>, ProtocolError> {
+    fn open_request(&self, cookie: u64) -> Result<Rc<OpenRequest<S>>, ProtocolError> {
         self.request_table.borrow().get(cookie).ok_or(ProtocolError::Malformed("reply: to a request that was not sent"))
     }
 

@@ -30,7 +30,7 @@ pub(super) struct OpenRequest<S: Seam> {
     /// The parts of the answer that have arrived.
     received: RefCell<Coverage>,
     /// The first error named by an answer in progress.
-    failed: RefCell<Option<DiskError>>,
+    reply_error: RefCell<Option<DiskError>>,
     extents: RefCell<Vec<AllocationExtent>>,
     result: RefCell<Option<DiskResult<()>>>,
     waker: RefCell<Option<Waker>>,
@@ -39,6 +39,7 @@ pub(super) struct OpenRequest<S: Seam> {
 }
 
 impl<S: Seam> OpenRequest<S> {
+    /// A request that is not answered yet; `pending` counts it until then.
     pub(super) fn new(
         operation: Operation<S>,
         at: u64,
@@ -52,7 +53,7 @@ impl<S: Seam> OpenRequest<S> {
             len,
             into: RefCell::new(into),
             received: RefCell::default(),
-            failed: RefCell::default(),
+            reply_error: RefCell::default(),
             extents: RefCell::default(),
             result: RefCell::default(),
             waker: RefCell::default(),
@@ -92,7 +93,7 @@ impl<S: Seam> OpenRequest<S> {
         let end = self.at + u64::from(self.len);
         matches!(self.operation, Operation::Read)
             && at >= self.at
-            && at.checked_add(len).is_some_and(|last| last <= end)
+            && at.checked_add(len).is_some_and(|range_end| range_end <= end)
     }
 
     /// Copies bytes of the export from `at` on to the buffers. The caller has checked [`OpenRequest::covers`].
@@ -107,24 +108,24 @@ impl<S: Seam> OpenRequest<S> {
 
     /// Calls `each(block, byte in the block, byte in the range, length)` for every piece of a range of the export.
     fn each_piece(&self, at: u64, len: usize, mut each: impl FnMut(&mut S::BlockMut, usize, usize, usize)) {
-        let (first, last) = ((at - self.at) as usize, (at - self.at) as usize + len);
-        let mut begin = 0;
+        let (start, end) = ((at - self.at) as usize, (at - self.at) as usize + len);
+        let mut piece_start = 0;
         for piece in self.into.borrow_mut().iter_mut() {
-            let end = begin + piece.len();
-            let (from, to) = (first.max(begin), last.min(end));
+            let piece_end = piece_start + piece.len();
+            let (from, to) = (start.max(piece_start), end.min(piece_end));
             if from < to {
-                each(&mut piece.block, usize::from(piece.start) + from - begin, from - first, to - from);
+                each(&mut piece.block, usize::from(piece.start) + from - piece_start, from - start, to - from);
             }
-            begin = end;
+            piece_start = piece_end;
         }
-        if !self.received.borrow_mut().add(first..last) {
+        if !self.received.borrow_mut().add(start..end) {
             self.fail(DiskError::Io("the server's reply repeats bytes or has too many gaps".into()));
         }
     }
 
     /// Records an error named by the answer; the first one counts.
     pub(super) fn fail(&self, error: DiskError) {
-        self.failed.borrow_mut().get_or_insert(error);
+        self.reply_error.borrow_mut().get_or_insert(error);
     }
 
     /// Completes the request: its answer has ended.
@@ -132,7 +133,7 @@ impl<S: Seam> OpenRequest<S> {
         let incomplete = matches!(self.operation, Operation::Read)
             && !self.received.borrow().is_whole(self.len as usize)
             || matches!(self.operation, Operation::Status) && self.extents.borrow().is_empty();
-        self.finish(match self.failed.take() {
+        self.finish(match self.reply_error.take() {
             Some(error) => Err(error),
             None if incomplete => Err(DiskError::Io("the server's reply covers only a part of the request".into())),
             None => Ok(()),
@@ -150,7 +151,7 @@ impl<S: Seam> OpenRequest<S> {
 
     fn discard_reply(&self) {
         self.received.borrow_mut().clear();
-        self.failed.take();
+        self.reply_error.take();
         self.extents.take();
     }
 
@@ -173,22 +174,23 @@ impl<S: Seam> OpenRequest<S> {
 
 /// All unanswered requests, by cookie; a cookie is never reused.
 pub(super) struct RequestTable<S: Seam> {
-    next: u64,
+    next_cookie: u64,
     open: BTreeMap<u64, Rc<OpenRequest<S>>>,
     to_send: VecDeque<u64>,
 }
 
 impl<S: Seam> Default for RequestTable<S> {
     fn default() -> Self {
-        RequestTable { next: 1, open: BTreeMap::new(), to_send: VecDeque::new() }
+        RequestTable { next_cookie: 1, open: BTreeMap::new(), to_send: VecDeque::new() }
     }
 }
 
 impl<S: Seam> RequestTable<S> {
+    /// Queues a request under a new cookie.
     pub(super) fn add(&mut self, request: Rc<OpenRequest<S>>) {
-        self.open.insert(self.next, request);
-        self.to_send.push_back(self.next);
-        self.next += 1;
+        self.open.insert(self.next_cookie, request);
+        self.to_send.push_back(self.next_cookie);
+        self.next_cookie += 1;
     }
 
     /// The next request to be sent.
@@ -198,15 +200,17 @@ impl<S: Seam> RequestTable<S> {
         Some((cookie, Rc::clone(request)))
     }
 
+    /// True if a request waits to be sent.
     pub(super) fn has_unsent(&self) -> bool {
         !self.to_send.is_empty()
     }
 
+    /// True if all requests are answered.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// True if there is a request whose duration does not depend on its length alone.
+    /// True if there is a flush or a zero request: its duration does not depend on its length alone.
     pub(super) fn has_slow(&self) -> bool {
         self.open.values().any(|request| matches!(request.operation, Operation::Flush | Operation::Zero { .. }))
     }

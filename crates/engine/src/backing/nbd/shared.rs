@@ -26,7 +26,7 @@ pub(super) struct SharedConnection<S: Seam> {
     pub(super) closing: Cell<bool>,
     /// The server has refused a fast zero request.
     pub(super) fast_zero_refused: Cell<bool>,
-    /// Number of receives.
+    /// Number of receives from the socket.
     pub(super) receives: Cell<u64>,
     pub(super) waker: RefCell<Option<Waker>>,
 }
@@ -71,21 +71,21 @@ impl<S: Seam> SharedConnection<S> {
 
     /// Accepts the server after a reconnect, if its export is the same and can take the waiting requests; else returns
     /// the reason.
-    pub(super) fn accept(&self, now: ExportInfo) -> DiskResult<()> {
-        let before = self.export_info.get();
+    pub(super) fn accept(&self, new: ExportInfo) -> DiskResult<()> {
+        let old = self.export_info.get();
         let longest = self.request_table.borrow().longest_data();
         let reason = match () {
-            () if now.size_bytes < before.size_bytes => {
-                format!("size {} bytes instead of {}", now.size_bytes, before.size_bytes)
+            () if new.size_bytes < old.size_bytes => {
+                format!("size {} bytes instead of {}", new.size_bytes, old.size_bytes)
             }
-            () if now.logical_block > before.logical_block => {
-                format!("block size {} bytes instead of {}", now.logical_block, before.logical_block)
+            () if new.logical_block > old.logical_block => {
+                format!("block size {} bytes instead of {}", new.logical_block, old.logical_block)
             }
-            () if now.request_bytes_max < longest => {
-                format!("maximum request {} bytes, but a request of {longest} bytes waits", now.request_bytes_max)
+            () if new.request_bytes_max < longest => {
+                format!("maximum request {} bytes, but a request of {longest} bytes waits", new.request_bytes_max)
             }
             () => {
-                self.export_info.set(now);
+                self.export_info.set(new);
                 *self.failure.borrow_mut() = None;
                 return Ok(());
             }
@@ -101,6 +101,7 @@ impl<S: Seam> SharedConnection<S> {
         requests.iter().for_each(|request| request.finish(Err(error.clone())));
     }
 
+    /// Queues a request, or fails it at once after a long connection loss.
     pub(super) fn submit(
         &self,
         operation: Operation<S>,
@@ -119,6 +120,7 @@ impl<S: Seam> SharedConnection<S> {
         request
     }
 
+    /// True if the export has this transmission flag.
     pub(super) fn has_flag(&self, flag: u16) -> bool {
         self.export_info.get().flags & flag != 0
     }
@@ -128,6 +130,7 @@ impl<S: Seam> SharedConnection<S> {
         self.has_flag(flags::SEND_WRITE_ZEROES) && self.has_flag(flags::SEND_FAST_ZERO) && !self.fast_zero_refused.get()
     }
 
+    /// Fails if the export or the options forbid writes.
     pub(super) fn check_writable(&self) -> DiskResult<()> {
         let read_only = self.options.read_only || self.has_flag(flags::READ_ONLY);
         if read_only { Err(DiskError::ReadOnly) } else { Ok(()) }

@@ -90,9 +90,9 @@ fn parse_tcp_address(authority: &str) -> Result<Address, NbdTargetError> {
     if host.is_empty() {
         return Err(NbdTargetError::NoHost);
     }
-    let number = port.map_or(Some(DEFAULT_PORT), |port| port.parse().ok().filter(|number| *number > 0));
-    let number = number.ok_or_else(|| NbdTargetError::Port(port.unwrap_or_default().to_owned()))?;
-    Ok(Address::Tcp(unescape(host)?, number))
+    let port_number = port.map_or(Some(DEFAULT_PORT), |port| port.parse().ok().filter(|number| *number > 0));
+    let port_number = port_number.ok_or_else(|| NbdTargetError::Port(port.unwrap_or_default().to_owned()))?;
+    Ok(Address::Tcp(unescape(host)?, port_number))
 }
 
 fn parse_unix_address(query: &str) -> Result<Address, NbdTargetError> {

@@ -22,9 +22,9 @@ use hashbrown::hash_table::Entry;
 
 pub use pair::{CurvePoint, CurveStats, Curves, VolumeCurves};
 use timeline::Timeline;
-use uses::{FRACTION, PageUses};
+use uses::{FRACTION_BITS, PageUses};
 
-/// Maximum number of sampled pages: half of the table's places, so that the table never grows past that.
+/// Maximum number of sampled pages: half of the table's buckets, so that the table never grows past that.
 const SAMPLED_MAX: usize = 7_168;
 /// Enough samples for an error of a hundredth or two. The threshold falls if there are more and if more than one use in
 /// [`SAMPLE_INTERVAL_MIN`] is sampled.
@@ -52,7 +52,7 @@ struct SampledPage {
 pub struct Curve {
     /// Pages with a hash below it are sampled.
     threshold: u64,
-    /// Uses that one sampled use stands for, with [`FRACTION`] fraction bits.
+    /// Uses that one sampled use stands for, with [`FRACTION_BITS`] fraction bits.
     weight: u64,
     sampled: HashTable<SampledPage>,
     /// Last uses of the sampled pages.
@@ -115,14 +115,14 @@ impl Curve {
         &self.recent
     }
 
-    /// Scales the recent uses by `part`.
-    pub fn decay(&mut self, part: f64) {
-        self.recent.decay(part);
+    /// Multiplies the recent uses by `factor`.
+    pub fn decay(&mut self, factor: f64) {
+        self.recent.decay(factor);
     }
 
     /// Estimated number of pages used within the last window.
     pub fn working_set(&self) -> u64 {
-        (self.sampled.len() as u64 * self.weight) >> FRACTION
+        (self.sampled.len() as u64 * self.weight) >> FRACTION_BITS
     }
 
     /// Misses for each use of an LRU of `pages` pages; 1 before the first use.
@@ -137,15 +137,15 @@ impl Curve {
 
     /// Upper bound of the memory in bytes.
     pub const fn bytes_max() -> usize {
-        // The table has twice as many places, rounded up to a power of two, with a control byte each. While it grows,
+        // The table has twice as many buckets, rounded up to a power of two, with a control byte each. While it grows,
         // the smaller table exists too.
-        let places = (2 * SAMPLED_MAX).next_power_of_two() * (size_of::<SampledPage>() + 1);
-        places + places / 2 + Timeline::BYTES + 2 * PageUses::BYTES
+        let table_bytes = (2 * SAMPLED_MAX).next_power_of_two() * (size_of::<SampledPage>() + 1);
+        table_bytes + table_bytes / 2 + Timeline::BYTES + 2 * PageUses::BYTES
     }
 
     fn set_threshold(&mut self, threshold: u64) {
         self.threshold = threshold;
-        self.weight = ((1_u128 << (64 + FRACTION)) / u128::from(threshold)) as u64;
+        self.weight = ((1_u128 << (64 + FRACTION_BITS)) / u128::from(threshold)) as u64;
     }
 
     #[cold]
@@ -168,8 +168,8 @@ impl Curve {
                 self.uses.record_repeat(distance, self.weight);
                 self.recent.record_repeat(distance, self.weight);
             }
-            Entry::Vacant(place) => {
-                place.insert(SampledPage { key, position: self.timeline.mark() });
+            Entry::Vacant(entry) => {
+                entry.insert(SampledPage { key, position: self.timeline.mark() });
                 self.uses.first += self.weight;
                 self.recent.first += self.weight;
                 if self.sampled.len() >= SAMPLED_MAX {
@@ -257,11 +257,14 @@ mod tests {
         let mut curve = Curve::default();
         // One pass over so many pages that hardly any is sampled.
         (0..1_000_000).for_each(|page| curve.record_use(key(page)));
-        let coarse = curve.threshold;
+        let coarse_threshold = curve.threshold;
         assert!(curve.miss_ratio(1 << 30) > 0.9, "no page returned");
         // A loop over a small part of that: in the end more of it is sampled.
         let mut rounds = 0;
-        while curve.miss_ratio(26_000) > 0.05 || curve.threshold <= coarse || curve.sampled.len() < SAMPLES_MIN {
+        while curve.miss_ratio(26_000) > 0.05
+            || curve.threshold <= coarse_threshold
+            || curve.sampled.len() < SAMPLES_MIN
+        {
             (0..20_000).for_each(|page| curve.record_use(key(1 << 40 | page)));
             rounds += 1;
             assert!(rounds * 20_000 < 16 * WINDOW_MIN, "the curve does not adapt to the new load");

@@ -9,6 +9,7 @@ use crate::page_hash::page_hash;
 /// Maximum number of points reported of a curve: from a 4,096th of the working set to slightly more than all of it,
 /// each 14 % above the last.
 pub const POINTS_MAX: usize = 64;
+/// The smallest size is the working set divided by this.
 const SMALLEST_DIVISOR: f64 = 4_096.0;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -78,21 +79,21 @@ fn key(number: u64) -> u64 {
 }
 
 fn stats(curve: &Curve, unit_bytes: u64) -> CurveStats {
-    let set = curve.working_set();
+    let working_set = curve.working_set();
     // One bucket more, so that the last point lies past the longest distance.
-    let pages_max = set + set / 16 + 1;
-    let size = |at: usize| {
-        let part = SMALLEST_DIVISOR.powf(at as f64 / (POINTS_MAX - 1) as f64 - 1.0);
-        (pages_max as f64 * part).round() as u64
+    let pages_max = working_set + working_set / 16 + 1;
+    let size = |index: usize| {
+        let fraction = SMALLEST_DIVISOR.powf(index as f64 / (POINTS_MAX - 1) as f64 - 1.0);
+        (pages_max as f64 * fraction).round() as u64
     };
-    let mut sizes: Vec<u64> = (0..POINTS_MAX).map(size).filter(|pages| *pages > 0 && set > 0).collect();
+    let mut sizes: Vec<u64> = (0..POINTS_MAX).map(size).filter(|pages| *pages > 0 && working_set > 0).collect();
     sizes.dedup();
     let points = sizes.iter().zip(curve.miss_ratios(sizes.iter().copied()));
     let point = |(pages, miss_ratio): (&u64, f64)| CurvePoint { size_bytes: pages * unit_bytes, miss_ratio };
     CurveStats {
         unit_bytes,
         accesses: curve.accesses(),
-        working_set_bytes: set * unit_bytes,
+        working_set_bytes: working_set * unit_bytes,
         points: points.map(point).collect(),
     }
 }

@@ -3,13 +3,13 @@
 //! group of words.
 
 /// Positions in a word.
-const WORD: usize = u64::BITS as usize;
+const WORD_POSITIONS: usize = u64::BITS as usize;
 /// Words in a group, and groups.
-const GROUP: usize = 32;
+const GROUP_WORDS: usize = 32;
 const GROUPS: usize = 32;
-const WORDS: usize = GROUP * GROUPS;
+const WORDS: usize = GROUP_WORDS * GROUPS;
 /// Positions before the timeline has to be compacted.
-pub const POSITIONS: usize = WORDS * WORD;
+pub const POSITIONS: usize = WORDS * WORD_POSITIONS;
 
 /// The timeline. Invariant: `counts` holds the number of set bits of each word, `sums` that of each group; no bit is
 /// set at or past `next`.
@@ -43,30 +43,30 @@ impl Timeline {
     /// Marks the next position and returns it.
     pub fn mark(&mut self) -> u32 {
         assert!(!self.is_full(), "a full timeline is compacted first");
-        let (word, bit) = (self.next / WORD, self.next % WORD);
+        let (word, bit) = (self.next / WORD_POSITIONS, self.next % WORD_POSITIONS);
         self.words[word] |= 1 << bit;
         self.counts[word] += 1;
-        self.sums[word / GROUP] += 1;
+        self.sums[word / GROUP_WORDS] += 1;
         self.next += 1;
         self.next as u32 - 1
     }
 
     /// Removes a mark.
     pub fn clear(&mut self, position: u32) {
-        let (word, bit) = (position as usize / WORD, position as usize % WORD);
+        let (word, bit) = (position as usize / WORD_POSITIONS, position as usize % WORD_POSITIONS);
         assert!(self.words[word] & 1 << bit != 0, "the position has a mark");
         self.words[word] &= !(1 << bit);
         self.counts[word] -= 1;
-        self.sums[word / GROUP] -= 1;
+        self.sums[word / GROUP_WORDS] -= 1;
     }
 
     /// Number of marks after a position.
     pub fn marks_after(&self, position: u32) -> u64 {
-        let (word, bit) = (position as usize / WORD, position as usize % WORD);
+        let (word, bit) = (position as usize / WORD_POSITIONS, position as usize % WORD_POSITIONS);
         // Two shifts, because a shift by all 64 bits overflows.
         let same_word = (self.words[word] >> bit >> 1).count_ones();
-        let group = word / GROUP;
-        let words = &self.counts[word + 1..(group + 1) * GROUP];
+        let group = word / GROUP_WORDS;
+        let words = &self.counts[word + 1..(group + 1) * GROUP_WORDS];
         let groups = &self.sums[group + 1..];
         let (words, groups) = (words.iter().copied().map(u32::from), groups.iter().copied().map(u32::from));
         u64::from(same_word + words.sum::<u32>() + groups.sum::<u32>())
@@ -87,10 +87,10 @@ impl Timeline {
         for _ in 0..sum {
             self.mark();
         }
-        move |position| match old.get(position as usize / WORD) {
+        move |position| match old.get(position as usize / WORD_POSITIONS) {
             Some(word) => {
-                let below = (1_u64 << (position as usize % WORD)) - 1;
-                before[position as usize / WORD] + (word & below).count_ones()
+                let below = (1_u64 << (position as usize % WORD_POSITIONS)) - 1;
+                before[position as usize / WORD_POSITIONS] + (word & below).count_ones()
             }
             None => sum,
         }

@@ -4,7 +4,7 @@
 const STEPS: usize = 16;
 const OCTAVES: usize = 44;
 /// Fraction bits of a weight and of a distance.
-pub const FRACTION: u32 = 16;
+pub const FRACTION_BITS: u32 = 16;
 
 /// Uses of the pages of a curve.
 pub struct PageUses {
@@ -31,9 +31,9 @@ impl PageUses {
         self.by_distance[bucket(distance).0] += weight;
     }
 
-    /// Scales all counts by `part`.
-    pub fn decay(&mut self, part: f64) {
-        let decay = |count: &mut u64| *count = (*count as f64 * part) as u64;
+    /// Multiplies all counts by `factor`.
+    pub fn decay(&mut self, factor: f64) {
+        let decay = |count: &mut u64| *count = (*count as f64 * factor) as u64;
         self.by_distance.iter_mut().for_each(decay);
         decay(&mut self.first);
         decay(&mut self.total);
@@ -42,13 +42,13 @@ impl PageUses {
     /// Misses for each use of LRUs of the given numbers of pages, in growing order; 1 before the first use.
     pub fn miss_ratios(&self, sizes: impl IntoIterator<Item = u64>) -> impl Iterator<Item = f64> {
         let counted = self.by_distance.iter().sum::<u64>() + self.first;
-        let total = (self.total << FRACTION) as f64;
+        let total = (self.total << FRACTION_BITS) as f64;
         // Pages with very many uses are rarely sampled, and a sampled one weighs too much. The missing or excess weight
         // belongs to uses at the shortest distance.
         let missing = total - counted as f64;
         let (mut below, mut next) = (0, 0);
         sizes.into_iter().map(move |pages| {
-            let (bucket, inside) = bucket(pages.max(1) << FRACTION);
+            let (bucket, inside) = bucket(pages.max(1) << FRACTION_BITS);
             assert!(bucket >= next, "sizes grow");
             while next < bucket {
                 below += self.by_distance[next];
@@ -62,7 +62,7 @@ impl PageUses {
 
 /// The bucket of a distance (with its fraction bits), and how far inside it lies.
 fn bucket(distance: u64) -> (usize, f64) {
-    let scaled = distance >> (FRACTION - STEPS.ilog2());
+    let scaled = distance >> (FRACTION_BITS - STEPS.ilog2());
     let octave = scaled.max(1).ilog2().saturating_sub(STEPS.ilog2());
     let step = scaled >> octave;
     let index = u64::from(octave) * STEPS as u64 + step;
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn buckets_are_contiguous() {
         let mut before = (0, 0.0);
-        for distance in (0_u64..2_000_000).map(|part| part << 10) {
+        for distance in (0_u64..2_000_000).map(|number| number << 10) {
             let (index, inside) = bucket(distance);
             assert!((0.0..1.0).contains(&inside), "{distance}");
             assert!(index == before.0 || index == before.0 + 1, "{distance}: {index} after {}", before.0);

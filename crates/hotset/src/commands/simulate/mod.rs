@@ -1,5 +1,5 @@
-//! `hotset simulate`: a trace against caches of given sizes. Alone, the policies run as fast as the machine can. With
-//! an array, the whole engine runs in virtual time.
+//! `hotset simulate`: a trace against caches of given sizes. Without an array, only the policies are simulated, as fast
+//! as the machine can. With an array, the whole engine runs in virtual time.
 
 mod frontier;
 mod timed;
@@ -86,11 +86,11 @@ fn parse_policy(text: &str) -> Result<Replacement, String> {
 }
 
 /// Reads the reads and writes of a trace into memory.
-pub fn read(path: &Path, format: Option<Format>, lenient: bool) -> Result<Recording, Failure> {
-    Ok(record(&read_requests(path, format, lenient)?))
+pub fn read_recording(path: &Path, format: Option<Format>, lenient: bool) -> Result<Recording, Failure> {
+    Ok(to_recording(&read_requests(path, format, lenient)?))
 }
 
-/// Reads a trace whole.
+/// Reads all requests of a trace.
 fn read_requests(path: &Path, format: Option<Format>, lenient: bool) -> Result<Vec<Request>, Failure> {
     let name = path.display().to_string();
     let file = std::fs::File::open(path).map_err(|error| Failure::failed(format!("{name}: {error}")))?;
@@ -112,7 +112,7 @@ fn read_requests(path: &Path, format: Option<Format>, lenient: bool) -> Result<V
     Ok(requests)
 }
 
-fn record(requests: &[Request]) -> Recording {
+fn to_recording(requests: &[Request]) -> Recording {
     let (recording, _) = Recording::of(requests.iter().map(|request| Ok::<_, std::convert::Infallible>(*request)));
     recording
 }
@@ -125,9 +125,9 @@ pub fn run(options: &Options, json: bool) -> Result<(), Failure> {
         stage_millipercent: options.stage,
         policy: options.policy,
     };
-    check(&plan)?;
+    check_plan(&plan)?;
     let requests = read_requests(&options.trace, options.format, options.lenient)?;
-    let recording = record(&requests);
+    let recording = to_recording(&requests);
     let report = simulate(&recording, &plan);
     let timed = timed::Timed::run(&options.timed, &requests, &report)?;
     let mut result = Outcome::new(options.trace.display().to_string(), &recording, &report, timed);
@@ -139,7 +139,7 @@ pub fn run(options: &Options, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn check(plan: &Plan) -> Result<(), Failure> {
+fn check_plan(plan: &Plan) -> Result<(), Failure> {
     let (memory, flash) = (!plan.memory.is_zero(), !plan.flash.is_zero());
     if !memory && !flash {
         return Err(Failure::usage("nothing to simulate: specify --memory, --flash or both, for example --memory 10%"));
@@ -289,9 +289,9 @@ mod tests {
             (plan(present, present, Replacement::Belady), "not both"),
             (plan(present, empty, Replacement::ThirdTouch), "omit --memory"),
         ] {
-            assert!(check(&plan).is_err_and(|failure| failure.message.contains(word)), "{word}");
+            assert!(check_plan(&plan).is_err_and(|failure| failure.message.contains(word)), "{word}");
         }
-        assert!(check(&plan(present, present, Replacement::Lru)).is_ok());
+        assert!(check_plan(&plan(present, present, Replacement::Lru)).is_ok());
         assert!(parse_policy("random").is_err_and(|error| error.contains("s3-fifo")));
     }
 }

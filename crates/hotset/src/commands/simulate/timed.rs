@@ -49,17 +49,17 @@ fn parse_writes(text: &str) -> Result<WritePolicy, String> {
     }
 }
 
-/// The results of both runs.
+/// The results of the runs with and without the cache.
 #[derive(Serialize)]
 pub struct Timed {
     mode: &'static str,
     depth: Option<u32>,
-    with: Side,
-    without: Side,
+    with: RunResult,
+    without: RunResult,
 }
 
 #[derive(Serialize)]
-struct Side {
+struct RunResult {
     requests: u64,
     errors: u64,
     seconds: f64,
@@ -102,10 +102,10 @@ impl Latency {
     }
 }
 
-impl Side {
-    fn new(outcome: &Outcome) -> Side {
+impl RunResult {
+    fn new(outcome: &Outcome) -> RunResult {
         let figures = &outcome.figures;
-        Side {
+        RunResult {
             requests: figures.requests(),
             errors: figures.errors,
             seconds: figures.elapsed.as_secs_f64(),
@@ -143,7 +143,7 @@ impl Timed {
     /// Replays `requests` with the layers' sizes from `report`; `None` if no array is given.
     pub fn run(options: &Options, requests: &[Request], report: &Report) -> Result<Option<Timed>, Failure> {
         let Some(array) = options.array else { return Ok(None) };
-        let bench = ReplaySetup {
+        let setup = ReplaySetup {
             array,
             memory_bytes: report.memory.size_bytes,
             flash_bytes: report.flash.size_bytes,
@@ -152,10 +152,10 @@ impl Timed {
             seed: options.seed,
         };
         let outcomes = PreparedTrace::new(requests)
-            .and_then(|script| Ok((script.replay(&bench, true)?, script.replay(&bench, false)?)));
+            .and_then(|trace| Ok((trace.replay(&setup, true)?, trace.replay(&setup, false)?)));
         let (with, without) = outcomes.map_err(|error| Failure::failed(error.to_string()))?;
         let mode = if options.depth.is_some() { "closed" } else { "open" };
-        Ok(Some(Timed { mode, depth: options.depth, with: Side::new(&with), without: Side::new(&without) }))
+        Ok(Some(Timed { mode, depth: options.depth, with: RunResult::new(&with), without: RunResult::new(&without) }))
     }
 
     /// Prints the results as text.

@@ -15,8 +15,8 @@ use config::redact;
 const ENTRY_BYTES_MAX: usize = 16 << 20;
 /// Maximum size of all entries together, uncompressed.
 const ALL_BYTES_MAX: usize = 64 << 20;
-/// The folder in the archive.
-const FOLDER: &str = "hotset-support";
+/// The directory in the archive.
+const ARCHIVE_DIRECTORY: &str = "hotset-support";
 /// Permissions of unpacked files.
 const ENTRY_MODE: u32 = 0o600;
 
@@ -43,9 +43,9 @@ impl Archive {
     pub fn add(&mut self, name: &'static str, text: String) {
         let (archived_bytes, bytes) =
             (self.entries.iter().map(|(_, bytes)| bytes.len()).sum::<usize>(), text.into_bytes());
-        let room = ENTRY_BYTES_MAX.min(ALL_BYTES_MAX - archived_bytes);
-        if bytes.len() > room {
-            self.add_missing(name, format!("{} bytes exceed the remaining limit of {room}", bytes.len()));
+        let remaining_bytes = ENTRY_BYTES_MAX.min(ALL_BYTES_MAX - archived_bytes);
+        if bytes.len() > remaining_bytes {
+            self.add_missing(name, format!("{} bytes exceed the remaining limit of {remaining_bytes}", bytes.len()));
         } else {
             self.entries.push((name, bytes));
         }
@@ -86,7 +86,7 @@ impl Archive {
             header.set_size(bytes.len() as u64);
             header.set_mode(ENTRY_MODE);
             header.set_mtime(unix_time::now().as_secs());
-            archive.append_data(&mut header, format!("{FOLDER}/{name}"), bytes.as_slice())?;
+            archive.append_data(&mut header, format!("{ARCHIVE_DIRECTORY}/{name}"), bytes.as_slice())?;
         }
         archive.into_inner()?.finish()?.flush()?;
         let bytes = file.as_file().metadata()?.len();

@@ -14,27 +14,27 @@ use super::machine;
 use config::Config;
 use config::redact;
 use config::{DEFAULT_CONFIG, control_socket};
-use daemon::EVENTS_FOLDER;
+use daemon::EVENTS_DIRECTORY;
 use state::StateDir;
 
 /// Time-out of each answer: a hung daemon may be the reason for the archive.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum number of volumes in the status.
 const VOLUMES_MAX: usize = 1_000;
-/// Maximum number of volumes whose slow requests are collected: the ones with the most requests.
-const SLOW_VOLUMES: usize = 20;
+/// Maximum number of volumes whose slow requests are collected: the volumes with the most requests.
+const SLOW_VOLUMES_MAX: usize = 20;
 /// Maximum number of events, the newest.
 const EVENTS_MAX: usize = 1_000;
 /// Maximum size of the configuration, in bytes.
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
 
 /// Collects all available data.
-pub fn collect(named: Option<&Path>, config: Option<&Path>) -> Archive {
+pub fn collect(socket: Option<&Path>, config: Option<&Path>) -> Archive {
     let mut archive = Archive::default();
-    let read = config.and_then(|file| Config::load_settings(file).ok());
-    let socket = match (&read, named) {
-        (Some(read), None) => read.control_socket.clone(),
-        _ => control_socket(named),
+    let settings = config.and_then(|file| Config::load_settings(file).ok());
+    let socket = match (&settings, socket) {
+        (Some(settings), None) => settings.control_socket.clone(),
+        _ => control_socket(socket),
     };
     let mut daemon = Daemon::connect(&socket, &mut archive);
     let status = daemon.as_mut().and_then(|daemon| daemon.status(&mut archive));
@@ -43,17 +43,17 @@ pub fn collect(named: Option<&Path>, config: Option<&Path>) -> Archive {
     }
     let file = config.map(Path::to_owned).or_else(|| status.as_ref().map(|status| status.configuration.clone().into()));
     let file = file.unwrap_or_else(|| DEFAULT_CONFIG.into());
-    let read = read.or_else(|| Config::load_settings(&file).ok());
+    let settings = settings.or_else(|| Config::load_settings(&file).ok());
     add_configuration(&file, &mut archive);
-    match &read {
-        Some(read) => add_state(&read.state_directory, status.is_none(), &mut archive),
+    match &settings {
+        Some(settings) => add_state(&settings.state_directory, status.is_none(), &mut archive),
         None => archive.add_missing(
             "state.json",
             "the state directory is unknown, because the configuration cannot be loaded: run `hotset check-config`",
         ),
     }
     machine::add(status.as_ref().map(|status| status.pid), &mut archive);
-    machine::add_devices(&devices(status.as_ref(), read.as_ref()), &mut archive);
+    machine::add_devices(&device_paths(status.as_ref(), settings.as_ref()), &mut archive);
     archive
 }
 
@@ -91,6 +91,7 @@ impl Daemon {
         }
     }
 
+    /// The daemon's status; `None` if it does not answer.
     fn status(&mut self, archive: &mut Archive) -> Option<StatusReport> {
         let reason = match self.request(&Request::Status {}) {
             Ok(Answer::Status(status)) => return Some(*status),
@@ -112,11 +113,11 @@ impl Daemon {
         }
         archive.add_json("status.json", &shown);
         let now = unix_time::now().as_secs();
-        for (name, back) in [("history-hour.json", 3_600), ("history-week.json", 7 * 86_400)] {
+        for (name, seconds_back) in [("history-hour.json", 3_600), ("history-week.json", 7 * 86_400)] {
             let request = Request::History {
                 volume: None,
                 datastore: None,
-                from_unix_seconds: Some(now.saturating_sub(back)),
+                from_unix_seconds: Some(now.saturating_sub(seconds_back)),
                 to_unix_seconds: None,
                 step_seconds: None,
                 series: Vec::new(),
@@ -140,7 +141,7 @@ impl Daemon {
         let mut volumes: Vec<_> = status.volumes.iter().collect();
         volumes.sort_by_key(|volume| std::cmp::Reverse(volume.reads + volume.writes));
         let mut slow = serde_json::Map::new();
-        for volume in volumes.into_iter().take(SLOW_VOLUMES) {
+        for volume in volumes.into_iter().take(SLOW_VOLUMES_MAX) {
             // A refused volume has no slow requests.
             if let Ok(Answer::Slow(requests)) = self.request(&Request::VolumeSlow { name: volume.name.clone() }) {
                 slow.insert(volume.name.clone(), serde_json::json!(requests));
@@ -182,11 +183,11 @@ fn add_state(directory: &Path, with_events: bool, archive: &mut Archive) {
     }
     if with_events {
         archive.add_missing("history", "available only from a running daemon");
-        let events = events::read(&directory.join(EVENTS_FOLDER), EVENTS_MAX);
+        let events = events::read(&directory.join(EVENTS_DIRECTORY), EVENTS_MAX);
         if events.is_empty() {
             archive.add_missing(
                 "events.json",
-                format!("no readable events in {}", directory.join(EVENTS_FOLDER).display()),
+                format!("no readable events in {}", directory.join(EVENTS_DIRECTORY).display()),
             );
         } else {
             archive.add_json("events.json", &EventsPage { events: events.into_iter().rev().collect(), next: None });
@@ -195,7 +196,7 @@ fn add_state(directory: &Path, with_events: bool, archive: &mut Archive) {
 }
 
 /// Paths of all known backings and flash devices.
-fn devices(status: Option<&StatusReport>, config: Option<&Config>) -> Vec<PathBuf> {
+fn device_paths(status: Option<&StatusReport>, config: Option<&Config>) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = Vec::new();
     if let Some(status) = status {
         let flash =

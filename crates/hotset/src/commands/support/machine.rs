@@ -21,7 +21,7 @@ const DEVICES_MAX: usize = 64;
 const DEVICES_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Files about the machine.
-const MACHINE: [&str; 9] = [
+const MACHINE_FILES: [&str; 9] = [
     "/proc/version",
     "/etc/os-release",
     "/proc/uptime",
@@ -33,9 +33,9 @@ const MACHINE: [&str; 9] = [
     "/proc/sys/fs/aio-max-nr",
 ];
 /// Files about the daemon's process.
-const PROCESS: [&str; 5] = ["limits", "status", "io", "cgroup", "schedstat"];
-/// Attributes of a block device in sysfs. For a partition, names with a folder come from its disk.
-const DEVICE: [&str; 18] = [
+const PROCESS_FILES: [&str; 5] = ["limits", "status", "io", "cgroup", "schedstat"];
+/// Attributes of a block device in sysfs. For a partition, attributes in a subdirectory come from its disk.
+const DEVICE_ATTRIBUTES: [&str; 18] = [
     "size",
     "ro",
     "stat",
@@ -56,28 +56,29 @@ const DEVICE: [&str; 18] = [
     "dm/name",
 ];
 
-fn read(path: &Path) -> Option<String> {
+/// Reads the start of a file as text.
+fn read_text(path: &Path) -> Option<String> {
     let mut bytes = Vec::new();
     File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
-/// Adds the data about the machine and the process `daemon`.
-pub fn add(daemon: Option<u32>, archive: &mut Archive) {
-    let mut files: Vec<PathBuf> = MACHINE.iter().map(PathBuf::from).collect();
-    match daemon {
-        Some(pid) => files.extend(PROCESS.iter().map(|name| PathBuf::from(format!("/proc/{pid}/{name}")))),
+/// Adds the data about the machine and the daemon's process.
+pub fn add(daemon_pid: Option<u32>, archive: &mut Archive) {
+    let mut files: Vec<PathBuf> = MACHINE_FILES.iter().map(PathBuf::from).collect();
+    match daemon_pid {
+        Some(pid) => files.extend(PROCESS_FILES.iter().map(|name| PathBuf::from(format!("/proc/{pid}/{name}")))),
         None => archive.add_missing("limits of the daemon's process", "no daemon answers"),
     }
     let mut text = String::new();
     for file in files {
-        match read(&file) {
+        match read_text(&file) {
             Some(value) => text += &format!("==> {}\n{value}\n\n", file.display()),
             None => archive.add_missing(&file.display().to_string(), "cannot be read"),
         }
     }
     let processors = std::thread::available_parallelism().map_or(0, usize::from);
-    let models = read(Path::new("/proc/cpuinfo")).unwrap_or_default();
+    let models = read_text(Path::new("/proc/cpuinfo")).unwrap_or_default();
     let model = models.lines().find(|line| line.starts_with("model name")).unwrap_or("model name: unknown");
     text += &format!("==> processors\n{processors} available\n{model}\n");
     archive.add("system.txt", text);
@@ -96,11 +97,11 @@ pub fn add_devices(paths: &[PathBuf], archive: &mut Archive) {
     let examined: Vec<PathBuf> = paths.iter().take(DEVICES_MAX).cloned().collect();
     let names: Vec<String> = examined.iter().map(|path| path.display().to_string()).collect();
     // Sending fails if the receiver has timed out, which ends the thread.
-    std::thread::spawn(move || examined.iter().try_for_each(|path| sender.send(device(path))));
-    let until = Instant::now() + DEVICES_TIMEOUT;
+    std::thread::spawn(move || examined.iter().try_for_each(|path| sender.send(examine_device(path))));
+    let deadline = Instant::now() + DEVICES_TIMEOUT;
     let mut shown = Map::new();
     for name in names {
-        match receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(device) => shown.insert(name, device),
             Err(_) => {
                 archive
@@ -112,20 +113,21 @@ pub fn add_devices(paths: &[PathBuf], archive: &mut Archive) {
     archive.add_json("devices.json", &shown);
 }
 
-fn device(path: &Path) -> Value {
+/// The attributes of the device at `path`, or of the device under the file at `path`.
+fn examine_device(path: &Path) -> Value {
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) => return json!({ "error": error.to_string() }),
     };
     let is_device = metadata.file_type().is_block_device();
-    let number = if is_device { metadata.st_rdev() } else { metadata.st_dev() };
-    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let device_number = if is_device { metadata.st_rdev() } else { metadata.st_dev() };
+    let (major, minor) = (rustix::fs::major(device_number), rustix::fs::minor(device_number));
     let sysfs = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
     let mut shown = Map::new();
-    for name in DEVICE {
-        // For a partition, attributes in a subfolder are in the folder of its disk.
-        let value =
-            read(&sysfs.join(name)).or_else(|| read(&sysfs.join("..").join(name)).filter(|_| name.contains('/')));
+    for name in DEVICE_ATTRIBUTES {
+        // For a partition, attributes in a subdirectory are in the directory of its disk.
+        let value = read_text(&sysfs.join(name))
+            .or_else(|| read_text(&sysfs.join("..").join(name)).filter(|_| name.contains('/')));
         shown.extend(value.map(|value| (name.to_owned(), Value::String(value))));
     }
     json!({

@@ -12,7 +12,7 @@ use trace::{Anonymiser, Format, Header, Lost};
 use terminal::{Failure, print_json};
 use units::{show_count, show_counted};
 
-use super::{Reading, Source};
+use super::{ReadOptions, Source};
 
 /// Counts of a conversion.
 #[derive(Serialize)]
@@ -86,9 +86,9 @@ pub fn new_file(to: &Path) -> Result<NamedTempFile, Failure> {
     created.map_err(|error| Failure::failed(format!("{}: {error}", to.display())))
 }
 
-/// Highest byte address that a request touches, plus one.
-fn address_end(from: &Path, reading: &Reading) -> Result<u64, Failure> {
-    let mut source = Source::open(from, reading)?;
+/// The end of the address range that the requests of a trace touch, in bytes.
+fn address_end(from: &Path, read_options: &ReadOptions) -> Result<u64, Failure> {
+    let mut source = Source::open(from, read_options)?;
     let mut end = 0;
     while let Some(request) = source.next()? {
         end = end.max(request.at + request.len);
@@ -100,37 +100,38 @@ fn address_end(from: &Path, reading: &Reading) -> Result<u64, Failure> {
 pub fn run(
     from: &Path,
     to: &Path,
-    reading: &Reading,
+    read_options: &ReadOptions,
     format: Option<Format>,
     anonymise: bool,
     json: bool,
 ) -> Result<(), Failure> {
     let name = to.display().to_string();
     let format = format.or_else(|| Format::of_name(&name)).unwrap_or(Format::Hotset);
-    let mut source = Source::open(from, reading)?;
-    let anonymiser = if anonymise { Some(Anonymiser::new(random_key()?, address_end(from, reading)?)) } else { None };
+    let mut source = Source::open(from, read_options)?;
+    let anonymiser =
+        if anonymise { Some(Anonymiser::new(random_key()?, address_end(from, read_options)?)) } else { None };
     let failed = |error: io::Error| Failure::failed(format!("{name}: {error}"));
     let file = new_file(to)?;
     let header = Header { start_unix_ns: 0, anonymised: anonymise };
     let write_error = |error: trace::TraceError| Failure::failed(error.to_string());
     let out = Box::new(file.reopen().map_err(failed)?);
     let mut writer = trace::create(&name, out, format, header).map_err(write_error)?;
-    let (mut read, mut written, mut dropped) = (0, 0, 0);
+    let (mut read, mut written, mut recorded_drops) = (0, 0, 0);
     while let Some(request) = source.next()? {
         read += 1;
-        let lost_before = source.reader().dropped();
-        writer.dropped(lost_before - std::mem::replace(&mut dropped, lost_before)).map_err(write_error)?;
+        let dropped = source.reader().dropped();
+        writer.record_dropped(dropped - std::mem::replace(&mut recorded_drops, dropped)).map_err(write_error)?;
         let Some(anonymiser) = anonymiser else {
             writer.put(&request).map_err(write_error)?;
             written += 1;
             continue;
         };
-        for part in anonymiser.apply(request) {
-            writer.put(&part).map_err(write_error)?;
+        for piece in anonymiser.apply(request) {
+            writer.put(&piece).map_err(write_error)?;
             written += 1;
         }
     }
-    writer.dropped(source.reader().dropped() - dropped).map_err(write_error)?;
+    writer.record_dropped(source.reader().dropped() - recorded_drops).map_err(write_error)?;
     let lost = writer.finish().map_err(write_error)?;
     file.persist(to).map_err(|error| failed(error.error))?;
     source.warn(read);
@@ -156,9 +157,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let [from, between, back] = ["a.spc", "a.hotset.zst", "b.spc"].map(|name| folder.path().join(name));
         std::fs::write(&from, "0,8,4096,w,0.000000000\n3,128,512,r,1.500000000\n").unwrap();
-        let reading = Reading { format: None, lenient: false };
-        run(&from, &between, &reading, None, false, true).unwrap();
-        run(&between, &back, &reading, None, false, true).unwrap();
+        let read_options = ReadOptions { format: None, lenient: false };
+        run(&from, &between, &read_options, None, false, true).unwrap();
+        run(&between, &back, &read_options, None, false, true).unwrap();
         assert_eq!(std::fs::read(&from).unwrap(), std::fs::read(&back).unwrap());
     }
 
@@ -169,7 +170,7 @@ mod tests {
         let lines: String = (0..1_000).map(|number| format!("{} 8 0 {number}\n", number * 2_048)).collect();
         let pairs: String = (0..1_000).map(|number| format!("{} 8 0 {number}\n", number * 2_048 + 16)).collect();
         std::fs::write(&from, lines + &pairs).unwrap();
-        run(&from, &to, &Reading { format: None, lenient: false }, None, true, true).unwrap();
+        run(&from, &to, &ReadOptions { format: None, lenient: false }, None, true, true).unwrap();
         let (before, after) = (read(&from), read(&to));
         assert_eq!(after.len(), 2_000);
         assert!(before.iter().zip(&after).filter(|(before, after)| before.at == after.at).count() < 40);
@@ -182,9 +183,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let [from, to] = ["a.lis", "b.msr"].map(|name| folder.path().join(name));
         std::fs::write(&from, "1 8 0 0\n2 8 0 1\n3 eight 0 2\n4 8 0 3\n").unwrap();
-        run(&from, &to, &Reading { format: None, lenient: false }, None, false, true).expect_err("line 3 is invalid");
+        run(&from, &to, &ReadOptions { format: None, lenient: false }, None, false, true)
+            .expect_err("line 3 is invalid");
         assert!(!to.exists());
-        run(&from, &to, &Reading { format: None, lenient: true }, None, false, true).unwrap();
+        run(&from, &to, &ReadOptions { format: None, lenient: true }, None, false, true).unwrap();
         assert_eq!(read(&to).len(), 2);
     }
 }

@@ -12,12 +12,12 @@ use terminal::render::table::{Side, Table};
 use terminal::{Failure, print_json};
 use units::{show_bytes, show_count, show_micros, show_percent};
 
-use super::{Reading, Source};
+use super::{ReadOptions, Source};
 
 /// One row of a histogram.
 #[derive(Serialize)]
 struct Row {
-    /// The lowest value of the row. It ends below the next row's, or below twice this value.
+    /// The lowest value of the row. The row ends below the next row's lowest value, or below twice its own.
     from: u64,
     count: u64,
 }
@@ -105,13 +105,13 @@ impl Report {
             |name: &str, value: String| writeln!(text, "{name:<22}{value}").expect("writing to a string cannot fail");
         let transfers = self.reads + self.writes;
         line("requests", show_count(self.requests));
-        let part = |count: u64, bytes: u64| {
+        let op_text = |count: u64, bytes: u64| {
             format!("{}, {} of requests, {}", show_count(count), show_percent(count, self.requests), show_bytes(bytes))
         };
-        line("reads", part(self.reads, self.read_bytes));
-        line("writes", part(self.writes, self.write_bytes));
+        line("reads", op_text(self.reads, self.read_bytes));
+        line("writes", op_text(self.writes, self.write_bytes));
         if self.discards > 0 {
-            line("discards", part(self.discards, self.discard_bytes));
+            line("discards", op_text(self.discards, self.discard_bytes));
         }
         if self.flushes > 0 {
             line("flushes", show_count(self.flushes));
@@ -173,8 +173,8 @@ fn histogram(title: &'static str, counted: &'static str, rows: &[Row], total: u6
 }
 
 /// Reads a trace and prints its counts.
-pub fn run(file: &Path, reading: &Reading, json: bool) -> Result<(), Failure> {
-    let mut source = Source::open(file, reading)?;
+pub fn run(file: &Path, read_options: &ReadOptions, json: bool) -> Result<(), Failure> {
+    let mut source = Source::open(file, read_options)?;
     let mut info = Info::default();
     while let Some(request) = source.next()? {
         info.add(&request);
@@ -202,10 +202,10 @@ mod tests {
             writeln!(text, "0,{},{bytes},{kind},{}.5", number % 1_000 * 128, number / 10).unwrap();
         }
         std::fs::write(&path, text + "0,1,2,x,3\n").unwrap();
-        let strict = Reading { format: None, lenient: false };
+        let strict = ReadOptions { format: None, lenient: false };
         let failure = run(&path, &strict, false).expect_err("the last line is invalid");
         assert!(failure.message.contains("line 4001: the opcode is \"x\", neither r nor w"), "{}", failure.message);
-        let mut source = Source::open(&path, &Reading { format: None, lenient: true }).unwrap();
+        let mut source = Source::open(&path, &ReadOptions { format: None, lenient: true }).unwrap();
         let mut info = Info::default();
         while let Some(request) = source.next().unwrap() {
             info.add(&request);

@@ -21,7 +21,7 @@ pub enum Action {
         /// The trace; gzip, xz and zstd are decompressed
         file: PathBuf,
         #[command(flatten)]
-        reading: Reading,
+        read_options: ReadOptions,
     },
     /// Record the client requests to a volume in service, for a given time or until Ctrl-C
     Record {
@@ -46,7 +46,7 @@ pub enum Action {
         #[arg(value_name = "OUT")]
         output: PathBuf,
         #[command(flatten)]
-        reading: Reading,
+        read_options: ReadOptions,
         /// Format to write: hotset, msr, spc, iolog or lis; default: by OUT's suffix, else hotset
         #[arg(long, value_name = "FORMAT", value_parser = parse_format)]
         to: Option<Format>,
@@ -58,7 +58,7 @@ pub enum Action {
 
 /// Options for reading a trace.
 #[derive(clap::Args)]
-pub struct Reading {
+pub struct ReadOptions {
     /// Format of the trace: vscsi, msr, spc, iolog, blkparse, lis, u32le, mqsim or hotset; detected by default
     #[arg(long, value_parser = parse_format)]
     format: Option<Format>,
@@ -83,12 +83,12 @@ pub struct Source {
 
 impl Source {
     /// Opens a file.
-    pub fn open(path: &Path, reading: &Reading) -> Result<Self, Failure> {
+    pub fn open(path: &Path, read_options: &ReadOptions) -> Result<Self, Failure> {
         let name = path.display().to_string();
         let file = File::open(path).map_err(|error| Failure::failed(format!("{name}: {error}")))?;
-        let reader =
-            trace::open(&name, Box::new(file), reading.format).map_err(|error| Failure::failed(error.to_string()))?;
-        Ok(Source { name, reader, lenient: reading.lenient, broken: None })
+        let reader = trace::open(&name, Box::new(file), read_options.format)
+            .map_err(|error| Failure::failed(error.to_string()))?;
+        Ok(Source { name, reader, lenient: read_options.lenient, broken: None })
     }
 
     /// The next request; `None` at the end, and at a broken record if lenient.
@@ -121,12 +121,12 @@ impl Source {
 /// Runs the subcommand.
 pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Failure> {
     match action {
-        Action::Info { file, reading } => info::run(&file, &reading, json),
+        Action::Info { file, read_options } => info::run(&file, &read_options, json),
         Action::Record { volume, out, seconds, anonymise } => {
             record::run(socket, &volume, &out, seconds, anonymise, json)
         }
-        Action::Convert { input, output, reading, to, anonymise } => {
-            convert::run(&input, &output, &reading, to, anonymise, json)
+        Action::Convert { input, output, read_options, to, anonymise } => {
+            convert::run(&input, &output, &read_options, to, anonymise, json)
         }
     }
 }

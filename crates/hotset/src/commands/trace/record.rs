@@ -41,7 +41,7 @@ fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("cannot handle signals: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let (mut interrupt, mut terminate) = {
-        let _inside = runtime.enter();
+        let _guard = runtime.enter();
         (signal(SignalKind::interrupt()).map_err(failed)?, signal(SignalKind::terminate()).map_err(failed)?)
     };
     // The thread ends with the process.
@@ -54,6 +54,7 @@ fn stop_flag() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
+/// A recording in progress.
 struct Recorder<'a> {
     client: &'a mut Client,
     volume: &'a str,
@@ -78,24 +79,22 @@ impl Recorder<'_> {
             let op = [Op::Read, Op::Write, Op::Discard, Op::Flush][usize::from(op) % 4];
             let request = trace::Request { time_ns: Some(time_ns), op, at, len, device: 0 };
             match self.anonymiser {
-                Some(anonymiser) => anonymiser.apply(request).try_for_each(|part| self.writer.put(&part))?,
+                Some(anonymiser) => anonymiser.apply(request).try_for_each(|piece| self.writer.put(&piece))?,
                 None => self.writer.put(&request)?,
             }
         }
         self.requests += traced.requests.len() as u64;
         self.lost += traced.lost;
-        self.writer.dropped(traced.lost)
+        self.writer.record_dropped(traced.lost)
     }
 
     /// Fetches until time is up or a signal arrives, and then the requests that are still buffered.
-    fn run(&mut self, until: Option<Instant>, stop: &AtomicBool) -> Result<(), Failure> {
-        while !stop.load(Ordering::Relaxed) && until.is_none_or(|until| Instant::now() < until) {
+    fn run(&mut self, deadline: Option<Instant>, stop: &AtomicBool) -> Result<(), Failure> {
+        while !stop.load(Ordering::Relaxed) && deadline.is_none_or(|deadline| Instant::now() < deadline) {
             if !self.fetch()? {
-                std::thread::sleep(
-                    until.map_or(POLL_INTERVAL, |until| {
-                        until.saturating_duration_since(Instant::now()).min(POLL_INTERVAL)
-                    }),
-                );
+                std::thread::sleep(deadline.map_or(POLL_INTERVAL, |deadline| {
+                    deadline.saturating_duration_since(Instant::now()).min(POLL_INTERVAL)
+                }));
             }
         }
         // Limited to twice the daemon's buffer, because busy clients refill it continuously.
@@ -122,8 +121,8 @@ pub fn run(
     let name = out.display().to_string();
     let mut client = connect(socket)?;
     let (file, format) = (new_file(out)?, Format::of_name(&name).unwrap_or(Format::Hotset));
-    // Recorded traces are compressed unless the name ends in that of a text format.
-    let packed_as = if format == Format::Hotset && !name.ends_with(".gz") && !name.ends_with(".xz") {
+    // The name selects the compression. Hotset's own format is compressed with zstd unless the name selects another.
+    let compression_name = if format == Format::Hotset && !name.ends_with(".gz") && !name.ends_with(".xz") {
         "recorded.zst"
     } else {
         &name
@@ -132,7 +131,7 @@ pub fn run(
     let header = Header { start_unix_ns: now, anonymised: anonymise };
     let write_error = |error: TraceError| Failure::failed(error.to_string());
     let handle = file.reopen().map_err(|error| Failure::failed(format!("{name}: {error}")))?;
-    let writer = trace::create(packed_as, Box::new(handle), format, header).map_err(write_error)?;
+    let writer = trace::create(compression_name, Box::new(handle), format, header).map_err(write_error)?;
     let opened = send_request_on(&mut client, &Request::TraceOpen { name: volume.to_owned() })?;
     let Answer::TraceOpened(TraceOpened { recorder, size_bytes }) = opened else { return Err(unexpected()) };
     let started_at = Instant::now();
@@ -144,8 +143,8 @@ pub fn run(
     file.persist(out).map_err(|error| Failure::failed(format!("{name}: {}", error.error)))?;
     let report = Report { volume: volume.to_owned(), requests, lost, seconds: started_at.elapsed().as_secs_f64() };
     if let Err(failure) = result {
-        let kept = format!("{}; {name} has {}", failure.message, show_counted(requests, "earlier request"));
-        return Err(Failure { message: kept, code: failure.code });
+        let message = format!("{}; {name} has {}", failure.message, show_counted(requests, "earlier request"));
+        return Err(Failure { message, code: failure.code });
     }
     let closed = send_request_on(&mut client, &Request::TraceClose { name: volume.to_owned(), recorder });
     if json {

@@ -31,7 +31,7 @@ pub struct Figures {
     pub iops: f64,
     /// 10^6 bytes per second.
     pub mb_s: f64,
-    /// Part of successful requests that were reads.
+    /// Ratio of reads among successful requests.
     pub read_ratio: f64,
     /// Mean latency.
     pub mean_us: f64,
@@ -108,11 +108,11 @@ pub fn run(
     on_step: impl Fn(&StepFigures) + 'static,
 ) -> Result<Vec<StepFigures>, Failure> {
     let result = Arc::new(Mutex::new(None));
-    let shared = Arc::clone(&result);
+    let shared_result = Arc::clone(&result);
     let spec = RealCoreSpec::new(POOL_BYTES_MAX as usize);
     let ended = run_core(spec, move |seam| async move {
         let outcome = run_on_core(&seam, target, &build, seed, &on_step).await;
-        *shared.lock().expect("no holder of the lock panics") = Some(outcome);
+        *shared_result.lock().expect("no holder of the lock panics") = Some(outcome);
     });
     ended.map_err(|error| Failure::failed(error.to_string()))?;
     let outcome = result.lock().expect("no holder of the lock panics").take();
@@ -151,8 +151,8 @@ async fn run_on_core(
     let addresses = AddressSpace::new(Layout::Concatenated, std::iter::once(geometry.size_bytes));
     let export = Exports::new(addresses, vec![vec![disk]]);
     let mut steps = Vec::new();
-    for (number, step) in spec.steps.iter().enumerate() {
-        let figures = run_step(seam, &export, step, seed + number as u64).await;
+    for (index, step) in spec.steps.iter().enumerate() {
+        let figures = run_step(seam, &export, step, seed + index as u64).await;
         on_step(&figures);
         steps.push(figures);
     }
@@ -160,22 +160,22 @@ async fn run_on_core(
 }
 
 async fn run_step(seam: &RealSeam, export: &Exports, step: &Step, seed: u64) -> StepFigures {
-    let tallies: Rc<RefCell<(Counters, BTreeMap<String, Counters>)>> = Rc::default();
+    let counters: Rc<RefCell<(Counters, BTreeMap<String, Counters>)>> = Rc::default();
     let names: Vec<String> = step.jobs.iter().map(|job| job.name.clone()).collect();
-    let counted = Rc::clone(&tallies);
+    let shared_counters = Rc::clone(&counters);
     let started_at = seam.now();
     let jobs = RunningJobs::start(seam, export, &step.jobs, seed, move |completion| {
-        let (total, jobs) = &mut *counted.borrow_mut();
+        let (total, jobs) = &mut *shared_counters.borrow_mut();
         total.record(&completion);
         match jobs.get_mut(&names[completion.job]) {
-            Some(tally) => tally.record(&completion),
+            Some(job) => job.record(&completion),
             None => jobs.entry(names[completion.job].clone()).or_default().record(&completion),
         }
     });
     seam.sleep(step.time.expect("each step has a time")).await;
     jobs.stop(seam).await;
     let seconds = seam.now().since(started_at).as_secs_f64();
-    let (total, jobs) = tallies.take();
-    let jobs = jobs.into_iter().map(|(name, tally)| (name, tally.figures(seconds))).collect();
+    let (total, jobs) = counters.take();
+    let jobs = jobs.into_iter().map(|(name, counters)| (name, counters.figures(seconds))).collect();
     StepFigures { name: step.name.clone(), seconds, all: total.figures(seconds), jobs }
 }

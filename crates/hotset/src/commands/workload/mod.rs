@@ -36,11 +36,11 @@ pub enum Action {
     },
 }
 
-/// Seconds of a step without a time.
-const SECONDS: u64 = 30;
+/// Duration of a step without a time.
+const DEFAULT_STEP_SECONDS: u64 = 30;
 
 #[derive(Serialize)]
-struct Listed {
+struct WorkloadListing {
     name: &'static str,
     title: &'static str,
 }
@@ -64,7 +64,7 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
                 let mut spec = source.build(size_bytes)?;
                 spec.steps.iter_mut().for_each(|step| {
                     let time = seconds.map(seam::Nanos::from_secs).or(step.time);
-                    step.time = Some(time.unwrap_or(seam::Nanos::from_secs(SECONDS)));
+                    step.time = Some(time.unwrap_or(seam::Nanos::from_secs(DEFAULT_STEP_SECONDS)));
                 });
                 if let Some(depth) = depth {
                     spec.jobs_mut().filter(|job| job.pace == Pace::Eager).for_each(|job| job.depth = depth);
@@ -75,7 +75,7 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
             };
             let steps = live::run(target, build, seed, move |step| {
                 if !json {
-                    print!("{}", text(step));
+                    print!("{}", step_text(step));
                 }
             })?;
             if json {
@@ -90,7 +90,7 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
 
 fn list(json: bool) -> Result<(), Failure> {
     if json {
-        let listed = catalogue::ALL.iter().map(|named| Listed { name: named.name, title: named.title });
+        let listed = catalogue::ALL.iter().map(|named| WorkloadListing { name: named.name, title: named.title });
         return print_json(&listed.collect::<Vec<_>>());
     }
     for named in catalogue::ALL {
@@ -129,8 +129,8 @@ impl Source {
     }
 }
 
-/// A step as text: a line, and one for each job if there are several.
-fn text(step: &StepFigures) -> String {
+/// A step as text: a line, and a line for each job if there are several.
+fn step_text(step: &StepFigures) -> String {
     let line = |name: &str, indent: usize, figures: &Figures| {
         let Figures { iops, mb_s, read_ratio, mean_us, p99_us, errors, .. } = figures;
         let errors = if *errors > 0 { format!(", {errors} FAILED") } else { String::new() };

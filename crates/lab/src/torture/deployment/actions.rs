@@ -231,8 +231,8 @@ impl Deployment {
             Action::BackingExchanged => {
                 let before = images.clone();
                 let other = (index + 1) % run.options.volumes.len();
-                let logical = |of: usize| run.options.volumes[of].logical_block;
-                if logical(index) != logical(other) {
+                let logical_block_of = |volume: usize| run.options.volumes[volume].logical_block;
+                if logical_block_of(index) != logical_block_of(other) {
                     return false;
                 }
                 if other == index {

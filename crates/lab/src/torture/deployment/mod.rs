@@ -124,7 +124,7 @@ impl fmt::Display for DeploymentOptions {
     }
 }
 
-/// Copy of disks and records at the end of a session.
+/// Copy of the disks and of the state directory at the end of a session.
 struct Snapshot {
     images: DiskImages,
     state: State,
@@ -163,8 +163,8 @@ struct Deployment {
     has_acted: bool,
     /// True once the store was absent or stale: it can no longer reveal that the records are old.
     may_miss_old_state: bool,
-    /// Count of numbers drawn as identities so far.
-    numbers_drawn: u64,
+    /// Number of identities drawn so far.
+    identities_drawn: u64,
     /// True when the run must end, because its content can no longer be compared with client writes.
     is_over: bool,
 }
@@ -172,6 +172,7 @@ struct Deployment {
 /// A volume served in the present session.
 struct AttachedVolume {
     volume_id: VolumeId,
+    /// [`VolumeSpec::drops_pages`](engine::VolumeSpec::drops_pages).
     drops_pages: bool,
 }
 
@@ -200,7 +201,7 @@ pub(super) fn run_sessions(run: &mut Run, options: &DeploymentOptions) -> Result
         served: BTreeSet::new(),
         has_acted: false,
         may_miss_old_state: false,
-        numbers_drawn: 0,
+        identities_drawn: 0,
         is_over: false,
     };
     let mut images = None;
@@ -214,8 +215,9 @@ pub(super) fn run_sessions(run: &mut Run, options: &DeploymentOptions) -> Result
 }
 
 impl Deployment {
-    fn draw_number(&mut self) -> u64 {
-        self.numbers_drawn += 1;
+    /// Draws an identity of a volume, a daemon or a state directory.
+    fn draw_identity(&mut self) -> u64 {
+        self.identities_drawn += 1;
         self.random.draw() | 1
     }
 
@@ -240,7 +242,7 @@ impl Deployment {
             persists_memory: false,
             time_max: SESSION_TIME_MAX,
         });
-        let remains = world.leak_check();
+        let leak_check = world.leak_check();
         match images {
             Some(images) => world.adopt(images),
             None => {
@@ -270,7 +272,7 @@ impl Deployment {
             session.test_volumes.iter().map(|test_volume| usize::from(test_volume.number) - 1).collect();
         drop(session);
         let images = world.crash(mode);
-        run.check_freed(&remains)?;
+        run.check_freed(&leak_check)?;
         served.into_iter().for_each(|index| self.record_unwritten_end(run, index, &images));
         let backings = self.backings.clone();
         self.snapshots.push(Snapshot { images: images.clone(), state: self.state.clone(), backings });
@@ -280,6 +282,7 @@ impl Deployment {
         Ok(images)
     }
 
+    /// Records for every served volume whether the session ended in a stop.
     fn record_end(&mut self, session: &Session, was_stopped: bool) {
         for test_volume in &session.test_volumes {
             self.backings[usize::from(test_volume.number) - 1].was_stopped = was_stopped;
@@ -333,7 +336,8 @@ impl Deployment {
         }
     }
 
-    /// The daemon polls once a second, so a crash may come first.
+    /// Records which volumes have dropped their pages, as the daemon does. The daemon polls once a second, so a crash
+    /// may come first; therefore only 70 % of the drops are recorded.
     fn record_dropped_pages(&mut self, session: &Session, attached: &[AttachedVolume]) {
         let Some(store) = session.core.log().map(|log| state::show_uuid(&log.uuid())) else { return };
         for (test_volume, attached) in session.test_volumes.iter().zip(attached) {

@@ -10,8 +10,8 @@ use flash::{FormatOptions, OpenOptions, Ownership, Sequence, Store, StoreError, 
 use seam::sim::{SimDisk, SimSeam, World};
 use seam::{Disk, DiskOpen, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 use state::{
-    Acceptance, Admission, Claim, ContentRecord, Evidence, Refusal, State, StoreFound, StoreInventory, StoreUse,
-    UndestagedBlocks, end_block, is_short_block_dirty, loss_to_report, sampled_blocks, show_samples, show_uuid,
+    Acceptance, Admission, Claim, ContentRecord, Evidence, FoundStore, Refusal, State, StoreInventory, StoreUse,
+    UndestagedBlocks, end_block, is_partial_block_dirty, loss_to_report, sampled_blocks, show_samples, show_uuid,
     unflushed_loss,
 };
 
@@ -42,7 +42,7 @@ pub(super) async fn start_daemon(
         run.report.refusals += options.volumes.len() as u64;
         return without_volumes(core);
     }
-    let (identity, session) = (u128::from(deployment.draw_number()), deployment.draw_number());
+    let (identity, session) = (u128::from(deployment.draw_identity()), deployment.draw_identity());
     deployment.state.begin_life(identity, session);
     let store = open_store(deployment, &seam, &core, plan).await?;
     let (mut test_volumes, mut attached, mut served) = (Vec::new(), Vec::new(), Vec::new());
@@ -56,8 +56,8 @@ pub(super) async fn start_daemon(
         let policy = plan.policies.get(index).copied().flatten().unwrap_or(volume.policy);
         let claim = VolumeClaim { name: &name, identity: deployment.backings[index].identity.clone() };
         let collected = collect_evidence(deployment, &seam, &core, &disk, &claim.identity, store.as_deref()).await;
-        let known = deployment.state.volumes.iter().find(|record| record.backing_identity == claim.identity);
-        let is_other_record = known.is_some_and(|record| record.name != name);
+        let record_of_disk = deployment.state.volumes.iter().find(|record| record.backing_identity == claim.identity);
+        let is_other_record = record_of_disk.is_some_and(|record| record.name != name);
         let loss = {
             let mut records = deployment.state.records_of(&name, &claim.identity);
             records.find_map(|record| loss_to_report(&deployment.state, record, !record.clean))
@@ -92,7 +92,7 @@ pub(super) async fn start_daemon(
         };
         let takes_data = takes_other_disk || deployment.backings[index].is_changed;
         if is_other_record && collected.evidence.blocks_in_log > 0 && takes_data {
-            // Another volume's disk has this name now, with its dirty data: the model describes this volume's.
+            // This name now has another volume's disk and dirty data, which this volume's model does not describe.
             deployment.is_over = true;
             return without_volumes(core);
         }
@@ -170,16 +170,20 @@ const FOREIGN_BLOCKS: u64 = 8;
 /// Tag of these blocks.
 const FOREIGN_TAG: u64 = 77;
 
+/// A volume of the configuration and the identity of its disk.
 struct VolumeClaim<'a> {
     name: &'a str,
     identity: String,
 }
 
+/// Evidence from the store, the log and the disk about a volume.
 struct CollectedEvidence {
-    waiting: BTreeMap<VolumeId, UndestagedBlocks>,
+    /// Undestaged blocks of the unclaimed volumes.
+    undestaged: BTreeMap<VolumeId, UndestagedBlocks>,
     evidence: Evidence,
 }
 
+/// Opens the store of the configured devices unless a rule refuses it; returns its UUID as text.
 async fn open_store(
     deployment: &mut Deployment,
     seam: &SimSeam,
@@ -213,12 +217,12 @@ async fn open_store(
         Err(_) => true,
     };
     let (store, ownership, devices) = (show_uuid(&identity.store), identity.ownership, identity.devices.clone());
-    let store_found = StoreFound { store, ownership, devices, holds_data };
+    let found_store = FoundStore { store, ownership, devices, holds_data };
     let manifest = flash::read_manifest(seam, &disks, identity.store).await.map_err(|error| error.to_string())?;
-    let store_use = deployment.state.check_store(&store_found).and_then(|used| {
+    let store_use = deployment.state.check_store(&found_store).and_then(|used| {
         let manifest = manifest.filter(|_| used == StoreUse::Known);
         manifest
-            .map_or(Ok(()), |manifest| deployment.state.check_manifest(&store_found, &manifest.payload))
+            .map_or(Ok(()), |manifest| deployment.state.check_manifest(&found_store, &manifest.payload))
             .map(|()| used)
     });
     let used = match store_use {
@@ -231,8 +235,8 @@ async fn open_store(
             return Ok(None);
         }
     };
-    deployment.state.record_store_use(&store_found, used);
-    let record = deployment.state.store_mut(&store_found.store).clone();
+    deployment.state.record_store_use(&found_store, used);
+    let record = deployment.state.store_mut(&found_store.store).clone();
     let options = OpenOptions {
         ownership: Some(deployment.state.ownership()),
         known_generation: Some((identity.store, record.generation)),
@@ -244,16 +248,17 @@ async fn open_store(
         ..options
     };
     let Ok((store, recovered)) = Store::open(seam, &disks, options).await else { return Ok(None) };
-    deployment.state.store_opened(&store_found.store, store.generation());
+    deployment.state.record_store_opened(&found_store.store, store.generation());
     if record.map_void {
         store.pages().ignore_persisted_map();
-        deployment.state.store_mut(&store_found.store).map_void = false;
+        deployment.state.store_mut(&found_store.store).map_void = false;
     }
     core.open_log(store, recovered);
-    deployment.state.record_unclaimed(&store_found.store, core.unclaimed());
-    Ok(Some(store_found.store))
+    deployment.state.record_unclaimed(&found_store.store, core.unclaimed());
+    Ok(Some(found_store.store))
 }
 
+/// Collects the evidence on which the state rules decide whether a volume may be served on `disk`.
 async fn collect_evidence(
     deployment: &Deployment,
     seam: &SimSeam,
@@ -266,27 +271,27 @@ async fn collect_evidence(
     let size_bytes = disk.geometry().size_bytes;
     let record = deployment.state.volumes.iter().find(|record| record.backing_identity == identity);
     let volume_id = record.map(|record| record.volume_id);
-    let before = record.and_then(|record| record.content.as_ref()).map(|content| content.size_bytes);
-    let end = end_block(size_bytes, before);
+    let size_before = record.and_then(|record| record.content.as_ref()).map(|content| content.size_bytes);
+    let end = end_block(size_bytes, size_before);
     let in_log = volume_id.map(|volume_id| core.waiting_in_log(volume_id, end)).unwrap_or_default();
     let dirty_from = |block| volume_id.map_or(0, |volume_id| core.waiting_in_log(volume_id, block).past_end);
-    let is_short_block_dirty = is_short_block_dirty(size_bytes, before, dirty_from);
+    let is_partial_block_dirty = is_partial_block_dirty(size_bytes, size_before, dirty_from);
     let cached_on = record.and_then(|record| record.cached_on.as_ref());
     let is_cached_here = cached_on.is_some_and(|stores| store.is_some_and(|store| stores.contains(store)));
     let destaged = match volume_id.filter(|_| in_log.blocks > 0 && is_cached_here) {
         Some(volume_id) => core.compare_destaged(volume_id, &backing).await,
         None => DestagedComparison::default(),
     };
-    let samples_before = match before.filter(|before| *before != size_bytes) {
-        Some(before) => Some(show_samples(&samples_at(seam, &backing, &sampled_blocks(before)).await)),
+    let samples_before = match size_before.filter(|size_before| *size_before != size_bytes) {
+        Some(size_before) => Some(show_samples(&samples_at(seam, &backing, &sampled_blocks(size_before)).await)),
         None => None,
     };
     let unclaimed = core.unclaimed().into_iter();
-    let waiting = unclaimed.map(|volume| {
+    let undestaged = unclaimed.map(|volume| {
         (volume, UndestagedBlocks { in_log: core.waiting_in_log(volume, BlockNo::MAX).blocks, in_memory: 0 })
     });
     CollectedEvidence {
-        waiting: waiting.collect(),
+        undestaged: undestaged.collect(),
         evidence: Evidence {
             is_unique: deployment.options.is_unique,
             content: ContentRecord {
@@ -300,13 +305,14 @@ async fn collect_evidence(
             blocks_in_log: in_log.blocks,
             blocks_in_memory: 0,
             blocks_past_end: in_log.past_end,
-            is_short_block_dirty,
-            destaged_found: destaged.matching,
-            destaged_missing: destaged.different,
+            is_partial_block_dirty,
+            destaged_unchanged: destaged.matching,
+            destaged_changed: destaged.different,
         },
     }
 }
 
+/// Applies the state rules to a volume; returns its admission or the refusal.
 fn identify_volume(
     deployment: &mut Deployment,
     claim: &VolumeClaim<'_>,
@@ -315,7 +321,7 @@ fn identify_volume(
     store: Option<&str>,
     accept: &Acceptance,
 ) -> Result<Admission, Refusal> {
-    let drawn = VolumeId(deployment.draw_number());
+    let new_volume_id = VolumeId(deployment.draw_identity());
     let state_claim = Claim {
         name: claim.name,
         identity: &claim.identity,
@@ -323,12 +329,12 @@ fn identify_volume(
         served,
         store,
         why_unused: &|_| "it is not in use".to_owned(),
-        waiting: &collected.waiting,
+        undestaged: &collected.undestaged,
         evidence: Some(&collected.evidence),
         writes: true,
         accept,
     };
-    deployment.state.identify(&state_claim, || drawn)
+    deployment.state.identify(&state_claim, || new_volume_id)
 }
 
 /// Identifier of the data that a refusal says may be lost.
@@ -384,7 +390,7 @@ async fn attach_second_volume(
     served: &[String],
 ) -> Result<(), String> {
     let claim = VolumeClaim { name: "second", identity: deployment.backings[index].identity.clone() };
-    let collected = CollectedEvidence { waiting: BTreeMap::new(), evidence: Evidence::default() };
+    let collected = CollectedEvidence { undestaged: BTreeMap::new(), evidence: Evidence::default() };
     let Ok(admission) = identify_volume(deployment, &claim, &collected, served, None, &Acceptance::default()) else {
         return Ok(());
     };

@@ -11,7 +11,7 @@ use seam::sim::{CrashMode, Fault, Ops, Rule, SimDisk, SimDiskSpec, SimSeam, Stop
 use seam::{Disk, DiskOpen, Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
-const SEGMENT: u64 = 64 << 10;
+const SEGMENT_BYTES: u64 = 64 << 10;
 /// Number of written blocks.
 const BLOCKS: u64 = 60;
 
@@ -49,11 +49,11 @@ fn first_session(seed: u64, segments: &[u64]) -> (Fixture, Volume<SimSeam>, Stor
     let fixture = Fixture::new(spec(seed), CoreSpec::default());
     fixture.add_disk("disk", SimDiskSpec::new(8 * MIB));
     for (name, segments) in ["flash0", "flash1", "flash2"].iter().zip(segments) {
-        fixture.world.add_disk(name, SimDiskSpec::new(MIB + segments * SEGMENT));
+        fixture.world.add_disk(name, SimDiskSpec::new(MIB + segments * SEGMENT_BYTES));
     }
     let (volume, store) = fixture.world.block_on(async {
         let disks = [disk(&fixture.seam, "flash0").await, disk(&fixture.seam, "flash1").await];
-        let options = FormatOptions { segment_bytes: Some(SEGMENT), ..FormatOptions::default() };
+        let options = FormatOptions { segment_bytes: Some(SEGMENT_BYTES), ..FormatOptions::default() };
         Store::format(&fixture.seam, &disks, options).await.expect("empty devices can be formatted");
         drop(disks);
         serve(&fixture, &["flash0", "flash1"]).await

@@ -37,6 +37,7 @@ fn next_session(fixture: Fixture, mode: CrashMode, seed: u64, segments: u64) -> 
     (fixture, volume)
 }
 
+/// Opens the log, which the first session formats, and attaches the volume.
 fn serve(fixture: &Fixture, segments: u64, first: bool) -> Volume<SimSeam> {
     let open = DiskOpen { path: "disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
     fixture.world.block_on(async {
@@ -480,7 +481,7 @@ fn stop_soon_after_a_crash_keeps_the_evidence() {
         }
         volume.destage_all().await.unwrap();
         fixture.seam.sleep(Nanos::from_secs(2)).await;
-        // The region of the listed blocks becomes dirty, and is so at the crash.
+        // The region of the recorded blocks becomes dirty and is still dirty at the crash.
         write(&volume, 102 * 8, 8, 6).await.unwrap();
         volume.destage_all().await.unwrap();
     });

@@ -9,7 +9,7 @@ use seam::{DiskOpen, Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
 /// The hot region: larger than memory, smaller than flash.
-const HOT: u64 = 3 * MIB;
+const HOT_BYTES: u64 = 3 * MIB;
 
 fn devices() -> FlashOptions {
     FlashOptions::plain(2, MIB, 24)
@@ -38,12 +38,12 @@ fn serve(fixture: &Fixture, first: bool) -> Volume<SimSeam> {
     serve_as(fixture, first, VolumeId(1), false)
 }
 
-/// Serves the disk under a volume ID. With `void` the map of pages on the devices is recorded as void.
-fn serve_as(fixture: &Fixture, first: bool, volume_id: VolumeId, void: bool) -> Volume<SimSeam> {
+/// Serves the disk under a volume ID. With `is_map_void` the map of pages on the devices is recorded as void.
+fn serve_as(fixture: &Fixture, first: bool, volume_id: VolumeId, is_map_void: bool) -> Volume<SimSeam> {
     let open = DiskOpen { path: "disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
     fixture.world.block_on(async {
         devices().open(&fixture.seam, &fixture.core, first, false).await.expect("the devices are intact");
-        if void {
+        if is_map_void {
             fixture.core.pages().expect("an open store has a page map").ignore_persisted_map();
         }
         let disk = fixture.seam.open_disk(&open).await.expect("the disk exists");
@@ -58,7 +58,7 @@ fn serve_as(fixture: &Fixture, first: bool, volume_id: VolumeId, void: bool) -> 
 }
 
 fn load(millis: u64, seed: u64) -> Load {
-    Load { pattern: Pattern::random(HOT, 4096, 100), depth: 4, time: Nanos::from_millis(millis), seed }
+    Load { pattern: Pattern::random(HOT_BYTES, 4096, 100), depth: 4, time: Nanos::from_millis(millis), seed }
 }
 
 /// Reads at random until the whole hot region is on flash.
@@ -81,7 +81,7 @@ fn warm_up(fixture: &Fixture, volume: &Volume<SimSeam>) {
 
 /// Checks the content of every hot block.
 fn check_hot_blocks(fixture: &Fixture, volume: &Volume<SimSeam>, expected: impl Fn(u64) -> u64) {
-    for block in 0..HOT / 4096 {
+    for block in 0..HOT_BYTES / 4096 {
         let content = fixture.world.block_on(read(volume, block * 8, 8)).expect("a readable disk does not fail");
         let expected_tags: Vec<u64> = (block * 8..block * 8 + 8).map(&expected).collect();
         assert_eq!(content, expected_tags, "block {block}");
@@ -99,7 +99,12 @@ fn admitted_page_is_read_whole_by_the_admitting_miss() {
     let stats = volume.stats();
     let whole = stats.flash.promoted_bytes as f64 / stats.flash.promotions as f64 / 65_536.0;
     assert!(whole > 0.9, "{whole:.2} of a page on average, {:?}", stats.flash);
-    assert!(stats.backing_reads < 2 * HOT / 4096, "{} reads for {} blocks", stats.backing_reads, HOT / 4096);
+    assert!(
+        stats.backing_reads < 2 * HOT_BYTES / 4096,
+        "{} reads for {} blocks",
+        stats.backing_reads,
+        HOT_BYTES / 4096
+    );
 }
 
 #[test]
@@ -110,7 +115,7 @@ fn repeated_reads_are_served_by_flash() {
     check_hot_blocks(&fixture, &volume, |sector| sector + 1);
     let after = volume.stats();
     assert_eq!(fixture.world.disk("disk").unwrap().counts().reads, before.1);
-    assert!(after.flash_hits - before.0.flash_hits > HOT / 4096 / 2, "{after:?}");
+    assert!(after.flash_hits - before.0.flash_hits > HOT_BYTES / 4096 / 2, "{after:?}");
 }
 
 #[test]
@@ -138,7 +143,7 @@ fn overwritten_flash_pages_are_updated_without_backing_reads() {
     warm_up(&fixture, &volume);
     check_hot_blocks(&fixture, &volume, |sector| sector + 1);
     let written = |block: u64| block.is_multiple_of(7);
-    for block in (0..HOT / 4096).filter(|block| written(*block)) {
+    for block in (0..HOT_BYTES / 4096).filter(|block| written(*block)) {
         fixture.world.block_on(write(&volume, block * 8, 8, 1_000_000)).unwrap();
     }
     fixture.world.block_on(volume.destage_all()).unwrap();
@@ -155,7 +160,7 @@ fn overwritten_flash_pages_are_updated_without_backing_reads() {
 fn concurrent_reads_and_writes_find_no_bad_flash_copy() {
     let (fixture, volume) = first_session(32);
     warm_up(&fixture, &volume);
-    let mixed = Load { pattern: Pattern::random(HOT, 16_384, 80), depth: 16, time: Nanos::from_secs(5), seed: 3 };
+    let mixed = Load { pattern: Pattern::random(HOT_BYTES, 16_384, 80), depth: 16, time: Nanos::from_secs(5), seed: 3 };
     fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &mixed));
     let stats = volume.stats();
     assert!(stats.flash_hits > 1_000 && stats.writes > 1_000, "{stats:?}");
@@ -221,7 +226,7 @@ fn case_11_flash_write_error_fails_no_request_and_no_stale_copy() {
             }
         });
         fixture.world.block_on(async {
-            for block in (0..HOT / 4096).step_by(3) {
+            for block in (0..HOT_BYTES / 4096).step_by(3) {
                 write(&volume, block * 8, 8, 7_000_000).await.expect("a write needs no flash device");
             }
             if alone {
@@ -292,7 +297,7 @@ fn run_connections(fixture: &Fixture, volume: &Volume<SimSeam>, round: u64) {
         fixture.seam.spawn(async move {
             let mut random = lab::random::Random::new(round, connection);
             for _ in 0..300 {
-                let first = random.below(HOT / 512 - 64);
+                let first = random.below(HOT_BYTES / 512 - 64);
                 let count = random.between(1, 64);
                 match random.below(8) {
                     // Data that only the log holds cannot be read while no device can be read.
@@ -319,7 +324,7 @@ fn write_invalidates_the_flash_copy_across_a_crash() {
         let (fixture, volume) = first_session(5);
         warm_up(&fixture, &volume);
         fixture.world.block_on(async {
-            for block in (0..HOT / 4096).step_by(3) {
+            for block in (0..HOT_BYTES / 4096).step_by(3) {
                 write(&volume, block * 8, 8, 7_000_000).await.unwrap();
             }
             volume.destage_all().await.unwrap();
@@ -355,7 +360,7 @@ fn case_24_scan_of_ten_times_the_flash_evicts_almost_nothing() {
         let written = || ["flash1", "flash2"].map(|disk| fixture.world.disk(disk).unwrap().counts().write_bytes);
         let before = written();
         let pages = fixture.core.pages().unwrap().stats();
-        one_pass(&fixture, &scan, skew, 256 * MIB);
+        read_every_block(&fixture, &scan, skew, 256 * MIB);
         fixture.world.run_for(Nanos::from_secs(5)).unwrap();
         let written_bytes: u64 = written().iter().zip(before).map(|(after, before)| after - before).sum();
         let after = fixture.core.pages().unwrap().stats();
@@ -374,7 +379,7 @@ fn case_24_scan_of_ten_times_the_flash_evicts_almost_nothing() {
 }
 
 /// Reads every block once, sequentially or in a scattered order.
-fn one_pass(fixture: &Fixture, volume: &Volume<SimSeam>, skew: Skew, bytes: u64) {
+fn read_every_block(fixture: &Fixture, volume: &Volume<SimSeam>, skew: Skew, bytes: u64) {
     let size = if skew == Skew::Sequential { 65_536 } else { 4096 };
     let count = bytes / size;
     fixture.world.block_on(async {

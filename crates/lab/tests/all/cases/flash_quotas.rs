@@ -36,14 +36,14 @@ fn read_rounds(fixture: &Fixture, volume: &Volume<SimSeam>, bytes: u64, rounds: 
     }
 }
 
-fn min(pages: u64) -> FlashQuota {
+fn quota_with_min(pages: u64) -> FlashQuota {
     FlashQuota { min: PageAmount::Pages(pages), ..FlashQuota::default() }
 }
 
 #[test]
 fn case_24_minimum_quota_holds_beside_a_greedy_neighbour() {
     // Without a minimum the neighbour takes the pages, so the test can fail.
-    for (reserved, quota) in [(40, min(40)), (0, FlashQuota::default())] {
+    for (reserved, quota) in [(40, quota_with_min(40)), (0, FlashQuota::default())] {
         let (fixture, [small, greedy]) = two_volumes(1, [quota, FlashQuota::default()]);
         read_rounds(&fixture, &small, 3 * MIB, 20, || ());
         let before = small.stats().flash.pages;
@@ -103,7 +103,7 @@ fn case_24_pinned_pages_are_loaded_kept_and_updated() {
 
 #[test]
 fn pinning_more_than_fits_is_refused() {
-    let (fixture, [small, greedy]) = two_volumes(5, [min(60), FlashQuota::default()]);
+    let (fixture, [small, greedy]) = two_volumes(5, [quota_with_min(60), FlashQuota::default()]);
     let slots = fixture.core.pages().expect("the engine has a flash store").slots_max();
     let pin = |pages: u64| FlashQuota {
         pinned: std::iter::once(PageNo(0)..PageNo(pages)).collect(),
@@ -131,15 +131,15 @@ fn maximum_quota_holds_and_admits_a_new_hot_set() {
 
 #[test]
 fn overcommitted_minimum_is_refused_and_live_changes_hold() {
-    let (fixture, [small, greedy]) = two_volumes(3, [min(60), FlashQuota::default()]);
+    let (fixture, [small, greedy]) = two_volumes(3, [quota_with_min(60), FlashQuota::default()]);
     let slots = fixture.core.pages().expect("the engine has a flash store").slots_max();
-    let error = greedy.set_flash_quota(min(slots - 50)).expect_err("60 pages are reserved");
+    let error = greedy.set_flash_quota(quota_with_min(slots - 50)).expect_err("60 pages are reserved");
     assert!(matches!(error, QuotaError::NoRoom { .. }), "{error}");
     assert_eq!(greedy.flash_quota(), FlashQuota::default());
     let backwards = FlashQuota { max: Some(PageAmount::Pages(3)), ..min(4) };
     assert!(matches!(greedy.set_flash_quota(backwards), Err(QuotaError::MinAboveMax { .. })));
     small.set_flash_quota(FlashQuota::default()).expect("a smaller quota is always accepted");
-    greedy.set_flash_quota(min(slots - 50)).expect("nothing is reserved for others");
+    greedy.set_flash_quota(quota_with_min(slots - 50)).expect("nothing is reserved for others");
     read_rounds(&fixture, &greedy, 16 * MIB, 30, || ());
     greedy
         .set_flash_quota(FlashQuota { max: Some(PageAmount::PerMille(100)), ..FlashQuota::default() })

@@ -10,8 +10,8 @@ use seam::sim::{CrashMode, SimSeam, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
-/// The blocks that take each state: two on each side of a page boundary.
-const FIRST: u64 = 14;
+/// The first of the blocks that take each state: two on each side of a page boundary.
+const FIRST_BLOCK: u64 = 14;
 const BLOCKS: u64 = 4;
 const SECTORS: u64 = 32 * 8;
 
@@ -93,7 +93,7 @@ impl Volumes {
         volume.destage_all().await.expect("a disk without faults does not fail");
         self.fixture.seam.sleep(Nanos::from_secs(5)).await;
         let positions_in = |state: BlockState| {
-            let positions = (FIRST..).zip(states).filter(move |(_, other)| **other == state);
+            let positions = (FIRST_BLOCK..).zip(states).filter(move |(_, other)| **other == state);
             positions.map(|(block, _)| block).collect::<Vec<u64>>()
         };
         let mut put = async |block: u64| {
@@ -152,7 +152,7 @@ fn case_22_every_flash_state_reads_back_under_races() {
                 // Block edges, one sector beside them, and the middle.
                 let edges = [0, 1, 7, 8, 9, 12, 15, 16, 17, 23, 24, 25, 31, 32];
                 let (left, right) = (random.pick(&edges), random.pick(&edges));
-                let (first, end) = (FIRST * 8 + left.min(right), FIRST * 8 + left.max(right));
+                let (first, end) = (FIRST_BLOCK * 8 + left.min(right), FIRST_BLOCK * 8 + left.max(right));
                 let inside = first as usize..end as usize;
                 if first == end {
                     continue;

@@ -81,11 +81,11 @@ fn case_20_flush_cut_off_by_a_reconnect_is_repeated_silently() {
     let disk = fixture.add_disk("disk", spec);
     let volume = fixture.attach("disk", |_| ()).unwrap();
     fixture.world.block_on(write(&volume, 0, 128, 3)).unwrap();
-    let (breaker, clock) = (disk.clone(), fixture.seam.clone());
+    let (reconnecting_disk, seam) = (disk.clone(), fixture.seam.clone());
     fixture.seam.spawn(async move {
         for _ in 0..3 {
-            clock.sleep(Nanos::from_millis(20)).await;
-            breaker.reconnect();
+            seam.sleep(Nanos::from_millis(20)).await;
+            reconnecting_disk.reconnect();
         }
     });
     fixture.world.block_on(volume.flush()).unwrap();

@@ -22,9 +22,9 @@ fn fixture(disk: SimDiskSpec) -> (Fixture, Volume<SimSeam>) {
 }
 
 /// Content of a block: a tag per sector.
-struct Tags([u64; SECTORS_PER_BLOCK]);
+struct BlockTags([u64; SECTORS_PER_BLOCK]);
 
-impl WriteSource<SimSeam> for Tags {
+impl WriteSource<SimSeam> for BlockTags {
     fn fill(&mut self, _: usize, block: &mut SimBlockMut, at: usize, len: usize) {
         (at / SECTOR_BYTES..(at + len) / SECTOR_BYTES).for_each(|sector| block.set_tag(sector, self.0[sector]));
     }
@@ -40,7 +40,7 @@ fn attach_with_memory(
     let (spec, backing) = (spec("disk", edit), Backing::plain(fixture.open("disk")));
     async move {
         let volume_image = image.images_by_owner().into_values().next().expect("the image has one volume");
-        core.attach_with_memory(spec, backing, &volume_image, |position| Tags(image.tags(position))).await
+        core.attach_with_memory(spec, backing, &volume_image, |index| BlockTags(image.tags(index))).await
     }
 }
 
@@ -121,10 +121,10 @@ fn failed_recovery_leaves_tags_in_the_old_image_only() {
     let image = fixture.world.persisted_pool();
     drop(volume);
     let fixture = fixture.crash(CrashMode::Kill, world());
-    let through = |spec: &mut VolumeSpec| spec.policy = engine::WritePolicy::WriteThrough;
+    let write_through = |spec: &mut VolumeSpec| spec.policy = engine::WritePolicy::WriteThrough;
     let disk = fixture.world.disk("disk").expect("the disks were adopted");
     disk.add_fault(Rule::new(Fault::Error, Ops::CHANGE | Ops::FLUSH, When::Always));
-    let attached = fixture.world.block_on(attach_with_memory(&fixture, &image, through));
+    let attached = fixture.world.block_on(attach_with_memory(&fixture, &image, write_through));
     assert!(matches!(attached, Err(AttachError::PersistedMemory(..))));
     assert!(fixture.core.find("disk").is_none());
     assert!(fixture.world.persisted_pool().images_by_owner().is_empty(), "{:?}", fixture.world.persisted_pool());

@@ -19,9 +19,9 @@ fn world(blocks: usize) -> WorldSpec {
 }
 
 /// Content of a block: a tag per sector.
-struct Tags([u64; SECTORS_PER_BLOCK]);
+struct BlockTags([u64; SECTORS_PER_BLOCK]);
 
-impl WriteSource<SimSeam> for Tags {
+impl WriteSource<SimSeam> for BlockTags {
     fn fill(&mut self, _: usize, block: &mut SimBlockMut, at: usize, len: usize) {
         (at / SECTOR_BYTES..(at + len) / SECTOR_BYTES).for_each(|sector| block.set_tag(sector, self.0[sector]));
     }
@@ -59,8 +59,8 @@ fn attach(fixture: &Fixture, image: &PersistedPool) -> Result<Volume<SimSeam>, A
         log().open(&fixture.seam, &fixture.core, false, false).await.expect("the devices are intact");
         fixture
             .core
-            .attach_with_memory(VolumeSpec::new("disk", VolumeId(1)), backing, &volume_image, |position| {
-                Tags(image.tags(position))
+            .attach_with_memory(VolumeSpec::new("disk", VolumeId(1)), backing, &volume_image, |index| {
+                BlockTags(image.tags(index))
             })
             .await
     });
@@ -68,7 +68,7 @@ fn attach(fixture: &Fixture, image: &PersistedPool) -> Result<Volume<SimSeam>, A
 }
 
 /// Waits until all dirty data has been destaged by age, without a client flush that would record it in the log.
-async fn destaged_by_age(fixture: &Fixture, volume: &Volume<SimSeam>) {
+async fn wait_until_destaged_by_age(fixture: &Fixture, volume: &Volume<SimSeam>) {
     while volume.stats().dirty_bytes + volume.stats().written_bytes > 0 {
         fixture.seam.sleep(Nanos::from_secs(1)).await;
     }
@@ -83,7 +83,7 @@ fn rewrite_and_destage(sabotage: Sabotage) -> [Vec<u64>; 2] {
         volume.flush().await.unwrap();
         write(&volume, 8, 8, 2).await.unwrap();
         volume.discard(16 * 512, 8 * 512, WriteFlags::default()).await.unwrap();
-        destaged_by_age(&fixture, &volume).await;
+        wait_until_destaged_by_age(&fixture, &volume).await;
     });
     assert_eq!(durable_tags(&fixture.world.disk("disk").unwrap(), 0, 32), [[1; 8], [2; 8], [0; 8], [1; 8]].concat());
     let (fixture, volume) = kill(fixture, volume, 4096);
@@ -107,7 +107,7 @@ fn flush_removes_tags_of_outdated_records() {
         write(&volume, 0, 64, 1).await.unwrap();
         volume.flush().await.unwrap();
         write(&volume, 8, 8, 2).await.unwrap();
-        destaged_by_age(&fixture, &volume).await;
+        wait_until_destaged_by_age(&fixture, &volume).await;
         assert!(!fixture.world.persisted_pool().images_by_owner()[&1].outdated.is_empty());
         volume.flush().await.unwrap();
     });
@@ -118,8 +118,8 @@ fn flush_removes_tags_of_outdated_records() {
 #[test]
 fn spilled_blocks_survive_a_destage_of_older_versions() {
     /// Blocks of memory, few enough that written blocks must spill.
-    const MEMORY: usize = 512;
-    let (mut fixture, mut volume) = first_session(MEMORY, Sabotage::None);
+    const MEMORY_BLOCKS: usize = 512;
+    let (mut fixture, mut volume) = first_session(MEMORY_BLOCKS, Sabotage::None);
     fixture.world.block_on(async {
         for block in 0..1_000 {
             write(&volume, block * 8, 8, 10_000 + block).await.unwrap();
@@ -131,7 +131,7 @@ fn spilled_blocks_survive_a_destage_of_older_versions() {
         for block in 0..60 {
             write(&volume, block * 8, 8, 20_000 + block).await.unwrap();
         }
-        destaged_by_age(&fixture, &volume).await;
+        wait_until_destaged_by_age(&fixture, &volume).await;
         assert!(!fixture.world.persisted_pool().images_by_owner()[&1].outdated.is_empty());
         fixture.world.disk("disk").unwrap().add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
         for block in 0..200 {
@@ -145,7 +145,7 @@ fn spilled_blocks_survive_a_destage_of_older_versions() {
         }
     });
     for session in 0..3 {
-        (fixture, volume) = kill(fixture, volume, MEMORY);
+        (fixture, volume) = kill(fixture, volume, MEMORY_BLOCKS);
         fixture.world.block_on(async {
             for block in 0..300 {
                 let version = if block < 200 { 30_000 } else { 10_000 };
@@ -164,7 +164,7 @@ fn outdated_records_stay_retired_without_surviving_memory() {
         write(&volume, 0, 64, 1).await.unwrap();
         volume.flush().await.unwrap();
         write(&volume, 8, 8, 2).await.unwrap();
-        destaged_by_age(&fixture, &volume).await;
+        wait_until_destaged_by_age(&fixture, &volume).await;
     });
     let image = fixture.world.persisted_pool();
     assert!(!image.images_by_owner()[&1].has_content(), "the image holds only tags about the log");

@@ -9,15 +9,15 @@ const MIB: u64 = 1 << 20;
 
 #[test]
 fn case_24_sequential_scan_leaves_95_percent_of_hits() {
-    hits_survive_a_scan(Skew::Sequential);
+    assert_hits_survive_a_scan(Skew::Sequential);
 }
 
 #[test]
 fn case_24_random_scan_leaves_95_percent_of_hits() {
-    hits_survive_a_scan(Skew::Uniform);
+    assert_hits_survive_a_scan(Skew::Uniform);
 }
 
-fn hits_survive_a_scan(skew: Skew) {
+fn assert_hits_survive_a_scan(skew: Skew) {
     let fixture = Fixture::with_memory(1, 32 * MIB);
     let timing = Timing { read: Latency::fixed(Nanos::from_micros(200)), ..Timing::INSTANT };
     fixture.add_disk("hot", SimDiskSpec { timing, ..SimDiskSpec::new(16 * MIB) });

@@ -92,7 +92,7 @@ fn case_23_throttled_writers_get_the_destage_rate_fairly() {
     let mut waits: Vec<Nanos> = writes.into_iter().map(|(_, wait)| wait).collect();
     waits.sort();
     let worst = waits[waits.len() * 999 / 1_000];
-    assert!((4_000..9_000).contains(&waits.len()), "{} writes in a minute of 6,000 destaged", waits.len());
+    assert!((4_000..9_000).contains(&waits.len()), "{} writes in a minute, in which 6,000 were destaged", waits.len());
     assert!(worst < Nanos::from_secs(2), "p99.9 of writes is {worst}");
     assert!(longest_pause < Nanos::from_millis(700), "no write completed for {longest_pause}");
     let slowest_hit = format!("the neighbour's slowest of {reads} hits took {slowest_read}");

@@ -9,14 +9,14 @@ use seam::{DiskOpen, Seam};
 
 const MIB: u64 = 1 << 20;
 /// Blocks of memory: 2 MiB.
-const MEMORY: usize = 512;
+const MEMORY_BLOCKS: usize = 512;
 
 fn log() -> FlashOptions {
     FlashOptions::plain(2, 256 << 10, 100)
 }
 
 fn world(seed: u64) -> WorldSpec {
-    WorldSpec { blocks: MEMORY, ..WorldSpec::new(seed) }
+    WorldSpec { blocks: MEMORY_BLOCKS, ..WorldSpec::new(seed) }
 }
 
 fn first_session(seed: u64) -> (Fixture, Volume<SimSeam>) {
@@ -40,14 +40,14 @@ fn serve(fixture: &Fixture, first: bool) -> Volume<SimSeam> {
     })
 }
 
-/// Writes blocks 0 to `count`, far more than memory holds, with the tag block number + `plus`, while the backing fails
-/// all writes.
-fn filled(seed: u64, count: u64, plus: u64) -> (Fixture, Volume<SimSeam>) {
+/// Writes blocks 0 to `count`, far more than memory holds, each with the tag block number + `tag_offset`, while the
+/// backing fails all writes.
+fn filled_volume(seed: u64, count: u64, tag_offset: u64) -> (Fixture, Volume<SimSeam>) {
     let (fixture, volume) = first_session(seed);
     fixture.world.disk("disk").unwrap().add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
     fixture.world.block_on(async {
         for block in 0..count {
-            write(&volume, block * 8, 8, block + plus).await.unwrap();
+            write(&volume, block * 8, 8, block + tag_offset).await.unwrap();
         }
         volume.flush().await.unwrap();
     });
@@ -56,7 +56,7 @@ fn filled(seed: u64, count: u64, plus: u64) -> (Fixture, Volume<SimSeam>) {
 
 #[test]
 fn flash_not_memory_bounds_dirty_data() {
-    let (fixture, volume) = filled(1, 3_000, 10);
+    let (fixture, volume) = filled_volume(1, 3_000, 10);
     let stats = volume.stats();
     assert!(stats.spilled_bytes > 2_500 * 4096 && stats.dirty_bytes >= 3_000 * 4096, "{stats:?}");
     assert!(stats.spilled_index_bytes <= 24 * stats.spilled_bytes / 4096, "{stats:?}");
@@ -79,7 +79,7 @@ fn flash_not_memory_bounds_dirty_data() {
 
 #[test]
 fn volume_serves_before_recovery_reads_and_destages_later() {
-    let (fixture, volume) = filled(2, 3_000, 10);
+    let (fixture, volume) = filled_volume(2, 3_000, 10);
     drop(volume);
     let fixture = fixture.crash(CrashMode::LoseAll, world(3));
     let volume = serve(&fixture, false);
@@ -98,7 +98,7 @@ fn volume_serves_before_recovery_reads_and_destages_later() {
 
 #[test]
 fn block_without_an_intact_copy_fails_only_its_own_reads() {
-    let (fixture, volume) = filled(4, 1_000, 10);
+    let (fixture, volume) = filled_volume(4, 1_000, 10);
     drop(volume);
     let fixture = fixture.crash(CrashMode::LoseAll, world(5));
     let volume = serve(&fixture, false);
@@ -107,22 +107,22 @@ fn block_without_an_intact_copy_fails_only_its_own_reads() {
         (0..8).for_each(|sector| fixture.world.disk(name).unwrap().flip_bit((MIB + 40 * 4096) / 512 + sector, 3));
     }
     fixture.world.block_on(async {
-        let mut bad = 0;
+        let mut unreadable = 0;
         for block in 0..1_000 {
             match read(&volume, block * 8, 8).await {
                 Ok(content) => assert_eq!(content, [block + 10; 8]),
                 Err(error) => {
                     assert!(error.to_string().contains("has no good copy on flash"), "{error}");
-                    bad += 1;
+                    unreadable += 1;
                 }
             }
         }
-        assert_eq!(bad, 1);
+        assert_eq!(unreadable, 1);
         assert!(volume.destage_all().await.is_err(), "one block cannot be destaged");
         fixture.seam.sleep(seam::Nanos::from_secs(30)).await;
         let disk = fixture.world.disk("disk").unwrap();
-        let there = (0..1_000).filter(|block| durable_tags(&disk, block * 8, 8) == [block + 10; 8]).count();
-        assert_eq!(there, 999, "all other blocks are destaged");
+        let destaged_count = (0..1_000).filter(|block| durable_tags(&disk, block * 8, 8) == [block + 10; 8]).count();
+        assert_eq!(destaged_count, 999, "all other blocks are destaged");
         assert!(!volume.stats().problems.is_empty());
     });
 }

@@ -209,6 +209,7 @@ fn discard_under_a_failed_write_survives_a_reconnect() {
         assert!(!tags.contains(&1), "seed {seed}: the acknowledged discard is undone: {tags:?}");
     }
 }
+
 /// Found with seed 52107: only the first part of a discard cut off by a reconnect was waited for.
 #[test]
 fn discard_cut_off_by_a_reconnect_is_acked_only_when_complete() {

@@ -126,7 +126,7 @@ fn run(seed: u64, with_datastore: bool, zipf: f64, stalls: Option<Stalls>) -> Ru
     result
 }
 
-fn costs_nothing(seed: u64, zipf: f64, stalls: Option<Stalls>) {
+fn assert_costs_nothing(seed: u64, zipf: f64, stalls: Option<Stalls>) {
     let (without, with) = (run(seed, false, zipf, stalls), run(seed, true, zipf, stalls));
     let (worst, second) = with.worst_second(&without);
     let (with_us, without_us) = (with.p999_us(), without.p999_us());
@@ -144,13 +144,13 @@ fn costs_nothing(seed: u64, zipf: f64, stalls: Option<Stalls>) {
 #[test]
 fn uncongested_datastore_slows_no_second_of_its_volumes() {
     for (seed, zipf) in [(1, 1.2), (2, 1.2), (1, 0.99), (2, 0.99)] {
-        costs_nothing(seed, zipf, None);
+        assert_costs_nothing(seed, zipf, None);
     }
 }
 
 #[test]
 fn cpu_stalls_slow_a_datastore_no_more_than_its_disks() {
     for (seed, length_ms) in [(1, 50), (1, 200), (2, 200), (3, 500)] {
-        costs_nothing(seed, 1.2, Some(Stalls { every_ms: 3 * length_ms, length_ms }));
+        assert_costs_nothing(seed, 1.2, Some(Stalls { every_ms: 3 * length_ms, length_ms }));
     }
 }

@@ -51,11 +51,11 @@ fn whole_blocks_destage_while_partial_ones_wait_for_buffers() {
     }
     // Buffers held by clients.
     let held: Vec<_> = std::iter::from_fn(|| fixture.seam.alloc()).collect();
-    let (destaging_volume, seen) = (volume.clone(), Rc::new(Cell::new(false)));
-    let has_destaged = Rc::clone(&seen);
-    fixture.seam.spawn(async move { has_destaged.set(destaging_volume.destage_all().await.is_ok()) });
+    let (destaging_volume, has_destaged) = (volume.clone(), Rc::new(Cell::new(false)));
+    let result = Rc::clone(&has_destaged);
+    fixture.seam.spawn(async move { result.set(destaging_volume.destage_all().await.is_ok()) });
     fixture.world.run_for(Nanos::from_secs(60)).unwrap();
-    assert!(seen.get(), "destage is stuck");
+    assert!(has_destaged.get(), "destage is stuck");
     assert_eq!(held.len(), 4_096 - 200);
     assert_eq!(durable_tags(&disk, 99 * 16, 8), [0, 0, 0, 100, 0, 0, 0, 0]);
     assert_eq!(durable_tags(&disk, 8_000 + 99 * 8, 1), [100]);

@@ -9,7 +9,7 @@ const MIB: u64 = 1 << 20;
 /// An engine with work in flight: clean and dirty blocks, a write and a read in flight, a detached volume.
 fn busy_world() -> (Fixture, LeakCheck) {
     let fixture = Fixture::with_memory(1, 16 * MIB);
-    let remains = fixture.world.leak_check();
+    let leak_check = fixture.world.leak_check();
     for name in ["one", "two", "detached"] {
         fixture.add_disk(name, SimDiskSpec::new(8 * MIB));
         let volume = fixture.attach(name, |_| ()).unwrap();
@@ -21,40 +21,40 @@ fn busy_world() -> (Fixture, LeakCheck) {
     let two = fixture.core.find("two").unwrap();
     fixture.seam.spawn(async move { drop(read(&two, 12_288, 64).await) });
     fixture.world.run_for(Nanos::from_micros(10)).unwrap();
-    (fixture, remains)
+    (fixture, leak_check)
 }
 
 #[test]
 fn crashed_busy_world_is_freed() {
     for mode in CrashMode::ALL {
-        let (fixture, remains) = busy_world();
-        assert!(remains.world() > 0 && remains.buffers() > 256, "the world has buffers in use");
+        let (fixture, leak_check) = busy_world();
+        assert!(leak_check.world() > 0 && leak_check.buffers() > 256, "the world has buffers in use");
         let images = fixture.crash_disks(mode);
-        assert_eq!(remains.buffers(), 0, "{mode:?}");
+        assert_eq!(leak_check.buffers(), 0, "{mode:?}");
         let next = Fixture::with_memory(2, MIB);
         next.world.adopt(images);
-        assert_eq!(remains.world(), 0, "{mode:?}");
+        assert_eq!(leak_check.world(), 0, "{mode:?}");
     }
 }
 
 #[test]
 fn dropped_world_is_freed_in_any_drop_order() {
-    let (fixture, remains) = busy_world();
+    let (fixture, leak_check) = busy_world();
     drop(fixture);
-    assert_eq!((remains.world(), remains.buffers()), (0, 0));
-    let (Fixture { world, seam, core }, remains) = busy_world();
+    assert_eq!((leak_check.world(), leak_check.buffers()), (0, 0));
+    let (Fixture { world, seam, core }, leak_check) = busy_world();
     drop((world, seam));
-    assert!(remains.buffers() > 256, "the engine owns its buffers");
+    assert!(leak_check.buffers() > 256, "the engine owns its buffers");
     drop(core);
-    assert_eq!((remains.world(), remains.buffers()), (0, 0));
+    assert_eq!((leak_check.world(), leak_check.buffers()), (0, 0));
 }
 
 #[test]
 fn volume_handle_keeps_its_buffers() {
-    let (fixture, remains) = busy_world();
+    let (fixture, leak_check) = busy_world();
     let volume = fixture.core.find("one").unwrap();
     drop(fixture.crash_disks(CrashMode::KeepAll));
-    assert!(remains.buffers() > 256);
+    assert!(leak_check.buffers() > 256);
     drop(volume);
-    assert_eq!((remains.world(), remains.buffers()), (0, 0));
+    assert_eq!((leak_check.world(), leak_check.buffers()), (0, 0));
 }

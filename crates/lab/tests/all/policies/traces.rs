@@ -26,22 +26,22 @@ impl Row {
 
 /// All traces in memory.
 pub struct Traces {
-    folder: PathBuf,
+    directory: PathBuf,
     table: String,
     recordings: Vec<(String, Recording)>,
 }
 
 impl Traces {
-    /// Reads all traces; `None` without a folder of traces.
+    /// Reads all traces; `None` without a directory of traces.
     pub fn open() -> Option<Traces> {
-        let Some(folder) = std::env::var_os("HOTSET_TRACES").map(PathBuf::from) else {
-            println!("not measured: HOTSET_TRACES is not set to the folder of the traces");
+        let Some(directory) = std::env::var_os("HOTSET_TRACES").map(PathBuf::from) else {
+            println!("not measured: HOTSET_TRACES is not set to the directory of the traces");
             return None;
         };
         #[expect(clippy::disallowed_methods, reason = "the test reads its input")]
-        let table =
-            std::fs::read_to_string(folder.join("miss-ratios.csv")).expect("the folder contains the published table");
-        let mut traces = Traces { folder, table, recordings: Vec::new() };
+        let table = std::fs::read_to_string(directory.join("miss-ratios.csv"))
+            .expect("the directory contains the published table");
+        let mut traces = Traces { directory, table, recordings: Vec::new() };
         let mut names: Vec<_> = traces.published().into_iter().map(|row| row.trace).collect();
         names.dedup();
         names.sort();
@@ -53,12 +53,12 @@ impl Traces {
     /// The published table.
     pub fn published(&self) -> Vec<Row> {
         let mut lines = self.table.lines();
-        let heads: Vec<_> = lines.next().expect("the table begins with column names").split(',').collect();
+        let column_names: Vec<_> = lines.next().expect("the table begins with column names").split(',').collect();
         lines
             .map(|line| {
                 let fields: Vec<_> = line.split(',').collect();
                 let number = |at: usize| fields[at].parse::<f64>().expect("the field is a number");
-                let columns = (4..fields.len()).map(|at| (heads[at].to_owned(), number(at))).collect();
+                let columns = (4..fields.len()).map(|at| (column_names[at].to_owned(), number(at))).collect();
                 let (percent, slots) = (number(2) as u64, number(3) as usize);
                 Row { trace: fields[0].to_owned(), is_page_sized: fields[1] == "64k", percent, slots, columns }
             })
@@ -71,14 +71,15 @@ impl Traces {
             .recordings
             .iter()
             .find(|(name, _)| *name == row.trace)
-            .expect("the folder contains every trace of the table");
+            .expect("the directory contains every trace of the table");
         if row.is_page_sized { &recording.pages } else { &recording.blocks }
     }
 
     /// Reads one trace.
     pub fn recording(&self, name: &str) -> Recording {
         #[expect(clippy::disallowed_types, reason = "the test reads its input")]
-        let file = std::fs::File::open(self.folder.join(name)).expect("the folder contains every trace of the table");
+        let file =
+            std::fs::File::open(self.directory.join(name)).expect("the directory contains every trace of the table");
         let (recording, error) =
             Recording::of(trace::open(name, Box::new(file), None).expect("the trace format is known"));
         assert!(error.is_none(), "{name}: {error:?}");

@@ -5,8 +5,8 @@ mod list;
 mod source;
 
 pub use list::{
-    BLOCKS_TO_BLOCKS, BYTES_TO_BYTES, DESCRIPTORS_BYTES_MAX, DEVICE_BY_NAME, DEVICES_MAX, SEGMENT_BYTES_MAX,
-    SEGMENTS_MAX,
+    BLOCKS_TO_BLOCKS, BYTES_TO_BYTES, DESCRIPTORS_BYTES_MAX, IDENTIFICATION_DESCRIPTOR, SEGMENT_BYTES_MAX,
+    SEGMENT_DESCRIPTORS_MAX, TARGET_DESCRIPTORS_MAX,
 };
 
 use std::rc::Rc;
@@ -15,9 +15,9 @@ use engine::telemetry::OpKind;
 use engine::{WriteFlags, ZeroFlags};
 use seam::{Block, Seam};
 
-use self::list::{LIST_BYTES_MAX, List, Segment};
-use self::source::Pieces;
-use super::{BLOCK, Extent, Task, read_failed, write_failed};
+use self::list::{LIST_BYTES_MAX, ParameterList, Segment};
+use self::source::PieceSource;
+use super::{Extent, LOGICAL_BLOCK_BYTES, Task, read_failed, write_failed};
 use crate::cdb::{Cdb, invalid_field};
 use crate::copy_results::CopyStatus;
 use crate::exchange::{DataIn, DataOut};
@@ -40,7 +40,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         if bytes.is_empty() {
             return Ok(Status::Good);
         }
-        let list = List::decode(&bytes)?;
+        let list = ParameterList::decode(&bytes)?;
         let mut devices = Vec::new();
         for naa in &list.target_descriptors {
             let device = self.target.units().into_iter().find(|unit| unit.identity.naa[..] == naa[..]);
@@ -62,26 +62,26 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     async fn copy_all(
         &mut self,
         unit: &Rc<Unit<S>>,
-        list: &List,
+        list: &ParameterList,
         devices: &[Option<Rc<Unit<S>>>],
         status: &mut CopyStatus,
     ) -> Result<(), Failure> {
         for segment in &list.segments {
             let device = |index: u16| devices.get(usize::from(index)).cloned().flatten().ok_or_else(unreachable_device);
-            let (from, to) = (device(segment.source_descriptor)?, device(segment.destination_descriptor)?);
-            from.check_present()?;
-            to.check_present()?;
-            to.check_writable()?;
-            from.reservations.check(self.nexus, Conflict::Read)?;
-            to.reservations.check(self.nexus, Conflict::Write)?;
-            for (unit, first) in [(&from, segment.source_lba), (&to, segment.destination_lba)] {
+            let (source, destination) = (device(segment.source_descriptor)?, device(segment.destination_descriptor)?);
+            source.check_present()?;
+            destination.check_present()?;
+            destination.check_writable()?;
+            source.reservations.check(self.nexus, Conflict::Read)?;
+            destination.reservations.check(self.nexus, Conflict::Write)?;
+            for (unit, first) in [(&source, segment.source_lba), (&destination, segment.destination_lba)] {
                 let extent = Extent { first, count: segment.blocks };
-                extent.check(unit).map_err(|_| aborted())?;
+                extent.check(unit).map_err(|_| range_beyond_device())?;
             }
             // A reset or a preemption at the destination ends the copy as well, and waits for it.
-            let is_other_unit = !Rc::ptr_eq(&to, unit);
-            let _running = is_other_unit.then(|| to.tasks.begin(self.nexus.0.number, self.cancel, true));
-            self.copy_segment(&from, &to, segment, status).await?;
+            let is_other_unit = !Rc::ptr_eq(&destination, unit);
+            let _running = is_other_unit.then(|| destination.tasks.begin(self.nexus.0.number, self.cancel, true));
+            self.copy_segment(&source, &destination, segment, status).await?;
             status.segments += 1;
             if let Some(id) = list.id {
                 unit.copies.record_progress(self.nexus, id, *status);
@@ -92,20 +92,20 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
 
     async fn copy_segment(
         &mut self,
-        from: &Rc<Unit<S>>,
-        to: &Rc<Unit<S>>,
+        source: &Rc<Unit<S>>,
+        destination: &Rc<Unit<S>>,
         segment: &Segment,
         status: &mut CopyStatus,
     ) -> Result<(), Failure> {
         if segment.blocks == 0 {
             return Ok(());
         }
-        let len = segment.blocks * BLOCK;
-        from.volume().record_request(OpKind::Read, segment.source_lba * BLOCK, len);
-        to.volume().record_request(OpKind::Write, segment.destination_lba * BLOCK, len);
+        let len = segment.blocks * LOGICAL_BLOCK_BYTES;
+        source.volume().record_request(OpKind::Read, segment.source_lba * LOGICAL_BLOCK_BYTES, len);
+        destination.volume().record_request(OpKind::Write, segment.destination_lba * LOGICAL_BLOCK_BYTES, len);
         // An overlapping destination above its source is copied from the end, so that no block is overwritten before it
         // is read.
-        let backwards = Rc::ptr_eq(from, to)
+        let backwards = Rc::ptr_eq(source, destination)
             && (segment.source_lba + 1..segment.source_lba + segment.blocks).contains(&segment.destination_lba);
         let mut parts: Vec<(u64, usize)> =
             Extent { first: segment.destination_lba, count: segment.blocks }.parts(PART_BYTES_MAX).collect();
@@ -115,22 +115,27 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let mut pieces = Vec::new();
         for (at, len) in parts {
             self.check_cancelled()?;
-            let from_at = segment.source_lba * BLOCK + (at - segment.destination_lba * BLOCK);
-            let first = at / BLOCK;
-            let _guard = to.locks.lock_shared(first..first + len as u64 / BLOCK).await;
+            let source_offset =
+                segment.source_lba * LOGICAL_BLOCK_BYTES + (at - segment.destination_lba * LOGICAL_BLOCK_BYTES);
+            let first = at / LOGICAL_BLOCK_BYTES;
+            let _guard = destination.locks.lock_shared(first..first + len as u64 / LOGICAL_BLOCK_BYTES).await;
             self.check_cancelled()?;
-            to.reservations.check(self.nexus, Conflict::Write)?;
+            destination.reservations.check(self.nexus, Conflict::Write)?;
             pieces.clear();
-            from.volume().read_once(from_at, len, &mut pieces).await.map_err(|error| read_failed(&error, from_at))?;
+            source
+                .volume()
+                .read_once(source_offset, len, &mut pieces)
+                .await
+                .map_err(|error| read_failed(&error, source_offset))?;
             self.check_cancelled()?;
             let failed = |error| write_failed(&error, at);
             if pieces.iter().all(|piece| piece.block.is_zero(piece.start(), piece.len())) {
                 // Zeroes are written as unmapped blocks: a hole stays a hole.
-                let flags = ZeroFlags { fua: to.writes_through(), may_unmap: true, fast_only: false };
-                to.volume().zero(at, len as u64, flags).await.map_err(failed)?;
+                let flags = ZeroFlags { fua: destination.writes_through(), may_unmap: true, fast_only: false };
+                destination.volume().zero(at, len as u64, flags).await.map_err(failed)?;
             } else {
-                let flags = WriteFlags { fua: to.writes_through(), once: true };
-                to.volume().write(at, len, flags, &mut Pieces::new(&pieces)).await.map_err(failed)?;
+                let flags = WriteFlags { fua: destination.writes_through(), once: true };
+                destination.volume().write(at, len, flags, &mut PieceSource::new(&pieces)).await.map_err(failed)?;
             }
             status.bytes += len as u64;
         }
@@ -153,6 +158,6 @@ fn unreachable_device() -> Failure {
 }
 
 /// Sense data for a segment whose range exceeds its device.
-fn aborted() -> Failure {
+fn range_beyond_device() -> Failure {
     Sense::new(SenseKey::COPY_ABORTED, Asc::NONE).into()
 }

@@ -4,13 +4,14 @@ use engine::WriteSource;
 use seam::{BlockMut, Piece, Seam};
 
 /// Consecutive pieces as the content of a write.
-pub struct Pieces<'a, B> {
+pub struct PieceSource<'a, B> {
     pieces: &'a [Piece<B>],
     /// Byte offset of each piece.
     starts: Vec<usize>,
 }
 
-impl<'a, B> Pieces<'a, B> {
+impl<'a, B> PieceSource<'a, B> {
+    /// The content of `pieces`.
     pub fn new(pieces: &'a [Piece<B>]) -> Self {
         let mut at = 0;
         let starts = pieces.iter().map(|piece| {
@@ -18,21 +19,21 @@ impl<'a, B> Pieces<'a, B> {
             at += piece.len();
             start
         });
-        Pieces { pieces, starts: starts.collect() }
+        PieceSource { pieces, starts: starts.collect() }
     }
 }
 
-impl<S: Seam> WriteSource<S> for Pieces<'_, S::Block> {
+impl<S: Seam> WriteSource<S> for PieceSource<'_, S::Block> {
     fn fill(&mut self, from: usize, block: &mut S::BlockMut, at: usize, len: usize) {
-        let mut place = self.starts.partition_point(|start| *start <= from) - 1;
-        let mut read_blocks = 0;
-        while read_blocks < len {
-            let piece = &self.pieces[place];
-            let within = from + read_blocks - self.starts[place];
-            let count = (piece.len() - within).min(len - read_blocks);
-            block.copy_from(at + read_blocks, &piece.block, piece.start() + within, count);
-            read_blocks += count;
-            place += 1;
+        let mut index = self.starts.partition_point(|start| *start <= from) - 1;
+        let mut copied = 0;
+        while copied < len {
+            let piece = &self.pieces[index];
+            let within = from + copied - self.starts[index];
+            let count = (piece.len() - within).min(len - copied);
+            block.copy_from(at + copied, &piece.block, piece.start() + within, count);
+            copied += count;
+            index += 1;
         }
     }
 }

@@ -18,9 +18,9 @@ impl FakeSysfs {
         tree
     }
 
-    fn kernel(&self) -> Kernel {
-        let at = |name: &str| self.folder.path().join(name);
-        Kernel { sys: at("sys"), dev: at("dev"), mounts: at("mountinfo") }
+    fn kernel(&self) -> KernelInfo {
+        let path = |name: &str| self.folder.path().join(name);
+        KernelInfo { sys: path("sys"), dev: path("dev"), mounts: path("mountinfo") }
     }
 
     /// Adds a device of `bytes`; `path` is its directory below `block`, whose parent is the disk of a partition.
@@ -66,7 +66,7 @@ impl FakeSysfs {
     /// The footprint of a file of the file system on `device`.
     fn on_file_system(&self, device: (u32, u32), inode: u64) -> Footprint {
         let mut footprint = Footprint::default();
-        self.kernel().file(FileAt { device, inode, mount: None }, 0..MIB, true, &mut footprint, 0);
+        self.kernel().file(FileLocation { device, inode, mount: None }, 0..MIB, true, &mut footprint, 0);
         footprint
     }
 }
@@ -151,7 +151,7 @@ fn array_members_and_multipath_paths_overlap_their_upper_device() {
 fn loop_device_of_a_file_overlaps_the_device_under_its_file_system() {
     let tree = FakeSysfs::new();
     let file = tree.file("a.img");
-    let device = number_of(fs::metadata(&file).expect("the file exists").dev());
+    let device = split_device_number(fs::metadata(&file).expect("the file exists").dev());
     // The file system of the test's directory, placed on an invented partition.
     tree.device("sda", (8, 0), 100 * MIB, &[]);
     tree.device("sda/sda1", (8, 1), 50 * MIB, &[("partition", "1"), ("start", "0")]);
@@ -180,7 +180,7 @@ fn nbd_devices_below_a_disk_are_reported_with_their_client() {
     tree.device("dm-0", (253, 0), MIB, &[]);
     tree.slave("dm-0", "nbd3");
     let backend = Some("hotset:00000000000000ab/vm1".to_owned());
-    assert_eq!(tree.of_device((253, 0)).nbd, [NbdUnder { name: "nbd3".to_owned(), backend, pid: Some(4242) }]);
+    assert_eq!(tree.of_device((253, 0)).nbd, [KernelNbdDevice { name: "nbd3".to_owned(), backend, pid: Some(4242) }]);
     assert_eq!(tree.of_device((43, 4)).nbd, [], "it is not connected");
 }
 

@@ -35,8 +35,8 @@ fn call_in(domain: &str, path: &str, work: impl FnOnce() + Send + 'static) -> Pa
         // The test may have given up.
         let _ = sender.send(());
     });
-    let walk = PathResolver { is_at_device: true, ..PathResolver::new(Path::new("/")) };
-    lock(&CALLS).queue(domain.to_owned(), Job { call: call.clone(), walk, work });
+    let resolver = PathResolver { is_at_device: true, ..PathResolver::new(Path::new("/")) };
+    lock(&CALLS).queue(domain.to_owned(), Job { call: call.clone(), resolver, work });
     PathCall { answer, call }
 }
 
@@ -92,7 +92,8 @@ fn hung_domain_occupies_a_bounded_number_of_threads() {
         // Fails once the test has dropped the sender.
         move || assert!(lock(&released).recv().is_err())
     };
-    let calls: Vec<_> = (0..THREADS_PER_DOMAIN + 3).map(|at| call_in("hung", &format!("/h{at}"), hang())).collect();
+    let calls: Vec<_> =
+        (0..THREADS_PER_DOMAIN + 3).map(|number| call_in("hung", &format!("/h{number}"), hang())).collect();
     let counts = || lock(&CALLS).domains.get("hung").map(|calls| (calls.running.len(), calls.queue.len()));
     while counts() != Some((THREADS_PER_DOMAIN, 3)) {
         std::thread::yield_now();
@@ -113,17 +114,17 @@ fn hung_domains_leave_threads_to_a_healthy_domain() {
     let (release, released) = channel::<()>();
     let released = Arc::new(Mutex::new(released));
     let names: Vec<_> = (0..2 * ANSWERING_MAX).map(|number| format!("dead{number}")).collect();
-    let dead = names.iter().map(|name| {
+    let hung_calls = names.iter().map(|name| {
         let released = released.clone();
         call_in(name, &format!("/{name}"), move || assert!(lock(&released).recv().is_err()))
     });
-    let dead: Vec<_> = dead.collect();
+    let hung_calls: Vec<_> = hung_calls.collect();
     let running = |name: &str| lock(&CALLS).domains.get(name).map_or(0, |calls| calls.running.len());
     while names.iter().any(|name| running(name) == 0) {
         std::thread::yield_now();
     }
     call_in("first", "/f", || ()).wait(LONG).expect("a domain gets its first thread beside hung calls");
-    assert!(dead.into_iter().all(|call| call.wait(SHORT).is_err()));
+    assert!(hung_calls.into_iter().all(|call| call.wait(SHORT).is_err()));
     let all_run = Arc::new(std::sync::Barrier::new(THREADS_PER_DOMAIN));
     let together = (0..THREADS_PER_DOMAIN).map(|number| {
         let all_run = all_run.clone();
@@ -142,24 +143,24 @@ fn hung_domains_leave_threads_to_a_healthy_domain() {
 #[test]
 fn queued_call_waits_while_its_domain_answers() {
     let calls: Vec<_> = (0..THREADS_PER_DOMAIN * 8)
-        .map(|at| call_in("slow", &format!("/s{at}"), || std::thread::sleep(Duration::from_millis(20))))
+        .map(|number| call_in("slow", &format!("/s{number}"), || std::thread::sleep(Duration::from_millis(20))))
         .collect();
     let limit = Duration::from_secs(5);
     assert!(calls.into_iter().all(|call| call.wait(limit).is_ok()), "no call stalls for as long as the limit");
 }
 
 #[test]
-fn abandoned_call_knows_it() {
+fn abandoned_call_reports_itself_as_abandoned() {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let (release, released) = channel::<()>();
-    let (tell, told) = channel();
+    let (report, reported) = channel();
     let call = PathCall::start(folder.path(), move |call| {
         released.recv().expect("the test sends");
-        tell.send(call.is_abandoned()).expect("the test waits");
+        report.send(call.is_abandoned()).expect("the test waits");
     });
     assert!(call.wait(SHORT).is_err());
     release.send(()).expect("the call waits");
-    assert_eq!(told.recv(), Ok(true));
+    assert_eq!(reported.recv(), Ok(true));
 }
 
 #[test]
@@ -170,14 +171,14 @@ fn link_leads_into_the_domain_of_its_target() {
     let mounts = Mounts::read();
     let (of_link, of_target) = (mounts.domain_of(&link), mounts.domain_of(Path::new("/proc/self/status")));
     assert_ne!(of_link, of_target);
-    let mut walk = PathResolver::new(&link);
+    let mut resolver = PathResolver::new(&link);
     let mut domains = vec![Domain::new()];
-    while let Some(next) = walk.advance(domains.last().expect("never empty")) {
+    while let Some(next) = resolver.advance(domains.last().expect("never empty")) {
         domains.push(next);
         assert!(domains.len() < 10, "{domains:?}");
     }
     assert_eq!(domains.last(), Some(&of_target));
-    assert_eq!(walk.resolved, Path::new("/proc").join(std::process::id().to_string()).join("status"));
+    assert_eq!(resolver.resolved, Path::new("/proc").join(std::process::id().to_string()).join("status"));
 }
 
 #[test]

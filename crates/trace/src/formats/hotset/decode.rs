@@ -6,7 +6,7 @@ use crate::input::Unit;
 use crate::request::{Op, Request};
 use crate::request_sink::{RecordError, RequestSink};
 
-use super::varint::{take, unzigzag};
+use super::varint::{take_varint, unzigzag};
 use super::*;
 
 enum State {
@@ -19,15 +19,16 @@ enum State {
 pub(crate) struct Decoder {
     state: State,
     unit_bytes: u64,
-    read: u64,
+    /// Requests decoded so far.
+    decoded: u64,
 }
 
 impl Decoder {
     pub(crate) fn new() -> Self {
-        Decoder { state: State::Header, unit_bytes: u64::from(UNIT_BYTES), read: 0 }
+        Decoder { state: State::Header, unit_bytes: u64::from(UNIT_BYTES), decoded: 0 }
     }
 
-    fn header(&mut self, bytes: &[u8]) -> Result<State, RecordError> {
+    fn decode_header(&mut self, bytes: &[u8]) -> Result<State, RecordError> {
         if bytes[..8] != MAGIC {
             return Err("is not a Hotset trace".into());
         }
@@ -46,7 +47,7 @@ impl Decoder {
         Ok(State::BlockHeader)
     }
 
-    fn block_header(&mut self, bytes: &[u8], out: &mut RequestSink) -> Result<State, RecordError> {
+    fn decode_block_header(&mut self, bytes: &[u8], out: &mut RequestSink) -> Result<State, RecordError> {
         if bytes[..4] != BLOCK_MAGIC {
             return Err("no block begins here".into());
         }
@@ -54,10 +55,12 @@ impl Decoder {
         let (len, records, dropped, last_field) =
             (u32_at(bytes, 4) as usize, u32_at(bytes, 8), u32_at(bytes, 12), u64_at(bytes, 16));
         if records == END_MARK {
-            check(bytes, &[])?;
+            verify_checksum(bytes, &[])?;
             out.dropped += u64::from(dropped);
-            if last_field != self.read {
-                return Err(format!("{} requests were read of the {last_field} that were recorded", self.read).into());
+            if last_field != self.decoded {
+                return Err(
+                    format!("{} requests were read of the {last_field} that were recorded", self.decoded).into()
+                );
             }
             return Ok(State::Ended);
         }
@@ -68,35 +71,35 @@ impl Decoder {
         Ok(State::Records { header, len, records, started_at_ns: last_field })
     }
 
-    fn record(&self, bytes: &mut &[u8], before: &mut Previous) -> Option<Request> {
+    fn decode_record(&self, bytes: &mut &[u8], previous: &mut Previous) -> Option<Request> {
         let (flags, rest) = bytes.split_first()?;
         *bytes = rest;
         let has_flag = |flag: u8| flags & flag != 0;
-        if has_flag(UNUSED) {
+        if has_flag(RESERVED) {
             return None;
         }
         let op = [Op::Read, Op::Write, Op::Discard, Op::Flush][usize::from(flags & OP_MASK)];
         let mut time_ns = None;
         if has_flag(HAS_TIME) {
-            before.time_ns = before.time_ns.wrapping_add(unzigzag(take(bytes)?));
-            time_ns = Some(before.time_ns);
+            previous.time_ns = previous.time_ns.wrapping_add(unzigzag(take_varint(bytes)?));
+            time_ns = Some(previous.time_ns);
         }
         if has_flag(HAS_DEVICE) {
-            before.device = u32::try_from(take(bytes)?).ok()?;
+            previous.device = u32::try_from(take_varint(bytes)?).ok()?;
         }
         if op == Op::Flush {
-            return Some(Request { time_ns, op, at: 0, len: 0, device: before.device });
+            return Some(Request { time_ns, op, at: 0, len: 0, device: previous.device });
         }
         let unit = if has_flag(IN_BYTES) { 1 } else { self.unit_bytes };
-        let mut at = before.end;
-        if has_flag(HAS_PLACE) {
-            at = at.wrapping_add(unzigzag(take(bytes)?).wrapping_mul(unit));
+        let mut at = previous.end;
+        if has_flag(HAS_ADDRESS) {
+            at = at.wrapping_add(unzigzag(take_varint(bytes)?).wrapping_mul(unit));
         }
         if has_flag(HAS_LENGTH) {
-            before.len = take(bytes)?.checked_mul(unit)?;
+            previous.len = take_varint(bytes)?.checked_mul(unit)?;
         }
-        before.end = at.wrapping_add(before.len);
-        Some(Request { time_ns, op, at, len: before.len, device: before.device })
+        previous.end = at.wrapping_add(previous.len);
+        Some(Request { time_ns, op, at, len: previous.len, device: previous.device })
     }
 }
 
@@ -120,21 +123,21 @@ impl crate::formats::Decoder for Decoder {
 
     fn decode(&mut self, bytes: &[u8], out: &mut RequestSink) -> Result<(), RecordError> {
         self.state = match &self.state {
-            State::Header => self.header(bytes)?,
-            State::BlockHeader => self.block_header(bytes, out)?,
+            State::Header => self.decode_header(bytes)?,
+            State::BlockHeader => self.decode_block_header(bytes, out)?,
             State::Records { header, records, started_at_ns, .. } => {
-                check(header, bytes)?;
+                verify_checksum(header, bytes)?;
                 out.dropped += u64::from(u32_at(header, 12));
-                let mut before = Previous { time_ns: *started_at_ns, ..Previous::default() };
+                let mut previous = Previous { time_ns: *started_at_ns, ..Previous::default() };
                 let mut remaining = bytes;
                 for number in 0..*records {
-                    let request = self.record(&mut remaining, &mut before);
+                    let request = self.decode_record(&mut remaining, &mut previous);
                     out.put(request.ok_or_else(|| format!("request {number} of the block is broken"))?)?;
                 }
                 if !remaining.is_empty() {
                     return Err("the block has more than its requests".into());
                 }
-                self.read += u64::from(*records);
+                self.decoded += u64::from(*records);
                 State::BlockHeader
             }
             State::Ended => return Err("data follow the end mark".into()),
@@ -152,7 +155,7 @@ impl crate::formats::Decoder for Decoder {
 }
 
 /// Verifies the checksum over a block's header and records.
-fn check(header: &[u8], payload: &[u8]) -> Result<(), RecordError> {
+fn verify_checksum(header: &[u8], payload: &[u8]) -> Result<(), RecordError> {
     let (fields, crc) = header.split_at(BLOCK_HEADER_BYTES - 4);
     if u32_at(crc, 0) != crc32c::crc32c_append(crc32c::crc32c(fields), payload) {
         return Err("the block's checksum is wrong".into());

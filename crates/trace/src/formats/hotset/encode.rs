@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use crate::request::{Op, Request};
 
-use super::varint::{push, zigzag};
+use super::varint::{push_varint, zigzag};
 use super::*;
 
-/// Longest record in bytes: flags, time, device, place, length.
+/// Longest record in bytes: flags, time, device, address, length.
 const RECORD_BYTES_MAX: usize = 1 + 10 + 5 + 10 + 10;
 
 /// Header of a file.
@@ -26,7 +26,7 @@ pub struct Encoder<W> {
     records: u32,
     dropped: u32,
     started_at_ns: u64,
-    before: Previous,
+    previous: Previous,
     recorded: u64,
 }
 
@@ -42,7 +42,15 @@ impl<W: Write> Encoder<W> {
         bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
         out.write_all(&bytes)?;
         let payload = Vec::with_capacity(PAYLOAD_BYTES_MAX);
-        Ok(Encoder { out, payload, records: 0, dropped: 0, started_at_ns: 0, before: Previous::default(), recorded: 0 })
+        Ok(Encoder {
+            out,
+            payload,
+            records: 0,
+            dropped: 0,
+            started_at_ns: 0,
+            previous: Previous::default(),
+            recorded: 0,
+        })
     }
 
     /// Appends a request and writes each full block.
@@ -52,7 +60,7 @@ impl<W: Write> Encoder<W> {
         }
         if self.records == 0 {
             self.started_at_ns = request.time_ns.unwrap_or(0);
-            self.before = Previous { time_ns: self.started_at_ns, ..Previous::default() };
+            self.previous = Previous { time_ns: self.started_at_ns, ..Previous::default() };
         }
         self.push_record(request);
         self.records += 1;
@@ -61,7 +69,7 @@ impl<W: Write> Encoder<W> {
     }
 
     /// Records that `count` requests were lost after the last request.
-    pub fn dropped(&mut self, count: u64) -> io::Result<()> {
+    pub fn record_dropped(&mut self, count: u64) -> io::Result<()> {
         if count > 0 {
             if self.records > 0 {
                 self.write_block()?;
@@ -73,34 +81,35 @@ impl<W: Write> Encoder<W> {
 
     fn push_record(&mut self, request: &Request) {
         let &Request { time_ns, op, at, len, device } = request;
-        let before = self.before;
-        let place = at.wrapping_sub(before.end);
-        let ranged = op != Op::Flush;
+        let previous = self.previous;
+        let distance = at.wrapping_sub(previous.end);
+        let has_range = op != Op::Flush;
         let unit = u64::from(UNIT_BYTES);
-        let in_units = len.is_multiple_of(unit) && before.end.is_multiple_of(unit) && at.is_multiple_of(unit);
+        let in_units = len.is_multiple_of(unit) && previous.end.is_multiple_of(unit) && at.is_multiple_of(unit);
         let mut flags = op as u8;
         let flag_if = |condition: bool, flag: u8| if condition { flag } else { 0 };
-        flags |= flag_if(time_ns.is_some(), HAS_TIME) | flag_if(device != before.device, HAS_DEVICE);
-        flags |= flag_if(ranged && place != 0, HAS_PLACE) | flag_if(ranged && len != before.len, HAS_LENGTH);
-        flags |= flag_if(ranged && !in_units, IN_BYTES);
+        flags |= flag_if(time_ns.is_some(), HAS_TIME) | flag_if(device != previous.device, HAS_DEVICE);
+        flags |=
+            flag_if(has_range && distance != 0, HAS_ADDRESS) | flag_if(has_range && len != previous.len, HAS_LENGTH);
+        flags |= flag_if(has_range && !in_units, IN_BYTES);
         self.payload.push(flags);
         if let Some(time_ns) = time_ns {
-            push(&mut self.payload, zigzag(time_ns.wrapping_sub(before.time_ns)));
-            self.before.time_ns = time_ns;
+            push_varint(&mut self.payload, zigzag(time_ns.wrapping_sub(previous.time_ns)));
+            self.previous.time_ns = time_ns;
         }
         if flags & HAS_DEVICE != 0 {
-            push(&mut self.payload, u64::from(device));
-            self.before.device = device;
+            push_varint(&mut self.payload, u64::from(device));
+            self.previous.device = device;
         }
         let unit = if in_units { unit } else { 1 };
-        if flags & HAS_PLACE != 0 {
-            push(&mut self.payload, zigzag(((place as i64) / unit as i64) as u64));
+        if flags & HAS_ADDRESS != 0 {
+            push_varint(&mut self.payload, zigzag(((distance as i64) / unit as i64) as u64));
         }
         if flags & HAS_LENGTH != 0 {
-            push(&mut self.payload, len / unit);
+            push_varint(&mut self.payload, len / unit);
         }
-        if ranged {
-            (self.before.end, self.before.len) = (at.wrapping_add(len), len);
+        if has_range {
+            (self.previous.end, self.previous.len) = (at.wrapping_add(len), len);
         }
     }
 

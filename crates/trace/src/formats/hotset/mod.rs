@@ -12,7 +12,7 @@ pub use encode::{Encoder, Header};
 pub(super) const MAGIC: [u8; 8] = *b"HOTSETTR";
 /// The supported version.
 const VERSION: u32 = 1;
-/// Magic, version, flags, bytes a unit, start, checksum.
+/// Magic number, version, flags, bytes of a unit, start, checksum.
 const HEADER_BYTES: usize = 8 + 4 + 4 + 4 + 8 + 4;
 /// Header flag: addresses are anonymised.
 const ANONYMISED: u32 = 1;
@@ -21,13 +21,13 @@ const UNIT_BYTES: u32 = 512;
 
 /// Magic number of a block.
 const BLOCK_MAGIC: [u8; 4] = *b"HTBK";
-/// Magic, payload bytes, records, dropped, time, checksum.
+/// Magic number, payload bytes, records, dropped, time, checksum.
 const BLOCK_HEADER_BYTES: usize = 4 + 4 + 4 + 4 + 8 + 4;
 /// Maximum size in bytes of a block's records.
 const PAYLOAD_BYTES_MAX: usize = 48 << 10;
 /// Maximum number of requests of a block, which a reader holds at once.
 const BLOCK_RECORDS_MAX: u32 = 4_096;
-/// `records` of the end mark; its `dropped` is the low half of the number of recorded requests.
+/// `records` of the end mark; its time field is the number of recorded requests.
 const END_MARK: u32 = u32::MAX;
 
 /// Bits of a record's first byte; the lowest two are the operation.
@@ -36,15 +36,15 @@ const OP_MASK: u8 = 0b11;
 const HAS_TIME: u8 = 1 << 2;
 /// A device follows; otherwise it is the previous record's, or 0.
 const HAS_DEVICE: u8 = 1 << 3;
-/// A place follows: the distance from the end of the previous record, or from 0. Otherwise the record begins at that
-/// end.
-const HAS_PLACE: u8 = 1 << 4;
+/// An address follows: the difference from the end of the previous record, or from 0. Otherwise the record begins at
+/// that end.
+const HAS_ADDRESS: u8 = 1 << 4;
 /// A length follows; otherwise it is the previous record's.
 const HAS_LENGTH: u8 = 1 << 5;
-/// Place and length are in bytes instead of units.
+/// Address and length are in bytes instead of units.
 const IN_BYTES: u8 = 1 << 6;
 /// Must be 0.
-const UNUSED: u8 = 1 << 7;
+const RESERVED: u8 = 1 << 7;
 
 /// State that a record is relative to.
 #[derive(Clone, Copy, Default)]

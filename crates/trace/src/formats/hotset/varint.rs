@@ -1,7 +1,7 @@
 //! Unsigned LEB128 and zigzag.
 
 /// Appends a value, seven bits a byte, lowest first; the top bit marks that more follow.
-pub fn push(out: &mut Vec<u8>, mut value: u64) {
+pub fn push_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -10,7 +10,7 @@ pub fn push(out: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Takes a value off the front; `None` if it does not end within 64 bits.
-pub fn take(bytes: &mut &[u8]) -> Option<u64> {
+pub fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
         let (byte, rest) = bytes.split_first()?;
@@ -45,12 +45,12 @@ mod tests {
     fn values_round_trip() {
         for value in [0, 1, 127, 128, 300, 1 << 35, u64::MAX - 1, u64::MAX] {
             let mut bytes = Vec::new();
-            push(&mut bytes, value);
-            assert_eq!(take(&mut &bytes[..]), Some(value));
-            assert_eq!(take(&mut &bytes[..bytes.len() - 1]), None);
+            push_varint(&mut bytes, value);
+            assert_eq!(take_varint(&mut &bytes[..]), Some(value));
+            assert_eq!(take_varint(&mut &bytes[..bytes.len() - 1]), None);
             assert_eq!(unzigzag(zigzag(value)), value);
         }
         assert_eq!(zigzag(1u64.wrapping_neg()), 1);
-        assert_eq!(take(&mut &[0xff; 20][..]), None);
+        assert_eq!(take_varint(&mut &[0xff; 20][..]), None);
     }
 }

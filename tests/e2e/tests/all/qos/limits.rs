@@ -1,10 +1,10 @@
-//! Limits: in every interval, hits included, with few requests outstanding and with many.
+//! Limits hold in every interval, hits included, with few requests outstanding and with many.
 //!
 //! fio logs completion times. Between the volume's entry and fio's clock a request is answered, sent and read. A busy
 //! machine delays this path, and delayed completions arrive at once. So on any machine the bound is checked for the
-//! intervals since the first request, which delays only make longer. On an idle machine the strict bound has to hold in
-//! all seconds but few, and [`DELAYED_MS`] more in every interval of any length. In virtual time, at the entry itself,
-//! the strict bound always holds.
+//! intervals since the first request, which delays only make longer. On an idle machine the strict bound must hold in
+//! nearly all seconds, and with an allowance of [`DELAYED_MS`] in intervals of any length. In virtual time, at the
+//! entry itself, the strict bound always holds.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ const DELAYED_MS: u64 = 100;
 /// Per cent of the seconds that begin with each request which may exceed the strict bound.
 const SECONDS_DELAYED_PERCENT: usize = 5;
 
-fn one(_: &CompletedRequest) -> u64 {
+fn request_count(_: &CompletedRequest) -> u64 {
     1
 }
 
@@ -55,8 +55,8 @@ fn assert_limit(name: &str, log: &Log, per_second: u64, tolerance: u64, amount: 
     // The rate is spread over each second, not concentrated at its beginning.
     let mut tenths: Vec<u64> = (0..end / 100).map(|tenth| amount_in(tenth * 100, tenth * 100 + 100)).collect();
     tenths.sort_unstable();
-    let middle = tenths[tenths.len() / 2] * 10;
-    assert!(middle.abs_diff(per_second) <= (per_second / 5).max(10 * tolerance), "{name}: median of {middle} a second");
+    let median = tenths[tenths.len() / 2] * 10;
+    assert!(median.abs_diff(per_second) <= (per_second / 5).max(10 * tolerance), "{name}: median of {median} a second");
     let mean = amount_in(0, end) * 1000 / end;
     assert!(mean * 10 >= per_second * 9, "{name}: only {mean} a second on average");
 }
@@ -66,12 +66,12 @@ fn limited_hits() -> BTreeMap<String, Log> {
     let mut fixture = Fixture::new();
     let limits = [("requests", format!("limit_iops = {IOPS}")), ("bytes", format!("limit_bytes = \"{BYTES}\""))];
     let kinds = [("requests", "rw=randrw bs=4k"), ("bytes", "rw=randread bs=64k")];
-    let (mut jobs, time) = (Vec::new(), seconds(6));
+    let (mut jobs, seconds) = (Vec::new(), seconds(6));
     for ((kind, limit), (_, options)) in limits.iter().zip(kinds) {
         for depth in [1, 64] {
             let name = format!("{kind}-{depth}");
             fixture.add_volume(&name, 4 * MIB, limit);
-            jobs.push(Job::new(&name, fixture.uri(&name), &format!("{options} iodepth={depth}"), 0, time));
+            jobs.push(Job::new(&name, fixture.uri(&name), &format!("{options} iodepth={depth}"), 0, seconds));
         }
     }
     let daemon = fixture.start();
@@ -89,23 +89,23 @@ fn limited_hits() -> BTreeMap<String, Log> {
     logs
 }
 
-/// A volume with a burst allowance under two floods; returns fio's logs of both.
-fn floods() -> [Log; 2] {
+/// A volume with a burst allowance under two loads far above its limit; returns fio's logs of both.
+fn overload_twice() -> [Log; 2] {
     let mut fixture = Fixture::new();
     fixture.add_volume("v", 4 * MIB, &format!("limit_iops = {IOPS}\nburst_iops = {BURST}"));
     let daemon = fixture.start();
     Client::connect(&fixture.endpoint(), "v").expect("the volume is served").read_all().expect("the read succeeds");
     // fio takes a moment to start: by then the burst allowance is full again.
     std::thread::sleep(std::time::Duration::from_millis(BURST * 1000 / IOPS));
-    let flood = |name, from| Job::new(name, fixture.uri("v"), "rw=randread bs=4k iodepth=64", from, 2);
-    let mut logs = run(fixture.folder.path(), &[flood("first", 0), flood("second", 4)]);
+    let overload = |name, from| Job::new(name, fixture.uri("v"), "rw=randread bs=4k iodepth=64", from, 2);
+    let mut logs = run(fixture.folder.path(), &[overload("first", 0), overload("second", 4)]);
     daemon.stop();
     ["first", "second"].map(|name| logs.remove(name).expect("fio logs every job"))
 }
 
 /// Limit, unit of one request and its amount for the volume `name`.
 fn limit_of(name: &str) -> (u64, u64, fn(&CompletedRequest) -> u64) {
-    if name.starts_with("requests") { (IOPS, 1, one) } else { (BYTES, REQUEST_BYTES, bytes) }
+    if name.starts_with("requests") { (IOPS, 1, request_count) } else { (BYTES, REQUEST_BYTES, bytes) }
 }
 
 #[test]
@@ -120,9 +120,9 @@ fn limits_hold_since_the_first_request_hits_included() {
 
 #[test]
 fn burst_is_granted_once_since_the_first_request() {
-    let [first, second] = floods();
+    let [first, second] = overload_twice();
     for log in [&first, &second] {
-        let excess = log.excess_since_start(IOPS, one);
+        let excess = log.excess_since_start(IOPS, request_count);
         println!("{excess} above the limit for a burst of {BURST}");
         assert!(excess <= BURST + IOPS / 50, "{excess} above the limit for a burst of {BURST}");
     }
@@ -140,15 +140,15 @@ fn no_second_exceeds_a_limit_hits_included() {
 #[test]
 #[ignore = "needs an idle machine; scripts/torture runs it"]
 fn burst_is_available_once_and_refills() {
-    let [first, second] = floods();
+    let [first, second] = overload_twice();
     let both = Log(first.0.iter().chain(&second.0).copied().collect());
-    let excess = both.excess(IOPS, one);
+    let excess = both.excess(IOPS, request_count);
     println!("{excess} at once for a burst of {BURST}");
     assert!(excess <= BURST + IOPS / 50 + IOPS * DELAYED_MS / 1000, "{excess} at once for a burst of {BURST}");
     for log in [first, second] {
-        let began = log.0[0].at_ms;
+        let start_ms = log.0[0].at_ms;
         // Half a second has half of the limit, and the burst.
-        let completed = log.between(began, began + 500).len() as u64;
+        let completed = log.between(start_ms, start_ms + 500).len() as u64;
         assert!(
             completed * 10 >= 9 * (BURST + IOPS / 2),
             "{completed} in the first half second with a burst of {BURST}"

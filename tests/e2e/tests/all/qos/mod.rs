@@ -14,9 +14,9 @@ use e2e::fixture::Fixture;
 use e2e::load::Log;
 use serde_json::Value;
 
-/// Length of a volume on the shelf: far more than the memory, and so long that disks have to seek.
+/// Size of a volume on the modelled array: far more than the memory, and so large that disks have to seek.
 const VOLUME_GIB: u64 = 200;
-/// Disks with a longer latency than this are congested.
+/// Keys of the datastore: disks with a longer latency than this are congested.
 const POOL: Option<&str> = Some("congestion_threshold = \"15ms\"");
 /// Small reads that miss memory.
 const RANDOM: &str = "rw=randread bs=4k iodepth=32";
@@ -53,11 +53,11 @@ fn windows(from_ms: u64, to_ms: u64, width_ms: u64) -> impl Iterator<Item = (u64
 fn assert_shares(logs: &[&Log], shares: &[f64], from_ms: u64, to_ms: u64) {
     for (from, to) in windows(from_ms, to_ms, 10_000) {
         let rates: Vec<f64> = logs.iter().map(|log| log.rate(from, to)).collect();
-        let (total, entitled): (f64, f64) = (rates.iter().sum(), shares.iter().sum());
+        let (total_rate, total_shares): (f64, f64) = (rates.iter().sum(), shares.iter().sum());
         let formatted: Vec<String> = rates.iter().map(|rate| format!("{rate:.0}")).collect();
         println!("{from} to {to} ms: {} a second for shares of {shares:?}", formatted.join(", "));
         for (rate, share) in rates.iter().zip(shares) {
-            let ratio = rate / total / (share / entitled);
+            let ratio = rate / total_rate / (share / total_shares);
             assert!((0.95..=1.05).contains(&ratio), "{rates:?} for {shares:?} between {from} and {to} ms");
         }
     }
