@@ -12,10 +12,8 @@ demo: toolchain page
 
 test: toolchain packages page lint deny
 	@# The end-to-end tests take the binary that this builds too. Built by itself it would have other features of its dependencies, and all of them twice.
-	$(CARGO) test $(PROFILE) --workspace --lib --bins --tests --no-run
-	@# Most end-to-end tests wait for a daemon: more threads than processors.
-	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$(($$(nproc) + 1))} HOTSET_BIN=$${CARGO_TARGET_DIR:-$(CURDIR)/target}/ci/hotset \
-	  $(CARGO) test $(PROFILE) --workspace --lib --bins --tests --no-fail-fast
+	HOTSET_BIN=$${CARGO_TARGET_DIR:-$(CURDIR)/target}/ci/hotset CARGO=$(CARGO) \
+	  scripts/test $(PROFILE) --workspace --lib --bins --tests
 	fuzz/run decode 200000 -verbosity=0
 
 # What breaks most often, in a few minutes: format, lint, unit tests, the repository's rules, simulated worlds.

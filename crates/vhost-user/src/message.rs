@@ -351,7 +351,7 @@ pub fn decode(header: &Header, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Messag
         }
         request::SET_VRING_BASE => body.pair().map(|(index, base)| Message::SetVringBase { index, base })?,
         request::GET_VRING_BASE => body.pair().map(|(index, _)| Message::GetVringBase { index })?,
-        request::SET_VRING_KICK..=request::SET_VRING_ERR => {
+        request::SET_VRING_KICK | request::SET_VRING_CALL | request::SET_VRING_ERR => {
             let value = body.single()?;
             let kind =
                 [VringFdKind::Kick, VringFdKind::Call, VringFdKind::Err][(request - request::SET_VRING_KICK) as usize];

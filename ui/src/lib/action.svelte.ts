@@ -24,7 +24,8 @@ export class Action {
       // A button that was disabled meanwhile, or a closed dialog, has lost the focus.
       await tick();
       const focusHolder = document.activeElement;
-      const isLost = focusHolder === null || focusHolder === document.body || focusHolder.closest('dialog:not([open])') !== null;
+      const isLost =
+        focusHolder === null || focusHolder === document.body || focusHolder.closest('dialog:not([open])') !== null;
       if (isLost && focused instanceof HTMLElement) focused.focus();
     }
   }

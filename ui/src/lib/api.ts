@@ -85,7 +85,8 @@ export const api = {
   /** Starts a flush job; the stream reports its progress and result. */
   flush: (name: string) => request<Job>('POST', `${volumePath(name)}/flush`, { wait: false }),
   /** Keys and values as in the configuration file. */
-  setVolume: (name: string, settings: Record<string, string | boolean>) => request<Volume>('PATCH', volumePath(name), settings),
+  setVolume: (name: string, settings: Record<string, string | boolean>) =>
+    request<Volume>('PATCH', volumePath(name), settings),
   /** Adds a volume, which stays across restarts. */
   addVolume: (volume: NewVolume) => request<Volume>('POST', 'volumes', volume),
   /** Changes the size; answers when that is complete. */

@@ -63,7 +63,8 @@ export class ChartData<T extends { at: number }> {
     const path = this.path(this.source.series);
     const liveStart = this.liveStart();
     if (path === this.requested.path && !this.isDue(liveStart)) return;
-    const attempts = path === this.requested.path && liveStart === this.requested.liveStart ? this.requested.attempts + 1 : 1;
+    const isRetry = path === this.requested.path && liveStart === this.requested.liveStart;
+    const attempts = isRetry ? this.requested.attempts + 1 : 1;
     const request = { path, atMs: Date.now(), liveStart, attempts };
     this.requested = request;
     try {
@@ -91,7 +92,9 @@ export class ChartData<T extends { at: number }> {
     // A past range may have no data at its end.
     if (timeRange.zoom && this.requested.atMs / 1e3 > timeRange.zoom.to + REFRESH_MS.min / 1e3) return false;
     if (this.step === 1 && !timeRange.zoom) {
-      return liveStart > newestPoint && (liveStart !== this.requested.liveStart || this.requested.attempts < ATTEMPTS_MAX);
+      return (
+        liveStart > newestPoint && (liveStart !== this.requested.liveStart || this.requested.attempts < ATTEMPTS_MAX)
+      );
     }
     return elapsedMs >= Math.min(Math.max(this.step * 1e3, REFRESH_MS.min), REFRESH_MS.max);
   }

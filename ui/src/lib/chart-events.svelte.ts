@@ -29,7 +29,9 @@ export class ChartEvents {
 
   /** Oldest first. */
   events = $derived.by(() => {
-    return [...this.all.events.filter(this.isShown), ...(this.own?.events ?? [])].toSorted((a, b) => a.number - b.number);
+    return [...this.all.events.filter(this.isShown), ...(this.own?.events ?? [])].toSorted(
+      (a, b) => a.number - b.number,
+    );
   });
 
   /** Stays current until the returned function is called. */

@@ -39,7 +39,9 @@ function fromHistory(report: History, index: number, aggregate: Aggregate): Rate
   const { read, write } = report.latency;
   const valueOf = (name: string) => report.series[name]?.[aggregate][index] ?? 0;
   const quantile = (latency: HistoryLatency | undefined, key: 'p50_us' | 'p99_us') =>
-    aggregate === 'mean' ? (latency?.[key][index] ?? null) : extremes(latency, index)[aggregate === 'min' ? 'min' : 'max'];
+    aggregate === 'mean'
+      ? (latency?.[key][index] ?? null)
+      : extremes(latency, index)[aggregate === 'min' ? 'min' : 'max'];
   return {
     at: report.at_unix_seconds[index]!,
     // Minimum and maximum of a sum are unknown; the sums of the minima and of the maxima bound them.

@@ -45,7 +45,8 @@ export class RateSampler<T extends Counters & { name: string }> {
       const previous = this.previous.get(item.name);
       // Counters that fell belong to a restarted daemon or to fewer volumes.
       const isSame = previous !== undefined && previous.reads <= item.reads && previous.writes <= item.writes;
-      const rates = isSame && elapsedMs <= this.gapMsMax ? between(previous, item, sampledMs + live.skewMs, elapsedMs) : null;
+      const rates =
+        isSame && elapsedMs <= this.gapMsMax ? between(previous, item, sampledMs + live.skewMs, elapsedMs) : null;
       return { item, rates, hitRatio: rates === null ? null : hitRatio(rates.sources) };
     });
     this.previous = new Map(items.map((item) => [item.name, item]));

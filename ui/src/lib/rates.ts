@@ -71,7 +71,8 @@ export function pairwise<T>(
   return samples.slice(1).map((sample, index) => {
     const before = samples[index]!;
     const elapsedMs = sample.at_unix_ms - before.at_unix_ms;
-    const isComparable = daemonRun(before) === daemonRun(sample) && elapsedMs >= INTERVAL_MS_MIN && elapsedMs <= INTERVAL_MS_MAX;
+    const isComparable =
+      daemonRun(before) === daemonRun(sample) && elapsedMs >= INTERVAL_MS_MIN && elapsedMs <= INTERVAL_MS_MAX;
     return isComparable ? compute(before, sample, elapsedMs) : null;
   });
 }

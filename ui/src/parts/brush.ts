@@ -33,8 +33,8 @@ export function brushable(options: uPlot.Options, { zoomTo, zoomOut }: ZoomHandl
 }
 
 /**
- * Keyboard control: arrows move the cursor, with Shift they select; Enter zooms in, Escape clears or zooms out, E moves to
- * an event.
+ * Keyboard control: arrows move the cursor, with Shift they select; Enter zooms in, Escape clears or zooms out, E moves
+ * to an event.
  */
 export class KeyboardControl {
   /** Start of the selection in Unix seconds, because the chart may move meanwhile. */

@@ -185,11 +185,20 @@ export function optionsOf(
         : { range: (plot, _, max) => [0, highest(plot, max, drawing) * 1.08 || 1] },
     },
     axes: [
-      { ...axis(), size: 36, space: 90, values: (_, ticks, __, ___, step) => ticks.map((tick) => tickLabel(tick, step)) },
+      {
+        ...axis(),
+        size: 36,
+        space: 90,
+        values: (_, ticks, __, ___, step) => ticks.map((tick) => tickLabel(tick, step)),
+      },
       {
         ...axis(),
         size: 74,
-        ...(formatValue === bytes || formatValue === bytesRate ? { incrs: BYTE_INCREMENTS } : formatValue === count ? { incrs: COUNT_INCREMENTS } : {}),
+        ...(formatValue === bytes || formatValue === bytesRate
+          ? { incrs: BYTE_INCREMENTS }
+          : formatValue === count
+            ? { incrs: COUNT_INCREMENTS }
+            : {}),
         ...(isLogarithmic ? decadeGrid() : {}),
         // uPlot passes null for labels that would overlap on a logarithmic scale.
         values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : tick === 0 ? '0' : formatTick(tick))),

@@ -55,6 +55,8 @@ pub struct Jobs {
     current: Option<Job>,
     /// A take-over was cancelled, so none starts automatically.
     take_over_cancelled: bool,
+    /// The store is closing: a cancelled job ends as fast as it can.
+    is_closing: bool,
     /// The entry of the joining device, until it becomes a member.
     prepared: Option<MemberEntry>,
 }
@@ -68,6 +70,11 @@ impl Jobs {
     /// Progress of the job that runs.
     pub fn report(&self, now: Nanos) -> Option<JobReport> {
         self.current.as_ref().map(|job| JobReport { age: now.since(job.started_at), ..job.report.clone() })
+    }
+
+    /// True when the store is closing.
+    pub fn is_closing(&self) -> bool {
+        self.is_closing
     }
 
     /// Stores the entry of a joining device until it becomes a member.
@@ -99,7 +106,7 @@ impl Jobs {
 
 /// Guard of the running job: the job ends when the guard is dropped.
 pub struct RunningJob<S: Seam> {
-    pub(super) inner: Rc<Inner<S>>,
+    pub(crate) inner: Rc<Inner<S>>,
 }
 
 impl<S: Seam> RunningJob<S> {
@@ -137,6 +144,11 @@ impl<S: Seam> RunningJob<S> {
     /// Sets the bytes to copy in total.
     pub fn set_total_bytes(&self, bytes: u64) {
         self.update_report(|report| report.total_bytes = bytes);
+    }
+
+    /// Adds to the bytes to copy in total.
+    pub fn add_total_bytes(&self, bytes: u64) {
+        self.update_report(|report| report.total_bytes += bytes);
     }
 
     /// Adds to the bytes copied.
@@ -196,7 +208,7 @@ pub async fn cancel_jobs<S: Seam>(inner: &Inner<S>) {
     loop {
         {
             let mut state = inner.state.borrow_mut();
-            state.jobs.take_over_cancelled = true;
+            (state.jobs.take_over_cancelled, state.jobs.is_closing) = (true, true);
             if !state.jobs.cancel() {
                 return;
             }

@@ -20,11 +20,11 @@ use crate::device::Device;
 use crate::error::StoreError;
 use crate::format::superblock::{MemberState, Role};
 use crate::membership::remove_members;
+use crate::pages::relocate::{has_pages, pages_without_room, relocate};
 use crate::store::Inner;
 use change::Change;
-use job::RunningJob;
 
-pub use job::{JobKind, JobReport, Jobs, cancel_jobs, joining_member_failed};
+pub use job::{JobKind, JobReport, Jobs, RunningJob, cancel_jobs, joining_member_failed};
 pub use resync::{copy_blocks, keep_buffers};
 
 /// The number of members that carry the log.
@@ -41,6 +41,9 @@ pub async fn add<S: Seam>(inner: &Rc<Inner<S>>, disk: S::Disk, force: bool) -> R
 }
 
 /// Replaces a member, in service or not, by a new device. Returns the new device's number.
+///
+/// The pages of a member in service are kept: the new device becomes a member beside the old one, the pages move, and
+/// the old one leaves. A crash in between finds both as members.
 pub async fn replace<S: Seam>(inner: &Rc<Inner<S>>, old: u32, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
     let running = RunningJob::begin(inner, JobKind::Replace)?;
     let entry = change::entry(inner, old)?;
@@ -49,7 +52,28 @@ pub async fn replace<S: Seam>(inner: &Rc<Inner<S>>, old: u32, disk: S::Disk, for
     let role = if joins_log { Role::Log } else { Role::Pages };
     let device = change::prepare(inner, disk, role, force).await?;
     running.set_member(device.member);
-    change::apply(&running, Change { joining: Some((device, role)), leaving: Some(old) }).await
+    if !has_pages(inner, old) {
+        return change::apply(&running, Change { joining: Some((device, role)), leaving: Some(old) }).await;
+    }
+    let new = change::apply(&running, Change { joining: Some((device, role)), leaving: None }).await?;
+    let moved = relocate(&running, old, true).await;
+    let failed = match &moved {
+        Ok(_) if inner.state.borrow().superblock.serves(new) => None,
+        Ok(_) => Some(StoreError::Refused(format!("device number {new} failed as pages were copied to it"))),
+        Err(error) => Some(error.clone()),
+    };
+    let Some(error) = failed else {
+        return change::apply(&running, Change { joining: None, leaving: Some(old) }).await.map(|_| new);
+    };
+    drop(moved);
+    // The pages return to the old device, except when the store is closing: that should not take long.
+    let returned = match has_pages(inner, new) && !inner.state.borrow().jobs.is_closing() {
+        true => Some(relocate(&running, new, false).await),
+        false => None,
+    };
+    change::apply(&running, Change { joining: None, leaving: Some(new) }).await?;
+    drop(returned);
+    Err(error)
 }
 
 /// Removes a member permanently. If it carries the log, a member that holds only pages takes over the log first.
@@ -59,10 +83,10 @@ pub async fn remove<S: Seam>(inner: &Rc<Inner<S>>, member: u32, allow_single_cop
     change::entry(inner, member)?;
     running.set_member(member);
     let mut joining = None;
-    if inner.state.borrow().superblock.carries_log(member) {
+    let others = inner.log_devices().iter().filter(|device| device.member != member).count();
+    if inner.state.borrow().superblock.carries_log(member) && others < LOG_MEMBERS {
         joining = find_successor(inner, member).map(|device| (device, Role::Log));
-        let remaining = inner.log_devices().len() - 1;
-        if joining.is_none() && remaining == 0 {
+        if joining.is_none() && others == 0 {
             let reason = "it is the only device with the dirty data: add another device first";
             return Err(StoreError::Refused(reason.to_owned()));
         }
@@ -71,7 +95,25 @@ pub async fn remove<S: Seam>(inner: &Rc<Inner<S>>, member: u32, allow_single_cop
             return Err(StoreError::Refused(reason.to_owned()));
         }
     }
+    // A successor drops its own pages, and cannot be returned to its former role if the change is cancelled.
+    let _vacated = match joining.is_none() && has_pages(inner, member) {
+        true => Some(relocate(&running, member, true).await?),
+        false => None,
+    };
     change::apply(&running, Change { joining, leaving: Some(member) }).await.map(drop)
+}
+
+/// Pages that [`remove`] drops, because they find no room on the remaining members.
+pub fn pages_lost_without<S: Seam>(inner: &Inner<S>, member: u32) -> u64 {
+    let others = inner.log_devices().iter().filter(|device| device.member != member).count();
+    let is_succeeded = inner.state.borrow().superblock.carries_log(member) && others < LOG_MEMBERS;
+    match find_successor(inner, member).filter(|_| is_succeeded) {
+        Some(successor) => {
+            let table = &inner.pages.borrow().table;
+            table.pages_on(member) + table.pages_on(successor.member)
+        }
+        None => pages_without_room(inner, member),
+    }
 }
 
 /// The largest of the members that hold only pages.

@@ -10,6 +10,7 @@
 //! - **R11** Each block is checked before it is returned.
 //!
 //! `table.rs` maps pages to slots, `put.rs` and `read.rs` move data, and `evict.rs` and `quota.rs` make room.
+//! `relocate.rs` moves pages off a member that leaves.
 //! `segment_lending.rs` lends segments between the log and the pages. `write_intent.rs` is the write-intent log. The
 //! map journal (`journal/`) makes the map durable.
 
@@ -18,6 +19,7 @@ mod evict;
 mod put;
 mod quota;
 mod read;
+pub(crate) mod relocate;
 pub(crate) mod segment_lending;
 pub(crate) mod state;
 pub(crate) mod table;
@@ -114,7 +116,17 @@ impl<S: Seam> Pages<S> {
 
     /// Maximum number of slots while the log needs no more than its reserve.
     pub fn slots_max(&self) -> u64 {
-        segment_lending::slots_max(&self.0, &self.0.pages.borrow()) as u64
+        segment_lending::slots_max(&self.0, &self.0.pages.borrow(), None) as u64
+    }
+
+    /// The number of pages on a member.
+    pub fn pages_on(&self, member: u32) -> u64 {
+        self.0.pages.borrow().table.pages_on(member)
+    }
+
+    /// Pages that the removal of a member drops, because the others have no room for them.
+    pub fn pages_lost_without(&self, member: u32) -> u64 {
+        crate::members::pages_lost_without(&self.0, member)
     }
 
     /// The number of evicted pages.
@@ -133,7 +145,7 @@ impl<S: Seam> Pages<S> {
             suspect: counts.suspect,
             loaded: state.is_ready(),
             slots: table.slots() as u64,
-            slots_max: segment_lending::slots_max(&self.0, &state) as u64,
+            slots_max: segment_lending::slots_max(&self.0, &state, None) as u64,
             free: state.free.len() as u64,
             evictions: state.counts.evictions,
             dirty_regions: state.dirty_regions.len() as u64,

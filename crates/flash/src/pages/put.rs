@@ -21,23 +21,23 @@ use crate::store::{Inner, Sabotage};
 use crate::wait::Reply;
 
 /// The blocks of a page.
-type Content<B> = [Option<B>; PAGE_BLOCKS as usize];
+pub(super) type Content<B> = [Option<B>; PAGE_BLOCKS as usize];
 
 /// Contiguous pieces of a slot, and their byte offset in it.
 type Run<B> = (u64, Vec<Piece<B>>);
 
 /// A write of a page in progress.
-struct Put {
-    slot: SlotId,
-    place: PagePlace,
+pub(super) struct Put {
+    pub(super) slot: SlotId,
+    pub(super) place: PagePlace,
     /// Number of writes of each block of the slot, including this write.
-    writes: Writes,
+    pub(super) writes: Writes,
     /// Blocks to write.
-    to_write: u16,
+    pub(super) to_write: u16,
     /// Valid blocks of the slot that are not rewritten.
-    unchanged: u16,
+    pub(super) unchanged: u16,
     /// The page's old slot, and the blocks of it that are copied to the new one.
-    old: Option<(SlotId, PagePlace, u16)>,
+    pub(super) old: Option<(SlotId, PagePlace, u16)>,
 }
 
 /// Writes blocks of a page to flash.
@@ -78,14 +78,26 @@ pub async fn put<S: Seam>(
     let task_reply = reply.clone();
     inner.pages.borrow_mut().begin_writing((put.place.member, put.place.segment));
     inner.seam.spawn(async move {
-        let result = write(&task, volume_id, page, &put, content).await;
-        task.pages.borrow_mut().end_writing((put.place.member, put.place.segment));
-        let valid = finish_put(&task, &put, &result);
-        write_soon(&task);
-        evict::maintain_free_slots(&task);
-        task_reply.send(result.map(|_| valid & requested));
+        let result = write_and_enter(&task, volume_id, page, &put, content).await;
+        task_reply.send(result.map(|valid| valid & requested));
     });
     reply.wait().await
+}
+
+/// Writes the blocks of a registered page, and enters it into the map. Returns the valid blocks.
+pub(super) async fn write_and_enter<S: Seam>(
+    inner: &Rc<Inner<S>>,
+    volume_id: VolumeId,
+    page: PageNo,
+    put: &Put,
+    content: Content<S::Block>,
+) -> Result<u16, PutError> {
+    let result = write(inner, volume_id, page, put, content).await;
+    inner.pages.borrow_mut().end_writing((put.place.member, put.place.segment));
+    let valid = finish_put(inner, put, &result);
+    write_soon(inner);
+    evict::maintain_free_slots(inner);
+    result.map(|_| valid)
 }
 
 /// Finds a slot, and registers the page. Returns `None` if all requested blocks are valid already.

@@ -28,7 +28,7 @@ const COMPARED_MAX: usize = 64;
 /// The cost of dropping a protected page; other pages cost 2 to 5.
 const PROTECTED_COST: usize = 50;
 /// Pause between two checks while another reclaim, or a write to the segment, is in progress.
-const PAUSE: Nanos = Nanos::from_micros(100);
+pub(super) const PAUSE: Nanos = Nanos::from_micros(100);
 
 /// A member and a segment of it.
 type MemberSegment = (u32, u32);
@@ -52,8 +52,9 @@ fn available_segments<S: Seam>(store: &State<S>, state: &PageState<S>, count: us
             continue;
         }
         let is_log = entry.role == Role::Log;
-        let lent =
-            store.segments.lent().iter().copied().filter(|number| is_log && state.reclaim_target != Some(*number));
+        // A segment that was lent before a smaller device joined the log is past the end of the log now.
+        let is_lent = |number: &u32| *number < superblock.segments && state.reclaim_target != Some(*number);
+        let lent = store.segments.lent().iter().copied().filter(|number| is_log && is_lent(number));
         let page_only_segments =
             if is_log { superblock.segments..entry.segments.max(superblock.segments) } else { first..entry.segments };
         let unused =
@@ -64,8 +65,8 @@ fn available_segments<S: Seam>(store: &State<S>, state: &PageState<S>, count: us
     available
 }
 
-/// Maximum number of slots while the log needs no more than its reserve.
-pub fn slots_max<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> usize {
+/// Maximum number of slots while the log needs no more than its reserve, on the members other than `leaving`.
+pub fn slots_max<S: Seam>(inner: &Inner<S>, state: &PageState<S>, leaving: Option<u32>) -> usize {
     let store = inner.state.borrow();
     let superblock = &store.superblock;
     let shared_segments = superblock.segments - superblock.journal_segments();
@@ -74,7 +75,8 @@ pub fn slots_max<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> usize {
         Role::Log => lendable + entry.segments.saturating_sub(superblock.segments),
         Role::Pages => entry.segments.saturating_sub(superblock.journal_segments()),
     };
-    let serving = (0..).zip(&superblock.members).filter(|(member, _)| superblock.serves(*member));
+    let stays = |member: u32| superblock.serves(member) && leaving != Some(member);
+    let serving = (0..).zip(&superblock.members).filter(|(member, _)| stays(*member));
     let segments: u64 = serving.map(|(_, entry)| u64::from(segments_of(entry))).sum();
     (segments * u64::from(state.table.per_frame())).min(state.journal.slots_max() as u64) as usize
 }
@@ -255,6 +257,13 @@ async fn wait_for_writes<S: Seam>(inner: &Rc<Inner<S>>, number: u32) {
 /// While it exists, its member accepts no new pages.
 pub struct ClosedMember<S: Seam>(Rc<Inner<S>>, u32);
 
+impl<S: Seam> ClosedMember<S> {
+    /// The member's number.
+    pub fn member(&self) -> u32 {
+        self.1
+    }
+}
+
 impl<S: Seam> Drop for ClosedMember<S> {
     fn drop(&mut self) {
         self.0.pages.borrow_mut().closed_members.remove(&self.1);
@@ -264,6 +273,14 @@ impl<S: Seam> Drop for ClosedMember<S> {
 /// Drops all pages of a member that will carry the log, durably. The member accepts no new pages while the result
 /// exists.
 pub async fn drop_pages_of<S: Seam>(inner: &Rc<Inner<S>>, member: u32) -> ClosedMember<S> {
+    let closed = close_member(inner, member).await;
+    inner.pages.borrow_mut().drop_member_pages(member);
+    wait_durable(inner).await;
+    closed
+}
+
+/// Closes a member for new pages, and waits until no page is being written to it.
+pub async fn close_member<S: Seam>(inner: &Rc<Inner<S>>, member: u32) -> ClosedMember<S> {
     write_intent::wait_loaded_if_begun(inner).await;
     inner.pages.borrow_mut().closed_members.insert(member);
     let closed = ClosedMember(Rc::clone(inner), member);
@@ -273,8 +290,6 @@ pub async fn drop_pages_of<S: Seam>(inner: &Rc<Inner<S>>, member: u32) -> Closed
         inner.pages.borrow_mut().remove_free_slots(member);
         inner.seam.sleep(PAUSE).await;
     }
-    inner.pages.borrow_mut().drop_member_pages(member);
-    wait_durable(inner).await;
     closed
 }
 

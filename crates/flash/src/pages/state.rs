@@ -109,6 +109,8 @@ pub struct PageState<S: Seam> {
     pub writing: BTreeMap<(u32, u32), u32>,
     /// Members that accept no new pages: a segment's header could not be written, or the member will carry the log.
     pub closed_members: BTreeSet<u32>,
+    /// The member whose pages are being moved to others. Its free slots are not reused.
+    pub vacated_member: Option<u32>,
     /// The next commit clears all settled dirty regions, however few there are.
     pub clear_all_settled: bool,
     /// A task waits for idleness, to clear settled regions.
@@ -161,6 +163,7 @@ impl<S: Seam> PageState<S> {
             reclaim_target: None,
             writing: BTreeMap::new(),
             closed_members: BTreeSet::new(),
+            vacated_member: None,
             clear_all_settled: false,
             idle_timer_set: false,
             abandoned: false,
@@ -288,6 +291,13 @@ impl<S: Seam> PageState<S> {
     pub fn release(&mut self, slot: SlotId) {
         self.table.release(slot);
         if !self.pins.contains_key(&(slot, self.table.place(slot).segment_generation)) {
+            self.add_free(slot);
+        }
+    }
+
+    /// Makes a slot available that no durable record lists and no read pins.
+    fn add_free(&mut self, slot: SlotId) {
+        if self.vacated_member != Some(self.table.place(slot).member) {
             self.free.push_back(slot);
         }
     }
@@ -305,7 +315,7 @@ impl<S: Seam> PageState<S> {
         if *pins == 0 {
             self.pins.remove(&(slot, segment_generation));
             if self.table.is_in(slot, segment_generation) && self.table.phase(slot) == SlotPhase::Free {
-                self.free.push_back(slot);
+                self.add_free(slot);
             }
         }
     }
@@ -341,6 +351,17 @@ impl<S: Seam> PageState<S> {
     pub fn remove_free_slots(&mut self, member: u32) {
         let table = &self.table;
         self.free.retain(|slot| table.place(*slot).member != member);
+    }
+
+    /// Returns the slots of a member that is no longer being vacated to the free list.
+    pub fn return_free_slots(&mut self, member: u32) {
+        let frames = self.table.frames().filter(|(_, frame)| frame.member == member);
+        let slots: Vec<SlotId> = frames.flat_map(|(number, _)| self.table.slots_of(number)).collect();
+        let is_pinned = |slot: &SlotId| self.pins.contains_key(&(*slot, self.table.place(*slot).segment_generation));
+        let is_free = |slot: &SlotId| self.table.phase(*slot) == SlotPhase::Free && !is_pinned(slot);
+        let returned: Vec<SlotId> = slots.into_iter().filter(is_free).collect();
+        self.remove_free_slots(member);
+        self.free.extend(returned);
     }
 
     /// Drops a frame with its pages; the caller adds the journal record. The results of reads and writes in flight are

@@ -1,6 +1,7 @@
 //! The map from pages to slots. It takes 19 bytes per slot in arrays by segment, and a hash table of 4-byte slot
 //! numbers with a bounded load factor. A cached page costs about 25 bytes.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::format::page::{PagePlace, Writes};
@@ -96,6 +97,8 @@ pub struct SlotTable {
     counts: SlotCounts,
     /// Counts by volume number.
     of_volumes: Vec<SlotCounts>,
+    /// Pages by member.
+    of_members: BTreeMap<u32, u64>,
 }
 
 /// Counts over all slots, or over one volume's.
@@ -133,6 +136,7 @@ impl SlotTable {
             slots: 0,
             counts: SlotCounts::default(),
             of_volumes: Vec::new(),
+            of_members: BTreeMap::new(),
         }
     }
 
@@ -278,15 +282,22 @@ impl SlotTable {
         self.counts_of(volume).pages
     }
 
+    /// The number of pages on a member.
+    pub fn pages_on(&self, member: u32) -> u64 {
+        self.of_members.get(&member).copied().unwrap_or(0)
+    }
+
     /// Changes a slot, and updates the counts.
     fn change<T>(&mut self, slot: SlotId, change: impl FnOnce(&mut Frame, usize) -> T) -> T {
         let (frame, index) = self.locate_mut(slot);
-        let (volume, before) = (page_of(frame.keys[index]).0, frame.counts(index));
+        let (member, volume, before) = (frame.member, page_of(frame.keys[index]).0, frame.counts(index));
         let result = change(frame, index);
         let (new_volume, after) = (page_of(frame.keys[index]).0, frame.counts(index));
         if before == after && volume == new_volume {
             return result;
         }
+        let on_member = self.of_members.entry(member).or_default();
+        *on_member = *on_member + after.pages - before.pages;
         self.counts.replace(before, after);
         // A slot with counts always has a volume; a slot without a volume has no counts.
         if before != SlotCounts::default() {
@@ -568,7 +579,7 @@ impl SlotTable {
     }
 
     /// Drops restored pages whose volume has no number.
-    pub fn drop_orphans(&mut self, volumes: &std::collections::BTreeMap<u16, VolumeId>) {
+    pub fn drop_orphans(&mut self, volumes: &BTreeMap<u16, VolumeId>) {
         for slot in self.ranges().into_iter().flatten() {
             if self.is_page(slot) && !volumes.contains_key(&page_of(self.key(slot)).0) {
                 self.restore(slot, None, self.generation(slot));
@@ -605,7 +616,6 @@ fn hash_entries_for(slots: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
 
     #[test]
     fn table_finds_the_same_slots_as_a_btree_map() {

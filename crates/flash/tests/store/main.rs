@@ -12,6 +12,7 @@ mod page_crash_points;
 mod paged;
 mod paged_seeds;
 mod pages;
+mod relocation;
 mod sabotage;
 mod seeds;
 mod service;

@@ -37,7 +37,7 @@ fn present_names(world: &World) -> Vec<&'static str> {
 }
 
 /// Checks that the model allows what recovery finds. Returns the members.
-fn recover(world: &World, model: &LogModel, options: OpenOptions) -> Result<Vec<MemberReport>, String> {
+pub fn recover(world: &World, model: &LogModel, options: OpenOptions) -> Result<Vec<MemberReport>, String> {
     let seam = world.seam();
     let names = present_names(world);
     let members = world.run_until(async {

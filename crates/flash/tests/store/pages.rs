@@ -28,20 +28,20 @@ fn page(seam: &SimSeam, first: u64) -> Vec<(u32, SimBlock)> {
 }
 
 /// The tags of a page's valid blocks.
-async fn tags(seam: &SimSeam, pages: &Pages<SimSeam>, volume: u64, page: u64) -> Vec<Option<u64>> {
+pub async fn tags(seam: &SimSeam, pages: &Pages<SimSeam>, volume: u64, page: u64) -> Vec<Option<u64>> {
     let buffers = (0..16).map(|_| seam.alloc().expect("the pool has a free buffer")).collect();
     let read = pages.volume(VolumeId(volume)).read(PageNo(page), 0..16, buffers).await;
     read.into_iter().map(|block| block.ok().map(|block| block.tags()[0])).collect()
 }
 
-async fn loaded(store: &Store<SimSeam>) -> Pages<SimSeam> {
+pub async fn loaded(store: &Store<SimSeam>) -> Pages<SimSeam> {
     let pages = store.pages();
     assert_eq!(pages.load().await.dropped, None);
     pages
 }
 
 /// Puts a page as soon as there is room.
-async fn put(seam: &SimSeam, pages: &Pages<SimSeam>, volume: u64, number: u64, first: u64) {
+pub async fn put(seam: &SimSeam, pages: &Pages<SimSeam>, volume: u64, number: u64, first: u64) {
     for _ in 0..1_000 {
         match pages.volume(VolumeId(volume)).put(PageNo(number), page(seam, first)).await {
             Ok(mask) => return assert_eq!(mask, u16::MAX),

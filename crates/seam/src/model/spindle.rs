@@ -96,7 +96,7 @@ impl Spindle {
         Spindle {
             spec,
             tracks,
-            curve: (0..=CURVE_STEPS).map(step).collect(),
+            seek_curve: (0..=CURVE_STEPS).map(step).collect(),
             // Multiples of the golden ratio spread any number of disks evenly.
             phase: (number as u64).wrapping_mul(618_033_989) % 1_000_000_000 * spec.revolution.0 / 1_000_000_000,
             head_track: 0,

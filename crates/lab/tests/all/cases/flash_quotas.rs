@@ -136,7 +136,7 @@ fn overcommitted_minimum_is_refused_and_live_changes_hold() {
     let error = greedy.set_flash_quota(quota_with_min(slots - 50)).expect_err("60 pages are reserved");
     assert!(matches!(error, QuotaError::NoRoom { .. }), "{error}");
     assert_eq!(greedy.flash_quota(), FlashQuota::default());
-    let backwards = FlashQuota { max: Some(PageAmount::Pages(3)), ..min(4) };
+    let backwards = FlashQuota { max: Some(PageAmount::Pages(3)), ..quota_with_min(4) };
     assert!(matches!(greedy.set_flash_quota(backwards), Err(QuotaError::MinAboveMax { .. })));
     small.set_flash_quota(FlashQuota::default()).expect("a smaller quota is always accepted");
     greedy.set_flash_quota(quota_with_min(slots - 50)).expect("nothing is reserved for others");

@@ -1,0 +1,222 @@
+//! Moves the pages of a member that leaves to free slots of other members. A page stays readable at its old place until
+//! its copy is complete. The copy enters the map like a new page, without the blocks that were invalidated meanwhile.
+
+use std::ops::ControlFlow;
+use std::rc::Rc;
+
+use seam::{BLOCK_BYTES, Disk, Seam};
+
+use super::put::{Content, Put, write_and_enter};
+use super::segment_lending::{self, ClosedMember};
+use super::state::PageState;
+use super::table::{ADDING, SUSPECT, SlotId, SlotPhase, page_of};
+use super::{evict, read};
+use crate::error::StoreError;
+use crate::format::journal::Record;
+use crate::journal::{wait_durable, write_now};
+use crate::members::RunningJob;
+use crate::number::{PAGE_BLOCKS, PageNo, VolumeId};
+use crate::store::Inner;
+use crate::wait::{BoxFuture, Reply, join};
+
+/// Maximum number of pages that are copied at the same time.
+const COPIES_MAX: usize = 4;
+/// Bytes of a page.
+const PAGE_BYTES: u64 = PAGE_BLOCKS as u64 * BLOCK_BYTES as u64;
+/// Highest use count of a page.
+const USES_MAX: u8 = 3;
+
+/// True when the member is in service and holds pages that can be read.
+pub fn has_pages<S: Seam>(inner: &Inner<S>, member: u32) -> bool {
+    let state = inner.pages.borrow();
+    inner.state.borrow().superblock.serves(member) && state.is_ready() && state.table.pages_on(member) > 0
+}
+
+/// Pages on `member` that find no room on the others.
+pub fn pages_without_room<S: Seam>(inner: &Inner<S>, member: u32) -> u64 {
+    let state = inner.pages.borrow();
+    let room = segment_lending::slots_max(inner, &state, Some(member)) as u64;
+    state.table.counts().pages.saturating_sub(room).min(state.table.pages_on(member))
+}
+
+/// While it exists, its member accepts no pages.
+pub struct VacatedMember<S: Seam> {
+    inner: Rc<Inner<S>>,
+    closed: ClosedMember<S>,
+}
+
+impl<S: Seam> Drop for VacatedMember<S> {
+    fn drop(&mut self) {
+        let mut state = self.inner.pages.borrow_mut();
+        state.vacated_member = None;
+        state.return_free_slots(self.closed.member());
+    }
+}
+
+/// A page and its copy in progress.
+struct Move {
+    volume_id: VolumeId,
+    page: PageNo,
+    put: Put,
+}
+
+/// Moves the pages of `member` while other members have room. If the room does not suffice, the most used pages move,
+/// and unused pages stay. With `may_stop` the job can be paused and cancelled.
+pub async fn relocate<S: Seam>(
+    running: &RunningJob<S>,
+    member: u32,
+    may_stop: bool,
+) -> Result<VacatedMember<S>, StoreError> {
+    let inner = &running.inner;
+    let closed = segment_lending::close_member(inner, member).await;
+    let vacated = VacatedMember { inner: Rc::clone(inner), closed };
+    {
+        let mut state = inner.pages.borrow_mut();
+        state.vacated_member = Some(member);
+        state.remove_free_slots(member);
+        running.add_total_bytes(state.table.pages_on(member) * PAGE_BYTES);
+    }
+    let fits = pages_without_room(inner, member) == 0;
+    let name = inner.in_service().iter().find(|device| device.member == member).map(|device| device.disk.identity());
+    let name = name.unwrap_or_default();
+    for uses_min in if fits { 0..=0 } else { 1..=USES_MAX }.rev() {
+        let mut next = 0;
+        loop {
+            let frame = next_frame(&inner.pages.borrow(), member, next);
+            let Some(frame) = frame else { break };
+            next = frame + 1;
+            if relocate_frame(running, frame, uses_min, may_stop.then_some(&name)).await?.is_break() {
+                return Ok(vacated);
+            }
+        }
+    }
+    Ok(vacated)
+}
+
+/// The member's first frame from `number` on.
+fn next_frame<S: Seam>(state: &PageState<S>, member: u32, number: u32) -> Option<u32> {
+    if !state.is_ready() {
+        return None;
+    }
+    state.table.frames().find(|(frame, content)| *frame >= number && content.member == member).map(|(frame, _)| frame)
+}
+
+/// Moves the pages of a frame with at least `uses_min` uses. Breaks when no slot can be had. `job` is the name under
+/// which the job can be stopped.
+async fn relocate_frame<S: Seam>(
+    running: &RunningJob<S>,
+    frame: u32,
+    uses_min: u8,
+    job: Option<&String>,
+) -> Result<ControlFlow<()>, StoreError> {
+    let inner = &running.inner;
+    let (slots, segment_generation) = {
+        let state = inner.pages.borrow();
+        (state.table.slots_of(frame), state.table.frame(frame).segment_generation)
+    };
+    let mut slots = slots.peekable();
+    while slots.peek().is_some() {
+        if let Some(name) = job {
+            running.wait_if_paused(name).await?;
+        }
+        let mut moves: Vec<BoxFuture<'_, ()>> = Vec::new();
+        while moves.len() < COPIES_MAX
+            && let Some(slot) = slots.peek().copied()
+        {
+            let mut state = inner.pages.borrow_mut();
+            let may_move = state.table.is_in(slot, segment_generation) && state.table.uses(slot) >= uses_min;
+            if !may_move || !is_movable(&state, slot) {
+                slots.next();
+                continue;
+            }
+            let Some(begun) = begin_move(&mut state, slot) else { break };
+            slots.next();
+            moves.push(Box::pin(finish_move(inner, begun)));
+        }
+        if moves.is_empty() && slots.peek().is_some() && !make_room(inner).await {
+            return Ok(ControlFlow::Break(()));
+        }
+        running.add_done_bytes(moves.len() as u64 * PAGE_BYTES);
+        join(moves).await;
+    }
+    drop_empty_frame(inner, frame, segment_generation);
+    Ok(ControlFlow::Continue(()))
+}
+
+/// True for a page that can be read and that no one is writing.
+fn is_movable<S: Seam>(state: &PageState<S>, slot: SlotId) -> bool {
+    let table = &state.table;
+    let is_live = table.phase(slot) == SlotPhase::Live && !table.has(slot, ADDING) && !table.has(slot, SUSPECT);
+    is_live && !table.is_busy(table.key(slot)) && state.volumes.contains_key(&page_of(table.key(slot)).0)
+}
+
+/// Registers the copy of a movable page in a free slot; `None` if no slot is free.
+fn begin_move<S: Seam>(state: &mut PageState<S>, slot: SlotId) -> Option<Move> {
+    let copy = state.free.pop_front()?;
+    let (number, page) = page_of(state.table.key(slot));
+    let (valid, uses, old_place) = (state.table.valid(slot), state.table.uses(slot), state.table.place(slot));
+    state.table.claim(copy, state.table.key(slot));
+    state.table.add_writes(copy, valid);
+    (0..uses).for_each(|_| state.table.touch(copy));
+    state.pending_puts.insert(copy, valid);
+    let (place, writes) = (state.table.place(copy), state.table.writes(copy));
+    // From now on the log waits for this write before it reclaims the segment.
+    state.begin_writing((place.member, place.segment));
+    let old = Some((slot, old_place, 0));
+    let put = Put { slot: copy, place, writes, to_write: valid, unchanged: 0, old };
+    Some(Move { volume_id: state.volumes[&number], page, put })
+}
+
+/// Copies a page in a task of its own, so that the copy ends even if the caller is dropped.
+fn finish_move<S: Seam>(inner: &Rc<Inner<S>>, begun: Move) -> impl Future<Output = ()> + use<S> {
+    let (reply, task) = (Reply::default(), Rc::clone(inner));
+    let task_reply = reply.clone();
+    inner.seam.spawn(async move {
+        let Move { volume_id, page, put } = begun;
+        let mut buffers = Vec::with_capacity(PAGE_BLOCKS as usize);
+        while buffers.len() < PAGE_BLOCKS as usize {
+            buffers.push(task.buffer().await);
+        }
+        let read = read::read(&task, volume_id, page, 0..PAGE_BLOCKS, buffers, false).await;
+        let mut content: Content<S::Block> = Default::default();
+        content.iter_mut().zip(read).for_each(|(block, outcome)| *block = outcome.ok());
+        // A copy that fails leaves the page where it is.
+        let _ = write_and_enter(&task, volume_id, page, &put, content).await;
+        task_reply.send(());
+    });
+    async move { reply.wait().await }
+}
+
+/// Waits for free slots; false if there will be none.
+async fn make_room<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
+    evict::maintain_free_slots(inner);
+    let (has_free, is_growing, has_releases) = {
+        let state = inner.pages.borrow();
+        let has_releases = !state.dead.is_empty()
+            || !state.implied_dead.is_empty()
+            || state.journal.commits_begun > state.journal.commits_done;
+        (!state.free.is_empty(), state.is_growing, has_releases)
+    };
+    if has_free {
+        return true;
+    }
+    if is_growing {
+        inner.seam.sleep(segment_lending::PAUSE).await;
+        return true;
+    }
+    write_now(inner);
+    has_releases && wait_durable(inner).await
+}
+
+/// Drops a frame without pages, so that the map has room for another one.
+fn drop_empty_frame<S: Seam>(inner: &Inner<S>, frame: u32, segment_generation: u64) {
+    let mut state = inner.pages.borrow_mut();
+    let is_unused = |slot| matches!(state.table.phase(slot), SlotPhase::Free | SlotPhase::Dead);
+    let mut slots = state.table.slots_of(frame);
+    if !state.table.is_in(slots.start, segment_generation) || !slots.all(is_unused) {
+        return;
+    }
+    let (member, segment) = (state.table.frame(frame).member as u8, state.table.frame(frame).segment);
+    state.drop_frame(frame);
+    state.journal.pending_records.push(Record::FreeSegment { member, segment });
+}

@@ -1,0 +1,375 @@
+//! Pages of a device that leaves move to the other devices: none is lost where there is room, none is stale, and a crash
+//! at any I/O loses no record of the log.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use flash::format::FIRST_SEGMENT_BYTES;
+use flash::{JobKind, OpenOptions, PageNo, Pages, Sabotage, Store, StoreError, VolumeId};
+use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, SimDisk, SimDiskSpec, SimSeam, Stop, Timing, When, World};
+use seam::{DiskOpen, Nanos, Seam};
+
+use crate::crash_points::{at_each_boundary, crashes};
+use crate::member_changes::{open_members, recover};
+use crate::model::{LogModel, read_all};
+use crate::paged::{Backing, PagedWorkload, check_all};
+use crate::pages::{loaded, put, tags};
+use crate::workload::Workload;
+use crate::world::{ALL, PAGED, StoreShape, after, disks, formatted};
+
+/// A world with a store on `devices` devices, and one more device of this number of segments.
+fn world_with_spare(seed: u64, devices: usize, spare_segments: u64) -> World {
+    let world = formatted(seed, StoreShape { devices, ..PAGED });
+    let timing = Timing::between(Nanos::from_micros(20), Nanos::from_micros(200));
+    let spec = SimDiskSpec::new(FIRST_SEGMENT_BYTES + spare_segments * PAGED.segment_bytes);
+    world.add_disk(ALL[devices], SimDiskSpec { timing, ..spec });
+    world
+}
+
+async fn disk(seam: &SimSeam, number: usize) -> SimDisk {
+    disks(seam, &ALL[number..=number]).await.pop().expect("one disk was opened")
+}
+
+/// The first block's tag of a page of the test.
+fn first_tag(page: u64) -> u64 {
+    1_000 * (page + 1)
+}
+
+async fn put_pages(seam: &SimSeam, pages: &Pages<SimSeam>, count: u64) {
+    for page in 0..count {
+        put(seam, pages, 1, page, first_tag(page)).await;
+    }
+}
+
+/// The numbers of the pages that are readable as a whole; any other content than the one that was put fails the test.
+async fn readable(seam: &SimSeam, pages: &Pages<SimSeam>, count: u64) -> Vec<u64> {
+    let mut readable = Vec::new();
+    for page in 0..count {
+        let expected: Vec<_> = (0..16).map(|block| Some(first_tag(page) + block)).collect();
+        let read = tags(seam, pages, 1, page).await;
+        assert!(read == expected || read == vec![None; 16], "page {page}: {read:?}");
+        readable.extend((read == expected).then_some(page));
+    }
+    readable
+}
+
+#[test]
+fn replaced_device_loses_no_page() {
+    for old in 0..3 {
+        let world = world_with_spare(1, 3, PAGED.segments + 2);
+        let seam = world.seam();
+        let names: Vec<&str> = (0..4).filter(|number| *number != old).map(|number| ALL[number]).collect();
+        world.block_on(async {
+            let (store, _) = open_members(&seam, &ALL[..3], OpenOptions::default()).await.unwrap();
+            let pages = loaded(&store).await;
+            put_pages(&seam, &pages, 70).await;
+            let before = readable(&seam, &pages, 70).await;
+            assert!(before.len() > 60 && pages.pages_on(old as u32) > 3, "{:?}", pages.stats());
+            let new = disk(&seam, 3).await;
+            assert_eq!(store.replace(old as u32, new, false).await, Ok(3));
+            assert_eq!(readable(&seam, &pages, 70).await, before, "device {old} was replaced");
+            assert_eq!((pages.pages_on(old as u32), store.copies()), (0, 2));
+            store.close().await.unwrap();
+            drop(pages);
+            let (store, _) = open_members(&seam, &names, OpenOptions::default()).await.unwrap();
+            assert_eq!(readable(&seam, &loaded(&store).await, 70).await, before, "after a restart");
+        });
+    }
+}
+
+#[test]
+fn removed_device_loses_only_pages_that_find_no_room() {
+    for count in [12, 80] {
+        let world = formatted(1, StoreShape { devices: 3, ..PAGED });
+        let seam = world.seam();
+        world.block_on(async {
+            let (store, _) = open_members(&seam, &ALL[..3], OpenOptions::default()).await.unwrap();
+            let pages = loaded(&store).await;
+            put_pages(&seam, &pages, count).await;
+            seam.sleep(Nanos::from_secs(2)).await;
+            let (before, on_third) = (readable(&seam, &pages, count).await, pages.pages_on(2));
+            let announced = pages.pages_lost_without(2);
+            // The pages of the leaving device are the most used ones.
+            store.remove(2, false).await.unwrap();
+            let lost = before.len() - readable(&seam, &pages, count).await.len();
+            assert_eq!(pages.pages_on(2), 0);
+            match count {
+                12 => assert_eq!((announced, lost), (0, 0), "{:?}", pages.stats()),
+                _ => assert!(
+                    announced > 0 && lost as u64 >= announced,
+                    "{lost} lost, {announced} of {on_third} announced"
+                ),
+            }
+        });
+    }
+}
+
+#[test]
+fn used_pages_are_kept_when_room_is_short() {
+    let world = formatted(1, StoreShape { devices: 3, ..PAGED });
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open_members(&seam, &ALL[..3], OpenOptions::default()).await.unwrap();
+        let pages = loaded(&store).await;
+        put_pages(&seam, &pages, 80).await;
+        seam.sleep(Nanos::from_secs(2)).await;
+        let volume = pages.volume(VolumeId(1));
+        let before = readable(&seam, &pages, 80).await;
+        // Ten pages are used, whichever device they are on.
+        let used = &before[before.len() - 10..];
+        used.iter().for_each(|page| (0..3).for_each(|_| volume.touch(PageNo(*page))));
+        store.remove(2, false).await.unwrap();
+        let after = readable(&seam, &pages, 80).await;
+        assert!(used.iter().all(|page| after.contains(page)), "{used:?} of {before:?}, {after:?} are left");
+        assert!(after.len() < before.len());
+    });
+}
+
+#[test]
+fn cancelled_replacement_returns_the_pages() {
+    let world = world_with_spare(1, 2, PAGED.segments);
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open_members(&seam, &ALL[..2], OpenOptions::default()).await.unwrap();
+        let pages = loaded(&store).await;
+        put_pages(&seam, &pages, 20).await;
+        let (before, members) = (readable(&seam, &pages, 20).await, store.members());
+        let outcome = Rc::new(RefCell::new(None));
+        let (new, other, task_outcome) = (disk(&seam, 2).await, store.clone(), Rc::clone(&outcome));
+        seam.spawn(async move {
+            let result = other.replace(0, new, false).await;
+            *task_outcome.borrow_mut() = Some(result);
+        });
+        while pages.pages_on(2) < 3 {
+            seam.sleep(Nanos::from_micros(20)).await;
+        }
+        assert!(store.job().is_some_and(|job| job.kind == JobKind::Replace && job.total_bytes > job.done_bytes));
+        assert!(store.cancel_job());
+        while outcome.borrow().is_none() {
+            seam.sleep(Nanos::from_micros(20)).await;
+        }
+        assert_eq!(outcome.take(), Some(Err(StoreError::Cancelled)));
+        assert_eq!((store.members(), store.copies()), (members, 2));
+        assert_eq!(readable(&seam, &pages, 20).await, before);
+        put_pages(&seam, &pages, 60).await;
+        assert!(pages.pages_on(0) > 3, "the device takes pages again");
+    });
+}
+
+#[test]
+fn new_device_that_fails_during_the_copy_leaves_the_old_one_in_service() {
+    let world = world_with_spare(1, 2, PAGED.segments);
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open_members(&seam, &ALL[..2], OpenOptions::default()).await.unwrap();
+        let pages = loaded(&store).await;
+        put_pages(&seam, &pages, 20).await;
+        let (new, outcome) = (disk(&seam, 2).await, Rc::new(RefCell::new(None)));
+        let (other, task_outcome) = (store.clone(), Rc::clone(&outcome));
+        seam.spawn(async move {
+            let result = other.replace(0, new, false).await;
+            *task_outcome.borrow_mut() = Some(result);
+        });
+        while pages.pages_on(2) < 3 {
+            seam.sleep(Nanos::from_micros(20)).await;
+        }
+        world.disk(ALL[2]).unwrap().add_fault(Rule::new(Fault::Error, Ops::WRITE | Ops::FLUSH, When::Always));
+        let workload = workload(&seam, &store, &Rc::default(), &Rc::default());
+        workload.run(3, 1, 3).await;
+        while outcome.borrow().is_none() {
+            seam.sleep(Nanos::from_millis(1)).await;
+        }
+        assert!(matches!(outcome.take(), Some(Err(_))));
+        assert_eq!((store.copies(), store.members().len()), (2, 2), "{:?}", store.members());
+        readable(&seam, &pages, 20).await;
+    });
+}
+
+fn workload(
+    seam: &SimSeam,
+    store: &Store<SimSeam>,
+    model: &Rc<RefCell<LogModel>>,
+    first_error: &Rc<RefCell<Option<String>>>,
+) -> Workload {
+    let (seam, store, model, first_error) = (seam.clone(), store.clone(), Rc::clone(model), Rc::clone(first_error));
+    Workload { seam, store, model, first_error, full_without_live_record: Rc::default() }
+}
+
+/// Crashes a replacement of a device with pages at every I/O: the log is whole, and every page that is served is the one
+/// that was put. Returns the numbers of crashes and of pages that were served after them.
+fn crash_replacement_at_every_io(seed: u64) -> Result<(u64, u64), String> {
+    let world = world_with_spare(seed, 2, PAGED.segments);
+    let (model, first_error, has_ended) =
+        (Rc::<RefCell<LogModel>>::default(), Rc::<RefCell<Option<String>>>::default(), Rc::new(Cell::new(false)));
+    let (seam, flag) = (world.seam(), Rc::clone(&has_ended));
+    let (task_model, task_error) = (Rc::clone(&model), Rc::clone(&first_error));
+    world.seam().spawn(async move {
+        let (store, recovered) = open_members(&seam, &ALL[..2], OpenOptions::default()).await.expect("the store opens");
+        let content = read_all(&seam, &store, &recovered).await.expect("live records can be read");
+        task_model.borrow_mut().adopt_recovered(&recovered, &content);
+        let pages = loaded(&store).await;
+        put_pages(&seam, &pages, 5).await;
+        let (clients, clients_ended) = (workload(&seam, &store, &task_model, &task_error), Rc::new(Cell::new(false)));
+        let ended = Rc::clone(&clients_ended);
+        seam.spawn(async move {
+            clients.run(seed, 1, 4).await;
+            ended.set(true);
+        });
+        store.replace(seed as u32 % 2, disk(&seam, 2).await, false).await.expect("the device is replaced");
+        while !clients_ended.get() {
+            seam.sleep(Nanos::from_micros(50)).await;
+        }
+        flag.set(true);
+    });
+    let (rng, mut crashed, mut served) = (Rng::new(seed, 79), 0, 0);
+    at_each_boundary(&world, &has_ended, |snapshot| {
+        for (crash, survivals) in crashes(snapshot, &rng) {
+            crashed += 1;
+            let images = || snapshot.images(|number| survivals[number]);
+            recover(&after(rng.next(), images()), &model.borrow(), OpenOptions::default())
+                .map_err(|error| format!("{crash}: {error}"))?;
+            let world = after(rng.next(), images());
+            let seam = world.seam();
+            served += world.block_on(async {
+                let (store, _) =
+                    open_members(&seam, &ALL[..3], OpenOptions::default()).await.expect("it has just been opened");
+                let pages = store.pages();
+                pages.load().await;
+                readable(&seam, &pages, 5).await.len() as u64
+            });
+        }
+        Ok(())
+    })?;
+    match first_error.take() {
+        Some(error) => Err(error),
+        None => Ok((crashed, served)),
+    }
+}
+
+#[test]
+fn replacement_that_crashes_at_any_io_loses_nothing() {
+    for seed in 0..2 {
+        let (crashed, served) =
+            crash_replacement_at_every_io(seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        println!("seed {seed}: {crashed} crashes, {served} pages served");
+        assert!(crashed > 1_000 && served > crashed, "{crashed} crashes, {served} pages served");
+    }
+}
+
+/// Counts of the random scenarios.
+#[derive(Clone, Copy, Debug, Default)]
+struct ScenarioCounts {
+    changes: u64,
+    cancelled: u64,
+    served: u64,
+}
+
+/// Changes members at random, until `flag` is set.
+async fn change_members(
+    seam: SimSeam,
+    store: Store<SimSeam>,
+    rng: Rng,
+    flag: Rc<Cell<bool>>,
+    counts: Rc<Cell<(u64, u64)>>,
+) {
+    while !flag.get() {
+        seam.sleep(Nanos::from_micros(rng.below(30_000))).await;
+        let member = rng.below(store.members().len().max(1) as u64) as usize;
+        let Some(member) = store.members().get(member).map(|report| report.member) else { continue };
+        if rng.below(3) == 0 {
+            let (other, pause) = (store.clone(), Nanos::from_micros(rng.below(6_000)));
+            let task = seam.clone();
+            seam.spawn(async move {
+                task.sleep(pause).await;
+                other.cancel_job();
+            });
+        }
+        let changed = match rng.below(3) {
+            0 => store.remove(member, false).await,
+            action => {
+                let path = ALL[rng.below(4) as usize].into();
+                let options = DiskOpen { path, create_bytes: None, read_only: false, lock_wait_ms: 10 };
+                // A device in use cannot be opened.
+                let Ok(new) = seam.open_disk(&options).await else { continue };
+                match action {
+                    1 => store.add(new, true).await.map(drop),
+                    _ => store.replace(member, new, true).await.map(drop),
+                }
+            }
+        };
+        let (done, cancelled) = counts.get();
+        counts.set(match changed {
+            Ok(()) => (done + 1, cancelled),
+            Err(StoreError::Cancelled) => (done, cancelled + 1),
+            Err(_) => (done, cancelled),
+        });
+    }
+}
+
+/// Runs clients of pages while members change; each boot ends with a crash.
+fn run_scenario(seed: u64, sabotage: Sabotage, counts: &mut ScenarioCounts) -> Result<(), String> {
+    let rng = Rng::new(seed, 53);
+    let shape = StoreShape { devices: 4, segments: 5 + rng.below(6), ..PAGED };
+    let mut world = formatted(seed, shape);
+    let backing = Rc::<RefCell<Backing>>::default();
+    let options = OpenOptions { sabotage, ..OpenOptions::default() };
+    for boot in 0..3 {
+        let (seam, first_error) = (world.seam(), Rc::<RefCell<Option<String>>>::default());
+        if rng.coin() {
+            world.crash_at_io(world.io_count() + 1 + rng.below(900));
+        }
+        let changed = Rc::new(Cell::new((0, 0)));
+        let ended = world.run_until(async {
+            let (store, recovered) = open_members(&seam, &ALL, options)
+                .await
+                .map_err(|error| format!("the store does not open: {error}"))?;
+            let pages = store.pages();
+            pages.load().await;
+            let held = backing.borrow().clone();
+            counts.served += check_all(&seam, &pages, &held, &Rng::new(seed, boot), true).await?.0;
+            backing.borrow_mut().decide_contents(&Rng::new(seed, boot));
+            let logged = Rc::new(RefCell::new(recovered.iter().map(|record| record.position).collect()));
+            let (backing, first_error) = (Rc::clone(&backing), Rc::clone(&first_error));
+            let workload =
+                PagedWorkload { seam: seam.clone(), store: store.clone(), pages, backing, first_error, logged };
+            let (flag, changes) = (Rc::new(Cell::new(false)), Rng::new(rng.next(), 54));
+            seam.spawn(change_members(seam.clone(), store.clone(), changes, Rc::clone(&flag), Rc::clone(&changed)));
+            workload.run(rng.next(), 1 + rng.below(3), 20 + rng.below(60)).await;
+            flag.set(true);
+            drop(workload);
+            store.close().await.map(drop).map_err(|error| error.to_string())
+        });
+        counts.changes += changed.get().0;
+        counts.cancelled += changed.get().1;
+        match ended {
+            Ok(ended) => ended.map_err(|error| format!("boot {boot}: {error}"))?,
+            Err(Stop::CrashPoint) => {}
+            Err(stop) => return Err(format!("boot {boot}: {stop}")),
+        }
+        if let Some(error) = first_error.take() {
+            return Err(format!("boot {boot}: {error}"));
+        }
+        world = after(rng.next(), world.crash(CrashMode::Any));
+    }
+    Ok(())
+}
+
+#[test]
+fn random_changes_of_members_serve_no_stale_page() {
+    let seeds = std::env::var("HOTSET_FLASH_SEEDS").map_or(200, |seeds| seeds.parse().expect("a number of seeds"));
+    let mut counts = ScenarioCounts::default();
+    for seed in 0..seeds {
+        run_scenario(seed, Sabotage::None, &mut counts).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+    println!("{counts:?}");
+    assert!(counts.changes > seeds && counts.cancelled > seeds / 10 && counts.served > seeds, "{counts:?}");
+}
+
+#[test]
+fn copy_that_ignores_an_invalidation_is_caught() {
+    let run = |seed, sabotage| run_scenario(seed, sabotage, &mut ScenarioCounts::default());
+    let caught = (0..500).find_map(|seed| Some((seed, run(seed, Sabotage::PutOverInvalidate).err()?)));
+    let (seed, error) = caught.expect("a stale page is detected");
+    println!("seed {seed}: {error}");
+    run(seed, Sabotage::None).expect("the same seed passes without it");
+}
