@@ -32,6 +32,8 @@ struct LogView {
     pages: PagesReport,
     /// Bytes written to each member.
     written: Vec<MemberWrites>,
+    /// Clean pages on each member, and those that its removal drops.
+    member_pages: BTreeMap<u32, (u64, u64)>,
     /// Bytes of client data that were written to flash.
     content_bytes: u64,
     job: Option<JobReport>,
@@ -100,7 +102,9 @@ impl FlashLog {
         for member in view.members {
             let written = view.written.iter().find(|written| written.member == member.member).copied();
             let unanswered = view.unanswered.get(&member.member).copied();
-            let device = self.device_report(member, written.unwrap_or_default(), unanswered, opened, config);
+            let pages = view.member_pages.get(&member.member).copied().unwrap_or_default();
+            let mut device = self.device_report(member, written.unwrap_or_default(), unanswered, opened, config);
+            (device.pages, device.pages_lost_if_removed) = pages;
             report.alerts.extend(device_alert(&device));
             report.devices.push(device);
         }
@@ -167,8 +171,15 @@ fn log_view(local: &CoreLocal) -> Option<LogView> {
     let content_bytes = stats.iter().map(|(_, stats)| stats.flash.promoted_bytes + stats.flash.logged_bytes).sum();
     let (pages, written) = pages_report(local);
     let (free_segments, segments) = log.room();
+    let members = log.members();
+    let pages_of = |member: u32| {
+        let pages = local.engine.pages()?;
+        Some((member, (pages.pages_on(member), pages.pages_lost_without(member))))
+    };
+    let member_pages = members.iter().filter_map(|report| pages_of(report.member));
     Some(LogView {
-        members: log.members(),
+        member_pages: member_pages.collect(),
+        members,
         copies: log.copies(),
         free_segments,
         segments,

@@ -1,12 +1,15 @@
 //! `hotset flash …`: the flash log and its devices.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use messages::report::FlashDeviceReport;
 use messages::{Answer, FlashReport, Request};
 
 use super::daemon::{send_request, unexpected};
-use super::flash_offline;
+use super::{flash_offline, is_confirmed};
+use config::quota::PAGE_BYTES;
 use terminal::render::screen;
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
@@ -25,12 +28,16 @@ pub enum Action {
         #[arg(long)]
         force: bool,
     },
-    /// Remove a device while volumes are in service; its dirty data is copied to other devices first
+    /// Remove a device while volumes are in service; its dirty data, and the clean pages for which they have room, are
+    /// copied to other devices first
     Remove {
         /// Its path, or its number in `flash list`
         device: String,
+        /// Do not ask for confirmation when clean pages are dropped
+        #[arg(long)]
+        yes: bool,
     },
-    /// Replace a device while volumes are in service
+    /// Replace a device while volumes are in service; dirty data and clean pages are copied to the new one first
     Replace {
         /// The old device: its path, or its number in `flash list`
         old: String,
@@ -81,6 +88,26 @@ fn absolute_path_or_number(device: &str) -> Result<String, Failure> {
     }
 }
 
+/// Says how many clean pages the removal of a device drops, and asks whether to go on if there is a terminal.
+fn confirm_dropped_pages(socket: Option<&Path>, path: &str, yes: bool) -> Result<(), Failure> {
+    let Answer::Flash(report) = send_request(socket, &Request::FlashList {})? else { return Err(unexpected()) };
+    let is_removed = |device: &&FlashDeviceReport| device.device == path || device.number.to_string() == path;
+    let Some(device) = report.devices.iter().find(is_removed) else { return Ok(()) };
+    if device.pages_lost_if_removed == 0 {
+        return Ok(());
+    }
+    eprintln!(
+        "{}: the other devices have no room for {} ({}); they are read from the backings again when needed",
+        device.name(),
+        show_counted(device.pages_lost_if_removed, "clean page"),
+        show_bytes(device.pages_lost_if_removed * PAGE_BYTES),
+    );
+    if yes || !std::io::stdin().is_terminal() || is_confirmed("Remove it?")? {
+        return Ok(());
+    }
+    Err(Failure::failed("nothing was changed"))
+}
+
 /// Bytes written to each device, and the endurance used.
 fn show_wear(report: &FlashReport) -> String {
     let mut text = String::new();
@@ -113,7 +140,11 @@ pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Fai
         Action::Rescue { paths, to } => return flash_offline::rescue(paths, to, json),
         Action::List => Request::FlashList {},
         Action::Add { path, force } => Request::FlashAdd { path: absolute_path(path)?, force: *force },
-        Action::Remove { device } => Request::FlashRemove { path: absolute_path_or_number(device)? },
+        Action::Remove { device, yes } => {
+            let path = absolute_path_or_number(device)?;
+            confirm_dropped_pages(socket, &path, *yes)?;
+            Request::FlashRemove { path }
+        }
         Action::Replace { old, new, force } => {
             Request::FlashReplace { old: absolute_path_or_number(old)?, new: absolute_path(new)?, force: *force }
         }

@@ -1,7 +1,7 @@
 //! `hotset state rebuild`: restores the records of the state directory from their copies on the flash devices.
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::Subcommand;
@@ -12,6 +12,7 @@ use seam::{DiskOpen, Seam};
 use serde_json::json;
 use state::{Holding, StateDir, StoreInventory, rebuild, show_uuid};
 
+use super::is_confirmed;
 use config::Config;
 use terminal::{Failure, print_json};
 use units::{show_bytes, show_counted};
@@ -59,6 +60,9 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
         summary.print();
     }
     let shown = config.state_directory.display();
+    if !yes && !std::io::stdin().is_terminal() {
+        return Err(Failure::usage("no terminal for the confirmation: check the list above, then add --yes"));
+    }
     if !yes && !is_confirmed(&format!("Write these records to {shown}?"))? {
         return Err(Failure::failed("nothing was changed"));
     }
@@ -70,18 +74,6 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
         println!("the records are written; start the daemon");
     }
     Ok(())
-}
-
-/// Asks for confirmation on the terminal. Fails without a terminal, where `--yes` is required.
-fn is_confirmed(question: &str) -> Result<bool, Failure> {
-    if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage("no terminal for the confirmation: check the list above, then add --yes"));
-    }
-    print!("{question} [y/N] ");
-    let mut answer = String::new();
-    let read = std::io::stdout().flush().and_then(|()| std::io::stdin().read_line(&mut answer));
-    read.map_err(|error| Failure::failed(error.to_string()))?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 struct Summary<'a> {

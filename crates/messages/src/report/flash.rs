@@ -43,6 +43,14 @@ pub struct FlashDeviceReport {
     #[serde(default)]
     #[schema(required)]
     pub log_bytes: u64,
+    /// Clean pages on it.
+    #[serde(default)]
+    #[schema(required)]
+    pub pages: u64,
+    /// Clean pages for which the other devices have no room: its removal drops them.
+    #[serde(default)]
+    #[schema(required)]
+    pub pages_lost_if_removed: u64,
     /// Bytes written to it across all restarts.
     #[serde(default)]
     #[schema(required)]

@@ -9,7 +9,7 @@ use super::alerts::annotations;
 use super::iscsi;
 use super::style::Style;
 use super::table::{Side, Table};
-use units::{show_bytes, show_count, show_latency, show_percent};
+use units::{show_bytes, show_count, show_counted, show_latency, show_percent};
 
 /// The whole screen. With `before`, an earlier status, requests are shown as rates.
 pub fn status(now: &StatusReport, before: Option<&StatusReport>, style: Style) -> String {
@@ -158,7 +158,11 @@ pub fn flash(now: &FlashReport, style: Style) -> String {
         let name = format!("device {}{path}", device.number);
         let role = if device.role == "pages" { ", clean pages only" } else { "" };
         text += &match device.state.as_str() {
-            "in-service" => format!("         {name}, {}, in service{role}\n", show_bytes(device.size_bytes)),
+            "in-service" => format!(
+                "         {name}, {}, in service{role}, {}\n",
+                show_bytes(device.size_bytes),
+                show_counted(device.pages, "clean page"),
+            ),
             state => format!("         {name}, {}\n", style.warn(&format!("{state}: {}", device.reason))),
         };
     }
