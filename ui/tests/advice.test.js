@@ -2,8 +2,8 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { badge, openPage } from './browser.js';
-import { begin, end, skip, until } from './daemon.js';
+import { openPage, waitForBadge } from './browser.js';
+import { startFixture, stopFixture, skip, until } from './daemon.js';
 
 const GIB = 2 ** 30;
 const ASSUMED = { spindle_requests_per_s: 180, array_latency_us: 8000, flash_latency_us: 200, memory_latency_us: 20 };
@@ -12,15 +12,15 @@ const NONE = { knee_bytes: null, purchase: null, steps: [] };
 let daemon, browser;
 
 before(async () => {
-  ({ daemon, browser } = await begin(2));
+  ({ daemon, browser } = await startFixture(2));
   daemon?.load(600);
 });
-after(() => end({ daemon, browser }));
+after(() => stopFixture({ daemon, browser }));
 
 const open = (t, view) => openPage({ daemon, browser, t }, view);
 const text = async (locator) => (await locator.innerText()).replaceAll(/\s+/g, ' ');
 const recommendations = (page) =>
-  page.locator('[data-recommendation]').evaluateAll((all) => all.map((one) => one.dataset.recommendation));
+  page.locator('[data-recommendation]').evaluateAll((elements) => elements.map((element) => element.dataset.recommendation));
 const figure = (page, key) => text(page.locator(`[data-figure=${key}]`));
 
 /** One tier of an answer; sizes in GiB. */
@@ -56,7 +56,7 @@ const advice = (volume, memory, flash, confidence = 'high') => ({
 /** Opens the view with answers from `answer`. */
 async function openOn(t, answer) {
   const page = await open(t, '#/events');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await page.route('**/api/v1/advice?*', (route) => answer(route, new URL(route.request().url()).searchParams));
   await page.goto(`${daemon.url}#/advice`);
   return page;
@@ -194,7 +194,7 @@ test('purchases and reasons of a daemon match the API', { skip }, async (t) => {
     return requests > 2_000;
   });
   const page = await open(t);
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   const answered = page.waitForResponse('**/api/v1/advice?*');
   await page.getByRole('navigation').getByRole('link', { name: 'Advice' }).click();
   const { volumes } = await (await answered).json();

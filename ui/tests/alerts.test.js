@@ -2,8 +2,8 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { badge, axeFindings, logIn, openPage, recordHealth, streamInstead } from './browser.js';
-import { begin, end, skip, until } from './daemon.js';
+import { axeFindings, logIn, openPage, recordHealth, replaceStream, waitForBadge } from './browser.js';
+import { startFixture, stopFixture, skip, until } from './daemon.js';
 import { mailServer } from './smtp.js';
 
 let daemon, browser, mail;
@@ -13,10 +13,10 @@ before(async () => {
   const tables =
     `[alerts]\nmail_server = "127.0.0.1:${mail.port}"\nmail_tls = "none"\nmail_severity = "info"\n` +
     `mail_from = "hotset@example.com"\nmail_to = ["admin@example.com"]\n`;
-  ({ daemon, browser } = await begin(0, tables));
+  ({ daemon, browser } = await startFixture(0, tables));
 });
 after(async () => {
-  await end({ daemon, browser });
+  await stopFixture({ daemon, browser });
   mail.close();
 });
 
@@ -25,7 +25,7 @@ const text = async (locator) => (await locator.innerText()).replaceAll(/\s+/g, '
 
 /** Opens the list of alerts. */
 async function openHealth(page) {
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await page.locator('header [data-health]').click();
   const dialog = page.getByRole('dialog', { name: 'Health' });
   await dialog.waitFor();
@@ -83,7 +83,7 @@ test('an alert is acknowledged and silenced, and the badge says so', { skip }, a
 
 test('the badge counts a silenced critical alert and names the silence', { skip }, async (t) => {
   const page = await open(t, '#/events');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   const silenced = { id: 'no-copy', by: 'user root', until_unix_ms: Date.now() + 60_000, reason: null };
   const alert = {
     ...{ id: 'no-copy', kind: 'no-copy', subject: null, severity: 'critical', since_unix_ms: Date.now() },
@@ -91,6 +91,6 @@ test('the badge counts a silenced critical alert and names the silence', { skip 
   };
   const status = { ...(await daemon.json('status')), active_alerts: [alert] };
   const levels = await recordHealth(page);
-  await streamInstead(page, { at_unix_ms: Date.now(), status, totals: {}, events: [], volumes: {} });
+  await replaceStream(page, { at_unix_ms: Date.now(), status, totals: {}, events: [], volumes: {} });
   await until('the badge', () => levels.some((level) => level.includes('✖ Health: Critical, 1 alert (1 silenced)')));
 });

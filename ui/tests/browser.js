@@ -40,7 +40,7 @@ export async function logIn(page, daemon, name, role) {
 }
 
 /** Replaces the daemon's samples by `sample` from the next load on. */
-export async function streamInstead(page, sample) {
+export async function replaceStream(page, sample) {
   // Without shared workers the tab reads the stream itself, so the route applies.
   await page.addInitScript(() => delete window.SharedWorker);
   await page.route('**/api/v1/stream?*', (route) =>
@@ -65,7 +65,7 @@ export async function recordHealth(page) {
   return levels;
 }
 
-export const badge = (page, kind) => page.waitForSelector(`[data-badge=${kind}]`, { timeout: 15_000 });
+export const waitForBadge = (page, kind) => page.waitForSelector(`[data-badge=${kind}]`, { timeout: 15_000 });
 
 /** Simulates tab visibility; Playwright's tabs stay visible. */
 export const setVisible = (page, isVisible) =>

@@ -5,8 +5,8 @@ import { execFile } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { after, before, test } from 'node:test';
 import { promisify } from 'node:util';
-import { badge, openPage, setVisible } from './browser.js';
-import { begin, end, skip, until } from './daemon.js';
+import { openPage, setVisible, waitForBadge } from './browser.js';
+import { startFixture, stopFixture, skip, until } from './daemon.js';
 
 const REQUESTS = 'Requests per second';
 const SOURCES = 'Reads per second by source';
@@ -30,18 +30,18 @@ const known = async (count) =>
   );
 
 before(async () => {
-  ({ daemon, browser } = await begin());
+  ({ daemon, browser } = await startFixture());
   if (skip) return;
   daemon.load(600);
   // Hidden during the other tests, for longer than the stream keeps samples.
   sleeper = await openPage({ daemon, browser });
-  await badge(sleeper, 'live');
+  await waitForBadge(sleeper, 'live');
   await until('live points', async () => (await table(sleeper, REQUESTS)).length > 2);
   await setVisible(sleeper, false);
-  await badge(sleeper, 'paused');
+  await waitForBadge(sleeper, 'paused');
   sleptAt = seconds();
 });
-after(() => end({ daemon, browser }));
+after(() => stopFixture({ daemon, browser }));
 
 const chart = (page, title) => page.locator(`[data-chart="${title}"]`);
 const plot = (page, title) => chart(page, title).locator('.u-over');
@@ -155,7 +155,7 @@ test('a single tab shows the time before it opened', { skip }, async (t) => {
   await known(15);
   const opened = seconds();
   const page = await open(t);
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await until('seconds before it and after', async () => {
     const rows = await table(page, REQUESTS);
     const before = rows.filter((row) => row.Reads > 0 && row.at_unix_seconds < opened - 2);
@@ -167,7 +167,7 @@ test('a single tab shows the time before it opened', { skip }, async (t) => {
 
 test('the band shows a spike at every resolution', { skip }, async (t) => {
   const page = await open(t);
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   const before = seconds();
   await daemon.burst('mail');
   const top = await until('the spike', async () => {
@@ -203,7 +203,7 @@ test('the band shows a spike at every resolution', { skip }, async (t) => {
 test('a zoomed range survives refreshes and a reload until zoomed out', { skip }, async (t) => {
   await known(45);
   const page = await open(t);
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await until('a past', async () => (await table(page, REQUESTS)).length > 40);
   const started = seconds();
   await drag(page, REQUESTS, 0.93, 0.98);
@@ -220,7 +220,7 @@ test('a zoomed range survives refreshes and a reload until zoomed out', { skip }
   assert.deepEqual(await shown(page), part);
   assert.equal(await middle(), there, 'a refresh moved the chart');
   await page.reload();
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await until('the same part', async () => (await table(page, REQUESTS)).length > 20);
   assert.deepEqual(await shown(page), part);
   assert.equal(await middle(), there, 'a reload shows another part');
@@ -264,8 +264,8 @@ test('the resolution follows the zoom', { skip }, async (t) => {
 test('all charts of a view share cursor and range', { skip }, async (t) => {
   await known(20);
   const page = await open(t, '#/volumes/database?range=1min');
-  await badge(page, 'live');
-  const titles = await page.locator('[data-chart]').evaluateAll((all) => all.map((one) => one.dataset.chart));
+  await waitForBadge(page, 'live');
+  const titles = await page.locator('[data-chart]').evaluateAll((elements) => elements.map((element) => element.dataset.chart));
   assert.equal(titles.length, 4);
   const times = () => Promise.all(titles.map((title) => legend(page, title, 'at')));
   await until('a past', async () => (await table(page, REQUESTS)).length > 20);
@@ -283,7 +283,7 @@ test('all charts of a view share cursor and range', { skip }, async (t) => {
 
 test('a link restores range, hidden lines and sort order', { skip }, async (t) => {
   const page = await open(t, '#/volumes/database');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await page.click('[data-range="1h"]');
   await step(page, SOURCES, 10);
   await until('memory', async () => (await painted(page, SOURCES, 'memory', 1)) > 50);
@@ -298,7 +298,7 @@ test('a link restores range, hidden lines and sort order', { skip }, async (t) =
   };
   await isHidden(page);
   const other = await open(t, new URL(page.url()).hash);
-  await badge(other, 'live');
+  await waitForBadge(other, 'live');
   await isHidden(other);
   await memory(other).click();
   await until('memory', async () => (await painted(other, SOURCES, 'memory', 1)) > 50);
@@ -312,7 +312,7 @@ test('a link restores range, hidden lines and sort order', { skip }, async (t) =
 });
 
 test('volume charts mark events of the volume and of the daemon', { skip }, async (t) => {
-  const titles = (page) => page.locator('[data-chart]').evaluateAll((all) => all.map((one) => one.dataset.chart));
+  const titles = (page) => page.locator('[data-chart]').evaluateAll((elements) => elements.map((element) => element.dataset.chart));
   /** Waits until every chart has marks, or none has. */
   const marked = (page, wanted) =>
     until(`${wanted ? 'marks' : 'no mark'} on every chart`, async () => {
@@ -327,7 +327,7 @@ test('volume charts mark events of the volume and of the daemon', { skip }, asyn
   await until('seconds after it', () => seconds() > from + 8);
   const zoom = `zoom=${from}-${from + 8}`;
   const page = await open(t, `#/?${zoom}`);
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await marked(page, true);
   await page.goto(`${daemon.url}#/volumes/database?${zoom}`);
   await page.waitForSelector('h1:text-is("database")');
@@ -352,7 +352,7 @@ test('volume charts mark events of the volume and of the daemon', { skip }, asyn
   await until('its text', async () => /set policy=write-back/.test(await told(SOURCES)));
   // Events of the daemon are marked on a volume's charts, live.
   const live = await open(t, '#/volumes/database?range=1min');
-  await badge(live, 'live');
+  await waitForBadge(live, 'live');
   await until('a past', async () => (await table(live, REQUESTS)).length > 10);
   const marks = async () => Number(await chart(live, REQUESTS).getAttribute('data-marks'));
   const before = await marks();
@@ -378,7 +378,7 @@ test('flash charts have history, bands, zoom, a shared cursor and event marks', 
   await known(30);
   const opened = seconds();
   const page = await open(t, '#/flash?range=1min');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await until('seconds before it and after', async () => {
     const at = (await table(page, WRITTEN)).map((row) => row.at_unix_seconds);
     return at.some((second) => second < opened - 10) && at.some((second) => second > opened + 2);
@@ -423,7 +423,7 @@ test('flash charts have history, bands, zoom, a shared cursor and event marks', 
   await page.waitForFunction(() => document.querySelector('.ranges .hint')?.textContent.includes(', fixed.'));
   await isMarked();
   const marksBefore = await marks(PAGES);
-  await daemon.command('flash', 'add', await daemon.sparse('flash-2', 256));
+  await daemon.command('flash', 'add', await daemon.createSparseFile('flash-2', 256));
   await until('one more', async () => (await marks(PAGES)) > marksBefore);
   await isMarked();
   await until('its line', async () => (await painted(page, PAGES, 'event', 1)) > 40);
@@ -447,7 +447,7 @@ test('datastore charts have history, zoom, event marks and comparison', { skip }
   await known(30);
   const opened = seconds();
   const page = await open(t, '#/datastores?range=1min');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   const requests = async () => (await table(page, REQUESTS)).map((row) => row.at_unix_seconds);
   await until('seconds before it and after', async () => {
     const at = await requests();
@@ -508,7 +508,7 @@ test('datastore charts have history, zoom, event marks and comparison', { skip }
 test('a chart is exported as PNG, CSV and curl command', { skip }, async (t) => {
   await known(30);
   const page = await open(t, '#/volumes/database?range=1h');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await step(page, REQUESTS, 10);
   const picture = await download(page, REQUESTS, 'PNG');
   assert.equal(picture.toString('latin1', 1, 4), 'PNG');
@@ -526,7 +526,7 @@ test('a zoomed range is compared with the previous period', { skip }, async (t) 
   const to = Math.max(seconds() + 1, from + 5);
   await until('what came after', () => seconds() > to + 2);
   const page = await open(t, `#/?zoom=${from}-${to}`);
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await until('volumes', () => page.locator('.ranks tbody a').count());
   await page.getByRole('button', { name: 'Compare with previous period' }).click();
   await page.waitForSelector('[data-changes=Volume] tbody tr');
@@ -550,7 +550,7 @@ test('a long-hidden tab resumes without a gap', { skip }, async () => {
   assert.ok(asleep.at(-1).at_unix_seconds <= sleptAt + 2, 'a hidden tab goes on');
   const woken = seconds();
   await setVisible(sleeper, true);
-  await badge(sleeper, 'live');
+  await waitForBadge(sleeper, 'live');
   await until('no gap', async () => {
     const rows = await table(sleeper, REQUESTS);
     if (rows.at(-1).at_unix_seconds <= woken + 3) return false;

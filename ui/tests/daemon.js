@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { promisify } from 'node:util';
 import { chromium } from 'playwright-core';
-import { serveInstead } from './front.js';
+import { serveConsole } from './front.js';
 
 const MIB = 1 << 20;
 const run = promisify(execFile);
@@ -40,11 +40,11 @@ export async function until(what, check, patienceMs = 20_000) {
 }
 
 /** A daemon with `idle` idle volumes and further `tables` of the configuration, and a browser. */
-export async function begin(idle = 0, tables = '') {
+export async function startFixture(idle = 0, tables = '') {
   return skip ? {} : { daemon: await Daemon.start(idle, tables), browser: await launch() };
 }
 
-export async function end({ daemon, browser }) {
+export async function stopFixture({ daemon, browser }) {
   await browser?.close();
   await daemon?.stop();
 }
@@ -58,7 +58,7 @@ export class Daemon {
     daemon.folder = await mkdtemp(join(process.env.HOTSET_E2E_DIR ?? tmpdir(), 'hotset-page-'));
     const listen = `127.0.0.1:${await freePort()}`;
     daemon.url = `http://${listen}/`;
-    for (const device of ['flash-0', 'flash-1']) await daemon.sparse(device, 1024);
+    for (const device of ['flash-0', 'flash-1']) await daemon.createSparseFile(device, 1024);
     // Modelled arrays have realistic latency.
     const named = ['database', 'desktops', 'mail'].map(
       (name) =>
@@ -68,7 +68,7 @@ export class Daemon {
     const files = [];
     for (let number = 0; number < idle; number++) {
       const name = `volume-${String(number).padStart(4, '0')}`;
-      files.push(`[[volume]]\nname = "${name}"\nbacking = "${await daemon.sparse(`${name}.img`, 4)}"\n`);
+      files.push(`[[volume]]\nname = "${name}"\nbacking = "${await daemon.createSparseFile(`${name}.img`, 4)}"\n`);
     }
     const at = (name) => join(daemon.folder, name);
     // The daemon is killed at the end: persisted memory would stay.
@@ -85,7 +85,7 @@ export class Daemon {
       await daemon.serve();
       if (process.env.HOTSET_PAGE) {
         const folder = resolve(process.env.HOTSET_PAGE);
-        daemon.front = await serveInstead(folder, daemon.url);
+        daemon.front = await serveConsole(folder, daemon.url);
         daemon.url = `http://127.0.0.1:${daemon.front.address().port}/`;
       }
     } catch (error) {
@@ -95,7 +95,7 @@ export class Daemon {
     return daemon;
   }
 
-  async sparse(name, mib) {
+  async createSparseFile(name, mib) {
     const path = join(this.folder, name);
     await writeFile(path, '');
     await truncate(path, mib * MIB);

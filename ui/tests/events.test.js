@@ -4,13 +4,13 @@ import assert from 'node:assert/strict';
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { badge, openPage } from './browser.js';
-import { begin, Daemon, end, skip, until } from './daemon.js';
+import { openPage, waitForBadge } from './browser.js';
+import { startFixture, Daemon, stopFixture, skip, until } from './daemon.js';
 
 let daemon, browser;
 
-before(async () => ({ daemon, browser } = await begin(1)));
-after(() => end({ daemon, browser }));
+before(async () => ({ daemon, browser } = await startFixture(1)));
+after(() => stopFixture({ daemon, browser }));
 
 /** An alert on the page has all fields of the API's. */
 async function matchesApi(daemon, page, kind, mark) {
@@ -30,7 +30,7 @@ const open = (t, view, options) => openPage({ daemon, browser, t }, view, option
 test('an alert shows severity, subject, time, cause, effect and remedy', { skip }, async (t) => {
   await daemon.command('volume', 'pause', 'mail');
   const page = await open(t);
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   const alert = (kind) => page.locator(`[data-alert=${kind}]`);
   await alert('cache-paused').waitFor();
   await matchesApi(daemon, page, 'cache-paused', '● info');
@@ -74,7 +74,7 @@ const numbers = async (page) => (await rows(page)).map(({ event }) => Number(eve
 
 test('events arrive live with their actor, and a link restores filters', { skip }, async (t) => {
   const page = await open(t, '', { timezoneId: 'Asia/Tokyo', locale: 'en-GB' });
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await page.getByRole('navigation').getByRole('link', { name: 'Events' }).click();
   await page.waitForSelector('[data-event]');
   const before = await rows(page);
@@ -114,7 +114,7 @@ test('events arrive live with their actor, and a link restores filters', { skip 
 
 test('older events load by pages, and bursts lose none', { skip }, async (t) => {
   const page = await open(t, '#/events?subject=volume-0000');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   // More than a sample of the stream and than a page.
   const token = await daemon.command('token', 'create', 'many', '--role', 'operate');
   const headers = { Authorization: `Bearer ${token}` };
@@ -138,12 +138,12 @@ test('older events load by pages, and bursts lose none', { skip }, async (t) => 
 
 test('an unreachable event list is reported and recovers', { skip }, async (t) => {
   const page = await open(t, '#/volumes');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   const pattern = '**/api/v1/events?*';
   // Chromium may stall the first request after a route is installed: reload, so that it is another one.
   await page.route(pattern, (route) => route.abort());
   await page.reload();
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await page.getByRole('navigation').getByRole('link', { name: 'Events' }).click();
   await page.waitForSelector('[role=alert]:has-text("cannot be reached")');
   await page.unroute(pattern);

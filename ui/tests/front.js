@@ -11,7 +11,7 @@ const KINDS = {
 };
 
 /** Serves the console in `folder` and proxies everything else to the daemon at `url`. */
-export async function serveInstead(folder, url) {
+export async function serveConsole(folder, url) {
   const { hostname, port } = new URL(url);
   // The daemon's content security policy applies here, too.
   const policy = (await fetch(url)).headers.get('content-security-policy');

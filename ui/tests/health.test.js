@@ -2,13 +2,13 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { badge, axeFindings, openPage, recordHealth, streamInstead } from './browser.js';
-import { begin, end, skip, until } from './daemon.js';
+import { axeFindings, openPage, recordHealth, replaceStream, waitForBadge } from './browser.js';
+import { startFixture, stopFixture, skip, until } from './daemon.js';
 
 let daemon, browser;
 
-before(async () => ({ daemon, browser } = await begin()));
-after(() => end({ daemon, browser }));
+before(async () => ({ daemon, browser } = await startFixture()));
+after(() => stopFixture({ daemon, browser }));
 
 const open = (t, view, options) => openPage({ daemon, browser, t }, view, options);
 const health = (page) => page.locator('header [data-health]');
@@ -19,7 +19,7 @@ const width = (page) => page.evaluate(() => document.documentElement.scrollWidth
 test('the badge is on every view, and lists the alerts', { skip }, async (t) => {
   await daemon.command('volume', 'pause', 'mail');
   const page = await open(t, '#/settings');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await has(page, 'ok');
   assert.match(await text(health(page)), /✔ Health: OK/);
   for (const link of await page.locator('nav a').all()) {
@@ -68,13 +68,13 @@ test('the highest severity counts; the dialog passes axe in light and dark at 39
   });
   for (const colorScheme of ['light', 'dark']) {
     const page = await open(t, '#/events', { colorScheme, viewport: { width: 390, height: 800 } });
-    await badge(page, 'live');
+    await waitForBadge(page, 'live');
     const levels = await recordHealth(page);
-    await streamInstead(page, sample(alerts));
+    await replaceStream(page, sample(alerts));
     await until('the warning', () => levels.some((level) => level.includes('▲ Health: Warning, 1 alert')));
     await page.unroute('**/api/v1/stream?*');
     const critical = { ...alert, kind: 'no-copy', subject: null, severity: 'critical' };
-    await streamInstead(page, sample([critical, ...alerts]));
+    await replaceStream(page, sample([critical, ...alerts]));
     await until('the critical alert', () => levels.some((level) => level.includes('✖ Health: Critical, 2 alerts')));
     await has(page, 'lost');
     await health(page).click();
@@ -88,7 +88,7 @@ test('the highest severity counts; the dialog passes axe in light and dark at 39
 
 test('a lost connection is shown until the daemon answers again', { skip }, async (t) => {
   const page = await open(t, '#/volumes');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await daemon.kill();
   await has(page, 'lost');
   assert.match(await text(health(page)), /Not connected/);

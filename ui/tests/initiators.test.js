@@ -3,17 +3,17 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { after, before, test } from 'node:test';
-import { badge, axeFindings, openPage } from './browser.js';
-import { begin, end, skip, until } from './daemon.js';
+import { axeFindings, openPage, waitForBadge } from './browser.js';
+import { startFixture, stopFixture, skip, until } from './daemon.js';
 
 let daemon, browser;
 
-before(async () => ({ daemon, browser } = await begin()));
-after(() => end({ daemon, browser }));
+before(async () => ({ daemon, browser } = await startFixture()));
+after(() => stopFixture({ daemon, browser }));
 
 test('a session is shown while it lasts, and each volume with its LUN', { skip }, async (t) => {
   const page = await openPage({ daemon, browser, t }, '#/initiators');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   const { target, portals } = (await daemon.json('status')).iscsi;
   assert.match(await page.locator('main').innerText(), /No sessions/);
   const { unit } = await daemon.json('volumes/mail');

@@ -2,13 +2,13 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { badge, axeFindings, logIn, openPage, streamInstead } from './browser.js';
-import { begin, end, skip, until } from './daemon.js';
+import { axeFindings, logIn, openPage, replaceStream, waitForBadge } from './browser.js';
+import { startFixture, stopFixture, skip, until } from './daemon.js';
 
 let daemon, browser;
 
-before(async () => ({ daemon, browser } = await begin()));
-after(() => end({ daemon, browser }));
+before(async () => ({ daemon, browser } = await startFixture()));
+after(() => stopFixture({ daemon, browser }));
 
 const open = (t, view, options) => openPage({ daemon, browser, t }, view, options);
 const job = (page) => page.locator('[data-job]');
@@ -25,13 +25,13 @@ const makeDirty = () => daemon.burst('mail', ['--rw=randwrite', '--size=2g', '--
 test('every view and tab shows progress and end of a flush', { skip }, async (t) => {
   await makeDirty();
   const page = await open(t, '#/volumes/mail/controls');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   // A view with a static layout.
   const other = await page.context().newPage();
   const asked = [];
   for (const tab of [page, other]) tab.on('request', (request) => asked.push(request.url()));
   await other.goto(`${daemon.url}#/settings`);
-  await badge(other, 'live');
+  await waitForBadge(other, 'live');
   await other.waitForSelector('[data-setting]');
   const place = () =>
     other.evaluate(() => [...document.querySelectorAll('main > *')].map((part) => part.getBoundingClientRect().top));
@@ -67,7 +67,7 @@ test('every view and tab shows progress and end of a flush', { skip }, async (t)
 
 test('cancelling a job requires the operate role', { skip }, async (t) => {
   const page = await open(t, '#/overview');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await makeDirty();
   const flushed = daemon.command('volume', 'flush', 'mail').then(
     () => 'done',
@@ -106,7 +106,7 @@ test('the tray shows failures, and paused jobs of flash devices', { skip }, asyn
   const sample = { at_unix_ms, status, totals: (await daemon.json('datastores'))[0], events: [], volumes: {} };
   for (const colorScheme of ['light', 'dark']) {
     const page = await open(t, '#/events', { colorScheme, viewport: { width: 390, height: 800 } });
-    await streamInstead(page, sample);
+    await replaceStream(page, sample);
     await page.waitForSelector('[data-tray="2"]');
     const text = (await page.textContent('[data-tray]')).replaceAll(/\s+/g, ' ');
     for (const part of [

@@ -2,13 +2,13 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { badge, axeFindings, openPage } from './browser.js';
-import { begin, end, skip, until } from './daemon.js';
+import { axeFindings, openPage, waitForBadge } from './browser.js';
+import { startFixture, stopFixture, skip, until } from './daemon.js';
 
 let daemon, browser;
 
-before(async () => ({ daemon, browser } = await begin(20)));
-after(() => end({ daemon, browser }));
+before(async () => ({ daemon, browser } = await startFixture(20)));
+after(() => stopFixture({ daemon, browser }));
 
 const open = (t, view, options) => openPage({ daemon, browser, t }, view, options);
 const shownIn = (page) => page.locator('main').getAttribute('data-view');
@@ -18,7 +18,7 @@ const focused = (page) => page.evaluate(() => document.activeElement?.textConten
 
 test('Ctrl+K opens every view, volume, datastore and setting', { skip }, async (t) => {
   const page = await open(t, '#/?range=1h');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   const dialog = page.getByRole('dialog', { name: 'Go to' });
   const go = async (text) => {
     await page.keyboard.press('Control+k');
@@ -102,7 +102,7 @@ test('? opens keyboard help except in text fields', { skip }, async (t) => {
 test('both dialogs pass axe and fit into 390 pixels, in light and dark', { skip }, async (t) => {
   for (const colorScheme of ['light', 'dark']) {
     const page = await open(t, '#/events', { colorScheme, viewport: { width: 390, height: 800 } });
-    await badge(page, 'live');
+    await waitForBadge(page, 'live');
     for (const [key, text] of [
       ['Control+k', 'vol'],
       ['?', ''],
@@ -124,7 +124,7 @@ test('quick open works without the list of volumes', { skip }, async (t) => {
   // Chromium may stall the first request after a route is installed: reload, so that it is another one.
   await page.route('**/api/v1/volumes?*', (route) => route.abort());
   await page.reload();
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await page.keyboard.press('Control+k');
   const dialog = page.getByRole('dialog', { name: 'Go to' });
   await dialog.getByText('The list of volumes is unavailable.').waitFor();

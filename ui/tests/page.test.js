@@ -2,8 +2,8 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { badge, axeFindings, logIn, openPage, setVisible, streamInstead } from './browser.js';
-import { begin, end, skip, until } from './daemon.js';
+import { axeFindings, logIn, openPage, setVisible, replaceStream, waitForBadge } from './browser.js';
+import { startFixture, stopFixture, skip, until } from './daemon.js';
 
 const VIEWS = [
   '#/?range=1h',
@@ -25,10 +25,10 @@ const FILLED = 'tbody td:not(.empty), .events li, .settings li, [data-sizing], [
 let daemon, browser;
 
 before(async () => {
-  ({ daemon, browser } = await begin(17));
+  ({ daemon, browser } = await startFixture(17));
   daemon?.load(600);
 });
-after(() => end({ daemon, browser }));
+after(() => stopFixture({ daemon, browser }));
 
 const open = (t, view, options) => openPage({ daemon, browser, t }, view, options);
 const figure = async (page, key) => (await page.textContent(`[data-figure=${key}] b`)).trim();
@@ -36,7 +36,7 @@ const rateOf = (text) => Number.parseFloat(text.replaceAll(',', ''));
 
 test('overview matches the API and updates every second', { skip }, async (t) => {
   const page = await open(t);
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await until('a rate of reads', async () => rateOf(await figure(page, 'reads')) > 0);
   await new Promise((done) => setTimeout(done, 4_000));
   const reads = async () => (await daemon.json('status')).volumes.reduce((sum, volume) => sum + volume.reads, 0);
@@ -62,19 +62,19 @@ test('overview matches the API and updates every second', { skip }, async (t) =>
 
 test('tabs share one stream; hidden tabs pause and catch up', { skip }, async (t) => {
   const page = await open(t);
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   const others = await Promise.all(Array.from({ length: 9 }, () => page.context().newPage()));
   await Promise.all(others.map((other) => other.goto(daemon.url)));
-  await Promise.all(others.map((other) => badge(other, 'live')));
+  await Promise.all(others.map((other) => waitForBadge(other, 'live')));
   for (const other of others) await other.close();
   const text = () => page.textContent('[data-figure=reads] b');
   await setVisible(page, false);
-  await badge(page, 'paused');
+  await waitForBadge(page, 'paused');
   const before = await text();
   await new Promise((done) => setTimeout(done, 5_000));
   assert.equal(await text(), before, 'a hidden page goes on');
   await setVisible(page, true);
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await until('fresh figures', async () => (await text()) !== before);
   assert.deepEqual(page.errors, []);
 });
@@ -147,7 +147,7 @@ test('a policy change requires a login', { skip }, async (t) => {
 
 test('datastores show the sums of their volumes', { skip }, async (t) => {
   const page = await open(t, '#/datastores');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   const shown = async () => rateOf(await page.textContent('[data-datastore=shelf] [data-cell=requests]'));
   await until('a rate', async () => (await shown()) > 0);
   const names = await page.locator('tr[data-datastore] td:first-child').allTextContents();
@@ -172,7 +172,7 @@ test('datastores show the sums of their volumes', { skip }, async (t) => {
 
 test('a datastore shows contention, waiting requests and congestion history', { skip }, async (t) => {
   const page = await open(t, '#/datastores?of=shelf');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   const card = page.locator('[data-contention=shelf]');
   await card.waitFor();
   const rows = async () => {
@@ -219,7 +219,7 @@ test('a datastore shows contention, waiting requests and congestion history', { 
 
 test('flash devices are listed, added and removed after a login', { skip }, async (t) => {
   const page = await open(t, '#/flash');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   const rows = (count) =>
     until(`${count} devices`, async () => (await page.locator('tr[data-device]').count()) === count);
   await rows(2);
@@ -229,7 +229,7 @@ test('flash devices are listed, added and removed after a login', { skip }, asyn
     assert.ok(text.includes(device.device) && text.includes('in service') && text.includes('1 GiB'), text);
   }
   assert.equal(await figure(page, 'copies'), '2');
-  const path = await daemon.sparse('flash-2', 256);
+  const path = await daemon.createSparseFile('flash-2', 256);
   await page.getByLabel('Device', { exact: true }).fill(path);
   await page.getByRole('button', { name: 'Add' }).click();
   await page.getByRole('dialog', { name: 'Log in' }).waitFor();
@@ -256,7 +256,7 @@ test('flash devices are listed, added and removed after a login', { skip }, asyn
 
 test('drive health is listed beside the write count', { skip }, async (t) => {
   const page = await open(t, '#/flash');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   // The test's devices are files.
   await page.waitForSelector('[data-drives="0"]:has-text("files have none")');
   const status = await daemon.json('status');
@@ -266,7 +266,7 @@ test('drive health is listed beside the write count', { skip }, async (t) => {
   const told = { spare_ratio: 0.04, spare_threshold_ratio: 0.1, wear_used_ratio: 1.12, media_errors: 2190 };
   status.flash.devices[1].drive = { ...drive, ...told, warnings: ['it takes no more writes'], unread: '' };
   status.flash.devices[1].endurance_used_ratio = 0.31;
-  await streamInstead(page, { at_unix_ms: Date.now(), status, totals: {}, events: [], volumes: {} });
+  await replaceStream(page, { at_unix_ms: Date.now(), status, totals: {}, events: [], volumes: {} });
   const row = async (number) => (await page.textContent(`tr[data-drive="${number}"]`)).replaceAll(/\s+/g, ' ');
   await page.waitForSelector('[data-drives="2"]');
   const [first, second] = status.flash.devices.map(({ number }) => number);
@@ -285,7 +285,7 @@ test('no view has a serious axe finding, in light or dark', { skip }, async (t) 
   for (const colorScheme of ['light', 'dark']) {
     for (const view of VIEWS) {
       const page = await open(t, view, { colorScheme });
-      await badge(page, 'live');
+      await waitForBadge(page, 'live');
       await page.waitForSelector(FILLED);
       await page.evaluate(() => document.querySelectorAll('details').forEach((details) => (details.open = true)));
       assert.deepEqual(await axeFindings(page), [], `${view} ${colorScheme}`);
@@ -296,7 +296,7 @@ test('no view has a serious axe finding, in light or dark', { skip }, async (t) 
 test('no view overflows at 390 pixels', { skip }, async (t) => {
   for (const view of VIEWS) {
     const page = await open(t, view, { viewport: { width: 390, height: 800 } });
-    await badge(page, 'live');
+    await waitForBadge(page, 'live');
     await page.waitForSelector(FILLED);
     await page.evaluate(() => document.querySelectorAll('details').forEach((details) => (details.open = true)));
     const width = await page.evaluate(() => document.documentElement.scrollWidth);
@@ -306,14 +306,14 @@ test('no view overflows at 390 pixels', { skip }, async (t) => {
 
 test('figures stay while the daemon is down and resume after its restart', { skip }, async (t) => {
   const page = await open(t);
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await until('figures', async () => (await figure(page, 'memory')) !== '–');
   await daemon.kill();
-  await badge(page, 'lost');
+  await waitForBadge(page, 'lost');
   await until('the reason', async () => /unreachable/.test(await page.textContent('[data-badge]')));
   await until('aged figures', () => page.locator('main.stale').count());
   assert.notEqual(await figure(page, 'memory'), '–');
   await daemon.serve();
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await until('fresh figures', async () => (await page.locator('main.stale').count()) === 0);
 });

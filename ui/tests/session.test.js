@@ -2,13 +2,13 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { badge, axeFindings, logIn, openPage } from './browser.js';
-import { begin, end, skip, until } from './daemon.js';
+import { axeFindings, logIn, openPage, waitForBadge } from './browser.js';
+import { startFixture, stopFixture, skip, until } from './daemon.js';
 
 let daemon, browser;
 
-before(async () => ({ daemon, browser } = await begin()));
-after(() => end({ daemon, browser }));
+before(async () => ({ daemon, browser } = await startFixture()));
+after(() => stopFixture({ daemon, browser }));
 
 const open = (t, view, options) => openPage({ daemon, browser, t }, view, options);
 const dialogOf = (page) => page.getByRole('dialog', { name: 'Log in' });
@@ -19,7 +19,7 @@ const isInside = (page) => page.evaluate(() => document.activeElement?.closest('
 
 test('a refused action opens the log-in dialog and continues after the log-in', { skip }, async (t) => {
   const page = await open(t, '#/volumes/mail/controls');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   const pause = page.getByRole('button', { name: 'Pause' });
   await pause.click();
   const dialog = dialogOf(page);
@@ -52,7 +52,7 @@ test('a refused action opens the log-in dialog and continues after the log-in', 
 
 test('the header shows the user, also after a reload, and logs out', { skip }, async (t) => {
   const page = await open(t, '#/volumes/mail/controls');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await user(page).getByRole('button', { name: 'Log in' }).click();
   await logIn(page, daemon, 'header', 'operate');
   const shows = (text) => until(text, async () => (await user(page).innerText()).includes(text));
@@ -92,14 +92,14 @@ test('a log-in link logs the browser in until the daemon restarts', { skip }, as
   await new Promise((done) => setTimeout(done, 1_500));
   await daemon.kill();
   await daemon.serve();
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await until('the log-in button', () => user(page).getByRole('button', { name: 'Log in' }).count());
 });
 
 test('the log-in dialog passes axe and fits into 390 pixels, in light and dark', { skip }, async (t) => {
   for (const colorScheme of ['light', 'dark']) {
     const page = await open(t, '#/events', { colorScheme, viewport: { width: 390, height: 800 } });
-    await badge(page, 'live');
+    await waitForBadge(page, 'live');
     await user(page).getByRole('button', { name: 'Log in' }).click();
     await dialogOf(page).waitFor();
     assert.deepEqual(await axeFindings(page), [], colorScheme);
@@ -121,7 +121,7 @@ test('a page that needs a token shows the log-in, and then the view', { skip }, 
   assert.match(await page.locator('header [data-health]').innerText(), /Log-in required/);
   await form.getByLabel('Token').fill(await daemon.command('token', 'create', 'remote', '--role', 'read'));
   await form.getByRole('button', { name: 'Log in' }).click();
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await page.waitForSelector('[data-event]');
   await until('the user', async () => (await user(page).innerText()).includes('remote (read)'));
 });

@@ -4,13 +4,13 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { badge, axeFindings, logIn, openPage } from './browser.js';
-import { begin, end, skip, until } from './daemon.js';
+import { axeFindings, logIn, openPage, waitForBadge } from './browser.js';
+import { startFixture, stopFixture, skip, until } from './daemon.js';
 
 let daemon, browser;
 
-before(async () => ({ daemon, browser } = await begin(1)));
-after(() => end({ daemon, browser }));
+before(async () => ({ daemon, browser } = await startFixture(1)));
+after(() => stopFixture({ daemon, browser }));
 
 const open = (t, view, options) => openPage({ daemon, browser, t }, view, options);
 const setting = (page, key) => page.locator(`[data-setting="${key}"]`);
@@ -22,11 +22,11 @@ async function show(page, key) {
 const holds = async (page, key) => (await setting(page, key).locator('.holds b').innerText()).trim();
 const isDefault = async (page, key) => (await setting(page, key).getAttribute('data-different')) === 'false';
 const from = (page, key) => setting(page, key).locator('[data-from]').allInnerTexts();
-const keys = (page) => page.locator('[data-setting]').evaluateAll((all) => all.map((one) => one.dataset.setting));
+const keys = (page) => page.locator('[data-setting]').evaluateAll((elements) => elements.map((element) => element.dataset.setting));
 
 test('each key shows value, source, default, meaning and when it takes effect', { skip }, async (t) => {
   const page = await open(t);
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await page.getByRole('navigation').getByRole('link', { name: 'Settings' }).click();
   await page.waitForSelector('[data-setting]');
   // Exactly the documented keys.
@@ -101,7 +101,7 @@ test('each key shows value, source, default, meaning and when it takes effect', 
 
 test('overrides are listed live with the value in the file', { skip }, async (t) => {
   const page = await open(t, '#/settings');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await page.waitForSelector('.empty:has-text("all values come from the file")');
   await daemon.command('volume', 'set', 'mail', 'memory_max=50%', 'policy=write-through');
   const row = page.locator('[data-override="mail.memory_max"]');
@@ -154,7 +154,7 @@ test('settings stay while the daemon does not answer, and recover', { skip }, as
 
 test('a setting of a volume changes in the form after a log-in', { skip }, async (t) => {
   const page = await open(t, '#/settings?filter=volume.limit_iops');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   const item = setting(page, 'volume.limit_iops');
   await item.getByRole('button', { name: 'Change' }).click();
   const form = item.locator('[data-volume-setting]');
@@ -172,7 +172,7 @@ test('a setting of a volume changes in the form after a log-in', { skip }, async
 test('settings are short, pass axe and fit into 390 pixels, in light and dark', { skip }, async (t) => {
   for (const colorScheme of ['light', 'dark']) {
     const page = await open(t, '#/settings?group=volume', { colorScheme });
-    await badge(page, 'live');
+    await waitForBadge(page, 'live');
     await setting(page, 'volume.policy').getByRole('button', { name: 'Change' }).click();
     assert.deepEqual(await axeFindings(page), [], colorScheme);
     const height = () => page.evaluate(() => document.documentElement.scrollHeight);

@@ -5,16 +5,16 @@ import { execFile } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { after, before, test } from 'node:test';
 import { promisify } from 'node:util';
-import { badge, logIn, openPage } from './browser.js';
-import { begin, end, skip, until } from './daemon.js';
+import { logIn, openPage, waitForBadge } from './browser.js';
+import { startFixture, stopFixture, skip, until } from './daemon.js';
 
 let daemon, browser;
 
 before(async () => {
-  ({ daemon, browser } = await begin(1));
+  ({ daemon, browser } = await startFixture(1));
   daemon?.load(600);
 });
-after(() => end({ daemon, browser }));
+after(() => stopFixture({ daemon, browser }));
 
 const open = (t, view) => openPage({ daemon, browser, t }, view);
 const percentOf = (text) => Number.parseFloat(text.match(/([\d.]+) %/)?.[1] ?? (/< 1 %/.test(text) ? '0' : 'NaN'));
@@ -31,7 +31,7 @@ test('the trial-size slider estimates the miss ratio, and a link restores it', {
     const page = await open(t, '#/events');
     await page.route('**/miss-ratio-curve', (route) => route.fulfill({ json: told }));
     await page.goto(daemon.url + hash);
-    await badge(page, 'live');
+    await waitForBadge(page, 'live');
     return page;
   };
   const page = await openFixed('#/volumes/database/sizing');
@@ -72,7 +72,7 @@ test('the trial-size slider estimates the miss ratio, and a link restores it', {
 
 test('cache quotas change after a login, and invalid values are refused', { skip }, async (t) => {
   const page = await open(t, '#/volumes/mail/controls');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   const form = (key) => page.locator(`[data-setting-form=${key}]`);
   const field = (key, name) => form(key).getByLabel(name);
   const change = (key) => form(key).getByRole('button', { name: 'Apply' });
@@ -109,7 +109,7 @@ test('cache quotas change after a login, and invalid values are refused', { skip
 
 test('limits, shares and reservation change after a login, and invalid values are refused', { skip }, async (t) => {
   const page = await open(t, '#/volumes/mail/qos');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   const group = (key) => page.locator(`[data-setting-form=${key}]`);
   const change = async (key, values, said) => {
     for (const [name, value] of Object.entries(values)) await group(key).getByLabel(name).fill(value);
@@ -144,7 +144,7 @@ test('limits, shares and reservation change after a login, and invalid values ar
 
 test('ranges are pinned and unpinned after a login, and invalid ranges are refused', { skip }, async (t) => {
   const page = await open(t, '#/volumes/mail/controls');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   const pins = page.locator('[data-pins]');
   await pins.waitFor();
   const text = async () => (await pins.innerText()).replaceAll(/\s+/g, ' ');
@@ -200,7 +200,7 @@ test('the heat map matches the API as map, summary, table and export', { skip },
   const [reads, writes] = [sum('reads', 0), sum('writes', 32)];
   assert.ok(reads > 1_000 && writes > 10, `${reads} reads, ${writes} writes`);
   const page = await open(t, '#/volumes/mail/io');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   const heat = page.locator('[data-heat]');
   const counted = (wanted) =>
     until(`${wanted} requests`, async () => Number(await heat.getAttribute('data-heat')) === wanted);
@@ -264,7 +264,7 @@ test('the heat map matches the API as map, summary, table and export', { skip },
 
 test('sections have addresses, and the back button and the keyboard reach them', { skip }, async (t) => {
   const page = await open(t, '#/volumes/database?range=1h');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   const sections = page.getByRole('navigation', { name: 'Sections of database' });
   const shown = (key) => until(`section ${key}`, () => page.locator(`[data-section="${key}"]`).count());
   const current = () => sections.locator('[aria-current=page]').innerText();

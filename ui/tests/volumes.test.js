@@ -4,15 +4,15 @@ import assert from 'node:assert/strict';
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { badge, axeFindings, logIn, openPage } from './browser.js';
-import { begin, end, skip, until } from './daemon.js';
+import { axeFindings, logIn, openPage, waitForBadge } from './browser.js';
+import { startFixture, stopFixture, skip, until } from './daemon.js';
 
 const MIB = 1 << 20;
 
 let daemon, browser;
 
-before(async () => ({ daemon, browser } = await begin(1)));
-after(() => end({ daemon, browser }));
+before(async () => ({ daemon, browser } = await startFixture(1)));
+after(() => stopFixture({ daemon, browser }));
 
 const open = (t, view, options) => openPage({ daemon, browser, t }, view, options);
 const text = async (locator) => (await locator.innerText()).replaceAll(/\s+/g, ' ');
@@ -23,7 +23,7 @@ const codes = (page) => page.errors.map((error) => error.match(/\b4\d\d\b/)?.[0]
 
 test('a volume is added, resized and removed after a log-in; effects are said before', { skip }, async (t) => {
   const page = await open(t, '#/volumes');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await page.getByRole('button', { name: 'Add volume' }).click();
   const dialog = page.getByRole('dialog', { name: 'Add volume' });
   const add = dialog.getByRole('button', { name: 'Add', exact: true });
@@ -89,7 +89,7 @@ test('a volume is added, resized and removed after a log-in; effects are said be
 
 test('a refused addition says why and keeps the form', { skip }, async (t) => {
   const page = await open(t, '#/volumes');
-  await badge(page, 'live');
+  await waitForBadge(page, 'live');
   await page.getByRole('button', { name: 'Log in' }).click();
   await logIn(page, daemon, 'refused', 'administer');
   await page.getByRole('button', { name: 'Add volume' }).click();
@@ -107,7 +107,7 @@ test('a refused addition says why and keeps the form', { skip }, async (t) => {
 test('the dialog passes axe and fits into 390 pixels, in light and dark', { skip }, async (t) => {
   for (const colorScheme of ['light', 'dark']) {
     const page = await open(t, '#/volumes', { colorScheme, viewport: { width: 390, height: 800 } });
-    await badge(page, 'live');
+    await waitForBadge(page, 'live');
     await page.getByRole('button', { name: 'Add volume' }).click();
     const dialog = page.getByRole('dialog', { name: 'Add volume' });
     await dialog.waitFor();

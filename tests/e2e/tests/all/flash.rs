@@ -426,6 +426,27 @@ fn device_changes_under_load_survive_a_kill() {
 }
 
 #[test]
+fn device_changes_keep_clean_pages() {
+    let mut fixture = Fixture::with_volume(16 * MIB);
+    set_flash(&mut fixture, &["f0", "f1"], "allow_single_copy = true");
+    let daemon = fixture.start();
+    daemon.command(&["volume", "pin", "v"]);
+    let pages = || json(&daemon, &["flash", "list"])["pages"]["pages"].as_u64().expect("a number");
+    wait_for("pinned pages on flash", || (pages() == 256).then_some(()));
+    let device = |name: &str| path(&fixture, name).to_string_lossy().into_owned();
+    let list = json(&daemon, &["flash", "replace", &device("f0"), &device("f2")]);
+    assert_eq!(device_roles(&list), roles(&[("f1", "log"), ("f2", "log")]), "{list}");
+    assert_eq!(list["pages"]["pages"], 256, "{list}");
+    let on_devices = list["devices"].as_array().expect("a list").iter().map(|device| device["pages"].as_u64());
+    assert_eq!(on_devices.flatten().sum::<u64>(), 256, "{list}");
+    assert_eq!(list["devices"][0]["pages_lost_if_removed"], 0, "{list}");
+    let removed = daemon.try_command(&["flash", "remove", &device("f1")]);
+    assert!(removed.status.success() && pages() == 256, "{}", text_of(&removed));
+    assert_eq!(read(&fixture), vec![0; 16 << 20]);
+    daemon.stop();
+}
+
+#[test]
 fn replacement_device_restores_write_back() {
     let mut fixture = with_two_devices();
     let Some(devices) = failing_devices(&fixture, &["loop"]) else { return };
