@@ -6,8 +6,13 @@ import { openPage, waitForBadge } from './browser.js';
 import { startFixture, stopFixture, skip, until } from './daemon.js';
 
 const GIB = 2 ** 30;
-const ASSUMED = { spindle_requests_per_s: 180, array_latency_us: 8000, flash_latency_us: 200, memory_latency_us: 20 };
-const NONE = { knee_bytes: null, purchase: null, steps: [] };
+const ASSUMPTIONS = {
+  spindle_requests_per_s: 180,
+  array_latency_us: 8000,
+  flash_latency_us: 200,
+  memory_latency_us: 20,
+};
+const NO_ADVICE = { knee_bytes: null, purchase: null, steps: [] };
 
 let daemon, browser;
 
@@ -20,11 +25,11 @@ after(() => stopFixture({ daemon, browser }));
 const open = (t, view) => openPage({ daemon, browser, t }, view);
 const text = async (locator) => (await locator.innerText()).replaceAll(/\s+/g, ' ');
 const recommendations = (page) =>
-  page.locator('[data-recommendation]').evaluateAll((elements) => elements.map((element) => element.dataset.recommendation));
+  page.locator('[data-recommendation]').evaluateAll((items) => items.map((item) => item.dataset.recommendation));
 const figure = (page, key) => text(page.locator(`[data-figure=${key}]`));
 
-/** One tier of an answer; sizes in GiB. */
-const side = (today, steps, purchase) => ({
+/** Advice for one tier; sizes in GiB. */
+const tierAdvice = (today, steps, purchase) => ({
   today: { size_bytes: today[0] * GIB, hit_ratio: today[1] },
   knee_bytes: null,
   purchase,
@@ -53,22 +58,22 @@ const advice = (volume, memory, flash, confidence = 'high') => ({
   flash,
 });
 
-/** Opens the view with answers from `answer`. */
-async function openOn(t, answer) {
+/** Opens the view on answers that `fulfill` prepares. */
+async function openPrepared(t, fulfill) {
   const page = await open(t, '#/events');
   await waitForBadge(page, 'live');
-  await page.route('**/api/v1/advice?*', (route) => answer(route, new URL(route.request().url()).searchParams));
+  await page.route('**/api/v1/advice?*', (route) => fulfill(route, new URL(route.request().url()).searchParams));
   await page.goto(`${daemon.url}#/advice`);
   return page;
 }
 
-const told = (volumes, next = null) => ({ json: { assumptions: ASSUMED, volumes, next } });
+const answerOf = (volumes, next = null) => ({ json: { assumptions: ASSUMPTIONS, volumes, next } });
 
 test('purchases are sorted by saved array reads, and need enough data', { skip }, async (t) => {
   const volumes = [
     advice(
       'sql',
-      side(
+      tierAdvice(
         [1, 0.25],
         [
           [1, 0.3],
@@ -77,29 +82,37 @@ test('purchases are sorted by saved array reads, and need enough data', { skip }
         ],
         purchase(4 * GIB, 0.7, 2_410, 20),
       ),
-      side([2, 0.4], [[2, 0.5]], null),
+      tierAdvice([2, 0.4], [[2, 0.5]], null),
       'medium',
     ),
-    advice('web', NONE, side([0, 0], [[400, 0.88]], purchase(480e9, 0.88, 1_000, 900))),
-    advice('full', side([8, 0.9], [[4, 0.9]], null), NONE),
-    advice('new', side([1, 0.5], [[2, 0.9]], null), NONE, 'few-accesses'),
-    advice('changed', side([1, 0.5], [[2, 0.1]], null), NONE, 'deviation'),
-    { ...advice('off', NONE, NONE, ''), nothing: 'it is refused: it has no miss-ratio curve' },
+    advice('web', NO_ADVICE, tierAdvice([0, 0], [[400, 0.88]], purchase(480e9, 0.88, 1_000, 900))),
+    advice('full', tierAdvice([8, 0.9], [[4, 0.9]], null), NO_ADVICE),
+    advice('new', tierAdvice([1, 0.5], [[2, 0.9]], null), NO_ADVICE, 'few-accesses'),
+    advice('changed', tierAdvice([1, 0.5], [[2, 0.1]], null), NO_ADVICE, 'deviation'),
+    { ...advice('off', NO_ADVICE, NO_ADVICE, ''), nothing: 'it is refused: it has no miss-ratio curve' },
   ];
-  const slower = volumes.map((one) =>
-    one.volume === 'sql' ? { ...one, memory: { ...one.memory, purchase: purchase(4 * GIB, 0.7, 314, 20) } } : one,
+  const volumesWithFastArray = volumes.map((entry) =>
+    entry.volume === 'sql'
+      ? { ...entry, memory: { ...entry.memory, purchase: purchase(4 * GIB, 0.7, 314, 20) } }
+      : entry,
   );
-  const page = await openOn(t, (route, query) =>
+  const page = await openPrepared(t, (route, query) =>
     route.fulfill(
       query.get('array_latency_us') === '1000'
-        ? { json: { assumptions: { ...ASSUMED, array_latency_us: 1_000 }, volumes: slower, next: null } }
-        : told(volumes),
+        ? {
+            json: {
+              assumptions: { ...ASSUMPTIONS, array_latency_us: 1_000 },
+              volumes: volumesWithFastArray,
+              next: null,
+            },
+          }
+        : answerOf(volumes),
     ),
   );
   await until('recommendations', async () => (await recommendations(page)).length === 2);
   assert.deepEqual(await recommendations(page), ['web flash', 'sql memory']);
   const sql = page.locator('[data-recommendation="sql memory"]');
-  const whole = await text(sql);
+  const sqlText = await text(sql);
   for (const part of [
     '4 GiB more now 1 GiB; medium confidence: in service for less than a day',
     '50.0 % → 70.0 %',
@@ -108,11 +121,11 @@ test('purchases are sorted by saved array reads, and need enough data', { skip }
     '20/s',
     '5.0/s',
   ]) {
-    assert.ok(whole.includes(part), `${part} is not in: ${whole}`);
+    assert.ok(sqlText.includes(part), `${part} is not in: ${sqlText}`);
   }
-  const web = await text(page.locator('[data-recommendation="web flash"]'));
+  const webText = await text(page.locator('[data-recommendation="web flash"]'));
   for (const part of ['480 GB SSD now none; high confidence', '50.0 % → 88.0 %', '900/s', '5.0 disks']) {
-    assert.ok(web.includes(part), `${part} is not in: ${web}`);
+    assert.ok(webText.includes(part), `${part} is not in: ${webText}`);
   }
   // Sizes below the present one are left out.
   await sql.getByText('All sizes').click();
@@ -142,25 +155,29 @@ test('purchases are sorted by saved array reads, and need enough data', { skip }
 });
 
 test('1,000 volumes load page by page and are filtered', { skip }, async (t) => {
-  const asked = [];
-  const all = Array.from({ length: 1_000 }, (_, at) =>
-    advice(`v${String(at).padStart(3, '0')}`, side([1, 0.1], [[2, 0.9]], purchase(GIB, 0.9, 800, at)), NONE),
+  const queries = [];
+  const all = Array.from({ length: 1_000 }, (_, index) =>
+    advice(
+      `v${String(index).padStart(3, '0')}`,
+      tierAdvice([1, 0.1], [[2, 0.9]], purchase(GIB, 0.9, 800, index)),
+      NO_ADVICE,
+    ),
   );
-  const page = await openOn(t, (route, query) => {
-    asked.push([query.get('limit'), query.get('after')]);
+  const page = await openPrepared(t, (route, query) => {
+    queries.push([query.get('limit'), query.get('after')]);
     const from = query.has('after') ? all.findIndex(({ volume }) => volume === query.get('after')) + 1 : 0;
-    const part = all.slice(from, from + 100);
-    return route.fulfill(told(part, from + 100 < all.length ? part.at(-1).volume : null));
+    const volumesOfPage = all.slice(from, from + 100);
+    return route.fulfill(answerOf(volumesOfPage, from + 100 < all.length ? volumesOfPage.at(-1).volume : null));
   });
-  await until('all of them', async () => (await page.getAttribute('[data-loaded]', 'data-loaded')) === '1000');
+  await until('all volumes', async () => (await page.getAttribute('[data-loaded]', 'data-loaded')) === '1000');
   await until('an order', async () => (await recommendations(page))[0] === 'v999 memory');
-  const pages = all.filter((_, at) => at % 100 === 99).map(({ volume }) => ['100', volume]);
-  assert.deepEqual(asked.slice(0, 10), [['100', null], ...pages.slice(0, 9)]);
+  const pages = all.filter((_, index) => index % 100 === 99).map(({ volume }) => ['100', volume]);
+  assert.deepEqual(queries.slice(0, 10), [['100', null], ...pages.slice(0, 9)]);
   assert.equal((await recommendations(page)).length, 20);
   await page.getByRole('button', { name: 'Show 20 more of 980' }).click();
-  await until('more of them', async () => (await recommendations(page)).length === 40);
+  await until('the next page', async () => (await recommendations(page)).length === 40);
   await page.getByRole('searchbox').fill('v07');
-  await until('ten of them', async () => (await recommendations(page)).length === 10);
+  await until('ten recommendations', async () => (await recommendations(page)).length === 10);
   await page.getByRole('searchbox').fill('nonsense');
   await page.waitForSelector('.empty:has-text("“nonsense”")');
   assert.deepEqual(page.errors, []);
@@ -169,12 +186,12 @@ test('1,000 volumes load page by page and are filtered', { skip }, async (t) => 
 test('loading and errors are shown, and the last results stay', { skip }, async (t) => {
   let isBroken = true;
   let release;
-  const held = new Promise((done) => (release = done));
-  const one = advice('sql', side([1, 0.25], [[4, 0.7]], purchase(4 * GIB, 0.7, 2_410, 20)), NONE);
-  const page = await openOn(t, async (route) => {
-    await held;
+  const released = new Promise((resolve) => (release = resolve));
+  const sql = advice('sql', tierAdvice([1, 0.25], [[4, 0.7]], purchase(4 * GIB, 0.7, 2_410, 20)), NO_ADVICE);
+  const page = await openPrepared(t, async (route) => {
+    await released;
     const problem = { status: 503, contentType: 'application/problem+json', body: '{"detail": "too much to do"}' };
-    await route.fulfill(isBroken ? problem : told([one]));
+    await route.fulfill(isBroken ? problem : answerOf([sql]));
   });
   await page.waitForSelector('.empty:has-text("Loading…")');
   release();
@@ -195,12 +212,12 @@ test('purchases and reasons of a daemon match the API', { skip }, async (t) => {
   });
   const page = await open(t);
   await waitForBadge(page, 'live');
-  const answered = page.waitForResponse('**/api/v1/advice?*');
+  const response = page.waitForResponse('**/api/v1/advice?*');
   await page.getByRole('navigation').getByRole('link', { name: 'Advice' }).click();
-  const { volumes } = await (await answered).json();
-  await until('all of them', async () => (await page.getAttribute('[data-loaded]', 'data-loaded')) > 0);
-  const purchases = volumes.flatMap((one) =>
-    ['memory', 'flash'].filter((kind) => one[kind].purchase !== null).map((kind) => `${one.volume} ${kind}`),
+  const { volumes } = await (await response).json();
+  await until('all volumes', async () => (await page.getAttribute('[data-loaded]', 'data-loaded')) > 0);
+  const purchases = volumes.flatMap((entry) =>
+    ['memory', 'flash'].filter((tier) => entry[tier].purchase !== null).map((tier) => `${entry.volume} ${tier}`),
   );
   assert.deepEqual((await recommendations(page)).toSorted(), purchases.toSorted());
   // Idle volumes are listed with the reason.

@@ -32,7 +32,7 @@ async function openHealth(page) {
   return dialog;
 }
 
-test('the test button shows what each channel answers', { skip }, async (t) => {
+test('the test button shows the answer of each channel', { skip }, async (t) => {
   const page = await open(t, '#/overview');
   const dialog = await openHealth(page);
   const button = dialog.getByRole('button', { name: 'Test alert channels' });
@@ -65,14 +65,14 @@ test('an alert is acknowledged and silenced, and the badge says so', { skip }, a
   await alert.getByRole('button', { name: 'Silence', exact: true }).click();
   await alert.locator('[data-silenced]').waitFor();
   assert.match(await text(alert.locator('[data-silenced]')), /^Silenced by token operator .* until .*: maintenance\.$/);
-  const [listed] = await daemon.json('alerts');
-  assert.equal(listed.silenced.reason, 'maintenance');
+  const [reported] = await daemon.json('alerts');
+  assert.equal(reported.silenced.reason, 'maintenance');
   assert.deepEqual(await axeFindings(page, 'dialog'), []);
   // The end of a silenced alert is not mailed.
-  const sent = mail.mails.length;
+  const sentCount = mail.mails.length;
   await daemon.command('volume', 'resume', 'mail');
   await dialog.getByText('No active alerts.').waitFor();
-  assert.equal(mail.mails.length, sent);
+  assert.equal(mail.mails.length, sentCount);
   await daemon.command('volume', 'pause', 'mail');
   await alert.getByRole('button', { name: 'End silence of cache-paused:mail' }).click();
   await alert.locator('[data-silenced]').waitFor({ state: 'detached' });
@@ -90,7 +90,9 @@ test('the badge counts a silenced critical alert and names the silence', { skip 
     ...{ cause: 'A cause.', effect: 'An effect.', remedy: 'A remedy.', acknowledged: null, silenced },
   };
   const status = { ...(await daemon.json('status')), active_alerts: [alert] };
-  const levels = await recordHealth(page);
+  const badgeTexts = await recordHealth(page);
   await replaceStream(page, { at_unix_ms: Date.now(), status, totals: {}, events: [], volumes: {} });
-  await until('the badge', () => levels.some((level) => level.includes('✖ Health: Critical, 1 alert (1 silenced)')));
+  await until('the badge', () =>
+    badgeTexts.some((badgeText) => badgeText.includes('✖ Health: Critical, 1 alert (1 silenced)')),
+  );
 });

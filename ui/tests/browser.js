@@ -5,19 +5,19 @@ import { readFile } from 'node:fs/promises';
 const AXE = new URL('../node_modules/axe-core/axe.min.js', import.meta.url);
 
 /** Serious and critical axe findings within an element. */
-export async function axeFindings(page, within = 'html') {
+export async function axeFindings(page, selector = 'html') {
   await page.evaluate(await readFile(AXE, 'utf8'));
   // The first rows stand for the rest of a long table.
   const { violations } = await page.evaluate(
     (include) =>
       window.axe.run({ include, exclude: [['.wide tbody tr:nth-child(n+20)']] }, { resultTypes: ['violations'] }),
-    within,
+    selector,
   );
   const serious = violations.filter(({ impact }) => impact === 'serious' || impact === 'critical');
   return serious.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).slice(0, 3)}`);
 }
 
-/** Opens the console in a browser context of its own and collects its errors. */
+/** Opens the console in a separate browser context and collects its errors. */
 export async function openPage({ daemon, browser, t }, view = '', options = {}) {
   const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, ...options });
   t?.after(() => context.close());
@@ -31,7 +31,7 @@ export async function openPage({ daemon, browser, t }, view = '', options = {}) 
   return page;
 }
 
-/** Logs in by the dialog that a refused action has opened; the action continues. */
+/** Logs in at the dialog that a refused action has opened; the action continues. */
 export async function logIn(page, daemon, name, role) {
   const dialog = page.getByRole('dialog', { name: 'Log in' });
   await dialog.getByLabel('Token').fill(await daemon.command('token', 'create', name, '--role', role));
@@ -54,17 +54,18 @@ export async function replaceStream(page, sample) {
  * alerts only until the page notices.
  */
 export async function recordHealth(page) {
-  const levels = [];
-  await page.exposeFunction('note', (level) => levels.push(level));
+  const texts = [];
+  await page.exposeFunction('record', (text) => texts.push(text));
   await page.addInitScript(() =>
     new MutationObserver(() => {
-      const level = document.querySelector('[data-health]')?.textContent.replaceAll(/\s+/g, ' ').trim();
-      if (level) window.note(level);
+      const text = document.querySelector('[data-health]')?.textContent.replaceAll(/\s+/g, ' ').trim();
+      if (text) window.record(text);
     }).observe(document, { subtree: true, childList: true, characterData: true, attributes: true }),
   );
-  return levels;
+  return texts;
 }
 
+/** Waits until the connection badge is of this kind. */
 export const waitForBadge = (page, kind) => page.waitForSelector(`[data-badge=${kind}]`, { timeout: 15_000 });
 
 /** Simulates tab visibility; Playwright's tabs stay visible. */

@@ -23,23 +23,24 @@ export const launch = () =>
 
 async function freePort() {
   const server = createServer();
-  await new Promise((done) => server.listen(0, '127.0.0.1', done));
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
   const { port } = server.address();
-  await new Promise((done) => server.close(done));
+  await new Promise((resolve) => server.close(resolve));
   return port;
 }
 
-export async function until(what, check, patienceMs = 20_000) {
-  const end = Date.now() + patienceMs;
+/** Repeats `check` until its result is truthy, and returns that. */
+export async function until(description, check, timeoutMs = 20_000) {
+  const deadline = Date.now() + timeoutMs;
   for (;;) {
-    const found = await check();
-    if (found) return found;
-    if (Date.now() > end) throw new Error(`waited ${patienceMs} ms for ${what}`);
-    await new Promise((done) => setTimeout(done, 100));
+    const result = await check();
+    if (result) return result;
+    if (Date.now() > deadline) throw new Error(`waited ${timeoutMs} ms for ${description}`);
+    await new Promise((resolve) => setTimeout(resolve, 100));
   }
 }
 
-/** A daemon with `idle` idle volumes and further `tables` of the configuration, and a browser. */
+/** Starts a daemon with `idle` idle volumes and further `tables` of the configuration, and a browser. */
 export async function startFixture(idle = 0, tables = '') {
   return skip ? {} : { daemon: await Daemon.start(idle, tables), browser: await launch() };
 }
@@ -60,33 +61,35 @@ export class Daemon {
     daemon.url = `http://${listen}/`;
     for (const device of ['flash-0', 'flash-1']) await daemon.createSparseFile(device, 1024);
     // Modelled arrays have realistic latency.
-    const named = ['database', 'desktops', 'mail'].map(
+    const loadedVolumes = ['database', 'desktops', 'mail'].map(
       (name) =>
         `[[volume]]\nname = "${name}"\nbacking = "sim://raid5?disks=5&type=sas10k&size=2GiB"\n` +
         (name === 'mail' ? '' : 'datastore = "shelf"\n'),
     );
-    const files = [];
+    const idleVolumes = [];
     for (let number = 0; number < idle; number++) {
       const name = `volume-${String(number).padStart(4, '0')}`;
-      files.push(`[[volume]]\nname = "${name}"\nbacking = "${await daemon.createSparseFile(`${name}.img`, 4)}"\n`);
+      idleVolumes.push(
+        `[[volume]]\nname = "${name}"\nbacking = "${await daemon.createSparseFile(`${name}.img`, 4)}"\n`,
+      );
     }
-    const at = (name) => join(daemon.folder, name);
+    const pathOf = (name) => join(daemon.folder, name);
     // The daemon is killed at the end: persisted memory would stay.
     await writeFile(
-      at('hotset.toml'),
-      `[state]\ndirectory = "${at('state')}"\n[memory]\nsize = "256 MiB"\nkeep_in = "none"\n` +
-        `[flash]\ndevices = ["${at('flash-0')}", "${at('flash-1')}"]\nendurance_dwpd = 1\n` +
+      pathOf('hotset.toml'),
+      `[state]\ndirectory = "${pathOf('state')}"\n[memory]\nsize = "256 MiB"\nkeep_in = "none"\n` +
+        `[flash]\ndevices = ["${pathOf('flash-0')}", "${pathOf('flash-1')}"]\nendurance_dwpd = 1\n` +
         `[[datastore]]\nname = "shelf"\n` +
-        `[control]\nsocket = "${at('control.sock')}"\n[api]\nlisten = "${listen}"\n` +
+        `[control]\nsocket = "${pathOf('control.sock')}"\n[api]\nlisten = "${listen}"\n` +
         `[iscsi]\nlisten = ["127.0.0.1:${await freePort()}"]\ntarget = "iqn.2026-11.io.hotset:page"\n` +
-        `[nbd]\nlisten = ["unix:${at('nbd.sock')}"]\n${named.join('')}${files.join('')}${tables}`,
+        `[nbd]\nlisten = ["unix:${pathOf('nbd.sock')}"]\n${loadedVolumes.join('')}${idleVolumes.join('')}${tables}`,
     );
     try {
       await daemon.serve();
       if (process.env.HOTSET_PAGE) {
         const folder = resolve(process.env.HOTSET_PAGE);
-        daemon.front = await serveConsole(folder, daemon.url);
-        daemon.url = `http://127.0.0.1:${daemon.front.address().port}/`;
+        daemon.proxy = await serveConsole(folder, daemon.url);
+        daemon.url = `http://127.0.0.1:${daemon.proxy.address().port}/`;
       }
     } catch (error) {
       await daemon.stop();
@@ -95,6 +98,7 @@ export class Daemon {
     return daemon;
   }
 
+  /** Creates a sparse file in the daemon's folder. Returns its path. */
   async createSparseFile(name, mib) {
     const path = join(this.folder, name);
     await writeFile(path, '');
@@ -102,6 +106,7 @@ export class Daemon {
     return path;
   }
 
+  /** Starts the process and waits until it is ready. */
   async serve() {
     const stdio = ['ignore', 'ignore', process.env.HOTSET_E2E_KEEP ? 'inherit' : 'ignore'];
     this.child = spawn(this.binary, ['serve', '--config', join(this.folder, 'hotset.toml')], { stdio });
@@ -109,7 +114,7 @@ export class Daemon {
       'the daemon',
       () =>
         fetch(`${this.url}readyz`).then(
-          (answer) => answer.ok,
+          (response) => response.ok,
           () => false,
         ),
       60_000,
@@ -117,9 +122,9 @@ export class Daemon {
   }
 
   async kill() {
-    const ended = new Promise((done) => this.child.once('exit', done));
+    const exited = new Promise((resolve) => this.child.once('exit', resolve));
     this.child.kill('SIGKILL');
-    await ended;
+    await exited;
   }
 
   /** Common fio arguments. */
@@ -137,7 +142,7 @@ export class Daemon {
     ];
   }
 
-  /** Starts mixed load, most of it in a hot tenth of each volume. */
+  /** Starts mixed load for this time, most of it in a hot tenth of each volume. */
   load(seconds) {
     this.loads = ['database', 'desktops'].map((name, index) => {
       const args = [
@@ -152,23 +157,25 @@ export class Daemon {
     });
   }
 
-  /** Runs one second of memory hits, or of `how`. */
-  async burst(name, how = ['--rw=randread', '--rate_iops=6000']) {
-    await run('fio', [...this.fio(name, 1), '--size=1m', ...how]);
+  /** Runs one second of memory hits, or of the load that `fioArguments` describe. */
+  async burst(name, fioArguments = ['--rw=randread', '--rate_iops=6000']) {
+    await run('fio', [...this.fio(name, 1), '--size=1m', ...fioArguments]);
   }
 
+  /** Runs the `hotset` command line on the daemon. Returns its output. */
   async command(...args) {
     const { stdout } = await run(this.binary, [...args, '--socket', join(this.folder, 'control.sock')]);
     return stdout.trim();
   }
 
+  /** Answer of the API. */
   async json(path) {
     return (await fetch(`${this.url}api/v1/${path}`)).json();
   }
 
   async stop() {
-    this.front?.close();
-    this.front?.closeAllConnections();
+    this.proxy?.close();
+    this.proxy?.closeAllConnections();
     for (const load of this.loads ?? []) load.kill('SIGKILL');
     if (this.child.exitCode === null) await this.kill();
     if (!process.env.HOTSET_E2E_KEEP) await rm(this.folder, { recursive: true });

@@ -5,24 +5,24 @@ import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { openPage, waitForBadge } from './browser.js';
-import { startFixture, Daemon, stopFixture, skip, until } from './daemon.js';
+import { Daemon, startFixture, stopFixture, skip, until } from './daemon.js';
 
 let daemon, browser;
 
 before(async () => ({ daemon, browser } = await startFixture(1)));
 after(() => stopFixture({ daemon, browser }));
 
-/** An alert on the page has all fields of the API's. */
-async function matchesApi(daemon, page, kind, mark) {
-  const told = (await daemon.json('alerts')).find((one) => one.kind === kind);
+/** Asserts that an alert on the page has all fields of the API's. */
+async function assertMatchesApi(daemon, page, kind, mark) {
+  const reported = (await daemon.json('alerts')).find((entry) => entry.kind === kind);
   const alert = page.locator(`[data-alert=${kind}]`);
-  const plain = (text) => text.replaceAll(/\s+/g, ' ');
-  const text = plain(await alert.innerText());
-  const remedy = told.remedy.replaceAll('`', '').replace('NAME', told.subject);
-  for (const part of [mark, kind, told.subject ?? 'flash', told.cause, told.effect, remedy]) {
-    assert.ok(text.includes(plain(part)), `${part} is not in: ${text}`);
+  const normalize = (text) => text.replaceAll(/\s+/g, ' ');
+  const text = normalize(await alert.innerText());
+  const remedy = reported.remedy.replaceAll('`', '').replace('NAME', reported.subject);
+  for (const part of [mark, kind, reported.subject ?? 'flash', reported.cause, reported.effect, remedy]) {
+    assert.ok(text.includes(normalize(part)), `${part} is not in: ${text}`);
   }
-  assert.equal(Date.parse(await alert.locator('time').getAttribute('datetime')), told.since_unix_ms);
+  assert.equal(Date.parse(await alert.locator('time').getAttribute('datetime')), reported.since_unix_ms);
 }
 
 const open = (t, view, options) => openPage({ daemon, browser, t }, view, options);
@@ -33,8 +33,8 @@ test('an alert shows severity, subject, time, cause, effect and remedy', { skip 
   await waitForBadge(page, 'live');
   const alert = (kind) => page.locator(`[data-alert=${kind}]`);
   await alert('cache-paused').waitFor();
-  await matchesApi(daemon, page, 'cache-paused', '● info');
-  // The link leads to the volume, which shows its own alerts only.
+  await assertMatchesApi(daemon, page, 'cache-paused', '● info');
+  // The link leads to the volume, which shows only its own alerts.
   await alert('cache-paused').getByRole('link', { name: 'mail' }).click();
   await page.waitForSelector('h1:text-is("mail")');
   await alert('cache-paused').waitFor();
@@ -59,7 +59,7 @@ test('a flash alert is shown on the flash view and links to it', { skip }, async
   const page = await openPage({ daemon, browser, t });
   const alert = page.locator('[data-alert=flash-unused]');
   await alert.waitFor();
-  await matchesApi(daemon, page, 'flash-unused', '✖ critical');
+  await assertMatchesApi(daemon, page, 'flash-unused', '✖ critical');
   assert.equal(await page.locator('[data-alert=volume-refused]').count(), 3);
   await alert.getByRole('link', { name: 'flash' }).click();
   await page.waitForSelector('h1:text-is("Flash")');
@@ -69,7 +69,7 @@ test('a flash alert is shown on the flash view and links to it', { skip }, async
 });
 
 const rows = (page) =>
-  page.locator('[data-event]').evaluateAll((all) => all.map((one) => ({ ...one.dataset, text: one.innerText })));
+  page.locator('[data-event]').evaluateAll((items) => items.map((item) => ({ ...item.dataset, text: item.innerText })));
 const numbers = async (page) => (await rows(page)).map(({ event }) => Number(event));
 
 test('events arrive live with their actor, and a link restores filters', { skip }, async (t) => {
@@ -85,18 +85,18 @@ test('events arrive live with their actor, and a link restores filters', { skip 
   await daemon.command('volume', 'set', 'desktops', 'policy=write-around');
   const first = () => page.locator('[data-event]').first();
   await until('the change', async () => (await first().innerText()).includes('set policy=write-around'));
-  const [told] = (await daemon.json('events?subject=desktops&kind=change')).events;
+  const [change] = (await daemon.json('events?subject=desktops&kind=change')).events;
   const text = (await first().innerText()).replaceAll(/\s+/g, ' ');
-  for (const part of ['◆ change', 'desktops', `by ${told.actor}`]) assert.ok(text.includes(part), `${part}: ${text}`);
-  const inTokyo = new Date(told.at_unix_ms).toLocaleTimeString('en-GB', { timeZone: 'Asia/Tokyo' });
-  assert.ok(text.includes(inTokyo), `${inTokyo}: ${text}`);
+  for (const part of ['◆ change', 'desktops', `by ${change.actor}`]) assert.ok(text.includes(part), `${part}: ${text}`);
+  const tokyoTime = new Date(change.at_unix_ms).toLocaleTimeString('en-GB', { timeZone: 'Asia/Tokyo' });
+  assert.ok(text.includes(tokyoTime), `${tokyoTime}: ${text}`);
   await page.getByLabel('Kind').selectOption('change');
   await page.getByLabel('Subject').fill('desktops');
   await page.getByLabel('Subject').press('Enter');
   await until('one event', async () => (await rows(page)).length === 1);
   const other = await open(t, new URL(page.url()).hash);
   await other.waitForSelector('[data-event]');
-  assert.deepEqual(await numbers(other), [told.number]);
+  assert.deepEqual(await numbers(other), [change.number]);
   // The filter applies to live events.
   await daemon.command('volume', 'set', 'mail', 'policy=write-around');
   await daemon.command('volume', 'set', 'desktops', 'policy=write-back');
@@ -106,7 +106,7 @@ test('events arrive live with their actor, and a link restores filters', { skip 
   await other.getByLabel('Subject').press('Enter');
   await other.waitForSelector('.empty:has-text("about “nobody”")');
   await other.goBack();
-  await until('what was before', async () => (await rows(other)).length > 1);
+  await until('the previous filter', async () => (await rows(other)).length > 1);
   await other.locator('[data-event] a').first().click();
   await other.waitForSelector('h1:text-is("desktops")');
   assert.deepEqual([...page.errors, ...other.errors], []);
@@ -121,17 +121,17 @@ test('older events load by pages, and bursts lose none', { skip }, async (t) => 
   for (let round = 0; round < 110; round++) {
     await fetch(`${daemon.url}api/v1/volumes/volume-0000/flush`, { method: 'POST', headers });
   }
-  const told = (await daemon.json('events?subject=volume-0000&limit=1000')).events.map(({ number }) => number);
-  assert.ok(told.length >= 110);
-  await until('all of them, live', async () => String(await numbers(page)) === String(told));
+  const expected = (await daemon.json('events?subject=volume-0000&limit=1000')).events.map(({ number }) => number);
+  assert.ok(expected.length >= 110);
+  await until('all events, live', async () => String(await numbers(page)) === String(expected));
   assert.match((await rows(page))[0].text, /by token many/);
   await page.reload();
   await page.waitForSelector('[data-event]');
-  assert.deepEqual(await numbers(page), told.slice(0, 100));
+  assert.deepEqual(await numbers(page), expected.slice(0, 100));
   // By keyboard.
   await page.getByRole('button', { name: 'Load older events' }).focus();
   await page.keyboard.press('Enter');
-  await until('all of them, by pages', async () => String(await numbers(page)) === String(told));
+  await until('all events, by pages', async () => String(await numbers(page)) === String(expected));
   await page.waitForSelector('text=No older events.');
   assert.deepEqual(page.errors, []);
 });

@@ -1,10 +1,10 @@
 // Serves a console build instead of the one in the daemon's binary, so that UI changes need no build of the daemon.
 
 import { readFile } from 'node:fs/promises';
-import { createServer, request } from 'node:http';
+import { createServer, request as sendRequest } from 'node:http';
 import { join, normalize } from 'node:path';
 
-const KINDS = {
+const CONTENT_TYPES = {
   html: 'text/html; charset=utf-8',
   css: 'text/css; charset=utf-8',
   js: 'text/javascript; charset=utf-8',
@@ -15,26 +15,27 @@ export async function serveConsole(folder, url) {
   const { hostname, port } = new URL(url);
   // The daemon's content security policy applies here, too.
   const policy = (await fetch(url)).headers.get('content-security-policy');
-  const server = createServer((asked, answer) => {
-    const path = asked.url === '/' ? '/index.html' : asked.url.split('?')[0];
+  const server = createServer((request, response) => {
+    const path = request.url === '/' ? '/index.html' : request.url.split('?')[0];
     if (path === '/index.html' || path.startsWith('/assets/')) {
-      const headers = { 'Content-Type': KINDS[path.split('.').at(-1)], 'Content-Security-Policy': policy };
+      const headers = { 'Content-Type': CONTENT_TYPES[path.split('.').at(-1)], 'Content-Security-Policy': policy };
       readFile(join(folder, normalize(path))).then(
-        (content) => answer.writeHead(200, headers).end(content),
-        () => answer.writeHead(404).end(),
+        (content) => response.writeHead(200, headers).end(content),
+        () => response.writeHead(404).end(),
       );
       return;
     }
-    const passed = request({ hostname, port, path: asked.url, method: asked.method, headers: asked.headers }, (got) => {
-      answer.writeHead(got.statusCode, got.headers);
-      got.pipe(answer);
-      got.on('error', () => answer.destroy());
+    const options = { hostname, port, path: request.url, method: request.method, headers: request.headers };
+    const forwarded = sendRequest(options, (upstream) => {
+      response.writeHead(upstream.statusCode, upstream.headers);
+      upstream.pipe(response);
+      upstream.on('error', () => response.destroy());
     });
     // An unreachable daemon looks the same as without a proxy.
-    passed.on('error', () => answer.destroy());
-    answer.on('close', () => passed.destroy());
-    asked.pipe(passed);
+    forwarded.on('error', () => response.destroy());
+    response.on('close', () => forwarded.destroy());
+    request.pipe(forwarded);
   });
-  await new Promise((done) => server.listen(0, '127.0.0.1', done));
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
   return server;
 }

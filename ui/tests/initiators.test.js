@@ -24,8 +24,8 @@ test('a session is shown while it lasts, and each volume with its LUN', { skip }
   const commands = () => row.locator('td').nth(3).innerText();
   const before = await commands();
   await until('more commands', async () => (await commands()) !== before);
-  const told = (await daemon.json('status')).iscsi.sessions;
-  assert.ok((await row.innerText()).includes(told[0].initiator) && told.length === 1);
+  const reported = (await daemon.json('status')).iscsi.sessions;
+  assert.ok((await row.innerText()).includes(reported[0].initiator) && reported.length === 1);
   assert.deepEqual(await axeFindings(page), []);
   load.kill('SIGKILL');
   await until('no session', async () => (await row.count()) === 0);

@@ -12,11 +12,11 @@ after(() => stopFixture({ daemon, browser }));
 
 const open = (t, view, options) => openPage({ daemon, browser, t }, view, options);
 const job = (page) => page.locator('[data-job]');
-const done = async (page) => Number(await job(page).locator('progress').getAttribute('value'));
-const said = (page, text) =>
+const doneBytes = async (page) => Number(await job(page).locator('progress').getAttribute('value'));
+const waitForAnnouncement = (page, text) =>
   until(text, async () => (await page.textContent('[data-tray-announcement]')).includes(text), 60_000);
 const cancel = (page) => page.getByRole('button', { name: 'Cancel flush of mail' });
-const under = async () => (await daemon.json('status')).jobs.length;
+const jobCount = async () => (await daemon.json('status')).jobs.length;
 const width = (page) => page.evaluate(() => document.documentElement.scrollWidth);
 
 /** Creates dirty data that takes the array many seconds. */
@@ -28,37 +28,39 @@ test('every view and tab shows progress and end of a flush', { skip }, async (t)
   await waitForBadge(page, 'live');
   // A view with a static layout.
   const other = await page.context().newPage();
-  const asked = [];
-  for (const tab of [page, other]) tab.on('request', (request) => asked.push(request.url()));
+  const requestedUrls = [];
+  for (const tab of [page, other]) tab.on('request', (request) => requestedUrls.push(request.url()));
   await other.goto(`${daemon.url}#/settings`);
   await waitForBadge(other, 'live');
   await other.waitForSelector('[data-setting]');
-  const place = () =>
-    other.evaluate(() => [...document.querySelectorAll('main > *')].map((part) => part.getBoundingClientRect().top));
-  const before = await place();
+  const positions = () =>
+    other.evaluate(() =>
+      [...document.querySelectorAll('main > *')].map((element) => element.getBoundingClientRect().top),
+    );
+  const before = await positions();
   const flush = page.locator('[data-controls]').getByRole('button', { name: 'Flush' });
   await flush.click();
   await page.getByRole('dialog', { name: 'Log in' }).waitFor();
-  assert.equal(await under(), 0);
+  assert.equal(await jobCount(), 0);
   await logIn(page, daemon, 'flush', 'operate');
   await page.waitForSelector('text=Flush: started.');
   await other.waitForSelector('[data-job]');
-  assert.deepEqual(await place(), before, 'the tray moved the page');
-  assert.ok(await flush.isDisabled(), 'it is under way already');
-  await said(page, 'flush of mail in progress');
+  assert.deepEqual(await positions(), before, 'the tray moved the page');
+  assert.ok(await flush.isDisabled(), 'a flush is running already');
+  await waitForAnnouncement(page, 'flush of mail in progress');
   await page.getByRole('navigation').getByRole('link', { name: 'Events' }).click();
-  const first = await done(page);
-  await until('progress', async () => (await done(page)) > first, 60_000);
+  const first = await doneBytes(page);
+  await until('progress', async () => (await doneBytes(page)) > first, 60_000);
   assert.match(await job(page).innerText(), /[KM]iB of [\d.]+ MiB, .* remaining/);
   assert.deepEqual(await axeFindings(page), []);
   await page.setViewportSize({ width: 390, height: 800 });
   assert.ok((await width(page)) <= 390, `it is ${await width(page)} pixels wide`);
-  for (const tab of [page, other]) await said(tab, 'flush of mail: done');
+  for (const tab of [page, other]) await waitForAnnouncement(tab, 'flush of mail: done');
   // Ended jobs disappear.
   for (const tab of [page, other]) await tab.waitForSelector('[data-tray]', { state: 'detached' });
   // Jobs arrive by the stream: no tab polls.
   assert.deepEqual(
-    asked.filter((url) => url.endsWith('/jobs')),
+    requestedUrls.filter((url) => url.endsWith('/jobs')),
     [],
   );
   // The refusal is the only console error.
@@ -69,7 +71,7 @@ test('cancelling a job requires the operate role', { skip }, async (t) => {
   const page = await open(t, '#/overview');
   await waitForBadge(page, 'live');
   await makeDirty();
-  const flushed = daemon.command('volume', 'flush', 'mail').then(
+  const flushResult = daemon.command('volume', 'flush', 'mail').then(
     () => 'done',
     (error) => error.message,
   );
@@ -78,13 +80,13 @@ test('cancelling a job requires the operate role', { skip }, async (t) => {
   await dialog.getByLabel('Token').fill(await daemon.command('token', 'create', 'reader', '--role', 'read'));
   await dialog.getByRole('button', { name: 'Log in' }).click();
   await dialog.getByText('may read; this needs one that may operate').waitFor();
-  assert.equal(await under(), 1);
+  assert.equal(await jobCount(), 1);
   await logIn(page, daemon, 'operator', 'operate');
   await page.waitForSelector('[data-ended=called-off]');
-  await said(page, 'flush of mail: cancelled');
-  assert.match(await flushed, /cancelled/);
-  assert.equal(await under(), 0);
-  assert.ok((await daemon.json('volumes/mail')).dirty_bytes > 0, 'it was done before it was cancelled');
+  await waitForAnnouncement(page, 'flush of mail: cancelled');
+  assert.match(await flushResult, /cancelled/);
+  assert.equal(await jobCount(), 0);
+  assert.ok((await daemon.json('volumes/mail')).dirty_bytes > 0, 'the flush ended before it was cancelled');
   assert.deepEqual(
     page.errors.map((error) => error.match(/\b4\d\d\b/)?.[0]),
     ['401', '403'],
@@ -117,8 +119,8 @@ test('the tray shows failures, and paused jobs of flash devices', { skip }, asyn
     ]) {
       assert.ok(text.includes(part), `${part} is not in: ${text}`);
     }
-    assert.ok(!text.includes(': done'), 'what is done has been shown for long enough');
-    // The stream has ended, so the rest of the page is faded.
+    assert.ok(!text.includes(': done'), 'a job that ended long ago is still shown');
+    // The stream has ended: the rest of the page is faded, which lowers its contrast.
     assert.deepEqual(await axeFindings(page, '.tray'), [], colorScheme);
     assert.ok((await width(page)) <= 390, `it is ${await width(page)} pixels wide`);
     await page.getByText('2 jobs running').click();

@@ -11,53 +11,53 @@ before(async () => ({ daemon, browser } = await startFixture(20)));
 after(() => stopFixture({ daemon, browser }));
 
 const open = (t, view, options) => openPage({ daemon, browser, t }, view, options);
-const shownIn = (page) => page.locator('main').getAttribute('data-view');
-const isIn = (page, view) => until(view, async () => (await shownIn(page)) === view);
-/** Text of the focused element. */
-const focused = (page) => page.evaluate(() => document.activeElement?.textContent?.trim().split(/\s+/)[0] ?? '');
+const viewOf = (page) => page.locator('main').getAttribute('data-view');
+const waitForView = (page, view) => until(view, async () => (await viewOf(page)) === view);
+/** First word of the focused element. */
+const focusedWord = (page) => page.evaluate(() => document.activeElement?.textContent?.trim().split(/\s+/)[0] ?? '');
 
 test('Ctrl+K opens every view, volume, datastore and setting', { skip }, async (t) => {
   const page = await open(t, '#/?range=1h');
   await waitForBadge(page, 'live');
   const dialog = page.getByRole('dialog', { name: 'Go to' });
-  const go = async (text) => {
+  const search = async (text) => {
     await page.keyboard.press('Control+k');
     await dialog.waitFor();
     await page.keyboard.type(text);
   };
   for (const link of await page.locator('nav a').all()) {
     const label = (await link.innerText()).trim();
-    await go(label.slice(0, 4).toLowerCase());
+    await search(label.slice(0, 4).toLowerCase());
     await until(`${label} first`, async () => (await dialog.locator('li').first().innerText()).startsWith(label));
     await page.keyboard.press('Enter');
-    await isIn(page, label.toLowerCase());
-    assert.equal(await dialog.count(), 0, 'it stays open');
-    // The time range is kept.
+    await waitForView(page, label.toLowerCase());
+    assert.equal(await dialog.count(), 0, 'the dialog stays open');
+    // The link keeps the time range.
     assert.ok(page.url().endsWith('?range=1h'), page.url());
   }
-  await go('0017');
+  await search('0017');
   await until('the volume', async () => /volume-0017/.test(await dialog.locator('li').first().innerText()));
   await page.keyboard.press('Enter');
   await page.waitForSelector('h1:text-is("volume-0017")');
-  await go('shelf');
+  await search('shelf');
   await page.keyboard.press('Enter');
-  await isIn(page, 'volumes');
+  await waitForView(page, 'volumes');
   await until('its volumes', async () => (await page.locator('tbody tr').count()) === 2);
   // Also from a text field; arrow keys select a result.
   await page.getByRole('searchbox').focus();
-  await go('memory');
+  await search('memory');
   await until('settings', async () => (await dialog.locator('li').count()) >= 3);
   await page.keyboard.press('ArrowDown');
   const [first, second] = await dialog
     .locator('li a')
-    .evaluateAll((all) => all.map((a) => a.textContent.split(' ')[0]));
-  assert.equal(await focused(page), first);
+    .evaluateAll((links) => links.map((link) => link.textContent.split(' ')[0]));
+  assert.equal(await focusedWord(page), first);
   await page.keyboard.press('ArrowDown');
-  assert.equal(await focused(page), second);
+  assert.equal(await focusedWord(page), second);
   await page.keyboard.press('Enter');
-  await isIn(page, 'settings');
-  await until('the key alone', async () => (await page.locator(`[data-setting="${second}"]`).count()) === 1);
-  await go('nonsense');
+  await waitForView(page, 'settings');
+  await until('only this key', async () => (await page.locator(`[data-setting="${second}"]`).count()) === 1);
+  await search('nonsense');
   await dialog.getByText('No match for “nonsense”.').waitFor();
   await page.keyboard.press('Escape');
   await until('no dialog', async () => (await dialog.count()) === 0);
@@ -130,5 +130,5 @@ test('quick open works without the list of volumes', { skip }, async (t) => {
   await dialog.getByText('The list of volumes is unavailable.').waitFor();
   await page.keyboard.type('flash');
   await page.keyboard.press('Enter');
-  await isIn(page, 'flash');
+  await waitForView(page, 'flash');
 });

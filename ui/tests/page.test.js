@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { axeFindings, logIn, openPage, setVisible, replaceStream, waitForBadge } from './browser.js';
+import { axeFindings, logIn, openPage, replaceStream, setVisible, waitForBadge } from './browser.js';
 import { startFixture, stopFixture, skip, until } from './daemon.js';
 
 const VIEWS = [
@@ -19,8 +19,9 @@ const VIEWS = [
   '#/events',
   '#/settings',
 ];
-/** Present once a view has data. */
-const FILLED = 'tbody td:not(.empty), .events li, .settings li, [data-sizing], [data-unavailable], .setting, .keys b';
+/** Selector of elements that are present once a view has data. */
+const DATA_SELECTOR =
+  'tbody td:not(.empty), .events li, .settings li, [data-sizing], [data-unavailable], .setting, .keys b';
 
 let daemon, browser;
 
@@ -37,25 +38,25 @@ const rateOf = (text) => Number.parseFloat(text.replaceAll(',', ''));
 test('overview matches the API and updates every second', { skip }, async (t) => {
   const page = await open(t);
   await waitForBadge(page, 'live');
-  await until('a rate of reads', async () => rateOf(await figure(page, 'reads')) > 0);
-  await new Promise((done) => setTimeout(done, 4_000));
+  await until('a read rate', async () => rateOf(await figure(page, 'reads')) > 0);
+  await new Promise((resolve) => setTimeout(resolve, 4_000));
   const reads = async () => (await daemon.json('status')).volumes.reduce((sum, volume) => sum + volume.reads, 0);
-  const [from, began] = [await reads(), Date.now()];
-  const seen = [];
+  const [readsBefore, startMs] = [await reads(), Date.now()];
+  const rateTexts = [];
   // The load is constant, so rates may be, too; latencies vary.
-  const others = new Set();
-  while (Date.now() - began < 6_000) {
-    seen.push(await figure(page, 'reads'));
-    others.add(await page.textContent('.figures'));
-    await new Promise((done) => setTimeout(done, 250));
+  const figureTexts = new Set();
+  while (Date.now() - startMs < 6_000) {
+    rateTexts.push(await figure(page, 'reads'));
+    figureTexts.add(await page.textContent('.figures'));
+    await new Promise((resolve) => setTimeout(resolve, 250));
   }
-  const told = ((await reads()) - from) / ((Date.now() - began) / 1e3);
-  const shown = seen.reduce((sum, text) => sum + rateOf(text), 0) / seen.length;
+  const expected = ((await reads()) - readsBefore) / ((Date.now() - startMs) / 1e3);
+  const shown = rateTexts.reduce((sum, text) => sum + rateOf(text), 0) / rateTexts.length;
   t.diagnostic(
-    `reads per second: page ${shown.toFixed(1)}, API ${told.toFixed(1)}; figures changed ${others.size} times in 6 s`,
+    `reads per second: page ${shown.toFixed(1)}, API ${expected.toFixed(1)}; figures changed ${figureTexts.size} times in 6 s`,
   );
-  assert.ok(Math.abs(shown - told) < told * 0.25, `the page shows ${shown}, the API ${told}`);
-  assert.ok(others.size >= 2, `in six seconds it showed ${[...others]}`);
+  assert.ok(Math.abs(shown - expected) < expected * 0.25, `the page shows ${shown}, the API ${expected}`);
+  assert.ok(figureTexts.size >= 2, `in six seconds the page showed ${[...figureTexts]}`);
   assert.notEqual(await page.getAttribute('[data-verdict]', 'data-verdict'), 'idle');
   assert.deepEqual(page.errors, []);
 });
@@ -71,8 +72,8 @@ test('tabs share one stream; hidden tabs pause and catch up', { skip }, async (t
   await setVisible(page, false);
   await waitForBadge(page, 'paused');
   const before = await text();
-  await new Promise((done) => setTimeout(done, 5_000));
-  assert.equal(await text(), before, 'a hidden page goes on');
+  await new Promise((resolve) => setTimeout(resolve, 5_000));
+  assert.equal(await text(), before, 'a hidden page is updated');
   await setVisible(page, true);
   await waitForBadge(page, 'live');
   await until('fresh figures', async () => (await text()) !== before);
@@ -80,25 +81,25 @@ test('tabs share one stream; hidden tabs pause and catch up', { skip }, async (t
 });
 
 /** Extends the API's answer to 1,000 volumes by copies of an idle one. */
-async function swell(route) {
-  const answer = await route.fetch();
-  const told = await answer.json();
-  const idle = told.volumes.find(({ name }) => name === 'volume-0000');
-  const volumes = Array.from({ length: 997 }, (_, at) => ({
+async function extendTo1000(route) {
+  const response = await route.fetch();
+  const reported = await response.json();
+  const idle = reported.volumes.find(({ name }) => name === 'volume-0000');
+  const volumes = Array.from({ length: 997 }, (_, index) => ({
     ...idle,
-    name: `volume-${String(at).padStart(4, '0')}`,
+    name: `volume-${String(index).padStart(4, '0')}`,
   }));
-  const named = told.volumes.filter(({ name }) => !name.startsWith('volume-'));
-  await route.fulfill({ json: { volumes: [...named, ...volumes], next: null } });
+  const loaded = reported.volumes.filter(({ name }) => !name.startsWith('volume-'));
+  await route.fulfill({ json: { volumes: [...loaded, ...volumes], next: null } });
 }
 
 test('a table of 1,000 volumes sorts and filters; a link restores both', { skip }, async (t) => {
   const page = await open(t);
-  await page.route('**/api/v1/volumes?*', swell);
-  const began = Date.now();
+  await page.route('**/api/v1/volumes?*', extendTo1000);
+  const startMs = Date.now();
   await page.getByRole('link', { name: 'Volumes' }).click();
   await page.waitForSelector('tbody a');
-  t.diagnostic(`1,000 volumes on the screen after ${Date.now() - began} ms`);
+  t.diagnostic(`1,000 volumes on the screen after ${Date.now() - startMs} ms`);
   const rows = (count) => until(`${count} rows`, async () => (await page.locator('tbody tr').count()) === count);
   const first = (name) =>
     until(`${name} in the first row`, async () => (await page.textContent('tbody tr:first-child a')) === name);
@@ -157,15 +158,15 @@ test('datastores show the sums of their volumes', { skip }, async (t) => {
     const shelf = volumes.filter(({ datastore }) => datastore === 'shelf');
     return shelf.reduce((sum, { reads, writes }) => sum + reads + writes, 0);
   };
-  const [from, began, seen] = [await requests(), Date.now(), []];
-  while (Date.now() - began < 8_000) {
-    seen.push(await shown());
-    await new Promise((done) => setTimeout(done, 500));
+  const [requestsBefore, startMs, rates] = [await requests(), Date.now(), []];
+  while (Date.now() - startMs < 8_000) {
+    rates.push(await shown());
+    await new Promise((resolve) => setTimeout(resolve, 500));
   }
-  const told = ((await requests()) - from) / ((Date.now() - began) / 1e3);
-  const mean = seen.reduce((sum, rate) => sum + rate, 0) / seen.length;
-  t.diagnostic(`requests per second: page ${mean.toFixed(1)}, API ${told.toFixed(1)}`);
-  assert.ok(Math.abs(mean - told) < told * 0.25, `the page shows ${mean}, the API ${told}`);
+  const expected = ((await requests()) - requestsBefore) / ((Date.now() - startMs) / 1e3);
+  const mean = rates.reduce((sum, rate) => sum + rate, 0) / rates.length;
+  t.diagnostic(`requests per second: page ${mean.toFixed(1)}, API ${expected.toFixed(1)}`);
+  assert.ok(Math.abs(mean - expected) < expected * 0.25, `the page shows ${mean}, the API ${expected}`);
   assert.ok((await page.locator('[data-chart]').count()) >= 4);
   assert.deepEqual(page.errors, []);
 });
@@ -181,24 +182,24 @@ test('a datastore shows contention, waiting requests and congestion history', { 
   };
   const members = (await rows()).map((row) => row.split(' ').slice(0, 2).join(' '));
   assert.deepEqual(members.toSorted(), ['database 1,000', 'desktops 1,000']);
-  // Congestion is prepared.
-  const told = await daemon.json('datastores');
-  const shelf = told.find(({ name }) => name === 'shelf');
-  const part = { shares: 1000, reservation_iops: 0, entitled_ratio: 0.2, used_ratio: 0.7, waits: 9, waited_us: 2e6 };
+  // The answer is changed to one of a congested datastore.
+  const prepared = await daemon.json('datastores');
+  const shelf = prepared.find(({ name }) => name === 'shelf');
+  const member = { shares: 1000, reservation_iops: 0, entitled_ratio: 0.2, used_ratio: 0.7, waits: 9, waited_us: 2e6 };
   Object.assign(shelf, {
     congested: true,
     congestion_episodes: 2,
     congested_seconds_total: 75,
     members: [
-      { ...part, volume: 'database', entitled_ratio: 0.8, used_ratio: 0.3, waiting: 0, reservation_iops: 300 },
-      { ...part, volume: 'desktops', waiting: 31 },
+      { ...member, volume: 'database', entitled_ratio: 0.8, used_ratio: 0.3, waiting: 0, reservation_iops: 300 },
+      { ...member, volume: 'desktops', waiting: 31 },
     ],
     episodes: [
       { began_unix_seconds: 1795326300, ended_unix_seconds: 1795326315, caused_by: 'database', contenders: ['mail'] },
       { began_unix_seconds: 1795326400, caused_by: 'desktops', contenders: ['database', 'desktops'] },
     ],
   });
-  await page.route('**/api/v1/datastores', (route) => route.fulfill({ json: told }));
+  await page.route('**/api/v1/datastores', (route) => route.fulfill({ json: prepared }));
   await card.locator('[data-congested=true]').waitFor();
   // Volumes with waiting requests first.
   assert.deepEqual(await rows(), [
@@ -223,8 +224,8 @@ test('flash devices are listed, added and removed after a login', { skip }, asyn
   const rows = (count) =>
     until(`${count} devices`, async () => (await page.locator('tr[data-device]').count()) === count);
   await rows(2);
-  const told = await daemon.json('flash');
-  for (const device of told.devices) {
+  const { devices } = await daemon.json('flash');
+  for (const device of devices) {
     const text = await page.textContent(`tr[data-device="${device.number}"]`);
     assert.ok(text.includes(device.device) && text.includes('in service') && text.includes('1 GiB'), text);
   }
@@ -261,10 +262,10 @@ test('drive health is listed beside the write count', { skip }, async (t) => {
   await page.waitForSelector('[data-drives="0"]:has-text("files have none")');
   const status = await daemon.json('status');
   const drive = { drive: '/dev/nvme0n1', model: 'Example', read_unix_seconds: 1e9, temperature_celsius: 41 };
-  const unknown = { spare_ratio: null, spare_threshold_ratio: null, wear_used_ratio: null, media_errors: null };
-  status.flash.devices[0].drive = { ...unknown, ...drive, warnings: [], unread: 'smartctl has not answered' };
-  const told = { spare_ratio: 0.04, spare_threshold_ratio: 0.1, wear_used_ratio: 1.12, media_errors: 2190 };
-  status.flash.devices[1].drive = { ...drive, ...told, warnings: ['it takes no more writes'], unread: '' };
+  const unread = { spare_ratio: null, spare_threshold_ratio: null, wear_used_ratio: null, media_errors: null };
+  status.flash.devices[0].drive = { ...unread, ...drive, warnings: [], unread: 'smartctl has not answered' };
+  const read = { spare_ratio: 0.04, spare_threshold_ratio: 0.1, wear_used_ratio: 1.12, media_errors: 2190 };
+  status.flash.devices[1].drive = { ...drive, ...read, warnings: ['it takes no more writes'], unread: '' };
   status.flash.devices[1].endurance_used_ratio = 0.31;
   await replaceStream(page, { at_unix_ms: Date.now(), status, totals: {}, events: [], volumes: {} });
   const row = async (number) => (await page.textContent(`tr[data-drive="${number}"]`)).replaceAll(/\s+/g, ' ');
@@ -286,7 +287,7 @@ test('no view has a serious axe finding, in light or dark', { skip }, async (t) 
     for (const view of VIEWS) {
       const page = await open(t, view, { colorScheme });
       await waitForBadge(page, 'live');
-      await page.waitForSelector(FILLED);
+      await page.waitForSelector(DATA_SELECTOR);
       await page.evaluate(() => document.querySelectorAll('details').forEach((details) => (details.open = true)));
       assert.deepEqual(await axeFindings(page), [], `${view} ${colorScheme}`);
     }
@@ -297,7 +298,7 @@ test('no view overflows at 390 pixels', { skip }, async (t) => {
   for (const view of VIEWS) {
     const page = await open(t, view, { viewport: { width: 390, height: 800 } });
     await waitForBadge(page, 'live');
-    await page.waitForSelector(FILLED);
+    await page.waitForSelector(DATA_SELECTOR);
     await page.evaluate(() => document.querySelectorAll('details').forEach((details) => (details.open = true)));
     const width = await page.evaluate(() => document.documentElement.scrollWidth);
     assert.ok(width <= 390, `${view} is ${width} pixels wide`);
@@ -311,7 +312,7 @@ test('figures stay while the daemon is down and resume after its restart', { ski
   await daemon.kill();
   await waitForBadge(page, 'lost');
   await until('the reason', async () => /unreachable/.test(await page.textContent('[data-badge]')));
-  await until('aged figures', () => page.locator('main.stale').count());
+  await until('faded figures', () => page.locator('main.stale').count());
   assert.notEqual(await figure(page, 'memory'), '–');
   await daemon.serve();
   await waitForBadge(page, 'live');

@@ -1,10 +1,11 @@
-// Percentiles and parts of latencies, without a browser or a daemon.
+// Percentiles, and service and held time of latencies, without a browser or a daemon.
 
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { test } from 'node:test';
 import ts from 'typescript';
 
+/** Imports a module of the console that imports only types. */
 async function load(name) {
   const source = await readFile(new URL(`../src/lib/${name}`, import.meta.url), 'utf8');
   const { outputText } = ts.transpileModule(source, { compilerOptions: { module: 'esnext', target: 'es2023' } });
@@ -14,17 +15,17 @@ const { between, quantileOf } = await load('rates.ts');
 const { latency } = await load('units.ts');
 
 const counts = (...below) => ({ below: below.map(([us, count]) => ({ us, count })), all: below.at(-1)[1], sum_us: 0 });
-const NONE = { below: [], all: 0, sum_us: 0 };
+const NO_REQUESTS = { below: [], all: 0, sum_us: 0 };
 
 // The same histogram and figures as in the test of `percentile_us` of the daemon.
 test('percentiles equal those of the daemon', () => {
-  const seen = counts([16, 50], [64, 50], [128, 99], [512, 99], [1024, 100]);
-  assert.equal(quantileOf(NONE, seen, 0.5), 16);
-  assert.equal(quantileOf(NONE, seen, 0.99), 128);
-  assert.equal(quantileOf(NONE, seen, 0.75), 64 + (64 * 25) / 49);
-  assert.equal(quantileOf(NONE, seen, 1), 1024);
-  assert.equal(quantileOf(NONE, { ...seen, all: 101 }, 1), 1024);
-  assert.equal(quantileOf(seen, seen, 0.5), null);
+  const histogram = counts([16, 50], [64, 50], [128, 99], [512, 99], [1024, 100]);
+  assert.equal(quantileOf(NO_REQUESTS, histogram, 0.5), 16);
+  assert.equal(quantileOf(NO_REQUESTS, histogram, 0.99), 128);
+  assert.equal(quantileOf(NO_REQUESTS, histogram, 0.75), 64 + (64 * 25) / 49);
+  assert.equal(quantileOf(NO_REQUESTS, histogram, 1), 1024);
+  assert.equal(quantileOf(NO_REQUESTS, { ...histogram, all: 101 }, 1), 1024);
+  assert.equal(quantileOf(histogram, histogram, 0.5), null);
 });
 
 test('a bucket that only one state lists counts in both', () => {
@@ -33,7 +34,7 @@ test('a bucket that only one state lists counts in both', () => {
   assert.equal(quantileOf(before, after, 0.5), 384);
 });
 
-test('held time is told apart, and only where a request was held', () => {
+test('service and held time are reported only if a request was held', () => {
   const counters = (latency_counts) => ({
     source_bytes: { memory: 0, prefetched: 0, flash: 0, backing: 0 },
     latency_counts,
@@ -51,7 +52,7 @@ test('held time is told apart, and only where a request was held', () => {
   assert.equal(between(held, held, 0, 1_000).readParts, null);
 });
 
-test('an unknown latency is shown as a bound', () => {
+test('a latency outside the histogram is shown as a bound', () => {
   assert.deepEqual([16.384, 1, 17.4, 34_359_738.368, null].map(latency), [
     '< 16 µs',
     '< 16 µs',

@@ -38,7 +38,7 @@ try {
         }),
       );
       // Charts need some history.
-      await new Promise((done) => setTimeout(done, Number(process.env.HOTSET_WARMUP_MS ?? 30_000)));
+      await new Promise((resolve) => setTimeout(resolve, Number(process.env.HOTSET_WARMUP_MS ?? 30_000)));
       for (const [name, page] of pages) {
         await until(`${name} live`, () => page.locator('[data-badge=live]').count());
         await page.screenshot({ path: join(folder, `${name}-${colorScheme}-${width}.png`), fullPage: true });

@@ -14,10 +14,10 @@ const open = (t, view, options) => openPage({ daemon, browser, t }, view, option
 const dialogOf = (page) => page.getByRole('dialog', { name: 'Log in' });
 const user = (page) => page.locator('header [data-user]');
 const state = async () => (await daemon.json('volumes/mail')).state;
-/** Whether the focus is inside the dialog. */
-const isInside = (page) => page.evaluate(() => document.activeElement?.closest('dialog[open]') !== null);
+/** True if the focus is inside the dialog. */
+const isFocusInside = (page) => page.evaluate(() => document.activeElement?.closest('dialog[open]') !== null);
 
-test('a refused action opens the log-in dialog and continues after the log-in', { skip }, async (t) => {
+test('a refused action opens the log-in dialog and continues after it', { skip }, async (t) => {
   const page = await open(t, '#/volumes/mail/controls');
   await waitForBadge(page, 'live');
   const pause = page.getByRole('button', { name: 'Pause' });
@@ -25,10 +25,10 @@ test('a refused action opens the log-in dialog and continues after the log-in', 
   const dialog = dialogOf(page);
   await dialog.getByText('“Pause” requires a log-in.').waitFor();
   assert.ok(await dialog.getByLabel('Token').evaluate((field) => field === document.activeElement));
-  // The focus stays in the dialog; the page's shortcuts are off.
+  // The focus stays in the dialog; shortcuts of the page are disabled.
   for (let step = 0; step < 6; step++) {
     await page.keyboard.press('Tab');
-    assert.ok((await isInside(page)) || (await page.evaluate(() => document.activeElement === document.body)));
+    assert.ok((await isFocusInside(page)) || (await page.evaluate(() => document.activeElement === document.body)));
   }
   await dialog.getByRole('heading').click();
   await page.keyboard.press('?');
@@ -55,26 +55,26 @@ test('the header shows the user, also after a reload, and logs out', { skip }, a
   await waitForBadge(page, 'live');
   await user(page).getByRole('button', { name: 'Log in' }).click();
   await logIn(page, daemon, 'header', 'operate');
-  const shows = (text) => until(text, async () => (await user(page).innerText()).includes(text));
-  await shows('header (operate)');
+  const waitForUser = (text) => until(text, async () => (await user(page).innerText()).includes(text));
+  await waitForUser('header (operate)');
   const other = await page.context().newPage();
   await other.goto(daemon.url);
   await until('the user in another tab', async () => /header \(operate\)/.test(await user(other).innerText()));
   await page.reload();
-  await shows('header (operate)');
+  await waitForUser('header (operate)');
   await user(page).getByRole('button', { name: 'Log out' }).click();
-  await shows('Log in');
+  await waitForUser('Log in');
   await until('no user in another tab', async () => /Log in/.test(await user(other).innerText()));
   assert.deepEqual(page.errors, []);
   // A revoked token ends its session: the next action asks again.
   await user(page).getByRole('button', { name: 'Log in' }).click();
   await logIn(page, daemon, 'revoked', 'operate');
-  await shows('revoked (operate)');
+  await waitForUser('revoked (operate)');
   await daemon.command('token', 'revoke', 'revoked');
   await page.getByRole('button', { name: 'Freeze' }).click();
   await dialogOf(page).waitFor();
   await page.keyboard.press('Escape');
-  await shows('Log in');
+  await waitForUser('Log in');
   assert.equal(await state(), 'active');
 });
 
@@ -89,14 +89,14 @@ test('a log-in link logs the browser in until the daemon restarts', { skip }, as
   await page.getByRole('button', { name: 'Resume' }).click();
   await page.waitForSelector('text=Resume: done.');
   assert.deepEqual(page.errors, []);
-  await new Promise((done) => setTimeout(done, 1_500));
+  await new Promise((resolve) => setTimeout(resolve, 1_500));
   await daemon.kill();
   await daemon.serve();
   await waitForBadge(page, 'live');
   await until('the log-in button', () => user(page).getByRole('button', { name: 'Log in' }).count());
 });
 
-test('the log-in dialog passes axe and fits into 390 pixels, in light and dark', { skip }, async (t) => {
+test('the log-in dialog passes axe and fits 390 pixels, light and dark', { skip }, async (t) => {
   for (const colorScheme of ['light', 'dark']) {
     const page = await open(t, '#/events', { colorScheme, viewport: { width: 390, height: 800 } });
     await waitForBadge(page, 'live');
@@ -109,11 +109,11 @@ test('the log-in dialog passes axe and fits into 390 pixels, in light and dark',
   }
 });
 
-test('a page that needs a token shows the log-in, and then the view', { skip }, async (t) => {
+test('a page that requires a token shows the log-in, and then the view', { skip }, async (t) => {
   const context = await browser.newContext({ extraHTTPHeaders: { 'X-Forwarded-For': '10.0.0.7' } });
   t.after(() => context.close());
   const page = await context.newPage();
-  // Headers are added to requests of the tab alone.
+  // The headers are added only to requests of the tab, not to those of a worker.
   await page.addInitScript(() => delete window.SharedWorker);
   await page.goto(`${daemon.url}#/events`);
   const form = page.locator('main');

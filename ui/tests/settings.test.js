@@ -19,20 +19,20 @@ async function show(page, key) {
   await page.evaluate((group) => (location.hash = `#/settings?group=${group}`), key.split('.')[0]);
   await setting(page, key).waitFor();
 }
-const holds = async (page, key) => (await setting(page, key).locator('.holds b').innerText()).trim();
+const valueOf = async (page, key) => (await setting(page, key).locator('.holds b').innerText()).trim();
 const isDefault = async (page, key) => (await setting(page, key).getAttribute('data-different')) === 'false';
-const from = (page, key) => setting(page, key).locator('[data-from]').allInnerTexts();
-const keys = (page) => page.locator('[data-setting]').evaluateAll((elements) => elements.map((element) => element.dataset.setting));
+const sourceOf = (page, key) => setting(page, key).locator('[data-from]').allInnerTexts();
+const keys = (page) => page.locator('[data-setting]').evaluateAll((items) => items.map((item) => item.dataset.setting));
 
-test('each key shows value, source, default, meaning and when it takes effect', { skip }, async (t) => {
+test('each key shows value, source, default, meaning and needed restart', { skip }, async (t) => {
   const page = await open(t);
   await waitForBadge(page, 'live');
   await page.getByRole('navigation').getByRole('link', { name: 'Settings' }).click();
   await page.waitForSelector('[data-setting]');
   // Exactly the documented keys.
   const docs = await readFile(new URL('../../docs/admin/configuration.md', import.meta.url), 'utf8');
-  const listed = docs.split('<!-- keys: ')[1].split('<!-- end of keys -->')[0];
-  const documented = [...listed.matchAll(/^\| `(\w+)` \| .* \| (.*) \|$/gm)];
+  const tables = docs.split('<!-- keys: ')[1].split('<!-- end of keys -->')[0];
+  const documented = [...tables.matchAll(/^\| `(\w+)` \| .* \| (.*) \|$/gm)];
   assert.ok(documented.length > 30, `${documented.length} keys are documented`);
   const groups = page.getByRole('navigation', { name: 'Groups of settings' }).getByRole('button');
   const all = [];
@@ -45,12 +45,12 @@ test('each key shows value, source, default, meaning and when it takes effect', 
     all.map((key) => key.split('.').at(-1)),
     documented.map(([, name]) => name),
   );
-  const at = (name) => join(daemon.folder, name);
-  for (const [key, value, isUsual] of [
+  const pathOf = (name) => join(daemon.folder, name);
+  for (const [key, value, hasDefault] of [
     ['memory.size', '256 MiB', false],
-    ['flash.devices', `${at('flash-0')}, ${at('flash-1')}`, false],
+    ['flash.devices', `${pathOf('flash-0')}, ${pathOf('flash-1')}`, false],
     ['flash.allow_single_copy', 'false', true],
-    ['nbd.listen', `unix:${at('nbd.sock')}`, false],
+    ['nbd.listen', `unix:${pathOf('nbd.sock')}`, false],
     ['history.size', '1 GiB', true],
     ['alerts.webhook', 'none', true],
     ['volume.name', '4 volumes', true],
@@ -59,9 +59,9 @@ test('each key shows value, source, default, meaning and when it takes effect', 
     ['volume.datastore', '2 of 4 volumes differ', false],
   ]) {
     await show(page, key);
-    assert.equal(await holds(page, key), value, key);
-    assert.equal(await isDefault(page, key), isUsual, key);
-    assert.equal((await setting(page, key).innerText()).includes('non-default'), !isUsual, key);
+    assert.equal(await valueOf(page, key), value, key);
+    assert.equal(await isDefault(page, key), hasDefault, key);
+    assert.equal((await setting(page, key).innerText()).includes('non-default'), !hasDefault, key);
   }
   assert.match(await setting(page, 'volume.datastore').innerText(), /database: shelf, desktops: shelf/);
   await show(page, 'memory.size');
@@ -87,15 +87,15 @@ test('each key shows value, source, default, meaning and when it takes effect', 
   );
   // Source of a value, and keys that only the file has.
   await show(page, 'memory.size');
-  assert.deepEqual(await from(page, 'memory.size'), ['from the file']);
+  assert.deepEqual(await sourceOf(page, 'memory.size'), ['from the file']);
   await show(page, 'flash.scrub');
-  assert.deepEqual(await from(page, 'flash.scrub'), []);
-  assert.equal(await holds(page, 'flash.scrub'), '4 MiB');
+  assert.deepEqual(await sourceOf(page, 'flash.scrub'), []);
+  assert.equal(await valueOf(page, 'flash.scrub'), '4 MiB');
   await show(page, 'state.directory');
-  assert.equal(await holds(page, 'state.directory'), at('state'));
+  assert.equal(await valueOf(page, 'state.directory'), pathOf('state'));
   await show(page, 'volume.backing');
   assert.match(await setting(page, 'volume.backing').innerText(), /mail: sim:\/\/raid5/);
-  assert.ok((await page.locator('main').innerText()).includes(at('hotset.toml')));
+  assert.ok((await page.locator('main').innerText()).includes(pathOf('hotset.toml')));
   assert.deepEqual(page.errors, []);
 });
 
@@ -109,7 +109,7 @@ test('overrides are listed live with the value in the file', { skip }, async (t)
   assert.deepEqual(await row.locator('td').allInnerTexts(), ['mail', 'memory_max', '50%', 'none']);
   await show(page, 'volume.memory_max');
   await until('the volume', async () => /mail: 50%/.test(await setting(page, 'volume.memory_max').innerText()));
-  assert.equal(await holds(page, 'volume.policy'), '1 of 4 volumes differs');
+  assert.equal(await valueOf(page, 'volume.policy'), '1 of 4 volumes differs');
   await row.getByRole('link', { name: 'mail' }).click();
   await page.waitForSelector('h1:text-is("mail")');
   await daemon.command('volume', 'set', 'mail', 'memory_max=none', 'policy=write-back');
@@ -118,7 +118,7 @@ test('overrides are listed live with the value in the file', { skip }, async (t)
   assert.deepEqual(page.errors, []);
 });
 
-test('settings are filtered by name, description and non-default; a link restores it', { skip }, async (t) => {
+test('settings are filtered by text and non-default; a link restores it', { skip }, async (t) => {
   const page = await open(t, '#/settings');
   await page.waitForSelector('[data-setting]');
   await page.getByRole('searchbox').fill('MEMORY_M');
@@ -145,9 +145,9 @@ test('settings stay while the daemon does not answer, and recover', { skip }, as
   // A change triggers the next request.
   await daemon.command('volume', 'set', 'mail', 'flash_max=50%');
   await page.waitForSelector('[role=alert]:has-text("out of date")');
-  assert.equal(await holds(page, 'volume.flash_max'), 'none');
+  assert.equal(await valueOf(page, 'volume.flash_max'), 'none');
   await page.unroute('**/api/v1/configuration');
-  await until('what holds', async () => (await holds(page, 'volume.flash_max')) === '1 of 4 volumes differs');
+  await until('the changed value', async () => (await valueOf(page, 'volume.flash_max')) === '1 of 4 volumes differs');
   assert.equal(await page.locator('[role=alert]').count(), 0);
   await daemon.command('volume', 'set', 'mail', 'flash_max=none');
 });
@@ -165,11 +165,11 @@ test('a setting of a volume changes in the form after a log-in', { skip }, async
   await item.getByText('Change: limit_iops of mail is 700 now.').waitFor();
   assert.equal((await daemon.json('volumes/mail')).qos.limit_iops, 700);
   await page.locator('[data-override="mail.limit_iops"]').waitFor();
-  await until('the value', async () => (await holds(page, 'volume.limit_iops')) === '1 of 4 volumes differs');
+  await until('the value', async () => (await valueOf(page, 'volume.limit_iops')) === '1 of 4 volumes differs');
   await daemon.command('volume', 'set', 'mail', 'limit_iops=0');
 });
 
-test('settings are short, pass axe and fit into 390 pixels, in light and dark', { skip }, async (t) => {
+test('settings are short, pass axe and fit 390 pixels, in light and dark', { skip }, async (t) => {
   for (const colorScheme of ['light', 'dark']) {
     const page = await open(t, '#/settings?group=volume', { colorScheme });
     await waitForBadge(page, 'live');

@@ -2,38 +2,39 @@
 
 import { createServer } from 'node:net';
 
+/** Starts the server. Its `mails` are the received contents; a `refusal` is the answer to MAIL. */
 export async function mailServer() {
   const mails = [];
   const state = { mails, refusal: null };
   const server = createServer((socket) => {
     let text = '';
     let isContent = false;
-    const say = (line) => socket.write(`${line}\r\n`);
-    say('220 test ready');
+    const reply = (line) => socket.write(`${line}\r\n`);
+    reply('220 test ready');
     socket.on('error', () => {});
     socket.on('data', (data) => {
       text += data;
       for (;;) {
-        const mark = isContent ? '\r\n.\r\n' : '\r\n';
-        const end = text.indexOf(mark);
+        const terminator = isContent ? '\r\n.\r\n' : '\r\n';
+        const end = text.indexOf(terminator);
         if (end < 0) return;
         const line = text.slice(0, end);
-        text = text.slice(end + mark.length);
+        text = text.slice(end + terminator.length);
         if (isContent) {
           mails.push(line);
           isContent = false;
-          say('250 queued');
+          reply('250 queued');
         } else if (line.startsWith('DATA')) {
           isContent = true;
-          say('354 go');
+          reply('354 go');
         } else if (line.startsWith('MAIL') && state.refusal !== null) {
-          say(state.refusal);
+          reply(state.refusal);
         } else {
-          say(line.startsWith('QUIT') ? '221 bye' : '250 yes');
+          reply(line.startsWith('QUIT') ? '221 bye' : '250 yes');
         }
       }
     });
   });
-  await new Promise((done) => server.listen(0, '127.0.0.1', done));
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
   return Object.assign(state, { port: server.address().port, close: () => server.close() });
 }

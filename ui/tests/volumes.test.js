@@ -16,12 +16,12 @@ after(() => stopFixture({ daemon, browser }));
 
 const open = (t, view, options) => openPage({ daemon, browser, t }, view, options);
 const text = async (locator) => (await locator.innerText()).replaceAll(/\s+/g, ' ');
-const says = (locator, part) => until(part, async () => (await text(locator)).includes(part));
+const waitForText = (locator, part) => until(part, async () => (await text(locator)).includes(part));
 const names = async () => (await daemon.json('volumes')).volumes.map(({ name }) => name);
 const size = async (name) => (await daemon.json(`volumes/${name}`)).size_bytes;
 const codes = (page) => page.errors.map((error) => error.match(/\b4\d\d\b/)?.[0]);
 
-test('a volume is added, resized and removed after a log-in; effects are said before', { skip }, async (t) => {
+test('a volume is added, resized and removed after its effects are shown', { skip }, async (t) => {
   const page = await open(t, '#/volumes');
   await waitForBadge(page, 'live');
   await page.getByRole('button', { name: 'Add volume' }).click();
@@ -32,7 +32,7 @@ test('a volume is added, resized and removed after a log-in; effects are said be
   await dialog.getByLabel('Name').fill('web01');
   await dialog.getByLabel('Backing').fill(path);
   await dialog.getByLabel('Size').fill('lots');
-  await says(dialog, '“lots” is not a valid size.');
+  await waitForText(dialog, '“lots” is not a valid size.');
   assert.ok(await add.isDisabled(), 'the size is invalid');
   await dialog.getByLabel('Size').fill('16 MiB');
   await dialog.getByLabel('Write policy').selectOption('write-through');
@@ -42,7 +42,7 @@ test('a volume is added, resized and removed after a log-in; effects are said be
     'Writes are acknowledged by the array',
     'stays across restarts',
   ]) {
-    await says(dialog, part);
+    await waitForText(dialog, part);
   }
   await add.click();
   await page.getByRole('dialog', { name: 'Log in' }).waitFor();
@@ -57,25 +57,25 @@ test('a volume is added, resized and removed after a log-in; effects are said be
   const resize = page.locator('[data-resize]');
   const apply = resize.getByRole('button', { name: 'Resize' });
   await resize.getByLabel('New size').fill('16 MiB');
-  await says(resize, 'The volume has this size already.');
+  await waitForText(resize, 'The volume has this size already.');
   await resize.getByLabel('New size').fill('24 MiB');
-  await says(resize, 'Grows the volume by 8 MiB');
+  await waitForText(resize, 'Grows the volume by 8 MiB');
   await apply.click();
-  await says(resize, 'Resize: done.');
+  await waitForText(resize, 'Resize: done.');
   assert.equal(await size('web01'), 24 * MIB);
-  // Less data has to be confirmed by the name.
+  // A smaller size requires typing the name.
   await resize.getByLabel('New size').fill('8 MiB');
-  await says(resize, 'Cuts off the last 16 MiB: data past 8 MiB is lost');
+  await waitForText(resize, 'Cuts off the last 16 MiB: data past 8 MiB is lost');
   assert.ok(await apply.isDisabled());
   await resize.getByLabel('to confirm').fill('web01');
   await apply.click();
   await until('the smaller size', async () => (await size('web01')) === 8 * MIB);
-  await says(resize, 'Current: 8 MiB');
+  await waitForText(resize, 'Current: 8 MiB');
 
   const removal = page.locator('[data-removal]');
   const remove = removal.getByRole('button', { name: 'Remove volume' });
   for (const part of ['Clients of the volume are disconnected', 'Dirty data (0 B) is destaged', 'stays removed']) {
-    await says(removal, part);
+    await waitForText(removal, part);
   }
   await removal.getByLabel('to confirm').fill('web');
   assert.ok(await remove.isDisabled());
@@ -87,7 +87,7 @@ test('a volume is added, resized and removed after a log-in; effects are said be
   assert.deepEqual(codes(page), ['401'], String(page.errors));
 });
 
-test('a refused addition says why and keeps the form', { skip }, async (t) => {
+test('a refused addition shows the reason and keeps the form', { skip }, async (t) => {
   const page = await open(t, '#/volumes');
   await waitForBadge(page, 'live');
   await page.getByRole('button', { name: 'Log in' }).click();
@@ -104,7 +104,7 @@ test('a refused addition says why and keeps the form', { skip }, async (t) => {
   assert.deepEqual(codes(page), ['409']);
 });
 
-test('the dialog passes axe and fits into 390 pixels, in light and dark', { skip }, async (t) => {
+test('the add dialog passes axe and fits 390 pixels, in light and dark', { skip }, async (t) => {
   for (const colorScheme of ['light', 'dark']) {
     const page = await open(t, '#/volumes', { colorScheme, viewport: { width: 390, height: 800 } });
     await waitForBadge(page, 'live');
