@@ -360,6 +360,10 @@ export interface components {
       log_bytes: number;
       /** @description Its number in the store, from 0. */
       number: number;
+      /** @description Clean pages on it. */
+      pages: number;
+      /** @description Clean pages for which the other devices have no room: its removal drops them. */
+      pages_lost_if_removed: number;
       /** @description Bytes of pages written to it since the start. */
       promotion_bytes: number;
       /** @description Reason why it is not in service. */
