@@ -7,8 +7,9 @@
 //! that is once in 170,000 times, for 0.1 % three times in ten. A changed run of cached pages is always found if it is
 //! longer than a 1200th of all cached pages, the distance between two compared pages.
 //!
-//! Blocks leave the ring if their region was dirty at a crash, or if the backing has changed. They are read from the
-//! backing and return to the ring with their present content, so that the next start can recognise this backing.
+//! Entries of the ring are *unproven* if their region was dirty at a crash, and are dropped if the backing has changed.
+//! Their blocks are read from the backing and entered again with their present content, so that the next start can
+//! recognise this backing.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -25,6 +26,8 @@ use crate::wait::Signal;
 
 /// Concurrent comparisons.
 const COMPARISONS_MAX: usize = 8;
+/// Maximum number of unproven blocks that are read before a stop.
+const REREAD_MAX: usize = PARTIAL_MAX;
 /// Pause before the next attempt if the backing or the flash store has failed.
 const RETRY_PAUSE: Nanos = Nanos::from_secs(1);
 
@@ -147,40 +150,40 @@ impl<S: Seam> Shard<S> {
         finished.wait_for(|| (running.get() == 0).then_some(())).await;
     }
 
-    /// Blocks in the ring of recent writes, including those of regions that were dirty at a crash.
+    /// Blocks in the ring of recent writes, proven and unproven.
     fn blocks_in_ring(&self) -> BTreeSet<BlockNo> {
         let Some(pages) = &self.flash_tier.pages else { return BTreeSet::new() };
         let proven = pages.recent_writes().into_iter().map(|(block, _)| block);
         proven.chain(pages.unproven_writes()).collect()
     }
 
-    /// Returns the blocks that have left the ring to it, with the checksum of the backing's present content. Returns
-    /// false if the backing cannot be flushed now.
+    /// Enters into the ring those of `blocks` without a proven entry, with the checksum of the backing's present
+    /// content. Returns false if the backing cannot be flushed now.
     async fn restore_to_ring(self: &ShardRef<S>, blocks: &BTreeSet<BlockNo>) -> bool {
         let Some(pages) = self.flash_tier.pages.clone() else { return true };
         let present: BTreeSet<BlockNo> = pages.recent_writes().into_iter().map(|(block, _)| block).collect();
-        let missing: Vec<BlockNo> = blocks.difference(&present).copied().collect();
-        if missing.is_empty() {
+        let without_proven_entry: Vec<BlockNo> = blocks.difference(&present).copied().collect();
+        if without_proven_entry.is_empty() {
             return true;
         }
         // Flush first: a checksum of content that a power cut then undoes would make a healthy backing look changed.
         if !self.sync().await.is_durable() {
             return false;
         }
-        let store_pages = pages.clone();
-        self.for_each_concurrently(missing, async move |shard, block| {
+        let ring = pages.clone();
+        self.for_each_concurrently(without_proven_entry, async move |shard, block| {
             if !shard.stopping.get() {
-                shard.record_backing_content(&pages, block, false).await;
+                shard.record_backing_content(&ring, block, false).await;
             }
         })
         .await;
         // Their regions would otherwise stay dirty on an idle volume, so that a second crash made them unproven again.
-        store_pages.schedule_clearing();
+        pages.schedule_clearing();
         true
     }
 
-    /// Reads a block from the backing and records its checksum in the ring: as the newest entry (`is_new`), or at the
-    /// entry's present position.
+    /// Reads a block from the backing and records its checksum in the ring: as the newest entry (`is_new`), at the
+    /// position of its old entry, or as the oldest without one.
     async fn record_backing_content(&self, pages: &VolumePages<S>, block: BlockNo, is_new: bool) {
         // The check at a start ignores a partial last block, so the ring does not keep it.
         if block.next().offset() > self.size_bytes.get() {
@@ -200,13 +203,46 @@ impl<S: Seam> Shard<S> {
         self.state.borrow_mut().release_fill_guard(&guard);
     }
 
+    /// Before a stop that leaves dirty data in the log: compares the ring with the backing if the check has not ended
+    /// since the attach. At the next start the ring proves which backing, and of which moment, belongs to that data; a
+    /// ring of a former backing would prove that one. The caller has flushed the backing.
+    pub async fn verify_ring(self: &ShardRef<S>) {
+        let Some(pages) = self.flash_tier.pages.clone() else { return };
+        if self.flash_tier.checked.get() || self.core.spec().flash_check_blocks == 0 {
+            return;
+        }
+        let candidates: Vec<Candidate> = pages
+            .recent_writes()
+            .into_iter()
+            .map(|(block, checksum)| Candidate::RecentWrite(block, checksum))
+            .collect();
+        let is_same = Rc::new(Cell::new(true));
+        let shared = Rc::clone(&is_same);
+        self.for_each_concurrently(candidates, async move |shard, candidate| {
+            if shared.get() && shard.compare_one(candidate).await != ComparisonResult::Same {
+                shared.set(false);
+            }
+        })
+        .await;
+        if is_same.get() {
+            return;
+        }
+        let ring_blocks = self.blocks_in_ring();
+        if self.drop_pages().await.is_ok() {
+            self.for_each_concurrently(ring_blocks.into_iter().collect(), async move |shard, block| {
+                shard.record_backing_content(&pages, block, false).await;
+            })
+            .await;
+        }
+    }
+
     /// Reads two kinds of blocks from the backing before a stop, because their destaged content is unknown: blocks of
     /// which only some sectors were written, and blocks not read since a crash. Without them, an older copy of the
-    /// backing that differs only there would pass the check. All their writes are durable on the backing.
+    /// backing that differs only there would pass the check. The caller has flushed the backing.
     pub async fn record_unknown_blocks(self: &ShardRef<S>) {
         let Some(pages) = self.flash_tier.pages.clone() else { return };
         let partial = self.flash_tier.partial_blocks.take().into_iter().map(|block| (block, true));
-        let unproven = pages.unproven_writes().into_iter().rev().take(PARTIAL_MAX).map(|block| (block, false));
+        let unproven = pages.unproven_writes().into_iter().rev().take(REREAD_MAX).map(|block| (block, false));
         let blocks: Vec<(BlockNo, bool)> = partial.chain(unproven).collect();
         self.for_each_concurrently(blocks, async move |shard, (block, is_new)| {
             shard.record_backing_content(&pages, block, is_new).await;

@@ -43,6 +43,7 @@ impl<S: Seam> Shard<S> {
             shard.destage_evidence().await;
             // The next start detects a failed flush, as after a crash.
             if shard.sync().await.is_durable() {
+                shard.verify_ring().await;
                 shard.record_unknown_blocks().await;
             }
             over.set(true);
