@@ -26,7 +26,7 @@ use seam::{Address, DiskOpen, Nanos, Seam};
 
 use hostile::Hostile;
 use initiator::{COMMANDS_MAX, LoginOptions, SECRET, Session, TARGET, USER};
-use scsi_commands::{NAMES, usages};
+use scsi_commands::{INITIATOR_NAMES, usages};
 
 const DISK_BYTES: u64 = 4 << 20;
 /// Name of the healthy initiator; it alone sees the first unit, and it sees no other.
@@ -88,7 +88,7 @@ async fn create_target(
         let disk = seam.open_disk(&open).await.expect("the disk exists");
         let spec = VolumeSpec { policy, ..VolumeSpec::new(&name, volume_id) };
         let volume = core.attach(spec, Backing::plain(disk)).expect("the volume name is free");
-        let access = if number == 0 { AccessList::new([HEALTHY]) } else { AccessList::new(NAMES) };
+        let access = if number == 0 { AccessList::new([HEALTHY]) } else { AccessList::new(INITIATOR_NAMES) };
         let (lun, identity) = (Lun::new(number).expect("the number is a valid LUN"), Identity::of(1, volume_id.0));
         let unit = UnitSpec {
             lun,
@@ -190,7 +190,7 @@ async fn run_sessions(world: &World, mode: u8, input: &[u8], usages: &'static [V
     let [healthy_portal, portal] = portals();
     let parameters = PARAMETERS[usize::from(mode >> 4 & 3)];
     let digests = (mode & 1 != 0, mode & 2 != 0);
-    let login = LoginOptions { portal, name: NAMES[0], isid: [1; 6], digests, uses_chap, parameters };
+    let login = LoginOptions { portal, name: INITIATOR_NAMES[0], isid: [1; 6], digests, uses_chap, parameters };
     let healthy = LoginOptions { portal: healthy_portal, name: HEALTHY, ..login.clone() };
     let hostile = Rc::new(Hostile::new(seam.clone(), login.clone(), usages));
     let memory_check = check_memory(seam.clone(), server.clone(), Rc::clone(&hostile), allocated_before);

@@ -18,7 +18,7 @@ use scsi::{
 use seam::sim::{Content, SimDiskSpec, SimSeam, World, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
 
-use scsi_commands::{NAMES, RepeatedInput, Sink, structured_command, take, usages};
+use scsi_commands::{INITIATOR_NAMES, RepeatedInput, Sink, structured_command, take, usages};
 
 const DISK_BYTES: u64 = 1 << 20;
 
@@ -59,20 +59,26 @@ async fn run_commands(seam: &SimSeam, mut input: &[u8]) {
         USAGES.set(usages(target, [0; 8]).await).expect("only one thread sets the usages");
     }
     let usages = USAGES.get().expect("the usages were set above");
-    let restarted = target();
+    let target_after_restart = target();
     let target = target();
     target.add(unit(Vec::new())).expect("the LUN is free");
-    let nexuses = [0, 1].map(|initiator| target.add_nexus(Initiator::new(NAMES[initiator], [1; 6]), 1));
+    let nexuses = [0, 1].map(|initiator| target.add_nexus(Initiator::new(INITIATOR_NAMES[initiator], [1; 6]), 1));
     while let [flags, sizes, rest @ ..] = input {
         input = rest;
-        let (cdb, data) = match flags & 4 {
-            0 => structured_command(usages, &mut input),
-            _ => {
-                let cdb = take(&mut input, [6, 10, 12, 16][usize::from(sizes & 3)]).to_vec();
-                (cdb, take(&mut input, usize::from(sizes >> 2) * 2).to_vec())
-            }
+        let initiator = usize::from(flags & 1);
+        let is_random = flags & 4 != 0;
+        let data_length_rule = flags >> 3 & 3;
+        let sets_read_length = flags & 0x40 != 0;
+        let uses_other_lun = flags & 0x80 != 0;
+        // Length of a random CDB, and amount of data.
+        let (cdb_bytes, data_units) = ([6, 10, 12, 16][usize::from(sizes & 3)], sizes >> 2);
+        let (cdb, data) = if is_random {
+            let cdb = take(&mut input, cdb_bytes).to_vec();
+            (cdb, take(&mut input, usize::from(data_units) * 2).to_vec())
+        } else {
+            structured_command(usages, &mut input)
         };
-        // Parameter lists have their own length; data has the command's number of blocks, or another size.
+        // Low byte of the transfer length, whose place depends on the length of the CDB.
         let blocks = match cdb.len() {
             6 => cdb.get(4),
             10 => cdb.get(8),
@@ -80,24 +86,25 @@ async fn run_commands(seam: &SimSeam, mut input: &[u8]) {
             _ => cdb.get(13),
         };
         let blocks = blocks.copied().map_or(0, u64::from);
-        let out_bytes = match flags >> 3 & 3 {
+        // Parameter lists have their own length; data has the command's number of blocks, or another size.
+        let out_bytes = match data_length_rule {
             0 => data.len() as u64,
             1 => blocks * 512,
             2 => blocks * 1024,
-            _ => u64::from(sizes >> 2) * 512,
+            _ => u64::from(data_units) * 512,
         };
         let repeated = if data.is_empty() { &[0][..] } else { &data };
-        let expected =
-            ExpectedLengths { out_bytes, in_bytes: if flags & 0x40 == 0 { 4_096 } else { u64::from(*sizes) << 10 } };
+        let in_bytes = if sets_read_length { u64::from(*sizes) << 10 } else { 4_096 };
+        let expected = ExpectedLengths { out_bytes, in_bytes };
         let cancel = CancelToken::default();
-        let lun = if flags & 0x80 == 0 { [0; 8] } else { [0, *sizes, 0, 0, 0, 0, 0, 0] };
+        let lun = if uses_other_lun { [0, *sizes, 0, 0, 0, 0, 0, 0] } else { [0; 8] };
         let command = Command { lun, cdb: &cdb, expected, cancel: &cancel };
-        let nexus = &nexuses[usize::from(flags & 1)];
+        let nexus = &nexuses[initiator];
         target.read_now(nexus, &command, &mut Vec::new());
         target.execute(nexus, command, &mut RepeatedInput(repeated.iter().cycle()), &mut Sink::default()).await;
     }
     // A restarted daemon must be able to read the record.
-    restarted.add(unit(store.0.take())).expect("the stored record can be decoded");
+    target_after_restart.add(unit(store.0.take())).expect("the stored record can be decoded");
 }
 
 fuzz_target!(|data: &[u8]| {

@@ -39,7 +39,7 @@ const WITHOUT_LIMITS: u8 = 2;
 const WITH_FLIPPED_BIT: u8 = 4;
 
 /// Initiators named in lists.
-pub const NAMES: [&str; 2] = ["iqn.x:i", "iqn.x:j"];
+pub const INITIATOR_NAMES: [&str; 2] = ["iqn.x:i", "iqn.x:j"];
 
 /// Data-out of a command: bytes of the input, repeated.
 pub struct RepeatedInput<'a>(pub std::iter::Cycle<std::slice::Iter<'a, u8>>);
@@ -88,7 +88,7 @@ async fn execute(target: &Target<SimSeam>, lun: [u8; 8], nexus: &scsi::Nexus, cd
 
 /// The usage bits of each supported command, as the target reports them.
 pub async fn usages(target: Target<SimSeam>, lun: [u8; 8]) -> Vec<Vec<u8>> {
-    let nexus = target.add_nexus(Initiator::new(NAMES[0], [1; 6]), 1);
+    let nexus = target.add_nexus(Initiator::new(INITIATOR_NAMES[0], [1; 6]), 1);
     let report = |option, opcode, service_action| {
         [MAINTENANCE_IN, REPORT_OPCODES, option, opcode, 0, service_action, 0, 0, 16, 0, 0, 0]
     };
@@ -137,7 +137,7 @@ fn parameter_list(opcode: u8, input: &mut &[u8]) -> (Vec<u8>, Range<usize>) {
         PERSISTENT_RESERVE_OUT => {
             let [key, new_key, flags, other] = *take(input, 4) else { return (bytes, 5..9) };
             bytes.extend([0, 0, 0, 0, 0, 0, 0, key & 3, 0, 0, 0, 0, 0, 0, 0, new_key & 3]);
-            let id = Initiator::new(NAMES[usize::from(other & 1)], [other >> 1 & 3; 6]).transport_id();
+            let id = Initiator::new(INITIATOR_NAMES[usize::from(other & 1)], [other >> 1 & 3; 6]).transport_id();
             match shape >> 3 & 3 {
                 0 => bytes.extend([0, 0, 0, 0, flags, 0, 0, 0]),
                 1 => {

@@ -176,7 +176,7 @@ pub(super) fn read_rules(sections: &[Section<'_>], source: &mut Source<'_>) -> V
             source.problem(span, "an empty match selects no volume", remedy);
         }
         if KEYS.iter().all(|key| !section.has(key)) {
-            source.problem(&section.span, "[[qos]] gives nothing", format!("add one of {}", KEYS.join(", ")));
+            source.problem(&section.span, "this [[qos]] sets no key", format!("add one of {}", KEYS.join(", ")));
         }
         let mut rule_qos = VolumeQos::default();
         for setting in &settings {
@@ -201,8 +201,8 @@ pub(super) fn read_datastores(sections: &[Section<'_>], source: &mut Source<'_>)
         let threshold = section.get::<Threshold>("congestion_threshold", source);
         let write_cost = section.get::<u32>("write_cost", source).map_or(1, |Located { value, span }| {
             if !(1..=WRITE_COST_MAX).contains(&value) {
-                let remedy = "give 1, 2 for RAID 1 and 10, 4 for RAID 5, 6 for RAID 6; at most 16";
-                source.problem(&span, format!("a small write cannot cost {value} accesses"), remedy);
+                let remedy = "specify 1 without RAID, 2 for RAID 1 and 10, 4 for RAID 5, 6 for RAID 6; at most 16";
+                source.problem(&span, format!("write_cost = {value} is not possible"), remedy);
             }
             value
         });

@@ -5,36 +5,38 @@ use messages::Request;
 /// A requested change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestedChange {
-    /// The volume concerned, if any.
+    /// The volume that the request acts on, if any.
     pub volume: Option<String>,
-    /// The device concerned, or the subject of the alert concerned, if any.
-    pub device: Option<String>,
+    /// The event's subject if there is no `volume`: a device, or the subject of an alert; `None` for the daemon.
+    pub other_subject: Option<String>,
     /// Description of the change.
     pub text: String,
 }
 
 fn volume_change(volume: &str, text: impl Into<String>) -> Option<RequestedChange> {
-    Some(RequestedChange { volume: Some(volume.to_owned()), device: None, text: text.into() })
+    Some(RequestedChange { volume: Some(volume.to_owned()), other_subject: None, text: text.into() })
 }
 
 fn device_change(device: &str, text: impl Into<String>) -> Option<RequestedChange> {
-    Some(RequestedChange { volume: None, device: Some(device.to_owned()), text: text.into() })
+    Some(RequestedChange { volume: None, other_subject: Some(device.to_owned()), text: text.into() })
 }
 
-/// A change of an alert. The alert's subject, a device or a volume, goes into `device`: a name in `volume` would mean
-/// that the settings of the volume change.
+/// A change of an alert. The alert's subject, a device or a volume, goes into `other_subject`: a name in `volume` would
+/// mean that the settings of the volume change.
 fn alert_change(id: &str, text: String) -> Option<RequestedChange> {
-    let subject = id.split_once(':').map(|(_, subject)| subject.to_owned());
-    Some(RequestedChange { volume: None, device: subject, text })
+    let other_subject = id.split_once(':').map(|(_, subject)| subject.to_owned());
+    Some(RequestedChange { volume: None, other_subject, text })
 }
 
 fn daemon_change(text: impl Into<String>) -> Option<RequestedChange> {
-    Some(RequestedChange { volume: None, device: None, text: text.into() })
+    Some(RequestedChange { volume: None, other_subject: None, text: text.into() })
 }
 
 fn range_text(from_bytes: u64, to_bytes: Option<u64>) -> String {
-    let to = to_bytes.map_or(String::new(), |to| to.to_string());
-    format!("{from_bytes}..{to} bytes")
+    match to_bytes {
+        Some(to_bytes) => format!("bytes {from_bytes} to {to_bytes}"),
+        None => format!("from byte {from_bytes} to the end"),
+    }
 }
 
 /// The change that `request` makes; `None` for a request that only reads.
@@ -83,7 +85,7 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         Request::FlashPause {} => daemon_change("pause the change of the flash devices"),
         Request::FlashResume {} => daemon_change("resume the change of the flash devices"),
         Request::FlashCancel {} => daemon_change("cancel the change of the flash devices"),
-        Request::JobCancel { id } => daemon_change(format!("cancel {id}")),
+        Request::JobCancel { id } => daemon_change(format!("cancel the job {id}")),
         Request::TokenCreate { name, role } => daemon_change(format!("create the token {name} ({role})")),
         Request::TokenRevoke { name } => daemon_change(format!("revoke the token {name}")),
         Request::TokenLink { role } => daemon_change(format!("create a login link ({role})")),
@@ -130,7 +132,7 @@ mod tests {
         let add = Request::FlashAdd { path: "/dev/x".to_owned(), force: true };
         assert_eq!(requested_change(&add), device_change("/dev/x", "add to the flash cache, and erase its content"));
         let pin = Request::VolumePin { name: "v".to_owned(), from_bytes: 7, to_bytes: None };
-        assert_eq!(requested_change(&pin), volume_change("v", "pin 7.. bytes"));
+        assert_eq!(requested_change(&pin), volume_change("v", "pin from byte 7 to the end"));
         let silence = Request::AlertSilence { id: "endurance:/dev/x".to_owned(), seconds: 7, reason: None };
         assert_eq!(requested_change(&silence), device_change("/dev/x", "silence the alert endurance:/dev/x for 7 s"));
         assert_eq!(requested_change(&Request::Status {}), None);

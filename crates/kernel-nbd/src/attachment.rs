@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::daemon::{check_served, connect_to_volume};
-use super::device::{self, Device, Identifier, InUse};
+use super::device::{self, Device, InUse, VolumeIdentity};
 use super::handshake::{self, Connection};
 use super::kernel::{DEAD_CONNECTION_TIMEOUT, Events, Export, KernelError, NbdNetlink};
 use logging::{self as log, ATTACH, Filter, Format};
@@ -75,7 +75,7 @@ pub fn run(
 
 impl Attachment {
     fn attach(socket: &Path, volume: &str, mut kernel: NbdNetlink) -> Result<Attachment, Failure> {
-        let (identifier, address, connection) =
+        let (identity, address, connection) =
             connect_to_volume(socket, volume).map_err(|reason| Failure::failed(reason.to_string()))?;
         // Events are received from now on, including those of a connection that lives only for an instant.
         let events = kernel.events().map_err(failure)?;
@@ -83,14 +83,14 @@ impl Attachment {
         let socket = socket.to_owned();
         let attachment = match device {
             None => {
-                let index = kernel.connect(&export(&connection, &identifier.to_text())).map_err(failure)?;
-                let device = Device { index, identifier };
+                let index = kernel.connect(&export(&connection, &identity.to_text())).map_err(failure)?;
+                let device = Device { index, identity };
                 Attachment { socket, kernel, events, device, address, is_daemon_away: false }
             }
             // The device of an earlier attach process; only the kernel knows whether its connection is alive.
             Some(device) => {
                 let mut attachment = Attachment { socket, kernel, events, device, address, is_daemon_away: false };
-                let reconnected = attachment.reconnect_device(&identifier, &connection);
+                let reconnected = attachment.reconnect_device(&identity, &connection);
                 reconnected.map_err(|reason| Failure::failed(format!("{volume}: {reason}")))?;
                 attachment
             }
@@ -142,7 +142,7 @@ impl Attachment {
 
     /// Grows the device to the volume's current size. Returns true if the daemon is back after an absence.
     fn poll_daemon(&mut self) -> bool {
-        match handshake::query_size_bytes(&self.address, &self.device.identifier.volume) {
+        match handshake::query_size_bytes(&self.address, &self.device.identity.volume) {
             Ok(size_bytes) => {
                 self.update_size(size_bytes);
                 std::mem::take(&mut self.is_daemon_away)
@@ -157,7 +157,7 @@ impl Attachment {
     /// Retries until the device has a connection again.
     async fn reconnect(&mut self, stop: &mut Stop) -> Option<End> {
         let start = Instant::now();
-        let volume = self.device.identifier.volume.clone();
+        let volume = self.device.identity.volume.clone();
         let mut last_logged = String::new();
         loop {
             let Err(reason) = self.reconnect_once() else {
@@ -187,19 +187,19 @@ impl Attachment {
     }
 
     fn reconnect_once(&mut self) -> Result<(), String> {
-        let (identifier, address, connection) =
-            connect_to_volume(&self.socket, &self.device.identifier.volume).map_err(|reason| reason.to_string())?;
-        self.reconnect_device(&identifier, &connection)?;
+        let (identity, address, connection) =
+            connect_to_volume(&self.socket, &self.device.identity.volume).map_err(|reason| reason.to_string())?;
+        self.reconnect_device(&identity, &connection)?;
         self.address = address;
         Ok(())
     }
 
     /// Gives the device a connection to its volume, and the volume's size. Refuses another volume of the same name, and
     /// a volume that has shrunk.
-    fn reconnect_device(&mut self, identifier: &Identifier, connection: &Connection) -> Result<(), String> {
+    fn reconnect_device(&mut self, identity: &VolumeIdentity, connection: &Connection) -> Result<(), String> {
         let node = self.device.node();
-        if *identifier != self.device.identifier {
-            let volume = &identifier.volume;
+        if *identity != self.device.identity {
+            let volume = &identity.volume;
             let reason = "is attached to a removed volume of the same name; run `hotset detach";
             return Err(format!("{} {reason} {volume}`, then attach again", node.display()));
         }
@@ -208,7 +208,7 @@ impl Attachment {
             let (new, old) = (show_bytes(connection.size_bytes), show_bytes(size_bytes));
             return Err(format!("the volume shrank to {new}, but {} needs {old}", node.display()));
         }
-        let text = identifier.to_text();
+        let text = identity.to_text();
         self.kernel.reconnect(self.device.index, &export(connection, &text)).map_err(|error| error.to_string())?;
         self.update_size(connection.size_bytes);
         Ok(())
@@ -220,7 +220,7 @@ impl Attachment {
         let node = self.device.node();
         match self.device.size_bytes() {
             Ok(old_size_bytes) if size_bytes > old_size_bytes => {
-                let text = self.device.identifier.to_text();
+                let text = self.device.identity.to_text();
                 match self.kernel.resize(self.device.index, &text, size_bytes) {
                     Ok(()) => log::info!(
                         target: ATTACH, device = %node.display(),
@@ -243,14 +243,14 @@ impl Attachment {
     /// Ends the attach process. The device is disconnected if it is unused and the daemon accepts its unflushed writes.
     /// Otherwise it stays connected, and the next attach process takes it over.
     fn shut_down(mut self) -> Result<(), Failure> {
-        let claimed = match check_served(&self.socket, &self.device.identifier) {
+        let claimed = match check_served(&self.socket, &self.device.identity) {
             Ok(()) => self.device.claim().map_err(|InUse(reason)| reason),
             Err(reason) => Err(format!("it cannot be flushed: {reason}")),
         };
         match claimed {
             Ok(file) => crate::disconnect(&mut self.kernel, &self.device, file, true),
             Err(reason) => {
-                let (node, volume) = (self.device.node(), &self.device.identifier.volume);
+                let (node, volume) = (self.device.node(), &self.device.identity.volume);
                 log::warn!(
                     target: ATTACH, volume, device = %node.display(),
                     "{} is left connected: {reason}; run `hotset attach {volume}` to resume, or \

@@ -18,25 +18,24 @@ const RECHECK_INTERVAL_MS: &str = "5000";
 /// Unit of a device's size in sysfs, whatever its block size.
 const SYSFS_SECTOR_BYTES: u64 = 512;
 
-/// Identifies the volume of a device by name and volume ID, so that another volume of the same name is not confused
-/// with it.
+/// Name and volume ID of a device's volume, so that another volume of the same name is not confused with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identifier {
+pub struct VolumeIdentity {
     /// The volume ID, 16 hexadecimal digits.
     pub volume_id: String,
     /// The volume's name.
     pub volume: String,
 }
 
-impl Identifier {
-    /// Text form stored in the kernel. udev's rule uses the part after the slash as the name.
+impl VolumeIdentity {
+    /// The identifier stored in the kernel. udev's rule uses the part after the slash as the name.
     pub fn to_text(&self) -> String {
         format!("{PREFIX}{}/{}", self.volume_id, self.volume)
     }
 
-    fn parse(text: &str) -> Option<Identifier> {
+    fn parse(text: &str) -> Option<VolumeIdentity> {
         let (volume_id, volume) = text.trim_end().strip_prefix(PREFIX)?.split_once('/')?;
-        Some(Identifier { volume_id: volume_id.to_owned(), volume: volume.to_owned() })
+        Some(VolumeIdentity { volume_id: volume_id.to_owned(), volume: volume.to_owned() })
     }
 }
 
@@ -46,7 +45,7 @@ pub struct Device {
     /// The number in the device's name.
     pub index: u32,
     /// The volume that the device belongs to.
-    pub identifier: Identifier,
+    pub identity: VolumeIdentity,
 }
 
 /// The device of a volume, if it is attached.
@@ -61,8 +60,8 @@ fn find_in(folder: &Path, volume: &str) -> io::Result<Option<Device>> {
         let Some(index) = name.to_str().and_then(|name| name.strip_prefix("nbd")?.parse().ok()) else { continue };
         // A device without the file has no connection, or one made by another program.
         let Ok(text) = fs::read_to_string(entry.path().join("backend")) else { continue };
-        match Identifier::parse(&text) {
-            Some(identifier) if identifier.volume == volume => return Ok(Some(Device { index, identifier })),
+        match VolumeIdentity::parse(&text) {
+            Some(identity) if identity.volume == volume => return Ok(Some(Device { index, identity })),
             _ => (),
         }
     }
@@ -82,7 +81,7 @@ impl Device {
 
     /// Path of the link that udev's rule makes.
     pub fn link(&self) -> PathBuf {
-        Path::new(LINK_DIRECTORY).join(&self.identifier.volume)
+        Path::new(LINK_DIRECTORY).join(&self.identity.volume)
     }
 
     /// The preferred path: the link by volume name if udev has made it, or else the node.
@@ -98,7 +97,7 @@ impl Device {
     /// True while the device exists and belongs to the same volume.
     pub fn exists(&self) -> bool {
         let text = fs::read_to_string(self.folder().join("backend")).unwrap_or_default();
-        Identifier::parse(&text).as_ref() == Some(&self.identifier)
+        VolumeIdentity::parse(&text).as_ref() == Some(&self.identity)
     }
 
     /// Size in bytes.
@@ -212,17 +211,17 @@ fn open_user(nodes: &[BlockNode]) -> Option<InUse> {
 mod tests {
     use super::*;
 
-    fn identifier(volume: &str) -> Identifier {
-        Identifier { volume_id: "00c0ffee00c0ffee".to_owned(), volume: volume.to_owned() }
+    fn identity(volume: &str) -> VolumeIdentity {
+        VolumeIdentity { volume_id: "00c0ffee00c0ffee".to_owned(), volume: volume.to_owned() }
     }
 
     #[test]
     fn identifier_text_names_one_volume_and_rejects_foreign_texts() {
-        let web = identifier("web01");
+        let web = identity("web01");
         assert_eq!(web.to_text(), "hotset:00c0ffee00c0ffee/web01");
-        assert_eq!(Identifier::parse("hotset:00c0ffee00c0ffee/web01\n"), Some(web));
+        assert_eq!(VolumeIdentity::parse("hotset:00c0ffee00c0ffee/web01\n"), Some(web));
         for foreign in ["", "hotset:", "hotset:00c0ffee00c0ffee", "ceph-pool/web01", "/srv/hotset:1/web01"] {
-            assert_eq!(Identifier::parse(foreign), None, "{foreign}");
+            assert_eq!(VolumeIdentity::parse(foreign), None, "{foreign}");
         }
     }
 
@@ -242,7 +241,7 @@ mod tests {
             }
         }
         let device = find_in(folder.path(), "web01").expect("the directory can be read");
-        assert_eq!(device, Some(Device { index: 12, identifier: identifier("web01") }));
+        assert_eq!(device, Some(Device { index: 12, identity: identity("web01") }));
         assert_eq!(find_in(folder.path(), "web").expect("the directory can be read"), None);
     }
 

@@ -63,7 +63,7 @@ pub fn detach(socket: Option<&Path>, name: &str, with_flush: bool, json: bool) -
     };
     let file = claim(&device)?;
     // A flush would wait for a daemon that may never return.
-    if with_flush && let Err(reason) = daemon::check_served(&control_socket(socket), &device.identifier) {
+    if with_flush && let Err(reason) = daemon::check_served(&control_socket(socket), &device.identity) {
         return Err(Failure::failed(format!(
             "{} cannot be flushed: {reason}; `hotset detach --no-flush {name}` discards unflushed writes",
             device.node().display()
@@ -85,7 +85,7 @@ fn find(name: &str) -> Result<Option<Device>, Failure> {
 }
 
 fn show(device: &Device, json: bool) -> Result<(), Failure> {
-    let (volume, node) = (&device.identifier.volume, device.node());
+    let (volume, node) = (&device.identity.volume, device.node());
     if json {
         return print_json(&json!({ "volume": volume, "device": node, "path": device.path() }));
     }

@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use serde::Deserialize;
 
 /// Columns requested from lsblk.
-const COLUMNS: &str = "NAME,PATH,TYPE,SIZE,ROTA,RO,RM,FSTYPE,PTTYPE,MOUNTPOINTS,MODEL,SERIAL,TRAN";
+const COLUMNS: &str = "NAME,PATH,TYPE,SIZE,ROTA,RO,RM,FSTYPE,PTTYPE,MOUNTPOINTS,MODEL,TRAN";
 /// Bytes to read per sample of a device without a known signature.
 const SAMPLE_BYTES: usize = 1 << 20;
 /// Number of samples, including the first and the last MiB.
@@ -76,7 +76,7 @@ pub struct Machine {
     /// Available memory.
     pub available_bytes: u64,
     /// Sign of virtual machines on this machine, if any.
-    pub hypervisor: Option<&'static str>,
+    pub hypervisor_sign: Option<&'static str>,
 }
 
 /// Input for [`Machine::of`], from this machine or from a test.
@@ -87,10 +87,10 @@ pub struct Sources<'a> {
     pub meminfo: &'a str,
     /// Persistent names, each with its node.
     pub links: &'a [(PathBuf, PathBuf)],
-    /// Returns the content of a device.
-    pub contents: &'a dyn Fn(&Path) -> Contents,
+    /// Determines the content of a device.
+    pub probe: &'a dyn Fn(&Path) -> Contents,
     /// Sign of virtual machines on this machine, if any.
-    pub hypervisor: Option<&'static str>,
+    pub hypervisor_sign: Option<&'static str>,
 }
 
 #[derive(Deserialize)]
@@ -128,8 +128,8 @@ impl Machine {
             lsblk: &lsblk,
             meminfo: &meminfo,
             links: &links,
-            contents: &contents,
-            hypervisor: detect_hypervisor(Path::new("/")),
+            probe: &probe_contents,
+            hypervisor_sign: detect_hypervisor(Path::new("/")),
         };
         Machine::of(&sources)
     }
@@ -143,7 +143,7 @@ impl Machine {
         Ok(Machine {
             memory_bytes: memory("MemTotal")?,
             available_bytes: memory("MemAvailable")?,
-            hypervisor: sources.hypervisor,
+            hypervisor_sign: sources.hypervisor_sign,
             disks: disks.map(|listed| Device::of(listed, sources)).collect(),
         })
     }
@@ -168,7 +168,7 @@ impl Device {
             file_system: listed.fstype.unwrap_or_default(),
             partition_table: listed.pttype.unwrap_or_default(),
             mounts: listed.mountpoints.into_iter().flatten().collect(),
-            contents: (sources.contents)(&listed.path),
+            contents: (sources.probe)(&listed.path),
             children: listed.children.into_iter().map(|child| Device::of(child, sources)).collect(),
             kind: listed.kind,
             path: listed.path,
@@ -188,17 +188,17 @@ impl Device {
     }
 
     /// The device and all devices on it.
-    pub fn all(&self) -> Vec<&Device> {
-        std::iter::once(self).chain(self.children.iter().flat_map(|child| child.all())).collect()
+    pub fn with_descendants(&self) -> Vec<&Device> {
+        std::iter::once(self).chain(self.children.iter().flat_map(|child| child.with_descendants())).collect()
     }
 
-    /// Describes its content; `None` for a blank device.
-    pub fn carries(&self) -> Option<String> {
+    /// Describes its known content; `None` if it is blank or cannot be read.
+    pub fn content_description(&self) -> Option<String> {
         let mut descriptions: Vec<String> = Vec::new();
         if !self.partition_table.is_empty() {
             descriptions.push(format!("a partition table ({})", self.partition_table));
         }
-        for device in self.all() {
+        for device in self.with_descendants() {
             let name = device.path.display();
             let on = if device.path == self.path { String::new() } else { format!(" on {name}") };
             match device.file_system.as_str() {
@@ -226,7 +226,7 @@ impl Device {
 
     /// Describes its current exclusive user.
     pub fn used_by(&self) -> Option<String> {
-        for device in self.all() {
+        for device in self.with_descendants() {
             let path = device.path.display();
             if let Some(mount) = device.mounts.first() {
                 return Some(if mount == "[SWAP]" {
@@ -239,7 +239,7 @@ impl Device {
                 return Some(format!("{} ({}) is built on {path}", built.path.display(), built.kind));
             }
         }
-        let in_use = self.all().into_iter().find(|device| device.contents == Contents::InUse)?;
+        let in_use = self.with_descendants().into_iter().find(|device| device.contents == Contents::InUse)?;
         Some(format!("the kernel uses {}: a file system, RAID, LVM, ZFS, or the like", in_use.path.display()))
     }
 }
@@ -294,7 +294,7 @@ fn has_running_guests(proc: &Path) -> bool {
 
 /// Determines the content of a device: signatures first, and without any, whether it contains only zeroes. It does not
 /// write.
-fn contents(path: &Path) -> Contents {
+fn probe_contents(path: &Path) -> Contents {
     let exclusive = OFlags::EXCL.bits() as i32;
     // The exclusive open is brief, so that it does not block other programs.
     let result = OpenOptions::new().read(true).custom_flags(exclusive).open(path).and_then(|_| File::open(path));

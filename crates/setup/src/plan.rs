@@ -131,7 +131,7 @@ pub fn plan(machine: &Machine, choices: &UserChoices) -> Result<Plan, Failure> {
     }
     let is_named = |device: &Device| {
         let mut named = named_volumes.iter().chain(&named_flash);
-        named.any(|named| device.all().iter().any(|child| child.path == named.path))
+        named.any(|named| device.with_descendants().iter().any(|child| child.path == named.path))
     };
     let (mut free_flash, mut free_disks, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
     for device in candidates(machine).into_iter().filter(|device| !is_named(device)) {
@@ -148,7 +148,7 @@ pub fn plan(machine: &Machine, choices: &UserChoices) -> Result<Plan, Failure> {
     let cached_bytes = sum(&mut volumes.iter().map(|volume| volume.backing.size_bytes));
     let flash_bytes = sum(&mut flash.iter().map(|device| device.size_bytes));
     let memory = memory(machine, cached_bytes, flash_bytes);
-    Ok(Plan { memory, flash, single_flash, volumes, skipped, hypervisor: machine.hypervisor })
+    Ok(Plan { memory, flash, single_flash, volumes, skipped, hypervisor: machine.hypervisor_sign })
 }
 
 /// The devices of these names. Fails if one does not exist or is in use.
@@ -186,7 +186,7 @@ fn candidates(machine: &Machine) -> Vec<&Device> {
     let mut seen = BTreeSet::new();
     let mut candidates = Vec::new();
     for disk in machine.disks.iter().filter(|disk| disk.kind != "rom") {
-        let nested = disk.all().into_iter().skip(1).filter(|device| is_built(device));
+        let nested = disk.with_descendants().into_iter().skip(1).filter(|device| is_built(device));
         let unseen = std::iter::once(disk).chain(nested).filter(|device| device.bytes > 0 && seen.insert(&device.path));
         candidates.extend(unseen);
     }
@@ -197,12 +197,12 @@ fn classify(device: &Device, by_name: bool) -> Classification {
     let path = device.path.display();
     let skipped = |reason: &str| Classification::Skipped(reason.to_owned(), None);
     let name = device.path.file_name().unwrap_or_default().to_string_lossy();
-    if let Some(carries) = device.carries() {
+    if let Some(content) = device.content_description() {
         let remedy = match device.used_by() {
             Some(_) => None,
             None => Some(format!("`hotset init --volume {path}` serves it as it is")),
         };
-        return Classification::Skipped(format!("{CARRIES} {carries}"), remedy);
+        return Classification::Skipped(format!("{CARRIES} {content}"), remedy);
     }
     if device.kind == "loop" && !by_name {
         return Classification::Skipped("is a loop device".to_owned(), Some(format!("`hotset init --look-at {path}`")));
@@ -260,7 +260,13 @@ fn volumes(named: &[&Device], free_disks: &[&Device]) -> Vec<Volume> {
 
 fn proposed(device: &Device) -> ProposedDevice {
     let (device_name, node, size_bytes) = (device.name().to_owned(), device.path.clone(), device.bytes);
-    ProposedDevice { device: device_name, node, size_bytes, description: describe(device), carries: device.carries() }
+    ProposedDevice {
+        device: device_name,
+        node,
+        size_bytes,
+        description: describe(device),
+        carries: device.content_description(),
+    }
 }
 
 fn skip(device: &Device, reason: String, remedy: Option<String>) -> SkippedDevice {
@@ -295,7 +301,7 @@ const PROPOSED_MIN: u64 = 256 << 20;
 /// the machine.
 fn memory(machine: &Machine, cached_bytes: u64, flash_bytes: u64) -> Memory {
     let (total, available) = (machine.memory_bytes, machine.available_bytes);
-    let (proportion, maximum, limit_reason) = match (machine.hypervisor, cached_bytes) {
+    let (proportion, maximum, limit_reason) = match (machine.hypervisor_sign, cached_bytes) {
         (_, 0) => (
             GIB.min(total / 4),
             available / 2,

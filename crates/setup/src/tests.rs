@@ -10,16 +10,16 @@ const SMALL_BOX: &str = include_str!("fixtures/small-box.json");
 const GIB: u64 = 1 << 30;
 
 /// A machine with `gib` of memory. Devices without content in lsblk's output are blank, except for `overrides`.
-fn machine(lsblk: &str, gib: u64, hypervisor: Option<&'static str>, overrides: &[(&str, Contents)]) -> Machine {
+fn machine(lsblk: &str, gib: u64, hypervisor_sign: Option<&'static str>, overrides: &[(&str, Contents)]) -> Machine {
     let kib = gib << 20;
     let meminfo = format!("MemTotal: {kib} kB\nMemFree: 1 kB\nMemAvailable: {} kB\n", kib / 16 * 15);
     let links = ["sdb", "sdc", "sdd", "sde", "sdf"]
         .map(|disk| (PathBuf::from(format!("/dev/disk/by-id/ata-DISK_{disk}")), PathBuf::from(format!("/dev/{disk}"))));
-    let contents = |path: &Path| {
+    let probe = |path: &Path| {
         let contents = overrides.iter().find(|(device, _)| Path::new(device) == path);
         contents.map_or(Contents::Blank, |(_, contents)| contents.clone())
     };
-    let sources = Sources { lsblk, meminfo: &meminfo, links: &links, contents: &contents, hypervisor };
+    let sources = Sources { lsblk, meminfo: &meminfo, links: &links, probe: &probe, hypervisor_sign };
     Machine::of(&sources).expect("the output of lsblk is valid")
 }
 

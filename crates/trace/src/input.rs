@@ -4,15 +4,15 @@ use std::io::{self, Read};
 
 use crate::position::Position;
 
-/// Bytes of a trace held at once, which are also used for format detection.
-pub const HEAD_BYTES: usize = 64 << 10;
+/// Bytes of a trace held at once: the longest unit, and the head for format detection.
+pub const BUFFER_BYTES: usize = 64 << 10;
 
 /// A unit that a decoder requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// A line, without its line end.
     Line,
-    /// This many bytes, from 1 to [`HEAD_BYTES`].
+    /// This many bytes, from 1 to [`BUFFER_BYTES`].
     Bytes(usize),
 }
 
@@ -42,18 +42,27 @@ pub struct Input {
     /// A read error; data read before it are still returned.
     error: Option<io::Error>,
     /// Bytes returned by byte units so far.
-    byte: u64,
-    /// Lines returned so far.
-    line: u64,
+    bytes_returned: u64,
+    /// Lines returned so far, with one that is too long.
+    lines_returned: u64,
 }
 
 impl Input {
     /// A reader at the start of a trace.
     pub fn new(source: Box<dyn Read>) -> Self {
-        Input { source, buffer: vec![0; HEAD_BYTES], start: 0, end: 0, ended: false, error: None, byte: 0, line: 0 }
+        Input {
+            source,
+            buffer: vec![0; BUFFER_BYTES],
+            start: 0,
+            end: 0,
+            ended: false,
+            error: None,
+            bytes_returned: 0,
+            lines_returned: 0,
+        }
     }
 
-    /// The first [`HEAD_BYTES`], or fewer if the trace is shorter. Valid only before the first unit.
+    /// The first [`BUFFER_BYTES`], or fewer if the trace is shorter. Valid only before the first unit.
     pub fn head(&mut self) -> &[u8] {
         debug_assert_eq!(self.start, 0);
         while self.read_more() {}
@@ -104,7 +113,7 @@ impl Input {
     }
 
     fn next_bytes(&mut self, len: usize) -> io::Result<Next<'_>> {
-        debug_assert!((1..=HEAD_BYTES).contains(&len));
+        debug_assert!((1..=BUFFER_BYTES).contains(&len));
         if self.end - self.start < len {
             self.compact();
             while self.end < len && self.read_more() {}
@@ -118,7 +127,7 @@ impl Input {
         }
         let unit_start = self.start;
         self.start += len;
-        self.byte += len as u64;
+        self.bytes_returned += len as u64;
         Ok(Next::Whole(&self.buffer[unit_start..unit_start + len]))
     }
 
@@ -145,23 +154,25 @@ impl Input {
             if unit_start == self.end {
                 return Ok(Next::End);
             }
-            self.line += 1;
+            self.lines_returned += 1;
             if !self.ended {
                 return Ok(Next::TooLong);
             }
             self.start = self.end;
             return Ok(Next::Unended(strip_carriage_return(&self.buffer[unit_start..self.end])));
         };
-        self.line += 1;
+        self.lines_returned += 1;
         self.start = newline + 1;
         Ok(Next::Whole(strip_carriage_return(&self.buffer[unit_start..newline])))
     }
 
-    /// Position of the last unit if it was taken, otherwise of the next one.
-    pub fn position_of(&self, unit: Unit, taken: bool) -> Position {
+    /// Position of the unit read last, or, if it is not among the returned ones (`is_counted` false), of where it would
+    /// begin.
+    pub fn position_of(&self, unit: Unit, is_counted: bool) -> Position {
+        let (bytes, lines) = (self.bytes_returned, self.lines_returned);
         match unit {
-            Unit::Line => Position::Line(if taken { self.line } else { self.line + 1 }),
-            Unit::Bytes(len) => Position::Byte(if taken { self.byte - len as u64 } else { self.byte }),
+            Unit::Line => Position::Line(if is_counted { lines } else { lines + 1 }),
+            Unit::Bytes(len) => Position::Byte(if is_counted { bytes - len as u64 } else { bytes }),
         }
     }
 }

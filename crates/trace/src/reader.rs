@@ -74,7 +74,7 @@ impl Reader {
     /// Decodes one unit; returns false at the end.
     fn step(&mut self) -> Result<bool, TraceError> {
         let unit = self.decoder.unit();
-        let (result, remedy, taken) = match self.input.next(unit) {
+        let (result, remedy, is_counted) = match self.input.next(unit) {
             Err(error) => return Err(self.unreadable(unit, error)),
             Ok(Next::Whole(bytes)) => (self.decoder.decode(bytes, &mut self.out), KEEP_START, true),
             Ok(Next::Unended(bytes)) => {
@@ -95,11 +95,17 @@ impl Reader {
                 return self.decoder.end().map(|()| false).map_err(|error| self.broken(unit, error, COPY_AGAIN, false));
             }
         };
-        result.map(|()| true).map_err(|error| self.broken(unit, error, remedy, taken))
+        result.map(|()| true).map_err(|error| self.broken(unit, error, remedy, is_counted))
     }
 
-    fn broken(&self, unit: Unit, RecordError(error): RecordError, remedy: &'static str, taken: bool) -> TraceError {
-        let place = self.input.position_of(unit, taken);
+    fn broken(
+        &self,
+        unit: Unit,
+        RecordError(error): RecordError,
+        remedy: &'static str,
+        is_counted: bool,
+    ) -> TraceError {
+        let place = self.input.position_of(unit, is_counted);
         TraceError::Broken { name: self.name.clone(), place, error, remedy }
     }
 

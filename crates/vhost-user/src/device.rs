@@ -61,15 +61,15 @@ impl<S: Seam> Device<S> {
         }
     }
 
-    /// Adopts the inflight memory. `lost_before`: writes acknowledged by daemons of lower numbers may be lost.
+    /// Takes over the inflight memory. `lost_before`: writes acknowledged by daemons of lower numbers may be lost.
     pub(crate) fn set_inflight_area(&self, area: InflightArea, lost_before: u64) {
         // Write-through stays in force if the driver required it of an earlier daemon or of this one.
         self.write_through.set(self.write_through.get() || area.is_write_through());
         area.set_write_through(self.write_through.get());
-        if area.has_unflushed_writes(lost_before) {
+        if area.has_unflushed_writes_before(lost_before) {
             self.has_lost_writes.set(true);
         } else {
-            area.adopt(self.daemon);
+            area.take_over(self.daemon);
         }
         *self.inflight_area.borrow_mut() = Some(area);
     }
@@ -81,7 +81,7 @@ impl<S: Seam> Device<S> {
         let area = self.inflight_area.borrow();
         let Some((area, acknowledged_count)) = area.as_ref().zip(acknowledged_count) else { return Ok(()) };
         if self.has_lost_writes.take() {
-            area.adopt(self.daemon);
+            area.take_over(self.daemon);
             return Err(RequestError::Disk(DiskError::Io(
                 "writes that were acknowledged before a daemon ended are lost".to_owned(),
             )));

@@ -1,7 +1,7 @@
 //! Inflight requests in memory that outlives the daemon: the next server of a queue resumes them.
 //!
 //! The front end keeps the memory and passes it to the next daemon. The layout is the specification's for a split
-//! queue, after a private block.
+//! queue, after a private header.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -13,22 +13,22 @@ use vm_memory::VolatileMemory;
 
 use crate::memory::{MappedRange, Mapping, MemoryError};
 
-/// Bytes of the private block before the queues.
-const PRIVATE_BYTES: usize = 64;
-// Private block: write-through promise; number of the writing daemon; count of acknowledged writes that are in memory
-// only; that count at the last flush.
+/// Bytes of the private header before the queues.
+const PRIVATE_HEADER_BYTES: usize = 64;
+// Offsets in the private header: write-through promise; number of the writing daemon; count of acknowledged writes that
+// are in memory only; that count at the last flush.
 const WRITE_THROUGH_AT: usize = 0;
 const DAEMON_AT: usize = 8;
 const ACKNOWLEDGED_AT: usize = 16;
 const FLUSHED_AT: usize = 24;
 const QUEUE_HEADER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 16;
-/// Version of the layout and of the private block; 0 in memory that no daemon has used.
+/// Version of the layout and of the private header; 0 in memory that no daemon has used.
 const VERSION: u16 = 1;
 
 /// Size of the memory for this number and size of queues.
 pub fn area_bytes(queues: u16, size: u16) -> u64 {
-    (PRIVATE_BYTES + usize::from(queues) * queue_bytes(size)) as u64
+    (PRIVATE_HEADER_BYTES + usize::from(queues) * queue_bytes(size)) as u64
 }
 
 fn queue_bytes(size: u16) -> usize {
@@ -75,19 +75,20 @@ impl InflightArea {
         if index >= usize::from(self.queues) || size > self.size {
             return None;
         }
-        let range = self.range.subrange(PRIVATE_BYTES + index * queue_bytes(self.size), queue_bytes(self.size))?;
+        let range =
+            self.range.subrange(PRIVATE_HEADER_BYTES + index * queue_bytes(self.size), queue_bytes(self.size))?;
         Some(Inflight { range, size: self.size, counter: 0 })
     }
 
-    /// True if a daemon with a number below `lost_before` acknowledged writes that were not flushed by its end.
-    pub fn has_unflushed_writes(&self, lost_before: u64) -> bool {
+    /// True if an earlier daemon than `daemon` acknowledged writes and ended before they were flushed.
+    pub fn has_unflushed_writes_before(&self, daemon: u64) -> bool {
         let [written_by, acknowledged_count, flushed_count] =
             [DAEMON_AT, ACKNOWLEDGED_AT, FLUSHED_AT].map(|at| load64(&self.range, at));
-        written_by < lost_before && acknowledged_count != flushed_count
+        written_by < daemon && acknowledged_count != flushed_count
     }
 
     /// Records this daemon as the area's writer, with all writes flushed.
-    pub fn adopt(&self, daemon: u64) {
+    pub fn take_over(&self, daemon: u64) {
         store64(&self.range, FLUSHED_AT, load64(&self.range, ACKNOWLEDGED_AT));
         store64(&self.range, DAEMON_AT, daemon);
     }
@@ -97,7 +98,7 @@ impl InflightArea {
         store64(&self.range, ACKNOWLEDGED_AT, load64(&self.range, ACKNOWLEDGED_AT).wrapping_add(1));
     }
 
-    /// The count of such writes, to be passed to [`InflightArea::record_flushed`] after a flush.
+    /// Number of acknowledged writes, to be passed to [`InflightArea::record_flushed`] after a flush.
     pub fn acknowledged_count(&self) -> u64 {
         load64(&self.range, ACKNOWLEDGED_AT)
     }
@@ -134,7 +135,8 @@ fn store64(range: &MappedRange, at: usize, value: u64) {
     range.slice(at, 8).get_atomic_ref::<AtomicU64>(0).expect("fields are aligned").store(value, Ordering::SeqCst);
 }
 
-// Header of a queue: features (8 bytes), version, entries, head of the chain completed last, used index.
+// Offsets in the header of a queue, after the features (8 bytes): version, entries, head of the chain completed last,
+// used index.
 const VERSION_AT: usize = 8;
 const ENTRIES_AT: usize = 10;
 const LAST_HEAD_AT: usize = 12;
@@ -155,7 +157,7 @@ impl Inflight {
     }
 
     /// Counter of the request at `head` when it started.
-    fn number(&self, head: u16) -> u64 {
+    fn counter_of(&self, head: u16) -> u64 {
         load64(&self.range, self.entry(head) + 8)
     }
 
@@ -179,9 +181,9 @@ impl Inflight {
         store16(&self.range, USED_AT, used);
         // Read once: the peer may write here during the sort.
         let in_flight = (0..self.size).filter(|head| load16(&self.range, self.entry(*head)) != 0);
-        let mut unfinished: Vec<(u64, u16)> = in_flight.map(|head| (self.number(head), head)).collect();
+        let mut unfinished: Vec<(u64, u16)> = in_flight.map(|head| (self.counter_of(head), head)).collect();
         unfinished.sort_unstable();
-        self.counter = unfinished.last().map_or(0, |(number, _)| *number);
+        self.counter = unfinished.last().map_or(0, |(counter, _)| *counter);
         Ok(unfinished.into_iter().map(|(_, head)| head).collect())
     }
 
@@ -273,16 +275,16 @@ mod tests {
     }
 
     #[test]
-    fn unflushed_writes_are_in_doubt_only_for_the_next_daemon() {
+    fn unflushed_writes_are_reported_only_to_the_next_daemon() {
         let (_, area) = area();
-        area.adopt(1);
+        area.take_over(1);
         area.count_acknowledged();
         area.record_flushed(area.acknowledged_count());
-        assert!(!area.has_unflushed_writes(1) && !area.has_unflushed_writes(2));
+        assert!(!area.has_unflushed_writes_before(1) && !area.has_unflushed_writes_before(2));
         area.count_acknowledged();
-        assert!(!area.has_unflushed_writes(1) && area.has_unflushed_writes(2));
-        area.adopt(2);
-        assert!(!area.has_unflushed_writes(2) && !area.has_unflushed_writes(3));
+        assert!(!area.has_unflushed_writes_before(1) && area.has_unflushed_writes_before(2));
+        area.take_over(2);
+        assert!(!area.has_unflushed_writes_before(2) && !area.has_unflushed_writes_before(3));
     }
 
     fn content(file: &OwnedFd) -> Vec<u8> {
@@ -296,7 +298,7 @@ mod tests {
     fn write_golden() -> Vec<u8> {
         let (file, area) = area();
         area.set_write_through(true);
-        area.adopt(41);
+        area.take_over(41);
         (0..3).for_each(|_| area.count_acknowledged());
         area.record_flushed(area.acknowledged_count());
         let mut queue = area.queue(1, 8).expect("the area has two queues");
@@ -313,10 +315,10 @@ mod tests {
             let file = create_area(2, 8).expect("access to a memfd succeeds");
             rustix::io::pwrite(&file, &golden.bytes, 0).expect("access to a memfd succeeds");
             let area = map(file, 0, area_bytes(2, 8)).expect("the file can be mapped");
-            assert!(area.is_write_through() && !area.has_unflushed_writes(42), "written by {}", golden.release);
+            assert!(area.is_write_through() && !area.has_unflushed_writes_before(42), "written by {}", golden.release);
             area.count_acknowledged();
-            let doubts = (area.has_unflushed_writes(41), area.has_unflushed_writes(42));
-            assert_eq!((doubts, area.acknowledged_count()), ((false, true), 4), "written by {}", golden.release);
+            let reported = (area.has_unflushed_writes_before(41), area.has_unflushed_writes_before(42));
+            assert_eq!((reported, area.acknowledged_count()), ((false, true), 4), "written by {}", golden.release);
             assert_eq!(area.queue(1, 8).expect("the area has two queues").recover(1), Ok(vec![5, 7, 0]));
             assert_eq!(area.queue(0, 8).expect("the area has two queues").recover(0), Ok(vec![]));
         }

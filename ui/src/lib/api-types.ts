@@ -85,7 +85,10 @@ export interface components {
     };
     /** @description Assumptions of advice in display units. */
     AssumptionsReport: {
-      /** @description Latency of the array, of volumes without a measured one unless it was requested. */
+      /**
+       * @description Latency of the array: as requested, and then for all volumes; otherwise the default for volumes without a
+       *     measured one.
+       */
       array_latency_us: number;
       /** @description Latency of flash. */
       flash_latency_us: number;
@@ -960,7 +963,7 @@ export interface components {
      * @enum {string}
      */
     Severity: 'critical' | 'warning' | 'info';
-    /** @description Gain by one kind of cache. */
+    /** @description Gain by one kind of cache, memory or flash: one side of the advice. */
     SideAdvice: {
       /** @description Size past which the gain is below average: the size worth buying. Null for an even curve. */
       knee_bytes: number | null;
@@ -1089,8 +1092,8 @@ export interface components {
       /** @description Miss ratio of blocks or pages. */
       miss_ratio: number;
       /**
-       * @description Array disks saved by the hits, of a volume by those beyond its present memory and flash; null without a known
-       *     read rate.
+       * @description Array disks saved by this step's hits. For a volume in service, only hits beyond those of its present memory
+       *     and flash count. Null without a known read rate.
        */
       saved_spindles: number | null;
       /** @description The cache's size. */
@@ -1184,8 +1187,8 @@ export interface components {
       /** @description Latency of the array. */
       array_latency_us: number;
       /**
-       * @description Reliability of the recommended purchases: `high` after a day in service, `medium` after an hour, `low`;
-       *     `few-accesses` or `deviation` (of the measured hit ratio from the curve's) if there is no recommendation.
+       * @description Reliability of the recommended purchases: `high` after a day in service, `medium` after an hour, `low` before.
+       *     Without a recommendation `few-accesses`, or `deviation` if the measured hit ratio deviates from the curve.
        */
       confidence: string;
       /** @description Advice on flash. */

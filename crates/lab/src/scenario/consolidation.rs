@@ -150,7 +150,7 @@ fn tiles(seed: u64) -> Outcome {
     let eleven_with = run(seed, ELEVEN, 4, small);
     let large = run(seed, TWENTY, 4, Some(flash(LARGE_FLASH, SCALE)));
     let hits = |run: &Run| {
-        mean(&run.points[run.points.len() - 3..], |point| 0.24 * point.read_hit_ratio + 0.76 * point.write_hit_ratio)
+        mean(&run.points[run.points.len() - 3..], |point| 0.24 * point.read_hit_ratio + 0.76 * point.fast_write_ratio)
     };
     let gain = |index: usize| gain(index + 1, with[index].last.iops / without[index].last.iops);
     let checks = vec![

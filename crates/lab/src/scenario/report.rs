@@ -15,7 +15,7 @@ pub const COLUMNS: [Column; 11] = [
     ("read_p99_ms", "Read latency p99, ms", |point| point.read_p99_ms),
     ("read_p999_ms", "Read latency p99.9, ms", |point| point.read_p999_ms),
     ("read_hit_ratio", "Reads from the cache", |point| point.read_hit_ratio),
-    ("write_hit_ratio", "Writes acknowledged within 1 ms", |point| point.write_hit_ratio),
+    ("write_hit_ratio", "Writes acknowledged within 1 ms", |point| point.fast_write_ratio),
     ("flash_fill_ratio", "Flash filled", |point| point.flash_fill_ratio),
     ("dirty_ratio", "Dirty", |point| point.dirty_ratio),
     ("backing_read_mb_s", "Read from the array, MB/s", |point| point.backing_read_mb_s),
@@ -36,7 +36,7 @@ pub fn text(scenario: &Scenario, outcome: &Outcome) -> String {
         _ = writeln!(text, "       {note}");
     }
     for series in &outcome.series {
-        if let Some([p99, p999]) = series.slowest_reads() {
+        if let Some([p99, p999]) = series.median_read_percentiles() {
             let (p99, p999) = (figure(p99), figure(p999));
             _ = writeln!(text, "       {}: reads p99 {p99} ms, p99.9 {p999} ms in the median point", series.name);
         }
@@ -54,7 +54,7 @@ pub fn bounds(check: &Check) -> String {
     }
 }
 
-/// Formats a figure with three significant decimals at most.
+/// Formats a figure with fewer decimals the larger it is.
 pub fn figure(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),
@@ -81,9 +81,9 @@ pub fn csv(outcome: &Outcome) -> String {
 
 const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 170.0;
-const LEFT: f64 = 52.0;
-const BOTTOM: f64 = 24.0;
-const TOP: f64 = 10.0;
+const MARGIN_LEFT: f64 = 52.0;
+const MARGIN_BOTTOM: f64 = 24.0;
+const MARGIN_TOP: f64 = 10.0;
 
 /// Renders one page with a section per scenario.
 pub fn html(runs: &[(&Scenario, &Outcome)]) -> String {
@@ -171,24 +171,30 @@ fn round_up(max: f64) -> f64 {
     power * steps.into_iter().find(|step| step * power >= max * 0.999).unwrap_or(10.0)
 }
 
-fn chart(page: &mut String, title: &str, series: &[&Series], value: fn(&Point) -> f64, top: f64) {
+fn chart(page: &mut String, title: &str, series: &[&Series], value: fn(&Point) -> f64, axis_max: f64) {
     let end = series.iter().filter_map(|series| series.points.last()).map(|point| point.minute).fold(1.0, f64::max);
-    let x = |minute: f64| LEFT + minute / end * (WIDTH - LEFT - 8.0);
-    let y = |value: f64| TOP + (1.0 - value / top) * (HEIGHT - TOP - BOTTOM);
+    let x = |minute: f64| MARGIN_LEFT + minute / end * (WIDTH - MARGIN_LEFT - 8.0);
+    let y = |value: f64| MARGIN_TOP + (1.0 - value / axis_max) * (HEIGHT - MARGIN_TOP - MARGIN_BOTTOM);
     _ = write!(
         page,
         "<figure><figcaption>{}</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=img>",
         escaped(title)
     );
     for quarter in 0..=4 {
-        let level = top * f64::from(quarter) / 4.0;
-        _ = write!(page, "<line class=grid x1={LEFT} x2={} y1={:.1} y2={:.1} />", WIDTH - 8.0, y(level), y(level));
+        let level = axis_max * f64::from(quarter) / 4.0;
+        _ = write!(
+            page,
+            "<line class=grid x1={MARGIN_LEFT} x2={} y1={:.1} y2={:.1} />",
+            WIDTH - 8.0,
+            y(level),
+            y(level)
+        );
         _ = write!(
             page,
             "<text x={} y={:.1} text-anchor=end>{}</text>",
-            LEFT - 5.0,
+            MARGIN_LEFT - 5.0,
             y(level) + 3.5,
-            axis_label(level, top)
+            axis_label(level, axis_max)
         );
         let minute = end * f64::from(quarter) / 4.0;
         // The last label ends at the edge of the picture.
@@ -204,17 +210,18 @@ fn chart(page: &mut String, title: &str, series: &[&Series], value: fn(&Point) -
     for (number, series) in series.iter().enumerate() {
         let line: Vec<_> =
             series.points.iter().map(|point| format!("{:.1},{:.1}", x(point.minute), y(value(point)))).collect();
+        // Runs without the cache are dashed.
         let dashed = if series.name.ends_with("without") { " dashed" } else { "" };
         _ = write!(page, "<polyline class=\"line k{number}{dashed}\" points=\"{}\" />", line.join(" "));
     }
     page.push_str("</svg></figure>");
 }
 
-fn axis_label(value: f64, top: f64) -> String {
-    match top {
-        top if top >= 10_000.0 => format!("{:.0}k", value / 1000.0),
-        top if top >= 20.0 => format!("{value:.0}"),
-        top if top >= 2.0 => format!("{value:.1}"),
+fn axis_label(value: f64, axis_max: f64) -> String {
+    match axis_max {
+        max if max >= 10_000.0 => format!("{:.0}k", value / 1000.0),
+        max if max >= 20.0 => format!("{value:.0}"),
+        max if max >= 2.0 => format!("{value:.1}"),
         _ => format!("{value:.2}"),
     }
 }

@@ -16,7 +16,7 @@ pub struct Point {
     /// Reads served entirely from memory and flash.
     pub read_hit_ratio: f64,
     /// Writes acknowledged within a millisecond.
-    pub write_hit_ratio: f64,
+    pub fast_write_ratio: f64,
     /// Pages on flash, as a fraction of its capacity.
     pub flash_fill_ratio: f64,
     /// Dirty data, as a fraction of memory and one flash device.
@@ -42,7 +42,7 @@ pub struct Series {
 
 impl Series {
     /// Medians over the points of p99 and p99.9 of reads, in milliseconds. `None` without points.
-    pub fn slowest_reads(&self) -> Option<[f64; 2]> {
+    pub fn median_read_percentiles(&self) -> Option<[f64; 2]> {
         let median = |value_of: fn(&Point) -> f64| {
             let mut values: Vec<f64> = self.points.iter().map(value_of).collect();
             values.sort_by(f64::total_cmp);

@@ -246,7 +246,7 @@ impl TestBed {
             read_p99_ms: reads.p99_us / 1e3,
             read_p999_ms: reads.p999_us / 1e3,
             read_hit_ratio: ratio(counters.hits - before.hits, counters.reads - before.reads),
-            write_hit_ratio: ratio(fast_writes, writes),
+            fast_write_ratio: ratio(fast_writes, writes),
             flash_fill_ratio: ratio(pages, self.slots_max),
             dirty_ratio: ratio(sum(|stats| stats.dirty_bytes + stats.flash_dirty_bytes), self.dirty_max_bytes),
             backing_read_mb_s: (counters.backing_read_bytes - before.backing_read_bytes) as f64 / MB / seconds,

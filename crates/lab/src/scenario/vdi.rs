@@ -150,7 +150,7 @@ fn checks_of(run: &str, points: &[Point]) -> Vec<Check> {
     let burst_min = bursts.iter().map(|point| point.iops).fold(f64::MAX, f64::min);
     let last = &points[points.len() - points.len() / 3..];
     let hits = |point: &Point| {
-        (READS_PER_S * point.read_hit_ratio + WRITES_PER_S * point.write_hit_ratio) * DESKTOP_COUNT as f64 / rate
+        (READS_PER_S * point.read_hit_ratio + WRITES_PER_S * point.fast_write_ratio) * DESKTOP_COUNT as f64 / rate
     };
     vec![
         Check::at_least(
@@ -198,7 +198,7 @@ fn desktops(seed: u64) -> Outcome {
     checks.extend(checks_of("recreated", &again));
     let reads = |name: &str, points: &[Point]| {
         let last = &points[points.len() - points.len() / 3..];
-        let (hits, writes) = (mean(last, |point| point.read_hit_ratio), mean(last, |point| point.write_hit_ratio));
+        let (hits, writes) = (mean(last, |point| point.read_hit_ratio), mean(last, |point| point.fast_write_ratio));
         let (dirty, busy) = (mean(last, |point| point.dirty_ratio), mean(last, |point| point.backing_utilization));
         format!(
             "{name}, last half hour: {:.1} % of reads from the cache, {:.1} % of writes within a millisecond, dirty \

@@ -45,7 +45,8 @@ pub struct AdvicePage {
 pub struct AssumptionsReport {
     /// Requests per second of one disk.
     pub spindle_requests_per_s: f64,
-    /// Latency of the array, of volumes without a measured one unless it was requested.
+    /// Latency of the array: as requested, and then for all volumes; otherwise the default for volumes without a
+    /// measured one.
     pub array_latency_us: f64,
     /// Latency of flash.
     pub flash_latency_us: f64,
@@ -91,8 +92,8 @@ pub struct VolumeAdvice {
     pub array_latency_us: f64,
     /// Whether it was measured at the volume's backing; otherwise assumed.
     pub array_latency_measured: bool,
-    /// Reliability of the recommended purchases: `high` after a day in service, `medium` after an hour, `low`;
-    /// `few-accesses` or `deviation` (of the measured hit ratio from the curve's) if there is no recommendation.
+    /// Reliability of the recommended purchases: `high` after a day in service, `medium` after an hour, `low` before.
+    /// Without a recommendation `few-accesses`, or `deviation` if the measured hit ratio deviates from the curve.
     pub confidence: String,
     /// Advice on memory.
     pub memory: SideAdvice,
@@ -100,10 +101,10 @@ pub struct VolumeAdvice {
     pub flash: SideAdvice,
 }
 
-/// Gain by one kind of cache.
+/// Gain by one kind of cache, memory or flash: one side of the advice.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SideAdvice {
-    /// Present state; absent for a trace.
+    /// Present size and hit ratio; absent for a trace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub today: Option<TodayAdvice>,
     /// Size past which the gain is below average: the size worth buying. Null for an even curve.
@@ -167,8 +168,8 @@ pub struct StepAdvice {
     pub lru_miss_ratio: f64,
     /// Mean latency of a request.
     pub latency_us: f64,
-    /// Array disks saved by the hits, of a volume by those beyond its present memory and flash; null without a known
-    /// read rate.
+    /// Array disks saved by this step's hits. For a volume in service, only hits beyond those of its present memory
+    /// and flash count. Null without a known read rate.
     #[schema(required)]
     pub saved_spindles: Option<f64>,
 }

@@ -112,7 +112,7 @@ fn cancelled_flush_answers_its_waiting_client() {
     assert_eq!(client.read(1_999 * 65_536, 4096).expect("the read succeeds"), [1; 4096]);
     drop(client);
     let changes = daemon.command(&["events", "--kind", "change"]);
-    assert!(changes.contains("cancel flush-1"), "{changes}");
+    assert!(changes.contains("cancel the job flush-1"), "{changes}");
     daemon.kill();
 }
 

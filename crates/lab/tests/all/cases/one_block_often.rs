@@ -1,4 +1,4 @@
-//! One block written repeatedly: the record of its writes does not grow with their number.
+//! One block written through repeatedly: the list of unflushed writes stays bounded, because the backing is flushed.
 
 use engine::WritePolicy;
 use lab::fixture::{Fixture, write};
@@ -14,6 +14,7 @@ fn repeated_write_through_of_a_block_flushes_the_backing() {
     for count in 0..5_000 {
         fixture.world.block_on(write(&volume, 0, 8, count)).unwrap();
     }
-    // The limit is a quarter of the volume's part of the dirty bound: 85 blocks. A flush takes as long as five writes.
+    // The pump flushes the backing once the unflushed writes reach a quarter of the volume's limit, here 85; during the
+    // flush about five more complete. So 5,000 writes need at least 50 flushes.
     assert!(disk.counts().flushes >= 5_000 / 100, "{} flushes", disk.counts().flushes);
 }
