@@ -191,7 +191,7 @@ fn assemble<S: Seam>(state: &State<S>, requests: &[AppendRequest<S>]) -> (BatchH
         offset: open.offset,
         first_sequence,
         previous: state.previous,
-        journal: state.superblock.journal,
+        journal_commit: state.superblock.journal_commit,
         records: requests.iter().flat_map(|request| &request.records).map(entry).collect(),
     };
     (header, state.superblock.segment_bytes)

@@ -6,7 +6,7 @@ use crate::device::{BufferSource, Device, block_of, buffer, raw};
 use crate::error::StoreError;
 use crate::format::journal::JOURNAL_AT;
 use crate::format::superblock::{
-    MEMBERS_MAX, MemberEntry, MemberState, Ownership, PLACES, Role, Superblock, SuperblockError,
+    MEMBERS_MAX, MemberEntry, MemberState, Ownership, Role, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
 };
 use crate::format::{FIRST_SEGMENT_BYTES, Uuid};
 use crate::number::{BootEpoch, CommitNo, Sequence, StoreGeneration};
@@ -76,15 +76,18 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
         ownership: Ownership::default(),
         begin: Sequence(1),
         journal_bytes,
-        journal: CommitNo(0),
+        journal_commit: CommitNo(0),
     };
     // Write both superblocks: one of an older store must not become valid again when the newer one is damaged.
-    for place in [1, 0] {
+    for copy_index in [1, 0] {
         superblock.revision += 1;
         for device in &devices {
             superblock.member = device.member;
             let block = block_of::<S>(buffer(seam).await, &superblock.encode());
-            device.write_durably(PLACES[place], vec![block], true).await.map_err(|error| device.failed(error))?;
+            device
+                .write_durably(SUPERBLOCK_OFFSETS[copy_index], vec![block], true)
+                .await
+                .map_err(|error| device.failed(error))?;
         }
     }
     Ok(())
@@ -123,7 +126,7 @@ pub async fn require_empty<S: Seam>(source: &impl BufferSource<S>, device: &Devi
         let blocks = device.read_blocks(source, at, READ_BLOCKS).await.map_err(|error| device.failed(error))?;
         let mut blocks_at = blocks.iter().zip((at..).step_by(BLOCK_BYTES));
         if let Some((block, at)) = blocks_at.find(|(block, _)| !block.is_zero(0, BLOCK_BYTES)) {
-            let content = match PLACES.contains(&at).then(|| Superblock::decode(&raw(block))) {
+            let content = match SUPERBLOCK_OFFSETS.contains(&at).then(|| Superblock::decode(&raw(block))) {
                 Some(Ok(_) | Err(SuperblockError::Invalid(_))) => "a flash store already".to_owned(),
                 Some(Err(SuperblockError::Newer(newer))) => format!("a flash store that was {newer}"),
                 _ => format!("something at byte {at}"),

@@ -184,8 +184,8 @@ mod tests {
     fn copies_lie_between_the_superblocks_and_the_journal() {
         use crate::format::{journal, superblock};
         let copies = PLACES.map(|at| at..at + (BLOCKS * BLOCK_BYTES) as u64);
-        assert_eq!(copies[0].end, superblock::PLACES[1]);
-        assert_eq!(copies[1].start, superblock::PLACES[1] + BLOCK_BYTES as u64);
+        assert_eq!(copies[0].end, superblock::SUPERBLOCK_OFFSETS[1]);
+        assert_eq!(copies[1].start, superblock::SUPERBLOCK_OFFSETS[1] + BLOCK_BYTES as u64);
         assert_eq!(copies[1].end, journal::JOURNAL_AT);
     }
 }

@@ -11,7 +11,7 @@ use seam::{DiskError, DiskResult, Nanos, Seam};
 
 use crate::device::{Device, block_of};
 use crate::error::StoreError;
-use crate::format::superblock::{MemberState, PLACES};
+use crate::format::superblock::{MemberState, SUPERBLOCK_OFFSETS};
 use crate::store::{Inner, MemberStatus};
 use crate::wait::{BoxFuture, join};
 
@@ -232,7 +232,7 @@ pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, selects: impl Fn(u32) 
         own_superblock.member = device.member;
         let (spare, at) = {
             let mut state = inner.state.borrow_mut();
-            (state.spare.pop(), PLACES[state.next_places[device.member as usize]])
+            (state.spare.pop(), SUPERBLOCK_OFFSETS[state.next_copies[device.member as usize]])
         };
         let buffer = match spare {
             Some(buffer) => buffer,
@@ -247,7 +247,7 @@ pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, selects: impl Fn(u32) 
     }
     for (member, result) in join(writes).await {
         match result {
-            Ok(()) => inner.state.borrow_mut().next_places[member as usize] ^= 1,
+            Ok(()) => inner.state.borrow_mut().next_copies[member as usize] ^= 1,
             Err(error) => failures.push((member, error)),
         }
     }

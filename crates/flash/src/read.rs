@@ -13,20 +13,20 @@ use crate::slow::{self, QueuedRequest, RequestWork};
 use crate::store::{Inner, Sabotage};
 use crate::wait::{BoxFuture, join};
 
-/// Pins a segment during a read, so that it is not overwritten.
-pub struct Pin<S: Seam>(Rc<Inner<S>>, u32);
+/// Keeps a segment from being overwritten during a read.
+pub struct SegmentHold<S: Seam>(Rc<Inner<S>>, u32);
 
-impl<S: Seam> Pin<S> {
-    /// Pins a segment until the result is dropped.
+impl<S: Seam> SegmentHold<S> {
+    /// Holds a segment until the result is dropped.
     pub fn new(inner: &Rc<Inner<S>>, segment: u32) -> Self {
-        inner.state.borrow_mut().segments.get_mut(segment).pins += 1;
-        Pin(Rc::clone(inner), segment)
+        inner.state.borrow_mut().segments.get_mut(segment).holds += 1;
+        SegmentHold(Rc::clone(inner), segment)
     }
 }
 
-impl<S: Seam> Drop for Pin<S> {
+impl<S: Seam> Drop for SegmentHold<S> {
     fn drop(&mut self) {
-        self.0.state.borrow_mut().segments.get_mut(self.1).pins -= 1;
+        self.0.state.borrow_mut().segments.get_mut(self.1).holds -= 1;
     }
 }
 
@@ -65,7 +65,7 @@ pub async fn read<S: Seam>(
     position: Position,
     mut buffer: S::BlockMut,
 ) -> Result<S::Block, StoreError> {
-    let pin = Pin::new(inner, position.segment);
+    let hold = SegmentHold::new(inner, position.segment);
     let (seed, at) = (seed(inner, address, &position), offset_of(inner, &position));
     let mut bad = Vec::new();
     for device in read_order(inner, position.segment) {
@@ -75,7 +75,7 @@ pub async fn read<S: Seam>(
         let skips_check = inner.sabotage.is(Sabotage::SkipChecksum);
         if result.is_ok() && (skips_check || block.checksum(seed) == position.checksum) {
             if !bad.is_empty() {
-                inner.seam.spawn(repair(pin, bad, at, block.clone()));
+                inner.seam.spawn(repair(hold, bad, at, block.clone()));
             }
             return Ok(block);
         }
@@ -125,7 +125,7 @@ pub async fn read_all<S: Seam>(
 /// a good copy.
 async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, ReadRequest<S>)>) -> Vec<IndexedResult<S>> {
     let (_, (_, first, _)) = &run[0];
-    let (pin, at) = (Pin::new(inner, first.segment), offset_of(inner, first));
+    let (hold, at) = (SegmentHold::new(inner, first.segment), offset_of(inner, first));
     let mut results = Vec::with_capacity(run.len());
     let device = read_order(inner, first.segment).into_iter().next().filter(|_| run.len() > 1);
     let (mut requested, mut buffers) = (Vec::with_capacity(run.len()), Vec::with_capacity(run.len()));
@@ -151,19 +151,19 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, ReadRequest<S>
         let Ok(buffer) = block.thaw() else { unreachable!("the block has one owner") };
         results.push((index, self::read(inner, address, position, buffer).await));
     }
-    drop(pin);
+    drop(hold);
     results
 }
 
-/// Writes the good copy over the bad ones. It runs in its own task and holds the pin: it ends before the segment is
+/// Writes the good copy over the bad ones. It runs in its own task and holds the segment: it ends before the segment is
 /// overwritten, even if the reader is dropped. A failure of this write is ignored: the write path detects failing
 /// devices.
 ///
 /// It does not flush: a device may report a failed flush only once, and that error must reach the batch whose flush it
 /// is. The batch's flush makes the repair durable, too.
-async fn repair<S: Seam>(pin: Pin<S>, bad: Vec<Device<S>>, at: u64, block: S::Block) {
+async fn repair<S: Seam>(hold: SegmentHold<S>, bad: Vec<Device<S>>, at: u64, block: S::Block) {
     for device in bad {
-        let _ = pin.0.write_durably_to(&device, at, vec![block.clone()], false).await;
+        let _ = hold.0.write_durably_to(&device, at, vec![block.clone()], false).await;
     }
-    drop(pin);
+    drop(hold);
 }

@@ -8,7 +8,7 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Nanos, Piece, Seam};
 use crate::device::{Device, block_offset};
 use crate::members::keep_buffers;
 use crate::members::segment_verifier::SegmentVerifier;
-use crate::read::Pin;
+use crate::read::SegmentHold;
 use crate::segments::Segment;
 use crate::store::Inner;
 
@@ -85,13 +85,13 @@ async fn round<S: Seam>(inner: &Rc<Inner<S>>) {
         if !inner.state.borrow().segments.is_in_log(number, segment.first_sequence) {
             continue;
         }
-        let pin = Pin::new(inner, number);
+        let hold = SegmentHold::new(inner, number);
         let mut verifier = SegmentVerifier::new(inner.state.borrow().superblock.store, number, segment);
         let (mut index, end) = (0, used.unwrap_or(blocks));
         while index < end {
             let rate = {
                 let state = inner.state.borrow();
-                // Stop at a segment that has died meanwhile: the pin would delay its reuse.
+                // Stop at a segment that has died meanwhile: the hold would delay its reuse.
                 let continues = state.failed.is_none() && state.segments.is_in_log(number, segment.first_sequence);
                 state.scrub.bytes_per_second.filter(|_| continues)
             };
@@ -102,7 +102,7 @@ async fn round<S: Seam>(inner: &Rc<Inner<S>>) {
             inner.state.borrow_mut().scrub.stats.bytes += bytes;
             inner.seam.sleep(Nanos(bytes.saturating_mul(1_000_000_000) / rate)).await;
         }
-        drop(pin);
+        drop(hold);
     }
     inner.state.borrow_mut().scrub.stats.rounds += 1;
 }

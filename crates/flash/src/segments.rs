@@ -24,8 +24,8 @@ pub struct Segment {
     pub last_sequence: Sequence,
     /// Live records: neither retired nor superseded when recovery ran.
     pub live: u32,
-    /// Reads in flight. A pinned segment is not overwritten.
-    pub pins: u32,
+    /// Reads in flight. A held segment is not overwritten.
+    pub holds: u32,
 }
 
 /// The position of the next batch.
@@ -129,15 +129,15 @@ impl Segments {
         let limit = self.limit;
         let next = self.free.iter().position(|number| *number < limit).and_then(|index| self.free.remove(index));
         let Some(number) = next else { return false };
-        assert!(self.get(number).pins == 0, "a free segment is not pinned");
-        *self.get_mut(number) = Segment { boot, first_sequence, last_sequence: first_sequence, live: 0, pins: 0 };
+        assert!(self.get(number).holds == 0, "a free segment is not held");
+        *self.get_mut(number) = Segment { boot, first_sequence, last_sequence: first_sequence, live: 0, holds: 0 };
         self.chain.push_back(number);
         self.open = Some(OpenSegment { segment: number, offset: 0 });
         true
     }
 
-    /// Frees dead segments that the durable tail has passed and no read pins. `next_sequence` is the sequence number of
-    /// the next batch.
+    /// Frees dead segments that the durable tail has passed and no read holds. `next_sequence` is the sequence number
+    /// of the next batch.
     pub fn free_dead(&mut self, next_sequence: Sequence) {
         self.advance_tail(next_sequence);
         let (durable_tail, violates_r7) = (self.durable_tail, self.sabotage_reuse);
@@ -145,7 +145,7 @@ impl Segments {
         while let Some(number) = self.dead.pop_front() {
             let segment = self.get(number);
             let tail_has_passed = segment.last_sequence < durable_tail || violates_r7;
-            if tail_has_passed && segment.pins == 0 { self.free.push_back(number) } else { waiting.push_back(number) }
+            if tail_has_passed && segment.holds == 0 { self.free.push_back(number) } else { waiting.push_back(number) }
         }
         self.dead = waiting;
     }
@@ -155,7 +155,7 @@ impl Segments {
         let index =
             self.free.iter().position(|number| *number < self.limit).filter(|_| self.has_more_free_than(reserve))?;
         let number = self.free.remove(index)?;
-        assert!(self.get(number).pins == 0, "a free segment is not pinned");
+        assert!(self.get(number).holds == 0, "a free segment is not held");
         self.lent.insert(number);
         Some(number)
     }
@@ -290,10 +290,10 @@ mod tests {
         segments.get_mut(0).live = 0;
         segments.durable_tail = segments.advance_tail(Sequence(4));
         assert_eq!(segments.durable_tail, Sequence(3), "the open segment belongs to the log even without live records");
-        segments.get_mut(0).pins = 1;
+        segments.get_mut(0).holds = 1;
         assert!(
             open_segment(&mut segments, 4, 0) && segments.open.unwrap().segment == 1,
-            "a pinned segment is not overwritten"
+            "a held segment is not overwritten"
         );
     }
 }

@@ -131,8 +131,8 @@ pub(crate) struct State<S: Seam> {
     /// Checksum of the last batch's header, 0 before the first batch.
     pub(crate) previous: u32,
     pub(crate) reports: Vec<MemberReport>,
-    /// The place for each member's next superblock: the one of the two that does not hold its newest.
-    pub(crate) next_places: Vec<usize>,
+    /// Index of the superblock copy to overwrite next on each member: the one that is not its newest.
+    pub(crate) next_copies: Vec<usize>,
     /// The reason why no more writes are possible.
     pub(crate) failed: Option<StoreError>,
     /// Spare buffers for headers and superblocks, so that an exhausted pool blocks no commit.

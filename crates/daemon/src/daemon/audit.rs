@@ -42,7 +42,7 @@ impl Daemon {
             _ => Vec::new(),
         };
         drop(in_progress);
-        let subject = change.volume.or(change.device);
+        let subject = change.volume.or(change.other_subject);
         match &result {
             Ok(_) if differences.is_empty() => journal.record_change(actor.show(), subject, change.text),
             Ok(_) => {

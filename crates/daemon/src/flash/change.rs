@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use control::ProgressSender;
-use flash::{JobKind, JobReport, MemberReport, Store, StoreError};
+use flash::{JobKind, JobReport, MemberReport, MemberStatus, Store, StoreError};
 use futures_util::future::{join, join_all};
 use messages::report::{self, FlashJobReport, JobOutcome};
 use messages::{ErrorKind, Failure};
@@ -115,17 +115,32 @@ impl FlashLog {
         }
     }
 
+    /// Begins a change of the devices and of their list. A second one would save a list without the first one's device.
+    fn begin_change(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, Failure> {
+        let reason = "another flash device is being added, removed or replaced: wait for that, or cancel it";
+        self.change.try_lock().map_err(|_| Failure::new(ErrorKind::Conflict, reason))
+    }
+
+    /// Restores the list of devices after a failed change, unless the new device is in service all the same: the next
+    /// start would miss it.
+    fn restore_devices(&self, before: Vec<PathBuf>, failed: ChangeFailure) -> Failure {
+        let ChangeFailure { failure, is_in_service } = failed;
+        match is_in_service.then_some(Ok(())).unwrap_or_else(|| self.save_devices(before)) {
+            Ok(()) => failure,
+            Err(not_saved) => not_saved,
+        }
+    }
+
     /// `flash add`.
     pub async fn add(&self, path: &str, force: bool, progress: &ProgressSender) -> Result<(), Failure> {
         let path = absolute(path)?;
+        let _change = self.begin_change()?;
         let before = self.devices();
         let text = format!("adding {}", path.display());
         let change = async move |store: Store<RealSeam>, disk| store.add(disk, force).await;
         self.add_to_list(&path).await?;
-        if let Err(failure) = self.change_with_device(&path, JobKind::Add, &text, change, progress).await {
-            self.save_devices(before)?;
-            return Err(failure);
-        }
+        let changed = self.change_with_device(&path, JobKind::Add, &text, change, progress).await;
+        changed.map_err(|failed| self.restore_devices(before, failed))?;
         log::info!(target: FLASH, device = %path.display(), "flash device {} was added by command", path.display());
         self.save_generation().await
     }
@@ -133,16 +148,18 @@ impl FlashLog {
     /// `flash replace`.
     pub async fn replace(&self, old: &str, new: &str, force: bool, progress: &ProgressSender) -> Result<(), Failure> {
         let new = absolute(new)?;
+        let _change = self.begin_change()?;
         let before = self.devices();
         let (member, old_path) = self.member_of(old).await?;
         let text = format!("replacing {old} by {}", new.display());
         let change = async move |store: Store<RealSeam>, disk| store.replace(member, disk, force).await;
         self.add_to_list(&new).await?;
-        if let Err(failure) = self.change_with_device(&new, JobKind::Replace, &text, change, progress).await {
-            self.save_devices(before)?;
-            return Err(failure);
-        }
-        if let Some(path) = old_path {
+        let changed = self.change_with_device(&new, JobKind::Replace, &text, change, progress).await;
+        changed.map_err(|failed| self.restore_devices(before, failed))?;
+        // A device that is absent may be replaced by itself.
+        if let Some(path) = old_path
+            && !are_same(std::slice::from_ref(&path), &new).await[0]
+        {
             self.remove_from_list(&path).await?;
         }
         log::info!(
@@ -156,6 +173,7 @@ impl FlashLog {
     /// `flash remove`.
     pub async fn remove(&self, device: &str, progress: &ProgressSender) -> Result<(), Failure> {
         let (opened, config) = self.opened_flash()?;
+        let _change = self.begin_change()?;
         let (member, path) = self.member_of(device).await?;
         let allow = config.allow_single_copy;
         let remove = async move |local: Rc<CoreLocal>| match local.engine.log() {
@@ -222,36 +240,43 @@ impl FlashLog {
         activity: &str,
         change: impl FnOnce(Store<RealSeam>, <RealSeam as seam::Seam>::Disk) -> F + Send + 'static,
         progress: &ProgressSender,
-    ) -> Result<(), Failure>
+    ) -> Result<(), ChangeFailure>
     where
         F: Future<Output = Result<u32, StoreError>> + 'static,
     {
-        let (opened, config) = self.opened_flash()?;
-        let (device, own_volumes) = (path.to_owned(), OwnVolumes::new(&self.records.view()));
+        let (opened, config) = self.opened_flash().map_err(ChangeFailure::before)?;
+        let (device, own) = (path.to_owned(), OwnVolumes::new(&self.records.view()));
         let call = async move |local: Rc<CoreLocal>| {
             // A device that cannot be opened is an error in the request.
-            let opened = open_device(&local, &config, &device, &own_volumes).await;
+            let opened = open_device(&local, &config, &device, &own).await;
             let disk = match opened {
                 Ok(disk) => disk,
-                Err(absent) => return (None, Err(StoreError::Refused(absent.reason))),
+                Err(absent) => return (None, false, Err(StoreError::Refused(absent.reason))),
             };
             let identity = disk.identity();
-            let changed = match local.engine.log() {
-                Some(store) => change(store, disk).await,
-                None => Err(StoreError::Failed("the flash log is not open".to_owned())),
+            let Some(store) = local.engine.log() else {
+                return (None, false, Err(StoreError::Failed("the flash log is not open".to_owned())));
             };
-            (Some(identity), changed)
+            let changed = change(store.clone(), disk).await;
+            let is_new = |member: &MemberReport| member.device.as_ref() == Some(&identity);
+            let serves = |member: &MemberReport| member.status == MemberStatus::InService;
+            let is_in_service = store.members().iter().any(|member| is_new(member) && serves(member));
+            (Some(identity), is_in_service, changed)
         };
         let called = self.core().call(call);
-        let (identity, result) = self.report_job_while(activity, progress, called).await.map_err(core_ended)?;
+        let called = self.report_job_while(activity, progress, called).await;
+        let (identity, is_in_service, result) =
+            called.map_err(|ended| ChangeFailure { failure: core_ended(ended), is_in_service: true })?;
         let (mut names, shown) = (opened.names, path.display().to_string());
         identity.iter().for_each(|identity| names.add(identity.clone(), path));
-        self.record_end(kind, &shown, result, |text| names.show(text))?;
-        if let Flash::Open(opened) = &mut *self.state.borrow_mut() {
+        let ended = self.record_end(kind, &shown, result, |text| names.show(text));
+        if let Flash::Open(opened) = &mut *self.state.borrow_mut()
+            && is_in_service
+        {
             identity.into_iter().for_each(|identity| opened.names.add(identity, path));
             opened.absent.retain(|absent| absent.path != shown);
         }
-        Ok(())
+        ended.map(drop).map_err(|failure| ChangeFailure { failure, is_in_service })
     }
 
     /// Records the end of a change of the members and returns its result to the caller. `show` replaces device
@@ -294,6 +319,20 @@ impl FlashLog {
             }
         };
         report_while(action, report).await
+    }
+}
+
+/// A change of the devices that failed.
+struct ChangeFailure {
+    failure: Failure,
+    /// The new device is in service, or may be.
+    is_in_service: bool,
+}
+
+impl ChangeFailure {
+    /// The change has not begun.
+    fn before(failure: Failure) -> ChangeFailure {
+        ChangeFailure { failure, is_in_service: false }
     }
 }
 

@@ -88,6 +88,8 @@ pub struct FlashLog {
     pending_drops: RefCell<BTreeMap<VolumeId, String>>,
     wear: Wear,
     drives: Rc<Drives>,
+    /// Held during a change of the devices by command.
+    change: tokio::sync::Mutex<()>,
 }
 
 impl FlashLog {
@@ -95,7 +97,8 @@ impl FlashLog {
     pub fn new(settings: Rc<Settings>, records: Rc<Records>, cores: Rc<Cores>, jobs: Rc<Jobs>) -> FlashLog {
         let (state, pending_drops, wear, drives) =
             (RefCell::default(), RefCell::default(), Wear::default(), Rc::default());
-        FlashLog { settings, records, cores, jobs, state, pending_drops, wear, drives }
+        let change = tokio::sync::Mutex::default();
+        FlashLog { settings, records, cores, jobs, state, pending_drops, wear, drives, change }
     }
 
     /// The core that has the log. It is the only one, since volumes on another core would not find the log.

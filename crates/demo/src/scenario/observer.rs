@@ -64,7 +64,7 @@ impl Measurements {
             iops: figures.iops,
             latency_ms: self.latency_ms(),
             read_hit_ratio: figures.read_hit_ratio,
-            write_hit_ratio: self.counters.fast_writes as f64 / writes.max(1) as f64,
+            fast_write_ratio: self.counters.fast_writes as f64 / writes.max(1) as f64,
             flash_fill_ratio: state.flash_fill_ratio,
             backing_read_mb_s: self.backing_read_bytes as f64 / MB / self.seconds,
             backing_write_mb_s: self.backing_write_bytes as f64 / MB / self.seconds,

@@ -73,7 +73,7 @@ pub struct BatchHeader {
     /// Checksum of the previous batch's header, 0 for the first batch of the log.
     pub previous: u32,
     /// The last commit of the map journal that was durable when this header was written (R9, docs/rules.md).
-    pub journal: CommitNo,
+    pub journal_commit: CommitNo,
     /// The records of the batch.
     pub records: Vec<RecordEntry>,
 }
@@ -110,7 +110,7 @@ impl BatchHeader {
         put(out, 64, &self.first_sequence.0.to_le_bytes());
         put(out, 72, &self.previous.to_le_bytes());
         put(out, 76, &KIND_LOG.to_le_bytes());
-        put(out, 80, &self.journal.0.to_le_bytes());
+        put(out, 80, &self.journal_commit.0.to_le_bytes());
         for (index, record) in self.records.iter().enumerate() {
             let at = RECORDS_AT + index * RECORD_BYTES;
             let (kind, flags, checksum) = match record.kind {
@@ -150,10 +150,10 @@ impl BatchHeader {
             offset: get_u32(raw, 60),
             first_sequence: Sequence(get_u64(raw, 64)),
             previous: get_u32(raw, 72),
-            journal: CommitNo(get_u64(raw, 80)),
+            journal_commit: CommitNo(get_u64(raw, 80)),
             records: records.collect::<Option<_>>()?,
         };
-        let counters = [header.boot.0, header.sequence.0, header.journal.0];
+        let counters = [header.boot.0, header.sequence.0, header.journal_commit.0];
         let is_valid = header.first_sequence <= header.sequence
             && header.tail <= header.sequence
             && counters.iter().all(|counter| *counter < COUNTER_MAX);
@@ -212,7 +212,7 @@ mod tests {
             offset: 9,
             first_sequence: Sequence(38),
             previous: 0xdead_beef,
-            journal: CommitNo(1 << 40),
+            journal_commit: CommitNo(1 << 40),
             records: (0..records).map(record).collect(),
         }
     }
@@ -242,7 +242,7 @@ mod tests {
         let forged: [fn(&mut BatchHeader); 6] = [
             |header| header.sequence = Sequence(u64::MAX),
             |header| header.boot = BootEpoch(u64::MAX),
-            |header| header.journal = CommitNo(u64::MAX),
+            |header| header.journal_commit = CommitNo(u64::MAX),
             |header| header.tail = header.sequence.next(),
             |header| header.records[0].block = BLOCKS_END,
             |header| header.records[1] = RecordEntry { block: BLOCKS_END.previous(), blocks: 2, ..header.records[1] },

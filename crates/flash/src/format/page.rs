@@ -146,7 +146,7 @@ impl Writes {
     }
 
     /// Mask of the blocks with the same number of writes in both.
-    pub fn equal_counts(self, other: Writes) -> u16 {
+    pub fn blocks_with_equal_counts(self, other: Writes) -> u16 {
         let differ = |bit: usize| self.0[bit] ^ other.0[bit];
         !(differ(0) | differ(1) | differ(2))
     }
@@ -196,7 +196,7 @@ mod tests {
                 (writes.count_of(0), writes.count_of(1), writes.count_of(3), writes.written()),
                 (count, 0, count, 0b1001)
             );
-            assert_eq!(before.equal_counts(writes), !0b1001);
+            assert_eq!(before.blocks_with_equal_counts(writes), !0b1001);
             seeds.insert(page_seed(VolumeId(9), BlockNo(64), place, writes.count_of(0)));
         }
         assert_eq!((writes.exhausted(), seeds.len()), (0b1001, 7));

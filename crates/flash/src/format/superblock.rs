@@ -7,8 +7,8 @@ use super::bytes::{get, get_u32, get_u64, put};
 use super::{FIRST_SEGMENT_BYTES, Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{BootEpoch, CommitNo, Sequence, StoreGeneration};
 
-/// The byte offsets of the two places for a superblock. The next one goes to the place that does not hold the newest.
-pub const PLACES: [u64; 2] = [0, 64 << 10];
+/// Byte offsets of the two superblock copies of a device. Each write overwrites the copy that is not the newest.
+pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 64 << 10];
 /// Maximum number of members of a store.
 pub const MEMBERS_MAX: usize = 8;
 
@@ -39,7 +39,7 @@ pub enum MemberState {
     /// It was removed from service; its content may be outdated.
     Lost,
     /// It is being filled and is not yet a member. Only the device's own superblock has this state.
-    Syncing,
+    BeingFilled,
 }
 
 /// The content that a member carries.
@@ -114,7 +114,7 @@ pub struct Superblock {
     /// Bytes of the map journal on each log member.
     pub journal_bytes: u64,
     /// The last commit of the map journal that was durable when this superblock was written (R9, docs/rules.md).
-    pub journal: CommitNo,
+    pub journal_commit: CommitNo,
 }
 
 /// The reason why a block is not a superblock that this version may use.
@@ -168,7 +168,7 @@ impl Superblock {
         put(out, OWNER_AT, &self.ownership.owner);
         put(out, LIFE_AT, &self.ownership.life.to_le_bytes());
         put(out, 120, &self.begin.0.to_le_bytes());
-        put(out, JOURNAL_AT, &self.journal.0.to_le_bytes());
+        put(out, JOURNAL_AT, &self.journal_commit.0.to_le_bytes());
         put(out, JOURNAL_AT + 8, &self.journal_bytes.to_le_bytes());
         for (index, member) in self.members.iter().enumerate() {
             let at = MEMBERS_AT + index * MEMBER_BYTES;
@@ -177,7 +177,7 @@ impl Superblock {
                 MemberState::Vacant => 0,
                 MemberState::InService => 1,
                 MemberState::Lost => 2,
-                MemberState::Syncing => 3,
+                MemberState::BeingFilled => 3,
             };
             put(out, at + 16, &state.to_le_bytes());
             let role: u32 = match member.role {
@@ -236,7 +236,7 @@ impl Superblock {
                 0 => MemberState::Vacant,
                 1 => MemberState::InService,
                 2 => MemberState::Lost,
-                3 => MemberState::Syncing,
+                3 => MemberState::BeingFilled,
                 other => return Err(SuperblockError::Invalid(format!("a member in the unknown state {other}"))),
             };
             let role = match get_u32(raw, at + 20) {
@@ -264,7 +264,7 @@ impl Superblock {
             },
             begin: Sequence(get_u64(raw, 120)),
             journal_bytes,
-            journal: CommitNo(get_u64(raw, JOURNAL_AT)),
+            journal_commit: CommitNo(get_u64(raw, JOURNAL_AT)),
         })
     }
 }
@@ -299,7 +299,7 @@ mod tests {
             ownership: Ownership { owner: [4; 16], epoch: 6, life: 77 },
             begin: Sequence(120),
             journal_bytes: 64 << 10,
-            journal: CommitNo(1 << 35),
+            journal_commit: CommitNo(1 << 35),
         }
     }
 

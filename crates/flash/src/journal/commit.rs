@@ -56,7 +56,7 @@ pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
             if journal_lost {
                 // The remaining log members do not have the whole map, and their superblocks show it (R9,
                 // docs/rules.md).
-                let known = inner.state.borrow().superblock.journal;
+                let known = inner.state.borrow().superblock.journal_commit;
                 super::load::start_empty_map(&inner, known);
                 continue;
             }
@@ -321,7 +321,7 @@ pub(super) async fn write<S: Seam>(
 fn apply_commit<S: Seam>(inner: &Rc<Inner<S>>, commit: PendingCommit, sequence: CommitNo) -> Result<(), StoreError> {
     {
         // From now on every log batch and superblock contains this commit's number (R9).
-        let known = &mut inner.state.borrow_mut().superblock.journal;
+        let known = &mut inner.state.borrow_mut().superblock.journal_commit;
         *known = sequence.max(*known);
     }
     let mut state = inner.pages.borrow_mut();

@@ -46,7 +46,7 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
         assert!(state.phase == MapPhase::Unloaded, "the map is loaded once");
         state.phase = MapPhase::Loading;
     }
-    let durable = inner.state.borrow().superblock.journal;
+    let durable = inner.state.borrow().superblock.journal_commit;
     let (half, generation) = find_newest_half(inner).await;
     inner.pages.borrow_mut().journal.generation = generation;
     let is_short =
@@ -286,7 +286,8 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
         .filter(|member| {
             let entry = store.superblock.members.get(*member as usize);
             let is_same_device = entry.is_some_and(|entry| replay.members.get(member) == Some(&entry.uuid));
-            !is_same_device || !store.superblock.serves(*member)
+            // The log is being copied to a closed member.
+            !is_same_device || !store.superblock.serves(*member) || state.closed_members.contains(member)
         })
         .collect();
     for member in lost_members {
@@ -328,7 +329,7 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
         if half.is_mirrored { log.iter().map(|device| device.member).collect() } else { Vec::new() };
     // A mirror that lacks blocks gets the whole map by a checkpoint. Until then no commit is written to this half.
     state.journal.checkpoint_requested = !half.is_mirrored;
-    let known = &mut inner.state.borrow_mut().superblock.journal;
+    let known = &mut inner.state.borrow_mut().superblock.journal_commit;
     *known = half.sequence.max(*known);
     state.journal.sequence = *known;
     prepare_slots(state);

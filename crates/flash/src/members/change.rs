@@ -10,7 +10,7 @@ use crate::create::{SEGMENTS_MIN, new_uuid, require_empty, segments_of};
 use crate::device::{Device, block_of};
 use crate::error::StoreError;
 use crate::format::FIRST_SEGMENT_BYTES;
-use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, PLACES, Role};
+use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, Role, SUPERBLOCK_OFFSETS};
 use crate::membership::persist_membership;
 use crate::recovery::members::read_superblock;
 use crate::store::{Inner, MemberStatus, report};
@@ -58,13 +58,13 @@ pub async fn prepare<S: Seam>(
     device.member = free_number(&own_superblock.members)?;
     let since = own_superblock.generation.low_bits();
     let segments = segments_of(&device, own_superblock.segment_bytes);
-    let entry = MemberEntry { uuid: new_uuid(&inner.seam), state: MemberState::Syncing, role, segments, since };
+    let entry = MemberEntry { uuid: new_uuid(&inner.seam), state: MemberState::BeingFilled, role, segments, since };
     match own_superblock.members.get_mut(device.member as usize) {
         Some(old) => *old = entry,
         None => own_superblock.members.push(entry),
     }
     own_superblock.member = device.member;
-    for at in PLACES {
+    for at in SUPERBLOCK_OFFSETS {
         let block = block_of::<S>(inner.buffer().await, &own_superblock.encode());
         inner.write_durably_to(&device, at, vec![block], true).await.map_err(|error| device.failed(error))?;
     }
@@ -88,22 +88,22 @@ fn free_number(members: &[MemberEntry]) -> Result<u32, StoreError> {
 pub async fn apply<S: Seam>(running: &RunningJob<S>, change: Change<S>) -> Result<u32, StoreError> {
     let inner = &running.inner;
     let Change { joining, leaving } = change;
+    let mut _closed = None;
     if let Some((device, role)) = &joining {
         let filled = match role {
-            Role::Log => resync::fill(running, device).await,
-            Role::Pages => Ok(()),
+            Role::Log => resync::fill(running, device).await.map(Some),
+            Role::Pages => running.wait_if_paused(&device.name()).await.map(|()| None),
         };
-        let filled = match filled {
-            Ok(()) => running.wait_if_paused(&device.name()).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = filled {
-            // Erase only a prepared device. An existing member keeps its pages, and a member that was lost meanwhile is
-            // not touched.
-            if inner.state.borrow().jobs.has_prepared() {
-                erase_metadata(inner, device).await;
+        match filled {
+            Ok(closed) => _closed = closed,
+            Err(error) => {
+                // Erase only a prepared device. An existing member keeps its pages, and a member that was lost
+                // meanwhile is not touched.
+                if inner.state.borrow().jobs.has_prepared() {
+                    erase_metadata(inner, device).await;
+                }
+                return Err(error);
             }
-            return Err(error);
         }
     }
     let removed_device = switch_members(inner, joining.clone(), leaving).await?;
@@ -184,8 +184,8 @@ fn admit_member<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, 
             Some(old) => *old = entry,
             None => state.superblock.members.push(entry),
         }
-        state.next_places.resize(state.superblock.members.len(), 0);
-        state.next_places[index] = 0;
+        state.next_copies.resize(state.superblock.members.len(), 0);
+        state.next_copies[index] = 0;
         // Another device may have had this number since the opening.
         state.latency_trackers.remove(&device.member);
         assert!(

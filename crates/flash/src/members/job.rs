@@ -6,7 +6,7 @@ use seam::{DiskError, Nanos, Seam};
 
 use crate::error::StoreError;
 use crate::format::superblock::MemberEntry;
-use crate::store::Inner;
+use crate::store::{Inner, State};
 
 /// Pause between two checks of a waiting task.
 const PAUSE: Nanos = Nanos::from_millis(1);
@@ -159,6 +159,15 @@ impl<S: Seam> RunningJob<S> {
     /// Waits while the job is paused. Fails when it is cancelled, or when the store or the joining device
     /// has failed.
     pub async fn wait_if_paused(&self, joining: &str) -> Result<(), StoreError> {
+        self.wait_if_paused_unless(joining, |_| None).await
+    }
+
+    /// As [`RunningJob::wait_if_paused`]; fails also when `stop` returns an error.
+    pub async fn wait_if_paused_unless(
+        &self,
+        joining: &str,
+        stop: impl Fn(&State<S>) -> Option<StoreError>,
+    ) -> Result<(), StoreError> {
         loop {
             {
                 let state = self.inner.state.borrow();
@@ -171,6 +180,9 @@ impl<S: Seam> RunningJob<S> {
                 }
                 if job.cancelled {
                     return Err(StoreError::Cancelled);
+                }
+                if let Some(error) = stop(&state) {
+                    return Err(error);
                 }
                 if !job.report.paused {
                     return Ok(());

@@ -21,7 +21,8 @@ use crate::error::StoreError;
 use crate::format::superblock::{MemberState, Role};
 use crate::membership::remove_members;
 use crate::pages::relocate::{has_pages, pages_without_room, relocate};
-use crate::store::Inner;
+use crate::pages::wait_loaded_if_begun;
+use crate::store::{Inner, State};
 use change::Change;
 
 pub use job::{JobKind, JobReport, Jobs, RunningJob, cancel_jobs, joining_member_failed};
@@ -47,66 +48,110 @@ pub async fn add<S: Seam>(inner: &Rc<Inner<S>>, disk: S::Disk, force: bool) -> R
 pub async fn replace<S: Seam>(inner: &Rc<Inner<S>>, old: u32, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
     let running = RunningJob::begin(inner, JobKind::Replace)?;
     let entry = change::entry(inner, old)?;
-    let others = inner.log_devices().iter().filter(|device| device.member != old).count();
-    let joins_log = entry.role == Role::Log && others < LOG_MEMBERS;
+    let joins_log = entry.role == Role::Log && log_copies_without(inner, old) < LOG_MEMBERS;
     let role = if joins_log { Role::Log } else { Role::Pages };
     let device = change::prepare(inner, disk, role, force).await?;
     running.set_member(device.member);
+    wait_loaded_if_begun(inner).await;
     if !has_pages(inner, old) {
         return change::apply(&running, Change { joining: Some((device, role)), leaving: Some(old) }).await;
     }
+    let copies = inner.log_devices().len().min(LOG_MEMBERS);
     let new = change::apply(&running, Change { joining: Some((device, role)), leaving: None }).await?;
-    let moved = relocate(&running, old, true).await;
-    let failed = match &moved {
-        Ok(_) if inner.state.borrow().superblock.serves(new) => None,
-        Ok(_) => Some(StoreError::Refused(format!("device number {new} failed as pages were copied to it"))),
-        Err(error) => Some(error.clone()),
-    };
-    let Some(error) = failed else {
+    let moved = relocate(&running, old, Some(new), true).await;
+    // The old device may have failed meanwhile.
+    let is_done = moved.is_ok() || !inner.state.borrow().superblock.serves(old);
+    if is_done && (!joins_log || log_copies_without(inner, old) >= copies) {
         return change::apply(&running, Change { joining: None, leaving: Some(old) }).await.map(|_| new);
+    }
+    let error = match moved {
+        Ok(_) => StoreError::Refused("another device that carries the log has failed".to_owned()),
+        Err(error) => error,
     };
-    drop(moved);
-    // The pages return to the old device, except when the store is closing: that should not take long.
-    let returned = match has_pages(inner, new) && !inner.state.borrow().jobs.is_closing() {
-        true => Some(relocate(&running, new, false).await),
+    if undo_replacement(&running, new, copies, &error).await? {
+        return Err(error);
+    }
+    Err(StoreError::Refused(format!("{error}; both devices stay in service")))
+}
+
+/// Removes the new device of a replacement that has failed or was cancelled, after its pages were returned. Returns
+/// false if it stays: when the log would lose a copy, or the store is closing, which should not take long.
+async fn undo_replacement<S: Seam>(
+    running: &RunningJob<S>,
+    new: u32,
+    copies: usize,
+    error: &StoreError,
+) -> Result<bool, StoreError> {
+    let inner = &running.inner;
+    let is_cancelled = *error == StoreError::Cancelled && !inner.state.borrow().jobs.is_closing();
+    let returned = match is_cancelled && has_pages(inner, new) {
+        true => Some(relocate(running, new, None, false).await),
         false => None,
     };
-    change::apply(&running, Change { joining: None, leaving: Some(new) }).await?;
-    drop(returned);
-    Err(error)
+    let may_leave = is_cancelled && !matches!(returned, Some(Err(_))) && log_copies_without(inner, new) >= copies;
+    if inner.state.borrow().superblock.serves(new) && !may_leave {
+        return Ok(false);
+    }
+    change::apply(running, Change { joining: None, leaving: Some(new) }).await?;
+    Ok(true)
 }
 
 /// Removes a member permanently. If it carries the log, a member that holds only pages takes over the log first.
-/// Without such a member the log keeps a single copy, if `allow_single_copy` permits it.
+/// Without such a member the log keeps a single copy, if `allow_single_copy` permits it. Its pages are kept as far as
+/// the remaining members have room; if another one takes over the log, the pages of both are dropped.
 pub async fn remove<S: Seam>(inner: &Rc<Inner<S>>, member: u32, allow_single_copy: bool) -> Result<(), StoreError> {
     let running = RunningJob::begin(inner, JobKind::Remove)?;
     change::entry(inner, member)?;
     running.set_member(member);
-    let mut joining = None;
-    let others = inner.log_devices().iter().filter(|device| device.member != member).count();
-    if inner.state.borrow().superblock.carries_log(member) && others < LOG_MEMBERS {
-        joining = find_successor(inner, member).map(|device| (device, Role::Log));
-        if joining.is_none() && others == 0 {
-            let reason = "it is the only device with the dirty data: add another device first";
-            return Err(StoreError::Refused(reason.to_owned()));
-        }
-        if joining.is_none() && !allow_single_copy {
-            let reason = "the dirty data would have one copy only: add another device first, or replace this one";
-            return Err(StoreError::Refused(reason.to_owned()));
-        }
+    wait_loaded_if_begun(inner).await;
+    let mut joining = successor_of(inner, member, allow_single_copy)?;
+    let mut _vacated = None;
+    if joining.is_none() && has_pages(inner, member) {
+        _vacated = Some(relocate(&running, member, None, true).await?);
+        // Another member may have failed meanwhile.
+        joining = successor_of(inner, member, allow_single_copy)?;
     }
-    // A successor drops its own pages, and cannot be returned to its former role if the change is cancelled.
-    let _vacated = match joining.is_none() && has_pages(inner, member) {
-        true => Some(relocate(&running, member, true).await?),
-        false => None,
-    };
     change::apply(&running, Change { joining, leaving: Some(member) }).await.map(drop)
+}
+
+/// The member that takes over the log when `member` leaves, if the log needs one; fails if the log would have fewer
+/// copies than it must.
+fn successor_of<S: Seam>(
+    inner: &Inner<S>,
+    member: u32,
+    allow_single_copy: bool,
+) -> Result<Option<(Device<S>, Role)>, StoreError> {
+    let others = log_copies_without(inner, member);
+    if !inner.state.borrow().superblock.carries_log(member) || others >= LOG_MEMBERS {
+        return Ok(None);
+    }
+    let successor = find_successor(inner, member).map(|device| (device, Role::Log));
+    if successor.is_none() && others == 0 {
+        let reason = "it is the only device with the dirty data: add another device first";
+        return Err(StoreError::Refused(reason.to_owned()));
+    }
+    if successor.is_none() && !allow_single_copy {
+        let reason = "the dirty data would have one copy only: add another device first, or replace this one";
+        return Err(StoreError::Refused(reason.to_owned()));
+    }
+    Ok(successor)
+}
+
+/// Number of members in service that carry the log, `member` excluded.
+fn log_copies_without<S: Seam>(inner: &Inner<S>, member: u32) -> usize {
+    inner.log_devices().iter().filter(|device| device.member != member).count()
+}
+
+/// True when the log has a single copy and a member that holds only pages could take it over.
+pub fn needs_take_over<S: Seam>(state: &State<S>) -> bool {
+    let log = (0..).zip(&state.superblock.members).filter(|(member, _)| state.superblock.carries_log(*member));
+    log.count() == 1 && largest_page_member(state, u32::MAX).is_some()
 }
 
 /// Pages that [`remove`] drops, because they find no room on the remaining members.
 pub fn pages_lost_without<S: Seam>(inner: &Inner<S>, member: u32) -> u64 {
-    let others = inner.log_devices().iter().filter(|device| device.member != member).count();
-    let is_succeeded = inner.state.borrow().superblock.carries_log(member) && others < LOG_MEMBERS;
+    let carries_log = inner.state.borrow().superblock.carries_log(member);
+    let is_succeeded = carries_log && log_copies_without(inner, member) < LOG_MEMBERS;
     match find_successor(inner, member).filter(|_| is_succeeded) {
         Some(successor) => {
             let table = &inner.pages.borrow().table;
@@ -118,27 +163,28 @@ pub fn pages_lost_without<S: Seam>(inner: &Inner<S>, member: u32) -> u64 {
 
 /// The largest of the members that hold only pages.
 fn find_successor<S: Seam>(inner: &Inner<S>, leaving: u32) -> Option<Device<S>> {
-    let state = inner.state.borrow();
+    largest_page_member(&inner.state.borrow(), leaving).cloned()
+}
+
+fn largest_page_member<S: Seam>(state: &State<S>, leaving: u32) -> Option<&Device<S>> {
     let superblock = &state.superblock;
     let pages = state.devices.iter().filter(|device| {
         device.member != leaving && superblock.serves(device.member) && !superblock.carries_log(device.member)
     });
-    pages.max_by_key(|device| superblock.members[device.member as usize].segments).cloned()
+    pages.max_by_key(|device| superblock.members[device.member as usize].segments)
 }
 
 /// Starts a take-over if the log has a single copy and a member holds only pages: that member will also carry the log.
 pub fn start_take_over<S: Seam>(inner: &Inner<S>) {
-    let needs_take_over = {
+    let may_start = {
         let state = inner.state.borrow();
-        let log = (0..).zip(&state.superblock.members).filter(|(member, _)| state.superblock.carries_log(*member));
-        log.count() == 1 && state.failed.is_none() && state.jobs.may_take_over()
+        state.failed.is_none() && state.jobs.may_take_over() && needs_take_over(&state)
     };
-    if let Some(inner) = inner.me.upgrade().filter(|_| needs_take_over && find_successor(inner, u32::MAX).is_some()) {
+    if let Some(inner) = inner.me.upgrade().filter(|_| may_start) {
         inner.seam.clone().spawn(take_over(inner));
     }
 }
 
-/// Makes a member that holds only pages carry the log, too.
 async fn take_over<S: Seam>(inner: Rc<Inner<S>>) {
     // If another job is running, its end starts the take-over again.
     let Ok(running) = RunningJob::begin(&inner, JobKind::TakeOver) else { return };

@@ -12,7 +12,8 @@ use crate::create::segments_of;
 use crate::device::{Device, block_offset};
 use crate::error::StoreError;
 use crate::membership::persist_tail;
-use crate::read::Pin;
+use crate::pages::segment_lending::{ClosedMember, drop_pages_of};
+use crate::read::SegmentHold;
 use crate::segments::Segment;
 use crate::store::{Inner, Sabotage};
 
@@ -47,8 +48,9 @@ struct LogSegment {
     blocks: u32,
 }
 
-/// Fills `device`. When this returns, the device holds the log's whole content and continues to take batches.
-pub async fn fill<S: Seam>(running: &RunningJob<S>, device: &Device<S>) -> Result<(), StoreError> {
+/// Fills `device`. When this returns, the device holds the log's whole content and continues to take batches. It accepts
+/// no pages while the result exists: they would overwrite the log as long as the device is no log member.
+pub async fn fill<S: Seam>(running: &RunningJob<S>, device: &Device<S>) -> Result<ClosedMember<S>, StoreError> {
     let inner = &running.inner;
     let name = device.name();
     let (segment_bytes, limit) = {
@@ -56,7 +58,7 @@ pub async fn fill<S: Seam>(running: &RunningJob<S>, device: &Device<S>) -> Resul
         let capacity = segments_of(device, state.superblock.segment_bytes);
         (state.superblock.segment_bytes, capacity.min(state.superblock.segments))
     };
-    let _closed = crate::pages::segment_lending::drop_pages_of(inner, device.member).await;
+    let closed = drop_pages_of(inner, device.member).await;
     wait_until_log_fits(running, limit, &name).await?;
     let segments = {
         let _guard = inner.batch_lock.lock().await;
@@ -81,7 +83,8 @@ pub async fn fill<S: Seam>(running: &RunningJob<S>, device: &Device<S>) -> Resul
             false => running.add_done_bytes(bytes(segment)),
         }
     }
-    running.wait_if_paused(&name).await
+    running.wait_if_paused(&name).await?;
+    Ok(closed)
 }
 
 /// Waits until a recovery reads no segment past the end of the joining device.
@@ -113,7 +116,7 @@ async fn copy_segment<S: Seam>(
     device: &Device<S>,
     segment: &LogSegment,
 ) -> Result<(), StoreError> {
-    let _pin = Pin::new(&running.inner, segment.number);
+    let _hold = SegmentHold::new(&running.inner, segment.number);
     for attempt in 0..ATTEMPTS_MAX {
         let connection_epoch = device.disk.connection_epoch();
         let mut verifier =

@@ -40,6 +40,7 @@ use table::{ADDING, SUSPECT, SlotPhase};
 
 pub use api::{MapLoaded, MemberWrites, PageReadError, PagesStats, PutError, REGION_BLOCKS, WriteIntent};
 pub use quota::{PageAmount, PageQuota, QuotaError};
+pub(crate) use write_intent::wait_loaded_if_begun;
 
 /// The clean pages of a store. Clones are handles to the same pages.
 pub struct Pages<S: Seam>(pub(crate) Rc<Inner<S>>);

@@ -1,5 +1,6 @@
-//! Reads of pages (R11, docs/rules.md): one request reads a run of blocks with the checksums between them. Each block
-//! is checked before it is returned.
+//! Reads of pages (R11, docs/rules.md). On flash each pair of blocks has a sector with both checksums between them:
+//! block, sector, block. One request reads a run of blocks with these sectors. Each block is checked before it is
+//! returned.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -15,7 +16,7 @@ use crate::number::{BlockNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::slow::{QueuedRequest, RequestWork};
 use crate::store::{Inner, Sabotage};
 
-/// A block that was read and passed its check, or its buffer.
+/// A block that passed its check, or the reason why not, with the unused buffer.
 type Outcome<S> = Result<<S as Seam>::Block, PageReadError<<S as Seam>::BlockMut>>;
 
 /// Reads a run of blocks of a page, either suspect or trusted ones.
@@ -33,13 +34,13 @@ pub async fn read<S: Seam>(
         let slot = state.find(volume_id, page);
         slot.filter(|slot| state.table.has(*slot, SUSPECT) == suspect)
     };
-    let Some(first) = find_slot() else {
+    let Some(slot) = find_slot() else {
         return buffers.into_iter().map(|buffer| Err(PageReadError::Absent(buffer))).collect();
     };
-    let outcomes = read_slot(inner, volume_id, page, first, blocks.clone(), buffers).await;
+    let outcomes = read_slot(inner, volume_id, page, slot, blocks.clone(), buffers).await;
     match find_slot() {
         // An addition has moved the page: results from its old slot are discarded, and the new slot is read.
-        Some(moved) if moved != first => {
+        Some(moved) if moved != slot => {
             let buffers = outcomes.into_iter().map(|outcome| match outcome {
                 Ok(data) => thaw::<S>(data),
                 Err(unread) => unread.into_buffer(),
@@ -86,14 +87,14 @@ async fn read_slot<S: Seam>(
     blocks: Range<u32>,
     buffers: Vec<S::BlockMut>,
 ) -> Vec<Outcome<S>> {
-    let (valid, place, writes) = {
+    let (valid, place, write_counts) = {
         let mut state = inner.pages.borrow_mut();
         let place = state.table.place(slot);
-        state.pin(slot, place.segment_generation);
+        state.hold(slot, place.segment_generation);
         (state.table.valid(slot), place, state.table.writes(slot))
     };
-    let pin = Pin { inner, slot, segment_generation: place.segment_generation };
-    let first = page.first_block();
+    let hold = SlotHold { inner, slot, segment_generation: place.segment_generation };
+    let first_block = page.first_block();
     let mut outcomes = Vec::with_capacity(buffers.len());
     let mut run: Vec<S::BlockMut> = Vec::new();
     let start = blocks.start;
@@ -102,13 +103,14 @@ async fn read_slot<S: Seam>(
             run.push(buffer);
             continue;
         }
-        read_run(inner, volume_id, first, slot, (place, writes), start + outcomes.len() as u32, run, &mut outcomes)
-            .await;
+        let run_start = start + outcomes.len() as u32;
+        read_run(inner, volume_id, first_block, slot, (place, write_counts), run_start, run, &mut outcomes).await;
         run = Vec::new();
         outcomes.push(Err(PageReadError::Absent(buffer)));
     }
-    read_run(inner, volume_id, first, slot, (place, writes), start + outcomes.len() as u32, run, &mut outcomes).await;
-    drop(pin);
+    let run_start = start + outcomes.len() as u32;
+    read_run(inner, volume_id, first_block, slot, (place, write_counts), run_start, run, &mut outcomes).await;
+    drop(hold);
     assert!(outcomes.len() == blocks.len(), "one outcome per block");
     // Discard blocks that were invalidated since the read began, even if the slot has newer content of them (R2).
     let state = inner.pages.borrow();
@@ -116,7 +118,7 @@ async fn read_slot<S: Seam>(
         state.table.exists(slot) && state.table.place(slot) == place && state.table.phase(slot) == SlotPhase::Live;
     let unchanged = || match inner.sabotage.is(Sabotage::ReadOverPut) {
         true => u16::MAX,
-        false => state.table.writes(slot).equal_counts(writes),
+        false => state.table.writes(slot).blocks_with_equal_counts(write_counts),
     };
     let still_valid = if is_same_slot { state.table.valid(slot) & unchanged() } else { 0 };
     let keep = |(block, outcome): (u32, Outcome<S>)| match outcome {
@@ -126,27 +128,28 @@ async fn read_slot<S: Seam>(
     blocks.zip(outcomes).map(keep).collect()
 }
 
-/// Pins a slot during a read, so that it is not reused.
-struct Pin<'a, S: Seam> {
+/// Keeps a slot from reuse during a read.
+struct SlotHold<'a, S: Seam> {
     inner: &'a Rc<Inner<S>>,
     slot: SlotId,
     segment_generation: u64,
 }
 
-impl<S: Seam> Drop for Pin<'_, S> {
+impl<S: Seam> Drop for SlotHold<'_, S> {
     fn drop(&mut self) {
-        self.inner.pages.borrow_mut().unpin(self.slot, self.segment_generation);
+        self.inner.pages.borrow_mut().end_hold(self.slot, self.segment_generation);
     }
 }
 
-/// Reads a run of valid blocks, and appends their outcomes to `outcomes`. `first` is the page's first block.
+/// Reads a run of valid blocks, and appends their outcomes to `outcomes`. `first_block` is the page's first block;
+/// `start` is the run's first one, counted from it.
 #[expect(clippy::too_many_arguments, reason = "the slot, the page and the destination")]
 async fn read_run<S: Seam>(
     inner: &Rc<Inner<S>>,
     volume_id: VolumeId,
-    first: BlockNo,
+    first_block: BlockNo,
     slot: SlotId,
-    (place, writes): (PagePlace, Writes),
+    (place, write_counts): (PagePlace, Writes),
     start: u32,
     buffers: Vec<S::BlockMut>,
     outcomes: &mut Vec<Outcome<S>>,
@@ -156,13 +159,13 @@ async fn read_run<S: Seam>(
     }
     let blocks = start..start + buffers.len() as u32;
     let device = inner.in_service().into_iter().find(|device| device.member == place.member);
-    let spare = inner.pages.borrow_mut().spare.take();
-    let (Some(device), Some(sums)) = (device, spare.or_else(|| inner.alloc())) else {
+    let spare_sums = inner.pages.borrow_mut().spare_sums.take();
+    let (Some(device), Some(sums)) = (device, spare_sums.or_else(|| inner.alloc())) else {
         return outcomes.extend(buffers.into_iter().map(|buffer| Err(PageReadError::Absent(buffer))));
     };
     let (result, buffers, sums) = fetch(inner, &device, place, &blocks, buffers, sums).await;
     let Some(result) = result else {
-        inner.pages.borrow_mut().spare = Some(sums);
+        inner.pages.borrow_mut().spare_sums = Some(sums);
         return outcomes.extend(buffers.into_iter().map(|buffer| Err(PageReadError::Absent(buffer))));
     };
     let sums = sums.freeze();
@@ -170,7 +173,7 @@ async fn read_run<S: Seam>(
     let skips_check = inner.sabotage.is(Sabotage::SkipPageChecksum);
     for (block, buffer) in blocks.clone().zip(buffers) {
         let data = buffer.freeze();
-        let seed = page_seed(volume_id, first.plus(u64::from(block)), place, writes.count_of(block));
+        let seed = page_seed(volume_id, first_block.plus(u64::from(block)), place, write_counts.count_of(block));
         let good = result.is_ok()
             && (skips_check || checksums::<S>(&sums, block / 2)[block as usize % 2] == data.checksum(seed));
         if !good {
@@ -179,9 +182,9 @@ async fn read_run<S: Seam>(
         outcomes.push(if good { Ok(data) } else { Err(PageReadError::Bad(thaw::<S>(data))) });
     }
     let mut state = inner.pages.borrow_mut();
-    state.spare = Some(thaw::<S>(sums));
+    state.spare_sums = Some(thaw::<S>(sums));
     if bad != 0 && state.table.exists(slot) && state.table.place(slot) == place {
-        let unchanged = state.table.writes(slot).equal_counts(writes);
+        let unchanged = state.table.writes(slot).blocks_with_equal_counts(write_counts);
         state.invalidate_blocks(slot, bad & unchanged);
         drop(state);
         write_soon(inner);
@@ -206,12 +209,12 @@ pub fn checksums<S: Seam>(sums: &S::Block, pair: u32) -> [u32; 2] {
 async fn fetch<S: Seam>(
     inner: &Inner<S>,
     device: &Device<S>,
-    slot: PagePlace,
+    place: PagePlace,
     blocks: &Range<u32>,
     buffers: Vec<S::BlockMut>,
     sums: S::BlockMut,
 ) -> (Option<DiskResult<()>>, Vec<S::BlockMut>, S::BlockMut) {
-    let base = block_offset(inner.state.borrow().superblock.segment_bytes, slot.segment, 0) + slot_at(slot.slot);
+    let base = block_offset(inner.state.borrow().superblock.segment_bytes, place.segment, 0) + slot_at(place.slot);
     let run = run_at(blocks);
     if device.disk.geometry().logical_block as usize > SECTOR_BYTES {
         return fetch_aligned(inner, device, base, blocks, buffers, sums).await;
@@ -224,10 +227,10 @@ async fn fetch<S: Seam>(
         let pieces = if odd { vec![sector, data] } else { vec![data, sector] };
         let _queued = QueuedRequest::new(inner, device.member, RequestWork::Read(1));
         let (result, mut pieces) = inner.read_from(device, base + run.start, pieces).await;
-        let (last, first) = (pieces.pop().expect("two pieces").block, pieces.pop().expect("two pieces").block);
-        return if odd { (Some(result), vec![last], first) } else { (Some(result), vec![first], last) };
+        let (after, before) = (pieces.pop().expect("two pieces").block, pieces.pop().expect("two pieces").block);
+        return if odd { (Some(result), vec![after], before) } else { (Some(result), vec![before], after) };
     }
-    // Each checksum sector needs a buffer of its own, because a piece owns its buffer.
+    // More than one checksum sector: a piece owns its buffer, so each sector would need one. Read whole blocks instead.
     fetch_aligned(inner, device, base, blocks, buffers, sums).await
 }
 

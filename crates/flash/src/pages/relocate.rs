@@ -1,10 +1,10 @@
 //! Moves the pages of a member that leaves to free slots of other members. A page stays readable at its old place until
 //! its copy is complete. The copy enters the map like a new page, without the blocks that were invalidated meanwhile.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::rc::Rc;
 
-use seam::{BLOCK_BYTES, Disk, Seam};
+use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use super::put::{Content, Put, write_and_enter};
 use super::segment_lending::{self, ClosedMember};
@@ -14,15 +14,17 @@ use super::{evict, read};
 use crate::error::StoreError;
 use crate::format::journal::Record;
 use crate::journal::{wait_durable, write_now};
-use crate::members::RunningJob;
+use crate::members::{RunningJob, needs_take_over};
 use crate::number::{PAGE_BLOCKS, PageNo, VolumeId};
-use crate::store::Inner;
+use crate::store::{Inner, State};
 use crate::wait::{BoxFuture, Reply, join};
 
 /// Maximum number of pages that are copied at the same time.
 const COPIES_MAX: usize = 4;
 /// Bytes of a page.
 const PAGE_BYTES: u64 = PAGE_BLOCKS as u64 * BLOCK_BYTES as u64;
+/// Pause while no buffers are free.
+const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);
 /// Highest use count of a page.
 const USES_MAX: u8 = 3;
 
@@ -42,14 +44,15 @@ pub fn pages_without_room<S: Seam>(inner: &Inner<S>, member: u32) -> u64 {
 /// While it exists, its member accepts no pages.
 pub struct VacatedMember<S: Seam> {
     inner: Rc<Inner<S>>,
-    closed: ClosedMember<S>,
+    member: u32,
+    closed: Option<ClosedMember<S>>,
 }
 
 impl<S: Seam> Drop for VacatedMember<S> {
     fn drop(&mut self) {
         let mut state = self.inner.pages.borrow_mut();
         state.vacated_member = None;
-        state.return_free_slots(self.closed.member());
+        state.return_free_slots(self.member);
     }
 }
 
@@ -61,36 +64,125 @@ struct Move {
 }
 
 /// Moves the pages of `member` while other members have room. If the room does not suffice, the most used pages move,
-/// and unused pages stay. With `may_stop` the job can be paused and cancelled.
+/// and unused pages stay. Fails when `receiver`, the device that replaces the member, fails, when a member has to take
+/// over the log, or when the store closes. With `may_stop` the job can be paused and cancelled.
 pub async fn relocate<S: Seam>(
     running: &RunningJob<S>,
     member: u32,
+    receiver: Option<u32>,
     may_stop: bool,
 ) -> Result<VacatedMember<S>, StoreError> {
     let inner = &running.inner;
-    let closed = segment_lending::close_member(inner, member).await;
-    let vacated = VacatedMember { inner: Rc::clone(inner), closed };
+    inner.pages.borrow_mut().vacated_member = Some(member);
+    let mut vacated = VacatedMember { inner: Rc::clone(inner), member, closed: None };
+    vacated.closed = Some(segment_lending::close_member(inner, member).await);
     {
         let mut state = inner.pages.borrow_mut();
-        state.vacated_member = Some(member);
         state.remove_free_slots(member);
+        // Segments that the new device offers are used before anything is evicted.
+        state.growth_skips = 0;
         running.add_total_bytes(state.table.pages_on(member) * PAGE_BYTES);
     }
+    let relocation = Relocation { running, member, receiver, may_stop };
     let fits = pages_without_room(inner, member) == 0;
-    let name = inner.in_service().iter().find(|device| device.member == member).map(|device| device.disk.identity());
-    let name = name.unwrap_or_default();
-    for uses_min in if fits { 0..=0 } else { 1..=USES_MAX }.rev() {
-        let mut next = 0;
-        loop {
-            let frame = next_frame(&inner.pages.borrow(), member, next);
-            let Some(frame) = frame else { break };
-            next = frame + 1;
-            if relocate_frame(running, frame, uses_min, may_stop.then_some(&name)).await?.is_break() {
-                return Ok(vacated);
+    // Copies that found no buffer are repeated.
+    while relocation.run(if fits { 0..=0 } else { 1..=USES_MAX }).await? > 0 && has_pages(inner, member) {}
+    Ok(vacated)
+}
+
+/// A relocation in progress.
+struct Relocation<'a, S: Seam> {
+    running: &'a RunningJob<S>,
+    member: u32,
+    receiver: Option<u32>,
+    may_stop: bool,
+}
+
+impl<S: Seam> Relocation<'_, S> {
+    /// Moves the pages with the most uses first. Returns the number of pages moved.
+    async fn run(&self, uses: RangeInclusive<u8>) -> Result<u64, StoreError> {
+        let mut moved = 0;
+        for uses_min in uses.rev() {
+            let mut next = 0;
+            loop {
+                let frame = next_frame(&self.running.inner.pages.borrow(), self.member, next);
+                let Some(frame) = frame else { break };
+                next = frame + 1;
+                if self.relocate_frame(frame, uses_min, &mut moved).await?.is_break() {
+                    return Ok(0);
+                }
             }
         }
+        Ok(moved)
     }
-    Ok(vacated)
+
+    /// Waits while the job is paused; fails when the relocation must end.
+    async fn wait_if_paused(&self) -> Result<(), StoreError> {
+        let stop = |state: &State<S>| {
+            if let Some(new) = self.receiver.filter(|new| !state.superblock.serves(*new)) {
+                return Some(StoreError::Refused(format!("device number {new} failed as pages were copied to it")));
+            }
+            let takes_over = "a device that carries the log has failed, and another one takes over";
+            needs_take_over(state).then(|| StoreError::Refused(takes_over.to_owned()))
+        };
+        if self.may_stop {
+            return self.running.wait_if_paused_unless("", stop).await;
+        }
+        let state = self.running.inner.state.borrow();
+        let is_closing = state.jobs.is_closing().then_some(StoreError::Cancelled);
+        is_closing.or_else(|| stop(&state)).map_or(Ok(()), Err)
+    }
+
+    /// Moves the pages of a frame with at least `uses_min` uses. Breaks when no slot can be had.
+    async fn relocate_frame(&self, frame: u32, uses_min: u8, moved: &mut u64) -> Result<ControlFlow<()>, StoreError> {
+        let inner = &self.running.inner;
+        let (slots, segment_generation) = {
+            let state = inner.pages.borrow();
+            (state.table.slots_of(frame), state.table.frame(frame).segment_generation)
+        };
+        let mut slots = slots.peekable();
+        while slots.peek().is_some() {
+            self.wait_if_paused().await?;
+            let (mut moves, mut lacks_buffers): (Vec<BoxFuture<'_, bool>>, bool) = (Vec::new(), false);
+            while moves.len() < COPIES_MAX
+                && let Some(slot) = slots.peek().copied()
+            {
+                let state = inner.pages.borrow();
+                let may_move = state.table.is_in(slot, segment_generation) && state.table.uses(slot) >= uses_min;
+                if !may_move || !is_movable(&state, slot) {
+                    slots.next();
+                    continue;
+                }
+                if state.free.is_empty() {
+                    break;
+                }
+                drop(state);
+                // A registered copy waits for nothing but its devices: the log may wait for the copy.
+                let Some(buffers) = page_buffers(inner) else {
+                    lacks_buffers = true;
+                    break;
+                };
+                let Some(begun) = begin_move(&mut inner.pages.borrow_mut(), slot) else { break };
+                slots.next();
+                moves.push(Box::pin(finish_move(inner, begun, buffers)));
+            }
+            if moves.is_empty() && lacks_buffers {
+                inner.seam.sleep(BUFFER_PAUSE).await;
+            } else if moves.is_empty() && slots.peek().is_some() && !make_room(inner).await {
+                return Ok(ControlFlow::Break(()));
+            }
+            let done = join(moves).await.into_iter().filter(|is_moved| *is_moved).count() as u64;
+            *moved += done;
+            self.running.add_done_bytes(done * PAGE_BYTES);
+        }
+        drop_empty_frame(inner, frame, segment_generation);
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+/// Buffers for a page, or none.
+fn page_buffers<S: Seam>(inner: &Inner<S>) -> Option<Vec<S::BlockMut>> {
+    (0..PAGE_BLOCKS).map(|_| inner.alloc()).collect()
 }
 
 /// The member's first frame from `number` on.
@@ -99,48 +191,6 @@ fn next_frame<S: Seam>(state: &PageState<S>, member: u32, number: u32) -> Option
         return None;
     }
     state.table.frames().find(|(frame, content)| *frame >= number && content.member == member).map(|(frame, _)| frame)
-}
-
-/// Moves the pages of a frame with at least `uses_min` uses. Breaks when no slot can be had. `job` is the name under
-/// which the job can be stopped.
-async fn relocate_frame<S: Seam>(
-    running: &RunningJob<S>,
-    frame: u32,
-    uses_min: u8,
-    job: Option<&String>,
-) -> Result<ControlFlow<()>, StoreError> {
-    let inner = &running.inner;
-    let (slots, segment_generation) = {
-        let state = inner.pages.borrow();
-        (state.table.slots_of(frame), state.table.frame(frame).segment_generation)
-    };
-    let mut slots = slots.peekable();
-    while slots.peek().is_some() {
-        if let Some(name) = job {
-            running.wait_if_paused(name).await?;
-        }
-        let mut moves: Vec<BoxFuture<'_, ()>> = Vec::new();
-        while moves.len() < COPIES_MAX
-            && let Some(slot) = slots.peek().copied()
-        {
-            let mut state = inner.pages.borrow_mut();
-            let may_move = state.table.is_in(slot, segment_generation) && state.table.uses(slot) >= uses_min;
-            if !may_move || !is_movable(&state, slot) {
-                slots.next();
-                continue;
-            }
-            let Some(begun) = begin_move(&mut state, slot) else { break };
-            slots.next();
-            moves.push(Box::pin(finish_move(inner, begun)));
-        }
-        if moves.is_empty() && slots.peek().is_some() && !make_room(inner).await {
-            return Ok(ControlFlow::Break(()));
-        }
-        running.add_done_bytes(moves.len() as u64 * PAGE_BYTES);
-        join(moves).await;
-    }
-    drop_empty_frame(inner, frame, segment_generation);
-    Ok(ControlFlow::Continue(()))
 }
 
 /// True for a page that can be read and that no one is writing.
@@ -167,28 +217,42 @@ fn begin_move<S: Seam>(state: &mut PageState<S>, slot: SlotId) -> Option<Move> {
     Some(Move { volume_id: state.volumes[&number], page, put })
 }
 
-/// Copies a page in a task of its own, so that the copy ends even if the caller is dropped.
-fn finish_move<S: Seam>(inner: &Rc<Inner<S>>, begun: Move) -> impl Future<Output = ()> + use<S> {
+/// Copies a page in a task of its own, so that the copy ends even if the caller is dropped. Returns whether the page has
+/// moved.
+fn finish_move<S: Seam>(
+    inner: &Rc<Inner<S>>,
+    begun: Move,
+    buffers: Vec<S::BlockMut>,
+) -> impl Future<Output = bool> + use<S> {
     let (reply, task) = (Reply::default(), Rc::clone(inner));
     let task_reply = reply.clone();
     inner.seam.spawn(async move {
         let Move { volume_id, page, put } = begun;
-        let mut buffers = Vec::with_capacity(PAGE_BLOCKS as usize);
-        while buffers.len() < PAGE_BLOCKS as usize {
-            buffers.push(task.buffer().await);
-        }
         let read = read::read(&task, volume_id, page, 0..PAGE_BLOCKS, buffers, false).await;
         let mut content: Content<S::Block> = Default::default();
         content.iter_mut().zip(read).for_each(|(block, outcome)| *block = outcome.ok());
-        // A copy that fails leaves the page where it is.
-        let _ = write_and_enter(&task, volume_id, page, &put, content).await;
-        task_reply.send(());
+        if lacks_blocks(&task, &put, &content) {
+            // The page stays where it is.
+            content = Default::default();
+        }
+        let written = write_and_enter(&task, volume_id, page, &put, content).await;
+        task_reply.send(written.is_ok_and(|valid| valid != 0));
     });
     async move { reply.wait().await }
 }
 
+/// True if a valid block of the page was not read, for want of a buffer.
+fn lacks_blocks<S: Seam>(inner: &Inner<S>, put: &Put, content: &Content<S::Block>) -> bool {
+    let Some((slot, place, _)) = put.old else { return false };
+    let table = &inner.pages.borrow().table;
+    let is_same = table.exists(slot) && table.place(slot) == place && table.phase(slot) == SlotPhase::Live;
+    let valid = if is_same { table.valid(slot) } else { 0 };
+    (0..PAGE_BLOCKS).any(|block| valid >> block & 1 == 1 && content[block as usize].is_none())
+}
+
 /// Waits for free slots; false if there will be none.
 async fn make_room<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
+    inner.pages.borrow_mut().growth_skips = 0;
     evict::maintain_free_slots(inner);
     let (has_free, is_growing, has_releases) = {
         let state = inner.pages.borrow();

@@ -98,7 +98,9 @@ pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
             let keep = reserve(&store);
             let Some(number) = store.segments.lend(keep) else { return };
             let log = (0..MEMBERS_MAX as u32).filter(|member| store.superblock.carries_log(*member));
-            let has_room = |member: &u32| number < store.superblock.members[*member as usize].segments;
+            let has_room = |member: &u32| {
+                number < store.superblock.members[*member as usize].segments && state.vacated_member != Some(*member)
+            };
             segments.extend(log.filter(has_room).map(|member| (member, number)));
         }
         (segments, store.superblock.store, store.superblock.segment_bytes, store.superblock.boot)
@@ -144,7 +146,8 @@ async fn write_header<S: Seam>(inner: &Inner<S>, device: &Device<S>, header: &Pa
 fn may_hold_pages<S: Seam>(store: &State<S>, state: &PageState<S>, member: u32, segment: u32) -> bool {
     let is_shared = store.superblock.carries_log(member) && segment < store.superblock.segments;
     let is_lent = store.segments.lent().contains(&segment) && state.reclaim_target != Some(segment);
-    state.is_ready() && store.superblock.serves(member) && (is_lent || !is_shared)
+    let is_open = state.is_ready() && store.superblock.serves(member) && state.vacated_member != Some(member);
+    is_open && (is_lent || !is_shared)
 }
 
 /// Adds the slots of a segment whose header is written, unless the log has reclaimed the segment meanwhile.
@@ -256,13 +259,6 @@ async fn wait_for_writes<S: Seam>(inner: &Rc<Inner<S>>, number: u32) {
 
 /// While it exists, its member accepts no new pages.
 pub struct ClosedMember<S: Seam>(Rc<Inner<S>>, u32);
-
-impl<S: Seam> ClosedMember<S> {
-    /// The member's number.
-    pub fn member(&self) -> u32 {
-        self.1
-    }
-}
 
 impl<S: Seam> Drop for ClosedMember<S> {
     fn drop(&mut self) {

@@ -72,9 +72,9 @@ pub struct PageState<S: Seam> {
     pub volumes: BTreeMap<u16, VolumeId>,
     /// Slots whose page is being written, with the new blocks that have not been invalidated since (R2, docs/rules.md).
     pub pending_puts: BTreeMap<SlotId, u16>,
-    /// Reads in flight, by slot and its segment's generation.
-    pub pins: BTreeMap<(SlotId, u64), u32>,
-    /// Slots that no durable record lists and no read pins.
+    /// Number of reads in flight, by slot and its segment's generation. They keep the slot from reuse.
+    pub holds: BTreeMap<(SlotId, u64), u32>,
+    /// Slots that no durable record lists and no read holds.
     pub free: VecDeque<SlotId>,
     /// Slots whose change has a pending record.
     pub dirty: Vec<SlotId>,
@@ -96,8 +96,8 @@ pub struct PageState<S: Seam> {
     pub counts: PageCounters,
     /// The hand of the CLOCK replacement.
     pub clock_hand: SlotId,
-    /// A spare buffer for checksums.
-    pub spare: Option<S::BlockMut>,
+    /// A buffer for checksums, kept from read to read.
+    pub spare_sums: Option<S::BlockMut>,
     /// A task is adding a segment.
     pub is_growing: bool,
     /// A task is reclaiming a segment for the log.
@@ -145,7 +145,7 @@ impl<S: Seam> PageState<S> {
             volume_numbers: BTreeMap::new(),
             volumes: BTreeMap::new(),
             pending_puts: BTreeMap::new(),
-            pins: BTreeMap::new(),
+            holds: BTreeMap::new(),
             free: VecDeque::new(),
             dirty: Vec::new(),
             dead: Vec::new(),
@@ -157,7 +157,7 @@ impl<S: Seam> PageState<S> {
             early: EarlyInvalidations::default(),
             counts: PageCounters::default(),
             clock_hand: 0,
-            spare: None,
+            spare_sums: None,
             is_growing: false,
             reclaiming: false,
             reclaim_target: None,
@@ -287,33 +287,33 @@ impl<S: Seam> PageState<S> {
         }
     }
 
-    /// Frees a slot, or leaves that to the last read that pins it.
+    /// Frees a slot, or leaves that to the last read that holds it.
     pub fn release(&mut self, slot: SlotId) {
         self.table.release(slot);
-        if !self.pins.contains_key(&(slot, self.table.place(slot).segment_generation)) {
+        if !self.holds.contains_key(&(slot, self.table.place(slot).segment_generation)) {
             self.add_free(slot);
         }
     }
 
-    /// Makes a slot available that no durable record lists and no read pins.
+    /// Makes a slot available that no durable record lists and no read holds.
     fn add_free(&mut self, slot: SlotId) {
         if self.vacated_member != Some(self.table.place(slot).member) {
             self.free.push_back(slot);
         }
     }
 
-    /// Begins a read of a slot in this generation of its segment.
-    pub fn pin(&mut self, slot: SlotId, segment_generation: u64) {
+    /// Begins a read of a slot in this generation of its segment. Until [`PageState::end_hold`] the slot is not reused.
+    pub fn hold(&mut self, slot: SlotId, segment_generation: u64) {
         assert!(self.table.phase(slot) == SlotPhase::Live, "only a live slot is read");
-        *self.pins.entry((slot, segment_generation)).or_default() += 1;
+        *self.holds.entry((slot, segment_generation)).or_default() += 1;
     }
 
     /// Ends a read.
-    pub fn unpin(&mut self, slot: SlotId, segment_generation: u64) {
-        let pins = self.pins.get_mut(&(slot, segment_generation)).expect("a read ends once");
-        *pins -= 1;
-        if *pins == 0 {
-            self.pins.remove(&(slot, segment_generation));
+    pub fn end_hold(&mut self, slot: SlotId, segment_generation: u64) {
+        let holds = self.holds.get_mut(&(slot, segment_generation)).expect("a read ends once");
+        *holds -= 1;
+        if *holds == 0 {
+            self.holds.remove(&(slot, segment_generation));
             if self.table.is_in(slot, segment_generation) && self.table.phase(slot) == SlotPhase::Free {
                 self.add_free(slot);
             }
@@ -357,8 +357,8 @@ impl<S: Seam> PageState<S> {
     pub fn return_free_slots(&mut self, member: u32) {
         let frames = self.table.frames().filter(|(_, frame)| frame.member == member);
         let slots: Vec<SlotId> = frames.flat_map(|(number, _)| self.table.slots_of(number)).collect();
-        let is_pinned = |slot: &SlotId| self.pins.contains_key(&(*slot, self.table.place(*slot).segment_generation));
-        let is_free = |slot: &SlotId| self.table.phase(*slot) == SlotPhase::Free && !is_pinned(slot);
+        let is_held = |slot: &SlotId| self.holds.contains_key(&(*slot, self.table.place(*slot).segment_generation));
+        let is_free = |slot: &SlotId| self.table.phase(*slot) == SlotPhase::Free && !is_held(slot);
         let returned: Vec<SlotId> = slots.into_iter().filter(is_free).collect();
         self.remove_free_slots(member);
         self.free.extend(returned);

@@ -67,7 +67,7 @@ pub struct LogChain {
     /// The generation of each segment that holds pages, by member and number.
     pub page_segment_generations: BTreeMap<(u32, u32), u64>,
     /// The last commit of the map journal that is known to be durable (R9, docs/rules.md).
-    pub journal: CommitNo,
+    pub journal_commit: CommitNo,
 }
 
 /// The first batch of a segment.
@@ -90,7 +90,7 @@ struct LogReader<'a, S: Seam> {
     /// The error of a segment whose first block is unreadable on all devices.
     unreadable: Option<StoreError>,
     page_segment_generations: RefCell<BTreeMap<(u32, u32), u64>>,
-    journal: Cell<CommitNo>,
+    journal_commit: Cell<CommitNo>,
     /// The error of a device with metadata of a later format.
     newer: RefCell<Option<StoreError>>,
 }
@@ -110,7 +110,7 @@ pub async fn read_log<S: Seam>(
         prefetched: RefCell::default(),
         unreadable: None,
         page_segment_generations: RefCell::default(),
-        journal: Cell::new(superblock.journal),
+        journal_commit: Cell::new(superblock.journal_commit),
         newer: RefCell::default(),
     };
     let tail = reader.find_heads().await;
@@ -130,8 +130,16 @@ pub async fn read_log<S: Seam>(
     }
     let next_sequence = batches.last().map_or(tail, |batch| batch.header.sequence.next());
     reader.check_end(batches.last(), next_sequence).await?;
-    let (page_segment_generations, journal) = (reader.page_segment_generations.take(), reader.journal.get());
-    Ok(LogChain { batches, tail, next_sequence, segments: superblock.segments, page_segment_generations, journal })
+    let (page_segment_generations, journal_commit) =
+        (reader.page_segment_generations.take(), reader.journal_commit.get());
+    Ok(LogChain {
+        batches,
+        tail,
+        next_sequence,
+        segments: superblock.segments,
+        page_segment_generations,
+        journal_commit,
+    })
 }
 
 impl<S: Seam> LogReader<'_, S> {
@@ -176,7 +184,7 @@ impl<S: Seam> LogReader<'_, S> {
             return None;
         };
         if header.store == self.superblock.store {
-            self.journal.set(self.journal.get().max(header.journal));
+            self.journal_commit.set(self.journal_commit.get().max(header.journal_commit));
         }
         decode(self.superblock, raw, segment, offset)
     }

@@ -6,7 +6,7 @@ use crate::create::{SEGMENTS_MIN, segments_of};
 use crate::device::{BufferSource, Device};
 use crate::error::StoreError;
 use crate::format::Uuid;
-use crate::format::superblock::{MemberEntry, MemberState, PLACES, Role, Superblock, SuperblockError};
+use crate::format::superblock::{MemberEntry, MemberState, Role, SUPERBLOCK_OFFSETS, Superblock, SuperblockError};
 use crate::recovery::OpenOptions;
 
 /// The members of a store according to its newest superblock.
@@ -17,9 +17,10 @@ pub struct Members<S: Seam> {
     pub stale: Vec<Device<S>>,
     /// The newest superblock. Missing members are lost in it, in a new generation.
     pub superblock: Superblock,
-    /// The place for each member's next superblock, by the device's own revisions. After a crash one device may be a
-    /// revision ahead of the other, and its only intact superblock must not be overwritten first.
-    pub next_places: Vec<usize>,
+    /// Index of the superblock copy to overwrite next on each member: the one that does not hold the device's newest
+    /// superblock. After a crash one device may be a revision ahead of the other, and its only intact superblock must
+    /// not be overwritten first.
+    pub next_copies: Vec<usize>,
 }
 
 /// Reads the superblocks of `disks` and classifies the devices.
@@ -29,13 +30,13 @@ pub async fn find_members<S: Seam>(
     options: OpenOptions,
 ) -> Result<Members<S>, StoreError> {
     let mut candidates: Vec<(Device<S>, Superblock)> = Vec::new();
-    let mut places: Vec<usize> = Vec::new();
+    let mut next_indexes: Vec<usize> = Vec::new();
     let mut refused = None;
     for disk in disks {
         let mut device = Device::new(0, disk.clone());
         match read_superblock(seam, &device).await {
-            Ok((superblock, place)) => {
-                places.push(1 - place);
+            Ok((superblock, copy_index)) => {
+                next_indexes.push(1 - copy_index);
                 device.member = superblock.member;
                 candidates.push((device, superblock));
             }
@@ -50,18 +51,19 @@ pub async fn find_members<S: Seam>(
         None if candidates.is_empty() => return Err(StoreError::DeviceCount(disks.len())),
         _ => {}
     }
-    let journal = candidates.iter().map(|(_, superblock)| superblock.journal).max().unwrap_or_default();
+    // Each superblock records the last durable journal commit when it was written; the highest one counts.
+    let journal_commit = candidates.iter().map(|(_, superblock)| superblock.journal_commit).max().unwrap_or_default();
     // The superblock of a device that was being filled when the store was last used is not reliable.
     let members = candidates
         .iter()
         .map(|(_, superblock)| superblock)
-        .filter(|superblock| own_entry(superblock).state != MemberState::Syncing);
+        .filter(|superblock| own_entry(superblock).state != MemberState::BeingFilled);
     let Some(newest) = members.max_by_key(|superblock| (superblock.generation, superblock.revision)) else {
         let reason = "it was being added when the store was last used".to_owned();
         return Err(StoreError::NoStore { device: candidates[0].0.name(), reason });
     };
     let mut newest = newest.clone();
-    newest.journal = journal;
+    newest.journal_commit = journal_commit;
     if let Some((store, recorded)) = options.known_generation
         && newest.store == store
         && newest.generation < recorded
@@ -72,7 +74,7 @@ pub async fn find_members<S: Seam>(
         if superblock.store != newest.store {
             return Err(StoreError::OtherStore { device: device.name() });
         }
-        // These values never change with the members.
+        // These values are fixed when the store is created.
         let constants = |superblock: &Superblock| (superblock.segment_bytes, superblock.journal_bytes);
         if constants(superblock) != constants(&newest) {
             return Err(StoreError::Diverged);
@@ -81,38 +83,42 @@ pub async fn find_members<S: Seam>(
         if candidates[..index].iter().any(|(_, other)| identity(other) == uuid) {
             return Err(StoreError::OtherStore { device: device.name() });
         }
-        if own_entry(superblock).state == MemberState::Syncing {
+        if own_entry(superblock).state == MemberState::BeingFilled {
             continue;
         }
         let same_generation = superblock.generation == newest.generation;
         let is_removed = |state| matches!(state, MemberState::Lost | MemberState::Vacant);
-        let lost_a_serving_member = superblock
+        let records_serving_member_as_removed = superblock
             .members
             .iter()
             .zip(&newest.members)
-            .filter(|(then, now)| then.uuid == now.uuid)
-            .any(|(then, now)| is_removed(then.state) && now.state == MemberState::InService);
-        // The device was removed in a generation that it has reached itself, so it was used after its removal.
-        let was_used_alone = newest
+            .filter(|(recorded, current)| recorded.uuid == current.uuid)
+            .any(|(recorded, current)| is_removed(recorded.state) && current.state == MemberState::InService);
+        // The device's own superblock has reached the generation in which the store removed it: both sides were used
+        // apart (split brain).
+        let was_used_after_removal = newest
             .members
             .iter()
-            .filter(|now| now.uuid == uuid && is_removed(now.state))
-            .any(|now| superblock.generation.low_bits() >= now.since);
-        if lost_a_serving_member || was_used_alone || (same_generation && superblock.members != newest.members) {
+            .filter(|current| current.uuid == uuid && is_removed(current.state))
+            .any(|current| superblock.generation.low_bits() >= current.since);
+        if records_serving_member_as_removed
+            || was_used_after_removal
+            || (same_generation && superblock.members != newest.members)
+        {
             return Err(StoreError::Diverged);
         }
     }
-    let (mut devices, mut stale, mut next_places) = (Vec::new(), Vec::new(), vec![0; newest.members.len()]);
-    for ((device, superblock), place) in candidates.into_iter().zip(places) {
+    let (mut devices, mut stale, mut next_copies) = (Vec::new(), Vec::new(), vec![0; newest.members.len()]);
+    for ((device, superblock), next_index) in candidates.into_iter().zip(next_indexes) {
         let entry = newest.members.get(device.member as usize);
         match entry.filter(|entry| entry.uuid == identity(&superblock)).map(|entry| entry.state) {
             Some(MemberState::InService) => {
-                next_places[device.member as usize] = place;
+                next_copies[device.member as usize] = next_index;
                 devices.push(device);
             }
             Some(MemberState::Lost) => stale.push(device),
             // It was removed, or its number was reused.
-            Some(MemberState::Vacant | MemberState::Syncing) | None => {}
+            Some(MemberState::Vacant | MemberState::BeingFilled) | None => {}
         }
     }
     devices.sort_by_key(|device| device.member);
@@ -133,7 +139,7 @@ pub async fn find_members<S: Seam>(
         newest.generation = newest.generation.next();
     }
     let capacities = devices.iter().chain(&stale).map(|device| segments_of(device, newest.segment_bytes));
-    let largest = capacities.max().unwrap_or(0);
+    let largest_capacity = capacities.max().unwrap_or(0);
     for device in &devices {
         let claimed = newest.members[device.member as usize].segments;
         let capacity = segments_of(device, newest.segment_bytes);
@@ -148,7 +154,8 @@ pub async fn find_members<S: Seam>(
     if let Some(capacity) = log.map(|(_, entry)| entry.segments).min() {
         newest.segments = capacity;
     }
-    newest.segments = newest.segments.min(largest);
+    // Without a log member in service the superblock's own number remains: the missing devices may have been larger.
+    newest.segments = newest.segments.min(largest_capacity);
     let segments_min = u64::from(newest.journal_segments()) + SEGMENTS_MIN;
     if u64::from(newest.segments) < segments_min
         && let Some(device) = devices.first().or(stale.first())
@@ -159,7 +166,7 @@ pub async fn find_members<S: Seam>(
         );
         return Err(StoreError::NoStore { device: device.name(), reason });
     }
-    Ok(Members { devices, stale, superblock: newest, next_places })
+    Ok(Members { devices, stale, superblock: newest, next_copies })
 }
 
 /// The identity of the device that a superblock describes as its own.
@@ -187,20 +194,21 @@ fn excessive_claim<S: Seam>(device: &Device<S>, superblock: &Superblock) -> Opti
     })
 }
 
-/// The newer of a device's two superblocks, and its place. A superblock of a later format is an error in either place.
+/// The newer of a device's two superblocks, and the index of its copy. A superblock of a later format is an error in
+/// either copy.
 pub async fn read_superblock<S: Seam>(
     source: &impl BufferSource<S>,
     device: &Device<S>,
 ) -> Result<(Superblock, usize), StoreError> {
     let mut newest: Option<(Superblock, usize)> = None;
     let mut reason = "no superblock".to_owned();
-    for (place, at) in PLACES.into_iter().enumerate() {
+    for (copy_index, at) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
         match device.read_raw(source, at).await {
             Ok(raw) => match Superblock::decode(&raw) {
                 Ok(superblock) => match excessive_claim(device, &superblock) {
                     Some(claim) => reason = claim,
                     None if newest.as_ref().is_none_or(|(newest, _)| superblock.revision > newest.revision) => {
-                        newest = Some((superblock, place));
+                        newest = Some((superblock, copy_index));
                     }
                     None => {}
                 },

@@ -151,7 +151,7 @@ fn new_inner<S: Seam>(
     let sabotage = options.sabotage;
     let mut superblock = members.superblock;
     superblock.ownership = options.ownership.unwrap_or(superblock.ownership);
-    // The current generation counts as durable, because both places are written before the store is open.
+    // The current generation counts as durable, because both copies are written before the store is open.
     let generation = superblock.generation;
     superblock.boot = superblock.boot.next();
     superblock.tail = chain.tail;
@@ -163,7 +163,7 @@ fn new_inner<S: Seam>(
         let status = match (entry.state, stale) {
             (MemberState::InService, _) => MemberStatus::InService,
             (MemberState::Lost, Some(_)) => MemberStatus::Stale,
-            (MemberState::Vacant | MemberState::Syncing, _) => continue,
+            (MemberState::Vacant | MemberState::BeingFilled, _) => continue,
             (MemberState::Lost, None) => MemberStatus::Lost("missing when the store was opened".to_owned()),
         };
         reports.push(report(member, entry.role, device.or(stale), status));
@@ -176,11 +176,11 @@ fn new_inner<S: Seam>(
             _ => {
                 let live = live_per_segment[header.segment as usize];
                 let (boot, first_sequence, last_sequence) = (header.boot, header.first_sequence, header.sequence);
-                log_segments.push((header.segment, Segment { boot, first_sequence, last_sequence, live, pins: 0 }));
+                log_segments.push((header.segment, Segment { boot, first_sequence, last_sequence, live, holds: 0 }));
             }
         }
     }
-    superblock.journal = chain.journal;
+    superblock.journal_commit = chain.journal_commit;
     let numbers = superblock.journal_segments()..superblock.segments;
     let in_log = |number: &u32| log_segments.iter().any(|(used, _)| used == number);
     let lent =
@@ -196,7 +196,7 @@ fn new_inner<S: Seam>(
         next_sequence: chain.next_sequence,
         previous: chain.batches.last().map_or(0, |batch| batch.checksum),
         reports,
-        next_places: members.next_places,
+        next_copies: members.next_copies,
         failed: None,
         spare: Vec::new(),
         idle_waiters: Vec::new(),

@@ -184,7 +184,7 @@ mod tests {
                 offset,
                 first_sequence: Sequence(1),
                 previous: 0,
-                journal: CommitNo(0),
+                journal_commit: CommitNo(0),
                 records,
             };
             offset += header.blocks();
@@ -196,7 +196,7 @@ mod tests {
             next_sequence: Sequence(0),
             segments: 1,
             page_segment_generations: BTreeMap::new(),
-            journal: CommitNo(0),
+            journal_commit: CommitNo(0),
         }
     }
 

@@ -63,7 +63,7 @@ pub async fn salvage<S: Seam>(
             next_sequence,
             segments: superblock.segments,
             page_segment_generations: BTreeMap::new(),
-            journal: CommitNo(0),
+            journal_commit: CommitNo(0),
         },
         lost,
     )

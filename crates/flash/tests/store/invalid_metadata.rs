@@ -1,7 +1,7 @@
 //! Invalid numbers under valid checksums: each is refused before it is used.
 
 use flash::format::FIRST_SEGMENT_BYTES;
-use flash::format::superblock::{PLACES, Superblock};
+use flash::format::superblock::{SUPERBLOCK_OFFSETS, Superblock};
 use flash::{BootEpoch, CommitNo, OpenOptions, Sequence, StoreError, StoreGeneration, inspect};
 use seam::sim::{SimDisk, SimSeam};
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, Seam};
@@ -10,7 +10,7 @@ use crate::world::{NAMES, SMALL, disks, formatted};
 
 /// Changes both superblocks of a device.
 async fn rewrite_superblock(seam: &SimSeam, disk: &SimDisk, change: fn(&mut Superblock)) {
-    for at in PLACES {
+    for at in SUPERBLOCK_OFFSETS {
         let buffer = Piece::whole(seam.alloc().expect("the pool has a free buffer"));
         let (result, mut pieces) = disk.read(at, vec![buffer]).await;
         result.expect("the superblock is readable");
@@ -45,7 +45,7 @@ fn invalid_number_in_a_superblock_is_refused() {
         ("a generation", |superblock| superblock.generation = StoreGeneration(u64::MAX)),
         ("a boot", |superblock| superblock.boot = BootEpoch(u64::MAX)),
         ("a tail", |superblock| superblock.tail = Sequence(u64::MAX)),
-        ("a commit of the journal", |superblock| superblock.journal = CommitNo(u64::MAX)),
+        ("a commit of the journal", |superblock| superblock.journal_commit = CommitNo(u64::MAX)),
     ];
     for (field, change) in changes {
         let world = formatted(1, SMALL);

@@ -49,7 +49,7 @@ pub fn recover(world: &World, model: &LogModel, options: OpenOptions) -> Result<
 }
 
 /// Opens the store on each log member alone, and checks that it recovers the whole log or is refused.
-fn check_each_copy_alone(
+pub fn check_each_copy_alone(
     images: impl Fn() -> DiskImages,
     members: &[MemberReport],
     model: &LogModel,

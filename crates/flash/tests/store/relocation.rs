@@ -10,10 +10,10 @@ use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, SimDisk, SimDiskSpec, SimSeam,
 use seam::{DiskOpen, Nanos, Seam};
 
 use crate::crash_points::{at_each_boundary, crashes};
-use crate::member_changes::{open_members, recover};
+use crate::member_changes::{check_each_copy_alone, open_members, recover};
 use crate::model::{LogModel, read_all};
 use crate::paged::{Backing, PagedWorkload, check_all};
-use crate::pages::{loaded, put, tags};
+use crate::pages::{block, loaded, put, tags};
 use crate::workload::Workload;
 use crate::world::{ALL, PAGED, StoreShape, after, disks, formatted};
 
@@ -226,8 +226,12 @@ fn crash_replacement_at_every_io(seed: u64) -> Result<(u64, u64), String> {
         for (crash, survivals) in crashes(snapshot, &rng) {
             crashed += 1;
             let images = || snapshot.images(|number| survivals[number]);
-            recover(&after(rng.next(), images()), &model.borrow(), OpenOptions::default())
+            let members = recover(&after(rng.next(), images()), &model.borrow(), OpenOptions::default())
                 .map_err(|error| format!("{crash}: {error}"))?;
+            if crashed % 8 == 0 {
+                check_each_copy_alone(images, &members, &model.borrow(), OpenOptions::default())
+                    .map_err(|error| format!("{crash}: {error}"))?;
+            }
             let world = after(rng.next(), images());
             let seam = world.seam();
             served += world.block_on(async {
@@ -253,6 +257,71 @@ fn replacement_that_crashes_at_any_io_loses_nothing() {
             crash_replacement_at_every_io(seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         println!("seed {seed}: {crashed} crashes, {served} pages served");
         assert!(crashed > 1_000 && served > crashed, "{crashed} crashes, {served} pages served");
+    }
+}
+
+/// A page member takes over the log, either when the store opens or later, while the map of its pages is loaded and
+/// pages are put. Afterwards its copy of the log must be whole.
+fn take_over_beside_pages(seed: u64, fails_at_opening: bool) -> Result<(), String> {
+    let world = formatted(seed, StoreShape { devices: 3, ..PAGED });
+    let (model, first_error) = (Rc::<RefCell<LogModel>>::default(), Rc::<RefCell<Option<String>>>::default());
+    let seam = world.seam();
+    let fail = || {
+        let always = Rule::new(Fault::Error, Ops::WRITE | Ops::FLUSH, When::Always);
+        world.disk(ALL[0]).expect("the disk exists").add_fault(always);
+    };
+    world.block_on(async {
+        let (store, _) = open_members(&seam, &ALL[..3], OpenOptions::default()).await.expect("the store opens");
+        let pages = loaded(&store).await;
+        put_pages(&seam, &pages, 60).await;
+        workload(&seam, &store, &model, &first_error).run(seed, 1, 6).await;
+        store.close().await.expect("the store closes");
+    });
+    if fails_at_opening {
+        fail();
+    }
+    world.block_on(async {
+        let (store, recovered) = open_members(&seam, &ALL[..3], OpenOptions::default()).await.expect("the store opens");
+        let content = read_all(&seam, &store, &recovered).await.expect("live records can be read");
+        model.borrow_mut().adopt_recovered(&recovered, &content);
+        let pages = store.pages();
+        pages.load().await;
+        if !fails_at_opening {
+            fail();
+        }
+        let clients = workload(&seam, &store, &model, &first_error);
+        let (page_seam, volume, rng) = (seam.clone(), pages.volume(VolumeId(1)), Rng::new(seed, 80));
+        seam.spawn(async move {
+            for page in 0..200 {
+                let blocks = (0..16).map(|number| (number, block(&page_seam, first_tag(page)))).collect();
+                drop(volume.put(PageNo(page), blocks).await);
+                page_seam.sleep(Nanos::from_micros(rng.below(200))).await;
+            }
+        });
+        clients.run(seed + 1, 2, 8).await;
+        while store.copies() < 2 || store.job().is_some() {
+            clients.run(seed + 2, 1, 1).await;
+        }
+        clients.run(seed + 3, 1, 4).await;
+        seam.sleep(Nanos::from_millis(50)).await;
+    });
+    if let Some(error) = first_error.take() {
+        return Err(error);
+    }
+    let images = || world.crash(CrashMode::LoseAll);
+    let mut alone = images();
+    [ALL[0], ALL[1]].iter().for_each(|name| assert!(alone.remove(name)));
+    let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
+    recover(&after(seed, alone), &model.borrow(), options).map(drop)
+}
+
+#[test]
+fn log_copy_of_a_take_over_is_whole_beside_pages() {
+    for seed in 0..20 {
+        for fails_at_opening in [false, true] {
+            take_over_beside_pages(seed, fails_at_opening)
+                .unwrap_or_else(|error| panic!("seed {seed}, fails at the opening: {fails_at_opening}: {error}"));
+        }
     }
 }
 

@@ -91,7 +91,11 @@ fn absolute_path_or_number(device: &str) -> Result<String, Failure> {
 /// Says how many clean pages the removal of a device drops, and asks whether to go on if there is a terminal.
 fn confirm_dropped_pages(socket: Option<&Path>, path: &str, yes: bool) -> Result<(), Failure> {
     let Answer::Flash(report) = send_request(socket, &Request::FlashList {})? else { return Err(unexpected()) };
-    let is_removed = |device: &&FlashDeviceReport| device.device == path || device.number.to_string() == path;
+    let is_same_file = |device: &str| match (std::fs::canonicalize(device), std::fs::canonicalize(path)) {
+        (Ok(first), Ok(second)) => first == second,
+        _ => device == path,
+    };
+    let is_removed = |device: &&FlashDeviceReport| device.number.to_string() == path || is_same_file(&device.device);
     let Some(device) = report.devices.iter().find(is_removed) else { return Ok(()) };
     if device.pages_lost_if_removed == 0 {
         return Ok(());

@@ -190,7 +190,7 @@ fn device_report(device: &DeviceFindings, path: &Path) -> DeviceReport {
                 MemberState::InService => "in-service",
                 MemberState::Lost => "lost",
                 MemberState::Vacant => "removed",
-                MemberState::Syncing => "being-filled",
+                MemberState::BeingFilled => "being-filled",
             }),
             role: Some(match superblock.role {
                 Role::Log => "log",
