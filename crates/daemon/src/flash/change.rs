@@ -125,7 +125,7 @@ impl FlashLog {
     /// start would miss it.
     fn restore_devices(&self, before: Vec<PathBuf>, failed: ChangeFailure) -> Failure {
         let ChangeFailure { failure, is_in_service } = failed;
-        match is_in_service.then_some(Ok(())).unwrap_or_else(|| self.save_devices(before)) {
+        match if is_in_service { Ok(()) } else { self.save_devices(before) } {
             Ok(()) => failure,
             Err(not_saved) => not_saved,
         }
