@@ -76,13 +76,7 @@ impl<S: Seam> Core<S> {
         let end = end_of(backing);
         let zeroes = self.seam().zero_block().checksum(0);
         let destaged = pages.volume(volume_id).recent_writes();
-        // A shrunk backing is detected by its size. Blocks past its end must not use up the comparisons: an older copy
-        // of the backing could differ in earlier writes alone.
-        let inside = destaged.into_iter().rev().filter(|(block, _)| *block < end);
-        // Zeroes are compared separately: they may be many, and the backing often held zeroes there before.
-        let (zeroed, written): (Vec<_>, Vec<_>) = inside.partition(|(_, checksum)| *checksum == zeroes);
-        let each = [zeroed, written].into_iter().flat_map(|blocks| blocks.into_iter().take(COMPARED_BLOCKS_MAX));
-        let newest: BTreeMap<BlockNo, u32> = each.collect();
+        let newest = newest_recent_writes(destaged, end, zeroes);
         let blocks: Vec<BlockNo> = newest.keys().copied().collect();
         let mut result = DestagedComparison::default();
         for (checksum, actual) in newest.values().zip(checksums_at(self.seam(), backing, &blocks).await) {
@@ -94,6 +88,17 @@ impl<S: Seam> Core<S> {
         }
         result
     }
+}
+
+/// The entries of a ring of recent writes, oldest first, that are compared with a backing that ends at `end`. `zeroes` is
+/// the checksum of a zero block.
+pub fn newest_recent_writes(recent_writes: Vec<(BlockNo, u32)>, end: BlockNo, zeroes: u32) -> BTreeMap<BlockNo, u32> {
+    // A shrunk backing is detected by its size. Blocks past its end must not use up the comparisons: an older copy of
+    // the backing could differ in earlier writes alone.
+    let inside = recent_writes.into_iter().rev().filter(|(block, _)| *block < end);
+    // Zeroes are compared separately: they may be many, and the backing often held zeroes there before.
+    let (zeroed, written): (Vec<_>, Vec<_>) = inside.partition(|(_, checksum)| *checksum == zeroes);
+    [zeroed, written].into_iter().flat_map(|blocks| blocks.into_iter().take(COMPARED_BLOCKS_MAX)).collect()
 }
 
 /// The first block past the backing's end.

@@ -19,6 +19,7 @@ use flash::VolumePages;
 use seam::{Block, Nanos, Seam};
 
 use super::page_and_index;
+use crate::evidence::newest_recent_writes;
 use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors};
 use crate::shard::state::PARTIAL_MAX;
 use crate::shard::{Shard, ShardRef};
@@ -66,12 +67,12 @@ pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
     loop {
         let Some(strong) = shard.upgrade().filter(|shard| !shard.stopping.get()) else { return };
         match strong.compare_with_backing().await {
-            ComparisonResult::Same => break strong.flash_tier.checked.set(true),
+            ComparisonResult::Same => break strong.set_checked(),
             ComparisonResult::Different => {
                 let text = "the backing changed while the volume was not attached: its pages on flash were dropped";
                 *strong.flash_tier.drop_reason.borrow_mut() = Some(text.to_owned());
                 if strong.drop_pages().await.is_ok() {
-                    break strong.flash_tier.checked.set(true);
+                    break strong.set_checked();
                 }
             }
             ComparisonResult::Unknown => {}
@@ -90,6 +91,12 @@ pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
 }
 
 impl<S: Seam> Shard<S> {
+    /// Admits the pages and the ring.
+    fn set_checked(&self) {
+        self.flash_tier.checked.set(true);
+        self.flash_tier.ring_verified.set(true);
+    }
+
     async fn compare_with_backing(self: &ShardRef<S>) -> ComparisonResult {
         let Some(pages) = self.flash_tier.pages.clone() else { return ComparisonResult::Same };
         if !self.flash_tier.enabled || self.flash_tier.drops_old_pages {
@@ -117,8 +124,12 @@ impl<S: Seam> Shard<S> {
         let result = Rc::new(Cell::new(ComparisonResult::Same));
         let shared_result = Rc::clone(&result);
         self.for_each_concurrently(candidates, async move |shard, candidate| {
-            if shared_result.get() == ComparisonResult::Same && !shard.stopping.get() {
-                let result = shard.compare_one(candidate).await;
+            if shared_result.get() == ComparisonResult::Same {
+                // A stop ends the check without a result.
+                let result = match shard.stopping.get() {
+                    true => ComparisonResult::Unknown,
+                    false => shard.compare_one(candidate).await,
+                };
                 if result != ComparisonResult::Same && shared_result.get() != ComparisonResult::Different {
                     shared_result.set(result);
                 }
@@ -205,35 +216,38 @@ impl<S: Seam> Shard<S> {
 
     /// Before a stop that leaves dirty data in the log: compares the ring with the backing if the check has not ended
     /// since the attach. At the next start the ring proves which backing, and of which moment, belongs to that data; a
-    /// ring of a former backing would prove that one. The caller has flushed the backing.
+    /// ring of a former backing would prove that one. Only the newest entries are compared, as at a start. The caller
+    /// has flushed the backing.
     pub async fn verify_ring(self: &ShardRef<S>) {
         let Some(pages) = self.flash_tier.pages.clone() else { return };
-        if self.flash_tier.checked.get() || self.core.spec().flash_check_blocks == 0 {
+        if self.core.map_loaded().is_none() {
             return;
         }
-        let candidates: Vec<Candidate> = pages
-            .recent_writes()
-            .into_iter()
-            .map(|(block, checksum)| Candidate::RecentWrite(block, checksum))
-            .collect();
+        let entries =
+            newest_recent_writes(pages.recent_writes(), self.end_block(), self.seam().zero_block().checksum(0));
+        let candidates = entries.into_iter().map(|(block, checksum)| Candidate::RecentWrite(block, checksum)).collect();
         let is_same = Rc::new(Cell::new(true));
-        let shared = Rc::clone(&is_same);
+        let (shared, ring) = (Rc::clone(&is_same), pages.clone());
         self.for_each_concurrently(candidates, async move |shard, candidate| {
-            if shared.get() && shard.compare_one(candidate).await != ComparisonResult::Same {
-                shared.set(false);
+            match shard.compare_one(candidate).await {
+                ComparisonResult::Same => {}
+                ComparisonResult::Different => shared.set(false),
+                // An entry that cannot be compared proves nothing.
+                ComparisonResult::Unknown => ring.drop_recent_write(candidate.first_block()),
             }
         })
         .await;
-        if is_same.get() {
-            return;
-        }
-        let ring_blocks = self.blocks_in_ring();
-        if self.drop_pages().await.is_ok() {
+        if !is_same.get() {
+            let ring_blocks = self.blocks_in_ring();
+            if self.drop_pages().await.is_err() {
+                return;
+            }
             self.for_each_concurrently(ring_blocks.into_iter().collect(), async move |shard, block| {
                 shard.record_backing_content(&pages, block, false).await;
             })
             .await;
         }
+        self.flash_tier.ring_verified.set(true);
     }
 
     /// Reads two kinds of blocks from the backing before a stop, because their destaged content is unknown: blocks of

@@ -47,6 +47,8 @@ pub struct FlashTier<S: Seam> {
     pins: Pins,
     /// True once the pages have been compared with the backing after the attach.
     checked: Cell<bool>,
+    /// True once the ring of recent writes is known to be of this backing.
+    ring_verified: Cell<bool>,
     /// True while the cached pages are being dropped.
     suspended: Cell<bool>,
     /// Completion number that a flush of the backing must cover before content read from the backing counts as durable.
@@ -77,6 +79,7 @@ impl<S: Seam> FlashTier<S> {
             quota,
             pins: Pins::default(),
             checked,
+            ring_verified: Cell::default(),
             suspended,
             settled: Cell::new(CompletionNo(1)),
             partial_blocks: RefCell::default(),
@@ -84,6 +87,17 @@ impl<S: Seam> FlashTier<S> {
             page_fill_budget,
             counters,
         }
+    }
+
+    /// Number of recent writes with content; `None` while these are not known to be of this backing.
+    pub fn recorded_writes(&self) -> Option<u64> {
+        let pages = self.pages.as_ref().filter(|_| self.is_ring_verified())?;
+        Some(pages.recent_writes_with_content() as u64)
+    }
+
+    /// True when the ring of recent writes is known to be of this backing, and so proves it at the next start.
+    pub fn is_ring_verified(&self) -> bool {
+        self.ring_verified.get()
     }
 
     /// The quota of flash.

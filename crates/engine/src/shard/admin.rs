@@ -40,10 +40,12 @@ impl<S: Seam> Shard<S> {
         let (shard, over) = (Rc::clone(self), Rc::clone(&is_over));
         self.seam().spawn(async move {
             shard.progress.wait_for(|| shard.state.borrow().operations.is_empty().then_some(())).await;
+            if !shard.flash_tier.is_ring_verified() && shard.sync().await.is_durable() {
+                shard.verify_ring().await;
+            }
             shard.destage_evidence().await;
             // The next start detects a failed flush, as after a crash.
             if shard.sync().await.is_durable() {
-                shard.verify_ring().await;
                 shard.record_unknown_blocks().await;
             }
             over.set(true);

@@ -22,6 +22,8 @@ const ERASE_BLOCKS: usize = 64;
 pub struct Change<S: Seam> {
     pub joining: Option<(Device<S>, Role)>,
     pub leaving: Option<u32>,
+    /// Minimum number of members in service that carry the log afterwards; otherwise the leaving member stays.
+    pub copies_min: usize,
 }
 
 /// The entry of a member; fails if the number is vacant.
@@ -87,7 +89,7 @@ fn free_number(members: &[MemberEntry]) -> Result<u32, StoreError> {
 /// the joining device, otherwise of the leaving member.
 pub async fn apply<S: Seam>(running: &RunningJob<S>, change: Change<S>) -> Result<u32, StoreError> {
     let inner = &running.inner;
-    let Change { joining, leaving } = change;
+    let Change { joining, leaving, copies_min } = change;
     let mut _closed = None;
     if let Some((device, role)) = &joining {
         let filled = match role {
@@ -106,25 +108,41 @@ pub async fn apply<S: Seam>(running: &RunningJob<S>, change: Change<S>) -> Resul
             }
         }
     }
-    let removed_device = switch_members(inner, joining.clone(), leaving).await?;
+    let removed_device = switch_members(inner, joining.clone(), leaving, copies_min).await?;
     // A new log member needs the map journal, too.
     crate::journal::write_now(inner);
-    if let Some(device) = removed_device {
-        erase_metadata(inner, &device).await;
+    match removed_device {
+        Removed::Device(device) => erase_metadata(inner, &device).await,
+        Removed::Nothing => {}
+        Removed::Kept => {
+            let reason = "another device that carries the log has failed meanwhile: the device stays in service";
+            return Err(StoreError::Refused(reason.to_owned()));
+        }
     }
     Ok(joining
         .map_or_else(|| leaving.expect("a change has a joining or a leaving member"), |(device, _)| device.member))
 }
 
-/// Switches the members between two batches. Returns the device that is no longer a member.
+/// Outcome of a switch for the leaving member.
+enum Removed<S: Seam> {
+    /// It is no longer a member; its device can be erased.
+    Device(Device<S>),
+    /// There is no device to erase.
+    Nothing,
+    /// It stays, because the log would have too few copies.
+    Kept,
+}
+
+/// Switches the members between two batches.
 async fn switch_members<S: Seam>(
     inner: &Rc<Inner<S>>,
     joining: Option<(Device<S>, Role)>,
     leaving: Option<u32>,
-) -> Result<Option<Device<S>>, StoreError> {
+    copies_min: usize,
+) -> Result<Removed<S>, StoreError> {
     let _guard = inner.batch_lock.lock().await;
     let joining_member = joining.as_ref().map(|(device, _)| device.member);
-    let (removed_device, tail) = {
+    let (removed_device, is_kept, tail) = {
         let mut guard = inner.state.borrow_mut();
         let state = &mut *guard;
         if let Some(error) = &state.failed {
@@ -141,6 +159,13 @@ async fn switch_members<S: Seam>(
         if (joins_log && state.joining.is_none()) || joining_member.is_some_and(was_lost) {
             return Err(StoreError::Refused("the joining device has failed".to_owned()));
         }
+        let stays = |device: &&Device<S>| Some(device.member) != leaving && Some(device.member) != joining_member;
+        let staying_copies = state.devices.iter().filter(stays).filter(|device| carries_log(state, device.member));
+        let is_kept = leaving.is_some() && staying_copies.count() + usize::from(joins_log) < copies_min;
+        if is_kept && joining.is_none() {
+            return Ok(Removed::Kept);
+        }
+        let leaving = leaving.filter(|_| !is_kept);
         state.superblock.generation = state.superblock.generation.next();
         let since = state.superblock.generation.low_bits();
         let mut removed_device = None;
@@ -164,14 +189,15 @@ async fn switch_members<S: Seam>(
         let next = state.next_sequence;
         let tail = state.segments.advance_tail(next);
         state.superblock.tail = tail;
-        (removed_device, tail)
+        (removed_device, is_kept, tail)
     };
     persist_membership(inner, joining_member).await?;
     let mut state = inner.state.borrow_mut();
     state.segments.durable_tail = state.segments.durable_tail.max(tail);
     match joining_member.filter(|member| !state.superblock.serves(*member)) {
         Some(member) => Err(StoreError::Refused(format!("device number {member} failed as it became a member"))),
-        None => Ok(removed_device),
+        None if is_kept => Ok(Removed::Kept),
+        None => Ok(removed_device.map_or(Removed::Nothing, Removed::Device)),
     }
 }
 

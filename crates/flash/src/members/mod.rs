@@ -37,7 +37,7 @@ pub async fn add<S: Seam>(inner: &Rc<Inner<S>>, disk: S::Disk, force: bool) -> R
     let role = if inner.log_devices().len() < LOG_MEMBERS { Role::Log } else { Role::Pages };
     let device = change::prepare(inner, disk, role, force).await?;
     running.set_member(device.member);
-    let change = Change { joining: Some((device, role)), leaving: None };
+    let change = Change { joining: Some((device, role)), leaving: None, copies_min: 0 };
     change::apply(&running, change).await
 }
 
@@ -50,25 +50,32 @@ pub async fn replace<S: Seam>(inner: &Rc<Inner<S>>, old: u32, disk: S::Disk, for
     let entry = change::entry(inner, old)?;
     let joins_log = entry.role == Role::Log && log_copies_without(inner, old) < LOG_MEMBERS;
     let role = if joins_log { Role::Log } else { Role::Pages };
+    let copies_min = match inner.state.borrow().superblock.carries_log(old) {
+        true => inner.log_devices().len().min(LOG_MEMBERS),
+        false => 0,
+    };
     let device = change::prepare(inner, disk, role, force).await?;
     running.set_member(device.member);
     wait_loaded_if_begun(inner).await;
     if !has_pages(inner, old) {
-        return change::apply(&running, Change { joining: Some((device, role)), leaving: Some(old) }).await;
+        let change = Change { joining: Some((device, role)), leaving: Some(old), copies_min };
+        return change::apply(&running, change).await;
     }
-    let copies = inner.log_devices().len().min(LOG_MEMBERS);
-    let new = change::apply(&running, Change { joining: Some((device, role)), leaving: None }).await?;
+    let joins = Change { joining: Some((device, role)), leaving: None, copies_min: 0 };
+    let new = change::apply(&running, joins).await?;
     let moved = relocate(&running, old, Some(new), true).await;
     // The old device may have failed meanwhile.
     let is_done = moved.is_ok() || !inner.state.borrow().superblock.serves(old);
-    if is_done && (!joins_log || log_copies_without(inner, old) >= copies) {
-        return change::apply(&running, Change { joining: None, leaving: Some(old) }).await.map(|_| new);
-    }
     let error = match moved {
-        Ok(_) => StoreError::Refused("another device that carries the log has failed".to_owned()),
-        Err(error) => error,
+        Err(error) if !is_done => error,
+        // Its pages stay closed until it has left.
+        _vacated => {
+            return change::apply(&running, Change { joining: None, leaving: Some(old), copies_min })
+                .await
+                .map(|_| new);
+        }
     };
-    if undo_replacement(&running, new, copies, &error).await? {
+    if undo_replacement(&running, new, copies_min, &error).await? {
         return Err(error);
     }
     Err(StoreError::Refused(format!("{error}; both devices stay in service")))
@@ -79,7 +86,7 @@ pub async fn replace<S: Seam>(inner: &Rc<Inner<S>>, old: u32, disk: S::Disk, for
 async fn undo_replacement<S: Seam>(
     running: &RunningJob<S>,
     new: u32,
-    copies: usize,
+    copies_min: usize,
     error: &StoreError,
 ) -> Result<bool, StoreError> {
     let inner = &running.inner;
@@ -88,11 +95,11 @@ async fn undo_replacement<S: Seam>(
         true => Some(relocate(running, new, None, false).await),
         false => None,
     };
-    let may_leave = is_cancelled && !matches!(returned, Some(Err(_))) && log_copies_without(inner, new) >= copies;
+    let may_leave = is_cancelled && !matches!(returned, Some(Err(_)));
     if inner.state.borrow().superblock.serves(new) && !may_leave {
         return Ok(false);
     }
-    change::apply(running, Change { joining: None, leaving: Some(new) }).await?;
+    change::apply(running, Change { joining: None, leaving: Some(new), copies_min }).await?;
     Ok(true)
 }
 
@@ -111,7 +118,12 @@ pub async fn remove<S: Seam>(inner: &Rc<Inner<S>>, member: u32, allow_single_cop
         // Another member may have failed meanwhile.
         joining = successor_of(inner, member, allow_single_copy)?;
     }
-    change::apply(&running, Change { joining, leaving: Some(member) }).await.map(drop)
+    let copies_min = match inner.state.borrow().superblock.carries_log(member) {
+        true if allow_single_copy => 1,
+        true => inner.log_devices().len().min(LOG_MEMBERS),
+        false => 0,
+    };
+    change::apply(&running, Change { joining, leaving: Some(member), copies_min }).await.map(drop)
 }
 
 /// The member that takes over the log when `member` leaves, if the log needs one; fails if the log would have fewer
@@ -137,6 +149,11 @@ fn successor_of<S: Seam>(
     Ok(successor)
 }
 
+/// Number of members that carry the log.
+pub fn copies<S: Seam>(state: &State<S>) -> usize {
+    (0..).zip(&state.superblock.members).filter(|(member, _)| state.superblock.carries_log(*member)).count()
+}
+
 /// Number of members in service that carry the log, `member` excluded.
 fn log_copies_without<S: Seam>(inner: &Inner<S>, member: u32) -> usize {
     inner.log_devices().iter().filter(|device| device.member != member).count()
@@ -144,8 +161,7 @@ fn log_copies_without<S: Seam>(inner: &Inner<S>, member: u32) -> usize {
 
 /// True when the log has a single copy and a member that holds only pages could take it over.
 pub fn needs_take_over<S: Seam>(state: &State<S>) -> bool {
-    let log = (0..).zip(&state.superblock.members).filter(|(member, _)| state.superblock.carries_log(*member));
-    log.count() == 1 && largest_page_member(state, u32::MAX).is_some()
+    copies(state) == 1 && largest_page_member(state, u32::MAX).is_some()
 }
 
 /// Pages that [`remove`] drops, because they find no room on the remaining members.
@@ -191,7 +207,8 @@ async fn take_over<S: Seam>(inner: Rc<Inner<S>>) {
     let Some(device) = find_successor(&inner, u32::MAX).filter(|_| inner.log_devices().len() == 1) else { return };
     let member = device.member;
     running.set_member(member);
-    let result = change::apply(&running, Change { joining: Some((device, Role::Log)), leaving: None }).await;
+    let result =
+        change::apply(&running, Change { joining: Some((device, Role::Log)), leaving: None, copies_min: 0 }).await;
     if let Err(StoreError::Disk { error, .. }) = result {
         // The device rejects writes. Its removal starts the take-over by the next device.
         let _ = remove_members(&inner, vec![(member, error)]).await;

@@ -88,6 +88,7 @@ impl<S: Seam> Pages<S> {
             state.dirty_regions.remove_volume(number);
             state.recent_writes.remove_volume(number);
             state.journal.pending_records.push(Record::VolumeGone { number });
+            state.forget_slots();
         }
         if wait_durable(&self.0).await {
             return Ok(());

@@ -14,7 +14,7 @@ use super::{evict, read};
 use crate::error::StoreError;
 use crate::format::journal::Record;
 use crate::journal::{wait_durable, write_now};
-use crate::members::{RunningJob, needs_take_over};
+use crate::members::{RunningJob, copies, needs_take_over};
 use crate::number::{PAGE_BLOCKS, PageNo, VolumeId};
 use crate::store::{Inner, State};
 use crate::wait::{BoxFuture, Reply, join};
@@ -83,7 +83,8 @@ pub async fn relocate<S: Seam>(
         state.growth_skips = 0;
         running.add_total_bytes(state.table.pages_on(member) * PAGE_BYTES);
     }
-    let relocation = Relocation { running, member, receiver, may_stop };
+    let copies = copies(&inner.state.borrow());
+    let relocation = Relocation { running, member, receiver, copies, may_stop };
     let fits = pages_without_room(inner, member) == 0;
     // Copies that found no buffer are repeated.
     while relocation.run(if fits { 0..=0 } else { 1..=USES_MAX }).await? > 0 && has_pages(inner, member) {}
@@ -95,6 +96,8 @@ struct Relocation<'a, S: Seam> {
     running: &'a RunningJob<S>,
     member: u32,
     receiver: Option<u32>,
+    /// Copies of the log at the start.
+    copies: usize,
     may_stop: bool,
 }
 
@@ -123,7 +126,8 @@ impl<S: Seam> Relocation<'_, S> {
                 return Some(StoreError::Refused(format!("device number {new} failed as pages were copied to it")));
             }
             let takes_over = "a device that carries the log has failed, and another one takes over";
-            needs_take_over(state).then(|| StoreError::Refused(takes_over.to_owned()))
+            let has_lost_one = copies(state) < self.copies && needs_take_over(state);
+            has_lost_one.then(|| StoreError::Refused(takes_over.to_owned()))
         };
         if self.may_stop {
             return self.running.wait_if_paused_unless("", stop).await;

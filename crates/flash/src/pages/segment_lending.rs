@@ -258,11 +258,18 @@ async fn wait_for_writes<S: Seam>(inner: &Rc<Inner<S>>, number: u32) {
 }
 
 /// While it exists, its member accepts no new pages.
-pub struct ClosedMember<S: Seam>(Rc<Inner<S>>, u32);
+pub struct ClosedMember<S: Seam> {
+    inner: Rc<Inner<S>>,
+    member: u32,
+    /// A failed write of a header had closed it before.
+    was_closed: bool,
+}
 
 impl<S: Seam> Drop for ClosedMember<S> {
     fn drop(&mut self) {
-        self.0.pages.borrow_mut().closed_members.remove(&self.1);
+        if !self.was_closed {
+            self.inner.pages.borrow_mut().closed_members.remove(&self.member);
+        }
     }
 }
 
@@ -278,8 +285,8 @@ pub async fn drop_pages_of<S: Seam>(inner: &Rc<Inner<S>>, member: u32) -> Closed
 /// Closes a member for new pages, and waits until no page is being written to it.
 pub async fn close_member<S: Seam>(inner: &Rc<Inner<S>>, member: u32) -> ClosedMember<S> {
     write_intent::wait_loaded_if_begun(inner).await;
-    inner.pages.borrow_mut().closed_members.insert(member);
-    let closed = ClosedMember(Rc::clone(inner), member);
+    let was_closed = !inner.pages.borrow_mut().closed_members.insert(member);
+    let closed = ClosedMember { inner: Rc::clone(inner), member, was_closed };
     let writes = |state: &PageState<S>| state.writing.keys().any(|(writing, _)| *writing == member);
     while inner.pages.borrow().is_growing || writes(&inner.pages.borrow()) {
         // Without free slots no new write begins.

@@ -109,6 +109,9 @@ pub struct PageState<S: Seam> {
     pub writing: BTreeMap<(u32, u32), u32>,
     /// Members that accept no new pages: a segment's header could not be written, or the member will carry the log.
     pub closed_members: BTreeSet<u32>,
+    /// Number of the commit after which the durable map lists no slot that this state has forgotten: slots of dropped
+    /// frames and of removed volumes.
+    pub forgotten_until: u64,
     /// The member whose pages are being moved to others. Its free slots are not reused.
     pub vacated_member: Option<u32>,
     /// The next commit clears all settled dirty regions, however few there are.
@@ -163,6 +166,7 @@ impl<S: Seam> PageState<S> {
             reclaim_target: None,
             writing: BTreeMap::new(),
             closed_members: BTreeSet::new(),
+            forgotten_until: 0,
             vacated_member: None,
             clear_all_settled: false,
             idle_timer_set: false,
@@ -266,6 +270,16 @@ impl<S: Seam> PageState<S> {
         for page in PageNo::each(&pages) {
             *self.early.pages.entry((volume_id, page)).or_default() |= mask_of(page, &blocks);
         }
+    }
+
+    /// Notes that the next commit records that slots are gone, of which this state knows nothing from now on.
+    pub fn forget_slots(&mut self) {
+        self.forgotten_until = self.journal.commits_begun + 1;
+    }
+
+    /// True when the durable map may list slots that this state has forgotten.
+    pub fn has_forgotten_slots(&self) -> bool {
+        self.journal.commits_done < self.forgotten_until
     }
 
     /// True when a durable record may refer to one of these blocks, as valid or as a recent write.
@@ -375,6 +389,7 @@ impl<S: Seam> PageState<S> {
         self.implied_dead.retain(|slot| !is_inside(slot));
         self.pending_puts.retain(|slot, _| !is_inside(slot));
         self.table.remove_frame(frame);
+        self.forget_slots();
     }
 
     /// Drops all pages, dirty regions and recent writes in memory.

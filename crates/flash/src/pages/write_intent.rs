@@ -81,9 +81,11 @@ fn mark_regions<S: Seam>(inner: &Inner<S>, volume_id: VolumeId, blocks: &Range<B
     if !state.is_ready() {
         return (unmarked, state.abandoned);
     }
-    let Some(number) = state.volume_numbers.get(&volume_id).copied() else { return (unmarked, true) };
+    // Slots that were just dropped as a whole may have held these blocks: the write waits until that is durable.
+    let is_forgotten = state.has_forgotten_slots();
+    let Some(number) = state.volume_numbers.get(&volume_id).copied() else { return (unmarked, !is_forgotten) };
     if blocks.is_empty() || !state.may_be_durable(number, blocks) {
-        return (unmarked, true);
+        return (unmarked, blocks.is_empty() || !is_forgotten);
     }
     let removed = state.recent_writes.remove(number, blocks.clone());
     state.journal.pending_records.extend(removed);
