@@ -4,7 +4,6 @@
 //! This module only reads. The decisions are made by the owner of the records (`crates/state`).
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use flash::{BlockNo, VolumeId};
@@ -13,13 +12,9 @@ use seam::{BLOCK_BYTES, Block, Disk, Nanos, PieceMut, Seam};
 
 use crate::Backing;
 use crate::core::Core;
-use crate::shard::state::PARTIAL_MAX;
+use crate::pages::newest_recent_writes;
 use crate::wait::Signal;
 
-/// Number of recently destaged blocks that are compared with a backing before it is written: the newest with content,
-/// and as many of the newest zeroes. A stop makes up to [`PARTIAL_MAX`] blocks that it reads back the newest entries,
-/// whatever their age. Twice as many are compared, so that half of them are others.
-const COMPARED_BLOCKS_MAX: usize = 2 * PARTIAL_MAX;
 /// Concurrent reads.
 const READS_MAX: usize = 32;
 /// Pause between attempts to get a buffer.
@@ -88,17 +83,6 @@ impl<S: Seam> Core<S> {
         }
         result
     }
-}
-
-/// The entries of a ring of recent writes, oldest first, that are compared with a backing that ends at `end`. `zeroes` is
-/// the checksum of a zero block.
-pub fn newest_recent_writes(recent_writes: Vec<(BlockNo, u32)>, end: BlockNo, zeroes: u32) -> BTreeMap<BlockNo, u32> {
-    // A shrunk backing is detected by its size. Blocks past its end must not use up the comparisons: an older copy of
-    // the backing could differ in earlier writes alone.
-    let inside = recent_writes.into_iter().rev().filter(|(block, _)| *block < end);
-    // Zeroes are compared separately: they may be many, and the backing often held zeroes there before.
-    let (zeroed, written): (Vec<_>, Vec<_>) = inside.partition(|(_, checksum)| *checksum == zeroes);
-    [zeroed, written].into_iter().flat_map(|blocks| blocks.into_iter().take(COMPARED_BLOCKS_MAX)).collect()
 }
 
 /// The first block past the backing's end.

@@ -30,7 +30,8 @@ impl Latencies {
     }
 
     /// Converts any histogram to the layout. The requests of a bucket that spans several of the layout are spread over
-    /// them evenly, as a percentile interpolates within it. A bucket without an upper end is converted to its lower end.
+    /// them evenly, as a percentile interpolates within it. A bucket without an upper end is converted to its lower
+    /// end.
     pub fn of_buckets(buckets: impl Iterator<Item = Bucket>, sum_us: u64) -> Latencies {
         let mut latencies = Latencies { sum_us, counts: Vec::new() };
         for Bucket { from_us, to_us, count } in buckets.filter(|bucket| bucket.count > 0) {

@@ -361,9 +361,9 @@ impl State {
         }
     }
 
-    /// Records a clean stop with all acknowledged writes on the backing or in the flash log. `destaged` is the number of
-    /// destaged blocks whose checksums the store holds; `None` if these may be of another backing: the next start then
-    /// uses neither them nor the pages.
+    /// Records a clean stop with all acknowledged writes on the backing or in the flash log. `destaged` is the number
+    /// of destaged blocks whose checksums the store holds; `None` if these may be of another backing: the next start
+    /// then uses neither them nor the pages.
     pub fn mark_left_on_flash(&mut self, volume_id: VolumeId, destaged: Option<u64>) {
         if let Some(record) = self.by_id_mut(volume_id) {
             record.clean = true;

@@ -12,19 +12,22 @@
 //! recognise this backing.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
 use flash::VolumePages;
 use seam::{Block, Nanos, Seam};
 
 use super::page_and_index;
-use crate::evidence::newest_recent_writes;
 use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors};
 use crate::shard::state::PARTIAL_MAX;
 use crate::shard::{Shard, ShardRef};
 use crate::wait::Signal;
 
+/// Number of recently destaged blocks that are compared with a backing before it is written: the newest with content,
+/// and as many of the newest zeroes. A stop makes up to [`PARTIAL_MAX`] blocks that it reads back the newest entries,
+/// whatever their age. Twice as many are compared, so that half of them are others.
+const COMPARED_BLOCKS_MAX: usize = 2 * PARTIAL_MAX;
 /// Concurrent comparisons.
 const COMPARISONS_MAX: usize = 8;
 /// Maximum number of unproven blocks that are read before a stop.
@@ -330,6 +333,17 @@ impl<S: Seam> Shard<S> {
             _ => true,
         }
     }
+}
+
+/// The entries of a ring of recent writes, oldest first, that are compared with a backing that ends at `end`. `zeroes`
+/// is the checksum of a zero block.
+pub fn newest_recent_writes(recent_writes: Vec<(BlockNo, u32)>, end: BlockNo, zeroes: u32) -> BTreeMap<BlockNo, u32> {
+    // A shrunk backing is detected by its size. Blocks past its end must not use up the comparisons: an older copy of
+    // the backing could differ in earlier writes alone.
+    let inside = recent_writes.into_iter().rev().filter(|(block, _)| *block < end);
+    // Zeroes are compared separately: they may be many, and the backing often held zeroes there before.
+    let (zeroed, written): (Vec<_>, Vec<_>) = inside.partition(|(_, checksum)| *checksum == zeroes);
+    [zeroed, written].into_iter().flat_map(|blocks| blocks.into_iter().take(COMPARED_BLOCKS_MAX)).collect()
 }
 
 /// Up to `count` of the set bits, starting at a random position.

@@ -29,6 +29,7 @@ use crate::shard::state::{DestagedBlocks, PARTIAL_MAX};
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 use crate::{CacheMode, FlashQuota, FlashStats, WritePolicy};
+pub use check::newest_recent_writes;
 use counters::TierCounters;
 use page_fill::PageFillBudget;
 use pin::Pins;

@@ -48,8 +48,8 @@ struct LogSegment {
     blocks: u32,
 }
 
-/// Fills `device`. When this returns, the device holds the log's whole content and continues to take batches. It accepts
-/// no pages while the result exists: they would overwrite the log as long as the device is no log member.
+/// Fills `device`. When this returns, the device holds the log's whole content and continues to take batches. It
+/// accepts no pages while the result exists: they would overwrite the log as long as the device is no log member.
 pub async fn fill<S: Seam>(running: &RunningJob<S>, device: &Device<S>) -> Result<ClosedMember<S>, StoreError> {
     let inner = &running.inner;
     let name = device.name();

@@ -221,8 +221,8 @@ fn begin_move<S: Seam>(state: &mut PageState<S>, slot: SlotId) -> Option<Move> {
     Some(Move { volume_id: state.volumes[&number], page, put })
 }
 
-/// Copies a page in a task of its own, so that the copy ends even if the caller is dropped. Returns whether the page has
-/// moved.
+/// Copies a page in a task of its own, so that the copy ends even if the caller is dropped. Returns whether the page
+/// has moved.
 fn finish_move<S: Seam>(
     inner: &Rc<Inner<S>>,
     begun: Move,

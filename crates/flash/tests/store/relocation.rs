@@ -1,5 +1,5 @@
-//! Pages of a device that leaves move to the other devices: none is lost where there is room, none is stale, and a crash
-//! at any I/O loses no record of the log.
+//! Pages of a device that leaves move to the other devices: none is lost where there is room, none is stale, and a
+//! crash at any I/O loses no record of the log.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -195,8 +195,8 @@ fn workload(
     Workload { seam, store, model, first_error, full_without_live_record: Rc::default() }
 }
 
-/// Crashes a replacement of a device with pages at every I/O: the log is whole, and every page that is served is the one
-/// that was put. Returns the numbers of crashes and of pages that were served after them.
+/// Crashes a replacement of a device with pages at every I/O: the log is whole, and every page that is served is the
+/// one that was put. Returns the numbers of crashes and of pages that were served after them.
 fn crash_replacement_at_every_io(seed: u64) -> Result<(u64, u64), String> {
     let world = world_with_spare(seed, 2, PAGED.segments);
     let (model, first_error, has_ended) =

@@ -62,8 +62,8 @@ fn volumes_served_after_administrator_actions_keep_promises() {
 /// data given up past the end of a shrunk backing that came back after a crash and a growth; a longer older copy; a
 /// name whose disk another volume had adopted; an older copy beside a volume without a destaged block; a copy that was
 /// older in partial blocks alone; a volume that was served without its data on flash, removed, and restored by a second
-/// rebuild of the records; a block cut short by a shrink, which a later growth completed with its former content; a ring
-/// of destaged blocks of a former backing, because the volume stopped before it was compared.
+/// rebuild of the records; a block cut short by a shrink, which a later growth completed with its former content; a
+/// ring of destaged blocks of a former backing, because the volume stopped before it was compared.
 const FOUND: [u64; 25] = [
     14,
     144,
