@@ -66,7 +66,7 @@ export async function recordHealth(page) {
 }
 
 /** Waits until the connection badge is of this kind. */
-export const waitForBadge = (page, kind) => page.waitForSelector(`[data-badge=${kind}]`, { timeout: 15_000 });
+export const waitForBadge = (page, kind) => page.waitForSelector(`[data-badge=${kind}]`, { timeout: 60_000 });
 
 /** Simulates tab visibility; Playwright's tabs stay visible. */
 export const setVisible = (page, isVisible) =>

@@ -142,7 +142,7 @@ fn flash_devices_have_their_numbers() {
     let devices = vec![device(1, "in-service"), device(2, "lost")];
     let report = FlashReport { in_use: true, devices, ..FlashReport::default() };
     let text = screen::flash(&report, Style::PLAIN);
-    assert!(text.contains(" device 1: /dev/nvme1n1, 0 B, in service\n"), "{text}");
+    assert!(text.contains(" device 1: /dev/nvme1n1, 0 B, in service, 0 clean pages\n"), "{text}");
     assert!(text.contains(" device 2: /dev/nvme2n1, lost: it failed\n"), "{text}");
     let missing = FlashDeviceReport { number: 3, state: "lost".to_owned(), ..FlashDeviceReport::default() };
     let report = FlashReport { in_use: true, devices: vec![missing], ..FlashReport::default() };
