@@ -362,6 +362,34 @@ fn region_with_a_write_in_flight_is_suspect_after_a_crash() {
     });
 }
 
+/// A write to the backing that begins while all pages of its volume are being dropped. The map on the devices still
+/// lists a page of the block.
+#[test]
+fn write_beside_dropped_pages_waits_until_they_are_durably_gone() {
+    let world = formatted(1, PAGED);
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        let pages = loaded(&store).await;
+        put(&seam, &pages, 1, 0, 100).await;
+        seam.sleep(Nanos::from_secs(12)).await;
+        let dropping = pages.clone();
+        seam.spawn(async move { dropping.remove_volume(VolumeId(1)).await.expect("the pages are dropped") });
+        while pages.stats().pages > 0 {
+            seam.yield_now().await;
+        }
+        let _intent = pages.volume(VolumeId(1)).begin_write(BlockNo(3)..BlockNo(4)).await;
+    });
+    let world = after(2, world.crash(CrashMode::LoseAll));
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        let pages = store.pages();
+        pages.load().await;
+        assert_eq!(pages.volume(VolumeId(1)).valid(PageNo(0)) & 1 << 3, 0, "the write may have reached the backing");
+    });
+}
+
 #[test]
 fn pages_are_evicted_for_pages_and_for_the_log() {
     let world = formatted(1, PAGED);
