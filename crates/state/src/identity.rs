@@ -361,16 +361,17 @@ impl State {
         }
     }
 
-    /// Records a clean stop with all acknowledged writes on the backing or in the flash log. `destaged` is the number
-    /// of destaged blocks whose checksums the store holds; `None` if these may be of another backing: the next start
-    /// then uses neither them nor the pages.
-    pub fn mark_left_on_flash(&mut self, volume_id: VolumeId, destaged: Option<u64>) {
+    /// Records a clean stop with all acknowledged writes on the backing or in the flash log. `destaged` is the number of
+    /// destaged blocks whose checksums the store holds.
+    pub fn mark_left_on_flash(&mut self, volume_id: VolumeId, destaged: u64) {
         if let Some(record) = self.by_id_mut(volume_id) {
             record.clean = true;
-            record.content.get_or_insert_default().destaged = destaged.unwrap_or(0);
-            if destaged.is_none() {
-                record.cached_on = Some(Default::default());
-            }
+            // While older pages of the store are being dropped, the next start does not compare its checksums.
+            let is_compared = match (&record.cached_on, &record.dirty_on_flash) {
+                (Some(cached_on), Some(store)) => cached_on.contains(store),
+                _ => true,
+            };
+            record.content.get_or_insert_default().destaged = if is_compared { destaged } else { 0 };
         }
     }
 

@@ -185,7 +185,7 @@ fn possible_data_on_flash_is_recorded_until_the_volume_is_clean() {
     let without = std::fs::read_to_string(folder.path().join("state.json")).expect("the file was written");
     assert!(!without.contains("dirty_on_flash"), "a version without flash reads it, too: {without}");
     dir.change(|state| state.mark_on_flash(id, Some("ab"))).expect("written");
-    dir.change(|state| state.mark_left_on_flash(id, Some(0))).expect("written");
+    dir.change(|state| state.mark_left_on_flash(id, 0)).expect("written");
     drop(dir);
     let mut dir = StateDir::open(folder.path()).expect("the same directory");
     assert_eq!(dir.state().volumes[0].dirty_on_flash.as_deref(), Some("ab"));

@@ -65,8 +65,8 @@ struct LeftOnFlash {
     name: String,
     /// Its dirty bytes in the flash log.
     bytes: u64,
-    /// Destaged blocks whose content the store has recorded; `None` if these may be of another backing.
-    destaged: Option<u64>,
+    /// Destaged blocks whose content the store has recorded.
+    destaged: u64,
 }
 
 /// The parts that a drain uses.
@@ -86,7 +86,7 @@ struct DrainTotals {
     /// Volumes whose backings are complete and that are not recorded as clean yet.
     clean: Vec<VolumeId>,
     /// Volumes left in the flash log, with their numbers of recorded destaged blocks.
-    on_flash: Vec<(VolumeId, Option<u64>)>,
+    on_flash: Vec<(VolumeId, u64)>,
     /// Volumes with dirty bytes in the flash log.
     left: Vec<(String, u64)>,
 }
@@ -230,7 +230,7 @@ impl Drain {
                 let Some(volume) = local.engine.find(&volume) else { return Ok(None) };
                 let result = volume.leave_in_log().await;
                 let log_failed = local.engine.log().is_none_or(|log| log.copies() == 0);
-                let destaged = volume.recorded_writes();
+                let destaged = local.engine.recorded_writes(volume_id);
                 let result =
                     result.map(|has_records| has_records.then(|| (volume.stats().flash_dirty_bytes, destaged)));
                 result.map_err(|error| (error, log_failed))
@@ -304,7 +304,7 @@ impl Drain {
 
     /// Records many volumes with one write of the state file: volumes that became clean since the last call, and all
     /// volumes left in the flash log. True when the write succeeded.
-    fn record_outcomes(&self, clean: &mut Vec<VolumeId>, on_flash: &[(VolumeId, Option<u64>)]) -> bool {
+    fn record_outcomes(&self, clean: &mut Vec<VolumeId>, on_flash: &[(VolumeId, u64)]) -> bool {
         let recorded = self.records.change_or_log(|state| {
             clean.iter().for_each(|volume_id| state.mark_clean(*volume_id));
             on_flash.iter().for_each(|(volume_id, destaged)| state.mark_left_on_flash(*volume_id, *destaged));

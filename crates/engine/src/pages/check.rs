@@ -69,7 +69,12 @@ pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
     let ring_blocks = shard.upgrade().map(|shard| shard.blocks_in_ring()).unwrap_or_default();
     loop {
         let Some(strong) = shard.upgrade().filter(|shard| !shard.stopping.get()) else { return };
-        match strong.compare_with_backing().await {
+        let result = strong.compare_with_backing().await;
+        if strong.stopping.get() {
+            // The stop compares the ring itself, and counts its entries.
+            return;
+        }
+        match result {
             ComparisonResult::Same => break strong.set_checked(),
             ComparisonResult::Different => {
                 let text = "the backing changed while the volume was not attached: its pages on flash were dropped";
@@ -219,36 +224,44 @@ impl<S: Seam> Shard<S> {
 
     /// Before a stop that leaves dirty data in the log: compares the ring with the backing if the check has not ended
     /// since the attach. At the next start the ring proves which backing, and of which moment, belongs to that data; a
-    /// ring of a former backing would prove that one. Only the newest entries are compared, as at a start. The caller
-    /// has flushed the backing.
+    /// ring of a former backing would prove that one. Only the newest entries are compared, as at a start. No write is
+    /// in flight, and the caller has flushed the backing: also a block with newer dirty data has the recorded content.
     pub async fn verify_ring(self: &ShardRef<S>) {
         let Some(pages) = self.flash_tier.pages.clone() else { return };
         if self.core.map_loaded().is_none() {
             return;
         }
-        let entries =
-            newest_recent_writes(pages.recent_writes(), self.end_block(), self.seam().zero_block().checksum(0));
-        let candidates = entries.into_iter().map(|(block, checksum)| Candidate::RecentWrite(block, checksum)).collect();
-        let is_same = Rc::new(Cell::new(true));
-        let (shared, ring) = (Rc::clone(&is_same), pages.clone());
-        self.for_each_concurrently(candidates, async move |shard, candidate| {
-            match shard.compare_one(candidate).await {
-                ComparisonResult::Same => {}
-                ComparisonResult::Different => shared.set(false),
-                // An entry that cannot be compared proves nothing.
-                ComparisonResult::Unknown => ring.drop_recent_write(candidate.first_block()),
+        let zeroes = self.seam().zero_block().checksum(0);
+        let entries: Vec<_> =
+            newest_recent_writes(pages.recent_writes(), self.end_block(), zeroes).into_iter().collect();
+        let result = Rc::new(Cell::new(ComparisonResult::Same));
+        let shared_result = Rc::clone(&result);
+        self.for_each_concurrently(entries, async move |shard, (block, checksum)| {
+            match shard.read_backing(block.single()).await.as_deref() {
+                Ok([content]) if content.checksum(0) == checksum => {}
+                Ok(_) => shared_result.set(ComparisonResult::Different),
+                Err(_) if shared_result.get() == ComparisonResult::Same => shared_result.set(ComparisonResult::Unknown),
+                Err(_) => {}
             }
         })
         .await;
-        if !is_same.get() {
-            let ring_blocks = self.blocks_in_ring();
-            if self.drop_pages().await.is_err() {
-                return;
+        match result.get() {
+            ComparisonResult::Unknown => return,
+            ComparisonResult::Same => {}
+            ComparisonResult::Different => {
+                let ring_blocks = self.blocks_in_ring();
+                if self.drop_pages().await.is_err() {
+                    return;
+                }
+                self.for_each_concurrently(ring_blocks.into_iter().collect(), async move |shard, block| {
+                    if block.next().offset() <= shard.size_bytes.get()
+                        && let Ok([content]) = shard.read_backing(block.single()).await.as_deref()
+                    {
+                        pages.record_reread(block, content);
+                    }
+                })
+                .await;
             }
-            self.for_each_concurrently(ring_blocks.into_iter().collect(), async move |shard, block| {
-                shard.record_backing_content(&pages, block, false).await;
-            })
-            .await;
         }
         self.flash_tier.ring_verified.set(true);
     }

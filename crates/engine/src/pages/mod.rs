@@ -48,7 +48,7 @@ pub struct FlashTier<S: Seam> {
     pins: Pins,
     /// True once the pages have been compared with the backing after the attach.
     checked: Cell<bool>,
-    /// True once the ring of recent writes is known to be of this backing.
+    /// True once the ring of recent writes has been compared with this backing.
     ring_verified: Cell<bool>,
     /// True while the cached pages are being dropped.
     suspended: Cell<bool>,
@@ -90,13 +90,7 @@ impl<S: Seam> FlashTier<S> {
         }
     }
 
-    /// Number of recent writes with content; `None` while these are not known to be of this backing.
-    pub fn recorded_writes(&self) -> Option<u64> {
-        let pages = self.pages.as_ref().filter(|_| self.is_ring_verified())?;
-        Some(pages.recent_writes_with_content() as u64)
-    }
-
-    /// True when the ring of recent writes is known to be of this backing, and so proves it at the next start.
+    /// True when the ring of recent writes has been compared with this backing.
     pub fn is_ring_verified(&self) -> bool {
         self.ring_verified.get()
     }

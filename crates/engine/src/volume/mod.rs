@@ -533,12 +533,6 @@ impl<S: Seam> Volume<S> {
         Ok(shard.state.borrow().log_tracker.has_records())
     }
 
-    /// Number of recent writes with content in the store, which prove the backing at the next start; `None` if they are
-    /// not known to be of this backing.
-    pub fn recorded_writes(&self) -> Option<u64> {
-        self.0.shard.flash_tier.recorded_writes()
-    }
-
     /// Lifts the limit before a stop, so that clients get their answers.
     pub fn lift_limits(&self) {
         self.0.limit_queue.lift();

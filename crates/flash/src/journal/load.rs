@@ -295,6 +295,7 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
         state.journal.pending_records.push(Record::MemberGone { member: member as u8 });
     }
     state.journal.pending_records.dedup();
+    let mut has_dropped = !state.journal.pending_records.is_empty();
     let log_segments = store.superblock.journal_segments()..store.superblock.segments;
     for ((member, segment), frame) in replay.frames.clone() {
         let is_usable = !store.superblock.carries_log(member)
@@ -303,7 +304,12 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
         if !is_usable || generations.get(&(member, segment)) != Some(&replay.table.frame(frame).segment_generation) {
             replay.free_segment(member, segment);
             state.journal.pending_records.push(Record::FreeSegment { member: member as u8, segment });
+            has_dropped = true;
         }
+    }
+    if has_dropped {
+        // The map on the devices lists these slots until the next commit.
+        state.forget_slots();
     }
     drop(store);
     if state.phase != MapPhase::Loading {

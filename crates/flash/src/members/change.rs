@@ -161,7 +161,8 @@ async fn switch_members<S: Seam>(
         }
         let stays = |device: &&Device<S>| Some(device.member) != leaving && Some(device.member) != joining_member;
         let staying_copies = state.devices.iter().filter(stays).filter(|device| carries_log(state, device.member));
-        let is_kept = leaving.is_some() && staying_copies.count() + usize::from(joins_log) < copies_min;
+        let leaves_log = leaving.is_some_and(|member| carries_log(state, member));
+        let is_kept = leaves_log && staying_copies.count() + usize::from(joins_log) < copies_min;
         if is_kept && joining.is_none() {
             return Ok(Removed::Kept);
         }

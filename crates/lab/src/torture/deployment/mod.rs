@@ -367,7 +367,8 @@ impl Deployment {
             match (result.is_ok(), is_clean) {
                 (true, true) => self.state.mark_clean(attached.volume_id),
                 (true, false) => {
-                    self.state.mark_left_on_flash(attached.volume_id, volume.recorded_writes());
+                    let destaged = session.core.recorded_writes(attached.volume_id);
+                    self.state.mark_left_on_flash(attached.volume_id, destaged);
                 }
                 (false, _) => return Err("dirty data could not be left in the flash log without a fault".to_owned()),
             }
