@@ -361,8 +361,8 @@ impl State {
         }
     }
 
-    /// Records a clean stop with all acknowledged writes on the backing or in the flash log. `destaged` is the number of
-    /// destaged blocks whose checksums the store holds.
+    /// Records a clean stop with all acknowledged writes on the backing or in the flash log. `destaged` is the number
+    /// of destaged blocks whose checksums the store holds.
     pub fn mark_left_on_flash(&mut self, volume_id: VolumeId, destaged: u64) {
         if let Some(record) = self.by_id_mut(volume_id) {
             record.clean = true;
