@@ -366,12 +366,7 @@ impl State {
     pub fn mark_left_on_flash(&mut self, volume_id: VolumeId, destaged: u64) {
         if let Some(record) = self.by_id_mut(volume_id) {
             record.clean = true;
-            // While older pages of the store are being dropped, the next start does not compare its checksums.
-            let is_compared = match (&record.cached_on, &record.dirty_on_flash) {
-                (Some(cached_on), Some(store)) => cached_on.contains(store),
-                _ => true,
-            };
-            record.content.get_or_insert_default().destaged = if is_compared { destaged } else { 0 };
+            record.content.get_or_insert_default().destaged = destaged;
         }
     }
 
