@@ -5,7 +5,7 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, Disk, Piece, Seam};
 
 use super::job::RunningJob;
-use super::{is_member, resync};
+use super::{is_member, log_copies, resync};
 use crate::create::{SEGMENTS_MIN, new_uuid, require_empty, segments_of};
 use crate::device::{Device, block_of};
 use crate::error::StoreError;
@@ -148,21 +148,17 @@ async fn switch_members<S: Seam>(
         if let Some(error) = &state.failed {
             return Err(error.clone());
         }
-        let carries_log = |state: &crate::store::State<S>, member| state.superblock.carries_log(member);
-        let log_stays =
-            state.devices.iter().any(|device| Some(device.member) != leaving && carries_log(state, device.member));
         let joins_log = joining.as_ref().is_some_and(|(_, role)| *role == Role::Log);
-        if !log_stays && !joins_log {
+        let copies = log_copies(state, leaving) + usize::from(joins_log);
+        if copies == 0 {
             return Err(StoreError::Refused("no member would be left that carries the log".to_owned()));
         }
         let was_lost = |member| !state.superblock.serves(member) && !state.jobs.has_prepared();
         if (joins_log && state.joining.is_none()) || joining_member.is_some_and(was_lost) {
             return Err(StoreError::Refused("the joining device has failed".to_owned()));
         }
-        let stays = |device: &&Device<S>| Some(device.member) != leaving && Some(device.member) != joining_member;
-        let staying_copies = state.devices.iter().filter(stays).filter(|device| carries_log(state, device.member));
-        let leaves_log = leaving.is_some_and(|member| carries_log(state, member));
-        let is_kept = leaves_log && staying_copies.count() + usize::from(joins_log) < copies_min;
+        let leaves_log = leaving.is_some_and(|member| state.superblock.carries_log(member));
+        let is_kept = leaves_log && copies < copies_min;
         if is_kept && joining.is_none() {
             return Ok(Removed::Kept);
         }

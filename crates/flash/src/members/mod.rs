@@ -48,12 +48,9 @@ pub async fn add<S: Seam>(inner: &Rc<Inner<S>>, disk: S::Disk, force: bool) -> R
 pub async fn replace<S: Seam>(inner: &Rc<Inner<S>>, old: u32, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
     let running = RunningJob::begin(inner, JobKind::Replace)?;
     let entry = change::entry(inner, old)?;
-    let joins_log = entry.role == Role::Log && log_copies_without(inner, old) < LOG_MEMBERS;
+    let joins_log = entry.role == Role::Log && log_copies(&inner.state.borrow(), Some(old)) < LOG_MEMBERS;
     let role = if joins_log { Role::Log } else { Role::Pages };
-    let copies_min = match inner.state.borrow().superblock.carries_log(old) {
-        true => inner.log_devices().len().min(LOG_MEMBERS),
-        false => 0,
-    };
+    let copies_min = log_copies(&inner.state.borrow(), None).min(LOG_MEMBERS);
     let device = change::prepare(inner, disk, role, force).await?;
     running.set_member(device.member);
     wait_loaded_if_begun(inner).await;
@@ -118,11 +115,8 @@ pub async fn remove<S: Seam>(inner: &Rc<Inner<S>>, member: u32, allow_single_cop
         // Another member may have failed meanwhile.
         joining = successor_of(inner, member, allow_single_copy)?;
     }
-    let copies_min = match inner.state.borrow().superblock.carries_log(member) {
-        true if allow_single_copy => 1,
-        true => inner.log_devices().len().min(LOG_MEMBERS),
-        false => 0,
-    };
+    let copies = log_copies(&inner.state.borrow(), None);
+    let copies_min = copies.min(if allow_single_copy { 1 } else { LOG_MEMBERS });
     change::apply(&running, Change { joining, leaving: Some(member), copies_min }).await.map(drop)
 }
 
@@ -133,7 +127,7 @@ fn successor_of<S: Seam>(
     member: u32,
     allow_single_copy: bool,
 ) -> Result<Option<(Device<S>, Role)>, StoreError> {
-    let others = log_copies_without(inner, member);
+    let others = log_copies(&inner.state.borrow(), Some(member));
     if !inner.state.borrow().superblock.carries_log(member) || others >= LOG_MEMBERS {
         return Ok(None);
     }
@@ -149,25 +143,21 @@ fn successor_of<S: Seam>(
     Ok(successor)
 }
 
-/// Number of members that carry the log.
-pub fn copies<S: Seam>(state: &State<S>) -> usize {
-    (0..).zip(&state.superblock.members).filter(|(member, _)| state.superblock.carries_log(*member)).count()
-}
-
-/// Number of members in service that carry the log, `member` excluded.
-fn log_copies_without<S: Seam>(inner: &Inner<S>, member: u32) -> usize {
-    inner.log_devices().iter().filter(|device| device.member != member).count()
+/// Number of members in service that carry the log, without the member `except`.
+pub fn log_copies<S: Seam>(state: &State<S>, except: Option<u32>) -> usize {
+    let members = 0..state.superblock.members.len() as u32;
+    members.filter(|member| state.superblock.carries_log(*member) && Some(*member) != except).count()
 }
 
 /// True when the log has a single copy and a member that holds only pages could take it over.
 pub fn needs_take_over<S: Seam>(state: &State<S>) -> bool {
-    copies(state) == 1 && largest_page_member(state, u32::MAX).is_some()
+    log_copies(state, None) == 1 && largest_page_member(state, u32::MAX).is_some()
 }
 
 /// Pages that [`remove`] drops, because they find no room on the remaining members.
 pub fn pages_lost_without<S: Seam>(inner: &Inner<S>, member: u32) -> u64 {
     let carries_log = inner.state.borrow().superblock.carries_log(member);
-    let is_succeeded = carries_log && log_copies_without(inner, member) < LOG_MEMBERS;
+    let is_succeeded = carries_log && log_copies(&inner.state.borrow(), Some(member)) < LOG_MEMBERS;
     match find_successor(inner, member).filter(|_| is_succeeded) {
         Some(successor) => {
             let table = &inner.pages.borrow().table;

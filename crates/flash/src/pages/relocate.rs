@@ -13,8 +13,8 @@ use super::table::{ADDING, SUSPECT, SlotId, SlotPhase, page_of};
 use super::{evict, read};
 use crate::error::StoreError;
 use crate::format::journal::Record;
-use crate::journal::{wait_durable, write_now};
-use crate::members::{RunningJob, copies, needs_take_over};
+use crate::journal::wait_durable;
+use crate::members::{RunningJob, log_copies, needs_take_over};
 use crate::number::{PAGE_BLOCKS, PageNo, VolumeId};
 use crate::store::{Inner, State};
 use crate::wait::{BoxFuture, Reply, join};
@@ -83,7 +83,7 @@ pub async fn relocate<S: Seam>(
         state.growth_skips = 0;
         running.add_total_bytes(state.table.pages_on(member) * PAGE_BYTES);
     }
-    let copies = copies(&inner.state.borrow());
+    let copies = log_copies(&inner.state.borrow(), None);
     let relocation = Relocation { running, member, receiver, copies, may_stop };
     let fits = pages_without_room(inner, member) == 0;
     // Copies that found no buffer are repeated.
@@ -126,7 +126,7 @@ impl<S: Seam> Relocation<'_, S> {
                 return Some(StoreError::Refused(format!("device number {new} failed as pages were copied to it")));
             }
             let takes_over = "a device that carries the log has failed, and another one takes over";
-            let has_lost_one = copies(state) < self.copies && needs_take_over(state);
+            let has_lost_one = log_copies(state, None) < self.copies && needs_take_over(state);
             has_lost_one.then(|| StoreError::Refused(takes_over.to_owned()))
         };
         if self.may_stop {
@@ -190,11 +190,14 @@ fn page_buffers<S: Seam>(inner: &Inner<S>) -> Option<Vec<S::BlockMut>> {
 }
 
 /// The member's first frame from `number` on.
-fn next_frame<S: Seam>(state: &PageState<S>, member: u32, number: u32) -> Option<u32> {
-    if !state.is_ready() {
-        return None;
+fn next_frame<S: Seam>(state: &PageState<S>, member: u32, mut number: u32) -> Option<u32> {
+    loop {
+        let frame = state.table.first_frame_from(number)?;
+        if state.table.frame(frame).member == member {
+            return Some(frame);
+        }
+        number = frame + 1;
     }
-    state.table.frames().find(|(frame, content)| *frame >= number && content.member == member).map(|(frame, _)| frame)
 }
 
 /// True for a page that can be read and that no one is writing.
@@ -258,22 +261,14 @@ fn lacks_blocks<S: Seam>(inner: &Inner<S>, put: &Put, content: &Content<S::Block
 async fn make_room<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
     inner.pages.borrow_mut().growth_skips = 0;
     evict::maintain_free_slots(inner);
-    let (has_free, is_growing, has_releases) = {
+    let (has_free, is_growing, has_free_soon) = {
         let state = inner.pages.borrow();
-        let has_releases = !state.dead.is_empty()
-            || !state.implied_dead.is_empty()
-            || state.journal.commits_begun > state.journal.commits_done;
-        (!state.free.is_empty(), state.is_growing, has_releases)
+        (!state.free.is_empty(), state.is_growing, evict::has_free_soon(&state))
     };
-    if has_free {
-        return true;
-    }
-    if is_growing {
+    if is_growing && !has_free {
         inner.seam.sleep(segment_lending::PAUSE).await;
-        return true;
     }
-    write_now(inner);
-    has_releases && wait_durable(inner).await
+    has_free || is_growing || has_free_soon && wait_durable(inner).await
 }
 
 /// Drops a frame without pages, so that the map has room for another one.

@@ -370,10 +370,10 @@ impl<S: Seam> PageState<S> {
     /// Returns the slots of a member that is no longer being vacated to the free list.
     pub fn return_free_slots(&mut self, member: u32) {
         let frames = self.table.frames().filter(|(_, frame)| frame.member == member);
-        let slots: Vec<SlotId> = frames.flat_map(|(number, _)| self.table.slots_of(number)).collect();
         let is_held = |slot: &SlotId| self.holds.contains_key(&(*slot, self.table.place(*slot).segment_generation));
         let is_free = |slot: &SlotId| self.table.phase(*slot) == SlotPhase::Free && !is_held(slot);
-        let returned: Vec<SlotId> = slots.into_iter().filter(is_free).collect();
+        let slots = frames.flat_map(|(number, _)| self.table.slots_of(number));
+        let returned: Vec<SlotId> = slots.filter(is_free).collect();
         self.remove_free_slots(member);
         self.free.extend(returned);
     }

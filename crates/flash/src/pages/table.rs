@@ -296,8 +296,10 @@ impl SlotTable {
         if before == after && volume == new_volume {
             return result;
         }
-        let on_member = self.of_members.entry(member).or_default();
-        *on_member = *on_member + after.pages - before.pages;
+        if before.pages != after.pages {
+            let on_member = self.of_members.entry(member).or_default();
+            *on_member = *on_member + after.pages - before.pages;
+        }
         self.counts.replace(before, after);
         // A slot with counts always has a volume; a slot without a volume has no counts.
         if before != SlotCounts::default() {
