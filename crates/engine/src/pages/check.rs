@@ -75,12 +75,12 @@ pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
             return;
         }
         match result {
-            ComparisonResult::Same => break strong.set_checked(),
+            ComparisonResult::Same => break strong.flash_tier.checked.set(true),
             ComparisonResult::Different => {
                 let text = "the backing changed while the volume was not attached: its pages on flash were dropped";
                 *strong.flash_tier.drop_reason.borrow_mut() = Some(text.to_owned());
                 if strong.drop_pages().await.is_ok() {
-                    break strong.set_checked();
+                    break strong.flash_tier.checked.set(true);
                 }
             }
             ComparisonResult::Unknown => {}
@@ -99,12 +99,6 @@ pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
 }
 
 impl<S: Seam> Shard<S> {
-    /// Admits the pages and the ring.
-    fn set_checked(&self) {
-        self.flash_tier.checked.set(true);
-        self.flash_tier.ring_verified.set(true);
-    }
-
     async fn compare_with_backing(self: &ShardRef<S>) -> ComparisonResult {
         let Some(pages) = self.flash_tier.pages.clone() else { return ComparisonResult::Same };
         if !self.flash_tier.enabled || self.flash_tier.drops_old_pages {
@@ -234,36 +228,32 @@ impl<S: Seam> Shard<S> {
         let zeroes = self.seam().zero_block().checksum(0);
         let entries: Vec<_> =
             newest_recent_writes(pages.recent_writes(), self.end_block(), zeroes).into_iter().collect();
-        let result = Rc::new(Cell::new(ComparisonResult::Same));
-        let shared_result = Rc::clone(&result);
+        let is_different = Rc::new(Cell::new(false));
+        let found = Rc::clone(&is_different);
         self.for_each_concurrently(entries, async move |shard, (block, checksum)| {
-            match shard.read_backing(block.single()).await.as_deref() {
-                Ok([content]) if content.checksum(0) == checksum => {}
-                Ok(_) => shared_result.set(ComparisonResult::Different),
-                Err(_) if shared_result.get() == ComparisonResult::Same => shared_result.set(ComparisonResult::Unknown),
-                Err(_) => {}
+            // An unreadable block proves nothing.
+            if let Ok([content]) = shard.read_backing(block.single()).await.as_deref()
+                && content.checksum(0) != checksum
+            {
+                found.set(true);
             }
         })
         .await;
-        match result.get() {
-            ComparisonResult::Unknown => return,
-            ComparisonResult::Same => {}
-            ComparisonResult::Different => {
-                let ring_blocks = self.blocks_in_ring();
-                if self.drop_pages().await.is_err() {
-                    return;
-                }
-                self.for_each_concurrently(ring_blocks.into_iter().collect(), async move |shard, block| {
-                    if block.next().offset() <= shard.size_bytes.get()
-                        && let Ok([content]) = shard.read_backing(block.single()).await.as_deref()
-                    {
-                        pages.record_reread(block, content);
-                    }
-                })
-                .await;
-            }
+        if !is_different.get() {
+            return;
         }
-        self.flash_tier.ring_verified.set(true);
+        let ring_blocks = self.blocks_in_ring();
+        if self.drop_pages().await.is_err() {
+            return;
+        }
+        self.for_each_concurrently(ring_blocks.into_iter().collect(), async move |shard, block| {
+            if block.next().offset() <= shard.size_bytes.get()
+                && let Ok([content]) = shard.read_backing(block.single()).await.as_deref()
+            {
+                pages.record_reread(block, content);
+            }
+        })
+        .await;
     }
 
     /// Reads two kinds of blocks from the backing before a stop, because their destaged content is unknown: blocks of

@@ -48,8 +48,6 @@ pub struct FlashTier<S: Seam> {
     pins: Pins,
     /// True once the pages have been compared with the backing after the attach.
     checked: Cell<bool>,
-    /// True once the ring of recent writes has been compared with this backing.
-    ring_verified: Cell<bool>,
     /// True while the cached pages are being dropped.
     suspended: Cell<bool>,
     /// Completion number that a flush of the backing must cover before content read from the backing counts as durable.
@@ -80,7 +78,6 @@ impl<S: Seam> FlashTier<S> {
             quota,
             pins: Pins::default(),
             checked,
-            ring_verified: Cell::default(),
             suspended,
             settled: Cell::new(CompletionNo(1)),
             partial_blocks: RefCell::default(),
@@ -88,11 +85,6 @@ impl<S: Seam> FlashTier<S> {
             page_fill_budget,
             counters,
         }
-    }
-
-    /// True when the ring of recent writes has been compared with this backing.
-    pub fn is_ring_verified(&self) -> bool {
-        self.ring_verified.get()
     }
 
     /// The quota of flash.

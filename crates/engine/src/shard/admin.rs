@@ -40,7 +40,7 @@ impl<S: Seam> Shard<S> {
         let (shard, over) = (Rc::clone(self), Rc::clone(&is_over));
         self.seam().spawn(async move {
             shard.progress.wait_for(|| shard.state.borrow().operations.is_empty().then_some(())).await;
-            if !shard.flash_tier.is_ring_verified() && shard.sync().await.is_durable() {
+            if !shard.flash_tier.is_checked() && shard.sync().await.is_durable() {
                 shard.verify_ring().await;
             }
             shard.destage_evidence().await;
