@@ -7,8 +7,9 @@ use clap::Subcommand;
 use messages::report::FlashDeviceReport;
 use messages::{Answer, FlashReport, Request};
 
+use super::confirm::is_confirmed;
 use super::daemon::{send_request, unexpected};
-use super::{flash_offline, is_confirmed};
+use super::flash_offline;
 use config::quota::PAGE_BYTES;
 use terminal::render::screen;
 use terminal::render::style::Style;

@@ -4,6 +4,7 @@ pub mod advise;
 pub mod alerts;
 pub mod attach;
 pub mod check_config;
+mod confirm;
 mod daemon;
 pub mod datastore;
 pub mod events;
@@ -27,16 +28,3 @@ pub mod trace;
 pub mod undestaged;
 pub mod volume;
 pub mod workload;
-
-use std::io::Write;
-
-use terminal::Failure;
-
-/// Asks for confirmation on the terminal.
-fn is_confirmed(question: &str) -> Result<bool, Failure> {
-    print!("{question} [y/N] ");
-    let mut answer = String::new();
-    let read = std::io::stdout().flush().and_then(|()| std::io::stdin().read_line(&mut answer));
-    read.map_err(|error| Failure::failed(error.to_string()))?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
-}

@@ -12,7 +12,7 @@ use seam::{DiskOpen, Seam};
 use serde_json::json;
 use state::{Holding, StateDir, StoreInventory, rebuild, show_uuid};
 
-use super::is_confirmed;
+use super::confirm::is_confirmed;
 use config::Config;
 use terminal::{Failure, print_json};
 use units::{show_bytes, show_counted};
