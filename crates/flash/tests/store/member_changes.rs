@@ -206,9 +206,9 @@ fn join_without_resync_is_caught() {
 }
 
 /// The outcome of a member change that runs in its own task.
-type Outcome = Rc<RefCell<Option<Result<u32, StoreError>>>>;
+pub type Outcome = Rc<RefCell<Option<Result<u32, StoreError>>>>;
 
-fn spawn_change(seam: &SimSeam, change: impl Future<Output = Result<u32, StoreError>> + 'static) -> Outcome {
+pub fn spawn_change(seam: &SimSeam, change: impl Future<Output = Result<u32, StoreError>> + 'static) -> Outcome {
     let outcome = Outcome::default();
     let task_outcome = Rc::clone(&outcome);
     seam.spawn(async move {
@@ -218,7 +218,7 @@ fn spawn_change(seam: &SimSeam, change: impl Future<Output = Result<u32, StoreEr
     outcome
 }
 
-async fn wait_outcome(seam: &SimSeam, outcome: Outcome) -> Result<u32, StoreError> {
+pub async fn wait_outcome(seam: &SimSeam, outcome: Outcome) -> Result<u32, StoreError> {
     loop {
         if let Some(result) = outcome.borrow_mut().take() {
             return result;

@@ -10,7 +10,7 @@ use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, SimDisk, SimDiskSpec, SimSeam,
 use seam::{DiskOpen, Nanos, Seam};
 
 use crate::crash_points::{at_each_boundary, crashes};
-use crate::member_changes::{check_each_copy_alone, open_members, recover};
+use crate::member_changes::{Outcome, check_each_copy_alone, open_members, recover, spawn_change, wait_outcome};
 use crate::model::{LogModel, read_all};
 use crate::paged::{Backing, PagedWorkload, check_all};
 use crate::pages::{block, loaded, put, tags};
@@ -125,32 +125,53 @@ fn used_pages_are_kept_when_room_is_short() {
     });
 }
 
+/// A store on two devices with `PAGES` pages, of which the first is being replaced by a third, and the outcome.
+struct Replacement {
+    store: Store<SimSeam>,
+    pages: Pages<SimSeam>,
+    outcome: Outcome,
+    /// The pages that were readable before.
+    before: Vec<u64>,
+}
+
+/// Number of pages of a replacement.
+const PAGES: u64 = 20;
+
+impl Replacement {
+    /// Begins, and returns when some pages have moved.
+    async fn begin(seam: &SimSeam) -> Replacement {
+        let (store, _) = open_members(seam, &ALL[..2], OpenOptions::default()).await.unwrap();
+        let pages = loaded(&store).await;
+        put_pages(seam, &pages, PAGES).await;
+        let before = readable(seam, &pages, PAGES).await;
+        let (new, other) = (disk(seam, 2).await, store.clone());
+        let outcome = spawn_change(seam, async move { other.replace(0, new, false).await });
+        while pages.pages_on(2) < 3 {
+            seam.sleep(Nanos::from_micros(20)).await;
+        }
+        assert!(store.job().is_some_and(|job| job.kind == JobKind::Replace && job.total_bytes > job.done_bytes));
+        Replacement { store, pages, outcome, before }
+    }
+}
+
+/// Lets every write to a device fail, and writes records until the store has seen it.
+async fn fail_device(world: &World, store: &Store<SimSeam>, number: usize) {
+    let always = Rule::new(Fault::Error, Ops::WRITE | Ops::FLUSH, When::Always);
+    world.disk(ALL[number]).expect("the disk exists").add_fault(always);
+    workload(&world.seam(), store, &Rc::default(), &Rc::default()).run(3, 1, 3).await;
+}
+
 #[test]
 fn cancelled_replacement_returns_the_pages() {
     let world = world_with_spare(1, 2, PAGED.segments);
     let seam = world.seam();
     world.block_on(async {
-        let (store, _) = open_members(&seam, &ALL[..2], OpenOptions::default()).await.unwrap();
-        let pages = loaded(&store).await;
-        put_pages(&seam, &pages, 20).await;
-        let (before, members) = (readable(&seam, &pages, 20).await, store.members());
-        let outcome = Rc::new(RefCell::new(None));
-        let (new, other, task_outcome) = (disk(&seam, 2).await, store.clone(), Rc::clone(&outcome));
-        seam.spawn(async move {
-            let result = other.replace(0, new, false).await;
-            *task_outcome.borrow_mut() = Some(result);
-        });
-        while pages.pages_on(2) < 3 {
-            seam.sleep(Nanos::from_micros(20)).await;
-        }
-        assert!(store.job().is_some_and(|job| job.kind == JobKind::Replace && job.total_bytes > job.done_bytes));
+        let Replacement { store, pages, outcome, before } = Replacement::begin(&seam).await;
         assert!(store.cancel_job());
-        while outcome.borrow().is_none() {
-            seam.sleep(Nanos::from_micros(20)).await;
-        }
-        assert_eq!(outcome.take(), Some(Err(StoreError::Cancelled)));
-        assert_eq!((store.members(), store.copies()), (members, 2));
-        assert_eq!(readable(&seam, &pages, 20).await, before);
+        assert_eq!(wait_outcome(&seam, outcome).await, Err(StoreError::Cancelled));
+        let members: Vec<u32> = store.members().iter().map(|report| report.member).collect();
+        assert_eq!((members, store.copies()), (vec![0, 1], 2));
+        assert_eq!(readable(&seam, &pages, PAGES).await, before);
         put_pages(&seam, &pages, 60).await;
         assert!(pages.pages_on(0) > 3, "the device takes pages again");
     });
@@ -161,27 +182,82 @@ fn new_device_that_fails_during_the_copy_leaves_the_old_one_in_service() {
     let world = world_with_spare(1, 2, PAGED.segments);
     let seam = world.seam();
     world.block_on(async {
+        let Replacement { store, pages, outcome, before } = Replacement::begin(&seam).await;
+        let moved_before = pages.pages_on(2);
+        fail_device(&world, &store, 2).await;
+        assert!(matches!(wait_outcome(&seam, outcome).await, Err(StoreError::Refused(_))));
+        assert_eq!((store.copies(), store.members().len()), (2, 2), "{:?}", store.members());
+        let left = readable(&seam, &pages, PAGES).await.len();
+        assert!(left > 0 && left < before.len(), "{left} of {}, {moved_before} had moved", before.len());
+    });
+}
+
+#[test]
+fn replacement_never_lowers_the_copies_of_the_log() {
+    let world = world_with_spare(1, 2, PAGED.segments);
+    let seam = world.seam();
+    world.block_on(async {
+        let Replacement { store, outcome, .. } = Replacement::begin(&seam).await;
+        // The other mirror.
+        fail_device(&world, &store, 1).await;
+        assert!(matches!(wait_outcome(&seam, outcome).await, Err(StoreError::Refused(_))));
+        assert_eq!(store.copies(), 2, "{:?}", store.members());
+    });
+}
+
+#[test]
+fn replacement_without_buffers_can_be_cancelled() {
+    let world = world_with_spare(1, 2, PAGED.segments);
+    let seam = world.seam();
+    world.block_on(async {
         let (store, _) = open_members(&seam, &ALL[..2], OpenOptions::default()).await.unwrap();
         let pages = loaded(&store).await;
-        put_pages(&seam, &pages, 20).await;
-        let (new, outcome) = (disk(&seam, 2).await, Rc::new(RefCell::new(None)));
-        let (other, task_outcome) = (store.clone(), Rc::clone(&outcome));
-        seam.spawn(async move {
-            let result = other.replace(0, new, false).await;
-            *task_outcome.borrow_mut() = Some(result);
-        });
-        while pages.pages_on(2) < 3 {
-            seam.sleep(Nanos::from_micros(20)).await;
-        }
-        world.disk(ALL[2]).unwrap().add_fault(Rule::new(Fault::Error, Ops::WRITE | Ops::FLUSH, When::Always));
-        let workload = workload(&seam, &store, &Rc::default(), &Rc::default());
-        workload.run(3, 1, 3).await;
-        while outcome.borrow().is_none() {
-            seam.sleep(Nanos::from_millis(1)).await;
-        }
-        assert!(matches!(outcome.take(), Some(Err(_))));
-        assert_eq!((store.copies(), store.members().len()), (2, 2), "{:?}", store.members());
-        readable(&seam, &pages, 20).await;
+        put_pages(&seam, &pages, PAGES).await;
+        let before = readable(&seam, &pages, PAGES).await;
+        // One buffer less than a page has blocks is left.
+        let mut held: Vec<_> = std::iter::from_fn(|| seam.alloc()).collect();
+        held.truncate(held.len() - 15);
+        let (new, other) = (disk(&seam, 2).await, store.clone());
+        let outcome = spawn_change(&seam, async move { other.replace(0, new, true).await });
+        seam.sleep(Nanos::from_secs(1)).await;
+        assert!(outcome.borrow().is_none() && store.copies() == 3, "the pages wait: {:?}", store.members());
+        assert!(store.cancel_job());
+        assert_eq!(wait_outcome(&seam, outcome).await, Err(StoreError::Cancelled));
+        drop(held);
+        assert_eq!((readable(&seam, &pages, PAGES).await, store.copies()), (before, 2));
+    });
+}
+
+/// The map lists pages on a device that takes over the log at the opening, and is loaded without them. A write to their
+/// blocks must not reach the backing before that is durable.
+#[test]
+fn write_to_pages_of_a_take_over_waits_until_they_are_durably_gone() {
+    let world = formatted(1, StoreShape { devices: 3, ..PAGED });
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open_members(&seam, &ALL[..3], OpenOptions::default()).await.unwrap();
+        let pages = loaded(&store).await;
+        put_pages(&seam, &pages, 60).await;
+        store.close().await.expect("the store closes");
+    });
+    let always = Rule::new(Fault::Error, Ops::WRITE | Ops::FLUSH, When::Always);
+    world.disk(ALL[0]).expect("the disk exists").add_fault(always);
+    let page = world.block_on(async {
+        let (store, _) = open_members(&seam, &ALL[..3], OpenOptions::default()).await.unwrap();
+        let pages = store.pages();
+        pages.load().await;
+        let volume = pages.volume(VolumeId(1));
+        let page = (0..60).map(PageNo).find(|page| volume.valid(*page) == 0).expect("pages were dropped");
+        let _intent = volume.begin_write(page.first_block()..page.first_block().next()).await;
+        page
+    });
+    let world = after(2, world.crash(CrashMode::LoseAll));
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open_members(&seam, &ALL[1..3], OpenOptions::default()).await.unwrap();
+        let pages = store.pages();
+        pages.load().await;
+        assert_eq!(pages.volume(VolumeId(1)).valid(page) & 1, 0, "the write may have reached the backing");
     });
 }
 
