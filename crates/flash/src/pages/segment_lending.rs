@@ -98,9 +98,7 @@ pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
             let keep = reserve(&store);
             let Some(number) = store.segments.lend(keep) else { return };
             let log = (0..MEMBERS_MAX as u32).filter(|member| store.superblock.carries_log(*member));
-            let has_room = |member: &u32| {
-                number < store.superblock.members[*member as usize].segments && state.vacated_member != Some(*member)
-            };
+            let has_room = |member: &u32| number < store.superblock.members[*member as usize].segments;
             segments.extend(log.filter(has_room).map(|member| (member, number)));
         }
         (segments, store.superblock.store, store.superblock.segment_bytes, store.superblock.boot)

@@ -365,6 +365,9 @@ fn take_over_beside_pages(seed: u64, fails_at_opening: bool) -> Result<(), Strin
         if !fails_at_opening {
             fail();
         }
+        // A batch in progress delays the switch of the members.
+        let stalls = Rule::new(Fault::Stall(Nanos::from_millis(5)), Ops::WRITE, When::PerMillion(300_000));
+        world.disk(ALL[1]).expect("the disk exists").add_fault(stalls);
         let clients = workload(&seam, &store, &model, &first_error);
         let (page_seam, volume, rng) = (seam.clone(), pages.volume(VolumeId(1)), Rng::new(seed, 80));
         seam.spawn(async move {
