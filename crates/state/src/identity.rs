@@ -247,7 +247,15 @@ impl State {
         record.clean = false;
         record.generation = generation;
         if let Some(evidence) = claim.evidence {
-            record.content = Some(evidence.content.clone());
+            let former = record.content.take().filter(|_| evidence.blocks_past_end > 0 && !discards);
+            record.content = Some(match former {
+                // The log holds blocks past the end until the attach has discarded them. If the attach fails, they
+                // would be inside again after a growth, so the size is recorded later (`record_size`).
+                Some(former) => {
+                    ContentRecord { size_bytes: former.size_bytes, samples: former.samples, ..evidence.content.clone() }
+                }
+                None => evidence.content.clone(),
+            });
         }
         // From the first write on, pages of other stores differ from the backing.
         let cached_on = record.cached_on.get_or_insert_default();

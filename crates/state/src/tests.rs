@@ -370,6 +370,12 @@ fn shrunk_backing_is_refused_until_dirty_data_is_given_up() {
     assert!(refused.to_string().contains("has 204800 bytes and had 409600: 12288 bytes"), "{refused}");
     let accept = Acceptance { discard_past_end: true, ..Acceptance::default() };
     assert!(state.identify(&Claim { accept: &accept, ..claim(&cut) }, || VolumeId(8)).is_ok());
+    // Unless the discard has ended, the backing counts as shrunk at the next start too.
+    let refused = state.identify(&claim(&cut), || VolumeId(8)).expect_err("the blocks are still in the log");
+    assert_eq!(refused.code(), "backing-shrank");
+    state.record_size(id, 50 * 4096);
+    let content = state.by_id(id).and_then(|record| record.content.as_ref());
+    assert_eq!(content.map(|content| content.size_bytes), Some(50 * 4096));
 }
 
 #[test]

@@ -362,8 +362,8 @@ fn region_with_a_write_in_flight_is_suspect_after_a_crash() {
     });
 }
 
-/// Begins a write to a block of a page while pages are being dropped by `drop_pages`, this one among them. Crashes when
-/// the write may reach the backing, and checks that the page is not trusted. Until then the map on the devices lists it.
+/// Begins a write to a block of a page while `drop_pages` drops it, among others. Crashes when the write may reach the
+/// backing, and checks that the page is not trusted. Until then the map on the devices lists it.
 fn check_write_beside_dropped_pages<F: Future<Output = ()> + 'static>(
     drop_pages: impl FnOnce(SimSeam, Store<SimSeam>) -> F,
 ) {

@@ -90,6 +90,11 @@ pub(super) async fn start_daemon(
             run.report.refusals += 1;
             continue;
         };
+        if discards && policy != WritePolicy::WriteBack {
+            // The log holds data, and the policy does not use the log: the volume is not attached, nothing is discarded.
+            run.report.refusals += 1;
+            continue;
+        }
         let takes_data = takes_other_disk || deployment.backings[index].is_changed;
         if is_other_record && collected.evidence.blocks_in_log > 0 && takes_data {
             // This name now has another volume's disk and dirty data, which this volume's model does not describe.
@@ -142,6 +147,9 @@ pub(super) async fn start_daemon(
             run.report.refusals += 1;
             continue;
         };
+        if discards && served_volume.flush().await.is_ok() {
+            deployment.state.record_size(volume_id, sectors * SECTOR_BYTES as u64);
+        }
         served.push(name.clone());
         deployment.served.insert(index);
         let control = world.disk(&path).expect("an open disk belongs to the world");
