@@ -90,11 +90,6 @@ pub(super) async fn start_daemon(
             run.report.refusals += 1;
             continue;
         };
-        if discards && policy != WritePolicy::WriteBack {
-            // The log holds data, and the policy does not use the log: the volume is not attached, nothing is discarded.
-            run.report.refusals += 1;
-            continue;
-        }
         let takes_data = takes_other_disk || deployment.backings[index].is_changed;
         if is_other_record && collected.evidence.blocks_in_log > 0 && takes_data {
             // This name now has another volume's disk and dirty data, which this volume's model does not describe.
@@ -115,6 +110,11 @@ pub(super) async fn start_daemon(
         let generation = deployment.state.generation;
         let record = deployment.state.by_id_mut(volume_id).expect("an admitted volume has a record");
         (record.loss, record.durable_writes) = (loss, !policy.defers_writes());
+        if discards && policy != WritePolicy::WriteBack {
+            // The log holds data, and the policy does not use the log: the volume is not attached, nothing is discarded.
+            run.report.refusals += 1;
+            continue;
+        }
         let unflushed_loss = unflushed_loss(deployment.state.by_id(volume_id), generation);
         if deployment.backings[index].is_loss_unreported && unflushed_loss == UnflushedLoss::None {
             return Err(format!("clients of {name} are not notified that unflushed writes may be lost"));
