@@ -5,10 +5,14 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{MapLoaded, Pages, Recovered, Store, VolumeId};
+use flash::{
+    BlockAddress, BlockNo, Content, Epoch, MapLoaded, Pages, Record, Recovered, RecoveredContent, Store, StoreError,
+    VolumeId,
+};
 use seam::persist::ShmImage;
 use seam::{BLOCK_BYTES, Seam};
 
+use crate::log::pieces_of;
 use crate::shard::core_state::CoreState;
 use crate::{
     Backing, CacheMode, CoreSpec, CoreStats, DatastoreSpec, DatastoreStats, RequestError, Volume, VolumeSpec,
@@ -127,6 +131,36 @@ impl<S: Seam> Core<S> {
     /// Calls `visit` for each unclaimed record of a volume that is not attached.
     pub(crate) fn for_each_unclaimed(&self, volume_id: VolumeId, mut visit: impl FnMut(&Recovered)) {
         self.0.unclaimed_records.borrow()[self.unclaimed_range(volume_id)].iter().for_each(&mut visit);
+    }
+
+    /// Discards the unclaimed records of a volume from block `first` on. On return the log has durable tombstones of
+    /// them, so they stay discarded whether or not the volume is attached. On an error the log keeps them.
+    pub async fn discard_unclaimed(&self, volume_id: VolumeId, first: BlockNo) -> Result<(), StoreError> {
+        let ends = |record: &Recovered| record.blocks().end;
+        let end = self.0.unclaimed_records.borrow()[self.unclaimed_range(volume_id)].iter().map(ends).max();
+        let (Some(store), Some(end)) = (self.log(), end.filter(|end| *end > first)) else { return Ok(()) };
+        let tombstone = |piece: Range<BlockNo>| Record {
+            address: BlockAddress { volume_id, block: piece.start },
+            epoch: Epoch::OLDEST,
+            content: Content::Tombstone { blocks: BlockNo::count(&piece) as u32 },
+        };
+        store.append_tombstones(pieces_of(first..end).map(tombstone).collect()).await?;
+        let own_range = self.unclaimed_range(volume_id);
+        let mut records = self.0.unclaimed_records.borrow_mut();
+        let (mut kept, mut retired) = (Vec::new(), Vec::new());
+        for mut record in records.drain(own_range.clone()) {
+            if record.address.block >= first {
+                retired.push(record.position);
+                continue;
+            }
+            if let RecoveredContent::Zero { blocks, .. } = &mut record.content {
+                *blocks = (*blocks).min(u32::try_from(first.since(record.address.block)).unwrap_or(u32::MAX));
+            }
+            kept.push(record);
+        }
+        records.splice(own_range.start..own_range.start, kept);
+        store.retire(&retired);
+        Ok(())
     }
 
     /// Waits until the map of clean pages is read.

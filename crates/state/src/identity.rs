@@ -68,10 +68,26 @@ pub struct Admission {
     pub drops_pages: bool,
 }
 
+/// Records of a volume that may be served.
+pub struct Checked {
+    /// Index of the record of its name.
+    by_name: Option<usize>,
+    /// Index of the record of its backing.
+    by_backing: Option<usize>,
+    /// True if the dirty data of that record is given up.
+    discards: bool,
+}
+
 impl State {
     /// Checks whether a volume may be served on a backing, and records the service: the record is marked as not cleanly
     /// stopped. The volume ID is that of this backing, or a new one from `draw`. A refusal changes nothing.
     pub fn identify(&mut self, claim: &Claim<'_>, draw: impl FnOnce() -> VolumeId) -> Result<Admission, Refusal> {
+        let Checked { by_name, by_backing, discards } = self.check(claim)?;
+        Ok(self.admit(by_name, by_backing, discards, claim, draw))
+    }
+
+    /// Checks whether [`State::identify`] would admit a volume, without a change.
+    pub fn check(&self, claim: &Claim<'_>) -> Result<Checked, Refusal> {
         if let Some(OlderThan { store, epoch, known }) =
             self.older_than.clone().filter(|_| !self.sabotage.is(Sabotage::AnyState))
         {
@@ -109,7 +125,7 @@ impl State {
                 false
             }
         };
-        Ok(self.admit(by_name, by_backing, discards, claim, draw))
+        Ok(Checked { by_name, by_backing, discards })
     }
 
     /// Checks a new backing of a volume that had another one.
@@ -223,11 +239,13 @@ impl State {
         if !self.unclaimed.is_empty() {
             self.served_beside.insert(claim.identity.to_owned());
         }
+        let mut has_stale_end = false;
         let (volume_id, drops_pages) = match by_backing {
             Some(index) => {
                 let recorded_id = self.volumes[index].volume_id;
                 let volume_id = if discards { self.discard_flash_data(recorded_id, draw()) } else { recorded_id };
-                if self.has_stale_end(volume_id, claim) {
+                has_stale_end = self.has_stale_end(volume_id, claim);
+                if has_stale_end {
                     // Data past the old end may exist again, with another content, after a growth.
                     self.by_id_mut(volume_id).expect("the record exists").cached_on = Some(Default::default());
                 }
@@ -247,15 +265,10 @@ impl State {
         record.clean = false;
         record.generation = generation;
         if let Some(evidence) = claim.evidence {
-            let former = record.content.take().filter(|_| evidence.blocks_past_end > 0 && !discards);
-            record.content = Some(match former {
-                // The log holds blocks past the end until the attach has discarded them. If the attach fails, they
-                // would be inside again after a growth, so the size is recorded later (`record_size`).
-                Some(former) => {
-                    ContentRecord { size_bytes: former.size_bytes, samples: former.samples, ..evidence.content.clone() }
-                }
-                None => evidence.content.clone(),
-            });
+            // If the attach fails, the next admission does not compare the ring, which may have blocks past the end.
+            // Dirty data then needs another proof of the backing.
+            let destaged = if has_stale_end { evidence.destaged_unchanged } else { 0 };
+            record.content = Some(ContentRecord { destaged, ..evidence.content.clone() });
         }
         // From the first write on, pages of other stores differ from the backing.
         let cached_on = record.cached_on.get_or_insert_default();
@@ -324,6 +337,9 @@ impl State {
     pub fn record_pages_dropped(&mut self, volume_id: VolumeId, store: &str) {
         if let Some(record) = self.by_id_mut(volume_id) {
             record.cached_on.get_or_insert_default().insert(store.to_owned());
+            if let Some(content) = &mut record.content {
+                content.destaged = 0;
+            }
         }
     }
 

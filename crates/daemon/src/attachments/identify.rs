@@ -132,6 +132,41 @@ impl Attachments {
         identified.unwrap_or_else(|failure| requested.iter().map(|_| Err(failure.clone())).collect())
     }
 
+    /// Discards the data in the log past the end of each shrunk backing whose volume would be admitted, and collects the
+    /// findings again. The records have the former sizes until then: if the daemon is killed, the data is refused again,
+    /// and does not come back when the backing grows.
+    pub(super) async fn discard_past_end(
+        &self,
+        requested: &[RequestedVolume],
+        opened: &[Result<OpenedBacking, Failure>],
+        findings: Findings,
+        accept: &Acceptance,
+        limit: Duration,
+    ) -> Result<Findings, Failure> {
+        let shrunk: Vec<(usize, VolumeId, u64)> = {
+            let (state, served) = (self.records.view(), self.volumes.occupied_names(requested));
+            let shrunk_volume = |((config, _), opened): (&RequestedVolume, &Result<OpenedBacking, Failure>),
+                                 evidence| {
+                let Some(Ok(evidence)): &Option<ExaminationResult> = evidence else { return None };
+                let OpenedBacking { core, facts, .. } = opened.as_ref().ok()?;
+                let is_admitted = self
+                    .with_claim(config, facts, (&findings, Some(evidence)), accept, &served, |claim| state.check(claim))
+                    .is_ok();
+                let is_match =
+                    |identity: &String| *identity == facts.identity || facts.former_identities.contains(identity);
+                let record = state.volumes.iter().find(|record| is_match(&record.backing_identity))?;
+                let is_shrunk = is_admitted && evidence.blocks_past_end > 0;
+                is_shrunk.then_some((*core, record.volume_id, evidence.content.size_bytes))
+            };
+            let volumes = requested.iter().zip(opened).zip(&findings.evidence);
+            volumes.filter_map(|(volume, evidence)| shrunk_volume(volume, evidence)).collect()
+        };
+        for (core, volume_id, size_bytes) in shrunk {
+            self.cores.discard_past_end(core, volume_id, size_bytes).await?;
+        }
+        self.collect_findings(opened, limit).await
+    }
+
     /// Identifies one volume and applies the effects of its admission to `state` and the flash log.
     fn identify(
         &self,
@@ -146,19 +181,9 @@ impl Attachments {
             Failure::new(ErrorKind::Failed, format!("cannot draw an identity from /dev/urandom: {error}"))
         })?;
         let store = self.flash.store();
-        let claim = Claim {
-            name: &config.name,
-            identity: &facts.identity,
-            aliases: &facts.former_identities,
-            served,
-            store: store.as_deref(),
-            why_unused: &|store| self.flash.unused_reason(store),
-            undestaged: &findings.undestaged,
-            evidence,
-            writes: !config.read_only,
-            accept,
-        };
-        let admission = state.identify(&claim, || VolumeId(drawn));
+        let admission = self.with_claim(config, facts, (findings, evidence), accept, served, |claim| {
+            state.identify(claim, || VolumeId(drawn))
+        });
         let admission = admission.map_err(|refusal| Failure::refused(refusal.code(), refusal.to_string()))?;
         let volume_id = admission.volume_id;
         for key in set_by_command() {
@@ -174,5 +199,30 @@ impl Attachments {
             self.flash.plan_drop(volume_id, store);
         }
         Ok(admission)
+    }
+
+    /// Calls `work` with the claim of a volume on its open backing.
+    fn with_claim<T>(
+        &self,
+        config: &VolumeConfig,
+        facts: &OpenFacts,
+        (findings, evidence): (&Findings, Option<&Evidence>),
+        accept: &Acceptance,
+        served: &[String],
+        work: impl FnOnce(&Claim<'_>) -> T,
+    ) -> T {
+        let store = self.flash.store();
+        work(&Claim {
+            name: &config.name,
+            identity: &facts.identity,
+            aliases: &facts.former_identities,
+            served,
+            store: store.as_deref(),
+            why_unused: &|store| self.flash.unused_reason(store),
+            undestaged: &findings.undestaged,
+            evidence,
+            writes: !config.read_only,
+            accept,
+        })
     }
 }

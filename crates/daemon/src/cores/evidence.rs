@@ -81,6 +81,17 @@ impl Cores {
         Ok(undestaged)
     }
 
+    /// Discards the data in the flash log past the end of a volume's backing before the volume is attached.
+    pub async fn discard_past_end(&self, core: usize, volume_id: VolumeId, size_bytes: u64) -> Result<(), Failure> {
+        let end = end_block(size_bytes, None);
+        let discard = async move |local: Rc<CoreLocal>| local.engine.discard_unclaimed(volume_id, end).await;
+        self[core].call(discard).await.map_err(core_ended)?.map_err(|error| {
+            let text =
+                format!("the flash log cannot record that the data past the backing's end is discarded: {error}");
+            Failure::new(ErrorKind::Failed, text)
+        })
+    }
+
     /// Examines the content of these backings, in their order. A backing that leaves a read unanswered for `limit`
     /// counts as hung.
     pub async fn examine_all(

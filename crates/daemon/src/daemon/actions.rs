@@ -95,15 +95,19 @@ impl Daemon {
         let placement = self.volumes.placement(name)?;
         let work = async move |volume: Volume<RealSeam>| {
             let size = volume.resize(size_bytes, discard_dirty).await?;
-            // A full log takes the tombstones of discarded blocks with a flush. Before that, a smaller size must not be
-            // recorded: after a kill and a growth the blocks would return.
+            // A full log takes the tombstones of discarded blocks with a flush.
             let are_discarded = !discard_dirty || volume.flush().await.is_ok();
             Ok((size, are_discarded))
         };
         let (size, are_discarded) = self.cores.on_volume(name, &placement, "resizing", progress, work).await?;
-        if are_discarded {
-            self.records.change(|state| state.record_size(placement.volume_id, size))?;
-        }
+        self.records.change(|state| {
+            let known = state.by_id(placement.volume_id).and_then(|record| record.content.as_ref());
+            // Discarded blocks that are still in the log would return after a kill and a growth, if the smaller size
+            // were recorded.
+            if are_discarded || known.is_none_or(|content| content.size_bytes <= size) {
+                state.record_size(placement.volume_id, size);
+            }
+        })?;
         self.units.notify_size(name, &placement).await?;
         self.cores.notify_guests_of_size(name, &placement).await?;
         log::info!(target: VOLUME, volume = name, "volume {name}: {} by command", show_bytes(size));

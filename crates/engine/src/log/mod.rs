@@ -90,7 +90,7 @@ fn without(range: Range<BlockNo>, blocks: &BTreeSet<BlockNo>) -> Vec<Range<Block
 }
 
 /// `range` in pieces of at most one record each.
-fn pieces_of(range: Range<BlockNo>) -> impl Iterator<Item = Range<BlockNo>> {
+pub fn pieces_of(range: Range<BlockNo>) -> impl Iterator<Item = Range<BlockNo>> {
     // Steps over numbers: a step over mapped ones takes as long as 2^31 single steps.
     let starts = (range.start.0..range.end.0).step_by(RANGE_BLOCKS_MAX as usize).map(BlockNo);
     starts.map(move |start| start..range.end.min(start.plus(RANGE_BLOCKS_MAX)))

@@ -16,6 +16,7 @@ mod configuration;
 mod drives;
 mod events;
 mod figures;
+mod figures_table;
 mod file_identity;
 mod filesystem;
 mod fio;

@@ -55,7 +55,7 @@ pub(super) async fn start_daemon(
         let name = format!("volume{}", index + 1);
         let policy = plan.policies.get(index).copied().flatten().unwrap_or(volume.policy);
         let claim = VolumeClaim { name: &name, identity: deployment.backings[index].identity.clone() };
-        let collected = collect_evidence(deployment, &seam, &core, &disk, &claim.identity, store.as_deref()).await;
+        let mut collected = collect_evidence(deployment, &seam, &core, &disk, &claim.identity, store.as_deref()).await;
         let record_of_disk = deployment.state.volumes.iter().find(|record| record.backing_identity == claim.identity);
         let is_other_record = record_of_disk.is_some_and(|record| record.name != name);
         let loss = {
@@ -76,6 +76,20 @@ pub(super) async fn start_daemon(
             let loss = loss_of(&refusal);
             if let Some(accept) = acceptance(plan.response, loss) {
                 (gives_up, discards) = (accept.give_up.is_some(), accept.discard_past_end);
+                let accepted_claim = state_claim(&claim, &collected, &served, store.as_deref(), &accept);
+                if discards && deployment.state.check(&accepted_claim).is_ok() {
+                    let size_bytes = collected.evidence.content.size_bytes;
+                    let record =
+                        deployment.state.volumes.iter().find(|record| record.backing_identity == claim.identity);
+                    let volume_id = record.expect("the refused volume has a record").volume_id;
+                    if core.discard_unclaimed(volume_id, end_block(size_bytes, None)).await.is_err() {
+                        // The log is full.
+                        run.report.refusals += 1;
+                        continue;
+                    }
+                    collected =
+                        collect_evidence(deployment, &seam, &core, &disk, &claim.identity, store.as_deref()).await;
+                }
                 admission = identify_volume(deployment, &claim, &collected, &served, store.as_deref(), &accept);
                 let accepts_unproven = matches!(refusal, Refusal::ContentUnproven { .. }) && !gives_up;
                 takes_other_disk = matches!(refusal, Refusal::BackingChanged { loss: None, .. });
@@ -110,11 +124,6 @@ pub(super) async fn start_daemon(
         let generation = deployment.state.generation;
         let record = deployment.state.by_id_mut(volume_id).expect("an admitted volume has a record");
         (record.loss, record.durable_writes) = (loss, !policy.defers_writes());
-        if discards && policy != WritePolicy::WriteBack {
-            // The log holds data, and the policy does not use the log: the volume is not attached, nothing is discarded.
-            run.report.refusals += 1;
-            continue;
-        }
         let unflushed_loss = unflushed_loss(deployment.state.by_id(volume_id), generation);
         if deployment.backings[index].is_loss_unreported && unflushed_loss == UnflushedLoss::None {
             return Err(format!("clients of {name} are not notified that unflushed writes may be lost"));
@@ -147,9 +156,6 @@ pub(super) async fn start_daemon(
             run.report.refusals += 1;
             continue;
         };
-        if discards && served_volume.flush().await.is_ok() {
-            deployment.state.record_size(volume_id, sectors * SECTOR_BYTES as u64);
-        }
         served.push(name.clone());
         deployment.served.insert(index);
         let control = world.disk(&path).expect("an open disk belongs to the world");
@@ -320,17 +326,15 @@ async fn collect_evidence(
     }
 }
 
-/// Applies the state rules to a volume; returns its admission or the refusal.
-fn identify_volume(
-    deployment: &mut Deployment,
-    claim: &VolumeClaim<'_>,
-    collected: &CollectedEvidence,
-    served: &[String],
-    store: Option<&str>,
-    accept: &Acceptance,
-) -> Result<Admission, Refusal> {
-    let new_volume_id = VolumeId(deployment.draw_identity());
-    let state_claim = Claim {
+/// The claim of a volume to be served.
+fn state_claim<'a>(
+    claim: &'a VolumeClaim<'_>,
+    collected: &'a CollectedEvidence,
+    served: &'a [String],
+    store: Option<&'a str>,
+    accept: &'a Acceptance,
+) -> Claim<'a> {
+    Claim {
         name: claim.name,
         identity: &claim.identity,
         aliases: &[],
@@ -341,8 +345,20 @@ fn identify_volume(
         evidence: Some(&collected.evidence),
         writes: true,
         accept,
-    };
-    deployment.state.identify(&state_claim, || new_volume_id)
+    }
+}
+
+/// Applies the state rules to a volume; returns its admission or the refusal.
+fn identify_volume(
+    deployment: &mut Deployment,
+    claim: &VolumeClaim<'_>,
+    collected: &CollectedEvidence,
+    served: &[String],
+    store: Option<&str>,
+    accept: &Acceptance,
+) -> Result<Admission, Refusal> {
+    let new_volume_id = VolumeId(deployment.draw_identity());
+    deployment.state.identify(&state_claim(claim, collected, served, store, accept), || new_volume_id)
 }
 
 /// Identifier of the data that a refusal says may be lost.
