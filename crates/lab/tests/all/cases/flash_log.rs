@@ -552,6 +552,6 @@ fn unclaimed_data_past_an_end_stays_discarded_without_an_attach() {
         assert_eq!((waiting.blocks, waiting.past_end), (10, 0));
     });
     let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, 25, 16);
-    let read = |block| fixture.world.block_on(read(&volume, block * 8, 8)).unwrap();
+    let read = |block: u64| fixture.world.block_on(read(&volume, block * 8, 8)).unwrap();
     assert_eq!([90, 99, 100, 109, 120].map(read), [[0; 8], [0; 8], [5; 8], [5; 8], [0; 8]]);
 }
