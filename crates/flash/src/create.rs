@@ -9,14 +9,14 @@ use crate::format::superblock::{
     MEMBERS_MAX, MemberEntry, MemberState, Ownership, Role, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
 };
 use crate::format::{FIRST_SEGMENT_BYTES, Uuid};
-use crate::number::{BootEpoch, CommitNo, Sequence, StoreGeneration};
+use crate::number::{BootEpoch, CommitNo, MemberNo, Sequence, StoreGeneration};
 
 /// Minimum number of segments of a store: one open, one live, one to open next, one that waits for the durable tail.
 pub const SEGMENTS_MIN: u64 = 4;
 /// Blocks per read while checking that a device is empty.
 const READ_BLOCKS: usize = 32;
 /// The number of members that carry the log.
-pub const LOG_MEMBERS: u32 = 2;
+pub const LOG_MEMBERS: usize = 2;
 
 /// Options of formatting.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,7 +34,8 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
     if !(1..=MEMBERS_MAX).contains(&disks.len()) {
         return Err(StoreError::DeviceCount(disks.len()));
     }
-    let devices: Vec<Device<S>> = (0..).zip(disks).map(|(member, disk)| Device::new(member, disk.clone())).collect();
+    let devices: Vec<Device<S>> =
+        (0..).map(MemberNo).zip(disks).map(|(member, disk)| Device::new(member, disk.clone())).collect();
     let smallest = disks.iter().map(|disk| disk.geometry().size_bytes).min().expect("a store has a device");
     let segment_bytes = options.segment_bytes.unwrap_or_else(|| segment_bytes_for(smallest));
     assert!(
@@ -57,7 +58,7 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
     let member = |device: &Device<S>| MemberEntry {
         uuid: uuid(),
         state: MemberState::InService,
-        role: if device.member < LOG_MEMBERS { Role::Log } else { Role::Pages },
+        role: if device.member.index() < LOG_MEMBERS { Role::Log } else { Role::Pages },
         segments: segments_of(device, segment_bytes),
         since: 1,
     };
@@ -67,7 +68,7 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
         store: uuid(),
         revision: 0,
         generation: StoreGeneration(1),
-        member: 0,
+        member: MemberNo(0),
         segments: log.map(|member| member.segments).min().expect("a store has a device"),
         members,
         segment_bytes,

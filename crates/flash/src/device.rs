@@ -5,6 +5,7 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskError, DiskResult, Nanos, Pie
 use crate::abort::AbortHandle;
 use crate::error::StoreError;
 use crate::format::{FIRST_SEGMENT_BYTES, Raw};
+use crate::number::{MemberNo, SegmentNo};
 
 /// Maximum number of attempts of a write whose disk reconnects before the flush.
 const ATTEMPTS_MAX: u32 = 3;
@@ -12,7 +13,7 @@ const ATTEMPTS_MAX: u32 = 3;
 /// A device of the store.
 pub struct Device<S: Seam> {
     /// The device's number in the store.
-    pub member: u32,
+    pub member: MemberNo,
     /// The disk behind it.
     pub disk: S::Disk,
     /// Ends the wait for the device's requests when it leaves service.
@@ -27,7 +28,7 @@ impl<S: Seam> Clone for Device<S> {
 
 impl<S: Seam> Device<S> {
     /// The device of a disk with this member number.
-    pub fn new(member: u32, disk: S::Disk) -> Self {
+    pub fn new(member: MemberNo, disk: S::Disk) -> Self {
         Device { member, disk, abort: AbortHandle::default() }
     }
 
@@ -111,6 +112,6 @@ pub async fn buffer<S: Seam>(seam: &S) -> S::BlockMut {
 }
 
 /// The byte offset of block `index` of a segment on a device.
-pub fn block_offset(segment_bytes: u64, segment: u32, index: u32) -> u64 {
-    FIRST_SEGMENT_BYTES + u64::from(segment) * segment_bytes + u64::from(index) * BLOCK_BYTES as u64
+pub fn block_offset(segment_bytes: u64, segment: SegmentNo, index: u32) -> u64 {
+    FIRST_SEGMENT_BYTES + u64::from(segment.0) * segment_bytes + u64::from(index) * BLOCK_BYTES as u64
 }

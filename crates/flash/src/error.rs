@@ -3,7 +3,7 @@
 use format_version::NewerFormat;
 use seam::DiskError;
 
-use crate::number::{BlockNo, Sequence, StoreGeneration, VolumeId};
+use crate::number::{BlockNo, MemberNo, Sequence, StoreGeneration, VolumeId};
 use crate::record::Position;
 
 /// Reasons for a refusal or a failure of the store.
@@ -91,7 +91,7 @@ pub enum StoreError {
     )]
     MemberMissing {
         /// Its number in the store, counted from 0.
-        member: u32,
+        member: MemberNo,
     },
     /// The members that were in service last are missing, and the present ones were taken out of service earlier.
     #[error(

@@ -16,6 +16,7 @@ use seam::{Disk, DiskError, DiskResult, Nanos, Piece, PieceMut, Seam};
 
 use crate::device::Device;
 use crate::membership::{Failure, remove_members};
+use crate::number::MemberNo;
 use crate::slow::GRACE;
 use crate::store::Inner;
 
@@ -111,11 +112,11 @@ impl<S: Seam> Inner<S> {
 
 /// The oldest request of each member, as its start time, and the time for which it has been the oldest.
 #[derive(Default)]
-struct OldestRequests(BTreeMap<u32, (Nanos, Nanos)>);
+struct OldestRequests(BTreeMap<MemberNo, (Nanos, Nanos)>);
 
 impl OldestRequests {
     /// Records a check of a member's oldest request. Returns how long this request has been the oldest.
-    fn record_check(&mut self, member: u32, oldest: Option<Nanos>) -> Nanos {
+    fn record_check(&mut self, member: MemberNo, oldest: Option<Nanos>) -> Nanos {
         let Some(oldest) = oldest else {
             self.0.remove(&member);
             return Nanos::ZERO;
@@ -157,14 +158,14 @@ fn find_hung<S: Seam>(inner: &Inner<S>, oldest_requests: &mut OldestRequests) ->
         .collect();
     let state = inner.state.borrow();
     let is_responsive =
-        |(member, hung_for): &(u32, Nanos)| state.superblock.carries_log(*member) && *hung_for <= RESPONSIVE_MAX;
+        |(member, hung_for): &(MemberNo, Nanos)| state.superblock.carries_log(*member) && *hung_for <= RESPONSIVE_MAX;
     let timeout = if hung_times.iter().any(is_responsive) { HANG_TIMEOUT } else { LAST_MEMBER_HANG_TIMEOUT };
     if let Some(joining) = &state.joining
         && oldest_requests.record_check(joining.member, joining.disk.oldest_unanswered()) >= timeout
     {
         joining.abort.abort();
     }
-    let hung_member = |(member, hung_for): (u32, Nanos)| {
+    let hung_member = |(member, hung_for): (MemberNo, Nanos)| {
         let error = DiskError::Io(format!("no answer to a request for {timeout}"));
         (hung_for >= timeout).then_some((member, error))
     };
@@ -179,12 +180,12 @@ mod tests {
     fn member_hangs_while_its_oldest_request_stays_the_same() {
         let (mut oldest_requests, at) = (OldestRequests::default(), |ms| Some(Nanos::from_millis(ms)));
         assert_eq!(
-            [at(1), at(1), at(1)].map(|oldest| oldest_requests.record_check(0, oldest)),
+            [at(1), at(1), at(1)].map(|oldest| oldest_requests.record_check(MemberNo(0), oldest)),
             [Nanos::ZERO, TICK, TICK + TICK]
         );
-        assert_eq!(oldest_requests.record_check(0, at(500)), Nanos::ZERO, "another request is the oldest");
+        assert_eq!(oldest_requests.record_check(MemberNo(0), at(500)), Nanos::ZERO, "another request is the oldest");
         assert_eq!(
-            [at(500), None, at(500)].map(|oldest| oldest_requests.record_check(0, oldest)),
+            [at(500), None, at(500)].map(|oldest| oldest_requests.record_check(MemberNo(0), oldest)),
             [TICK, Nanos::ZERO, Nanos::ZERO]
         );
     }

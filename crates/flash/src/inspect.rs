@@ -10,7 +10,7 @@ use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::batch::data_seed;
 use crate::format::superblock::{MemberState, Ownership, Role, Superblock};
-use crate::number::{BootEpoch, Sequence, StoreGeneration};
+use crate::number::{BootEpoch, MemberNo, SegmentNo, Sequence, StoreGeneration};
 use crate::record::Recovered;
 use crate::recovery::members::{Members, find_members, read_superblock};
 use crate::recovery::{OpenOptions, chain, newest, salvage};
@@ -31,7 +31,7 @@ pub struct SuperblockSummary {
     /// Identity of the store.
     pub store: Uuid,
     /// The device's number in the store.
-    pub member: u32,
+    pub member: MemberNo,
     /// The device's state by its own superblock.
     pub state: MemberState,
     /// Content: the log and pages, or only pages.
@@ -49,7 +49,7 @@ pub struct Inspection<S: Seam> {
     /// Identity of the store.
     pub store: Uuid,
     /// Log members that were in service and are absent.
-    pub missing: Vec<u32>,
+    pub missing: Vec<MemberNo>,
     /// The reason why the store would not open in its present state, if there is one.
     pub problem: Option<StoreError>,
     /// Ranges of sequence numbers of batches that may have been valid but are on no device: their content is unknown.
@@ -60,7 +60,7 @@ pub struct Inspection<S: Seam> {
     log: Vec<Device<S>>,
     segment_bytes: u64,
     /// Boot epoch and segment generation of each data block, by segment and block: they seed its checksum.
-    batch_of_block: BTreeMap<(u32, u32), (BootEpoch, Sequence)>,
+    batch_of_block: BTreeMap<(SegmentNo, u32), (BootEpoch, Sequence)>,
 }
 
 /// The identity of a store on devices, and its last owner.
@@ -94,7 +94,7 @@ pub async fn identify<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions
 pub async fn inspect<S: Seam>(seam: &S, disks: &[S::Disk]) -> (Vec<DeviceFindings>, Result<Inspection<S>, StoreError>) {
     let mut devices = Vec::new();
     for disk in disks {
-        let device = Device::new(0, disk.clone());
+        let device = Device::new(MemberNo(0), disk.clone());
         let superblock = read_superblock(seam, &device).await.map(|(superblock, _)| summarize(&superblock));
         devices.push(DeviceFindings {
             device: device.name(),
@@ -114,7 +114,7 @@ pub async fn inspect<S: Seam>(seam: &S, disks: &[S::Disk]) -> (Vec<DeviceFinding
 }
 
 fn summarize(superblock: &Superblock) -> SuperblockSummary {
-    let own_entry = &superblock.members[superblock.member as usize];
+    let own_entry = &superblock.members[superblock.member.index()];
     SuperblockSummary {
         store: superblock.store,
         member: superblock.member,
@@ -139,7 +139,7 @@ async fn inspect_members<S: Seam>(
     // A member that became lost in the generation of this inspection was in service before.
     let missing = match &open_error {
         Some(_) => {
-            (0..).zip(&superblock.members).filter(|(_, entry)| is_newly_lost(entry)).map(|(member, _)| member).collect()
+            superblock.numbered_members().filter(|(_, entry)| is_newly_lost(entry)).map(|(member, _)| member).collect()
         }
         None => Vec::new(),
     };

@@ -45,8 +45,8 @@ pub use inspect::{DeviceFindings, Inspection, StoreIdentity, SuperblockSummary, 
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, read_manifest};
 pub use members::{JobKind, JobReport};
 pub use number::{
-    BlockNo, BootEpoch, CommitNo, CompletionNo, Epoch, HalfGeneration, PAGE_BLOCKS, PageNo, Sequence, StoreGeneration,
-    VolumeId,
+    BlockNo, BootEpoch, CommitNo, CompletionNo, Epoch, HalfGeneration, MemberNo, PAGE_BLOCKS, PageNo, SegmentNo,
+    Sequence, StoreGeneration, VolumeId,
 };
 pub use pages::{
     MapLoaded, MemberWrites, PageAmount, PageQuota, PageReadError, Pages, PagesStats, PutError, QuotaError,

@@ -9,6 +9,7 @@ use seam::{BLOCK_BYTES, Seam};
 use crate::device::{BufferSource, Device, block_of, raw};
 use crate::error::StoreError;
 use crate::format::Uuid;
+use crate::number::MemberNo;
 use crate::store::{Inner, Store};
 
 /// Byte offsets of the two copies.
@@ -92,7 +93,7 @@ impl Manifest {
 pub async fn read_manifest<S: Seam>(seam: &S, disks: &[S::Disk], store: Uuid) -> Result<Option<Manifest>, StoreError> {
     let mut newest: Option<Manifest> = None;
     for disk in disks {
-        let device = Device::new(0, disk.clone());
+        let device = Device::new(MemberNo(0), disk.clone());
         let copies = read_copies(seam, &device, store).await?;
         newest = copies.into_iter().flatten().chain(newest).max_by_key(|manifest| manifest.revision);
     }

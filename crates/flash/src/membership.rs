@@ -12,11 +12,12 @@ use seam::{DiskError, DiskResult, Nanos, Seam};
 use crate::device::{Device, block_of};
 use crate::error::StoreError;
 use crate::format::superblock::{MemberState, SUPERBLOCK_OFFSETS};
+use crate::number::MemberNo;
 use crate::store::{Inner, MemberStatus};
 use crate::wait::{BoxFuture, join};
 
 /// A member that failed a request, and the error.
-pub type Failure = (u32, DiskError);
+pub type Failure = (MemberNo, DiskError);
 
 /// Pause between two attempts to have a generation recorded.
 const RECORD_RETRY_PAUSE: Nanos = Nanos::from_secs(1);
@@ -50,7 +51,7 @@ fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), St
         changed = true;
         log_changed |= state.superblock.carries_log(*member);
         let since = state.superblock.generation.next().low_bits();
-        let entry = &mut state.superblock.members[*member as usize];
+        let entry = &mut state.superblock.members[member.index()];
         (entry.state, entry.since) = (MemberState::Lost, since);
         inner.pages.borrow_mut().drop_member_pages(*member);
         state.devices.iter().filter(|device| device.member == *member).for_each(|device| device.abort.abort());
@@ -60,7 +61,7 @@ fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), St
     if changed {
         state.superblock.generation = state.superblock.generation.next();
     }
-    let log_left = (0..).zip(&state.superblock.members).any(|(member, _)| state.superblock.carries_log(member));
+    let log_left = state.superblock.numbered_members().any(|(member, _)| state.superblock.carries_log(member));
     if !log_left && state.failed.is_none() {
         let reasons: Vec<_> =
             failures.iter().map(|(member, error)| format!("number {member}: {}", reason(error))).collect();
@@ -88,7 +89,7 @@ fn reason(error: &DiskError) -> String {
 
 /// Returns when every member in service holds the current membership durably and the owner has recorded its generation.
 /// The `joining` member is written after all others.
-pub async fn persist_membership<S: Seam>(inner: &Inner<S>, joining: Option<u32>) -> Result<(), StoreError> {
+pub async fn persist_membership<S: Seam>(inner: &Inner<S>, joining: Option<MemberNo>) -> Result<(), StoreError> {
     write_membership(inner, joining).await?;
     wait_until_recorded(inner).await;
     Ok(())
@@ -96,7 +97,7 @@ pub async fn persist_membership<S: Seam>(inner: &Inner<S>, joining: Option<u32>)
 
 /// Writes the current membership to both superblocks of every member in service. Members that fail are marked as lost,
 /// and the remaining ones are written again.
-async fn write_membership<S: Seam>(inner: &Inner<S>, joining: Option<u32>) -> Result<(), StoreError> {
+async fn write_membership<S: Seam>(inner: &Inner<S>, joining: Option<MemberNo>) -> Result<(), StoreError> {
     loop {
         let durability = |inner: &Inner<S>| {
             let state = inner.state.borrow();
@@ -114,7 +115,7 @@ async fn write_membership<S: Seam>(inner: &Inner<S>, joining: Option<u32>) -> Re
         // The joining member comes last: it must never hold a generation that the others lack.
         let passes = if joining.is_none() { 1 } else { 2 };
         for pass in 0..passes {
-            let selects = |member: u32| joining.is_none() || (pass == 1) == (joining == Some(member));
+            let selects = |member: MemberNo| joining.is_none() || (pass == 1) == (joining == Some(member));
             // Write both superblocks.
             for _ in 0..2 {
                 if failures.is_empty() {
@@ -219,20 +220,20 @@ pub async fn persist_tail<S: Seam>(inner: &Inner<S>) -> Result<(), StoreError> {
 
 /// Writes the next revision of the superblock to the members in service for which `selects` is true. Returns the
 /// members that failed. Callers hold [`Inner::superblock_lock`].
-pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, selects: impl Fn(u32) -> bool) -> Vec<Failure> {
+pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, selects: impl Fn(MemberNo) -> bool) -> Vec<Failure> {
     let superblock = {
         let mut state = inner.state.borrow_mut();
         state.superblock.revision += 1;
         state.superblock.clone()
     };
     let mut failures = Vec::new();
-    let mut writes: Vec<BoxFuture<'_, (u32, DiskResult<()>)>> = Vec::new();
+    let mut writes: Vec<BoxFuture<'_, (MemberNo, DiskResult<()>)>> = Vec::new();
     for device in inner.in_service().into_iter().filter(|device| selects(device.member)) {
         let mut own_superblock = superblock.clone();
         own_superblock.member = device.member;
         let (spare, at) = {
             let mut state = inner.state.borrow_mut();
-            (state.spare.pop(), SUPERBLOCK_OFFSETS[state.next_copies[device.member as usize]])
+            (state.spare.pop(), SUPERBLOCK_OFFSETS[state.next_copies[device.member.index()]])
         };
         let buffer = match spare {
             Some(buffer) => buffer,
@@ -247,7 +248,7 @@ pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, selects: impl Fn(u32) 
     }
     for (member, result) in join(writes).await {
         match result {
-            Ok(()) => inner.state.borrow_mut().next_copies[member as usize] ^= 1,
+            Ok(()) => inner.state.borrow_mut().next_copies[member.index()] ^= 1,
             Err(error) => failures.push((member, error)),
         }
     }

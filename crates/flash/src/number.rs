@@ -11,13 +11,16 @@ use seam::BLOCK_BYTES;
 /// Blocks of a page.
 pub const PAGE_BLOCKS: u32 = 16;
 
-/// Defines a number that prints like its integer.
+/// Defines a number that prints like its integer, which has 64 bits unless its type is given.
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident) => {
+        number! { $(#[$doc])* $name: u64 }
+    };
+    ($(#[$doc:meta])* $name:ident: $integer:ty) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(transparent)]
-        pub struct $name(pub u64);
+        pub struct $name(pub $integer);
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -57,6 +60,52 @@ impl fmt::LowerHex for VolumeId {
         fmt::LowerHex::fmt(&self.0, f)
     }
 }
+
+number! {
+    /// The number of a member of the store: the index of its entry in the superblock.
+    MemberNo: u32
+}
+
+impl MemberNo {
+    /// The index of its entry in lists of all members.
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+number! {
+    /// The number of a segment on its device. A batch of the log has the same segment on every member that carries the
+    /// log.
+    SegmentNo: u32
+}
+successor!(SegmentNo);
+
+impl SegmentNo {
+    /// Greater than the number of any segment.
+    pub const MAX: SegmentNo = SegmentNo(u32::MAX);
+
+    /// Its index in lists of all segments of a device.
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The number of segments from `first`, which is not after this one, to this one.
+    #[inline]
+    pub fn since(self, first: SegmentNo) -> u32 {
+        self.0 - first.0
+    }
+
+    /// The segments of a range, in order.
+    #[inline]
+    pub fn each(segments: &Range<SegmentNo>) -> impl DoubleEndedIterator<Item = SegmentNo> + use<> {
+        (segments.start.0..segments.end.0).map(SegmentNo)
+    }
+}
+
+/// A segment of one member.
+pub type MemberSegment = (MemberNo, SegmentNo);
 
 number! {
     /// Counts the openings of the store. It seeds the checksums of the log: a torn batch of an earlier opening never

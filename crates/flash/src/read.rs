@@ -8,17 +8,18 @@ use seam::{Block, BlockMut, Piece, Seam};
 use crate::device::{Device, block_offset};
 use crate::error::StoreError;
 use crate::format::batch::data_seed;
+use crate::number::SegmentNo;
 use crate::record::{BlockAddress, Position};
 use crate::slow::{self, QueuedRequest, RequestWork};
 use crate::store::{Inner, Sabotage};
 use crate::wait::{BoxFuture, join};
 
 /// Keeps a segment from being overwritten during a read.
-pub struct SegmentHold<S: Seam>(Rc<Inner<S>>, u32);
+pub struct SegmentHold<S: Seam>(Rc<Inner<S>>, SegmentNo);
 
 impl<S: Seam> SegmentHold<S> {
     /// Holds a segment until the result is dropped.
-    pub fn new(inner: &Rc<Inner<S>>, segment: u32) -> Self {
+    pub fn new(inner: &Rc<Inner<S>>, segment: SegmentNo) -> Self {
         inner.state.borrow_mut().segments.get_mut(segment).holds += 1;
         SegmentHold(Rc::clone(inner), segment)
     }
@@ -50,9 +51,9 @@ fn offset_of<S: Seam>(inner: &Inner<S>, position: &Position) -> u64 {
 
 /// The devices in the order in which a read tries them. It depends on the segment: all devices share the load, and
 /// neighbouring blocks come from one device.
-fn read_order<S: Seam>(inner: &Inner<S>, segment: u32) -> Vec<Device<S>> {
+fn read_order<S: Seam>(inner: &Inner<S>, segment: SegmentNo) -> Vec<Device<S>> {
     let mut devices = inner.log_devices();
-    if segment % 2 == 1 {
+    if segment.0 % 2 == 1 {
         devices.reverse();
     }
     devices

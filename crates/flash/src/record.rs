@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use seam::Seam;
 
-use crate::number::{BlockNo, Epoch, VolumeId};
+use crate::number::{BlockNo, Epoch, SegmentNo, VolumeId};
 
 /// The block that a record belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,7 +47,7 @@ pub struct Record<S: Seam> {
 /// The position of a record in the log, and its block's checksum. Valid only until the record is retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    pub(crate) segment: u32,
+    pub(crate) segment: SegmentNo,
     /// The block's number within the segment: the data block itself, or the header.
     pub(crate) index: u32,
     pub(crate) checksum: u32,
@@ -63,23 +63,23 @@ impl Position {
     /// If the position is a tombstone's.
     pub fn to_words(self) -> [u32; 3] {
         assert!(self.live, "a tombstone has no live position");
-        [self.segment, self.index, self.checksum]
+        [self.segment.0, self.index, self.checksum]
     }
 
     /// The segment that the record keeps alive.
-    pub fn segment(self) -> u32 {
+    pub fn segment(self) -> SegmentNo {
         self.segment
     }
 
     /// Unpacks the words of [`Position::to_words`].
     pub fn from_words([segment, index, checksum]: [u32; 3]) -> Position {
-        Position { segment, index, checksum, live: true }
+        Position { segment: SegmentNo(segment), index, checksum, live: true }
     }
 }
 
 /// Blocks without an intact copy that a read has found, until their records are retired.
 #[derive(Default)]
-pub(crate) struct LostBlocks(BTreeMap<(u32, u32), BlockAddress>);
+pub(crate) struct LostBlocks(BTreeMap<(SegmentNo, u32), BlockAddress>);
 
 /// Maximum number of listed blocks.
 const LOST_MAX: usize = 1024;

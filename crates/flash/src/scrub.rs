@@ -8,6 +8,7 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Nanos, Piece, Seam};
 use crate::device::{Device, block_offset};
 use crate::members::keep_buffers;
 use crate::members::segment_verifier::SegmentVerifier;
+use crate::number::SegmentNo;
 use crate::read::SegmentHold;
 use crate::segments::Segment;
 use crate::store::Inner;
@@ -111,7 +112,7 @@ async fn round<S: Seam>(inner: &Rc<Inner<S>>) {
 /// copy is available.
 async fn verify_run<S: Seam>(
     inner: &Rc<Inner<S>>,
-    number: u32,
+    number: SegmentNo,
     segment: &Segment,
     range: std::ops::Range<u32>,
     verifier: &mut SegmentVerifier,

@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
-use crate::number::{BootEpoch, Sequence};
+use crate::number::{BootEpoch, SegmentNo, Sequence};
 
 /// Segments reserved for tombstones of whole volumes. They can be appended even when the log is full of blocks that
 /// cannot be destaged, so such blocks do not block other volumes.
@@ -32,7 +32,7 @@ pub struct Segment {
 #[derive(Clone, Copy, Debug)]
 pub struct OpenSegment {
     /// The segment.
-    pub segment: u32,
+    pub segment: SegmentNo,
     /// The next free block of the segment.
     pub offset: u32,
 }
@@ -41,21 +41,21 @@ pub struct OpenSegment {
 pub struct Segments {
     table: Vec<Segment>,
     /// Segments of the log, oldest first. The last one is the open one if `open` is set.
-    chain: VecDeque<u32>,
+    chain: VecDeque<SegmentNo>,
     /// Segments that left the chain and wait for the durable tail to pass them, oldest first.
-    dead: VecDeque<u32>,
+    dead: VecDeque<SegmentNo>,
     /// Segments that may be written.
-    free: VecDeque<u32>,
+    free: VecDeque<SegmentNo>,
     /// Segments that hold pages.
-    lent: BTreeSet<u32>,
+    lent: BTreeSet<SegmentNo>,
     /// The position of the next batch, if a segment is open.
     pub open: Option<OpenSegment>,
     /// Recovery starts at this sequence number or later.
     pub durable_tail: Sequence,
     /// The number of the log's first segment.
-    first_number: u32,
+    first_number: SegmentNo,
     /// Segments from this number on are not written again: a device that will carry the log is too small for them.
-    pub limit: u32,
+    pub limit: SegmentNo,
     /// Violates R7, for tests of the checker.
     pub sabotage_reuse: bool,
 }
@@ -63,18 +63,24 @@ pub struct Segments {
 impl Segments {
     /// The segments of these numbers. `chain` lists the log's segments (number, content), oldest first; `lent` lists
     /// the segments that hold pages.
-    pub fn new(numbers: Range<u32>, chain: &[(u32, Segment)], lent: BTreeSet<u32>, durable_tail: Sequence) -> Segments {
+    pub fn new(
+        numbers: Range<SegmentNo>,
+        chain: &[(SegmentNo, Segment)],
+        lent: BTreeSet<SegmentNo>,
+        durable_tail: Sequence,
+    ) -> Segments {
         let (first_number, end) = (numbers.start, numbers.end);
-        let mut table = vec![Segment::default(); end as usize];
-        let mut used = vec![false; end as usize];
-        lent.iter().for_each(|number| used[*number as usize] = true);
+        let mut table = vec![Segment::default(); end.index()];
+        let mut used = vec![false; end.index()];
+        lent.iter().for_each(|number| used[number.index()] = true);
         for (number, segment) in chain {
-            table[*number as usize] = *segment;
-            used[*number as usize] = true;
+            table[number.index()] = *segment;
+            used[number.index()] = true;
         }
         // Start after the newest segment, so that wear is even across restarts, too.
-        let start = chain.last().map_or(first_number, |(number, _)| number + 1);
-        let free = (start..end).chain(first_number..start).filter(|number| !used[*number as usize]).collect();
+        let start = chain.last().map_or(first_number, |(number, _)| number.next());
+        let free = SegmentNo::each(&(start..end)).chain(SegmentNo::each(&(first_number..start)));
+        let free = free.filter(|number| !used[number.index()]).collect();
         let chain = chain.iter().map(|(number, _)| *number).collect();
         Segments {
             table,
@@ -91,13 +97,13 @@ impl Segments {
     }
 
     /// The segment of this number.
-    pub fn get(&self, number: u32) -> &Segment {
-        &self.table[number as usize]
+    pub fn get(&self, number: SegmentNo) -> &Segment {
+        &self.table[number.index()]
     }
 
     /// The segment of this number, mutable.
-    pub fn get_mut(&mut self, number: u32) -> &mut Segment {
-        &mut self.table[number as usize]
+    pub fn get_mut(&mut self, number: SegmentNo) -> &mut Segment {
+        &mut self.table[number.index()]
     }
 
     /// Takes dead segments off the front of the chain. Returns the log's tail: batches below this sequence number are
@@ -116,7 +122,7 @@ impl Segments {
 
     /// Number of segments reserved for tombstones of whole volumes.
     pub fn tombstone_reserve(&self) -> usize {
-        if self.limit - self.first_number < RESERVING_SEGMENTS_MIN { 0 } else { TOMBSTONE_RESERVE }
+        if self.limit.since(self.first_number) < RESERVING_SEGMENTS_MIN { 0 } else { TOMBSTONE_RESERVE }
     }
 
     /// Opens a free segment for a batch of sequence number `first_sequence`, if more than `reserve` are free. Otherwise
@@ -151,7 +157,7 @@ impl Segments {
     }
 
     /// Lends a free segment to the pages, if more than `reserve` are free.
-    pub fn lend(&mut self, reserve: usize) -> Option<u32> {
+    pub fn lend(&mut self, reserve: usize) -> Option<SegmentNo> {
         let index =
             self.free.iter().position(|number| *number < self.limit).filter(|_| self.has_more_free_than(reserve))?;
         let number = self.free.remove(index)?;
@@ -161,13 +167,13 @@ impl Segments {
     }
 
     /// Returns a lent segment to the log.
-    pub fn return_lent(&mut self, number: u32) {
+    pub fn return_lent(&mut self, number: SegmentNo) {
         assert!(self.lent.remove(&number), "a lent segment is returned once");
         self.free.push_back(number);
     }
 
     /// Lent segments below the limit, which the log could use.
-    pub fn lent_usable(&self) -> impl Iterator<Item = u32> + '_ {
+    pub fn lent_usable(&self) -> impl Iterator<Item = SegmentNo> + '_ {
         self.lent.iter().copied().filter(|number| *number < self.limit)
     }
 
@@ -178,7 +184,7 @@ impl Segments {
     }
 
     /// The segments that hold pages.
-    pub fn lent(&self) -> &BTreeSet<u32> {
+    pub fn lent(&self) -> &BTreeSet<SegmentNo> {
         &self.lent
     }
 
@@ -208,19 +214,19 @@ impl Segments {
     }
 
     /// The log's segments, oldest first: number, content, and for the open segment the number of used blocks.
-    pub fn chain(&self) -> impl Iterator<Item = (u32, Segment, Option<u32>)> {
+    pub fn chain(&self) -> impl Iterator<Item = (SegmentNo, Segment, Option<u32>)> {
         let open = |number| self.open.filter(|open| open.segment == number).map(|open| open.offset);
         self.chain.iter().map(move |number| (*number, *self.get(*number), open(*number)))
     }
 
     /// True when the segment belongs to the log and still has this generation.
-    pub fn is_in_log(&self, number: u32, first_sequence: Sequence) -> bool {
+    pub fn is_in_log(&self, number: SegmentNo, first_sequence: Sequence) -> bool {
         self.get(number).first_sequence == first_sequence && self.chain.contains(&number)
     }
 
     /// Sets the limit, unless a segment at or past it belongs to the log or may still be read by a recovery. Returns
     /// whether it was set.
-    pub fn try_set_limit(&mut self, limit: u32) -> bool {
+    pub fn try_set_limit(&mut self, limit: SegmentNo) -> bool {
         let used = self.chain.iter().any(|number| *number >= limit);
         let may_be_recovered =
             self.dead.iter().any(|number| *number >= limit && self.get(*number).last_sequence >= self.durable_tail);
@@ -242,23 +248,23 @@ mod tests {
 
     #[test]
     fn dead_segment_is_reused_only_behind_a_durable_tail() {
-        let mut segments = Segments::new(0..2, &[], BTreeSet::new(), Sequence(1));
+        let mut segments = Segments::new(SegmentNo(0)..SegmentNo(2), &[], BTreeSet::new(), Sequence(1));
         assert!(open_segment(&mut segments, 1, 0));
-        segments.get_mut(0).last_sequence = Sequence(4);
+        segments.get_mut(SegmentNo(0)).last_sequence = Sequence(4);
         assert!(open_segment(&mut segments, 5, 0));
         assert_eq!(segments.advance_tail(Sequence(6)), Sequence(5));
         assert!(!open_segment(&mut segments, 6, 0), "the first segment is dead, but no durable tail has passed it");
         segments.durable_tail = Sequence(5);
         assert!(open_segment(&mut segments, 6, 0));
-        assert_eq!(segments.open.unwrap().segment, 0);
+        assert_eq!(segments.open.unwrap().segment, SegmentNo(0));
     }
 
     #[test]
     fn reserved_segments_open_for_tombstones_only() {
-        let mut segments = Segments::new(2..20, &[], BTreeSet::new(), Sequence(1));
+        let mut segments = Segments::new(SegmentNo(2)..SegmentNo(20), &[], BTreeSet::new(), Sequence(1));
         assert_eq!(segments.tombstone_reserve(), 2);
         assert_eq!(
-            Segments::new(2..17, &[], BTreeSet::new(), Sequence(1)).tombstone_reserve(),
+            Segments::new(SegmentNo(2)..SegmentNo(17), &[], BTreeSet::new(), Sequence(1)).tombstone_reserve(),
             0,
             "a small log reserves nothing"
         );
@@ -271,28 +277,29 @@ mod tests {
 
     #[test]
     fn lent_segments_past_the_limit_are_not_usable_by_the_log() {
-        let mut segments = Segments::new(0..6, &[], BTreeSet::from([1, 4, 5]), Sequence(1));
+        let mut segments =
+            Segments::new(SegmentNo(0)..SegmentNo(6), &[], BTreeSet::from([1, 4, 5].map(SegmentNo)), Sequence(1));
         assert_eq!(segments.lent_usable_count(), 3);
-        assert!(segments.try_set_limit(4));
+        assert!(segments.try_set_limit(SegmentNo(4)));
         assert_eq!((segments.lent_usable_count(), segments.lent_usable().count()), (1, 1));
     }
 
     #[test]
     fn live_record_keeps_its_segment_and_all_newer_ones() {
-        let mut segments = Segments::new(0..3, &[], BTreeSet::new(), Sequence(1));
+        let mut segments = Segments::new(SegmentNo(0)..SegmentNo(3), &[], BTreeSet::new(), Sequence(1));
         for first in 1..=3 {
             assert!(open_segment(&mut segments, first, 0));
-            segments.get_mut(first as u32 - 1).live = u32::from(first == 1);
+            segments.get_mut(SegmentNo(first as u32 - 1)).live = u32::from(first == 1);
         }
         segments.durable_tail = segments.advance_tail(Sequence(4));
         assert_eq!(segments.durable_tail, Sequence(1));
         assert!(!open_segment(&mut segments, 4, 0));
-        segments.get_mut(0).live = 0;
+        segments.get_mut(SegmentNo(0)).live = 0;
         segments.durable_tail = segments.advance_tail(Sequence(4));
         assert_eq!(segments.durable_tail, Sequence(3), "the open segment belongs to the log even without live records");
-        segments.get_mut(0).holds = 1;
+        segments.get_mut(SegmentNo(0)).holds = 1;
         assert!(
-            open_segment(&mut segments, 4, 0) && segments.open.unwrap().segment == 1,
+            open_segment(&mut segments, 4, 0) && segments.open.unwrap().segment == SegmentNo(1),
             "a held segment is not overwritten"
         );
     }

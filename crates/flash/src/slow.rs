@@ -17,6 +17,7 @@ use seam::{DiskError, Nanos, Piece, Seam};
 
 use crate::device::Device;
 use crate::membership::{Failure, remove_members};
+use crate::number::MemberNo;
 use crate::store::Inner;
 
 /// Minimum number of measured requests before any counts as slow.
@@ -156,7 +157,7 @@ impl RequestWork {
 /// part of the queue.
 pub struct QueuedRequest<'a, S: Seam> {
     inner: &'a Inner<S>,
-    member: u32,
+    member: MemberNo,
     work: RequestWork,
     /// Weight of the queue when the request was sent: the request itself and, for a read, pending programs included.
     queue_weight: u64,
@@ -165,7 +166,7 @@ pub struct QueuedRequest<'a, S: Seam> {
 
 impl<'a, S: Seam> QueuedRequest<'a, S> {
     /// Adds a request that is being sent to the queue.
-    pub fn new(inner: &'a Inner<S>, member: u32, work: RequestWork) -> Self {
+    pub fn new(inner: &'a Inner<S>, member: MemberNo, work: RequestWork) -> Self {
         let now = inner.seam.now();
         let mut state = inner.state.borrow_mut();
         let tracker = state.latency_tracker(member);
@@ -198,7 +199,7 @@ fn too_slow(operation: &str) -> DiskError {
 }
 
 /// Counts the latencies of a batch that was written and flushed. Returns the members that have become too slow.
-pub fn detect_slow_members<S: Seam>(inner: &Inner<S>, latencies: &[(u32, Nanos)]) -> Vec<Failure> {
+pub fn detect_slow_members<S: Seam>(inner: &Inner<S>, latencies: &[(MemberNo, Nanos)]) -> Vec<Failure> {
     let Some(fastest) = latencies.iter().map(|(_, latency)| latency.0).min().filter(|_| latencies.len() > 1) else {
         return Vec::new();
     };
@@ -222,7 +223,7 @@ pub fn detect_slow_members<S: Seam>(inner: &Inner<S>, latencies: &[(u32, Nanos)]
 
 /// Reads the block at byte `at` from a log member. Removes the member when it has become too slow, compared with its
 /// own history and with its mirrors' reads of the same window.
-pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: u32, at: u64, read: impl Future<Output = T>) -> T {
+pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: MemberNo, at: u64, read: impl Future<Output = T>) -> T {
     let queued = QueuedRequest::new(inner, member, RequestWork::Read(1));
     let result = read.await;
     let (latency, started_at) = (queued.exclusive_time(), queued.started_at);
@@ -266,7 +267,7 @@ pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: u32, at: u64, read: 
 }
 
 /// Reads the block of a slow read of `member` from the mirror, too, so that the next slow read has a comparison.
-async fn compare<S: Seam>(inner: &Rc<Inner<S>>, member: u32, mirror: &Device<S>, at: u64) {
+async fn compare<S: Seam>(inner: &Rc<Inner<S>>, member: MemberNo, mirror: &Device<S>, at: u64) {
     if let Some(buffer) = inner.alloc() {
         let queued = QueuedRequest::new(inner, mirror.member, RequestWork::Read(1));
         let (result, _) = inner.read_from(mirror, at, vec![Piece::whole(buffer)]).await;

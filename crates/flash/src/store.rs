@@ -14,7 +14,7 @@ use crate::format::batch::RECORDS_MAX;
 use crate::format::superblock::{Role, Superblock};
 use crate::hang::InFlightRequests;
 use crate::members::{JobReport, Jobs};
-use crate::number::{Sequence, StoreGeneration};
+use crate::number::{MemberNo, SegmentNo, Sequence, StoreGeneration};
 use crate::pages::Pages;
 use crate::pages::state::PageState;
 use crate::record::{BlockAddress, Content, LostBlocks, Position, Record, Recovered};
@@ -88,7 +88,7 @@ pub enum MemberStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberReport {
     /// Its number in the store.
-    pub member: u32,
+    pub member: MemberNo,
     /// Content: the log and pages, or only pages.
     pub role: Role,
     /// The device's name, if it is present.
@@ -150,7 +150,7 @@ pub(crate) struct State<S: Seam> {
     /// Buffers for resync and scrub, so that an exhausted pool blocks neither.
     pub(crate) copy_buffers: Vec<S::BlockMut>,
     /// The read and write latencies of each member.
-    pub(crate) latency_trackers: BTreeMap<u32, LatencyTracker>,
+    pub(crate) latency_trackers: BTreeMap<MemberNo, LatencyTracker>,
     /// State of the scrub.
     pub(crate) scrub: Scrub,
     /// Blocks without a good copy, detected by reads.
@@ -165,7 +165,7 @@ pub(crate) struct State<S: Seam> {
 
 impl<S: Seam> State<S> {
     /// The read and write latencies of a member.
-    pub(crate) fn latency_tracker(&mut self, member: u32) -> &mut LatencyTracker {
+    pub(crate) fn latency_tracker(&mut self, member: MemberNo) -> &mut LatencyTracker {
         self.latency_trackers.entry(member).or_default()
     }
 }
@@ -351,7 +351,7 @@ impl<S: Seam> Store<S> {
 
     /// The time for which each device's oldest request has been unanswered, in service or not. Devices without such a
     /// request are left out.
-    pub fn unanswered(&self) -> BTreeMap<u32, Nanos> {
+    pub fn unanswered(&self) -> BTreeMap<MemberNo, Nanos> {
         let (state, now) = (self.0.state.borrow(), self.0.seam.now());
         let unanswered_time = |device: &Device<S>| Some((device.member, now.since(device.disk.oldest_unanswered()?)));
         state.devices.iter().filter_map(unanswered_time).collect()
@@ -365,19 +365,19 @@ impl<S: Seam> Store<S> {
     /// Adds a device while the store serves, and returns its number when it is a member. If the log has fewer than two
     /// copies, the device is filled and carries the log; otherwise it holds only pages. The device's content is
     /// destroyed. Without `force` the device must be empty, or of this store.
-    pub async fn add(&self, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
+    pub async fn add(&self, disk: S::Disk, force: bool) -> Result<MemberNo, StoreError> {
         crate::members::add(&self.0, disk, force).await
     }
 
     /// Replaces member `old`, which may be out of service, by a device. Returns the new number when the device is a
     /// member and `old` is not.
-    pub async fn replace(&self, old: u32, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
+    pub async fn replace(&self, old: MemberNo, disk: S::Disk, force: bool) -> Result<MemberNo, StoreError> {
         crate::members::replace(&self.0, old, disk, force).await
     }
 
     /// Removes a member permanently. A member that holds only pages takes its place in the log first. Without one the
     /// log keeps a single copy, which `allow_single_copy` must permit.
-    pub async fn remove(&self, member: u32, allow_single_copy: bool) -> Result<(), StoreError> {
+    pub async fn remove(&self, member: MemberNo, allow_single_copy: bool) -> Result<(), StoreError> {
         crate::members::remove(&self.0, member, allow_single_copy).await
     }
 
@@ -445,7 +445,7 @@ impl<S: Seam> Store<S> {
 
     /// The oldest segments of the log: 1/8 of them, but at least two. A live record in them keeps all newer segments
     /// from being reused.
-    pub fn oldest_segments(&self) -> BTreeSet<u32> {
+    pub fn oldest_segments(&self) -> BTreeSet<SegmentNo> {
         let state = self.0.state.borrow();
         let sealed = state.segments.chain().filter(|(_, _, open)| open.is_none()).map(|(number, _, _)| number);
         let count = (state.segments.chain().count() / OLDEST_DIVISOR).max(OLDEST_MIN);
@@ -495,7 +495,7 @@ impl<S: Seam> Store<S> {
 }
 
 pub(crate) fn report<S: Seam>(
-    member: u32,
+    member: MemberNo,
     role: Role,
     device: Option<&Device<S>>,
     status: MemberStatus,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use control::ProgressSender;
-use flash::{JobKind, JobReport, MemberReport, MemberStatus, Store, StoreError};
+use flash::{JobKind, JobReport, MemberNo, MemberReport, MemberStatus, Store, StoreError};
 use futures_util::future::{join, join_all};
 use messages::report::{self, FlashJobReport, JobOutcome};
 use messages::{ErrorKind, Failure};
@@ -212,7 +212,7 @@ impl FlashLog {
     }
 
     /// Finds a member by its path, or by its number if its device is absent.
-    async fn member_of(&self, device: &str) -> Result<(u32, Option<PathBuf>), Failure> {
+    async fn member_of(&self, device: &str) -> Result<(MemberNo, Option<PathBuf>), Failure> {
         let (opened, _) = self.opened_flash()?;
         let read = async |local: Rc<CoreLocal>| local.engine.log().map(|log| log.members()).unwrap_or_default();
         let members = self.core().call(read).await.map_err(core_ended)?;
@@ -222,7 +222,7 @@ impl FlashLog {
         let searched: Vec<PathBuf> = paths.iter().map(|path| path.clone().unwrap_or_default()).collect();
         let is_same = are_same(&searched, Path::new(device)).await;
         for ((member, path), is_same) in members.into_iter().zip(paths).zip(is_same) {
-            if is_same && path.is_some() || device.parse() == Ok(member.member) {
+            if is_same && path.is_some() || device.parse() == Ok(member.member.0) {
                 return Ok((member.member, path));
             }
         }
@@ -242,7 +242,7 @@ impl FlashLog {
         progress: &ProgressSender,
     ) -> Result<(), ChangeFailure>
     where
-        F: Future<Output = Result<u32, StoreError>> + 'static,
+        F: Future<Output = Result<MemberNo, StoreError>> + 'static,
     {
         let (opened, config) = self.opened_flash().map_err(ChangeFailure::before)?;
         let (device, own) = (path.to_owned(), OwnVolumes::new(&self.records.view()));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use flash::{BlockAddress, JobReport, MemberReport, MemberStatus, MemberWrites, Role, ScrubStats};
+use flash::{BlockAddress, JobReport, MemberNo, MemberReport, MemberStatus, MemberWrites, Role, ScrubStats};
 use messages::report::{AlertKind, FlashDeviceReport, FlashReport, LostBlockReport, Notice, PagesReport, ScrubReport};
 use seam::Nanos;
 
@@ -33,7 +33,7 @@ struct LogView {
     /// Bytes written to each member.
     written: Vec<MemberWrites>,
     /// Clean pages on each member, and those that its removal drops.
-    member_pages: BTreeMap<u32, (u64, u64)>,
+    member_pages: BTreeMap<MemberNo, (u64, u64)>,
     /// Bytes of client data that were written to flash.
     content_bytes: u64,
     job: Option<JobReport>,
@@ -43,7 +43,7 @@ struct LogView {
     /// The reason why a membership generation could not be saved, if any.
     unrecorded_reason: Option<String>,
     /// Age of the oldest unanswered request, by member.
-    unanswered: BTreeMap<u32, Nanos>,
+    unanswered: BTreeMap<MemberNo, Nanos>,
 }
 
 impl FlashLog {
@@ -140,7 +140,7 @@ impl FlashLog {
         let earlier_wear = member.device.as_ref().and_then(|device| self.wear.wear_of(device));
         let device = member.device.map(|device| opened.names.show(&device)).unwrap_or_default();
         let mut report = FlashDeviceReport {
-            number: member.member,
+            number: member.member.0,
             drive: self.drives.report_of(&device),
             device,
             size_bytes: member.size_bytes.unwrap_or(0),
@@ -172,7 +172,7 @@ fn log_view(local: &CoreLocal) -> Option<LogView> {
     let (pages, written) = pages_report(local);
     let (free_segments, segments) = log.room();
     let members = log.members();
-    let pages_of = |member: u32| {
+    let pages_of = |member: MemberNo| {
         let pages = local.engine.pages()?;
         Some((member, (pages.pages_on(member), pages.pages_lost_without(member))))
     };

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{BlockNo, CompletionNo, Position};
+use flash::{BlockNo, CompletionNo, Position, SegmentNo};
 
 use super::record_index::RecordIndex;
 use super::zero_records::ZeroRecords;
@@ -398,7 +398,7 @@ impl LogTracker {
     }
 
     /// True if records of zero-ranges keep any of these segments in use.
-    pub fn has_zeroes_in_segments(&self, segments: &BTreeSet<u32>) -> bool {
+    pub fn has_zeroes_in_segments(&self, segments: &BTreeSet<SegmentNo>) -> bool {
         self.zero_records.are_in_segments(segments)
     }
 
@@ -536,7 +536,7 @@ impl LogTracker {
     }
 
     /// The blocks whose records keep these segments in use, in order.
-    pub fn blocks_in_segments(&self, segments: &BTreeSet<u32>) -> Vec<BlockNo> {
+    pub fn blocks_in_segments(&self, segments: &BTreeSet<SegmentNo>) -> Vec<BlockNo> {
         let holds = |entry: &BlockEntry| {
             let mut positions = entry.position.iter().chain(&entry.older);
             positions.any(|position| segments.contains(&position.segment()))

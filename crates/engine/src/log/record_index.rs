@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use flash::{BlockNo, Position};
+use flash::{BlockNo, Position, SegmentNo};
 
 /// Limit of entries in a chunk; a full chunk is halved.
 const ENTRIES_MAX: usize = 512;
@@ -198,7 +198,7 @@ impl RecordIndex {
     }
 
     /// The blocks whose records are in these segments.
-    pub fn blocks_in_segments<'a>(&'a self, segments: &'a BTreeSet<u32>) -> impl Iterator<Item = BlockNo> + 'a {
+    pub fn blocks_in_segments<'a>(&'a self, segments: &'a BTreeSet<SegmentNo>) -> impl Iterator<Item = BlockNo> + 'a {
         let entries = self.chunks.iter().flat_map(|(key, chunk)| chunk.iter().map(|entry| (upper(*key), entry)));
         let inside = entries.filter(|(_, entry)| segments.contains(&entry.position().segment()));
         inside.map(|(base, entry)| with_lower(base, entry.block))

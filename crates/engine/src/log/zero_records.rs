@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use flash::{BlockNo, Position};
+use flash::{BlockNo, Position, SegmentNo};
 
 /// Number of a record, in the order of their appends.
 type RecordId = u64;
@@ -94,7 +94,7 @@ impl ZeroRecords {
     }
 
     /// True if any record keeps one of these segments in use.
-    pub fn are_in_segments(&self, segments: &BTreeSet<u32>) -> bool {
+    pub fn are_in_segments(&self, segments: &BTreeSet<SegmentNo>) -> bool {
         self.records.values().any(|record| segments.contains(&record.position.segment()))
     }
 
@@ -156,11 +156,11 @@ mod tests {
             }
             let live_after: BTreeSet<u32> = newest.iter().flatten().copied().collect();
             let mut expected: Vec<u32> = live_before.difference(&live_after).copied().collect();
-            let mut actual: Vec<u32> = retired.drain(..).map(|position| position.segment()).collect();
+            let mut actual: Vec<u32> = retired.drain(..).map(|position| position.segment().0).collect();
             expected.sort_unstable();
             actual.sort_unstable();
             assert_eq!(actual, expected, "step {number}");
-            assert!(live_after.iter().all(|segment| records.are_in_segments(&BTreeSet::from([*segment]))));
+            assert!(live_after.iter().all(|segment| records.are_in_segments(&BTreeSet::from([SegmentNo(*segment)]))));
             assert_eq!(records.is_empty(), live_after.is_empty());
         }
         let held = newest.iter().flatten().collect::<BTreeSet<_>>().len();
@@ -177,8 +177,8 @@ mod tests {
         });
         records.retire(3, |_| false, &mut retired);
         records.retire(2, |_| true, &mut retired);
-        assert_eq!(retired.drain(..).map(Position::segment).collect::<Vec<_>>(), [3, 4]);
+        assert_eq!(retired.drain(..).map(Position::segment).collect::<Vec<_>>(), [3, 4].map(SegmentNo));
         records.retire(2, |_| true, &mut retired);
-        assert_eq!(retired.into_iter().map(Position::segment).collect::<Vec<_>>(), [5, 0]);
+        assert_eq!(retired.into_iter().map(Position::segment).collect::<Vec<_>>(), [5, 0].map(SegmentNo));
     }
 }

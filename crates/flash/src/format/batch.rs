@@ -4,7 +4,7 @@
 use super::bytes::{get, get_u32, get_u64, put};
 use super::superblock::COUNTER_MAX;
 use super::{Raw, Uuid, VERSION, seal, valid_checksum};
-use crate::number::{BlockNo, BootEpoch, CommitNo, Epoch, Sequence, VolumeId};
+use crate::number::{BlockNo, BootEpoch, CommitNo, Epoch, SegmentNo, Sequence, VolumeId};
 
 /// Maximum number of records of a header.
 pub const RECORDS_MAX: usize = 99;
@@ -65,7 +65,7 @@ pub struct BatchHeader {
     /// Batches with a lower sequence number are dead.
     pub tail: Sequence,
     /// The log segment that holds the batch.
-    pub segment: u32,
+    pub segment: SegmentNo,
     /// Blocks from the segment's start to the header.
     pub offset: u32,
     /// Sequence number of the segment's first batch, the segment's generation.
@@ -105,7 +105,7 @@ impl BatchHeader {
         put(out, 32, &self.boot.0.to_le_bytes());
         put(out, 40, &self.sequence.0.to_le_bytes());
         put(out, 48, &self.tail.0.to_le_bytes());
-        put(out, 56, &self.segment.to_le_bytes());
+        put(out, 56, &self.segment.0.to_le_bytes());
         put(out, 60, &self.offset.to_le_bytes());
         put(out, 64, &self.first_sequence.0.to_le_bytes());
         put(out, 72, &self.previous.to_le_bytes());
@@ -146,7 +146,7 @@ impl BatchHeader {
             boot: BootEpoch(get_u64(raw, 32)),
             sequence: Sequence(get_u64(raw, 40)),
             tail: Sequence(get_u64(raw, 48)),
-            segment: get_u32(raw, 56),
+            segment: SegmentNo(get_u32(raw, 56)),
             offset: get_u32(raw, 60),
             first_sequence: Sequence(get_u64(raw, 64)),
             previous: get_u32(raw, 72),
@@ -208,7 +208,7 @@ mod tests {
             boot: BootEpoch(2),
             sequence: Sequence(40),
             tail: Sequence(30),
-            segment: 5,
+            segment: SegmentNo(5),
             offset: 9,
             first_sequence: Sequence(38),
             previous: 0xdead_beef,

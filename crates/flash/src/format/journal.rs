@@ -5,7 +5,7 @@ use super::bytes::{get, get_u32, get_u64, put};
 use super::page::Writes;
 use super::superblock::COUNTER_MAX;
 use super::{Raw, Uuid, VERSION, seal, valid_checksum};
-use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration, PageNo, VolumeId};
+use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration, MemberNo, PageNo, SegmentNo, VolumeId};
 
 /// Maximum number of records of a journal block.
 pub const RECORDS_MAX: usize = 166;
@@ -35,7 +35,7 @@ pub enum Record {
     /// A slot holds a page. The slots of a member are numbered across all its segments.
     Slot {
         /// The member.
-        member: u8,
+        member: MemberNo,
         /// The slot.
         slot: u32,
         /// The volume's number.
@@ -52,7 +52,7 @@ pub enum Record {
     /// A slot is free.
     Free {
         /// The member.
-        member: u8,
+        member: MemberNo,
         /// The slot.
         slot: u32,
         /// The slot's last generation.
@@ -61,18 +61,18 @@ pub enum Record {
     /// A segment begins to hold pages; it is empty.
     Segment {
         /// The member.
-        member: u8,
+        member: MemberNo,
         /// The segment.
-        segment: u32,
+        segment: SegmentNo,
         /// The segment's generation as a page segment.
         segment_generation: u64,
     },
     /// A segment no longer holds pages.
     FreeSegment {
         /// The member.
-        member: u8,
+        member: MemberNo,
         /// The segment.
-        segment: u32,
+        segment: SegmentNo,
     },
     /// Assigns a number to a volume.
     Volume {
@@ -89,14 +89,14 @@ pub enum Record {
     /// A member has this identity; pages under another identity are dropped.
     Member {
         /// The member.
-        member: u8,
+        member: MemberNo,
         /// Its identity.
         uuid: Uuid,
     },
     /// All pages of a member are dropped.
     MemberGone {
         /// The member.
-        member: u8,
+        member: MemberNo,
     },
     /// A region of a volume becomes dirty or clean (R8, docs/rules.md).
     DirtyRegion {
@@ -132,7 +132,7 @@ impl Record {
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         match *self {
             Record::Slot { member, slot, volume, page, valid, writes, generation } => {
-                put(0, &[KIND_SLOT, member]);
+                put(0, &[KIND_SLOT, member.0 as u8]);
                 put(2, &generation.to_le_bytes());
                 put(4, &slot.to_le_bytes());
                 put(8, &page.0.to_le_bytes()[..6]);
@@ -141,18 +141,18 @@ impl Record {
                 (0..3).for_each(|bit| put(18 + 2 * bit, &writes.0[bit].to_le_bytes()));
             }
             Record::Free { member, slot, generation } => {
-                put(0, &[KIND_FREE, member]);
+                put(0, &[KIND_FREE, member.0 as u8]);
                 put(2, &generation.to_le_bytes());
                 put(4, &slot.to_le_bytes());
             }
             Record::Segment { member, segment, segment_generation } => {
-                put(0, &[KIND_SEGMENT, member]);
-                put(4, &segment.to_le_bytes());
+                put(0, &[KIND_SEGMENT, member.0 as u8]);
+                put(4, &segment.0.to_le_bytes());
                 put(8, &segment_generation.to_le_bytes());
             }
             Record::FreeSegment { member, segment } => {
-                put(0, &[KIND_FREE_SEGMENT, member]);
-                put(4, &segment.to_le_bytes());
+                put(0, &[KIND_FREE_SEGMENT, member.0 as u8]);
+                put(4, &segment.0.to_le_bytes());
             }
             Record::Volume { number, volume_id } => {
                 put(0, &[KIND_VOLUME, 0]);
@@ -164,10 +164,10 @@ impl Record {
                 put(2, &number.to_le_bytes());
             }
             Record::Member { member, uuid } => {
-                put(0, &[KIND_MEMBER, member]);
+                put(0, &[KIND_MEMBER, member.0 as u8]);
                 put(8, &uuid);
             }
-            Record::MemberGone { member } => put(0, &[KIND_MEMBER_GONE, member]),
+            Record::MemberGone { member } => put(0, &[KIND_MEMBER_GONE, member.0 as u8]),
             Record::DirtyRegion { volume, region, is_dirty } => {
                 put(0, &[KIND_DIRTY_REGION, u8::from(is_dirty)]);
                 put(2, &volume.to_le_bytes());
@@ -191,12 +191,12 @@ impl Record {
         let u16_at = |at: usize| u16::from_le_bytes([raw[at], raw[at + 1]]);
         let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
-        let (kind, member) = (raw[0], raw[1]);
+        let (kind, member) = (raw[0], MemberNo(u32::from(raw[1])));
         let has_no_member = matches!(
             kind,
             KIND_VOLUME | KIND_VOLUME_GONE | KIND_DIRTY_REGION | KIND_RECENT_WRITE | KIND_RECENT_WRITE_GONE
         );
-        let is_valid = has_no_member || usize::from(member) < super::superblock::MEMBERS_MAX;
+        let is_valid = has_no_member || member.index() < super::superblock::MEMBERS_MAX;
         if !is_valid {
             return None;
         }
@@ -211,8 +211,8 @@ impl Record {
                 generation: u16_at(2),
             },
             KIND_FREE => Record::Free { member, slot: u32_at(4), generation: u16_at(2) },
-            KIND_SEGMENT => Record::Segment { member, segment: u32_at(4), segment_generation: u64_at(8) },
-            KIND_FREE_SEGMENT => Record::FreeSegment { member, segment: u32_at(4) },
+            KIND_SEGMENT => Record::Segment { member, segment: SegmentNo(u32_at(4)), segment_generation: u64_at(8) },
+            KIND_FREE_SEGMENT => Record::FreeSegment { member, segment: SegmentNo(u32_at(4)) },
             KIND_VOLUME => Record::Volume { number: u16_at(2), volume_id: VolumeId(u64_at(8)) },
             KIND_VOLUME_GONE => Record::VolumeGone { number: u16_at(2) },
             KIND_MEMBER => {
@@ -315,7 +315,7 @@ mod tests {
 
     fn records() -> Vec<Record> {
         let slot = Record::Slot {
-            member: 7,
+            member: MemberNo(7),
             slot: u32::MAX,
             volume: 9,
             page: PageNo((1 << 48) - 1),
@@ -325,13 +325,13 @@ mod tests {
         };
         vec![
             slot,
-            Record::Free { member: 1, slot: 5, generation: 3 },
-            Record::Segment { member: 0, segment: 9, segment_generation: 1 << 50 },
-            Record::FreeSegment { member: 3, segment: 1 },
+            Record::Free { member: MemberNo(1), slot: 5, generation: 3 },
+            Record::Segment { member: MemberNo(0), segment: SegmentNo(9), segment_generation: 1 << 50 },
+            Record::FreeSegment { member: MemberNo(3), segment: SegmentNo(1) },
             Record::Volume { number: 65_535, volume_id: VolumeId(u64::MAX) },
             Record::VolumeGone { number: 4 },
-            Record::Member { member: 2, uuid: [0xab; 16] },
-            Record::MemberGone { member: 2 },
+            Record::Member { member: MemberNo(2), uuid: [0xab; 16] },
+            Record::MemberGone { member: MemberNo(2) },
             Record::DirtyRegion { volume: 2, region: 1 << 40, is_dirty: true },
             Record::DirtyRegion { volume: 2, region: 3, is_dirty: false },
             Record::RecentWrite { volume: 8, block: BlockNo(1 << 60), checksum: 0xdead_beef, was_reread: false },

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::bytes::{get, get_u32, get_u64, put};
 use super::{Raw, Uuid, VERSION, seal, valid_checksum};
-use crate::number::{BlockNo, VolumeId};
+use crate::number::{BlockNo, MemberNo, SegmentNo, VolumeId};
 use seam::{BLOCK_BYTES, SECTOR_BYTES};
 
 /// Blocks of a slot: a page and its checksums.
@@ -58,9 +58,9 @@ pub struct PageHeader {
     /// Identity of the store.
     pub store: Uuid,
     /// The member.
-    pub member: u32,
+    pub member: MemberNo,
     /// The segment.
-    pub segment: u32,
+    pub segment: SegmentNo,
     /// The segment's generation: it differs each time that the segment begins to hold pages.
     pub segment_generation: u64,
 }
@@ -71,10 +71,10 @@ impl PageHeader {
         let mut raw = Box::new([0; BLOCK_BYTES]);
         put(&mut raw, 0, &MAGIC);
         put(&mut raw, 8, &VERSION.to_le_bytes());
-        put(&mut raw, 12, &self.member.to_le_bytes());
+        put(&mut raw, 12, &self.member.0.to_le_bytes());
         put(&mut raw, 16, &self.store);
         put(&mut raw, 32, &self.segment_generation.to_le_bytes());
-        put(&mut raw, 56, &self.segment.to_le_bytes());
+        put(&mut raw, 56, &self.segment.0.to_le_bytes());
         put(&mut raw, 76, &KIND_PAGES.to_le_bytes());
         seal(&mut raw);
         raw
@@ -88,8 +88,8 @@ impl PageHeader {
         valid_checksum(raw)?;
         Some(PageHeader {
             store: get(raw, 16),
-            member: get_u32(raw, 12),
-            segment: get_u32(raw, 56),
+            member: MemberNo(get_u32(raw, 12)),
+            segment: SegmentNo(get_u32(raw, 56)),
             segment_generation: get_u64(raw, 32),
         })
     }
@@ -99,9 +99,9 @@ impl PageHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagePlace {
     /// The member.
-    pub member: u32,
+    pub member: MemberNo,
     /// The segment.
-    pub segment: u32,
+    pub segment: SegmentNo,
     /// The segment's generation as a page segment.
     pub segment_generation: u64,
     /// The slot in it.
@@ -157,11 +157,16 @@ impl Writes {
 /// one.
 pub fn page_seed(volume_id: VolumeId, block: BlockNo, place: PagePlace, writes: u32) -> u32 {
     let before = u64::from(writes.saturating_sub(1));
-    let slot = u64::from(place.slot) << 32 | before << 24 | u64::from(place.generation) << 8 | u64::from(place.member);
+    let slot =
+        u64::from(place.slot) << 32 | before << 24 | u64::from(place.generation) << 8 | u64::from(place.member.0);
     let mut bytes = [0; 40];
-    for (field, number) in
-        bytes.chunks_exact_mut(8).zip([volume_id.0, block.0, place.segment_generation, u64::from(place.segment), slot])
-    {
+    for (field, number) in bytes.chunks_exact_mut(8).zip([
+        volume_id.0,
+        block.0,
+        place.segment_generation,
+        u64::from(place.segment.0),
+        slot,
+    ]) {
         field.copy_from_slice(&number.to_le_bytes());
     }
     crc32c::crc32c(&bytes)
@@ -186,7 +191,13 @@ mod tests {
 
     #[test]
     fn seven_writes_of_a_block_have_seven_checksum_seeds() {
-        let place = PagePlace { member: 1, segment: 2, segment_generation: 3, slot: 4, generation: u16::MAX };
+        let place = PagePlace {
+            member: MemberNo(1),
+            segment: SegmentNo(2),
+            segment_generation: 3,
+            slot: 4,
+            generation: u16::MAX,
+        };
         let (mut writes, mut seeds) = (Writes::default(), std::collections::BTreeSet::new());
         for count in 1..=7 {
             assert_eq!(writes.exhausted(), 0);
@@ -204,7 +215,8 @@ mod tests {
 
     #[test]
     fn flipped_bit_of_a_header_is_rejected() {
-        let header = PageHeader { store: [4; 16], member: 1, segment: 77, segment_generation: 1 << 41 };
+        let header =
+            PageHeader { store: [4; 16], member: MemberNo(1), segment: SegmentNo(77), segment_generation: 1 << 41 };
         let raw = header.encode();
         assert_eq!(PageHeader::decode(&raw), Some(header));
         for bit in 0..raw.len() * 8 {

@@ -1,11 +1,13 @@
 //! The superblock: the store that a device belongs to, and its number there. A device has two superblocks, written
 //! alternately, so that a torn write leaves the other one intact.
 
+use std::ops::Range;
+
 use format_version::{NewerFormat, Release};
 
 use super::bytes::{get, get_u32, get_u64, put};
 use super::{FIRST_SEGMENT_BYTES, Raw, Uuid, VERSION, seal, valid_checksum};
-use crate::number::{BootEpoch, CommitNo, Sequence, StoreGeneration};
+use crate::number::{BootEpoch, CommitNo, MemberNo, SegmentNo, Sequence, StoreGeneration};
 
 /// Byte offsets of the two superblock copies of a device. Each write overwrites the copy that is not the newest.
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 64 << 10];
@@ -96,7 +98,7 @@ pub struct Superblock {
     /// +1 with every change of the members.
     pub generation: StoreGeneration,
     /// The number of this device among the members.
-    pub member: u32,
+    pub member: MemberNo,
     /// All members.
     pub members: Vec<MemberEntry>,
     /// Bytes of a segment, a power of two.
@@ -130,13 +132,23 @@ pub enum SuperblockError {
 
 impl Superblock {
     /// True when the member is in service.
-    pub fn serves(&self, member: u32) -> bool {
-        self.members.get(member as usize).is_some_and(|entry| entry.state == MemberState::InService)
+    pub fn serves(&self, member: MemberNo) -> bool {
+        self.members.get(member.index()).is_some_and(|entry| entry.state == MemberState::InService)
     }
 
     /// True when the member is in service and carries the log.
-    pub fn carries_log(&self, member: u32) -> bool {
-        self.serves(member) && self.members[member as usize].role == Role::Log
+    pub fn carries_log(&self, member: MemberNo) -> bool {
+        self.serves(member) && self.members[member.index()].role == Role::Log
+    }
+
+    /// All members, each with its number.
+    pub fn numbered_members(&self) -> impl Iterator<Item = (MemberNo, &MemberEntry)> {
+        (0..).map(MemberNo).zip(&self.members)
+    }
+
+    /// The segments for the log: those past the map journal.
+    pub fn log_segments(&self) -> Range<SegmentNo> {
+        SegmentNo(self.journal_segments())..SegmentNo(self.segments)
     }
 
     /// The number of segments, from segment 0, that the map journal occupies. They have no other use.
@@ -147,7 +159,7 @@ impl Superblock {
 
     /// Encodes the superblock.
     pub fn encode(&self) -> Box<Raw> {
-        assert!(self.members.len() <= MEMBERS_MAX && (self.member as usize) < self.members.len());
+        assert!(self.members.len() <= MEMBERS_MAX && self.member.index() < self.members.len());
         let mut raw = Box::new([0; seam::BLOCK_BYTES]);
         let out = &mut *raw;
         put(out, 0, &MAGIC);
@@ -156,7 +168,7 @@ impl Superblock {
         // Bytes 16 and 24 are reserved for compatible and incompatible features; none exist yet.
         put(out, 32, &self.store);
         put(out, 48, &self.revision.to_le_bytes());
-        put(out, 56, &self.member.to_le_bytes());
+        put(out, 56, &self.member.0.to_le_bytes());
         put(out, 60, &(self.members.len() as u32).to_le_bytes());
         put(out, 64, &self.generation.0.to_le_bytes());
         put(out, 72, &self.segment_bytes.to_le_bytes());
@@ -211,13 +223,13 @@ impl Superblock {
         }
         let count = get_u32(raw, 60) as usize;
         let (segment_bytes, segments) = (get_u64(raw, 72), get_u64(raw, 80));
-        let member = get_u32(raw, 56);
+        let member = MemberNo(get_u32(raw, 56));
         let journal_bytes = get_u64(raw, JOURNAL_AT + 8);
         let journal_end = journal_bytes.saturating_add(super::journal::JOURNAL_AT);
         // The revision, boot epoch, tail, begin, and the journal's last commit.
         let counters = [48, 96, 104, 120, JOURNAL_AT].map(|at| get_u64(raw, at));
         let is_valid = (1..=MEMBERS_MAX).contains(&count)
-            && (member as usize) < count
+            && member.index() < count
             && segment_bytes.is_power_of_two()
             && (8 << 10..=1 << 30).contains(&segment_bytes)
             && (1..=u64::from(u32::MAX)).contains(&segments)
@@ -285,7 +297,7 @@ mod tests {
             store: [9; 16],
             revision: 7,
             generation: StoreGeneration(3),
-            member: 1,
+            member: MemberNo(1),
             members: vec![
                 member(1, MemberState::Lost, Role::Log),
                 member(2, MemberState::InService, Role::Log),

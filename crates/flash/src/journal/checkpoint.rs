@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::error::StoreError;
 use crate::format::journal::{RECORDS_MAX, Record};
 use crate::membership::failures_of;
-use crate::number::{CommitNo, HalfGeneration};
+use crate::number::{CommitNo, HalfGeneration, MemberNo};
 use crate::pages::state::PageState;
 use crate::pages::table::SlotPhase;
 use crate::store::Inner;
@@ -27,7 +27,7 @@ pub struct Checkpoint {
     /// The position of its next block.
     pub head: JournalHead,
     /// The members to which the checkpoint is written, with the connection epochs of their disks at its start.
-    members: Vec<(u32, u64)>,
+    members: Vec<(MemberNo, u64)>,
     /// The next frame to write; `None` before the records without a frame are written.
     next_frame: Option<u32>,
     /// Only the block that marks the checkpoint as complete is missing.
@@ -111,7 +111,7 @@ pub async fn flush<S: Seam>(inner: &Rc<Inner<S>>) -> Result<bool, StoreError> {
 fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
     let members: Vec<_> = {
         let state = inner.state.borrow();
-        let serving = (0..).zip(&state.superblock.members).filter(|(member, _)| state.superblock.serves(*member));
+        let serving = state.superblock.numbered_members().filter(|(member, _)| state.superblock.serves(*member));
         serving.map(|(member, entry)| (member, entry.uuid)).collect()
     };
     let mut guard = inner.pages.borrow_mut();
@@ -121,7 +121,7 @@ fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
     let mut next_frame = match checkpoint.next_frame {
         Some(next_frame) => next_frame,
         None => {
-            records.extend(members.iter().map(|(member, uuid)| Record::Member { member: *member as u8, uuid: *uuid }));
+            records.extend(members.iter().map(|(member, uuid)| Record::Member { member: *member, uuid: *uuid }));
             state.journal.recorded_members = members.iter().map(|(member, _)| *member).collect();
             let volumes = state.volumes.iter();
             records
@@ -140,7 +140,7 @@ fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
         };
         let frame = state.table.frame(number);
         records.push(Record::Segment {
-            member: frame.member as u8,
+            member: frame.member,
             segment: frame.segment,
             segment_generation: frame.segment_generation,
         });

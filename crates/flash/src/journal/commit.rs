@@ -11,7 +11,7 @@ use crate::device::{Device, block_of};
 use crate::error::StoreError;
 use crate::format::journal::{JournalHeader, RECORDS_MAX, Record};
 use crate::membership::{Failure, failures_of, remove_members};
-use crate::number::CommitNo;
+use crate::number::{CommitNo, MemberNo};
 use crate::pages::state::{ALL_BLOCKS, PageState};
 use crate::pages::table::{DIRTY, SUSPECT, SlotId, SlotPhase, page_of};
 use crate::retirement::release;
@@ -26,7 +26,7 @@ struct PendingCommit {
     /// Regions that the commit marks dirty.
     marked: Vec<Region>,
     /// Members with page data that the records refer to; they are flushed first.
-    members_to_flush: Vec<u32>,
+    members_to_flush: Vec<MemberNo>,
     /// The number of the commit since the opening.
     number: u64,
 }
@@ -215,7 +215,7 @@ pub(super) fn slot_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> Record
         return free_record(state, slot);
     }
     Record::Slot {
-        member: state.table.place(slot).member as u8,
+        member: state.table.place(slot).member,
         slot: state.table.number(slot),
         volume,
         page,
@@ -228,14 +228,14 @@ pub(super) fn slot_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> Record
 /// The record that a slot is free.
 pub(super) fn free_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> Record {
     Record::Free {
-        member: state.table.place(slot).member as u8,
+        member: state.table.place(slot).member,
         slot: state.table.number(slot),
         generation: state.table.generation(slot),
     }
 }
 
 /// Flushes these members. Returns those that failed.
-async fn flush_pages<S: Seam>(inner: &Inner<S>, members: &[u32]) -> Vec<Failure> {
+async fn flush_pages<S: Seam>(inner: &Inner<S>, members: &[MemberNo]) -> Vec<Failure> {
     let mut devices = inner.in_service();
     devices.retain(|device| members.contains(&device.member));
     let flushes = devices.iter().map(|device| {

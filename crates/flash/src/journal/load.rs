@@ -14,7 +14,7 @@ use crate::device::{Device, raw};
 use crate::format::Raw;
 use crate::format::journal::{JournalHeader, Record};
 use crate::format::page::PageHeader;
-use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration};
+use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration, MemberSegment, SegmentNo};
 use crate::pages::MapLoaded;
 use crate::pages::state::{MapPhase, PageState};
 use crate::pages::table::{SEALED, SUSPECT, SlotPhase};
@@ -253,14 +253,14 @@ async fn read_block<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64) -> O
 
 /// The generation of each page segment in the map, read from its header block. The log may have reused the segment
 /// since.
-async fn read_segment_generations<S: Seam>(inner: &Inner<S>, replay: &Replay) -> BTreeMap<(u32, u32), u64> {
+async fn read_segment_generations<S: Seam>(inner: &Inner<S>, replay: &Replay) -> BTreeMap<MemberSegment, u64> {
     let mut generations = std::mem::take(&mut inner.pages.borrow_mut().generations_found);
     let (store, segment_bytes) = {
         let state = inner.state.borrow();
         (state.superblock.store, state.superblock.segment_bytes)
     };
     for device in inner.in_service() {
-        let segments = replay.frames.range((device.member, 0)..=(device.member, u32::MAX));
+        let segments = replay.frames.range((device.member, SegmentNo(0))..=(device.member, SegmentNo::MAX));
         for (key, _) in segments.filter(|(key, _)| !generations.contains_key(key)).collect::<Vec<_>>() {
             let at = crate::device::block_offset(segment_bytes, key.1, 0);
             let Some(raw) = read_block(inner, &device, at).await else { continue };
@@ -274,7 +274,7 @@ async fn read_segment_generations<S: Seam>(inner: &Inner<S>, replay: &Replay) ->
 }
 
 /// Adopts the map that was read, without the parts that cannot be valid.
-fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTreeMap<(u32, u32), u64>) {
+fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTreeMap<MemberSegment, u64>) {
     let store = inner.state.borrow();
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;
@@ -284,7 +284,7 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
         .keys()
         .map(|(member, _)| *member)
         .filter(|member| {
-            let entry = store.superblock.members.get(*member as usize);
+            let entry = store.superblock.members.get(member.index());
             let is_same_device = entry.is_some_and(|entry| replay.members.get(member) == Some(&entry.uuid));
             // The log is being copied to a closed member.
             !is_same_device || !store.superblock.serves(*member) || state.closed_members.contains(member)
@@ -292,18 +292,18 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
         .collect();
     for member in lost_members {
         replay.drop_member(member);
-        state.journal.pending_records.push(Record::MemberGone { member: member as u8 });
+        state.journal.pending_records.push(Record::MemberGone { member });
     }
     state.journal.pending_records.dedup();
     let mut has_dropped = !state.journal.pending_records.is_empty();
-    let log_segments = store.superblock.journal_segments()..store.superblock.segments;
+    let log_segments = store.superblock.log_segments();
     for ((member, segment), frame) in replay.frames.clone() {
         let is_usable = !store.superblock.carries_log(member)
             || !log_segments.contains(&segment)
             || store.segments.lent().contains(&segment);
         if !is_usable || generations.get(&(member, segment)) != Some(&replay.table.frame(frame).segment_generation) {
             replay.free_segment(member, segment);
-            state.journal.pending_records.push(Record::FreeSegment { member: member as u8, segment });
+            state.journal.pending_records.push(Record::FreeSegment { member, segment });
             has_dropped = true;
         }
     }

@@ -22,7 +22,7 @@ use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use crate::format::journal::{JOURNAL_AT, RECORDS_MAX, Record};
 use crate::format::superblock::Superblock;
-use crate::number::{CommitNo, HalfGeneration};
+use crate::number::{CommitNo, HalfGeneration, MemberNo};
 use crate::pages::state::PageState;
 use crate::store::Inner;
 use crate::wait::Reply;
@@ -57,7 +57,7 @@ pub struct Journal<S: Seam> {
     /// The last durable commit.
     pub sequence: CommitNo,
     /// Members that hold the whole half that commits go to.
-    pub mirrors: Vec<u32>,
+    pub mirrors: Vec<MemberNo>,
     /// The checkpoint in progress.
     pub checkpoint: Option<Checkpoint>,
     /// A checkpoint is requested although the half has free blocks.
@@ -67,7 +67,7 @@ pub struct Journal<S: Seam> {
     /// Pending records other than slots' and recent writes', in order; a commit writes them first.
     pub pending_records: Vec<Record>,
     /// Members whose identity is recorded in the journal.
-    pub recorded_members: BTreeSet<u32>,
+    pub recorded_members: BTreeSet<MemberNo>,
     /// Number of commits that have begun.
     pub commits_begun: u64,
     /// Number of commits that have succeeded.

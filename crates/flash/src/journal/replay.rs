@@ -7,7 +7,7 @@ use super::recent_writes::RecentWrites;
 use crate::format::Uuid;
 use crate::format::batch::BLOCKS_END;
 use crate::format::journal::Record;
-use crate::number::VolumeId;
+use crate::number::{MemberNo, MemberSegment, SegmentNo, VolumeId};
 use crate::pages::REGION_BLOCKS;
 use crate::pages::table::{SlotId, SlotTable, key_of, page_of};
 
@@ -16,9 +16,9 @@ pub struct Replay {
     /// The slots; the table is not indexed yet.
     pub table: SlotTable,
     /// The frame of each member's segment.
-    pub frames: BTreeMap<(u32, u32), u32>,
+    pub frames: BTreeMap<MemberSegment, u32>,
     /// The segment looked up last, with its frame: a checkpoint has the slots frame by frame.
-    last_frame: Option<((u32, u32), u32)>,
+    last_frame: Option<(MemberSegment, u32)>,
     /// Volumes by number.
     pub volumes: BTreeMap<u16, VolumeId>,
     /// Dirty regions.
@@ -26,7 +26,7 @@ pub struct Replay {
     /// Recent writes.
     pub recent_writes: RecentWrites,
     /// The identity under which each member's pages were written.
-    pub members: BTreeMap<u32, Uuid>,
+    pub members: BTreeMap<MemberNo, Uuid>,
     segment_counts: Vec<u32>,
 }
 
@@ -65,14 +65,14 @@ impl Replay {
                 }
             }
             Record::Segment { member, segment, segment_generation } => {
-                self.free_segment(u32::from(member), segment);
-                if self.segment_counts.get(usize::from(member)).is_none_or(|count| segment >= *count) {
+                self.free_segment(member, segment);
+                if self.segment_counts.get(member.index()).is_none_or(|count| segment.0 >= *count) {
                     return;
                 }
-                let frame = self.table.add_frame(u32::from(member), segment, segment_generation);
-                self.frames.insert((u32::from(member), segment), frame);
+                let frame = self.table.add_frame(member, segment, segment_generation);
+                self.frames.insert((member, segment), frame);
             }
-            Record::FreeSegment { member, segment } => self.free_segment(u32::from(member), segment),
+            Record::FreeSegment { member, segment } => self.free_segment(member, segment),
             Record::Volume { number, volume_id } => drop(self.volumes.insert(number, volume_id)),
             Record::VolumeGone { number } => {
                 self.volumes.remove(&number);
@@ -81,12 +81,12 @@ impl Replay {
                 self.recent_writes.remove_volume(number);
             }
             Record::Member { member, uuid } => {
-                let before = self.members.insert(u32::from(member), uuid);
+                let before = self.members.insert(member, uuid);
                 if before.is_some_and(|before| before != uuid) {
-                    self.drop_member(u32::from(member));
+                    self.drop_member(member);
                 }
             }
-            Record::MemberGone { member } => self.drop_member(u32::from(member)),
+            Record::MemberGone { member } => self.drop_member(member),
             // Ignore blocks past the end of any volume.
             Record::DirtyRegion { region, .. } if region >= BLOCKS_END.0 / REGION_BLOCKS => {}
             Record::RecentWrite { block, .. } | Record::RecentWriteGone { block, .. } if block >= BLOCKS_END => {}
@@ -106,9 +106,9 @@ impl Replay {
     }
 
     /// The slot of this number of a member, if its segment holds pages.
-    fn slot(&mut self, member: u8, slot: u32) -> Option<SlotId> {
+    fn slot(&mut self, member: MemberNo, slot: u32) -> Option<SlotId> {
         let per_frame = self.table.per_frame();
-        let segment = (u32::from(member), slot.checked_div(per_frame)?);
+        let segment = (member, SegmentNo(slot.checked_div(per_frame)?));
         if self.last_frame.is_none_or(|(last, _)| last != segment) {
             self.last_frame = Some((segment, *self.frames.get(&segment)?));
         }
@@ -117,7 +117,7 @@ impl Replay {
     }
 
     /// Drops the pages of a segment.
-    pub fn free_segment(&mut self, member: u32, segment: u32) {
+    pub fn free_segment(&mut self, member: MemberNo, segment: SegmentNo) {
         self.last_frame = None;
         if let Some(frame) = self.frames.remove(&(member, segment)) {
             self.table.discard_frame(frame);
@@ -125,9 +125,12 @@ impl Replay {
     }
 
     /// Drops the pages of a member.
-    pub fn drop_member(&mut self, member: u32) {
-        let segments: Vec<_> =
-            self.frames.range((member, 0)..=(member, u32::MAX)).map(|((_, segment), _)| *segment).collect();
+    pub fn drop_member(&mut self, member: MemberNo) {
+        let segments: Vec<_> = self
+            .frames
+            .range((member, SegmentNo(0))..=(member, SegmentNo::MAX))
+            .map(|((_, segment), _)| *segment)
+            .collect();
         segments.into_iter().for_each(|segment| self.free_segment(member, segment));
     }
 
@@ -148,11 +151,11 @@ mod tests {
     #[test]
     fn records_past_the_end_of_members_and_volumes_are_ignored() {
         let mut replay = Replay::new(1 << 14, (10, 0), vec![4, 8]);
-        for segment in [3, 4, 1 << 20, u32::MAX] {
-            replay.apply(Record::Segment { member: 0, segment, segment_generation: 1 });
-            replay.apply(Record::Segment { member: 7, segment, segment_generation: 1 });
+        for segment in [3, 4, 1 << 20, u32::MAX].map(SegmentNo) {
+            replay.apply(Record::Segment { member: MemberNo(0), segment, segment_generation: 1 });
+            replay.apply(Record::Segment { member: MemberNo(7), segment, segment_generation: 1 });
         }
-        assert_eq!(replay.frames.keys().collect::<Vec<_>>(), [&(0, 3)]);
+        assert_eq!(replay.frames.keys().collect::<Vec<_>>(), [&(MemberNo(0), SegmentNo(3))]);
         for at in [BLOCKS_END, BlockNo::MAX] {
             replay.apply(Record::DirtyRegion { volume: 1, region: at.0, is_dirty: true });
             replay.apply(Record::RecentWrite { volume: 1, block: at, checksum: 1, was_reread: false });

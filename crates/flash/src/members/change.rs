@@ -12,6 +12,7 @@ use crate::error::StoreError;
 use crate::format::FIRST_SEGMENT_BYTES;
 use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, Role, SUPERBLOCK_OFFSETS};
 use crate::membership::persist_membership;
+use crate::number::MemberNo;
 use crate::recovery::members::read_superblock;
 use crate::store::{Inner, MemberStatus, report};
 
@@ -21,14 +22,14 @@ const ERASE_BLOCKS: usize = 64;
 /// A joining device with its role, a leaving member, or both.
 pub struct Change<S: Seam> {
     pub joining: Option<(Device<S>, Role)>,
-    pub leaving: Option<u32>,
+    pub leaving: Option<MemberNo>,
     /// Minimum number of members in service that carry the log afterwards; otherwise the leaving member stays.
     pub copies_min: usize,
 }
 
 /// The entry of a member; fails if the number is vacant.
-pub fn entry<S: Seam>(inner: &Inner<S>, member: u32) -> Result<MemberEntry, StoreError> {
-    let entry = inner.state.borrow().superblock.members.get(member as usize).copied();
+pub fn entry<S: Seam>(inner: &Inner<S>, member: MemberNo) -> Result<MemberEntry, StoreError> {
+    let entry = inner.state.borrow().superblock.members.get(member.index()).copied();
     let entry = entry.filter(|entry| entry.state != MemberState::Vacant);
     entry.ok_or_else(|| StoreError::Refused(format!("the flash store has no member number {member}")))
 }
@@ -40,7 +41,7 @@ pub async fn prepare<S: Seam>(
     role: Role,
     force: bool,
 ) -> Result<Device<S>, StoreError> {
-    let mut device: Device<S> = Device::new(0, disk);
+    let mut device: Device<S> = Device::new(MemberNo(0), disk);
     if is_member(inner, &device.disk) {
         return Err(StoreError::Refused(format!("{} is a member of the store already", device.name())));
     }
@@ -61,7 +62,7 @@ pub async fn prepare<S: Seam>(
     let since = own_superblock.generation.low_bits();
     let segments = segments_of(&device, own_superblock.segment_bytes);
     let entry = MemberEntry { uuid: new_uuid(&inner.seam), state: MemberState::BeingFilled, role, segments, since };
-    match own_superblock.members.get_mut(device.member as usize) {
+    match own_superblock.members.get_mut(device.member.index()) {
         Some(old) => *old = entry,
         None => own_superblock.members.push(entry),
     }
@@ -75,11 +76,11 @@ pub async fn prepare<S: Seam>(
 }
 
 /// A number that was never used, or else a vacant one.
-fn free_number(members: &[MemberEntry]) -> Result<u32, StoreError> {
+fn free_number(members: &[MemberEntry]) -> Result<MemberNo, StoreError> {
     if members.len() < MEMBERS_MAX {
-        return Ok(members.len() as u32);
+        return Ok(MemberNo(members.len() as u32));
     }
-    let vacant = (0..).zip(members).filter(|(_, entry)| entry.state == MemberState::Vacant);
+    let vacant = (0..).map(MemberNo).zip(members).filter(|(_, entry)| entry.state == MemberState::Vacant);
     // The number that has been vacant longest.
     let oldest = vacant.min_by_key(|(_, entry)| entry.since).map(|(member, _)| member);
     oldest.ok_or(StoreError::DeviceCount(MEMBERS_MAX + 1))
@@ -87,7 +88,7 @@ fn free_number(members: &[MemberEntry]) -> Result<u32, StoreError> {
 
 /// Applies the change: fills a joining log member, then switches the members between two batches. Returns the number of
 /// the joining device, otherwise of the leaving member.
-pub async fn apply<S: Seam>(running: &RunningJob<S>, change: Change<S>) -> Result<u32, StoreError> {
+pub async fn apply<S: Seam>(running: &RunningJob<S>, change: Change<S>) -> Result<MemberNo, StoreError> {
     let inner = &running.inner;
     let Change { joining, leaving, copies_min } = change;
     let mut _closed = None;
@@ -137,7 +138,7 @@ enum Removed<S: Seam> {
 async fn switch_members<S: Seam>(
     inner: &Rc<Inner<S>>,
     joining: Option<(Device<S>, Role)>,
-    leaving: Option<u32>,
+    leaving: Option<MemberNo>,
     copies_min: usize,
 ) -> Result<Removed<S>, StoreError> {
     let _guard = inner.batch_lock.lock().await;
@@ -168,7 +169,7 @@ async fn switch_members<S: Seam>(
         let mut removed_device = None;
         if let Some(leaving) = leaving {
             let was_serving = state.superblock.serves(leaving);
-            let entry = &mut state.superblock.members[leaving as usize];
+            let entry = &mut state.superblock.members[leaving.index()];
             (entry.state, entry.since) = (MemberState::Vacant, since);
             state.reports.retain(|report| report.member != leaving);
             inner.pages.borrow_mut().drop_member_pages(leaving);
@@ -200,7 +201,7 @@ async fn switch_members<S: Seam>(
 
 /// Makes a device a member of this role, in the superblock in memory.
 fn admit_member<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, role: Role, since: u32) {
-    let index = device.member as usize;
+    let index = device.member.index();
     if !state.superblock.serves(device.member) {
         let entry = state.jobs.take_prepared().expect("a device that is no member was prepared");
         match state.superblock.members.get_mut(index) {
@@ -220,7 +221,7 @@ fn admit_member<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, 
     }
     if role == Role::Log {
         // Lost log members become vacant: the log has a replacement, so they are no longer missed.
-        for (member, entry) in (0..).zip(&mut state.superblock.members) {
+        for (member, entry) in (0..).map(MemberNo).zip(&mut state.superblock.members) {
             if entry.state == MemberState::Lost && entry.role == Role::Log && member != device.member {
                 (entry.state, entry.since) = (MemberState::Vacant, entry.since);
                 state.reports.retain(|report| report.member != member);
@@ -230,7 +231,7 @@ fn admit_member<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, 
     }
     let entry = &mut state.superblock.members[index];
     (entry.state, entry.role, entry.since) = (MemberState::InService, role, since);
-    state.superblock.segments = state.segments.limit.min(state.superblock.segments);
+    state.superblock.segments = state.segments.limit.0.min(state.superblock.segments);
     state.reports.retain(|report| report.member != device.member);
     state.reports.push(report(device.member, role, Some(&device), MemberStatus::InService));
     state.reports.sort_by_key(|report| report.member);

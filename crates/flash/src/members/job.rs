@@ -6,6 +6,7 @@ use seam::{DiskError, Nanos, Seam};
 
 use crate::error::StoreError;
 use crate::format::superblock::MemberEntry;
+use crate::number::{MemberNo, SegmentNo};
 use crate::store::{Inner, State};
 
 /// Pause between two checks of a waiting task.
@@ -30,7 +31,7 @@ pub struct JobReport {
     /// The kind of change.
     pub kind: JobKind,
     /// The member that it changes; `None` until it has a number.
-    pub member: Option<u32>,
+    pub member: Option<MemberNo>,
     /// Bytes copied.
     pub done_bytes: u64,
     /// Bytes to copy in total.
@@ -137,7 +138,7 @@ impl<S: Seam> RunningJob<S> {
     }
 
     /// Sets the member that the job changes.
-    pub fn set_member(&self, member: u32) {
+    pub fn set_member(&self, member: MemberNo) {
         self.update_report(|report| report.member = Some(member));
     }
 
@@ -200,7 +201,7 @@ impl<S: Seam> Drop for RunningJob<S> {
             state.jobs.current = None;
             state.jobs.prepared = None;
             state.joining = None;
-            state.segments.limit = state.superblock.segments;
+            state.segments.limit = SegmentNo(state.superblock.segments);
         }
         super::start_take_over(&self.inner);
     }

@@ -20,6 +20,7 @@ use crate::device::Device;
 use crate::error::StoreError;
 use crate::format::superblock::{MemberState, Role};
 use crate::membership::remove_members;
+use crate::number::MemberNo;
 use crate::pages::relocate::{has_pages, pages_without_room, relocate};
 use crate::pages::wait_loaded_if_begun;
 use crate::store::{Inner, State};
@@ -32,7 +33,7 @@ pub use resync::{copy_blocks, keep_buffers};
 const LOG_MEMBERS: usize = 2;
 
 /// Adds a device: to the log if that has fewer than two copies, otherwise for only pages. Returns its number.
-pub async fn add<S: Seam>(inner: &Rc<Inner<S>>, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
+pub async fn add<S: Seam>(inner: &Rc<Inner<S>>, disk: S::Disk, force: bool) -> Result<MemberNo, StoreError> {
     let running = RunningJob::begin(inner, JobKind::Add)?;
     let role = if inner.log_devices().len() < LOG_MEMBERS { Role::Log } else { Role::Pages };
     let device = change::prepare(inner, disk, role, force).await?;
@@ -45,7 +46,12 @@ pub async fn add<S: Seam>(inner: &Rc<Inner<S>>, disk: S::Disk, force: bool) -> R
 ///
 /// The pages of a member in service are kept: the new device becomes a member beside the old one, the pages move, and
 /// the old one leaves. A crash in between finds both as members.
-pub async fn replace<S: Seam>(inner: &Rc<Inner<S>>, old: u32, disk: S::Disk, force: bool) -> Result<u32, StoreError> {
+pub async fn replace<S: Seam>(
+    inner: &Rc<Inner<S>>,
+    old: MemberNo,
+    disk: S::Disk,
+    force: bool,
+) -> Result<MemberNo, StoreError> {
     let running = RunningJob::begin(inner, JobKind::Replace)?;
     let entry = change::entry(inner, old)?;
     let joins_log = entry.role == Role::Log && log_copies(&inner.state.borrow(), Some(old)) < LOG_MEMBERS;
@@ -82,7 +88,7 @@ pub async fn replace<S: Seam>(inner: &Rc<Inner<S>>, old: u32, disk: S::Disk, for
 /// false if it stays: when the log would lose a copy, or the store is closing, which should not take long.
 async fn undo_replacement<S: Seam>(
     running: &RunningJob<S>,
-    new: u32,
+    new: MemberNo,
     copies_min: usize,
     error: &StoreError,
 ) -> Result<bool, StoreError> {
@@ -103,7 +109,11 @@ async fn undo_replacement<S: Seam>(
 /// Removes a member permanently. If it carries the log, a member that holds only pages takes over the log first.
 /// Without such a member the log keeps a single copy, if `allow_single_copy` permits it. Its pages are kept as far as
 /// the remaining members have room; if another one takes over the log, the pages of both are dropped.
-pub async fn remove<S: Seam>(inner: &Rc<Inner<S>>, member: u32, allow_single_copy: bool) -> Result<(), StoreError> {
+pub async fn remove<S: Seam>(
+    inner: &Rc<Inner<S>>,
+    member: MemberNo,
+    allow_single_copy: bool,
+) -> Result<(), StoreError> {
     let running = RunningJob::begin(inner, JobKind::Remove)?;
     change::entry(inner, member)?;
     running.set_member(member);
@@ -124,14 +134,14 @@ pub async fn remove<S: Seam>(inner: &Rc<Inner<S>>, member: u32, allow_single_cop
 /// copies than it must.
 fn successor_of<S: Seam>(
     inner: &Inner<S>,
-    member: u32,
+    member: MemberNo,
     allow_single_copy: bool,
 ) -> Result<Option<(Device<S>, Role)>, StoreError> {
     let others = log_copies(&inner.state.borrow(), Some(member));
     if !inner.state.borrow().superblock.carries_log(member) || others >= LOG_MEMBERS {
         return Ok(None);
     }
-    let successor = find_successor(inner, member).map(|device| (device, Role::Log));
+    let successor = find_successor(inner, Some(member)).map(|device| (device, Role::Log));
     if successor.is_none() && others == 0 {
         let reason = "it is the only device with the dirty data: add another device first";
         return Err(StoreError::Refused(reason.to_owned()));
@@ -144,21 +154,21 @@ fn successor_of<S: Seam>(
 }
 
 /// Number of members in service that carry the log, without the member `except`.
-pub fn log_copies<S: Seam>(state: &State<S>, except: Option<u32>) -> usize {
-    let members = 0..state.superblock.members.len() as u32;
+pub fn log_copies<S: Seam>(state: &State<S>, except: Option<MemberNo>) -> usize {
+    let members = state.superblock.numbered_members().map(|(member, _)| member);
     members.filter(|member| state.superblock.carries_log(*member) && Some(*member) != except).count()
 }
 
 /// True when the log has a single copy and a member that holds only pages could take it over.
 pub fn needs_take_over<S: Seam>(state: &State<S>) -> bool {
-    log_copies(state, None) == 1 && largest_page_member(state, u32::MAX).is_some()
+    log_copies(state, None) == 1 && largest_page_member(state, None).is_some()
 }
 
 /// Pages that [`remove`] drops, because they find no room on the remaining members.
-pub fn pages_lost_without<S: Seam>(inner: &Inner<S>, member: u32) -> u64 {
+pub fn pages_lost_without<S: Seam>(inner: &Inner<S>, member: MemberNo) -> u64 {
     let carries_log = inner.state.borrow().superblock.carries_log(member);
     let is_succeeded = carries_log && log_copies(&inner.state.borrow(), Some(member)) < LOG_MEMBERS;
-    match find_successor(inner, member).filter(|_| is_succeeded) {
+    match find_successor(inner, Some(member)).filter(|_| is_succeeded) {
         Some(successor) => {
             let table = &inner.pages.borrow().table;
             table.pages_on(member) + table.pages_on(successor.member)
@@ -167,17 +177,17 @@ pub fn pages_lost_without<S: Seam>(inner: &Inner<S>, member: u32) -> u64 {
     }
 }
 
-/// The largest of the members that hold only pages.
-fn find_successor<S: Seam>(inner: &Inner<S>, leaving: u32) -> Option<Device<S>> {
+/// The largest of the members that hold only pages, other than `leaving`.
+fn find_successor<S: Seam>(inner: &Inner<S>, leaving: Option<MemberNo>) -> Option<Device<S>> {
     largest_page_member(&inner.state.borrow(), leaving).cloned()
 }
 
-fn largest_page_member<S: Seam>(state: &State<S>, leaving: u32) -> Option<&Device<S>> {
+fn largest_page_member<S: Seam>(state: &State<S>, leaving: Option<MemberNo>) -> Option<&Device<S>> {
     let superblock = &state.superblock;
     let pages = state.devices.iter().filter(|device| {
-        device.member != leaving && superblock.serves(device.member) && !superblock.carries_log(device.member)
+        Some(device.member) != leaving && superblock.serves(device.member) && !superblock.carries_log(device.member)
     });
-    pages.max_by_key(|device| superblock.members[device.member as usize].segments)
+    pages.max_by_key(|device| superblock.members[device.member.index()].segments)
 }
 
 /// Starts a take-over if the log has a single copy and a member holds only pages: that member will also carry the log.
@@ -194,7 +204,7 @@ pub fn start_take_over<S: Seam>(inner: &Inner<S>) {
 async fn take_over<S: Seam>(inner: Rc<Inner<S>>) {
     // If another job is running, its end starts the take-over again.
     let Ok(running) = RunningJob::begin(&inner, JobKind::TakeOver) else { return };
-    let Some(device) = find_successor(&inner, u32::MAX).filter(|_| inner.log_devices().len() == 1) else { return };
+    let Some(device) = find_successor(&inner, None).filter(|_| inner.log_devices().len() == 1) else { return };
     let member = device.member;
     running.set_member(member);
     let result =
@@ -208,6 +218,6 @@ async fn take_over<S: Seam>(inner: Rc<Inner<S>>) {
 /// True when a member in service has this disk's identity.
 fn is_member<S: Seam>(inner: &Inner<S>, disk: &S::Disk) -> bool {
     let state = inner.state.borrow();
-    let serves = |device: &Device<S>| state.superblock.members[device.member as usize].state == MemberState::InService;
+    let serves = |device: &Device<S>| state.superblock.members[device.member.index()].state == MemberState::InService;
     state.devices.iter().any(|device| serves(device) && device.disk.identity() == disk.identity())
 }

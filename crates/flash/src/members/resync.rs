@@ -12,6 +12,7 @@ use crate::create::segments_of;
 use crate::device::{Device, block_offset};
 use crate::error::StoreError;
 use crate::membership::persist_tail;
+use crate::number::SegmentNo;
 use crate::pages::segment_lending::{ClosedMember, drop_pages_of};
 use crate::read::SegmentHold;
 use crate::segments::Segment;
@@ -42,7 +43,7 @@ pub fn keep_buffers<S: Seam>(inner: &Inner<S>, buffers: impl Iterator<Item = S::
 
 /// A segment of the log at the time when the joining device began to get batches.
 struct LogSegment {
-    number: u32,
+    number: SegmentNo,
     content: Segment,
     /// Number of used blocks.
     blocks: u32,
@@ -56,7 +57,7 @@ pub async fn fill<S: Seam>(running: &RunningJob<S>, device: &Device<S>) -> Resul
     let (segment_bytes, limit) = {
         let state = inner.state.borrow();
         let capacity = segments_of(device, state.superblock.segment_bytes);
-        (state.superblock.segment_bytes, capacity.min(state.superblock.segments))
+        (state.superblock.segment_bytes, SegmentNo(capacity.min(state.superblock.segments)))
     };
     let closed = drop_pages_of(inner, device.member).await;
     wait_until_log_fits(running, limit, &name).await?;
@@ -65,7 +66,7 @@ pub async fn fill<S: Seam>(running: &RunningJob<S>, device: &Device<S>) -> Resul
         let mut state = inner.state.borrow_mut();
         state.joining = Some(device.clone());
         let blocks = (segment_bytes / BLOCK_BYTES as u64) as u32;
-        let log_segment = |(number, content, used): (u32, Segment, Option<u32>)| LogSegment {
+        let log_segment = |(number, content, used): (SegmentNo, Segment, Option<u32>)| LogSegment {
             number,
             content,
             blocks: used.unwrap_or(blocks),
@@ -88,7 +89,7 @@ pub async fn fill<S: Seam>(running: &RunningJob<S>, device: &Device<S>) -> Resul
 }
 
 /// Waits until a recovery reads no segment past the end of the joining device.
-async fn wait_until_log_fits<S: Seam>(running: &RunningJob<S>, limit: u32, name: &str) -> Result<(), StoreError> {
+async fn wait_until_log_fits<S: Seam>(running: &RunningJob<S>, limit: SegmentNo, name: &str) -> Result<(), StoreError> {
     let inner = &running.inner;
     loop {
         let (is_limited, must_persist_tail) = {

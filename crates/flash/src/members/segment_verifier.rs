@@ -8,14 +8,14 @@ use seam::{Block, Seam};
 use crate::device::{Device, block_offset, raw};
 use crate::format::Uuid;
 use crate::format::batch::{BatchHeader, data_seed};
-use crate::number::Sequence;
+use crate::number::{SegmentNo, Sequence};
 use crate::segments::Segment;
 use crate::store::Inner;
 
 /// Verifies the blocks of one generation of a segment, in order.
 pub struct SegmentVerifier {
     store: Uuid,
-    number: u32,
+    number: SegmentNo,
     segment: Segment,
     /// Sequence number of the batch whose header is expected next, and the block where it is expected.
     sequence: Sequence,
@@ -26,7 +26,7 @@ pub struct SegmentVerifier {
 
 impl SegmentVerifier {
     /// Begins at the first block.
-    pub fn new(store: Uuid, number: u32, segment: Segment) -> SegmentVerifier {
+    pub fn new(store: Uuid, number: SegmentNo, segment: Segment) -> SegmentVerifier {
         SegmentVerifier {
             store,
             number,
@@ -73,7 +73,12 @@ impl SegmentVerifier {
 }
 
 /// One block from one device; `None` if it cannot be read.
-pub async fn read_block<S: Seam>(inner: &Inner<S>, device: &Device<S>, segment: u32, index: u32) -> Option<S::Block> {
+pub async fn read_block<S: Seam>(
+    inner: &Inner<S>,
+    device: &Device<S>,
+    segment: SegmentNo,
+    index: u32,
+) -> Option<S::Block> {
     let at = block_offset(inner.state.borrow().superblock.segment_bytes, segment, index);
     device.read_blocks(inner, at, 1).await.ok()?.pop()
 }

@@ -1,5 +1,7 @@
 //! Types of the pages' interface to the owner of a store.
 
+use crate::number::MemberNo;
+
 /// Blocks of a region, the unit of the write-intent log: 4 MiB.
 pub const REGION_BLOCKS: u64 = 1024;
 
@@ -61,7 +63,7 @@ pub struct WriteIntent {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemberWrites {
     /// The member.
-    pub member: u32,
+    pub member: MemberNo,
     /// Bytes of pages.
     pub promotion_bytes: u64,
     /// Bytes of the map journal.

@@ -33,7 +33,7 @@ use seam::{Block, Seam};
 use crate::error::StoreError;
 use crate::format::journal::Record;
 use crate::journal::{load, wait_durable, write_soon};
-use crate::number::{BlockNo, CompletionNo, PAGE_BLOCKS, PageNo, VolumeId};
+use crate::number::{BlockNo, CompletionNo, MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::store::Inner;
 use state::{ALL_BLOCKS, MapPhase};
 use table::{ADDING, SUSPECT, SlotPhase};
@@ -122,12 +122,12 @@ impl<S: Seam> Pages<S> {
     }
 
     /// The number of pages on a member.
-    pub fn pages_on(&self, member: u32) -> u64 {
+    pub fn pages_on(&self, member: MemberNo) -> u64 {
         self.0.pages.borrow().table.pages_on(member)
     }
 
     /// Pages that the removal of a member drops, because the others have no room for them.
-    pub fn pages_lost_without(&self, member: u32) -> u64 {
+    pub fn pages_lost_without(&self, member: MemberNo) -> u64 {
         crate::members::pages_lost_without(&self.0, member)
     }
 

@@ -15,7 +15,7 @@ use super::{evict, quota, read};
 use crate::device::block_offset;
 use crate::format::page::{CHECKSUM_COPIES, PagePlace, Writes, block_at, checksums_at, page_seed, slot_at};
 use crate::journal::write_soon;
-use crate::number::{PAGE_BLOCKS, PageNo, VolumeId};
+use crate::number::{MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::slow::{QueuedRequest, RequestWork};
 use crate::store::{Inner, Sabotage};
 use crate::wait::Reply;
@@ -288,7 +288,7 @@ fn finish_put<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutErr
 
 /// True when the device writes only whole blocks. A block then cannot be added in place, because its checksum sector
 /// shares a device block with its neighbour.
-fn writes_whole_blocks<S: Seam>(inner: &Inner<S>, member: u32) -> bool {
+fn writes_whole_blocks<S: Seam>(inner: &Inner<S>, member: MemberNo) -> bool {
     let device = inner.in_service().into_iter().find(|device| device.member == member);
     device.is_some_and(|device| device.disk.geometry().logical_block as usize > SECTOR_BYTES)
 }

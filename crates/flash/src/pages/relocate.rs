@@ -15,7 +15,7 @@ use crate::error::StoreError;
 use crate::format::journal::Record;
 use crate::journal::wait_durable;
 use crate::members::{RunningJob, log_copies, needs_take_over};
-use crate::number::{PAGE_BLOCKS, PageNo, VolumeId};
+use crate::number::{MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::store::{Inner, State};
 use crate::wait::{BoxFuture, Reply, join};
 
@@ -29,13 +29,13 @@ const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);
 const USES_MAX: u8 = 3;
 
 /// True when the member is in service and holds pages that can be read.
-pub fn has_pages<S: Seam>(inner: &Inner<S>, member: u32) -> bool {
+pub fn has_pages<S: Seam>(inner: &Inner<S>, member: MemberNo) -> bool {
     let state = inner.pages.borrow();
     inner.state.borrow().superblock.serves(member) && state.is_ready() && state.table.pages_on(member) > 0
 }
 
 /// Pages on `member` that find no room on the others.
-pub fn pages_without_room<S: Seam>(inner: &Inner<S>, member: u32) -> u64 {
+pub fn pages_without_room<S: Seam>(inner: &Inner<S>, member: MemberNo) -> u64 {
     let state = inner.pages.borrow();
     let room = segment_lending::slots_max(inner, &state, Some(member)) as u64;
     state.table.counts().pages.saturating_sub(room).min(state.table.pages_on(member))
@@ -44,7 +44,7 @@ pub fn pages_without_room<S: Seam>(inner: &Inner<S>, member: u32) -> u64 {
 /// While it exists, its member accepts no pages.
 pub struct VacatedMember<S: Seam> {
     inner: Rc<Inner<S>>,
-    member: u32,
+    member: MemberNo,
     closed: Option<ClosedMember<S>>,
 }
 
@@ -68,8 +68,8 @@ struct Move {
 /// over the log, or when the store closes. With `may_stop` the job can be paused and cancelled.
 pub async fn relocate<S: Seam>(
     running: &RunningJob<S>,
-    member: u32,
-    receiver: Option<u32>,
+    member: MemberNo,
+    receiver: Option<MemberNo>,
     may_stop: bool,
 ) -> Result<VacatedMember<S>, StoreError> {
     let inner = &running.inner;
@@ -94,8 +94,8 @@ pub async fn relocate<S: Seam>(
 /// A relocation in progress.
 struct Relocation<'a, S: Seam> {
     running: &'a RunningJob<S>,
-    member: u32,
-    receiver: Option<u32>,
+    member: MemberNo,
+    receiver: Option<MemberNo>,
     /// Copies of the log at the start.
     copies: usize,
     may_stop: bool,
@@ -190,7 +190,7 @@ fn page_buffers<S: Seam>(inner: &Inner<S>) -> Option<Vec<S::BlockMut>> {
 }
 
 /// The member's first frame from `number` on.
-fn next_frame<S: Seam>(state: &PageState<S>, member: u32, mut number: u32) -> Option<u32> {
+fn next_frame<S: Seam>(state: &PageState<S>, member: MemberNo, mut number: u32) -> Option<u32> {
     loop {
         let frame = state.table.first_frame_from(number)?;
         if state.table.frame(frame).member == member {
@@ -279,7 +279,7 @@ fn drop_empty_frame<S: Seam>(inner: &Inner<S>, frame: u32, segment_generation: u
     if !state.table.is_in(slots.start, segment_generation) || !slots.all(is_unused) {
         return;
     }
-    let (member, segment) = (state.table.frame(frame).member as u8, state.table.frame(frame).segment);
+    let (member, segment) = (state.table.frame(frame).member, state.table.frame(frame).segment);
     state.drop_frame(frame);
     state.journal.pending_records.push(Record::FreeSegment { member, segment });
 }

@@ -13,9 +13,10 @@ use super::write_intent;
 use crate::device::{Device, block_of, block_offset};
 use crate::format::journal::Record;
 use crate::format::page::PageHeader;
-use crate::format::superblock::{MEMBERS_MAX, MemberEntry, Role};
+use crate::format::superblock::{MemberEntry, Role};
 use crate::journal::wait_durable;
 use crate::membership::failures_of;
+use crate::number::{MemberNo, MemberSegment, SegmentNo};
 use crate::store::{Inner, State};
 use crate::wait::{BoxFuture, join};
 
@@ -30,9 +31,6 @@ const PROTECTED_COST: usize = 50;
 /// Pause between two checks while another reclaim, or a write to the segment, is in progress.
 pub(super) const PAUSE: Nanos = Nanos::from_micros(100);
 
-/// A member and a segment of it.
-type MemberSegment = (u32, u32);
-
 /// The number of free segments that the log keeps for itself.
 fn reserve<S: Seam>(store: &State<S>) -> usize {
     let shared_segments = store.superblock.segments - store.superblock.journal_segments();
@@ -45,20 +43,21 @@ fn available_segments<S: Seam>(store: &State<S>, state: &PageState<S>, count: us
     let in_use: BTreeSet<MemberSegment> =
         state.table.frames().map(|(_, frame)| (frame.member, frame.segment)).collect();
     let superblock = &store.superblock;
-    let first = superblock.journal_segments();
+    let log_segments = superblock.log_segments();
     let mut available = Vec::new();
-    for (member, entry) in (0..).zip(&superblock.members).filter(|(member, _)| superblock.serves(*member)) {
+    for (member, entry) in superblock.numbered_members().filter(|(member, _)| superblock.serves(*member)) {
         if state.closed_members.contains(&member) {
             continue;
         }
         let is_log = entry.role == Role::Log;
         // A segment that was lent before a smaller device joined the log is past the end of the log now.
-        let is_lent = |number: &u32| *number < superblock.segments && state.reclaim_target != Some(*number);
+        let is_lent = |number: &SegmentNo| *number < log_segments.end && state.reclaim_target != Some(*number);
         let lent = store.segments.lent().iter().copied().filter(|number| is_log && is_lent(number));
+        let end = SegmentNo(entry.segments);
         let page_only_segments =
-            if is_log { superblock.segments..entry.segments.max(superblock.segments) } else { first..entry.segments };
-        let unused =
-            lent.chain(page_only_segments).map(|segment| (member, segment)).filter(|segment| !in_use.contains(segment));
+            if is_log { log_segments.end..end.max(log_segments.end) } else { log_segments.start..end };
+        let segments = lent.chain(SegmentNo::each(&page_only_segments));
+        let unused = segments.map(|segment| (member, segment)).filter(|segment| !in_use.contains(segment));
         available.extend(unused.take(count));
     }
     available.truncate(count);
@@ -66,7 +65,7 @@ fn available_segments<S: Seam>(store: &State<S>, state: &PageState<S>, count: us
 }
 
 /// Maximum number of slots while the log needs no more than its reserve, on the members other than `leaving`.
-pub fn slots_max<S: Seam>(inner: &Inner<S>, state: &PageState<S>, leaving: Option<u32>) -> usize {
+pub fn slots_max<S: Seam>(inner: &Inner<S>, state: &PageState<S>, leaving: Option<MemberNo>) -> usize {
     let store = inner.state.borrow();
     let superblock = &store.superblock;
     let shared_segments = superblock.segments - superblock.journal_segments();
@@ -75,8 +74,8 @@ pub fn slots_max<S: Seam>(inner: &Inner<S>, state: &PageState<S>, leaving: Optio
         Role::Log => lendable + entry.segments.saturating_sub(superblock.segments),
         Role::Pages => entry.segments.saturating_sub(superblock.journal_segments()),
     };
-    let stays = |member: u32| superblock.serves(member) && leaving != Some(member);
-    let serving = (0..).zip(&superblock.members).filter(|(member, _)| stays(*member));
+    let stays = |member: MemberNo| superblock.serves(member) && leaving != Some(member);
+    let serving = superblock.numbered_members().filter(|(member, _)| stays(*member));
     let segments: u64 = serving.map(|(_, entry)| u64::from(segments_of(entry))).sum();
     (segments * u64::from(state.table.per_frame())).min(state.journal.slots_max() as u64) as usize
 }
@@ -97,9 +96,10 @@ pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
         if segments.is_empty() {
             let keep = reserve(&store);
             let Some(number) = store.segments.lend(keep) else { return };
-            let log = (0..MEMBERS_MAX as u32).filter(|member| store.superblock.carries_log(*member));
-            let has_room = |member: &u32| number < store.superblock.members[*member as usize].segments;
-            segments.extend(log.filter(has_room).map(|member| (member, number)));
+            let members = store.superblock.numbered_members();
+            let log = members.filter(|(member, _)| store.superblock.carries_log(*member));
+            let with_room = log.filter(|(_, entry)| number < SegmentNo(entry.segments));
+            segments.extend(with_room.map(|(member, _)| (member, number)));
         }
         (segments, store.superblock.store, store.superblock.segment_bytes, store.superblock.boot)
     };
@@ -141,25 +141,25 @@ async fn write_header<S: Seam>(inner: &Inner<S>, device: &Device<S>, header: &Pa
 }
 
 /// True when a segment may hold pages: the log has not reclaimed it meanwhile.
-fn may_hold_pages<S: Seam>(store: &State<S>, state: &PageState<S>, member: u32, segment: u32) -> bool {
-    let is_shared = store.superblock.carries_log(member) && segment < store.superblock.segments;
+fn may_hold_pages<S: Seam>(store: &State<S>, state: &PageState<S>, member: MemberNo, segment: SegmentNo) -> bool {
+    let is_shared = store.superblock.carries_log(member) && segment < store.superblock.log_segments().end;
     let is_lent = store.segments.lent().contains(&segment) && state.reclaim_target != Some(segment);
     let is_open = state.is_ready() && store.superblock.serves(member) && state.vacated_member != Some(member);
     is_open && (is_lent || !is_shared)
 }
 
 /// Adds the slots of a segment whose header is written, unless the log has reclaimed the segment meanwhile.
-fn add_frame<S: Seam>(inner: &Inner<S>, member: u32, segment: u32, segment_generation: u64) {
+fn add_frame<S: Seam>(inner: &Inner<S>, member: MemberNo, segment: SegmentNo, segment_generation: u64) {
     let store = inner.state.borrow();
     let mut state = inner.pages.borrow_mut();
     if !may_hold_pages(&store, &state, member, segment) {
         return;
     }
-    let entry = &store.superblock.members[member as usize];
+    let entry = &store.superblock.members[member.index()];
     if state.journal.recorded_members.insert(member) {
-        state.journal.pending_records.push(Record::Member { member: member as u8, uuid: entry.uuid });
+        state.journal.pending_records.push(Record::Member { member, uuid: entry.uuid });
     }
-    state.journal.pending_records.push(Record::Segment { member: member as u8, segment, segment_generation });
+    state.journal.pending_records.push(Record::Segment { member, segment, segment_generation });
     state.unflushed.insert(member);
     let frame = state.table.add_frame(member, segment, segment_generation);
     let slots = state.table.slots_of(frame);
@@ -188,7 +188,7 @@ pub async fn reclaim_for_log<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
 }
 
 /// Drops the pages of the least used segment, durably. Returns its number.
-async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
+async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<SegmentNo> {
     if !inner.pages.borrow().is_ready() {
         // Loading the map later finds that the segment was reclaimed.
         let number = inner.state.borrow().segments.lent_usable().next()?;
@@ -199,8 +199,8 @@ async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
     let (number, frames) = {
         let store = inner.state.borrow();
         let mut state = inner.pages.borrow_mut();
-        let carries_log = |member: u32| store.superblock.carries_log(member);
-        let mut costs: std::collections::BTreeMap<u32, (usize, Vec<u32>)> =
+        let carries_log = |member: MemberNo| store.superblock.carries_log(member);
+        let mut costs: std::collections::BTreeMap<SegmentNo, (usize, Vec<u32>)> =
             store.segments.lent_usable().take(COMPARED_MAX).map(|number| (number, (0, Vec::new()))).collect();
         for (frame, page_segment) in state.table.frames() {
             if let Some((cost, frames)) =
@@ -215,7 +215,7 @@ async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
         let mut records = Vec::new();
         for frame in &frames {
             let page_segment = state.table.frame(*frame);
-            records.push(Record::FreeSegment { member: page_segment.member as u8, segment: page_segment.segment });
+            records.push(Record::FreeSegment { member: page_segment.member, segment: page_segment.segment });
             let slots = state.table.slots_of(*frame);
             state.free.retain(|slot| !slots.contains(slot));
         }
@@ -246,8 +246,8 @@ async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<u32> {
 }
 
 /// Waits until no write to a reclaimed segment is in flight: a late write would overwrite a batch.
-async fn wait_for_writes<S: Seam>(inner: &Rc<Inner<S>>, number: u32) {
-    let carries_log = |member: u32| inner.state.borrow().superblock.carries_log(member);
+async fn wait_for_writes<S: Seam>(inner: &Rc<Inner<S>>, number: SegmentNo) {
+    let carries_log = |member: MemberNo| inner.state.borrow().superblock.carries_log(member);
     let has_writes =
         |state: &PageState<S>| state.writing.keys().any(|(member, segment)| *segment == number && carries_log(*member));
     while has_writes(&inner.pages.borrow()) {
@@ -258,7 +258,7 @@ async fn wait_for_writes<S: Seam>(inner: &Rc<Inner<S>>, number: u32) {
 /// While it exists, its member accepts no new pages.
 pub struct ClosedMember<S: Seam> {
     inner: Rc<Inner<S>>,
-    member: u32,
+    member: MemberNo,
     /// A failed write of a header had closed it before.
     was_closed: bool,
 }
@@ -273,7 +273,7 @@ impl<S: Seam> Drop for ClosedMember<S> {
 
 /// Drops all pages of a member that will carry the log, durably. The member accepts no new pages while the result
 /// exists.
-pub async fn drop_pages_of<S: Seam>(inner: &Rc<Inner<S>>, member: u32) -> ClosedMember<S> {
+pub async fn drop_pages_of<S: Seam>(inner: &Rc<Inner<S>>, member: MemberNo) -> ClosedMember<S> {
     let closed = close_member(inner, member).await;
     inner.pages.borrow_mut().drop_member_pages(member);
     wait_durable(inner).await;
@@ -281,7 +281,7 @@ pub async fn drop_pages_of<S: Seam>(inner: &Rc<Inner<S>>, member: u32) -> Closed
 }
 
 /// Closes a member for new pages, and waits until no page is being written to it.
-pub async fn close_member<S: Seam>(inner: &Rc<Inner<S>>, member: u32) -> ClosedMember<S> {
+pub async fn close_member<S: Seam>(inner: &Rc<Inner<S>>, member: MemberNo) -> ClosedMember<S> {
     write_intent::wait_loaded_if_begun(inner).await;
     let was_closed = !inner.pages.borrow_mut().closed_members.insert(member);
     let closed = ClosedMember { inner: Rc::clone(inner), member, was_closed };

@@ -14,7 +14,7 @@ use crate::format::superblock::Superblock;
 use crate::journal::Journal;
 use crate::journal::dirty_regions::{DirtyRegions, Region, blocks_of};
 use crate::journal::recent_writes::RecentWrites;
-use crate::number::{BlockNo, PAGE_BLOCKS, PageNo, VolumeId};
+use crate::number::{BlockNo, MemberNo, MemberSegment, PAGE_BLOCKS, PageNo, SegmentNo, VolumeId};
 use crate::wait::Reply;
 
 /// Maximum number of pages with invalidations before the map is loaded. Above it, whole volumes are invalidated.
@@ -50,12 +50,12 @@ pub struct PageCounters {
     /// Pages that were evicted.
     pub evictions: u64,
     /// Bytes written, by member.
-    pub written: BTreeMap<u32, MemberWrites>,
+    pub written: BTreeMap<MemberNo, MemberWrites>,
 }
 
 impl PageCounters {
     /// The counters of a member.
-    pub fn member_mut(&mut self, member: u32) -> &mut MemberWrites {
+    pub fn member_mut(&mut self, member: MemberNo) -> &mut MemberWrites {
         self.written.entry(member).or_insert(MemberWrites { member, ..MemberWrites::default() })
     }
 }
@@ -83,7 +83,7 @@ pub struct PageState<S: Seam> {
     /// Dead slots whose release is implied by another pending record.
     pub implied_dead: Vec<SlotId>,
     /// Members with page data that is not flushed.
-    pub unflushed: BTreeSet<u32>,
+    pub unflushed: BTreeSet<MemberNo>,
     /// Dirty regions.
     pub dirty_regions: DirtyRegions,
     /// Recent writes.
@@ -103,17 +103,17 @@ pub struct PageState<S: Seam> {
     /// A task is reclaiming a segment for the log.
     pub reclaiming: bool,
     /// The segment that is being reclaimed for the log.
-    pub reclaim_target: Option<u32>,
+    pub reclaim_target: Option<SegmentNo>,
     /// Number of writes in flight per member and segment, also after a segment has left the map. The log gets a segment
     /// only after these writes have ended.
-    pub writing: BTreeMap<(u32, u32), u32>,
+    pub writing: BTreeMap<MemberSegment, u32>,
     /// Members that accept no new pages: a segment's header could not be written, or the member will carry the log.
-    pub closed_members: BTreeSet<u32>,
+    pub closed_members: BTreeSet<MemberNo>,
     /// Number of the commit after which the durable map lists no slot that this state has forgotten: slots of dropped
     /// frames and of removed volumes.
     pub forgotten_until: u64,
     /// The member whose pages are being moved to others. Its free slots are not reused.
-    pub vacated_member: Option<u32>,
+    pub vacated_member: Option<MemberNo>,
     /// The next commit clears all settled dirty regions, however few there are.
     pub clear_all_settled: bool,
     /// A task waits for idleness, to clear settled regions.
@@ -135,12 +135,12 @@ pub struct PageState<S: Seam> {
     /// Number of segment generations issued since the opening.
     pub generations_issued: u64,
     /// Segment generations that the opening found in the header blocks of page segments, by member and segment.
-    pub generations_found: BTreeMap<(u32, u32), u64>,
+    pub generations_found: BTreeMap<MemberSegment, u64>,
 }
 
 impl<S: Seam> PageState<S> {
     /// The state before the map is loaded.
-    pub fn new(superblock: &Superblock, generations_found: BTreeMap<(u32, u32), u64>) -> Self {
+    pub fn new(superblock: &Superblock, generations_found: BTreeMap<MemberSegment, u64>) -> Self {
         let per_frame = slots_of((superblock.segment_bytes / BLOCK_BYTES as u64) as u32);
         PageState {
             phase: MapPhase::Unloaded,
@@ -335,12 +335,12 @@ impl<S: Seam> PageState<S> {
     }
 
     /// Begins a write to a member's segment.
-    pub fn begin_writing(&mut self, segment: (u32, u32)) {
+    pub fn begin_writing(&mut self, segment: MemberSegment) {
         *self.writing.entry(segment).or_default() += 1;
     }
 
     /// Ends a write to a member's segment.
-    pub fn end_writing(&mut self, segment: (u32, u32)) {
+    pub fn end_writing(&mut self, segment: MemberSegment) {
         let writes = self.writing.get_mut(&segment).expect("a write ends once");
         *writes -= 1;
         if *writes == 0 {
@@ -349,7 +349,7 @@ impl<S: Seam> PageState<S> {
     }
 
     /// Drops the pages of a member that is out of service.
-    pub fn drop_member_pages(&mut self, member: u32) {
+    pub fn drop_member_pages(&mut self, member: MemberNo) {
         let frames: Vec<_> =
             self.table.frames().filter(|(_, frame)| frame.member == member).map(|(number, _)| number).collect();
         self.unflushed.remove(&member);
@@ -358,17 +358,17 @@ impl<S: Seam> PageState<S> {
             return;
         }
         frames.into_iter().for_each(|frame| self.drop_frame(frame));
-        self.journal.pending_records.push(Record::MemberGone { member: member as u8 });
+        self.journal.pending_records.push(Record::MemberGone { member });
     }
 
     /// Removes a member's slots from the free list.
-    pub fn remove_free_slots(&mut self, member: u32) {
+    pub fn remove_free_slots(&mut self, member: MemberNo) {
         let table = &self.table;
         self.free.retain(|slot| table.place(*slot).member != member);
     }
 
     /// Returns the slots of a member that is no longer being vacated to the free list.
-    pub fn return_free_slots(&mut self, member: u32) {
+    pub fn return_free_slots(&mut self, member: MemberNo) {
         let frames = self.table.frames().filter(|(_, frame)| frame.member == member);
         let is_held = |slot: &SlotId| self.holds.contains_key(&(*slot, self.table.place(*slot).segment_generation));
         let is_free = |slot: &SlotId| self.table.phase(*slot) == SlotPhase::Free && !is_held(slot);

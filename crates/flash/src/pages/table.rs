@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::format::page::{PagePlace, Writes};
-use crate::number::{PageNo, VolumeId};
+use crate::number::{MemberNo, PageNo, SegmentNo, VolumeId};
 
 /// A page as one number: the volume's number in the high bits, the page in the low bits.
 pub type PageKey = u64;
@@ -59,9 +59,9 @@ pub const SEALED: u8 = 1 << 7;
 /// The slots of one page segment.
 pub struct Frame {
     /// The member.
-    pub member: u32,
+    pub member: MemberNo,
     /// The segment.
-    pub segment: u32,
+    pub segment: SegmentNo,
     /// The segment's generation as a page segment.
     pub segment_generation: u64,
     keys: Box<[PageKey]>,
@@ -98,7 +98,7 @@ pub struct SlotTable {
     /// Counts by volume number.
     of_volumes: Vec<SlotCounts>,
     /// Pages by member.
-    of_members: BTreeMap<u32, u64>,
+    of_members: BTreeMap<MemberNo, u64>,
 }
 
 /// Counts over all slots, or over one volume's.
@@ -141,7 +141,7 @@ impl SlotTable {
     }
 
     /// Adds a frame of free slots for a segment. Returns its number.
-    pub fn add_frame(&mut self, member: u32, segment: u32, segment_generation: u64) -> u32 {
+    pub fn add_frame(&mut self, member: MemberNo, segment: SegmentNo, segment_generation: u64) -> u32 {
         let count = self.per_frame as usize;
         let frame = Frame {
             member,
@@ -283,7 +283,7 @@ impl SlotTable {
     }
 
     /// The number of pages on a member.
-    pub fn pages_on(&self, member: u32) -> u64 {
+    pub fn pages_on(&self, member: MemberNo) -> u64 {
         self.of_members.get(&member).copied().unwrap_or(0)
     }
 
@@ -407,7 +407,7 @@ impl SlotTable {
     /// The slot's number among all slots of its member.
     pub fn number(&self, slot: SlotId) -> u32 {
         let (frame, index) = self.locate(slot);
-        frame.segment * self.per_frame + index as u32
+        frame.segment.0 * self.per_frame + index as u32
     }
 
     /// Assigns a free slot to a page, with a new generation, and indexes it.
@@ -631,7 +631,7 @@ mod tests {
         let mut free = Vec::new();
         for round in 0..4_000 {
             if round % 400 == 0 && round < 2_000 {
-                let frame = table.add_frame(0, round, 1);
+                let frame = table.add_frame(MemberNo(0), SegmentNo(round), 1);
                 free.extend(table.slots_of(frame));
             }
             let key = key_of(below(3) as u16, PageNo(below(60)));
@@ -673,7 +673,7 @@ mod tests {
             let mut table = SlotTable::new(15, 0);
             let mut plain: BTreeMap<PageKey, Vec<SlotId>> = BTreeMap::new();
             for segment in 0..4 {
-                let frame = table.add_frame(0, segment, 1);
+                let frame = table.add_frame(MemberNo(0), SegmentNo(segment), 1);
                 for slot in table.slots_of(frame) {
                     let draw = (u64::from(slot) + 1).wrapping_mul(6_364_136_223_846_793_005 + 2 * seed) >> 33;
                     if draw % 9 > 0 {
@@ -706,7 +706,7 @@ mod tests {
     fn cached_page_costs_at_most_26_bytes() {
         for frames in [1, 1_000] {
             let mut table = SlotTable::new(963, 0);
-            (0..frames).for_each(|segment| _ = table.add_frame(0, segment, 1));
+            (0..frames).for_each(|segment| _ = table.add_frame(MemberNo(0), SegmentNo(segment), 1));
             let bytes = table.memory_bytes() as f64 / table.slots() as f64;
             println!("{frames} segments: {bytes:.1} bytes a page");
             assert!(bytes <= 26.0, "the rest is for marks, recent writes and pending records: {bytes}");

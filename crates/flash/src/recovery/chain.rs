@@ -17,7 +17,7 @@ use crate::format::page::PageHeader;
 use crate::format::superblock::Superblock;
 use crate::format::{Raw, newer_metadata};
 use crate::membership::Failure;
-use crate::number::{BootEpoch, CommitNo, Sequence};
+use crate::number::{BootEpoch, CommitNo, MemberSegment, SegmentNo, Sequence};
 use crate::store::Sabotage;
 use crate::wait::{BoxFuture, join};
 
@@ -65,14 +65,14 @@ pub struct LogChain {
     /// Number of segments for the log.
     pub segments: u32,
     /// The generation of each segment that holds pages, by member and number.
-    pub page_segment_generations: BTreeMap<(u32, u32), u64>,
+    pub page_segment_generations: BTreeMap<MemberSegment, u64>,
     /// The last commit of the map journal that is known to be durable (R9, docs/rules.md).
     pub journal_commit: CommitNo,
 }
 
 /// The first batch of a segment.
 struct SegmentHead {
-    segment: u32,
+    segment: SegmentNo,
     boot: BootEpoch,
     previous: u32,
 }
@@ -86,10 +86,10 @@ struct LogReader<'a, S: Seam> {
     superblock: &'a Superblock,
     heads: BTreeMap<Sequence, Vec<SegmentHead>>,
     /// Headers that were read ahead, each from one device, by position (segment, block).
-    prefetched: RefCell<BTreeMap<(u32, u32), (BatchHeader, u32)>>,
+    prefetched: RefCell<BTreeMap<(SegmentNo, u32), (BatchHeader, u32)>>,
     /// The error of a segment whose first block is unreadable on all devices.
     unreadable: Option<StoreError>,
-    page_segment_generations: RefCell<BTreeMap<(u32, u32), u64>>,
+    page_segment_generations: RefCell<BTreeMap<MemberSegment, u64>>,
     journal_commit: Cell<CommitNo>,
     /// The error of a device with metadata of a later format.
     newer: RefCell<Option<StoreError>>,
@@ -148,7 +148,7 @@ impl<S: Seam> LogReader<'_, S> {
     }
 
     /// Reads the header at a position from all devices.
-    async fn read_headers(&self, segment: u32, offset: u32) -> Headers {
+    async fn read_headers(&self, segment: SegmentNo, offset: u32) -> Headers {
         let at = block_offset(self.superblock.segment_bytes, segment, offset);
         let (mut headers, mut error, mut any_read) = (Vec::new(), None, false);
         for device in self.devices {
@@ -175,7 +175,7 @@ impl<S: Seam> LogReader<'_, S> {
         }
     }
 
-    fn decode(&self, raw: &Raw, segment: u32, offset: u32) -> Option<(BatchHeader, u32)> {
+    fn decode(&self, raw: &Raw, segment: SegmentNo, offset: u32) -> Option<(BatchHeader, u32)> {
         let Some((header, _)) = BatchHeader::decode(raw) else {
             let page = PageHeader::decode(raw).filter(|page| offset == 0 && page.segment == segment);
             if let Some(page) = page.filter(|page| page.store == self.superblock.store) {
@@ -193,7 +193,7 @@ impl<S: Seam> LogReader<'_, S> {
     /// a header is correct even if the batch is not valid.
     async fn find_heads(&mut self) -> Sequence {
         let mut tail = self.superblock.tail;
-        let segments: Vec<u32> = (self.superblock.journal_segments()..self.superblock.segments).collect();
+        let segments: Vec<_> = SegmentNo::each(&self.superblock.log_segments()).collect();
         for segments in segments.chunks(SEGMENTS_AT_ONCE) {
             let reads = segments.iter().map(|segment| {
                 let read: BoxFuture<'_, Headers> = Box::pin(self.read_headers(*segment, 0));
@@ -252,8 +252,8 @@ impl<S: Seam> LogReader<'_, S> {
     }
 
     /// Reads the header at a position from one device. The segments are spread over the devices, to use all of them.
-    async fn read_header_once(&self, segment: u32, offset: u32) -> Option<(BatchHeader, u32)> {
-        let device = &self.devices[segment as usize % self.devices.len()];
+    async fn read_header_once(&self, segment: SegmentNo, offset: u32) -> Option<(BatchHeader, u32)> {
+        let device = &self.devices[segment.index() % self.devices.len()];
         let raw =
             device.read_raw(self.seam, block_offset(self.superblock.segment_bytes, segment, offset)).await.ok()?;
         self.record_newer(device, &raw);
@@ -372,7 +372,7 @@ impl<S: Seam> LogReader<'_, S> {
 }
 
 /// Decodes the header in a block of the log. Returns it with its checksum if it is valid.
-pub fn decode(superblock: &Superblock, raw: &Raw, segment: u32, offset: u32) -> Option<(BatchHeader, u32)> {
+pub fn decode(superblock: &Superblock, raw: &Raw, segment: SegmentNo, offset: u32) -> Option<(BatchHeader, u32)> {
     let (header, checksum) = BatchHeader::decode(raw)?;
     let blocks = (superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
     let is_valid = header.store == superblock.store

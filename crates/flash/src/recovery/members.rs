@@ -7,6 +7,7 @@ use crate::device::{BufferSource, Device};
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::superblock::{MemberEntry, MemberState, Role, SUPERBLOCK_OFFSETS, Superblock, SuperblockError};
+use crate::number::MemberNo;
 use crate::recovery::OpenOptions;
 
 /// The members of a store according to its newest superblock.
@@ -33,7 +34,7 @@ pub async fn find_members<S: Seam>(
     let mut next_indexes: Vec<usize> = Vec::new();
     let mut refused = None;
     for disk in disks {
-        let mut device = Device::new(0, disk.clone());
+        let mut device = Device::new(MemberNo(0), disk.clone());
         match read_superblock(seam, &device).await {
             Ok((superblock, copy_index)) => {
                 next_indexes.push(1 - copy_index);
@@ -110,10 +111,10 @@ pub async fn find_members<S: Seam>(
     }
     let (mut devices, mut stale, mut next_copies) = (Vec::new(), Vec::new(), vec![0; newest.members.len()]);
     for ((device, superblock), next_index) in candidates.into_iter().zip(next_indexes) {
-        let entry = newest.members.get(device.member as usize);
+        let entry = newest.members.get(device.member.index());
         match entry.filter(|entry| entry.uuid == identity(&superblock)).map(|entry| entry.state) {
             Some(MemberState::InService) => {
-                next_copies[device.member as usize] = next_index;
+                next_copies[device.member.index()] = next_index;
                 devices.push(device);
             }
             Some(MemberState::Lost) => stale.push(device),
@@ -123,15 +124,16 @@ pub async fn find_members<S: Seam>(
     }
     devices.sort_by_key(|device| device.member);
     let mut changed = false;
-    for member in 0..newest.members.len() {
-        let is_present = devices.iter().any(|device| device.member as usize == member);
-        if newest.serves(member as u32) && !is_present {
+    for member in (0..newest.members.len() as u32).map(MemberNo) {
+        let is_present = devices.iter().any(|device| device.member == member);
+        if newest.serves(member) && !is_present {
             // A member with only clean pages may be missing: no dirty data is lost.
-            if newest.carries_log(member as u32) && !options.accept_missing {
-                return Err(StoreError::MemberMissing { member: member as u32 });
+            if newest.carries_log(member) && !options.accept_missing {
+                return Err(StoreError::MemberMissing { member });
             }
-            newest.members[member].state = MemberState::Lost;
-            newest.members[member].since = newest.generation.next().low_bits();
+            let since = newest.generation.next().low_bits();
+            let entry = &mut newest.members[member.index()];
+            (entry.state, entry.since) = (MemberState::Lost, since);
             changed = true;
         }
     }
@@ -141,7 +143,7 @@ pub async fn find_members<S: Seam>(
     let capacities = devices.iter().chain(&stale).map(|device| segments_of(device, newest.segment_bytes));
     let largest_capacity = capacities.max().unwrap_or(0);
     for device in &devices {
-        let claimed = newest.members[device.member as usize].segments;
+        let claimed = newest.members[device.member.index()].segments;
         let capacity = segments_of(device, newest.segment_bytes);
         if claimed > capacity {
             let reason =
@@ -150,7 +152,7 @@ pub async fn find_members<S: Seam>(
         }
     }
     // The smallest log member limits the log: segments past its end hold no batches.
-    let log = (0..).zip(&newest.members).filter(|(member, _)| newest.carries_log(*member));
+    let log = newest.numbered_members().filter(|(member, _)| newest.carries_log(*member));
     if let Some(capacity) = log.map(|(_, entry)| entry.segments).min() {
         newest.segments = capacity;
     }
@@ -176,7 +178,7 @@ fn identity(superblock: &Superblock) -> Uuid {
 
 /// The entry of the device that holds this superblock.
 fn own_entry(superblock: &Superblock) -> &MemberEntry {
-    &superblock.members[superblock.member as usize]
+    &superblock.members[superblock.member.index()]
 }
 
 /// Describes a superblock that claims more segments than fit on its device; `None` for any other.

@@ -29,7 +29,7 @@ use crate::format::superblock::{MemberState, Ownership, Superblock};
 use crate::format::{Uuid, newer_metadata};
 use crate::members::Jobs;
 use crate::membership::{Failure, SPARE_BLOCKS, failures_of, remove_members, write_superblocks};
-use crate::number::{Sequence, StoreGeneration};
+use crate::number::{SegmentNo, Sequence, StoreGeneration};
 use crate::pages::state::PageState;
 use crate::record::{LostBlocks, Recovered};
 use crate::retirement::Retirements;
@@ -157,7 +157,7 @@ fn new_inner<S: Seam>(
     superblock.tail = chain.tail;
     superblock.begin = chain.next_sequence;
     let mut reports = Vec::new();
-    for (member, entry) in (0..).zip(&superblock.members) {
+    for (member, entry) in superblock.numbered_members() {
         let device = members.devices.iter().find(|device| device.member == member);
         let stale = members.stale.iter().find(|device| device.member == member);
         let status = match (entry.state, stale) {
@@ -168,21 +168,21 @@ fn new_inner<S: Seam>(
         };
         reports.push(report(member, entry.role, device.or(stale), status));
     }
-    let mut log_segments: Vec<(u32, Segment)> = Vec::new();
+    let mut log_segments: Vec<(SegmentNo, Segment)> = Vec::new();
     for batch in &chain.batches {
         let header = &batch.header;
         match log_segments.last_mut() {
             Some((number, segment)) if *number == header.segment => segment.last_sequence = header.sequence,
             _ => {
-                let live = live_per_segment[header.segment as usize];
+                let live = live_per_segment[header.segment.index()];
                 let (boot, first_sequence, last_sequence) = (header.boot, header.first_sequence, header.sequence);
                 log_segments.push((header.segment, Segment { boot, first_sequence, last_sequence, live, holds: 0 }));
             }
         }
     }
     superblock.journal_commit = chain.journal_commit;
-    let numbers = superblock.journal_segments()..superblock.segments;
-    let in_log = |number: &u32| log_segments.iter().any(|(used, _)| used == number);
+    let numbers = superblock.log_segments();
+    let in_log = |number: &SegmentNo| log_segments.iter().any(|(used, _)| used == number);
     let lent =
         chain.page_segment_generations.keys().map(|(_, number)| *number).filter(|number| !in_log(number)).collect();
     let mut segments = Segments::new(numbers, &log_segments, lent, chain.tail);

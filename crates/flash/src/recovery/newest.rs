@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::format::batch::{RecordEntry, RecordKind};
-use crate::number::Epoch;
+use crate::number::{Epoch, SegmentNo};
 use crate::record::{BlockAddress, Position, Recovered, RecoveredContent};
 use crate::recovery::chain::LogChain;
 
@@ -108,7 +108,7 @@ fn collect_records(chain: &LogChain) -> (Vec<DataRecord>, BTreeMap<BlockAddress,
 struct Merge<'a> {
     chain: &'a LogChain,
     /// Segment and block of each batch, in a compact array.
-    positions: Vec<(u32, u32)>,
+    positions: Vec<(SegmentNo, u32)>,
     records: Vec<Recovered>,
     /// The number of live records in each segment.
     live_per_segment: Vec<u32>,
@@ -136,7 +136,7 @@ impl Merge<'_> {
     }
 
     fn emit(&mut self, recovered: Recovered) {
-        self.live_per_segment[recovered.position.segment as usize] += 1;
+        self.live_per_segment[recovered.position.segment.index()] += 1;
         self.records.push(recovered);
     }
 }
@@ -180,7 +180,7 @@ mod tests {
                 boot: BootEpoch(1),
                 sequence,
                 tail: Sequence(1),
-                segment: 0,
+                segment: SegmentNo(0),
                 offset,
                 first_sequence: Sequence(1),
                 previous: 0,

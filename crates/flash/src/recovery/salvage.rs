@@ -10,7 +10,7 @@ use super::chain::{LogBatch, LogChain, decode};
 use crate::device::{Device, block_offset, raw};
 use crate::format::batch::BatchHeader;
 use crate::format::superblock::Superblock;
-use crate::number::{BootEpoch, CommitNo, Sequence};
+use crate::number::{BootEpoch, CommitNo, SegmentNo, Sequence};
 
 /// Blocks per read.
 const READ_BLOCKS: u32 = 32;
@@ -24,7 +24,7 @@ pub async fn salvage<S: Seam>(
     let blocks = (superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
     let mut headers: BTreeMap<(Sequence, BootEpoch), (BatchHeader, u32)> = BTreeMap::new();
     for device in devices {
-        for segment in 0..superblock.segments {
+        for segment in SegmentNo::each(&(SegmentNo(0)..SegmentNo(superblock.segments))) {
             for offset in (0..blocks).step_by(READ_BLOCKS as usize) {
                 let count = READ_BLOCKS.min(blocks - offset);
                 for (block, offset) in read_run(seam, device, superblock, segment, offset, count).await {
@@ -74,7 +74,7 @@ async fn read_run<S: Seam>(
     seam: &S,
     device: &Device<S>,
     superblock: &Superblock,
-    segment: u32,
+    segment: SegmentNo,
     offset: u32,
     count: u32,
 ) -> Vec<(S::Block, u32)> {

@@ -1,6 +1,8 @@
 //! Read-only inspection of devices.
 
-use flash::{BlockAddress, BlockNo, Content, Epoch, OpenOptions, Record, Sequence, StoreError, VolumeId, inspect};
+use flash::{
+    BlockAddress, BlockNo, Content, Epoch, MemberNo, OpenOptions, Record, Sequence, StoreError, VolumeId, inspect,
+};
 use seam::sim::{CrashMode, SimSeam, World};
 use seam::{BlockMut, Seam};
 
@@ -29,7 +31,7 @@ async fn inspect_devices(
     world: &World,
     seam: &SimSeam,
     names: &[&str],
-) -> (Vec<(u64, Option<u64>)>, Vec<u32>, Option<StoreError>, Vec<std::ops::Range<Sequence>>) {
+) -> (Vec<(u64, Option<u64>)>, Vec<MemberNo>, Option<StoreError>, Vec<std::ops::Range<Sequence>>) {
     let disks = disks(seam, names).await;
     let (devices, inspection) = inspect(seam, &disks).await;
     assert_eq!(devices.len(), names.len());
@@ -58,7 +60,7 @@ fn inspection_finds_the_blocks_of_an_opening_and_writes_nothing() {
     world.block_on(async {
         assert_eq!(inspect_devices(&world, &seam, &NAMES).await, (all(), vec![], None, vec![]));
         let alone = inspect_devices(&world, &seam, &NAMES[..1]).await;
-        assert_eq!(alone, (all(), vec![1], Some(StoreError::MemberMissing { member: 1 }), vec![]));
+        assert_eq!(alone, (all(), vec![MemberNo(1)], Some(StoreError::MemberMissing { member: MemberNo(1) }), vec![]));
         let nothing = inspect(&seam, &[]).await.1;
         assert!(nothing.is_err());
     });

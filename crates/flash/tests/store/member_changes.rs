@@ -6,7 +6,9 @@ use std::rc::Rc;
 
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::superblock::Role;
-use flash::{MemberReport, MemberStatus, OpenOptions, PageNo, Recovered, Sabotage, Store, StoreError, VolumeId};
+use flash::{
+    MemberNo, MemberReport, MemberStatus, OpenOptions, PageNo, Recovered, Sabotage, Store, StoreError, VolumeId,
+};
 use seam::sim::{DiskImages, Fault, Ops, Rng, Rule, SimDiskSpec, SimSeam, Timing, When, World};
 use seam::{BlockMut, Disk, Nanos, Seam};
 
@@ -125,8 +127,10 @@ impl Scenario {
         let store = self.open().await;
         self.workload(&store).run(self.seed, 1, 4).await;
         let fourth = self.disk(3).await;
-        let new_member =
-            self.run_during(&store, 1, store.replace(1, fourth, false)).await.expect("the member is replaced");
+        let new_member = self
+            .run_during(&store, 1, store.replace(MemberNo(1), fourth, false))
+            .await
+            .expect("the member is replaced");
         let second = self.disk(1).await;
         self.run_during(&store, 2, store.add(second, false)).await.expect("the device is added again");
         assert_eq!(store.copies(), 2);
@@ -206,9 +210,9 @@ fn join_without_resync_is_caught() {
 }
 
 /// The outcome of a member change that runs in its own task.
-pub type Outcome = Rc<RefCell<Option<Result<u32, StoreError>>>>;
+pub type Outcome = Rc<RefCell<Option<Result<MemberNo, StoreError>>>>;
 
-pub fn spawn_change(seam: &SimSeam, change: impl Future<Output = Result<u32, StoreError>> + 'static) -> Outcome {
+pub fn spawn_change(seam: &SimSeam, change: impl Future<Output = Result<MemberNo, StoreError>> + 'static) -> Outcome {
     let outcome = Outcome::default();
     let task_outcome = Rc::clone(&outcome);
     seam.spawn(async move {
@@ -218,7 +222,7 @@ pub fn spawn_change(seam: &SimSeam, change: impl Future<Output = Result<u32, Sto
     outcome
 }
 
-pub async fn wait_outcome(seam: &SimSeam, outcome: Outcome) -> Result<u32, StoreError> {
+pub async fn wait_outcome(seam: &SimSeam, outcome: Outcome) -> Result<MemberNo, StoreError> {
     loop {
         if let Some(result) = outcome.borrow_mut().take() {
             return result;
@@ -244,7 +248,7 @@ fn cancelled_change_is_reported_while_paused_and_leaves_no_trace() {
         let (scenario, store) = store_with_records(&world, &seam).await;
         let (before, generation) = (store.members(), store.generation());
         let (new, other) = (scenario.disk(3).await, store.clone());
-        let replaced = spawn_change(&seam, async move { other.replace(0, new, false).await });
+        let replaced = spawn_change(&seam, async move { other.replace(MemberNo(0), new, false).await });
         while store.job().is_none_or(|job| job.total_bytes == 0) {
             seam.sleep(Nanos::from_micros(20)).await;
         }
@@ -252,7 +256,7 @@ fn cancelled_change_is_reported_while_paused_and_leaves_no_trace() {
         seam.sleep(Nanos::from_secs(1)).await;
         let job = store.job().expect("the job is paused");
         assert!(job.paused && job.done_bytes < job.total_bytes && job.kind == flash::JobKind::Replace, "{job:?}");
-        let refused = store.remove(2, false).await;
+        let refused = store.remove(MemberNo(2), false).await;
         assert!(matches!(refused, Err(StoreError::Refused(_))), "one job at a time: {refused:?}");
         scenario.workload(&store).run(2, 2, 8).await;
         assert_eq!(store.job().expect("the job is paused").done_bytes, job.done_bytes);
@@ -260,7 +264,11 @@ fn cancelled_change_is_reported_while_paused_and_leaves_no_trace() {
         assert_eq!(wait_outcome(&seam, replaced).await, Err(StoreError::Cancelled));
         assert_eq!((store.members(), store.generation(), store.job()), (before, generation, None));
         let new = scenario.disk(3).await;
-        assert_eq!(store.replace(0, new, false).await, Ok(3), "the same device, which is empty again");
+        assert_eq!(
+            store.replace(MemberNo(0), new, false).await,
+            Ok(MemberNo(3)),
+            "the same device, which is empty again"
+        );
         assert_eq!(scenario.first_error.take(), None);
     });
 }
@@ -272,18 +280,18 @@ fn log_member_is_removed_only_while_another_carries_the_log() {
     world.block_on(async {
         let (scenario, store) = store_with_records(&world, &seam).await;
         let started_at = seam.now();
-        store.remove(2, false).await.unwrap();
+        store.remove(MemberNo(2), false).await.unwrap();
         assert!(seam.now().since(started_at) < Nanos::from_secs(1));
-        assert!(matches!(store.remove(0, false).await, Err(StoreError::Refused(_))));
-        store.remove(0, true).await.unwrap();
-        assert!(matches!(store.remove(1, true).await, Err(StoreError::Refused(_))), "the last copy");
+        assert!(matches!(store.remove(MemberNo(0), false).await, Err(StoreError::Refused(_))));
+        store.remove(MemberNo(0), true).await.unwrap();
+        assert!(matches!(store.remove(MemberNo(1), true).await, Err(StoreError::Refused(_))), "the last copy");
         assert_eq!((store.copies(), store.members().len()), (1, 1));
         // The device returns as another member.
         let first = scenario.disk(0).await;
-        assert_eq!(store.add(first, false).await, Ok(3));
+        assert_eq!(store.add(first, false).await, Ok(MemberNo(3)));
         assert_eq!(store.copies(), 2);
         let third = scenario.disk(2).await;
-        assert!(matches!(store.add(third.clone(), false).await, Ok(4)));
+        assert!(matches!(store.add(third.clone(), false).await, Ok(MemberNo(4))));
         let again = store.add(third, true).await;
         assert!(matches!(again, Err(StoreError::Refused(_))), "a member already: {again:?}");
     });
@@ -295,7 +303,7 @@ fn second_loss_during_a_resync_is_reported_and_fails_appends() {
     let seam = world.seam();
     world.block_on(async {
         let (scenario, store) = store_with_records(&world, &seam).await;
-        store.remove(1, true).await.expect("a member for pages takes its place");
+        store.remove(MemberNo(1), true).await.expect("a member for pages takes its place");
         let removed = scenario.disk(1).await;
         let fail = |number: usize| {
             let rule = Rule::new(Fault::Error, Ops::WRITE | Ops::FLUSH, When::Always);
@@ -305,7 +313,7 @@ fn second_loss_during_a_resync_is_reported_and_fails_appends() {
             store.clone(),
             spawn_change(&seam, {
                 let store = store.clone();
-                async move { store.replace(2, removed, false).await }
+                async move { store.replace(MemberNo(2), removed, false).await }
             }),
         );
         while store.job().is_none_or(|job| job.total_bytes == 0) {
@@ -333,8 +341,9 @@ fn member_lost_while_filled_to_take_over_keeps_its_superblocks() {
             let pages = store.pages();
             pages.load().await;
             let volume = pages.volume(VolumeId(7));
-            let on_third =
-                || pages.stats().members.iter().any(|member| member.member == 2 && member.promotion_bytes > 0);
+            let on_third = || {
+                pages.stats().members.iter().any(|member| member.member == MemberNo(2) && member.promotion_bytes > 0)
+            };
             for page in (0..400).take_while(|_| !on_third()) {
                 let block = seam.alloc().expect("the pool has a free buffer").freeze();
                 drop(volume.put(PageNo(page), vec![(0, block)]).await);
@@ -387,7 +396,7 @@ fn device_is_added_while_a_cache_holds_all_buffers() {
         for _ in 0..1_000 {
             seam.sleep(Nanos::from_millis(1)).await;
         }
-        assert_eq!(added.take(), Some(Ok(3)));
+        assert_eq!(added.take(), Some(Ok(MemberNo(3))));
     });
 }
 
@@ -438,13 +447,13 @@ fn smaller_device_takes_over_when_the_log_fits_it() {
         let disks = disks(&seam, &[ALL[3]]).await;
         let other = store.clone();
         workload.run(1, 2, 30).await;
-        let replaced = spawn_change(&seam, async move { other.replace(1, disks[0].clone(), false).await });
+        let replaced = spawn_change(&seam, async move { other.replace(MemberNo(1), disks[0].clone(), false).await });
         workload.run(2, 2, 60).await;
         while replaced.borrow().is_none() {
             workload.destage();
             workload.run(3, 1, 1).await;
         }
-        assert_eq!(wait_outcome(&seam, replaced).await, Ok(2));
+        assert_eq!(wait_outcome(&seam, replaced).await, Ok(MemberNo(2)));
         assert_eq!((store.copies(), store.room().1), (2, 5));
         workload.run(4, 2, 30).await;
         assert_eq!(scenario.first_error.take(), None);
@@ -470,7 +479,7 @@ fn removed_device_that_was_used_alone_is_never_taken_as_a_member() {
         while store.copies() < 2 || store.job().is_some() {
             seam.sleep(Nanos::from_millis(1)).await;
         }
-        assert_eq!(store.add(fourth, false).await, Ok(3));
+        assert_eq!(store.add(fourth, false).await, Ok(MemberNo(3)));
         let known_generation = Some((store.uuid(), store.generation()));
         store.close().await.unwrap();
         second.come_back();

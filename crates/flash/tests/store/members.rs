@@ -3,8 +3,8 @@
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::superblock::Role;
 use flash::{
-    BlockAddress, BlockNo, Content, Epoch, FormatOptions, MemberStatus, OpenOptions, Position, Record, Recovered,
-    Sequence, Store, StoreError, StoreGeneration, VolumeId,
+    BlockAddress, BlockNo, Content, Epoch, FormatOptions, MemberNo, MemberStatus, OpenOptions, Position, Record,
+    Recovered, Sequence, Store, StoreError, StoreGeneration, VolumeId,
 };
 use seam::sim::{CrashMode, DiskImages, Fault, Ops, Rule, SimDiskSpec, SimSeam, When, World};
 use seam::{BlockMut, Seam};
@@ -71,7 +71,7 @@ fn missing_member_must_be_accepted_and_is_stale_when_it_returns() {
     let seam = world.seam();
     world.block_on(async {
         let refused = open_named(&seam, &NAMES[..1], OpenOptions::default()).await.err();
-        assert_eq!(refused, Some(StoreError::MemberMissing { member: 1 }));
+        assert_eq!(refused, Some(StoreError::MemberMissing { member: MemberNo(1) }));
         let (store, recovered) = open_named(&seam, &NAMES[..1], ACCEPT).await.unwrap();
         assert_eq!((recovered.len(), store.copies()), (5, 1));
         append(&seam, &store, 0, 900).await.unwrap();
@@ -82,7 +82,7 @@ fn missing_member_must_be_accepted_and_is_stale_when_it_returns() {
         assert_eq!((content.len(), content[&address(0)]), (5, BlockContent::Data(900)));
         drop(store);
         let refused = open_named(&seam, &NAMES[1..], OpenOptions::default()).await.err();
-        assert_eq!(refused, Some(StoreError::MemberMissing { member: 0 }));
+        assert_eq!(refused, Some(StoreError::MemberMissing { member: MemberNo(0) }));
     });
 }
 

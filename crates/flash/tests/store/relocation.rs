@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use flash::format::FIRST_SEGMENT_BYTES;
-use flash::{JobKind, OpenOptions, PageNo, Pages, Sabotage, Store, StoreError, VolumeId};
+use flash::{JobKind, MemberNo, OpenOptions, PageNo, Pages, Sabotage, Store, StoreError, VolumeId};
 use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, SimDisk, SimDiskSpec, SimSeam, Stop, Timing, When, World};
 use seam::{DiskOpen, Nanos, Seam};
 
@@ -56,6 +56,7 @@ async fn readable(seam: &SimSeam, pages: &Pages<SimSeam>, count: u64) -> Vec<u64
 #[test]
 fn replaced_device_loses_no_page() {
     for old in 0..3 {
+        let member = MemberNo(old as u32);
         let world = world_with_spare(1, 3, PAGED.segments + 2);
         let seam = world.seam();
         let names: Vec<&str> = (0..4).filter(|number| *number != old).map(|number| ALL[number]).collect();
@@ -64,11 +65,11 @@ fn replaced_device_loses_no_page() {
             let pages = loaded(&store).await;
             put_pages(&seam, &pages, 70).await;
             let before = readable(&seam, &pages, 70).await;
-            assert!(before.len() > 60 && pages.pages_on(old as u32) > 3, "{:?}", pages.stats());
+            assert!(before.len() > 60 && pages.pages_on(member) > 3, "{:?}", pages.stats());
             let new = disk(&seam, 3).await;
-            assert_eq!(store.replace(old as u32, new, false).await, Ok(3));
+            assert_eq!(store.replace(member, new, false).await, Ok(MemberNo(3)));
             assert_eq!(readable(&seam, &pages, 70).await, before, "device {old} was replaced");
-            assert_eq!((pages.pages_on(old as u32), store.copies()), (0, 2));
+            assert_eq!((pages.pages_on(member), store.copies()), (0, 2));
             store.close().await.unwrap();
             drop(pages);
             let (store, _) = open_members(&seam, &names, OpenOptions::default()).await.unwrap();
@@ -87,12 +88,12 @@ fn removed_device_loses_only_pages_that_find_no_room() {
             let pages = loaded(&store).await;
             put_pages(&seam, &pages, count).await;
             seam.sleep(Nanos::from_secs(2)).await;
-            let (before, on_third) = (readable(&seam, &pages, count).await, pages.pages_on(2));
-            let announced = pages.pages_lost_without(2);
+            let (before, on_third) = (readable(&seam, &pages, count).await, pages.pages_on(MemberNo(2)));
+            let announced = pages.pages_lost_without(MemberNo(2));
             // The pages of the leaving device are the most used ones.
-            store.remove(2, false).await.unwrap();
+            store.remove(MemberNo(2), false).await.unwrap();
             let lost = before.len() - readable(&seam, &pages, count).await.len();
-            assert_eq!(pages.pages_on(2), 0);
+            assert_eq!(pages.pages_on(MemberNo(2)), 0);
             match count {
                 12 => assert_eq!((announced, lost), (0, 0), "{:?}", pages.stats()),
                 _ => assert!(
@@ -118,7 +119,7 @@ fn used_pages_are_kept_when_room_is_short() {
         // Ten pages are used, whichever device they are on.
         let used = &before[before.len() - 10..];
         used.iter().for_each(|page| (0..3).for_each(|_| volume.touch(PageNo(*page))));
-        store.remove(2, false).await.unwrap();
+        store.remove(MemberNo(2), false).await.unwrap();
         let after = readable(&seam, &pages, 80).await;
         assert!(used.iter().all(|page| after.contains(page)), "{used:?} of {before:?}, {after:?} are left");
         assert!(after.len() < before.len());
@@ -145,8 +146,8 @@ impl Replacement {
         put_pages(seam, &pages, PAGES).await;
         let before = readable(seam, &pages, PAGES).await;
         let (new, other) = (disk(seam, 2).await, store.clone());
-        let outcome = spawn_change(seam, async move { other.replace(0, new, false).await });
-        while pages.pages_on(2) < 3 {
+        let outcome = spawn_change(seam, async move { other.replace(MemberNo(0), new, false).await });
+        while pages.pages_on(MemberNo(2)) < 3 {
             seam.sleep(Nanos::from_micros(20)).await;
         }
         assert!(store.job().is_some_and(|job| job.kind == JobKind::Replace && job.total_bytes > job.done_bytes));
@@ -169,11 +170,11 @@ fn cancelled_replacement_returns_the_pages() {
         let Replacement { store, pages, outcome, before } = Replacement::begin(&seam).await;
         assert!(store.cancel_job());
         assert_eq!(wait_outcome(&seam, outcome).await, Err(StoreError::Cancelled));
-        let members: Vec<u32> = store.members().iter().map(|report| report.member).collect();
-        assert_eq!((members, store.copies()), (vec![0, 1], 2));
+        let members: Vec<MemberNo> = store.members().iter().map(|report| report.member).collect();
+        assert_eq!((members, store.copies()), (vec![MemberNo(0), MemberNo(1)], 2));
         assert_eq!(readable(&seam, &pages, PAGES).await, before);
         put_pages(&seam, &pages, 60).await;
-        assert!(pages.pages_on(0) > 3, "the device takes pages again");
+        assert!(pages.pages_on(MemberNo(0)) > 3, "the device takes pages again");
     });
 }
 
@@ -183,7 +184,7 @@ fn new_device_that_fails_during_the_copy_leaves_the_old_one_in_service() {
     let seam = world.seam();
     world.block_on(async {
         let Replacement { store, pages, outcome, before } = Replacement::begin(&seam).await;
-        let moved_before = pages.pages_on(2);
+        let moved_before = pages.pages_on(MemberNo(2));
         fail_device(&world, &store, 2).await;
         assert!(matches!(wait_outcome(&seam, outcome).await, Err(StoreError::Refused(_))));
         assert_eq!((store.copies(), store.members().len()), (2, 2), "{:?}", store.members());
@@ -218,7 +219,7 @@ fn replacement_without_buffers_can_be_cancelled() {
         let mut held: Vec<_> = std::iter::from_fn(|| seam.alloc()).collect();
         held.truncate(held.len() - 15);
         let (new, other) = (disk(&seam, 2).await, store.clone());
-        let outcome = spawn_change(&seam, async move { other.replace(0, new, true).await });
+        let outcome = spawn_change(&seam, async move { other.replace(MemberNo(0), new, true).await });
         seam.sleep(Nanos::from_secs(1)).await;
         assert!(outcome.borrow().is_none() && store.copies() == 3, "the pages wait: {:?}", store.members());
         assert!(store.cancel_job());
@@ -291,7 +292,7 @@ fn crash_replacement_at_every_io(seed: u64) -> Result<(u64, u64), String> {
             clients.run(seed, 1, 4).await;
             ended.set(true);
         });
-        store.replace(seed as u32 % 2, disk(&seam, 2).await, false).await.expect("the device is replaced");
+        store.replace(MemberNo(seed as u32 % 2), disk(&seam, 2).await, false).await.expect("the device is replaced");
         while !clients_ended.get() {
             seam.sleep(Nanos::from_micros(50)).await;
         }

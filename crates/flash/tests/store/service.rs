@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use flash::{
-    BlockAddress, BlockNo, Content, Epoch, MemberStatus, OpenOptions, Position, Record, Store, StoreError,
+    BlockAddress, BlockNo, Content, Epoch, MemberNo, MemberStatus, OpenOptions, Position, Record, Store, StoreError,
     StoreGeneration, VolumeId,
 };
 use seam::model::{DiskType, SsdSpec};
@@ -205,7 +205,7 @@ fn reads_of_a_hung_member_come_from_its_mirror_within_three_seconds() {
         assert_eq!(store.copies(), 1);
         let MemberStatus::Lost(reason) = &store.members()[0].status else { panic!("the hung member is in service") };
         assert!(reason.contains("no answer to a request"), "{reason}");
-        assert!(store.unanswered()[&0] > Nanos::from_secs(1), "the request is still unanswered");
+        assert!(store.unanswered()[&MemberNo(0)] > Nanos::from_secs(1), "the request is still unanswered");
         let before = world.disk(NAMES[0]).unwrap().counts();
         append_and_retire(&seam, &store, 10).await;
         assert_eq!(world.disk(NAMES[0]).unwrap().counts(), before, "the hung member gets no more requests");

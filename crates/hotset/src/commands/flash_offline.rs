@@ -159,7 +159,7 @@ async fn inspect_on_core(seam: RealSeam, paths: Vec<PathBuf>, to: Option<PathBuf
     match inspection {
         Ok(inspection) => {
             report.store = Some(hex(&inspection.store));
-            report.missing.clone_from(&inspection.missing);
+            report.missing = inspection.missing.iter().map(|member| member.0).collect();
             report.problem = inspection.problem.as_ref().map(|error| with_paths(error.to_string()));
             report.lost_batches = inspection.lost_batches.iter().map(|range| (range.start.0, range.end.0)).collect();
             report.volumes = read_dirty_data(&inspection, to.as_deref()).await?;
@@ -185,7 +185,7 @@ fn device_report(device: &DeviceFindings, path: &Path) -> DeviceReport {
         Err(reason) => DeviceReport { problem: Some(reason.clone()), ..empty_report(path.to_owned()) },
         Ok(superblock) => DeviceReport {
             store: Some(hex(&superblock.store)),
-            number: Some(superblock.member),
+            number: Some(superblock.member.0),
             state: Some(match superblock.state {
                 MemberState::InService => "in-service",
                 MemberState::Lost => "lost",

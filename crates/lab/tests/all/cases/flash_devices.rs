@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use engine::{CoreSpec, Volume, VolumeId, VolumeSpec};
-use flash::{FormatOptions, MemberStatus, OpenOptions, Store, StoreError, StoreGeneration};
+use flash::{FormatOptions, MemberNo, MemberStatus, OpenOptions, Store, StoreError, StoreGeneration};
 use lab::fixture::{Fixture, read, write};
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDisk, SimDiskSpec, SimSeam, Stop, When, WorldSpec};
 use seam::{Disk, DiskOpen, Nanos, Seam};
@@ -199,7 +199,7 @@ fn case_14_mirror_replacement_survives_a_crash_at_any_request() {
         while store.copies() == 2 {
             fixture.seam.sleep(Nanos::from_micros(100)).await;
         }
-        store.replace(1, new, false).await.expect("a mirror can be replaced");
+        store.replace(MemberNo(1), new, false).await.expect("a mirror can be replaced");
         assert_eq!(store.copies(), 2);
     });
 }
@@ -208,10 +208,10 @@ fn case_14_mirror_replacement_survives_a_crash_at_any_request() {
 fn case_18_flash_resize_under_dirty_data_survives_any_crash() {
     crash_at_every_request(&[24, 24, 12], 13, async |fixture, store| {
         let small = disk(&fixture.seam, "flash2").await;
-        store.replace(0, small, false).await.expect("a smaller device can replace a mirror");
+        store.replace(MemberNo(0), small, false).await.expect("a smaller device can replace a mirror");
         assert_eq!((store.copies(), store.room().1), (2, 12));
         let large = disk(&fixture.seam, "flash0").await;
-        store.replace(2, large, false).await.expect("a larger device can replace a mirror");
+        store.replace(MemberNo(2), large, false).await.expect("a larger device can replace a mirror");
         assert_eq!(store.copies(), 2);
     });
 }
