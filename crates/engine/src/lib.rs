@@ -4,6 +4,7 @@
 //! outside only through the seam, so that the same code serves clients and runs in the simulated world.
 
 pub mod backing;
+mod byte_offset;
 pub mod core;
 mod destage;
 pub mod evidence;
@@ -22,6 +23,7 @@ pub mod volume;
 mod wait;
 
 pub use backing::{AnyDisk, Backing, DatastoreStats, Episode, MemberStats, ReservationError};
+pub use byte_offset::ByteOffset;
 pub use core::{AttachError, Core};
 pub use flash::{BlockNo, PAGE_BLOCKS, PageAmount, PageNo, QuotaError, VolumeId};
 pub use histogram::{BucketCounts, Histogram, LATENCY_BUCKETS, REPORTED_OCTAVES, latency_bucket_end_ns};

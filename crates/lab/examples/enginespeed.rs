@@ -1,7 +1,7 @@
 //! Speed of the simulated engine on one core: memory hits and modelled disk requests per second of real time.
 
-use engine::CoreSpec;
 use engine::policy::curve::Curves;
+use engine::{ByteOffset, CoreSpec};
 use lab::fixture::{Fixture, Target};
 use lab::random::Random;
 use lab::workload::{Load, Pattern, run_load};
@@ -34,7 +34,7 @@ fn measure_hits() -> f64 {
     let fixture = fixture(96 * MIB);
     fixture.add_disk("disk", SimDiskSpec::new(64 * MIB));
     let volume = fixture.attach("disk", |_| ()).expect("the first volume can be attached");
-    fixture.world.block_on(volume.prefetch(0, 64 * MIB)).expect("a disk without faults does not fail");
+    fixture.world.block_on(volume.prefetch(ByteOffset::ZERO, 64 * MIB)).expect("a disk without faults does not fail");
     let load = Load { pattern: Pattern::random(64 * MIB, 4096, 100), depth: 16, time: Nanos::from_secs(4), seed: 1 };
     let (figures, seconds) =
         timed(|| fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load)));
@@ -66,7 +66,7 @@ fn measure_misses(modelled: bool) -> f64 {
 /// and the curves have seen all of them once.
 fn measure_curves(size: u64) -> f64 {
     let (mut random, mut curves) = (Random::new(1, 0), Curves::default());
-    let requests: Vec<u64> = (0..8 << 20).map(|_| random.below(size / 4096) * 4096).collect();
+    let requests: Vec<_> = (0..8 << 20).map(|_| ByteOffset(random.below(size / 4096) * 4096)).collect();
     requests.iter().for_each(|at| curves.record_use(*at, 4096));
     let (_, seconds) = timed(|| requests.iter().for_each(|at| curves.record_use(*at, 4096)));
     seconds * 1e9 / requests.len() as f64

@@ -226,6 +226,7 @@ mod tests {
     use super::*;
     use crate::random::Random;
     use crate::workload::{Pattern, Skew, Stream};
+    use engine::ByteOffset;
     use engine::policy::curve::Curves;
     use trace::{Op, Request};
 
@@ -258,7 +259,7 @@ mod tests {
         let mut curves = Curves::default();
         for _ in 0..3_000_000 {
             let access = stream.draw();
-            curves.record_use(access.at, u64::from(access.len));
+            curves.record_use(ByteOffset(access.at), u64::from(access.len));
         }
         let present = PresentLoad { reads: 3_000_000, reads_per_s: Some(1_500.0), ..PresentLoad::default() };
         let live = LiveMeasurements { curves: curves.stats(), seconds: 2_000.0, rate: Some(1_500.0), present };

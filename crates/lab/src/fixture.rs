@@ -1,6 +1,8 @@
 //! A simulated world with an engine, for named cases, workloads in virtual time and measurements.
 
-use engine::{AnyDisk, AttachError, Backing, Core, CoreSpec, RequestError, Volume, VolumeId, VolumeSpec, WriteFlags};
+use engine::{
+    AnyDisk, AttachError, Backing, ByteOffset, Core, CoreSpec, RequestError, Volume, VolumeId, VolumeSpec, WriteFlags,
+};
 use flash::{FormatOptions, OpenOptions, Store};
 use seam::model::{ArraySpec, DiskType, ModelledDisk, SharedArray, SsdSpec};
 use seam::sim::{
@@ -181,10 +183,10 @@ impl Target {
         match self {
             Target::Volume(volume) => {
                 let mut pieces = Vec::new();
-                if volume.read_now(at, len, &mut pieces) {
+                if volume.read_now(ByteOffset(at), len, &mut pieces) {
                     return Ok(());
                 }
-                volume.read(at, len, &mut pieces).await
+                volume.read(ByteOffset(at), len, &mut pieces).await
             }
             Target::Disk(disk) => Ok(disk.read(at, buffers(seam, at, len)).await.0?),
         }
@@ -195,10 +197,10 @@ impl Target {
         match self {
             Target::Volume(volume) => {
                 let mut source = SameTag(tag);
-                if volume.write_now(at, len, &mut source) {
+                if volume.write_now(ByteOffset(at), len, &mut source) {
                     return Ok(());
                 }
-                volume.write(at, len, WriteFlags::default(), &mut source).await
+                volume.write(ByteOffset(at), len, WriteFlags::default(), &mut source).await
             }
             Target::Disk(disk) => {
                 let pieces = buffers(seam, at, len).into_iter();
@@ -250,7 +252,7 @@ pub fn out_of_order_disk(size_bytes: u64) -> SimDiskSpec {
 
 /// Writes `count` sectors of `tag` at `first` as a front end does: synchronously if possible.
 pub async fn write(volume: &Volume<SimSeam>, first: u64, count: u64, tag: u64) -> Result<(), RequestError> {
-    let (at, len, source) = (first * SECTOR, (count * SECTOR) as usize, &mut SameTag(tag));
+    let (at, len, source) = (ByteOffset(first * SECTOR), (count * SECTOR) as usize, &mut SameTag(tag));
     if volume.write_now(at, len, source) {
         return Ok(());
     }
@@ -260,7 +262,7 @@ pub async fn write(volume: &Volume<SimSeam>, first: u64, count: u64, tag: u64) -
 /// Reads `count` sectors from `first` on as a front end does: synchronously if they are in memory.
 pub async fn read(volume: &Volume<SimSeam>, first: u64, count: u64) -> Result<Vec<u64>, RequestError> {
     let mut pieces = Vec::new();
-    let (at, len) = (first * SECTOR, (count * SECTOR) as usize);
+    let (at, len) = (ByteOffset(first * SECTOR), (count * SECTOR) as usize);
     if !volume.read_now(at, len, &mut pieces) {
         volume.read(at, len, &mut pieces).await?;
     }

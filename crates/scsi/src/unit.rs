@@ -79,7 +79,7 @@ pub struct Unit<S: Seam> {
     /// Space of a thin unit, if known.
     pub provisioned: Cell<Option<Provisioning>>,
     /// Locks of ranges of logical blocks.
-    pub locks: RangeLocks,
+    pub locks: RangeLocks<u64>,
     pub tasks: Rc<Tasks>,
     pub reservations: Reservations,
     pub copies: Copies,

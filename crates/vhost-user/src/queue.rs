@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use connection::buffer_bytes;
 use engine::telemetry::OpKind;
-use engine::{PREFETCHED_ENTRIES_MAX, RequestError, WriteFlags, ZeroFlags};
+use engine::{ByteOffset, PREFETCHED_ENTRIES_MAX, RequestError, WriteFlags, ZeroFlags};
 use seam::{BLOCK_BYTES, Bell, Nanos, Piece, Seam};
 
 use crate::device::Device;
@@ -374,7 +374,7 @@ impl<S: Seam> Queue<S> {
         if batch.len() < 2 {
             return;
         }
-        let (mut offsets, mut count) = ([0; BATCH_REQUESTS], 0);
+        let (mut offsets, mut count) = ([ByteOffset::ZERO; BATCH_REQUESTS], 0);
         for request in batch {
             if let Kind::Read { offset, .. } | Kind::Write { offset, .. } = request.kind {
                 offsets[count] = offset;
@@ -452,7 +452,7 @@ impl<S: Seam> Queue<S> {
             Kind::Zero(ranges) => {
                 ranges.iter().for_each(|range| volume.record_request(OpKind::Zero, range.offset, range.len))
             }
-            Kind::Flush => volume.record_request(OpKind::Flush, 0, 0),
+            Kind::Flush => volume.record_request(OpKind::Flush, ByteOffset::ZERO, 0),
             Kind::Identity | Kind::Refused(_) => {}
         }
     }
@@ -512,16 +512,16 @@ impl<S: Seam> Queue<S> {
     }
 
     /// Reads a request's data piece by piece; `None` if the front end disconnects before the end.
-    async fn read(&self, request: &Request, offset: u64, len: usize) -> Option<Result<usize, RequestError>> {
+    async fn read(&self, request: &Request, offset: ByteOffset, len: usize) -> Option<Result<usize, RequestError>> {
         let device = &self.device;
         let piece_max =
             (device.clients.client_quota_bytes() / BLOCK_BYTES * BLOCK_BYTES).clamp(BLOCK_BYTES, PIECE_BYTES);
         let (mut read_bytes, mut data) = (0, Vec::new());
         while read_bytes < len {
-            let from = offset + read_bytes as u64;
-            let count = (piece_max - (from % piece_max as u64) as usize).min(len - read_bytes);
+            let from = offset.plus(read_bytes as u64);
+            let count = (piece_max - (from.0 % piece_max as u64) as usize).min(len - read_bytes);
             let is_needed = || !device.has_ended.get();
-            let _loan = device.buffer_account.borrow(&device.seam, buffer_bytes(from, count), is_needed).await?;
+            let _loan = device.buffer_account.borrow(&device.seam, buffer_bytes(from.0, count), is_needed).await?;
             if let Err(error) = device.volume.read(from, count, &mut data).await {
                 return Some(Err(error));
             }
@@ -537,13 +537,13 @@ impl<S: Seam> Queue<S> {
 
     /// Writes a request's data. Copies each piece before its write waits for the engine: after a disconnect the guest
     /// may reuse its memory.
-    async fn write(&self, request: &Request, offset: u64, len: usize) -> Option<Result<usize, RequestError>> {
+    async fn write(&self, request: &Request, offset: ByteOffset, len: usize) -> Option<Result<usize, RequestError>> {
         let device = &self.device;
         let flags = WriteFlags { fua: device.writes_through(), ..Default::default() };
         let mut written = 0;
         while written < len {
-            let from = offset + written as u64;
-            let count = (PIECE_BYTES - (from % PIECE_BYTES as u64) as usize).min(len - written);
+            let from = offset.plus(written as u64);
+            let count = (PIECE_BYTES - (from.0 % PIECE_BYTES as u64) as usize).min(len - written);
             let loan = poll_fn(|context| match device.has_ended.get() {
                 true => Poll::Ready(None),
                 false => device.payload_pool.lend(count, context).map_or(Poll::Pending, |loan| Poll::Ready(Some(loan))),

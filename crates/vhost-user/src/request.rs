@@ -3,7 +3,7 @@
 use std::mem::take;
 use std::rc::Rc;
 
-use engine::WriteSource;
+use engine::{ByteOffset, WriteSource};
 use seam::{Block, BlockMut, Piece, SECTOR_BYTES, Seam};
 
 use crate::config::{RANGE_SECTORS_MAX, RANGES_MAX, SEGMENTS_MAX};
@@ -37,7 +37,7 @@ pub(crate) enum Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     /// Offset in the volume, in bytes.
-    pub(crate) offset: u64,
+    pub(crate) offset: ByteOffset,
     /// Length in bytes.
     pub(crate) len: u64,
     pub(crate) may_unmap: bool,
@@ -47,11 +47,11 @@ pub(crate) struct Range {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read {
-        offset: u64,
+        offset: ByteOffset,
         len: usize,
     },
     Write {
-        offset: u64,
+        offset: ByteOffset,
         len: usize,
     },
     Flush,
@@ -132,8 +132,8 @@ impl Request {
         }
         let span = |segments: &[Segment]| {
             let len = total_len(segments);
-            let offset = sector.checked_mul(SECTOR_BYTES as u64)?;
-            let fits = len.is_multiple_of(SECTOR_BYTES as u64) && offset.checked_add(len)? <= size_bytes;
+            let offset = offset_of(sector)?;
+            let fits = len.is_multiple_of(SECTOR_BYTES as u64) && offset.checked_plus(len)?.0 <= size_bytes;
             (fits && len > 0).then_some((offset, len as usize))
         };
         Ok(match kind {
@@ -162,6 +162,11 @@ impl Request {
     }
 }
 
+/// The offset of a sector's first byte; `None` on overflow.
+fn offset_of(sector: u64) -> Option<ByteOffset> {
+    sector.checked_mul(SECTOR_BYTES as u64).map(ByteOffset)
+}
+
 /// Decodes the ranges of a discard or write-zeroes request.
 fn decode_ranges(data: &Buffers, is_write_zeroes: bool, size_bytes: u64) -> Result<Vec<Range>, Status> {
     let len = total_len(&data.segments);
@@ -182,9 +187,7 @@ fn decode_ranges(data: &Buffers, is_write_zeroes: bool, size_bytes: u64) -> Resu
             return Err(Status::Unsupported);
         }
         let len = u64::from(sectors) * SECTOR_BYTES as u64;
-        let offset = sector
-            .checked_mul(SECTOR_BYTES as u64)
-            .filter(|offset| offset.checked_add(len).is_some_and(|end| end <= size_bytes));
+        let offset = offset_of(sector).filter(|offset| offset.checked_plus(len).is_some_and(|end| end.0 <= size_bytes));
         match offset {
             Some(offset) if sectors <= RANGE_SECTORS_MAX => {
                 Ok(Range { offset, len, may_unmap: !is_write_zeroes || flags & UNMAP != 0 })
@@ -319,14 +322,14 @@ mod tests {
         let memory = memory();
         write_header(&memory, VIRTIO_BLK_T_IN, 8);
         let request = read(&memory, &[(0x100, 5), (0x105, 11)], &[(0x1000, 512), (0x2000, 513)]).expect("a request");
-        assert_eq!(request.kind, Kind::Read { offset: 4096, len: 1024 });
+        assert_eq!(request.kind, Kind::Read { offset: ByteOffset(4096), len: 1024 });
         assert_eq!(request.status_address, 0x2200);
         let mut dirty_ranges = Vec::new();
         request.buffers.write(510, &[7; 4], |address, len| dirty_ranges.push((address, len))).expect("in memory");
         assert_eq!(dirty_ranges, [(0x11fe, 2), (0x2000, 2)]);
         write_header(&memory, VIRTIO_BLK_T_OUT, 0);
         let request = read(&memory, &[(0x100, 16 + 512)], &[(0x2000, 1)]).expect("a request");
-        assert_eq!(request.kind, Kind::Write { offset: 0, len: 512 });
+        assert_eq!(request.kind, Kind::Write { offset: ByteOffset::ZERO, len: 512 });
         assert_eq!(request.buffers.segments, [Segment { address: 0x110, len: 512 }]);
     }
 
@@ -366,7 +369,7 @@ mod tests {
             memory.write(0x3000, &bytes).expect("in memory");
             read(&memory, &[(0x100, 16), (0x3000, bytes.len() as u32)], &[(0x2000, 1)]).expect("a request").kind
         };
-        let range = |offset, len, may_unmap| Kind::Zero(vec![Range { offset, len, may_unmap }]);
+        let range = |offset, len, may_unmap| Kind::Zero(vec![Range { offset: ByteOffset(offset), len, may_unmap }]);
         assert_eq!(kind(VIRTIO_BLK_T_DISCARD, &[(8, 8, 0)]), range(4096, 4096, true));
         assert_eq!(kind(VIRTIO_BLK_T_WRITE_ZEROES, &[(8, 8, 1)]), range(4096, 4096, true));
         assert_eq!(kind(VIRTIO_BLK_T_WRITE_ZEROES, &[(0, 1, 0)]), range(0, 512, false));

@@ -134,7 +134,7 @@ fn slow_report(slow: &SlowRequest, now: Nanos) -> SlowReport {
     SlowReport {
         ago_ms: now.since(slow.ended).as_millis(),
         operation: slow.op.name().to_owned(),
-        offset_bytes: slow.at,
+        offset_bytes: slow.at.0,
         length_bytes: slow.len,
         took_us: slow.latency.as_micros(),
         step: slow.step.name().to_owned(),

@@ -60,7 +60,7 @@ fn traced(taken: &TappedBatch) -> Traced {
             OpKind::Zero => Op::Discard,
             OpKind::Flush => Op::Flush,
         };
-        (tapped.time.0, op as u8, tapped.at, tapped.len)
+        (tapped.time.0, op as u8, tapped.at.0, tapped.len)
     };
     Traced { requests: taken.requests.iter().map(to_traced).collect(), lost: taken.lost, more: taken.has_more }
 }

@@ -11,6 +11,7 @@ use std::ops::Range;
 use flash::BlockNo;
 use seam::{Nanos, Seam};
 
+use crate::ByteOffset;
 use crate::shard::{Shard, ShardRef, blocks_of};
 
 /// Percentage of the limit above which writers are slowed.
@@ -154,7 +155,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// True if a write may enter the cache without waiting.
-    pub fn has_room_now(&self, at: u64, len: usize) -> bool {
+    pub fn has_room_now(&self, at: ByteOffset, len: usize) -> bool {
         let blocks = blocks_of(at, len as u64);
         let not_clean = self.state.borrow().not_clean_blocks() + BlockNo::count(&blocks);
         not_clean * 100 <= self.throttle.limit.get() * SOFT_PERCENT

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Piece, Seam};
 
+use crate::ByteOffset;
 use crate::backing::{Cause, Op, Permit, Priority};
 use crate::memory::{BlockNo, Sectors};
 use crate::shard::state::{InFlightBlock, State};
@@ -193,7 +194,7 @@ impl<S: Seam> Shard<S> {
         block_writes: &[BlockWrite<S::Block>],
         priority: Priority,
     ) -> Result<(), DiskError> {
-        let at = first.offset();
+        let at = ByteOffset::of(first);
         let [block_write] = block_writes else {
             let pieces = first.onward().zip(block_writes).map(|(block, block_write)| {
                 assert_eq!(block_write.present, Sectors::ALL, "only whole blocks are written in a run");
@@ -206,17 +207,22 @@ impl<S: Seam> Shard<S> {
             let len = len.min(inside.saturating_sub(start));
             if len > 0 {
                 let piece = Piece::new(block_write.data.clone(), start, len);
-                self.write_pieces(at + start as u64, vec![piece], priority).await?;
+                self.write_pieces(at.plus(start as u64), vec![piece], priority).await?;
             }
         }
         Ok(())
     }
 
-    async fn write_pieces(&self, at: u64, pieces: Vec<Piece<S::Block>>, priority: Priority) -> Result<(), DiskError> {
+    async fn write_pieces(
+        &self,
+        at: ByteOffset,
+        pieces: Vec<Piece<S::Block>>,
+        priority: Priority,
+    ) -> Result<(), DiskError> {
         let bytes = seam::block::pieces_len(&pieces) as u64;
         let io_slot = self.acquire_io_slot(true, at, bytes, priority).await;
         let began = self.seam().now();
-        let result = self.disk.write(at, pieces).await;
+        let result = self.disk.write(at.0, pieces).await;
         drop(io_slot);
         self.counters.count_backing_request(
             Op::Write,
@@ -296,14 +302,14 @@ impl<S: Seam> Shard<S> {
         may_unmap: bool,
         priority: Priority,
     ) -> Result<(), DiskError> {
-        let at = blocks.start.offset();
+        let at = ByteOffset::of(blocks.start);
         let end = blocks.end.offset().min(self.size_bytes.get());
-        let bytes = end.saturating_sub(at);
+        let bytes = end.saturating_sub(at.0);
         // The I/O slot charges a zero request as one block: few disks take long for zeroes, and congestion detection
         // covers them.
         let io_slot = self.acquire_io_slot(true, at, BLOCK_BYTES as u64, priority).await;
         let began = self.seam().now();
-        let result = self.disk.zero(at, bytes, may_unmap).await;
+        let result = self.disk.zero(at.0, bytes, may_unmap).await;
         drop(io_slot);
         self.counters.count_backing_request(
             Op::Zero,
@@ -326,7 +332,7 @@ impl<S: Seam> Shard<S> {
             let pieces = pieces.map(|block| Piece::new(self.seam().zero_block(), 0, self.bytes_inside(block)));
             let pieces: Vec<_> = pieces.collect();
             if !pieces.is_empty() {
-                self.write_pieces(step.start.offset(), pieces, priority).await?;
+                self.write_pieces(ByteOffset::of(step.start), pieces, priority).await?;
             }
             next = step.end;
         }

@@ -1,11 +1,11 @@
 //! Allocation status (R4, docs/rules.md): the backing's, overlaid with newer content of the cache.
 
-use seam::{AllocationExtent, BLOCK_BYTES, Disk, Seam};
+use seam::{AllocationExtent, Disk, Seam};
 
 use super::{Shard, ShardRef, blocks_of};
-use crate::RequestError;
-use crate::memory::{BlockNo, Sectors};
+use crate::memory::Sectors;
 use crate::spec::Sabotage;
+use crate::{ByteOffset, RequestError};
 
 /// Longest range of one query.
 const RANGE_BYTES_MAX: u64 = 64 << 20;
@@ -13,33 +13,37 @@ const RANGE_BYTES_MAX: u64 = 64 << 20;
 impl<S: Seam> Shard<S> {
     /// Allocation status of a prefix of the range, at least one run. Reports zero or hole only if that is the newest
     /// content; reports data if in doubt.
-    pub async fn allocation(self: &ShardRef<S>, at: u64, len: u64) -> Result<Vec<AllocationExtent>, RequestError> {
+    pub async fn allocation(
+        self: &ShardRef<S>,
+        at: ByteOffset,
+        len: u64,
+    ) -> Result<Vec<AllocationExtent>, RequestError> {
         let len = len.min(RANGE_BYTES_MAX);
         let blocks = blocks_of(at, len);
         // The guard detects changes during the query; blocks with newer content in memory are invalid from the start.
         let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, blocks.clone(), false));
         let logical = u64::from(self.disk.geometry().logical_block);
-        let first = at / logical * logical;
-        let answer = self.disk.allocation(first, (at + len).next_multiple_of(logical) - first).await;
+        let end = at.plus(len);
+        let first = at.align_down(logical);
+        let answer = self.disk.allocation(first.0, end.align_up(logical).since(first)).await;
         self.state.borrow_mut().release_fill_guard(&guard);
         let backing_extents = answer?;
         assert!(!backing_extents.is_empty(), "a backing reports at least one run");
         let mut overlaid = ExtentRuns::default();
         let (mut position, mut run_end) = (at, first);
-        let end = at + len;
         let reports_truth = !self.sabotage(Sabotage::ZeroForDirty);
         for run in backing_extents {
-            run_end = (run_end + run.len_bytes).min(end);
+            run_end = run_end.plus(run.len_bytes).min(end);
             while position < run_end {
-                let block = BlockNo(position / BLOCK_BYTES as u64);
-                let next = block.next().offset().min(run_end);
+                let block = position.block();
+                let next = ByteOffset::of(block.next()).min(run_end);
                 let zeroed = self.state.borrow().zeroes.find(block);
                 let (hole, zero) = match zeroed {
                     Some((_, range)) => (range.may_unmap, true),
                     None if reports_truth && guard.invalidated(block) != Sectors::NONE => (false, false),
                     None => (run.hole, run.zero),
                 };
-                overlaid.push(next - position, hole, zero);
+                overlaid.push(next.since(position), hole, zero);
                 position = next;
             }
         }

@@ -8,6 +8,7 @@ use seam::{BLOCK_BYTES, BlockMut, Disk, DiskError, Nanos, Piece, Seam};
 
 use super::state::State;
 use super::{Shard, Span};
+use crate::ByteOffset;
 use crate::backing::{Cause, Op, Priority};
 use crate::memory::{BlockNo, Memory, Sectors};
 use crate::policy::Admit;
@@ -220,12 +221,12 @@ impl<S: Seam> Shard<S> {
         let piece_of = |(block, buffer)| Piece::new(buffer, 0, self.bytes_inside(block));
         let pieces: Vec<_> = first.onward().zip(buffers).map(piece_of).collect();
         let bytes = seam::block::pieces_len(&pieces) as u64;
-        let at = first.offset();
+        let at = ByteOffset::of(first);
         let permit = self.dispatch.enter(cause).await;
         let io_slot = self.acquire_io_slot(false, at, bytes, self.priority_of_read(cause)).await;
         let waited = io_slot.as_ref().map_or(Nanos::ZERO, |slot| slot.waited);
         let began = self.seam().now();
-        let (result, pieces) = self.disk.read(at, pieces).await;
+        let (result, pieces) = self.disk.read(at.0, pieces).await;
         drop((io_slot, permit));
         let now = self.seam().now();
         self.counters.count_backing_request(Op::Read, cause, bytes, result.is_ok(), now.since(began));
@@ -246,12 +247,12 @@ impl<S: Seam> Shard<S> {
         let block = span.block;
         let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, block.single(), false));
         let piece = Piece::new(self.core.alloc().await, span.start, span.len);
-        let at = block.offset() + span.start as u64;
+        let at = ByteOffset::of(block).plus(span.start as u64);
         let permit = self.dispatch.enter(Cause::ClientRead).await;
         let io_slot = self.acquire_io_slot(false, at, span.len as u64, Priority::Foreground).await;
         let waited = io_slot.as_ref().map_or(Nanos::ZERO, |slot| slot.waited);
         let began = self.seam().now();
-        let (result, pieces) = self.disk.read(at, vec![piece]).await;
+        let (result, pieces) = self.disk.read(at.0, vec![piece]).await;
         drop((io_slot, permit));
         let latency = self.seam().now().since(began);
         self.counters.count_backing_request(Op::Read, Cause::ClientRead, span.len as u64, result.is_ok(), latency);

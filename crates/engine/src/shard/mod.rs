@@ -35,7 +35,7 @@ use crate::spec::Sabotage;
 use crate::stats::Counters;
 use crate::telemetry::SlowRequests;
 use crate::wait::Signal;
-use crate::{CacheMode, MemoryQuota, WritePolicy};
+use crate::{ByteOffset, CacheMode, MemoryQuota, WritePolicy};
 use core_state::CoreState;
 use state::State;
 use streams::Streams;
@@ -190,10 +190,16 @@ impl<S: Seam> Shard<S> {
 
     /// Waits for the datastore's I/O slot for a request of `len` bytes at `at`; the slot is held until the request
     /// ends. `None`: the volume shares no disks.
-    pub async fn acquire_io_slot(&self, write: bool, at: u64, len: u64, priority: Priority) -> Option<IoSlot<S>> {
+    pub async fn acquire_io_slot(
+        &self,
+        write: bool,
+        at: ByteOffset,
+        len: u64,
+        priority: Priority,
+    ) -> Option<IoSlot<S>> {
         let datastore = self.datastore.borrow().clone()?;
         let small_write_accesses = if write { datastore.write_cost() } else { 1 };
-        let cost = Cost::of(self.disk.accesses(write, at, len).unwrap_or(small_write_accesses), len);
+        let cost = Cost::of(self.disk.accesses(write, at.0, len).unwrap_or(small_write_accesses), len);
         Some(self.count_slot_wait(datastore.acquire_slot(self.number, cost, priority).await))
     }
 
@@ -249,9 +255,8 @@ impl<S: Seam> Shard<S> {
 }
 
 /// The blocks under `len` bytes from `at` on.
-pub fn blocks_of(at: u64, len: u64) -> Range<BlockNo> {
-    let block = BLOCK_BYTES as u64;
-    BlockNo(at / block)..BlockNo((at + len).div_ceil(block))
+pub fn blocks_of(at: ByteOffset, len: u64) -> Range<BlockNo> {
+    at.block()..at.plus(len).block_at_or_after()
 }
 
 /// One block's part of a request.
@@ -275,13 +280,13 @@ impl Span {
 }
 
 /// The blocks of `len` bytes from `at` on, each with its part of the request.
-pub fn spans(at: u64, len: usize) -> impl Iterator<Item = Span> {
+pub fn spans(at: ByteOffset, len: usize) -> impl Iterator<Item = Span> {
     let mut from = 0;
     std::iter::from_fn(move || {
-        let position = at + from as u64;
-        let start = (position % BLOCK_BYTES as u64) as usize;
+        let position = at.plus(from as u64);
+        let start = position.in_block();
         let count = (BLOCK_BYTES - start).min(len - from);
-        let span = Span { block: BlockNo(position / BLOCK_BYTES as u64), from, start, len: count };
+        let span = Span { block: position.block(), from, start, len: count };
         from += count;
         (count > 0).then_some(span)
     })

@@ -7,7 +7,7 @@ use seam::{BLOCK_BYTES, RangeKind, Seam};
 use super::write::WriteMode;
 use super::{Shard, ShardRef, spans};
 use crate::memory::Sectors;
-use crate::{RequestError, WriteSource, ZeroFlags};
+use crate::{ByteOffset, RequestError, WriteSource, ZeroFlags};
 
 impl<S: Seam> Shard<S> {
     /// Recovers the blocks and ranges of `image` as dirty data; `source` returns the content for an index listed in
@@ -28,7 +28,7 @@ impl<S: Seam> Shard<S> {
                     may_unmap: range.kind == RangeKind::Zeroes { may_unmap: true },
                     ..ZeroFlags::default()
                 };
-                self.zero(at, end - at, flags).await?;
+                self.zero(ByteOffset(at), end - at, flags).await?;
                 recovered += 1;
             }
         }
@@ -40,7 +40,7 @@ impl<S: Seam> Shard<S> {
             for (start, len) in Sectors(tag.sectors).runs() {
                 let len = len.min(inside.saturating_sub(start));
                 if len > 0 {
-                    self.recover_memory_run(block.offset() + start as u64, len, &mut source).await?;
+                    self.recover_memory_run(ByteOffset::of(block).plus(start as u64), len, &mut source).await?;
                 }
             }
             recovered += 1;
@@ -59,7 +59,7 @@ impl<S: Seam> Shard<S> {
 
     async fn recover_memory_run(
         self: &ShardRef<S>,
-        at: u64,
+        at: ByteOffset,
         len: usize,
         source: &mut impl WriteSource<S>,
     ) -> Result<(), RequestError> {

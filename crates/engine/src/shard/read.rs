@@ -18,7 +18,7 @@ use crate::policy::Admit;
 use crate::spec::Sabotage;
 use crate::stats::{ReadKind, SourceBytes};
 use crate::telemetry::{LatencyTrace, Step};
-use crate::{CacheMode, RequestError};
+use crate::{ByteOffset, CacheMode, RequestError};
 
 /// Longest read tried without waiting, in blocks.
 const NOW_BLOCKS_MAX: usize = 64;
@@ -27,7 +27,7 @@ const FILL_BLOCKS_MAX: u64 = 64;
 
 impl<S: Seam> Shard<S> {
     /// Appends all of the range to `out` if it is in memory, else leaves `out` as it was.
-    pub fn read_now(self: &ShardRef<S>, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
+    pub fn read_now(self: &ShardRef<S>, at: ByteOffset, len: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
         if len > NOW_BLOCKS_MAX * BLOCK_BYTES {
             return false;
         }
@@ -59,7 +59,7 @@ impl<S: Seam> Shard<S> {
     /// readahead.
     pub async fn read(
         self: &ShardRef<S>,
-        at: u64,
+        at: ByteOffset,
         len: usize,
         out: &mut Vec<Piece<S::Block>>,
         keep: bool,
@@ -78,7 +78,7 @@ impl<S: Seam> Shard<S> {
     /// Appends the range to `out` for a write that changes a part of it. It is not counted as a read.
     pub async fn read_for_partial_write(
         self: &ShardRef<S>,
-        at: u64,
+        at: ByteOffset,
         len: usize,
         out: &mut Vec<Piece<S::Block>>,
         trace: &LatencyTrace,
@@ -88,7 +88,7 @@ impl<S: Seam> Shard<S> {
 
     async fn read_with_sources(
         self: &ShardRef<S>,
-        at: u64,
+        at: ByteOffset,
         len: usize,
         out: &mut Vec<Piece<S::Block>>,
         keep: bool,
@@ -327,7 +327,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Records the read in its stream and starts readahead; true if the read is sequential.
-    fn record_stream_read(self: &ShardRef<S>, at: u64, len: usize) -> bool {
+    fn record_stream_read(self: &ShardRef<S>, at: ByteOffset, len: usize) -> bool {
         let ahead_max = self.core.spec().readahead_max_bytes;
         if ahead_max == 0 {
             return false;

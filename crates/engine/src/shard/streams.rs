@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use flash::BlockNo;
-use seam::BLOCK_BYTES;
+
+use crate::ByteOffset;
 
 /// Maximum number of streams that are recognised at a time.
 const STREAMS_MAX: usize = 16;
@@ -15,13 +16,13 @@ const WINDOW_MIN_BYTES: u64 = 128 << 10;
 #[derive(Clone, Copy)]
 struct Stream {
     /// Position of its next read.
-    next: u64,
+    next: ByteOffset,
     /// Bytes read in sequence.
     run_bytes: u64,
     /// Readahead window.
     window_bytes: u64,
     /// End of the range read ahead so far.
-    ahead: u64,
+    ahead: ByteOffset,
 }
 
 /// The streams of a volume's reads, most recently used first.
@@ -41,12 +42,12 @@ pub struct StreamRead {
 
 impl Streams {
     /// Records a read of `len` bytes at `at` on a volume of `size` bytes. At most `ahead_max` bytes are read ahead.
-    pub fn record_read(&mut self, at: u64, len: u64, size: u64, ahead_max: u64) -> StreamRead {
-        let end = at + len;
+    pub fn record_read(&mut self, at: ByteOffset, len: u64, size: u64, ahead_max: u64) -> StreamRead {
+        let end = at.plus(len);
         // Several requests of one stream may be in flight and arrive slightly out of order.
         let slack = 2 * len;
-        let position =
-            self.recent.iter().position(|stream| at >= stream.next.saturating_sub(slack) && at <= stream.next + slack);
+        let continues = |stream: &Stream| at.0 >= stream.next.0.saturating_sub(slack) && at <= stream.next.plus(slack);
+        let position = self.recent.iter().position(continues);
         let Some(position) = position else {
             self.recent.truncate(STREAMS_MAX - 1);
             self.recent.insert(0, Stream { next: end, run_bytes: len, window_bytes: WINDOW_MIN_BYTES, ahead: end });
@@ -58,21 +59,20 @@ impl Streams {
             // A repeated read of the same range is no progress.
             return StreamRead { sequential: stream.run_bytes >= SEQUENTIAL_BYTES, ahead: None };
         }
-        stream.run_bytes += end - stream.next.max(at);
+        stream.run_bytes += end.since(stream.next.max(at));
         stream.next = end;
         if stream.run_bytes < SEQUENTIAL_BYTES {
             return StreamRead { sequential: false, ahead: None };
         }
         stream.ahead = stream.ahead.max(end);
-        if stream.ahead - end > stream.window_bytes / 2 {
+        if stream.ahead.since(end) > stream.window_bytes / 2 {
             return StreamRead { sequential: true, ahead: None };
         }
         let from = stream.ahead;
-        let to = (end + stream.window_bytes).min(size);
+        let to = end.plus(stream.window_bytes).min(ByteOffset(size));
         stream.window_bytes = (stream.window_bytes * 2).min(ahead_max.max(WINDOW_MIN_BYTES));
         stream.ahead = stream.ahead.max(to);
-        let block = BLOCK_BYTES as u64;
-        let blocks = BlockNo(from.div_ceil(block))..BlockNo(to.div_ceil(block));
+        let blocks = from.block_at_or_after()..to.block_at_or_after();
         StreamRead { sequential: true, ahead: (blocks.start < blocks.end).then_some(blocks) }
     }
 }
@@ -88,7 +88,10 @@ mod tests {
         let mut streams = Streams::default();
         for step in 0..1000u64 {
             let at = step.wrapping_mul(0x9E37_79B9_7F4A_7C15) % (1 << 30) / 4096 * 4096;
-            assert_eq!(streams.record_read(at, 4096, 1 << 30, 1 << 20), StreamRead { sequential: false, ahead: None });
+            assert_eq!(
+                streams.record_read(ByteOffset(at), 4096, 1 << 30, 1 << 20),
+                StreamRead { sequential: false, ahead: None }
+            );
         }
         assert!(streams.recent.len() <= STREAMS_MAX);
     }
@@ -100,7 +103,7 @@ mod tests {
         for step in 0..200u64 {
             for (stream, covered) in ahead.iter_mut().enumerate() {
                 let at = stream as u64 * (1 << 28) + step * 16 * KIB;
-                let read = streams.record_read(at, 16 * KIB, 1 << 30, 1 << 20);
+                let read = streams.record_read(ByteOffset(at), 16 * KIB, 1 << 30, 1 << 20);
                 if step > 16 {
                     assert!(read.sequential, "step {step}");
                 }
@@ -119,7 +122,7 @@ mod tests {
     fn readahead_stops_at_end_of_volume() {
         let mut streams = Streams::default();
         for step in 0..64u64 {
-            let read = streams.record_read(step * 16 * KIB, 16 * KIB, 1 << 20, 1 << 20);
+            let read = streams.record_read(ByteOffset(step * 16 * KIB), 16 * KIB, 1 << 20, 1 << 20);
             assert!(read.ahead.is_none_or(|blocks| blocks.end <= BlockNo(256)));
         }
     }

@@ -13,7 +13,7 @@ use crate::memory::{Memory, Sectors};
 use crate::policy::Admit;
 use crate::spec::Sabotage;
 use crate::telemetry::{LatencyTrace, Step};
-use crate::{CacheMode, RequestError, WriteFlags, WriteSource};
+use crate::{ByteOffset, CacheMode, RequestError, WriteFlags, WriteSource};
 
 /// Longest write tried without waiting, in blocks.
 const NOW_BLOCKS_MAX: usize = 64;
@@ -31,7 +31,7 @@ pub struct WriteMode {
 
 impl<S: Seam> Shard<S> {
     /// Writes if no wait is needed. After a failure the waiting call repeats the parts already written to memory.
-    pub fn write_now(self: &ShardRef<S>, at: u64, len: usize, source: &mut impl WriteSource<S>) -> bool {
+    pub fn write_now(self: &ShardRef<S>, at: ByteOffset, len: usize, source: &mut impl WriteSource<S>) -> bool {
         if len > NOW_BLOCKS_MAX * BLOCK_BYTES || !self.defers_writes() || !self.has_room_now(at, len) {
             return false;
         }
@@ -53,7 +53,7 @@ impl<S: Seam> Shard<S> {
     /// Writes; returns when the policy allows the acknowledgement.
     pub async fn write(
         self: &ShardRef<S>,
-        at: u64,
+        at: ByteOffset,
         len: usize,
         flags: WriteFlags,
         source: &mut impl WriteSource<S>,

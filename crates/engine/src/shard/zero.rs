@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use seam::{BLOCK_BYTES, BlockMut, Disk, Seam};
+use seam::{BlockMut, Disk, Seam};
 
 use super::state::FlushObligation;
 use super::wait::WriteWait;
@@ -14,7 +14,7 @@ use crate::log::log_tracker::RangeChange;
 use crate::memory::zeroes::{RANGES_CROWDED, RANGES_MAX, ZeroRange, ZeroState};
 use crate::memory::{BlockNo, PageNo, Sectors};
 use crate::spec::Sabotage;
-use crate::{RequestError, WriteSource, ZeroFlags};
+use crate::{ByteOffset, RequestError, WriteSource, ZeroFlags};
 
 /// Blocks of a range processed in one step; other tasks run between steps.
 const STEP_BLOCKS: u64 = 1 << 16;
@@ -30,7 +30,7 @@ impl<S: Seam> WriteSource<S> for ZeroSource {
 
 impl<S: Seam> Shard<S> {
     /// Makes a range read as zeroes; returns when the policy allows the acknowledgement.
-    pub async fn zero(self: &ShardRef<S>, at: u64, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
+    pub async fn zero(self: &ShardRef<S>, at: ByteOffset, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
         let started_at = self.seam().now();
         self.last_request.set(started_at);
         if flags.fast_only && !self.disk.geometry().fast_zero {
@@ -40,19 +40,19 @@ impl<S: Seam> Shard<S> {
         let logged = flags.fua && self.uses_log();
         let wait = (flags.fua && !logged || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
         let losses = self.state.borrow().losses;
-        let block = BLOCK_BYTES as u64;
-        let end = at + len;
+        let end = at.plus(len);
         // A short last block counts as whole if the range reaches the volume's end.
-        let whole_end = if end == self.size_bytes.get() { end.div_ceil(block) } else { end / block };
-        let whole = BlockNo(at.div_ceil(block))..BlockNo(whole_end);
+        let whole_end = if end.0 == self.size_bytes.get() { end.block_at_or_after() } else { end.block() };
+        let whole = at.block_at_or_after()..whole_end;
         if whole.start >= whole.end {
             self.zero_edge(at, len, &wait).await?;
         } else {
-            if at < whole.start.offset() {
-                self.zero_edge(at, whole.start.offset() - at, &wait).await?;
+            let (whole_start, whole_end) = (ByteOffset::of(whole.start), ByteOffset::of(whole.end));
+            if at < whole_start {
+                self.zero_edge(at, whole_start.since(at), &wait).await?;
             }
-            if whole.end.offset() < end {
-                self.zero_edge(whole.end.offset(), end - whole.end.offset(), &wait).await?;
+            if whole_end < end {
+                self.zero_edge(whole_end, end.since(whole_end), &wait).await?;
             }
             let mut next = whole.start;
             while next < whole.end {
@@ -81,7 +81,7 @@ impl<S: Seam> Shard<S> {
     /// Writes zeroes to a part of a block.
     async fn zero_edge(
         self: &ShardRef<S>,
-        at: u64,
+        at: ByteOffset,
         len: u64,
         wait: &Option<Rc<WriteWait>>,
     ) -> Result<(), RequestError> {

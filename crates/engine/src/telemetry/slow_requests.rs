@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use seam::Nanos;
 
 use super::latency::{LatencyTrace, OpKind, Step};
+use crate::ByteOffset;
 
 /// Number of requests kept.
 const REQUESTS_MAX: usize = 100;
@@ -21,7 +22,7 @@ pub struct SlowRequest {
     /// Its operation.
     pub op: OpKind,
     /// First byte.
-    pub at: u64,
+    pub at: ByteOffset,
     /// Length in bytes.
     pub len: u64,
     /// The step in which it waited longest.
@@ -42,7 +43,7 @@ pub struct SlowRequests {
 
 impl SlowRequests {
     /// Records a request that has ended.
-    pub fn record(&self, trace: &LatencyTrace, op: OpKind, at: u64, len: u64, now: Nanos) {
+    pub fn record(&self, trace: &LatencyTrace, op: OpKind, at: ByteOffset, len: u64, now: Nanos) {
         let latency = trace.elapsed(now);
         if latency == Nanos::ZERO || (latency <= self.threshold.get() && now < self.expires.get()) {
             return;
@@ -84,7 +85,7 @@ mod tests {
         trace.record(Step::Flash, started_at + Nanos::from_millis(flash_ms));
         let end = started_at + Nanos::from_millis(flash_ms + backing_ms);
         trace.record(Step::Backing, end);
-        slow.record(&trace, OpKind::Read, 0, 4096, end);
+        slow.record(&trace, OpKind::Read, ByteOffset::ZERO, 4096, end);
     }
 
     #[test]

@@ -12,41 +12,46 @@ use seam::{AllocationExtent, Block, BlockMut, Piece, SECTOR_BYTES, Seam};
 
 use super::Volume;
 use crate::telemetry::{LatencyTrace, OpKind, Step};
-use crate::{RequestError, WriteFlags, WriteSource, ZeroFlags};
+use crate::{ByteOffset, RequestError, WriteFlags, WriteSource, ZeroFlags};
 
 /// Bytes in a sector.
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
 impl<S: Seam> Volume<S> {
     /// Like [`Volume::read_now`], for any bytes.
-    pub fn read_bytes_now(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
+    pub fn read_bytes_now(&self, at: ByteOffset, len: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
         let Ok(around) = round_out(at, len as u64) else { return false };
         let before = out.len();
         let is_read = self.read_now(around.start, len_of(&around), out);
         if is_read {
-            trim_pieces(out, before, (at - around.start) as usize, len);
+            trim_pieces(out, before, at.since(around.start) as usize, len);
         }
         is_read
     }
 
     /// Like [`Volume::read`], for any bytes.
-    pub async fn read_bytes(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> Result<(), RequestError> {
+    pub async fn read_bytes(
+        &self,
+        at: ByteOffset,
+        len: usize,
+        out: &mut Vec<Piece<S::Block>>,
+    ) -> Result<(), RequestError> {
         let (around, before) = (round_out(at, len as u64)?, out.len());
         self.read(around.start, len_of(&around), out).await?;
-        trim_pieces(out, before, (at - around.start) as usize, len);
+        trim_pieces(out, before, at.since(around.start) as usize, len);
         Ok(())
     }
 
     /// Like [`Volume::write`], for any bytes.
-    pub async fn write_bytes(&self, at: u64, bytes: &[u8], flags: WriteFlags) -> Result<(), RequestError> {
+    pub async fn write_bytes(&self, at: ByteOffset, bytes: &[u8], flags: WriteFlags) -> Result<(), RequestError> {
         let around = round_out(at, bytes.len() as u64)?;
-        if around == (at..at + bytes.len() as u64) {
+        if around == at.run(bytes.len() as u64) {
             return self.write(at, bytes.len(), flags, &mut &bytes[..]).await;
         }
         let trace = LatencyTrace::new(self.now());
         self.wait_for_limit(bytes.len() as u64, &trace).await;
         let _inside = self.enter().await?;
-        self.check_write(around.start, around.end - around.start)?;
+        self.check_write(around.start, bytes_of(&around))?;
         let _range_lock = self.0.locks.lock_exclusive(around.clone()).await;
         trace.record(Step::Gate, self.now());
         let result = self.write_merged(&around, at, bytes, flags, &trace).await;
@@ -57,26 +62,26 @@ impl<S: Seam> Volume<S> {
     /// Writes the sectors `around` with `bytes` merged into them. The caller has locked the range.
     async fn write_merged(
         &self,
-        around: &Range<u64>,
-        at: u64,
+        around: &Range<ByteOffset>,
+        at: ByteOffset,
         bytes: &[u8],
         flags: WriteFlags,
         trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
-        let (len, last_sector) = (len_of(around), around.end - SECTOR);
+        let (len, last_sector) = (len_of(around), ByteOffset(around.end.0 - SECTOR));
         let mut merged = MergedSectors(vec![0; len]);
         if at > around.start {
             self.read_sector(around.start, &mut merged.0[..SECTOR_BYTES], trace).await?;
         }
-        let ends_inside = at + (bytes.len() as u64) < around.end;
+        let ends_inside = at.plus(bytes.len() as u64) < around.end;
         if ends_inside && (last_sector > around.start || at == around.start) {
             self.read_sector(last_sector, &mut merged.0[len - SECTOR_BYTES..], trace).await?;
         }
-        merged.0[(at - around.start) as usize..][..bytes.len()].copy_from_slice(bytes);
+        merged.0[at.since(around.start) as usize..][..bytes.len()].copy_from_slice(bytes);
         self.0.shard.write(around.start, len, flags, &mut merged, trace).await
     }
 
-    async fn read_sector(&self, at: u64, into: &mut [u8], trace: &LatencyTrace) -> Result<(), RequestError> {
+    async fn read_sector(&self, at: ByteOffset, into: &mut [u8], trace: &LatencyTrace) -> Result<(), RequestError> {
         let mut pieces = Vec::new();
         self.0.shard.read_for_partial_write(at, SECTOR_BYTES, &mut pieces, trace).await?;
         let [piece] = &pieces[..] else { unreachable!("a sector lies in one block") };
@@ -85,17 +90,17 @@ impl<S: Seam> Volume<S> {
     }
 
     /// Like [`Volume::zero`], for any bytes.
-    pub async fn zero_bytes(&self, at: u64, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
+    pub async fn zero_bytes(&self, at: ByteOffset, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
         let around = round_out(at, len)?;
-        self.check_write(around.start, around.end - around.start)?;
-        let (end, inside) = (at + len, round_in(at, len));
+        self.check_write(around.start, bytes_of(&around))?;
+        let (end, inside) = (at.plus(len), round_in(at, len));
         let write = WriteFlags { fua: flags.fua, ..WriteFlags::default() };
         if inside.is_empty() {
             // The range contains no whole sector.
             return self.write_bytes(at, &vec![0; len as usize], write).await;
         }
         // The whole sectors come first: only this call may fail because the backing has no fast zeroes.
-        self.zero(inside.start, inside.end - inside.start, flags).await?;
+        self.zero(inside.start, bytes_of(&inside), flags).await?;
         for edge in [at..inside.start, inside.end..end] {
             if !edge.is_empty() {
                 self.write_bytes(edge.start, &vec![0; len_of(&edge)], write).await?;
@@ -105,26 +110,26 @@ impl<S: Seam> Volume<S> {
     }
 
     /// Like [`Volume::discard`], for the whole sectors in the range; the edges stay unchanged.
-    pub async fn discard_bytes(&self, at: u64, len: u64, flags: WriteFlags) -> Result<(), RequestError> {
+    pub async fn discard_bytes(&self, at: ByteOffset, len: u64, flags: WriteFlags) -> Result<(), RequestError> {
         let (around, inside) = (round_out(at, len)?, round_in(at, len));
-        self.check_write(around.start, around.end - around.start)?;
+        self.check_write(around.start, bytes_of(&around))?;
         if inside.is_empty() {
             return Ok(());
         }
-        self.discard(inside.start, inside.end - inside.start, flags).await
+        self.discard(inside.start, bytes_of(&inside), flags).await
     }
 
     /// Like [`Volume::prefetch`], for any bytes.
-    pub async fn prefetch_bytes(&self, at: u64, len: u64) -> Result<(), RequestError> {
+    pub async fn prefetch_bytes(&self, at: ByteOffset, len: u64) -> Result<(), RequestError> {
         let around = round_out(at, len)?;
-        self.prefetch(around.start, around.end - around.start).await
+        self.prefetch(around.start, bytes_of(&around)).await
     }
 
     /// Like [`Volume::allocation`], for any bytes: runs that cover a prefix of them.
-    pub async fn allocation_bytes(&self, at: u64, len: u64) -> Result<Vec<AllocationExtent>, RequestError> {
+    pub async fn allocation_bytes(&self, at: ByteOffset, len: u64) -> Result<Vec<AllocationExtent>, RequestError> {
         let around = round_out(at, len)?;
-        let mut runs = self.allocation(around.start, around.end - around.start).await?;
-        let (mut skipped, mut remaining) = (at - around.start, len);
+        let mut runs = self.allocation(around.start, bytes_of(&around)).await?;
+        let (mut skipped, mut remaining) = (at.since(around.start), len);
         for run in &mut runs {
             run.len_bytes -= std::mem::take(&mut skipped);
             run.len_bytes = run.len_bytes.min(remaining);
@@ -136,18 +141,22 @@ impl<S: Seam> Volume<S> {
 }
 
 /// The range rounded out to whole sectors.
-fn round_out(at: u64, len: u64) -> Result<Range<u64>, RequestError> {
-    let end = at.checked_add(len).and_then(|end| end.checked_next_multiple_of(SECTOR)).ok_or(RequestError::Invalid)?;
-    if len == 0 { Err(RequestError::Invalid) } else { Ok(at / SECTOR * SECTOR..end) }
+fn round_out(at: ByteOffset, len: u64) -> Result<Range<ByteOffset>, RequestError> {
+    let end = at.checked_plus(len).and_then(|end| end.checked_align_up(SECTOR)).ok_or(RequestError::Invalid)?;
+    if len == 0 { Err(RequestError::Invalid) } else { Ok(at.align_down(SECTOR)..end) }
 }
 
 /// The range rounded in to whole sectors; empty if it contains none.
-fn round_in(at: u64, len: u64) -> Range<u64> {
-    at.next_multiple_of(SECTOR)..(at + len) / SECTOR * SECTOR
+fn round_in(at: ByteOffset, len: u64) -> Range<ByteOffset> {
+    at.align_up(SECTOR)..at.plus(len).align_down(SECTOR)
 }
 
-fn len_of(range: &Range<u64>) -> usize {
-    (range.end - range.start) as usize
+fn len_of(range: &Range<ByteOffset>) -> usize {
+    bytes_of(range) as usize
+}
+
+fn bytes_of(range: &Range<ByteOffset>) -> u64 {
+    range.end.since(range.start)
 }
 
 /// Trims the pieces from `first` on to the `len` bytes after the first `skip`. Less than a sector is cut at each end.
@@ -181,12 +190,16 @@ mod tests {
 
     #[test]
     fn range_is_rounded_out_and_in_to_sectors() {
-        assert_eq!((round_out(0, 512), round_in(0, 512)), (Ok(0..512), 0..512));
-        assert_eq!((round_out(511, 514), round_in(511, 514)), (Ok(0..1536), 512..1024));
-        assert_eq!((round_out(1000, 30), round_in(1000, 30).is_empty()), (Ok(512..1536), true));
-        assert_eq!((round_out(513, 2), round_in(513, 2).is_empty()), (Ok(512..1024), true));
-        assert_eq!(round_out(7, 0), Err(RequestError::Invalid));
-        assert_eq!(round_out(u64::MAX - 5, 5), Err(RequestError::Invalid));
+        let range = |start, end| ByteOffset(start)..ByteOffset(end);
+        let rounded = |at, len| (round_out(ByteOffset(at), len), round_in(ByteOffset(at), len));
+        assert_eq!(rounded(0, 512), (Ok(range(0, 512)), range(0, 512)));
+        assert_eq!(rounded(511, 514), (Ok(range(0, 1536)), range(512, 1024)));
+        for (at, len, around) in [(1000, 30, range(512, 1536)), (513, 2, range(512, 1024))] {
+            let (out, inside) = rounded(at, len);
+            assert_eq!((out, inside.is_empty()), (Ok(around), true));
+        }
+        assert_eq!(round_out(ByteOffset(7), 0), Err(RequestError::Invalid));
+        assert_eq!(round_out(ByteOffset(u64::MAX - 5), 5), Err(RequestError::Invalid));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use seam::{BLOCK_BYTES, Nanos};
 
+use crate::ByteOffset;
 use crate::telemetry::OpKind;
 
 /// Maximum number of parts. Part sizes are powers of two, so there are more than half as many, unless the volume has
@@ -51,7 +52,7 @@ pub(super) struct Heat {
 impl Heat {
     /// Counts a request.
     #[inline]
-    pub fn record(&self, op: OpKind, at: u64) {
+    pub fn record(&self, op: OpKind, at: ByteOffset) {
         if !matches!(op, OpKind::Read | OpKind::Write) {
             return;
         }
@@ -63,7 +64,7 @@ impl Heat {
         let row = rows.back_mut().expect("the minute has a row");
         let counts = if op == OpKind::Read { &mut row.reads } else { &mut row.writes };
         // Until the next [`Heat::advance`], requests past the last part of a grown volume count in the last part.
-        let count = &mut counts[((at >> self.shift.get()) as usize).min(HEAT_PARTS - 1)];
+        let count = &mut counts[((at.0 >> self.shift.get()) as usize).min(HEAT_PARTS - 1)];
         *count = count.saturating_add(1);
     }
 
@@ -122,13 +123,13 @@ mod tests {
         heat.advance(minute(7), 64 * MIB);
         assert_eq!(heat.stats(), HeatStats { part_bytes: MIB, rows: Vec::new() });
         assert_eq!(heat.rows.borrow().capacity(), 0, "an idle volume takes no memory");
-        heat.record(OpKind::Read, 0);
-        heat.record(OpKind::Read, MIB - 512);
-        heat.record(OpKind::Write, 64 * MIB - 512);
-        heat.record(OpKind::Flush, 0);
-        heat.record(OpKind::Zero, MIB);
+        heat.record(OpKind::Read, ByteOffset::ZERO);
+        heat.record(OpKind::Read, ByteOffset(MIB - 512));
+        heat.record(OpKind::Write, ByteOffset(64 * MIB - 512));
+        heat.record(OpKind::Flush, ByteOffset::ZERO);
+        heat.record(OpKind::Zero, ByteOffset(MIB));
         heat.advance(minute(9), 64 * MIB);
-        heat.record(OpKind::Read, MIB);
+        heat.record(OpKind::Read, ByteOffset(MIB));
         let rows = heat.stats().rows;
         let sums = |counts: &[u32; HEAT_PARTS]| counts.iter().sum::<u32>();
         let summary = |row: &HeatRow| (row.minute, sums(&row.reads), sums(&row.writes));
@@ -141,7 +142,7 @@ mod tests {
         let heat = Heat::default();
         for number in 0..1_000 {
             heat.advance(minute(number), MIB);
-            heat.record(OpKind::Write, 0);
+            heat.record(OpKind::Write, ByteOffset::ZERO);
         }
         let rows = heat.stats().rows;
         assert_eq!((rows.len(), rows[0].minute), (HEAT_ROWS_MAX, 1_000 - HEAT_ROWS_MAX as u64));
@@ -154,9 +155,9 @@ mod tests {
     fn counts_are_kept_when_parts_grow() {
         let heat = Heat::default();
         heat.advance(minute(0), 64 * MIB);
-        [0, MIB, 2 * MIB, 63 * MIB].into_iter().for_each(|at| heat.record(OpKind::Read, at));
+        [0, MIB, 2 * MIB, 63 * MIB].into_iter().for_each(|at| heat.record(OpKind::Read, ByteOffset(at)));
         // Before the parts are enlarged, requests past the old end count in the last part.
-        heat.record(OpKind::Read, 100 * MIB);
+        heat.record(OpKind::Read, ByteOffset(100 * MIB));
         heat.advance(minute(0), 64 * MIB + 1);
         let HeatStats { part_bytes, rows } = heat.stats();
         let reads = &rows[0].reads;

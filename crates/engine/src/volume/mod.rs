@@ -25,8 +25,8 @@ use crate::spec::Sabotage;
 use crate::stats::{Counters, VolumeProblem};
 use crate::telemetry::{LatencyTrace, OpKind, SlowRequest, Step};
 use crate::{
-    Backing, CacheMode, FlashQuota, FlashStats, MemoryQuota, Qos, QosStats, QuotaError, RequestError, VolumeSpec,
-    VolumeStats, WriteFlags, WritePolicy, WriteSource, ZeroFlags,
+    Backing, ByteOffset, CacheMode, FlashQuota, FlashStats, MemoryQuota, Qos, QosStats, QuotaError, RequestError,
+    VolumeSpec, VolumeStats, WriteFlags, WritePolicy, WriteSource, ZeroFlags,
 };
 use gate::Gate;
 use heat::{Heat, HeatStats};
@@ -46,7 +46,7 @@ struct Inner<S: Seam> {
     qos: Cell<Qos>,
     gate: Gate,
     /// Byte ranges that are being written.
-    locks: RangeLocks,
+    locks: RangeLocks<ByteOffset>,
     tap: Tap,
     heat: Heat,
     attached_at: Nanos,
@@ -213,7 +213,7 @@ impl<S: Seam> Volume<S> {
 
     /// Counts an admissible request of a client, and records it if a trace is open. Front ends call it once a request,
     /// since they may serve a request in pieces.
-    pub fn record_request(&self, op: OpKind, at: u64, len: u64) {
+    pub fn record_request(&self, op: OpKind, at: ByteOffset, len: u64) {
         self.0.heat.record(op, at);
         self.0.tap.record(|| self.now(), op, at, len);
     }
@@ -246,34 +246,39 @@ impl<S: Seam> Volume<S> {
 
     /// Prefetches into the processor's cache the index entries that requests at the first [`PREFETCHED_ENTRIES_MAX`] of
     /// `offsets` will read. It has no other effect.
-    pub fn prefetch_index_entries(&self, offsets: &[u64]) {
+    pub fn prefetch_index_entries(&self, offsets: &[ByteOffset]) {
         let mut blocks = [BlockNo(0); PREFETCHED_ENTRIES_MAX];
         let count = offsets.len().min(PREFETCHED_ENTRIES_MAX);
         for (block, at) in blocks.iter_mut().zip(offsets) {
-            *block = BlockNo(at / BLOCK_BYTES as u64);
+            *block = at.block();
         }
         self.0.shard.with(|_, memory| memory.prefetch_index_entries(self.0.shard.number, &blocks[..count]));
     }
 
     /// Reads `len` bytes from `at` on if all are in memory: appends them to `out` and returns true. Otherwise it leaves
     /// `out` unchanged. Returns false for a request that [`Volume::read`] would refuse.
-    pub fn read_now(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
+    pub fn read_now(&self, at: ByteOffset, len: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
         self.is_free() && self.check(at, len as u64).is_ok() && self.0.shard.read_now(at, len, out)
     }
 
     /// Reads `len` bytes from `at` on and appends them to `out`, split at block boundaries.
-    pub async fn read(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> Result<(), RequestError> {
+    pub async fn read(&self, at: ByteOffset, len: usize, out: &mut Vec<Piece<S::Block>>) -> Result<(), RequestError> {
         self.read_with(at, len, out, true).await
     }
 
     /// Like [`Volume::read`], for content that will not be read again: blocks that miss are not cached.
-    pub async fn read_once(&self, at: u64, len: usize, out: &mut Vec<Piece<S::Block>>) -> Result<(), RequestError> {
+    pub async fn read_once(
+        &self,
+        at: ByteOffset,
+        len: usize,
+        out: &mut Vec<Piece<S::Block>>,
+    ) -> Result<(), RequestError> {
         self.read_with(at, len, out, false).await
     }
 
     async fn read_with(
         &self,
-        at: u64,
+        at: ByteOffset,
         len: usize,
         out: &mut Vec<Piece<S::Block>>,
         keep: bool,
@@ -297,15 +302,15 @@ impl<S: Seam> Volume<S> {
 
     /// Writes if that needs no waiting. Otherwise it returns false, and the caller makes the same write by
     /// [`Volume::write`].
-    pub fn write_now(&self, at: u64, len: usize, source: &mut impl WriteSource<S>) -> bool {
+    pub fn write_now(&self, at: ByteOffset, len: usize, source: &mut impl WriteSource<S>) -> bool {
         let is_allowed = self.is_free() && self.check_write(at, len as u64).is_ok();
-        is_allowed && self.0.locks.is_free(&(at..at + len as u64)) && self.0.shard.write_now(at, len, source)
+        is_allowed && self.0.locks.is_free(&at.run(len as u64)) && self.0.shard.write_now(at, len, source)
     }
 
     /// Writes `len` bytes at `at`.
     pub async fn write(
         &self,
-        at: u64,
+        at: ByteOffset,
         len: usize,
         flags: WriteFlags,
         source: &mut impl WriteSource<S>,
@@ -314,7 +319,7 @@ impl<S: Seam> Volume<S> {
         self.wait_for_limit(len as u64, &trace).await;
         let _inside = self.enter().await?;
         self.check_write(at, len as u64)?;
-        let _range_lock = self.0.locks.lock_shared(at..at + len as u64).await;
+        let _range_lock = self.0.locks.lock_shared(at.run(len as u64)).await;
         trace.record(Step::Gate, self.now());
         let result = self.0.shard.write(at, len, flags, source, &trace).await;
         self.0.shard.slow_requests.record(&trace, OpKind::Write, at, len as u64, self.now());
@@ -330,29 +335,29 @@ impl<S: Seam> Volume<S> {
         let step = if self.0.shard.flush_involves_log() { Step::Log } else { Step::Destage };
         let result = self.0.shard.flush().await;
         trace.record(step, self.now());
-        self.0.shard.slow_requests.record(&trace, OpKind::Flush, 0, 0, self.now());
+        self.0.shard.slow_requests.record(&trace, OpKind::Flush, ByteOffset::ZERO, 0, self.now());
         self.count(result)
     }
 
     /// Makes `len` bytes from `at` on read as zeroes.
-    pub async fn zero(&self, at: u64, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
+    pub async fn zero(&self, at: ByteOffset, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
         // One request that moves no data, regardless of its length.
         self.wait_for_limit(0, &LatencyTrace::new(self.now())).await;
         let _inside = self.enter().await?;
         self.check_write(at, len)?;
-        let _range_lock = self.0.locks.lock_shared(at..at + len).await;
+        let _range_lock = self.0.locks.lock_shared(at.run(len)).await;
         let result = self.0.shard.zero(at, len, flags).await;
         self.count(result)
     }
 
     /// Releases `len` bytes from `at` on; they read as zeroes afterwards.
-    pub async fn discard(&self, at: u64, len: u64, flags: WriteFlags) -> Result<(), RequestError> {
+    pub async fn discard(&self, at: ByteOffset, len: u64, flags: WriteFlags) -> Result<(), RequestError> {
         self.zero(at, len, ZeroFlags { fua: flags.fua, may_unmap: true, fast_only: false }).await
     }
 
     /// Reads `len` bytes from `at` on into memory, as far as there is room. It is a hint: the only error is
     /// [`RequestError::Invalid`].
-    pub async fn prefetch(&self, at: u64, len: u64) -> Result<(), RequestError> {
+    pub async fn prefetch(&self, at: ByteOffset, len: u64) -> Result<(), RequestError> {
         let _inside = self.enter().await?;
         self.check(at, len)?;
         let half_of_memory = (self.0.shard.seam().blocks_total() * BLOCK_BYTES / 2) as u64;
@@ -363,7 +368,7 @@ impl<S: Seam> Volume<S> {
 
     /// Allocation status of `len` bytes from `at` on, as runs that cover a prefix of it (at least one run). Never
     /// reports zero or hole where the newest content differs (R4, docs/rules.md).
-    pub async fn allocation(&self, at: u64, len: u64) -> Result<Vec<AllocationExtent>, RequestError> {
+    pub async fn allocation(&self, at: ByteOffset, len: u64) -> Result<Vec<AllocationExtent>, RequestError> {
         let _inside = self.enter().await?;
         self.check(at, len)?;
         let result = self.0.shard.allocation(at, len).await;
@@ -604,14 +609,14 @@ impl<S: Seam> Volume<S> {
         result
     }
 
-    fn check(&self, at: u64, len: u64) -> Result<(), RequestError> {
+    fn check(&self, at: ByteOffset, len: u64) -> Result<(), RequestError> {
         let sector = SECTOR_BYTES as u64;
-        let end = at.checked_add(len).ok_or(RequestError::Invalid)?;
-        let fits = len > 0 && at.is_multiple_of(sector) && len.is_multiple_of(sector) && end <= self.size_bytes();
+        let end = at.checked_plus(len).ok_or(RequestError::Invalid)?;
+        let fits = len > 0 && at.is_aligned(sector) && len.is_multiple_of(sector) && end.0 <= self.size_bytes();
         if fits { Ok(()) } else { Err(RequestError::Invalid) }
     }
 
-    fn check_write(&self, at: u64, len: u64) -> Result<(), RequestError> {
+    fn check_write(&self, at: ByteOffset, len: u64) -> Result<(), RequestError> {
         if self.0.spec.read_only { Err(RequestError::ReadOnly) } else { self.check(at, len) }
     }
 }

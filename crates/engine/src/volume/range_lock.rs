@@ -11,38 +11,38 @@ use std::future::poll_fn;
 use std::ops::Range;
 use std::task::{Poll, Waker};
 
-/// The locked ranges and the waiting ones, in units of the caller's choice (bytes, blocks).
+/// The locked ranges and the waiting ones. `T` is a position in a unit of the caller's choice (bytes, blocks).
 #[derive(Default)]
-pub struct RangeLocks {
-    queue: RefCell<BTreeMap<u64, Entry>>,
+pub struct RangeLocks<T> {
+    queue: RefCell<BTreeMap<u64, Entry<T>>>,
     /// Number of exclusive entries; at zero, no request has to search the queue.
     exclusive_entries: Cell<usize>,
     next_number: Cell<u64>,
 }
 
-struct Entry {
-    range: Range<u64>,
+struct Entry<T> {
+    range: Range<T>,
     is_exclusive: bool,
     waker: Option<Waker>,
 }
 
-impl RangeLocks {
+impl<T: Copy + Ord> RangeLocks<T> {
     /// True if a write of this range would not wait.
-    pub fn is_free(&self, range: &Range<u64>) -> bool {
+    pub fn is_free(&self, range: &Range<T>) -> bool {
         !self.is_blocked(u64::MAX, range, false)
     }
 
     /// Waits for a shared lock: the range may be written beside other writes.
-    pub async fn lock_shared(&self, range: Range<u64>) -> Guard<'_> {
+    pub async fn lock_shared(&self, range: Range<T>) -> Guard<'_, T> {
         self.enter(range, false).await
     }
 
     /// Waits for an exclusive lock: no other write overlaps the range.
-    pub async fn lock_exclusive(&self, range: Range<u64>) -> Guard<'_> {
+    pub async fn lock_exclusive(&self, range: Range<T>) -> Guard<'_, T> {
         self.enter(range, true).await
     }
 
-    async fn enter(&self, range: Range<u64>, is_exclusive: bool) -> Guard<'_> {
+    async fn enter(&self, range: Range<T>, is_exclusive: bool) -> Guard<'_, T> {
         let number = self.next_number.get();
         self.next_number.set(number + 1);
         self.exclusive_entries.set(self.exclusive_entries.get() + usize::from(is_exclusive));
@@ -61,7 +61,7 @@ impl RangeLocks {
         guard
     }
 
-    fn is_blocked(&self, number: u64, range: &Range<u64>, is_exclusive: bool) -> bool {
+    fn is_blocked(&self, number: u64, range: &Range<T>, is_exclusive: bool) -> bool {
         if self.exclusive_entries.get() == 0 {
             return false;
         }
@@ -70,17 +70,17 @@ impl RangeLocks {
     }
 }
 
-fn overlap(left: &Range<u64>, right: &Range<u64>) -> bool {
+fn overlap<T: Ord>(left: &Range<T>, right: &Range<T>) -> bool {
     left.start < right.end && right.start < left.end
 }
 
 /// A lock that is granted or waits in the queue; dropping it releases the range.
-pub struct Guard<'a> {
-    locks: &'a RangeLocks,
+pub struct Guard<'a, T: Copy + Ord> {
+    locks: &'a RangeLocks<T>,
     number: u64,
 }
 
-impl Drop for Guard<'_> {
+impl<T: Copy + Ord> Drop for Guard<'_, T> {
     fn drop(&mut self) {
         let mut queue = self.locks.queue.borrow_mut();
         let released = queue.remove(&self.number).expect("a guard has one entry");
@@ -104,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    fn poll_once<'a>(future: Pin<&mut (impl Future<Output = Guard<'a>> + 'a)>) -> Option<Guard<'a>> {
+    fn poll_once<'a>(future: Pin<&mut (impl Future<Output = Guard<'a, u64>> + 'a)>) -> Option<Guard<'a, u64>> {
         match future.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(guard) => Some(guard),
             Poll::Pending => None,

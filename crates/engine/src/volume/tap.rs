@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use seam::Nanos;
 
+use crate::ByteOffset;
 use crate::telemetry::OpKind;
 
 /// Capacity of a ring in requests: 2 MiB, outside the configured memory.
@@ -24,7 +25,7 @@ pub struct TappedRequest {
     /// The operation; zeroes and discards are the same.
     pub op: OpKind,
     /// First byte.
-    pub at: u64,
+    pub at: ByteOffset,
     /// Length in bytes.
     pub len: u64,
 }
@@ -60,14 +61,14 @@ pub(super) struct Tap {
 impl Tap {
     /// Records a request if the tap is open.
     #[inline]
-    pub fn record(&self, now: impl FnOnce() -> Nanos, op: OpKind, at: u64, len: u64) {
+    pub fn record(&self, now: impl FnOnce() -> Nanos, op: OpKind, at: ByteOffset, len: u64) {
         if self.is_open.get() {
             self.push(now(), op, at, len);
         }
     }
 
     #[inline(never)]
-    fn push(&self, now: Nanos, op: OpKind, at: u64, len: u64) {
+    fn push(&self, now: Nanos, op: OpKind, at: ByteOffset, len: u64) {
         let mut ring = self.ring.borrow_mut();
         match ring.as_mut() {
             Some(ring) if now < ring.last_take + RECORDER_TIMEOUT => {
@@ -130,24 +131,27 @@ mod tests {
     }
 
     fn record_read(tap: &Tap, now: Nanos, at: u64) {
-        tap.record(|| now, OpKind::Read, at, 4_096);
+        tap.record(|| now, OpKind::Read, ByteOffset(at), 4_096);
     }
 
     #[test]
     fn recorder_gets_requests_made_while_tap_is_open() {
         let tap = Tap::default();
-        tap.record(|| unreachable!("the tap is closed"), OpKind::Read, 0, 512);
+        tap.record(|| unreachable!("the tap is closed"), OpKind::Read, ByteOffset::ZERO, 512);
         let recorder = tap.open(second(100)).expect("no recorder is active");
         assert_eq!(tap.open(second(105)), None, "one recorder at a time");
         (0..5).for_each(|number| record_read(&tap, second(101 + number), number));
         let first = tap.take(recorder, 3, second(106)).expect("the recorder is active");
         assert_eq!((first.requests.len(), first.lost, first.has_more), (3, 0, true));
-        assert_eq!(first.requests[2], TappedRequest { time: second(3), op: OpKind::Read, at: 2, len: 4_096 });
+        assert_eq!(
+            first.requests[2],
+            TappedRequest { time: second(3), op: OpKind::Read, at: ByteOffset(2), len: 4_096 }
+        );
         let rest = tap.take(recorder, 100, second(107)).expect("the recorder is active");
         assert_eq!((rest.requests.len(), rest.has_more), (2, false));
         tap.close(recorder);
         assert!(tap.take(recorder, 100, second(108)).is_none());
-        tap.record(|| unreachable!("the tap is closed"), OpKind::Read, 0, 512);
+        tap.record(|| unreachable!("the tap is closed"), OpKind::Read, ByteOffset::ZERO, 512);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! The cache cannot avoid all writes. 152 per second go to places that are not rewritten for hours, and at four
 //! accesses each they take 608 of the disks' 900. The cache must absorb the others and destage them in runs.
 
-use engine::WriteFlags;
+use engine::{ByteOffset, WriteFlags};
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
@@ -183,7 +183,8 @@ fn desktops(seed: u64) -> Outcome {
     let volume = bed.volumes[0].clone();
     let recreated = scaled_desktops(SPEEDUP);
     for desktop in 0..recreated.count {
-        let discarded = volume.discard(recreated.start(desktop), recreated.own_bytes, WriteFlags::default());
+        let discarded =
+            volume.discard(ByteOffset(recreated.start(desktop)), recreated.own_bytes, WriteFlags::default());
         bed.fixture.world.block_on(discarded).expect("the array accepts discards");
     }
     let again = run_desktops(&mut bed, MINUTES, seed + 1_000);

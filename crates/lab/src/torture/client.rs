@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use engine::{RequestError, Volume, WriteFlags, WriteSource, ZeroFlags};
+use engine::{ByteOffset, RequestError, Volume, WriteFlags, WriteSource, ZeroFlags};
 use seam::sim::{SimBlock, SimSeam};
 use seam::{BLOCK_BYTES, Nanos, Piece, SECTOR_BYTES, Seam};
 
@@ -140,7 +140,7 @@ impl Client {
     async fn read(&mut self, session: &Session, test_volume: &TestVolume, first: u64, count: u64) {
         let (op, at_start) = session.begin(test_volume, self.number, OpKind::Read, first..first + count, false);
         let volume = test_volume.volume();
-        let (at, len) = (first * SECTOR, (count * SECTOR) as usize);
+        let (at, len) = (ByteOffset(first * SECTOR), (count * SECTOR) as usize);
         let mut pieces: Vec<Piece<SimBlock>> = Vec::new();
         let is_immediate = self.random.percent(60) && volume.read_now(at, len, &mut pieces);
         self.reads += 1;
@@ -179,12 +179,12 @@ impl Client {
         let fua = self.random.percent(5);
         let (op, at_start) = session.begin(test_volume, self.number, OpKind::Write, first..first + count, fua);
         let volume = test_volume.volume();
-        let (at, len) = (first * SECTOR, (count * SECTOR) as usize);
+        let (at, len) = (ByteOffset(first * SECTOR), (count * SECTOR) as usize);
         let mut source = TagSource { volume: test_volume.number, op, first };
         let once = session.options.once && self.writes.is_multiple_of(ONCE_EVERY);
         let (try_now, flags) = (!fua && self.random.percent(60) && !once, WriteFlags { fua, once });
         // Every other write of whole blocks passes its buffers to the engine instead of having them copied.
-        let is_whole_blocks = [at, len as u64].iter().all(|value| value.is_multiple_of(BLOCK_BYTES as u64));
+        let is_whole_blocks = [at.0, len as u64].iter().all(|value| value.is_multiple_of(BLOCK_BYTES as u64));
         let mut own_buffers =
             (is_whole_blocks && self.writes.is_multiple_of(2)).then(|| source.blocks(&volume, len)).flatten();
         self.writes += 1;
@@ -200,7 +200,7 @@ impl Client {
         let discard = kind == OpKind::Discard;
         let (op, at_start) = session.begin(test_volume, self.number, kind, first..first + count, fua);
         let volume = test_volume.volume();
-        let (at, len) = (first * SECTOR, count * SECTOR);
+        let (at, len) = (ByteOffset(first * SECTOR), count * SECTOR);
         let flags = ZeroFlags { fua, may_unmap: self.random.percent(50), fast_only: self.random.percent(20) };
         let result = match discard {
             true => volume.discard(at, len, WriteFlags { fua, ..Default::default() }).await,
@@ -221,7 +221,7 @@ impl Client {
 
     async fn allocation(&mut self, session: &Session, test_volume: &TestVolume, first: u64, count: u64) {
         let (op, at_start) = session.begin(test_volume, self.number, OpKind::Allocation, first..first + count, false);
-        match test_volume.volume().allocation(first * SECTOR, count * SECTOR).await {
+        match test_volume.volume().allocation(ByteOffset(first * SECTOR), count * SECTOR).await {
             Ok(extents) => {
                 let checked = test_volume.model.borrow_mut().end_allocation(op, &extents, session.seam.now());
                 session.report(test_volume, checked);
@@ -234,7 +234,7 @@ impl Client {
 
     async fn prefetch(&mut self, session: &Session, test_volume: &TestVolume, first: u64, count: u64) {
         let (op, at_start) = session.begin(test_volume, self.number, OpKind::Prefetch, first..first + count, false);
-        let result = test_volume.volume().prefetch(first * SECTOR, count * SECTOR).await;
+        let result = test_volume.volume().prefetch(ByteOffset(first * SECTOR), count * SECTOR).await;
         session.end(test_volume, op, &at_start, &result);
     }
 }
@@ -278,7 +278,8 @@ async fn verify_range(session: &Session, test_volume: &TestVolume, sectors: Rang
     let count = sectors.end - sectors.start;
     let (op, at_start) = session.begin(test_volume, 0, OpKind::Read, sectors.clone(), false);
     let mut pieces = Vec::new();
-    let result = test_volume.volume().read(sectors.start * SECTOR, (count * SECTOR) as usize, &mut pieces).await;
+    let at = ByteOffset(sectors.start * SECTOR);
+    let result = test_volume.volume().read(at, (count * SECTOR) as usize, &mut pieces).await;
     if result.is_err() {
         return session.end(test_volume, op, &at_start, &result);
     }
@@ -290,7 +291,7 @@ async fn verify_range(session: &Session, test_volume: &TestVolume, sectors: Rang
 /// Writes; with `try_now` it first tries the synchronous path.
 async fn write_request(
     volume: &Volume<SimSeam>,
-    at: u64,
+    at: ByteOffset,
     len: usize,
     flags: WriteFlags,
     try_now: bool,

@@ -1,7 +1,7 @@
 //! A backing that was changed while it was not served: the change is detected before a stale byte is served, wherever
 //! the changes lie.
 
-use engine::{Backing, CoreSpec, Volume, VolumeId, VolumeProblem, VolumeSpec};
+use engine::{Backing, ByteOffset, CoreSpec, Volume, VolumeId, VolumeProblem, VolumeSpec};
 use lab::fixture::{Fixture, out_of_order_disk, read, write};
 use lab::random::Random;
 use lab::torture::flash::FlashOptions;
@@ -73,7 +73,10 @@ fn cache_and_stop() -> (Snapshot, u64) {
         for _ in 0..60_000 {
             let page = random.below(VOLUME_BYTES / 65_536);
             let mut pieces = Vec::new();
-            volume.read(page * 65_536, 65_536, &mut pieces).await.expect("a disk without faults does not fail");
+            volume
+                .read(ByteOffset(page * 65_536), 65_536, &mut pieces)
+                .await
+                .expect("a disk without faults does not fail");
         }
         for number in 0..CHANGED_BLOCKS {
             write(&volume, last_written_block(number) * 8, 8, LAST_WRITE_TAG)

@@ -1,7 +1,7 @@
 //! Division of memory between volumes. Divided by their miss-ratio curves, memory serves about as many hits as the best
 //! fixed division, and hardly ever fewer than without a division. Minimum and maximum quotas hold.
 
-use engine::{CoreSpec, MemoryQuota, Volume, VolumeSpec, WriteFlags};
+use engine::{ByteOffset, CoreSpec, MemoryQuota, Volume, VolumeSpec, WriteFlags};
 use lab::fixture::{Fixture, SameTag, Target, out_of_order_disk};
 use lab::random::Random;
 use seam::Nanos;
@@ -229,7 +229,7 @@ fn dirty_data_survives_division_and_a_maximum_throttles_writers() {
     for round in 0..20_000 {
         let at = random.below(60_000) * BLOCK_BYTES;
         let mut tag = SameTag(round);
-        let written = volume.write(at, BLOCK_BYTES as usize, WriteFlags::default(), &mut tag);
+        let written = volume.write(ByteOffset(at), BLOCK_BYTES as usize, WriteFlags::default(), &mut tag);
         pair.fixture.world.block_on(written).expect("a disk without faults does not fail");
         let stats = volume.stats();
         assert!(stats.memory_bytes <= 256 * BLOCK_BYTES, "{} blocks of 256", stats.memory_bytes / BLOCK_BYTES);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use connection::buffer_bytes;
 use engine::telemetry::OpKind;
-use engine::{OwnedBlocks, PREFETCHED_ENTRIES_MAX};
+use engine::{ByteOffset, OwnedBlocks, PREFETCHED_ENTRIES_MAX};
 use nbd_protocol::{Command, Errno, ProtocolError, Request, Step, command};
 use seam::{BLOCK_BYTES, BufferedReader, Piece, Seam, StreamReader};
 
@@ -82,11 +82,11 @@ impl<S: Seam> Connection<S> {
         if bytes.len() < 2 * Request::BYTES {
             return;
         }
-        let (mut offsets, mut count) = ([0; PREFETCHED_ENTRIES_MAX], 0);
+        let (mut offsets, mut count) = ([ByteOffset::ZERO; PREFETCHED_ENTRIES_MAX], 0);
         while count < PREFETCHED_ENTRIES_MAX
             && let Ok(Step::Got(request, used)) = Request::decode(bytes)
         {
-            offsets[count] = request.offset;
+            offsets[count] = ByteOffset(request.offset);
             count += 1;
             let payload = if request.command.has_payload() { request.len as usize } else { 0 };
             match bytes.get(used + payload..) {
@@ -106,15 +106,15 @@ impl<S: Seam> Connection<S> {
         if request.command == Command::Read && len <= READ_PIECE_BYTES {
             let lent_bytes = buffer_bytes(request.offset, len);
             if self.duplex.buffer_account().borrow_now(lent_bytes) {
-                if self.volume.read_bytes_now(request.offset, len, pieces) {
-                    self.volume.record_request(OpKind::Read, request.offset, len as u64);
+                if self.volume.read_bytes_now(ByteOffset(request.offset), len, pieces) {
+                    self.volume.record_request(OpKind::Read, ByteOffset(request.offset), len as u64);
                     return self.queue_data(request, request.offset, true, pieces, lent_bytes);
                 }
                 self.duplex.buffer_account().release(lent_bytes);
             }
         }
         if request.command == Command::Flush {
-            self.volume.record_request(OpKind::Flush, 0, 0);
+            self.volume.record_request(OpKind::Flush, ByteOffset::ZERO, 0);
             if self.unreported_loss.take() {
                 return self.queue_reply(request, Some(Errno::Io));
             }
@@ -123,7 +123,7 @@ impl<S: Seam> Connection<S> {
         if let Err(error) = self.check(request) {
             return self.queue_reply(request, Some(error));
         }
-        let record = |op| self.volume.record_request(op, request.offset, request.len.into());
+        let record = |op| self.volume.record_request(op, ByteOffset(request.offset), request.len.into());
         match request.command {
             Command::Read => {
                 record(OpKind::Read);
@@ -158,7 +158,7 @@ impl<S: Seam> Connection<S> {
             self.queue_reply(request, Some(error));
             return Ok(false);
         }
-        self.volume.record_request(OpKind::Write, request.offset, len as u64);
+        self.volume.record_request(OpKind::Write, ByteOffset(request.offset), len as u64);
         if len > WRITE_PIECE_BYTES {
             incoming.consume(Request::BYTES);
             self.write_in_pieces(incoming, request).await?;
@@ -174,7 +174,7 @@ impl<S: Seam> Connection<S> {
             self.receive_more(incoming, total_len - incoming.bytes().len()).await?;
         }
         let payload = &incoming.bytes()[Request::BYTES..total_len];
-        if request.flags == 0 && self.volume.write_now(request.offset, len, &mut &payload[..]) {
+        if request.flags == 0 && self.volume.write_now(ByteOffset(request.offset), len, &mut &payload[..]) {
             self.queue_reply(request, None);
         } else {
             self.spawn_write(request, payload);
@@ -210,7 +210,7 @@ impl<S: Seam> Connection<S> {
         self.duplex.wait_until_sent().await;
         incoming.read_blocks(&mut blocks).await?;
         let mut source = OwnedBlocks::new(blocks);
-        if self.volume.write_now(request.offset, request.len as usize, &mut source) {
+        if self.volume.write_now(ByteOffset(request.offset), request.len as usize, &mut source) {
             self.queue_reply(request, None);
         } else {
             self.spawn_write_of_blocks(request, source, guard);
@@ -237,8 +237,8 @@ impl<S: Seam> Connection<S> {
             let payload = &incoming.bytes()[..len];
             if write.has_failed() {
                 // The rest of a failed write is skipped.
-            } else if request.flags != 0 || !self.volume.write_now(at, len, &mut &payload[..]) {
-                write.spawn_piece(at, payload);
+            } else if request.flags != 0 || !self.volume.write_now(ByteOffset(at), len, &mut &payload[..]) {
+                write.spawn_piece(ByteOffset(at), payload);
             }
             incoming.consume(len);
             at += len as u64;

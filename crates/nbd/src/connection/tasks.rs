@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use connection::{Stop, buffer_bytes};
-use engine::{OwnedBlocks, WriteFlags, ZeroFlags};
+use engine::{ByteOffset, OwnedBlocks, WriteFlags, ZeroFlags};
 use nbd_protocol::reply::{push_error_chunk, push_status_chunk};
 use nbd_protocol::{Errno, Request, command, flags};
 use seam::{AllocationExtent, BLOCK_BYTES, Seam};
@@ -47,21 +47,21 @@ impl<S: Seam> Connection<S> {
     }
 
     pub(super) fn spawn_prefetch(self: &Rc<Self>, request: &Request) {
-        let (offset, len) = (request.offset, request.len.into());
+        let (offset, len) = (ByteOffset(request.offset), request.len.into());
         self.spawn_and_answer(request, move |this| async move {
             this.volume.prefetch_bytes(offset, len).await.map_err(|error| errno(&error))
         });
     }
 
     pub(super) fn spawn_trim(self: &Rc<Self>, request: &Request) {
-        let (offset, len, flags) = (request.offset, request.len.into(), write_flags(request));
+        let (offset, len, flags) = (ByteOffset(request.offset), request.len.into(), write_flags(request));
         self.spawn_and_answer(request, move |this| async move {
             this.volume.discard_bytes(offset, len, flags).await.map_err(|error| errno(&error))
         });
     }
 
     pub(super) fn spawn_zero(self: &Rc<Self>, request: &Request) {
-        let (offset, len) = (request.offset, request.len.into());
+        let (offset, len) = (ByteOffset(request.offset), request.len.into());
         let flags = ZeroFlags {
             fua: request.flags & command::FUA != 0,
             may_unmap: request.flags & command::NO_HOLE == 0,
@@ -76,7 +76,7 @@ impl<S: Seam> Connection<S> {
         let (guard, request, payload) = (RequestGuard::new(self, 0, payload.len()), *request, payload.to_vec());
         self.seam.spawn(async move {
             let this = &guard.connection;
-            let result = this.volume.write_bytes(request.offset, &payload, write_flags(&request)).await;
+            let result = this.volume.write_bytes(ByteOffset(request.offset), &payload, write_flags(&request)).await;
             this.queue_reply(&request, result.err().map(|error| errno(&error)));
         });
     }
@@ -92,7 +92,7 @@ impl<S: Seam> Connection<S> {
         self.seam.spawn(async move {
             let this = &guard.connection;
             let flags = write_flags(&request);
-            let result = this.volume.write(request.offset, request.len as usize, flags, &mut data).await;
+            let result = this.volume.write(ByteOffset(request.offset), request.len as usize, flags, &mut data).await;
             this.queue_reply(&request, result.err().map(|error| errno(&error)));
         });
     }
@@ -128,7 +128,7 @@ impl<S: Seam> Connection<S> {
         let Some(loan) = self.duplex.buffer_account().borrow(&self.seam, lent_bytes, || true).await else { return };
         while at < end {
             let len = (READ_PIECE_BYTES - (at % READ_PIECE_BYTES as u64) as usize).min((end - at) as usize);
-            if let Err(error) = self.volume.read_bytes(at, len, &mut data).await {
+            if let Err(error) = self.volume.read_bytes(ByteOffset(at), len, &mut data).await {
                 return self.queue_read_error(request, at, errno(&error));
             }
             at += len as u64;
@@ -148,7 +148,7 @@ impl<S: Seam> Connection<S> {
             else {
                 return;
             };
-            let result = self.volume.read_bytes(at, len, &mut data).await;
+            let result = self.volume.read_bytes(ByteOffset(at), len, &mut data).await;
             let is_first = at == request.offset;
             match (result, shape) {
                 (Ok(()), ReplyShape::Stream) => self.queue_part(request, is_first, &mut data, loan.into_bytes()),
@@ -204,7 +204,7 @@ impl<S: Seam> Connection<S> {
         let only_one = request.flags & command::REQ_ONE != 0;
         let (mut at, mut extents) = (request.offset, Vec::<(u32, u32)>::new());
         while at < end && extents.len() <= EXTENTS_MAX {
-            let runs = self.volume.allocation_bytes(at, end - at).await.map_err(|error| errno(&error))?;
+            let runs = self.volume.allocation_bytes(ByteOffset(at), end - at).await.map_err(|error| errno(&error))?;
             let before = at;
             for run in runs {
                 let len = run.len_bytes.min(end - at) as u32;
@@ -246,7 +246,7 @@ impl<S: Seam> LargeWrite<S> {
     }
 
     /// Writes a piece as a task.
-    pub(super) fn spawn_piece(self: &Rc<Self>, at: u64, payload: &[u8]) {
+    pub(super) fn spawn_piece(self: &Rc<Self>, at: ByteOffset, payload: &[u8]) {
         let (write, payload) = (Rc::clone(self), payload.to_vec());
         let piece = RequestGuard::new(&self.guard.connection, 0, payload.len());
         write.pending_pieces.set(write.pending_pieces.get() + 1);

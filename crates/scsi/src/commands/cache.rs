@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use engine::ByteOffset;
 use engine::telemetry::OpKind;
 use seam::Seam;
 
@@ -17,7 +18,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     /// flush.
     pub(super) async fn synchronize_cache(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
         Extent::of(&cdb).check(unit)?;
-        unit.volume().record_request(OpKind::Flush, 0, 0);
+        unit.volume().record_request(OpKind::Flush, ByteOffset::ZERO, 0);
         unit.volume().flush().await.map_err(|error| failure_of(&error, EngineOperation::Other))?;
         Ok(Status::Good)
     }

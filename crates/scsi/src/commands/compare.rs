@@ -6,7 +6,7 @@ use engine::telemetry::OpKind;
 use seam::{Block, Piece, Seam};
 
 use super::write::{TAKEN_AT_ONCE_BYTES_MAX, write_flags};
-use super::{Extent, LOGICAL_BLOCK_BYTES, Task, read_failed, write_failed};
+use super::{Extent, Task, blocks_at, read_failed, write_failed};
 use crate::cdb::{Cdb, invalid_field};
 use crate::exchange::{DataIn, DataOut};
 use crate::failure::Failure;
@@ -31,11 +31,11 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let mut data = Vec::new();
         self.take(2 * len, &mut data).await?;
         let (expected, new) = data.split_at(len);
-        unit.volume().record_request(OpKind::Read, extent.offset_bytes(), len as u64);
+        unit.volume().record_request(OpKind::Read, extent.offset(), len as u64);
         let _guard = unit.locks.lock_exclusive(extent.blocks()).await;
         self.check_cancelled()?;
         let mut pieces = Vec::new();
-        let at = extent.offset_bytes();
+        let at = extent.offset();
         unit.volume().read(at, len, &mut pieces).await.map_err(|error| read_failed(&error, at))?;
         if let Some(difference) = first_difference(&pieces, expected) {
             return Err(miscompare(difference as u64));
@@ -59,8 +59,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             data.clear();
             self.take(len, &mut data).await?;
             unit.volume().record_request(OpKind::Write, at, len as u64);
-            let first = at / LOGICAL_BLOCK_BYTES;
-            let _guard = unit.locks.lock_exclusive(first..first + len as u64 / LOGICAL_BLOCK_BYTES).await;
+            let _guard = unit.locks.lock_exclusive(blocks_at(at, len)).await;
             self.check_cancelled()?;
             unit.volume().read(at, len, &mut pieces).await.map_err(|error| read_failed(&error, at))?;
             copy_pieces(&pieces, &mut old);

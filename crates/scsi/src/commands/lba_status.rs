@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use seam::Seam;
 
-use super::{LOGICAL_BLOCK_BYTES, Task};
+use super::{LOGICAL_BLOCK_BYTES, Task, block_at, offset_of};
 use crate::cdb::{Cdb, invalid_field};
 use crate::exchange::{DataIn, DataOut};
 use crate::failure::{EngineOperation, Failure, failure_of};
@@ -49,14 +49,14 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let physical_blocks = if unit.physical_4k { 8 } else { 1 };
         let aligned = start.next_multiple_of(physical_blocks);
         let first = if aligned < unit.blocks() { aligned } else { start };
-        let (mut at, end) = (first * LOGICAL_BLOCK_BYTES, unit.blocks() * LOGICAL_BLOCK_BYTES);
-        let examined_end = end.min(at + EXAMINED_BYTES_MAX);
+        let (mut at, end) = (offset_of(first), offset_of(unit.blocks()));
+        let examined_end = end.min(at.plus(EXAMINED_BYTES_MAX));
         let mut descriptors: Vec<StatusDescriptor> = Vec::new();
         while at < examined_end {
             self.check_cancelled()?;
             let runs = unit
                 .volume()
-                .allocation(at, examined_end - at)
+                .allocation(at, examined_end.since(at))
                 .await
                 .map_err(|error| failure_of(&error, EngineOperation::Other))?;
             for run in runs {
@@ -65,9 +65,9 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
                 match descriptors.last_mut() {
                     Some(last) if last.hole == run.hole => last.count += count,
                     _ if is_full => return Ok(descriptors),
-                    _ => descriptors.push(StatusDescriptor { first: at / LOGICAL_BLOCK_BYTES, count, hole: run.hole }),
+                    _ => descriptors.push(StatusDescriptor { first: block_at(at), count, hole: run.hole }),
                 }
-                at += run.len_bytes;
+                at = at.plus(run.len_bytes);
             }
         }
         Ok(descriptors)

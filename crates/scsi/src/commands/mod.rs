@@ -29,7 +29,7 @@ pub use write::write_now;
 use std::ops::Range;
 use std::rc::Rc;
 
-use engine::RequestError;
+use engine::{ByteOffset, RequestError};
 use seam::block::pieces_len;
 use seam::{Piece, SECTOR_BYTES, Seam};
 
@@ -312,8 +312,8 @@ impl Extent {
         self.first..self.first + self.count
     }
 
-    fn offset_bytes(&self) -> u64 {
-        self.first * LOGICAL_BLOCK_BYTES
+    fn offset(&self) -> ByteOffset {
+        offset_of(self.first)
     }
 
     fn len_bytes(&self) -> u64 {
@@ -321,25 +321,41 @@ impl Extent {
     }
 
     /// Splits the range at multiples of `len_max` bytes: byte offset and length of each part.
-    fn parts(&self, len_max: usize) -> impl Iterator<Item = (u64, usize)> + use<> {
-        let (mut at, end, max) = (self.offset_bytes(), self.offset_bytes() + self.len_bytes(), len_max as u64);
+    fn parts(&self, len_max: usize) -> impl Iterator<Item = (ByteOffset, usize)> + use<> {
+        let (mut at, end, max) = (self.offset(), self.offset().plus(self.len_bytes()), len_max as u64);
         std::iter::from_fn(move || {
-            let len = (max - at % max).min(end - at);
+            let len = (max - at.0 % max).min(end.since(at));
             let part = (at, len as usize);
-            at += len;
+            at = at.plus(len);
             (len > 0).then_some(part)
         })
     }
 }
 
-/// Failure of a read at byte offset `at`.
-fn read_failed(error: &RequestError, at: u64) -> Failure {
-    failure_of(error, EngineOperation::Read(at / LOGICAL_BLOCK_BYTES))
+/// The offset of a logical block's first byte.
+fn offset_of(block: u64) -> ByteOffset {
+    ByteOffset(block * LOGICAL_BLOCK_BYTES)
 }
 
-/// Failure of a write at byte offset `at`.
-fn write_failed(error: &RequestError, at: u64) -> Failure {
-    failure_of(error, EngineOperation::Write(at / LOGICAL_BLOCK_BYTES))
+/// The number of the logical block that contains the byte.
+fn block_at(at: ByteOffset) -> u64 {
+    at.0 / LOGICAL_BLOCK_BYTES
+}
+
+/// The logical blocks of `len` bytes from `at` on, both multiples of a block.
+fn blocks_at(at: ByteOffset, len: usize) -> Range<u64> {
+    let first = block_at(at);
+    first..first + len as u64 / LOGICAL_BLOCK_BYTES
+}
+
+/// Failure of a read at `at`.
+fn read_failed(error: &RequestError, at: ByteOffset) -> Failure {
+    failure_of(error, EngineOperation::Read(block_at(at)))
+}
+
+/// Failure of a write at `at`.
+fn write_failed(error: &RequestError, at: ByteOffset) -> Failure {
+    failure_of(error, EngineOperation::Write(block_at(at)))
 }
 
 /// True for commands whose good status makes their own writes, or all earlier ones, durable.

@@ -22,7 +22,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         if extent.count == 0 {
             return Ok(Status::Good);
         }
-        let (at, len, volume) = (extent.offset_bytes(), extent.len_bytes(), unit.volume().clone());
+        let (at, len, volume) = (extent.offset(), extent.len_bytes(), unit.volume().clone());
         if cdb.bit(1, 1) {
             // IMMED: the load runs in the background without error report; beyond the limit nothing is loaded.
             let Some(prefetching) = unit.begin_prefetch() else { return Ok(Status::Good) };

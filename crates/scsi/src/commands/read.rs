@@ -22,10 +22,9 @@ pub fn read_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, pieces: &
     let is_single_transfer =
         len == expected && len > 0 && len <= SENT_AT_ONCE_BYTES_MAX as u64 && extent.check(unit).is_ok();
     let has_no_flags = cdb.0.len() == 6 || cdb.u8(1) == 0;
-    let is_read =
-        is_single_transfer && has_no_flags && unit.volume().read_now(extent.offset_bytes(), len as usize, pieces);
+    let is_read = is_single_transfer && has_no_flags && unit.volume().read_now(extent.offset(), len as usize, pieces);
     if is_read {
-        unit.volume().record_request(OpKind::Read, extent.offset_bytes(), len);
+        unit.volume().record_request(OpKind::Read, extent.offset(), len);
     }
     is_read
 }
@@ -49,7 +48,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         // Blocks beyond the initiator's expected length are not read.
         let requested = extent.truncated_to(self.expected.in_bytes);
         if requested.count > 0 {
-            unit.volume().record_request(OpKind::Read, requested.offset_bytes(), requested.len_bytes());
+            unit.volume().record_request(OpKind::Read, requested.offset(), requested.len_bytes());
         }
         let (once, fua) = (has_dpo(&cdb), has_fua(&cdb));
         if fua {

@@ -30,7 +30,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let flags = WriteFlags { fua: unit.writes_through(), ..WriteFlags::default() };
         for extent in extents.iter().filter(|extent| extent.count > 0) {
             self.check_cancelled()?;
-            let (at, len) = (extent.offset_bytes(), extent.len_bytes());
+            let (at, len) = (extent.offset(), extent.len_bytes());
             unit.volume().record_request(OpKind::Zero, at, len);
             let _guard = unit.locks.lock_shared(extent.blocks()).await;
             unit.volume().discard(at, len, flags).await.map_err(|error| write_failed(&error, at))?;

@@ -2,12 +2,12 @@
 
 use std::rc::Rc;
 
-use engine::WriteFlags;
 use engine::telemetry::OpKind;
+use engine::{ByteOffset, WriteFlags};
 use seam::{BLOCK_BYTES, Seam};
 
 use super::read::{has_dpo, has_fua};
-use super::{Extent, LOGICAL_BLOCK_BYTES, Task, write_failed};
+use super::{Extent, Task, blocks_at, write_failed};
 use crate::cdb::Cdb;
 use crate::exchange::{DataIn, DataOut};
 use crate::failure::Failure;
@@ -24,9 +24,9 @@ pub fn write_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, mut data
     if len != expected || len != data.len() as u64 || extent.check(unit).is_err() {
         return false;
     }
-    let (at, engine_block) = (extent.offset_bytes(), BLOCK_BYTES as u64);
+    let (at, engine_block) = (extent.offset(), BLOCK_BYTES as u64);
     // A write within one block is atomic: COMPARE AND WRITE sees all of it or nothing.
-    let is_within_block = len > 0 && at % engine_block + len <= engine_block;
+    let is_within_block = len > 0 && at.in_block() as u64 + len <= engine_block;
     let is_write_back = !unit.writes_through() && (cdb.0.len() == 6 || cdb.u8(1) == 0);
     let is_immediate = is_within_block && is_write_back && !unit.is_read_only() && unit.locks.is_free(&extent.blocks());
     let is_written = is_immediate && unit.volume().write_now(at, len as usize, &mut data);
@@ -58,7 +58,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         if extent.count == 0 {
             return Ok(());
         }
-        unit.volume().record_request(OpKind::Write, extent.offset_bytes(), extent.len_bytes());
+        unit.volume().record_request(OpKind::Write, extent.offset(), extent.len_bytes());
         let mut data = Vec::new();
         for (at, len) in extent.parts(TAKEN_AT_ONCE_BYTES_MAX) {
             self.take_and_write_part(unit, at, len, flags, &mut data).await?;
@@ -70,7 +70,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     pub(super) async fn take_and_write_part(
         &mut self,
         unit: &Rc<Unit<S>>,
-        at: u64,
+        at: ByteOffset,
         len: usize,
         flags: WriteFlags,
         data: &mut Vec<u8>,
@@ -85,12 +85,12 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     pub(super) async fn write_part(
         &mut self,
         unit: &Rc<Unit<S>>,
-        at: u64,
+        at: ByteOffset,
         mut data: &[u8],
         flags: WriteFlags,
     ) -> Result<(), Failure> {
-        let (first, len) = (at / LOGICAL_BLOCK_BYTES, data.len());
-        let _guard = unit.locks.lock_shared(first..first + len as u64 / LOGICAL_BLOCK_BYTES).await;
+        let len = data.len();
+        let _guard = unit.locks.lock_shared(blocks_at(at, len)).await;
         self.check_cancelled()?;
         if flags == WriteFlags::default() && unit.volume().write_now(at, len, &mut data) {
             return Ok(());

@@ -8,7 +8,7 @@ use seam::Seam;
 
 use super::vpd::WRITE_SAME_BLOCKS_MAX;
 use super::write::TAKEN_AT_ONCE_BYTES_MAX;
-use super::{Extent, LOGICAL_BLOCK_BYTES, Task, write_failed};
+use super::{Extent, LOGICAL_BLOCK_BYTES, Task, blocks_at, write_failed};
 use crate::cdb::{Cdb, invalid_field};
 use crate::exchange::{DataIn, DataOut};
 use crate::failure::Failure;
@@ -49,7 +49,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         }
         let pattern =
             data.repeat(TAKEN_AT_ONCE_BYTES_MAX.min(extent.len_bytes() as usize) / LOGICAL_BLOCK_BYTES as usize);
-        unit.volume().record_request(OpKind::Write, extent.offset_bytes(), extent.len_bytes());
+        unit.volume().record_request(OpKind::Write, extent.offset(), extent.len_bytes());
         let flags = engine::WriteFlags { fua, ..Default::default() };
         for (at, len) in extent.parts(TAKEN_AT_ONCE_BYTES_MAX) {
             self.check_cancelled()?;
@@ -59,11 +59,10 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     }
 
     async fn zero(&mut self, unit: &Rc<Unit<S>>, extent: &Extent, flags: ZeroFlags) -> Result<Status, Failure> {
-        unit.volume().record_request(OpKind::Zero, extent.offset_bytes(), extent.len_bytes());
+        unit.volume().record_request(OpKind::Zero, extent.offset(), extent.len_bytes());
         for (at, len) in extent.parts(ZEROED_AT_ONCE_BYTES_MAX) {
             self.check_cancelled()?;
-            let first = at / LOGICAL_BLOCK_BYTES;
-            let _guard = unit.locks.lock_shared(first..first + len as u64 / LOGICAL_BLOCK_BYTES).await;
+            let _guard = unit.locks.lock_shared(blocks_at(at, len)).await;
             unit.volume().zero(at, len as u64, flags).await.map_err(|error| write_failed(&error, at))?;
         }
         Ok(Status::Good)

@@ -51,7 +51,7 @@ pub struct Reservations {
     /// The record as last stored.
     stored_record: RefCell<Vec<u8>>,
     /// Serialises changes, each of which waits for its record to become durable.
-    pub change_lock: RangeLocks,
+    pub change_lock: RangeLocks<u64>,
 }
 
 impl Reservations {

@@ -4,6 +4,7 @@ use flash::{PAGE_BLOCKS, PageNo};
 use seam::BLOCK_BYTES;
 
 use super::Curve;
+use crate::ByteOffset;
 use crate::page_hash::page_hash;
 
 /// Maximum number of points reported of a curve: from a 4,096th of the working set to slightly more than all of it,
@@ -55,8 +56,8 @@ pub struct VolumeCurves {
 
 impl Curves {
     /// Records a read or write of `len` bytes at `at`.
-    pub fn record_use(&mut self, at: u64, len: u64) {
-        let end = at + len;
+    pub fn record_use(&mut self, at: ByteOffset, len: u64) {
+        let (at, end) = (at.0, at.plus(len).0);
         (at / BLOCK..end.div_ceil(BLOCK)).for_each(|block| self.memory.record_use(key(block)));
         (at / PAGE..end.div_ceil(PAGE)).for_each(|page| self.flash.record_use(key(page)));
     }
@@ -107,7 +108,7 @@ mod tests {
         let mut curves = Curves::default();
         assert_eq!(curves.stats().memory.points, []);
         for round in 0..4 {
-            (0..2_000).for_each(|page| curves.record_use(page * PAGE + 60 * 1024, 8 * 1024));
+            (0..2_000).for_each(|page| curves.record_use(ByteOffset(page * PAGE + 60 * 1024), 8 * 1024));
             assert_eq!(curves.memory.accesses(), (round + 1) * 4_000);
             assert_eq!(curves.flash.accesses(), (round + 1) * 4_000);
         }

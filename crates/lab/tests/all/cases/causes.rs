@@ -1,7 +1,7 @@
 //! Every request to the backing is counted by operation and cause.
 
 use engine::backing::{Cause, Op};
-use engine::{BackingCount, Limits, WriteFlags};
+use engine::{BackingCount, ByteOffset, Limits, WriteFlags};
 use lab::fixture::{Fixture, read, write};
 use seam::sim::{Latency, SimDiskSpec};
 use seam::{Nanos, Seam};
@@ -14,10 +14,10 @@ fn backing_requests_are_counted_by_operation_and_cause() {
     fixture.add_disk("disk", SimDiskSpec::new(64 * MIB));
     let volume = fixture.attach("disk", |_| ()).unwrap();
     fixture.world.block_on(write(&volume, 0, 128, 1)).unwrap();
-    fixture.world.block_on(volume.discard(8 * MIB, 4 * MIB, WriteFlags::default())).unwrap();
+    fixture.world.block_on(volume.discard(ByteOffset(8 * MIB), 4 * MIB, WriteFlags::default())).unwrap();
     fixture.world.block_on(volume.flush()).unwrap();
     fixture.world.block_on(read(&volume, 1_024, 8)).unwrap();
-    fixture.world.block_on(volume.prefetch(MIB, 64 << 10)).unwrap();
+    fixture.world.block_on(volume.prefetch(ByteOffset(MIB), 64 << 10)).unwrap();
     fixture.world.run_for(Nanos::from_secs(1)).unwrap();
     let stats = volume.stats();
     let expected = [

@@ -1,6 +1,6 @@
 //! Reads return the written data under every policy, with all kinds of operations mixed, and all dirty data drains.
 
-use engine::{WriteFlags, WritePolicy, ZeroFlags};
+use engine::{ByteOffset, WriteFlags, WritePolicy, ZeroFlags};
 use lab::fixture::{Fixture, SameTag, out_of_order_disk, read, write};
 use lab::random::Random;
 use seam::Nanos;
@@ -22,7 +22,7 @@ fn written_data_reads_back_and_drains_under_every_policy() {
             match round % 10 {
                 0 if round % 70 == 0 => {
                     let (flags, mut source) = (WriteFlags { fua: true, ..Default::default() }, SameTag(round));
-                    let fua = volume.write(first * 512, (count * 512) as usize, flags, &mut source);
+                    let fua = volume.write(ByteOffset(first * 512), (count * 512) as usize, flags, &mut source);
                     fixture.world.block_on(fua).unwrap();
                     expected[sectors].fill(round);
                 }
@@ -32,7 +32,7 @@ fn written_data_reads_back_and_drains_under_every_policy() {
                 }
                 5 => {
                     let flags = ZeroFlags { fua: round % 3 == 0, may_unmap: true, fast_only: false };
-                    fixture.world.block_on(volume.zero(first * 512, count * 512, flags)).unwrap();
+                    fixture.world.block_on(volume.zero(ByteOffset(first * 512), count * 512, flags)).unwrap();
                     expected[sectors].fill(0);
                 }
                 6 if round % 60 == 6 => fixture.world.block_on(volume.flush()).unwrap(),

@@ -5,7 +5,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use engine::{BlockNo, CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
+use engine::{BlockNo, ByteOffset, CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
 use lab::fixture::{Fixture, durable_tags, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, WorldSpec};
@@ -153,7 +153,7 @@ fn log_full_of_discarded_records_frees_space() {
                 write(&volume, block * 8, 8, round + 1).await.unwrap();
             }
             volume.flush().await.unwrap_or_else(|error| panic!("round {round}: {error}"));
-            volume.discard(0, 60 * 4096, WriteFlags::default()).await.unwrap();
+            volume.discard(ByteOffset::ZERO, 60 * 4096, WriteFlags::default()).await.unwrap();
         }
         volume.flush().await.unwrap();
     });
@@ -174,7 +174,10 @@ fn flushed_zeroes_need_no_backing_and_survive_a_power_cut() {
             volume.destage_all().await.unwrap();
             disk.add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
             // Blocks 1 and 18 are zeroed in part.
-            volume.discard(13 * 512, 136 * 512, WriteFlags { fua: is_fua, ..Default::default() }).await.unwrap();
+            volume
+                .discard(ByteOffset(13 * 512), 136 * 512, WriteFlags { fua: is_fua, ..Default::default() })
+                .await
+                .unwrap();
             if !is_fua {
                 volume.flush().await.expect("the log has the zeroes");
             }
@@ -210,7 +213,7 @@ fn log_full_of_zero_records_frees_space() {
     fixture.world.block_on(async {
         for round in 0..600 {
             write(&volume, round % 7 * 64, 64, round + 1).await.unwrap();
-            volume.discard(round % 5 * 32_768, 65_536, WriteFlags::default()).await.unwrap();
+            volume.discard(ByteOffset(round % 5 * 32_768), 65_536, WriteFlags::default()).await.unwrap();
             volume.flush().await.unwrap_or_else(|error| panic!("round {round}: {error}"));
         }
         volume.destage_all().await.unwrap();
@@ -232,7 +235,7 @@ fn zeroes_given_up_with_cached_data_are_not_logged() {
             volume.destage_all().await.unwrap();
             write(&volume, 800, 8, 1).await.unwrap();
             volume.flush().await.unwrap();
-            volume.discard(0, 65_536, WriteFlags::default()).await.unwrap();
+            volume.discard(ByteOffset::ZERO, 65_536, WriteFlags::default()).await.unwrap();
             if is_durable {
                 volume.destage_all().await.unwrap();
             }
@@ -280,7 +283,7 @@ fn idle_volume_with_many_discards_leaves_the_log() {
     let other = fixture.attach("other", |spec| spec.volume_id = VolumeId(2)).unwrap();
     fixture.world.block_on(async {
         for range in 0..900 {
-            other.discard(range * 65_536, 4_096, WriteFlags::default()).await.unwrap();
+            other.discard(ByteOffset(range * 65_536), 4_096, WriteFlags::default()).await.unwrap();
         }
         other.flush().await.unwrap();
         other.destage_all().await.unwrap();
@@ -538,7 +541,7 @@ fn unclaimed_data_past_an_end_stays_discarded_without_an_attach() {
         volume.destage_all().await.unwrap();
         volume.flush().await.unwrap();
         fixture.world.disk("disk").unwrap().add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
-        volume.discard(90 * 4096, 20 * 4096, WriteFlags::default()).await.unwrap();
+        volume.discard(ByteOffset(90 * 4096), 20 * 4096, WriteFlags::default()).await.unwrap();
         write(&volume, 120 * 8, 8, 7).await.unwrap();
         volume.flush().await.unwrap();
     });

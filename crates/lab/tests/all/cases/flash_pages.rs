@@ -1,6 +1,6 @@
 //! Clean pages on flash under the engine: when they serve reads, and when they must not.
 
-use engine::{CoreSpec, Volume, VolumeId, VolumeSpec};
+use engine::{ByteOffset, CoreSpec, Volume, VolumeId, VolumeSpec};
 use lab::fixture::{Fixture, FlashPlan, Target, out_of_order_disk, read, write};
 use lab::torture::flash::FlashOptions;
 use lab::workload::{Load, Pattern, Skew, run_load};
@@ -389,7 +389,7 @@ fn read_every_block(fixture: &Fixture, volume: &Volume<SimSeam>, skew: Skew, byt
             position = if skew == Skew::Sequential { round } else { (position + 0x9E37_79B9) % count };
             let mut pieces = Vec::new();
             volume
-                .read(position * size, size as usize, &mut pieces)
+                .read(ByteOffset(position * size), size as usize, &mut pieces)
                 .await
                 .expect("a disk without faults does not fail");
         }

@@ -2,7 +2,7 @@
 //! spilled, for four blocks on both sides of a page boundary × starts and ends × policies, with racing eviction,
 //! discard and destage.
 
-use engine::{CoreSpec, FlashQuota, PageNo, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
+use engine::{ByteOffset, CoreSpec, FlashQuota, PageNo, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
 use lab::fixture::{Fixture, durable_tags, out_of_order_disk, read, write};
 use lab::random::Random;
 use lab::torture::flash::FlashOptions;
@@ -165,7 +165,9 @@ fn case_22_every_flash_state_reads_back_under_races() {
                             expected[inside].fill(tag + round);
                         }
                         1 => {
-                            let discard = volume.discard(first * 512, (end - first) * 512, WriteFlags::default()).await;
+                            let discard = volume
+                                .discard(ByteOffset(first * 512), (end - first) * 512, WriteFlags::default())
+                                .await;
                             discard.expect(&context);
                             expected[inside].fill(0);
                         }

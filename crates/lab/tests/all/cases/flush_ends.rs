@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use engine::ByteOffset;
 use lab::fixture::{Fixture, durable_tags, out_of_order_disk, write};
 use lab::random::Random;
 use seam::sim::{Fault, Latency, Ops, Rule, SimDiskSpec, Timing, When};
@@ -98,7 +99,7 @@ fn case_20_clean_cache_detaches_in_under_a_second() {
     let fixture = Fixture::with_memory(1, 64 * MIB);
     fixture.add_disk("disk", SimDiskSpec::new(32 * MIB));
     let volume = fixture.attach("disk", |_| ()).unwrap();
-    fixture.world.block_on(volume.prefetch(0, 32 * MIB)).unwrap();
+    fixture.world.block_on(volume.prefetch(ByteOffset::ZERO, 32 * MIB)).unwrap();
     let start = fixture.world.now();
     fixture.world.block_on(fixture.core.detach("disk")).unwrap();
     assert!(fixture.world.now().since(start) < Nanos::from_secs(1));
@@ -122,7 +123,7 @@ fn case_20_large_flush_yields_the_core_and_ends() {
         let (stopped, seam) = (Rc::clone(&stop), fixture.seam.clone());
         fixture.seam.spawn(async move {
             while !stopped.get() {
-                hit.read(0, 4096, &mut Vec::new()).await.expect("a disk without faults does not fail");
+                hit.read(ByteOffset::ZERO, 4096, &mut Vec::new()).await.expect("a disk without faults does not fail");
                 seam.sleep(Nanos::from_micros(100)).await;
             }
         });

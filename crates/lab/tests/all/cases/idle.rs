@@ -1,6 +1,6 @@
 //! Clean data is never written back, and an idle volume issues no I/O.
 
-use engine::WriteFlags;
+use engine::{ByteOffset, WriteFlags};
 use lab::fixture::{Fixture, SameTag, Target, read, write};
 use lab::workload::{Load, Pattern, run_load};
 use seam::Nanos;
@@ -34,7 +34,7 @@ fn case_21_idle_destaged_volume_issues_no_io() {
     fixture.world.block_on(write(&volume, 0, 512, 3)).unwrap();
     fixture
         .world
-        .block_on(volume.write(MIB, 4096, WriteFlags { fua: true, ..Default::default() }, &mut SameTag(6)))
+        .block_on(volume.write(ByteOffset(MIB), 4096, WriteFlags { fua: true, ..Default::default() }, &mut SameTag(6)))
         .unwrap();
     fixture.world.run_for(Nanos::from_secs(60)).unwrap();
     assert_eq!((volume.stats().dirty_bytes, volume.stats().written_bytes), (0, 0), "an idle volume did not destage");

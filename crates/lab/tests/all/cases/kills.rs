@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 
-use engine::{AttachError, Backing, CoreSpec, Volume, VolumeSpec, WriteFlags, WriteSource};
+use engine::{AttachError, Backing, ByteOffset, CoreSpec, Volume, VolumeSpec, WriteFlags, WriteSource};
 use lab::fixture::{Fixture, out_of_order_disk, read, spec, write};
 use seam::sim::{CrashMode, Fault, Ops, PersistedPool, Rule, SimBlockMut, SimDiskSpec, SimSeam, When, WorldSpec};
 use seam::{Nanos, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
@@ -64,7 +64,7 @@ fn kill(
 fn acknowledged_writes_survive_repeated_kills() {
     let (fixture, volume) = fixture(SimDiskSpec::new(MIB));
     fixture.world.block_on(write(&volume, 3, 20, 7)).unwrap();
-    fixture.world.block_on(volume.discard(8 * 512, 8 * 512, WriteFlags::default())).unwrap();
+    fixture.world.block_on(volume.discard(ByteOffset(8 * 512), 8 * 512, WriteFlags::default())).unwrap();
     let (fixture, volume, _) = kill(fixture, volume, |_| ());
     fixture.world.block_on(write(&volume, 4, 1, 9)).unwrap();
     let (fixture, volume, _) = kill(fixture, volume, |_| ());
@@ -77,7 +77,7 @@ fn zeroes_and_a_write_into_them_survive_a_kill() {
     let (fixture, volume) = fixture(SimDiskSpec::new(MIB));
     fixture.world.block_on(write(&volume, 0, 64, 7)).unwrap();
     fixture.world.block_on(volume.flush()).unwrap();
-    fixture.world.block_on(volume.discard(0, 64 * 512, WriteFlags::default())).unwrap();
+    fixture.world.block_on(volume.discard(ByteOffset::ZERO, 64 * 512, WriteFlags::default())).unwrap();
     fixture.world.block_on(write(&volume, 17, 1, 9)).unwrap();
     let (fixture, volume, image) = kill(fixture, volume, |_| ());
     assert!(image.is_complete());
@@ -91,7 +91,7 @@ fn destaged_data_leaves_no_tag() {
     let (fixture, volume) = fixture(out_of_order_disk(MIB));
     fixture.world.block_on(async {
         write(&volume, 0, 64, 7).await.unwrap();
-        volume.discard(0, 32 * 512, WriteFlags::default()).await.unwrap();
+        volume.discard(ByteOffset::ZERO, 32 * 512, WriteFlags::default()).await.unwrap();
         write(&volume, 5, 1, 8).await.unwrap();
         // The blocks are overwritten on their way to the backing, so that a new buffer replaces another one.
         let sending = volume.clone();
@@ -174,7 +174,7 @@ fn block_past_a_moved_end_is_not_recovered() {
 fn zero_ranges_without_tags_mark_the_image_incomplete() {
     let (fixture, volume) = fixture(SimDiskSpec::new(64 * MIB));
     for position in 0..200 {
-        fixture.world.block_on(volume.discard(position * 16_384, 4096, WriteFlags::default())).unwrap();
+        fixture.world.block_on(volume.discard(ByteOffset(position * 16_384), 4096, WriteFlags::default())).unwrap();
     }
     assert!(!fixture.world.persisted_pool().is_complete());
 }

@@ -2,7 +2,7 @@
 //! other or of the backing.
 
 use engine::spec::Sabotage;
-use engine::{AttachError, Backing, CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags, WriteSource};
+use engine::{AttachError, Backing, ByteOffset, CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags, WriteSource};
 use lab::fixture::{Fixture, durable_tags, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, Ops, PersistedPool, Rule, SimBlockMut, SimDiskSpec, SimSeam, When, WorldSpec};
@@ -82,7 +82,7 @@ fn rewrite_and_destage(sabotage: Sabotage) -> [Vec<u64>; 2] {
         write(&volume, 0, 64, 1).await.unwrap();
         volume.flush().await.unwrap();
         write(&volume, 8, 8, 2).await.unwrap();
-        volume.discard(16 * 512, 8 * 512, WriteFlags::default()).await.unwrap();
+        volume.discard(ByteOffset(16 * 512), 8 * 512, WriteFlags::default()).await.unwrap();
         wait_until_destaged_by_age(&fixture, &volume).await;
     });
     assert_eq!(durable_tags(&fixture.world.disk("disk").unwrap(), 0, 32), [[1; 8], [2; 8], [0; 8], [1; 8]].concat());

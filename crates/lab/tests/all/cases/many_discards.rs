@@ -1,6 +1,6 @@
 //! Thousands of discards, as `fstrim` sends them: they are fast and are merged.
 
-use engine::WriteFlags;
+use engine::{ByteOffset, WriteFlags};
 use lab::fixture::{Fixture, read, write};
 use seam::Nanos;
 use seam::sim::SimDiskSpec;
@@ -15,7 +15,7 @@ fn scattered_discards_run_at_the_speed_of_the_backing() {
     let volume = fixture.attach("disk", |_| ()).unwrap();
     let start = fixture.world.now();
     for position in 0..12_000 {
-        fixture.world.block_on(volume.discard(position * 16_384, 4096, WriteFlags::default())).unwrap();
+        fixture.world.block_on(volume.discard(ByteOffset(position * 16_384), 4096, WriteFlags::default())).unwrap();
     }
     let elapsed = fixture.world.now().since(start);
     assert!(elapsed < Nanos::from_secs(1), "{elapsed} instead of the 40 ms of a disk with 100 us and a queue of 32");
@@ -30,7 +30,7 @@ fn adjacent_discards_are_merged() {
     fixture.world.block_on(volume.flush()).unwrap();
     // The discards come from both ends, so that the last one closes the gap.
     for position in (0..1_000).chain((1_001..2_000).rev()).chain([1_000]) {
-        fixture.world.block_on(volume.discard(position * 4096, 4096, WriteFlags::default())).unwrap();
+        fixture.world.block_on(volume.discard(ByteOffset(position * 4096), 4096, WriteFlags::default())).unwrap();
     }
     fixture.world.block_on(write(&volume, 8_000, 8, 9)).unwrap();
     fixture.world.block_on(volume.flush()).unwrap();
@@ -50,7 +50,11 @@ fn merged_fua_discard_is_durable() {
     for position in [0, 2, 1] {
         fixture
             .world
-            .block_on(volume.discard(position * 4096, 4096, WriteFlags { fua: position == 1, ..Default::default() }))
+            .block_on(volume.discard(
+                ByteOffset(position * 4096),
+                4096,
+                WriteFlags { fua: position == 1, ..Default::default() },
+            ))
             .unwrap();
     }
     assert_eq!((disk.durable_tag(8), disk.durable_tag(24)), (0, 7));

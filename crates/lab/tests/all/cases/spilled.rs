@@ -1,7 +1,7 @@
 //! Dirty blocks spilled to flash: flash, not memory, bounds the dirty data. An attach reads none of it, and older
 //! content never replaces it.
 
-use engine::{CoreSpec, Volume, VolumeId, VolumeSpec};
+use engine::{ByteOffset, CoreSpec, Volume, VolumeId, VolumeSpec};
 use lab::fixture::{Fixture, durable_tags, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Stop, When, WorldSpec};
@@ -141,7 +141,7 @@ fn flush_of_zeroes_keeps_records_of_newer_writes() {
         });
         fixture.world.crash_at_io(fixture.world.io_count() + io);
         let ended = fixture.world.run_until(async {
-            volume.zero(0, 64 * 4096, engine::ZeroFlags::default()).await.unwrap();
+            volume.zero(ByteOffset::ZERO, 64 * 4096, engine::ZeroFlags::default()).await.unwrap();
             write(&volume, 9 * 8, 8, 2).await.unwrap();
             volume.flush().await.unwrap();
         });

@@ -1,7 +1,7 @@
 //! State matrix: absent, clean or dirty neighbouring blocks × starts and ends × policies, checked against a list of
 //! tags. Actions run one after the other, and with racing eviction, discard and destage.
 
-use engine::{WriteFlags, WritePolicy};
+use engine::{ByteOffset, WriteFlags, WritePolicy};
 use lab::fixture::{Fixture, durable_tags, out_of_order_disk, read, write};
 use lab::random::Random;
 use seam::Seam;
@@ -46,7 +46,7 @@ fn check(fixture: &Fixture, name: &str, policy: WritePolicy, states: u64, action
             expected[inside].fill(3);
         }
         Action::Discard => {
-            let discard = volume.discard(first * 512, (end - first) * 512, WriteFlags::default());
+            let discard = volume.discard(ByteOffset(first * 512), (end - first) * 512, WriteFlags::default());
             fixture.world.block_on(discard).unwrap();
             expected[inside].fill(0);
         }
@@ -92,7 +92,7 @@ fn case_22_every_state_reads_back_under_races() {
         let write = |first, count, tag| fixture.world.block_on(write(&volume, first, count, tag)).unwrap();
         let read = |first, count| fixture.world.block_on(read(&volume, first, count)).unwrap();
         let discard = |first: u64, count: u64| {
-            let discard = volume.discard(first * 512, count * 512, WriteFlags::default());
+            let discard = volume.discard(ByteOffset(first * 512), count * 512, WriteFlags::default());
             fixture.world.block_on(discard).unwrap();
         };
         let (mut random, mut tag) = (Random::new(22, 0), 10_000);

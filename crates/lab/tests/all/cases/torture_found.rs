@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use engine::{CoreSpec, RequestError, Volume, WriteFlags, WritePolicy, ZeroFlags};
+use engine::{ByteOffset, CoreSpec, RequestError, Volume, WriteFlags, WritePolicy, ZeroFlags};
 use lab::fixture::{Fixture, SameTag, durable_tags, read, write};
 use seam::sim::{DiskControl, Fault, Ops, Rule, SimDiskSpec, SimSeam, TaskOrder, When, WorldSpec};
 use seam::{Nanos, Seam};
@@ -18,7 +18,7 @@ fn failed_write_during_a_policy_change_keeps_acknowledged_data() {
     let volume = fixture.attach("disk", |_| ()).unwrap();
     fixture.world.block_on(write(&volume, 0, 8, 1)).unwrap();
     fixture.world.block_on(volume.destage_all()).unwrap();
-    fixture.world.block_on(volume.discard(0, 4096, WriteFlags::default())).unwrap();
+    fixture.world.block_on(volume.discard(ByteOffset::ZERO, 4096, WriteFlags::default())).unwrap();
     disk.add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
     let change = volume.clone();
     fixture.seam.spawn(async move { drop(change.set_policy(WritePolicy::None).await) });
@@ -60,7 +60,7 @@ fn allocation_of_sectors_works_on_4_kib_backing_blocks() {
     (spec.geometry.logical_block, spec.geometry.physical_block) = (4096, 4096);
     fixture.add_disk("disk", spec);
     let volume = fixture.attach("disk", |_| ()).unwrap();
-    let runs = fixture.world.block_on(volume.allocation(512, 7 * 512)).unwrap();
+    let runs = fixture.world.block_on(volume.allocation(ByteOffset(512), 7 * 512)).unwrap();
     assert_eq!(runs.iter().map(|run| run.len_bytes).sum::<u64>(), 7 * 512);
 }
 
@@ -98,14 +98,16 @@ fn fua_discard_waits_for_the_write_that_replaced_it() {
     let busy = volume.clone();
     fixture.seam.spawn(async move {
         let flags = WriteFlags { fua: true, ..Default::default() };
-        busy.write(2 * 4096, 4096, flags, &mut SameTag(3)).await.expect("a disk without faults does not fail");
+        busy.write(ByteOffset(2 * 4096), 4096, flags, &mut SameTag(3))
+            .await
+            .expect("a disk without faults does not fail");
     });
     fixture.world.run_for(Nanos::from_micros(10)).unwrap();
     let fua = volume.clone();
     let discarded = Rc::new(Cell::new(false));
     let seen = Rc::clone(&discarded);
     fixture.seam.spawn(async move {
-        fua.discard(0, 3 * 4096, WriteFlags { fua: true, ..Default::default() })
+        fua.discard(ByteOffset::ZERO, 3 * 4096, WriteFlags { fua: true, ..Default::default() })
             .await
             .expect("a disk without faults does not fail");
         seen.set(true);
@@ -135,7 +137,9 @@ fn fua_write_undone_by_a_reconnect_is_rewritten_before_its_ack() {
             other.reconnect();
         });
         let is_durable = fixture.world.block_on(async move {
-            let result = volume.write(0, 4096, WriteFlags { fua: true, ..Default::default() }, &mut SameTag(7)).await;
+            let result = volume
+                .write(ByteOffset::ZERO, 4096, WriteFlags { fua: true, ..Default::default() }, &mut SameTag(7))
+                .await;
             result.is_err() || disk.durable_tag(0) == 7
         });
         assert!(is_durable, "seed {seed}: acknowledged with FUA, but not durable");
@@ -181,7 +185,7 @@ fn write_under_a_failed_discard_survives_a_reconnect() {
         let other = volume.clone();
         let written = start_request(&fixture, async move { write(&other, 0, 128, 2).await });
         disk.add_fault(Rule::new(Fault::Error, Ops::ZERO, When::Always));
-        let failed = fixture.world.block_on(volume.discard(0, 128 * 512, WriteFlags::default()));
+        let failed = fixture.world.block_on(volume.discard(ByteOffset::ZERO, 128 * 512, WriteFlags::default()));
         assert!(failed.is_err() && written.take() == Some(Ok(())));
         disk.clear_faults();
         disk.reconnect();
@@ -198,7 +202,10 @@ fn discard_under_a_failed_write_survives_a_reconnect() {
         let (fixture, disk, volume) = written_through(seed);
         let other = volume.clone();
         let discarded =
-            start_request(&fixture, async move { other.discard(0, 128 * 512, WriteFlags::default()).await });
+            start_request(
+                &fixture,
+                async move { other.discard(ByteOffset::ZERO, 128 * 512, WriteFlags::default()).await },
+            );
         disk.add_fault(Rule::new(Fault::Error, Ops::WRITE, When::Always));
         let failed = fixture.world.block_on(write(&volume, 0, 128, 2));
         assert!(failed.is_err() && discarded.take() == Some(Ok(())));
@@ -217,7 +224,10 @@ fn discard_cut_off_by_a_reconnect_is_acked_only_when_complete() {
         let (fixture, disk, volume) = written_through(seed);
         let other = volume.clone();
         let discarded =
-            start_request(&fixture, async move { other.discard(0, 128 * 512, WriteFlags::default()).await });
+            start_request(
+                &fixture,
+                async move { other.discard(ByteOffset::ZERO, 128 * 512, WriteFlags::default()).await },
+            );
         // Splits the range in two.
         let (first, middle) = (volume.clone(), volume.clone());
         let writes = [
@@ -245,8 +255,9 @@ fn overwritten_lost_discard_is_acked_after_all_replacing_writes() {
         let (fixture, disk, volume) = written_through(seed);
         fixture.world.block_on(write(&volume, 0, SECTORS, 1)).unwrap();
         let other = volume.clone();
-        let discarded =
-            start_request(&fixture, async move { other.discard(0, SECTORS * 512, WriteFlags::default()).await });
+        let discarded = start_request(&fixture, async move {
+            other.discard(ByteOffset::ZERO, SECTORS * 512, WriteFlags::default()).await
+        });
         let over = volume.clone();
         let written = start_request(&fixture, async move { write(&over, 0, SECTORS, 2).await });
         // The first run of the write arrives long before the others.
@@ -279,8 +290,8 @@ fn fua_zeroes_wait_for_everything_that_replaced_them() {
     let flushed = start_request(&fixture, async move { sending.flush().await });
     let other = volume.clone();
     let flags = ZeroFlags { fua: true, ..ZeroFlags::default() };
-    let zeroed = start_request(&fixture, async move { other.zero(24 * 512, 88 * 512, flags).await });
-    fixture.world.block_on(volume.zero(0, 504 * 512, ZeroFlags::default())).unwrap();
+    let zeroed = start_request(&fixture, async move { other.zero(ByteOffset(24 * 512), 88 * 512, flags).await });
+    fixture.world.block_on(volume.zero(ByteOffset::ZERO, 504 * 512, ZeroFlags::default())).unwrap();
     fixture.world.block_on(write(&volume, 24, 8, 3)).unwrap();
     assert!(zeroed.borrow().is_none() && flushed.borrow().is_none(), "nothing has reached the disk yet");
     disk.add_fault(Rule::new(Fault::Stall(Nanos::from_secs(5)), Ops::ZERO, When::Always));

@@ -12,12 +12,12 @@ pub use list::{
 use std::rc::Rc;
 
 use engine::telemetry::OpKind;
-use engine::{WriteFlags, ZeroFlags};
+use engine::{ByteOffset, WriteFlags, ZeroFlags};
 use seam::{Block, Seam};
 
 use self::list::{LIST_BYTES_MAX, ParameterList, Segment};
 use self::source::PieceSource;
-use super::{Extent, LOGICAL_BLOCK_BYTES, Task, read_failed, write_failed};
+use super::{Extent, LOGICAL_BLOCK_BYTES, Task, blocks_at, offset_of, read_failed, write_failed};
 use crate::cdb::{Cdb, invalid_field};
 use crate::copy_results::CopyStatus;
 use crate::exchange::{DataIn, DataOut};
@@ -101,13 +101,14 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             return Ok(());
         }
         let len = segment.blocks * LOGICAL_BLOCK_BYTES;
-        source.volume().record_request(OpKind::Read, segment.source_lba * LOGICAL_BLOCK_BYTES, len);
-        destination.volume().record_request(OpKind::Write, segment.destination_lba * LOGICAL_BLOCK_BYTES, len);
+        let (source_start, destination_start) = (offset_of(segment.source_lba), offset_of(segment.destination_lba));
+        source.volume().record_request(OpKind::Read, source_start, len);
+        destination.volume().record_request(OpKind::Write, destination_start, len);
         // An overlapping destination above its source is copied from the end, so that no block is overwritten before it
         // is read.
         let backwards = Rc::ptr_eq(source, destination)
             && (segment.source_lba + 1..segment.source_lba + segment.blocks).contains(&segment.destination_lba);
-        let mut parts: Vec<(u64, usize)> =
+        let mut parts: Vec<(ByteOffset, usize)> =
             Extent { first: segment.destination_lba, count: segment.blocks }.parts(PART_BYTES_MAX).collect();
         if backwards {
             parts.reverse();
@@ -115,10 +116,8 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let mut pieces = Vec::new();
         for (at, len) in parts {
             self.check_cancelled()?;
-            let source_offset =
-                segment.source_lba * LOGICAL_BLOCK_BYTES + (at - segment.destination_lba * LOGICAL_BLOCK_BYTES);
-            let first = at / LOGICAL_BLOCK_BYTES;
-            let _guard = destination.locks.lock_shared(first..first + len as u64 / LOGICAL_BLOCK_BYTES).await;
+            let source_offset = source_start.plus(at.since(destination_start));
+            let _guard = destination.locks.lock_shared(blocks_at(at, len)).await;
             self.check_cancelled()?;
             destination.reservations.check(self.nexus, Conflict::Write)?;
             pieces.clear();
