@@ -1,7 +1,7 @@
 //! Ratios of paired runs and their bounds: the mean of the logarithm with a 95 % confidence interval.
 //!
-//! The runs of a round are adjacent, so that slowdowns of the machine affect all of them. The interval is Student's for
-//! the number of pairs; nothing in it is random.
+//! The runs of a round are adjacent, so that slowdowns of the machine affect all of them. The interval is Student's
+//! t-interval, computed in closed form, so the same runs always give the same interval.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ pub enum Verdict {
     /// The bound lies inside the interval; more pairs are needed.
     Inconclusive,
     /// The whole interval misses the bound.
-    Miss,
+    Fail,
 }
 
 impl Interval {
@@ -39,7 +39,7 @@ impl Interval {
         let squares: f64 = logarithms.iter().map(|logarithm| (logarithm - mean).powi(2)).sum();
         let half_width = match logarithms.len() {
             0 | 1 => f64::INFINITY,
-            pairs => student(pairs - 1) * (squares / (count - 1.0) / count).sqrt(),
+            pairs => t_quantile(pairs - 1) * (squares / (count - 1.0) / count).sqrt(),
         };
         Interval { low: (mean - half_width).exp(), mid: mean.exp(), high: (mean + half_width).exp() }
     }
@@ -49,7 +49,7 @@ impl Interval {
         if self.high <= bound {
             Verdict::Pass
         } else if self.low > bound {
-            Verdict::Miss
+            Verdict::Fail
         } else {
             Verdict::Inconclusive
         }
@@ -60,7 +60,7 @@ impl Interval {
         if self.low >= bound {
             Verdict::Pass
         } else if self.high < bound {
-            Verdict::Miss
+            Verdict::Fail
         } else {
             Verdict::Inconclusive
         }
@@ -76,7 +76,7 @@ impl fmt::Display for Interval {
 impl Verdict {
     /// Verdict of a figure without an interval.
     pub fn of(is_met: bool) -> Verdict {
-        if is_met { Verdict::Pass } else { Verdict::Miss }
+        if is_met { Verdict::Pass } else { Verdict::Fail }
     }
 }
 
@@ -84,15 +84,15 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Verdict::Pass => "pass",
-            Verdict::Inconclusive => "open",
-            Verdict::Miss => "**miss**",
+            Verdict::Inconclusive => "inconclusive",
+            Verdict::Fail => "**fail**",
         })
     }
 }
 
-/// Two-sided 95 % quantile of Student's distribution. Beyond ten degrees of freedom it uses the expansion of Abramowitz
-/// and Stegun, 26.7.5, which is accurate to a thousandth there.
-fn student(degrees_of_freedom: usize) -> f64 {
+/// Two-sided 95 % quantile of Student's t distribution. Beyond ten degrees of freedom it uses the expansion of
+/// Abramowitz and Stegun, 26.7.5, which is accurate to a thousandth there.
+fn t_quantile(degrees_of_freedom: usize) -> f64 {
     const TABLE: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
     const NORMAL: f64 = 1.959_964;
     if let Some(quantile) = degrees_of_freedom.checked_sub(1).and_then(|index| TABLE.get(index)) {
@@ -136,9 +136,10 @@ mod tests {
     fn intervals_match_the_tables() {
         let close = |actual: f64, expected: f64| assert!((actual - expected).abs() < 0.001, "{actual} for {expected}");
         for (freedom, expected) in [(2, 4.303), (10, 2.228), (11, 2.201), (20, 2.086), (49, 2.010), (1_000, 1.962)] {
-            close(student(freedom), expected);
+            close(t_quantile(freedom), expected);
         }
-        // Logarithms of 0, 0.1 and -0.1: their deviation is 0.1, so the interval reaches 4.303 * 0.1 / sqrt(3).
+        // Logarithms of 0, 0.1 and -0.1: their sample standard deviation is 0.1, so the interval reaches
+        // 4.303 * 0.1 / sqrt(3).
         let interval = Interval::of_ratio([0.0, 0.1, -0.1].map(|log: f64| (2.0, 2.0 * log.exp())));
         close(interval.mid, 1.0);
         close(interval.low.ln(), -0.2484);
@@ -164,7 +165,7 @@ mod tests {
             let (same, less) = (noise.pairs(PAIRS_MIN, 1.0), noise.pairs(PAIRS_MIN, 0.95));
             let (same, less) = (Interval::of_ratio(same), Interval::of_ratio(less));
             assert_eq!((same.at_least(0.975), same.at_most(1.025)), (Verdict::Pass, Verdict::Pass), "{same:?}");
-            assert_eq!(less.at_least(0.975), Verdict::Miss, "{less:?}");
+            assert_eq!(less.at_least(0.975), Verdict::Fail, "{less:?}");
             assert!(less.low <= 0.96 && less.high >= 0.94, "{less:?}");
         }
         let few = Interval::of_ratio(Noise(1).pairs(2, 0.95));

@@ -129,8 +129,8 @@ mod tests {
     #[test]
     fn planted_loss_misses_and_no_loss_passes() {
         assert!(describe(&rounds(1.0), 3).ends_with("| pass |"), "{}", describe(&rounds(1.0), 3));
-        assert!(describe(&rounds(0.98), 3).ends_with("| open |"), "{}", describe(&rounds(0.98), 3));
-        assert!(describe(&rounds(0.96), 3).ends_with("| **miss** |"), "{}", describe(&rounds(0.96), 3));
+        assert!(describe(&rounds(0.98), 3).ends_with("| inconclusive |"), "{}", describe(&rounds(0.98), 3));
+        assert!(describe(&rounds(0.96), 3).ends_with("| **fail** |"), "{}", describe(&rounds(0.96), 3));
     }
 
     #[test]

@@ -211,11 +211,11 @@ mod tests {
     }
 
     #[test]
-    fn slow_second_or_longer_tail_misses() {
+    fn slow_second_or_longer_tail_fails() {
         let good = || run(Run::offered_iops(), 20.0);
         assert_eq!(verdict(good(), good()), Verdict::Pass);
-        assert_eq!(verdict(run(0.85 * Run::offered_iops(), 20.0), good()), Verdict::Miss);
-        assert_eq!(verdict(run(Run::offered_iops(), 23.0), good()), Verdict::Miss);
+        assert_eq!(verdict(run(0.85 * Run::offered_iops(), 20.0), good()), Verdict::Fail);
+        assert_eq!(verdict(run(Run::offered_iops(), 23.0), good()), Verdict::Fail);
     }
 
     #[test]

@@ -20,12 +20,12 @@ fn check_all<T: PartialEq + std::fmt::Debug>(
             Ok(Step::Got(value, used)) => {
                 assert!(used > 0 && used <= bytes.len(), "{used} of {} bytes", bytes.len());
                 for len in 0..used {
-                    assert!(matches!(decode(&bytes[..len]), Ok(Step::More(wanted)) if wanted > len));
+                    assert!(matches!(decode(&bytes[..len]), Ok(Step::Incomplete(wanted)) if wanted > len));
                 }
                 check(&value, &bytes[..used]);
                 bytes = &bytes[used..];
             }
-            Ok(Step::More(wanted)) => return assert!(wanted > bytes.len()),
+            Ok(Step::Incomplete(wanted)) => return assert!(wanted > bytes.len()),
             Err(_) => return,
         }
     }

@@ -101,11 +101,11 @@ fn decode_pdus(framing: Framing, mut bytes: &[u8]) {
                     assert_eq!(Response::decode(&response.encode()), Some(response));
                 }
                 for len in (0..used).step_by(13) {
-                    assert!(matches!(framing.decode(&bytes[..len]), Ok(Step::More(wanted)) if wanted > len));
+                    assert!(matches!(framing.decode(&bytes[..len]), Ok(Step::Incomplete(wanted)) if wanted > len));
                 }
                 bytes = &bytes[used..];
             }
-            Ok(Step::More(wanted)) => return assert!(wanted > bytes.len() && wanted <= framing.pdu_bytes_max()),
+            Ok(Step::Incomplete(wanted)) => return assert!(wanted > bytes.len() && wanted <= framing.pdu_bytes_max()),
             Err(_) => return,
         }
     }

@@ -163,6 +163,8 @@ async fn check_memory(seam: SimSeam, server: Server<SimSeam>, hostile: Rc<Hostil
     }
 }
 
+/// Runs sessions with the options in `mode`. Bit 0: header digest; bit 1: data digest; bit 2: CHAP; bit 3: write-back;
+/// bits 4 and 5: index of the parameters in [`PARAMETERS`].
 async fn run_sessions(world: &World, mode: u8, input: &[u8], usages: &'static [Vec<u8>]) {
     let (seam, allocated_before) = (world.seam(), allocated());
     let core = Core::new(seam.clone(), CoreSpec::default());

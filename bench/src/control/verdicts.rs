@@ -217,7 +217,7 @@ mod tests {
         }
         let all_series = [series(Some(28_000.0), 0.98, 1.2), series(None, 0.95, 1.0)];
         for row in ["| at 70 %: requests", "| at 70 %: p99", "| saturated: requests"] {
-            assert!(table_row(&all_series, row).ends_with("| **miss** |"), "{}", table_row(&all_series, row));
+            assert!(table_row(&all_series, row).ends_with("| **fail** |"), "{}", table_row(&all_series, row));
         }
     }
 
@@ -228,7 +228,7 @@ mod tests {
         let row_at = |rate_factor: f64| table_row(&[series(None, rate_factor, 1.0)], "| saturated: requests");
         assert!(row_at(1.0).contains(&target), "{} has no {target}", row_at(1.0));
         assert!(
-            row_at(1.0 - (control_percent + 2.0) / 100.0).ends_with("| open |"),
+            row_at(1.0 - (control_percent + 2.0) / 100.0).ends_with("| inconclusive |"),
             "the bound itself lies in the interval"
         );
     }
@@ -240,7 +240,7 @@ mod tests {
         all_series[0].rounds[7].on.resident_bytes += 129 << 20;
         all_series[0].rounds.iter_mut().for_each(|round| round.on.control_cpu_fraction = 0.11);
         for row in ["| saturated: a scrape", "| saturated: CPU of control", "| resident memory"] {
-            assert!(table_row(&all_series, row).ends_with("| **miss** |"), "{}", table_row(&all_series, row));
+            assert!(table_row(&all_series, row).ends_with("| **fail** |"), "{}", table_row(&all_series, row));
         }
     }
 }

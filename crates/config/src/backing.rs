@@ -115,11 +115,11 @@ fn parse_sim(rest: &str) -> Result<BackingSpec, String> {
 
 /// Splits `host:port` or `[v6]:port`. The port may be absent if there is a default.
 pub fn split_host_port(text: &str, default_port: Option<u16>) -> Result<(String, u16), String> {
-    let wrong = || format!("\"{text}\" is not HOST:PORT; write it like 127.0.0.1:10809 or [::1]:10809");
+    let invalid = || format!("\"{text}\" is not HOST:PORT; write it like 127.0.0.1:10809 or [::1]:10809");
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
-            let (host, port) = rest.split_once(']').ok_or_else(wrong)?;
-            host.parse::<std::net::Ipv6Addr>().map_err(|_| wrong())?;
+            let (host, port) = rest.split_once(']').ok_or_else(invalid)?;
+            host.parse::<std::net::Ipv6Addr>().map_err(|_| invalid())?;
             (host, port.strip_prefix(':'))
         }
         None => match text.split_once(':') {
@@ -128,15 +128,15 @@ pub fn split_host_port(text: &str, default_port: Option<u16>) -> Result<(String,
         },
     };
     let port = match (port, default_port) {
-        (Some(port), _) => port.parse().map_err(|_| wrong())?,
+        (Some(port), _) => port.parse().map_err(|_| invalid())?,
         (None, Some(port)) => port,
-        (None, None) => return Err(wrong()),
+        (None, None) => return Err(invalid()),
     };
-    if host.is_empty() { Err(wrong()) } else { Ok((host.to_owned(), port)) }
+    if host.is_empty() { Err(invalid()) } else { Ok((host.to_owned(), port)) }
 }
 
 fn percent_decode(text: &str) -> Result<String, String> {
-    let wrong = || format!("\"{text}\" has a broken % escape; write %25 for a percent sign");
+    let invalid = || format!("\"{text}\" has a broken % escape; write %25 for a percent sign");
     let mut bytes = Vec::with_capacity(text.len());
     let mut remaining = text.as_bytes();
     while let Some((&byte, after)) = remaining.split_first() {
@@ -145,12 +145,13 @@ fn percent_decode(text: &str) -> Result<String, String> {
             bytes.push(byte);
             continue;
         }
-        let digits = remaining.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit)).ok_or_else(wrong)?;
-        let digits = std::str::from_utf8(digits).map_err(|_| wrong())?;
-        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| wrong())?);
+        let digits =
+            remaining.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit)).ok_or_else(invalid)?;
+        let digits = std::str::from_utf8(digits).map_err(|_| invalid())?;
+        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| invalid())?);
         remaining = &remaining[2..];
     }
-    String::from_utf8(bytes).map_err(|_| wrong())
+    String::from_utf8(bytes).map_err(|_| invalid())
 }
 
 #[cfg(test)]
@@ -164,8 +165,8 @@ mod tests {
     #[test]
     fn percent_escape_has_two_hex_digits_and_no_sign() {
         assert_eq!(parse("file:///a%20b"), Ok(BackingSpec::Path("/a b".into())));
-        for wrong in ["file:///a%+1", "file:///a%2", "file:///a%"] {
-            assert!(parse(wrong).is_err_and(|error| error.contains("%25")), "{wrong}");
+        for invalid in ["file:///a%+1", "file:///a%2", "file:///a%"] {
+            assert!(parse(invalid).is_err_and(|error| error.contains("%25")), "{invalid}");
         }
     }
 

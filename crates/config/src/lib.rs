@@ -44,7 +44,7 @@ pub use backing::{BackingSpec, is_device};
 pub use history::HistoryConfig;
 pub use iscsi::{IscsiConfig, read_chap, show_portal};
 pub use log::LogConfig;
-pub use look_up::LOOK_UP_LIMIT;
+pub use look_up::LOOK_UP_TIMEOUT;
 pub use names::check_name;
 pub use problem::{Problem, Problems};
 pub use qos::{QosRule, RuleValue};

@@ -14,7 +14,7 @@ use super::backing::BackingSpec;
 use super::on_disk::{is_missing_device, unsuitable};
 
 /// Time without an answer after which a daemon continues without a look-up, whose result only improves messages.
-pub const LOOK_UP_LIMIT: Duration = Duration::from_secs(2);
+pub const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Result of one look-up.
 #[derive(Clone, Debug)]
@@ -116,7 +116,7 @@ mod tests {
                     [[volume]]\nbacking = \"sim://raid5\"\n";
         let (root, errors) = DeTable::parse_recoverable(text);
         assert!(errors.is_empty());
-        let look_ups = LookUps::of(root.get_ref(), folder.path(), LOOK_UP_LIMIT);
+        let look_ups = LookUps::of(root.get_ref(), folder.path(), LOOK_UP_TIMEOUT);
         assert_eq!(look_ups.0.keys().collect::<Vec<_>>(), [&link, &missing]);
         assert_eq!(look_ups.canonical(&link), file.canonicalize().ok().as_deref());
         assert!(look_ups.exists(&link) && !look_ups.exists(&missing) && !look_ups.is_hung(&missing));

@@ -21,7 +21,7 @@ const WRITE_COST_MAX: u32 = 16;
 /// Key in `match` for the volume's name.
 const NAME_LABEL: &str = "name";
 
-/// A key of quality of service that a table sets.
+/// A QoS key that a table sets, with its value.
 #[derive(Clone, Debug)]
 pub(super) struct QosSetting {
     key: &'static str,
@@ -202,7 +202,7 @@ pub(super) fn read_datastores(sections: &[Section<'_>], source: &mut Source<'_>)
         let write_cost = section.get::<u32>("write_cost", source).map_or(1, |Located { value, span }| {
             if !(1..=WRITE_COST_MAX).contains(&value) {
                 let remedy = "specify 1 without RAID, 2 for RAID 1 and 10, 4 for RAID 5, 6 for RAID 6; at most 16";
-                source.problem(&span, format!("write_cost = {value} is not possible"), remedy);
+                source.problem(&span, format!("write_cost = {value} is out of range"), remedy);
             }
             value
         });

@@ -33,15 +33,15 @@ pub enum ServerError {
     Listen {
         /// The socket.
         path: PathBuf,
-        /// The system's answer.
+        /// The operating system's error.
         error: io::Error,
     },
-    /// Another daemon answers at the path.
+    /// Another daemon listens at the path.
     #[error(
         "control socket {path}: another daemon answers there; stop it, or specify another socket for this one in \
          [control]"
     )]
-    Answered {
+    InUse {
         /// The socket.
         path: PathBuf,
     },
@@ -54,7 +54,7 @@ pub struct Limits {
     pub requests_max: usize,
     /// Maximum number of connections that wait for their client; beyond it the longest waiting one is closed.
     pub idle_max: usize,
-    /// Time-out for the next request, and for a client that does not receive its answer.
+    /// Maximum time to wait for the next request, and for the client to receive a reply.
     pub idle_timeout: Duration,
 }
 

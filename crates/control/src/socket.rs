@@ -17,7 +17,7 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener, ServerError> {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     if is_socket {
         if UnixStream::connect(path).is_ok() {
-            return Err(ServerError::Answered { path: path.to_owned() });
+            return Err(ServerError::InUse { path: path.to_owned() });
         }
         std::fs::remove_file(path).map_err(to_error)?;
     }

@@ -49,7 +49,7 @@ use tokio::task::LocalSet;
 pub use self::daemon::override_reports;
 use self::daemon::serve;
 pub use self::events::DIRECTORY as EVENTS_DIRECTORY;
-use config::{Config, LOOK_UP_LIMIT};
+use config::{Config, LOOK_UP_TIMEOUT};
 use logging::{self as log, CONFIG};
 use terminal::Failure;
 
@@ -60,8 +60,8 @@ const UMASK: u32 = 0o027;
 pub fn run(file: &Path) -> Result<(), Failure> {
     let inherited = handover::inherited();
     signals::start_thread()?;
-    let config = Config::load_within(file, LOOK_UP_LIMIT).map_err(|problems| Failure::usage(problems.to_string()))?;
-    // The log starts a thread, so the signals are blocked before.
+    let config = Config::load_within(file, LOOK_UP_TIMEOUT).map_err(|problems| Failure::usage(problems.to_string()))?;
+    // The log starts a thread, which must inherit the blocked signals of `signals::start_thread`.
     let _log = log::start(&config.log.filter, config.log.format)
         .map_err(|error| Failure::failed(format!("the log cannot be started: {error}")))?;
     config.exposed_secrets().iter().for_each(|text| log::warn!(target: CONFIG, "{text}"));

@@ -15,7 +15,7 @@ pub struct ClientCounters {
     pub writes: Histogram,
     /// Writes that did not wait for the storage.
     pub fast_writes: u64,
-    /// Requests of an earlier act; they are counted nowhere else.
+    /// Requests of an earlier phase; they are counted nowhere else.
     pub late: u64,
     /// Failed requests; they are counted nowhere else.
     pub errors: u64,
@@ -57,7 +57,7 @@ impl Meter {
         self.0.lock().expect("no thread panics while it holds the lock").record(write, latency);
     }
 
-    /// Counts a request of an earlier act.
+    /// Counts a request of an earlier phase.
     pub fn record_late(&self) {
         self.0.lock().expect("no thread panics while it holds the lock").late += 1;
     }

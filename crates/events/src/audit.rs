@@ -74,13 +74,13 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         Request::VolumeRemove { name } => volume_change(name, "remove"),
         Request::VolumeAdopt { name, give_up: None } => volume_change(name, "adopt the backing as it is now"),
         Request::VolumeAdopt { name, give_up: Some(data) } => {
-            volume_change(name, format!("adopt the backing as it is now, and discard data {data}"))
+            volume_change(name, format!("adopt the backing as it is now, and give up the data of {data}"))
         }
         Request::TraceOpen { name } => volume_change(name, "record a trace"),
         Request::FlashAdd { path, force } => device_change(path, with_force("add to the flash cache", *force)),
         Request::FlashRemove { path } => device_change(path, "remove from the flash cache"),
         Request::FlashReplace { old, new, force } => {
-            device_change(old, with_force(&format!("replace by {new}"), *force))
+            device_change(old, with_force(&format!("replace with {new}"), *force))
         }
         Request::FlashPause {} => daemon_change("pause the change of the flash devices"),
         Request::FlashResume {} => daemon_change("resume the change of the flash devices"),

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use seam::Seam;
 
-use crate::journal::{wait_durable, write_now};
+use crate::journal::{start_commit, wait_durable};
 use crate::pages::state::PageState;
 use crate::record::Position;
 use crate::store::{Inner, State};
@@ -38,7 +38,7 @@ pub fn retire<S: Seam>(inner: &Rc<Inner<S>>, positions: &[Position]) {
         !state.retirements.0.is_empty() && state.segments.writable_count() * 4 < log_segments
     };
     if is_urgent {
-        write_now(inner);
+        start_commit(inner);
     }
 }
 

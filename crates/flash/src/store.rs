@@ -62,7 +62,7 @@ pub enum Sabotage {
     /// A `put` ignores that its blocks were invalidated.
     PutOverInvalidate,
     /// A read ignores that a block was overwritten while it was in flight.
-    ReadOverPut,
+    SkipReadRecheck,
 }
 
 impl Sabotage {

@@ -65,11 +65,11 @@ fn check_scenario(&(name, memory, devices, flash, policy, volumes, has_own_cache
     assert!(output.status.success() && errors.is_empty(), "{name}: {errors}");
     let summary: Value = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{name}: no count: {value}"));
-    let cut = number(&summary["cut"]);
-    let is_scaled = |whole: u64, scaled: &Value| number(scaled).abs_diff(whole / cut) <= 2 << 20;
+    let byte_divisor = number(&summary["byte_divisor"]);
+    let is_scaled = |whole: u64, scaled: &Value| number(scaled).abs_diff(whole / byte_divisor) <= 2 << 20;
     let (with, without) = (&summary["with"], &summary["without"]);
     // A daemon has at least 16 MiB.
-    assert!(is_scaled(memory.max(cut * (16 << 20)), &with["memory_bytes"]), "{name}: {with}");
+    assert!(is_scaled(memory.max(byte_divisor * (16 << 20)), &with["memory_bytes"]), "{name}: {with}");
     let flash_bytes = with["flash_bytes"].as_array().expect("a list");
     assert_eq!(flash_bytes.len(), devices, "{name}: {with}");
     assert!(flash_bytes.iter().all(|bytes| is_scaled(flash, bytes)), "{name}: {with}");
@@ -81,9 +81,9 @@ fn check_scenario(&(name, memory, devices, flash, policy, volumes, has_own_cache
     assert_eq!((&without["flash_bytes"], number(&summary["errors"])), (&Value::Array(Vec::new()), 0), "{name}");
     let memory_without = if has_own_cache { number(&with["memory_bytes"]) } else { 16 << 20 };
     assert_eq!(number(&without["memory_bytes"]), memory_without, "{name}: {summary}");
-    let acts = summary["acts"].as_array().expect("a list");
-    // An act lasts a fraction of a second: a busy machine may complete no request in one of them.
-    let served = |side: &str| acts.iter().map(|act| number(&act[side]["requests"])).sum::<u64>();
+    let phases = summary["phases"].as_array().expect("a list");
+    // A phase lasts a fraction of a second: a busy machine may complete no request in one of them.
+    let served = |side: &str| phases.iter().map(|phase| number(&phase[side]["requests"])).sum::<u64>();
     assert!(served("with") > 0 && served("without") > 0, "{name}: {summary}");
     let checks = summary["checks"].as_array().expect("a list");
     let is_figure = |check: &Value| check["value"].is_f64() && (check["low"].is_f64() || check["high"].is_f64());

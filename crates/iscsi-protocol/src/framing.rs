@@ -45,7 +45,7 @@ impl Framing {
     /// Decodes the PDU at the start of `bytes`.
     #[inline]
     pub fn decode<'a>(&self, bytes: &'a [u8]) -> Decoded<Frame<'a>> {
-        let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(Step::More(HEADER_BYTES)) };
+        let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(Step::Incomplete(HEADER_BYTES)) };
         let (ahs_len, data_len) = (usize::from(header[4]) * 4, data_len(header));
         let head_len = HEADER_BYTES + ahs_len;
         let data_start = head_len + if self.header_digest { DIGEST_BYTES } else { 0 };
@@ -53,7 +53,7 @@ impl Framing {
         if ahs_len > AHS_BYTES_MAX && !self.header_digest {
             return Err(ProtocolError::TooLong { item: "an additional header", len: ahs_len, max: AHS_BYTES_MAX });
         }
-        let Some(head) = bytes.get(..data_start) else { return Ok(Step::More(data_start)) };
+        let Some(head) = bytes.get(..data_start) else { return Ok(Step::Incomplete(data_start)) };
         let (head, digest) = head.split_at(head_len);
         if self.header_digest && digest != crc32c::crc32c(head).to_le_bytes() {
             return Err(ProtocolError::HeaderDigest);
@@ -68,7 +68,7 @@ impl Framing {
         let padded_len = data_len.next_multiple_of(4);
         let has_digest = self.data_digest && data_len > 0;
         let end = data_start + padded_len + if has_digest { DIGEST_BYTES } else { 0 };
-        let Some(padded_and_digest) = bytes.get(data_start..end) else { return Ok(Step::More(end)) };
+        let Some(padded_and_digest) = bytes.get(data_start..end) else { return Ok(Step::Incomplete(end)) };
         let (padded, digest) = padded_and_digest.split_at(padded_len);
         if has_digest && digest != crc32c::crc32c(padded).to_le_bytes() {
             return Err(ProtocolError::DataDigest(Box::new(*header)));
@@ -143,7 +143,7 @@ mod tests {
                     assert_eq!((frame.ahs, frame.data, used), (ahs, data, bytes.len()));
                     for short_len in 0..bytes.len() {
                         let decoded = framing.decode(&bytes[..short_len]);
-                        assert!(matches!(decoded, Ok(Step::More(wanted)) if wanted > short_len));
+                        assert!(matches!(decoded, Ok(Step::Incomplete(wanted)) if wanted > short_len));
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! iSCSI names (4.2.7).
+//! iSCSI names (RFC 7143, 4.2.7).
 
 use crate::limits::NAME_BYTES_MAX;
 use crate::text::is_control;
@@ -8,13 +8,14 @@ pub fn check(name: &str) -> Result<(), &'static str> {
     if name.len() > NAME_BYTES_MAX {
         return Err("is longer than 223 bytes");
     }
-    let suffix =
-        ["iqn.", "eui.", "naa."].iter().find_map(|kind| name.get(..4)?.eq_ignore_ascii_case(kind).then(|| &name[4..]));
+    let suffix = ["iqn.", "eui.", "naa."]
+        .iter()
+        .find_map(|type_designator| name.get(..4)?.eq_ignore_ascii_case(type_designator).then(|| &name[4..]));
     match suffix {
-        None => Err("starts with none of iqn., eui., naa."),
-        Some("") => Err("ends after its kind"),
+        None => Err("does not start with iqn., eui. or naa."),
+        Some("") => Err("has nothing after its type (iqn., eui. or naa.)"),
         Some(suffix) if suffix.chars().any(|c| is_control(c) || c.is_whitespace() || "=,".contains(c)) => {
-            Err("holds a blank, a control character, a comma or an equals sign")
+            Err("contains white space, a control character, a comma or an equals sign")
         }
         Some(_) => Ok(()),
     }

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<T> {
     /// The decoder needs this many bytes in total.
-    More(usize),
+    Incomplete(usize),
     /// A value and its length in bytes.
     Got(T, usize),
 }

@@ -41,10 +41,10 @@ fn framing_of_random_bytes_is_safe() {
                 decoded += 1;
                 assert!(used <= bytes.len() && frame.data.len() <= 4096);
                 for len in (0..used).step_by(7) {
-                    assert!(matches!(framing.decode(&bytes[..len]), Ok(Step::More(wanted)) if wanted > len));
+                    assert!(matches!(framing.decode(&bytes[..len]), Ok(Step::Incomplete(wanted)) if wanted > len));
                 }
             }
-            Ok(Step::More(wanted)) => assert!(wanted > bytes.len() && wanted <= framing.pdu_bytes_max()),
+            Ok(Step::Incomplete(wanted)) => assert!(wanted > bytes.len() && wanted <= framing.pdu_bytes_max()),
             Err(_) => (),
         }
     }

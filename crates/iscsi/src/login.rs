@@ -53,7 +53,7 @@ pub(crate) async fn log_in<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     loop {
         let (reply, task_tag, cmd_sn, used) = loop {
             match framing.decode(incoming.bytes())? {
-                Step::More(_) => incoming.receive_more().await?,
+                Step::Incomplete(_) => incoming.receive_more().await?,
                 Step::Got(frame, used) => {
                     let request = Request::decode(frame.header, frame.ahs).map_err(|_| LoginError::NoLogin)?;
                     let RequestBody::Login(login_request) = &request.body else { return Err(LoginError::NoLogin) };

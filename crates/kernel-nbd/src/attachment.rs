@@ -42,7 +42,7 @@ struct Attachment {
     device: Device,
     address: String,
     /// True if the daemon did not answer the last check.
-    is_daemon_away: bool,
+    is_daemon_unreachable: bool,
 }
 
 /// Attaches `volume` and maintains the device until a signal; `on_attached` receives the device.
@@ -60,7 +60,7 @@ pub fn run(
         let kernel = crate::kernel()?;
         let _lock = lock(volume)?;
         let mut attachment = Attachment::attach(socket, volume, kernel)?;
-        attachment.wait_for_link().await;
+        attachment.wait_for_symlink().await;
         on_attached(&attachment.device)?;
         Notifier::from_environment().notify(&format!("READY=1\nSTATUS={}", attachment.device.path().display()));
         match attachment.run(&mut stop).await? {
@@ -85,11 +85,12 @@ impl Attachment {
             None => {
                 let index = kernel.connect(&export(&connection, &identity.to_text())).map_err(failure)?;
                 let device = Device { index, identity };
-                Attachment { socket, kernel, events, device, address, is_daemon_away: false }
+                Attachment { socket, kernel, events, device, address, is_daemon_unreachable: false }
             }
             // The device of an earlier attach process; only the kernel knows whether its connection is alive.
             Some(device) => {
-                let mut attachment = Attachment { socket, kernel, events, device, address, is_daemon_away: false };
+                let mut attachment =
+                    Attachment { socket, kernel, events, device, address, is_daemon_unreachable: false };
                 let reconnected = attachment.reconnect_device(&identity, &connection);
                 reconnected.map_err(|reason| Failure::failed(format!("{volume}: {reason}")))?;
                 attachment
@@ -101,8 +102,8 @@ impl Attachment {
         Ok(attachment)
     }
 
-    /// Waits for udev's link. Without udev's rule there is no link, and the device is usable nevertheless.
-    async fn wait_for_link(&self) {
+    /// Waits for udev's symbolic link. Without udev's rule there is none, and the device is usable nevertheless.
+    async fn wait_for_symlink(&self) {
         let deadline = Instant::now() + UDEV_TIMEOUT;
         while !self.device.is_linked() {
             if Instant::now() > deadline {
@@ -145,10 +146,10 @@ impl Attachment {
         match handshake::query_size_bytes(&self.address, &self.device.identity.volume) {
             Ok(size_bytes) => {
                 self.update_size(size_bytes);
-                std::mem::take(&mut self.is_daemon_away)
+                std::mem::take(&mut self.is_daemon_unreachable)
             }
             Err(_) => {
-                self.is_daemon_away = true;
+                self.is_daemon_unreachable = true;
                 false
             }
         }
@@ -161,7 +162,7 @@ impl Attachment {
         let mut last_logged = String::new();
         loop {
             let Err(reason) = self.reconnect_once() else {
-                self.is_daemon_away = false;
+                self.is_daemon_unreachable = false;
                 let away_seconds = start.elapsed().as_secs_f64();
                 log::info!(
                     target: ATTACH, volume,

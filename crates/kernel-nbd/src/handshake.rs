@@ -164,7 +164,7 @@ fn read_array<const N: usize>(stream: &mut dyn Stream) -> io::Result<[u8; N]> {
 fn complete<T>(decoded: Decoded<T>) -> io::Result<T> {
     match decoded.map_err(protocol_error)? {
         Step::Got(value, _) => Ok(value),
-        Step::More(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Step::Incomplete(_) => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Escaping of foreign text (of initiators, drives, servers, files): control characters become `\u{…}`.
+//! Escaping of untrusted text (of initiators, drives, servers, files): control characters become `\u{…}`.
 
 use std::borrow::Cow;
 

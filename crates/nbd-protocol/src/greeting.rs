@@ -28,17 +28,17 @@ pub fn greeting() -> [u8; GREETING_BYTES] {
 /// Decodes the server's greeting; returns the handshake flags.
 pub fn decode_greeting(bytes: &[u8]) -> Decoded<u16> {
     let mut reader = PayloadReader(bytes);
-    let Some(magic) = reader.u64() else { return Ok(Step::More(GREETING_BYTES)) };
+    let Some(magic) = reader.u64() else { return Ok(Step::Incomplete(GREETING_BYTES)) };
     if magic != NBD_MAGIC {
         return Err(ProtocolError::Magic { item: "the greeting", found: magic });
     }
     match reader.u64() {
-        None => return Ok(Step::More(GREETING_BYTES)),
+        None => return Ok(Step::Incomplete(GREETING_BYTES)),
         Some(OPTION_MAGIC) => (),
         Some(OLD_STYLE_MAGIC) => return Err(ProtocolError::OldStyle),
         Some(found) => return Err(ProtocolError::Magic { item: "the greeting's second half", found }),
     }
-    Ok(reader.u16().map_or(Step::More(GREETING_BYTES), |flags| Step::Got(flags, GREETING_BYTES)))
+    Ok(reader.u16().map_or(Step::Incomplete(GREETING_BYTES), |flags| Step::Got(flags, GREETING_BYTES)))
 }
 
 /// Flags of a client.
@@ -50,7 +50,7 @@ pub struct ClientFlags {
 
 /// Decodes the client's flags.
 pub fn decode_client_flags(bytes: &[u8]) -> Decoded<ClientFlags> {
-    let Some(flags) = PayloadReader(bytes).u32() else { return Ok(Step::More(CLIENT_FLAGS_BYTES)) };
+    let Some(flags) = PayloadReader(bytes).u32() else { return Ok(Step::Incomplete(CLIENT_FLAGS_BYTES)) };
     let known = u32::from(FIXED_NEWSTYLE | NO_ZEROES);
     if flags & !known != 0 || flags & u32::from(FIXED_NEWSTYLE) == 0 {
         return Err(ProtocolError::Malformed("client flags: fixed newstyle is required, unknown bits are not allowed"));
@@ -86,7 +86,7 @@ mod tests {
         let answer = client_flags(flags).expect("fixed newstyle is offered");
         assert_eq!(decode_client_flags(&answer), Ok(Step::Got(ClientFlags { no_zeroes: true }, 4)));
         for len in 0..18 {
-            assert_eq!(decode_greeting(&bytes[..len]), Ok(Step::More(18)));
+            assert_eq!(decode_greeting(&bytes[..len]), Ok(Step::Incomplete(18)));
         }
     }
 

@@ -86,11 +86,13 @@ impl OptionHeader {
     /// Decodes the header at the start of `bytes`. A payload beyond [`OPTION_PAYLOAD_BYTES_SKIPPED_MAX`] is an error.
     pub fn decode(bytes: &[u8]) -> Decoded<OptionHeader> {
         let mut reader = PayloadReader(bytes);
-        let Some(magic) = reader.u64() else { return Ok(Step::More(OptionHeader::BYTES)) };
+        let Some(magic) = reader.u64() else { return Ok(Step::Incomplete(OptionHeader::BYTES)) };
         if magic != OPTION_MAGIC {
             return Err(ProtocolError::Magic { item: "an option", found: magic });
         }
-        let (Some(kind), Some(len)) = (reader.u32(), reader.u32()) else { return Ok(Step::More(OptionHeader::BYTES)) };
+        let (Some(kind), Some(len)) = (reader.u32(), reader.u32()) else {
+            return Ok(Step::Incomplete(OptionHeader::BYTES));
+        };
         if len > OPTION_PAYLOAD_BYTES_SKIPPED_MAX {
             let max = OPTION_PAYLOAD_BYTES_SKIPPED_MAX.into();
             return Err(ProtocolError::TooLong { item: "an option's payload", len: len.into(), max });
@@ -202,12 +204,12 @@ impl OptionReplyHeader {
     /// Decodes the header at the start of `bytes`.
     pub fn decode(bytes: &[u8]) -> Decoded<OptionReplyHeader> {
         let mut reader = PayloadReader(bytes);
-        let Some(magic) = reader.u64() else { return Ok(Step::More(OptionReplyHeader::BYTES)) };
+        let Some(magic) = reader.u64() else { return Ok(Step::Incomplete(OptionReplyHeader::BYTES)) };
         if magic != REPLY_MAGIC {
             return Err(ProtocolError::Magic { item: "an option's reply", found: magic });
         }
         let (Some(option), Some(kind), Some(len)) = (reader.u32(), reader.u32(), reader.u32()) else {
-            return Ok(Step::More(OptionReplyHeader::BYTES));
+            return Ok(Step::Incomplete(OptionReplyHeader::BYTES));
         };
         if len as usize > OPTION_PAYLOAD_BYTES_MAX {
             let max = OPTION_PAYLOAD_BYTES_MAX as u64;

@@ -152,17 +152,17 @@ impl ReplyHeader {
     /// Decodes the header at the start of `bytes`. A payload beyond the limit of its type is an error.
     pub fn decode(bytes: &[u8]) -> Decoded<ReplyHeader> {
         let mut reader = PayloadReader(bytes);
-        let Some(magic) = reader.u32() else { return Ok(Step::More(16)) };
+        let Some(magic) = reader.u32() else { return Ok(Step::Incomplete(16)) };
         match magic {
             SIMPLE_MAGIC => {
-                let (Some(error), Some(cookie)) = (reader.u32(), reader.u64()) else { return Ok(Step::More(16)) };
+                let (Some(error), Some(cookie)) = (reader.u32(), reader.u64()) else { return Ok(Step::Incomplete(16)) };
                 Ok(Step::Got(ReplyHeader::Simple { cookie, error: Errno::from_wire(error) }, 16))
             }
             CHUNK_MAGIC => {
                 let (Some(flags), Some(kind), Some(cookie), Some(len)) =
                     (reader.u16(), reader.u16(), reader.u64(), reader.u32())
                 else {
-                    return Ok(Step::More(20));
+                    return Ok(Step::Incomplete(20));
                 };
                 let kind = ChunkKind::from_wire(kind);
                 let max = if kind == ChunkKind::Data { DATA_BYTES_MAX + 8 } else { CHUNK_PAYLOAD_BYTES_MAX as u32 };
@@ -229,7 +229,7 @@ mod tests {
         for error in [None, Some(Errno::Io)] {
             let bytes = simple(7, error);
             assert_eq!(ReplyHeader::decode(&bytes), Ok(Step::Got(ReplyHeader::Simple { cookie: 7, error }, 16)));
-            assert_eq!(ReplyHeader::decode(&bytes[..15]), Ok(Step::More(16)));
+            assert_eq!(ReplyHeader::decode(&bytes[..15]), Ok(Step::Incomplete(16)));
         }
     }
 

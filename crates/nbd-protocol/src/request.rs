@@ -28,7 +28,7 @@ impl Request {
     #[inline]
     pub fn decode(bytes: &[u8]) -> Decoded<Request> {
         let Some(head) = bytes.first_chunk::<{ Request::BYTES }>() else {
-            return Ok(Step::More(Request::BYTES));
+            return Ok(Step::Incomplete(Request::BYTES));
         };
         let mut reader = PayloadReader(head);
         // The header has exactly the bytes of these fields, so the defaults are never used.
@@ -83,7 +83,7 @@ mod tests {
     fn partial_request_needs_more_bytes() {
         let bytes = WRITE.encode();
         for len in 0..28 {
-            assert_eq!(Request::decode(&bytes[..len]), Ok(Step::More(28)));
+            assert_eq!(Request::decode(&bytes[..len]), Ok(Step::Incomplete(28)));
         }
     }
 

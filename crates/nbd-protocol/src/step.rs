@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<T> {
     /// The decoder needs this many bytes in total.
-    More(usize),
+    Incomplete(usize),
     /// A value and its length in bytes.
     Got(T, usize),
 }
@@ -16,7 +16,7 @@ pub type Decoded<T> = Result<Step<T>, ProtocolError>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// A message with a wrong magic number.
-    #[error("{item} starts with {found:#x}: the peer does not use NBD, or sends misaligned messages")]
+    #[error("{item} starts with {found:#x}: the peer does not use NBD, or the stream is out of sync")]
     Magic {
         /// The expected message.
         item: &'static str,
@@ -24,7 +24,7 @@ pub enum ProtocolError {
         found: u64,
     },
     /// The server supports oldstyle negotiation only, from before 2011.
-    #[error("the server offers only the old-style handshake, which has no options; a newer server is needed")]
+    #[error("the server offers only the oldstyle handshake, which has no options; a newer server is needed")]
     OldStyle,
     /// A length beyond its limit.
     #[error("{item} of {len} bytes exceeds the limit of {max}")]

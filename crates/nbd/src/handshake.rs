@@ -89,7 +89,7 @@ async fn receive<S: Seam, R: StreamReader<S>, T>(
                 incoming.consume(used);
                 return Ok(value);
             }
-            Step::More(_) => incoming.receive_more().await?,
+            Step::Incomplete(_) => incoming.receive_more().await?,
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Statistics of a trace: counts, footprint, sizes, reuse distances. Memory is below 128 MiB for any trace.
+//! Statistics of a trace: counts, footprint, sizes, reuse intervals. Memory is below 128 MiB for any trace.
 
 use rustc_hash::FxHashMap;
 
 use crate::request::{Op, Request};
 
-/// Bytes of the smaller page, for footprint and reuse distance.
+/// Bytes of the smaller page, for footprint and reuse interval.
 pub const SMALL_PAGE_BYTES: u64 = 4 << 10;
 /// Bytes of the larger page, for footprint.
 pub const LARGE_PAGE_BYTES: u64 = 64 << 10;
@@ -40,7 +40,7 @@ impl Histogram {
 
 /// A sample of pages, selected by hash, with the time of their last access.
 struct PageSample {
-    /// Last access by disk and page number.
+    /// Last access by device and page number.
     last_access: FxHashMap<(u32, u64), u64>,
     /// One of 2^`shift` pages is in the sample.
     shift: u32,
@@ -99,21 +99,21 @@ pub struct Info {
     pub bytes: [u64; 4],
     /// Page accesses of reads and writes: one for each page of 4 KiB of each request.
     pub accesses: u64,
-    /// Reads and writes that begin at the end of one of 32 streams on their disk.
+    /// Reads and writes that begin at the end of one of 32 streams on their device.
     pub sequential: u64,
     /// Nanoseconds from the first request to the latest; `None` without times.
     pub duration_ns: Option<u64>,
     /// Sizes of reads and writes in bytes.
     pub sizes: Histogram,
-    /// Reuse distances: page accesses since the previous access of the same page.
-    pub reuse: Histogram,
+    /// Reuse intervals: page accesses since the previous access of the same page.
+    pub reuse_intervals: Histogram,
     /// End of the highest request in bytes.
     pub end_bytes: u64,
-    /// Highest disk number.
+    /// Highest device number.
     pub device_max: u32,
     small: PageSample,
     large: PageSample,
-    /// Disk and end offset of each tracked stream.
+    /// Device and end offset of each tracked stream.
     stream_ends: [(u32, u64); STREAMS],
     /// Index of the stream to be replaced next.
     next_stream: usize,
@@ -134,7 +134,7 @@ impl Info {
             sequential: 0,
             duration_ns: None,
             sizes: Histogram::default(),
-            reuse: Histogram::default(),
+            reuse_intervals: Histogram::default(),
             end_bytes: 0,
             device_max: 0,
             small: PageSample::new(pages_max),
@@ -169,7 +169,7 @@ impl Info {
         for page in at / SMALL_PAGE_BYTES..=(at + len - 1) / SMALL_PAGE_BYTES {
             self.accesses += 1;
             if let PageLookup::Last(last) = self.small.record_access((device, page), self.accesses) {
-                self.reuse.add(self.accesses - last, 1 << self.small.shift);
+                self.reuse_intervals.add(self.accesses - last, 1 << self.small.shift);
             }
         }
         for page in at / LARGE_PAGE_BYTES..=(at + len - 1) / LARGE_PAGE_BYTES {
@@ -187,9 +187,9 @@ impl Info {
         self.large.distinct().saturating_mul(LARGE_PAGE_BYTES)
     }
 
-    /// Sampling ratio of the pages of 4 KiB: one of this many. With 1, footprint and reuse are exact. A sampled
+    /// One in this many pages of 4 KiB is sampled. With 1, footprint and reuse intervals are exact. A sampled
     /// footprint has an error below half a percent.
-    pub fn sampling_ratio(&self) -> u64 {
+    pub fn sampled_one_in(&self) -> u64 {
         1 << self.small.shift
     }
 }
@@ -212,9 +212,9 @@ mod tests {
         assert_eq!((info.accesses, info.sequential, info.duration_ns), (5, 1, Some(30)));
         assert_eq!((info.footprint_small_bytes(), info.footprint_large_bytes()), (4 * 4_096, 2 * 65_536));
         assert_eq!(info.sizes.rows().collect::<Vec<_>>(), [(512, 2), (4_096, 1), (8_192, 1)]);
-        // Page 1 is the second and the fourth access: a distance of two.
-        assert_eq!(info.reuse.rows().collect::<Vec<_>>(), [(2, 1)]);
-        assert_eq!((info.end_bytes, info.device_max, info.sampling_ratio()), ((1 << 30) + (1 << 20), 1, 1));
+        // Page 1 is the second and the fourth access: an interval of two.
+        assert_eq!(info.reuse_intervals.rows().collect::<Vec<_>>(), [(2, 1)]);
+        assert_eq!((info.end_bytes, info.device_max, info.sampled_one_in()), ((1 << 30) + (1 << 20), 1, 1));
     }
 
     #[test]
@@ -232,11 +232,11 @@ mod tests {
         for round in 0..2u64 {
             (0..200_000u64).for_each(|page| info.add(&request(None, Op::Read, page * 4_096 + round, 512, 0)));
         }
-        assert_eq!(info.sampling_ratio(), 32);
+        assert_eq!(info.sampled_one_in(), 32);
         let pages = info.footprint_small_bytes() / 4_096;
         assert!((190_000..210_000).contains(&pages), "{pages}");
-        let reused: u64 = info.reuse.rows().map(|(_, count)| count).sum();
+        let reused: u64 = info.reuse_intervals.rows().map(|(_, count)| count).sum();
         assert!((190_000..210_000).contains(&reused), "{reused}");
-        assert!(info.reuse.rows().all(|(distance, _)| distance == 1 << 17));
+        assert!(info.reuse_intervals.rows().all(|(interval, _)| interval == 1 << 17));
     }
 }

@@ -42,7 +42,7 @@ fn published_traces_are_read_completely() {
         let mut info = Info::default();
         read.iter().for_each(|request| info.add(request));
         let footprint = info.footprint_small_bytes();
-        assert_eq!(info.sampling_ratio(), 1, "{name}");
+        assert_eq!(info.sampled_one_in(), 1, "{name}");
         assert_eq!((footprint * 100 + (1 << 29)) >> 30, hundredths, "{name}: {footprint} bytes");
     }
 }

@@ -26,18 +26,18 @@ pub(crate) struct Device<S: Seam> {
     pub(crate) inflight_area: RefCell<Option<InflightArea>>,
     /// True if writes acknowledged by an earlier daemon are lost, so that the driver's next flush fails.
     pub(crate) has_lost_writes: Cell<bool>,
-    /// Number of this daemon, higher than the numbers of earlier ones.
-    pub(crate) daemon: u64,
+    /// Generation of this daemon, higher than those of earlier ones.
+    pub(crate) daemon_generation: u64,
     /// True if the driver requires durable writes (write-through).
     pub(crate) write_through: Cell<bool>,
     pub(crate) clients: Rc<Clients>,
     pub(crate) buffer_account: BufferAccount,
     pub(crate) payload_pool: Rc<PayloadPool>,
     /// Requests of disconnected front ends of the volume.
-    pub(crate) unfinished: Rc<UnfinishedCount>,
-    /// Set once a page of the front end's memory is lost.
+    pub(crate) unfinished_requests: Rc<UnfinishedCount>,
+    /// Set once an access to the front end's memory finds a page of it missing (SIGBUS).
     pub(crate) fault: FaultFlag,
-    /// Tasks that disconnect the front end once a page is lost.
+    /// Tasks that disconnect the front end once a page of its memory is missing.
     pub(crate) lost_memory: WakerList,
     /// True once the front end has disconnected: the guest's memory is not written any more.
     pub(crate) has_ended: Cell<bool>,
@@ -61,7 +61,7 @@ impl<S: Seam> Device<S> {
         }
     }
 
-    /// Takes over the inflight memory. `lost_before`: writes acknowledged by daemons of lower numbers may be lost.
+    /// Takes over the inflight memory. `lost_before`: writes acknowledged by daemons of lower generations may be lost.
     pub(crate) fn set_inflight_area(&self, area: InflightArea, lost_before: u64) {
         // Write-through stays in force if the driver required it of an earlier daemon or of this one.
         self.write_through.set(self.write_through.get() || area.is_write_through());
@@ -69,7 +69,7 @@ impl<S: Seam> Device<S> {
         if area.has_unflushed_writes_before(lost_before) {
             self.has_lost_writes.set(true);
         } else {
-            area.take_over(self.daemon);
+            area.take_over(self.daemon_generation);
         }
         *self.inflight_area.borrow_mut() = Some(area);
     }
@@ -81,7 +81,7 @@ impl<S: Seam> Device<S> {
         let area = self.inflight_area.borrow();
         let Some((area, acknowledged_count)) = area.as_ref().zip(acknowledged_count) else { return Ok(()) };
         if self.has_lost_writes.take() {
-            area.take_over(self.daemon);
+            area.take_over(self.daemon_generation);
             return Err(RequestError::Disk(DiskError::Io(
                 "writes that were acknowledged before a daemon ended are lost".to_owned(),
             )));

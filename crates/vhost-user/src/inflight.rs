@@ -15,8 +15,8 @@ use crate::memory::{MappedRange, Mapping, MemoryError};
 
 /// Bytes of the private header before the queues.
 const PRIVATE_HEADER_BYTES: usize = 64;
-// Offsets in the private header: write-through promise; number of the writing daemon; count of acknowledged writes that
-// are in memory only; that count at the last flush.
+// Offsets in the private header: write-through promise; generation of the writing daemon; count of acknowledged writes
+// that are in memory only; that count at the last flush.
 const WRITE_THROUGH_AT: usize = 0;
 const DAEMON_AT: usize = 8;
 const ACKNOWLEDGED_AT: usize = 16;
@@ -53,7 +53,7 @@ pub struct InflightArea {
 }
 
 impl InflightArea {
-    /// Maps memory from a front end; `fault` is set once a page is lost.
+    /// Maps memory from a front end; `fault` is set once an access finds a page of it missing (SIGBUS).
     pub fn map(
         file: OwnedFd,
         (offset, len): (u64, u64),
@@ -80,17 +80,17 @@ impl InflightArea {
         Some(Inflight { range, size: self.size, counter: 0 })
     }
 
-    /// True if an earlier daemon than `daemon` acknowledged writes and ended before they were flushed.
-    pub fn has_unflushed_writes_before(&self, daemon: u64) -> bool {
+    /// True if an earlier daemon than `daemon_generation` acknowledged writes and ended before they were flushed.
+    pub fn has_unflushed_writes_before(&self, daemon_generation: u64) -> bool {
         let [written_by, acknowledged_count, flushed_count] =
             [DAEMON_AT, ACKNOWLEDGED_AT, FLUSHED_AT].map(|at| load64(&self.range, at));
-        written_by < daemon && acknowledged_count != flushed_count
+        written_by < daemon_generation && acknowledged_count != flushed_count
     }
 
     /// Records this daemon as the area's writer, with all writes flushed.
-    pub fn take_over(&self, daemon: u64) {
+    pub fn take_over(&self, daemon_generation: u64) {
         store64(&self.range, FLUSHED_AT, load64(&self.range, ACKNOWLEDGED_AT));
-        store64(&self.range, DAEMON_AT, daemon);
+        store64(&self.range, DAEMON_AT, daemon_generation);
     }
 
     /// Counts a write that is about to be acknowledged and is only in memory.
@@ -181,10 +181,10 @@ impl Inflight {
         store16(&self.range, USED_AT, used);
         // Read once: the peer may write here during the sort.
         let in_flight = (0..self.size).filter(|head| load16(&self.range, self.entry(*head)) != 0);
-        let mut unfinished: Vec<(u64, u16)> = in_flight.map(|head| (self.counter_of(head), head)).collect();
-        unfinished.sort_unstable();
-        self.counter = unfinished.last().map_or(0, |(counter, _)| *counter);
-        Ok(unfinished.into_iter().map(|(_, head)| head).collect())
+        let mut unfinished_requests: Vec<(u64, u16)> = in_flight.map(|head| (self.counter_of(head), head)).collect();
+        unfinished_requests.sort_unstable();
+        self.counter = unfinished_requests.last().map_or(0, |(counter, _)| *counter);
+        Ok(unfinished_requests.into_iter().map(|(_, head)| head).collect())
     }
 
     /// Records that a request starts.
@@ -242,7 +242,7 @@ mod tests {
                 .queue(0, 8)
                 .expect("the area has two queues")
                 .recover(0)
-                .is_ok_and(|unfinished| unfinished.is_empty())
+                .is_ok_and(|unfinished_requests| unfinished_requests.is_empty())
         );
     }
 

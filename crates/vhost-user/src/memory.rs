@@ -81,7 +81,8 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Maps `len` bytes from the start of a file; `fault` is set once a page is lost.
+    /// Maps `len` bytes from the start of a file; `fault` is set once an access finds a page of it missing
+    /// (SIGBUS).
     pub fn of_file(file: OwnedFd, len: u64, fault: &FaultFlag) -> Result<Arc<Mapping>, MemoryError> {
         let failed = |error: &dyn std::fmt::Display| MemoryError::Map(error.to_string());
         let file_bytes = rustix::fs::fstat(&file).map_err(|error| failed(&error))?.st_size as u64;
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn touch_finds_a_lost_page() {
+    fn touch_finds_a_missing_page() {
         let file = rustix::fs::memfd_create("gone", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
         rustix::fs::ftruncate(&file, 0x4000).expect("the file can grow");
         let fault = FaultFlag::default();

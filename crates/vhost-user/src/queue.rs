@@ -228,7 +228,7 @@ impl<S: Seam> Queue<S> {
         // Requests of an earlier front end come first: one of their writes could overwrite newer data.
         poll_fn(|context| {
             self.register(context);
-            if self.stopping.get() || device.unfinished.is_zero_or_register(context) {
+            if self.stopping.get() || device.unfinished_requests.is_zero_or_register(context) {
                 Poll::Ready(())
             } else {
                 Poll::Pending
@@ -344,7 +344,7 @@ impl<S: Seam> Queue<S> {
         let mut batch = self.batch.take();
         let may_have_more = self.read_batch(&mut batch);
         if self.has_lost_memory() {
-            // A lost page reads as zeroes, so these requests may be corrupt.
+            // A missing page reads as zeroes, so these requests may be corrupt.
             batch.clear();
         }
         self.announce(&batch);
@@ -403,7 +403,7 @@ impl<S: Seam> Queue<S> {
         }
     }
 
-    /// True once a page of the front end's memory is lost: data read since are invalid, and no request is returned.
+    /// True once a page of the front end's memory is missing: data read since are invalid, and no request is returned.
     fn has_lost_memory(&self) -> bool {
         let is_lost = self.device.fault.is_set();
         if is_lost && self.broken.get().is_none() {
@@ -470,7 +470,7 @@ impl<S: Seam> Queue<S> {
                 })
             }
             Kind::Write { offset, len } if len <= PIECE_BYTES && !device.writes_through() => {
-                // A lost page reads as zeroes, which must not reach the volume.
+                // A missing page reads as zeroes, which must not reach the volume.
                 buffers.touch();
                 if device.fault.is_set() {
                     return None;
@@ -567,7 +567,7 @@ impl<S: Seam> Queue<S> {
     fn finish_request(&self, request: &Request, result: Option<Result<usize, RequestError>>) {
         self.in_flight_count.set(self.in_flight_count.get() - 1);
         if self.device.has_ended.get() {
-            return self.device.unfinished.request_ended();
+            return self.device.unfinished_requests.request_ended();
         }
         match result {
             Some(Ok(written)) => self.complete_request(request, Status::Ok, written),

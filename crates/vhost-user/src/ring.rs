@@ -58,7 +58,7 @@ pub enum QueueError {
     /// A buffer outside memory.
     #[error("a buffer of {1} bytes at {0:#x} is outside the guest's memory")]
     Outside(u64, u32),
-    /// A page of the front end's memory is lost.
+    /// A page of the front end's memory is missing.
     #[error(
         "a page of the guest's memory is missing: its file was truncated, or its file system is full (see \
          \"Isolation of guests\" in docs/admin/vhost-user.md)"

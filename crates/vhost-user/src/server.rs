@@ -48,12 +48,12 @@ struct ServedVolume {
     is_accepting: bool,
     /// Number of this registration of the volume: a task recognises by it that the volume was removed and added again.
     number: u64,
-    /// Number of a daemon: writes acknowledged by daemons of lower numbers may be lost.
+    /// Generation of a daemon: writes acknowledged by daemons of lower generations may be lost.
     lost_before: u64,
     sessions: BTreeMap<u64, (Rc<Control>, Rc<Session<RealSeam>>)>,
     /// Number of threads of disconnected front ends that have not ended.
     lingering_threads: Rc<Cell<usize>>,
-    unfinished: UnfinishedRequests,
+    unfinished_requests: UnfinishedRequests,
 }
 
 struct Inner {
@@ -70,10 +70,10 @@ struct Inner {
 pub struct Server(Rc<Inner>);
 
 impl Server {
-    /// A server without volumes. `daemon` is higher than the numbers of earlier daemons.
-    pub fn new(seam: RealSeam, daemon: u64, report: Report) -> Server {
+    /// A server without volumes. `daemon_generation` is higher than those of earlier daemons.
+    pub fn new(seam: RealSeam, daemon_generation: u64, report: Report) -> Server {
         let limits = Limits { held_bytes_max: HELD_BYTES_MAX, stall_timeout: Nanos::from_secs(5) };
-        let shared = Shared::new(limits, seam.blocks_total() * seam::BLOCK_BYTES, PAYLOAD_BYTES, daemon);
+        let shared = Shared::new(limits, seam.blocks_total() * seam::BLOCK_BYTES, PAYLOAD_BYTES, daemon_generation);
         Server(Rc::new(Inner { seam, shared, volumes: RefCell::default(), next_id: Cell::new(0), report }))
     }
 
@@ -81,10 +81,10 @@ impl Server {
         self.0.next_id.replace(self.0.next_id.get() + 1)
     }
 
-    /// Serves `volume` on `listener`. `lost_before`: writes acknowledged by daemons of lower numbers may be lost.
+    /// Serves `volume` on `listener`. `lost_before`: writes acknowledged by daemons of lower generations may be lost.
     pub fn add(&self, volume: Volume<RealSeam>, listener: RealListener, lost_before: u64) {
         let (accepting, number) = (Rc::new(Control::default()), self.next_id());
-        let (sessions, lingering_threads, unfinished) = Default::default();
+        let (sessions, lingering_threads, unfinished_requests) = Default::default();
         let is_accepting = true;
         let served = ServedVolume {
             accepting: accepting.clone(),
@@ -93,7 +93,7 @@ impl Server {
             lost_before,
             sessions,
             lingering_threads,
-            unfinished,
+            unfinished_requests,
         };
         let replaced = self.0.volumes.borrow_mut().insert(volume.name().to_owned(), served);
         assert!(replaced.is_none(), "a volume is served once");
@@ -147,7 +147,7 @@ impl Server {
             self.0.seam.clone(),
             volume.clone(),
             &self.0.shared,
-            &served.unfinished,
+            &served.unfinished_requests,
             served.lost_before,
             make_eventfd,
         );

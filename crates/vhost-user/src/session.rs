@@ -31,16 +31,16 @@ pub type MakeEventfd = fn(OwnedFd) -> io::Result<Rc<dyn Bell>>;
 pub struct Shared {
     pub(crate) clients: Rc<Clients>,
     pub(crate) payload_pool: Rc<PayloadPool>,
-    /// Number of this daemon, higher than the numbers of earlier ones.
-    pub(crate) daemon: u64,
+    /// Generation of this daemon, higher than those of earlier ones.
+    pub(crate) daemon_generation: u64,
 }
 
 impl Shared {
-    /// Limits of a core; at most `payload_bytes` of write data wait for the engine. `daemon` is higher than earlier
-    /// numbers.
-    pub fn new(limits: connection::Limits, pool_bytes: usize, payload_bytes: usize, daemon: u64) -> Shared {
+    /// Limits of a core; at most `payload_bytes` of write data wait for the engine. `daemon_generation` is
+    /// higher than those of earlier daemons.
+    pub fn new(limits: connection::Limits, pool_bytes: usize, payload_bytes: usize, daemon_generation: u64) -> Shared {
         let clients = Rc::new(Clients::new(limits, pool_bytes));
-        Shared { clients, payload_pool: Rc::new(PayloadPool::new(payload_bytes)), daemon }
+        Shared { clients, payload_pool: Rc::new(PayloadPool::new(payload_bytes)), daemon_generation }
     }
 }
 
@@ -54,7 +54,7 @@ pub struct Session<S: Seam> {
     queues: Vec<Rc<Queue<S>>>,
     /// Protocol features that the front end accepted.
     protocol_features: Cell<u64>,
-    /// Number of a daemon: writes acknowledged by daemons of lower numbers may be lost.
+    /// Generation of a daemon: writes acknowledged by daemons of lower generations may be lost.
     lost_before: u64,
     /// Channel for messages of the device.
     backend_channel: RefCell<Option<OwnedFd>>,
@@ -97,12 +97,12 @@ pub enum Refused {
 }
 
 impl<S: Seam> Session<S> {
-    /// A new front end of `volume`. `lost_before`: writes acknowledged by daemons of lower numbers may be lost.
+    /// A new front end of `volume`. `lost_before`: writes acknowledged by daemons of lower generations may be lost.
     pub fn new(
         seam: S,
         volume: Volume<S>,
         shared: &Shared,
-        unfinished: &UnfinishedRequests,
+        unfinished_requests: &UnfinishedRequests,
         lost_before: u64,
         make_eventfd: MakeEventfd,
     ) -> Session<S> {
@@ -114,12 +114,12 @@ impl<S: Seam> Session<S> {
             features: Cell::default(),
             inflight_area: RefCell::default(),
             has_lost_writes: Cell::default(),
-            daemon: shared.daemon,
+            daemon_generation: shared.daemon_generation,
             write_through: Cell::default(),
             clients: shared.clients.clone(),
             buffer_account: BufferAccount::new(&shared.clients),
             payload_pool: shared.payload_pool.clone(),
-            unfinished: unfinished.0.clone(),
+            unfinished_requests: unfinished_requests.0.clone(),
             fault: FaultFlag::default(),
             lost_memory: WakerList::default(),
             has_ended: Cell::default(),
@@ -320,12 +320,12 @@ impl<S: Seam> Session<S> {
         }
     }
 
-    /// True once a page of the front end's memory is lost.
+    /// True once a page of the front end's memory is missing.
     pub fn has_lost_memory(&self) -> bool {
         self.device.fault.is_set()
     }
 
-    /// Waits until a page of the front end's memory is lost.
+    /// Waits until a page of the front end's memory is missing.
     pub async fn wait_for_lost_memory(&self) {
         poll_fn(|context| match self.device.fault.is_set() {
             true => Poll::Ready(()),
@@ -347,7 +347,7 @@ impl<S: Seam> Drop for Session<S> {
     /// Ends all access to the guest's memory; new front ends wait for the inflight requests.
     fn drop(&mut self) {
         let device = &self.device;
-        device.unfinished.add(self.queues.iter().map(|queue| queue.in_flight_count()).sum());
+        device.unfinished_requests.add(self.queues.iter().map(|queue| queue.in_flight_count()).sum());
         device.has_ended.set(true);
         self.queues.iter().for_each(|queue| queue.abandon());
         device.buffer_account.end();

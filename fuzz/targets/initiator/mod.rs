@@ -145,7 +145,7 @@ async fn receive(incoming: &mut BufferedReader<SimSeam, SimReader>, framing: &Fr
             Step::Got(frame, used) => {
                 Some((Response::decode(frame.header).expect("a target's PDU"), frame.data.to_vec(), used))
             }
-            Step::More(_) => None,
+            Step::Incomplete(_) => None,
         };
         match step {
             Some((response, data, used)) => {

@@ -31,7 +31,8 @@ struct Datastore {
 
 /// Datastores by name, with congestion, the use by each volume, and sums over volumes
 #[utoipa::path(get, path = "/api/v1/datastores", tag = "datastores",
-    responses((status = 200, description = "All configured datastores, datastores that have volumes, and flash",
+    responses((status = 200, description = "All configured datastores, datastores that have volumes, and the flash \
+        devices as a datastore of their own",
         body = Vec<Datastore>)))]
 async fn list_datastores(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Datastore>>, Problem> {
     let status = shared.status().await?;

@@ -10,7 +10,7 @@ use seam::real::{PATH_TIMEOUT, PathCall};
 use super::super::reload_outcome::ReloadOutcome;
 use super::super::volumes::VolumeStatus;
 use super::Daemon;
-use config::{Config, LOOK_UP_LIMIT, LogConfig, VolumeConfig};
+use config::{Config, LOOK_UP_TIMEOUT, LogConfig, VolumeConfig};
 use logging::{self as log, CONFIG};
 
 impl Daemon {
@@ -152,7 +152,7 @@ impl Daemon {
 async fn load_configuration(file: PathBuf) -> Result<Config, String> {
     let load = PathCall::start(&file, {
         let file = file.clone();
-        move |_| Config::load_within(&file, LOOK_UP_LIMIT)
+        move |_| Config::load_within(&file, LOOK_UP_TIMEOUT)
     });
     let loaded = load.answer(PATH_TIMEOUT, tokio::time::sleep).await.map_err(|hung| hung.to_string())?;
     loaded.map_err(|problems| problems.to_string())

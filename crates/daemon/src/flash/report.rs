@@ -89,7 +89,7 @@ impl FlashLog {
         report.write_amplification = (view.content_bytes > 0).then(|| written_bytes as f64 / view.content_bytes as f64);
         report.pages = view.pages;
         report.copies = view.copies;
-        report.drives_unread = self.drives.missing();
+        report.drive_health_error = self.drives.missing();
         (report.free_segments, report.segments) = (view.free_segments, view.segments);
         report.dirty_bytes = view.holders.iter().map(|(_, bytes)| bytes).sum();
         report.volumes = view.holders.into_iter().map(|(name, _)| name).collect();
@@ -210,10 +210,10 @@ fn pages_report(local: &CoreLocal) -> (PagesReport, Vec<MemberWrites>) {
         valid_bytes: stats.valid_blocks * seam::BLOCK_BYTES as u64,
         suspect: stats.suspect,
         evictions: stats.evictions,
-        regions_in_flux: stats.dirty_regions,
+        dirty_regions: stats.dirty_regions,
         memory_bytes: stats.memory_bytes + promotion.history_bytes,
         endurance_left_bytes: promotion.left_bytes,
-        promotes_one_of: promotion.promote_one_in,
+        promote_one_in: promotion.promote_one_in,
     };
     (report, stats.members)
 }

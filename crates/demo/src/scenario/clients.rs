@@ -1,4 +1,4 @@
-//! One side's clients: they run the jobs of the acts over NBD on a core of their own.
+//! One side's clients: they run the jobs of the phases over NBD on a core of their own.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
 use lab::scenario::test_bed::Plan;
-use lab::scenario::{Act, Setup};
+use lab::scenario::{Phase, Setup};
 use lab::workload::address_space::AddressSpace;
 use lab::workload::{Completion, Job, RunningJobs};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
@@ -30,7 +30,7 @@ const CONNECTION_DEPTH: u64 = 128;
 const CONNECTIONS_MAX: u64 = 16;
 /// Time-out after which a connection to the daemon counts as lost.
 const RECONNECT_TIMEOUT: Nanos = Nanos::from_secs(1);
-/// Time-out for the last requests of an act before the next act begins.
+/// Time-out for the last requests of a phase before the next phase begins.
 const ACT_CHANGE_TIMEOUT: Nanos = Nanos::from_millis(300);
 /// Polling interval of the stop flag.
 const STOP_POLL_INTERVAL: Nanos = Nanos::from_millis(50);
@@ -48,22 +48,22 @@ struct ClientWork {
     socket: PathBuf,
     addresses: AddressSpace,
     exports: usize,
-    /// Jobs and duration of each act.
-    acts: Vec<(Vec<Job>, Duration)>,
+    /// Jobs and duration of each phase.
+    phases: Vec<(Vec<Job>, Duration)>,
     meter: Meter,
     stop: Arc<AtomicBool>,
 }
 
 impl Clients {
-    /// Starts the clients of all acts against `daemon`, which is set up by `plan`.
+    /// Starts the clients of all phases against `daemon`, which is set up by `plan`.
     pub fn start(daemon: &DemoDaemon, plan: &Plan, setup: &Setup, scale: &Scale) -> Result<Clients, Failure> {
         let (meter, stop) = (Meter::default(), Arc::<AtomicBool>::default());
-        let duration = |act: &Act| scale.minute * u32::try_from(act.minutes).expect("minutes can be counted");
+        let duration = |phase: &Phase| scale.minute * u32::try_from(phase.minutes).expect("minutes can be counted");
         let work = ClientWork {
             socket: daemon.socket(),
             addresses: plan.address_space(),
             exports: plan.arrays.len(),
-            acts: setup.acts.iter().map(|act| (act.jobs.clone(), duration(act))).collect(),
+            phases: setup.phases.iter().map(|phase| (phase.jobs.clone(), duration(phase))).collect(),
             meter: meter.clone(),
             stop: Arc::clone(&stop),
         };
@@ -100,11 +100,11 @@ impl Clients {
 impl ClientWork {
     fn run(self) -> Result<(), Failure> {
         let sum = |jobs: &[Job], value: fn(&Job) -> u64| jobs.iter().map(value).sum::<u64>();
-        let largest_sum = |value| self.acts.iter().map(|(jobs, _)| sum(jobs, value)).max().unwrap_or(0);
+        let largest_sum = |value| self.phases.iter().map(|(jobs, _)| sum(jobs, value)).max().unwrap_or(0);
         let requests = largest_sum(|job| u64::from(job.depth));
         let bytes =
             largest_sum(|job| u64::from(job.depth) * job.pattern.largest().next_multiple_of(BLOCK_BYTES as u64));
-        // Space for headers, buffers of the connections, and outstanding requests of the previous act.
+        // Space for headers, buffers of the connections, and outstanding requests of the previous phase.
         let pool_bytes = 4 * bytes + (64 << 20);
         let connections = (requests / CONNECTION_DEPTH).clamp(1, CONNECTIONS_MAX) as usize;
         let spec = RealCoreSpec::new(usize::try_from(pool_bytes).expect("64 bits"));
@@ -124,7 +124,7 @@ impl ClientWork {
         let exports = Exports::new(self.addresses.clone(), exports);
         let (mut end, mut running) = (seam.now(), None::<RunningJobs>);
         let current_act = Rc::new(Cell::new(SEED));
-        for (seed, (jobs, duration)) in (SEED..).zip(&self.acts) {
+        for (seed, (jobs, duration)) in (SEED..).zip(&self.phases) {
             if self.stop.load(Ordering::Relaxed) {
                 break;
             }
@@ -132,12 +132,12 @@ impl ClientWork {
             let (meter, current_act) = (self.meter.clone(), Rc::clone(&current_act));
             let record = move |completion: Completion| match completion.ok {
                 true if current_act.get() == seed => meter.record(completion.access.write, completion.latency),
-                // The latency of an earlier act's request does not belong to this act.
+                // The latency of an earlier phase's request does not belong to this phase.
                 true => meter.record_late(),
                 false => meter.record_error(),
             };
             if let Some(previous) = running.take() {
-                // With overloaded storage the next act does not wait for all outstanding requests.
+                // With overloaded storage the next phase does not wait for all outstanding requests.
                 tokio::select! {
                     () = previous.stop(seam) => {}
                     () = seam.sleep(ACT_CHANGE_TIMEOUT) => {}
@@ -149,7 +149,7 @@ impl ClientWork {
                 seam.sleep_until(end.min(seam.now() + STOP_POLL_INTERVAL)).await;
             }
         }
-        // The observer may be late and must observe the last act until its end.
+        // The observer may be late and must observe the last phase until its end.
         while !self.stop.load(Ordering::Relaxed) {
             seam.sleep(STOP_POLL_INTERVAL).await;
         }

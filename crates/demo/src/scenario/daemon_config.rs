@@ -80,8 +80,8 @@ mod tests {
     #[test]
     fn configuration_matches_the_plan_of_either_side() {
         let folder = Path::new("/nowhere");
-        for scenario in ALL.iter().filter(|scenario| scenario.show.is_some()) {
-            let setup = (scenario.shown().setup)(scenario.shown().cut_min);
+        for scenario in ALL.iter().filter(|scenario| scenario.demo.is_some()) {
+            let setup = (scenario.demo().setup)(scenario.demo().byte_divisor_min);
             for plan in [&setup.with, &setup.without] {
                 let config = configuration(folder, plan).unwrap_or_else(|error| panic!("{}: {error:?}", scenario.name));
                 let specs: Vec<_> = config.arrays.iter().map(|array| array.spec).collect();
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn memory_is_the_plans_but_at_least_a_daemons_minimum() {
-        let plan = |name: &str| (find(name).expect("a scenario").shown().setup)(20).with;
+        let plan = |name: &str| (find(name).expect("a scenario").demo().setup)(20).with;
         let memory = |plan: &Plan| configuration(Path::new("/nowhere"), plan).map(|config| config.memory_bytes);
         assert_eq!(memory(&plan("vnx-dram")).expect("it can be read"), 190 << 20);
         assert_eq!(memory(&plan("autocache")).expect("it can be read"), MEMORY_MIN_BYTES);

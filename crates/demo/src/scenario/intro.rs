@@ -15,12 +15,12 @@ pub fn intro(scenario: &Scenario, setup: &Setup, scale: &Scale, without: &str, s
         format!("Published:     {}", scenario.source),
         format!("Scale:         {}", describe_scale(scale)),
     ];
-    if !scenario.shown().part.is_empty() {
-        lines.push(format!("Shown:         {}", scenario.shown().part));
+    if !scenario.demo().part.is_empty() {
+        lines.push(format!("Shown:         {}", scenario.demo().part));
     }
     lines.push(format!("with hotset:   {}", describe_plan(&setup.with)));
     lines.push(format!("{:<15}{}", format!("{without}:"), describe_comparison(setup)));
-    lines.push(format!("Clients:       {}", describe_acts(setup, scale)));
+    lines.push(format!("Clients:       {}", describe_phases(setup, scale)));
     if scale.is_short() {
         lines
             .push(style.warn("Less than a minute is too short for the cache to warm up as it did in the publication."));
@@ -77,12 +77,12 @@ fn describe_comparison(setup: &Setup) -> String {
     }
 }
 
-/// Acts in order with their durations; repeated acts are listed once.
-fn describe_acts(setup: &Setup, scale: &Scale) -> String {
+/// Phases in order with their durations; repeated phases are listed once.
+fn describe_phases(setup: &Setup, scale: &Scale) -> String {
     let mut texts: Vec<(String, usize)> = Vec::new();
-    for act in &setup.acts {
-        let seconds = scale.minute.as_secs_f64() * act.minutes as f64;
-        let text = format!("{} {seconds:.0} s", act.name);
+    for phase in &setup.phases {
+        let seconds = scale.minute.as_secs_f64() * phase.minutes as f64;
+        let text = format!("{} {seconds:.0} s", phase.name);
         match texts.iter_mut().find(|(other, _)| *other == text) {
             Some((_, count)) => *count += 1,
             None => texts.push((text, 1)),

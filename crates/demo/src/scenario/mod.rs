@@ -33,7 +33,7 @@ const FINAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs the demo of `scenario`.
 pub fn run(scenario: &'static Scenario, seconds: Option<u64>, show: OutputMode) -> Result<(), Failure> {
-    if scenario.show.is_none() {
+    if scenario.demo.is_none() {
         let text = format!(
             "scenario {0} compares volumes of one daemon and has no live demo; run `hotset lab run {0}`",
             scenario.name
@@ -42,8 +42,8 @@ pub fn run(scenario: &'static Scenario, seconds: Option<u64>, show: OutputMode) 
     }
     let style = Style::of_stdout();
     let _log = crate::log_warnings()?;
-    let scale = Scale::of(scenario.shown(), seconds.unwrap_or(DEFAULT_SECONDS));
-    let setup = (scenario.shown().setup)(scale.byte_divisor);
+    let scale = Scale::of(scenario.demo(), seconds.unwrap_or(DEFAULT_SECONDS));
+    let setup = (scenario.demo().setup)(scale.byte_divisor);
     let daemon = |plan| DemoDaemon::start(|folder| configuration(folder, plan));
     let daemons = [daemon(&setup.with)?, daemon(&setup.without)?];
     let [mut with, mut without] = [daemons[0].control()?, daemons[1].control()?];

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use lab::scenario::{Act, Point, Setup};
+use lab::scenario::{Phase, Point, Setup};
 use messages::StatusReport;
 
 use super::super::SAMPLE_INTERVAL;
@@ -15,7 +15,7 @@ use super::clients::Clients;
 use super::scale::Scale;
 use terminal::Failure;
 
-/// The last fifth of an act gives its final figures.
+/// The last fifth of a phase gives its final figures.
 const END_FRACTION: u64 = 5;
 const MB: f64 = 1e6;
 
@@ -140,12 +140,12 @@ fn flash_fill_ratio(report: &StatusReport) -> f64 {
     pages.map_or(0.0, |pages| pages.pages as f64 / pages.slots as f64)
 }
 
-/// Results of an act, with the cache first, then without.
+/// Results of a phase, with the cache first, then without.
 #[derive(Default)]
-pub struct ActResults {
+pub struct PhaseResults {
     /// Its name.
     pub name: String,
-    /// The whole act.
+    /// The whole phase.
     pub whole: [Measurements; 2],
     /// Its last fifth.
     pub end: [Measurements; 2],
@@ -156,8 +156,8 @@ pub struct ActResults {
 /// Results of a demo.
 #[derive(Default)]
 pub struct DemoResults {
-    /// The acts that were run.
-    pub acts: Vec<ActResults>,
+    /// The phases that were run.
+    pub phases: Vec<PhaseResults>,
     /// Duration.
     pub seconds: f64,
     /// A side ended early.
@@ -207,12 +207,12 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Observes until all acts have run or a side has ended.
+    /// Observes until all phases have run or a side has ended.
     pub fn observe(mut self, clients: &[Clients; 2]) -> Result<DemoResults, Failure> {
-        for act in &self.setup.acts {
-            self.results.acts.push(ActResults { name: act.name.clone(), ..ActResults::default() });
-            for minute in 1..=act.minutes {
-                if clients.iter().any(Clients::have_ended) || !self.observe_minute(act, minute)? {
+        for phase in &self.setup.phases {
+            self.results.phases.push(PhaseResults { name: phase.name.clone(), ..PhaseResults::default() });
+            for minute in 1..=phase.minutes {
+                if clients.iter().any(Clients::have_ended) || !self.observe_minute(phase, minute)? {
                     self.results.cut_short = true;
                     return Ok(self.results);
                 }
@@ -221,8 +221,8 @@ impl<'a> Observer<'a> {
         Ok(self.results)
     }
 
-    /// Observes a minute of the publication, number `minute` of the act; false if a side has ended.
-    fn observe_minute(&mut self, act: &Act, minute: u64) -> Result<bool, Failure> {
+    /// Observes a minute of the publication, number `minute` of the phase; false if a side has ended.
+    fn observe_minute(&mut self, phase: &Phase, minute: u64) -> Result<bool, Failure> {
         let minute_length = self.scale.minute;
         let sample_count =
             u32::try_from(minute_length.as_nanos().div_ceil(SAMPLE_INTERVAL.as_nanos()).max(1)).unwrap_or(u32::MAX);
@@ -238,14 +238,14 @@ impl<'a> Observer<'a> {
                 self.since_display[index].add(&measurements);
                 states[index] = state;
             }
-            self.show(act, &states[0])?;
+            self.show(phase, &states[0])?;
         }
-        let results = self.results.acts.last_mut().expect("an act is running");
+        let results = self.results.phases.last_mut().expect("a phase is running");
         for (index, measurements) in minute_measurements.iter().enumerate() {
             self.errors[index] += measurements.counters.errors;
             results.points[index].push(measurements.point(minute, &states[index], self.errors[index]));
             results.whole[index].add(measurements);
-            if minute > act.minutes - act.minutes.div_ceil(END_FRACTION) {
+            if minute > phase.minutes - phase.minutes.div_ceil(END_FRACTION) {
                 results.end[index].add(measurements);
             }
         }
@@ -253,7 +253,7 @@ impl<'a> Observer<'a> {
     }
 
     /// Shows the figures since the last display, if enough time has passed.
-    fn show(&mut self, act: &Act, state: &SideState) -> Result<(), Failure> {
+    fn show(&mut self, phase: &Phase, state: &SideState) -> Result<(), Failure> {
         self.results.seconds = self.start.elapsed().as_secs_f64();
         self.results.dirty_bytes = state.dirty_bytes;
         if self.since_display[0].seconds < SAMPLE_INTERVAL.as_secs_f64() * 0.8 {
@@ -274,7 +274,7 @@ impl<'a> Observer<'a> {
             ),
             None => String::new(),
         };
-        let progress = format!("{:.0} of {} s: {}{minute}{flash}", at_seconds, self.scale.seconds, act.name);
+        let progress = format!("{:.0} of {} s: {}{minute}{flash}", at_seconds, self.scale.seconds, phase.name);
         self.terminal.show(&self.samples, self.names, &progress)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lab::scenario::Show;
+use lab::scenario::Demo;
 
 /// A shorter demo has the bytes of one of this length, because arrays and flash below a certain size are meaningless.
 const SECONDS_MIN: u64 = 60;
@@ -22,12 +22,12 @@ pub struct Scale {
 
 impl Scale {
     /// The scale of a demo of `seconds`.
-    pub fn of(show: &Show, seconds: u64) -> Scale {
-        let minutes = (show.setup)(show.cut_min).minutes();
+    pub fn of(demo: &Demo, seconds: u64) -> Scale {
+        let minutes = (demo.setup)(demo.byte_divisor_min).minutes();
         let time_divisor = (minutes * 60).div_ceil(seconds.max(SECONDS_MIN));
-        let byte_divisor = if show.timed { time_divisor.max(show.cut_min) } else { show.cut_min };
+        let byte_divisor = if demo.timed { time_divisor.max(demo.byte_divisor_min) } else { demo.byte_divisor_min };
         let count = u32::try_from(minutes).expect("a publication's minutes can be counted");
-        Scale { byte_divisor, minute: Duration::from_secs(seconds) / count, timed: show.timed, seconds }
+        Scale { byte_divisor, minute: Duration::from_secs(seconds) / count, timed: demo.timed, seconds }
     }
 
     /// True if the demo is too short for the publication's times.
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     fn scale(name: &str, seconds: u64) -> Scale {
-        Scale::of(find(name).expect("a scenario").shown(), seconds)
+        Scale::of(find(name).expect("a scenario").demo(), seconds)
     }
 
     fn time_divisor(scale: &Scale) -> f64 {
@@ -59,21 +59,21 @@ mod tests {
 
     #[test]
     fn bytes_and_time_are_scaled_alike_and_all_minutes_fit() {
-        for scenario in ALL.iter().filter(|scenario| scenario.show.as_ref().is_some_and(|show| show.timed)) {
-            let scale = Scale::of(scenario.shown(), 180);
+        for scenario in ALL.iter().filter(|scenario| scenario.demo.as_ref().is_some_and(|demo| demo.timed)) {
+            let scale = Scale::of(scenario.demo(), 180);
             let ratio = scale.byte_divisor as f64 / time_divisor(&scale);
             assert!((1.0..1.05).contains(&ratio), "{}: {scale:?}", scenario.name);
-            let minutes = (scenario.shown().setup)(scale.byte_divisor).minutes() as u32;
+            let minutes = (scenario.demo().setup)(scale.byte_divisor).minutes() as u32;
             assert!((scale.minute * minutes).abs_diff(Duration::from_secs(180)) < Duration::from_millis(1));
         }
     }
 
     #[test]
     fn more_time_than_needed_leaves_the_bytes_bounded() {
-        for scenario in ALL.iter().filter(|scenario| scenario.show.is_some()) {
-            let scale = Scale::of(scenario.shown(), 3600);
-            assert_eq!(scale.byte_divisor, scenario.shown().cut_min, "{}", scenario.name);
-            let setup = (scenario.shown().setup)(scale.byte_divisor);
+        for scenario in ALL.iter().filter(|scenario| scenario.demo.is_some()) {
+            let scale = Scale::of(scenario.demo(), 3600);
+            assert_eq!(scale.byte_divisor, scenario.demo().byte_divisor_min, "{}", scenario.name);
+            let setup = (scenario.demo().setup)(scale.byte_divisor);
             assert!(setup.with.memory_bytes <= 512 << 20, "{}: {} of memory", scenario.name, setup.with.memory_bytes);
         }
     }

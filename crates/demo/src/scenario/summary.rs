@@ -1,4 +1,4 @@
-//! The summary of a demo: the gain of each act, and published figures beside measured ones.
+//! The summary of a demo: the gain of each phase, and published figures beside measured ones.
 
 use lab::scenario::report::{bounds, figure};
 use lab::scenario::{Check, Point, Scenario};
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::super::figures::Figures;
 use super::super::screen::ratio;
-use super::observer::{ActResults, DemoResults, Measurements};
+use super::observer::{DemoResults, Measurements, PhaseResults};
 use super::scale::Scale;
 use terminal::render::style::Style;
 use terminal::render::table::{Side, Table};
@@ -23,7 +23,7 @@ pub struct Summary {
     /// The part that stands for the whole, or that is left out.
     pub part: &'static str,
     /// Divisor of all bytes.
-    pub cut: u64,
+    pub byte_divisor: u64,
     /// Duration of a minute of the publication.
     pub minute_seconds: f64,
     /// Duration.
@@ -36,8 +36,8 @@ pub struct Summary {
     pub with: DaemonSetup,
     /// Set-up of the other daemon.
     pub without: DaemonSetup,
-    /// Acts in order, acts of one name together.
-    pub acts: Vec<ActSummary>,
+    /// Phases in order, phases of one name together.
+    pub phases: Vec<PhaseSummary>,
     /// Published figures with the measured values; empty if the demo ended early.
     pub checks: Vec<CheckSummary>,
     /// Failed requests of both sides.
@@ -68,9 +68,9 @@ pub struct VolumeSetup {
     pub policy: String,
 }
 
-/// Summary of all acts of one name.
+/// Summary of all phases of one name.
 #[derive(Clone, Debug, Serialize)]
-pub struct ActSummary {
+pub struct PhaseSummary {
     /// The name.
     pub name: String,
     /// Without the cache.
@@ -83,7 +83,7 @@ pub struct ActSummary {
     pub latency_ms_with: f64,
     /// Requests per second with the cache, divided by those without it.
     pub gain: f64,
-    /// The same for the last fifth of the acts.
+    /// The same for the last fifth of the phases.
     pub gain_at_end: f64,
 }
 
@@ -127,19 +127,19 @@ impl CheckSummary {
     }
 }
 
-impl ActSummary {
-    fn of(name: &str, acts: &[&ActResults]) -> ActSummary {
-        let sum = |measurements_of: fn(&ActResults) -> &[Measurements; 2], side: usize| {
+impl PhaseSummary {
+    fn of(name: &str, phases: &[&PhaseResults]) -> PhaseSummary {
+        let sum = |measurements_of: fn(&PhaseResults) -> &[Measurements; 2], side: usize| {
             let mut sum = Measurements::default();
-            acts.iter().for_each(|act| sum.add(&measurements_of(act)[side]));
+            phases.iter().for_each(|phase| sum.add(&measurements_of(phase)[side]));
             sum
         };
-        let [with, without] = [0, 1].map(|side| sum(|act| &act.whole, side));
-        let [end_with, end_without] = [0, 1].map(|side| sum(|act| &act.end, side).figures().iops);
+        let [with, without] = [0, 1].map(|side| sum(|phase| &phase.whole, side));
+        let [end_with, end_without] = [0, 1].map(|side| sum(|phase| &phase.end, side).figures().iops);
         let gain = |with: f64, without: f64| if without > 0.0 { with / without } else { 0.0 };
         let (latency_ms_without, latency_ms_with) = (without.latency_ms(), with.latency_ms());
         let (with, without) = (with.figures(), without.figures());
-        ActSummary {
+        PhaseSummary {
             name: name.to_owned(),
             gain: gain(with.iops, without.iops),
             gain_at_end: gain(end_with, end_without),
@@ -154,30 +154,31 @@ impl ActSummary {
 impl Summary {
     /// The summary of a demo on daemons with these reports.
     pub fn of(scenario: &Scenario, scale: &Scale, reports: [StatusReport; 2], results: &DemoResults) -> Summary {
-        let mut acts: Vec<(&str, Vec<&ActResults>)> = Vec::new();
-        for act in results.acts.iter().filter(|act| !act.points[0].is_empty()) {
-            match acts.iter_mut().find(|(name, _)| *name == act.name) {
-                Some((_, same)) => same.push(act),
-                None => acts.push((&act.name, vec![act])),
+        let mut phases: Vec<(&str, Vec<&PhaseResults>)> = Vec::new();
+        for phase in results.phases.iter().filter(|phase| !phase.points[0].is_empty()) {
+            match phases.iter_mut().find(|(name, _)| *name == phase.name) {
+                Some((_, same)) => same.push(phase),
+                None => phases.push((&phase.name, vec![phase])),
             }
         }
-        let points = |side: usize| results.acts.iter().map(|act| act.points[side].clone()).collect::<Vec<Vec<Point>>>();
-        let checks = if results.cut_short { Vec::new() } else { (scenario.shown().checks)(&points(0), &points(1)) };
+        let points =
+            |side: usize| results.phases.iter().map(|phase| phase.points[side].clone()).collect::<Vec<Vec<Point>>>();
+        let checks = if results.cut_short { Vec::new() } else { (scenario.demo().checks)(&points(0), &points(1)) };
         let [with, without] = reports.map(DaemonSetup::from);
         Summary {
             scenario: scenario.name,
             source: scenario.source,
-            part: scenario.shown().part,
-            cut: scale.byte_divisor,
+            part: scenario.demo().part,
+            byte_divisor: scale.byte_divisor,
             minute_seconds: scale.minute.as_secs_f64(),
             seconds: results.seconds,
             cut_short: results.cut_short,
             shortened: scale.is_short(),
             with,
             without,
-            acts: acts.iter().map(|(name, same)| ActSummary::of(name, same)).collect(),
+            phases: phases.iter().map(|(name, same)| PhaseSummary::of(name, same)).collect(),
             checks: checks.into_iter().map(|check| CheckSummary::of(check, !scale.is_short())).collect(),
-            errors: results.acts.iter().flat_map(|act| &act.whole).map(Measurements::errors).sum(),
+            errors: results.phases.iter().flat_map(|phase| &phase.whole).map(Measurements::errors).sum(),
             dirty_bytes_at_end: results.dirty_bytes,
         }
     }
@@ -185,7 +186,7 @@ impl Summary {
     /// The summary as text.
     pub fn text(&self, names: [&'static str; 2], style: Style) -> String {
         let head = format!(
-            "{:.0} seconds; \"at its end\" is the last fifth of each part; memory and flash are the fractions of reads \
+            "{:.0} seconds; \"at its end\" is the last fifth of each phase; memory and flash are the fractions of reads \
              that they served",
             self.seconds
         );
@@ -224,18 +225,18 @@ impl Summary {
             ("memory", Side::Right),
             ("flash", Side::Right),
         ]);
-        for act in &self.acts {
+        for phase in &self.phases {
             let count = |figures: &Figures| show_count(figures.iops.round() as u64);
             let latency = |ms: f64| show_micros(ms * 1e3);
-            let Figures { read_hit_ratio, flash_hit_ratio, .. } = act.with;
+            let Figures { read_hit_ratio, flash_hit_ratio, .. } = phase.with;
             table.row(vec![
-                act.name.clone(),
-                count(&act.without),
-                count(&act.with),
-                show_gain(act.gain),
-                show_gain(act.gain_at_end),
-                latency(act.latency_ms_without),
-                latency(act.latency_ms_with),
+                phase.name.clone(),
+                count(&phase.without),
+                count(&phase.with),
+                show_gain(phase.gain),
+                show_gain(phase.gain_at_end),
+                latency(phase.latency_ms_without),
+                latency(phase.latency_ms_with),
                 ratio(read_hit_ratio - flash_hit_ratio),
                 ratio(flash_hit_ratio),
             ]);

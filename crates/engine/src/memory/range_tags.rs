@@ -1,16 +1,17 @@
-//! Tags of block ranges in persisted memory, updated as the ranges change.
+//! Range tags in persisted memory, updated as the ranges change. Each records a range of blocks whose newest content is
+//! zeroes, or for which the records in the log are outdated.
 
 use std::collections::BTreeMap;
 
 use flash::BlockNo;
 use seam::RangeTag;
 
-/// The tags of one set of ranges, keyed by first block.
+/// Range tags of one kind (zeroes or outdated) of a volume, keyed by first block.
 #[derive(Default)]
 pub struct RangeTags {
     /// First blocks of ranges that appeared, disappeared or changed their end since the last update.
     changed: Vec<BlockNo>,
-    /// The written tags, each with its index in persisted memory; `None` if the table of range tags was full.
+    /// Tags now in persisted memory, each with its index there; `None` if the table of range tags was full.
     written: BTreeMap<BlockNo, (RangeTag, Option<u32>)>,
 }
 

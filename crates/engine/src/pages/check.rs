@@ -24,9 +24,10 @@ use crate::shard::state::PARTIAL_MAX;
 use crate::shard::{Shard, ShardRef};
 use crate::wait::Signal;
 
-/// Number of recently destaged blocks that are compared with a backing before it is written: the newest with content,
-/// and as many of the newest zeroes. A stop makes up to [`PARTIAL_MAX`] blocks that it reads back the newest entries,
-/// whatever their age. Twice as many are compared, so that half of them are others.
+/// Maximum number of ring entries compared with a backing before it is written, counted separately for blocks with data
+/// and for zero blocks, newest first. At a stop, up to [`PARTIAL_MAX`] blocks are read back and become the newest
+/// entries, however long ago they were written. The limit is twice that, so that at least half of the compared entries
+/// are ordinary recent destages.
 const COMPARED_BLOCKS_MAX: usize = 2 * PARTIAL_MAX;
 /// Concurrent comparisons.
 const COMPARISONS_MAX: usize = 8;
@@ -71,7 +72,8 @@ pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
         let Some(strong) = shard.upgrade().filter(|shard| !shard.stopping.get()) else { return };
         let result = strong.compare_with_backing().await;
         if strong.stopping.get() {
-            // The stop compares the ring itself, and counts its entries.
+            // The stop itself verifies the ring (`verify_ring`) and relies on the order of its entries, so nothing is added
+            // to it now.
             return;
         }
         match result {
@@ -217,9 +219,10 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Before a stop that leaves dirty data in the log: compares the ring with the backing if the check has not ended
-    /// since the attach. At the next start the ring proves which backing, and of which moment, belongs to that data; a
-    /// ring of a former backing would prove that one. Only the newest entries are compared, as at a start. No write is
-    /// in flight, and the caller has flushed the backing: also a block with newer dirty data has the recorded content.
+    /// since the attach. At the next start the ring identifies the backing, and its state in time, to which that dirty
+    /// data belongs. A ring left from a former backing would make the former one pass instead. Only the newest entries
+    /// are compared, as at a start. No write is in flight, and the caller has flushed the backing, so even a block with
+    /// newer dirty data in the log still has its recorded content on the backing.
     pub async fn verify_ring(self: &ShardRef<S>) {
         let Some(pages) = self.flash_tier.pages.clone() else { return };
         if self.core.map_loaded().is_none() {
@@ -288,6 +291,7 @@ impl<S: Seam> Shard<S> {
             }
             return ComparisonResult::Same;
         }
+        // The guard installs nothing: it only detects writes during the comparison.
         let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, blocks.clone(), false));
         let backing = self.read_backing(blocks.clone()).await;
         let mut result = ComparisonResult::Same;

@@ -40,8 +40,8 @@ pub enum MemberState {
     InService,
     /// It was removed from service; its content may be outdated.
     Lost,
-    /// It is being filled and is not yet a member. Only the device's own superblock has this state.
-    BeingFilled,
+    /// It is being resynced and is not yet a member. Only the device's own superblock has this state.
+    Resyncing,
 }
 
 /// The content that a member carries.
@@ -189,7 +189,7 @@ impl Superblock {
                 MemberState::Vacant => 0,
                 MemberState::InService => 1,
                 MemberState::Lost => 2,
-                MemberState::BeingFilled => 3,
+                MemberState::Resyncing => 3,
             };
             put(out, at + 16, &state.to_le_bytes());
             let role: u32 = match member.role {
@@ -248,7 +248,7 @@ impl Superblock {
                 0 => MemberState::Vacant,
                 1 => MemberState::InService,
                 2 => MemberState::Lost,
-                3 => MemberState::BeingFilled,
+                3 => MemberState::Resyncing,
                 other => return Err(SuperblockError::Invalid(format!("a member in the unknown state {other}"))),
             };
             let role = match get_u32(raw, at + 20) {

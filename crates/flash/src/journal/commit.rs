@@ -6,7 +6,7 @@ use seam::{DiskResult, Seam};
 
 use super::checkpoint::{self, Checkpoint};
 use super::dirty_regions::{DIRTY_REGIONS_MANY, Region, blocks_of};
-use super::{JournalHead, SPARE_BLOCKS, write_soon};
+use super::{JournalHead, SPARE_BLOCKS, schedule_commit};
 use crate::device::{Device, block_of};
 use crate::error::StoreError;
 use crate::format::journal::{JournalHeader, RECORDS_MAX, Record};
@@ -48,7 +48,7 @@ pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
         };
         if !has_work {
             // Records that arrived meanwhile are written lazily.
-            write_soon(&inner);
+            schedule_commit(&inner);
             return;
         }
         if let Err(error) = commit_once(&inner).await {

@@ -9,7 +9,7 @@ use seam::{Block, BlockMut, Piece, Seam};
 
 use super::dirty_regions::{Region, blocks_of};
 use super::replay::Replay;
-use super::{JournalHead, SPARE_BLOCKS, wait_durable, write_now};
+use super::{JournalHead, SPARE_BLOCKS, start_commit, wait_durable};
 use crate::device::{Device, raw};
 use crate::format::Raw;
 use crate::format::journal::{JournalHeader, Record};
@@ -73,7 +73,7 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
     }
     let loaded = apply_early_invalidations(inner, dropped);
     // Record the pages that were found dead, and start the checkpoint for a mirror that lacks blocks.
-    write_now(inner);
+    start_commit(inner);
     inner.pages.borrow_mut().wake_waiters();
     if persisted_map_ignored {
         // On failure the map becomes void, and the owner records that again.

@@ -168,7 +168,7 @@ impl<S: Seam> PageState<S> {
 }
 
 /// Starts a commit of all pending records.
-pub fn write_now<S: Seam>(inner: &Rc<Inner<S>>) {
+pub fn start_commit<S: Seam>(inner: &Rc<Inner<S>>) {
     let starts_task = {
         let mut state = inner.pages.borrow_mut();
         // A map that is not loaded yet cannot be written.
@@ -181,7 +181,7 @@ pub fn write_now<S: Seam>(inner: &Rc<Inner<S>>) {
 }
 
 /// Schedules a commit of the pending records within a second, or at once if there are many.
-pub fn write_soon<S: Seam>(inner: &Rc<Inner<S>>) {
+pub fn schedule_commit<S: Seam>(inner: &Rc<Inner<S>>) {
     let (is_many, set_timer) = {
         let mut state = inner.pages.borrow_mut();
         let idle = !state.is_ready() || (!state.has_pending() && !state.dirty_regions.any_settled());
@@ -192,7 +192,7 @@ pub fn write_soon<S: Seam>(inner: &Rc<Inner<S>>) {
         (is_many, !is_many && !std::mem::replace(&mut state.journal.timer_set, true))
     };
     if is_many {
-        return write_now(inner);
+        return start_commit(inner);
     }
     if set_timer {
         let (seam, weak) = (inner.seam.clone(), Rc::downgrade(inner));
@@ -201,7 +201,7 @@ pub fn write_soon<S: Seam>(inner: &Rc<Inner<S>>) {
             let Some(inner) = weak.upgrade() else { return };
             inner.pages.borrow_mut().journal.timer_set = false;
             if inner.pages.borrow().has_pending() {
-                write_now(&inner);
+                start_commit(&inner);
             }
         });
     }
@@ -221,6 +221,6 @@ pub async fn wait_durable<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
         journal.waiters.push((next_commit, reply.clone()));
         reply
     };
-    write_now(inner);
+    start_commit(inner);
     reply.wait().await
 }

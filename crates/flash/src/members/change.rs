@@ -34,7 +34,7 @@ pub fn entry<S: Seam>(inner: &Inner<S>, member: MemberNo) -> Result<MemberEntry,
     entry.ok_or_else(|| StoreError::Refused(format!("the flash store has no member number {member}")))
 }
 
-/// Checks a new device and marks it as being filled, under a free number.
+/// Checks a new device and marks it as resyncing, under a free number.
 pub async fn prepare<S: Seam>(
     inner: &Rc<Inner<S>>,
     disk: S::Disk,
@@ -61,7 +61,7 @@ pub async fn prepare<S: Seam>(
     device.member = free_number(&own_superblock.members)?;
     let since = own_superblock.generation.low_bits();
     let segments = segments_of(&device, own_superblock.segment_bytes);
-    let entry = MemberEntry { uuid: new_uuid(&inner.seam), state: MemberState::BeingFilled, role, segments, since };
+    let entry = MemberEntry { uuid: new_uuid(&inner.seam), state: MemberState::Resyncing, role, segments, since };
     match own_superblock.members.get_mut(device.member.index()) {
         Some(old) => *old = entry,
         None => own_superblock.members.push(entry),
@@ -111,7 +111,7 @@ pub async fn apply<S: Seam>(running: &RunningJob<S>, change: Change<S>) -> Resul
     }
     let removed_device = switch_members(inner, joining.clone(), leaving, copies_min).await?;
     // A new log member needs the map journal, too.
-    crate::journal::write_now(inner);
+    crate::journal::start_commit(inner);
     match removed_device {
         Removed::Device(device) => erase_metadata(inner, &device).await,
         Removed::Nothing => {}

@@ -4,7 +4,7 @@
 //! earlier content of the log is copied to it (`resync.rs`). No acknowledgement relies on it before it is a member.
 //!
 //! The membership changes with one write of the superblocks between two batches (`change.rs`). A crash finds the old
-//! members or the new ones, never a mixture. Until then the device's own superblock has the state *being filled*: after
+//! members or the new ones, never a mixture. Until then the device's own superblock has the state *resyncing*: after
 //! a crash the device is recognised by it and ignored.
 
 mod change;

@@ -9,7 +9,7 @@ use super::quota::{self, Evictability};
 use super::segment_lending;
 use super::state::PageState;
 use super::table::{ADDING, SlotPhase};
-use crate::journal::{write_now, write_soon};
+use crate::journal::{schedule_commit, start_commit};
 use crate::store::Inner;
 
 /// Maximum number of evictable pages that one eviction examines for uses.
@@ -95,5 +95,5 @@ pub fn maintain_free_slots<S: Seam>(inner: &Rc<Inner<S>>) {
         });
     }
     let releases_pending = !inner.pages.borrow().dead.is_empty() || !inner.pages.borrow().implied_dead.is_empty();
-    if is_urgent && releases_pending { write_now(inner) } else { write_soon(inner) }
+    if is_urgent && releases_pending { start_commit(inner) } else { schedule_commit(inner) }
 }

@@ -32,7 +32,7 @@ use seam::{Block, Seam};
 
 use crate::error::StoreError;
 use crate::format::journal::Record;
-use crate::journal::{load, wait_durable, write_soon};
+use crate::journal::{load, schedule_commit, wait_durable};
 use crate::number::{BlockNo, CompletionNo, MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::store::Inner;
 use state::{ALL_BLOCKS, MapPhase};
@@ -245,7 +245,7 @@ impl<S: Seam> VolumePages<S> {
         };
         // Every client write calls this, and most calls change nothing.
         if pending {
-            write_soon(&self.inner);
+            schedule_commit(&self.inner);
         }
     }
 
@@ -293,7 +293,7 @@ impl<S: Seam> VolumePages<S> {
             let Some(number) = state.number_of(self.volume_id) else { return };
             state.recent_writes.push(number, block, content.checksum(0));
         }
-        write_soon(&self.inner);
+        schedule_commit(&self.inner);
     }
 
     /// Records a block among the recent writes, with the content that was read from the backing after a crash. A block
@@ -310,7 +310,7 @@ impl<S: Seam> VolumePages<S> {
             }
             state.recent_writes.record_reread(number, block, content.checksum(0));
         }
-        write_soon(&self.inner);
+        schedule_commit(&self.inner);
     }
 
     /// Clears the regions that are settled, once no write has begun for some seconds.
@@ -364,7 +364,7 @@ impl<S: Seam> VolumePages<S> {
             state.invalidate_blocks(slot, !good);
         }
         write_intent::schedule_clearing(&self.inner);
-        write_soon(&self.inner);
+        schedule_commit(&self.inner);
     }
 
     /// Recent writes: the last destaged blocks, each with the checksum (seed 0) that the backing must have.

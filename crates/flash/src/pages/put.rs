@@ -14,7 +14,7 @@ use super::table::{ADDING, SEALED, SUSPECT, SlotId, SlotPhase, key_of, page_of};
 use super::{evict, quota, read};
 use crate::device::block_offset;
 use crate::format::page::{CHECKSUM_COPIES, PagePlace, Writes, block_at, checksums_at, page_seed, slot_at};
-use crate::journal::write_soon;
+use crate::journal::schedule_commit;
 use crate::number::{MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::slow::{QueuedRequest, RequestWork};
 use crate::store::{Inner, Sabotage};
@@ -95,7 +95,7 @@ pub(super) async fn write_and_enter<S: Seam>(
     let result = write(inner, volume_id, page, put, content).await;
     inner.pages.borrow_mut().end_writing((put.place.member, put.place.segment));
     let valid = finish_put(inner, put, &result);
-    write_soon(inner);
+    schedule_commit(inner);
     evict::maintain_free_slots(inner);
     result.map(|_| valid)
 }

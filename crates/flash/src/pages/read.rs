@@ -11,7 +11,7 @@ use super::api::PageReadError;
 use super::table::{SUSPECT, SlotId, SlotPhase};
 use crate::device::{Device, block_offset};
 use crate::format::page::{PagePlace, Writes, page_seed, run_at, slot_at};
-use crate::journal::write_soon;
+use crate::journal::schedule_commit;
 use crate::number::{BlockNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::slow::{QueuedRequest, RequestWork};
 use crate::store::{Inner, Sabotage};
@@ -39,7 +39,8 @@ pub async fn read<S: Seam>(
     };
     let outcomes = read_slot(inner, volume_id, page, slot, blocks.clone(), buffers).await;
     match find_slot() {
-        // An addition has moved the page: results from its old slot are discarded, and the new slot is read.
+        // A `put` has moved the page to another slot meanwhile: results from the old slot are discarded, and the new slot
+        // is read.
         Some(moved) if moved != slot => {
             let buffers = outcomes.into_iter().map(|outcome| match outcome {
                 Ok(data) => thaw::<S>(data),
@@ -116,7 +117,7 @@ async fn read_slot<S: Seam>(
     let state = inner.pages.borrow();
     let is_same_slot =
         state.table.exists(slot) && state.table.place(slot) == place && state.table.phase(slot) == SlotPhase::Live;
-    let unchanged = || match inner.sabotage.is(Sabotage::ReadOverPut) {
+    let unchanged = || match inner.sabotage.is(Sabotage::SkipReadRecheck) {
         true => u16::MAX,
         false => state.table.writes(slot).blocks_with_equal_counts(write_counts),
     };
@@ -159,13 +160,13 @@ async fn read_run<S: Seam>(
     }
     let blocks = start..start + buffers.len() as u32;
     let device = inner.in_service().into_iter().find(|device| device.member == place.member);
-    let spare_sums = inner.pages.borrow_mut().spare_sums.take();
-    let (Some(device), Some(sums)) = (device, spare_sums.or_else(|| inner.alloc())) else {
+    let spare_checksum_buffer = inner.pages.borrow_mut().spare_checksum_buffer.take();
+    let (Some(device), Some(sums)) = (device, spare_checksum_buffer.or_else(|| inner.alloc())) else {
         return outcomes.extend(buffers.into_iter().map(|buffer| Err(PageReadError::Absent(buffer))));
     };
     let (result, buffers, sums) = fetch(inner, &device, place, &blocks, buffers, sums).await;
     let Some(result) = result else {
-        inner.pages.borrow_mut().spare_sums = Some(sums);
+        inner.pages.borrow_mut().spare_checksum_buffer = Some(sums);
         return outcomes.extend(buffers.into_iter().map(|buffer| Err(PageReadError::Absent(buffer))));
     };
     let sums = sums.freeze();
@@ -182,12 +183,12 @@ async fn read_run<S: Seam>(
         outcomes.push(if good { Ok(data) } else { Err(PageReadError::Bad(thaw::<S>(data))) });
     }
     let mut state = inner.pages.borrow_mut();
-    state.spare_sums = Some(thaw::<S>(sums));
+    state.spare_checksum_buffer = Some(thaw::<S>(sums));
     if bad != 0 && state.table.exists(slot) && state.table.place(slot) == place {
         let unchanged = state.table.writes(slot).blocks_with_equal_counts(write_counts);
         state.invalidate_blocks(slot, bad & unchanged);
         drop(state);
-        write_soon(inner);
+        schedule_commit(inner);
     }
 }
 

@@ -97,7 +97,7 @@ pub struct PageState<S: Seam> {
     /// The hand of the CLOCK replacement.
     pub clock_hand: SlotId,
     /// A buffer for checksums, kept from read to read.
-    pub spare_sums: Option<S::BlockMut>,
+    pub spare_checksum_buffer: Option<S::BlockMut>,
     /// A task is adding a segment.
     pub is_growing: bool,
     /// A task is reclaiming a segment for the log.
@@ -160,7 +160,7 @@ impl<S: Seam> PageState<S> {
             early: EarlyInvalidations::default(),
             counts: PageCounters::default(),
             clock_hand: 0,
-            spare_sums: None,
+            spare_checksum_buffer: None,
             is_growing: false,
             reclaiming: false,
             reclaim_target: None,

@@ -10,7 +10,7 @@ use seam::{Nanos, Seam};
 use super::api::{REGION_BLOCKS, WriteIntent};
 use super::state::MapPhase;
 use crate::journal::dirty_regions::{DIRTY_REGIONS_MANY, DIRTY_REGIONS_MAX, Region};
-use crate::journal::{wait_durable, write_now};
+use crate::journal::{start_commit, wait_durable};
 use crate::number::{BlockNo, CompletionNo, VolumeId};
 use crate::store::{Inner, Sabotage};
 use crate::wait::Reply;
@@ -65,7 +65,7 @@ pub async fn begin_write<S: Seam>(inner: &Rc<Inner<S>>, volume_id: VolumeId, blo
     wait_loaded(inner).await;
     let (intent, durable) = mark_regions(inner, volume_id, &blocks);
     if !durable && inner.sabotage.is(Sabotage::WriteBeforeMark) {
-        write_now(inner);
+        start_commit(inner);
     } else if !durable && !wait_durable(inner).await {
         wait_abandoned(inner).await;
     }
@@ -149,6 +149,6 @@ pub fn schedule_clearing<S: Seam>(inner: &Rc<Inner<S>>) {
             state.clear_all_settled |= is_idle;
             is_idle
         };
-        if is_idle { write_now(&inner) } else { schedule_clearing(&inner) }
+        if is_idle { start_commit(&inner) } else { schedule_clearing(&inner) }
     });
 }

@@ -16,7 +16,7 @@ pub struct Members<S: Seam> {
     pub devices: Vec<Device<S>>,
     /// Present devices that were removed from service earlier.
     pub stale: Vec<Device<S>>,
-    /// The newest superblock. Missing members are lost in it, in a new generation.
+    /// The newest superblock. It marks missing members as lost, in a new generation.
     pub superblock: Superblock,
     /// Index of the superblock copy to overwrite next on each member: the one that does not hold the device's newest
     /// superblock. After a crash one device may be a revision ahead of the other, and its only intact superblock must
@@ -52,15 +52,15 @@ pub async fn find_members<S: Seam>(
         None if candidates.is_empty() => return Err(StoreError::DeviceCount(disks.len())),
         _ => {}
     }
-    // Each superblock records the last durable journal commit when it was written; the highest one counts.
+    // Each superblock records the last durable journal commit when it was written; the highest applies.
     let journal_commit = candidates.iter().map(|(_, superblock)| superblock.journal_commit).max().unwrap_or_default();
-    // The superblock of a device that was being filled when the store was last used is not reliable.
+    // The superblock of a device that was being resynced when the store was last used is not reliable.
     let members = candidates
         .iter()
         .map(|(_, superblock)| superblock)
-        .filter(|superblock| own_entry(superblock).state != MemberState::BeingFilled);
+        .filter(|superblock| own_entry(superblock).state != MemberState::Resyncing);
     let Some(newest) = members.max_by_key(|superblock| (superblock.generation, superblock.revision)) else {
-        let reason = "it was being added when the store was last used".to_owned();
+        let reason = "it was still being resynced when the store was last used".to_owned();
         return Err(StoreError::NoStore { device: candidates[0].0.name(), reason });
     };
     let mut newest = newest.clone();
@@ -76,15 +76,15 @@ pub async fn find_members<S: Seam>(
             return Err(StoreError::OtherStore { device: device.name() });
         }
         // These values are fixed when the store is created.
-        let constants = |superblock: &Superblock| (superblock.segment_bytes, superblock.journal_bytes);
-        if constants(superblock) != constants(&newest) {
+        let fixed_geometry = |superblock: &Superblock| (superblock.segment_bytes, superblock.journal_bytes);
+        if fixed_geometry(superblock) != fixed_geometry(&newest) {
             return Err(StoreError::Diverged);
         }
         let uuid = identity(superblock);
         if candidates[..index].iter().any(|(_, other)| identity(other) == uuid) {
             return Err(StoreError::OtherStore { device: device.name() });
         }
-        if own_entry(superblock).state == MemberState::BeingFilled {
+        if own_entry(superblock).state == MemberState::Resyncing {
             continue;
         }
         let same_generation = superblock.generation == newest.generation;
@@ -119,7 +119,7 @@ pub async fn find_members<S: Seam>(
             }
             Some(MemberState::Lost) => stale.push(device),
             // It was removed, or its number was reused.
-            Some(MemberState::Vacant | MemberState::BeingFilled) | None => {}
+            Some(MemberState::Vacant | MemberState::Resyncing) | None => {}
         }
     }
     devices.sort_by_key(|device| device.member);

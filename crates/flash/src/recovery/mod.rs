@@ -163,7 +163,7 @@ fn new_inner<S: Seam>(
         let status = match (entry.state, stale) {
             (MemberState::InService, _) => MemberStatus::InService,
             (MemberState::Lost, Some(_)) => MemberStatus::Stale,
-            (MemberState::Vacant | MemberState::BeingFilled, _) => continue,
+            (MemberState::Vacant | MemberState::Resyncing, _) => continue,
             (MemberState::Lost, None) => MemberStatus::Lost("missing when the store was opened".to_owned()),
         };
         reports.push(report(member, entry.role, device.or(stale), status));

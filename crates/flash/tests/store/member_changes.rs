@@ -72,9 +72,9 @@ pub fn check_each_copy_alone(
         names.iter().filter(|name| **name != copy_name).for_each(|name| assert!(alone.remove(name)));
         let accepting = OpenOptions { accept_missing: true, ..options };
         match recover(&after(1, alone), model, accepting) {
-            // At the moment of the change the device may still have the state *being filled*, while the others list it
+            // At the moment of the change the device may still have the state *resyncing*, while the others list it
             // as a member. It is then refused.
-            Err(error) if error.contains("it was being added") || error.contains("carries the log") => {}
+            Err(error) if error.contains("it was still being resynced") || error.contains("carries the log") => {}
             other => drop(other.map_err(|error| format!("{copy_name} alone: {error}"))?),
         }
     }
@@ -357,7 +357,7 @@ fn member_lost_while_filled_to_take_over_keeps_its_superblocks() {
             while !matches!(store.members()[2].status, MemberStatus::Lost(_)) {
                 seam.sleep(Nanos::from_micros(20)).await;
             }
-            assert!(store.job().is_some(), "a member is being filled");
+            assert!(store.job().is_some(), "a member is being resynced");
             if is_cancelled {
                 store.cancel_job();
             }

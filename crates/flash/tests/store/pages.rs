@@ -130,7 +130,7 @@ fn invalidated_block_is_rewritten_in_place_up_to_seven_times() {
 /// sabotage the read returns the old block.
 #[test]
 fn read_returns_no_block_that_was_rewritten_meanwhile() {
-    for sabotage in [Sabotage::None, Sabotage::ReadOverPut] {
+    for sabotage in [Sabotage::None, Sabotage::SkipReadRecheck] {
         let world = formatted(1, PAGED);
         let seam = world.seam();
         world.block_on(async {
@@ -158,7 +158,7 @@ fn read_returns_no_block_that_was_rewritten_meanwhile() {
             .await;
             assert!(written, "the second run was written later");
             let tags_read: Vec<_> = read.into_iter().map(|block| block.ok().map(|block| block.tags()[0])).collect();
-            let old = (sabotage == Sabotage::ReadOverPut).then_some(101);
+            let old = (sabotage == Sabotage::SkipReadRecheck).then_some(101);
             assert_eq!(tags_read, [old, None, Some(103)]);
         });
     }

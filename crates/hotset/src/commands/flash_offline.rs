@@ -27,7 +27,7 @@ struct DeviceReport {
     store: Option<String>,
     /// Number of the device in the store.
     number: Option<u32>,
-    /// `in-service`, `lost`, `removed` or `being-filled`, from its superblock.
+    /// `in-service`, `lost`, `removed` or `resyncing`, from its superblock.
     state: Option<&'static str>,
     /// `log` or `pages`.
     role: Option<&'static str>,
@@ -190,7 +190,7 @@ fn device_report(device: &DeviceFindings, path: &Path) -> DeviceReport {
                 MemberState::InService => "in-service",
                 MemberState::Lost => "lost",
                 MemberState::Vacant => "removed",
-                MemberState::BeingFilled => "being-filled",
+                MemberState::Resyncing => "resyncing",
             }),
             role: Some(match superblock.role {
                 Role::Log => "log",

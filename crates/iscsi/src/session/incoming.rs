@@ -64,7 +64,7 @@ impl<S: Seam> Session<S> {
                         return Ok(());
                     }
                 }
-                Ok(Step::More(_)) => {
+                Ok(Step::Incomplete(_)) => {
                     self.duplex.wait_until_sent().await;
                     incoming.receive_more().await?;
                     self.last_received_at.set(self.spec.shared.seam.now());

@@ -200,7 +200,7 @@ impl Client {
                     let response = Response::decode(frame.header).expect("the PDU is a response");
                     Some((response, frame.data.to_vec(), used))
                 }
-                Step::More(_) => None,
+                Step::Incomplete(_) => None,
             };
             match step {
                 Some((response, data, used)) => {

@@ -43,7 +43,7 @@ fn session_reinstatement_waits_for_effects_of_the_old_session() {
 fn stopping_server_asks_for_logouts_and_waits_for_them() {
     with_server(62, Options::default(), async |seam, server, _| {
         let mut responsive = Client::ready(&seam, &LoginSpec::default()).await;
-        let mut stalled = Client::ready(&seam, &LoginSpec { isid: 2, ..LoginSpec::default() }).await;
+        let mut unresponsive = Client::ready(&seam, &LoginSpec { isid: 2, ..LoginSpec::default() }).await;
         let (stopping, before) = (server.clone(), seam.now());
         seam.spawn(async move { stopping.stop(Nanos::from_secs(5)).await });
         let (response, _) = responsive.receive().await.expect("a logout request");
@@ -52,10 +52,15 @@ fn stopping_server_asks_for_logouts_and_waits_for_them() {
         responsive.log_out().await;
         assert!(seam.now().since(before) < Nanos::from_secs(1));
         assert!(seam.connect(&address()).await.is_err(), "the server does not listen");
-        assert!(matches!(stalled.receive().await.expect("a logout request").0.body, ResponseBody::Async(_)));
-        assert!(stalled.is_closed().await);
+        assert!(matches!(unresponsive.receive().await.expect("a logout request").0.body, ResponseBody::Async(_)));
+        assert!(unresponsive.is_closed().await);
+        // An idle session that does not log out is closed after 2 s (`IDLE_LOGOUT_TIMEOUT`), before the time-out
+        // of the stop.
         let waited = seam.now().since(before);
-        assert!(waited >= Nanos::from_secs(2) && waited < Nanos::from_secs(3), "the client was idle: {waited}");
+        assert!(
+            waited >= Nanos::from_secs(2) && waited < Nanos::from_secs(3),
+            "the idle session was closed after {waited}"
+        );
     });
 }
 

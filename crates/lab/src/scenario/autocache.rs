@@ -16,7 +16,7 @@ use seam::model::{ArraySpec, DiskType, RaidLevel};
 
 use super::series::{Check, Outcome, Point, mean};
 use super::test_bed::{Plan, TestBed};
-use super::{Act, Scenario, Setup, Show};
+use super::{Demo, Phase, Scenario, Setup};
 use crate::fixture::FlashPlan;
 use crate::workload::address_space::Layout;
 use crate::workload::{Job, Pattern, Skew};
@@ -45,40 +45,51 @@ pub const HOUR: Scenario = Scenario {
               IOMeter does, 89 % reads, 16 outstanding, 99 % of them in four regions of 2 GiB, 100 GiB apart, the \
               rest between",
     run: hour,
-    show: Some(Show {
+    demo: Some(Demo {
         part: "",
         timed: true,
-        cut_min: 10,
-        setup: |cut| Setup::new(plan(1, cut), bare(1, cut), vec![Act::new("the hour", MINUTES, jobs(cut))], cut),
+        byte_divisor_min: 10,
+        setup: |byte_divisor| {
+            Setup::new(
+                plan(1, byte_divisor),
+                bare(1, byte_divisor),
+                vec![Phase::new("the hour", MINUTES, jobs(byte_divisor))],
+                byte_divisor,
+            )
+        },
         checks: |with, without| checks(&with.concat(), &without.concat()),
     }),
 };
 
-fn part_bytes(cut: u64) -> u64 {
-    100 * GIB / cut / MIB * MIB
+fn part_bytes(byte_divisor: u64) -> u64 {
+    100 * GIB / byte_divisor / MIB * MIB
 }
 
-/// The published test bed, with bytes and time divided by `cut`.
-fn plan(seed: u64, cut: u64) -> Plan {
+/// The published test bed, with bytes and time divided by `byte_divisor`.
+fn plan(seed: u64, byte_divisor: u64) -> Plan {
     let array = ArraySpec {
-        controller_bytes: (512 << 20) / cut,
-        disk_bytes: Some(DiskType::Sas15k.capacity_bytes() / cut / (1 << 16) * (1 << 16)),
+        controller_bytes: (512 << 20) / byte_divisor,
+        disk_bytes: Some(DiskType::Sas15k.capacity_bytes() / byte_divisor / (1 << 16) * (1 << 16)),
         ..ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k)
     };
     Plan {
         seed,
-        memory_bytes: 96 * MIB / cut,
-        arrays: vec![(array, PARTS * part_bytes(cut))],
+        memory_bytes: 96 * MIB / byte_divisor,
+        arrays: vec![(array, PARTS * part_bytes(byte_divisor))],
         layout: Layout::Concatenated,
-        flash: Some(FlashPlan { devices: 1, bytes: (120_000_000_000 / cut).next_multiple_of(MIB), iops: 4_000 }),
+        flash: Some(FlashPlan {
+            devices: 1,
+            bytes: (120_000_000_000 / byte_divisor).next_multiple_of(MIB),
+            iops: 4_000,
+        }),
         policy: engine::WritePolicy::WriteThrough,
         cached: true,
-        speedup: cut,
+        speedup: byte_divisor,
     }
 }
 
-fn bare(seed: u64, cut: u64) -> Plan {
-    Plan { cached: false, flash: None, ..plan(seed, cut) }
+fn bare(seed: u64, byte_divisor: u64) -> Plan {
+    Plan { cached: false, flash: None, ..plan(seed, byte_divisor) }
 }
 
 fn hour(seed: u64) -> Outcome {
@@ -126,9 +137,9 @@ fn checks(with: &[Point], without: &[Point]) -> Vec<Check> {
     checks
 }
 
-fn jobs(cut: u64) -> Vec<Job> {
+fn jobs(byte_divisor: u64) -> Vec<Job> {
     let skew = Skew::HotCold { hot_percent: HOT_PERCENT, accesses_percent: 99 };
-    let part_bytes = part_bytes(cut);
+    let part_bytes = part_bytes(byte_divisor);
     let pattern = Pattern { align_bytes: 16_384, ..Pattern::random(part_bytes, 16_384, 89).with_skew(skew) };
     let job_of = |part| Job::eager("all", pattern.clone().at(part * part_bytes), OUTSTANDING / PARTS as u32);
     (0..PARTS).map(job_of).collect()

@@ -9,7 +9,7 @@ use seam::model::{ArraySpec, DiskType, RaidLevel};
 
 use super::series::{Check, Outcome, Point, mean};
 use super::test_bed::{Plan, TestBed};
-use super::{Act, Scenario, Setup, Show};
+use super::{Demo, Phase, Scenario, Setup};
 use crate::fixture::FlashPlan;
 use crate::workload::address_space::Layout;
 use crate::workload::tile::{self, STREAMS, TILE_BYTES};
@@ -35,18 +35,19 @@ pub const TILES: Scenario = Scenario {
               (two without flash), one to measure; carried: each stream does 70 % of what it would do if requests \
               took no time",
     run: tiles,
-    show: Some(Show {
+    demo: Some(Demo {
         part: "two tiles on 20 disks with flash of 92 GB, against the same with memory alone",
         timed: true,
-        cut_min: SCALE,
-        setup: |cut| {
-            let (plan, jobs) = plan(1, cut, TWENTY, SHOWN_TILES as u64, Some(flash(SMALL_FLASH, cut)));
+        byte_divisor_min: SCALE,
+        setup: |byte_divisor| {
+            let (plan, jobs) =
+                plan(1, byte_divisor, TWENTY, SHOWN_TILES as u64, Some(flash(SMALL_FLASH, byte_divisor)));
             let minutes = (WARM_MINUTES[1] + 1) * SCALE;
-            let acts = vec![Act::new(format!("{SHOWN_TILES} tiles"), minutes, jobs)];
-            Setup::new(plan.clone(), Plan { flash: None, ..plan }, acts, cut)
+            let phases = vec![Phase::new(format!("{SHOWN_TILES} tiles"), minutes, jobs)];
+            Setup::new(plan.clone(), Plan { flash: None, ..plan }, phases, byte_divisor)
         },
         checks: |with, without| {
-            let last = |acts: &[Vec<Point>]| mean(&acts[0][acts[0].len() - SCALE as usize..], |point| point.iops);
+            let last = |phases: &[Vec<Point>]| mean(&phases[0][phases[0].len() - SCALE as usize..], |point| point.iops);
             vec![gain(SHOWN_TILES, last(with) / last(without))]
         },
     }),
@@ -70,8 +71,8 @@ struct Run {
     deploy_promotions: u64,
 }
 
-fn flash((bytes, times): (u64, u64), cut: u64) -> FlashPlan {
-    FlashPlan { devices: 2, bytes: (bytes / cut).next_multiple_of(MIB), iops: 3_500 * times }
+fn flash((bytes, times): (u64, u64), byte_divisor: u64) -> FlashPlan {
+    FlashPlan { devices: 2, bytes: (bytes / byte_divisor).next_multiple_of(MIB), iops: 3_500 * times }
 }
 
 /// Check of the published gain of flash for `tiles` tiles.
@@ -84,8 +85,8 @@ fn gain(tiles: usize, ratio: f64) -> Check {
 }
 
 /// Streams of all tiles in LUN order, and the size of each LUN.
-fn layout(tiles: u64, cut: u64) -> (Vec<Job>, Vec<u64>) {
-    let tile_bytes = TILE_BYTES / cut;
+fn layout(tiles: u64, byte_divisor: u64) -> (Vec<Job>, Vec<u64>) {
+    let tile_bytes = TILE_BYTES / byte_divisor;
     let (mut jobs, mut sizes, mut end) = (Vec::new(), Vec::new(), 0);
     for streams in LUNS {
         let lun_start = end;
@@ -101,15 +102,15 @@ fn layout(tiles: u64, cut: u64) -> (Vec<Job>, Vec<u64>) {
     (jobs, sizes)
 }
 
-fn plan(seed: u64, cut: u64, disks: [usize; 3], tiles: u64, flash: Option<FlashPlan>) -> (Plan, Vec<Job>) {
-    let (jobs, sizes) = layout(tiles, cut);
+fn plan(seed: u64, byte_divisor: u64, disks: [usize; 3], tiles: u64, flash: Option<FlashPlan>) -> (Plan, Vec<Job>) {
+    let (jobs, sizes) = layout(tiles, byte_divisor);
     let array = |disks: usize| ArraySpec {
-        disk_bytes: Some(DiskType::Sas10k.capacity_bytes() / cut / (1 << 16) * (1 << 16)),
+        disk_bytes: Some(DiskType::Sas10k.capacity_bytes() / byte_divisor / (1 << 16) * (1 << 16)),
         ..ArraySpec::new(RaidLevel::Raid0, disks, DiskType::Sas10k)
     };
     let plan = Plan {
         seed,
-        memory_bytes: 4_000_000_000 / cut,
+        memory_bytes: 4_000_000_000 / byte_divisor,
         arrays: disks.map(array).into_iter().zip(sizes).collect(),
         layout: Layout::Concatenated,
         flash,

@@ -8,7 +8,7 @@ use seam::model::{ArraySpec, DiskType, RaidLevel};
 
 use super::series::{Check, Outcome, Point, mean};
 use super::test_bed::{Plan, TestBed};
-use super::{Act, Scenario, Setup, Show};
+use super::{Demo, Phase, Scenario, Setup};
 use crate::workload::address_space::Layout;
 use crate::workload::{Job, Pattern};
 
@@ -24,14 +24,19 @@ pub const WRITES: Scenario = Scenario {
               each (less than the deferral), then the time until everything is on the disks; raw disks, disks behind \
               a controller with 512 MiB",
     run: writes,
-    show: Some(Show {
+    demo: Some(Demo {
         part: "against the raw disks alone, not those behind a controller",
         timed: false,
-        cut_min: 32,
-        setup: |cut| {
-            let jobs = |depth| vec![Job::eager("all", pattern(cut), depth)];
-            let acts = OUTSTANDING.map(|depth| Act::new(format!("{depth} outstanding"), 1, jobs(depth)));
-            Setup::new(plan(1, cut), Plan { cached: false, ..plan(1, cut) }, acts.into(), cut)
+        byte_divisor_min: 32,
+        setup: |byte_divisor| {
+            let jobs = |depth| vec![Job::eager("all", pattern(byte_divisor), depth)];
+            let phases = OUTSTANDING.map(|depth| Phase::new(format!("{depth} outstanding"), 1, jobs(depth)));
+            Setup::new(
+                plan(1, byte_divisor),
+                Plan { cached: false, ..plan(1, byte_divisor) },
+                phases.into(),
+                byte_divisor,
+            )
         },
         checks: |with, without| {
             let rate = |points: &[Vec<Point>]| mean(&points[0], |point| point.iops);
@@ -43,14 +48,15 @@ pub const WRITES: Scenario = Scenario {
 const FILE_BYTES: u64 = 4 * GIB;
 const OUTSTANDING: [u32; 2] = [1, 32];
 
-/// The file at the beginning of the disks; bytes are reduced by the factor `cut`.
-fn plan(seed: u64, cut: u64) -> Plan {
-    let disk_bytes = (cut > 1).then(|| DiskType::Sas15k.capacity_bytes() / cut / (1 << 16) * (1 << 16));
+/// The file at the beginning of the disks; bytes are divided by `byte_divisor`.
+fn plan(seed: u64, byte_divisor: u64) -> Plan {
+    let disk_bytes =
+        (byte_divisor > 1).then(|| DiskType::Sas15k.capacity_bytes() / byte_divisor / (1 << 16) * (1 << 16));
     let raid = ArraySpec { disk_bytes, ..ArraySpec::new(RaidLevel::Raid0, 4, DiskType::Sas15k) };
     Plan {
         seed,
-        memory_bytes: 16 * GIB / cut,
-        arrays: vec![(raid, FILE_BYTES / cut / (1 << 20) * (1 << 20))],
+        memory_bytes: 16 * GIB / byte_divisor,
+        arrays: vec![(raid, FILE_BYTES / byte_divisor / (1 << 20) * (1 << 20))],
         layout: Layout::Concatenated,
         flash: None,
         policy: engine::WritePolicy::WriteBackVolatile,
@@ -59,8 +65,8 @@ fn plan(seed: u64, cut: u64) -> Plan {
     }
 }
 
-fn pattern(cut: u64) -> Pattern {
-    Pattern::random(FILE_BYTES / cut / (1 << 20) * (1 << 20), 4096, 0)
+fn pattern(byte_divisor: u64) -> Pattern {
+    Pattern::random(FILE_BYTES / byte_divisor / (1 << 20) * (1 << 20), 4096, 0)
 }
 
 fn times_raw(ratio: f64) -> Check {

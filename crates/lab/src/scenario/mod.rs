@@ -9,17 +9,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 mod autocache;
 mod consolidation;
 mod deferred;
+pub mod demo;
 pub mod report;
 pub mod series;
-pub mod show;
+
 mod sioc;
 pub mod test_bed;
 mod vdi;
 mod vnx;
 mod vnx_flash;
 
+pub use demo::{Demo, Phase, Setup};
 pub use series::{Check, Outcome, Point, Series};
-pub use show::{Act, Setup, Show};
 
 /// A published test.
 pub struct Scenario {
@@ -35,13 +36,13 @@ pub struct Scenario {
     pub run: fn(u64) -> Outcome,
     /// The live demonstration, if its volumes can be shown one after the other; otherwise the scenario runs in virtual
     /// time alone.
-    pub show: Option<Show>,
+    pub demo: Option<Demo>,
 }
 
 impl Scenario {
     /// The live demonstration of a scenario that has one.
-    pub fn shown(&self) -> &Show {
-        self.show.as_ref().expect("the scenario has a live demonstration")
+    pub fn demo(&self) -> &Demo {
+        self.demo.as_ref().expect("the scenario has a live demonstration")
     }
 }
 

@@ -32,7 +32,7 @@ pub const CONTENTION: Scenario = Scenario {
     setting: "five SAS 15k in RAID 5, 64 KiB stripes, volumes of 8 GiB that fill them, a threshold of 30 ms (5 ms for \
               volumes that mostly hit); reads that miss unless a check says that they hit",
     run,
-    show: None,
+    demo: None,
 };
 
 /// A completed client request.

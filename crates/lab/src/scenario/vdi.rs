@@ -13,7 +13,7 @@ use seam::model::{ArraySpec, DiskType, RaidLevel};
 
 use super::series::{Check, Outcome, Point, mean};
 use super::test_bed::{Plan, TestBed};
-use super::{Act, Scenario, Setup, Show};
+use super::{Demo, Phase, Scenario, Setup};
 use crate::fixture::FlashPlan;
 use crate::workload::address_space::Layout;
 use crate::workload::vdi::{Desktops, READ_BYTES, READS_PER_S, WRITE_BYTES, WRITES_PER_S};
@@ -52,61 +52,64 @@ pub const DESKTOPS: Scenario = Scenario {
               started for 10 minutes, then a log-on every 5 s by each of three launchers, 2.16 times the rate in the \
               last of each 15 minutes; after 90 minutes every desktop is discarded, and the same again",
     run: desktops,
-    show: Some(Show {
+    demo: Some(Demo {
         part: "up to the desktops' end, not their recreation",
         timed: true,
-        cut_min: 25,
-        setup: |cut| Setup::new(plan(1, true, cut), plan(1, false, cut), acts(cut), cut),
+        byte_divisor_min: 25,
+        setup: |byte_divisor| {
+            Setup::new(plan(1, true, byte_divisor), plan(1, false, byte_divisor), phases(byte_divisor), byte_divisor)
+        },
         checks: |with, _| checks_of("first", &with[1..].concat()),
     }),
 };
 
-fn disk_bytes(cut: u64) -> u64 {
-    DiskType::Sas15k.capacity_bytes() / cut / (1 << 16) * (1 << 16)
+fn disk_bytes(byte_divisor: u64) -> u64 {
+    DiskType::Sas15k.capacity_bytes() / byte_divisor / (1 << 16) * (1 << 16)
 }
 
-fn scaled_desktops(cut: u64) -> Desktops {
-    let image_bytes = 8 * GIB / cut / MIB * MIB;
+fn scaled_desktops(byte_divisor: u64) -> Desktops {
+    let image_bytes = 8 * GIB / byte_divisor / MIB * MIB;
     // Spreads the desktops over all of the disks.
-    let stride_bytes = (4 * disk_bytes(cut) - image_bytes) / DESKTOP_COUNT / MIB * MIB;
-    Desktops { count: DESKTOP_COUNT, image_bytes, own_bytes: 512 * MIB / cut / MIB * MIB, stride_bytes }
+    let stride_bytes = (4 * disk_bytes(byte_divisor) - image_bytes) / DESKTOP_COUNT / MIB * MIB;
+    Desktops { count: DESKTOP_COUNT, image_bytes, own_bytes: 512 * MIB / byte_divisor / MIB * MIB, stride_bytes }
 }
 
-/// The published test bed, with bytes and time divided by `cut`.
-fn plan(seed: u64, cached: bool, cut: u64) -> Plan {
-    let disk_bytes = Some(disk_bytes(cut));
+/// The published test bed, with bytes and time divided by `byte_divisor`.
+fn plan(seed: u64, cached: bool, byte_divisor: u64) -> Plan {
+    let disk_bytes = Some(disk_bytes(byte_divisor));
     let array = ArraySpec { disk_bytes, ..ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k) };
-    let flash = FlashPlan { devices: 2, bytes: (100_000_000_000 / cut).next_multiple_of(MIB), iops: 3_500 };
+    let flash = FlashPlan { devices: 2, bytes: (100_000_000_000 / byte_divisor).next_multiple_of(MIB), iops: 3_500 };
     Plan {
         seed,
-        memory_bytes: 12_000_000_000 / cut,
-        arrays: vec![(array, scaled_desktops(cut).bytes())],
+        memory_bytes: 12_000_000_000 / byte_divisor,
+        arrays: vec![(array, scaled_desktops(byte_divisor).bytes())],
         layout: Layout::Concatenated,
         flash: cached.then_some(flash),
         policy: engine::WritePolicy::WriteBack,
         cached,
-        speedup: cut,
+        speedup: byte_divisor,
     }
 }
 
-fn log_on(cut: u64) -> Vec<Job> {
-    scaled_desktops(cut).steady(1.0, Nanos(LOG_ON_GAP_NS / cut))
+fn log_on(byte_divisor: u64) -> Vec<Job> {
+    scaled_desktops(byte_divisor).steady(1.0, Nanos(LOG_ON_GAP_NS / byte_divisor))
 }
 
-fn at_work(times: f64, cut: u64) -> Vec<Job> {
-    scaled_desktops(cut).steady(times, Nanos::ZERO)
+fn at_work(times: f64, byte_divisor: u64) -> Vec<Job> {
+    scaled_desktops(byte_divisor).steady(times, Nanos::ZERO)
 }
 
-/// The acts: the desktops boot, then work with a burst in the last of each `BURST_PERIOD_MINUTES` minutes.
-fn acts(cut: u64) -> Vec<Act> {
+/// The phases: the desktops boot, then work with a burst in the last of each `BURST_PERIOD_MINUTES` minutes.
+fn phases(byte_divisor: u64) -> Vec<Phase> {
     let period = BURST_PERIOD_MINUTES as u64;
-    let mut acts = vec![Act::new("all start", BOOT_MINUTES, scaled_desktops(cut).boot_storm())];
+    let mut phases = vec![Phase::new("all start", BOOT_MINUTES, scaled_desktops(byte_divisor).boot_storm())];
     for round in 0..MINUTES / period {
-        let (name, jobs) = if round == 0 { ("log-on", log_on(cut)) } else { ("at work", at_work(1.0, cut)) };
-        acts.push(Act::new(name, period - 1, jobs));
-        acts.push(Act::new("burst", 1, at_work(BURST_FACTOR, cut)));
+        let (name, jobs) =
+            if round == 0 { ("log-on", log_on(byte_divisor)) } else { ("at work", at_work(1.0, byte_divisor)) };
+        phases.push(Phase::new(name, period - 1, jobs));
+        phases.push(Phase::new("burst", 1, at_work(BURST_FACTOR, byte_divisor)));
     }
-    acts
+    phases
 }
 
 /// Boots the desktops, then logs them on and works; returns a point per minute after the boot.

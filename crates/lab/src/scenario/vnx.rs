@@ -9,7 +9,7 @@ use seam::model::{ArraySpec, DiskType, RaidLevel};
 
 use super::series::{Check, Outcome, Point, mean};
 use super::test_bed::{Plan, TestBed};
-use super::{Act, Scenario, Setup, Show};
+use super::{Demo, Phase, Scenario, Setup};
 use crate::workload::address_space::Layout;
 use crate::workload::{Job, Pattern};
 
@@ -32,12 +32,12 @@ pub const DRAM: Scenario = Scenario {
               4 GB memory, no flash; the file is read into memory first (at most 15 minutes of the first step), then \
               2 s a step",
     run: dram,
-    show: Some(Show {
+    demo: Some(Demo {
         part: "",
         timed: true,
-        cut_min: 20,
-        setup: |cut| setup(DRAM_FILE_BYTES, cut),
-        checks: |with, _| dram_checks(*with.concat().last().expect("every act has a point")),
+        byte_divisor_min: 20,
+        setup: |byte_divisor| setup(DRAM_FILE_BYTES, byte_divisor),
+        checks: |with, _| dram_checks(*with.concat().last().expect("every phase has a point")),
     }),
 };
 
@@ -48,11 +48,11 @@ pub const SPILL: Scenario = Scenario {
     source: SOURCE,
     setting: "as vnx-dram with a file of 15 GB; a minute a step, with memory after 15 minutes of the first one",
     run: spill,
-    show: Some(Show {
+    demo: Some(Demo {
         part: "",
         timed: true,
-        cut_min: 20,
-        setup: |cut| setup(SPILL_FILE_BYTES, cut),
+        byte_divisor_min: 20,
+        setup: |byte_divisor| setup(SPILL_FILE_BYTES, byte_divisor),
         checks: |with, without| {
             let last = |steps: &[Vec<Point>]| steps.iter().map(|step| last_minutes(step)).collect::<Vec<_>>();
             spill_checks(&last(with), &last(without))
@@ -87,21 +87,21 @@ pub(super) fn database(file_bytes: u64) -> Pattern {
 }
 
 /// The published steps, each with `1 / parts` of the requests outstanding.
-pub(super) fn acts(file_bytes: u64, parts: u64) -> Vec<Act> {
-    let act = |depth: u32| {
+pub(super) fn phases(file_bytes: u64, parts: u64) -> Vec<Phase> {
+    let phase = |depth: u32| {
         let jobs = vec![Job::eager("all", database(file_bytes), depth / parts as u32)];
-        Act::new(format!("{depth} outstanding"), STEP_MINUTES, jobs)
+        Phase::new(format!("{depth} outstanding"), STEP_MINUTES, jobs)
     };
-    OUTSTANDING.map(act).into()
+    OUTSTANDING.map(phase).into()
 }
 
-/// The set-up of a demonstration, with bytes and time divided by `cut`.
-fn setup(file_bytes: u64, cut: u64) -> Setup {
-    let file_bytes = file_bytes / cut;
+/// The set-up of a demonstration, with bytes and time divided by `byte_divisor`.
+fn setup(file_bytes: u64, byte_divisor: u64) -> Setup {
+    let file_bytes = file_bytes / byte_divisor;
     // Smaller stripes, so that a small file also lies on all LUNs.
-    let with = Plan { memory_bytes: 4 * GB / cut, speedup: cut, ..plan(1, GROUPS, file_bytes, MIB) };
+    let with = Plan { memory_bytes: 4 * GB / byte_divisor, speedup: byte_divisor, ..plan(1, GROUPS, file_bytes, MIB) };
     let without = Plan { cached: false, ..with.clone() };
-    Setup::new(with, without, acts(file_bytes, 1), cut)
+    Setup::new(with, without, phases(file_bytes, 1), byte_divisor)
 }
 
 /// Mean rate and latency of a step's last five minutes.

@@ -16,8 +16,8 @@
 
 use super::series::{Check, Outcome, Point, mean};
 use super::test_bed::{Plan, TestBed};
-use super::vnx::{GB, MIB, OUTSTANDING, QUEUEING, SOURCE, STEP_MINUTES, STRIPE_BYTES, acts, database, plan};
-use super::{Scenario, Setup, Show};
+use super::vnx::{GB, MIB, OUTSTANDING, QUEUEING, SOURCE, STEP_MINUTES, STRIPE_BYTES, database, phases, plan};
+use super::{Demo, Scenario, Setup};
 use crate::fixture::FlashPlan;
 
 /// Number of published RAID 5 groups, of which one is simulated: divisor of rates, bytes and requests outstanding.
@@ -39,11 +39,11 @@ pub const FITS: Scenario = Scenario {
               11.1 GB flash; a third of the time, a minute is 20 s; from cold, at most 15 minutes a step, less once \
               three differ by less than 1 %",
     run: fits,
-    show: Some(Show {
+    demo: Some(Demo {
         part: THIRD,
         timed: true,
-        cut_min: CUT_MIN,
-        setup: |cut| setup(FITTING_FILE_BYTES, cut),
+        byte_divisor_min: BYTE_DIVISOR_MIN,
+        setup: |byte_divisor| setup(FITTING_FILE_BYTES, byte_divisor),
         checks: fits_checks,
     }),
 };
@@ -57,11 +57,11 @@ pub const SPILLS: Scenario = Scenario {
     setting: "scaled as vnx-flash-fits: files of 16.7 GB and of 1.5 times what two SSDs of 11.1 GB hold clean, the \
               LUN on the first twelfth of its disks; five steps of 15 minutes of 20 s, from cold",
     run: spills,
-    show: Some(Show {
+    demo: Some(Demo {
         part: FILE_ALONE,
         timed: true,
-        cut_min: CUT_MIN,
-        setup: |cut| setup(SPILLING_FILE.1, cut),
+        byte_divisor_min: BYTE_DIVISOR_MIN,
+        setup: |byte_divisor| setup(SPILLING_FILE.1, byte_divisor),
         checks: |with, without| {
             let pair = Pair { with: with.concat(), without: without.concat() };
             vec![pair.never_slower_check(SPILLING_FILE.0, ("quarter of an hour", STEP_MINUTES as usize))]
@@ -76,11 +76,11 @@ pub const JUST_FITS: Scenario = Scenario {
     source: SOURCE,
     setting: "as vnx-flash-spills with files of 8.9 GB and of 0.95 times what two SSDs of 11.1 GB hold clean",
     run: just_fits,
-    show: Some(Show {
+    demo: Some(Demo {
         part: FILE_ALONE,
         timed: true,
-        cut_min: CUT_MIN,
-        setup: |cut| setup(JUST_FITTING_FILE.1, cut),
+        byte_divisor_min: BYTE_DIVISOR_MIN,
+        setup: |byte_divisor| setup(JUST_FITTING_FILE.1, byte_divisor),
         checks: |with, without| {
             let pair = Pair { with: with.concat(), without: without.concat() };
             pair.climb_checks(JUST_FITTING_FILE.0, ("quarter of an hour", STEP_MINUTES as usize))
@@ -93,30 +93,35 @@ const THIRD: &str = "one of three RAID 5 groups with a third of file, memory, fl
 const FILE_ALONE: &str =
     "the published file alone; one of three RAID 5 groups with a third of file, memory, flash and requests outstanding";
 /// Smallest reduction for a live demonstration: the largest file is then 2.5 GB, and so is each SSD.
-const CUT_MIN: u64 = 20;
+const BYTE_DIVISOR_MIN: u64 = 20;
 const FITTING_FILE_BYTES: u64 = 15 * GB;
 /// The published files.
 const SPILLING_FILE: (&str, u64) = ("150 GB", 150 * GB);
 const JUST_FITTING_FILE: (&str, u64) = ("80 GB", 80 * GB);
 
-fn flash(cut: u64) -> FlashPlan {
-    FlashPlan { devices: 2, bytes: (100 * GB / PARTS / cut).next_multiple_of(1 << 20), iops: 3_500 / PARTS }
+fn flash(byte_divisor: u64) -> FlashPlan {
+    FlashPlan { devices: 2, bytes: (100 * GB / PARTS / byte_divisor).next_multiple_of(1 << 20), iops: 3_500 / PARTS }
 }
 
-/// One RAID 5 group with its part of the disks, memory and flash, reduced by the factor `cut`.
-fn cut_plan(seed: u64, cut: u64, file_bytes: u64, stripe_bytes: u64, flash: Option<FlashPlan>) -> Plan {
-    Plan { flash, memory_bytes: 4 * GB / PARTS / cut, speedup: cut, ..plan(seed, 1, file_bytes, stripe_bytes) }
+/// One RAID 5 group with its part of the disks, memory and flash, divided by `byte_divisor`.
+fn scaled_plan(seed: u64, byte_divisor: u64, file_bytes: u64, stripe_bytes: u64, flash: Option<FlashPlan>) -> Plan {
+    Plan {
+        flash,
+        memory_bytes: 4 * GB / PARTS / byte_divisor,
+        speedup: byte_divisor,
+        ..plan(seed, 1, file_bytes, stripe_bytes)
+    }
 }
 
-fn setup(published_bytes: u64, cut: u64) -> Setup {
-    let file_bytes = (published_bytes / PARTS / cut).next_multiple_of(MIB);
-    let plan = |flash| cut_plan(1, cut, file_bytes, MIB, flash);
-    Setup::new(plan(Some(flash(cut))), plan(None), acts(file_bytes, PARTS), cut)
+fn setup(published_bytes: u64, byte_divisor: u64) -> Setup {
+    let file_bytes = (published_bytes / PARTS / byte_divisor).next_multiple_of(MIB);
+    let plan = |flash| scaled_plan(1, byte_divisor, file_bytes, MIB, flash);
+    Setup::new(plan(Some(flash(byte_divisor))), plan(None), phases(file_bytes, PARTS), byte_divisor)
 }
 
 /// Runs the published steps of 15 minutes, with flash or without. With `steady` a step ends once its rate is steady.
 fn steps(seed: u64, file_bytes: u64, flash: Option<FlashPlan>, steady: bool) -> Vec<Vec<Point>> {
-    let mut bed = TestBed::new(&cut_plan(seed, SPEEDUP, file_bytes, STRIPE_BYTES, flash));
+    let mut bed = TestBed::new(&scaled_plan(seed, SPEEDUP, file_bytes, STRIPE_BYTES, flash));
     let mut step = |(step, depth): (u64, u32)| {
         bed.run_pattern(&database(file_bytes), depth / PARTS as u32, STEP_MINUTES, steady, seed * 100 + step)
     };
@@ -256,7 +261,7 @@ fn outcome_of(pairs: [(String, Pair); 2], checks: Vec<Check>) -> Outcome {
 fn spills(seed: u64) -> Outcome {
     let pairs = pairs(seed, SPILLING_FILE, 150);
     // The engine's own times are not reduced with the minutes: destage waves are longer than 20 s.
-    let intervals = [("published minute, cut to 20 s", 1), ("60 s", MINUTE_POINTS)];
+    let intervals = [("published minute, shortened to 20 s", 1), ("60 s", MINUTE_POINTS)];
     let check = |(name, pair): &(String, Pair)| intervals.map(|interval| pair.never_slower_check(name, interval));
     let checks = pairs.iter().flat_map(check).collect();
     outcome_of(pairs, checks)

@@ -132,10 +132,10 @@ impl TestVolume {
     }
 }
 
-/// Text that describes a violated promise.
+/// Description of a violated guarantee.
 pub type ViolationText = String;
 
-/// Runs the options.
+/// Runs a world with these options; an error describes the violated guarantee.
 pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
     let fail = |message: String| Err(format!("{options}: {message}"));
     let (fixture, test_volumes) = set_up(options);
@@ -315,7 +315,8 @@ async fn run_client(
     }
 }
 
-/// Abandons the map of clean pages once no flash device is left, as the daemon does. Writes to backings wait for it.
+/// Abandons the map of clean pages once no flash device is left, as the daemon does. Until then, writes to backings
+/// wait: their regions cannot be marked dirty.
 async fn abandon_map_without_devices(core: Core<SimSeam>) {
     let (Some(log), Some(pages)) = (core.log(), core.pages()) else { return };
     while log.copies() > 0 || pages.void_reason().is_none() {

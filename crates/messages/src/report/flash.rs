@@ -12,13 +12,13 @@ pub struct WrittenReport {
     pub promotion_bytes: u64,
     /// Bytes of the log: dirty data with headers.
     pub dirty_bytes: u64,
-    /// Bytes of the map of clean pages.
+    /// Bytes of the map journal (which page is in which slot).
     pub journal_bytes: u64,
     /// When counting began, in seconds since 1970.
     pub since_unix_seconds: u64,
 }
 
-/// A device of the flash log.
+/// A device of the flash cache.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FlashDeviceReport {
     /// Its number in the store, from 0.
@@ -35,7 +35,7 @@ pub struct FlashDeviceReport {
     #[serde(default)]
     #[schema(required)]
     pub promotion_bytes: u64,
-    /// Bytes of the map of pages written to it since the start.
+    /// Bytes of the map journal written to it since the start.
     #[serde(default)]
     #[schema(required)]
     pub journal_bytes: u64,
@@ -117,7 +117,7 @@ pub struct LostBlockReport {
 /// Findings of the log's scrub since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScrubReport {
-    /// Completed passes.
+    /// Completed scrub passes.
     pub rounds: u64,
     /// Bytes read.
     pub read_bytes: u64,
@@ -148,20 +148,20 @@ pub struct PagesReport {
     /// Evicted pages.
     pub evictions: u64,
     /// Dirty regions of 4 MiB: a crash would make their pages suspect.
-    pub regions_in_flux: u64,
+    pub dirty_regions: u64,
     /// Memory for the map.
     pub memory_bytes: u64,
-    /// Bytes that promotion may write now within the devices' endurance; none without a limit.
+    /// Bytes that promotion may write now within the devices' endurance; null without a limit.
     #[schema(required)]
     pub endurance_left_bytes: Option<u64>,
-    /// One in this many earned promotions is carried out, by the recent gain of promotions.
-    pub promotes_one_of: u64,
+    /// One in this many eligible promotions is carried out; adapts to the gain of recent promotions.
+    pub promote_one_in: u64,
 }
 
-/// The flash log.
+/// The flash cache: dirty-data log and clean pages.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FlashReport {
-    /// True while flushes are acknowledged from it.
+    /// True while the log is in use: flushes are acknowledged once their data is in it.
     pub in_use: bool,
     /// Identity of the store, 32 hexadecimal digits; empty if it is not in use.
     pub store: String,
@@ -171,7 +171,7 @@ pub struct FlashReport {
     #[serde(default)]
     #[schema(required)]
     pub pages: PagesReport,
-    /// Devices in service.
+    /// Copies of the log: devices in service that carry it.
     pub copies: usize,
     /// Configured to work with a single copy.
     pub allow_single_copy: bool,
@@ -193,15 +193,15 @@ pub struct FlashReport {
     #[serde(default)]
     #[schema(required)]
     pub hung: Vec<String>,
-    /// Reason why the health of no drive is known.
+    /// Why the health of the drives could not be read; null if it was, or has not been tried.
     #[serde(default)]
     #[schema(required)]
-    pub drives_unread: Option<String>,
+    pub drive_health_error: Option<String>,
     /// The change of devices in progress.
     #[serde(default)]
     #[schema(required)]
     pub job: Option<FlashJobReport>,
-    /// Bytes written to all devices for each byte of content since the start; null without content.
+    /// Bytes written to all devices per byte of user data since the start; null without user data.
     #[serde(default)]
     #[schema(required)]
     pub write_amplification: Option<f64>,

@@ -63,7 +63,7 @@ impl Client {
                     self.incoming.consume(used);
                     return Some(value);
                 }
-                Step::More(_) => self.incoming.receive_more().await.ok()?,
+                Step::Incomplete(_) => self.incoming.receive_more().await.ok()?,
             }
         }
     }

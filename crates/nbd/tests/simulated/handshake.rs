@@ -61,7 +61,7 @@ fn export_name_option_works_with_and_without_zeroes() {
             client.send(&bytes).await;
             let len = 10 + zeroes;
             let reply = move |bytes: &[u8]| match bytes.get(..len) {
-                None => Ok(nbd_protocol::Step::More(len)),
+                None => Ok(nbd_protocol::Step::Incomplete(len)),
                 Some(reply) => Ok(nbd_protocol::Step::Got(reply.to_vec(), len)),
             };
             let reply = client.receive(reply).await.expect("size and flags arrive");

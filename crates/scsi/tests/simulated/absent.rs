@@ -1,4 +1,5 @@
-//! Units whose volumes are not attached now: initiators get "not ready" and wait, never "no unit".
+//! Units whose volumes are not attached now: initiators get NOT READY and wait, never LOGICAL UNIT NOT
+//! SUPPORTED.
 
 use scsi::{AbsentUnit, AccessList, Identity, Status};
 
@@ -50,6 +51,7 @@ fn restored_unit_drops_reservations_of_initiators_that_left() {
         assert_eq!(two.send_to(1, &TEST_UNIT_READY, 0, &[]).await.sense(), NOT_READY);
         fixture.target.remove_nexus(&one.nexus);
         fixture.target.put_back(removed);
+        // Unit attentions come first.
         while two.send_to(1, &TEST_UNIT_READY, 0, &[]).await.status != Status::Good {}
         assert_eq!(reported_luns(&two).await, [0, 1]);
     });

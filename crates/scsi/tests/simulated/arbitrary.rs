@@ -105,16 +105,21 @@ fn corrupted_parameter_lists_are_answered() {
         let client = Client::new(&fixture, "iqn.a:1").await;
         let seam = &fixture.seam;
         let id = client.nexus.initiator().transport_id();
+        // PERSISTENT RESERVE OUT: reservation key, service action key, flags, one TransportID with its length.
         let mut register = [1_u64.to_be_bytes(), 2_u64.to_be_bytes()].concat();
         register.extend([0, 0, 0, 0, SPEC_I_PT | APTPL, 0, 0, 0]);
         register.extend((id.len() as u32).to_be_bytes());
         register.extend(&id);
+        // EXTENDED COPY: header, one CSCD descriptor of 32 bytes that identifies the unit, one block-to-block segment
+        // descriptor of 28 bytes.
         let mut copy =
             vec![1, 0, 0, 32, 0, 0, 0, 0, 0, 0, 0, 28, 0, 0, 0, 0, IDENTIFICATION_DESCRIPTOR, 0, 0, 0, 1, 3, 0, 16];
         copy.extend(scsi::Identity::of(77, 11).naa);
         copy.extend([0, 0, 0, 0, 0, 0, 2, 0]);
         copy.extend([2, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 1, 0]);
+        // MODE SELECT: all mode pages, as MODE SENSE returns them.
         let mode = client.send(&[MODE_SENSE_6, 0, ALL_PAGES, 0, 255, 0], 255, &[]).await.good();
+        // UNMAP: header, one block descriptor.
         let unmap = [&[0, 0, 0, 16, 0, 0, 0, 0][..], &[0; 6], &[7, 7, 0, 0, 0, 9, 0, 0, 0, 0]].concat();
         for _ in 0..20_000 {
             let (code, action, list) = match seam.random() % 5 {

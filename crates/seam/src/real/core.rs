@@ -87,8 +87,7 @@ impl Core {
         if batch.left == 0 {
             // SAFETY: the buffer has the stated length.
             let filled_bytes = unsafe { libc::getrandom(batch.numbers.as_mut_ptr().cast(), RANDOM_BATCH * 8, 0) };
-            // Up to 256 bytes are never returned in part, unless the generator is not seeded yet; the wait for that may
-            // be interrupted.
+            // A request above 256 bytes may be cut short or interrupted by a signal; it is then repeated whole.
             if filled_bytes != (RANDOM_BATCH * 8) as isize {
                 drop(batch);
                 return self.random();
@@ -99,8 +98,8 @@ impl Core {
         batch.numbers[batch.left]
     }
 
-    /// Counts a disk operation in the ring; submits the ring once enough are gathered.
-    pub(super) fn count_queued(&self) {
+    /// Records a disk operation that was put in the ring; submits the ring once enough are gathered.
+    pub(super) fn record_queued(&self) {
         self.unsubmitted.set(self.unsubmitted.get() + 1);
         if self.unsubmitted.get() == UNSUBMITTED_MAX {
             self.unsubmitted.set(0);
@@ -131,7 +130,7 @@ pub(super) fn now() -> Nanos {
     Nanos(clock_start().elapsed().as_nanos() as u64)
 }
 
-/// Time since [`clock_start`], as of the scheduler's last tick: up to 10 ms early, and cheaper than [`now`].
+/// Time since [`clock_start`], as of the scheduler's last tick: up to 10 ms behind [`now`], and cheaper.
 pub(super) fn coarse_now() -> Nanos {
     static START: OnceLock<Nanos> = OnceLock::new();
     let read = |clock| {

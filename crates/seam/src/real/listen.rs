@@ -73,7 +73,7 @@ impl Listener<RealSeam> for RealListener {
                     count_accept_error(&error);
                     return Err(error);
                 }
-                (Ok(_), None) => unreachable!("an accept that succeeded brought a connection"),
+                (Ok(_), None) => unreachable!("a successful accept returns a connection"),
             }
         }
     }

@@ -231,7 +231,7 @@ impl<F: 'static, K: 'static> Future for DetachedOperation<'_, F, K> {
                 Stage::Submitted { submit, is_queued } => {
                     let Poll::Ready(BufResult(result, mut operation)) = Pin::new(submit).poll(context) else {
                         if !std::mem::replace(is_queued, true) {
-                            this.core.count_queued();
+                            this.core.record_queued();
                         }
                         return Poll::Pending;
                     };

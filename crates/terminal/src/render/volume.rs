@@ -212,7 +212,7 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
     // Service and held time, if the volume's limit or other volumes held requests.
     let service_and_held = |requests, service: &Option<Quantiles>, held: &Option<Quantiles>| {
         let (Some(service), Some(held)) = (service, held) else { return Vec::new() };
-        vec![("    service", latency(requests, service)), ("    held", latency(requests, held))]
+        vec![("    service", latency(requests, service)), ("    held by limits", latency(requests, held))]
     };
     let us = &volume.latency_us;
     let mut lines = vec![

@@ -39,7 +39,7 @@ pub fn run(socket: PathBuf, interval: Duration) -> Result<(), Failure> {
 }
 
 fn run_loop(terminal: &mut DefaultTerminal, poller: &StatusPoller, mut model: Model) -> std::io::Result<()> {
-    let palette = Palette::of_environment();
+    let palette = Palette::from_environment();
     loop {
         for result in poller.results() {
             model.apply(result, Instant::now());

@@ -149,7 +149,7 @@ fn limited_volume_has_a_badge_and_held_time_apart() {
     apply(&mut model, status(12_000, vec![limited]), now);
     let screen = screen(&mut model, 160, 30, now);
     assert!(screen.contains("v [limited]") && screen.contains("p99 16.0 ms"), "{screen}");
-    assert!(screen.contains("p99 service + held: reads 250 us + 15.7 ms"), "{screen}");
+    assert!(screen.contains("p99 reads 250 us + 15.7 ms held by limits"), "{screen}");
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl Palette {
     pub const PLAIN: Palette = Palette { colours: false };
 
     /// The palette for the environment.
-    pub fn of_environment() -> Palette {
+    pub fn from_environment() -> Palette {
         Palette { colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) }
     }
 
@@ -70,7 +70,7 @@ pub fn draw(frame: &mut Frame<'_>, model: &mut Model, palette: Palette, now: Ins
     let alert_lines = model.status().map_or(0, |status| status.alerts.len().min(ALERTS_SHOWN + 1)) as u16;
     let panels_per_row = (area.width / PANEL_WIDTH).clamp(1, 3);
     let overview_lines = (3u16.div_ceil(panels_per_row) * PANEL_LINES).min(area.height / 2);
-    let [head, error_line, overview, alerts, table, keys] = Layout::vertical([
+    let [header, error_line, overview, alerts, table, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(u16::from(model.no_reply_reason().is_some())),
         Constraint::Length(overview_lines),
@@ -79,7 +79,7 @@ pub fn draw(frame: &mut Frame<'_>, model: &mut Model, palette: Palette, now: Ins
         Constraint::Length(1),
     ])
     .areas(area);
-    draw_head(frame, head, model, palette, now);
+    draw_header(frame, header, model, palette, now);
     if let Some(reason) = model.no_reply_reason() {
         let text = format!(" no answer from the daemon, retrying: {reason}");
         frame.render_widget(Line::styled(text, palette.of(Color::Red).patch(BOLD)), error_line);
@@ -100,7 +100,7 @@ pub fn draw(frame: &mut Frame<'_>, model: &mut Model, palette: Palette, now: Ins
     }
 }
 
-fn draw_head(frame: &mut Frame<'_>, area: Rect, model: &Model, palette: Palette, now: Instant) {
+fn draw_header(frame: &mut Frame<'_>, area: Rect, model: &Model, palette: Palette, now: Instant) {
     let age = model.age(now);
     let seconds = age.as_secs();
     let (badge, colour) = match (model.no_reply_reason(), model.status()) {
@@ -218,7 +218,7 @@ fn load(model: &Model, width: usize) -> Vec<Line<'static>> {
         quantiles("writes", totals.writes, &latencies.write),
     ];
     if !held_texts.is_empty() {
-        lines.push(Line::raw(format!(" p99 service + held: {}", held_texts.join(", "))));
+        lines.push(Line::raw(format!(" p99 {} held by limits", held_texts.join(", "))));
     }
     lines
 }
@@ -256,7 +256,7 @@ fn cache_usage(status: &StatusReport, interval: Option<&Interval>) -> Vec<Line<'
             let (pages, slots) = (flash.pages.pages, flash.pages.slots);
             let usage_percent = percent(pages as f64 / slots.max(1) as f64);
             let log = flash.segments - flash.free_segments.min(flash.segments);
-            usage("flash", pages, slots, format!("{usage_percent}, log {log} of {}", flash.segments))
+            usage("flash", pages, slots, format!("{usage_percent}, log {log} of {} segments", flash.segments))
         }
     };
     vec![memory, flash, Line::raw(dirty), Line::raw(format!(" array  {array}"))]

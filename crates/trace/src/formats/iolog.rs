@@ -54,7 +54,7 @@ impl super::Decoder for Decoder {
             (b"wait", Version::Two { elapsed_ns }) => {
                 let wait_ns = in_nanoseconds(number(next("the wait")?, "the wait")?)?;
                 let elapsed = elapsed_ns.unwrap_or(0).checked_add(wait_ns);
-                *elapsed_ns = Some(elapsed.ok_or("the waits exceed the range of times")?);
+                *elapsed_ns = Some(elapsed.ok_or("the waits overflow the time range")?);
                 return Ok(());
             }
             (b"sync" | b"datasync", _) => {
@@ -75,7 +75,7 @@ impl super::Decoder for Decoder {
 }
 
 fn in_nanoseconds(time_us: u64) -> Result<u64, RecordError> {
-    time_us.checked_mul(1_000).ok_or_else(|| format!("{time_us} µs exceed the range of times").into())
+    time_us.checked_mul(1_000).ok_or_else(|| format!("{time_us} µs overflow the time range").into())
 }
 
 #[cfg(test)]

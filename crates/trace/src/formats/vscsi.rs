@@ -84,7 +84,7 @@ impl super::Decoder for Decoder {
 }
 
 fn in_nanoseconds(time_us: u64) -> Result<u64, RecordError> {
-    time_us.checked_mul(1_000).ok_or_else(|| format!("{time_us} µs exceed the range of times").into())
+    time_us.checked_mul(1_000).ok_or_else(|| format!("{time_us} µs overflow the time range").into())
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {

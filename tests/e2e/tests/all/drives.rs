@@ -136,8 +136,9 @@ fn missing_smartctl_is_reported_once() {
     }
     let Some((fixture, _drives)) = fixture() else { return };
     let daemon = fixture.start();
-    let reported =
-        wait_for("the report of the missing smartctl", || flash(&daemon)["drives_unread"].as_str().map(str::to_owned));
+    let reported = wait_for("the report of the missing smartctl", || {
+        flash(&daemon)["drive_health_error"].as_str().map(str::to_owned)
+    });
     assert!(reported.starts_with("smartctl is not installed"), "{reported}");
     assert_eq!(daemon.log().matches("smartctl is not installed").count(), 1, "{}", daemon.log());
     assert!(flash(&daemon)["devices"].as_array().expect("a list").iter().all(|device| device["drive"].is_null()));

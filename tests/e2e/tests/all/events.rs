@@ -211,7 +211,7 @@ fn missing_flash_device_raises_alerts_until_replaced() {
     wait_for("no alert", || alerts(&http).is_empty().then_some(()));
     wait_for_event(&http, "&kind=alert&subject=device%200", "flash-degraded cleared");
     wait_for_event(&http, "&kind=alert", "single-copy cleared");
-    wait_for_event(&http, "&kind=change&subject=0", &format!("replace by {new}"));
+    wait_for_event(&http, "&kind=change&subject=0", &format!("replace with {new}"));
     wait_for_event(&http, &format!("&kind=device&subject={}", new.replace('/', "%2F")), "added: in-service");
     daemon.stop();
 }

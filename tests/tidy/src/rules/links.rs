@@ -1,4 +1,4 @@
-//! Relative links among the pages lead to existing pages and headings.
+//! Relative links among the pages (Markdown files) lead to existing pages and headings.
 
 use std::collections::BTreeMap;
 

@@ -69,7 +69,7 @@ impl Report {
     fn new(source: &Source, info: &Info) -> Self {
         let count = |op: Op| info.requests[op as usize];
         let bytes = |op: Op| info.bytes[op as usize];
-        let reused: u64 = info.reuse.rows().map(|(_, count)| count).sum();
+        let reused: u64 = info.reuse_intervals.rows().map(|(_, count)| count).sum();
         Report {
             trace: source.name.clone(),
             format: source.reader().format().name(),
@@ -85,13 +85,13 @@ impl Report {
             block_accesses: info.accesses,
             footprint_4k_bytes: info.footprint_small_bytes(),
             footprint_64k_bytes: info.footprint_large_bytes(),
-            one_page_of: info.sampling_ratio(),
+            one_page_of: info.sampled_one_in(),
             sequential: info.sequential,
             duration_s: info.duration_ns.map(|ns| ns as f64 / 1e9),
             disks: u64::from(info.device_max) + 1,
             end_bytes: info.end_bytes,
             sizes: rows(&info.sizes),
-            reuse: rows(&info.reuse),
+            reuse: rows(&info.reuse_intervals),
             first_accesses: info.accesses.saturating_sub(reused),
             skipped: source.reader().skipped(),
             dropped: source.reader().dropped(),

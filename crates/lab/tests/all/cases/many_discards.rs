@@ -9,7 +9,7 @@ const MIB: u64 = 1 << 20;
 
 #[test]
 fn scattered_discards_run_at_the_speed_of_the_backing() {
-    // Memory is large enough that the ranges alone never exceed the dirty bound.
+    // Memory is large enough that the ranges alone never exceed the dirty limit.
     let fixture = Fixture::with_memory(1, 256 * MIB);
     fixture.add_disk("disk", SimDiskSpec::new(256 * MIB));
     let volume = fixture.attach("disk", |_| ()).unwrap();
@@ -18,7 +18,10 @@ fn scattered_discards_run_at_the_speed_of_the_backing() {
         fixture.world.block_on(volume.discard(ByteOffset(position * 16_384), 4096, WriteFlags::default())).unwrap();
     }
     let elapsed = fixture.world.now().since(start);
-    assert!(elapsed < Nanos::from_secs(1), "{elapsed} instead of the 40 ms of a disk with 100 us and a queue of 32");
+    assert!(
+        elapsed < Nanos::from_secs(1),
+        "{elapsed} instead of the 40 ms of a disk with 100 us latency and queue depth 32"
+    );
 }
 
 #[test]
