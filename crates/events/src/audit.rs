@@ -135,6 +135,11 @@ mod tests {
         assert_eq!(requested_change(&pin), volume_change("v", "pin from byte 7 to the end"));
         let silence = Request::AlertSilence { id: "endurance:/dev/x".to_owned(), seconds: 7, reason: None };
         assert_eq!(requested_change(&silence), device_change("/dev/x", "silence the alert endurance:/dev/x for 7 s"));
+        let create = Request::TokenCreate { name: "ops".to_owned(), role: messages::Role::Operate };
+        assert_eq!(requested_change(&create), daemon_change("create the token ops (operate)"));
+        let revoke = Request::TokenRevoke { name: "ops".to_owned() };
+        assert_eq!(requested_change(&revoke), daemon_change("revoke the token ops"));
+        assert_eq!(requested_change(&Request::TokenList {}), None);
         assert_eq!(requested_change(&Request::Status {}), None);
     }
 }

@@ -10,11 +10,11 @@ use utoipa::ToSchema;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// All queries.
+    /// All queries except the list of tokens.
     Read,
     /// Reversible actions: flush, pause, freeze, resume, settings of volumes.
     Operate,
-    /// All actions, including those that drop data or change the set of volumes.
+    /// All actions, including those that drop data or change the set of volumes or tokens.
     Administer,
 }
 
@@ -48,7 +48,7 @@ impl FromStr for Role {
 }
 
 /// A token, without its secret.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenReport {
     /// Its name.
     pub name: String,
@@ -59,7 +59,7 @@ pub struct TokenReport {
 }
 
 /// A new token, with its secret, which is shown only once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenCreated {
     /// Its name.
     pub name: String,

@@ -776,6 +776,12 @@ export interface components {
       /** @description Duration in seconds: 1 to 2,592,000 (30 days). */
       seconds: number;
     };
+    /** @description A token to create. */
+    NewToken: {
+      /** @description Up to 64 letters, digits and - _ . @ */
+      name: string;
+      role: components['schemas']['Role'];
+    };
     /** @description A volume to add. */
     NewVolume: {
       /** @description A path or a URI, as in the configuration. */
@@ -913,6 +919,16 @@ export interface components {
       discard_dirty?: string | null;
       /** @description The new size, a multiple of 512, for a backing that can be grown or cut; without it the backing's present size. */
       size_bytes?: number | null;
+    };
+    /** @description The result of a revocation. */
+    Revocation: {
+      /**
+       * @description This request was sent with the revoked token, or by a session of it, which has ended: the client needs another
+       *     token.
+       */
+      own_access_ended: boolean;
+      /** @description The result, in sentences. */
+      said: string[];
     };
     /**
      * @description Permissions of a token; each role includes those before it.
@@ -1119,6 +1135,24 @@ export interface components {
       hit_ratio: number;
       /** @description Its size. */
       size_bytes: number;
+    };
+    /** @description A new token, with its secret, which is shown only once. */
+    TokenCreated: {
+      /** @description Its name. */
+      name: string;
+      /** @description Role. */
+      role: components['schemas']['Role'];
+      /** @description The secret, for `Authorization: Bearer …`. */
+      token: string;
+    };
+    /** @description A token, without its secret. */
+    TokenReport: {
+      /** @description Creation, in seconds since 1970. */
+      created_unix_seconds: number;
+      /** @description Its name. */
+      name: string;
+      /** @description Role. */
+      role: components['schemas']['Role'];
     };
     /** @description Sums over several volumes. */
     Totals: {
@@ -1412,6 +1446,7 @@ export type MemoryUse = components['schemas']['MemoryUse'];
 export type MissRatioCurve = components['schemas']['MissRatioCurve'];
 export type NewDevice = components['schemas']['NewDevice'];
 export type NewSilence = components['schemas']['NewSilence'];
+export type NewToken = components['schemas']['NewToken'];
 export type NewVolume = components['schemas']['NewVolume'];
 export type OverrideReport = components['schemas']['OverrideReport'];
 export type PagesReport = components['schemas']['PagesReport'];
@@ -1423,6 +1458,7 @@ export type Quantiles = components['schemas']['Quantiles'];
 export type Range = components['schemas']['Range'];
 export type RefusedLoginReport = components['schemas']['RefusedLoginReport'];
 export type Resize = components['schemas']['Resize'];
+export type Revocation = components['schemas']['Revocation'];
 export type Role = components['schemas']['Role'];
 export type Said = components['schemas']['Said'];
 export type ScrubReport = components['schemas']['ScrubReport'];
@@ -1438,6 +1474,8 @@ export type StepAdvice = components['schemas']['StepAdvice'];
 export type TakesEffect = components['schemas']['TakesEffect'];
 export type TierReport = components['schemas']['TierReport'];
 export type TodayAdvice = components['schemas']['TodayAdvice'];
+export type TokenCreated = components['schemas']['TokenCreated'];
+export type TokenReport = components['schemas']['TokenReport'];
 export type Totals = components['schemas']['Totals'];
 export type UnitReport = components['schemas']['UnitReport'];
 export type VolumeAdvice = components['schemas']['VolumeAdvice'];

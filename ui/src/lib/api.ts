@@ -15,8 +15,12 @@ import type {
   MissRatioCurve,
   NewVolume,
   Resize,
+  Revocation,
+  Role,
   Silence,
   SlowRequest,
+  Token,
+  TokenCreated,
   Volume,
   VolumesPage,
 } from './types';
@@ -106,6 +110,12 @@ export const api = {
   unsilenceAlert: (id: string) => request<null>('DELETE', `${alertPath(id)}/silence`),
   /** Sends a test through each alert channel; answers when each has answered. */
   testAlerts: () => request<ChannelTest[]>('POST', 'alerts/test'),
+  /** Tokens without their secrets; only for administrators. */
+  tokens: () => request<Token[]>('GET', 'tokens'),
+  /** Creates a token; only this answer has its secret. */
+  createToken: (name: string, role: Role) => request<TokenCreated>('POST', 'tokens', { name, role }),
+  /** Revokes a token and ends its sessions. */
+  revokeToken: (name: string) => request<Revocation>('DELETE', `tokens/${encodeURIComponent(name)}`),
   login: (token: string) => request<LoggedIn>('POST', 'login', { token }),
   logout: () => request<null>('POST', 'logout'),
 };

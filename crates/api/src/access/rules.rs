@@ -2,7 +2,8 @@
 //!
 //! 1. The `Host` is loopback or one of `[api] names`, on every connection.
 //! 2. A connection from loopback may read without a token if its `Host` is also loopback and no header says that it
-//!    was forwarded. A reverse proxy on this machine connects from loopback on behalf of remote clients.
+//!    was forwarded. A reverse proxy on this machine connects from loopback on behalf of remote clients. The list of
+//!    tokens is the exception: only administrators read it.
 //! 3. All other requests need a token or a session. A change always needs one whose role permits it.
 //! 4. Browsers send a session's cookie unasked (CSRF), so a change with a cookie must come from this server's own page.
 //! 5. An unknown token is refused even where none is needed, because its client expects to be authenticated.
@@ -54,13 +55,18 @@ fn is_page(method: &Method, path: &str) -> bool {
     is_safe(method) && (path == "/" || path.starts_with("/assets/"))
 }
 
+/// Whether this is the list of tokens, or a path below it.
+fn is_tokens(path: &str) -> bool {
+    path.strip_prefix("/api/v1/tokens").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// The role that a request needs; `None` for a log-in or the web page. A request that is not listed needs
 /// [`Role::Administer`].
 pub fn required_role(method: &Method, path: &str) -> Option<Role> {
     if LOGIN_ROUTES.contains(&(method.clone(), path)) || is_page(method, path) {
         return None;
     }
-    if is_safe(method) {
+    if is_safe(method) && !is_tokens(path) {
         return Some(Role::Read);
     }
     let parts: Vec<&str> = path.split('/').skip(1).collect();
@@ -106,7 +112,7 @@ pub fn authorize(
         Err(problem) => return (None, Err(problem)),
     };
     let decision = match &principal {
-        None => check_anonymous(parts, peer),
+        None => check_anonymous(parts, peer, required),
         Some(principal) if principal.role < required => {
             let text = format!(
                 "the token \"{}\" may {}; this needs one that may {required}: `hotset token create --role {required}`",
@@ -120,10 +126,11 @@ pub fn authorize(
     (principal, decision)
 }
 
-fn check_anonymous(parts: &Parts, peer: SocketAddr) -> Result<(), Problem> {
+fn check_anonymous(parts: &Parts, peer: SocketAddr, required: Role) -> Result<(), Problem> {
     let is_local = peer.ip().to_canonical().is_loopback();
     let for_loopback = requested_names(parts).all(|name| is_own_name(name, &[])) && !is_forwarded(&parts.headers);
     let reason = match is_safe(&parts.method) {
+        true if required > Role::Read => "the list of tokens needs a token that may administer",
         true if is_local && for_loopback => return Ok(()),
         true => "requests from other machines, through a proxy, or to a host name other than loopback need a token",
         false => "changes need a token",

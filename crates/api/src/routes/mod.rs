@@ -16,6 +16,7 @@ mod metrics;
 mod page;
 mod status;
 mod stream;
+mod tokens;
 mod volume;
 mod volumes;
 
@@ -63,6 +64,7 @@ fn all_routes() -> Routes {
         .merge(metrics::routes())
         .merge(health::routes())
         .merge(login::routes())
+        .merge(tokens::routes())
         .merge(page::routes())
 }
 

@@ -18,7 +18,9 @@ impl HttpInterface {
     /// `token create`.
     pub fn create_token(&self, name: &str, role: Role) -> Result<Answer, Failure> {
         let is_permitted = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
-        if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(is_permitted) {
+        // A client would resolve `.` and `..` in the path of a request, so no request could revoke such a token.
+        let is_dot_segment = matches!(name, "." | "..");
+        if name.is_empty() || name.len() > NAME_MAX || is_dot_segment || !name.chars().all(is_permitted) {
             let text =
                 format!("\"{name}\" is not a valid token name; use up to {NAME_MAX} letters, digits and - _ . @");
             return Err(Failure::new(ErrorKind::Invalid, text));
@@ -39,7 +41,7 @@ impl HttpInterface {
         let record = TokenRecord { name: drawn.name, role, hash: drawn.hash, created };
         self.records.change(|state| state.tokens.push(record))?;
         self.update_tokens();
-        log::info!(target: API, token = name, "token {name} ({role}) was created by command");
+        log::info!(target: API, token = name, "token {name} ({role}) was created");
         Ok(Answer::TokenCreated(TokenCreated { name: name.to_owned(), role, token }))
     }
 

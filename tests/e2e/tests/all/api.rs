@@ -289,7 +289,7 @@ fn unauthorised_requests_are_refused() {
         assert_eq!(status_with(&[forwarded, &format!("Authorization: Bearer {read}")]), 200, "{forwarded}");
         assert_eq!(http.request("GET", "/metrics", &[forwarded], "").status, 401, "{forwarded}");
     }
-    let changes = [
+    let restricted = [
         ("POST", "/api/v1/volumes"),
         ("PATCH", "/api/v1/volumes/v"),
         ("DELETE", "/api/v1/volumes/v"),
@@ -302,14 +302,48 @@ fn unauthorised_requests_are_refused() {
         ("POST", "/api/v1/flash"),
         ("DELETE", "/api/v1/flash/0"),
         ("DELETE", "/api/v1/jobs/flash"),
+        ("GET", "/api/v1/tokens"),
+        ("POST", "/api/v1/tokens"),
+        ("DELETE", "/api/v1/tokens/read"),
     ];
-    for (method, path) in changes {
+    for (method, path) in restricted {
         let bare = http.request(method, path, &[], "");
         assert_eq!((bare.status, bare.header("www-authenticate")), (401, "Bearer realm=\"hotset\""), "{method} {path}");
         bare.json();
         assert_eq!(http.request_as(&read, method, path, "{}").status, 403, "{method} {path}");
     }
     assert_eq!(json_of(&daemon, &["volume", "show", "v", "--json"])["state"], "active");
+    daemon.stop();
+}
+
+#[test]
+fn tokens_over_http_match_commands_and_their_secrets_stay_hidden() {
+    let fixture = fixture();
+    let daemon = fixture.start();
+    let (http, administer) = (Http::of(&daemon), token(&daemon, "administer"));
+    let tokens = "/api/v1/tokens";
+    let create = |name: &str| {
+        let body = json!({ "name": name, "role": "operate" }).to_string();
+        http.request_as(&administer, "POST", tokens, &body)
+    };
+    let created = create("deploy");
+    assert_eq!(created.status, 201, "{created:?}");
+    let secret = created.json()["token"].as_str().expect("the secret").to_owned();
+    let listed = http.request_as(&administer, "GET", tokens, "");
+    assert_eq!((listed.status, listed.json()), (200, json_of(&daemon, &["token", "list", "--json"])));
+    let flush = || http.request_as(&secret, "POST", "/api/v1/volumes/v/flush", "").status;
+    assert_eq!((flush(), create("deploy").status, create("..").status, create("a b").status), (200, 409, 400, 400));
+    let revoked = http.request_as(&administer, "DELETE", "/api/v1/tokens/deploy", "");
+    assert_eq!((revoked.status, &revoked.json()["own_access_ended"]), (200, &false.into()));
+    assert_eq!(flush(), 401);
+    let events = http.get("/api/v1/events?kind=change").body;
+    assert!(events.contains("create the token deploy (operate)") && events.contains("revoke the token deploy"));
+    let own = http.request_as(&administer, "DELETE", "/api/v1/tokens/administer", "");
+    assert_eq!((own.status, &own.json()["own_access_ended"]), (200, &true.into()));
+    assert_eq!(http.request_as(&administer, "GET", tokens, "").status, 401);
+    for (place, text) in [("list", &listed.body), ("events", &events), ("log", &daemon.log())] {
+        assert!(!text.contains(secret.trim_start_matches("hotset_")), "a secret is in the {place}: {text}");
+    }
     daemon.stop();
 }
 

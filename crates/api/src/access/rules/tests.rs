@@ -9,6 +9,7 @@ const OWN_HOST: &str = "127.0.0.1:7400";
 const READ: (&str, &str) = ("GET", "/api/v1/status");
 const OPERATE: (&str, &str) = ("POST", "/api/v1/volumes/a/flush");
 const ADMINISTER: (&str, &str) = ("POST", "/api/v1/volumes/a/invalidate");
+const LIST_TOKENS: (&str, &str) = ("GET", "/api/v1/tokens");
 
 struct Fixture {
     access: Access,
@@ -42,7 +43,8 @@ impl Fixture {
 #[test]
 fn each_role_grants_its_requests_from_every_address() {
     let fixture = Fixture::new();
-    let needs = [(READ, Role::Read), (OPERATE, Role::Operate), (ADMINISTER, Role::Administer)];
+    let needs =
+        [(READ, Role::Read), (OPERATE, Role::Operate), (ADMINISTER, Role::Administer), (LIST_TOKENS, Role::Administer)];
     let mut requests = 0;
     for peer in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "10.0.0.7", "fe80::1"] {
         let loopback = !matches!(peer, "10.0.0.7" | "fe80::1");
@@ -84,7 +86,7 @@ fn each_role_grants_its_requests_from_every_address() {
             }
         }
     }
-    assert_eq!(requests, 5 * 5 * 3 * 3 * 4);
+    assert_eq!(requests, 5 * 5 * 3 * 4 * 4);
 }
 
 #[test]
@@ -185,4 +187,14 @@ fn operator_may_silence_alerts_but_not_test_the_channels() {
     assert_eq!(role(Method::DELETE, "/api/v1/alerts/no-copy/silence"), Some(Role::Operate));
     assert_eq!(role(Method::POST, "/api/v1/alerts/test"), Some(Role::Administer));
     assert_eq!(role(Method::GET, "/api/v1/alerts"), Some(Role::Read));
+}
+
+#[test]
+fn only_administrators_list_create_and_revoke_tokens() {
+    for method in [Method::GET, Method::HEAD, Method::POST, Method::DELETE] {
+        for path in ["/api/v1/tokens", "/api/v1/tokens/", "/api/v1/tokens/ops"] {
+            assert_eq!(required_role(&method, path), Some(Role::Administer), "{method} {path}");
+        }
+    }
+    assert_eq!(required_role(&Method::GET, "/api/v1/tokens-of-volumes"), Some(Role::Read));
 }
