@@ -12,7 +12,7 @@ const ASSUMPTIONS = {
   flash_latency_us: 200,
   memory_latency_us: 20,
 };
-const NO_ADVICE = { knee_bytes: null, purchase: null, steps: [] };
+const NO_ADVICE = { knee_bytes: null, purchase: null, quota: null, steps: [] };
 
 let daemon, browser;
 
@@ -29,10 +29,11 @@ const recommendations = (page) =>
 const figure = (page, key) => text(page.locator(`[data-figure=${key}]`));
 
 /** Advice for one tier; sizes in GiB. */
-const tierAdvice = (today, steps, purchase) => ({
+const tierAdvice = (today, steps, purchase, quota = null) => ({
   today: { size_bytes: today[0] * GIB, hit_ratio: today[1] },
   knee_bytes: null,
   purchase,
+  quota,
   steps: steps.map(([gib, hit_ratio]) => ({ size_bytes: gib * GIB, hit_ratio, latency_us: (1 - hit_ratio) * 8000 })),
 });
 const purchase = (size_bytes, hit_ratio, latency_us, saved) => ({
@@ -180,6 +181,50 @@ test('1,000 volumes load page by page and are filtered', { skip }, async (t) => 
   await until('ten recommendations', async () => (await recommendations(page)).length === 10);
   await page.getByRole('searchbox').fill('nonsense');
   await page.waitForSelector('.empty:has-text("“nonsense”")');
+  assert.deepEqual(page.errors, []);
+});
+
+test('a quota that binds is shown with its setting and effect', { skip }, async (t) => {
+  const quota = (setting, value, limitGib, raise) => ({ setting, value, limit_bytes: limitGib * GIB, raise });
+  const steps = [
+    [2, 0.6],
+    [8, 0.7],
+  ];
+  const volumes = [
+    advice(
+      'sql',
+      tierAdvice([1, 0.5], steps, null, quota('memory_max', '1 GiB', 1, purchase(0, 0.7, 2_410, 20))),
+      tierAdvice([0, 0], steps, null, quota('flash', 'false', 0, purchase(480e9, 0.9, 1_000, 90))),
+    ),
+    advice(
+      'web',
+      tierAdvice([1, 0.5], steps, purchase(GIB, 0.6, 3_200, 10), quota('memory_max', '2 GiB', 2, null)),
+      NO_ADVICE,
+    ),
+  ];
+  const page = await openPrepared(t, (route) => route.fulfill(answerOf(volumes)));
+  await until('the recommendation', async () => (await recommendations(page)).length === 1);
+  assert.deepEqual(await recommendations(page), ['web memory']);
+  const items = page.locator('[data-binding-quota]');
+  assert.deepEqual(await items.evaluateAll((all) => all.map((item) => item.dataset.bindingQuota)), [
+    'sql flash',
+    'sql memory',
+  ]);
+  assert.match(
+    await text(items.nth(0)),
+    /flash = false of volume sql binds: set flash = true and restart, with a 480 GB SSD\. Hit ratio 50\.0 % → 90\.0 %/,
+  );
+  assert.match(
+    await text(items.nth(1)),
+    /memory quota of volume sql binds: raise memory_max \(now 1 GiB\)\. .* array reads saved: 20\/s/,
+  );
+  assert.match(await figure(page, 'sufficient'), /0 of 2/);
+  const web = page.locator('[data-recommendation="web memory"]');
+  await web.getByText('All sizes').click();
+  assert.deepEqual(await web.locator('tbody tr').evaluateAll((rows) => rows.map((row) => row.cells[0].innerText)), [
+    '2 GiB',
+    '8 GiB above memory_max = 2 GiB',
+  ]);
   assert.deepEqual(page.errors, []);
 });
 

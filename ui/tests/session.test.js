@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { axeFindings, logIn, openPage, waitForBadge } from './browser.js';
 import { startFixture, stopFixture, skip, until } from './daemon.js';
+import { serveLoginProxy } from './front.js';
 
 let daemon, browser;
 
@@ -94,6 +95,33 @@ test('a log-in link logs the browser in until the daemon restarts', { skip }, as
   await daemon.serve();
   await waitForBadge(page, 'live');
   await until('the log-in button', () => user(page).getByRole('button', { name: 'Log in' }).count());
+});
+
+test('the log-in of a proxy is no log-in of the daemon', { skip }, async (t) => {
+  let isLocked = false;
+  const proxy = await serveLoginProxy(daemon.url, () => isLocked);
+  t.after(() => {
+    proxy.closeAllConnections();
+    proxy.close();
+  });
+  const url = `http://127.0.0.1:${proxy.address().port}/`;
+  // The proxy redirects to the page, as a log-in link does.
+  const page = await openPage({ daemon: { url }, browser, t }, 'entry');
+  await waitForBadge(page, 'live');
+  assert.doesNotMatch(await user(page).innerText(), /Logged in/);
+  isLocked = true;
+  const notice = 'A proxy in front of Hotset asks for its own log-in: reload the page.';
+  await user(page).getByRole('button', { name: 'Log in' }).click();
+  await dialogOf(page).getByLabel('Token').fill('token');
+  await dialogOf(page).getByRole('button', { name: 'Log in' }).click();
+  await dialogOf(page).getByRole('alert').getByText(notice).waitFor();
+  assert.doesNotMatch(await user(page).innerText(), /Logged in/);
+  await page.reload();
+  await page.locator('main > [role=alert]').getByText(notice).waitFor();
+  assert.match(await page.locator('header [data-badge]').innerText(), /proxy log-in required/);
+  isLocked = false;
+  await waitForBadge(page, 'live');
+  assert.equal(await page.getByText(notice).count(), 0);
 });
 
 test('the log-in dialog passes axe and fits 390 pixels, light and dark', { skip }, async (t) => {

@@ -1,5 +1,6 @@
 //! Advice on cache sizes: hit ratio, latency and saved spindles of a load at growing sizes of memory and of flash.
 
+mod limits;
 mod purchase;
 
 use engine::policy::curve::{CurveStats, VolumeCurves};
@@ -10,6 +11,7 @@ use crate::replay::{Layer, LayerSize, Pages, Plan, Recording, Replacement, Repor
 
 use purchase::hit_ratio_at;
 
+pub use limits::{Limit, LimitSetting, Limits};
 pub use purchase::{Confidence, Kind, PresentLoad, Purchase};
 
 /// Cache sizes to evaluate, in thousandths of a percent of the footprint.
@@ -51,8 +53,8 @@ pub struct Step {
     pub lru_miss_ratio: f64,
     /// Mean latency of a request in nanoseconds.
     pub latency_ns: f64,
-    /// Disks saved by the hits. For a live volume only hits beyond those of its present caches count. `None` when the
-    /// trace has no times.
+    /// Disks saved by the hits. For a live volume only hits within its limit and beyond those of its present caches
+    /// count. `None` when the trace has no times.
     pub saved_spindles: Option<f64>,
 }
 
@@ -66,7 +68,7 @@ pub struct PresentCache {
 }
 
 /// Advice for one kind of cache.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct CacheAdvice {
     /// Evaluated sizes, smallest first.
     pub steps: Vec<Step>,
@@ -74,8 +76,21 @@ pub struct CacheAdvice {
     pub knee: Option<usize>,
     /// The present cache of a live volume.
     pub present: Option<PresentCache>,
-    /// The purchase worth making.
+    /// The purchase worth making within the load's limit.
     pub purchase: Option<Purchase>,
+    /// The load's limit; `None` without one.
+    pub limit: Option<LimitAdvice>,
+}
+
+/// A limit of a load in one kind of cache.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LimitAdvice {
+    /// The setting that limits it.
+    pub setting: LimitSetting,
+    /// Bytes that the present cache may hold of the load; `None` for a part of a cache that does not exist.
+    pub bytes: Option<u64>,
+    /// The effect of removing the limit, with a purchase unless its size is 0; `None` unless the limit binds.
+    pub raise: Option<Purchase>,
 }
 
 /// Advice for memory and for flash, each evaluated alone.
@@ -200,7 +215,7 @@ fn advise(observation: Observation, memory: MeasuredCache, flash: MeasuredCache,
             knee: knee(&points),
             steps: results.iter().map(step).collect(),
             present: present_cache,
-            purchase: None,
+            ..CacheAdvice::default()
         }
     };
     let (mut memory, mut flash) =
@@ -209,14 +224,24 @@ fn advise(observation: Observation, memory: MeasuredCache, flash: MeasuredCache,
     let at_present =
         |cache: &CacheAdvice| cache.present.map_or(0.0, |present| hit_ratio_at(&cache.steps, present.size_bytes));
     let hits_at_present = at_present(&memory).max(at_present(&flash));
-    for step in memory.steps.iter_mut().chain(&mut flash.steps) {
-        let gain = (step.hit_ratio - hits_at_present).max(0.0);
-        step.saved_spindles = present.reads_per_s.map(|rate| rate * gain / assumptions.spindle_rate);
+    for (kind, cache) in [(Kind::Memory, &mut memory), (Kind::Flash, &mut flash)] {
+        let limit_bytes = present.limit_bytes(kind);
+        let hits_max = limit_bytes.map_or(1.0, |bytes| hit_ratio_at(&cache.steps, bytes));
+        for step in &mut cache.steps {
+            let gain = (step.hit_ratio.min(hits_max) - hits_at_present).max(0.0);
+            step.saved_spindles = present.reads_per_s.map(|rate| rate * gain / assumptions.spindle_rate);
+        }
+        let setting = present.limits.setting(kind);
+        cache.limit = setting.map(|setting| LimitAdvice { setting, bytes: limit_bytes, raise: None });
     }
     let confidence = present.confidence(&memory, &flash, accesses, seconds);
     if confidence.is_sufficient() {
         let purchases = [Kind::Memory, Kind::Flash].map(|kind| present.purchase(kind, &memory, &flash, assumptions));
-        [memory.purchase, flash.purchase] = purchases;
+        let raises = [Kind::Memory, Kind::Flash].map(|kind| present.raise(kind, &memory, &flash, assumptions));
+        for (cache, (purchase, raise)) in [&mut memory, &mut flash].into_iter().zip(purchases.into_iter().zip(raises)) {
+            cache.purchase = purchase;
+            cache.limit = cache.limit.map(|limit| LimitAdvice { raise, ..limit });
+        }
     }
     Advice { rate, memory, flash, present, confidence }
 }

@@ -1,10 +1,14 @@
 // One connection to the daemon's event stream, shared by all tabs of a browser. Browsers limit a host to six connections over
 // plain HTTP, which a stream per tab would exhaust. EventSource reports no status and cannot choose where to resume; fetch can.
 
+import { isProxyLogin } from '../lib/api';
 import type { Sample } from '../lib/types';
 
+/** The stream ended, requires a token, or is answered by the log-in of a proxy. */
+export type StreamState = 'live' | 'lost' | 'locked' | 'proxy-login';
+
 /** Message to a tab. */
-export type FeedMessage = { kind: 'samples'; samples: Sample[] } | { kind: 'state'; state: 'live' | 'lost' | 'locked' };
+export type FeedMessage = { kind: 'samples'; samples: Sample[] } | { kind: 'state'; state: StreamState };
 
 /** Subscription of a tab: its visibility, and the volumes that it shows. */
 export interface Subscription {
@@ -30,7 +34,7 @@ class Subscriber {
 export class Feed {
   private subscribers = new Set<Subscriber>();
   private samples: Sample[] = [];
-  private state: 'live' | 'lost' | 'locked' | null = null;
+  private state: StreamState | null = null;
   /** Aborts the current stream. */
   private controller: AbortController | null = null;
   /** Path of the current stream; empty without visible tabs. */
@@ -87,14 +91,20 @@ export class Feed {
       clearTimeout(timeout);
       timeout = setTimeout(() => controller.abort(), SILENCE_MS_MAX);
     };
-    let isLocked = false;
+    let endState: StreamState = 'lost';
     try {
       resetTimeout();
       const last = this.samples.at(-1)?.id;
       const headers: Record<string, string> = last === undefined ? {} : { 'Last-Event-ID': last };
-      const response = await fetch(new URL(path, this.base), { headers, cache: 'no-store', signal: controller.signal });
-      isLocked = response.status === 401;
-      if (response.ok && response.body !== null) {
+      const response = await fetch(new URL(path, this.base), {
+        headers,
+        cache: 'no-store',
+        redirect: 'manual',
+        signal: controller.signal,
+      });
+      if (isProxyLogin(response, /^(text\/event-stream|application\/problem\+json)\b/)) endState = 'proxy-login';
+      else if (response.status === 401) endState = 'locked';
+      else if (response.ok && response.body !== null) {
         const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
         let incomplete = '';
         for (let chunk = await reader.read(); !chunk.done; chunk = await reader.read()) {
@@ -112,7 +122,7 @@ export class Feed {
     }
     if (this.controller !== controller) return;
     this.controller = null;
-    this.setState(isLocked ? 'locked' : 'lost');
+    this.setState(endState);
     this.retry = setTimeout(() => void this.read(path), RETRY_MS);
   }
 
@@ -123,7 +133,7 @@ export class Feed {
     for (const subscriber of this.subscribers) if (subscriber.visible) this.catchUp(subscriber);
   }
 
-  private setState(state: 'live' | 'lost' | 'locked') {
+  private setState(state: StreamState) {
     this.state = state;
     for (const subscriber of this.subscribers) if (subscriber.visible) subscriber.send({ kind: 'state', state });
   }

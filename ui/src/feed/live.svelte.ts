@@ -1,11 +1,11 @@
 // Live samples of the daemon in this tab, and their age.
 
 import type { Sample, Status } from '../lib/types';
-import { Feed, SAMPLES_KEPT, type Subscription, type FeedMessage } from './feed';
+import { Feed, SAMPLES_KEPT, type FeedMessage, type StreamState, type Subscription } from './feed';
 
 class Live {
   samples = $state.raw<Sample[]>([]);
-  state = $state<'connecting' | 'live' | 'lost' | 'locked'>('connecting');
+  state = $state<'connecting' | StreamState>('connecting');
   isVisible = $state(document.visibilityState === 'visible');
   /** The browser's clock, updated once a second. */
   now = $state(Date.now());
@@ -19,7 +19,9 @@ class Live {
   /** Age of the newest sample. */
   sampleAgeMs = $derived(Math.max(0, this.now - this.receivedMs));
   /** The figures shown are out of date. */
-  isStale = $derived(this.state === 'lost' || (this.samples.length > 0 && this.sampleAgeMs > 4_000));
+  isStale = $derived(
+    this.state === 'lost' || this.state === 'proxy-login' || (this.samples.length > 0 && this.sampleAgeMs > 4_000),
+  );
 
   private send: (subscription: Subscription) => void = () => {};
   private volumes: string[] = [];

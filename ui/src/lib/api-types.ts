@@ -860,7 +860,10 @@ export interface components {
       saved_reads_per_s: number | null;
       /** @description Array disks saved with them; null without a known rate. */
       saved_spindles: number | null;
-      /** @description Capacity of the SSD that is to take the place of all flash devices, or size of the memory to add. */
+      /**
+       * @description Capacity of the SSD that is to take the place of all flash devices, or size of the memory to add; 0 for a change
+       *     of a quota alone.
+       */
       size_bytes: number;
     };
     /** @description Shares, limits and reservation of a volume, with the waits that they caused. */
@@ -894,6 +897,16 @@ export interface components {
       p99: number;
       /** @description 99.9th percentile. */
       p999: number;
+    };
+    /** @description Quota of a volume in one kind of cache. */
+    QuotaAdvice: {
+      /** @description Bytes that the present cache may hold of the volume; null for a percentage of a cache that does not exist. */
+      limit_bytes: number | null;
+      raise: components['schemas']['PurchaseAdvice'] | null;
+      /** @description The setting that limits the volume: `memory_max`, `flash_max`, or `flash`, which disables flash for the volume. */
+      setting: string;
+      /** @description Its value in force: a size, a percentage, or `false`. */
+      value: string;
     };
     /** @description A range of a volume. Every 64 KiB page that it touches counts whole. */
     Range: {
@@ -984,6 +997,7 @@ export interface components {
       /** @description Size past which the gain is below average: the size worth buying. Null for an even curve. */
       knee_bytes: number | null;
       purchase: components['schemas']['PurchaseAdvice'] | null;
+      quota: components['schemas']['QuotaAdvice'] | null;
       /** @description Steps by growing size. */
       steps: components['schemas']['StepAdvice'][];
       today?: components['schemas']['TodayAdvice'] | null;
@@ -1108,8 +1122,8 @@ export interface components {
       /** @description Miss ratio of blocks or pages. */
       miss_ratio: number;
       /**
-       * @description Array disks saved by this step's hits. For a volume in service, only hits beyond those of its present memory
-       *     and flash count. Null without a known read rate.
+       * @description Array disks saved by this step's hits. For a volume in service, only hits within its quota, and beyond those of
+       *     its present memory and flash, count. Null without a known read rate.
        */
       saved_spindles: number | null;
       /** @description The cache's size. */
@@ -1455,6 +1469,7 @@ export type Problem = components['schemas']['Problem'];
 export type PurchaseAdvice = components['schemas']['PurchaseAdvice'];
 export type QosUse = components['schemas']['QosUse'];
 export type Quantiles = components['schemas']['Quantiles'];
+export type QuotaAdvice = components['schemas']['QuotaAdvice'];
 export type Range = components['schemas']['Range'];
 export type RefusedLoginReport = components['schemas']['RefusedLoginReport'];
 export type Resize = components['schemas']['Resize'];

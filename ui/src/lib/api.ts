@@ -34,17 +34,31 @@ export class ApiError extends Error {
   }
 }
 
+/** Shown where a proxy answers in place of the daemon. */
+export const PROXY_LOGIN = 'A proxy in front of Hotset asks for its own log-in: reload the page.';
+
+/**
+ * True if an answer is not the daemon's but the log-in of a proxy: a redirect, which the API never sends, or a success or
+ * refusal without the content type of the API. An error of a gateway, such as 502, is none.
+ */
+export function isProxyLogin(response: Response, contentType: RegExp): boolean {
+  if (response.type === 'opaqueredirect' || response.redirected) return true;
+  const isExpected = response.status === 204 || contentType.test(response.headers.get('Content-Type') ?? '');
+  return !isExpected && (response.ok || [401, 403].includes(response.status));
+}
+
 /** Message of an error. */
 export const textOf = (error: unknown) => (error instanceof Error ? error.message : String(error));
 
 async function request<T>(method: string, path: string, body?: unknown): Promise<T> {
-  const init: RequestInit = { method, cache: 'no-store' };
+  const init: RequestInit = { method, cache: 'no-store', redirect: 'manual' };
   if (body !== undefined) {
     init.headers = { 'Content-Type': 'application/json' };
     init.body = JSON.stringify(body);
   }
   const unreachable = () => new ApiError(0, 'The daemon cannot be reached.');
   const response = await fetch(`api/v1/${path}`, init).catch(() => Promise.reject(unreachable()));
+  if (isProxyLogin(response, /^application\/(problem\+)?json\b/)) throw new ApiError(0, PROXY_LOGIN);
   const content = response.status === 204 ? null : await response.json().catch(() => null);
   if (!response.ok)
     throw new ApiError(response.status, content?.detail ?? `The daemon answered with status ${response.status}.`);

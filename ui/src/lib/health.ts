@@ -1,12 +1,13 @@
 // Health of the daemon: the highest severity of its active alerts, or the lost connection. Derived only here.
 
+import type { StreamState } from '../feed/feed';
 import type { Alert, Severity } from './types';
 import { plural } from './units';
 
 /** Marks beside words: colour alone is not accessible. */
 export const MARKS: Record<Severity, string> = { critical: '✖', warning: '▲', info: '●' };
 
-export type Connection = 'connecting' | 'live' | 'lost' | 'locked';
+export type Connection = 'connecting' | StreamState;
 
 export interface Health {
   level: 'ok' | 'warning' | 'critical' | 'lost' | 'unknown';
@@ -17,6 +18,7 @@ export interface Health {
 /** `alerts` are undefined before the first data. */
 export function healthOf(connection: Connection, alerts: Alert[] | undefined): Health {
   if (connection === 'locked') return { level: 'unknown', mark: '○', text: 'Log-in required' };
+  if (connection === 'proxy-login') return { level: 'lost', mark: '○', text: 'Proxy log-in required' };
   if (connection === 'lost') return { level: 'lost', mark: '○', text: 'Not connected' };
   if (alerts === undefined) return { level: 'unknown', mark: '○', text: 'Connecting' };
   for (const [level, name] of [

@@ -2,6 +2,7 @@
 
 import { live } from '../feed/live.svelte';
 import { api, ApiError, textOf } from './api';
+import { route } from './route.svelte';
 import type { LoggedIn } from './types';
 
 const STORAGE_KEY = 'hotset-session';
@@ -31,8 +32,13 @@ function store(login: LoginRecord | null) {
   }
 }
 
-/** True after a log-in link, the only address that redirects to the page. */
-function isFromLink(): boolean {
+/**
+ * True after a log-in link: it redirects to the page with this parameter, and the log-in of a proxy without it. Removes
+ * the parameter, so that a bookmark of the page has none.
+ */
+function takeLinkMark(): boolean {
+  if (route.query.get('login') !== 'link') return false;
+  route.set({ login: '' });
   const [navigation] = performance.getEntriesByType('navigation') as PerformanceNavigationTiming[];
   return (navigation?.redirectCount ?? 0) > 0;
 }
@@ -46,17 +52,18 @@ class Session {
   problem = $state('');
   private resolve: (isLoggedIn: boolean) => void = () => {};
 
-  /** Null when the session has expired, or ended with an earlier run of the daemon. */
+  /** Null when the session has expired or ended with an earlier daemon, and while a proxy asks for its own log-in. */
   user = $derived.by(() => {
     const { login } = this;
-    if (login === null || live.state === 'locked' || live.now > login.atMs + SESSION_MS) return null;
+    if (login === null || ['locked', 'proxy-login'].includes(live.state) || live.now > login.atMs + SESSION_MS)
+      return null;
     const { newest } = live;
     const startedMs = newest === undefined ? 0 : newest.at_unix_ms - live.skewMs - newest.status.uptime_ms;
     return startedMs <= login.atMs + SLACK_MS ? login : null;
   });
 
   constructor() {
-    if (isFromLink() && this.login === null) this.record({});
+    if (takeLinkMark()) this.record({});
     // Another tab has logged in or out.
     window.addEventListener('storage', ({ key }) => {
       if (key === STORAGE_KEY) this.login = stored();

@@ -35,6 +35,7 @@ export type {
   Severity,
   SilenceReport as Silence,
   PurchaseAdvice as AdvicePurchase,
+  QuotaAdvice as AdviceQuota,
   StepAdvice as AdviceStep,
   SlowReport as SlowRequest,
   TokenCreated,

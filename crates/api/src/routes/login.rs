@@ -73,8 +73,9 @@ async fn follow(
     let (session, _) = log_in(&shared, peer, || shared.access.log_in_with_link(&link.key))?;
     let headers = [
         (header::SET_COOKIE, cookie(&session, SESSION_TIME.as_secs(), &shared)),
-        // Relative, so that a proxy may serve the page under a path.
-        (header::LOCATION, HeaderValue::from_static("./")),
+        // Relative, so that a proxy may serve the page under a path. By the parameter the page tells this redirect from
+        // the log-in of a proxy.
+        (header::LOCATION, HeaderValue::from_static("./#/?login=link")),
     ];
     Ok((StatusCode::SEE_OTHER, headers).into_response())
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use lab::advice::of_trace;
 use lab::replay::recording::BLOCK_BYTES;
-use messages::report::{Assumptions, AssumptionsReport, PurchaseAdvice, SideAdvice, VolumeAdvice};
+use messages::report::{
+    Assumptions, AssumptionsReport, PurchaseAdvice, QuotaAdvice, SideAdvice, StepAdvice, VolumeAdvice,
+};
 use messages::{Answer, Request};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -195,10 +197,21 @@ fn print_steps(name: &str, side: &SideAdvice) {
             (step.hit_ratio - hit_ratio_before) * 100.0,
             show_micros(step.latency_us),
             spindles.map_or("-".to_owned(), |saved| format!("-{saved:.1}")),
-            if side.knee_bytes == Some(step.size_bytes) { "  <- knee: larger sizes gain less" } else { "" }
+            step_note(side, step)
         );
         hit_ratio_before = step.hit_ratio;
     }
+}
+
+/// Marks the knee, and sizes that the quota does not permit.
+fn step_note(side: &SideAdvice, step: &StepAdvice) -> String {
+    let knee = if side.knee_bytes == Some(step.size_bytes) { "  <- knee: larger sizes gain less" } else { "" };
+    let exceeded = side.quota.as_ref().filter(|quota| quota.limit_bytes.is_some_and(|limit| step.size_bytes > limit));
+    let quota = exceeded.map_or(String::new(), |quota| match quota.setting.as_str() {
+        "flash" => "  flash = false".to_owned(),
+        setting => format!("  above {setting} = {}", quota.value),
+    });
+    format!("{knee}{quota}")
 }
 
 /// The purchase of each kind, or the reason why there is none.
@@ -224,20 +237,42 @@ fn print_recommendation(advice: &VolumeAdvice, is_trace: bool) {
     };
     println!("recommendation ({because}):");
     for (kind, side) in [("memory", &advice.memory), ("flash", &advice.flash)] {
+        let raise = side.quota.as_ref().and_then(|quota| Some(raise_text(&advice.volume, kind, quota, &quota.raise?)));
         match &side.purchase {
+            None if raise.is_some() => println!("  {kind:7} nothing to buy within the quota"),
             None => println!("  {kind:7} nothing to buy yet"),
             Some(purchase) => println!("  {kind:7} {}", purchase_text(kind, purchase)),
+        }
+        if let Some(raise) = raise {
+            println!("  {:7} {raise}", "");
         }
     }
 }
 
+/// The quota that binds, the setting to change, and the effect.
+fn raise_text(volume: &str, kind: &str, quota: &QuotaAdvice, raise: &PurchaseAdvice) -> String {
+    let (limit, change) = match quota.setting.as_str() {
+        "flash" => ("flash = false".to_owned(), "set flash = true and restart".to_owned()),
+        setting => (format!("{kind} quota"), format!("raise {setting} (now {})", quota.value)),
+    };
+    let purchase = if raise.size_bytes == 0 { String::new() } else { format!(", with {}", size_text(kind, raise)) };
+    format!("{limit} of volume {volume} binds: {change}{purchase}: {}", effect_text(raise))
+}
+
 fn purchase_text(kind: &str, purchase: &PurchaseAdvice) -> String {
-    let size = match kind {
+    format!("{}: {}", size_text(kind, purchase), effect_text(purchase))
+}
+
+fn size_text(kind: &str, purchase: &PurchaseAdvice) -> String {
+    match kind {
         "flash" => format!("a {} SSD", show_capacity(purchase.size_bytes)),
         _ => format!("{} more", show_bytes(purchase.size_bytes)),
-    };
+    }
+}
+
+fn effect_text(purchase: &PurchaseAdvice) -> String {
     let (before, after) = (purchase.hit_ratio_before * 100.0, purchase.hit_ratio * 100.0);
-    let mut text = format!("{size}: hits {before:.0} -> {after:.0} %");
+    let mut text = format!("hits {before:.0} -> {after:.0} %");
     if purchase.latency_us > 0.0 {
         text += &format!(", reads about {:.1} times faster", purchase.latency_before_us / purchase.latency_us);
     }
@@ -284,5 +319,39 @@ mod tests {
         };
         assert_eq!(purchase_text("memory", &memory), format!("{} more: hits 71 -> 88 %", show_bytes(16 << 30)));
         assert_eq!(show_capacity(1_920_000_000_000), "1.92 TB");
+    }
+
+    #[test]
+    fn quota_that_binds_is_named_with_its_setting_and_the_effect() {
+        let purchase = PurchaseAdvice {
+            size_bytes: 480_000_000_000,
+            hit_ratio_before: 0.71,
+            latency_before_us: 2_400.0,
+            hit_ratio: 0.88,
+            latency_us: 800.0,
+            saved_reads_per_s: None,
+            saved_spindles: None,
+        };
+        let quota = |setting: &str, value: &str| QuotaAdvice {
+            setting: setting.to_owned(),
+            value: value.to_owned(),
+            limit_bytes: Some(8 << 30),
+            raise: None,
+        };
+        let present = PurchaseAdvice { size_bytes: 0, ..purchase };
+        assert_eq!(
+            raise_text("v", "memory", &quota("memory_max", "8 GiB"), &present),
+            "memory quota of volume v binds: raise memory_max (now 8 GiB): hits 71 -> 88 %, reads about \
+             3.0 times faster"
+        );
+        assert_eq!(
+            raise_text("v", "flash", &quota("flash", "false"), &purchase),
+            "flash = false of volume v binds: set flash = true and restart, with a 480 GB SSD: hits 71 -> 88 %, reads \
+             about 3.0 times faster"
+        );
+        let side = SideAdvice { quota: Some(quota("memory_max", "50%")), ..SideAdvice::default() };
+        let step = |size_bytes| StepAdvice { size_bytes, ..StepAdvice::default() };
+        assert_eq!(step_note(&side, &step(8 << 30)), "");
+        assert_eq!(step_note(&side, &step(9 << 30)), "  above memory_max = 50%");
     }
 }

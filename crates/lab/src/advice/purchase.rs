@@ -1,5 +1,6 @@
 //! Purchases worth making: for each kind of cache the smallest size on sale that achieves most of the possible gain.
 
+use super::limits::{Limit, Limits};
 use super::{Assumptions, CacheAdvice, Step};
 
 const GB: u64 = 1_000_000_000;
@@ -51,18 +52,24 @@ pub struct PresentLoad {
     pub array_reads_per_s: Option<f64>,
     /// Bytes of memory and of flash that the load uses.
     pub used_bytes: [u64; 2],
+    /// Bytes that count towards the limits, if they are more than the used ones: on flash whole pages.
+    pub held_bytes: [u64; 2],
     /// Unused bytes of memory and of flash, which the cache will fill by itself.
     pub free_bytes: [u64; 2],
+    /// Bytes of blocks that memory can hold.
+    pub memory_bytes: u64,
     /// Size of all flash devices in service.
     pub flash_bytes: u64,
     /// Bytes of pages that they can hold.
     pub flash_page_bytes: u64,
+    /// Limits of the load by its settings.
+    pub limits: Limits,
 }
 
 /// A size to buy, with its effect.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Purchase {
-    /// Size of the SSD in place of all flash devices, or of the added memory.
+    /// Size of the SSD in place of all flash devices, or of the added memory; 0 for a change of a limit alone.
     pub size_bytes: u64,
     /// Reads served by the present cache once it is filled, as a fraction of all reads.
     pub hit_ratio_before: f64,
@@ -148,7 +155,7 @@ impl PresentLoad {
         }
     }
 
-    /// The purchase of `kind` that is worth making; `None` if there is none.
+    /// The purchase of `kind` that is worth making within the limits; `None` if there is none.
     pub fn purchase(
         &self,
         kind: Kind,
@@ -156,62 +163,147 @@ impl PresentLoad {
         flash: &CacheAdvice,
         assumptions: &Assumptions,
     ) -> Option<Purchase> {
-        let caches = [memory, flash];
-        let hit_ratio_with = |sizes: [u64; 2]| {
-            let [memory, flash] = [0, 1].map(|tier| hit_ratio_at(&caches[tier].steps, sizes[tier]));
-            memory.max(flash)
-        };
-        // Fraction of the misses at hit ratio `before` that become hits at `after`.
-        let misses_removed =
-            |before: f64, after: f64| ((after - before) / (1.0 - before).max(f64::EPSILON)).clamp(0.0, 1.0);
-        let filled = [0, 1].map(|tier| self.used_bytes[tier] + self.free_bytes[tier]);
-        // The caches fill by themselves: the purchase is compared with the filled ones.
-        let fill_gain =
-            misses_removed(hit_ratio_with(self.used_bytes), hit_ratio_with(filled)) * (1.0 - self.hit_ratio());
-        let hits_filled = self.hit_ratio() + fill_gain;
-        let fill_ns = if self.flash_bytes > 0 { assumptions.flash_ns } else { assumptions.memory_ns };
-        let latency_filled = self.latency_ns(assumptions) - fill_gain * (self.miss_ns(assumptions) - fill_ns as f64);
-        // The fraction of a new SSD that can hold pages is assumed to be that of the present devices.
-        let usable_fraction =
-            if self.flash_bytes > 0 { self.flash_page_bytes as f64 / self.flash_bytes as f64 } else { 1.0 };
-        let usable_growth = |size: u64| ((size - self.flash_bytes) as f64 * usable_fraction) as u64;
-        let sizes: Vec<(u64, u64)> = match kind {
-            Kind::Memory => MEMORY_BYTES.iter().map(|added| (*added, filled[0] + added)).collect(),
-            // An SSD that is not larger than the present devices is no purchase.
-            Kind::Flash => SSD_BYTES
-                .iter()
-                .filter(|size| **size > self.flash_bytes)
-                .map(|size| (*size, filled[1] + usable_growth(*size)))
-                .collect(),
-        };
-        let hit_ns = if kind == Kind::Memory { assumptions.memory_ns } else { assumptions.flash_ns } as f64;
-        let effect = |(size_bytes, total): (u64, u64)| {
-            let mut grown = filled;
-            grown[kind as usize] = total;
-            let gained = misses_removed(hit_ratio_with(filled), hit_ratio_with(grown));
-            let hits = gained * (1.0 - hits_filled);
-            // One readahead serves several reads, so the array's own count is used if known.
-            let misses_per_s = self.reads_per_s.map(|rate| rate * (1.0 - self.hit_ratio()));
-            let array_reads_per_s = self.array_reads_per_s.or(misses_per_s);
-            let saved_reads_per_s = array_reads_per_s.zip(misses_per_s).map(|(array, misses)| {
-                array.min(misses) * gained * (1.0 - hits_filled) / (1.0 - self.hit_ratio()).max(f64::EPSILON)
-            });
-            Purchase {
-                size_bytes,
-                hit_ratio_before: hits_filled,
-                latency_before_ns: latency_filled,
-                hit_ratio: hits_filled + hits,
-                latency_ns: latency_filled - hits * (self.miss_ns(assumptions) - hit_ns),
-                saved_reads_per_s,
-                saved_spindles: saved_reads_per_s.map(|rate| rate / assumptions.spindle_rate),
-            }
-        };
-        let effects: Vec<Purchase> = sizes.into_iter().map(effect).collect();
-        let gain = |purchase: &Purchase| purchase.hit_ratio - hits_filled;
-        let gain_max = gain(effects.last()?);
-        effects.into_iter().find(|purchase| gain(purchase) >= GAIN_FRACTION_MIN * gain_max).filter(|purchase| {
-            gain(purchase) >= HIT_RATIO_GAIN_MIN && purchase.latency_ns < (1.0 - LATENCY_GAIN_MIN) * latency_filled
+        Estimate::new(self, [memory, flash], assumptions).best_purchase(kind, self.limits)
+    }
+
+    /// The effect of removing the limit of `kind` that binds; its size is 0 if that needs no purchase. `None` if no
+    /// limit of `kind` prevents hits that are worthwhile.
+    pub fn raise(
+        &self,
+        kind: Kind,
+        memory: &CacheAdvice,
+        flash: &CacheAdvice,
+        assumptions: &Assumptions,
+    ) -> Option<Purchase> {
+        let without = self.limits.without(kind)?;
+        let estimate = Estimate::new(self, [memory, flash], assumptions);
+        // The limit may keep the load from present cache, which costs nothing.
+        let present = estimate.effect(kind, 0, without);
+        if estimate.is_worthwhile(&present) {
+            return Some(present);
+        }
+        let bought = estimate.best_purchase(kind, without)?;
+        let within = estimate.best_purchase(kind, self.limits).unwrap_or_else(|| estimate.effect(kind, 0, self.limits));
+        exceeds(&bought, within.hit_ratio, within.latency_ns).then_some(bought)
+    }
+
+    /// Bytes of the load in each cache that has grown by `added` bytes and is filled, within `limits`.
+    fn filled_bytes(&self, limits: Limits, added: [u64; 2]) -> [u64; 2] {
+        let (limits, wholes) = (limits.in_force(), [self.memory_bytes, self.flash_page_bytes]);
+        [0, 1].map(|tier| {
+            let held = self.held_bytes[tier].max(self.used_bytes[tier]);
+            let room = limits[tier].bytes_of(wholes[tier] + added[tier]).saturating_sub(held);
+            self.used_bytes[tier] + (self.free_bytes[tier] + added[tier]).min(room)
         })
+    }
+
+    /// Bytes that the present cache of `kind` may hold of the load; `None` without a limit, and for a part of a cache
+    /// that does not exist.
+    pub fn limit_bytes(&self, kind: Kind) -> Option<u64> {
+        let whole = [self.memory_bytes, self.flash_page_bytes][kind as usize];
+        match self.limits.in_force()[kind as usize] {
+            Limit::None => None,
+            Limit::PerMille(_) if whole == 0 => None,
+            limit => Some(limit.bytes_of(whole)),
+        }
+    }
+}
+
+/// Fraction of the misses at hit ratio `before` that become hits at `after`.
+fn misses_removed(before: f64, after: f64) -> f64 {
+    ((after - before) / (1.0 - before).max(f64::EPSILON)).clamp(0.0, 1.0)
+}
+
+/// True if the effect exceeds this hit ratio and undercuts this latency enough to be recommended.
+fn exceeds(effect: &Purchase, hit_ratio: f64, latency_ns: f64) -> bool {
+    effect.hit_ratio - hit_ratio >= HIT_RATIO_GAIN_MIN && effect.latency_ns < (1.0 - LATENCY_GAIN_MIN) * latency_ns
+}
+
+/// Effects of larger caches and of other limits on a load, relative to its present caches once they are filled within
+/// the limits in force: caches fill by themselves.
+struct Estimate<'a> {
+    load: &'a PresentLoad,
+    caches: [&'a CacheAdvice; 2],
+    assumptions: &'a Assumptions,
+    filled_bytes: [u64; 2],
+    hits_filled: f64,
+    latency_filled_ns: f64,
+}
+
+impl<'a> Estimate<'a> {
+    fn new(load: &'a PresentLoad, caches: [&'a CacheAdvice; 2], assumptions: &'a Assumptions) -> Self {
+        let filled_bytes = load.filled_bytes(load.limits, [0, 0]);
+        let mut estimate =
+            Estimate { load, caches, assumptions, filled_bytes, hits_filled: 0.0, latency_filled_ns: 0.0 };
+        let (present, filled) = (estimate.hit_ratio_with(load.used_bytes), estimate.hit_ratio_with(filled_bytes));
+        let fill_gain = misses_removed(present, filled) * (1.0 - load.hit_ratio());
+        let fills_flash = load.flash_bytes > 0 && load.limit_bytes(Kind::Flash) != Some(0);
+        let fill_ns = if fills_flash { assumptions.flash_ns } else { assumptions.memory_ns };
+        estimate.hits_filled = load.hit_ratio() + fill_gain;
+        estimate.latency_filled_ns =
+            load.latency_ns(assumptions) - fill_gain * (load.miss_ns(assumptions) - fill_ns as f64);
+        estimate
+    }
+
+    /// Hit ratio by the curves with these bytes of memory and of flash.
+    fn hit_ratio_with(&self, bytes: [u64; 2]) -> f64 {
+        let [memory, flash] = [0, 1].map(|tier| hit_ratio_at(&self.caches[tier].steps, bytes[tier]));
+        memory.max(flash)
+    }
+
+    /// The smallest size on sale with most of the gain that is possible within `limits`, if it is worthwhile.
+    fn best_purchase(&self, kind: Kind, limits: Limits) -> Option<Purchase> {
+        let sizes: Vec<u64> = match kind {
+            Kind::Memory => MEMORY_BYTES.to_vec(),
+            // An SSD that is not larger than the present devices is no purchase.
+            Kind::Flash => SSD_BYTES.into_iter().filter(|size| *size > self.load.flash_bytes).collect(),
+        };
+        let effects: Vec<Purchase> = sizes.into_iter().map(|size| self.effect(kind, size, limits)).collect();
+        let gain = |purchase: &Purchase| purchase.hit_ratio - self.hits_filled;
+        let gain_max = gain(effects.last()?);
+        let best = effects.into_iter().find(|purchase| gain(purchase) >= GAIN_FRACTION_MIN * gain_max);
+        best.filter(|purchase| self.is_worthwhile(purchase))
+    }
+
+    fn is_worthwhile(&self, effect: &Purchase) -> bool {
+        exceeds(effect, self.hits_filled, self.latency_filled_ns)
+    }
+
+    /// The effect of a purchase within `limits`; of the limits alone if its size is 0.
+    fn effect(&self, kind: Kind, size_bytes: u64, limits: Limits) -> Purchase {
+        let Estimate { load, assumptions, hits_filled, latency_filled_ns, .. } = *self;
+        let mut added = [0, 0];
+        added[kind as usize] = match kind {
+            Kind::Memory => size_bytes,
+            Kind::Flash => self.usable_growth(size_bytes),
+        };
+        let grown_bytes = load.filled_bytes(limits, added);
+        let gained = misses_removed(self.hit_ratio_with(self.filled_bytes), self.hit_ratio_with(grown_bytes));
+        let hits = gained * (1.0 - hits_filled);
+        let hit_ns = if kind == Kind::Memory { assumptions.memory_ns } else { assumptions.flash_ns } as f64;
+        // One readahead serves several reads, so the array's own count is used if known.
+        let misses_per_s = load.reads_per_s.map(|rate| rate * (1.0 - load.hit_ratio()));
+        let array_reads_per_s = load.array_reads_per_s.or(misses_per_s);
+        let saved_reads_per_s = array_reads_per_s
+            .zip(misses_per_s)
+            .map(|(array, misses)| array.min(misses) * hits / (1.0 - load.hit_ratio()).max(f64::EPSILON));
+        Purchase {
+            size_bytes,
+            hit_ratio_before: hits_filled,
+            latency_before_ns: latency_filled_ns,
+            hit_ratio: hits_filled + hits,
+            latency_ns: latency_filled_ns - hits * (load.miss_ns(assumptions) - hit_ns),
+            saved_reads_per_s,
+            saved_spindles: saved_reads_per_s.map(|rate| rate / assumptions.spindle_rate),
+        }
+    }
+
+    /// Further bytes of pages on an SSD in place of all flash devices. The fraction that can hold pages is assumed to
+    /// be that of the present devices.
+    fn usable_growth(&self, size_bytes: u64) -> u64 {
+        let PresentLoad { flash_bytes, flash_page_bytes, .. } = *self.load;
+        let usable_fraction = if flash_bytes > 0 { flash_page_bytes as f64 / flash_bytes as f64 } else { 1.0 };
+        (size_bytes.saturating_sub(flash_bytes) as f64 * usable_fraction) as u64
     }
 }
 
@@ -228,7 +320,7 @@ mod tests {
             latency_ns: 0.0,
             saved_spindles: None,
         };
-        CacheAdvice { steps: points.iter().map(step).collect(), knee: None, present: None, purchase: None }
+        CacheAdvice { steps: points.iter().map(step).collect(), ..CacheAdvice::default() }
     }
 
     /// A load with 400 GiB of hot data and 8 GiB of memory for it.
@@ -297,6 +389,79 @@ mod tests {
         for kind in [Kind::Memory, Kind::Flash] {
             assert_eq!(present.purchase(kind, &memory, &flash, &Assumptions::default()), None);
         }
+    }
+
+    #[test]
+    fn quota_that_binds_permits_no_purchase_and_is_named() {
+        let (mut present, memory, flash) = hot_data();
+        let assumptions = Assumptions::default();
+        let unlimited = present.purchase(Kind::Memory, &memory, &flash, &assumptions);
+        assert!(unlimited.is_some() && present.raise(Kind::Memory, &memory, &flash, &assumptions).is_none());
+        present.limits.memory_max = Limit::Bytes(8 * GIB);
+        assert_eq!(present.purchase(Kind::Memory, &memory, &flash, &assumptions), None);
+        assert_eq!(present.raise(Kind::Memory, &memory, &flash, &assumptions), unlimited);
+        assert!(present.purchase(Kind::Flash, &memory, &flash, &assumptions).is_some());
+        // A quota that holds the hot data does not bind.
+        present.limits.memory_max = Limit::Bytes(800 * GIB);
+        assert_eq!(present.purchase(Kind::Memory, &memory, &flash, &assumptions), unlimited);
+        assert_eq!(present.raise(Kind::Memory, &memory, &flash, &assumptions), None);
+    }
+
+    #[test]
+    fn quota_that_prevents_use_of_free_memory_needs_no_purchase() {
+        let (mut present, memory, flash) = hot_data();
+        (present.free_bytes, present.limits.memory_max) = ([392 * GIB, 0], Limit::Bytes(8 * GIB));
+        let raise = present.raise(Kind::Memory, &memory, &flash, &Assumptions::default()).expect("the quota binds");
+        assert_eq!((raise.size_bytes, raise.hit_ratio_before), (0, 0.5));
+        assert!((raise.hit_ratio - 0.9).abs() < 1e-9 && raise.latency_ns < 0.9e6, "{raise:?}");
+        assert_eq!(raise.saved_reads_per_s.map(f64::round), Some(400.0));
+        // Flash is compared with the memory that the volume may use.
+        let purchase = present.purchase(Kind::Flash, &memory, &flash, &Assumptions::default()).expect("flash helps");
+        assert_eq!(purchase.hit_ratio_before, 0.5);
+    }
+
+    #[test]
+    fn percentage_quota_grows_with_the_purchased_cache() {
+        let (mut present, memory, flash) = hot_data();
+        (present.memory_bytes, present.limits.memory_max) = (16 * GIB, Limit::PerMille(500));
+        let purchase = present.purchase(Kind::Memory, &memory, &flash, &Assumptions::default()).expect("memory helps");
+        // Half of 512 GiB: 264 of 400 GiB of hot data.
+        assert_eq!(purchase.size_bytes, 512 * GIB);
+        assert!((purchase.hit_ratio - (0.7 + 0.2 * 164.0 / 300.0)).abs() < 1e-9, "{purchase:?}");
+        let raise = present.raise(Kind::Memory, &memory, &flash, &Assumptions::default()).expect("the quota binds");
+        assert!(raise.hit_ratio > 0.9, "{raise:?}");
+        // A part of flash that does not exist yet.
+        present.limits.flash_max = Limit::PerMille(100);
+        let purchase = present.purchase(Kind::Flash, &memory, &flash, &Assumptions::default()).expect("flash helps");
+        assert_eq!(purchase.size_bytes, 3_840 * GB);
+    }
+
+    #[test]
+    fn disabled_flash_is_not_recommended_and_its_setting_is_named() {
+        let (mut present, memory, flash) = hot_data();
+        let assumptions = Assumptions::default();
+        let unlimited = present.purchase(Kind::Flash, &memory, &flash, &assumptions);
+        present.limits.is_flash_disabled = true;
+        assert_eq!(present.purchase(Kind::Flash, &memory, &flash, &assumptions), None);
+        assert_eq!(present.raise(Kind::Flash, &memory, &flash, &assumptions), unlimited);
+        // Free flash of other volumes is no future hit of this one.
+        (present.flash_bytes, present.flash_page_bytes, present.free_bytes) = (960 * GB, 920 * GB, [0, 920 * GB]);
+        let raise = present.raise(Kind::Flash, &memory, &flash, &assumptions).expect("flash helps");
+        assert_eq!((raise.size_bytes, raise.hit_ratio_before), (0, 0.5));
+        // A small quota stays when flash is enabled.
+        present.limits.flash_max = Limit::Bytes(GIB);
+        assert_eq!(present.raise(Kind::Flash, &memory, &flash, &assumptions), None);
+    }
+
+    #[test]
+    fn flash_quota_counts_whole_pages() {
+        let (mut present, memory, flash) = hot_data();
+        (present.flash_bytes, present.flash_page_bytes) = (960 * GB, 920 * GB);
+        (present.used_bytes, present.free_bytes) = ([GIB, 8 * GIB], [0, 500 * GB]);
+        // Half of each page is readable.
+        (present.held_bytes, present.limits.flash_max) = ([GIB, 16 * GIB], Limit::Bytes(16 * GIB));
+        let raise = present.raise(Kind::Flash, &memory, &flash, &Assumptions::default()).expect("the quota binds");
+        assert_eq!((raise.size_bytes, raise.hit_ratio_before), (0, 0.5));
     }
 
     #[test]

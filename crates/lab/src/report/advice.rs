@@ -1,10 +1,14 @@
 //! Presentation of advice: for a volume in service (command and HTTP interface alike), and for a trace.
 
-use crate::advice::{Advice, CacheAdvice, Confidence, LiveMeasurements, PresentCache, PresentLoad, Purchase, Step};
+use crate::advice::{
+    Advice, CacheAdvice, Confidence, LimitAdvice, LimitSetting, Limits, LiveMeasurements, PresentCache, PresentLoad,
+    Purchase, Step,
+};
+use crate::replay::recording::PAGE_BYTES;
 use engine::policy::curve::{CurvePoint, CurveStats, VolumeCurves};
 use messages::report::{
-    ARRAY_NS, Assumptions, BackingRequests, Counts, Curve, MissRatioCurve, PurchaseAdvice, SideAdvice, StepAdvice,
-    TodayAdvice, VolumeAdvice,
+    ARRAY_NS, Assumptions, BackingRequests, Counts, Curve, MissRatioCurve, PurchaseAdvice, QuotaAdvice, SideAdvice,
+    StepAdvice, TodayAdvice, VolumeAdvice,
 };
 use messages::{VolumeReport, VolumeState};
 
@@ -16,6 +20,8 @@ const MEASURED_READS_MIN: u64 = 100;
 pub struct Capacity {
     /// Unused bytes of memory and of flash.
     pub free_bytes: [u64; 2],
+    /// Bytes of blocks that memory can hold.
+    pub memory_bytes: u64,
     /// Size of all flash devices in service.
     pub flash_bytes: u64,
     /// Bytes of pages that they can hold.
@@ -44,11 +50,12 @@ fn measured_array_ns(report: &VolumeReport) -> Option<u64> {
     (all >= MEASURED_READS_MIN).then(|| (sum_us * 1e3 / all as f64) as u64)
 }
 
-/// The gain of additional memory and flash for a volume, from its miss-ratio curves.
+/// The gain of additional memory and flash for a volume within its `limits`, from its miss-ratio curves.
 pub fn of_volume(
     report: &VolumeReport,
     curve: &MissRatioCurve,
     capacity: &Capacity,
+    limits: Limits,
     assumptions: &Assumptions,
 ) -> VolumeAdvice {
     let requests = report.reads + report.writes;
@@ -71,19 +78,37 @@ pub fn of_volume(
             reads_per_s: per_second(report.reads),
             array_reads_per_s: per_second(array_reads(report)),
             used_bytes: [report.memory_bytes, report.flash.cached_bytes],
+            held_bytes: [report.memory_bytes, report.flash.pages * PAGE_BYTES],
             free_bytes: capacity.free_bytes,
+            memory_bytes: capacity.memory_bytes,
             flash_bytes: capacity.flash_bytes,
             flash_page_bytes: capacity.flash_page_bytes,
+            limits,
         },
     };
     let measured_ns = measured_array_ns(report).filter(|_| assumptions.array_ns.is_none());
     let assumptions = to_assumptions(assumptions, measured_ns);
     let advice = crate::advice::of_volume(&live, &assumptions);
+    let load = of_load(&advice, &assumptions, empty_advice(report));
     VolumeAdvice {
         footprint_bytes: curve.memory.working_set_bytes,
         array_latency_measured: measured_ns.is_some(),
-        ..of_load(&advice, &assumptions, empty_advice(report))
+        memory: SideAdvice { quota: quota(&advice.memory, report), ..load.memory },
+        flash: SideAdvice { quota: quota(&advice.flash, report), ..load.flash },
+        ..load
     }
+}
+
+/// The quota of a volume in one kind of cache.
+fn quota(cache: &CacheAdvice, report: &VolumeReport) -> Option<QuotaAdvice> {
+    let LimitAdvice { setting, bytes, raise } = cache.limit?;
+    let (setting, value) = match setting {
+        LimitSetting::MemoryMax => ("memory_max", report.memory.max.as_str()),
+        LimitSetting::FlashMax => ("flash_max", report.flash.max.as_str()),
+        LimitSetting::FlashDisabled => ("flash", "false"),
+    };
+    let (setting, value) = (setting.to_owned(), value.to_owned());
+    Some(QuotaAdvice { setting, value, limit_bytes: bytes, raise: raise.map(purchase_advice) })
 }
 
 /// Fills the results of `advice` into `base`, which names the load.
@@ -138,16 +163,21 @@ fn side(cache: &CacheAdvice) -> SideAdvice {
     SideAdvice {
         today: cache.present.map(|PresentCache { size_bytes, hit_ratio }| TodayAdvice { size_bytes, hit_ratio }),
         knee_bytes: cache.knee.map(|step| cache.steps[step].size_bytes),
-        purchase: cache.purchase.map(|purchase: Purchase| PurchaseAdvice {
-            size_bytes: purchase.size_bytes,
-            hit_ratio_before: purchase.hit_ratio_before,
-            latency_before_us: purchase.latency_before_ns / 1e3,
-            hit_ratio: purchase.hit_ratio,
-            latency_us: purchase.latency_ns / 1e3,
-            saved_reads_per_s: purchase.saved_reads_per_s,
-            saved_spindles: purchase.saved_spindles,
-        }),
+        purchase: cache.purchase.map(purchase_advice),
+        quota: None,
         steps: cache.steps.iter().map(step).collect(),
+    }
+}
+
+fn purchase_advice(purchase: Purchase) -> PurchaseAdvice {
+    PurchaseAdvice {
+        size_bytes: purchase.size_bytes,
+        hit_ratio_before: purchase.hit_ratio_before,
+        latency_before_us: purchase.latency_before_ns / 1e3,
+        hit_ratio: purchase.hit_ratio,
+        latency_us: purchase.latency_ns / 1e3,
+        saved_reads_per_s: purchase.saved_reads_per_s,
+        saved_spindles: purchase.saved_spindles,
     }
 }
 
@@ -162,6 +192,7 @@ mod tests {
     use messages::report::Point;
 
     use super::*;
+    use crate::advice::Limit;
 
     /// A volume that was read for ten seconds, half of it from 1 MiB of memory.
     fn read_volume() -> (VolumeReport, MissRatioCurve) {
@@ -185,6 +216,7 @@ mod tests {
             &report,
             &curve,
             &Capacity::default(),
+            Limits::default(),
             &Assumptions { spindle_iops: 50, ..Assumptions::default() },
         );
         assert_eq!((advice.nothing, advice.requests, advice.requests_per_s), (None, 1_000, Some(100.0)));
@@ -205,7 +237,7 @@ mod tests {
         assert_eq!((advice.flash.knee_bytes, advice.flash.steps), (None, vec![]));
         // A flash of the same curve saves nothing until it holds more than memory.
         let curve = MissRatioCurve { flash: curve.memory.clone(), ..curve };
-        let flash = of_volume(&report, &curve, &Capacity::default(), &Assumptions::default()).flash;
+        let flash = of_volume(&report, &curve, &Capacity::default(), Limits::default(), &Assumptions::default()).flash;
         let saved: Vec<bool> = flash.steps.iter().map(|step| step.saved_spindles > Some(0.0)).collect();
         assert_eq!(saved, [false, true, true, true]);
         // Half of 900 reads from memory; no recommendation from 1,000 accesses.
@@ -218,7 +250,7 @@ mod tests {
         let (mut report, curve) = read_volume();
         let latency = |report: &VolumeReport, array_ns| {
             let assumptions = Assumptions { array_ns, ..Assumptions::default() };
-            let advice = of_volume(report, &curve, &Capacity::default(), &assumptions);
+            let advice = of_volume(report, &curve, &Capacity::default(), Limits::default(), &assumptions);
             (advice.array_latency_us, advice.array_latency_measured)
         };
         assert_eq!(latency(&report, None), (8_000.0, false));
@@ -254,13 +286,70 @@ mod tests {
         };
         report.backing_requests =
             vec![clients("client-read", 3_000), clients("readahead", 600), clients("promotion", 900)];
-        let advice = of_volume(&report, &curve, &Capacity::default(), &Assumptions::default());
+        let advice = of_volume(&report, &curve, &Capacity::default(), Limits::default(), &Assumptions::default());
         let purchase = advice.memory.purchase.expect("more memory helps");
         // The curve promises 0.91 with 2 GiB more, and at most 0.95.
         assert_eq!((advice.confidence.as_str(), purchase.size_bytes), ("medium", 2 << 30));
         assert!((purchase.hit_ratio - 0.91).abs() < 1e-9 && purchase.latency_us < 740.0, "{purchase:?}");
         // Of the 3,600 array reads in two hours.
         assert!(purchase.saved_reads_per_s.is_some_and(|saved| (saved - 0.5 * 0.82).abs() < 1e-9), "{purchase:?}");
+    }
+
+    /// A volume in service for a day, with half of its reads from 8 GiB of memory and 400 GiB of hot data.
+    fn volume_with_hot_data() -> (VolumeReport, MissRatioCurve) {
+        let (mut report, mut curve) = read_volume();
+        report.memory_bytes = 8 << 30;
+        (report.reads, report.memory_hits) = (9_000, 4_500);
+        let points = [(8_u64, 0.5), (100, 0.3), (400, 0.1), (800, 0.09)];
+        curve.memory.points = points.map(|(gib, miss_ratio)| Point { size_bytes: gib << 30, miss_ratio }).to_vec();
+        curve.memory.accesses = 20_000;
+        curve.flash = curve.memory.clone();
+        curve.observed_ms = 86_400_000;
+        (report, curve)
+    }
+
+    #[test]
+    fn binding_memory_quota_is_named_with_the_effect_of_a_raise() {
+        let (mut report, curve) = volume_with_hot_data();
+        let advice = |report: &VolumeReport, limits: Limits| {
+            let capacity = Capacity { memory_bytes: 16 << 30, ..Capacity::default() };
+            of_volume(report, &curve, &capacity, limits, &Assumptions::default())
+        };
+        let unlimited = advice(&report, Limits::default());
+        assert_eq!(
+            (unlimited.memory.purchase.map(|purchase| purchase.size_bytes), unlimited.memory.quota),
+            (Some(512 << 30), None)
+        );
+        report.memory.max = "8 GiB".to_owned();
+        let limited = advice(&report, Limits { memory_max: Limit::Bytes(8 << 30), ..Limits::default() });
+        assert_eq!((limited.memory.purchase, limited.flash.quota), (None, None));
+        assert_eq!(limited.flash.purchase, unlimited.flash.purchase);
+        let quota = QuotaAdvice {
+            setting: "memory_max".to_owned(),
+            value: "8 GiB".to_owned(),
+            limit_bytes: Some(8 << 30),
+            raise: unlimited.memory.purchase,
+        };
+        assert_eq!(limited.memory.quota, Some(quota));
+        // Hits above the quota save no disks.
+        assert!(limited.memory.steps.iter().all(|step| step.saved_spindles == Some(0.0)));
+        assert!(limited.flash.steps.iter().any(|step| step.saved_spindles > Some(0.0)));
+    }
+
+    #[test]
+    fn volumes_with_disabled_flash_get_no_flash_purchase() {
+        let (report, curve) = volume_with_hot_data();
+        let flash_advice = |is_flash_disabled: &bool| {
+            let limits = Limits { is_flash_disabled: *is_flash_disabled, ..Limits::default() };
+            of_volume(&report, &curve, &Capacity::default(), limits, &Assumptions::default()).flash
+        };
+        for disabled in [[false, true], [true, true]] {
+            let [first, second] = disabled.each_ref().map(flash_advice);
+            assert_eq!([&first, &second].map(|flash| flash.purchase.is_none()), disabled);
+            let quota = second.quota.expect("the second volume may not use flash");
+            assert_eq!((quota.setting.as_str(), quota.value.as_str(), quota.limit_bytes), ("flash", "false", Some(0)));
+            assert_eq!(quota.raise.map(|raise| raise.size_bytes), Some(480_000_000_000));
+        }
     }
 
     #[test]
@@ -272,7 +361,7 @@ mod tests {
         assert!(reason(without_curves(&report)).contains("refused"));
         (report.reads, report.writes) = (0, 0);
         assert!(
-            reason(of_volume(&report, &curve, &Capacity::default(), &Assumptions::default()))
+            reason(of_volume(&report, &curve, &Capacity::default(), Limits::default(), &Assumptions::default()))
                 .contains("nothing was read or written yet")
         );
     }

@@ -169,7 +169,7 @@ mod tests {
             saved_spindles: None,
         };
         let knee_bytes = knee.map(|at| sizes[at].0);
-        SideAdvice { steps: sizes.iter().map(step).collect(), knee_bytes, today: None, purchase: None }
+        SideAdvice { steps: sizes.iter().map(step).collect(), knee_bytes, ..SideAdvice::default() }
     }
 
     #[test]

@@ -110,18 +110,40 @@ pub struct SideAdvice {
     /// Size past which the gain is below average: the size worth buying. Null for an even curve.
     #[schema(required)]
     pub knee_bytes: Option<u64>,
-    /// Smallest size on sale with most of the possible gain. Null if nothing is worth buying, or if the confidence is
-    /// insufficient.
+    /// Smallest size on sale with most of the gain that is possible within the quota. Null if nothing is worth buying,
+    /// or if the confidence is insufficient.
     #[schema(required)]
     pub purchase: Option<PurchaseAdvice>,
+    /// The volume's quota; null without one, and for a trace.
+    #[serde(default)]
+    #[schema(required)]
+    pub quota: Option<QuotaAdvice>,
     /// Steps by growing size.
     pub steps: Vec<StepAdvice>,
+}
+
+/// Quota of a volume in one kind of cache.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct QuotaAdvice {
+    /// The setting that limits the volume: `memory_max`, `flash_max`, or `flash`, which disables flash for the volume.
+    pub setting: String,
+    /// Its value in force: a size, a percentage, or `false`.
+    pub value: String,
+    /// Bytes that the present cache may hold of the volume; null for a percentage of a cache that does not exist.
+    #[schema(required)]
+    pub limit_bytes: Option<u64>,
+    /// The effect of a higher value: without any limit by this setting, and with a purchase, unless its size is 0. Null
+    /// unless the quota binds, which means that it prevents a gain worth recommending, or if the confidence is
+    /// insufficient.
+    #[schema(required)]
+    pub raise: Option<PurchaseAdvice>,
 }
 
 /// A recommended purchase with its effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PurchaseAdvice {
-    /// Capacity of the SSD that is to take the place of all flash devices, or size of the memory to add.
+    /// Capacity of the SSD that is to take the place of all flash devices, or size of the memory to add; 0 for a change
+    /// of a quota alone.
     pub size_bytes: u64,
     /// Expected fraction of reads served whole from memory and flash without the purchase, once both are filled.
     pub hit_ratio_before: f64,
@@ -168,8 +190,8 @@ pub struct StepAdvice {
     pub lru_miss_ratio: f64,
     /// Mean latency of a request.
     pub latency_us: f64,
-    /// Array disks saved by this step's hits. For a volume in service, only hits beyond those of its present memory
-    /// and flash count. Null without a known read rate.
+    /// Array disks saved by this step's hits. For a volume in service, only hits within its quota, and beyond those of
+    /// its present memory and flash, count. Null without a known read rate.
     #[schema(required)]
     pub saved_spindles: Option<f64>,
 }

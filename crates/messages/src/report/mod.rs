@@ -18,8 +18,8 @@ mod status;
 mod volume;
 
 pub use advice::{
-    ARRAY_NS, AdvicePage, Assumptions, AssumptionsReport, PurchaseAdvice, SideAdvice, StepAdvice, TodayAdvice,
-    VolumeAdvice,
+    ARRAY_NS, AdvicePage, Assumptions, AssumptionsReport, PurchaseAdvice, QuotaAdvice, SideAdvice, StepAdvice,
+    TodayAdvice, VolumeAdvice,
 };
 pub use alert::{
     AlertAcknowledgement, AlertChannel, AlertKind, AlertReport, ChannelTestReport, DeliveryHealth, Notice, Severity,

@@ -355,7 +355,7 @@ fn browser_logs_in_by_link_or_token_and_out() {
     let link = daemon.command(&["token", "link"]);
     let path = link.trim().strip_prefix(&format!("http://{}", http.address())).expect("a link to this interface");
     let opened = http.get(path);
-    assert_eq!((opened.status, opened.header("location")), (303, "./"));
+    assert_eq!((opened.status, opened.header("location")), (303, "./#/?login=link"));
     let cookie = opened.header("set-cookie").to_owned();
     assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
     assert_eq!(http.get(path).status, 401);
