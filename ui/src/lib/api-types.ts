@@ -348,7 +348,7 @@ export interface components {
       /** @description Unit; of a counter, mean, minimum and maximum are per second. */
       unit: string;
     };
-    /** @description A device of the flash log. */
+    /** @description A device of the flash cache. */
     FlashDeviceReport: {
       /** @description Its path; empty while it is absent. */
       device: string;
@@ -357,7 +357,7 @@ export interface components {
       endurance_left_days: number | null;
       /** @description Used part of its rated writes (`endurance_dwpd` a day for five years); null without a rating. */
       endurance_used_ratio: number | null;
-      /** @description Bytes of the map of pages written to it since the start. */
+      /** @description Bytes of the map journal written to it since the start. */
       journal_bytes: number;
       /** @description Bytes of the log written to it since the start. */
       log_bytes: number;
@@ -397,7 +397,7 @@ export interface components {
       /** @description Bytes in total. */
       total_bytes: number;
     };
-    /** @description The flash log. */
+    /** @description The flash cache: dirty-data log and clean pages. */
     FlashReport: {
       /** @description Configured devices that are not in use, with reasons. */
       absent: string[];
@@ -405,19 +405,19 @@ export interface components {
       alerts: string[];
       /** @description Configured to work with a single copy. */
       allow_single_copy: boolean;
-      /** @description Devices in service. */
+      /** @description Copies of the log: devices in service that carry it. */
       copies: number;
       /** @description Its devices. */
       devices: components['schemas']['FlashDeviceReport'][];
       /** @description Bytes of dirty data in the log. */
       dirty_bytes: number;
-      /** @description Reason why the health of no drive is known. */
-      drives_unread: string | null;
+      /** @description Why the health of the drives could not be read; null if it was, or has not been tried. */
+      drive_health_error: string | null;
       /** @description Segments of the log that are free. */
       free_segments: number;
       /** @description Paths of the configured devices that did not answer when the daemon started. */
       hung: string[];
-      /** @description True while flushes are acknowledged from it. */
+      /** @description True while the log is in use: flushes are acknowledged once their data is in it. */
       in_use: boolean;
       job: components['schemas']['FlashJobReport'] | null;
       /** @description Lost blocks found by reads: they cannot be read until they are written again. */
@@ -436,7 +436,7 @@ export interface components {
       unclaimed: number;
       /** @description Volumes with dirty data in the log. */
       volumes: string[];
-      /** @description Bytes written to all devices for each byte of content since the start; null without content. */
+      /** @description Bytes written to all devices per byte of user data since the start; null without user data. */
       write_amplification: number | null;
     };
     /** @description A volume's use of the flash cache. */
@@ -805,9 +805,11 @@ export interface components {
     };
     /** @description Clean pages on flash. */
     PagesReport: {
+      /** @description Dirty regions of 4 MiB: a crash would make their pages suspect. */
+      dirty_regions: number;
       /** @description Reason why all pages from before the start were dropped. */
       dropped: string | null;
-      /** @description Bytes that promotion may write now within the devices' endurance; none without a limit. */
+      /** @description Bytes that promotion may write now within the devices' endurance; null without a limit. */
       endurance_left_bytes: number | null;
       /** @description Evicted pages. */
       evictions: number;
@@ -817,10 +819,8 @@ export interface components {
       memory_bytes: number;
       /** @description Pages present. */
       pages: number;
-      /** @description One in this many earned promotions is carried out, by the recent gain of promotions. */
-      promotes_one_of: number;
-      /** @description Dirty regions of 4 MiB: a crash would make their pages suspect. */
-      regions_in_flux: number;
+      /** @description One in this many eligible promotions is carried out; adapts to the gain of recent promotions. */
+      promote_one_in: number;
       /** @description Capacity in pages. */
       slots: number;
       /** @description Suspect pages: compared with the backing before use. */
@@ -963,7 +963,7 @@ export interface components {
       read_bytes: number;
       /** @description Copies that were repaired. */
       repaired: number;
-      /** @description Completed passes. */
+      /** @description Completed scrub passes. */
       rounds: number;
     };
     /** @description Settings that can be changed while a volume is served. An absent one stays as it is. */
@@ -1389,7 +1389,7 @@ export interface components {
     WrittenReport: {
       /** @description Bytes of the log: dirty data with headers. */
       dirty_bytes: number;
-      /** @description Bytes of the map of clean pages. */
+      /** @description Bytes of the map journal (which page is in which slot). */
       journal_bytes: number;
       /** @description Bytes of clean pages. */
       promotion_bytes: number;

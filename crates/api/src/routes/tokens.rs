@@ -77,11 +77,11 @@ async fn revoke_token(
 ) -> Result<Json<Revocation>, Problem> {
     // The principal of a log-in link has a name that no token can have.
     let own_access_ended = principal.is_some_and(|principal| principal.name == name);
-    let mut said = shared.messages(Request::TokenRevoke { name }).await?;
+    let mut sentences = shared.messages(Request::TokenRevoke { name }).await?;
     if own_access_ended {
-        said.push("this request was sent with it: log in with another token, or send another one".to_owned());
+        sentences.push("this request was sent with it: log in with another token, or send another one".to_owned());
     }
-    Ok(Json(Revocation { said, own_access_ended }))
+    Ok(Json(Revocation { said: sentences, own_access_ended }))
 }
 
 #[cfg(test)]

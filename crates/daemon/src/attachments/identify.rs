@@ -132,9 +132,9 @@ impl Attachments {
         identified.unwrap_or_else(|failure| requested.iter().map(|_| Err(failure.clone())).collect())
     }
 
-    /// Discards the data in the log past the end of each shrunk backing whose volume would be admitted, and collects the
-    /// findings again. The records have the former sizes until then: if the daemon is killed, the data is refused again,
-    /// and does not come back when the backing grows.
+    /// Discards the data in the log past the end of each shrunk backing whose volume would be admitted, and collects
+    /// the findings again. The records have the former sizes until then. So if the daemon is killed before the discard,
+    /// the volume is refused again, and no attach that fails later leaves data that a growth would bring back.
     pub(super) async fn discard_past_end(
         &self,
         requested: &[RequestedVolume],

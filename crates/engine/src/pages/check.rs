@@ -72,8 +72,8 @@ pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
         let Some(strong) = shard.upgrade().filter(|shard| !shard.stopping.get()) else { return };
         let result = strong.compare_with_backing().await;
         if strong.stopping.get() {
-            // The stop itself verifies the ring (`verify_ring`) and relies on the order of its entries, so nothing is added
-            // to it now.
+            // The stop itself verifies the ring (`verify_ring`) and relies on the order of its entries, so nothing is
+            // added to it now.
             return;
         }
         match result {

@@ -39,8 +39,8 @@ pub async fn read<S: Seam>(
     };
     let outcomes = read_slot(inner, volume_id, page, slot, blocks.clone(), buffers).await;
     match find_slot() {
-        // A `put` has moved the page to another slot meanwhile: results from the old slot are discarded, and the new slot
-        // is read.
+        // A `put` has moved the page to another slot meanwhile: results from the old slot are discarded, and the new
+        // slot is read.
         Some(moved) if moved != slot => {
             let buffers = outcomes.into_iter().map(|outcome| match outcome {
                 Ok(data) => thaw::<S>(data),

@@ -10,7 +10,6 @@ use e2e::http::Http;
 use e2e::tool::{tool, tool_within};
 use serde_json::Value;
 
-const MIB: u64 = 1 << 20;
 /// An array whose latency hides the round trip of the socket.
 const ARRAY: &str = "sim://raid5?disks=5&type=sas15k&size=128MiB";
 /// Duration of the loads that are bounded by time.
