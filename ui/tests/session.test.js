@@ -121,7 +121,7 @@ test('the log-in of a proxy is no log-in of the daemon', { skip }, async (t) => 
   assert.match(await page.locator('header [data-badge]').innerText(), /proxy log-in required/);
   isLocked = false;
   await waitForBadge(page, 'live');
-  assert.equal(await page.getByText(notice).count(), 0);
+  await until('no notice of the proxy', async () => !(await page.getByText(notice).count()));
 });
 
 test('the log-in dialog passes axe and fits 390 pixels, light and dark', { skip }, async (t) => {

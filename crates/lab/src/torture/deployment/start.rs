@@ -57,7 +57,7 @@ pub(super) async fn start_daemon(
         let claim = VolumeClaim { name: &name, identity: deployment.backings[index].identity.clone() };
         let mut collected = collect_evidence(deployment, &seam, &core, &disk, &claim.identity, store.as_deref()).await;
         let record_of_disk = deployment.state.volumes.iter().find(|record| record.backing_identity == claim.identity);
-        let is_other_record = record_of_disk.is_some_and(|record| record.name != name);
+        let other_volume = record_of_disk.filter(|record| record.name != name).map(|record| record.volume_id);
         let loss = {
             let mut records = deployment.state.records_of(&name, &claim.identity);
             records.find_map(|record| loss_to_report(&deployment.state, record, !record.clean))
@@ -104,8 +104,7 @@ pub(super) async fn start_daemon(
             run.report.refusals += 1;
             continue;
         };
-        let takes_data = takes_other_disk || deployment.backings[index].is_changed;
-        if is_other_record && collected.evidence.blocks_in_log > 0 && takes_data {
+        if other_volume == Some(volume_id) && collected.evidence.blocks_in_log > 0 {
             // This name now has another volume's disk and dirty data, which this volume's model does not describe.
             deployment.is_over = true;
             return without_volumes(core);
