@@ -165,19 +165,22 @@ fn of_metrics(text: &str, volume: &str, before: &str) -> Row {
     }
 }
 
-/// Figures of the history since `from`; its latencies are those of one step.
-fn of_history(daemon: &Daemon, volume: &str, from: u64) -> Row {
-    let from = from.to_string();
-    let arguments = ["volume", "history", volume, "--from", &from, "--step", "1min", "--json"];
-    let report: Value = serde_json::from_str(&daemon.command(&arguments)).expect("valid JSON");
-    let sum = |figure: &str| report["series"][figure]["sum"].as_array().into_iter().flatten().map(count).sum::<u64>();
+/// Figures of the history since `from`, in steps of a second; its latencies are those of the busiest minute. `None`
+/// before the first step.
+fn of_history(daemon: &Daemon, volume: &str, from: u64) -> Option<Row> {
+    let read = |step: &str| -> Value {
+        let arguments = ["volume", "history", volume, "--from", &from.to_string(), "--step", step, "--json"];
+        serde_json::from_str(&daemon.command(&arguments)).expect("valid JSON")
+    };
+    let (seconds, report) = (read("1s"), read("1min"));
+    let sum = |figure: &str| seconds["series"][figure]["sum"].as_array().into_iter().flatten().map(count).sum::<u64>();
     let steps = report["latency"]["read"]["count"].as_array().expect("counts");
-    let largest = (0..steps.len()).max_by_key(|step| count(&steps[*step])).expect("a step");
+    let largest = (0..steps.len()).max_by_key(|step| count(&steps[*step]))?;
     let latency = |name: &str| {
         let us = report["latency"]["read"][name][largest].as_f64().expect("a latency");
         if us <= 16.384 { "< 16 us".to_owned() } else { format!("{us:.0} us") }
     };
-    Row {
+    Some(Row {
         source: "history",
         origins: Some([
             sum("memory_hits"),
@@ -188,7 +191,7 @@ fn of_history(daemon: &Daemon, volume: &str, from: u64) -> Row {
         bytes: Some(sum("read_bytes")),
         latency: Some([latency("p50_us"), latency("p99_us")]),
         ..Row::default()
-    }
+    })
 }
 
 /// Text of an HTML document without its pictures.
@@ -211,21 +214,28 @@ fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
     rest.split_once(after).map(|(found, _)| found.trim())
 }
 
-/// Figures of the volume's page in a browser, in the second in which it is drawn; `None` without one.
-fn of_page(address: &str, folder: &std::path::Path, volume: &str) -> Option<Row> {
-    if !std::path::Path::new("/usr/bin/chromium").exists() {
+/// Prints the text of the page at the address after it has received a few samples.
+const SCRIPT: &str = "import { chromium } from 'playwright-core';
+const browser = await chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox'] });
+const page = await browser.newPage();
+await page.goto(process.argv[1]);
+await page.waitForTimeout(6000);
+console.log(await page.evaluate(() => document.body.innerText.replaceAll(/\\s+/g, ' ')));
+await browser.close();";
+
+/// Figures of the volume's page in a browser, in the second in which they are read; `None` without a browser.
+fn of_page(address: &str, volume: &str) -> Option<Row> {
+    let ui = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ui");
+    if !std::path::Path::new("/usr/bin/chromium").exists() || !ui.join("node_modules").exists() {
+        eprintln!("SKIPPED: the page's figures want /usr/bin/chromium and `npm ci` in ui/");
         return None;
     }
-    let page = tool_within(60, "/usr/bin/chromium")
-        .args("--headless --no-sandbox --disable-gpu --virtual-time-budget=8000 --dump-dom")
-        .arg(format!("--user-data-dir={}/browser", folder.display()))
-        .arg(format!("http://{address}/#/volumes/{volume}"))
-        .ok();
-    let text = text_of(&page);
+    let node = tool_within(60, "node").args("--input-type=module --eval").arg(SCRIPT);
+    let text = node.arg(format!("http://{address}/#/volumes/{volume}")).within(&ui).ok();
     let p99 = between(&text, "Read latency, p99", "median")?.to_owned();
-    let p50 = between(&text, "median", "Write latency")?.to_owned();
+    let p50 = between(&text, "median", "Write latency")?.split(';').next()?.to_owned();
     let hits = between(&text, "Hit ratio, total", "of")?.to_owned();
-    Some(Row { source: "page (live)", hits: Some(hits), latency: Some([p50, p99]), ..Row::default() })
+    Some(Row { source: "page (one second)", hits: Some(hits), latency: Some([p50, p99]), ..Row::default() })
 }
 
 /// Figures of the volume's line in `hotset report`.
@@ -298,8 +308,8 @@ fn every_source_shows_the_figures_of_known_loads() {
             let client = scope.spawn(|| run_fio(&fixture, load.name, load.fio, load.is_timed));
             if load.is_timed {
                 std::thread::sleep(LIVE_AFTER);
-                rows.push(of_screen("top", &daemon.command(&["top", "--times", "1"]), load.name));
-                rows.extend(of_page(http.address(), folder, load.name));
+                rows.push(of_screen("top (one second)", &daemon.command(&["top", "--times", "1"]), load.name));
+                rows.extend(of_page(http.address(), load.name));
             }
             client.join().expect("fio ends")
         });
@@ -308,7 +318,7 @@ fn every_source_shows_the_figures_of_known_loads() {
         // The history takes one sample a second.
         let expected = count(&read["total_ios"]);
         wait_for("the history to have the load", || {
-            let origins = of_history(&daemon, load.name, from).origins?;
+            let origins = of_history(&daemon, load.name, from)?.origins?;
             (origins.iter().sum::<u64>() == expected).then_some(())
         });
         let report = http.get(&path).json();
@@ -319,7 +329,7 @@ fn every_source_shows_the_figures_of_known_loads() {
         rows.push(of_report("status --json", volume, &before));
         rows.push(of_screen("status", &daemon.command(&["status"]), load.name));
         rows.push(of_metrics(&http.get("/metrics").body, load.name, &metrics_before));
-        rows.push(of_history(&daemon, load.name, from));
+        rows.extend(of_history(&daemon, load.name, from));
         rows.push(of_saved_report(&daemon, folder, load.name, from));
         write_row(&mut table, load.name, &fio, &fio);
         let api = rows.iter().find(|row| row.source == "API").and_then(|row| row.origins).expect("its origins");
