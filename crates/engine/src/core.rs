@@ -40,6 +40,9 @@ pub enum AttachError {
     /// The volume's persisted memory could not be recovered.
     #[error("the persisted memory of \"{0}\" could not be recovered: {1}; the memory file keeps it")]
     PersistedMemory(String, RequestError),
+    /// Data of the volume past the end of its backing could not be discarded.
+    #[error("the flash log could not record that data of \"{0}\" past the end of its backing is discarded: {1}")]
+    Discard(String, String),
     /// An earlier recovery was partial, and the flash log has changed since.
     #[error("the dirty data of \"{0}\" was recovered only in part: it is kept for the next start")]
     PartiallyRecovered(String),
@@ -134,17 +137,31 @@ impl<S: Seam> Core<S> {
     }
 
     /// Discards the unclaimed records of a volume from block `first` on. On return the log has durable tombstones of
-    /// them, so they stay discarded whether or not the volume is attached. On an error the log keeps them.
-    pub async fn discard_unclaimed(&self, volume_id: VolumeId, first: BlockNo) -> Result<(), StoreError> {
+    /// them, so they stay discarded whether or not the volume is attached. A full log keeps them. After another error
+    /// the log may have the tombstones, and the volume cannot be attached before the next start.
+    pub async fn discard_unclaimed(&self, name: &str, volume_id: VolumeId, first: BlockNo) -> Result<(), AttachError> {
         let ends = |record: &Recovered| record.blocks().end;
         let end = self.0.unclaimed_records.borrow()[self.unclaimed_range(volume_id)].iter().map(ends).max();
         let (Some(store), Some(end)) = (self.log(), end.filter(|end| *end > first)) else { return Ok(()) };
+        // The records of a partially recovered volume may be retired already.
+        if !self.0.partially_recovered.borrow_mut().insert(volume_id) {
+            return Err(AttachError::PartiallyRecovered(name.to_owned()));
+        }
         let tombstone = |piece: Range<BlockNo>| Record {
             address: BlockAddress { volume_id, block: piece.start },
             epoch: Epoch::OLDEST,
             content: Content::Tombstone { blocks: BlockNo::count(&piece) as u32 },
         };
-        store.append_tombstones(pieces_of(first..end).map(tombstone).collect()).await?;
+        match store.append_tombstones(pieces_of(first..end).map(tombstone).collect()).await {
+            // Unrecorded tombstones are durable as well.
+            Ok(_) | Err(StoreError::Unrecorded { .. }) => {}
+            Err(error) => {
+                if error == StoreError::Full {
+                    self.0.partially_recovered.borrow_mut().remove(&volume_id);
+                }
+                return Err(AttachError::Discard(name.to_owned(), error.to_string()));
+            }
+        }
         let own_range = self.unclaimed_range(volume_id);
         let mut records = self.0.unclaimed_records.borrow_mut();
         let (mut kept, mut retired) = (Vec::new(), Vec::new());
@@ -160,6 +177,7 @@ impl<S: Seam> Core<S> {
         }
         records.splice(own_range.start..own_range.start, kept);
         store.retire(&retired);
+        self.0.partially_recovered.borrow_mut().remove(&volume_id);
         Ok(())
     }
 

@@ -134,7 +134,8 @@ impl Attachments {
 
     /// Discards the data in the log past the end of each shrunk backing whose volume would be admitted, and collects
     /// the findings again. The records have the former sizes until then. So if the daemon is killed before the discard,
-    /// the volume is refused again, and no attach that fails later leaves data that a growth would bring back.
+    /// the volume is refused again, and no attach that fails later leaves data in the log that a growth would bring
+    /// back. Data in persisted memory is discarded by the attach.
     pub(super) async fn discard_past_end(
         &self,
         requested: &[RequestedVolume],
@@ -143,7 +144,7 @@ impl Attachments {
         accept: &Acceptance,
         limit: Duration,
     ) -> Result<Findings, Failure> {
-        let shrunk: Vec<(usize, VolumeId, u64)> = {
+        let shrunk: Vec<(&str, usize, VolumeId, u64)> = {
             let (state, served) = (self.records.view(), self.volumes.occupied_names(requested));
             let shrunk_volume = |((config, _), opened): (&RequestedVolume, &Result<OpenedBacking, Failure>),
                                  evidence| {
@@ -156,13 +157,13 @@ impl Attachments {
                     |identity: &String| *identity == facts.identity || facts.former_identities.contains(identity);
                 let record = state.volumes.iter().find(|record| is_match(&record.backing_identity))?;
                 let is_shrunk = is_admitted && evidence.blocks_past_end > 0;
-                is_shrunk.then_some((*core, record.volume_id, evidence.content.size_bytes))
+                is_shrunk.then_some((config.name.as_str(), *core, record.volume_id, evidence.content.size_bytes))
             };
             let volumes = requested.iter().zip(opened).zip(&findings.evidence);
             volumes.filter_map(|(volume, evidence)| shrunk_volume(volume, evidence)).collect()
         };
-        for (core, volume_id, size_bytes) in shrunk {
-            self.cores.discard_past_end(core, volume_id, size_bytes).await?;
+        for (name, core, volume_id, size_bytes) in shrunk {
+            self.cores.discard_past_end(name, core, volume_id, size_bytes).await?;
         }
         self.collect_findings(opened, limit).await
     }

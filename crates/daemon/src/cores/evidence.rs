@@ -82,14 +82,17 @@ impl Cores {
     }
 
     /// Discards the data in the flash log past the end of a volume's backing before the volume is attached.
-    pub async fn discard_past_end(&self, core: usize, volume_id: VolumeId, size_bytes: u64) -> Result<(), Failure> {
-        let end = end_block(size_bytes, None);
-        let discard = async move |local: Rc<CoreLocal>| local.engine.discard_unclaimed(volume_id, end).await;
-        self[core].call(discard).await.map_err(core_ended)?.map_err(|error| {
-            let text =
-                format!("the flash log cannot record that the data past the backing's end is discarded: {error}");
-            Failure::new(ErrorKind::Failed, text)
-        })
+    pub async fn discard_past_end(
+        &self,
+        name: &str,
+        core: usize,
+        volume_id: VolumeId,
+        size_bytes: u64,
+    ) -> Result<(), Failure> {
+        let (name, end) = (name.to_owned(), end_block(size_bytes, None));
+        let discard = async move |local: Rc<CoreLocal>| local.engine.discard_unclaimed(&name, volume_id, end).await;
+        let discarded = self[core].call(discard).await.map_err(core_ended)?;
+        discarded.map_err(|error| Failure::new(ErrorKind::Conflict, error.to_string()))
     }
 
     /// Examines the content of these backings, in their order. A backing that leaves a read unanswered for `limit`

@@ -184,6 +184,10 @@ impl<S: Seam> Shard<S> {
             // A record of blocks past the old or the new end would otherwise restore their content later.
             self.append_tombstones_from(BlockNo(from / BLOCK_BYTES as u64)).await?;
         }
+        if new_size > old && drop_from.is_none() {
+            // Blocks that an earlier shrink discarded may still have records. After the growth they would be inside.
+            self.append_tombstones_from(self.end_block()).await?;
+        }
         // From here on no operation past a moving end is in flight. Dirty data stays until the backing has its new
         // size: if that fails, nothing is lost.
         let hold = DestageHold::new(self);

@@ -82,11 +82,21 @@ pub(super) async fn start_daemon(
                     let record =
                         deployment.state.volumes.iter().find(|record| record.backing_identity == claim.identity);
                     let volume_id = record.expect("the refused volume has a record").volume_id;
-                    if core.discard_unclaimed(volume_id, end_block(size_bytes, None)).await.is_err() {
+                    if core.discard_unclaimed(&name, volume_id, end_block(size_bytes, None)).await.is_err() {
                         // The log is full.
                         run.report.refusals += 1;
                         continue;
                     }
+                    // The data is given up, whether or not the volume is served now.
+                    let sectors = size_bytes / SECTOR_BYTES as u64;
+                    let unwritten_end = &mut deployment.backings[index].unwritten_end;
+                    *unwritten_end = (*unwritten_end).min(sectors);
+                    let mut model = run.models[index].borrow_mut();
+                    if sectors < model.sectors() {
+                        model.resize(sectors, seam.now());
+                    }
+                    drop(model);
+                    deployment.undo = None;
                     collected =
                         collect_evidence(deployment, &seam, &core, &disk, &claim.identity, store.as_deref()).await;
                 }

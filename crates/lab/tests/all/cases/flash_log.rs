@@ -528,6 +528,8 @@ fn dropped_attach_leaves_the_records_to_the_next_start() {
         }
         let error = attach().await.err().expect("the records may be retired in part");
         assert!(matches!(error, engine::AttachError::PartiallyRecovered(_)), "{error}");
+        let error = fixture.core.discard_unclaimed("disk", VolumeId(1), BlockNo(1)).await.expect_err("as before");
+        assert!(matches!(error, engine::AttachError::PartiallyRecovered(_)), "{error}");
     });
 }
 
@@ -550,7 +552,7 @@ fn unclaimed_data_past_an_end_stays_discarded_without_an_attach() {
     fixture.world.block_on(async {
         log(16).open(&fixture.seam, &fixture.core, false, false).await.expect("the devices are intact");
         assert_eq!(fixture.core.waiting_in_log(VolumeId(1), BlockNo(100)).past_end, 11);
-        fixture.core.discard_unclaimed(VolumeId(1), BlockNo(100)).await.expect("the log has room");
+        fixture.core.discard_unclaimed("disk", VolumeId(1), BlockNo(100)).await.expect("the log has room");
         let waiting = fixture.core.waiting_in_log(VolumeId(1), BlockNo(100));
         assert_eq!((waiting.blocks, waiting.past_end), (10, 0));
     });
