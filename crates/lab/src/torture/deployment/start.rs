@@ -91,11 +91,8 @@ pub(super) async fn start_daemon(
                     let sectors = size_bytes / SECTOR_BYTES as u64;
                     let unwritten_end = &mut deployment.backings[index].unwritten_end;
                     *unwritten_end = (*unwritten_end).min(sectors);
-                    let mut model = run.models[index].borrow_mut();
-                    if sectors < model.sectors() {
-                        model.resize(sectors, seam.now());
-                    }
-                    drop(model);
+                    let kept_sectors = run.models[index].borrow().sectors().min(sectors);
+                    run.models[index].borrow_mut().resize(kept_sectors, seam.now());
                     deployment.undo = None;
                     collected =
                         collect_evidence(deployment, &seam, &core, &disk, &claim.identity, store.as_deref()).await;
