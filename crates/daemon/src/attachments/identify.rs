@@ -144,24 +144,22 @@ impl Attachments {
         accept: &Acceptance,
         limit: Duration,
     ) -> Result<Findings, Failure> {
-        let shrunk: Vec<(&str, usize, VolumeId, u64)> = {
+        let mut shrunk = Vec::new();
+        {
             let (state, served) = (self.records.view(), self.volumes.occupied_names(requested));
-            let shrunk_volume = |((config, _), opened): (&RequestedVolume, &Result<OpenedBacking, Failure>),
-                                 evidence| {
-                let Some(Ok(evidence)): &Option<ExaminationResult> = evidence else { return None };
-                let OpenedBacking { core, facts, .. } = opened.as_ref().ok()?;
-                let is_admitted = self
-                    .with_claim(config, facts, (&findings, Some(evidence)), accept, &served, |claim| state.check(claim))
-                    .is_ok();
+            for (((config, _), opened), evidence) in requested.iter().zip(opened).zip(&findings.evidence) {
+                let (Ok(OpenedBacking { core, facts, .. }), Some(Ok(evidence))) = (opened, evidence) else { continue };
                 let is_match =
                     |identity: &String| *identity == facts.identity || facts.former_identities.contains(identity);
-                let record = state.volumes.iter().find(|record| is_match(&record.backing_identity))?;
-                let is_shrunk = is_admitted && evidence.blocks_past_end > 0;
-                is_shrunk.then_some((config.name.as_str(), *core, record.volume_id, evidence.content.size_bytes))
-            };
-            let volumes = requested.iter().zip(opened).zip(&findings.evidence);
-            volumes.filter_map(|(volume, evidence)| shrunk_volume(volume, evidence)).collect()
-        };
+                let record = state.volumes.iter().find(|record| is_match(&record.backing_identity));
+                let evidence_of_volume = (&findings, Some(evidence));
+                let checked =
+                    self.with_claim(config, facts, evidence_of_volume, accept, &served, |claim| state.check(claim));
+                if let Some(record) = record.filter(|_| evidence.blocks_past_end > 0 && checked.is_ok()) {
+                    shrunk.push((config.name.as_str(), *core, record.volume_id, evidence.content.size_bytes));
+                }
+            }
+        }
         for (name, core, volume_id, size_bytes) in shrunk {
             self.cores.discard_past_end(name, core, volume_id, size_bytes).await?;
         }
