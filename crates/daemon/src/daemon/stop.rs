@@ -55,11 +55,13 @@ impl Daemon {
         // daemon's memory alone.
         self.volumes.end_attaches().await;
         let had_late_attach = self.volumes.has_late_attach();
-        let DrainResult { fault, is_recorded, left } = drain.run(uses_flash_log).await;
+        let DrainResult { fault, is_recorded, left, unserved } = drain.run(uses_flash_log).await;
         let is_hung = had_late_attach || self.volumes.has_late_attach();
         let fault = fault.or(is_hung.then_some(DrainFault::BackingHung));
         if !left.is_empty() {
             self.stop.set_message(left_on_flash(&left));
+        } else if !unserved.is_empty() {
+            self.stop.set_message(unserved_on_flash(&unserved));
         }
         for core in self.cores.iter() {
             core.join().await;
@@ -94,6 +96,15 @@ fn left_on_flash(volumes: &[(String, u64)]) -> String {
         "stopped; {} of {} are in the flash log and not on the backing; the next start recovers them from there. \
          `hotset stop --destage` destages everything first",
         show_bytes(bytes),
+        names.join(", ")
+    )
+}
+
+/// Message of a stop without dirty data of a served volume.
+fn unserved_on_flash(names: &[String]) -> String {
+    format!(
+        "stopped; the backings of all served volumes are complete, but the flash log has dirty data of {}, not served: \
+         its backing is not complete. Keep the flash devices and the state directory",
         names.join(", ")
     )
 }

@@ -43,6 +43,8 @@ pub struct DrainResult {
     pub is_recorded: bool,
     /// Volumes with dirty bytes in the flash log, by name.
     pub left: Vec<(String, u64)>,
+    /// Names of volumes that were not served and have dirty data in the flash log.
+    pub unserved: Vec<String>,
 }
 
 /// Result of the drain of one volume.
@@ -134,6 +136,15 @@ impl Drain {
     /// log.
     pub async fn run(self: &Rc<Self>, uses_flash_log: bool) -> DrainResult {
         let mut totals = DrainTotals::default();
+        // Volumes that leave the log are not among the unserved ones.
+        let unserved = self.cores.undestaged_blocks().await.unwrap_or_default();
+        let name_of = |volume_id: &VolumeId| {
+            let name = self.records.view().by_id(*volume_id).map(|record| record.name.clone());
+            name.unwrap_or_else(|| format!("volume ID {volume_id:016x}"))
+        };
+        let mut unserved: Vec<String> =
+            unserved.iter().filter(|(_, blocks)| blocks.in_log > 0).map(|(volume_id, _)| name_of(volume_id)).collect();
+        unserved.sort();
         let mut volumes = self.start(uses_flash_log, &mut totals).await;
         let mut tick = tokio::time::interval(PROGRESS_INTERVAL);
         while !volumes.is_empty() {
@@ -156,7 +167,7 @@ impl Drain {
             });
         }
         left.sort();
-        DrainResult { fault, is_recorded, left }
+        DrainResult { fault, is_recorded, left, unserved }
     }
 
     /// Starts to drain the volumes of all cores.
@@ -177,6 +188,7 @@ impl Drain {
                 volumes.spawn_local(async move {
                     let finish = async {
                         match uses_flash_log {
+                            true if drain.detach_complete(&name, core).await => DrainOutcome::Clean(volume_id),
                             true => drain.leave_on_flash(&name, core, volume_id).await,
                             false => drain.drain_volume(&name, core, volume_id).await,
                         }
@@ -189,6 +201,20 @@ impl Drain {
             }
         }
         volumes
+    }
+
+    /// Detaches a volume whose backing is complete and answers; false if it is not, or on an error. The volume leaves
+    /// the log: otherwise the next start would write records of it to the backing, also if another program has changed
+    /// that meanwhile.
+    async fn detach_complete(&self, name: &str, core: usize) -> bool {
+        let volume = name.to_owned();
+        let stats = async move |local: Rc<CoreLocal>| local.engine.find(&volume).map(|volume| volume.stats());
+        let Ok(Some(stats)) = self.cores[core].call(stats).await else { return false };
+        let is_complete = stats.dirty_bytes + stats.written_bytes + stats.flash_dirty_bytes == 0;
+        let (progress, _) = ProgressSender::new();
+        is_complete
+            && stats.backing_unanswered_ms == 0
+            && self.cores.detach(name, core, self.records.lost_before(name), &progress).await.is_ok()
     }
 
     /// Returns when a volume's backing has not answered for longer than a stop waits.

@@ -124,6 +124,40 @@ fn stop_leaves_dirty_data_on_flash_for_the_next_start() {
     daemon.stop();
 }
 
+/// A stop reports complete backings only for volumes without records in the log: another program may then change the
+/// disk, and the next start writes nothing over the change.
+#[test]
+fn complete_backing_keeps_later_changes_by_other_programs() {
+    let mut fixture = with_two_devices();
+    fixture.add_volume("other", 4 * MIB, "");
+    stop_dirty(&fixture);
+    // Data of the volume that is not served keeps the log in use.
+    fixture.clear_volumes();
+    let image = fixture.backing("other");
+    fixture.add_volume_on("other", &image.to_string_lossy(), "");
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "other").expect("the volume is served");
+    (0..256).for_each(|block| client.write(block * 4096, &[1; 4096]).expect("the write succeeds"));
+    client.flush().expect("the flush succeeds");
+    drop(client);
+    wait_for("the destage", || {
+        let show = json(&daemon, &["volume", "show", "other"]);
+        let dirty = ["dirty_bytes", "written_bytes", "flash_dirty_bytes"].map(|key| show[key].as_u64());
+        (dirty == [Some(0); 3]).then_some(())
+    });
+    let output = daemon.command(&["stop"]);
+    drop(daemon);
+    // The newest destaged blocks, which the next start compares, stay as they are.
+    let mut content = fs::read(&image).expect("the image exists");
+    content[..64 * BLOCK as usize].fill(2);
+    fs::write(&image, &content).expect("the image can be written");
+    let daemon = fixture.start();
+    assert_eq!(json(&daemon, &["volume", "show", "other"])["state"], "active");
+    daemon.command(&["stop", "--destage"]);
+    assert!(fs::read(&image).expect("the image exists") == content, "the change was overwritten");
+    assert!(output.contains("the flash log has dirty data of v, not served: its backing is not complete"), "{output}");
+}
+
 #[test]
 fn missing_devices_refuse_only_volumes_with_data_on_flash() {
     let mut fixture = with_two_devices();
