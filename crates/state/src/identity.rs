@@ -337,7 +337,8 @@ impl State {
     pub fn record_pages_dropped(&mut self, volume_id: VolumeId, store: &str) {
         if let Some(record) = self.by_id_mut(volume_id) {
             record.cached_on.get_or_insert_default().insert(store.to_owned());
-            if let Some(content) = &mut record.content {
+            // A stop has recorded its own number.
+            if let Some(content) = record.content.as_mut().filter(|_| !record.clean) {
                 content.destaged = 0;
             }
         }

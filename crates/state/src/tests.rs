@@ -398,6 +398,10 @@ fn shrunk_backing_needs_another_proof_until_its_pages_are_dropped() {
     assert_eq!(refused.code(), "content-unproven");
     state.record_pages_dropped(id, "ab");
     assert!(state.identify(&claim(&unproven), || VolumeId(8)).is_ok());
+    // A drop that is recorded during a stop leaves the number of destaged blocks that the stop has recorded.
+    state.mark_left_on_flash(id, 7);
+    state.record_pages_dropped(id, "ab");
+    assert_eq!(state.by_id(id).and_then(|record| record.content.as_ref()).map(|content| content.destaged), Some(7));
 }
 
 #[test]
