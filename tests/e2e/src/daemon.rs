@@ -10,7 +10,7 @@ use crate::client::{Client, Endpoint};
 use crate::fixture::Fixture;
 
 /// Timeout of a start, a stop and other waits.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Environment variable that names a deliberate fault of a daemon with the feature `sabotage`.
 pub const SABOTAGE: &str = "HOTSET_SABOTAGE";
