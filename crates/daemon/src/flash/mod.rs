@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use engine::{VolumeId, WritePolicy};
+use engine::{Volume, VolumeId, WritePolicy};
 use flash::Sequence;
 use messages::Failure;
 use tokio::sync::mpsc;
@@ -295,7 +295,7 @@ impl FlashLog {
         self.save_wear().await;
         let close = async |local: Rc<CoreLocal>| {
             let all_claimed = local.engine.unclaimed().is_empty();
-            let has_dirty = local.engine.volumes().iter().any(|volume| volume.stats().flash_dirty_bytes > 0);
+            let has_dirty = local.engine.volumes().iter().any(Volume::needs_log);
             match local.engine.log() {
                 Some(store) => store.close().await.map(|sequence| (all_claimed && !has_dirty, sequence)),
                 None => Ok((false, Sequence(0))),

@@ -65,8 +65,8 @@ enum DrainOutcome {
 struct LeftOnFlash {
     volume_id: VolumeId,
     name: String,
-    /// Its dirty bytes in the flash log.
-    bytes: u64,
+    /// Its dirty bytes in the flash log; `None` if its backing is complete. Discarded ranges count as no bytes.
+    bytes: Option<u64>,
     /// Destaged blocks whose content the store has recorded.
     destaged: u64,
 }
@@ -100,7 +100,7 @@ impl DrainTotals {
             DrainOutcome::Clean(volume_id) => self.clean.push(volume_id),
             DrainOutcome::LeftOnFlash(LeftOnFlash { volume_id, name, bytes, destaged }) => {
                 self.on_flash.push((volume_id, destaged));
-                self.left.extend((bytes > 0).then_some((name, bytes)));
+                self.left.extend(bytes.map(|bytes| (name, bytes)));
             }
             DrainOutcome::Hung => self.fault = Some(DrainFault::BackingHung),
             DrainOutcome::Failed => self.fault = self.fault.or(Some(DrainFault::CoreEnded)),
@@ -257,8 +257,8 @@ impl Drain {
                 let result = volume.leave_in_log().await;
                 let log_failed = local.engine.log().is_none_or(|log| log.copies() == 0);
                 let destaged = local.engine.recorded_writes(volume_id);
-                let result =
-                    result.map(|has_records| has_records.then(|| (volume.stats().flash_dirty_bytes, destaged)));
+                let bytes = volume.needs_log().then(|| volume.stats().flash_dirty_bytes);
+                let result = result.map(|has_records| has_records.then_some((bytes, destaged)));
                 result.map_err(|error| (error, log_failed))
             };
             match self.cores[core].call(leave_in_log).await {
