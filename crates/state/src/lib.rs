@@ -50,7 +50,7 @@ pub use record::{
 pub use replace::Step;
 pub use store_record::StoreRecord;
 pub use stores::{FoundStore, StoreUse, show_uuid, uuid_of};
-pub use trust::{BACKING_HUNG, BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage, SeenStore};
+pub use trust::{BACKING_HUNG, BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage, SeenStore, may_lack_marks};
 pub use units::{UnitError, UnitRecord};
 pub use writer::{Hook, WRITE_TIMEOUT};
 use writer::{WriteError, Writer};

@@ -278,6 +278,12 @@ codes! {
     BackingHung => BACKING_HUNG,
 }
 
+/// True if data of a volume that is refused with this code may be in a flash log or in persisted memory without a mark in
+/// the volume's record. With the other codes, the records show all data of the volume that its backing lacks.
+pub fn may_lack_marks(code: &str) -> bool {
+    !matches!(code, "backing-changed" | "backing-taken" | BACKING_HUNG)
+}
+
 impl std::error::Error for Refusal {}
 
 /// The text has the finding, then the choices. Each command in it is complete, and is followed by a punctuation mark or
