@@ -32,14 +32,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Polling interval while a daemon starts or stops.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Remedy without a running daemon.
-const START_AND_STOP: &str = "start the daemon again, then run `hotset stop --destage`; if it refuses a volume, resolve the refusal first: \
-     `hotset volume show NAME`";
+const START_AND_STOP: &str = "start the daemon again, then run `hotset stop --destage`; if it refuses a volume, \
+                              resolve the refusal first: `hotset volume show NAME`";
 /// Code of the refusal of a store with data of another state directory.
 const STORE_FOREIGN: &str = "store-foreign";
 /// Remedy for a store with data of unknown volumes. A rebuild records these volumes; erased devices hold no data.
 const REBUILD: &str = "restore the state directory that was used last, or rebuild its records from the flash devices: \
                        `hotset state rebuild`; or, to discard the data, erase the devices (blkdiscard -z for a device, \
-                       truncate -s 0 for a file)";
+                       rm and touch for a file)";
 
 /// Options of the command.
 #[derive(Args)]
@@ -201,7 +201,8 @@ fn try_check(location: &Location, is_last: bool) -> Result<Option<Undestaged>, F
             let names = undestaged_while_serving(&recorded, &status);
             let foreign = status.flash.as_ref().and_then(|flash| flash.refusal.as_deref()) == Some(STORE_FOREIGN);
             let store = recorded.unclaimed.iter().next_back().filter(|_| foreign);
-            let remedy = if store.is_some() { REBUILD.to_owned() } else { remedy_while_serving(&names, &status) };
+            let is_rebuilt = store.is_some() && names.is_empty();
+            let remedy = if is_rebuilt { REBUILD.to_owned() } else { remedy_while_serving(&names, &status) };
             return Ok(Some(Undestaged { names, unproven: store.map(|store| unclaimed_data(store)), remedy }));
         }
         Ok(status) => {

@@ -172,7 +172,7 @@ fn refused_volume_without_a_record_is_undestaged() {
     let config = fixture.config().display().to_string();
     let (code, names, text) = undestaged(&["--config", &config]);
     assert_eq!((code, names.as_str()), (Some(1), "v"), "{text}");
-    assert!(text.contains("rebuild") && !text.contains("stop --destage"), "{text}");
+    assert!(text.contains("hotset volume show v") && !text.contains("stop --destage"), "{text}");
     daemon.stop();
     let (code, names, text) = undestaged(&["--config", &config]);
     assert_eq!((code, names.as_str()), (Some(1), ""), "{text}");
