@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use engine::VolumeId;
 use flash::{DeviceContent, StoreError};
-use seam::real::{RealCoreSpec, RealDisk, RealSeam, run_core};
-use seam::{DiskOpen, Seam};
+use seam::DiskOpen;
+use seam::real::{PATH_TIMEOUT, PathCall, RealCoreSpec, RealDisk, RealSeam, run_core};
 use state::{State, show_uuid, show_volume_id};
 
 use terminal::Failure;
@@ -84,16 +84,23 @@ pub fn unclaimed_data(store: &str) -> String {
 
 /// The devices that exist, including files with content that cannot be read. An empty file holds nothing.
 fn present(devices: &[PathBuf]) -> Vec<PathBuf> {
-    let is_absent = |path: &Path| match std::fs::metadata(path) {
-        Ok(meta) => meta.is_file() && meta.len() == 0,
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    let is_absent = |path: &Path| {
+        let look_up = PathCall::start(path, {
+            let path = path.to_owned();
+            move |_| match std::fs::metadata(&path) {
+                Ok(meta) => meta.is_file() && meta.len() == 0,
+                Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+            }
+        });
+        // A path that does not answer may be a device.
+        look_up.wait(PATH_TIMEOUT).unwrap_or(false)
     };
     devices.iter().filter(|path| !is_absent(path)).cloned().collect()
 }
 
 async fn open(seam: &RealSeam, path: &Path) -> seam::DiskResult<RealDisk> {
     let open = DiskOpen { path: path.to_owned(), create_bytes: None, read_only: true, lock_wait_ms: LOCK_WAIT_MS };
-    seam.open_disk(&open).await
+    RealDisk::open_within(seam, &open, PATH_TIMEOUT).await
 }
 
 fn on_core<F>(read: impl FnOnce(RealSeam) -> F) -> Result<Option<String>, Failure>

@@ -187,7 +187,7 @@ fn remedy_for_a_refused_volume_is_not_a_destage() {
     daemon.stop();
     // The volume is refused because its dirty data lies in a log that is not in use.
     for name in ["f0", "f1"] {
-        fs::rename(fixture.folder.join(name), fixture.folder.join(format!("{name}.away"))).expect("the file exists");
+        fs::rename(fixture.folder.join(name), fixture.folder.join(&format!("{name}.away"))).expect("the file exists");
     }
     let daemon = fixture.start();
     let (code, names, text) = undestaged(&["--config", &fixture.config().display().to_string()]);
