@@ -252,6 +252,22 @@ fn undestaged(volume_id: VolumeId, in_log: u64) -> std::collections::BTreeMap<Vo
 }
 
 #[test]
+fn data_on_a_present_device_is_not_offered_to_be_given_up() {
+    let mut state = State::default();
+    state.begin_life(1, 2);
+    let id = identified(&mut state, "web", "disk-1", 7).expect("new");
+    state.mark_on_flash(id, Some("ab"));
+    for has_whole_log in [false, true] {
+        let why_unused = |_: &str| UnusedStore { reason: "a device is missing".to_owned(), has_whole_log };
+        let claim = Claim { why_unused: &why_unused, ..Claim::plain("web", "disk-1") };
+        let refused = state.identify(&claim, || VolumeId(8)).expect_err("the log is not in use");
+        assert_eq!(refused.code(), "dirty-elsewhere");
+        assert_eq!(refused.to_string().contains("--give-up"), !has_whole_log, "{refused}");
+        assert!(refused.to_string().contains("a device is missing"), "{refused}");
+    }
+}
+
+#[test]
 fn log_records_of_a_volume_clean_by_the_state_are_refused() {
     let mut state = State::default();
     state.begin_life(1, 2);

@@ -169,11 +169,46 @@ fn missing_devices_refuse_only_volumes_with_data_on_flash() {
     assert_eq!(json(&daemon, &["volume", "show", "other"])["state"], "active");
     let log = daemon.log();
     assert!(log.contains("device number 1 of the flash store was in service"), "{log}");
-    assert!(log.contains("hotset volume adopt v"), "{log}");
+    // The other device has the whole log, so no data has to be given up, and a new file would not help.
+    assert!(log.contains("f0, which has the whole log") && log.contains("allow_single_copy = true"), "{log}");
+    assert!(!log.contains("--give-up") && !log.contains("fallocate"), "{log}");
+    assert!(!path(&fixture, "f1").exists(), "a file of a known store was created again");
     let status = json(&daemon, &["status"]);
     assert_eq!(status["flash"]["in_use"], false, "{status}");
     daemon.stop();
     fs::rename(path(&fixture, "away"), path(&fixture, "f1")).expect("the file exists");
+    let daemon = fixture.start();
+    assert_eq!(count(&read(&fixture), 1), BLOCKS);
+    daemon.stop();
+}
+
+#[test]
+fn lost_files_of_a_known_store_are_not_created_again() {
+    let mut fixture = with_two_devices();
+    stop_dirty(&fixture);
+    for name in ["f0", "f1"] {
+        fs::rename(path(&fixture, name), path(&fixture, &format!("{name}.away"))).expect("the file exists");
+    }
+    let checked = e2e::daemon::hotset(&["check-config", &fixture.config().to_string_lossy()]);
+    let text = text_of(&checked);
+    assert_eq!(checked.status.code(), Some(2), "{text}");
+    assert!(text.contains("is not created again") && text.contains("restore it"), "{text}");
+    let daemon = fixture.start();
+    let log = daemon.log();
+    assert!(log.contains("flash is not used") && log.contains("f0 does not exist, and is a device of"), "{log}");
+    assert!(log.contains("restore the files"), "{log}");
+    assert!(["f0", "f1"].iter().all(|name| !path(&fixture, name).exists()), "a file was created");
+    assert_eq!(json(&daemon, &["volume", "show", "v"])["refusal"], "dirty-elsewhere");
+    daemon.stop();
+    // Without `size` the result is the same.
+    fixture.tables = fixture.tables.replace("size = \"64 MiB\"", "");
+    let daemon = fixture.start();
+    let log = daemon.log();
+    assert!(log.contains("f1 does not exist, and is a device of"), "{log}");
+    daemon.stop();
+    for name in ["f0", "f1"] {
+        fs::rename(path(&fixture, &format!("{name}.away")), path(&fixture, name)).expect("the file was moved");
+    }
     let daemon = fixture.start();
     assert_eq!(count(&read(&fixture), 1), BLOCKS);
     daemon.stop();
@@ -262,6 +297,8 @@ fn accepted_loss_never_returns_over_newer_data() {
     stop_dirty(&fixture);
     for name in ["f0", "f1"] {
         fs::rename(path(&fixture, name), path(&fixture, &format!("{name}.away"))).expect("the file exists");
+        // An empty file is the choice for a new store.
+        File::create(path(&fixture, name)).expect("the folder can be written");
     }
     let daemon = fixture.start();
     assert!(Client::connect(&fixture.endpoint(), "v").is_err(), "data that is only on flash is missing");
