@@ -367,6 +367,18 @@ impl State {
         }
     }
 
+    /// True if content of a volume ID in persisted memory must stay. A volume without a record may be missing only
+    /// because these records are an older copy. `is_store_checked` is false if a configured flash store, which could
+    /// prove that, is not in use.
+    pub fn may_need_memory(&self, volume_id: VolumeId, is_store_checked: bool) -> bool {
+        if self.by_id(volume_id).is_some() || self.older_than.is_some() {
+            return true;
+        }
+        // An ID that was given up is never used again.
+        let is_given_up = self.stores.iter().any(|store| store.given_up.contains(&show_volume_id(volume_id)));
+        !is_given_up && (!is_store_checked || !self.unclaimed.is_empty())
+    }
+
     /// Records that the data of a volume ID in a store is discarded.
     fn discard_data(&mut self, volume_id: VolumeId, store: Option<&str>) {
         if let Some(store) = store {

@@ -37,7 +37,7 @@ pub use content::{
 };
 pub use fields::show_volume_id;
 pub use identity::{Acceptance, Admission, Claim, UndestagedBlocks, UnusedStore, draw_identity, draw_number};
-pub use loss::{loss_to_report, unflushed_loss};
+pub use loss::{acknowledges_durable_writes, loss_to_report, recovers_under_file_policy, unflushed_loss};
 pub use manifest::{Holding, RebuildError, StoreInventory, rebuild};
 pub use overrides::{
     DECLARED_LOST, FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, MODE, PINNED, POLICY, effective, effective_mode,

@@ -74,6 +74,26 @@ fn name_whose_record_another_volume_adopted_is_refused_until_adopted() {
 }
 
 #[test]
+fn records_that_may_be_an_older_copy_erase_no_persisted_memory() {
+    let (recorded, unknown, given_up) = (VolumeId(7), VolumeId(8), VolumeId(9));
+    let mut state = State::default();
+    state.begin_life(5, 50);
+    identified(&mut state, "web", "disk-1", recorded.0).expect("new");
+    state.store_mut("ab").given_up.insert(show_volume_id(given_up));
+    let needed = |state: &State, is_store_checked| {
+        [recorded, unknown, given_up].map(|volume_id| state.may_need_memory(volume_id, is_store_checked))
+    };
+    assert_eq!(needed(&state, true), [true, false, false], "a removed volume");
+    assert_eq!(needed(&state, false), [true, true, false], "the store may prove that the records are older");
+    let unclaimed = State { unclaimed: ["cd".to_owned()].into(), ..state.clone() };
+    assert_eq!(needed(&unclaimed, true), [true, true, false], "a record may have been lost");
+    state.record_store_refusal(&Refusal::StateOlder { store: "ab".into(), epoch: 3, known: 2 });
+    for is_store_checked in [true, false] {
+        assert_eq!(needed(&state, is_store_checked), [true; 3], "an older copy changes no image");
+    }
+}
+
+#[test]
 fn backing_recorded_under_a_former_identity_is_recognised() {
     let mut state = State::default();
     let first = identified(&mut state, "web", "old-1", 7).expect("new");

@@ -311,6 +311,11 @@ impl FlashLog {
         }
     }
 
+    /// True if the configured store was checked against the records and is in use, or none is configured.
+    pub fn is_checked(&self) -> bool {
+        self.store().is_some() || self.settings.current().flash.is_none()
+    }
+
     /// The reason why a store that a volume needs is not in use.
     pub fn unused_reason(&self, store: &str) -> UnusedStore {
         let reason = match &*self.state.borrow() {

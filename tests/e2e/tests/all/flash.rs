@@ -18,6 +18,7 @@ use e2e::writer::{StopOnDrop, Writer};
 use serde_json::Value;
 
 use crate::kill::kill_rounds;
+use crate::state::Obstacle;
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
@@ -440,6 +441,42 @@ fn stop_without_flash_devices_destages_everything() {
     assert!(daemon.log().contains("flash is not used"), "{}", daemon.log());
     assert_eq!(count(&read(&fixture), 1), BLOCKS / 2 + 1);
     daemon.stop();
+}
+
+#[test]
+fn stop_without_flash_devices_ends_only_with_its_record() {
+    let mut fixture = with_two_devices();
+    let Some(devices) = failing_devices(&fixture, &["l0", "l1"]) else { return };
+    set_flash_devices(&mut fixture, &[devices[0].path(), devices[1].path()]);
+    let mut daemon = fixture.start();
+    write(&fixture, 8, 1);
+    let id_before = json(&daemon, &["volume", "show", "v"])["incarnation"].clone();
+    devices.iter().for_each(LoopDevice::fail);
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(8 * 16 * BLOCK, &block(8, 1)).expect("memory has space");
+    // The flush detects the failure of the devices, whatever its result is.
+    let flushed = client.flush();
+    println!("a flush without devices: {flushed:?}");
+    let is_lost = |device: &LoopDevice| {
+        daemon.log().contains(&format!("flash device {} is out of service: ", device.path().display()))
+    };
+    wait_for("the failure of both devices", || devices.iter().all(is_lost).then_some(()));
+    // Destage records that the map of clean pages is void, so that the stop has no need to.
+    println!("a destage without devices: {}", text_of(&daemon.try_command(&["volume", "flush", "v"])));
+    let obstacle = Obstacle::create(&fixture);
+    client.write(9 * 16 * BLOCK, &block(9, 1)).expect("memory has space");
+    drop(client);
+    daemon.signal("TERM");
+    wait_for("the failed record", || daemon.log().contains("could not be recorded").then_some(()));
+    assert!(daemon.is_running(), "{}", daemon.log());
+    obstacle.remove();
+    assert!(daemon.wait().success(), "{}", daemon.log());
+    assert_eq!(count(&backing(&fixture), 1), 10);
+    let state = fs::read(path(&fixture, "state/state.json")).expect("the state file exists");
+    let state: Value = serde_json::from_slice(&state).expect("valid JSON");
+    let record = &state["volumes"][0];
+    assert!(record["clean"] == true && record["dirty_on_flash"].is_null(), "{record}");
+    assert_ne!(record["incarnation"], id_before, "the log's data belongs to no volume");
 }
 
 /// File names and roles of the devices in the output of `hotset flash list`.
