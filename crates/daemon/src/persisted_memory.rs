@@ -20,7 +20,7 @@ use super::cores::{CoreLocal, Cores, core_ended};
 use super::records::Records;
 use config::{Config, KeepIn};
 use logging::{self as log, MEMORY};
-use state::{MemoryImageRecord, Refusal, StateDir, VolumeRecord, draw_number};
+use state::{MemoryImageRecord, Refusal, StateDir, VolumeRecord, random_number};
 use units::show_bytes;
 
 /// Default directory of the memory image.
@@ -65,7 +65,7 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<MemoryPlan, String>
             .then(|| format!("{error}. The memory image of an earlier daemon is recovered"));
         return Ok(MemoryPlan { image: None, unavailable_reason });
     }
-    let id = draw_number().map_err(|error| format!("[memory] keep_in: {error}"))?;
+    let id = random_number().map_err(|error| format!("[memory] keep_in: {error}"))?;
     let path = directory.join(format!("hotset-{id:016x}"));
     let record = MemoryImageRecord { path: path.clone(), id, generation: state.state().generation };
     state.change(|state| state.memory_images.push(record)).map_err(|error| error.to_string())?;
@@ -191,7 +191,7 @@ impl PersistedMemory {
                     }
                 };
                 // Content of volumes that were removed from the records is not needed any more.
-                pool.owners()
+                pool.tagged_volumes()
                     .into_iter()
                     .filter(|volume_id| !recorded_ids.contains(&VolumeId(*volume_id)))
                     .for_each(|volume_id| pool.remove_tags_of(volume_id));
@@ -222,7 +222,7 @@ impl PersistedMemory {
     /// Deletes memory images without needed content, and removes the records of images that no longer exist.
     pub async fn delete_unneeded_images(&self) -> Result<(), Failure> {
         let retain = async |local: Rc<CoreLocal>| {
-            local.memory_images.borrow_mut().retain(|image| !image.owners().is_empty());
+            local.memory_images.borrow_mut().retain(|image| !image.tagged_volumes().is_empty());
             local.memory_images.borrow().iter().map(|image| image.file().id).collect::<Vec<_>>()
         };
         let remaining = self.cores.first().call(retain).await.map_err(core_ended)?;

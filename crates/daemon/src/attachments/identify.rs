@@ -14,8 +14,8 @@ use config::VolumeConfig;
 use config::keys::set_by_command;
 use logging::{self as log, VOLUME};
 use state::{
-    Acceptance, Admission, Claim, Evidence, LossRecord, State, UndestagedBlocks, VolumeRecord, draw_number,
-    effective_policy,
+    Acceptance, Admission, Claim, Evidence, LossRecord, State, UndestagedBlocks, VolumeRecord, effective_policy,
+    random_number,
 };
 
 /// Evidence about the volumes that are to be served.
@@ -176,8 +176,8 @@ impl Attachments {
         accept: &Acceptance,
         served: &[String],
     ) -> Result<Admission, Failure> {
-        let drawn = draw_number().map_err(|error| {
-            Failure::new(ErrorKind::Failed, format!("cannot draw an identity from /dev/urandom: {error}"))
+        let drawn = random_number().map_err(|error| {
+            Failure::new(ErrorKind::Failed, format!("cannot read a random volume ID from /dev/urandom: {error}"))
         })?;
         let store = self.flash.store();
         let admission = self.with_claim(config, facts, (findings, evidence), accept, served, |claim| {
