@@ -19,7 +19,7 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// Result of the comparison of an interval with a bound.
+/// Whether an interval meets a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The whole interval meets the bound.
@@ -125,7 +125,8 @@ mod tests {
             (0.015 * (sum - 6.0)).exp()
         }
 
-        /// Pairs whose second value has `ratio` times the first one's rate, on a machine whose speed varies meanwhile.
+        /// Pairs whose second value has `ratio` times the first one's rate, on a machine whose speed drifts between
+        /// rounds.
         fn pairs(&mut self, count: usize, ratio: f64) -> Vec<(f64, f64)> {
             let machine = |round: usize| 40_000.0 * (1.0 + 0.2 * (round as f64 / 8.0).sin());
             (0..count).map(|round| (machine(round) * self.next(), machine(round) * ratio * self.next())).collect()

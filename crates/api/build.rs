@@ -1,4 +1,5 @@
-//! Lists the files of the web page, if it was built (`npm run build` in `ui/`), so that they become part of the binary.
+//! Lists the files of the web console, if it was built (`npm run build` in `ui/`), so that they become part of the
+//! binary.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

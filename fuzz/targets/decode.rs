@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use nbd_protocol::info::{Info, InfoRequest};
-use nbd_protocol::meta::{MetaRequest, parse_context};
+use nbd_protocol::meta::{MetaRequest, decode_context};
 use nbd_protocol::option::push_option;
 use nbd_protocol::{Decoded, OptionHeader, OptionReplyHeader, ReplyHeader, Request, Step, greeting, reply};
 
@@ -54,8 +54,8 @@ fuzz_target!(|data: &[u8]| {
                 assert_eq!(Info::parse(&info.encode()), Ok(info));
             }
         }
-        8 => drop(MetaRequest::parse(bytes)),
-        9 => drop(parse_context(bytes)),
+        8 => drop(MetaRequest::decode(bytes)),
+        9 => drop(decode_context(bytes)),
         10 => drop(reply::parse_error(bytes)),
         _ => {
             if let Ok((_, extents)) = reply::parse_status(bytes) {

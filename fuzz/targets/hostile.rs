@@ -11,7 +11,7 @@ use seam::{ByteStream, Nanos, Seam};
 
 use crate::healthy::{CHECK_CONDITION, GOOD, READ_10, TEST_UNIT_READY, WRITE_10, block_command, call};
 use crate::initiator::{
-    LUNS, LoginOptions, R2tResponse, Session, State, TARGET, login_pdu, login_request, run_until, send,
+    LUNS, LoginOptions, R2tResponse, Session, State, TARGET, build_login_pdu, build_login_request, run_until, send,
 };
 use crate::scsi_commands::{PERSISTENT_RESERVE_OUT, structured_command, take};
 
@@ -364,9 +364,13 @@ impl Hostile {
                     0 => b"SessionType=Discovery\0AuthMethod=None\0",
                     _ => take(input, usize::from(flags >> 3)),
                 });
-                let request =
-                    login_request([isid % 4; 6], u16::from(tsih % 8), (stage & 3, stage >> 2 & 3), stage & 16 != 0);
-                login_pdu(request, &text)
+                let request = build_login_request(
+                    [isid % 4; 6],
+                    u16::from(tsih % 8),
+                    (stage & 3, stage >> 2 & 3),
+                    stage & 16 != 0,
+                );
+                build_login_pdu(request, &text)
             }
         };
         send(&mut writer, &bytes).await;

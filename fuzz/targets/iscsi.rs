@@ -233,7 +233,7 @@ fn log_in(mode: u8, mut input: &[u8]) {
                 let is_authenticated = negotiated.authenticated || credentials.is_none();
                 assert!(is_authenticated || negotiated.session == SessionType::Discovery);
                 let parameters = negotiated.parameters;
-                assert!(parameters.first_burst_bytes <= parameters.burst_bytes && parameters.send_bytes_max >= 512);
+                assert!(parameters.first_burst_bytes <= parameters.max_burst_bytes && parameters.send_bytes_max >= 512);
                 return;
             }
         }

@@ -23,7 +23,7 @@ pub struct Peer(pub SocketAddr);
 #[derive(Clone, Debug)]
 pub struct AuthenticatedClient(pub Option<Principal>);
 
-/// Content security policy of the web page: nothing from other sites, no inline script, no frame.
+/// Content security policy of the web console: nothing from other sites, no inline script, no frame.
 const CONTENT_SECURITY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
     connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 

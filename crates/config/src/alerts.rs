@@ -39,7 +39,7 @@ pub(super) fn read_alerts(section: &Section<'_>, folder: &Path, source: &mut Sou
     let endurance_until = section.get::<String>("endurance_until", source).and_then(|Located { value, span }| {
         let date = unix_time::parse(&format!("{value}T00:00:00Z"), 0).ok();
         if date.is_none() {
-            source.problem(&span, format!("\"{value}\" is not a date"), "write it like \"2030-12-31\"");
+            source.add_problem(&span, format!("\"{value}\" is not a date"), "write it like \"2030-12-31\"");
         }
         date
     });

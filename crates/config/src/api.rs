@@ -7,11 +7,11 @@ use super::problem::Source;
 use super::read::{Located, Section};
 
 /// Default of `listen`: loopback, so that only this machine reaches the web console.
-const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7400);
-/// Value of `listen` without an HTTP interface.
-const NO_ADDRESS: &str = "none";
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7400);
+/// Value of `listen` that turns the HTTP interface off.
+const LISTEN_NONE: &str = "none";
 /// Default of `metrics_volumes`.
-const METRICS_VOLUMES: u32 = 1000;
+const DEFAULT_METRICS_VOLUMES: u32 = 1000;
 
 /// Address, names and TLS of the HTTP interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,38 +27,43 @@ pub struct ApiConfig {
 }
 
 impl ApiConfig {
-    /// Address of the web console for other machines, if it is known: with the first name.
-    pub fn page(&self) -> Option<String> {
+    /// URL of the web console for other machines, with the first host name. `None` without a host name or a fixed port.
+    pub fn console_url(&self) -> Option<String> {
         let (port, name) = (self.listen?.port(), self.names.first()?);
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let host = if name.contains(':') { format!("[{name}]") } else { name.clone() };
         (port > 0).then(|| format!("{scheme}://{host}:{port}/"))
     }
 
-    /// True when a change to `fresh` needs a restart. A change of the TLS files needs none while TLS stays on.
-    pub fn needs_restart(&self, fresh: &ApiConfig) -> bool {
+    /// True when a change to `new` needs a restart. A change of the TLS files needs none while TLS stays on.
+    pub fn needs_restart(&self, new: &ApiConfig) -> bool {
         let without_tls = ApiConfig { tls: None, ..self.clone() };
-        without_tls != ApiConfig { tls: None, ..fresh.clone() } || self.tls.is_some() != fresh.tls.is_some()
+        without_tls != ApiConfig { tls: None, ..new.clone() } || self.tls.is_some() != new.tls.is_some()
     }
 }
 
 impl Default for ApiConfig {
     fn default() -> Self {
-        ApiConfig { listen: Some(LISTEN), names: Vec::new(), metrics_volumes: METRICS_VOLUMES, tls: None }
+        ApiConfig {
+            listen: Some(DEFAULT_LISTEN),
+            names: Vec::new(),
+            metrics_volumes: DEFAULT_METRICS_VOLUMES,
+            tls: None,
+        }
     }
 }
 
 /// Reads `[api]`; relative paths are relative to `folder`.
 pub(super) fn read_api(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> ApiConfig {
-    let listen = section.get::<String>("listen", source).map_or(Some(LISTEN), |Located { value, span }| {
-        if value == NO_ADDRESS {
+    let listen = section.get::<String>("listen", source).map_or(Some(DEFAULT_LISTEN), |Located { value, span }| {
+        if value == LISTEN_NONE {
             return None;
         }
         let address = value.parse().ok();
         if address.is_none() {
             let fault = format!("\"{value}\" is not a listen address");
             let remedy = "write an address and a port, like \"127.0.0.1:7400\" or \"[::1]:7400\", or \"none\"";
-            source.problem(&span, fault, remedy);
+            source.add_problem(&span, fault, remedy);
         }
         address
     });
@@ -68,11 +73,11 @@ pub(super) fn read_api(section: &Section<'_>, folder: &Path, source: &mut Source
         let has_port = value.matches(':').count() == 1;
         if value.is_empty() || has_port || !value.chars().all(is_name) {
             let fault = format!("\"{value}\" is not a host name");
-            source.problem(span, fault, "write a name or an address without a port, like \"cache.example\"");
+            source.add_problem(span, fault, "write a name or an address without a port, like \"cache.example\"");
         }
     }
     let names = names.into_iter().map(|name| name.value).collect();
-    let metrics_volumes = section.get("metrics_volumes", source).map_or(METRICS_VOLUMES, |count| count.value);
+    let metrics_volumes = section.get("metrics_volumes", source).map_or(DEFAULT_METRICS_VOLUMES, |count| count.value);
     ApiConfig { listen, names, metrics_volumes, tls: read_tls(section, folder, source) }
 }
 

@@ -8,7 +8,7 @@ use engine::Threshold;
 use seam::Nanos;
 
 use super::look_up::LookUps;
-use super::on_disk::{is_missing_device, unsuitable};
+use super::on_disk::{is_missing_device, path_fault};
 use super::problem::Source;
 use super::read::{Located, Rate, Section, Size, Thousandths};
 use super::{FlashConfig, is_device};
@@ -41,12 +41,20 @@ pub(super) fn read_flash(
     if let Some(Located { value: Size(bytes), span }) = &size
         && (*bytes == 0 || !bytes.is_multiple_of(seam::BLOCK_BYTES as u64))
     {
-        source.problem(span, format!("a device of {} cannot be", show_bytes(*bytes)), "specify a multiple of 4 KiB");
+        source.add_problem(
+            span,
+            format!("a device of {} cannot be", show_bytes(*bytes)),
+            "specify a multiple of 4 KiB",
+        );
     }
     let Located { value: list, span } = devices?;
     if list.is_empty() || list.len() > DEVICES_MAX {
         let fault = format!("{} flash devices are specified", list.len());
-        source.problem(&span, fault, "specify two to eight, or one and allow_single_copy = true; or remove the table");
+        source.add_problem(
+            &span,
+            fault,
+            "specify two to eight, or one and allow_single_copy = true; or remove the table",
+        );
     }
     let mut devices: Vec<PathBuf> = Vec::new();
     for Located { value, span } in &list {
@@ -55,7 +63,7 @@ pub(super) fn read_flash(
         let canonical = look_ups.canonical(&path);
         let is_same = |other: &PathBuf| *other == path || canonical.is_some() && look_ups.canonical(other) == canonical;
         if value.is_empty() || devices.iter().any(is_same) {
-            source.problem(span, format!("\"{value}\" is no second device"), "specify two different ones");
+            source.add_problem(span, format!("\"{value}\" is no second device"), "specify two different ones");
         }
         devices.push(path);
     }
@@ -103,7 +111,7 @@ impl FlashConfig {
     /// Fault and remedy for a missing device that is not to be created. It looks up the path, so the caller runs it as
     /// a [`PathCall`](seam::real::PathCall).
     pub fn missing_device_fault(&self, device: &Path) -> Option<(String, String)> {
-        if let Some((fault, remedy)) = unsuitable(device, self.create_bytes(device).is_some()) {
+        if let Some((fault, remedy)) = path_fault(device, self.create_bytes(device).is_some()) {
             return Some((format!("the flash device {fault}"), remedy));
         }
         // A crash between the creation of a file and its allocation leaves an empty file.

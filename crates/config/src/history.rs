@@ -29,7 +29,7 @@ pub(super) fn read_history(section: &Section<'_>, source: &mut Source<'_>) -> Hi
     };
     if (1..SIZE_MIN).contains(&size_bytes) {
         let fault = format!("{} are too few for a history", show_bytes(size_bytes));
-        source.problem(&span, fault, format!("specify at least {}, or \"0\" for none", show_bytes(SIZE_MIN)));
+        source.add_problem(&span, fault, format!("specify at least {}, or \"0\" for none", show_bytes(SIZE_MIN)));
     }
     HistoryConfig { size_bytes }
 }

@@ -129,7 +129,7 @@ pub(super) fn read_iscsi(section: &Section<'_>, folder: &Path, source: &mut Sour
     if let Some(Located { value: list, span }) = &listen
         && list.is_empty()
     {
-        source.problem(
+        source.add_problem(
             span,
             "no initiator could connect",
             "specify an address, like \"10.0.0.5:3260\", or remove the table",
@@ -139,7 +139,7 @@ pub(super) fn read_iscsi(section: &Section<'_>, folder: &Path, source: &mut Sour
         && let Err(reason) = iscsi::check_name(value)
     {
         let remedy = "write it like \"iqn.2026-11.io.hotset:lab\": a date, a domain turned around, and what you like";
-        source.problem(span, format!("\"{value}\" is not a target name: it {reason}"), remedy);
+        source.add_problem(span, format!("\"{value}\" is not a target name: it {reason}"), remedy);
     }
     let listen = read_portals(listen?.value, source);
     let announce = announce.iter().map(|(host, port)| show_portal(host, *port)).collect();
@@ -163,12 +163,12 @@ fn read_portals(list: Vec<Located<String>>, source: &mut Source<'_>) -> Vec<(Str
     for Located { value, span } in list {
         match split_host_port(&value, Some(PORT)) {
             Ok(portal) if portals.contains(&portal) => {
-                source.problem(&span, format!("\"{value}\" is listed twice"), "remove one of them");
+                source.add_problem(&span, format!("\"{value}\" is listed twice"), "remove one of them");
             }
             Ok(portal) => portals.push(portal),
             Err(_) => {
                 let remedy = "write an address and a port, like \"10.0.0.5:3260\" or \"[2001:db8::5]:3260\"";
-                source.problem(&span, format!("\"{value}\" is not a portal"), remedy);
+                source.add_problem(&span, format!("\"{value}\" is not a portal"), remedy);
             }
         }
     }
@@ -192,7 +192,7 @@ fn check_initiators(list: &[Located<String>], source: &mut Source<'_>) {
         {
             let remedy = "write a name as the initiator shows it, like \"iqn.1998-01.com.vmware:esx1\", or with * for \
                           a part of it";
-            source.problem(span, format!("\"{value}\" is not an initiator name"), remedy);
+            source.add_problem(span, format!("\"{value}\" is not an initiator name"), remedy);
         }
     }
 }
@@ -203,7 +203,7 @@ fn check_chap(users: &[Located<ChapEntry>], source: &mut Source<'_>) {
         check_initiators(&user.value.initiators, source);
         if users[..index].iter().any(|other| other.value.user == user.value.user) {
             let fault = format!("two users of chap are called \"{}\"", user.value.user);
-            source.problem(&user.span, fault, "give each a name of its own");
+            source.add_problem(&user.span, fault, "give each a name of its own");
         }
     }
 }

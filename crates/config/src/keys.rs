@@ -66,7 +66,7 @@ const COUNT: Shape = Shape::Count(0, u32::MAX);
 /// A weight by name or number.
 const SHARES: Shape = Shape::ChoiceOrCount(&["low", "normal", "high"], 1, 100_000);
 
-use TakesEffect::{Command, Reload, Renewal, Restart};
+use TakesEffect::{Command, Reload, ReloadIfSet, Restart};
 
 /// All tables.
 pub const TABLES: &[Table] = &[
@@ -215,9 +215,9 @@ pub const KEYS: &[Key] = &[
         "none",
         "Certificate chain of the server, PEM; required unless `tls` is off. A reload (SIGHUP) reads the file again.",
     )
-    .takes_effect(Renewal),
+    .takes_effect(ReloadIfSet),
     key("nbd", "tls_key", r#""/etc/hotset/nbd.key""#, "none", "Private key of `tls_certificate`, PEM.")
-        .takes_effect(Renewal),
+        .takes_effect(ReloadIfSet),
     key(
         "nbd",
         "tls_client_ca",
@@ -225,7 +225,7 @@ pub const KEYS: &[Key] = &[
         "none",
         "CA certificates, PEM. Clients must present a certificate that one of these CAs has signed.",
     )
-    .takes_effect(Renewal),
+    .takes_effect(ReloadIfSet),
     key(
         "iscsi",
         "listen",
@@ -303,9 +303,9 @@ pub const KEYS: &[Key] = &[
         "Certificate chain for HTTPS, PEM; requires `tls_key`. With it, plain HTTP is off. A reload (SIGHUP) reads \
          the file again.",
     )
-    .takes_effect(Renewal),
+    .takes_effect(ReloadIfSet),
     key("api", "tls_key", r#""/etc/hotset/api.key""#, "none", "Private key of `tls_certificate`, PEM.")
-        .takes_effect(Renewal),
+        .takes_effect(ReloadIfSet),
     key(
         "history",
         "size",

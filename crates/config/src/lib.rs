@@ -118,14 +118,14 @@ pub struct NbdConfig {
 }
 
 impl NbdConfig {
-    /// True when a change to `fresh` needs a restart. A change of the TLS files needs none while the same kinds of
+    /// True when a change to `new` needs a restart. A change of the TLS files needs none while the same kinds of
     /// files are specified.
-    pub fn needs_restart(&self, fresh: &NbdConfig) -> bool {
+    pub fn needs_restart(&self, new: &NbdConfig) -> bool {
         let without_files = |config: &NbdConfig| {
             let tls = config.tls.as_ref().map(|tls| (tls.required, tls.files.client_ca.is_some()));
             (NbdConfig { tls: None, ..config.clone() }, tls)
         };
-        without_files(self) != without_files(fresh)
+        without_files(self) != without_files(new)
     }
 }
 
@@ -239,9 +239,9 @@ impl VolumeConfig {
         }
     }
 
-    /// The configuration in force after a reload of `fresh`: keys that need a restart keep their value.
-    pub fn after_reload(&self, fresh: &VolumeConfig) -> VolumeConfig {
-        let source = |key| if keys::needs_restart("volume", key) { self } else { fresh };
+    /// The configuration in force after a reload of `new`: keys that need a restart keep their value.
+    pub fn after_reload(&self, new: &VolumeConfig) -> VolumeConfig {
+        let source = |key| if keys::needs_restart("volume", key) { self } else { new };
         VolumeConfig {
             name: source("name").name.clone(),
             backing: source("backing").backing.clone(),
@@ -310,7 +310,7 @@ pub struct Config {
     /// The volumes.
     pub volumes: Vec<VolumeConfig>,
     /// Problems with backings that are absent on this machine: each prevents service of its own volume alone.
-    pub absent: Vec<Problem>,
+    pub absent_backings: Vec<Problem>,
     /// The values as written in the file, as far as they are in force.
     pub written: Written,
 }

@@ -65,7 +65,7 @@ impl Config {
         let (root, errors) = DeTable::parse_recoverable(text);
         for error in &errors {
             let span = error.span().unwrap_or(0..0);
-            source.problem(
+            source.add_problem(
                 &span,
                 format!("not TOML: {}", error.message()),
                 "correct the line; text values stand in quotes",
@@ -83,7 +83,7 @@ impl Config {
             Some(config) if problems.is_empty() => Ok(config),
             config => {
                 let mut problems = problems;
-                problems.extend(config.into_iter().flat_map(|config| config.absent));
+                problems.extend(config.into_iter().flat_map(|config| config.absent_backings));
                 problems.sort_by_key(|problem| (problem.line, problem.column));
                 Err(Problems { file: file.to_owned(), problems })
             }
@@ -123,10 +123,10 @@ fn read_config(
     let sections = Section::repeated(table, "volume", source);
     let volumes = read_volumes(&sections, (folder, look_ups), &arrays, (&datastores, &qos), memory_bytes, source);
     let file = file.to_owned();
-    let absent = source.take_absent();
+    let absent_backings = source.take_absent_backings();
     Some(Config {
         file,
-        absent,
+        absent_backings,
         cores,
         state_directory,
         memory_bytes,
@@ -163,13 +163,13 @@ fn read_memory(section: &Section<'_>, source: &mut Source<'_>) -> u64 {
     let Some(Located { value: Size(bytes), span }) = section.get("size", source) else { return DEFAULT_MEMORY_BYTES };
     if bytes < MEMORY_MIN_BYTES {
         let fault = format!("{} of memory is too small to work with", show_bytes(bytes));
-        source.problem(&span, fault, format!("specify at least {}", show_bytes(MEMORY_MIN_BYTES)));
+        source.add_problem(&span, fault, format!("specify at least {}", show_bytes(MEMORY_MIN_BYTES)));
     }
     let max = machine_bytes().map_or(MEMORY_MAX_BYTES, |machine| machine.min(MEMORY_MAX_BYTES));
     if bytes > max {
         let fault =
             format!("{} of memory is more than this machine can give, which is {}", show_bytes(bytes), show_bytes(max));
-        source.problem(&span, fault, "specify less, so that the system keeps some".to_owned());
+        source.add_problem(&span, fault, "specify less, so that the system keeps some".to_owned());
     }
     bytes
 }
@@ -237,10 +237,10 @@ fn read_nbd(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Nb
             for Located { value, span } in &list.value {
                 match parse_listen(value, folder) {
                     Ok(address) if listen.contains(&address) => {
-                        source.problem(span, format!("\"{value}\" is listed twice"), "remove one of them");
+                        source.add_problem(span, format!("\"{value}\" is listed twice"), "remove one of them");
                     }
                     Ok(address) => listen.push(address),
-                    Err((fault, remedy)) => source.problem(span, fault, remedy),
+                    Err((fault, remedy)) => source.add_problem(span, fault, remedy),
                 }
             }
             listen
@@ -261,7 +261,7 @@ fn read_tls(section: &Section<'_>, folder: &Path, source: &mut Source<'_>) -> Op
     }
     if certificate.is_none() || key.is_none() {
         let remedy = "add tls_certificate = \"…\" and tls_key = \"…\"";
-        source.problem(&span, "TLS needs a certificate and its key", remedy);
+        source.add_problem(&span, "TLS needs a certificate and its key", remedy);
     }
     let files = tls::Files { certificate: certificate?, key: key?, client_ca };
     Some(TlsConfig { required: mode == TlsMode::Required, files })

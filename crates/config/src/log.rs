@@ -23,7 +23,7 @@ pub(super) fn read_log(section: &Section<'_>, source: &mut Source<'_>) -> LogCon
     if let Some(Located { value, span }) = section.get::<String>("filter", source) {
         match filter.clone().with(&value) {
             Ok(changed) => filter = changed,
-            Err(error) => source.problem(&span, error.to_string(), remedy(&error)),
+            Err(error) => source.add_problem(&span, error.to_string(), remedy(&error)),
         }
     }
     let format = section.get("format", source).map_or(Format::default(), |format| format.value);

@@ -11,7 +11,7 @@ use seam::real::PathCall;
 use toml::de::{DeTable, DeValue};
 
 use super::backing::BackingSpec;
-use super::on_disk::{is_missing_device, unsuitable};
+use super::on_disk::{is_missing_device, path_fault};
 
 /// Time without an answer after which a daemon continues without a look-up, whose result only improves messages.
 pub const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -22,8 +22,10 @@ struct LookUp {
     exists: bool,
     canonical: Option<PathBuf>,
     is_missing_device: bool,
-    /// Fault and remedy of a path that cannot be a disk: first if no file is to be created there, then if one is.
-    unsuitable: [Option<Fault>; 2],
+    /// Fault of a path that must exist.
+    fault_of_existing: Option<Fault>,
+    /// Fault of a path where the daemon creates a missing file.
+    fault_of_new: Option<Fault>,
 }
 
 /// A fault and its remedy.
@@ -46,7 +48,8 @@ impl LookUps {
                     exists: path.exists(),
                     canonical: path.canonicalize().ok(),
                     is_missing_device: is_missing_device(&path),
-                    unsuitable: [false, true].map(|is_created| unsuitable(&path, is_created)),
+                    fault_of_existing: path_fault(&path, false),
+                    fault_of_new: path_fault(&path, true),
                 }
             });
             (path, call)
@@ -75,9 +78,10 @@ impl LookUps {
         self.look_up_of(path).is_some_and(|look_up| look_up.is_missing_device)
     }
 
-    /// Fault and remedy for a path that answers and cannot be a disk.
-    pub fn unsuitable(&self, path: &Path, is_created: bool) -> Option<Fault> {
-        self.look_up_of(path)?.unsuitable[usize::from(is_created)].clone()
+    /// Fault and remedy of a path that answers and cannot be a disk. `may_create`: the daemon creates a missing file.
+    pub fn path_fault(&self, path: &Path, may_create: bool) -> Option<Fault> {
+        let look_up = self.look_up_of(path)?;
+        if may_create { look_up.fault_of_new.clone() } else { look_up.fault_of_existing.clone() }
     }
 
     fn look_up_of(&self, path: &Path) -> Option<&LookUp> {

@@ -28,7 +28,7 @@ pub(super) fn read_mail(section: &Section<'_>, folder: &Path, source: &mut Sourc
     if !section.has("mail_server") {
         if let Some(key) = OTHER_KEYS.into_iter().find(|key| section.has(key)) {
             let remedy = "add mail_server = \"mail.example.com\", or remove the key";
-            source.problem(&section.span, format!("{key} has no effect without mail_server"), remedy);
+            source.add_problem(&section.span, format!("{key} has no effect without mail_server"), remedy);
         }
         return None;
     }
@@ -38,17 +38,21 @@ pub(super) fn read_mail(section: &Section<'_>, folder: &Path, source: &mut Sourc
     let encryption_in_force = encryption.map_or(ENCRYPTION, |encryption| encryption.value);
     if let (Some(user), Encryption::Off) = (&user, encryption_in_force) {
         let remedy = "set mail_tls to \"tls\" or \"starttls\", or remove mail_user and mail_password_file";
-        source.problem(&user.span, "the password would be sent unencrypted", remedy);
+        source.add_problem(&user.span, "the password would be sent unencrypted", remedy);
     }
     let login = match (user, password_file) {
         (Some(user), Some(file)) => Some(Login { user: user.value, password_file: folder.join(file.value) }),
         (None, None) => None,
         (Some(user), None) => {
-            source.problem(&user.span, "mail_user without mail_password_file", "add the file with the user's password");
+            source.add_problem(
+                &user.span,
+                "mail_user without mail_password_file",
+                "add the file with the user's password",
+            );
             None
         }
         (None, Some(file)) => {
-            source.problem(&file.span, "mail_password_file without mail_user", "add the user name");
+            source.add_problem(&file.span, "mail_password_file without mail_user", "add the user name");
             None
         }
     };
@@ -57,7 +61,7 @@ pub(super) fn read_mail(section: &Section<'_>, folder: &Path, source: &mut Sourc
         split_host_port(&server, Some(encryption_in_force.port())).ok().filter(|(host, port)| is_host(host, *port))
     else {
         let remedy = "write a host name, and a port if needed, like \"mail.example.com\" or \"mail.example.com:2525\"";
-        source.problem(&span, format!("\"{server}\" is not a mail server"), remedy);
+        source.add_problem(&span, format!("\"{server}\" is not a mail server"), remedy);
         return None;
     };
     let server = MailServer { host, port, encryption: encryption_in_force, ca_file, login };
@@ -71,18 +75,18 @@ fn is_host(host: &str, port: u16) -> bool {
 fn read_recipients(list: &Located<Vec<Located<String>>>, source: &mut Source<'_>) -> Vec<Mailbox> {
     if list.value.is_empty() || list.value.len() > RECIPIENTS_MAX {
         let fault = format!("mail_to has {} recipients", list.value.len());
-        source.problem(&list.span, fault, format!("list 1 to {RECIPIENTS_MAX}, or use a mailing list"));
+        source.add_problem(&list.span, fault, format!("list 1 to {RECIPIENTS_MAX}, or use a mailing list"));
     }
     let mut mailboxes: Vec<Mailbox> = Vec::new();
     for Located { value, span } in &list.value {
         match parse_mailbox(value) {
             Ok(mailbox) if mailboxes.iter().any(|other| other.email == mailbox.email) => {
-                source.problem(span, format!("\"{value}\" is listed twice"), "remove one of them");
+                source.add_problem(span, format!("\"{value}\" is listed twice"), "remove one of them");
             }
             Ok(mailbox) => mailboxes.push(mailbox),
             Err(error) => {
                 let (fault, remedy) = error.split_once("; ").expect("the error has the form \"fault; remedy\"");
-                source.problem(span, fault, remedy);
+                source.add_problem(span, fault, remedy);
             }
         }
     }

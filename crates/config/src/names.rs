@@ -32,7 +32,7 @@ pub(super) fn read_name(
     } else if let Some(first) = taken.iter().find(|other| other.value == name.value) {
         let line = source.line_of(first.span.start);
         let fault = format!("the name \"{}\" is taken by the one at line {line}", name.value);
-        source.problem(&name.span, fault, "give each a name of its own");
+        source.add_problem(&name.span, fault, "give each a name of its own");
     }
     Some(name)
 }
@@ -40,6 +40,6 @@ pub(super) fn read_name(
 /// Reports an error that carries its remedy.
 pub(super) fn report_error(source: &mut Source<'_>, span: &Range<usize>, error: &str) {
     if let ValueError::Value(fault, remedy) = split_message(error) {
-        source.problem(span, fault, remedy);
+        source.add_problem(span, fault, remedy);
     }
 }

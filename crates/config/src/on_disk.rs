@@ -1,5 +1,5 @@
-//! Paths of the configuration compared with this machine: paths that cannot be a disk, and for `check-config` the
-//! directories and files that the daemon will create, and sizes that differ.
+//! Checks of configured paths on this machine: paths that cannot hold a disk, and for `check-config` the directories
+//! and files that the daemon will create, and warnings about sizes and a missing tmpfs.
 
 use std::path::{Path, PathBuf};
 
@@ -8,9 +8,9 @@ use units::show_bytes;
 
 use super::{BackingSpec, Config, KeepIn, VolumeConfig, is_device};
 
-/// Fault and remedy for a path that cannot be a regular file or block device: a directory, another kind of file, or a
-/// file to be created in a directory that does not exist. `None` if the path has no such fault.
-pub(super) fn unsuitable(path: &Path, is_created: bool) -> Option<(String, String)> {
+/// Fault and remedy of a path that is neither a regular file nor a block device, or whose file cannot be created
+/// because its directory does not exist. `may_create`: the daemon creates a missing file.
+pub(super) fn path_fault(path: &Path, may_create: bool) -> Option<(String, String)> {
     let shown = path.display();
     match kind_of(path) {
         PathKind::Directory => {
@@ -21,10 +21,10 @@ pub(super) fn unsuitable(path: &Path, is_created: bool) -> Option<(String, Strin
             let fault = format!("{shown} is neither a regular file nor a block device");
             Some((fault, "specify the path of a file or of a whole disk or partition".to_owned()))
         }
-        PathKind::Missing if is_created && !is_device(path) => {
-            let folder = missing_folder(path)?;
-            let fault = format!("{shown} cannot be created: the directory {folder} does not exist");
-            Some((fault, format!("run `mkdir -p {folder}`, mount its file system, or correct the path")))
+        PathKind::Missing if may_create && !is_device(path) => {
+            let directory = missing_parent(path)?;
+            let fault = format!("{shown} cannot be created: the directory {directory} does not exist");
+            Some((fault, format!("run `mkdir -p {directory}`, mount its file system, or correct the path")))
         }
         PathKind::Missing | PathKind::File(_) | PathKind::Device => None,
     }
@@ -38,8 +38,9 @@ pub(super) fn is_missing_device(path: &Path) -> bool {
 
 /// The kind of file at a path.
 enum PathKind {
+    /// No file, or an inaccessible one.
     Missing,
-    /// With its size.
+    /// A regular file, with its size in bytes.
     File(u64),
     Device,
     Directory,
@@ -53,43 +54,44 @@ fn kind_of(path: &Path) -> PathKind {
         Ok(meta) if meta.is_dir() => PathKind::Directory,
         Ok(meta) if meta.file_type().is_block_device() => PathKind::Device,
         Ok(_) => PathKind::Other,
-        // An unreadable path gets its error when it is opened.
+        // An inaccessible path is reported when it is opened.
         Err(_) => PathKind::Missing,
     }
 }
 
 /// The parent directory of `path` for messages, if it does not exist.
-fn missing_folder(path: &Path) -> Option<String> {
-    let folder = path.parent()?;
-    (!folder.is_dir()).then(|| folder.display().to_string())
+fn missing_parent(path: &Path) -> Option<String> {
+    let parent = path.parent()?;
+    (!parent.is_dir()).then(|| parent.display().to_string())
 }
 
 impl Config {
-    /// Messages about directories and files that the daemon will create, one sentence each.
-    pub fn to_be_created(&self) -> Vec<String> {
+    /// Notes about directories and files that the daemon will create, one sentence each.
+    pub fn creation_notes(&self) -> Vec<String> {
         let mut created = Vec::new();
-        let mut add_folder = |table: &str, folder: &Path| {
-            let text = format!("{table}: the directory {} does not exist; the daemon will create it", folder.display());
-            if !folder.is_dir() && !created.contains(&text) {
+        let mut add_directory = |table: &str, directory: &Path| {
+            let text =
+                format!("{table}: the directory {} does not exist; the daemon will create it", directory.display());
+            if !directory.is_dir() && !created.contains(&text) {
                 created.push(text);
             }
         };
-        add_folder("[state]", &self.state_directory);
+        add_directory("[state]", &self.state_directory);
         let sockets = self.nbd.listen.iter().filter_map(|address| match address {
             Address::Unix(path) => Some(("[nbd]", path.clone())),
             Address::Tcp(..) => None,
         });
         for (table, socket) in sockets.chain([("[control]", self.control_socket.clone())]) {
-            add_folder(table, socket.parent().unwrap_or(Path::new("/")));
+            add_directory(table, socket.parent().unwrap_or(Path::new("/")));
         }
         if let Some(vhost_user) = &self.vhost_user {
-            add_folder("[vhost_user]", &vhost_user.directory);
+            add_directory("[vhost_user]", &vhost_user.directory);
         }
         let is_new = |path: &Path| matches!(kind_of(path), PathKind::Missing | PathKind::File(0));
         for device in self.flash.iter().flat_map(|flash| &flash.devices).filter(|device| is_new(device)) {
             if let Some(bytes) = self.flash.as_ref().and_then(|flash| flash.create_bytes(device)) {
                 let (device, bytes) = (device.display(), show_bytes(bytes));
-                created.push(format!("[flash]: the daemon will create the file {device} with {bytes}"));
+                created.push(format!("[flash]: the daemon will create the file {device} of {bytes}"));
             }
         }
         for volume in &self.volumes {
@@ -98,14 +100,15 @@ impl Config {
                 && !is_device(path)
             {
                 let (name, path, bytes) = (&volume.name, path.display(), show_bytes(bytes));
-                created.push(format!("volume {name}: the daemon will create the file {path} with {bytes}"));
+                created.push(format!("volume {name}: the daemon will create the file {path} of {bytes}"));
             }
         }
         created
     }
 
-    /// Differences between the configuration and this machine that the daemon accepts, one sentence each with a remedy.
-    pub fn disk_warnings(&self) -> Vec<String> {
+    /// Warnings about differences between the configuration and this machine that the daemon accepts, each with its
+    /// remedy.
+    pub fn environment_warnings(&self) -> Vec<String> {
         let mut warnings: Vec<String> = self.volumes.iter().filter_map(size_warning).collect();
         let flash = self.flash.iter().filter_map(|flash| Some((flash, flash.size_bytes?)));
         for (device, bytes) in flash.flat_map(|(flash, bytes)| flash.devices.iter().map(move |device| (device, bytes)))
@@ -115,7 +118,7 @@ impl Config {
                 && size != bytes
             {
                 warnings.push(format!(
-                    "[flash] size is {}, but the file {} exists with {}, which stays; to change its size: \
+                    "[flash] size is {}, but the existing file {} has {} and keeps it; to change its size: \
                      `hotset flash replace`",
                     show_bytes(bytes),
                     device.display(),
@@ -136,14 +139,14 @@ impl Config {
     }
 }
 
-/// A size that the existing backing of a volume does not have: `size` is used only to create a file.
+/// Warns of a `size` that differs from the existing backing: `size` is used only to create a file.
 fn size_warning(volume: &VolumeConfig) -> Option<String> {
     let BackingSpec::Path(path) = &volume.backing else { return None };
     let (name, path, size): (_, &PathBuf, u64) = (&volume.name, path, volume.size_bytes?);
     match kind_of(path) {
         PathKind::File(bytes) if bytes != 0 && bytes != size => Some(format!(
-            "volume {name}: size is {}, but the file {} exists with {}, which stays; remove `size`, or change the \
-             file: `hotset volume resize {name} {}`",
+            "volume {name}: size is {}, but the existing file {} has {} and keeps it; remove `size`, or change \
+             the file: `hotset volume resize {name} {}`",
             show_bytes(size),
             path.display(),
             show_bytes(bytes),
@@ -177,13 +180,13 @@ mod tests {
         let config = parse(directory, &text);
         let path_of = |name: &str| directory.join(name).display().to_string();
         assert_eq!(
-            config.to_be_created(),
+            config.creation_notes(),
             [
                 format!("[state]: the directory {} does not exist; the daemon will create it", path_of("state")),
                 format!("[control]: the directory {} does not exist; the daemon will create it", path_of("run")),
-                format!("[flash]: the daemon will create the file {} with 1 GiB", path_of("f0")),
-                format!("[flash]: the daemon will create the file {} with 1 GiB", path_of("f1")),
-                format!("volume a: the daemon will create the file {} with 4 MiB", path_of("a.img")),
+                format!("[flash]: the daemon will create the file {} of 1 GiB", path_of("f0")),
+                format!("[flash]: the daemon will create the file {} of 1 GiB", path_of("f1")),
+                format!("volume a: the daemon will create the file {} of 4 MiB", path_of("a.img")),
             ]
         );
         for name in ["f0", "f1", "a.img"] {
@@ -192,66 +195,74 @@ mod tests {
         for name in ["state", "run"] {
             std::fs::create_dir(directory.join(name)).expect("the folder can be written");
         }
-        assert_eq!(config.to_be_created(), [""; 0]);
+        assert_eq!(config.creation_notes(), [""; 0]);
     }
 
     #[test]
-    fn size_that_the_file_does_not_have_is_a_warning() {
+    fn size_other_than_that_of_the_file_gives_a_warning() {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        std::fs::write(folder.path().join("a.img"), [0; 4096]).expect("the folder can be written");
+        let file = folder.path().join("a.img");
+        std::fs::write(&file, [0; 4096]).expect("the folder can be written");
         let volume = |size: &str| format!("[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"{size}\"\n");
-        let warnings = parse(folder.path(), &volume("4 MiB")).disk_warnings();
-        assert_eq!(warnings.len(), 1, "{warnings:?}");
-        assert!(warnings[0].starts_with("volume a: size is 4 MiB, but the file "), "{}", warnings[0]);
-        assert!(warnings[0].contains("exists with 4 KiB") && warnings[0].contains("resize a 4MiB"), "{}", warnings[0]);
-        assert_eq!(parse(folder.path(), &volume("4 KiB")).disk_warnings(), [""; 0]);
+        let warning = format!(
+            "volume a: size is 4 MiB, but the existing file {} has 4 KiB and keeps it; remove `size`, or change the \
+             file: `hotset volume resize a 4MiB`",
+            file.display()
+        );
+        assert_eq!(parse(folder.path(), &volume("4 MiB")).environment_warnings(), [warning]);
+        assert_eq!(parse(folder.path(), &volume("4 KiB")).environment_warnings(), [""; 0]);
     }
 
     #[test]
     fn remedy_matches_the_kind_of_file_at_the_path() {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let directory = folder.path();
+        let directory = folder.path().canonicalize().expect("the directory exists");
         std::fs::create_dir(directory.join("dir")).expect("the folder can be written");
         std::os::unix::fs::symlink("/dev/no-such-disk", directory.join("link")).expect("the folder can be written");
-        let problems = |backing: &str, size: &str| {
-            let text = format!("[[volume]]\nname = \"a\"\nbacking = \"{backing}\"\n{size}");
-            let config = parse(directory, &text);
-            config.absent.iter().map(|problem| format!("{}; {}", problem.fault, problem.remedy)).collect::<String>()
+        let specify_file =
+            format!("specify a file in it, like {}/dir/disk.img, or a block device", directory.display());
+        let create_directory =
+            format!("run `mkdir -p {}/none`, mount its file system, or correct the path", directory.display());
+        let remedies = |backing: &str, size: &str| {
+            let config = parse(&directory, &format!("[[volume]]\nname = \"a\"\nbacking = \"{backing}\"\n{size}"));
+            config.absent_backings.into_iter().map(|problem| problem.remedy).collect::<Vec<_>>()
         };
         let size = "size = \"4 MiB\"\n";
+        let attach_disk = "attach the disk, or correct the path";
         for (backing, size, expected) in [
-            ("dir", "", "is a directory; specify a file in it"),
-            ("dir", size, "is a directory; specify a file in it"),
-            ("/dev/null", "", "is neither a regular file nor a block device"),
-            ("none/a.img", size, "does not exist; run `mkdir -p "),
-            ("/dev/no-such-disk", "", "attach the disk"),
-            ("/dev/no-such-disk", size, "attach the disk"),
-            ("link", "", "attach the disk"),
-            ("link", size, "attach the disk"),
-            ("a.img", "", "add size ="),
+            ("dir", "", specify_file.as_str()),
+            ("dir", size, specify_file.as_str()),
+            ("/dev/null", "", "specify the path of a file or of a whole disk or partition"),
+            ("none/a.img", size, create_directory.as_str()),
+            ("/dev/no-such-disk", "", attach_disk),
+            ("/dev/no-such-disk", size, attach_disk),
+            ("link", "", attach_disk),
+            ("link", size, attach_disk),
+            ("a.img", "", "correct the path, or add size = \"100 GiB\" to have a file created"),
         ] {
-            let text = problems(backing, size);
-            assert!(text.contains(expected), "{backing}: {text}");
-            assert_eq!(text.contains("add size ="), expected == "add size =", "{backing}: {text}");
+            assert_eq!(remedies(backing, size), [expected], "{backing}");
         }
-        let flash = |device: &str, size: &str| {
-            let config =
-                parse(directory, &format!("[flash]\ndevices = [\"{device}\"]\nallow_single_copy = true\n{size}"));
-            let flash = config.flash.expect("the table");
-            flash
-                .missing_device_fault(&flash.devices[0])
-                .map(|(fault, remedy)| format!("{fault}; {remedy}"))
-                .unwrap_or_default()
+        let flash_remedy = |device: &str| {
+            let table = format!("[flash]\ndevices = [\"{device}\"]\nallow_single_copy = true\n{size}");
+            let flash = parse(&directory, &table).flash.expect("the table");
+            flash.missing_device_fault(&flash.devices[0]).map(|(_, remedy)| remedy)
         };
-        assert!(flash("dir", size).contains("is a directory"), "{}", flash("dir", size));
-        assert!(flash("none/f0", size).contains("run `mkdir -p "), "{}", flash("none/f0", size));
-        assert!(flash("/dev/no-such-disk", size).ends_with("attach it, or correct the path"));
-        assert!(flash("link", size).ends_with("attach it, or correct the path"), "{}", flash("link", size));
-        assert_eq!(flash("f0", size), "");
+        let attach_device = Some("attach it, or correct the path");
+        for (device, expected) in [
+            ("dir", Some(specify_file.as_str())),
+            ("none/f0", Some(create_directory.as_str())),
+            ("/dev/no-such-disk", attach_device),
+            ("link", attach_device),
+            ("f0", None),
+        ] {
+            assert_eq!(flash_remedy(device).as_deref(), expected, "{device}");
+        }
         let lost = |device: &str| FlashConfig::lost_file_fault(&directory.join(device), &"is a device of a store");
         let (fault, remedy) = lost("f0").expect("the file is missing");
-        assert!(fault.ends_with("is a device of a store: it is not created again"), "{fault}");
-        assert!(remedy.starts_with("restore it") && !remedy.contains("fallocate"), "{remedy}");
+        let path = directory.join("f0");
+        let expected = "does not exist, and is a device of a store: it is not created again";
+        assert_eq!(fault, format!("the flash device {} {expected}", path.display()));
+        assert_eq!(remedy, "restore it, or mount its file system; if it is lost for good, remove it from [flash]");
         assert!(lost("none/f0").is_some(), "its file system may not be mounted");
         std::fs::write(directory.join("f0"), []).expect("the folder can be written");
         assert_eq!(lost("f0"), None, "an empty file is an administrator's choice");

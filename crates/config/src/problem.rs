@@ -25,30 +25,30 @@ pub struct Source<'a> {
     text: &'a str,
     problems: Vec<Problem>,
     /// Problems of backings that are absent now.
-    absent: Vec<Problem>,
+    absent_backings: Vec<Problem>,
 }
 
 impl<'a> Source<'a> {
     /// A source without problems.
     pub fn new(text: &'a str) -> Self {
-        Source { text, problems: Vec::new(), absent: Vec::new() }
+        Source { text, problems: Vec::new(), absent_backings: Vec::new() }
     }
 
     /// Adds a problem of the text in `span`, a range of bytes.
-    pub fn problem(&mut self, span: &Range<usize>, fault: impl Into<String>, remedy: impl Into<String>) {
+    pub fn add_problem(&mut self, span: &Range<usize>, fault: impl Into<String>, remedy: impl Into<String>) {
         let problem = self.locate(span, fault.into(), remedy.into());
         self.problems.push(problem);
     }
 
     /// Adds a backing that is absent now and may appear later: a daemon refuses that volume alone.
-    pub fn absent(&mut self, span: &Range<usize>, fault: impl Into<String>, remedy: impl Into<String>) {
+    pub fn add_absent_backing(&mut self, span: &Range<usize>, fault: impl Into<String>, remedy: impl Into<String>) {
         let problem = self.locate(span, fault.into(), remedy.into());
-        self.absent.push(problem);
+        self.absent_backings.push(problem);
     }
 
     /// The absent backings, in the order of the file.
-    pub fn take_absent(&mut self) -> Vec<Problem> {
-        std::mem::take(&mut self.absent)
+    pub fn take_absent_backings(&mut self) -> Vec<Problem> {
+        std::mem::take(&mut self.absent_backings)
     }
 
     fn locate(&self, span: &Range<usize>, fault: String, remedy: String) -> Problem {

@@ -145,7 +145,7 @@ pub(super) fn read_qos(
             Some(setting) => (fault, Some(setting)),
             None => (format!("volume \"{name}\" has {fault}"), rule_setting()),
         };
-        source.problem(setting.map_or(&section.span, |setting| &setting.span), fault, remedy);
+        source.add_problem(setting.map_or(&section.span, |setting| &setting.span), fault, remedy);
     }
     qos
 }
@@ -173,10 +173,10 @@ pub(super) fn read_rules(sections: &[Section<'_>], source: &mut Source<'_>) -> V
         let settings = read_settings(section, source);
         if let Some(Located { span, .. }) = patterns.as_ref().filter(|patterns| patterns.value.is_empty()) {
             let remedy = "specify a label, or write match = { name = \"*\" } for all volumes";
-            source.problem(span, "an empty match selects no volume", remedy);
+            source.add_problem(span, "an empty match selects no volume", remedy);
         }
         if KEYS.iter().all(|key| !section.has(key)) {
-            source.problem(&section.span, "this [[qos]] sets no key", format!("add one of {}", KEYS.join(", ")));
+            source.add_problem(&section.span, "this [[qos]] sets no key", format!("add one of {}", KEYS.join(", ")));
         }
         let mut rule_qos = VolumeQos::default();
         for setting in &settings {
@@ -185,7 +185,7 @@ pub(super) fn read_rules(sections: &[Section<'_>], source: &mut Source<'_>) -> V
         // Whether there is a datastore is checked for each volume.
         if let Some((key, fault, remedy)) = rule_qos.fault(true, true) {
             let setting = settings.iter().find(|setting| setting.key == key);
-            source.problem(setting.map_or(&section.span, |setting| &setting.span), fault, remedy);
+            source.add_problem(setting.map_or(&section.span, |setting| &setting.span), fault, remedy);
         }
         let line = source.line_of(section.span.start);
         rules.extend(patterns.map(|patterns| QosRule { patterns: patterns.value, settings, line }));
@@ -202,7 +202,7 @@ pub(super) fn read_datastores(sections: &[Section<'_>], source: &mut Source<'_>)
         let write_cost = section.get::<u32>("write_cost", source).map_or(1, |Located { value, span }| {
             if !(1..=WRITE_COST_MAX).contains(&value) {
                 let remedy = "specify 1 without RAID, 2 for RAID 1 and 10, 4 for RAID 5, 6 for RAID 6; at most 16";
-                source.problem(&span, format!("write_cost = {value} is out of range"), remedy);
+                source.add_problem(&span, format!("write_cost = {value} is out of range"), remedy);
             }
             value
         });

@@ -75,7 +75,7 @@ fn report_unknown(source: &mut Source<'_>, table: &str, name: &str, span: &Range
             format!("known here: {}", known.join(", "))
         }
     };
-    source.problem(span, fault, remedy);
+    source.add_problem(span, fault, remedy);
 }
 
 impl<'a> Section<'a> {
@@ -89,7 +89,7 @@ impl<'a> Section<'a> {
         let Some(value) = root.get(name) else { return Section { name, table: None, span: 0..0 } };
         let span = value.span();
         let Some(table) = value.get_ref().as_table() else {
-            source.problem(
+            source.add_problem(
                 &span,
                 format!("\"{name}\" must be a table"),
                 format!("write [{name}] on a line of its own"),
@@ -114,7 +114,7 @@ impl<'a> Section<'a> {
         let is_list_of_tables = value.get_ref().as_array().is_some_and(|array| array.iter().count() == sections.len());
         if !is_list_of_tables {
             let remedy = format!("write [[{name}]] with double brackets, one for each");
-            source.problem(&value.span(), format!("\"{name}\" must be a list of tables"), remedy);
+            source.add_problem(&value.span(), format!("\"{name}\" must be a list of tables"), remedy);
         }
         for section in &sections {
             section.check_keys(source);
@@ -138,13 +138,13 @@ impl<'a> Section<'a> {
         let span = value.span();
         match T::read(value.get_ref()) {
             Ok(value) => return Some(Located { value, span }),
-            Err(ValueError::Type(expected)) => source.problem(
+            Err(ValueError::Type(expected)) => source.add_problem(
                 &span,
                 format!("\"{name}\" must be {expected}, not {}", show_type(value.get_ref())),
                 format!("write it like {name} = {}", key.example),
             ),
-            Err(ValueError::Value(fault, remedy)) => source.problem(&span, fault, remedy),
-            Err(ValueError::Part(part, fault, remedy)) => source.problem(&part, fault, remedy),
+            Err(ValueError::Value(fault, remedy)) => source.add_problem(&span, fault, remedy),
+            Err(ValueError::Part(part, fault, remedy)) => source.add_problem(&part, fault, remedy),
         }
         None
     }
@@ -164,7 +164,7 @@ impl<'a> Section<'a> {
         if !self.has(name) {
             let example = find_key(self.name, name).expect("the key is in the list of keys").example;
             let remedy = format!("add {name} = {example}");
-            source.problem(&self.span, format!("{} without \"{name}\"", show_table(self.name)), remedy);
+            source.add_problem(&self.span, format!("{} without \"{name}\"", show_table(self.name)), remedy);
         }
         self.get(name, source)
     }

@@ -19,7 +19,7 @@ pub(super) fn read_socket_mode(section: &Section<'_>, source: &mut Source<'_>) -
         let bits = u32::from_str_radix(&mode.value, 8).ok().filter(|bits| *bits <= 0o777);
         if bits.is_none() {
             let fault = format!("\"{}\" is not a set of permissions", mode.value);
-            source.problem(&mode.span, fault, "write three or four octal digits, like \"0660\"");
+            source.add_problem(&mode.span, fault, "write three or four octal digits, like \"0660\"");
         }
         bits
     });

@@ -153,14 +153,14 @@ pub(super) fn read_volumes(
 fn read_lun(section: &Section<'_>, taken: &mut BTreeMap<u16, usize>, source: &mut Source<'_>) -> Option<u16> {
     let Located { value, span } = section.get::<u32>("lun", source)?;
     let Some(lun) = u16::try_from(value).ok().filter(|lun| *lun <= scsi::Lun::MAX) else {
-        source.problem(&span, format!("there is no LUN {value}"), format!("specify 0 to {}", scsi::Lun::MAX));
+        source.add_problem(&span, format!("there is no LUN {value}"), format!("specify 0 to {}", scsi::Lun::MAX));
         return None;
     };
     let line = source.line_of(span.start);
     match taken.get(&lun) {
         Some(first) => {
             let fault = format!("LUN {lun} is used by the volume at line {first}");
-            source.problem(&span, fault, "specify a different number for each volume, or omit it: one is assigned");
+            source.add_problem(&span, fault, "specify a different number for each volume, or omit it: one is assigned");
         }
         None => drop(taken.insert(lun, line)),
     }
@@ -196,7 +196,7 @@ fn check_memory(
         && bytes > max.bytes_of(memory_bytes)
     {
         let fault = format!("memory_min {} is above memory_max {max}", min.value);
-        source.problem(&min.span, fault, "lower the one or raise the other");
+        source.add_problem(&min.span, fault, "lower the one or raise the other");
     }
     let guaranteed_before = std::mem::replace(guaranteed, guaranteed.saturating_add(bytes));
     if guaranteed_before <= memory_bytes && *guaranteed > memory_bytes {
@@ -205,7 +205,7 @@ fn check_memory(
             show_bytes(*guaranteed),
             show_bytes(memory_bytes)
         );
-        source.problem(&min.span, fault, "lower some, or raise [memory] size");
+        source.add_problem(&min.span, fault, "lower some, or raise [memory] size");
     }
 }
 
@@ -219,7 +219,7 @@ fn check_flash_quota(min: Option<&Located<SizeOrPercent>>, max: Option<&Located<
     };
     if is_above {
         let fault = format!("flash_min {} is above flash_max {max}", min.value);
-        source.problem(&min.span, fault, "lower the one or raise the other");
+        source.add_problem(&min.span, fault, "lower the one or raise the other");
     }
 }
 
@@ -246,7 +246,7 @@ fn read_backing(
                 "add [[array]] with name = \"{name}\", or describe one: sim://raid5?disks=5&type=sas15k&size=100GiB"
             ),
         };
-        source.problem(&text.span, format!("there is no [[array]] named \"{name}\""), remedy);
+        source.add_problem(&text.span, format!("there is no [[array]] named \"{name}\""), remedy);
     }
     Some(Located { value: backing, span: text.span })
 }
@@ -263,37 +263,45 @@ fn read_size(
         && (*bytes == 0 || !bytes.is_multiple_of(seam::SECTOR_BYTES as u64))
     {
         let fault = format!("a volume of {} cannot be", show_bytes(*bytes));
-        source.problem(span, fault, "specify a multiple of 512 bytes, above 0");
+        source.add_problem(span, fault, "specify a multiple of 512 bytes, above 0");
     }
     let backing = backing?;
     let needs_size = backing.value.needs_size(|path| look_ups.exists(path));
     match (&backing.value, &size) {
         (BackingSpec::Path(path), _) if look_ups.is_hung(path) => {
             let fault = format!("{} does not answer: its file system or device hangs", path.display());
-            source.absent(&backing.span, fault, "check the file server, the connection to the disk and dmesg");
+            source.add_absent_backing(
+                &backing.span,
+                fault,
+                "check the file server, the connection to the disk and dmesg",
+            );
         }
         (BackingSpec::Path(path), _) if look_ups.is_missing_device(path) => {
             let fault = format!("the device {} does not exist", path.display());
-            source.absent(&backing.span, fault, "attach the disk, or correct the path");
+            source.add_absent_backing(&backing.span, fault, "attach the disk, or correct the path");
         }
         (BackingSpec::Path(path), None) if needs_size => {
             let fault = format!("{} does not exist, and no size is given", path.display());
-            source.absent(&backing.span, fault, "correct the path, or add size = \"100 GiB\" to have a file created");
+            source.add_absent_backing(
+                &backing.span,
+                fault,
+                "correct the path, or add size = \"100 GiB\" to have a file created",
+            );
         }
         (BackingSpec::Path(path), _) => {
-            if let Some((fault, remedy)) = look_ups.unsuitable(path, size.is_some()) {
-                source.absent(&backing.span, fault, remedy);
+            if let Some((fault, remedy)) = look_ups.path_fault(path, size.is_some()) {
+                source.add_absent_backing(&backing.span, fault, remedy);
             }
         }
         (_, None) if needs_size && !section.has("size") => {
             let fault = format!("{} has no size of its own", backing.value);
-            source.problem(&backing.span, fault, "add size = \"100 GiB\"");
+            source.add_problem(&backing.span, fault, "add size = \"100 GiB\"");
         }
         (BackingSpec::Nbd(_), Some(size)) => {
-            source.problem(&size.span, "an NBD export has a size of its own", "remove the key \"size\"");
+            source.add_problem(&size.span, "an NBD export has a size of its own", "remove the key \"size\"");
         }
         (BackingSpec::Sim(_, Some(_)), Some(size)) => {
-            source.problem(&size.span, "the size is given twice, here and in the URI", "remove one of them");
+            source.add_problem(&size.span, "the size is given twice, here and in the URI", "remove one of them");
         }
         _ => {}
     }
@@ -323,9 +331,9 @@ fn check_backing_unused(
         format!("{} is the backing of the volume at line {} already", backing.value, first.line)
     };
     if let Some(first) = earlier.iter().find(|other| other.written == written) {
-        source.problem(&backing.span, taken(first), remedy);
+        source.add_problem(&backing.span, taken(first), remedy);
     } else if let Some(first) = earlier.iter().find(|other| other.canonical == canonical) {
-        source.absent(&backing.span, taken(first), remedy);
+        source.add_absent_backing(&backing.span, taken(first), remedy);
     } else {
         earlier.push(EarlierBacking { written, canonical, line });
     }
@@ -334,9 +342,9 @@ fn check_backing_unused(
 fn check_defer(defer: &Located<Duration>, policy: WritePolicy, source: &mut Source<'_>) {
     if policy != WritePolicy::WriteBackVolatile {
         let remedy = "remove it, or ask for policy = \"write-back-volatile\"";
-        source.problem(&defer.span, format!("\"defer\" means nothing with the policy {policy}"), remedy);
+        source.add_problem(&defer.span, format!("\"defer\" means nothing with the policy {policy}"), remedy);
     } else if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&defer.value) {
-        source.problem(&defer.span, "writes cannot be deferred for that long or short", "give 100ms to 1h");
+        source.add_problem(&defer.span, "writes cannot be deferred for that long or short", "give 100ms to 1h");
     }
 }
 
@@ -347,7 +355,7 @@ fn read_datastore(section: &Section<'_>, datastores: &[DatastoreSpec], source: &
             Some(near) => format!("did you mean \"{near}\"?"),
             None => format!("add [[datastore]] with name = \"{}\"", name.value),
         };
-        source.problem(&name.span, format!("there is no [[datastore]] named \"{}\"", name.value), remedy);
+        source.add_problem(&name.span, format!("there is no [[datastore]] named \"{}\"", name.value), remedy);
     }
     name.value
 }

@@ -54,9 +54,9 @@ impl Written {
         self.repeated.get(table).into_iter().flatten()
     }
 
-    /// The values in force after a reload of `fresh`: keys that need a restart keep their value.
-    pub fn after_reload(&self, fresh: Written) -> Written {
-        let Written { tables: fresh, mut repeated } = fresh;
+    /// The values in force after a reload of `new`: keys that need a restart keep their value.
+    pub fn after_reload(&self, new: Written) -> Written {
+        let Written { tables: new, mut repeated } = new;
         let arrays = self.repeated.get("array").cloned();
         repeated.insert("array".to_owned(), arrays.unwrap_or_default());
         for (name, entry) in repeated.get_mut("volume").into_iter().flatten() {
@@ -64,21 +64,21 @@ impl Written {
             keep_values(before, entry, |key| needs_restart("volume", key));
         }
         let mut tables = self.tables.clone();
-        for Key { table, name, .. } in KEYS.iter().filter(|key| key.takes_effect == TakesEffect::Renewal) {
+        for Key { table, name, .. } in KEYS.iter().filter(|key| key.takes_effect == TakesEffect::ReloadIfSet) {
             let value = tables.get_mut(*table).and_then(|entry| entry.get_mut(*name));
-            if let (Some(value), Some(fresh)) = (value, fresh.get(*table).and_then(|entry| entry.get(*name))) {
-                value.clone_from(fresh);
+            if let (Some(value), Some(new)) = (value, new.get(*table).and_then(|entry| entry.get(*name))) {
+                value.clone_from(new);
             }
         }
         Written { tables, repeated }
     }
 }
 
-/// Replaces the values in `fresh` of the keys that `is_kept` selects by those in `before`.
-fn keep_values(before: &Entry, fresh: &mut Entry, is_kept: impl Fn(&str) -> bool) {
-    fresh.retain(|key, _| !is_kept(key));
+/// Replaces the values in `new` of the keys that `is_kept` selects by those in `before`.
+fn keep_values(before: &Entry, new: &mut Entry, is_kept: impl Fn(&str) -> bool) {
+    new.retain(|key, _| !is_kept(key));
     let kept = before.iter().filter(|(key, _)| is_kept(key));
-    fresh.extend(kept.map(|(key, value)| (key.clone(), value.clone())));
+    new.extend(kept.map(|(key, value)| (key.clone(), value.clone())));
 }
 
 /// The values of known keys.

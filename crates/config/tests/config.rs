@@ -219,17 +219,17 @@ fn http_interface_has_an_address_and_plain_names() {
 }
 
 #[test]
-fn page_address_is_known_with_a_name_and_a_port() {
-    let page = |text: &str| {
+fn console_url_is_known_with_a_name_and_a_port() {
+    let url = |text: &str| {
         let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &format!("[api]\n{text}\n{VOLUME}"));
-        config.expect("the configuration is valid").api.page()
+        config.expect("the configuration is valid").api.console_url()
     };
-    assert_eq!(page(""), None);
-    assert_eq!(page("listen = \"0.0.0.0:0\"\nnames = [\"cache.example\"]"), None);
-    assert_eq!(page("listen = \"none\"\nnames = [\"cache.example\"]"), None);
-    let known = page("listen = \"0.0.0.0:7400\"\nnames = [\"cache.example\", \"other\"]");
+    assert_eq!(url(""), None);
+    assert_eq!(url("listen = \"0.0.0.0:0\"\nnames = [\"cache.example\"]"), None);
+    assert_eq!(url("listen = \"none\"\nnames = [\"cache.example\"]"), None);
+    let known = url("listen = \"0.0.0.0:7400\"\nnames = [\"cache.example\", \"other\"]");
     assert_eq!(known.as_deref(), Some("http://cache.example:7400/"));
-    assert_eq!(page("names = [\"fd00::7\"]").as_deref(), Some("http://[fd00::7]:7400/"));
+    assert_eq!(url("names = [\"fd00::7\"]").as_deref(), Some("http://[fd00::7]:7400/"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use config::keys::{KEYS, TABLES, show_table};
-use events::alerts::kinds::KINDS;
+use events::alerts::kinds::RULES;
 
 const BEGIN: &str = "<!-- keys: made from the parser's own list -->\n";
 const END: &str = "<!-- end of keys -->";
@@ -24,9 +24,9 @@ fn keys_as_text() -> String {
 
 fn alerts_as_text() -> String {
     let mut text = "\n| alert | severity | condition | effect | remedy |\n|---|---|---|---|---|\n".to_owned();
-    for kind in &KINDS {
-        let (name, severity) = (kind.kind, kind.kind.severity());
-        text += &format!("| `{name}` | {severity} | {} | {} | {} |\n", kind.when, kind.effect, kind.remedy);
+    for rule in &RULES {
+        let (name, severity) = (rule.kind, rule.kind.severity());
+        text += &format!("| `{name}` | {severity} | {} | {} | {} |\n", rule.when, rule.effect, rule.remedy);
     }
     text + "\n"
 }

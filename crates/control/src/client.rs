@@ -1,4 +1,4 @@
-//! A command's side of the control socket: blocking, one action at a time.
+//! A command's side of the control socket: blocking, one request at a time.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +10,7 @@ use messages::{Answer, Failure, Progress, Reply, Request};
 
 use crate::wire::{REPLY_BYTES_MAX, encode_line, too_long};
 
-/// Error of an action without an answer.
+/// Reason why a request returned no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No server listens at the path.
@@ -20,10 +20,10 @@ pub enum ClientError {
     NoDaemon {
         /// The socket.
         path: PathBuf,
-        /// The system's answer.
+        /// Error of `connect`.
         error: io::Error,
     },
-    /// The socket may not be opened.
+    /// No permission to connect to the socket.
     #[error("not allowed to talk to the daemon at {path}; use the user or group that the daemon runs as, or root")]
     Forbidden {
         /// The socket.
@@ -48,7 +48,7 @@ pub struct Client {
     stream: BufReader<UnixStream>,
 }
 
-/// The socket, for questions about the process at its other end.
+/// The socket, for the peer's credentials (`SO_PEERCRED`).
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.get_ref().as_fd()
@@ -73,7 +73,7 @@ impl Client {
         Ok(self)
     }
 
-    /// Requests an action and waits for its result, without a time-out of its own.
+    /// Sends a request and waits for its result; only [`Client::with_timeout`] bounds the wait.
     pub fn request(&mut self, request: &Request, mut on_progress: impl FnMut(Progress)) -> Result<Answer, ClientError> {
         self.stream.get_mut().write_all(&encode_line(request)).map_err(|error| self.broken(error))?;
         loop {

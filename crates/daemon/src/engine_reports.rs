@@ -11,7 +11,8 @@ use engine::{
 };
 use messages::report::{
     AlertKind, BackingRequests, Bucket, Counts, CountsBelow, Curve, DatastoreReport, EpisodeReport, FlashUse,
-    LatencyCountsReport, LatencyReport, MemberReport, MissRatioCurve, Notice, Point, QosUse, SourceBytes, VolumeReport,
+    LatencyCountsReport, LatencyReport, MemberReport, MissRatioCurve, Point, QosUse, SourceBytes, StatusProblem,
+    VolumeReport,
 };
 use seam::Nanos;
 
@@ -51,7 +52,7 @@ pub fn add_volume_stats(report: &mut VolumeReport, stats: VolumeStats) {
     report.latency_counts = latency_counts(&stats.read_latency, &stats.write_latency);
     report.latency_us = LatencyReport::of(&report.latency_counts);
     report.backing_requests = stats.backing.into_iter().map(backing_requests).collect();
-    report.alerts.extend(stats.problems.iter().map(notice));
+    report.problems.extend(stats.problems.iter().map(status_problem));
 }
 
 fn source_bytes(bytes: engine::SourceBytes) -> SourceBytes {
@@ -123,12 +124,12 @@ fn backing_requests(count: BackingCount) -> BackingRequests {
     }
 }
 
-fn notice(problem: &VolumeProblem) -> Notice {
+fn status_problem(problem: &VolumeProblem) -> StatusProblem {
     let kind = match problem {
         VolumeProblem::PagesDropped(_) => AlertKind::PagesDropped,
         VolumeProblem::DestageFailing { .. } => AlertKind::DestageFailing,
     };
-    Notice::new(kind, problem.to_string())
+    StatusProblem::new(kind, problem.to_string())
 }
 
 /// Copies the settings in force into the report.
@@ -159,7 +160,7 @@ pub fn datastore(stats: DatastoreStats, is_flash: bool, epoch_ms: u64) -> Datast
         accesses_per_second: stats.rate,
         shown_accesses_per_second: stats.measured_rate,
         window: stats.window,
-        under_way: stats.outstanding,
+        outstanding: stats.outstanding,
         members: stats.members.into_iter().map(member).collect(),
         episodes: stats.recent_episodes.into_iter().map(|recent| episode(recent, epoch_ms)).collect(),
     }

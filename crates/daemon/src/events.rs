@@ -3,7 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 
-use events::alerts::{Alerts, Change, Limits, SilenceError, Transition, causes_without_notice, problems_without_alert};
+use events::alerts::{
+    Alerts, Change, Limits, NotificationKind, SilenceError, causes_not_in_status, problems_without_alert,
+};
 use events::{ChangeScope, Channels, ChannelsConfig, EventFilter, Events, NewEvent, Tracker};
 use messages::report::{AlertReport, DaemonPhase, EventKind, EventReport, Severity, SilenceReport};
 use messages::{Answer, ErrorKind, Failure, StatusReport, VolumeReport, unix_time};
@@ -31,8 +33,10 @@ fn log_changes(changes: &[Change]) {
     for change in changes.iter().take(LOGGED_ALERTS_MAX) {
         let alert = change.alert.kind.name();
         match (change.state, change.alert.severity) {
-            (Transition::Raised, Severity::Critical) => log::error!(target: EVENTS, alert, "{}", change.log_line()),
-            (Transition::Raised, Severity::Warning) => log::warn!(target: EVENTS, alert, "{}", change.log_line()),
+            (NotificationKind::Raised, Severity::Critical) => {
+                log::error!(target: EVENTS, alert, "{}", change.log_line())
+            }
+            (NotificationKind::Raised, Severity::Warning) => log::warn!(target: EVENTS, alert, "{}", change.log_line()),
             _ => log::info!(target: EVENTS, alert, "{}", change.log_line()),
         }
     }
@@ -198,7 +202,7 @@ impl Journal {
         status.active_alerts = self.active();
         status.silences = self.alerts.borrow().silences();
         status.problems_without_alert = problems_without_alert(status, &status.active_alerts);
-        status.alerts.extend(causes_without_notice(&status.active_alerts));
+        status.alerts.extend(causes_not_in_status(&status.active_alerts));
     }
 
     /// The newest events.

@@ -74,7 +74,7 @@ impl UnitPlan {
         let physical_4k = volume.geometry().physical_block >= PHYSICAL_4K_BYTES;
         let added = target.add(UnitSpec { lun, volume, identity, access, read_only, physical_4k, reservation_record });
         added.expect("the state directory assigns each LUN once, and the reservations were checked");
-        target.set_lost(lun, declared_lost);
+        target.set_declared_lost(lun, declared_lost);
     }
 }
 

@@ -19,7 +19,7 @@ use super::settings::Settings;
 use super::volumes::{KnownVolume, Placement, RequestedVolume};
 use config::VolumeConfig;
 use logging::{self as log, ISCSI};
-use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, draw_number, effective};
+use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, effective, random_number};
 
 /// The saved reservations of a unit, checked for readability.
 fn read_reservations(unit: &UnitRecord) -> Result<Vec<u8>, scsi::RecordError> {
@@ -51,16 +51,17 @@ impl Units {
             while let Ok(next) = queue.try_recv() {
                 records.push(next);
             }
-            let is_known = self.records.change(|state| {
-                let is_known = records.iter().map(|record| state.record_reservations(record.volume_id, &record.record));
-                is_known.collect::<Vec<bool>>()
+            let are_known = self.records.change(|state| {
+                let are_known =
+                    records.iter().map(|record| state.record_reservations(record.volume_id, &record.record));
+                are_known.collect::<Vec<bool>>()
             });
-            if let Err(error) = &is_known {
+            if let Err(error) = &are_known {
                 log::error!(target: ISCSI, "reservations of a LUN cannot be saved: {error}");
             }
             for (index, record) in records.into_iter().enumerate() {
-                let result = match &is_known {
-                    Ok(is_known) if is_known[index] => Ok(()),
+                let result = match &are_known {
+                    Ok(are_known) if are_known[index] => Ok(()),
                     Ok(_) => Err("the volume was removed".to_owned()),
                     Err(error) => Err(error.to_string()),
                 };
@@ -70,7 +71,7 @@ impl Units {
         }
     }
 
-    /// Sets the LUN numbers that the configuration file assigns to `volumes`, its entries.
+    /// Sets the LUN numbers that the configuration file assigns. `volumes` are the volumes of the file.
     pub fn set_fixed_luns(&self, volumes: &[VolumeConfig]) {
         *self.fixed_luns.borrow_mut() = volumes.iter().filter_map(|volume| volume.lun).collect();
     }
@@ -93,11 +94,13 @@ impl Units {
             .map(String::as_str)
             .chain(requested.iter().map(|(config, _)| config.name.as_str()))
             .collect();
-        let draw = || draw_number().map_err(|error| format!("cannot draw an identity from /dev/urandom: {error}"));
+        let new_serial = || {
+            random_number().map_err(|error| format!("cannot read a random serial number from /dev/urandom: {error}"))
+        };
         let mut requests = Vec::new();
         for (index, (config, _)) in requested.iter().enumerate() {
             let Ok(volume_id) = identified[index] else { continue };
-            match draw() {
+            match new_serial() {
                 Ok(serial) => requests.push((index, (volume_id, config.lun, serial))),
                 Err(error) => identified[index] = Err(Failure::new(ErrorKind::Failed, error)),
             }
@@ -106,9 +109,9 @@ impl Units {
                 unit.reservations.clear();
             }
         }
-        if state.host == 0 {
-            // Without a random number no volume has an identity either, and the error was reported above.
-            state.host = draw().unwrap_or_default();
+        if state.host_id == 0 {
+            // Without a random number no volume has a serial number either, and the error was reported above.
+            state.host_id = random_number().unwrap_or_default();
         }
         let (indices, requests): (Vec<usize>, Vec<_>) = requests.into_iter().unzip();
         let assigned = state.assign_luns(&requests, &self.fixed_luns.borrow(), &names);
@@ -126,7 +129,7 @@ impl Units {
             let state = self.records.view();
             let absent = refused.filter_map(|config| {
                 let unit = state.by_name(&config.name)?.unit.as_ref()?;
-                let (lun, identity) = (Lun::new(unit.lun)?, Identity::of(state.host, unit.serial));
+                let (lun, identity) = (Lun::new(unit.lun)?, Identity::of(state.host_id, unit.serial));
                 Some(AbsentUnit { lun, identity, access: AccessList::new(&config.acl) })
             });
             absent.collect()
@@ -150,7 +153,7 @@ impl Units {
         let Some(lun) = lun else { return Ok(()) };
         let remove = async move |local: Rc<CoreLocal>| {
             if let Some(iscsi) = &local.iscsi {
-                iscsi.target().forget_absent(lun);
+                iscsi.target().remove_absent(lun);
             }
         };
         self.cores.first().call(remove).await.map_err(core_ended)
@@ -171,7 +174,7 @@ impl Units {
         })?;
         Ok(Some(UnitPlan {
             lun: Lun::new(unit.lun).ok_or_else(|| no_lun(&config.name))?,
-            identity: Identity::of(state.host, unit.serial),
+            identity: Identity::of(state.host_id, unit.serial),
             access: AccessList::new(&config.acl),
             read_only: config.read_only,
             declared_lost: effective(record, DECLARED_LOST, config.declared_lost),
@@ -180,33 +183,39 @@ impl Units {
     }
 
     /// `volume set declared_lost=…`, where `file` is the value in the file.
-    pub async fn set_lost(&self, name: &str, placement: &Placement, lost: bool, file: &str) -> Result<(), Failure> {
+    pub async fn set_declared_lost(
+        &self,
+        name: &str,
+        placement: &Placement,
+        lost: bool,
+        file: &str,
+    ) -> Result<(), Failure> {
         self.records.change(|state| {
             state.set_override(placement.volume_id, DECLARED_LOST, &lost.to_string(), file);
         })?;
-        self.apply_lost(name, placement, lost).await?;
+        self.apply_declared_lost(name, placement, lost).await?;
         log::info!(target: ISCSI, volume = name, "volume {name}: {DECLARED_LOST}={lost} by command");
         Ok(())
     }
 
-    /// Applies the LUN's access list and `declared_lost` from the file.
+    /// Applies the access list, the write protection and `declared_lost` of the file to the LUN.
     pub async fn reload(&self, placement: &Placement, fresh: &VolumeConfig) -> Result<(), Failure> {
         self.records.change(|state| {
             state.expire_override(placement.volume_id, DECLARED_LOST, &fresh.setting(DECLARED_LOST));
         })?;
         let lost = effective(self.records.view().by_name(&fresh.name), DECLARED_LOST, fresh.declared_lost);
-        self.apply_lost(&fresh.name, placement, lost).await?;
+        self.apply_declared_lost(&fresh.name, placement, lost).await?;
         let (access, read_only) = (AccessList::new(&fresh.acl), fresh.read_only);
-        self.with_target(&fresh.name, placement, move |target, lun| target.change(lun, access, read_only)).await
+        self.with_target(&fresh.name, placement, move |target, lun| target.set_access(lun, access, read_only)).await
     }
 
-    async fn apply_lost(&self, name: &str, placement: &Placement, lost: bool) -> Result<(), Failure> {
-        self.with_target(name, placement, move |target, lun| target.set_lost(lun, lost)).await
+    async fn apply_declared_lost(&self, name: &str, placement: &Placement, lost: bool) -> Result<(), Failure> {
+        self.with_target(name, placement, move |target, lun| target.set_declared_lost(lun, lost)).await
     }
 
     /// Reports a volume's new size to initiators.
     pub async fn notify_size(&self, name: &str, placement: &Placement) -> Result<(), Failure> {
-        self.with_target(name, placement, |target, lun| target.resized(lun)).await
+        self.with_target(name, placement, |target, lun| target.report_capacity_change(lun)).await
     }
 
     /// Runs `work` at the target with a volume's LUN, if it has one.
@@ -219,7 +228,7 @@ impl Units {
         let name = name.to_owned();
         let call = async move |local: Rc<CoreLocal>| {
             let target = local.iscsi.as_ref().map(Server::target);
-            if let Some((target, lun)) = target.and_then(|target| Some((target, target.find(&name)?))) {
+            if let Some((target, lun)) = target.and_then(|target| Some((target, target.lun_of_volume(&name)?))) {
                 work(target, lun);
             }
         };
@@ -250,12 +259,12 @@ impl Units {
     }
 
     /// Report of a served volume's LUN.
-    pub fn report_of(&self, known: &KnownVolume, record: Option<&VolumeRecord>, host: u64) -> Option<UnitReport> {
+    pub fn report_of(&self, known: &KnownVolume, record: Option<&VolumeRecord>, host_id: u64) -> Option<UnitReport> {
         known.placement().filter(|_| self.settings.has_target())?;
         let unit = record?.unit.as_ref()?;
         Some(UnitReport {
             lun: unit.lun,
-            naa: Identity::of(host, unit.serial).serial(),
+            naa: Identity::of(host_id, unit.serial).naa_hex(),
             declared_lost: effective(record, DECLARED_LOST, known.config.declared_lost),
         })
     }
@@ -276,11 +285,11 @@ fn refused_report(login: &iscsi::RefusedLogin, now: Nanos) -> RefusedLoginReport
 }
 
 fn session_report(session: &iscsi::SessionStats, now: Nanos) -> IscsiSessionReport {
-    let slow = |slow: &iscsi::SlowCommand| SlowCommandReport {
-        ago_ms: now.since(slow.ended).as_millis(),
-        command: slow.name.to_owned(),
-        lun: slow.lun,
-        took_us: slow.latency.as_micros(),
+    let slow_command_report = |command: &iscsi::SlowCommand| SlowCommandReport {
+        ago_ms: now.since(command.ended).as_millis(),
+        command: command.name.to_owned(),
+        lun: command.lun,
+        took_us: command.latency.as_micros(),
     };
     IscsiSessionReport {
         session: session.tsih,
@@ -292,10 +301,10 @@ fn session_report(session: &iscsi::SessionStats, now: Nanos) -> IscsiSessionRepo
         header_digest: session.digests.0,
         data_digest: session.digests.1,
         commands: session.commands,
-        under_way: session.commands_in_flight,
+        commands_in_flight: session.commands_in_flight,
         aborted: session.aborted,
         read_bytes: session.read_bytes,
         write_bytes: session.write_bytes,
-        slowest: session.slowest.iter().map(slow).collect(),
+        slowest: session.slowest.iter().map(slow_command_report).collect(),
     }
 }

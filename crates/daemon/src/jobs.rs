@@ -81,7 +81,7 @@ impl Jobs {
     }
 
     /// Running jobs, with their progress from the reports of flash and volumes.
-    pub fn under_way(&self, flash: Option<&FlashReport>, volumes: &[VolumeReport]) -> Vec<JobReport> {
+    pub fn running_jobs(&self, flash: Option<&FlashReport>, volumes: &[VolumeReport]) -> Vec<JobReport> {
         let flash_job = flash.and_then(|flash| flash.job.clone()).map(flash_job);
         let flushes = self.flushes.borrow();
         let flush_jobs = flushes.iter().map(|(number, flush)| {

@@ -21,7 +21,7 @@ use super::cores::{CoreLocal, Cores, core_ended};
 use super::records::Records;
 use config::{Config, KeepIn};
 use logging::{self as log, MEMORY};
-use state::{MemoryImageRecord, Refusal, StateDir, VolumeRecord, draw_number};
+use state::{MemoryImageRecord, Refusal, StateDir, VolumeRecord, random_number};
 use units::show_bytes;
 
 /// Default directory of the memory image.
@@ -66,7 +66,7 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<MemoryPlan, String>
             .then(|| format!("{error}. The memory image of an earlier daemon is recovered"));
         return Ok(MemoryPlan { image: None, unavailable_reason });
     }
-    let id = draw_number().map_err(|error| format!("[memory] keep_in: {error}"))?;
+    let id = random_number().map_err(|error| format!("[memory] keep_in: {error}"))?;
     let path = directory.join(format!("hotset-{id:016x}"));
     let record = MemoryImageRecord { path: path.clone(), id, generation: state.state().generation };
     state.change(|state| state.memory_images.push(record)).map_err(|error| error.to_string())?;
@@ -219,7 +219,7 @@ impl PersistedMemory {
     /// `is_store_checked` is false if a configured store is not in use ([`state::State::may_need_memory`]).
     pub async fn erase_unneeded_content(&self, is_store_checked: bool) -> Result<(), Failure> {
         let list_owners = async |local: Rc<CoreLocal>| {
-            local.memory_images.borrow().iter().flat_map(|image| image.owners()).collect::<BTreeSet<u64>>()
+            local.memory_images.borrow().iter().flat_map(|image| image.tagged_volumes()).collect::<BTreeSet<u64>>()
         };
         let mut unneeded = self.cores.first().call(list_owners).await.map_err(core_ended)?;
         {
@@ -228,7 +228,7 @@ impl PersistedMemory {
         }
         let erase = async move |local: Rc<CoreLocal>| {
             for image in local.memory_images.borrow().iter() {
-                let owners = image.owners().into_iter().filter(|volume_id| unneeded.contains(volume_id));
+                let owners = image.tagged_volumes().into_iter().filter(|volume_id| unneeded.contains(volume_id));
                 owners.for_each(|volume_id| image.remove_tags_of(volume_id));
             }
         };
@@ -243,7 +243,7 @@ impl PersistedMemory {
             return Ok(());
         }
         let retain = async |local: Rc<CoreLocal>| {
-            local.memory_images.borrow_mut().retain(|image| !image.owners().is_empty());
+            local.memory_images.borrow_mut().retain(|image| !image.tagged_volumes().is_empty());
             local.memory_images.borrow().iter().map(|image| image.file().id).collect::<Vec<_>>()
         };
         let remaining = self.cores.first().call(retain).await.map_err(core_ended)?;

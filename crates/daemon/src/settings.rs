@@ -18,7 +18,7 @@ pub fn alert_channels(config: &Config) -> ChannelsConfig {
         webhook: config.alerts.webhook.clone(),
         mail: config.alerts.mail.clone(),
         host: std::fs::read_to_string(HOST_NAME).unwrap_or_default().trim().to_owned(),
-        page: config.api.page(),
+        console_url: config.api.console_url(),
     }
 }
 

@@ -27,7 +27,7 @@ pub const MEMORY_BYTES: u64 = 32 << 20;
 /// Bytes of each of its two flash devices.
 pub const FLASH_BYTES: u64 = 512 << 20;
 
-/// The configuration of the demo's daemon as text. Paths are relative to the demo's folder, and the web page gets a
+/// The configuration of the demo's daemon as text. Paths are relative to the demo's folder, and the web console gets a
 /// free port.
 fn configuration() -> String {
     let volume = |name: &str, policy: WritePolicy| {
@@ -150,7 +150,7 @@ impl Control {
         self.request(&Request::VolumeInvalidate { name: name.to_owned(), discard_dirty: true }).map(|_| ())
     }
 
-    /// The web page's address, with a link that logs a browser in once.
+    /// The web console's address, with a link that logs a browser in once.
     pub fn link(&mut self) -> Result<LoginLink, Failure> {
         match self.request(&Request::TokenLink { role: Role::Administer })? {
             Answer::Link(link) => Ok(link),

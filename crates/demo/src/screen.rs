@@ -14,7 +14,7 @@ use units::{show_bytes, show_count, show_micros};
 /// Samples in the charts at most.
 const CHART_SAMPLES_MAX: usize = 60;
 
-/// The line with the link to the web page.
+/// The line with the link to the web console.
 pub fn page(link: &LoginLink) -> String {
     format!("{}  (logs a browser in, once; {} is the page itself)\n", link.link, link.page)
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use messages::report::{AlertChannel, AlertKind, AlertReport, ChannelTestReport, DeliveryHealth, Severity};
 
-use crate::alerts::{Change, Transition};
+use crate::alerts::{Change, NotificationKind};
 use crate::mail::{MailConfig, Mailer};
 use crate::webhook::{Receiver, Webhook};
 
@@ -23,7 +23,7 @@ pub struct ChannelsConfig {
     /// Name of this machine.
     pub host: String,
     /// Address of the web console, if it is known.
-    pub page: Option<String>,
+    pub console_url: Option<String>,
 }
 
 /// The channels.
@@ -36,12 +36,13 @@ pub struct Channels {
 impl Channels {
     /// Starts the configured channels. `on_error` gets the key and the error of one whose thread cannot be started.
     pub fn start(config: ChannelsConfig, on_error: impl Fn(&str, io::Error)) -> Channels {
-        let ChannelsConfig { webhook, mail, host, page } = config.clone();
+        let ChannelsConfig { webhook, mail, host, console_url } = config.clone();
         let report = |key, error| on_error(key, error);
         let webhook = webhook
             .and_then(|receiver| Webhook::start(receiver, host.clone()).map_err(|error| report("webhook", error)).ok());
-        let mail = mail
-            .and_then(|config| Mailer::start(config, host, page).map_err(|error| report("mail_server", error)).ok());
+        let mail = mail.and_then(|config| {
+            Mailer::start(config, host, console_url).map_err(|error| report("mail_server", error)).ok()
+        });
         Channels { webhook, mail, config }
     }
 
@@ -78,8 +79,12 @@ impl ChannelsConfig {
             outcomes.push((AlertChannel::Webhook, to, start_test(move || receiver.test(&host, &test))));
         }
         if let Some(mail) = self.mail.clone() {
-            let (to, host, page) = (mail.destination(), self.host.clone(), self.page.clone());
-            outcomes.push((AlertChannel::Mail, to, start_test(move || mail.test(&host, page.as_deref(), &test))));
+            let (to, host, console_url) = (mail.destination(), self.host.clone(), self.console_url.clone());
+            outcomes.push((
+                AlertChannel::Mail,
+                to,
+                start_test(move || mail.test(&host, console_url.as_deref(), &test)),
+            ));
         }
         let deadline = Instant::now() + TEST_TIMEOUT;
         let report = |(channel, to, outcome): (AlertChannel, String, std::sync::mpsc::Receiver<Outcome>)| {
@@ -114,5 +119,5 @@ fn test_change(at_unix_ms: u64, actor: &str) -> Change {
         remedy: "No action is needed.".to_owned(),
         ..AlertReport::default()
     };
-    Change { state: Transition::Test, alert }
+    Change { state: NotificationKind::Test, alert }
 }

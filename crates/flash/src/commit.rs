@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Block, DiskError, DiskResult, Nanos, Seam};
 
-use crate::device::{block_of, block_offset};
+use crate::device::{Durability, block_of, block_offset};
 use crate::error::StoreError;
 use crate::format::batch::{BatchHeader, RECORDS_MAX, RecordEntry, RecordKind, data_seed};
 use crate::membership::{failures_of, persist_tail, record_generation, remove_members_unrecorded, return_buffer};
@@ -208,13 +208,13 @@ async fn write<S: Seam>(
 ) -> Result<(), StoreError> {
     let devices = inner.log_devices();
     let joining = inner.state.borrow().joining.clone();
-    let flush = !inner.sabotage.is(Sabotage::SkipFlush);
+    let durability = Durability::flushed_if(!inner.sabotage.is(Sabotage::SkipFlush));
     let early_member =
         devices.first().filter(|_| inner.sabotage.is(Sabotage::AckBeforeMirror)).map(|device| device.member);
     let writes = devices.iter().chain(&joining).map(|device| {
         let write: BoxFuture<'_, DiskResult<Nanos>> = Box::pin(async move {
             let queued = QueuedRequest::new(inner, device.member, RequestWork::Program(blocks.len()));
-            let result = inner.write_durably_to(device, at, blocks.to_vec(), flush).await;
+            let result = inner.write_with_retry_to(device, at, blocks.to_vec(), durability).await;
             if early_member == Some(device.member) && result.is_ok() {
                 acknowledge(header, requests, None);
             }

@@ -2,7 +2,7 @@
 
 use seam::{BLOCK_BYTES, Block, Disk, Seam};
 
-use crate::device::{BufferSource, Device, block_of, buffer, raw};
+use crate::device::{BufferSource, Device, Durability, block_of, buffer, raw};
 use crate::error::StoreError;
 use crate::format::journal::JOURNAL_AT;
 use crate::format::superblock::{
@@ -86,7 +86,7 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
             superblock.member = device.member;
             let block = block_of::<S>(buffer(seam).await, &superblock.encode());
             device
-                .write_durably(SUPERBLOCK_OFFSETS[copy_index], vec![block], true)
+                .write_with_retry(SUPERBLOCK_OFFSETS[copy_index], vec![block], Durability::Flushed)
                 .await
                 .map_err(|error| device.failed(error))?;
         }

@@ -59,13 +59,13 @@ impl<S: Seam> Device<S> {
         Ok(pieces.into_iter().map(|piece| piece.block.freeze()).collect())
     }
 
-    /// Writes blocks from byte offset `at` on, and flushes if `flush` is set. If the disk reconnects meanwhile, it may
-    /// have lost the write, so the write is repeated.
-    pub async fn write_durably(&self, at: u64, blocks: Vec<S::Block>, flush: bool) -> DiskResult<()> {
+    /// Writes blocks from byte offset `at` on. If the disk reconnects meanwhile, it may have lost the write, so the
+    /// write is repeated.
+    pub async fn write_with_retry(&self, at: u64, blocks: Vec<S::Block>, durability: Durability) -> DiskResult<()> {
         for _ in 0..ATTEMPTS_MAX {
             let connection_epoch = self.disk.connection_epoch();
             self.disk.write(at, blocks.iter().cloned().map(Piece::whole).collect()).await?;
-            if flush {
+            if durability == Durability::Flushed {
                 self.disk.flush().await?;
             }
             if self.disk.connection_epoch() == connection_epoch {
@@ -73,6 +73,22 @@ impl<S: Seam> Device<S> {
             }
         }
         Err(DiskError::Io("the device keeps reconnecting before its writes are flushed".to_owned()))
+    }
+}
+
+/// Whether a write ends with a flush of its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// The write is durable when it ends.
+    Flushed,
+    /// A later flush makes the write durable.
+    Unflushed,
+}
+
+impl Durability {
+    /// [`Durability::Flushed`] if `flush` is set.
+    pub fn flushed_if(flush: bool) -> Durability {
+        if flush { Durability::Flushed } else { Durability::Unflushed }
     }
 }
 

@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use seam::{Disk, DiskError, DiskResult, Nanos, Piece, PieceMut, Seam};
 
-use crate::device::Device;
+use crate::device::{Device, Durability};
 use crate::membership::{Failure, remove_members};
 use crate::number::MemberNo;
 use crate::slow::GRACE;
@@ -87,18 +87,18 @@ impl<S: Seam> Inner<S> {
         device.abort.or_aborted(device.disk.write(at, from)).await.unwrap_or_else(|| Err(out_of_service_error()))
     }
 
-    /// Writes durably to a member, like [`Device::write_durably`].
-    pub async fn write_durably_to(
+    /// Writes to a member like [`Device::write_with_retry`].
+    pub async fn write_with_retry_to(
         &self,
         device: &Device<S>,
         at: u64,
         blocks: Vec<S::Block>,
-        flush: bool,
+        durability: Durability,
     ) -> DiskResult<()> {
         let _request = self.begin_request();
         device
             .abort
-            .or_aborted(device.write_durably(at, blocks, flush))
+            .or_aborted(device.write_with_retry(at, blocks, durability))
             .await
             .unwrap_or_else(|| Err(out_of_service_error()))
     }

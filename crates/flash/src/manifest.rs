@@ -6,7 +6,7 @@
 use format_version::{NewerFormat, Release};
 use seam::{BLOCK_BYTES, Seam};
 
-use crate::device::{BufferSource, Device, block_of, raw};
+use crate::device::{BufferSource, Device, Durability, block_of, raw};
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::number::MemberNo;
@@ -147,7 +147,10 @@ impl<S: Seam> Store<S> {
                 let block = block.try_into().expect("padded to whole blocks");
                 blocks.push(block_of::<S>(inner.buffer().await, block));
             }
-            device.write_durably(PLACES[place], blocks, true).await.map_err(|error| device.failed(error))?;
+            device
+                .write_with_retry(PLACES[place], blocks, Durability::Flushed)
+                .await
+                .map_err(|error| device.failed(error))?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use seam::{DiskError, DiskResult, Nanos, Seam};
 
-use crate::device::{Device, block_of};
+use crate::device::{Device, Durability, block_of};
 use crate::error::StoreError;
 use crate::format::superblock::{MemberState, SUPERBLOCK_OFFSETS};
 use crate::number::MemberNo;
@@ -241,7 +241,7 @@ pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, selects: impl Fn(Membe
         };
         let block = block_of::<S>(buffer, &own_superblock.encode());
         writes.push(Box::pin(async move {
-            let result = inner.write_durably_to(&device, at, vec![block.clone()], true).await;
+            let result = inner.write_with_retry_to(&device, at, vec![block.clone()], Durability::Flushed).await;
             return_buffer(inner, block);
             (device.member, result)
         }));

@@ -5,12 +5,12 @@ use std::rc::Rc;
 
 use seam::{Block, BlockMut, Piece, Seam};
 
-use crate::device::{Device, block_offset};
+use crate::device::{Device, Durability, block_offset};
 use crate::error::StoreError;
 use crate::format::batch::data_seed;
 use crate::number::SegmentNo;
 use crate::record::{BlockAddress, Position};
-use crate::slow::{self, QueuedRequest, RequestWork};
+use crate::slow::{QueuedRequest, RequestWork, read_measured};
 use crate::store::{Inner, Sabotage};
 use crate::wait::{BoxFuture, join};
 
@@ -71,7 +71,7 @@ pub async fn read<S: Seam>(
     let mut bad = Vec::new();
     for device in read_order(inner, position.segment) {
         let read = inner.read_from(&device, at, vec![Piece::whole(buffer)]);
-        let (result, mut pieces) = slow::read(inner, device.member, at, read).await;
+        let (result, mut pieces) = read_measured(inner, device.member, at, read).await;
         let block = pieces.pop().expect("a read returns its pieces").block.freeze();
         let skips_check = inner.sabotage.is(Sabotage::SkipChecksum);
         if result.is_ok() && (skips_check || block.checksum(seed) == position.checksum) {
@@ -81,6 +81,7 @@ pub async fn read<S: Seam>(
             return Ok(block);
         }
         bad.push(device);
+        // No copy is good: record the loss.
         if bad.len() == inner.log_devices().len() {
             inner.state.borrow_mut().lost.add(address, position);
         }
@@ -102,11 +103,11 @@ pub async fn read_all<S: Seam>(
     requests.sort_by_key(|(_, (_, position, _))| (position.segment, position.index));
     let mut runs: Vec<Vec<(usize, ReadRequest<S>)>> = Vec::new();
     for (index, request) in requests {
-        let follows = |run: &&mut Vec<(usize, ReadRequest<S>)>| {
+        let continues_run = |run: &&mut Vec<(usize, ReadRequest<S>)>| {
             let (_, (_, last, _)) = run.last().expect("a run is not empty");
             (last.segment, last.index + 1) == (request.1.segment, request.1.index)
         };
-        match runs.last_mut().filter(follows) {
+        match runs.last_mut().filter(continues_run) {
             Some(run) => run.push((index, request)),
             None => runs.push(vec![(index, request)]),
         }
@@ -160,11 +161,11 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, ReadRequest<S>
 /// overwritten, even if the reader is dropped. A failure of this write is ignored: the write path detects failing
 /// devices.
 ///
-/// It does not flush: a device may report a failed flush only once, and that error must reach the batch whose flush it
-/// is. The batch's flush makes the repair durable, too.
+/// It does not flush: a device may report a failed flush only once, and the batch that issued that flush must get the
+/// error. The batch's flush makes the repair durable, too.
 async fn repair<S: Seam>(hold: SegmentHold<S>, bad: Vec<Device<S>>, at: u64, block: S::Block) {
     for device in bad {
-        let _ = hold.0.write_durably_to(&device, at, vec![block.clone()], false).await;
+        let _ = hold.0.write_with_retry_to(&device, at, vec![block.clone()], Durability::Unflushed).await;
     }
     drop(hold);
 }

@@ -16,7 +16,7 @@ use crate::store::{Inner, State};
 #[derive(Default)]
 pub struct Retirements(VecDeque<(u64, Vec<Position>)>);
 
-/// The number of the commit that makes all recent writes durable; 0 for a void or unloaded map, which has none.
+/// The number of the commit that makes all recent writes durable; 0 for an unusable or unloaded map, which has none.
 fn awaited_commit<S: Seam>(pages: &PageState<S>) -> u64 {
     match pages.is_ready() {
         true if pages.recent_writes.pending_count() > 0 => pages.journal.commits_begun + 1,
@@ -68,7 +68,7 @@ pub async fn release_all<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
             return false;
         }
     }
-    // If the commit fails, the map is void and has no recent writes, so the records can be released, too.
+    // If the commit fails, the map is unusable and has no recent writes, so the records can be released, too.
     wait_durable(inner).await;
     release(inner);
     true

@@ -5,7 +5,7 @@ use std::rc::{Rc, Weak};
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Nanos, Piece, Seam};
 
-use crate::device::{Device, block_offset};
+use crate::device::{Device, Durability, block_offset};
 use crate::members::keep_buffers;
 use crate::members::segment_verifier::SegmentVerifier;
 use crate::number::SegmentNo;
@@ -181,7 +181,7 @@ async fn repair<S: Seam>(
     inner.state.borrow_mut().scrub.stats.damaged += 1;
     for device in bad {
         let block_at = at + (offset * BLOCK_BYTES) as u64;
-        if inner.write_durably_to(&device, block_at, vec![good.clone()], false).await.is_ok() {
+        if inner.write_with_retry_to(&device, block_at, vec![good.clone()], Durability::Unflushed).await.is_ok() {
             inner.state.borrow_mut().scrub.stats.repaired += 1;
         }
     }

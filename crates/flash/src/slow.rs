@@ -223,7 +223,12 @@ pub fn detect_slow_members<S: Seam>(inner: &Inner<S>, latencies: &[(MemberNo, Na
 
 /// Reads the block at byte `at` from a log member. Removes the member when it has become too slow, compared with its
 /// own history and with its mirrors' reads of the same window.
-pub async fn read<S: Seam, T>(inner: &Rc<Inner<S>>, member: MemberNo, at: u64, read: impl Future<Output = T>) -> T {
+pub async fn read_measured<S: Seam, T>(
+    inner: &Rc<Inner<S>>,
+    member: MemberNo,
+    at: u64,
+    read: impl Future<Output = T>,
+) -> T {
     let queued = QueuedRequest::new(inner, member, RequestWork::Read(1));
     let result = read.await;
     let (latency, started_at) = (queued.exclusive_time(), queued.started_at);

@@ -134,7 +134,7 @@ async fn check_pages(seam: &RealSeam, pages: &Pages<RealSeam>) {
         let expected: Vec<_> = (0..16).map(|number| Some(first + number)).collect();
         assert_eq!(page_bytes(seam, pages, CACHED, page).await, expected);
     }
-    assert_eq!(pages.volume(IN_DIRTY_REGION).valid(PageNo(500)), 0, "its region was dirty");
+    assert_eq!(pages.volume(IN_DIRTY_REGION).valid_blocks(PageNo(500)), 0, "its region was dirty");
     assert_eq!(pages.volume(CACHED).recent_writes(), [(BlockNo(77), block(seam, 9).checksum(0))]);
 }
 

@@ -99,7 +99,7 @@ impl<S: Seam> Server<S> {
     pub fn new(seam: S, target: Target<S>, options: Options) -> Self {
         let shared = Rc::new(Shared::new(seam, target, options));
         let weak = Rc::downgrade(&shared);
-        shared.target.observe(move |nexus, lun, sense| {
+        shared.target.set_observer(move |nexus, lun, sense| {
             let sessions = weak.upgrade().map(|shared| shared.sessions()).unwrap_or_default();
             let session = sessions.iter().find(|session| session.nexus().is_some_and(|own| own.is(nexus)));
             if let Some(session) = session {

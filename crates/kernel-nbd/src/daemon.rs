@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use control::{Client, ClientError};
-use messages::report::Notice;
+use messages::report::StatusProblem;
 use messages::{Answer, Request, VolumeState};
 
 use super::device::VolumeIdentity;
@@ -61,7 +61,10 @@ fn query_identity(client: &mut Client, volume: &str) -> Result<VolumeIdentity, U
         return Err(unexpected());
     };
     if report.volume_id.is_empty() || report.state == VolumeState::Refused {
-        return Err(Unreachable::Unavailable(format!("{volume} is not served: {}", Notice::join(&report.alerts))));
+        return Err(Unreachable::Unavailable(format!(
+            "{volume} is not served: {}",
+            StatusProblem::join(&report.problems)
+        )));
     }
     Ok(VolumeIdentity { volume_id: report.volume_id, volume: volume.to_owned() })
 }

@@ -5,7 +5,7 @@ use tracing_subscriber::filter::Targets;
 
 use super::SUBSYSTEMS;
 
-/// A level for each subsystem. Events of libraries are never logged.
+/// A level for each subsystem. Log entries of libraries are never written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter(Vec<(&'static str, LevelFilter)>);
 

@@ -78,7 +78,7 @@ where
     }
 }
 
-/// The sentence of an event.
+/// The sentence of a log entry.
 struct Message(String);
 
 impl Visit for Message {

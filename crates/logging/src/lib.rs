@@ -1,5 +1,5 @@
-//! The log of the daemon and of other long-running commands, on standard error. It holds events that concern an
-//! administrator, never single requests. An event has a level, its subsystem as target, a sentence that can be read
+//! The log of the daemon and of other long-running commands, on standard error. It holds log entries that concern an
+//! administrator, never single requests. A log entry has a level, its subsystem as target, a sentence that can be read
 //! without the fields, and fields for programs.
 //!
 //! ```text
@@ -8,7 +8,7 @@
 //! writer.rs  the thread that writes, and the bounded queue before it
 //! ```
 //!
-//! An event takes no lock that is held during I/O: a data core may log.
+//! A log entry takes no lock that is held during I/O: a data core may log.
 
 mod filter;
 mod format;
@@ -25,8 +25,8 @@ pub use self::filter::{Filter, FilterError};
 pub use self::format::Format;
 use self::writer::Writer;
 
-/// Time for the last lines at the end of the process.
-const END_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum wait for the last lines when the process ends.
+const FINAL_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 macro_rules! subsystems {
     ($($name:ident $text:literal $doc:literal)+) => {
@@ -45,10 +45,10 @@ subsystems! {
     DAEMON "daemon" "start, stop, signals, file descriptors, the log itself"
     EVENTS "events" "alerts as they are raised and cleared, with effect and remedy; the channels of alerts"
     FLASH "flash" "flash devices, the flash log, clean pages on flash"
-    HISTORY "history" "the history"
+    HISTORY "history" "history of metrics: errors of its thread and its file"
     ISCSI "iscsi" "the iSCSI target and its reservations"
     MEMORY "memory" "persisted memory"
-    NBD "nbd" "NBD clients across a restart"
+    NBD "nbd" "handover of NBD connections across a restart"
     QOS "qos" "limits, shares, reservations"
     TRACE "trace" "recordings of requests"
     VHOST_USER "vhost_user" "vhost-user front ends"
@@ -68,16 +68,16 @@ pub struct Log(());
 
 impl Drop for Log {
     fn drop(&mut self) {
-        flush(END_TIMEOUT);
+        flush(FINAL_FLUSH_TIMEOUT);
     }
 }
 
-/// Starts the log of this process; without it events go nowhere. A process has one log: a second call only changes the
-/// filter.
+/// Starts the log of this process; without it log entries go nowhere. A process has one log: a second call only changes
+/// the filter.
 pub fn start(filter: &Filter, format: Format) -> io::Result<Log> {
     if RUNNING.get().is_none() {
         let writer = Writer::start(writer::standard_error()?, |lines| {
-            warn!(target: DAEMON, lines, "{lines} lines are missing here: standard error did not accept them in time");
+            warn!(target: DAEMON, lines, "{lines} log lines were dropped: standard error was blocked");
         })?;
         let is_journal = std::env::var_os("JOURNAL_STREAM").is_some();
         let (subscriber, set_filter) = format::subscriber(filter, format, is_journal, writer.clone());
@@ -97,7 +97,7 @@ pub fn set_filter(filter: &Filter) {
     }
 }
 
-/// Waits until all events so far are written, for `timeout` at most: standard error may be stuck.
+/// Waits until all log entries so far are written, for `timeout` at most: standard error may be stuck.
 pub fn flush(timeout: Duration) {
     if let Some(running) = RUNNING.get() {
         running.writer.flush(timeout);

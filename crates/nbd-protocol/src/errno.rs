@@ -15,7 +15,7 @@ pub enum Errno {
     NoSpace,
     /// Too large for a reply in one piece.
     Overflow,
-    /// Not supported (or not fast).
+    /// Not supported, or not possible fast (`NBD_CMD_FLAG_FAST_ZERO`).
     NotSup,
     /// The server is shutting down.
     Shutdown,
@@ -65,7 +65,7 @@ impl Errno {
             Errno::Inval => "invalid request: misaligned, out of bounds, too long, or unknown",
             Errno::NoSpace => "no space left, or past the end of the export",
             Errno::Overflow => "too large for a reply in one piece",
-            Errno::NotSup => "not supported, or not fast",
+            Errno::NotSup => "not supported, or not possible as a fast zero request",
             Errno::Shutdown => "the export is shutting down",
         }
     }

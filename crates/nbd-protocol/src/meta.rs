@@ -20,21 +20,21 @@ pub struct MetaRequest<'a> {
 
 impl<'a> MetaRequest<'a> {
     /// Decodes the payload of `LIST_META_CONTEXT` or `SET_META_CONTEXT`.
-    pub fn parse(payload: &'a [u8]) -> Result<Self, ProtocolError> {
-        let broken = || ProtocolError::Malformed("LIST or SET_META_CONTEXT");
+    pub fn decode(payload: &'a [u8]) -> Result<Self, ProtocolError> {
+        let malformed = || ProtocolError::Malformed("LIST or SET_META_CONTEXT");
         let mut reader = PayloadReader(payload);
-        let name = reader.text(NAME_BYTES_MAX).ok_or_else(broken)?;
-        let query_count = reader.u32().ok_or_else(broken)?;
+        let name = reader.text(NAME_BYTES_MAX).ok_or_else(malformed)?;
+        let query_count = reader.u32().ok_or_else(malformed)?;
         let mut request = MetaRequest { name, query_count, wants_base_allocation: false, wants_base_namespace: false };
         for _ in 0..query_count {
             // A query takes at least four bytes, so the payload bounds the loop whatever the count.
-            match reader.text(NAME_BYTES_MAX).ok_or_else(broken)? {
+            match reader.text(NAME_BYTES_MAX).ok_or_else(malformed)? {
                 BASE_ALLOCATION => request.wants_base_allocation = true,
                 "base:" => request.wants_base_namespace = true,
                 _ => (),
             }
         }
-        if reader.is_empty() { Ok(request) } else { Err(broken()) }
+        if reader.is_empty() { Ok(request) } else { Err(malformed()) }
     }
 
     /// Encodes the payload that requests `base:allocation` of the export `name`.
@@ -53,11 +53,11 @@ pub fn encode_context(id: u32, name: &str) -> Vec<u8> {
 }
 
 /// Decodes the payload of a `META_CONTEXT` reply: context identifier on this connection, and name.
-pub fn parse_context(payload: &[u8]) -> Result<(u32, &str), ProtocolError> {
-    let broken = || ProtocolError::Malformed("META_CONTEXT reply");
+pub fn decode_context(payload: &[u8]) -> Result<(u32, &str), ProtocolError> {
+    let malformed = || ProtocolError::Malformed("META_CONTEXT reply");
     let mut reader = PayloadReader(payload);
-    let id = reader.u32().ok_or_else(broken)?;
-    Ok((id, std::str::from_utf8(reader.0).map_err(|_| broken())?))
+    let id = reader.u32().ok_or_else(malformed)?;
+    Ok((id, std::str::from_utf8(reader.0).map_err(|_| malformed())?))
 }
 
 #[cfg(test)]
@@ -67,11 +67,11 @@ mod tests {
     #[test]
     fn allocation_request_round_trips() {
         let bytes = MetaRequest::encode_base_allocation("vm1");
-        let request = MetaRequest::parse(&bytes).expect("the payload is valid");
+        let request = MetaRequest::decode(&bytes).expect("the payload is valid");
         assert_eq!((request.name, request.query_count, request.wants_base_allocation), ("vm1", 1, true));
-        assert_eq!(parse_context(&encode_context(1, BASE_ALLOCATION)), Ok((1, BASE_ALLOCATION)));
+        assert_eq!(decode_context(&encode_context(1, BASE_ALLOCATION)), Ok((1, BASE_ALLOCATION)));
         for len in 0..bytes.len() {
-            assert!(MetaRequest::parse(&bytes[..len]).is_err());
+            assert!(MetaRequest::decode(&bytes[..len]).is_err());
         }
     }
 
@@ -79,6 +79,6 @@ mod tests {
     fn excessive_count_ends_with_the_payload() {
         let mut bytes = MetaRequest::encode_base_allocation("vm1");
         bytes[7..11].copy_from_slice(&u32::MAX.to_be_bytes());
-        assert!(MetaRequest::parse(&bytes).is_err());
+        assert!(MetaRequest::decode(&bytes).is_err());
     }
 }

@@ -182,7 +182,7 @@ impl Negotiation {
         if !self.structured {
             return refuse(out, OptionReplyKind::ErrInvalid, "structured replies must be negotiated first");
         }
-        let request = match MetaRequest::parse(payload) {
+        let request = match MetaRequest::decode(payload) {
             Ok(request) => request,
             Err(error) => return refuse(out, OptionReplyKind::ErrInvalid, &error.to_string()),
         };

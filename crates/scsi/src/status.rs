@@ -41,6 +41,6 @@ impl Status {
 pub struct Outcome {
     /// Status.
     pub status: Status,
-    /// Bytes that the command transfers in full; the difference to the expected length is the residual.
+    /// Bytes that the command transfers in full; the difference from the expected length is the residual.
     pub transfer_bytes: u64,
 }

@@ -75,7 +75,7 @@ impl<S: Seam> Target<S> {
         &self.0.name
     }
 
-    /// Adds a unit and raises attentions for the initiators that see it.
+    /// Adds a unit and establishes unit attention conditions for the initiators that see it.
     pub fn add(&self, spec: UnitSpec<S>) -> Result<(), AddError> {
         let lun = spec.lun;
         if self.0.units.borrow().contains_key(&lun) {
@@ -86,7 +86,7 @@ impl<S: Seam> Target<S> {
     }
 
     /// Restores a removed unit. Initiators that logged out meanwhile lose their session reservations.
-    pub fn put_back(&self, removed: RemovedUnit<S>) {
+    pub fn reinsert(&self, removed: RemovedUnit<S>) {
         removed.0.retain_nexuses(&self.0.nexuses.borrow());
         self.insert(removed.0);
     }
@@ -99,7 +99,7 @@ impl<S: Seam> Target<S> {
     }
 
     /// Removes the record of an absent unit that will not return.
-    pub fn forget_absent(&self, lun: Lun) {
+    pub fn remove_absent(&self, lun: Lun) {
         self.0.absent.borrow_mut().remove(&lun);
     }
 
@@ -139,12 +139,12 @@ impl<S: Seam> Target<S> {
 
     /// Sets the callback for changes of the list of units and of a unit's size. Initiators also learn of such a change
     /// from the unit attention of their next command.
-    pub fn observe(&self, observer: impl Fn(&Nexus, Lun, &[u8]) + 'static) {
+    pub fn set_observer(&self, observer: impl Fn(&Nexus, Lun, &[u8]) + 'static) {
         *self.0.observer.borrow_mut() = Some(Box::new(observer));
     }
 
     /// Changes a unit's access list and write protection.
-    pub fn change(&self, lun: Lun, access: AccessList, read_only: bool) {
+    pub fn set_access(&self, lun: Lun, access: AccessList, read_only: bool) {
         let Some(unit) = self.unit(lun) else { return };
         let before = unit.is_read_only();
         unit.set_read_only(read_only);
@@ -157,7 +157,7 @@ impl<S: Seam> Target<S> {
     }
 
     /// Reports to initiators that the size of a unit's volume changed.
-    pub fn resized(&self, lun: Lun) {
+    pub fn report_capacity_change(&self, lun: Lun) {
         let Some(unit) = self.unit(lun) else { return };
         self.raise_for_all(&unit, Attention::CapacityChanged);
         for nexus in self.0.nexuses.borrow().values().filter(|nexus| unit.admits(nexus)) {
@@ -166,14 +166,14 @@ impl<S: Seam> Target<S> {
     }
 
     /// Records that a unit's backing is declared permanently lost, or that it has returned.
-    pub fn set_lost(&self, lun: Lun, lost: bool) {
+    pub fn set_declared_lost(&self, lun: Lun, declared_lost: bool) {
         if let Some(unit) = self.unit(lun) {
-            unit.lost.set(lost);
+            unit.lost.set(declared_lost);
         }
     }
 
     /// The number of the unit in front of the named volume.
-    pub fn find(&self, volume: &str) -> Option<Lun> {
+    pub fn lun_of_volume(&self, volume: &str) -> Option<Lun> {
         self.0.units.borrow().values().find(|unit| unit.volume().name() == volume).map(|unit| unit.lun)
     }
 
@@ -183,12 +183,12 @@ impl<S: Seam> Target<S> {
     }
 
     /// True if the address names a unit that the initiator may see.
-    pub fn sees(&self, nexus: &Nexus, lun: [u8; 8]) -> bool {
+    pub fn is_visible(&self, nexus: &Nexus, lun: [u8; 8]) -> bool {
         Lun::decode(lun).is_some_and(|lun| self.visible_unit(nexus, lun).is_some())
     }
 
     /// Raises "commands cleared" for the other initiators after one has cancelled all commands to a unit.
-    pub fn commands_cleared(&self, nexus: &Nexus, lun: [u8; 8]) {
+    pub fn raise_commands_cleared(&self, nexus: &Nexus, lun: [u8; 8]) {
         if let Some(unit) = Lun::decode(lun).and_then(|lun| self.visible_unit(nexus, lun)) {
             self.raise_for_others(&unit, nexus, Attention::CommandsCleared);
         }
@@ -237,18 +237,18 @@ impl<S: Seam> Target<S> {
         });
         let cancelled: Vec<_> = cancelled.collect();
         for (unit, commands) in units.iter().zip(cancelled) {
-            unit.tasks.wait_until_harmless(&commands).await;
+            unit.tasks.wait_until_ended(&commands).await;
             self.raise_for_all(unit, Attention::Reset);
         }
         !units.is_empty()
     }
 
-    /// CLEAR TASK SET: cancels the commands of all initiators to a unit and raises attentions for the others. Returns
-    /// once none of the commands can have an effect; true if the unit exists.
+    /// CLEAR TASK SET: cancels the commands of all initiators to a unit and raises unit attentions for the others.
+    /// Returns once none of the commands can have an effect; true if the unit exists.
     pub async fn clear_commands(&self, nexus: &Nexus, lun: [u8; 8]) -> bool {
         let Some(unit) = Lun::decode(lun).and_then(|lun| self.visible_unit(nexus, lun)) else { return false };
         if unit.tasks.cancel_and_wait(|_| true, None).await {
-            self.commands_cleared(nexus, lun);
+            self.raise_commands_cleared(nexus, lun);
         }
         true
     }
@@ -268,14 +268,14 @@ impl<S: Seam> Target<S> {
         self.0.units.borrow().values().cloned().collect()
     }
 
-    /// Raises an attention for all initiators that see a unit.
+    /// Raises a unit attention for all initiators that see a unit.
     pub(crate) fn raise_for_all(&self, unit: &Unit<S>, attention: Attention) {
         for nexus in self.0.nexuses.borrow().values().filter(|nexus| unit.admits(nexus)) {
             unit.raise(nexus, attention);
         }
     }
 
-    /// Raises an attention for all other initiators that see a unit.
+    /// Raises a unit attention for all other initiators that see a unit.
     pub(crate) fn raise_for_others(&self, unit: &Unit<S>, except: &Nexus, attention: Attention) {
         for nexus in self.0.nexuses.borrow().values() {
             if nexus.0.number != except.0.number && unit.admits(nexus) {
@@ -284,7 +284,7 @@ impl<S: Seam> Target<S> {
         }
     }
 
-    /// Raises an attention for a registrant that is logged in.
+    /// Raises a unit attention for a registrant that is logged in.
     pub(crate) fn raise_for_registrant(&self, unit: &Unit<S>, registrant: &Registrant, attention: Attention) {
         for nexus in self.0.nexuses.borrow().values().filter(|nexus| registrant.is(nexus)) {
             unit.raise(nexus, attention);

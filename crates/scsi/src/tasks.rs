@@ -39,7 +39,7 @@ impl Tasks {
     /// effect. True if any matched.
     pub async fn cancel_and_wait(&self, matches: impl Fn(u64) -> bool, except: Option<u64>) -> bool {
         let cancelled = self.cancel(matches, except);
-        self.wait_until_harmless(&cancelled).await;
+        self.wait_until_ended(&cancelled).await;
         !cancelled.is_empty()
     }
 
@@ -51,7 +51,7 @@ impl Tasks {
     }
 
     /// Waits until none of the commands `cancelled` can have an effect.
-    pub async fn wait_until_harmless(&self, cancelled: &[u64]) {
+    pub async fn wait_until_ended(&self, cancelled: &[u64]) {
         poll_fn(|context| {
             let running = self.running.borrow();
             if cancelled.iter().all(|number| running.get(number).is_none_or(|entry| entry.is_harmless)) {

@@ -164,18 +164,18 @@ impl<S: Seam> Unit<S> {
         if refused { Err(Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED).into()) } else { Ok(()) }
     }
 
-    /// Raises an attention for a nexus.
+    /// Raises a unit attention for a nexus.
     pub fn raise(&self, nexus: &Nexus, attention: Attention) {
         self.attentions.borrow_mut().entry(nexus.0.number).or_default().raise(attention);
     }
 
-    /// True if a nexus has a pending attention.
+    /// True if a nexus has a pending unit attention.
     pub fn has_attention(&self, nexus: &Nexus) -> bool {
         let attentions = self.attentions.borrow();
         !attentions.is_empty() && attentions.contains_key(&nexus.0.number)
     }
 
-    /// Takes the next attention of a nexus.
+    /// Takes the next unit attention of a nexus.
     pub fn take_attention(&self, nexus: &Nexus) -> Option<Attention> {
         let mut attentions = self.attentions.borrow_mut();
         let of_nexus = attentions.get_mut(&nexus.0.number)?;
@@ -186,7 +186,7 @@ impl<S: Seam> Unit<S> {
         taken
     }
 
-    /// Removes a pending attention of a nexus.
+    /// Removes a pending unit attention of a nexus.
     pub fn remove_attention(&self, nexus: &Nexus, attention: Attention) {
         let mut attentions = self.attentions.borrow_mut();
         if let Some(of_nexus) = attentions.get_mut(&nexus.0.number) {

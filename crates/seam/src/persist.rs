@@ -1,26 +1,27 @@
-//! Persistence tags: they identify dirty buffers after the death of the process.
+//! Persistence tags: they identify dirty buffers after a kill of the process.
 //!
 //! If buffers survive the process, three kinds of tags do too. They mark each buffer that is newer than its backing,
 //! each zero-range, and log records that are out of date. A start after a kill resolves the remaining tags
 //! ([`resolve_tags`]) and recovers their content. A power cut destroys buffers and tags together.
 //!
-//! Every tag has a number, and later tags have higher numbers, so that the tags are valid at any moment. A new tag is
-//! written before the tag that it replaces is removed, and a zero-range overrides only tags with lower numbers.
+//! Every tag has a number, and later tags have higher numbers, so that the set of tags is consistent after a kill at
+//! any moment. A new tag is written before the tag that it replaces is removed, and a zero-range overrides only tags
+//! with lower numbers.
 
 use std::collections::BTreeMap;
 
 /// The tag of a buffer that holds the newest content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockTag {
-    /// Identity of the volume.
-    pub owner: u64,
+    /// ID of the volume.
+    pub volume_id: u64,
     /// Number of the block within the volume.
     pub block: u64,
     /// The sectors that are valid, one bit each.
     pub sectors: u8,
 }
 
-/// The state of a tagged run of blocks.
+/// What a range tag states about its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeKind {
     /// Their newest content is zeroes.
@@ -36,8 +37,8 @@ pub enum RangeKind {
 /// The tag of a run of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeTag {
-    /// Identity of the volume.
-    pub owner: u64,
+    /// ID of the volume.
+    pub volume_id: u64,
     /// First block.
     pub start: u64,
     /// One past the last block.
@@ -64,31 +65,31 @@ impl ShmImage {
     }
 }
 
-/// Selects the valid ones of numbered tags, by owner.
+/// Resolves tags to one image per volume: the newest tag of each block wins, and zero-ranges override older tags.
 pub fn resolve_tags(blocks: &[(u64, BlockTag)], ranges: &[(u64, RangeTag)]) -> BTreeMap<u64, ShmImage> {
     let mut newest: BTreeMap<(u64, u64), (u64, usize)> = BTreeMap::new();
     for (index, (number, tag)) in blocks.iter().enumerate() {
-        let known = newest.entry((tag.owner, tag.block)).or_insert((*number, index));
+        let known = newest.entry((tag.volume_id, tag.block)).or_insert((*number, index));
         if known.0 < *number {
             *known = (*number, index);
         }
     }
     let mut images: BTreeMap<u64, ShmImage> = BTreeMap::new();
     for (number, range) in ranges {
-        let image = images.entry(range.owner).or_default();
+        let image = images.entry(range.volume_id).or_default();
         if range.kind == RangeKind::Outdated {
             image.outdated.push(*range);
             continue;
         }
         image.zeroes.push(*range);
-        let covered = newest.range((range.owner, range.start)..(range.owner, range.end));
+        let covered = newest.range((range.volume_id, range.start)..(range.volume_id, range.end));
         let older: Vec<_> = covered.filter(|(_, (block, _))| block < number).map(|(key, _)| *key).collect();
         for key in older {
             newest.remove(&key);
         }
     }
-    for ((owner, _), (_, index)) in newest {
-        images.entry(owner).or_default().blocks.push((blocks[index].1, index));
+    for ((volume_id, _), (_, index)) in newest {
+        images.entry(volume_id).or_default().blocks.push((blocks[index].1, index));
     }
     images
 }
@@ -97,12 +98,12 @@ pub fn resolve_tags(blocks: &[(u64, BlockTag)], ranges: &[(u64, RangeTag)]) -> B
 mod tests {
     use super::*;
 
-    fn block(owner: u64, block: u64) -> BlockTag {
-        BlockTag { owner, block, sectors: 0xff }
+    fn block(volume_id: u64, block: u64) -> BlockTag {
+        BlockTag { volume_id, block, sectors: 0xff }
     }
 
-    fn zeroes(owner: u64, start: u64, end: u64) -> RangeTag {
-        RangeTag { owner, start, end, kind: RangeKind::Zeroes { may_unmap: false } }
+    fn zeroes(volume_id: u64, start: u64, end: u64) -> RangeTag {
+        RangeTag { volume_id, start, end, kind: RangeKind::Zeroes { may_unmap: false } }
     }
 
     #[test]

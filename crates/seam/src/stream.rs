@@ -36,7 +36,7 @@ pub trait ByteStream<S: Seam>: Sized + 'static {
     /// The address to which the client connected, as this end knows it; `None` if it has no host and port.
     fn local_address(&self) -> Option<Address>;
 
-    /// True if this process itself is the server at the other end, as far as the world can determine.
+    /// True if this process itself is the server at the other end, as far as this can be determined.
     fn connects_to_self(&self) -> bool {
         false
     }
@@ -73,7 +73,8 @@ pub trait StreamReader<S: Seam>: 'static {
 
 /// Outgoing bytes.
 pub trait StreamWriter<S: Seam>: 'static {
-    /// Sends all of `gather`, which comes back uncleared. R1 holds: its blocks stay frozen until it is cleared.
+    /// Sends all of `gather` and returns it unchanged. Its blocks stay frozen until the caller clears it (R1,
+    /// docs/rules.md).
     fn send(&mut self, gather: Gather<S>) -> impl Future<Output = (io::Result<()>, Gather<S>)>;
 
     /// Ends both directions at once; a pending read returns.

@@ -90,7 +90,7 @@ fn samples_of(text: &str) -> Vec<u32> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// True if the backing's identity lies in the storage itself.
-    pub is_unique: bool,
+    pub has_stored_identity: bool,
     /// Present content of the backing, with the blocks sampled that its present size determines.
     pub content: ContentRecord,
     /// Samples of the blocks that the recorded size determines, if that size differs from the present one.
@@ -148,7 +148,7 @@ pub fn compare_content(
     }
     let instance = evidence.content.instance.as_ref();
     let same_instance = instance.is_some() && recorded.is_some_and(|recorded| recorded.instance.as_ref() == instance);
-    if evidence.is_unique || same_instance || evidence.destaged_unchanged > 0 {
+    if evidence.has_stored_identity || same_instance || evidence.destaged_unchanged > 0 {
         return ContentVerdict::Same;
     }
     let Some(recorded) = recorded else { return ContentVerdict::Unproven };
@@ -195,14 +195,14 @@ mod tests {
     #[test]
     fn changed_destaged_block_outweighs_every_proof() {
         let evidence =
-            Evidence { is_unique: true, destaged_unchanged: 31, destaged_changed: 1, ..evidence(&[1, 2, 3]) };
+            Evidence { has_stored_identity: true, destaged_unchanged: 31, destaged_changed: 1, ..evidence(&[1, 2, 3]) };
         assert_eq!(compare_content(Some(&recorded(&[1, 2, 3])), &evidence, &[]), ContentVerdict::Differs(1));
     }
 
     #[test]
     fn store_without_its_checksums_leaves_a_backing_unproven() {
         let recorded = ContentRecord { destaged: 5, ..recorded(&[1, 2, 3]) };
-        let evidence = Evidence { is_unique: true, ..evidence(&[1, 2, 3]) };
+        let evidence = Evidence { has_stored_identity: true, ..evidence(&[1, 2, 3]) };
         assert_eq!(compare_content(Some(&recorded), &evidence, &[]), ContentVerdict::Unproven);
         assert_eq!(
             compare_content(Some(&recorded), &Evidence { destaged_unchanged: 1, ..evidence }, &[]),

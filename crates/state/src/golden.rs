@@ -65,7 +65,7 @@ fn sample() -> State {
                 life: 0xfeed,
                 openings: vec!["000000000000beef".to_owned()],
                 sequence: Sequence(9_001),
-                map_void: true,
+                map_unusable: true,
                 given_up: BTreeSet::from(["9999aaaabbbbcccc".to_owned()]),
                 ..StoreRecord::new(STORE)
             },
@@ -90,7 +90,7 @@ fn sample() -> State {
             hash: "ab".repeat(32),
             created: 1_700_000_001,
         }],
-        host: 0xcafe,
+        host_id: 0xcafe,
         retired_luns: BTreeSet::from([9]),
         ..State::default()
     }
@@ -127,8 +127,8 @@ fn golden_copies_of_the_records_on_flash_are_recovered() {
             golden.release
         );
         assert_eq!(
-            (rebuilt.removed, rebuilt.retired_luns, rebuilt.host),
-            (sample.removed, sample.retired_luns, sample.host)
+            (rebuilt.removed, rebuilt.retired_luns, rebuilt.host_id),
+            (sample.removed, sample.retired_luns, sample.host_id)
         );
         assert_eq!(rebuilt.stores[0].given_up, sample.stores[0].given_up);
         assert_eq!(rebuilt.stores[1], sample.stores[1]);

@@ -452,7 +452,7 @@ impl State {
 }
 
 /// A random number from the operating system, never 0.
-pub fn draw_number() -> io::Result<u64> {
+pub fn random_number() -> io::Result<u64> {
     let mut random = std::fs::File::open("/dev/urandom")?;
     loop {
         let mut bytes = [0; 8];
@@ -465,8 +465,8 @@ pub fn draw_number() -> io::Result<u64> {
 }
 
 /// A random number of 128 bits from the operating system.
-pub fn draw_identity() -> io::Result<u128> {
-    Ok(u128::from(draw_number()?) << 64 | u128::from(draw_number()?))
+pub fn random_identity() -> io::Result<u128> {
+    Ok(u128::from(random_number()?) << 64 | u128::from(random_number()?))
 }
 
 impl Claim<'_> {

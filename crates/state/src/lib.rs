@@ -36,7 +36,7 @@ pub use content::{
     show_samples,
 };
 pub use fields::show_volume_id;
-pub use identity::{Acceptance, Admission, Claim, UndestagedBlocks, UnusedStore, draw_identity, draw_number};
+pub use identity::{Acceptance, Admission, Claim, UndestagedBlocks, UnusedStore, random_identity, random_number};
 pub use loss::{acknowledges_durable_writes, loss_to_report, recovers_under_file_policy, unflushed_loss};
 pub use manifest::{Holding, RebuildError, StoreInventory, rebuild};
 pub use overrides::{

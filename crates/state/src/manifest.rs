@@ -27,7 +27,8 @@ struct Manifest {
     stores: Vec<StoreRecord>,
     removed: BTreeMap<String, String>,
     retired_luns: BTreeSet<u16>,
-    host: u64,
+    #[serde(rename = "host")]
+    host_id: u64,
 }
 
 /// Compression level: high, because space is small and copies are rare.
@@ -108,7 +109,7 @@ impl State {
             stores: self.stores.clone(),
             removed: self.removed.clone(),
             retired_luns: self.retired_luns.clone(),
-            host: self.host,
+            host_id: self.host_id,
         };
         let bytes = serde_json::to_vec(&manifest).expect("a manifest has only text keys");
         let packed = zstd::bulk::compress(&bytes, LEVEL).ok()?;
@@ -213,7 +214,7 @@ pub fn rebuild(current: State, inventory: &StoreInventory) -> Result<(State, Vec
             displaced: current.displaced,
             removed: current.removed,
             retired_luns: current.retired_luns,
-            host: current.host,
+            host_id: current.host_id,
             ..manifest
         },
     };
@@ -226,7 +227,7 @@ pub fn rebuild(current: State, inventory: &StoreInventory) -> Result<(State, Vec
         displaced: manifest.displaced,
         removed: manifest.removed,
         retired_luns: manifest.retired_luns,
-        host: manifest.host,
+        host_id: manifest.host_id,
         older_than: None,
         unclaimed: current.unclaimed.iter().filter(|store| **store != inventory.store).cloned().collect(),
         unclaimed_seen: current

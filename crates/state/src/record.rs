@@ -80,9 +80,9 @@ pub struct State {
     /// Silenced alerts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub silences: Vec<messages::report::SilenceReport>,
-    /// Distinguishes this daemon's LUNs from all others, 16 hexadecimal digits; 0 before its first use.
-    #[serde(default, with = "hex", skip_serializing_if = "is_zero")]
-    pub host: u64,
+    /// Random number that makes this daemon's NAA designators unique, 16 hexadecimal digits; 0 before its first use.
+    #[serde(rename = "host", default, with = "hex", skip_serializing_if = "is_zero")]
+    pub host_id: u64,
     /// LUNs that volumes have had; they are not assigned again unless the configuration file fixes one.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub retired_luns: BTreeSet<u16>,
@@ -143,8 +143,8 @@ pub struct MemoryImageRecord {
 struct FlashRecord {
     store: String,
     generation: u64,
-    #[serde(default)]
-    map_void: bool,
+    #[serde(rename = "map_void", default)]
+    map_unusable: bool,
     #[serde(default)]
     written: BTreeMap<String, DeviceWear>,
 }
@@ -265,7 +265,7 @@ impl State {
             return Err(StateError::Newer { path: path.to_owned(), newer });
         }
         if versioned.version < STATE_VERSION {
-            let detail = format!("no version of Hotset has written format {}", versioned.version);
+            let detail = format!("format {} was never released", versioned.version);
             return Err(StateError::Damaged { path: path.to_owned(), detail });
         }
         let legacy = versioned.fields.remove("flash").map(serde_json::from_value).transpose().map_err(damaged)?;
@@ -275,14 +275,14 @@ impl State {
 
     /// Converts fields that earlier versions stored elsewhere.
     fn upgrade(mut self, legacy: Option<FlashRecord>) -> State {
-        if let Some(FlashRecord { store, generation, map_void, written }) = legacy {
+        if let Some(FlashRecord { store, generation, map_unusable, written }) = legacy {
             for record in self.volumes.iter_mut().filter(|record| record.cached_on.is_none()) {
                 record.cached_on = Some(BTreeSet::from([store.clone()]));
             }
             if self.store(&store).is_none() {
                 self.stores.push(StoreRecord {
                     generation: StoreGeneration(generation),
-                    map_void,
+                    map_unusable,
                     ..StoreRecord::new(&store)
                 });
             }

@@ -28,9 +28,9 @@ pub struct StoreRecord {
     /// Sequence number of its log at the last close.
     #[serde(default, with = "sequence", skip_serializing_if = "is_empty_sequence")]
     pub sequence: Sequence,
-    /// Its map of clean pages is void: all devices with the map had failed, and backings have been written since.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub map_void: bool,
+    /// Its map of clean pages is unusable: all devices with the map had failed, and backings have been written since.
+    #[serde(rename = "map_void", default, skip_serializing_if = "std::ops::Not::not")]
+    pub map_unusable: bool,
     /// Volumes, 16 hexadecimal digits each, whose data in its log was given up and is never served.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub given_up: BTreeSet<String>,

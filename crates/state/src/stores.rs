@@ -202,9 +202,9 @@ impl State {
         let life = self.life;
         if used == StoreUse::New {
             // None of the store's recorded state is valid any more.
-            self.void_pages_on(&found_store.store);
+            self.distrust_pages_on(&found_store.store);
             *self.store_mut(&found_store.store) =
-                StoreRecord { map_void: true, ..StoreRecord::new(&found_store.store) };
+                StoreRecord { map_unusable: true, ..StoreRecord::new(&found_store.store) };
         }
         let record = self.store_mut(&found_store.store);
         if used == StoreUse::New {
@@ -251,7 +251,7 @@ impl State {
     }
 
     /// Marks all volumes' clean pages on that store as untrusted.
-    fn void_pages_on(&mut self, store: &str) {
+    fn distrust_pages_on(&mut self, store: &str) {
         for volume in &mut self.volumes {
             if let Some(cached_on) = &mut volume.cached_on {
                 cached_on.remove(store);

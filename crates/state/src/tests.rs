@@ -59,7 +59,7 @@ fn name_whose_record_another_volume_adopted_is_refused_until_adopted() {
     let mut state = State { generation: 4, ..State::default() };
     identified(&mut state, "a", "disk-1", 1).expect("new");
     let other = identified(&mut state, "b", "disk-2", 2).expect("new");
-    // The disks are exchanged, and an administrator confirms that for the first volume.
+    // The disks are replaced, and an administrator confirms that for the first volume.
     state.generation = 5;
     identified(&mut state, "a", "disk-2", 3).expect_err("another backing");
     assert_eq!(adopted(&mut state, "a", "disk-2", 3, None), Ok(other));
@@ -69,7 +69,7 @@ fn name_whose_record_another_volume_adopted_is_refused_until_adopted() {
     assert_eq!(loss.map(|loss| loss.generation), Some(5), "the clients of the second volume are notified");
     // Without the adoption, the name gets its own disk back.
     assert_eq!(identified(&mut state.clone(), "b", "disk-2", 4), Ok(other));
-    adopted(&mut state, "b", "disk-1", 4, None).expect("an administrator has confirmed the exchange");
+    adopted(&mut state, "b", "disk-1", 4, None).expect("an administrator has confirmed the replacement");
     assert!(state.displaced.is_empty());
 }
 
@@ -190,7 +190,7 @@ fn state_file_is_read_back_unchanged() {
 
 #[test]
 fn volume_ids_are_drawn_from_the_operating_system() {
-    let drawn: Vec<u64> = (0..8).map(|_| draw_number().expect("randomness")).collect();
+    let drawn: Vec<u64> = (0..8).map(|_| random_number().expect("randomness")).collect();
     let mut unique = drawn.clone();
     unique.sort_unstable();
     unique.dedup();
@@ -253,7 +253,7 @@ fn single_store_of_an_earlier_version_becomes_the_first_record() {
     dir.change(|state| state.begin_life(1, 2)).expect("written");
     let state = dir.state();
     assert_eq!(
-        state.store("ab").map(|store| (store.generation, store.map_void, store.life)),
+        state.store("ab").map(|store| (store.generation, store.map_unusable, store.life)),
         Some((StoreGeneration(4), true, 0))
     );
     assert_eq!(state.wear["f0"].dirty_bytes, 3);
@@ -390,7 +390,7 @@ fn shrunk_backing_is_refused_until_dirty_data_is_given_up() {
     let mut state = State::default();
     state.begin_life(1, 2);
     let evidence = |past, blocks: u64| Evidence {
-        is_unique: true,
+        has_stored_identity: true,
         blocks_in_log: 5,
         blocks_past_end: past,
         content: ContentRecord { size_bytes: blocks * 4096, ..ContentRecord::default() },
@@ -416,7 +416,7 @@ fn shrunk_backing_needs_another_proof_until_its_pages_are_dropped() {
     let mut state = State::default();
     state.begin_life(1, 2);
     let evidence = |blocks: u64, destaged_unchanged| Evidence {
-        is_unique: true,
+        has_stored_identity: true,
         blocks_in_log: 5,
         destaged_unchanged,
         content: ContentRecord { size_bytes: blocks * 4096, ..ContentRecord::default() },
@@ -445,7 +445,7 @@ fn grown_backing_with_a_dirty_partial_block_is_refused() {
     let mut state = State::default();
     state.begin_life(1, 2);
     let evidence = |size_bytes, is_partial_block_dirty| Evidence {
-        is_unique: true,
+        has_stored_identity: true,
         blocks_in_log: 5,
         is_partial_block_dirty,
         content: ContentRecord { size_bytes, ..ContentRecord::default() },

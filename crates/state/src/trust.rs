@@ -388,7 +388,7 @@ impl fmt::Display for Refusal {
             Refusal::ContentDiffers { name, changed_blocks, loss } => write!(
                 f,
                 "its backing was changed while dirty data waited for it: {changed_blocks} of the blocks destaged last \
-                 have other content. If the disk was rolled back, restored or exchanged, restore the previous content; \
+                 have other content. If the disk was rolled back, restored or replaced, restore the previous content; \
                  or, to keep the present content of the backing: hotset volume adopt {name} --give-up {}, which \
                  discards {loss}",
                 loss.volume_id

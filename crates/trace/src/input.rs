@@ -1,32 +1,32 @@
-//! Splits a trace into units: lines of text or byte ranges, with their positions.
+//! Splits a trace into chunks: lines of text or byte ranges, with their positions.
 
 use std::io::{self, Read};
 
 use crate::position::Position;
 
-/// Bytes of a trace held at once: the longest unit, and the head for format detection.
+/// Bytes of a trace held at once: the longest chunk, and the head for format detection.
 pub const BUFFER_BYTES: usize = 64 << 10;
 
-/// A unit that a decoder requests.
+/// A chunk that a decoder requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub enum Chunk {
     /// A line, without its line end.
     Line,
     /// This many bytes, from 1 to [`BUFFER_BYTES`].
     Bytes(usize),
 }
 
-/// Result of reading a unit.
+/// Result of reading a chunk.
 pub enum Next<'a> {
-    /// A complete unit.
+    /// A complete chunk.
     Whole(&'a [u8]),
     /// A last line without a line end, which may be truncated.
     Unended(&'a [u8]),
-    /// The trace ends after this many bytes of the unit.
+    /// The trace ends after this many bytes of the chunk.
     CutShort(usize),
     /// A line exceeds the buffer.
     TooLong,
-    /// The trace has ended before the unit.
+    /// The trace has ended before the chunk.
     End,
 }
 
@@ -41,7 +41,7 @@ pub struct Input {
     ended: bool,
     /// A read error; data read before it are still returned.
     error: Option<io::Error>,
-    /// Bytes returned by byte units so far.
+    /// Bytes returned by byte chunks so far.
     bytes_returned: u64,
     /// Lines returned so far, with one that is too long.
     lines_returned: u64,
@@ -62,7 +62,7 @@ impl Input {
         }
     }
 
-    /// The first [`BUFFER_BYTES`], or fewer if the trace is shorter. Valid only before the first unit.
+    /// The first [`BUFFER_BYTES`], or fewer if the trace is shorter. Valid only before the first chunk.
     pub fn head(&mut self) -> &[u8] {
         debug_assert_eq!(self.start, 0);
         while self.read_more() {}
@@ -104,11 +104,11 @@ impl Input {
         self.start = 0;
     }
 
-    /// Reads the next unit.
-    pub fn next(&mut self, unit: Unit) -> io::Result<Next<'_>> {
-        match unit {
-            Unit::Line => self.next_line(),
-            Unit::Bytes(len) => self.next_bytes(len),
+    /// Reads the next chunk.
+    pub fn next(&mut self, chunk: Chunk) -> io::Result<Next<'_>> {
+        match chunk {
+            Chunk::Line => self.next_line(),
+            Chunk::Bytes(len) => self.next_bytes(len),
         }
     }
 
@@ -166,13 +166,13 @@ impl Input {
         Ok(Next::Whole(strip_carriage_return(&self.buffer[unit_start..newline])))
     }
 
-    /// Position of the unit read last, or, if it is not among the returned ones (`is_counted` false), of where it would
-    /// begin.
-    pub fn position_of(&self, unit: Unit, is_counted: bool) -> Position {
+    /// Position of the chunk read last, or, if it is not among the returned ones (`is_counted` false), of where it
+    /// would begin.
+    pub fn position_of(&self, chunk: Chunk, is_counted: bool) -> Position {
         let (bytes, lines) = (self.bytes_returned, self.lines_returned);
-        match unit {
-            Unit::Line => Position::Line(if is_counted { lines } else { lines + 1 }),
-            Unit::Bytes(len) => Position::Byte(if is_counted { bytes - len as u64 } else { bytes }),
+        match chunk {
+            Chunk::Line => Position::Line(if is_counted { lines } else { lines + 1 }),
+            Chunk::Bytes(len) => Position::Byte(if is_counted { bytes - len as u64 } else { bytes }),
         }
     }
 }
@@ -207,28 +207,28 @@ mod tests {
         let text: String = (0..20_000).map(|number| format!("line {number}\r\n")).collect();
         let mut input = Input::new(Box::new(Slow(format!("{text}last").into_bytes().into_iter())));
         for number in 0..20_000 {
-            let Ok(Next::Whole(line)) = input.next(Unit::Line) else { panic!("line {number} is missing") };
+            let Ok(Next::Whole(line)) = input.next(Chunk::Line) else { panic!("line {number} is missing") };
             assert_eq!(line, format!("line {number}").as_bytes());
-            assert_eq!(input.position_of(Unit::Line, true), Position::Line(number + 1));
+            assert_eq!(input.position_of(Chunk::Line, true), Position::Line(number + 1));
         }
-        assert!(matches!(input.next(Unit::Line), Ok(Next::Unended(b"last"))));
-        assert!(matches!(input.next(Unit::Line), Ok(Next::End)));
+        assert!(matches!(input.next(Chunk::Line), Ok(Next::Unended(b"last"))));
+        assert!(matches!(input.next(Chunk::Line), Ok(Next::End)));
     }
 
     #[test]
     fn endless_line_is_refused() {
         let mut input = Input::new(Box::new(io::repeat(b'x')));
-        assert!(matches!(input.next(Unit::Line), Ok(Next::TooLong)));
+        assert!(matches!(input.next(Chunk::Line), Ok(Next::TooLong)));
     }
 
     #[test]
     fn truncated_record_reports_its_present_bytes() {
         let mut input = Input::new(Box::new(io::repeat(7).take(70)));
         for record in 0..2 {
-            assert!(matches!(input.next(Unit::Bytes(32)), Ok(Next::Whole(bytes)) if bytes == [7; 32]));
-            assert_eq!(input.position_of(Unit::Bytes(32), true), Position::Byte(record * 32));
+            assert!(matches!(input.next(Chunk::Bytes(32)), Ok(Next::Whole(bytes)) if bytes == [7; 32]));
+            assert_eq!(input.position_of(Chunk::Bytes(32), true), Position::Byte(record * 32));
         }
-        assert!(matches!(input.next(Unit::Bytes(32)), Ok(Next::CutShort(6))));
-        assert_eq!(input.position_of(Unit::Bytes(32), false), Position::Byte(64));
+        assert!(matches!(input.next(Chunk::Bytes(32)), Ok(Next::CutShort(6))));
+        assert_eq!(input.position_of(Chunk::Bytes(32), false), Position::Byte(64));
     }
 }

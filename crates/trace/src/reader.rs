@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use crate::compression::{Compression, decompress};
 use crate::error::TraceError;
 use crate::formats::{Decoder, Format, detect};
-use crate::input::{Input, Next, Unit};
+use crate::input::{Chunk, Input, Next};
 use crate::position::Position;
 use crate::request::Request;
 use crate::request_sink::{RecordError, RequestSink};
@@ -37,9 +37,9 @@ pub fn open(name: &str, input: Box<dyn Read>, format: Option<Format>) -> Result<
         let error = input.take_error();
         return Err(error.map_or_else(|| TraceError::Empty { name: name.to_owned() }, unreadable));
     }
-    let recognised = format.or_else(|| detect(head)).or_else(|| Format::of_name(name));
+    let read_detected = format.or_else(|| detect(head)).or_else(|| Format::of_name(name));
     let format =
-        recognised.ok_or_else(|| TraceError::Unrecognised { name: name.to_owned(), formats: Format::names() })?;
+        read_detected.ok_or_else(|| TraceError::Unrecognised { name: name.to_owned(), formats: Format::names() })?;
     let decoder = format.decoder(head);
     Ok(Reader { name: name.to_owned(), format, compression, input, decoder, out: RequestSink::default(), ended: false })
 }
@@ -71,11 +71,11 @@ impl Reader {
         self.out.dropped
     }
 
-    /// Decodes one unit; returns false at the end.
+    /// Decodes one chunk; returns false at the end.
     fn step(&mut self) -> Result<bool, TraceError> {
-        let unit = self.decoder.unit();
-        let (result, remedy, is_counted) = match self.input.next(unit) {
-            Err(error) => return Err(self.unreadable(unit, error)),
+        let chunk = self.decoder.next_chunk();
+        let (result, remedy, is_counted) = match self.input.next(chunk) {
+            Err(error) => return Err(self.unreadable(chunk, error)),
             Ok(Next::Whole(bytes)) => (self.decoder.decode(bytes, &mut self.out), KEEP_START, true),
             Ok(Next::Unended(bytes)) => {
                 let result = self.decoder.decode(bytes, &mut self.out);
@@ -87,30 +87,34 @@ impl Reader {
             }
             Ok(Next::CutShort(held)) => {
                 let error =
-                    format!("the file ends within {}, with {held} bytes of it present", self.decoder.unit_name());
+                    format!("the file ends within {}, with {held} bytes of it present", self.decoder.chunk_name());
                 (Err(error.into()), COPY_AGAIN, false)
             }
             Ok(Next::TooLong) => (Err("the line is longer than 64 KiB".into()), KEEP_START, true),
             Ok(Next::End) => {
-                return self.decoder.end().map(|()| false).map_err(|error| self.broken(unit, error, COPY_AGAIN, false));
+                return self
+                    .decoder
+                    .end()
+                    .map(|()| false)
+                    .map_err(|error| self.broken(chunk, error, COPY_AGAIN, false));
             }
         };
-        result.map(|()| true).map_err(|error| self.broken(unit, error, remedy, is_counted))
+        result.map(|()| true).map_err(|error| self.broken(chunk, error, remedy, is_counted))
     }
 
     fn broken(
         &self,
-        unit: Unit,
+        chunk: Chunk,
         RecordError(error): RecordError,
         remedy: &'static str,
         is_counted: bool,
     ) -> TraceError {
-        let place = self.input.position_of(unit, is_counted);
+        let place = self.input.position_of(chunk, is_counted);
         TraceError::Broken { name: self.name.clone(), place, error, remedy }
     }
 
-    fn unreadable(&self, unit: Unit, error: io::Error) -> TraceError {
-        TraceError::Unreadable { name: self.name.clone(), place: self.input.position_of(unit, false), error }
+    fn unreadable(&self, chunk: Chunk, error: io::Error) -> TraceError {
+        TraceError::Unreadable { name: self.name.clone(), place: self.input.position_of(chunk, false), error }
     }
 }
 

@@ -13,14 +13,14 @@ fn open_bytes(name: &str, bytes: &[u8], format: Option<Format>) -> Result<Reader
 }
 
 /// Detected format and all requests of a valid trace.
-pub fn recognised(name: &str, bytes: &[u8]) -> (Format, Vec<Request>) {
+pub fn read_detected(name: &str, bytes: &[u8]) -> (Format, Vec<Request>) {
     let reader = open_bytes(name, bytes, None).expect("the trace is valid");
     let format = reader.format();
     (format, reader.map(|request| request.expect("the record is valid")).collect())
 }
 
 /// The error message of a trace with `good` valid requests before the error.
-pub fn failing_named(name: &str, bytes: &[u8], good: usize) -> String {
+pub fn error_of_named(name: &str, bytes: &[u8], good: usize) -> String {
     let mut reader = open_bytes(name, bytes, None).expect("the start is valid");
     let got: Vec<Request> = reader.by_ref().map_while(Result::ok).collect();
     assert_eq!(got.len(), good);
@@ -29,9 +29,9 @@ pub fn failing_named(name: &str, bytes: &[u8], good: usize) -> String {
     last.expect("the trace fails").expect_err("the error comes last").to_string()
 }
 
-/// Like [`failing_named`], but with a name without an extension.
-pub fn failing(bytes: &[u8], good: usize) -> String {
-    failing_named("a", bytes, good)
+/// Like [`error_of_named`], but with a name without an extension.
+pub fn error_of(bytes: &[u8], good: usize) -> String {
+    error_of_named("a", bytes, good)
 }
 
 const LINES: &[u8] = b"3050771 25 0 0\n2461851 8 0 1\n";

@@ -36,14 +36,14 @@ const TRACES: [(&str, Format, usize, u64); 6] = [
 #[test]
 fn published_traces_are_read_completely() {
     let Some(directory) = trace_directory() else { return };
-    for (name, format, requests, hundredths) in TRACES {
+    for (name, format, requests, footprint_centigib) in TRACES {
         let (detected, read) = read_trace(&directory, name);
         assert_eq!((detected, read.len()), (format, requests), "{name}");
         let mut info = Info::default();
         read.iter().for_each(|request| info.add(request));
         let footprint = info.footprint_small_bytes();
         assert_eq!(info.sampled_one_in(), 1, "{name}");
-        assert_eq!((footprint * 100 + (1 << 29)) >> 30, hundredths, "{name}: {footprint} bytes");
+        assert_eq!((footprint * 100 + (1 << 29)) >> 30, footprint_centigib, "{name}: {footprint} bytes");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Names of the units and their bytes. Output uses the first six, which are powers of 1024.
+/// Units of size, each with its number of bytes. Output uses the first six, which are powers of 1024.
 const SIZE_UNITS: [(&str, u64); 10] = [
     ("B", 1),
     ("KiB", 1 << 10),
@@ -16,7 +16,7 @@ const SIZE_UNITS: [(&str, u64); 10] = [
     ("TB", 1_000_000_000_000),
 ];
 
-/// Names of the units and their nanoseconds.
+/// Units of time, each with its number of nanoseconds.
 const TIME_UNITS: [(&str, u64); 6] = [
     ("us", 1_000),
     ("ms", 1_000_000),
@@ -26,7 +26,8 @@ const TIME_UNITS: [(&str, u64); 6] = [
     ("d", 86_400_000_000_000),
 ];
 
-/// Bytes in `text`: a number, at most three decimals, and a unit (`B`, `KiB` to `PiB`, `kB` to `TB`; none = bytes).
+/// Bytes in `text`: a number, at most three decimals, and a unit (`B`, `KiB` to `PiB`, `kB` to `TB`; bytes without a
+/// unit).
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let invalid = || format!("\"{text}\" is not a size; write it like \"512 MiB\", \"10 GiB\" or \"1.5 TiB\"");
     let (number, unit) = split_unit(text);
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_singular() {
+    fn count_of_one_takes_the_singular() {
         assert_eq!(show_counted(1, "volume"), "1 volume");
         assert_eq!(show_counted(0, "volume"), "0 volumes");
         assert_eq!(show_counted(1_234, "volume"), "1,234 volumes");

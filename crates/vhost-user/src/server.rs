@@ -236,7 +236,7 @@ impl Server {
     }
 
     /// Notifies the guests of a volume of its new size.
-    pub fn resized(&self, name: &str) {
+    pub fn report_capacity_change(&self, name: &str) {
         if let Some(served) = self.0.volumes.borrow().get(name) {
             served.sessions.values().for_each(|(_, session)| session.notify_resize());
         }

@@ -32,14 +32,14 @@ pub struct LoginOptions {
     pub parameters: &'static str,
 }
 
-/// The header of a login request.
-pub fn login_request(isid: [u8; 6], tsih: u16, (stage, next_stage): (u8, u8), transit: bool) -> LoginRequest {
+/// Builds the header of a login request.
+pub fn build_login_request(isid: [u8; 6], tsih: u16, (stage, next_stage): (u8, u8), transit: bool) -> LoginRequest {
     let (continues, version_max, version_min, connection) = Default::default();
     LoginRequest { transit, continues, stage, next_stage, version_max, version_min, isid, tsih, connection }
 }
 
-/// The bytes of a login request.
-pub fn login_pdu(request: LoginRequest, text: &[u8]) -> Vec<u8> {
+/// Builds the bytes of a login request.
+pub fn build_login_pdu(request: LoginRequest, text: &[u8]) -> Vec<u8> {
     let request =
         Request { immediate: true, task_tag: 0, cmd_sn: 1, exp_stat_sn: 0, body: RequestBody::Login(request) };
     let mut bytes = Vec::new();
@@ -47,8 +47,8 @@ pub fn login_pdu(request: LoginRequest, text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The text of each login request.
-fn login_text(login: &LoginOptions, step: usize, reply: &[u8]) -> Vec<u8> {
+/// Builds the key=value text of the login request number `step`.
+fn build_login_text(login: &LoginOptions, step: usize, reply: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let reply_pairs = text::parse_pairs(reply).expect("the login response consists of pairs");
     let value = |key: &str| reply_pairs.iter().find(|pair| pair.key == key).map_or("", |pair| pair.value);
@@ -91,8 +91,8 @@ impl Session {
             let stage = if login.uses_chap { SECURITY_STAGE } else { OPERATIONAL_STAGE };
             let is_last = step == last_step(login);
             let next_stage = if is_last { FULL_FEATURE_PHASE } else { SECURITY_STAGE };
-            let request = login_request(login.isid, 0, (stage, next_stage), is_last);
-            send(&mut writer, &login_pdu(request, &login_text(login, step, &reply))).await;
+            let request = build_login_request(login.isid, 0, (stage, next_stage), is_last);
+            send(&mut writer, &build_login_pdu(request, &build_login_text(login, step, &reply))).await;
             let (response, data) = receive(&mut incoming, &Framing::default()).await?;
             let ResponseBody::Login(login_response) = &response.body else {
                 panic!("expected a login response: {response:?}")

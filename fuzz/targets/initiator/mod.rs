@@ -15,7 +15,7 @@ use iscsi_protocol::{Framing, NO_TAG, Request, RequestBody, Response, Step, text
 use seam::sim::{SimReader, SimSeam};
 use seam::{BufferedReader, Gather, StreamWriter};
 
-pub use log_in::{LoginOptions, SECRET, TARGET, USER, login_pdu, login_request};
+pub use log_in::{LoginOptions, SECRET, TARGET, USER, build_login_pdu, build_login_request};
 
 /// Units visible to hostile initiators.
 pub const LUNS: [[u8; 8]; 2] = [[0, 1, 0, 0, 0, 0, 0, 0], [0, 2, 0, 0, 0, 0, 0, 0]];

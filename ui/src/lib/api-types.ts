@@ -128,9 +128,9 @@ export interface components {
       /** @description Destination, without secrets. */
       to: string;
     };
-    /** @description All keys of this version. */
+    /** @description All configuration keys of this version of Hotset. */
     ConfigurationReport: {
-      /** @description The file. */
+      /** @description Path of the configuration file. */
       file: string;
       /** @description All keys, in the order of the documentation. */
       keys: components['schemas']['KeyReport'][];
@@ -186,7 +186,7 @@ export interface components {
      */
     DaemonPhase: 'running' | 'ended';
     /**
-     * @description A datastore: its state, and sums over its volumes since the start. The name is empty for volumes without a
+     * @description A datastore: its state, and sums over its volumes since the daemon started. The name is empty for volumes without a
      *     datastore, whose congestion is unknown.
      */
     Datastore: components['schemas']['DatastoreReport'] & components['schemas']['Totals'];
@@ -276,7 +276,7 @@ export interface components {
     };
     /** @description Value of one volume, datastore or array. */
     EntryReport: {
-      /** @description Its name. */
+      /** @description Name of the volume, datastore or array. */
       name: string;
       /** @description Source of the value. */
       source: components['schemas']['KeySource'];
@@ -626,17 +626,17 @@ export interface components {
     };
     /** @description A key. Values are written as in the file, without quotes, brackets and secrets. */
     KeyReport: {
-      /** @description Default. */
+      /** @description Default value. */
       default: string;
       /** @description Values of a repeated table that differ from the default, by the name of the volume, datastore or array. */
       entries: components['schemas']['EntryReport'][];
-      /** @description Its name. */
+      /** @description Name of the key. */
       key: string;
       /** @description Source of the value. */
       source: components['schemas']['KeySource'];
-      /** @description Its table; empty at the top level. */
+      /** @description Table of the key; empty at the top level. */
       table: string;
-      /** @description When a change of it in the file takes effect. */
+      /** @description When a change of the key in the file takes effect. */
       takes_effect: components['schemas']['TakesEffect'];
       /** @description Value in force; null for a repeated table. */
       value: string | null;

@@ -50,7 +50,8 @@ pub fn is_safe(method: &Method) -> bool {
     method == Method::GET || method == Method::HEAD
 }
 
-/// Whether this is a file of the web page. It needs no token: it contains the log-in form and no data of this daemon.
+/// Whether this is a file of the web console. It needs no token: it contains the log-in form and no data of this
+/// daemon.
 fn is_page(method: &Method, path: &str) -> bool {
     is_safe(method) && (path == "/" || path.starts_with("/assets/"))
 }
@@ -60,7 +61,7 @@ fn is_tokens(path: &str) -> bool {
     path.strip_prefix("/api/v1/tokens").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The role that a request needs; `None` for a log-in or the web page. A request that is not listed needs
+/// The role that a request needs; `None` for a log-in or the web console. A request that is not listed needs
 /// [`Role::Administer`].
 pub fn required_role(method: &Method, path: &str) -> Option<Role> {
     if LOGIN_ROUTES.contains(&(method.clone(), path)) || is_page(method, path) {

@@ -21,7 +21,7 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
     single(
         "hotset_events_lost_total",
         "counter",
-        "Events that could not be written to the event log; a restart loses them.",
+        "Events that could not be written to the event log and are lost at a restart.",
         events.lost,
     );
     if let Some(webhook) = &status.webhook {

@@ -76,7 +76,7 @@ fn write_iscsi(lines: &mut Lines, iscsi: &IscsiReport) {
     };
     write_family("hotset_iscsi_sessions", "iSCSI sessions by initiator.", |_| 1);
     write_family("hotset_iscsi_commands_under_way", "Outstanding SCSI commands by initiator.", |session| {
-        session.under_way
+        session.commands_in_flight
     });
 }
 

@@ -19,7 +19,7 @@ pub(super) fn routes() -> Routes {
     OpenApiRouter::new().routes(routes!(list_datastores))
 }
 
-/// A datastore: its state, and sums over its volumes since the start. The name is empty for volumes without a
+/// A datastore: its state, and sums over its volumes since the daemon started. The name is empty for volumes without a
 /// datastore, whose congestion is unknown.
 #[derive(Serialize, ToSchema)]
 struct Datastore {

@@ -1,4 +1,4 @@
-//! `/` and `/assets`: the web page, if it existed when the binary was built. A binary without it serves a note that
+//! `/` and `/assets`: the web console, if it existed when the binary was built. A binary without it serves a note that
 //! lists other interfaces and the steps that build the page.
 //!
 //! The page needs no token: it holds no secret, and the log-in form is on it.
@@ -35,7 +35,7 @@ const PLACEHOLDER: &str = "<!doctype html>
 <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
 <title>Hotset</title>
 <h1>Hotset</h1>
-<p>The daemon runs. This build has no web page in it: with Node 20.19 or later, \
+<p>The daemon runs. This build has no web console in it: with Node 20.19 or later, \
 <code>npm ci &amp;&amp; npm run build</code> in the folder
 <code>ui</code> of the source makes it, and the next build of the daemon takes it in. Without it:</p>
 <ul>
@@ -53,7 +53,7 @@ const CACHE_FOREVER: HeaderValue = HeaderValue::from_static("public, max-age=315
 /// Cache control of the index, which names the files of this build.
 const REVALIDATE: HeaderValue = HeaderValue::from_static("no-cache");
 
-/// The web page
+/// The web console
 #[utoipa::path(get, path = "/", tag = "page",
     responses((status = 200, description = "The page", body = String, content_type = "text/html")))]
 async fn page(headers: HeaderMap) -> Response {
@@ -62,7 +62,7 @@ async fn page(headers: HeaderMap) -> Response {
     send(index, &headers, REVALIDATE)
 }
 
-/// A file of the web page
+/// A file of the web console
 #[utoipa::path(get, path = "/assets/{name}", tag = "page",
     params(("name" = String, Path, description = "As the page names it")),
     responses((status = 200, description = "The file", body = String, content_type = "text/javascript")))]

@@ -15,7 +15,7 @@ use config::keys::set_by_command;
 use logging::{self as log, VOLUME};
 use state::{
     Acceptance, Admission, Claim, Evidence, LossRecord, State, UndestagedBlocks, VolumeRecord,
-    acknowledges_durable_writes, draw_number, effective_policy,
+    acknowledges_durable_writes, effective_policy, random_number,
 };
 
 /// Evidence about the volumes that are to be served.
@@ -179,8 +179,8 @@ impl Attachments {
         accept: &Acceptance,
         served: &[String],
     ) -> Result<Admission, Failure> {
-        let drawn = draw_number().map_err(|error| {
-            Failure::new(ErrorKind::Failed, format!("cannot draw an identity from /dev/urandom: {error}"))
+        let drawn = random_number().map_err(|error| {
+            Failure::new(ErrorKind::Failed, format!("cannot read a random volume ID from /dev/urandom: {error}"))
         })?;
         let store = self.flash.store();
         let admission = self.with_claim(config, facts, (findings, evidence), accept, served, |claim| {

@@ -41,14 +41,14 @@ impl Cores {
                     add_socket(&local, served, lost_before).await;
                 }
                 if let (Some(iscsi), Some((_, unit))) = (&local.iscsi, unit) {
-                    iscsi.target().put_back(unit);
+                    iscsi.target().reinsert(unit);
                 }
                 return Err(error);
             }
             // A client that connected meanwhile also holds the backing.
             local.nbd_server.disconnect(&volume, Nanos(0)).await;
             if let (Some(iscsi), Some(lun)) = (&local.iscsi, lun) {
-                iscsi.target().forget_absent(lun);
+                iscsi.target().remove_absent(lun);
             }
             Ok::<(), engine::RequestError>(())
         });
@@ -65,7 +65,7 @@ impl Cores {
 /// Removes a volume's unit from the iSCSI target, if there is one.
 fn remove_unit(local: &CoreLocal, volume: &str) -> Option<(Lun, RemovedUnit<RealSeam>)> {
     let target = local.iscsi.as_ref()?.target();
-    let lun = target.find(volume)?;
+    let lun = target.lun_of_volume(volume)?;
     let removed = target.remove(lun)?;
     // The detach may still fail: until then initiators have to wait.
     target.set_absent(removed.absent());

@@ -64,8 +64,8 @@ impl Cores {
                     .map(|volume_id| (volume_id, local.engine.waiting_in_log(volume_id, BlockNo::MAX).blocks))
                     .collect();
                 let images = local.memory_images.borrow();
-                let owners = images.iter().flat_map(|image| image.owners());
-                let in_memory: Vec<_> = owners
+                let volume_ids = images.iter().flat_map(|image| image.tagged_volumes());
+                let in_memory: Vec<_> = volume_ids
                     .map(VolumeId)
                     .map(|volume_id| (volume_id, in_memory(&local, volume_id, BlockNo::MAX).blocks))
                     .collect();
@@ -187,7 +187,7 @@ async fn examine(local: &CoreLocal, backing: Backing<RealSeam>, volume: Examined
         None => None,
     };
     Evidence {
-        is_unique: backing.disk.is_identity_unique(),
+        has_stored_identity: backing.disk.is_identity_unique(),
         content: ContentRecord {
             size_bytes,
             instance: backing.disk.instance(),

@@ -98,7 +98,7 @@ impl Cores {
         let name = name.to_owned();
         let notify = async move |local: Rc<CoreLocal>| {
             if let Some(vhost_user) = &local.vhost_user {
-                vhost_user.server.resized(&name);
+                vhost_user.server.report_capacity_change(&name);
             }
         };
         self[placement.core].call(notify).await.map_err(core_ended)

@@ -69,7 +69,7 @@ impl Daemon {
     /// `job list`.
     pub async fn job_list(&self) -> Vec<JobReport> {
         let (flash, volumes) = (self.flash.report(&self.volumes).await, self.volume_reports().await);
-        self.jobs.under_way(flash.as_ref(), &volumes)
+        self.jobs.running_jobs(flash.as_ref(), &volumes)
     }
 
     /// `job cancel`.

@@ -65,7 +65,7 @@ impl Daemon {
         let written = old.written.after_reload(fresh.written);
         self.settings.replace(Config {
             volumes: fresh.volumes,
-            absent: fresh.absent,
+            absent_backings: fresh.absent_backings,
             datastores: fresh.datastores,
             qos: fresh.qos,
             api,
@@ -180,7 +180,7 @@ fn restart_messages(old: &Config, fresh: &Config) -> Vec<String> {
         datastores: _,
         qos: _,
         volumes: _,
-        absent: _,
+        absent_backings: _,
         written: _,
     } = old;
     let changed = [

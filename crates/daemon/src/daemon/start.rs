@@ -22,7 +22,7 @@ use super::Daemon;
 use super::signal_handling::handle_signals;
 use config::{BackingSpec, Config, Cores, TlsConfig, VolumeConfig};
 use logging::{self as log, DAEMON, VOLUME};
-use state::{Acceptance, StateDir, draw_identity, draw_number};
+use state::{Acceptance, StateDir, random_identity, random_number};
 use systemd::Notifier;
 use terminal::{EXIT_FAILED, Failure};
 
@@ -62,9 +62,9 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
     let mut state = StateDir::open_within(&config.state_directory, PREDECESSOR_TIMEOUT, on_wait)
         .await
         .map_err(|error| failed(&error))?;
-    let (identity, run_id) = draw_identity()
-        .and_then(|identity| Ok((identity, draw_number()?)))
-        .map_err(|error| Failure::failed(format!("cannot draw an identity from /dev/urandom: {error}")))?;
+    let (identity, run_id) = random_identity()
+        .and_then(|identity| Ok((identity, random_number()?)))
+        .map_err(|error| Failure::failed(format!("cannot read a random identity from /dev/urandom: {error}")))?;
     state
         .change(|state| {
             state.begin_life(identity, run_id);

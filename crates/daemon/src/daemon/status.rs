@@ -5,7 +5,9 @@ use std::path::Path;
 use std::rc::Rc;
 
 use engine::{BlockNo, CacheMode, DatastoreStats, VolumeStats, WritePolicy};
-use messages::report::{AlertKind, CoreReport, DatastoreReport, LostRange, MissRatioCurve, Notice, OverrideReport};
+use messages::report::{
+    AlertKind, CoreReport, DatastoreReport, LostRange, MissRatioCurve, OverrideReport, StatusProblem,
+};
 use messages::{Answer, Failure, StatusReport, VolumeReport, VolumeState};
 use seam::{Nanos, Seam};
 
@@ -89,9 +91,9 @@ impl Daemon {
         let config = self.settings.current();
         let mut alerts: Vec<String> = Vec::new();
         for report in &volumes {
-            alerts.extend(report.alerts.iter().map(|alert| format!("{}: {alert}", report.name)));
+            alerts.extend(report.problems.iter().map(|alert| format!("{}: {alert}", report.name)));
         }
-        alerts.extend(flash.iter().flat_map(|flash| flash.alerts.iter().map(|alert| alert.text.clone())));
+        alerts.extend(flash.iter().flat_map(|flash| flash.problems.iter().map(|alert| alert.text.clone())));
         let history = self.telemetry.history_health();
         let failed = history.as_ref().and_then(|history| history.failed.as_ref());
         alerts.extend(failed.map(|reason| format!("history cannot be written: {reason}")));
@@ -111,7 +113,7 @@ impl Daemon {
             listen: self.listeners.addresses(),
             api: self.http.address().map_or(String::new(), |address| address.to_string()),
             memory_bytes: config.memory_bytes,
-            jobs: self.jobs.under_way(flash.as_ref(), &volumes),
+            jobs: self.jobs.running_jobs(flash.as_ref(), &volumes),
             certificates: self.certificates.reports(),
             ended_jobs: self.jobs.ended(),
             flash,
@@ -156,14 +158,15 @@ impl Daemon {
             let mut report = report(known, volume_counters.remove(name));
             let record = records.get(name).copied();
             report_quotas(known, record, &mut report);
-            report.unit = self.units.report_of(known, record, state.host);
+            report.unit = self.units.report_of(known, record, state.host_id);
             if report.unit.as_ref().is_some_and(|unit| unit.declared_lost) {
-                report
-                    .alerts
-                    .push(Notice::new(AlertKind::Other, "declared lost: initiators see its LUN as permanently lost"));
+                report.problems.push(StatusProblem::new(
+                    AlertKind::Other,
+                    "declared lost: initiators see its LUN as permanently lost",
+                ));
             }
             if has_store {
-                add_policy_notice(known, record, &mut report);
+                add_policy_problem(known, record, &mut report);
             }
             report
         });
@@ -181,11 +184,11 @@ fn report_quotas(known: &KnownVolume, record: Option<&VolumeRecord>, report: &mu
 }
 
 /// Adds an alert to a volume that runs as write-through for lack of a second copy on flash.
-fn add_policy_notice(known: &KnownVolume, record: Option<&VolumeRecord>, report: &mut VolumeReport) {
+fn add_policy_problem(known: &KnownVolume, record: Option<&VolumeRecord>, report: &mut VolumeReport) {
     let policy = effective_policy(record, known.config.policy);
     let is_write_through = report.policy == WritePolicy::WriteThrough.to_string();
     if is_write_through && policy == WritePolicy::WriteBack {
-        report.alerts.push(Notice::new(
+        report.problems.push(StatusProblem::new(
             AlertKind::PolicyReduced,
             "runs as write-through: fewer than two flash devices are in service",
         ));
@@ -268,7 +271,9 @@ fn report(known: &KnownVolume, counters: Option<VolumeCounters>) -> VolumeReport
         VolumeStatus::Removing(placement) => (placement, true),
         VolumeStatus::Refused(failure) => {
             report.size_bytes = config.size_bytes.unwrap_or(0);
-            report.alerts.push(Notice::new(AlertKind::VolumeRefused, format!("not served: {}", failure.message)));
+            report
+                .problems
+                .push(StatusProblem::new(AlertKind::VolumeRefused, format!("not served: {}", failure.message)));
             report.refusal = failure.refusal.clone();
             return report;
         }
@@ -281,7 +286,7 @@ fn report(known: &KnownVolume, counters: Option<VolumeCounters>) -> VolumeReport
     report.physical_block_bytes = placement.geometry.physical_block;
     report.state = if removing { VolumeState::Removing } else { VolumeState::Active };
     let Some(counters) = counters else {
-        report.alerts.push(Notice::new(AlertKind::CoreSilent, "its data core does not answer"));
+        report.problems.push(StatusProblem::new(AlertKind::CoreSilent, "its data core does not answer"));
         return report;
     };
     if !removing {
@@ -295,7 +300,7 @@ fn report(known: &KnownVolume, counters: Option<VolumeCounters>) -> VolumeReport
     if report.policy == engine::WritePolicy::WriteBackVolatile.to_string() {
         let age = show_time(config.defer);
         let text = format!("flushes are answered from memory: a crash may lose up to {age} of writes");
-        report.alerts.push(Notice::new(AlertKind::VolatileWrites, text));
+        report.problems.push(StatusProblem::new(AlertKind::VolatileWrites, text));
     }
     report.size_bytes = counters.size_bytes;
     report.flash_dirty_bytes = counters.stats.flash_dirty_bytes;

@@ -194,8 +194,8 @@ impl FlashLog {
         let parameters = self.records.change(|state| {
             state.record_store_use(&store, store_use);
             let record = state.store_mut(&store.store);
-            let (generation, sequence_min, map_void) = (record.generation, record.sequence, record.map_void);
-            OpenParameters { ownership: state.ownership(), generation, sequence_min, map_void }
+            let (generation, sequence_min, map_unusable) = (record.generation, record.sequence, record.map_unusable);
+            OpenParameters { ownership: state.ownership(), generation, sequence_min, map_unusable }
         })?;
         let (generations, requests) = mpsc::unbounded_channel();
         let open =
@@ -244,11 +244,11 @@ impl FlashLog {
         UnusedFlash { whole_log: None, ..unused }
     }
 
-    /// Saves whether the store's map of clean pages is void. A device that returns may carry the old map, which must
-    /// not be trusted; the flag is cleared once a new map is durable.
-    pub fn record_map_void(&self, map_void: bool) -> Result<(), Failure> {
+    /// Saves whether the store's map of clean pages is unusable. A device that returns may carry the old map, which
+    /// must not be trusted; the flag is cleared once a new map is durable.
+    pub fn record_map_unusable(&self, map_unusable: bool) -> Result<(), Failure> {
         let Some(store) = self.store() else { return Ok(()) };
-        let change = |state: &mut State| state.store_mut(&store).map_void = map_void;
+        let change = |state: &mut State| state.store_mut(&store).map_unusable = map_unusable;
         self.records.change(change)
     }
 

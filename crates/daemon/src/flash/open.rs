@@ -100,8 +100,8 @@ pub struct OpenParameters {
     pub generation: StoreGeneration,
     /// The sequence of its log when it was closed.
     pub sequence_min: Sequence,
-    /// Its map of clean pages is void.
-    pub map_void: bool,
+    /// Its map of clean pages is unusable.
+    pub map_unusable: bool,
 }
 
 /// Identifies the store on `config`'s devices, or creates one if all devices are present and empty. The error gives the
@@ -181,7 +181,7 @@ pub async fn open(
     let (store, recovered) = opened.map_err(|error| unused(&error, &names, &absent))?;
     let (generation, uuid) = (store.generation(), show_uuid(&store.uuid()));
     let opened = OpenedStore { generation, store: uuid, names, renamed, formatted, absent, unclaimed_volumes: 0 };
-    if parameters.map_void {
+    if parameters.map_unusable {
         store.pages().ignore_persisted_map();
     }
     store.set_scrub(config.scrub);

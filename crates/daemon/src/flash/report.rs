@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use flash::{BlockAddress, JobReport, MemberNo, MemberReport, MemberStatus, MemberWrites, Role, ScrubStats};
-use messages::report::{AlertKind, FlashDeviceReport, FlashReport, LostBlockReport, Notice, PagesReport, ScrubReport};
+use messages::report::{
+    AlertKind, FlashDeviceReport, FlashReport, LostBlockReport, PagesReport, ScrubReport, StatusProblem,
+};
 use seam::Nanos;
 
 use super::super::cores::CORE_TIMEOUT;
@@ -56,8 +58,8 @@ impl FlashLog {
         let opened = match flash {
             Flash::Off => return None,
             Flash::Unused(unused) => {
-                report.alerts =
-                    vec![Notice::new(AlertKind::FlashUnused, format!("flash is not used: {}", unused.reason))];
+                report.problems =
+                    vec![StatusProblem::new(AlertKind::FlashUnused, format!("flash is not used: {}", unused.reason))];
                 report.refusal = unused.refusal.map(str::to_owned);
                 report.hung = unused.hung;
                 return Some(report);
@@ -68,7 +70,7 @@ impl FlashLog {
         let view = self.core().call(async |local: Rc<CoreLocal>| log_view(&local));
         match tokio::time::timeout(CORE_TIMEOUT, view).await {
             Ok(Ok(Some(view))) => self.fill_report(&mut report, view, &opened, config, volumes),
-            _ => report.alerts.push(Notice::new(AlertKind::CoreSilent, "its data core does not answer")),
+            _ => report.problems.push(StatusProblem::new(AlertKind::CoreSilent, "its data core does not answer")),
         }
         Some(report)
     }
@@ -82,8 +84,8 @@ impl FlashLog {
         config: &FlashConfig,
         volumes: &Volumes,
     ) {
-        report.alerts.extend(unrecorded_alert(view.unrecorded_reason.as_deref()));
-        report.alerts.extend(dropped_alert(&view.pages));
+        report.problems.extend(unrecorded_problem(view.unrecorded_reason.as_deref()));
+        report.problems.extend(dropped_problem(&view.pages));
         let written_bytes = |member: &MemberWrites| member.promotion_bytes + member.journal_bytes + member.log_bytes;
         let written_bytes: u64 = view.written.iter().map(written_bytes).sum();
         report.write_amplification = (view.content_bytes > 0).then(|| written_bytes as f64 / view.content_bytes as f64);
@@ -96,27 +98,29 @@ impl FlashLog {
         report.unclaimed = view.unclaimed;
         report.job = view.job.map(|job| change::job_report(job, &view.members, opened));
         report.scrub = scrub_report(&view.scrub);
-        report.alerts.extend(scrub_alert(&view.scrub));
+        report.problems.extend(scrub_problem(&view.scrub));
         report.lost = view.lost.into_iter().map(|address| lost_block(address, volumes)).collect();
-        report.alerts.extend(report.lost.iter().take(LOST_ALERTS_MAX).map(lost_alert));
+        report.problems.extend(report.lost.iter().take(LOST_ALERTS_MAX).map(lost_problem));
         for member in view.members {
             let written = view.written.iter().find(|written| written.member == member.member).copied();
             let unanswered = view.unanswered.get(&member.member).copied();
             let pages = view.member_pages.get(&member.member).copied().unwrap_or_default();
             let mut device = self.device_report(member, written.unwrap_or_default(), unanswered, opened, config);
             (device.pages, device.pages_lost_if_removed) = pages;
-            report.alerts.extend(device_alert(&device));
+            report.problems.extend(device_problem(&device));
             report.devices.push(device);
         }
-        report.alerts.extend(opened.absent.iter().map(|absent| Notice::new(AlertKind::FlashDegraded, &absent.reason)));
+        report
+            .problems
+            .extend(opened.absent.iter().map(|absent| StatusProblem::new(AlertKind::FlashDegraded, &absent.reason)));
         report.hung = hung_devices(&opened.absent);
         report.absent = opened.absent.iter().map(|absent| absent.reason.clone()).collect();
-        report.alerts.extend(copies_alert(report.copies, report.allow_single_copy));
+        report.problems.extend(copies_problem(report.copies, report.allow_single_copy));
         if report.unclaimed > 0 {
             let count = show_counted(report.unclaimed as u64, "volume");
             let verb = if report.unclaimed == 1 { "is" } else { "are" };
             let text = format!("the flash log holds data of {count} that {verb} not served");
-            report.alerts.push(Notice::new(AlertKind::FlashUnclaimed, text));
+            report.problems.push(StatusProblem::new(AlertKind::FlashUnclaimed, text));
         }
     }
 
@@ -208,7 +212,7 @@ fn pages_report(local: &CoreLocal) -> (PagesReport, Vec<MemberWrites>) {
         slots: stats.slots_max,
         pages: stats.pages,
         valid_bytes: stats.valid_blocks * seam::BLOCK_BYTES as u64,
-        suspect: stats.suspect,
+        suspect: stats.suspect_pages,
         evictions: stats.evictions,
         dirty_regions: stats.dirty_regions,
         memory_bytes: stats.memory_bytes + promotion.history_bytes,
@@ -237,45 +241,45 @@ fn lost_block(address: BlockAddress, volumes: &Volumes) -> LostBlockReport {
     }
 }
 
-fn unrecorded_alert(reason: Option<&str>) -> Option<Notice> {
+fn unrecorded_problem(reason: Option<&str>) -> Option<StatusProblem> {
     let text = format!(
         "flushes fail: a flash device is out of service, and the state directory could not record this ({}); make the \
          state directory writable",
         reason?
     );
-    Some(Notice::new(AlertKind::Other, text))
+    Some(StatusProblem::new(AlertKind::Other, text))
 }
 
-fn dropped_alert(pages: &PagesReport) -> Option<Notice> {
+fn dropped_problem(pages: &PagesReport) -> Option<StatusProblem> {
     let text = format!("the clean pages from before the start were dropped: {}", pages.dropped.as_ref()?);
-    Some(Notice::new(AlertKind::PagesDropped, text))
+    Some(StatusProblem::new(AlertKind::PagesDropped, text))
 }
 
-fn scrub_alert(scrub: &ScrubStats) -> Option<Notice> {
+fn scrub_problem(scrub: &ScrubStats) -> Option<StatusProblem> {
     let text = format!(
         "the scrub found {} without a good copy on flash; reads of such a block fail until it is overwritten",
         show_counted(scrub.lost, "block")
     );
-    (scrub.lost > 0).then(|| Notice::new(AlertKind::FlashDataLost, text))
+    (scrub.lost > 0).then(|| StatusProblem::new(AlertKind::FlashDataLost, text))
 }
 
-fn lost_alert(lost: &LostBlockReport) -> Notice {
+fn lost_problem(lost: &LostBlockReport) -> StatusProblem {
     let text = format!(
         "volume {} ({}): no flash device has a good copy of the 4 KiB at byte {}; reads fail until they are written \
          again",
         lost.volume, lost.volume_id, lost.at_bytes
     );
-    Notice::new(AlertKind::FlashDataLost, text)
+    StatusProblem::new(AlertKind::FlashDataLost, text)
 }
 
-fn device_alert(device: &FlashDeviceReport) -> Option<Notice> {
+fn device_problem(device: &FlashDeviceReport) -> Option<StatusProblem> {
     let FlashDeviceReport { device: path, number, state, reason, .. } = device;
     let name = if path.is_empty() { format!("number {number}") } else { path.clone() };
     let text = format!("flash device {name} is {state}: {reason}");
-    (state != IN_SERVICE).then(|| Notice::new(AlertKind::FlashDegraded, text))
+    (state != IN_SERVICE).then(|| StatusProblem::new(AlertKind::FlashDegraded, text))
 }
 
-fn copies_alert(copies: usize, allow_single_copy: bool) -> Option<Notice> {
+fn copies_problem(copies: usize, allow_single_copy: bool) -> Option<StatusProblem> {
     let (kind, text) = match (copies, allow_single_copy) {
         (0, _) => (AlertKind::NoCopy, "no flash device is left in service: flushes that need the log fail"),
         (1, true) => (
@@ -285,5 +289,5 @@ fn copies_alert(copies: usize, allow_single_copy: bool) -> Option<Notice> {
         (1, false) => (AlertKind::SingleCopy, ONE_COPY),
         _ => return None,
     };
-    Some(Notice::new(kind, text))
+    Some(StatusProblem::new(kind, text))
 }

@@ -86,9 +86,9 @@ impl FlashLog {
     }
 
     /// Abandons the map of clean pages: writes to backings wait for a dirty-region mark that cannot be written. They
-    /// continue once it is durable that the map is void.
+    /// continue once it is durable that the map is unusable.
     pub async fn abandon_map(&self, reason: &str) {
-        match self.record_map_void(true) {
+        match self.record_map_unusable(true) {
             Ok(()) => {
                 let abandon =
                     async |local: Rc<CoreLocal>| local.engine.pages().into_iter().for_each(|pages| pages.abandon());
@@ -122,7 +122,7 @@ impl FlashLog {
         if let Some(reason) = status.map_failure {
             self.abandon_map(&reason).await;
         } else if status.has_new_map
-            && let Err(failure) = self.record_map_void(false)
+            && let Err(failure) = self.record_map_unusable(false)
         {
             log::error!(target: FLASH, "{}", failure.message);
         }
@@ -149,7 +149,7 @@ impl FlashLog {
 fn log_status(local: &CoreLocal) -> Option<LogStatus> {
     let log = local.engine.log()?;
     // Only if no copy is in service: a closed store reports its map as failed, too.
-    let map_failure = local.engine.pages().and_then(|pages| pages.void_reason()).filter(|_| log.copies() == 0);
+    let map_failure = local.engine.pages().and_then(|pages| pages.unusable_reason()).filter(|_| log.copies() == 0);
     let has_new_map = map_failure.is_none() && local.engine.map_loaded().is_some();
     Some(LogStatus { members: log.members(), generation: log.generation(), map_failure, has_new_map })
 }

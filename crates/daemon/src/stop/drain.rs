@@ -14,7 +14,7 @@ use super::super::handover::{StoredClient, to_stored_clients};
 use super::super::records::Records;
 use super::{Clients, PROGRESS_INTERVAL};
 use logging::{self as log, DAEMON, VOLUME};
-use state::draw_number;
+use state::random_number;
 use systemd::Notifier;
 use units::show_bytes;
 
@@ -257,7 +257,7 @@ impl Drain {
                 let Some(volume) = local.engine.find(&volume) else { return Ok(None) };
                 let result = volume.leave_in_log().await;
                 let log_failed = local.engine.log().is_none_or(|log| log.copies() == 0);
-                let destaged = local.engine.recorded_writes(volume_id);
+                let destaged = local.engine.nonzero_recent_writes(volume_id);
                 let bytes = volume.needs_log().then(|| volume.stats().flash_dirty_bytes);
                 let result = result.map(|has_records| has_records.then_some((bytes, destaged)));
                 result.map_err(|error| (error, log_failed))
@@ -302,7 +302,7 @@ impl Drain {
                 Some(volume) => volume.destage_without_log().await,
                 None => Ok(()),
             };
-            match (self.cores[core].call(destage).await, draw_number()) {
+            match (self.cores[core].call(destage).await, random_number()) {
                 (Err(_), _) => return core_has_ended(name),
                 (Ok(Ok(())), Ok(drawn)) => {
                     let recorded = record_destaged_without_log(&self.records, volume_id, VolumeId(drawn));

@@ -94,7 +94,7 @@ impl VolumeSettings {
         self.set_quotas(name, placement, changes.settings).await?;
         if let Some(lost) = changes.declared_lost {
             let file = self.volumes.setting(name, DECLARED_LOST).unwrap_or_default();
-            self.units.set_lost(name, placement, lost, &file).await?;
+            self.units.set_declared_lost(name, placement, lost, &file).await?;
         }
         match changes.policy {
             Some(policy) => self.set_policy(name, placement, policy, progress).await,

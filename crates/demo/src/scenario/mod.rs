@@ -2,7 +2,7 @@
 //! arrays without the cache. At the end it compares the results with the published figures.
 //!
 //! Each side is a daemon of its own with clients of its own, so that the sides share neither memory nor flash, and each
-//! has its web page.
+//! has its web console.
 
 mod clients;
 mod daemon_config;

@@ -13,8 +13,8 @@ use seam::{BLOCK_BYTES, Block, Disk, Nanos, Seam};
 use super::writer::{BlockWrite, WriteJob, ZeroJob};
 use crate::WritePolicy;
 use crate::backing::{Cause, Permit};
-use crate::memory::zeroes::{RANGES_CROWDED, ZeroState};
-use crate::memory::{BlockNo, Memory, Sectors};
+use crate::memory::zeroes::{RANGES_LOW_WATERMARK, ZeroState};
+use crate::memory::{BlockNo, MemoryCache, Sectors};
 use crate::shard::reload::ReloadReason;
 use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef};
@@ -202,7 +202,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Determines the blocks that destage may choose now.
-    fn select_blocks(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Selection {
+    fn select_blocks(&self, state: &mut State, memory: &MemoryCache<S>, now: Nanos) -> Selection {
         let oldest = state.oldest_dirty(memory, self.number);
         let not_clean = state.not_clean_blocks();
         let is_aged = oldest.is_some_and(|oldest| now.since(oldest) >= self.age_max());
@@ -222,7 +222,7 @@ impl<S: Seam> Shard<S> {
                 .then(|| state.epochs.closed()),
             older_than,
             all_blocks: !is_paused && (must_drain || self.is_under_pressure(not_clean) || self.core.log_is_crowded()),
-            all_zero_ranges: !is_paused && state.zeroes.len() >= RANGES_CROWDED,
+            all_zero_ranges: !is_paused && state.zeroes.len() >= RANGES_LOW_WATERMARK,
         }
     }
 
@@ -230,7 +230,7 @@ impl<S: Seam> Shard<S> {
     fn urgent_job(
         &self,
         state: &mut State,
-        memory: &mut Memory<S>,
+        memory: &mut MemoryCache<S>,
         cursor: BlockNo,
     ) -> Option<Job<S::Block, S::BlockMut>> {
         if state.waits.is_empty() {
@@ -263,7 +263,7 @@ impl<S: Seam> Shard<S> {
     fn zero_job(&self, state: &mut State, selection: &Selection) -> Option<Job<S::Block, S::BlockMut>> {
         let start = state.zeroes.iter().find_map(|(start, range)| {
             let is_selected = range.state == ZeroState::Dirty
-                && (selection.all_zero_ranges || selection.selects(range.epoch, range.since));
+                && (selection.all_zero_ranges || selection.selects(range.epoch, range.dirty_since));
             (is_selected && !state.failed.is_paused(start, || self.seam().now()) && !state.is_busy(&(start..range.end)))
                 .then_some(start)
         })?;
@@ -273,7 +273,7 @@ impl<S: Seam> Shard<S> {
     fn write_job(
         &self,
         state: &mut State,
-        memory: &mut Memory<S>,
+        memory: &mut MemoryCache<S>,
         cursor: &mut BlockNo,
         selection: &Selection,
     ) -> Option<Job<S::Block, S::BlockMut>> {
@@ -322,7 +322,7 @@ impl<S: Seam> Shard<S> {
     fn reload_job(
         &self,
         state: &mut State,
-        memory: &mut Memory<S>,
+        memory: &mut MemoryCache<S>,
         selection: &Selection,
     ) -> ReloadChoice<S::Block, S::BlockMut> {
         let needs_reload = selection.all_blocks || selection.closed.is_some() || selection.older_than.is_some();
@@ -365,7 +365,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// True if a dirty block may be written now, or filled for its write.
-    fn is_writable(&self, state: &State, memory: &Memory<S>, block: BlockNo) -> bool {
+    fn is_writable(&self, state: &State, memory: &MemoryCache<S>, block: BlockNo) -> bool {
         if state.is_busy(&(block.single())) || state.failed.is_paused(block, || self.seam().now()) {
             return false;
         }
@@ -411,11 +411,11 @@ impl<S: Seam> Shard<S> {
     fn start_write(
         &self,
         state: &mut State,
-        memory: &mut Memory<S>,
+        memory: &mut MemoryCache<S>,
         run: Range<BlockNo>,
         anchor: BlockNo,
     ) -> Option<Job<S::Block, S::BlockMut>> {
-        let is_whole = |memory: &Memory<S>, block: BlockNo| {
+        let is_whole = |memory: &MemoryCache<S>, block: BlockNo| {
             let id = memory.find(self.number, block).expect("a dirty block has a slot");
             memory.slot(id).present == Sectors::ALL
         };
@@ -489,7 +489,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// A flush of the backing without a client's request, so that written blocks become clean and do not grow old.
-    fn sync_job(&self, state: &mut State, memory: &Memory<S>, now: Nanos) -> Option<Job<S::Block, S::BlockMut>> {
+    fn sync_job(&self, state: &mut State, memory: &MemoryCache<S>, now: Nanos) -> Option<Job<S::Block, S::BlockMut>> {
         if self.background_backing_flush_running.get() {
             return None;
         }
@@ -512,7 +512,7 @@ impl<S: Seam> Shard<S> {
         // Near the limit a smaller part of the limit triggers a flush, so that writers get room in small steps.
         let divisor = if self.pressure_percent(state.not_clean_blocks()) >= 70 { 16 } else { 4 };
         let are_many = state.unflushed() * divisor >= self.last_not_clean_limit().max(divisor)
-            || state.written_ranges() * divisor >= RANGES_CROWDED as u64;
+            || state.written_ranges() * divisor >= RANGES_LOW_WATERMARK as u64;
         let is_overdue = now.since(self.last_sync.get()) >= self.age_max();
         let is_idle =
             state.order.len() == 0 && state.operations.is_empty() && now.since(self.last_request.get()) >= IDLE_AFTER;

@@ -21,7 +21,7 @@ use flash::{BlockAddress, Content, Record, Store, StoreError};
 use seam::{BLOCK_BYTES, DiskError, Nanos, Seam};
 
 use crate::backing::Cause;
-use crate::memory::{BlockNo, Memory, Sectors};
+use crate::memory::{BlockNo, MemoryCache, Sectors};
 use crate::shard::single_flight::SingleFlight;
 use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef};
@@ -307,7 +307,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Builds the records of a chunk of blocks from their present content.
-    fn chunk_records(&self, state: &mut State, memory: &mut Memory<S>, blocks: &[BlockNo]) -> Chunk<S> {
+    fn chunk_records(&self, state: &mut State, memory: &mut MemoryCache<S>, blocks: &[BlockNo]) -> Chunk<S> {
         let may_log = self.uses_log();
         let mut partial = Vec::new();
         for block in blocks {

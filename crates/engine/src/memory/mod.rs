@@ -15,24 +15,24 @@ use seam::{Block, Seam};
 pub use flash::{BlockNo, PageNo};
 pub use slot::{BLOCKS_PER_PAGE, Sectors, Slot, SlotRef, UnflushedWrite};
 
-use crate::page_hash::page_hash;
+use crate::page_hash::hash_key;
 use crate::policy::{Admit, Clock2Q, Policy};
 use index::Index;
 use persist::TagUpdates;
 pub use usage::VolumeUsage;
-use usage::VolumeUsages;
+use usage::VolumeUsageTable;
 
 /// Upper bound of the index and policy bytes of one cached block, for a block that is alone in its page.
 pub const BLOCK_OVERHEAD_BYTES: usize =
     std::mem::size_of::<Slot<usize>>() + 4 + Index::page_cost_bytes() + Clock2Q::slot_cost_bytes();
 
-/// Limit of blocks whose index entries one call prefetches.
+/// Maximum number of blocks whose index entries one call prefetches into the processor's cache.
 pub const PREFETCHED_ENTRIES_MAX: usize = 32;
 
 /// Bytes of the seam's pool for the bookkeeping of one block.
 const POOL_HEADER_BYTES: usize = 32;
 
-/// Bytes of blocks that fit if `memory_bytes` hold blocks, index and policy together.
+/// Size of the buffer pool, in bytes, if `memory_bytes` hold the pool, the index and the policy.
 pub const fn pool_bytes_for(memory_bytes: u64) -> u64 {
     let block = seam::BLOCK_BYTES as u64;
     memory_bytes / (block + (BLOCK_OVERHEAD_BYTES + POOL_HEADER_BYTES) as u64) * block
@@ -40,32 +40,32 @@ pub const fn pool_bytes_for(memory_bytes: u64) -> u64 {
 
 /// The key of a block in replacement policies.
 pub fn block_key(volume: u32, block: BlockNo) -> u64 {
-    page_hash(volume, PageNo(block.0))
+    hash_key(volume, block.0)
 }
 
 /// The memory cache of one core.
-pub struct Memory<S: Seam> {
+pub struct MemoryCache<S: Seam> {
     seam: S,
     slots: Vec<Slot<S::Block>>,
     free: Vec<u32>,
     index: Index,
     policy: Box<dyn Policy>,
     /// Usage and quotas of the volumes.
-    usages: VolumeUsages,
+    volume_usage: VolumeUsageTable,
     /// Pending updates of tags in persisted memory.
     tag_updates: TagUpdates<S::Block>,
 }
 
-impl<S: Seam> Memory<S> {
+impl<S: Seam> MemoryCache<S> {
     /// A cache that uses the whole pool of the seam.
     pub fn new(seam: S) -> Self {
         let blocks = seam.blocks_total();
-        Memory {
+        MemoryCache {
             slots: Vec::with_capacity(blocks),
             free: Vec::with_capacity(blocks),
             index: Index::new(blocks),
             policy: Box::new(Clock2Q::new(blocks)),
-            usages: VolumeUsages::default(),
+            volume_usage: VolumeUsageTable::default(),
             tag_updates: TagUpdates::default(),
             seam,
         }
@@ -92,7 +92,7 @@ impl<S: Seam> Memory<S> {
         data().for_each(Block::prefetch_content);
     }
 
-    /// Like [`Memory::prefetch_index_entries`], for the first blocks of one request.
+    /// Like [`MemoryCache::prefetch_index_entries`], for the first blocks of one request.
     pub fn prefetch_run_entries(&self, volume: u32, blocks: std::ops::Range<BlockNo>) {
         if BlockNo::count(&blocks) < 2 {
             return;
@@ -113,12 +113,12 @@ impl<S: Seam> Memory<S> {
         &self.slots[slot as usize]
     }
 
-    /// Mutable access to a slot. After a change of state, [`Memory::update_pin`] updates its pin.
+    /// Mutable access to a slot. After a change of state, [`MemoryCache::update_pin`] updates its pin.
     pub fn slot_mut(&mut self, slot: u32) -> &mut Slot<S::Block> {
         &mut self.slots[slot as usize]
     }
 
-    /// A handle to the slot, which [`Memory::resolve`] rejects once the slot is reused.
+    /// A handle to the slot, which [`MemoryCache::resolve`] rejects once the slot is reused.
     pub fn reference(&self, slot: u32) -> SlotRef {
         SlotRef { id: slot, generation: self.slots[slot as usize].generation }
     }
@@ -132,19 +132,19 @@ impl<S: Seam> Memory<S> {
     /// Records a use.
     pub fn touch(&mut self, slot: u32) {
         self.policy.hit(slot);
-        self.usages.record_use(self.slots[slot as usize].volume);
+        self.volume_usage.record_use(self.slots[slot as usize].volume);
     }
 
-    /// Records that a client has read a block up to byte `end`. Returns true if the block was prefetched and no client
-    /// had read it to its end yet: sequential reads of its sectors together count as its first read.
-    pub fn use_prefetched(&mut self, slot: u32, end: usize) -> bool {
+    /// Records that a client has read a block up to byte `end`. Returns true if the block was read ahead and no client
+    /// has read its last sector yet: all reads of a sequential pass over its sectors count as its first use.
+    pub fn record_readahead_use(&mut self, slot: u32, end: usize) -> bool {
         let slot = &mut self.slots[slot as usize];
-        let was_prefetched = slot.prefetched;
+        let was_read_ahead = slot.read_ahead;
         // A slot is written only if necessary: hits share its cache line.
-        if was_prefetched && end == seam::BLOCK_BYTES {
-            slot.prefetched = false;
+        if was_read_ahead && end == seam::BLOCK_BYTES {
+            slot.read_ahead = false;
         }
-        was_prefetched
+        was_read_ahead
     }
 
     /// Allocates a buffer; at the pool's ceiling it evicts a clean block. Returns `None` if no block can be evicted
@@ -178,10 +178,10 @@ impl<S: Seam> Memory<S> {
         let slot = &mut self.slots[id as usize];
         assert!(slot.data.is_none() && slot.is_clean(), "a free slot is empty");
         (slot.data, slot.block, slot.volume, slot.present) = (Some(data), block, volume, present);
-        (slot.transit, slot.acked_unwritten, slot.prefetched) = (false, false, false);
+        (slot.transit, slot.acked_unwritten, slot.read_ahead) = (false, false, false);
         self.index.insert(volume, block, id);
         self.policy.insert(volume, id, block_key(volume, block), admit);
-        self.usages.update(volume, |usage| usage.held += 1);
+        self.volume_usage.update(volume, |usage| usage.held += 1);
         id
     }
 
@@ -204,13 +204,13 @@ impl<S: Seam> Memory<S> {
         }
     }
 
-    /// Number of slots ever used: the range to search for a volume's blocks.
-    pub fn slots_used(&self) -> u32 {
+    /// Number of slots allocated so far; slot numbers are below it.
+    pub fn slots_allocated(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// Bytes that index and policy take now.
-    pub fn index_bytes(&self) -> u64 {
+    /// Upper bound of the bytes of slots, index and policy.
+    pub fn overhead_bytes(&self) -> u64 {
         (self.slots.len() * BLOCK_OVERHEAD_BYTES) as u64
     }
 
@@ -233,6 +233,6 @@ impl<S: Seam> Memory<S> {
         slot.generation = slot.generation.wrapping_add(1);
         self.index.remove(volume, block);
         self.free.push(id);
-        self.usages.update(volume, |usage| usage.held -= 1);
+        self.volume_usage.update(volume, |usage| usage.held -= 1);
     }
 }

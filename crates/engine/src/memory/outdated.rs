@@ -13,8 +13,8 @@ use seam::{RangeKind, RangeTag};
 use super::range_tags::RangeTags;
 
 /// Number of ranges above which the log is flushed without a client's request.
-const RANGES_CROWDED: usize = 1_024;
-/// Limit of ranges, above what any image of persisted memory can hold. A range without a tag marks the image as
+const RANGES_LOW_WATERMARK: usize = 1_024;
+/// Maximum number of ranges, more than any image of persisted memory can hold. A range without a tag marks the image as
 /// incomplete, so dropping further ranges loses nothing.
 const RANGES_MAX: usize = 1 << 16;
 
@@ -75,7 +75,7 @@ impl OutdatedRanges {
 
     /// True if there are so many ranges that the log should be flushed.
     pub fn is_crowded(&self) -> bool {
-        self.ranges.len() > RANGES_CROWDED
+        self.ranges.len() > RANGES_LOW_WATERMARK
     }
 
     /// See [`RangeTags::update`].
@@ -83,7 +83,7 @@ impl OutdatedRanges {
         let ranges = &self.ranges;
         let kind = RangeKind::Outdated;
         self.tags.update(
-            |start| ranges.get(&start).map(|end| RangeTag { owner: volume_id.0, start: start.0, end: end.0, kind }),
+            |start| ranges.get(&start).map(|end| RangeTag { volume_id: volume_id.0, start: start.0, end: end.0, kind }),
             write_tag,
         )
     }

@@ -6,7 +6,7 @@
 use flash::VolumeId;
 use seam::{BlockTag, Seam};
 
-use super::Memory;
+use super::MemoryCache;
 use super::outdated::OutdatedRanges;
 use super::zeroes::ZeroRanges;
 
@@ -25,7 +25,7 @@ impl<B> Default for TagUpdates<B> {
     }
 }
 
-impl<S: Seam> Memory<S> {
+impl<S: Seam> MemoryCache<S> {
     /// Records that a slot has new content, and that `old` was replaced if it was another buffer.
     pub fn record_new_content(&mut self, slot: u32, old: Option<S::Block>) {
         if self.seam.survives_restart() {
@@ -61,7 +61,7 @@ impl<S: Seam> Memory<S> {
         for id in self.tag_updates.new.drain(..) {
             let slot = &self.slots[id as usize];
             if let Some(data) = slot.data.as_ref().filter(|_| !slot.is_clean()) {
-                self.seam.tag(data, BlockTag { owner: volume_id.0, block: slot.block.0, sectors: slot.present.0 });
+                self.seam.tag(data, BlockTag { volume_id: volume_id.0, block: slot.block.0, sectors: slot.present.0 });
             }
         }
         let seam = &self.seam;

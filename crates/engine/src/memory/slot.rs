@@ -96,7 +96,7 @@ pub struct Slot<B> {
     /// True if the block leaves the cache as soon as it is clean.
     pub transit: bool,
     /// True if the block was read from the backing ahead of clients, and no client has read it to its end since.
-    pub prefetched: bool,
+    pub read_ahead: bool,
     /// Time since which the block has been dirty without interruption.
     pub dirty_since: Nanos,
     /// `Some` if the newest content is not on the backing: the epoch of its oldest part.
@@ -122,7 +122,7 @@ impl<B> Slot<B> {
             acked_unwritten: false,
             dirty_since: Nanos::ZERO,
             transit: false,
-            prefetched: false,
+            read_ahead: false,
         }
     }
 

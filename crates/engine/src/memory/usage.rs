@@ -3,9 +3,9 @@
 
 use seam::Seam;
 
-use super::Memory;
+use super::MemoryCache;
 
-/// Limit of volumes whose oldest blocks are compared for one eviction; more volumes are compared in rotation.
+/// Maximum number of volumes whose oldest blocks are compared for one eviction; more volumes are compared in rotation.
 const COMPARED_MAX: usize = 32;
 /// Blocks that a volume above its maximum loses for each new one, so that a lowered maximum takes effect without a
 /// pause.
@@ -40,9 +40,9 @@ impl VolumeUsage {
     }
 }
 
-/// The quotas of all volumes.
+/// Usage and quotas of all volumes.
 #[derive(Default)]
-pub struct VolumeUsages {
+pub struct VolumeUsageTable {
     /// Indexed by the volume's number.
     usages: Vec<VolumeUsage>,
     /// Attached volumes, and detached ones that still hold blocks.
@@ -57,7 +57,7 @@ pub struct VolumeUsages {
     candidates: Vec<u32>,
 }
 
-impl VolumeUsages {
+impl VolumeUsageTable {
     /// Usage and quota of a volume.
     pub fn get(&self, volume: u32) -> VolumeUsage {
         self.usages.get(volume as usize).copied().unwrap_or(VolumeUsage::UNBOUNDED)
@@ -108,33 +108,33 @@ impl VolumeUsages {
     }
 }
 
-impl<S: Seam> Memory<S> {
+impl<S: Seam> MemoryCache<S> {
     /// Usage and quota of a volume.
     pub fn usage(&self, volume: u32) -> VolumeUsage {
-        self.usages.get(volume)
+        self.volume_usage.get(volume)
     }
 
     /// Changes the quota of a volume.
     pub fn update_usage(&mut self, volume: u32, change: impl FnOnce(&mut VolumeUsage)) {
-        self.usages.update(volume, change);
+        self.volume_usage.update(volume, change);
     }
 
     /// Marks a volume as detached; its remaining blocks are evicted first.
     pub fn detach_volume(&mut self, volume: u32) {
         self.update_usage(volume, |usage| *usage = VolumeUsage { held: usage.held, max: 0, ..VolumeUsage::UNBOUNDED });
-        self.usages.detached.push(volume);
-        self.usages.remove_empty_detached();
+        self.volume_usage.detached.push(volume);
+        self.volume_usage.remove_empty_detached();
     }
 
     /// Chooses a block to evict. Volumes above their maximum come first, then volumes above their target, then volumes
     /// above their minimum. If there are none, any volume loses a block, or the cache would be stuck.
     pub(super) fn victim(&mut self) -> Option<u32> {
-        if self.usages.bounded > 0 {
+        if self.volume_usage.bounded > 0 {
             let above: [fn(&VolumeUsage) -> u64; 2] = [|usage| usage.max, VolumeUsage::eviction_floor];
             if let Some(victim) = above.into_iter().find_map(|keep| self.victim_above(keep)) {
                 return Some(victim);
             }
-            self.usages.remove_empty_detached();
+            self.volume_usage.remove_empty_detached();
         }
         self.victim_above(|usage| usage.min).or_else(|| self.victim_above(|_| 0))
     }
@@ -142,13 +142,13 @@ impl<S: Seam> Memory<S> {
     fn victim_above(&mut self, keep: impl Fn(&VolumeUsage) -> u64) -> Option<u32> {
         let mut seen = 0;
         loop {
-            let candidates = self.usages.next_candidates(&mut seen, &keep);
+            let candidates = self.volume_usage.next_candidates(&mut seen, &keep);
             if candidates.is_empty() {
                 return None;
             }
             if let Some(victim) = self.policy.victim(candidates) {
-                if self.usages.volumes.len() > COMPARED_MAX {
-                    self.usages.hand = (self.usages.hand + seen) % self.usages.volumes.len();
+                if self.volume_usage.volumes.len() > COMPARED_MAX {
+                    self.volume_usage.hand = (self.volume_usage.hand + seen) % self.volume_usage.volumes.len();
                 }
                 return Some(victim);
             }
@@ -158,7 +158,7 @@ impl<S: Seam> Memory<S> {
     /// Evicts blocks of a volume that has reached its maximum, for a new block of its own.
     pub(super) fn evict_to_max(&mut self, volume: u32) {
         for _ in 0..SHRINK_MAX {
-            let usage = self.usages.get(volume);
+            let usage = self.volume_usage.get(volume);
             if usage.held < usage.max {
                 return;
             }

@@ -11,10 +11,10 @@ use seam::{Nanos, RangeKind, RangeTag};
 use super::range_tags::RangeTags;
 use super::{BlockNo, UnflushedWrite};
 
-/// Limit of zero-ranges in a shard; at the limit a request that adds one waits for destage.
+/// Maximum number of zero-ranges in a shard. At the limit a request that adds one waits for destage.
 pub const RANGES_MAX: usize = 1 << 12;
-/// Number of ranges above which destage works without a flush or a waiting request.
-pub const RANGES_CROWDED: usize = RANGES_MAX / 2;
+/// Low watermark: above this number of ranges, destage starts without a flush or a waiting request.
+pub const RANGES_LOW_WATERMARK: usize = RANGES_MAX / 2;
 /// Longest range that merging creates, in blocks: other writes to the backing can run between two ranges.
 const MERGED_BLOCKS_MAX: u64 = 1 << 16;
 
@@ -38,8 +38,8 @@ pub struct ZeroRange {
     pub epoch: Epoch,
     /// Its write-back state.
     pub state: ZeroState,
-    /// Time at which it became dirty.
-    pub since: Nanos,
+    /// Time at which the range became dirty.
+    pub dirty_since: Nanos,
     /// True if the backing may release the space.
     pub may_unmap: bool,
     /// True if only this range still holds acknowledged content, so that a failed write must not abandon it.
@@ -119,13 +119,13 @@ impl ZeroRanges {
         let ranges = &self.ranges;
         let tag_at = |start| {
             let ZeroRange { end, may_unmap, .. } = *ranges.get(&start)?;
-            Some(RangeTag { owner: volume_id.0, start: start.0, end: end.0, kind: RangeKind::Zeroes { may_unmap } })
+            Some(RangeTag { volume_id: volume_id.0, start: start.0, end: end.0, kind: RangeKind::Zeroes { may_unmap } })
         };
         self.tags.update(tag_at, write_tag)
     }
 
-    /// The range before the one at `start`, if the two may be merged.
-    pub fn left_to_merge(&self, start: BlockNo) -> Option<BlockNo> {
+    /// Start of the range that ends at `start`, if the two may be merged.
+    pub fn mergeable_predecessor(&self, start: BlockNo) -> Option<BlockNo> {
         let range = self.ranges.get(&start)?;
         let (left, before) = self.ranges.range(..start).next_back()?;
         (before.end == start && before.merges_with(range) && range.end.since(*left) <= MERGED_BLOCKS_MAX)
@@ -136,12 +136,12 @@ impl ZeroRanges {
     pub fn merge(&mut self, left: BlockNo, right: BlockNo) {
         let taken = self.ranges.remove(&right).expect("a range that may be merged");
         let kept = self.ranges.get_mut(&left).expect("a range that may be merged");
-        (kept.end, kept.since) = (taken.end, kept.since.min(taken.since));
+        (kept.end, kept.dirty_since) = (taken.end, kept.dirty_since.min(taken.dirty_since));
         [left, right].into_iter().for_each(|start| self.tags.mark_changed(start));
     }
 
-    /// The range that starts where the one at `start` ends.
-    pub fn next_of(&self, start: BlockNo) -> Option<BlockNo> {
+    /// Start of the range that begins where the one at `start` ends.
+    pub fn adjacent_successor(&self, start: BlockNo) -> Option<BlockNo> {
         let end = self.ranges.get(&start)?.end;
         self.ranges.contains_key(&end).then_some(end)
     }
@@ -158,8 +158,8 @@ impl ZeroRanges {
         self.ranges.remove(&start)
     }
 
-    /// Cuts `blocks` out of all ranges. Returns the ranges as they were and their remainders, so that counts can
-    /// follow.
+    /// Cuts `blocks` out of all ranges. Returns the removed ranges and their remainders, from which the caller updates
+    /// its counts.
     pub fn cut(&mut self, blocks: Range<BlockNo>) -> CutResult {
         let mut cut = CutResult::default();
         let starts: Vec<BlockNo> = {
@@ -203,7 +203,7 @@ mod tests {
             end: BlockNo(end),
             epoch: Epoch(1),
             state: ZeroState::Dirty,
-            since: Nanos::ZERO,
+            dirty_since: Nanos::ZERO,
             may_unmap: false,
             acked_unwritten: false,
         }
@@ -228,12 +228,15 @@ mod tests {
         zeroes.insert(BlockNo(12), ZeroRange { epoch: Epoch(2), may_unmap: true, ..range(16) });
         zeroes.insert(BlockNo(17), range(20));
         assert_eq!(
-            [4, 8, 12, 17].map(|start| zeroes.left_to_merge(BlockNo(start))),
+            [4, 8, 12, 17].map(|start| zeroes.mergeable_predecessor(BlockNo(start))),
             [Some(BlockNo(0)), None, None, None]
         );
         zeroes.merge(BlockNo(0), BlockNo(4));
         assert_eq!((zeroes.find(BlockNo(7)).map(|(start, _)| start), zeroes.len()), (Some(BlockNo(0)), 4));
-        assert_eq!((zeroes.next_of(BlockNo(0)), zeroes.next_of(BlockNo(12))), (Some(BlockNo(8)), None));
+        assert_eq!(
+            (zeroes.adjacent_successor(BlockNo(0)), zeroes.adjacent_successor(BlockNo(12))),
+            (Some(BlockNo(8)), None)
+        );
     }
 
     #[test]

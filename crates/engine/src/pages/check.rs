@@ -331,7 +331,7 @@ impl<S: Seam> Shard<S> {
     async fn matches_flash(&self, block: BlockNo, content: &S::Block) -> bool {
         let Some(pages) = self.flash_tier.pages.clone() else { return true };
         let (page, index) = page_and_index(block);
-        if pages.valid(page) >> index & 1 == 0 {
+        if pages.valid_blocks(page) >> index & 1 == 0 {
             return true;
         }
         let buffer = self.core.alloc().await;

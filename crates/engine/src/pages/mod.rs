@@ -248,9 +248,9 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// True if the ring of recent writes has no block with content.
+    /// True if the ring of recent writes has only zeroes.
     pub fn lacks_evidence(&self) -> bool {
-        self.flash_tier.pages.as_ref().is_some_and(|pages| pages.recent_writes_with_content() == 0)
+        self.flash_tier.pages.as_ref().is_some_and(|pages| pages.nonzero_recent_writes() == 0)
     }
 
     /// True if every write that was ever sent to the backing is durable there, apart from writes known to be in flight.

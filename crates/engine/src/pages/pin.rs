@@ -117,9 +117,9 @@ impl<S: Seam> Shard<S> {
                 if pages.suspect_blocks(page) != 0 {
                     self.verify_suspect(page).await;
                 }
-                let before = pages.valid(page);
+                let before = pages.valid_blocks(page);
                 self.complete_page(page, true).await;
-                pass.filled_pages += u64::from(pages.valid(page) & !before != 0);
+                pass.filled_pages += u64::from(pages.valid_blocks(page) & !before != 0);
                 whole = self.is_whole(&pages, page);
                 self.seam().sleep(if self.is_quiet() { PACE } else { PACE_BUSY }).await;
             }
@@ -138,7 +138,7 @@ impl<S: Seam> Shard<S> {
     fn is_whole(&self, pages: &VolumePages<S>, page: PageNo) -> bool {
         let blocks = self.page_blocks(page);
         let count = BlockNo::count(&blocks);
-        u64::from(pages.valid(page).count_ones()) >= count
+        u64::from(pages.valid_blocks(page).count_ones()) >= count
     }
 }
 

@@ -195,7 +195,7 @@ impl<S: Seam> Shard<S> {
         let mut last = None;
         for block in missing {
             let (page, index) = page_and_index(block);
-            let valid = pages.valid(page);
+            let valid = pages.valid_blocks(page);
             if valid >> index & 1 == 0 && valid != 0 && chosen.last() != Some(&page) {
                 // The page is on flash already; its missing blocks are promoted without earning it again.
                 chosen.push(page);
@@ -229,7 +229,7 @@ impl<S: Seam> Shard<S> {
     pub fn record_write_miss(&self, block: BlockNo) {
         if let Some(pages) = self.fillable_pages() {
             let (page, _) = page_and_index(block);
-            if pages.valid(page) == 0 {
+            if pages.valid_blocks(page) == 0 {
                 self.core.promoter().rule.borrow_mut().record_first_use(self.page_key(page));
             }
         }
@@ -242,7 +242,7 @@ impl<S: Seam> Shard<S> {
         for blocks in blocks.chunk_by(|block, next| page_and_index(*block).0 == page_and_index(*next).0) {
             let page = page_and_index(blocks[0]).0;
             let written = blocks.iter().fold(0, |mask, block| mask | 1 << page_and_index(*block).1);
-            if !pages.valid(page) & written != 0 && pages.is_used(page) {
+            if !pages.valid_blocks(page) & written != 0 && pages.is_used(page) {
                 self.queue_task(page, Task::Refresh);
             }
         }
@@ -335,7 +335,7 @@ impl<S: Seam> Shard<S> {
             return self.release_fill_guards(read.iter().map(|read| &read.guard));
         };
         let blocks = self.page_blocks(page);
-        let valid = pages.valid(page);
+        let valid = pages.valid_blocks(page);
         let content = match read {
             Some(read) => self.blocks_to_promote(read, valid),
             None => self.clean_blocks_in_memory(page, valid),
@@ -351,7 +351,7 @@ impl<S: Seam> Shard<S> {
             return counters.count_rejection(reason);
         }
         self.put_page(page, content, true).await;
-        if pages.valid(page).count_ones() < BlockNo::count(&blocks) as u32 {
+        if pages.valid_blocks(page).count_ones() < BlockNo::count(&blocks) as u32 {
             self.queue_task(page, Task::Complete);
         }
     }
@@ -360,7 +360,7 @@ impl<S: Seam> Shard<S> {
     /// wait for a quiet backing.
     pub(super) async fn complete_page(self: &ShardRef<S>, page: PageNo, pinned: bool) {
         let Some(pages) = self.fillable_pages().cloned() else { return };
-        let valid = pages.valid(page);
+        let valid = pages.valid_blocks(page);
         let blocks = self.page_blocks(page);
         if (valid == 0 && !pinned) || blocks.is_empty() || !self.flush_if_unsettled().await {
             return;
@@ -443,7 +443,7 @@ impl<S: Seam> Shard<S> {
     async fn put_page(&self, page: PageNo, content: Vec<(u32, S::Block)>, by_use: bool) {
         let counters = &self.flash_tier.counters;
         let Some(pages) = self.fillable_pages().cloned() else { return };
-        let new = pages.valid(page) == 0;
+        let new = pages.valid_blocks(page) == 0;
         let blocks = content.len() as u64;
         match pages.put(page, content).await {
             Ok(_) => {

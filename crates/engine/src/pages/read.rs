@@ -53,7 +53,7 @@ impl<S: Seam> Shard<S> {
         let Some(pages) = self.readable_pages().cloned() else { return read_result };
         let is_on_flash = |block: BlockNo| {
             let (page, index) = page_and_index(block);
-            pages.valid(page) >> index & 1 == 1
+            pages.valid_blocks(page) >> index & 1 == 1
         };
         let head = BlockNo::each(&blocks).take_while(|block| is_on_flash(*block)).count() as u64;
         let tail =

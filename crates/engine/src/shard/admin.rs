@@ -154,7 +154,7 @@ impl<S: Seam> Shard<S> {
             state.invalidate_fills(BlockNo::ALL, Sectors::ALL);
             self.invalidate_flash(self.all_blocks());
             let mut dropped = 0;
-            for id in 0..memory.slots_used() {
+            for id in 0..memory.slots_allocated() {
                 let slot = memory.slot(id);
                 if slot.data.is_some() && slot.volume == self.number && slot.is_clean() {
                     memory.remove(id);
@@ -260,7 +260,7 @@ impl<S: Seam> Shard<S> {
         let first_past_end = BlockNo(size.div_ceil(BLOCK_BYTES as u64));
         let (waits, dropped_from) = self.with(|state, memory| {
             state.invalidate_fills(first..BlockNo::MAX, Sectors::ALL);
-            for id in 0..memory.slots_used() {
+            for id in 0..memory.slots_allocated() {
                 let slot = memory.slot(id);
                 if slot.data.is_some() && slot.volume == self.number && slot.block >= first {
                     state.supersede(memory, id);

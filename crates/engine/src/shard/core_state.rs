@@ -10,7 +10,7 @@ use seam::{Nanos, Seam};
 use super::memory_partition::MemoryPartition;
 use super::{Shard, ShardRef};
 use crate::backing::Datastore;
-use crate::memory::{BLOCKS_PER_PAGE, Memory};
+use crate::memory::{BLOCKS_PER_PAGE, MemoryCache};
 use crate::pages::Promoter;
 use crate::wait::Signal;
 use crate::{CoreSpec, DatastoreSpec, FLASH_DATASTORE, PromotionStats};
@@ -31,7 +31,7 @@ const ALLOC_PAUSE: Nanos = Nanos::from_micros(200);
 pub struct CoreState<S: Seam> {
     seam: S,
     spec: CoreSpec,
-    memory: RefCell<Memory<S>>,
+    memory: RefCell<MemoryCache<S>>,
     /// All shards in the order of attachment. Each shard owns this, so this holds only weak references.
     shards: RefCell<Vec<Weak<Shard<S>>>>,
     ticking: Cell<bool>,
@@ -64,7 +64,7 @@ pub struct CoreState<S: Seam> {
 impl<S: Seam> CoreState<S> {
     /// Memory over all of the seam's pool, without shards.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
-        let memory = RefCell::new(Memory::new(seam.clone()));
+        let memory = RefCell::new(MemoryCache::new(seam.clone()));
         let flash_spec = DatastoreSpec { threshold: spec.flash_threshold, ..DatastoreSpec::new(FLASH_DATASTORE) };
         let promoter = Promoter::new(&spec, (seam.blocks_total() / BLOCKS_PER_PAGE) as u64);
         let (shards, ticking, log, requests, allowance) = Default::default();
@@ -103,7 +103,7 @@ impl<S: Seam> CoreState<S> {
     }
 
     /// The memory cache, which all volumes share.
-    pub fn memory(&self) -> &RefCell<Memory<S>> {
+    pub fn memory(&self) -> &RefCell<MemoryCache<S>> {
         &self.memory
     }
 

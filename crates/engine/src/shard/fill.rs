@@ -10,7 +10,7 @@ use super::state::State;
 use super::{Shard, Span};
 use crate::ByteOffset;
 use crate::backing::{Cause, Op, Priority};
-use crate::memory::{BlockNo, Memory, Sectors};
+use crate::memory::{BlockNo, MemoryCache, Sectors};
 use crate::policy::Admit;
 use crate::spec::Sabotage;
 use crate::wait::Signal;
@@ -88,7 +88,7 @@ impl State {
     /// other requests may wait for the fill and find its content in memory.
     pub fn issue_fill_guard<S: Seam>(
         &mut self,
-        memory: &Memory<S>,
+        memory: &MemoryCache<S>,
         volume: u32,
         blocks: Range<BlockNo>,
         installs: bool,
@@ -197,7 +197,7 @@ impl<S: Seam> Shard<S> {
             for ((block, data), is_from_backing) in BlockNo::each(&blocks).zip(&content).zip(is_from_backing) {
                 let new = self.install(state, memory, guard, block, data, admit);
                 if let Some(id) = new.filter(|_| is_from_backing && cause == Cause::Readahead) {
-                    memory.slot_mut(id).prefetched = true;
+                    memory.slot_mut(id).read_ahead = true;
                 }
             }
         });
@@ -267,7 +267,7 @@ impl<S: Seam> Shard<S> {
     pub fn install(
         &self,
         state: &State,
-        memory: &mut Memory<S>,
+        memory: &mut MemoryCache<S>,
         guard: &FillGuard,
         block: BlockNo,
         data: &S::Block,
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn read_joins_fill_but_not_query_and_write_invalidates_query() {
         let world = World::new(WorldSpec::new(1));
-        let (memory, mut state) = (Memory::new(world.seam()), State::new(0));
+        let (memory, mut state) = (MemoryCache::new(world.seam()), State::new(0));
         let query = state.issue_fill_guard(&memory, 0, BlockNo(0).run(16), false);
         assert!(state.fill_guard_for(BlockNo(3), Sectors::ALL).is_none());
         state.invalidate_fills(BlockNo(3).single(), Sectors::ALL);

@@ -14,7 +14,7 @@ use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use super::core_state::CoreState;
 use super::{Shard, ShardRef};
-use crate::memory::{Memory, VolumeUsage};
+use crate::memory::{MemoryCache, VolumeUsage};
 use crate::policy::partition::{VolumeDemand, partition};
 use crate::{CacheMode, WritePolicy};
 
@@ -137,7 +137,7 @@ impl MemoryPartition {
 }
 
 /// Returns targets of a partition with sufficient gain, and the hits that it is expected to gain.
-fn better_targets<S: Seam>(memory: &Memory<S>, shards: &[ShardRef<S>], blocks: u64) -> Option<(Vec<u64>, f64)> {
+fn better_targets<S: Seam>(memory: &MemoryCache<S>, shards: &[ShardRef<S>], blocks: u64) -> Option<(Vec<u64>, f64)> {
     let floor = blocks / shards.len() as u64 / FLOOR_DIVISOR;
     let usages: Vec<VolumeUsage> = shards.iter().map(|shard| memory.usage(shard.number)).collect();
     let demands: Vec<VolumeDemand> =

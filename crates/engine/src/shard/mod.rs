@@ -28,7 +28,7 @@ use crate::backing::{AnyDisk, Cause, Datastore, Dispatch, IoSlot, Priority};
 use crate::destage::throttle::Throttle;
 use crate::destage::writer::Retry;
 use crate::log::flush_batcher::FlushBatcher;
-use crate::memory::{BlockNo, Memory, Sectors};
+use crate::memory::{BlockNo, MemoryCache, Sectors};
 use crate::pages::FlashTier;
 use crate::policy::curve::Curves;
 use crate::spec::Sabotage;
@@ -120,7 +120,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Runs `work` on the block states: the shard's state and the core's memory together.
-    pub fn with<R>(&self, work: impl FnOnce(&mut State, &mut Memory<S>) -> R) -> R {
+    pub fn with<R>(&self, work: impl FnOnce(&mut State, &mut MemoryCache<S>) -> R) -> R {
         let (state, memory) = (&mut *self.state.borrow_mut(), &mut *self.core.memory().borrow_mut());
         let result = work(state, memory);
         memory.update_tags(self.volume_id, &mut state.zeroes, state.log_tracker.outdated());

@@ -12,7 +12,7 @@ use super::state::State;
 use super::wait::WriteWait;
 use super::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::backing::Cause;
-use crate::memory::{BlockNo, Memory, PageNo, Sectors};
+use crate::memory::{BlockNo, MemoryCache, PageNo, Sectors};
 use crate::pages::counters::MissReason;
 use crate::policy::Admit;
 use crate::spec::Sabotage;
@@ -34,16 +34,16 @@ impl<S: Seam> Shard<S> {
         let before = out.len();
         let prefetched = self.with(|state, memory| {
             memory.prefetch_run_entries(self.number, blocks_of(at, len as u64));
-            let mut is_prefetched = false;
+            let mut is_read_ahead = false;
             let is_complete =
-                spans(at, len).all(|span| match self.find_in_memory(state, memory, &span, &mut is_prefetched) {
+                spans(at, len).all(|span| match self.find_in_memory(state, memory, &span, &mut is_read_ahead) {
                     Some(piece) => {
                         out.push(piece);
                         true
                     }
                     None => false,
                 });
-            is_complete.then(|| if is_prefetched { self.use_prefetched(memory, spans(at, len)) } else { 0 })
+            is_complete.then(|| if is_read_ahead { self.record_readahead_uses(memory, spans(at, len)) } else { 0 })
         });
         let Some(prefetched) = prefetched else {
             out.truncate(before);
@@ -105,7 +105,7 @@ impl<S: Seam> Shard<S> {
             let (plan, prefetched_bytes) = self.with(|state, memory| {
                 let plan = self.plan(state, memory, &spans, &mut pieces);
                 let cached = spans.iter().zip(&pieces).filter(|(_, piece)| piece.is_some()).map(|(span, _)| *span);
-                let bytes = if plan.is_prefetched { self.use_prefetched(memory, cached) } else { 0 };
+                let bytes = if plan.is_read_ahead { self.record_readahead_uses(memory, cached) } else { 0 };
                 (plan, bytes)
             });
             if std::mem::take(&mut is_first_pass) {
@@ -190,12 +190,12 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Bytes of these spans that are served from prefetched blocks; the blocks count as used.
-    fn use_prefetched(&self, memory: &mut Memory<S>, spans: impl Iterator<Item = Span>) -> u64 {
+    /// Bytes of these spans that are served from blocks that readahead brought; the blocks count as used.
+    fn record_readahead_uses(&self, memory: &mut MemoryCache<S>, spans: impl Iterator<Item = Span>) -> u64 {
         let mut bytes = 0;
         for span in spans {
             if let Some(id) = memory.find(self.number, span.block)
-                && memory.use_prefetched(id, span.start + span.len)
+                && memory.record_readahead_use(id, span.start + span.len)
             {
                 bytes += span.len as u64;
             }
@@ -203,13 +203,13 @@ impl<S: Seam> Shard<S> {
         bytes
     }
 
-    /// A block's part of the request, from memory or a zero-range. Sets `is_prefetched` if the block is prefetched.
+    /// A block's part of the request, from memory or a zero-range. Sets `is_read_ahead` if the block was read ahead.
     fn find_in_memory(
         &self,
         state: &State,
-        memory: &mut Memory<S>,
+        memory: &mut MemoryCache<S>,
         span: &Span,
-        is_prefetched: &mut bool,
+        is_read_ahead: &mut bool,
     ) -> Option<Piece<S::Block>> {
         if let Some(id) = memory.find(self.number, span.block) {
             let slot = memory.slot(id);
@@ -218,7 +218,7 @@ impl<S: Seam> Shard<S> {
                 return None;
             }
             let data = slot.data.clone().expect("a slot in use has content");
-            *is_prefetched |= slot.prefetched;
+            *is_read_ahead |= slot.read_ahead;
             memory.touch(id);
             return Some(Piece::new(data, span.start, span.len));
         }
@@ -230,14 +230,14 @@ impl<S: Seam> Shard<S> {
     fn plan(
         &self,
         state: &State,
-        memory: &mut Memory<S>,
+        memory: &mut MemoryCache<S>,
         spans: &[Span],
         pieces: &mut [Option<Piece<S::Block>>],
     ) -> ReadPlan {
-        let mut plan = ReadPlan { missing: Vec::new(), spilled: Vec::new(), join: None, is_prefetched: false };
+        let mut plan = ReadPlan { missing: Vec::new(), spilled: Vec::new(), join: None, is_read_ahead: false };
         for (span, piece) in spans.iter().zip(pieces) {
             if piece.is_none() {
-                *piece = self.find_in_memory(state, memory, span, &mut plan.is_prefetched);
+                *piece = self.find_in_memory(state, memory, span, &mut plan.is_read_ahead);
             }
             if piece.is_some() {
                 continue;
@@ -382,7 +382,7 @@ struct ReadSources {
     from_memory: usize,
     from_flash: usize,
     from_backing: usize,
-    /// Bytes from memory, those of prefetched blocks included.
+    /// Bytes from memory, those of blocks that were read ahead included.
     memory_bytes: u64,
     prefetched_bytes: u64,
     joined: bool,
@@ -419,8 +419,8 @@ struct ReadPlan {
     spilled: Vec<Range<BlockNo>>,
     /// Another request's fill that will install more of the blocks.
     join: Option<Rc<FillGuard>>,
-    /// A block that was found is prefetched.
-    is_prefetched: bool,
+    /// A block that was found had been read ahead.
+    is_read_ahead: bool,
 }
 
 /// Takes the content of `span` from a fill, if it covers the span and is still valid.

@@ -10,7 +10,7 @@ use seam::{DiskError, Nanos, Seam};
 use super::fill::{FillGuard, FillResult};
 use super::state::State;
 use super::{Shard, ShardRef};
-use crate::memory::{BlockNo, Memory, Sectors};
+use crate::memory::{BlockNo, MemoryCache, Sectors};
 use crate::policy::Admit;
 use crate::spec::Sabotage;
 
@@ -128,7 +128,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// The fault of [`Sabotage::ReloadOverWrite`].
-    fn overwrite_newer(&self, memory: &mut Memory<S>, block: BlockNo, data: &S::Block) {
+    fn overwrite_newer(&self, memory: &mut MemoryCache<S>, block: BlockNo, data: &S::Block) {
         if let Some(id) = memory.find(self.number, block) {
             memory.slot_mut(id).data = Some(data.clone());
         }

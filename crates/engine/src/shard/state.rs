@@ -19,7 +19,7 @@ use crate::destage::order::DirtyOrder;
 use crate::log::Logging;
 use crate::log::log_tracker::{LogTracker, RangeChange};
 use crate::memory::zeroes::{RANGES_MAX, ZeroRange, ZeroRanges, ZeroState};
-use crate::memory::{BlockNo, Memory, Sectors, Slot, SlotRef, UnflushedWrite};
+use crate::memory::{BlockNo, MemoryCache, Sectors, Slot, SlotRef, UnflushedWrite};
 
 /// A write or zero operation in flight to the backing.
 pub struct Operation {
@@ -227,7 +227,7 @@ impl State {
 
     /// Marks the slot dirty: its content is newer than the backing's, as of `epoch` or the older epoch in which it is
     /// already dirty.
-    pub fn mark_dirty<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, epoch: Epoch, now: Nanos) {
+    pub fn mark_dirty<S: Seam>(&mut self, memory: &mut MemoryCache<S>, id: u32, epoch: Epoch, now: Nanos) {
         let slot = memory.slot_mut(id);
         let was_clean = slot.is_clean();
         match slot.dirty {
@@ -258,7 +258,7 @@ impl State {
     }
 
     /// Time since which the oldest dirty block in memory has been dirty; blocks in flight do not count.
-    pub fn oldest_in_memory<S: Seam>(&mut self, memory: &Memory<S>, volume: u32) -> Option<Nanos> {
+    pub fn oldest_in_memory<S: Seam>(&mut self, memory: &MemoryCache<S>, volume: u32) -> Option<Nanos> {
         while let Some((block, since)) = self.ages.front() {
             let slot = memory.find(volume, *block).map(|id| memory.slot(id));
             if slot.is_some_and(|slot| slot.dirty.is_some() && slot.dirty_since == *since) {
@@ -270,12 +270,12 @@ impl State {
     }
 
     /// Time since which the oldest dirty block or range has been dirty, spilled blocks included.
-    pub fn oldest_dirty<S: Seam>(&mut self, memory: &Memory<S>, volume: u32) -> Option<Nanos> {
+    pub fn oldest_dirty<S: Seam>(&mut self, memory: &MemoryCache<S>, volume: u32) -> Option<Nanos> {
         let block = self.oldest_in_memory(memory, volume);
         let spilled = (self.log_tracker.spilled_blocks() > 0).then_some(self.spilled_since);
         // A recovery may find more ranges than requests can add; all of them are destaged at once then.
         let dirty = self.zeroes.iter().take(RANGES_MAX).filter(|(_, range)| range.state == ZeroState::Dirty);
-        let range = dirty.map(|(_, range)| range.since).min();
+        let range = dirty.map(|(_, range)| range.dirty_since).min();
         [block, range, spilled].into_iter().flatten().min()
     }
 
@@ -311,7 +311,7 @@ impl State {
     }
 
     /// Marks a dirty block as in flight.
-    pub fn mark_sent<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32) -> InFlightBlock {
+    pub fn mark_sent<S: Seam>(&mut self, memory: &mut MemoryCache<S>, id: u32) -> InFlightBlock {
         let reference = memory.reference(id);
         let slot = memory.slot_mut(id);
         let epoch = slot.dirty.take().expect("only a dirty block is written");
@@ -324,7 +324,7 @@ impl State {
     }
 
     /// Marks a block in flight as written: its write completed.
-    pub fn complete_write<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &InFlightBlock) {
+    pub fn complete_write<S: Seam>(&mut self, memory: &mut MemoryCache<S>, sent: &InFlightBlock) {
         self.epochs.remove(sent.epoch);
         self.failed.remove(sent.block);
         let sequence = self.next_completion();
@@ -340,7 +340,7 @@ impl State {
     }
 
     /// Makes a block in flight dirty again, in the older of its epochs: its write failed.
-    pub fn fail_write<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &InFlightBlock, now: Nanos) {
+    pub fn fail_write<S: Seam>(&mut self, memory: &mut MemoryCache<S>, sent: &InFlightBlock, now: Nanos) {
         let Some(id) = memory.resolve(sent.slot) else {
             // A zero-range has replaced the block, in an epoch no later than this one.
             self.epochs.remove(sent.epoch);
@@ -354,13 +354,13 @@ impl State {
     }
 
     /// True if no content of a block in flight was ever acknowledged or written, so that the block may be dropped.
-    pub fn may_abandon<S: Seam>(&self, memory: &Memory<S>, sent: &InFlightBlock) -> bool {
+    pub fn may_abandon<S: Seam>(&self, memory: &MemoryCache<S>, sent: &InFlightBlock) -> bool {
         let slot = memory.resolve(sent.slot).map(|id| memory.slot(id));
         slot.is_none_or(|slot| !slot.acked_unwritten && slot.written.is_none())
     }
 
     /// Drops a block in flight whose write failed and was never acknowledged, unless it was overwritten meanwhile.
-    pub fn abandon_write<S: Seam>(&mut self, memory: &mut Memory<S>, sent: &InFlightBlock) {
+    pub fn abandon_write<S: Seam>(&mut self, memory: &mut MemoryCache<S>, sent: &InFlightBlock) {
         assert!(self.may_abandon(memory, sent), "acknowledged data is dropped only when it is on the backing");
         self.epochs.remove(sent.epoch);
         let Some(id) = memory.resolve(sent.slot) else { return };
@@ -377,7 +377,7 @@ impl State {
 
     /// Drops a block whose content no longer counts: a zero-range replaces it, or the volume ends before it. Returns
     /// its flush obligation.
-    pub fn supersede<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32) -> FlushObligation {
+    pub fn supersede<S: Seam>(&mut self, memory: &mut MemoryCache<S>, id: u32) -> FlushObligation {
         let slot = memory.slot_mut(id);
         let was_clean = slot.is_clean();
         let (dirty, in_flight, written) = (slot.dirty.take(), slot.in_flight.take(), slot.written.take());
@@ -400,7 +400,7 @@ impl State {
 
     /// Spills up to `count` dirty blocks whose newest content is durable in the flash log, the longest dirty first.
     /// Returns the number of spilled blocks.
-    pub fn spill_oldest<S: Seam>(&mut self, memory: &mut Memory<S>, volume: u32, count: u64, now: Nanos) -> u64 {
+    pub fn spill_oldest<S: Seam>(&mut self, memory: &mut MemoryCache<S>, volume: u32, count: u64, now: Nanos) -> u64 {
         let mut spilled = 0;
         for (block, since) in std::mem::take(&mut self.ages) {
             let Some(id) = memory.find(volume, block) else { continue };
@@ -433,7 +433,7 @@ impl State {
             && !self.is_busy(&block.single())
     }
 
-    fn spill<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, now: Nanos) {
+    fn spill<S: Seam>(&mut self, memory: &mut MemoryCache<S>, id: u32, now: Nanos) {
         let slot = memory.slot_mut(id);
         let (block, epoch) = (slot.block, slot.dirty.take().expect("only a dirty block is spilled"));
         self.epochs.remove(epoch);
@@ -486,7 +486,7 @@ impl State {
                 end: blocks.end,
                 epoch: Epoch::OLDEST,
                 state: ZeroState::Dirty,
-                since: now,
+                dirty_since: now,
                 may_unmap,
                 acked_unwritten: true,
             },
@@ -502,7 +502,7 @@ impl State {
 
     /// Like [`State::retire_zeroes`] for all records, and in spite of changes that a flush has yet to record, if they
     /// are durable on the backing.
-    pub fn retire_durable_zeroes<S: Seam>(&mut self, memory: &Memory<S>, volume: u32) {
+    pub fn retire_durable_zeroes<S: Seam>(&mut self, memory: &MemoryCache<S>, volume: u32) {
         let (zeroes, order, operations) = (&self.zeroes, &self.order, &self.operations);
         let is_unclean = |block| memory.find(volume, block).is_some_and(|id| !memory.slot(id).is_clean());
         let has_written = self.written_blocks > 0;
@@ -515,7 +515,7 @@ impl State {
     }
 
     /// Makes a reloaded block dirty as of `since`: its content has just come into memory.
-    pub fn mark_reloaded<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, since: Nanos) {
+    pub fn mark_reloaded<S: Seam>(&mut self, memory: &mut MemoryCache<S>, id: u32, since: Nanos) {
         self.epochs.remove(Epoch::OLDEST);
         memory.slot_mut(id).acked_unwritten = true;
         self.log_tracker.record_reload(memory.slot(id).block);
@@ -537,14 +537,14 @@ impl State {
         self.epochs.add(range.epoch);
         self.zeroes.insert(start, range);
         let start = self.merge_with_left(start).unwrap_or(start);
-        if let Some(next) = self.zeroes.next_of(start) {
+        if let Some(next) = self.zeroes.adjacent_successor(start) {
             self.merge_with_left(next);
         }
         start
     }
 
     fn merge_with_left(&mut self, right: BlockNo) -> Option<BlockNo> {
-        let left = self.zeroes.left_to_merge(right)?;
+        let left = self.zeroes.mergeable_predecessor(right)?;
         let (_, range) = self.zeroes.find(right).expect("a range that may be merged");
         self.zeroes.merge(left, right);
         self.epochs.remove(range.epoch);
@@ -664,7 +664,7 @@ impl State {
     /// Cleans written data after a successful backing flush that began when [`State::sequence`] was `covered`.
     pub fn clean_written<S: Seam>(
         &mut self,
-        memory: &mut Memory<S>,
+        memory: &mut MemoryCache<S>,
         covered: CompletionNo,
     ) -> DestagedBlocks<S::Block> {
         let mut destaged = DestagedBlocks::default();
@@ -702,7 +702,7 @@ impl State {
     /// it.
     fn clean_block<S: Seam>(
         &mut self,
-        memory: &mut Memory<S>,
+        memory: &mut MemoryCache<S>,
         reference: SlotRef,
         sequence: CompletionNo,
     ) -> Option<(BlockNo, Option<S::Block>)> {
@@ -728,7 +728,7 @@ impl State {
     }
 
     /// Makes written data dirty again, because the backing may have lost it.
-    pub fn redirty_written<S: Seam>(&mut self, memory: &mut Memory<S>, now: Nanos) {
+    pub fn redirty_written<S: Seam>(&mut self, memory: &mut MemoryCache<S>, now: Nanos) {
         self.losses += 1;
         self.log_tracker.record_backing_loss();
         self.written_ranges = 0;
@@ -754,7 +754,7 @@ impl State {
     }
 
     /// Makes a slot that counts as not clean dirty (again) in `epoch` or an older one.
-    fn redirty<S: Seam>(&mut self, memory: &mut Memory<S>, id: u32, epoch: Epoch, now: Nanos) {
+    fn redirty<S: Seam>(&mut self, memory: &mut MemoryCache<S>, id: u32, epoch: Epoch, now: Nanos) {
         // The slot may look clean for a moment, but it stays pinned all the while.
         let slot = memory.slot_mut(id);
         match slot.dirty {

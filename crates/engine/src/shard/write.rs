@@ -9,7 +9,7 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Nanos, Seam};
 use super::state::State;
 use super::wait::WriteWait;
 use super::{Shard, ShardRef, Span, blocks_of, spans};
-use crate::memory::{Memory, Sectors};
+use crate::memory::{MemoryCache, Sectors};
 use crate::policy::Admit;
 use crate::spec::Sabotage;
 use crate::telemetry::{LatencyTrace, Step};
@@ -125,7 +125,7 @@ impl<S: Seam> Shard<S> {
     pub fn write_block(
         &self,
         state: &mut State,
-        memory: &mut Memory<S>,
+        memory: &mut MemoryCache<S>,
         span: &Span,
         source: &mut impl WriteSource<S>,
         mode: WriteMode,
@@ -212,7 +212,7 @@ impl<S: Seam> Shard<S> {
         Some(())
     }
 
-    fn may_change(&self, memory: &Memory<S>, id: u32) -> bool {
+    fn may_change(&self, memory: &MemoryCache<S>, id: u32) -> bool {
         let slot = memory.slot(id);
         let data = slot.data.as_ref().expect("a slot in use has content");
         // A kill during a copy must not leave half a sector in place of an acknowledged whole one.
@@ -220,7 +220,7 @@ impl<S: Seam> Shard<S> {
         (data.is_unique() && !is_persisted) || self.sabotage(Sabotage::OverwriteInFlight)
     }
 
-    fn take_for_change(&self, memory: &mut Memory<S>, id: u32) -> S::BlockMut {
+    fn take_for_change(&self, memory: &mut MemoryCache<S>, id: u32) -> S::BlockMut {
         #[cfg(feature = "sabotage")]
         if self.sabotage(Sabotage::OverwriteInFlight) {
             let data = memory.slot_mut(id).data.take().expect("a slot in use has content");

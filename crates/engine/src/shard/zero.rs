@@ -11,7 +11,7 @@ use super::wait::WriteWait;
 use super::write::WriteMode;
 use super::{Shard, ShardRef, Span, spans};
 use crate::log::log_tracker::RangeChange;
-use crate::memory::zeroes::{RANGES_CROWDED, RANGES_MAX, ZeroRange, ZeroState};
+use crate::memory::zeroes::{RANGES_LOW_WATERMARK, RANGES_MAX, ZeroRange, ZeroState};
 use crate::memory::{BlockNo, PageNo, Sectors};
 use crate::spec::Sabotage;
 use crate::{ByteOffset, RequestError, WriteSource, ZeroFlags};
@@ -137,8 +137,14 @@ impl<S: Seam> Shard<S> {
             obligation = obligation.merge(state.cut_zeroes(blocks.clone()).unwrap_or_default());
             let epoch = obligation.oldest_epoch(state.epochs.current());
             let acked_unwritten = obligation.acked_unwritten;
-            let range =
-                ZeroRange { end: blocks.end, epoch, state: ZeroState::Dirty, since: now, may_unmap, acked_unwritten };
+            let range = ZeroRange {
+                end: blocks.end,
+                epoch,
+                state: ZeroState::Dirty,
+                dirty_since: now,
+                may_unmap,
+                acked_unwritten,
+            };
             let start = state.add_zeroes(blocks.start, range);
             if let Some(wait) = wait {
                 state.waits.add(start, wait);
@@ -147,7 +153,7 @@ impl<S: Seam> Shard<S> {
     }
 
     async fn wait_for_range_room(&self) {
-        if self.state.borrow().zeroes.len() >= RANGES_CROWDED {
+        if self.state.borrow().zeroes.len() >= RANGES_LOW_WATERMARK {
             self.work.notify();
         }
         self.progress.wait_for(|| (self.state.borrow().zeroes.len() < RANGES_MAX).then_some(())).await;

@@ -1,4 +1,4 @@
-//! Input of the alert kinds: a status sample, the limits, and state kept from earlier samples.
+//! Input of the alert rules: a status sample, the limits, and state kept from earlier samples.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ const WINDOW_MS: u64 = 60_000;
 /// Slow reads in a window below which no alert is raised.
 const SLOW_READS_MIN: u64 = 3;
 
-/// Input of an alert kind.
+/// Input of an alert rule.
 pub struct AlertContext<'a> {
     /// When the sample was taken.
     pub at_unix_ms: u64,
@@ -26,7 +26,7 @@ pub struct AlertContext<'a> {
     /// The thresholds.
     pub limits: &'a Limits,
     /// Failed and slow requests in earlier samples.
-    pub windows: &'a ErrorWindows,
+    pub error_windows: &'a ErrorWindows,
     /// Whether the kind is active for a subject. The threshold to stay active may be lower than the one to be raised.
     pub is_active: &'a dyn Fn(Option<&str>) -> bool,
 }
@@ -45,15 +45,18 @@ impl<'a> AlertContext<'a> {
 
     /// The error window of each volume.
     pub fn error_windows(&self) -> impl Iterator<Item = (&'a str, &'a ErrorWindow)> + use<'a> {
-        self.windows.volumes.iter().map(|(name, window)| (name.as_str(), window))
+        self.error_windows.volumes.iter().map(|(name, window)| (name.as_str(), window))
     }
 }
 
-/// For each of `volumes` its first notice of that kind, with the volume as the subject.
-pub fn notices<'a>(volumes: impl Iterator<Item = &'a VolumeReport>, kind: AlertKind) -> impl Iterator<Item = Problem> {
+/// For each of `volumes` its first problem of that kind, with the volume as the subject.
+pub fn problems_of_kind<'a>(
+    volumes: impl Iterator<Item = &'a VolumeReport>,
+    kind: AlertKind,
+) -> impl Iterator<Item = Problem> {
     volumes.filter_map(move |volume| {
-        let notice = volume.alerts.iter().find(|notice| notice.kind == kind)?;
-        Some((Some(volume.name.clone()), notice.text.clone()))
+        let problem = volume.problems.iter().find(|problem| problem.kind == kind)?;
+        Some((Some(volume.name.clone()), problem.text.clone()))
     })
 }
 

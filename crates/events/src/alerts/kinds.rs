@@ -1,4 +1,4 @@
-//! The list of alert kinds: the condition of each, its effect, and its remedy.
+//! The alert rules, one for each kind of alert: its condition, its effect, and its remedy.
 //!
 //! Names and severities are in `messages/report/alert.rs`, in the same order. The table in `docs/admin/alerts.md` is
 //! made from the list.
@@ -6,17 +6,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use messages::report::{AlertKind, CertificateReport, Notice, VolumeReport};
+use messages::report::{AlertKind, CertificateReport, StatusProblem, VolumeReport};
 use messages::{VolumeState, unix_time};
 
-use super::context::{AlertContext, Problem, notices};
+use super::context::{AlertContext, Problem, problems_of_kind};
 
 /// The problems found in a sample.
 pub type Problems = Vec<Problem>;
 
-/// A kind of alert.
-pub struct Kind {
-    /// Its name and severity.
+/// The rule of a kind of alert.
+pub struct AlertRule {
+    /// The kind, with its name and severity.
     pub kind: AlertKind,
     /// Condition under which it is raised, for the documentation.
     pub when: &'static str,
@@ -26,9 +26,10 @@ pub struct Kind {
     pub remedy: &'static str,
     /// Time for which the condition has to last before the alert is raised.
     pub(super) delay_ms: u64,
-    /// The status states this problem in a notice of its own.
-    pub(super) has_notice: bool,
-    pub(super) find: fn(&AlertContext<'_>, &mut Problems),
+    /// The status itself states this problem.
+    pub(super) is_in_status: bool,
+    /// Adds the problems that a sample has.
+    pub(super) find_problems: fn(&AlertContext<'_>, &mut Problems),
 }
 
 const DAY_SECONDS: u64 = 86_400;
@@ -37,43 +38,43 @@ const CERTIFICATE_WARNING_SECONDS: u64 = 14 * DAY_SECONDS;
 /// Time without an answer after which a disk has an alert.
 const HUNG_MS: u64 = 10_000;
 
-/// All kinds, in the order of [`AlertKind::ALL`].
-pub const KINDS: [Kind; AlertKind::ALL.len()] = [
-    Kind {
+/// All rules, in the order of [`AlertKind::ALL`].
+pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
+    AlertRule {
         kind: AlertKind::VolumeRefused,
         when: "a volume is not served: its backing cannot be opened, or was replaced",
         effect: "Clients cannot use the volume.",
         remedy: "Follow the cause; `hotset volume show NAME` repeats it. A reload or a restart retries.",
         delay_ms: 0,
-        has_notice: true,
-        find: |context, problems| {
+        is_in_status: true,
+        find_problems: |context, problems| {
             for volume in context.status.volumes.iter().filter(|volume| volume.state == VolumeState::Refused) {
-                problems.push((Some(volume.name.clone()), Notice::join(&volume.alerts)));
+                problems.push((Some(volume.name.clone()), StatusProblem::join(&volume.problems)));
             }
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::CoreSilent,
         when: "a data core has not answered for three seconds",
         effect: "Clients of its volumes may wait. The state of these volumes is unknown.",
         remedy: "Check the load of the machine. If the alert persists, restart the daemon: flushed data is safe.",
         delay_ms: 3_000,
-        has_notice: true,
-        find: |context, problems| {
+        is_in_status: true,
+        find_problems: |context, problems| {
             let answers = |core: &usize| context.status.cores.iter().any(|report| report.core == *core);
             for core in (0..context.limits.cores).filter(|core| !answers(core)) {
                 problems.push((Some(format!("core {core}")), "it does not answer".to_owned()));
             }
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::FlashDataLost,
         when: "dirty blocks have no good copy on any flash device",
         effect: "Reads of these blocks fail until the blocks are written again. Their content is lost.",
         remedy: "`hotset volume show NAME` lists the ranges: restore them from a backup. Replace the failed devices.",
         delay_ms: 0,
-        has_notice: true,
-        find: |context, problems| {
+        is_in_status: true,
+        find_problems: |context, problems| {
             for volume in context.status.volumes.iter().filter(|volume| volume.lost_bytes > 0) {
                 let cause = format!("{} KiB have no good copy on flash", volume.lost_bytes / 1024);
                 problems.push((Some(volume.name.clone()), cause));
@@ -86,42 +87,42 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             }
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::NoCopy,
         when: "no flash device is left in service",
         effect: "Flushes that need the flash log fail. Reads of data that only flash holds fail.",
         remedy: "Reconnect a device and restart the daemon, or run `hotset stop --destage`, which destages the dirty \
                  data in memory.",
         delay_ms: 0,
-        has_notice: true,
-        find: |context, problems| {
+        is_in_status: true,
+        find_problems: |context, problems| {
             if context.flash().is_some_and(|flash| flash.copies == 0) {
                 problems.push((None, "no flash device is in service".to_owned()));
             }
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::FlashUnused,
         when: "`[flash]` is configured but cannot be used",
         effect: "There is no flash cache; flushes wait for the backing. Volumes with dirty data on flash are not \
                  served.",
         remedy: "Follow the cause, then restart the daemon.",
         delay_ms: 0,
-        has_notice: true,
-        find: |context, problems| {
+        is_in_status: true,
+        find_problems: |context, problems| {
             let unused = context.status.flash.as_ref().filter(|flash| !flash.in_use);
-            problems.extend(unused.map(|flash| (None, Notice::join(&flash.alerts))));
+            problems.extend(unused.map(|flash| (None, StatusProblem::join(&flash.problems))));
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::FlashDegraded,
         when: "a flash device is lost, stale, or unusable",
         effect: "Its clean pages are lost. Dirty data may have one copy only.",
         remedy: "Check the device's health and cables, and for a file the free space of its file system; replace it \
                  with `hotset flash replace`.",
         delay_ms: 0,
-        has_notice: true,
-        find: |context, problems| {
+        is_in_status: true,
+        find_problems: |context, problems| {
             let Some(flash) = context.flash() else { return };
             for device in flash.devices.iter().filter(|device| device.state != "in-service") {
                 let reason = if device.reason.is_empty() { String::new() } else { format!(": {}", device.reason) };
@@ -132,15 +133,15 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             }
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::DriveFailing,
         when: "the drive of a flash device reports a critical warning, too few spare blocks, or a failed \
                self-assessment",
         effect: "The drive may fail soon or become read-only. Dirty data then has one copy only.",
         remedy: "Replace the device with `hotset flash replace` while it still works.",
         delay_ms: 0,
-        has_notice: false,
-        find: |context, problems| {
+        is_in_status: false,
+        find_problems: |context, problems| {
             for device in context.flash().into_iter().flat_map(|flash| &flash.devices) {
                 if let Some(drive) = device.drive.as_ref().filter(|drive| !drive.warnings.is_empty()) {
                     problems.push((Some(device.name()), format!("{}: {}", drive.drive, drive.warnings.join("; "))));
@@ -148,7 +149,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             }
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::DestageFailing,
         when: "destage of a volume fails",
         effect: "Dirty data stays in the cache, and destage is retried. Once the dirty data limit is reached, writes \
@@ -156,19 +157,19 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "By the error in the cause: free space on the file system or pool of the backing if none is left, \
                  else check the backing and the path to it. The retries succeed afterwards.",
         delay_ms: 0,
-        has_notice: true,
-        find: |context, problems| {
-            problems.extend(notices(context.status.volumes.iter(), AlertKind::DestageFailing));
+        is_in_status: true,
+        find_problems: |context, problems| {
+            problems.extend(problems_of_kind(context.status.volumes.iter(), AlertKind::DestageFailing));
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::BackingErrors,
         when: "requests to the backing of a volume have failed within the last five minutes",
         effect: "Reads that miss the cache fail. Dirty data stays in the cache, and destage is retried.",
         remedy: "Check the backing and the path to it; the logs of the daemon and of the system name the error.",
         delay_ms: 0,
-        has_notice: false,
-        find: |context, problems| {
+        is_in_status: false,
+        find_problems: |context, problems| {
             for (name, window) in
                 context.error_windows().filter(|(_, window)| context.at_unix_ms < window.reported_until_ms)
             {
@@ -180,7 +181,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             }
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::BackingHung,
         when: "the backing of a volume has not answered a request for ten seconds, or does not answer when it is \
                opened",
@@ -189,8 +190,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Check the backing and the path to it for a frozen file system, an unreachable server, or a drive in \
                  reset. When the backing responds, outstanding requests complete, and a refused volume is served.",
         delay_ms: 0,
-        has_notice: false,
-        find: |context, problems| {
+        is_in_status: false,
+        find_problems: |context, problems| {
             for volume in context.served().filter(|volume| volume.backing_unanswered_ms >= HUNG_MS) {
                 let duration = Duration::from_secs(volume.backing_unanswered_ms / 1000);
                 let cause = format!("its backing {} has not answered a request for {duration:?}", volume.backing);
@@ -204,7 +205,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             }
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::FlashHung,
         when: "a flash device has not answered a request for ten seconds, in service or not, or did not answer when \
                the daemon started",
@@ -214,8 +215,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Check the device and its cables. Replace it with `hotset flash replace`, or restart the daemon once \
                  it answers if it did not answer at the start.",
         delay_ms: 0,
-        has_notice: false,
-        find: |context, problems| {
+        is_in_status: false,
+        find_problems: |context, problems| {
             for device in context.flash().into_iter().flat_map(|flash| &flash.devices) {
                 if device.unanswered_ms >= HUNG_MS {
                     let duration = Duration::from_secs(device.unanswered_ms / 1000);
@@ -227,17 +228,17 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             }
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::CertificateExpired,
         when: "a certificate of `[api]` or `[nbd]`, or an intermediate certificate of its chain, has expired",
         effect: "Clients that verify certificates refuse to connect.",
         remedy: "Replace the certificate and key files with renewed ones, then reload the configuration (`SIGHUP`). \
                  Open connections stay.",
         delay_ms: 0,
-        has_notice: false,
-        find: |context, problems| problems.extend(certificates(context, |ends, now| ends <= now)),
+        is_in_status: false,
+        find_problems: |context, problems| problems.extend(certificates(context, |ends, now| ends <= now)),
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::StateDisk,
         when: "the state directory cannot be written: its disk hangs, fails, or is full",
         effect: "Volumes stay in service. Operations that need a durable record fail after at most five seconds: \
@@ -246,58 +247,58 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "By the cause: free space on the disk of the directory if none is left, else check the disk. When \
                  it can be written again, no further action is needed.",
         delay_ms: 0,
-        has_notice: false,
-        find: |context, problems| {
+        is_in_status: false,
+        find_problems: |context, problems| {
             let directory = context.status.state_directory.as_deref().unwrap_or_default();
             let failed = context.status.state_failed.as_ref();
             problems.extend(failed.map(|reason| (None, format!("{directory} cannot be written: {reason}"))));
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::MemoryNotKept,
         when: "`[memory] keep_in` is in effect, but the file system has no room for the memory cache",
         effect: "A kill or a crash of the daemon loses unflushed writes. The next flush of each client then fails \
                  once.",
         remedy: "Free space in the directory of the cause, then restart the daemon.",
         delay_ms: 0,
-        has_notice: false,
-        find: |context, problems| {
+        is_in_status: false,
+        find_problems: |context, problems| {
             problems.extend(context.status.memory_not_kept.clone().map(|reason| (None, reason)));
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::SingleCopy,
         when: "only one flash device is in service",
         effect: "If it fails, flushed data that is not on the backings is lost. Without `allow_single_copy`, volumes \
                  run as write-through instead.",
         remedy: "Add a second device: `hotset flash add PATH`.",
         delay_ms: 0,
-        has_notice: true,
-        find: |context, problems| {
+        is_in_status: true,
+        find_problems: |context, problems| {
             if context.flash().is_some_and(|flash| flash.copies == 1) {
                 problems.push((None, "one flash device is in service".to_owned()));
             }
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::PolicyReduced,
         when: "a write-back volume runs as write-through because flash has no second copy",
         effect: "Its writes and flushes wait for the backing.",
         remedy: "Add or replace a flash device: the volume then returns to write-back automatically.",
         delay_ms: 3_000,
-        has_notice: true,
-        find: |context, problems| {
-            problems.extend(notices(context.served(), AlertKind::PolicyReduced));
+        is_in_status: true,
+        find_problems: |context, problems| {
+            problems.extend(problems_of_kind(context.served(), AlertKind::PolicyReduced));
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::DirtyTooOld,
         when: "the oldest dirty block of a volume is older than `[alerts] dirty_age`",
         effect: "The backing lags by that time: the dirty data is in the cache only.",
         remedy: "Check whether the backing is slow or fails; `hotset volume flush NAME` destages everything now.",
         delay_ms: 0,
-        has_notice: false,
-        find: |context, problems| {
+        is_in_status: false,
+        find_problems: |context, problems| {
             let limit_ms = u64::try_from(context.limits.dirty_age.as_millis()).unwrap_or(u64::MAX);
             for volume in context.served() {
                 let is_active = (context.is_active)(Some(&volume.name));
@@ -310,15 +311,15 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             }
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::BackingSlow,
         when: "more than 1 % of a volume's reads in one minute, and at least three, took longer than one second",
         effect: "Reads that miss the cache are slow.",
         remedy: "`hotset volume slow NAME` shows the slowest requests and the step in which they waited; check the \
                  other load on the disks.",
         delay_ms: 0,
-        has_notice: false,
-        find: |context, problems| {
+        is_in_status: false,
+        find_problems: |context, problems| {
             for (name, window) in context.error_windows() {
                 if let Some((slow, all)) = window.slow {
                     let cause = format!("{slow} of {all} reads of a minute took longer than a second");
@@ -327,7 +328,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             }
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::DatastoreCongested,
         when: "a datastore or the flash devices have been congested for a minute: latency exceeds the threshold while \
                several volumes have outstanding requests",
@@ -336,8 +337,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
                  volume that causes the congestion, move a volume, or give important volumes more shares \
                  ([qos.md](qos.md)).",
         delay_ms: 60_000,
-        has_notice: false,
-        find: |context, problems| {
+        is_in_status: false,
+        find_problems: |context, problems| {
             for datastore in context.status.datastores.iter().filter(|datastore| datastore.congested) {
                 let last = datastore.episodes.last();
                 let cause = last.map_or("", |episode| episode.caused_by.as_str());
@@ -348,15 +349,15 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             }
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::Endurance,
         when: "at its mean write rate so far, a flash device will reach its rated endurance before `[alerts] \
                endurance_until`",
         effect: "The device may wear out before that date.",
         remedy: "Lower `[flash] endurance_dwpd`, or plan the replacement of the device.",
         delay_ms: 0,
-        has_notice: false,
-        find: |context, problems| {
+        is_in_status: false,
+        find_problems: |context, problems| {
             let Some(until) = context.limits.endurance_until else { return };
             let days_required = until.saturating_sub(context.at_unix_ms / 1000) / DAY_SECONDS;
             for device in context.flash().into_iter().flat_map(|flash| &flash.devices) {
@@ -373,14 +374,14 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             }
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::FlashUnclaimed,
         when: "the flash log holds dirty data of volumes that are not served",
         effect: "The data occupies log space, and the backings of these volumes are not complete without it.",
         remedy: "Serve these volumes again, or discard their data: `hotset volume adopt NAME`.",
         delay_ms: 10_000,
-        has_notice: true,
-        find: |context, problems| {
+        is_in_status: true,
+        find_problems: |context, problems| {
             if let Some(flash) = context.flash().filter(|flash| flash.unclaimed > 0) {
                 problems.push((
                     None,
@@ -393,7 +394,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             }
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::CertificateExpires,
         when: "a certificate of `[api]` or `[nbd]`, or an intermediate certificate of its chain, expires within 14 \
                days",
@@ -401,12 +402,12 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Replace the certificate and key files with renewed ones, then reload the configuration (`SIGHUP`). \
                  Open connections stay.",
         delay_ms: 0,
-        has_notice: false,
-        find: |context, problems| {
+        is_in_status: false,
+        find_problems: |context, problems| {
             problems.extend(certificates(context, |ends, now| ends > now && ends - now < CERTIFICATE_WARNING_SECONDS));
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::LoginRefused,
         when: "the iSCSI target refused logins of an initiator within the last minute; of at most 16 initiators at a \
                time",
@@ -414,8 +415,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "By the cause: compare user and secret of the initiator with `[iscsi] chap` and its secret file, its \
                  name with `acl`, and the target's name with `target`. Initiators retry automatically.",
         delay_ms: 0,
-        has_notice: false,
-        find: |context, problems| {
+        is_in_status: false,
+        find_problems: |context, problems| {
             let mut by_initiator: BTreeMap<&str, Vec<String>> = BTreeMap::new();
             for login in context.status.iscsi.iter().flat_map(|iscsi| &iscsi.refused_logins) {
                 let count = login.count;
@@ -433,40 +434,40 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             }
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::HistoryDisk,
         when: "the history cannot be written",
         effect: "The history has a gap if this persists. Volumes stay in service.",
         remedy: "Free space on the disk of the state directory, or make it writable. Buffered data is then written \
                  automatically.",
         delay_ms: 0,
-        has_notice: true,
-        find: |context, problems| {
+        is_in_status: true,
+        find_problems: |context, problems| {
             let failed = context.status.history.as_ref().and_then(|history| history.failed.clone());
             problems.extend(failed.map(|reason| (None, reason)));
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::EventsDisk,
         when: "the event log cannot be written",
         effect: "Events are still reported; a restart loses them if this persists. Volumes stay in service.",
         remedy: "Free space on the disk of the state directory, or make it writable. Buffered data is then written \
                  automatically.",
         delay_ms: 0,
-        has_notice: false,
-        find: |context, problems| {
+        is_in_status: false,
+        find_problems: |context, problems| {
             let failed = context.status.events.failed.as_ref();
             problems.extend(failed.map(|reason| (None, format!("events cannot be written: {reason}"))));
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::WebhookFailing,
         when: "alerts could not be delivered to `[alerts] webhook` for 30 seconds",
         effect: "The receiver gets no alerts. The newest 256 messages are kept and sent when it responds again.",
         remedy: "Check the receiver; the cause contains its answer or the error.",
         delay_ms: 30_000,
-        has_notice: false,
-        find: |context, problems| {
+        is_in_status: false,
+        find_problems: |context, problems| {
             if let Some((webhook, reason)) =
                 context.status.webhook.as_ref().and_then(|hook| Some((hook, hook.failed.as_ref()?)))
             {
@@ -474,7 +475,7 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             }
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::MailFailing,
         when: "alerts could not be delivered by `[alerts] mail_server` for 30 seconds",
         effect: "Recipients get no mail about alerts. The newest 256 mails are kept and sent when the server accepts \
@@ -482,8 +483,8 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
         remedy: "Check the mail server and the `mail_` keys of `[alerts]`; the cause contains the server's answer or \
                  the error. `hotset alerts test` repeats the attempt.",
         delay_ms: 30_000,
-        has_notice: false,
-        find: |context, problems| {
+        is_in_status: false,
+        find_problems: |context, problems| {
             if let Some((mail, reason)) =
                 context.status.mail.as_ref().and_then(|mail| Some((mail, mail.failed.as_ref()?)))
             {
@@ -491,67 +492,68 @@ pub const KINDS: [Kind; AlertKind::ALL.len()] = [
             }
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::Other,
-        when: "the status has a notice about a volume or about flash that no other kind covers",
+        when: "the status states a problem of a volume or of flash that no other kind covers",
         effect: "The cause describes it.",
         remedy: "The cause contains the remedy, if there is one.",
         delay_ms: 0,
-        has_notice: false,
-        find: |context, problems| {
-            let others =
-                |alerts: &[Notice]| Notice::join(alerts.iter().filter(|notice| notice.kind == AlertKind::Other));
-            let volumes = context.status.volumes.iter().map(|volume| (volume.name.clone(), others(&volume.alerts)));
-            let flash = context.status.flash.iter().map(|flash| ("flash".to_owned(), others(&flash.alerts)));
+        is_in_status: false,
+        find_problems: |context, problems| {
+            let others = |problems: &[StatusProblem]| {
+                StatusProblem::join(problems.iter().filter(|problem| problem.kind == AlertKind::Other))
+            };
+            let volumes = context.status.volumes.iter().map(|volume| (volume.name.clone(), others(&volume.problems)));
+            let flash = context.status.flash.iter().map(|flash| ("flash".to_owned(), others(&flash.problems)));
             let causes = volumes.chain(flash).filter(|(_, cause)| !cause.is_empty());
             problems.extend(causes.map(|(subject, cause)| (Some(subject), cause)));
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::CachePaused,
         when: "a volume is paused or frozen",
         effect: "A paused volume bypasses the cache. A frozen volume serves hits and caches nothing new.",
         remedy: "`hotset volume resume NAME` ends it.",
         delay_ms: 0,
-        has_notice: false,
-        find: |context, problems| {
+        is_in_status: false,
+        find_problems: |context, problems| {
             let is_paused_or_frozen = |state| matches!(state, VolumeState::Paused | VolumeState::Frozen);
             for volume in context.served().filter(|volume| is_paused_or_frozen(volume.state)) {
                 problems.push((Some(volume.name.clone()), format!("it is {}", volume.state.name())));
             }
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::VolatileWrites,
         when: "a volume has the policy `write-back-volatile`",
         effect: "A crash loses the writes of the last `defer` interval, flushed or not.",
         remedy: "If this is not intended: `hotset volume set NAME policy=write-back`.",
         delay_ms: 0,
-        has_notice: true,
-        find: |context, problems| {
-            problems.extend(notices(context.served(), AlertKind::VolatileWrites));
+        is_in_status: true,
+        find_problems: |context, problems| {
+            problems.extend(problems_of_kind(context.served(), AlertKind::VolatileWrites));
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::PagesDropped,
         when: "clean pages on flash could not be verified after a start and were dropped",
         effect: "Reads go to the backing until the pages are cached again.",
         remedy: "No action is needed; the cause has the reason. The alert lasts until the next restart.",
         delay_ms: 0,
-        has_notice: true,
-        find: |context, problems| {
+        is_in_status: true,
+        find_problems: |context, problems| {
             problems.extend(context.flash().and_then(|flash| flash.pages.dropped.clone()).map(|reason| (None, reason)));
-            problems.extend(notices(context.served(), AlertKind::PagesDropped));
+            problems.extend(problems_of_kind(context.served(), AlertKind::PagesDropped));
         },
     },
-    Kind {
+    AlertRule {
         kind: AlertKind::MetricsLeftOut,
         when: "the number of volumes exceeds `[api] metrics_volumes`",
         effect: "`/metrics` contains only sums by datastore. Alert rules on single volumes do not work.",
         remedy: "Raise `[api] metrics_volumes` if Prometheus can handle 72 series for each volume.",
         delay_ms: 0,
-        has_notice: false,
-        find: |context, problems| {
+        is_in_status: false,
+        find_problems: |context, problems| {
             let volumes = context.status.volumes.len();
             if let Some(limit) = context.limits.metrics_volumes.filter(|limit| volumes > *limit) {
                 problems

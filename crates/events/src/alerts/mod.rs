@@ -1,8 +1,8 @@
 //! Alerts: problems found in each status sample, raised and cleared with delays so that they do not flap.
 //!
 //! ```text
-//! kinds.rs     the list of kinds: the condition of each, its effect, its remedy
-//! context.rs   the input of the kinds: the sample, the limits, and state kept from earlier samples
+//! kinds.rs     the rules, one for each kind: its condition, its effect, its remedy
+//! context.rs   the input of the rules: the sample, the limits, and state kept from earlier samples
 //! limits.rs    their thresholds
 //! silences.rs  acknowledged and silenced alerts
 //! ```
@@ -19,7 +19,7 @@ use messages::report::{AlertAcknowledgement, AlertKind, AlertReport, EventKind, 
 use serde::Serialize;
 
 use self::context::{AlertContext, ErrorWindows};
-use self::kinds::{KINDS, Kind};
+use self::kinds::{AlertRule, RULES};
 pub use self::limits::Limits;
 pub use self::silences::{SILENCE_SECONDS_MAX, SilenceError};
 use self::silences::{Silences, alert_id, display_id};
@@ -28,30 +28,30 @@ use super::log::NewEvent;
 
 /// Maximum number of active alerts. A thousand volumes on one array may each have several.
 const ACTIVE_MAX: usize = 1_000;
-/// Time for which the cause of an alert has to be absent before the alert is cleared.
+/// Time without the cause after which an alert is cleared.
 const CLEAR_DELAY_MS: u64 = 5_000;
-/// An alert that returns within [`RECURRENCE_MS`] needs twice the clear delay of before, up to this limit.
+/// Maximum clear delay. The delay doubles each time an alert recurs within [`RECURRENCE_MS`].
 const CLEAR_DELAY_MAX_MS: u64 = 300_000;
 /// Time after its clearing within which an alert counts as returned.
 const RECURRENCE_MS: u64 = 600_000;
 
-/// Direction of a change of an alert.
+/// What a notification states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Transition {
+pub enum NotificationKind {
     /// The alert became active.
     Raised,
     /// The alert was cleared.
     Cleared,
-    /// No alert: the message tests a channel.
+    /// No alert: the notification tests a channel.
     Test,
 }
 
-/// An alert that was raised or cleared.
+/// An alert that was raised or cleared, or a test of the channels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// Raised or cleared.
-    pub state: Transition,
+    /// Raised, cleared, or a test.
+    pub state: NotificationKind,
     /// The alert.
     #[serde(flatten)]
     pub alert: AlertReport,
@@ -75,16 +75,16 @@ impl Change {
     fn text(&self) -> String {
         let AlertReport { kind, severity, cause, effect, remedy, .. } = &self.alert;
         match self.state {
-            Transition::Raised => {
+            NotificationKind::Raised => {
                 format!("{kind} raised ({severity}): {cause}. Effect: {effect} Remedy: {remedy}")
             }
-            Transition::Cleared => format!("{kind} cleared ({severity}): {cause}"),
-            Transition::Test => cause.clone(),
+            NotificationKind::Cleared => format!("{kind} cleared ({severity}): {cause}"),
+            NotificationKind::Test => cause.clone(),
         }
     }
 }
 
-/// Index of the kind in [`KINDS`], and subject.
+/// Index of the rule in [`RULES`], and subject.
 type Key = (usize, Option<String>);
 
 struct ActiveAlert {
@@ -96,29 +96,31 @@ struct ActiveAlert {
 /// The alerts and the state that decides when they are raised and cleared.
 #[derive(Default)]
 pub struct Alerts {
-    windows: ErrorWindows,
+    error_windows: ErrorWindows,
     active: BTreeMap<Key, ActiveAlert>,
     /// Problems found that have not lasted long enough to be raised, with the time of their first sample.
     pending: BTreeMap<Key, u64>,
     /// Cleared alerts, with the time of their clearing and the clear delay that they needed.
     cleared: BTreeMap<Key, (u64, u64)>,
     silences: Silences,
-    /// Alerts that the channels have reported as raised and not as cleared. All inactive ones are silenced.
+    /// Alerts that the channels have reported as raised and not as cleared. An entry that is no longer active is
+    /// silenced.
     notified: BTreeMap<Key, AlertReport>,
 }
 
 impl Alerts {
-    /// Evaluates all kinds on a sample and returns the alerts that were raised or cleared.
+    /// Evaluates all rules on a sample and returns the alerts that were raised or cleared.
     pub fn evaluate(&mut self, at_unix_ms: u64, status: &StatusReport, limits: &Limits) -> Vec<Change> {
-        self.windows.add_sample(at_unix_ms, status);
+        self.error_windows.add_sample(at_unix_ms, status);
         self.cleared.retain(|_, (cleared, _)| at_unix_ms.saturating_sub(*cleared) < RECURRENCE_MS);
         let mut changes = Vec::new();
         let mut pending = BTreeMap::new();
-        for (index, kind) in KINDS.iter().enumerate() {
+        for (index, rule) in RULES.iter().enumerate() {
             let is_active = |subject: Option<&str>| self.active.contains_key(&(index, subject.map(str::to_owned)));
-            let context = AlertContext { at_unix_ms, status, limits, windows: &self.windows, is_active: &is_active };
+            let context =
+                AlertContext { at_unix_ms, status, limits, error_windows: &self.error_windows, is_active: &is_active };
             let mut problems = Vec::new();
-            (kind.find)(&context, &mut problems);
+            (rule.find_problems)(&context, &mut problems);
             for (subject, cause) in problems {
                 let key = (index, subject);
                 if let Some(active_alert) = self.active.get_mut(&key) {
@@ -126,10 +128,10 @@ impl Alerts {
                     continue;
                 }
                 let since = self.pending.get(&key).copied().unwrap_or(at_unix_ms);
-                if at_unix_ms.saturating_sub(since) < kind.delay_ms {
+                if at_unix_ms.saturating_sub(since) < rule.delay_ms {
                     pending.insert(key, since);
                 } else if self.active.len() < ACTIVE_MAX {
-                    changes.push(self.raise(key, kind, cause, since, at_unix_ms));
+                    changes.push(self.raise(key, rule, cause, since, at_unix_ms));
                 }
             }
         }
@@ -144,7 +146,7 @@ impl Alerts {
                 if let Some(notified) = notified.get_mut(key) {
                     notified.clone_from(&alert);
                 }
-                changes.push(Change { state: Transition::Cleared, alert });
+                changes.push(Change { state: NotificationKind::Cleared, alert });
                 if cleared.len() < ACTIVE_MAX {
                     cleared.insert(key.clone(), (at_unix_ms, active_alert.clear_delay_ms));
                 }
@@ -154,24 +156,24 @@ impl Alerts {
         changes
     }
 
-    fn raise(&mut self, key: Key, kind: &Kind, cause: String, since_unix_ms: u64, at_unix_ms: u64) -> Change {
+    fn raise(&mut self, key: Key, rule: &AlertRule, cause: String, since_unix_ms: u64, at_unix_ms: u64) -> Change {
         let clear_delay_ms = self
             .cleared
             .remove(&key)
             .map_or(CLEAR_DELAY_MS, |(_, clear_delay_ms)| (clear_delay_ms * 2).min(CLEAR_DELAY_MAX_MS));
         let alert = AlertReport {
-            id: alert_id(kind.kind, key.1.as_deref()),
-            kind: kind.kind,
-            severity: kind.kind.severity(),
+            id: alert_id(rule.kind, key.1.as_deref()),
+            kind: rule.kind,
+            severity: rule.kind.severity(),
             subject: key.1.clone(),
             since_unix_ms,
             cause,
-            effect: kind.effect.to_owned(),
-            remedy: kind.remedy.to_owned(),
+            effect: rule.effect.to_owned(),
+            remedy: rule.remedy.to_owned(),
             ..AlertReport::default()
         };
         self.active.insert(key, ActiveAlert { alert: alert.clone(), last_found_ms: at_unix_ms, clear_delay_ms });
-        Change { state: Transition::Raised, alert }
+        Change { state: NotificationKind::Raised, alert }
     }
 
     /// The changes to report through the channels. Each alert that is not silenced is reported once as raised and once
@@ -184,13 +186,13 @@ impl Alerts {
             let is_reported = silences.silence(&alert.id).is_none() && silences.acknowledgement(&alert.id).is_none();
             if is_reported && !notified.contains_key(key) {
                 notified.insert(key.clone(), alert.clone());
-                changes.push(Change { state: Transition::Raised, alert: alert.clone() });
+                changes.push(Change { state: NotificationKind::Raised, alert: alert.clone() });
             }
         }
         notified.retain(|key, alert| {
             let is_kept = active.contains_key(key) || silences.silence(&alert.id).is_some();
             if !is_kept {
-                changes.push(Change { state: Transition::Cleared, alert: alert.clone() });
+                changes.push(Change { state: NotificationKind::Cleared, alert: alert.clone() });
             }
             is_kept
         });
@@ -250,20 +252,22 @@ pub fn problems_without_alert(status: &StatusReport, active: &[AlertReport]) -> 
     };
     let mut problems = Vec::new();
     for volume in &status.volumes {
-        let unraised = volume.alerts.iter().filter(|notice| !is_raised(notice.kind, Some(&volume.name)));
-        // The alert of a silent core has the core as its subject, so an alert of any core covers the volume's notice.
-        let unraised = unraised.filter(|notice| notice.kind != AlertKind::CoreSilent || !is_raised(notice.kind, None));
-        problems.extend(unraised.map(|notice| format!("{}: {notice}", volume.name)));
+        let unraised = volume.problems.iter().filter(|problem| !is_raised(problem.kind, Some(&volume.name)));
+        // The alert of a silent core has the core as its subject, so an alert of any core covers the volume's problem.
+        let unraised =
+            unraised.filter(|problem| problem.kind != AlertKind::CoreSilent || !is_raised(problem.kind, None));
+        problems.extend(unraised.map(|problem| format!("{}: {problem}", volume.name)));
     }
-    let flash_notices = status.flash.iter().flat_map(|flash| &flash.alerts);
-    problems.extend(flash_notices.filter(|notice| !is_raised(notice.kind, None)).map(|notice| notice.text.clone()));
+    let flash_problems = status.flash.iter().flat_map(|flash| &flash.problems);
+    problems
+        .extend(flash_problems.filter(|problem| !is_raised(problem.kind, None)).map(|problem| problem.text.clone()));
     problems
 }
 
-/// The causes of alerts in `active` for which the status has no notice.
-pub fn causes_without_notice(active: &[AlertReport]) -> impl Iterator<Item = String> {
-    let has_notice = |kind: AlertKind| KINDS.iter().any(|known| known.kind == kind && known.has_notice);
-    active.iter().filter(move |alert| !has_notice(alert.kind) && alert.kind != AlertKind::Other).map(|alert| {
+/// Causes of the alerts in `active` that the status itself does not state.
+pub fn causes_not_in_status(active: &[AlertReport]) -> impl Iterator<Item = String> {
+    let is_in_status = |kind: AlertKind| RULES.iter().any(|rule| rule.kind == kind && rule.is_in_status);
+    active.iter().filter(move |alert| !is_in_status(alert.kind) && alert.kind != AlertKind::Other).map(|alert| {
         match &alert.subject {
             Some(subject) => format!("{subject}: {}", alert.cause),
             None => alert.cause.clone(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use messages::report::{
     CertificateReport, CoreReport, Counts, CountsBelow, DatastoreReport, DeliveryHealth, DriveReport, EpisodeReport,
-    FlashDeviceReport, HistoryHealth, IscsiReport, Notice, RefusedLoginReport,
+    FlashDeviceReport, HistoryHealth, IscsiReport, RefusedLoginReport, StatusProblem,
 };
 use messages::{FlashReport, VolumeReport, VolumeState};
 
@@ -74,7 +74,8 @@ fn each_kind_is_raised_and_a_healthy_daemon_has_none() {
     assert_eq!(raised(flash(lost)), ["flash-degraded /dev/f1"]);
     let absent: fn(&mut FlashReport) = |flash| {
         flash.absent = vec!["/dev/f2: no such device".to_owned()];
-        flash.alerts = flash.absent.iter().map(|reason| Notice::new(AlertKind::FlashDegraded, reason)).collect();
+        flash.problems =
+            flash.absent.iter().map(|reason| StatusProblem::new(AlertKind::FlashDegraded, reason)).collect();
     };
     assert_eq!(raised(flash(absent)), ["flash-degraded [flash] devices"]);
     assert_eq!(raised(flash(|flash| flash.copies = 1)), ["single-copy -"]);
@@ -97,14 +98,14 @@ fn each_kind_is_raised_and_a_healthy_daemon_has_none() {
     assert_eq!(raised(with_drive(drive(&[]))), [""; 0]);
     let unused: fn(&mut FlashReport) = |flash| {
         *flash = FlashReport {
-            alerts: vec![Notice::new(AlertKind::FlashUnused, "flash is not used: why")],
+            problems: vec![StatusProblem::new(AlertKind::FlashUnused, "flash is not used: why")],
             ..FlashReport::default()
         };
     };
     assert_eq!(raised(flash(unused)), ["flash-unused -"]);
     let refused: fn(&mut VolumeReport) = |volume| {
         volume.state = VolumeState::Refused;
-        volume.alerts = vec![Notice::new(AlertKind::VolumeRefused, "not served: no such file")];
+        volume.problems = vec![StatusProblem::new(AlertKind::VolumeRefused, "not served: no such file")];
     };
     assert_eq!(raised(volume(refused)), ["volume-refused v"]);
     assert_eq!(raised(volume(|volume| volume.lost_bytes = 4096)), ["flash-data-lost v"]);
@@ -116,7 +117,7 @@ fn each_kind_is_raised_and_a_healthy_daemon_has_none() {
     assert_eq!(alerts.active()[0].cause, "its backing /x has not answered a request for 12s");
     let hung: fn(&mut VolumeReport) = |volume| {
         volume.state = VolumeState::Refused;
-        volume.alerts = vec![Notice::new(AlertKind::VolumeRefused, "not served: it does not answer")];
+        volume.problems = vec![StatusProblem::new(AlertKind::VolumeRefused, "not served: it does not answer")];
         volume.refusal = Some("backing-hung".to_owned());
     };
     assert_eq!(raised(volume(hung)), ["volume-refused v", "backing-hung v"]);
@@ -169,7 +170,7 @@ fn each_kind_is_raised_and_a_healthy_daemon_has_none() {
 }
 
 #[test]
-fn notices_raise_alerts_of_their_kind_once() {
+fn status_problems_raise_alerts_of_their_kind_once() {
     for (kind, name) in [
         (AlertKind::DestageFailing, "destage-failing v"),
         (AlertKind::PolicyReduced, "policy-reduced v"),
@@ -177,18 +178,19 @@ fn notices_raise_alerts_of_their_kind_once() {
         (AlertKind::PagesDropped, "pages-dropped v"),
         (AlertKind::Other, "other v"),
     ] {
-        let (alerts, names) = alerts_after(|status| status.volumes[0].alerts.push(Notice::new(kind, "a sentence")));
+        let (alerts, names) =
+            alerts_after(|status| status.volumes[0].problems.push(StatusProblem::new(kind, "a sentence")));
         assert_eq!(names, [name]);
         // The status states these itself, so they are not repeated.
-        assert_eq!(causes_without_notice(&alerts.active()).count(), 0, "{name}");
+        assert_eq!(causes_not_in_status(&alerts.active()).count(), 0, "{name}");
     }
     // Flash devices, copies and the scrub have figures of their own, from which their alerts are found.
-    for kind in KINDS.iter().filter(|kind| kind.has_notice && kind.kind != AlertKind::Other).map(|kind| kind.kind) {
-        let notice = Notice::new(kind, "a sentence");
-        assert_eq!(raised(|status| status.flash.iter_mut().for_each(|f| f.alerts.push(notice.clone()))), [""; 0]);
+    for kind in RULES.iter().filter(|rule| rule.is_in_status && rule.kind != AlertKind::Other).map(|rule| rule.kind) {
+        let problem = StatusProblem::new(kind, "a sentence");
+        assert_eq!(raised(|status| status.flash.iter_mut().for_each(|f| f.problems.push(problem.clone()))), [""; 0]);
     }
     let (alerts, _) = alerts_after(volume(|volume| volume.dirty_age_ms = 60_001));
-    assert_eq!(causes_without_notice(&alerts.active()).collect::<Vec<_>>(), ["v: its oldest dirty block is 60s old"]);
+    assert_eq!(causes_not_in_status(&alerts.active()).collect::<Vec<_>>(), ["v: its oldest dirty block is 60s old"]);
 }
 
 fn single_copy() -> StatusReport {
@@ -202,7 +204,7 @@ fn transitions(
     alerts: &mut Alerts,
     span: std::ops::Range<u64>,
     has_cause: impl Fn(u64) -> bool,
-) -> Vec<(u64, Transition)> {
+) -> Vec<(u64, NotificationKind)> {
     span.flat_map(|second| {
         let status = if has_cause(second) { single_copy() } else { healthy() };
         alerts.evaluate(second * 1000, &status, &limits()).into_iter().map(move |change| (second, change.state))
@@ -213,8 +215,8 @@ fn transitions(
 #[test]
 fn intermittent_cause_raises_one_alert_until_it_stays_away() {
     let mut alerts = Alerts::default();
-    assert_eq!(transitions(&mut alerts, 0..60, |second| second % 3 == 0), [(0, Transition::Raised)]);
-    assert_eq!(transitions(&mut alerts, 60..80, |_| false), [(62, Transition::Cleared)]);
+    assert_eq!(transitions(&mut alerts, 0..60, |second| second % 3 == 0), [(0, NotificationKind::Raised)]);
+    assert_eq!(transitions(&mut alerts, 60..80, |_| false), [(62, NotificationKind::Cleared)]);
     assert!(alerts.active().is_empty());
 }
 
@@ -223,12 +225,15 @@ fn recurring_alert_has_a_longer_clear_delay() {
     let mut alerts = Alerts::default();
     // The cause exists in one second of ten; without longer clear delays there would be 720 transitions.
     let transitions = transitions(&mut alerts, 0..3_600, |second| second % 10 == 0);
-    assert_eq!(transitions, [(0, Transition::Raised), (5, Transition::Cleared), (10, Transition::Raised)]);
+    assert_eq!(
+        transitions,
+        [(0, NotificationKind::Raised), (5, NotificationKind::Cleared), (10, NotificationKind::Raised)]
+    );
     // After a quarter of an hour without the cause, the clear delay is short again.
     let cleared = self::transitions(&mut alerts, 3_600..4_600, |_| false);
-    assert_eq!(cleared, [(3_600, Transition::Cleared)]);
+    assert_eq!(cleared, [(3_600, NotificationKind::Cleared)]);
     let again = self::transitions(&mut alerts, 4_600..4_610, |second| second == 4_600);
-    assert_eq!(again, [(4_600, Transition::Raised), (4_605, Transition::Cleared)]);
+    assert_eq!(again, [(4_600, NotificationKind::Raised), (4_605, NotificationKind::Cleared)]);
 }
 
 #[test]
@@ -280,8 +285,8 @@ fn slow_minute_is_reported_for_one_minute_and_few_slow_reads_are_not() {
 
 #[test]
 fn list_contains_each_kind_in_order_of_severity() {
-    assert_eq!(KINDS.map(|kind| kind.kind), AlertKind::ALL);
-    assert!(KINDS.iter().all(|kind| !kind.when.is_empty() && kind.when.len() < 200));
+    assert_eq!(RULES.map(|rule| rule.kind), AlertKind::ALL);
+    assert!(RULES.iter().all(|rule| !rule.when.is_empty() && rule.when.len() < 200));
 }
 
 #[test]
@@ -303,7 +308,7 @@ fn number_of_active_alerts_is_limited() {
 fn event_and_log_line_of_a_raised_alert_have_effect_and_remedy() {
     let mut alerts = Alerts::default();
     let mut status = healthy();
-    status.volumes[0].alerts.push(Notice::new(AlertKind::DestageFailing, "destage to the backing fails"));
+    status.volumes[0].problems.push(StatusProblem::new(AlertKind::DestageFailing, "destage to the backing fails"));
     let raised = alerts.evaluate(1_000, &status, &limits()).pop().expect("the alert is raised in the first sample");
     let texts = [raised.event().text, raised.log_line()];
     for expected in
@@ -319,8 +324,8 @@ fn event_and_log_line_of_a_raised_alert_have_effect_and_remedy() {
 #[test]
 fn problem_is_listed_without_alert_until_its_alert_is_raised() {
     let mut status = healthy();
-    status.volumes[0].alerts.push(Notice::new(AlertKind::PolicyReduced, "runs as write-through"));
-    status.flash.as_mut().expect("flash").alerts.push(Notice::new(AlertKind::SingleCopy, "one copy"));
+    status.volumes[0].problems.push(StatusProblem::new(AlertKind::PolicyReduced, "runs as write-through"));
+    status.flash.as_mut().expect("flash").problems.push(StatusProblem::new(AlertKind::SingleCopy, "one copy"));
     assert_eq!(problems_without_alert(&status, &[]), ["v: runs as write-through", "one copy"]);
     let alert = |kind, subject: Option<&str>| AlertReport {
         kind,
@@ -335,9 +340,9 @@ fn problem_is_listed_without_alert_until_its_alert_is_raised() {
 
 #[test]
 fn text_of_every_alert_fits_into_an_event_with_a_cause() {
-    for kind in &KINDS {
-        let bytes = kind.effect.len() + kind.remedy.len();
-        assert!(bytes + 300 < crate::log::TEXT_BYTES_MAX, "{}: {bytes}", kind.kind);
+    for rule in &RULES {
+        let bytes = rule.effect.len() + rule.remedy.len();
+        assert!(bytes + 300 < crate::log::TEXT_BYTES_MAX, "{}: {bytes}", rule.kind);
     }
 }
 
@@ -372,9 +377,9 @@ fn notify(alerts: &mut Alerts, second: u64, status: &StatusReport) -> Vec<String
     changes
         .iter()
         .map(|Change { state, alert }| match state {
-            Transition::Raised => format!("raised {}", alert.id),
-            Transition::Cleared => format!("cleared {}", alert.id),
-            Transition::Test => "test".to_owned(),
+            NotificationKind::Raised => format!("raised {}", alert.id),
+            NotificationKind::Cleared => format!("cleared {}", alert.id),
+            NotificationKind::Test => "test".to_owned(),
         })
         .collect()
 }

@@ -11,7 +11,7 @@ use messages::report::{DeliveryHealth, Severity};
 
 pub use self::server::{Encryption, Login, MailServer, parse_mailbox};
 use self::text::{MailContext, compose};
-use super::alerts::{Change, Transition};
+use super::alerts::{Change, NotificationKind};
 use super::delivery::{ALERTS_MAX, DeliveryError, Queue, RETRY_PAUSES, Transport};
 
 /// Maximum number of recipients.
@@ -45,26 +45,26 @@ pub struct Mailer {
 }
 
 impl Mailer {
-    /// Starts the delivery thread; `host` is the name of this machine, `page` the address of the web console if it is
-    /// known.
-    pub fn start(config: MailConfig, host: String, page: Option<String>) -> io::Result<Mailer> {
-        Mailer::start_with(config, host, page, RETRY_PAUSES)
+    /// Starts the delivery thread; `host` is the name of this machine, `console_url` the address of the web console if
+    /// it is known.
+    pub fn start(config: MailConfig, host: String, console_url: Option<String>) -> io::Result<Mailer> {
+        Mailer::start_with(config, host, console_url, RETRY_PAUSES)
     }
 
     fn start_with(
         config: MailConfig,
         host: String,
-        page: Option<String>,
+        console_url: Option<String>,
         pauses: &'static [Duration],
     ) -> io::Result<Mailer> {
         let sender = Sender { server: config.server.clone(), from: config.from.clone(), host: host.clone() };
         let queue = Queue::start("mail", config.destination(), sender, pauses)?;
-        Ok(Mailer { queue, config, context: MailContext { host, page } })
+        Ok(Mailer { queue, config, context: MailContext { host, console_url } })
     }
 
     /// Queues `changes` of the configured severities; messages that do not fit are dropped and counted.
     pub fn send(&self, at_unix_ms: u64, changes: &[Change]) {
-        for state in [Transition::Raised, Transition::Cleared] {
+        for state in [NotificationKind::Raised, NotificationKind::Cleared] {
             let is_sent = |change: &&Change| change.state == state && change.alert.severity <= self.config.min_severity;
             let selected: Vec<&Change> = changes.iter().filter(is_sent).collect();
             for alerts in selected.chunks(ALERTS_MAX) {
@@ -87,8 +87,8 @@ impl MailConfig {
     }
 
     /// Sends a test message, past the queue, and waits for the answer; the error is the server's answer.
-    pub fn test(&self, host: &str, page: Option<&str>, test: &Change) -> Result<(), String> {
-        let context = MailContext { host: host.to_owned(), page: page.map(str::to_owned) };
+    pub fn test(&self, host: &str, console_url: Option<&str>, test: &Change) -> Result<(), String> {
+        let context = MailContext { host: host.to_owned(), console_url: console_url.map(str::to_owned) };
         let mut mail = compose(self, &context, test.alert.since_unix_ms, &[test]);
         let sender = Sender { server: self.server.clone(), from: self.from.clone(), host: context.host };
         sender.deliver(&mut mail).map_err(|error| error.into_text())

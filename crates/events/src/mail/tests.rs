@@ -126,11 +126,11 @@ fn mail_config(port: u16, encryption: Encryption) -> MailConfig {
 }
 
 fn fast_mailer(config: MailConfig) -> Mailer {
-    let page = Some("https://cache01.example:7400/".to_owned());
-    Mailer::start_with(config, "cache01".to_owned(), page, &SHORT_PAUSES).expect("a thread")
+    let console_url = Some("https://cache01.example:7400/".to_owned());
+    Mailer::start_with(config, "cache01".to_owned(), console_url, &SHORT_PAUSES).expect("a thread")
 }
 
-fn change(state: Transition, kind: AlertKind, subject: Option<&str>) -> Change {
+fn change(state: NotificationKind, kind: AlertKind, subject: Option<&str>) -> Change {
     let alert = AlertReport {
         kind,
         severity: kind.severity(),
@@ -145,7 +145,7 @@ fn change(state: Transition, kind: AlertKind, subject: Option<&str>) -> Change {
 }
 
 fn raised(kind: AlertKind, subject: Option<&str>) -> Change {
-    change(Transition::Raised, kind, subject)
+    change(NotificationKind::Raised, kind, subject)
 }
 
 fn wait_for(mailer: &Mailer, is_expected: impl Fn(&DeliveryHealth) -> bool) -> DeliveryHealth {
@@ -169,7 +169,7 @@ fn raised_and_cleared_alerts_are_separate_plain_mails() {
     let (port, accepted) = serve(Script::default());
     let mailer = fast_mailer(mail_config(port, Encryption::Off));
     let changes = [
-        change(Transition::Cleared, AlertKind::Endurance, Some("/dev/nvme0n1")),
+        change(NotificationKind::Cleared, AlertKind::Endurance, Some("/dev/nvme0n1")),
         raised(AlertKind::BackingHung, Some("web01")),
         raised(AlertKind::SingleCopy, None),
         // Less severe than the configured severity.
@@ -294,7 +294,7 @@ fn reason_of_a_failure_is_reported_with_its_remedy() {
         let (port, accepted) = serve(script);
         let mut config = mail_config(port, encryption);
         (config.server.ca_file, config.server.login) = (Some(trusted.path()), login);
-        let test = change(Transition::Test, AlertKind::Other, None);
+        let test = change(NotificationKind::Test, AlertKind::Other, None);
         let error = config.test("cache01", None, &test).expect_err("it is refused");
         assert!(error.contains(expected) && !error.contains("wrong"), "{expected} is not in: {error}");
         let mailer = fast_mailer(config);
@@ -309,7 +309,7 @@ fn reason_of_a_failure_is_reported_with_its_remedy() {
 fn test_mail_is_marked_as_a_test() {
     let (port, accepted) = serve(Script::default());
     let config = mail_config(port, Encryption::Off);
-    config.test("cache01", None, &change(Transition::Test, AlertKind::Other, None)).expect("it is accepted");
+    config.test("cache01", None, &change(NotificationKind::Test, AlertKind::Other, None)).expect("it is accepted");
     let content = next(&accepted).content;
     assert!(content.contains("Subject: [hotset cache01] TEST: alerts by mail\r\n"), "{content}");
     assert!(!content.contains("Page:"), "{content}");

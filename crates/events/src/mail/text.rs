@@ -9,14 +9,14 @@ use messages::report::AlertReport;
 use messages::{plain, plain_lines, unix_time};
 
 use super::{Mail, MailConfig};
-use crate::alerts::{Change, Transition};
+use crate::alerts::{Change, NotificationKind};
 
 /// Description of this machine in a mail.
 pub struct MailContext {
     /// Its name.
     pub host: String,
-    /// The address of the web console, if it is known.
-    pub page: Option<String>,
+    /// URL of the web console, if it is known.
+    pub console_url: Option<String>,
 }
 
 /// Composes the mail about `changes`, which are one or more of the same transition, the most severe first.
@@ -50,9 +50,9 @@ fn message_id(host: &str, at_unix_ms: u64) -> String {
 fn subject(host: &str, changes: &[&Change]) -> String {
     let Change { state, alert } = changes.first().expect("a mail has a change");
     let label = match state {
-        Transition::Raised => alert.severity.name().to_uppercase(),
-        Transition::Cleared => "RESOLVED".to_owned(),
-        Transition::Test => return plain(&format!("[hotset {host}] TEST: alerts by mail")).into_owned(),
+        NotificationKind::Raised => alert.severity.name().to_uppercase(),
+        NotificationKind::Cleared => "RESOLVED".to_owned(),
+        NotificationKind::Test => return plain(&format!("[hotset {host}] TEST: alerts by mail")).into_owned(),
     };
     let more = match changes.len() - 1 {
         0 => String::new(),
@@ -72,8 +72,8 @@ fn title(alert: &AlertReport) -> String {
 fn body(context: &MailContext, at_unix_ms: u64, changes: &[&Change]) -> String {
     let mut text = changes.iter().map(|change| paragraph(change, at_unix_ms)).collect::<Vec<_>>().join("\n");
     text += &format!("\nHost:   {}\n", context.host);
-    if let Some(page) = &context.page {
-        text += &format!("Page:   {page}\n");
+    if let Some(url) = &context.console_url {
+        text += &format!("Page:   {url}\n");
     }
     plain_lines(&text).into_owned()
 }
@@ -84,15 +84,15 @@ fn paragraph(Change { state, alert }: &Change, at_unix_ms: u64) -> String {
     let AlertReport { severity, since_unix_ms, cause, effect, remedy, .. } = alert;
     let since = time(*since_unix_ms);
     match state {
-        Transition::Raised => format!(
+        NotificationKind::Raised => format!(
             "{} ({severity})\nCause:  {cause}\nSince:  {since}\nEffect: {effect}\nRemedy: {remedy}\n",
             title(alert)
         ),
-        Transition::Cleared => format!(
+        NotificationKind::Cleared => format!(
             "{} ({severity}) is resolved\nCause:  {cause}\nSince:  {since}\nUntil:  {}\n",
             title(alert),
             time(at_unix_ms)
         ),
-        Transition::Test => format!("{cause}\nSent:   {since}\nEffect: {effect}\nRemedy: {remedy}\n"),
+        NotificationKind::Test => format!("{cause}\nSent:   {since}\nEffect: {effect}\nRemedy: {remedy}\n"),
     }
 }

@@ -10,7 +10,7 @@ use messages::report::AlertReport;
 use rustls::{ServerConnection, StreamOwned};
 use serde_json::Value;
 
-use super::super::alerts::Transition;
+use super::super::alerts::NotificationKind;
 use super::super::delivery::{DeliveryError, QUEUE_MAX};
 use super::super::test_certificate::Certificate;
 use super::*;
@@ -71,7 +71,7 @@ fn tls_server(certificate: &Certificate, answers: &'static [&'static str]) -> (u
 }
 
 fn change(cause: &str) -> Change {
-    Change { state: Transition::Raised, alert: AlertReport { cause: cause.to_owned(), ..AlertReport::default() } }
+    Change { state: NotificationKind::Raised, alert: AlertReport { cause: cause.to_owned(), ..AlertReport::default() } }
 }
 
 fn fast_webhook(address: &str) -> Webhook {

@@ -220,7 +220,7 @@ impl Superblock {
             return Err(SuperblockError::Newer(NewerFormat::of_format(version, VERSION, needs)));
         }
         if version < VERSION {
-            return Err(SuperblockError::Invalid(format!("no version of Hotset has written format {version}")));
+            return Err(SuperblockError::Invalid(format!("format {version} was never released")));
         }
         let incompatible = get_u64(raw, 24);
         if incompatible != 0 {

@@ -7,7 +7,7 @@ use seam::{DiskResult, Seam};
 use super::checkpoint::{self, Checkpoint};
 use super::dirty_regions::{DIRTY_REGIONS_MANY, Region, blocks_of};
 use super::{JournalHead, SPARE_BLOCKS, schedule_commit};
-use crate::device::{Device, block_of};
+use crate::device::{Device, Durability, block_of};
 use crate::error::StoreError;
 use crate::format::journal::{JournalHeader, RECORDS_MAX, Record};
 use crate::membership::{Failure, failures_of, remove_members};
@@ -60,7 +60,7 @@ pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
                 super::load::start_empty_map(&inner, known);
                 continue;
             }
-            inner.pages.borrow_mut().void_map(error.to_string());
+            inner.pages.borrow_mut().disable_map(error.to_string());
             return;
         }
     }
@@ -291,7 +291,7 @@ pub(super) async fn write<S: Seam>(
         let at = inner.pages.borrow().journal.block_offset(head.half, first);
         let writes = devices.iter().map(|device| {
             let write: BoxFuture<'_, DiskResult<()>> =
-                Box::pin(inner.write_durably_to(device, at, written.clone(), complete));
+                Box::pin(inner.write_with_retry_to(device, at, written.clone(), Durability::flushed_if(complete)));
             write
         });
         let failures = failures_of(&devices, join(writes.collect()).await);

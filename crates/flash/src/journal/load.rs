@@ -76,7 +76,7 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
     start_commit(inner);
     inner.pages.borrow_mut().wake_waiters();
     if persisted_map_ignored {
-        // On failure the map becomes void, and the owner records that again.
+        // On failure the map becomes unusable, and the owner records that again.
         wait_durable(inner).await;
     }
     loaded
@@ -309,7 +309,7 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
     }
     if has_dropped {
         // The map on the devices lists these slots until the next commit.
-        state.forget_slots();
+        state.note_removed_slots();
     }
     drop(store);
     if state.phase != MapPhase::Loading {
@@ -372,7 +372,7 @@ fn prepare_slots<S: Seam>(state: &mut PageState<S>) {
 /// Starts an empty map, whose commits follow `durable`, the last durable commit.
 pub fn start_empty_map<S: Seam>(inner: &Inner<S>, durable: CommitNo) {
     let mut state = inner.pages.borrow_mut();
-    if let MapPhase::Void(_) = state.phase {
+    if let MapPhase::Unusable(_) = state.phase {
         return;
     }
     state.clear_map();

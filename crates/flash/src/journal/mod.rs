@@ -207,7 +207,7 @@ pub fn schedule_commit<S: Seam>(inner: &Rc<Inner<S>>) {
     }
 }
 
-/// Waits until all records that are pending now are durable. Returns false if the map is void, so they never become
+/// Waits until all records that are pending now are durable. Returns false if the map is unusable, so they never become
 /// durable.
 pub async fn wait_durable<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
     let reply = {

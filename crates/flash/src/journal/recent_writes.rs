@@ -246,9 +246,9 @@ impl RecentWrites {
     }
 
     /// Number of a volume's entries except unproven ones and zeroes.
-    pub fn count_with_content(&self, volume: u16) -> usize {
-        let has_content = |entry: &&Entry| !entry.is_unproven && entry.checksum != self.zeroes;
-        self.volumes.get(&volume).map_or(0, |ring| ring.entries.iter().filter(has_content).count())
+    pub fn count_nonzero(&self, volume: u16) -> usize {
+        let is_nonzero = |entry: &&Entry| !entry.is_unproven && entry.checksum != self.zeroes;
+        self.volumes.get(&volume).map_or(0, |ring| ring.entries.iter().filter(is_nonzero).count())
     }
 
     /// Drops the entries of a removed volume.

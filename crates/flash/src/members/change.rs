@@ -7,7 +7,7 @@ use seam::{BLOCK_BYTES, Disk, Piece, Seam};
 use super::job::RunningJob;
 use super::{is_member, log_copies, resync};
 use crate::create::{SEGMENTS_MIN, new_uuid, require_empty, segments_of};
-use crate::device::{Device, block_of};
+use crate::device::{Device, Durability, block_of};
 use crate::error::StoreError;
 use crate::format::FIRST_SEGMENT_BYTES;
 use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, Role, SUPERBLOCK_OFFSETS};
@@ -69,7 +69,10 @@ pub async fn prepare<S: Seam>(
     own_superblock.member = device.member;
     for at in SUPERBLOCK_OFFSETS {
         let block = block_of::<S>(inner.buffer().await, &own_superblock.encode());
-        inner.write_durably_to(&device, at, vec![block], true).await.map_err(|error| device.failed(error))?;
+        inner
+            .write_with_retry_to(&device, at, vec![block], Durability::Flushed)
+            .await
+            .map_err(|error| device.failed(error))?;
     }
     inner.state.borrow_mut().jobs.set_prepared(entry);
     Ok(device)

@@ -46,7 +46,7 @@ pub enum PutError {
     /// The volume has reached its maximum, and none of its own pages can be evicted.
     #[error("the volume's quota of flash pages is used up")]
     QuotaExhausted,
-    /// A device failed the write, or the map is void.
+    /// A device failed the write, or the map is unusable.
     #[error("{0}")]
     Failed(String),
 }
@@ -86,9 +86,9 @@ pub struct PagesStats {
     /// Blocks that are valid.
     pub valid_blocks: u64,
     /// Slots that are durably free.
-    pub free: u64,
+    pub free_slots: u64,
     /// Pages with suspect blocks.
-    pub suspect: u64,
+    pub suspect_pages: u64,
     /// Pages that were evicted since the opening.
     pub evictions: u64,
     /// Dirty regions, at most 256.

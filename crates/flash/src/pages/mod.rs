@@ -72,8 +72,8 @@ impl<S: Seam> Pages<S> {
         VolumePages { inner: Rc::clone(&self.0), volume_id }
     }
 
-    /// Drops all pages, dirty regions and recent writes of a volume, durably. After an error they are dropped in memory
-    /// only.
+    /// Drops all pages, dirty regions and recent writes of a volume, durably. After an error they are dropped in
+    /// memory, but not durably.
     pub async fn remove_volume(&self, volume_id: VolumeId) -> Result<(), StoreError> {
         write_intent::wait_loaded(&self.0).await;
         {
@@ -82,36 +82,36 @@ impl<S: Seam> Pages<S> {
             state.volumes.remove(&number);
             state.limits_valid_for = None;
             for slot in state.table.slots_of_volume(number, PageNo::ALL) {
-                let is_live = state.table.phase(slot) == SlotPhase::Live && !state.table.has(slot, ADDING);
-                if is_live { state.drop_page(slot, true) } else { state.invalidate_blocks(slot, ALL_BLOCKS) }
+                let can_drop = state.table.phase(slot) == SlotPhase::Live && !state.table.has(slot, ADDING);
+                if can_drop { state.drop_page(slot, true) } else { state.invalidate_blocks(slot, ALL_BLOCKS) }
             }
             state.dirty_regions.remove_volume(number);
             state.recent_writes.remove_volume(number);
             state.journal.pending_records.push(Record::VolumeGone { number });
-            state.forget_slots();
+            state.note_removed_slots();
         }
         if wait_durable(&self.0).await {
             return Ok(());
         }
         match &self.0.pages.borrow().phase {
-            MapPhase::Void(reason) => Err(StoreError::Failed(reason.clone())),
+            MapPhase::Unusable(reason) => Err(StoreError::Failed(reason.clone())),
             _ => Ok(()),
         }
     }
 
-    /// Abandons a void map, after the owner has durably recorded that it is abandoned. The map is empty and rejects all
-    /// pages, and `begin_write` returns at once.
+    /// Abandons an unusable map, after the owner has durably recorded that it is abandoned. The map is empty and
+    /// rejects all pages, and `begin_write` returns at once.
     pub fn abandon(&self) {
         let mut state = self.0.pages.borrow_mut();
         state.abandoned = true;
-        state.void_map("the map of clean pages was abandoned".to_owned());
+        state.disable_map("the map of clean pages was abandoned".to_owned());
     }
 
-    /// The reason why the map is void, if it is: all log members have failed. Writes to backings wait until the map is
-    /// abandoned.
-    pub fn void_reason(&self) -> Option<String> {
+    /// The reason why the map is unusable, if it is: all log members have failed, the map was abandoned, or the store
+    /// was closed. After a failure, writes to backings wait until the map is abandoned.
+    pub fn unusable_reason(&self) -> Option<String> {
         match &self.0.pages.borrow().phase {
-            MapPhase::Void(reason) => Some(reason.clone()),
+            MapPhase::Unusable(reason) => Some(reason.clone()),
             _ => None,
         }
     }
@@ -144,11 +144,11 @@ impl<S: Seam> Pages<S> {
         PagesStats {
             pages: counts.pages,
             valid_blocks: counts.blocks,
-            suspect: counts.suspect,
+            suspect_pages: counts.suspect,
             loaded: state.is_ready(),
             slots: table.slots() as u64,
             slots_max: segment_lending::slots_max(&self.0, &state, None) as u64,
-            free: state.free.len() as u64,
+            free_slots: state.free.len() as u64,
             evictions: state.counts.evictions,
             dirty_regions: state.dirty_regions.len() as u64,
             members: state.counts.written.values().copied().collect(),
@@ -172,14 +172,14 @@ impl<S: Seam> Clone for VolumePages<S> {
 
 impl<S: Seam> VolumePages<S> {
     /// The valid blocks of a page: bit *n* for block *n*, 0 for an absent page. Does not count as a use.
-    pub fn valid(&self, page: PageNo) -> u16 {
-        self.valid_mask(page, false)
+    pub fn valid_blocks(&self, page: PageNo) -> u16 {
+        self.mask_of_page(page, false)
     }
 
-    /// The valid blocks of a page that is suspect, or of one that is not.
-    fn valid_mask(&self, page: PageNo, suspect: bool) -> u16 {
+    /// The blocks of a page: if `of_suspect`, only of a suspect page, else only of a trusted one.
+    fn mask_of_page(&self, page: PageNo, of_suspect: bool) -> u16 {
         let state = self.inner.pages.borrow();
-        let slot = state.find(self.volume_id, page).filter(|slot| state.table.has(*slot, SUSPECT) == suspect);
+        let slot = state.find(self.volume_id, page).filter(|slot| state.table.has(*slot, SUSPECT) == of_suspect);
         slot.map_or(0, |slot| state.table.valid(slot))
     }
 
@@ -267,7 +267,7 @@ impl<S: Seam> VolumePages<S> {
         write_intent::begin_write(&self.inner, self.volume_id, blocks).await
     }
 
-    /// Ends a write, whatever its outcome, as this completion of the volume, in the numbering of
+    /// Ends a write, successful or not. `completion` is its number in the volume's order of completed writes, as in
     /// [`VolumePages::record_flush`].
     pub fn end_write(&self, intent: WriteIntent, completion: CompletionNo) {
         write_intent::end_write(&self.inner, intent, completion);
@@ -340,7 +340,7 @@ impl<S: Seam> VolumePages<S> {
     /// The suspect blocks of a page: their region was dirty at a crash, so they may differ from the backing. The caller
     /// flushes the backing, compares the blocks with it and calls [`VolumePages::resolve_suspect`].
     pub fn suspect_blocks(&self, page: PageNo) -> u16 {
-        self.valid_mask(page, true)
+        self.mask_of_page(page, true)
     }
 
     /// Reads suspect blocks of a page, like [`VolumePages::read`].
@@ -374,9 +374,9 @@ impl<S: Seam> VolumePages<S> {
     }
 
     /// Number of recent writes, zeroes excluded.
-    pub fn recent_writes_with_content(&self) -> usize {
+    pub fn nonzero_recent_writes(&self) -> usize {
         let state = self.inner.pages.borrow();
-        state.volume_numbers.get(&self.volume_id).map_or(0, |number| state.recent_writes.count_with_content(*number))
+        state.volume_numbers.get(&self.volume_id).map_or(0, |number| state.recent_writes.count_nonzero(*number))
     }
 
     /// Up to `count` pages with valid blocks, each with the mask of these blocks. They are spread evenly over the
@@ -412,5 +412,5 @@ pub(crate) async fn close<S: Seam>(inner: &Rc<Inner<S>>) {
         }
         wait_durable(inner).await;
     }
-    inner.pages.borrow_mut().void_map("the store was closed".to_owned());
+    inner.pages.borrow_mut().disable_map("the store was closed".to_owned());
 }

@@ -110,7 +110,7 @@ fn begin_put<S: Seam>(
 ) -> Result<Option<Put>, PutError> {
     match &state.phase {
         MapPhase::Ready => {}
-        MapPhase::Void(reason) => return Err(PutError::Failed(reason.clone())),
+        MapPhase::Unusable(reason) => return Err(PutError::Failed(reason.clone())),
         MapPhase::Unloaded | MapPhase::Loading => return Err(PutError::Busy),
     }
     let key = key_of(state.number_of(volume_id).ok_or(PutError::Busy)?, page);

@@ -10,7 +10,7 @@ use super::quota::{self, Evictability};
 use super::state::PageState;
 use super::table::{SlotId, SlotPhase};
 use super::write_intent;
-use crate::device::{Device, block_of, block_offset};
+use crate::device::{Device, Durability, block_of, block_offset};
 use crate::format::journal::Record;
 use crate::format::page::PageHeader;
 use crate::format::superblock::{MemberEntry, Role};
@@ -131,7 +131,8 @@ async fn write_header<S: Seam>(inner: &Inner<S>, device: &Device<S>, header: &Pa
     let Some(buffer) = inner.alloc() else { return false };
     let block = block_of::<S>(buffer, &header.encode());
     let at = block_offset(segment_bytes, header.segment, 0);
-    let write: BoxFuture<'_, DiskResult<()>> = Box::pin(inner.write_durably_to(device, at, vec![block], false));
+    let write: BoxFuture<'_, DiskResult<()>> =
+        Box::pin(inner.write_with_retry_to(device, at, vec![block], Durability::Unflushed));
     let failures = failures_of(std::slice::from_ref(device), join(vec![write]).await);
     let is_written = failures.is_empty();
     if !is_written {

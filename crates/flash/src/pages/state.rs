@@ -31,8 +31,8 @@ pub enum MapPhase {
     Loading,
     /// The map is loaded and in use.
     Ready,
-    /// The map is permanently void, for this reason.
-    Void(String),
+    /// The map is permanently unusable, for this reason.
+    Unusable(String),
 }
 
 /// Invalidations that arrived before the map was loaded.
@@ -109,9 +109,9 @@ pub struct PageState<S: Seam> {
     pub writing: BTreeMap<MemberSegment, u32>,
     /// Members that accept no new pages: a segment's header could not be written, or the member will carry the log.
     pub closed_members: BTreeSet<MemberNo>,
-    /// Number of the commit after which the durable map lists no slot that this state has forgotten: slots of dropped
-    /// frames and of removed volumes.
-    pub forgotten_until: u64,
+    /// Number of the commit after which the durable map lists no slot that was removed from this state: slots of
+    /// dropped frames and of removed volumes.
+    pub removed_until: u64,
     /// The member whose pages are being moved to others. Its free slots are not reused.
     pub vacated_member: Option<MemberNo>,
     /// The next commit clears all settled dirty regions, however few there are.
@@ -166,7 +166,7 @@ impl<S: Seam> PageState<S> {
             reclaim_target: None,
             writing: BTreeMap::new(),
             closed_members: BTreeSet::new(),
-            forgotten_until: 0,
+            removed_until: 0,
             vacated_member: None,
             clear_all_settled: false,
             idle_timer_set: false,
@@ -182,7 +182,7 @@ impl<S: Seam> PageState<S> {
         }
     }
 
-    /// True when the map is loaded and not void.
+    /// True when the map is loaded and usable.
     pub fn is_ready(&self) -> bool {
         self.phase == MapPhase::Ready
     }
@@ -249,7 +249,7 @@ impl<S: Seam> PageState<S> {
             return;
         }
         match self.phase {
-            MapPhase::Void(_) => return,
+            MapPhase::Unusable(_) => return,
             MapPhase::Unloaded | MapPhase::Loading => return self.invalidate_early(volume_id, blocks),
             MapPhase::Ready => {}
         }
@@ -272,14 +272,14 @@ impl<S: Seam> PageState<S> {
         }
     }
 
-    /// Notes that the next commit records that slots are gone, of which this state knows nothing from now on.
-    pub fn forget_slots(&mut self) {
-        self.forgotten_until = self.journal.commits_begun + 1;
+    /// Notes that slots were removed, and that only the next commit records it.
+    pub fn note_removed_slots(&mut self) {
+        self.removed_until = self.journal.commits_begun + 1;
     }
 
-    /// True when the durable map may list slots that this state has forgotten.
-    pub fn has_forgotten_slots(&self) -> bool {
-        self.journal.commits_done < self.forgotten_until
+    /// True when the durable map may list slots that were removed from this state.
+    pub fn has_removed_slots(&self) -> bool {
+        self.journal.commits_done < self.removed_until
     }
 
     /// True when a durable record may refer to one of these blocks, as valid or as a recent write.
@@ -389,7 +389,7 @@ impl<S: Seam> PageState<S> {
         self.implied_dead.retain(|slot| !is_inside(slot));
         self.pending_puts.retain(|slot, _| !is_inside(slot));
         self.table.remove_frame(frame);
-        self.forget_slots();
+        self.note_removed_slots();
     }
 
     /// Drops all pages, dirty regions and recent writes in memory.
@@ -402,11 +402,11 @@ impl<S: Seam> PageState<S> {
         (self.volume_numbers, self.volumes) = (BTreeMap::new(), BTreeMap::new());
     }
 
-    /// Makes the map permanently void.
-    pub fn void_map(&mut self, reason: String) {
+    /// Empties the map and makes it permanently unusable.
+    pub fn disable_map(&mut self, reason: String) {
         self.clear_map();
         self.journal.stop();
-        self.phase = MapPhase::Void(reason);
+        self.phase = MapPhase::Unusable(reason);
         self.wake_waiters();
     }
 

@@ -20,7 +20,7 @@ const REGIONS_MAX: u64 = 16;
 /// Settled regions are cleared after this time without a write.
 const IDLE_DELAY: Nanos = Nanos::from_secs(5);
 
-/// Waits until the map is loaded, or void.
+/// Waits until the map is loaded, or unusable.
 pub async fn wait_loaded<S: Seam>(inner: &Rc<Inner<S>>) {
     loop {
         let reply = {
@@ -82,7 +82,7 @@ fn mark_regions<S: Seam>(inner: &Inner<S>, volume_id: VolumeId, blocks: &Range<B
         return (unmarked, state.abandoned);
     }
     // Slots that were just dropped as a whole may have held these blocks: the write waits until that is durable.
-    let is_forgotten = state.has_forgotten_slots();
+    let is_forgotten = state.has_removed_slots();
     let Some(number) = state.volume_numbers.get(&volume_id).copied() else { return (unmarked, !is_forgotten) };
     if blocks.is_empty() || !state.may_be_durable(number, blocks) {
         return (unmarked, blocks.is_empty() || !is_forgotten);
@@ -104,7 +104,7 @@ fn mark_regions<S: Seam>(inner: &Inner<S>, volume_id: VolumeId, blocks: &Range<B
     (WriteIntent { regions: marked }, durable)
 }
 
-/// Ends a write, as this completion of the volume.
+/// Ends a write; `completion` is its number in the volume's order of completed writes.
 pub fn end_write<S: Seam>(inner: &Rc<Inner<S>>, intent: WriteIntent, completion: CompletionNo) {
     let mut state = inner.pages.borrow_mut();
     let regions: Vec<(Region, u64)> = intent.regions;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use seam::{BLOCK_BYTES, Block, Seam};
 
-use crate::device::{Device, block_offset, raw};
+use crate::device::{Device, Durability, block_offset, raw};
 use crate::error::StoreError;
 use crate::format::batch::{BatchHeader, data_seed};
 use crate::format::page::PageHeader;
@@ -400,7 +400,7 @@ pub async fn repair<S: Seam>(
             }
             let at = block_offset(segment_bytes, batch.header.segment, batch.header.offset + index);
             let block = good_copy(seam, devices, batch, *index, at).await?;
-            if let Err(error) = device.write_durably(at, vec![block], true).await {
+            if let Err(error) = device.write_with_retry(at, vec![block], Durability::Flushed).await {
                 failures.push((device.member, error));
             }
         }

@@ -341,7 +341,7 @@ pub async fn check_all(
         let volume_pages = pages.volume(VolumeId(volume));
         for page in (0..PAGES).map(page_number) {
             suspects += u64::from(volume_pages.suspect_blocks(page).count_ones());
-            let valid = volume_pages.valid(page);
+            let valid = volume_pages.valid_blocks(page);
             let read = read_run(seam, &volume_pages, page, 0..16, false).await;
             if is_undamaged && read.len() as u32 != valid.count_ones() {
                 return Err(format!(

@@ -164,7 +164,7 @@ fn check_short_map_is_dropped(sabotage: Sabotage) -> Result<(), String> {
         let (store, _) = open(&world, &seam, options).await.unwrap();
         let pages = store.pages();
         let loaded = pages.load().await;
-        let valid = pages.volume(VolumeId(1)).valid(PageNo(0));
+        let valid = pages.volume(VolumeId(1)).valid_blocks(PageNo(0));
         if loaded.dropped.is_none() || valid != 0 {
             return Err(format!("{valid:x} of the page is served: {loaded:?}"));
         }

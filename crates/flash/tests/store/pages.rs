@@ -65,7 +65,11 @@ fn put_page_is_readable_until_it_is_invalidated() {
         let intent = volume.begin_write(BlockNo(49)..BlockNo(50)).await;
         volume.end_write(intent, CompletionNo(1));
         assert_eq!(
-            (volume.valid(PageNo(3)), volume.valid(PageNo(4)), pages.volume(VolumeId(8)).valid(PageNo(3))),
+            (
+                volume.valid_blocks(PageNo(3)),
+                volume.valid_blocks(PageNo(4)),
+                pages.volume(VolumeId(8)).valid_blocks(PageNo(3))
+            ),
             (0xfffd, 0, 0)
         );
         let expected: Vec<_> = (0..16).map(|number| (number != 1).then_some(100 + number)).collect();
@@ -76,7 +80,7 @@ fn put_page_is_readable_until_it_is_invalidated() {
         let expected: Vec<_> = (0..16).map(|number| Some(if number == 1 { 55 } else { 100 + number })).collect();
         assert_eq!(tags(&seam, &pages, 7, 3).await, expected);
         pages.remove_volume(VolumeId(7)).await.unwrap();
-        assert_eq!((volume.valid(PageNo(3)), volume.recent_writes().len()), (0, 0));
+        assert_eq!((volume.valid_blocks(PageNo(3)), volume.recent_writes().len()), (0, 0));
     });
 }
 
@@ -304,7 +308,7 @@ fn write_waits_for_lost_devices_until_their_map_is_abandoned_for_good() {
         });
         seam.sleep(Nanos::from_secs(5)).await;
         assert!(
-            !has_ended.get() && pages.void_reason().is_some(),
+            !has_ended.get() && pages.unusable_reason().is_some(),
             "the write went out while the devices still list the page"
         );
         pages.abandon();
@@ -319,14 +323,21 @@ fn write_waits_for_lost_devices_until_their_map_is_abandoned_for_good() {
         let pages = store.pages();
         pages.ignore_persisted_map();
         let map = pages.load().await;
-        assert!(map.dropped.is_some() && map.pages == 0 && pages.volume(VolumeId(7)).valid(PageNo(3)) == 0, "{map:?}");
+        assert!(
+            map.dropped.is_some() && map.pages == 0 && pages.volume(VolumeId(7)).valid_blocks(PageNo(3)) == 0,
+            "{map:?}"
+        );
     });
     let world = after(3, world.crash(CrashMode::LoseAll));
     let seam = world.seam();
     world.block_on(async {
         let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         let pages = loaded(&store).await;
-        assert_eq!(pages.volume(VolumeId(7)).valid(PageNo(3)), 0, "the new map was not durable when it was loaded");
+        assert_eq!(
+            pages.volume(VolumeId(7)).valid_blocks(PageNo(3)),
+            0,
+            "the new map was not durable when it was loaded"
+        );
     });
 }
 
@@ -351,11 +362,11 @@ fn region_with_a_write_in_flight_is_suspect_after_a_crash() {
         let map = pages.load().await;
         assert_eq!((map.pages, map.suspect), (2, 1));
         let volume = pages.volume(VolumeId(1));
-        assert_eq!((volume.valid(PageNo(0)), volume.valid(PageNo(64))), (0, 0xffff));
+        assert_eq!((volume.valid_blocks(PageNo(0)), volume.valid_blocks(PageNo(64))), (0, 0xffff));
         let suspect = volume.suspect_blocks(PageNo(0));
         assert_eq!(suspect | 1 << 3, 0xffff);
         volume.resolve_suspect(PageNo(0), suspect & !(1 << 3) & !1);
-        assert_eq!((volume.valid(PageNo(0)), volume.suspect_blocks(PageNo(0))), (0xfff6, 0));
+        assert_eq!((volume.valid_blocks(PageNo(0)), volume.suspect_blocks(PageNo(0))), (0xfff6, 0));
         // Without further writes the region becomes clean.
         seam.sleep(Nanos::from_secs(12)).await;
         assert_eq!(pages.stats().dirty_regions, 0);
@@ -379,7 +390,7 @@ fn check_write_beside_dropped_pages<F: Future<Output = ()> + 'static>(
         seam.spawn(drop_pages(seam.clone(), store.clone()));
         let volume = pages.volume(VolumeId(1));
         for _ in 0..1_000_000 {
-            if let Some(page) = (0..20).map(PageNo).find(|page| volume.valid(*page) == 0) {
+            if let Some(page) = (0..20).map(PageNo).find(|page| volume.valid_blocks(*page) == 0) {
                 let block = page.first_block();
                 let _intent = volume.begin_write(block..block.next()).await;
                 return page;
@@ -394,7 +405,7 @@ fn check_write_beside_dropped_pages<F: Future<Output = ()> + 'static>(
         let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         let pages = store.pages();
         pages.load().await;
-        assert_eq!(pages.volume(VolumeId(1)).valid(page) & 1, 0, "the write may have reached the backing");
+        assert_eq!(pages.volume(VolumeId(1)).valid_blocks(page) & 1, 0, "the write may have reached the backing");
     });
 }
 

@@ -248,7 +248,7 @@ fn write_to_pages_of_a_take_over_waits_until_they_are_durably_gone() {
         let pages = store.pages();
         pages.load().await;
         let volume = pages.volume(VolumeId(1));
-        let page = (0..60).map(PageNo).find(|page| volume.valid(*page) == 0).expect("pages were dropped");
+        let page = (0..60).map(PageNo).find(|page| volume.valid_blocks(*page) == 0).expect("pages were dropped");
         let _intent = volume.begin_write(page.first_block()..page.first_block().next()).await;
         page
     });
@@ -258,7 +258,7 @@ fn write_to_pages_of_a_take_over_waits_until_they_are_durably_gone() {
         let (store, _) = open_members(&seam, &ALL[1..3], OpenOptions::default()).await.unwrap();
         let pages = store.pages();
         pages.load().await;
-        assert_eq!(pages.volume(VolumeId(1)).valid(page) & 1, 0, "the write may have reached the backing");
+        assert_eq!(pages.volume(VolumeId(1)).valid_blocks(page) & 1, 0, "the write may have reached the backing");
     });
 }
 

@@ -26,13 +26,13 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
     let chap = iscsi.into_iter().flat_map(|iscsi| &iscsi.chap);
     let mut warnings: Vec<_> = chap.flat_map(|chap| chap.warnings()).collect();
     warnings.extend(checked.as_ref().map(Config::exposed_secrets).unwrap_or_default());
-    let (disk_warnings, to_be_created) = checked.as_ref().map(compare_with_disks).unwrap_or_default();
-    warnings.extend(disk_warnings);
+    let (environment_warnings, creation_notes) = checked.as_ref().map(compare_with_machine).unwrap_or_default();
+    warnings.extend(environment_warnings);
     if json {
         let problems = checked.as_ref().err().map(|problems| problems.problems.as_slice()).unwrap_or_default();
         let valid = checked.is_ok();
         let result = json!({
-            "file": file, "valid": valid, "problems": problems, "warnings": warnings, "to_be_created": to_be_created,
+            "file": file, "valid": valid, "problems": problems, "warnings": warnings, "to_be_created": creation_notes,
             "overrides": overrides, "by_qos": rule_settings
         });
         println!("{result:#}");
@@ -40,7 +40,7 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
         match &checked {
             Ok(config) => {
                 print!("{}", summary(config, &overrides, &rule_settings));
-                to_be_created.iter().for_each(|text| println!("note: {text}"));
+                creation_notes.iter().for_each(|text| println!("note: {text}"));
                 warnings.iter().for_each(|warning| println!("warning: {warning}"));
             }
             Err(problems) => eprintln!("{problems}"),
@@ -53,12 +53,12 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
 
 /// Warnings about the paths of a configuration, and the files and directories that the daemon will create. A path that
 /// hangs leaves both unknown.
-fn compare_with_disks(config: &Config) -> (Vec<String>, Vec<String>) {
+fn compare_with_machine(config: &Config) -> (Vec<String>, Vec<String>) {
     let (sender, receiver) = mpsc::channel();
     let config = config.clone();
     std::thread::spawn(move || {
-        let warnings = config.disk_warnings();
-        drop(sender.send((warnings, without_known_devices(config).to_be_created())));
+        let warnings = config.environment_warnings();
+        drop(sender.send((warnings, without_known_devices(config).creation_notes())));
     });
     receiver.recv_timeout(PATH_TIMEOUT).unwrap_or_else(|_| {
         let text = "a path does not answer, so sizes and missing directories were not checked";
@@ -93,7 +93,7 @@ fn check_devices_exist(config: Config) -> Result<Config, Problems> {
     let flash =
         config.flash.iter().flat_map(|flash| flash.devices.iter().filter_map(move |path| device_fault(flash, path)));
     let problem = |(fault, remedy)| Problem { line: 0, column: 0, fault, remedy };
-    let problems: Vec<Problem> = config.absent.iter().cloned().chain(flash.map(problem)).collect();
+    let problems: Vec<Problem> = config.absent_backings.iter().cloned().chain(flash.map(problem)).collect();
     if problems.is_empty() { Ok(config) } else { Err(Problems { file: config.file, problems }) }
 }
 

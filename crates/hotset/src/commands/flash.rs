@@ -170,6 +170,6 @@ pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Fai
     if !report.volumes.is_empty() {
         println!("         dirty data of {}", report.volumes.join(", "));
     }
-    report.alerts.iter().for_each(|alert| println!("         {}", style.warn(&alert.text)));
+    report.problems.iter().for_each(|alert| println!("         {}", style.warn(&alert.text)));
     Ok(())
 }

@@ -71,7 +71,7 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     if json {
         return print_json(&data.gain);
     }
-    println!("{file}: {}", page::sentence(&data.gain));
+    println!("{file}: {}", page::summary(&data.gain));
     Ok(())
 }
 

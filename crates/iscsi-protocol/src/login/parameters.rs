@@ -1,4 +1,4 @@
-//! Negotiation of operational parameters (section 13): a table of keys with the rule of each value.
+//! Negotiation of operational parameters (RFC 7143, section 13): a table of keys with the rule of each value.
 
 use super::{Refusal, SessionType};
 use crate::limits;
@@ -19,12 +19,12 @@ pub struct Parameters {
     pub initial_r2t: bool,
     /// True if a command PDU may carry data.
     pub immediate_data: bool,
-    /// Longest sequence of data, in bytes.
-    pub burst_bytes: u32,
+    /// MaxBurstLength: longest data sequence, in bytes.
+    pub max_burst_bytes: u32,
     /// Maximum unsolicited data of a command, in bytes.
     pub first_burst_bytes: u32,
     /// Maximum number of outstanding R2Ts of a command.
-    pub outstanding_r2t: u16,
+    pub outstanding_r2t_max: u16,
     /// Seconds that an initiator waits before it reconnects.
     pub time2wait_s: u16,
 }
@@ -37,9 +37,9 @@ const DEFAULT: Parameters = Parameters {
     receive_bytes_max: limits::RECEIVE_BYTES_DEFAULT,
     initial_r2t: true,
     immediate_data: true,
-    burst_bytes: 262_144,
+    max_burst_bytes: 262_144,
     first_burst_bytes: 65_536,
-    outstanding_r2t: 1,
+    outstanding_r2t_max: 1,
     time2wait_s: 2,
 };
 
@@ -110,7 +110,7 @@ impl Negotiation {
     /// The negotiated values.
     pub(super) fn parameters(&self) -> Parameters {
         let parameters = self.parameters;
-        Parameters { first_burst_bytes: parameters.first_burst_bytes.min(parameters.burst_bytes), ..parameters }
+        Parameters { first_burst_bytes: parameters.first_burst_bytes.min(parameters.max_burst_bytes), ..parameters }
     }
 }
 
@@ -146,7 +146,7 @@ const KEYS: &[Key] = &[
     normal("ImmediateData", |negotiated, value| store(&mut negotiated.immediate_data, boolean(value), yes_or_no)),
     normal("MaxBurstLength", |negotiated, value| {
         let len = number_within(value, LEN_MIN, LEN_MAX).map(|len| len.min(limits::BURST_BYTES));
-        store(&mut negotiated.burst_bytes, len, |len| len.to_string())
+        store(&mut negotiated.max_burst_bytes, len, |len| len.to_string())
     }),
     normal("FirstBurstLength", |negotiated, value| {
         let len = number_within(value, LEN_MIN, LEN_MAX).map(|len| len.min(limits::FIRST_BURST_BYTES));
@@ -154,7 +154,7 @@ const KEYS: &[Key] = &[
     }),
     normal("MaxOutstandingR2T", |negotiated, value| {
         let count = number_within(value, 1, 65_535).map(|count| (count as u16).min(limits::OUTSTANDING_R2T));
-        store(&mut negotiated.outstanding_r2t, count, |count| count.to_string())
+        store(&mut negotiated.outstanding_r2t_max, count, |count| count.to_string())
     }),
     // Rule "maximum"; the target's value is zero.
     key("DefaultTime2Wait", |negotiated, value| {

@@ -84,8 +84,8 @@ fn login_without_keys_gets_defaults() {
     let (text, parameters) = LoginFixture::parameters("");
     assert_eq!(text, "TargetPortalGroupTag=1\0MaxRecvDataSegmentLength=262144\0");
     assert_eq!((parameters.initial_r2t, parameters.immediate_data), (true, true));
-    assert_eq!((parameters.burst_bytes, parameters.first_burst_bytes), (262_144, 65_536));
-    assert_eq!((parameters.send_bytes_max, parameters.outstanding_r2t), (8192, 1));
+    assert_eq!((parameters.max_burst_bytes, parameters.first_burst_bytes), (262_144, 65_536));
+    assert_eq!((parameters.send_bytes_max, parameters.outstanding_r2t_max), (8192, 1));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn keys_are_accepted_in_any_order_and_unknown_ones_are_rejected() {
     ] {
         assert!(text.contains(expected), "{expected} in {text}");
     }
-    assert_eq!((parameters.header_digest, parameters.burst_bytes), (false, 262_144), "the defaults hold");
+    assert_eq!((parameters.header_digest, parameters.max_burst_bytes), (false, 262_144), "the defaults hold");
 }
 
 #[test]

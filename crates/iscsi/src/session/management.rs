@@ -38,7 +38,7 @@ impl<S: Seam> Session<S> {
                 }
             }
             TaskFunction::AbortTaskSet | TaskFunction::ClearTaskSet | TaskFunction::LogicalUnitReset => {
-                if !target.sees(nexus, lun) {
+                if !target.is_visible(nexus, lun) {
                     return respond(TaskResponse::NoSuchUnit);
                 }
             }
@@ -57,7 +57,7 @@ impl<S: Seam> Session<S> {
             TaskFunction::ClearTaskSet | TaskFunction::LogicalUnitReset => {
                 self.abort_everywhere(|lun| Lun::decode(lun) == unit)
             }
-            _ => self.abort_everywhere(|lun| self.nexus().is_some_and(|nexus| target.sees(nexus, lun))),
+            _ => self.abort_everywhere(|lun| self.nexus().is_some_and(|nexus| target.is_visible(nexus, lun))),
         };
         self.immediate.set(self.immediate.get() + 1);
         let session = Rc::clone(self);
@@ -93,9 +93,9 @@ impl<S: Seam> Session<S> {
     fn stop_sessions_sharing_units(&self) {
         let target = &self.spec.shared.target;
         let Some(nexus) = self.nexus() else { return };
-        let luns = target.luns().into_iter().map(Lun::encode).filter(|lun| target.sees(nexus, *lun));
+        let luns = target.luns().into_iter().map(Lun::encode).filter(|lun| target.is_visible(nexus, *lun));
         let luns: Vec<_> = luns.collect();
-        let shares_unit = |other: &Nexus| luns.iter().any(|lun| target.sees(other, *lun));
+        let shares_unit = |other: &Nexus| luns.iter().any(|lun| target.is_visible(other, *lun));
         let sessions = self.spec.shared.sessions();
         let ended = sessions.iter().filter(|session| session.nexus().is_some_and(shares_unit));
         ended.for_each(|session| session.control().request_stop(Stop::Drain));

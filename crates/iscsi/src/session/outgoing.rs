@@ -147,7 +147,7 @@ impl<S: Seam> Session<S> {
     }
 
     fn pdu_splitter(&self) -> PduSplitter {
-        let burst = self.spec.negotiated.parameters.burst_bytes as usize;
+        let burst = self.spec.negotiated.parameters.max_burst_bytes as usize;
         PduSplitter { pdu_bytes_max: self.framing.data_bytes_max as usize, burst_bytes: burst, burst_bytes_left: burst }
     }
 }

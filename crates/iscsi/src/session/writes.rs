@@ -107,9 +107,9 @@ impl<S: Seam> Session<S> {
     /// Sends R2Ts for data up to offset `end`, and for some data beyond it within the quota.
     fn send_r2ts(&self, task: &Rc<Task>, end: u32) {
         let parameters = &self.spec.negotiated.parameters;
-        let r2t_bytes = R2T_BYTES_MAX.min(parameters.burst_bytes);
+        let r2t_bytes = R2T_BYTES_MAX.min(parameters.max_burst_bytes);
         let mut data = task.data.borrow_mut();
-        while data.may_send_r2t() && data.outstanding() < usize::from(parameters.outstanding_r2t) {
+        while data.may_send_r2t() && data.outstanding() < usize::from(parameters.outstanding_r2t_max) {
             let is_wanted = data.requested() < end;
             if !is_wanted && data.requested() >= end.saturating_add(PREFETCH_BYTES) {
                 break;

@@ -1,4 +1,5 @@
-//! Memory of waiting commands stays within the counted bytes. A process of its own, because it counts all allocations.
+//! Commands in flight hold no more memory than their accounting allows. A separate test binary, because the allocator
+//! counts all allocations of the process.
 
 #[expect(dead_code, reason = "this test uses a part of the client")]
 #[path = "../simulated/client.rs"]
@@ -27,7 +28,7 @@ fn writes_with_a_small_remainder_hold_little_memory() {
         let mut client = Client::ready(&seam, &LoginSpec { text, ..LoginSpec::default() }).await;
         let (data, before) = (numbered_sectors(1, 2048), COUNTING.allocated());
         for _ in 0..32 {
-            // The unit takes parts aligned to 256 KiB: 8 KiB of the unsolicited data remain.
+            // The LUN processes data in parts aligned to 256 KiB, so 8 KiB of the unsolicited data stay buffered.
             client.begin(&write_cdb(16, 2048), 0, &data).await;
             seam.sleep(Nanos::from_millis(50)).await;
         }

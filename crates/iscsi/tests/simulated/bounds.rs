@@ -58,7 +58,7 @@ fn garbage_ends_only_its_own_connection() {
 }
 
 #[test]
-fn initiator_that_receives_no_replies_is_held_to_its_quota() {
+fn initiator_that_reads_no_replies_is_bounded_by_its_quota() {
     with_server(32, Options::default(), async |seam, _, _| {
         let mut healthy = Client::ready(&seam, &LoginSpec::default()).await;
         healthy.write(0, &numbered_sectors(1, 8)).await;
@@ -100,6 +100,8 @@ fn writes_beyond_the_limit_get_their_r2ts_one_after_another() {
                 }
                 ResponseBody::NopIn { .. } => {
                     assert_eq!(response.task_tag, ping);
+                    // At least one R2T of 256 KiB. At most `payload_bytes_max`, 2 MiB, less the unsolicited data of the
+                    // 16 writes, 64 KiB each.
                     let (min, max) = (256 << 10, 1 << 20);
                     assert!((min..=max).contains(&requested_bytes), "{requested_bytes} bytes were requested at once");
                     is_counted = true;
@@ -173,7 +175,7 @@ fn commands_outside_the_window_are_ignored_and_others_served() {
         }
         client.cmd_sn = client.cmd_sn.wrapping_add(1);
         client.begin(&read_cdb(0, 1), 512, &[]).await;
-        assert!(client.is_closed().await, "a command number is missing, and one connection delivers in order");
+        assert!(client.is_closed().await, "a gap in CmdSN ends the session: TCP delivers in order");
     });
 }
 
@@ -211,7 +213,7 @@ fn too_many_immediate_commands_are_rejected() {
 }
 
 #[test]
-fn data_for_a_hanging_disk_counts_as_held() {
+fn data_for_a_hung_disk_counts_against_the_limit() {
     let options = Options { payload_bytes_max: 1 << 20, ..Options::default() };
     with_server(37, options, async |seam, _, world| {
         use seam::sim::{Fault, Ops, Rule, When};

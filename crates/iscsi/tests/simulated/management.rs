@@ -10,6 +10,8 @@ use seam::{Nanos, Seam};
 use crate::client::{CHECK_CONDITION, Client, LoginSpec, numbered_sectors, read_cdb, write_cdb};
 use crate::fixture::{disk, with_server};
 
+/// Sense key of a unit attention.
+const UNIT_ATTENTION: u8 = 6;
 const STALL: Nanos = Nanos::from_secs(60);
 
 #[test]
@@ -29,7 +31,7 @@ fn pings_and_aborted_reads_are_answered_while_the_disk_hangs() {
         }
         let abort = client.manage(TaskFunction::AbortTask, read).await;
         assert_eq!(client.task_management_response(abort).await, TaskResponse::Complete);
-        assert!(seam.now().since(began) < Nanos::from_secs(1), "simulated time, equal on every machine");
+        assert!(seam.now().since(began) < Nanos::from_secs(1), "the abort of a read does not wait for the hung disk");
 
         let abort = client.manage(TaskFunction::AbortTask, write).await;
         assert_eq!(client.task_management_response(abort).await, TaskResponse::Complete);
@@ -82,7 +84,7 @@ fn command_is_answered_or_aborted_never_both() {
 }
 
 #[test]
-fn reset_ends_commands_of_all_initiators_with_an_attention() {
+fn lun_reset_raises_a_unit_attention_for_all_initiators() {
     with_server(51, Options::default(), async |seam, _, world| {
         let mut first = Client::ready(&seam, &LoginSpec::default()).await;
         let mut second = Client::ready(&seam, &LoginSpec { isid: 2, ..LoginSpec::default() }).await;
@@ -97,7 +99,8 @@ fn reset_ends_commands_of_all_initiators_with_an_attention() {
             let result = client.call(&[0; 16], 0, &[]).await.expect("the server responds");
             assert_eq!(
                 (result.status, result.sense[2], result.sense[12], result.sense[13]),
-                (CHECK_CONDITION, 6, 0x29, 3)
+                // BUS DEVICE RESET FUNCTION OCCURRED
+                (CHECK_CONDITION, UNIT_ATTENTION, 0x29, 3)
             );
             assert_eq!(client.read(8, 1).await.len(), 512);
         }

@@ -23,13 +23,13 @@ async fn receive_event(client: &mut Client) -> (Option<Lun>, [u8; 2]) {
 fn size_and_unit_changes_are_sent_as_events_and_attentions() {
     with_server(11, Options::default(), async |seam, server, _| {
         let mut client = Client::ready(&seam, &LoginSpec::default()).await;
-        server.target().resized(Lun::ZERO);
+        server.target().report_capacity_change(Lun::ZERO);
         assert_eq!(receive_event(&mut client).await, (Some(Lun::ZERO), [0x2a, 0x09]));
         let result = client.call(&[0; 16], 0, &[]).await.expect("the server responds");
         assert_eq!((result.status, &result.sense[12..14]), (CHECK_CONDITION, &[0x2a, 0x09][..]));
         let removed = server.target().remove(Lun::ZERO).expect("the unit exists");
         assert_eq!(receive_event(&mut client).await, (Some(Lun::ZERO), [0x3f, 0x0e]));
-        server.target().put_back(removed);
+        server.target().reinsert(removed);
         assert_eq!(receive_event(&mut client).await, (Some(Lun::ZERO), [0x3f, 0x0e]));
         let mut codes = Vec::new();
         while let Some(result) = client.call(&[0; 16], 0, &[]).await.filter(|result| result.status == CHECK_CONDITION) {

@@ -6,7 +6,7 @@ use serde::Serialize;
 /// Totals over a time span, of a volume or of all volumes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Gain {
-    /// Begin, in seconds since 1970.
+    /// Start, in seconds since 1970.
     pub from_unix_seconds: u64,
     /// End, in seconds since 1970.
     pub to_unix_seconds: u64,
@@ -26,7 +26,7 @@ pub struct Gain {
     pub prefetched_hits: u64,
     /// Reads served completely from flash.
     pub flash_hits: u64,
-    /// Reads served from the array, wholly or in part.
+    /// Reads served by the array, completely or partly.
     pub array_reads: u64,
     /// Bytes read by clients, by source.
     pub source_bytes: SourceBytes,

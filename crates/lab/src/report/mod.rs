@@ -14,7 +14,7 @@ pub use self::gain::{Gain, VolumeGain};
 pub struct ReportData {
     /// Name of the machine; empty if it is unknown.
     pub host: String,
-    /// Begin and end of the requested time, in seconds since 1970. The history covers the part that exists.
+    /// Start and end of the requested time, in seconds since 1970. The history covers the part that exists.
     pub requested: (u64, u64),
     /// Version of the daemon.
     pub version: String,

@@ -1,4 +1,4 @@
-//! The report page: a summary sentence, charts and tables. It has no scripts and no external resources, and is readable
+//! The report page: a summary, charts and tables. It has no scripts and no external resources, and is readable
 //! in light and dark mode and on paper.
 
 use std::fmt::Write;
@@ -33,7 +33,7 @@ b.memory { color: var(--memory) } b.flash { color: var(--flash) } b.prefetched {
 color: var(--array) }\n";
 
 /// The gain in one sentence.
-pub fn sentence(gain: &Gain) -> String {
+pub fn summary(gain: &Gain) -> String {
     if gain.reads == 0 {
         return format!("nothing was read in {}", show_time(Duration::from_secs(gain.covered_seconds)));
     }
@@ -58,27 +58,27 @@ pub fn write(data: &ReportData) -> String {
     let step = data.history.step_seconds.max(60);
     let is_clipped = gain.from_unix_seconds > first + step || gain.to_unix_seconds + step < last;
     let requested = match is_clipped {
-        true => format!("; requested were {} to {}, of which the history has this part", when(first), when(last)),
+        true => format!("; the history covers only a part of the requested time, {} to {}", when(first), when(last)),
         false => String::new(),
     };
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
          content=\"width=device-width, initial-scale=1\">\n\
-         <title>Hotset{on_host}: what the cache gained</title>\n<style>\n{STYLE}</style>\n<h1>What the cache \
-         gained{on_host}</h1>\n<p class=\"faint\">{from} to {to}, with data for {covered}{requested}. Hotset \
+         <title>Hotset{on_host}: cache benefit report</title>\n<style>\n{STYLE}</style>\n<h1>Cache \
+         benefit{on_host}</h1>\n<p class=\"faint\">{from} to {to}, with data for {covered}{requested}. Hotset \
          {}.</p>\n<p>{}.</p>\n",
         escaped(&data.version),
-        capitalized(&sentence(gain))
+        capitalized(&summary(gain))
     );
-    page.push_str(&figures(gain));
-    page.push_str(&charts(data));
-    page.push_str(&volumes(data));
-    page.push_str(&alerts(data));
+    page.push_str(&totals_table(gain));
+    page.push_str(&draw_charts(data));
+    page.push_str(&volumes_table(data));
+    page.push_str(&alerts_table(data));
     page.push_str("</html>\n");
     page
 }
 
-fn figures(gain: &Gain) -> String {
+fn totals_table(gain: &Gain) -> String {
     let latency = |us: Option<f64>| us.map_or("-".to_owned(), |us| escaped(&show_latency(us)));
     let bytes = &gain.source_bytes;
     let count_and_percent = |reads| format!("{} ({})", show_count(reads), show_percent(reads, gain.reads));
@@ -86,7 +86,7 @@ fn figures(gain: &Gain) -> String {
         0 => String::new(),
         held_us => {
             let mean = held_us as f64 / gain.reads.max(1) as f64;
-            format!("of which limits and shares held {} per read on average", show_micros(mean))
+            format!("including {} per read, on average, for limits and shares", show_micros(mean))
         }
     };
     let rows = [
@@ -95,9 +95,13 @@ fn figures(gain: &Gain) -> String {
         ("Reads from memory", count_and_percent(gain.memory_hits), show_bytes(bytes.memory)),
         ("Reads from flash", count_and_percent(gain.flash_hits), show_bytes(bytes.flash)),
         ("Reads prefetched from the array", count_and_percent(gain.prefetched_hits), show_bytes(bytes.prefetched)),
-        ("Reads from the array, wholly or in part", count_and_percent(gain.array_reads), show_bytes(bytes.backing)),
-        ("Reads at the array", show_count(gain.backing_reads), show_bytes(gain.backing_read_bytes)),
-        ("Writes at the array", show_count(gain.backing_writes), show_bytes(gain.backing_write_bytes)),
+        (
+            "Reads served by the array, completely or partly",
+            count_and_percent(gain.array_reads),
+            show_bytes(bytes.backing),
+        ),
+        ("Array reads", show_count(gain.backing_reads), show_bytes(gain.backing_read_bytes)),
+        ("Array writes", show_count(gain.backing_writes), show_bytes(gain.backing_write_bytes)),
         ("Read latency, median", latency(gain.read_p50_us), String::new()),
         ("Read latency, p99", latency(gain.read_p99_us), held),
     ];
@@ -106,12 +110,12 @@ fn figures(gain: &Gain) -> String {
     format!("<table>\n{rows}</table>\n")
 }
 
-fn charts(data: &ReportData) -> String {
+fn draw_charts(data: &ReportData) -> String {
     let history = &data.history;
     let step_starts = &history.at_unix_seconds;
     let mean = |name: &str| {
-        let figures = history.series.get(name);
-        figures.map_or_else(|| vec![0.0; step_starts.len()], |figures| figures.mean.clone())
+        let series = history.series.get(name);
+        series.map_or_else(|| vec![0.0; step_starts.len()], |series| series.mean.clone())
     };
     let sum = |left: Vec<f64>, right: Vec<f64>| -> Vec<f64> {
         left.into_iter().zip(right).map(|(left, right)| left + right).collect()
@@ -140,10 +144,10 @@ fn charts(data: &ReportData) -> String {
         let _ = writeln!(text, "<h2>{title}</h2>\n<figure>\n{picture}<figcaption>{legend}</figcaption></figure>");
     };
     figure(
-        "Where reads came from",
+        "Reads by source",
         draw("Reads per second, by source", &sources, true, rate),
         "Reads per second: <b class=\"memory\">memory</b>, <b class=\"flash\">flash</b>, <b \
-         class=\"prefetched\">prefetched</b> from the array, <b class=\"array\">the array</b>, wholly or in part.",
+         class=\"prefetched\">prefetched</b> from the array, <b class=\"array\">the array</b>, completely or partly.",
     );
     let client_requests = sum(mean("reads"), mean("writes"));
     let array_requests = sum(mean("backing_reads"), mean("backing_writes"));
@@ -160,7 +164,7 @@ fn charts(data: &ReportData) -> String {
     let p50 = percentile(latency.map(|latency| &latency.p50_us));
     let p99 = percentile(latency.map(|latency| &latency.p99_us));
     figure(
-        "How long reads took",
+        "Read latency",
         draw("Latency of reads", &[("memory", p50), ("flash", p99)], false, |us| escaped(&show_latency(us))),
         "<b class=\"memory\">Median</b> and <b class=\"flash\">99th percentile</b> of the reads of a step, as clients \
          see them.",
@@ -168,7 +172,7 @@ fn charts(data: &ReportData) -> String {
     text
 }
 
-fn volumes(data: &ReportData) -> String {
+fn volumes_table(data: &ReportData) -> String {
     let row = |volume: &super::VolumeGain| {
         let gain = &volume.gain;
         let p99 = gain.read_p99_us.map_or("-".to_owned(), |us| escaped(&show_latency(us)));
@@ -188,7 +192,7 @@ fn volumes(data: &ReportData) -> String {
     let unlisted = data.volumes_examined - data.volumes.len();
     let line = |count: usize, predicate: &str| match count {
         0 => String::new(),
-        _ => format!("<p class=\"faint\">{count} more {predicate}.</p>\n"),
+        _ => format!("<p class=\"faint\">{count} more volumes {predicate}.</p>\n"),
     };
     let more = line(unlisted, "had fewer reads") + &line(data.volumes_not_examined, "were not examined");
     format!(
@@ -197,7 +201,7 @@ fn volumes(data: &ReportData) -> String {
     )
 }
 
-fn alerts(data: &ReportData) -> String {
+fn alerts_table(data: &ReportData) -> String {
     let events = &data.alerts.events;
     if events.is_empty() {
         return "<h2>Alerts</h2>\n<p>None was raised.</p>\n".to_owned();
@@ -208,7 +212,7 @@ fn alerts(data: &ReportData) -> String {
         format!("<tr><td>{at}<td class=\"text\">{}<td class=\"text\">{}\n", escaped(subject), escaped(&event.text))
     };
     let rows: String = events.iter().map(row).collect();
-    let older = if data.alerts.next.is_some() { "<p class=\"faint\">There are older ones.</p>\n" } else { "" };
+    let older = if data.alerts.next.is_some() { "<p class=\"faint\">Older alerts are not shown.</p>\n" } else { "" };
     format!("<h2>Alerts</h2>\n<table>\n{rows}</table>\n{older}")
 }
 
@@ -268,14 +272,14 @@ mod tests {
             "15 (15.0 %)<td>60 KiB",
             "5 (5.0 %)<td>20 KiB",
             "median<td>&lt; 16 us",
-            "p99<td>15.9 ms<td>of which limits and shares held 2.50 ms per read",
-            "2 more had fewer",
-            "4 more were not examined",
+            "p99<td>15.9 ms<td>including 2.50 ms per read, on average, for limits and shares",
+            "2 more volumes had fewer",
+            "4 more volumes were not examined",
             "raised &amp; cleared",
             "&lt;b&gt;",
-            "older ones",
-            "gained on store&lt;1&gt;</h1>",
-            "requested were 1970-01-01T00:00:00Z to 1970-01-01T00:10:00Z",
+            "Older alerts",
+            "benefit on store&lt;1&gt;</h1>",
+            "the requested time, 1970-01-01T00:00:00Z to 1970-01-01T00:10:00Z",
         ] {
             assert!(page.contains(text), "{text}: {page}");
         }
@@ -287,6 +291,6 @@ mod tests {
     #[test]
     fn report_without_reads_states_it() {
         let gain = Gain { covered_seconds: 60, ..Gain::default() };
-        assert!(sentence(&gain).starts_with("nothing was read in "));
+        assert!(summary(&gain).starts_with("nothing was read in "));
     }
 }

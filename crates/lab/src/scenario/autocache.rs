@@ -141,7 +141,7 @@ fn jobs(byte_divisor: u64) -> Vec<Job> {
     let skew = Skew::HotCold { hot_percent: HOT_PERCENT, accesses_percent: 99 };
     let part_bytes = part_bytes(byte_divisor);
     let pattern = Pattern { align_bytes: 16_384, ..Pattern::random(part_bytes, 16_384, 89).with_skew(skew) };
-    let job_of = |part| Job::eager("all", pattern.clone().at(part * part_bytes), OUTSTANDING / PARTS as u32);
+    let job_of = |part| Job::closed_loop("all", pattern.clone().at(part * part_bytes), OUTSTANDING / PARTS as u32);
     (0..PARTS).map(job_of).collect()
 }
 

@@ -134,7 +134,7 @@ fn run(seed: u64, disks: [usize; 3], tiles: u64, flash: Option<FlashPlan>) -> Ru
     points.push(last);
     let fraction = |(job, count): (&Job, u64)| match job.pace {
         Pace::Think(think) => count as f64 / 60.0 * think.as_secs_f64() / f64::from(job.depth),
-        Pace::Eager | Pace::Rate(_) => 1.0,
+        Pace::ClosedLoop | Pace::Rate(_) => 1.0,
     };
     let fraction_min = jobs.iter().zip(counts).map(fraction).fold(f64::MAX, f64::min);
     let deploy_promotions = bed.volumes[LUNS.len() - 1].stats().flash.promotions;

@@ -29,7 +29,7 @@ pub const WRITES: Scenario = Scenario {
         timed: false,
         byte_divisor_min: 32,
         setup: |byte_divisor| {
-            let jobs = |depth| vec![Job::eager("all", pattern(byte_divisor), depth)];
+            let jobs = |depth| vec![Job::closed_loop("all", pattern(byte_divisor), depth)];
             let phases = OUTSTANDING.map(|depth| Phase::new(format!("{depth} outstanding"), 1, jobs(depth)));
             Setup::new(
                 plan(1, byte_divisor),

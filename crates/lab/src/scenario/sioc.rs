@@ -97,7 +97,7 @@ impl ContentionBed {
 
     /// Starts a client that keeps `depth` requests of a pattern in flight on a volume.
     fn start_client(&self, vm: usize, pattern: Pattern, depth: u32) -> RunningJobs {
-        self.start_job(vm, Job::eager("vm", pattern, depth))
+        self.start_job(vm, Job::closed_loop("vm", pattern, depth))
     }
 
     fn start_job(&self, vm: usize, job: Job) -> RunningJobs {
@@ -358,8 +358,9 @@ fn neighbours(seed: u64, writes: bool, outcome: &mut Outcome) {
             bed.vms[..3].iter().for_each(|vm| vm.volume.set_memory_quota(quota));
         }
         let hot = Pattern::random(GIB, 4096, 100).with_skew(Skew::HotCold { hot_percent: 5, accesses_percent: 95 });
-        let _steady: Vec<_> =
-            (0..3).map(|vm| bed.start_job(vm, Job::eager("vm", hot.clone(), 4).paced(Pace::Rate(250.0)))).collect();
+        let _steady: Vec<_> = (0..3)
+            .map(|vm| bed.start_job(vm, Job::closed_loop("vm", hot.clone(), 4).paced(Pace::Rate(250.0))))
+            .collect();
         bed.run_for(300);
         let measure = |seconds: u64| {
             let (hits, reads) = bed.hits(0..3);

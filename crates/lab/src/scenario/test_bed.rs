@@ -259,7 +259,7 @@ impl TestBed {
 
 /// A single job that keeps `depth` requests in flight.
 fn single_job(pattern: &Pattern, depth: u32) -> [Job; 1] {
-    [Job::eager("all", pattern.clone(), depth)]
+    [Job::closed_loop("all", pattern.clone(), depth)]
 }
 
 impl Clients {

@@ -89,7 +89,7 @@ pub(super) fn database(file_bytes: u64) -> Pattern {
 /// The published steps, each with `1 / parts` of the requests outstanding.
 pub(super) fn phases(file_bytes: u64, parts: u64) -> Vec<Phase> {
     let phase = |depth: u32| {
-        let jobs = vec![Job::eager("all", database(file_bytes), depth / parts as u32)];
+        let jobs = vec![Job::closed_loop("all", database(file_bytes), depth / parts as u32)];
         Phase::new(format!("{depth} outstanding"), STEP_MINUTES, jobs)
     };
     OUTSTANDING.map(phase).into()

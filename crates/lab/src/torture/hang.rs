@@ -319,7 +319,7 @@ async fn run_client(
 /// wait: their regions cannot be marked dirty.
 async fn abandon_map_without_devices(core: Core<SimSeam>) {
     let (Some(log), Some(pages)) = (core.log(), core.pages()) else { return };
-    while log.copies() > 0 || pages.void_reason().is_none() {
+    while log.copies() > 0 || pages.unusable_reason().is_none() {
         core.seam().sleep(Nanos::from_secs(1)).await;
     }
     pages.abandon();

@@ -24,7 +24,7 @@ pub enum SessionEnd {
     /// Crash during the clean stop, after this many I/Os of the stop.
     CrashInStop(u64),
     /// Clean stop: all volumes are detached and checked against their backings.
-    Orderly,
+    CleanStop,
     /// Stop that leaves dirty data in the flash log.
     LeaveInLog,
     /// Ends when the clients have ended; the caller continues.
@@ -204,7 +204,7 @@ fn draw_end(random: &mut Random, last: bool) -> SessionEnd {
         0..3 if !last => SessionEnd::CrashAtIo(random.between(1, 1500)),
         3..6 if !last => SessionEnd::Crash,
         6 | 7 if !last => SessionEnd::CrashInStop(random.between(1, 40)),
-        _ => SessionEnd::Orderly,
+        _ => SessionEnd::CleanStop,
     }
 }
 
@@ -292,6 +292,6 @@ mod tests {
             assert!(drawn.iter().any(|options| options.faults.contains(&fault)), "{fault:?} never occurs");
         }
         assert!(drawn.iter().any(|options| options.volumes[0].size_bytes % 4096 != 0));
-        assert!(drawn.iter().all(|options| options.sessions.last() == Some(&SessionEnd::Orderly)));
+        assert!(drawn.iter().all(|options| options.sessions.last() == Some(&SessionEnd::CleanStop)));
     }
 }

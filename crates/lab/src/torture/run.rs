@@ -152,7 +152,7 @@ impl Run {
             spill_percent: options.flash.as_ref().map_or(50, |flash| flash.spill_percent),
             sabotage: self.sabotage,
             admission: match &options.deployment {
-                Some(deployment) if deployment.has_pages => AdmissionRule::ThirdTouch,
+                Some(deployment) if deployment.has_many_pages => AdmissionRule::ThirdTouch,
                 _ => CoreSpec::default().admission,
             },
             flash_check_blocks: options.flash.as_ref().map_or(0, |flash| flash.check_blocks),
@@ -383,7 +383,7 @@ async fn start(
     }
     if let Some(flash) = &options.flash {
         let previous_end = number.checked_sub(1).map(|previous| options.sessions[previous]);
-        flash.open(&seam, &core, number == 0, previous_end == Some(SessionEnd::Orderly)).await?;
+        flash.open(&seam, &core, number == 0, previous_end == Some(SessionEnd::CleanStop)).await?;
     }
     let recovered = memory.images_by_owner();
     let (mut attached, mut recovered_from_memory) = (Vec::new(), 0);

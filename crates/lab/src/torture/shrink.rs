@@ -86,7 +86,7 @@ const SIMPLIFICATIONS: [fn(&mut Options); 9] = [
             let last = options.sessions.len() - 2;
             options.sessions.remove(last);
         } else {
-            options.sessions = vec![SessionEnd::Orderly];
+            options.sessions = vec![SessionEnd::CleanStop];
         }
     },
 ];

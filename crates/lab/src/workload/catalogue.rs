@@ -118,19 +118,19 @@ fn iometer(size_bytes: u64, sizes: &[(u32, u32)], read_percent: u32, random_perc
     let mix: Vec<AccessKind> = sizes.iter().map(kind).collect();
     let align_bytes = mix.iter().map(|kind| kind.bytes).min().unwrap_or(512).min(4096);
     let pattern = Pattern { mix, align_bytes, ..Pattern::random(size_bytes, 4096, 0) };
-    single_step(vec![Job::eager("all", pattern, DEPTH)])
+    single_step(vec![Job::closed_loop("all", pattern, DEPTH)])
 }
 
 fn hot_cold(size_bytes: u64) -> Vec<Step> {
     let skew = Skew::HotCold { hot_percent: 10, accesses_percent: 90 };
     let pattern = Pattern::random(size_bytes, 8 << 10, 70).with_skew(skew);
     let drift_bytes = (size_bytes / 10_000).next_multiple_of(4096);
-    single_step(vec![Job::eager("all", Pattern { drift_bytes, ..pattern }, DEPTH)])
+    single_step(vec![Job::closed_loop("all", Pattern { drift_bytes, ..pattern }, DEPTH)])
 }
 
 /// A step of `seconds` with one job.
 fn timed_step(name: String, seconds: u64, pattern: Pattern, depth: u32) -> Step {
-    Step { jobs: vec![Job::eager(&name, pattern, depth)], name, time: Some(Nanos::from_secs(seconds)) }
+    Step { jobs: vec![Job::closed_loop(&name, pattern, depth)], name, time: Some(Nanos::from_secs(seconds)) }
 }
 
 fn crystaldiskmark(size_bytes: u64) -> Vec<Step> {

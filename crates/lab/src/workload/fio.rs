@@ -6,7 +6,7 @@ use seam::Nanos;
 use super::file::SpecError;
 use super::{AccessKind, Job, Pace, Pattern, Skew, Spec, Step};
 
-/// Keys that do not affect the requests to a volume.
+/// Keys that are accepted and ignored.
 const IGNORED: [&str; 24] = [
     "ioengine",
     "direct",
@@ -33,8 +33,8 @@ const IGNORED: [&str; 24] = [
     "log_avg_msec",
     "gtod_reduce",
 ];
-/// Largest request.
-const BYTES_MAX: u64 = 32 << 20;
+/// Maximum request size, in bytes.
+const REQUEST_BYTES_MAX: u64 = 32 << 20;
 
 /// Line number and text of a value.
 type Value = (usize, String);
@@ -142,7 +142,7 @@ fn parse_time((line, text): &Value, unit: Nanos) -> Result<Nanos, SpecError> {
 
 impl Section {
     fn parse_line(&mut self, line: &str, number: usize) -> Result<(), SpecError> {
-        const SUPPORTED: [&str; 18] = [
+        const SUPPORTED: [&str; 16] = [
             "rw",
             "bs",
             "bssplit",
@@ -159,8 +159,6 @@ impl Section {
             "rate_iops",
             "thinktime",
             "startdelay",
-            "stonewall",
-            "io_size",
         ];
         let (key, value) = line.split_once('=').unwrap_or((line, "1"));
         let key = match key.trim() {
@@ -172,7 +170,7 @@ impl Section {
         };
         match key {
             "stonewall" => self.waits_for_previous = true,
-            "io_size" => return Err(SpecError::new(number, "io_size: a step ends by its time; use runtime")),
+            "io_size" => return Err(SpecError::new(number, "io_size is not supported: use runtime")),
             _ if SUPPORTED.contains(&key) => {
                 self.keys.retain(|(known, _)| known != key);
                 self.keys.push((key.to_owned(), (number, value.trim().to_owned())));
@@ -195,16 +193,17 @@ impl Section {
     fn read_and_random_percent(&self) -> Result<(u32, u32), SpecError> {
         let (line, rw) = self.get("rw").cloned().unwrap_or((self.line, "read".to_owned()));
         let percent = |key: &str| self.get(key).map(|value| parse_number(value, 100)).transpose();
-        let mixed = match (percent("rwmixread")?, percent("rwmixwrite")?) {
-            (Some(reads), _) => reads,
-            (None, Some(writes)) => 100 - writes,
+        let mixed_reads_percent = match (percent("rwmixread")?, percent("rwmixwrite")?) {
+            (Some(reads_percent), _) => reads_percent,
+            (None, Some(writes_percent)) => 100 - writes_percent,
             (None, None) => 50,
         };
-        let (random, direction) = rw.strip_prefix("rand").map_or((false, rw.as_str()), |direction| (true, direction));
-        let reads = match direction {
+        let (is_random, direction) =
+            rw.strip_prefix("rand").map_or((false, rw.as_str()), |direction| (true, direction));
+        let reads_percent = match direction {
             "read" => 100,
             "write" => 0,
-            "rw" | "readwrite" => mixed,
+            "rw" | "readwrite" => mixed_reads_percent,
             _ => {
                 return Err(SpecError::new(
                     line,
@@ -212,16 +211,16 @@ impl Section {
                 ));
             }
         };
-        let random = if random { percent("percentage_random")?.unwrap_or(100) } else { 0 };
-        Ok((reads as u32, random as u32))
+        let random_percent = if is_random { percent("percentage_random")?.unwrap_or(100) } else { 0 };
+        Ok((reads_percent as u32, random_percent as u32))
     }
 
-    /// Sizes of reads and of writes, with their percentages.
+    /// Request sizes of reads and of writes: pairs of percentage and bytes.
     fn sizes(&self) -> Result<[Vec<(u32, u32)>; 2], SpecError> {
         let parse_size = |line: usize, text: &str| {
             let size = parse_bytes(&(line, text.to_owned()))?;
-            let fits = (1..=BYTES_MAX).contains(&size);
-            fits.then_some(size as u32).ok_or_else(|| SpecError::new(line, format!("{text}: sizes go up to 32m")))
+            let fits = (1..=REQUEST_BYTES_MAX).contains(&size);
+            fits.then_some(size as u32).ok_or_else(|| SpecError::new(line, format!("{text}: the largest size is 32m")))
         };
         let (line, text) = match (self.get("bssplit"), self.get("bs")) {
             (Some((line, text)), _) => {
@@ -262,9 +261,9 @@ impl Section {
     }
 
     fn jobs(&self, size_bytes: u64) -> Result<Vec<Job>, SpecError> {
-        let (reads, random_percent) = self.read_and_random_percent()?;
+        let (reads_percent, random_percent) = self.read_and_random_percent()?;
         let [read_sizes, write_sizes] = self.sizes()?;
-        let directions = [(reads, 100, read_sizes), (100 - reads, 0, write_sizes)];
+        let directions = [(reads_percent, 100, read_sizes), (100 - reads_percent, 0, write_sizes)];
         let kinds = directions.into_iter().flat_map(|(weight, read_percent, sizes)| {
             let kind =
                 move |(percent, bytes)| AccessKind { weight: weight * percent, bytes, read_percent, random_percent };
@@ -278,7 +277,7 @@ impl Section {
             self.get("size").map(|value| parse_bytes_or_percent(value, size_bytes)).transpose()?.unwrap_or(remainder);
         let min_bytes = mix.iter().map(|kind| kind.bytes).min().expect("a mix has at least one kind of access");
         let align_bytes = match self.get("blockalign") {
-            Some(value) => parse_bytes(value)?.clamp(1, BYTES_MAX) as u32,
+            Some(value) => parse_bytes(value)?.clamp(1, REQUEST_BYTES_MAX) as u32,
             None => min_bytes,
         };
         let skew = self.skew()?;
@@ -293,11 +292,11 @@ impl Section {
             }
             (Some(rate), None) => Pace::Rate(rate as f64),
             (None, Some(think)) => Pace::Think(think),
-            (None, None) => Pace::Eager,
+            (None, None) => Pace::ClosedLoop,
         };
-        let begin = self.get("startdelay").map(|value| parse_time(value, Nanos::from_secs(1))).transpose()?;
-        let begin = begin.unwrap_or(Nanos::ZERO);
-        let job = Job { begin, ..Job::eager(&self.name, pattern, depth).paced(pace) };
+        let start_delay = self.get("startdelay").map(|value| parse_time(value, Nanos::from_secs(1))).transpose()?;
+        let start_delay = start_delay.unwrap_or(Nanos::ZERO);
+        let job = Job { start_delay, ..Job::closed_loop(&self.name, pattern, depth).paced(pace) };
         Ok(vec![job; number_of("numjobs", 4_096)?.unwrap_or(1).max(1) as usize])
     }
 }

@@ -230,10 +230,10 @@ impl AccessSpec {
         let pattern =
             Pattern { start_bytes, mix, align_bytes: self.align_bytes, ..Pattern::random(region_bytes, 512, 0) };
         let pace = match self.delay_ms {
-            0 => Pace::Eager,
+            0 => Pace::ClosedLoop,
             millis => Pace::Think(Nanos::from_millis(millis)),
         };
-        Job::eager(&self.name, pattern, worker.depth).paced(pace)
+        Job::closed_loop(&self.name, pattern, worker.depth).paced(pace)
     }
 }
 

@@ -67,7 +67,7 @@ impl Figures {
     }
 
     /// Records the result of a request that was sent at `began` and ended at `now`.
-    pub(crate) fn record(&mut self, write: bool, began: Nanos, now: Nanos, result: &Result<(), RequestError>) {
+    pub(crate) fn record(&mut self, is_write: bool, began: Nanos, now: Nanos, result: &Result<(), RequestError>) {
         self.pause_max = self.pause_max.max(now.since(self.last_end));
         self.last_end = now;
         if result.is_err() {
@@ -75,7 +75,7 @@ impl Figures {
             return;
         }
         let micros = u32::try_from(now.since(began).as_micros()).unwrap_or(u32::MAX);
-        if write { self.write_us.push(micros) } else { self.read_us.push(micros) }
+        if is_write { self.write_us.push(micros) } else { self.read_us.push(micros) }
     }
 }
 

@@ -71,12 +71,12 @@ impl RunningJobs {
                 pace: job.pace,
                 stream: RefCell::new(Stream::new(job.pattern.clone(), seed, draw_stream)),
                 random: RefCell::new(Random::new(!seed, draw_stream)),
-                due: Cell::new(seam.now() + job.begin),
+                due: Cell::new(seam.now() + job.start_delay),
                 state: Rc::clone(&state),
                 on_completion: Rc::clone(&on_completion),
             });
             for _ in 0..job.depth {
-                seam.spawn(run_client(seam.clone(), target.clone(), Rc::clone(&shared), seam.now() + job.begin));
+                seam.spawn(run_client(seam.clone(), target.clone(), Rc::clone(&shared), seam.now() + job.start_delay));
             }
         }
         RunningJobs(state)
@@ -100,7 +100,7 @@ impl<N> Shared<N> {
     /// Time at which the next request is to be sent; `None` means at once.
     fn next_time(&self, now: Nanos) -> Option<Nanos> {
         match self.pace {
-            Pace::Eager => None,
+            Pace::ClosedLoop => None,
             Pace::Think(mean) => Some(now + self.pause(mean.0 as f64)),
             Pace::Rate(per_second) => {
                 let due = self.due.get() + self.pause(1e9 / per_second);

@@ -37,14 +37,14 @@ pub struct Job {
     /// Pace of the requests.
     pub pace: Pace,
     /// Delay of the job's start after its step's start.
-    pub begin: Nanos,
+    pub start_delay: Nanos,
 }
 
 /// Time at which a job sends its next request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
     /// As soon as a request has ended.
-    Eager,
+    ClosedLoop,
     /// After a pause drawn from an exponential distribution with this mean.
     Think(Nanos),
     /// At this many requests per second, at random times (Poisson), independent of earlier requests. The latency counts
@@ -54,8 +54,8 @@ pub enum Pace {
 
 impl Job {
     /// A job that starts at once and keeps `depth` requests in flight.
-    pub fn eager(name: &str, pattern: Pattern, depth: u32) -> Job {
-        Job { name: name.to_owned(), pattern, depth, pace: Pace::Eager, begin: Nanos::ZERO }
+    pub fn closed_loop(name: &str, pattern: Pattern, depth: u32) -> Job {
+        Job { name: name.to_owned(), pattern, depth, pace: Pace::ClosedLoop, start_delay: Nanos::ZERO }
     }
 
     /// Replaces the pace.

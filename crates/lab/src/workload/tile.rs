@@ -52,7 +52,7 @@ pub fn job(stream: usize, start_bytes: u64, region_bytes: u64) -> Job {
     let (name, _, mix, clients, think) = STREAMS[stream];
     let skew = Skew::HotCold { hot_percent: HOT_PERCENT, accesses_percent: HOT_ACCESSES_PERCENT };
     let pattern = Pattern { mix: mix.to_vec(), ..Pattern::random(region_bytes, 4096, 0) };
-    Job::eager(name, pattern.with_skew(skew).at(start_bytes), clients).paced(Pace::Think(think))
+    Job::closed_loop(name, pattern.with_skew(skew).at(start_bytes), clients).paced(Pace::Think(think))
 }
 
 /// The jobs of a whole tile of `bytes`.

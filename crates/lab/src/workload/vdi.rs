@@ -60,11 +60,11 @@ impl Desktops {
         let hot_bytes = self.own_bytes / 10;
         let jobs = (0..self.count).flat_map(|desktop| {
             let start = self.start(desktop);
-            let begin = Nanos(gap.0 * desktop);
+            let start_delay = Nanos(gap.0 * desktop);
             let job = |name, bytes, len, reads_percent, per_second: f64| {
                 let pattern = Pattern { align_bytes: 4096, ..Pattern::random(bytes, len, reads_percent) };
-                let job = Job::eager(name, pattern, DEPTH).paced(Pace::Rate(per_second * times));
-                Job { begin, ..job }
+                let job = Job::closed_loop(name, pattern, DEPTH).paced(Pace::Rate(per_second * times));
+                Job { start_delay, ..job }
             };
             let skewed = |job: Job| Job { pattern: job.pattern.with_skew(SKEW), ..job };
             let at_disk = |job: Job| Job { pattern: job.pattern.at(start), ..job };
@@ -85,8 +85,8 @@ impl Desktops {
             image.mix[0].random_percent = 40;
             let private = Pattern::random(self.own_bytes, 16 << 10, 60);
             [
-                Job::eager("image", image.with_skew(SKEW), 4).paced(Pace::Rate(60.0)),
-                Job::eager("own", private.with_skew(SKEW).at(self.start(desktop)), 4).paced(Pace::Rate(20.0)),
+                Job::closed_loop("image", image.with_skew(SKEW), 4).paced(Pace::Rate(60.0)),
+                Job::closed_loop("own", private.with_skew(SKEW).at(self.start(desktop)), 4).paced(Pace::Rate(20.0)),
             ]
         });
         jobs.collect()

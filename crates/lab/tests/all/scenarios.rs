@@ -28,7 +28,7 @@ fn plan(seed: u64) -> Plan {
 fn run(seed: u64) -> Vec<Point> {
     let mut bed = TestBed::new(&plan(seed));
     let mut points = bed.run_pattern(&Pattern::random(256 * MIB, 8192, 67), 8, 3, false, seed);
-    let jobs = [Job::eager("a", Pattern::random(64 * MIB, 4096, 50), 4).paced(Pace::Rate(300.0))];
+    let jobs = [Job::closed_loop("a", Pattern::random(64 * MIB, 4096, 50), 4).paced(Pace::Rate(300.0))];
     let clients = bed.start_clients(&jobs, seed);
     points.push(bed.run_for(&clients, Nanos::from_secs(6)));
     bed.stop_clients(clients);
@@ -45,7 +45,7 @@ fn equal_seeds_run_equally_and_others_differ() {
 
 #[test]
 fn rate_clients_keep_their_rate_and_latency_counts_from_due_time() {
-    let jobs = |rate| [Job::eager("a", Pattern::random(128 * MIB, 4096, 100), 8).paced(Pace::Rate(rate))];
+    let jobs = |rate| [Job::closed_loop("a", Pattern::random(128 * MIB, 4096, 100), 8).paced(Pace::Rate(rate))];
     let run_at_rate = |rate| {
         let mut bed = TestBed::new(&Plan { cached: false, flash: None, ..plan(3) });
         let clients = bed.start_clients(&jobs(rate), 3);

@@ -35,41 +35,41 @@ impl fmt::Display for Severity {
     }
 }
 
-/// A sentence of a report that states a problem, with the problem's kind of alert. JSON has the sentence alone.
+/// A problem that a report states in a sentence, with its kind of alert. JSON has the sentence alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
-pub struct Notice {
+pub struct StatusProblem {
     /// The kind; [`AlertKind::Other`] where no other one fits, and in a report that was read from JSON.
     pub kind: AlertKind,
     /// The sentence.
     pub text: String,
 }
 
-impl Notice {
-    /// A notice of that kind.
-    pub fn new(kind: AlertKind, text: impl Into<String>) -> Notice {
-        Notice { kind, text: text.into() }
+impl StatusProblem {
+    /// A problem of that kind.
+    pub fn new(kind: AlertKind, text: impl Into<String>) -> StatusProblem {
+        StatusProblem { kind, text: text.into() }
     }
 
     /// The sentences in one line.
-    pub fn join<'a>(notices: impl IntoIterator<Item = &'a Notice>) -> String {
-        notices.into_iter().map(|notice| notice.text.as_str()).collect::<Vec<_>>().join("; ")
+    pub fn join<'a>(problems: impl IntoIterator<Item = &'a StatusProblem>) -> String {
+        problems.into_iter().map(|problem| problem.text.as_str()).collect::<Vec<_>>().join("; ")
     }
 }
 
-impl From<String> for Notice {
-    fn from(text: String) -> Notice {
-        Notice::new(AlertKind::Other, text)
+impl From<String> for StatusProblem {
+    fn from(text: String) -> StatusProblem {
+        StatusProblem::new(AlertKind::Other, text)
     }
 }
 
-impl From<Notice> for String {
-    fn from(notice: Notice) -> String {
-        notice.text
+impl From<StatusProblem> for String {
+    fn from(problem: StatusProblem) -> String {
+        problem.text
     }
 }
 
-impl fmt::Display for Notice {
+impl fmt::Display for StatusProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }

@@ -10,9 +10,9 @@ pub enum KeySource {
     /// The file does not name the key.
     #[default]
     Default,
-    /// The file.
+    /// The configuration file.
     File,
-    /// A command, the HTTP interface or the page; it holds until the key changes in the file.
+    /// Set at run time: by command, over HTTP or in the web console. It holds until the key changes in the file.
     Command,
 }
 
@@ -23,18 +23,20 @@ pub enum TakesEffect {
     /// After a restart.
     #[default]
     Restart,
-    /// When the file is read again (SIGHUP).
+    /// At a reload of the file (SIGHUP).
     Reload,
-    /// At a reload if the key is set before and after it; setting or removing the key takes a restart.
-    Renewal,
-    /// At a reload, or at once when it is changed by command, over HTTP or in the web interface.
+    /// At a reload while the key stays set, for example for a renewed certificate. Adding or removing the key needs a
+    /// restart.
+    #[serde(rename = "renewal")]
+    ReloadIfSet,
+    /// At a reload, or at once when it is changed by command, over HTTP or in the web console.
     Command,
 }
 
-/// All keys of this version.
+/// All configuration keys of this version of Hotset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ConfigurationReport {
-    /// The file.
+    /// Path of the configuration file.
     pub file: String,
     /// All keys, in the order of the documentation.
     pub keys: Vec<KeyReport>,
@@ -43,11 +45,11 @@ pub struct ConfigurationReport {
 /// A key. Values are written as in the file, without quotes, brackets and secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KeyReport {
-    /// Its table; empty at the top level.
+    /// Table of the key; empty at the top level.
     pub table: String,
-    /// Its name.
+    /// Name of the key.
     pub key: String,
-    /// Default.
+    /// Default value.
     pub default: String,
     /// Value in force; null for a repeated table.
     #[serde(default)]
@@ -55,7 +57,7 @@ pub struct KeyReport {
     pub value: Option<String>,
     /// Source of the value.
     pub source: KeySource,
-    /// When a change of it in the file takes effect.
+    /// When a change of the key in the file takes effect.
     #[serde(default)]
     #[schema(required)]
     pub takes_effect: TakesEffect,
@@ -68,7 +70,7 @@ pub struct KeyReport {
 /// Value of one volume, datastore or array.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EntryReport {
-    /// Its name.
+    /// Name of the volume, datastore or array.
     pub name: String,
     /// Value in force.
     pub value: String,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{DriveReport, JobKind, Notice};
+use super::{DriveReport, JobKind, StatusProblem};
 
 /// Bytes written to a flash device across all restarts, by cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -214,8 +214,9 @@ pub struct FlashReport {
     #[schema(required)]
     pub lost: Vec<LostBlockReport>,
     /// Present problems.
+    #[serde(rename = "alerts")]
     #[schema(value_type = Vec<String>)]
-    pub alerts: Vec<Notice>,
+    pub problems: Vec<StatusProblem>,
     /// Code of the refusal (`docs/admin/refusals.md`), if the cache is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,

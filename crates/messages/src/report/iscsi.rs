@@ -59,7 +59,8 @@ pub struct IscsiSessionReport {
     /// Commands so far.
     pub commands: u64,
     /// Commands in flight.
-    pub under_way: u64,
+    #[serde(rename = "under_way")]
+    pub commands_in_flight: u64,
     /// Commands that were aborted.
     pub aborted: u64,
     /// Bytes read.

@@ -22,8 +22,8 @@ pub use advice::{
     TodayAdvice, VolumeAdvice,
 };
 pub use alert::{
-    AlertAcknowledgement, AlertChannel, AlertKind, AlertReport, ChannelTestReport, DeliveryHealth, Notice, Severity,
-    SilenceReport,
+    AlertAcknowledgement, AlertChannel, AlertKind, AlertReport, ChannelTestReport, DeliveryHealth, Severity,
+    SilenceReport, StatusProblem,
 };
 pub use certificate::CertificateReport;
 pub use configuration::{ConfigurationReport, EntryReport, KeyReport, KeySource, TakesEffect};

@@ -56,7 +56,8 @@ pub struct DatastoreReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<f64>,
     /// Small accesses in flight.
-    pub under_way: f64,
+    #[serde(rename = "under_way")]
+    pub outstanding: f64,
     /// Use by each volume, by name.
     pub members: Vec<MemberReport>,
     /// Recent congestion episodes, the newest last.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{BackingRequests, Counts, LatencyCountsReport, MissRatioCurve, Notice, QosUse, UnitReport};
+use super::{BackingRequests, Counts, LatencyCountsReport, MissRatioCurve, QosUse, StatusProblem, UnitReport};
 
 /// State of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -226,8 +226,9 @@ pub struct VolumeReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<UnitReport>,
     /// Present problems.
+    #[serde(rename = "alerts")]
     #[schema(value_type = Vec<String>)]
-    pub alerts: Vec<Notice>,
+    pub problems: Vec<StatusProblem>,
     /// Code of the refusal (`docs/admin/refusals.md`), if the volume is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
@@ -294,7 +295,7 @@ impl VolumeReport {
             lost: Vec::new(),
             lost_bytes: 0,
             unit: None,
-            alerts: Vec::new(),
+            problems: Vec::new(),
             refusal: None,
         }
     }

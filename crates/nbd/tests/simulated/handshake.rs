@@ -3,7 +3,7 @@
 use engine::VolumeId;
 use nbd::{Options, Server};
 use nbd_protocol::info::{Info, InfoRequest};
-use nbd_protocol::meta::{MetaRequest, parse_context};
+use nbd_protocol::meta::{MetaRequest, decode_context};
 use nbd_protocol::{Command, OptionKind, OptionReplyKind, flags};
 use seam::{Nanos, Seam};
 
@@ -104,7 +104,7 @@ fn metadata_contexts_are_listed_selected_and_reset() {
         client.option(OptionKind::StructuredReply, b"").await;
         let no_queries = b"\0\0\0\x03vm1\0\0\0\0";
         let listed = client.option(OptionKind::ListMetaContext, no_queries).await;
-        assert_eq!(parse_context(&listed[0].1), Ok((0, flags::BASE_ALLOCATION)));
+        assert_eq!(decode_context(&listed[0].1), Ok((0, flags::BASE_ALLOCATION)));
         assert_eq!(client.option(OptionKind::SetMetaContext, &query).await[0].0, OptionReplyKind::MetaContext);
         assert_eq!(client.option(OptionKind::SetMetaContext, no_queries).await[0].0, OptionReplyKind::Ack);
         client.go_simple("vm1").await;

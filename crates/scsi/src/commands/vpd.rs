@@ -86,7 +86,7 @@ pub fn page<S: Seam>(unit: &Unit<S>, page: u8, target_port: &TargetPort<'_>) -> 
 pub fn identity_page(identity: &Identity, page: u8, target_port: &TargetPort<'_>) -> Option<Vec<u8>> {
     let body = match page {
         SUPPORTED_PAGES => PAGES.to_vec(),
-        UNIT_SERIAL_NUMBER => identity.serial().into_bytes(),
+        UNIT_SERIAL_NUMBER => identity.naa_hex().into_bytes(),
         DEVICE_IDENTIFICATION => designators(identity, target_port),
         EXTENDED_INQUIRY => extended_inquiry(),
         THIRD_PARTY_COPY => third_party_copy(),
@@ -114,7 +114,7 @@ fn designators(identity: &Identity, target_port: &TargetPort<'_>) -> Vec<u8> {
     let (binary, ascii, utf8, iscsi) = (1, 2, 3, 0x50);
     let (of_port, of_target) = (0x90, 0xa0);
     add(binary, NAA, &identity.naa);
-    add(ascii, T10_VENDOR_ID, format!("{}{}", Identity::VENDOR, identity.serial()).as_bytes());
+    add(ascii, T10_VENDOR_ID, format!("{}{}", Identity::VENDOR, identity.naa_hex()).as_bytes());
     add(binary | iscsi, of_port | RELATIVE_TARGET_PORT, &u32::from(target_port.port).to_be_bytes());
     add(binary | iscsi, of_port | TARGET_PORT_GROUP, &u32::from(PORT_GROUP).to_be_bytes());
     // SCSI name strings end with a zero and are padded to a multiple of four bytes.

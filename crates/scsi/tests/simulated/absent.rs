@@ -30,12 +30,12 @@ fn absent_unit_is_listed_and_not_ready_until_forgotten() {
         // The identity is that of the volume.
         assert_eq!(client.send_to(5, &[INQUIRY, 0, 0, 0, 96, 0], 96, &[]).await.good()[0], 0);
         let serial = client.send_to(5, &[INQUIRY, 1, UNIT_SERIAL_NUMBER, 0, 96, 0], 96, &[]).await.good();
-        assert_eq!(&serial[4..], Identity::of(77, 5).serial().as_bytes());
+        assert_eq!(&serial[4..], Identity::of(77, 5).naa_hex().as_bytes());
         assert_eq!(client.send_to(5, &[INQUIRY, 1, BLOCK_LIMITS, 0, 96, 0], 96, &[]).await.sense(), NOT_READY);
         // An attached unit does not become absent.
         fixture.target.set_absent(absent(1, AccessList::default()));
         assert_eq!(client.send_to(1, &TEST_UNIT_READY, 0, &[]).await.status, Status::Good);
-        fixture.target.forget_absent(lun(5));
+        fixture.target.remove_absent(lun(5));
         assert_eq!(client.send_to(5, &TEST_UNIT_READY, 0, &[]).await.sense(), UNIT_NOT_SUPPORTED);
     });
 }
@@ -50,7 +50,7 @@ fn restored_unit_drops_reservations_of_initiators_that_left() {
         fixture.target.set_absent(removed.absent());
         assert_eq!(two.send_to(1, &TEST_UNIT_READY, 0, &[]).await.sense(), NOT_READY);
         fixture.target.remove_nexus(&one.nexus);
-        fixture.target.put_back(removed);
+        fixture.target.reinsert(removed);
         // Unit attentions come first.
         while two.send_to(1, &TEST_UNIT_READY, 0, &[]).await.status != Status::Good {}
         assert_eq!(reported_luns(&two).await, [0, 1]);

@@ -44,7 +44,7 @@ fn new_initiator_gets_power_on_attention_once() {
 fn size_and_unit_changes_reach_all_initiators() {
     with_target(2, async |_, fixture| {
         let clients = [Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await];
-        fixture.target.resized(lun(0));
+        fixture.target.report_capacity_change(lun(0));
         for client in &clients {
             assert_eq!((attention(client, 0).await, attention(client, 0).await), (Some(CAPACITY_CHANGED_CODE), None));
         }
@@ -61,7 +61,7 @@ fn size_and_unit_changes_reach_all_initiators() {
 fn access_change_reaches_only_affected_initiators() {
     with_target(3, async |_, fixture| {
         let (remaining, removed) = (Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.b:1").await);
-        fixture.target.change(lun(1), AccessList::new(["iqn.a:1"]), false);
+        fixture.target.set_access(lun(1), AccessList::new(["iqn.a:1"]), false);
         assert_eq!((attention(&remaining, 0).await, attention(&removed, 0).await), (None, Some(LUNS_CHANGED_CODE)));
         assert_eq!(removed.send_to(1, &TEST_UNIT_READY, 0, &[]).await.sense(), UNIT_NOT_SUPPORTED);
     });
@@ -98,7 +98,7 @@ fn attentions_of_lost_initiators_are_dropped() {
     with_target(5, async |_, fixture| {
         let client = Client::fresh(&fixture, "iqn.a:1");
         fixture.target.remove_nexus(&client.nexus);
-        fixture.target.resized(lun(0));
+        fixture.target.report_capacity_change(lun(0));
         // A session that still existed would get the attention.
         assert_eq!(attention(&client, 0).await, None);
     });

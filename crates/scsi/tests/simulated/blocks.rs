@@ -131,7 +131,7 @@ fn immediate_path_serves_only_commands_that_need_no_waiting() {
         let absent = Command { lun: [0, 9, 0, 0, 0, 0, 0, 0], ..command(&read, 0, 4096) };
         assert!(!target.read_now(nexus, &absent, &mut pieces));
         // A pending attention and a reservation conflict need the normal path as well.
-        target.resized(crate::fixture::lun(0));
+        target.report_capacity_change(crate::fixture::lun(0));
         assert!(!target.read_now(nexus, &command(&read, 0, 4096), &mut pieces));
         client.send(&TEST_UNIT_READY, 0, &[]).await;
         assert!(target.read_now(nexus, &command(&read, 0, 4096), &mut pieces));

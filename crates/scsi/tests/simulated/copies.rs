@@ -103,7 +103,7 @@ fn failed_segment_ends_copy_and_reports_progress() {
         assert_eq!(receive_copy_status(&client, 9).await.sense(), INVALID_FIELD_IN_CDB);
         assert_eq!(copy(&client, &parameter_list(1, 0, &[(0, 2, 0, 0, 8)])).await.sense(), UNREACHABLE_COPY_TARGET);
         // A unit that the initiator may not see does not exist for a copy.
-        fixture.target.change(lun(1), scsi::AccessList::new(["iqn.b:*"]), false);
+        fixture.target.set_access(lun(1), scsi::AccessList::new(["iqn.b:*"]), false);
         // TEST UNIT READY consumes the unit attention of the change.
         client.send(&TEST_UNIT_READY, 0, &[]).await;
         assert_eq!(copy(&client, &parameter_list(1, 0, &[(0, 1, 0, 0, 8)])).await.sense(), UNREACHABLE_COPY_TARGET);
@@ -118,7 +118,7 @@ fn copy_respects_reservations_and_write_protection() {
         let between_units = parameter_list(1, 2, &[(0, 1, 0, 0, 8)]);
         assert_eq!(copy(&client, &between_units).await.status, Status::ReservationConflict);
         other.send_to(1, &[RELEASE_6, 0, 0, 0, 0, 0], 0, &[]).await.good();
-        fixture.target.change(lun(1), scsi::AccessList::default(), true);
+        fixture.target.set_access(lun(1), scsi::AccessList::default(), true);
         assert_eq!(copy(&client, &between_units).await.sense(), WRITE_PROTECTED);
     });
 }

@@ -45,11 +45,11 @@ fn absent_backing_is_not_ready_and_lost_backing_is_no_unit() {
         assert_eq!(client.read(0, 80, 1).await.sense(), NOT_READY);
         disk.come_back();
         assert_eq!(client.read(0, 80, 1).await.status, Status::Good);
-        fixture.target.set_lost(lun(0), true);
+        fixture.target.set_declared_lost(lun(0), true);
         assert_eq!(client.read(0, 80, 1).await.sense(), UNIT_NOT_SUPPORTED);
         assert_eq!(client.send(&TEST_UNIT_READY, 0, &[]).await.sense(), UNIT_NOT_SUPPORTED);
         assert_eq!(client.send(&[INQUIRY, 0, 0, 0, 96, 0], 96, &[]).await.good()[0], 0);
-        fixture.target.set_lost(lun(0), false);
+        fixture.target.set_declared_lost(lun(0), false);
         assert_eq!(client.read(0, 80, 1).await.status, Status::Good);
     });
 }

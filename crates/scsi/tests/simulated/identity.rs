@@ -119,7 +119,7 @@ fn caching_page_reports_and_sets_write_cache() {
 fn write_protected_unit_reports_it_and_refuses_writes() {
     with_target(6, async |_, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
-        fixture.target.change(lun(0), AccessList::default(), true);
+        fixture.target.set_access(lun(0), AccessList::default(), true);
         assert_eq!(client.send(&TEST_UNIT_READY, 0, &[]).await.sense(), MODE_CHANGED);
         assert_eq!(
             client.send(&[MODE_SENSE_6, DISABLE_BLOCK_DESCRIPTORS, ALL_PAGES, 0, 255, 0], 255, &[]).await.good()[2]

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::footprint::{Footprint, KernelNbdDevice};
+use super::footprint::{KernelNbdDevice, StorageFootprint};
 use crate::{DiskError, DiskResult};
 
 struct OpenDisk {
@@ -13,7 +13,7 @@ struct OpenDisk {
     number: u64,
     path: PathBuf,
     read_only: bool,
-    footprint: Footprint,
+    footprint: StorageFootprint,
 }
 
 /// The open disks, and the number of the next claim.
@@ -33,13 +33,13 @@ impl Drop for Claim {
 
 impl OpenDisk {
     /// The path of this disk and the storage that it shares with a footprint, if they overlap.
-    fn overlap(&self, footprint: &Footprint) -> Option<(PathBuf, String)> {
+    fn overlap(&self, footprint: &StorageFootprint) -> Option<(PathBuf, String)> {
         footprint.overlap(&self.footprint).map(|on| (self.path.clone(), on.to_owned()))
     }
 }
 
 /// The path of an open disk that overlaps a footprint, and the storage that both share.
-pub(super) fn find_overlapping(footprint: &Footprint) -> Option<(PathBuf, String)> {
+pub(super) fn find_overlapping(footprint: &StorageFootprint) -> Option<(PathBuf, String)> {
     open_disks().0.iter().find_map(|disk| disk.overlap(footprint))
 }
 
@@ -50,7 +50,7 @@ fn open_disks() -> MutexGuard<'static, (Vec<OpenDisk>, u64)> {
 
 /// Claims the storage of the disk at `path`, unless an open disk overlaps it. Disks opened read-only may overlap each
 /// other.
-pub(super) fn claim(path: &Path, footprint: Footprint, read_only: bool) -> DiskResult<Claim> {
+pub(super) fn claim(path: &Path, footprint: StorageFootprint, read_only: bool) -> DiskResult<Claim> {
     let mut disks = open_disks();
     let conflicts = |other: &&OpenDisk| !(read_only && other.read_only);
     if let Some((other, on)) = disks.0.iter().filter(conflicts).find_map(|other| other.overlap(&footprint)) {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::claims::{Claim, claim, find_overlapping};
 use super::file_identity::file_identities;
-use super::footprint::Footprint;
+use super::footprint::StorageFootprint;
 use super::path_call::CallState;
 use crate::{DiskError, DiskOpen, DiskResult, Geometry, SECTOR_BYTES};
 
@@ -125,7 +125,7 @@ pub(super) fn try_open(spec: &DiskOpen, call: &CallState, holder: &AtomicU32) ->
         Kind::File => meta.dev(),
         Kind::Device => meta.rdev(),
     };
-    let claim = claim(path, Footprint::of(&file), spec.read_only)?;
+    let claim = claim(path, StorageFootprint::of(&file), spec.read_only)?;
     lock(&file, spec, holder)?;
     let stat = statx(&file).map_err(|error| open_error(error.to_string()))?;
     let size_bytes = size_of_file(&file, kind).map_err(|error| open_error(error.to_string()))?;
@@ -186,7 +186,7 @@ pub(super) fn try_open(spec: &DiskOpen, call: &CallState, holder: &AtomicU32) ->
 /// The error for a device that is open exclusively: in this process, which may wait for its last requests, or else
 /// mounted or opened by another program.
 fn busy(path: &Path) -> DiskError {
-    let holder = std::fs::metadata(path).ok().and_then(|meta| find_overlapping(&Footprint::of_device(&meta)));
+    let holder = std::fs::metadata(path).ok().and_then(|meta| find_overlapping(&StorageFootprint::of_device(&meta)));
     match holder {
         Some((other, on)) => DiskError::Shared { path: path.to_owned(), other, on },
         None => DiskError::Busy(format!("{} is mounted or claimed by another program", path.display())),

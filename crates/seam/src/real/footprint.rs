@@ -1,5 +1,6 @@
-//! Footprint of a disk: the storage below it. Loop devices, partitions, device mapper, md and file systems are resolved
-//! to ranges of files and devices, so that two paths to one disk are detected before both are written.
+//! Storage footprint of a disk: the files and devices that hold its bytes. Loop devices, partitions, device mapper, md
+//! and file systems are resolved to ranges of files and devices, so that two paths to one disk are detected before both
+//! are written.
 //!
 //! 1. An *exact* part contains the disk's own bytes at a known offset. Any other part states only that the disk lies
 //!    somewhere inside it.
@@ -12,9 +13,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Limit of resolved layers; more of them mean a cycle.
+/// Maximum number of layers below a disk; more indicate a cycle.
 const DEPTH_MAX: u32 = 16;
-/// Limit of the parts of one disk.
+/// Maximum number of parts of one disk.
 const PARTS_MAX: usize = 256;
 /// The unit of sizes in sysfs.
 const SYSFS_SECTOR_BYTES: u64 = 512;
@@ -45,32 +46,32 @@ struct Part {
 pub struct KernelNbdDevice {
     /// The kernel's name of the device.
     pub name: String,
-    /// Identifier that the connecting program has stored in the kernel.
+    /// Backend identifier that the NBD client set (sysfs `backend`).
     pub backend: Option<String>,
     /// The process that connected the device.
     pub pid: Option<u32>,
 }
 
-/// All parts below a disk.
+/// The storage below a disk: all its parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Footprint {
+pub(super) struct StorageFootprint {
     parts: Vec<Part>,
     pub(super) nbd: Vec<KernelNbdDevice>,
 }
 
-impl Footprint {
+impl StorageFootprint {
     /// The footprint of an open file or device. Unresolvable layers are omitted.
-    pub(super) fn of(file: &File) -> Footprint {
-        file.metadata().map(|meta| KernelInfo::real().footprint(&meta, mount_of(file))).unwrap_or_default()
+    pub(super) fn of(file: &File) -> StorageFootprint {
+        file.metadata().map(|meta| KernelPaths::of_this_machine().footprint(&meta, mount_of(file))).unwrap_or_default()
     }
 
     /// The footprint of a block device that need not be open.
-    pub(super) fn of_device(meta: &fs::Metadata) -> Footprint {
-        KernelInfo::real().footprint(meta, None)
+    pub(super) fn of_device(meta: &fs::Metadata) -> StorageFootprint {
+        KernelPaths::of_this_machine().footprint(meta, None)
     }
 
     /// The name of a storage part that both share, if they overlap.
-    pub(super) fn overlap<'a>(&'a self, other: &Footprint) -> Option<&'a str> {
+    pub(super) fn overlap<'a>(&'a self, other: &StorageFootprint) -> Option<&'a str> {
         let overlaps = |a: &Part, b: &Part| {
             let is_comparable = a.node == b.node && (a.exact || b.exact);
             is_comparable && a.span.start < b.span.end && b.span.start < a.span.end
@@ -81,8 +82,8 @@ impl Footprint {
     }
 }
 
-/// Paths of the kernel's device information; tests use others.
-struct KernelInfo {
+/// Paths of sysfs, the device nodes and the mount table; tests substitute their own.
+struct KernelPaths {
     sys: PathBuf,
     dev: PathBuf,
     mounts: PathBuf,
@@ -107,36 +108,50 @@ struct LoopStatus {
     size_limit: u64,
 }
 
-impl KernelInfo {
-    fn real() -> KernelInfo {
-        KernelInfo { sys: "/sys".into(), dev: "/dev".into(), mounts: "/proc/self/mountinfo".into() }
+impl KernelPaths {
+    fn of_this_machine() -> KernelPaths {
+        KernelPaths { sys: "/sys".into(), dev: "/dev".into(), mounts: "/proc/self/mountinfo".into() }
     }
 
-    fn footprint(&self, meta: &fs::Metadata, mount: Option<u64>) -> Footprint {
-        let mut footprint = Footprint::default();
+    fn footprint(&self, meta: &fs::Metadata, mount: Option<u64>) -> StorageFootprint {
+        let mut footprint = StorageFootprint::default();
         if meta.is_file() {
             let location = FileLocation { device: split_device_number(meta.dev()), inode: meta.ino(), mount };
-            self.file(location, 0..meta.len().max(1), true, &mut footprint, 0);
+            self.add_file(location, 0..meta.len().max(1), true, &mut footprint, 0);
         } else {
-            self.device(split_device_number(meta.rdev()), 0..u64::MAX, true, &mut footprint, 0);
+            self.add_device(split_device_number(meta.rdev()), 0..u64::MAX, true, &mut footprint, 0);
         }
         footprint
     }
 
-    fn file(&self, location: FileLocation, span: Range<u64>, exact: bool, footprint: &mut Footprint, depth: u32) {
+    fn add_file(
+        &self,
+        location: FileLocation,
+        span: Range<u64>,
+        exact: bool,
+        footprint: &mut StorageFootprint,
+        depth: u32,
+    ) {
         let FileLocation { device, inode, mount } = location;
-        let name = format!("one file, inode {inode} of the file system {}:{}", device.0, device.1);
+        let name = format!("inode {inode} of the file system {}:{}", device.0, device.1);
         if !add_part(footprint, Part { node: Node::File { device, inode }, span, exact, name }, depth) {
             return;
         }
         // A file system without a device number of its own is resolved through its mount.
         let below = if device.0 != 0 { Some(device) } else { self.mount_source(device, mount) };
         if let Some(below) = below {
-            self.device(below, 0..u64::MAX, false, footprint, depth + 1);
+            self.add_device(below, 0..u64::MAX, false, footprint, depth + 1);
         }
     }
 
-    fn device(&self, number: (u32, u32), span: Range<u64>, exact: bool, footprint: &mut Footprint, depth: u32) {
+    fn add_device(
+        &self,
+        number: (u32, u32),
+        span: Range<u64>,
+        exact: bool,
+        footprint: &mut StorageFootprint,
+        depth: u32,
+    ) {
         let folder = self.sys.join(format!("dev/block/{}:{}", number.0, number.1));
         let folder = folder.canonicalize().unwrap_or(folder);
         let bytes =
@@ -161,15 +176,15 @@ impl KernelInfo {
             let start = read_number(&folder.join("start")).unwrap_or(0).saturating_mul(SYSFS_SECTOR_BYTES);
             let disk = folder.parent().and_then(|disk| parse_device_number(&read_text(&disk.join("dev"))?));
             if let Some(disk) = disk {
-                self.device(disk, shift_range(&span, start, 0), exact, footprint, depth + 1);
+                self.add_device(disk, shift_range(&span, start, 0), exact, footprint, depth + 1);
             }
             return;
         }
         if let Some(status) = self.loop_status(&kernel_name, &folder) {
             let below = shift_range(&span, status.offset, status.size_limit);
             match status.block {
-                Some(block) => self.device(block, below, exact, footprint, depth + 1),
-                None => self.file(status.file, below, exact, footprint, depth + 1),
+                Some(block) => self.add_device(block, below, exact, footprint, depth + 1),
+                None => self.add_file(status.file, below, exact, footprint, depth + 1),
             }
             return;
         }
@@ -177,7 +192,7 @@ impl KernelInfo {
         let slaves: Vec<_> =
             slaves.filter_map(|slave| parse_device_number(&read_text(&slave.path().join("dev"))?)).collect();
         for slave in &slaves {
-            self.device(*slave, 0..u64::MAX, false, footprint, depth + 1);
+            self.add_device(*slave, 0..u64::MAX, false, footprint, depth + 1);
         }
         let wwid = read_text(&folder.join("wwid")).or_else(|| read_text(&folder.join("device/wwid")));
         if let Some(wwid) = wwid.filter(|_| slaves.is_empty()) {
@@ -200,7 +215,7 @@ impl KernelInfo {
         })
     }
 
-    /// The block device that the file system with this number, or this mount, is mounted from.
+    /// The block device below a mounted file system, found by mount ID or by device number.
     fn mount_source(&self, device: (u32, u32), mount: Option<u64>) -> Option<(u32, u32)> {
         let mounts = fs::read_to_string(&self.mounts).ok()?;
         let (device, mount) = (format!("{}:{}", device.0, device.1), mount.map(|mount| mount.to_string()));
@@ -221,7 +236,7 @@ fn mount_of(file: &File) -> Option<u64> {
 }
 
 /// Adds a part; false if it is present already or a limit is reached.
-fn add_part(footprint: &mut Footprint, part: Part, depth: u32) -> bool {
+fn add_part(footprint: &mut StorageFootprint, part: Part, depth: u32) -> bool {
     let is_new = depth < DEPTH_MAX && footprint.parts.len() < PARTS_MAX && !footprint.parts.contains(&part);
     if is_new {
         footprint.parts.push(part);
@@ -255,10 +270,10 @@ fn read_number(path: &Path) -> Option<u64> {
     read_text(path)?.parse().ok()
 }
 
-/// Runs LOOP_GET_STATUS64 on the device at path `node`.
-fn read_loop_status(node: &Path) -> Option<LoopStatus> {
+/// Runs LOOP_GET_STATUS64 on the loop device at `device_path`.
+fn read_loop_status(device_path: &Path) -> Option<LoopStatus> {
     const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
-    let device = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(node).ok()?;
+    let device = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(device_path).ok()?;
     // `loop_info64`: device, inode, rdevice, offset, size limit, then unused fields.
     let mut info = [0u64; 29];
     // SAFETY: the request writes a `loop_info64`, which has 232 bytes and the alignment of a u64.

@@ -59,8 +59,8 @@ struct Head {
     /// Number of buffers that have memory of the file system. Other buffers must not be accessed, not even for reading:
     /// reading a hole allocates memory.
     allocated: AtomicU64,
-    /// If not 0, the owner whose tags are invalid and being cleared.
-    removing_owner: AtomicU64,
+    /// If not 0, the volume whose tags are invalid and being cleared.
+    removing_volume: AtomicU64,
     /// The first release that can read the file ([`Release::unpack`]), in formats after [`FORMAT`]. This release leaves
     /// it 0.
     _needs: AtomicU64,
@@ -74,7 +74,7 @@ const _: () = assert!(size_of::<Head>() == HEAD_READ_BYTES);
 #[repr(C)]
 struct TagWords {
     number: AtomicU64,
-    owner: AtomicU64,
+    volume_id: AtomicU64,
     /// The block of a buffer, or the first block of a range.
     start: AtomicU64,
     /// The sectors of a buffer, or the end of a range with [`UNMAP_BIT`] or [`OUTDATED_BIT`].
@@ -82,8 +82,8 @@ struct TagWords {
 }
 
 impl TagWords {
-    fn store(&self, number: u64, owner: u64, start: u64, details: u64) {
-        self.owner.store(owner, Ordering::Relaxed);
+    fn store(&self, number: u64, volume_id: u64, start: u64, details: u64) {
+        self.volume_id.store(volume_id, Ordering::Relaxed);
         self.start.store(start, Ordering::Relaxed);
         self.details.store(details, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
@@ -227,7 +227,7 @@ impl PoolFile {
         }
         let number = self.next_number();
         compiler_fence(Ordering::SeqCst);
-        words.store(number, tag.owner, tag.block, u64::from(tag.sectors));
+        words.store(number, tag.volume_id, tag.block, u64::from(tag.sectors));
         number
     }
 
@@ -259,7 +259,7 @@ impl PoolFile {
                 RangeKind::Zeroes { may_unmap: true } => UNMAP_BIT,
                 RangeKind::Outdated => OUTDATED_BIT,
             };
-        self.map.ranges()[index as usize].store(self.next_number(), tag.owner, tag.start, end_and_kind);
+        self.map.ranges()[index as usize].store(self.next_number(), tag.volume_id, tag.start, end_and_kind);
         Some(index)
     }
 
@@ -356,23 +356,23 @@ impl PersistedPool {
 
     fn resolve(&self) -> BTreeMap<u64, ShmImage> {
         let fields = |words: &TagWords| {
-            let [owner, start, details] =
-                [&words.owner, &words.start, &words.details].map(|word| word.load(Ordering::Relaxed));
-            (words.number(), owner, start, details)
+            let [volume_id, start, details] =
+                [&words.volume_id, &words.start, &words.details].map(|word| word.load(Ordering::Relaxed));
+            (words.number(), volume_id, start, details)
         };
         let ranges = self.map.ranges().iter().map(fields).filter(|(number, ..)| *number != 0);
-        let ranges = ranges.map(|(number, owner, start, details)| {
+        let ranges = ranges.map(|(number, volume_id, start, details)| {
             let kind = match details & OUTDATED_BIT {
                 0 => RangeKind::Zeroes { may_unmap: details & UNMAP_BIT != 0 },
                 _ => RangeKind::Outdated,
             };
-            (number, RangeTag { owner, start, end: details & !(UNMAP_BIT | OUTDATED_BIT), kind })
+            (number, RangeTag { volume_id, start, end: details & !(UNMAP_BIT | OUTDATED_BIT), kind })
         });
         let ranges: Vec<_> = ranges.collect();
         let blocks = self.map.tags().iter().map(fields).enumerate().filter(|(_, (number, ..))| *number != 0);
         let (buffers, blocks): (Vec<usize>, Vec<_>) = blocks
-            .map(|(index, (number, owner, block, details))| {
-                (index, (number, BlockTag { owner, block, sectors: details as u8 }))
+            .map(|(index, (number, volume_id, block, details))| {
+                (index, (number, BlockTag { volume_id, block, sectors: details as u8 }))
             })
             .unzip();
         let mut images = resolve_tags(&blocks, &ranges);
@@ -388,13 +388,13 @@ impl PersistedPool {
     }
 
     /// IDs of the volumes that have tags.
-    pub fn owners(&self) -> Vec<u64> {
+    pub fn tagged_volumes(&self) -> Vec<u64> {
         self.images.borrow().keys().copied().collect()
     }
 
-    /// The valid tags of `owner`.
-    pub fn image_of(&self, owner: u64) -> Option<ShmImage> {
-        self.images.borrow().get(&owner).cloned()
+    /// The valid tags of a volume.
+    pub fn image_of(&self, volume_id: u64) -> Option<ShmImage> {
+        self.images.borrow().get(&volume_id).cloned()
     }
 
     /// Content of the buffer at this index.
@@ -404,26 +404,26 @@ impl PersistedPool {
         unsafe { std::slice::from_raw_parts(self.map.data().add(index * BLOCK_BYTES).as_ptr(), BLOCK_BYTES) }
     }
 
-    /// Removes the tags of `owner` after recovery or rejection. The removal is atomic: after a kill during it, the
+    /// Removes the tags of a volume after recovery or rejection. The removal is atomic: after a kill during it, the
     /// next open completes it.
-    pub fn remove_tags_of(&self, owner: u64) {
-        self.images.borrow_mut().remove(&owner);
-        self.map.head().removing_owner.store(owner, Ordering::Release);
+    pub fn remove_tags_of(&self, volume_id: u64) {
+        self.images.borrow_mut().remove(&volume_id);
+        self.map.head().removing_volume.store(volume_id, Ordering::Release);
         compiler_fence(Ordering::SeqCst);
         self.finish_removal();
     }
 
     fn finish_removal(&self) {
-        let removing_owner = &self.map.head().removing_owner;
-        let owner = removing_owner.load(Ordering::Acquire);
-        if owner == 0 {
+        let removing_volume = &self.map.head().removing_volume;
+        let volume_id = removing_volume.load(Ordering::Acquire);
+        if volume_id == 0 {
             return;
         }
         let words = self.map.ranges().iter().chain(self.map.tags());
         words
-            .filter(|words| words.number() != 0 && words.owner.load(Ordering::Relaxed) == owner)
+            .filter(|words| words.number() != 0 && words.volume_id.load(Ordering::Relaxed) == volume_id)
             .for_each(TagWords::clear);
-        removing_owner.store(0, Ordering::Release);
+        removing_volume.store(0, Ordering::Release);
     }
 
     /// Path and identity of the file.
@@ -441,11 +441,11 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_recovered_by_owner_until_they_are_removed() {
+    fn tags_are_recovered_by_volume_until_they_are_removed() {
         let spec = test_file("tagged");
         let file = PoolFile::new(&spec, 100).expect("the file can be created");
         assert!(PoolFile::new(&spec, 100).is_err(), "the file already exists");
-        let tag = |block| BlockTag { owner: 5, block, sectors: 0x0f };
+        let tag = |block| BlockTag { volume_id: 5, block, sectors: 0x0f };
         for (index, block) in [(3, 40), (4, 41), (5, 42)] {
             assert!(file.ensure_allocated(index));
             // SAFETY: inside the mapping.
@@ -460,7 +460,7 @@ mod tests {
             8 => RangeKind::Outdated,
             start => RangeKind::Zeroes { may_unmap: start == 7 },
         };
-        let range = |start, end| RangeTag { owner: 6, start, end, kind: kind(start) };
+        let range = |start, end| RangeTag { volume_id: 6, start, end, kind: kind(start) };
         let first = file.tag_range(range(1, 2)).expect("the table has space");
         file.tag_range(range(7, 9)).expect("the table has space");
         file.tag_range(range(8, 1 << 34)).expect("the table has space");
@@ -468,22 +468,22 @@ mod tests {
         drop(file);
         assert!(PersistedPool::open(&PersistFile { id: 8, ..spec.clone() }).expect("the file is readable").is_none());
         let pool = PersistedPool::open(&spec).expect("the file is readable").expect("the file belongs to this pool");
-        assert_eq!((pool.owners(), pool.is_complete()), (vec![5, 6], true));
-        let ranges = pool.image_of(6).expect("the owner has tags");
+        assert_eq!((pool.tagged_volumes(), pool.is_complete()), (vec![5, 6], true));
+        let ranges = pool.image_of(6).expect("the volume has tags");
         assert_eq!((ranges.zeroes, ranges.outdated), (vec![range(7, 9)], vec![range(8, 1 << 34)]));
-        let blocks = pool.image_of(5).expect("the owner has tags").blocks.clone();
+        let blocks = pool.image_of(5).expect("the volume has tags").blocks.clone();
         assert_eq!(blocks, [(BlockTag { sectors: 0xff, ..tag(41) }, 4), (tag(42), 5)]);
         assert_eq!((pool.content(4)[9], pool.content(5)[4095]), (41, 42));
-        // Killed during the removal: a recovered owner must not be found in part.
-        pool.map.head().removing_owner.store(5, Ordering::Release);
+        // Killed during the removal: a recovered volume must not be found in part.
+        pool.map.head().removing_volume.store(5, Ordering::Release);
         pool.map.tags()[4].clear();
         drop(pool);
         let pool = PersistedPool::open(&spec).expect("the file is readable").expect("the file belongs to this pool");
-        assert_eq!(pool.owners(), [6]);
+        assert_eq!(pool.tagged_volumes(), [6]);
         pool.remove_tags_of(6);
         drop(pool);
         let pool = PersistedPool::open(&spec).expect("the file is readable").expect("the file belongs to this pool");
-        assert!(pool.owners().is_empty());
+        assert!(pool.tagged_volumes().is_empty());
         std::fs::remove_file(&spec.path).expect("the file exists");
         assert!(PersistedPool::open(&spec).expect("the file is missing").is_none());
     }
@@ -494,11 +494,11 @@ mod tests {
         let spec = PersistFile { path: format!("/dev/shm/hotset-kept-given-{}", std::process::id()).into(), id: 7 };
         let file = PoolFile::new(&spec, 10 * CHUNK_BLOCKS * BLOCK_BYTES / TAG_BYTES).expect("the file can be created");
         assert!(file.ensure_allocated(3));
-        file.tag(3, BlockTag { owner: 5, block: 9, sectors: 1 });
+        file.tag(3, BlockTag { volume_id: 5, block: 9, sectors: 1 });
         let blocks = || std::fs::metadata(&spec.path).expect("the file exists").blocks();
         let allocated_before = blocks();
         let pool = PersistedPool::open(&spec).expect("the file is readable").expect("the file belongs to this pool");
-        assert_eq!(pool.owners(), [5]);
+        assert_eq!(pool.tagged_volumes(), [5]);
         pool.remove_tags_of(5);
         let after = blocks();
         std::fs::remove_file(&spec.path).expect("the file exists");
@@ -522,11 +522,11 @@ mod tests {
     fn write_golden(spec: &PersistFile) -> Vec<u8> {
         let file = PoolFile::new(spec, 100).expect("the file can be created");
         let tags = [(0, 5, 40, 0xff), (3, 5, 41, 0x0f), (99, 6, 1 << 40, 0x80)];
-        for (index, owner, block, sectors) in tags {
+        for (index, volume_id, block, sectors) in tags {
             assert!(file.ensure_allocated(index));
             // SAFETY: inside the mapping.
             unsafe { file.data().add(index * BLOCK_BYTES).write_bytes(index as u8 + 1, BLOCK_BYTES) };
-            file.tag(index, BlockTag { owner, block, sectors });
+            file.tag(index, BlockTag { volume_id, block, sectors });
         }
         assert!(golden_ranges().into_iter().all(|range| file.tag_range(range).is_some()), "the table has space");
         drop(file);
@@ -536,7 +536,7 @@ mod tests {
     }
 
     fn golden_ranges() -> [RangeTag; 3] {
-        let range = |start, end, kind| RangeTag { owner: 6, start, end, kind };
+        let range = |start, end, kind| RangeTag { volume_id: 6, start, end, kind };
         [
             range(7, 9, RangeKind::Zeroes { may_unmap: true }),
             range(20, 1 << 34, RangeKind::Zeroes { may_unmap: false }),
@@ -553,8 +553,8 @@ mod tests {
                 PersistedPool::open(&spec).expect("the file is readable").expect("the file belongs to this pool");
             std::fs::remove_file(&spec.path).expect("the file was written");
             let release = golden.release;
-            assert_eq!((pool.owners(), pool.is_complete()), (vec![5, 6], true), "written by {release}");
-            let tag = |owner, block, sectors| BlockTag { owner, block, sectors };
+            assert_eq!((pool.tagged_volumes(), pool.is_complete()), (vec![5, 6], true), "written by {release}");
+            let tag = |volume_id, block, sectors| BlockTag { volume_id, block, sectors };
             let first = ShmImage { blocks: vec![(tag(5, 40, 0xff), 0), (tag(5, 41, 0x0f), 3)], ..ShmImage::default() };
             assert_eq!(pool.image_of(5), Some(first), "written by {release}");
             let [small, large, outdated] = golden_ranges();
@@ -591,7 +591,7 @@ mod tests {
     fn refused_range_tag_is_reported() {
         let spec = test_file("refused");
         let file = PoolFile::new(&spec, 1).expect("the file can be created");
-        let range = RangeTag { owner: 6, start: 1, end: 2, kind: RangeKind::Outdated };
+        let range = RangeTag { volume_id: 6, start: 1, end: 2, kind: RangeKind::Outdated };
         assert!((0..RANGES_MAX).all(|_| file.tag_range(range).is_some()));
         assert!(file.tag_range(range).is_none());
         file.untag_range(9);

@@ -38,7 +38,7 @@ impl PersistTags {
     pub(super) fn tag(&self, block: &SimBlock, tag: BlockTag) -> u64 {
         let SimBlock::Tagged(block) = block else { return 0 };
         let number = match block.persist_tag.get() {
-            Some((number, known)) if (known.owner, known.block) == (tag.owner, tag.block) => number,
+            Some((number, known)) if (known.volume_id, known.block) == (tag.volume_id, tag.block) => number,
             Some((_, known)) => unreachable!("a tagged buffer is tagged as another block: {known:?}, {tag:?}"),
             None => self.next_number(),
         };
@@ -107,7 +107,7 @@ impl PersistedPool {
         self.is_complete
     }
 
-    /// The valid tags by owner.
+    /// The valid tags by volume.
     pub fn images_by_owner(&self) -> BTreeMap<u64, ShmImage> {
         let blocks: Vec<_> = self.blocks.iter().map(|(tag, _)| *tag).collect();
         resolve_tags(&blocks, &self.ranges)

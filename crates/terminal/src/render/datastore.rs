@@ -70,7 +70,7 @@ pub fn page(datastore: &DatastoreReport, style: Style) -> String {
         ("latency", format!("{}, congested above {}", show_micros(datastore.latency_ms * 1e3), threshold(datastore))),
         ("accesses/s", show_count(datastore.accesses_per_second.round() as u64)),
         ("peak, congested", peak_rate(datastore)),
-        ("outstanding", format!("{:.1} of {window}", datastore.under_way)),
+        ("outstanding", format!("{:.1} of {window}", datastore.outstanding)),
         (
             "congested",
             format!("{} episode{}, {seconds:.0} s in total", show_count(episode_count), plural(episode_count)),

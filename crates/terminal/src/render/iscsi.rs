@@ -47,7 +47,7 @@ pub fn sessions(report: &IscsiReport, style: Style) -> String {
             session.portal.clone(),
             features(session),
             show_count(session.commands),
-            show_count(session.under_way),
+            show_count(session.commands_in_flight),
             show_count(session.aborted),
             show_bytes(session.read_bytes),
             show_bytes(session.write_bytes),

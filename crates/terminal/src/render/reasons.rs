@@ -1,4 +1,4 @@
-//! Descriptions of the reason codes in reports, in the words of the web page. JSON contains the codes.
+//! Descriptions of the reason codes in reports, in the words of the web console. JSON contains the codes.
 
 /// Describes the reason for a miss or for a page that was not promoted. An unknown code is shown without hyphens.
 pub fn cache_reason(code: &str) -> String {
@@ -54,7 +54,7 @@ mod tests {
         assert_eq!(cache_reason("new-reason"), "new reason");
         assert_eq!(latency_step("new-step"), "new step");
     }
-    /// Codes and words of the list that follows `start` in a component of the web page.
+    /// Codes and words of the list that follows `start` in a component of the web console.
     fn words_of_page(component: &str, start: &str) -> Vec<(String, String)> {
         let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ui/src/parts").join(component);
         let text = std::fs::read_to_string(&file).expect("the component exists");

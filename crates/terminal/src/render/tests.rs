@@ -56,8 +56,8 @@ fn busy() -> VolumeReport {
 }
 
 fn refused() -> VolumeReport {
-    let alerts = vec!["not served: its backing is not the device it had at the last start".to_owned().into()];
-    VolumeReport { alerts, ..VolumeReport::idle("db", VolumeState::Refused, "write-through", "/srv/db.img") }
+    let problems = vec!["not served: its backing is not the device it had at the last start".to_owned().into()];
+    VolumeReport { problems, ..VolumeReport::idle("db", VolumeState::Refused, "write-through", "/srv/db.img") }
 }
 
 fn report(volumes: Vec<VolumeReport>) -> StatusReport {
@@ -227,7 +227,7 @@ fn datastores_have_a_table_and_a_page() {
         accesses_per_second: 812.4,
         shown_accesses_per_second: Some(850.0),
         window: Some(24.0),
-        under_way: 24.5,
+        outstanding: 24.5,
         members: vec![member("backup", 500, 0.2, 31), member("sql01", 2_000, 0.8, 0)],
         episodes: vec![episode(1_795_326_300, Some(1_795_326_315)), episode(1_795_326_400, None)],
         ..DatastoreReport::default()

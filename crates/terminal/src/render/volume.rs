@@ -30,7 +30,7 @@ pub fn page(volume: &VolumeReport, style: Style) -> String {
         let line = format!("lost data           {}", lost(volume));
         text += &format!("\n  {}\n", style.bad(&line));
     }
-    for alert in &volume.alerts {
+    for alert in &volume.problems {
         text += &format!("\n  {}\n", style.warn(&alert.text));
     }
     text

@@ -25,7 +25,7 @@ use self::poller::StatusPoller;
 use self::view::Palette;
 use crate::Failure;
 
-/// Longest delay of a new reply on the screen while no key is pressed.
+/// Interval of redraws while no key is pressed.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Runs on the terminal until the user quits, and restores the terminal.

@@ -34,7 +34,7 @@ const SOURCE_BYTES_WIDTH: usize = 56;
 /// Age from which a reply counts as late.
 const STALE_AFTER: Duration = Duration::from_secs(5);
 
-/// Colours of the sources of reads: the nearest ones to the web page's (`ui/src/style.css`) among 256.
+/// Colours of the sources of reads: the nearest ones to the web console's (`ui/src/style.css`) among 256.
 const MEMORY: Color = Color::Indexed(36);
 const FLASH: Color = Color::Indexed(75);
 const PREFETCHED: Color = Color::Indexed(178);
@@ -322,7 +322,7 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, model: &mut Model, palette: Pal
     let shown = rows.iter().enumerate().skip(first).take(rows_max).map(|(index, row)| {
         let sparkline = has_sparkline.then(|| Cell::from(sparkline(row)));
         let cells = columns.iter().map(|column| aligned(column, cell(column, row))).chain(sparkline);
-        let style = match (selected == Some(index), row.volume.alerts.is_empty()) {
+        let style = match (selected == Some(index), row.volume.problems.is_empty()) {
             (true, _) => Style::new().add_modifier(Modifier::REVERSED),
             (false, false) => palette.of(Color::Yellow),
             (false, true) => Style::new(),

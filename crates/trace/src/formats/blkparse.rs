@@ -5,7 +5,7 @@
 
 use crate::request::{Op, Request};
 use crate::request_sink::{RecordError, RequestSink};
-use crate::text::{SECTOR_BYTES, in_bytes, number, seconds_as_ns, shown, words};
+use crate::text::{SECTOR_BYTES, parse_seconds_as_ns, parse_u64, quote, split_leading_words, to_bytes};
 
 pub struct Decoder {
     /// Action of the decoded events: `Q` or `D`.
@@ -16,7 +16,7 @@ pub struct Decoder {
 
 impl Decoder {
     pub fn new(head: &[u8]) -> Self {
-        let action_of = |line| words::<6>(line, true).map_or(&b""[..], |words| words[5]);
+        let action_of = |line| split_leading_words::<6>(line).map_or(&b""[..], |words| words[5]);
         let queued = head.split(|byte| *byte == b'\n').any(|line| action_of(line) == b"Q");
         Decoder { action: if queued { b"Q" } else { b"D" }, in_summary: false }
     }
@@ -31,24 +31,24 @@ impl super::Decoder for Decoder {
             self.in_summary = true;
             return Ok(());
         }
-        let [disk, cpu, sequence, time, _, action] = words(line, true)?;
+        let [disk, cpu, sequence, time, _, action] = split_leading_words(line)?;
         let comma = disk.iter().position(|byte| *byte == b',');
-        let (major, minor) = disk.split_at(comma.ok_or_else(|| format!("{} is not a disk such as 8,0", shown(disk)))?);
+        let (major, minor) = disk.split_at(comma.ok_or_else(|| format!("{} is not a disk such as 8,0", quote(disk)))?);
         for (field, name) in [
             (major, "the disk's major number"),
             (&minor[1..], "the disk's minor number"),
             (cpu, "the CPU"),
             (sequence, "the sequence"),
         ] {
-            number(field, name)?;
+            parse_u64(field, name)?;
         }
-        let time_ns = Some(seconds_as_ns(time, "the time")?);
+        let time_ns = Some(parse_seconds_as_ns(time, "the time")?);
         if action != self.action {
             return Ok(());
         }
         let device = out.device(disk)?;
-        let [_, _, _, _, _, _, flags] = words(line, true)?;
-        let range_words = words::<10>(line, true).ok().filter(|words| words[8] == b"+");
+        let [_, _, _, _, _, _, flags] = split_leading_words(line)?;
+        let range_words = split_leading_words::<10>(line).ok().filter(|words| words[8] == b"+");
         // The first letters name the operation (`FWS`: a flush before a write, `RA`, `DS`); later ones are modifiers.
         let (is_flush, kind) = flags.strip_prefix(b"F").map_or((false, flags), |rest| (true, rest));
         if is_flush {
@@ -68,15 +68,15 @@ impl super::Decoder for Decoder {
                 return Ok(());
             }
         };
-        let at = in_bytes(number(words[7], "the sector")?, SECTOR_BYTES)?;
-        let len = in_bytes(number(words[9], "the count of sectors")?, SECTOR_BYTES)?;
+        let at = to_bytes(parse_u64(words[7], "the sector")?, SECTOR_BYTES)?;
+        let len = to_bytes(parse_u64(words[9], "the count of sectors")?, SECTOR_BYTES)?;
         out.put(Request { time_ns, op, at, len, device })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::tests::{failing, recognised, request};
+    use crate::tests::{error_of, read_detected, request};
     use crate::{Format, Op};
 
     const FIXTURE: &str = "  8,0    3        1     0.000000000   697  Q   W 223490 + 8 [kjournald]
@@ -96,7 +96,7 @@ Total (8,0):
 
     #[test]
     fn queued_events_are_the_requests() {
-        let (format, requests) = recognised("a", FIXTURE.as_bytes());
+        let (format, requests) = read_detected("a", FIXTURE.as_bytes());
         assert_eq!(format, Format::Blkparse);
         let expected = [
             request(Some(0), Op::Write, 223_490 * 512, 4_096, 0),
@@ -112,16 +112,16 @@ Total (8,0):
     #[test]
     fn trace_without_queued_events_uses_issued_ones() {
         let issued: Vec<&str> = FIXTURE.lines().filter(|line| !line.contains(" Q ")).collect();
-        let requests = recognised("a", issued.join("\n").as_bytes()).1;
+        let requests = read_detected("a", issued.join("\n").as_bytes()).1;
         assert_eq!(requests, [request(Some(0), Op::Write, 223_490 * 512, 8_192, 0)]);
     }
 
     #[test]
     fn error_names_the_line() {
         let first = FIXTURE.lines().next().expect("the fixture has lines");
-        let message = failing(format!("{first}\nwhat is this line doing here\n").as_bytes(), 1);
+        let message = error_of(format!("{first}\nwhat is this line doing here\n").as_bytes(), 1);
         assert!(message.contains("line 2: \"what\" is not a disk such as 8,0"), "{message}");
-        let message = failing(format!("{first}\n  8,0    3        2   ").as_bytes(), 1);
+        let message = error_of(format!("{first}\n  8,0    3        2   ").as_bytes(), 1);
         assert!(message.contains("line 2: the last line is cut short: has 3 fields where 6 are expected"), "{message}");
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::request::{Op, Request};
 use crate::request_sink::{RecordError, RequestSink};
-use crate::text::{number, shown};
+use crate::text::{parse_u64, quote};
 
 /// First bytes of a log.
 pub const MAGIC: &[u8] = b"fio version ";
@@ -31,7 +31,7 @@ impl Decoder {
         match line.trim_ascii() {
             b"fio version 2 iolog" => Ok(Version::Two { elapsed_ns: self.has_waits.then_some(0) }),
             b"fio version 3 iolog" => Ok(Version::Three),
-            other => Err(format!("{} is not a header; expected \"fio version 2 iolog\" or 3", shown(other)).into()),
+            other => Err(format!("{} is not a header; expected \"fio version 2 iolog\" or 3", quote(other)).into()),
         }
     }
 }
@@ -46,13 +46,13 @@ impl super::Decoder for Decoder {
         let mut next = |name: &str| words.next().ok_or_else(|| RecordError(format!("{name} is missing")));
         let time_ns = match version {
             Version::Two { elapsed_ns } => *elapsed_ns,
-            Version::Three => Some(in_nanoseconds(number(next("the time")?, "the time")?)?),
+            Version::Three => Some(micros_to_nanos(parse_u64(next("the time")?, "the time")?)?),
         };
         let file = next("the file")?;
         let op = match (next("the action")?, version) {
             (b"add" | b"open" | b"close", _) => return Ok(()),
             (b"wait", Version::Two { elapsed_ns }) => {
-                let wait_ns = in_nanoseconds(number(next("the wait")?, "the wait")?)?;
+                let wait_ns = micros_to_nanos(parse_u64(next("the wait")?, "the wait")?)?;
                 let elapsed = elapsed_ns.unwrap_or(0).checked_add(wait_ns);
                 *elapsed_ns = Some(elapsed.ok_or("the waits overflow the time range")?);
                 return Ok(());
@@ -66,21 +66,21 @@ impl super::Decoder for Decoder {
             (b"read", _) => Op::Read,
             (b"write", _) => Op::Write,
             (b"trim", _) => Op::Discard,
-            (other, _) => return Err(format!("unknown action {}", shown(other)).into()),
+            (other, _) => return Err(format!("unknown action {}", quote(other)).into()),
         };
-        let (at, len) = (number(next("the offset")?, "the offset")?, number(next("the length")?, "the length")?);
+        let (at, len) = (parse_u64(next("the offset")?, "the offset")?, parse_u64(next("the length")?, "the length")?);
         let device = out.device(file)?;
         out.put(Request { time_ns, op, at, len, device })
     }
 }
 
-fn in_nanoseconds(time_us: u64) -> Result<u64, RecordError> {
+fn micros_to_nanos(time_us: u64) -> Result<u64, RecordError> {
     time_us.checked_mul(1_000).ok_or_else(|| format!("{time_us} µs overflow the time range").into())
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::tests::{failing, recognised, request};
+    use crate::tests::{error_of, read_detected, request};
     use crate::{Format, Op};
 
     #[test]
@@ -88,7 +88,7 @@ mod tests {
         let text = "fio version 3 iolog\n36 /dev/sdb add\n187 /dev/sdb open\n193 /dev/sdb read 61440 4096\n\
                     36366 /dev/sdc write 774144 4096\n40000 /dev/sdb sync\n40001 /dev/sdb trim 0 1048576\n\
                     168659 /dev/sdb close\n";
-        let (format, requests) = recognised("a", text.as_bytes());
+        let (format, requests) = read_detected("a", text.as_bytes());
         assert_eq!(format, Format::FioLog);
         assert_eq!(requests[0], request(Some(0), Op::Read, 61_440, 4_096, 0));
         assert_eq!(requests[1], request(Some(36_173_000), Op::Write, 774_144, 4_096, 1));
@@ -99,21 +99,21 @@ mod tests {
     #[test]
     fn version_2_takes_times_from_waits() {
         let without = "fio version 2 iolog\nf add\nf open\nf read 0 4096\nf write 4096 512\nf datasync 0 0\nf close\n";
-        let (format, requests) = recognised("a", without.as_bytes());
+        let (format, requests) = read_detected("a", without.as_bytes());
         assert_eq!((format, requests.len()), (Format::FioLog, 3));
         assert_eq!(requests[1], request(None, Op::Write, 4_096, 512, 0));
         let with = "fio version 2 iolog\nf read 0 4096\nf wait 150\nf read 0 4096\nf wait 100\nf read 0 4096\n";
-        let times: Vec<_> = recognised("a", with.as_bytes()).1.iter().map(|request| request.time_ns).collect();
+        let times: Vec<_> = read_detected("a", with.as_bytes()).1.iter().map(|request| request.time_ns).collect();
         assert_eq!(times, [Some(0), Some(150_000), Some(250_000)]);
     }
 
     #[test]
     fn error_names_the_line() {
-        let message = failing(b"fio version 3 iolog\n0 f read 0 4096\n5 f erase 0 4096\n", 1);
+        let message = error_of(b"fio version 3 iolog\n0 f read 0 4096\n5 f erase 0 4096\n", 1);
         assert!(message.contains("line 3: unknown action \"erase\""), "{message}");
-        let message = failing(b"fio version 3 iolog\n0 f read 0 4096\n5 f read 0", 1);
+        let message = error_of(b"fio version 3 iolog\n0 f read 0 4096\n5 f read 0", 1);
         assert!(message.contains("line 3: the last line is cut short: the length is missing"), "{message}");
-        let message = failing(b"fio version 3 iolog\n0 f read 0 4096\n5 f wait 10\n", 1);
+        let message = error_of(b"fio version 3 iolog\n0 f read 0 4096\n5 f wait 10\n", 1);
         assert!(message.contains("line 3: unknown action \"wait\""), "{message}");
     }
 }

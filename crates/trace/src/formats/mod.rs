@@ -15,7 +15,7 @@ use std::str::FromStr;
 
 use crate::compression::Compression;
 use crate::error::TraceError;
-use crate::input::{Unit, strip_carriage_return};
+use crate::input::{Chunk, strip_carriage_return};
 use crate::request_sink::{RecordError, RequestSink};
 
 /// Format of a trace.
@@ -121,20 +121,20 @@ impl FromStr for Format {
     }
 }
 
-/// Decodes units of one format into requests.
+/// Decodes chunks of one format into requests.
 pub(crate) trait Decoder {
-    /// The next unit to decode.
-    fn unit(&self) -> Unit {
-        Unit::Line
+    /// The next chunk to decode.
+    fn next_chunk(&self) -> Chunk {
+        Chunk::Line
     }
 
-    /// Name of the unit, for a trace that ends within it.
-    fn unit_name(&self) -> &'static str {
+    /// Name of the chunk, for a trace that ends within it.
+    fn chunk_name(&self) -> &'static str {
         "a record"
     }
 
-    /// Decodes a unit and puts its requests into `out`.
-    fn decode(&mut self, unit: &[u8], out: &mut RequestSink) -> Result<(), RecordError>;
+    /// Decodes a chunk and puts its requests into `out`.
+    fn decode(&mut self, chunk: &[u8], out: &mut RequestSink) -> Result<(), RecordError>;
 
     /// Checks that the trace may end here.
     fn end(&mut self) -> Result<(), RecordError> {
@@ -142,11 +142,11 @@ pub(crate) trait Decoder {
     }
 }
 
-/// Maximum number of units examined per format.
-const UNITS_EXAMINED_MAX: usize = 32;
+/// Maximum number of chunks examined per format.
+const CHUNKS_EXAMINED_MAX: usize = 32;
 
-/// Detects the format by its magic number, or else by the decoder that accepts the most units at the start, including a
-/// request. A format that accepts any bytes (`u32le`) is not tried.
+/// Detects the format by its magic number, or else by the decoder that accepts the most chunks at the start, including
+/// a request. A format that accepts any bytes (`u32le`) is not tried.
 pub(crate) fn detect(head: &[u8]) -> Option<Format> {
     // A magic number decides alone, so that a newer version gets its own error and an empty trace is valid.
     for (magic, format) in [(&hotset::MAGIC[..], Format::Hotset), (iolog::MAGIC, Format::FioLog)] {
@@ -155,35 +155,35 @@ pub(crate) fn detect(head: &[u8]) -> Option<Format> {
         }
     }
     let tried = Format::ALL.iter().map(|(_, format)| *format).filter(|format| *format != Format::U32Le);
-    let scores = tried.map(|format| (decoded_units(format, head), format));
+    let scores = tried.map(|format| (decoded_chunks(format, head), format));
     scores
-        .filter(|(decoded_units, _)| *decoded_units > 0)
-        .max_by_key(|(decoded_units, _)| *decoded_units)
+        .filter(|(decoded_chunks, _)| *decoded_chunks > 0)
+        .max_by_key(|(decoded_chunks, _)| *decoded_chunks)
         .map(|(_, format)| format)
 }
 
-/// Number of units at the start that a format accepts; 0 without a request among them.
-fn decoded_units(format: Format, head: &[u8]) -> usize {
+/// Number of chunks at the start that a format accepts; 0 without a request among them.
+fn decoded_chunks(format: Format, head: &[u8]) -> usize {
     let mut decoder = format.decoder(head);
     let mut out = RequestSink::default();
     let mut remaining = head;
-    let mut decoded_units = 0;
+    let mut decoded_chunks = 0;
     // A format with a long preamble has its first request beyond the limit.
-    while decoded_units < UNITS_EXAMINED_MAX || out.len() == 0 {
-        let unit = match decoder.unit() {
-            Unit::Bytes(len) => remaining.split_at_checked(len),
-            Unit::Line => match remaining.iter().position(|byte| *byte == b'\n') {
+    while decoded_chunks < CHUNKS_EXAMINED_MAX || out.len() == 0 {
+        let chunk = match decoder.next_chunk() {
+            Chunk::Bytes(len) => remaining.split_at_checked(len),
+            Chunk::Line => match remaining.iter().position(|byte| *byte == b'\n') {
                 Some(newline) => Some((strip_carriage_return(&remaining[..newline]), &remaining[newline + 1..])),
                 None if remaining.is_empty() => None,
                 None => Some((remaining, &remaining[remaining.len()..])),
             },
         };
-        let Some((unit, tail)) = unit else { break };
-        if decoder.decode(unit, &mut out).is_err() {
+        let Some((chunk, tail)) = chunk else { break };
+        if decoder.decode(chunk, &mut out).is_err() {
             break;
         }
         remaining = tail;
-        decoded_units += 1;
+        decoded_chunks += 1;
     }
-    if out.len() == 0 { 0 } else { decoded_units }
+    if out.len() == 0 { 0 } else { decoded_chunks }
 }

@@ -4,35 +4,35 @@
 
 use crate::request::{Op, Request};
 use crate::request_sink::{RecordError, RequestSink};
-use crate::text::{SECTOR_BYTES, fields, in_bytes, number, seconds_as_ns, shown, small_number};
+use crate::text::{SECTOR_BYTES, parse_seconds_as_ns, parse_u32, parse_u64, quote, split_leading_fields, to_bytes};
 
 pub struct Decoder;
 
 impl super::Decoder for Decoder {
     fn decode(&mut self, line: &[u8], out: &mut RequestSink) -> Result<(), RecordError> {
-        let [unit, address, len, opcode, time] = fields(line, true)?;
-        let device = small_number(unit, "the unit")?;
-        let at = in_bytes(number(address, "the address")?, SECTOR_BYTES)?;
-        let len = number(len, "the size")?;
+        let [unit, address, len, opcode, time] = split_leading_fields(line)?;
+        let device = parse_u32(unit, "the unit")?;
+        let at = to_bytes(parse_u64(address, "the address")?, SECTOR_BYTES)?;
+        let len = parse_u64(len, "the size")?;
         let op = match opcode {
             b"r" | b"R" => Op::Read,
             b"w" | b"W" => Op::Write,
-            _ => return Err(format!("the opcode is {}, neither r nor w", shown(opcode)).into()),
+            _ => return Err(format!("the opcode is {}, neither r nor w", quote(opcode)).into()),
         };
-        out.put(Request { time_ns: Some(seconds_as_ns(time, "the time")?), op, at, len, device })
+        out.put(Request { time_ns: Some(parse_seconds_as_ns(time, "the time")?), op, at, len, device })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::tests::{failing, recognised, request};
+    use crate::tests::{error_of, read_detected, request};
     use crate::{Format, Op};
 
     const FIXTURE: &str = "0,303567,3584,w,0.000000\n1,55590,3072,R,0.026214\n0,303574,3584,W,0.078643,own,field\n";
 
     #[test]
     fn units_are_disks_and_addresses_are_sectors() {
-        let (format, requests) = recognised("a", FIXTURE.as_bytes());
+        let (format, requests) = read_detected("a", FIXTURE.as_bytes());
         assert_eq!(format, Format::Spc);
         assert_eq!(requests[0], request(Some(0), Op::Write, 303_567 * 512, 3_584, 0));
         assert_eq!(requests[1], request(Some(26_214_000), Op::Read, 55_590 * 512, 3_072, 1));
@@ -41,9 +41,9 @@ mod tests {
 
     #[test]
     fn error_names_the_line() {
-        let message = failing(format!("{FIXTURE}0,1,512,x,1.0\n").as_bytes(), 3);
+        let message = error_of(format!("{FIXTURE}0,1,512,x,1.0\n").as_bytes(), 3);
         assert!(message.contains("line 4: the opcode is \"x\", neither r nor w"), "{message}");
-        let message = failing(&FIXTURE.as_bytes()[..33], 1);
+        let message = error_of(&FIXTURE.as_bytes()[..33], 1);
         assert!(message.contains("line 2: the last line is cut short: has 3 fields where 5 are expected"), "{message}");
     }
 }

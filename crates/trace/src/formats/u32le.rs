@@ -1,7 +1,7 @@
 //! Block numbers only: little-endian `u32`, blocks of 4 KiB, without times, directions and lengths. The format accepts
 //! any bytes, so it is detected by the file name only.
 
-use crate::input::Unit;
+use crate::input::Chunk;
 use crate::request::{Op, Request};
 use crate::request_sink::{RecordError, RequestSink};
 
@@ -10,11 +10,11 @@ const BLOCK_BYTES: u64 = 4096;
 pub struct Decoder;
 
 impl super::Decoder for Decoder {
-    fn unit(&self) -> Unit {
-        Unit::Bytes(4)
+    fn next_chunk(&self) -> Chunk {
+        Chunk::Bytes(4)
     }
 
-    fn unit_name(&self) -> &'static str {
+    fn chunk_name(&self) -> &'static str {
         "a block number"
     }
 
@@ -32,13 +32,13 @@ impl super::Decoder for Decoder {
 
 #[cfg(test)]
 mod tests {
-    use crate::tests::{failing_named, recognised, request};
+    use crate::tests::{error_of_named, read_detected, request};
     use crate::{Format, Op};
 
     #[test]
     fn format_is_detected_by_name() {
         let bytes: Vec<u8> = [3u32, 0, u32::MAX].iter().flat_map(|block| block.to_le_bytes()).collect();
-        let (format, requests) = recognised("w106.u32le.xz", &bytes);
+        let (format, requests) = read_detected("w106.u32le.xz", &bytes);
         assert_eq!(format, Format::U32Le);
         assert_eq!(requests[0], request(None, Op::Read, 12_288, 4_096, 0));
         assert_eq!(requests[2].at, u64::from(u32::MAX) * 4096);
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn error_names_the_byte_of_a_truncated_block_number() {
-        let message = failing_named("a.u32le", &[1, 0, 0, 0, 2, 0], 1);
+        let message = error_of_named("a.u32le", &[1, 0, 0, 0, 2, 0], 1);
         assert!(
             message.contains("byte 4: the file ends within a block number, with 2 bytes of it present"),
             "{message}"

@@ -5,10 +5,10 @@
 //! scatter-gather count, `u64` first sector, `u64` time in µs, `u64` response time. The version is the upper byte of
 //! its field.
 
-use crate::input::Unit;
+use crate::input::Chunk;
 use crate::request::{Op, Request};
 use crate::request_sink::{RecordError, RequestSink};
-use crate::text::{SECTOR_BYTES, in_bytes};
+use crate::text::{SECTOR_BYTES, to_bytes};
 
 /// Record size and field offsets of a version.
 struct Layout {
@@ -53,8 +53,8 @@ impl Decoder {
 }
 
 impl super::Decoder for Decoder {
-    fn unit(&self) -> Unit {
-        Unit::Bytes(self.0.record_bytes)
+    fn next_chunk(&self) -> Chunk {
+        Chunk::Bytes(self.0.record_bytes)
     }
 
     fn decode(&mut self, record: &[u8], out: &mut RequestSink) -> Result<(), RecordError> {
@@ -64,7 +64,7 @@ impl super::Decoder for Decoder {
         }
         let opcode = u16_at(record, self.0.opcode_at);
         let time_us = u64_at(record, self.0.time_at);
-        let time_ns = Some(in_nanoseconds(time_us)?);
+        let time_ns = Some(micros_to_nanos(time_us)?);
         let op = match opcode {
             READ_6 | READ_10 | READ_12 | READ_16 => Op::Read,
             WRITE_6 | WRITE_10 | WRITE_12 | WRITE_16 | WRITE_VERIFY_10 | WRITE_VERIFY_12 | WRITE_VERIFY_16 => Op::Write,
@@ -76,14 +76,14 @@ impl super::Decoder for Decoder {
             }
             _ => return Err(format!("unknown SCSI opcode {opcode:#x}").into()),
         };
-        let at = in_bytes(u64_at(record, self.0.sector_at), SECTOR_BYTES)?;
+        let at = to_bytes(u64_at(record, self.0.sector_at), SECTOR_BYTES)?;
         let len =
             u64::from(u32::from_le_bytes(record[self.0.len_at..self.0.len_at + 4].try_into().expect("four bytes")));
         out.put(Request { time_ns, op, at, len, device: 0 })
     }
 }
 
-fn in_nanoseconds(time_us: u64) -> Result<u64, RecordError> {
+fn micros_to_nanos(time_us: u64) -> Result<u64, RecordError> {
     time_us.checked_mul(1_000).ok_or_else(|| format!("{time_us} µs overflow the time range").into())
 }
 
@@ -98,7 +98,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::{READ_16, SYNCHRONIZE_CACHE_10, WRITE_10};
-    use crate::tests::{failing, recognised, request};
+    use crate::tests::{error_of, read_detected, request};
     use crate::{Format, Op};
 
     const INQUIRY: u16 = 0x12;
@@ -124,7 +124,7 @@ mod tests {
                 record(READ_16, 512, 1, 1_002),
                 record(SYNCHRONIZE_CACHE_10, 0, 0, 1_003),
             ];
-            let (format, requests) = recognised("disk", &bytes.concat());
+            let (format, requests) = read_detected("disk", &bytes.concat());
             assert_eq!(format, Format::Vscsi);
             let flush = request(Some(3_000), Op::Flush, 0, 0, 0);
             assert_eq!(
@@ -139,18 +139,20 @@ mod tests {
         let good = v1(WRITE_10, 4096, 8, 1_000);
         let other = [&good[..], &v2(WRITE_10, 4096, 8, 1_000)].concat();
         assert!(
-            failing(&other, 1).contains("byte 32: a record of version 0x0000 among those of version 1;"),
+            error_of(&other, 1).contains("byte 32: a record of version 0x0000 among those of version 1;"),
             "{}",
-            failing(&other, 1)
+            error_of(&other, 1)
         );
         let cut = [&good[..], &good[..12]].concat();
         assert!(
-            failing(&cut, 1)
+            error_of(&cut, 1)
                 .contains("byte 32: the file ends within a record, with 12 bytes of it present; copy it again")
         );
         let far = [&good[..], &v1(WRITE_10, 4096, u64::MAX, 1_000)].concat();
-        assert!(failing(&far, 1).contains("byte 32: 18446744073709551615 times 512 bytes exceed the size of any disk"));
+        assert!(
+            error_of(&far, 1).contains("byte 32: 18446744073709551615 times 512 bytes exceed the size of any disk")
+        );
         let long = [&good[..], &v1(WRITE_10, u32::MAX, 0, 1_000)].concat();
-        assert!(failing(&long, 1).contains("byte 32: a request of 4294967295 bytes exceeds the longest transfer"));
+        assert!(error_of(&long, 1).contains("byte 32: a request of 4294967295 bytes exceeds the longest transfer"));
     }
 }

@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
     use crate::Op;
-    use crate::tests::{recognised, request};
+    use crate::tests::{read_detected, request};
 
     #[derive(Clone, Default)]
     struct Shared(Rc<RefCell<Vec<u8>>>);
@@ -150,7 +150,7 @@ mod tests {
             for extension in ["", ".gz", ".xz", ".zst"] {
                 let (file, lost) = written(&format!("a{extension}"), format, &PLAIN);
                 assert_eq!(
-                    (recognised("a", &file), lost),
+                    (read_detected("a", &file), lost),
                     ((format, PLAIN.to_vec()), Lost::default()),
                     "{format}{extension}"
                 );
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(file, b"0,1,4096,w,0.000000000\n2,1,512,r,0.000000009\n");
         let (file, lost) = written("a", Format::FioLog, &odd);
         assert_eq!(lost, Lost::default());
-        assert_eq!(recognised("a", &file).1.len(), 4);
+        assert_eq!(read_detected("a", &file).1.len(), 4);
     }
 
     #[test]

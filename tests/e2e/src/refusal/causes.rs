@@ -1,4 +1,4 @@
-//! Causes of refusals: restored copies, exchanged devices, a lost directory, disks that change while the daemon is
+//! Causes of refusals: restored copies, replaced devices, a lost directory, disks that change while the daemon is
 //! stopped.
 //!
 //! Each function returns a fixture whose next start refuses its volume `v` or its flash store. The volume's blocks are
@@ -88,7 +88,7 @@ pub fn empty_devices(fixture: &Fixture) {
 }
 
 /// Writes blocks and stops the daemon while the backing lacks some of them. Destage of an idle volume begins after a
-/// second; after a stop that came too late the backing gets another content, and the blocks are written again.
+/// second; if the stop came too late, another version is destaged, and the blocks are written again.
 pub fn stop_dirty(fixture: &Fixture, mut daemon: Daemon, numbers: Range<u64>, version: u8) {
     for _ in 0..ATTEMPTS_MAX {
         write_some(fixture, numbers.clone(), version);
@@ -142,8 +142,8 @@ pub fn set_later_format(fixture: &Fixture) {
 
 /// Length of the unflushed data at the start of the volume of [`newer_memory`].
 pub const UNFLUSHED_BYTES: usize = 8192;
-/// Each byte of that data.
-pub const UNFLUSHED: u8 = 7;
+/// Value of each byte of that data.
+pub const UNFLUSHED_FILL: u8 = 7;
 /// Format of persisted-memory files of this version.
 pub const MEMORY_FORMAT: u8 = 2;
 
@@ -153,7 +153,7 @@ pub fn newer_memory() -> Fixture {
     fixture.keep_in = "/dev/shm".to_owned();
     let daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
-    client.write(0, &[UNFLUSHED; UNFLUSHED_BYTES]).expect("the write succeeds");
+    client.write(0, &[UNFLUSHED_FILL; UNFLUSHED_BYTES]).expect("the write succeeds");
     daemon.kill();
     set_memory_format(&persisted_memory_file(&fixture), MEMORY_FORMAT + 1);
     fixture
@@ -163,12 +163,12 @@ pub fn newer_memory() -> Fixture {
 pub fn persisted_memory_file(fixture: &Fixture) -> PathBuf {
     let state = fs::read(path(fixture, STATE)).expect("the state file exists");
     let state: serde_json::Value = serde_json::from_slice(&state).expect("valid JSON");
-    state["kept"][0]["path"].as_str().expect("a file was left").into()
+    state["kept"][0]["path"].as_str().expect("the state file names a persisted-memory file").into()
 }
 
 /// Changes the format number of a persisted-memory file.
 pub fn set_memory_format(file: &Path, format: u8) {
-    let file = File::options().write(true).open(file).expect("the file was left behind");
+    let file = File::options().write(true).open(file).expect("the file exists");
     // The format is the last byte of the magic.
     file.write_all_at(&[format], 7).expect("the file can be written");
 }
@@ -204,7 +204,7 @@ pub fn lost_state() -> Fixture {
     fixture
 }
 
-/// A backing exchanged for a clone after a clean stop without flash; the original is at `old.img`.
+/// A backing replaced by a clone after a clean stop without flash; the original is at `old.img`.
 pub fn cloned_backing() -> Fixture {
     let fixture = Fixture::with_volume(VOLUME_BYTES);
     let daemon = fixture.start();
@@ -255,8 +255,8 @@ pub fn unused_flash() -> (Fixture, String) {
     (fixture, tables)
 }
 
-/// Flash devices restored from a copy (`.old`) of the same run, after which the volume left the flash log; `.new` holds
-/// their last content. The log has blocks of version 1, and the backing has version 2 of all blocks.
+/// Flash devices restored from a copy (`.old`). The copy was made before the log was emptied in the same run; `.new`
+/// holds their last content. The log has blocks of version 1, and the backing has version 2 of all blocks.
 pub fn emptied_log_restored() -> Fixture {
     let mut fixture = on_file();
     fixture.keep_in = "none".to_owned();
@@ -301,8 +301,8 @@ pub fn shrunk_backing() -> Fixture {
 
 /// Size of [`grown_backing`] before its growth, not a multiple of the block size.
 pub const SHORT_BYTES: u64 = VOLUME_BYTES / 2 + 512;
-/// Each byte of the last sector before that size.
-pub const LAST_SECTOR: u8 = 7;
+/// Value of each byte of the last sector before that size.
+pub const LAST_SECTOR_FILL: u8 = 7;
 
 /// A backing that has grown to [`VOLUME_BYTES`] while only the flash log held the data of its former partial last
 /// block.
@@ -323,14 +323,14 @@ pub fn grown_backing() -> Fixture {
         let daemon = fixture.start();
         // Destage in address order reaches the last sector last.
         (0..SHORT_BYTES >> 20).for_each(|mib| write(mib << 20, &vec![version + 2; 1 << 20]));
-        write(SHORT_BYTES - 512, &[LAST_SECTOR; 512]);
+        write(SHORT_BYTES - 512, &[LAST_SECTOR_FILL; 512]);
         daemon.stop();
-        if backing(&fixture)[SHORT_BYTES as usize - 1] != LAST_SECTOR {
+        if backing(&fixture)[SHORT_BYTES as usize - 1] != LAST_SECTOR_FILL {
             set_backing_size(&fixture, VOLUME_BYTES);
             return fixture;
         }
         let daemon = fixture.start();
-        write(SHORT_BYTES - 512, &[!LAST_SECTOR; 512]);
+        write(SHORT_BYTES - 512, &[!LAST_SECTOR_FILL; 512]);
         daemon.command(&["stop", "--destage"]);
     }
     panic!("every stop came after the destage");
@@ -342,10 +342,10 @@ pub fn set_backing_size(fixture: &Fixture, bytes: u64) {
     file.set_len(bytes).expect("the size can be changed");
 }
 
-/// Blocks of version 1 that wait for the disk of [`ExportedDisk`].
+/// Blocks whose version 1 is in the flash log, not on the disk of [`ExportedDisk`].
 pub const EXPORTED_BLOCKS: Range<u64> = 0..50;
 
-/// A volume on an export of another server, whose disk can be exchanged between starts.
+/// A volume on an export of another server, whose disk can be replaced between starts.
 pub struct ExportedDisk {
     /// Fixture whose next start finds another disk, or a disk without proof of identity.
     pub fixture: Fixture,
@@ -353,8 +353,8 @@ pub struct ExportedDisk {
 }
 
 impl ExportedDisk {
-    /// Blocks wait in the log for the disk `a.img`, filled with `byte`. None is destaged, because the disk fails all
-    /// writes.
+    /// The flash log holds blocks that the disk `a.img`, filled with `byte`, lacks. None is destaged, because the disk
+    /// fails all writes.
     pub fn new(byte: u8) -> ExportedDisk {
         let mut disk = ExportedDisk { fixture: Fixture::new(), server: None };
         set_flash(&mut disk.fixture, &DEVICES, "");
@@ -393,6 +393,6 @@ impl ExportedDisk {
 
     /// Path of a file whose existence makes the disk fail writes.
     fn write_error_file(&self) -> PathBuf {
-        path(&self.fixture, "refuses")
+        path(&self.fixture, "fail-writes")
     }
 }

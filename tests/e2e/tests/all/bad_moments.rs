@@ -152,7 +152,7 @@ fn check_lists_files_to_be_created_and_wrong_sizes() {
     let text = text_of(&checked);
     assert!(checked.status.success(), "{text}");
     for expected in
-        ["the daemon will create the file", "f1 with 1 GiB", "volume a: size is 2 MiB, but", "/state does not exist"]
+        ["the daemon will create the file", "f1 of 1 GiB", "volume a: size is 2 MiB, but", "/state does not exist"]
     {
         assert!(text.contains(expected), "{expected}: {text}");
     }

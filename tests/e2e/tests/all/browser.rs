@@ -1,5 +1,5 @@
-//! The web page in a real Chromium: `ui/tests` on the real daemon. The file name is early in the alphabet because its
-//! test takes longest.
+//! The web console in a real Chromium: `ui/tests` on the real daemon. The file name is early in the alphabet because
+//! its test takes longest.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use e2e::daemon::{binary, text_of};
 use e2e::fixture::Fixture;
 use e2e::http::Http;
 
-/// Folder of the web page's source.
+/// Folder of the web console's source.
 fn ui() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ui")
 }

@@ -9,11 +9,11 @@ use e2e::daemon::{Daemon, hotset, text_of, wait_for};
 use e2e::fixture::Fixture;
 use e2e::fuse::Fuse;
 use e2e::refusal::causes::{
-    DEVICES, EXPORTED_BLOCKS, ExportedDisk, LAST_SECTOR, MEMORY_FORMAT, SHORT_BYTES, STATE, UNFLUSHED, UNFLUSHED_BYTES,
-    backing, cloned_backing, cloned_dirty_backing, copy, emptied_log_restored, empty_devices, grown_backing,
-    lost_state, newer_devices, newer_memory, path, persisted_memory_file, rename, restore_devices, restored_devices,
-    restored_state, rolled_back_backing, set_backing_size, set_flash, set_later_format, set_memory_format,
-    shared_backing, shrunk_backing, stop_dirty, unused_flash,
+    DEVICES, EXPORTED_BLOCKS, ExportedDisk, LAST_SECTOR_FILL, MEMORY_FORMAT, SHORT_BYTES, STATE, UNFLUSHED_BYTES,
+    UNFLUSHED_FILL, backing, cloned_backing, cloned_dirty_backing, copy, emptied_log_restored, empty_devices,
+    grown_backing, lost_state, newer_devices, newer_memory, path, persisted_memory_file, rename, restore_devices,
+    restored_devices, restored_state, rolled_back_backing, set_backing_size, set_flash, set_later_format,
+    set_memory_format, shared_backing, shrunk_backing, stop_dirty, unused_flash,
 };
 use e2e::refusal::page::{Entry, check_codes};
 use e2e::refusal::{flash_refusal, json, rebuild, run_proposed_command, show, volume_refusal};
@@ -205,7 +205,7 @@ fn memory_of_a_newer_version_is_refused_as_documented() {
     entry.choice("start and stop that version, then start this one", NOTHING_LOST, || {
         set_memory_format(&file, MEMORY_FORMAT);
         let daemon = fixture.start();
-        assert_eq!(first_bytes(&fixture), [UNFLUSHED; UNFLUSHED_BYTES]);
+        assert_eq!(first_bytes(&fixture), [UNFLUSHED_FILL; UNFLUSHED_BYTES]);
         daemon.stop();
     });
     entry.choice(ADOPT, "unflushed writes", || {
@@ -311,13 +311,13 @@ fn volume_of_a_lost_state_directory_is_refused_as_documented() {
 }
 
 #[test]
-fn exchanged_backing_is_refused_as_documented() {
+fn replaced_backing_is_refused_as_documented() {
     let fixture = cloned_backing();
     let daemon = fixture.start();
     let mut entry = Entry::new(
         "backing-changed",
         "the volume's name had a different backing before",
-        "possibly a clone, an older snapshot or an exchanged disk",
+        "possibly a clone, an older snapshot or a replaced disk",
     );
     let message = volume_refusal(&fixture, &daemon, "backing-changed");
     entry.message("When nothing waits for the old backing", &message);
@@ -460,7 +460,7 @@ fn backing_rolled_back_under_dirty_data_is_refused_as_documented() {
     let mut entry = Entry::new(
         "content-differs",
         "the backing lacks recently destaged blocks, and there is dirty data for it",
-        "it was rolled back, restored or exchanged: old and new data would be mixed",
+        "it was rolled back, restored or replaced: old and new data would be mixed",
     );
     entry.message("", &volume_refusal(&fixture, &daemon, "content-differs"));
     daemon.stop();
@@ -490,17 +490,17 @@ fn backing_without_proof_of_identity_is_refused_as_documented() {
     let (right, other) = (0x41, 0x42);
     let dirty_blocks = EXPORTED_BLOCKS.end;
     let count_written = |content: &[u8]| count_some(content, EXPORTED_BLOCKS, 1);
-    let mut exchanged = ExportedDisk::new(right);
-    exchanged.attach("b.img", other);
-    let daemon = exchanged.fixture.start();
+    let mut replaced = ExportedDisk::new(right);
+    replaced.attach("b.img", other);
+    let daemon = replaced.fixture.start();
     let mut entry = Entry::new(
         "content-unproven",
         "there is dirty data for a backing without proof that it is the same disk",
         "another disk may have the same device number or export name",
     );
-    entry.message("", &volume_refusal(&exchanged.fixture, &daemon, "content-unproven"));
+    entry.message("", &volume_refusal(&replaced.fixture, &daemon, "content-unproven"));
     daemon.stop();
-    assert!(exchanged.content("b.img").iter().all(|byte| *byte == other), "a refused volume was written to");
+    assert!(replaced.content("b.img").iter().all(|byte| *byte == other), "a refused volume was written to");
     entry.choice(ADOPT, "none if it is the same disk; otherwise content of that disk is overwritten", || {
         // The content cannot distinguish two disks of zeroes.
         let same = ExportedDisk::new(0);
@@ -515,11 +515,11 @@ fn backing_without_proof_of_identity_is_refused_as_documented() {
         }
     });
     entry.choice("attach the right disk", NOTHING_LOST, || {
-        exchanged.attach("a.img", right);
-        let daemon = exchanged.fixture.start();
-        assert_eq!(count_written(&read(&exchanged.fixture)), dirty_blocks, "{}", daemon.log());
+        replaced.attach("a.img", right);
+        let daemon = replaced.fixture.start();
+        assert_eq!(count_written(&read(&replaced.fixture)), dirty_blocks, "{}", daemon.log());
         destage(daemon);
-        assert_eq!(count_written(&exchanged.content("a.img")), dirty_blocks);
+        assert_eq!(count_written(&replaced.content("a.img")), dirty_blocks);
     });
     entry.choice(GIVE_UP, "the dirty data; the backing stays unchanged", || {
         let mut disk = ExportedDisk::new(right);
@@ -589,11 +589,11 @@ fn backing_grown_past_a_dirty_short_block_is_refused_as_documented() {
     entry.choice(restore, NOTHING_LOST, || {
         set_backing_size(&fixture, SHORT_BYTES);
         let daemon = fixture.start();
-        assert_eq!(read(&fixture)[last_sector.clone()], [LAST_SECTOR; 512], "{}", daemon.log());
+        assert_eq!(read(&fixture)[last_sector.clone()], [LAST_SECTOR_FILL; 512], "{}", daemon.log());
         daemon.command(&["volume", "resize", "v", &VOLUME_BYTES.to_string()]);
         assert_eq!(read(&fixture).len() as u64, VOLUME_BYTES);
         destage(daemon);
-        assert_eq!(backing(&fixture)[last_sector.clone()], [LAST_SECTOR; 512]);
+        assert_eq!(backing(&fixture)[last_sector.clone()], [LAST_SECTOR_FILL; 512]);
     });
     entry.choice(GIVE_UP, "the dirty data; the backing stays unchanged", || {
         let fixture = grown_backing();
@@ -602,7 +602,7 @@ fn backing_grown_past_a_dirty_short_block_is_refused_as_documented() {
         run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "backing-grew"), GIVE_UP);
         assert_served(&daemon, "v");
         destage(daemon);
-        assert_ne!(backing(&fixture)[last_sector.clone()], [LAST_SECTOR; 512], "data that was given up came back");
+        assert_ne!(backing(&fixture)[last_sector.clone()], [LAST_SECTOR_FILL; 512], "data that was given up came back");
     });
     entry.check();
 }

@@ -1,5 +1,5 @@
 //! The state directory, the flash log and the backing have to agree, or the volume is refused. The cases: copies,
-//! exchanged devices, a lost directory and disks that change while the daemon is stopped.
+//! replaced devices, a lost directory and disks that change while the daemon is stopped.
 
 use std::fs;
 use std::io::Write;

@@ -4,7 +4,7 @@ use std::io;
 
 use nbd_protocol::greeting::{client_flags, decode_greeting};
 use nbd_protocol::info::{Info, InfoRequest};
-use nbd_protocol::meta::{MetaRequest, parse_context};
+use nbd_protocol::meta::{MetaRequest, decode_context};
 use nbd_protocol::option::push_option;
 use nbd_protocol::{Decoded, OptionKind, OptionReplyHeader, OptionReplyKind, ProtocolError, Step, flags};
 use seam::{BLOCK_BYTES, BufferedReader, Gather, SECTOR_BYTES, Seam, StreamReader, StreamWriter};
@@ -69,7 +69,7 @@ pub(super) async fn negotiate<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
         send_option(writer, kind, &MetaRequest::encode_base_allocation(export)).await?;
         let parse = |reply, payload: &[u8]| {
             if reply == OptionReplyKind::MetaContext {
-                let (id, name) = parse_context(payload)?;
+                let (id, name) = decode_context(payload)?;
                 allocation = allocation.or((name == flags::BASE_ALLOCATION).then_some(id));
             }
             Ok(())

@@ -67,7 +67,7 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
                     step.time = Some(time.unwrap_or(seam::Nanos::from_secs(DEFAULT_STEP_SECONDS)));
                 });
                 if let Some(depth) = depth {
-                    spec.jobs_mut().filter(|job| job.pace == Pace::Eager).for_each(|job| job.depth = depth);
+                    spec.jobs_mut().filter(|job| job.pace == Pace::ClosedLoop).for_each(|job| job.depth = depth);
                 }
                 let checked = spec.check(size_bytes, block_bytes);
                 checked.map_err(|error| Failure::usage(format!("{}: {error}", spec.name)))?;

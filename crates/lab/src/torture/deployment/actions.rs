@@ -213,7 +213,7 @@ impl Deployment {
                 // After a crash the blocks destaged last may not be recorded yet (docs/admin/refusals.md).
                 let Some(snapshot) = snapshot.filter(|_| self.backings[index].was_stopped) else { return false };
                 images.put(disk_name(index), &self.snapshots[snapshot].images, disk_name(index));
-                // The disk of that time may have been exchanged since.
+                // The disk of that time may have been replaced since.
                 self.backings[index].identity.clone_from(&self.snapshots[snapshot].backings[index].identity);
                 self.backings[index].is_changed = true;
             }
@@ -237,13 +237,13 @@ impl Deployment {
                 }
                 if other == index {
                     images.empty(disk_name(index));
-                    if self.options.is_unique {
+                    if self.options.has_stored_identity {
                         self.backings[index].identity = format!("new disk {number}");
                     }
                 } else {
                     images.put(disk_name(index), &before, disk_name(other));
                     images.put(disk_name(other), &before, disk_name(index));
-                    if self.options.is_unique {
+                    if self.options.has_stored_identity {
                         let (first, second) =
                             (self.backings[index].identity.clone(), self.backings[other].identity.clone());
                         (self.backings[index].identity, self.backings[other].identity) = (second, first);
@@ -259,7 +259,7 @@ impl Deployment {
             }
             Action::Removed => {
                 // A removal destages the volume; the added volume is a new one.
-                if previous_end != SessionEnd::Orderly {
+                if previous_end != SessionEnd::CleanStop {
                     return false;
                 }
                 let name = format!("volume{}", index + 1);

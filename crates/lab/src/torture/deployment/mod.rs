@@ -1,7 +1,7 @@
-//! An administrator acts between the sessions of a run: devices, state directories and backings are exchanged, restored
+//! An administrator acts between the sessions of a run: devices, state directories and backings are replaced, restored
 //! from copies or lost. At each start the daemon's own rules (`crates/state`) decide which volumes may be served.
 //!
-//! The harness knows the permitted cost of each action. A refusal is always permitted, except when the administrator
+//! The harness knows which data each action may lose. A refusal is always permitted, except when the administrator
 //! has not acted. A served volume must fulfil every promise. A backing that was restored from an older copy while the
 //! volume had no data to destage defines the volume's content.
 
@@ -27,7 +27,7 @@ use super::session::Session;
 use crate::content::Tag;
 use crate::random::Random;
 
-/// Smallest size of a volume that must have pages on flash: several times the memory.
+/// Minimum size of a volume in a run with many pages on flash: several times the memory.
 const PAGED_BYTES_MIN: u64 = 3 << 20;
 /// Number of snapshots kept for copies.
 const SNAPSHOTS_MAX: usize = 3;
@@ -38,12 +38,12 @@ pub struct DeploymentOptions {
     /// Probability of an action between two sessions, in percent.
     pub action_percent: u32,
     /// True when a backing's identity is stored in the storage itself; otherwise it is derived from its path.
-    pub is_unique: bool,
+    pub has_stored_identity: bool,
     /// True when clean pages are compared with the backing at a start. Otherwise stale pages are kept out only by
-    /// refusing the flash store or dropping its pages, so no backing is restored or exchanged in such a run.
+    /// refusing the flash store or dropping its pages, so no backing is restored or replaced in such a run.
     pub checks_pages: bool,
-    /// True when memory is small and admission to flash is easy, so that many pages are on flash.
-    pub has_pages: bool,
+    /// True for a small memory and an early admission to flash, so that many pages are on flash.
+    pub has_many_pages: bool,
     /// A rule of the daemon that is violated deliberately.
     pub sabotage: state::Sabotage,
 }
@@ -54,16 +54,16 @@ impl DeploymentOptions {
         let mut random = Random::new(seed, 9_200);
         DeploymentOptions {
             action_percent: random.pick(&[0, 50, 80, 100]),
-            is_unique: random.percent(50),
+            has_stored_identity: random.percent(50),
             checks_pages: random.percent(50),
-            has_pages: random.percent(50),
+            has_many_pages: random.percent(50),
             sabotage: state::Sabotage::None,
         }
     }
 
     /// Segment size: large enough for a page, or for records only.
     fn segment_bytes(&self) -> u64 {
-        if self.has_pages { 256 << 10 } else { 64 << 10 }
+        if self.has_many_pages { 256 << 10 } else { 64 << 10 }
     }
 
     /// Applies this deployment to the options of a run: always with flash, and without injected faults.
@@ -77,12 +77,12 @@ impl DeploymentOptions {
         let end = |random: &mut Random| match random.below(10) {
             0..2 => SessionEnd::CrashAtIo(random.between(1, 1500)),
             2..4 => SessionEnd::Crash,
-            // The stop of a service leaves dirty data on flash.
+            // A stop by the service manager leaves dirty data on flash.
             4..8 => SessionEnd::LeaveInLog,
-            _ => SessionEnd::Orderly,
+            _ => SessionEnd::CleanStop,
         };
         let mut options = options;
-        if self.has_pages {
+        if self.has_many_pages {
             options.length_max = options.length_max.min(16 << 10);
             options.pool_blocks = pool_blocks_min(u64::from(options.clients), options.length_max) as usize;
             options.operations *= 2;
@@ -92,7 +92,7 @@ impl DeploymentOptions {
             }
         }
         let sessions: Vec<SessionEnd> = (0..sessions)
-            .map(|session| if session + 1 == sessions { SessionEnd::Orderly } else { end(&mut random) })
+            .map(|session| if session + 1 == sessions { SessionEnd::CleanStop } else { end(&mut random) })
             .collect();
         Options {
             sessions,
@@ -109,13 +109,17 @@ impl DeploymentOptions {
 
 impl fmt::Display for DeploymentOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let identity = if self.is_unique { "unique" } else { "from paths" };
-        write!(f, "an administrator between {} % of the sessions, identities {identity}", self.action_percent)?;
-        if self.has_pages {
+        let identity = if self.has_stored_identity { "stored" } else { "from paths" };
+        write!(
+            f,
+            "administrator actions between {} % of the sessions, backing identities {identity}",
+            self.action_percent
+        )?;
+        if self.has_many_pages {
             write!(f, ", many pages on flash")?;
         }
         if !self.checks_pages {
-            write!(f, ", pages are not checked")?;
+            write!(f, ", pages are not compared with the backing")?;
         }
         if self.sabotage != state::Sabotage::None {
             write!(f, ", sabotage {:?}", self.sabotage)?;
@@ -266,7 +270,7 @@ impl Deployment {
                 self.run_until_end(run, &world, &session, &attached, end, &mut random)?
             }
         };
-        self.check_refused_are_unwritten(run, &world)?;
+        self.check_refused_backings_unchanged(run, &world)?;
         run.add_to_report(&world, &session);
         let served: Vec<usize> =
             session.test_volumes.iter().map(|test_volume| usize::from(test_volume.number) - 1).collect();
@@ -374,11 +378,13 @@ impl Deployment {
             match (result.is_ok(), is_clean) {
                 (true, true) => self.state.mark_clean(attached.volume_id),
                 (true, false) => {
-                    let destaged = session.core.recorded_writes(attached.volume_id);
+                    let destaged = session.core.nonzero_recent_writes(attached.volume_id);
                     self.state.mark_left_on_flash(attached.volume_id, destaged);
                     on_flash.push(attached.volume_id);
                 }
-                (false, _) => return Err("dirty data could not be left in the flash log without a fault".to_owned()),
+                (false, _) => {
+                    return Err("leaving dirty data in the flash log failed although no fault was injected".to_owned());
+                }
             }
         }
         if let Some(store) = session.core.log() {
@@ -398,7 +404,7 @@ impl Deployment {
     }
 
     /// Checks that no write went to the backing of a refused volume.
-    fn check_refused_are_unwritten(&self, run: &Run, world: &World) -> Result<(), Box<Violation>> {
+    fn check_refused_backings_unchanged(&self, run: &Run, world: &World) -> Result<(), Box<Violation>> {
         for index in 0..run.options.volumes.len() {
             let is_served = self.served.contains(&index);
             let writes = world.disk(disk_name(index)).map_or(0, |disk| disk.counts().writes);

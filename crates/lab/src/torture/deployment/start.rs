@@ -67,7 +67,8 @@ pub(super) async fn start_daemon(
         let (mut gives_up, mut discards, mut takes_other_disk) = (false, false, false);
         if let Err(refusal) = admission.clone() {
             // A disk identified by its path cannot always be proven after a crash.
-            let may_be_unproven = !deployment.options.is_unique && matches!(refusal, Refusal::ContentUnproven { .. });
+            let may_be_unproven =
+                !deployment.options.has_stored_identity && matches!(refusal, Refusal::ContentUnproven { .. });
             if !deployment.has_acted && !may_be_unproven {
                 return Err(format!("{name} is refused without an action of the administrator: {refusal}"));
             }
@@ -269,9 +270,9 @@ async fn open_store(
     };
     let Ok((store, recovered)) = Store::open(seam, &disks, options).await else { return Ok(None) };
     deployment.state.record_store_opened(&found_store.store, store.generation());
-    if record.map_void {
+    if record.map_unusable {
         store.pages().ignore_persisted_map();
-        deployment.state.store_mut(&found_store.store).map_void = false;
+        deployment.state.store_mut(&found_store.store).map_unusable = false;
     }
     core.open_log(store, recovered);
     deployment.state.record_unclaimed(&found_store.store, core.unclaimed());
@@ -313,7 +314,7 @@ async fn collect_evidence(
     CollectedEvidence {
         undestaged: undestaged.collect(),
         evidence: Evidence {
-            is_unique: deployment.options.is_unique,
+            has_stored_identity: deployment.options.has_stored_identity,
             content: ContentRecord {
                 size_bytes,
                 instance: None,

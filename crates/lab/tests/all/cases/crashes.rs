@@ -14,7 +14,7 @@ fn draw(seed: u64, mode: CrashMode) -> Options {
     let mut options = Options::draw(seed);
     options.faults.clear();
     options.crash_mode = Some(mode);
-    options.sessions = vec![SessionEnd::CrashAtIo(1 + seed * 37 % 900), SessionEnd::Crash, SessionEnd::Orderly];
+    options.sessions = vec![SessionEnd::CrashAtIo(1 + seed * 37 % 900), SessionEnd::Crash, SessionEnd::CleanStop];
     options.volumes.iter_mut().for_each(|volume| volume.volatile_cache = true);
     options
 }
@@ -36,7 +36,7 @@ fn case_5_crash_at_each_step_of_a_stop_leaves_a_loadable_volume() {
     for step in 1..60 {
         let mut options = draw(step, CrashMode::Scattered);
         options.operations = 200;
-        options.sessions = vec![SessionEnd::CrashInStop(step), SessionEnd::Orderly];
+        options.sessions = vec![SessionEnd::CrashInStop(step), SessionEnd::CleanStop];
         run_without_violation(&options);
     }
 }

@@ -38,12 +38,12 @@ fn serve(fixture: &Fixture, first: bool) -> Volume<SimSeam> {
     serve_as(fixture, first, VolumeId(1), false)
 }
 
-/// Serves the disk under a volume ID. With `is_map_void` the map of pages on the devices is recorded as void.
-fn serve_as(fixture: &Fixture, first: bool, volume_id: VolumeId, is_map_void: bool) -> Volume<SimSeam> {
+/// Serves the disk under a volume ID. With `is_map_unusable` the map of pages on the devices is recorded as unusable.
+fn serve_as(fixture: &Fixture, first: bool, volume_id: VolumeId, is_map_unusable: bool) -> Volume<SimSeam> {
     let open = DiskOpen { path: "disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
     fixture.world.block_on(async {
         devices().open(&fixture.seam, &fixture.core, first, false).await.expect("the devices are intact");
-        if is_map_void {
+        if is_map_unusable {
             fixture.core.pages().expect("an open store has a page map").ignore_persisted_map();
         }
         let disk = fixture.seam.open_disk(&open).await.expect("the disk exists");
@@ -207,7 +207,7 @@ fn case_10_read_error_on_a_hit_is_hidden_and_drops_the_page() {
 #[test]
 fn case_11_flash_write_error_fails_no_request_and_no_stale_copy() {
     // With one device left the log takes the flush. Without a device the backing must take it, once the map is recorded
-    // as void.
+    // as unusable.
     for (seed, failing) in [(11, &["flash1"][..]), (12, &["flash2"]), (13, &["flash1", "flash2"])] {
         let (fixture, volume) = first_session(seed);
         warm_up(&fixture, &volume);
@@ -218,7 +218,7 @@ fn case_11_flash_write_error_fails_no_request_and_no_stale_copy() {
         // The daemon does the same once a second.
         let (pages, seam) = (fixture.core.pages().expect("the engine has a flash store"), fixture.seam.clone());
         fixture.seam.spawn(async move {
-            while !alone && pages.void_reason().is_none() {
+            while !alone && pages.unusable_reason().is_none() {
                 seam.sleep(Nanos::from_secs(1)).await;
             }
             if !alone {
@@ -278,8 +278,12 @@ fn case_12_flash_failures_return_all_counters_to_zero() {
         assert_eq!((remaining, stats.memory_bytes), ([0; 4], 0), "{stats:?}");
         assert_eq!((stats.flash.pages, stats.flash.cached_bytes), (0, 0));
         let pages = fixture.core.pages().unwrap().stats();
-        assert_eq!((pages.pages, pages.valid_blocks, pages.suspect, pages.dirty_regions), (0, 0, 0, 0), "{pages:?}");
-        assert_eq!(pages.free, pages.slots, "every slot is free again: {pages:?}");
+        assert_eq!(
+            (pages.pages, pages.valid_blocks, pages.suspect_pages, pages.dirty_regions),
+            (0, 0, 0, 0),
+            "{pages:?}"
+        );
+        assert_eq!(pages.free_slots, pages.slots, "every slot is free again: {pages:?}");
         // Used pages are promoted to flash again.
         for round in 0..10 {
             fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load(300, round)));

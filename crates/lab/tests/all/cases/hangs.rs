@@ -3,11 +3,12 @@
 use lab::torture::hang::{HangOptions, HungDevice, run};
 use seam::Nanos;
 
-fn options(hung: HungDevice, segments: Option<u64>) -> HangOptions {
+/// Options of a run; `log_segments` is `None` without flash.
+fn options(hung: HungDevice, log_segments: Option<u64>) -> HangOptions {
     HangOptions {
         seed: 1,
         volumes: 3,
-        segments,
+        segments: log_segments,
         hung,
         reads_only: false,
         duration: Nanos::from_secs(60),
@@ -30,7 +31,7 @@ fn hung_backing_delays_its_own_volume_alone() {
 }
 
 #[test]
-fn small_log_does_not_fill_for_a_hung_backing() {
+fn small_log_does_not_fill_behind_a_hung_backing() {
     run_without_violation(&HangOptions { duration: Nanos::from_secs(120), ..options(HungDevice::Backing, Some(60)) });
 }
 

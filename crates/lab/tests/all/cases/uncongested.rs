@@ -89,7 +89,7 @@ fn run(seed: u64, with_datastore: bool, zipf: f64, stalls: Option<Stalls>) -> Ru
         let pattern = |read_percent| {
             Pattern { align_bytes: 8192, ..Pattern::random(256 * MIB, 8192, read_percent) }.with_skew(Skew::Zipf(zipf))
         };
-        let jobs = [100, 0].map(|reads| Job::eager("client", pattern(reads), 4)).into_iter().zip(rates);
+        let jobs = [100, 0].map(|reads| Job::closed_loop("client", pattern(reads), 4)).into_iter().zip(rates);
         let jobs: Vec<_> = jobs.map(|(job, rate)| job.paced(Pace::Rate(rate))).collect();
         let (result_so_far, seam) = (Rc::clone(&result_so_far), fixture.seam.clone());
         RunningJobs::start(

@@ -18,9 +18,9 @@ impl FakeSysfs {
         tree
     }
 
-    fn kernel(&self) -> KernelInfo {
+    fn kernel(&self) -> KernelPaths {
         let path = |name: &str| self.folder.path().join(name);
-        KernelInfo { sys: path("sys"), dev: path("dev"), mounts: path("mountinfo") }
+        KernelPaths { sys: path("sys"), dev: path("dev"), mounts: path("mountinfo") }
     }
 
     /// Adds a device of `bytes`; `path` is its directory below `block`, whose parent is the disk of a partition.
@@ -53,26 +53,26 @@ impl FakeSysfs {
         path
     }
 
-    fn of_device(&self, number: (u32, u32)) -> Footprint {
-        let mut footprint = Footprint::default();
-        self.kernel().device(number, 0..u64::MAX, true, &mut footprint, 0);
+    fn of_device(&self, number: (u32, u32)) -> StorageFootprint {
+        let mut footprint = StorageFootprint::default();
+        self.kernel().add_device(number, 0..u64::MAX, true, &mut footprint, 0);
         footprint
     }
 
-    fn of_file(&self, path: &Path) -> Footprint {
+    fn of_file(&self, path: &Path) -> StorageFootprint {
         self.kernel().footprint(&fs::metadata(path).expect("the file exists"), None)
     }
 
     /// The footprint of a file of the file system on `device`.
-    fn on_file_system(&self, device: (u32, u32), inode: u64) -> Footprint {
-        let mut footprint = Footprint::default();
-        self.kernel().file(FileLocation { device, inode, mount: None }, 0..MIB, true, &mut footprint, 0);
+    fn on_file_system(&self, device: (u32, u32), inode: u64) -> StorageFootprint {
+        let mut footprint = StorageFootprint::default();
+        self.kernel().add_file(FileLocation { device, inode, mount: None }, 0..MIB, true, &mut footprint, 0);
         footprint
     }
 }
 
 /// True if the two overlap; checks that the relation is symmetric.
-fn overlap(a: &Footprint, b: &Footprint) -> bool {
+fn overlap(a: &StorageFootprint, b: &StorageFootprint) -> bool {
     assert_eq!(a.overlap(b).is_some(), b.overlap(a).is_some(), "overlap must be symmetric: {a:?} {b:?}");
     a.overlap(b).is_some()
 }

@@ -2,7 +2,7 @@
 
 use format_version::NewerFormat;
 
-use crate::input::Unit;
+use crate::input::Chunk;
 use crate::request::{Op, Request};
 use crate::request_sink::{RecordError, RequestSink};
 
@@ -18,14 +18,14 @@ enum State {
 
 pub(crate) struct Decoder {
     state: State,
-    unit_bytes: u64,
-    /// Requests decoded so far.
+    address_unit_bytes: u64,
+    /// Records decoded so far.
     decoded: u64,
 }
 
 impl Decoder {
     pub(crate) fn new() -> Self {
-        Decoder { state: State::Header, unit_bytes: u64::from(UNIT_BYTES), decoded: 0 }
+        Decoder { state: State::Header, address_unit_bytes: u64::from(UNIT_BYTES), decoded: 0 }
     }
 
     fn decode_header(&mut self, bytes: &[u8]) -> Result<State, RecordError> {
@@ -41,17 +41,17 @@ impl Decoder {
             return Err(format!("the trace was {newer}").into());
         }
         if version < VERSION {
-            return Err(format!("no version of Hotset has written format {version}").into());
+            return Err(format!("format {version} was never released").into());
         }
-        self.unit_bytes = u64::from(u32_at(bytes, 16));
+        self.address_unit_bytes = u64::from(u32_at(bytes, 16));
         Ok(State::BlockHeader)
     }
 
     fn decode_block_header(&mut self, bytes: &[u8], out: &mut RequestSink) -> Result<State, RecordError> {
         if bytes[..4] != BLOCK_MAGIC {
-            return Err("no block begins here".into());
+            return Err("the block header has a wrong magic number".into());
         }
-        // The last field is the start time of a block, and the number of requests in the end mark.
+        // The last field is the start time in a block header, and the number of records in the end mark.
         let (len, records, dropped, last_field) =
             (u32_at(bytes, 4) as usize, u32_at(bytes, 8), u32_at(bytes, 12), u64_at(bytes, 16));
         if records == END_MARK {
@@ -59,15 +59,15 @@ impl Decoder {
             out.dropped += u64::from(dropped);
             if last_field != self.decoded {
                 return Err(
-                    format!("{} requests were read of the {last_field} that were recorded", self.decoded).into()
+                    format!("the end mark counts {last_field} records, but {} were decoded", self.decoded).into()
                 );
             }
             return Ok(State::Ended);
         }
         if len == 0 || len > PAYLOAD_BYTES_MAX || records == 0 || records > BLOCK_RECORDS_MAX {
-            return Err(format!("a block of {records} requests in {len} bytes").into());
+            return Err(format!("invalid block header: {records} records in {len} bytes").into());
         }
-        let header = bytes.try_into().expect("the unit is a block header");
+        let header = bytes.try_into().expect("the chunk is a block header");
         Ok(State::Records { header, len, records, started_at_ns: last_field })
     }
 
@@ -90,13 +90,13 @@ impl Decoder {
         if op == Op::Flush {
             return Some(Request { time_ns, op, at: 0, len: 0, device: previous.device });
         }
-        let unit = if has_flag(IN_BYTES) { 1 } else { self.unit_bytes };
+        let address_unit = if has_flag(IN_BYTES) { 1 } else { self.address_unit_bytes };
         let mut at = previous.end;
         if has_flag(HAS_ADDRESS) {
-            at = at.wrapping_add(unzigzag(take_varint(bytes)?).wrapping_mul(unit));
+            at = at.wrapping_add(unzigzag(take_varint(bytes)?).wrapping_mul(address_unit));
         }
         if has_flag(HAS_LENGTH) {
-            previous.len = take_varint(bytes)?.checked_mul(unit)?;
+            previous.len = take_varint(bytes)?.checked_mul(address_unit)?;
         }
         previous.end = at.wrapping_add(previous.len);
         Some(Request { time_ns, op, at, len: previous.len, device: previous.device })
@@ -104,16 +104,17 @@ impl Decoder {
 }
 
 impl crate::formats::Decoder for Decoder {
-    fn unit(&self) -> Unit {
+    fn next_chunk(&self) -> Chunk {
         match self.state {
-            State::Header => Unit::Bytes(HEADER_BYTES),
-            State::BlockHeader => Unit::Bytes(BLOCK_HEADER_BYTES),
-            State::Records { len, .. } => Unit::Bytes(len),
-            State::Ended => Unit::Bytes(1),
+            State::Header => Chunk::Bytes(HEADER_BYTES),
+            State::BlockHeader => Chunk::Bytes(BLOCK_HEADER_BYTES),
+            State::Records { len, .. } => Chunk::Bytes(len),
+            // A byte after the end mark is an error.
+            State::Ended => Chunk::Bytes(1),
         }
     }
 
-    fn unit_name(&self) -> &'static str {
+    fn chunk_name(&self) -> &'static str {
         match self.state {
             State::Header => "its header",
             State::BlockHeader => "a block's header",
@@ -132,10 +133,10 @@ impl crate::formats::Decoder for Decoder {
                 let mut remaining = bytes;
                 for number in 0..*records {
                     let request = self.decode_record(&mut remaining, &mut previous);
-                    out.put(request.ok_or_else(|| format!("request {number} of the block is broken"))?)?;
+                    out.put(request.ok_or_else(|| format!("record {number} of the block is malformed"))?)?;
                 }
                 if !remaining.is_empty() {
-                    return Err("the block has more than its requests".into());
+                    return Err("the block has bytes after its last record".into());
                 }
                 self.decoded += u64::from(*records);
                 State::BlockHeader

@@ -12,11 +12,11 @@ pub use encode::{Encoder, Header};
 pub(super) const MAGIC: [u8; 8] = *b"HOTSETTR";
 /// The supported version.
 const VERSION: u32 = 1;
-/// Magic number, version, flags, bytes of a unit, start, checksum.
+/// Magic number, version, flags, bytes of an address unit, start, checksum.
 const HEADER_BYTES: usize = 8 + 4 + 4 + 4 + 8 + 4;
 /// Header flag: addresses are anonymised.
 const ANONYMISED: u32 = 1;
-/// Unit of addresses and lengths that are multiples of it.
+/// Address unit: addresses and lengths that are multiples of it are stored in this unit.
 const UNIT_BYTES: u32 = 512;
 
 /// Magic number of a block.
@@ -25,9 +25,9 @@ const BLOCK_MAGIC: [u8; 4] = *b"HTBK";
 const BLOCK_HEADER_BYTES: usize = 4 + 4 + 4 + 4 + 8 + 4;
 /// Maximum size in bytes of a block's records.
 const PAYLOAD_BYTES_MAX: usize = 48 << 10;
-/// Maximum number of requests of a block, which a reader holds at once.
+/// Maximum number of records of a block, which a reader holds at once.
 const BLOCK_RECORDS_MAX: u32 = 4_096;
-/// `records` of the end mark; its time field is the number of recorded requests.
+/// `records` of the end mark; its time field is the number of records.
 const END_MARK: u32 = u32::MAX;
 
 /// Bits of a record's first byte; the lowest two are the operation.
@@ -41,7 +41,7 @@ const HAS_DEVICE: u8 = 1 << 3;
 const HAS_ADDRESS: u8 = 1 << 4;
 /// A length follows; otherwise it is the previous record's.
 const HAS_LENGTH: u8 = 1 << 5;
-/// Address and length are in bytes instead of units.
+/// Address and length are in bytes instead of address units.
 const IN_BYTES: u8 = 1 << 6;
 /// Must be 0.
 const RESERVED: u8 = 1 << 7;
@@ -58,7 +58,7 @@ struct Previous {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::{failing, recognised, request};
+    use crate::tests::{error_of, read_detected, request};
     use crate::{Format, Op, Request};
 
     fn written(requests: &[Request]) -> Vec<u8> {
@@ -89,10 +89,10 @@ mod tests {
     #[test]
     fn every_field_round_trips() {
         let requests = many();
-        let (format, read) = recognised("a", &written(&requests));
+        let (format, read) = read_detected("a", &written(&requests));
         assert_eq!(format, Format::Hotset);
         assert!(read == requests);
-        assert_eq!(recognised("empty.hotset", &written(&[])).1, []);
+        assert_eq!(read_detected("empty.hotset", &written(&[])).1, []);
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
     fn golden_traces_are_read_in_every_field() {
         let requests = &many()[..9_000];
         for golden in golden::files("trace.hotset.zst", || written(requests)) {
-            let (format, read) = recognised("a", &golden.bytes);
+            let (format, read) = read_detected("a", &golden.bytes);
             assert!(format == Format::Hotset && read == requests, "written by {}", golden.release);
         }
     }
@@ -151,11 +151,11 @@ mod tests {
             file[8..12].copy_from_slice(&version.to_le_bytes());
             let checksum = crc32c::crc32c(&file[..HEADER_BYTES - 4]);
             file[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
-            failing(&file, 0)
+            error_of(&file, 0)
         };
         let expected = "the trace was written by a newer version of Hotset (format 2, this one reads up to 1); needs \
                         at least a version that reads format 2";
         assert!(of_version(2).contains(expected), "{}", of_version(2));
-        assert!(of_version(0).contains("no version of Hotset has written format 0"), "{}", of_version(0));
+        assert!(of_version(0).contains("format 0 was never released"), "{}", of_version(0));
     }
 }
