@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use flash::{CompletionNo, QuotaError, VolumePages, WriteIntent};
-use seam::Seam;
+use seam::{BLOCK_BYTES, Block, Seam};
 
 use crate::memory::{BlockNo, PageNo};
 use crate::shard::state::{DestagedBlocks, PARTIAL_MAX};
@@ -42,6 +42,9 @@ pub struct FlashTier<S: Seam> {
     enabled: bool,
     /// True if pages from before the attach may be stale and are dropped.
     drops_old_pages: bool,
+    /// True if no block was destaged since the ring was dropped. The ring then has blocks that were read back: they
+    /// identify the backing, but may be the same in an older copy of it.
+    ring_is_reread: Cell<bool>,
     /// The volume's quota of flash.
     quota: RefCell<FlashQuota>,
     /// The pinned pages of the quota.
@@ -75,6 +78,7 @@ impl<S: Seam> FlashTier<S> {
             pages,
             enabled,
             drops_old_pages,
+            ring_is_reread: Cell::new(drops_old_pages),
             quota,
             pins: Pins::default(),
             checked,
@@ -142,7 +146,7 @@ impl<S: Seam> FlashTier<S> {
 
     /// The counters.
     pub fn stats(&self) -> FlashStats {
-        let (counters, block) = (&self.counters, seam::BLOCK_BYTES as u64);
+        let (counters, block) = (&self.counters, BLOCK_BYTES as u64);
         let (pages, blocks) = self.pages.as_ref().map_or((0, 0), VolumePages::usage);
         let (pinned_pages, pinned_whole, pin_waits) = self.pins.stats();
         FlashStats {
@@ -244,13 +248,19 @@ impl<S: Seam> Shard<S> {
                 .last
                 .iter()
                 .for_each(|(block, content)| pages.record_destaged(*block, content.as_ref().unwrap_or(&zeroes)));
+            let has_content =
+                |content: &Option<S::Block>| content.as_ref().is_some_and(|block| !block.is_zero(0, BLOCK_BYTES));
+            if destaged.last.iter().any(|(_, content)| has_content(content)) {
+                self.flash_tier.ring_is_reread.set(false);
+            }
             self.flash_tier.set_partial_blocks(&destaged);
         }
     }
 
-    /// True if the ring of recent writes has only zeroes.
+    /// True if the ring of recent writes has only zeroes, or only blocks that were read back.
     pub fn lacks_evidence(&self) -> bool {
-        self.flash_tier.pages.as_ref().is_some_and(|pages| pages.nonzero_recent_writes() == 0)
+        let is_reread = self.flash_tier.ring_is_reread.get();
+        self.flash_tier.pages.as_ref().is_some_and(|pages| is_reread || pages.nonzero_recent_writes() == 0)
     }
 
     /// True if every write that was ever sent to the backing is durable there, apart from writes known to be in flight.
