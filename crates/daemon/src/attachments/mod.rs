@@ -69,6 +69,7 @@ impl Attachments {
         accept: Acceptance,
         limit: Duration,
     ) -> Vec<Result<(), Failure>> {
+        let _entered = self.volumes.enter_attach().await;
         let _guard = match self.volumes.begin_attach() {
             Ok(guard) => guard,
             Err(failure) => return requested.iter().map(|_| Err(failure.clone())).collect(),
@@ -205,6 +206,9 @@ impl Attachments {
 
     /// Detaches a volume ([`Cores::detach`](super::cores::Cores::detach)).
     pub async fn detach(&self, name: &str, core: usize, progress: &ProgressSender) -> Result<(), Failure> {
-        self.cores.detach(name, core, self.records.lost_before(name), progress).await
+        let volume_id = self.volumes.placement(name).ok().map(|placement| placement.volume_id);
+        self.cores.detach(name, core, self.records.lost_before(name), progress).await?;
+        volume_id.into_iter().for_each(|volume_id| self.flash.record_detached(volume_id));
+        Ok(())
     }
 }

@@ -11,7 +11,7 @@ use std::time::Instant;
 use engine::VolumeId;
 use messages::{ErrorKind, Failure};
 use seam::Geometry;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use self::open_attempts::OpenAttempts;
 use config::volume_qos::VolumeQos;
@@ -84,6 +84,8 @@ pub struct Volumes {
     /// Number of attaches that a caller waits for.
     attaches: Cell<usize>,
     attach_ended: Notify,
+    /// Read by each attach, written while the flash log is opened beside served volumes.
+    attach_lock: RwLock<()>,
     /// True once a stop has begun: no attach begins any more.
     is_stopping: Cell<bool>,
     /// Planned attempts to open backings that could not be opened.
@@ -113,6 +115,17 @@ impl Drop for AttachGuard<'_> {
 }
 
 impl Volumes {
+    /// Waits while attaches are blocked. No flash log is opened while the guard lives: a volume that was identified
+    /// without a log has no mark, and must not be attached with one.
+    pub async fn enter_attach(&self) -> RwLockReadGuard<'_, ()> {
+        self.attach_lock.read().await
+    }
+
+    /// Blocks attaches while the guard lives, after the attaches under way have ended or continue as late attaches.
+    pub async fn block_attaches(&self) -> RwLockWriteGuard<'_, ()> {
+        self.attach_lock.write().await
+    }
+
     /// Begins an attach; fails once a stop has begun, because the stop's drain would not see the volume.
     pub fn begin_attach(&self) -> Result<AttachGuard<'_>, Failure> {
         if self.is_stopping.get() {
