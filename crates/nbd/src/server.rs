@@ -198,12 +198,7 @@ impl<S: Seam> Server<S> {
 
     /// Like [`Server::disconnect`], but returns the clients that [`Server::take_over`] can continue: their connections
     /// stay open, and their next requests wait. `volume_id` is the volume ID of the export.
-    pub async fn release(
-        &self,
-        export: &str,
-        volume_id: VolumeId,
-        drain_timeout: Nanos,
-    ) -> Vec<HandedOverClient<S>> {
+    pub async fn release(&self, export: &str, volume_id: VolumeId, drain_timeout: Nanos) -> Vec<HandedOverClient<S>> {
         self.stop_clients_of(export, Stop::HandOver, drain_timeout).await;
         let mut handed_over = self.0.handed_over.borrow_mut();
         let (released, others) = handed_over.drain(..).partition(|client| client.terms.volume_id == volume_id);

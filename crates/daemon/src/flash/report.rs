@@ -50,8 +50,7 @@ impl FlashLog {
     /// Report of the flash log, with the names of `volumes`; `None` when no log is configured.
     pub async fn report(&self, volumes: &Volumes) -> Option<FlashReport> {
         let flash = self.state.borrow().clone();
-        let settings = self.settings.current();
-        let config = settings.flash.as_ref()?;
+        let config = self.config()?;
         let mut report = FlashReport { allow_single_copy: config.allow_single_copy, ..FlashReport::default() };
         let opened = match flash {
             Flash::Off => return None,
@@ -67,7 +66,7 @@ impl FlashLog {
         (report.in_use, report.store) = (true, opened.store.clone());
         let view = self.core().call(async |local: Rc<CoreLocal>| log_view(&local));
         match tokio::time::timeout(CORE_TIMEOUT, view).await {
-            Ok(Ok(Some(view))) => self.fill_report(&mut report, view, &opened, config, volumes),
+            Ok(Ok(Some(view))) => self.fill_report(&mut report, view, &opened, &config, volumes),
             _ => report.alerts.push(Notice::new(AlertKind::CoreSilent, "its data core does not answer")),
         }
         Some(report)
@@ -82,6 +81,7 @@ impl FlashLog {
         config: &FlashConfig,
         volumes: &Volumes,
     ) {
+        report.alerts.extend(self.attached_before_alert(volumes));
         report.alerts.extend(unrecorded_alert(view.unrecorded_reason.as_deref()));
         report.alerts.extend(dropped_alert(&view.pages));
         let written_bytes = |member: &MemberWrites| member.promotion_bytes + member.journal_bytes + member.log_bytes;
@@ -118,6 +118,23 @@ impl FlashLog {
             let text = format!("the flash log holds data of {count} that {verb} not served");
             report.alerts.push(Notice::new(AlertKind::FlashUnclaimed, text));
         }
+    }
+
+    /// The volumes that use flash only after their next attach.
+    fn attached_before_alert(&self, volumes: &Volumes) -> Option<Notice> {
+        let attached_before = self.attached_before.borrow();
+        let mut names: Vec<String> = attached_before.iter().filter_map(|id| volumes.name_of(*id)).collect();
+        if names.is_empty() {
+            return None;
+        }
+        names.sort_unstable();
+        let count = show_counted(names.len() as u64, "volume");
+        let text = format!(
+            "{count} had clients when the first flash device was added, and will use flash after a restart of the \
+             daemon; until then, write-back is write-through: {}",
+            names.join(", ")
+        );
+        Some(Notice::new(AlertKind::Other, text))
     }
 
     fn device_report(

@@ -108,6 +108,16 @@ impl FlashLog {
         self.core().call(is_single).await.unwrap_or(false)
     }
 
+    /// Begins to monitor the devices; false while they are monitored already.
+    pub fn begin_watch(&self) -> bool {
+        !self.is_watched.replace(true)
+    }
+
+    /// Ends the monitoring.
+    pub fn end_watch(&self) {
+        self.is_watched.set(false);
+    }
+
     /// Checks the devices; false when the log is closed. To be called every second.
     pub async fn check(&self, last: &mut LastCheck) -> bool {
         // The devices may have changed since the last check.

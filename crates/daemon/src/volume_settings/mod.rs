@@ -144,6 +144,13 @@ impl VolumeSettings {
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
         let read_only = self.volumes.find(name).is_some_and(|known| known.config.read_only);
+        if policy == WritePolicy::WriteBack && self.flash.is_attached_before(placement.volume_id) {
+            let text = format!(
+                "volume {name} keeps its policy: it had clients when the first flash device was added, and can be \
+                 write-back after a restart of the daemon"
+            );
+            return Err(Failure::new(ErrorKind::Conflict, text));
+        }
         if policy == WritePolicy::WriteBack {
             self.flash.mark_policy_on_flash(placement, policy, read_only)?;
         }
@@ -185,6 +192,9 @@ impl VolumeSettings {
             else {
                 continue;
             };
+            if self.flash.is_attached_before(placement.volume_id) {
+                continue;
+            }
             let (progress, _) = ProgressSender::new();
             match self.change_policy(&name, &placement, WritePolicy::WriteBack, &progress).await {
                 Ok(()) => log::info!(
