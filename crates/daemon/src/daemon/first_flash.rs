@@ -32,8 +32,6 @@ impl Daemon {
         }
         let _change = self.flash.begin_change()?;
         let device = self.flash.format_first(path, force).await?;
-        // A stop waits for the attaches below.
-        let _attach = self.volumes.begin_attach().map_err(|failure| self.flash.forget_first(failure))?;
         let guards = match self.open_beside_volumes(progress).await {
             Ok(guards) => guards,
             Err(failure) => return Err(self.flash.forget_first(failure)),
@@ -63,7 +61,7 @@ impl Daemon {
         let guards = self.volumes.served_names().into_iter().map(lock).collect::<Result<Vec<_>, _>>()?;
         let mut held = Vec::new();
         for (name, _guard) in &guards {
-            match self.hold_write_back(name, progress).await {
+            match self.until_stop(self.hold_write_back(name, progress)).await {
                 Ok(placement) => held.extend(placement.map(|placement| (name, placement))),
                 Err(failure) => {
                     self.release_write_back(&held).await;
@@ -71,15 +69,27 @@ impl Daemon {
                 }
             }
         }
-        if let Err(failure) = self.check_none_write_back().await {
-            self.release_write_back(&held).await;
-            return Err(failure);
-        }
-        if let Err(failure) = self.flash.open_first().await {
+        if let Err(failure) = self.open_without_write_back().await {
             self.release_write_back(&held).await;
             return Err(failure);
         }
         Ok(guards)
+    }
+
+    /// Opens the store unless a volume is write-back.
+    async fn open_without_write_back(&self) -> Result<(), Failure> {
+        // A stop waits for the end of the opening.
+        let _attach = self.volumes.begin_attach()?;
+        self.check_none_write_back().await?;
+        self.flash.open_first().await
+    }
+
+    /// Runs `work` to its end, or drops it when a stop is requested: a backing may never answer.
+    async fn until_stop<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        tokio::select! {
+            result = work => result,
+            () = self.stop.requested() => Err(Failure::new(ErrorKind::Unavailable, "the daemon is stopping")),
+        }
     }
 
     /// Destages a write-back volume and makes it write-through, without a record; returns its placement. `None` for
@@ -135,7 +145,8 @@ impl Daemon {
         }
         // Only little is left to destage while the clients wait.
         let work = async |volume: Volume<RealSeam>| volume.destage_all().await;
-        self.cores.on_volume(name, &placement, &format!("destaging {name}"), progress, work).await?;
+        let activity = format!("destaging {name}");
+        self.until_stop(self.cores.on_volume(name, &placement, &activity, progress, work)).await?;
         self.cores.release_clients(name, core, volume_id).await?;
         let attached = match self.attachments.detach(name, core, progress).await {
             Ok(()) => {
