@@ -1,6 +1,7 @@
 //! `[flash]`: the devices of the flash cache.
 
-use std::io::{Seek, SeekFrom};
+use std::fmt;
+use std::io::{self, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use engine::Threshold;
@@ -95,6 +96,21 @@ impl FlashConfig {
         let sizes: Option<Vec<u64>> = self.devices.iter().map(size).collect();
         // Checksums, the map and the log's reserve take the rest.
         sizes.map(|sizes| sizes.iter().map(|bytes| bytes / 10 * 9).sum())
+    }
+
+    /// Fault and remedy for a missing file at the path of a device that a store has used, which `of_store` says. Such a
+    /// file is not created again: an empty one would look like a new device. `None` if the file exists, or if the path
+    /// is not that of a file. It looks up the path, so the caller runs it as a [`PathCall`](seam::real::PathCall).
+    pub fn lost_file_fault(device: &Path, of_store: &impl fmt::Display) -> Option<(String, String)> {
+        let is_missing = std::fs::metadata(device)
+            .is_err_and(|error| matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory));
+        if !is_missing || is_device(device) || is_missing_device(device) {
+            return None;
+        }
+        let fault =
+            format!("the flash device {} does not exist, and {of_store}: it is not created again", device.display());
+        let remedy = "restore it, or mount its file system; if it is lost for good, remove it from [flash]";
+        Some((fault, remedy.to_owned()))
     }
 
     /// Fault and remedy for a missing device that is not to be created. It looks up the path, so the caller runs it as

@@ -127,7 +127,13 @@ pub const KEYS: &[Key] = &[
          devices and refuses others.",
     )
     .shape(Shape::Texts),
-    key("flash", "size", r#""16 GiB""#, "none", "Create missing files of `devices` with this size, fully allocated."),
+    key(
+        "flash",
+        "size",
+        r#""16 GiB""#,
+        "none",
+        "Create missing files of `devices` with this size, fully allocated, unless a flash store has used them.",
+    ),
     key(
         "flash",
         "allow_single_copy",

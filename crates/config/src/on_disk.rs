@@ -159,6 +159,7 @@ fn size_warning(volume: &VolumeConfig) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::FlashConfig;
     use super::*;
 
     fn parse(folder: &Path, text: &str) -> Config {
@@ -247,5 +248,13 @@ mod tests {
         assert!(flash("/dev/no-such-disk", size).ends_with("attach it, or correct the path"));
         assert!(flash("link", size).ends_with("attach it, or correct the path"), "{}", flash("link", size));
         assert_eq!(flash("f0", size), "");
+        let lost = |device: &str| FlashConfig::lost_file_fault(&directory.join(device), &"is a device of a store");
+        let (fault, remedy) = lost("f0").expect("the file is missing");
+        assert!(fault.ends_with("is a device of a store: it is not created again"), "{fault}");
+        assert!(remedy.starts_with("restore it") && !remedy.contains("fallocate"), "{remedy}");
+        assert!(lost("none/f0").is_some(), "its file system may not be mounted");
+        std::fs::write(directory.join("f0"), []).expect("the folder can be written");
+        assert_eq!(lost("f0"), None, "an empty file is an administrator's choice");
+        assert_eq!(lost("link"), None, "it is a device that is not attached");
     }
 }

@@ -4,7 +4,8 @@
 //! recorded image that still exists was left by a killed daemon. Each volume is recovered before a client can reach it,
 //! from the oldest image that contains it. Newer images may hold only a part, left by a start that was killed during
 //! its own recovery. The volume's content is therefore erased from the newest image first. An image without needed
-//! content is deleted.
+//! content is deleted. Records that may be an older copy do not decide what is needed: while the state directory is
+//! refused as older, no image is changed.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -172,13 +173,13 @@ impl PersistedMemory {
     }
 
     /// Opens the memory images of earlier daemons. An unreadable image stays in place, and volumes of which it may hold
-    /// content are not served.
+    /// content are not served. Nothing is erased: the flash store, which may prove that the records are an older copy,
+    /// is not checked yet.
     pub async fn open(&self) -> Result<(), Failure> {
         let records = self.records.view().memory_images.clone();
         let images: Vec<_> =
             records.iter().map(|record| PersistFile { path: record.path.clone(), id: record.id }).collect();
         let images: Vec<_> = images.into_iter().filter(|image| self.plan.image.as_ref() != Some(image)).collect();
-        let recorded_ids: Vec<VolumeId> = self.records.view().volumes.iter().map(|record| record.volume_id).collect();
         let open = async move |local: Rc<CoreLocal>| {
             let (mut intact, mut unreadable) = (Vec::new(), Vec::new());
             for image in images {
@@ -190,11 +191,6 @@ impl PersistedMemory {
                         continue;
                     }
                 };
-                // Content of volumes that were removed from the records is not needed any more.
-                pool.owners()
-                    .into_iter()
-                    .filter(|volume_id| !recorded_ids.contains(&VolumeId(*volume_id)))
-                    .for_each(|volume_id| pool.remove_tags_of(volume_id));
                 if pool.is_complete() {
                     intact.push(image.id);
                 }
@@ -219,8 +215,33 @@ impl PersistedMemory {
         Ok(())
     }
 
-    /// Deletes memory images without needed content, and removes the records of images that no longer exist.
+    /// Erases content of volumes that were removed from the records. Call it after the check of the flash store;
+    /// `is_store_checked` is false if a configured store is not in use ([`state::State::may_need_memory`]).
+    pub async fn erase_unneeded_content(&self, is_store_checked: bool) -> Result<(), Failure> {
+        let list_owners = async |local: Rc<CoreLocal>| {
+            local.memory_images.borrow().iter().flat_map(|image| image.owners()).collect::<BTreeSet<u64>>()
+        };
+        let mut unneeded = self.cores.first().call(list_owners).await.map_err(core_ended)?;
+        {
+            let state = self.records.view();
+            unneeded.retain(|volume_id| !state.may_need_memory(VolumeId(*volume_id), is_store_checked));
+        }
+        let erase = async move |local: Rc<CoreLocal>| {
+            for image in local.memory_images.borrow().iter() {
+                let owners = image.owners().into_iter().filter(|volume_id| unneeded.contains(volume_id));
+                owners.for_each(|volume_id| image.remove_tags_of(volume_id));
+            }
+        };
+        self.cores.first().call(erase).await.map_err(core_ended)
+    }
+
+    /// Deletes memory images without needed content, and removes the records of images that no longer exist. An older
+    /// copy of the state directory changes nothing: an image without content proves to the newest one that no write was
+    /// lost.
     pub async fn delete_unneeded_images(&self) -> Result<(), Failure> {
+        if self.records.view().older_than.is_some() {
+            return Ok(());
+        }
         let retain = async |local: Rc<CoreLocal>| {
             local.memory_images.borrow_mut().retain(|image| !image.owners().is_empty());
             local.memory_images.borrow().iter().map(|image| image.file().id).collect::<Vec<_>>()

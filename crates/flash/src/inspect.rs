@@ -9,7 +9,9 @@ use crate::device::{Device, block_offset};
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::batch::data_seed;
-use crate::format::superblock::{MemberState, Ownership, Role, Superblock};
+use crate::format::superblock::{
+    MemberState, Ownership, Role, SUPERBLOCK_OFFSETS, Superblock, SuperblockError, has_magic,
+};
 use crate::number::{BootEpoch, MemberNo, SegmentNo, Sequence, StoreGeneration};
 use crate::record::Recovered;
 use crate::recovery::members::{Members, find_members, read_superblock};
@@ -75,6 +77,44 @@ pub struct StoreIdentity {
     /// The owner that each device in service names. It is an older one after a device was restored from a copy, or
     /// after an opening was interrupted.
     pub devices: Vec<(String, Ownership)>,
+}
+
+/// The superblocks of one device, whatever the other devices of its store hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceContent {
+    /// It carries no superblock.
+    NoStore,
+    /// It carries a superblock of this store.
+    Store(Uuid),
+    /// A superblock is damaged, of a later format or unreadable; the text gives the reason.
+    Unknown(String),
+}
+
+/// Reads the superblocks of one device. Writes nothing.
+pub async fn read_device_content<S: Seam>(seam: &S, disk: &S::Disk) -> DeviceContent {
+    let device = Device::new(MemberNo(0), disk.clone());
+    let mut content = DeviceContent::NoStore;
+    for at in SUPERBLOCK_OFFSETS {
+        let raw = match device.read_raw(seam, at).await {
+            Ok(raw) => raw,
+            Err(error) => {
+                content = DeviceContent::Unknown(error.to_string());
+                continue;
+            }
+        };
+        match Superblock::decode(&raw) {
+            Ok(superblock) => return DeviceContent::Store(superblock.store),
+            Err(SuperblockError::NotASuperblock) if !has_magic(&raw) => {}
+            Err(SuperblockError::NotASuperblock) => {
+                content = DeviceContent::Unknown("its superblock is damaged".to_owned());
+            }
+            Err(SuperblockError::Invalid(text)) => content = DeviceContent::Unknown(text),
+            Err(SuperblockError::Newer(newer)) => {
+                content = DeviceContent::Unknown(format!("its flash store was {newer}"));
+            }
+        }
+    }
+    content
 }
 
 /// Identifies the store that [`Store::open`](crate::Store::open) would open with these options. Fails as the opening

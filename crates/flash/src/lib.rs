@@ -41,7 +41,9 @@ pub use error::StoreError;
 pub use format::superblock::MemberState;
 pub use format::superblock::Ownership;
 pub use format::superblock::Role;
-pub use inspect::{DeviceFindings, Inspection, StoreIdentity, SuperblockSummary, identify, inspect};
+pub use inspect::{
+    DeviceContent, DeviceFindings, Inspection, StoreIdentity, SuperblockSummary, identify, inspect, read_device_content,
+};
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, read_manifest};
 pub use members::{JobKind, JobReport};
 pub use number::{

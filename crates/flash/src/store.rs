@@ -423,9 +423,10 @@ impl<S: Seam> Store<S> {
         self.0.state.borrow().next_sequence
     }
 
-    /// The membership generation: +1 with every change.
+    /// Generation of the newest membership that all members in service hold durably: +1 with every change. The change
+    /// by which the last member fails reaches no device, so it does not count.
     pub fn generation(&self) -> StoreGeneration {
-        self.0.state.borrow().superblock.generation
+        self.0.state.borrow().durable_generation
     }
 
     /// Sets the function that records each new membership generation, after all members hold it durably. Nothing that

@@ -35,6 +35,15 @@ pub struct UndestagedBlocks {
     pub in_memory: u64,
 }
 
+/// Why a flash store is not in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnusedStore {
+    /// The reason as text, with its remedy.
+    pub reason: String,
+    /// A device of the store is missing, and by the records a present one has the whole log: no data is lost.
+    pub has_whole_log: bool,
+}
+
 /// A request to serve a volume on an open backing.
 pub struct Claim<'a> {
     /// The volume's name.
@@ -48,7 +57,7 @@ pub struct Claim<'a> {
     /// The flash store in use.
     pub store: Option<&'a str>,
     /// Explains why a store is not in use.
-    pub why_unused: &'a dyn Fn(&str) -> String,
+    pub why_unused: &'a dyn Fn(&str) -> UnusedStore,
     /// Dirty data by volume ID.
     pub undestaged: &'a BTreeMap<VolumeId, UndestagedBlocks>,
     /// Content of the backing; `None` if no proof is needed.
@@ -173,8 +182,8 @@ impl State {
         }
         let mark = record.dirty_on_flash.as_deref();
         if let Some(elsewhere) = mark.filter(|store| Some(*store) != claim.store) {
-            let reason = (claim.why_unused)(elsewhere);
-            return Err(Refusal::DirtyElsewhere { name, reason, loss });
+            let unused = (claim.why_unused)(elsewhere);
+            return Err(Refusal::DirtyElsewhere { name, unused, loss });
         }
         let undestaged = claim.undestaged.get(&record.volume_id).copied().unwrap_or_default();
         if undestaged.in_log > 0 && mark.is_none() && !self.sabotage.is(Sabotage::AnyStore) {
@@ -358,6 +367,18 @@ impl State {
         }
     }
 
+    /// True if content of a volume ID in persisted memory must stay. A volume without a record may be missing only
+    /// because these records are an older copy. `is_store_checked` is false if a configured flash store, which could
+    /// prove that, is not in use.
+    pub fn may_need_memory(&self, volume_id: VolumeId, is_store_checked: bool) -> bool {
+        if self.by_id(volume_id).is_some() || self.older_than.is_some() {
+            return true;
+        }
+        // An ID that was given up is never used again.
+        let is_given_up = self.stores.iter().any(|store| store.given_up.contains(&show_volume_id(volume_id)));
+        !is_given_up && (!is_store_checked || !self.unclaimed.is_empty())
+    }
+
     /// Records that the data of a volume ID in a store is discarded.
     fn discard_data(&mut self, volume_id: VolumeId, store: Option<&str>) {
         if let Some(store) = store {
@@ -468,7 +489,7 @@ impl<'a> Claim<'a> {
             aliases: &[],
             served: &[],
             store: None,
-            why_unused: &|_| "it is not configured".to_owned(),
+            why_unused: &|_| UnusedStore { reason: "it is not configured".to_owned(), has_whole_log: false },
             undestaged: NO_BLOCKS,
             evidence: None,
             writes: true,

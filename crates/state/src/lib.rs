@@ -36,8 +36,8 @@ pub use content::{
     show_samples,
 };
 pub use fields::show_volume_id;
-pub use identity::{Acceptance, Admission, Claim, UndestagedBlocks, draw_identity, draw_number};
-pub use loss::{loss_to_report, unflushed_loss};
+pub use identity::{Acceptance, Admission, Claim, UndestagedBlocks, UnusedStore, draw_identity, draw_number};
+pub use loss::{acknowledges_durable_writes, loss_to_report, recovers_under_file_policy, unflushed_loss};
 pub use manifest::{Holding, RebuildError, StoreInventory, rebuild};
 pub use overrides::{
     DECLARED_LOST, FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, MODE, PINNED, POLICY, effective, effective_mode,
@@ -49,8 +49,8 @@ pub use record::{
 };
 pub use replace::Step;
 pub use store_record::StoreRecord;
-pub use stores::{FoundStore, StoreUse, show_uuid, uuid_of};
-pub use trust::{BACKING_HUNG, BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage, SeenStore};
+pub use stores::{DeviceOfStore, FoundStore, StoreUse, show_uuid, uuid_of};
+pub use trust::{BACKING_HUNG, BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage, SeenStore, may_lack_marks};
 pub use units::{UnitError, UnitRecord};
 pub use writer::{Hook, WRITE_TIMEOUT};
 use writer::{WriteError, Writer};

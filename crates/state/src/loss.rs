@@ -5,7 +5,7 @@
 //! one. In the first generation after a loss, the first flush of each client therefore fails, once. If the daemon is
 //! killed before its clients have returned, the next generation inherits the loss.
 
-use engine::UnflushedLoss;
+use engine::{UnflushedLoss, WritePolicy};
 
 use crate::record::{LossRecord, State, VolumeRecord};
 use crate::trust::Sabotage;
@@ -25,6 +25,19 @@ pub fn loss_to_report(state: &State, record: &VolumeRecord, is_lost: bool) -> Op
         (false, None) => return None,
     };
     Some(LossRecord { generation: state.generation, remote_clients })
+}
+
+/// True if a volume is attached under the policy in its file, whatever policy a command has set: a crash may have
+/// interrupted the change. Data in the flash log is recovered under the file's policy, and the change is repeated
+/// afterwards. If it fails, the volume keeps the file's policy.
+pub fn recovers_under_file_policy(file_policy: WritePolicy, has_blocks_in_log: bool) -> bool {
+    has_blocks_in_log && file_policy == WritePolicy::WriteBack
+}
+
+/// True if a generation acknowledges writes to a volume only after they are on its backing: neither the policy in
+/// effect nor the one during the recovery of data in the flash log defers writes.
+pub fn acknowledges_durable_writes(policy: WritePolicy, file_policy: WritePolicy, has_blocks_in_log: bool) -> bool {
+    !policy.defers_writes() && !recovers_under_file_policy(file_policy, has_blocks_in_log)
 }
 
 /// The clients to which front ends must report a loss.
@@ -67,6 +80,15 @@ mod tests {
         let mut write_through = state(4, false);
         write_through.volumes[0].durable_writes = true;
         assert_eq!(reported(&write_through, true), None);
+    }
+
+    #[test]
+    fn writes_may_be_deferred_until_an_interrupted_change_is_repeated() {
+        let (write_back, write_through) = (WritePolicy::WriteBack, WritePolicy::WriteThrough);
+        assert!(acknowledges_durable_writes(write_through, write_back, false), "nothing is recovered");
+        assert!(!acknowledges_durable_writes(write_through, write_back, true), "the change may fail");
+        assert!(acknowledges_durable_writes(write_through, write_through, true));
+        assert!(!acknowledges_durable_writes(write_back, write_through, false));
     }
 
     #[test]

@@ -239,6 +239,7 @@ pub fn rebuild(current: State, inventory: &StoreInventory) -> Result<(State, Vec
     };
     let record = state.store_mut(&inventory.store);
     *record = StoreRecord {
+        devices: std::mem::take(&mut record.devices),
         generation: inventory.generation,
         epoch,
         life,

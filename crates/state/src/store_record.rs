@@ -1,6 +1,7 @@
 //! Record of a flash store.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use flash::{Sequence, StoreGeneration};
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,10 @@ pub struct StoreRecord {
     /// Volumes, 16 hexadecimal digits each, whose data in its log was given up and is never served.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub given_up: BTreeSet<String>,
+    /// Absolute paths of its devices. A missing file among them is never created again at a start. Empty in records of
+    /// versions that did not record them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub devices: BTreeSet<PathBuf>,
     /// Fields of a later version, preserved unchanged.
     #[serde(flatten)]
     pub newer: serde_json::Map<String, serde_json::Value>,

@@ -7,6 +7,10 @@
 //!    recorded in both.
 //! 3. A store is never written before it was checked.
 
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
 use flash::{Ownership, Sequence, StoreGeneration};
 
 use super::fields::show_number;
@@ -55,6 +59,22 @@ pub enum StoreUse {
     Known,
     /// It holds no dirty data; its clean pages are not trusted.
     New,
+}
+
+/// A flash store that has, or may have, a device at a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceOfStore {
+    /// The store.
+    pub store: String,
+    /// False if its record names no devices, and a volume may have dirty data in it.
+    pub is_recorded: bool,
+}
+
+impl fmt::Display for DeviceOfStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = if self.is_recorded { "is" } else { "may be" };
+        write!(f, "{verb} a device of flash store {}", self.store)
+    }
 }
 
 /// Parses the identity of a store or directory, as an owner field holds it.
@@ -205,6 +225,31 @@ impl State {
         record.openings.clear();
     }
 
+    /// Records the devices of a store: the `added` ones and those recorded before, as far as `configured` names them.
+    /// Each path belongs to the store that was seen there last.
+    pub fn record_store_devices(&mut self, store: &str, added: &[PathBuf], configured: &[PathBuf]) {
+        let added: BTreeSet<PathBuf> = added.iter().map(|path| absolute(path)).collect();
+        let configured: BTreeSet<PathBuf> = configured.iter().map(|path| absolute(path)).collect();
+        for record in &mut self.stores {
+            record.devices.retain(|path| !added.contains(path));
+        }
+        let record = self.store_mut(store);
+        record.devices.extend(added);
+        record.devices.retain(|path| configured.contains(path));
+    }
+
+    /// The store that has, or may have, a device at `path`.
+    pub fn store_of_device(&self, path: &Path) -> Option<DeviceOfStore> {
+        let path = absolute(path);
+        if let Some(record) = self.stores.iter().find(|record| record.devices.contains(&path)) {
+            return Some(DeviceOfStore { store: record.store.clone(), is_recorded: true });
+        }
+        let names_devices = |store: &str| self.store(store).is_some_and(|record| !record.devices.is_empty());
+        let needed = self.volumes.iter().filter_map(|volume| volume.dirty_on_flash.as_deref());
+        let store = needed.filter(|store| !names_devices(store)).next()?;
+        Some(DeviceOfStore { store: store.to_owned(), is_recorded: false })
+    }
+
     /// Marks all volumes' clean pages on that store as untrusted.
     fn void_pages_on(&mut self, store: &str) {
         for volume in &mut self.volumes {
@@ -215,11 +260,43 @@ impl State {
     }
 }
 
+/// An absolute path; symbolic links are not resolved.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use engine::VolumeId;
 
     use super::*;
+    use crate::VolumeRecord;
+
+    #[test]
+    fn device_belongs_to_the_store_seen_there_last() {
+        let mut state = State::default();
+        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let (first, all) = (paths(&["/f0", "/f1"]), paths(&["/f0", "/f1", "/f2"]));
+        let store_at = |state: &State, path: &str| state.store_of_device(Path::new(path)).map(|device| device.store);
+        state.record_store_devices("aa", &first, &all);
+        assert_eq!(store_at(&state, "/f1"), Some("aa".to_owned()));
+        assert_eq!(store_at(&state, "/f2"), None);
+        state.record_store_devices("aa", &paths(&["/f2"]), &paths(&["/f0", "/f2"]));
+        assert_eq!(store_at(&state, "/f1"), None, "it was removed from the list");
+        assert_eq!(store_at(&state, "/f2"), Some("aa".to_owned()));
+        state.record_store_devices("bb", &paths(&["/f2"]), &all);
+        assert_eq!(store_at(&state, "/f2"), Some("bb".to_owned()));
+    }
+
+    #[test]
+    fn any_file_may_be_a_device_of_a_needed_store_without_recorded_devices() {
+        let volume = VolumeRecord { dirty_on_flash: Some("aa".to_owned()), ..VolumeRecord::default() };
+        let mut state = State { volumes: vec![volume], ..State::default() };
+        let expected = Some(DeviceOfStore { store: "aa".to_owned(), is_recorded: false });
+        assert_eq!(state.store_of_device(Path::new("/f0")), expected);
+        state.record_store_devices("aa", &[PathBuf::from("/f1")], &[PathBuf::from("/f1")]);
+        assert_eq!(state.store_of_device(Path::new("/f0")), None);
+    }
 
     fn state() -> State {
         let mut state = State::default();

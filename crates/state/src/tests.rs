@@ -74,6 +74,26 @@ fn name_whose_record_another_volume_adopted_is_refused_until_adopted() {
 }
 
 #[test]
+fn records_that_may_be_an_older_copy_erase_no_persisted_memory() {
+    let (recorded, unknown, given_up) = (VolumeId(7), VolumeId(8), VolumeId(9));
+    let mut state = State::default();
+    state.begin_life(5, 50);
+    identified(&mut state, "web", "disk-1", recorded.0).expect("new");
+    state.store_mut("ab").given_up.insert(show_volume_id(given_up));
+    let needed = |state: &State, is_store_checked| {
+        [recorded, unknown, given_up].map(|volume_id| state.may_need_memory(volume_id, is_store_checked))
+    };
+    assert_eq!(needed(&state, true), [true, false, false], "a removed volume");
+    assert_eq!(needed(&state, false), [true, true, false], "the store may prove that the records are older");
+    let unclaimed = State { unclaimed: ["cd".to_owned()].into(), ..state.clone() };
+    assert_eq!(needed(&unclaimed, true), [true, true, false], "a record may have been lost");
+    state.record_store_refusal(&Refusal::StateOlder { store: "ab".into(), epoch: 3, known: 2 });
+    for is_store_checked in [true, false] {
+        assert_eq!(needed(&state, is_store_checked), [true; 3], "an older copy changes no image");
+    }
+}
+
+#[test]
 fn backing_recorded_under_a_former_identity_is_recognised() {
     let mut state = State::default();
     let first = identified(&mut state, "web", "old-1", 7).expect("new");
@@ -249,6 +269,22 @@ fn single_store_of_an_earlier_version_becomes_the_first_record() {
 
 fn undestaged(volume_id: VolumeId, in_log: u64) -> std::collections::BTreeMap<VolumeId, UndestagedBlocks> {
     [(volume_id, UndestagedBlocks { in_log, in_memory: 0 })].into()
+}
+
+#[test]
+fn data_on_a_present_device_is_not_offered_to_be_given_up() {
+    let mut state = State::default();
+    state.begin_life(1, 2);
+    let id = identified(&mut state, "web", "disk-1", 7).expect("new");
+    state.mark_on_flash(id, Some("ab"));
+    for has_whole_log in [false, true] {
+        let why_unused = |_: &str| UnusedStore { reason: "a device is missing".to_owned(), has_whole_log };
+        let claim = Claim { why_unused: &why_unused, ..Claim::plain("web", "disk-1") };
+        let refused = state.identify(&claim, || VolumeId(8)).expect_err("the log is not in use");
+        assert_eq!(refused.code(), "dirty-elsewhere");
+        assert_eq!(refused.to_string().contains("--give-up"), !has_whole_log, "{refused}");
+        assert!(refused.to_string().contains("a device is missing"), "{refused}");
+    }
 }
 
 #[test]

@@ -11,6 +11,8 @@ use std::path::PathBuf;
 use format_version::NewerFormat;
 use serde::{Deserialize, Serialize};
 
+use super::identity::UnusedStore;
+
 /// A deliberate fault of the checks, by which a test proves that torture detects it.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -137,7 +139,7 @@ pub enum Refusal {
         /// The volume.
         name: String,
         /// Reason why that log is not in use.
-        reason: String,
+        unused: UnusedStore,
         /// Dirty data that is given up by continuing without the log.
         loss: Box<Loss>,
     },
@@ -278,6 +280,12 @@ codes! {
     BackingHung => BACKING_HUNG,
 }
 
+/// True if data of a volume that is refused with this code may be in a flash log or in persisted memory without a mark
+/// in the volume's record. With the other codes, the records show all data of the volume that its backing lacks.
+pub fn may_lack_marks(code: &str) -> bool {
+    !matches!(code, "backing-changed" | "backing-taken" | BACKING_HUNG)
+}
+
 impl std::error::Error for Refusal {}
 
 /// The text has the finding, then the choices. Each command in it is complete, and is followed by a punctuation mark or
@@ -289,20 +297,20 @@ impl fmt::Display for Refusal {
                 f,
                 "the devices hold an older copy of flash store {store}: they were last used at start {epoch} of this \
                  installation, the store at start {known}. Attach the devices that were used at start {known}; or, to \
-                 discard the data on these devices, erase them (blkdiscard -z for a device, rm for a file)"
+                 discard the data on these devices, erase them (blkdiscard -z for a device, rm and touch for a file)"
             ),
             Refusal::DeviceOlder { device, store, epoch, known } => write!(
                 f,
                 "flash device {device} holds an older copy of flash store {store}: it was last used at start {epoch} \
                  of this installation, the store at start {known}. Attach the device that was used at start {known}; \
-                 or, to continue without it, erase it (blkdiscard -z for a device, rm for a file) and name only the \
-                 other devices in [flash], with allow_single_copy = true if one is left; then: hotset flash add \
-                 {device}"
+                 or, to continue without it, erase it (blkdiscard -z for a device, rm and touch for a file) and name \
+                 only the other devices in [flash], with allow_single_copy = true if one is left; then: hotset flash \
+                 add {device}"
             ),
             Refusal::StoreNewer { device, newer } => write!(
                 f,
                 "flash device {device} holds a flash store that was {newer}. Start that version; or, to discard the \
-                 data of the store, erase its devices (blkdiscard -z for a device, rm for a file)"
+                 data of the store, erase its devices (blkdiscard -z for a device, rm and touch for a file)"
             ),
             Refusal::MemoryNewer { name, file, newer } => write!(
                 f,
@@ -328,7 +336,8 @@ impl fmt::Display for Refusal {
                 "flash store {store} holds dirty data and belongs to state directory {owner}, not to the one in use: \
                  either that directory was lost, or the devices come from another machine. Restore that directory; or \
                  rebuild its records from the flash devices: hotset state rebuild; or, to discard the dirty data, \
-                 erase the devices (blkdiscard -z for a device, rm for a file). `hotset flash check` lists that data"
+                 erase the devices (blkdiscard -z for a device, rm and touch for a file). `hotset flash check` lists \
+                 that data"
             ),
             Refusal::Unclaimed { name, store } => write!(
                 f,
@@ -355,7 +364,13 @@ impl fmt::Display for Refusal {
             Refusal::BackingTaken { other } => {
                 write!(f, "its backing belongs to volume {other}, which is in service; give it a backing of its own")
             }
-            Refusal::DirtyElsewhere { name, reason, loss } => write!(
+            // Giving up data that a present device has would be a needless loss, so that choice is not offered.
+            Refusal::DirtyElsewhere { unused: UnusedStore { reason, has_whole_log: true }, .. } => write!(
+                f,
+                "the flash log may hold the only copy of flushed data of this volume, and that log is not in use: \
+                 {reason}. Do either and restart: no data is lost"
+            ),
+            Refusal::DirtyElsewhere { name, unused: UnusedStore { reason, has_whole_log: false }, loss } => write!(
                 f,
                 "the flash log may hold the only copy of flushed data of this volume, and that log is not in use: \
                  {reason}. Reconnect the log's devices and restart; or, to continue without that data: hotset volume \

@@ -14,8 +14,8 @@ use config::VolumeConfig;
 use config::keys::set_by_command;
 use logging::{self as log, VOLUME};
 use state::{
-    Acceptance, Admission, Claim, Evidence, LossRecord, State, UndestagedBlocks, VolumeRecord, draw_number,
-    effective_policy,
+    Acceptance, Admission, Claim, Evidence, LossRecord, State, UndestagedBlocks, VolumeRecord,
+    acknowledges_durable_writes, draw_number, effective_policy,
 };
 
 /// Evidence about the volumes that are to be served.
@@ -107,8 +107,11 @@ impl Attachments {
                     let loss = if drops_memory { Some(given_up) } else { loss };
                     served.push(config.name.clone());
                     let policy = effective_policy(state.by_id(admission.volume_id), config.policy);
+                    let undestaged = findings.undestaged.get(&admission.volume_id);
+                    let has_blocks_in_log = undestaged.is_some_and(|blocks| blocks.in_log > 0);
+                    let is_durable = acknowledges_durable_writes(policy, config.policy, has_blocks_in_log);
                     let record = state.by_id_mut(admission.volume_id).expect("the record was just created");
-                    (record.loss, record.durable_writes) = (loss, config.read_only || !policy.defers_writes());
+                    (record.loss, record.durable_writes) = (loss, config.read_only || is_durable);
                     if is_unclean {
                         unclean.push(&config.name);
                         record.lost_before = generation;

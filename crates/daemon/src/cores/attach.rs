@@ -236,10 +236,9 @@ async fn attach_on_core(
             "the flash log holds data of it that is not on its backing; serve it without read_only first".to_owned()
         );
     }
-    // A crash may have interrupted a change by command of the policy or the mode. Data in the flash log is recovered
-    // under the file's policy, and the change is repeated afterwards.
+    // A crash may have interrupted a change by command of the policy or the mode, which is repeated afterwards.
     let (policy, mode) = (spec.policy, spec.mode);
-    let recovers_first = on_flash && file_policy == WritePolicy::WriteBack;
+    let recovers_first = state::recovers_under_file_policy(file_policy, on_flash);
     let spec = match recovers_first {
         true => VolumeSpec { policy: file_policy, mode: CacheMode::Active, ..spec },
         false => spec,

@@ -210,6 +210,8 @@ async fn start_serving(
     let holds_dirty = daemon.records.view().volumes.iter().any(|record| record.dirty_on_flash.is_some());
     let flash_limit = if holds_dirty { PATH_TIMEOUT } else { START_LIMIT };
     daemon.flash.open(flash_limit).await.map_err(|failure| Failure::failed(failure.message))?;
+    let erased = daemon.memory.erase_unneeded_content(daemon.flash.is_checked()).await;
+    erased.map_err(|failure| Failure::failed(failure.message))?;
     let datastores = daemon.settings.current().datastores.clone();
     daemon.cores.set_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
     daemon.notifier.status(&format!("opening volumes: {}", requested.len()));

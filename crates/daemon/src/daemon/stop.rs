@@ -92,10 +92,10 @@ impl Daemon {
 fn left_on_flash(volumes: &[(String, u64)]) -> String {
     let bytes = volumes.iter().map(|(_, bytes)| bytes).sum();
     let names: Vec<_> = volumes.iter().map(|(name, _)| name.as_str()).collect();
+    let data = if bytes == 0 { "discarded ranges".to_owned() } else { show_bytes(bytes) };
     format!(
-        "stopped; {} of {} are in the flash log and not on the backing; the next start recovers them from there. \
+        "stopped; {data} of {} are in the flash log and not on the backing; the next start recovers them from there. \
          `hotset stop --destage` destages everything first",
-        show_bytes(bytes),
         names.join(", ")
     )
 }

@@ -142,6 +142,7 @@ impl FlashLog {
         self.add_to_list(&path).await?;
         let changed = self.change_with_device(&path, JobKind::Add, &text, change, progress).await;
         changed.map_err(|failed| self.restore_devices(before, failed))?;
+        self.record_devices(std::slice::from_ref(&path))?;
         log::info!(target: FLASH, device = %path.display(), "flash device {} was added by command", path.display());
         self.save_generation().await
     }
@@ -163,6 +164,7 @@ impl FlashLog {
         {
             self.remove_from_list(&path).await?;
         }
+        self.record_devices(std::slice::from_ref(&new))?;
         log::info!(
             target: FLASH, device = old, by = %new.display(),
             "flash device {old} was replaced by {} by command",
@@ -192,6 +194,7 @@ impl FlashLog {
         if let Some(path) = path {
             self.remove_from_list(&path).await?;
         }
+        self.record_devices(&[])?;
         log::info!(target: FLASH, device, "flash device {device} was removed by command");
         self.save_generation().await
     }
@@ -204,6 +207,13 @@ impl FlashLog {
             true => self.save_generation().await,
             false => Err(Failure::new(ErrorKind::Conflict, "no change of the flash devices is in progress")),
         }
+    }
+
+    /// Saves the paths of the store's devices, of which `added` are new: a start never creates such a file again.
+    fn record_devices(&self, added: &[PathBuf]) -> Result<(), Failure> {
+        let Some(store) = self.store() else { return Ok(()) };
+        let listed = self.devices();
+        self.records.change(|state| state.record_store_devices(&store, added, &listed))
     }
 
     /// Saves the membership generation that the log has now.

@@ -3,6 +3,7 @@
 //! At a start nothing is written before each device has answered the reads of its superblocks, or counts as absent. All
 //! devices are read concurrently.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::slice;
@@ -16,6 +17,7 @@ use seam::{DiskError, DiskOpen, Nanos, Seam};
 use super::super::cores::{CoreLocal, wait_for_hang};
 use super::super::overlap::OwnVolumes;
 use config::FlashConfig;
+use state::DeviceOfStore;
 
 /// Time in milliseconds for which a start waits for a lock that a killed predecessor's last I/O still holds.
 const LOCK_WAIT_MS: u64 = 10_000;
@@ -25,24 +27,37 @@ const LOCK_WAIT_MS: u64 = 10_000;
 pub struct AbsentDevice {
     /// Its path.
     pub path: String,
-    /// Why it is not part of the store; names the path itself.
+    /// Why it is not part of the store, without a remedy; names the path itself.
+    pub fault: String,
+    /// The fault, with a remedy if there is one.
     pub reason: String,
     /// It did not answer.
     pub is_hung: bool,
+    /// Its file is missing, and a store may have used it.
+    pub is_lost_file: bool,
 }
 
 impl AbsentDevice {
     /// A device that cannot be used.
     pub fn new(path: &str, reason: String) -> AbsentDevice {
-        AbsentDevice { path: path.to_owned(), reason, is_hung: false }
+        AbsentDevice { path: path.to_owned(), fault: reason.clone(), reason, is_hung: false, is_lost_file: false }
+    }
+
+    /// A device with a fault that has a remedy.
+    fn with_remedy(path: &Path, (fault, remedy): (String, String), is_lost_file: bool) -> AbsentDevice {
+        let reason = format!("{fault}; {remedy}");
+        AbsentDevice { path: path.display().to_string(), fault, reason, is_hung: false, is_lost_file }
     }
 
     /// A device that does not answer.
     pub fn hung(path: &str) -> AbsentDevice {
         let reason = PathHung { path: PathBuf::from(path) }.to_string();
-        AbsentDevice { path: path.to_owned(), reason, is_hung: true }
+        AbsentDevice { is_hung: true, ..AbsentDevice::new(path, reason) }
     }
 }
+
+/// Configured devices that stores have, or may have, used.
+pub type KnownDevices = BTreeMap<PathBuf, DeviceOfStore>;
 
 /// Result of looking up a configured device.
 struct LookUp {
@@ -54,14 +69,17 @@ struct LookUp {
 
 /// Opens the configured devices; a device that exists must answer within `limit`. Files are created and allocated only
 /// after all devices have answered or count as absent. No file is created while a device does not answer, because that
-/// device may be a member of a store. An allocation has no limit, because zeroes may have to be written.
+/// device may be a member of a store. The same applies to the missing files in `known`, the devices that stores have
+/// used. An allocation has no limit, because zeroes may have to be written.
 pub async fn open_all(
     local: &CoreLocal,
     config: &FlashConfig,
+    known: &KnownDevices,
     own_volumes: &OwnVolumes,
     limit: Duration,
 ) -> (Vec<(PathBuf, RealDisk)>, Vec<AbsentDevice>) {
-    let answers = config.devices.iter().map(|path| open_existing(local, config, path, own_volumes, limit));
+    let devices = config.devices.iter();
+    let answers = devices.map(|path| open_existing(local, config, path, known.get(path), own_volumes, limit));
     let answers = join_all(answers).await;
     let hung = answers.iter().find_map(|answer| answer.as_ref().err().filter(|absent| absent.is_hung)).cloned();
     let (mut disks, mut absent) = (Vec::new(), Vec::new());
@@ -89,10 +107,11 @@ async fn open_existing(
     local: &CoreLocal,
     config: &FlashConfig,
     path: &Path,
+    known: Option<&DeviceOfStore>,
     own_volumes: &OwnVolumes,
     limit: Duration,
 ) -> Result<Option<RealDisk>, AbsentDevice> {
-    if !look_up(local, config, path, limit).await?.exists {
+    if !look_up(local, config, path, known, limit).await?.exists {
         return Ok(None);
     }
     let disk = open(local, config, path, None, own_volumes, limit).await?;
@@ -113,30 +132,33 @@ pub async fn open_device(
     path: &Path,
     own_volumes: &OwnVolumes,
 ) -> Result<RealDisk, AbsentDevice> {
-    let LookUp { exists, create_bytes } = look_up(local, config, path, PATH_TIMEOUT).await?;
+    let LookUp { exists, create_bytes } = look_up(local, config, path, None, PATH_TIMEOUT).await?;
     let disk = open(local, config, path, create_bytes, own_volumes, PATH_TIMEOUT).await?;
     reserve(local, config, path, disk, exists).await
 }
 
-/// Checks whether a device exists, and whether it may be created otherwise.
+/// Checks whether a device exists, and whether it may be created otherwise. A missing file that is `known` may not.
 async fn look_up(
     local: &CoreLocal,
     config: &FlashConfig,
     path: &Path,
+    known: Option<&DeviceOfStore>,
     limit: Duration,
 ) -> Result<LookUp, AbsentDevice> {
     let call = PathCall::start(path, {
-        let (config, path) = (config.clone(), path.to_owned());
+        let (config, path, known) = (config.clone(), path.to_owned(), known.cloned());
         move |_| {
+            if let Some(fault) = known.and_then(|of_store| FlashConfig::lost_file_fault(&path, &of_store)) {
+                return Err(AbsentDevice::with_remedy(&path, fault, true));
+            }
             let exists = std::fs::metadata(&path).is_ok_and(|meta| !meta.is_file() || meta.len() > 0);
-            (config.missing_device_fault(&path), LookUp { exists, create_bytes: config.create_bytes(&path) })
+            match config.missing_device_fault(&path) {
+                Some(fault) => Err(AbsentDevice::with_remedy(&path, fault, false)),
+                None => Ok(LookUp { exists, create_bytes: config.create_bytes(&path) }),
+            }
         }
     });
-    let (missing, look_up) = wait_for_answer(local, path, call, limit).await?;
-    match missing {
-        Some((problem, remedy)) => Err(AbsentDevice::new(&path.display().to_string(), format!("{problem}; {remedy}"))),
-        None => Ok(look_up),
-    }
+    wait_for_answer(local, path, call, limit).await?
 }
 
 /// Opens a device and refuses an export of this daemon.

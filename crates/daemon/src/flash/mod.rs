@@ -21,14 +21,16 @@ mod wear;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use engine::{VolumeId, WritePolicy};
-use flash::Sequence;
+use engine::{Volume, VolumeId, WritePolicy};
+use flash::{Ownership, Sequence, StoreIdentity};
 use messages::Failure;
 use tokio::sync::mpsc;
 
+use self::devices::KnownDevices;
 use self::drives::Drives;
 use self::open::{OpenParameters, OpenedStore};
 pub use self::watch::LastCheck;
@@ -41,7 +43,7 @@ use super::settings::Settings;
 use super::volumes::Placement;
 use config::FlashConfig;
 use logging::{self as log, FLASH};
-use state::{FoundStore, Refusal, State, StoreUse, show_uuid};
+use state::{FoundStore, Refusal, State, StoreUse, UnusedStore, show_uuid};
 use units::show_counted;
 
 /// State of the flash log.
@@ -65,6 +67,19 @@ struct UnusedFlash {
     pub refusal: Option<&'static str>,
     /// Paths of the devices that did not answer.
     pub hung: Vec<String>,
+    /// A member of the store is missing, and this log is on the present devices. Without it, they may lack data.
+    pub whole_log: Option<WholeLog>,
+}
+
+/// The whole log of a store that is not in use because a member is missing.
+#[derive(Clone, Debug)]
+struct WholeLog {
+    /// The store as found without the missing member.
+    pub identity: StoreIdentity,
+    /// The owner that the superblock of each present device names, by the device's path.
+    pub devices: Vec<(String, Ownership)>,
+    /// The reason why the store is not in use, if the records confirm that this log is the newest.
+    pub reason: String,
 }
 
 impl From<String> for UnusedFlash {
@@ -158,14 +173,20 @@ impl FlashLog {
         config: FlashConfig,
         limit: Duration,
     ) -> Result<Result<OpenedStore, UnusedFlash>, Failure> {
-        let (device_config, own_volumes) = (config.clone(), OwnVolumes::new(&self.records.view()));
+        let (device_config, devices) = (config.clone(), config.devices.clone());
+        let (own_volumes, known) = {
+            let state = self.records.view();
+            let of_store = |path: &PathBuf| Some((path.clone(), state.store_of_device(path)?));
+            (OwnVolumes::new(&state), devices.iter().filter_map(of_store).collect::<KnownDevices>())
+        };
         let by_command = self.is_by_command();
-        let find =
-            async move |local: Rc<CoreLocal>| open::find(&local, device_config, by_command, &own_volumes, limit).await;
+        let find = async move |local: Rc<CoreLocal>| {
+            open::find(&local, device_config, by_command, &known, &own_volumes, limit).await
+        };
         let found_store = self.core().call(find).await;
         let found_store = match found_store.map_err(core_ended)? {
             Ok(found_store) => found_store,
-            Err(unused) => return Ok(Err(unused)),
+            Err(unused) => return Ok(Err(self.confirm_whole_log(unused))),
         };
         let mut store = FoundStore {
             store: show_uuid(&found_store.identity.store),
@@ -213,11 +234,36 @@ impl FlashLog {
                 self.records.change(|state| {
                     state.record_store_opened(&opened.store, opened.generation);
                     state.record_unclaimed(&opened.store, unclaimed);
+                    let is_absent = |path: &Path| {
+                        let path = path.display().to_string();
+                        opened.absent.iter().any(|absent| absent.path == path)
+                    };
+                    let present: Vec<PathBuf> = devices.iter().filter(|path| !is_absent(path)).cloned().collect();
+                    state.record_store_devices(&opened.store, &present, &devices);
                 })?;
                 Ok(Ok(opened))
             }
             Err(unused) => Ok(Err(unused)),
         }
+    }
+
+    /// Keeps the whole log found beside a missing member only if the records confirm it: the state directory knows this
+    /// store in this life, and no later membership (R10). Then the reason names the device with the log.
+    fn confirm_whole_log(&self, unused: UnusedFlash) -> UnusedFlash {
+        let Some(found) = &unused.whole_log else { return unused };
+        let state = self.records.view();
+        let store = FoundStore {
+            store: show_uuid(&found.identity.store),
+            ownership: found.identity.ownership,
+            devices: found.devices.clone(),
+            holds_data: true,
+        };
+        // The generation of the store without the missing member is the one after that of the present devices.
+        let is_newest = state.store(&store.store).is_some_and(|record| found.identity.generation > record.generation);
+        if is_newest && state.check_store(&store) == Ok(StoreUse::Known) {
+            return UnusedFlash { reason: found.reason.clone(), ..unused };
+        }
+        UnusedFlash { whole_log: None, ..unused }
     }
 
     /// Saves whether the store's map of clean pages is void. A device that returns may carry the old map, which must
@@ -287,13 +333,23 @@ impl FlashLog {
         }
     }
 
+    /// True if the configured store was checked against the records and is in use, or none is configured.
+    pub fn is_checked(&self) -> bool {
+        self.store().is_some() || self.config().is_none()
+    }
+
     /// The reason why a store that a volume needs is not in use.
-    pub fn unused_reason(&self, store: &str) -> String {
-        match &*self.state.borrow() {
+    pub fn unused_reason(&self, store: &str) -> UnusedStore {
+        let reason = match &*self.state.borrow() {
             Flash::Off => "[flash] is not configured".to_owned(),
-            Flash::Unused(unused) => unused.reason.clone(),
+            Flash::Unused(unused) => {
+                let whole_log = unused.whole_log.as_ref();
+                let has_whole_log = whole_log.is_some_and(|log| show_uuid(&log.identity.store) == store);
+                return UnusedStore { reason: unused.reason.clone(), has_whole_log };
+            }
             Flash::Open(opened) => format!("the volume needs store {store}, but store {} is in use", opened.store),
-        }
+        };
+        UnusedStore { reason, has_whole_log: false }
     }
 
     /// Saves whether the log answers the flushes of a volume: before it does so, and after the policy has changed and
@@ -317,7 +373,7 @@ impl FlashLog {
         self.save_wear().await;
         let close = async |local: Rc<CoreLocal>| {
             let all_claimed = local.engine.unclaimed().is_empty();
-            let has_dirty = local.engine.volumes().iter().any(|volume| volume.stats().flash_dirty_bytes > 0);
+            let has_dirty = local.engine.volumes().iter().any(Volume::needs_log);
             match local.engine.log() {
                 Some(store) => store.close().await.map(|sequence| (all_claimed && !has_dirty, sequence)),
                 None => Ok((false, Sequence(0))),

@@ -3,15 +3,18 @@
 use std::path::Path;
 use std::time::Duration;
 
-use flash::{FormatOptions, OpenOptions, Ownership, Sequence, Store, StoreError, StoreGeneration, StoreIdentity};
+use flash::{
+    DeviceFindings, FormatOptions, MemberNo, MemberState, OpenOptions, Ownership, Role, Sequence, Store, StoreError,
+    StoreGeneration, StoreIdentity,
+};
 use seam::Disk;
 use seam::real::{PATH_TIMEOUT, RealDisk};
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::cores::CoreLocal;
 use super::super::overlap::OwnVolumes;
-use super::UnusedFlash;
-use super::devices::{AbsentDevice, open_all, unless_hung};
+use super::devices::{AbsentDevice, KnownDevices, open_all, unless_hung};
+use super::{UnusedFlash, WholeLog};
 use config::FlashConfig;
 use state::{Refusal, show_uuid};
 
@@ -111,6 +114,7 @@ pub async fn find(
     local: &CoreLocal,
     config: FlashConfig,
     by_command: bool,
+    known: &KnownDevices,
     own_volumes: &OwnVolumes,
     limit: Duration,
 ) -> Result<FoundStore, UnusedFlash> {
@@ -119,7 +123,7 @@ pub async fn find(
             .to_owned()
             .into());
     }
-    let (opened, mut absent) = open_all(local, &config, own_volumes, limit).await;
+    let (opened, mut absent) = open_all(local, &config, known, own_volumes, limit).await;
     let (mut names, mut renamed) = (DeviceNames::default(), Vec::new());
     for (path, disk) in &opened {
         names.add(disk.identity(), path);
@@ -244,9 +248,45 @@ async fn identify_store(
             error @ StoreError::NoStore { .. } => {
                 return Err(unused(not_empty.as_ref().unwrap_or(&error), names, absent));
             }
+            error @ StoreError::MemberMissing { member } => {
+                let whole_log = find_whole_log(local, disks, member, names, absent).await;
+                return Err(UnusedFlash { whole_log, ..unused(&error, names, absent) });
+            }
             error => return Err(unused(&error, names, absent)),
         }
     }
+}
+
+/// The whole log on the present devices, if they have one. Writes nothing. The records decide whether it is the newest.
+async fn find_whole_log(
+    local: &CoreLocal,
+    disks: &[RealDisk],
+    missing: MemberNo,
+    names: &DeviceNames,
+    absent: &[AbsentDevice],
+) -> Option<WholeLog> {
+    let read = async {
+        let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
+        let identity = flash::identify(&local.seam, disks, options).await.ok()?;
+        let (_, inspection) = flash::inspect(&local.seam, disks).await;
+        let inspection = inspection.ok().filter(|inspection| inspection.lost_batches.is_empty())?;
+        let carries_log = |found: &&DeviceFindings| {
+            // A stale device counts itself as in service, too.
+            let serves = identity.devices.iter().any(|(device, _)| *device == found.device);
+            let superblock = found.superblock.as_ref();
+            serves && superblock.is_ok_and(|own| own.state == MemberState::InService && own.role == Role::Log)
+        };
+        let device = inspection.devices.iter().find(carries_log).filter(|_| inspection.copies() > 0)?;
+        Some((identity, names.show(&device.device)))
+    };
+    let (identity, device) = unless_hung(local, disks, PATH_TIMEOUT, read).await.ok().flatten()?;
+    let reason = format!(
+        "{}; reconnect or restore it. If it is lost for good, name only {device}, which has the whole log, in [flash] \
+         and set allow_single_copy = true; `hotset flash add` adds another device then",
+        missing_member(missing, absent)
+    );
+    let devices = identity.devices.iter().map(|(device, ownership)| (names.show(device), *ownership)).collect();
+    Some(WholeLog { identity, devices, reason })
 }
 
 /// Moves a device that does not answer to the absent devices; an error if no device is left.
@@ -267,7 +307,17 @@ fn hung(disk: &RealDisk, names: &DeviceNames) -> UnusedFlash {
 
 /// The reason why flash is not used if no device can be used.
 fn all_absent(absent: &[AbsentDevice]) -> UnusedFlash {
-    UnusedFlash { hung: hung_devices(absent), ..UnusedFlash::from(reasons(absent)) }
+    let mut reason = reasons(absent);
+    if !absent.is_empty() && absent.iter().all(|absent| absent.is_lost_file) {
+        let faults: Vec<&str> = absent.iter().map(|absent| absent.fault.as_str()).collect();
+        reason = format!(
+            "{}; restore the files, or mount their file system. If all are lost for good, create a new file in place \
+             of each (`touch PATH` with [flash] size, `fallocate -l 16G PATH` without): a new store begins, and \
+             volumes with dirty data in the lost one stay refused until that is given up",
+            faults.join("; ")
+        );
+    }
+    UnusedFlash { hung: hung_devices(absent), ..UnusedFlash::from(reason) }
 }
 
 /// Paths of the devices that do not answer.
@@ -286,18 +336,29 @@ fn unused(error: &StoreError, names: &DeviceNames, absent: &[AbsentDevice]) -> U
     UnusedFlash { hung: hung_devices(absent), ..unused }
 }
 
+/// The text about a missing member. The remedies of absent devices are left out: a new file would not be the member.
+fn missing_member(member: MemberNo, absent: &[AbsentDevice]) -> String {
+    let faults: Vec<&str> = absent.iter().map(|absent| absent.fault.as_str()).collect();
+    let faults = if faults.is_empty() { String::new() } else { format!(" ({})", faults.join("; ")) };
+    format!(
+        "device number {member} of the flash store was in service when the store was last used, and is missing{faults}"
+    )
+}
+
 /// The text about an error of the store, with the remedy where there is one.
 fn describe(error: &StoreError, names: &DeviceNames, absent: &[AbsentDevice]) -> String {
+    let missing = |member| missing_member(member, absent);
     let absent = if absent.is_empty() { String::new() } else { format!(" ({})", reasons(absent)) };
     match error {
         StoreError::MemberMissing { member } => format!(
-            "device number {member} of the flash store was in service when the store was last used, and is \
-             missing{absent}; reconnect it. If it is lost for good, name only the other device in [flash] and set \
+            "{}; reconnect it. If it is lost for good, name only the other device in [flash] and set \
              allow_single_copy = true: if the missing device was the last one in service, data that only it held is \
-             then lost"
+             then lost",
+            missing(*member)
         ),
         StoreError::NotEmpty { device, content } => format!(
-            "{} holds {content}; name another device, or erase it (blkdiscard -z for a device, rm for a file)",
+            "{} holds {content}; name another device, or erase it (blkdiscard -z for a device, rm and touch for a \
+             file)",
             names.show(device)
         ),
         error => format!("{}{absent}", names.show(&error.to_string())),

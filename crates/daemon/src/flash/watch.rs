@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use engine::WritePolicy;
+use engine::{Volume, WritePolicy};
 use flash::{MemberReport, MemberStatus, StoreGeneration};
 use seam::Seam;
 
@@ -42,8 +42,9 @@ impl FlashLog {
             if local.engine.log().is_none_or(|log| log.copies() != 1) {
                 return 0;
             }
-            let volumes = local.engine.volumes().into_iter().filter(|volume| volume.policy() == WritePolicy::WriteBack);
-            let volumes: Vec<_> = volumes.collect();
+            // A change in progress ends first; the next check finds its result.
+            let is_write_back = |volume: &Volume<_>| volume.policy() == WritePolicy::WriteBack && !volume.is_changing();
+            let volumes: Vec<_> = local.engine.volumes().into_iter().filter(is_write_back).collect();
             let count = volumes.len();
             for volume in volumes {
                 local.seam.spawn(async move {
@@ -71,7 +72,10 @@ impl FlashLog {
         let read = async |local: Rc<CoreLocal>| {
             let copies = local.engine.log().map_or(0, |log| log.copies());
             let volumes = local.engine.volumes();
-            let write_through = volumes.iter().filter(|volume| volume.policy() == WritePolicy::WriteThrough);
+            // The change of a volume whose backing hangs does not delay the other volumes.
+            let is_write_through =
+                |volume: &&Volume<_>| volume.policy() == WritePolicy::WriteThrough && !volume.is_changing();
+            let write_through = volumes.iter().filter(is_write_through);
             (copies, write_through.map(|volume| volume.name().to_owned()).collect::<Vec<_>>())
         };
         let copies_needed = if self.settings.allows_single_copy() { 1 } else { 2 };

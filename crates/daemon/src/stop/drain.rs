@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use control::ProgressSender;
 use engine::VolumeId;
+use messages::Failure;
 use tokio::task::JoinSet;
 
 use super::super::cores::{CLIENTS_TIMEOUT, CoreLocal, Cores};
@@ -65,8 +66,8 @@ enum DrainOutcome {
 struct LeftOnFlash {
     volume_id: VolumeId,
     name: String,
-    /// Its dirty bytes in the flash log.
-    bytes: u64,
+    /// Its dirty bytes in the flash log; `None` if its backing is complete. Discarded ranges count as no bytes.
+    bytes: Option<u64>,
     /// Destaged blocks whose content the store has recorded.
     destaged: u64,
 }
@@ -100,7 +101,7 @@ impl DrainTotals {
             DrainOutcome::Clean(volume_id) => self.clean.push(volume_id),
             DrainOutcome::LeftOnFlash(LeftOnFlash { volume_id, name, bytes, destaged }) => {
                 self.on_flash.push((volume_id, destaged));
-                self.left.extend((bytes > 0).then_some((name, bytes)));
+                self.left.extend(bytes.map(|bytes| (name, bytes)));
             }
             DrainOutcome::Hung => self.fault = Some(DrainFault::BackingHung),
             DrainOutcome::Failed => self.fault = self.fault.or(Some(DrainFault::CoreEnded)),
@@ -257,8 +258,8 @@ impl Drain {
                 let result = volume.leave_in_log().await;
                 let log_failed = local.engine.log().is_none_or(|log| log.copies() == 0);
                 let destaged = local.engine.recorded_writes(volume_id);
-                let result =
-                    result.map(|has_records| has_records.then(|| (volume.stats().flash_dirty_bytes, destaged)));
+                let bytes = volume.needs_log().then(|| volume.stats().flash_dirty_bytes);
+                let result = result.map(|has_records| has_records.then_some((bytes, destaged)));
                 result.map_err(|error| (error, log_failed))
             };
             match self.cores[core].call(leave_in_log).await {
@@ -291,7 +292,8 @@ impl Drain {
     }
 
     /// Destages a volume although the log, which cannot be written any more, holds data of it. The volume gets another
-    /// volume ID, so that the old data in the log never comes back.
+    /// volume ID, so that the old data in the log never comes back. The drain waits until this is recorded: under the
+    /// old ID the next start would write the log's data over newer data of the backing, if the devices return.
     async fn drain_without_log(&self, name: &str, core: usize, volume_id: VolumeId) -> DrainOutcome {
         self.flash.abandon_map("no flash device is left in service").await;
         loop {
@@ -303,12 +305,14 @@ impl Drain {
             match (self.cores[core].call(destage).await, draw_number()) {
                 (Err(_), _) => return core_has_ended(name),
                 (Ok(Ok(())), Ok(drawn)) => {
-                    let new_id = VolumeId(drawn);
-                    self.records.change_or_log(|state| {
-                        state.discard_flash_data(volume_id, new_id);
-                        state.mark_clean(new_id);
-                    });
-                    return DrainOutcome::Complete;
+                    let recorded = record_destaged_without_log(&self.records, volume_id, VolumeId(drawn));
+                    let Err(failure) = recorded else { return DrainOutcome::Complete };
+                    let text = format!(
+                        "volume {name} is destaged, but it could not be recorded that its data in the flash log is \
+                         obsolete ({})",
+                        failure.message
+                    );
+                    self.wait_before_retry(name, &text).await;
                 }
                 (Ok(Err(error)), _) => {
                     self.wait_before_retry(name, &format!("volume {name} could not be destaged ({error})")).await
@@ -389,7 +393,42 @@ async fn disconnect_clients(local: &CoreLocal, clients: Clients) -> Vec<StoredCl
     futures_util::join!(nbd, initiators, guests).0
 }
 
+/// Records durably that a volume's backing is complete and that its data in the flash log is obsolete.
+fn record_destaged_without_log(records: &Records, volume_id: VolumeId, new_id: VolumeId) -> Result<(), Failure> {
+    records.change(|state| {
+        state.discard_flash_data(volume_id, new_id);
+        state.mark_clean(new_id);
+    })
+}
+
 fn core_has_ended(name: &str) -> DrainOutcome {
     log::error!(target: VOLUME, volume = name, "volume {name}: its data core has ended; the volume is not clean");
     DrainOutcome::Failed
+}
+
+#[cfg(test)]
+mod tests {
+    use state::{StateDir, VolumeRecord};
+
+    use super::*;
+
+    #[test]
+    fn unrecorded_destage_past_the_log_is_no_success() {
+        let (former, new) = (VolumeId(7), VolumeId(8));
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let records = Records::new(StateDir::open(folder.path()).expect("a new directory"));
+        let record =
+            VolumeRecord { volume_id: former, dirty_on_flash: Some("ab".to_owned()), ..VolumeRecord::default() };
+        records.change(|state| state.volumes.push(record)).expect("written");
+        // A folder in place of the file under which the next state is written.
+        let obstacle = folder.path().join("state.new");
+        let _ = std::fs::remove_file(&obstacle);
+        std::fs::create_dir(&obstacle).expect("the folder can be written");
+        record_destaged_without_log(&records, former, new).expect_err("the state cannot be written");
+        assert!(records.view().by_id(former).is_some_and(|record| record.dirty_on_flash.is_some() && !record.clean));
+        std::fs::remove_dir(&obstacle).expect("the folder is empty");
+        record_destaged_without_log(&records, former, new).expect("the state can be written again");
+        assert!(records.view().by_id(former).is_none(), "the log's data belongs to no volume");
+        assert!(records.view().by_id(new).is_some_and(|record| record.dirty_on_flash.is_none() && record.clean));
+    }
 }

@@ -30,6 +30,18 @@ impl<S: Seam> Drop for DestageHold<'_, S> {
 /// Time that a stop waits for a backing to complete the writes in flight.
 const DESTAGE_STOP_TIMEOUT: Nanos = Nanos::from_millis(500);
 
+/// A change of the policy or the mode in progress.
+struct ChangeGuard<'a, S: Seam> {
+    shard: &'a Shard<S>,
+}
+
+impl<S: Seam> Drop for ChangeGuard<'_, S> {
+    fn drop(&mut self) {
+        self.shard.is_changing.set(false);
+        self.shard.progress.notify();
+    }
+}
+
 impl<S: Seam> Shard<S> {
     /// Stops the pump, waits for the writes in flight, and then flushes the backing. The next start can then detect
     /// whether the backing was changed meanwhile; regions with writes in flight would prove nothing. The wait ends
@@ -61,17 +73,12 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Changes the write policy. If the new policy gives a stronger guarantee than the old one, dirty data is destaged
-    /// first. On an error the old policy stays.
+    /// first. On an error the old policy stays. Waits until an earlier change of the policy or the mode has ended.
     pub async fn set_policy(self: &ShardRef<S>, policy: WritePolicy) -> Result<(), RequestError> {
+        let _change = self.begin_change().await;
         let old = self.policy.replace(policy);
         let is_stricter = old.defers_writes() && policy != old;
-        if is_stricter && let Err(error) = self.flush_all().await {
-            self.policy.set(old);
-            return Err(error);
-        }
-        if !self.uses_log()
-            && let Err(error) = self.append_tombstones_from(BlockNo::ZERO).await
-        {
+        if let Err(error) = self.destage_for_change(is_stricter).await {
             self.policy.set(old);
             return Err(error);
         }
@@ -85,24 +92,33 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Pauses, freezes or resumes the cache. A pause and a freeze destage dirty data first. On an error the mode is
-    /// unchanged.
+    /// unchanged. Waits until an earlier change of the policy or the mode has ended.
     pub async fn set_mode(self: &ShardRef<S>, mode: CacheMode) -> Result<(), RequestError> {
+        let _change = self.begin_change().await;
         let old = self.mode.replace(mode);
-        if mode != CacheMode::Active
-            && old == CacheMode::Active
-            && let Err(error) = self.flush_all().await
-        {
-            self.mode.set(old);
-            return Err(error);
-        }
-        if !self.uses_log()
-            && let Err(error) = self.append_tombstones_from(BlockNo::ZERO).await
-        {
+        let is_stricter = mode != CacheMode::Active && old == CacheMode::Active;
+        if let Err(error) = self.destage_for_change(is_stricter).await {
             self.mode.set(old);
             return Err(error);
         }
         self.work.notify();
         Ok(())
+    }
+
+    /// Begins a change of the policy or the mode after the end of an earlier one. A second change would take the value
+    /// that the first one has set, and whose destage has not ended, for one that is in force.
+    async fn begin_change(&self) -> ChangeGuard<'_, S> {
+        self.progress.wait_for(|| (!self.is_changing.replace(true)).then_some(())).await;
+        ChangeGuard { shard: self }
+    }
+
+    /// Destages all dirty data if the new policy or mode `is_stricter`, or if the volume no longer uses the log: the
+    /// records that a recovery would find then get tombstones.
+    async fn destage_for_change(self: &ShardRef<S>, is_stricter: bool) -> Result<(), RequestError> {
+        if !self.uses_log() && self.state.borrow().log_tracker.has_records() {
+            return self.leave_log().await;
+        }
+        if is_stricter { self.flush_all().await } else { Ok(()) }
     }
 
     /// Durably drops all clean blocks and pages after the backing was changed from outside. Dirty data makes it fail,

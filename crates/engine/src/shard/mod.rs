@@ -60,6 +60,8 @@ pub struct Shard<S: Seam> {
     pub policy: Cell<WritePolicy>,
     /// Cache mode.
     pub mode: Cell<CacheMode>,
+    /// A change of the policy or the mode is in progress.
+    pub is_changing: Cell<bool>,
     /// Deferral age: under `write-back-volatile`, the age at which dirty data is durable at the latest.
     pub defer: Nanos,
     /// State of blocks and ranges.

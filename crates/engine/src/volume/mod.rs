@@ -76,6 +76,7 @@ impl<S: Seam> Volume<S> {
             size_bytes: Cell::new(geometry.size_bytes),
             policy: Cell::new(spec.policy),
             mode: Cell::new(spec.mode),
+            is_changing: Cell::default(),
             defer: spec.defer,
             state: RefCell::new(State::new(backing.disk.connection_epoch())),
             throttle: Default::default(),
@@ -385,6 +386,11 @@ impl<S: Seam> Volume<S> {
         self.0.shard.set_mode(mode).await
     }
 
+    /// True while a change of the policy or the mode is in progress.
+    pub fn is_changing(&self) -> bool {
+        self.0.shard.is_changing.get()
+    }
+
     /// The limits, shares and reservation of the volume.
     pub fn qos(&self) -> Qos {
         self.0.qos.get()
@@ -536,6 +542,11 @@ impl<S: Seam> Volume<S> {
         shard.work.notify();
         shard.stop_destage_with_timeout().await;
         Ok(shard.state.borrow().log_tracker.has_records())
+    }
+
+    /// True if only the flash log has the newest content of some blocks or zero-ranges.
+    pub fn needs_log(&self) -> bool {
+        self.0.shard.state.borrow().log_tracker.holds_segments()
     }
 
     /// Lifts the limit before a stop, so that clients get their answers.

@@ -130,6 +130,11 @@ pub enum SuperblockError {
     Newer(NewerFormat),
 }
 
+/// True for a block that begins like a superblock, intact or damaged.
+pub fn has_magic(raw: &Raw) -> bool {
+    get::<8>(raw, 0) == MAGIC
+}
+
 impl Superblock {
     /// True when the member is in service.
     pub fn serves(&self, member: MemberNo) -> bool {
@@ -206,7 +211,7 @@ impl Superblock {
 
     /// Decodes the bytes of [`Superblock::encode`]; every field is checked.
     pub fn decode(raw: &Raw) -> Result<Superblock, SuperblockError> {
-        if get::<8>(raw, 0) != MAGIC || valid_checksum(raw).is_none() {
+        if !has_magic(raw) || valid_checksum(raw).is_none() {
             return Err(SuperblockError::NotASuperblock);
         }
         let version = get_u32(raw, 8);

@@ -336,6 +336,25 @@ fn removed_member_alone_is_refused_if_its_owner_saw_a_later_generation() {
 }
 
 #[test]
+fn failure_of_all_devices_raises_no_generation() {
+    let world = written(5);
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        let known_generation = Some((store.uuid(), store.generation()));
+        for name in &NAMES[..2] {
+            world.disk(name).unwrap().add_fault(Rule::new(Fault::Error, Ops::ALL, When::Always));
+        }
+        append(&seam, &store, 0, 9).await.expect_err("no device answers");
+        assert_eq!((store.copies(), Some((store.uuid(), store.generation()))), (0, known_generation));
+        drop(store);
+        NAMES[..2].iter().for_each(|name| world.disk(name).unwrap().clear_faults());
+        let (store, _) = open(&world, &seam, OpenOptions { known_generation, ..OpenOptions::default() }).await.unwrap();
+        assert_eq!(store.copies(), 2);
+    });
+}
+
+#[test]
 fn first_two_devices_carry_the_log_and_others_may_be_missing() {
     let world = formatted(1, StoreShape { devices: 4, ..SMALL });
     let seam = world.seam();

@@ -56,18 +56,36 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
 fn compare_with_disks(config: &Config) -> (Vec<String>, Vec<String>) {
     let (sender, receiver) = mpsc::channel();
     let config = config.clone();
-    std::thread::spawn(move || drop(sender.send((config.disk_warnings(), config.to_be_created()))));
+    std::thread::spawn(move || {
+        let warnings = config.disk_warnings();
+        drop(sender.send((warnings, without_known_devices(config).to_be_created())));
+    });
     receiver.recv_timeout(PATH_TIMEOUT).unwrap_or_else(|_| {
         let text = "a path does not answer, so sizes and missing directories were not checked";
         (vec![text.to_owned()], Vec::new())
     })
 }
 
+/// The configuration without flash devices of known stores, whose files the daemon never creates again.
+fn without_known_devices(mut config: Config) -> Config {
+    let state = StateDir::peek(&config.state_directory).ok().flatten();
+    if let (Some(state), Some(flash)) = (state, &mut config.flash) {
+        flash.devices.retain(|device| state.store_of_device(device).is_none());
+    }
+    config
+}
+
 /// Reports absent flash devices and backings, which a daemon would start without.
 fn check_devices_exist(config: Config) -> Result<Config, Problems> {
+    let state = StateDir::peek(&config.state_directory).ok().flatten();
     let device_fault = |flash: &FlashConfig, device: &Path| {
         let (flash, path) = (flash.clone(), device.to_owned());
-        match PathCall::start(device, move |_| flash.missing_device_fault(&path)).wait(PATH_TIMEOUT) {
+        let of_store = state.as_ref().and_then(|state| state.store_of_device(device));
+        let find_fault = move || {
+            let lost = of_store.and_then(|of_store| FlashConfig::lost_file_fault(&path, &of_store));
+            lost.or_else(|| flash.missing_device_fault(&path))
+        };
+        match PathCall::start(device, move |_| find_fault()).wait(PATH_TIMEOUT) {
             Ok(fault) => fault,
             Err(hung) => Some(split_remedy(&hung.to_string())),
         }

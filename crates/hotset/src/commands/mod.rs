@@ -4,6 +4,7 @@ pub mod advise;
 pub mod alerts;
 pub mod attach;
 pub mod check_config;
+mod configured_stores;
 mod confirm;
 mod daemon;
 pub mod datastore;

@@ -4,6 +4,9 @@
 //! Two sources prove that a backing is complete: the records of a daemon that has ended, and the counters of a daemon
 //! that serves. While a daemon starts or stops, neither is valid, so the command waits until the daemon ends or serves,
 //! and fails if that takes too long. Every error gives a nonzero exit code.
+//!
+//! Without records, the superblocks of the configured flash devices distinguish a new installation from a lost state
+//! directory. A daemon that refuses a volume has not proven its backing complete.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,13 +15,14 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use control::Client;
 use engine::VolumeId;
-use messages::{Answer, Request, StatusReport, VolumeReport};
+use messages::{Answer, Request, StatusReport, VolumeReport, VolumeState};
 use serde_json::json;
 
+use super::configured_stores::{find_store, find_unclaimed_data, unclaimed_data};
 use super::daemon::unexpected;
 use config::DEFAULT_CONFIG;
 use config::{Config, DEFAULT_SOCKET, socket_of_environment};
-use state::{State, StateDir, StateError};
+use state::{State, StateDir, StateError, may_lack_marks};
 use terminal::{Failure, print_json};
 
 /// Time-out for a daemon that starts or stops.
@@ -28,7 +32,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Polling interval while a daemon starts or stops.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Remedy without a running daemon.
-const START_AND_STOP: &str = "start the daemon again, then run `hotset stop --destage`";
+const START_AND_STOP: &str = "start the daemon again, then run `hotset stop --destage`; if it refuses a volume, \
+                              resolve the refusal first: `hotset volume show NAME`";
+/// Code of the refusal of a store with data of another state directory.
+const STORE_FOREIGN: &str = "store-foreign";
+/// Remedy for a store with data of unknown volumes. A rebuild records these volumes; erased devices hold no data.
+const REBUILD: &str = "restore the state directory that was used last, or rebuild its records from the flash devices: \
+                       `hotset state rebuild`; or, to discard the data, erase the devices (blkdiscard -z for a device, \
+                       rm and touch for a file)";
 
 /// Options of the command.
 #[derive(Args)]
@@ -46,6 +57,26 @@ pub struct Options {
 struct Location {
     directory: PathBuf,
     socket: PathBuf,
+    /// The configuration that names the directory, if it is known.
+    config: Option<Box<Config>>,
+}
+
+impl Location {
+    fn of_config(config: Config, socket: Option<&Path>) -> Location {
+        let socket = socket.unwrap_or(&config.control_socket).to_owned();
+        Location { directory: config.state_directory.clone(), socket, config: Some(Box::new(config)) }
+    }
+
+    /// The flash devices: the configured ones, or the list as changed by commands.
+    fn flash_devices(&self, state: Option<&State>) -> Vec<PathBuf> {
+        let flash = self.config.as_ref().and_then(|config| config.flash.as_ref());
+        let configured = flash.map(|flash| flash.devices.clone()).unwrap_or_default();
+        let changed = state.and_then(|state| state.flash_devices.as_ref());
+        match changed.filter(|changed| changed.file == configured) {
+            Some(changed) => changed.devices.clone(),
+            None => configured,
+        }
+    }
 }
 
 /// The volumes whose backings are not complete, and the remedy. `unproven` is the reason why the list may lack some.
@@ -53,7 +84,7 @@ struct Location {
 struct Undestaged {
     names: BTreeSet<String>,
     unproven: Option<String>,
-    remedy: &'static str,
+    remedy: String,
 }
 
 /// Prints the volumes; fails if there are any, or if the list may be incomplete.
@@ -79,7 +110,6 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
 /// Location of the state directory: from the options, else from the daemon at the given socket, else from the default
 /// configuration.
 fn locate(socket: Option<&Path>, options: &Options) -> Result<Location, Failure> {
-    let socket_or = |default: &Path| socket.unwrap_or(default).to_owned();
     if let Some(directory) = &options.state {
         if !directory.is_dir() {
             let text = format!(
@@ -88,18 +118,13 @@ fn locate(socket: Option<&Path>, options: &Options) -> Result<Location, Failure>
             );
             return Err(Failure::failed(text));
         }
-        return Ok(Location { directory: directory.clone(), socket: socket_or(Path::new(DEFAULT_SOCKET)) });
+        let socket = socket.unwrap_or(Path::new(DEFAULT_SOCKET)).to_owned();
+        return Ok(Location { directory: directory.clone(), socket, config: None });
     }
     let load = |file: &Path| Config::load_settings(file).map_err(|problems| Failure::usage(problems.to_string()));
     match (&options.config, socket) {
-        (Some(file), _) => {
-            let config = load(file)?;
-            Ok(Location { directory: config.state_directory, socket: socket_or(&config.control_socket) })
-        }
-        (None, None) => {
-            let config = load(Path::new(DEFAULT_CONFIG))?;
-            Ok(Location { directory: config.state_directory, socket: config.control_socket })
-        }
+        (Some(file), _) => Ok(Location::of_config(load(file)?, socket)),
+        (None, None) => Ok(Location::of_config(load(Path::new(DEFAULT_CONFIG))?, None)),
         (None, Some(socket)) => locate_by_socket(socket),
     }
 }
@@ -107,10 +132,12 @@ fn locate(socket: Option<&Path>, options: &Options) -> Result<Location, Failure>
 /// The state directory of the daemon at `socket`. If no daemon answers, the state directory of the default
 /// configuration, if that configuration names this socket.
 fn locate_by_socket(socket: &Path) -> Result<Location, Failure> {
-    let socket = socket.to_owned();
-    match fetch_status(&socket).map(|status| status.state_directory) {
-        Ok(Some(directory)) => Ok(Location { directory: directory.into(), socket }),
-        Ok(None) => Err(Failure::failed(
+    match fetch_status(socket).map(|status| (status.state_directory, status.configuration)) {
+        Ok((Some(directory), configuration)) => {
+            let config = Config::load_settings(Path::new(&configuration)).ok().map(Box::new);
+            Ok(Location { directory: directory.into(), socket: socket.to_owned(), config })
+        }
+        Ok((None, _)) => Err(Failure::failed(
             "the daemon is of an older version and does not report its state directory; specify it with --state",
         )),
         Err(failure) => {
@@ -121,7 +148,7 @@ fn locate_by_socket(socket: &Path) -> Result<Location, Failure> {
                     "{text}; without a daemon, give the state directory with --state or the configuration with --config"
                 ))
             })?;
-            Ok(Location { directory: config.state_directory, socket })
+            Ok(Location::of_config(config, None))
         }
     }
 }
@@ -138,7 +165,7 @@ fn wait_for_result(location: &Location) -> Result<Undestaged, Failure> {
 
 /// Checks once. `None` while a daemon starts or stops, unless this is the last check.
 fn try_check(location: &Location, is_last: bool) -> Result<Option<Undestaged>, Failure> {
-    let Location { directory, socket } = location;
+    let Location { directory, socket, .. } = location;
     let failed = |error: StateError| Failure::failed(error.to_string());
     // Read-only, so that a check creates no state directory.
     let Some(recorded) = StateDir::peek(directory).map_err(failed)? else {
@@ -147,12 +174,14 @@ fn try_check(location: &Location, is_last: bool) -> Result<Option<Undestaged>, F
                         is unknown; restore state.json from a backup";
             return Err(Failure::failed(format!("{}: {text}", directory.display())));
         }
-        return Ok(Some(Undestaged::default()));
+        return check_without_records(location).map(Some);
     };
     let holder = match StateDir::open(directory) {
         Ok(state) => {
             let names = undestaged(state.state(), &[]);
-            return Ok(Some(Undestaged { names, unproven: None, remedy: START_AND_STOP }));
+            let unproven = find_unclaimed_data(&location.flash_devices(Some(state.state())), state.state())?;
+            let remedy = if unproven.is_some() { REBUILD } else { START_AND_STOP }.to_owned();
+            return Ok(Some(Undestaged { names, unproven, remedy }));
         }
         Err(StateError::Locked { holder, .. }) => holder,
         Err(error) => return Err(failed(error)),
@@ -170,7 +199,11 @@ fn try_check(location: &Location, is_last: bool) -> Result<Option<Undestaged>, F
         }
         Ok(status) if !status.stopping => {
             let names = undestaged_while_serving(&recorded, &status);
-            return Ok(Some(Undestaged { names, unproven: None, remedy: "run `hotset stop --destage`" }));
+            let foreign = status.flash.as_ref().and_then(|flash| flash.refusal.as_deref()) == Some(STORE_FOREIGN);
+            let store = recorded.unclaimed.iter().next_back().filter(|_| foreign);
+            let is_rebuilt = store.is_some() && names.is_empty();
+            let remedy = if is_rebuilt { REBUILD.to_owned() } else { remedy_while_serving(&names, &status) };
+            return Ok(Some(Undestaged { names, unproven: store.map(|store| unclaimed_data(store)), remedy }));
         }
         Ok(status) => {
             (format!("the daemon (process {}) is stopping", status.pid), "run the command again after it has ended")
@@ -179,7 +212,34 @@ fn try_check(location: &Location, is_last: bool) -> Result<Option<Undestaged>, F
         // The daemon may not listen yet, or may have closed its socket. The lock shows when it has ended.
         Err(_) => return Ok(None),
     };
-    Ok(is_last.then(|| Undestaged { names: undestaged(&recorded, &[]), unproven: Some(reason), remedy }))
+    Ok(is_last.then(|| Undestaged {
+        names: undestaged(&recorded, &[]),
+        unproven: Some(reason),
+        remedy: remedy.to_owned(),
+    }))
+}
+
+/// Checks a state directory that is missing or empty: it is that of a new installation only if no daemon uses it and no
+/// configured flash device carries a store.
+fn check_without_records(location: &Location) -> Result<Undestaged, Failure> {
+    let Location { directory, socket, .. } = location;
+    let shown = directory.display();
+    let finding = if directory.exists() { "has no records" } else { "does not exist" };
+    let unknown = |evidence: String, remedy: &str| {
+        let text = format!("the state directory {shown} {finding}, but {evidence}: it is unknown which volumes have");
+        Err(Failure::failed(format!("{text} dirty data there; {remedy}")))
+    };
+    let status = fetch_status(socket).ok();
+    let is_used =
+        |status: &StatusReport| status.state_directory.as_ref().is_some_and(|used| Path::new(used) == directory);
+    if let Some(status) = status.filter(|status| is_used(status)) {
+        let text = format!("a daemon (process {}) uses it", status.pid);
+        return unknown(text, "run `hotset volume flush NAME` for each volume before the daemon ends");
+    }
+    match find_store(&location.flash_devices(None))? {
+        Some(evidence) => unknown(evidence, REBUILD),
+        None => Ok(Undestaged::default()),
+    }
 }
 
 /// The daemon's status. It reads `stopping` after its volumes, so `stopping` false means that the volumes' counters are
@@ -193,13 +253,38 @@ fn fetch_status(socket: &Path) -> Result<Box<StatusReport>, Failure> {
     }
 }
 
-/// The volumes with dirty data, and the volumes of data cores that do not answer, whose counters are unknown.
+/// The volumes with dirty data, the volumes of data cores that do not answer, whose counters are unknown, and refused
+/// volumes whose dirty data the records may lack.
 fn undestaged_while_serving(state: &State, status: &StatusReport) -> BTreeSet<String> {
     let is_reported = |core: usize| status.cores.iter().any(|report| report.core == core);
     let unknown = status.volumes.iter().filter(|volume| !volume.volume_id.is_empty() && !is_reported(volume.core));
     let mut names = undestaged(state, &status.volumes);
     names.extend(unknown.map(|volume| volume.name.clone()));
+    let is_unmarked = |volume: &&VolumeReport| volume.refusal.as_deref().is_some_and(may_lack_marks);
+    names.extend(status.volumes.iter().filter(is_unmarked).map(|volume| volume.name.clone()));
     names
+}
+
+/// Remedy beside a daemon that serves. A destage needs a served volume.
+fn remedy_while_serving(names: &BTreeSet<String>, status: &StatusReport) -> String {
+    let state_of = |name: &String| {
+        let volume = status.volumes.iter().find(|volume| volume.name == *name);
+        volume.map(|volume| volume.state)
+    };
+    let listed =
+        |is_listed: fn(Option<VolumeState>) -> bool| names.iter().filter(move |name| is_listed(state_of(name)));
+    let mut remedies = Vec::new();
+    for name in listed(|state| state == Some(VolumeState::Refused)) {
+        remedies.push(format!("resolve the refusal: `hotset volume show {name}`"));
+    }
+    for name in listed(|state| state.is_none()) {
+        remedies.push(format!("{name} is not in the configuration: add it again"));
+    }
+    if listed(|state| state.is_some_and(|state| state != VolumeState::Refused)).next().is_some() || remedies.is_empty()
+    {
+        remedies.push("run `hotset stop --destage`".to_owned());
+    }
+    remedies.join("; ")
 }
 
 /// The served volumes with dirty data, and the other volumes with records in the flash log or without a clean stop.
@@ -275,10 +360,30 @@ mod tests {
     }
 
     #[test]
+    fn refused_volume_without_a_record_is_incomplete() {
+        let refused = |name: &str, code: Option<&str>| VolumeReport {
+            refusal: code.map(str::to_owned),
+            ..VolumeReport::idle(name, VolumeState::Refused, "write-back", "/dev/sdb")
+        };
+        let volumes = vec![
+            refused("unclaimed", Some("data-unclaimed")),
+            refused("hung", Some("backing-hung")),
+            refused("absent", None),
+        ];
+        let status = StatusReport { volumes, ..StatusReport::default() };
+        let names = undestaged_while_serving(&State::default(), &status);
+        assert_eq!(names, BTreeSet::from(["unclaimed".to_owned()]));
+        assert_eq!(remedy_while_serving(&names, &status), "resolve the refusal: `hotset volume show unclaimed`");
+    }
+
+    #[test]
     fn used_state_directory_without_records_is_an_error() {
         let folder = tempfile::tempdir().expect("a temporary directory can be created");
-        let location =
-            |directory: &Path| Location { directory: directory.to_owned(), socket: directory.join("none.sock") };
+        let location = |directory: &Path| Location {
+            directory: directory.to_owned(),
+            socket: directory.join("none.sock"),
+            config: None,
+        };
         let fresh = wait_for_result(&location(&folder.path().join("never-used"))).map_err(|failure| failure.message);
         assert_eq!(fresh.map(|result| result.names), Ok(BTreeSet::new()));
         drop(StateDir::open(folder.path()).expect("the directory is new"));

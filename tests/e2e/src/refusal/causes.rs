@@ -82,9 +82,9 @@ pub fn restore_devices(fixture: &Fixture, suffix: &str) {
     DEVICES.iter().for_each(|name| copy(fixture, &format!("{name}{suffix}"), name));
 }
 
-/// Deletes both device files, as a message proposes for files.
+/// Truncates both device files, as a message proposes for files.
 pub fn empty_devices(fixture: &Fixture) {
-    DEVICES.iter().for_each(|name| fs::remove_file(path(fixture, name)).expect("the device exists"));
+    DEVICES.iter().for_each(|name| drop(File::create(path(fixture, name)).expect("the device exists")));
 }
 
 /// Writes blocks and stops the daemon while the backing lacks some of them. Destage of an idle volume begins after a

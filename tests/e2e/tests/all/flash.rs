@@ -18,6 +18,7 @@ use e2e::writer::{StopOnDrop, Writer};
 use serde_json::Value;
 
 use crate::kill::kill_rounds;
+use crate::state::Obstacle;
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
@@ -169,11 +170,46 @@ fn missing_devices_refuse_only_volumes_with_data_on_flash() {
     assert_eq!(json(&daemon, &["volume", "show", "other"])["state"], "active");
     let log = daemon.log();
     assert!(log.contains("device number 1 of the flash store was in service"), "{log}");
-    assert!(log.contains("hotset volume adopt v"), "{log}");
+    // The other device has the whole log, so no data has to be given up, and a new file would not help.
+    assert!(log.contains("f0, which has the whole log") && log.contains("allow_single_copy = true"), "{log}");
+    assert!(!log.contains("--give-up") && !log.contains("fallocate"), "{log}");
+    assert!(!path(&fixture, "f1").exists(), "a file of a known store was created again");
     let status = json(&daemon, &["status"]);
     assert_eq!(status["flash"]["in_use"], false, "{status}");
     daemon.stop();
     fs::rename(path(&fixture, "away"), path(&fixture, "f1")).expect("the file exists");
+    let daemon = fixture.start();
+    assert_eq!(count(&read(&fixture), 1), BLOCKS);
+    daemon.stop();
+}
+
+#[test]
+fn lost_files_of_a_known_store_are_not_created_again() {
+    let mut fixture = with_two_devices();
+    stop_dirty(&fixture);
+    for name in ["f0", "f1"] {
+        fs::rename(path(&fixture, name), path(&fixture, &format!("{name}.away"))).expect("the file exists");
+    }
+    let checked = e2e::daemon::hotset(&["check-config", &fixture.config().to_string_lossy()]);
+    let text = text_of(&checked);
+    assert_eq!(checked.status.code(), Some(2), "{text}");
+    assert!(text.contains("is not created again") && text.contains("restore it"), "{text}");
+    let daemon = fixture.start();
+    let log = daemon.log();
+    assert!(log.contains("flash is not used") && log.contains("f0 does not exist, and is a device of"), "{log}");
+    assert!(log.contains("restore the files"), "{log}");
+    assert!(["f0", "f1"].iter().all(|name| !path(&fixture, name).exists()), "a file was created");
+    assert_eq!(json(&daemon, &["volume", "show", "v"])["refusal"], "dirty-elsewhere");
+    daemon.stop();
+    // Without `size` the result is the same.
+    fixture.tables = fixture.tables.replace("size = \"64 MiB\"", "");
+    let daemon = fixture.start();
+    let log = daemon.log();
+    assert!(log.contains("f1 does not exist, and is a device of"), "{log}");
+    daemon.stop();
+    for name in ["f0", "f1"] {
+        fs::rename(path(&fixture, &format!("{name}.away")), path(&fixture, name)).expect("the file was moved");
+    }
     let daemon = fixture.start();
     assert_eq!(count(&read(&fixture), 1), BLOCKS);
     daemon.stop();
@@ -262,6 +298,8 @@ fn accepted_loss_never_returns_over_newer_data() {
     stop_dirty(&fixture);
     for name in ["f0", "f1"] {
         fs::rename(path(&fixture, name), path(&fixture, &format!("{name}.away"))).expect("the file exists");
+        // An empty file is the choice for a new store.
+        File::create(path(&fixture, name)).expect("the folder can be written");
     }
     let daemon = fixture.start();
     assert!(Client::connect(&fixture.endpoint(), "v").is_err(), "data that is only on flash is missing");
@@ -403,6 +441,42 @@ fn stop_without_flash_devices_destages_everything() {
     assert!(daemon.log().contains("flash is not used"), "{}", daemon.log());
     assert_eq!(count(&read(&fixture), 1), BLOCKS / 2 + 1);
     daemon.stop();
+}
+
+#[test]
+fn stop_without_flash_devices_ends_only_with_its_record() {
+    let mut fixture = with_two_devices();
+    let Some(devices) = failing_devices(&fixture, &["l0", "l1"]) else { return };
+    set_flash_devices(&mut fixture, &[devices[0].path(), devices[1].path()]);
+    let mut daemon = fixture.start();
+    write(&fixture, 8, 1);
+    let id_before = json(&daemon, &["volume", "show", "v"])["incarnation"].clone();
+    devices.iter().for_each(LoopDevice::fail);
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    client.write(8 * 16 * BLOCK, &block(8, 1)).expect("memory has space");
+    // The flush detects the failure of the devices, whatever its result is.
+    let flushed = client.flush();
+    println!("a flush without devices: {flushed:?}");
+    let is_lost = |device: &LoopDevice| {
+        daemon.log().contains(&format!("flash device {} is out of service: ", device.path().display()))
+    };
+    wait_for("the failure of both devices", || devices.iter().all(is_lost).then_some(()));
+    // Destage records that the map of clean pages is void, so that the stop has no need to.
+    println!("a destage without devices: {}", text_of(&daemon.try_command(&["volume", "flush", "v"])));
+    let obstacle = Obstacle::create(&fixture);
+    client.write(9 * 16 * BLOCK, &block(9, 1)).expect("memory has space");
+    drop(client);
+    daemon.signal("TERM");
+    wait_for("the failed record", || daemon.log().contains("could not be recorded").then_some(()));
+    assert!(daemon.is_running(), "{}", daemon.log());
+    obstacle.remove();
+    assert!(daemon.wait().success(), "{}", daemon.log());
+    assert_eq!(count(&backing(&fixture), 1), 10);
+    let state = fs::read(path(&fixture, "state/state.json")).expect("the state file exists");
+    let state: Value = serde_json::from_slice(&state).expect("valid JSON");
+    let record = &state["volumes"][0];
+    assert!(record["clean"] == true && record["dirty_on_flash"].is_null(), "{record}");
+    assert_ne!(record["incarnation"], id_before, "the log's data belongs to no volume");
 }
 
 /// File names and roles of the devices in the output of `hotset flash list`.

@@ -63,6 +63,55 @@ fn oversized_flash_file_is_refused_before_a_write_fails() {
 }
 
 #[test]
+fn mistyped_path_of_a_new_flash_device_creates_no_file() {
+    let mut fixture = Fixture::with_volume(MIB);
+    let paths = ["f0", "f1"].map(|name| fixture.folder.join(name));
+    set_flash_devices(&mut fixture, &[&paths[0], &paths[1]]);
+    let daemon = fixture.start();
+    let old = paths[1].display().to_string();
+    for mistyped in [fixture.folder.join("none/f2"), Path::new("/dev/hotset-no-such-device").to_owned()] {
+        let new = mistyped.display().to_string();
+        for args in [&["flash", "add", &new][..], &["flash", "replace", &old, &new]] {
+            let output = daemon.try_command(args);
+            let text = text_of(&output);
+            assert!(!output.status.success() && text.contains("does not exist"), "{args:?}: {text}");
+        }
+        assert!(!mistyped.exists() && !fixture.folder.join("none").exists(), "{new} was created");
+    }
+    daemon.stop();
+    // The list of devices is as before.
+    let daemon = fixture.start();
+    assert!(!daemon.command(&["flash", "list"]).contains("does not exist"), "{}", daemon.log());
+    daemon.stop();
+    fixture.tables = fixture.tables.replace("size = \"64 MiB\"", "");
+    let daemon = fixture.start();
+    let new = fixture.folder.join("f2");
+    let text = text_of(&daemon.try_command(&["flash", "add", &new.display().to_string()]));
+    assert!(text.contains("does not exist") && !new.exists(), "without a size no file is created: {text}");
+    daemon.stop();
+}
+
+#[test]
+fn removed_flash_file_is_created_again_by_command_alone() {
+    let mut fixture = Fixture::with_volume(MIB);
+    let paths = ["f0", "f1", "f2"].map(|name| fixture.folder.join(name));
+    set_flash_devices(&mut fixture, &[&paths[0], &paths[1]]);
+    let daemon = fixture.start();
+    let added = paths[2].display().to_string();
+    daemon.command(&["flash", "add", &added]);
+    daemon.command(&["stop", "--destage"]);
+    drop(daemon);
+    // A device of clean pages may be missing.
+    fs::remove_file(&paths[2]).expect("the command has created it");
+    let daemon = fixture.start();
+    let list = daemon.command(&["flash", "list"]);
+    assert!(list.contains("is not created again") && !paths[2].exists(), "{list}");
+    daemon.command(&["flash", "add", &added]);
+    assert!(allocated_bytes(&paths[2]) >= FLASH_BYTES, "{}", daemon.log());
+    daemon.stop();
+}
+
+#[test]
 fn flush_on_one_copy_fails_until_the_state_records_it() {
     let mut fixture = Fixture::with_volume(16 * MIB);
     let Some(devices) = failing_devices(&fixture, &["l0", "l1"]) else { return };

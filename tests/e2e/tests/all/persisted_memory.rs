@@ -8,6 +8,8 @@ use e2e::client::{Client, Op};
 use e2e::daemon::{Daemon, hotset, text_of, wait_for};
 use e2e::fixture::Fixture;
 use e2e::random::{Random, seed};
+use e2e::refusal::causes::{STATE, copy, path};
+use e2e::refusal::volume_refusal;
 
 use crate::history::SmallDisk;
 use crate::kill::kill_rounds;
@@ -167,6 +169,70 @@ fn persisted_data_waits_for_its_volume_and_write_access() {
     let mut client = Client::connect(&fixture.endpoint(), "other").expect("the volume is served");
     assert_eq!(client.read(0, 4096).expect("the read succeeds"), [8; 4096]);
     assert_eq!(persisted_files(&fixture).len(), 1);
+    daemon.stop();
+}
+
+/// Copies the state file of a running daemon, which may be replacing it.
+fn copy_state_while_running(fixture: &Fixture, to: &str) {
+    wait_for("a complete copy of the state file", || {
+        let text = std::fs::read_to_string(path(fixture, STATE)).ok()?;
+        serde_json::from_str::<serde_json::Value>(&text).ok()?;
+        std::fs::write(path(fixture, to), text).ok()
+    });
+}
+
+#[test]
+fn start_refused_as_older_keeps_memory_of_unlisted_volumes() {
+    let fixture = fixture("[flash]\ndevices = [\"one\", \"two\"]\nsize = \"64 MiB\"\n");
+    let daemon = fixture.start();
+    copy_state_while_running(&fixture, "state.old");
+    let backing = fixture.backing("db").display().to_string();
+    daemon.command(&["volume", "add", "db", "--backing", &backing, "--size", "4 MiB"]);
+    for (name, byte) in [("v", 7), ("db", 8)] {
+        let mut client = Client::connect(&fixture.endpoint(), name).expect("the volume is served");
+        client.write(4096, &[byte; 8192]).expect("the write succeeds");
+    }
+    daemon.kill();
+    let files = persisted_files(&fixture);
+    copy(&fixture, STATE, "state.new");
+    copy(&fixture, "state.old", STATE);
+    for _ in 0..2 {
+        let daemon = fixture.start();
+        volume_refusal(&fixture, &daemon, "state-older");
+        daemon.stop();
+        assert_eq!(persisted_files(&fixture), files, "the refused daemon removes only its own file");
+        assert!(files.iter().all(|file| file.exists()));
+    }
+    copy(&fixture, "state.new", STATE);
+    let daemon = fixture.start();
+    for (name, byte) in [("v", 7), ("db", 8)] {
+        let mut client = Client::connect(&fixture.endpoint(), name).expect("the volume is served");
+        assert_eq!(client.read(4096, 8192).expect("the read succeeds"), [byte; 8192], "volume {name}");
+        client.flush().expect("nothing is lost: no flush fails");
+    }
+    daemon.stop();
+    assert!(persisted_files(&fixture).is_empty() && files.iter().all(|file| !file.exists()));
+}
+
+#[test]
+fn start_refused_as_older_keeps_an_image_without_content() {
+    let fixture = fixture("[flash]\ndevices = [\"one\", \"two\"]\nsize = \"64 MiB\"\n");
+    let daemon = fixture.start();
+    copy_state_while_running(&fixture, "state.old");
+    let backing = fixture.backing("db").display().to_string();
+    daemon.command(&["volume", "add", "db", "--backing", &backing, "--size", "4 MiB"]);
+    daemon.kill();
+    copy(&fixture, STATE, "state.new");
+    copy(&fixture, "state.old", STATE);
+    let daemon = fixture.start();
+    volume_refusal(&fixture, &daemon, "state-older");
+    daemon.stop();
+    copy(&fixture, "state.new", STATE);
+    let daemon = fixture.start();
+    for name in ["v", "db"] {
+        let mut client = Client::connect(&fixture.endpoint(), name).expect("the volume is served");
+        client.flush().expect("the image proves that nothing is lost: no flush fails");
+    }
     daemon.stop();
 }
 

@@ -118,3 +118,80 @@ fn unresponsive_daemon_is_no_proof_of_destaged_data() {
     let (code, _, text) = undestaged(&["--state", &missing.display().to_string()]);
     assert_eq!(code, Some(1), "{text}");
 }
+
+#[test]
+fn lost_state_directory_beside_a_flash_store_is_no_proof() {
+    let fixture = fixture_with_flash();
+    let daemon = fixture.start();
+    drop(write_blocks(&fixture));
+    daemon.stop();
+    let (config, state) = (fixture.config().display().to_string(), fixture.folder.join("state"));
+    fs::rename(&state, fixture.folder.join("away")).expect("the daemon has made the directory");
+    for finding in ["does not exist", "has no records"] {
+        let (code, names, text) = undestaged(&["--config", &config]);
+        assert_eq!((code, names.as_str()), (Some(1), ""), "{text}");
+        for part in [finding, "belongs to flash store", "hotset state rebuild"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        if finding == "does not exist" {
+            assert!(!state.exists(), "the check has made the directory");
+            fs::create_dir(&state).expect("the folder can be written");
+        }
+    }
+    fs::remove_dir(&state).expect("the check has written nothing");
+    fs::rename(fixture.folder.join("away"), &state).expect("the directory was moved");
+    let daemon = fixture.start();
+    daemon.command(&["stop", "--destage"]);
+    let (code, _, text) = undestaged(&["--config", &config]);
+    assert_eq!(code, Some(0), "{text}");
+}
+
+#[test]
+fn new_installation_with_absent_or_blank_flash_is_destaged() {
+    let fixture = fixture_with_flash();
+    let config = fixture.config().display().to_string();
+    fs::write(&config, fixture.config_text()).expect("the folder can be written");
+    let (first, second) = (fixture.folder.join("f0"), fixture.folder.join("f1"));
+    let (code, names, text) = undestaged(&["--config", &config]);
+    assert_eq!((code, names.as_str()), (Some(0), ""), "{text}");
+    assert!(!first.exists() && !fixture.folder.join("state").exists(), "the check creates nothing");
+    File::create(&first).and_then(|file| file.set_len(64 * MIB)).expect("the folder can be written");
+    File::create(&second).expect("the folder can be written");
+    let (code, names, text) = undestaged(&["--config", &config]);
+    assert_eq!((code, names.as_str()), (Some(0), ""), "{text}");
+}
+
+#[test]
+fn refused_volume_without_a_record_is_undestaged() {
+    let fixture = fixture_with_flash();
+    let daemon = fixture.start();
+    drop(write_blocks(&fixture));
+    daemon.stop();
+    fs::rename(fixture.folder.join("state"), fixture.folder.join("away")).expect("the daemon has made the directory");
+    let daemon = fixture.start();
+    let config = fixture.config().display().to_string();
+    let (code, names, text) = undestaged(&["--config", &config]);
+    assert_eq!((code, names.as_str()), (Some(1), "v"), "{text}");
+    assert!(text.contains("hotset volume show v") && !text.contains("stop --destage"), "{text}");
+    daemon.stop();
+    let (code, names, text) = undestaged(&["--config", &config]);
+    assert_eq!((code, names.as_str()), (Some(1), ""), "{text}");
+    assert!(text.contains("does not know") && text.contains("hotset state rebuild"), "{text}");
+}
+
+#[test]
+fn remedy_for_a_refused_volume_is_not_a_destage() {
+    let fixture = fixture_with_flash();
+    let daemon = fixture.start();
+    drop(write_blocks(&fixture));
+    daemon.stop();
+    // The volume is refused because its dirty data lies in a log that is not in use.
+    for name in ["f0", "f1"] {
+        fs::rename(fixture.folder.join(name), fixture.folder.join(&format!("{name}.away"))).expect("the file exists");
+    }
+    let daemon = fixture.start();
+    let (code, names, text) = undestaged(&["--config", &fixture.config().display().to_string()]);
+    assert_eq!((code, names.as_str()), (Some(1), "v"), "{text}");
+    assert!(text.contains("hotset volume show v") && !text.contains("stop --destage"), "{text}");
+    daemon.stop();
+}

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 
-use engine::VolumeId;
+use engine::{Volume, VolumeId};
 use seam::sim::{Content, CrashMode, DiskImages, World, WorldSpec};
 use seam::{Nanos, SECTOR_BYTES, Seam};
 use state::State;
@@ -353,6 +353,7 @@ impl Deployment {
         attached: &[AttachedVolume],
         leaves_in_log: bool,
     ) -> Result<(), String> {
+        let mut on_flash = Vec::new();
         for (test_volume, attached) in session.test_volumes.iter().zip(attached) {
             if !leaves_in_log {
                 self.state.mark_clean(attached.volume_id);
@@ -360,7 +361,13 @@ impl Deployment {
             }
             let (op, at_start) = session.begin(test_volume, 0, OpKind::Flush, 0..0, false);
             let volume = test_volume.volume();
-            let has_records = volume.leave_in_log().await;
+            let stats = volume.stats();
+            let is_complete = stats.dirty_bytes + stats.written_bytes + stats.flash_dirty_bytes == 0;
+            // As in the daemon, a volume with a complete backing leaves the log.
+            let has_records = match is_complete && session.core.detach(volume.name()).await.is_ok() {
+                true => Ok(false),
+                false => volume.leave_in_log().await,
+            };
             let is_clean = matches!(has_records, Ok(false));
             let result = has_records.map(drop);
             session.end(test_volume, op, &at_start, &result);
@@ -369,13 +376,19 @@ impl Deployment {
                 (true, false) => {
                     let destaged = session.core.recorded_writes(attached.volume_id);
                     self.state.mark_left_on_flash(attached.volume_id, destaged);
+                    on_flash.push(attached.volume_id);
                 }
                 (false, _) => return Err("dirty data could not be left in the flash log without a fault".to_owned()),
             }
         }
         if let Some(store) = session.core.log() {
             let name = state::show_uuid(&store.uuid());
+            let is_needed =
+                !session.core.unclaimed().is_empty() || session.core.volumes().iter().any(Volume::needs_log);
             let sequence = store.close().await.map_err(|error| format!("the store cannot be closed: {error}"))?;
+            if !is_needed {
+                on_flash.iter().for_each(|volume_id| self.state.mark_clean(*volume_id));
+            }
             let record = self.state.store_mut(&name);
             record.sequence = record.sequence.max(sequence);
         }

@@ -11,8 +11,8 @@ use seam::sim::{SimDisk, SimSeam, World};
 use seam::{Disk, DiskOpen, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 use state::{
     Acceptance, Admission, Claim, ContentRecord, Evidence, FoundStore, Refusal, State, StoreInventory, StoreUse,
-    UndestagedBlocks, end_block, is_partial_block_dirty, loss_to_report, sampled_blocks, show_samples, show_uuid,
-    unflushed_loss,
+    UndestagedBlocks, UnusedStore, end_block, is_partial_block_dirty, loss_to_report, sampled_blocks, show_samples,
+    show_uuid, unflushed_loss,
 };
 
 use super::super::run::{Run, disk_name};
@@ -346,7 +346,7 @@ fn state_claim<'a>(
         aliases: &[],
         served,
         store,
-        why_unused: &|_| "it is not in use".to_owned(),
+        why_unused: &|_| UnusedStore { reason: "it is not in use".to_owned(), has_whole_log: false },
         undestaged: &collected.undestaged,
         evidence: Some(&collected.evidence),
         writes: true,

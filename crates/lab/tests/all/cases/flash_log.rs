@@ -5,7 +5,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use engine::{BlockNo, ByteOffset, CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
+use engine::{BlockNo, ByteOffset, CacheMode, CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
 use lab::fixture::{Fixture, durable_tags, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, WorldSpec};
@@ -347,6 +347,72 @@ fn log_filled_by_another_volume_fails_no_flush() {
             volume.set_policy(WritePolicy::WriteThrough).await.expect("the volume has no data in the log");
         });
     }
+}
+
+/// The second change appended tombstones of data that the first one was still destaging.
+#[test]
+fn second_policy_change_keeps_data_that_is_not_destaged_yet() {
+    for (round, second) in [WritePolicy::WriteThrough, WritePolicy::None, WritePolicy::WriteAround].iter().enumerate() {
+        let seed = 50 + 2 * round as u64;
+        let (fixture, volume) = first_session(seed, 16);
+        let disk = fixture.world.disk("disk").unwrap();
+        disk.add_fault(Rule::new(Fault::Stall(Nanos::from_secs(20)), Ops::CHANGE, When::Always));
+        fixture.world.block_on(async {
+            for block in 0..40 {
+                write(&volume, block * 24, 8, 7).await.expect("memory has space");
+            }
+            volume.flush().await.expect("the log has the data");
+        });
+        for policy in [WritePolicy::WriteThrough, *second] {
+            let volume = volume.clone();
+            fixture.seam.spawn(async move { drop(volume.set_policy(policy).await) });
+        }
+        fixture.world.block_on(fixture.seam.sleep(Nanos::from_secs(10)));
+        assert_eq!(durable_tags(&disk, 0, 8), [0; 8], "destage takes longer than this");
+        drop(volume);
+        let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, seed + 1, 16);
+        for block in 0..40 {
+            let content = fixture.world.block_on(read(&volume, block * 24, 8)).expect("the log is intact");
+            assert_eq!(content, [7; 8], "block {block}, then {second}");
+        }
+    }
+}
+
+#[test]
+fn policy_changes_and_modes_run_one_after_the_other() {
+    let (fixture, volume) = first_session(57, 16);
+    let disk = fixture.world.disk("disk").unwrap();
+    disk.add_fault(Rule::new(Fault::Stall(Nanos::from_secs(5)), Ops::CHANGE, When::Always));
+    fixture.world.block_on(async {
+        write(&volume, 0, 8, 7).await.expect("memory has space");
+        volume.flush().await.expect("the log has the data");
+    });
+    let change = volume.clone();
+    fixture.seam.spawn(async move { change.set_mode(CacheMode::Paused).await.expect("the backing answers") });
+    fixture.world.block_on(async {
+        fixture.seam.sleep(Nanos::from_secs(1)).await;
+        assert!(volume.is_changing());
+        volume.set_policy(WritePolicy::WriteThrough).await.expect("the backing answers");
+        assert!(!volume.is_changing());
+    });
+    assert_eq!((volume.mode(), durable_tags(&disk, 0, 8)), (CacheMode::Paused, vec![7; 8]));
+}
+
+/// A stop recorded a volume as clean whose newest zeroes were only in the log.
+#[test]
+fn zeroes_that_are_only_in_the_log_need_the_log() {
+    let (fixture, volume) = first_session(59, 16);
+    let disk = fixture.world.disk("disk").unwrap();
+    fixture.world.block_on(async {
+        write(&volume, 0, 8, 7).await.expect("memory has space");
+        volume.destage_all().await.expect("the backing answers");
+        assert!(!volume.needs_log());
+        disk.add_fault(Rule::new(Fault::Stall(Nanos::from_secs(20)), Ops::CHANGE, When::Always));
+        volume.discard(ByteOffset::ZERO, 4096, WriteFlags::default()).await.expect("memory has space");
+        assert!(volume.leave_in_log().await.expect("the log answers"), "the log has a record");
+        assert_eq!(volume.stats().flash_dirty_bytes, 0);
+        assert!(volume.needs_log());
+    });
 }
 
 #[test]
