@@ -76,6 +76,19 @@ pub(super) fn read_flash(
 }
 
 impl FlashConfig {
+    /// The default of each key for devices that were added by command, without `[flash]` in the file.
+    pub fn of_devices(devices: Vec<PathBuf>) -> FlashConfig {
+        FlashConfig {
+            devices,
+            size_bytes: None,
+            allow_single_copy: false,
+            endurance_milli_dwpd: ENDURANCE,
+            scrub: Some(SCRUB_BYTES_PER_SECOND),
+            threshold: THRESHOLD,
+            ssd: None,
+        }
+    }
+
     /// The size for creating a missing device; only files can be created.
     pub fn create_bytes(&self, device: &Path) -> Option<u64> {
         self.size_bytes.filter(|_| !is_device(device) && !is_missing_device(device))

@@ -47,6 +47,9 @@ pub enum TakeOverError {
     /// The volume's write protection changed.
     #[error("the write protection of its volume changed")]
     ReadOnly,
+    /// The server is stopping.
+    #[error("the server is stopping")]
+    Stopping,
 }
 
 impl NegotiatedTerms {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use connection::{Control, Stop};
-use engine::UnflushedLoss;
+use engine::{UnflushedLoss, VolumeId};
 use seam::{BufferedReader, ByteStream, Listener, Nanos, Seam, StreamReader, StreamWriter};
 
 use crate::connection::Connection;
@@ -35,12 +35,22 @@ pub struct ServerStats {
     pub failed_handshakes: u64,
 }
 
+/// A client in the transmission phase.
+#[derive(Clone)]
+struct TransmittingClient {
+    /// Name of its export.
+    export: String,
+    control: Rc<Control>,
+    /// True if [`Server::take_over`] can continue its connection.
+    can_be_handed_over: bool,
+}
+
 struct Inner<S: Seam> {
     seam: S,
     exports: Rc<dyn Exports<S>>,
     limits: Rc<SharedLimits>,
-    /// Export and control of each client in the transmission phase, by client number.
-    transmitting_clients: RefCell<BTreeMap<u64, (String, Rc<Control>)>>,
+    /// The clients in the transmission phase, by client number.
+    transmitting_clients: RefCell<BTreeMap<u64, TransmittingClient>>,
     half_open: HandshakeConnections,
     stats: Cell<ServerStats>,
     is_stopping: Cell<bool>,
@@ -83,7 +93,13 @@ impl<S: Seam> Server<S> {
 
     /// Number of clients of an export.
     pub fn clients_of(&self, export: &str) -> usize {
-        self.0.transmitting_clients.borrow().values().filter(|(name, _)| name == export).count()
+        self.0.transmitting_clients.borrow().values().filter(|client| client.export == export).count()
+    }
+
+    /// Number of clients of an export that [`Server::release`] would disconnect: they use TLS.
+    pub fn fixed_clients_of(&self, export: &str) -> usize {
+        let clients = self.0.transmitting_clients.borrow();
+        clients.values().filter(|client| client.export == export && !client.can_be_handed_over).count()
     }
 
     /// Accepts connections from `listener`, a task each, until the server is stopped.
@@ -143,9 +159,13 @@ impl<S: Seam> Server<S> {
         self.0.limits.clients.count() + self.0.half_open.count()
     }
 
-    /// Takes over a client of a predecessor in a task of its own, or disconnects it.
+    /// Takes over a client of a predecessor, or one from [`Server::release`], in a task of its own, or disconnects it.
     pub fn take_over(&self, client: HandedOverClient<S>) -> Result<(), TakeOverError> {
-        let negotiated = match client.terms.renew(&*self.0.exports) {
+        let renewed = match self.0.is_stopping.get() {
+            true => Err(TakeOverError::Stopping),
+            false => client.terms.renew(&*self.0.exports),
+        };
+        let negotiated = match renewed {
             Ok(negotiated) => negotiated,
             Err(reason) => {
                 drop(client.stream.split());
@@ -173,15 +193,29 @@ impl<S: Seam> Server<S> {
     /// Disconnects all current clients of an export and waits for their end: requests in flight are completed and
     /// answered, for at most `drain_timeout`. Clients that connect meanwhile stay.
     pub async fn disconnect(&self, export: &str, drain_timeout: Nanos) {
-        let mut disconnecting = self.0.transmitting_clients.borrow().clone();
-        disconnecting.retain(|_, (name, _)| name == export);
-        let are_gone = || !disconnecting.keys().any(|number| self.0.limits.clients.has(*number));
-        disconnecting.values().for_each(|(_, client)| client.request_stop(Stop::Drain));
+        self.stop_clients_of(export, Stop::Drain, drain_timeout).await;
+    }
+
+    /// Like [`Server::disconnect`], but returns the clients that [`Server::take_over`] can continue: their connections
+    /// stay open, and their next requests wait. `volume_id` is the volume ID of the export.
+    pub async fn release(&self, export: &str, volume_id: VolumeId, drain_timeout: Nanos) -> Vec<HandedOverClient<S>> {
+        self.stop_clients_of(export, Stop::HandOver, drain_timeout).await;
+        let mut handed_over = self.0.handed_over.borrow_mut();
+        let (released, others) = handed_over.drain(..).partition(|client| client.terms.volume_id == volume_id);
+        *handed_over = others;
+        released
+    }
+
+    async fn stop_clients_of(&self, export: &str, stop: Stop, drain_timeout: Nanos) {
+        let mut stopping = self.0.transmitting_clients.borrow().clone();
+        stopping.retain(|_, client| client.export == export);
+        let are_gone = || !stopping.keys().any(|number| self.0.limits.clients.has(*number));
+        stopping.values().for_each(|client| client.control.request_stop(stop));
         let deadline = self.0.seam.now() + drain_timeout;
         while !are_gone() && self.0.seam.now() < deadline {
             self.0.seam.sleep(STOP_POLL).await;
         }
-        disconnecting.values().for_each(|(_, client)| client.request_stop(Stop::Now));
+        stopping.values().for_each(|client| client.control.request_stop(Stop::Now));
         while !are_gone() {
             self.0.seam.sleep(STOP_POLL).await;
         }
@@ -271,7 +305,7 @@ impl<S: Seam> Server<S> {
                     incoming.grow(RECEIVE_BYTES);
                     // A TLS connection cannot be handed over: the successor lacks the keys.
                     let unreported_loss = has_unreported_loss(&negotiated, may_outlive_host);
-                    drop(self.transmit(negotiated, incoming, writer, (id, control, unreported_loss)).await);
+                    drop(self.transmit(negotiated, incoming, writer, (id, control, unreported_loss), false).await);
                 }
             }
             Some(Ok(_)) => (),
@@ -314,10 +348,13 @@ impl<S: Seam> Server<S> {
         incoming: BufferedReader<S, R>,
         writer: W,
         (id, control, unreported_loss): (u64, &Rc<Control>, bool),
+        can_be_handed_over: bool,
     ) -> Option<(R, W, bool)> {
-        self.0.transmitting_clients.borrow_mut().insert(id, (negotiated.export.name.clone(), Rc::clone(control)));
+        let (export, control) = (negotiated.export.name.clone(), Rc::clone(control));
+        let client = TransmittingClient { export, control: Rc::clone(&control), can_be_handed_over };
+        self.0.transmitting_clients.borrow_mut().insert(id, client);
         let limits = Rc::clone(&self.0.limits);
-        let connection = Connection::new(self.0.seam.clone(), negotiated, Rc::clone(control), limits, unreported_loss);
+        let connection = Connection::new(self.0.seam.clone(), negotiated, control, limits, unreported_loss);
         let (reader, writer) = Rc::clone(&connection).run(incoming, writer).await?;
         Some((reader, writer, connection.has_unreported_loss()))
     }
@@ -330,7 +367,7 @@ impl<S: Seam> Server<S> {
         (id, control, unreported_loss): (u64, &Rc<Control>, bool),
     ) {
         let terms = NegotiatedTerms::of(&negotiated, unreported_loss);
-        let transmitted = self.transmit(negotiated, incoming, writer, (id, control, unreported_loss)).await;
+        let transmitted = self.transmit(negotiated, incoming, writer, (id, control, unreported_loss), true).await;
         let Some((reader, writer, unreported_loss)) = transmitted else { return };
         let terms = NegotiatedTerms { unreported_loss, ..terms };
         // If the halves cannot be joined again, the connection ends.

@@ -177,6 +177,12 @@ impl<S: Seam> Target<S> {
         self.0.units.borrow().values().find(|unit| unit.volume().name() == volume).map(|unit| unit.lun)
     }
 
+    /// True if an initiator that may see the unit is logged in.
+    pub fn has_initiators(&self, lun: Lun) -> bool {
+        let nexuses = self.0.nexuses.borrow();
+        self.unit(lun).is_some_and(|unit| nexuses.values().any(|nexus| unit.admits(nexus)))
+    }
+
     /// Numbers of all units.
     pub fn luns(&self) -> Vec<Lun> {
         self.0.units.borrow().keys().copied().collect()

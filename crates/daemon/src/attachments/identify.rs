@@ -192,7 +192,7 @@ impl Attachments {
             state.expire_override(volume_id, key, &config.setting(key));
         }
         let policy = effective_policy(state.by_name(&config.name), config.policy);
-        if store.is_some() && policy == WritePolicy::WriteBack && !config.read_only {
+        if store.is_some() && policy == WritePolicy::WriteBack && !config.read_only && !self.flash.is_by_command() {
             state.mark_on_flash(volume_id, store.as_deref());
         }
         if admission.drops_pages

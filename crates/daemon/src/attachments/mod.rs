@@ -191,6 +191,7 @@ impl Attachments {
             flash: flash_quota_of(record, config),
             qos: qos_of(record, config.qos).of_engine(),
             unflushed_loss: state::unflushed_loss(record, state.generation),
+            may_log: !self.flash.is_by_command() || record.is_some_and(|record| record.dirty_on_flash.is_some()),
             defer: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
             ..VolumeSpec::new(&config.name, volume_id)
         }
@@ -205,6 +206,9 @@ impl Attachments {
 
     /// Detaches a volume ([`Cores::detach`](super::cores::Cores::detach)).
     pub async fn detach(&self, name: &str, core: usize, progress: &ProgressSender) -> Result<(), Failure> {
-        self.cores.detach(name, core, self.records.lost_before(name), progress).await
+        let volume_id = self.volumes.placement(name).ok().map(|placement| placement.volume_id);
+        self.cores.detach(name, core, self.records.lost_before(name), progress).await?;
+        volume_id.into_iter().for_each(|volume_id| self.flash.record_detached(volume_id));
+        Ok(())
     }
 }

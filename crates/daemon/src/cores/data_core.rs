@@ -35,6 +35,8 @@ pub struct CoreLocal {
     pub opened: RefCell<BTreeMap<u64, Backing<RealSeam>>>,
     /// The next key for `opened`.
     pub next_backing_key: Cell<u64>,
+    /// NBD clients whose volume is detached and will be attached again.
+    pub released_clients: RefCell<Vec<nbd::HandedOverClient<RealSeam>>>,
     /// Memory images of earlier daemons.
     pub memory_images: RefCell<Vec<Rc<PersistedPool>>>,
     /// Flash devices that are open and not part of an open store yet.
@@ -103,6 +105,7 @@ impl DataCore {
                     vhost_user,
                     opened: RefCell::default(),
                     next_backing_key: Cell::default(),
+                    released_clients: RefCell::default(),
                     memory_images: RefCell::default(),
                     flash_devices: RefCell::default(),
                     arrays: RefCell::default(),

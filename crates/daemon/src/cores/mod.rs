@@ -8,6 +8,7 @@ mod evidence;
 mod hang;
 mod memory_images;
 mod open;
+mod release;
 mod volume;
 mod watchdog;
 

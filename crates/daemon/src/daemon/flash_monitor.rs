@@ -11,8 +11,11 @@ use super::Daemon;
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Daemon {
-    /// Monitors the flash devices until the log is closed.
+    /// Monitors the flash devices until the log is closed; returns at once if they are monitored already.
     pub async fn watch_flash(self: Rc<Self>) {
+        if !self.flash.begin_watch() {
+            return;
+        }
         let mut last = LastCheck::default();
         while self.flash.check(&mut last).await {
             if !self.stop.is_stopping() {
@@ -21,5 +24,6 @@ impl Daemon {
             }
             tokio::time::sleep(CHECK_INTERVAL).await;
         }
+        self.flash.end_watch();
     }
 }

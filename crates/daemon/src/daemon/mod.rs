@@ -6,6 +6,7 @@ mod advice;
 mod alerts;
 mod audit;
 mod configuration;
+mod first_flash;
 mod flash_monitor;
 mod flushes;
 mod heat_map;
@@ -176,7 +177,7 @@ impl Daemon {
             Request::Status {} => Ok(Answer::Status(Box::new(self.status().await))),
             Request::FlashList {} => Ok(self.flash_answer().await),
             Request::FlashAdd { path, force } => {
-                self.flash.add(&path, force, progress).await?;
+                self.add_flash(&path, force, progress).await?;
                 Ok(self.flash_answer().await)
             }
             Request::FlashRemove { path } => {

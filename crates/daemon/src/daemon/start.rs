@@ -202,7 +202,7 @@ async fn start_serving(
     change_guards: Vec<ChangeGuard<'_>>,
     clients: Vec<handover::StoredClient>,
 ) -> Result<(), Failure> {
-    if daemon.settings.current().flash.is_some() {
+    if daemon.flash.config().is_some() {
         daemon.notifier.status("replaying the flash log");
     }
     // With dirty data on flash the devices get more time: without them its volumes would be refused until the next

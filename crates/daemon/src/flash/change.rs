@@ -24,7 +24,7 @@ use logging::{self as log, FLASH};
 use state::FlashDevices;
 
 /// The kind of failure: `Conflict` for a change that was refused or cancelled, `Failed` for a change that has failed.
-fn kind_of(error: &StoreError) -> ErrorKind {
+pub(super) fn kind_of(error: &StoreError) -> ErrorKind {
     match error {
         StoreError::Refused(_) | StoreError::NotEmpty { .. } | StoreError::TooSmall { .. } | StoreError::Cancelled => {
             ErrorKind::Conflict
@@ -34,7 +34,7 @@ fn kind_of(error: &StoreError) -> ErrorKind {
 }
 
 /// A path as commands name it: absolute, symbolic links not resolved.
-fn absolute(path: &str) -> Result<PathBuf, Failure> {
+pub(super) fn absolute(path: &str) -> Result<PathBuf, Failure> {
     let path = Path::new(path);
     match path.is_absolute() {
         true => Ok(path.to_owned()),
@@ -75,7 +75,7 @@ impl FlashLog {
     }
 
     /// Saves a new list of devices.
-    fn save_devices(&self, devices: Vec<PathBuf>) -> Result<(), Failure> {
+    pub(super) fn save_devices(&self, devices: Vec<PathBuf>) -> Result<(), Failure> {
         let file = self.settings.flash_devices();
         let saved = (file != devices).then_some(FlashDevices { file, devices });
         self.records.change(|state| state.flash_devices = saved)
@@ -90,14 +90,14 @@ impl FlashLog {
         self.save_devices(devices)
     }
 
-    async fn remove_from_list(&self, path: &Path) -> Result<(), Failure> {
+    pub(super) async fn remove_from_list(&self, path: &Path) -> Result<(), Failure> {
         let same = self.devices_at(path).await;
         let devices = self.devices().into_iter().filter(|device| !same.contains(device)).collect();
         self.save_devices(devices)
     }
 
     /// The devices in the list that are at `path`. The list may change meanwhile.
-    async fn devices_at(&self, path: &Path) -> Vec<PathBuf> {
+    pub(super) async fn devices_at(&self, path: &Path) -> Vec<PathBuf> {
         let devices = self.devices();
         let is_same = are_same(&devices, path).await;
         devices.into_iter().zip(is_same).filter(|(_, is_same)| *is_same).map(|(device, _)| device).collect()
@@ -106,17 +106,18 @@ impl FlashLog {
     /// The open store and its configuration; fails if flash is not in use.
     fn opened_flash(&self) -> Result<(OpenedStore, FlashConfig), Failure> {
         let flash = self.state.borrow();
-        match (&*flash, self.settings.current().flash.clone()) {
+        match (&*flash, self.config()) {
             (Flash::Open(opened), Some(config)) => Ok((opened.clone(), config)),
             (Flash::Unused(unused), _) => {
                 Err(Failure::new(ErrorKind::Conflict, format!("flash is not used: {}", unused.reason)))
             }
-            _ => Err(Failure::new(ErrorKind::Conflict, "[flash] is not configured")),
+            (Flash::Off, Some(_)) => Err(Failure::new(ErrorKind::Conflict, "the flash log is not open yet")),
+            _ => Err(Failure::new(ErrorKind::Conflict, "no flash device is in use; `hotset flash add` adds one")),
         }
     }
 
     /// Begins a change of the devices and of their list. A second one would save a list without the first one's device.
-    fn begin_change(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, Failure> {
+    pub fn begin_change(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, Failure> {
         let reason = "another flash device is being added, removed or replaced: wait for that, or cancel it";
         self.change.try_lock().map_err(|_| Failure::new(ErrorKind::Conflict, reason))
     }
@@ -174,8 +175,11 @@ impl FlashLog {
 
     /// `flash remove`.
     pub async fn remove(&self, device: &str, progress: &ProgressSender) -> Result<(), Failure> {
-        let (opened, config) = self.opened_flash()?;
         let _change = self.begin_change()?;
+        if self.remove_unused(device).await? {
+            return Ok(());
+        }
+        let (opened, config) = self.opened_flash()?;
         let (member, path) = self.member_of(device).await?;
         let allow = config.allow_single_copy;
         let remove = async move |local: Rc<CoreLocal>| match local.engine.log() {

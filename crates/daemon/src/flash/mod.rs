@@ -4,20 +4,23 @@
 //! 1. A volume whose flushes the log answers is durably marked as dirty on flash before it is served; the mark names
 //!    the store.
 //! 2. The mark is removed after the volume was drained: tombstones in the log are durable by then.
-//! 3. A volume with the mark of a store that is not open is not served. Accepting the loss gives the volume a new
+//! 3. The log answers no flushes of a volume that was attached before the log was opened, nor of any volume while only
+//!    the state directory names the devices (`first.rs`).
+//! 4. A volume with the mark of a store that is not open is not served. Accepting the loss gives the volume a new
 //!    volume ID, so that a store that returns later never brings back old data.
 
 mod change;
 mod devices;
 mod drives;
+mod first;
 mod open;
 mod report;
 mod smart;
 mod watch;
 mod wear;
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -103,8 +106,12 @@ pub struct FlashLog {
     pending_drops: RefCell<BTreeMap<VolumeId, String>>,
     wear: Wear,
     drives: Rc<Drives>,
-    /// Held during a change of the devices by command.
+    /// Held during a change of the devices by command, and while the log is opened.
     change: tokio::sync::Mutex<()>,
+    /// Volumes that were attached before the store was opened.
+    attached_before: RefCell<BTreeSet<VolumeId>>,
+    /// True while the devices are monitored.
+    is_watched: Cell<bool>,
 }
 
 impl FlashLog {
@@ -112,8 +119,20 @@ impl FlashLog {
     pub fn new(settings: Rc<Settings>, records: Rc<Records>, cores: Rc<Cores>, jobs: Rc<Jobs>) -> FlashLog {
         let (state, pending_drops, wear, drives) =
             (RefCell::default(), RefCell::default(), Wear::default(), Rc::default());
-        let change = tokio::sync::Mutex::default();
-        FlashLog { settings, records, cores, jobs, state, pending_drops, wear, drives, change }
+        let (change, attached_before, is_watched) = Default::default();
+        FlashLog {
+            settings,
+            records,
+            cores,
+            jobs,
+            state,
+            pending_drops,
+            wear,
+            drives,
+            change,
+            attached_before,
+            is_watched,
+        }
     }
 
     /// The core that has the log. It is the only one, since volumes on another core would not find the log.
@@ -124,9 +143,10 @@ impl FlashLog {
     /// Opens the log, if one is configured. An unusable log affects only the volumes that need it, and volumes of which
     /// it may hold data that is not in the records. A device that does not answer within `limit` counts as absent.
     pub async fn open(&self, limit: Duration) -> Result<(), Failure> {
-        let Some(mut config) = self.settings.current().flash.clone() else { return Ok(()) };
-        config.devices = self.devices();
-        let flash = match self.find_and_open(config, limit).await? {
+        // A command may be adding the first device.
+        let _change = self.change.lock().await;
+        let Some(config) = self.config().filter(|_| self.store().is_none()) else { return Ok(()) };
+        match self.find_and_open(config, limit).await? {
             Ok(opened) => {
                 let created = if opened.formatted { ", newly created on empty devices" } else { "" };
                 let content = match opened.unclaimed_volumes {
@@ -137,18 +157,17 @@ impl FlashLog {
                 self.records.rename_devices(&opened.renamed)?;
                 opened.absent.iter().for_each(|absent| log::error!(target: FLASH, "flash: {}", absent.reason));
                 self.wear.load(&self.records.view());
-                Flash::Open(opened)
             }
             Err(unused) => {
                 log::error!(target: FLASH, "flash is not used: {}", unused.reason);
-                Flash::Unused(unused)
+                *self.state.borrow_mut() = Flash::Unused(unused);
             }
-        };
-        *self.state.borrow_mut() = flash;
+        }
         Ok(())
     }
 
-    /// Finds the store, checks it against the records, saves its new ownership, and only then opens it.
+    /// Finds the store, checks it against the records, saves its new ownership, and only then opens it. The store is in
+    /// use even if the record of its opening cannot be saved.
     async fn find_and_open(
         &self,
         config: FlashConfig,
@@ -160,8 +179,10 @@ impl FlashLog {
             let of_store = |path: &PathBuf| Some((path.clone(), state.store_of_device(path)?));
             (OwnVolumes::new(&state), devices.iter().filter_map(of_store).collect::<KnownDevices>())
         };
-        let find =
-            async move |local: Rc<CoreLocal>| open::find(&local, device_config, &known, &own_volumes, limit).await;
+        let by_command = self.is_by_command();
+        let find = async move |local: Rc<CoreLocal>| {
+            open::find(&local, device_config, by_command, &known, &own_volumes, limit).await
+        };
         let found_store = self.core().call(find).await;
         let found_store = match found_store.map_err(core_ended)? {
             Ok(found_store) => found_store,
@@ -202,6 +223,12 @@ impl FlashLog {
             async move |local: Rc<CoreLocal>| open::open(&local, config, found_store, parameters, generations).await;
         match self.core().call(open).await.map_err(core_ended)? {
             Ok(opened) => {
+                *self.state.borrow_mut() = Flash::Open(opened.clone());
+                tokio::task::spawn_local(record_generations(
+                    Rc::downgrade(&self.records),
+                    opened.store.clone(),
+                    requests,
+                ));
                 let unclaimed = self.core().call(async |local: Rc<CoreLocal>| local.engine.unclaimed());
                 let unclaimed = unclaimed.await.map_err(core_ended)?;
                 self.records.change(|state| {
@@ -214,11 +241,6 @@ impl FlashLog {
                     let present: Vec<PathBuf> = devices.iter().filter(|path| !is_absent(path)).cloned().collect();
                     state.record_store_devices(&opened.store, &present, &devices);
                 })?;
-                tokio::task::spawn_local(record_generations(
-                    Rc::downgrade(&self.records),
-                    opened.store.clone(),
-                    requests,
-                ));
                 Ok(Ok(opened))
             }
             Err(unused) => Ok(Err(unused)),
@@ -313,7 +335,7 @@ impl FlashLog {
 
     /// True if the configured store was checked against the records and is in use, or none is configured.
     pub fn is_checked(&self) -> bool {
-        self.store().is_some() || self.settings.current().flash.is_none()
+        self.store().is_some() || self.config().is_none()
     }
 
     /// The reason why a store that a volume needs is not in use.
@@ -336,10 +358,10 @@ impl FlashLog {
         &self,
         placement: &Placement,
         policy: WritePolicy,
-        read_only: bool,
+        may_log: bool,
     ) -> Result<(), Failure> {
         let Some(store) = self.store() else { return Ok(()) };
-        let store = (policy == WritePolicy::WriteBack && !read_only).then_some(store);
+        let store = (policy == WritePolicy::WriteBack && may_log).then_some(store);
         self.records.change(|state| state.mark_on_flash(placement.volume_id, store.as_deref()))
     }
 
@@ -400,3 +422,8 @@ async fn record_generations(
 /// Message when write-back volumes run as write-through for lack of a second copy.
 const ONE_COPY: &str =
     "one flash device is in service, and allow_single_copy is not set: write-back volumes run as write-through";
+
+/// Problem of devices that the configuration does not name.
+const ONLY_BY_COMMAND: &str = "the flash devices were added by command alone, so they cache reads only, and the \
+                               backings answer flushes: add [flash] with these devices to the configuration and \
+                               restart the daemon, so that flash answers flushes as well";

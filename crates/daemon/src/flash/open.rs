@@ -107,14 +107,18 @@ pub struct OpenParameters {
 /// Identifies the store on `config`'s devices, or creates one if all devices are present and empty. The error gives the
 /// reason why there is no usable store. The devices stay open for [`open`]. A device that does not answer within
 /// `limit` counts as absent.
+///
+/// `by_command` is true if the file has no `[flash]`. One device then is the first of two: it caches clean pages, and
+/// volumes are write-through until the second one is added. It is no declaration that a second device is lost.
 pub async fn find(
     local: &CoreLocal,
     config: FlashConfig,
+    by_command: bool,
     known: &KnownDevices,
     own_volumes: &OwnVolumes,
     limit: Duration,
 ) -> Result<FoundStore, UnusedFlash> {
-    if config.devices.len() < 2 && !config.allow_single_copy {
+    if config.devices.len() < 2 && !config.allow_single_copy && !by_command {
         return Err("[flash] names one device, and allow_single_copy is not set; name a second device, or set it"
             .to_owned()
             .into());
@@ -130,7 +134,7 @@ pub async fn find(
     if disks.is_empty() {
         return Err(all_absent(&absent));
     }
-    let accept_missing = config.devices.len() == 1;
+    let accept_missing = config.devices.len() == 1 && !by_command;
     let mut formatted = false;
     let (identity, manifest) = loop {
         let (identity, is_new) = identify_store(local, &mut disks, accept_missing, &names, &mut absent).await?;

@@ -13,7 +13,7 @@ use super::super::cores::CORE_TIMEOUT;
 use super::super::cores::CoreLocal;
 use super::super::volumes::Volumes;
 use super::open::{OpenedStore, hung_devices};
-use super::{Flash, FlashLog, ONE_COPY, change, wear};
+use super::{Flash, FlashLog, ONE_COPY, ONLY_BY_COMMAND, change, wear};
 use config::FlashConfig;
 use units::show_counted;
 
@@ -52,8 +52,7 @@ impl FlashLog {
     /// Report of the flash log, with the names of `volumes`; `None` when no log is configured.
     pub async fn report(&self, volumes: &Volumes) -> Option<FlashReport> {
         let flash = self.state.borrow().clone();
-        let settings = self.settings.current();
-        let config = settings.flash.as_ref()?;
+        let config = self.config()?;
         let mut report = FlashReport { allow_single_copy: config.allow_single_copy, ..FlashReport::default() };
         let opened = match flash {
             Flash::Off => return None,
@@ -69,7 +68,7 @@ impl FlashLog {
         (report.in_use, report.store) = (true, opened.store.clone());
         let view = self.core().call(async |local: Rc<CoreLocal>| log_view(&local));
         match tokio::time::timeout(CORE_TIMEOUT, view).await {
-            Ok(Ok(Some(view))) => self.fill_report(&mut report, view, &opened, config, volumes),
+            Ok(Ok(Some(view))) => self.fill_report(&mut report, view, &opened, &config, volumes),
             _ => report.problems.push(StatusProblem::new(AlertKind::CoreSilent, "its data core does not answer")),
         }
         Some(report)
@@ -84,6 +83,7 @@ impl FlashLog {
         config: &FlashConfig,
         volumes: &Volumes,
     ) {
+        report.problems.extend(self.attached_before_problem(volumes));
         report.problems.extend(unrecorded_problem(view.unrecorded_reason.as_deref()));
         report.problems.extend(dropped_problem(&view.pages));
         let written_bytes = |member: &MemberWrites| member.promotion_bytes + member.journal_bytes + member.log_bytes;
@@ -115,13 +115,33 @@ impl FlashLog {
             .extend(opened.absent.iter().map(|absent| StatusProblem::new(AlertKind::FlashDegraded, &absent.reason)));
         report.hung = hung_devices(&opened.absent);
         report.absent = opened.absent.iter().map(|absent| absent.reason.clone()).collect();
-        report.problems.extend(copies_problem(report.copies, report.allow_single_copy));
+        report.problems.extend(match self.is_by_command() {
+            true => Some(StatusProblem::new(AlertKind::Other, ONLY_BY_COMMAND)),
+            false => copies_problem(report.copies, report.allow_single_copy),
+        });
         if report.unclaimed > 0 {
             let count = show_counted(report.unclaimed as u64, "volume");
             let verb = if report.unclaimed == 1 { "is" } else { "are" };
             let text = format!("the flash log holds data of {count} that {verb} not served");
             report.problems.push(StatusProblem::new(AlertKind::FlashUnclaimed, text));
         }
+    }
+
+    /// The volumes that use flash only after their next attach.
+    fn attached_before_problem(&self, volumes: &Volumes) -> Option<StatusProblem> {
+        let attached_before = self.attached_before.borrow();
+        let mut names: Vec<String> = attached_before.iter().filter_map(|id| volumes.name_of(*id)).collect();
+        if names.is_empty() {
+            return None;
+        }
+        names.sort_unstable();
+        let count = show_counted(names.len() as u64, "volume");
+        let text = format!(
+            "{count} had clients when the first flash device was added, and will use flash after a restart of the \
+             daemon: {}",
+            names.join(", ")
+        );
+        Some(StatusProblem::new(AlertKind::Other, text))
     }
 
     fn device_report(

@@ -43,8 +43,10 @@ impl FlashLog {
                 return 0;
             }
             // A change in progress ends first; the next check finds its result.
-            let is_write_back = |volume: &Volume<_>| volume.policy() == WritePolicy::WriteBack && !volume.is_changing();
-            let volumes: Vec<_> = local.engine.volumes().into_iter().filter(is_write_back).collect();
+            let needs_change = |volume: &Volume<_>| {
+                volume.may_log() && volume.policy() == WritePolicy::WriteBack && !volume.is_changing()
+            };
+            let volumes: Vec<_> = local.engine.volumes().into_iter().filter(needs_change).collect();
             let count = volumes.len();
             for volume in volumes {
                 local.seam.spawn(async move {
@@ -110,6 +112,16 @@ impl FlashLog {
         }
         let is_single = async |local: Rc<CoreLocal>| local.engine.log().is_some_and(|log| log.copies() < 2);
         self.core().call(is_single).await.unwrap_or(false)
+    }
+
+    /// Begins to monitor the devices; false while they are monitored already.
+    pub fn begin_watch(&self) -> bool {
+        !self.is_watched.replace(true)
+    }
+
+    /// Ends the monitoring.
+    pub fn end_watch(&self) {
+        self.is_watched.set(false);
     }
 
     /// Checks the devices; false when the log is closed. To be called every second.

@@ -76,6 +76,7 @@ impl<S: Seam> Volume<S> {
             size_bytes: Cell::new(geometry.size_bytes),
             policy: Cell::new(spec.policy),
             mode: Cell::new(spec.mode),
+            may_log: core.has_log() && spec.may_log,
             is_changing: Cell::default(),
             defer: spec.defer,
             state: RefCell::new(State::new(backing.disk.connection_epoch())),
@@ -384,6 +385,11 @@ impl<S: Seam> Volume<S> {
     /// Pauses, freezes or resumes the cache.
     pub async fn set_mode(&self, mode: CacheMode) -> Result<(), RequestError> {
         self.0.shard.set_mode(mode).await
+    }
+
+    /// True if the flash log may answer the volume's flushes.
+    pub fn may_log(&self) -> bool {
+        self.0.shard.may_log
     }
 
     /// True while a change of the policy or the mode is in progress.

@@ -24,7 +24,7 @@ const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
 /// Number of written blocks, one in sixteen of the volume: more than the disks of [`on_slow_disks`] can write during a
 /// stop.
-const BLOCKS: u64 = 2048;
+pub const BLOCKS: u64 = 2048;
 
 /// A fixture with a volume on slow disks, whose log lies on `devices`; `lines` are further keys.
 fn on_slow_disks(devices: &[&str], lines: &str) -> Fixture {
@@ -45,14 +45,14 @@ fn with_two_devices() -> Fixture {
     on_slow_disks(&["f0", "f1"], "")
 }
 
-fn block(number: u64, generation: u8) -> Vec<u8> {
+pub fn block(number: u64, generation: u8) -> Vec<u8> {
     let mut block = vec![generation; BLOCK as usize];
     block[..8].copy_from_slice(&number.to_le_bytes());
     block
 }
 
 /// Writes scattered blocks, then flushes.
-fn write(fixture: &Fixture, blocks: u64, generation: u8) {
+pub fn write(fixture: &Fixture, blocks: u64, generation: u8) {
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     for number in 0..blocks {
         client.write(number * 16 * BLOCK, &block(number, generation)).expect("the write succeeds");
@@ -61,7 +61,7 @@ fn write(fixture: &Fixture, blocks: u64, generation: u8) {
 }
 
 /// Number of blocks in `image` that hold `generation` where [`write`] wrote.
-fn count(image: &[u8], generation: u8) -> u64 {
+pub fn count(image: &[u8], generation: u8) -> u64 {
     let holds = |number: &u64| {
         let offset = (number * 16 * BLOCK) as usize;
         image[offset..offset + BLOCK as usize] == block(*number, generation)
@@ -69,7 +69,7 @@ fn count(image: &[u8], generation: u8) -> u64 {
     (0..BLOCKS).filter(holds).count() as u64
 }
 
-fn read(fixture: &Fixture) -> Vec<u8> {
+pub fn read(fixture: &Fixture) -> Vec<u8> {
     Client::connect(&fixture.endpoint(), "v").and_then(|mut client| client.read_all()).expect("the read succeeds")
 }
 
@@ -78,11 +78,11 @@ fn backing(fixture: &Fixture) -> Vec<u8> {
     fs::read(fixture.folder.join("state/sim/v.img")).expect("the backing exists")
 }
 
-fn json(daemon: &Daemon, args: &[&str]) -> Value {
+pub fn json(daemon: &Daemon, args: &[&str]) -> Value {
     serde_json::from_str(&daemon.command(&[args, &["--json"]].concat())).expect("valid JSON")
 }
 
-fn path(fixture: &Fixture, name: &str) -> PathBuf {
+pub fn path(fixture: &Fixture, name: &str) -> PathBuf {
     fixture.folder.join(name)
 }
 
@@ -480,13 +480,13 @@ fn stop_without_flash_devices_ends_only_with_its_record() {
 }
 
 /// File names and roles of the devices in the output of `hotset flash list`.
-fn device_roles(list: &Value) -> Vec<(String, String)> {
+pub fn device_roles(list: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().expect("UTF-8 text").rsplit('/').next().expect("a name").to_owned();
     let devices = list["devices"].as_array().expect("a list");
     devices.iter().map(|device| (text(&device["device"]), text(&device["role"]))).collect()
 }
 
-fn roles(list: &[(&str, &str)]) -> Vec<(String, String)> {
+pub fn roles(list: &[(&str, &str)]) -> Vec<(String, String)> {
     list.iter().map(|(name, role)| ((*name).to_owned(), (*role).to_owned())).collect()
 }
 

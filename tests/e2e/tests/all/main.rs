@@ -22,6 +22,7 @@ mod filesystem;
 mod fio;
 mod flash;
 mod flash_files;
+mod flash_first;
 mod guest_memory;
 mod handover;
 mod hang_table;
