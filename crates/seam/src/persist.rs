@@ -21,7 +21,7 @@ pub struct BlockTag {
     pub sectors: u8,
 }
 
-/// What a range tag states about its blocks.
+/// The statement of a range tag about its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeKind {
     /// Their newest content is zeroes.

@@ -9,7 +9,7 @@ use engine::VolumeId;
 use super::content::{ContentRecord, ContentVerdict, Evidence, compare_content, former_partial_block};
 use super::fields::show_volume_id;
 use super::record::{State, VolumeRecord};
-use super::trust::{Loss, OlderThan, Refusal, Sabotage};
+use super::trust::{Loss, OlderThan, Refusal, Sabotage, UnusedStore};
 
 /// Maximum number of displaced records; the oldest one is dropped.
 const DISPLACED_MAX: usize = 1_024;
@@ -33,15 +33,6 @@ pub struct UndestagedBlocks {
     pub in_log: u64,
     /// Blocks in the memory of a killed daemon.
     pub in_memory: u64,
-}
-
-/// Why a flash store is not in use.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UnusedStore {
-    /// The reason as text, with its remedy.
-    pub reason: String,
-    /// A device of the store is missing, and by the records a present one has the whole log: no data is lost.
-    pub has_whole_log: bool,
 }
 
 /// A request to serve a volume on an open backing.

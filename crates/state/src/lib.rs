@@ -36,7 +36,7 @@ pub use content::{
     show_samples,
 };
 pub use fields::show_volume_id;
-pub use identity::{Acceptance, Admission, Claim, UndestagedBlocks, UnusedStore, random_identity, random_number};
+pub use identity::{Acceptance, Admission, Claim, UndestagedBlocks, random_identity, random_number};
 pub use loss::{acknowledges_durable_writes, loss_to_report, recovers_under_file_policy, unflushed_loss};
 pub use manifest::{Holding, RebuildError, StoreInventory, rebuild};
 pub use overrides::{
@@ -50,7 +50,9 @@ pub use record::{
 pub use replace::Step;
 pub use store_record::StoreRecord;
 pub use stores::{DeviceOfStore, FoundStore, StoreUse, show_uuid, uuid_of};
-pub use trust::{BACKING_HUNG, BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage, SeenStore, may_lack_marks};
+pub use trust::{
+    BACKING_HUNG, BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage, SeenStore, UnusedStore, may_lack_marks,
+};
 pub use units::{UnitError, UnitRecord};
 pub use writer::{Hook, WRITE_TIMEOUT};
 use writer::{WriteError, Writer};

@@ -245,8 +245,8 @@ impl State {
             return Some(DeviceOfStore { store: record.store.clone(), is_recorded: true });
         }
         let names_devices = |store: &str| self.store(store).is_some_and(|record| !record.devices.is_empty());
-        let needed = self.volumes.iter().filter_map(|volume| volume.dirty_on_flash.as_deref());
-        let store = needed.filter(|store| !names_devices(store)).next()?;
+        let mut needed = self.volumes.iter().filter_map(|volume| volume.dirty_on_flash.as_deref());
+        let store = needed.find(|store| !names_devices(store))?;
         Some(DeviceOfStore { store: store.to_owned(), is_recorded: false })
     }
 

@@ -11,8 +11,6 @@ use std::path::PathBuf;
 use format_version::NewerFormat;
 use serde::{Deserialize, Serialize};
 
-use super::identity::UnusedStore;
-
 /// A deliberate fault of the checks, by which a test proves that torture detects it.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +49,15 @@ pub const BACKING_SHRANK: &str = "backing-shrank";
 
 /// Code of [`Refusal::BackingHung`], which is lifted without an administrator's choice.
 pub const BACKING_HUNG: &str = "backing-hung";
+
+/// Why a flash store is not in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnusedStore {
+    /// The reason as text, with its remedy.
+    pub reason: String,
+    /// A device of the store is missing, and by the records a present one has the whole log: no data is lost.
+    pub has_whole_log: bool,
+}
 
 /// Reason why a store or a volume is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]

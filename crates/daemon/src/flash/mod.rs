@@ -68,7 +68,7 @@ struct UnusedFlash {
     /// Paths of the devices that did not answer.
     pub hung: Vec<String>,
     /// A member of the store is missing, and this log is on the present devices. Without it, they may lack data.
-    pub whole_log: Option<WholeLog>,
+    pub whole_log: Option<Box<WholeLog>>,
 }
 
 /// The whole log of a store that is not in use because a member is missing.

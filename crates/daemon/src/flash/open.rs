@@ -249,7 +249,7 @@ async fn identify_store(
                 return Err(unused(not_empty.as_ref().unwrap_or(&error), names, absent));
             }
             error @ StoreError::MemberMissing { member } => {
-                let whole_log = find_whole_log(local, disks, member, names, absent).await;
+                let whole_log = find_whole_log(local, disks, member, names, absent).await.map(Box::new);
                 return Err(UnusedFlash { whole_log, ..unused(&error, names, absent) });
             }
             error => return Err(unused(&error, names, absent)),

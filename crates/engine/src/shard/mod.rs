@@ -60,8 +60,8 @@ pub struct Shard<S: Seam> {
     pub policy: Cell<WritePolicy>,
     /// Cache mode.
     pub mode: Cell<CacheMode>,
-    /// The log may answer the volume's flushes. A volume that was attached before the log was opened has not tracked its
-    /// changes.
+    /// The log may answer the volume's flushes. A volume that was attached before the log was opened has not tracked
+    /// its changes.
     pub may_log: bool,
     /// A change of the policy or the mode is in progress.
     pub is_changing: Cell<bool>,

@@ -35,7 +35,7 @@ const CLEAR_DELAY_MAX_MS: u64 = 300_000;
 /// Time after its clearing within which an alert counts as returned.
 const RECURRENCE_MS: u64 = 600_000;
 
-/// What a notification states.
+/// The statement of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NotificationKind {
