@@ -3,7 +3,7 @@
 use std::cell::{Ref, RefCell};
 use std::path::PathBuf;
 
-use engine::WritePolicy;
+use engine::{VolumeId, WritePolicy};
 use messages::{ErrorKind, Failure};
 
 use super::volumes::Placement;
@@ -77,6 +77,12 @@ impl Records {
     /// The generation of the daemon before which acknowledged writes to a volume may be lost; 0 for an unknown volume.
     pub fn lost_before(&self, name: &str) -> u64 {
         self.view().by_name(name).map_or(0, |record| record.lost_before)
+    }
+
+    /// Name of a volume, or its volume ID if no record has it.
+    pub fn show_volume(&self, volume_id: VolumeId) -> String {
+        let name = self.view().by_id(volume_id).map(|record| record.name.clone());
+        name.unwrap_or_else(|| format!("volume ID {volume_id:016x}"))
     }
 
     /// True when the volume's backing may be incomplete because of dirty data on flash.

@@ -69,6 +69,7 @@ impl Attachments {
         accept: Acceptance,
         limit: Duration,
     ) -> Vec<Result<(), Failure>> {
+        self.flash.wait_for_start_check().await;
         let _guard = match self.volumes.begin_attach() {
             Ok(guard) => guard,
             Err(failure) => return requested.iter().map(|_| Err(failure.clone())).collect(),

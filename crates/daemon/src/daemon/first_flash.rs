@@ -26,13 +26,15 @@ impl Daemon {
         if !self.flash.has_no_device() {
             return self.flash.add(path, force, progress).await;
         }
-        let _change = self.flash.begin_change()?;
+        let change = self.flash.begin_change()?;
         let device = self.flash.format_first(path, force).await?;
         if let Err(failure) = self.open_first_flash().await {
             return Err(self.flash.forget_first(failure));
         }
         let shown = device.display();
         log::info!(target: FLASH, device = %shown, "flash device {shown} was added by command as the first one");
+        tokio::task::spawn_local(self.clone().watch_flash());
+        drop(change);
         for name in self.volumes.served_names() {
             // A volume with another change in progress stays attached without flash.
             let Ok(_guard) = self.volumes.lock_for_change(&name) else { continue };
@@ -40,7 +42,6 @@ impl Daemon {
                 log::error!(target: FLASH, volume = name, "volume {name}: {}", failure.message);
             }
         }
-        tokio::task::spawn_local(self.clone().watch_flash());
         self.flash.save_manifest().await;
         Ok(())
     }

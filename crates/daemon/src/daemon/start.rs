@@ -212,6 +212,7 @@ async fn start_serving(
     daemon.flash.open(flash_limit).await.map_err(|failure| Failure::failed(failure.message))?;
     let erased = daemon.memory.erase_unneeded_content(daemon.flash.is_checked()).await;
     erased.map_err(|failure| Failure::failed(failure.message))?;
+    daemon.flash.end_start_check();
     let datastores = daemon.settings.current().datastores.clone();
     daemon.cores.set_datastores(&datastores).await.map_err(|failure| Failure::failed(failure.message))?;
     daemon.notifier.status(&format!("opening volumes: {}", requested.len()));

@@ -58,10 +58,10 @@ impl Daemon {
         let DrainResult { fault, is_recorded, left, unserved } = drain.run(uses_flash_log).await;
         let is_hung = had_late_attach || self.volumes.has_late_attach();
         let fault = fault.or(is_hung.then_some(DrainFault::BackingHung));
-        if !left.is_empty() {
-            self.stop.set_message(left_on_flash(&left));
-        } else if !unserved.is_empty() {
-            self.stop.set_message(unserved_on_flash(&unserved));
+        match (left.is_empty(), unserved.is_empty()) {
+            (true, true) => {}
+            (true, false) => self.stop.set_message(unserved_on_flash(&unserved)),
+            (false, _) => self.stop.set_message(left_on_flash(&left, &unserved)),
         }
         for core in self.cores.iter() {
             core.join().await;
@@ -89,14 +89,19 @@ impl Daemon {
 }
 
 /// Message of a stop that leaves data in the flash log.
-fn left_on_flash(volumes: &[(String, u64)]) -> String {
+fn left_on_flash(volumes: &[(String, u64)], unserved: &[String]) -> String {
     let bytes = volumes.iter().map(|(_, bytes)| bytes).sum();
     let names: Vec<_> = volumes.iter().map(|(name, _)| name.as_str()).collect();
     let data = if bytes == 0 { "discarded ranges".to_owned() } else { show_bytes(bytes) };
     format!(
         "stopped; {data} of {} are in the flash log and not on the backing; the next start recovers them from there. \
-         `hotset stop --destage` destages everything first",
-        names.join(", ")
+         `hotset stop --destage` destages everything first{}",
+        names.join(", "),
+        if unserved.is_empty() {
+            String::new()
+        } else {
+            format!(", except the dirty data of {}, not served", unserved.join(", "))
+        }
     )
 }
 

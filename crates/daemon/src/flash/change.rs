@@ -74,6 +74,16 @@ impl FlashLog {
         }
     }
 
+    /// Removes the list that commands made, if the file's list has changed since: it must not apply again when the
+    /// file gets its former list.
+    pub(super) fn expire_devices(&self) -> Result<(), Failure> {
+        let file = self.settings.flash_devices();
+        match self.records.view().flash_devices.as_ref().is_some_and(|saved| saved.file != file) {
+            true => self.records.change(|state| state.flash_devices = None),
+            false => Ok(()),
+        }
+    }
+
     /// Saves a new list of devices.
     pub(super) fn save_devices(&self, devices: Vec<PathBuf>) -> Result<(), Failure> {
         let file = self.settings.flash_devices();

@@ -112,6 +112,8 @@ pub struct FlashLog {
     attached_before: RefCell<BTreeSet<VolumeId>>,
     /// True while the devices are monitored.
     is_watched: Cell<bool>,
+    /// True once the start has checked the devices against the records.
+    start_checked: tokio::sync::watch::Sender<bool>,
 }
 
 impl FlashLog {
@@ -119,7 +121,7 @@ impl FlashLog {
     pub fn new(settings: Rc<Settings>, records: Rc<Records>, cores: Rc<Cores>, jobs: Rc<Jobs>) -> FlashLog {
         let (state, pending_drops, wear, drives) =
             (RefCell::default(), RefCell::default(), Wear::default(), Rc::default());
-        let (change, attached_before, is_watched) = Default::default();
+        let (change, attached_before, is_watched, start_checked) = Default::default();
         FlashLog {
             settings,
             records,
@@ -132,6 +134,7 @@ impl FlashLog {
             change,
             attached_before,
             is_watched,
+            start_checked,
         }
     }
 
@@ -145,6 +148,7 @@ impl FlashLog {
     pub async fn open(&self, limit: Duration) -> Result<(), Failure> {
         // A command may be adding the first device.
         let _change = self.change.lock().await;
+        self.expire_devices()?;
         let Some(config) = self.config().filter(|_| self.store().is_none()) else { return Ok(()) };
         match self.find_and_open(config, limit).await? {
             Ok(opened) => {
@@ -331,6 +335,18 @@ impl FlashLog {
             Flash::Open(opened) => Some(opened.store.clone()),
             Flash::Off | Flash::Unused(_) => None,
         }
+    }
+
+    /// Permits attaches, after the start has checked the devices and the records against each other.
+    pub fn end_start_check(&self) {
+        self.start_checked.send_replace(true);
+    }
+
+    /// Waits until the start has checked the devices. A volume attached earlier, by command, would be served although
+    /// its data in the log is not known yet.
+    pub async fn wait_for_start_check(&self) {
+        let mut checked = self.start_checked.subscribe();
+        checked.wait_for(|is_checked| *is_checked).await.expect("the sender lives as long as this");
     }
 
     /// True if the configured store was checked against the records and is in use, or none is configured.

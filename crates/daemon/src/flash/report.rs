@@ -1,8 +1,9 @@
 //! The report of the flash log, with its alerts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use engine::VolumeId;
 use flash::{BlockAddress, JobReport, MemberNo, MemberReport, MemberStatus, MemberWrites, Role, ScrubStats};
 use messages::report::{
     AlertKind, FlashDeviceReport, FlashReport, LostBlockReport, PagesReport, ScrubReport, StatusProblem,
@@ -30,7 +31,7 @@ struct LogView {
     /// Volumes with dirty data in the log, and its bytes.
     holders: Vec<(String, u64)>,
     /// Volumes with data in the log that are not served.
-    unclaimed: usize,
+    unclaimed: BTreeSet<VolumeId>,
     pages: PagesReport,
     /// Bytes written to each member.
     written: Vec<MemberWrites>,
@@ -95,7 +96,8 @@ impl FlashLog {
         (report.free_segments, report.segments) = (view.free_segments, view.segments);
         report.dirty_bytes = view.holders.iter().map(|(_, bytes)| bytes).sum();
         report.volumes = view.holders.into_iter().map(|(name, _)| name).collect();
-        report.unclaimed = view.unclaimed;
+        report.unclaimed = view.unclaimed.len();
+        let unclaimed = view.unclaimed;
         report.job = view.job.map(|job| change::job_report(job, &view.members, opened));
         report.scrub = scrub_report(&view.scrub);
         report.problems.extend(scrub_problem(&view.scrub));
@@ -119,10 +121,13 @@ impl FlashLog {
             true => Some(StatusProblem::new(AlertKind::Other, ONLY_BY_COMMAND)),
             false => copies_problem(report.copies, report.allow_single_copy),
         });
-        if report.unclaimed > 0 {
-            let count = show_counted(report.unclaimed as u64, "volume");
-            let verb = if report.unclaimed == 1 { "is" } else { "are" };
-            let text = format!("the flash log holds data of {count} that {verb} not served");
+        if !unclaimed.is_empty() {
+            let mut names: Vec<String> = unclaimed.iter().map(|id| self.records.show_volume(*id)).collect();
+            names.sort_unstable();
+            let text = format!(
+                "the flash log holds data of {}, not served: `hotset volume show NAME` gives the reason and the choices",
+                names.join(", ")
+            );
             report.problems.push(StatusProblem::new(AlertKind::FlashUnclaimed, text));
         }
     }
@@ -137,8 +142,8 @@ impl FlashLog {
         names.sort_unstable();
         let count = show_counted(names.len() as u64, "volume");
         let text = format!(
-            "{count} had clients when the first flash device was added, and will use flash after a restart of the \
-             daemon: {}",
+            "{count} could not be attached again when the first flash device was added (clients over iSCSI, vhost-user \
+             or TLS, or another change), and will use flash after a restart of the daemon: {}",
             names.join(", ")
         );
         Some(StatusProblem::new(AlertKind::Other, text))
@@ -208,7 +213,7 @@ fn log_view(local: &CoreLocal) -> Option<LogView> {
         free_segments,
         segments,
         holders,
-        unclaimed: local.engine.unclaimed().len(),
+        unclaimed: local.engine.unclaimed(),
         pages,
         written,
         content_bytes,

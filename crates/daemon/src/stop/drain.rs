@@ -139,12 +139,8 @@ impl Drain {
         let mut totals = DrainTotals::default();
         // Volumes that leave the log are not among the unserved ones.
         let unserved = self.cores.undestaged_blocks().await.unwrap_or_default();
-        let name_of = |volume_id: &VolumeId| {
-            let name = self.records.view().by_id(*volume_id).map(|record| record.name.clone());
-            name.unwrap_or_else(|| format!("volume ID {volume_id:016x}"))
-        };
-        let mut unserved: Vec<String> =
-            unserved.iter().filter(|(_, blocks)| blocks.in_log > 0).map(|(volume_id, _)| name_of(volume_id)).collect();
+        let unserved = unserved.iter().filter(|(_, blocks)| blocks.in_log > 0);
+        let mut unserved: Vec<String> = unserved.map(|(volume_id, _)| self.records.show_volume(*volume_id)).collect();
         unserved.sort();
         let mut volumes = self.start(uses_flash_log, &mut totals).await;
         let mut tick = tokio::time::interval(PROGRESS_INTERVAL);

@@ -81,7 +81,7 @@ pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
             ComparisonResult::Different => {
                 let text = "the backing changed while the volume was not attached: its pages on flash were dropped";
                 *strong.flash_tier.drop_reason.borrow_mut() = Some(text.to_owned());
-                strong.flash_tier.ring_is_reread.set(true);
+                strong.flash_tier.lacks_destaged_content.set(true);
                 if strong.drop_pages().await.is_ok() {
                     break strong.flash_tier.checked.set(true);
                 }
@@ -247,7 +247,7 @@ impl<S: Seam> Shard<S> {
             return;
         }
         let ring_blocks = self.blocks_in_ring();
-        self.flash_tier.ring_is_reread.set(true);
+        self.flash_tier.lacks_destaged_content.set(true);
         if self.drop_pages().await.is_err() {
             return;
         }

@@ -42,9 +42,9 @@ pub struct FlashTier<S: Seam> {
     enabled: bool,
     /// True if pages from before the attach may be stale and are dropped.
     drops_old_pages: bool,
-    /// True if no block was destaged since the ring was dropped. The ring then has blocks that were read back: they
-    /// identify the backing, but may be the same in an older copy of it.
-    ring_is_reread: Cell<bool>,
+    /// True if no content was destaged since the attach, or since the ring was dropped. The blocks of the ring may then
+    /// be ones that were read back: they identify the backing, but may be the same in an older copy of it.
+    lacks_destaged_content: Cell<bool>,
     /// The volume's quota of flash.
     quota: RefCell<FlashQuota>,
     /// The pinned pages of the quota.
@@ -78,7 +78,7 @@ impl<S: Seam> FlashTier<S> {
             pages,
             enabled,
             drops_old_pages,
-            ring_is_reread: Cell::new(drops_old_pages),
+            lacks_destaged_content: Cell::new(true),
             quota,
             pins: Pins::default(),
             checked,
@@ -251,16 +251,17 @@ impl<S: Seam> Shard<S> {
             let has_content =
                 |content: &Option<S::Block>| content.as_ref().is_some_and(|block| !block.is_zero(0, BLOCK_BYTES));
             if destaged.last.iter().any(|(_, content)| has_content(content)) {
-                self.flash_tier.ring_is_reread.set(false);
+                self.flash_tier.lacks_destaged_content.set(false);
             }
             self.flash_tier.set_partial_blocks(&destaged);
         }
     }
 
-    /// True if the ring of recent writes has only zeroes, or only blocks that were read back.
+    /// True if the ring of recent writes may not prove the state of the backing: it has only zeroes, or no content that
+    /// was destaged since the attach.
     pub fn lacks_evidence(&self) -> bool {
-        let is_reread = self.flash_tier.ring_is_reread.get();
-        self.flash_tier.pages.as_ref().is_some_and(|pages| is_reread || pages.nonzero_recent_writes() == 0)
+        let lacks_destaged = self.flash_tier.lacks_destaged_content.get();
+        self.flash_tier.pages.as_ref().is_some_and(|pages| lacks_destaged || pages.nonzero_recent_writes() == 0)
     }
 
     /// True if every write that was ever sent to the backing is durable there, apart from writes known to be in flight.

@@ -76,12 +76,18 @@ impl<S: Seam> Shard<S> {
     /// first. On an error the old policy stays. Waits until an earlier change of the policy or the mode has ended.
     pub async fn set_policy(self: &ShardRef<S>, policy: WritePolicy) -> Result<(), RequestError> {
         let _change = self.begin_change().await;
-        let old = self.policy.replace(policy);
+        let old = self.policy.get();
+        // Under write-back the log answers flushes, so it is in force only after the destage: if a flash device fails
+        // meanwhile, no flush relies on one copy for as long as the destage takes.
+        if policy != WritePolicy::WriteBack {
+            self.policy.set(policy);
+        }
         let is_stricter = old.defers_writes() && policy != old;
         if let Err(error) = self.destage_for_change(is_stricter).await {
             self.policy.set(old);
             return Err(error);
         }
+        self.policy.set(policy);
         if policy == WritePolicy::None {
             self.invalidate();
             // The remaining pages on flash are not read any more, and are evicted when room is needed.

@@ -550,7 +550,7 @@ impl<S: Seam> Volume<S> {
         Ok(shard.state.borrow().log_tracker.has_records())
     }
 
-    /// True if only the flash log has the newest content of some blocks or zero-ranges.
+    /// True if records of the volume keep segments of the flash log in use: its backing may lack their content.
     pub fn needs_log(&self) -> bool {
         self.0.shard.state.borrow().log_tracker.holds_segments()
     }

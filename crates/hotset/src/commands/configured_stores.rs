@@ -1,6 +1,8 @@
 //! Flash stores on the configured devices, read without a daemon. Nothing is written, and no file is created.
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use engine::VolumeId;
 use flash::{DeviceContent, StoreError};
@@ -12,6 +14,8 @@ use terminal::Failure;
 
 /// Memory for reading the devices.
 const POOL_BYTES: usize = 16 << 20;
+/// Time for reading all devices.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time in milliseconds for which a locked device is waited for.
 const LOCK_WAIT_MS: u64 = 1_000;
 
@@ -103,9 +107,21 @@ async fn open(seam: &RealSeam, path: &Path) -> seam::DiskResult<RealDisk> {
     RealDisk::open_within(seam, &open, PATH_TIMEOUT).await
 }
 
-fn on_core<F>(read: impl FnOnce(RealSeam) -> F) -> Result<Option<String>, Failure>
+/// Reads on a thread of its own, because a device may open and then not answer.
+fn on_core<F>(read: impl FnOnce(RealSeam) -> F + Send + 'static) -> Result<Option<String>, Failure>
 where
     F: Future<Output = Option<String>> + 'static,
 {
-    run_core(RealCoreSpec::new(POOL_BYTES), read).map_err(|error| Failure::failed(error.to_string()))
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        // The receiver is gone after the time-out.
+        let _ = sender.send(run_core(RealCoreSpec::new(POOL_BYTES), read));
+    });
+    match receiver.recv_timeout(READ_TIMEOUT) {
+        Ok(read) => read.map_err(|error| Failure::failed(error.to_string())),
+        Err(_) => {
+            let text = "a configured flash device does not answer: it is unknown which volumes have dirty data there";
+            Err(Failure::failed(text))
+        }
+    }
 }

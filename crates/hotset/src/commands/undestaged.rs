@@ -179,7 +179,10 @@ fn try_check(location: &Location, is_last: bool) -> Result<Option<Undestaged>, F
     let holder = match StateDir::open(directory) {
         Ok(state) => {
             let names = undestaged(state.state(), &[]);
-            let unproven = find_unclaimed_data(&location.flash_devices(Some(state.state())), state.state())?;
+            let unproven = match state.state().older_than.is_some() {
+                true => Some(format!("the state directory {} is an older copy", directory.display())),
+                false => find_unclaimed_data(&location.flash_devices(Some(state.state())), state.state())?,
+            };
             let remedy = if unproven.is_some() { REBUILD } else { START_AND_STOP }.to_owned();
             return Ok(Some(Undestaged { names, unproven, remedy }));
         }
@@ -201,9 +204,11 @@ fn try_check(location: &Location, is_last: bool) -> Result<Option<Undestaged>, F
             let names = undestaged_while_serving(&recorded, &status);
             let foreign = status.flash.as_ref().and_then(|flash| flash.refusal.as_deref()) == Some(STORE_FOREIGN);
             let store = recorded.unclaimed.iter().next_back().filter(|_| foreign);
-            let is_rebuilt = store.is_some() && names.is_empty();
+            let unclaimed = status.flash.as_ref().filter(|flash| flash.unclaimed > 0 && names.is_empty());
+            let unproven = store.or(unclaimed.map(|flash| &flash.store)).map(|store| unclaimed_data(store));
+            let is_rebuilt = unproven.is_some() && names.is_empty();
             let remedy = if is_rebuilt { REBUILD.to_owned() } else { remedy_while_serving(&names, &status) };
-            return Ok(Some(Undestaged { names, unproven: store.map(|store| unclaimed_data(store)), remedy }));
+            return Ok(Some(Undestaged { names, unproven, remedy }));
         }
         Ok(status) => {
             (format!("the daemon (process {}) is stopping", status.pid), "run the command again after it has ended")

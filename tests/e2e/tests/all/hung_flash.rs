@@ -3,10 +3,10 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use e2e::client::Client;
-use e2e::daemon::{Daemon, wait_for};
+use e2e::daemon::{Daemon, text_of, wait_for};
 use e2e::fixture::Fixture;
 use e2e::fuse::{Fuse, Operation};
 use e2e::refusal::{json, show};
@@ -96,6 +96,36 @@ fn first_signal_ends_a_start_with_a_hung_flash_device() {
     daemon.signal("TERM");
     wait_for_stop(&fuse, daemon);
     fixture.start().stop();
+}
+
+#[test]
+fn volume_added_while_a_start_checks_flash_uses_the_log() {
+    let Some((fixture, fuse, _)) = fixture() else { return };
+    let daemon = fixture.start();
+    write(&fixture, "logged", 7);
+    daemon.kill();
+    fuse.hang_at(Operation::Read);
+    let daemon = Daemon::launch(&fixture);
+    wait_for("the hang", || fuse.is_hung().then_some(()));
+    let backing = "sim://raid5?disks=3&type=nlsas";
+    std::thread::scope(|scope| {
+        let add = || daemon.try_command(&["volume", "add", "added", "--backing", backing, "--size", "128 MiB"]);
+        let added = scope.spawn(add);
+        // The command has reached the daemon by then, on most machines.
+        std::thread::sleep(Duration::from_millis(300));
+        fuse.resume();
+        let output = added.join().expect("the command ends");
+        assert!(output.status.success(), "{}", text_of(&output));
+    });
+    let mut client = Client::connect(&fixture.endpoint(), "added").expect("the volume is served");
+    for number in 0..32 {
+        client.write(number * 16 * BLOCK as u64, &[7; BLOCK]).expect("the volume works");
+    }
+    client.flush().expect("the volume works");
+    let shown = show(&daemon, "added");
+    assert!(shown["flash_dirty_bytes"].as_u64() > Some(0), "{shown}");
+    drop(client);
+    daemon.stop();
 }
 
 #[test]
