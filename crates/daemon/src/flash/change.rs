@@ -78,10 +78,8 @@ impl FlashLog {
     /// file gets its former list.
     pub(super) fn expire_devices(&self) -> Result<(), Failure> {
         let file = self.settings.flash_devices();
-        match self.records.view().flash_devices.as_ref().is_some_and(|saved| saved.file != file) {
-            true => self.records.change(|state| state.flash_devices = None),
-            false => Ok(()),
-        }
+        let is_outdated = self.records.view().flash_devices.as_ref().is_some_and(|saved| saved.file != file);
+        if is_outdated { self.records.change(|state| state.flash_devices = None) } else { Ok(()) }
     }
 
     /// Saves a new list of devices.
