@@ -125,7 +125,7 @@ impl FlashLog {
             let mut names: Vec<String> = unclaimed.iter().map(|id| self.records.show_volume(*id)).collect();
             names.sort_unstable();
             let text = format!(
-                "the flash log holds data of {}, not served: `hotset volume show NAME` gives the reason and the choices",
+                "the flash log holds data of {}, not served: `hotset volume show NAME` gives the reason and choices",
                 names.join(", ")
             );
             report.problems.push(StatusProblem::new(AlertKind::FlashUnclaimed, text));

@@ -117,7 +117,7 @@ fn volume_added_while_a_start_checks_flash_uses_the_log() {
         let output = added.join().expect("the command ends");
         assert!(output.status.success(), "{}", text_of(&output));
     });
-    let mut client = Client::connect(&fixture.endpoint(), "added").expect("the volume is served");
+    let mut client = wait_for("the volume", || Client::connect(&fixture.endpoint(), "added").ok());
     for number in 0..32 {
         client.write(number * 16 * BLOCK as u64, &[7; BLOCK]).expect("the volume works");
     }
