@@ -196,17 +196,23 @@ pub fn rebuild(current: State, inventory: &StoreInventory) -> Result<(State, Vec
             content.destaged = content.destaged.max(u64::from(!is_trusted));
         }
     }
-    if !is_own || directory_is_newer {
-        let is_restored = |record: &VolumeRecord| {
-            volumes.iter().any(|volume| {
-                volume.volume_id == record.volume_id
-                    || volume.name == record.name
-                    || volume.backing_identity == record.backing_identity
-            })
-        };
-        let kept: Vec<VolumeRecord> = current.volumes.iter().filter(|record| !is_restored(record)).cloned().collect();
-        volumes.extend(kept);
-    }
+    let is_restored = |record: &VolumeRecord| {
+        volumes.iter().any(|volume| {
+            volume.volume_id == record.volume_id
+                || volume.name == record.name
+                || volume.backing_identity == record.backing_identity
+        })
+    };
+    // An older copy of this directory may list volumes that were removed since.
+    let is_present = |record: &VolumeRecord| {
+        !is_own || directory_is_newer || current.served_beside.contains(&record.backing_identity)
+    };
+    let kept = current.volumes.iter().filter(|record| is_present(record) && !is_restored(record));
+    let kept: Vec<VolumeRecord> = kept.cloned().collect();
+    volumes.extend(kept);
+    // An older copy of the log, or of the map, that was refused before stays so.
+    let own_record = current.store(&inventory.store).filter(|_| is_own);
+    let (sequence, map_unusable) = own_record.map_or_else(Default::default, |own| (own.sequence, own.map_unusable));
     let manifest = match directory_is_newer {
         false => manifest,
         true => Manifest {
@@ -241,6 +247,8 @@ pub fn rebuild(current: State, inventory: &StoreInventory) -> Result<(State, Vec
     let record = state.store_mut(&inventory.store);
     *record = StoreRecord {
         devices: std::mem::take(&mut record.devices),
+        sequence,
+        map_unusable,
         generation: inventory.generation,
         epoch,
         life,
@@ -263,6 +271,8 @@ pub fn rebuild(current: State, inventory: &StoreInventory) -> Result<(State, Vec
 
 #[cfg(test)]
 mod tests {
+    use flash::Sequence;
+
     use super::*;
     use crate::{Acceptance, Claim, OlderThan};
 
@@ -328,6 +338,15 @@ mod tests {
         assert!(holdings.iter().all(|holding| holding.volume_id != show_volume_id(VolumeId(7))));
         let (again, _) = rebuild(rebuilt, &inventory).expect("the records are complete");
         assert_eq!(again.by_name("web"), None, "a second rebuild takes no more than the first one");
+        let mut beside = state.clone();
+        beside.served_beside.insert("disk-1".to_owned());
+        (beside.store_mut("ab").sequence, beside.store_mut("ab").map_unusable) = (Sequence(40), true);
+        let own = StoreInventory { manifest: beside.manifest(60_000), ..inventory.clone() };
+        let (kept, _) = rebuild(beside, &own).expect("the records are complete");
+        let web = kept.by_name("web").expect("the directory's own record stays");
+        assert_eq!((web.volume_id, web.dirty_on_flash.as_deref()), (id, Some("ab")));
+        let store = kept.store("ab").map(|store| (store.sequence, store.map_unusable));
+        assert_eq!(store, Some((Sequence(40), true)), "an older copy of the log or of the map stays refused");
         let nameless = StoreInventory { ownership: Ownership::default(), ..inventory.clone() };
         assert_eq!(rebuild(State::default(), &nameless).err(), Some(RebuildError::NoOwner));
         let damaged = StoreInventory { manifest: Some(vec![1, 2, 3]), ..inventory };

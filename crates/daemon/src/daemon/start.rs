@@ -207,8 +207,12 @@ async fn start_serving(
     }
     // With dirty data on flash the devices get more time: without them its volumes would be refused until the next
     // start.
-    let holds_dirty = daemon.records.view().volumes.iter().any(|record| record.dirty_on_flash.is_some());
-    let flash_limit = if holds_dirty { PATH_TIMEOUT } else { START_LIMIT };
+    // A directory that knows no store may be one in place of a lost one.
+    let may_hold_dirty = {
+        let records = daemon.records.view();
+        records.stores.is_empty() || records.volumes.iter().any(|record| record.dirty_on_flash.is_some())
+    };
+    let flash_limit = if may_hold_dirty { PATH_TIMEOUT } else { START_LIMIT };
     daemon.flash.open(flash_limit).await.map_err(|failure| Failure::failed(failure.message))?;
     let erased = daemon.memory.erase_unneeded_content(daemon.flash.is_checked()).await;
     erased.map_err(|failure| Failure::failed(failure.message))?;

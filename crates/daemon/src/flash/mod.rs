@@ -67,6 +67,8 @@ struct UnusedFlash {
     pub refusal: Option<&'static str>,
     /// Paths of the devices that did not answer.
     pub hung: Vec<String>,
+    /// The stores of the devices that answer, each with the owner in its superblock.
+    pub owners: Vec<(String, Ownership)>,
     /// A member of the store is missing, and this log is on the present devices. Without it, they may lack data.
     pub whole_log: Option<Box<WholeLog>>,
 }
@@ -108,6 +110,8 @@ pub struct FlashLog {
     drives: Rc<Drives>,
     /// Held during a change of the devices by command, and while the log is opened.
     change: tokio::sync::Mutex<()>,
+    /// Held while the manifest is written: its copies must not overlap, and the newest one comes last.
+    manifest: tokio::sync::Mutex<()>,
     /// Volumes that were attached before the store was opened.
     attached_before: RefCell<BTreeSet<VolumeId>>,
     /// True while the devices are monitored.
@@ -121,7 +125,7 @@ impl FlashLog {
     pub fn new(settings: Rc<Settings>, records: Rc<Records>, cores: Rc<Cores>, jobs: Rc<Jobs>) -> FlashLog {
         let (state, pending_drops, wear, drives) =
             (RefCell::default(), RefCell::default(), Wear::default(), Rc::default());
-        let (change, attached_before, is_watched, start_checked) = Default::default();
+        let (change, manifest, attached_before, is_watched, start_checked) = Default::default();
         FlashLog {
             settings,
             records,
@@ -132,6 +136,7 @@ impl FlashLog {
             wear,
             drives,
             change,
+            manifest,
             attached_before,
             is_watched,
             start_checked,
@@ -190,7 +195,10 @@ impl FlashLog {
         let found_store = self.core().call(find).await;
         let found_store = match found_store.map_err(core_ended)? {
             Ok(found_store) => found_store,
-            Err(unused) => return Ok(Err(self.confirm_whole_log(unused))),
+            Err(unused) => {
+                self.record_owners(&unused.owners)?;
+                return Ok(Err(self.confirm_whole_log(unused)));
+            }
         };
         let mut store = FoundStore {
             store: show_uuid(&found_store.identity.store),
@@ -251,6 +259,24 @@ impl FlashLog {
         }
     }
 
+    /// Records that devices which cannot be used prove these records to be older, or may hold data of volumes that the
+    /// records lack: such volumes would be served without that data. Devices of another store beside a known one are a
+    /// mistake in the list.
+    fn record_owners(&self, owners: &[(String, Ownership)]) -> Result<(), Failure> {
+        let knows_one = owners.iter().any(|(store, _)| self.records.view().store(store).is_some());
+        for (store, ownership) in owners {
+            let found =
+                FoundStore { store: store.clone(), ownership: *ownership, devices: Vec::new(), holds_data: true };
+            let verdict = self.records.view().check_store(&found);
+            match verdict {
+                Err(refusal @ Refusal::StateOlder { .. }) => self.records.record_refusal(&refusal)?,
+                Err(refusal @ Refusal::StoreForeign { .. }) if !knows_one => self.records.record_refusal(&refusal)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Keeps the whole log found beside a missing member only if the records confirm it: the state directory knows this
     /// store in this life, and no later membership (R10). Then the reason names the device with the log.
     fn confirm_whole_log(&self, unused: UnusedFlash) -> UnusedFlash {
@@ -308,6 +334,7 @@ impl FlashLog {
         if self.store().is_none() {
             return;
         }
+        let _saving = self.manifest.lock().await;
         let Some(payload) = self.records.view().manifest(flash::MANIFEST_BYTES_MAX) else {
             return log::warn!(
                 target: FLASH,

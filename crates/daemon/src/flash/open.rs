@@ -118,6 +118,34 @@ pub async fn find(
     own_volumes: &OwnVolumes,
     limit: Duration,
 ) -> Result<FoundStore, UnusedFlash> {
+    let mut disks = Vec::new();
+    match find_among(local, &mut disks, config, by_command, known, own_volumes, limit).await {
+        Ok(found_store) => Ok(found_store),
+        Err(unused) => Err(UnusedFlash { owners: read_owners(local, &disks).await, ..unused }),
+    }
+}
+
+/// The stores of devices that cannot be used together, each with the owner in its superblock.
+async fn read_owners(local: &CoreLocal, disks: &[RealDisk]) -> Vec<(String, Ownership)> {
+    let inspect = flash::inspect(&local.seam, disks);
+    let (devices, _) = match unless_hung(local, disks, PATH_TIMEOUT, inspect).await {
+        Ok(inspected) => inspected,
+        Err(_) => return Vec::new(),
+    };
+    let superblocks = devices.into_iter().filter_map(|device| device.superblock.ok());
+    superblocks.map(|superblock| (show_uuid(&superblock.store), superblock.ownership)).collect()
+}
+
+/// As [`find`]; on an error `disks` has the devices that answer.
+async fn find_among(
+    local: &CoreLocal,
+    disks: &mut Vec<RealDisk>,
+    config: FlashConfig,
+    by_command: bool,
+    known: &KnownDevices,
+    own_volumes: &OwnVolumes,
+    limit: Duration,
+) -> Result<FoundStore, UnusedFlash> {
     if config.devices.len() < 2 && !config.allow_single_copy && !by_command {
         return Err("[flash] names one device, and allow_single_copy is not set; name a second device, or set it"
             .to_owned()
@@ -130,23 +158,23 @@ pub async fn find(
         renamed.extend(disk.former_identities().into_iter().map(|former| (former, disk.identity())));
     }
     let device_bytes = opened.iter().map(|(_, disk)| u128::from(disk.geometry().size_bytes)).sum();
-    let mut disks: Vec<RealDisk> = opened.into_iter().map(|(_, disk)| disk).collect();
+    *disks = opened.into_iter().map(|(_, disk)| disk).collect();
     if disks.is_empty() {
         return Err(all_absent(&absent));
     }
     let accept_missing = config.devices.len() == 1 && !by_command;
     let mut formatted = false;
     let (identity, manifest) = loop {
-        let (identity, is_new) = identify_store(local, &mut disks, accept_missing, &names, &mut absent).await?;
+        let (identity, is_new) = identify_store(local, disks, accept_missing, &names, &mut absent).await?;
         formatted |= is_new;
-        let read = flash::read_manifest(&local.seam, &disks, identity.store);
-        match unless_hung(local, &disks, PATH_TIMEOUT, read).await {
+        let read = flash::read_manifest(&local.seam, disks, identity.store);
+        match unless_hung(local, disks, PATH_TIMEOUT, read).await {
             Ok(manifest) => break (identity, manifest),
-            Err(index) => remove_hung(&mut disks, index, &names, &mut absent)?,
+            Err(index) => remove_hung(disks, index, &names, &mut absent)?,
         }
     };
     let manifest = manifest.map_err(|error| unused(&error, &names, &absent))?.map(|manifest| manifest.payload);
-    *local.flash_devices.borrow_mut() = disks;
+    *local.flash_devices.borrow_mut() = std::mem::take(disks);
     Ok(FoundStore { identity, manifest, names, renamed, formatted, absent, device_bytes, accept_missing })
 }
 

@@ -147,10 +147,10 @@ impl<S: Seam> Shard<S> {
         refuse_dirty()?;
         if discard_dirty {
             self.drop_past(0);
-            self.append_tombstones_from(BlockNo::ZERO).await?;
-        } else {
-            self.queue_tombstones_from(BlockNo::ZERO);
         }
+        // An idle volume never flushes by itself, and a recovery would write the records over the changed backing.
+        let appended = self.append_tombstones_from(BlockNo::ZERO).await;
+        appended.inspect_err(|_| self.queue_tombstones_from(BlockNo::ZERO))?;
         Ok(dropped)
     }
 

@@ -207,10 +207,13 @@ impl<S: Seam> Drop for RunningJob<S> {
     }
 }
 
-/// Records that the joining device failed a batch: the job fails, the batch does not.
+/// Records that the joining device failed a batch: the job fails, the batch does not. The job's own requests to the
+/// device fail, too: a device that hangs would never answer them.
 pub fn joining_member_failed<S: Seam>(inner: &Inner<S>, error: &DiskError) {
     let mut state = inner.state.borrow_mut();
-    state.joining = None;
+    if let Some(device) = state.joining.take() {
+        device.abort.abort();
+    }
     if let Some(job) = &mut state.jobs.current {
         job.failed.get_or_insert(error.clone());
     }

@@ -38,6 +38,26 @@ fn stale_device_is_refused() {
 }
 
 #[test]
+fn lost_state_directory_beside_one_of_two_devices_refuses_the_volume() {
+    let fixture = on_file();
+    let daemon = fixture.start();
+    write(&fixture, 1);
+    daemon.kill();
+    rename(&fixture, STATE, "lost");
+    rename(&fixture, DEVICES[1], "away");
+    let daemon = fixture.start();
+    volume_refusal(&fixture, &daemon, "data-unclaimed");
+    daemon.stop();
+    // The start may have created a file in place of the missing one.
+    let _ = fs::remove_file(path(&fixture, DEVICES[1]));
+    rename(&fixture, "lost", STATE);
+    rename(&fixture, "away", DEVICES[1]);
+    let daemon = fixture.start();
+    assert_eq!(count(&read(&fixture), 1), BLOCKS);
+    daemon.stop();
+}
+
+#[test]
 fn devices_restored_from_a_copy_before_a_destage_are_refused() {
     let fixture = on_slow_disks(&DEVICES, "");
     let daemon = fixture.start();

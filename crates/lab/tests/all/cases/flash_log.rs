@@ -255,6 +255,45 @@ fn zeroes_given_up_with_cached_data_are_not_logged() {
     }
 }
 
+/// An idle volume never flushed again, and a recovery wrote the records over the changed backing.
+#[test]
+fn records_of_dropped_data_do_not_return_over_a_changed_backing() {
+    let (fixture, volume) = first_session(70, 16);
+    let disk = fixture.world.disk("disk").unwrap();
+    fixture.world.block_on(async {
+        write(&volume, 0, 8, 7).await.unwrap();
+        volume.flush().await.unwrap();
+        fixture.seam.sleep(Nanos::from_secs(30)).await;
+    });
+    assert_eq!(durable_tags(&disk, 0, 8), [7; 8], "an idle volume is destaged");
+    disk.set_tags(0, &[9; 8]);
+    fixture.world.block_on(volume.drop_cached_data(false)).unwrap();
+    drop(volume);
+    let (fixture, volume) = next_session(fixture, CrashMode::KeepAll, 71, 16);
+    assert_eq!(fixture.world.block_on(read(&volume, 0, 8)).unwrap(), [9; 8]);
+}
+
+/// A flush during the change was acknowledged without its data, and the change failed.
+#[test]
+fn flush_during_a_failed_change_to_volatile_keeps_its_data() {
+    let (fixture, volume) = first_session(72, 16);
+    let disk = fixture.world.disk("disk").unwrap();
+    fixture.world.block_on(async {
+        write(&volume, 0, 8, 7).await.unwrap();
+        volume.flush().await.unwrap();
+        disk.add_fault(Rule::new(Fault::Stall(Nanos::from_secs(5)), Ops::CHANGE, When::Always));
+        let change = volume.clone();
+        fixture.seam.spawn(async move { drop(change.set_policy(WritePolicy::WriteBackVolatile).await) });
+        fixture.seam.sleep(Nanos::from_millis(100)).await;
+        assert!(volume.is_changing());
+        write(&volume, 800, 8, 8).await.unwrap();
+        volume.flush().await.unwrap();
+    });
+    drop(volume);
+    let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, 73, 16);
+    assert_eq!(fixture.world.block_on(read(&volume, 800, 8)).unwrap(), [8; 8]);
+}
+
 /// Blocks whose content only the log has are dirty data, too.
 #[test]
 fn cached_data_is_not_dropped_while_the_log_alone_has_content() {
