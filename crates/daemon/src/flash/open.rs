@@ -127,6 +127,9 @@ pub async fn find(
 
 /// The stores of devices that cannot be used together, each with the owner in its superblock.
 async fn read_owners(local: &CoreLocal, disks: &[RealDisk]) -> Vec<(String, Ownership)> {
+    if disks.is_empty() {
+        return Vec::new();
+    }
     let inspect = flash::inspect(&local.seam, disks);
     let (devices, _) = match unless_hung(local, disks, PATH_TIMEOUT, inspect).await {
         Ok(inspected) => inspected,
