@@ -147,6 +147,9 @@ pub(crate) struct State<S: Seam> {
     pub(crate) unrecorded: Option<String>,
     /// The device that is becoming a log member: it gets every batch, but no acknowledgement relies on it yet.
     pub(crate) joining: Option<Device<S>>,
+    /// The device that the running job fills. Unlike `joining`, it stays after a failed batch, so that a hang of the
+    /// device ends the job.
+    pub(crate) filling: Option<Device<S>>,
     /// Buffers for resync and scrub, so that an exhausted pool blocks neither.
     pub(crate) copy_buffers: Vec<S::BlockMut>,
     /// The read and write latencies of each member.

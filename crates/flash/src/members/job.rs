@@ -200,20 +200,17 @@ impl<S: Seam> Drop for RunningJob<S> {
             let mut state = self.inner.state.borrow_mut();
             state.jobs.current = None;
             state.jobs.prepared = None;
-            state.joining = None;
+            (state.joining, state.filling) = (None, None);
             state.segments.limit = SegmentNo(state.superblock.segments);
         }
         super::start_take_over(&self.inner);
     }
 }
 
-/// Records that the joining device failed a batch: the job fails, the batch does not. The job's own requests to the
-/// device fail, too: a device that hangs would never answer them.
+/// Records that the joining device failed a batch: the job fails, the batch does not.
 pub fn joining_member_failed<S: Seam>(inner: &Inner<S>, error: &DiskError) {
     let mut state = inner.state.borrow_mut();
-    if let Some(device) = state.joining.take() {
-        device.abort.abort();
-    }
+    state.joining = None;
     if let Some(job) = &mut state.jobs.current {
         job.failed.get_or_insert(error.clone());
     }

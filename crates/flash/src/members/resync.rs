@@ -64,7 +64,7 @@ pub async fn fill<S: Seam>(running: &RunningJob<S>, device: &Device<S>) -> Resul
     let segments = {
         let _guard = inner.batch_lock.lock().await;
         let mut state = inner.state.borrow_mut();
-        state.joining = Some(device.clone());
+        (state.joining, state.filling) = (Some(device.clone()), Some(device.clone()));
         let blocks = (segment_bytes / BLOCK_BYTES as u64) as u32;
         let log_segment = |(number, content, used): (SegmentNo, Segment, Option<u32>)| LogSegment {
             number,

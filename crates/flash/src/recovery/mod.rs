@@ -204,6 +204,7 @@ fn new_inner<S: Seam>(
         recorded_generation: generation,
         unrecorded: None,
         joining: None,
+        filling: None,
         latency_trackers: BTreeMap::new(),
         scrub: Scrub::default(),
         lost: LostBlocks::default(),

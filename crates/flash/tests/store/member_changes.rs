@@ -330,6 +330,29 @@ fn second_loss_during_a_resync_is_reported_and_fails_appends() {
     });
 }
 
+/// The grace of a batch ended first, and nothing aborted the requests of the job itself.
+#[test]
+fn device_that_hangs_while_it_is_filled_ends_its_job_and_no_stop_waits() {
+    let world = world_with_another(1);
+    let seam = world.seam();
+    world.block_on(async {
+        let (scenario, store) = store_with_records(&world, &seam).await;
+        let (new, other) = (scenario.disk(3).await, store.clone());
+        let replaced = spawn_change(&seam, async move { other.replace(MemberNo(0), new, false).await });
+        while store.job().is_none_or(|job| job.total_bytes == 0) {
+            seam.sleep(Nanos::from_micros(20)).await;
+        }
+        world.disk(ALL[3]).unwrap().add_fault(Rule::new(Fault::Hang, Ops::WRITE, When::Always));
+        scenario.workload(&store).run(2, 1, 3).await;
+        seam.sleep(Nanos::from_secs(10)).await;
+        let outcome = replaced.borrow_mut().take();
+        assert!(matches!(outcome, Some(Err(StoreError::Disk { .. }))), "{outcome:?}");
+        assert_eq!((store.copies(), store.job()), (2, None));
+        store.close().await.expect("no job keeps the store from closing");
+        assert_eq!(scenario.first_error.take(), None);
+    });
+}
+
 /// The superblocks of a joining device are erased when its job fails. A lost member must not be treated like that.
 #[test]
 fn member_lost_while_filled_to_take_over_keeps_its_superblocks() {
