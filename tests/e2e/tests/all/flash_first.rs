@@ -148,14 +148,20 @@ fn refused_first_device_leaves_the_daemon_without_flash() {
     daemon.stop();
 }
 
-#[test]
-fn unformatted_device_in_the_list_is_formatted_by_the_next_start() {
+/// A fixture whose daemon was stopped, with the backing complete, after its first flash device was added; the device.
+fn stopped_after_first_device() -> (Fixture, String) {
     let fixture = Fixture::with_volume(16 * MIB);
     let f0 = create_device(&fixture, "f0");
     let daemon = fixture.start();
     daemon.command(&["flash", "add", &f0]);
     daemon.command(&["stop", "--destage"]);
     drop(daemon);
+    (fixture, f0)
+}
+
+#[test]
+fn unformatted_device_in_the_list_is_formatted_by_the_next_start() {
+    let (fixture, _) = stopped_after_first_device();
     // As after a crash between the two steps of the command.
     create_device(&fixture, "f0");
     let daemon = fixture.start();
@@ -166,12 +172,7 @@ fn unformatted_device_in_the_list_is_formatted_by_the_next_start() {
 
 #[test]
 fn missing_device_without_dirty_data_is_removed_from_the_list() {
-    let fixture = Fixture::with_volume(16 * MIB);
-    let f0 = create_device(&fixture, "f0");
-    let daemon = fixture.start();
-    daemon.command(&["flash", "add", &f0]);
-    daemon.command(&["stop", "--destage"]);
-    drop(daemon);
+    let (fixture, f0) = stopped_after_first_device();
     fs::remove_file(&f0).expect("the file exists");
     let daemon = fixture.start();
     assert_eq!(json(&daemon, &["volume", "show", "v"])["state"], "active");

@@ -84,15 +84,21 @@ fn flash_device_with_hung_superblocks_counts_as_absent() {
     check_start(|fuse| fuse.hang_at(Operation::Read));
 }
 
+/// A daemon whose start reads superblocks that hang, after a killed one that left dirty data in the log.
+fn launch_with_hung_superblocks(fixture: &Fixture, fuse: &Fuse) -> Daemon {
+    let daemon = fixture.start();
+    write(fixture, "logged", 7);
+    daemon.kill();
+    fuse.hang_at(Operation::Read);
+    let daemon = Daemon::launch(fixture);
+    wait_for("the hang", || fuse.is_hung().then_some(()));
+    daemon
+}
+
 #[test]
 fn first_signal_ends_a_start_with_a_hung_flash_device() {
     let Some((fixture, fuse, _)) = fixture() else { return };
-    let daemon = fixture.start();
-    write(&fixture, "logged", 7);
-    daemon.kill();
-    fuse.hang_at(Operation::Read);
-    let daemon = Daemon::launch(&fixture);
-    wait_for("the hang", || fuse.is_hung().then_some(()));
+    let daemon = launch_with_hung_superblocks(&fixture, &fuse);
     daemon.signal("TERM");
     wait_for_stop(&fuse, daemon);
     fixture.start().stop();
@@ -101,12 +107,7 @@ fn first_signal_ends_a_start_with_a_hung_flash_device() {
 #[test]
 fn volume_added_while_a_start_checks_flash_uses_the_log() {
     let Some((fixture, fuse, _)) = fixture() else { return };
-    let daemon = fixture.start();
-    write(&fixture, "logged", 7);
-    daemon.kill();
-    fuse.hang_at(Operation::Read);
-    let daemon = Daemon::launch(&fixture);
-    wait_for("the hang", || fuse.is_hung().then_some(()));
+    let daemon = launch_with_hung_superblocks(&fixture, &fuse);
     let backing = "sim://raid5?disks=3&type=nlsas";
     std::thread::scope(|scope| {
         let add = || daemon.try_command(&["volume", "add", "added", "--backing", backing, "--size", "128 MiB"]);
