@@ -120,6 +120,11 @@ impl<S: Seam> Core<S> {
         self.0.core_state.map_loaded()
     }
 
+    /// True if the log holds data that a backing lacks: of an attached volume, or of one that is not attached.
+    pub fn needs_log(&self) -> bool {
+        !self.unclaimed().is_empty() || self.0.volumes.borrow().iter().any(Volume::needs_log)
+    }
+
     /// Identities of volumes with unclaimed records in the flash log.
     pub fn unclaimed(&self) -> BTreeSet<VolumeId> {
         let (records, mut volumes, mut index) = (self.0.unclaimed_records.borrow(), BTreeSet::new(), 0);

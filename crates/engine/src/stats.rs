@@ -125,6 +125,13 @@ pub struct VolumeStats {
     pub problems: Vec<VolumeProblem>,
 }
 
+impl VolumeStats {
+    /// True if the backing durably has all blocks. Zero-ranges that it lacks count as no blocks.
+    pub fn has_complete_backing(&self) -> bool {
+        self.dirty_bytes + self.written_bytes + self.flash_dirty_bytes == 0
+    }
+}
+
 /// A present problem of a volume, as far as the engine knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeProblem {

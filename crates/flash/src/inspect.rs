@@ -84,8 +84,8 @@ pub struct StoreIdentity {
 pub enum DeviceContent {
     /// It carries no superblock.
     NoStore,
-    /// It carries a superblock of this store.
-    Store(Uuid),
+    /// It carries a superblock of this store, which this owner opened last.
+    Store(Uuid, Ownership),
     /// A superblock is damaged, of a later format or unreadable; the text gives the reason.
     Unknown(String),
 }
@@ -103,7 +103,7 @@ pub async fn read_device_content<S: Seam>(seam: &S, disk: &S::Disk) -> DeviceCon
             }
         };
         match Superblock::decode(&raw) {
-            Ok(superblock) => return DeviceContent::Store(superblock.store),
+            Ok(superblock) => return DeviceContent::Store(superblock.store, superblock.ownership),
             Err(SuperblockError::NotASuperblock) if !has_magic(&raw) => {}
             Err(SuperblockError::NotASuperblock) => {
                 content = DeviceContent::Unknown("its superblock is damaged".to_owned());

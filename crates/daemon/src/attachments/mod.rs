@@ -207,9 +207,6 @@ impl Attachments {
 
     /// Detaches a volume ([`Cores::detach`](super::cores::Cores::detach)).
     pub async fn detach(&self, name: &str, core: usize, progress: &ProgressSender) -> Result<(), Failure> {
-        let volume_id = self.volumes.placement(name).ok().map(|placement| placement.volume_id);
-        self.cores.detach(name, core, self.records.lost_before(name), progress).await?;
-        volume_id.into_iter().for_each(|volume_id| self.flash.record_detached(volume_id));
-        Ok(())
+        self.cores.detach(name, core, self.records.lost_before(name), progress).await
     }
 }

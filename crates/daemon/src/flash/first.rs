@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::slice;
 
-use engine::VolumeId;
 use flash::{FormatOptions, OpenOptions, Store, StoreError};
 use messages::{ErrorKind, Failure};
 use seam::real::PATH_TIMEOUT;
@@ -99,19 +98,12 @@ impl FlashLog {
     /// Opens the store on the first device beside the volumes that are attached now.
     pub async fn open_first(&self) -> Result<(), Failure> {
         let config = self.config().ok_or_else(|| Failure::new(ErrorKind::Conflict, "no flash device is configured"))?;
-        let attached = async |local: Rc<CoreLocal>| {
-            let volumes = local.engine.volumes();
-            volumes.into_iter().map(|volume| volume.spec().volume_id).collect::<Vec<_>>()
-        };
-        let attached = self.core().call(attached).await.map_err(core_ended)?;
-        self.attached_before.borrow_mut().extend(attached);
         let opened = self.find_and_open(config, PATH_TIMEOUT).await;
         match (opened, self.store()) {
             // The store is open, although its record could not be saved: it cannot be closed beside served volumes.
             (Err(failure), Some(_)) => log::error!(target: FLASH, "{}", failure.message),
             (Ok(Ok(_)), _) => {}
             (result, _) => {
-                self.attached_before.borrow_mut().clear();
                 let conflict = |reason| Failure::new(ErrorKind::Conflict, format!("flash is not used: {reason}"));
                 return Err(result.map_or_else(
                     |failure| failure,
@@ -121,11 +113,6 @@ impl FlashLog {
         }
         self.wear.load(&self.records.view());
         Ok(())
-    }
-
-    /// Records that the volume is detached: its next attach is one beside the open store.
-    pub fn record_detached(&self, volume_id: VolumeId) {
-        self.attached_before.borrow_mut().remove(&volume_id);
     }
 
     /// Removes a device from the list while flash is not in use and commands alone name its devices; true if it did.

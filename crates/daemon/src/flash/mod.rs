@@ -20,19 +20,18 @@ mod watch;
 mod wear;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use engine::{Volume, VolumeId, WritePolicy};
+use engine::{VolumeId, WritePolicy};
 use flash::{Ownership, Sequence, StoreIdentity};
 use messages::Failure;
 use tokio::sync::mpsc;
 
-use self::devices::KnownDevices;
 use self::drives::Drives;
-use self::open::{OpenParameters, OpenedStore};
+use self::open::{OpenParameters, OpenedStore, Search};
 pub use self::watch::LastCheck;
 use self::wear::Wear;
 use super::cores::{CoreLocal, Cores, DataCore, core_ended};
@@ -112,8 +111,6 @@ pub struct FlashLog {
     change: tokio::sync::Mutex<()>,
     /// Held while the manifest is written: its copies must not overlap, and the newest one comes last.
     manifest: tokio::sync::Mutex<()>,
-    /// Volumes that were attached before the store was opened.
-    attached_before: RefCell<BTreeSet<VolumeId>>,
     /// True while the devices are monitored.
     is_watched: Cell<bool>,
     /// True once the start has checked the devices against the records.
@@ -125,7 +122,7 @@ impl FlashLog {
     pub fn new(settings: Rc<Settings>, records: Rc<Records>, cores: Rc<Cores>, jobs: Rc<Jobs>) -> FlashLog {
         let (state, pending_drops, wear, drives) =
             (RefCell::default(), RefCell::default(), Wear::default(), Rc::default());
-        let (change, manifest, attached_before, is_watched, start_checked) = Default::default();
+        let (change, manifest, is_watched, start_checked) = Default::default();
         FlashLog {
             settings,
             records,
@@ -137,7 +134,6 @@ impl FlashLog {
             drives,
             change,
             manifest,
-            attached_before,
             is_watched,
             start_checked,
         }
@@ -182,16 +178,15 @@ impl FlashLog {
         config: FlashConfig,
         limit: Duration,
     ) -> Result<Result<OpenedStore, UnusedFlash>, Failure> {
-        let (device_config, devices) = (config.clone(), config.devices.clone());
-        let (own_volumes, known) = {
+        let devices = config.devices.clone();
+        let search = {
             let state = self.records.view();
             let of_store = |path: &PathBuf| Some((path.clone(), state.store_of_device(path)?));
-            (OwnVolumes::new(&state), devices.iter().filter_map(of_store).collect::<KnownDevices>())
+            let known = devices.iter().filter_map(of_store).collect();
+            let (config, own_volumes) = (config.clone(), OwnVolumes::new(&state));
+            Search { config, by_command: self.is_by_command(), known, own_volumes, limit }
         };
-        let by_command = self.is_by_command();
-        let find = async move |local: Rc<CoreLocal>| {
-            open::find(&local, device_config, by_command, &known, &own_volumes, limit).await
-        };
+        let find = async move |local: Rc<CoreLocal>| open::find(&local, &search).await;
         let found_store = self.core().call(find).await;
         let found_store = match found_store.map_err(core_ended)? {
             Ok(found_store) => found_store,
@@ -415,10 +410,9 @@ impl FlashLog {
         }
         self.save_wear().await;
         let close = async |local: Rc<CoreLocal>| {
-            let all_claimed = local.engine.unclaimed().is_empty();
-            let has_dirty = local.engine.volumes().iter().any(Volume::needs_log);
+            let is_needed = local.engine.needs_log();
             match local.engine.log() {
-                Some(store) => store.close().await.map(|sequence| (all_claimed && !has_dirty, sequence)),
+                Some(store) => store.close().await.map(|sequence| (!is_needed, sequence)),
                 None => Ok((false, Sequence(0))),
             }
         };

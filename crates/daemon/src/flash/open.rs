@@ -1,11 +1,12 @@
 //! Opening the flash log on the data core: finding the devices and the store, and the messages if that fails.
 
 use std::path::Path;
+use std::slice;
 use std::time::Duration;
 
 use flash::{
-    DeviceFindings, FormatOptions, MemberNo, MemberState, OpenOptions, Ownership, Role, Sequence, Store, StoreError,
-    StoreGeneration, StoreIdentity,
+    DeviceContent, DeviceFindings, FormatOptions, MemberNo, MemberState, OpenOptions, Ownership, Role, Sequence, Store,
+    StoreError, StoreGeneration, StoreIdentity,
 };
 use seam::Disk;
 use seam::real::{PATH_TIMEOUT, RealDisk};
@@ -104,22 +105,26 @@ pub struct OpenParameters {
     pub map_unusable: bool,
 }
 
-/// Identifies the store on `config`'s devices, or creates one if all devices are present and empty. The error gives the
-/// reason why there is no usable store. The devices stay open for [`open`]. A device that does not answer within
-/// `limit` counts as absent.
-///
-/// `by_command` is true if the file has no `[flash]`. One device then is the first of two: it caches clean pages, and
-/// volumes are write-through until the second one is added. It is no declaration that a second device is lost.
-pub async fn find(
-    local: &CoreLocal,
-    config: FlashConfig,
-    by_command: bool,
-    known: &KnownDevices,
-    own_volumes: &OwnVolumes,
-    limit: Duration,
-) -> Result<FoundStore, UnusedFlash> {
+/// The devices on which a store is searched for.
+pub struct Search {
+    /// The configuration, with the devices in force.
+    pub config: FlashConfig,
+    /// The file has no `[flash]`. One device then is the first of two, which caches clean pages: it is no declaration
+    /// that a second device is lost.
+    pub by_command: bool,
+    /// Devices that stores have used.
+    pub known: KnownDevices,
+    /// The volumes' own backings, which are no flash devices.
+    pub own_volumes: OwnVolumes,
+    /// A device that does not answer within this time counts as absent.
+    pub limit: Duration,
+}
+
+/// Identifies the store on the configured devices, or creates one if all devices are present and empty. The error gives
+/// the reason why there is no usable store. The devices stay open for [`open`].
+pub async fn find(local: &CoreLocal, search: &Search) -> Result<FoundStore, UnusedFlash> {
     let mut disks = Vec::new();
-    match find_among(local, &mut disks, config, by_command, known, own_volumes, limit).await {
+    match find_among(local, &mut disks, search).await {
         Ok(found_store) => Ok(found_store),
         Err(unused) => Err(UnusedFlash { owners: read_owners(local, &disks).await, ..unused }),
     }
@@ -127,34 +132,28 @@ pub async fn find(
 
 /// The stores of devices that cannot be used together, each with the owner in its superblock.
 async fn read_owners(local: &CoreLocal, disks: &[RealDisk]) -> Vec<(String, Ownership)> {
-    if disks.is_empty() {
-        return Vec::new();
+    let mut owners = Vec::new();
+    for disk in disks {
+        let read = flash::read_device_content(&local.seam, disk);
+        // A device that stopped answering does not hide the owner of another one.
+        if let Ok(DeviceContent::Store(store, owner)) =
+            unless_hung(local, slice::from_ref(disk), PATH_TIMEOUT, read).await
+        {
+            owners.push((show_uuid(&store), owner));
+        }
     }
-    let inspect = flash::inspect(&local.seam, disks);
-    let (devices, _) = match unless_hung(local, disks, PATH_TIMEOUT, inspect).await {
-        Ok(inspected) => inspected,
-        Err(_) => return Vec::new(),
-    };
-    let superblocks = devices.into_iter().filter_map(|device| device.superblock.ok());
-    superblocks.map(|superblock| (show_uuid(&superblock.store), superblock.ownership)).collect()
+    owners
 }
 
 /// As [`find`]; on an error `disks` has the devices that answer.
-async fn find_among(
-    local: &CoreLocal,
-    disks: &mut Vec<RealDisk>,
-    config: FlashConfig,
-    by_command: bool,
-    known: &KnownDevices,
-    own_volumes: &OwnVolumes,
-    limit: Duration,
-) -> Result<FoundStore, UnusedFlash> {
+async fn find_among(local: &CoreLocal, disks: &mut Vec<RealDisk>, search: &Search) -> Result<FoundStore, UnusedFlash> {
+    let Search { config, by_command, known, own_volumes, limit } = search;
     if config.devices.len() < 2 && !config.allow_single_copy && !by_command {
         return Err("[flash] names one device, and allow_single_copy is not set; name a second device, or set it"
             .to_owned()
             .into());
     }
-    let (opened, mut absent) = open_all(local, &config, known, own_volumes, limit).await;
+    let (opened, mut absent) = open_all(local, config, known, own_volumes, *limit).await;
     let (mut names, mut renamed) = (DeviceNames::default(), Vec::new());
     for (path, disk) in &opened {
         names.add(disk.identity(), path);

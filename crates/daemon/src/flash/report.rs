@@ -30,6 +30,8 @@ struct LogView {
     segments: usize,
     /// Volumes with dirty data in the log, and its bytes.
     holders: Vec<(String, u64)>,
+    /// Names of volumes that were attached before the store was opened.
+    without_flash: Vec<String>,
     /// Volumes with data in the log that are not served.
     unclaimed: BTreeSet<VolumeId>,
     pages: PagesReport,
@@ -84,7 +86,7 @@ impl FlashLog {
         config: &FlashConfig,
         volumes: &Volumes,
     ) {
-        report.problems.extend(self.attached_before_problem(volumes));
+        report.problems.extend(without_flash_problem(view.without_flash));
         report.problems.extend(unrecorded_problem(view.unrecorded_reason.as_deref()));
         report.problems.extend(dropped_problem(&view.pages));
         let written_bytes = |member: &MemberWrites| member.promotion_bytes + member.journal_bytes + member.log_bytes;
@@ -130,23 +132,6 @@ impl FlashLog {
             );
             report.problems.push(StatusProblem::new(AlertKind::FlashUnclaimed, text));
         }
-    }
-
-    /// The volumes that use flash only after their next attach.
-    fn attached_before_problem(&self, volumes: &Volumes) -> Option<StatusProblem> {
-        let attached_before = self.attached_before.borrow();
-        let mut names: Vec<String> = attached_before.iter().filter_map(|id| volumes.name_of(*id)).collect();
-        if names.is_empty() {
-            return None;
-        }
-        names.sort_unstable();
-        let count = show_counted(names.len() as u64, "volume");
-        let text = format!(
-            "{count} could not be attached again when the first flash device was added (clients over iSCSI, vhost-user \
-             or TLS, or another change), and will use flash after a restart of the daemon: {}",
-            names.join(", ")
-        );
-        Some(StatusProblem::new(AlertKind::Other, text))
     }
 
     fn device_report(
@@ -197,6 +182,7 @@ fn log_view(local: &CoreLocal) -> Option<LogView> {
     let stats: Vec<_> = volumes.iter().map(|volume| (volume.name(), volume.stats())).collect();
     let holders = stats.iter().filter(|(_, stats)| stats.flash_dirty_bytes > 0);
     let holders = holders.map(|(name, stats)| ((*name).to_owned(), stats.flash_dirty_bytes)).collect();
+    let without_flash = volumes.iter().filter(|volume| !volume.has_flash_cache());
     let content_bytes = stats.iter().map(|(_, stats)| stats.flash.promoted_bytes + stats.flash.logged_bytes).sum();
     let (pages, written) = pages_report(local);
     let (free_segments, segments) = log.room();
@@ -213,6 +199,7 @@ fn log_view(local: &CoreLocal) -> Option<LogView> {
         free_segments,
         segments,
         holders,
+        without_flash: without_flash.map(|volume| volume.name().to_owned()).collect(),
         unclaimed: local.engine.unclaimed(),
         pages,
         written,
@@ -264,6 +251,21 @@ fn lost_block(address: BlockAddress, volumes: &Volumes) -> LostBlockReport {
         volume_id: format!("{:016x}", address.volume_id),
         at_bytes: address.block.offset(),
     }
+}
+
+/// The problem of volumes that use flash only after their next attach.
+fn without_flash_problem(mut names: Vec<String>) -> Option<StatusProblem> {
+    if names.is_empty() {
+        return None;
+    }
+    names.sort_unstable();
+    let count = show_counted(names.len() as u64, "volume");
+    let text = format!(
+        "{count} could not be attached again when the first flash device was added (clients over iSCSI, vhost-user or \
+         TLS, or another change), and will use flash after a restart of the daemon: {}",
+        names.join(", ")
+    );
+    Some(StatusProblem::new(AlertKind::Other, text))
 }
 
 fn unrecorded_problem(reason: Option<&str>) -> Option<StatusProblem> {

@@ -207,9 +207,8 @@ impl Drain {
         let volume = name.to_owned();
         let stats = async move |local: Rc<CoreLocal>| local.engine.find(&volume).map(|volume| volume.stats());
         let Ok(Some(stats)) = self.cores[core].call(stats).await else { return false };
-        let is_complete = stats.dirty_bytes + stats.written_bytes + stats.flash_dirty_bytes == 0;
         let (progress, _) = ProgressSender::new();
-        is_complete
+        stats.has_complete_backing()
             && stats.backing_unanswered_ms == 0
             && self.cores.detach(name, core, self.records.lost_before(name), &progress).await.is_ok()
     }

@@ -248,10 +248,11 @@ impl<S: Seam> Shard<S> {
                 .last
                 .iter()
                 .for_each(|(block, content)| pages.record_destaged(*block, content.as_ref().unwrap_or(&zeroes)));
+            let lacks_content = &self.flash_tier.lacks_destaged_content;
             let has_content =
                 |content: &Option<S::Block>| content.as_ref().is_some_and(|block| !block.is_zero(0, BLOCK_BYTES));
-            if destaged.last.iter().any(|(_, content)| has_content(content)) {
-                self.flash_tier.lacks_destaged_content.set(false);
+            if lacks_content.get() && destaged.last.iter().any(|(_, content)| has_content(content)) {
+                lacks_content.set(false);
             }
             self.flash_tier.set_partial_blocks(&destaged);
         }

@@ -392,6 +392,11 @@ impl<S: Seam> Volume<S> {
         self.0.shard.may_log
     }
 
+    /// True if the volume was attached beside a flash cache.
+    pub fn has_flash_cache(&self) -> bool {
+        self.0.shard.flash_tier.is_used()
+    }
+
     /// True while a change of the policy or the mode is in progress.
     pub fn is_changing(&self) -> bool {
         self.0.shard.is_changing.get()

@@ -35,7 +35,7 @@ pub fn find_store(devices: &[PathBuf]) -> Result<Option<String>, Failure> {
             };
             match flash::read_device_content(&seam, &disk).await {
                 DeviceContent::NoStore => {}
-                DeviceContent::Store(store) => {
+                DeviceContent::Store(store, _) => {
                     return Some(format!("flash device {shown} belongs to flash store {}", show_uuid(&store)));
                 }
                 DeviceContent::Unknown(reason) => return Some(format!("flash device {shown}: {reason}")),

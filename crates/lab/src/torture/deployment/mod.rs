@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 
-use engine::{Volume, VolumeId};
+use engine::VolumeId;
 use seam::sim::{Content, CrashMode, DiskImages, World, WorldSpec};
 use seam::{Nanos, SECTOR_BYTES, Seam};
 use state::State;
@@ -365,13 +365,12 @@ impl Deployment {
             }
             let (op, at_start) = session.begin(test_volume, 0, OpKind::Flush, 0..0, false);
             let volume = test_volume.volume();
-            let stats = volume.stats();
-            let is_complete = stats.dirty_bytes + stats.written_bytes + stats.flash_dirty_bytes == 0;
             // As in the daemon, a volume with a complete backing leaves the log.
-            let has_records = match is_complete && session.core.detach(volume.name()).await.is_ok() {
-                true => Ok(false),
-                false => volume.leave_in_log().await,
-            };
+            let has_records =
+                match volume.stats().has_complete_backing() && session.core.detach(volume.name()).await.is_ok() {
+                    true => Ok(false),
+                    false => volume.leave_in_log().await,
+                };
             let is_clean = matches!(has_records, Ok(false));
             let result = has_records.map(drop);
             session.end(test_volume, op, &at_start, &result);
@@ -389,8 +388,7 @@ impl Deployment {
         }
         if let Some(store) = session.core.log() {
             let name = state::show_uuid(&store.uuid());
-            let is_needed =
-                !session.core.unclaimed().is_empty() || session.core.volumes().iter().any(Volume::needs_log);
+            let is_needed = session.core.needs_log();
             let sequence = store.close().await.map_err(|error| format!("the store cannot be closed: {error}"))?;
             if !is_needed {
                 on_flash.iter().for_each(|volume_id| self.state.mark_clean(*volume_id));

@@ -1,8 +1,10 @@
 //! The flash log under the engine: the durability of a flush without the backing, and the records that a recovery must
 //! or must not return.
 
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::Poll;
 
 use engine::{BlockNo, ByteOffset, CacheMode, CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
@@ -294,6 +296,32 @@ fn flush_during_a_failed_change_to_volatile_keeps_its_data() {
     assert_eq!(fixture.world.block_on(read(&volume, 800, 8)).unwrap(), [8; 8]);
 }
 
+/// The log answered flushes with one copy for as long as the destage of the change took.
+#[test]
+fn flush_during_a_change_to_write_back_relies_on_no_single_copy() {
+    let (fixture, volume) = first_session(74, 16);
+    let disk = fixture.world.disk("disk").unwrap();
+    let is_flushed = Rc::new(Cell::new(false));
+    fixture.world.block_on(async {
+        volume.set_policy(WritePolicy::WriteBackVolatile).await.unwrap();
+        disk.add_fault(Rule::new(Fault::Stall(Nanos::from_secs(20)), Ops::CHANGE, When::Always));
+        write(&volume, 0, 8, 7).await.unwrap();
+        let change = volume.clone();
+        fixture.seam.spawn(async move { change.set_policy(WritePolicy::WriteBack).await.expect("the disk answers") });
+        fixture.seam.sleep(Nanos::from_millis(100)).await;
+        assert!(volume.is_changing());
+        fixture.world.disk("flash1").unwrap().add_fault(Rule::new(Fault::Error, Ops::ALL, When::Always));
+        write(&volume, 800, 8, 8).await.unwrap();
+        let (flush, flushed) = (volume.clone(), Rc::clone(&is_flushed));
+        fixture.seam.spawn(async move { flushed.set(flush.flush().await.is_ok()) });
+        fixture.seam.sleep(Nanos::from_secs(5)).await;
+        assert!(!is_flushed.get() && volume.policy() == WritePolicy::WriteBackVolatile);
+        fixture.seam.sleep(Nanos::from_secs(60)).await;
+    });
+    assert!(is_flushed.get() && volume.policy() == WritePolicy::WriteBack);
+    assert_eq!(durable_tags(&disk, 800, 8), [8; 8], "the flush waited for the backing");
+}
+
 /// Blocks whose content only the log has are dirty data, too.
 #[test]
 fn cached_data_is_not_dropped_while_the_log_alone_has_content() {
@@ -445,12 +473,12 @@ fn zeroes_that_are_only_in_the_log_need_the_log() {
     fixture.world.block_on(async {
         write(&volume, 0, 8, 7).await.expect("memory has space");
         volume.destage_all().await.expect("the backing answers");
-        assert!(!volume.needs_log());
+        assert!(!fixture.core.needs_log());
         disk.add_fault(Rule::new(Fault::Stall(Nanos::from_secs(20)), Ops::CHANGE, When::Always));
         volume.discard(ByteOffset::ZERO, 4096, WriteFlags::default()).await.expect("memory has space");
         assert!(volume.leave_in_log().await.expect("the log answers"), "the log has a record");
         assert_eq!(volume.stats().flash_dirty_bytes, 0);
-        assert!(volume.needs_log());
+        assert!(fixture.core.needs_log());
     });
 }
 
