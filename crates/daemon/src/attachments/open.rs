@@ -22,11 +22,10 @@ impl Attachments {
     pub(super) async fn open_all(
         &self,
         requested: &[RequestedVolume],
-        adopt: bool,
         limit: Duration,
     ) -> Vec<Result<OpenedBacking, Failure>> {
         let home_cores = self.volumes.choose_cores(requested, self.cores.count());
-        let plans = join_all(requested.iter().map(|(config, _)| self.open_plan(config, adopt, limit))).await;
+        let plans = join_all(requested.iter().map(|(config, _)| self.open_plan(config, limit))).await;
         let mut opened: Vec<_> = plans.into_iter().map(|plan| plan.map(Some)).collect();
         let mut results: BTreeMap<usize, Result<OpenedBacking, Failure>> = BTreeMap::new();
         for core in self.cores.iter() {
@@ -57,9 +56,9 @@ impl Attachments {
     }
 
     /// The plan for opening a volume's backing. A missing file is created only if a size is given and no volume of that
-    /// name was ever served. Otherwise the file may be on a file system that is not mounted, and an empty file would be
-    /// served in its place.
-    async fn open_plan(&self, config: &VolumeConfig, adopt: bool, limit: Duration) -> Result<OpenPlan, Failure> {
+    /// name was ever served, also not by `adopt`. Otherwise the file may be on a file system that is not mounted, and an
+    /// empty file would be served in its place.
+    async fn open_plan(&self, config: &VolumeConfig, limit: Duration) -> Result<OpenPlan, Failure> {
         let content_file = || content_file(self.records.directory().join("sim"), &config.name);
         let backing = match &config.backing {
             BackingSpec::Path(path) => BackingTarget::Path(path.clone()),
@@ -89,7 +88,7 @@ impl Attachments {
             BackingSpec::Path(path) => {
                 let state = self.records.view();
                 let is_known = state.by_name(&config.name).is_some() || state.displaced(&config.name).is_some();
-                !is_device(path) && (adopt || !is_known)
+                !is_device(path) && !is_known
             }
             _ => true,
         };

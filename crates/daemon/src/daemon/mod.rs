@@ -28,6 +28,7 @@ use flash::Store;
 use messages::{Answer, ErrorKind, Failure, Request};
 use seam::real::RealSeam;
 
+use self::reload::Reloads;
 pub use self::start::serve;
 pub use self::status::override_reports;
 use super::attachments::Attachments;
@@ -87,6 +88,8 @@ pub struct Daemon {
     journal: Journal,
     /// State of a stop.
     stop: Stop,
+    /// Reloads of the configuration.
+    reloads: Reloads,
     /// Connection to the service manager.
     notifier: Rc<Notifier>,
 }
@@ -137,6 +140,7 @@ impl Daemon {
             http: Rc::new(http),
             telemetry: Telemetry::new(),
             stop: Stop::default(),
+            reloads: Reloads::default(),
             notifier: Rc::new(notifier),
             settings,
             records,

@@ -1,6 +1,7 @@
 //! Reload of the configuration: changes are applied live or reported as needing a restart, and errors keep the old
 //! configuration.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 
 use control::ProgressSender;
@@ -13,9 +14,28 @@ use super::Daemon;
 use config::{Config, LOOK_UP_TIMEOUT, LogConfig, VolumeConfig};
 use logging::{self as log, CONFIG};
 
+/// Reloads run one after the other, because one that waits for the destage of a volume would go on with a file that is
+/// out of date. A new request makes the reload in progress skip its remaining volumes.
+#[derive(Default)]
+pub struct Reloads {
+    in_progress: tokio::sync::Mutex<()>,
+    /// Number of the latest request.
+    latest: Cell<u64>,
+}
+
+impl Reloads {
+    fn request(&self) -> u64 {
+        self.latest.set(self.latest.get() + 1);
+        self.latest.get()
+    }
+}
+
 impl Daemon {
     /// SIGHUP and `reload`: returns one outcome per changed setting: applied, or needs a restart.
     pub async fn reload(&self) -> Result<Vec<ReloadOutcome>, Failure> {
+        let number = self.reloads.request();
+        let _in_progress = self.reloads.in_progress.lock().await;
+        let is_latest = || self.reloads.latest.get() == number;
         let fresh = load_configuration(self.settings.current().file.clone()).await.map_err(|problems| {
             let text = format!("{problems}\nnothing was changed; the previous configuration stays in effect");
             Failure::new(ErrorKind::Invalid, text)
@@ -42,11 +62,18 @@ impl Daemon {
             outcomes.push(ReloadOutcome::General("[log]: level and filter applied".to_owned()));
         }
         for name in from_file.iter().filter(|name| !is_in_file(name)) {
-            outcomes.push(self.remove_volume(name).await);
+            if is_latest() {
+                outcomes.push(self.remove_volume(name).await);
+            }
         }
         self.units.set_fixed_luns(&fresh.volumes);
         for volume in &fresh.volumes {
-            outcomes.extend(self.reload_volume(volume).await);
+            if is_latest() {
+                outcomes.extend(self.reload_volume(volume).await);
+            }
+        }
+        if !is_latest() {
+            outcomes.push(ReloadOutcome::General("a newer reload applies the remaining volumes".to_owned()));
         }
         outcomes.extend(self.volume_settings.reload_rules(&fresh.qos).await);
         self.cores.remove_datastores(&old.datastores, &fresh.datastores).await;
@@ -106,6 +133,13 @@ impl Daemon {
             return ReloadOutcome::Failed(name.to_owned(), failure);
         }
         self.volumes.remove(name);
+        // Without its entry, a volume that was added by command before it was put into the file would return.
+        let recorded = self.records.change(|state| {
+            state.volumes.iter_mut().filter(|record| record.name == name).for_each(|record| record.added = None);
+        });
+        if let Err(error) = recorded {
+            log::error!(target: CONFIG, "{error}");
+        }
         if self.memory.persisted_images_of(name).await.is_ok_and(|images| !images.is_empty()) {
             return of_volume(
                 "removed from the file, but its dirty data exists only in persisted memory and is lost at a reboot",

@@ -72,7 +72,9 @@ pub fn remedy(backing: &BackingSpec, has_size: bool, is_known: bool) -> String {
             "attach the disk (cabling, `multipath -ll`, import of its pool) or correct the path".to_owned()
         }
         BackingSpec::Path(_) if is_known => {
-            "mount its file system or restore the file; hotset creates no new file for a volume that had one".to_owned()
+            "mount its file system or restore the file; hotset creates no new file for a volume that had one. If it is \
+             lost for good: create the file with `truncate`, then `hotset volume adopt`"
+                .to_owned()
         }
         BackingSpec::Path(_) if has_size => {
             "mount its file system, or create its directory and give hotset write access".to_owned()

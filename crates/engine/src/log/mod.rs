@@ -108,7 +108,10 @@ impl<S: Seam> Shard<S> {
 
     /// True if the log answers flushes.
     pub fn uses_log(&self) -> bool {
-        self.may_log && self.policy.get() == WritePolicy::WriteBack && self.mode.get() == CacheMode::Active
+        self.may_log
+            && !self.has_left_log.get()
+            && self.policy.get() == WritePolicy::WriteBack
+            && self.mode.get() == CacheMode::Active
     }
 
     /// True if a flush involves the log: the log answers flushes, or a recovery may find records of the volume.

@@ -97,6 +97,7 @@ impl<S: Seam> Volume<S> {
             slow_requests: Default::default(),
             stopping: Cell::new(false),
             draining: Cell::new(false),
+            has_left_log: Cell::new(false),
             destage_held: Cell::new(false),
             background_backing_flush_running: Cell::new(false),
             background_log_flush_running: Cell::new(false),
@@ -521,9 +522,11 @@ impl<S: Seam> Volume<S> {
         let closed = self.close().await?;
         let shard = &self.0.shard;
         shard.draining.set(true);
+        shard.has_left_log.set(true);
         shard.work.notify();
         if let Err(error) = shard.leave_log().await {
             shard.draining.set(false);
+            shard.has_left_log.set(false);
             closed.open_again();
             return Err(error);
         }

@@ -13,7 +13,7 @@ use crate::format::FIRST_SEGMENT_BYTES;
 use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, Role, SUPERBLOCK_OFFSETS};
 use crate::membership::persist_membership;
 use crate::number::MemberNo;
-use crate::recovery::members::read_superblock;
+use crate::recovery::members::{read_superblock, was_used_apart};
 use crate::store::{Inner, MemberStatus, report};
 
 /// Blocks per write while the metadata area is erased.
@@ -52,11 +52,19 @@ pub async fn prepare<S: Seam>(
     if size_bytes < min_bytes {
         return Err(StoreError::TooSmall { device: device.name(), size_bytes, min_bytes });
     }
-    // A former device of this store needs no force: its content is old, or was never complete.
-    let is_former_member =
-        read_superblock(&**inner, &device).await.is_ok_and(|(superblock, _)| superblock.store == own_superblock.store);
-    if !is_former_member && !force {
-        require_empty(&**inner, &device).await?;
+    let former = read_superblock(&**inner, &device).await.ok().map(|(superblock, _)| superblock);
+    match former.filter(|superblock| superblock.store == own_superblock.store) {
+        _ if force => {}
+        Some(superblock) if was_used_apart(&superblock, &own_superblock) => {
+            return Err(StoreError::Refused(format!(
+                "{} belongs to this flash store, but was used without the devices in service, and may have data that \
+                 they lack; to give up its data, repeat the command with --force",
+                device.name()
+            )));
+        }
+        // The content of a former member is old, or was never complete.
+        Some(_) => {}
+        None => require_empty(&**inner, &device).await?,
     }
     device.member = free_number(&own_superblock.members)?;
     let since = own_superblock.generation.low_bits();

@@ -88,24 +88,7 @@ pub async fn find_members<S: Seam>(
             continue;
         }
         let same_generation = superblock.generation == newest.generation;
-        let is_removed = |state| matches!(state, MemberState::Lost | MemberState::Vacant);
-        let records_serving_member_as_removed = superblock
-            .members
-            .iter()
-            .zip(&newest.members)
-            .filter(|(recorded, current)| recorded.uuid == current.uuid)
-            .any(|(recorded, current)| is_removed(recorded.state) && current.state == MemberState::InService);
-        // The device's own superblock has reached the generation in which the store removed it: both sides were used
-        // apart (split brain).
-        let was_used_after_removal = newest
-            .members
-            .iter()
-            .filter(|current| current.uuid == uuid && is_removed(current.state))
-            .any(|current| superblock.generation.low_bits() >= current.since);
-        if records_serving_member_as_removed
-            || was_used_after_removal
-            || (same_generation && superblock.members != newest.members)
-        {
+        if was_used_apart(superblock, &newest) || (same_generation && superblock.members != newest.members) {
             return Err(StoreError::Diverged);
         }
     }
@@ -222,4 +205,22 @@ pub async fn read_superblock<S: Seam>(
         }
     }
     newest.ok_or_else(|| StoreError::NoStore { device: device.name(), reason })
+}
+
+/// True if the device of `superblock` was used without the members that `newest` lists (split brain): it may have data
+/// that they lack.
+pub fn was_used_apart(superblock: &Superblock, newest: &Superblock) -> bool {
+    let is_removed = |state| matches!(state, MemberState::Lost | MemberState::Vacant);
+    let pairs = superblock.members.iter().zip(&newest.members);
+    let records_serving_member_as_removed = pairs
+        .filter(|(recorded, current)| recorded.uuid == current.uuid)
+        .any(|(recorded, current)| is_removed(recorded.state) && current.state == MemberState::InService);
+    // The device's own superblock has reached the generation in which the store removed it.
+    let uuid = identity(superblock);
+    let was_used_after_removal = newest
+        .members
+        .iter()
+        .filter(|current| current.uuid == uuid && is_removed(current.state))
+        .any(|current| superblock.generation.low_bits() >= current.since);
+    records_serving_member_as_removed || was_used_after_removal || superblock.generation > newest.generation
 }

@@ -102,6 +102,25 @@ fn members_used_separately_are_refused_together() {
 }
 
 #[test]
+fn device_that_was_used_apart_is_added_only_by_force() {
+    let world = written(3);
+    let seam = world.seam();
+    world.block_on(async {
+        for name in [NAMES[1], NAMES[0]] {
+            let (store, _) = open_named(&seam, &[name], ACCEPT).await.expect("it opens alone");
+            append(&seam, &store, 0, 7).await.expect("one copy is accepted");
+            store.close().await.expect("nothing is in flight");
+        }
+        let (store, _) = open_named(&seam, &NAMES[..1], ACCEPT).await.expect("it opens alone");
+        let apart = disks(&seam, &NAMES[1..]).await.remove(0);
+        let refused = store.add(apart.clone(), false).await.expect_err("it may have newer data");
+        assert!(refused.to_string().contains("used without the devices in service"), "{refused}");
+        store.add(apart, true).await.expect("its data is given up");
+        assert_eq!(store.copies(), 2);
+    });
+}
+
+#[test]
 fn append_fails_when_both_members_are_lost() {
     let world = written(1);
     let seam = world.seam();

@@ -90,6 +90,8 @@ fn no_new_file_is_created_for_a_known_volume() {
     let daemon = fixture.start();
     assert_eq!(state_of(&daemon, "v"), "refused", "{}", daemon.log());
     assert!(daemon.log().contains("no new file"), "{}", daemon.log());
+    let refused = daemon.try_command(&["volume", "adopt", "v"]);
+    assert!(!refused.status.success() && text_of(&refused).contains("no new file"), "{}", text_of(&refused));
     assert!(!path.exists(), "a new, empty file replaces the volume's data");
     fs::rename(&elsewhere, &path).expect("both are in one folder");
     assert_eq!(connect(&fixture, "v").read(0, 4096).expect("the read succeeds"), [5; 4096]);

@@ -159,6 +159,44 @@ fn reload_with_a_hung_backing_stalls_nothing() {
     daemon.stop();
 }
 
+/// Writes a configuration with the volume `slow` and its further keys, and perhaps with `other`.
+fn write_volumes(fixture: &mut Fixture, slow: &str, lines: &str, with_other: bool) {
+    fixture.clear_volumes();
+    fixture.add_volume_on("slow", slow, lines);
+    if with_other {
+        let path = fixture.backing("other").display().to_string();
+        fixture.add_volume_on("other", &path, "size = \"4 MiB\"");
+    }
+    fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
+}
+
+/// The first reload waits for a destage. Meanwhile the second one's file no longer has a volume, whose disk may have
+/// another use by then.
+#[test]
+fn reload_that_waits_does_not_add_a_removed_volume_again() {
+    let Some((mut fixture, fuse)) = fixture(1) else { return };
+    let slow = image(&fuse, 0).display().to_string();
+    write_volumes(&mut fixture, &slow, "", true);
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "slow").expect("the volume is served");
+    client.write(0, &[7; BLOCK as usize]).expect("memory has space");
+    fuse.hang();
+    write_volumes(&mut fixture, &slow, "policy = \"write-through\"", true);
+    daemon.signal("HUP");
+    wait_for("the change", || (json(&daemon, &["volume", "show", "slow"])["policy"] == "write-through").then_some(()));
+    write_volumes(&mut fixture, &slow, "policy = \"write-through\"", false);
+    daemon.signal("HUP");
+    wait_for("the second reload", || {
+        (daemon.log().matches("reading the configuration again").count() == 2).then_some(())
+    });
+    fuse.resume();
+    wait_for("the end of both", || daemon.log().contains("other: removed").then_some(()));
+    let log = daemon.log();
+    assert!(log.contains("a newer reload applies the remaining volumes") && !log.contains("other: added"), "{log}");
+    assert!(!daemon.try_command(&["volume", "show", "other"]).status.success());
+    daemon.stop();
+}
+
 #[test]
 fn no_file_is_created_after_its_command_has_failed() {
     let Some((fixture, fuse)) = fixture(0) else { return };

@@ -541,6 +541,34 @@ fn drain_empties_the_log_and_leave_in_log_keeps_dirty_data() {
     }
 }
 
+/// `hotset volume flush` during a removal: a record behind the volume's tombstones would belong to no volume, or be
+/// recovered over the data of one that is added again.
+#[test]
+fn flush_command_during_a_removal_appends_no_record() {
+    let (fixture, volume) = first_session(76, 16);
+    let disk = fixture.world.disk("disk").unwrap();
+    fixture.world.block_on(async {
+        write(&volume, 0, 128, 1).await.unwrap();
+        volume.flush().await.unwrap();
+        volume.discard(ByteOffset(0), 65_536, WriteFlags::default()).await.unwrap();
+        write(&volume, 800, 64, 2).await.unwrap();
+        disk.add_fault(Rule::new(Fault::Stall(Nanos::from_secs(2)), Ops::CHANGE, When::Always));
+        let core = fixture.core.clone();
+        fixture.seam.spawn(async move { core.detach("disk").await.expect("the backing answers") });
+        fixture.seam.sleep(Nanos::from_millis(1)).await;
+        volume.destage_all().await.expect("the backing answers");
+        fixture.seam.sleep(Nanos::from_secs(60)).await;
+        assert!(fixture.core.find("disk").is_none());
+    });
+    drop(volume);
+    let fixture = fixture.crash(CrashMode::LoseAll, spec(77));
+    let unclaimed = fixture.world.block_on(async {
+        log(16).open(&fixture.seam, &fixture.core, false, false).await.expect("the devices are intact");
+        fixture.core.unclaimed()
+    });
+    assert!(unclaimed.is_empty(), "{unclaimed:?}");
+}
+
 /// A stop leaves evidence about the backing: a few blocks of a volume of which nothing was destaged before (seed
 /// 90011153), and the content of blocks of which only a part was written (seed 90015665).
 #[test]
