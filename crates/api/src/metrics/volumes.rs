@@ -1,11 +1,11 @@
-//! Metric families of volumes: at most 96 series each.
+//! Metric families of volumes: at most 100 series each.
 
 use messages::{StatusReport, VolumeReport};
 
 use super::lines::{CLIENT_BOUNDS_US, Labels, Lines};
 
 /// Maximum number of pairs of operation and cause with a series. It is the engine's number of pairs today; if the
-/// engine adds pairs, a volume stays within 96 series.
+/// engine adds pairs, a volume stays within 100 series.
 const OP_CAUSE_PAIRS_MAX: usize = 7;
 
 /// Writes a volume's samples of one family.
@@ -76,6 +76,21 @@ const FAMILIES: &[Family] = &[
             lines.histogram(labels, &[("op", "write")], &volume.latency_counts.write, &CLIENT_BOUNDS_US);
         },
     },
+    gauge(
+        "hotset_volume_latency_quantile_seconds",
+        "Quantiles of the latency of client requests since the start, as `hotset status` shows them: at most an eighth \
+         off, where the buckets of the histogram are wider. A value of at most 16.384 microseconds is a bound.",
+        |lines, labels, volume| {
+            let ops = [("read", &volume.latency_counts.read), ("write", &volume.latency_counts.write)];
+            for (op, counts) in ops {
+                for (quantile, fraction) in [("0.5", 0.5), ("0.99", 0.99)] {
+                    if let Some(us) = counts.percentile_us(fraction) {
+                        lines.sample(labels, &[("op", op), ("quantile", quantile)], us / 1e6);
+                    }
+                }
+            }
+        },
+    ),
     counter(
         "hotset_volume_held_seconds_total",
         "The part of the latency of client requests in which limits or shares held them.",
