@@ -58,9 +58,9 @@ impl<S: Seam> Core<S> {
         waiting
     }
 
-    /// Number of a volume's recent writes in the store, zeroes excluded.
-    pub fn nonzero_recent_writes(&self, volume_id: VolumeId) -> u64 {
-        self.pages().map_or(0, |pages| pages.volume(volume_id).nonzero_recent_writes() as u64)
+    /// Number of a volume's recent writes in the store that can prove its backing at the next start.
+    pub fn provable_recent_writes(&self, volume_id: VolumeId) -> u64 {
+        self.pages().map_or(0, |pages| pages.volume(volume_id).provable_recent_writes() as u64)
     }
 
     /// Compares the blocks of an unattached volume that were destaged last with the content of a backing. Waits until

@@ -252,7 +252,7 @@ impl Drain {
                 let Some(volume) = local.engine.find(&volume) else { return Ok(None) };
                 let result = volume.leave_in_log().await;
                 let log_failed = local.engine.log().is_none_or(|log| log.copies() == 0);
-                let destaged = local.engine.nonzero_recent_writes(volume_id);
+                let destaged = local.engine.provable_recent_writes(volume_id);
                 let bytes = volume.needs_log().then(|| volume.stats().flash_dirty_bytes);
                 let result = result.map(|has_records| has_records.then_some((bytes, destaged)));
                 result.map_err(|error| (error, log_failed))

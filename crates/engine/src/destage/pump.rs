@@ -4,6 +4,7 @@
 //! old, there is too much dirty data, clients are idle. The pump always continues in address order from its last
 //! position, and extends a run over dirty neighbours up to the stripe.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -447,14 +448,18 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Destages a few blocks of a volume whose ring of recent writes has no content. The next start compares them with
-    /// the backing: nothing else would prove that the backing is not an older copy.
-    pub async fn destage_evidence(self: &ShardRef<S>) {
+    /// the backing: nothing else would prove that the backing is not an older copy. No write begins once the stop
+    /// `is_over`: it would leave a region dirty whose recent writes the stop has counted as proof.
+    pub async fn destage_evidence(self: &ShardRef<S>, is_over: &Cell<bool>) {
         if !self.lacks_evidence() {
             return;
         }
         self.reload_evidence().await;
         let mut from = BlockNo(0);
         for _ in 0..EVIDENCE_BLOCKS {
+            if is_over.get() {
+                return;
+            }
             let job = self.with(|state, memory| {
                 let is_chosen = |block: BlockNo| {
                     let slot = memory.slot(memory.find(self.number, block).expect("a dirty block has a slot"));

@@ -55,7 +55,7 @@ impl<S: Seam> Shard<S> {
             if !shard.flash_tier.is_checked() && shard.sync().await.is_durable() {
                 shard.verify_ring().await;
             }
-            shard.destage_evidence().await;
+            shard.destage_evidence(&over).await;
             // The next start detects a failed flush, as after a crash.
             if shard.sync().await.is_durable() {
                 shard.record_unknown_blocks().await;

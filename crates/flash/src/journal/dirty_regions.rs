@@ -106,6 +106,11 @@ impl DirtyRegions {
         self.regions.insert(region, DirtyRegion { period: self.clock, durable: true, ..DirtyRegion::default() });
     }
 
+    /// True if the region is dirty and not settled: a crash now would leave it dirty.
+    pub fn is_unsettled(&self, region: Region) -> bool {
+        self.regions.get(&region).is_some_and(|dirty| !dirty.is_settled())
+    }
+
     /// True when at least one region is settled.
     pub fn any_settled(&self) -> bool {
         self.regions.values().any(DirtyRegion::is_settled)

@@ -245,10 +245,11 @@ impl RecentWrites {
         ring.entries.iter().filter(|entry| !entry.is_unproven).map(|entry| (entry.block, entry.checksum)).collect()
     }
 
-    /// Number of a volume's entries except unproven ones and zeroes.
-    pub fn count_nonzero(&self, volume: u16) -> usize {
+    /// A volume's blocks with entries, except unproven ones and zeroes.
+    pub fn nonzero(&self, volume: u16) -> impl Iterator<Item = BlockNo> + '_ {
         let is_nonzero = |entry: &&Entry| !entry.is_unproven && entry.checksum != self.zeroes;
-        self.volumes.get(&volume).map_or(0, |ring| ring.entries.iter().filter(is_nonzero).count())
+        let entries = self.volumes.get(&volume).into_iter().flat_map(|ring| &ring.entries);
+        entries.filter(is_nonzero).map(|entry| entry.block)
     }
 
     /// Drops the entries of a removed volume.

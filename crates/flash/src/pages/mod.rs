@@ -376,7 +376,16 @@ impl<S: Seam> VolumePages<S> {
     /// Number of recent writes, zeroes excluded.
     pub fn nonzero_recent_writes(&self) -> usize {
         let state = self.inner.pages.borrow();
-        state.volume_numbers.get(&self.volume_id).map_or(0, |number| state.recent_writes.count_nonzero(*number))
+        state.volume_numbers.get(&self.volume_id).map_or(0, |number| state.recent_writes.nonzero(*number).count())
+    }
+
+    /// Like [`VolumePages::nonzero_recent_writes`], without those in regions that a close leaves dirty: the next
+    /// opening does not trust them.
+    pub fn provable_recent_writes(&self) -> usize {
+        let state = self.inner.pages.borrow();
+        let Some(number) = state.volume_numbers.get(&self.volume_id).copied() else { return 0 };
+        let is_left_dirty = |block: &BlockNo| state.dirty_regions.is_unsettled((number, block.0 / REGION_BLOCKS));
+        state.recent_writes.nonzero(number).filter(|block| !is_left_dirty(block)).count()
     }
 
     /// Up to `count` pages with valid blocks, each with the mask of these blocks. They are spread evenly over the

@@ -377,7 +377,7 @@ impl Deployment {
             match (result.is_ok(), is_clean) {
                 (true, true) => self.state.mark_clean(attached.volume_id),
                 (true, false) => {
-                    let destaged = session.core.nonzero_recent_writes(attached.volume_id);
+                    let destaged = session.core.provable_recent_writes(attached.volume_id);
                     self.state.mark_left_on_flash(attached.volume_id, destaged);
                     on_flash.push(attached.volume_id);
                 }

@@ -576,20 +576,20 @@ fn stop_records_destaged_blocks_of_every_volume() {
     let (fixture, volume) = first_session(13, 16);
     fixture.world.block_on(async {
         write(&volume, 0, 80, 1).await.unwrap();
-        assert_eq!(fixture.core.nonzero_recent_writes(VolumeId(1)), 0);
+        assert_eq!(fixture.core.provable_recent_writes(VolumeId(1)), 0);
         assert_eq!(volume.leave_in_log().await, Ok(true));
     });
     let content = durable_tags(&fixture.world.disk("disk").unwrap(), 0, 80);
     let destaged = content.iter().filter(|tag| **tag == 1).count() as u64 / 8;
-    assert_eq!((destaged, fixture.core.nonzero_recent_writes(VolumeId(1))), (4, 4), "{content:?}");
+    assert_eq!((destaged, fixture.core.provable_recent_writes(VolumeId(1))), (4, 4), "{content:?}");
     let (fixture, volume) = first_session(14, 16);
     fixture.world.block_on(async {
         write(&volume, 8, 3, 2).await.unwrap();
         volume.destage_all().await.unwrap();
-        assert_eq!(fixture.core.nonzero_recent_writes(VolumeId(1)), 0, "memory has a part of the block");
+        assert_eq!(fixture.core.provable_recent_writes(VolumeId(1)), 0, "memory has a part of the block");
         volume.leave_in_log().await.unwrap();
     });
-    assert_eq!(fixture.core.nonzero_recent_writes(VolumeId(1)), 1);
+    assert_eq!(fixture.core.provable_recent_writes(VolumeId(1)), 1);
 }
 
 /// Number of destaged blocks that a start finds different on the disk, after the stop of `fixture` and with older
