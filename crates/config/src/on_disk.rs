@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use seam::Address;
+use seam::real::{find_shared_storage, mount_point_on};
 use units::show_bytes;
 
 use super::{BackingSpec, Config, KeepIn, VolumeConfig, is_device};
@@ -135,7 +136,43 @@ impl Config {
                  a tmpfs there"
             ));
         }
+        if self.flash.as_ref().is_some_and(|flash| flash.devices.len() == 1 && !flash.allow_single_copy) {
+            let text = "[flash] names one device, and allow_single_copy is not set: the daemon does not use it; name \
+                        a second device, or set allow_single_copy = true";
+            warnings.push(text.to_owned());
+        }
+        warnings.extend(self.storage_warnings());
         warnings
+    }
+
+    /// Warnings of backings and flash devices that the daemon refuses: on the same storage as another one, or mounted.
+    fn storage_warnings(&self) -> Vec<String> {
+        let backings = self.volumes.iter().filter_map(|volume| match &volume.backing {
+            BackingSpec::Path(path) => Some((format!("the backing of volume {}", volume.name), path.clone())),
+            _ => None,
+        });
+        let devices = self.flash.iter().flat_map(|flash| &flash.devices);
+        let devices = devices.map(|device| ("the flash device".to_owned(), device.clone()));
+        // The daemon opens flash devices first.
+        let (uses, paths): (Vec<String>, Vec<PathBuf>) = devices.chain(backings).unzip();
+        let shown = |index: usize| format!("{} {}", uses[index], paths[index].display());
+        let shared = find_shared_storage(&paths).into_iter().map(|(first, second)| {
+            format!(
+                "{} lies on the same storage as {}: the daemon uses only one of them; correct one of the paths",
+                shown(second),
+                shown(first)
+            )
+        });
+        let mounted = paths.iter().enumerate().filter_map(|(index, path)| {
+            let mount_point = mount_point_on(path)?;
+            let mount_point = mount_point.display();
+            Some(format!(
+                "{} is mounted on {mount_point}, and the daemon does not use a mounted device; `umount \
+                 {mount_point}`, or correct the path",
+                shown(index)
+            ))
+        });
+        shared.chain(mounted).collect()
     }
 }
 
@@ -211,6 +248,27 @@ mod tests {
         );
         assert_eq!(parse(folder.path(), &volume("4 MiB")).environment_warnings(), [warning]);
         assert_eq!(parse(folder.path(), &volume("4 KiB")).environment_warnings(), [""; 0]);
+    }
+
+    #[test]
+    fn paths_to_one_file_and_a_single_flash_device_give_warnings() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        for name in ["a.img", "f0"] {
+            std::fs::write(folder.path().join(name), [1; 4096]).expect("the folder can be written");
+        }
+        std::os::unix::fs::symlink("a.img", folder.path().join("link")).expect("the folder can be written");
+        let volume = |name: &str, path: &str| format!("[[volume]]\nname = \"{name}\"\nbacking = \"{path}\"\n");
+        let text = format!("[flash]\ndevices = [\"f0\"]\n{}{}", volume("a", "a.img"), volume("b", "link"));
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let warnings = parse(folder.path(), &text).environment_warnings();
+        let expected = format!(
+            "the backing of volume b {} lies on the same storage as the backing of volume a {}: the daemon uses only \
+             one of them; correct one of the paths",
+            path("link"),
+            path("a.img")
+        );
+        assert!(warnings.len() == 2 && warnings[0].contains("allow_single_copy is not set"), "{warnings:?}");
+        assert_eq!(warnings[1], expected);
     }
 
     #[test]

@@ -71,7 +71,10 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
             let policy = policy.as_ref().map_or(String::new(), |policy| format!(", {policy}"));
             volume_change(name, format!("add on {backing}{policy}{}", if *read_only { ", read-only" } else { "" }))
         }
-        Request::VolumeRemove { name } => volume_change(name, "remove"),
+        Request::VolumeRemove { name, give_up: None } => volume_change(name, "remove"),
+        Request::VolumeRemove { name, give_up: Some(data) } => {
+            volume_change(name, format!("remove, and give up the data of {data}"))
+        }
         Request::VolumeAdopt { name, give_up: None } => volume_change(name, "adopt the backing as it is now"),
         Request::VolumeAdopt { name, give_up: Some(data) } => {
             volume_change(name, format!("adopt the backing as it is now, and give up the data of {data}"))

@@ -260,6 +260,9 @@ pub enum Request {
     VolumeRemove {
         /// The volume.
         name: String,
+        /// The volume ID of a refused volume whose dirty data is discarded.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        give_up: Option<String>,
     },
     /// Bind a volume to another backing than before, by explicit consent.
     VolumeAdopt {

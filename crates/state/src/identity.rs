@@ -417,15 +417,20 @@ impl State {
     /// Gives the volume a new ID, which it returns. Data under the old one in any flash store is obsolete and
     /// never served again.
     pub fn discard_flash_data(&mut self, volume_id: VolumeId, drawn: VolumeId) -> VolumeId {
-        let stores: Vec<String> = self.stores.iter().map(|record| record.store.clone()).collect();
         if let Some(record) = self.by_id_mut(volume_id) {
             record.volume_id = drawn;
             record.dirty_on_flash = None;
             record.cached_on = None;
             self.revision += 1;
-            stores.iter().for_each(|store| self.discard_data(volume_id, Some(store)));
+            self.give_up(volume_id);
         }
         drawn
+    }
+
+    /// Gives up the data of a volume in all stores, before it is forgotten.
+    pub fn give_up(&mut self, volume_id: VolumeId) {
+        let stores: Vec<String> = self.stores.iter().map(|record| record.store.clone()).collect();
+        stores.iter().for_each(|store| self.discard_data(volume_id, Some(store)));
     }
 
     /// Removes the former record of a name that was removed.

@@ -152,7 +152,7 @@ async fn set_volume(
     params(("name" = String, Path, description = "The volume")),
     responses((status = 204, description = "Removed; its backing is complete")))]
 async fn remove_volume(State(shared): State<Arc<Shared>>, PathName(name): PathName) -> Result<StatusCode, Problem> {
-    shared.messages(Request::VolumeRemove { name }).await.map(|_| StatusCode::NO_CONTENT)
+    shared.messages(Request::VolumeRemove { name, give_up: None }).await.map(|_| StatusCode::NO_CONTENT)
 }
 
 /// Miss ratios of caches of other sizes

@@ -5,12 +5,12 @@ use engine::VolumeId;
 use messages::{Answer, ErrorKind, Failure};
 
 use super::super::volume_settings::warn_of_conflicts;
-use super::super::volumes::VolumeStatus;
+use super::super::volumes::{KnownVolume, VolumeStatus};
 use super::Daemon;
 use super::new_file::NewFile;
 use config::{BackingSpec, VolumeConfig, check_name};
 use logging::{self as log, VOLUME};
-use state::{Acceptance, AddedVolume};
+use state::{Acceptance, AddedVolume, show_volume_id};
 
 /// Smallest unit of a volume's size in bytes.
 const SECTOR: u64 = seam::SECTOR_BYTES as u64;
@@ -102,23 +102,22 @@ impl Daemon {
         }
     }
 
-    /// `volume remove`: afterwards the backing alone holds the complete data.
-    pub async fn remove(&self, name: &str, progress: &ProgressSender) -> Result<Answer, Failure> {
+    /// `volume remove`: afterwards the backing alone holds the complete data. Of a refused volume, dirty data in the
+    /// flash log is lost; it must be named in `give_up`.
+    pub async fn remove(
+        &self,
+        name: &str,
+        give_up: Option<&str>,
+        progress: &ProgressSender,
+    ) -> Result<Answer, Failure> {
         let _guard = self.volumes.lock_for_change(name)?;
         let known = self.volumes.get(name)?;
-        if known.refusal().is_some() && self.records.may_be_on_flash(name) {
-            let text = format!(
-                "volume {name} is not served, and the flash log may hold its only copy of dirty data; reconnect the \
-                 flash devices and restart, or discard that data: `hotset volume adopt {name}` names it"
-            );
-            return Err(Failure::new(ErrorKind::Conflict, text));
-        }
-        if known.refusal().is_some() && self.attachments.has_blocks_in_log(name).await? {
-            let text = format!(
-                "volume {name} is not served, and the flash log holds dirty data of it; remove the cause of the \
-                 refusal (`hotset volume show {name}`), or discard that data: `hotset volume adopt {name}` names it"
-            );
-            return Err(Failure::new(ErrorKind::Conflict, text));
+        let is_in_log = known.refusal().is_some()
+            && (self.records.may_be_on_flash(name) || self.attachments.has_blocks_in_log(name).await?);
+        let volume_id = self.records.view().by_name(name).map(|record| record.volume_id);
+        let lost_data = volume_id.filter(|_| is_in_log);
+        if lost_data.map(show_volume_id).as_deref() != give_up {
+            return Err(Failure::new(ErrorKind::Conflict, removal_loss(name, &known, lost_data)));
         }
         let images = self.memory.persisted_images_of(name).await?;
         if !images.is_empty() {
@@ -139,6 +138,7 @@ impl Daemon {
         self.units.remove_absent(name).await?;
         self.volumes.remove(name);
         self.records.change(|state| {
+            lost_data.into_iter().for_each(|volume_id| state.give_up(volume_id));
             let (recorded_id, status) = (state.by_name(name).map(|record| record.volume_id), &known.status);
             match (status, recorded_id) {
                 (VolumeStatus::Serving(placement), _) => state.forget(placement.volume_id),
@@ -153,6 +153,9 @@ impl Daemon {
         log::info!(target: VOLUME, volume = name, "volume {name} removed by command");
         let backing = &known.config.backing;
         let mut messages = vec![match known.status {
+            VolumeStatus::Refused(_) if lost_data.is_some() => {
+                format!("volume {name} is removed; its dirty data is discarded, and its backing {backing} is unchanged")
+            }
             VolumeStatus::Refused(_) => {
                 format!("volume {name} is removed; it was not served, and its backing {backing} is unchanged")
             }
@@ -179,5 +182,20 @@ impl Daemon {
             .await?;
         log::warn!(target: VOLUME, volume = name, "volume {name}: backing adopted by command{given_up}");
         self.show(name).await
+    }
+}
+
+/// The reason why a volume is not removed: its dirty data in the flash log is not named, or other data is.
+fn removal_loss(name: &str, known: &KnownVolume, lost_data: Option<VolumeId>) -> String {
+    match lost_data.map(show_volume_id) {
+        Some(data) => format!(
+            "volume {name} is not served, and the flash log may hold its only copy of dirty data; remove the cause of \
+             the refusal (`hotset volume show {name}`), or discard that data: `hotset volume remove {name} --give-up \
+             {data}`"
+        ),
+        None if known.refusal().is_some() => {
+            format!("volume {name} has no dirty data in the flash log to give up; repeat the command without --give-up")
+        }
+        None => format!("volume {name} is served: its removal destages its data; repeat the command without --give-up"),
     }
 }

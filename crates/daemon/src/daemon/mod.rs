@@ -246,7 +246,7 @@ impl Daemon {
             Request::VolumeAdd { name, backing, size_bytes, policy, read_only } => {
                 self.add(&name, &backing, size_bytes, (policy.as_deref(), read_only), progress).await
             }
-            Request::VolumeRemove { name } => self.remove(&name, progress).await,
+            Request::VolumeRemove { name, give_up } => self.remove(&name, give_up.as_deref(), progress).await,
             Request::VolumeAdopt { name, give_up } => self.adopt(&name, give_up).await,
             Request::TokenCreate { name, role } => self.http.create_token(&name, role),
             Request::TokenList {} => Ok(Answer::Tokens(self.http.tokens())),

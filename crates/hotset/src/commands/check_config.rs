@@ -1,7 +1,7 @@
 //! `hotset check-config`: every error of a configuration at once, with line and remedy, and the settings that commands
 //! have changed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
 use messages::report::OverrideReport;
@@ -22,6 +22,7 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
     let checked = Config::load(file).and_then(check_devices).and_then(check_flash_minima).and_then(check_secrets);
     let overrides = checked.as_ref().map(overrides).unwrap_or_default();
     let rule_settings = checked.as_ref().map(rule_settings).unwrap_or_default();
+    let flash_devices_by_command = checked.as_ref().ok().and_then(flash_devices_by_command);
     let iscsi = checked.as_ref().ok().and_then(|config| config.iscsi.as_ref());
     let chap = iscsi.into_iter().flat_map(|iscsi| &iscsi.chap);
     let mut warnings: Vec<_> = chap.flat_map(|chap| chap.warnings()).collect();
@@ -33,13 +34,20 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
         let valid = checked.is_ok();
         let result = json!({
             "file": file, "valid": valid, "problems": problems, "warnings": warnings, "to_be_created": creation_notes,
-            "overrides": overrides, "by_qos": rule_settings
+            "overrides": overrides, "flash_devices_by_command": flash_devices_by_command, "by_qos": rule_settings
         });
         println!("{result:#}");
     } else {
         match &checked {
             Ok(config) => {
                 print!("{}", summary(config, &overrides, &rule_settings));
+                if let Some(devices) = &flash_devices_by_command {
+                    let devices: Vec<_> = devices.iter().map(|device| device.display().to_string()).collect();
+                    println!(
+                        "flash devices changed by command (dropped when the list changes in the file): {}",
+                        devices.join(", ")
+                    );
+                }
                 creation_notes.iter().for_each(|text| println!("note: {text}"));
                 warnings.iter().for_each(|warning| println!("warning: {warning}"));
             }
@@ -146,6 +154,13 @@ fn overrides(config: &Config) -> Vec<OverrideReport> {
         Some(volume.setting(key))
     };
     override_reports(&state, file_value)
+}
+
+/// The list of flash devices that commands have changed, if it is in force instead of the file's.
+fn flash_devices_by_command(config: &Config) -> Option<Vec<PathBuf>> {
+    let saved = StateDir::peek(&config.state_directory).ok()??.flash_devices?;
+    let in_file = config.flash.as_ref().map(|flash| flash.devices.clone()).unwrap_or_default();
+    (saved.file == in_file).then_some(saved.devices)
 }
 
 /// A key of a volume with the value that a `[[qos]]` table gives it.

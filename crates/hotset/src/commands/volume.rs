@@ -115,6 +115,9 @@ pub enum Action {
     Remove {
         /// The volume
         name: String,
+        /// Discard the dirty data of a volume that is not served, by the volume ID in the error message
+        #[arg(long, value_name = "DATA")]
+        give_up: Option<String>,
     },
     /// Accept a replaced or changed backing as it is now
     Adopt {
@@ -200,7 +203,7 @@ impl Action {
             Action::Add { name, backing, size, policy, read_only } => {
                 Request::VolumeAdd { name, backing: absolute(backing)?, size_bytes: size, policy, read_only }
             }
-            Action::Remove { name } => Request::VolumeRemove { name },
+            Action::Remove { name, give_up } => Request::VolumeRemove { name, give_up },
             Action::Adopt { name, give_up } => Request::VolumeAdopt { name, give_up },
         })
     }

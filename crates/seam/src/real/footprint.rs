@@ -70,6 +70,11 @@ impl StorageFootprint {
         KernelPaths::of_this_machine().footprint(meta, None)
     }
 
+    /// The mount point of a file system on this storage.
+    pub(super) fn mount_point(&self) -> Option<PathBuf> {
+        KernelPaths::of_this_machine().mount_point_on(self)
+    }
+
     /// The name of a storage part that both share, if they overlap.
     pub(super) fn overlap<'a>(&'a self, other: &StorageFootprint) -> Option<&'a str> {
         let overlaps = |a: &Part, b: &Part| {
@@ -212,6 +217,24 @@ impl KernelPaths {
             block: (!meta.is_file()).then(|| split_device_number(meta.rdev())),
             offset: read_number(&folder.join("loop/offset")).unwrap_or(0),
             size_limit: read_number(&folder.join("loop/sizelimit")).unwrap_or(0),
+        })
+    }
+
+    /// The mount point of a file system that overlaps the exact parts of `storage`. A loop device over a file lies
+    /// inside a mounted file system, but not under it.
+    fn mount_point_on(&self, storage: &StorageFootprint) -> Option<PathBuf> {
+        let mounts = fs::read_to_string(&self.mounts).ok()?;
+        let exact_parts = storage.parts.iter().filter(|part| part.exact).cloned().collect();
+        let exact = StorageFootprint { parts: exact_parts, nbd: Vec::new() };
+        mounts.lines().find_map(|line| {
+            let mut fields = line.split(' ');
+            let (mount, device, mount_point) = (fields.next()?, fields.nth(1)?, fields.nth(1)?);
+            let device = parse_device_number(device)?;
+            // As for a file: a file system without a device number of its own is resolved through its mount.
+            let number = if device.0 != 0 { device } else { self.mount_source(device, mount.parse().ok())? };
+            let mut below = StorageFootprint::default();
+            self.add_device(number, 0..u64::MAX, true, &mut below, 0);
+            exact.overlap(&below).map(|_| PathBuf::from(mount_point.replace("\\040", " ")))
         })
     }
 

@@ -27,6 +27,7 @@ mod preallocate;
 mod self_connection;
 mod signals;
 mod spin;
+mod storage_use;
 mod stream;
 mod submitter;
 
@@ -47,6 +48,7 @@ pub use self::path_call::{CallState, PATH_TIMEOUT, PathCall, PathHung};
 pub use self::persist::{PersistFile, PersistedPool, PersistedPoolError, tmpfs_free_bytes};
 pub use self::self_connection::has_client;
 pub use self::signals::{Signal, apply_default_action, block_signals, exit_now, wait_for_signal};
+pub use self::storage_use::{find_shared_storage, mount_point_on};
 pub use self::stream::{RealReader, RealStream, RealWriter};
 use crate::{Address, BlockTag, DiskOpen, DiskResult, Nanos, RangeTag, Seam};
 

@@ -6,8 +6,9 @@ use std::io::Write;
 use std::path::Path;
 
 use e2e::blocks::{BLOCKS, VOLUME_BYTES, count, read, write, write_some};
-use e2e::daemon::{Daemon, wait_for};
+use e2e::daemon::{Daemon, text_of, wait_for};
 use e2e::fixture::Fixture;
+use e2e::fuse::Fuse;
 use e2e::loop_device::LoopDevice;
 use e2e::refusal::causes::{
     DEVICES, STATE, backing, on_file, on_slow_disks, path, rename, restore_devices, restored_state, save_devices,
@@ -202,6 +203,37 @@ fn volume_added_under_a_removed_name_keeps_it_over_a_restart() {
     assert_eq!(count(&read(&fixture), 2), BLOCKS, "the added volume is the one that has the name");
     daemon.command(&["stop", "--destage"]);
     assert_eq!(count(&backing(&fixture), 1), BLOCKS, "the backing of the removed volume was changed");
+}
+
+#[test]
+fn volume_whose_backing_is_lost_is_removed_only_with_its_data_named() {
+    let mut fixture = Fixture::new();
+    let Some(fuse) = Fuse::mount(&fixture.folder.join("disks")) else { return };
+    let (image, lost) = (fuse.path().join("v.img"), fuse.path().join("lost.img"));
+    fs::write(&image, vec![5; VOLUME_BYTES as usize]).expect("the file system can be written");
+    fixture.add_volume_on("v", &image.to_string_lossy(), "");
+    set_flash(&mut fixture, &DEVICES, "");
+    let daemon = fixture.start();
+    fuse.hang();
+    write_some(&fixture, 0..10, 1);
+    daemon.kill();
+    fuse.resume();
+    fs::rename(&image, &lost).expect("both are in one folder");
+    let daemon = fixture.start();
+    assert_eq!(show(&daemon, "v")["state"], "refused", "{}", daemon.log());
+    let refused = text_of(&daemon.try_command(&["volume", "remove", "v"]));
+    let data = refused.split("--give-up ").nth(1).unwrap_or_else(|| panic!("no name of the data: {refused}"));
+    let data = data.trim_end_matches(['`', '\n']);
+    let other = daemon.try_command(&["volume", "remove", "v", "--give-up", "0123456789abcdef"]);
+    assert!(!other.status.success(), "other data was named: {}", text_of(&other));
+    let removed = daemon.command(&["volume", "remove", "v", "--give-up", data]);
+    assert!(removed.contains("its dirty data is discarded"), "{removed}");
+    daemon.stop();
+    fs::rename(&lost, &image).expect("both are in one folder");
+    let daemon = fixture.start();
+    assert!(!daemon.try_command(&["volume", "show", "v"]).status.success(), "it stays removed");
+    daemon.command(&["stop", "--destage"]);
+    assert_eq!(count(&fs::read(&image).expect("the file exists"), 1), 0, "the discarded data was destaged");
 }
 
 #[test]

@@ -172,6 +172,22 @@ fn loop_device_of_a_file_overlaps_the_device_under_its_file_system() {
 }
 
 #[test]
+fn mounted_partition_is_found_under_its_disk_and_not_under_a_device_above_it() {
+    let tree = FakeSysfs::new();
+    tree.device("sda", (8, 0), 100 * MIB, &[]);
+    tree.device("sda/sda1", (8, 1), 50 * MIB, &[("partition", "1"), ("start", "0")]);
+    tree.device("sda/sda2", (8, 2), 50 * MIB, &[("partition", "2"), ("start", "102400")]);
+    tree.device("dm-0", (253, 0), MIB, &[]);
+    tree.slave("dm-0", "sda/sda1");
+    let mounts = "24 1 0:22 / /proc rw - proc proc rw\n25 1 8:1 / /mnt/a\\040b rw - ext4 /dev/sda1 rw\n";
+    fs::write(tree.folder.path().join("mountinfo"), mounts).expect("the file can be written");
+    let mount_point = |number| tree.kernel().mount_point_on(&tree.of_device(number));
+    let mounted = Some(PathBuf::from("/mnt/a b"));
+    assert_eq!([(8, 0), (8, 1)].map(mount_point), [mounted.clone(), mounted]);
+    assert_eq!([(8, 2), (253, 0)].map(mount_point), [None, None]);
+}
+
+#[test]
 fn nbd_devices_below_a_disk_are_reported_with_their_client() {
     let tree = FakeSysfs::new();
     let files = [("pid", "4242"), ("backend", "hotset:00000000000000ab/vm1\n")];
