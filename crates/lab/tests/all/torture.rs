@@ -5,10 +5,10 @@ use lab::torture::{Campaign, Options, campaign, run};
 use seam::sim::{Fault, TraceMode};
 
 /// Seeds of every test run; `hotset torture` takes a range.
-const SEEDS: u64 = 2_000;
+const SEEDS: u64 = 1_000;
 
 #[test]
-fn two_thousand_seeds_violate_no_promise() {
+fn thousand_seeds_violate_no_promise() {
     let parameters =
         Campaign { seeds: 0..SEEDS, time_max: None, threads: 2, sabotage: Sabotage::None, with_administrator: false };
     let summary = campaign(&parameters, |_| ());
