@@ -117,7 +117,8 @@ impl FlashConfig {
         }
         let fault =
             format!("the flash device {} does not exist, and {of_store}: it is not created again", device.display());
-        let remedy = "restore it, or mount its file system; if it is lost for good, remove it from [flash]";
+        let remedy = "restore it, or mount its file system; if it is lost for good, remove it from [flash], and set \
+                      allow_single_copy = true if one device is left";
         Some((fault, remedy.to_owned()))
     }
 

@@ -320,7 +320,11 @@ mod tests {
         let path = directory.join("f0");
         let expected = "does not exist, and is a device of a store: it is not created again";
         assert_eq!(fault, format!("the flash device {} {expected}", path.display()));
-        assert_eq!(remedy, "restore it, or mount its file system; if it is lost for good, remove it from [flash]");
+        assert_eq!(
+            remedy,
+            "restore it, or mount its file system; if it is lost for good, remove it from [flash], and set \
+             allow_single_copy = true if one device is left"
+        );
         assert!(lost("none/f0").is_some(), "its file system may not be mounted");
         std::fs::write(directory.join("f0"), []).expect("the folder can be written");
         assert_eq!(lost("f0"), None, "an empty file is an administrator's choice");

@@ -1,7 +1,7 @@
 //! Identification of a volume by its backing, and admission to service. The decision uses the backing's identity, its
 //! dirty data and its content, never a name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 
 use engine::VolumeId;
@@ -283,6 +283,8 @@ impl State {
                 None => (former.unit, None),
             };
             record.unit = unit;
+            // A volume that was added by command is in no file: without this it would not return at the next start.
+            record.added = record.added.take().or(former.added);
             self.retired_luns.extend(lun);
             self.volumes.retain(|record| record.volume_id != former.volume_id);
         }
@@ -358,6 +360,17 @@ impl State {
         }
     }
 
+    /// True if the data of a volume ID was given up. Such an ID is never used again.
+    pub fn is_given_up(&self, volume_id: VolumeId) -> bool {
+        self.stores.iter().any(|store| store.given_up.contains(&show_volume_id(volume_id)))
+    }
+
+    /// Volumes outside `served` whose backings may lack data: it may be in a flash log, or in persisted memory.
+    pub fn incomplete_outside(&self, served: &BTreeSet<VolumeId>) -> impl Iterator<Item = &VolumeRecord> {
+        let others = self.volumes.iter().filter(|record| !served.contains(&record.volume_id));
+        others.filter(|record| record.dirty_on_flash.is_some() || !record.clean)
+    }
+
     /// True if content of a volume ID in persisted memory must stay. A volume without a record may be missing only
     /// because these records are an older copy. `is_store_checked` is false if a configured flash store, which could
     /// prove that, is not in use.
@@ -365,9 +378,7 @@ impl State {
         if self.by_id(volume_id).is_some() || self.older_than.is_some() {
             return true;
         }
-        // An ID that was given up is never used again.
-        let is_given_up = self.stores.iter().any(|store| store.given_up.contains(&show_volume_id(volume_id)));
-        !is_given_up && (!is_store_checked || !self.unclaimed.is_empty())
+        !self.is_given_up(volume_id) && (!is_store_checked || !self.unclaimed.is_empty())
     }
 
     /// Records that the data of a volume ID in a store is discarded.

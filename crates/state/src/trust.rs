@@ -358,14 +358,16 @@ impl fmt::Display for Refusal {
                 if !clean {
                     write!(f, ", and the previous one was not cleanly stopped")?;
                 }
-                write!(
-                    f,
-                    ". Attach the previous backing; or give the new backing another volume name; or, if the new \
-                     backing holds the volume's data: hotset volume adopt {name}"
-                )?;
+                write!(f, ". Attach the previous backing; or give the new backing another volume name; or, if ")?;
                 match loss {
-                    None => Ok(()),
-                    Some(loss) => write!(f, " --give-up {}, which discards {loss}", loss.volume_id),
+                    None => write!(f, "the new backing holds the volume's data: hotset volume adopt {name}"),
+                    Some(loss) => write!(
+                        f,
+                        "the new backing needs none of the dirty data: hotset volume adopt {name} --give-up {}, which \
+                         discards {loss}. A copy of the previous backing lacks that data, too; to extract what is in \
+                         the flash log: hotset flash rescue",
+                        loss.volume_id
+                    ),
                 }
             }
             Refusal::BackingTaken { other } => {

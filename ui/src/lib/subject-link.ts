@@ -15,6 +15,7 @@ const OF_FLASH: SubjectKind[] = [
   'single-copy',
   'endurance',
   'flash-unclaimed',
+  'flash-unlisted',
   'pages-dropped',
 ];
 

@@ -162,7 +162,10 @@ impl Daemon {
             _ => format!("volume {name} is removed; its backing {backing} is complete"),
         }];
         if known.from_file {
-            messages.push("it stays removed across restarts until its entry in the configuration changes".to_owned());
+            messages.push(
+                "it stays removed across restarts until backing, size, policy or read_only of its entry change"
+                    .to_owned(),
+            );
         }
         Ok(Answer::Said(messages))
     }

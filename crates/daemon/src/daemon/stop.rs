@@ -30,6 +30,10 @@ impl Daemon {
             tokio::select! {
                 phase = &mut finished => return match phase {
                     Phase::Failed => Err(Failure::new(ErrorKind::Failed, self.stop.message())),
+                    // The command promises complete backings.
+                    _ if destage && self.stop.is_incomplete() => {
+                        Err(Failure::new(ErrorKind::Failed, self.stop.message()))
+                    }
                     _ => Ok(Answer::Said(vec![self.stop.message()])),
                 },
                 _ = tick.tick() => {
@@ -58,9 +62,13 @@ impl Daemon {
         let DrainResult { fault, is_recorded, left, unserved } = drain.run(uses_flash_log).await;
         let is_hung = had_late_attach || self.volumes.has_late_attach();
         let fault = fault.or(is_hung.then_some(DrainFault::BackingHung));
+        let unserved: Vec<String> = unserved.into_iter().collect();
+        if !unserved.is_empty() {
+            self.stop.set_incomplete();
+        }
         match (left.is_empty(), unserved.is_empty()) {
             (true, true) => {}
-            (true, false) => self.stop.set_message(unserved_on_flash(&unserved)),
+            (true, false) => self.stop.set_message(incomplete_unserved(&unserved)),
             (false, _) => self.stop.set_message(left_on_flash(&left, &unserved)),
         }
         for core in self.cores.iter() {
@@ -106,10 +114,11 @@ fn left_on_flash(volumes: &[(String, u64)], unserved: &[String]) -> String {
 }
 
 /// Message of a stop without dirty data of a served volume.
-fn unserved_on_flash(names: &[String]) -> String {
+fn incomplete_unserved(names: &[String]) -> String {
     format!(
-        "stopped; the backings of all served volumes are complete, but the flash log has dirty data of {}, not served: \
-         its backing is not complete. Keep the flash devices and the state directory",
+        "stopped; the backings of all served volumes are complete, but not those of volumes that are not served: {}. \
+         Their dirty data may be in the flash log or in persisted memory: keep the flash devices, the state directory \
+         and the files of persisted memory",
         names.join(", ")
     )
 }

@@ -98,8 +98,9 @@ impl FlashLog {
         (report.free_segments, report.segments) = (view.free_segments, view.segments);
         report.dirty_bytes = view.holders.iter().map(|(_, bytes)| bytes).sum();
         report.volumes = view.holders.into_iter().map(|(name, _)| name).collect();
-        report.unclaimed = view.unclaimed.len();
-        let unclaimed = view.unclaimed;
+        let mut unclaimed = view.unclaimed;
+        unclaimed.retain(|volume_id| !self.records.view().is_given_up(*volume_id));
+        report.unclaimed = unclaimed.len();
         report.job = view.job.map(|job| change::job_report(job, &view.members, opened));
         report.scrub = scrub_report(&view.scrub);
         report.problems.extend(scrub_problem(&view.scrub));
@@ -120,7 +121,7 @@ impl FlashLog {
         report.hung = hung_devices(&opened.absent);
         report.absent = opened.absent.iter().map(|absent| absent.reason.clone()).collect();
         report.problems.extend(match self.is_by_command() {
-            true => Some(StatusProblem::new(AlertKind::Other, ONLY_BY_COMMAND)),
+            true => Some(StatusProblem::new(AlertKind::FlashUnlisted, ONLY_BY_COMMAND)),
             false => copies_problem(report.copies, report.allow_single_copy),
         });
         if !unclaimed.is_empty() {

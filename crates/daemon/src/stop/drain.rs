@@ -1,5 +1,6 @@
 //! The drain of the volumes at a stop: the dirty data of each volume is left in the flash log or destaged.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -44,8 +45,8 @@ pub struct DrainResult {
     pub is_recorded: bool,
     /// Volumes with dirty bytes in the flash log, by name.
     pub left: Vec<(String, u64)>,
-    /// Names of volumes that were not served and have dirty data in the flash log.
-    pub unserved: Vec<String>,
+    /// Names of volumes that were not served and whose backings may lack data.
+    pub unserved: BTreeSet<String>,
 }
 
 /// Result of the drain of one volume.
@@ -86,6 +87,8 @@ pub struct Drain {
 #[derive(Default)]
 struct DrainTotals {
     fault: Option<DrainFault>,
+    /// All volumes in service.
+    served: BTreeSet<VolumeId>,
     /// Volumes whose backings are complete and that are not recorded as clean yet.
     clean: Vec<VolumeId>,
     /// Volumes left in the flash log, with their numbers of recorded destaged blocks.
@@ -138,11 +141,12 @@ impl Drain {
     pub async fn run(self: &Rc<Self>, uses_flash_log: bool) -> DrainResult {
         let mut totals = DrainTotals::default();
         // Volumes that leave the log are not among the unserved ones.
-        let unserved = self.cores.undestaged_blocks().await.unwrap_or_default();
-        let unserved = unserved.iter().filter(|(_, blocks)| blocks.in_log > 0);
-        let mut unserved: Vec<String> = unserved.map(|(volume_id, _)| self.records.show_volume(*volume_id)).collect();
-        unserved.sort();
+        let in_log = self.cores.undestaged_blocks().await.unwrap_or_default();
+        let in_log = in_log.iter().filter(|(_, blocks)| blocks.in_log > 0).map(|(volume_id, _)| *volume_id);
+        let in_log: Vec<VolumeId> = in_log.filter(|id| !self.records.view().is_given_up(*id)).collect();
+        let mut unserved: BTreeSet<String> = in_log.iter().map(|id| self.records.show_volume(*id)).collect();
         let mut volumes = self.start(uses_flash_log, &mut totals).await;
+        unserved.extend(self.records.view().incomplete_outside(&totals.served).map(|record| record.name.clone()));
         let mut tick = tokio::time::interval(PROGRESS_INTERVAL);
         while !volumes.is_empty() {
             tokio::select! {
@@ -155,7 +159,7 @@ impl Drain {
                 }
             }
         }
-        let DrainTotals { fault, mut clean, on_flash, mut left } = totals;
+        let DrainTotals { fault, served: _, mut clean, on_flash, mut left } = totals;
         let is_recorded = self.record_outcomes(&mut clean, &on_flash);
         if self.flash.close().await && fault.is_none() {
             // The log holds no needed data: a recovery would find nothing of these volumes.
@@ -181,6 +185,7 @@ impl Drain {
                 continue;
             };
             for (name, volume_id) in served {
+                totals.served.insert(volume_id);
                 let (drain, core) = (self.clone(), core.index());
                 volumes.spawn_local(async move {
                     let finish = async {

@@ -47,12 +47,20 @@ pub struct Stop {
     destage: Cell<bool>,
     clients: Cell<Clients>,
     message: RefCell<String>,
+    /// The backings of volumes that were not served may lack data.
+    is_incomplete: Cell<bool>,
 }
 
 impl Default for Stop {
     fn default() -> Self {
         let message = RefCell::new(COMPLETE_MESSAGE.to_owned());
-        Stop { phase: watch::Sender::new(Phase::Running), destage: Cell::default(), clients: Cell::default(), message }
+        Stop {
+            phase: watch::Sender::new(Phase::Running),
+            destage: Cell::default(),
+            clients: Cell::default(),
+            message,
+            is_incomplete: Cell::default(),
+        }
     }
 }
 
@@ -105,6 +113,16 @@ impl Stop {
     /// Sets the message about the end of the stop.
     pub fn set_message(&self, text: String) {
         *self.message.borrow_mut() = text;
+    }
+
+    /// Records that the backings of volumes that were not served may lack data.
+    pub fn set_incomplete(&self) {
+        self.is_incomplete.set(true);
+    }
+
+    /// True if the backings of volumes that were not served may lack data.
+    pub fn is_incomplete(&self) -> bool {
+        self.is_incomplete.get()
     }
 
     /// Ends the stop; `is_complete` if all dirty data is safe.

@@ -395,6 +395,19 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
         },
     },
     AlertRule {
+        kind: AlertKind::FlashUnlisted,
+        when: "flash devices were added by command, and the configuration has no `[flash]`",
+        effect: "They cache clean pages alone: flushes wait for the backings.",
+        remedy: "Add `[flash]` with all devices to the configuration, then restart the daemon.",
+        delay_ms: 0,
+        is_in_status: true,
+        find_problems: |context, problems| {
+            let listed = context.status.flash.iter().flat_map(|flash| &flash.problems);
+            let unlisted = listed.filter(|problem| problem.kind == AlertKind::FlashUnlisted);
+            problems.extend(unlisted.map(|problem| (None, problem.text.clone())));
+        },
+    },
+    AlertRule {
         kind: AlertKind::CertificateExpires,
         when: "a certificate of `[api]` or `[nbd]`, or an intermediate certificate of its chain, expires within 14 \
                days",

@@ -8,7 +8,7 @@ use messages::report::OverrideReport;
 use serde::Serialize;
 use serde_json::json;
 
-use config::{Config, FlashConfig, Problem, Problems, RuleValue, read_chap};
+use config::{BackingSpec, Config, FlashConfig, Problem, Problems, RuleValue, is_device, read_chap};
 use daemon::override_reports;
 use seam::real::{PATH_TIMEOUT, PathCall};
 use state::StateDir;
@@ -66,7 +66,8 @@ fn compare_with_machine(config: &Config) -> (Vec<String>, Vec<String>) {
     let config = config.clone();
     std::thread::spawn(move || {
         let warnings = config.environment_warnings();
-        drop(sender.send((warnings, without_known_devices(config).creation_notes())));
+        let (missing, config) = without_known_files(config);
+        drop(sender.send(([warnings, missing].concat(), config.creation_notes())));
     });
     receiver.recv_timeout(PATH_TIMEOUT).unwrap_or_else(|_| {
         let text = "a path does not answer, so sizes and missing directories were not checked";
@@ -74,13 +75,26 @@ fn compare_with_machine(config: &Config) -> (Vec<String>, Vec<String>) {
     })
 }
 
-/// The configuration without flash devices of known stores, whose files the daemon never creates again.
-fn without_known_devices(mut config: Config) -> Config {
-    let state = StateDir::peek(&config.state_directory).ok().flatten();
-    if let (Some(state), Some(flash)) = (state, &mut config.flash) {
+/// The configuration without flash devices of known stores and without known volumes, whose files the daemon never
+/// creates again; and a warning of each missing file of such a volume.
+fn without_known_files(mut config: Config) -> (Vec<String>, Config) {
+    let Some(state) = StateDir::peek(&config.state_directory).ok().flatten() else { return (Vec::new(), config) };
+    if let Some(flash) = &mut config.flash {
         flash.devices.retain(|device| state.store_of_device(device).is_none());
     }
-    config
+    let (known, new): (Vec<_>, Vec<_>) =
+        config.volumes.into_iter().partition(|volume| state.by_name(&volume.name).is_some());
+    config.volumes = new;
+    let missing = known.iter().filter_map(|volume| match &volume.backing {
+        BackingSpec::Path(path) if !path.exists() && !is_device(path) => Some(format!(
+            "volume {}: its file {} does not exist, and the daemon creates no new file for a volume that had one; \
+             mount its file system, or restore the file",
+            volume.name,
+            path.display()
+        )),
+        _ => None,
+    });
+    (missing.collect(), config)
 }
 
 /// Reports absent flash devices and backings, which a daemon would start without.

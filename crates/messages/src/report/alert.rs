@@ -145,6 +145,8 @@ alert_kinds! {
     Endurance "endurance" Warning;
     /// The flash log holds data of volumes that are not served.
     FlashUnclaimed "flash-unclaimed" Warning;
+    /// Flash devices were added by command and are not in the configuration.
+    FlashUnlisted "flash-unlisted" Warning;
     /// A server certificate expires soon.
     CertificateExpires "certificate-expires" Warning;
     /// The iSCSI target refuses the logins of an initiator.

@@ -206,6 +206,44 @@ fn volume_added_under_a_removed_name_keeps_it_over_a_restart() {
 }
 
 #[test]
+fn stop_with_destage_fails_if_a_volume_that_is_not_served_may_lack_data() {
+    let fixture = on_slow_disks(&DEVICES, "");
+    let daemon = fixture.start();
+    write(&fixture, 1);
+    daemon.stop();
+    rename(&fixture, DEVICES[1], "away");
+    let daemon = fixture.start();
+    assert_eq!(show(&daemon, "v")["state"], "refused", "{}", daemon.log());
+    let stopped = daemon.try_command(&["stop", "--destage"]);
+    let text = text_of(&stopped);
+    assert!(!stopped.status.success() && text.contains("volumes that are not served: v."), "{text}");
+    drop(daemon);
+    rename(&fixture, "away", DEVICES[1]);
+    let daemon = fixture.start();
+    assert_eq!(count(&read(&fixture), 1), BLOCKS);
+    let said = daemon.command(&["stop", "--destage"]);
+    assert!(said.contains("the backings are complete"), "{said}");
+}
+
+#[test]
+fn adopted_volume_that_was_added_by_command_returns_at_the_next_start() {
+    let fixture = Fixture::new();
+    let (disk, copy) = (path(&fixture, "v.img"), path(&fixture, "copy.img"));
+    fs::write(&disk, vec![5; VOLUME_BYTES as usize]).expect("the folder can be written");
+    let daemon = fixture.start();
+    daemon.command(&["volume", "add", "v", "--backing", &disk.to_string_lossy()]);
+    daemon.stop();
+    fs::copy(&disk, &copy).and_then(|_| fs::rename(&copy, &disk)).expect("the folder can be written");
+    let daemon = fixture.start();
+    volume_refusal(&fixture, &daemon, "backing-changed");
+    daemon.command(&["volume", "adopt", "v"]);
+    daemon.stop();
+    let daemon = fixture.start();
+    assert_eq!(show(&daemon, "v")["state"], "active", "{}", daemon.log());
+    daemon.stop();
+}
+
+#[test]
 fn volume_whose_backing_is_lost_is_removed_only_with_its_data_named() {
     let mut fixture = Fixture::new();
     let Some(fuse) = Fuse::mount(&fixture.folder.join("disks")) else { return };
