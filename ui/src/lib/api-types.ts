@@ -51,6 +51,7 @@ export interface components {
       | 'datastore-congested'
       | 'endurance'
       | 'flash-unclaimed'
+      | 'flash-unlisted'
       | 'certificate-expires'
       | 'login-refused'
       | 'history-disk'

@@ -103,7 +103,7 @@ impl Daemon {
     }
 
     /// `volume remove`: afterwards the backing alone holds the complete data. Of a refused volume, dirty data in the
-    /// flash log is lost; it must be named in `give_up`.
+    /// flash log and in persisted memory is lost; it must be named in `give_up`.
     pub async fn remove(
         &self,
         name: &str,
@@ -112,21 +112,14 @@ impl Daemon {
     ) -> Result<Answer, Failure> {
         let _guard = self.volumes.lock_for_change(name)?;
         let known = self.volumes.get(name)?;
-        let is_in_log = known.refusal().is_some()
-            && (self.records.may_be_on_flash(name) || self.attachments.has_blocks_in_log(name).await?);
-        let volume_id = self.records.view().by_name(name).map(|record| record.volume_id);
-        let lost_data = volume_id.filter(|_| is_in_log);
-        if lost_data.map(show_volume_id).as_deref() != give_up {
-            return Err(Failure::new(ErrorKind::Conflict, removal_loss(name, &known, lost_data)));
-        }
         let images = self.memory.persisted_images_of(name).await?;
-        if !images.is_empty() {
-            let text = format!(
-                "volume {name} is not served, and a killed daemon left data of it in memory that is not on its \
-                 backing; serve the volume again, or discard that data: stop hotset, remove {} and start it again",
-                images.join(" and ")
-            );
-            return Err(Failure::new(ErrorKind::Conflict, text));
+        let is_in_cache = !images.is_empty()
+            || self.records.may_be_on_flash(name)
+            || self.attachments.has_blocks_in_log(name).await?;
+        let volume_id = self.records.view().by_name(name).map(|record| record.volume_id);
+        let lost_data = volume_id.filter(|_| known.refusal().is_some() && is_in_cache);
+        if lost_data.map(show_volume_id).as_deref() != give_up {
+            return Err(Failure::new(ErrorKind::Conflict, removal_loss(name, &known, lost_data, &images)));
         }
         if let VolumeStatus::Serving(placement) = &known.status {
             self.volumes.set_status(name, VolumeStatus::Removing(placement.clone()));
@@ -188,16 +181,21 @@ impl Daemon {
     }
 }
 
-/// The reason why a volume is not removed: its dirty data in the flash log is not named, or other data is.
-fn removal_loss(name: &str, known: &KnownVolume, lost_data: Option<VolumeId>) -> String {
+/// The reason why a volume is not removed: its dirty data in the flash log or in these memory images is not named, or
+/// other data is.
+fn removal_loss(name: &str, known: &KnownVolume, lost_data: Option<VolumeId>, images: &[String]) -> String {
+    let place = match images {
+        [] => "the flash log".to_owned(),
+        images => format!("the flash log or the memory of a killed daemon ({})", images.join(", ")),
+    };
     match lost_data.map(show_volume_id) {
         Some(data) => format!(
-            "volume {name} is not served, and the flash log may hold its only copy of dirty data; remove the cause of \
-             the refusal (`hotset volume show {name}`), or discard that data: `hotset volume remove {name} --give-up \
+            "volume {name} is not served, and {place} may hold its only copy of dirty data; remove the cause of the \
+             refusal (`hotset volume show {name}`), or discard that data: `hotset volume remove {name} --give-up \
              {data}`"
         ),
         None if known.refusal().is_some() => {
-            format!("volume {name} has no dirty data in the flash log to give up; repeat the command without --give-up")
+            format!("volume {name} has no dirty data to give up; repeat the command without --give-up")
         }
         None => format!("volume {name} is served: its removal destages its data; repeat the command without --give-up"),
     }
