@@ -364,8 +364,8 @@ impl fmt::Display for Refusal {
                     Some(loss) => write!(
                         f,
                         "the new backing needs none of the dirty data: hotset volume adopt {name} --give-up {}, which \
-                         discards {loss}. A copy of the previous backing lacks that data, too; to extract what is in \
-                         the flash log: hotset flash rescue",
+                         discards {loss}. A copy of the previous backing lacks that data, too; `hotset flash \
+                         rescue` extracts what is in the flash log",
                         loss.volume_id
                     ),
                 }
