@@ -56,8 +56,8 @@ impl Attachments {
     }
 
     /// The plan for opening a volume's backing. A missing file is created only if a size is given and no volume of that
-    /// name was ever served, also not by `adopt`. Otherwise the file may be on a file system that is not mounted, and an
-    /// empty file would be served in its place.
+    /// name was ever served, also not by `adopt`. Otherwise the file may be on a file system that is not mounted, and
+    /// an empty file would be served in its place.
     async fn open_plan(&self, config: &VolumeConfig, limit: Duration) -> Result<OpenPlan, Failure> {
         let content_file = || content_file(self.records.directory().join("sim"), &config.name);
         let backing = match &config.backing {

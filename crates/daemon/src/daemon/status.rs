@@ -216,10 +216,14 @@ pub fn override_reports(
             }
         }
         if record.added.is_some() {
-            reports.push(difference(&record.name, "volume", "added", "absent"));
+            // An entry of that name in the file was removed by command before.
+            let in_file = if state.removed.contains_key(&record.name) { "present" } else { "absent" };
+            reports.push(difference(&record.name, "volume", "added", in_file));
         }
     }
-    reports.extend(state.removed.keys().map(|name| difference(name, "volume", "removed", "present")));
+    let is_added = |name: &str| state.by_name(name).is_some_and(|record| record.added.is_some());
+    let removed = state.removed.keys().filter(|name| !is_added(name));
+    reports.extend(removed.map(|name| difference(name, "volume", "removed", "present")));
     reports
 }
 

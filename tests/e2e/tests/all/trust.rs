@@ -221,8 +221,8 @@ fn stop_with_destage_fails_if_a_volume_that_is_not_served_may_lack_data() {
     rename(&fixture, "away", DEVICES[1]);
     let daemon = fixture.start();
     assert_eq!(count(&read(&fixture), 1), BLOCKS);
-    let said = daemon.command(&["stop", "--destage"]);
-    assert!(said.contains("the backings are complete"), "{said}");
+    let message = daemon.command(&["stop", "--destage"]);
+    assert!(message.contains("the backings are complete"), "{message}");
 }
 
 #[test]

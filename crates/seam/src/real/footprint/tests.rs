@@ -172,7 +172,7 @@ fn loop_device_of_a_file_overlaps_the_device_under_its_file_system() {
 }
 
 #[test]
-fn mounted_partition_is_found_under_its_disk_and_not_under_a_device_above_it() {
+fn mounted_partition_is_found_under_its_disk_and_not_above_it() {
     let tree = FakeSysfs::new();
     tree.device("sda", (8, 0), 100 * MIB, &[]);
     tree.device("sda/sda1", (8, 1), 50 * MIB, &[("partition", "1"), ("start", "0")]);
