@@ -136,11 +136,6 @@ impl Config {
                  a tmpfs there"
             ));
         }
-        if self.flash.as_ref().is_some_and(|flash| flash.devices.len() == 1 && !flash.allow_single_copy) {
-            let text = "[flash] names one device, and allow_single_copy is not set: the daemon does not use it; name \
-                        a second device, or set allow_single_copy = true";
-            warnings.push(text.to_owned());
-        }
         warnings.extend(self.storage_warnings());
         warnings
     }
@@ -251,14 +246,12 @@ mod tests {
     }
 
     #[test]
-    fn paths_to_one_file_and_a_single_flash_device_give_warnings() {
+    fn paths_to_one_file_give_a_warning() {
         let folder = tempfile::tempdir().expect("a temporary directory");
-        for name in ["a.img", "f0"] {
-            std::fs::write(folder.path().join(name), [1; 4096]).expect("the folder can be written");
-        }
+        std::fs::write(folder.path().join("a.img"), [1; 4096]).expect("the folder can be written");
         std::os::unix::fs::symlink("a.img", folder.path().join("link")).expect("the folder can be written");
         let volume = |name: &str, path: &str| format!("[[volume]]\nname = \"{name}\"\nbacking = \"{path}\"\n");
-        let text = format!("[flash]\ndevices = [\"f0\"]\n{}{}", volume("a", "a.img"), volume("b", "link"));
+        let text = format!("{}{}", volume("a", "a.img"), volume("b", "link"));
         let path = |name: &str| folder.path().join(name).display().to_string();
         let warnings = parse(folder.path(), &text).environment_warnings();
         let expected = format!(
@@ -267,8 +260,7 @@ mod tests {
             path("link"),
             path("a.img")
         );
-        assert!(warnings.len() == 2 && warnings[0].contains("allow_single_copy is not set"), "{warnings:?}");
-        assert_eq!(warnings[1], expected);
+        assert_eq!(warnings, [expected]);
     }
 
     #[test]

@@ -260,6 +260,10 @@ impl State {
         };
         let (generation, sabotage) = (self.generation, self.sabotage);
         let record = self.by_id_mut(volume_id).expect("the record was found or created");
+        // A volume that was added by command is in no file: without `added` it would not return at the next start. That
+        // of another volume's record belongs to the other name.
+        let own_added = record.added.take().filter(|_| record.name == claim.name);
+        record.added = own_added.or_else(|| former.as_ref().and_then(|former| former.added.clone()));
         claim.name.clone_into(&mut record.name);
         claim.identity.clone_into(&mut record.backing_identity);
         record.clean = false;
@@ -283,8 +287,6 @@ impl State {
                 None => (former.unit, None),
             };
             record.unit = unit;
-            // A volume that was added by command is in no file: without this it would not return at the next start.
-            record.added = record.added.take().or(former.added);
             self.retired_luns.extend(lun);
             self.volumes.retain(|record| record.volume_id != former.volume_id);
         }
@@ -368,7 +370,7 @@ impl State {
     /// Volumes outside `served` whose backings may lack data: it may be in a flash log, or in persisted memory.
     pub fn incomplete_outside(&self, served: &BTreeSet<VolumeId>) -> impl Iterator<Item = &VolumeRecord> {
         let others = self.volumes.iter().filter(|record| !served.contains(&record.volume_id));
-        others.filter(|record| record.dirty_on_flash.is_some() || !record.clean)
+        others.filter(|record| record.dirty_on_flash.is_some() || !(record.clean || record.durable_writes))
     }
 
     /// True if content of a volume ID in persisted memory must stay. A volume without a record may be missing only

@@ -78,8 +78,8 @@ const FAMILIES: &[Family] = &[
     },
     gauge(
         "hotset_volume_latency_quantile_seconds",
-        "Quantiles of the latency of client requests since the start, as `hotset status` shows them: at most an eighth \
-         off, where the buckets of the histogram are wider. A value of at most 16.384 microseconds is a bound.",
+        "Quantiles of the latency of client requests since the start, as `hotset status` shows them: within 12.5 % of \
+         the exact value. Values up to 16.384 microseconds are upper bounds.",
         |lines, labels, volume| {
             let ops = [("read", &volume.latency_counts.read), ("write", &volume.latency_counts.write)];
             for (op, counts) in ops {

@@ -71,7 +71,7 @@ impl Attachments {
             Err(failure) => return requested.iter().map(|_| Err(failure.clone())).collect(),
         };
         let mut served = self.volumes.occupied_names(requested);
-        let (mut unclean, mut lossy) = (Vec::new(), Vec::new());
+        let (mut unclean, mut with_loss) = (Vec::new(), Vec::new());
         let identified = self.records.change(|state| {
             let admissions =
                 requested.iter().zip(opened).zip(&findings.evidence).map(|(((config, _), opened), evidence)| {
@@ -113,7 +113,7 @@ impl Attachments {
                     let record = state.by_id_mut(admission.volume_id).expect("the record was just created");
                     (record.loss, record.durable_writes) = (loss, config.read_only || is_durable);
                     if loss.is_some() {
-                        lossy.push(&config.name);
+                        with_loss.push(&config.name);
                     }
                     if is_unclean {
                         unclean.push(&config.name);
@@ -135,11 +135,12 @@ impl Attachments {
                 "volume {name} was not cleanly stopped: flushed data is safe, unflushed data may be lost"
             );
         }
-        for name in lossy.iter().filter(|_| identified.is_ok()) {
+        for name in with_loss.iter().filter(|_| identified.is_ok()) {
             log::warn!(
                 target: VOLUME, volume = name,
-                "volume {name}: unflushed writes of its last daemon are lost; to report that, the first flush of each \
-                 client fails with an I/O error, until hotset has been stopped cleanly and started again"
+                "volume {name}: unflushed writes of its last daemon may be lost; to report that, the first flush of a \
+                 client that may have written them fails with an I/O error, until hotset has been stopped cleanly and \
+                 started again"
             );
         }
         identified.unwrap_or_else(|failure| requested.iter().map(|_| Err(failure.clone())).collect())

@@ -119,7 +119,7 @@ impl Daemon {
         let volume_id = self.records.view().by_name(name).map(|record| record.volume_id);
         let lost_data = volume_id.filter(|_| known.refusal().is_some() && is_in_cache);
         if lost_data.map(show_volume_id).as_deref() != give_up {
-            return Err(Failure::new(ErrorKind::Conflict, removal_loss(name, &known, lost_data, &images)));
+            return Err(Failure::new(ErrorKind::Conflict, describe_removal_loss(name, &known, lost_data, &images)));
         }
         if let VolumeStatus::Serving(placement) = &known.status {
             self.volumes.set_status(name, VolumeStatus::Removing(placement.clone()));
@@ -143,6 +143,10 @@ impl Daemon {
                 state.removed.insert(name.to_owned(), known.config.entry());
             }
         })?;
+        if lost_data.is_some() {
+            self.flash.discard_given_up().await?;
+            self.flash.save_manifest().await;
+        }
         log::info!(target: VOLUME, volume = name, "volume {name} removed by command");
         let backing = &known.config.backing;
         let mut messages = vec![match known.status {
@@ -173,9 +177,13 @@ impl Daemon {
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
         let given_up = give_up.as_ref().map(|data| format!(", data {data} was discarded")).unwrap_or_default();
+        let gives_up = give_up.is_some();
         self.attachments
             .attach(known.config, known.from_file, Acceptance { adopt: true, give_up, ..Acceptance::default() })
             .await?;
+        if gives_up {
+            self.flash.discard_given_up().await?;
+        }
         log::warn!(target: VOLUME, volume = name, "volume {name}: backing adopted by command{given_up}");
         self.show(name).await
     }
@@ -183,7 +191,7 @@ impl Daemon {
 
 /// The reason why a volume is not removed: its dirty data in the flash log or in these memory images is not named, or
 /// other data is.
-fn removal_loss(name: &str, known: &KnownVolume, lost_data: Option<VolumeId>, images: &[String]) -> String {
+fn describe_removal_loss(name: &str, known: &KnownVolume, lost_data: Option<VolumeId>, images: &[String]) -> String {
     let place = match images {
         [] => "the flash log".to_owned(),
         images => format!("the flash log or the memory of a killed daemon ({})", images.join(", ")),

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::path::PathBuf;
 
 use control::ProgressSender;
+use engine::DatastoreSpec;
 use messages::{ErrorKind, Failure};
 use seam::real::{PATH_TIMEOUT, PathCall};
 
@@ -14,32 +15,33 @@ use super::Daemon;
 use config::{Config, LOOK_UP_TIMEOUT, LogConfig, VolumeConfig};
 use logging::{self as log, CONFIG};
 
-/// Reloads run one after the other, because one that waits for the destage of a volume would go on with a file that is
-/// out of date. A new request makes the reload in progress skip its remaining volumes.
+/// Order of reloads. Only the newest one changes volumes: an older one that waits for the destage of a volume would go
+/// on with a file that is out of date.
 #[derive(Default)]
 pub struct Reloads {
-    in_progress: tokio::sync::Mutex<()>,
-    /// Number of the latest request.
-    latest: Cell<u64>,
+    /// Held while the file is read and while other settings than those of volumes are applied.
+    settings: tokio::sync::Mutex<()>,
+    /// Number of the newest reload whose file has no errors.
+    newest: Cell<u64>,
 }
 
 impl Reloads {
-    fn request(&self) -> u64 {
-        self.latest.set(self.latest.get() + 1);
-        self.latest.get()
+    fn begin(&self) -> u64 {
+        self.newest.set(self.newest.get() + 1);
+        self.newest.get()
     }
 }
 
 impl Daemon {
     /// SIGHUP and `reload`: returns one outcome per changed setting: applied, or needs a restart.
     pub async fn reload(&self) -> Result<Vec<ReloadOutcome>, Failure> {
-        let number = self.reloads.request();
-        let _in_progress = self.reloads.in_progress.lock().await;
-        let is_latest = || self.reloads.latest.get() == number;
+        let applying = self.reloads.settings.lock().await;
         let fresh = load_configuration(self.settings.current().file.clone()).await.map_err(|problems| {
             let text = format!("{problems}\nnothing was changed; the previous configuration stays in effect");
             Failure::new(ErrorKind::Invalid, text)
         })?;
+        let number = self.reloads.begin();
+        let is_newest = || self.reloads.newest.get() == number;
         let old = Config::clone(&self.settings.current());
         let mut outcomes: Vec<ReloadOutcome> =
             restart_messages(&old, &fresh).into_iter().map(ReloadOutcome::General).collect();
@@ -61,19 +63,30 @@ impl Daemon {
             log::set_filter(&fresh.log.filter);
             outcomes.push(ReloadOutcome::General("[log]: level and filter applied".to_owned()));
         }
+        // A newer reload compares its file with what is in force by now. Datastores stay until no volume names them.
+        let is_replaced = |old: &&DatastoreSpec| fresh.datastores.iter().any(|fresh| fresh.name == old.name);
+        let left = old.datastores.iter().filter(|old| !is_replaced(old));
+        let datastores = fresh.datastores.iter().chain(left).cloned().collect();
+        let log = LogConfig { filter: fresh.log.filter.clone(), ..old.log.clone() };
+        self.settings.replace(Config { datastores, log, ..old.clone() });
+        drop(applying);
         for name in from_file.iter().filter(|name| !is_in_file(name)) {
-            if is_latest() {
+            if is_newest() {
                 outcomes.push(self.remove_volume(name).await);
             }
         }
-        self.units.set_fixed_luns(&fresh.volumes);
+        if is_newest() {
+            self.units.set_fixed_luns(&fresh.volumes);
+        }
         for volume in &fresh.volumes {
-            if is_latest() {
+            if is_newest() {
                 outcomes.extend(self.reload_volume(volume).await);
             }
         }
-        if !is_latest() {
-            outcomes.push(ReloadOutcome::General("a newer reload applies the remaining volumes".to_owned()));
+        let _applying = self.reloads.settings.lock().await;
+        if !is_newest() {
+            outcomes.push(ReloadOutcome::General("a newer reload applies the rest of the configuration".to_owned()));
+            return Ok(outcomes);
         }
         outcomes.extend(self.volume_settings.reload_rules(&fresh.qos).await);
         self.cores.remove_datastores(&old.datastores, &fresh.datastores).await;

@@ -254,6 +254,7 @@ fn requested_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
     let removed = |volume: &VolumeConfig| state.removed.get(&volume.name) == Some(&volume.entry());
     let mut requested: Vec<_> =
         config.volumes.iter().filter(|volume| !removed(volume)).map(|volume| (volume.clone(), true)).collect();
+    let mut in_file = Vec::new();
     for record in &state.volumes {
         let Some(added) = &record.added else { continue };
         let backing = BackingSpec::parse(&added.backing, Path::new("/"));
@@ -261,6 +262,7 @@ fn requested_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
         if let Some(index) = same_name {
             let entry = &requested[index].0.backing;
             if backing.as_ref().is_ok_and(|backing| backing == entry) {
+                in_file.push(record.volume_id);
                 log::warn!(
                     target: VOLUME, volume = record.name,
                     "volume {}: added by command, and now also in the file; the file's entry is served",
@@ -293,5 +295,14 @@ fn requested_volumes(daemon: &Daemon) -> Vec<(VolumeConfig, bool)> {
             ),
         }
     }
+    drop(state);
+    // Without its entry, such a volume must not return.
+    daemon.records.change_or_log(|state| {
+        state
+            .volumes
+            .iter_mut()
+            .filter(|record| in_file.contains(&record.volume_id))
+            .for_each(|record| record.added = None);
+    });
     requested
 }

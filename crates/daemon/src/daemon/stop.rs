@@ -9,6 +9,7 @@ use super::super::handover::store_clients;
 use super::super::stop::{Clients, Drain, DrainFault, DrainResult, PROGRESS_INTERVAL, Phase};
 use super::Daemon;
 use logging::{self as log, DAEMON};
+use state::may_lack_marks;
 use units::show_bytes;
 
 /// Message of a stop that did not wait for an unresponsive backing.
@@ -59,16 +60,21 @@ impl Daemon {
         // daemon's memory alone.
         self.volumes.end_attaches().await;
         let had_late_attach = self.volumes.has_late_attach();
-        let DrainResult { fault, is_recorded, left, unserved } = drain.run(uses_flash_log).await;
+        // The records of such volumes may lack marks of dirty data.
+        let is_unmarked = |failure: &Failure| failure.refusal.as_deref().is_some_and(may_lack_marks);
+        let unmarked =
+            self.volumes.map(|known| known.refusal().filter(|f| is_unmarked(f)).map(|_| known.config.name.clone()));
+        let DrainResult { fault, is_recorded, left, mut unserved } = drain.run(uses_flash_log).await;
+        unserved.extend(unmarked.into_iter().flatten());
         let is_hung = had_late_attach || self.volumes.has_late_attach();
         let fault = fault.or(is_hung.then_some(DrainFault::BackingHung));
         let unserved: Vec<String> = unserved.into_iter().collect();
-        if !unserved.is_empty() {
+        if !(left.is_empty() && unserved.is_empty()) {
             self.stop.set_incomplete();
         }
         match (left.is_empty(), unserved.is_empty()) {
             (true, true) => {}
-            (true, false) => self.stop.set_message(incomplete_unserved(&unserved)),
+            (true, false) => self.stop.set_message(describe_incomplete(&unserved)),
             (false, _) => self.stop.set_message(left_on_flash(&left, &unserved)),
         }
         for core in self.cores.iter() {
@@ -114,11 +120,11 @@ fn left_on_flash(volumes: &[(String, u64)], unserved: &[String]) -> String {
 }
 
 /// Message of a stop without dirty data of a served volume.
-fn incomplete_unserved(names: &[String]) -> String {
+fn describe_incomplete(names: &[String]) -> String {
     format!(
         "stopped; the backings of all served volumes are complete, but not those of volumes that are not served: {}. \
          Their dirty data may be in the flash log or in persisted memory: keep the flash devices, the state directory \
-         and the files of persisted memory",
+         and the files of persisted memory. `hotset undestaged` tells what to do",
         names.join(", ")
     )
 }

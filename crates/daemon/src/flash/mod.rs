@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use engine::{VolumeId, WritePolicy};
+use engine::{BlockNo, VolumeId, WritePolicy};
 use flash::{Ownership, Sequence, StoreIdentity};
 use messages::Failure;
 use tokio::sync::mpsc;
@@ -248,6 +248,7 @@ impl FlashLog {
                     let present: Vec<PathBuf> = devices.iter().filter(|path| !is_absent(path)).cloned().collect();
                     state.record_store_devices(&opened.store, &present, &devices);
                 })?;
+                self.discard_given_up().await?;
                 Ok(Ok(opened))
             }
             Err(unused) => Ok(Err(unused)),
@@ -322,6 +323,26 @@ impl FlashLog {
             // The next check tries again. A start before that drops the pages once more.
             Err(error) => log::error!(target: FLASH, "{error}"),
         }
+    }
+
+    /// Discards the data of volume IDs that was given up from the open log: otherwise it would occupy the log, and a
+    /// rebuild of the state directory could bring it back. A full log keeps it until the next start.
+    pub async fn discard_given_up(&self) -> Result<(), Failure> {
+        if self.store().is_none() {
+            return Ok(());
+        }
+        let unclaimed = self.core().call(async |local: Rc<CoreLocal>| local.engine.unclaimed());
+        let mut given_up = unclaimed.await.map_err(core_ended)?;
+        given_up.retain(|volume_id| self.records.view().is_given_up(*volume_id));
+        for volume_id in given_up {
+            let name = self.records.show_volume(volume_id);
+            let discard =
+                async move |local: Rc<CoreLocal>| local.engine.discard_unclaimed(&name, volume_id, BlockNo::ZERO).await;
+            if let Err(error) = self.core().call(discard).await.map_err(core_ended)? {
+                log::warn!(target: FLASH, "{error}");
+            }
+        }
+        Ok(())
     }
 
     /// Copies the records to the flash devices as a manifest, from which `hotset state rebuild` can restore them.

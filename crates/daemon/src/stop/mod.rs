@@ -47,7 +47,7 @@ pub struct Stop {
     destage: Cell<bool>,
     clients: Cell<Clients>,
     message: RefCell<String>,
-    /// The backings of volumes that were not served may lack data.
+    /// Backings may lack data that is in the flash log or in persisted memory.
     is_incomplete: Cell<bool>,
 }
 
@@ -115,12 +115,12 @@ impl Stop {
         *self.message.borrow_mut() = text;
     }
 
-    /// Records that the backings of volumes that were not served may lack data.
+    /// Records that backings may lack data that is in the flash log or in persisted memory.
     pub fn set_incomplete(&self) {
         self.is_incomplete.set(true);
     }
 
-    /// True if the backings of volumes that were not served may lack data.
+    /// True if backings may lack data that is in the flash log or in persisted memory.
     pub fn is_incomplete(&self) -> bool {
         self.is_incomplete.get()
     }

@@ -29,6 +29,14 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
     warnings.extend(checked.as_ref().map(Config::exposed_secrets).unwrap_or_default());
     let (environment_warnings, creation_notes) = checked.as_ref().map(compare_with_machine).unwrap_or_default();
     warnings.extend(environment_warnings);
+    let file_flash = checked.as_ref().ok().and_then(|config| config.flash.as_ref());
+    if file_flash.is_some_and(|flash| flash.devices.len() == 1 && !flash.allow_single_copy)
+        && flash_devices_by_command.is_none()
+    {
+        let text = "[flash] names one device, and allow_single_copy is not set: the daemon does not use it; name a \
+                    second device, or set allow_single_copy = true";
+        warnings.push(text.to_owned());
+    }
     if json {
         let problems = checked.as_ref().err().map(|problems| problems.problems.as_slice()).unwrap_or_default();
         let valid = checked.is_ok();
@@ -44,7 +52,7 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
                 if let Some(devices) = &flash_devices_by_command {
                     let devices: Vec<_> = devices.iter().map(|device| device.display().to_string()).collect();
                     println!(
-                        "flash devices changed by command (dropped when the list changes in the file): {}",
+                        "flash devices changed by command (in force until `devices` changes in the file): {}",
                         devices.join(", ")
                     );
                 }

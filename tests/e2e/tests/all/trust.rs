@@ -226,6 +226,16 @@ fn stop_with_destage_fails_if_a_volume_that_is_not_served_may_lack_data() {
 }
 
 #[test]
+fn stop_with_destage_fails_if_the_records_may_lack_marks() {
+    let fixture = restored_state();
+    let daemon = fixture.start();
+    volume_refusal(&fixture, &daemon, "state-older");
+    let stopped = daemon.try_command(&["stop", "--destage"]);
+    assert!(!stopped.status.success(), "the records of the older directory have no mark: {}", text_of(&stopped));
+    drop(daemon);
+}
+
+#[test]
 fn adopted_volume_that_was_added_by_command_returns_at_the_next_start() {
     let fixture = Fixture::new();
     let (disk, copy) = (path(&fixture, "v.img"), path(&fixture, "copy.img"));
