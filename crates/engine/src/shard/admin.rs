@@ -72,6 +72,33 @@ impl<S: Seam> Shard<S> {
         self.progress.wait_for(|| is_over.get().then_some(())).await;
     }
 
+    /// True if the dirty data consists of zeroes alone, and nothing would prove the backing at the next start: an older
+    /// copy of it would be accepted, and mixed with them.
+    pub fn has_only_zeroes_without_evidence(&self) -> bool {
+        let state = self.state.borrow();
+        let zeroes = state.zeroes.len() as u64;
+        let has_only_zeroes =
+            zeroes > 0 && state.not_clean_blocks() == zeroes && state.log_tracker.spilled_blocks() == 0;
+        has_only_zeroes && self.lacks_evidence()
+    }
+
+    /// Destages all zeroes; false if that fails or takes longer than `limit`.
+    pub async fn destage_zeroes_within(self: &ShardRef<S>, limit: Nanos) -> bool {
+        let result = Rc::new(Cell::new(None));
+        let (shard, destaged) = (Rc::clone(self), Rc::clone(&result));
+        self.seam().spawn(async move {
+            destaged.set(Some(shard.flush_zeroes().await.is_ok()));
+            shard.progress.notify();
+        });
+        let (shard, timed_out) = (Rc::clone(self), Rc::clone(&result));
+        self.seam().spawn(async move {
+            shard.seam().sleep(limit).await;
+            timed_out.set(timed_out.get().or(Some(false)));
+            shard.progress.notify();
+        });
+        self.progress.wait_for(|| result.get()).await
+    }
+
     /// Changes the write policy. If the new policy gives a stronger guarantee than the old one, dirty data is destaged
     /// first. On an error the old policy stays. Waits until an earlier change of the policy or the mode has ended.
     pub async fn set_policy(self: &ShardRef<S>, policy: WritePolicy) -> Result<(), RequestError> {

@@ -38,6 +38,8 @@ use tap::{Tap, TappedBatch};
 const PREFETCH_BYTES_MAX: u64 = 32 << 20;
 /// Time for requests in progress to end before a stop leaves the dirty data in the log without waiting for them.
 const LEAVE_TIMEOUT: Nanos = Nanos::from_secs(1);
+/// Time that a stop waits for the destage of zeroes of which the next start could not prove the backing.
+const ZEROES_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 struct Inner<S: Seam> {
     spec: VolumeSpec,
@@ -551,6 +553,10 @@ impl<S: Seam> Volume<S> {
         if let Err(error) = shard.flush_log().await {
             closed.open_again();
             return Err(error);
+        }
+        if shard.has_only_zeroes_without_evidence() && shard.destage_zeroes_within(ZEROES_TIMEOUT).await {
+            // An error leaves the zeroes in the log as well.
+            drop(shard.leave_log().await);
         }
         shard.stopping.set(true);
         shard.work.notify();
