@@ -170,7 +170,7 @@ fn text_follows_the_format_and_holds_known_values() {
     let held = |op: &str| values[&format!("hotset_volume_held_seconds_total{{{labels},op=\"{op}\"}}")];
     assert_eq!((held("read"), held("write")), (0.0, 0.25));
     assert_eq!(values[&format!("hotset_volume_latency_seconds_sum{{{labels},op=\"write\"}}")], 1.5);
-    let median = values[&format!("hotset_volume_latency_quantile_seconds{{{labels},op=\"read\",quantile=\"0.5\"}}")];
+    let median = values[&format!("hotset_volume_latency_percentile_seconds{{{labels},op=\"read\",percentile=\"50\"}}")];
     assert!((1_048e-6..1_180e-6).contains(&median), "it is in the bucket of the fifth of ten requests: {median}");
     assert_eq!(values["hotset_datastore_requests_total{datastore=\"sas-pool\",op=\"read\"}"], 20.0);
     let backing = "datastore=\"sas-pool\",op=\"write\",cause=\"destage\"";

@@ -77,15 +77,15 @@ const FAMILIES: &[Family] = &[
         },
     },
     gauge(
-        "hotset_volume_latency_quantile_seconds",
-        "Quantiles of the latency of client requests since the start, as `hotset status` shows them: within 12.5 % of \
+        "hotset_volume_latency_percentile_seconds",
+        "Percentiles of the latency of client requests since the start, as `hotset status` shows them: within 12.5 % of \
          the exact value. Values up to 16.384 microseconds are upper bounds.",
         |lines, labels, volume| {
             let ops = [("read", &volume.latency_counts.read), ("write", &volume.latency_counts.write)];
             for (op, counts) in ops {
-                for (quantile, fraction) in [("0.5", 0.5), ("0.99", 0.99)] {
+                for (percentile, fraction) in [("50", 0.5), ("99", 0.99)] {
                     if let Some(us) = counts.percentile_us(fraction) {
-                        lines.sample(labels, &[("op", op), ("quantile", quantile)], us / 1e6);
+                        lines.sample(labels, &[("op", op), ("percentile", percentile)], us / 1e6);
                     }
                 }
             }
