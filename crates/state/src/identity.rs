@@ -1,7 +1,7 @@
 //! Identification of a volume by its backing, and admission to service. The decision uses the backing's identity, its
 //! dirty data and its content, never a name.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 
 use engine::VolumeId;
@@ -367,9 +367,9 @@ impl State {
         self.stores.iter().any(|store| store.given_up.contains(&show_volume_id(volume_id)))
     }
 
-    /// Volumes outside `served` whose backings may lack data: it may be in a flash log, or in persisted memory.
-    pub fn incomplete_outside(&self, served: &BTreeSet<VolumeId>) -> impl Iterator<Item = &VolumeRecord> {
-        let others = self.volumes.iter().filter(|record| !served.contains(&record.volume_id));
+    /// Volumes that are not served and whose backings may lack data: it may be in a flash log, or in persisted memory.
+    pub fn incomplete_outside(&self, is_served: impl Fn(VolumeId) -> bool) -> impl Iterator<Item = &VolumeRecord> {
+        let others = self.volumes.iter().filter(move |record| !is_served(record.volume_id));
         others.filter(|record| record.dirty_on_flash.is_some() || !(record.clean || record.durable_writes))
     }
 

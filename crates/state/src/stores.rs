@@ -225,6 +225,12 @@ impl State {
         record.openings.clear();
     }
 
+    /// The flash devices as changed by commands; `None` if the list in the file, `file`, is in force.
+    pub fn flash_devices_by_command(&self, file: &[PathBuf]) -> Option<&[PathBuf]> {
+        let saved = self.flash_devices.as_ref().filter(|saved| saved.file == file)?;
+        Some(&saved.devices)
+    }
+
     /// Records the devices of a store: the `added` ones and those recorded before, as far as `configured` names them.
     /// Each path belongs to the store that was seen there last.
     pub fn record_store_devices(&mut self, store: &str, added: &[PathBuf], configured: &[PathBuf]) {

@@ -78,8 +78,8 @@ const FAMILIES: &[Family] = &[
     },
     gauge(
         "hotset_volume_latency_percentile_seconds",
-        "Percentiles of the latency of client requests since the start, as `hotset status` shows them: within 12.5 % of \
-         the exact value. Values up to 16.384 microseconds are upper bounds.",
+        "Percentiles of the latency of client requests since the start, as `hotset status` shows them: within 12.5 % \
+         of the exact value. Values up to 16.384 microseconds are upper bounds.",
         |lines, labels, volume| {
             let ops = [("read", &volume.latency_counts.read), ("write", &volume.latency_counts.write)];
             for (op, counts) in ops {

@@ -67,11 +67,7 @@ impl FlashLog {
     /// The devices in force: the list in the file, or the list as changed by commands since.
     pub fn devices(&self) -> Vec<PathBuf> {
         let file = self.settings.flash_devices();
-        let state = self.records.view();
-        match state.flash_devices.as_ref().filter(|saved| saved.file == file) {
-            Some(saved) => saved.devices.clone(),
-            None => file,
-        }
+        self.records.view().flash_devices_by_command(&file).map(<[PathBuf]>::to_vec).unwrap_or(file)
     }
 
     /// Removes the list that commands made, if the file's list has changed since: it must not apply again when the

@@ -146,7 +146,9 @@ impl Drain {
         let in_log: Vec<VolumeId> = in_log.filter(|id| !self.records.view().is_given_up(*id)).collect();
         let mut unserved: BTreeSet<String> = in_log.iter().map(|id| self.records.show_volume(*id)).collect();
         let mut volumes = self.start(uses_flash_log, &mut totals).await;
-        unserved.extend(self.records.view().incomplete_outside(&totals.served).map(|record| record.name.clone()));
+        unserved.extend(
+            self.records.view().incomplete_outside(|id| totals.served.contains(&id)).map(|record| record.name.clone()),
+        );
         let mut tick = tokio::time::interval(PROGRESS_INTERVAL);
         while !volumes.is_empty() {
             tokio::select! {

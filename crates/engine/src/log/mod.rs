@@ -109,7 +109,7 @@ impl<S: Seam> Shard<S> {
     /// True if the log answers flushes.
     pub fn uses_log(&self) -> bool {
         self.may_log
-            && !self.has_left_log.get()
+            && !self.draining.get()
             && self.policy.get() == WritePolicy::WriteBack
             && self.mode.get() == CacheMode::Active
     }

@@ -48,28 +48,19 @@ impl<S: Seam> Shard<S> {
     /// after [`DESTAGE_STOP_TIMEOUT`].
     pub async fn stop_destage_with_timeout(self: &ShardRef<S>) {
         self.destage_held.set(true);
-        let is_over = Rc::new(Cell::new(false));
-        let (shard, over) = (Rc::clone(self), Rc::clone(&is_over));
-        self.seam().spawn(async move {
+        let shard = Rc::clone(self);
+        let examine = async move |is_over: Rc<Cell<bool>>| {
             shard.progress.wait_for(|| shard.state.borrow().operations.is_empty().then_some(())).await;
             if !shard.flash_tier.is_checked() && shard.sync().await.is_durable() {
                 shard.verify_ring().await;
             }
-            shard.destage_evidence(&over).await;
+            shard.destage_evidence(&is_over).await;
             // The next start detects a failed flush, as after a crash.
             if shard.sync().await.is_durable() {
                 shard.record_unknown_blocks().await;
             }
-            over.set(true);
-            shard.progress.notify();
-        });
-        let (shard, over) = (Rc::clone(self), Rc::clone(&is_over));
-        self.seam().spawn(async move {
-            shard.seam().sleep(DESTAGE_STOP_TIMEOUT).await;
-            over.set(true);
-            shard.progress.notify();
-        });
-        self.progress.wait_for(|| is_over.get().then_some(())).await;
+        };
+        self.run_within(DESTAGE_STOP_TIMEOUT, examine).await;
     }
 
     /// True if the dirty data consists of zeroes alone, and nothing would prove the backing at the next start: an older
@@ -82,21 +73,34 @@ impl<S: Seam> Shard<S> {
         has_only_zeroes && self.lacks_evidence()
     }
 
-    /// Destages all zeroes; false if that fails or takes longer than `limit`.
-    pub async fn destage_zeroes_within(self: &ShardRef<S>, limit: Nanos) -> bool {
-        let result = Rc::new(Cell::new(None));
-        let (shard, destaged) = (Rc::clone(self), Rc::clone(&result));
+    /// Leaves the log, for at most `limit`. After an error or a time-out the records stay in it.
+    pub async fn leave_log_within(self: &ShardRef<S>, limit: Nanos) {
+        let shard = Rc::clone(self);
+        self.run_within(limit, async move |_| drop(shard.leave_log().await)).await;
+    }
+
+    /// Runs `work` in a task of its own and waits until it ends, or until `limit` is over: the flag is set then, and the
+    /// work goes on.
+    async fn run_within<W>(self: &ShardRef<S>, limit: Nanos, work: impl FnOnce(Rc<Cell<bool>>) -> W)
+    where
+        W: Future<Output = ()> + 'static,
+    {
+        let is_over = Rc::new(Cell::new(false));
+        let timer = self.seam().clone();
+        let work = work(Rc::clone(&is_over));
+        self.spawn_then_set(work, &is_over);
+        self.spawn_then_set(async move { timer.sleep(limit).await }, &is_over);
+        self.progress.wait_for(|| is_over.get().then_some(())).await;
+    }
+
+    /// Starts a task that sets `flag` at its end.
+    fn spawn_then_set(self: &ShardRef<S>, work: impl Future<Output = ()> + 'static, flag: &Rc<Cell<bool>>) {
+        let (shard, flag) = (Rc::clone(self), Rc::clone(flag));
         self.seam().spawn(async move {
-            destaged.set(Some(shard.flush_zeroes().await.is_ok()));
+            work.await;
+            flag.set(true);
             shard.progress.notify();
         });
-        let (shard, timed_out) = (Rc::clone(self), Rc::clone(&result));
-        self.seam().spawn(async move {
-            shard.seam().sleep(limit).await;
-            timed_out.set(timed_out.get().or(Some(false)));
-            shard.progress.notify();
-        });
-        self.progress.wait_for(|| result.get()).await
     }
 
     /// Changes the write policy. If the new policy gives a stronger guarantee than the old one, dirty data is destaged

@@ -93,10 +93,9 @@ pub struct Shard<S: Seam> {
     pub slow_requests: SlowRequests,
     /// True if the pump must end.
     pub stopping: Cell<bool>,
-    /// True if all dirty data must be destaged.
+    /// True if all dirty data must be destaged. The tombstones of a drain are the volume's last records: flushes that a
+    /// command starts go to the backing.
     pub draining: Cell<bool>,
-    /// The tombstones of a drain are the volume's last records: flushes that a command starts go to the backing.
-    pub has_left_log: Cell<bool>,
     /// No write is sent to the backing for now: its size is being changed, or the volume is being stopped.
     pub destage_held: Cell<bool>,
     /// A backing flush that no client requested is in flight.

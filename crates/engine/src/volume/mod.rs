@@ -99,7 +99,6 @@ impl<S: Seam> Volume<S> {
             slow_requests: Default::default(),
             stopping: Cell::new(false),
             draining: Cell::new(false),
-            has_left_log: Cell::new(false),
             destage_held: Cell::new(false),
             background_backing_flush_running: Cell::new(false),
             background_log_flush_running: Cell::new(false),
@@ -524,11 +523,9 @@ impl<S: Seam> Volume<S> {
         let closed = self.close().await?;
         let shard = &self.0.shard;
         shard.draining.set(true);
-        shard.has_left_log.set(true);
         shard.work.notify();
         if let Err(error) = shard.leave_log().await {
             shard.draining.set(false);
-            shard.has_left_log.set(false);
             closed.open_again();
             return Err(error);
         }
@@ -554,9 +551,10 @@ impl<S: Seam> Volume<S> {
             closed.open_again();
             return Err(error);
         }
-        if shard.has_only_zeroes_without_evidence() && shard.destage_zeroes_within(ZEROES_TIMEOUT).await {
-            // An error leaves the zeroes in the log as well.
-            drop(shard.leave_log().await);
+        if shard.has_only_zeroes_without_evidence() {
+            shard.draining.set(true);
+            shard.work.notify();
+            shard.leave_log_within(ZEROES_TIMEOUT).await;
         }
         shard.stopping.set(true);
         shard.work.notify();

@@ -180,9 +180,9 @@ fn overrides(config: &Config) -> Vec<OverrideReport> {
 
 /// The list of flash devices that commands have changed, if it is in force instead of the file's.
 fn flash_devices_by_command(config: &Config) -> Option<Vec<PathBuf>> {
-    let saved = StateDir::peek(&config.state_directory).ok()??.flash_devices?;
-    let in_file = config.flash.as_ref().map(|flash| flash.devices.clone()).unwrap_or_default();
-    (saved.file == in_file).then_some(saved.devices)
+    let state = StateDir::peek(&config.state_directory).ok()??;
+    let in_file = config.flash.as_ref().map(|flash| flash.devices.as_slice()).unwrap_or_default();
+    state.flash_devices_by_command(in_file).map(<[PathBuf]>::to_vec)
 }
 
 /// A key of a volume with the value that a `[[qos]]` table gives it.

@@ -71,11 +71,8 @@ impl Location {
     fn flash_devices(&self, state: Option<&State>) -> Vec<PathBuf> {
         let flash = self.config.as_ref().and_then(|config| config.flash.as_ref());
         let configured = flash.map(|flash| flash.devices.clone()).unwrap_or_default();
-        let changed = state.and_then(|state| state.flash_devices.as_ref());
-        match changed.filter(|changed| changed.file == configured) {
-            Some(changed) => changed.devices.clone(),
-            None => configured,
-        }
+        let changed = state.and_then(|state| state.flash_devices_by_command(&configured));
+        changed.map(<[PathBuf]>::to_vec).unwrap_or(configured)
     }
 }
 
@@ -296,8 +293,7 @@ fn remedy_while_serving(names: &BTreeSet<String>, status: &StatusReport) -> Stri
 fn undestaged(state: &State, served: &[VolumeReport]) -> BTreeSet<String> {
     let dirty = served.iter().filter(|volume| volume.dirty_bytes + volume.written_bytes + volume.flash_dirty_bytes > 0);
     let is_served = |volume_id: VolumeId| served.iter().any(|volume| volume.volume_id == format!("{volume_id:016x}"));
-    let others = state.volumes.iter().filter(|volume| !is_served(volume.volume_id));
-    let incomplete = others.filter(|volume| volume.dirty_on_flash.is_some() || !volume.clean);
+    let incomplete = state.incomplete_outside(is_served);
     dirty.map(|volume| volume.name.clone()).chain(incomplete.map(|volume| volume.name.clone())).collect()
 }
 

@@ -13,6 +13,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use super::path_call::unescaped;
+
 /// Maximum number of layers below a disk; more indicate a cycle.
 const DEPTH_MAX: u32 = 16;
 /// Maximum number of parts of one disk.
@@ -234,7 +236,7 @@ impl KernelPaths {
             let number = if device.0 != 0 { device } else { self.mount_source(device, mount.parse().ok())? };
             let mut below = StorageFootprint::default();
             self.add_device(number, 0..u64::MAX, true, &mut below, 0);
-            exact.overlap(&below).map(|_| PathBuf::from(mount_point.replace("\\040", " ")))
+            exact.overlap(&below).map(|_| unescaped(mount_point.as_bytes()))
         })
     }
 

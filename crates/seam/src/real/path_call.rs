@@ -456,7 +456,7 @@ impl Mounts {
 
 /// A path of the kernel's list, in which a space, tab, line break or backslash is written as `\` and three octal
 /// digits.
-fn unescaped(text: &[u8]) -> PathBuf {
+pub(super) fn unescaped(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut remaining = text;
     while let Some((&byte, after)) = remaining.split_first() {

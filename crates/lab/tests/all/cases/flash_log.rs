@@ -569,6 +569,19 @@ fn flush_command_during_a_removal_appends_no_record() {
     assert!(unclaimed.is_empty(), "{unclaimed:?}");
 }
 
+/// Zeroes prove nothing about the backing at the next start (seed 192139665).
+#[test]
+fn stop_destages_zeroes_that_are_all_a_volume_has() {
+    let (fixture, volume) = first_session(78, 16);
+    fixture.world.block_on(async {
+        volume.discard(ByteOffset(0), 65_536, WriteFlags::default()).await.unwrap();
+        volume.flush().await.unwrap();
+        assert!(fixture.core.needs_log());
+        assert_eq!(volume.leave_in_log().await, Ok(false), "the log holds no record");
+        assert!(!fixture.core.needs_log());
+    });
+}
+
 /// A stop leaves evidence about the backing: a few blocks of a volume of which nothing was destaged before (seed
 /// 90011153), and the content of blocks of which only a part was written (seed 90015665).
 #[test]
