@@ -1,8 +1,7 @@
 //! Consolidated servers: tiles of virtual machines on a decreasing number of disks, with flash and without.
 //!
-//! The rate of a tile is derived from the publication in [`tile`]. No rate explains why eleven disks carry no tile
-//! while twenty carry two, because eleven are more than half of twenty. A LUN with less than half its disks would
-//! explain it. The published distribution of the disks is unknown; here it is even.
+//! As published, each LUN lies on disks of its own: the first holds tiles 1 and 3, the second tiles 2 and 4, the third
+//! what is being deployed. The rate of a tile is derived from the publication in [`tile`].
 
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
@@ -21,16 +20,21 @@ const SCALE: u64 = 30;
 const MIB: u64 = 1 << 20;
 /// A tile is carried when each of its streams reaches this fraction of its rate without any latency.
 const CARRIED_FRACTION: f64 = 0.7;
-/// Streams per LUN: mail; OLTP and web; deployment. Deployment has a LUN of its own so that its pages can be counted.
-const LUNS: [&[usize]; 3] = [&[0], &[1, 2], &[3]];
+/// Number of LUNs, each on its own disks: the first holds the odd tiles, the second the even ones, the third their
+/// deployments.
+const LUNS: usize = 3;
+/// The LUN of deployments, whose pages are counted.
+const DEPLOY_LUN: usize = LUNS - 1;
+/// The stream of deployments.
+const DEPLOY: usize = STREAMS.len() - 1;
 
 /// The published tiles.
 pub const TILES: Scenario = Scenario {
     name: "consolidation",
     title: "one to four tiles of servers on 20 or 11 disks, flash of 92 GB or 366 GB",
     source: SOURCE,
-    setting: "a thirtieth of the bytes: SAS 10k in RAID 0 as 8 + 8 + 4 (mail; OLTP and web; deployment) or 4 + 4 + 3 \
-              disks of 20 GB, tiles of 9.1 GB with 0.8 GB hot, 133 MB memory; flash of 92 GB: two SSDs of 3.1 GB with \
+    setting: "a thirtieth of the bytes: SAS 10k in RAID 0 as 8 + 8 + 4 (odd tiles; even tiles; deployment) or 4 + 4 \
+              + 3 disks of 20 GB, tiles of 9.1 GB with 0.8 GB hot, 133 MB memory; flash of 92 GB: two SSDs of 3.1 GB with \
               3,500 requests per second each; of 366 GB: two of 12.2 GB with four times the rate; five minutes to warm \
               (two without flash), one to measure; carried: each stream does 70 % of what it would do if requests \
               took no time",
@@ -87,16 +91,19 @@ fn gain(tiles: usize, ratio: f64) -> Check {
 /// Streams of all tiles in LUN order, and the size of each LUN.
 fn layout(tiles: u64, byte_divisor: u64) -> (Vec<Job>, Vec<u64>) {
     let tile_bytes = TILE_BYTES / byte_divisor;
+    let lun_of = |tile: u64, stream: usize| if stream == DEPLOY { DEPLOY_LUN } else { (tile % 2) as usize };
     let (mut jobs, mut sizes, mut end) = (Vec::new(), Vec::new(), 0);
-    for streams in LUNS {
+    for lun in 0..LUNS {
         let lun_start = end;
-        for _ in 0..tiles {
-            for stream in streams {
-                let span = tile::span(*stream, tile_bytes);
-                jobs.push(tile::job(*stream, end, span.end - span.start));
+        for (tile, stream) in (0..tiles).flat_map(|tile| (0..STREAMS.len()).map(move |stream| (tile, stream))) {
+            if lun_of(tile, stream) == lun {
+                let span = tile::span(stream, tile_bytes);
+                jobs.push(tile::job(stream, end, span.end - span.start));
                 end += span.end - span.start;
             }
         }
+        // A LUN without a tile stays unused.
+        end = end.max(lun_start + MIB);
         sizes.push(end - lun_start);
     }
     (jobs, sizes)
@@ -137,12 +144,12 @@ fn run(seed: u64, disks: [usize; 3], tiles: u64, flash: Option<FlashPlan>) -> Ru
         Pace::ClosedLoop | Pace::Rate(_) => 1.0,
     };
     let fraction_min = jobs.iter().zip(counts).map(fraction).fold(f64::MAX, f64::min);
-    let deploy_promotions = bed.volumes[LUNS.len() - 1].stats().flash.promotions;
+    let deploy_promotions = bed.volumes[DEPLOY_LUN].stats().flash.promotions;
     Run { last, points, fraction_min, deploy_promotions }
 }
 
 fn tiles(seed: u64) -> Outcome {
-    let (last_stream, ..) = STREAMS[3];
+    let (last_stream, ..) = STREAMS[DEPLOY];
     assert_eq!(last_stream, "deploy", "the last LUN is the one of deployment");
     let small = Some(flash(SMALL_FLASH, SCALE));
     let without = [1, 2, 3].map(|tiles| run(seed, TWENTY, tiles, None));

@@ -14,10 +14,12 @@ pub mod report;
 pub mod series;
 
 mod sioc;
+mod steady_log;
 pub mod test_bed;
 mod vdi;
 mod vnx;
 mod vnx_flash;
+mod write_tail;
 
 pub use demo::{Demo, Phase, Setup};
 pub use series::{Check, Outcome, Point, Series};
@@ -57,6 +59,8 @@ pub const ALL: &[Scenario] = &[
     vdi::DESKTOPS,
     consolidation::TILES,
     deferred::WRITES,
+    write_tail::TAIL,
+    steady_log::LOG,
     sioc::CONTENTION,
 ];
 

@@ -1,6 +1,8 @@
 //! The test bed of a scenario: arrays, flash devices, an engine with its volumes, and clients, in virtual time.
 
 use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::rc::Rc;
 
 use engine::{CoreSpec, Histogram, Volume, VolumeStats, WritePolicy};
@@ -18,6 +20,8 @@ const PAGE_BYTES: u64 = flash::PAGE_BLOCKS as u64 * seam::BLOCK_BYTES as u64;
 /// Write latency below which a write counts as acknowledged without a wait for the storage.
 pub const FAST_WRITE: Nanos = Nanos::from_millis(1);
 const MB: f64 = 1e6;
+/// Number of the slowest reads of a run that are kept, for percentiles over its whole time.
+const SLOWEST_MAX: usize = 1 << 16;
 
 /// Specification of a test bed.
 #[derive(Clone, Debug)]
@@ -85,6 +89,10 @@ struct Meter {
     requests: Cell<u64>,
     latency_sum_ns: Cell<u64>,
     reads: RefCell<Histogram>,
+    /// Reads since the start of the clients.
+    all_reads: Cell<u64>,
+    /// Their highest latencies.
+    slowest_reads: RefCell<BinaryHeap<Reverse<Nanos>>>,
     writes: Cell<u64>,
     fast_writes: Cell<u64>,
     errors: Cell<u64>,
@@ -212,6 +220,11 @@ impl TestBed {
         self.fixture.world.block_on(clients.jobs.stop(&self.fixture.seam));
     }
 
+    /// Client reads up to the last sample that the cache did not serve whole.
+    pub fn misses(&self) -> u64 {
+        self.counters.reads - self.counters.hits
+    }
+
     /// Capacity of flash for clean pages, in bytes.
     pub fn clean_bytes(&self) -> u64 {
         self.slots_max * PAGE_BYTES
@@ -267,6 +280,19 @@ impl Clients {
     pub fn take_job_requests(&self) -> Vec<u64> {
         self.meter.job_requests.iter().map(Cell::take).collect()
     }
+
+    /// Number of reads since the start.
+    pub fn reads(&self) -> u64 {
+        self.meter.all_reads.get()
+    }
+
+    /// Latency that at most a fraction `above` of `count` reads exceeds, if these were the slowest of all reads.
+    pub fn percentile_of_slowest(&self, count: u64, above: f64) -> Nanos {
+        let slowest = self.meter.slowest_reads.borrow().clone().into_sorted_vec();
+        let rank = (count as f64 * above) as usize;
+        assert!(rank < SLOWEST_MAX, "the {SLOWEST_MAX} slowest reads do not have {rank} of {count}");
+        slowest.get(rank).map_or(Nanos::ZERO, |latency| latency.0)
+    }
 }
 
 impl Meter {
@@ -283,6 +309,12 @@ impl Meter {
             add(&self.fast_writes, u64::from(completion.latency < FAST_WRITE));
         } else {
             self.reads.borrow().add(completion.latency);
+            add(&self.all_reads, 1);
+            let mut slowest = self.slowest_reads.borrow_mut();
+            slowest.push(Reverse(completion.latency));
+            if slowest.len() > SLOWEST_MAX {
+                slowest.pop();
+            }
         }
     }
 }

@@ -6,11 +6,11 @@
 //! time and the number of clients follow from the published results of disks alone and of the gain by flash:
 //!
 //! - Flash gained 26 % with one tile. A client that thinks for Z and waits for R makes 1 / (Z + R) requests per second.
-//!   With disks alone the reads, 24 % of the requests, take some 8.5 ms (1/150 s and a little waiting), and writes end
-//!   in memory. So R is 2 ms, with flash almost 0, and 1.26 = (Z + 2 ms) / Z gives Z = 8 ms.
-//! - Twenty disks carried two tiles and not three. Sixteen of the disks serve mail, OLTP and web. With queued requests
-//!   each serves 282 accesses per second, 4,500 in total. Twenty clients per tile would issue 2,500 requests per second
-//!   at zero latency. At 70 % of that rate two tiles need 3,500, which fits, and three need 5,250, which does not.
+//!   With disks alone a request of the modelled tile waits 1.1 ms on average, because writes end in memory; with flash
+//!   it waits hardly at all. 1.26 = (Z + 1.1 ms) / Z gives Z = 4.2 ms.
+//! - Twenty disks carried two tiles and not three, eleven disks none. With eleven clients per tile, the slowest stream
+//!   gets 72 % of what it would do at zero latency with two tiles on twenty disks, 56 % with three, and 61 % with one
+//!   tile on eleven disks. So a tile counts as carried from 70 % on.
 
 use seam::Nanos;
 
@@ -23,6 +23,9 @@ const HOT_PERCENT: u32 = 9;
 /// Percentage of each stream's requests to its hot region.
 const HOT_ACCESSES_PERCENT: u32 = 97;
 
+/// Think time of the clients of virtual machines.
+const THINK: Nanos = Nanos::from_micros(4_200);
+
 /// A stream of a tile: name, size in percent of the tile, kinds of access, clients, think time between two requests of
 /// a client.
 type StreamSpec = (&'static str, u64, &'static [AccessKind], u32, Nanos);
@@ -34,9 +37,9 @@ const fn access_kind(weight: u32, bytes: u32, read_percent: u32, random_percent:
 /// The streams in the order of their regions on a tile. Deployment writes a machine from end to end; 24 % of all
 /// requests are reads.
 pub const STREAMS: [StreamSpec; 4] = [
-    ("mail", 40, &[access_kind(70, 8 << 10, 26, 100), access_kind(30, 16 << 10, 26, 100)], 10, Nanos::from_millis(8)),
-    ("oltp", 25, &[access_kind(100, 8 << 10, 25, 100)], 6, Nanos::from_millis(8)),
-    ("web", 20, &[access_kind(60, 4 << 10, 24, 100), access_kind(40, 16 << 10, 24, 100)], 4, Nanos::from_millis(8)),
+    ("mail", 40, &[access_kind(70, 8 << 10, 26, 100), access_kind(30, 16 << 10, 26, 100)], 6, THINK),
+    ("oltp", 25, &[access_kind(100, 8 << 10, 25, 100)], 3, THINK),
+    ("web", 20, &[access_kind(60, 4 << 10, 24, 100), access_kind(40, 16 << 10, 24, 100)], 2, THINK),
     ("deploy", 15, &[access_kind(1, 64 << 10, 0, 0)], 1, Nanos::from_millis(10)),
 ];
 

@@ -65,6 +65,19 @@ fn rate_clients_keep_their_rate_and_latency_counts_from_due_time() {
 }
 
 #[test]
+fn percentiles_of_the_slowest_reads_match_the_histogram() {
+    let mut bed = TestBed::new(&Plan { cached: false, flash: None, ..plan(4) });
+    let jobs = [Job::closed_loop("a", Pattern::random(128 * MIB, 4096, 100), 8).paced(Pace::Rate(400.0))];
+    let clients = bed.start_clients(&jobs, 4);
+    let point = bed.run_for(&clients, Nanos::from_secs(60));
+    for (above, bucket_end_ms) in [(0.01, point.read_p99_ms), (0.001, point.read_p999_ms)] {
+        let exact_ms = clients.percentile_of_slowest(clients.reads(), above).as_secs_f64() * 1e3;
+        assert!((bucket_end_ms / 1.13..=bucket_end_ms).contains(&exact_ms), "{exact_ms} ms, up to {bucket_end_ms} ms");
+    }
+    bed.stop_clients(clients);
+}
+
+#[test]
 fn scenarios_have_unique_names_and_a_setting() {
     let names: std::collections::BTreeSet<_> = lab::scenario::ALL.iter().map(|scenario| scenario.name).collect();
     assert_eq!(names.len(), lab::scenario::ALL.len());
