@@ -1,9 +1,10 @@
 //! Dispatch to a backing: every request states its cause, and each cause has a limit of requests in the queue.
 //!
-//! Client reads may fill the queue. Destage may always have at least one request in flight. While clients read, or have
-//! just read, and little data is dirty, its limit is hardly higher: the next read waits on the disks for all destage
-//! already sent. The limit grows to 20 % of the queue depth at half of the dirty data limit, to 50 % while a client
-//! waits for destage, and to 100 % at the dirty data limit. Readahead and promotion take at most 25 % each.
+//! Client reads may fill the queue. Destage may always have at least one request in flight. While clients read the
+//! backing now and then, and little data is dirty, its limit is hardly higher: the next read waits on the disks for all
+//! destage already sent. The limit grows to 20 % of the queue depth at half of the dirty data limit, to 50 % while a
+//! client waits for destage, and to 100 % at the dirty data limit or while clients are idle. Readahead and promotion
+//! take at most 25 % each.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,11 +14,12 @@ use seam::Nanos;
 
 use crate::wait::OneShotEvent;
 
-/// Time after a client read during which another one is expected.
-const READ_EXPECTED_FOR: Nanos = Nanos::from_millis(100);
-/// Destage's limit while clients read and little data is dirty, in percent of the queue depth: about one request for
-/// each disk of an array.
-const DESTAGE_PERCENT_MIN: u64 = 3;
+/// Time after a client read during which another one is expected. A cache with few misses reads rarely, and each miss
+/// would find the queue full of destage if only reads in quick succession counted.
+const READ_EXPECTED_FOR: Nanos = Nanos::from_secs(10);
+/// Destage's limit while clients read and no data is dirty, in percent of the queue depth: about one request for three
+/// disks of an array. On RAID 5 it takes four accesses on two disks.
+const DESTAGE_PERCENT_MIN: u64 = 1;
 
 /// Cause of a request to the backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,6 +93,17 @@ struct Inner {
 #[derive(Clone)]
 pub struct Dispatch(Rc<Inner>);
 
+/// Conditions of destage's limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DestageDemand {
+    /// Dirty data in percent of its bound.
+    pub pressure: u64,
+    /// A client waits for destage.
+    pub is_waited_for: bool,
+    /// Clients have sent no request for a while.
+    pub clients_idle: bool,
+}
+
 /// Permission to have one request in the backing's queue; returned on drop.
 pub struct Permit {
     dispatch: Dispatch,
@@ -154,19 +167,19 @@ impl Dispatch {
         reads.in_flight.get() < reads.limit.get() && !self.is_full(Cause::Readahead)
     }
 
-    /// Sets destage's limit. `pressure` is the dirty data in percent of its bound; `waited_for` is true while a client
-    /// waits for destage.
-    pub fn set_destage_limit(&self, now: Nanos, pressure: u64, waited_for: bool) {
+    /// Sets destage's limit.
+    pub fn set_destage_limit(&self, now: Nanos, demand: DestageDemand) {
+        let DestageDemand { pressure, is_waited_for, clients_idle } = demand;
         let depth = u64::from(self.0.depth);
         if self.class(Cause::ClientRead).in_flight.get() > 0 {
             self.0.last_read.set(Some(now));
         }
-        let is_contended = self.0.last_read.get().is_some_and(|read| now.since(read) < READ_EXPECTED_FOR);
+        let has_read = self.0.last_read.get().is_some_and(|read| now.since(read) < READ_EXPECTED_FOR);
         const MIN_PERCENT: u64 = DESTAGE_PERCENT_MIN;
         let percent = match () {
-            () if !is_contended => 100,
-            () if waited_for => 50.max(pressure),
-            () if pressure <= 50 => MIN_PERCENT + pressure.saturating_sub(25) * (20 - MIN_PERCENT) / 25,
+            () if clients_idle || !has_read => 100,
+            () if is_waited_for => 50.max(pressure),
+            () if pressure <= 50 => MIN_PERCENT + pressure * (20 - MIN_PERCENT) / 50,
             () => 20 + (pressure - 50) * 8 / 5,
         };
         let destage = self.class(Cause::Destage);
@@ -198,25 +211,28 @@ mod tests {
     fn destage_gets_more_permits_as_dirty_data_nears_its_bound() {
         let dispatch = Dispatch::new(160);
         let read = dispatch.try_enter(Cause::ClientRead).expect("the queue is empty");
-        let destage_permits = |now, pressure, waited_for| {
-            dispatch.set_destage_limit(now, pressure, waited_for);
+        let destage_permits = |now, demand| {
+            dispatch.set_destage_limit(now, demand);
             let mut held = Vec::new();
             while let Some(permit) = dispatch.try_enter(Cause::Destage) {
                 held.push(permit);
             }
             held.len()
         };
+        let at_pressure = |pressure| DestageDemand { pressure, ..DestageDemand::default() };
         let now = Nanos::from_secs(1);
-        assert_eq!([0, 25, 50, 75, 100].map(|pressure| destage_permits(now, pressure, false)), [4, 4, 32, 96, 160]);
         assert_eq!(
-            [0, 75].map(|pressure| destage_permits(now, pressure, true)),
-            [80, 120],
-            "a client waits for destage"
+            [0, 25, 50, 75, 100].map(|pressure| destage_permits(now, at_pressure(pressure))),
+            [1, 16, 32, 96, 160]
         );
+        let waited_for = |pressure| DestageDemand { is_waited_for: true, ..at_pressure(pressure) };
+        assert_eq!([0, 75].map(|pressure| destage_permits(now, waited_for(pressure))), [80, 120]);
         drop(read);
         let expected = now + Nanos(READ_EXPECTED_FOR.0 - 1);
-        assert_eq!(destage_permits(expected, 0, false), 4, "another read is expected");
-        assert_eq!(destage_permits(now + READ_EXPECTED_FOR, 0, false), 160, "no client reads");
+        assert_eq!(destage_permits(expected, at_pressure(0)), 1, "another read is expected");
+        let clients_idle = DestageDemand { clients_idle: true, ..at_pressure(0) };
+        assert_eq!(destage_permits(expected, clients_idle), 160, "clients are idle");
+        assert_eq!(destage_permits(now + READ_EXPECTED_FOR, at_pressure(0)), 160, "no client reads");
     }
 
     #[test]
@@ -224,7 +240,7 @@ mod tests {
         let world = World::new(WorldSpec::new(1));
         let (seam, dispatch) = (world.seam(), Dispatch::new(32));
         let read = dispatch.try_enter(Cause::ClientRead).expect("the queue is empty");
-        dispatch.set_destage_limit(seam.now(), 0, false);
+        dispatch.set_destage_limit(seam.now(), DestageDemand::default());
         let admitted = Rc::new(Cell::new(0));
         for _ in 0..30 {
             let (dispatch, admitted) = (dispatch.clone(), Rc::clone(&admitted));
@@ -238,7 +254,7 @@ mod tests {
         settle();
         assert_eq!(admitted.get(), 1);
         drop(read);
-        dispatch.set_destage_limit(seam.now() + READ_EXPECTED_FOR, 0, false);
+        dispatch.set_destage_limit(seam.now() + READ_EXPECTED_FOR, DestageDemand::default());
         settle();
         assert_eq!(admitted.get(), 30);
     }

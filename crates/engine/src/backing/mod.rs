@@ -10,7 +10,7 @@ use seam::{AllocationExtent, Disk, DiskResult, Geometry, Nanos, Piece, PieceMut,
 use self::nbd::NbdDisk;
 
 pub use datastore::{Datastore, DatastoreStats, Episode, IoSlot, MemberStats, ReservationError};
-pub use dispatch::{Cause, Dispatch, Op, Permit};
+pub use dispatch::{Cause, DestageDemand, Dispatch, Op, Permit};
 pub use qos::Priority;
 
 /// Storage of any kind for a volume.

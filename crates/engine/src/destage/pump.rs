@@ -13,7 +13,7 @@ use seam::{BLOCK_BYTES, Block, Disk, Nanos, Seam};
 
 use super::writer::{BlockWrite, WriteJob, ZeroJob};
 use crate::WritePolicy;
-use crate::backing::{Cause, Permit};
+use crate::backing::{Cause, DestageDemand, Permit};
 use crate::memory::zeroes::{RANGES_LOW_WATERMARK, ZeroState};
 use crate::memory::{BlockNo, MemoryCache, Sectors};
 use crate::shard::reload::ReloadReason;
@@ -196,10 +196,20 @@ impl<S: Seam> Shard<S> {
     /// Sets destage's limit in the backing's queue, and its priority among the volumes of the datastore.
     fn update_destage_limit(&self, state: &State, now: Nanos) {
         let is_waited_for = state.flushing.single_flight.is_running() || !state.waits.is_empty();
-        self.dispatch.set_destage_limit(now, self.destage_pressure(state.not_clean_blocks()), is_waited_for);
+        let demand = DestageDemand {
+            pressure: self.destage_pressure(state.not_clean_blocks()),
+            is_waited_for,
+            clients_idle: self.are_clients_idle(now),
+        };
+        self.dispatch.set_destage_limit(now, demand);
         if self.is_destage_waited_for(state) {
             self.expedite();
         }
+    }
+
+    /// True if clients have sent no request for a while.
+    fn are_clients_idle(&self, now: Nanos) -> bool {
+        now.since(self.last_request.get()) >= IDLE_AFTER
     }
 
     /// Determines the blocks that destage may choose now.
@@ -207,7 +217,7 @@ impl<S: Seam> Shard<S> {
         let oldest = state.oldest_dirty(memory, self.number);
         let not_clean = state.not_clean_blocks();
         let is_aged = oldest.is_some_and(|oldest| now.since(oldest) >= self.age_max());
-        let is_idle = now.since(self.last_request.get()) >= IDLE_AFTER;
+        let is_idle = self.are_clients_idle(now);
         let must_drain = self.draining.get() || (self.mode.get() != crate::CacheMode::Active);
         // While the backing refuses writes, only a flush or a waiting request makes attempts until the pause ends.
         let is_paused = self.retry.is_paused(now);
@@ -519,8 +529,7 @@ impl<S: Seam> Shard<S> {
         let are_many = state.unflushed() * divisor >= self.last_not_clean_limit().max(divisor)
             || state.written_ranges() * divisor >= RANGES_LOW_WATERMARK as u64;
         let is_overdue = now.since(self.last_sync.get()) >= self.age_max();
-        let is_idle =
-            state.order.len() == 0 && state.operations.is_empty() && now.since(self.last_request.get()) >= IDLE_AFTER;
+        let is_idle = state.order.len() == 0 && state.operations.is_empty() && self.are_clients_idle(now);
         // A flush of the backing retires records of the log.
         let is_crowded = self.core.log_is_crowded() && state.operations.is_empty();
         if are_many || is_overdue || is_idle || is_crowded {

@@ -79,8 +79,8 @@ impl<S: Seam> Shard<S> {
         self.run_within(limit, async move |_| drop(shard.leave_log().await)).await;
     }
 
-    /// Runs `work` in a task of its own and waits until it ends, or until `limit` is over: the flag is set then, and the
-    /// work goes on.
+    /// Runs `work` in a task of its own and waits until it ends, or until `limit` is over: the flag is set then, and
+    /// the work goes on.
     async fn run_within<W>(self: &ShardRef<S>, limit: Nanos, work: impl FnOnce(Rc<Cell<bool>>) -> W)
     where
         W: Future<Output = ()> + 'static,
