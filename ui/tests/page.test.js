@@ -58,6 +58,8 @@ test('overview matches the API and updates every second', { skip }, async (t) =>
   assert.ok(Math.abs(shown - expected) < expected * 0.25, `the page shows ${shown}, the API ${expected}`);
   assert.ok(figureTexts.size >= 2, `in six seconds the page showed ${[...figureTexts]}`);
   assert.notEqual(await page.getAttribute('[data-verdict]', 'data-verdict'), 'idle');
+  // Memory and flash in the same unit.
+  for (const key of ['memory', 'flash']) assert.match(await figure(page, key), /^[\d.]+ [KMG]?i?B$/);
   assert.deepEqual(page.errors, []);
 });
 
@@ -182,10 +184,31 @@ test('a datastore shows contention, waiting requests and congestion history', { 
   };
   const members = (await rows()).map((row) => row.split(' ').slice(0, 2).join(' '));
   assert.deepEqual(members.toSorted(), ['database 1,000', 'desktops 1,000']);
-  // The answer is changed to one of a congested datastore.
   const prepared = await daemon.json('datastores');
   const shelf = prepared.find(({ name }) => name === 'shelf');
   const member = { shares: 1000, reservation_iops: 0, entitled_ratio: 0.2, used_ratio: 0.7, waits: 9, waited_us: 2e6 };
+  await page.route('**/api/v1/datastores', (route) => route.fulfill({ json: prepared }));
+  // Latency above the threshold alone is no congestion; the first ten idle volumes are listed, and all others.
+  const idle = { ...member, used_ratio: 0, waits: 0, waited_us: 0, waiting: 0 };
+  const named = (entry, index) => ({ ...entry, volume: `idle-${String(index).padStart(2, '0')}` });
+  Object.assign(shelf, {
+    latency_ms: 50,
+    threshold_ms: 5,
+    congested: false,
+    congestion_episodes: 0,
+    members: [...Array.from({ length: 14 }, () => idle), { ...idle, waits: 1 }].map(named),
+  });
+  await until('eleven volumes', async () => (await rows()).length === 11);
+  const calm = (await card.innerText()).replaceAll(/\s+/g, ' ');
+  for (const part of [
+    'Latency 50 ms, congestion threshold 5 ms',
+    'latency exceeds the threshold and several volumes have many outstanding requests',
+    '4 further volumes not listed.',
+    "No congestion since the daemon's start.",
+  ]) {
+    assert.ok(calm.includes(part), `${part} is not in: ${calm}`);
+  }
+  // A congested datastore.
   Object.assign(shelf, {
     congested: true,
     congestion_episodes: 2,
@@ -199,7 +222,6 @@ test('a datastore shows contention, waiting requests and congestion history', { 
       { began_unix_seconds: 1795326400, caused_by: 'desktops', contenders: ['database', 'desktops'] },
     ],
   });
-  await page.route('**/api/v1/datastores', (route) => route.fulfill({ json: prepared }));
   await card.locator('[data-congested=true]').waitFor();
   // Volumes with waiting requests first.
   assert.deepEqual(await rows(), [
@@ -230,6 +252,7 @@ test('flash devices are listed, added and removed after a login', { skip }, asyn
     assert.ok(text.includes(device.device) && text.includes('in service') && text.includes('1 GiB'), text);
   }
   assert.equal(await figure(page, 'copies'), '2');
+  assert.equal(await figure(page, 'scrub'), '0');
   const path = await daemon.createSparseFile('flash-2', 256);
   await page.getByLabel('Device', { exact: true }).fill(path);
   await page.getByRole('button', { name: 'Add' }).click();
@@ -303,6 +326,35 @@ test('no view overflows at 390 pixels', { skip }, async (t) => {
     const width = await page.evaluate(() => document.documentElement.scrollWidth);
     assert.ok(width <= 390, `${view} is ${width} pixels wide`);
   }
+});
+
+test('tables, bars and texts have room at 1024 pixels', { skip }, async (t) => {
+  for (const view of ['#/volumes', '#/datastores', '#/flash', '#/volumes/database', '#/volumes/database/io']) {
+    const page = await open(t, view, { viewport: { width: 1024, height: 800 } });
+    await waitForBadge(page, 'live');
+    await page.waitForSelector(DATA_SELECTOR);
+    const hidden = await page
+      .locator('.scroll')
+      .evaluateAll((regions) => regions.map((region) => region.scrollWidth - region.clientWidth));
+    assert.deepEqual([view, ...hidden.filter((pixels) => pixels > 0)], [view]);
+    for (const bar of await page.locator('main .bar').all()) {
+      const { width } = await bar.boundingBox();
+      assert.ok(width > 300, `a bar of ${view} is ${width} pixels wide`);
+    }
+  }
+  const page = await open(t, '#/events', { viewport: { width: 1024, height: 800 } });
+  const { width } = await page.locator('.events .text').first().boundingBox();
+  assert.ok(width > 300, `the text of an event is ${width} pixels wide`);
+});
+
+test('the first column of a wide table stays at 390 pixels', { skip }, async (t) => {
+  const page = await open(t, '#/volumes', { viewport: { width: 390, height: 800 } });
+  const table = page.getByRole('region', { name: 'Volumes' });
+  await table.locator('tbody a').first().waitFor();
+  await table.evaluate((region) => (region.scrollLeft = region.scrollWidth));
+  assert.ok((await table.evaluate((region) => region.scrollLeft)) > 100, 'the table is not scrolled');
+  const { x } = await table.locator('tbody a').first().boundingBox();
+  assert.ok(x > 0 && x < 60, `the name is at ${x} pixels`);
 });
 
 test('figures stay while the daemon is down and resume after its restart', { skip }, async (t) => {

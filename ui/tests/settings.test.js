@@ -70,15 +70,15 @@ test('each key shows value, source, default, meaning and needed restart', { skip
   for (const part of [
     'Default: 1 GiB',
     'Memory for caching, including its index',
-    'unit: size',
-    'needs a restart',
+    'type: size',
+    'restart to change',
     'in [memory], for example size = "4 GiB"',
     'after a restart',
   ]) {
     assert.ok(size.includes(part), `${part} is not in: ${size}`);
   }
   await show(page, 'volume.labels');
-  assert.match(await setting(page, 'volume.labels').innerText(), /needs a reload/);
+  assert.match(await setting(page, 'volume.labels').innerText(), /reload to change/);
   assert.match(await setting(page, 'volume.policy').innerText(), /no restart/);
   await setting(page, 'volume.policy').getByRole('button', { name: 'Change' }).click();
   assert.match(

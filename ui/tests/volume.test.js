@@ -166,6 +166,7 @@ test('ranges are pinned after a login, and invalid ranges are refused', { skip }
   await waitForText('Pin loads 2 GiB (32,768 pages of 64 KiB) into flash in the background and keeps it there. Only ');
   await enter('64 MiB', '66 MiB');
   await waitForText('Pin loads 2 MiB (32 pages of 64 KiB) into flash in the background and keeps it there. Unpin');
+  await waitForText('The same by command: hotset volume pin mail "64 MiB..66 MiB"');
   await click('Pin');
   await page.getByRole('dialog', { name: 'Log in' }).waitFor();
   await waitForRanges(0);

@@ -44,6 +44,7 @@ export interface components {
       | 'certificate-expired'
       | 'state-disk'
       | 'memory-not-kept'
+      | 'unflushed-writes-lost'
       | 'single-copy'
       | 'policy-reduced'
       | 'dirty-too-old'
@@ -351,7 +352,7 @@ export interface components {
     };
     /** @description A device of the flash cache. */
     FlashDeviceReport: {
-      /** @description Its path; empty while it is absent. */
+      /** @description Its path; empty if it is absent and its path is not known. */
       device: string;
       drive: components['schemas']['DriveReport'] | null;
       /** @description Days until the rated writes are used up at the mean rate so far; null in the first hour. */
@@ -1077,6 +1078,8 @@ export interface components {
       /** @description State of the event log. */
       events: components['schemas']['EventsHealth'];
       flash: components['schemas']['FlashReport'] | null;
+      /** @description The flash devices in force, if commands have changed the list of the file; absent otherwise. */
+      flash_devices_by_command?: string[] | null;
       history: components['schemas']['HistoryHealth'] | null;
       iscsi: components['schemas']['IscsiReport'] | null;
       /** @description Jobs in progress. */

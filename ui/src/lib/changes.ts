@@ -86,12 +86,14 @@ async function historyOfBothRanges(scope: Scope, { from, to }: Interval, names: 
   };
 }
 
+const isDifferent = ({ before, after }: Change) => (before ?? 0) !== (after ?? 0);
+
 /** Size of a change in doublings or halvings, damped near zero by `offset`. */
 function doublings({ before, after, offset }: Change & { offset: number }): number {
   return Math.abs(Math.log2(((after ?? 0) + offset) / ((before ?? 0) + offset)));
 }
 
-/** The figures of a scope, the largest relative change first. */
+/** The figures of a scope that differ, the largest relative change first. */
 export async function figuresThatChanged(scope: Scope, range: Interval): Promise<Change[]> {
   const { report, before, after } = await historyOfBothRanges(scope, range, SERIES);
   return COMPARED_FIGURES.map(({ label, formatValue, offset, evaluate }) => ({
@@ -100,10 +102,12 @@ export async function figuresThatChanged(scope: Scope, range: Interval): Promise
     offset,
     before: evaluate(report, before),
     after: evaluate(report, after),
-  })).toSorted((a, b) => doublings(b) - doublings(a));
+  }))
+    .filter(isDifferent)
+    .toSorted((a, b) => doublings(b) - doublings(a));
 }
 
-/** Request rates of volumes, the largest absolute change first. */
+/** Request rates of volumes that differ, the largest absolute change first. */
 export async function volumesThatChanged(names: string[], range: Interval): Promise<Change[]> {
   const waiting = [...names];
   const changes: Change[] = [];
@@ -119,5 +123,5 @@ export async function volumesThatChanged(names: string[], range: Interval): Prom
   };
   await Promise.all(Array.from({ length: CONCURRENT_REQUESTS_MAX }, loadWaiting));
   const difference = ({ before, after }: Change) => Math.abs((after ?? 0) - (before ?? 0));
-  return changes.toSorted((a, b) => difference(b) - difference(a));
+  return changes.filter(isDifferent).toSorted((a, b) => difference(b) - difference(a));
 }

@@ -41,9 +41,9 @@ export type TakesEffect = Key['takes_effect'];
 
 /** Requirement of a change. */
 export const NEEDS: Record<TakesEffect, string> = {
-  restart: 'needs a restart',
-  reload: 'needs a reload',
-  renewal: 'needs a reload',
+  restart: 'restart to change',
+  reload: 'reload to change',
+  renewal: 'reload to change',
   command: 'no restart',
 };
 

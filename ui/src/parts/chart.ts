@@ -2,7 +2,7 @@
 
 import uPlot from 'uplot';
 import { colour } from '../lib/theme.svelte';
-import { bytes, bytesRate, count, latency, time } from '../lib/units';
+import { bytes, bytesRate, count, latency, rate, time } from '../lib/units';
 import { drawMarks, type EventGroup } from './marks';
 
 export interface Series {
@@ -84,10 +84,28 @@ const axis = (): uPlot.Axis => ({
   font: '11px system-ui, sans-serif',
 });
 
+/** Room for the half of a time label that may be past the right edge of the plot, in pixels. */
+const LABEL_OVERHANG = 34;
+/** Height of the time axis, in pixels. */
+const TIME_AXIS_HEIGHT = 36;
+/** Minimum height between labels of a logarithmic axis, in pixels. */
+const DECADE_HEIGHT_MIN = 14;
+
+const isDecade = (value: number) => Number.isInteger(Math.log10(value));
+
+/** Labels of a logarithmic axis: powers of ten, only every second or third where all would be too close. */
+function decadeLabels(ticks: (number | null)[], height: number, format: (value: number) => string): string[] {
+  const decades = ticks.filter((tick) => tick !== null && isDecade(tick));
+  const every = Math.max(1, Math.ceil((DECADE_HEIGHT_MIN * (decades.length - 1)) / height));
+  return ticks.map((tick) => {
+    const index = decades.indexOf(tick);
+    return tick !== null && index >= 0 && index % every === 0 ? format(tick) : '';
+  });
+}
+
 /** Grid lines only at powers of ten. */
 function decadeGrid(): Pick<uPlot.Axis, 'grid' | 'ticks'> {
-  const filter = (_: uPlot, values: number[]) =>
-    values.map((value) => (Number.isInteger(Math.log10(value)) ? value : null));
+  const filter = (_: uPlot, values: number[]) => values.map((value) => (isDecade(value) ? value : null));
   const { grid, ticks } = axis();
   return { grid: { ...grid, filter }, ticks: { ...ticks, filter } };
 }
@@ -96,6 +114,8 @@ function decadeGrid(): Pick<uPlot.Axis, 'grid' | 'ticks'> {
 const BYTE_INCREMENTS = Array.from({ length: 50 }, (_, power) => 2 ** power);
 /** Axis increments of counts: whole numbers. */
 const COUNT_INCREMENTS = Array.from({ length: 15 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
+/** Axis increments of rates: as precise as their labels. */
+const RATE_INCREMENTS = [0.1, 0.2, 0.5, ...COUNT_INCREMENTS];
 const DAY_SECONDS = 86_400;
 
 /** Axis label of a time, as precise as the increment. */
@@ -106,7 +126,7 @@ function tickLabel(seconds: number, step: number): string {
     return time.toLocaleDateString(undefined, { month: 'short', day: 'numeric' });
   }
   return step >= 60
-    ? time.toLocaleTimeString(undefined, { hour: '2-digit', minute: '2-digit' })
+    ? time.toLocaleTimeString(undefined, { hour: 'numeric', minute: '2-digit' })
     : time.toLocaleTimeString();
 }
 
@@ -167,6 +187,7 @@ export function optionsOf(
   const formatTick = formatValue === latency ? time : formatValue;
   return {
     ...size,
+    padding: [null, LABEL_OVERHANG, null, null],
     cursor: {
       // The cursor is shared by all charts of a view; a selection is not.
       sync: { key: 'view', setSeries: false, filters: { pub: (type) => type === 'mousemove' } },
@@ -187,7 +208,7 @@ export function optionsOf(
     axes: [
       {
         ...axis(),
-        size: 36,
+        size: TIME_AXIS_HEIGHT,
         space: 90,
         values: (_, ticks, __, ___, step) => ticks.map((tick) => tickLabel(tick, step)),
       },
@@ -198,10 +219,15 @@ export function optionsOf(
           ? { incrs: BYTE_INCREMENTS }
           : formatValue === count
             ? { incrs: COUNT_INCREMENTS }
-            : {}),
+            : formatValue === rate
+              ? { incrs: RATE_INCREMENTS }
+              : {}),
         ...(isLogarithmic ? decadeGrid() : {}),
         // uPlot passes null for labels that would overlap on a logarithmic scale.
-        values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : tick === 0 ? '0' : formatTick(tick))),
+        values: (plot, ticks) =>
+          isLogarithmic
+            ? decadeLabels(ticks, plot.height - 1.5 * TIME_AXIS_HEIGHT, formatTick)
+            : ticks.map((tick) => (tick === 0 ? '0' : formatTick(tick))),
       },
     ],
     series: [
