@@ -39,14 +39,19 @@ enum Command {
     },
     /// Stop the daemon cleanly; returns when it has stopped
     Stop {
-        /// Destage all dirty data first: the backings are complete afterwards
+        /// Destage all dirty data first: the backings are complete afterwards. Without it, dirty data of write-back
+        /// volumes stays in the flash log for the next start; without [flash] it is always destaged
         #[arg(long)]
         destage: bool,
     },
     /// Check a configuration file: every error at once, with line and remedy
     CheckConfig {
         /// The file to check
-        file: PathBuf,
+        #[arg(required_unless_present = "config")]
+        file: Option<PathBuf>,
+        /// The file to check, as an option like that of `serve`
+        #[arg(long, short, value_name = "FILE", conflicts_with = "file")]
+        config: Option<PathBuf>,
         /// Accept missing backings and flash devices; the daemon waits for them
         #[arg(long)]
         any_devices: bool,
@@ -174,7 +179,10 @@ impl Cli {
         match self.command {
             Command::Serve { config } => daemon::run(&config),
             Command::Stop { destage } => commands::stop::run(socket, destage, json),
-            Command::CheckConfig { file, any_devices } => commands::check_config::run(&file, any_devices, json),
+            Command::CheckConfig { file, config, any_devices } => {
+                let file = file.or(config).expect("the parser requires one of them");
+                commands::check_config::run(&file, any_devices, json)
+            }
             Command::Init(options) => commands::init::run(options, json),
             Command::Demo { .. } if socket.is_some() => {
                 Err(Failure::usage("the demo starts its own daemons: omit --socket"))
@@ -248,5 +256,27 @@ mod tests {
     #[test]
     fn command_line_definition_is_valid() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn file_to_check_is_an_argument_or_an_option() {
+        let checked = |arguments: &[&str]| {
+            let cli = Cli::try_parse_from(["hotset", "check-config"].iter().chain(arguments)).ok()?;
+            let Command::CheckConfig { file, config, .. } = cli.command else { return None };
+            file.or(config)
+        };
+        for arguments in [&["a.toml"] as &[&str], &["--config", "a.toml"], &["-c", "a.toml", "--any-devices"]] {
+            assert_eq!(checked(arguments), Some(PathBuf::from("a.toml")), "{arguments:?}");
+        }
+        assert_eq!(checked(&[]), None);
+        assert_eq!(checked(&["a.toml", "--config", "b.toml"]), None);
+    }
+
+    #[test]
+    fn help_of_stop_says_where_dirty_data_stays() {
+        let mut cli = Cli::command();
+        let help = cli.find_subcommand_mut("stop").expect("a command").render_long_help().to_string();
+        let help: Vec<&str> = help.split_whitespace().collect();
+        assert!(help.join(" ").contains("stays in the flash log for the next start"), "{help:?}");
     }
 }

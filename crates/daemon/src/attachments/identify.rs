@@ -74,11 +74,12 @@ impl Attachments {
         let (mut unclean, mut with_loss) = (Vec::new(), Vec::new());
         let identified = self.records.change(|state| {
             let admissions =
-                requested.iter().zip(opened).zip(&findings.evidence).map(|(((config, _), opened), evidence)| {
+                requested.iter().zip(opened).zip(&findings.evidence).map(|((volume, opened), evidence)| {
+                    let (config, _) = volume;
                     let facts = &opened.as_ref().map_err(Failure::clone)?.facts;
                     let evidence =
                         evidence.as_ref().map(Result::as_ref).transpose().map_err(|reason| match reason {
-                            ExaminationError::Hung => hung(&config.backing),
+                            ExaminationError::Hung => hung(volume, state),
                             ExaminationError::Failed(failure) => failure.clone(),
                         })?;
                     state.rename_backing(&facts.former_identities, &facts.identity);

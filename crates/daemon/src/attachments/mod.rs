@@ -13,7 +13,6 @@ use engine::{VolumeId, VolumeSpec};
 use messages::Failure;
 use seam::real::PATH_TIMEOUT;
 
-use self::open::hung;
 use super::cores::{AttachOutcome, AttachRequest, Cores, LateAttach, OpenedBacking};
 use super::flash::FlashLog;
 use super::iscsi_units::Units;
@@ -153,7 +152,7 @@ impl Attachments {
                     (AttachOutcome::Ended(Ok(_)), _) => {}
                     (AttachOutcome::Ended(Err(failure)), _) => results[index] = Err(failure),
                     (AttachOutcome::Hung(attach), _) => {
-                        let refused = Err(hung(&requested[index].0.backing));
+                        let refused = Err(self.hung(&requested[index]));
                         let placement = std::mem::replace(&mut results[index], refused);
                         late.extend(placement.ok().map(|placement| (index, placement, attach)));
                     }

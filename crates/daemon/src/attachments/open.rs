@@ -15,7 +15,7 @@ use super::super::volumes::open_attempts::remedy;
 use super::super::volumes::{KnownVolume, RequestedVolume};
 use super::Attachments;
 use config::{BackingSpec, VolumeConfig, is_device};
-use state::Refusal;
+use state::{Refusal, State};
 
 impl Attachments {
     /// Opens all backings, each on its volume's home core. A path that has not answered for `limit` counts as hung.
@@ -25,7 +25,7 @@ impl Attachments {
         limit: Duration,
     ) -> Vec<Result<OpenedBacking, Failure>> {
         let home_cores = self.volumes.choose_cores(requested, self.cores.count());
-        let plans = join_all(requested.iter().map(|(config, _)| self.open_plan(config, limit))).await;
+        let plans = join_all(requested.iter().map(|volume| self.open_plan(volume, limit))).await;
         let mut opened: Vec<_> = plans.into_iter().map(|plan| plan.map(Some)).collect();
         let mut results: BTreeMap<usize, Result<OpenedBacking, Failure>> = BTreeMap::new();
         for core in self.cores.iter() {
@@ -34,7 +34,7 @@ impl Attachments {
                 on_core.filter_map(|(index, plan)| Some((index, plan.as_mut().ok()?.take()?))).unzip();
             match self.cores.open(core.index(), plans).await {
                 Ok(on_core) => results.extend(indices.into_iter().zip(on_core).map(|(index, result)| {
-                    let result = result.map_err(|error| self.open_failure(&requested[index].0, &error, requested));
+                    let result = result.map_err(|error| self.open_failure(&requested[index], &error, requested));
                     (index, result.map(|(backing_key, facts)| OpenedBacking { core: core.index(), backing_key, facts }))
                 })),
                 Err(failure) => results.extend(indices.into_iter().map(|index| (index, Err(failure.clone())))),
@@ -58,13 +58,14 @@ impl Attachments {
     /// The plan for opening a volume's backing. A missing file is created only if a size is given and no volume of that
     /// name was ever served, also not by `adopt`. Otherwise the file may be on a file system that is not mounted, and
     /// an empty file would be served in its place.
-    async fn open_plan(&self, config: &VolumeConfig, limit: Duration) -> Result<OpenPlan, Failure> {
+    async fn open_plan(&self, volume: &RequestedVolume, limit: Duration) -> Result<OpenPlan, Failure> {
+        let (config, _) = volume;
         let content_file = || content_file(self.records.directory().join("sim"), &config.name);
         let backing = match &config.backing {
             BackingSpec::Path(path) => BackingTarget::Path(path.clone()),
             BackingSpec::Nbd(target) => {
                 let own_listeners = self.settings.current().nbd.listen.clone();
-                check_export(target, own_listeners, limit).await.map_err(|_| hung(&config.backing))??;
+                check_export(target, own_listeners, limit).await.map_err(|_| self.hung(volume))??;
                 BackingTarget::Nbd(target.clone())
             }
             BackingSpec::Sim(array, _) => BackingTarget::OwnArray { array: *array, content: content_file().await? },
@@ -97,25 +98,27 @@ impl Attachments {
     }
 
     /// The reason why a backing could not be opened, and the remedy.
-    fn unavailable(&self, config: &VolumeConfig, error: &DiskError) -> Failure {
-        let is_known = self.records.view().by_name(&config.name).is_some();
+    fn unavailable(&self, volume: &RequestedVolume, error: &DiskError) -> Failure {
+        let (config, _) = volume;
+        let state = self.records.view();
+        let (has_size, is_known) = (config.size_bytes.is_some(), state.by_name(&config.name).is_some());
         let text = match error {
             // The error itself names the remedy: the holder of the lock has to close the disk.
             DiskError::Busy(_) => error.to_string(),
-            _ => format!("{error}; {}", remedy(&config.backing, config.size_bytes.is_some(), is_known)),
+            _ => format!("{error}; {}", remedy(&config.backing, has_size, is_known, is_retried(volume, &state))),
         };
         Failure::new(ErrorKind::Unavailable, text)
     }
 
     /// The reason why a backing cannot be opened, with the name of the present holder of its storage.
-    fn open_failure(&self, config: &VolumeConfig, error: &DiskError, requested: &[RequestedVolume]) -> Failure {
+    fn open_failure(&self, volume: &RequestedVolume, error: &DiskError, requested: &[RequestedVolume]) -> Failure {
         let (path, other, on) = match error {
-            DiskError::Hung(_) => return hung(&config.backing),
+            DiskError::Hung(_) => return self.hung(volume),
             DiskError::Shared { path, other, on } => (path, other, on),
-            _ => return self.unavailable(config, error),
+            _ => return self.unavailable(volume, error),
         };
-        if path == other && self.is_left_by_attempt(config, requested) {
-            return hung(&config.backing);
+        if path == other && self.is_left_by_attempt(&volume.0, requested) {
+            return self.hung(volume);
         }
         let text = format!(
             "its backing {} lies on the same storage as {} ({on}), which {} uses; two writers destroy the data: give \
@@ -125,6 +128,11 @@ impl Attachments {
             self.name_of_device(other, requested)
         );
         Failure::new(ErrorKind::Conflict, text)
+    }
+
+    /// The failure of a volume whose backing does not answer.
+    pub(super) fn hung(&self, volume: &RequestedVolume) -> Failure {
+        hung(volume, &self.records.view())
     }
 
     /// True if no volume or flash device uses the storage at the path of a refused volume. An earlier attempt has then
@@ -151,10 +159,24 @@ impl Attachments {
     }
 }
 
-/// The failure of a volume whose backing does not answer. It is retried.
-pub(super) fn hung(backing: &BackingSpec) -> Failure {
+/// True if a failed attach of the volume is retried: it is in the file, or was added by command before. A failed
+/// `volume add` leaves no volume.
+fn is_retried((config, from_file): &RequestedVolume, state: &State) -> bool {
+    *from_file || state.by_name(&config.name).is_some_and(|record| record.added.is_some())
+}
+
+/// As [`Attachments::hung`], while the records are being changed.
+pub(super) fn hung(volume: &RequestedVolume, state: &State) -> Failure {
+    let backing = &volume.0.backing;
     let refusal = Refusal::BackingHung { backing: backing.to_string() };
-    Failure { kind: ErrorKind::Unavailable, ..Failure::refused(refusal.code(), refusal.to_string()) }
+    let text = match is_retried(volume, state) {
+        true => refusal.to_string(),
+        false => format!(
+            "its backing {backing} does not answer: its file system or device hangs. Check the file server, the \
+             connection to the disk and the kernel's messages (dmesg), then repeat the command"
+        ),
+    };
+    Failure { kind: ErrorKind::Unavailable, ..Failure::refused(refusal.code(), text) }
 }
 
 /// The file with the content of a volume's modelled array, in `folder`, which is created if it is missing.

@@ -5,7 +5,7 @@ use engine::VolumeId;
 use messages::{Answer, ErrorKind, Failure};
 
 use super::super::volume_settings::warn_of_conflicts;
-use super::super::volumes::{KnownVolume, VolumeStatus};
+use super::super::volumes::VolumeStatus;
 use super::Daemon;
 use super::new_file::NewFile;
 use config::{BackingSpec, VolumeConfig, check_name};
@@ -102,8 +102,8 @@ impl Daemon {
         }
     }
 
-    /// `volume remove`: afterwards the backing alone holds the complete data. Of a refused volume, dirty data in the
-    /// flash log and in persisted memory is lost; it must be named in `give_up`.
+    /// `volume remove`: afterwards the backing alone holds the complete data. Of a volume that is not served, dirty
+    /// data in the flash log and in persisted memory is lost; it must be named in `give_up`.
     pub async fn remove(
         &self,
         name: &str,
@@ -111,16 +111,9 @@ impl Daemon {
         progress: &ProgressSender,
     ) -> Result<Answer, Failure> {
         let _guard = self.volumes.lock_for_change(name)?;
-        let known = self.volumes.get(name)?;
-        let images = self.memory.persisted_images_of(name).await?;
-        let is_in_cache = !images.is_empty()
-            || self.records.may_be_on_flash(name)
-            || self.attachments.has_blocks_in_log(name).await?;
-        let volume_id = self.records.view().by_name(name).map(|record| record.volume_id);
-        let lost_data = volume_id.filter(|_| known.refusal().is_some() && is_in_cache);
-        if lost_data.map(show_volume_id).as_deref() != give_up {
-            return Err(Failure::new(ErrorKind::Conflict, describe_removal_loss(name, &known, lost_data, &images)));
-        }
+        let Some(known) = self.volumes.find(name) else { return self.remove_record(name, give_up).await };
+        let standing = if known.refusal().is_some() { Standing::Refused } else { Standing::Served };
+        let lost_data = self.confirm_loss(name, give_up, standing).await?;
         if let VolumeStatus::Serving(placement) = &known.status {
             self.volumes.set_status(name, VolumeStatus::Removing(placement.clone()));
             if let Err(failure) = self.attachments.detach(name, placement.core, progress).await {
@@ -143,10 +136,7 @@ impl Daemon {
                 state.removed.insert(name.to_owned(), known.config.entry());
             }
         })?;
-        if lost_data.is_some() {
-            self.flash.discard_given_up().await?;
-            self.flash.save_manifest().await;
-        }
+        self.discard_lost(lost_data).await?;
         log::info!(target: VOLUME, volume = name, "volume {name} removed by command");
         let backing = &known.config.backing;
         let mut messages = vec![match known.status {
@@ -165,6 +155,52 @@ impl Daemon {
             );
         }
         Ok(Answer::Said(messages))
+    }
+
+    /// `volume remove` of a name that only the records know: its entry has left the file, and it was not stopped
+    /// cleanly.
+    async fn remove_record(&self, name: &str, give_up: Option<&str>) -> Result<Answer, Failure> {
+        let record = self.records.view().by_name(name).map(|record| record.volume_id);
+        let Some(volume_id) = record else { return Err(Failure::no_volume(name)) };
+        let lost_data = self.confirm_loss(name, give_up, Standing::Unlisted).await?;
+        self.records.change(|state| {
+            lost_data.into_iter().for_each(|volume_id| state.give_up(volume_id));
+            state.forget(volume_id);
+            state.forget_displaced(name);
+        })?;
+        self.discard_lost(lost_data).await?;
+        log::info!(target: VOLUME, volume = name, "record of volume {name} removed by command");
+        let discarded = if lost_data.is_some() { "; its dirty data is discarded" } else { "" };
+        let text = format!("the record of volume {name} is removed{discarded}; its backing is unchanged");
+        Ok(Answer::Said(vec![text]))
+    }
+
+    /// The volume's data that its removal loses; an error unless `give_up` names exactly this data.
+    async fn confirm_loss(
+        &self,
+        name: &str,
+        give_up: Option<&str>,
+        standing: Standing,
+    ) -> Result<Option<VolumeId>, Failure> {
+        let images = self.memory.persisted_images_of(name).await?;
+        let is_in_cache = !images.is_empty()
+            || self.records.may_be_on_flash(name)
+            || self.attachments.has_blocks_in_log(name).await?;
+        let volume_id = self.records.view().by_name(name).map(|record| record.volume_id);
+        let lost_data = volume_id.filter(|_| standing != Standing::Served && is_in_cache);
+        if lost_data.map(show_volume_id).as_deref() != give_up {
+            return Err(Failure::new(ErrorKind::Conflict, describe_removal_loss(name, standing, lost_data, &images)));
+        }
+        Ok(lost_data)
+    }
+
+    /// Discards given-up data of a removed volume from the flash devices.
+    async fn discard_lost(&self, lost_data: Option<VolumeId>) -> Result<(), Failure> {
+        if lost_data.is_some() {
+            self.flash.discard_given_up().await?;
+            self.flash.save_manifest().await;
+        }
+        Ok(())
     }
 
     /// `volume adopt`: declares the backing's present content to be the volume's data. Data that this may lose must be
@@ -189,22 +225,36 @@ impl Daemon {
     }
 }
 
+/// Relation of a volume that is to be removed to the daemon.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// In service: its removal destages its data.
+    Served,
+    /// Refused.
+    Refused,
+    /// Known from the records alone.
+    Unlisted,
+}
+
 /// The reason why a volume is not removed: its dirty data in the flash log or in these memory images is not named, or
 /// other data is.
-fn describe_removal_loss(name: &str, known: &KnownVolume, lost_data: Option<VolumeId>, images: &[String]) -> String {
+fn describe_removal_loss(name: &str, standing: Standing, lost_data: Option<VolumeId>, images: &[String]) -> String {
     let place = match images {
         [] => "the flash log".to_owned(),
         images => format!("the flash log or the memory of a killed daemon ({})", images.join(", ")),
     };
-    match lost_data.map(show_volume_id) {
-        Some(data) => format!(
-            "volume {name} is not served, and {place} may hold its only copy of dirty data; remove the cause of the \
-             refusal (`hotset volume show {name}`), or discard that data: `hotset volume remove {name} --give-up \
-             {data}`"
+    let remedy = match standing {
+        Standing::Unlisted => "list it in the configuration file again".to_owned(),
+        _ => format!("remove the cause of the refusal (`hotset volume show {name}`)"),
+    };
+    match (standing, lost_data.map(show_volume_id)) {
+        (_, Some(data)) => format!(
+            "volume {name} is not served, and {place} may hold its only copy of dirty data; {remedy}, or discard that \
+             data: `hotset volume remove {name} --give-up {data}`"
         ),
-        None if known.refusal().is_some() => {
-            format!("volume {name} has no dirty data to give up; repeat the command without --give-up")
+        (Standing::Served, None) => {
+            format!("volume {name} is served: its removal destages its data; repeat the command without --give-up")
         }
-        None => format!("volume {name} is served: its removal destages its data; repeat the command without --give-up"),
+        _ => format!("volume {name} has no dirty data to give up; repeat the command without --give-up"),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
-use engine::{BlockNo, CacheMode, DatastoreStats, VolumeStats, WritePolicy};
+use engine::{BlockNo, CacheMode, DatastoreStats, UnflushedLoss, VolumeStats, WritePolicy};
 use messages::report::{
     AlertKind, CoreReport, DatastoreReport, LostRange, MissRatioCurve, OverrideReport, StatusProblem,
 };
@@ -122,6 +122,10 @@ impl Daemon {
             datastores,
             volumes,
             overrides: self.overrides(),
+            flash_devices_by_command: self
+                .flash
+                .devices_by_command()
+                .map(|devices| devices.iter().map(|device| device.display().to_string()).collect()),
             history,
             alerts,
             ..StatusReport::default()
@@ -165,6 +169,7 @@ impl Daemon {
                     "declared lost: initiators see its LUN as permanently lost",
                 ));
             }
+            add_loss_problem(record, state.generation, &mut report);
             if has_store {
                 add_policy_problem(known, record, &mut report);
             }
@@ -191,6 +196,18 @@ fn add_policy_problem(known: &KnownVolume, record: Option<&VolumeRecord>, report
         report.problems.push(StatusProblem::new(
             AlertKind::PolicyReduced,
             "runs as write-through: fewer than two flash devices are in service",
+        ));
+    }
+}
+
+/// Adds an alert to a served volume whose clients get an error at their first flush in this generation.
+fn add_loss_problem(record: Option<&VolumeRecord>, generation: u64, report: &mut VolumeReport) {
+    let is_lost = state::unflushed_loss(record, generation) != UnflushedLoss::None;
+    if is_lost && report.state != VolumeState::Refused {
+        report.problems.push(StatusProblem::new(
+            AlertKind::UnflushedWritesLost,
+            "unflushed writes of its last daemon may be lost: the first flush of each client that may have written \
+             them fails once with an I/O error",
         ));
     }
 }

@@ -66,8 +66,13 @@ async fn canonical(path: &Path) -> Option<PathBuf> {
 impl FlashLog {
     /// The devices in force: the list in the file, or the list as changed by commands since.
     pub fn devices(&self) -> Vec<PathBuf> {
+        self.devices_by_command().unwrap_or_else(|| self.settings.flash_devices())
+    }
+
+    /// The list as changed by commands; `None` while the list in the file is in force.
+    pub fn devices_by_command(&self) -> Option<Vec<PathBuf>> {
         let file = self.settings.flash_devices();
-        self.records.view().flash_devices_by_command(&file).map(<[PathBuf]>::to_vec).unwrap_or(file)
+        self.records.view().flash_devices_by_command(&file).map(<[PathBuf]>::to_vec)
     }
 
     /// Removes the list that commands made, if the file's list has changed since: it must not apply again when the
@@ -143,6 +148,7 @@ impl FlashLog {
         let before = self.devices();
         let text = format!("adding {}", path.display());
         let change = async move |store: Store<RealSeam>, disk| store.add(disk, force).await;
+        self.require_no_member(&path).await?;
         self.add_to_list(&path).await?;
         let changed = self.change_with_device(&path, JobKind::Add, &text, change, progress).await;
         changed.map_err(|failed| self.restore_devices(before, failed))?;
@@ -159,6 +165,7 @@ impl FlashLog {
         let (member, old_path) = self.member_of(old).await?;
         let text = format!("replacing {old} by {}", new.display());
         let change = async move |store: Store<RealSeam>, disk| store.replace(member, disk, force).await;
+        self.require_no_member(&new).await?;
         self.add_to_list(&new).await?;
         let changed = self.change_with_device(&new, JobKind::Replace, &text, change, progress).await;
         changed.map_err(|failed| self.restore_devices(before, failed))?;
@@ -229,14 +236,42 @@ impl FlashLog {
         }
     }
 
-    /// Finds a member by its path, or by its number if its device is absent.
-    async fn member_of(&self, device: &str) -> Result<(MemberNo, Option<PathBuf>), Failure> {
+    /// The members with their paths. Of an absent device the path may not be known.
+    async fn members_with_paths(&self) -> Result<Vec<(MemberReport, Option<PathBuf>)>, Failure> {
         let (opened, _) = self.opened_flash()?;
         let read = async |local: Rc<CoreLocal>| local.engine.log().map(|log| log.members()).unwrap_or_default();
         let members = self.core().call(read).await.map_err(core_ended)?;
-        let path_of = |member: &MemberReport| Some(PathBuf::from(opened.names.show(member.device.as_deref()?)));
-        let paths: Vec<Option<PathBuf>> = members.iter().map(path_of).collect();
-        // An absent device has no path; an empty path stands for it.
+        let with_path = |member: MemberReport| {
+            let path = opened.path_of(&member).map(PathBuf::from);
+            (member, path)
+        };
+        Ok(members.into_iter().map(with_path).collect())
+    }
+
+    /// Refuses a new device that is a member in service.
+    async fn require_no_member(&self, path: &Path) -> Result<(), Failure> {
+        let mut in_service = self.members_with_paths().await?;
+        in_service.retain(|(member, path)| member.status == MemberStatus::InService && path.is_some());
+        let paths: Vec<PathBuf> = in_service.iter().filter_map(|(_, path)| path.clone()).collect();
+        let is_same = are_same(&paths, path).await;
+        match in_service.iter().zip(is_same).find(|(_, is_same)| *is_same) {
+            None => Ok(()),
+            Some(((member, _), _)) => {
+                let text = format!(
+                    "{} is flash device {} already, in service; name another device (`hotset flash list` shows those \
+                     in use)",
+                    path.display(),
+                    member.member
+                );
+                Err(Failure::new(ErrorKind::Conflict, text))
+            }
+        }
+    }
+
+    /// Finds a member by its path or its number.
+    async fn member_of(&self, device: &str) -> Result<(MemberNo, Option<PathBuf>), Failure> {
+        let (members, paths): (Vec<_>, Vec<_>) = self.members_with_paths().await?.into_iter().unzip();
+        // An empty path stands for an absent device whose path is not known.
         let searched: Vec<PathBuf> = paths.iter().map(|path| path.clone().unwrap_or_default()).collect();
         let is_same = are_same(&searched, Path::new(device)).await;
         for ((member, path), is_same) in members.into_iter().zip(paths).zip(is_same) {
@@ -293,6 +328,7 @@ impl FlashLog {
         {
             identity.into_iter().for_each(|identity| opened.names.add(identity, path));
             opened.absent.retain(|absent| absent.path != shown);
+            opened.missing_member.take_if(|(_, path)| *path == shown);
         }
         ended.map(drop).map_err(|failure| ChangeFailure { failure, is_in_service })
     }
@@ -367,8 +403,8 @@ fn reported_kind(kind: JobKind) -> report::JobKind {
 /// Report of a change that is under way.
 pub fn job_report(job: JobReport, members: &[MemberReport], opened: &OpenedStore) -> FlashJobReport {
     let member = members.iter().find(|member| Some(member.member) == job.member);
-    let device = match member.and_then(|member| member.device.as_deref()) {
-        Some(device) => opened.names.show(device),
+    let device = match member.and_then(|member| opened.path_of(member)) {
+        Some(path) => path,
         None => job.member.map(|member| format!("device {member}")).unwrap_or_default(),
     };
     let remaining_bytes = job.total_bytes.saturating_sub(job.done_bytes);

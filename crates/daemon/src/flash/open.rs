@@ -5,8 +5,8 @@ use std::slice;
 use std::time::Duration;
 
 use flash::{
-    DeviceContent, DeviceFindings, FormatOptions, MemberNo, MemberState, OpenOptions, Ownership, Role, Sequence, Store,
-    StoreError, StoreGeneration, StoreIdentity,
+    DeviceContent, DeviceFindings, FormatOptions, MemberNo, MemberReport, MemberState, OpenOptions, Ownership, Role,
+    Sequence, Store, StoreError, StoreGeneration, StoreIdentity,
 };
 use seam::Disk;
 use seam::real::{PATH_TIMEOUT, RealDisk};
@@ -37,8 +37,37 @@ pub struct OpenedStore {
     pub formatted: bool,
     /// Configured devices that are not part of the store, and the reasons.
     pub absent: Vec<AbsentDevice>,
+    /// The member without a device, and its path; `None` if the path is not known.
+    pub missing_member: Option<(MemberNo, String)>,
     /// Number of volumes with data in the log.
     pub unclaimed_volumes: usize,
+}
+
+impl OpenedStore {
+    /// The path of a member, with a device or without; `None` if it is not known.
+    pub fn path_of(&self, member: &MemberReport) -> Option<String> {
+        let missing = self.missing_member.as_ref().filter(|(number, _)| *number == member.member);
+        let device = member.device.as_deref().map(|device| self.names.show(device));
+        device.or_else(|| missing.map(|(_, path)| path.clone()))
+    }
+}
+
+/// The member without a device and its path, if only one member has none and the store has used only one of the absent
+/// devices: superblocks do not name paths.
+fn find_missing_member(
+    members: &[MemberReport],
+    absent: &[AbsentDevice],
+    known: &KnownDevices,
+    store: &str,
+) -> Option<(MemberNo, String)> {
+    let is_of_store =
+        |path: &str| known.get(Path::new(path)).is_some_and(|of_store| of_store.is_recorded && of_store.store == store);
+    let mut missing = members.iter().filter(|member| member.device.is_none());
+    let mut paths = absent.iter().map(|absent| &absent.path).filter(|path| is_of_store(path));
+    match (missing.next(), missing.next(), paths.next(), paths.next()) {
+        (Some(member), None, Some(path), None) => Some((member.member, path.clone())),
+        _ => None,
+    }
 }
 
 /// Identities of devices, with their paths.
@@ -78,6 +107,8 @@ pub struct FoundStore {
     formatted: bool,
     /// Configured devices that are not part of the store, and the reasons.
     absent: Vec<AbsentDevice>,
+    /// Devices that stores have used.
+    known: KnownDevices,
     device_bytes: u128,
     /// The configuration names one device of a store of two, by which the administrator declares that the other device
     /// will not return.
@@ -177,7 +208,8 @@ async fn find_among(local: &CoreLocal, disks: &mut Vec<RealDisk>, search: &Searc
     };
     let manifest = manifest.map_err(|error| unused(&error, &names, &absent))?.map(|manifest| manifest.payload);
     *local.flash_devices.borrow_mut() = std::mem::take(disks);
-    Ok(FoundStore { identity, manifest, names, renamed, formatted, absent, device_bytes, accept_missing })
+    let known = known.clone();
+    Ok(FoundStore { identity, manifest, names, renamed, formatted, absent, known, device_bytes, accept_missing })
 }
 
 /// True when the log of the found store holds data, or cannot be read.
@@ -198,7 +230,7 @@ pub async fn open(
     generations: mpsc::UnboundedSender<GenerationToRecord>,
 ) -> Result<OpenedStore, UnusedFlash> {
     let disks = std::mem::take(&mut *local.flash_devices.borrow_mut());
-    let FoundStore { identity, manifest: _, names, renamed, formatted, absent, device_bytes, accept_missing } =
+    let FoundStore { identity, manifest: _, names, renamed, formatted, absent, known, device_bytes, accept_missing } =
         found_store;
     let options = OpenOptions {
         accept_missing,
@@ -214,7 +246,17 @@ pub async fn open(
     let opened = opened.map_err(|index| hung(&disks[index], &names))?;
     let (store, recovered) = opened.map_err(|error| unused(&error, &names, &absent))?;
     let (generation, uuid) = (store.generation(), show_uuid(&store.uuid()));
-    let opened = OpenedStore { generation, store: uuid, names, renamed, formatted, absent, unclaimed_volumes: 0 };
+    let missing_member = find_missing_member(&store.members(), &absent, &known, &uuid);
+    let opened = OpenedStore {
+        generation,
+        store: uuid,
+        names,
+        renamed,
+        formatted,
+        absent,
+        missing_member,
+        unclaimed_volumes: 0,
+    };
     if parameters.map_unusable {
         store.pages().ignore_persisted_map();
     }
@@ -392,5 +434,45 @@ fn describe(error: &StoreError, names: &DeviceNames, absent: &[AbsentDevice]) ->
             names.show(device)
         ),
         error => format!("{}{absent}", names.show(&error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use flash::MemberStatus;
+    use state::DeviceOfStore;
+
+    use super::*;
+
+    fn member(number: u32, device: Option<&str>) -> MemberReport {
+        MemberReport {
+            member: MemberNo(number),
+            role: Role::Log,
+            device: device.map(str::to_owned),
+            size_bytes: device.map(|_| 1 << 30),
+            status: MemberStatus::InService,
+        }
+    }
+
+    #[test]
+    fn path_of_the_only_missing_member_is_that_of_the_only_absent_device() {
+        let known = |path: &str, store: &str| {
+            (PathBuf::from(path), DeviceOfStore { store: store.to_owned(), is_recorded: true })
+        };
+        let known = KnownDevices::from([known("/f0", "s"), known("/f1", "s"), known("/f2", "s"), known("/g", "other")]);
+        let absent = |path: &str| AbsentDevice::new(path, format!("{path} does not exist"));
+        let find = |members: &[MemberReport], paths: &[&str]| {
+            let absent: Vec<AbsentDevice> = paths.iter().map(|path| absent(path)).collect();
+            find_missing_member(members, &absent, &known, "s")
+        };
+        let one_missing = [member(0, Some("wwn-0")), member(1, None)];
+        assert_eq!(find(&one_missing, &["/f1"]), Some((MemberNo(1), "/f1".to_owned())));
+        assert_eq!(find(&one_missing, &["/new", "/g", "/f1"]), Some((MemberNo(1), "/f1".to_owned())));
+        assert_eq!(find(&one_missing, &["/f1", "/f2"]), None, "either device may be the member");
+        assert_eq!(find(&[member(1, None), member(2, None)], &["/f1"]), None, "the device may be either member");
+        assert_eq!(find(&one_missing, &["/g"]), None, "another store has used the device");
+        assert_eq!(find(&[member(0, Some("wwn-0"))], &["/f1"]), None, "every member has a device");
     }
 }

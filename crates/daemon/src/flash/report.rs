@@ -143,6 +143,7 @@ impl FlashLog {
         opened: &OpenedStore,
         config: &FlashConfig,
     ) -> FlashDeviceReport {
+        let device = opened.path_of(&member).unwrap_or_default();
         let (state, reason) = match member.status {
             MemberStatus::InService => (IN_SERVICE, String::new()),
             MemberStatus::Lost(reason) => ("lost", reason),
@@ -153,7 +154,6 @@ impl FlashLog {
             Role::Pages => "pages",
         };
         let earlier_wear = member.device.as_ref().and_then(|device| self.wear.wear_of(device));
-        let device = member.device.map(|device| opened.names.show(&device)).unwrap_or_default();
         let mut report = FlashDeviceReport {
             number: member.member.0,
             drive: self.drives.report_of(&device),

@@ -143,8 +143,7 @@ impl FlashLog {
         }
         for member in status.members.iter().filter(|member| !last.members.contains(*member)) {
             if let MemberStatus::Lost(reason) = &member.status {
-                let device = member.device.as_deref().map(|device| opened.names.show(device));
-                let device = device.unwrap_or_else(|| format!("device {}", member.member));
+                let device = opened.path_of(member).unwrap_or_else(|| format!("number {}", member.member));
                 log::error!(target: FLASH, device, "flash device {device} is out of service: {reason}");
             }
         }

@@ -65,8 +65,9 @@ impl OpenAttempts {
     }
 }
 
-/// The remedy for a backing that cannot be opened, worded for its kind.
-pub fn remedy(backing: &BackingSpec, has_size: bool, is_known: bool) -> String {
+/// The remedy for a backing that cannot be opened, worded for its kind. After a failed `volume add` there is nothing to
+/// retry.
+pub fn remedy(backing: &BackingSpec, has_size: bool, is_known: bool, is_retried: bool) -> String {
     let action = match backing {
         BackingSpec::Path(path) if is_device(path) => {
             "attach the disk (cabling, `multipath -ll`, import of its pool) or correct the path".to_owned()
@@ -85,7 +86,11 @@ pub fn remedy(backing: &BackingSpec, has_size: bool, is_known: bool) -> String {
         BackingSpec::Nbd(target) => format!("start the server of {target}, or correct the address"),
         BackingSpec::Sim(..) | BackingSpec::SimArray(_) => "free space in the state directory".to_owned(),
     };
-    format!("{action}. The daemon retries automatically, and at once on a reload")
+    let retry = match is_retried {
+        true => "The daemon retries automatically, and at once on a reload",
+        false => "Then repeat the command",
+    };
+    format!("{action}. {retry}")
 }
 
 #[cfg(test)]
@@ -109,8 +114,10 @@ mod tests {
             ("nbd://10.0.0.1/x", false, false, "start the server of nbd://10.0.0.1"),
         ];
         for (text, has_size, is_known, word) in cases {
-            let remedy = remedy(&spec(text), has_size, is_known);
-            assert!(remedy.contains(word) && remedy.contains("reload"), "{text}: {remedy}");
+            let after_start = remedy(&spec(text), has_size, is_known, true);
+            assert!(after_start.contains(word) && after_start.contains("reload"), "{text}: {after_start}");
+            let after_command = remedy(&spec(text), has_size, is_known, false);
+            assert!(after_command.contains(word) && !after_command.contains("retries"), "{text}: {after_command}");
         }
     }
 

@@ -44,7 +44,8 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
         kind: AlertKind::VolumeRefused,
         when: "a volume is not served: its backing cannot be opened, or was replaced",
         effect: "Clients cannot use the volume.",
-        remedy: "Follow the cause; `hotset volume show NAME` repeats it. A reload or a restart retries.",
+        remedy: "Follow the cause; `hotset volume show NAME` repeats it. A reload retries; if the cause is flash or \
+                 the state directory, only a restart does.",
         delay_ms: 0,
         is_in_status: true,
         find_problems: |context, problems| {
@@ -264,6 +265,19 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
         is_in_status: false,
         find_problems: |context, problems| {
             problems.extend(context.status.memory_not_kept.clone().map(|reason| (None, reason)));
+        },
+    },
+    AlertRule {
+        kind: AlertKind::UnflushedWritesLost,
+        when: "a daemon was killed or crashed, and unflushed writes of a volume may be lost with it",
+        effect: "The first flush or durable write of each client that may have written them fails once with an I/O \
+                 error. File systems may become read-only then.",
+        remedy: "Check the file systems and applications of the volume's clients after that error. The alert lasts \
+                 until hotset has been stopped cleanly and started again; `hotset alerts ack` marks it as known.",
+        delay_ms: 0,
+        is_in_status: true,
+        find_problems: |context, problems| {
+            problems.extend(problems_of_kind(context.served(), AlertKind::UnflushedWritesLost));
         },
     },
     AlertRule {

@@ -173,6 +173,7 @@ fn each_kind_is_raised_and_a_healthy_daemon_has_none() {
 fn status_problems_raise_alerts_of_their_kind_once() {
     for (kind, name) in [
         (AlertKind::DestageFailing, "destage-failing v"),
+        (AlertKind::UnflushedWritesLost, "unflushed-writes-lost v"),
         (AlertKind::PolicyReduced, "policy-reduced v"),
         (AlertKind::VolatileWrites, "volatile-writes v"),
         (AlertKind::PagesDropped, "pages-dropped v"),

@@ -1,10 +1,13 @@
 //! `hotset check-config`: every error of a configuration at once, with line and remedy, and the settings that commands
 //! have changed.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
 use messages::report::OverrideReport;
+use rustix::fs::Access;
+use rustix::io::Errno;
 use serde::Serialize;
 use serde_json::json;
 
@@ -19,7 +22,11 @@ use units::show_bytes;
 /// daemon.
 pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
     let check_devices = |config| if any_devices { Ok(config) } else { check_devices_exist(config) };
-    let checked = Config::load(file).and_then(check_devices).and_then(check_flash_minima).and_then(check_secrets);
+    let checked = Config::load(file)
+        .and_then(check_devices)
+        .and_then(check_state_directory)
+        .and_then(check_flash_minima)
+        .and_then(check_secrets);
     let overrides = checked.as_ref().map(overrides).unwrap_or_default();
     let rule_settings = checked.as_ref().map(rule_settings).unwrap_or_default();
     let flash_devices_by_command = checked.as_ref().ok().and_then(flash_devices_by_command);
@@ -125,6 +132,29 @@ fn check_devices_exist(config: Config) -> Result<Config, Problems> {
     let problem = |(fault, remedy)| Problem { line: 0, column: 0, fault, remedy };
     let problems: Vec<Problem> = config.absent_backings.iter().cloned().chain(flash.map(problem)).collect();
     if problems.is_empty() { Ok(config) } else { Err(Problems { file: config.file, problems }) }
+}
+
+/// Requires the state directory to be writable, as far as that is known: another user may run the daemon.
+fn check_state_directory(config: Config) -> Result<Config, Problems> {
+    let directory = config.state_directory.clone();
+    let look_up = PathCall::start(&config.state_directory, move |_| state_directory_fault(&directory));
+    let Some((fault, remedy)) = look_up.wait(PATH_TIMEOUT).ok().flatten() else { return Ok(config) };
+    Err(Problems { file: config.file, problems: vec![Problem { line: 0, column: 0, fault, remedy }] })
+}
+
+/// Fault and remedy of a state directory that the daemon cannot write; the nearest existing directory counts if it is
+/// still to be created.
+fn state_directory_fault(directory: &Path) -> Option<(String, String)> {
+    let shown = directory.display();
+    let existing = directory.ancestors().find(|path| path.is_dir())?;
+    if rustix::fs::access(existing, Access::WRITE_OK) == Err(Errno::ROFS) {
+        let fault = format!("the state directory {shown} is on a file system that is mounted read-only");
+        return Some((fault, "remount it read-write, or correct `directory` in [state]".to_owned()));
+    }
+    let owner = existing.metadata().ok().filter(|meta| existing == directory && meta.uid() != 0)?;
+    let has_access = owner.mode() & 0o300 == 0o300;
+    let fault = format!("the state directory {shown} is read-only for its owner, user {}", owner.uid());
+    (!has_access).then(|| (fault, format!("run `chmod u+rwx {shown}`, or correct `directory` in [state]")))
 }
 
 /// Requires the sum of `flash_min` to fit on the devices. A daemon would reduce each minimum.
@@ -233,6 +263,24 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn state_directory_that_its_owner_cannot_write_is_a_problem() {
+        const OTHER_USER: u32 = 65_534;
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let directory = folder.path().join("state");
+        assert_eq!(state_directory_fault(&directory), None, "the daemon creates it");
+        std::fs::create_dir(&directory).expect("the folder can be written");
+        // Root writes to any of its own directories.
+        let _ = std::os::unix::fs::chown(&directory, Some(OTHER_USER), None);
+        let set_mode = |mode| std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(mode));
+        set_mode(0o700).expect("permitted");
+        assert_eq!(state_directory_fault(&directory), None);
+        set_mode(0o555).expect("permitted");
+        let (fault, remedy) = state_directory_fault(&directory).expect("it cannot be written");
+        assert!(fault.contains("read-only for its owner") && remedy.contains("chmod u+rwx"), "{fault}; {remedy}");
+        set_mode(0o700).expect("permitted");
+    }
 
     #[test]
     fn missing_or_empty_mail_password_is_a_problem() {

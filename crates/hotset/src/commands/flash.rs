@@ -1,6 +1,6 @@
 //! `hotset flash …`: the flash log and its devices.
 
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
@@ -10,7 +10,9 @@ use messages::{Answer, FlashReport, Request};
 use super::confirm::is_confirmed;
 use super::daemon::{send_request, unexpected};
 use super::flash_offline;
+use config::is_device;
 use config::quota::PAGE_BYTES;
+use seam::real::{PATH_TIMEOUT, PathCall};
 use terminal::render::screen;
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
@@ -28,6 +30,9 @@ pub enum Action {
         /// Destroy its content
         #[arg(long)]
         force: bool,
+        /// Do not ask for confirmation when a file is created
+        #[arg(long)]
+        yes: bool,
     },
     /// Remove a device while volumes are in service; its dirty data, and the clean pages for which they have room, are
     /// copied to other devices first
@@ -47,6 +52,9 @@ pub enum Action {
         /// Destroy the content of the new device
         #[arg(long)]
         force: bool,
+        /// Do not ask for confirmation when a file is created
+        #[arg(long)]
+        yes: bool,
     },
     /// Pause the change in progress
     Pause,
@@ -107,7 +115,36 @@ fn confirm_dropped_pages(socket: Option<&Path>, path: &str, yes: bool) -> Result
         show_counted(device.pages_lost_if_removed, "clean page"),
         show_bytes(device.pages_lost_if_removed * PAGE_BYTES),
     );
-    if yes || !std::io::stdin().is_terminal() || is_confirmed("Remove it?")? {
+    confirm("Remove it?", yes)
+}
+
+/// Says which file the daemon creates at the path of a new device, and asks whether to go on if there is a terminal.
+fn confirm_new_file(socket: Option<&Path>, path: &str, yes: bool) -> Result<(), Failure> {
+    let Answer::Configuration(report) = send_request(socket, &Request::Configuration {})? else {
+        return Err(unexpected());
+    };
+    let size = report.keys.iter().find(|key| (key.table.as_str(), key.key.as_str()) == ("flash", "size"));
+    let Some(size) = size.and_then(|key| key.value.as_deref()).filter(|size| *size != "none") else { return Ok(()) };
+    if !is_to_be_created(Path::new(path)) {
+        return Ok(());
+    }
+    eprintln!("{path} does not exist: a file of {size} is created there ([flash] size)");
+    confirm("Create it?", yes)
+}
+
+/// True if a path is missing where the daemon creates a file. A path that does not answer is left to the daemon.
+fn is_to_be_created(path: &Path) -> bool {
+    let looked_up = path.to_owned();
+    let look_up = move || {
+        let is_missing = looked_up.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        is_missing && !is_device(&looked_up) && looked_up.parent().is_some_and(Path::is_dir)
+    };
+    PathCall::start(path, move |_| look_up()).wait(PATH_TIMEOUT).unwrap_or(false)
+}
+
+/// Asks whether to go on if there is a terminal and no `--yes`.
+fn confirm(question: &str, yes: bool) -> Result<(), Failure> {
+    if yes || !std::io::stdin().is_terminal() || is_confirmed(question)? {
         return Ok(());
     }
     Err(Failure::failed("nothing was changed"))
@@ -133,7 +170,9 @@ fn show_wear(report: &FlashReport) -> String {
         );
     }
     if let Some(factor) = report.write_amplification {
-        text += &format!("         write amplification {factor:.2} since the start\n");
+        text += &format!(
+            "         write amplification {factor:.2} since the start: bytes written to all devices per byte of data\n"
+        );
     }
     text
 }
@@ -144,14 +183,20 @@ pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Fai
         Action::Check { paths } => return flash_offline::check(paths, json),
         Action::Rescue { paths, to } => return flash_offline::rescue(paths, to, json),
         Action::List => Request::FlashList {},
-        Action::Add { path, force } => Request::FlashAdd { path: absolute_path(path)?, force: *force },
+        Action::Add { path, force, yes } => {
+            let path = absolute_path(path)?;
+            confirm_new_file(socket, &path, *yes)?;
+            Request::FlashAdd { path, force: *force }
+        }
         Action::Remove { device, yes } => {
             let path = absolute_path_or_number(device)?;
             confirm_dropped_pages(socket, &path, *yes)?;
             Request::FlashRemove { path }
         }
-        Action::Replace { old, new, force } => {
-            Request::FlashReplace { old: absolute_path_or_number(old)?, new: absolute_path(new)?, force: *force }
+        Action::Replace { old, new, force, yes } => {
+            let (old, new) = (absolute_path_or_number(old)?, absolute_path(new)?);
+            confirm_new_file(socket, &new, *yes)?;
+            Request::FlashReplace { old, new, force: *force }
         }
         Action::Pause => Request::FlashPause {},
         Action::Resume => Request::FlashResume {},
@@ -172,4 +217,26 @@ pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Fai
     }
     report.problems.iter().for_each(|alert| println!("         {}", style.warn(&alert.text)));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_is_created_only_in_an_existing_directory_outside_dev() {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let [file, typo, nested] = ["f0", "f9", "none/f9"].map(|name| folder.path().join(name));
+        std::fs::write(&file, "x").expect("the folder can be written");
+        let created = [&typo, &file, &nested].map(|path| is_to_be_created(path));
+        assert_eq!(created, [true, false, false]);
+        assert!(!is_to_be_created(Path::new("/dev/hotset-no-such-device")));
+    }
+
+    #[test]
+    fn list_says_what_write_amplification_is() {
+        let report = FlashReport { write_amplification: Some(2.04), ..FlashReport::default() };
+        let text = show_wear(&report);
+        assert!(text.contains("2.04 since the start: bytes written to all devices per byte of data"), "{text}");
+    }
 }

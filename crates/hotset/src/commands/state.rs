@@ -10,10 +10,11 @@ use flash::{BlockNo, SuperblockSummary};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{DiskOpen, Seam};
 use serde_json::json;
-use state::{Holding, StateDir, StoreInventory, rebuild, show_uuid};
+use state::{Holding, StateDir, StateError, StoreInventory, rebuild, show_uuid};
 
 use super::confirm::is_confirmed;
 use config::Config;
+use daemon::describe_state_error;
 use terminal::{Failure, print_json};
 use units::{show_bytes, show_counted};
 
@@ -48,7 +49,7 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
     }
     let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
     let (mut directory, previous_records) =
-        StateDir::open_for_rebuild(&config.state_directory).map_err(|error| failed(&error))?;
+        StateDir::open_for_rebuild(&config.state_directory).map_err(|error| Failure::failed(describe(&error)))?;
     let result = run_core(RealCoreSpec::new(POOL_BYTES), |seam| read_inventory(seam, devices));
     let (inventory, warnings) = result.map_err(|error| failed(&error))?.map_err(Failure::failed)?;
     let (rebuilt, holdings) = rebuild(directory.state().clone(), &inventory).map_err(|error| failed(&error))?;
@@ -74,6 +75,18 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
         println!("the records are written; start the daemon");
     }
     Ok(())
+}
+
+/// Why the directory cannot be opened, with the remedy.
+fn describe(error: &StateError) -> String {
+    match error {
+        StateError::Locked { path, holder } => format!(
+            "state directory {} is in use by a daemon (process {holder}); stop it (`hotset stop`), then repeat the \
+             command",
+            path.display()
+        ),
+        error => describe_state_error(error),
+    }
 }
 
 struct Summary<'a> {

@@ -33,7 +33,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Remedy without a running daemon.
 const START_AND_STOP: &str = "start the daemon again, then run `hotset stop --destage`; if it refuses a volume, \
-                              resolve the refusal first: `hotset volume show NAME`";
+                              resolve the refusal first: `hotset volume show NAME`; if a volume is no longer \
+                              configured, list it again, or remove its record: `hotset volume remove NAME`";
 /// Code of the refusal of a store with data of another state directory.
 const STORE_FOREIGN: &str = "store-foreign";
 /// Remedy for a store with data of unknown volumes. A rebuild records these volumes; erased devices hold no data.

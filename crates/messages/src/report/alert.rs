@@ -131,6 +131,8 @@ alert_kinds! {
     StateDisk "state-disk" Critical;
     /// Persisted memory is configured and not in use.
     MemoryNotKept "memory-not-kept" Warning;
+    /// Unflushed writes are lost, and clients get an error that reports this.
+    UnflushedWritesLost "unflushed-writes-lost" Warning;
     /// A single flash device holds the dirty data.
     SingleCopy "single-copy" Warning;
     /// A write-back volume runs as write-through for lack of a second copy.

@@ -23,7 +23,7 @@ pub struct WrittenReport {
 pub struct FlashDeviceReport {
     /// Its number in the store, from 0.
     pub number: u32,
-    /// Its path; empty while it is absent.
+    /// Its path; empty if it is absent and its path is not known.
     pub device: String,
     /// Its size; 0 while it is absent.
     pub size_bytes: u64,
@@ -78,7 +78,7 @@ pub struct FlashDeviceReport {
 }
 
 impl FlashDeviceReport {
-    /// Its path, or its number while it is absent.
+    /// Its path, or its number if the path is not known.
     pub fn name(&self) -> String {
         if self.device.is_empty() { format!("device {}", self.number) } else { self.device.clone() }
     }

@@ -93,6 +93,9 @@ pub struct StatusReport {
     pub volumes: Vec<VolumeReport>,
     /// Changes made by command that differ from the file.
     pub overrides: Vec<OverrideReport>,
+    /// The flash devices in force, if commands have changed the list of the file; absent otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flash_devices_by_command: Option<Vec<String>>,
     /// State of the history; null if none is kept.
     #[serde(default)]
     #[schema(required)]
@@ -159,6 +162,7 @@ impl StatusReport {
             datastores: self.datastores.iter().map(DatastoreReport::summary).collect(),
             volumes: Vec::new(),
             overrides: self.overrides.clone(),
+            flash_devices_by_command: self.flash_devices_by_command.clone(),
             history: self.history.clone(),
             certificates: self.certificates.clone(),
             jobs: self.jobs.clone(),

@@ -32,6 +32,10 @@ pub fn status(now: &StatusReport, before: Option<&StatusReport>, style: Style) -
             text += &format!("  {}: {} = {} (file: {})\n", setting.volume, setting.key, setting.value, setting.file);
         }
     }
+    if let Some(devices) = &now.flash_devices_by_command {
+        let label = style.bold("flash devices changed by command (in force until `devices` changes in the file)");
+        text += &format!("\n{label}: {}\n", devices.join(", "));
+    }
     text += &alerts(now, style);
     text
 }
@@ -144,7 +148,7 @@ pub fn flash(now: &FlashReport, style: Style) -> String {
         let state = match (pages.loaded, pages.suspect) {
             (false, _) => ", page map loading".to_owned(),
             (true, 0) => String::new(),
-            (true, suspect) => format!(", {suspect} to be verified"),
+            (true, suspect) => format!(", {suspect} to be compared with the backing before use"),
         };
         text += &format!(
             "         {} clean, {} of {} cache slots used{state}\n",

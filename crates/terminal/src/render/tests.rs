@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 use messages::report::{
     AlertAcknowledgement, AlertKind, AlertReport, CoreReport, CountsBelow, DatastoreReport, EpisodeReport,
     FigureReport, FlashDeviceReport, HistoryReport, LatencyFigures, LatencyReport, MemberReport, OverrideReport,
-    QosUse, Quantiles, SourceBytes,
+    PagesReport, QosUse, Quantiles, SourceBytes,
 };
 use messages::{Counts, FlashReport, StatusReport, VolumeReport, VolumeState};
 
@@ -92,6 +92,23 @@ fn status_is_one_aligned_screen() {
     };
     status.overrides = vec![overridden("web01", "policy", "none", "write-back")];
     assert_snapshot!(screen::status(&status, None, Style::PLAIN));
+}
+
+#[test]
+fn flash_report_says_what_happens_to_suspect_pages() {
+    let pages = PagesReport { loaded: true, slots: 4, pages: 2, suspect: 1, ..PagesReport::default() };
+    let text = screen::flash(&FlashReport { in_use: true, pages, ..FlashReport::default() }, Style::PLAIN);
+    assert!(text.contains("2 of 4 cache slots used, 1 to be compared with the backing before use"), "{text}");
+}
+
+#[test]
+fn status_names_flash_devices_changed_by_command() {
+    let mut status = StatusReport::default();
+    assert!(!screen::status(&status, None, Style::PLAIN).contains("changed by command"));
+    status.flash_devices_by_command = Some(vec!["/dev/f0".to_owned(), "/dev/f2".to_owned()]);
+    let text = screen::status(&status, None, Style::PLAIN);
+    let line = text.lines().find(|line| line.starts_with("flash devices changed by command")).expect("a line");
+    assert!(line.ends_with(": /dev/f0, /dev/f2"), "{line}");
 }
 
 #[test]

@@ -117,6 +117,9 @@ fn failed_volume_addition_leaves_no_file_and_no_record() {
         assert!(!path.exists(), "{size}: the file stays");
         assert!(!daemon.command(&["volume", "list"]).contains("new"), "{size}");
     }
+    let missing = text_of(&daemon.try_command(&["volume", "add", "new", "--backing", &backing]));
+    assert!(missing.contains("does not exist") && missing.contains("repeat the command"), "{missing}");
+    assert!(!missing.contains("retries"), "there is no volume to retry: {missing}");
     let state = fs::read_to_string(fixture.folder.join("state/state.json")).expect("the state was written");
     assert!(!state.contains("\"new\""), "{state}");
     daemon.command(&["volume", "add", "new", "--backing", &backing, "--size", "1 MiB"]);

@@ -178,6 +178,12 @@ fn missing_devices_refuse_only_volumes_with_data_on_flash() {
     assert!(!path(&fixture, "f1").exists(), "a file of a known store was created again");
     let status = json(&daemon, &["status"]);
     assert_eq!(status["flash"]["in_use"], false, "{status}");
+    let is_of_v = |alert: &&Value| alert["id"] == "volume-refused:v";
+    let alert = wait_for("the alert", || {
+        json(&daemon, &["status"])["active_alerts"].as_array().into_iter().flatten().find(is_of_v).cloned()
+    });
+    let remedy = alert["remedy"].as_str().expect("a remedy");
+    assert!(remedy.contains("if the cause is flash") && remedy.contains("only a restart"), "{remedy}");
     daemon.stop();
     fs::rename(path(&fixture, "away"), path(&fixture, "f1")).expect("the file exists");
     let daemon = fixture.start();
@@ -400,8 +406,12 @@ fn check_failed_device(random: &mut Random) -> bool {
         drop(stop_guard);
         run.join().expect("the writer does not panic")
     });
+    let failed_path = devices[0].path().display().to_string();
     drop(devices);
     let daemon = fixture.start();
+    let list = json(&daemon, &["flash", "list"]);
+    let lost = list["devices"].as_array().into_iter().flatten().find(|device| device["state"] == "lost");
+    assert_eq!(lost.map(|device| &device["device"]), Some(&Value::from(failed_path)), "{list}");
     let mut history = history.into_inner().expect("no writer panicked");
     assert!(history.sequence() > 100, "only {} writes: the writer is broken", history.sequence());
     faults.extend(history.check_after_crash(&read(&fixture)));
@@ -514,7 +524,7 @@ fn device_changes_under_load_survive_a_kill() {
         let list = json(&daemon, &["flash", "add", &device_path("f0")]);
         assert_eq!(device_roles(&list), roles(&[("f1", "log"), ("f2", "log"), ("f0", "pages")]), "{list}");
         let refused = text_of(&daemon.try_command(&["flash", "add", &device_path("f0")]));
-        assert!(refused.contains("f0"), "{refused}");
+        assert!(refused.contains("f0 is flash device 3 already, in service"), "{refused}");
         let list = json(&daemon, &["flash", "remove", &device_path("f1")]);
         assert_eq!(device_roles(&list), roles(&[("f2", "log"), ("f0", "log")]), "{list}");
         assert_eq!(list["copies"], 2);
@@ -528,6 +538,8 @@ fn device_changes_under_load_survive_a_kill() {
     let daemon = fixture.start();
     let list = json(&daemon, &["flash", "list"]);
     assert_eq!(device_roles(&list), roles(&[("f2", "log"), ("f0", "log")]), "{list}");
+    let status = daemon.command(&["status"]);
+    assert!(status.contains("flash devices changed by command") && status.contains(&device_path("f2")), "{status}");
     assert_eq!(list["alerts"].as_array().map(Vec::len), Some(0), "{list}");
     let mut history = history.into_inner().expect("no writer panicked");
     assert!(history.sequence() > 100, "only {} writes: the writer is broken", history.sequence());

@@ -7,6 +7,7 @@ use std::path::Path;
 use e2e::client::Client;
 use e2e::daemon::{text_of, wait_for};
 use e2e::fixture::Fixture;
+use e2e::terminal::Terminal;
 
 use crate::flash::{failing_devices, set_flash_devices};
 use crate::history::SmallDisk;
@@ -78,6 +79,17 @@ fn mistyped_path_of_a_new_flash_device_creates_no_file() {
         }
         assert!(!mistyped.exists() && !fixture.folder.join("none").exists(), "{new} was created");
     }
+    // In an existing directory a file would be created, so the command asks.
+    let (mistyped, socket) = (fixture.folder.join("f9"), fixture.folder.join("control.sock").display().to_string());
+    let new = mistyped.display().to_string();
+    for args in [&["flash", "add", &new][..], &["flash", "replace", "1", &new]] {
+        let mut terminal = Terminal::run(&fixture.folder, &[args, &["--socket", &socket]].concat(), 250, 10);
+        let asked = terminal.wait_for("the question", |text| text.contains("Create it?"));
+        assert!(asked.contains("f9 does not exist: a file of 64 MiB is created there"), "{asked}");
+        terminal.press("n\r");
+        assert!(!terminal.wait().success(), "{}", terminal.text());
+        assert!(!mistyped.exists(), "{new} was created");
+    }
     daemon.stop();
     // The list of devices is as before.
     let daemon = fixture.start();
@@ -98,7 +110,9 @@ fn removed_flash_file_is_created_again_by_command_alone() {
     set_flash_devices(&mut fixture, &[&paths[0], &paths[1]]);
     let daemon = fixture.start();
     let added = paths[2].display().to_string();
-    daemon.command(&["flash", "add", &added]);
+    let output = daemon.try_command(&["flash", "add", &added]);
+    let text = text_of(&output);
+    assert!(output.status.success() && text.contains("a file of 64 MiB is created there"), "{text}");
     daemon.command(&["stop", "--destage"]);
     drop(daemon);
     // A device of clean pages may be missing.

@@ -130,6 +130,7 @@ fn volume_add_on_a_hung_path_fails_and_stalls_nothing() {
         assert!(rounds > 1, "the daemon answers only after the command");
         let output = command.join().expect("the command ends");
         assert!(!output.status.success() && text_of(&output).contains("does not answer"), "{}", text_of(&output));
+        assert!(!text_of(&output).contains("retries"), "there is no volume to retry: {}", text_of(&output));
     });
     fuse.resume();
     wait_for("the volume", || {

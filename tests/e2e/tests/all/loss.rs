@@ -7,6 +7,7 @@ use e2e::client::{Client, Endpoint, FUA, Op};
 use e2e::daemon::{Daemon, wait_for};
 use e2e::fixture::{Fixture, TARGET};
 use e2e::initiator::{Initiator, lun, opcode};
+use e2e::refusal::json;
 
 const MIB: u64 = 1 << 20;
 const EIO: i32 = 5;
@@ -27,6 +28,13 @@ fn write_and_kill(fixture: &Fixture, daemon: Daemon) {
     let mut client = connect(fixture);
     client.write(0, &[7; 4096]).expect("the write succeeds");
     daemon.kill();
+}
+
+/// True if `status` has the alert of the loss.
+fn has_loss_alert(daemon: &Daemon) -> bool {
+    let status = json(daemon, &["status"]);
+    let alerts = status["active_alerts"].as_array().expect("a list");
+    alerts.iter().any(|alert| alert["id"] == "unflushed-writes-lost:v")
 }
 
 fn errors<const N: usize>(mut request: impl FnMut() -> io::Result<()>) -> [Option<i32>; N] {
@@ -58,6 +66,7 @@ fn first_flush_of_each_nbd_client_after_a_loss_fails_once() {
     let fixture = without_persisted_memory();
     write_and_kill(&fixture, fixture.start());
     let daemon = fixture.start();
+    wait_for("the alert", || has_loss_alert(&daemon).then_some(()));
     let (mut first, mut second, mut third) = (connect(&fixture), connect(&fixture), connect(&fixture));
     first.write(0, &[8; 4096]).expect("writes succeed");
     assert_eq!(errors(|| first.flush()), [Some(EIO), None, None]);
@@ -70,9 +79,12 @@ fn first_flush_of_each_nbd_client_after_a_loss_fails_once() {
     daemon.kill();
     let daemon = fixture.start();
     assert_eq!(errors(|| connect(&fixture).flush()), [Some(EIO)]);
+    wait_for("the alert again", || has_loss_alert(&daemon).then_some(()));
     daemon.stop();
     let daemon = fixture.start();
     assert_eq!(errors(|| connect(&fixture).flush()), [None]);
+    let shown = json(&daemon, &["volume", "show", "v"]);
+    assert_eq!(shown["alerts"].as_array().map(Vec::len), Some(0), "a clean stop ends the alert: {shown}");
     daemon.stop();
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use e2e::client::Client;
-use e2e::daemon::{Daemon, wait_for};
+use e2e::daemon::{Daemon, hotset, text_of, wait_for};
 use e2e::fixture::Fixture;
 use serde_json::Value;
 
@@ -234,4 +234,35 @@ fn full_state_disk_allows_stop_and_start() {
         assert!(!daemon.log().contains("state directory"), "{}", daemon.log());
     }
     drop(disk);
+}
+
+#[test]
+fn read_only_state_directory_is_refused_with_a_remedy() {
+    let fixture = Fixture::with_volume(4 * MIB);
+    let directory = fixture.folder.join("state");
+    let Some(disk) = SmallDisk::mount_sized(&directory, "16m") else { return };
+    disk.remount("ro");
+    let mut daemon = Daemon::launch(&fixture);
+    assert!(!daemon.wait().success());
+    let log = daemon.log();
+    assert!(log.contains(&directory.display().to_string()) && log.contains("remount its file system"), "{log}");
+    let check = || hotset(&["check-config", "--config", &fixture.config().display().to_string()]);
+    let text = text_of(&check());
+    assert_eq!(check().status.code(), Some(2), "{text}");
+    assert!(text.contains("state is on a file system that is mounted read-only"), "{text}");
+    disk.remount("rw");
+    assert!(check().status.success(), "{}", text_of(&check()));
+}
+
+#[test]
+fn rebuild_beside_a_daemon_names_the_directory_and_the_stop() {
+    let fixture = Fixture::with_volume(4 * MIB);
+    let daemon = fixture.start();
+    let config = fixture.config().display().to_string();
+    let rebuilt = hotset(&["state", "rebuild", "--yes", "--config", &config, "--device", "/dev/null"]);
+    let text = text_of(&rebuilt);
+    assert!(!rebuilt.status.success() && text.contains("`hotset stop`"), "{text}");
+    assert!(text.contains(&fixture.folder.join("state").display().to_string()), "{text}");
+    assert!(!text.contains("another directory"), "the records are in this one: {text}");
+    daemon.stop();
 }

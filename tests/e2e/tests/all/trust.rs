@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::Path;
 
 use e2e::blocks::{BLOCKS, VOLUME_BYTES, count, read, write, write_some};
+use e2e::client::Client;
 use e2e::daemon::{Daemon, text_of, wait_for};
 use e2e::fixture::Fixture;
 use e2e::fuse::Fuse;
@@ -233,6 +234,40 @@ fn stop_with_destage_fails_if_the_records_may_lack_marks() {
     let stopped = daemon.try_command(&["stop", "--destage"]);
     assert!(!stopped.status.success(), "the records of the older directory have no mark: {}", text_of(&stopped));
     drop(daemon);
+}
+
+#[test]
+fn record_of_a_volume_that_left_the_file_is_removed_by_its_name() {
+    for (keep_in, is_in_memory) in [("none", false), ("/dev/shm", true)] {
+        let mut fixture = Fixture::with_volume(VOLUME_BYTES);
+        fixture.keep_in = keep_in.to_owned();
+        let daemon = fixture.start();
+        let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+        client.write(0, &[7; 8192]).expect("the write succeeds");
+        daemon.kill();
+        fixture.clear_volumes();
+        fixture.add_volume("other", 1 << 20, "");
+        let daemon = fixture.start();
+        let stopped = daemon.try_command(&["stop", "--destage"]);
+        let text = text_of(&stopped);
+        assert!(!stopped.status.success() && text.contains("are not served: v."), "{text}");
+        drop(daemon);
+        let daemon = fixture.start();
+        let unknown = text_of(&daemon.try_command(&["volume", "remove", "unknown"]));
+        assert!(unknown.contains("no volume"), "{unknown}");
+        let mut command = vec!["volume", "remove", "v"];
+        let refused = text_of(&daemon.try_command(&command));
+        if is_in_memory {
+            let data = refused.split("--give-up ").nth(1).unwrap_or_else(|| panic!("no name of the data: {refused}"));
+            command.extend(["--give-up", data.trim_end_matches(['`', '\n'])]);
+            let removed = daemon.command(&command);
+            assert!(removed.contains("its dirty data is discarded"), "{removed}");
+        } else {
+            assert!(refused.contains("the record of volume"), "nothing of it is left in the cache: {refused}");
+        }
+        let message = daemon.command(&["stop", "--destage"]);
+        assert!(message.contains("the backings are complete"), "{message}");
+    }
 }
 
 #[test]
