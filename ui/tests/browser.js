@@ -39,12 +39,13 @@ export async function logIn(page, daemon, name, role) {
   await dialog.waitFor({ state: 'detached' });
 }
 
-/** Replaces the daemon's samples by `sample` from the next load on. */
-export async function replaceStream(page, sample) {
+/** Replaces the daemon's samples by `samples` from the next load on. */
+export async function replaceStream(page, ...samples) {
   // Without shared workers the tab reads the stream itself, so the route applies.
   await page.addInitScript(() => delete window.SharedWorker);
+  const events = samples.map((sample, index) => `id: 1-${index + 1}\ndata: ${JSON.stringify(sample)}\n\n`);
   await page.route('**/api/v1/stream?*', (route) =>
-    route.fulfill({ contentType: 'text/event-stream', body: `id: 1-1\ndata: ${JSON.stringify(sample)}\n\n` }),
+    route.fulfill({ contentType: 'text/event-stream', body: events.join('') }),
   );
   await page.reload();
 }

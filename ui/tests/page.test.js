@@ -305,6 +305,21 @@ test('drive health is listed beside the write count', { skip }, async (t) => {
   assert.deepEqual(await axeFindings(page, '[data-drives]'), []);
 });
 
+test('flash figures stay while the core of the log does not answer', { skip }, async (t) => {
+  const page = await open(t, '#/flash');
+  await waitForBadge(page, 'live');
+  const status = await daemon.json('status');
+  const silent = structuredClone(status);
+  // The daemon's answer without the state of the log.
+  Object.assign(silent.flash, { copies: 0, devices: [], segments: 0, free_segments: 0 });
+  silent.flash.pages.slots = 0;
+  const sample = { at_unix_ms: Date.now(), status, totals: {}, events: [], volumes: {} };
+  await replaceStream(page, sample, { ...sample, at_unix_ms: sample.at_unix_ms + 1_000, status: silent });
+  await page.getByText('The data core of the flash log does not answer: figures are from').waitFor();
+  assert.equal(await figure(page, 'copies'), '2');
+  assert.equal(await page.locator('tr[data-device]').count(), 2);
+});
+
 test('no view has a serious axe finding, in light or dark', { skip }, async (t) => {
   for (const colorScheme of ['light', 'dark']) {
     for (const view of VIEWS) {

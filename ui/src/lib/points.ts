@@ -21,8 +21,8 @@ export type Aggregate = 'mean' | 'min' | 'max';
 export interface Source<T> {
   /** Names of the history series. */
   series: string[];
-  /** Figures of one step of the history. */
-  fromHistory: (report: History, index: number, aggregate: Aggregate) => T;
+  /** Figures of one step of the history; null where it has none. */
+  fromHistory: (report: History, index: number, aggregate: Aggregate) => T | null;
   /** Live samples, oldest first; null marks a gap. */
   live: () => (T | null)[];
 }
