@@ -2,9 +2,9 @@
 //!
 //! Client reads may fill the queue. Destage may always have at least one request in flight. While clients read the
 //! backing now and then, and little data is dirty, its limit is hardly higher: the next read waits on the disks for all
-//! destage already sent. The limit grows to 20 % of the queue depth at half of the dirty data limit, to 50 % while a
-//! client waits for destage, and to 100 % at the dirty data limit or while clients are idle. Readahead and promotion
-//! take at most 25 % each.
+//! destage already sent. The limit grows to 6 % of the queue depth at a quarter of the dirty data limit, to 20 % at
+//! half, to 50 % while a client waits for destage, and to 100 % at the dirty data limit or while clients are idle.
+//! Readahead and promotion take at most 25 % each.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -179,7 +179,8 @@ impl Dispatch {
         let percent = match () {
             () if clients_idle || !has_read => 100,
             () if is_waited_for => 50.max(pressure),
-            () if pressure <= 50 => MIN_PERCENT + pressure * (20 - MIN_PERCENT) / 50,
+            () if pressure <= 25 => MIN_PERCENT + pressure / 5,
+            () if pressure <= 50 => MIN_PERCENT + 5 + (pressure - 25) * (15 - MIN_PERCENT) / 25,
             () => 20 + (pressure - 50) * 8 / 5,
         };
         let destage = self.class(Cause::Destage);
@@ -223,7 +224,7 @@ mod tests {
         let now = Nanos::from_secs(1);
         assert_eq!(
             [0, 25, 50, 75, 100].map(|pressure| destage_permits(now, at_pressure(pressure))),
-            [1, 16, 32, 96, 160]
+            [1, 9, 32, 96, 160]
         );
         let waited_for = |pressure| DestageDemand { is_waited_for: true, ..at_pressure(pressure) };
         assert_eq!([0, 75].map(|pressure| destage_permits(now, waited_for(pressure))), [80, 120]);
