@@ -17,9 +17,17 @@ use crate::wait::OneShotEvent;
 /// Time after a client read during which another one is expected. A cache with few misses reads rarely, and each miss
 /// would find the queue full of destage if only reads in quick succession counted.
 const READ_EXPECTED_FOR: Nanos = Nanos::from_secs(10);
-/// Destage's limit while clients read and no data is dirty, in percent of the queue depth: about one request for three
-/// disks of an array. On RAID 5 it takes four accesses on two disks.
-const DESTAGE_PERCENT_MIN: u64 = 1;
+/// Destage's limit in percent of the queue depth, by dirty data in percent of its bound; it rises evenly in between.
+/// The first limit is about one request for three disks of an array: on RAID 5 it takes four accesses on two disks.
+const DESTAGE_LIMITS: [(u64, u64); 4] = [(0, 1), (25, 6), (50, 20), (100, 100)];
+
+/// Destage's limit in percent while clients read and none waits for it.
+fn destage_percent(pressure: u64) -> u64 {
+    let next = DESTAGE_LIMITS.iter().position(|(bound, _)| pressure < *bound);
+    let Some(next) = next else { return 100 };
+    let ((from, low), (to, high)) = (DESTAGE_LIMITS[next - 1], DESTAGE_LIMITS[next]);
+    low + (pressure - from) * (high - low) / (to - from)
+}
 
 /// Cause of a request to the backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -175,13 +183,10 @@ impl Dispatch {
             self.0.last_read.set(Some(now));
         }
         let has_read = self.0.last_read.get().is_some_and(|read| now.since(read) < READ_EXPECTED_FOR);
-        const MIN_PERCENT: u64 = DESTAGE_PERCENT_MIN;
         let percent = match () {
             () if clients_idle || !has_read => 100,
             () if is_waited_for => 50.max(pressure),
-            () if pressure <= 25 => MIN_PERCENT + pressure / 5,
-            () if pressure <= 50 => MIN_PERCENT + 5 + (pressure - 25) * (15 - MIN_PERCENT) / 25,
-            () => 20 + (pressure - 50) * 8 / 5,
+            () => destage_percent(pressure),
         };
         let destage = self.class(Cause::Destage);
         destage.limit.set((depth * percent / 100).max(1) as u32);
