@@ -33,11 +33,11 @@ pub const TILES: Scenario = Scenario {
     name: "consolidation",
     title: "one to four tiles of servers on 20 or 11 disks, flash of 92 GB or 366 GB",
     source: SOURCE,
-    setting: "a thirtieth of the bytes: SAS 10k in RAID 0 as 8 + 8 + 4 (odd tiles; even tiles; deployment) or 4 + 4 \
-              + 3 disks of 20 GB, tiles of 9.1 GB with 0.8 GB hot, 133 MB memory; flash of 92 GB: two SSDs of 3.1 GB with \
-              3,500 requests per second each; of 366 GB: two of 12.2 GB with four times the rate; five minutes to warm \
-              (two without flash), one to measure; carried: each stream does 70 % of what it would do if requests \
-              took no time",
+    setting: "a thirtieth of the bytes: SAS 10k in RAID 0 as 8 + 8 + 4 (odd tiles; even tiles; deployment) or 4 \
+              + 4 + 3 disks of 20 GB, tiles of 9.1 GB with 0.8 GB hot, 133 MB memory; flash of 92 GB: two SSDs \
+              of 3.1 GB with 3,500 requests per second each; of 366 GB: two of 12.2 GB with four times the rate; \
+              five minutes to warm (two without flash), one to measure; carried: each stream does 70 % of what \
+              it would do if requests took no time",
     run: tiles,
     demo: Some(Demo {
         part: "two tiles on 20 disks with flash of 92 GB, against the same with memory alone",

@@ -19,7 +19,7 @@ pub mod test_bed;
 mod vdi;
 mod vnx;
 mod vnx_flash;
-mod write_tail;
+pub mod write_tail;
 
 pub use demo::{Demo, Phase, Setup};
 pub use series::{Check, Outcome, Point, Series};

@@ -55,9 +55,7 @@ fn day(seed: u64) -> Outcome {
     let pattern = Pattern { align_bytes: 8192, ..Pattern::random(VOLUME_BYTES, 8192, 0) };
     let clients = bed.start_clients(&[Job::closed_loop("all", pattern, 16)], seed);
     let minute = Nanos::from_secs(60);
-    for _ in 0..WARM_MINUTES {
-        bed.run_for(&clients, minute);
-    }
+    bed.run_for(&clients, Nanos::from_secs(60 * WARM_MINUTES));
     bed.restart_clock();
     let points: Vec<Point> = (0..MINUTES).map(|_| bed.run_for(&clients, minute)).collect();
     bed.stop_clients(clients);

@@ -311,9 +311,12 @@ impl Meter {
             self.reads.borrow().add(completion.latency);
             add(&self.all_reads, 1);
             let mut slowest = self.slowest_reads.borrow_mut();
-            slowest.push(Reverse(completion.latency));
-            if slowest.len() > SLOWEST_MAX {
-                slowest.pop();
+            if slowest.len() < SLOWEST_MAX {
+                slowest.push(Reverse(completion.latency));
+            } else if let Some(mut fastest) = slowest.peek_mut()
+                && fastest.0 < completion.latency
+            {
+                *fastest = Reverse(completion.latency);
             }
         }
     }

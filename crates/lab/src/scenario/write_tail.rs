@@ -42,7 +42,7 @@ pub const TAIL: Scenario = Scenario {
 };
 
 /// A load of the scenario.
-struct Load {
+pub struct Load {
     name: &'static str,
     volume_bytes: u64,
     read_percent: u32,
@@ -50,22 +50,25 @@ struct Load {
     rate: f64,
 }
 
-const LOADS: [Load; 2] = [
-    Load {
-        name: "demo",
-        volume_bytes: 4 * GIB,
-        read_percent: 80,
-        skew: Skew::HotCold { hot_percent: 2, accesses_percent: 99 },
-        rate: 400.0,
-    },
-    Load { name: "database", volume_bytes: 2 * GIB, read_percent: 70, skew: Skew::Uniform, rate: 300.0 },
-];
+/// The load of `hotset demo`, with three misses per second.
+pub const DEMO: Load = Load {
+    name: "demo",
+    volume_bytes: 4 * GIB,
+    read_percent: 80,
+    skew: Skew::HotCold { hot_percent: 2, accesses_percent: 99 },
+    rate: 400.0,
+};
+
+const DATABASE: Load =
+    Load { name: "database", volume_bytes: 2 * GIB, read_percent: 70, skew: Skew::Uniform, rate: 300.0 };
 
 /// One side of a comparison.
-struct Run {
+pub struct Run {
     points: Vec<Point>,
-    /// 99th and 99.9th percentile of the reads that the array served, over the whole time.
-    misses_ms: [f64; 2],
+    /// Number of reads that the array served.
+    pub misses: u64,
+    /// Their 99th and 99.9th percentile, over the whole time.
+    pub misses_ms: [f64; 2],
 }
 
 impl Load {
@@ -88,29 +91,28 @@ impl Load {
         vec![Job::closed_loop(self.name, pattern, DEPTH).paced(Pace::Rate(self.rate))]
     }
 
-    fn run(&self, seed: u64, cached: bool) -> Run {
+    /// Runs the load for `minutes` after `warm_minutes`.
+    pub fn run(&self, seed: u64, cached: bool, warm_minutes: u64, minutes: u64) -> Run {
         let mut bed = TestBed::new(&self.plan(seed, cached));
         let minute = Nanos::from_secs(60);
         let warm = bed.start_clients(&self.jobs(), seed + 1);
-        for _ in 0..WARM_MINUTES {
-            bed.run_for(&warm, minute);
-        }
+        bed.run_for(&warm, Nanos::from_secs(60 * warm_minutes));
         bed.stop_clients(warm);
         let clients = bed.start_clients(&self.jobs(), seed);
         bed.restart_clock();
         let misses_before = bed.misses();
-        let points: Vec<Point> = (0..MINUTES).map(|_| bed.run_for(&clients, minute)).collect();
+        let points: Vec<Point> = (0..minutes).map(|_| bed.run_for(&clients, minute)).collect();
         let misses = if cached { bed.misses() - misses_before } else { clients.reads() };
         let misses_ms = [0.01, 0.001].map(|above| clients.percentile_of_slowest(misses, above).as_secs_f64() * 1e3);
         bed.stop_clients(clients);
-        Run { points, misses_ms }
+        Run { points, misses, misses_ms }
     }
 }
 
 fn tail(seed: u64) -> Outcome {
     let mut outcome = Outcome::default();
-    for load in LOADS {
-        let (with, without) = (load.run(seed, true), load.run(seed, false));
+    for load in [DEMO, DATABASE] {
+        let [with, without] = [true, false].map(|cached| load.run(seed, cached, WARM_MINUTES, MINUTES));
         let name = load.name;
         let worst = |column: fn(&Point) -> f64| {
             let minutes = with.points.iter().zip(&without.points);

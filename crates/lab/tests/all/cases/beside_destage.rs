@@ -7,10 +7,8 @@ use std::rc::Rc;
 use engine::{CoreSpec, VolumeSpec, WritePolicy};
 use lab::fixture::{Fixture, FlashPlan, Target};
 use lab::random::Random;
-use lab::scenario::test_bed::{Plan, TestBed};
-use lab::workload::address_space::Layout;
+use lab::scenario::write_tail;
 use lab::workload::quantile;
-use lab::workload::{Job, Pace, Pattern, Skew};
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 use seam::sim::{Content, WorldSpec};
 use seam::{Nanos, Seam};
@@ -102,36 +100,10 @@ fn demo_read_tail_is_no_slower_than_on_the_bare_array() {
     }
 }
 
-/// Latency that one in a hundred of the reads exceeds that the array serves: three of them per second, beside 80 writes
-/// per second.
-fn rare_misses(cached: bool) -> Nanos {
-    let mut bed = TestBed::new(&Plan {
-        seed: 1,
-        memory_bytes: 32 * MIB,
-        arrays: vec![(ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k), VOLUME_BYTES)],
-        layout: Layout::Concatenated,
-        flash: cached.then_some(FlashPlan { devices: 2, bytes: 512 * MIB, iops: 3_500 }),
-        policy: WritePolicy::WriteBack,
-        cached,
-        speedup: 1,
-    });
-    let skew = Skew::HotCold { hot_percent: 2, accesses_percent: 99 };
-    let pattern = Pattern { align_bytes: 8192, ..Pattern::random(VOLUME_BYTES, 8192, 80).with_skew(skew) };
-    let jobs = [Job::closed_loop("all", pattern, 16).paced(Pace::Rate(400.0))];
-    let warm = bed.start_clients(&jobs, 2);
-    bed.run_for(&warm, Nanos::from_secs(180));
-    bed.stop_clients(warm);
-    let (clients, misses_before) = (bed.start_clients(&jobs, 1), bed.misses());
-    bed.run_for(&clients, Nanos::from_secs(240));
-    let misses = if cached { bed.misses() - misses_before } else { clients.reads() };
-    assert!(misses > 500, "{misses} misses");
-    let latency = clients.percentile_of_slowest(misses, 0.01);
-    bed.stop_clients(clients);
-    latency
-}
-
 #[test]
 fn misses_seconds_apart_find_no_queue_of_destage() {
-    let (with, without) = (rare_misses(true), rare_misses(false));
-    assert!(with.0 * 2 < without.0 * 3, "p99 of misses {with}, of the array alone {without}");
+    let [with, without] = [true, false].map(|cached| write_tail::DEMO.run(1, cached, 3, 4));
+    assert!(with.misses > 500, "{} misses", with.misses);
+    let ([with, _], [without, _]) = (with.misses_ms, without.misses_ms);
+    assert!(with * 2.0 < without * 3.0, "p99 of misses {with} ms, of the array alone {without} ms");
 }
