@@ -549,7 +549,7 @@ test('a zoomed range is compared with the previous period', { skip }, async (t) 
   const rows = (column) => page.locator(`[data-changes=${column}] tbody tr`).allInnerTexts();
   const [volumes, figures] = [await rows('Volume'), await rows('Figure')];
   t.diagnostic(`${volumes.join('; ')} | ${figures.join('; ')}`.replaceAll('\t', ' '));
-  // The idle volume did not change.
+  // The idle volume is left out.
   assert.ok(volumes.length === 3 && volumes[0].startsWith('mail'), String(volumes));
   assert.ok(
     figures.slice(0, 3).some((row) => row.startsWith('Reads')),

@@ -86,14 +86,15 @@ async function historyOfBothRanges(scope: Scope, { from, to }: Interval, names: 
   };
 }
 
-const isDifferent = ({ before, after }: Change) => (before ?? 0) !== (after ?? 0);
+/** False for what is zero or unknown in both ranges. */
+const isActive = ({ before, after }: Change) => Boolean(before || after);
 
 /** Size of a change in doublings or halvings, damped near zero by `offset`. */
 function doublings({ before, after, offset }: Change & { offset: number }): number {
   return Math.abs(Math.log2(((after ?? 0) + offset) / ((before ?? 0) + offset)));
 }
 
-/** The figures of a scope that differ, the largest relative change first. */
+/** The figures of a scope, the largest relative change first. */
 export async function figuresThatChanged(scope: Scope, range: Interval): Promise<Change[]> {
   const { report, before, after } = await historyOfBothRanges(scope, range, SERIES);
   return COMPARED_FIGURES.map(({ label, formatValue, offset, evaluate }) => ({
@@ -103,11 +104,11 @@ export async function figuresThatChanged(scope: Scope, range: Interval): Promise
     before: evaluate(report, before),
     after: evaluate(report, after),
   }))
-    .filter(isDifferent)
+    .filter(isActive)
     .toSorted((a, b) => doublings(b) - doublings(a));
 }
 
-/** Request rates of volumes that differ, the largest absolute change first. */
+/** Request rates of active volumes, the largest absolute change first. */
 export async function volumesThatChanged(names: string[], range: Interval): Promise<Change[]> {
   const waiting = [...names];
   const changes: Change[] = [];
@@ -123,5 +124,5 @@ export async function volumesThatChanged(names: string[], range: Interval): Prom
   };
   await Promise.all(Array.from({ length: CONCURRENT_REQUESTS_MAX }, loadWaiting));
   const difference = ({ before, after }: Change) => Math.abs((after ?? 0) - (before ?? 0));
-  return changes.filter(isDifferent).toSorted((a, b) => difference(b) - difference(a));
+  return changes.filter(isActive).toSorted((a, b) => difference(b) - difference(a));
 }
