@@ -114,16 +114,12 @@ async fn read_slot<S: Seam>(
     drop(hold);
     assert!(outcomes.len() == blocks.len(), "one outcome per block");
     // Discard blocks that were invalidated since the read began, even if the slot has newer content of them (R2).
-    let state = inner.pages.borrow();
-    let is_same_slot =
-        state.table.exists(slot) && state.table.place(slot) == place && state.table.phase(slot) == SlotPhase::Live;
-    let unchanged = || match inner.sabotage.is(Sabotage::SkipReadRecheck) {
+    let unchanged = match inner.sabotage.is(Sabotage::SkipReadRecheck) {
         true => u16::MAX,
-        false => state.table.writes(slot).blocks_with_equal_counts(write_counts),
+        false => inner.pages.borrow().unchanged_blocks(slot, place, write_counts),
     };
-    let still_valid = if is_same_slot { state.table.valid(slot) & unchanged() } else { 0 };
     let keep = |(block, outcome): (u32, Outcome<S>)| match outcome {
-        Ok(data) if still_valid >> block & 1 == 0 => Err(PageReadError::Absent(thaw::<S>(data))),
+        Ok(data) if unchanged >> block & 1 == 0 => Err(PageReadError::Absent(thaw::<S>(data))),
         other => other,
     };
     blocks.zip(outcomes).map(keep).collect()
@@ -170,6 +166,7 @@ async fn read_run<S: Seam>(
         return outcomes.extend(buffers.into_iter().map(|buffer| Err(PageReadError::Absent(buffer))));
     };
     let sums = sums.freeze();
+    let unchanged = inner.pages.borrow().unchanged_blocks(slot, place, write_counts);
     let mut bad = 0_u16;
     let skips_check = inner.sabotage.is(Sabotage::SkipPageChecksum);
     for (block, buffer) in blocks.clone().zip(buffers) {
@@ -177,16 +174,20 @@ async fn read_run<S: Seam>(
         let seed = page_seed(volume_id, first_block.plus(u64::from(block)), place, write_counts.count_of(block));
         let good = result.is_ok()
             && (skips_check || checksums::<S>(&sums, block / 2)[block as usize % 2] == data.checksum(seed));
-        if !good {
+        outcomes.push(if good {
+            Ok(data)
+        } else if unchanged >> block & 1 == 0 {
+            // Written again during the read, which may have returned a part of each content.
+            Err(PageReadError::Absent(thaw::<S>(data)))
+        } else {
             bad |= 1 << block;
-        }
-        outcomes.push(if good { Ok(data) } else { Err(PageReadError::Bad(thaw::<S>(data))) });
+            Err(PageReadError::Bad(thaw::<S>(data)))
+        });
     }
     let mut state = inner.pages.borrow_mut();
     state.spare_checksum_buffer = Some(thaw::<S>(sums));
-    if bad != 0 && state.table.exists(slot) && state.table.place(slot) == place {
-        let unchanged = state.table.writes(slot).blocks_with_equal_counts(write_counts);
-        state.invalidate_blocks(slot, bad & unchanged);
+    if bad != 0 {
+        state.invalidate_blocks(slot, bad);
         drop(state);
         schedule_commit(inner);
     }

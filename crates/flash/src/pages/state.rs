@@ -9,7 +9,7 @@ use super::api::{MemberWrites, REGION_BLOCKS};
 use super::quota::{PageLimits, PageQuota};
 use super::table::{ADDING, DIRTY, SUSPECT, SlotId, SlotPhase, SlotTable, key_of, page_of};
 use crate::format::journal::Record;
-use crate::format::page::slots_of;
+use crate::format::page::{PagePlace, Writes, slots_of};
 use crate::format::superblock::Superblock;
 use crate::journal::Journal;
 use crate::journal::dirty_regions::{DirtyRegions, Region, blocks_of};
@@ -205,6 +205,16 @@ impl<S: Seam> PageState<S> {
             return None;
         }
         self.table.find(key_of(*self.volume_numbers.get(&volume_id)?, page))
+    }
+
+    /// The valid blocks of a slot that were not written since it had this place and these counts of writes.
+    pub fn unchanged_blocks(&self, slot: SlotId, place: PagePlace, write_counts: Writes) -> u16 {
+        let is_same =
+            self.table.exists(slot) && self.table.place(slot) == place && self.table.phase(slot) == SlotPhase::Live;
+        if !is_same {
+            return 0;
+        }
+        self.table.valid(slot) & self.table.writes(slot).blocks_with_equal_counts(write_counts)
     }
 
     /// Queues a record of the slot.

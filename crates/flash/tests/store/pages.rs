@@ -7,7 +7,8 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use flash::{
-    BlockNo, CompletionNo, Epoch, FormatOptions, OpenOptions, PageNo, Pages, PutError, Sabotage, Store, VolumeId,
+    BlockNo, CompletionNo, Epoch, FormatOptions, OpenOptions, PageNo, PageReadError, Pages, PutError, Sabotage, Store,
+    VolumeId,
 };
 use seam::sim::{
     Content as SimContent, CrashMode, Fault, Ops, Rule, SimBlock, SimDiskSpec, SimSeam, When, World, WorldSpec,
@@ -166,6 +167,39 @@ fn read_returns_no_block_that_was_rewritten_meanwhile() {
             assert_eq!(tags_read, [old, None, Some(103)]);
         });
     }
+}
+
+/// A block that is invalidated and put again, in place, while it is read. The copy on flash is intact, although the
+/// read returned the new content with the old checksum's seed.
+#[test]
+fn block_that_was_rewritten_during_its_read_is_not_a_bad_copy() {
+    let world = formatted(1, PAGED);
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
+        let pages = loaded(&store).await;
+        let volume = pages.volume(VolumeId(7));
+        put(&seam, &pages, 7, 3, 100).await;
+        let stall = Rule::new(Fault::Stall(Nanos::from_millis(1_500)), Ops::READ, When::Nth(0));
+        NAMES.iter().for_each(|name| world.disk(name).unwrap().add_fault(stall.clone()));
+        let reading = volume.read(PageNo(3), 1..2, vec![seam.alloc().unwrap()]);
+        let writing = async {
+            seam.sleep(Nanos::from_millis(300)).await;
+            volume.invalidate(BlockNo(49)..BlockNo(50));
+            assert_eq!(volume.put(PageNo(3), vec![(1, block(&seam, 55))]).await, Ok(2));
+        };
+        let (mut reading, mut writing) = (pin!(reading), pin!(writing));
+        let mut is_written = false;
+        let read = poll_fn(|context| {
+            is_written = is_written || writing.as_mut().poll(context).is_ready();
+            reading.as_mut().poll(context)
+        })
+        .await;
+        assert!(is_written, "the block was written later");
+        assert!(matches!(read[..], [Err(PageReadError::Absent(_))]), "a read across a write is a miss");
+        NAMES.iter().for_each(|name| world.disk(name).unwrap().clear_faults());
+        assert_eq!(tags(&seam, &pages, 7, 3).await[1], Some(55));
+    });
 }
 
 /// After a write that the device has acknowledged and lost, the slot has the old content: that must be a miss.
