@@ -202,6 +202,10 @@ pub enum Sabotage {
     NoPersistenceTags,
     /// Outdated records of the flash log are not tagged as outdated in persisted memory.
     OldRecords,
+    /// A write does not remove the kept record of its block (R2).
+    KeptOverWrite,
+    /// A record is kept although its block has changed since it was made (R2).
+    KeepChangedBlock,
 }
 
 impl Sabotage {

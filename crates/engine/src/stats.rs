@@ -91,6 +91,8 @@ pub struct VolumeStats {
     pub spilled_bytes: u64,
     /// Memory of the index of spilled blocks, in bytes.
     pub spilled_index_bytes: u64,
+    /// Memory for the index of kept records.
+    pub kept_index_bytes: u64,
     /// Age of the oldest dirty block, in milliseconds.
     pub dirty_age_ms: u64,
     /// Read requests sent to the backing.
@@ -179,6 +181,8 @@ pub struct FlashStats {
     pub checked: bool,
     /// Bytes read from flash.
     pub read_bytes: u64,
+    /// Bytes of these that were read from kept records of the log.
+    pub kept_read_bytes: u64,
     /// Blocks that flash failed to read or returned with wrong content.
     pub bad_blocks: u64,
     /// Pages on flash.

@@ -159,7 +159,7 @@ async fn commit<S: Seam>(inner: &Inner<S>, requests: Vec<AppendRequest<S>>) {
         Ok(()) => {
             let recorded = record_generation(inner).await;
             apply_commit(inner, &header, checksum);
-            acknowledge(&header, &requests, recorded.err());
+            acknowledge(inner, &header, &requests, recorded.err());
         }
         Err(error) => requests.into_iter().for_each(|request| request.reply.send(Err(error.clone()))),
     }
@@ -216,7 +216,7 @@ async fn write<S: Seam>(
             let queued = QueuedRequest::new(inner, device.member, RequestWork::Program(blocks.len()));
             let result = inner.write_with_retry_to(device, at, blocks.to_vec(), durability).await;
             if early_member == Some(device.member) && result.is_ok() {
-                acknowledge(header, requests, None);
+                acknowledge(inner, header, requests, None);
             }
             result.map(|()| queued.exclusive_time())
         });
@@ -238,7 +238,7 @@ async fn write<S: Seam>(
     let bytes = (blocks.len() * BLOCK_BYTES) as u64;
     latencies.iter().for_each(|(member, _)| inner.pages.borrow_mut().counts.member_mut(*member).log_bytes += bytes);
     if inner.sabotage.is(Sabotage::AckBeforeMembership) && failures.len() < devices.len() {
-        acknowledge(header, requests, None);
+        acknowledge(inner, header, requests, None);
         // At least as long as a survivor's flush takes.
         inner.seam.sleep(seam::Nanos::from_millis(5)).await;
     }
@@ -268,8 +268,14 @@ fn apply_commit<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32) 
 
 /// Completes the requests of a batch that is durable on its members. They fail with [`StoreError::Unrecorded`] while
 /// the state directory has not recorded this membership generation; `unrecorded` is the reason.
-fn acknowledge<S: Seam>(header: &BatchHeader, requests: &[AppendRequest<S>], unrecorded: Option<String>) {
-    let mut positions = positions(header).into_iter();
+fn acknowledge<S: Seam>(
+    inner: &Inner<S>,
+    header: &BatchHeader,
+    requests: &[AppendRequest<S>],
+    unrecorded: Option<String>,
+) {
+    let life = inner.state.borrow().segments.get(header.segment).life;
+    let mut positions = positions(header, life).into_iter();
     for request in requests {
         let positions = positions.by_ref().take(request.records.len()).collect();
         request.reply.send(match &unrecorded {
@@ -279,16 +285,16 @@ fn acknowledge<S: Seam>(header: &BatchHeader, requests: &[AppendRequest<S>], unr
     }
 }
 
-/// The position of each record of a batch.
-pub fn positions(header: &BatchHeader) -> Vec<Position> {
-    let mut index = header.offset;
+/// The position of each record of a batch, in this life of its segment.
+fn positions(header: &BatchHeader, life: u16) -> Vec<Position> {
+    let (segment, mut index) = (header.segment, header.offset);
     let position = |record: &RecordEntry| match record.kind {
         RecordKind::Data { checksum } => {
             index += 1;
-            Position { segment: header.segment, index, checksum, live: true }
+            Position { segment, index, checksum, life, live: true }
         }
-        RecordKind::Zero { .. } => Position { segment: header.segment, index: header.offset, checksum: 0, live: true },
-        RecordKind::Tombstone => Position { segment: header.segment, index: header.offset, checksum: 0, live: false },
+        RecordKind::Zero { .. } => Position { segment, index: header.offset, checksum: 0, life, live: true },
+        RecordKind::Tombstone => Position { segment, index: header.offset, checksum: 0, life, live: false },
     };
     header.records.iter().map(position).collect()
 }

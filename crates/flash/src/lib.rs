@@ -21,6 +21,7 @@ pub mod format;
 mod hang;
 mod inspect;
 mod journal;
+mod kept;
 mod manifest;
 mod members;
 mod membership;
@@ -44,6 +45,7 @@ pub use format::superblock::Role;
 pub use inspect::{
     DeviceContent, DeviceFindings, Inspection, StoreIdentity, SuperblockSummary, identify, inspect, read_device_content,
 };
+pub use kept::KeptResult;
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, read_manifest};
 pub use members::{JobKind, JobReport};
 pub use number::{

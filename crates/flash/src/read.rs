@@ -38,20 +38,20 @@ pub type ReadRequest<S> = (BlockAddress, Position, <S as Seam>::BlockMut);
 type IndexedResult<S> = (usize, Result<<S as Seam>::Block, StoreError>);
 
 /// The seed of a block's checksum.
-fn seed<S: Seam>(inner: &Inner<S>, address: BlockAddress, position: &Position) -> u32 {
+pub fn seed<S: Seam>(inner: &Inner<S>, address: BlockAddress, position: &Position) -> u32 {
     let state = inner.state.borrow();
     let segment = state.segments.get(position.segment);
     data_seed(address.volume_id, address.block, segment.boot, segment.first_sequence)
 }
 
 /// The byte offset of a record on its device.
-fn offset_of<S: Seam>(inner: &Inner<S>, position: &Position) -> u64 {
+pub fn offset_of<S: Seam>(inner: &Inner<S>, position: &Position) -> u64 {
     block_offset(inner.state.borrow().superblock.segment_bytes, position.segment, position.index)
 }
 
 /// The devices in the order in which a read tries them. It depends on the segment: all devices share the load, and
 /// neighbouring blocks come from one device.
-fn read_order<S: Seam>(inner: &Inner<S>, segment: SegmentNo) -> Vec<Device<S>> {
+pub fn read_order<S: Seam>(inner: &Inner<S>, segment: SegmentNo) -> Vec<Device<S>> {
     let mut devices = inner.log_devices();
     if segment.0 % 2 == 1 {
         devices.reverse();
@@ -93,25 +93,30 @@ pub async fn read<S: Seam>(
     Err(StoreError::Lost { volume_id: address.volume_id, block: address.block })
 }
 
-/// Reads many blocks, each into its own buffer. Adjacent blocks share one request. Otherwise like [`read`].
-pub async fn read_all<S: Seam>(
-    inner: &Rc<Inner<S>>,
-    requests: Vec<ReadRequest<S>>,
-) -> Vec<Result<S::Block, StoreError>> {
-    let mut requests: Vec<(usize, ReadRequest<S>)> = requests.into_iter().enumerate().collect();
-    let count = requests.len();
-    requests.sort_by_key(|(_, (_, position, _))| (position.segment, position.index));
+/// The requests, each with its index, in runs of adjacent blocks of one life of a segment.
+pub fn runs_of<S: Seam>(mut requests: Vec<(usize, ReadRequest<S>)>) -> Vec<Vec<(usize, ReadRequest<S>)>> {
+    requests.sort_by_key(|(_, (_, position, _))| (position.segment, position.life, position.index));
     let mut runs: Vec<Vec<(usize, ReadRequest<S>)>> = Vec::new();
     for (index, request) in requests {
         let continues_run = |run: &&mut Vec<(usize, ReadRequest<S>)>| {
             let (_, (_, last, _)) = run.last().expect("a run is not empty");
-            (last.segment, last.index + 1) == (request.1.segment, request.1.index)
+            (last.segment, last.life, last.index + 1) == (request.1.segment, request.1.life, request.1.index)
         };
         match runs.last_mut().filter(continues_run) {
             Some(run) => run.push((index, request)),
             None => runs.push(vec![(index, request)]),
         }
     }
+    runs
+}
+
+/// Reads many blocks, each into its own buffer. Adjacent blocks share one request. Otherwise like [`read`].
+pub async fn read_all<S: Seam>(
+    inner: &Rc<Inner<S>>,
+    requests: Vec<ReadRequest<S>>,
+) -> Vec<Result<S::Block, StoreError>> {
+    let count = requests.len();
+    let runs = runs_of::<S>(requests.into_iter().enumerate().collect());
     let reads = runs.into_iter().map(|run| {
         let read: BoxFuture<'_, Vec<IndexedResult<S>>> = Box::pin(read_run(inner, run));
         read

@@ -13,6 +13,7 @@ use crate::format::Uuid;
 use crate::format::batch::RECORDS_MAX;
 use crate::format::superblock::{Role, Superblock};
 use crate::hang::InFlightRequests;
+use crate::kept::KeptResult;
 use crate::members::{JobReport, Jobs};
 use crate::number::{MemberNo, SegmentNo, Sequence, StoreGeneration};
 use crate::pages::Pages;
@@ -63,6 +64,8 @@ pub enum Sabotage {
     PutOverInvalidate,
     /// A read ignores that a block was overwritten while it was in flight.
     SkipReadRecheck,
+    /// A retired record is read although its segment has been given a new use.
+    SkipLifeCheck,
 }
 
 impl Sabotage {
@@ -335,6 +338,34 @@ impl<S: Seam> Store<S> {
         requests: Vec<(BlockAddress, Position, S::BlockMut)>,
     ) -> Vec<Result<S::Block, StoreError>> {
         crate::read::read_all(&self.0, requests).await
+    }
+
+    /// Reads retired records, each into its own buffer, as far as their segments have not been used again. Nothing is
+    /// repaired: the backing has the same content. The results are in the same order.
+    pub async fn read_kept(&self, requests: Vec<(BlockAddress, Position, S::BlockMut)>) -> Vec<KeptResult<S>> {
+        crate::kept::read_all(&self.0, requests).await
+    }
+
+    /// True if the segment of a record has not been used again since the record was written.
+    pub fn is_kept(&self, position: Position) -> bool {
+        crate::kept::is_kept(&self.0, &position)
+    }
+
+    /// The part of all segments, in percent, that the log fills before it uses the segment of a record again that is
+    /// retired now. Segments that hold pages do not count.
+    pub fn retention_percent(&self) -> u64 {
+        let state = self.0.state.borrow();
+        state.segments.writable_count() as u64 * 100 / u64::from(state.superblock.segments).max(1)
+    }
+
+    /// Number of segments of the log, with those that hold pages.
+    pub fn segments(&self) -> u64 {
+        u64::from(self.0.state.borrow().superblock.segments)
+    }
+
+    /// Number of segments that were used again since the store was opened.
+    pub fn reused_segments(&self) -> u64 {
+        self.0.state.borrow().segments.reuses
     }
 
     /// Retires these positions: their content is on the backing and flushed there, or older than a durable record of

@@ -171,6 +171,10 @@ pub struct LogTracker {
     zero_records: ZeroRecords,
     /// Positions of records that may be retired.
     retirable: Vec<Position>,
+    /// Records among these that hold the newest content of their blocks.
+    keepable: BTreeMap<BlockNo, Position>,
+    /// Violates R2, for tests of the checker: records of changed blocks are kept, too.
+    pub sabotage_keep: bool,
 }
 
 impl LogTracker {
@@ -275,6 +279,7 @@ impl LogTracker {
 
     /// Records that the block's newest content is not in the log.
     pub fn record_change(&mut self, block: BlockNo) {
+        self.keepable.remove(&block);
         if self.tracks_changes && !self.changed.everything {
             self.changed.blocks.insert(block);
             if self.changed.blocks.len() > self.blocks_max {
@@ -285,6 +290,9 @@ impl LogTracker {
 
     /// Like [`LogTracker::record_change`], for a range.
     pub fn record_range_change(&mut self, blocks: Range<BlockNo>, change: RangeChange) {
+        while let Some(block) = self.keepable.range(blocks.clone()).next().map(|(block, _)| *block) {
+            self.keepable.remove(&block);
+        }
         if self.tracks_changes && !self.changed.everything {
             self.changed.add_range(blocks, change);
         }
@@ -356,7 +364,9 @@ impl LogTracker {
         }
         let entry = &self.entries[&block];
         if entry.stage == WritebackStage::Durable {
-            self.retire_record(block);
+            // The changes that were taken include this record's.
+            let is_newest = !self.changed.overlaps(&block.single());
+            self.retire_record(block, is_newest);
         }
     }
 
@@ -508,7 +518,8 @@ impl LogTracker {
             };
             entry.stage = WritebackStage::Durable;
             if entry.position.is_some() {
-                self.retire_record(block);
+                let is_newest = self.holds_newest_content(block);
+                self.retire_record(block, is_newest);
             }
         }
     }
@@ -528,7 +539,10 @@ impl LogTracker {
     /// `durable` reports. None of these records may be in the middle of an append.
     pub fn retire_records_if(&mut self, durable: impl Fn(BlockNo) -> bool) {
         let blocks: Vec<BlockNo> = self.entries.keys().copied().filter(|block| durable(*block)).collect();
-        blocks.into_iter().for_each(|block| self.retire_record(block));
+        for block in blocks {
+            let is_newest = self.holds_newest_content(block);
+            self.retire_record(block, is_newest);
+        }
         for block in self.record_index.superseded().into_iter().filter(|block| durable(*block)) {
             let position = self.take_from_index(block);
             self.retirable.extend(position);
@@ -559,8 +573,24 @@ impl LogTracker {
         std::mem::take(&mut self.retirable)
     }
 
-    fn retire_record(&mut self, block: BlockNo) {
+    /// Takes the records among those to be retired that hold the newest content of their blocks, with the blocks.
+    pub fn take_keepable(&mut self) -> BTreeMap<BlockNo, Position> {
+        std::mem::take(&mut self.keepable)
+    }
+
+    /// True if the block has not changed since its record was made.
+    fn holds_newest_content(&self, block: BlockNo) -> bool {
+        let is_changed = |changes: &ChangeSet| changes.overlaps(&block.single());
+        let is_unchanged = !is_changed(&self.changed) && !self.taken.as_deref().is_some_and(is_changed);
+        is_unchanged || self.sabotage_keep
+    }
+
+    /// Retires the record of a block, whose content is durable on the backing. `is_newest`: it is the newest content.
+    fn retire_record(&mut self, block: BlockNo, is_newest: bool) {
         let entry = self.entries.remove(&block).expect("the entry exists");
+        if let Some(position) = entry.position.filter(|_| is_newest) {
+            self.keepable.insert(block, position);
+        }
         self.retirable.extend(entry.position);
         self.retirable.extend(entry.older);
     }

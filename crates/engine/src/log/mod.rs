@@ -6,7 +6,9 @@
 //! is acknowledged. Otherwise a recovery could restore an older record over it (R8). A zero-range of any length is one
 //! record.
 
+mod block_index;
 pub mod flush_batcher;
+pub mod kept_records;
 pub mod log_tracker;
 mod record_index;
 mod recover;
@@ -202,8 +204,26 @@ impl<S: Seam> Shard<S> {
         });
     }
 
+    /// Keeps the records that are to be retired and whose content is still the newest.
+    pub fn keep_records(&self) {
+        let keepable = self.state.borrow_mut().log_tracker.take_keepable();
+        if self.keeps_records() {
+            let mut kept = self.flash_tier.kept.borrow_mut();
+            keepable.into_iter().for_each(|(block, position)| kept.insert(block, position));
+        }
+    }
+
+    /// Removes kept records whose segments were used again, from at most `chunks_left` chunks of the index.
+    pub fn sweep_kept_records(&self, chunks_left: &mut usize) {
+        if let Some(store) = self.core.log() {
+            let mut kept = self.flash_tier.kept.borrow_mut();
+            kept.sweep(chunks_left, store.reused_segments(), store.segments(), |position| store.is_kept(position));
+        }
+    }
+
     /// Retires the records that newer content has replaced.
     pub fn retire_records(&self) {
+        self.keep_records();
         let retired = {
             let mut state = self.state.borrow_mut();
             state.retire_zeroes(EXAMINED_ZEROES);

@@ -88,6 +88,8 @@ impl MissReason {
 pub struct TierCounters {
     /// Blocks read from flash.
     pub read_blocks: Cell<u64>,
+    /// Blocks of these that were read from kept records of the log.
+    pub kept_blocks_read: Cell<u64>,
     /// Blocks on flash that could not be read or failed verification.
     pub bad_blocks: Cell<u64>,
     /// Pages promoted.

@@ -21,9 +21,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{CompletionNo, QuotaError, VolumePages, WriteIntent};
+use flash::{CompletionNo, Position, QuotaError, VolumePages, WriteIntent};
 use seam::{BLOCK_BYTES, Block, Seam};
 
+use crate::log::kept_records::KeptRecords;
 use crate::memory::{BlockNo, PageNo};
 use crate::shard::state::{DestagedBlocks, PARTIAL_MAX};
 use crate::shard::{Shard, ShardRef};
@@ -56,6 +57,8 @@ pub struct FlashTier<S: Seam> {
     /// Completion number that a flush of the backing must cover before content read from the backing counts as durable.
     /// An earlier process may have left unflushed writes, and a write may have failed in part.
     settled: Cell<CompletionNo>,
+    /// The kept records of the log.
+    pub kept: RefCell<KeptRecords>,
     /// The last blocks of which only a part was written and destaged, oldest first.
     partial_blocks: RefCell<VecDeque<BlockNo>>,
     /// Reason why the pages were dropped, as text for users.
@@ -84,6 +87,7 @@ impl<S: Seam> FlashTier<S> {
             checked,
             suspended,
             settled: Cell::new(CompletionNo(1)),
+            kept: RefCell::default(),
             partial_blocks: RefCell::default(),
             drop_reason,
             page_fill_budget,
@@ -152,6 +156,7 @@ impl<S: Seam> FlashTier<S> {
         FlashStats {
             checked: self.checked.get(),
             read_bytes: counters.read_blocks.get() * block,
+            kept_read_bytes: counters.kept_blocks_read.get() * block,
             bad_blocks: counters.bad_blocks.get(),
             pages,
             cached_bytes: blocks * block,
@@ -179,14 +184,28 @@ fn page_and_index(block: BlockNo) -> (PageNo, u32) {
 }
 
 impl<S: Seam> Shard<S> {
-    /// The pages, if reads may be served from them.
-    fn readable_pages(&self) -> Option<&VolumePages<S>> {
-        let is_readable = self.flash_tier.checked.get()
-            && !self.flash_tier.suspended.get()
+    /// True if reads may be served from flash.
+    fn may_read_flash(&self) -> bool {
+        !self.flash_tier.suspended.get()
             && self.flash_tier.enabled
             && self.mode.get() != CacheMode::Paused
-            && self.policy.get() != WritePolicy::None;
+            && self.policy.get() != WritePolicy::None
+    }
+
+    /// The pages, if reads may be served from them.
+    fn readable_pages(&self) -> Option<&VolumePages<S>> {
+        let is_readable = self.flash_tier.checked.get() && self.may_read_flash();
         self.flash_tier.pages.as_ref().filter(|_| is_readable)
+    }
+
+    /// True if records of clean blocks are kept for reads.
+    pub fn keeps_records(&self) -> bool {
+        self.flash_tier.pages.is_some() && self.may_read_flash()
+    }
+
+    /// The kept record of a block, if reads may be served from it.
+    fn kept_position(&self, block: BlockNo) -> Option<Position> {
+        self.flash_tier.kept.borrow().get(block).filter(|_| self.may_read_flash())
     }
 
     /// The pages, if pages may be added to them.
@@ -201,6 +220,9 @@ impl<S: Seam> Shard<S> {
             && !self.sabotage(Sabotage::StaleOnFlash)
         {
             self.restore_pins(&blocks);
+            if !self.sabotage(Sabotage::KeptOverWrite) {
+                self.flash_tier.kept.borrow_mut().remove(blocks.clone());
+            }
             pages.invalidate(blocks);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use flash::{BlockNo, PageReadError};
+use flash::{BlockAddress, BlockNo, PageReadError, Position};
 use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use super::page_and_index;
@@ -33,6 +33,36 @@ impl<S: Seam> FlashRead<S> {
         }
         runs
     }
+
+    /// The buffers of these blocks of the range.
+    fn take_buffers(&mut self, range: &Range<BlockNo>, blocks: &[BlockNo]) -> Vec<S::BlockMut> {
+        let indexes = blocks.iter().map(|block| block.since(range.start) as usize);
+        indexes.map(|index| self.buffers[index].take().expect("a block is read once")).collect()
+    }
+
+    /// Adds the results of reading these blocks of the range. Returns the number of blocks with content.
+    fn add(
+        &mut self,
+        range: &Range<BlockNo>,
+        blocks: &[BlockNo],
+        read: Vec<Result<S::Block, PageReadError<S::BlockMut>>>,
+    ) -> u64 {
+        let mut read_blocks = 0;
+        for (block, result) in blocks.iter().zip(read) {
+            let index = block.since(range.start) as usize;
+            match result {
+                Ok(content) => {
+                    self.content[index] = Some(content);
+                    read_blocks += 1;
+                }
+                Err(unread) => {
+                    self.unreadable += usize::from(matches!(unread, PageReadError::Bad(_)));
+                    self.buffers[index] = Some(unread.into_buffer());
+                }
+            }
+        }
+        read_blocks
+    }
 }
 
 impl<S: Seam> Shard<S> {
@@ -50,43 +80,45 @@ impl<S: Seam> Shard<S> {
             unreadable: 0,
             waited: Nanos::ZERO,
         };
-        let Some(pages) = self.readable_pages().cloned() else { return read_result };
-        let is_on_flash = |block: BlockNo| {
+        let pages = self.readable_pages().cloned();
+        let is_in_page = |block: BlockNo| {
             let (page, index) = page_and_index(block);
-            pages.valid_blocks(page) >> index & 1 == 1
+            pages.as_ref().is_some_and(|pages| pages.valid_blocks(page) >> index & 1 == 1)
         };
-        let head = BlockNo::each(&blocks).take_while(|block| is_on_flash(*block)).count() as u64;
-        let tail =
-            BlockNo::each(&(blocks.start.plus(head)..blocks.end)).rev().take_while(|block| is_on_flash(*block)).count()
-                as u64;
+        let is_on_flash = |block: &BlockNo| is_in_page(*block) || self.kept_position(*block).is_some();
+        let head = BlockNo::each(&blocks).take_while(is_on_flash).count() as u64;
+        let tail = BlockNo::each(&(blocks.start.plus(head)..blocks.end)).rev().take_while(is_on_flash).count() as u64;
+        let parts = [blocks.start.run(head), blocks.end.minus(tail)..blocks.end];
+        let (in_pages, in_log): (Vec<BlockNo>, Vec<BlockNo>) =
+            parts.iter().flat_map(BlockNo::each).partition(|block| is_in_page(*block));
         let mut read_blocks = 0;
-        for part in [blocks.start.run(head), blocks.end.minus(tail)..blocks.end] {
-            let mut next = part.start;
-            while next < part.end {
-                let (page, from) = page_and_index(next);
-                let end = part.end.min(page.next().first_block());
-                let indexes = next.since(blocks.start) as usize..end.since(blocks.start) as usize;
-                let run_buffers = indexes.clone().map(|index| read_result.buffers[index].take().expect("read once"));
-                let run_buffers: Vec<_> = run_buffers.collect();
-                let run = from..from + indexes.len() as u32;
-                let io_slot = self.acquire_flash_slot(end.since(next) * BLOCK_BYTES as u64, priority).await;
-                read_result.waited += io_slot.waited;
-                let blocks = pages.read(page, run, run_buffers).await;
-                drop(io_slot);
-                for (index, block) in indexes.zip(blocks) {
-                    match block {
-                        Ok(block) => {
-                            read_result.content[index] = Some(block);
-                            read_blocks += 1;
-                        }
-                        Err(unread) => {
-                            read_result.unreadable += usize::from(matches!(unread, PageReadError::Bad(_)));
-                            read_result.buffers[index] = Some(unread.into_buffer());
-                        }
-                    }
-                }
-                next = end;
-            }
+        let follows = |block: &BlockNo, next: &BlockNo| block.next() == *next && block.page().0 == next.page().0;
+        for run in in_pages.chunk_by(follows) {
+            let Some(pages) = &pages else { break };
+            let (page, from) = page_and_index(run[0]);
+            let io_slot = self.acquire_flash_slot((run.len() * BLOCK_BYTES) as u64, priority).await;
+            read_result.waited += io_slot.waited;
+            let buffers = read_result.take_buffers(&blocks, run);
+            let read = pages.read(page, from..from + run.len() as u32, buffers).await;
+            drop(io_slot);
+            read_blocks += read_result.add(&blocks, run, read);
+        }
+        // Positions are looked up again: a record may have been replaced while the pages were read.
+        let kept: Vec<(BlockNo, Position)> =
+            in_log.into_iter().filter_map(|block| Some((block, self.kept_position(block)?))).collect();
+        if let Some(store) = self.core.log().filter(|_| !kept.is_empty()) {
+            let kept_blocks: Vec<BlockNo> = kept.iter().map(|(block, _)| *block).collect();
+            let io_slot = self.acquire_flash_slot((kept.len() * BLOCK_BYTES) as u64, priority).await;
+            read_result.waited += io_slot.waited;
+            let buffers = read_result.take_buffers(&blocks, &kept_blocks);
+            let address = |block| BlockAddress { volume_id: self.volume_id, block };
+            let requests =
+                kept.into_iter().zip(buffers).map(|((block, position), buffer)| (address(block), position, buffer));
+            let read = store.read_kept(requests.collect()).await;
+            drop(io_slot);
+            let kept_blocks_read = read_result.add(&blocks, &kept_blocks, read);
+            read_blocks += kept_blocks_read;
+            self.flash_tier.counters.add(&self.flash_tier.counters.kept_blocks_read, kept_blocks_read);
         }
         let counters = &self.flash_tier.counters;
         counters.add(&counters.read_blocks, read_blocks);

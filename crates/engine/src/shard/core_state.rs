@@ -10,6 +10,7 @@ use seam::{Nanos, Seam};
 use super::memory_partition::MemoryPartition;
 use super::{Shard, ShardRef};
 use crate::backing::Datastore;
+use crate::log::kept_records::SWEPT_CHUNKS_MAX;
 use crate::memory::{BLOCKS_PER_PAGE, MemoryCache};
 use crate::pages::Promoter;
 use crate::wait::Signal;
@@ -355,12 +356,14 @@ impl<S: Seam> CoreState<S> {
                 core_state.renew_allowance();
                 core_state.measure_log_pressure();
                 core_state.repartition_memory_if_due();
+                let mut chunks_left = SWEPT_CHUNKS_MAX;
                 for shard in core_state.shards() {
                     shard.tick_throttle();
                     if core_state.log_pressure_percent() == 100 {
                         shard.retire_durable_records();
                     }
                     shard.flush_log_if_full();
+                    shard.sweep_kept_records(&mut chunks_left);
                     if shard.state.borrow().needs_tick() {
                         shard.work.notify();
                         shard.progress.notify();

@@ -198,6 +198,7 @@ impl<S: Seam> Shard<S> {
                 (lost, destaged)
             });
             if result.is_ok() && !lost {
+                self.keep_records();
                 self.record_backing_flush(covered, destaged);
             }
             self.retire_records();

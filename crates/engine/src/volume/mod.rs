@@ -112,7 +112,9 @@ impl<S: Seam> Volume<S> {
         if shard.core.has_log() {
             let blocks_max = shard.seam().blocks_total();
             let survives_restart = shard.seam().survives_restart() && !shard.sabotage(Sabotage::OldRecords);
-            shard.state.borrow_mut().log_tracker.start_tracking(blocks_max, survives_restart);
+            let tracker = &mut shard.state.borrow_mut().log_tracker;
+            tracker.start_tracking(blocks_max, survives_restart);
+            tracker.sabotage_keep = shard.sabotage(Sabotage::KeepChangedBlock);
         }
         shard.apply_memory_quota();
         shard.seam().spawn(crate::destage::pump::pump(Rc::clone(&shard)));
@@ -178,6 +180,7 @@ impl<S: Seam> Volume<S> {
             stats.flash_dirty_bytes = state.log_tracker.len() as u64 * block;
             stats.spilled_bytes = state.log_tracker.spilled_blocks() * block;
             stats.spilled_index_bytes = state.log_tracker.index_bytes() as u64;
+            stats.kept_index_bytes = shard.flash_tier.kept.borrow().bytes() as u64;
             let oldest = state.oldest_dirty(memory, shard.number);
             stats.dirty_age_ms = oldest.map_or(0, |oldest| now.since(oldest).as_millis());
         });

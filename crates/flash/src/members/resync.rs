@@ -71,6 +71,8 @@ pub async fn fill<S: Seam>(running: &RunningJob<S>, device: &Device<S>) -> Resul
             content,
             blocks: used.unwrap_or(blocks),
         };
+        // The device gets no retired records outside the chain.
+        state.segments.end_lives_outside_chain();
         state.segments.chain().map(log_segment).collect::<Vec<_>>()
     };
     let bytes = |segment: &LogSegment| u64::from(segment.blocks) * BLOCK_BYTES as u64;
@@ -81,7 +83,10 @@ pub async fn fill<S: Seam>(running: &RunningJob<S>, device: &Device<S>) -> Resul
         let is_in_log = inner.state.borrow().segments.is_in_log(segment.number, segment.content.first_sequence);
         match is_in_log {
             true => copy_segment(running, device, segment).await?,
-            false => running.add_done_bytes(bytes(segment)),
+            false => {
+                inner.state.borrow_mut().segments.end_life(segment.number);
+                running.add_done_bytes(bytes(segment));
+            }
         }
     }
     running.wait_if_paused(&name).await?;

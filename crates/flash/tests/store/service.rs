@@ -13,7 +13,7 @@ use seam::{BlockMut, Nanos, Seam};
 
 use crate::world::{NAMES, SMALL, StoreShape, formatted, formatted_on, open};
 
-async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Position {
+pub async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Position {
     let mut buffer = seam.alloc().expect("the pool has a free buffer");
     (0..8).for_each(|sector| buffer.set_tag(sector, block + 100));
     let address = BlockAddress { volume_id: VolumeId(5), block: BlockNo(block) };

@@ -90,6 +90,7 @@ impl Summary {
         total.refusals += other.refusals;
         total.administrator_actions += other.administrator_actions;
         total.flash_blocks_read += other.flash_blocks_read;
+        total.kept_blocks_read += other.kept_blocks_read;
         total.backing_requests += other.backing_requests;
         total.virtual_time += other.virtual_time;
         total.trace_hash ^= other.trace_hash;

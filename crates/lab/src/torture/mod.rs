@@ -39,6 +39,8 @@ pub struct Report {
     pub promotions: u64,
     /// Blocks that volumes read from flash.
     pub flash_blocks_read: u64,
+    /// Blocks of these that were read from kept records of the log.
+    pub kept_blocks_read: u64,
     /// Requests that waited for requests of other volumes.
     pub share_waits: u64,
     /// Requests that waited for their volume's limit.

@@ -285,6 +285,7 @@ impl Run {
         self.report.operations += session.operations - session.operations_left.get();
         for stats in session.test_volumes.iter().map(|test_volume| test_volume.volume().stats()) {
             self.report.flash_blocks_read += stats.flash.read_bytes / seam::BLOCK_BYTES as u64;
+            self.report.kept_blocks_read += stats.flash.kept_read_bytes / seam::BLOCK_BYTES as u64;
             self.report.promotions += stats.flash.promotions;
             self.report.share_waits += stats.qos.share_waits;
             self.report.limit_waits += stats.qos.limit_waits;

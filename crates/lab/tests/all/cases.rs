@@ -16,6 +16,7 @@ mod flash_states;
 mod flush_ends;
 mod hangs;
 mod idle;
+mod kept_records;
 mod kills;
 mod kills_flash;
 mod many_discards;

@@ -169,6 +169,16 @@ fn stale_flash_copy_after_a_write_is_caught() {
 }
 
 #[test]
+fn kept_record_of_an_overwritten_block_is_caught() {
+    assert_caught(Sabotage::KeptOverWrite);
+}
+
+#[test]
+fn kept_record_of_a_changed_block_is_caught() {
+    assert_caught(Sabotage::KeepChangedBlock);
+}
+
+#[test]
 fn lost_partial_write_is_caught() {
     assert_caught(Sabotage::LosePartialWrite);
 }

@@ -1,0 +1,81 @@
+//! Reads of retired records. A segment keeps its content until it is used again, so the log is also a cache of what
+//! was written: the backing durably has the same content.
+//!
+//! Nothing holds the segment of such a read. Its life is compared before and after: a segment that was given a new use
+//! meanwhile yields nothing (R7, docs/rules.md). Each block is checked like any block of the log (R11).
+
+use std::rc::Rc;
+
+use seam::{Block, BlockMut, Piece, Seam};
+
+use crate::pages::PageReadError;
+use crate::read::{ReadRequest, offset_of, read_order, runs_of, seed};
+use crate::record::Position;
+use crate::slow::{QueuedRequest, RequestWork};
+use crate::store::{Inner, Sabotage};
+use crate::wait::{BoxFuture, join};
+
+/// A block, or the reason why it was not read, with the unused buffer.
+pub type KeptResult<S> = Result<<S as Seam>::Block, PageReadError<<S as Seam>::BlockMut>>;
+
+/// True if the segment of a record has not been given a new use since the record was written.
+pub fn is_kept<S: Seam>(inner: &Inner<S>, position: &Position) -> bool {
+    let is_same_life = inner.state.borrow().segments.get(position.segment).life == position.life;
+    is_same_life || inner.sabotage.is(Sabotage::SkipLifeCheck)
+}
+
+/// Reads retired records, each into its own buffer. Adjacent blocks share one request. The results are in the same
+/// order.
+pub async fn read_all<S: Seam>(inner: &Rc<Inner<S>>, requests: Vec<ReadRequest<S>>) -> Vec<KeptResult<S>> {
+    let mut results: Vec<Option<KeptResult<S>>> = (0..requests.len()).map(|_| None).collect();
+    let mut kept = Vec::with_capacity(requests.len());
+    for (index, request) in requests.into_iter().enumerate() {
+        match is_kept(inner, &request.1) {
+            true => kept.push((index, request)),
+            false => results[index] = Some(Err(PageReadError::Absent(request.2))),
+        }
+    }
+    let reads = runs_of::<S>(kept).into_iter().map(|run| {
+        let read: BoxFuture<'_, Vec<(usize, KeptResult<S>)>> = Box::pin(read_run(inner, run));
+        read
+    });
+    for (index, result) in join(reads.collect()).await.into_iter().flatten() {
+        results[index] = Some(result);
+    }
+    results.into_iter().map(|result| result.expect("every block was in a run")).collect()
+}
+
+/// Reads adjacent blocks of one life in one request, from one device.
+async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, ReadRequest<S>)>) -> Vec<(usize, KeptResult<S>)> {
+    let (_, (_, first, _)) = &run[0];
+    let (first, at) = (*first, offset_of(inner, first));
+    let device = read_order(inner, first.segment).into_iter().next();
+    let (mut requested, mut buffers) = (Vec::with_capacity(run.len()), Vec::with_capacity(run.len()));
+    for (index, (address, position, buffer)) in run {
+        requested.push((index, position.checksum, seed(inner, address, &position)));
+        buffers.push(buffer);
+    }
+    let Some(device) = device else {
+        let absent = requested.into_iter().zip(buffers);
+        return absent.map(|((index, ..), buffer)| (index, Err(PageReadError::Absent(buffer)))).collect();
+    };
+    // Not measured, like a read of several blocks: a slow device is noticed by the reads of what it alone holds.
+    let queued = QueuedRequest::new(inner, device.member, RequestWork::Read(buffers.len()));
+    let (result, pieces) = inner.read_from(&device, at, buffers.into_iter().map(Piece::whole).collect()).await;
+    drop(queued);
+    let is_same_life = is_kept(inner, &first);
+    let skips_check = inner.sabotage.is(Sabotage::SkipChecksum);
+    let mut results = Vec::with_capacity(requested.len());
+    for ((index, checksum, seed), piece) in requested.into_iter().zip(pieces) {
+        let block = piece.block.freeze();
+        let is_good = result.is_ok() && (skips_check || block.checksum(seed) == checksum);
+        if is_good && is_same_life {
+            results.push((index, Ok(block)));
+            continue;
+        }
+        let Ok(buffer) = block.thaw() else { unreachable!("the block has one owner") };
+        let unread = if is_same_life { PageReadError::Bad(buffer) } else { PageReadError::Absent(buffer) };
+        results.push((index, Err(unread)));
+    }
+    results
+}

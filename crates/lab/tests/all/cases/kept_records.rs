@@ -1,0 +1,113 @@
+//! Kept records: blocks that were destaged are read from the log until their segments are used again.
+
+use engine::{CoreSpec, Volume};
+use lab::fixture::{Fixture, FlashPlan, out_of_order_disk, read, write};
+use seam::sim::{SimSeam, WorldSpec};
+use seam::{Nanos, Seam};
+
+const MIB: u64 = 1 << 20;
+/// Blocks that are written, flushed and destaged; half of memory.
+const BLOCKS: u64 = 128;
+const SECTORS_PER_BLOCK: u64 = 8;
+
+/// A volume of 16 MiB on a disk, with memory for 256 blocks and flash of this size.
+fn served(seed: u64, flash_bytes: u64) -> (Fixture, Volume<SimSeam>) {
+    let spec = WorldSpec { blocks: 256, time_max: Nanos::from_secs(100_000), ..WorldSpec::new(seed) };
+    let fixture = Fixture::new(spec, CoreSpec { readahead_max_bytes: 0, ..CoreSpec::default() });
+    fixture.add_disk("disk", out_of_order_disk(16 * MIB));
+    fixture.open_flash(&FlashPlan { devices: 2, bytes: flash_bytes, iops: 20_000 });
+    let volume = fixture.attach("disk", |_| ()).expect("the first volume can be attached");
+    fixture.wait_until_checked(std::slice::from_ref(&volume));
+    (fixture, volume)
+}
+
+/// Writes every other block with its number plus `first_tag`, flushes after every 16, and destages all.
+fn write_and_destage(fixture: &Fixture, volume: &Volume<SimSeam>, first_tag: u64) {
+    fixture.world.block_on(async {
+        for number in 0..BLOCKS {
+            write(volume, number * 2 * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK, first_tag + number).await.unwrap();
+            if number % 16 == 15 {
+                volume.flush().await.unwrap();
+            }
+        }
+        volume.destage_all().await.unwrap();
+        fixture.seam.sleep(Nanos::from_secs(1)).await;
+    });
+}
+
+/// Reads other blocks until memory holds none of the written ones.
+fn evict(fixture: &Fixture, volume: &Volume<SimSeam>) {
+    fixture.world.block_on(async {
+        for _ in 0..2 {
+            for block in 1_000..2_000 {
+                read(volume, block * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK).await.unwrap();
+            }
+        }
+    });
+}
+
+fn read_tags(fixture: &Fixture, volume: &Volume<SimSeam>) -> Vec<u64> {
+    fixture.world.block_on(async {
+        let mut tags = Vec::new();
+        for number in 0..BLOCKS {
+            tags.push(read(volume, number * 2 * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK).await.unwrap()[0]);
+        }
+        tags
+    })
+}
+
+#[test]
+fn destaged_blocks_are_read_from_the_log() {
+    let (fixture, volume) = served(1, 64 * MIB);
+    write_and_destage(&fixture, &volume, 1_000);
+    evict(&fixture, &volume);
+    let before = volume.stats();
+    assert_eq!(read_tags(&fixture, &volume), (1_000..1_000 + BLOCKS).collect::<Vec<_>>());
+    let after = volume.stats();
+    let block_bytes = seam::BLOCK_BYTES as u64;
+    let kept_blocks = (after.flash.kept_read_bytes - before.flash.kept_read_bytes) / block_bytes;
+    // Some blocks were destaged before the flush, which then logged nothing of them.
+    assert!(kept_blocks > BLOCKS * 9 / 10 && kept_blocks == after.flash.logged_bytes / block_bytes, "{kept_blocks}");
+    assert_eq!(after.flash_hits - before.flash_hits, kept_blocks);
+    assert_eq!(after.backing_reads - before.backing_reads, BLOCKS - kept_blocks, "{after:?}");
+}
+
+#[test]
+fn newer_content_replaces_a_kept_record() {
+    let (fixture, volume) = served(2, 64 * MIB);
+    write_and_destage(&fixture, &volume, 1_000);
+    fixture.world.block_on(async {
+        // Not logged: destaged without a flush of the client.
+        write(&volume, 0, SECTORS_PER_BLOCK, 7).await.unwrap();
+        volume.destage_all().await.unwrap();
+        let flags = engine::WriteFlags::default();
+        volume.discard(engine::ByteOffset(2 * 4096), 4096, flags).await.unwrap();
+        volume.destage_all().await.unwrap();
+    });
+    evict(&fixture, &volume);
+    let tags = read_tags(&fixture, &volume);
+    assert_eq!(tags[..3], [7, 0, 1_002]);
+    write_and_destage(&fixture, &volume, 5_000);
+    evict(&fixture, &volume);
+    assert_eq!(read_tags(&fixture, &volume), (5_000..5_000 + BLOCKS).collect::<Vec<_>>());
+}
+
+#[test]
+fn index_of_kept_records_is_bounded_by_the_log() {
+    let (fixture, volume) = served(3, 64 * MIB);
+    let log_blocks = 64 * MIB / seam::BLOCK_BYTES as u64;
+    let mut largest = 0;
+    // Four times the size of flash, in blocks that are written once each.
+    for round in 0..4 * log_blocks / 256 {
+        fixture.world.block_on(async {
+            for number in 0..256 {
+                let block = (round * 256 + number) % 4_096;
+                write(&volume, block * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK, round).await.unwrap();
+            }
+            volume.flush().await.unwrap();
+            volume.destage_all().await.unwrap();
+        });
+        largest = largest.max(volume.stats().kept_index_bytes);
+    }
+    assert!(largest > 0 && largest < 24 * log_blocks, "{largest} bytes for {log_blocks} blocks of the log");
+}
