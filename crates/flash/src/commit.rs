@@ -274,8 +274,8 @@ fn acknowledge<S: Seam>(
     requests: &[AppendRequest<S>],
     unrecorded: Option<String>,
 ) {
-    let life = inner.state.borrow().segments.get(header.segment).life;
-    let mut positions = positions(header, life).into_iter();
+    let expiries = inner.state.borrow().segments.get(header.segment).expiries;
+    let mut positions = positions(header, expiries).into_iter();
     for request in requests {
         let positions = positions.by_ref().take(request.records.len()).collect();
         request.reply.send(match &unrecorded {
@@ -285,16 +285,16 @@ fn acknowledge<S: Seam>(
     }
 }
 
-/// The position of each record of a batch, in this life of its segment.
-fn positions(header: &BatchHeader, life: u16) -> Vec<Position> {
+/// The position of each record of a batch, whose segment has had this number of expiries.
+fn positions(header: &BatchHeader, expiries: u16) -> Vec<Position> {
     let (segment, mut index) = (header.segment, header.offset);
     let position = |record: &RecordEntry| match record.kind {
         RecordKind::Data { checksum } => {
             index += 1;
-            Position { segment, index, checksum, life, live: true }
+            Position { segment, index, checksum, expiries, live: true }
         }
-        RecordKind::Zero { .. } => Position { segment, index: header.offset, checksum: 0, life, live: true },
-        RecordKind::Tombstone => Position { segment, index: header.offset, checksum: 0, life, live: false },
+        RecordKind::Zero { .. } => Position { segment, index: header.offset, checksum: 0, expiries, live: true },
+        RecordKind::Tombstone => Position { segment, index: header.offset, checksum: 0, expiries, live: false },
     };
     header.records.iter().map(position).collect()
 }

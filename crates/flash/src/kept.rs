@@ -1,8 +1,8 @@
-//! Reads of retired records. A segment keeps its content until it is used again, so the log is also a cache of what
-//! was written: the backing durably has the same content.
+//! Reads of retired records. A segment keeps its content until it is reused, so the log is also a cache of what was
+//! written: the backing durably has the same content.
 //!
-//! Nothing holds the segment of such a read. Its life is compared before and after: a segment that was given a new use
-//! meanwhile yields nothing (R7, docs/rules.md). Each block is checked like any block of the log (R11).
+//! Nothing holds the segment of such a read. A record whose segment is reused meanwhile has expired when the read ends,
+//! and the read returns nothing (R2, docs/rules.md). Each block is checked like any block of the log (R11).
 
 use std::rc::Rc;
 
@@ -18,24 +18,24 @@ use crate::wait::{BoxFuture, join};
 /// A block, or the reason why it was not read, with the unused buffer.
 pub type KeptResult<S> = Result<<S as Seam>::Block, PageReadError<<S as Seam>::BlockMut>>;
 
-/// True if the segment of a record has not been given a new use since the record was written.
-pub fn is_kept<S: Seam>(inner: &Inner<S>, position: &Position) -> bool {
-    let is_same_life = inner.state.borrow().segments.get(position.segment).life == position.life;
-    is_same_life || inner.sabotage.is(Sabotage::SkipLifeCheck)
+/// True if a record has expired.
+pub fn has_expired<S: Seam>(inner: &Inner<S>, position: &Position) -> bool {
+    let expiries = inner.state.borrow().segments.get(position.segment).expiries;
+    expiries != position.expiries && !inner.sabotage.is(Sabotage::SkipExpiryCheck)
 }
 
 /// Reads retired records, each into its own buffer. Adjacent blocks share one request. The results are in the same
 /// order.
 pub async fn read_all<S: Seam>(inner: &Rc<Inner<S>>, requests: Vec<ReadRequest<S>>) -> Vec<KeptResult<S>> {
     let mut results: Vec<Option<KeptResult<S>>> = (0..requests.len()).map(|_| None).collect();
-    let mut kept = Vec::with_capacity(requests.len());
+    let mut readable = Vec::with_capacity(requests.len());
     for (index, request) in requests.into_iter().enumerate() {
-        match is_kept(inner, &request.1) {
-            true => kept.push((index, request)),
-            false => results[index] = Some(Err(PageReadError::Absent(request.2))),
+        match has_expired(inner, &request.1) {
+            true => results[index] = Some(Err(PageReadError::Absent(request.2))),
+            false => readable.push((index, request)),
         }
     }
-    let reads = runs_of::<S>(kept).into_iter().map(|run| {
+    let reads = runs_of::<S>(readable).into_iter().map(|run| {
         let read: BoxFuture<'_, Vec<(usize, KeptResult<S>)>> = Box::pin(read_run(inner, run));
         read
     });
@@ -45,7 +45,7 @@ pub async fn read_all<S: Seam>(inner: &Rc<Inner<S>>, requests: Vec<ReadRequest<S
     results.into_iter().map(|result| result.expect("every block was in a run")).collect()
 }
 
-/// Reads adjacent blocks of one life in one request, from one device.
+/// Reads adjacent blocks of one segment in one request, from one device.
 async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, ReadRequest<S>)>) -> Vec<(usize, KeptResult<S>)> {
     let (_, (_, first, _)) = &run[0];
     let (first, at) = (*first, offset_of(inner, first));
@@ -59,22 +59,22 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, ReadRequest<S>
         let absent = requested.into_iter().zip(buffers);
         return absent.map(|((index, ..), buffer)| (index, Err(PageReadError::Absent(buffer)))).collect();
     };
-    // Not measured, like a read of several blocks: a slow device is noticed by the reads of what it alone holds.
+    // Its latency is not measured: a slow device is detected by reads of dirty records.
     let queued = QueuedRequest::new(inner, device.member, RequestWork::Read(buffers.len()));
     let (result, pieces) = inner.read_from(&device, at, buffers.into_iter().map(Piece::whole).collect()).await;
     drop(queued);
-    let is_same_life = is_kept(inner, &first);
+    let is_expired = has_expired(inner, &first);
     let skips_check = inner.sabotage.is(Sabotage::SkipChecksum);
     let mut results = Vec::with_capacity(requested.len());
     for ((index, checksum, seed), piece) in requested.into_iter().zip(pieces) {
         let block = piece.block.freeze();
         let is_good = result.is_ok() && (skips_check || block.checksum(seed) == checksum);
-        if is_good && is_same_life {
+        if is_good && !is_expired {
             results.push((index, Ok(block)));
             continue;
         }
         let Ok(buffer) = block.thaw() else { unreachable!("the block has one owner") };
-        let unread = if is_same_life { PageReadError::Bad(buffer) } else { PageReadError::Absent(buffer) };
+        let unread = if is_expired { PageReadError::Absent(buffer) } else { PageReadError::Bad(buffer) };
         results.push((index, Err(unread)));
     }
     results

@@ -93,14 +93,14 @@ pub async fn read<S: Seam>(
     Err(StoreError::Lost { volume_id: address.volume_id, block: address.block })
 }
 
-/// The requests, each with its index, in runs of adjacent blocks of one life of a segment.
+/// The requests, each with its index, in runs of adjacent blocks that expire together.
 pub fn runs_of<S: Seam>(mut requests: Vec<(usize, ReadRequest<S>)>) -> Vec<Vec<(usize, ReadRequest<S>)>> {
-    requests.sort_by_key(|(_, (_, position, _))| (position.segment, position.life, position.index));
+    requests.sort_by_key(|(_, (_, position, _))| (position.segment, position.expiries, position.index));
     let mut runs: Vec<Vec<(usize, ReadRequest<S>)>> = Vec::new();
     for (index, request) in requests {
         let continues_run = |run: &&mut Vec<(usize, ReadRequest<S>)>| {
             let (_, (_, last, _)) = run.last().expect("a run is not empty");
-            (last.segment, last.life, last.index + 1) == (request.1.segment, request.1.life, request.1.index)
+            (last.segment, last.expiries, last.index + 1) == (request.1.segment, request.1.expiries, request.1.index)
         };
         match runs.last_mut().filter(continues_run) {
             Some(run) => run.push((index, request)),

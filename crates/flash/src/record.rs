@@ -45,15 +45,15 @@ pub struct Record<S: Seam> {
 }
 
 /// The position of a record in the log, and its block's checksum. After the record is retired, its content can be read
-/// until its segment is used again ([`crate::Store::read_kept`]).
+/// until it expires ([`crate::Store::read_kept`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     pub(crate) segment: SegmentNo,
     /// The block's number within the segment: the data block itself, or the header.
     pub(crate) index: u32,
     pub(crate) checksum: u32,
-    /// The life of the segment in which it was written.
-    pub(crate) life: u16,
+    /// The segment's number of expiries when the record was written.
+    pub(crate) expiries: u16,
     /// True for a record that keeps its segment alive until it is retired. Tombstones do not.
     pub(crate) live: bool,
 }
@@ -62,14 +62,14 @@ pub struct Position {
 const INDEX_BITS: u32 = 18;
 
 impl Position {
-    /// Packs a live record's position into three words, for compact indexes: segment, block of the segment and life
-    /// (less than 2^31), checksum.
+    /// Packs a live record's position into three words, for compact indexes: segment, block of the segment and
+    /// expiries (less than 2^31), checksum.
     ///
     /// # Panics
     /// If the position is a tombstone's.
     pub fn to_words(self) -> [u32; 3] {
         assert!(self.live, "a tombstone has no live position");
-        [self.segment.0, self.index | u32::from(self.life) << INDEX_BITS, self.checksum]
+        [self.segment.0, self.index | u32::from(self.expiries) << INDEX_BITS, self.checksum]
     }
 
     /// The segment that the record keeps alive.
@@ -79,8 +79,8 @@ impl Position {
 
     /// Unpacks the words of [`Position::to_words`].
     pub fn from_words([segment, packed, checksum]: [u32; 3]) -> Position {
-        let (index, life) = (packed & ((1 << INDEX_BITS) - 1), (packed >> INDEX_BITS) as u16);
-        Position { segment: SegmentNo(segment), index, checksum, life, live: true }
+        let (index, expiries) = (packed & ((1 << INDEX_BITS) - 1), (packed >> INDEX_BITS) as u16);
+        Position { segment: SegmentNo(segment), index, checksum, expiries, live: true }
     }
 }
 

@@ -26,12 +26,12 @@ pub struct Segment {
     pub live: u32,
     /// Reads in flight. A held segment is not overwritten.
     pub holds: u32,
-    /// Number of uses that the segment had since the store was opened, modulo [`LIVES`].
-    pub life: u16,
+    /// Number of times that its retired records have expired since the store was opened, modulo [`EXPIRIES_MAX`].
+    pub expiries: u16,
 }
 
-/// Number of lives of a segment that are told apart.
-pub const LIVES: u16 = 1 << 13;
+/// Number of expiries that a position tells apart.
+pub const EXPIRIES_MAX: u16 = 1 << 13;
 
 /// The position of the next batch.
 #[derive(Clone, Copy, Debug)]
@@ -57,8 +57,8 @@ pub struct Segments {
     pub open: Option<OpenSegment>,
     /// Recovery starts at this sequence number or later.
     pub durable_tail: Sequence,
-    /// Number of lives that ended since the store was opened.
-    pub reuses: u64,
+    /// Number of expiries of all segments since the store was opened.
+    pub expiries: u64,
     /// The number of the log's first segment.
     first_number: SegmentNo,
     /// Segments from this number on are not written again: a device that will carry the log is too small for them.
@@ -97,7 +97,7 @@ impl Segments {
             lent,
             open: None,
             durable_tail,
-            reuses: 0,
+            expiries: 0,
             first_number,
             limit: end,
             sabotage_reuse: false,
@@ -144,10 +144,10 @@ impl Segments {
         let next = self.free.iter().position(|number| *number < limit).and_then(|index| self.free.remove(index));
         let Some(number) = next else { return false };
         assert!(self.get(number).holds == 0, "a free segment is not held");
-        self.end_life(number);
-        let life = self.get(number).life;
+        self.expire_records(number);
+        let expiries = self.get(number).expiries;
         *self.get_mut(number) =
-            Segment { boot, first_sequence, last_sequence: first_sequence, live: 0, holds: 0, life };
+            Segment { boot, first_sequence, last_sequence: first_sequence, live: 0, holds: 0, expiries };
         self.chain.push_back(number);
         self.open = Some(OpenSegment { segment: number, offset: 0 });
         true
@@ -173,22 +173,22 @@ impl Segments {
             self.free.iter().position(|number| *number < self.limit).filter(|_| self.has_more_free_than(reserve))?;
         let number = self.free.remove(index)?;
         assert!(self.get(number).holds == 0, "a free segment is not held");
-        self.end_life(number);
+        self.expire_records(number);
         self.lent.insert(number);
         Some(number)
     }
 
-    /// Ends the life of a segment: its retired records are not read any more.
-    pub fn end_life(&mut self, number: SegmentNo) {
-        self.reuses += 1;
+    /// Lets the retired records of a segment expire: they are not read any more.
+    pub fn expire_records(&mut self, number: SegmentNo) {
+        self.expiries += 1;
         let segment = self.get_mut(number);
-        segment.life = (segment.life + 1) % LIVES;
+        segment.expiries = (segment.expiries + 1) % EXPIRIES_MAX;
     }
 
-    /// Ends the lives of all segments that do not belong to the log.
-    pub fn end_lives_outside_chain(&mut self) {
+    /// Lets the retired records of all segments expire that are not in the chain.
+    pub fn expire_records_outside_chain(&mut self) {
         let numbers: Vec<SegmentNo> = self.free.iter().chain(&self.dead).copied().collect();
-        numbers.into_iter().for_each(|number| self.end_life(number));
+        numbers.into_iter().for_each(|number| self.expire_records(number));
     }
 
     /// Returns a lent segment to the log.

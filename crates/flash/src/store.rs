@@ -64,8 +64,8 @@ pub enum Sabotage {
     PutOverInvalidate,
     /// A read ignores that a block was overwritten while it was in flight.
     SkipReadRecheck,
-    /// A retired record is read although its segment has been given a new use.
-    SkipLifeCheck,
+    /// A retired record is read although it has expired.
+    SkipExpiryCheck,
 }
 
 impl Sabotage {
@@ -340,19 +340,19 @@ impl<S: Seam> Store<S> {
         crate::read::read_all(&self.0, requests).await
     }
 
-    /// Reads retired records, each into its own buffer, as far as their segments have not been used again. Nothing is
-    /// repaired: the backing has the same content. The results are in the same order.
+    /// Reads retired records that have not expired, each into its own buffer. Nothing is repaired, because the backing
+    /// has the same content. The results are in the same order.
     pub async fn read_kept(&self, requests: Vec<(BlockAddress, Position, S::BlockMut)>) -> Vec<KeptResult<S>> {
         crate::kept::read_all(&self.0, requests).await
     }
 
-    /// True if the segment of a record has not been used again since the record was written.
-    pub fn is_kept(&self, position: Position) -> bool {
-        crate::kept::is_kept(&self.0, &position)
+    /// True if a record has expired: its segment was reused, or a device without it has joined the log.
+    pub fn has_expired(&self, position: Position) -> bool {
+        crate::kept::has_expired(&self.0, &position)
     }
 
-    /// The part of all segments, in percent, that the log fills before it uses the segment of a record again that is
-    /// retired now. Segments that hold pages do not count.
+    /// Segments that are free for the log, in percent of all: the log fills them before it reuses the segment of a
+    /// record that is retired now.
     pub fn retention_percent(&self) -> u64 {
         let state = self.0.state.borrow();
         state.segments.writable_count() as u64 * 100 / u64::from(state.superblock.segments).max(1)
@@ -363,9 +363,9 @@ impl<S: Seam> Store<S> {
         u64::from(self.0.state.borrow().superblock.segments)
     }
 
-    /// Number of segments that were used again since the store was opened.
-    pub fn reused_segments(&self) -> u64 {
-        self.0.state.borrow().segments.reuses
+    /// Number of times that the records of a segment have expired since the store was opened.
+    pub fn expiries(&self) -> u64 {
+        self.0.state.borrow().segments.expiries
     }
 
     /// Retires these positions: their content is on the backing and flushed there, or older than a durable record of

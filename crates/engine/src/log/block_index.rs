@@ -14,13 +14,13 @@ const ENTRIES_MIN: usize = 128;
 const ENTRIES_STEP: usize = 32;
 
 /// The value of a block.
-pub type Words = [u32; 3];
+pub type Value = [u32; 3];
 
 /// An entry. The upper half of its block number belongs to the chunk.
 #[derive(Clone, Copy)]
 struct Entry {
     block: u32,
-    words: Words,
+    value: Value,
 }
 
 /// The map.
@@ -55,21 +55,21 @@ impl BlockIndex {
     }
 
     /// The value of a block.
-    pub fn get(&self, block: BlockNo) -> Option<Words> {
+    pub fn get(&self, block: BlockNo) -> Option<Value> {
         let (_, chunk) = self.chunks.range(upper(block)..=block).next_back()?;
         let index = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block).ok()?;
-        Some(chunk[index].words)
+        Some(chunk[index].value)
     }
 
     /// The value of a block, mutable.
-    pub fn get_mut(&mut self, block: BlockNo) -> Option<&mut Words> {
+    pub fn get_mut(&mut self, block: BlockNo) -> Option<&mut Value> {
         let (_, chunk) = self.chunks.range_mut(upper(block)..=block).next_back()?;
         let index = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block).ok()?;
-        Some(&mut chunk[index].words)
+        Some(&mut chunk[index].value)
     }
 
     /// Adds the entry of a block that has none.
-    pub fn insert(&mut self, block: BlockNo, words: Words) {
+    pub fn insert(&mut self, block: BlockNo, value: Value) {
         let key = self.chunks.range(upper(block)..=block).next_back().map_or(upper(block), |(key, _)| *key);
         let chunk = self.chunks.entry(key).or_default();
         let search = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block);
@@ -77,7 +77,7 @@ impl BlockIndex {
         if chunk.len() == chunk.capacity() {
             chunk.reserve_exact(ENTRIES_STEP);
         }
-        chunk.insert(index, Entry { block: block.0 as u32, words });
+        chunk.insert(index, Entry { block: block.0 as u32, value });
         self.len += 1;
         if chunk.len() > ENTRIES_MAX {
             // Entries added in ascending order leave nearly full chunks.
@@ -92,10 +92,10 @@ impl BlockIndex {
     ///
     /// # Panics
     /// If the index is not empty or the order is not ascending.
-    pub fn bulk_load(&mut self, entries: impl Iterator<Item = (BlockNo, Words)>) {
+    pub fn bulk_load(&mut self, entries: impl Iterator<Item = (BlockNo, Value)>) {
         assert!(self.len == 0, "bulk load needs an empty index");
         let (mut chunks, mut chunk, mut first, mut last) = (Vec::new(), Vec::new(), BlockNo::ZERO, None);
-        for (block, words) in entries {
+        for (block, value) in entries {
             assert!(last.replace(block).is_none_or(|last| last < block), "block {block} is out of order");
             if chunk.len() == ENTRIES_MAX - ENTRIES_STEP || upper(block) != upper(first) {
                 chunk.shrink_to_fit();
@@ -105,7 +105,7 @@ impl BlockIndex {
                 chunk.reserve_exact(ENTRIES_MAX - ENTRIES_STEP);
                 first = if chunks.is_empty() || upper(block) != upper(first) { upper(block) } else { block };
             }
-            chunk.push(Entry { block: block.0 as u32, words });
+            chunk.push(Entry { block: block.0 as u32, value });
             self.len += 1;
         }
         chunk.shrink_to_fit();
@@ -114,59 +114,57 @@ impl BlockIndex {
     }
 
     /// Removes and returns the value of a block.
-    pub fn remove(&mut self, block: BlockNo) -> Option<Words> {
+    pub fn remove(&mut self, block: BlockNo) -> Option<Value> {
         let (key, chunk) = self.chunks.range_mut(upper(block)..=block).next_back()?;
         let key = *key;
         let index = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block).ok()?;
         let entry = chunk.remove(index);
         self.len -= 1;
         self.shrink_or_merge(key);
-        Some(entry.words)
+        Some(entry.value)
     }
 
-    /// Removes and returns the values of these blocks, in order.
-    pub fn remove_range(&mut self, blocks: Range<BlockNo>) -> Vec<Words> {
-        let mut removed = Vec::new();
+    /// Removes the entries of these blocks, and passes their values to `removed` in order.
+    pub fn remove_range(&mut self, blocks: Range<BlockNo>, mut removed: impl FnMut(Value)) {
         let keys: Vec<BlockNo> =
             self.chunks.range(self.first_key(blocks.start)..blocks.end).map(|(key, _)| *key).collect();
         for key in keys {
             let Some(chunk) = self.chunks.get_mut(&key) else { continue };
             let entries = entry_range(upper(key), chunk, &blocks);
-            removed.extend(chunk.drain(entries).map(|entry| entry.words));
+            self.len -= entries.len();
+            chunk.drain(entries).for_each(|entry| removed(entry.value));
             self.shrink_or_merge(key);
         }
-        self.len -= removed.len();
-        removed
     }
 
     /// The values of these blocks, mutable, in order.
-    pub fn values_mut(&mut self, blocks: Range<BlockNo>) -> impl Iterator<Item = &mut Words> {
+    pub fn values_mut(&mut self, blocks: Range<BlockNo>) -> impl Iterator<Item = &mut Value> {
         let first = self.first_key(blocks.start);
         self.chunks.range_mut(first..blocks.end.max(first)).flat_map(move |(key, chunk)| {
             let entries = entry_range(upper(*key), chunk, &blocks);
-            chunk[entries].iter_mut().map(|entry| &mut entry.words)
+            chunk[entries].iter_mut().map(|entry| &mut entry.value)
         })
     }
 
     /// All entries, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (BlockNo, Words)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (BlockNo, Value)> + '_ {
         self.chunks.iter().flat_map(|(key, chunk)| entries_of(*key, chunk))
     }
 
     /// The entries from a block on, in order.
-    pub fn iter_from(&self, from: BlockNo) -> impl Iterator<Item = (BlockNo, Words)> + '_ {
+    pub fn iter_from(&self, from: BlockNo) -> impl Iterator<Item = (BlockNo, Value)> + '_ {
         let chunks = self.chunks.range(self.first_key(from)..);
         chunks.flat_map(|(key, chunk)| entries_of(*key, chunk)).skip_while(move |(block, _)| *block < from)
     }
 
     /// Removes the entries that `keep` rejects from the first chunk at or after `from`. Returns the block at which to
     /// continue; `None` at the end.
-    pub fn retain_in_chunk(&mut self, from: BlockNo, keep: impl Fn(Words) -> bool) -> Option<BlockNo> {
+    pub fn retain_in_chunk(&mut self, from: BlockNo, keep: impl Fn(Value) -> bool) -> Option<BlockNo> {
         let key = *self.chunks.range(from..).next()?.0;
         let next = self.chunks.range(key.next()..).next().map(|(key, _)| *key);
         let chunk = self.chunks.get_mut(&key).expect("the chunk exists");
         let before = chunk.len();
-        chunk.retain(|entry| keep(entry.words));
+        chunk.retain(|entry| keep(entry.value));
         self.len -= before - chunk.len();
         if chunk.len() < before {
             self.shrink_or_merge(key);
@@ -206,9 +204,9 @@ impl BlockIndex {
 }
 
 /// The entries of a chunk.
-fn entries_of(key: BlockNo, chunk: &[Entry]) -> impl Iterator<Item = (BlockNo, Words)> + '_ {
+fn entries_of(key: BlockNo, chunk: &[Entry]) -> impl Iterator<Item = (BlockNo, Value)> + '_ {
     let base = upper(key);
-    chunk.iter().map(move |entry| (with_lower(base, entry.block), entry.words))
+    chunk.iter().map(move |entry| (with_lower(base, entry.block), entry.value))
 }
 
 /// Indexes of the chunk's entries that belong to `blocks`.
@@ -241,7 +239,7 @@ mod tests {
     fn values_of_a_range_are_changed_in_order() {
         let mut index = BlockIndex::default();
         (0..2_000).for_each(|block| index.insert(BlockNo(block * 3), [block as u32; 3]));
-        let values: Vec<u32> = index.values_mut(BlockNo(1_000)..BlockNo(1_010)).map(|words| words[0]).collect();
+        let values: Vec<u32> = index.values_mut(BlockNo(1_000)..BlockNo(1_010)).map(|value| value[0]).collect();
         assert_eq!(values, [334, 335, 336]);
         assert_eq!(index.values_mut(BlockNo(9_000)..BlockNo(9_100)).count(), 0);
         assert_eq!(index.values_mut(BlockNo(7)..BlockNo(7)).count(), 0);

@@ -1,33 +1,43 @@
-//! Kept records: records of clean blocks. The backing durably has their content, and the log still has it too, until
-//! the segment is used again. The log is thereby also a cache of what was written.
+//! Kept records: retired records that are the newest content of their blocks. The backing durably has their content,
+//! and the log still has it too, until the record expires. The log is thereby also a cache of what was written.
 //!
-//! Entries of segments that were used again are found by their life (`flash::Position`) and removed by sweeps.
+//! Nothing tells the index which records have expired: reads skip them, and sweeps remove them.
 
+use std::cell::Cell;
 use std::ops::Range;
+use std::rc::Rc;
 
 use flash::{BlockNo, Position};
+use seam::{BLOCK_BYTES, Seam};
 
-use super::block_index::BlockIndex;
+use super::block_index::{BlockIndex, Value};
+use crate::shard::core_state::CoreState;
 
-/// Chunks of the indexes of all volumes that sweeps examine in one tick: about 0.1 ms.
-pub const SWEPT_CHUNKS_MAX: usize = 32;
-/// A sweep begins when 1/8 of the segments were used again since the last one.
+/// The indexes of all volumes of a core together take at most 1/8 as much memory as the cache.
+const MEMORY_DIVISOR: usize = 8;
+/// Approximate size of an entry.
+const ENTRY_BYTES: usize = 19;
+/// A volume is swept when 1/8 of the segments has expired since its last sweep.
 const SWEEPS_PER_CYCLE: u64 = 8;
-/// A sweep begins at the latest after this number of uses: a segment's life repeats after more.
-const REUSES_MAX: u64 = 4_096;
+/// A volume is swept at the latest after this number of expiries: a position tells apart twice as many.
+const EXPIRIES_MAX: u64 = 4_096;
+/// Chunks of the indexes that sweeps examine in one tick: about 0.1 ms.
+const SWEPT_CHUNKS_MIN: usize = 32;
+/// Entries in a chunk, about.
+const CHUNK_ENTRIES: u64 = 256;
 
 /// The kept records of a volume.
 #[derive(Default)]
 pub struct KeptRecords {
     records: BlockIndex,
-    /// Number of segments that had been used again when the last sweep began.
-    swept_reuses: u64,
+    /// Expiries of segments when the last sweep began.
+    swept_expiries: u64,
     /// Where the sweep in progress continues.
     sweep_next: Option<BlockNo>,
 }
 
 impl KeptRecords {
-    /// Number of records, including those whose segments were used again since the last sweep.
+    /// Number of records, including those that have expired since the last sweep.
     pub fn len(&self) -> usize {
         self.records.len()
     }
@@ -45,36 +55,90 @@ impl KeptRecords {
     /// Adds the record of a block, or replaces it.
     pub fn insert(&mut self, block: BlockNo, position: Position) {
         match self.records.get_mut(block) {
-            Some(words) => *words = position.to_words(),
+            Some(value) => *value = position.to_words(),
             None => self.records.insert(block, position.to_words()),
         }
     }
 
-    /// Removes the records of these blocks, which newer content replaces.
+    /// Removes the records of these blocks: their content has changed.
     pub fn remove(&mut self, blocks: Range<BlockNo>) {
         if self.records.len() == 0 {
             return;
         }
         match BlockNo::count(&blocks) {
             1 => drop(self.records.remove(blocks.start)),
-            _ => drop(self.records.remove_range(blocks)),
+            _ => self.records.remove_range(blocks, |_| ()),
         }
     }
 
-    /// Removes records that `is_kept` rejects, from at most `chunks_left` chunks, if enough segments were used again.
-    /// `reuses` is the number of segments used again since the store was opened, `segments` that of all segments.
-    pub fn sweep(&mut self, chunks_left: &mut usize, reuses: u64, segments: u64, is_kept: impl Fn(Position) -> bool) {
+    /// Removes the record of a block, unless it has been replaced by another one.
+    pub fn remove_position(&mut self, block: BlockNo, position: Position) {
+        if self.get(block) == Some(position) {
+            self.records.remove(block);
+        }
+    }
+
+    /// Removes expired records from at most `chunks_left` chunks, if enough segments have expired since the last sweep.
+    /// `expiries` is their number since the store was opened, `segments` that of all segments.
+    fn sweep(
+        &mut self,
+        chunks_left: &mut usize,
+        (expiries, segments): (u64, u64),
+        has_expired: impl Fn(Position) -> bool,
+    ) {
         if self.sweep_next.is_none() {
-            if reuses - self.swept_reuses < (segments / SWEEPS_PER_CYCLE).clamp(1, REUSES_MAX) {
+            if expiries - self.swept_expiries < (segments / SWEEPS_PER_CYCLE).clamp(1, EXPIRIES_MAX) {
                 return;
             }
-            (self.swept_reuses, self.sweep_next) = (reuses, Some(BlockNo::ZERO));
+            (self.swept_expiries, self.sweep_next) = (expiries, Some(BlockNo::ZERO));
         }
         while let Some(next) = self.sweep_next
             && *chunks_left > 0
         {
             *chunks_left -= 1;
-            self.sweep_next = self.records.retain_in_chunk(next, |words| is_kept(Position::from_words(words)));
+            let is_valid = |value: Value| !has_expired(Position::from_words(value));
+            self.sweep_next = self.records.retain_in_chunk(next, is_valid);
+        }
+    }
+}
+
+/// Number of kept records of a core, and progress of its sweeps.
+#[derive(Default)]
+pub struct KeptTotals {
+    /// Number of records at the last tick, and those added since.
+    entries: Cell<usize>,
+    /// Expiries of segments at the last tick.
+    expiries: Cell<u64>,
+    /// Index of the volume that is swept first.
+    first: Cell<usize>,
+}
+
+impl<S: Seam> CoreState<S> {
+    /// True if another record may be kept; it then counts as kept.
+    pub fn may_keep_record(&self) -> bool {
+        let entries_max = self.seam().blocks_total() * BLOCK_BYTES / MEMORY_DIVISOR / ENTRY_BYTES;
+        let entries = self.kept_totals.entries.get();
+        self.kept_totals.entries.set(entries + usize::from(entries < entries_max));
+        entries < entries_max
+    }
+
+    /// Removes expired records of all volumes, as fast as segments expire.
+    pub fn sweep_kept_records(&self) {
+        let Some(store) = self.log() else { return };
+        let shards: Vec<Rc<_>> = self.shards();
+        let entries: usize = shards.iter().map(|shard| shard.kept_records.borrow().len()).sum();
+        self.kept_totals.entries.set(entries);
+        let (expiries, segments) = (store.expiries(), store.segments());
+        let new_expiries = expiries - self.kept_totals.expiries.replace(expiries);
+        let due_entries = entries as u64 * new_expiries * SWEEPS_PER_CYCLE / segments.max(1);
+        let mut chunks_left = SWEPT_CHUNKS_MIN + (due_entries / CHUNK_ENTRIES) as usize;
+        let first = self.kept_totals.first.get();
+        for index in (0..shards.len()).map(|number| (first + number) % shards.len()) {
+            let mut kept = shards[index].kept_records.borrow_mut();
+            kept.sweep(&mut chunks_left, (expiries, segments), |position| store.has_expired(position));
+            if chunks_left == 0 {
+                return self.kept_totals.first.set(index);
+            }
         }
     }
 }
@@ -84,19 +148,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_of_segments_in_use_again_are_swept_in_steps() {
+    fn expired_records_are_swept_in_steps() {
         let mut kept = KeptRecords::default();
         (0..40_000).for_each(|block| kept.insert(BlockNo(block), Position::from_words([block as u32 % 8, 1, 2])));
-        let is_kept = |position: Position| position.segment().0 != 3;
-        kept.sweep(&mut 20, 1, 16, is_kept);
-        assert_eq!(kept.len(), 40_000, "fewer than an eighth were used again");
-        kept.sweep(&mut 20, 2, 16, is_kept);
+        let has_expired = |position: Position| position.segment().0 == 3;
+        kept.sweep(&mut 20, (1, 16), has_expired);
+        assert_eq!(kept.len(), 40_000, "less than an eighth has expired");
+        kept.sweep(&mut 20, (2, 16), has_expired);
         assert!((35_001..40_000).contains(&kept.len()), "one step: {}", kept.len());
         let mut chunks_left = 1_000;
-        kept.sweep(&mut chunks_left, 3, 16, is_kept);
+        kept.sweep(&mut chunks_left, (3, 16), has_expired);
         assert!((800..1_000).contains(&chunks_left), "{chunks_left} chunks left");
         assert_eq!((kept.len(), kept.get(BlockNo(3)), kept.get(BlockNo(4)).is_some()), (35_000, None, true));
-        kept.remove(BlockNo(4)..BlockNo(9));
-        assert_eq!((kept.get(BlockNo(8)), kept.get(BlockNo(9)).is_some()), (None, true));
+        kept.remove_position(BlockNo(4), Position::from_words([5, 1, 2]));
+        assert!(kept.get(BlockNo(4)).is_some(), "another record has replaced it");
+        kept.remove_position(BlockNo(5), Position::from_words([5, 1, 2]));
+        kept.remove(BlockNo(6)..BlockNo(9));
+        let left = [4, 5, 8, 9].map(|block| kept.get(BlockNo(block)).is_some());
+        assert_eq!(left, [true, false, false, true]);
     }
 }

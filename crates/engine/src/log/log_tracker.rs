@@ -364,7 +364,7 @@ impl LogTracker {
         }
         let entry = &self.entries[&block];
         if entry.stage == WritebackStage::Durable {
-            // The changes that were taken include this record's.
+            // Content that changed later is in `changed`; the changes of the flush itself are in the record.
             let is_newest = !self.changed.overlaps(&block.single());
             self.retire_record(block, is_newest);
         }
@@ -539,10 +539,8 @@ impl LogTracker {
     /// `durable` reports. None of these records may be in the middle of an append.
     pub fn retire_records_if(&mut self, durable: impl Fn(BlockNo) -> bool) {
         let blocks: Vec<BlockNo> = self.entries.keys().copied().filter(|block| durable(*block)).collect();
-        for block in blocks {
-            let is_newest = self.holds_newest_content(block);
-            self.retire_record(block, is_newest);
-        }
+        // A write of the newest content may have failed since, so these records prove nothing about the backing.
+        blocks.into_iter().for_each(|block| self.retire_record(block, false));
         for block in self.record_index.superseded().into_iter().filter(|block| durable(*block)) {
             let position = self.take_from_index(block);
             self.retirable.extend(position);

@@ -208,16 +208,9 @@ impl<S: Seam> Shard<S> {
     pub fn keep_records(&self) {
         let keepable = self.state.borrow_mut().log_tracker.take_keepable();
         if self.keeps_records() {
-            let mut kept = self.flash_tier.kept.borrow_mut();
-            keepable.into_iter().for_each(|(block, position)| kept.insert(block, position));
-        }
-    }
-
-    /// Removes kept records whose segments were used again, from at most `chunks_left` chunks of the index.
-    pub fn sweep_kept_records(&self, chunks_left: &mut usize) {
-        if let Some(store) = self.core.log() {
-            let mut kept = self.flash_tier.kept.borrow_mut();
-            kept.sweep(chunks_left, store.reused_segments(), store.segments(), |position| store.is_kept(position));
+            let mut kept = self.kept_records.borrow_mut();
+            let accepted = keepable.into_iter().take_while(|_| self.core.may_keep_record());
+            accepted.for_each(|(block, position)| kept.insert(block, position));
         }
     }
 

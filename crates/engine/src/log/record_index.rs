@@ -9,21 +9,21 @@ use std::ops::Range;
 
 use flash::{BlockNo, Position, SegmentNo};
 
-use super::block_index::{BlockIndex, Words};
+use super::block_index::{BlockIndex, Value};
 
 /// Flag in the second word: the record holds the block's newest content.
 const SPILLED: u32 = 1 << 31;
 
-fn words_of(position: Position, is_spilled: bool) -> Words {
+fn value_of(position: Position, is_spilled: bool) -> Value {
     let [segment, index, checksum] = position.to_words();
     [segment, index | if is_spilled { SPILLED } else { 0 }, checksum]
 }
 
-fn position_of([segment, index, checksum]: Words) -> Position {
+fn position_of([segment, index, checksum]: Value) -> Position {
     Position::from_words([segment, index & !SPILLED, checksum])
 }
 
-fn is_spilled([_, index, _]: Words) -> bool {
+fn is_spilled([_, index, _]: Value) -> bool {
     index & SPILLED != 0
 }
 
@@ -52,7 +52,7 @@ impl RecordIndex {
 
     /// The record of a block, and whether the block is spilled.
     pub fn get(&self, block: BlockNo) -> Option<(Position, bool)> {
-        self.records.get(block).map(|words| (position_of(words), is_spilled(words)))
+        self.records.get(block).map(|value| (position_of(value), is_spilled(value)))
     }
 
     /// True if the block is spilled: this record alone holds its newest content.
@@ -62,7 +62,7 @@ impl RecordIndex {
 
     /// Adds the record of a block that has none in the index.
     pub fn insert(&mut self, block: BlockNo, position: Position, is_spilled: bool) {
-        self.records.insert(block, words_of(position, is_spilled));
+        self.records.insert(block, value_of(position, is_spilled));
         self.spilled += usize::from(is_spilled);
     }
 
@@ -74,16 +74,16 @@ impl RecordIndex {
         let mut spilled = 0;
         self.records.bulk_load(records.map(|(block, position, is_spilled)| {
             spilled += usize::from(is_spilled);
-            (block, words_of(position, is_spilled))
+            (block, value_of(position, is_spilled))
         }));
         self.spilled = spilled;
     }
 
     /// Removes and returns the record of a block.
     pub fn remove(&mut self, block: BlockNo) -> Option<(Position, bool)> {
-        let words = self.records.remove(block)?;
-        self.spilled -= usize::from(is_spilled(words));
-        Some((position_of(words), is_spilled(words)))
+        let value = self.records.remove(block)?;
+        self.spilled -= usize::from(is_spilled(value));
+        Some((position_of(value), is_spilled(value)))
     }
 
     /// Marks the records of these blocks as superseded by newer content; they stay in the index. Returns how many
@@ -91,9 +91,9 @@ impl RecordIndex {
     pub fn supersede(&mut self, blocks: Range<BlockNo>) -> u64 {
         let before = self.spilled;
         if before > 0 {
-            for words in self.records.values_mut(blocks) {
-                self.spilled -= usize::from(is_spilled(*words));
-                words[1] &= !SPILLED;
+            for value in self.records.values_mut(blocks) {
+                self.spilled -= usize::from(is_spilled(*value));
+                value[1] &= !SPILLED;
             }
         }
         (before - self.spilled) as u64
@@ -104,13 +104,12 @@ impl RecordIndex {
     /// # Panics
     /// If one of the blocks is spilled.
     pub fn remove_range(&mut self, blocks: Range<BlockNo>) -> Vec<Position> {
-        let removed = self.records.remove_range(blocks).into_iter();
-        removed
-            .map(|words| {
-                assert!(!is_spilled(words), "the only copy of a block is never retired");
-                position_of(words)
-            })
-            .collect()
+        let mut positions = Vec::new();
+        self.records.remove_range(blocks, |value| {
+            assert!(!is_spilled(value), "the only copy of a block is never retired");
+            positions.push(position_of(value));
+        });
+        positions
     }
 
     /// The blocks whose records are superseded but still held.
@@ -118,12 +117,12 @@ impl RecordIndex {
         if self.spilled == self.records.len() {
             return Vec::new();
         }
-        self.records.iter().filter(|(_, words)| !is_spilled(*words)).map(|(block, _)| block).collect()
+        self.records.iter().filter(|(_, value)| !is_spilled(*value)).map(|(block, _)| block).collect()
     }
 
     /// The blocks whose records are in these segments.
     pub fn blocks_in_segments<'a>(&'a self, segments: &'a BTreeSet<SegmentNo>) -> impl Iterator<Item = BlockNo> + 'a {
-        let inside = self.records.iter().filter(|(_, words)| segments.contains(&position_of(*words).segment()));
+        let inside = self.records.iter().filter(|(_, value)| segments.contains(&position_of(*value).segment()));
         inside.map(|(block, _)| block)
     }
 
@@ -136,7 +135,7 @@ impl RecordIndex {
         count: u64,
         is_eligible: impl Fn(BlockNo) -> bool,
     ) -> Option<Range<BlockNo>> {
-        let spilled = self.records.iter_from(from).filter(|(_, words)| is_spilled(*words)).map(|(block, _)| block);
+        let spilled = self.records.iter_from(from).filter(|(_, value)| is_spilled(*value)).map(|(block, _)| block);
         let mut blocks = spilled.skip_while(|block| !is_eligible(*block));
         let start = blocks.next()?;
         let end_max = start.align_down(boundary).plus(boundary).min(start.plus(count));

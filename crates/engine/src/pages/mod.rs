@@ -24,7 +24,6 @@ use std::rc::Rc;
 use flash::{CompletionNo, Position, QuotaError, VolumePages, WriteIntent};
 use seam::{BLOCK_BYTES, Block, Seam};
 
-use crate::log::kept_records::KeptRecords;
 use crate::memory::{BlockNo, PageNo};
 use crate::shard::state::{DestagedBlocks, PARTIAL_MAX};
 use crate::shard::{Shard, ShardRef};
@@ -57,8 +56,6 @@ pub struct FlashTier<S: Seam> {
     /// Completion number that a flush of the backing must cover before content read from the backing counts as durable.
     /// An earlier process may have left unflushed writes, and a write may have failed in part.
     settled: Cell<CompletionNo>,
-    /// The kept records of the log.
-    pub kept: RefCell<KeptRecords>,
     /// The last blocks of which only a part was written and destaged, oldest first.
     partial_blocks: RefCell<VecDeque<BlockNo>>,
     /// Reason why the pages were dropped, as text for users.
@@ -87,7 +84,6 @@ impl<S: Seam> FlashTier<S> {
             checked,
             suspended,
             settled: Cell::new(CompletionNo(1)),
-            kept: RefCell::default(),
             partial_blocks: RefCell::default(),
             drop_reason,
             page_fill_budget,
@@ -205,7 +201,8 @@ impl<S: Seam> Shard<S> {
 
     /// The kept record of a block, if reads may be served from it.
     fn kept_position(&self, block: BlockNo) -> Option<Position> {
-        self.flash_tier.kept.borrow().get(block).filter(|_| self.may_read_flash())
+        let position = self.kept_records.borrow().get(block).filter(|_| self.may_read_flash())?;
+        self.core.log().filter(|store| !store.has_expired(position)).map(|_| position)
     }
 
     /// The pages, if pages may be added to them.
@@ -221,7 +218,7 @@ impl<S: Seam> Shard<S> {
         {
             self.restore_pins(&blocks);
             if !self.sabotage(Sabotage::KeptOverWrite) {
-                self.flash_tier.kept.borrow_mut().remove(blocks.clone());
+                self.kept_records.borrow_mut().remove(blocks.clone());
             }
             pages.invalidate(blocks);
         }

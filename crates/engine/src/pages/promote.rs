@@ -31,7 +31,8 @@ use crate::spec::AdmissionRule;
 const HELPERS_MAX: usize = 7;
 /// Limit of each queue.
 const QUEUE_MAX: usize = 1_024;
-/// Kept records replace refreshes while the log fills at least this part of its segments before it uses one again.
+/// Kept records replace refreshes while at least this part of the segments is free for the log: it fills them before it
+/// reuses the segments of these records.
 const RETENTION_MIN_PERCENT: u64 = 25;
 /// A backing without client requests for this long counts as idle and may be read in the background.
 const QUIET_AFTER: Nanos = Nanos::from_millis(20);
@@ -195,9 +196,12 @@ impl<S: Seam> Shard<S> {
             return chosen;
         };
         let mut last = None;
-        for block in missing.filter(|block| self.kept_position(*block).is_none()) {
+        for block in missing {
             let (page, index) = page_and_index(block);
             let valid = pages.valid_blocks(page);
+            if valid >> index & 1 == 0 && self.kept_position(block).is_some() {
+                continue;
+            }
             if valid >> index & 1 == 0 && valid != 0 && chosen.last() != Some(&page) {
                 // The page is on flash already; its missing blocks are promoted without earning it again.
                 chosen.push(page);
@@ -238,14 +242,14 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Queues new flash copies of `blocks`, which a write invalidated and which are durable on the backing now. Only
-    /// pages in use get new copies; without them, each write would cost a read of the backing later. Blocks need none
-    /// while the log keeps their records for long.
+    /// pages in use get new copies; without them, each write would cost a read of the backing later. A block whose kept
+    /// record lasts long needs no copy.
     pub(super) fn queue_refresh(&self, blocks: &[BlockNo]) {
         let Some(pages) = self.fillable_pages() else { return };
-        let stay_long = self.core.log().is_some_and(|log| log.retention_percent() >= RETENTION_MIN_PERCENT);
-        let is_kept = |block: &BlockNo| stay_long && self.kept_position(*block).is_some();
-        let unkept: Vec<BlockNo> = blocks.iter().copied().filter(|block| !is_kept(block)).collect();
-        for blocks in unkept.chunk_by(|block, next| page_and_index(*block).0 == page_and_index(*next).0) {
+        let are_kept_long = self.core.log().is_some_and(|log| log.retention_percent() >= RETENTION_MIN_PERCENT);
+        let has_lasting_record = |block: &BlockNo| are_kept_long && self.kept_position(*block).is_some();
+        let blocks: Vec<BlockNo> = blocks.iter().copied().filter(|block| !has_lasting_record(block)).collect();
+        for blocks in blocks.chunk_by(|block, next| page_and_index(*block).0 == page_and_index(*next).0) {
             let page = page_and_index(blocks[0]).0;
             let written = blocks.iter().fold(0, |mask, block| mask | 1 << page_and_index(*block).1);
             if !pages.valid_blocks(page) & written != 0 && pages.is_used(page) {

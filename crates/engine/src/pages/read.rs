@@ -40,8 +40,8 @@ impl<S: Seam> FlashRead<S> {
         indexes.map(|index| self.buffers[index].take().expect("a block is read once")).collect()
     }
 
-    /// Adds the results of reading these blocks of the range. Returns the number of blocks with content.
-    fn add(
+    /// Records the results of reading these blocks of the range. Returns the number of blocks with content.
+    fn record_results(
         &mut self,
         range: &Range<BlockNo>,
         blocks: &[BlockNo],
@@ -92,8 +92,9 @@ impl<S: Seam> Shard<S> {
         let (in_pages, in_log): (Vec<BlockNo>, Vec<BlockNo>) =
             parts.iter().flat_map(BlockNo::each).partition(|block| is_in_page(*block));
         let mut read_blocks = 0;
-        let follows = |block: &BlockNo, next: &BlockNo| block.next() == *next && block.page().0 == next.page().0;
-        for run in in_pages.chunk_by(follows) {
+        let are_adjacent_in_page =
+            |block: &BlockNo, next: &BlockNo| block.next() == *next && block.page().0 == next.page().0;
+        for run in in_pages.chunk_by(are_adjacent_in_page) {
             let Some(pages) = &pages else { break };
             let (page, from) = page_and_index(run[0]);
             let io_slot = self.acquire_flash_slot((run.len() * BLOCK_BYTES) as u64, priority).await;
@@ -101,28 +102,42 @@ impl<S: Seam> Shard<S> {
             let buffers = read_result.take_buffers(&blocks, run);
             let read = pages.read(page, from..from + run.len() as u32, buffers).await;
             drop(io_slot);
-            read_blocks += read_result.add(&blocks, run, read);
+            read_blocks += read_result.record_results(&blocks, run, read);
         }
-        // Positions are looked up again: a record may have been replaced while the pages were read.
-        let kept: Vec<(BlockNo, Position)> =
-            in_log.into_iter().filter_map(|block| Some((block, self.kept_position(block)?))).collect();
-        if let Some(store) = self.core.log().filter(|_| !kept.is_empty()) {
-            let kept_blocks: Vec<BlockNo> = kept.iter().map(|(block, _)| *block).collect();
-            let io_slot = self.acquire_flash_slot((kept.len() * BLOCK_BYTES) as u64, priority).await;
-            read_result.waited += io_slot.waited;
-            let buffers = read_result.take_buffers(&blocks, &kept_blocks);
-            let address = |block| BlockAddress { volume_id: self.volume_id, block };
-            let requests =
-                kept.into_iter().zip(buffers).map(|((block, position), buffer)| (address(block), position, buffer));
-            let read = store.read_kept(requests.collect()).await;
-            drop(io_slot);
-            let kept_blocks_read = read_result.add(&blocks, &kept_blocks, read);
-            read_blocks += kept_blocks_read;
-            self.flash_tier.counters.add(&self.flash_tier.counters.kept_blocks_read, kept_blocks_read);
-        }
+        read_blocks += self.read_kept(&blocks, &in_log, &mut read_result, priority).await;
         let counters = &self.flash_tier.counters;
         counters.add(&counters.read_blocks, read_blocks);
         counters.add(&counters.bad_blocks, read_result.unreadable as u64);
         read_result
+    }
+
+    /// Reads blocks of a range from their kept records. Returns the number of blocks with content.
+    async fn read_kept(
+        &self,
+        range: &Range<BlockNo>,
+        blocks: &[BlockNo],
+        read_result: &mut FlashRead<S>,
+        priority: Priority,
+    ) -> u64 {
+        let kept = blocks.iter().filter_map(|block| Some((*block, self.kept_position(*block)?)));
+        let (blocks, positions): (Vec<BlockNo>, Vec<Position>) = kept.unzip();
+        let Some(store) = self.core.log().filter(|_| !blocks.is_empty()) else { return 0 };
+        let io_slot = self.acquire_flash_slot((blocks.len() * BLOCK_BYTES) as u64, priority).await;
+        read_result.waited += io_slot.waited;
+        let buffers = read_result.take_buffers(range, &blocks);
+        let addresses = blocks.iter().map(|block| BlockAddress { volume_id: self.volume_id, block: *block });
+        let requests = addresses.zip(&positions).zip(buffers);
+        let requests = requests.map(|((address, position), buffer)| (address, *position, buffer)).collect();
+        let read = store.read_kept(requests).await;
+        drop(io_slot);
+        for ((block, position), result) in blocks.iter().zip(&positions).zip(&read) {
+            if matches!(result, Err(PageReadError::Bad(_))) {
+                self.kept_records.borrow_mut().remove_position(*block, *position);
+            }
+        }
+        let read_blocks = read_result.record_results(range, &blocks, read);
+        let counters = &self.flash_tier.counters;
+        counters.add(&counters.kept_blocks_read, read_blocks);
+        read_blocks
     }
 }

@@ -171,10 +171,20 @@ impl<S: Seam> Shard<S> {
         let _hold = DestageHold::new(self);
         self.quiesce().await;
         self.flash_tier.suspend();
-        let dropped = self.invalidate();
-        let dropped_pages = self.drop_pages().await;
+        let dropped = self.drop_while_suspended(discard_dirty, refuse_dirty).await;
         self.flash_tier.resume();
-        dropped_pages?;
+        dropped
+    }
+
+    /// The part of [`Shard::drop_cached_data`] during which flash is neither read nor filled. A record that is appended
+    /// meanwhile holds the former content of the backing, and must not be kept.
+    async fn drop_while_suspended(
+        self: &ShardRef<S>,
+        discard_dirty: bool,
+        refuse_dirty: impl Fn() -> Result<(), RequestError>,
+    ) -> Result<u64, RequestError> {
+        let dropped = self.invalidate();
+        self.drop_pages().await?;
         refuse_dirty()?;
         if discard_dirty {
             self.drop_past(0);
@@ -304,6 +314,7 @@ impl<S: Seam> Shard<S> {
                 }
             }
             state.supersede_spilled(first..BlockNo::MAX);
+            self.kept_records.borrow_mut().remove(first..BlockNo::MAX);
             state.cut_zeroes(first_past_end..BlockNo::MAX);
             // The zeroes of a partly cut last block stay, and are still to be written.
             let last_block_stays = first < first_past_end && state.zeroes.contains(first);

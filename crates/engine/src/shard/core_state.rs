@@ -10,7 +10,7 @@ use seam::{Nanos, Seam};
 use super::memory_partition::MemoryPartition;
 use super::{Shard, ShardRef};
 use crate::backing::Datastore;
-use crate::log::kept_records::SWEPT_CHUNKS_MAX;
+use crate::log::kept_records::KeptTotals;
 use crate::memory::{BLOCKS_PER_PAGE, MemoryCache};
 use crate::pages::Promoter;
 use crate::wait::Signal;
@@ -54,6 +54,8 @@ pub struct CoreState<S: Seam> {
     requests: Cell<u64>,
     /// Cost units left for destage until the next tick; `None` without limit.
     allowance: Cell<Option<u64>>,
+    /// Number of kept records, and progress of their sweeps.
+    pub kept_totals: KeptTotals,
     /// The last partition of memory among the volumes.
     pub memory_partition: Cell<MemoryPartition>,
     /// Datastores by name.
@@ -72,6 +74,7 @@ impl<S: Seam> CoreState<S> {
         let (pages, map_loaded, map_loaded_signal, is_freeing_dirty_regions, log_pressure, free_segments_when_full) =
             Default::default();
         CoreState {
+            kept_totals: KeptTotals::default(),
             memory_partition: Cell::new(MemoryPartition::new(seam.now())),
             datastores: Default::default(),
             flash_datastore: Datastore::of_flash(seam.clone(), &flash_spec),
@@ -356,14 +359,13 @@ impl<S: Seam> CoreState<S> {
                 core_state.renew_allowance();
                 core_state.measure_log_pressure();
                 core_state.repartition_memory_if_due();
-                let mut chunks_left = SWEPT_CHUNKS_MAX;
+                core_state.sweep_kept_records();
                 for shard in core_state.shards() {
                     shard.tick_throttle();
                     if core_state.log_pressure_percent() == 100 {
                         shard.retire_durable_records();
                     }
                     shard.flush_log_if_full();
-                    shard.sweep_kept_records(&mut chunks_left);
                     if shard.state.borrow().needs_tick() {
                         shard.work.notify();
                         shard.progress.notify();

@@ -28,6 +28,7 @@ use crate::backing::{AnyDisk, Cause, Datastore, Dispatch, IoSlot, Priority};
 use crate::destage::throttle::Throttle;
 use crate::destage::writer::Retry;
 use crate::log::flush_batcher::FlushBatcher;
+use crate::log::kept_records::KeptRecords;
 use crate::memory::{BlockNo, MemoryCache, Sectors};
 use crate::pages::FlashTier;
 use crate::policy::curve::Curves;
@@ -89,6 +90,8 @@ pub struct Shard<S: Seam> {
     pub memory_quota: Cell<MemoryQuota>,
     /// The flash tier: its clean pages on flash.
     pub flash_tier: FlashTier<S>,
+    /// The kept records of the log.
+    pub kept_records: RefCell<KeptRecords>,
     /// The slowest requests.
     pub slow_requests: SlowRequests,
     /// True if the pump must end.

@@ -96,6 +96,7 @@ impl<S: Seam> Volume<S> {
                 spec.flash.clone(),
                 spec.drops_pages,
             ),
+            kept_records: Default::default(),
             slow_requests: Default::default(),
             stopping: Cell::new(false),
             draining: Cell::new(false),
@@ -180,7 +181,7 @@ impl<S: Seam> Volume<S> {
             stats.flash_dirty_bytes = state.log_tracker.len() as u64 * block;
             stats.spilled_bytes = state.log_tracker.spilled_blocks() * block;
             stats.spilled_index_bytes = state.log_tracker.index_bytes() as u64;
-            stats.kept_index_bytes = shard.flash_tier.kept.borrow().bytes() as u64;
+            stats.kept_index_bytes = shard.kept_records.borrow().bytes() as u64;
             let oldest = state.oldest_dirty(memory, shard.number);
             stats.dirty_age_ms = oldest.map_or(0, |oldest| now.since(oldest).as_millis());
         });

@@ -72,7 +72,7 @@ pub async fn fill<S: Seam>(running: &RunningJob<S>, device: &Device<S>) -> Resul
             blocks: used.unwrap_or(blocks),
         };
         // The device gets no retired records outside the chain.
-        state.segments.end_lives_outside_chain();
+        state.segments.expire_records_outside_chain();
         state.segments.chain().map(log_segment).collect::<Vec<_>>()
     };
     let bytes = |segment: &LogSegment| u64::from(segment.blocks) * BLOCK_BYTES as u64;
@@ -84,7 +84,7 @@ pub async fn fill<S: Seam>(running: &RunningJob<S>, device: &Device<S>) -> Resul
         match is_in_log {
             true => copy_segment(running, device, segment).await?,
             false => {
-                inner.state.borrow_mut().segments.end_life(segment.number);
+                inner.state.borrow_mut().segments.expire_records(segment.number);
                 running.add_done_bytes(bytes(segment));
             }
         }

@@ -176,8 +176,10 @@ fn new_inner<S: Seam>(
             _ => {
                 let live = live_per_segment[header.segment.index()];
                 let (boot, first_sequence, last_sequence) = (header.boot, header.first_sequence, header.sequence);
-                log_segments
-                    .push((header.segment, Segment { boot, first_sequence, last_sequence, live, holds: 0, life: 0 }));
+                log_segments.push((
+                    header.segment,
+                    Segment { boot, first_sequence, last_sequence, live, holds: 0, expiries: 0 },
+                ));
             }
         }
     }

@@ -118,8 +118,13 @@ impl Merge<'_> {
     fn emit_data(&mut self, record: &DataRecord) {
         let DataRecord { address, epoch, checksum, at } = *record;
         let (segment, offset) = self.positions[at.batch_index as usize];
-        let position =
-            Position { segment, index: offset + 1 + u32::from(at.data_records_before), checksum, life: 0, live: true };
+        let position = Position {
+            segment,
+            index: offset + 1 + u32::from(at.data_records_before),
+            checksum,
+            expiries: 0,
+            live: true,
+        };
         self.emit(Recovered { address, epoch, position, content: RecoveredContent::Data });
     }
 
@@ -130,7 +135,8 @@ impl Merge<'_> {
             && blocks > 0
         {
             let blocks = u32::try_from(blocks).expect("a part of a range is not longer than the range");
-            let position = Position { segment: header.segment, index: header.offset, checksum: 0, life: 0, live: true };
+            let position =
+                Position { segment: header.segment, index: header.offset, checksum: 0, expiries: 0, live: true };
             self.emit(Recovered { address, epoch, position, content: RecoveredContent::Zero { blocks, may_unmap } });
         }
     }

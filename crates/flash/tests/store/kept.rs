@@ -1,4 +1,4 @@
-//! Retired records stay readable until their segments are used again.
+//! Retired records stay readable until their segments are reused.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -32,7 +32,7 @@ fn block_tag(block: &seam::sim::SimBlock) -> u64 {
 }
 
 #[test]
-fn retired_record_is_read_until_its_segment_is_used_again() {
+fn retired_record_is_read_until_its_segment_is_reused() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
@@ -47,19 +47,19 @@ fn retired_record_is_read_until_its_segment_is_used_again() {
             let absent = read.iter().take_while(|read| **read == Err("absent")).count();
             let expected: Vec<Read> = (absent as u64..=block).map(|block| Ok(block + 100)).collect();
             assert_eq!(read[absent..], expected, "the oldest records are the first to go");
-            // A segment holds four records, each behind its header. The newest segments are not used again.
+            // A segment holds four records, each behind its header. The newest segments are not reused.
             assert!(read.len() - absent >= read.len().min(12), "{absent} of {} are gone", read.len());
             had_absent |= absent > 0;
         }
-        assert!(had_absent && store.reused_segments() > 20, "{} segments were used again", store.reused_segments());
+        assert!(had_absent && store.expiries() > 20, "{} segments were reused", store.expiries());
     });
 }
 
-/// A read during which the segment is used again. The segment's life and the checksum reject it, each by itself.
+/// A read during which the segment is reused. The expiry and the checksum reject it, each by itself.
 #[test]
-fn read_across_a_new_use_of_the_segment_returns_nothing() {
+fn read_across_a_reuse_of_the_segment_returns_nothing() {
     for (sabotage, reason) in
-        [(Sabotage::None, "absent"), (Sabotage::SkipChecksum, "absent"), (Sabotage::SkipLifeCheck, "bad")]
+        [(Sabotage::None, "absent"), (Sabotage::SkipChecksum, "absent"), (Sabotage::SkipExpiryCheck, "bad")]
     {
         let world = formatted(1, SMALL);
         let seam = world.seam();
@@ -73,8 +73,8 @@ fn read_across_a_new_use_of_the_segment_returns_nothing() {
             let records = [(7, position)];
             let reading = read_kept(&seam, &store, &records);
             let writing = async {
-                let before = store.reused_segments();
-                while store.reused_segments() < before + 8 {
+                let before = store.expiries();
+                while store.expiries() < before + 8 {
                     let position = append(&seam, &store, 9).await;
                     store.retire(&[position]);
                 }
@@ -87,7 +87,7 @@ fn read_across_a_new_use_of_the_segment_returns_nothing() {
                 read
             })
             .await;
-            assert!(is_reused, "the segment was not used again during the read");
+            assert!(is_reused, "the segment was not reused during the read");
             assert_eq!(read, [Err(reason)], "{sabotage:?}");
         });
     }

@@ -1,4 +1,4 @@
-//! Kept records: blocks that were destaged are read from the log until their segments are used again.
+//! Kept records: blocks that were destaged are read from the log until its segments are reused.
 
 use engine::{CoreSpec, Volume};
 use lab::fixture::{Fixture, FlashPlan, out_of_order_disk, read, write};
@@ -6,16 +6,17 @@ use seam::sim::{SimSeam, WorldSpec};
 use seam::{Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
+const FLASH_BYTES: u64 = 64 * MIB;
 /// Blocks that are written, flushed and destaged; half of memory.
 const BLOCKS: u64 = 128;
 const SECTORS_PER_BLOCK: u64 = 8;
 
-/// A volume of 16 MiB on a disk, with memory for 256 blocks and flash of this size.
-fn served(seed: u64, flash_bytes: u64) -> (Fixture, Volume<SimSeam>) {
+/// A volume on a disk of this size, with memory for 256 blocks and flash of 64 MiB.
+fn served(seed: u64, disk_bytes: u64) -> (Fixture, Volume<SimSeam>) {
     let spec = WorldSpec { blocks: 256, time_max: Nanos::from_secs(100_000), ..WorldSpec::new(seed) };
     let fixture = Fixture::new(spec, CoreSpec { readahead_max_bytes: 0, ..CoreSpec::default() });
-    fixture.add_disk("disk", out_of_order_disk(16 * MIB));
-    fixture.open_flash(&FlashPlan { devices: 2, bytes: flash_bytes, iops: 20_000 });
+    fixture.add_disk("disk", out_of_order_disk(disk_bytes));
+    fixture.open_flash(&FlashPlan { devices: 2, bytes: FLASH_BYTES, iops: 20_000 });
     let volume = fixture.attach("disk", |_| ()).expect("the first volume can be attached");
     fixture.wait_until_checked(std::slice::from_ref(&volume));
     (fixture, volume)
@@ -58,7 +59,7 @@ fn read_tags(fixture: &Fixture, volume: &Volume<SimSeam>) -> Vec<u64> {
 
 #[test]
 fn destaged_blocks_are_read_from_the_log() {
-    let (fixture, volume) = served(1, 64 * MIB);
+    let (fixture, volume) = served(1, 16 * MIB);
     write_and_destage(&fixture, &volume, 1_000);
     evict(&fixture, &volume);
     let before = volume.stats();
@@ -74,7 +75,7 @@ fn destaged_blocks_are_read_from_the_log() {
 
 #[test]
 fn newer_content_replaces_a_kept_record() {
-    let (fixture, volume) = served(2, 64 * MIB);
+    let (fixture, volume) = served(2, 16 * MIB);
     write_and_destage(&fixture, &volume, 1_000);
     fixture.world.block_on(async {
         // Not logged: destaged without a flush of the client.
@@ -94,8 +95,8 @@ fn newer_content_replaces_a_kept_record() {
 
 #[test]
 fn index_of_kept_records_is_bounded_by_the_log() {
-    let (fixture, volume) = served(3, 64 * MIB);
-    let log_blocks = 64 * MIB / seam::BLOCK_BYTES as u64;
+    let (fixture, volume) = served(3, 16 * MIB);
+    let log_blocks = FLASH_BYTES / seam::BLOCK_BYTES as u64;
     let mut largest = 0;
     // Four times the size of flash, in blocks that are written once each.
     for round in 0..4 * log_blocks / 256 {
@@ -110,4 +111,23 @@ fn index_of_kept_records_is_bounded_by_the_log() {
         largest = largest.max(volume.stats().kept_index_bytes);
     }
     assert!(largest > 0 && largest < 24 * log_blocks, "{largest} bytes for {log_blocks} blocks of the log");
+}
+
+/// The last block of a volume is partly past its end, and the backing has other content there once it has grown.
+#[test]
+fn kept_record_of_a_partial_last_block_ends_with_a_growth() {
+    let (fixture, volume) = served(5, 8 * MIB + 512);
+    let last = 8 * MIB / 512;
+    fixture.world.block_on(async {
+        write(&volume, last, 1, 4).await.unwrap();
+        volume.flush().await.unwrap();
+        volume.destage_all().await.unwrap();
+    });
+    evict(&fixture, &volume);
+    let before = volume.stats().flash.kept_read_bytes;
+    assert_eq!(fixture.world.block_on(read(&volume, last, 1)).unwrap(), [4]);
+    assert!(volume.stats().flash.kept_read_bytes > before, "the block was kept");
+    fixture.world.block_on(volume.resize(Some(8 * MIB + 8_192), false)).unwrap();
+    fixture.world.disk("disk").unwrap().set_tags(last + 1, &[9; 7]);
+    assert_eq!(fixture.world.block_on(read(&volume, last, 8)).unwrap(), [4, 9, 9, 9, 9, 9, 9, 9]);
 }
