@@ -432,6 +432,8 @@ export interface components {
       scrub: components['schemas']['ScrubReport'];
       /** @description Segments of the log. */
       segments: number;
+      /** @description True if the core of the log did not answer in time: the figures are those of its last answer. */
+      silent: boolean;
       /** @description Identity of the store, 32 hexadecimal digits; empty if it is not in use. */
       store: string;
       /** @description Volumes with data in the log that are not served. */

@@ -20,20 +20,16 @@ export interface FlashFigures {
 const sum = (flash: Flash, value: (device: FlashDevice) => number) =>
   flash.devices.reduce((all, device) => all + value(device), 0);
 
-/** False if the core of the log did not answer in time: its figures are 0 then, and its devices are left out. */
-export const isAnswered = (flash: Flash) => !flash.in_use || flash.devices.length > 0;
-
-/** The newest report of flash, with the log's state from an earlier sample if the newest one lacks it. */
+/** The newest report of flash, and the time of its figures. */
 export function newestFlash(): { flash: Flash | null; atMs: number } {
-  const newest = live.newest;
-  const isComplete = ({ status: { flash } }: Sample) => flash === null || isAnswered(flash);
-  const sample = live.samples.findLast(isComplete) ?? newest;
-  return { flash: sample?.status.flash ?? null, atMs: sample?.at_unix_ms ?? 0 };
+  const isCurrent = ({ status: { flash } }: Sample) => flash === null || !flash.silent;
+  const sample = live.samples.findLast(isCurrent) ?? live.newest;
+  return { flash: live.status?.flash ?? null, atMs: sample?.at_unix_ms ?? 0 };
 }
 
 function between({ status: { flash: from } }: Sample, sample: Sample, elapsedMs: number): FlashFigures | null {
   const to = sample.status.flash;
-  if (!from || !to || !isAnswered(from) || !isAnswered(to)) return null;
+  if (!from || !to || from.silent || to.silent) return null;
   // Removing a device lowers the sums: rates are never negative.
   const rate = (value: (device: FlashDevice) => number) =>
     Math.max(0, ((sum(to, value) - sum(from, value)) / elapsedMs) * 1e3);

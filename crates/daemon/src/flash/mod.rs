@@ -28,6 +28,7 @@ use std::time::Duration;
 use engine::{BlockNo, VolumeId, WritePolicy};
 use flash::{Ownership, Sequence, StoreIdentity};
 use messages::Failure;
+use messages::report::FlashReport;
 use tokio::sync::mpsc;
 
 use self::drives::Drives;
@@ -111,6 +112,8 @@ pub struct FlashLog {
     change: tokio::sync::Mutex<()>,
     /// Held while the manifest is written: its copies must not overlap, and the newest one comes last.
     manifest: tokio::sync::Mutex<()>,
+    /// The last report of an open log whose core answered.
+    last_report: RefCell<Option<FlashReport>>,
     /// True while the devices are monitored.
     is_watched: Cell<bool>,
     /// True once the start has checked the devices against the records.
@@ -122,7 +125,7 @@ impl FlashLog {
     pub fn new(settings: Rc<Settings>, records: Rc<Records>, cores: Rc<Cores>, jobs: Rc<Jobs>) -> FlashLog {
         let (state, pending_drops, wear, drives) =
             (RefCell::default(), RefCell::default(), Wear::default(), Rc::default());
-        let (change, manifest, is_watched, start_checked) = Default::default();
+        let (change, manifest, last_report, is_watched, start_checked) = Default::default();
         FlashLog {
             settings,
             records,
@@ -134,6 +137,7 @@ impl FlashLog {
             drives,
             change,
             manifest,
+            last_report,
             is_watched,
             start_checked,
         }

@@ -71,8 +71,16 @@ impl FlashLog {
         (report.in_use, report.store) = (true, opened.store.clone());
         let view = self.core().call(async |local: Rc<CoreLocal>| log_view(&local));
         match tokio::time::timeout(CORE_TIMEOUT, view).await {
-            Ok(Ok(Some(view))) => self.fill_report(&mut report, view, &opened, &config, volumes),
-            _ => report.problems.push(StatusProblem::new(AlertKind::CoreSilent, "its data core does not answer")),
+            Ok(Ok(Some(view))) => {
+                self.fill_report(&mut report, view, &opened, &config, volumes);
+                self.last_report.replace(Some(report.clone()));
+            }
+            _ => {
+                let is_same_store = |last: &FlashReport| last.store == report.store;
+                report = self.last_report.borrow().clone().filter(is_same_store).unwrap_or(report);
+                report.silent = true;
+                report.problems.push(StatusProblem::new(AlertKind::CoreSilent, "its data core does not answer"));
+            }
         }
         Some(report)
     }

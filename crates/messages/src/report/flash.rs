@@ -163,6 +163,10 @@ pub struct PagesReport {
 pub struct FlashReport {
     /// True while the log is in use: flushes are acknowledged once their data is in it.
     pub in_use: bool,
+    /// True if the core of the log did not answer in time: the figures are those of its last answer.
+    #[serde(default)]
+    #[schema(required)]
+    pub silent: bool,
     /// Identity of the store, 32 hexadecimal digits; empty if it is not in use.
     pub store: String,
     /// Its devices.

@@ -83,17 +83,25 @@ fn stopped_data_core_raises_an_alert() {
     let daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
     let before = volume_report(&daemon)["reads"].as_u64().expect("a count");
+    let read_status = || -> Value { serde_json::from_str(&daemon.command(&["status", "--json"])).expect("valid JSON") };
+    let flash_before = read_status()["flash"].clone();
     let Some(stopped) = stopped_thread::stop_data_core(&daemon) else { return };
     client.send(Op::Read, 0, 0, 4096, &[]).expect("the kernel accepts the connection");
-    let alert = e2e::daemon::wait_for("the alert", || {
-        let status: Value = serde_json::from_str(&daemon.command(&["status", "--json"])).expect("valid JSON");
+    let (status, alert) = e2e::daemon::wait_for("the alert", || {
+        let status = read_status();
         let alerts = status["active_alerts"].as_array().expect("a list").clone();
-        alerts.into_iter().find(|alert| alert["kind"] == "core-silent")
+        let alert = alerts.into_iter().find(|alert| alert["kind"] == "core-silent")?;
+        Some((status, alert))
     });
     assert!(stopped.is_stopped() && alert["severity"] == "critical", "{alert}");
+    // Figures of flash are the last ones, so that history and rates have no step to 0.
+    let (flash, figures) = (&status["flash"], ["copies", "segments", "free_segments"]);
+    assert!(flash["silent"] == true && figures.iter().all(|figure| flash[figure] == flash_before[figure]), "{flash}");
+    assert_eq!(flash["devices"].as_array().expect("a list").len(), 2, "{flash}");
     drop(stopped);
     assert_eq!(client.receive().expect("the core continues").error, 0);
     assert_eq!(volume_report(&daemon)["reads"], before + 1);
+    assert_eq!(read_status()["flash"]["silent"], false);
     daemon.stop();
 }
 
