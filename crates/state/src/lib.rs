@@ -10,6 +10,7 @@
 //!    (`writer.rs`).
 
 mod content;
+mod error;
 mod fields;
 mod identity;
 mod loss;
@@ -29,12 +30,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use format_version::NewerFormat;
-
 pub use content::{
     ContentRecord, ContentVerdict, Evidence, compare_content, end_block, is_partial_block_dirty, sampled_blocks,
     show_samples,
 };
+pub use error::{READ_ONLY_REMEDY, StateError};
 pub use fields::show_volume_id;
 pub use identity::{Acceptance, Admission, Claim, UndestagedBlocks, random_identity, random_number};
 pub use loss::{acknowledges_durable_writes, loss_to_report, recovers_under_file_policy, unflushed_loss};
@@ -65,62 +65,6 @@ const BACKUPS_MAX: u32 = 1_000;
 const LOCK: &str = "lock";
 /// Width of the process id in the lock file: the longest number has ten digits.
 const HOLDER_WIDTH: usize = 10;
-
-/// Reason why the state directory cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum StateError {
-    /// A call of the operating system failed.
-    #[error("state directory {path}: cannot {doing}: {error}")]
-    Io {
-        /// The failed action.
-        doing: &'static str,
-        /// The file or directory.
-        path: PathBuf,
-        /// Error of the system.
-        error: io::Error,
-    },
-    /// The directory does not answer: its disk hangs, or its server is unreachable.
-    #[error(
-        "state directory {path} does not answer (for {} s): changes that need a durable record fail; check its disk",
-        .time.as_secs()
-    )]
-    Hangs {
-        /// The directory.
-        path: PathBuf,
-        /// Time without an answer.
-        time: Duration,
-    },
-    /// Another daemon holds the directory.
-    #[error(
-        "state directory {path} is in use by another hotset (process {holder}); stop that process, or set another \
-         directory in [state]"
-    )]
-    Locked {
-        /// The directory.
-        path: PathBuf,
-        /// Process that holds the directory, as recorded in the lock file.
-        holder: String,
-    },
-    /// The file was written by a newer version and stays unchanged.
-    #[error("{path} was {newer}; start that version, or restore a copy of the file that this version has written")]
-    Newer {
-        /// The file.
-        path: PathBuf,
-        /// Its format.
-        newer: NewerFormat,
-    },
-    /// The file is damaged.
-    #[error(
-        "{path} is damaged ({detail}): restore its newest copy, or rebuild its records from the flash devices: \
-         hotset state rebuild"
-    )]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Error of the parser.
-        detail: String,
-    },
-}
 
 /// The directory, held by this process, with its state.
 pub struct StateDir {

@@ -15,7 +15,6 @@ use super::super::certificates::ListenerCertificate;
 use super::super::cores::{DataCore, DataCoreSpec};
 #[cfg(feature = "sabotage")]
 use super::super::sabotage;
-use super::super::state_error::describe_state_error;
 use super::super::stop::Clients;
 use super::super::volumes::ChangeGuard;
 use super::super::{handover, iscsi, loss, persisted_memory, vhost_user};
@@ -62,7 +61,7 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
     };
     let mut state = StateDir::open_within(&config.state_directory, PREDECESSOR_TIMEOUT, on_wait)
         .await
-        .map_err(|error| Failure::failed(describe_state_error(&error)))?;
+        .map_err(|error| Failure::failed(error.describe()))?;
     let (identity, run_id) = random_identity()
         .and_then(|identity| Ok((identity, random_number()?)))
         .map_err(|error| Failure::failed(format!("cannot read a random identity from /dev/urandom: {error}")))?;
@@ -71,7 +70,7 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
             state.begin_life(identity, run_id);
             loss::record_boot(state);
         })
-        .map_err(|error| Failure::failed(describe_state_error(&error)))?;
+        .map_err(|error| Failure::failed(error.describe()))?;
     let (core_ended, mut ended_cores) = mpsc::unbounded_channel();
     let tls = config.nbd.tls.as_ref().map(load_tls).transpose()?;
     let (tls, certificate) = tls.unzip();

@@ -14,7 +14,7 @@ use serde_json::json;
 use config::{BackingSpec, Config, FlashConfig, Problem, Problems, RuleValue, is_device, read_chap};
 use daemon::override_reports;
 use seam::real::{PATH_TIMEOUT, PathCall};
-use state::StateDir;
+use state::{READ_ONLY_REMEDY, StateDir};
 use terminal::{EXIT_USAGE, Failure};
 use units::show_bytes;
 
@@ -149,7 +149,7 @@ fn state_directory_fault(directory: &Path) -> Option<(String, String)> {
     let existing = directory.ancestors().find(|path| path.is_dir())?;
     if rustix::fs::access(existing, Access::WRITE_OK) == Err(Errno::ROFS) {
         let fault = format!("the state directory {shown} is on a file system that is mounted read-only");
-        return Some((fault, "remount it read-write, or correct `directory` in [state]".to_owned()));
+        return Some((fault, READ_ONLY_REMEDY.to_owned()));
     }
     let owner = existing.metadata().ok().filter(|meta| existing == directory && meta.uid() != 0)?;
     let has_access = owner.mode() & 0o300 == 0o300;

@@ -14,7 +14,6 @@ use state::{Holding, StateDir, StateError, StoreInventory, rebuild, show_uuid};
 
 use super::confirm::is_confirmed;
 use config::Config;
-use daemon::describe_state_error;
 use terminal::{Failure, print_json};
 use units::{show_bytes, show_counted};
 
@@ -85,7 +84,7 @@ fn describe(error: &StateError) -> String {
              command",
             path.display()
         ),
-        error => describe_state_error(error),
+        error => error.describe(),
     }
 }
 
