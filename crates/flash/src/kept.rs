@@ -1,7 +1,7 @@
 //! Reads of retired records. A segment keeps its content until it is reused, so the log is also a cache of what was
 //! written: the backing durably has the same content.
 //!
-//! Nothing holds the segment of such a read. A record whose segment is reused meanwhile has expired when the read ends,
+//! Such a read does not hold the segment. A record whose segment is reused meanwhile has expired when the read ends,
 //! and the read returns nothing (R2, docs/rules.md). Each block is checked like any block of the log (R11).
 
 use std::rc::Rc;

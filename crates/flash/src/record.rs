@@ -68,7 +68,7 @@ impl Position {
     /// # Panics
     /// If the position is a tombstone's.
     pub fn to_words(self) -> [u32; 3] {
-        assert!(self.live, "a tombstone has no live position");
+        assert!(self.live && self.index < 1 << INDEX_BITS, "a live position in a segment of at most 1 GiB");
         [self.segment.0, self.index | u32::from(self.expiries) << INDEX_BITS, self.checksum]
     }
 

@@ -26,12 +26,13 @@ pub struct Segment {
     pub live: u32,
     /// Reads in flight. A held segment is not overwritten.
     pub holds: u32,
-    /// Number of times that its retired records have expired since the store was opened, modulo [`EXPIRIES_MAX`].
+    /// Number of times that its retired records have expired since the store was opened, modulo
+    /// [`EXPIRIES_TOLD_APART`].
     pub expiries: u16,
 }
 
 /// Number of expiries that a position tells apart.
-pub const EXPIRIES_MAX: u16 = 1 << 13;
+pub const EXPIRIES_TOLD_APART: u16 = 1 << 13;
 
 /// The position of the next batch.
 #[derive(Clone, Copy, Debug)]
@@ -178,14 +179,14 @@ impl Segments {
         Some(number)
     }
 
-    /// Lets the retired records of a segment expire: they are not read any more.
+    /// Expires the retired records of a segment: later reads reject them.
     pub fn expire_records(&mut self, number: SegmentNo) {
         self.expiries += 1;
         let segment = self.get_mut(number);
-        segment.expiries = (segment.expiries + 1) % EXPIRIES_MAX;
+        segment.expiries = (segment.expiries + 1) % EXPIRIES_TOLD_APART;
     }
 
-    /// Lets the retired records of all segments expire that are not in the chain.
+    /// Expires the retired records of all segments outside the chain.
     pub fn expire_records_outside_chain(&mut self) {
         let numbers: Vec<SegmentNo> = self.free.iter().chain(&self.dead).copied().collect();
         numbers.into_iter().for_each(|number| self.expire_records(number));

@@ -340,8 +340,8 @@ impl<S: Seam> Store<S> {
         crate::read::read_all(&self.0, requests).await
     }
 
-    /// Reads retired records that have not expired, each into its own buffer. Nothing is repaired, because the backing
-    /// has the same content. The results are in the same order.
+    /// Reads retired records that have not expired, each into its own buffer. Bad copies are not repaired, because the
+    /// backing has the same content. The results are in the same order.
     pub async fn read_kept(&self, requests: Vec<(BlockAddress, Position, S::BlockMut)>) -> Vec<KeptResult<S>> {
         crate::kept::read_all(&self.0, requests).await
     }

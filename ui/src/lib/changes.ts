@@ -86,7 +86,7 @@ async function historyOfBothRanges(scope: Scope, { from, to }: Interval, names: 
   };
 }
 
-/** False for what is zero or unknown in both ranges. */
+/** False if both values are zero or unknown. */
 const isActive = ({ before, after }: Change) => Boolean(before || after);
 
 /** Size of a change in doublings or halvings, damped near zero by `offset`. */
@@ -95,7 +95,7 @@ function doublings({ before, after, offset }: Change & { offset: number }): numb
 }
 
 /** The figures of a scope, the largest relative change first. */
-export async function figuresThatChanged(scope: Scope, range: Interval): Promise<Change[]> {
+export async function compareFigures(scope: Scope, range: Interval): Promise<Change[]> {
   const { report, before, after } = await historyOfBothRanges(scope, range, SERIES);
   return COMPARED_FIGURES.map(({ label, formatValue, offset, evaluate }) => ({
     label,
@@ -109,7 +109,7 @@ export async function figuresThatChanged(scope: Scope, range: Interval): Promise
 }
 
 /** Request rates of active volumes, the largest absolute change first. */
-export async function volumesThatChanged(names: string[], range: Interval): Promise<Change[]> {
+export async function compareVolumes(names: string[], range: Interval): Promise<Change[]> {
   const waiting = [...names];
   const changes: Change[] = [];
   const requestRate = mean(['reads', 'writes']);

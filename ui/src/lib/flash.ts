@@ -20,11 +20,10 @@ export interface FlashFigures {
 const sum = (flash: Flash, value: (device: FlashDevice) => number) =>
   flash.devices.reduce((all, device) => all + value(device), 0);
 
-/** The newest report of flash, and the time of its figures. */
-export function newestFlash(): { flash: Flash | null; atMs: number } {
+/** The newest report of flash, and the time of its figures; null if that is before the page's first sample. */
+export function newestFlash(): { flash: Flash | null; atMs: number | null } {
   const isCurrent = ({ status: { flash } }: Sample) => flash === null || !flash.silent;
-  const sample = live.samples.findLast(isCurrent) ?? live.newest;
-  return { flash: live.status?.flash ?? null, atMs: sample?.at_unix_ms ?? 0 };
+  return { flash: live.status?.flash ?? null, atMs: live.samples.findLast(isCurrent)?.at_unix_ms ?? null };
 }
 
 function between({ status: { flash: from } }: Sample, sample: Sample, elapsedMs: number): FlashFigures | null {
@@ -56,7 +55,7 @@ export const FLASH: Source<FlashFigures> = {
   ],
   fromHistory: (report, index, aggregate) => {
     const valueOf = (name: string) => report.series[name]?.[aggregate][index] ?? 0;
-    // Without an answer of the log, the history has 0 for all of its figures.
+    // History from before the log was opened has 0 for all of its figures.
     const levels = ['flash_pages', 'flash_log_free_segments', 'flash_devices_in_service'];
     if (levels.every((name) => valueOf(name) === 0)) return null;
     return {

@@ -1,7 +1,7 @@
 //! Kept records: retired records that are the newest content of their blocks. The backing durably has their content,
 //! and the log still has it too, until the record expires. The log is thereby also a cache of what was written.
 //!
-//! Nothing tells the index which records have expired: reads skip them, and sweeps remove them.
+//! The index is not notified of expiries: reads skip expired records, and sweeps remove them.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -20,10 +20,10 @@ const ENTRY_BYTES: usize = 19;
 /// A volume is swept when 1/8 of the segments has expired since its last sweep.
 const SWEEPS_PER_CYCLE: u64 = 8;
 /// A volume is swept at the latest after this number of expiries: a position tells apart twice as many.
-const EXPIRIES_MAX: u64 = 4_096;
-/// Chunks of the indexes that sweeps examine in one tick: about 0.1 ms.
-const SWEPT_CHUNKS_MIN: usize = 32;
-/// Entries in a chunk, about.
+const EXPIRIES_PER_SWEEP_MAX: u64 = 4_096;
+/// Minimum and maximum number of chunks that sweeps examine in one tick: about 0.1 ms and 3 ms.
+const SWEPT_CHUNKS: (usize, usize) = (32, 1_024);
+/// Approximate entries per chunk.
 const CHUNK_ENTRIES: u64 = 256;
 
 /// The kept records of a volume.
@@ -87,7 +87,7 @@ impl KeptRecords {
         has_expired: impl Fn(Position) -> bool,
     ) {
         if self.sweep_next.is_none() {
-            if expiries - self.swept_expiries < (segments / SWEEPS_PER_CYCLE).clamp(1, EXPIRIES_MAX) {
+            if expiries - self.swept_expiries < (segments / SWEEPS_PER_CYCLE).clamp(1, EXPIRIES_PER_SWEEP_MAX) {
                 return;
             }
             (self.swept_expiries, self.sweep_next) = (expiries, Some(BlockNo::ZERO));
@@ -110,7 +110,7 @@ pub struct KeptTotals {
     /// Expiries of segments at the last tick.
     expiries: Cell<u64>,
     /// Index of the volume that is swept first.
-    first: Cell<usize>,
+    next_shard: Cell<usize>,
 }
 
 impl<S: Seam> CoreState<S> {
@@ -131,13 +131,14 @@ impl<S: Seam> CoreState<S> {
         let (expiries, segments) = (store.expiries(), store.segments());
         let new_expiries = expiries - self.kept_totals.expiries.replace(expiries);
         let due_entries = entries as u64 * new_expiries * SWEEPS_PER_CYCLE / segments.max(1);
-        let mut chunks_left = SWEPT_CHUNKS_MIN + (due_entries / CHUNK_ENTRIES) as usize;
-        let first = self.kept_totals.first.get();
+        let due_chunks = usize::try_from(due_entries / CHUNK_ENTRIES).unwrap_or(usize::MAX);
+        let mut chunks_left = due_chunks.clamp(SWEPT_CHUNKS.0, SWEPT_CHUNKS.1);
+        let first = self.kept_totals.next_shard.get();
         for index in (0..shards.len()).map(|number| (first + number) % shards.len()) {
             let mut kept = shards[index].kept_records.borrow_mut();
             kept.sweep(&mut chunks_left, (expiries, segments), |position| store.has_expired(position));
             if chunks_left == 0 {
-                return self.kept_totals.first.set(index);
+                return self.kept_totals.next_shard.set(index);
             }
         }
     }

@@ -200,6 +200,9 @@ impl<S: Seam> Shard<S> {
             let (page, index) = page_and_index(block);
             let valid = pages.valid_blocks(page);
             if valid >> index & 1 == 0 && self.kept_position(block).is_some() {
+                if valid != 0 {
+                    pages.touch(page);
+                }
                 continue;
             }
             if valid >> index & 1 == 0 && valid != 0 && chosen.last() != Some(&page) {
@@ -246,8 +249,8 @@ impl<S: Seam> Shard<S> {
     /// record lasts long needs no copy.
     pub(super) fn queue_refresh(&self, blocks: &[BlockNo]) {
         let Some(pages) = self.fillable_pages() else { return };
-        let are_kept_long = self.core.log().is_some_and(|log| log.retention_percent() >= RETENTION_MIN_PERCENT);
-        let has_lasting_record = |block: &BlockNo| are_kept_long && self.kept_position(*block).is_some();
+        let is_retention_long = self.core.log().is_some_and(|log| log.retention_percent() >= RETENTION_MIN_PERCENT);
+        let has_lasting_record = |block: &BlockNo| is_retention_long && self.kept_position(*block).is_some();
         let blocks: Vec<BlockNo> = blocks.iter().copied().filter(|block| !has_lasting_record(block)).collect();
         for blocks in blocks.chunk_by(|block, next| page_and_index(*block).0 == page_and_index(*next).0) {
             let page = page_and_index(blocks[0]).0;

@@ -172,6 +172,11 @@ impl<S: Seam> Shard<S> {
         self.quiesce().await;
         self.flash_tier.suspend();
         let dropped = self.drop_while_suspended(discard_dirty, refuse_dirty).await;
+        if dropped.is_err() {
+            // Records that a flush in progress appends must not be kept either.
+            let is_running = || self.state.borrow().logging.single_flight.is_running();
+            self.progress.wait_for(|| (!is_running()).then_some(())).await;
+        }
         self.flash_tier.resume();
         dropped
     }

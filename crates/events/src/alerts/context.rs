@@ -34,7 +34,7 @@ pub struct AlertContext<'a> {
 impl<'a> AlertContext<'a> {
     /// The flash cache, if it is in use.
     pub fn flash(&self) -> Option<&'a FlashReport> {
-        // Zero segments: its data core did not answer, so the report has no figures.
+        // Zero segments: its data core has not answered since the log was opened. Later the last figures stay.
         self.status.flash.as_ref().filter(|flash| flash.in_use && flash.segments > 0)
     }
 

@@ -84,7 +84,13 @@ pub async fn fill<S: Seam>(running: &RunningJob<S>, device: &Device<S>) -> Resul
         match is_in_log {
             true => copy_segment(running, device, segment).await?,
             false => {
-                inner.state.borrow_mut().segments.expire_records(segment.number);
+                {
+                    // A segment that was reused since the fill began is on the device.
+                    let segments = &mut inner.state.borrow_mut().segments;
+                    if segments.get(segment.number).first_sequence == segment.content.first_sequence {
+                        segments.expire_records(segment.number);
+                    }
+                }
                 running.add_done_bytes(bytes(segment));
             }
         }
