@@ -20,11 +20,9 @@ export interface FlashFigures {
 const sum = (flash: Flash, value: (device: FlashDevice) => number) =>
   flash.devices.reduce((all, device) => all + value(device), 0);
 
-/** The newest report of flash, and the time of its figures; null if that is before the page's first sample. */
-export function newestFlash(): { flash: Flash | null; atMs: number | null } {
-  const isCurrent = ({ status: { flash } }: Sample) => flash === null || !flash.silent;
-  return { flash: live.status?.flash ?? null, atMs: live.samples.findLast(isCurrent)?.at_unix_ms ?? null };
-}
+/** The time of the last answer of the flash log's core; null if that is before the page's first sample. */
+export const lastAnswerMs = () =>
+  live.samples.findLast(({ status: { flash } }) => flash === null || !flash.silent)?.at_unix_ms ?? null;
 
 function between({ status: { flash: from } }: Sample, sample: Sample, elapsedMs: number): FlashFigures | null {
   const to = sample.status.flash;
