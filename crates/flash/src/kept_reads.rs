@@ -9,11 +9,10 @@ use std::rc::Rc;
 use seam::{Block, BlockMut, Piece, Seam};
 
 use crate::pages::PageReadError;
-use crate::read::{ReadRequest, offset_of, read_order, runs_of, seed};
+use crate::read::{IndexedRequests, ReadRequest, offset_of, read_in_runs, read_order, seed};
 use crate::record::Position;
 use crate::slow::{QueuedRequest, RequestWork};
 use crate::store::{Inner, Sabotage};
-use crate::wait::{BoxFuture, join};
 
 /// A block, or the reason why it was not read, with the unused buffer.
 pub type KeptResult<S> = Result<<S as Seam>::Block, PageReadError<<S as Seam>::BlockMut>>;
@@ -35,18 +34,14 @@ pub async fn read_all<S: Seam>(inner: &Rc<Inner<S>>, requests: Vec<ReadRequest<S
             false => readable.push((index, request)),
         }
     }
-    let reads = runs_of::<S>(readable).into_iter().map(|run| {
-        let read: BoxFuture<'_, Vec<(usize, KeptResult<S>)>> = Box::pin(read_run(inner, run));
-        read
-    });
-    for (index, result) in join(reads.collect()).await.into_iter().flatten() {
+    for (index, result) in read_in_runs::<S, _>(readable, |run| Box::pin(read_run(inner, run))).await {
         results[index] = Some(result);
     }
     results.into_iter().map(|result| result.expect("every block was in a run")).collect()
 }
 
 /// Reads adjacent blocks of one segment in one request, from one device.
-async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, ReadRequest<S>)>) -> Vec<(usize, KeptResult<S>)> {
+async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: IndexedRequests<S>) -> Vec<(usize, KeptResult<S>)> {
     let (_, (_, first, _)) = &run[0];
     let (first, at) = (*first, offset_of(inner, first));
     let device = read_order(inner, first.segment).into_iter().next();

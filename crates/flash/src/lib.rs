@@ -21,7 +21,7 @@ pub mod format;
 mod hang;
 mod inspect;
 mod journal;
-mod kept;
+mod kept_reads;
 mod manifest;
 mod members;
 mod membership;
@@ -45,7 +45,7 @@ pub use format::superblock::Role;
 pub use inspect::{
     DeviceContent, DeviceFindings, Inspection, StoreIdentity, SuperblockSummary, identify, inspect, read_device_content,
 };
-pub use kept::KeptResult;
+pub use kept_reads::KeptResult;
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, read_manifest};
 pub use members::{JobKind, JobReport};
 pub use number::{
@@ -59,5 +59,6 @@ pub use pages::{
 pub use record::{BlockAddress, Content, Position, Record, Recovered, RecoveredContent};
 pub use recovery::OpenOptions;
 pub use scrub::ScrubStats;
+pub use segments::EXPIRIES_TOLD_APART;
 pub use store::{MemberReport, MemberStatus, Sabotage, Store};
 pub use wait::BoxFuture;

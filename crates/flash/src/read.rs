@@ -93,12 +93,19 @@ pub async fn read<S: Seam>(
     Err(StoreError::Lost { volume_id: address.volume_id, block: address.block })
 }
 
-/// The requests, each with its index, in runs of adjacent blocks that expire together.
-pub fn runs_of<S: Seam>(mut requests: Vec<(usize, ReadRequest<S>)>) -> Vec<Vec<(usize, ReadRequest<S>)>> {
+/// Requests, each with its index.
+pub type IndexedRequests<S> = Vec<(usize, ReadRequest<S>)>;
+
+/// Passes the requests to `read_run` in runs of adjacent blocks that expire together, all at once. Returns the results,
+/// each with its index.
+pub async fn read_in_runs<'a, S: Seam, R>(
+    mut requests: IndexedRequests<S>,
+    read_run: impl Fn(IndexedRequests<S>) -> BoxFuture<'a, Vec<(usize, R)>>,
+) -> impl Iterator<Item = (usize, R)> {
     requests.sort_by_key(|(_, (_, position, _))| (position.segment, position.expiries, position.index));
-    let mut runs: Vec<Vec<(usize, ReadRequest<S>)>> = Vec::new();
+    let mut runs: Vec<IndexedRequests<S>> = Vec::new();
     for (index, request) in requests {
-        let continues_run = |run: &&mut Vec<(usize, ReadRequest<S>)>| {
+        let continues_run = |run: &&mut IndexedRequests<S>| {
             let (_, (_, last, _)) = run.last().expect("a run is not empty");
             (last.segment, last.expiries, last.index + 1) == (request.1.segment, request.1.expiries, request.1.index)
         };
@@ -107,7 +114,7 @@ pub fn runs_of<S: Seam>(mut requests: Vec<(usize, ReadRequest<S>)>) -> Vec<Vec<(
             None => runs.push(vec![(index, request)]),
         }
     }
-    runs
+    join(runs.into_iter().map(read_run).collect()).await.into_iter().flatten()
 }
 
 /// Reads many blocks, each into its own buffer. Adjacent blocks share one request. Otherwise like [`read`].
@@ -115,14 +122,9 @@ pub async fn read_all<S: Seam>(
     inner: &Rc<Inner<S>>,
     requests: Vec<ReadRequest<S>>,
 ) -> Vec<Result<S::Block, StoreError>> {
-    let count = requests.len();
-    let runs = runs_of::<S>(requests.into_iter().enumerate().collect());
-    let reads = runs.into_iter().map(|run| {
-        let read: BoxFuture<'_, Vec<IndexedResult<S>>> = Box::pin(read_run(inner, run));
-        read
-    });
-    let mut results: Vec<Option<Result<S::Block, StoreError>>> = (0..count).map(|_| None).collect();
-    for (index, result) in join(reads.collect()).await.into_iter().flatten() {
+    let mut results: Vec<Option<Result<S::Block, StoreError>>> = (0..requests.len()).map(|_| None).collect();
+    let requests = requests.into_iter().enumerate().collect();
+    for (index, result) in read_in_runs::<S, _>(requests, |run| Box::pin(read_run(inner, run))).await {
         results[index] = Some(result);
     }
     results.into_iter().map(|result| result.expect("every block was in a run")).collect()
@@ -130,7 +132,7 @@ pub async fn read_all<S: Seam>(
 
 /// Reads adjacent blocks in one request. Blocks that fail their check are read again, one by one, from any device with
 /// a good copy.
-async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: Vec<(usize, ReadRequest<S>)>) -> Vec<IndexedResult<S>> {
+async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: IndexedRequests<S>) -> Vec<IndexedResult<S>> {
     let (_, (_, first, _)) = &run[0];
     let (hold, at) = (SegmentHold::new(inner, first.segment), offset_of(inner, first));
     let mut results = Vec::with_capacity(run.len());

@@ -13,7 +13,7 @@ use crate::format::Uuid;
 use crate::format::batch::RECORDS_MAX;
 use crate::format::superblock::{Role, Superblock};
 use crate::hang::InFlightRequests;
-use crate::kept::KeptResult;
+use crate::kept_reads::KeptResult;
 use crate::members::{JobReport, Jobs};
 use crate::number::{MemberNo, SegmentNo, Sequence, StoreGeneration};
 use crate::pages::Pages;
@@ -343,12 +343,12 @@ impl<S: Seam> Store<S> {
     /// Reads retired records that have not expired, each into its own buffer. Bad copies are not repaired, because the
     /// backing has the same content. The results are in the same order.
     pub async fn read_kept(&self, requests: Vec<(BlockAddress, Position, S::BlockMut)>) -> Vec<KeptResult<S>> {
-        crate::kept::read_all(&self.0, requests).await
+        crate::kept_reads::read_all(&self.0, requests).await
     }
 
     /// True if a record has expired: its segment was reused, or a device without it has joined the log.
     pub fn has_expired(&self, position: Position) -> bool {
-        crate::kept::has_expired(&self.0, &position)
+        crate::kept_reads::has_expired(&self.0, &position)
     }
 
     /// Segments that are free for the log, in percent of all: the log fills them before it reuses the segment of a

@@ -1,14 +1,11 @@
 //! Retired records stay readable until their segments are reused.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-
 use flash::{BlockAddress, BlockNo, OpenOptions, PageReadError, Position, Sabotage, Store, VolumeId};
 use seam::sim::{Fault, Ops, Rule, SimSeam, When};
 use seam::{Nanos, Seam};
 
 use crate::service::append;
-use crate::world::{NAMES, SMALL, formatted, open};
+use crate::world::{NAMES, SMALL, formatted, open, read_across};
 
 /// The tag of a block's content, or the reason why it was not read.
 type Read = Result<u64, &'static str>;
@@ -79,15 +76,7 @@ fn read_across_a_reuse_of_the_segment_returns_nothing() {
                     store.retire(&[position]);
                 }
             };
-            let (mut reading, mut writing) = (pin!(reading), pin!(writing));
-            let mut is_reused = false;
-            let read = poll_fn(|context| {
-                let read = reading.as_mut().poll(context);
-                is_reused = is_reused || writing.as_mut().poll(context).is_ready();
-                read
-            })
-            .await;
-            assert!(is_reused, "the segment was not reused during the read");
+            let read = read_across(reading, writing).await;
             assert_eq!(read, [Err(reason)], "{sabotage:?}");
         });
     }

@@ -4,7 +4,7 @@
 mod crash_points;
 mod inspect;
 mod invalid_metadata;
-mod kept;
+mod kept_reads;
 mod member_changes;
 mod members;
 mod model;

@@ -15,7 +15,7 @@ use seam::sim::{
 };
 use seam::{Block, BlockMut, Nanos, Seam};
 
-use crate::world::{NAMES, PAGED, StoreShape, after, disks, formatted, open};
+use crate::world::{NAMES, PAGED, StoreShape, after, disks, formatted, open, read_across};
 
 pub fn block(seam: &SimSeam, tag: u64) -> SimBlock {
     let mut block = seam.alloc().expect("the pool has a free buffer");
@@ -154,14 +154,7 @@ fn read_returns_no_block_that_was_rewritten_meanwhile() {
                 volume.invalidate(BlockNo(49)..BlockNo(50));
                 assert_eq!(volume.put(PageNo(3), vec![(1, block(&seam, 55))]).await, Ok(2));
             };
-            let (mut reading, mut writing) = (pin!(reading), pin!(writing));
-            let mut written = false;
-            let read = poll_fn(|context| {
-                written = written || writing.as_mut().poll(context).is_ready();
-                reading.as_mut().poll(context)
-            })
-            .await;
-            assert!(written, "the second run was written later");
+            let read = read_across(reading, writing).await;
             let tags_read: Vec<_> = read.into_iter().map(|block| block.ok().map(|block| block.tags()[0])).collect();
             let old = (sabotage == Sabotage::SkipReadRecheck).then_some(101);
             assert_eq!(tags_read, [old, None, Some(103)]);
@@ -188,14 +181,7 @@ fn block_that_was_rewritten_during_its_read_is_not_a_bad_copy() {
             volume.invalidate(BlockNo(49)..BlockNo(50));
             assert_eq!(volume.put(PageNo(3), vec![(1, block(&seam, 55))]).await, Ok(2));
         };
-        let (mut reading, mut writing) = (pin!(reading), pin!(writing));
-        let mut is_written = false;
-        let read = poll_fn(|context| {
-            is_written = is_written || writing.as_mut().poll(context).is_ready();
-            reading.as_mut().poll(context)
-        })
-        .await;
-        assert!(is_written, "the block was written later");
+        let read = read_across(reading, writing).await;
         assert!(matches!(read[..], [Err(PageReadError::Absent(_))]), "a read across a write is a miss");
         NAMES.iter().for_each(|name| world.disk(name).unwrap().clear_faults());
         assert_eq!(tags(&seam, &pages, 7, 3).await[1], Some(55));

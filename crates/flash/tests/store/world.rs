@@ -1,5 +1,8 @@
 //! Simulated worlds with one to four flash devices.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::{FormatOptions, OpenOptions, Recovered, Store, StoreError};
 use seam::sim::{DiskImages, SimDisk, SimDiskSpec, SimSeam, TaskOrder, Timing, World, WorldSpec};
@@ -61,6 +64,23 @@ pub fn formatted_on(seed: u64, shape: StoreShape, timing: Timing) -> World {
         Store::format(&seam, &disks, options).await.expect("empty devices are formatted");
     });
     world
+}
+
+/// Runs `reading`, and `writing` beside it from its first wait on.
+///
+/// # Panics
+/// If the write has not ended before the read.
+pub async fn read_across<R>(reading: impl Future<Output = R>, writing: impl Future<Output = ()>) -> R {
+    let (mut reading, mut writing) = (pin!(reading), pin!(writing));
+    let mut is_written = false;
+    let read = poll_fn(|context| {
+        let read = reading.as_mut().poll(context);
+        is_written = is_written || writing.as_mut().poll(context).is_ready();
+        read
+    })
+    .await;
+    assert!(is_written, "the write ended later than the read");
+    read
 }
 
 /// Opens devices by name.
