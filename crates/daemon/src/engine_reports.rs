@@ -31,6 +31,7 @@ pub fn add_volume_stats(report: &mut VolumeReport, stats: VolumeStats) {
     report.promotions = stats.flash.promotions;
     report.flash_written_bytes = stats.flash.promoted_bytes + stats.flash.logged_bytes;
     report.flash = flash_use(stats.flash);
+    report.flash.log_index_bytes = stats.spilled_index_bytes + stats.kept_index_bytes;
     add_qos_stats(&mut report.qos, &stats.qos);
     report.partial_hits = stats.partial_hits;
     report.misses = stats.misses;
@@ -74,6 +75,8 @@ fn flash_use(stats: FlashStats) -> FlashUse {
         min: String::new(),
         max: String::new(),
         read_bytes: stats.read_bytes,
+        kept_read_bytes: stats.kept_read_bytes,
+        log_index_bytes: 0,
         bad_blocks: stats.bad_blocks,
         promoted_bytes: stats.promoted_bytes,
         logged_bytes: stats.logged_bytes,

@@ -47,6 +47,8 @@ pub struct Claim<'a> {
     pub served: &'a [String],
     /// The flash store in use.
     pub store: Option<&'a str>,
+    /// The faults of configured flash devices that could not be read; empty if there are none.
+    pub unread_flash: &'a str,
     /// Explains why a store is not in use.
     pub why_unused: &'a dyn Fn(&str) -> UnusedStore,
     /// Dirty data by volume ID.
@@ -121,6 +123,12 @@ impl State {
                     self.unclaimed.iter().map(String::as_str).filter(|store| !claim.discards(store)).collect();
                 if !unclaimed.is_empty() && !self.sabotage.is(Sabotage::AnyState) {
                     return Err(Refusal::Unclaimed { name: claim.name.to_owned(), store: unclaimed.join(",") });
+                }
+                // A directory that knows no store was lost, or never had one: an absent device may be of a lost one.
+                let may_be_lost = !claim.unread_flash.is_empty() && self.stores.is_empty() && !claim.accept.adopt;
+                if may_be_lost && !self.sabotage.is(Sabotage::AnyState) {
+                    let devices = claim.unread_flash.to_owned();
+                    return Err(Refusal::FlashAbsent { name: claim.name.to_owned(), devices });
                 }
                 false
             }
@@ -498,6 +506,7 @@ impl<'a> Claim<'a> {
             aliases: &[],
             served: &[],
             store: None,
+            unread_flash: "",
             why_unused: &|_| UnusedStore { reason: "it is not configured".to_owned(), has_whole_log: false },
             undestaged: NO_BLOCKS,
             evidence: None,

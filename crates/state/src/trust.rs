@@ -123,6 +123,13 @@ pub enum Refusal {
         /// The store.
         store: String,
     },
+    /// Configured flash devices are absent, and the state directory knows neither the volume nor any flash store.
+    FlashAbsent {
+        /// The volume.
+        name: String,
+        /// The absent devices, each with its fault.
+        devices: String,
+    },
     /// The volume had another backing before: the present one is a clone, an older snapshot or another disk.
     BackingChanged {
         /// The volume.
@@ -276,6 +283,7 @@ codes! {
     StateOlder => "state-older",
     StoreForeign => "store-foreign",
     Unclaimed => "data-unclaimed",
+    FlashAbsent => "flash-absent",
     BackingChanged => "backing-changed",
     BackingTaken => "backing-taken",
     DirtyElsewhere => "dirty-elsewhere",
@@ -352,6 +360,13 @@ impl fmt::Display for Refusal {
                  {store}: that data may belong to this volume. Rebuild the records from the flash devices: hotset \
                  state rebuild; or, if none of that data belongs to this volume: hotset volume adopt {name} --give-up \
                  {store}"
+            ),
+            Refusal::FlashAbsent { name, devices } => write!(
+                f,
+                "the state directory has no record of this volume, nor of any flash store, and a flash device is \
+                 absent that may hold flushed data of this volume ({devices}). Attach the device, correct its path in \
+                 [flash] or restore a lost state directory, and restart; or, if the device never had data of this \
+                 volume: hotset volume adopt {name}"
             ),
             Refusal::BackingChanged { name, known, found, clean, loss } => {
                 write!(f, "its backing is not the one that it had at the last start (was {known}, is {found})")?;

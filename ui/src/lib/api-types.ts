@@ -451,6 +451,10 @@ export interface components {
       cached_bytes: number;
       /** @description True once its pages from before the start are verified; until then reads use the backing. */
       checked: boolean;
+      /** @description Bytes of these that were read from log records of data that was already destaged. */
+      kept_read_bytes: number;
+      /** @description Memory of the index of log records, in bytes. */
+      log_index_bytes: number;
       /** @description Bytes of dirty content written to the log, one copy counted. */
       logged_bytes: number;
       /** @description Most flash: a size, a percentage, or `none`. */

@@ -1,5 +1,6 @@
 //! Metric families of volumes: at most 100 series each.
 
+use messages::report::FlashUse;
 use messages::{StatusReport, VolumeReport};
 
 use super::lines::{CLIENT_BOUNDS_US, Labels, Lines};
@@ -150,6 +151,18 @@ const FAMILIES: &[Family] = &[
         "Bytes written to flash: promoted pages, and one copy of log writes.",
         |lines, labels, volume| lines.sample(labels, &[], volume.flash_written_bytes as f64),
     ),
+    counter(
+        "hotset_volume_flash_read_bytes_total",
+        "Bytes read from flash: from clean pages, or from log records of destaged data.",
+        |lines, labels, volume| {
+            let FlashUse { read_bytes, kept_read_bytes, .. } = volume.flash;
+            lines.sample(labels, &[("from", "pages")], read_bytes.saturating_sub(kept_read_bytes) as f64);
+            lines.sample(labels, &[("from", "log")], kept_read_bytes as f64);
+        },
+    ),
+    gauge("hotset_volume_log_index_bytes", "Memory of the index of log records.", |lines, labels, volume| {
+        lines.sample(labels, &[], volume.flash.log_index_bytes as f64);
+    }),
     counter(
         "hotset_backing_requests_total",
         "Requests to the volume's backing, by operation and cause.",

@@ -232,6 +232,7 @@ impl Attachments {
             aliases: &facts.former_identities,
             served,
             store: store.as_deref(),
+            unread_flash: &self.flash.unread_devices(),
             why_unused: &|store| self.flash.unused_reason(store),
             undestaged: &findings.undestaged,
             evidence,

@@ -35,18 +35,27 @@ pub struct AbsentDevice {
     pub is_hung: bool,
     /// Its file is missing, and a store may have used it.
     pub is_lost_file: bool,
+    /// It could not be read, so it may have data of volumes.
+    pub is_unread: bool,
 }
 
 impl AbsentDevice {
-    /// A device that cannot be used.
+    /// A device that cannot be opened.
     pub fn new(path: &str, reason: String) -> AbsentDevice {
-        AbsentDevice { path: path.to_owned(), fault: reason.clone(), reason, is_hung: false, is_lost_file: false }
+        let (is_hung, is_lost_file, is_unread) = (false, false, true);
+        AbsentDevice { path: path.to_owned(), fault: reason.clone(), reason, is_hung, is_lost_file, is_unread }
+    }
+
+    /// A device that has been read and is not part of the store.
+    pub fn not_a_member(path: &str, reason: &str) -> AbsentDevice {
+        let reason = format!("{path} is not a member of a flash store ({reason})");
+        AbsentDevice { is_unread: false, ..AbsentDevice::new(path, reason) }
     }
 
     /// A device with a fault that has a remedy.
     fn with_remedy(path: &Path, (fault, remedy): (String, String), is_lost_file: bool) -> AbsentDevice {
         let reason = format!("{fault}; {remedy}");
-        AbsentDevice { path: path.display().to_string(), fault, reason, is_hung: false, is_lost_file }
+        AbsentDevice { fault, is_lost_file, ..AbsentDevice::new(&path.display().to_string(), reason) }
     }
 
     /// A device that does not answer.
@@ -70,13 +79,15 @@ struct LookUp {
 /// Opens the configured devices; a device that exists must answer within `limit`. Files are created and allocated only
 /// after all devices have answered or count as absent. No file is created while a device does not answer, because that
 /// device may be a member of a store. The same applies to the missing files in `known`, the devices that stores have
-/// used. An allocation has no limit, because zeroes may have to be written.
+/// used. An allocation has no limit, because zeroes may have to be written. Unless `creates`, files that would be
+/// created are left out.
 pub async fn open_all(
     local: &CoreLocal,
     config: &FlashConfig,
     known: &KnownDevices,
     own_volumes: &OwnVolumes,
     limit: Duration,
+    creates: bool,
 ) -> (Vec<(PathBuf, RealDisk)>, Vec<AbsentDevice>) {
     let devices = config.devices.iter();
     let answers = devices.map(|path| open_existing(local, config, path, known.get(path), own_volumes, limit));
@@ -86,6 +97,7 @@ pub async fn open_all(
     for (path, answer) in config.devices.iter().zip(answers) {
         let opened = match (answer, &hung) {
             (Ok(Some(disk)), _) => reserve(local, config, path, disk, true).await,
+            (Ok(None), _) if !creates => continue,
             (Ok(None), None) => open_device(local, config, path, own_volumes).await,
             (Ok(None), Some(hung)) => {
                 let shown = path.display().to_string();

@@ -67,6 +67,8 @@ struct UnusedFlash {
     pub refusal: Option<&'static str>,
     /// Paths of the devices that did not answer.
     pub hung: Vec<String>,
+    /// The faults of the devices that could not be read.
+    pub unread: String,
     /// The stores of the devices that answer, each with the owner in its superblock.
     pub owners: Vec<(String, Ownership)>,
     /// A member of the store is missing, and this log is on the present devices. Without it, they may lack data.
@@ -399,6 +401,14 @@ impl FlashLog {
     /// True if the configured store was checked against the records and is in use, or none is configured.
     pub fn is_checked(&self) -> bool {
         self.store().is_some() || self.config().is_none()
+    }
+
+    /// The faults of the configured devices that could not be read; empty if a store is in use.
+    pub fn unread_devices(&self) -> String {
+        match &*self.state.borrow() {
+            Flash::Unused(unused) => unused.unread.clone(),
+            Flash::Off | Flash::Open(_) => String::new(),
+        }
     }
 
     /// The reason why a store that a volume needs is not in use.

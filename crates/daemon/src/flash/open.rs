@@ -87,6 +87,9 @@ impl DeviceNames {
     }
 }
 
+/// The reason why flash is not used if the configuration names one device.
+const ONE_DEVICE: &str = "[flash] names one device, and allow_single_copy is not set; name a second device, or set it";
+
 /// The reasons of several devices in one text.
 fn reasons(absent: &[AbsentDevice]) -> String {
     absent.iter().map(|absent| absent.reason.as_str()).collect::<Vec<_>>().join("; ")
@@ -179,12 +182,9 @@ async fn read_owners(local: &CoreLocal, disks: &[RealDisk]) -> Vec<(String, Owne
 /// As [`find`]; on an error `disks` has the devices that answer.
 async fn find_among(local: &CoreLocal, disks: &mut Vec<RealDisk>, search: &Search) -> Result<FoundStore, UnusedFlash> {
     let Search { config, by_command, known, own_volumes, limit } = search;
-    if config.devices.len() < 2 && !config.allow_single_copy && !by_command {
-        return Err("[flash] names one device, and allow_single_copy is not set; name a second device, or set it"
-            .to_owned()
-            .into());
-    }
-    let (opened, mut absent) = open_all(local, config, known, own_volumes, *limit).await;
+    let is_refused = config.devices.len() < 2 && !config.allow_single_copy && !by_command;
+    // A device that is not used may still have data of volumes.
+    let (opened, mut absent) = open_all(local, config, known, own_volumes, *limit, !is_refused).await;
     let (mut names, mut renamed) = (DeviceNames::default(), Vec::new());
     for (path, disk) in &opened {
         names.add(disk.identity(), path);
@@ -192,6 +192,13 @@ async fn find_among(local: &CoreLocal, disks: &mut Vec<RealDisk>, search: &Searc
     }
     let device_bytes = opened.iter().map(|(_, disk)| u128::from(disk.geometry().size_bytes)).sum();
     *disks = opened.into_iter().map(|(_, disk)| disk).collect();
+    if is_refused {
+        let remedy = |device: &str| {
+            format!("{ONE_DEVICE}. {device} has the whole log: set allow_single_copy = true, or name the other device")
+        };
+        let whole_log = find_whole_log(local, disks, &names, remedy).await.map(Box::new);
+        return Err(UnusedFlash { whole_log, ..with_absent(&absent, ONE_DEVICE.to_owned().into()) });
+    }
     if disks.is_empty() {
         return Err(all_absent(&absent));
     }
@@ -310,7 +317,7 @@ async fn identify_store(
             }
             StoreError::NoStore { device, reason } if disks.len() > 1 && !formatted => {
                 let path = names.show(&device);
-                absent.push(AbsentDevice::new(&path, format!("{path} is not a member of a flash store ({reason})")));
+                absent.push(AbsentDevice::not_a_member(&path, &reason.to_string()));
                 disks.retain(|disk| disk.identity() != device);
                 // Two devices may report one identity.
                 if disks.is_empty() {
@@ -321,7 +328,14 @@ async fn identify_store(
                 return Err(unused(not_empty.as_ref().unwrap_or(&error), names, absent));
             }
             error @ StoreError::MemberMissing { member } => {
-                let whole_log = find_whole_log(local, disks, member, names, absent).await.map(Box::new);
+                let remedy = |device: &str| {
+                    format!(
+                        "{}; reconnect or restore it. If it is lost for good, name only {device}, which has the whole \
+                         log, in [flash] and set allow_single_copy = true; `hotset flash add` adds another device then",
+                        missing_member(member, absent)
+                    )
+                };
+                let whole_log = find_whole_log(local, disks, names, remedy).await.map(Box::new);
                 return Err(UnusedFlash { whole_log, ..unused(&error, names, absent) });
             }
             error => return Err(unused(&error, names, absent)),
@@ -329,13 +343,13 @@ async fn identify_store(
     }
 }
 
-/// The whole log on the present devices, if they have one. Writes nothing. The records decide whether it is the newest.
+/// The whole log on the present devices, if they have one; `describe` gives the reason why it is not in use, with the
+/// remedy, for the device that has it. Writes nothing. The records decide whether that log is the newest.
 async fn find_whole_log(
     local: &CoreLocal,
     disks: &[RealDisk],
-    missing: MemberNo,
     names: &DeviceNames,
-    absent: &[AbsentDevice],
+    describe: impl Fn(&str) -> String,
 ) -> Option<WholeLog> {
     let read = async {
         let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
@@ -352,11 +366,7 @@ async fn find_whole_log(
         Some((identity, names.show(&device.device)))
     };
     let (identity, device) = unless_hung(local, disks, PATH_TIMEOUT, read).await.ok().flatten()?;
-    let reason = format!(
-        "{}; reconnect or restore it. If it is lost for good, name only {device}, which has the whole log, in [flash] \
-         and set allow_single_copy = true; `hotset flash add` adds another device then",
-        missing_member(missing, absent)
-    );
+    let reason = describe(&device);
     let devices = identity.devices.iter().map(|(device, ownership)| (names.show(device), *ownership)).collect();
     Some(WholeLog { identity, devices, reason })
 }
@@ -389,7 +399,14 @@ fn all_absent(absent: &[AbsentDevice]) -> UnusedFlash {
             faults.join("; ")
         );
     }
-    UnusedFlash { hung: hung_devices(absent), ..UnusedFlash::from(reason) }
+    with_absent(absent, reason.into())
+}
+
+/// `unused` with the absent devices.
+fn with_absent(absent: &[AbsentDevice], unused: UnusedFlash) -> UnusedFlash {
+    let unread = absent.iter().filter(|absent| absent.is_unread);
+    let unread = unread.map(|absent| absent.fault.as_str()).collect::<Vec<_>>().join("; ");
+    UnusedFlash { hung: hung_devices(absent), unread, ..unused }
 }
 
 /// Paths of the devices that do not answer.
@@ -405,7 +422,7 @@ fn unused(error: &StoreError, names: &DeviceNames, absent: &[AbsentDevice]) -> U
         }
         error => describe(error, names, absent).into(),
     };
-    UnusedFlash { hung: hung_devices(absent), ..unused }
+    with_absent(absent, unused)
 }
 
 /// The text about a missing member. The remedies of absent devices are left out: a new file would not be the member.

@@ -374,6 +374,14 @@ pub struct FlashUse {
     pub pin_waits: String,
     /// Bytes read from flash.
     pub read_bytes: u64,
+    /// Bytes of these that were read from log records of data that was already destaged.
+    #[serde(default)]
+    #[schema(required)]
+    pub kept_read_bytes: u64,
+    /// Memory of the index of log records, in bytes.
+    #[serde(default)]
+    #[schema(required)]
+    pub log_index_bytes: u64,
     /// Blocks that could not be read from flash, or failed verification.
     pub bad_blocks: u64,
     /// Bytes of content written by promotion.

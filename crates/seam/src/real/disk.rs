@@ -87,9 +87,20 @@ impl RealDisk {
             sleep(pause).await;
             pause = (pause * 2).min(LOCK_PAUSE_MAX);
         };
-        let OpenedDisk { file, kind, device, identities, is_unique, instance, open_warning, geometry, claim } = opened;
+        let OpenedDisk {
+            file,
+            kind,
+            is_in_memory,
+            device,
+            identities,
+            is_unique,
+            instance,
+            open_warning,
+            geometry,
+            claim,
+        } = opened;
         let ring = Runtime::with_current(|runtime| runtime.as_raw_fd());
-        let submitter = Rc::new(Submitter::new(seam.core.domains.get_or_create(device, ring)));
+        let submitter = Rc::new(Submitter::new(seam.core.domains.get_or_create(device, ring), is_in_memory));
         let geometry = Cell::new(geometry);
         let inner = Rc::new(Inner { file, kind, identities, is_unique, instance, open_warning, geometry, claim });
         Ok(RealDisk { core: seam.core.clone(), inner, submitter, ssd: None })

@@ -76,6 +76,8 @@ pub(super) enum Kind {
 pub(super) struct OpenedDisk {
     pub(super) file: File,
     pub(super) kind: Kind,
+    /// It is a file of tmpfs.
+    pub(super) is_in_memory: bool,
     /// Number of the device, or of the device of the file's file system.
     pub(super) device: u64,
     /// Identities of the disk, the current form first.
@@ -180,7 +182,8 @@ pub(super) fn try_open(spec: &DiskOpen, call: &CallState, holder: &AtomicU32) ->
         Kind::File => (stat.stx_mask & libc::STATX_BTIME != 0, None),
         Kind::Device => (sysfs.name().is_some(), sysfs.instance()),
     };
-    Ok(OpenedDisk { file, kind, device, identities, is_unique, instance, open_warning, geometry, claim })
+    let is_in_memory = kind == Kind::File && statfs(&file).is_some_and(|stat| libc::TMPFS_MAGIC == stat.f_type as _);
+    Ok(OpenedDisk { file, kind, is_in_memory, device, identities, is_unique, instance, open_warning, geometry, claim })
 }
 
 /// The error for a device that is open exclusively: in this process, which may wait for its last requests, or else

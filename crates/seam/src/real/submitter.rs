@@ -109,7 +109,7 @@ enum Nowait {
     #[default]
     Unknown,
     Honoured,
-    /// Every request goes to a worker.
+    /// Every request goes to a worker, unless the file lies in memory.
     Unsupported,
 }
 
@@ -152,12 +152,15 @@ pub(super) struct Submitter {
     pub(super) pending: PendingRequests,
     reads: NowaitBackoff,
     writes: NowaitBackoff,
+    /// The file lies in memory. Such a file system may not support RWF_NOWAIT, but does not hang.
+    is_in_memory: bool,
 }
 
 impl Submitter {
-    pub(super) fn new(domain: Rc<FailureDomain>) -> Submitter {
+    pub(super) fn new(domain: Rc<FailureDomain>, is_in_memory: bool) -> Submitter {
         Submitter {
             domain,
+            is_in_memory,
             pending: PendingRequests::default(),
             reads: NowaitBackoff::default(),
             writes: NowaitBackoff::default(),
@@ -185,6 +188,7 @@ impl Submitter {
         };
         match backoff.nowait.get() {
             Nowait::Unknown => (SubmitMode::NoWait, None),
+            Nowait::Unsupported if self.is_in_memory => (SubmitMode::Plain, workers.try_acquire(WORKERS_SPARE)),
             Nowait::Unsupported => (SubmitMode::Worker, workers.try_acquire(WORKERS_SPARE)),
             Nowait::Honoured => {
                 let permit = workers.try_acquire(WORKERS_SPARE);
@@ -248,7 +252,7 @@ mod tests {
     }
 
     fn read_submitter(domains: &FailureDomains, device: u64) -> (Submitter, Action) {
-        let (submitter, read) = (Submitter::new(domains.get_or_create(device, -1)), Action::Read(0));
+        let (submitter, read) = (Submitter::new(domains.get_or_create(device, -1), false), Action::Read(0));
         assert_eq!(
             submitter.admit(&read, Nanos::from_secs(1)).0,
             SubmitMode::NoWait,
@@ -298,5 +302,8 @@ mod tests {
             "without RWF_NOWAIT the core would block"
         );
         assert!(matches!(submitter.admit(&read, now), (SubmitMode::Plain, Some(_))), "reads are supported");
+        let in_memory = Submitter::new(domains.get_or_create(1, -1), true);
+        assert!(in_memory.is_refused(&write, &error(libc::EOPNOTSUPP)));
+        assert!(matches!(in_memory.admit(&write, now), (SubmitMode::Plain, Some(_))), "a file in memory does not hang");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use messages::report::{QosUse, Quantiles, SlowReport};
+use messages::report::{FlashUse, QosUse, Quantiles, SlowReport};
 use messages::{VolumeReport, VolumeState};
 
 use super::reasons::{cache_reason, latency_step};
@@ -73,6 +73,12 @@ fn flash_cache(volume: &VolumeReport) -> String {
         );
     }
     text
+}
+
+/// Bytes read from flash, and the part of them that log records of destaged data served.
+fn flash_reads(volume: &VolumeReport) -> String {
+    let FlashUse { read_bytes, kept_read_bytes, .. } = volume.flash;
+    format!("{}, {} of it from the log", show_bytes(read_bytes), show_bytes(kept_read_bytes))
 }
 
 /// The working set: the size of a cache that would hold all blocks in use.
@@ -244,6 +250,7 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
         ("dirty data", format!("{}, oldest {} ms", show_bytes(volume.dirty_bytes), show_count(volume.dirty_age_ms))),
         ("  on flash only", show_bytes(volume.flash_dirty_bytes)),
         ("flash cache", flash_cache(volume)),
+        ("  read", flash_reads(volume)),
         ("promotions", pages(volume.promotions, volume.flash.promoted_bytes)),
         ("  miss reasons", reasons(&volume.flash.not_hit)),
         ("  not promoted", reasons(&volume.flash.not_promoted)),

@@ -204,6 +204,15 @@ pub fn lost_state() -> Fixture {
     fixture
 }
 
+/// Like [`lost_state`], with the flash devices renamed with the suffix `.away`.
+pub fn lost_state_and_devices() -> Fixture {
+    let mut fixture = lost_state();
+    DEVICES.iter().for_each(|name| rename(&fixture, name, &format!("{name}.away")));
+    // Otherwise the daemon creates the missing files.
+    fixture.tables = fixture.tables.replace("size = ", "# size = ");
+    fixture
+}
+
 /// A backing replaced by a clone after a clean stop without flash; the original is at `old.img`.
 pub fn cloned_backing() -> Fixture {
     let fixture = Fixture::with_volume(VOLUME_BYTES);

@@ -13,6 +13,7 @@ use e2e::daemon::{Daemon, text_of, wait_for};
 use e2e::fixture::Fixture;
 use e2e::loop_device::LoopDevice;
 use e2e::random::{Random, seed};
+use e2e::refusal::volume_refusal;
 use e2e::write_history::WriteHistory;
 use e2e::writer::{StopOnDrop, Writer};
 use serde_json::Value;
@@ -362,6 +363,11 @@ fn nonexistent_flash_device_is_named_with_a_remedy() {
     assert!(!text.contains("f0 does not exist"), "{text}");
     let daemon = fixture.start();
     assert!(daemon.log().contains("flash is not used: "), "{}", daemon.log());
+    let refusal = volume_refusal(&fixture, &daemon, "flash-absent");
+    assert!(refusal.contains("f1 does not exist") && !refusal.contains("f0"), "{refusal}");
+    daemon.stop();
+    File::create(path(&fixture, "f1")).and_then(|file| file.set_len(64 * MIB)).expect("the folder can be written");
+    let daemon = fixture.start();
     write(&fixture, 4, 1);
     daemon.stop();
 }

@@ -134,7 +134,7 @@ fn no_flash_file_is_created_beside_a_hung_device() {
     let Some((fixture, fuse, devices)) = fixture() else { return };
     fuse.hang();
     let daemon = fixture.start();
-    write(&fixture, "healthy", 8);
+    assert_eq!(show(&daemon, "healthy")["refusal"], "flash-absent", "the device may be of a lost state directory");
     assert!(!fs::exists(&devices[1]).expect("the folder can be read"), "{}", daemon.log());
     daemon.stop();
     fuse.resume();

@@ -11,9 +11,9 @@ use e2e::fuse::Fuse;
 use e2e::refusal::causes::{
     DEVICES, EXPORTED_BLOCKS, ExportedDisk, LAST_SECTOR_FILL, MEMORY_FORMAT, SHORT_BYTES, STATE, UNFLUSHED_BYTES,
     UNFLUSHED_FILL, backing, cloned_backing, cloned_dirty_backing, copy, emptied_log_restored, empty_devices,
-    grown_backing, lost_state, newer_devices, newer_memory, path, persisted_memory_file, rename, restore_devices,
-    restored_devices, restored_state, rolled_back_backing, set_backing_size, set_flash, set_later_format,
-    set_memory_format, shared_backing, shrunk_backing, stop_dirty, unused_flash,
+    grown_backing, lost_state, lost_state_and_devices, newer_devices, newer_memory, path, persisted_memory_file,
+    rename, restore_devices, restored_devices, restored_state, rolled_back_backing, set_backing_size, set_flash,
+    set_later_format, set_memory_format, shared_backing, shrunk_backing, stop_dirty, unused_flash,
 };
 use e2e::refusal::page::{Entry, check_codes};
 use e2e::refusal::{flash_refusal, json, rebuild, run_proposed_command, show, volume_refusal};
@@ -306,6 +306,44 @@ fn volume_of_a_lost_state_directory_is_refused_as_documented() {
         assert!(count(&read(&fixture), 2) < BLOCKS);
         destage(daemon);
         assert!(count(&backing(&fixture), 2) < BLOCKS);
+    });
+    entry.check();
+}
+
+#[test]
+fn lost_state_directory_beside_absent_flash_is_refused_as_documented() {
+    let fixture = lost_state_and_devices();
+    let daemon = fixture.start();
+    let mut entry = Entry::new(
+        "flash-absent",
+        "a flash device is absent, and the state directory has no record of the volume nor of any flash store",
+        "a lost state directory is like a new one: that device may have flushed data of the volume",
+    );
+    let message = volume_refusal(&fixture, &daemon, "flash-absent");
+    entry.message("", &message);
+    daemon.stop();
+    entry.choice("attach the device", "none: other refusals follow if it has data", || {
+        DEVICES.iter().for_each(|name| rename(&fixture, &format!("{name}.away"), name));
+        let daemon = fixture.start();
+        volume_refusal(&fixture, &daemon, "data-unclaimed");
+        daemon.stop();
+    });
+    entry.choice("restore the directory", NOTHING_LOST, || {
+        copy(&fixture, "state.away", STATE);
+        let daemon = fixture.start();
+        assert_eq!(count(&read(&fixture), 2), BLOCKS, "{}", daemon.log());
+        daemon.stop();
+    });
+    entry.choice(ADOPT, "flushed data of the volume on that device", || {
+        let fixture = lost_state_and_devices();
+        let daemon = fixture.start();
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "flash-absent"), ADOPT);
+        assert_served(&daemon, "v");
+        assert!(count(&read(&fixture), 2) < BLOCKS);
+        daemon.stop();
+        let daemon = fixture.start();
+        assert_served(&daemon, "v");
+        daemon.stop();
     });
     entry.check();
 }

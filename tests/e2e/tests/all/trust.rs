@@ -60,6 +60,29 @@ fn lost_state_directory_beside_one_of_two_devices_refuses_the_volume() {
 }
 
 #[test]
+fn lost_state_directory_beside_a_single_unused_device_is_refused() {
+    let mut fixture = on_file();
+    let daemon = fixture.start();
+    write(&fixture, 1);
+    daemon.kill();
+    rename(&fixture, STATE, "lost");
+    set_flash(&mut fixture, &DEVICES[..1], "");
+    let daemon = fixture.start();
+    volume_refusal(&fixture, &daemon, "data-unclaimed");
+    daemon.stop();
+    rename(&fixture, STATE, "new");
+    rename(&fixture, "lost", STATE);
+    let daemon = fixture.start();
+    let reason = volume_refusal(&fixture, &daemon, "dirty-elsewhere");
+    assert!(reason.contains("has the whole log: set allow_single_copy") && !reason.contains("give-up"), "{reason}");
+    daemon.stop();
+    set_flash(&mut fixture, &DEVICES, "");
+    let daemon = fixture.start();
+    assert_eq!(count(&read(&fixture), 1), BLOCKS);
+    daemon.stop();
+}
+
+#[test]
 fn devices_restored_from_a_copy_before_a_destage_are_refused() {
     let fixture = on_slow_disks(&DEVICES, "");
     let daemon = fixture.start();
