@@ -14,7 +14,7 @@ pub struct Interval {
     /// Lower end.
     pub low: f64,
     /// Geometric mean of the pairs' ratios.
-    pub mid: f64,
+    pub mean: f64,
     /// Upper end.
     pub high: f64,
 }
@@ -41,11 +41,11 @@ impl Interval {
             0 | 1 => f64::INFINITY,
             pairs => t_quantile(pairs - 1) * (squares / (count - 1.0) / count).sqrt(),
         };
-        Interval { low: (mean - half_width).exp(), mid: mean.exp(), high: (mean + half_width).exp() }
+        Interval { low: (mean - half_width).exp(), mean: mean.exp(), high: (mean + half_width).exp() }
     }
 
     /// Judges the upper bound `bound`.
-    pub fn at_most(self, bound: f64) -> Verdict {
+    pub fn judge_at_most(self, bound: f64) -> Verdict {
         if self.high <= bound {
             Verdict::Pass
         } else if self.low > bound {
@@ -56,7 +56,7 @@ impl Interval {
     }
 
     /// Judges the lower bound `bound`.
-    pub fn at_least(self, bound: f64) -> Verdict {
+    pub fn judge_at_least(self, bound: f64) -> Verdict {
         if self.low >= bound {
             Verdict::Pass
         } else if self.high < bound {
@@ -69,7 +69,7 @@ impl Interval {
 
 impl fmt::Display for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "**{:.3}** ({:.3} to {:.3})", self.mid, self.low, self.high)
+        write!(f, "**{:.3}** ({:.3} to {:.3})", self.mean, self.low, self.high)
     }
 }
 
@@ -142,11 +142,11 @@ mod tests {
         // Logarithms of 0, 0.1 and -0.1: their sample standard deviation is 0.1, so the interval reaches
         // 4.303 * 0.1 / sqrt(3).
         let interval = Interval::of_ratio([0.0, 0.1, -0.1].map(|log: f64| (2.0, 2.0 * log.exp())));
-        close(interval.mid, 1.0);
+        close(interval.mean, 1.0);
         close(interval.low.ln(), -0.2484);
         close(interval.high.ln(), 0.2484);
         let single = Interval::of_ratio([(2.0, 1.0)]);
-        assert_eq!((single.low, single.mid, single.high), (0.0, 0.5, f64::INFINITY), "one pair gives no interval");
+        assert_eq!((single.low, single.mean, single.high), (0.0, 0.5, f64::INFINITY), "one pair gives no interval");
     }
 
     #[test]
@@ -165,11 +165,15 @@ mod tests {
             let mut noise = Noise(seed);
             let (same, less) = (noise.pairs(PAIRS_MIN, 1.0), noise.pairs(PAIRS_MIN, 0.95));
             let (same, less) = (Interval::of_ratio(same), Interval::of_ratio(less));
-            assert_eq!((same.at_least(0.975), same.at_most(1.025)), (Verdict::Pass, Verdict::Pass), "{same:?}");
-            assert_eq!(less.at_least(0.975), Verdict::Fail, "{less:?}");
+            assert_eq!(
+                (same.judge_at_least(0.975), same.judge_at_most(1.025)),
+                (Verdict::Pass, Verdict::Pass),
+                "{same:?}"
+            );
+            assert_eq!(less.judge_at_least(0.975), Verdict::Fail, "{less:?}");
             assert!(less.low <= 0.96 && less.high >= 0.94, "{less:?}");
         }
         let few = Interval::of_ratio(Noise(1).pairs(2, 0.95));
-        assert_eq!(few.at_least(0.975), Verdict::Inconclusive, "{few:?}: two pairs are not enough");
+        assert_eq!(few.judge_at_least(0.975), Verdict::Inconclusive, "{few:?}: two pairs are not enough");
     }
 }

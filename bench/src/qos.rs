@@ -111,7 +111,7 @@ fn describe(rounds: &[Round], seconds: u32) -> String {
         CELL.name,
         median_of(0),
         median_of(2),
-        on.at_least(RATIO_MIN),
+        on.judge_at_least(RATIO_MIN),
     )
 }
 

@@ -137,7 +137,7 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
         messages.push(Message::SetVringAddr {
             index,
             is_logged: options & 4 != 0,
-            descriptors: queue_address,
+            descriptor_table: queue_address,
             available: queue_address + AVAILABLE_OFFSET,
             used: queue_address + USED_OFFSET,
             log: queue_address + USED_OFFSET,

@@ -82,7 +82,7 @@ test('the badge shows the highest severity, and its dialog passes axe', { skip }
     await waitForLevel(page, 'lost');
     await health(page).click();
     const dialog = page.getByRole('dialog', { name: 'Health' });
-    await dialog.getByText('Alerts in the last data').waitFor();
+    await dialog.getByText('Last known alerts').waitFor();
     assert.equal(await dialog.locator('[data-alert]').count(), 3);
     assert.deepEqual(await axeFindings(page, 'dialog'), [], colorScheme);
     assert.ok((await width(page)) <= 390, `it is ${await width(page)} pixels wide`);

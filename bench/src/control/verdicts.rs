@@ -79,7 +79,7 @@ impl Series {
                 (target, loss)
             }
         };
-        (target, ratio.at_least(1.0 - loss))
+        (target, ratio.judge_at_least(1.0 - loss))
     }
 
     fn describe(&self, text: &mut String) {
@@ -100,7 +100,7 @@ impl Series {
         match self.rate {
             Some(_) => {
                 let target = format!("at most {P99_MAX:.2}");
-                ratios("p99", " µs", P99, &target, &self.ratio_with_observers(P99).at_most(P99_MAX).to_string());
+                ratios("p99", " µs", P99, &target, &self.ratio_with_observers(P99).judge_at_most(P99_MAX).to_string());
             }
             None => ratios("p99", " µs", P99, "", ""),
         }

@@ -20,7 +20,7 @@ pub fn array_of_level(name: &str) -> Option<ArraySpec> {
 /// The array in the form of a URI, without a size.
 pub fn show_array(spec: &ArraySpec) -> String {
     let level = spec.level.to_string().replace("RAID ", "raid");
-    format!("{level}?disks={}&type={}&stripe={}", spec.disks, spec.disk, spec.stripe_bytes)
+    format!("{level}?disks={}&type={}&stripe={}", spec.disks, spec.disk, spec.stripe_unit_bytes)
 }
 
 #[cfg(test)]

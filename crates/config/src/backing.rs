@@ -104,7 +104,7 @@ fn parse_sim(rest: &str) -> Result<BackingSpec, String> {
                     value.parse().map_err(|_| format!("\"{value}\" is not a number of disks; write a whole number"))?
             }
             "type" => array.disk = value.parse()?,
-            "stripe" => array.stripe_bytes = units::parse_size(&value)?,
+            "stripe" => array.stripe_unit_bytes = units::parse_size(&value)?,
             "size" => size = Some(units::parse_size(&value)?),
             _ => return Err(format!("unknown parameter \"{key}\" of sim://; use disks, type, stripe or size")),
         }

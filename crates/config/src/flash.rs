@@ -8,7 +8,7 @@ use engine::Threshold;
 use seam::Nanos;
 
 use super::look_up::LookUps;
-use super::on_disk::{is_missing_device, path_fault};
+use super::path_checks::{is_missing_device, path_fault};
 use super::problem::Source;
 use super::read::{Located, Rate, Section, Size, Thousandths};
 use super::{FlashConfig, is_device};
@@ -137,7 +137,9 @@ impl FlashConfig {
         let fault = format!("the flash device {path} {}", if device.exists() { "is empty" } else { "does not exist" });
         let remedy = match is_device(device) || is_missing_device(device) {
             true => "attach it, or correct the path".to_owned(),
-            false => format!("create it (fallocate -l 16G {path}), or add size = \"16 GiB\" to [flash]"),
+            false => format!(
+                "in a new installation create it (fallocate -l 16G {path}), or add size = \"16 GiB\" to [flash]"
+            ),
         };
         Some((fault, remedy))
     }

@@ -14,7 +14,7 @@ mod log;
 mod look_up;
 mod mail;
 mod names;
-mod on_disk;
+mod path_checks;
 pub mod problem;
 pub mod qos;
 pub mod quota;
@@ -310,7 +310,7 @@ pub struct Config {
     /// The volumes.
     pub volumes: Vec<VolumeConfig>,
     /// Problems with backings that are absent on this machine: each prevents service of its own volume alone.
-    pub absent_backings: Vec<Problem>,
+    pub backing_problems: Vec<Problem>,
     /// The values as written in the file, as far as they are in force.
     pub written: Written,
 }

@@ -83,7 +83,7 @@ impl Config {
             Some(config) if problems.is_empty() => Ok(config),
             config => {
                 let mut problems = problems;
-                problems.extend(config.into_iter().flat_map(|config| config.absent_backings));
+                problems.extend(config.into_iter().flat_map(|config| config.backing_problems));
                 problems.sort_by_key(|problem| (problem.line, problem.column));
                 Err(Problems { file: file.to_owned(), problems })
             }
@@ -123,10 +123,10 @@ fn read_config(
     let sections = Section::repeated(table, "volume", source);
     let volumes = read_volumes(&sections, (folder, look_ups), &arrays, (&datastores, &qos), memory_bytes, source);
     let file = file.to_owned();
-    let absent_backings = source.take_absent_backings();
+    let backing_problems = source.take_backing_problems();
     Some(Config {
         file,
-        absent_backings,
+        backing_problems,
         cores,
         state_directory,
         memory_bytes,

@@ -11,7 +11,7 @@ use seam::real::PathCall;
 use toml::de::{DeTable, DeValue};
 
 use super::backing::BackingSpec;
-use super::on_disk::{is_missing_device, path_fault};
+use super::path_checks::{is_missing_device, path_fault};
 
 /// Time without an answer after which a daemon continues without a look-up, whose result only improves messages.
 pub const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(2);

@@ -25,13 +25,13 @@ pub struct Source<'a> {
     text: &'a str,
     problems: Vec<Problem>,
     /// Problems of backings that are absent now.
-    absent_backings: Vec<Problem>,
+    backing_problems: Vec<Problem>,
 }
 
 impl<'a> Source<'a> {
     /// A source without problems.
     pub fn new(text: &'a str) -> Self {
-        Source { text, problems: Vec::new(), absent_backings: Vec::new() }
+        Source { text, problems: Vec::new(), backing_problems: Vec::new() }
     }
 
     /// Adds a problem of the text in `span`, a range of bytes.
@@ -41,14 +41,14 @@ impl<'a> Source<'a> {
     }
 
     /// Adds a backing that is absent now and may appear later: a daemon refuses that volume alone.
-    pub fn add_absent_backing(&mut self, span: &Range<usize>, fault: impl Into<String>, remedy: impl Into<String>) {
+    pub fn add_backing_problem(&mut self, span: &Range<usize>, fault: impl Into<String>, remedy: impl Into<String>) {
         let problem = self.locate(span, fault.into(), remedy.into());
-        self.absent_backings.push(problem);
+        self.backing_problems.push(problem);
     }
 
     /// The absent backings, in the order of the file.
-    pub fn take_absent_backings(&mut self) -> Vec<Problem> {
-        std::mem::take(&mut self.absent_backings)
+    pub fn take_backing_problems(&mut self) -> Vec<Problem> {
+        std::mem::take(&mut self.backing_problems)
     }
 
     fn locate(&self, span: &Range<usize>, fault: String, remedy: String) -> Problem {

@@ -56,9 +56,9 @@ pub(super) fn read_arrays(sections: &[Section<'_>], source: &mut Source<'_>) -> 
             level: section.get("raid", source).map_or(defaults.level, |raid| raid.value),
             disks: section.get("disks", source).map_or(defaults.disks, |disks: Located<u32>| disks.value as usize),
             disk: section.get("disk", source).map_or(defaults.disk, |disk| disk.value),
-            stripe_bytes: section
+            stripe_unit_bytes: section
                 .get("stripe", source)
-                .map_or(defaults.stripe_bytes, |size: Located<Size>| size.value.0),
+                .map_or(defaults.stripe_unit_bytes, |size: Located<Size>| size.value.0),
             ..defaults
         };
         if let Err(error) = spec.check() {
@@ -270,7 +270,7 @@ fn read_size(
     match (&backing.value, &size) {
         (BackingSpec::Path(path), _) if look_ups.is_hung(path) => {
             let fault = format!("{} does not answer: its file system or device hangs", path.display());
-            source.add_absent_backing(
+            source.add_backing_problem(
                 &backing.span,
                 fault,
                 "check the file server, the connection to the disk and dmesg",
@@ -278,11 +278,11 @@ fn read_size(
         }
         (BackingSpec::Path(path), _) if look_ups.is_missing_device(path) => {
             let fault = format!("the device {} does not exist", path.display());
-            source.add_absent_backing(&backing.span, fault, "attach the disk, or correct the path");
+            source.add_backing_problem(&backing.span, fault, "attach the disk, or correct the path");
         }
         (BackingSpec::Path(path), None) if needs_size => {
             let fault = format!("{} does not exist, and no size is given", path.display());
-            source.add_absent_backing(
+            source.add_backing_problem(
                 &backing.span,
                 fault,
                 "correct the path, or add size = \"100 GiB\" to have a file created",
@@ -290,7 +290,7 @@ fn read_size(
         }
         (BackingSpec::Path(path), _) => {
             if let Some((fault, remedy)) = look_ups.path_fault(path, size.is_some()) {
-                source.add_absent_backing(&backing.span, fault, remedy);
+                source.add_backing_problem(&backing.span, fault, remedy);
             }
         }
         (_, None) if needs_size && !section.has("size") => {
@@ -333,7 +333,7 @@ fn check_backing_unused(
     if let Some(first) = earlier.iter().find(|other| other.written == written) {
         source.add_problem(&backing.span, taken(first), remedy);
     } else if let Some(first) = earlier.iter().find(|other| other.canonical == canonical) {
-        source.add_absent_backing(&backing.span, taken(first), remedy);
+        source.add_backing_problem(&backing.span, taken(first), remedy);
     } else {
         earlier.push(EarlierBacking { written, canonical, line });
     }

@@ -1,4 +1,4 @@
-//! A command's side of the control socket: blocking, one request at a time.
+//! Client side of the control socket: blocking, one request at a time.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -65,7 +65,7 @@ impl Client {
         Ok(Client { path: path.to_owned(), stream: BufReader::new(stream) })
     }
 
-    /// Sets a time-out for each message of the daemon.
+    /// Sets the time-out of each read from and each write to the socket.
     pub fn with_timeout(self, timeout: Duration) -> Result<Client, ClientError> {
         let socket = self.stream.get_ref();
         let result = socket.set_read_timeout(Some(timeout)).and_then(|()| socket.set_write_timeout(Some(timeout)));

@@ -246,7 +246,7 @@ mod tests {
         let mut now = status(
             &[("a", Active, "write-through"), ("b", Paused, "none"), ("d", Active, "none")],
             &[(0, "lost"), (2, "in-service")],
-            Some(JobKind::Add),
+            Some(JobKind::FlashAdd),
         );
         before.volumes[1].flash.max = "none".to_owned();
         now.volumes[1].flash.max = "1 GiB".to_owned();

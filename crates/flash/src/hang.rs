@@ -149,7 +149,7 @@ async fn watch<S: Seam>(seam: S, store: std::rc::Weak<Inner<S>>) {
     }
 }
 
-/// Members that have hung for too long. A device that has hung while a job fills it is aborted: the job fails.
+/// Members that have hung for too long. A device that has hung during its resync is aborted: the job fails.
 fn find_hung<S: Seam>(inner: &Inner<S>, oldest_requests: &mut OldestRequests) -> Vec<Failure> {
     let members = inner.in_service();
     let hung_times: Vec<_> = members
@@ -160,10 +160,10 @@ fn find_hung<S: Seam>(inner: &Inner<S>, oldest_requests: &mut OldestRequests) ->
     let is_responsive =
         |(member, hung_for): &(MemberNo, Nanos)| state.superblock.carries_log(*member) && *hung_for <= RESPONSIVE_MAX;
     let timeout = if hung_times.iter().any(is_responsive) { HANG_TIMEOUT } else { LAST_MEMBER_HANG_TIMEOUT };
-    if let Some(filling) = &state.filling
-        && oldest_requests.record_check(filling.member, filling.disk.oldest_unanswered()) >= timeout
+    if let Some(resyncing) = &state.resyncing
+        && oldest_requests.record_check(resyncing.member, resyncing.disk.oldest_unanswered()) >= timeout
     {
-        filling.abort.abort();
+        resyncing.abort.abort();
     }
     let hung_member = |(member, hung_for): (MemberNo, Nanos)| {
         let error = DiskError::Io(format!("no answer to a request for {timeout}"));

@@ -150,9 +150,9 @@ pub(crate) struct State<S: Seam> {
     pub(crate) unrecorded: Option<String>,
     /// The device that is becoming a log member: it gets every batch, but no acknowledgement relies on it yet.
     pub(crate) joining: Option<Device<S>>,
-    /// The device that the running job fills. Unlike `joining`, it stays after a failed batch, so that a hang of the
-    /// device ends the job.
-    pub(crate) filling: Option<Device<S>>,
+    /// The device to which the running job copies the log. Unlike `joining`, it stays after a failed batch, so that a
+    /// hang of the device ends the job.
+    pub(crate) resyncing: Option<Device<S>>,
     /// Buffers for resync and scrub, so that an exhausted pool blocks neither.
     pub(crate) copy_buffers: Vec<S::BlockMut>,
     /// The read and write latencies of each member.
@@ -397,7 +397,7 @@ impl<S: Seam> Store<S> {
     }
 
     /// Adds a device while the store serves, and returns its number when it is a member. If the log has fewer than two
-    /// copies, the device is filled and carries the log; otherwise it holds only pages. The device's content is
+    /// copies, the device is resynced and carries the log; otherwise it holds only pages. The device's content is
     /// destroyed. Without `force` the device must be empty, or of this store.
     pub async fn add(&self, disk: S::Disk, force: bool) -> Result<MemberNo, StoreError> {
         crate::members::add(&self.0, disk, force).await

@@ -9,6 +9,7 @@ fn demo_measures_both_sides_and_checks_every_read() {
     let output =
         Command::new(env!("CARGO_BIN_EXE_hotset")).args(["demo", "--headless", "--seconds", "2", "--json"]).output();
     let output = output.expect("the binary was built");
+    // A read with wrong data fails the command.
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let summary: Value = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
     for side in ["with", "without"] {
@@ -26,24 +27,66 @@ fn first_line_is_a_login_link_to_the_web_console() {
     assert!(first.starts_with("http://127.0.0.1:") && first.contains("/login?key="), "{text}");
 }
 
-/// The published setting of a scenario: name, memory, flash devices, bytes of each, policy, volumes, and whether the
-/// side without cache has memory of its own.
-type Published = (&'static str, u64, usize, u64, &'static str, usize, bool);
+/// The published setup of a scenario.
+struct PublishedSetup {
+    name: &'static str,
+    memory_bytes: u64,
+    flash_devices: usize,
+    /// Bytes of each flash device.
+    flash_bytes: u64,
+    policy: &'static str,
+    volumes: usize,
+    /// True if the side without the cache has memory of its own.
+    has_own_cache: bool,
+}
 
 const GB: u64 = 1_000_000_000;
 const GIB: u64 = 1 << 30;
 
-/// An array with three groups of flash is shown with one of them.
-const PUBLISHED: [Published; 9] = [
-    ("autocache", 0, 1, 120 * GB, "write-through", 1, false),
-    ("vnx-dram", 4 * GB, 0, 0, "write-back", 3, false),
-    ("vnx-spill", 4 * GB, 0, 0, "write-back", 3, false),
-    ("vnx-flash-fits", 4 * GB / 3, 2, 100 * GB / 3, "write-back", 1, true),
-    ("vnx-flash-spills", 4 * GB / 3, 2, 100 * GB / 3, "write-back", 1, true),
-    ("vnx-flash-just-fits", 4 * GB / 3, 2, 100 * GB / 3, "write-back", 1, true),
-    ("vdi-200", 12 * GB, 2, 100 * GB, "write-back", 1, false),
-    ("consolidation", 4 * GB, 2, 92 * GB, "write-back", 3, true),
-    ("deferred-writes", 16 * GIB, 0, 0, "write-back-volatile", 1, false),
+/// A setup with the most common values.
+const SETUP: PublishedSetup = PublishedSetup {
+    name: "",
+    memory_bytes: 4 * GB,
+    flash_devices: 0,
+    flash_bytes: 0,
+    policy: "write-back",
+    volumes: 1,
+    has_own_cache: false,
+};
+
+/// The vnx-flash scenarios simulate one of three RAID groups, with a third of memory and flash.
+const VNX_FLASH: PublishedSetup = PublishedSetup {
+    memory_bytes: 4 * GB / 3,
+    flash_devices: 2,
+    flash_bytes: 100 * GB / 3,
+    has_own_cache: true,
+    ..SETUP
+};
+
+const PUBLISHED: [PublishedSetup; 9] = [
+    PublishedSetup {
+        name: "autocache",
+        memory_bytes: 0,
+        flash_devices: 1,
+        flash_bytes: 120 * GB,
+        policy: "write-through",
+        ..SETUP
+    },
+    PublishedSetup { name: "vnx-dram", volumes: 3, ..SETUP },
+    PublishedSetup { name: "vnx-spill", volumes: 3, ..SETUP },
+    PublishedSetup { name: "vnx-flash-fits", ..VNX_FLASH },
+    PublishedSetup { name: "vnx-flash-spills", ..VNX_FLASH },
+    PublishedSetup { name: "vnx-flash-just-fits", ..VNX_FLASH },
+    PublishedSetup { name: "vdi-200", memory_bytes: 12 * GB, flash_devices: 2, flash_bytes: 100 * GB, ..SETUP },
+    PublishedSetup {
+        name: "consolidation",
+        flash_devices: 2,
+        flash_bytes: 92 * GB,
+        volumes: 3,
+        has_own_cache: true,
+        ..SETUP
+    },
+    PublishedSetup { name: "deferred-writes", memory_bytes: 16 * GIB, policy: "write-back-volatile", ..SETUP },
 ];
 
 #[test]
@@ -56,7 +99,8 @@ fn every_scenario_matches_its_publication_and_ends_clean() {
     });
 }
 
-fn check_scenario(&(name, memory, devices, flash, policy, volumes, has_own_cache): &Published) {
+fn check_scenario(setup: &PublishedSetup) {
+    let &PublishedSetup { name, memory_bytes, flash_devices, flash_bytes, policy, volumes, has_own_cache } = setup;
     let folder = tempfile::tempdir().expect("a temporary directory");
     let mut command = Command::new(env!("CARGO_BIN_EXE_hotset"));
     let args = ["demo", "--scenario", name, "--headless", "--seconds", "3", "--json"];
@@ -69,10 +113,10 @@ fn check_scenario(&(name, memory, devices, flash, policy, volumes, has_own_cache
     let is_scaled = |whole: u64, scaled: &Value| number(scaled).abs_diff(whole / byte_divisor) <= 2 << 20;
     let (with, without) = (&summary["with"], &summary["without"]);
     // A daemon has at least 16 MiB.
-    assert!(is_scaled(memory.max(byte_divisor * (16 << 20)), &with["memory_bytes"]), "{name}: {with}");
-    let flash_bytes = with["flash_bytes"].as_array().expect("a list");
-    assert_eq!(flash_bytes.len(), devices, "{name}: {with}");
-    assert!(flash_bytes.iter().all(|bytes| is_scaled(flash, bytes)), "{name}: {with}");
+    assert!(is_scaled(memory_bytes.max(byte_divisor * (16 << 20)), &with["memory_bytes"]), "{name}: {with}");
+    let devices = with["flash_bytes"].as_array().expect("a list");
+    assert_eq!(devices.len(), flash_devices, "{name}: {with}");
+    assert!(devices.iter().all(|bytes| is_scaled(flash_bytes, bytes)), "{name}: {with}");
     for (side, policy) in [(with, policy), (without, if has_own_cache { policy } else { "none" })] {
         let served = side["volumes"].as_array().expect("a list");
         assert_eq!(served.len(), volumes, "{name}: {side}");
@@ -88,7 +132,7 @@ fn check_scenario(&(name, memory, devices, flash, policy, volumes, has_own_cache
     let checks = summary["checks"].as_array().expect("a list");
     let is_figure = |check: &Value| check["value"].is_f64() && (check["low"].is_f64() || check["high"].is_f64());
     assert!(!checks.is_empty() && checks.iter().all(is_figure), "{name}: {summary}");
-    // A scenario with times is too short for a verdict, and one without times is not.
+    // A shortened scenario has no verdict; every other scenario has one for each check.
     let shortened = summary["shortened"].as_bool().expect("a truth value");
     assert!(checks.iter().all(|check| check["reached"].is_null() == shortened), "{name}: {summary}");
 }
@@ -122,6 +166,6 @@ fn impossible_demos_are_refused_with_a_remedy() {
         String::from_utf8(output.stderr).expect("text")
     };
     let unknown = refused(&["demo", "--scenario", "vnx-drum"]);
-    assert!(PUBLISHED.iter().all(|(name, ..)| unknown.contains(name)), "{unknown}");
+    assert!(PUBLISHED.iter().all(|setup| unknown.contains(setup.name)), "{unknown}");
     assert!(refused(&["demo", "--scenario", "vnx-dram", "--socket", "/run/x.sock"]).contains("omit --socket"));
 }

@@ -281,7 +281,7 @@ impl<S: Seam> Server<S> {
         let reinstated = self.0.shared.sessions.borrow().values().find(is_same_port).cloned();
         match &reinstated {
             // A session has one connection and no recovery: only its own connection can reinstate it.
-            Some(session) if negotiated.tsih == session.tsih() && negotiated.connection != session.connection() => {
+            Some(session) if negotiated.tsih == session.tsih() && negotiated.connection != session.cid() => {
                 Err(Refusal::TooManyConnections)
             }
             Some(session) if negotiated.tsih == 0 || negotiated.tsih == session.tsih() => Ok(reinstated),

@@ -7,7 +7,7 @@ use engine::policy::curve::{CurveStats, VolumeCurves};
 
 use crate::curve::{LruCurve, knee};
 use crate::replay::recording::{BLOCK_BYTES, PAGE_BYTES};
-use crate::replay::{Layer, LayerSize, Pages, Plan, Recording, Replacement, Report, simulate};
+use crate::replay::{Layer, LayerSize, PageTrace, Plan, Recording, Replacement, Report, simulate};
 
 use purchase::hit_ratio_at;
 
@@ -133,22 +133,23 @@ struct SizeResult {
 pub fn of_trace(recording: &Recording, assumptions: &Assumptions) -> Advice {
     let seconds = recording.span_ns as f64 / 1e9;
     let rate = (recording.span_ns > 0).then(|| recording.requests.len() as f64 / seconds);
-    let evaluate = |pages: &Pages, unit_bytes: u64, plan: &dyn Fn(LayerSize) -> Plan, layer: fn(&Report) -> Layer| {
-        let exact = LruCurve::of(pages);
-        let units =
-            SIZES_MILLIPERCENT.map(|size| LayerSize::OfFootprint(size).units(pages.distinct, unit_bytes).max(1));
-        let results = units.into_iter().map(|units| {
-            let size_bytes = units as u64 * unit_bytes;
-            let report = simulate(recording, &plan(LayerSize::Bytes(size_bytes)));
-            SizeResult {
-                size_bytes,
-                hit_ratio: report.hits as f64 / report.requests.max(1) as f64,
-                miss_ratio: layer(&report).outcome.miss_ratio(),
-                lru_miss_ratio: exact.miss_ratio(units),
-            }
-        });
-        results.collect()
-    };
+    let evaluate =
+        |pages: &PageTrace, unit_bytes: u64, plan: &dyn Fn(LayerSize) -> Plan, layer: fn(&Report) -> Layer| {
+            let exact = LruCurve::of(pages);
+            let units =
+                SIZES_MILLIPERCENT.map(|size| LayerSize::OfFootprint(size).units(pages.distinct, unit_bytes).max(1));
+            let results = units.into_iter().map(|units| {
+                let size_bytes = units as u64 * unit_bytes;
+                let report = simulate(recording, &plan(LayerSize::Bytes(size_bytes)));
+                SizeResult {
+                    size_bytes,
+                    hit_ratio: report.hits as f64 / report.requests.max(1) as f64,
+                    miss_ratio: layer(&report).outcome.miss_ratio(),
+                    lru_miss_ratio: exact.miss_ratio(units),
+                }
+            });
+            results.collect()
+        };
     let none = LayerSize::Bytes(0);
     let plan =
         |memory, flash| Plan { memory, flash, stage_millipercent: STAGE_MILLIPERCENT, policy: Replacement::Default };

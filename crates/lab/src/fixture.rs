@@ -91,7 +91,7 @@ impl Fixture {
 
     /// Adds disks of `sizes` bytes side by side on one modelled array that is just large enough.
     pub fn add_disks_on_array(&self, spec: ArraySpec, sizes: &[u64]) -> Vec<AnyDisk<SimSeam>> {
-        let room = sizes.iter().map(|size| size.next_multiple_of(spec.row_bytes())).sum();
+        let room = sizes.iter().map(|size| size.next_multiple_of(spec.stripe_bytes())).sum();
         let array = SharedArray::new(self.seam.clone(), spec.fitted(room)).expect("a fitted array can be built");
         let disks = sizes.iter().enumerate();
         disks.map(|(number, size)| self.add_array_disk(&array, &format!("window{number}"), *size)).collect()

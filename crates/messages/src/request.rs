@@ -13,9 +13,9 @@ use crate::report::{Assumptions, EventKind};
 pub enum Request {
     /// Status of the daemon.
     Status {},
-    /// The flash log and its devices.
+    /// The flash store and its devices.
     FlashList {},
-    /// Add a device to the flash log while it serves.
+    /// Add a device to the flash store while it serves.
     FlashAdd {
         /// The device, partition or file.
         path: String,
@@ -23,12 +23,12 @@ pub enum Request {
         #[serde(default)]
         force: bool,
     },
-    /// Take a device out of the flash log while it serves.
+    /// Take a device out of the flash store while it serves.
     FlashRemove {
         /// Its path, or its number.
         path: String,
     },
-    /// Replace a device while the flash log serves.
+    /// Replace a device while the flash store serves.
     FlashReplace {
         /// The old device: its path, or its number.
         old: String,
@@ -113,7 +113,7 @@ pub enum Request {
         /// The volume.
         name: String,
     },
-    /// Figures over time.
+    /// Metrics over time.
     History {
         /// The volume.
         #[serde(default)]
@@ -131,7 +131,7 @@ pub enum Request {
         /// Seconds of a step; default: suited to a chart.
         #[serde(default)]
         step_seconds: Option<u64>,
-        /// Figures; default: all.
+        /// Metrics; default: all.
         #[serde(default)]
         series: Vec<String>,
     },
@@ -212,7 +212,7 @@ pub enum Request {
         /// The volume.
         name: String,
     },
-    /// Take the requests recorded since the last query; at least once a second.
+    /// Take the requests recorded since the last call. Call at least once a second, so that the ring does not overflow.
     TraceTake {
         /// The volume.
         name: String,
@@ -268,7 +268,7 @@ pub enum Request {
     VolumeAdopt {
         /// The volume.
         name: String,
-        /// The data that may be lost: a volume ID, or the name of a flash store.
+        /// Identifies the data that may be lost: a volume ID, or the name of a flash store.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         give_up: Option<String>,
     },

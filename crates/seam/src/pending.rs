@@ -6,8 +6,9 @@ use std::rc::Rc;
 
 use crate::Nanos;
 
-/// Requests that begin within this time of each other share a bucket, so that a request costs no look-up.
-const BUCKET: Nanos = Nanos::from_millis(100);
+/// Requests that begin within this time of each other share a bucket, so `begin` needs no search and `drop` a
+/// short one.
+const BUCKET_WIDTH: Nanos = Nanos::from_millis(100);
 
 /// Requests that began at about the same time.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ impl PendingRequests {
     /// Counts a request that begins at `now`.
     pub fn begin(&self, now: Nanos) -> PendingRequest {
         let mut buckets = self.0.borrow_mut();
-        let started_at = match buckets.back_mut().filter(|last| now.since(last.started_at) < BUCKET) {
+        let started_at = match buckets.back_mut().filter(|last| now.since(last.started_at) < BUCKET_WIDTH) {
             Some(last) => {
                 last.requests += 1;
                 last.started_at
@@ -45,7 +46,7 @@ impl PendingRequests {
     }
 
     /// Start of the oldest request in flight, up to a tenth of a second early; `None` if none is in flight.
-    pub fn oldest(&self) -> Option<Nanos> {
+    pub fn oldest_started_at(&self) -> Option<Nanos> {
         self.0.borrow().front().map(|bucket| bucket.started_at)
     }
 }
@@ -74,11 +75,11 @@ mod tests {
             drop(pending.begin(at(ms)));
         }
         let later = pending.begin(at(60_000));
-        assert_eq!(pending.oldest(), Some(at(500)));
+        assert_eq!(pending.oldest_started_at(), Some(at(500)));
         assert_eq!(pending.0.borrow().len(), 2, "an empty bucket is removed");
         drop(hung);
-        assert_eq!(pending.oldest(), Some(at(60_000)));
+        assert_eq!(pending.oldest_started_at(), Some(at(60_000)));
         drop(later);
-        assert_eq!(pending.oldest(), None);
+        assert_eq!(pending.oldest_started_at(), None);
     }
 }

@@ -67,7 +67,7 @@ fn flash(out: &mut String, plan: &Plan) {
         1 => comment(
             out,
             "One device, as requested. Without a mirror, its failure loses acknowledged writes; without \
-             allow_single_copy, it holds clean pages only.",
+             allow_single_copy, it is not used.",
         ),
         _ => comment(
             out,

@@ -124,7 +124,7 @@ impl State {
                 if !unclaimed.is_empty() && !self.sabotage.is(Sabotage::AnyState) {
                     return Err(Refusal::Unclaimed { name: claim.name.to_owned(), store: unclaimed.join(",") });
                 }
-                // A directory that knows no store was lost, or never had one: an absent device may be of a lost one.
+                // A directory without a store may be in place of a lost one that knew the store of the unread device.
                 let may_be_lost = !claim.unread_flash.is_empty() && self.stores.is_empty() && !claim.accept.adopt;
                 if may_be_lost && !self.sabotage.is(Sabotage::AnyState) {
                     let devices = claim.unread_flash.to_owned();

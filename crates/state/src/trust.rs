@@ -123,11 +123,11 @@ pub enum Refusal {
         /// The store.
         store: String,
     },
-    /// Configured flash devices are absent, and the state directory knows neither the volume nor any flash store.
+    /// Configured flash devices cannot be read, and the state directory knows neither the volume nor any flash store.
     FlashAbsent {
         /// The volume.
         name: String,
-        /// The absent devices, each with its fault.
+        /// The unread devices, each with its fault.
         devices: String,
     },
     /// The volume had another backing before: the present one is a clone, an older snapshot or another disk.
@@ -295,6 +295,11 @@ codes! {
     BackingHung => BACKING_HUNG,
 }
 
+/// True if a volume is refused with this code because the state directory has no record of it.
+pub fn is_of_new_volume(code: &str) -> bool {
+    matches!(code, "data-unclaimed" | "flash-absent")
+}
+
 /// True if data of a volume that is refused with this code may be in a flash log or in persisted memory without a mark
 /// in the volume's record. With the other codes, the records show all data of the volume that its backing lacks.
 pub fn may_lack_marks(code: &str) -> bool {
@@ -363,10 +368,11 @@ impl fmt::Display for Refusal {
             ),
             Refusal::FlashAbsent { name, devices } => write!(
                 f,
-                "the state directory has no record of this volume, nor of any flash store, and a flash device is \
-                 absent that may hold flushed data of this volume ({devices}). Attach the device, correct its path in \
-                 [flash] or restore a lost state directory, and restart; or, if the device never had data of this \
-                 volume: hotset volume adopt {name}"
+                "the state directory has no record of this volume, nor of any flash store, and a flash device cannot \
+                 be read that may hold flushed data of this volume ({devices}). Attach the device, correct its path in \
+                 [flash] or restore a lost state directory, and restart; with an empty device in its place, or without \
+                 [flash], the volume is served without that data. If the device never had data of this volume: hotset \
+                 volume adopt {name}"
             ),
             Refusal::BackingChanged { name, known, found, clean, loss } => {
                 write!(f, "its backing is not the one that it had at the last start (was {known}, is {found})")?;

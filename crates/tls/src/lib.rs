@@ -20,7 +20,7 @@ use rustls::{Error, InconsistentKeys, RootCertStore};
 /// A certificate in DER form.
 pub type Certificate = CertificateDer<'static>;
 
-/// Longest accepted file, in bytes: four times the size of the largest lists of CA certificates.
+/// Longest accepted file, in bytes: four times the size of the largest CA bundles.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Error of a certificate or key file.
@@ -39,7 +39,7 @@ pub enum TlsError {
         "{} is longer than {FILE_BYTES_MAX} bytes, so it is not a certificate or key; specify a file in PEM form",
         .0.display()
     )]
-    Long(PathBuf),
+    TooLong(PathBuf),
     /// A file is not valid PEM.
     #[error("{} is not valid PEM ({cause}); recreate it from its source", .path.display())]
     Pem {
@@ -161,7 +161,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, TlsError> {
     let mut content = Vec::new();
     let file = File::open(path).map_err(failed)?;
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content).map_err(failed)?;
-    if content.len() as u64 > FILE_BYTES_MAX { Err(TlsError::Long(path.to_owned())) } else { Ok(content) }
+    if content.len() as u64 > FILE_BYTES_MAX { Err(TlsError::TooLong(path.to_owned())) } else { Ok(content) }
 }
 
 fn unusable(path: &Path, cause: impl std::fmt::Display) -> TlsError {

@@ -31,10 +31,10 @@ impl Histogram {
         self.counts[value.max(1).ilog2() as usize] += count;
     }
 
-    /// Lowest value and count of each non-empty row.
-    pub fn rows(&self) -> impl Iterator<Item = (u64, u64)> {
-        let rows = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
-        rows.map(|(bits, count)| (1u64 << bits, *count))
+    /// Lowest value and count of each non-empty bucket.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
+        let buckets = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        buckets.map(|(bits, count)| (1u64 << bits, *count))
     }
 }
 
@@ -211,9 +211,9 @@ mod tests {
         assert_eq!((info.requests, info.bytes), ([3, 1, 1, 1], [9_216, 4_096, 1 << 20, 0]));
         assert_eq!((info.accesses, info.sequential, info.duration_ns), (5, 1, Some(30)));
         assert_eq!((info.footprint_small_bytes(), info.footprint_large_bytes()), (4 * 4_096, 2 * 65_536));
-        assert_eq!(info.sizes.rows().collect::<Vec<_>>(), [(512, 2), (4_096, 1), (8_192, 1)]);
+        assert_eq!(info.sizes.buckets().collect::<Vec<_>>(), [(512, 2), (4_096, 1), (8_192, 1)]);
         // Page 1 is the second and the fourth access: an interval of two.
-        assert_eq!(info.reuse_intervals.rows().collect::<Vec<_>>(), [(2, 1)]);
+        assert_eq!(info.reuse_intervals.buckets().collect::<Vec<_>>(), [(2, 1)]);
         assert_eq!((info.end_bytes, info.device_max, info.sampled_one_in()), ((1 << 30) + (1 << 20), 1, 1));
     }
 
@@ -235,8 +235,8 @@ mod tests {
         assert_eq!(info.sampled_one_in(), 32);
         let pages = info.footprint_small_bytes() / 4_096;
         assert!((190_000..210_000).contains(&pages), "{pages}");
-        let reused: u64 = info.reuse_intervals.rows().map(|(_, count)| count).sum();
+        let reused: u64 = info.reuse_intervals.buckets().map(|(_, count)| count).sum();
         assert!((190_000..210_000).contains(&reused), "{reused}");
-        assert!(info.reuse_intervals.rows().all(|(interval, _)| interval == 1 << 17));
+        assert!(info.reuse_intervals.buckets().all(|(interval, _)| interval == 1 << 17));
     }
 }

@@ -1,4 +1,5 @@
-//! Rejects descriptors of a front end on which I/O or close could block the data core, such as files on FUSE or NFS.
+//! Rejects file descriptors of a front end on which I/O or close could block the data core, such as files on FUSE or
+//! NFS.
 //!
 //! The checks run on the front end's thread, which also closes refused descriptors. Closing a file on FUSE or NFS waits
 //! for a server. The checks themselves cause no file-system I/O.
@@ -10,7 +11,7 @@ use seam::real::check_eventfd;
 
 use crate::message::Message;
 
-/// Reason for refusing a descriptor.
+/// Reason for refusing a file descriptor.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RefusedDescriptor {
     #[error(
@@ -25,7 +26,7 @@ pub(crate) enum RefusedDescriptor {
     Socket(String),
 }
 
-/// Refuses a message with a descriptor that the data core must not touch.
+/// Refuses a message with a file descriptor that the data core must not touch.
 pub(crate) fn check(message: &Message) -> Result<(), RefusedDescriptor> {
     match message {
         Message::SetMemTable(list) => list.iter().try_for_each(|(_, file)| check_memory(file)),

@@ -10,17 +10,20 @@ use crate::memory::{REGIONS_MAX, RegionLayout};
 pub const HEADER_BYTES: usize = 12;
 /// Maximum number of bytes after a header.
 pub const BODY_BYTES_MAX: usize = 4096;
-/// Maximum number of descriptors of one message: one for each region of a memory table.
+/// Maximum number of file descriptors of one message: one for each region of a memory table.
 pub const FDS_MAX: usize = TABLE_REGIONS_MAX;
 /// Maximum number of regions of one memory table.
 const TABLE_REGIONS_MAX: usize = 8;
 
-/// Version and flags in the header of a message.
+/// Version of the protocol, in the header's flags.
 const VERSION: u32 = 1;
+/// Bits of the version in the header's flags.
 const VERSION_MASK: u32 = 3;
+/// Header flag: the message is a reply.
 const REPLY: u32 = 1 << 2;
+/// Header flag: the front end waits for a reply.
 const NEED_REPLY: u32 = 1 << 3;
-/// Flag: no descriptor is attached.
+/// Flag: no file descriptor is attached.
 const NO_FD: u64 = 1 << 8;
 
 /// Message of the device to a front end: the configuration has changed.
@@ -89,9 +92,9 @@ pub enum MessageError {
     /// Invalid length.
     #[error("message {0} has an invalid length of {1} bytes")]
     Length(u32, usize),
-    /// Invalid number of descriptors.
-    #[error("message {0} has an invalid number of descriptors: {1}")]
-    Descriptors(u32, usize),
+    /// Invalid number of file descriptors.
+    #[error("message {0} has an invalid number of file descriptors: {1}")]
+    FileDescriptors(u32, usize),
     /// Invalid value.
     #[error("message {0} has the invalid value {1}")]
     Value(u32, u64),
@@ -183,7 +186,7 @@ pub enum Message {
     SetVringAddr {
         index: u32,
         is_logged: bool,
-        descriptors: u64,
+        descriptor_table: u64,
         used: u64,
         available: u64,
         log: u64,
@@ -264,8 +267,8 @@ struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
-    /// Fails unless `len` bytes remain.
-    fn expect(&self, len: usize) -> Result<(), MessageError> {
+    /// Fails unless exactly `len` bytes remain.
+    fn check_len(&self, len: usize) -> Result<(), MessageError> {
         if self.bytes.len() == len { Ok(()) } else { Err(MessageError::Length(self.request, self.bytes.len())) }
     }
 
@@ -296,18 +299,18 @@ impl<'a> Body<'a> {
 
     /// Reads a queue index and a number, which are the whole body.
     fn pair(&mut self) -> Result<(u32, u32), MessageError> {
-        self.expect(8)?;
+        self.check_len(8)?;
         Ok((self.u32()?, self.u32()?))
     }
 
     /// Reads the only number of a body.
     fn single(&mut self) -> Result<u64, MessageError> {
-        self.expect(8)?;
+        self.check_len(8)?;
         self.u64()
     }
 }
 
-/// Decodes a message from its header, body and descriptors.
+/// Decodes a message from its header, body and file descriptors.
 pub fn decode(header: &Header, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Message, MessageError> {
     let request = header.request;
     let mut body = Body { request, bytes };
@@ -315,7 +318,7 @@ pub fn decode(header: &Header, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Messag
     let fd_count = fds.len();
     let single_fd = |fds: &mut std::vec::IntoIter<OwnedFd>| match (fds.next(), fd_count) {
         (Some(fd), 1) => Ok(fd),
-        _ => Err(MessageError::Descriptors(request, fd_count)),
+        _ => Err(MessageError::FileDescriptors(request, fd_count)),
     };
     let message = match request {
         request::GET_FEATURES => Message::GetFeatures,
@@ -328,14 +331,14 @@ pub fn decode(header: &Header, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Messag
                 return Err(MessageError::Value(request, count as u64));
             }
             if count != fd_count {
-                return Err(MessageError::Descriptors(request, fd_count));
+                return Err(MessageError::FileDescriptors(request, fd_count));
             }
             let regions =
                 fds.by_ref().map(|fd| Ok((body.region_layout()?, fd))).collect::<Result<_, MessageError>>()?;
             Message::SetMemTable(regions)
         }
         request::SET_LOG_BASE => {
-            body.expect(16)?;
+            body.check_len(16)?;
             Message::SetLogBase { len: body.u64()?, offset: body.u64()?, file: single_fd(&mut fds)? }
         }
         request::SET_LOG_FD => {
@@ -344,10 +347,10 @@ pub fn decode(header: &Header, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Messag
         }
         request::SET_VRING_NUM => body.pair().map(|(index, size)| Message::SetVringNum { index, size })?,
         request::SET_VRING_ADDR => {
-            body.expect(40)?;
+            body.check_len(40)?;
             let (index, flags) = (body.u32()?, body.u32()?);
-            let (descriptors, used, available, log) = (body.u64()?, body.u64()?, body.u64()?, body.u64()?);
-            Message::SetVringAddr { index, is_logged: flags & 1 != 0, descriptors, used, available, log }
+            let (descriptor_table, used, available, log) = (body.u64()?, body.u64()?, body.u64()?, body.u64()?);
+            Message::SetVringAddr { index, is_logged: flags & 1 != 0, descriptor_table, used, available, log }
         }
         request::SET_VRING_BASE => body.pair().map(|(index, base)| Message::SetVringBase { index, base })?,
         request::GET_VRING_BASE => body.pair().map(|(index, _)| Message::GetVringBase { index })?,
@@ -368,7 +371,7 @@ pub fn decode(header: &Header, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Messag
         request::SET_BACKEND_REQ_FD => Message::SetBackendReqFd(single_fd(&mut fds)?),
         request::GET_CONFIG | request::SET_CONFIG => {
             let (offset, len, _flags) = (body.u32()?, body.u32()?, body.u32()?);
-            body.expect(len as usize)?;
+            body.check_len(len as usize)?;
             match request {
                 request::GET_CONFIG => Message::GetConfig { offset, len },
                 _ => Message::SetConfig { offset, bytes: body.bytes.to_vec() },
@@ -400,7 +403,7 @@ pub fn decode(header: &Header, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Messag
 pub(crate) const MEM_SLOTS: u64 = REGIONS_MAX as u64;
 
 impl Reply {
-    /// Encodes the reply and its descriptor; `None` if it has no content.
+    /// Encodes the reply and its file descriptor; `None` if it has no content.
     pub fn encode(self, header: &Header) -> Option<(Vec<u8>, Option<OwnedFd>)> {
         let body = match self {
             Reply::Done => return None,
@@ -453,15 +456,15 @@ mod tests {
     }
 
     #[test]
-    fn number_of_descriptors_is_checked() {
+    fn number_of_file_descriptors_is_checked() {
         let table: Vec<u8> = [2_u32, 0].iter().flat_map(|word| word.to_le_bytes()).chain([0; 64]).collect();
         assert!(matches!(
             decode(&header(request::SET_MEM_TABLE, 72), &table, vec![fd(), fd()]),
             Ok(Message::SetMemTable(list)) if list.len() == 2
         ));
         assert_eq!(
-            decode(&header(request::SET_MEM_TABLE, 72), &table, vec![fd()]).expect_err("a missing descriptor"),
-            MessageError::Descriptors(request::SET_MEM_TABLE, 1)
+            decode(&header(request::SET_MEM_TABLE, 72), &table, vec![fd()]).expect_err("a missing file descriptor"),
+            MessageError::FileDescriptors(request::SET_MEM_TABLE, 1)
         );
         let kick = |value: u64, fds| decode(&header(request::SET_VRING_KICK, 8), &value.to_le_bytes(), fds);
         assert!(matches!(

@@ -41,7 +41,7 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Addresses of a queue's descriptor table and rings in the front end's address space, and of its dirty log.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Addresses {
-    pub(crate) descriptors: u64,
+    pub(crate) descriptor_table: u64,
     pub(crate) available: u64,
     pub(crate) used: u64,
     /// Guest address of the used ring for the dirty log, if the ring is logged.
@@ -251,7 +251,7 @@ impl<S: Seam> Queue<S> {
         let guest = |user| memory.guest_of(user).ok_or(QueueError::Rings);
         let layout = Layout {
             size: self.size.get(),
-            descriptors: guest(addresses.descriptors)?,
+            descriptor_table: guest(addresses.descriptor_table)?,
             available: guest(addresses.available)?,
             used: guest(addresses.used)?,
             event_idx: device.features.get() & crate::config::feature::EVENT_IDX != 0,

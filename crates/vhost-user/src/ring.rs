@@ -96,7 +96,7 @@ pub struct Layout {
     /// Number of entries, a power of two.
     pub size: u16,
     /// Descriptor table.
-    pub descriptors: u64,
+    pub descriptor_table: u64,
     /// Available ring, written by the driver.
     pub available: u64,
     /// Used ring, written by the device.
@@ -108,7 +108,7 @@ pub struct Layout {
 /// A running queue.
 pub struct Ring {
     layout: Layout,
-    descriptors: MappedRange,
+    descriptor_table: MappedRange,
     available: MappedRange,
     used: MappedRange,
     /// Next index of the available ring.
@@ -139,15 +139,15 @@ fn store_field(range: &MappedRange, offset: usize, value: u16) {
 impl Ring {
     /// A queue that continues at its used index.
     pub fn new(layout: Layout, memory: &Memory) -> Result<Ring, QueueError> {
-        let [descriptors, available, used] = Ring::map_rings(&layout, memory).ok_or(QueueError::Rings)?;
+        let [descriptor_table, available, used] = Ring::map_rings(&layout, memory).ok_or(QueueError::Rings)?;
         let next_used = load_field(&used, INDEX_OFFSET);
-        Ok(Ring { layout, descriptors, available, used, next_available: next_used, next_used, last_checked: None })
+        Ok(Ring { layout, descriptor_table, available, used, next_available: next_used, next_used, last_checked: None })
     }
 
     /// Maps the same queue after a change of the guest's memory.
     pub fn remap(&mut self, memory: &Memory) -> Result<(), QueueError> {
         let ranges = Ring::map_rings(&self.layout, memory).ok_or(QueueError::Rings)?;
-        [self.descriptors, self.available, self.used] = ranges;
+        [self.descriptor_table, self.available, self.used] = ranges;
         Ok(())
     }
 
@@ -161,7 +161,7 @@ impl Ring {
             memory.mapped_range(address, len).filter(|range| range.is_aligned(align))
         };
         Some([
-            aligned_range(layout.descriptors, DESCRIPTOR_BYTES * size, 16)?,
+            aligned_range(layout.descriptor_table, DESCRIPTOR_BYTES * size, 16)?,
             aligned_range(layout.available, HEADER_BYTES + AVAILABLE_ENTRY_BYTES * size + EVENT_BYTES, 2)?,
             aligned_range(layout.used, HEADER_BYTES + USED_ENTRY_BYTES * size + EVENT_BYTES, 4)?,
         ])
@@ -219,7 +219,7 @@ impl Ring {
             let mut bytes = [0; DESCRIPTOR_BYTES];
             let offset = DESCRIPTOR_BYTES * usize::from(index);
             match indirect {
-                None => _ = self.descriptors.slice(offset, DESCRIPTOR_BYTES).copy_to(&mut bytes),
+                None => _ = self.descriptor_table.slice(offset, DESCRIPTOR_BYTES).copy_to(&mut bytes),
                 // The table was checked to be in memory.
                 Some(table) => {
                     memory.read(table + offset as u64, &mut bytes).map_err(|_| QueueError::Outside(table, 0))?

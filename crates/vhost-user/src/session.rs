@@ -24,7 +24,7 @@ use crate::queue::{Addresses, Queue};
 /// Maximum number of entries of a queue.
 const QUEUE_SIZE_MAX: u32 = 1 << 15;
 
-/// Converts a descriptor to an eventfd of the real or the simulated seam.
+/// Converts a file descriptor to an eventfd of the real or the simulated seam.
 pub type MakeEventfd = fn(OwnedFd) -> io::Result<Rc<dyn Bell>>;
 
 /// State shared by the front ends of all volumes.
@@ -85,7 +85,7 @@ pub enum Refused {
     /// A queue without a kick eventfd, which would need polling.
     #[error("a queue without an eventfd for kicks is not served")]
     NoKick,
-    /// A descriptor that is not an eventfd.
+    /// A file descriptor that is not an eventfd.
     #[error("the descriptor of a kick, call or error notification is not an eventfd: {0}")]
     Eventfd(io::Error),
     /// Memory cannot be mapped.
@@ -181,15 +181,15 @@ impl<S: Seam> Session<S> {
                 }
                 queue.size.set(size as u16);
             }
-            Message::SetVringAddr { index, is_logged, descriptors, used, available, log } => {
+            Message::SetVringAddr { index, is_logged, descriptor_table, used, available, log } => {
                 let queue = self.queue(index)?;
                 let logged_at = is_logged.then_some(log);
                 let old = queue.addresses.get();
-                let is_moved = (old.descriptors, old.used, old.available) != (descriptors, used, available);
+                let is_moved = (old.descriptor_table, old.used, old.available) != (descriptor_table, used, available);
                 if queue.is_running() && is_moved {
                     return Err(Refused::Served("the addresses of a queue"));
                 }
-                queue.addresses.set(Addresses { descriptors, available, used, logged_at });
+                queue.addresses.set(Addresses { descriptor_table, available, used, logged_at });
             }
             Message::SetVringBase { index, base } => {
                 let queue = self.queue(index)?;

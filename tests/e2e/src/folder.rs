@@ -14,7 +14,7 @@ impl Folder {
         let base = std::env::var_os("HOTSET_E2E_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = base.join(format!("hotset-{}-{count}", std::process::id()));
-        // A leftover of a killed run with the same process id.
+        // Remove the leftover of a killed run that had the same process ID.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("the temporary folder can be written");
         Folder(path)

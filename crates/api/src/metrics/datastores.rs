@@ -118,5 +118,5 @@ fn write_congestion(lines: &mut Lines, status: &StatusReport) {
     let help = "Recent rate of small accesses to the datastore's disks.";
     each("hotset_datastore_accesses_per_second", "gauge", help, |report| Some(report.accesses_per_second));
     let help = "Highest rate of small accesses while congested; absent before the first congestion.";
-    each("hotset_datastore_shown_accesses_per_second", "gauge", help, |report| report.shown_accesses_per_second);
+    each("hotset_datastore_shown_accesses_per_second", "gauge", help, |report| report.peak_accesses_per_second);
 }

@@ -10,7 +10,7 @@ use super::Daemon;
 use super::new_file::NewFile;
 use config::{BackingSpec, VolumeConfig, check_name};
 use logging::{self as log, VOLUME};
-use state::{Acceptance, AddedVolume, show_volume_id};
+use state::{Acceptance, AddedVolume, is_of_new_volume, show_volume_id};
 
 /// Smallest unit of a volume's size in bytes.
 const SECTOR: u64 = seam::SECTOR_BYTES as u64;
@@ -52,7 +52,11 @@ impl Daemon {
             // A backing that cannot be opened is an error in the request.
             let is_backing_failure = matches!(failure.kind, ErrorKind::Failed | ErrorKind::Unavailable);
             let kind = if is_backing_failure { ErrorKind::Conflict } else { failure.kind };
-            return Err(Failure { kind, ..failure });
+            let message = match failure.refusal.as_deref() {
+                Some(code) if is_of_new_volume(code) => format!("{}. {LIST_BEFORE_ADOPT}", failure.message),
+                _ => failure.message,
+            };
+            return Err(Failure { kind, message, ..failure });
         }
         let placement = self.volumes.placement(name)?;
         let added = AddedVolume { backing: backing.to_owned(), size_bytes, policy: policy.to_string(), read_only };
@@ -224,6 +228,10 @@ impl Daemon {
         self.show(name).await
     }
 }
+
+/// Remedy for a volume that an `add` could not serve before its adoption.
+const LIST_BEFORE_ADOPT: &str =
+    "The volume was not added: before it can be adopted, list it in the configuration and reload (SIGHUP)";
 
 /// Relation of a volume that is to be removed to the daemon.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -105,7 +105,7 @@ impl Daemon {
         let written = old.written.after_reload(fresh.written);
         self.settings.replace(Config {
             volumes: fresh.volumes,
-            absent_backings: fresh.absent_backings,
+            backing_problems: fresh.backing_problems,
             datastores: fresh.datastores,
             qos: fresh.qos,
             api,
@@ -227,7 +227,7 @@ fn restart_messages(old: &Config, fresh: &Config) -> Vec<String> {
         datastores: _,
         qos: _,
         volumes: _,
-        absent_backings: _,
+        backing_problems: _,
         written: _,
     } = old;
     let changed = [

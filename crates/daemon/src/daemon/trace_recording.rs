@@ -62,5 +62,5 @@ fn traced(taken: &TappedBatch) -> Traced {
         };
         (tapped.time.0, op as u8, tapped.at.0, tapped.len)
     };
-    Traced { requests: taken.requests.iter().map(to_traced).collect(), lost: taken.lost, more: taken.has_more }
+    Traced { requests: taken.requests.iter().map(to_traced).collect(), lost: taken.dropped, more: taken.has_more }
 }

@@ -393,9 +393,9 @@ impl ChangeFailure {
 /// A kind of change, as jobs report it.
 fn reported_kind(kind: JobKind) -> report::JobKind {
     match kind {
-        JobKind::Add => report::JobKind::Add,
-        JobKind::Remove => report::JobKind::Remove,
-        JobKind::Replace => report::JobKind::Replace,
+        JobKind::Add => report::JobKind::FlashAdd,
+        JobKind::Remove => report::JobKind::FlashRemove,
+        JobKind::Replace => report::JobKind::FlashReplace,
         JobKind::TakeOver => report::JobKind::TakeOver,
     }
 }

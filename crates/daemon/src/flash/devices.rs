@@ -46,16 +46,10 @@ impl AbsentDevice {
         AbsentDevice { path: path.to_owned(), fault: reason.clone(), reason, is_hung, is_lost_file, is_unread }
     }
 
-    /// A device that has been read and is not part of the store.
-    pub fn not_a_member(path: &str, reason: &str) -> AbsentDevice {
-        let reason = format!("{path} is not a member of a flash store ({reason})");
-        AbsentDevice { is_unread: false, ..AbsentDevice::new(path, reason) }
-    }
-
     /// A device with a fault that has a remedy.
-    fn with_remedy(path: &Path, (fault, remedy): (String, String), is_lost_file: bool) -> AbsentDevice {
+    fn with_remedy(path: &Path, (fault, remedy): (String, String)) -> AbsentDevice {
         let reason = format!("{fault}; {remedy}");
-        AbsentDevice { fault, is_lost_file, ..AbsentDevice::new(&path.display().to_string(), reason) }
+        AbsentDevice { fault, ..AbsentDevice::new(&path.display().to_string(), reason) }
     }
 
     /// A device that does not answer.
@@ -80,7 +74,7 @@ struct LookUp {
 /// after all devices have answered or count as absent. No file is created while a device does not answer, because that
 /// device may be a member of a store. The same applies to the missing files in `known`, the devices that stores have
 /// used. An allocation has no limit, because zeroes may have to be written. Unless `creates`, files that would be
-/// created are left out.
+/// created are left out, and none is allocated.
 pub async fn open_all(
     local: &CoreLocal,
     config: &FlashConfig,
@@ -96,8 +90,9 @@ pub async fn open_all(
     let (mut disks, mut absent) = (Vec::new(), Vec::new());
     for (path, answer) in config.devices.iter().zip(answers) {
         let opened = match (answer, &hung) {
-            (Ok(Some(disk)), _) => reserve(local, config, path, disk, true).await,
+            (Ok(Some(disk)), _) if !creates => Ok(disk),
             (Ok(None), _) if !creates => continue,
+            (Ok(Some(disk)), _) => reserve(local, config, path, disk, true).await,
             (Ok(None), None) => open_device(local, config, path, own_volumes).await,
             (Ok(None), Some(hung)) => {
                 let shown = path.display().to_string();
@@ -161,11 +156,15 @@ async fn look_up(
         let (config, path, known) = (config.clone(), path.to_owned(), known.cloned());
         move |_| {
             if let Some(fault) = known.and_then(|of_store| FlashConfig::lost_file_fault(&path, &of_store)) {
-                return Err(AbsentDevice::with_remedy(&path, fault, true));
+                return Err(AbsentDevice { is_lost_file: true, ..AbsentDevice::with_remedy(&path, fault) });
             }
-            let exists = std::fs::metadata(&path).is_ok_and(|meta| !meta.is_file() || meta.len() > 0);
+            let meta = std::fs::metadata(&path);
+            let is_empty_file = meta.as_ref().is_ok_and(|meta| meta.is_file() && meta.len() == 0);
+            let exists = meta.is_ok() && !is_empty_file;
             match config.missing_device_fault(&path) {
-                Some(fault) => Err(AbsentDevice::with_remedy(&path, fault, false)),
+                Some(fault) => {
+                    Err(AbsentDevice { is_unread: !is_empty_file, ..AbsentDevice::with_remedy(&path, fault) })
+                }
                 None => Ok(LookUp { exists, create_bytes: config.create_bytes(&path) }),
             }
         }
@@ -214,7 +213,7 @@ async fn reserve(
         let removal = PathCall::start(path, move |_| std::fs::remove_file(file));
         let _ = wait_for_answer(local, path, removal, PATH_TIMEOUT).await;
     }
-    Err(AbsentDevice::new(&path.display().to_string(), error.to_string()))
+    Err(AbsentDevice { is_unread: existed, ..AbsentDevice::new(&path.display().to_string(), error.to_string()) })
 }
 
 /// Waits for a call on a device's path.
@@ -237,6 +236,9 @@ pub async fn unless_hung<T>(
     limit: Duration,
     work: impl Future<Output = T>,
 ) -> Result<T, usize> {
+    if disks.is_empty() {
+        return Ok(work.await);
+    }
     let limit = Nanos(limit.as_nanos() as u64);
     let hangs = select_all(disks.iter().map(|disk| Box::pin(wait_for_hang(&local.seam, disk, limit))));
     match select(pin!(work), hangs).await {

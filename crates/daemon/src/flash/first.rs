@@ -45,7 +45,7 @@ impl FlashLog {
     /// Adds the first device to the list and formats it as a store. On an error the list is empty again.
     ///
     /// The list is saved first. After a crash before the format, the next start formats the device if it is empty, and
-    /// otherwise reports its content and serves all volumes without flash.
+    /// otherwise reports its content and works without flash.
     pub async fn format_first(&self, path: &str, force: bool) -> Result<PathBuf, Failure> {
         let path = absolute(path)?;
         self.save_devices(vec![path.clone()])?;

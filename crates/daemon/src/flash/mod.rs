@@ -26,7 +26,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use engine::{BlockNo, VolumeId, WritePolicy};
-use flash::{Ownership, Sequence, StoreIdentity};
+use flash::{Ownership, Sequence, StoreGeneration, StoreIdentity};
 use messages::Failure;
 use messages::report::FlashReport;
 use tokio::sync::mpsc;
@@ -68,7 +68,7 @@ struct UnusedFlash {
     /// Paths of the devices that did not answer.
     pub hung: Vec<String>,
     /// The faults of the devices that could not be read.
-    pub unread: String,
+    pub unread: Vec<String>,
     /// The stores of the devices that answer, each with the owner in its superblock.
     pub owners: Vec<(String, Ownership)>,
     /// A member of the store is missing, and this log is on the present devices. Without it, they may lack data.
@@ -80,6 +80,10 @@ struct UnusedFlash {
 struct WholeLog {
     /// The store as found without the missing member.
     pub identity: StoreIdentity,
+    /// The membership generation in the superblocks of the present devices.
+    pub generation: StoreGeneration,
+    /// False if no member is missing and the log has no dirty data.
+    pub holds_data: bool,
     /// The owner that the superblock of each present device names, by the device's path.
     pub devices: Vec<(String, Ownership)>,
     /// The reason why the store is not in use, if the records confirm that this log is the newest.
@@ -197,7 +201,7 @@ impl FlashLog {
         let found_store = match found_store.map_err(core_ended)? {
             Ok(found_store) => found_store,
             Err(unused) => {
-                self.record_owners(&unused.owners)?;
+                self.record_owners(&unused)?;
                 return Ok(Err(self.confirm_whole_log(unused)));
             }
         };
@@ -264,11 +268,16 @@ impl FlashLog {
     /// Records that devices which cannot be used prove these records to be older, or may hold data of volumes that the
     /// records lack: such volumes would be served without that data. Devices of another store beside a known one are a
     /// mistake in the list.
-    fn record_owners(&self, owners: &[(String, Ownership)]) -> Result<(), Failure> {
+    fn record_owners(&self, unused: &UnusedFlash) -> Result<(), Failure> {
+        let UnusedFlash { owners, whole_log, .. } = unused;
+        let is_empty = |store: &str| {
+            let log = whole_log.as_ref().filter(|log| show_uuid(&log.identity.store) == store);
+            log.is_some_and(|log| !log.holds_data)
+        };
         let knows_one = owners.iter().any(|(store, _)| self.records.view().store(store).is_some());
         for (store, ownership) in owners {
-            let found =
-                FoundStore { store: store.clone(), ownership: *ownership, devices: Vec::new(), holds_data: true };
+            let holds_data = !is_empty(store);
+            let found = FoundStore { store: store.clone(), ownership: *ownership, devices: Vec::new(), holds_data };
             let verdict = self.records.view().check_store(&found);
             match verdict {
                 Err(refusal @ Refusal::StateOlder { .. }) => self.records.record_refusal(&refusal)?,
@@ -290,8 +299,7 @@ impl FlashLog {
             devices: found.devices.clone(),
             holds_data: true,
         };
-        // The generation of the store without the missing member is the one after that of the present devices.
-        let is_newest = state.store(&store.store).is_some_and(|record| found.identity.generation > record.generation);
+        let is_newest = state.store(&store.store).is_some_and(|record| found.generation >= record.generation);
         if is_newest && state.check_store(&store) == Ok(StoreUse::Known) {
             return UnusedFlash { reason: found.reason.clone(), ..unused };
         }
@@ -406,7 +414,7 @@ impl FlashLog {
     /// The faults of the configured devices that could not be read; empty if a store is in use.
     pub fn unread_devices(&self) -> String {
         match &*self.state.borrow() {
-            Flash::Unused(unused) => unused.unread.clone(),
+            Flash::Unused(unused) => unused.unread.join("; "),
             Flash::Off | Flash::Open(_) => String::new(),
         }
     }

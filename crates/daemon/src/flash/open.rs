@@ -157,35 +157,43 @@ pub struct Search {
 /// Identifies the store on the configured devices, or creates one if all devices are present and empty. The error gives
 /// the reason why there is no usable store. The devices stay open for [`open`].
 pub async fn find(local: &CoreLocal, search: &Search) -> Result<FoundStore, UnusedFlash> {
-    let mut disks = Vec::new();
-    match find_among(local, &mut disks, search).await {
+    let (mut disks, mut names) = (Vec::new(), DeviceNames::default());
+    match find_among(local, &mut disks, &mut names, search).await {
         Ok(found_store) => Ok(found_store),
-        Err(unused) => Err(UnusedFlash { owners: read_owners(local, &disks).await, ..unused }),
-    }
-}
-
-/// The stores of devices that cannot be used together, each with the owner in its superblock.
-async fn read_owners(local: &CoreLocal, disks: &[RealDisk]) -> Vec<(String, Ownership)> {
-    let mut owners = Vec::new();
-    for disk in disks {
-        let read = flash::read_device_content(&local.seam, disk);
-        // A device that stopped answering does not hide the owner of another one.
-        if let Ok(DeviceContent::Store(store, owner)) =
-            unless_hung(local, slice::from_ref(disk), PATH_TIMEOUT, read).await
-        {
-            owners.push((show_uuid(&store), owner));
+        Err(mut unused) => {
+            for disk in &disks {
+                match read_content(local, disk).await {
+                    DeviceContent::NoStore => {}
+                    DeviceContent::Store(store, owner) => unused.owners.push((show_uuid(&store), owner)),
+                    DeviceContent::Unknown(reason) => {
+                        unused.unread.push(format!("{}: {reason}", names.show(&disk.identity())));
+                    }
+                }
+            }
+            Err(unused)
         }
     }
-    owners
 }
 
-/// As [`find`]; on an error `disks` has the devices that answer.
-async fn find_among(local: &CoreLocal, disks: &mut Vec<RealDisk>, search: &Search) -> Result<FoundStore, UnusedFlash> {
+/// The superblocks of one device. One that stopped answering does not hide the content of another one.
+async fn read_content(local: &CoreLocal, disk: &RealDisk) -> DeviceContent {
+    let read = flash::read_device_content(&local.seam, disk);
+    let content = unless_hung(local, slice::from_ref(disk), PATH_TIMEOUT, read).await;
+    content.unwrap_or_else(|_| DeviceContent::Unknown("it does not answer".to_owned()))
+}
+
+/// As [`find`]; on an error `disks` has the devices that answer, and `names` their paths.
+async fn find_among(
+    local: &CoreLocal,
+    disks: &mut Vec<RealDisk>,
+    names: &mut DeviceNames,
+    search: &Search,
+) -> Result<FoundStore, UnusedFlash> {
     let Search { config, by_command, known, own_volumes, limit } = search;
     let is_refused = config.devices.len() < 2 && !config.allow_single_copy && !by_command;
     // A device that is not used may still have data of volumes.
     let (opened, mut absent) = open_all(local, config, known, own_volumes, *limit, !is_refused).await;
-    let (mut names, mut renamed) = (DeviceNames::default(), Vec::new());
+    let mut renamed = Vec::new();
     for (path, disk) in &opened {
         names.add(disk.identity(), path);
         renamed.extend(disk.former_identities().into_iter().map(|former| (former, disk.identity())));
@@ -196,7 +204,7 @@ async fn find_among(local: &CoreLocal, disks: &mut Vec<RealDisk>, search: &Searc
         let remedy = |device: &str| {
             format!("{ONE_DEVICE}. {device} has the whole log: set allow_single_copy = true, or name the other device")
         };
-        let whole_log = find_whole_log(local, disks, &names, remedy).await.map(Box::new);
+        let whole_log = find_whole_log(local, disks, names, remedy).await.map(Box::new);
         return Err(UnusedFlash { whole_log, ..with_absent(&absent, ONE_DEVICE.to_owned().into()) });
     }
     if disks.is_empty() {
@@ -205,17 +213,17 @@ async fn find_among(local: &CoreLocal, disks: &mut Vec<RealDisk>, search: &Searc
     let accept_missing = config.devices.len() == 1 && !by_command;
     let mut formatted = false;
     let (identity, manifest) = loop {
-        let (identity, is_new) = identify_store(local, disks, accept_missing, &names, &mut absent).await?;
+        let (identity, is_new) = identify_store(local, disks, accept_missing, names, &mut absent).await?;
         formatted |= is_new;
         let read = flash::read_manifest(&local.seam, disks, identity.store);
         match unless_hung(local, disks, PATH_TIMEOUT, read).await {
             Ok(manifest) => break (identity, manifest),
-            Err(index) => remove_hung(disks, index, &names, &mut absent)?,
+            Err(index) => remove_hung(disks, index, names, &mut absent)?,
         }
     };
-    let manifest = manifest.map_err(|error| unused(&error, &names, &absent))?.map(|manifest| manifest.payload);
+    let manifest = manifest.map_err(|error| unused(&error, names, &absent))?.map(|manifest| manifest.payload);
     *local.flash_devices.borrow_mut() = std::mem::take(disks);
-    let known = known.clone();
+    let (known, names) = (known.clone(), names.clone());
     Ok(FoundStore { identity, manifest, names, renamed, formatted, absent, known, device_bytes, accept_missing })
 }
 
@@ -317,8 +325,12 @@ async fn identify_store(
             }
             StoreError::NoStore { device, reason } if disks.len() > 1 && !formatted => {
                 let path = names.show(&device);
-                absent.push(AbsentDevice::not_a_member(&path, &reason.to_string()));
-                disks.retain(|disk| disk.identity() != device);
+                let mut is_unread = false;
+                for disk in disks.extract_if(.., |disk| disk.identity() == device) {
+                    is_unread |= matches!(read_content(local, &disk).await, DeviceContent::Unknown(_));
+                }
+                let fault = format!("{path} is not a member of a flash store ({reason})");
+                absent.push(AbsentDevice { is_unread, ..AbsentDevice::new(&path, fault) });
                 // Two devices may report one identity.
                 if disks.is_empty() {
                     return Err(unused(&StoreError::NoStore { device, reason }, names, absent));
@@ -363,12 +375,15 @@ async fn find_whole_log(
             serves && superblock.is_ok_and(|own| own.state == MemberState::InService && own.role == Role::Log)
         };
         let device = inspection.devices.iter().find(carries_log).filter(|_| inspection.copies() > 0)?;
-        Some((identity, names.show(&device.device)))
+        let generation = device.superblock.as_ref().ok()?.generation;
+        let holds_data = !inspection.dirty.is_empty() || generation != identity.generation;
+        Some((identity, generation, holds_data, names.show(&device.device)))
     };
-    let (identity, device) = unless_hung(local, disks, PATH_TIMEOUT, read).await.ok().flatten()?;
+    let (identity, generation, holds_data, device) =
+        unless_hung(local, disks, PATH_TIMEOUT, read).await.ok().flatten()?;
     let reason = describe(&device);
     let devices = identity.devices.iter().map(|(device, ownership)| (names.show(device), *ownership)).collect();
-    Some(WholeLog { identity, devices, reason })
+    Some(WholeLog { identity, generation, holds_data, devices, reason })
 }
 
 /// Moves a device that does not answer to the absent devices; an error if no device is left.
@@ -404,8 +419,7 @@ fn all_absent(absent: &[AbsentDevice]) -> UnusedFlash {
 
 /// `unused` with the absent devices.
 fn with_absent(absent: &[AbsentDevice], unused: UnusedFlash) -> UnusedFlash {
-    let unread = absent.iter().filter(|absent| absent.is_unread);
-    let unread = unread.map(|absent| absent.fault.as_str()).collect::<Vec<_>>().join("; ");
+    let unread = absent.iter().filter(|absent| absent.is_unread).map(|absent| absent.fault.clone()).collect();
     UnusedFlash { hung: hung_devices(absent), unread, ..unused }
 }
 

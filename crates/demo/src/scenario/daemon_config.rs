@@ -63,7 +63,7 @@ fn text(plan: &Plan) -> String {
             level.expect("every level has a number"),
             array.disks,
             array.disk,
-            exact_bytes(array.stripe_bytes),
+            exact_bytes(array.stripe_unit_bytes),
             volume_name(number),
             exact_bytes(*bytes),
         );

@@ -55,7 +55,7 @@ fn describe_plan(plan: &Plan) -> String {
 fn describe_arrays(plan: &Plan) -> String {
     let mut texts: Vec<(String, usize)> = Vec::new();
     for (array, bytes) in &plan.arrays {
-        let memory = match array.controller_bytes {
+        let memory = match array.write_cache_bytes {
             0 => String::new(),
             bytes => format!(" behind a controller with {}", show_bytes(bytes)),
         };

@@ -321,8 +321,8 @@ impl LogTracker {
 
     /// True if the changes, or the ranges that are out of date, come close to the limit of what can be recorded.
     pub fn has_many_changes(&self) -> bool {
-        let is_crowded = self.outdated.as_ref().is_some_and(OutdatedRanges::is_crowded);
-        is_crowded || self.changed.blocks.len() > self.blocks_max / 2 || self.changed.ranges.len() > RANGES_MAX / 2
+        let needs_flush = self.outdated.as_ref().is_some_and(OutdatedRanges::needs_flush);
+        needs_flush || self.changed.blocks.len() > self.blocks_max / 2 || self.changed.ranges.len() > RANGES_MAX / 2
     }
 
     /// Records that the block's content is being appended to the log; `stage` is its write-back stage.
@@ -390,14 +390,14 @@ impl LogTracker {
         self.may_have_records = false;
     }
 
-    /// Adopts records that a recovery found: block, position, and whether the record counts; in order of block.
-    pub fn adopt(&mut self, records: impl Iterator<Item = (BlockNo, Position, bool)>) {
+    /// Installs records that a recovery found: block, position, and whether the record is valid; in order of block.
+    pub fn install_records(&mut self, records: impl Iterator<Item = (BlockNo, Position, bool)>) {
         self.may_have_records = true;
         self.record_index.bulk_load(records);
     }
 
-    /// Adopts the record of a zero-range that a recovery found.
-    pub fn adopt_zeroes(&mut self, blocks: Range<BlockNo>, position: Position) {
+    /// Installs the record of a zero-range that a recovery found.
+    pub fn install_zeroes(&mut self, blocks: Range<BlockNo>, position: Position) {
         self.may_have_records = true;
         self.zero_records.insert(blocks, position);
     }

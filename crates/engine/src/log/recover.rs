@@ -1,6 +1,6 @@
-//! Recovery of a volume from the flash log after a restart. Every block with a record becomes a spilled block before
-//! the volume is served, and every zero-range with a record a dirty one. Only the log's headers have been read by then;
-//! a block without an intact copy fails the request that reads it.
+//! Recovery of a volume from the flash log after a restart. Before the volume is served, each data record becomes a
+//! spilled block and each zero record a dirty zero-range. Only the log's headers have been read by then; a block
+//! without an intact copy fails the request that reads it.
 
 use std::ops::Range;
 
@@ -11,8 +11,8 @@ use seam::persist::ShmImage;
 use crate::shard::{Shard, ShardRef};
 
 impl<S: Seam> Shard<S> {
-    /// Adopts `records`: the newest records of the volume, in order of block. Records of blocks that persisted memory
-    /// lists as out of date do not count. Returns true if there are records past the volume's end.
+    /// Installs `records`: the newest records of the volume, in order of block. Records of blocks that persisted memory
+    /// lists as out of date are ignored. Returns true if there are records past the volume's end.
     pub fn recover(self: &ShardRef<S>, records: &[Recovered], image: &ShmImage) -> bool {
         let end = BlockNo(self.blocks());
         let outdated = merge_outdated_ranges(image);
@@ -23,14 +23,14 @@ impl<S: Seam> Shard<S> {
         let now = self.seam().now();
         self.with(|state, _| {
             let data = records.iter().filter(|record| record.content == RecoveredContent::Data);
-            state.adopt(data.map(|record| (record.address.block, record.position)), is_valid);
+            state.install_records(data.map(|record| (record.address.block, record.position)), is_valid);
             for record in records {
                 if let RecoveredContent::Zero { may_unmap, .. } = record.content {
                     let range = record.blocks();
                     let (valid, invalid) = split_by(range.clone(), &outdated, end);
-                    valid.into_iter().for_each(|part| state.adopt_zeroes(part, may_unmap, now));
-                    invalid.into_iter().for_each(|part| state.adopt_outdated(part));
-                    state.log_tracker.adopt_zeroes(range, record.position);
+                    valid.into_iter().for_each(|part| state.install_zeroes(part, may_unmap, now));
+                    invalid.into_iter().for_each(|part| state.mark_outdated(part));
+                    state.log_tracker.install_zeroes(range, record.position);
                 }
             }
         });
@@ -40,7 +40,7 @@ impl<S: Seam> Shard<S> {
     }
 }
 
-/// Splits `range` into the parts that count and the parts in `outdated` ranges or from `end` on.
+/// Splits `range` into the parts that are valid and the parts in `outdated` ranges or from `end` on.
 fn split_by(
     range: Range<BlockNo>,
     outdated: &[Range<BlockNo>],

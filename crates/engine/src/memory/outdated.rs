@@ -1,5 +1,5 @@
-//! Blocks whose log records may be out of date: their newest content is on the backing, and their tombstones come with
-//! the next flush. No other structure records this.
+//! Blocks whose log records may be out of date: their newest content is on the backing, and the next flush appends
+//! their tombstones. Only this list records them until then.
 //!
 //! The list is needed only where memory outlives the process: after a kill, no old record may overwrite content
 //! acknowledged since, flushed or not. Ranges never overlap or touch.
@@ -13,9 +13,9 @@ use seam::{RangeKind, RangeTag};
 use super::range_tags::RangeTags;
 
 /// Number of ranges above which the log is flushed without a client's request.
-const RANGES_LOW_WATERMARK: usize = 1_024;
-/// Maximum number of ranges, more than any image of persisted memory can hold. A range without a tag marks the image as
-/// incomplete, so dropping further ranges loses nothing.
+const FLUSH_ABOVE_RANGES: usize = 1_024;
+/// Maximum number of ranges. Persisted memory has fewer tags, so at this number the image is already marked incomplete;
+/// further ranges can be dropped safely.
 const RANGES_MAX: usize = 1 << 16;
 
 /// The ranges of a volume whose log records are out of date.
@@ -74,8 +74,8 @@ impl OutdatedRanges {
     }
 
     /// True if there are so many ranges that the log should be flushed.
-    pub fn is_crowded(&self) -> bool {
-        self.ranges.len() > RANGES_LOW_WATERMARK
+    pub fn needs_flush(&self) -> bool {
+        self.ranges.len() > FLUSH_ABOVE_RANGES
     }
 
     /// See [`RangeTags::update`].

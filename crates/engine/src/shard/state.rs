@@ -451,12 +451,15 @@ impl State {
         self.log_tracker.spill(block);
     }
 
-    /// Adopts the log records of a recovery, in their order, before the volume is served: they become spilled
-    /// blocks. A record that does not count lies past a moved end or is outdated; the next flush appends a tombstone
-    /// for it.
-    pub fn adopt(&mut self, records: impl Iterator<Item = (BlockNo, Position)>, is_valid: impl Fn(BlockNo) -> bool) {
+    /// Installs the log records of a recovery, in their order, before the volume is served: they become spilled
+    /// blocks. An invalid record lies past a moved end or is outdated; the next flush appends a tombstone for it.
+    pub fn install_records(
+        &mut self,
+        records: impl Iterator<Item = (BlockNo, Position)>,
+        is_valid: impl Fn(BlockNo) -> bool,
+    ) {
         let mut invalid: Vec<Range<BlockNo>> = Vec::new();
-        self.log_tracker.adopt(records.map(|(block, position)| {
+        self.log_tracker.install_records(records.map(|(block, position)| {
             let is_valid = is_valid(block);
             match invalid.last_mut() {
                 _ if is_valid => {}
@@ -465,12 +468,12 @@ impl State {
             }
             (block, position, is_valid)
         }));
-        invalid.into_iter().for_each(|run| self.adopt_outdated(run));
+        invalid.into_iter().for_each(|run| self.mark_outdated(run));
         self.epochs.add_many(Epoch::OLDEST, self.log_tracker.spilled_blocks());
     }
 
-    /// Records that the log has records of these blocks that do not count: the next flush appends tombstones.
-    pub fn adopt_outdated(&mut self, blocks: Range<BlockNo>) {
+    /// Marks the log's records of these blocks as outdated: the next flush appends tombstones.
+    pub fn mark_outdated(&mut self, blocks: Range<BlockNo>) {
         match BlockNo::count(&blocks) {
             1 => self.log_tracker.record_change(blocks.start),
             _ => self.log_tracker.record_range_change(blocks.clone(), RangeChange::Outdated),
@@ -478,8 +481,8 @@ impl State {
         self.log_tracker.record_clean(blocks);
     }
 
-    /// Adopts zeroes from the log records of a recovery.
-    pub fn adopt_zeroes(&mut self, blocks: Range<BlockNo>, may_unmap: bool, now: Nanos) {
+    /// Installs zeroes from the log records of a recovery.
+    pub fn install_zeroes(&mut self, blocks: Range<BlockNo>, may_unmap: bool, now: Nanos) {
         self.add_zeroes(
             blocks.start,
             ZeroRange {

@@ -22,7 +22,7 @@ const RECORDER_TIMEOUT: Nanos = Nanos::from_secs(10);
 pub struct TappedRequest {
     /// Time since the tap was opened.
     pub time: Nanos,
-    /// The operation; zeroes and discards are the same.
+    /// The operation; zeroing and discard are recorded alike.
     pub op: OpKind,
     /// First byte.
     pub at: ByteOffset,
@@ -36,7 +36,7 @@ pub struct TappedBatch {
     /// The oldest requests in the ring.
     pub requests: Vec<TappedRequest>,
     /// Requests dropped since the last call, all of them later than these.
-    pub lost: u64,
+    pub dropped: u64,
     /// True if the ring holds more.
     pub has_more: bool,
 }
@@ -46,7 +46,7 @@ struct Ring {
     started_at: Nanos,
     last_take: Nanos,
     requests: VecDeque<TappedRequest>,
-    lost: u64,
+    dropped: u64,
 }
 
 /// The tap of a volume.
@@ -75,7 +75,7 @@ impl Tap {
                 if ring.requests.len() < TAP_REQUESTS_MAX {
                     ring.requests.push_back(TappedRequest { time: now.since(ring.started_at), op, at, len });
                 } else {
-                    ring.lost += 1;
+                    ring.dropped += 1;
                 }
             }
             _ => {
@@ -94,7 +94,7 @@ impl Tap {
         let recorder = self.recorders.get() + 1;
         self.recorders.set(recorder);
         let requests = VecDeque::with_capacity(TAP_REQUESTS_MAX);
-        *ring = Some(Ring { recorder, started_at: now, last_take: now, requests, lost: 0 });
+        *ring = Some(Ring { recorder, started_at: now, last_take: now, requests, dropped: 0 });
         self.is_open.set(true);
         Some(recorder)
     }
@@ -108,8 +108,8 @@ impl Tap {
         let requests: Vec<TappedRequest> = ring.requests.drain(..count).collect();
         let has_more = !ring.requests.is_empty();
         // Dropped requests found the ring full, so they are later than all requests in it.
-        let lost = if has_more { 0 } else { std::mem::take(&mut ring.lost) };
-        Some(TappedBatch { requests, lost, has_more })
+        let dropped = if has_more { 0 } else { std::mem::take(&mut ring.dropped) };
+        Some(TappedBatch { requests, dropped, has_more })
     }
 
     /// Closes the tap if it still belongs to this recorder.
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(tap.open(second(105)), None, "one recorder at a time");
         (0..5).for_each(|number| record_read(&tap, second(101 + number), number));
         let first = tap.take(recorder, 3, second(106)).expect("the recorder is active");
-        assert_eq!((first.requests.len(), first.lost, first.has_more), (3, 0, true));
+        assert_eq!((first.requests.len(), first.dropped, first.has_more), (3, 0, true));
         assert_eq!(
             first.requests[2],
             TappedRequest { time: second(3), op: OpKind::Read, at: ByteOffset(2), len: 4_096 }
@@ -160,15 +160,15 @@ mod tests {
         let recorder = tap.open(second(0)).expect("no recorder is active");
         let room = tap.ring.borrow().as_ref().expect("the tap is open").requests.capacity();
         (0..TAP_REQUESTS_MAX as u64 + 7).for_each(|at| record_read(&tap, second(1), at));
-        assert_eq!(tap.take(recorder, 1, second(1)).expect("the recorder is active").lost, 0);
+        assert_eq!(tap.take(recorder, 1, second(1)).expect("the recorder is active").dropped, 0);
         let rest = tap.take(recorder, usize::MAX, second(1)).expect("the recorder is active");
-        assert_eq!((rest.requests.len(), rest.lost), (TAP_REQUESTS_MAX - 1, 7));
+        assert_eq!((rest.requests.len(), rest.dropped), (TAP_REQUESTS_MAX - 1, 7));
         assert_eq!(
             tap.ring.borrow().as_ref().expect("the tap is open").requests.capacity(),
             room,
             "nothing was allocated"
         );
-        assert_eq!(tap.take(recorder, usize::MAX, second(1)).expect("the recorder is active").lost, 0);
+        assert_eq!(tap.take(recorder, usize::MAX, second(1)).expect("the recorder is active").dropped, 0);
     }
 
     #[test]

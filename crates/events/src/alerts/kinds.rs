@@ -42,7 +42,7 @@ const HUNG_MS: u64 = 10_000;
 pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
     AlertRule {
         kind: AlertKind::VolumeRefused,
-        when: "a volume is not served: its backing cannot be opened, or was replaced",
+        when: "a volume is not served: its backing cannot be opened or was replaced, or flash may have its data",
         effect: "Clients cannot use the volume.",
         remedy: "Follow the cause; `hotset volume show NAME` repeats it. A reload retries; if the cause is flash or \
                  the state directory, only a restart does.",
@@ -105,8 +105,8 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
     AlertRule {
         kind: AlertKind::FlashUnused,
         when: "`[flash]` is configured but cannot be used",
-        effect: "There is no flash cache; flushes wait for the backing. Volumes with dirty data on flash are not \
-                 served.",
+        effect: "There is no flash cache; flushes wait for the backing. Volumes that may have dirty data on flash \
+                 are not served.",
         remedy: "Follow the cause, then restart the daemon.",
         delay_ms: 0,
         is_in_status: true,

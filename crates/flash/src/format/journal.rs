@@ -2,7 +2,7 @@
 //! harmless. Each block holds the checksum of the previous block.
 
 use super::bytes::{get, get_u32, get_u64, put};
-use super::page::Writes;
+use super::page::WriteCounts;
 use super::superblock::COUNTER_MAX;
 use super::{Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration, MemberNo, PageNo, SegmentNo, VolumeId};
@@ -45,7 +45,7 @@ pub enum Record {
         /// Mask of the valid blocks.
         valid: u16,
         /// Number of writes of each block in this generation.
-        writes: Writes,
+        writes: WriteCounts,
         /// The slot's generation.
         generation: u16,
     },
@@ -207,7 +207,7 @@ impl Record {
                 volume: u16_at(14),
                 page: PageNo(u64_at(8) & ((1 << 48) - 1)),
                 valid: u16_at(16),
-                writes: Writes([u16_at(18), u16_at(20), u16_at(22)]),
+                writes: WriteCounts([u16_at(18), u16_at(20), u16_at(22)]),
                 generation: u16_at(2),
             },
             KIND_FREE => Record::Free { member, slot: u32_at(4), generation: u16_at(2) },
@@ -320,7 +320,7 @@ mod tests {
             volume: 9,
             page: PageNo((1 << 48) - 1),
             valid: 0x8001,
-            writes: Writes([0xff01, 0x8000, 1]),
+            writes: WriteCounts([0xff01, 0x8000, 1]),
             generation: 65_535,
         };
         vec![

@@ -113,9 +113,9 @@ pub struct PagePlace {
 /// Number of writes of each block in the slot's generation, up to 7. Each of the three masks holds one bit of every
 /// block's number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Writes(pub [u16; 3]);
+pub struct WriteCounts(pub [u16; 3]);
 
-impl Writes {
+impl WriteCounts {
     /// Mask of the blocks that were written at least once.
     pub fn written(self) -> u16 {
         self.0[0] | self.0[1] | self.0[2]
@@ -146,7 +146,7 @@ impl Writes {
     }
 
     /// Mask of the blocks with the same number of writes in both.
-    pub fn blocks_with_equal_counts(self, other: Writes) -> u16 {
+    pub fn blocks_with_equal_counts(self, other: WriteCounts) -> u16 {
         let differ = |bit: usize| self.0[bit] ^ other.0[bit];
         !(differ(0) | differ(1) | differ(2))
     }
@@ -198,7 +198,7 @@ mod tests {
             slot: 4,
             generation: u16::MAX,
         };
-        let (mut writes, mut seeds) = (Writes::default(), std::collections::BTreeSet::new());
+        let (mut writes, mut seeds) = (WriteCounts::default(), std::collections::BTreeSet::new());
         for count in 1..=7 {
             assert_eq!(writes.exhausted(), 0);
             let before = writes;

@@ -220,7 +220,7 @@ pub(super) fn slot_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> Record
         volume,
         page,
         valid: state.table.valid(slot),
-        writes: state.table.writes(slot),
+        writes: state.table.write_counts(slot),
         generation: state.table.generation(slot),
     }
 }

@@ -97,15 +97,15 @@ fn free_number(members: &[MemberEntry]) -> Result<MemberNo, StoreError> {
     oldest.ok_or(StoreError::DeviceCount(MEMBERS_MAX + 1))
 }
 
-/// Applies the change: fills a joining log member, then switches the members between two batches. Returns the number of
-/// the joining device, otherwise of the leaving member.
+/// Applies the change: resyncs a joining log member, then switches the members between two batches. Returns the number
+/// of the joining device, otherwise of the leaving member.
 pub async fn apply<S: Seam>(running: &RunningJob<S>, change: Change<S>) -> Result<MemberNo, StoreError> {
     let inner = &running.inner;
     let Change { joining, leaving, copies_min } = change;
     let mut _closed = None;
     if let Some((device, role)) = &joining {
         let filled = match role {
-            Role::Log => resync::fill(running, device).await.map(Some),
+            Role::Log => resync::resync(running, device).await.map(Some),
             Role::Pages => running.wait_if_paused(&device.name()).await.map(|()| None),
         };
         match filled {

@@ -200,7 +200,7 @@ impl<S: Seam> Drop for RunningJob<S> {
             let mut state = self.inner.state.borrow_mut();
             state.jobs.current = None;
             state.jobs.prepared = None;
-            (state.joining, state.filling) = (None, None);
+            (state.joining, state.resyncing) = (None, None);
             state.segments.limit = SegmentNo(state.superblock.segments);
         }
         super::start_take_over(&self.inner);

@@ -1,6 +1,6 @@
 //! Devices that join and leave while the store serves.
 //!
-//! A device that will carry the log is filled first. From a point between two batches on it gets every batch, and the
+//! A device that will carry the log is resynced first. From a point between two batches on it gets every batch, and the
 //! earlier content of the log is copied to it (`resync.rs`). No acknowledgement relies on it before it is a member.
 //!
 //! The membership changes with one write of the superblocks between two batches (`change.rs`). A crash finds the old

@@ -1,4 +1,4 @@
-//! Fills a device that will carry the log, while appends continue.
+//! Copies the log to a device that will carry it, while appends continue.
 //!
 //! From a point between two batches on, the device gets every batch. The earlier content of the log is copied segment
 //! by segment, oldest first. Each block is checked, because the copy may later be the only good one. A segment that has
@@ -22,16 +22,16 @@ use crate::store::{Inner, Sabotage};
 const COPY_BLOCKS_MAX: usize = 32;
 /// Copying uses at most 1/128 of the pool.
 const COPY_POOL_DIVISOR: usize = 128;
-/// Minimum number of buffers: the scrub compares one block of both copies.
-const SCRUB_BLOCKS: usize = 2;
+/// Minimum number of buffers: the scrub compares one block of each copy.
+const COPY_BLOCKS_MIN: usize = 2;
 /// Maximum number of attempts to copy a segment if the joining device reconnects.
 const ATTEMPTS_MAX: u32 = 3;
-/// Pause between two checks whether the log has left the segments past the end of the joining device.
-const PAUSE: Nanos = Nanos::from_millis(5);
+/// Interval at which the log's end is compared with the device's capacity.
+const POLL_INTERVAL: Nanos = Nanos::from_millis(5);
 
 /// The number of buffers that a store keeps for copying.
 pub fn copy_blocks<S: Seam>(seam: &S) -> usize {
-    (seam.blocks_total() / COPY_POOL_DIVISOR).clamp(SCRUB_BLOCKS, COPY_BLOCKS_MAX)
+    (seam.blocks_total() / COPY_POOL_DIVISOR).clamp(COPY_BLOCKS_MIN, COPY_BLOCKS_MAX)
 }
 
 /// Returns buffers to the copy buffers of the store, up to their initial number.
@@ -49,10 +49,11 @@ struct LogSegment {
     blocks: u32,
 }
 
-/// Fills `device`. When this returns, the device holds the log's whole content and continues to take batches. It
-/// accepts no pages while the result exists: they would overwrite the log as long as the device is no log member.
-pub async fn fill<S: Seam>(running: &RunningJob<S>, device: &Device<S>) -> Result<ClosedMember<S>, StoreError> {
-    let inner = &running.inner;
+/// Copies the log to `device`. When this returns, the device holds the log's whole content and continues to take
+/// batches. While the returned guard exists, the device accepts no pages. Until the device is a log member, its log
+/// segments look free, and pages would overwrite them.
+pub async fn resync<S: Seam>(job: &RunningJob<S>, device: &Device<S>) -> Result<ClosedMember<S>, StoreError> {
+    let inner = &job.inner;
     let name = device.name();
     let (segment_bytes, limit) = {
         let state = inner.state.borrow();
@@ -60,48 +61,48 @@ pub async fn fill<S: Seam>(running: &RunningJob<S>, device: &Device<S>) -> Resul
         (state.superblock.segment_bytes, SegmentNo(capacity.min(state.superblock.segments)))
     };
     let closed = drop_pages_of(inner, device.member).await;
-    wait_until_log_fits(running, limit, &name).await?;
+    wait_until_log_fits(job, limit, &name).await?;
     let segments = {
         let _guard = inner.batch_lock.lock().await;
         let mut state = inner.state.borrow_mut();
-        (state.joining, state.filling) = (Some(device.clone()), Some(device.clone()));
+        (state.joining, state.resyncing) = (Some(device.clone()), Some(device.clone()));
         let blocks = (segment_bytes / BLOCK_BYTES as u64) as u32;
         let log_segment = |(number, content, used): (SegmentNo, Segment, Option<u32>)| LogSegment {
             number,
             content,
             blocks: used.unwrap_or(blocks),
         };
-        // The device gets no retired records outside the chain.
+        // Retired records in segments outside the live log are not copied, so reads must not use them.
         state.segments.expire_records_outside_chain();
         state.segments.chain().map(log_segment).collect::<Vec<_>>()
     };
     let bytes = |segment: &LogSegment| u64::from(segment.blocks) * BLOCK_BYTES as u64;
-    running.set_total_bytes(segments.iter().map(bytes).sum());
+    job.set_total_bytes(segments.iter().map(bytes).sum());
     let skip = inner.sabotage.is(Sabotage::SkipResync);
     for segment in segments.iter().filter(|_| !skip) {
-        running.wait_if_paused(&name).await?;
+        job.wait_if_paused(&name).await?;
         let is_in_log = inner.state.borrow().segments.is_in_log(segment.number, segment.content.first_sequence);
         match is_in_log {
-            true => copy_segment(running, device, segment).await?,
+            true => copy_segment(job, device, segment).await?,
             false => {
                 {
-                    // A segment that was reused since the fill began is on the device.
+                    // A segment that was reused since the resync began is on the device.
                     let segments = &mut inner.state.borrow_mut().segments;
                     if segments.get(segment.number).first_sequence == segment.content.first_sequence {
                         segments.expire_records(segment.number);
                     }
                 }
-                running.add_done_bytes(bytes(segment));
+                job.add_done_bytes(bytes(segment));
             }
         }
     }
-    running.wait_if_paused(&name).await?;
+    job.wait_if_paused(&name).await?;
     Ok(closed)
 }
 
-/// Waits until a recovery reads no segment past the end of the joining device.
-async fn wait_until_log_fits<S: Seam>(running: &RunningJob<S>, limit: SegmentNo, name: &str) -> Result<(), StoreError> {
-    let inner = &running.inner;
+/// Waits until the live log lies within the joining device's capacity, as a recovery would read it.
+async fn wait_until_log_fits<S: Seam>(job: &RunningJob<S>, limit: SegmentNo, name: &str) -> Result<(), StoreError> {
+    let inner = &job.inner;
     loop {
         let (is_limited, must_persist_tail) = {
             let mut state = inner.state.borrow_mut();
@@ -113,36 +114,36 @@ async fn wait_until_log_fits<S: Seam>(running: &RunningJob<S>, limit: SegmentNo,
         if is_limited {
             return Ok(());
         }
-        running.wait_if_paused(name).await?;
+        job.wait_if_paused(name).await?;
         if must_persist_tail {
             let _guard = inner.batch_lock.lock().await;
             persist_tail(inner).await?;
         }
-        inner.seam.sleep(PAUSE).await;
+        inner.seam.sleep(POLL_INTERVAL).await;
     }
 }
 
 /// Copies the content of a segment, durably.
 async fn copy_segment<S: Seam>(
-    running: &RunningJob<S>,
+    job: &RunningJob<S>,
     device: &Device<S>,
     segment: &LogSegment,
 ) -> Result<(), StoreError> {
-    let _hold = SegmentHold::new(&running.inner, segment.number);
+    let _hold = SegmentHold::new(&job.inner, segment.number);
     for attempt in 0..ATTEMPTS_MAX {
         let connection_epoch = device.disk.connection_epoch();
         let mut verifier =
-            SegmentVerifier::new(running.inner.state.borrow().superblock.store, segment.number, segment.content);
+            SegmentVerifier::new(job.inner.state.borrow().superblock.store, segment.number, segment.content);
         let mut index = 0;
         while index < segment.blocks {
-            running.wait_if_paused(&device.name()).await?;
-            let count = copy_run(&running.inner, device, segment, index, &mut verifier).await?;
+            job.wait_if_paused(&device.name()).await?;
+            let count = copy_run(&job.inner, device, segment, index, &mut verifier).await?;
             if attempt == 0 {
-                running.add_done_bytes(u64::from(count) * BLOCK_BYTES as u64);
+                job.add_done_bytes(u64::from(count) * BLOCK_BYTES as u64);
             }
             index += count;
         }
-        running.inner.flush_of(device).await.map_err(|error| device.failed(error))?;
+        job.inner.flush_of(device).await.map_err(|error| device.failed(error))?;
         if device.disk.connection_epoch() == connection_epoch {
             return Ok(());
         }
@@ -179,10 +180,10 @@ async fn copy_run<S: Seam>(
             }
         }
     }
-    let write = blocks.iter().cloned().map(Piece::whole).collect();
-    let written = inner.write_to(device, at, write).await;
+    let pieces = blocks.iter().cloned().map(Piece::whole).collect();
+    let result = inner.write_to(device, at, pieces).await;
     keep_buffers(inner, spare.into_iter().chain(blocks.into_iter().filter_map(|block| block.thaw().ok())));
-    written.map_err(|error| device.failed(error))?;
+    result.map_err(|error| device.failed(error))?;
     Ok(count)
 }
 

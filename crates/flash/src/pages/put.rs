@@ -13,7 +13,7 @@ use super::state::{MapPhase, PageState};
 use super::table::{ADDING, SEALED, SUSPECT, SlotId, SlotPhase, key_of, page_of};
 use super::{evict, quota, read};
 use crate::device::block_offset;
-use crate::format::page::{CHECKSUM_COPIES, PagePlace, Writes, block_at, checksums_at, page_seed, slot_at};
+use crate::format::page::{CHECKSUM_COPIES, PagePlace, WriteCounts, block_at, checksums_at, page_seed, slot_at};
 use crate::journal::schedule_commit;
 use crate::number::{MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::slow::{QueuedRequest, RequestWork};
@@ -31,7 +31,7 @@ pub(super) struct Put {
     pub(super) slot: SlotId,
     pub(super) place: PagePlace,
     /// Number of writes of each block of the slot, including this write.
-    pub(super) writes: Writes,
+    pub(super) writes: WriteCounts,
     /// Blocks to write.
     pub(super) to_write: u16,
     /// Valid blocks of the slot that are not rewritten.
@@ -128,7 +128,7 @@ fn begin_put<S: Seam>(
         return Ok(None);
     }
     if let Some(slot) = old
-        && to_write & state.table.writes(slot).exhausted() == 0
+        && to_write & state.table.write_counts(slot).exhausted() == 0
         && !state.table.has(slot, SUSPECT)
         && !state.table.has(slot, SEALED)
         && state.reclaim_target != Some(state.table.place(slot).segment)
@@ -137,7 +137,7 @@ fn begin_put<S: Seam>(
         state.table.set_flag(slot, ADDING, true);
         state.table.add_writes(slot, to_write);
         state.pending_puts.insert(slot, to_write);
-        let (place, writes) = (state.table.place(slot), state.table.writes(slot));
+        let (place, writes) = (state.table.place(slot), state.table.write_counts(slot));
         return Ok(Some(Put { slot, place, writes, to_write, unchanged: valid, old: None }));
     }
     if inner.sabotage.is(Sabotage::ReuseSlotEarly) {
@@ -156,7 +156,7 @@ fn begin_put<S: Seam>(
     let copied = old.map_or(0, |(_, _, keep)| keep);
     state.table.add_writes(slot, to_write | copied);
     state.pending_puts.insert(slot, to_write | copied);
-    let (place, writes) = (state.table.place(slot), state.table.writes(slot));
+    let (place, writes) = (state.table.place(slot), state.table.write_counts(slot));
     Ok(Some(Put { slot, place, writes, to_write, unchanged: 0, old }))
 }
 

@@ -10,7 +10,7 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskResult, Piece, SECTOR_BYTES, 
 use super::api::PageReadError;
 use super::table::{SUSPECT, SlotId, SlotPhase};
 use crate::device::{Device, block_offset};
-use crate::format::page::{PagePlace, Writes, page_seed, run_at, slot_at};
+use crate::format::page::{PagePlace, WriteCounts, page_seed, run_at, slot_at};
 use crate::journal::schedule_commit;
 use crate::number::{BlockNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::slow::{QueuedRequest, RequestWork};
@@ -19,20 +19,21 @@ use crate::store::{Inner, Sabotage};
 /// A block that passed its check, or the reason why not, with the unused buffer.
 type Outcome<S> = Result<<S as Seam>::Block, PageReadError<<S as Seam>::BlockMut>>;
 
-/// Reads a run of blocks of a page, either suspect or trusted ones.
+/// Reads a run of blocks of a page. Returns `Absent` for each if the page is missing, or if its suspect flag differs
+/// from `is_suspect`.
 pub async fn read<S: Seam>(
     inner: &Rc<Inner<S>>,
     volume_id: VolumeId,
     page: PageNo,
     blocks: Range<u32>,
     buffers: Vec<S::BlockMut>,
-    suspect: bool,
+    is_suspect: bool,
 ) -> Vec<Outcome<S>> {
     assert!(blocks.end <= PAGE_BLOCKS && buffers.len() == blocks.len(), "{blocks:?} of a page");
     let find_slot = || {
         let state = inner.pages.borrow();
         let slot = state.find(volume_id, page);
-        slot.filter(|slot| state.table.has(*slot, SUSPECT) == suspect)
+        slot.filter(|slot| state.table.has(*slot, SUSPECT) == is_suspect)
     };
     let Some(slot) = find_slot() else {
         return buffers.into_iter().map(|buffer| Err(PageReadError::Absent(buffer))).collect();
@@ -44,7 +45,7 @@ pub async fn read<S: Seam>(
         Some(moved) if moved != slot => {
             let buffers = outcomes.into_iter().map(|outcome| match outcome {
                 Ok(data) => thaw::<S>(data),
-                Err(unread) => unread.into_buffer(),
+                Err(error) => error.into_buffer(),
             });
             read_slot(inner, volume_id, page, moved, blocks, buffers.collect()).await
         }
@@ -92,7 +93,7 @@ async fn read_slot<S: Seam>(
         let mut state = inner.pages.borrow_mut();
         let place = state.table.place(slot);
         state.hold(slot, place.segment_generation);
-        (state.table.valid(slot), place, state.table.writes(slot))
+        (state.table.valid(slot), place, state.table.write_counts(slot))
     };
     let hold = SlotHold { inner, slot, segment_generation: place.segment_generation };
     let first_block = page.first_block();
@@ -139,14 +140,14 @@ impl<S: Seam> Drop for SlotHold<'_, S> {
 }
 
 /// Reads a run of valid blocks, and appends their outcomes to `outcomes`. `first_block` is the page's first block;
-/// `start` is the run's first one, counted from it.
+/// `start` is the index of the run's first block within the page.
 #[expect(clippy::too_many_arguments, reason = "the slot, the page and the destination")]
 async fn read_run<S: Seam>(
     inner: &Rc<Inner<S>>,
     volume_id: VolumeId,
     first_block: BlockNo,
     slot: SlotId,
-    (place, write_counts): (PagePlace, Writes),
+    (place, write_counts): (PagePlace, WriteCounts),
     start: u32,
     buffers: Vec<S::BlockMut>,
     outcomes: &mut Vec<Outcome<S>>,
@@ -232,7 +233,8 @@ async fn fetch<S: Seam>(
         let (after, before) = (pieces.pop().expect("two pieces").block, pieces.pop().expect("two pieces").block);
         return if odd { (Some(result), vec![after], before) } else { (Some(result), vec![before], after) };
     }
-    // More than one checksum sector: a piece owns its buffer, so each sector would need one. Read whole blocks instead.
+    // A longer run may span several checksum sectors, and each piece owns its buffer: every sector would need one. Read
+    // whole blocks instead, and copy the parts out of them.
     fetch_aligned(inner, device, base, blocks, buffers, sums).await
 }
 

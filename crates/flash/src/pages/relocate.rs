@@ -216,7 +216,7 @@ fn begin_move<S: Seam>(state: &mut PageState<S>, slot: SlotId) -> Option<Move> {
     state.table.add_writes(copy, valid);
     (0..uses).for_each(|_| state.table.touch(copy));
     state.pending_puts.insert(copy, valid);
-    let (place, writes) = (state.table.place(copy), state.table.writes(copy));
+    let (place, writes) = (state.table.place(copy), state.table.write_counts(copy));
     // From now on the log waits for this write before it reclaims the segment.
     state.begin_writing((place.member, place.segment));
     let old = Some((slot, old_place, 0));

@@ -9,7 +9,7 @@ use super::api::{MemberWrites, REGION_BLOCKS};
 use super::quota::{PageLimits, PageQuota};
 use super::table::{ADDING, DIRTY, SUSPECT, SlotId, SlotPhase, SlotTable, key_of, page_of};
 use crate::format::journal::Record;
-use crate::format::page::{PagePlace, Writes, slots_of};
+use crate::format::page::{PagePlace, WriteCounts, slots_of};
 use crate::format::superblock::Superblock;
 use crate::journal::Journal;
 use crate::journal::dirty_regions::{DirtyRegions, Region, blocks_of};
@@ -208,13 +208,13 @@ impl<S: Seam> PageState<S> {
     }
 
     /// The valid blocks of a slot that were not written since it had this place and these counts of writes.
-    pub fn unchanged_blocks(&self, slot: SlotId, place: PagePlace, write_counts: Writes) -> u16 {
+    pub fn unchanged_blocks(&self, slot: SlotId, place: PagePlace, write_counts: WriteCounts) -> u16 {
         let is_same =
             self.table.exists(slot) && self.table.place(slot) == place && self.table.phase(slot) == SlotPhase::Live;
         if !is_same {
             return 0;
         }
-        self.table.valid(slot) & self.table.writes(slot).blocks_with_equal_counts(write_counts)
+        self.table.valid(slot) & self.table.write_counts(slot).blocks_with_equal_counts(write_counts)
     }
 
     /// Queues a record of the slot.
@@ -297,7 +297,7 @@ impl<S: Seam> PageState<S> {
         let slots = self.table.slots_of_volume(number, PageNo::covering(blocks));
         let is_listed = |slot: &SlotId| {
             let mask = mask_of(page_of(self.table.key(*slot)).1, blocks);
-            self.table.phase(*slot) != SlotPhase::Writing && self.table.writes(*slot).written() & mask != 0
+            self.table.phase(*slot) != SlotPhase::Writing && self.table.write_counts(*slot).written() & mask != 0
         };
         slots.iter().any(is_listed) || self.recent_writes.may_be_durable(number, blocks)
     }

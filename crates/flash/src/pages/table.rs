@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::format::page::{PagePlace, Writes};
+use crate::format::page::{PagePlace, WriteCounts};
 use crate::number::{MemberNo, PageNo, SegmentNo, VolumeId};
 
 /// A page as one number: the volume's number in the high bits, the page in the low bits.
@@ -66,7 +66,7 @@ pub struct Frame {
     pub segment_generation: u64,
     keys: Box<[PageKey]>,
     valid: Box<[u16]>,
-    writes: Box<[Writes]>,
+    writes: Box<[WriteCounts]>,
     generation: Box<[u16]>,
     flags: Box<[u8]>,
 }
@@ -149,7 +149,7 @@ impl SlotTable {
             segment_generation,
             keys: vec![NO_KEY; count].into(),
             valid: vec![0; count].into(),
-            writes: vec![Writes::default(); count].into(),
+            writes: vec![WriteCounts::default(); count].into(),
             generation: vec![0; count].into(),
             flags: vec![0; count].into(),
         };
@@ -327,7 +327,7 @@ impl SlotTable {
     }
 
     /// Number of writes of each block in this generation.
-    pub fn writes(&self, slot: SlotId) -> Writes {
+    pub fn write_counts(&self, slot: SlotId) -> WriteCounts {
         let (frame, index) = self.locate(slot);
         frame.writes[index]
     }
@@ -419,8 +419,8 @@ impl SlotTable {
     }
 
     /// Sets a slot from a record of the journal. It is not indexed before [`SlotTable::index`].
-    pub fn restore(&mut self, slot: SlotId, page: Option<(PageKey, u16, Writes)>, generation: u16) {
-        let (key, valid, writes) = page.unwrap_or((NO_KEY, 0, Writes::default()));
+    pub fn restore(&mut self, slot: SlotId, page: Option<(PageKey, u16, WriteCounts)>, generation: u16) {
+        let (key, valid, writes) = page.unwrap_or((NO_KEY, 0, WriteCounts::default()));
         self.change(slot, |frame, index| {
             (frame.keys[index], frame.valid[index], frame.writes[index]) = (key, valid, writes);
             (frame.generation[index], frame.flags[index]) = (generation, 0);
@@ -507,7 +507,7 @@ impl SlotTable {
         }
         self.change(slot, |frame, index| {
             frame.keys[index] = NO_KEY;
-            (frame.valid[index], frame.writes[index], frame.flags[index]) = (0, Writes::default(), 0);
+            (frame.valid[index], frame.writes[index], frame.flags[index]) = (0, WriteCounts::default(), 0);
         });
     }
 
@@ -603,7 +603,7 @@ impl SlotTable {
 
     /// Memory of the table, in bytes.
     pub fn memory_bytes(&self) -> usize {
-        let slot = size_of::<PageKey>() + 2 * size_of::<u16>() + size_of::<Writes>() + size_of::<u8>();
+        let slot = size_of::<PageKey>() + 2 * size_of::<u16>() + size_of::<WriteCounts>() + size_of::<u8>();
         let frames = self.frames.capacity() * size_of::<Option<Frame>>();
         let counts = self.of_volumes.capacity() * size_of::<SlotCounts>();
         self.hash.capacity() * size_of::<u32>() + self.slots * slot + frames + counts
@@ -678,7 +678,7 @@ mod tests {
                     let draw = (u64::from(slot) + 1).wrapping_mul(6_364_136_223_846_793_005 + 2 * seed) >> 33;
                     if draw % 9 > 0 {
                         let key = key_of((draw % 2) as u16, PageNo(draw / 18 % 90));
-                        table.restore(slot, Some((key, 3, Writes([7, 0, 0]))), 1);
+                        table.restore(slot, Some((key, 3, WriteCounts([7, 0, 0]))), 1);
                         plain.entry(key).or_default().push(slot);
                     }
                 }

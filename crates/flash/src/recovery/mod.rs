@@ -207,7 +207,7 @@ fn new_inner<S: Seam>(
         recorded_generation: generation,
         unrecorded: None,
         joining: None,
-        filling: None,
+        resyncing: None,
         latency_trackers: BTreeMap::new(),
         scrub: Scrub::default(),
         lost: LostBlocks::default(),

@@ -130,7 +130,7 @@ fn check_devices_exist(config: Config) -> Result<Config, Problems> {
     let flash =
         config.flash.iter().flat_map(|flash| flash.devices.iter().filter_map(move |path| device_fault(flash, path)));
     let problem = |(fault, remedy)| Problem { line: 0, column: 0, fault, remedy };
-    let problems: Vec<Problem> = config.absent_backings.iter().cloned().chain(flash.map(problem)).collect();
+    let problems: Vec<Problem> = config.backing_problems.iter().cloned().chain(flash.map(problem)).collect();
     if problems.is_empty() { Ok(config) } else { Err(Problems { file: config.file, problems }) }
 }
 

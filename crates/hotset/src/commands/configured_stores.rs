@@ -1,5 +1,7 @@
 //! Flash stores on the configured devices, read without a daemon. Nothing is written, and no file is created.
 
+use std::fs::Metadata;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -7,7 +9,7 @@ use std::time::Duration;
 use engine::VolumeId;
 use flash::{DeviceContent, StoreError};
 use seam::DiskOpen;
-use seam::real::{PATH_TIMEOUT, PathCall, RealCoreSpec, RealDisk, RealSeam, run_core};
+use seam::real::{PATH_TIMEOUT, PathCall, PathHung, RealCoreSpec, RealDisk, RealSeam, run_core};
 use state::{State, show_uuid, show_volume_id};
 
 use terminal::Failure;
@@ -88,18 +90,24 @@ pub fn unclaimed_data(store: &str) -> String {
 
 /// The devices that exist, including files with content that cannot be read. An empty file holds nothing.
 fn present(devices: &[PathBuf]) -> Vec<PathBuf> {
-    let is_absent = |path: &Path| {
-        let look_up = PathCall::start(path, {
-            let path = path.to_owned();
-            move |_| match std::fs::metadata(&path) {
-                Ok(meta) => meta.is_file() && meta.len() == 0,
-                Err(error) => error.kind() == std::io::ErrorKind::NotFound,
-            }
-        });
-        // A path that does not answer may be a device.
-        look_up.wait(PATH_TIMEOUT).unwrap_or(false)
+    let has_content = |meta: io::Result<Metadata>| match meta {
+        Ok(meta) => !meta.is_file() || meta.len() > 0,
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
     };
-    devices.iter().filter(|path| !is_absent(path)).cloned().collect()
+    // A path that does not answer may be a device.
+    devices.iter().filter(|path| look_up(path, has_content).unwrap_or(true)).cloned().collect()
+}
+
+/// The devices that do not exist.
+pub fn absent(devices: &[PathBuf]) -> impl Iterator<Item = &PathBuf> {
+    let is_absent = |meta: io::Result<Metadata>| meta.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    devices.iter().filter(move |path| look_up(path, is_absent).unwrap_or(false))
+}
+
+/// Applies `decide` to the metadata of a path; an error if the path does not answer.
+fn look_up(path: &Path, decide: fn(io::Result<Metadata>) -> bool) -> Result<bool, PathHung> {
+    let looked_up = path.to_owned();
+    PathCall::start(path, move |_| decide(std::fs::metadata(&looked_up))).wait(PATH_TIMEOUT)
 }
 
 async fn open(seam: &RealSeam, path: &Path) -> seam::DiskResult<RealDisk> {

@@ -18,7 +18,7 @@ use engine::VolumeId;
 use messages::{Answer, Request, StatusReport, VolumeReport, VolumeState};
 use serde_json::json;
 
-use super::configured_stores::{find_store, find_unclaimed_data, unclaimed_data};
+use super::configured_stores::{absent, find_store, find_unclaimed_data, unclaimed_data};
 use super::daemon::unexpected;
 use config::DEFAULT_CONFIG;
 use config::{Config, DEFAULT_SOCKET, socket_of_environment};
@@ -38,6 +38,7 @@ const START_AND_STOP: &str = "start the daemon again, then run `hotset stop --de
 /// Code of the refusal of a store with data of another state directory.
 const STORE_FOREIGN: &str = "store-foreign";
 /// Remedy for a store with data of unknown volumes. A rebuild records these volumes; erased devices hold no data.
+const ATTACH_DEVICE: &str = "attach the device; or, if it never had data of the volumes, remove it from [flash]";
 const REBUILD: &str = "restore the state directory that was used last, or rebuild its records from the flash devices: \
                        `hotset state rebuild`; or, to discard the data, erase the devices (blkdiscard -z for a device, \
                        rm and touch for a file)";
@@ -74,6 +75,16 @@ impl Location {
         let configured = flash.map(|flash| flash.devices.clone()).unwrap_or_default();
         let changed = state.and_then(|state| state.flash_devices_by_command(&configured));
         changed.map(<[PathBuf]>::to_vec).unwrap_or(configured)
+    }
+
+    /// An absent flash device and a volume without a record, as text, if the records know no store. A start would
+    /// refuse this volume as `flash-absent`.
+    fn volumes_beside_unread_flash(&self, state: &State, devices: &[PathBuf]) -> Option<String> {
+        let config = self.config.as_ref().filter(|_| state.stores.is_empty())?;
+        let flash = config.flash.as_ref()?;
+        let new_volume = config.volumes.iter().find(|volume| state.by_name(&volume.name).is_none())?;
+        let absent = absent(devices).find(|path| flash.create_bytes(path).is_none())?;
+        Some(format!("volume {} has no record, and flash device {} is absent", new_volume.name, absent.display()))
     }
 }
 
@@ -177,12 +188,18 @@ fn try_check(location: &Location, is_last: bool) -> Result<Option<Undestaged>, F
     let holder = match StateDir::open(directory) {
         Ok(state) => {
             let names = undestaged(state.state(), &[]);
+            let devices = location.flash_devices(Some(state.state()));
             let unproven = match state.state().older_than.is_some() {
                 true => Some(format!("the state directory {} is an older copy", directory.display())),
-                false => find_unclaimed_data(&location.flash_devices(Some(state.state())), state.state())?,
+                false => find_unclaimed_data(&devices, state.state())?,
             };
-            let remedy = if unproven.is_some() { REBUILD } else { START_AND_STOP }.to_owned();
-            return Ok(Some(Undestaged { names, unproven, remedy }));
+            let unread = location.volumes_beside_unread_flash(state.state(), &devices);
+            let (unproven, remedy) = match (unproven, unread) {
+                (Some(unproven), _) => (Some(unproven), REBUILD),
+                (None, Some(unread)) => (Some(unread), ATTACH_DEVICE),
+                (None, None) => (None, START_AND_STOP),
+            };
+            return Ok(Some(Undestaged { names, unproven, remedy: remedy.to_owned() }));
         }
         Err(StateError::Locked { holder, .. }) => holder,
         Err(error) => return Err(failed(error)),

@@ -37,7 +37,7 @@ impl<S: Seam> Session<S> {
     ) -> Result<(), Reject> {
         let Some(nexus) = &self.spec.nexus else { return Err(Reject::Protocol) };
         self.check(tag, command, data)?;
-        if immediate && self.immediate.get() >= IMMEDIATE_MAX {
+        if immediate && self.immediate_in_flight.get() >= IMMEDIATE_MAX {
             return Err(Reject::TooManyImmediate);
         }
         self.counters.commands.set(self.counters.commands.get() + 1);
@@ -61,15 +61,15 @@ impl<S: Seam> Session<S> {
             self.queue_status(tag, TASK_SET_FULL, &[], Residual::None, 0);
             return Ok(());
         }
-        self.count_write_bytes(unsolicited_len);
+        self.reserve_write_bytes(unsolicited_len);
         let continues_unsolicited = writes && !command.is_final;
         let write_data = WriteData::new(expected.out_bytes as u32, unsolicited_max, data, continues_unsolicited);
         let is_harmless = reads && !writes || SYNCHRONIZE_CACHE.contains(&command.cdb[0]);
         let number = self.counters.commands.get();
         let task = Rc::new(Task::new(tag, command.lun, number, is_harmless, immediate, write_data));
         self.tasks.borrow_mut().insert(tag, Rc::clone(&task));
-        self.running.set(self.running.get() + 1);
-        self.immediate.set(self.immediate.get() + usize::from(immediate));
+        self.commands_in_flight.set(self.commands_in_flight.get() + 1);
+        self.immediate_in_flight.set(self.immediate_in_flight.get() + usize::from(immediate));
         let (session, nexus, cdb) = (Rc::clone(self), nexus.clone(), command.cdb.clone());
         self.spec.shared.seam.spawn(async move { session.execute(&nexus, task, &cdb, expected).await });
         Ok(())
@@ -136,8 +136,8 @@ impl<S: Seam> Session<S> {
     /// Ends a command and answers it unless it was aborted.
     async fn finish(&self, task: &Rc<Task>, outcome: &Outcome, reply: Reply<S>, expected: ExpectedLengths) {
         self.wait_for_requested_data(task).await;
-        self.running.set(self.running.get() - 1);
-        self.immediate.set(self.immediate.get() - usize::from(task.is_immediate));
+        self.commands_in_flight.set(self.commands_in_flight.get() - 1);
+        self.immediate_in_flight.set(self.immediate_in_flight.get() - usize::from(task.is_immediate));
         // An aborted task has left the list, and its tag may be in use again. A task that another initiator ended is
         // still in the list.
         let mut tasks = self.tasks.borrow_mut();
@@ -155,7 +155,7 @@ impl<S: Seam> Session<S> {
             let expected = if expected.out_bytes > 0 { expected.out_bytes } else { expected.in_bytes };
             reply.finish(outcome, expected);
         }
-        self.ending.borrow_mut().retain(|ending| !Rc::ptr_eq(ending, task));
+        self.aborted_tasks.borrow_mut().retain(|aborted| !Rc::ptr_eq(aborted, task));
         task.end();
         self.control().wake();
     }
@@ -171,10 +171,10 @@ impl<S: Seam> Session<S> {
             task.cancel();
         }
         drop(tasks);
-        let mut ending = self.ending.borrow_mut();
-        ending.extend(aborted.into_iter().filter(|task| !task.is_harmless));
-        let pending = ending.iter().filter(|task| matches(task)).cloned().collect();
-        drop(ending);
+        let mut aborted_tasks = self.aborted_tasks.borrow_mut();
+        aborted_tasks.extend(aborted.into_iter().filter(|task| !task.is_harmless));
+        let pending = aborted_tasks.iter().filter(|task| matches(task)).cloned().collect();
+        drop(aborted_tasks);
         // Tasks that wait for buffers check for cancellation.
         self.duplex.buffer_account().wake_waiting();
         pending

@@ -132,7 +132,7 @@ impl<S: Seam> Session<S> {
             RequestBody::Logout { reason: REMOVE_CONNECTION_FOR_RECOVERY, .. } => {
                 self.queue(request.task_tag, ResponseBody::Logout { response: RECOVERY_NOT_SUPPORTED }, &[]);
             }
-            RequestBody::Logout { reason: CLOSE_CONNECTION, connection } if connection != self.connection() => {
+            RequestBody::Logout { reason: CLOSE_CONNECTION, connection } if connection != self.cid() => {
                 self.queue(request.task_tag, ResponseBody::Logout { response: NO_SUCH_CONNECTION }, &[]);
             }
             RequestBody::Logout { reason: CLOSE_SESSION | CLOSE_CONNECTION, .. } => {

@@ -20,7 +20,7 @@ impl<S: Seam> Session<S> {
     /// still change the medium.
     pub(super) fn manage_tasks(self: &Rc<Self>, tag: u32, request: &TaskManagement) -> Result<(), Reject> {
         let Some(nexus) = &self.spec.nexus else { return Err(Reject::Protocol) };
-        if self.immediate.get() >= IMMEDIATE_MAX {
+        if self.immediate_in_flight.get() >= IMMEDIATE_MAX {
             return Err(Reject::TooManyImmediate);
         }
         let target = &self.spec.shared.target;
@@ -32,8 +32,8 @@ impl<S: Seam> Session<S> {
         match function {
             TaskFunction::AbortTask => {
                 let is_referenced = |task: &Task| task.tag == request.referenced_tag && task.lun == lun;
-                let is_ending = self.ending.borrow().iter().any(|task| is_referenced(task));
-                if !is_ending && !self.tasks.borrow().values().any(|task| is_referenced(task)) {
+                let is_aborted = self.aborted_tasks.borrow().iter().any(|task| is_referenced(task));
+                if !is_aborted && !self.tasks.borrow().values().any(|task| is_referenced(task)) {
                     return respond(TaskResponse::NoSuchTask);
                 }
             }
@@ -59,7 +59,7 @@ impl<S: Seam> Session<S> {
             }
             _ => self.abort_everywhere(|lun| self.nexus().is_some_and(|nexus| target.is_visible(nexus, lun))),
         };
-        self.immediate.set(self.immediate.get() + 1);
+        self.immediate_in_flight.set(self.immediate_in_flight.get() + 1);
         let session = Rc::clone(self);
         self.spec.shared.seam.spawn(async move {
             if !is_done {
@@ -68,7 +68,7 @@ impl<S: Seam> Session<S> {
             for task in pending {
                 task.wait_until_ended().await;
             }
-            session.immediate.set(session.immediate.get() - 1);
+            session.immediate_in_flight.set(session.immediate_in_flight.get() - 1);
             session.queue(tag, ResponseBody::TaskManagement(TaskResponse::Complete), &[]);
             session.control().wake();
             if function == TaskFunction::TargetColdReset {

@@ -80,11 +80,11 @@ pub(crate) struct Session<S: Seam> {
     /// Commands to be answered, by initiator task tag.
     tasks: RefCell<BTreeMap<u32, Rc<Task>>>,
     /// Aborted commands that may still change the medium.
-    ending: RefCell<Vec<Rc<Task>>>,
+    aborted_tasks: RefCell<Vec<Rc<Task>>>,
     /// Number of commands in flight, including aborted ones.
-    running: Cell<usize>,
+    commands_in_flight: Cell<usize>,
     /// Number of immediate commands and task management functions in flight.
-    immediate: Cell<usize>,
+    immediate_in_flight: Cell<usize>,
     /// Next target transfer tag.
     next_target_tag: Cell<u32>,
     writes: Writes,
@@ -122,9 +122,9 @@ impl<S: Seam> Session<S> {
             pieces: RefCell::default(),
             never_cancelled: CancelToken::default(),
             tasks: RefCell::default(),
-            ending: RefCell::default(),
-            running: Cell::new(0),
-            immediate: Cell::new(0),
+            aborted_tasks: RefCell::default(),
+            commands_in_flight: Cell::new(0),
+            immediate_in_flight: Cell::new(0),
             next_target_tag: Cell::new(1),
             writes: Writes::default(),
             text_exchange: RefCell::default(),
@@ -145,7 +145,7 @@ impl<S: Seam> Session<S> {
     }
 
     /// Connection identifier.
-    pub(crate) fn connection(&self) -> u16 {
+    pub(crate) fn cid(&self) -> u16 {
         self.spec.negotiated.connection
     }
 
@@ -177,7 +177,7 @@ impl<S: Seam> Session<S> {
             authenticated: negotiated.authenticated,
             digests: (negotiated.parameters.header_digest, negotiated.parameters.data_digest),
             commands: self.counters.commands.get(),
-            commands_in_flight: self.running.get() as u64,
+            commands_in_flight: self.commands_in_flight.get() as u64,
             aborted: self.counters.aborted.get(),
             read_bytes: self.counters.read_bytes.get(),
             write_bytes: self.counters.write_bytes.get(),
@@ -187,7 +187,7 @@ impl<S: Seam> Session<S> {
 
     /// True if no command is in flight and no reply is queued.
     pub(crate) fn is_idle(&self) -> bool {
-        self.running.get() == 0 && self.duplex.is_queue_empty()
+        self.commands_in_flight.get() == 0 && self.duplex.is_queue_empty()
     }
 
     /// True while a command to the unit is in flight.
@@ -207,12 +207,12 @@ impl<S: Seam> Session<S> {
     /// Aborts all commands and waits until none of them can have an effect.
     pub(crate) async fn abort_all_tasks(&self) {
         drop(self.abort(|_| true));
-        while self.running.get() > 0 {
+        while self.commands_in_flight.get() > 0 {
             self.spec.shared.seam.sleep(END_POLL).await;
         }
     }
 
-    /// True if the reply queue is full and the socket is not read.
+    /// True if the reply queue is full. The socket is then not read.
     fn is_full(&self) -> bool {
         self.duplex.queued_bytes() >= self.spec.shared.held_quota_bytes()
     }
@@ -224,7 +224,7 @@ impl<S: Seam> Session<S> {
     }
 
     /// Sends an asynchronous SCSI event. It is omitted if the reply queue is full: the next command reports the
-    /// attention.
+    /// unit attention.
     pub(crate) fn send_scsi_event(&self, lun: Lun, sense: &[u8]) {
         if self.is_full() || self.duplex.is_draining() {
             return;
@@ -284,7 +284,7 @@ impl<S: Seam> Protocol for Session<S> {
         if is_broken && self.duplex.is_queue_empty() {
             return false;
         }
-        // Writes whose data is incomplete fail.
+        // Wake all tasks: writes with incomplete data then fail.
         self.tasks.borrow().values().for_each(|task| task.wake());
         if is_broken {
             drop(self.abort(|_| true));

@@ -36,12 +36,12 @@ impl<S: Seam> Session<S> {
         }
     }
 
-    /// The command window for the free command slots; closed while write data exceed the session's quota.
+    /// The command window for the free command slots; closed while write data exceeds the session's quota.
     fn open_window(&self) -> iscsi_protocol::Window {
         let mut window = self.window.get();
         let max = self.spec.shared.options.commands_max;
-        let free_slots = match self.writes.held_bytes() < self.spec.shared.payload_quota_bytes() {
-            true => max.saturating_sub(self.running.get() as u32),
+        let free_slots = match self.writes.reserved_bytes() < self.spec.shared.payload_quota_bytes() {
+            true => max.saturating_sub(self.commands_in_flight.get() as u32),
             false => 0,
         };
         window.open(free_slots);
@@ -66,8 +66,8 @@ impl<S: Seam> Session<S> {
         Response { task_tag, stat_sn, exp_cmd_sn: window.expected(), max_cmd_sn: window.max(), body }.encode()
     }
 
-    /// Queues the data of a read in as many PDUs as needed. With `status` the last PDU ends the command. The buffers
-    /// were borrowed as `lent_bytes`.
+    /// Queues the data of a read in as many PDUs as needed. With `status` the last PDU ends the command.
+    /// `lent_bytes` is the size of the borrowed buffers in `pieces`; the connection returns them once they are sent.
     pub(super) fn queue_pieces(
         &self,
         task_tag: u32,
@@ -91,7 +91,7 @@ impl<S: Seam> Session<S> {
             out.push_bytes(&scratch);
             let (mut unsent, mut crc) = (len, 0);
             while unsent > 0 {
-                let Some(piece) = current.take() else { unreachable!("the pieces are as long as was counted") };
+                let Some(piece) = current.take() else { unreachable!("the pieces hold `remaining` bytes") };
                 let (piece, tail) = split(piece, unsent);
                 unsent -= piece.len();
                 if self.framing.data_digest {

@@ -15,11 +15,11 @@ use super::Session;
 use super::task::{DataClass, Task};
 use crate::options::{PREFETCH_BYTES, R2T_BYTES_MAX};
 
-/// Write data held by a session.
+/// Write data of a session: its reservations, and the commands that wait for data.
 #[derive(Default)]
 pub(super) struct Writes {
     /// Bytes requested or received and not yet consumed by their units.
-    held_bytes: Cell<usize>,
+    reserved_bytes: Cell<usize>,
     /// Bytes that units are processing.
     processing_bytes: Cell<usize>,
     /// Commands whose units wait for data, by number. The oldest may always send an R2T, which prevents a deadlock.
@@ -28,8 +28,8 @@ pub(super) struct Writes {
 
 impl Writes {
     /// Bytes requested or received and not yet consumed by their units.
-    pub(super) fn held_bytes(&self) -> usize {
-        self.held_bytes.get()
+    pub(super) fn reserved_bytes(&self) -> usize {
+        self.reserved_bytes.get()
     }
 
     fn is_oldest(&self, task: &Task) -> bool {
@@ -65,28 +65,28 @@ impl<S: Seam> Session<S> {
     /// are exceeded.
     pub(super) fn exceeds_write_quota(&self, bytes: usize) -> bool {
         let shared = &self.spec.shared;
-        self.writes.held_bytes.get() + bytes > shared.payload_quota_bytes()
+        self.writes.reserved_bytes.get() + bytes > shared.payload_quota_bytes()
             && shared.payload_bytes.get() + bytes > shared.options.payload_bytes_max
     }
 
-    /// Counts further bytes of write data as held.
-    pub(super) fn count_write_bytes(&self, bytes: usize) {
-        for counter in [&self.writes.held_bytes, &self.spec.shared.payload_bytes] {
+    /// Reserves further bytes of the write data quota.
+    pub(super) fn reserve_write_bytes(&self, bytes: usize) {
+        for counter in [&self.writes.reserved_bytes, &self.spec.shared.payload_bytes] {
             counter.set(counter.get() + bytes);
         }
     }
 
-    /// Counts bytes of write data as no longer held.
-    fn release(&self, bytes: usize) {
+    /// Releases reserved bytes of write data.
+    fn release_write_bytes(&self, bytes: usize) {
         if bytes > 0 {
-            for counter in [&self.writes.held_bytes, &self.spec.shared.payload_bytes] {
-                counter.set(counter.get().checked_sub(bytes).expect("released bytes were held"));
+            for counter in [&self.writes.reserved_bytes, &self.spec.shared.payload_bytes] {
+                counter.set(counter.get().checked_sub(bytes).expect("released bytes were reserved"));
             }
             self.writes.wake_starved();
         }
     }
 
-    /// Accepts data of a command. Data out of order fail this command only.
+    /// Accepts data of a command. Data out of order fails this command only.
     pub(super) fn receive_data(&self, task_tag: u32, pdu: &DataOut, data: &[u8]) {
         // The command may have ended before its data was complete.
         let Some(task) = self.tasks.borrow().get(&task_tag).cloned() else { return };
@@ -98,7 +98,7 @@ impl<S: Seam> Session<S> {
                 self.stop_reception(&task);
                 task.cancel();
             }
-            DataClass::Unsolicited { spare } if !has_ended => self.release(spare as usize),
+            DataClass::Unsolicited { spare } if !has_ended => self.release_write_bytes(spare as usize),
             DataClass::Unsolicited { .. } | DataClass::Solicited | DataClass::OutOfOrder => (),
         }
         task.wake();
@@ -114,9 +114,11 @@ impl<S: Seam> Session<S> {
             if !is_wanted && data.requested() >= end.saturating_add(PREFETCH_BYTES) {
                 break;
             }
-            // Half of the quota is left for unsolicited data. While units work, their progress releases bytes.
+            // Half of the quota is left for unsolicited data.
             let is_within_quota =
-                self.writes.held_bytes.get() + r2t_bytes as usize <= self.spec.shared.payload_quota_bytes() / 2;
+                self.writes.reserved_bytes.get() + r2t_bytes as usize <= self.spec.shared.payload_quota_bytes() / 2;
+            // The oldest command sends one R2T beyond the quota if no unit is processing data: nothing else would
+            // release bytes.
             let must_send = is_wanted
                 && data.outstanding() == 0
                 && self.writes.processing_bytes.get() == 0
@@ -126,14 +128,14 @@ impl<S: Seam> Session<S> {
             }
             let target_tag = self.draw_target_tag();
             let (r2t_sn, offset, len) = data.request(target_tag, r2t_bytes);
-            self.count_write_bytes(len as usize);
+            self.reserve_write_bytes(len as usize);
             let body = ResponseBody::ReadyToTransfer { lun: task.lun, target_tag, r2t_sn, offset, len };
             self.queue(task.tag, body, &[]);
             self.control().wake();
         }
     }
 
-    /// Waits until a command's requested data has arrived: its answer follows the last of it.
+    /// Waits until all data solicited by R2Ts has arrived. The response must not precede the last Data-Out.
     pub(super) async fn wait_for_requested_data(&self, task: &Rc<Task>) {
         self.stop_reception(task);
         poll_fn(|context| {
@@ -149,7 +151,7 @@ impl<S: Seam> Session<S> {
     /// Ends the reception of a command's data.
     pub(super) fn stop_reception(&self, task: &Task) {
         let held = task.data.borrow_mut().stop_reception();
-        self.release(held);
+        self.release_write_bytes(held);
         self.writes.remove_waiting(task);
     }
 }
@@ -173,7 +175,7 @@ impl<S: Seam> DataDelivery<S> {
         let bytes = std::mem::take(&mut self.processing_bytes);
         let processing_bytes = &self.session.writes.processing_bytes;
         processing_bytes.set(processing_bytes.get() - bytes);
-        self.session.release(bytes);
+        self.session.release_write_bytes(bytes);
     }
 
     /// Waits until `len` bytes have arrived, and requests them if necessary.

@@ -2,7 +2,7 @@
 //! distinct pages used since the page's last use (Mattson and others, IBM Systems Journal 1970). A Fenwick tree over
 //! time counts those pages.
 
-use crate::replay::Pages;
+use crate::replay::PageTrace;
 
 /// Reuse distances of a trace, accumulated to hits by cache size.
 pub struct LruCurve {
@@ -13,8 +13,8 @@ pub struct LruCurve {
 
 impl LruCurve {
     /// Computes the curve of a trace.
-    pub fn of(pages: &Pages) -> LruCurve {
-        let Pages { accesses, distinct } = pages;
+    pub fn of(pages: &PageTrace) -> LruCurve {
+        let PageTrace { accesses, distinct } = pages;
         let mut hits = vec![0; *distinct as usize + 1];
         let mut last_uses = vec![0; *distinct as usize];
         let mut tree = vec![0u32; accesses.len() + 1];
@@ -71,7 +71,7 @@ mod tests {
     fn exact_curve_equals_simulation_of_every_size() {
         let mut random = Random::new(7, 0);
         let accesses: Vec<u32> = (0..3_000).map(|_| random.below(60).min(random.below(60)) as u32).collect();
-        let pages = Pages { accesses, distinct: 60 };
+        let pages = PageTrace { accesses, distinct: 60 };
         let exact = LruCurve::of(&pages);
         for slots in 1..=60 {
             assert_eq!(exact.miss_ratio(slots), Replacement::Lru.run(slots, &pages).miss_ratio(), "{slots} slots");

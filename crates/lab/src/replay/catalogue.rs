@@ -16,7 +16,7 @@ use super::sieve::Sieve;
 use super::staged::Staged;
 use super::two_q::TwoQ;
 use super::w_tiny_lfu::WTinyLfu;
-use super::{Cache, Outcome, Pages, run_accesses};
+use super::{Cache, Outcome, PageTrace, run_accesses};
 
 /// A replacement and admission policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Replacement {
     }
 
     /// A cache of `slots` pages, at least one, for these accesses.
-    pub fn cache(self, slots: usize, pages: &Pages) -> Box<dyn Cache> {
+    pub fn cache(self, slots: usize, pages: &PageTrace) -> Box<dyn Cache> {
         let (slots, distinct) = (slots.max(1), pages.distinct);
         match self {
             Replacement::Default | Replacement::DefaultAt(_) => {
@@ -98,7 +98,7 @@ impl Replacement {
 
     /// A flash cache of `slots` pages. The default policy keeps `stage` of them in memory; without a stage, the memory
     /// cache in front has space for `memory` pages. The other policies have no stage: all their pages are on flash.
-    pub fn flash(self, slots: usize, stage: usize, memory: usize, pages: &Pages) -> Box<dyn Cache> {
+    pub fn flash(self, slots: usize, stage: usize, memory: usize, pages: &PageTrace) -> Box<dyn Cache> {
         match self {
             Replacement::Default => {
                 Replacement::DefaultAt(PromotionCondition::default()).flash(slots, stage, memory, pages)
@@ -115,7 +115,7 @@ impl Replacement {
     }
 
     /// Runs all accesses through a cache of `slots` pages.
-    pub fn run(self, slots: usize, pages: &Pages) -> Outcome {
+    pub fn run(self, slots: usize, pages: &PageTrace) -> Outcome {
         run_accesses(&mut *self.cache(slots, pages), &pages.accesses)
     }
 }

@@ -1,7 +1,7 @@
 //! Simulation of a memory cache, a flash cache, or both in sequence, over the requests of a trace.
 
 use super::recording::{BLOCK_BYTES, BLOCKS_PER_PAGE, PAGE_BYTES};
-use super::{Cache, Outcome, Pages, Recording, Replacement};
+use super::{Cache, Outcome, PageTrace, Recording, Replacement};
 
 /// Size of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ pub fn simulate(recording: &Recording, plan: &Plan) -> Report {
 }
 
 /// The flash cache of a plan behind `memory_blocks` blocks of memory.
-fn flash_cache(plan: &Plan, memory_blocks: usize, pages: &Pages) -> CountedCache {
+fn flash_cache(plan: &Plan, memory_blocks: usize, pages: &PageTrace) -> CountedCache {
     let units = plan.flash.units(pages.distinct, PAGE_BYTES);
     let stage = if plan.memory.is_zero() { (units as u64 * plan.stage_millipercent / 100_000) as usize } else { 0 };
     let cache = plan.policy.flash(units, stage, memory_blocks / BLOCKS_PER_PAGE as usize, pages);

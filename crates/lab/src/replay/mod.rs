@@ -25,7 +25,7 @@ mod tests;
 
 pub use catalogue::Replacement;
 pub use layers::{Layer, LayerSize, Plan, Report, simulate};
-pub use pages::{Numbering, Pages};
+pub use pages::{Numbering, PageTrace};
 pub use recording::Recording;
 
 /// A cache of densely numbered pages of one size.

@@ -39,22 +39,22 @@ impl Numbering {
 
 /// All page accesses of a trace.
 #[derive(Clone, Debug, Default)]
-pub struct Pages {
+pub struct PageTrace {
     /// Pages in the order of use, numbered from 0 without gaps.
     pub accesses: Vec<u32>,
     /// Number of distinct pages.
     pub distinct: u32,
 }
 
-impl Pages {
+impl PageTrace {
     /// Converts requests `(device, first byte, bytes)` to page accesses: each page of each request is one access.
-    pub fn collect(requests: impl IntoIterator<Item = (u32, u64, u64)>, page_bytes: u64) -> Pages {
+    pub fn collect(requests: impl IntoIterator<Item = (u32, u64, u64)>, page_bytes: u64) -> PageTrace {
         let mut numbering = Numbering::new(page_bytes);
         let mut accesses = Vec::new();
         for (device, at, len) in requests {
             accesses.extend(numbering.pages_of(device, at, len));
         }
-        Pages { accesses, distinct: numbering.distinct() }
+        PageTrace { accesses, distinct: numbering.distinct() }
     }
 
     /// `percent` of the footprint in pages, rounded down, at least one.
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn request_accesses_each_of_its_pages_once() {
         let requests = [(0, 8192, 4096), (0, 4095, 2), (1, 8192, 1), (0, 8192, 0)];
-        let pages = Pages::collect(requests, 4096);
+        let pages = PageTrace::collect(requests, 4096);
         assert_eq!(pages.accesses, [0, 1, 2, 3, 0], "byte 4095 and 4096 lie in two pages, device 1 is another one");
         assert_eq!(pages.distinct, 4);
     }

@@ -2,7 +2,7 @@
 
 use trace::{Op, Request};
 
-use super::pages::{Numbering, Pages};
+use super::pages::{Numbering, PageTrace};
 
 /// The memory cache's unit.
 pub const BLOCK_BYTES: u64 = 4 << 10;
@@ -40,9 +40,9 @@ pub struct Recording {
     /// The requests in order.
     pub requests: Vec<RequestBlocks>,
     /// Their blocks, request by request.
-    pub blocks: Pages,
+    pub blocks: PageTrace,
     /// Their pages, request by request.
-    pub pages: Pages,
+    pub pages: PageTrace,
     /// Nanoseconds from the first request to the last; 0 when the trace has no times.
     pub span_ns: u64,
 }

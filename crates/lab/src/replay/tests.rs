@@ -6,7 +6,7 @@ use crate::random::Random;
 const DISTINCT: u64 = 400;
 
 /// A trace that mixes hot pages, loops and scans at random.
-fn accesses(seed: u64) -> Pages {
+fn accesses(seed: u64) -> PageTrace {
     let mut random = Random::new(seed, 0);
     let mut accesses = Vec::new();
     while accesses.len() < 6_000 {
@@ -19,7 +19,7 @@ fn accesses(seed: u64) -> Pages {
             _ => accesses.extend((0..100).map(|_| random.below(DISTINCT) as u32)),
         }
     }
-    Pages { accesses, distinct: DISTINCT as u32 }
+    PageTrace { accesses, distinct: DISTINCT as u32 }
 }
 
 /// Removes `page`; true if it was present.
@@ -29,7 +29,7 @@ fn remove(queue: &mut Vec<u32>, page: u32) -> bool {
 }
 
 /// Asserts that a policy and its model have the same outcome at every access of several traces and sizes.
-fn assert_matches_model<M: FnMut(u32) -> bool>(policy: Replacement, model: impl Fn(usize, &Pages) -> M) {
+fn assert_matches_model<M: FnMut(u32) -> bool>(policy: Replacement, model: impl Fn(usize, &PageTrace) -> M) {
     for (seed, slots) in [(1, 1), (2, 2), (3, 7), (4, 50), (5, 100), (6, 399)] {
         let pages = accesses(seed);
         let (mut cache, mut model) = (policy.cache(slots, &pages), model(slots, &pages));
@@ -222,12 +222,13 @@ fn belady_matches_its_model() {
 }
 
 #[test]
-fn no_policy_beats_belady_and_a_fitting_trace_misses_once() {
+fn no_policy_beats_belady_and_a_fitting_trace_misses_each_page_once() {
     for (name, policy) in Replacement::ALL {
         for seed in 0..4 {
             let pages = accesses(seed);
             let (outcome, best) = (policy.run(60, &pages), Replacement::Belady.run(60, &pages));
             assert!(outcome.hits <= best.hits, "{name} hits {} times, the limit is {}", outcome.hits, best.hits);
+            // ThirdTouch admits a page only at its third access.
             if policy == Replacement::ThirdTouch {
                 continue;
             }
@@ -241,7 +242,7 @@ fn no_policy_beats_belady_and_a_fitting_trace_misses_once() {
 #[test]
 fn loop_larger_than_cache_defeats_lru_but_not_lirs_or_tinylfu() {
     let accesses: Vec<u32> = (0..50).flat_map(|_| 0..120).collect();
-    let pages = Pages { accesses, distinct: 120 };
+    let pages = PageTrace { accesses, distinct: 120 };
     assert_eq!(Replacement::Lru.run(100, &pages).hits, 0);
     for policy in [Replacement::Lirs, Replacement::WTinyLfu] {
         assert!(policy.run(100, &pages).miss_ratio() < 0.4, "{policy:?}");

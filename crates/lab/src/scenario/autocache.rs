@@ -72,7 +72,7 @@ fn part_bytes(byte_divisor: u64) -> u64 {
 /// The published test bed, with bytes and time divided by `byte_divisor`.
 fn plan(seed: u64, byte_divisor: u64) -> Plan {
     let array = ArraySpec {
-        controller_bytes: (512 << 20) / byte_divisor,
+        write_cache_bytes: (512 << 20) / byte_divisor,
         disk_bytes: Some(DiskType::Sas15k.capacity_bytes() / byte_divisor / (1 << 16) * (1 << 16)),
         ..ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k)
     };

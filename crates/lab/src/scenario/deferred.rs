@@ -77,16 +77,16 @@ fn writes(seed: u64) -> Outcome {
     let (plan, pattern) = (plan(seed, 1), pattern(1));
     let bare = Plan { cached: false, memory_bytes: 64 << 20, ..plan.clone() };
     let (raid, file_bytes) = plan.arrays[0];
-    let controller = ArraySpec { controller_bytes: 512 << 20, ..raid };
+    let controller = ArraySpec { write_cache_bytes: 512 << 20, ..raid };
     let with_controller = Plan { arrays: vec![(controller, file_bytes)], ..bare.clone() };
     let mut with_controller = TestBed::new(&with_controller);
     // The controller's memory is filled first: the comparison is with its sustained rate.
-    with_controller.sample(&pattern, 32, 240, seed + 1);
+    with_controller.measure_rate(&pattern, 32, 240, seed + 1);
     let mut bed = TestBed::new(&plan);
     let [one, many] = OUTSTANDING.map(|depth| {
         let seed = seed * 100 + u64::from(depth);
-        let raw = TestBed::new(&bare).sample(&pattern, depth, 30, seed);
-        (bed.sample(&pattern, depth, 2, seed), raw, with_controller.sample(&pattern, depth, 30, seed))
+        let raw = TestBed::new(&bare).measure_rate(&pattern, depth, 30, seed);
+        (bed.measure_rate(&pattern, depth, 2, seed), raw, with_controller.measure_rate(&pattern, depth, 30, seed))
     });
     let started_at = bed.fixture.world.now();
     bed.fixture.world.block_on(bed.volumes[0].destage_all()).expect("a modelled array does not fail");

@@ -91,7 +91,7 @@ struct Meter {
     reads: RefCell<Histogram>,
     /// Reads since the start of the clients.
     all_reads: Cell<u64>,
-    /// Their highest latencies.
+    /// Highest read latencies, at most [`SLOWEST_MAX`].
     slowest_reads: RefCell<BinaryHeap<Reverse<Nanos>>>,
     writes: Cell<u64>,
     fast_writes: Cell<u64>,
@@ -153,12 +153,19 @@ impl TestBed {
         }
     }
 
-    /// Keeps `depth` requests of a pattern in flight for `minutes` and returns a point per minute. With `steady` it
-    /// ends once three consecutive minutes differ by less than 1 %.
-    pub fn run_pattern(&mut self, pattern: &Pattern, depth: u32, minutes: u64, steady: bool, seed: u64) -> Vec<Point> {
+    /// Keeps `depth` requests of a pattern in flight for `published_minutes`, in minutes of the publication, and
+    /// returns a point for each. With `steady` it ends once three consecutive minutes differ by less than 1 %.
+    pub fn run_pattern(
+        &mut self,
+        pattern: &Pattern,
+        depth: u32,
+        published_minutes: u64,
+        steady: bool,
+        seed: u64,
+    ) -> Vec<Point> {
         let clients = self.start_clients(&single_job(pattern, depth), seed);
         let mut points: Vec<Point> = Vec::new();
-        for _ in 0..minutes {
+        for _ in 0..published_minutes {
             points.push(self.run_for(&clients, Nanos::from_secs(60 / self.speedup)));
             let recent: Vec<f64> = points.iter().rev().take(3).map(|point| point.iops).collect();
             let (min, max) =
@@ -171,12 +178,14 @@ impl TestBed {
         points
     }
 
-    /// Runs a pattern until 99.5 % of the reads are hits, for at most `minutes`; returns a point every ten seconds. The
-    /// published systems were warm when they were measured.
-    pub fn warm(&mut self, pattern: &Pattern, depth: u32, minutes: u64, seed: u64) -> Vec<Point> {
+    /// Runs a pattern until 99.5 % of the reads are hits, for at most `virtual_minutes`, which are not shortened;
+    /// returns a point every ten seconds of virtual time. The published systems were warm when they were measured.
+    pub fn warm_up(&mut self, pattern: &Pattern, depth: u32, virtual_minutes: u64, seed: u64) -> Vec<Point> {
         let clients = self.start_clients(&single_job(pattern, depth), seed);
         let mut points: Vec<Point> = Vec::new();
-        while points.last().is_none_or(|point| point.read_hit_ratio < 0.995) && points.len() as u64 / 6 < minutes {
+        while points.last().is_none_or(|point| point.read_hit_ratio < 0.995)
+            && points.len() as u64 / 6 < virtual_minutes
+        {
             points.push(self.run_for(&clients, Nanos::from_secs(10)));
         }
         self.stop_clients(clients);
@@ -184,7 +193,7 @@ impl TestBed {
     }
 
     /// Runs a pattern for some seconds and returns one point: the rate at the present state of the cache.
-    pub fn sample(&mut self, pattern: &Pattern, depth: u32, seconds: u64, seed: u64) -> Point {
+    pub fn measure_rate(&mut self, pattern: &Pattern, depth: u32, seconds: u64, seed: u64) -> Point {
         let clients = self.start_clients(&single_job(pattern, depth), seed);
         let point = self.run_for(&clients, Nanos::from_secs(seconds));
         self.stop_clients(clients);
@@ -220,13 +229,13 @@ impl TestBed {
         self.fixture.world.block_on(clients.jobs.stop(&self.fixture.seam));
     }
 
-    /// Client reads up to the last sample that the cache did not serve whole.
+    /// Client reads that the cache did not serve completely, as of the last sample.
     pub fn misses(&self) -> u64 {
         self.counters.reads - self.counters.hits
     }
 
     /// Capacity of flash for clean pages, in bytes.
-    pub fn clean_bytes(&self) -> u64 {
+    pub fn page_capacity_bytes(&self) -> u64 {
         self.slots_max * PAGE_BYTES
     }
 
@@ -286,11 +295,12 @@ impl Clients {
         self.meter.all_reads.get()
     }
 
-    /// Latency that at most a fraction `above` of `count` reads exceeds, if these were the slowest of all reads.
+    /// Latency exceeded by at most the fraction `above` of the `count` slowest reads. Its rank must lie within the
+    /// recorded slowest reads.
     pub fn percentile_of_slowest(&self, count: u64, above: f64) -> Nanos {
         let slowest = self.meter.slowest_reads.borrow().clone().into_sorted_vec();
         let rank = (count as f64 * above) as usize;
-        assert!(rank < SLOWEST_MAX, "the {SLOWEST_MAX} slowest reads do not have {rank} of {count}");
+        assert!(rank < SLOWEST_MAX, "rank {rank} exceeds the {SLOWEST_MAX} recorded slowest reads");
         slowest.get(rank).map_or(Nanos::ZERO, |latency| latency.0)
     }
 }

@@ -179,7 +179,7 @@ fn desktops(seed: u64) -> Outcome {
     let mut bare = TestBed::new(&plan(seed, false, SPEEDUP));
     let reads_percent = (READS_PER_S / (READS_PER_S + WRITES_PER_S) * 100.0).round() as u32;
     let mix = Pattern::reads_and_writes(scaled_desktops(SPEEDUP).bytes(), READ_BYTES, WRITE_BYTES, reads_percent);
-    let bare_iops = bare.sample(&mix, 16, 60, seed).iops;
+    let bare_iops = bare.measure_rate(&mix, 16, 60, seed).iops;
     let without = run_desktops(&mut bare, 10, seed);
     let mut bed = TestBed::new(&plan(seed, true, SPEEDUP));
     let with = run_desktops(&mut bed, MINUTES, seed);

@@ -120,9 +120,9 @@ fn last_minutes(step: &[Point]) -> Point {
 fn dram(seed: u64) -> Outcome {
     let file_bytes = DRAM_FILE_BYTES;
     let mut bed = TestBed::new(&plan(seed, GROUPS, file_bytes, STRIPE_BYTES, STROKE_PART));
-    let mut points = bed.warm(&database(file_bytes), OUTSTANDING[0], STEP_MINUTES, seed);
+    let mut points = bed.warm_up(&database(file_bytes), OUTSTANDING[0], STEP_MINUTES, seed);
     for depth in OUTSTANDING {
-        points.push(bed.sample(&database(file_bytes), depth, 2, seed));
+        points.push(bed.measure_rate(&database(file_bytes), depth, 2, seed));
     }
     let last = points[points.len() - 1];
     let checks = dram_checks(last);
@@ -146,10 +146,11 @@ fn spill(seed: u64) -> Outcome {
     let plan = plan(seed, GROUPS, file_bytes, STRIPE_BYTES, WHOLE_STROKE);
     let mut bare = TestBed::new(&Plan { cached: false, memory_bytes: 64 * MIB, ..plan.clone() });
     let without: Vec<Point> =
-        steps().map(|(depth, seed)| bare.sample(&database(file_bytes), depth, 60, seed)).collect();
+        steps().map(|(depth, seed)| bare.measure_rate(&database(file_bytes), depth, 60, seed)).collect();
     let mut bed = TestBed::new(&plan);
     bed.run_pattern(&database(file_bytes), OUTSTANDING[0], STEP_MINUTES, true, seed);
-    let with: Vec<Point> = steps().map(|(depth, seed)| bed.sample(&database(file_bytes), depth, 60, seed)).collect();
+    let with: Vec<Point> =
+        steps().map(|(depth, seed)| bed.measure_rate(&database(file_bytes), depth, 60, seed)).collect();
     let checks = spill_checks(&with, &without);
     let steps = without.iter().zip(OUTSTANDING);
     let note =

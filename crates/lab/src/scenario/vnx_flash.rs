@@ -251,7 +251,7 @@ impl Pair {
 fn pairs(seed: u64, published: (&'static str, u64), clean_percent: u64) -> [(String, Pair); 2] {
     let clean_bytes =
         TestBed::new(&Plan { flash: Some(flash(SPEEDUP)), ..plan(seed, 1, MIB, STRIPE_BYTES, STROKE_PART) })
-            .clean_bytes();
+            .page_capacity_bytes();
     let (name, bytes) = published;
     let scaled_name = format!("{:.2} of what flash holds", clean_percent as f64 / 100.0);
     [

@@ -11,7 +11,8 @@
 //! - **allocation** (R4, docs/rules.md): *zero* or *hole* only where a read could have returned zeroes.
 //!
 //! A failed write is a version that never supersedes. A version returned by a read counts as acknowledged again at that
-//! read, so the content may not alternate between two settled versions.
+//! read, so the content may not alternate between two current versions. A version is *current* for a read if it ended
+//! before the read began and no acknowledged version supersedes it.
 
 use std::ops::Range;
 
@@ -47,12 +48,11 @@ pub struct Model {
     pending: Vec<OpId>,
     tick: Tick,
     /// Versions acknowledged before this tick are durable.
-    horizon: Tick,
+    durable_before: Tick,
     /// True when the backing has lost some write.
     has_losses: bool,
-    /// Acknowledgements before this tick belong to an earlier session that ended in a crash; their versions may or may
-    /// not be there.
-    session_start: Tick,
+    /// Tick of the last crash. Versions acknowledged before it may or may not have survived.
+    last_crash: Tick,
 }
 
 /// Parameters of a submitted operation.
@@ -80,13 +80,13 @@ impl Model {
             sectors: vec![vec![Version { op: 0, seen: None }]; sectors as usize],
             pending: Vec::new(),
             tick: 0,
-            horizon: 0,
+            durable_before: 0,
             has_losses: false,
-            session_start: 0,
+            last_crash: 0,
         };
         let op = model.begin(kind, Submit { count: sectors, ..Submit::default() }, Nanos::ZERO);
         model.end(op, Outcome::Ok, false, Nanos::ZERO);
-        model.horizon = model.next_tick();
+        model.durable_before = model.next_tick();
         model
     }
 
@@ -126,9 +126,10 @@ impl Model {
             loss: Loss::None,
         });
         if changes {
-            let settled = self.pending.iter().map(|op| self.ops[*op as usize].begin).min().unwrap_or(begin);
+            let oldest_pending_begin =
+                self.pending.iter().map(|op| self.ops[*op as usize].begin).min().unwrap_or(begin);
             for sector in request.first..request.first + request.count {
-                self.drop_superseded(sector as usize, settled);
+                self.drop_superseded(sector as usize, oldest_pending_begin);
                 self.sectors[sector as usize].push(Version { op: id, seen: None });
             }
         }
@@ -151,15 +152,15 @@ impl Model {
         let promised = outcome == Outcome::Ok && (drained || !volatile);
         op.outcome = outcome;
         if flushed && promised {
-            self.horizon = self.horizon.max(begin);
+            self.durable_before = self.durable_before.max(begin);
         }
         if flushed && self.has_losses {
             self.resolve_losses(begin, promised);
         }
     }
 
-    /// Resolves earlier losses of the backing at a flush: success means that the data is there, failure reports that it
-    /// may be lost.
+    /// Marks earlier losses of the backing at a flush: a successful flush promises that the data survived, a failed one
+    /// has reported the loss.
     fn resolve_losses(&mut self, begin: Tick, promised: bool) {
         for op in self.ops.iter_mut().filter(|op| op.loss == Loss::Unreported && op.end < begin) {
             op.loss = if promised { Loss::None } else { Loss::Reported };
@@ -239,7 +240,7 @@ impl Model {
                 self.is_durable(version) || volatile_age.is_some_and(|age| self.is_older_than(version, age, now))
             });
             versions.retain(|version| self.end_of(version) >= floor);
-            // The order of the reads that saw them does not matter in the next session.
+            // The order of the reads that saw them does not matter after the crash.
             for version in versions.iter_mut() {
                 version.seen = None;
             }
@@ -247,7 +248,7 @@ impl Model {
             versions.dedup_by_key(|version| version.op);
         }
         self.sectors = sectors;
-        self.session_start = self.next_tick();
+        self.last_crash = self.next_tick();
     }
 
     /// Records a kill of the process whose memory survives: no acknowledged write is lost. Pending operations are never
@@ -264,15 +265,15 @@ impl Model {
     /// Records that the backing lost its unflushed data while the engine runs on. Writes that only the backing held may
     /// be lost, but not silently: either the next flush fails or the data is there (promise 2).
     pub fn backing_lost_unflushed(&mut self) {
-        let (horizon, session) = (self.horizon, self.session_start);
-        let written = self.ops.iter_mut().filter(|op| op.kind.changes() && op.write_through && op.begin >= session);
-        for op in written.filter(|op| op.loss == Loss::None && op.end >= horizon) {
+        let (durable_before, last_crash) = (self.durable_before, self.last_crash);
+        let written = self.ops.iter_mut().filter(|op| op.kind.changes() && op.write_through && op.begin >= last_crash);
+        for op in written.filter(|op| op.loss == Loss::None && op.end >= durable_before) {
             if !(op.fua && op.outcome == Outcome::Ok) {
                 op.loss = Loss::Unreported;
                 self.has_losses = true;
             }
         }
-        // A version seen again is no newer than its original write if that write may be lost.
+        // Forget that a read saw a write that may now be lost: only its original begin and end count.
         let ops = &self.ops;
         for versions in &mut self.sectors {
             versions.retain(|version| version.seen.is_none() || ops[version.op as usize].loss == Loss::None);
@@ -294,7 +295,7 @@ impl Model {
 
     /// Resets the model to the content of the backing after an administrator restored the volume from it. Returns
     /// false, without a change, where the backing holds content that no operation of this volume wrote.
-    pub fn rebase(&mut self, backing: impl Fn(u64) -> Tag, now: Nanos) -> bool {
+    pub fn reset_to_backing(&mut self, backing: impl Fn(u64) -> Tag, now: Nanos) -> bool {
         let known = |sector: u64, tag: Tag| {
             tag == Tag::ZERO
                 || tag.volume() == self.volume && tag.sector() == sector && (tag.op() as usize) < self.ops.len()
@@ -310,7 +311,7 @@ impl Model {
             let op = if tag == Tag::ZERO { zeroes } else { tag.op() };
             self.sectors[sector as usize] = vec![Version { op, seen }];
         }
-        self.horizon = self.next_tick();
+        self.durable_before = self.next_tick();
         self.event("an administrator reset the volume to the content of its backing".into(), now);
         true
     }
@@ -320,7 +321,7 @@ impl Model {
         sectors.into_iter().all(|sector| self.check(sector, backing(sector), self.tick + 1, "").is_ok())
     }
 
-    /// True when a write or zero-range of this session is acknowledged but not yet durable by a flush.
+    /// True when a write or zero-range since the last crash is acknowledged but not yet durable by a flush.
     pub fn has_unflushed(&self) -> bool {
         let is_unflushed = |version: &Version| {
             self.ops[version.op as usize].kind.changes() && self.is_acknowledged(version) && !self.is_durable(version)
@@ -361,17 +362,17 @@ impl Model {
         version.seen.map_or(self.ops[version.op as usize].end, |(_, end)| end)
     }
 
-    /// True if the version was acknowledged in this session, so that it supersedes others.
+    /// True if the version was acknowledged since the last crash, so that it supersedes others.
     fn is_acknowledged(&self, version: &Version) -> bool {
         let op = &self.ops[version.op as usize];
         let ok = version.seen.is_some() || (op.outcome == Outcome::Ok && op.loss == Loss::None);
-        ok && self.begin_of(version) >= self.session_start
+        ok && self.begin_of(version) >= self.last_crash
     }
 
     fn is_durable(&self, version: &Version) -> bool {
         let op = &self.ops[version.op as usize];
         let fua = version.seen.is_none() && op.fua && !op.volatile;
-        self.is_acknowledged(version) && (self.end_of(version) < self.horizon || fua)
+        self.is_acknowledged(version) && (self.end_of(version) < self.durable_before || fua)
     }
 
     fn is_older_than(&self, version: &Version, age: Nanos, now: Nanos) -> bool {
@@ -379,9 +380,9 @@ impl Model {
         version.seen.is_none() && self.is_acknowledged(version) && op.ended_at + age < now
     }
 
-    /// Latest begin among the versions that `counts` accepts; versions that ended before it are superseded.
-    fn newest_begin(&self, versions: &[Version], counts: impl Fn(&Version) -> bool) -> Tick {
-        versions.iter().filter(|version| counts(version)).map(|version| self.begin_of(version)).max().unwrap_or(0)
+    /// Latest begin among the versions for which `is_counted` is true; versions that ended before it are superseded.
+    fn newest_begin(&self, versions: &[Version], is_counted: impl Fn(&Version) -> bool) -> Tick {
+        versions.iter().filter(|version| is_counted(version)).map(|version| self.begin_of(version)).max().unwrap_or(0)
     }
 
     fn tag(&self, version: &Version, sector: u64) -> Tag {
@@ -391,14 +392,15 @@ impl Model {
         }
     }
 
-    /// Drops versions that neither a read nor a crash can return. All operations that began before `settled` have
-    /// ended.
-    fn drop_superseded(&mut self, sector: usize, settled: Tick) {
+    /// Drops versions that neither a read nor a crash can return. All operations that began before
+    /// `oldest_pending_begin` have ended.
+    fn drop_superseded(&mut self, sector: usize, oldest_pending_begin: Tick) {
         if self.sectors[sector].len() < 4 {
             return;
         }
         let mut versions = std::mem::take(&mut self.sectors[sector]);
-        let floor = self.newest_begin(&versions, |version| self.is_durable(version) && self.end_of(version) < settled);
+        let floor = self
+            .newest_begin(&versions, |version| self.is_durable(version) && self.end_of(version) < oldest_pending_begin);
         versions.retain(|version| self.end_of(version) >= floor);
         self.sectors[sector] = versions;
     }
@@ -440,8 +442,8 @@ impl Model {
         }
     }
 
-    /// Records that a read saw a settled version beside other settled ones: the version counts as acknowledged at that
-    /// read.
+    /// If several current versions were allowed, a read decides for the one it returned: that version counts as
+    /// acknowledged again at the read.
     fn record_seen(&mut self, sector: usize, tag: Tag, begin: Tick, end: Tick) {
         let versions = &self.sectors[sector];
         if versions.len() < 2 {
@@ -449,16 +451,16 @@ impl Model {
         }
         let floor =
             self.newest_begin(versions, |version| self.is_acknowledged(version) && self.end_of(version) < begin);
-        let is_settled = |version: &&Version| (floor..begin).contains(&self.end_of(version));
-        let is_undecided = versions.iter().filter(is_settled).any(|version| {
+        let is_current = |version: &&Version| (floor..begin).contains(&self.end_of(version));
+        let is_undecided = versions.iter().filter(is_current).any(|version| {
             let op = &self.ops[version.op as usize];
-            op.loss != Loss::None || matches!(op.outcome, Outcome::Failed(_)) && op.begin >= self.session_start
+            op.loss != Loss::None || matches!(op.outcome, Outcome::Failed(_)) && op.begin >= self.last_crash
         });
-        // Zeroes of a zero-range in flight look like the zeroes of a settled one.
+        // Zeroes of a zero-range in flight look like the zeroes of a current one.
         let is_ambiguous =
             versions.iter().any(|version| self.end_of(version) >= begin && self.tag(version, sector as u64) == tag);
-        let candidates = versions.iter().filter(is_settled).count();
-        let seen = versions.iter().filter(is_settled).find(|version| self.tag(version, sector as u64) == tag);
+        let candidates = versions.iter().filter(is_current).count();
+        let seen = versions.iter().filter(is_current).find(|version| self.tag(version, sector as u64) == tag);
         if let Some(version) = seen.copied()
             && candidates > 1
             && !is_undecided

@@ -4,7 +4,7 @@ use engine::policy::curve::{CurvePoint, CurveStats, VolumeCurves};
 use engine::{CoreSpec, WritePolicy};
 use lab::curve::LruCurve;
 use lab::fixture::{Fixture, Target};
-use lab::replay::{Pages, Recording};
+use lab::replay::{PageTrace, Recording};
 use seam::Nanos;
 use seam::sim::{Content, SimDiskSpec, Timing, WorldSpec};
 use trace::{Op, Request};
@@ -70,7 +70,7 @@ fn miss_ratio(curve: &CurveStats, size_bytes: u64) -> f64 {
     before.miss_ratio + (after.miss_ratio - before.miss_ratio) * fraction
 }
 
-fn mean_error(curve: &CurveStats, pages: &Pages) -> f64 {
+fn mean_error(curve: &CurveStats, pages: &PageTrace) -> f64 {
     let exact = LruCurve::of(pages);
     let error_at = |percent: u64| {
         let slots = pages.percent_of_footprint(percent).max(1);

@@ -3,8 +3,8 @@
 mod administrator;
 mod cases;
 mod changed_backing;
-mod division;
 mod live_curves;
+mod memory_partition;
 mod policies;
 mod sabotage;
 mod scenarios;

@@ -9,7 +9,7 @@ use engine::policy::curve::Curve;
 use lab::curve::LruCurve;
 use lab::replay::engine_policy::mix_bits;
 use lab::replay::staged::Staged;
-use lab::replay::{LayerSize, Outcome, Pages, Plan, Recording, Replacement, simulate};
+use lab::replay::{LayerSize, Outcome, PageTrace, Plan, Recording, Replacement, simulate};
 use traces::{Row, Traces};
 
 /// Cache sizes in percent of the footprint.
@@ -109,7 +109,7 @@ fn flash_beats_lru_hits_with_an_eighth_of_its_writes() {
     let staged = |percent: usize| {
         let traces = &traces;
         move |row: &Row| {
-            let pages: &Pages = traces.pages(row);
+            let pages: &PageTrace = traces.pages(row);
             let stage = row.slots * percent / 100;
             lab::replay::run_accesses(&mut *Replacement::Default.flash(row.slots, stage, 0, pages), &pages.accesses)
         }
@@ -136,7 +136,7 @@ fn flash_beats_lru_hits_with_an_eighth_of_its_writes() {
         println!("the frontier, with a stage of {percent} %:");
         for (name, policy) in Replacement::frontier() {
             let AdmissionResult { miss_ratio, written, worse_than_lru, .. } = measure_admission("", &rows, |row| {
-                let pages: &Pages = traces.pages(row);
+                let pages: &PageTrace = traces.pages(row);
                 let stage = row.slots * percent / 100;
                 lab::replay::run_accesses(&mut *policy.flash(row.slots, stage, 0, pages), &pages.accesses)
             });

@@ -13,11 +13,14 @@ pub enum JobKind {
     #[default]
     Flush,
     /// A flash device is added.
-    Add,
+    #[serde(rename = "add")]
+    FlashAdd,
     /// A flash device is removed.
-    Remove,
+    #[serde(rename = "remove")]
+    FlashRemove,
     /// A flash device is replaced.
-    Replace,
+    #[serde(rename = "replace")]
+    FlashReplace,
     /// A flash device that holds only clean pages begins to carry the log.
     TakeOver,
 }
@@ -27,9 +30,9 @@ impl JobKind {
     pub fn name(self) -> &'static str {
         match self {
             JobKind::Flush => "flush",
-            JobKind::Add => "add",
-            JobKind::Remove => "remove",
-            JobKind::Replace => "replace",
+            JobKind::FlashAdd => "add",
+            JobKind::FlashRemove => "remove",
+            JobKind::FlashReplace => "replace",
             JobKind::TakeOver => "take-over",
         }
     }

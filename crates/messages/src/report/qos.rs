@@ -44,14 +44,16 @@ pub struct DatastoreReport {
     /// Congestion threshold.
     pub threshold_ms: f64,
     /// True if the threshold was determined by measurement (`auto`).
-    pub threshold_found: bool,
+    #[serde(rename = "threshold_found")]
+    pub threshold_is_automatic: bool,
     /// Mean latency of recent requests.
     pub latency_ms: f64,
     /// Recent small disk accesses per second.
     pub accesses_per_second: f64,
     /// Accesses per second during congestion; absent before the first congestion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shown_accesses_per_second: Option<f64>,
+    #[serde(rename = "shown_accesses_per_second")]
+    pub peak_accesses_per_second: Option<f64>,
     /// Limit of small accesses in flight during congestion; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<f64>,

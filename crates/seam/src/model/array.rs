@@ -1,9 +1,9 @@
-//! An array: devices, the layout over them, an optional controller memory, and the requests in flight.
+//! An array: devices, the layout over them, an optional write cache, and the requests in flight.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::controller::{Controller, MEMORY_TIME, WaitingWrite};
+use super::controller::{CACHE_TIME, Controller, WaitingWrite};
 use super::layout::{Layout, Part, RaidLevel};
 use super::spindle::{Spindle, SpindleSpec};
 use super::ssd::{Ssd, SsdSpec};
@@ -20,10 +20,10 @@ pub struct ArraySpec {
     pub disks: usize,
     /// Type of every disk.
     pub disk: DiskType,
-    /// Bytes of a row on one disk (stripe unit).
-    pub stripe_bytes: u64,
-    /// Bytes of battery-backed memory that completes writes; 0 = none.
-    pub controller_bytes: u64,
+    /// Bytes of a stripe on one disk.
+    pub stripe_unit_bytes: u64,
+    /// Bytes of the controller's battery-backed write cache; 0 = none.
+    pub write_cache_bytes: u64,
     /// Capacity of each disk in bytes, spread over its whole stroke; `None`: its type's capacity.
     pub disk_bytes: Option<u64>,
     /// Bytes that each disk reads ahead; `None`: its type's value. A disk much smaller than its type would otherwise
@@ -45,8 +45,8 @@ pub enum ModelError {
         allowed: String,
     },
     /// The stripe unit is not a power of two, or out of bounds.
-    #[error("a stripe of {0} bytes a disk is not modelled; use a power of two from 4 KiB to 1 MiB")]
-    Stripe(u64),
+    #[error("a stripe unit of {0} bytes is not modelled; use a power of two from 4 KiB to 1 MiB")]
+    StripeUnit(u64),
     /// The volumes on the array exceed its capacity, or leave no large enough gap.
     #[error(
         "the array holds {array_bytes} bytes and {used_bytes} are allocated: no room for {wanted_bytes} in one piece; \
@@ -67,7 +67,7 @@ const DISKS_MAX: usize = 64;
 
 impl ArraySpec {
     /// Number of disk accesses that a request needs, including the reads before a write.
-    pub fn accesses(&self, access: Access, at: u64, len: u64) -> u64 {
+    pub fn count_accesses(&self, access: Access, at: u64, len: u64) -> u64 {
         let (mut prior_reads, mut parts) = (Vec::new(), Vec::new());
         match access {
             Access::Read => self.layout().read(at, len.max(1), |holders| holders.start, &mut parts),
@@ -76,14 +76,14 @@ impl ArraySpec {
         (prior_reads.len() + parts.len()) as u64
     }
 
-    /// An array with 64 KiB stripe units, without controller memory, of disks with their type's capacity.
+    /// An array with 64 KiB stripe units, without a write cache, of disks with their type's capacity.
     pub fn new(level: RaidLevel, disks: usize, disk: DiskType) -> ArraySpec {
         ArraySpec {
             level,
             disks,
             disk,
-            stripe_bytes: 64 << 10,
-            controller_bytes: 0,
+            stripe_unit_bytes: 64 << 10,
+            write_cache_bytes: 0,
             disk_bytes: None,
             read_ahead_bytes: None,
         }
@@ -92,33 +92,33 @@ impl ArraySpec {
     /// The same array with disks just large enough for `size_bytes`, spread over their whole stroke. A volume with an
     /// array of its own is then as slow as on a full array.
     pub fn fitted(self, size_bytes: u64) -> ArraySpec {
-        let rows = size_bytes.div_ceil(self.layout().row_bytes());
-        ArraySpec { disk_bytes: Some(rows * self.stripe_bytes), ..self }
+        let stripes = size_bytes.div_ceil(self.layout().stripe_bytes());
+        ArraySpec { disk_bytes: Some(stripes * self.stripe_unit_bytes), ..self }
     }
 
     /// Checks that the array can be built.
     pub fn check(&self) -> Result<(), ModelError> {
         let disks_min = self.level.disks_min();
-        let even = self.level != RaidLevel::Raid10 || self.disks.is_multiple_of(2);
-        if !(disks_min..=DISKS_MAX).contains(&self.disks) || !even {
-            let even = if self.level == RaidLevel::Raid10 { ", an even number" } else { "" };
-            let allowed = format!("{disks_min} to {DISKS_MAX}{even}");
+        let has_valid_count = self.level != RaidLevel::Raid10 || self.disks.is_multiple_of(2);
+        if !(disks_min..=DISKS_MAX).contains(&self.disks) || !has_valid_count {
+            let parity_note = if self.level == RaidLevel::Raid10 { ", an even number" } else { "" };
+            let allowed = format!("{disks_min} to {DISKS_MAX}{parity_note}");
             return Err(ModelError::Disks { level: self.level, disks: self.disks, allowed });
         }
-        if !self.stripe_bytes.is_power_of_two() || !(4 << 10..=1 << 20).contains(&self.stripe_bytes) {
-            return Err(ModelError::Stripe(self.stripe_bytes));
+        if !self.stripe_unit_bytes.is_power_of_two() || !(4 << 10..=1 << 20).contains(&self.stripe_unit_bytes) {
+            return Err(ModelError::StripeUnit(self.stripe_unit_bytes));
         }
         Ok(())
     }
 
     /// Capacity in bytes of data.
     pub fn size_bytes(&self) -> u64 {
-        self.disk_capacity() / self.stripe_bytes * self.layout().row_bytes()
+        self.disk_capacity() / self.stripe_unit_bytes * self.layout().stripe_bytes()
     }
 
-    /// Bytes of data in a row over all disks: the size of a write that needs no prior reads.
-    pub fn row_bytes(&self) -> u64 {
-        self.layout().row_bytes()
+    /// Data bytes of a full stripe: the size of a write that needs no prior reads.
+    pub fn stripe_bytes(&self) -> u64 {
+        self.layout().stripe_bytes()
     }
 
     fn disk_capacity(&self) -> u64 {
@@ -126,7 +126,7 @@ impl ArraySpec {
     }
 
     fn layout(&self) -> Layout {
-        Layout { level: self.level, disks: self.disks, unit_bytes: self.stripe_bytes }
+        Layout { level: self.level, disks: self.disks, unit_bytes: self.stripe_unit_bytes }
     }
 }
 
@@ -152,8 +152,8 @@ pub struct Array {
     groups: Vec<PartGroup>,
     free: Vec<usize>,
     controller: Option<Controller>,
-    /// Completions from the controller's memory: (time, sequence, token).
-    memory_completions: BinaryHeap<Reverse<(Nanos, u64, u64)>>,
+    /// Completions from the write cache: (time, sequence, token).
+    cache_completions: BinaryHeap<Reverse<(Nanos, u64, u64)>>,
     sequence: u64,
     /// Tokens of completed requests that [`Array::advance`] has not yet returned.
     finished: Vec<u64>,
@@ -185,8 +185,8 @@ impl Array {
             devices: (0..spec.disks).map(device).collect(),
             groups: Vec::new(),
             free: Vec::new(),
-            controller: (spec.controller_bytes > 0).then(|| Controller::new(spec.controller_bytes)),
-            memory_completions: BinaryHeap::new(),
+            controller: (spec.write_cache_bytes > 0).then(|| Controller::new(spec.write_cache_bytes)),
+            cache_completions: BinaryHeap::new(),
             sequence: 0,
             finished: Vec::new(),
             first_parts: Vec::new(),
@@ -206,7 +206,7 @@ impl Array {
         self.advance_to(now);
         match (access, &mut self.controller) {
             (Access::Read, Some(controller)) if controller.covers_read(&self.layout, at, len) => {
-                self.complete_from_memory(now, token)
+                self.complete_from_cache(now, token)
             }
             (Access::Read, _) => {
                 let mut parts = std::mem::take(&mut self.first_parts);
@@ -223,7 +223,7 @@ impl Array {
             }
             (Access::Write, Some(controller)) => {
                 if controller.waiting.is_empty() && controller.accept_write(&self.layout, at, len) {
-                    self.complete_from_memory(now, token);
+                    self.complete_from_cache(now, token);
                 } else {
                     controller.waiting.push_back(WaitingWrite { token, at, len });
                 }
@@ -238,7 +238,7 @@ impl Array {
         if !self.finished.is_empty() {
             return Some(Nanos::ZERO);
         }
-        let completion = self.memory_completions.peek().map(|Reverse((time, _, _))| *time);
+        let completion = self.cache_completions.peek().map(|Reverse((time, _, _))| *time);
         self.devices.iter().filter_map(|device| device.next_event()).chain(completion).min()
     }
 
@@ -257,10 +257,10 @@ impl Array {
         loop {
             let next = self.devices.iter().enumerate().filter_map(|(disk, device)| Some((device.next_event()?, disk)));
             let next = next.min();
-            let completion = self.memory_completions.peek().map(|Reverse((time, _, _))| *time);
+            let completion = self.cache_completions.peek().map(|Reverse((time, _, _))| *time);
             match (next, completion) {
                 (device, Some(time)) if time <= now && device.is_none_or(|(other, _)| time <= other) => {
-                    let Reverse((_, _, token)) = self.memory_completions.pop().expect("the peeked entry exists");
+                    let Reverse((_, _, token)) = self.cache_completions.pop().expect("the peeked entry exists");
                     self.finished.push(token);
                 }
                 (Some((time, disk)), _) if time <= now => {
@@ -303,18 +303,18 @@ impl Array {
                     controller.waiting.pop_front();
                     admitted.push(token);
                 }
-                admitted.into_iter().for_each(|token| self.complete_from_memory(now, token));
+                admitted.into_iter().for_each(|token| self.complete_from_cache(now, token));
                 self.destage(now);
             }
         }
     }
 
-    fn complete_from_memory(&mut self, now: Nanos, token: u64) {
+    fn complete_from_cache(&mut self, now: Nanos, token: u64) {
         self.sequence += 1;
-        self.memory_completions.push(Reverse((now + MEMORY_TIME, self.sequence, token)));
+        self.cache_completions.push(Reverse((now + CACHE_TIME, self.sequence, token)));
     }
 
-    /// Keeps the disks busy with dirty data from the controller's memory.
+    /// Keeps the disks busy with dirty data from the write cache.
     fn destage(&mut self, now: Nanos) {
         let destaging_max = 4 * self.spec.disks;
         loop {

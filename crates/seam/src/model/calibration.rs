@@ -91,11 +91,11 @@ fn arrays_pay_for_parity_and_profit_from_full_stripes() {
     );
     assert!((300..800).contains(&(per_second * len / 1_000_000)), "{per_second} writes a second");
 
-    let cached = ArraySpec { controller_bytes: 512 << 20, ..raid5 };
+    let cached = ArraySpec { write_cache_bytes: 512 << 20, ..raid5 };
     let buffered = random_iops(cached, Access::Write, 1);
     let through = random_iops(raid5, Access::Write, 1);
-    println!("random writes at depth 1: {through} a second, with controller memory {buffered}");
-    assert!(buffered > 3 * through, "controller memory completes writes: {buffered}, {through}");
+    println!("random writes at depth 1: {through} a second, with a write cache {buffered}");
+    assert!(buffered > 3 * through, "a write cache completes writes: {buffered}, {through}");
 }
 
 #[test]

@@ -1,17 +1,17 @@
-//! A controller's battery-backed memory: it completes writes on arrival and destages them in address order.
+//! A controller's battery-backed write cache: it completes writes on arrival and destages them in address order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::layout::Layout;
 use crate::Nanos;
 
-/// Time to take a write into memory or to serve a read from it.
-pub(super) const MEMORY_TIME: Nanos = Nanos::from_micros(80);
+/// Time to take a write into the cache or to serve a read from it.
+pub(super) const CACHE_TIME: Nanos = Nanos::from_micros(80);
 
-/// Once 1/4 of the memory is dirty, partly dirty rows are destaged without waiting for more writes.
+/// Once 1/4 of the cache is dirty, partly dirty stripes are destaged without waiting for more writes.
 const EAGER_DIVISOR: u64 = 4;
 
-/// A write that waits for free memory.
+/// A write that waits for free space in the cache.
 #[derive(Clone, Copy)]
 pub(super) struct WaitingWrite {
     pub(super) token: u64,
@@ -19,84 +19,84 @@ pub(super) struct WaitingWrite {
     pub(super) len: u64,
 }
 
-/// Dirty data of a row: one range, from the first to the last changed byte.
+/// Dirty data of a stripe: one range, from the first to the last changed byte.
 #[derive(Clone, Copy)]
 struct DirtyRange {
     from: u64,
     to: u64,
 }
 
-/// The memory and the writes that wait for free memory.
+/// The write cache and the writes that wait for free space in it.
 pub(super) struct Controller {
-    memory_bytes: u64,
+    cache_bytes: u64,
     dirty_bytes: u64,
-    /// Dirty ranges by row number. A row is one full stripe without its parity.
-    rows: BTreeMap<u64, DirtyRange>,
-    /// Rows that are dirty from end to end. The set avoids a search of all rows at every request.
-    full_rows: BTreeSet<u64>,
+    /// Dirty ranges by stripe number. Only data counts, not parity.
+    stripes: BTreeMap<u64, DirtyRange>,
+    /// Stripes that are dirty from end to end. The set avoids a search of all stripes at every request.
+    full_stripes: BTreeSet<u64>,
     /// Row at which the search for the next destage starts.
-    next_row: u64,
+    next_stripe: u64,
     pub(super) waiting: VecDeque<WaitingWrite>,
     /// Destage writes in flight.
     pub(super) destaging: usize,
 }
 
 impl Controller {
-    pub(super) fn new(memory_bytes: u64) -> Controller {
+    pub(super) fn new(cache_bytes: u64) -> Controller {
         Controller {
-            memory_bytes,
+            cache_bytes,
             dirty_bytes: 0,
-            rows: BTreeMap::new(),
-            full_rows: BTreeSet::new(),
-            next_row: 0,
+            stripes: BTreeMap::new(),
+            full_stripes: BTreeSet::new(),
+            next_stripe: 0,
             waiting: VecDeque::new(),
             destaging: 0,
         }
     }
 
-    /// Accepts a write if the memory has space for it. A write larger than the memory is accepted when the memory is
+    /// Accepts a write if the cache has space for it. A write larger than the cache is accepted when the cache is
     /// empty.
     pub(super) fn accept_write(&mut self, layout: &Layout, at: u64, len: u64) -> bool {
-        if self.dirty_bytes > 0 && self.dirty_bytes + len > self.memory_bytes {
+        if self.dirty_bytes > 0 && self.dirty_bytes + len > self.cache_bytes {
             return false;
         }
-        let row_bytes = layout.row_bytes();
-        for row in at / row_bytes..=(at + len - 1) / row_bytes {
-            let (from, to) = (at.max(row * row_bytes), (at + len).min((row + 1) * row_bytes));
-            let dirty = self.rows.entry(row).or_insert(DirtyRange { from, to: from });
+        let stripe_bytes = layout.stripe_bytes();
+        for stripe in at / stripe_bytes..=(at + len - 1) / stripe_bytes {
+            let (from, to) = (at.max(stripe * stripe_bytes), (at + len).min((stripe + 1) * stripe_bytes));
+            let dirty = self.stripes.entry(stripe).or_insert(DirtyRange { from, to: from });
             self.dirty_bytes -= dirty.to - dirty.from;
             (dirty.from, dirty.to) = (dirty.from.min(from), dirty.to.max(to));
             self.dirty_bytes += dirty.to - dirty.from;
-            if dirty.to - dirty.from == row_bytes {
-                self.full_rows.insert(row);
+            if dirty.to - dirty.from == stripe_bytes {
+                self.full_stripes.insert(stripe);
             }
         }
         true
     }
 
-    /// True if the memory covers all of a read.
+    /// True if the cache covers all of a read.
     pub(super) fn covers_read(&self, layout: &Layout, at: u64, len: u64) -> bool {
-        let row_bytes = layout.row_bytes();
-        (at / row_bytes..=(at + len - 1) / row_bytes).all(|row| {
-            let (from, to) = (at.max(row * row_bytes), (at + len).min((row + 1) * row_bytes));
-            self.rows.get(&row).is_some_and(|dirty| dirty.from <= from && to <= dirty.to)
+        let stripe_bytes = layout.stripe_bytes();
+        (at / stripe_bytes..=(at + len - 1) / stripe_bytes).all(|stripe| {
+            let (from, to) = (at.max(stripe * stripe_bytes), (at + len).min((stripe + 1) * stripe_bytes));
+            self.stripes.get(&stripe).is_some_and(|dirty| dirty.from <= from && to <= dirty.to)
         })
     }
 
     /// Takes the next range to destage, in address order; `idle` means that the disks have no requests. Its memory
     /// becomes free when its write has completed.
     pub(super) fn take_next_destage(&mut self, idle: bool) -> Option<(u64, u64)> {
-        let eager = idle || self.dirty_bytes >= self.memory_bytes / EAGER_DIVISOR || !self.waiting.is_empty();
-        let row = match eager {
+        let eager = idle || self.dirty_bytes >= self.cache_bytes / EAGER_DIVISOR || !self.waiting.is_empty();
+        let stripe = match eager {
             true => {
-                let ahead = self.rows.range(self.next_row..).next();
-                *ahead.or_else(|| self.rows.iter().next())?.0
+                let ahead = self.stripes.range(self.next_stripe..).next();
+                *ahead.or_else(|| self.stripes.iter().next())?.0
             }
-            false => *self.full_rows.range(self.next_row..).next().or_else(|| self.full_rows.first())?,
+            false => *self.full_stripes.range(self.next_stripe..).next().or_else(|| self.full_stripes.first())?,
         };
-        let dirty = self.rows.remove(&row)?;
-        self.full_rows.remove(&row);
-        self.next_row = row + 1;
+        let dirty = self.stripes.remove(&stripe)?;
+        self.full_stripes.remove(&stripe);
+        self.next_stripe = stripe + 1;
         self.destaging += 1;
         Some((dirty.from, dirty.to - dirty.from))
     }

@@ -226,7 +226,7 @@ impl<S: Seam, D: Disk<S>> ModelledDisk<S, D> {
     pub fn new(array: &SharedArray<S>, content: D) -> Result<Self, ModelError> {
         let spec = array.spec();
         let wanted_bytes = content.geometry().size_bytes;
-        let room_bytes = wanted_bytes.next_multiple_of(spec.row_bytes());
+        let room_bytes = wanted_bytes.next_multiple_of(spec.stripe_bytes());
         let Some(offset) = array.find_gap(room_bytes) else {
             let used_bytes = array.0.extents.borrow().values().sum();
             return Err(ModelError::Full { array_bytes: spec.size_bytes(), used_bytes, wanted_bytes });
@@ -282,7 +282,7 @@ impl<S: Seam, D: Disk<S>> ModelledDisk<S, D> {
 impl<S: Seam, D: Disk<S>> Disk<S> for ModelledDisk<S, D> {
     fn geometry(&self) -> Geometry {
         let spec = self.0.array.spec();
-        let stripe_bytes = u32::try_from(spec.row_bytes()).expect("64 disks of 1 MiB stripes fit in 32 bits");
+        let stripe_bytes = u32::try_from(spec.stripe_bytes()).expect("64 disks of 1 MiB stripes fit in 32 bits");
         let queue_depth = 32 * u32::try_from(spec.disks).expect("an array has at most 64 disks");
         Geometry { stripe_bytes, queue_depth, fast_zero: false, ..self.0.content.geometry() }
     }
@@ -313,7 +313,7 @@ impl<S: Seam, D: Disk<S>> Disk<S> for ModelledDisk<S, D> {
 
     fn accesses(&self, write: bool, at: u64, len: u64) -> Option<u64> {
         let access = if write { Access::Write } else { Access::Read };
-        Some(self.0.array.spec().accesses(access, self.0.offset + at, len))
+        Some(self.0.array.spec().count_accesses(access, self.0.offset + at, len))
     }
 
     async fn read(&self, at: u64, into: Vec<PieceMut<S::BlockMut>>) -> (DiskResult<()>, Vec<PieceMut<S::BlockMut>>) {
@@ -378,7 +378,7 @@ impl<S: Seam, D: Disk<S>> Disk<S> for ModelledDisk<S, D> {
     async fn set_size(&self, size_bytes: u64) -> DiskResult<()> {
         let extent = &self.0;
         let array = &extent.array;
-        let room_bytes = size_bytes.next_multiple_of(array.spec().row_bytes());
+        let room_bytes = size_bytes.next_multiple_of(array.spec().stripe_bytes());
         if extent.offset + room_bytes > array.gap_end(extent.offset) {
             return Err(DiskError::NoSpace);
         }

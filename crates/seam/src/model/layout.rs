@@ -1,8 +1,8 @@
 //! Placement of data in a RAID group: the disks that a request touches, and the reads that a write needs first.
 //!
-//! Data is striped over the disks in units; a row is one unit on each disk, at the same offset. Parity moves one disk
-//! to the left with each row (left-symmetric, as in Linux md). Concurrent writes to one row are not serialised:
-//! controllers do that in their memory, and the model counts only the disks' time.
+//! Data is striped over the disks in units; a stripe is one unit on each disk, at the same offset. Parity moves one
+//! disk to the left with each stripe (left-symmetric, as in Linux md). Concurrent writes to one stripe are not
+//! serialised: controllers do that in their memory, and the model counts only the disks' time.
 
 use std::fmt;
 
@@ -15,9 +15,9 @@ pub enum RaidLevel {
     Raid0,
     /// Mirrored on every disk.
     Raid1,
-    /// Striped with one parity unit per row.
+    /// Striped with one parity unit per stripe.
     Raid5,
-    /// Striped with two parity units per row.
+    /// Striped with two parity units per stripe.
     Raid6,
     /// Striped over mirrored pairs.
     Raid10,
@@ -78,12 +78,12 @@ pub(super) struct Part {
 pub(super) struct Layout {
     pub(super) level: RaidLevel,
     pub(super) disks: usize,
-    /// Bytes of a row on one disk (stripe unit).
+    /// Bytes of a stripe on one disk.
     pub(super) unit_bytes: u64,
 }
 
 impl Layout {
-    /// Units of data in a row.
+    /// Units of data in a stripe.
     pub(super) fn width(&self) -> usize {
         match self.level {
             RaidLevel::Raid1 => 1,
@@ -92,59 +92,59 @@ impl Layout {
         }
     }
 
-    /// Bytes of data in a row.
-    pub(super) fn row_bytes(&self) -> u64 {
+    /// Bytes of data in a stripe.
+    pub(super) fn stripe_bytes(&self) -> u64 {
         self.width() as u64 * self.unit_bytes
     }
 
-    /// The range of disks that hold data unit `unit` of `row`.
-    fn holders(&self, row: u64, unit: usize) -> std::ops::Range<usize> {
+    /// The range of disks that hold data unit `unit` of `stripe`.
+    fn holders(&self, stripe: u64, unit: usize) -> std::ops::Range<usize> {
         match self.level {
             RaidLevel::Raid1 => 0..self.disks,
             RaidLevel::Raid10 => 2 * unit..2 * unit + 2,
             level => {
-                let disk = (self.first_parity(row) + level.parity() + unit) % self.disks;
+                let disk = (self.first_parity(stripe) + level.parity() + unit) % self.disks;
                 disk..disk + 1
             }
         }
     }
 
-    fn first_parity(&self, row: u64) -> usize {
+    fn first_parity(&self, stripe: u64) -> usize {
         match self.level.parity() {
             0 => 0,
-            _ => self.disks - 1 - (row % self.disks as u64) as usize,
+            _ => self.disks - 1 - (stripe % self.disks as u64) as usize,
         }
     }
 
     /// Reads for `len` bytes from `at` on; `pick` chooses a disk among mirrors.
     pub(super) fn read(&self, at: u64, len: u64, pick: impl Fn(std::ops::Range<usize>) -> usize, out: &mut Vec<Part>) {
-        for (row, unit, start, count) in self.units(at, len) {
-            let disk = pick(self.holders(row, unit));
-            push(out, Part { disk, access: Access::Read, at: row * self.unit_bytes + start, len: count });
+        for (stripe, unit, start, count) in self.units(at, len) {
+            let disk = pick(self.holders(stripe, unit));
+            push(out, Part { disk, access: Access::Read, at: stripe * self.unit_bytes + start, len: count });
         }
     }
 
     /// Prior reads and writes for `len` bytes from `at` on.
     pub(super) fn write(&self, at: u64, len: u64, prior_reads: &mut Vec<Part>, writes: &mut Vec<Part>) {
-        for (row, unit, start, count) in self.units(at, len) {
-            for disk in self.holders(row, unit) {
-                push(writes, Part { disk, access: Access::Write, at: row * self.unit_bytes + start, len: count });
+        for (stripe, unit, start, count) in self.units(at, len) {
+            for disk in self.holders(stripe, unit) {
+                push(writes, Part { disk, access: Access::Write, at: stripe * self.unit_bytes + start, len: count });
             }
         }
         if self.level.parity() == 0 {
             return;
         }
-        let (first, last) = (at / self.row_bytes(), (at + len - 1) / self.row_bytes());
-        for row in first..=last {
-            let from = at.max(row * self.row_bytes());
-            let to = (at + len).min((row + 1) * self.row_bytes());
-            self.write_parity(row, from, to - from, prior_reads, writes);
+        let (first, last) = (at / self.stripe_bytes(), (at + len - 1) / self.stripe_bytes());
+        for stripe in first..=last {
+            let from = at.max(stripe * self.stripe_bytes());
+            let to = (at + len).min((stripe + 1) * self.stripe_bytes());
+            self.write_parity(stripe, from, to - from, prior_reads, writes);
         }
     }
 
-    /// Adds the parity accesses for one row's part of a write: by read-modify-write or by reconstruction, whichever
+    /// Adds the parity accesses for one stripe's part of a write: by read-modify-write or by reconstruction, whichever
     /// reads less.
-    fn write_parity(&self, row: u64, at: u64, len: u64, prior_reads: &mut Vec<Part>, writes: &mut Vec<Part>) {
+    fn write_parity(&self, stripe: u64, at: u64, len: u64, prior_reads: &mut Vec<Part>, writes: &mut Vec<Part>) {
         let touched = || self.units(at, len);
         // Parity covers the changed range of a single touched unit; a write over several units counts as a change of
         // the whole parity unit.
@@ -152,26 +152,26 @@ impl Layout {
             true => (at % self.unit_bytes, len),
             false => (0, self.unit_bytes),
         };
-        let base = row * self.unit_bytes;
-        let parity = (0..self.level.parity()).map(|number| (self.first_parity(row) + number) % self.disks);
+        let base = stripe * self.unit_bytes;
+        let parity = (0..self.level.parity()).map(|number| (self.first_parity(stripe) + number) % self.disks);
         let complete = touched().filter(|(_, _, from, len)| (*from, *len) == (start, count)).count();
         let modify = touched().count() + self.level.parity();
         let reconstruct = self.width() - complete;
         let mut read = |disk, at, len| push(prior_reads, Part { disk, access: Access::Read, at, len });
         if modify <= reconstruct {
-            touched().for_each(|(_, unit, from, len)| read(self.holders(row, unit).start, base + from, len));
+            touched().for_each(|(_, unit, from, len)| read(self.holders(stripe, unit).start, base + from, len));
             parity.clone().for_each(|disk| read(disk, base + start, count));
         } else {
             for unit in 0..self.width() {
                 if !touched().any(|(_, other, from, len)| other == unit && (from, len) == (start, count)) {
-                    read(self.holders(row, unit).start, base + start, count);
+                    read(self.holders(stripe, unit).start, base + start, count);
                 }
             }
         }
         parity.for_each(|disk| push(writes, Part { disk, access: Access::Write, at: base + start, len: count }));
     }
 
-    /// The units under `len` bytes from `at` on: (row, unit within the row, first byte within the unit, bytes).
+    /// The units under `len` bytes from `at` on: (stripe, unit within the stripe, first byte within the unit, bytes).
     fn units(&self, at: u64, len: u64) -> impl Iterator<Item = (u64, usize, u64, u64)> + use<> {
         let (unit_bytes, width) = (self.unit_bytes, self.width() as u64);
         let mut mapped = 0;
@@ -241,15 +241,15 @@ mod tests {
         for (level, disks) in [(RaidLevel::Raid5, 5), (RaidLevel::Raid6, 7)] {
             let layout = layout(level, disks);
             let mut seen = vec![0; disks];
-            for row in 0..disks as u64 {
-                let mut used: Vec<_> = (0..layout.width()).map(|number| layout.holders(row, number).start).collect();
-                let parity = (0..level.parity()).map(|number| (layout.first_parity(row) + number) % disks);
+            for stripe in 0..disks as u64 {
+                let mut used: Vec<_> = (0..layout.width()).map(|number| layout.holders(stripe, number).start).collect();
+                let parity = (0..level.parity()).map(|number| (layout.first_parity(stripe) + number) % disks);
                 parity.for_each(|disk| {
                     seen[disk] += 1;
                     used.push(disk);
                 });
                 used.sort_unstable();
-                assert_eq!(used, (0..disks).collect::<Vec<_>>(), "row {row}");
+                assert_eq!(used, (0..disks).collect::<Vec<_>>(), "stripe {stripe}");
             }
             assert!(seen.iter().all(|count| *count == level.parity()));
         }

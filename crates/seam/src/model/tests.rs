@@ -127,7 +127,7 @@ fn impossible_arrays_are_refused_with_a_reason() {
     let text = |spec: ArraySpec| spec.check().unwrap_err().to_string();
     assert!(text(ArraySpec { disks: 2, ..raid5() }).contains("RAID 5 of 2 disks"));
     assert!(text(ArraySpec::new(RaidLevel::Raid10, 5, DiskType::Ssd)).contains("even number"));
-    assert!(text(ArraySpec { stripe_bytes: 5_000, ..raid5() }).contains("power of two"));
+    assert!(text(ArraySpec { stripe_unit_bytes: 5_000, ..raid5() }).contains("power of two"));
 }
 
 #[test]

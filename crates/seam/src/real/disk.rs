@@ -251,7 +251,7 @@ impl Disk<RealSeam> for RealDisk {
     }
 
     fn oldest_unanswered(&self) -> Option<Nanos> {
-        self.submitter.pending.oldest()
+        self.submitter.pending.oldest_started_at()
     }
 
     async fn read(&self, at: u64, into: Vec<PieceMut<RealBlockMut>>) -> (DiskResult<()>, Vec<PieceMut<RealBlockMut>>) {

@@ -170,7 +170,7 @@ impl Submitter {
     /// True if the disk is hung: the core's own thread must not submit its requests, because it could block.
     #[inline]
     pub(super) fn is_hung(&self, now: Nanos) -> bool {
-        self.pending.oldest().is_some_and(|oldest| now.since(oldest) > HUNG_AFTER)
+        self.pending.oldest_started_at().is_some_and(|oldest| now.since(oldest) > HUNG_AFTER)
     }
 
     /// The way to submit an operation that begins now, and its permit if one is free. Without a permit, only

@@ -666,7 +666,7 @@ impl Disk<SimSeam> for SimDisk {
     }
 
     fn oldest_unanswered(&self) -> Option<Nanos> {
-        self.0.disk.pending.oldest()
+        self.0.disk.pending.oldest_started_at()
     }
 
     async fn read(&self, at: u64, into: Vec<PieceMut<SimBlockMut>>) -> (DiskResult<()>, Vec<PieceMut<SimBlockMut>>) {

@@ -8,7 +8,7 @@
 //! | `Lost` | write, zero | acknowledged, nothing landed |
 //! | `BitFlip` | read, write | one bit of one sector differs, in the returned or in the stored data |
 //! | `Misdirected` | write | acknowledged, landed one logical block further |
-//! | `Stall` | any | takes this time longer |
+//! | `Stall` | any | completes later by this time |
 //! | `Hang` | any | not answered until [`super::DiskControl::complete_hung`], or never |
 //! | `Vanish` | any | the disk is gone until [`super::DiskControl::come_back`]; operations in flight fail |
 //! | `Reconnect` | any | new connection epoch at once; unflushed data may be lost, operations in flight fail or end |
@@ -37,7 +37,7 @@ pub enum Fault {
     BitFlip,
     /// Reports success, but the data lands one logical block further.
     Misdirected,
-    /// Takes this time longer.
+    /// Completes later by this time.
     Stall(Nanos),
     /// Is not answered.
     Hang,

@@ -26,8 +26,8 @@ pub fn table(datastores: &[DatastoreReport], style: Style) -> String {
         ("accesses/s", Side::Right),
         ("peak/s", Side::Right),
         ("volumes", Side::Right),
-        ("waiting", Side::Right),
-        ("congested", Side::Right),
+        ("in queue", Side::Right),
+        ("congested time", Side::Right),
     ]);
     for datastore in datastores {
         let waiting: u64 = datastore.members.iter().map(|member| member.waiting).sum();
@@ -51,13 +51,13 @@ fn state(datastore: &DatastoreReport) -> &'static str {
 }
 
 fn threshold(datastore: &DatastoreReport) -> String {
-    let suffix = if datastore.threshold_found { " (auto)" } else { "" };
+    let suffix = if datastore.threshold_is_automatic { " (auto)" } else { "" };
     show_micros(datastore.threshold_ms * 1e3) + suffix
 }
 
 /// The datastore's highest rate while congested, which estimates its capability.
 fn peak_rate(datastore: &DatastoreReport) -> String {
-    datastore.shown_accesses_per_second.map_or("-".to_owned(), |rate| show_count(rate.round() as u64))
+    datastore.peak_accesses_per_second.map_or("-".to_owned(), |rate| show_count(rate.round() as u64))
 }
 
 /// The page of one datastore.
@@ -69,7 +69,7 @@ pub fn page(datastore: &DatastoreReport, style: Style) -> String {
     for (name, value) in [
         ("latency", format!("{}, congested above {}", show_micros(datastore.latency_ms * 1e3), threshold(datastore))),
         ("accesses/s", show_count(datastore.accesses_per_second.round() as u64)),
-        ("peak, congested", peak_rate(datastore)),
+        ("peak/s", peak_rate(datastore)),
         ("outstanding", format!("{:.1} of {window}", datastore.outstanding)),
         (
             "congested",
@@ -97,7 +97,7 @@ fn members(datastore: &DatastoreReport, style: Style) -> String {
         ("accesses", Side::Right),
         ("waits", Side::Right),
         ("wait time", Side::Right),
-        ("waiting", Side::Right),
+        ("in queue", Side::Right),
     ]);
     for member in &datastore.members {
         let percent = |ratio: f64| format!("{:.1} %", ratio * 100.0);

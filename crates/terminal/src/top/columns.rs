@@ -74,7 +74,7 @@ pub const COLUMNS: &[Column] = &[
     figure("write p99", 'p', 10, |row| {
         over_interval(row, |volume| volume.latency_counts.write.percentile_us(0.99), show_latency)
     }),
-    figure("array IO", 'a', 9, |row| rate(row, |volume| volume.backing_reads + volume.backing_writes, count)),
+    figure("array IO/s", 'a', 11, |row| rate(row, |volume| volume.backing_reads + volume.backing_writes, count)),
     figure("memory", 'm', 9, |row| current_bytes(row.volume.memory_bytes)),
     figure("flash", 'f', 9, |row| current_bytes(row.volume.flash.cached_bytes)),
     Column { title: "policy", key: 'o', width: 14, is_text: true, value: |row| Value::Text(row.volume.policy.clone()) },

@@ -3,7 +3,7 @@
 use super::*;
 use crate::memory::Region;
 
-const LAYOUT: Layout = Layout { size: 4, descriptors: 0, available: 0x100, used: 0x200, event_idx: true };
+const LAYOUT: Layout = Layout { size: 4, descriptor_table: 0, available: 0x100, used: 0x200, event_idx: true };
 
 /// Guest addresses of fields in these rings.
 const AVAILABLE_FLAGS: u64 = 0x100;
@@ -95,11 +95,11 @@ fn rings_outside_memory_or_misaligned_are_refused() {
     for layout in [
         Layout { size: 3, ..LAYOUT },
         Layout { size: 0, ..LAYOUT },
-        Layout { descriptors: 8, ..LAYOUT },
+        Layout { descriptor_table: 8, ..LAYOUT },
         Layout { available: 0x101, ..LAYOUT },
         Layout { used: 0x202, ..LAYOUT },
         Layout { used: 0xff0, ..LAYOUT },
-        Layout { descriptors: 0xfffff000, ..LAYOUT },
+        Layout { descriptor_table: 0xfffff000, ..LAYOUT },
     ] {
         assert!(matches!(Ring::new(layout, &memory), Err(QueueError::Rings)), "{layout:?}");
     }

@@ -316,12 +316,14 @@ fn lost_state_directory_beside_absent_flash_is_refused_as_documented() {
     let daemon = fixture.start();
     let mut entry = Entry::new(
         "flash-absent",
-        "a flash device is absent, and the state directory has no record of the volume nor of any flash store",
+        "a flash device cannot be read, and the state directory has no record of the volume nor of any flash store",
         "a lost state directory is like a new one: that device may have flushed data of the volume",
     );
     let message = volume_refusal(&fixture, &daemon, "flash-absent");
     entry.message("", &message);
     daemon.stop();
+    let output = hotset(&["undestaged", "--config", &fixture.config().to_string_lossy()]);
+    assert!(!output.status.success() && text_of(&output).contains("is absent"), "{}", text_of(&output));
     entry.choice("attach the device", "none: other refusals follow if it has data", || {
         DEVICES.iter().for_each(|name| rename(&fixture, &format!("{name}.away"), name));
         let daemon = fixture.start();

@@ -41,7 +41,7 @@ fn top_shows_load_over_a_restart_and_restores_the_terminal() {
         let busy = |text: &str| figure(text, "IOPS").is_some_and(|iops| iops > 0);
         let text = terminal.wait_for("load", |text| text.contains("live") && busy(text));
         assert!(text.contains("busy") && text.contains("idle") && text.contains("2 volumes"), "{text}");
-        // The busiest volume is first, and the last one in the reverse order of names.
+        // By default the busiest volume is first. In reverse name order, `idle` precedes `busy`.
         let is_first = |text: &str, one: &str, other: &str| {
             let table = text.split_once("reads/s").map_or("", |(_, table)| table);
             table.find(one).zip(table.find(other)).is_some_and(|(one, other)| one < other)
@@ -56,7 +56,8 @@ fn top_shows_load_over_a_restart_and_restores_the_terminal() {
         terminal.press("?");
         terminal.wait_for("the keys", |text| text.contains("sort by dirty"));
         terminal.press(" ");
-        // A key that arrives together with a new size may be read only with the next key.
+        // Wait for the key press to take effect: a key that arrives together with a resize may stay unread until the
+        // next key.
         terminal.wait_for("the table again", |text| !text.contains("sort by dirty") && text.contains("reads/s"));
         terminal.resize(60, 20);
         let text = terminal.wait_for("a smaller screen", |text| text.contains("live") && text.contains("busy"));

@@ -12,8 +12,8 @@ use e2e::fixture::Fixture;
 use e2e::fuse::Fuse;
 use e2e::loop_device::LoopDevice;
 use e2e::refusal::causes::{
-    DEVICES, STATE, backing, on_file, on_slow_disks, path, rename, restore_devices, restored_state, save_devices,
-    set_flash, slow_disks,
+    DEVICES, STATE, backing, newer_devices, on_file, on_slow_disks, path, rename, restore_devices, restored_state,
+    save_devices, set_flash, slow_disks,
 };
 use e2e::refusal::{flash_refusal, rebuild, show, volume_refusal};
 
@@ -77,6 +77,43 @@ fn lost_state_directory_beside_a_single_unused_device_is_refused() {
     assert!(reason.contains("has the whole log: set allow_single_copy") && !reason.contains("give-up"), "{reason}");
     daemon.stop();
     set_flash(&mut fixture, &DEVICES, "");
+    let daemon = fixture.start();
+    assert_eq!(count(&read(&fixture), 1), BLOCKS);
+    daemon.stop();
+}
+
+#[test]
+fn lost_state_directory_beside_undecodable_devices_refuses_the_volume() {
+    let fixture = newer_devices();
+    rename(&fixture, STATE, "lost");
+    let daemon = fixture.start();
+    let reason = volume_refusal(&fixture, &daemon, "flash-absent");
+    assert!(reason.contains("f0: its flash store was written by a newer version"), "{reason}");
+    daemon.stop();
+}
+
+#[test]
+fn single_device_with_dirty_data_is_not_given_up_for_a_missing_key() {
+    let mut fixture = on_slow_disks(&["f0"], "allow_single_copy = true");
+    let daemon = fixture.start();
+    write(&fixture, 1);
+    daemon.stop();
+    set_flash(&mut fixture, &["f0"], "");
+    let daemon = fixture.start();
+    let reason = volume_refusal(&fixture, &daemon, "dirty-elsewhere");
+    assert!(reason.contains("has the whole log: set allow_single_copy") && !reason.contains("give-up"), "{reason}");
+    daemon.stop();
+}
+
+#[test]
+fn clean_device_of_a_lost_state_directory_refuses_nothing() {
+    let mut fixture = on_slow_disks(&["f0"], "allow_single_copy = true");
+    let daemon = fixture.start();
+    write(&fixture, 1);
+    daemon.command(&["stop", "--destage"]);
+    drop(daemon);
+    rename(&fixture, STATE, "lost");
+    set_flash(&mut fixture, &["f0"], "");
     let daemon = fixture.start();
     assert_eq!(count(&read(&fixture), 1), BLOCKS);
     daemon.stop();

@@ -108,7 +108,7 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
     }
 
     fn oldest_unanswered(&self) -> Option<Nanos> {
-        self.shared().pending.oldest()
+        self.shared().pending.oldest_started_at()
     }
 
     async fn read(&self, at: u64, into: Vec<PieceMut<S::BlockMut>>) -> (DiskResult<()>, Vec<PieceMut<S::BlockMut>>) {

@@ -62,14 +62,14 @@ struct Report {
 }
 
 fn rows(histogram: &Histogram) -> Vec<Row> {
-    histogram.rows().map(|(from, count)| Row { from, count }).collect()
+    histogram.buckets().map(|(from, count)| Row { from, count }).collect()
 }
 
 impl Report {
     fn new(source: &Source, info: &Info) -> Self {
         let count = |op: Op| info.requests[op as usize];
         let bytes = |op: Op| info.bytes[op as usize];
-        let reused: u64 = info.reuse_intervals.rows().map(|(_, count)| count).sum();
+        let reused: u64 = info.reuse_intervals.buckets().map(|(_, count)| count).sum();
         Report {
             trace: source.name.clone(),
             format: source.reader().format().name(),

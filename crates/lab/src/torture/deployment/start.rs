@@ -148,7 +148,7 @@ pub(super) async fn start_daemon(
         if defines_content {
             let mut model = run.models[index].borrow_mut();
             let control = world.disk(&path).expect("an open disk belongs to the world");
-            if !model.rebase(|sector| Tag(control.tag(sector)), seam.now()) {
+            if !model.reset_to_backing(|sector| Tag(control.tag(sector)), seam.now()) {
                 deployment.is_over = true;
                 return without_volumes(core);
             }

@@ -101,7 +101,7 @@ fn first_read_decides_between_concurrent_writes() {
     driver.ok(one);
     driver.ok(two);
     driver.read(Some(one)).unwrap();
-    assert!(driver.read(Some(two)).is_err(), "content alternates between two settled versions");
+    assert!(driver.read(Some(two)).is_err(), "content alternates between two current versions");
     driver.read(Some(one)).unwrap();
     driver.flush();
     driver.crash();

@@ -1,4 +1,4 @@
-//! Every request to the backing is counted by operation and cause.
+//! Statistics of backing requests by operation and cause, and their latency without waits.
 
 use engine::backing::{Cause, Op};
 use engine::{BackingCount, ByteOffset, Limits, WriteFlags};
@@ -61,7 +61,7 @@ fn backing_latency_excludes_the_wait_for_a_queue_slot() {
 }
 
 #[test]
-fn limit_is_held_time_of_the_latency_that_clients_see() {
+fn delay_by_a_limit_counts_as_held_time() {
     let fixture = Fixture::with_memory(1, 16 * MIB);
     fixture.add_disk("disk", SimDiskSpec::new(64 * MIB));
     let limits = Limits { iops: 500, ..Limits::default() };

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use lab::replay::{Pages, Recording};
+use lab::replay::{PageTrace, Recording};
 
 /// A row of the published table.
 pub struct Row {
@@ -66,7 +66,7 @@ impl Traces {
     }
 
     /// The accesses of a row.
-    pub fn pages(&self, row: &Row) -> &Pages {
+    pub fn pages(&self, row: &Row) -> &PageTrace {
         let (_, recording) = self
             .recordings
             .iter()

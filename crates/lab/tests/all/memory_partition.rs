@@ -1,5 +1,5 @@
-//! Division of memory between volumes. Divided by their miss-ratio curves, memory serves about as many hits as the best
-//! fixed division, and hardly ever fewer than without a division. Minimum and maximum quotas hold.
+//! Partitioning of memory between volumes. Partitioned by miss-ratio curves, memory serves about as many hits as the
+//! best fixed partition, and hardly ever fewer than unpartitioned memory. Quotas hold.
 
 use engine::{ByteOffset, CoreSpec, MemoryQuota, Volume, VolumeSpec, WriteFlags};
 use lab::fixture::{Fixture, SameTag, Target, out_of_order_disk};
@@ -116,33 +116,33 @@ fn hits(blocks: u64, reads: &Reads, repartition_interval: Nanos, quotas: [Memory
     pair.hits() - before
 }
 
-/// Hits with the division and without.
+/// Hits with partitioned memory and with unpartitioned memory.
 fn hits_with_and_without(name: &str, blocks: u64, reads: &Reads) -> (u64, u64) {
     let [with, without] =
-        [REPARTITION_INTERVAL, Nanos::ZERO].map(|every| hits(blocks, reads, every, Default::default()));
+        [REPARTITION_INTERVAL, Nanos::ZERO].map(|interval| hits(blocks, reads, interval, Default::default()));
     let ratio = |hits: u64| hits as f64 / (reads.len() / 2) as f64;
-    println!("{name}: {:.4} of reads hit, {:.4} without a division", ratio(with), ratio(without));
+    println!("{name}: {:.4} of reads hit, {:.4} without a partition", ratio(with), ratio(without));
     (with, without)
 }
 
 #[test]
-fn division_by_curves_matches_the_best_fixed_one_and_beats_none() {
+fn partition_by_curves_matches_best_fixed_and_beats_none() {
     let reads = rounds(1, 2 * REQUESTS, [(1, Load::Random(3_000)), (4, Load::Random(60_000))]);
     let best = (1..8).map(|eighths| {
         let first_blocks = MEMORY_BLOCKS * eighths / 8;
         let quotas = [quota(0, Some(first_blocks)), quota(0, Some(MEMORY_BLOCKS - first_blocks))];
         hits(MEMORY_BLOCKS, &reads, Nanos::ZERO, quotas)
     });
-    let best = best.max().expect("seven divisions were measured");
+    let best = best.max().expect("seven partitions were measured");
     let (with, without) = hits_with_and_without("a small hot set and a flat load", MEMORY_BLOCKS, &reads);
-    println!("best fixed division: {best} hits, divided by curves: {with}");
-    assert!(with * 100 >= best * 98, "{with} hits, the best fixed division has {best}");
-    assert!(with * 100 >= without * 105, "{with} hits, {without} without a division");
+    println!("best fixed partition: {best} hits, partitioned by curves: {with}");
+    assert!(with * 100 >= best * 98, "{with} hits, the best fixed partition has {best}");
+    assert!(with * 100 >= without * 105, "{with} hits, {without} without a partition");
 }
 
 #[test]
-fn division_without_benefit_costs_no_hits() {
-    let swapped = |loads: [(u64, Load); 2]| {
+fn partitioning_without_benefit_costs_few_hits() {
+    let with_roles_exchanged = |loads: [(u64, Load); 2]| {
         let mut reads = rounds(2, REQUESTS, loads);
         reads.extend(rounds(3, REQUESTS, [loads[1], loads[0]]));
         reads
@@ -154,16 +154,16 @@ fn division_without_benefit_costs_no_hits() {
         ("two alike", equal_rates(Load::Random(6_000), Load::Random(6_000))),
         ("a loop and a hot set, which do not fit together", equal_rates(Load::Loop(3_000), Load::Random(3_000))),
         ("two loops, of which one fits", equal_rates(Load::Loop(3_000), Load::Loop(6_000))),
-        ("two that exchange roles", swapped([hot, flat])),
+        ("two that exchange roles", with_roles_exchanged([hot, flat])),
     ];
     for (name, reads) in &pairs {
         let (with, without) = hits_with_and_without(name, MEMORY_BLOCKS, reads);
-        assert!(with + REQUESTS as u64 / 100 >= without, "{name}: {with} hits, {without} without a division");
+        assert!(with + REQUESTS as u64 / 100 >= without, "{name}: {with} hits, {without} without a partition");
     }
 }
 
 #[test]
-fn division_by_curves_raises_hits_of_trace_pairs() {
+fn partition_by_curves_raises_hits_of_trace_pairs() {
     let Some(directory) = std::env::var_os("HOTSET_TRACES").map(std::path::PathBuf::from) else {
         println!("not measured: HOTSET_TRACES is not set to the directory of the traces");
         return;
@@ -220,7 +220,7 @@ fn memory_minimum_and_maximum_override_the_curves() {
 }
 
 #[test]
-fn dirty_data_survives_division_and_a_maximum_throttles_writers() {
+fn dirty_data_survives_partitioning_and_a_maximum_throttles_writers() {
     let quotas = [quota(0, Some(256)), quota(4_000, None)];
     let pair =
         two_volumes(MEMORY_BLOCKS, REPARTITION_INTERVAL, |number, spec| spec.memory = quotas[number], [1 << 28; 2]);

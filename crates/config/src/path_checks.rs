@@ -88,8 +88,8 @@ impl Config {
         if let Some(vhost_user) = &self.vhost_user {
             add_directory("[vhost_user]", &vhost_user.directory);
         }
-        let is_new = |path: &Path| matches!(kind_of(path), PathKind::Missing | PathKind::File(0));
-        for device in self.flash.iter().flat_map(|flash| &flash.devices).filter(|device| is_new(device)) {
+        let is_missing_or_empty = |path: &Path| matches!(kind_of(path), PathKind::Missing | PathKind::File(0));
+        for device in self.flash.iter().flat_map(|flash| &flash.devices).filter(|device| is_missing_or_empty(device)) {
             if let Some(bytes) = self.flash.as_ref().and_then(|flash| flash.create_bytes(device)) {
                 let (device, bytes) = (device.display(), show_bytes(bytes));
                 created.push(format!("[flash]: the daemon will create the file {device} of {bytes}"));
@@ -97,7 +97,7 @@ impl Config {
         }
         for volume in &self.volumes {
             if let (BackingSpec::Path(path), Some(bytes)) = (&volume.backing, volume.size_bytes)
-                && is_new(path)
+                && is_missing_or_empty(path)
                 && !is_device(path)
             {
                 let (name, path, bytes) = (&volume.name, path.display(), show_bytes(bytes));
@@ -197,16 +197,16 @@ mod tests {
     use super::super::FlashConfig;
     use super::*;
 
-    fn parse(folder: &Path, text: &str) -> Config {
+    fn parse(directory: &Path, text: &str) -> Config {
         let text =
             format!("[state]\ndirectory = \"state\"\n[control]\nsocket = \"run/c.sock\"\n[nbd]\nlisten = []\n{text}");
-        Config::parse(&folder.join("hotset.toml"), &text).unwrap_or_else(|problems| panic!("{problems}"))
+        Config::parse(&directory.join("hotset.toml"), &text).unwrap_or_else(|problems| panic!("{problems}"))
     }
 
     #[test]
     fn directories_and_files_that_will_be_created_are_listed() {
-        let folder = tempfile::tempdir().expect("a temporary directory");
-        let directory = folder.path();
+        let temp_dir = tempfile::tempdir().expect("a temporary directory");
+        let directory = temp_dir.path();
         let flash = "[flash]\ndevices = [\"f0\", \"f1\"]\nsize = \"1 GiB\"\n";
         let text = format!("{flash}[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"4 MiB\"\n");
         let config = parse(directory, &text);
@@ -222,38 +222,38 @@ mod tests {
             ]
         );
         for name in ["f0", "f1", "a.img"] {
-            std::fs::write(directory.join(name), [0; 4096]).expect("the folder can be written");
+            std::fs::write(directory.join(name), [0; 4096]).expect("the directory can be written");
         }
         for name in ["state", "run"] {
-            std::fs::create_dir(directory.join(name)).expect("the folder can be written");
+            std::fs::create_dir(directory.join(name)).expect("the directory can be written");
         }
         assert_eq!(config.creation_notes(), [""; 0]);
     }
 
     #[test]
     fn size_other_than_that_of_the_file_gives_a_warning() {
-        let folder = tempfile::tempdir().expect("a temporary directory");
-        let file = folder.path().join("a.img");
-        std::fs::write(&file, [0; 4096]).expect("the folder can be written");
+        let temp_dir = tempfile::tempdir().expect("a temporary directory");
+        let file = temp_dir.path().join("a.img");
+        std::fs::write(&file, [0; 4096]).expect("the directory can be written");
         let volume = |size: &str| format!("[[volume]]\nname = \"a\"\nbacking = \"a.img\"\nsize = \"{size}\"\n");
         let warning = format!(
             "volume a: size is 4 MiB, but the existing file {} has 4 KiB and keeps it; remove `size`, or change the \
              file: `hotset volume resize a 4MiB`",
             file.display()
         );
-        assert_eq!(parse(folder.path(), &volume("4 MiB")).environment_warnings(), [warning]);
-        assert_eq!(parse(folder.path(), &volume("4 KiB")).environment_warnings(), [""; 0]);
+        assert_eq!(parse(temp_dir.path(), &volume("4 MiB")).environment_warnings(), [warning]);
+        assert_eq!(parse(temp_dir.path(), &volume("4 KiB")).environment_warnings(), [""; 0]);
     }
 
     #[test]
     fn paths_to_one_file_give_a_warning() {
-        let folder = tempfile::tempdir().expect("a temporary directory");
-        std::fs::write(folder.path().join("a.img"), [1; 4096]).expect("the folder can be written");
-        std::os::unix::fs::symlink("a.img", folder.path().join("link")).expect("the folder can be written");
+        let temp_dir = tempfile::tempdir().expect("a temporary directory");
+        std::fs::write(temp_dir.path().join("a.img"), [1; 4096]).expect("the directory can be written");
+        std::os::unix::fs::symlink("a.img", temp_dir.path().join("link")).expect("the directory can be written");
         let volume = |name: &str, path: &str| format!("[[volume]]\nname = \"{name}\"\nbacking = \"{path}\"\n");
         let text = format!("{}{}", volume("a", "a.img"), volume("b", "link"));
-        let path = |name: &str| folder.path().join(name).display().to_string();
-        let warnings = parse(folder.path(), &text).environment_warnings();
+        let path = |name: &str| temp_dir.path().join(name).display().to_string();
+        let warnings = parse(temp_dir.path(), &text).environment_warnings();
         let expected = format!(
             "the backing of volume b {} lies on the same storage as the backing of volume a {}: the daemon uses only \
              one of them; correct one of the paths",
@@ -265,17 +265,17 @@ mod tests {
 
     #[test]
     fn remedy_matches_the_kind_of_file_at_the_path() {
-        let folder = tempfile::tempdir().expect("a temporary directory");
-        let directory = folder.path().canonicalize().expect("the directory exists");
-        std::fs::create_dir(directory.join("dir")).expect("the folder can be written");
-        std::os::unix::fs::symlink("/dev/no-such-disk", directory.join("link")).expect("the folder can be written");
+        let temp_dir = tempfile::tempdir().expect("a temporary directory");
+        let directory = temp_dir.path().canonicalize().expect("the directory exists");
+        std::fs::create_dir(directory.join("dir")).expect("the directory can be written");
+        std::os::unix::fs::symlink("/dev/no-such-disk", directory.join("link")).expect("the directory can be written");
         let specify_file =
             format!("specify a file in it, like {}/dir/disk.img, or a block device", directory.display());
         let create_directory =
             format!("run `mkdir -p {}/none`, mount its file system, or correct the path", directory.display());
         let remedies = |backing: &str, size: &str| {
             let config = parse(&directory, &format!("[[volume]]\nname = \"a\"\nbacking = \"{backing}\"\n{size}"));
-            config.absent_backings.into_iter().map(|problem| problem.remedy).collect::<Vec<_>>()
+            config.backing_problems.into_iter().map(|problem| problem.remedy).collect::<Vec<_>>()
         };
         let size = "size = \"4 MiB\"\n";
         let attach_disk = "attach the disk, or correct the path";
@@ -318,7 +318,7 @@ mod tests {
              allow_single_copy = true if one device is left"
         );
         assert!(lost("none/f0").is_some(), "its file system may not be mounted");
-        std::fs::write(directory.join("f0"), []).expect("the folder can be written");
+        std::fs::write(directory.join("f0"), []).expect("the directory can be written");
         assert_eq!(lost("f0"), None, "an empty file is an administrator's choice");
         assert_eq!(lost("link"), None, "it is a device that is not attached");
     }
