@@ -149,6 +149,11 @@ impl<S: Seam> Shard<S> {
         memory_pressure.max(self.core.log_pressure_percent())
     }
 
+    /// True if dirty data in memory counts as pressure although there is a flash log.
+    pub fn has_memory_pressure(&self, not_clean: u64) -> bool {
+        self.pressure_percent(not_clean) >= LOGGED_PRESSURE_PERCENT
+    }
+
     /// Dirty data in percent of the limit.
     pub fn pressure_percent(&self, not_clean: u64) -> u64 {
         (not_clean * 100).checked_div(self.throttle.limit.get()).unwrap_or(0).min(100)

@@ -40,6 +40,17 @@ pub struct FlushBatcher {
     last_run_time: Cell<Nanos>,
     trial: RefCell<Trial>,
     arrived: Signal,
+    /// Number of operations other than flushes that wait for the end of a run.
+    waiting_operations: Cell<u32>,
+}
+
+/// An operation that waits for the end of a run.
+pub struct WaitingOperation<'a>(&'a FlushBatcher);
+
+impl Drop for WaitingOperation<'_> {
+    fn drop(&mut self) {
+        self.0.waiting_operations.update(|waiting| waiting - 1);
+    }
 }
 
 /// A trial of one delay.
@@ -88,22 +99,46 @@ impl FlushBatcher {
         self.arrived.notify();
     }
 
+    /// Records that an operation waits for the end of a run, as long as the result lives.
+    pub fn add_operation(&self) -> WaitingOperation<'_> {
+        self.waiting_operations.update(|waiting| waiting + 1);
+        self.arrived.notify();
+        WaitingOperation(self)
+    }
+
+    /// True if a flush or an operation waits for the end of the run in progress.
+    pub fn is_run_awaited(&self) -> bool {
+        self.waiting_operations.get() > 0 || self.pending_flushes.get() > 0
+    }
+
+    /// Waits until `until`, or until the run in progress is awaited.
+    pub async fn pause(&self, seam: &impl Seam, until: Nanos) {
+        self.wait_until_or(seam.sleep_until(until), || self.is_run_awaited()).await;
+    }
+
+    /// Waits for `limit`, or until `is_enough` holds after a request.
+    async fn wait_until_or(&self, limit: impl Future<Output = ()>, is_enough: impl Fn() -> bool) {
+        let mut arrivals = pin!(self.arrived.wait_for(|| is_enough().then_some(())));
+        let mut limit = pin!(limit);
+        poll_fn(|context| match arrivals.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(()),
+            Poll::Pending => limit.as_mut().poll(context),
+        })
+        .await;
+    }
+
     /// Delays the run for clients that the last run answered or left waiting, up to the delay under trial. The run then
-    /// includes every flush requested so far.
-    pub async fn wait_for_batch(&self, seam: &impl Seam) {
+    /// includes every flush requested so far; returns their number.
+    pub async fn wait_for_batch(&self, seam: &impl Seam) -> u64 {
         let all_arrived = || self.pending_flushes.get() >= self.expected_flushes.get();
         let delay = Nanos(self.last_run_time.get().0 * BATCH_DELAY_PERCENT[self.trial.borrow().delay_index] / 100)
             .min(BATCH_DELAY_MAX);
         if delay > Nanos(0) && !all_arrived() {
-            let mut arrivals = pin!(self.arrived.wait_for(|| all_arrived().then_some(())));
-            let mut limit = pin!(seam.sleep(delay));
-            poll_fn(|context| match arrivals.as_mut().poll(context) {
-                Poll::Ready(()) => Poll::Ready(()),
-                Poll::Pending => limit.as_mut().poll(context),
-            })
-            .await;
+            self.wait_until_or(seam.sleep(delay), all_arrived).await;
         }
-        self.last_batch_len.set(self.pending_flushes.take());
+        let flushes = self.pending_flushes.take();
+        self.last_batch_len.set(flushes);
+        flushes
     }
 
     /// Records that a run ended, and its duration.

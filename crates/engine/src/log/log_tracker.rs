@@ -314,6 +314,11 @@ impl LogTracker {
         }
     }
 
+    /// Number of blocks changed since the last flush.
+    pub fn changed_blocks(&self) -> u64 {
+        self.changed.blocks.len() as u64
+    }
+
     /// True if there are unflushed changes.
     pub fn has_changes(&self) -> bool {
         !self.changed.is_empty()

@@ -44,6 +44,10 @@ const RANGE_BLOCKS_MAX: u64 = 1 << 31;
 /// Records of zero-ranges that are examined whenever records are retired.
 const EXAMINED_ZEROES: usize = 64;
 
+/// Length of a batch that no client waits for, and the interval between two such batches of a core: 64 MB/s.
+const BACKGROUND_BATCH_BLOCKS: usize = 32;
+const BACKGROUND_BATCH_INTERVAL: Nanos = Nanos::from_millis(2);
+
 /// State of the log flushes of one shard.
 #[derive(Default)]
 pub struct Logging {
@@ -51,6 +55,16 @@ pub struct Logging {
     pub single_flight: SingleFlight<RequestError>,
     /// Number of the last flush that began.
     last_flush: u64,
+}
+
+/// The pace of a flush's appends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// As fast as the log takes them: a client waits.
+    Full,
+    /// Small batches at intervals: reads would wait behind the programs of a large one (docs/design/flash-log.md). The
+    /// pace is full while anything waits for the flush, or destage is under pressure.
+    Background,
 }
 
 /// Scope of what a flush made durable.
@@ -128,17 +142,28 @@ impl<S: Seam> Shard<S> {
         self.run_shared(|state| &state.logging.single_flight, target, async || self.run_log_flush().await).await
     }
 
+    /// Like [`Shard::flush_log`], but nothing waits for it.
+    async fn flush_log_in_background(self: &ShardRef<S>) -> Result<(), RequestError> {
+        let target = self.state.borrow().logging.last_flush + 1;
+        self.run_shared(|state| &state.logging.single_flight, target, async || self.run_log_flush().await).await
+    }
+
     async fn run_log_flush(self: &ShardRef<S>) -> Result<(), RequestError> {
         self.state.borrow_mut().logging.single_flight.begin();
-        self.flush_batcher.wait_for_batch(self.seam()).await;
+        let pace = match self.flush_batcher.wait_for_batch(self.seam()).await {
+            0 => Pace::Background,
+            _ => Pace::Full,
+        };
         let started_at = self.seam().now();
         let (number, changed) = self.with(|state, _| {
             state.logging.last_flush += 1;
             (state.logging.last_flush, state.log_tracker.take_changes())
         });
-        let result = self.make_durable(&changed).await;
+        let result = self.make_durable(&changed, pace).await;
         let now = self.seam().now();
-        self.flush_batcher.record_run(now, now.since(started_at));
+        if pace == Pace::Full {
+            self.flush_batcher.record_run(now, now.since(started_at));
+        }
         self.with(|state, _| {
             state.logging.single_flight.finish(result.clone().map(|()| number));
             state.log_tracker.end_log_flush(&changed, result.is_ok());
@@ -162,7 +187,9 @@ impl<S: Seam> Shard<S> {
         if !self.state.borrow().log_tracker.has_records() {
             return Ok(());
         }
+        let waiting = self.flush_batcher.add_operation();
         self.progress.wait_for(|| (!self.state.borrow().logging.single_flight.is_running()).then_some(())).await;
+        drop(waiting);
         self.state.borrow_mut().logging.single_flight.begin();
         let result = match first {
             BlockNo::ZERO => self.append_all_tombstones().await,
@@ -227,7 +254,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    async fn make_durable(self: &ShardRef<S>, changed: &ChangeSet) -> Result<(), RequestError> {
+    async fn make_durable(self: &ShardRef<S>, changed: &ChangeSet, pace: Pace) -> Result<(), RequestError> {
         if changed.everything || (!changed.ranges.is_empty() && !self.uses_log()) {
             self.flush_all().await?;
             return self.append_all_tombstones().await;
@@ -245,12 +272,36 @@ impl<S: Seam> Shard<S> {
         }
         let blocks: Vec<BlockNo> = changed.blocks.iter().copied().collect();
         let batch_max = self.store().map_or(1, |store| store.records_max());
-        for chunk in blocks.chunks(batch_max) {
+        let mut remaining = blocks.as_slice();
+        while !remaining.is_empty() {
+            let batch_len = match pace {
+                Pace::Background => self.pause_before_batch().await.unwrap_or(batch_max),
+                Pace::Full => batch_max,
+            };
+            let (chunk, rest) = remaining.split_at(batch_len.min(batch_max).min(remaining.len()));
+            remaining = rest;
             if self.log_chunk(chunk).await? == DurableScope::Volume {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Waits until the next background batch of this core may begin. Returns its length in blocks; `None` if anything
+    /// waits for the flush.
+    async fn pause_before_batch(&self) -> Option<usize> {
+        let has_pressure = || self.has_memory_pressure(self.state.borrow().not_clean_blocks());
+        let is_hurried = || self.flush_batcher.is_run_awaited() || has_pressure();
+        if is_hurried() {
+            return None;
+        }
+        let now = self.seam().now();
+        let begin = self.core.next_background_batch.get().max(now);
+        self.core.next_background_batch.set(begin + BACKGROUND_BATCH_INTERVAL);
+        if begin > now {
+            self.flush_batcher.pause(self.seam(), begin).await;
+        }
+        (!is_hurried()).then_some(BACKGROUND_BATCH_BLOCKS)
     }
 
     async fn log_chunk(self: &ShardRef<S>, blocks: &[BlockNo]) -> Result<DurableScope, RequestError> {

@@ -42,7 +42,7 @@ impl<S: Seam> Shard<S> {
             return;
         }
         let has_many_changes = self.state.borrow().log_tracker.has_many_changes();
-        if !(has_many_changes || self.is_above_spill_threshold())
+        if !(has_many_changes || self.is_above_spill_threshold() || self.has_much_unlogged_data())
             || self.seam().now() < self.next_background_log_flush.get()
         {
             return;
@@ -50,7 +50,7 @@ impl<S: Seam> Shard<S> {
         self.background_log_flush_running.set(true);
         let shard = Rc::clone(self);
         self.seam().spawn(async move {
-            let pause = match shard.flush_log().await {
+            let pause = match shard.flush_log_in_background().await {
                 Ok(()) => PAUSE_AFTER_FLUSH,
                 // The next flush that a client requests reports the error.
                 Err(_) => PAUSE_AFTER_FAILURE,
@@ -63,6 +63,12 @@ impl<S: Seam> Shard<S> {
     /// Number of dirty blocks above which blocks are spilled.
     fn spill_threshold(&self) -> u64 {
         self.last_not_clean_limit() * u64::from(self.core.spec().spill_percent) / 100
+    }
+
+    /// True if memory has enough unlogged data to be logged before blocks have to be spilled.
+    fn has_much_unlogged_data(&self) -> bool {
+        let unlogged = self.state.borrow().log_tracker.changed_blocks();
+        unlogged > self.spill_threshold() / 4 && self.state.borrow().not_clean_blocks() > self.spill_threshold() * 3 / 4
     }
 
     fn is_above_spill_threshold(&self) -> bool {

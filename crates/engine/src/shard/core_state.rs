@@ -54,6 +54,8 @@ pub struct CoreState<S: Seam> {
     requests: Cell<u64>,
     /// Cost units left for destage until the next tick; `None` without limit.
     allowance: Cell<Option<u64>>,
+    /// Time from which the next batch of the log that no client waits for may begin.
+    pub next_background_batch: Cell<Nanos>,
     /// Number of kept records, and progress of their sweeps.
     pub kept_totals: KeptTotals,
     /// The last partition of memory among the volumes.
@@ -75,6 +77,7 @@ impl<S: Seam> CoreState<S> {
             Default::default();
         CoreState {
             kept_totals: KeptTotals::default(),
+            next_background_batch: Cell::default(),
             memory_partition: Cell::new(MemoryPartition::new(seam.now())),
             datastores: Default::default(),
             flash_datastore: Datastore::of_flash(seam.clone(), &flash_spec),

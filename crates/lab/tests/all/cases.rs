@@ -21,6 +21,7 @@ mod kills;
 mod kills_flash;
 mod many_discards;
 mod one_block_often;
+mod paced_log;
 mod resized;
 mod scans;
 mod slow_backing;
