@@ -48,7 +48,7 @@ pub struct Claim<'a> {
     /// The flash store in use.
     pub store: Option<&'a str>,
     /// The faults of configured flash devices that could not be read; empty if there are none.
-    pub unread_flash: &'a str,
+    pub unread_flash: &'a [String],
     /// Explains why a store is not in use.
     pub why_unused: &'a dyn Fn(&str) -> UnusedStore,
     /// Dirty data by volume ID.
@@ -127,7 +127,7 @@ impl State {
                 // A directory without a store may be in place of a lost one that knew the store of the unread device.
                 let may_be_lost = !claim.unread_flash.is_empty() && self.stores.is_empty() && !claim.accept.adopt;
                 if may_be_lost && !self.sabotage.is(Sabotage::AnyState) {
-                    let devices = claim.unread_flash.to_owned();
+                    let devices = claim.unread_flash.join("; ");
                     return Err(Refusal::FlashAbsent { name: claim.name.to_owned(), devices });
                 }
                 false
@@ -506,7 +506,7 @@ impl<'a> Claim<'a> {
             aliases: &[],
             served: &[],
             store: None,
-            unread_flash: "",
+            unread_flash: &[],
             why_unused: &|_| UnusedStore { reason: "it is not configured".to_owned(), has_whole_log: false },
             undestaged: NO_BLOCKS,
             evidence: None,

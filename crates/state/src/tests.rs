@@ -390,7 +390,8 @@ fn volume_new_to_a_state_without_stores_is_refused_beside_unread_flash() {
     let mut state = State::default();
     state.begin_life(1, 2);
     identified(&mut state, "old", "disk-0", 6).expect("new");
-    let beside = |name, identity| Claim { unread_flash: "/dev/f0 does not exist", ..Claim::plain(name, identity) };
+    let unread = ["/dev/f0 does not exist".to_owned()];
+    let beside = |name, identity| Claim { unread_flash: &unread, ..Claim::plain(name, identity) };
     let refusal = state.identify(&beside("web", "disk-1"), || VolumeId(7)).expect_err("the device may have data");
     assert_eq!(refusal.code(), "flash-absent");
     assert!(state.identify(&beside("old", "disk-0"), || VolumeId(7)).is_ok(), "the volume is known");

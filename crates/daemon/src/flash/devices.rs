@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::slice;
 use std::time::Duration;
 
-use flash::OpenOptions;
+use flash::{DeviceContent, OpenOptions};
 use futures_util::future::{Either, join_all, select, select_all};
 use seam::real::{PATH_TIMEOUT, PathCall, PathHung, RealDisk};
 use seam::{DiskError, DiskOpen, Nanos, Seam};
@@ -213,7 +213,15 @@ async fn reserve(
         let removal = PathCall::start(path, move |_| std::fs::remove_file(file));
         let _ = wait_for_answer(local, path, removal, PATH_TIMEOUT).await;
     }
-    Err(AbsentDevice { is_unread: existed, ..AbsentDevice::new(&path.display().to_string(), error.to_string()) })
+    let is_unread = existed && read_content(local, &disk).await != DeviceContent::NoStore;
+    Err(AbsentDevice { is_unread, ..AbsentDevice::new(&path.display().to_string(), error.to_string()) })
+}
+
+/// The superblocks of one device. One that stopped answering does not hide the content of another one.
+pub async fn read_content(local: &CoreLocal, disk: &RealDisk) -> DeviceContent {
+    let read = flash::read_device_content(&local.seam, disk);
+    let content = unless_hung(local, slice::from_ref(disk), PATH_TIMEOUT, read).await;
+    content.unwrap_or_else(|_| DeviceContent::Unknown("it does not answer".to_owned()))
 }
 
 /// Waits for a call on a device's path.

@@ -71,11 +71,11 @@ struct UnusedFlash {
     pub unread: Vec<String>,
     /// The stores of the devices that answer, each with the owner in its superblock.
     pub owners: Vec<(String, Ownership)>,
-    /// A member of the store is missing, and this log is on the present devices. Without it, they may lack data.
+    /// The log on the present devices, if it is whole. Without it, they may lack data.
     pub whole_log: Option<Box<WholeLog>>,
 }
 
-/// The whole log of a store that is not in use because a member is missing.
+/// The whole log of a store that is not in use, because a member is missing or one device may not be used alone.
 #[derive(Clone, Debug)]
 struct WholeLog {
     /// The store as found without the missing member.
@@ -412,10 +412,10 @@ impl FlashLog {
     }
 
     /// The faults of the configured devices that could not be read; empty if a store is in use.
-    pub fn unread_devices(&self) -> String {
+    pub fn unread_devices(&self) -> Vec<String> {
         match &*self.state.borrow() {
-            Flash::Unused(unused) => unused.unread.join("; "),
-            Flash::Off | Flash::Open(_) => String::new(),
+            Flash::Unused(unused) => unused.unread.clone(),
+            Flash::Off | Flash::Open(_) => Vec::new(),
         }
     }
 

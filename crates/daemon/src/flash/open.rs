@@ -1,7 +1,6 @@
 //! Opening the flash log on the data core: finding the devices and the store, and the messages if that fails.
 
 use std::path::Path;
-use std::slice;
 use std::time::Duration;
 
 use flash::{
@@ -14,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::super::cores::CoreLocal;
 use super::super::overlap::OwnVolumes;
-use super::devices::{AbsentDevice, KnownDevices, open_all, unless_hung};
+use super::devices::{AbsentDevice, KnownDevices, open_all, read_content, unless_hung};
 use super::{UnusedFlash, WholeLog};
 use config::FlashConfig;
 use state::{Refusal, show_uuid};
@@ -175,13 +174,6 @@ pub async fn find(local: &CoreLocal, search: &Search) -> Result<FoundStore, Unus
     }
 }
 
-/// The superblocks of one device. One that stopped answering does not hide the content of another one.
-async fn read_content(local: &CoreLocal, disk: &RealDisk) -> DeviceContent {
-    let read = flash::read_device_content(&local.seam, disk);
-    let content = unless_hung(local, slice::from_ref(disk), PATH_TIMEOUT, read).await;
-    content.unwrap_or_else(|_| DeviceContent::Unknown("it does not answer".to_owned()))
-}
-
 /// As [`find`]; on an error `disks` has the devices that answer, and `names` their paths.
 async fn find_among(
     local: &CoreLocal,
@@ -327,7 +319,7 @@ async fn identify_store(
                 let path = names.show(&device);
                 let mut is_unread = false;
                 for disk in disks.extract_if(.., |disk| disk.identity() == device) {
-                    is_unread |= matches!(read_content(local, &disk).await, DeviceContent::Unknown(_));
+                    is_unread |= read_content(local, &disk).await != DeviceContent::NoStore;
                 }
                 let fault = format!("{path} is not a member of a flash store ({reason})");
                 absent.push(AbsentDevice { is_unread, ..AbsentDevice::new(&path, fault) });

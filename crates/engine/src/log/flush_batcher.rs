@@ -9,7 +9,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 
 use seam::{Nanos, Seam};
 
@@ -40,8 +40,10 @@ pub struct FlushBatcher {
     last_run_time: Cell<Nanos>,
     trial: RefCell<Trial>,
     arrived: Signal,
-    /// Number of operations other than flushes that wait for the end of a run.
+    /// Number of flushes and other operations that wait for the end of a run.
     waiting_operations: Cell<u32>,
+    /// The run in progress, while it pauses.
+    paused_run: RefCell<Option<Waker>>,
 }
 
 /// An operation that waits for the end of a run.
@@ -102,29 +104,27 @@ impl FlushBatcher {
     /// Records that an operation waits for the end of a run, as long as the result lives.
     pub fn add_operation(&self) -> WaitingOperation<'_> {
         self.waiting_operations.update(|waiting| waiting + 1);
-        self.arrived.notify();
+        self.paused_run.take().into_iter().for_each(Waker::wake);
         WaitingOperation(self)
     }
 
-    /// True if a flush or an operation waits for the end of the run in progress.
+    /// True if an operation waits for the end of the run in progress.
     pub fn is_run_awaited(&self) -> bool {
-        self.waiting_operations.get() > 0 || self.pending_flushes.get() > 0
+        self.waiting_operations.get() > 0
     }
 
-    /// Waits until `until`, or until the run in progress is awaited.
+    /// Waits until `until`, or until an operation waits for the run in progress, which alone may pause.
     pub async fn pause(&self, seam: &impl Seam, until: Nanos) {
-        self.wait_until_or(seam.sleep_until(until), || self.is_run_awaited()).await;
-    }
-
-    /// Waits for `limit`, or until `is_enough` holds after a request.
-    async fn wait_until_or(&self, limit: impl Future<Output = ()>, is_enough: impl Fn() -> bool) {
-        let mut arrivals = pin!(self.arrived.wait_for(|| is_enough().then_some(())));
-        let mut limit = pin!(limit);
-        poll_fn(|context| match arrivals.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(()),
-            Poll::Pending => limit.as_mut().poll(context),
+        let mut limit = pin!(seam.sleep_until(until));
+        poll_fn(|context| {
+            if self.is_run_awaited() {
+                return Poll::Ready(());
+            }
+            *self.paused_run.borrow_mut() = Some(context.waker().clone());
+            limit.as_mut().poll(context)
         })
         .await;
+        self.paused_run.take();
     }
 
     /// Delays the run for clients that the last run answered or left waiting, up to the delay under trial. The run then
@@ -134,7 +134,13 @@ impl FlushBatcher {
         let delay = Nanos(self.last_run_time.get().0 * BATCH_DELAY_PERCENT[self.trial.borrow().delay_index] / 100)
             .min(BATCH_DELAY_MAX);
         if delay > Nanos(0) && !all_arrived() {
-            self.wait_until_or(seam.sleep(delay), all_arrived).await;
+            let mut arrivals = pin!(self.arrived.wait_for(|| all_arrived().then_some(())));
+            let mut limit = pin!(seam.sleep(delay));
+            poll_fn(|context| match arrivals.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(()),
+                Poll::Pending => limit.as_mut().poll(context),
+            })
+            .await;
         }
         let flushes = self.pending_flushes.take();
         self.last_batch_len.set(flushes);

@@ -160,6 +160,8 @@ pub struct LogTracker {
     changed: ChangeSet,
     /// The changes that a flush is making durable.
     taken: Option<Rc<ChangeSet>>,
+    /// The flush in progress has appended the taken blocks below this one.
+    taken_until: BlockNo,
     /// Blocks whose records a recovery must ignore; `Some` only if memory outlives the process.
     outdated: Option<OutdatedRanges>,
     blocks_max: usize,
@@ -301,8 +303,13 @@ impl LogTracker {
     /// Takes the list of changes and starts a new one.
     pub fn take_changes(&mut self) -> Rc<ChangeSet> {
         let changed = Rc::new(std::mem::take(&mut self.changed));
-        self.taken = Some(Rc::clone(&changed));
+        (self.taken, self.taken_until) = (Some(Rc::clone(&changed)), BlockNo::ZERO);
         changed
+    }
+
+    /// Records that the flush in progress has appended all taken ranges, and the taken blocks below `end`.
+    pub fn record_taken_until(&mut self, end: BlockNo) {
+        self.taken_until = end;
     }
 
     /// Ends the flush of the taken changes; if it failed, they count as changed again.
@@ -584,7 +591,8 @@ impl LogTracker {
     /// True if the block has not changed since its record was made.
     fn holds_newest_content(&self, block: BlockNo) -> bool {
         let is_changed = |changes: &ChangeSet| changes.overlaps(&block.single());
-        let is_unchanged = !is_changed(&self.changed) && !self.taken.as_deref().is_some_and(is_changed);
+        let is_pending = block >= self.taken_until && self.taken.as_deref().is_some_and(is_changed);
+        let is_unchanged = !is_changed(&self.changed) && !is_pending;
         is_unchanged || self.sabotage_keep
     }
 

@@ -47,6 +47,8 @@ const EXAMINED_ZEROES: usize = 64;
 /// Length of a batch that no client waits for, and the interval between two such batches of a core: 64 MB/s.
 const BACKGROUND_BATCH_BLOCKS: usize = 32;
 const BACKGROUND_BATCH_INTERVAL: Nanos = Nanos::from_millis(2);
+/// Interval at which a pause before such a batch checks whether the flush has become urgent.
+const BACKGROUND_CHECK_INTERVAL: Nanos = Nanos::from_millis(10);
 
 /// State of the log flushes of one shard.
 #[derive(Default)]
@@ -55,16 +57,6 @@ pub struct Logging {
     pub single_flight: SingleFlight<RequestError>,
     /// Number of the last flush that began.
     last_flush: u64,
-}
-
-/// The pace of a flush's appends.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pace {
-    /// As fast as the log takes them: a client waits.
-    Full,
-    /// Small batches at intervals: reads would wait behind the programs of a large one (docs/design/flash-log.md). The
-    /// pace is full while anything waits for the flush, or destage is under pressure.
-    Background,
 }
 
 /// Scope of what a flush made durable.
@@ -137,12 +129,13 @@ impl<S: Seam> Shard<S> {
 
     /// Makes all writes acknowledged before this call durable, in the log or on the backing.
     pub async fn flush_log(self: &ShardRef<S>) -> Result<(), RequestError> {
-        let target = self.state.borrow().logging.last_flush + 1;
+        let _waiting = self.flush_batcher.add_operation();
         self.flush_batcher.add_request();
-        self.run_shared(|state| &state.logging.single_flight, target, async || self.run_log_flush().await).await
+        self.flush_log_in_background().await
     }
 
-    /// Like [`Shard::flush_log`], but nothing waits for it.
+    /// Like [`Shard::flush_log`], but nothing waits for it: its batches are small and paced, because reads would wait
+    /// behind the programs of large ones (docs/design/flash-log.md).
     async fn flush_log_in_background(self: &ShardRef<S>) -> Result<(), RequestError> {
         let target = self.state.borrow().logging.last_flush + 1;
         self.run_shared(|state| &state.logging.single_flight, target, async || self.run_log_flush().await).await
@@ -150,18 +143,15 @@ impl<S: Seam> Shard<S> {
 
     async fn run_log_flush(self: &ShardRef<S>) -> Result<(), RequestError> {
         self.state.borrow_mut().logging.single_flight.begin();
-        let pace = match self.flush_batcher.wait_for_batch(self.seam()).await {
-            0 => Pace::Background,
-            _ => Pace::Full,
-        };
+        let flushes = self.flush_batcher.wait_for_batch(self.seam()).await;
         let started_at = self.seam().now();
         let (number, changed) = self.with(|state, _| {
             state.logging.last_flush += 1;
             (state.logging.last_flush, state.log_tracker.take_changes())
         });
-        let result = self.make_durable(&changed, pace).await;
+        let result = self.make_durable(&changed).await;
         let now = self.seam().now();
-        if pace == Pace::Full {
+        if flushes > 0 {
             self.flush_batcher.record_run(now, now.since(started_at));
         }
         self.with(|state, _| {
@@ -182,14 +172,18 @@ impl<S: Seam> Shard<S> {
         self.append_tombstones_from(BlockNo::ZERO).await
     }
 
+    /// Waits until no log flush is in progress.
+    pub async fn wait_for_log_flush(&self) {
+        let _waiting = self.flush_batcher.add_operation();
+        self.progress.wait_for(|| (!self.state.borrow().logging.single_flight.is_running()).then_some(())).await;
+    }
+
     /// Appends tombstones of all blocks from `first` on, whose content is durable on the backing or discarded.
     pub async fn append_tombstones_from(self: &ShardRef<S>, first: BlockNo) -> Result<(), RequestError> {
         if !self.state.borrow().log_tracker.has_records() {
             return Ok(());
         }
-        let waiting = self.flush_batcher.add_operation();
-        self.progress.wait_for(|| (!self.state.borrow().logging.single_flight.is_running()).then_some(())).await;
-        drop(waiting);
+        self.wait_for_log_flush().await;
         self.state.borrow_mut().logging.single_flight.begin();
         let result = match first {
             BlockNo::ZERO => self.append_all_tombstones().await,
@@ -254,7 +248,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    async fn make_durable(self: &ShardRef<S>, changed: &ChangeSet, pace: Pace) -> Result<(), RequestError> {
+    async fn make_durable(self: &ShardRef<S>, changed: &ChangeSet) -> Result<(), RequestError> {
         if changed.everything || (!changed.ranges.is_empty() && !self.uses_log()) {
             self.flush_all().await?;
             return self.append_all_tombstones().await;
@@ -274,34 +268,40 @@ impl<S: Seam> Shard<S> {
         let batch_max = self.store().map_or(1, |store| store.records_max());
         let mut remaining = blocks.as_slice();
         while !remaining.is_empty() {
-            let batch_len = match pace {
-                Pace::Background => self.pause_before_batch().await.unwrap_or(batch_max),
-                Pace::Full => batch_max,
-            };
+            let batch_len = self.pause_before_batch().await.unwrap_or(batch_max);
             let (chunk, rest) = remaining.split_at(batch_len.min(batch_max).min(remaining.len()));
             remaining = rest;
+            let end = chunk.last().expect("a chunk has blocks").next();
             if self.log_chunk(chunk).await? == DurableScope::Volume {
                 break;
             }
+            self.state.borrow_mut().log_tracker.record_taken_until(end);
         }
         Ok(())
     }
 
-    /// Waits until the next background batch of this core may begin. Returns its length in blocks; `None` if anything
-    /// waits for the flush.
+    /// Waits until the next background batch of this core may begin. Returns its length in blocks; `None` if the flush
+    /// is urgent.
     async fn pause_before_batch(&self) -> Option<usize> {
-        let has_pressure = || self.has_memory_pressure(self.state.borrow().not_clean_blocks());
-        let is_hurried = || self.flush_batcher.is_run_awaited() || has_pressure();
-        if is_hurried() {
-            return None;
+        while !self.is_log_flush_urgent() {
+            let (now, begin) = (self.seam().now(), self.core.next_background_batch.get());
+            if now >= begin {
+                self.core.next_background_batch.set(now + BACKGROUND_BATCH_INTERVAL);
+                return Some(BACKGROUND_BATCH_BLOCKS);
+            }
+            self.flush_batcher.pause(self.seam(), begin.min(now + BACKGROUND_CHECK_INTERVAL)).await;
         }
-        let now = self.seam().now();
-        let begin = self.core.next_background_batch.get().max(now);
-        self.core.next_background_batch.set(begin + BACKGROUND_BATCH_INTERVAL);
-        if begin > now {
-            self.flush_batcher.pause(self.seam(), begin).await;
-        }
-        (!is_hurried()).then_some(BACKGROUND_BATCH_BLOCKS)
+        None
+    }
+
+    /// True if an operation waits for the log flush in progress, memory or the log has little room, or the list of
+    /// changes is long.
+    fn is_log_flush_urgent(&self) -> bool {
+        let state = self.state.borrow();
+        self.flush_batcher.is_run_awaited()
+            || self.has_memory_pressure(state.not_clean_blocks())
+            || state.log_tracker.has_many_changes()
+            || self.core.log_pressure_percent() == 100
     }
 
     async fn log_chunk(self: &ShardRef<S>, blocks: &[BlockNo]) -> Result<DurableScope, RequestError> {

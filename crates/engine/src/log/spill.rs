@@ -65,7 +65,7 @@ impl<S: Seam> Shard<S> {
         self.last_not_clean_limit() * u64::from(self.core.spec().spill_percent) / 100
     }
 
-    /// True if memory has enough unlogged data to be logged before blocks have to be spilled.
+    /// True if much of the dirty data may be unlogged, so that it is logged before blocks have to be spilled.
     fn has_much_unlogged_data(&self) -> bool {
         let unlogged = self.state.borrow().log_tracker.changed_blocks();
         unlogged > self.spill_threshold() / 4 && self.state.borrow().not_clean_blocks() > self.spill_threshold() * 3 / 4

@@ -174,8 +174,7 @@ impl<S: Seam> Shard<S> {
         let dropped = self.drop_while_suspended(discard_dirty, refuse_dirty).await;
         if dropped.is_err() {
             // Records that a flush in progress appends must not be kept either.
-            let is_running = || self.state.borrow().logging.single_flight.is_running();
-            self.progress.wait_for(|| (!is_running()).then_some(())).await;
+            self.wait_for_log_flush().await;
         }
         self.flash_tier.resume();
         dropped

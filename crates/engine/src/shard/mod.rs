@@ -223,7 +223,8 @@ impl<S: Seam> Shard<S> {
             Cause::ClientRead => true,
             Cause::Destage => {
                 let state = self.state.borrow();
-                state.logging.single_flight.is_running() || self.is_destage_waited_for(&state)
+                let is_flush_awaited = state.logging.single_flight.is_running() && self.flush_batcher.is_run_awaited();
+                is_flush_awaited || self.is_destage_waited_for(&state)
             }
             Cause::Readahead | Cause::Promotion => false,
         };

@@ -37,8 +37,9 @@ const START_AND_STOP: &str = "start the daemon again, then run `hotset stop --de
                               configured, list it again, or remove its record: `hotset volume remove NAME`";
 /// Code of the refusal of a store with data of another state directory.
 const STORE_FOREIGN: &str = "store-foreign";
-/// Remedy for a store with data of unknown volumes. A rebuild records these volumes; erased devices hold no data.
+/// Remedy for an absent device that may hold data of unknown volumes.
 const ATTACH_DEVICE: &str = "attach the device; or, if it never had data of the volumes, remove it from [flash]";
+/// Remedy for a store with data of unknown volumes. A rebuild records these volumes; erased devices hold no data.
 const REBUILD: &str = "restore the state directory that was used last, or rebuild its records from the flash devices: \
                        `hotset state rebuild`; or, to discard the data, erase the devices (blkdiscard -z for a device, \
                        rm and touch for a file)";
@@ -77,14 +78,23 @@ impl Location {
         changed.map(<[PathBuf]>::to_vec).unwrap_or(configured)
     }
 
-    /// An absent flash device and a volume without a record, as text, if the records know no store. A start would
-    /// refuse this volume as `flash-absent`.
-    fn volumes_beside_unread_flash(&self, state: &State, devices: &[PathBuf]) -> Option<String> {
-        let config = self.config.as_ref().filter(|_| state.stores.is_empty())?;
-        let flash = config.flash.as_ref()?;
-        let new_volume = config.volumes.iter().find(|volume| state.by_name(&volume.name).is_none())?;
-        let absent = absent(devices).find(|path| flash.create_bytes(path).is_none())?;
-        Some(format!("volume {} has no record, and flash device {} is absent", new_volume.name, absent.display()))
+    /// Evidence, as text with a remedy, that flash devices may have data of volumes which `state` does not know: it
+    /// knows no store, and a device carries one, cannot be read, or is absent. A start would refuse these volumes.
+    fn unknown_flash_data(&self, state: &State) -> Result<Option<(String, &'static str)>, Failure> {
+        let flash = self.config.as_ref().and_then(|config| config.flash.as_ref());
+        let Some(flash) = flash.filter(|_| state.stores.is_empty()) else { return Ok(None) };
+        let devices = self.flash_devices(Some(state));
+        if let Some(evidence) = find_store(&devices)? {
+            return Ok(Some((evidence, REBUILD)));
+        }
+        let absent = absent(&devices).find(|path| flash.create_bytes(path).is_none());
+        Ok(absent.map(|path| (format!("flash device {} is absent", path.display()), ATTACH_DEVICE)))
+    }
+
+    /// True if a configured volume has no record in `state`.
+    fn has_new_volume(&self, state: &State) -> bool {
+        let mut volumes = self.config.iter().flat_map(|config| &config.volumes);
+        volumes.any(|volume| state.by_name(&volume.name).is_none())
     }
 }
 
@@ -193,10 +203,13 @@ fn try_check(location: &Location, is_last: bool) -> Result<Option<Undestaged>, F
                 true => Some(format!("the state directory {} is an older copy", directory.display())),
                 false => find_unclaimed_data(&devices, state.state())?,
             };
-            let unread = location.volumes_beside_unread_flash(state.state(), &devices);
-            let (unproven, remedy) = match (unproven, unread) {
+            let unknown = match location.has_new_volume(state.state()) {
+                true => location.unknown_flash_data(state.state())?,
+                false => None,
+            };
+            let (unproven, remedy) = match (unproven, unknown) {
                 (Some(unproven), _) => (Some(unproven), REBUILD),
-                (None, Some(unread)) => (Some(unread), ATTACH_DEVICE),
+                (None, Some((evidence, remedy))) => (Some(format!("{evidence}, and volumes have no records")), remedy),
                 (None, None) => (None, START_AND_STOP),
             };
             return Ok(Some(Undestaged { names, unproven, remedy: remedy.to_owned() }));
@@ -256,8 +269,8 @@ fn check_without_records(location: &Location) -> Result<Undestaged, Failure> {
         let text = format!("a daemon (process {}) uses it", status.pid);
         return unknown(text, "run `hotset volume flush NAME` for each volume before the daemon ends");
     }
-    match find_store(&location.flash_devices(None))? {
-        Some(evidence) => unknown(evidence, REBUILD),
+    match location.unknown_flash_data(&State::default())? {
+        Some((evidence, remedy)) => unknown(evidence, remedy),
         None => Ok(Undestaged::default()),
     }
 }

@@ -152,7 +152,7 @@ pub(super) struct Submitter {
     pub(super) pending: PendingRequests,
     reads: NowaitBackoff,
     writes: NowaitBackoff,
-    /// The file lies in memory. Such a file system may not support RWF_NOWAIT, but does not hang.
+    /// The file lies in memory. Its file system may not support RWF_NOWAIT, but has no device that could hang.
     is_in_memory: bool,
 }
 

@@ -347,7 +347,7 @@ fn state_claim<'a>(
         aliases: &[],
         served,
         store,
-        unread_flash: "",
+        unread_flash: &[],
         why_unused: &|_| UnusedStore { reason: "it is not in use".to_owned(), has_whole_log: false },
         undestaged: &collected.undestaged,
         evidence: Some(&collected.evidence),
