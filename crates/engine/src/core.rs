@@ -2,15 +2,18 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::future::{Future, poll_fn};
 use std::ops::Range;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use flash::{
     BlockAddress, BlockNo, Content, Epoch, MapLoaded, Pages, Record, Recovered, RecoveredContent, Store, StoreError,
     VolumeId,
 };
 use seam::persist::ShmImage;
-use seam::{BLOCK_BYTES, Seam};
+use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use crate::log::pieces_of;
 use crate::shard::core_state::CoreState;
@@ -18,6 +21,10 @@ use crate::{
     Backing, CacheMode, CoreSpec, CoreStats, DatastoreSpec, DatastoreStats, RequestError, Volume, VolumeSpec,
     WritePolicy, WriteSource,
 };
+
+/// Buffers that [`Core::with_free_buffers`] keeps free, and the interval at which it evicts blocks for them.
+const FREE_BUFFERS: usize = 64;
+const FREE_BUFFERS_PAUSE: Nanos = Nanos::from_millis(1);
 
 /// Why a volume could not be attached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -98,6 +105,24 @@ impl<S: Seam> Core<S> {
     pub fn open_log(&self, store: Store<S>, records: Vec<Recovered>) {
         self.0.core_state.open_store(store);
         *self.0.unclaimed_records.borrow_mut() = records;
+    }
+
+    /// Runs `work`, which takes its buffers from the pool alone, and keeps some free for it by evicting clean blocks.
+    /// Otherwise a store that is opened beside served volumes would wait for ever for a buffer of a full cache.
+    pub async fn with_free_buffers<T>(&self, work: impl Future<Output = T>) -> T {
+        let core_state = &self.0.core_state;
+        let mut work = pin!(work);
+        loop {
+            core_state.free_buffers(FREE_BUFFERS);
+            let mut pause = pin!(core_state.seam().sleep(FREE_BUFFERS_PAUSE));
+            let done = poll_fn(|context| match work.as_mut().poll(context) {
+                Poll::Ready(done) => Poll::Ready(Some(done)),
+                Poll::Pending => pause.as_mut().poll(context).map(|()| None),
+            });
+            if let Some(done) = done.await {
+                return done;
+            }
+        }
     }
 
     /// The flash log.

@@ -89,6 +89,7 @@ impl FlashLog {
                 Store::format(&local.seam, disks, options).await
             };
             let hung = || StoreError::Refused(AbsentDevice::hung(&device.display().to_string()).reason);
+            let format = local.engine.with_free_buffers(format);
             unless_hung(&local, disks, PATH_TIMEOUT, format).await.unwrap_or_else(|_| Err(hung()))
         };
         let formatted = self.core().call(format).await.map_err(core_ended)?;

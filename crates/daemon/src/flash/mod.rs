@@ -196,7 +196,7 @@ impl FlashLog {
             let (config, own_volumes) = (config.clone(), OwnVolumes::new(&state));
             Search { config, by_command: self.is_by_command(), known, own_volumes, limit }
         };
-        let find = async move |local: Rc<CoreLocal>| open::find(&local, &search).await;
+        let find = async move |local: Rc<CoreLocal>| local.engine.with_free_buffers(open::find(&local, &search)).await;
         let found_store = self.core().call(find).await;
         let found_store = match found_store.map_err(core_ended)? {
             Ok(found_store) => found_store,
@@ -213,7 +213,7 @@ impl FlashLog {
         };
         let mut verdict = self.records.view().check_store(&store);
         if matches!(verdict, Err(Refusal::StoreForeign { .. } | Refusal::StoreOlder { .. })) {
-            let read = async |local: Rc<CoreLocal>| open::holds_data(&local).await;
+            let read = async |local: Rc<CoreLocal>| local.engine.with_free_buffers(open::holds_data(&local)).await;
             store.holds_data = self.core().call(read).await.map_err(core_ended)?;
             verdict = self.records.view().check_store(&store);
         }
@@ -236,8 +236,10 @@ impl FlashLog {
             OpenParameters { ownership: state.ownership(), generation, sequence_min, map_unusable }
         })?;
         let (generations, requests) = mpsc::unbounded_channel();
-        let open =
-            async move |local: Rc<CoreLocal>| open::open(&local, config, found_store, parameters, generations).await;
+        let open = async move |local: Rc<CoreLocal>| {
+            let open = open::open(&local, config, found_store, parameters, generations);
+            local.engine.with_free_buffers(open).await
+        };
         match self.core().call(open).await.map_err(core_ended)? {
             Ok(opened) => {
                 *self.state.borrow_mut() = Flash::Open(opened.clone());

@@ -293,6 +293,12 @@ impl<S: Seam> CoreState<S> {
         shards.iter().filter_map(Weak::upgrade).map(|shard| shard.state.borrow().not_clean_blocks()).sum()
     }
 
+    /// Evicts clean blocks until `count` buffers are free, if there are as many.
+    pub fn free_buffers(&self, count: usize) {
+        let mut memory = self.memory.borrow_mut();
+        drop(std::iter::from_fn(|| memory.alloc()).take(count).collect::<Vec<_>>());
+    }
+
     /// Waits for a buffer. Destage, which frees buffers, never waits here.
     pub async fn alloc(self: &Rc<Self>) -> S::BlockMut {
         loop {

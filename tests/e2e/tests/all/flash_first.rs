@@ -81,6 +81,21 @@ fn flash_devices_added_to_a_running_daemon_cache_pages_alone() {
 }
 
 #[test]
+fn first_flash_device_is_added_beside_a_full_cache() {
+    let mut fixture = Fixture::with_volume(128 * MIB);
+    fixture.memory = "32 MiB".to_owned();
+    let f0 = create_device(&fixture, "f0");
+    let daemon = fixture.start();
+    let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
+    for at in (0..128 * MIB).step_by(MIB as usize) {
+        client.read(at, MIB as usize).expect("the read succeeds");
+    }
+    let list = json(&daemon, &["flash", "add", &f0]);
+    assert_eq!(device_roles(&list), roles(&[("f0", "log")]), "{list}");
+    daemon.stop();
+}
+
+#[test]
 fn single_device_by_command_caches_pages_and_takes_no_dirty_data() {
     let fixture = without_flash();
     let f0 = create_device(&fixture, "f0");
