@@ -30,8 +30,7 @@ pub fn add_volume_stats(report: &mut VolumeReport, stats: VolumeStats) {
     report.flash_hits = stats.flash_hits;
     report.promotions = stats.flash.promotions;
     report.flash_written_bytes = stats.flash.promoted_bytes + stats.flash.logged_bytes;
-    report.flash = flash_use(stats.flash);
-    report.flash.log_index_bytes = stats.spilled_index_bytes + stats.kept_index_bytes;
+    report.flash = flash_use(stats.flash, stats.spilled_index_bytes + stats.kept_index_bytes);
     add_qos_stats(&mut report.qos, &stats.qos);
     report.partial_hits = stats.partial_hits;
     report.misses = stats.misses;
@@ -61,7 +60,7 @@ fn source_bytes(bytes: engine::SourceBytes) -> SourceBytes {
     SourceBytes { memory, prefetched, flash, backing }
 }
 
-fn flash_use(stats: FlashStats) -> FlashUse {
+fn flash_use(stats: FlashStats, log_index_bytes: u64) -> FlashUse {
     let named = |counts: Vec<(&'static str, u64)>| {
         counts.into_iter().filter(|(_, count)| *count > 0).map(|(name, count)| (name.to_owned(), count)).collect()
     };
@@ -76,7 +75,7 @@ fn flash_use(stats: FlashStats) -> FlashUse {
         max: String::new(),
         read_bytes: stats.read_bytes,
         kept_read_bytes: stats.kept_read_bytes,
-        log_index_bytes: 0,
+        log_index_bytes,
         bad_blocks: stats.bad_blocks,
         promoted_bytes: stats.promoted_bytes,
         logged_bytes: stats.logged_bytes,

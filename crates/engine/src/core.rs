@@ -2,11 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use flash::{
     BlockAddress, BlockNo, Content, Epoch, MapLoaded, Pages, Record, Recovered, RecoveredContent, Store, StoreError,
@@ -17,6 +16,7 @@ use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use crate::log::pieces_of;
 use crate::shard::core_state::CoreState;
+use crate::wait::within;
 use crate::{
     Backing, CacheMode, CoreSpec, CoreStats, DatastoreSpec, DatastoreStats, RequestError, Volume, VolumeSpec,
     WritePolicy, WriteSource,
@@ -114,12 +114,7 @@ impl<S: Seam> Core<S> {
         let mut work = pin!(work);
         loop {
             core_state.free_buffers(FREE_BUFFERS);
-            let mut pause = pin!(core_state.seam().sleep(FREE_BUFFERS_PAUSE));
-            let done = poll_fn(|context| match work.as_mut().poll(context) {
-                Poll::Ready(done) => Poll::Ready(Some(done)),
-                Poll::Pending => pause.as_mut().poll(context).map(|()| None),
-            });
-            if let Some(done) = done.await {
+            if let Some(done) = within(core_state.seam().sleep(FREE_BUFFERS_PAUSE), work.as_mut()).await {
                 return done;
             }
         }

@@ -44,6 +44,10 @@ impl Sabotage {
     }
 }
 
+/// Codes of refusals of volumes without a record.
+const DATA_UNCLAIMED: &str = "data-unclaimed";
+const FLASH_ABSENT: &str = "flash-absent";
+
 /// Code of [`Refusal::BackingShrank`], to which a resize is the answer.
 pub const BACKING_SHRANK: &str = "backing-shrank";
 
@@ -282,8 +286,8 @@ codes! {
     MemoryNewer => "memory-newer",
     StateOlder => "state-older",
     StoreForeign => "store-foreign",
-    Unclaimed => "data-unclaimed",
-    FlashAbsent => "flash-absent",
+    Unclaimed => DATA_UNCLAIMED,
+    FlashAbsent => FLASH_ABSENT,
     BackingChanged => "backing-changed",
     BackingTaken => "backing-taken",
     DirtyElsewhere => "dirty-elsewhere",
@@ -297,7 +301,7 @@ codes! {
 
 /// True if a volume is refused with this code because the state directory has no record of it.
 pub fn is_of_new_volume(code: &str) -> bool {
-    matches!(code, "data-unclaimed" | "flash-absent")
+    matches!(code, DATA_UNCLAIMED | FLASH_ABSENT)
 }
 
 /// True if data of a volume that is refused with this code may be in a flash log or in persisted memory without a mark

@@ -7,13 +7,12 @@
 //! until the next trial.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
 use seam::{Nanos, Seam};
 
-use crate::wait::Signal;
+use crate::wait::{Signal, within};
 
 /// Candidates for the delay before a run, in percent of the last run's duration.
 const BATCH_DELAY_PERCENT: [u64; 3] = [0, 50, 100];
@@ -31,8 +30,6 @@ const GAIN_PERCENT: f64 = 7.0;
 pub struct FlushBatcher {
     /// Flushes that no run has included yet.
     pending_flushes: Cell<u64>,
-    /// Flushes that the last run included.
-    last_batch_len: Cell<u64>,
     /// Flushes that were requested by the end of the last run and unanswered before it.
     expected_flushes: Cell<u64>,
     /// End of the last run, and its duration.
@@ -115,15 +112,14 @@ impl FlushBatcher {
 
     /// Waits until `until`, or until an operation waits for the run in progress, which alone may pause.
     pub async fn pause(&self, seam: &impl Seam, until: Nanos) {
-        let mut limit = pin!(seam.sleep_until(until));
-        poll_fn(|context| {
+        let awaited = poll_fn(|context| {
             if self.is_run_awaited() {
                 return Poll::Ready(());
             }
             *self.paused_run.borrow_mut() = Some(context.waker().clone());
-            limit.as_mut().poll(context)
-        })
-        .await;
+            Poll::Pending
+        });
+        within(seam.sleep_until(until), awaited).await;
         self.paused_run.take();
     }
 
@@ -134,26 +130,18 @@ impl FlushBatcher {
         let delay = Nanos(self.last_run_time.get().0 * BATCH_DELAY_PERCENT[self.trial.borrow().delay_index] / 100)
             .min(BATCH_DELAY_MAX);
         if delay > Nanos(0) && !all_arrived() {
-            let mut arrivals = pin!(self.arrived.wait_for(|| all_arrived().then_some(())));
-            let mut limit = pin!(seam.sleep(delay));
-            poll_fn(|context| match arrivals.as_mut().poll(context) {
-                Poll::Ready(()) => Poll::Ready(()),
-                Poll::Pending => limit.as_mut().poll(context),
-            })
-            .await;
+            within(seam.sleep(delay), self.arrived.wait_for(|| all_arrived().then_some(()))).await;
         }
-        let flushes = self.pending_flushes.take();
-        self.last_batch_len.set(flushes);
-        flushes
+        self.pending_flushes.take()
     }
 
-    /// Records that a run ended, and its duration.
-    pub fn record_run(&self, now: Nanos, duration: Nanos) {
+    /// Records that a run ended, the number of flushes that it included, and its duration.
+    pub fn record_run(&self, now: Nanos, flushes: u64, duration: Nanos) {
         // The cap keeps idle time out of the trial.
         let since = now.since(self.last_run_end.replace(now)).min(Nanos(duration.0 * 3));
-        self.trial.borrow_mut().add(self.last_batch_len.get(), since);
+        self.trial.borrow_mut().add(flushes, since);
         self.last_run_time.set(duration);
-        self.expected_flushes.set(self.last_batch_len.get() + self.pending_flushes.get());
+        self.expected_flushes.set(flushes + self.pending_flushes.get());
     }
 }
 
@@ -190,11 +178,11 @@ mod tests {
                     fixture.changed.wait_for(|| (!fixture.running.get()).then_some(())).await;
                     continue;
                 }
-                fixture.flush_batcher.wait_for_batch(seam).await;
+                let flushes = fixture.flush_batcher.wait_for_batch(seam).await;
                 let (number, start) = (fixture.started.get() + 1, seam.now());
                 fixture.started.set(number);
                 seam.sleep(Nanos::from_micros(RUN_US)).await;
-                fixture.flush_batcher.record_run(seam.now(), seam.now().since(start));
+                fixture.flush_batcher.record_run(seam.now(), flushes, seam.now().since(start));
                 fixture.done.set(number);
                 fixture.running.set(false);
                 fixture.changed.notify();

@@ -614,6 +614,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn record_of_a_flush_in_progress_is_kept_once_it_is_appended() {
+        let kept = |appended_end: u64, is_rewritten: bool| {
+            let (mut tracker, block) = (LogTracker::default(), BlockNo(5));
+            tracker.start_tracking(1_000, false);
+            tracker.record_change(block);
+            tracker.take_changes();
+            tracker.begin_append(block, WritebackStage::Written(CompletionNo(1)));
+            let contents = [(block.single(), RecordContent::Data)];
+            tracker.record_appends(&contents, &[Position::from_words([1, 2, 3])]);
+            tracker.record_taken_until(BlockNo(appended_end));
+            if is_rewritten {
+                tracker.record_change(block);
+            }
+            tracker.record_backing_flush(CompletionNo(2));
+            tracker.take_keepable().contains_key(&block)
+        };
+        assert!(kept(6, false));
+        assert!(!kept(5, false), "the flush has yet to append the block's newest content");
+        assert!(!kept(6, true), "the content is newer than the record");
+    }
+
+    #[test]
     fn outdated_ranges_stay_while_every_block_counts_as_changed() {
         let mut tracker = LogTracker::default();
         tracker.start_tracking(1_000, true);

@@ -152,7 +152,7 @@ impl<S: Seam> Shard<S> {
         let result = self.make_durable(&changed).await;
         let now = self.seam().now();
         if flushes > 0 {
-            self.flush_batcher.record_run(now, now.since(started_at));
+            self.flush_batcher.record_run(now, flushes, now.since(started_at));
         }
         self.with(|state, _| {
             state.logging.single_flight.finish(result.clone().map(|()| number));

@@ -1,12 +1,9 @@
 //! The gate of a volume: counts requests in progress, and lets an administrator hold or refuse new ones.
 
 use std::cell::Cell;
-use std::future::poll_fn;
-use std::pin::pin;
-use std::task::{Context, Poll};
 
 use crate::RequestError;
-use crate::wait::Signal;
+use crate::wait::{Signal, within};
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum GateState {
@@ -81,12 +78,7 @@ impl Gate {
         }
         self.state.set(GateState::Held);
         let held = HeldGate(self);
-        let (mut empty, mut timeout) = (pin!(self.wait_until_empty()), pin!(timeout));
-        let is_over = |context: &mut Context<'_>| {
-            let ready = empty.as_mut().poll(context).is_ready() || timeout.as_mut().poll(context).is_ready();
-            if ready { Poll::Ready(()) } else { Poll::Pending }
-        };
-        poll_fn(is_over).await;
+        within(timeout, self.wait_until_empty()).await;
         self.state.set(GateState::Closed);
         drop(held);
         Ok(ClosedGate(self))

@@ -1,9 +1,6 @@
 //! Connects and reconnects, with growing pauses, for as long as the disk is in use.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use seam::{BufferedReader, ByteStream, DiskError, DiskResult, Nanos, Seam};
 
@@ -11,6 +8,7 @@ use super::link::Link;
 use super::negotiate::{NegotiateError, negotiate};
 use super::shared::SharedConnection;
 use super::{NbdOptions, NbdTarget};
+use crate::wait::within;
 
 /// Bytes received from the socket in one call.
 const RECEIVE_BYTES: usize = 256 << 10;
@@ -33,15 +31,10 @@ pub(super) async fn connect<S: Seam>(seam: &S, target: &NbdTarget, options: &Nbd
         Ok(Link { incoming, writer, export_info })
     };
     let failed = |reason: &dyn std::fmt::Display| Err(DiskError::Open(format!("cannot connect to {target}: {reason}")));
-    let (mut attempt, mut limit) = (pin!(attempt), pin!(seam.sleep(options.attempt_timeout)));
-    poll_fn(|context| {
-        if let Poll::Ready(done) = attempt.as_mut().poll(context) {
-            return Poll::Ready(done.or_else(|error| failed(&error)));
-        }
-        let late = || format!("no answer in {}", options.attempt_timeout);
-        limit.as_mut().poll(context).map(|()| failed(&late()))
-    })
-    .await
+    match within(seam.sleep(options.attempt_timeout), attempt).await {
+        Some(done) => done.or_else(|error| failed(&error)),
+        None => failed(&format!("no answer in {}", options.attempt_timeout)),
+    }
 }
 
 /// Keeps a disk connected until its last handle is dropped.
