@@ -210,6 +210,7 @@ impl<S: Seam> Shard<S> {
         let read = self.read_backing(block.single()).await;
         if let Ok([content]) = read.as_deref()
             && guard.invalidated(block) == Sectors::NONE
+            && !self.flash_tier.is_suspended()
         {
             match is_new {
                 true => pages.record_destaged(block, content),

@@ -134,9 +134,14 @@ impl<S: Seam> FlashTier<S> {
         partial.drain(..excess);
     }
 
-    /// Stops reads from flash and promotions until [`FlashTier::resume`].
+    /// Stops reads from flash, promotions and new entries in the ring of recent writes until [`FlashTier::resume`].
     pub fn suspend(&self) {
         self.suspended.set(true);
+    }
+
+    /// True from [`FlashTier::suspend`] to [`FlashTier::resume`].
+    fn is_suspended(&self) -> bool {
+        self.suspended.get()
     }
 
     /// Ends the effect of [`FlashTier::suspend`].
@@ -182,7 +187,7 @@ fn page_and_index(block: BlockNo) -> (PageNo, u32) {
 impl<S: Seam> Shard<S> {
     /// True if reads may be served from flash.
     fn may_read_flash(&self) -> bool {
-        !self.flash_tier.suspended.get()
+        !self.flash_tier.is_suspended()
             && self.flash_tier.enabled
             && self.mode.get() != CacheMode::Paused
             && self.policy.get() != WritePolicy::None
@@ -257,11 +262,15 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Records that a flush of the backing has covered all completions below `covered`, and that `destaged` is durable
-    /// there.
+    /// there. While the flash tier is suspended, the ring gets no entries: the content of the backing may be about to
+    /// change, and the entries that the change invalidates are already dropped.
     pub fn record_backing_flush(&self, covered: CompletionNo, destaged: DestagedBlocks<S::Block>) {
         if let Some(pages) = &self.flash_tier.pages {
             pages.record_flush(covered);
             self.queue_refresh(&destaged.blocks);
+            if self.flash_tier.is_suspended() {
+                return;
+            }
             let zeroes = self.seam().zero_block();
             destaged
                 .last

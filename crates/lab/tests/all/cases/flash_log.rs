@@ -145,6 +145,38 @@ fn shrink_succeeds_without_the_log_and_the_next_flush_fails() {
     assert!(fixture.world.block_on(volume.flush()).is_err(), "the record of the dropped data is still in the log");
 }
 
+/// Found by torture (seed 205017897): a read of the backing for the ring of recent writes ended during a shrink and
+/// added a block past the new end. After a growth, the ring and the zeroes on the backing differed, and the pages were
+/// dropped.
+#[test]
+fn shrink_leaves_no_recent_write_past_the_new_end() {
+    let mut found_unproven = 0;
+    for delay in 0..100 {
+        let fixture = Fixture::new(spec(delay), CoreSpec::default());
+        let timing = Timing::between(Nanos::from_micros(900), Nanos::from_micros(900));
+        fixture.add_disk("disk", SimDiskSpec { timing, ..SimDiskSpec::new(8 * MIB) });
+        log(16).add_disks(&fixture.world);
+        let volume = serve(&fixture, 16, true);
+        fixture.world.block_on(async {
+            write(&volume, 12_000, 32, 7).await.unwrap();
+            volume.destage_all().await.unwrap();
+            fixture.seam.sleep(Nanos::from_secs(2)).await;
+            // The region of the recorded blocks becomes dirty and is still dirty at the crash.
+            write(&volume, 12_000, 8, 8).await.unwrap();
+            volume.destage_all().await.unwrap();
+        });
+        drop(volume);
+        let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, delay, 16);
+        fixture.world.run_for(Nanos::from_micros(delay * 50)).unwrap();
+        let pages = fixture.core.pages().unwrap().volume(VolumeId(1));
+        found_unproven += usize::from(!pages.unproven_writes().is_empty());
+        fixture.world.block_on(volume.resize(Some(4 * MIB), true)).unwrap();
+        fixture.world.run_for(Nanos::from_secs(1)).unwrap();
+        assert!(pages.recent_writes().iter().all(|(block, _)| block.0 < 1_024), "delay {delay}");
+    }
+    assert!(found_unproven > 10, "too few shrinks began before the ring was complete: {found_unproven}");
+}
+
 /// Found by torture (seed 102196): records of discarded blocks filled the log and left no space for their tombstones.
 #[test]
 fn log_full_of_discarded_records_frees_space() {
