@@ -249,6 +249,28 @@ impl LogTracker {
         self.record_index.next_run(from, boundary, count, is_eligible)
     }
 
+    /// Adds to `found` the blocks from `from` on whose newest content is a record in these segments, and whose write to
+    /// the backing has not begun. Examines about `examined_max` records, and returns the block at which to continue.
+    pub fn newest_in_segments(
+        &self,
+        from: BlockNo,
+        examined_max: usize,
+        segments: &BTreeSet<SegmentNo>,
+        found: &mut Vec<BlockNo>,
+    ) -> Option<BlockNo> {
+        let next_indexed = self.record_index.iter_from(from).nth(examined_max).map(|(block, ..)| block);
+        let next_held = self.entries.range(from..).nth(examined_max).map(|(block, _)| *block);
+        let next = next_indexed.into_iter().chain(next_held).min();
+        let end = next.unwrap_or(BlockNo::MAX);
+        let indexed = self.record_index.iter_from(from).take_while(|(block, ..)| *block < end);
+        let spilled = indexed.filter(|(.., is_spilled)| *is_spilled).map(|(block, position, _)| (block, position));
+        let held = self.entries.range(from..end).filter(|(block, _)| self.can_spill(**block));
+        let held = held.filter_map(|(block, entry)| entry.position.map(|position| (*block, position)));
+        let inside = spilled.chain(held).filter(|(_, position)| segments.contains(&position.segment()));
+        found.extend(inside.map(|(block, _)| block));
+        next
+    }
+
     /// True if the block's record is durable, holds its newest content, and no write of it to the backing has begun.
     pub fn can_spill(&self, block: BlockNo) -> bool {
         let entry = self.entries.get(&block);

@@ -55,8 +55,9 @@ const BACKGROUND_CHECK_INTERVAL: Nanos = Nanos::from_millis(10);
 pub struct Logging {
     /// Single flight of flushes: a flush number counts as done when every change before that flush began is durable.
     pub single_flight: SingleFlight<RequestError>,
-    /// Number of the last flush that began.
+    /// Number of the last flush that began, and its time.
     last_flush: u64,
+    pub last_flush_at: Nanos,
 }
 
 /// Scope of what a flush made durable.
@@ -147,6 +148,7 @@ impl<S: Seam> Shard<S> {
         let started_at = self.seam().now();
         let (number, changed) = self.with(|state, _| {
             state.logging.last_flush += 1;
+            state.logging.last_flush_at = started_at;
             (state.logging.last_flush, state.log_tracker.take_changes())
         });
         let result = self.make_durable(&changed).await;

@@ -36,13 +36,17 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Flushes the log in a separate task if memory holds much dirty data or the list of changes is long.
-    pub fn flush_log_if_full(self: &ShardRef<S>) {
+    /// Flushes the log in a separate task if memory holds much dirty data, the list of changes is long, or changes were
+    /// not logged for long.
+    pub fn flush_log_if_due(self: &ShardRef<S>) {
         if !self.uses_log() || self.background_log_flush_running.get() {
             return;
         }
         let has_many_changes = self.state.borrow().log_tracker.has_many_changes();
-        if !(has_many_changes || self.is_above_spill_threshold() || self.has_much_unlogged_data())
+        if !(has_many_changes
+            || self.is_above_spill_threshold()
+            || self.has_much_unlogged_data()
+            || self.has_old_unlogged_data())
             || self.seam().now() < self.next_background_log_flush.get()
         {
             return;
@@ -69,6 +73,12 @@ impl<S: Seam> Shard<S> {
     fn has_much_unlogged_data(&self) -> bool {
         let unlogged = self.state.borrow().log_tracker.changed_blocks();
         unlogged > self.spill_threshold() / 4 && self.state.borrow().not_clean_blocks() > self.spill_threshold() * 3 / 4
+    }
+
+    /// True if the oldest change that is not logged may be as old as dirty data without a log may get.
+    fn has_old_unlogged_data(&self) -> bool {
+        let state = self.state.borrow();
+        state.log_tracker.has_changes() && self.seam().now().since(state.logging.last_flush_at) >= self.age_max()
     }
 
     fn is_above_spill_threshold(&self) -> bool {

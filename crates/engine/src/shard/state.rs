@@ -174,7 +174,7 @@ pub struct State {
     ages: VecDeque<(BlockNo, Nanos)>,
     /// Blocks in memory that are not clean.
     not_clean: u64,
-    /// Time since which there are spilled blocks.
+    /// Time before which no spilled block has become dirty.
     spilled_since: Nanos,
     /// Number of blocks being reloaded for destage.
     pub reloading_blocks: u64,
@@ -267,6 +267,11 @@ impl State {
             self.ages.pop_front();
         }
         self.ages.front().map(|(_, since)| *since)
+    }
+
+    /// Records that no spilled block has been dirty since before `since`.
+    pub fn limit_spilled_age(&mut self, since: Nanos) {
+        self.spilled_since = self.spilled_since.max(since);
     }
 
     /// Time since which the oldest dirty block or range has been dirty, spilled blocks included.
