@@ -505,8 +505,8 @@ impl<S: Seam> Store<S> {
         old.take_while(has_room).map(|(number, _, _)| number).collect()
     }
 
-    /// Time since which the oldest segment of the log has been in use: no record is older, except by the time that its
-    /// batch waited. `None`: the log is empty.
+    /// Time since which the oldest segment of the log has been in use: no record was appended earlier, or, if a
+    /// recovery found it, the time of the opening. `None`: the log is empty.
     pub fn oldest_since(&self) -> Option<Nanos> {
         self.0.state.borrow().segments.chain().next().map(|(_, segment, _)| segment.opened)
     }

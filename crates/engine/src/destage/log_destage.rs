@@ -1,7 +1,7 @@
 //! Destage from the log. While the log has room, dirty blocks stay in it: most are written again, and only their last
 //! version goes to the backing. Once dirty data fills more of the log than its target, or is too old, the oldest
-//! records are destaged, in rounds over the oldest segments. A block that was written again has a newer record
-//! and is left out.
+//! records are destaged, in rounds over the oldest segments. A block that was written again has a newer record and is
+//! left out.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -14,33 +14,51 @@ use crate::memory::BlockNo;
 use crate::shard::{Shard, ShardRef};
 
 /// Age from which logged data is destaged, as a multiple of the age for dirty data without a log.
-const LOGGED_AGE_FACTOR: u64 = 30;
-/// Maximum number of records in the segments of one round.
-const ROUND_RECORDS_MAX: u64 = 65_536;
+pub const LOGGED_AGE_FACTOR: u64 = 30;
+/// Maximum number of blocks of one round, and minimum number of live records in its segments.
+const ROUND_BLOCKS_MAX: usize = 65_536;
 /// Maximum number of blocks that are read from the log together. Reads of clients wait behind larger batches.
 const BATCH_BLOCKS_MAX: usize = 128;
 /// A batch takes at most this part of the memory for dirty data.
 const BATCH_MEMORY_DIVISOR: u64 = 8;
 /// Records examined in one step.
-const EXAMINED_RECORDS_MAX: usize = 4_096;
+const EXAMINED_RECORDS_MAX: usize = 1_024;
+/// Pause after a round that found blocks.
+const PAUSE_AFTER_ROUND: Nanos = Nanos::from_millis(50);
+/// Pause after a round that found none: other volumes have the oldest records, or those of this volume are not retired
+/// yet. Each record of the volume, which the next round examines, adds to the pause.
+const PAUSE_AFTER_EMPTY_ROUND: Nanos = Nanos::from_millis(250);
+const PAUSE_PER_RECORD: Nanos = Nanos(500);
 
 /// State of a volume's destage from the log.
 #[derive(Default)]
 pub struct LogDestage {
     is_running: Cell<bool>,
+    /// Earliest time of the next round.
+    next_round: Cell<Nanos>,
+    /// Binary logarithm of the factor by which the segments of a round may hold more than [`ROUND_BLOCKS_MAX`] live
+    /// records. It grows while other volumes have most of the oldest records.
+    widening: Cell<u32>,
     /// Blocks of the current batch that the pump has not selected yet. Entries may be out of date.
     pub due: RefCell<BTreeSet<BlockNo>>,
-    /// The segments of the current round hold records of zero-ranges.
+    /// The segments of the last round hold records of zero-ranges.
     pub includes_zeroes: Cell<bool>,
+    /// The last flush of the log failed.
+    pub has_log_failed: Cell<bool>,
 }
 
 impl<S: Seam> Shard<S> {
+    /// True if the log takes the volume's dirty data and has room for it.
+    pub fn log_has_room(&self) -> bool {
+        self.uses_log()
+            && !self.log_destage.has_log_failed.get()
+            && self.core.log_pressure_percent() < 100
+            && self.core.log().is_some_and(|log| log.copies() > 0)
+    }
+
     /// True if dirty data stays in the log for now. `not_clean`: blocks in memory that are not clean.
     pub fn defers_destage(&self, not_clean: u64) -> bool {
-        self.uses_log()
-            && self.core.log_pressure_percent() < 100
-            && !self.has_memory_pressure(not_clean)
-            && self.core.log().is_some_and(|log| log.copies() > 0)
+        self.log_has_room() && !self.has_memory_pressure(not_clean)
     }
 
     /// Age at which logged data is destaged.
@@ -50,20 +68,32 @@ impl<S: Seam> Shard<S> {
 
     /// Starts a round if dirty data fills too much of the log, or is too old.
     pub fn destage_log_if_due(self: &ShardRef<S>) {
-        let is_old = |now: Nanos| self.core.log_since().is_some_and(|since| now.since(since) >= self.logged_age_max());
-        if self.log_destage.is_running.get()
-            || !self.may_continue_round()
-            || !self.state.borrow().log_tracker.holds_segments()
-            || !(self.core.log_pressure_percent() > 0 || is_old(self.seam().now()))
-        {
+        let (destage, now) = (&self.log_destage, self.seam().now());
+        if destage.is_running.get() || now < destage.next_round.get() {
             return;
         }
-        self.log_destage.is_running.set(true);
+        let is_above_target = self.core.is_log_above_target();
+        let is_old = self.core.log_since().is_some_and(|since| now.since(since) >= self.logged_age_max());
+        if !self.may_continue_round()
+            || !self.state.borrow().log_tracker.holds_segments()
+            || !(is_above_target || is_old)
+        {
+            return destage.includes_zeroes.set(false);
+        }
+        destage.is_running.set(true);
         let shard = Rc::clone(self);
         self.seam().spawn(async move {
-            shard.run_round().await;
-            shard.log_destage.includes_zeroes.set(false);
-            shard.log_destage.is_running.set(false);
+            let found = shard.run_round(is_above_target).await;
+            let (destage, records) = (&shard.log_destage, shard.state.borrow().log_tracker.len());
+            destage.due.borrow_mut().clear();
+            let pause = match found {
+                // The open segment stays old: rounds by age alone would destage each of its new records at once.
+                0..ROUND_BLOCKS_MAX if !is_above_target => Nanos(shard.logged_age_max().0 / 2),
+                0 => PAUSE_AFTER_EMPTY_ROUND + Nanos(PAUSE_PER_RECORD.0 * records as u64),
+                _ => PAUSE_AFTER_ROUND,
+            };
+            destage.next_round.set(shard.seam().now() + pause);
+            destage.is_running.set(false);
         });
     }
 
@@ -71,40 +101,56 @@ impl<S: Seam> Shard<S> {
         !self.stopping.get() && !self.destage_held.get() && self.defers_destage(self.state.borrow().not_clean_blocks())
     }
 
-    /// Destages the blocks of the oldest segments, in address order.
-    async fn run_round(self: &ShardRef<S>) {
+    /// Destages the blocks of the oldest segments, in address order. Returns their number.
+    async fn run_round(self: &ShardRef<S>, is_above_target: bool) -> usize {
+        let destage = &self.log_destage;
         let opened_by = Nanos(self.seam().now().0.saturating_sub(self.logged_age_max().0));
-        let is_above_target = self.core.log_pressure_percent() > 0;
-        let segments = self.core.log().map(|log| log.old_segments(opened_by, is_above_target, ROUND_RECORDS_MAX));
-        let Some(segments) = segments else { return };
-        let includes_zeroes = self.state.borrow().log_tracker.has_zeroes_in_segments(&segments);
-        self.log_destage.includes_zeroes.set(includes_zeroes);
+        let live_max = (ROUND_BLOCKS_MAX as u64) << destage.widening.get();
+        let segments = self.core.log().map(|log| log.old_segments(opened_by, is_above_target, live_max));
+        let Some(segments) = segments.filter(|segments| !segments.is_empty()) else { return 0 };
+        destage.includes_zeroes.set(self.state.borrow().log_tracker.has_zeroes_in_segments(&segments));
+        self.work.notify();
         let blocks = self.blocks_in_segments(&segments).await;
+        let is_wide_enough = blocks.len() >= ROUND_BLOCKS_MAX / 4;
+        destage.widening.set(if is_wide_enough { 0 } else { (destage.widening.get() + 1).min(u32::BITS) });
+        if blocks.is_empty() {
+            self.state.borrow_mut().limit_spilled_age(opened_by);
+        }
         let batch_blocks_max = (self.last_not_clean_limit() / BATCH_MEMORY_DIVISOR).max(1) as usize;
         for batch in blocks.chunks(BATCH_BLOCKS_MAX.min(batch_blocks_max)) {
             if !self.may_continue_round() {
-                return;
+                return blocks.len();
             }
-            self.reload_blocks(batch).await;
-            self.log_destage.due.borrow_mut().extend(batch);
+            let mut batch = batch.to_vec();
+            // A round takes minutes: blocks that were written again since have newer records.
+            batch.retain(|block| self.state.borrow().log_tracker.is_newest_in_segments(*block, &segments));
+            self.reload_blocks(&batch).await;
+            destage.due.borrow_mut().extend(batch);
             self.work.notify();
-            let is_selected = || self.log_destage.due.borrow().is_empty() || !self.may_continue_round();
+            let is_selected = || destage.due.borrow().is_empty() || !self.may_continue_round();
             self.progress.wait_for(|| is_selected().then_some(())).await;
         }
+        if !blocks.is_empty() {
+            // The segments are free only when a flush of the backing covers the round. A failure is counted and
+            // reported; the written blocks are then dirty again.
+            self.sync().await;
+        }
+        blocks.len()
     }
 
-    /// The volume's blocks whose newest content is a record in these segments, in address order.
+    /// The volume's blocks whose newest content is a record in these segments, in address order: at most
+    /// [`ROUND_BLOCKS_MAX`].
     async fn blocks_in_segments(&self, segments: &BTreeSet<SegmentNo>) -> Vec<BlockNo> {
         let mut found: Vec<BlockNo> = Vec::new();
         let mut from = Some(BlockNo::ZERO);
-        while let Some(first) = from {
+        while let Some(first) = from.filter(|_| found.len() < ROUND_BLOCKS_MAX && self.may_continue_round()) {
             from = {
                 let tracker = &self.state.borrow().log_tracker;
                 tracker.newest_in_segments(first, EXAMINED_RECORDS_MAX, segments, &mut found)
             };
             self.seam().yield_now().await;
         }
-        found.sort_unstable();
+        found.truncate(ROUND_BLOCKS_MAX);
         found
     }
 }

@@ -1,8 +1,8 @@
 //! The pump: one task a shard that decides what destage writes next.
 //!
-//! The reasons to write, in order of urgency: a request waits for the block, a flush closed its epoch, the block is too
-//! old, there is too much dirty data, clients are idle. The pump always continues in address order from its last
-//! position, and extends a run over dirty neighbours up to the stripe.
+//! The reasons to write, in order of urgency: a request waits for the block, destage from the log has chosen it, a
+//! flush closed its epoch, the block is too old, there is too much dirty data, clients are idle. The pump always
+//! continues in address order from its last position, and extends a run over dirty neighbours up to the stripe.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -144,7 +144,8 @@ impl<S: Seam> Shard<S> {
     /// True if a change just made is a reason to wake the pump before its next tick.
     pub fn wants_destage_now(&self) -> bool {
         let state = self.state.borrow();
-        !state.waits.is_empty() || self.is_under_pressure(state.not_clean_blocks())
+        let not_clean = state.not_clean_blocks();
+        !state.waits.is_empty() || (self.is_under_pressure(not_clean) && !self.defers_destage(not_clean))
     }
 
     fn next_job(&self, cursor: &mut BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
@@ -245,7 +246,9 @@ impl<S: Seam> Shard<S> {
             older_than,
             all_blocks,
             all_zero_ranges: !is_paused && has_many_ranges,
-            spilled_blocks: all_blocks || is_flushed || (older_than.is_some() && (is_idle || !is_deferred)),
+            // Blocks leave memory for a log with room, so pressure on memory selects none of them.
+            spilled_blocks: is_flushed
+                || ((all_blocks || older_than.is_some()) && (is_idle || must_drain || !self.log_has_room())),
         }
     }
 
@@ -300,7 +303,11 @@ impl<S: Seam> Shard<S> {
             return None;
         }
         loop {
-            let block = *due.range(*cursor..).next().or_else(|| due.first())?;
+            let Some(block) = due.range(*cursor..).next().or_else(|| due.first()).copied() else {
+                // None of them can be written: the round continues without a write.
+                self.progress.notify();
+                return None;
+            };
             due.remove(&block);
             // A block that cannot be written now is found again in the next round.
             if !state.order.contains(block) || !self.is_writable(state, memory, block) {

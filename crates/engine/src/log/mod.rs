@@ -160,6 +160,7 @@ impl<S: Seam> Shard<S> {
             state.logging.single_flight.finish(result.clone().map(|()| number));
             state.log_tracker.end_log_flush(&changed, result.is_ok());
         });
+        self.log_destage.has_log_failed.set(result.is_err());
         if result.is_ok() {
             self.spill_if_full();
         }

@@ -1,6 +1,6 @@
 //! Spilling: dirty blocks leave memory when the flash log durably holds their content and no write to the backing is in
-//! flight. Flash, not memory, then bounds the amount of dirty data. When memory holds much dirty data, the log is
-//! flushed without a client's request.
+//! flight. Flash, not memory, then bounds the amount of dirty data. When memory holds much dirty data, or changes that
+//! are not logged for long, the log is flushed without a client's request.
 
 use std::rc::Rc;
 

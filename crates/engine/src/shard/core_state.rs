@@ -10,6 +10,7 @@ use seam::{Nanos, Seam};
 use super::memory_partition::MemoryPartition;
 use super::{Shard, ShardRef};
 use crate::backing::Datastore;
+use crate::destage::log_destage::LOGGED_AGE_FACTOR;
 use crate::log::kept_records::KeptTotals;
 use crate::memory::{BLOCKS_PER_PAGE, MemoryCache};
 use crate::pages::Promoter;
@@ -27,6 +28,8 @@ const DESTAGE_ALLOWANCE: u64 = 512;
 const LOG_TARGET_PERCENT: usize = 20;
 /// The log is crowded if fewer than 1/4 of its segments are free.
 const CROWDED_FREE_DIVISOR: usize = 4;
+/// Upper limit of the pressure on destage by the age of the log's data: a small part of the queue.
+const LATENESS_PERCENT_MAX: u64 = 25;
 /// Pause between attempts to get a buffer.
 const ALLOC_PAUSE: Nanos = Nanos::from_micros(200);
 
@@ -50,6 +53,8 @@ pub struct CoreState<S: Seam> {
     is_freeing_dirty_regions: Cell<bool>,
     /// See [`CoreState::log_pressure_percent`].
     log_pressure: Cell<u64>,
+    /// See [`CoreState::log_lateness_percent`].
+    log_lateness: Cell<u64>,
     /// See [`CoreState::log_since`].
     log_since: Cell<Option<Nanos>>,
     /// Free segments of the log when a volume last found it full.
@@ -83,6 +88,7 @@ impl<S: Seam> CoreState<S> {
             kept_totals: KeptTotals::default(),
             next_background_batch: Cell::default(),
             memory_partition: Cell::new(MemoryPartition::new(seam.now())),
+            log_lateness: Cell::default(),
             log_since: Cell::default(),
             datastores: Default::default(),
             flash_datastore: Datastore::of_flash(seam.clone(), &flash_spec),
@@ -211,6 +217,16 @@ impl<S: Seam> CoreState<S> {
         self.log_since.get()
     }
 
+    /// True if dirty data fills more of the log than its target.
+    pub fn is_log_above_target(&self) -> bool {
+        self.log_pressure_percent() > 0
+    }
+
+    /// How far the oldest data of the log is past its age, up to [`LATENESS_PERCENT_MAX`] at twice the age.
+    pub fn log_lateness_percent(&self) -> u64 {
+        self.log_lateness.get()
+    }
+
     fn measure_log_pressure(&self) {
         let pressure = self.log.borrow().as_ref().map_or(0, |store| {
             let (free, total) = store.room();
@@ -219,7 +235,11 @@ impl<S: Seam> CoreState<S> {
             (above_target * 100 / (crowded - target).max(1)).min(100) as u64
         });
         self.log_pressure.set(pressure);
-        self.log_since.set(self.log.borrow().as_ref().and_then(Store::oldest_since));
+        let since = self.log.borrow().as_ref().and_then(Store::oldest_since);
+        self.log_since.set(since);
+        let age_max = self.spec.dirty_age_max.0.saturating_mul(LOGGED_AGE_FACTOR).max(1);
+        let late = since.map_or(0, |since| self.seam.now().since(since).0.saturating_sub(age_max));
+        self.log_lateness.set(late.saturating_mul(LATENESS_PERCENT_MAX).div_euclid(age_max).min(LATENESS_PERCENT_MAX));
     }
 
     /// Records the number of free segments at which a volume found the log full of other volumes' records.

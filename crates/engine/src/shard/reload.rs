@@ -84,14 +84,16 @@ impl<S: Seam> Shard<S> {
         result
     }
 
-    /// Reloads those of these blocks that are spilled, for destage. A block that a client reads or changes meanwhile, or that is unreadable, is left out.
+    /// Reloads those of these blocks that are spilled, for destage. A block that a client reads or changes meanwhile,
+    /// that is unreadable, or whose last write failed, is left out.
     pub async fn reload_blocks(self: &ShardRef<S>, blocks: &[BlockNo]) {
-        let mut requests = Vec::new();
-        let mut guards = Vec::new();
+        let Some(store) = self.core.log() else { return };
+        let (mut requests, mut guards) = (Vec::new(), Vec::new());
         self.with(|state, memory| {
             for block in blocks {
-                let is_unguarded = state.fill_guard_for(*block, Sectors::ALL).is_none();
-                let position = state.log_tracker.spilled_position(*block).filter(|_| is_unguarded);
+                let is_available = state.fill_guard_for(*block, Sectors::ALL).is_none()
+                    && !state.failed.is_paused(*block, || self.seam().now());
+                let position = state.log_tracker.spilled_position(*block).filter(|_| is_available);
                 let Some((position, buffer)) = position.and_then(|position| Some((position, memory.alloc()?))) else {
                     continue;
                 };
@@ -101,7 +103,6 @@ impl<S: Seam> Shard<S> {
             }
             state.reloading_blocks += guards.len() as u64;
         });
-        let Some(store) = self.core.log().filter(|_| !guards.is_empty()) else { return };
         let read = store.read_all(requests).await;
         for ((guard, block), read) in guards.into_iter().zip(read) {
             let read = vec![read.map_err(|error| DiskError::Io(error.to_string()))];

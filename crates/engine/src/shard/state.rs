@@ -174,7 +174,7 @@ pub struct State {
     ages: VecDeque<(BlockNo, Nanos)>,
     /// Blocks in memory that are not clean.
     not_clean: u64,
-    /// Time before which no spilled block has become dirty.
+    /// Time before which no spilled block was logged; a recovered one counts as logged at the start.
     spilled_since: Nanos,
     /// Number of blocks being reloaded for destage.
     pub reloading_blocks: u64,
@@ -269,7 +269,7 @@ impl State {
         self.ages.front().map(|(_, since)| *since)
     }
 
-    /// Records that no spilled block has been dirty since before `since`.
+    /// Records that no spilled block was logged before `since`.
     pub fn limit_spilled_age(&mut self, since: Nanos) {
         self.spilled_since = self.spilled_since.max(since);
     }

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use engine::{CoreSpec, Volume, VolumeId, VolumeSpec};
+use engine::{ByteOffset, CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags};
 use lab::fixture::{Fixture, durable_tags, read, write};
 use lab::torture::flash::FlashOptions;
-use seam::sim::{DiskControl, SimDiskSpec, SimSeam, Timing, WorldSpec};
+use seam::sim::{DiskControl, Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, WorldSpec};
 use seam::{Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
@@ -72,6 +72,8 @@ fn data_leaves_the_log_at_its_age() {
     fixture.world.block_on(async {
         // Some of the blocks are spilled, and some stay in memory.
         write_blocks(&volume, (0..400).map(|number| number * 3), 5).await;
+        volume.discard(ByteOffset(128 * MIB), MIB, WriteFlags::default()).await.unwrap();
+        volume.flush().await.unwrap();
         stay_busy(&fixture, &volume, Nanos::from_secs(250)).await;
         assert_eq!(disk.counts().write_bytes, 0, "the log has room");
         stay_busy(&fixture, &volume, Nanos::from_secs(150)).await;
@@ -94,4 +96,28 @@ fn oldest_data_leaves_a_log_above_its_target() {
     let on_disk = |numbers: Range<u64>| numbers.filter(|number| durable_tags(&disk, number * 24, 1) == [7]).count();
     assert_eq!(on_disk(0..total / 4), (total / 4) as usize, "the oldest blocks are not on the disk");
     assert_eq!(on_disk(total - 500..total), 0, "the newest blocks are on the disk");
+}
+
+/// A backing that refuses writes must not be answered with reads of the log without end.
+#[test]
+fn log_is_rarely_read_for_a_backing_that_fails() {
+    let (fixture, disk, volume) = served(4);
+    disk.add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
+    let reads = || {
+        let of = |name| fixture.world.disk(name).expect("the disk was added").counts().reads;
+        of("flash1") + of("flash2")
+    };
+    let mut before = 0;
+    fixture.world.block_on(async {
+        write_blocks(&volume, (0..4_000).map(|number| number * 3), 5).await;
+        stay_busy(&fixture, &volume, Nanos::from_secs(305)).await;
+        before = reads();
+        stay_busy(&fixture, &volume, Nanos::from_secs(100)).await;
+    });
+    let count = reads() - before;
+    assert!(count < 20_000, "{count} reads of the log in 100 s");
+    disk.clear_faults();
+    fixture.world.block_on(stay_busy(&fixture, &volume, Nanos::from_secs(120)));
+    let missing = (0..4_000).filter(|number| durable_tags(&disk, number * 24, 1) != [5]).count();
+    assert_eq!(missing, 0, "blocks that are not on the disk");
 }
