@@ -88,9 +88,9 @@ impl<S: Seam> Shard<S> {
             destage.due.borrow_mut().clear();
             let pause = match found {
                 // The open segment stays old: rounds by age alone would destage each of its new records at once.
-                0..ROUND_BLOCKS_MAX if !is_above_target => Nanos(shard.logged_age_max().0 / 2),
-                0 => PAUSE_AFTER_EMPTY_ROUND + Nanos(PAUSE_PER_RECORD.0 * records as u64),
-                _ => PAUSE_AFTER_ROUND,
+                Some(0..ROUND_BLOCKS_MAX) if !is_above_target => Nanos(shard.logged_age_max().0 / 2),
+                Some(0) => PAUSE_AFTER_EMPTY_ROUND + Nanos(PAUSE_PER_RECORD.0 * records as u64),
+                Some(_) | None => PAUSE_AFTER_ROUND,
             };
             destage.next_round.set(shard.seam().now() + pause);
             destage.is_running.set(false);
@@ -101,13 +101,13 @@ impl<S: Seam> Shard<S> {
         !self.stopping.get() && !self.destage_held.get() && self.defers_destage(self.state.borrow().not_clean_blocks())
     }
 
-    /// Destages the blocks of the oldest segments, in address order. Returns their number.
-    async fn run_round(self: &ShardRef<S>, is_above_target: bool) -> usize {
+    /// Destages the blocks of the oldest segments, in address order. Returns their number; `None`: it ended early.
+    async fn run_round(self: &ShardRef<S>, is_above_target: bool) -> Option<usize> {
         let destage = &self.log_destage;
         let opened_by = Nanos(self.seam().now().0.saturating_sub(self.logged_age_max().0));
         let live_max = (ROUND_BLOCKS_MAX as u64) << destage.widening.get();
         let segments = self.core.log().map(|log| log.old_segments(opened_by, is_above_target, live_max));
-        let Some(segments) = segments.filter(|segments| !segments.is_empty()) else { return 0 };
+        let Some(segments) = segments.filter(|segments| !segments.is_empty()) else { return Some(0) };
         destage.includes_zeroes.set(self.state.borrow().log_tracker.has_zeroes_in_segments(&segments));
         self.work.notify();
         let blocks = self.blocks_in_segments(&segments).await;
@@ -119,7 +119,7 @@ impl<S: Seam> Shard<S> {
         let batch_blocks_max = (self.last_not_clean_limit() / BATCH_MEMORY_DIVISOR).max(1) as usize;
         for batch in blocks.chunks(BATCH_BLOCKS_MAX.min(batch_blocks_max)) {
             if !self.may_continue_round() {
-                return blocks.len();
+                return None;
             }
             let mut batch = batch.to_vec();
             // A round takes minutes: blocks that were written again since have newer records.
@@ -135,7 +135,7 @@ impl<S: Seam> Shard<S> {
             // reported; the written blocks are then dirty again.
             self.sync().await;
         }
-        blocks.len()
+        Some(blocks.len())
     }
 
     /// The volume's blocks whose newest content is a record in these segments, in address order: at most
