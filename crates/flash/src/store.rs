@@ -487,9 +487,9 @@ impl<S: Seam> Store<S> {
         sealed.take(count).collect()
     }
 
-    /// The oldest segments of the log: those opened by this time, and with `with_older_half` those in the older half of
-    /// the log. Returns as many as hold at most `live_max` live records, but at least one of them.
-    pub fn old_segments(&self, opened_by: Nanos, with_older_half: bool, live_max: u64) -> BTreeSet<SegmentNo> {
+    /// The oldest segments of the log: the ones opened by this time, and with `with_older_half` the older half of the
+    /// log. Returns as many as hold at most `live_max` live records, but at least one, and whether there are more.
+    pub fn old_segments(&self, opened_by: Nanos, with_older_half: bool, live_max: u64) -> (BTreeSet<SegmentNo>, bool) {
         let state = self.0.state.borrow();
         let half = if with_older_half { state.segments.chain().count() / 2 } else { 0 };
         let mut live = 0;
@@ -501,8 +501,11 @@ impl<S: Seam> Store<S> {
         let is_old = |(index, (_, segment, _)): &(usize, (SegmentNo, Segment, Option<u32>))| {
             *index < half || segment.opened <= opened_by
         };
-        let old = state.segments.chain().enumerate().take_while(is_old).map(|(_, segment)| segment);
-        old.take_while(has_room).map(|(number, _, _)| number).collect()
+        let old: Vec<_> = state.segments.chain().enumerate().take_while(is_old).map(|(_, segment)| segment).collect();
+        let count = old.len();
+        let fitting: BTreeSet<_> = old.into_iter().take_while(has_room).map(|(number, _, _)| number).collect();
+        let are_more = fitting.len() < count;
+        (fitting, are_more)
     }
 
     /// Time since which the oldest segment of the log has been in use: no record was appended earlier, or, if a

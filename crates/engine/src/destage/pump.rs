@@ -233,8 +233,8 @@ impl<S: Seam> Shard<S> {
         let older_than = match () {
             () if is_paused => None,
             // Half the age, so that one sweep covers many blocks.
+            () if is_idle => Some(Nanos(now.0.saturating_sub(STABLE_AFTER.0.min(age_max.0 / 2)))),
             () if is_aged => Some(Nanos(now.0.saturating_sub(age_max.0 / 2))),
-            () if is_idle => Some(Nanos(now.0.saturating_sub(STABLE_AFTER.0))),
             () => None,
         };
         let is_flushed = state.flushing.single_flight.is_running() && state.epochs.closing() > 0;

@@ -24,10 +24,9 @@ impl<S: Seam> Shard<S> {
         {
             return;
         }
-        let now = self.seam().now();
         let spilled = self.with(|state, memory| {
             let keep = self.spill_threshold() / 2;
-            state.spill_oldest(memory, self.number, state.not_clean_blocks().saturating_sub(keep), now)
+            state.spill_oldest(memory, self.number, state.not_clean_blocks().saturating_sub(keep))
         });
         if spilled > 0 {
             self.throttle.record_progress(spilled);
