@@ -262,8 +262,8 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Records that a flush of the backing has covered all completions below `covered`, and that `destaged` is durable
-    /// there. While the flash tier is suspended, the ring gets no entries: the content of the backing may be about to
-    /// change, and the entries that the change invalidates are already dropped.
+    /// there. While the flash tier is suspended, `destaged` leaves no evidence: the content of the backing may be about
+    /// to change, and the entries of the ring that the change invalidates are already dropped.
     pub fn record_backing_flush(&self, covered: CompletionNo, destaged: DestagedBlocks<S::Block>) {
         if let Some(pages) = &self.flash_tier.pages {
             pages.record_flush(covered);
