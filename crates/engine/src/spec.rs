@@ -87,7 +87,8 @@ impl fmt::Display for CacheMode {
 pub struct CoreSpec {
     /// Part of the pool that dirty and written blocks may take, in percent.
     pub dirty_max_percent: u32,
-    /// Age at which dirty data is destaged even if nothing else triggers it.
+    /// Age at which dirty data without a log is destaged even if nothing else triggers it. Changes of this age are
+    /// logged, and logged data is destaged at 30 times this age.
     pub dirty_age_max: Nanos,
     /// Largest amount read ahead of one sequential stream, in bytes; 0 turns readahead off.
     pub readahead_max_bytes: u64,

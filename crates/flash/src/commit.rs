@@ -62,7 +62,7 @@ async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<AppendReques
             let fits = needed <= open_blocks_left(state) && state.segments.reserve_is_free(reserve);
             if fits
                 || needed > open_blocks_left(state)
-                    && state.segments.open_next(state.superblock.boot, state.next_sequence, reserve)
+                    && state.segments.open_next(state.superblock.boot, state.next_sequence, inner.seam.now(), reserve)
             {
                 let requests = take_fitting(state);
                 let is_last_free_segment =

@@ -5,6 +5,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
+use seam::Nanos;
+
 use crate::number::{BootEpoch, SegmentNo, Sequence};
 
 /// Segments reserved for tombstones of whole volumes. They can be appended even when the log is full of blocks that
@@ -24,6 +26,8 @@ pub struct Segment {
     pub last_sequence: Sequence,
     /// Live records: neither retired nor superseded when recovery ran.
     pub live: u32,
+    /// Time at which its first batch was written, or at which the store was opened if a recovery found it.
+    pub opened: Nanos,
     /// Reads in flight. A held segment is not overwritten.
     pub holds: u32,
     /// Number of times that its retired records have expired since the store was opened, modulo
@@ -136,7 +140,7 @@ impl Segments {
 
     /// Opens a free segment for a batch of sequence number `first_sequence`, if more than `reserve` are free. Otherwise
     /// the open segment stays open.
-    pub fn open_next(&mut self, boot: BootEpoch, first_sequence: Sequence, reserve: usize) -> bool {
+    pub fn open_next(&mut self, boot: BootEpoch, first_sequence: Sequence, now: Nanos, reserve: usize) -> bool {
         self.free_dead(first_sequence);
         if !self.has_more_free_than(reserve) {
             return false;
@@ -148,7 +152,7 @@ impl Segments {
         self.expire_records(number);
         let expiries = self.get(number).expiries;
         *self.get_mut(number) =
-            Segment { boot, first_sequence, last_sequence: first_sequence, live: 0, holds: 0, expiries };
+            Segment { boot, first_sequence, last_sequence: first_sequence, live: 0, opened: now, holds: 0, expiries };
         self.chain.push_back(number);
         self.open = Some(OpenSegment { segment: number, offset: 0 });
         true
@@ -269,7 +273,7 @@ mod tests {
 
     /// Opens a segment in the first boot epoch.
     fn open_segment(segments: &mut Segments, first: u64, reserve: usize) -> bool {
-        segments.open_next(BootEpoch(1), Sequence(first), reserve)
+        segments.open_next(BootEpoch(1), Sequence(first), Nanos::ZERO, reserve)
     }
 
     #[test]

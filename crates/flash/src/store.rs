@@ -22,7 +22,7 @@ use crate::record::{BlockAddress, Content, LostBlocks, Position, Record, Recover
 use crate::recovery::{OpenOptions, open};
 use crate::retirement::{self, Retirements};
 use crate::scrub::{Scrub, ScrubStats};
-use crate::segments::Segments;
+use crate::segments::{Segment, Segments};
 use crate::slow::LatencyTracker;
 use crate::wait::{BoxFuture, Reply, TaskMutex};
 
@@ -485,6 +485,33 @@ impl<S: Seam> Store<S> {
         let sealed = state.segments.chain().filter(|(_, _, open)| open.is_none()).map(|(number, _, _)| number);
         let count = (state.segments.chain().count() / OLDEST_DIVISOR).max(OLDEST_MIN);
         sealed.take(count).collect()
+    }
+
+    /// The oldest segments of the log: the ones opened by this time, and with `with_older_half` the older half of the
+    /// log. Returns as many as hold at most `live_max` live records, but at least one, and whether there are more.
+    pub fn old_segments(&self, opened_by: Nanos, with_older_half: bool, live_max: u64) -> (BTreeSet<SegmentNo>, bool) {
+        let state = self.0.state.borrow();
+        let half = if with_older_half { state.segments.chain().count() / 2 } else { 0 };
+        let mut live = 0;
+        let has_room = |(_, segment, _): &(SegmentNo, Segment, Option<u32>)| {
+            let is_first = live == 0;
+            live += u64::from(segment.live);
+            is_first || live <= live_max
+        };
+        let is_old = |(index, (_, segment, _)): &(usize, (SegmentNo, Segment, Option<u32>))| {
+            *index < half || segment.opened <= opened_by
+        };
+        let old: Vec<_> = state.segments.chain().enumerate().take_while(is_old).map(|(_, segment)| segment).collect();
+        let count = old.len();
+        let fitting: BTreeSet<_> = old.into_iter().take_while(has_room).map(|(number, _, _)| number).collect();
+        let are_more = fitting.len() < count;
+        (fitting, are_more)
+    }
+
+    /// Time since which the oldest segment of the log has been in use: no record was appended earlier, or, if a
+    /// recovery found it, the time of the opening. `None`: the log is empty.
+    pub fn oldest_since(&self) -> Option<Nanos> {
+        self.0.state.borrow().segments.chain().next().map(|(_, segment, _)| segment.opened)
     }
 
     /// The number of log segments that are free, or will be once a tail is durable or the pages in them are dropped,

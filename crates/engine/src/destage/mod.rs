@@ -6,6 +6,7 @@
 
 pub mod epochs;
 pub mod failures;
+pub mod log_destage;
 pub mod order;
 pub mod pump;
 pub mod throttle;

@@ -1,8 +1,8 @@
 //! The pump: one task a shard that decides what destage writes next.
 //!
-//! The reasons to write, in order of urgency: a request waits for the block, a flush closed its epoch, the block is too
-//! old, there is too much dirty data, clients are idle. The pump always continues in address order from its last
-//! position, and extends a run over dirty neighbours up to the stripe.
+//! The reasons to write, in order of urgency: a request waits for the block, destage from the log has chosen it, a
+//! flush closed its epoch, the block is too old, there is too much dirty data, clients are idle. The pump always
+//! continues in address order from its last position, and extends a run over dirty neighbours up to the stripe.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -71,6 +71,8 @@ struct Selection {
     all_blocks: bool,
     /// All zero-ranges.
     all_zero_ranges: bool,
+    /// Spilled blocks, too.
+    spilled_blocks: bool,
 }
 
 impl Selection {
@@ -142,7 +144,8 @@ impl<S: Seam> Shard<S> {
     /// True if a change just made is a reason to wake the pump before its next tick.
     pub fn wants_destage_now(&self) -> bool {
         let state = self.state.borrow();
-        !state.waits.is_empty() || self.is_under_pressure(state.not_clean_blocks())
+        let not_clean = state.not_clean_blocks();
+        !state.waits.is_empty() || (self.is_under_pressure(not_clean) && !self.defers_destage(not_clean))
     }
 
     fn next_job(&self, cursor: &mut BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
@@ -161,6 +164,9 @@ impl<S: Seam> Shard<S> {
             }
             self.update_destage_limit(state, now);
             if let Some(job) = self.urgent_job(state, memory, *cursor) {
+                return Some(job);
+            }
+            if let Some(job) = self.due_job(state, memory, cursor, now) {
                 return Some(job);
             }
             let selection = self.select_blocks(state, memory, now);
@@ -216,7 +222,10 @@ impl<S: Seam> Shard<S> {
     fn select_blocks(&self, state: &mut State, memory: &MemoryCache<S>, now: Nanos) -> Selection {
         let oldest = state.oldest_dirty(memory, self.number);
         let not_clean = state.not_clean_blocks();
-        let is_aged = oldest.is_some_and(|oldest| now.since(oldest) >= self.age_max());
+        // Logged data stays in the log (`log_destage.rs`), so only blocks in memory are selected by their age.
+        let is_deferred = self.defers_destage(not_clean);
+        let age_max = if is_deferred { self.logged_age_max() } else { self.age_max() };
+        let is_aged = oldest.is_some_and(|oldest| now.since(oldest) >= age_max);
         let is_idle = self.are_clients_idle(now);
         let must_drain = self.draining.get() || (self.mode.get() != crate::CacheMode::Active);
         // While the backing refuses writes, only a flush or a waiting request makes attempts until the pause ends.
@@ -224,16 +233,22 @@ impl<S: Seam> Shard<S> {
         let older_than = match () {
             () if is_paused => None,
             // Half the age, so that one sweep covers many blocks.
-            () if is_aged => Some(Nanos(now.0.saturating_sub(self.age_max().0 / 2))),
-            () if is_idle => Some(Nanos(now.0.saturating_sub(STABLE_AFTER.0))),
+            () if is_idle => Some(Nanos(now.0.saturating_sub(STABLE_AFTER.0.min(age_max.0 / 2)))),
+            () if is_aged => Some(Nanos(now.0.saturating_sub(age_max.0 / 2))),
             () => None,
         };
+        let is_flushed = state.flushing.single_flight.is_running() && state.epochs.closing() > 0;
+        let is_under_pressure = !is_deferred && self.is_under_pressure(not_clean);
+        let all_blocks = !is_paused && (must_drain || is_under_pressure || self.core.log_is_crowded());
+        let has_many_ranges = state.zeroes.len() >= RANGES_LOW_WATERMARK || self.log_destage.includes_zeroes.get();
         Selection {
-            closed: (state.flushing.single_flight.is_running() && state.epochs.closing() > 0)
-                .then(|| state.epochs.closed()),
+            closed: is_flushed.then(|| state.epochs.closed()),
             older_than,
-            all_blocks: !is_paused && (must_drain || self.is_under_pressure(not_clean) || self.core.log_is_crowded()),
-            all_zero_ranges: !is_paused && state.zeroes.len() >= RANGES_LOW_WATERMARK,
+            all_blocks,
+            all_zero_ranges: !is_paused && has_many_ranges,
+            // Blocks leave memory for a log with room, so pressure on memory selects none of them.
+            spilled_blocks: is_flushed
+                || ((all_blocks || older_than.is_some()) && (is_idle || must_drain || !self.log_has_room())),
         }
     }
 
@@ -269,6 +284,42 @@ impl<S: Seam> Shard<S> {
         let boundary = self.run_boundary();
         let run = state.order.next_run(block, boundary, 1, |_| true, |next| self.is_writable(state, memory, next));
         self.start_write(state, memory, run.ok().flatten().expect("the block is dirty"), block)
+    }
+
+    /// A job for a block that destage from the log has chosen.
+    fn due_job(
+        &self,
+        state: &mut State,
+        memory: &mut MemoryCache<S>,
+        cursor: &mut BlockNo,
+        now: Nanos,
+    ) -> Option<Job<S::Block, S::BlockMut>> {
+        let mut due = self.log_destage.due.borrow_mut();
+        if due.is_empty()
+            || self.retry.is_paused(now)
+            || self.dispatch.is_full(Cause::Destage)
+            || !self.may_destage(true, state.not_clean_blocks())
+        {
+            return None;
+        }
+        loop {
+            let Some(block) = due.range(*cursor..).next().or_else(|| due.first()).copied() else {
+                // None of them can be written: the round continues without a write.
+                self.progress.notify();
+                return None;
+            };
+            due.remove(&block);
+            // A block that cannot be written now is found again in the next round.
+            if !state.order.contains(block) || !self.is_writable(state, memory, block) {
+                continue;
+            }
+            let joins = |next| self.is_writable(state, memory, next);
+            let run = state.order.next_run(block, self.run_boundary(), 1, |_| true, joins);
+            let run = run.ok().flatten().expect("the block is dirty");
+            *cursor = run.end;
+            self.record_run(true, BlockNo::count(&run));
+            return self.start_write(state, memory, run, block);
+        }
     }
 
     fn zero_job(&self, state: &mut State, selection: &Selection) -> Option<Job<S::Block, S::BlockMut>> {
@@ -336,8 +387,7 @@ impl<S: Seam> Shard<S> {
         memory: &mut MemoryCache<S>,
         selection: &Selection,
     ) -> ReloadChoice<S::Block, S::BlockMut> {
-        let needs_reload = selection.all_blocks || selection.closed.is_some() || selection.older_than.is_some();
-        if !needs_reload
+        if !selection.spilled_blocks
             || state.log_tracker.spilled_blocks() == 0
             || self.core.log().is_none_or(|log| log.copies() == 0)
         {

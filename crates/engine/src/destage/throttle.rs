@@ -16,7 +16,7 @@ use crate::shard::{Shard, ShardRef, blocks_of};
 
 /// Percentage of the limit above which writers are slowed.
 const SOFT_PERCENT: u64 = 70;
-/// Percentage of the limit above which destage works without a flush or a waiting request.
+/// Percentage of the limit above which destage works without a flush or a waiting request, unless the log has room.
 const PRESSURE_PERCENT: u64 = 25;
 /// Percentage of the limit above which dirty data in memory counts as pressure although there is a flash log. Below it,
 /// memory spills into the log, and the log's free space determines the pressure.
@@ -138,15 +138,16 @@ impl<S: Seam> Shard<S> {
         self.pressure_percent(not_clean) >= SOFT_PERCENT
     }
 
-    /// Fill level of dirty data in memory and in the log, in percent of the limits. Destage's limit in the
-    /// backing's queue grows with it.
+    /// Pressure of dirty data: the fill level of memory, or with a log the higher one of memory and the log, each from
+    /// where destage begins (0) to where nothing else may delay it (100). Destage's limit in the backing's queue grows
+    /// with it.
     pub fn destage_pressure(&self, not_clean: u64) -> u64 {
         let memory = self.pressure_percent(not_clean);
         if !self.uses_log() {
             return memory;
         }
         let memory_pressure = memory.saturating_sub(LOGGED_PRESSURE_PERCENT) * 100 / (100 - LOGGED_PRESSURE_PERCENT);
-        memory_pressure.max(self.core.log_pressure_percent())
+        memory_pressure.max(self.core.log_pressure_percent()).max(self.core.log_lateness_percent())
     }
 
     /// True if dirty data in memory counts as pressure although there is a flash log.

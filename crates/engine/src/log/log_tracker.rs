@@ -249,6 +249,42 @@ impl LogTracker {
         self.record_index.next_run(from, boundary, count, is_eligible)
     }
 
+    /// Adds to `found` the blocks from `from` on whose newest content is a record in these segments, and whose write to
+    /// the backing has not begun. Examines about `examined_max` records, and returns the block at which to continue.
+    pub fn newest_in_segments(
+        &self,
+        from: BlockNo,
+        examined_max: usize,
+        segments: &BTreeSet<SegmentNo>,
+        found: &mut Vec<BlockNo>,
+    ) -> Option<BlockNo> {
+        let next_indexed = self.record_index.iter_from(from).nth(examined_max).map(|(block, ..)| block);
+        let next_held = self.entries.range(from..).nth(examined_max).map(|(block, _)| *block);
+        let next = next_indexed.into_iter().chain(next_held).min();
+        let end = next.unwrap_or(BlockNo::MAX);
+        let indexed = self.record_index.iter_from(from).take_while(|(block, ..)| *block < end);
+        let spilled = indexed.filter(|(.., is_spilled)| *is_spilled).map(|(block, position, _)| (block, position));
+        let held = self.entries.range(from..end);
+        let held = held.filter_map(|(block, entry)| Some((*block, self.unsent_position(*block, entry)?)));
+        let inside = spilled.chain(held).filter(|(_, position)| segments.contains(&position.segment()));
+        let first = found.len();
+        found.extend(inside.map(|(block, _)| block));
+        found[first..].sort_unstable();
+        next
+    }
+
+    /// True if the block's newest content is a record in these segments, and its write to the backing has not begun.
+    pub fn is_newest_in_segments(&self, block: BlockNo, segments: &BTreeSet<SegmentNo>) -> bool {
+        let held = || self.entries.get(&block).and_then(|entry| self.unsent_position(block, entry));
+        self.spilled_position(block).or_else(held).is_some_and(|position| segments.contains(&position.segment()))
+    }
+
+    /// The position of an entry that holds its block's newest content, if its write to the backing has not begun.
+    fn unsent_position(&self, block: BlockNo, entry: &BlockEntry) -> Option<Position> {
+        let is_unsent = entry.older.is_none() && entry.stage == WritebackStage::NotSent;
+        entry.position.filter(|_| is_unsent && self.is_unchanged(block))
+    }
+
     /// True if the block's record is durable, holds its newest content, and no write of it to the backing has begun.
     pub fn can_spill(&self, block: BlockNo) -> bool {
         let entry = self.entries.get(&block);
@@ -590,10 +626,14 @@ impl LogTracker {
 
     /// True if the block has not changed since its record was made.
     fn holds_newest_content(&self, block: BlockNo) -> bool {
+        self.is_unchanged(block) || self.sabotage_keep
+    }
+
+    /// True if the block has not changed since its record was made.
+    fn is_unchanged(&self, block: BlockNo) -> bool {
         let is_changed = |changes: &ChangeSet| changes.overlaps(&block.single());
         let is_pending = block >= self.taken_until && self.taken.as_deref().is_some_and(is_changed);
-        let is_unchanged = !is_changed(&self.changed) && !is_pending;
-        is_unchanged || self.sabotage_keep
+        !is_changed(&self.changed) && !is_pending
     }
 
     /// Retires the record of a block, whose content is durable on the backing. `is_newest`: it is the newest content.

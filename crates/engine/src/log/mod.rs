@@ -55,8 +55,9 @@ const BACKGROUND_CHECK_INTERVAL: Nanos = Nanos::from_millis(10);
 pub struct Logging {
     /// Single flight of flushes: a flush number counts as done when every change before that flush began is durable.
     pub single_flight: SingleFlight<RequestError>,
-    /// Number of the last flush that began.
+    /// Number of the last flush that began, and its time.
     last_flush: u64,
+    pub last_flush_at: Nanos,
 }
 
 /// Scope of what a flush made durable.
@@ -147,6 +148,7 @@ impl<S: Seam> Shard<S> {
         let started_at = self.seam().now();
         let (number, changed) = self.with(|state, _| {
             state.logging.last_flush += 1;
+            state.logging.last_flush_at = started_at;
             (state.logging.last_flush, state.log_tracker.take_changes())
         });
         let result = self.make_durable(&changed).await;
@@ -158,6 +160,7 @@ impl<S: Seam> Shard<S> {
             state.logging.single_flight.finish(result.clone().map(|()| number));
             state.log_tracker.end_log_flush(&changed, result.is_ok());
         });
+        self.log_destage.has_log_failed.set(result.is_err());
         if result.is_ok() {
             self.spill_if_full();
         }

@@ -120,6 +120,11 @@ impl RecordIndex {
         self.records.iter().filter(|(_, value)| !is_spilled(*value)).map(|(block, _)| block).collect()
     }
 
+    /// The records from `from` on: block, position, and whether the block is spilled.
+    pub fn iter_from(&self, from: BlockNo) -> impl Iterator<Item = (BlockNo, Position, bool)> + '_ {
+        self.records.iter_from(from).map(|(block, value)| (block, position_of(value), is_spilled(value)))
+    }
+
     /// The blocks whose records are in these segments.
     pub fn blocks_in_segments<'a>(&'a self, segments: &'a BTreeSet<SegmentNo>) -> impl Iterator<Item = BlockNo> + 'a {
         let inside = self.records.iter().filter(|(_, value)| segments.contains(&position_of(*value).segment()));

@@ -1,6 +1,6 @@
 //! Spilling: dirty blocks leave memory when the flash log durably holds their content and no write to the backing is in
-//! flight. Flash, not memory, then bounds the amount of dirty data. When memory holds much dirty data, the log is
-//! flushed without a client's request.
+//! flight. Flash, not memory, then bounds the amount of dirty data. When memory holds much dirty data, or changes that
+//! are not logged for long, the log is flushed without a client's request.
 
 use std::rc::Rc;
 
@@ -24,10 +24,9 @@ impl<S: Seam> Shard<S> {
         {
             return;
         }
-        let now = self.seam().now();
         let spilled = self.with(|state, memory| {
             let keep = self.spill_threshold() / 2;
-            state.spill_oldest(memory, self.number, state.not_clean_blocks().saturating_sub(keep), now)
+            state.spill_oldest(memory, self.number, state.not_clean_blocks().saturating_sub(keep))
         });
         if spilled > 0 {
             self.throttle.record_progress(spilled);
@@ -36,13 +35,17 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Flushes the log in a separate task if memory holds much dirty data or the list of changes is long.
-    pub fn flush_log_if_full(self: &ShardRef<S>) {
+    /// Flushes the log in a separate task if memory holds much dirty data, the list of changes is long, or changes were
+    /// not logged for long.
+    pub fn flush_log_if_due(self: &ShardRef<S>) {
         if !self.uses_log() || self.background_log_flush_running.get() {
             return;
         }
         let has_many_changes = self.state.borrow().log_tracker.has_many_changes();
-        if !(has_many_changes || self.is_above_spill_threshold() || self.has_much_unlogged_data())
+        if !(has_many_changes
+            || self.is_above_spill_threshold()
+            || self.has_much_unlogged_data()
+            || self.has_old_unlogged_data())
             || self.seam().now() < self.next_background_log_flush.get()
         {
             return;
@@ -69,6 +72,12 @@ impl<S: Seam> Shard<S> {
     fn has_much_unlogged_data(&self) -> bool {
         let unlogged = self.state.borrow().log_tracker.changed_blocks();
         unlogged > self.spill_threshold() / 4 && self.state.borrow().not_clean_blocks() > self.spill_threshold() * 3 / 4
+    }
+
+    /// True if the oldest change that is not logged may be as old as dirty data without a log may get.
+    fn has_old_unlogged_data(&self) -> bool {
+        let state = self.state.borrow();
+        state.log_tracker.has_changes() && self.seam().now().since(state.logging.last_flush_at) >= self.age_max()
     }
 
     fn is_above_spill_threshold(&self) -> bool {

@@ -10,6 +10,7 @@ use seam::{Nanos, Seam};
 use super::memory_partition::MemoryPartition;
 use super::{Shard, ShardRef};
 use crate::backing::Datastore;
+use crate::destage::log_destage::LOGGED_AGE_FACTOR;
 use crate::log::kept_records::KeptTotals;
 use crate::memory::{BLOCKS_PER_PAGE, MemoryCache};
 use crate::pages::Promoter;
@@ -23,8 +24,12 @@ const BUSY_REQUESTS: u64 = 100;
 /// Cost units of destage of all volumes in one tick while the core is busy, even if a flush waits: about a seventh of
 /// the core.
 const DESTAGE_ALLOWANCE: u64 = 512;
+/// Part of the log's segments, in percent, that dirty data may fill before it is destaged.
+const LOG_TARGET_PERCENT: usize = 20;
 /// The log is crowded if fewer than 1/4 of its segments are free.
 const CROWDED_FREE_DIVISOR: usize = 4;
+/// Upper limit of the pressure on destage by the age of the log's data: a small part of the queue.
+const LATENESS_PERCENT_MAX: u64 = 25;
 /// Pause between attempts to get a buffer.
 const ALLOC_PAUSE: Nanos = Nanos::from_micros(200);
 
@@ -48,6 +53,10 @@ pub struct CoreState<S: Seam> {
     is_freeing_dirty_regions: Cell<bool>,
     /// See [`CoreState::log_pressure_percent`].
     log_pressure: Cell<u64>,
+    /// See [`CoreState::log_lateness_percent`].
+    log_lateness: Cell<u64>,
+    /// See [`CoreState::log_since`].
+    log_since: Cell<Option<Nanos>>,
     /// Free segments of the log when a volume last found it full.
     free_segments_when_full: Cell<Option<usize>>,
     /// Client requests counted at the last tick.
@@ -79,6 +88,8 @@ impl<S: Seam> CoreState<S> {
             kept_totals: KeptTotals::default(),
             next_background_batch: Cell::default(),
             memory_partition: Cell::new(MemoryPartition::new(seam.now())),
+            log_lateness: Cell::default(),
+            log_since: Cell::default(),
             datastores: Default::default(),
             flash_datastore: Datastore::of_flash(seam.clone(), &flash_spec),
             seam,
@@ -195,19 +206,40 @@ impl<S: Seam> CoreState<S> {
         })
     }
 
-    /// Fill level of the log in percent: 100 when the log is crowded. Measured at each tick, because counting visits
-    /// each segment.
+    /// Fill level of the log between its target (0) and the level at which it is crowded (100). Measured at each tick,
+    /// because counting visits each segment.
     pub fn log_pressure_percent(&self) -> u64 {
         self.log_pressure.get()
+    }
+
+    /// Time since which the oldest segment of the log has been in use.
+    pub fn log_since(&self) -> Option<Nanos> {
+        self.log_since.get()
+    }
+
+    /// True if dirty data fills more of the log than its target.
+    pub fn is_log_above_target(&self) -> bool {
+        self.log_pressure_percent() > 0
+    }
+
+    /// How far the oldest data of the log is past its age, up to [`LATENESS_PERCENT_MAX`] at twice the age.
+    pub fn log_lateness_percent(&self) -> u64 {
+        self.log_lateness.get()
     }
 
     fn measure_log_pressure(&self) {
         let pressure = self.log.borrow().as_ref().map_or(0, |store| {
             let (free, total) = store.room();
-            let until_crowded = (total - total / CROWDED_FREE_DIVISOR).max(1);
-            ((total - free.min(total)) * 100 / until_crowded).min(100) as u64
+            let (target, crowded) = (total * LOG_TARGET_PERCENT / 100, total - total / CROWDED_FREE_DIVISOR);
+            let above_target = (total - free.min(total)).saturating_sub(target);
+            (above_target * 100 / (crowded - target).max(1)).min(100) as u64
         });
         self.log_pressure.set(pressure);
+        let since = self.log.borrow().as_ref().and_then(Store::oldest_since);
+        self.log_since.set(since);
+        let age_max = self.spec.dirty_age_max.0.saturating_mul(LOGGED_AGE_FACTOR).max(1);
+        let late = since.map_or(0, |since| self.seam.now().since(since).0.saturating_sub(age_max));
+        self.log_lateness.set(late.saturating_mul(LATENESS_PERCENT_MAX).div_euclid(age_max).min(LATENESS_PERCENT_MAX));
     }
 
     /// Records the number of free segments at which a volume found the log full of other volumes' records.
@@ -374,7 +406,11 @@ impl<S: Seam> CoreState<S> {
                     if core_state.log_pressure_percent() == 100 {
                         shard.retire_durable_records();
                     }
-                    shard.flush_log_if_full();
+                    if let Some(since) = core_state.log_since() {
+                        shard.state.borrow_mut().limit_spilled_age(since);
+                    }
+                    shard.flush_log_if_due();
+                    shard.destage_log_if_due();
                     if shard.state.borrow().needs_tick() {
                         shard.work.notify();
                         shard.progress.notify();

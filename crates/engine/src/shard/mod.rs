@@ -25,6 +25,7 @@ use qos::Cost;
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 
 use crate::backing::{AnyDisk, Cause, Datastore, Dispatch, IoSlot, Priority};
+use crate::destage::log_destage::LogDestage;
 use crate::destage::throttle::Throttle;
 use crate::destage::writer::Retry;
 use crate::log::flush_batcher::FlushBatcher;
@@ -76,6 +77,8 @@ pub struct Shard<S: Seam> {
     pub retry: Retry,
     /// Sequential streams.
     pub streams: RefCell<Streams>,
+    /// Destage from the log.
+    pub log_destage: LogDestage,
     /// Signals work for the destage pump.
     pub work: Signal,
     /// Signals progress that requests may wait for.
@@ -160,7 +163,14 @@ impl<S: Seam> Shard<S> {
         self.size_bytes.get().saturating_sub(block.offset()).min(BLOCK_BYTES as u64) as usize
     }
 
-    /// Age at which dirty data is destaged.
+    /// Ends the background tasks.
+    pub fn stop(&self) {
+        self.stopping.set(true);
+        self.work.notify();
+        self.progress.notify();
+    }
+
+    /// Age at which dirty data without a log is destaged, and at which changes are logged.
     pub fn age_max(&self) -> Nanos {
         match self.policy.get() {
             // Half of the promised age; the other half is for the destage itself.

@@ -84,6 +84,39 @@ impl<S: Seam> Shard<S> {
         result
     }
 
+    /// Reloads those of these blocks that are spilled, for destage. A block that a client reads or changes meanwhile,
+    /// that is unreadable, or whose last write failed, is left out.
+    pub async fn reload_blocks(self: &ShardRef<S>, blocks: &[BlockNo]) {
+        let Some(store) = self.core.log() else { return };
+        let (mut requests, mut guards) = (Vec::new(), Vec::new());
+        self.with(|state, memory| {
+            for block in blocks {
+                let is_available = state.fill_guard_for(*block, Sectors::ALL).is_none()
+                    && !state.failed.is_paused(*block, || self.seam().now());
+                let position = state.log_tracker.spilled_position(*block).filter(|_| is_available);
+                let Some((position, buffer)) = position.and_then(|position| Some((position, memory.alloc()?))) else {
+                    continue;
+                };
+                let address = BlockAddress { volume_id: self.volume_id, block: *block };
+                requests.push((address, position, buffer));
+                guards.push((state.issue_reload_guard(block.single()), *block));
+            }
+            state.reloading_blocks += guards.len() as u64;
+        });
+        let read = store.read_all(requests).await;
+        for ((guard, block), read) in guards.into_iter().zip(read) {
+            let read = vec![read.map_err(|error| DiskError::Io(error.to_string()))];
+            let result = self.install_reloaded(&guard, &block.single(), read, ReloadReason::Destage);
+            let mut state = self.state.borrow_mut();
+            state.release_fill_guard(&guard);
+            state.reloading_blocks -= 1;
+            if let Err(error) = result {
+                *self.counters.last_error.borrow_mut() = Some(error);
+            }
+        }
+        self.progress.notify();
+    }
+
     fn install_reloaded(
         &self,
         guard: &Rc<FillGuard>,

@@ -174,7 +174,7 @@ pub struct State {
     ages: VecDeque<(BlockNo, Nanos)>,
     /// Blocks in memory that are not clean.
     not_clean: u64,
-    /// Time since which there are spilled blocks.
+    /// Time before which no spilled block was logged; a recovered one counts as logged at the start.
     spilled_since: Nanos,
     /// Number of blocks being reloaded for destage.
     pub reloading_blocks: u64,
@@ -267,6 +267,11 @@ impl State {
             self.ages.pop_front();
         }
         self.ages.front().map(|(_, since)| *since)
+    }
+
+    /// Records that no spilled block was logged before `since`.
+    pub fn limit_spilled_age(&mut self, since: Nanos) {
+        self.spilled_since = self.spilled_since.max(since);
     }
 
     /// Time since which the oldest dirty block or range has been dirty, spilled blocks included.
@@ -400,7 +405,7 @@ impl State {
 
     /// Spills up to `count` dirty blocks whose newest content is durable in the flash log, the longest dirty first.
     /// Returns the number of spilled blocks.
-    pub fn spill_oldest<S: Seam>(&mut self, memory: &mut MemoryCache<S>, volume: u32, count: u64, now: Nanos) -> u64 {
+    pub fn spill_oldest<S: Seam>(&mut self, memory: &mut MemoryCache<S>, volume: u32, count: u64) -> u64 {
         let mut spilled = 0;
         for (block, since) in std::mem::take(&mut self.ages) {
             let Some(id) = memory.find(volume, block) else { continue };
@@ -409,7 +414,7 @@ impl State {
                 continue;
             }
             if spilled < count && self.can_spill(slot) {
-                self.spill(memory, id, now);
+                self.spill(memory, id);
                 spilled += 1;
             } else {
                 self.ages.push_back((block, since));
@@ -433,9 +438,10 @@ impl State {
             && !self.is_busy(&block.single())
     }
 
-    fn spill<S: Seam>(&mut self, memory: &mut MemoryCache<S>, id: u32, now: Nanos) {
+    fn spill<S: Seam>(&mut self, memory: &mut MemoryCache<S>, id: u32) {
         let slot = memory.slot_mut(id);
-        let (block, epoch) = (slot.block, slot.dirty.take().expect("only a dirty block is spilled"));
+        let (block, since) = (slot.block, slot.dirty_since);
+        let epoch = slot.dirty.take().expect("only a dirty block is spilled");
         self.epochs.remove(epoch);
         self.epochs.add(Epoch::OLDEST);
         self.closed_dirty_blocks -= u64::from(self.epochs.is_closed(epoch));
@@ -445,9 +451,8 @@ impl State {
         self.not_clean -= 1;
         memory.update_pin(id, false);
         memory.remove(id);
-        if self.log_tracker.spilled_blocks() == 0 {
-            self.spilled_since = now;
-        }
+        let is_first = self.log_tracker.spilled_blocks() == 0;
+        self.spilled_since = if is_first { since } else { self.spilled_since.min(since) };
         self.log_tracker.spill(block);
     }
 

@@ -236,6 +236,6 @@ impl<S: Seam> Shard<S> {
         if self.wants_destage_now() {
             self.work.notify();
         }
-        self.flush_log_if_full();
+        self.flush_log_if_due();
     }
 }

@@ -105,6 +105,7 @@ impl<S: Seam> Volume<S> {
             background_log_flush_running: Cell::new(false),
             is_abandoned: Cell::new(false),
             next_background_log_flush: Cell::new(Nanos::ZERO),
+            log_destage: Default::default(),
             last_request: Cell::new(core.seam().now()),
             last_sync: Cell::new(core.seam().now()),
             disk: backing.disk,
@@ -535,8 +536,7 @@ impl<S: Seam> Volume<S> {
         }
         shard.record_unknown_blocks().await;
         shard.drop_all_blocks();
-        shard.stopping.set(true);
-        shard.work.notify();
+        shard.stop();
         Ok(())
     }
 
@@ -560,8 +560,7 @@ impl<S: Seam> Volume<S> {
             shard.work.notify();
             shard.leave_log_within(ZEROES_TIMEOUT).await;
         }
-        shard.stopping.set(true);
-        shard.work.notify();
+        shard.stop();
         shard.stop_destage_with_timeout().await;
         Ok(shard.state.borrow().log_tracker.has_records())
     }
@@ -581,8 +580,7 @@ impl<S: Seam> Volume<S> {
         let shard = &self.0.shard;
         shard.is_abandoned.set(true);
         shard.destage_held.set(true);
-        shard.stopping.set(true);
-        shard.work.notify();
+        shard.stop();
         shard.core.remove(shard);
     }
 

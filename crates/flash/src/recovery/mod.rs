@@ -176,10 +176,9 @@ fn new_inner<S: Seam>(
             _ => {
                 let live = live_per_segment[header.segment.index()];
                 let (boot, first_sequence, last_sequence) = (header.boot, header.first_sequence, header.sequence);
-                log_segments.push((
-                    header.segment,
-                    Segment { boot, first_sequence, last_sequence, live, holds: 0, expiries: 0 },
-                ));
+                let opened = seam.now();
+                let segment = Segment { boot, first_sequence, last_sequence, live, opened, ..Segment::default() };
+                log_segments.push((header.segment, segment));
             }
         }
     }

@@ -19,6 +19,7 @@ mod idle;
 mod kept_records;
 mod kills;
 mod kills_flash;
+mod log_destage;
 mod many_discards;
 mod one_block_often;
 mod paced_log;

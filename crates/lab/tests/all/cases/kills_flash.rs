@@ -128,7 +128,9 @@ fn spilled_blocks_survive_a_destage_of_older_versions() {
                 volume.flush().await.unwrap();
             }
         }
-        for block in 0..60 {
+        wait_until_destaged_by_age(&fixture, &volume).await;
+        // Few enough that they are destaged before the log is flushed for them.
+        for block in 0..10 {
             write(&volume, block * 8, 8, 20_000 + block).await.unwrap();
         }
         wait_until_destaged_by_age(&fixture, &volume).await;

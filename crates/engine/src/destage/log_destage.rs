@@ -1,0 +1,179 @@
+//! Destage from the log. While the log has room, dirty blocks stay in it: most are written again, and only their last
+//! version goes to the backing. Once dirty data fills more of the log than its target, or is too old, the oldest
+//! records are destaged, in rounds over the oldest segments. A block that was written again has a newer record and is
+//! left out.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use flash::SegmentNo;
+use seam::{Nanos, Seam};
+
+use crate::memory::BlockNo;
+use crate::shard::{Shard, ShardRef};
+
+/// Age from which logged data is destaged, as a multiple of the age for dirty data without a log.
+pub const LOGGED_AGE_FACTOR: u64 = 30;
+/// Maximum number of blocks of one round, and of live records in its segments unless it is widened.
+const ROUND_BLOCKS_MAX: usize = 65_536;
+/// Maximum number of blocks that are read from the log together. Reads of clients wait behind larger batches.
+const BATCH_BLOCKS_MAX: usize = 128;
+/// A batch takes at most this part of the memory for dirty data.
+const BATCH_MEMORY_DIVISOR: u64 = 8;
+/// Records examined in one step.
+const EXAMINED_RECORDS_MAX: usize = 1_024;
+/// Pause after a round that found blocks.
+const PAUSE_AFTER_ROUND: Nanos = Nanos::from_millis(50);
+/// Pause after a round that found none: other volumes have the oldest records, or the records of this volume are not
+/// retired yet.
+const PAUSE_AFTER_EMPTY_ROUND: Nanos = Nanos::from_millis(250);
+/// Addition to the pause after a round that found few blocks, for each record that the next round examines.
+const PAUSE_PER_RECORD: Nanos = Nanos(500);
+/// Number of blocks below which a round found few.
+const FEW_BLOCKS: usize = ROUND_BLOCKS_MAX / 4;
+
+/// State of a volume's destage from the log.
+#[derive(Default)]
+pub struct LogDestage {
+    is_running: Cell<bool>,
+    /// Earliest time of the next round.
+    next_round: Cell<Nanos>,
+    /// Earliest time of the next round by age alone.
+    next_round_by_age: Cell<Nanos>,
+    /// Binary logarithm of the factor by which the segments of a round may hold more than [`ROUND_BLOCKS_MAX`] live
+    /// records. It grows while other volumes have most of the oldest records.
+    widening: Cell<u32>,
+    /// Blocks of the current batch that the pump has not selected yet. Entries may be out of date.
+    pub due: RefCell<BTreeSet<BlockNo>>,
+    /// The segments of the last round hold records of zero-ranges.
+    pub includes_zeroes: Cell<bool>,
+    /// The last flush of the log failed.
+    pub has_log_failed: Cell<bool>,
+}
+
+/// Result of a round that examined all records.
+struct Round {
+    /// Number of blocks found.
+    found: usize,
+    /// More segments are old.
+    are_more: bool,
+}
+
+impl<S: Seam> Shard<S> {
+    /// True if the log takes the volume's dirty data and has room for it.
+    pub fn log_has_room(&self) -> bool {
+        self.uses_log()
+            && !self.log_destage.has_log_failed.get()
+            && self.core.log_pressure_percent() < 100
+            && self.core.log().is_some_and(|log| log.copies() > 0)
+    }
+
+    /// True if dirty data stays in the log for now. `not_clean`: blocks in memory that are not clean.
+    pub fn defers_destage(&self, not_clean: u64) -> bool {
+        self.log_has_room() && !self.has_memory_pressure(not_clean)
+    }
+
+    /// Age at which logged data is destaged.
+    pub fn logged_age_max(&self) -> Nanos {
+        Nanos(self.age_max().0.saturating_mul(LOGGED_AGE_FACTOR))
+    }
+
+    /// Starts a round if dirty data fills too much of the log, or is too old.
+    pub fn destage_log_if_due(self: &ShardRef<S>) {
+        let (destage, now) = (&self.log_destage, self.seam().now());
+        if destage.is_running.get() || now < destage.next_round.get() {
+            return;
+        }
+        let is_above_target = self.core.is_log_above_target();
+        let is_old = now >= destage.next_round_by_age.get()
+            && self.core.log_since().is_some_and(|since| now.since(since) >= self.logged_age_max());
+        if !self.may_continue_round()
+            || !self.state.borrow().log_tracker.holds_segments()
+            || !(is_above_target || is_old)
+        {
+            return destage.includes_zeroes.set(false);
+        }
+        destage.is_running.set(true);
+        let shard = Rc::clone(self);
+        self.seam().spawn(async move {
+            let round = shard.run_round(is_above_target).await;
+            let (destage, now) = (&shard.log_destage, shard.seam().now());
+            destage.due.borrow_mut().clear();
+            let pause = match round.as_ref().map(|round| round.found) {
+                Some(0) => PAUSE_AFTER_EMPTY_ROUND,
+                Some(_) | None => PAUSE_AFTER_ROUND,
+            };
+            let found_few = round.as_ref().is_some_and(|round| round.found < FEW_BLOCKS);
+            let examined = if found_few { shard.state.borrow().log_tracker.len() as u64 } else { 0 };
+            destage.next_round.set(now + pause + Nanos(PAUSE_PER_RECORD.0 * examined));
+            if !is_above_target && round.is_some_and(|round| !round.are_more && round.found < ROUND_BLOCKS_MAX) {
+                // The open segment stays old: rounds by age would destage each of its new records at once.
+                destage.next_round_by_age.set(now + Nanos(shard.logged_age_max().0 / 2));
+            }
+            destage.is_running.set(false);
+        });
+    }
+
+    fn may_continue_round(&self) -> bool {
+        !self.stopping.get() && !self.destage_held.get() && self.defers_destage(self.state.borrow().not_clean_blocks())
+    }
+
+    /// Destages the blocks of the oldest segments, in address order. Returns `None` if the round ended early.
+    async fn run_round(self: &ShardRef<S>, is_above_target: bool) -> Option<Round> {
+        let destage = &self.log_destage;
+        let opened_by = Nanos(self.seam().now().0.saturating_sub(self.logged_age_max().0));
+        let live_max = (ROUND_BLOCKS_MAX as u64) << destage.widening.get();
+        let (segments, are_more) = self.core.log()?.old_segments(opened_by, is_above_target, live_max);
+        if segments.is_empty() {
+            return Some(Round { found: 0, are_more });
+        }
+        destage.includes_zeroes.set(self.state.borrow().log_tracker.has_zeroes_in_segments(&segments));
+        self.work.notify();
+        let blocks = self.blocks_in_segments(&segments).await;
+        if !self.may_continue_round() {
+            return None;
+        }
+        let is_wide_enough = blocks.len() >= FEW_BLOCKS;
+        destage.widening.set(if is_wide_enough { 0 } else { (destage.widening.get() + 1).min(u32::BITS) });
+        if blocks.is_empty() && !are_more {
+            self.state.borrow_mut().limit_spilled_age(opened_by);
+        }
+        let batch_blocks_max = (self.last_not_clean_limit() / BATCH_MEMORY_DIVISOR).max(1) as usize;
+        for batch in blocks.chunks(BATCH_BLOCKS_MAX.min(batch_blocks_max)) {
+            if !self.may_continue_round() {
+                return None;
+            }
+            let mut batch = batch.to_vec();
+            // A round takes minutes: blocks that were written again since have newer records.
+            batch.retain(|block| self.state.borrow().log_tracker.is_newest_in_segments(*block, &segments));
+            self.reload_blocks(&batch).await;
+            destage.due.borrow_mut().extend(batch);
+            self.work.notify();
+            let is_selected = || destage.due.borrow().is_empty() || !self.may_continue_round();
+            self.progress.wait_for(|| is_selected().then_some(())).await;
+        }
+        if !blocks.is_empty() {
+            // The segments are free only when flushes of the backing cover the round. A failure is counted and
+            // reported; the written blocks are then dirty again.
+            self.sync().await;
+        }
+        Some(Round { found: blocks.len(), are_more })
+    }
+
+    /// The volume's blocks whose newest content is a record in these segments, in address order: at most
+    /// [`ROUND_BLOCKS_MAX`].
+    async fn blocks_in_segments(&self, segments: &BTreeSet<SegmentNo>) -> Vec<BlockNo> {
+        let mut found: Vec<BlockNo> = Vec::new();
+        let mut from = Some(BlockNo::ZERO);
+        while let Some(first) = from.filter(|_| found.len() < ROUND_BLOCKS_MAX && self.may_continue_round()) {
+            from = {
+                let tracker = &self.state.borrow().log_tracker;
+                tracker.newest_in_segments(first, EXAMINED_RECORDS_MAX, segments, &mut found)
+            };
+            self.seam().yield_now().await;
+        }
+        found.truncate(ROUND_BLOCKS_MAX);
+        found
+    }
+}
