@@ -12,6 +12,7 @@ use seam::{Nanos, Seam};
 
 use crate::memory::BlockNo;
 use crate::shard::{Shard, ShardRef};
+use crate::wait::Signal;
 
 /// Age from which logged data is destaged, as a multiple of the age for dirty data without a log.
 pub const LOGGED_AGE_FACTOR: u64 = 30;
@@ -19,6 +20,8 @@ pub const LOGGED_AGE_FACTOR: u64 = 30;
 const ROUND_BLOCKS_MAX: usize = 65_536;
 /// Maximum number of blocks that are read from the log together. Reads of clients wait behind larger batches.
 const BATCH_BLOCKS_MAX: usize = 128;
+/// Maximum number of batches that all volumes of a core read from the log at once.
+const READ_BATCHES_MAX: usize = 2;
 /// A batch takes at most this part of the memory for dirty data.
 const BATCH_MEMORY_DIVISOR: u64 = 8;
 /// Records examined in one step.
@@ -50,6 +53,28 @@ pub struct LogDestage {
     pub includes_zeroes: Cell<bool>,
     /// The last flush of the log failed.
     pub has_log_failed: Cell<bool>,
+}
+
+/// Batches that all volumes of a core read from the log, at most [`READ_BATCHES_MAX`].
+#[derive(Default)]
+pub struct BatchReads {
+    running: Cell<usize>,
+    ended: Signal,
+}
+
+impl BatchReads {
+    async fn begin(&self) {
+        let begin = || {
+            let may_begin = self.running.get() < READ_BATCHES_MAX;
+            may_begin.then(|| self.running.set(self.running.get() + 1))
+        };
+        self.ended.wait_for(begin).await;
+    }
+
+    fn end(&self) {
+        self.running.set(self.running.get() - 1);
+        self.ended.notify();
+    }
 }
 
 /// Result of a round that examined all records.
@@ -144,18 +169,24 @@ impl<S: Seam> Shard<S> {
             if !self.may_continue_round() {
                 return None;
             }
+            let reads = &self.core.batch_reads;
+            reads.begin().await;
             let mut batch = batch.to_vec();
             // A round takes minutes: blocks that were written again since have newer records.
             batch.retain(|block| self.state.borrow().log_tracker.is_newest_in_segments(*block, &segments));
             self.reload_blocks(&batch).await;
+            reads.end();
             destage.due.borrow_mut().extend(batch);
             self.work.notify();
             let is_selected = || destage.due.borrow().is_empty() || !self.may_continue_round();
             self.progress.wait_for(|| is_selected().then_some(())).await;
         }
         if !blocks.is_empty() {
-            // The segments are free only when flushes of the backing cover the round. A failure is counted and
-            // reported; the written blocks are then dirty again.
+            // The segments are free only when flushes of the backing cover all writes of the round. A failure is
+            // counted and reported; the written blocks are then dirty again.
+            let next = self.state.borrow().next_operation();
+            let has_written = || !self.state.borrow().has_operation_before(next) || !self.may_continue_round();
+            self.progress.wait_for(|| has_written().then_some(())).await;
             self.sync().await;
         }
         Some(Round { found: blocks.len(), are_more })

@@ -41,7 +41,7 @@ const RETRY_PAUSE: Nanos = Nanos::from_secs(1);
 enum ComparisonResult {
     Same,
     Different,
-    /// The backing could not be read.
+    /// The backing could not be read, or no buffer was free.
     Unknown,
 }
 
@@ -307,11 +307,17 @@ impl<S: Seam> Shard<S> {
                         continue;
                     }
                     let is_same = match candidate {
-                        Candidate::RecentWrite(_, checksum) => content.checksum(0) == checksum,
+                        Candidate::RecentWrite(_, checksum) => Some(content.checksum(0) == checksum),
                         Candidate::Page(..) => self.matches_flash(block, content).await,
                     };
-                    if !is_same && guard.invalidated(block) == Sectors::NONE && self.is_current(candidate) {
-                        result = ComparisonResult::Different;
+                    match is_same {
+                        Some(true) => {}
+                        Some(false) if guard.invalidated(block) == Sectors::NONE && self.is_current(candidate) => {
+                            result = ComparisonResult::Different;
+                        }
+                        Some(false) => {}
+                        None if result == ComparisonResult::Same => result = ComparisonResult::Unknown,
+                        None => {}
                     }
                 }
             }
@@ -330,18 +336,19 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// True if flash holds the same content, or no readable copy that could be wrong.
-    async fn matches_flash(&self, block: BlockNo, content: &S::Block) -> bool {
-        let Some(pages) = self.flash_tier.pages.clone() else { return true };
+    /// True if flash holds the same content, or no readable copy that could be wrong. `None`: no buffer is free. It
+    /// does not wait for one: the caller holds buffers, which others may be waiting for.
+    async fn matches_flash(&self, block: BlockNo, content: &S::Block) -> Option<bool> {
+        let Some(pages) = self.flash_tier.pages.clone() else { return Some(true) };
         let (page, index) = page_and_index(block);
         if pages.valid_blocks(page) >> index & 1 == 0 {
-            return true;
+            return Some(true);
         }
-        let buffer = self.core.alloc().await;
-        match pages.read(page, index..index + 1, vec![buffer]).await.pop() {
+        let buffer = self.with(|_, memory| memory.alloc())?;
+        Some(match pages.read(page, index..index + 1, vec![buffer]).await.pop() {
             Some(Ok(copy)) => copy.has_same_content(content),
             _ => true,
-        }
+        })
     }
 }
 

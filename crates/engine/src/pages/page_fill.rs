@@ -96,19 +96,21 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Reads a page: `run` for a client, all of it for promotion.
+    /// Reads a page: `run`, into these buffers, for a client, all of it for promotion.
     pub async fn fill_page(
         self: &ShardRef<S>,
         page: PageNo,
         run: Range<BlockNo>,
+        mut buffers: Vec<S::BlockMut>,
         admit: Option<Admit>,
     ) -> Result<FillResult<S>, DiskError> {
         let blocks = self.page_blocks(page);
-        let count = BlockNo::count(&blocks) as usize;
         let is_inside = run.end <= blocks.end;
-        let Some(buffers) = (if is_inside { self.core.alloc_all(count, false).await } else { None }) else {
-            return self.fill(run, admit, Cause::ClientRead).await;
+        let rest = (BlockNo::count(&blocks) as usize).saturating_sub(buffers.len());
+        let Some(rest) = (if is_inside { self.core.alloc_all(rest, false).await } else { None }) else {
+            return self.fill_into(run, buffers, admit).await;
         };
+        buffers.extend(rest);
         let (page_guard, guard) = self.with(|state, memory| {
             let page_guard = state.issue_fill_guard(memory, self.number, blocks.clone(), false);
             (page_guard, state.issue_fill_guard(memory, self.number, run.clone(), true))

@@ -10,7 +10,7 @@ use seam::{Nanos, Seam};
 use super::memory_partition::MemoryPartition;
 use super::{Shard, ShardRef};
 use crate::backing::Datastore;
-use crate::destage::log_destage::LOGGED_AGE_FACTOR;
+use crate::destage::log_destage::{BatchReads, LOGGED_AGE_FACTOR};
 use crate::log::kept_records::KeptTotals;
 use crate::memory::{BLOCKS_PER_PAGE, MemoryCache};
 use crate::pages::Promoter;
@@ -63,6 +63,8 @@ pub struct CoreState<S: Seam> {
     requests: Cell<u64>,
     /// Cost units left for destage until the next tick; `None` without limit.
     allowance: Cell<Option<u64>>,
+    /// Batches that destage reads from the log.
+    pub batch_reads: BatchReads,
     /// Time from which the next batch of the log that no client waits for may begin.
     pub next_background_batch: Cell<Nanos>,
     /// Number of kept records, and progress of their sweeps.
@@ -86,6 +88,7 @@ impl<S: Seam> CoreState<S> {
             Default::default();
         CoreState {
             kept_totals: KeptTotals::default(),
+            batch_reads: BatchReads::default(),
             next_background_batch: Cell::default(),
             memory_partition: Cell::new(MemoryPartition::new(seam.now())),
             log_lateness: Cell::default(),
@@ -362,7 +365,8 @@ impl<S: Seam> CoreState<S> {
         }
     }
 
-    async fn pause_for_buffers(self: &Rc<Self>) {
+    /// Waits until buffers may have become free.
+    pub async fn pause_for_buffers(self: &Rc<Self>) {
         self.keep_ticking();
         self.shards().iter().for_each(|shard| shard.work.notify());
         self.seam.sleep(ALLOC_PAUSE).await;

@@ -145,36 +145,55 @@ impl<S: Seam> FillResult<S> {
 }
 
 impl<S: Seam> Shard<S> {
-    /// Reads `blocks` from the backing, merges them into partial blocks, and admits absent ones according to `admit`.
+    /// Reads `blocks` from flash or the backing, merges them into partial blocks, and admits absent ones according to
+    /// `admit`.
     pub async fn fill(
         &self,
         blocks: Range<BlockNo>,
         admit: Option<Admit>,
         cause: Cause,
     ) -> Result<FillResult<S>, DiskError> {
-        let guard = self.with(|state, memory| match self.sabotage(Sabotage::FillOverSpilled) {
-            true => state.issue_reload_guard(blocks.clone()),
-            false => state.issue_fill_guard(memory, self.number, blocks.clone(), true),
-        });
-        let result = self.fill_guarded(&guard, blocks, admit, cause).await;
+        let guard = self.issue_installing_guard(&blocks);
+        // Readahead does not wait for buffers, because clients wait for theirs. The permit for the backing's queue is
+        // taken with the buffers in hand: otherwise fills that wait for buffers could hold all permits, and keep out
+        // the writes that free buffers.
+        let may_wait = cause != Cause::Readahead;
+        let result = match self.core.alloc_all(BlockNo::count(&blocks) as usize, may_wait).await {
+            Some(buffers) => self.fill_guarded(&guard, blocks, buffers, admit, cause).await,
+            None => Err(DiskError::Io("no buffers are free for readahead".into())),
+        };
         self.state.borrow_mut().release_fill_guard(&guard);
         result
+    }
+
+    /// Like [`Shard::fill`], for a client's read that already has its buffers, one for each block.
+    pub async fn fill_into(
+        &self,
+        blocks: Range<BlockNo>,
+        buffers: Vec<S::BlockMut>,
+        admit: Option<Admit>,
+    ) -> Result<FillResult<S>, DiskError> {
+        let guard = self.issue_installing_guard(&blocks);
+        let result = self.fill_guarded(&guard, blocks, buffers, admit, Cause::ClientRead).await;
+        self.state.borrow_mut().release_fill_guard(&guard);
+        result
+    }
+
+    fn issue_installing_guard(&self, blocks: &Range<BlockNo>) -> Rc<FillGuard> {
+        self.with(|state, memory| match self.sabotage(Sabotage::FillOverSpilled) {
+            true => state.issue_reload_guard(blocks.clone()),
+            false => state.issue_fill_guard(memory, self.number, blocks.clone(), true),
+        })
     }
 
     async fn fill_guarded(
         &self,
         guard: &Rc<FillGuard>,
         blocks: Range<BlockNo>,
+        buffers: Vec<S::BlockMut>,
         admit: Option<Admit>,
         cause: Cause,
     ) -> Result<FillResult<S>, DiskError> {
-        // Readahead does not wait for buffers, because clients wait for theirs. The permit for the backing's queue is
-        // taken with the buffers in hand: otherwise fills that wait for buffers could hold all permits, and keep out
-        // the writes that free buffers.
-        let may_wait = cause != Cause::Readahead;
-        let Some(buffers) = self.core.alloc_all(BlockNo::count(&blocks) as usize, may_wait).await else {
-            return Err(DiskError::Io("no buffers are free for readahead".into()));
-        };
         let mut flash_read = self.read_from_flash(blocks.clone(), buffers, self.priority_of_read(cause)).await;
         let missing = flash_read.missing();
         let from_backing: usize = missing.iter().map(Range::len).sum();

@@ -116,10 +116,18 @@ impl<S: Seam> Shard<S> {
                 let missing = spans.iter().zip(&pieces).filter(|(_, piece)| keep && piece.is_none());
                 sources.to_promote = self.record_misses(missing.map(|(span, _)| span.block), sequential);
             }
+            let Some(mut buffers) = self.core.alloc_all(plan.block_count(), false).await else {
+                // A read that waits for buffers holds none: such reads could else hold all that they wait for.
+                pieces.fill_with(|| None);
+                self.core.pause_for_buffers().await;
+                continue;
+            };
             let has_reloaded = !plan.spilled.is_empty();
             for run in plan.spilled {
+                let run_buffers = buffers.split_off(buffers.len() - BlockNo::count(&run) as usize);
                 // An unreadable block fails only the requests for it (R11, docs/rules.md).
-                let Some(filled) = self.reload(run, ReloadReason::Read).await? else { continue };
+                let filled = self.reload_into(run, run_buffers, ReloadReason::Read).await?;
+                let Some(filled) = filled else { continue };
                 sources.from_flash += filled.blocks.len();
                 for (span, piece) in spans.iter().zip(&mut pieces) {
                     take_filled(&filled, span, piece);
@@ -142,7 +150,7 @@ impl<S: Seam> Shard<S> {
                 continue;
             }
             let admit = (keep && self.admits_reads()).then_some(if sequential { Admit::Stream } else { Admit::Normal });
-            let filled = self.fill_all(plan.missing, admit, &spans, &sources.to_promote).await?;
+            let filled = self.fill_all(plan.missing, buffers, admit, &spans, &sources.to_promote).await?;
             let from_flash: usize = filled.iter().map(|filled| filled.from_flash).sum();
             sources.unreadable += filled.iter().map(|filled| filled.unreadable).sum::<usize>();
             let all_flash = filled.iter().all(|filled| filled.from_flash == filled.blocks.len());
@@ -257,11 +265,12 @@ impl<S: Seam> Shard<S> {
         plan
     }
 
-    /// Fills all runs concurrently. A failed run is retried block by block, and a failed block sector by sector, so
-    /// that a bad sector fails only the requests for it. `to_promote`: pages to be promoted.
+    /// Fills all runs concurrently, into a buffer for each block. A failed run is retried block by block, and a failed
+    /// block sector by sector, so that a bad sector fails only the requests for it. `to_promote`: pages to be promoted.
     async fn fill_all(
         self: &ShardRef<S>,
         runs: Vec<Range<BlockNo>>,
+        mut buffers: Vec<S::BlockMut>,
         admit: Option<Admit>,
         spans: &[Span],
         to_promote: &[PageNo],
@@ -269,8 +278,8 @@ impl<S: Seam> Shard<S> {
         let results: Vec<RunResult<S>> = match &runs[..] {
             [run] => {
                 let result = match self.page_to_fill(run, to_promote) {
-                    Some(page) => self.fill_page(page, run.clone(), admit).await,
-                    None => self.fill(run.clone(), admit, Cause::ClientRead).await,
+                    Some(page) => self.fill_page(page, run.clone(), buffers, admit).await,
+                    None => self.fill_into(run.clone(), buffers, admit).await,
                 };
                 vec![(run.clone(), result)]
             }
@@ -279,9 +288,10 @@ impl<S: Seam> Shard<S> {
                 let completion = Rc::new(WriteWait::default());
                 for run in runs {
                     completion.expect_one();
+                    let run_buffers = buffers.split_off(buffers.len() - BlockNo::count(&run) as usize);
                     let (shard, results, completion) = (Rc::clone(self), Rc::clone(&results), Rc::clone(&completion));
                     self.seam().spawn(async move {
-                        let result = shard.fill(run.clone(), admit, Cause::ClientRead).await;
+                        let result = shard.fill_into(run.clone(), run_buffers, admit).await;
                         results.borrow_mut().push((run, result));
                         completion.finish_one(Ok(&()));
                     });
@@ -421,6 +431,13 @@ struct ReadPlan {
     join: Option<Rc<FillGuard>>,
     /// A block that was found had been read ahead.
     is_read_ahead: bool,
+}
+
+impl ReadPlan {
+    /// Number of blocks to be read from flash and from the backing.
+    fn block_count(&self) -> usize {
+        self.missing.iter().chain(&self.spilled).map(|run| BlockNo::count(run) as usize).sum()
+    }
 }
 
 /// Takes the content of `span` from a fill, if it covers the span and is still valid.

@@ -310,6 +310,16 @@ impl State {
         self.operations.swap_remove(index.expect("an operation ends once"));
     }
 
+    /// Number of the next operation.
+    pub fn next_operation(&self) -> u64 {
+        self.next_operation
+    }
+
+    /// True if an operation with a lower number is in flight.
+    pub fn has_operation_before(&self, number: u64) -> bool {
+        self.operations.iter().any(|operation| operation.id < number)
+    }
+
     /// True if an operation in flight touches any of `blocks`.
     pub fn is_busy(&self, blocks: &Range<BlockNo>) -> bool {
         self.operations.iter().any(|other| overlap(&other.blocks, blocks))

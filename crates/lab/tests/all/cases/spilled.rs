@@ -1,11 +1,14 @@
 //! Dirty blocks spilled to flash: flash, not memory, bounds the dirty data. An attach reads none of it, and older
 //! content never replaces it.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use engine::{ByteOffset, CoreSpec, Volume, VolumeId, VolumeSpec};
 use lab::fixture::{Fixture, durable_tags, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Stop, When, WorldSpec};
-use seam::{DiskOpen, Seam};
+use seam::{DiskOpen, Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
 /// Blocks of memory: 2 MiB.
@@ -90,7 +93,7 @@ fn volume_serves_before_recovery_reads_and_destages_later() {
     assert_eq!(volume.stats().spilled_bytes, 3_000 * 4096);
     fixture.world.block_on(async {
         assert_eq!(read(&volume, 700 * 8, 8).await.unwrap(), [710; 8]);
-        fixture.seam.sleep(seam::Nanos::from_secs(30)).await;
+        fixture.seam.sleep(Nanos::from_secs(30)).await;
     });
     let disk = fixture.world.disk("disk").unwrap();
     assert_eq!((volume.stats().spilled_bytes, durable_tags(&disk, 2_000 * 8, 8)), (0, vec![2_010; 8]));
@@ -119,7 +122,7 @@ fn block_without_an_intact_copy_fails_only_its_own_reads() {
         }
         assert_eq!(unreadable, 1);
         assert!(volume.destage_all().await.is_err(), "one block cannot be destaged");
-        fixture.seam.sleep(seam::Nanos::from_secs(30)).await;
+        fixture.seam.sleep(Nanos::from_secs(30)).await;
         let disk = fixture.world.disk("disk").unwrap();
         let destaged_count = (0..1_000).filter(|block| durable_tags(&disk, block * 8, 8) == [block + 10; 8]).count();
         assert_eq!(destaged_count, 999, "all other blocks are destaged");
@@ -157,4 +160,34 @@ fn flush_of_zeroes_keeps_records_of_newer_writes() {
         let allowed: &[u64] = if flushed { &[2] } else { &[0, 1, 2] };
         assert!(allowed.iter().any(|tag| content == [*tag; 8]), "cut at I/O {io}: {content:?}");
     }
+}
+
+/// Found by torture (seed 330005476): reads of blocks that were partly in the log took buffers for one part after the
+/// other, and each waited for buffers that others held.
+#[test]
+fn concurrent_reads_need_more_buffers_than_memory_has() {
+    const READS: u64 = 32;
+    let (fixture, volume) = first_session(7);
+    fixture.world.disk("disk").unwrap().add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
+    fixture.world.block_on(async {
+        for number in 0..READS * 32 {
+            write(&volume, number * 16, 8, number + 10).await.unwrap();
+        }
+        volume.flush().await.unwrap();
+    });
+    drop(volume);
+    let fixture = fixture.crash(CrashMode::LoseAll, world(8));
+    let volume = serve(&fixture, false);
+    let ended = Rc::new(Cell::new(0));
+    for part in 0..READS {
+        let (volume, ended) = (volume.clone(), Rc::clone(&ended));
+        fixture.seam.spawn(async move {
+            let tags = read(&volume, part * 512, 512).await.unwrap();
+            let expected = (0..512).map(|sector| if sector % 16 < 8 { part * 32 + sector / 16 + 10 } else { 0 });
+            assert!(tags.into_iter().eq(expected), "part {part}");
+            ended.set(ended.get() + 1);
+        });
+    }
+    fixture.world.run_for(Nanos::from_secs(10)).unwrap();
+    assert_eq!(ended.get(), READS, "reads that ended");
 }
