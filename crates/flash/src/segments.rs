@@ -233,9 +233,14 @@ impl Segments {
         reserve == 0 || self.has_more_free_than(reserve - 1)
     }
 
-    /// Closes the open segment: no batch follows, so the tail may pass it, too.
+    /// Closes the open segment: no batch follows in it, so the tail may pass it, too.
     pub fn close_open(&mut self) {
         self.open = None;
+    }
+
+    /// Closes the open segment if it lies past the limit. The caller ensures that no batch is being written.
+    pub fn close_open_past_limit(&mut self) {
+        self.open = self.open.filter(|open| open.segment < self.limit);
     }
 
     /// Number of segments that may be written now, or once a tail is durable.
@@ -252,6 +257,11 @@ impl Segments {
     /// True when the segment belongs to the log and still has this generation.
     pub fn is_in_log(&self, number: SegmentNo, first_sequence: Sequence) -> bool {
         self.get(number).first_sequence == first_sequence && self.chain.contains(&number)
+    }
+
+    /// True if a segment of the log lies past the limit.
+    pub fn has_segments_past_limit(&self) -> bool {
+        self.chain.iter().any(|number| *number >= self.limit)
     }
 
     /// Sets the limit, unless a segment at or past it belongs to the log or may still be read by a recovery. Returns

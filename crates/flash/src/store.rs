@@ -487,11 +487,14 @@ impl<S: Seam> Store<S> {
         sealed.take(count).collect()
     }
 
-    /// The oldest segments of the log: the ones opened by this time, and with `with_older_half` the older half of the
-    /// log. Returns as many as hold at most `live_max` live records, but at least one, and whether there are more.
+    /// The oldest segments of the log: the ones opened by this time, with `with_older_half` the older half of the log,
+    /// and all up to the last one past the end of the smallest device. Returns as many as hold at most `live_max` live records, but at least one, and whether there are more.
     pub fn old_segments(&self, opened_by: Nanos, with_older_half: bool, live_max: u64) -> (BTreeSet<SegmentNo>, bool) {
         let state = self.0.state.borrow();
         let half = if with_older_half { state.segments.chain().count() / 2 } else { 0 };
+        let is_past_limit = |(number, _, _): (SegmentNo, Segment, Option<u32>)| number >= state.segments.limit;
+        let past_limit = state.segments.chain().collect::<Vec<_>>().into_iter().rposition(is_past_limit);
+        let older = half.max(past_limit.map_or(0, |last| last + 1));
         let mut live = 0;
         let has_room = |(_, segment, _): &(SegmentNo, Segment, Option<u32>)| {
             let is_first = live == 0;
@@ -499,7 +502,7 @@ impl<S: Seam> Store<S> {
             is_first || live <= live_max
         };
         let is_old = |(index, (_, segment, _)): &(usize, (SegmentNo, Segment, Option<u32>))| {
-            *index < half || segment.opened <= opened_by
+            *index < older || segment.opened <= opened_by
         };
         let old: Vec<_> = state.segments.chain().enumerate().take_while(is_old).map(|(_, segment)| segment).collect();
         let count = old.len();
@@ -522,6 +525,11 @@ impl<S: Seam> Store<S> {
         state.segments.advance_tail(next);
         let usable = state.superblock.segments - state.superblock.journal_segments();
         (state.segments.free_count() + state.segments.lent_usable_count(), usable as usize)
+    }
+
+    /// True if a segment in use lies past the end of the smallest device of the log.
+    pub fn has_segments_past_limit(&self) -> bool {
+        self.0.state.borrow().segments.has_segments_past_limit()
     }
 
     /// Waits for batches in progress and moves the durable tail as far as possible. If no record is live, the tail

@@ -88,10 +88,11 @@ struct Round {
 impl<S: Seam> Shard<S> {
     /// True if the log takes the volume's dirty data and has room for it.
     pub fn log_has_room(&self) -> bool {
-        self.uses_log()
-            && !self.log_destage.has_log_failed.get()
-            && self.core.log_pressure_percent() < 100
-            && self.core.log().is_some_and(|log| log.copies() > 0)
+        self.has_usable_log() && self.core.log_pressure_percent() < 100
+    }
+
+    fn has_usable_log(&self) -> bool {
+        self.uses_log() && !self.log_destage.has_log_failed.get() && self.core.log().is_some_and(|log| log.copies() > 0)
     }
 
     /// True if dirty data stays in the log for now. `not_clean`: blocks in memory that are not clean.
@@ -141,7 +142,12 @@ impl<S: Seam> Shard<S> {
     }
 
     fn may_continue_round(&self) -> bool {
-        !self.stopping.get() && !self.destage_held.get() && self.defers_destage(self.state.borrow().not_clean_blocks())
+        !self.stopping.get() && !self.destage_held.get() && self.has_usable_log()
+    }
+
+    /// True if memory has room for a batch, or the round ends early.
+    fn may_begin_batch(&self) -> bool {
+        !self.slows_writers(self.state.borrow().not_clean_blocks()) || !self.may_continue_round()
     }
 
     /// Destages the blocks of the oldest segments, in address order. Returns `None` if the round ended early.
@@ -166,11 +172,13 @@ impl<S: Seam> Shard<S> {
         }
         let batch_blocks_max = (self.last_not_clean_limit() / BATCH_MEMORY_DIVISOR).max(1) as usize;
         for batch in blocks.chunks(BATCH_BLOCKS_MAX.min(batch_blocks_max)) {
-            if !self.may_continue_round() {
-                return None;
-            }
+            self.progress.wait_for(|| self.may_begin_batch().then_some(())).await;
             let reads = &self.core.batch_reads;
             reads.begin().await;
+            if !self.may_continue_round() {
+                reads.end();
+                return None;
+            }
             let mut batch = batch.to_vec();
             // A round takes minutes: blocks that were written again since have newer records.
             batch.retain(|block| self.state.borrow().log_tracker.is_newest_in_segments(*block, &segments));

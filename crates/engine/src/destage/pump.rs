@@ -222,8 +222,10 @@ impl<S: Seam> Shard<S> {
     fn select_blocks(&self, state: &mut State, memory: &MemoryCache<S>, now: Nanos) -> Selection {
         let oldest = state.oldest_dirty(memory, self.number);
         let not_clean = state.not_clean_blocks();
-        // Logged data stays in the log (`log_destage.rs`), so only blocks in memory are selected by their age.
-        let is_deferred = self.defers_destage(not_clean);
+        let is_flushed = state.flushing.single_flight.is_running() && state.epochs.closing() > 0;
+        // Logged data stays in the log (`log_destage.rs`), so only blocks in memory are selected by their age. A flush
+        // reloads the blocks of the log, which needs room in memory.
+        let is_deferred = !is_flushed && self.defers_destage(not_clean);
         let age_max = if is_deferred { self.logged_age_max() } else { self.age_max() };
         let is_aged = oldest.is_some_and(|oldest| now.since(oldest) >= age_max);
         let is_idle = self.are_clients_idle(now);
@@ -237,7 +239,6 @@ impl<S: Seam> Shard<S> {
             () if is_aged => Some(Nanos(now.0.saturating_sub(age_max.0 / 2))),
             () => None,
         };
-        let is_flushed = state.flushing.single_flight.is_running() && state.epochs.closing() > 0;
         let is_under_pressure = !is_deferred && self.is_under_pressure(not_clean);
         let all_blocks = !is_paused && (must_drain || is_under_pressure || self.core.log_is_crowded());
         let has_many_ranges = state.zeroes.len() >= RANGES_LOW_WATERMARK || self.log_destage.includes_zeroes.get();

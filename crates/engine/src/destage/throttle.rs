@@ -93,7 +93,8 @@ impl<S: Seam> Shard<S> {
             self.last_request.set(self.seam().now());
         }
         self.refresh_throttle();
-        let pressure = self.pressure_percent(self.state.borrow().not_clean_blocks()).min(SOFT_PERCENT);
+        let not_clean = self.state.borrow().not_clean_blocks();
+        let pressure = self.pressure_percent(not_clean).max(self.destage_pressure(not_clean)).min(SOFT_PERCENT);
         throttle.allowance.set((ALLOWANCE_MAX * pressure / SOFT_PERCENT).max(ALLOWANCE_MIN));
     }
 

@@ -14,6 +14,7 @@ mod record_index;
 mod recover;
 pub mod spill;
 mod tail;
+mod through_backing;
 mod zero_records;
 
 use std::collections::BTreeSet;
@@ -317,7 +318,7 @@ impl<S: Seam> Shard<S> {
                 // If the fill fails, the present sectors go to the backing.
                 Chunk::Fill(partial) if self.fill_partials(&partial).await.is_ok() => continue,
                 Chunk::Fill(_) | Chunk::ThroughBacking => {
-                    self.flush_all().await?;
+                    self.destage_blocks(blocks).await?;
                     let runs = blocks.chunk_by(|block, next| block.next() == *next);
                     return self.append_tombstones(runs.map(|run| run[0].run(run.len() as u64))).await;
                 }

@@ -34,7 +34,7 @@ impl<S: Seam> Shard<S> {
         let losses = self.state.borrow().losses;
         for batch in blocks.chunks(DESTAGE_BATCH_BLOCKS) {
             for run in batch.chunk_by(|block, next| block.next() == *next) {
-                self.reload_tail(run[0].run(run.len() as u64)).await?;
+                self.reload_spilled(run[0].run(run.len() as u64)).await?;
             }
             let wait = Rc::new(WriteWait::default());
             self.with(|state, memory| {
@@ -51,7 +51,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Reloads the spilled blocks among these, except blocks under another task's fill guard.
-    async fn reload_tail(self: &ShardRef<S>, blocks: Range<BlockNo>) -> Result<(), RequestError> {
+    pub(super) async fn reload_spilled(self: &ShardRef<S>, blocks: Range<BlockNo>) -> Result<(), RequestError> {
         let mut next = blocks.start;
         while next < blocks.end {
             let run = {

@@ -41,7 +41,7 @@ const RETRY_PAUSE: Nanos = Nanos::from_secs(1);
 enum ComparisonResult {
     Same,
     Different,
-    /// The backing could not be read, or no buffer was free.
+    /// The backing could not be read.
     Unknown,
 }
 
@@ -278,6 +278,18 @@ impl<S: Seam> Shard<S> {
 
     /// Compares one candidate. A block written since the attach proves nothing and is skipped.
     async fn compare_one(&self, candidate: Candidate) -> ComparisonResult {
+        loop {
+            match self.try_compare(candidate).await {
+                Some(result) => return result,
+                None if self.stopping.get() => return ComparisonResult::Unknown,
+                // It holds no buffer while it waits: comparisons could else hold all that clients wait for.
+                None => self.core.pause_for_buffers().await,
+            }
+        }
+    }
+
+    /// Like [`Shard::compare_one`]; `None`: too few buffers are free.
+    async fn try_compare(&self, candidate: Candidate) -> Option<ComparisonResult> {
         let (blocks, mask) = match candidate {
             Candidate::RecentWrite(block, _) => (block.single(), 1),
             Candidate::Page(page, mask) => {
@@ -292,12 +304,12 @@ impl<S: Seam> Shard<S> {
             if let Some(pages) = &self.flash_tier.pages {
                 pages.invalidate(blocks);
             }
-            return ComparisonResult::Same;
+            return Some(ComparisonResult::Same);
         }
         // The guard installs nothing: it only detects writes during the comparison.
         let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, blocks.clone(), false));
         let backing = self.read_backing(blocks.clone()).await;
-        let mut result = ComparisonResult::Same;
+        let (mut result, mut lacks_buffers) = (ComparisonResult::Same, false);
         match backing {
             Err(_) => result = ComparisonResult::Unknown,
             Ok(backing) => {
@@ -310,20 +322,16 @@ impl<S: Seam> Shard<S> {
                         Candidate::RecentWrite(_, checksum) => Some(content.checksum(0) == checksum),
                         Candidate::Page(..) => self.matches_flash(block, content).await,
                     };
-                    match is_same {
-                        Some(true) => {}
-                        Some(false) if guard.invalidated(block) == Sectors::NONE && self.is_current(candidate) => {
-                            result = ComparisonResult::Different;
-                        }
-                        Some(false) => {}
-                        None if result == ComparisonResult::Same => result = ComparisonResult::Unknown,
-                        None => {}
+                    lacks_buffers |= is_same.is_none();
+                    if is_same == Some(false) && guard.invalidated(block) == Sectors::NONE && self.is_current(candidate)
+                    {
+                        result = ComparisonResult::Different;
                     }
                 }
             }
         }
         self.state.borrow_mut().release_fill_guard(&guard);
-        result
+        (result == ComparisonResult::Different || !lacks_buffers).then_some(result)
     }
 
     /// False if the block was destaged again before the fill guard was issued, so that the ring holds a newer checksum.

@@ -108,7 +108,7 @@ impl<S: Seam> Shard<S> {
         let is_inside = run.end <= blocks.end;
         let rest = (BlockNo::count(&blocks) as usize).saturating_sub(buffers.len());
         let Some(rest) = (if is_inside { self.core.alloc_all(rest, false).await } else { None }) else {
-            return self.fill_into(run, buffers, admit).await;
+            return self.fill_into(run, buffers, admit, Cause::ClientRead).await;
         };
         buffers.extend(rest);
         let (page_guard, guard) = self.with(|state, memory| {

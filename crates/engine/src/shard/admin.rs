@@ -216,10 +216,19 @@ impl<S: Seam> Shard<S> {
         })
     }
 
-    /// Changes the size; `None`: takes the backing's present size. The caller ensures that no request is served
-    /// meanwhile.
-    pub async fn resize(self: &ShardRef<S>, size: Option<u64>, discard_dirty: bool) -> Result<u64, RequestError> {
-        let old = self.size_bytes.get();
+    /// Destages all dirty data if [`Shard::resize`] to this size will do so.
+    pub async fn destage_for_resize(
+        self: &ShardRef<S>,
+        size: Option<u64>,
+        discard_dirty: bool,
+    ) -> Result<(), RequestError> {
+        let new_size = self.checked_size(size, discard_dirty).await?;
+        let discards = new_size < self.size_bytes.get() && discard_dirty;
+        if self.drops_from(new_size).is_some() && !discards { self.flush_all().await } else { Ok(()) }
+    }
+
+    /// The new size of a resize; `None`: the backing's present size.
+    async fn checked_size(&self, size: Option<u64>, discard_dirty: bool) -> Result<u64, RequestError> {
         let new_size = match size {
             Some(size) => size,
             None => self.disk.refresh_size().await?,
@@ -231,19 +240,32 @@ impl<S: Seam> Shard<S> {
             ))
             .into());
         }
-        if new_size < old && discard_dirty && !new_size.is_multiple_of(BLOCK_BYTES as u64) {
+        let shrinks = new_size < self.size_bytes.get();
+        if shrinks && discard_dirty && !new_size.is_multiple_of(BLOCK_BYTES as u64) {
             let text =
                 format!("a size that discards dirty data must be a multiple of {BLOCK_BYTES} bytes; {new_size} is not");
             return Err(DiskError::Open(text).into());
         }
-        // A short last block becomes a whole one when the volume grows: cached copies of it have to be read again.
-        let drop_from = match () {
+        Ok(new_size)
+    }
+
+    /// The byte from which on a resize to `new_size` drops cached copies. A short last block becomes a whole one when
+    /// the volume grows: cached copies of it have to be read again.
+    fn drops_from(&self, new_size: u64) -> Option<u64> {
+        let (old, block_bytes) = (self.size_bytes.get(), BLOCK_BYTES as u64);
+        match () {
             () if new_size < old => Some(new_size),
-            () if new_size > old => {
-                (!old.is_multiple_of(BLOCK_BYTES as u64)).then_some(old / BLOCK_BYTES as u64 * BLOCK_BYTES as u64)
-            }
+            () if new_size > old => (!old.is_multiple_of(block_bytes)).then_some(old / block_bytes * block_bytes),
             () => None,
-        };
+        }
+    }
+
+    /// Changes the size; `None`: takes the backing's present size. The caller ensures that no request is served
+    /// meanwhile.
+    pub async fn resize(self: &ShardRef<S>, size: Option<u64>, discard_dirty: bool) -> Result<u64, RequestError> {
+        let old = self.size_bytes.get();
+        let new_size = self.checked_size(size, discard_dirty).await?;
+        let drop_from = self.drops_from(new_size);
         let discards = new_size < old && discard_dirty;
         if let Some(from) = drop_from.filter(|_| !discards) {
             // Acknowledged data is cut off only on explicit demand: everything is flushed first.

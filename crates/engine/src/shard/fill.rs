@@ -153,37 +153,31 @@ impl<S: Seam> Shard<S> {
         admit: Option<Admit>,
         cause: Cause,
     ) -> Result<FillResult<S>, DiskError> {
-        let guard = self.issue_installing_guard(&blocks);
-        // Readahead does not wait for buffers, because clients wait for theirs. The permit for the backing's queue is
-        // taken with the buffers in hand: otherwise fills that wait for buffers could hold all permits, and keep out
-        // the writes that free buffers.
+        // Readahead does not wait for buffers, because clients wait for theirs. The guard, which reads with buffers may
+        // wait for, and the permit for the backing's queue are taken with the buffers in hand: otherwise fills that wait
+        // for buffers could keep out what frees them.
         let may_wait = cause != Cause::Readahead;
-        let result = match self.core.alloc_all(BlockNo::count(&blocks) as usize, may_wait).await {
-            Some(buffers) => self.fill_guarded(&guard, blocks, buffers, admit, cause).await,
+        match self.core.alloc_all(BlockNo::count(&blocks) as usize, may_wait).await {
+            Some(buffers) => self.fill_into(blocks, buffers, admit, cause).await,
             None => Err(DiskError::Io("no buffers are free for readahead".into())),
-        };
-        self.state.borrow_mut().release_fill_guard(&guard);
-        result
+        }
     }
 
-    /// Like [`Shard::fill`], for a client's read that already has its buffers, one for each block.
+    /// Like [`Shard::fill`], into these buffers, one for each block.
     pub async fn fill_into(
         &self,
         blocks: Range<BlockNo>,
         buffers: Vec<S::BlockMut>,
         admit: Option<Admit>,
+        cause: Cause,
     ) -> Result<FillResult<S>, DiskError> {
-        let guard = self.issue_installing_guard(&blocks);
-        let result = self.fill_guarded(&guard, blocks, buffers, admit, Cause::ClientRead).await;
-        self.state.borrow_mut().release_fill_guard(&guard);
-        result
-    }
-
-    fn issue_installing_guard(&self, blocks: &Range<BlockNo>) -> Rc<FillGuard> {
-        self.with(|state, memory| match self.sabotage(Sabotage::FillOverSpilled) {
+        let guard = self.with(|state, memory| match self.sabotage(Sabotage::FillOverSpilled) {
             true => state.issue_reload_guard(blocks.clone()),
             false => state.issue_fill_guard(memory, self.number, blocks.clone(), true),
-        })
+        });
+        let result = self.fill_guarded(&guard, blocks, buffers, admit, cause).await;
+        self.state.borrow_mut().release_fill_guard(&guard);
+        result
     }
 
     async fn fill_guarded(

@@ -279,7 +279,7 @@ impl<S: Seam> Shard<S> {
             [run] => {
                 let result = match self.page_to_fill(run, to_promote) {
                     Some(page) => self.fill_page(page, run.clone(), buffers, admit).await,
-                    None => self.fill_into(run.clone(), buffers, admit).await,
+                    None => self.fill_into(run.clone(), buffers, admit, Cause::ClientRead).await,
                 };
                 vec![(run.clone(), result)]
             }
@@ -291,7 +291,7 @@ impl<S: Seam> Shard<S> {
                     let run_buffers = buffers.split_off(buffers.len() - BlockNo::count(&run) as usize);
                     let (shard, results, completion) = (Rc::clone(self), Rc::clone(&results), Rc::clone(&completion));
                     self.seam().spawn(async move {
-                        let result = shard.fill_into(run.clone(), run_buffers, admit).await;
+                        let result = shard.fill_into(run.clone(), run_buffers, admit, Cause::ClientRead).await;
                         results.borrow_mut().push((run, result));
                         completion.finish_one(Ok(&()));
                     });

@@ -518,6 +518,8 @@ impl<S: Seam> Volume<S> {
     /// possible. Requests wait meanwhile. Shrinking destages dirty data first, or with `discard_dirty` drops the data
     /// past the new end. Returns the new size.
     pub async fn resize(&self, size_bytes: Option<u64>, discard_dirty: bool) -> Result<u64, RequestError> {
+        // Most of the dirty data is destaged while requests are still served.
+        self.0.shard.destage_for_resize(size_bytes, discard_dirty).await?;
         let _hold = self.0.gate.hold().await?;
         self.0.shard.resize(size_bytes, discard_dirty).await
     }

@@ -107,6 +107,9 @@ async fn wait_until_log_fits<S: Seam>(job: &RunningJob<S>, limit: SegmentNo, nam
         let (is_limited, must_persist_tail) = {
             let mut state = inner.state.borrow_mut();
             state.segments.limit = state.segments.limit.min(limit);
+            if !state.committing {
+                state.segments.close_open_past_limit();
+            }
             let next = state.next_sequence;
             let tail = state.segments.advance_tail(next);
             (state.segments.try_set_limit(limit), tail > state.segments.durable_tail)
