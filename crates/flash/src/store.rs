@@ -488,7 +488,8 @@ impl<S: Seam> Store<S> {
     }
 
     /// The oldest segments of the log: the ones opened by this time, with `with_older_half` the older half of the log,
-    /// and all up to the last one past the end of the smallest device. Returns as many as hold at most `live_max` live records, but at least one, and whether there are more.
+    /// and all up to the last one past the end of the smallest device. Returns as many as hold at most `live_max` live
+    /// records, but at least one, and whether there are more.
     pub fn old_segments(&self, opened_by: Nanos, with_older_half: bool, live_max: u64) -> (BTreeSet<SegmentNo>, bool) {
         let state = self.0.state.borrow();
         let half = if with_older_half { state.segments.chain().count() / 2 } else { 0 };

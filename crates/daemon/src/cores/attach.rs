@@ -243,8 +243,7 @@ async fn attach_on_core(
         true => VolumeSpec { policy: file_policy, mode: CacheMode::Active, ..spec },
         false => spec,
     };
-    // Boxed, as above.
-    let volume = local.attach_recovered(spec, backing).boxed_local().await.map_err(|error| error.to_string())?;
+    let volume = local.attach_recovered(spec, backing).await.map_err(|error| error.to_string())?;
     if !recovers_first {
         return Ok(false);
     }

@@ -114,9 +114,11 @@ impl<S: Seam> Shard<S> {
         let is_above_target = self.core.is_log_above_target();
         let is_old = now >= destage.next_round_by_age.get()
             && self.core.log_since().is_some_and(|since| now.since(since) >= self.logged_age_max());
+        // A device that is smaller than the log joins once no record lies past its end.
+        let is_past_limit = || self.core.log().is_some_and(|log| log.has_segments_past_limit());
         if !self.may_continue_round()
             || !self.state.borrow().log_tracker.holds_segments()
-            || !(is_above_target || is_old)
+            || !(is_above_target || is_old || is_past_limit())
         {
             return destage.includes_zeroes.set(false);
         }

@@ -7,6 +7,7 @@ use seam::Seam;
 use crate::RequestError;
 use crate::memory::BlockNo;
 use crate::memory::zeroes::ZeroState;
+use crate::shard::state::Operation;
 use crate::shard::wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
 
@@ -15,45 +16,59 @@ impl<S: Seam> Shard<S> {
     /// the loss of a flash device it is all that the log held, and takes minutes.
     pub(super) async fn destage_blocks(self: &ShardRef<S>, blocks: &[BlockNo]) -> Result<(), RequestError> {
         let losses = self.state.borrow().losses;
-        loop {
-            for run in blocks.chunk_by(|block, next| block.next() == *next) {
-                self.reload_spilled(run[0].run(run.len() as u64)).await?;
-            }
+        self.state.borrow_mut().failed.end_pauses();
+        for run in blocks.chunk_by(|block, next| block.next() == *next) {
+            self.reload_spilled(run[0].run(run.len() as u64)).await?;
+        }
+        let mut remaining = blocks.to_vec();
+        while !remaining.is_empty() {
             let wait = Rc::new(WriteWait::default());
-            let (sent, are_all_known) = self.with(|state, memory| {
-                let (mut sent, mut are_all_known) = (Vec::new(), true);
-                for block in blocks {
-                    let slot = memory.find(self.number, *block).map(|id| memory.slot(id));
-                    match (slot, state.zeroes.find(*block)) {
-                        (Some(slot), _) if slot.dirty.is_some() => state.waits.add(*block, &wait),
-                        (Some(slot), _) if slot.in_flight.is_some() => {
-                            sent.extend(state.operation_on(*block));
-                        }
-                        (Some(_), _) => {}
-                        (None, Some((start, range))) => match range.state {
-                            ZeroState::Dirty => state.waits.add(start, &wait),
-                            ZeroState::InFlight(operation) => sent.push(operation),
-                            ZeroState::Written(_) => {}
-                        },
-                        (None, None) => are_all_known &= !state.log_tracker.is_spilled(*block),
-                    }
-                }
-                (sent, are_all_known)
-            });
-            if !are_all_known {
-                // A client reads the block from the log.
+            let Some(sent) = self.wait_for_writes(&remaining, &wait) else {
+                // A client reads a block from the log.
+                return self.flush_all().await;
+            };
+            if self.await_written(Some(wait), false, losses).await.is_err() {
+                // The write may be that of a client whose request failed, which this flush does not cover.
                 return self.flush_all().await;
             }
-            self.await_written(Some(wait), false, losses).await?;
-            if sent.is_empty() {
-                return self.sync_or_flush(losses).await;
-            }
-            // A block whose write fails is dirty again, and is waited for in the next round.
             let are_done = || {
-                let is_running = self.state.borrow().operations.iter().any(|operation| sent.contains(&operation.id));
-                (!is_running).then_some(())
+                let state = self.state.borrow();
+                let is_running =
+                    |(_, number): &(BlockNo, u64)| state.operations.iter().any(|other| other.id == *number);
+                (!sent.iter().any(is_running)).then_some(())
             };
             self.progress.wait_for(are_done).await;
+            // A block whose write failed is dirty again. All others have the content that this flush covers on the
+            // backing, whatever clients write meanwhile.
+            remaining = sent.into_iter().map(|(block, _)| block).collect();
         }
+        self.sync_or_flush(losses).await
+    }
+
+    /// Registers `wait` for the dirty ones of these blocks. Returns those in flight, each with its operation; `None` if
+    /// a block is on flash alone.
+    fn wait_for_writes(&self, blocks: &[BlockNo], wait: &Rc<WriteWait>) -> Option<Vec<(BlockNo, u64)>> {
+        self.with(|state, memory| {
+            let mut sent = Vec::new();
+            for block in blocks {
+                let slot = memory.find(self.number, *block).map(|id| memory.slot(id));
+                match (slot, state.zeroes.find(*block)) {
+                    (Some(slot), _) if slot.dirty.is_some() => state.waits.add(*block, wait),
+                    (Some(slot), _) if slot.in_flight.is_some() => {
+                        let writes = |operation: &&Operation| operation.blocks.contains(block);
+                        sent.extend(state.operations.iter().find(writes).map(|operation| (*block, operation.id)));
+                    }
+                    (Some(_), _) => {}
+                    (None, Some((start, range))) => match range.state {
+                        ZeroState::Dirty => state.waits.add(start, wait),
+                        ZeroState::InFlight(operation) => sent.push((*block, operation)),
+                        ZeroState::Written(_) => {}
+                    },
+                    (None, None) if state.log_tracker.is_spilled(*block) => return None,
+                    (None, None) => {}
+                }
+            }
+            Some(sent)
+        })
     }
 }

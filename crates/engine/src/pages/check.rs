@@ -19,6 +19,7 @@ use flash::VolumePages;
 use seam::{Block, Nanos, Seam};
 
 use super::page_and_index;
+use crate::backing::Cause;
 use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors};
 use crate::shard::state::PARTIAL_MAX;
 use crate::shard::{Shard, ShardRef};
@@ -306,13 +307,13 @@ impl<S: Seam> Shard<S> {
             }
             return Some(ComparisonResult::Same);
         }
+        let buffers = self.core.alloc_all(BlockNo::count(&blocks) as usize, false).await?;
         // The guard installs nothing: it only detects writes during the comparison.
         let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, blocks.clone(), false));
-        let backing = self.read_backing(blocks.clone()).await;
         let (mut result, mut lacks_buffers) = (ComparisonResult::Same, false);
-        match backing {
+        match self.read_blocks(blocks.start, buffers, Cause::Promotion).await {
             Err(_) => result = ComparisonResult::Unknown,
-            Ok(backing) => {
+            Ok((backing, _)) => {
                 for (offset, content) in (0..).zip(&backing) {
                     let block = blocks.start.plus(offset);
                     if mask >> offset & 1 == 0 {

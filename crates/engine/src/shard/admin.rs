@@ -222,6 +222,9 @@ impl<S: Seam> Shard<S> {
         size: Option<u64>,
         discard_dirty: bool,
     ) -> Result<(), RequestError> {
+        if self.stopping.get() {
+            return Err(RequestError::ShuttingDown);
+        }
         let new_size = self.checked_size(size, discard_dirty).await?;
         let discards = new_size < self.size_bytes.get() && discard_dirty;
         if self.drops_from(new_size).is_some() && !discards { self.flush_all().await } else { Ok(()) }

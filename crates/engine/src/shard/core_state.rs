@@ -235,9 +235,7 @@ impl<S: Seam> CoreState<S> {
             let (free, total) = store.room();
             let (target, crowded) = (total * LOG_TARGET_PERCENT / 100, total - total / CROWDED_FREE_DIVISOR);
             let above_target = (total - free.min(total)).saturating_sub(target);
-            let pressure = (above_target * 100 / (crowded - target).max(1)).min(100) as u64;
-            // A device that is smaller than the log joins once no record lies past its end.
-            pressure.max(u64::from(store.has_segments_past_limit()))
+            (above_target * 100 / (crowded - target).max(1)).min(100) as u64
         });
         self.log_pressure.set(pressure);
         let since = self.log.borrow().as_ref().and_then(Store::oldest_since);

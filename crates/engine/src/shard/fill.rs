@@ -154,8 +154,8 @@ impl<S: Seam> Shard<S> {
         cause: Cause,
     ) -> Result<FillResult<S>, DiskError> {
         // Readahead does not wait for buffers, because clients wait for theirs. The guard, which reads with buffers may
-        // wait for, and the permit for the backing's queue are taken with the buffers in hand: otherwise fills that wait
-        // for buffers could keep out what frees them.
+        // wait for, and the permit for the backing's queue are taken with the buffers in hand: otherwise fills that
+        // wait for buffers could keep out what frees them.
         let may_wait = cause != Cause::Readahead;
         match self.core.alloc_all(BlockNo::count(&blocks) as usize, may_wait).await {
             Some(buffers) => self.fill_into(blocks, buffers, admit, cause).await,

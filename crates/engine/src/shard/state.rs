@@ -320,12 +320,6 @@ impl State {
         self.operations.iter().any(|operation| operation.id < number)
     }
 
-    /// Number of the operation in flight on a block.
-    pub fn operation_on(&self, block: BlockNo) -> Option<u64> {
-        let operation = self.operations.iter().find(|operation| operation.blocks.contains(&block));
-        operation.map(|operation| operation.id)
-    }
-
     /// True if an operation in flight touches any of `blocks`.
     pub fn is_busy(&self, blocks: &Range<BlockNo>) -> bool {
         self.operations.iter().any(|other| overlap(&other.blocks, blocks))

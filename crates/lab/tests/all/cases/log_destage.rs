@@ -19,12 +19,8 @@ const LOG_BLOCKS: u64 = 16_384;
 const READ_INTERVAL: Nanos = Nanos::from_millis(100);
 
 fn served(seed: u64) -> (Fixture, DiskControl, Volume<SimSeam>) {
-    served_with(seed, MEMORY_BLOCKS, CoreSpec::default())
-}
-
-fn served_with(seed: u64, blocks: usize, core: CoreSpec) -> (Fixture, DiskControl, Volume<SimSeam>) {
-    let world = WorldSpec { blocks, time_max: Nanos::from_secs(100_000), ..WorldSpec::new(seed) };
-    let fixture = Fixture::new(world, core);
+    let world = WorldSpec { blocks: MEMORY_BLOCKS, time_max: Nanos::from_secs(100_000), ..WorldSpec::new(seed) };
+    let fixture = Fixture::new(world, CoreSpec::default());
     let timing = Timing::between(Nanos::from_micros(100), Nanos::from_micros(500));
     let control = fixture.add_disk("disk", SimDiskSpec { timing, ..SimDiskSpec::new(256 * MIB) });
     let log = FlashOptions::plain(2, MIB, LOG_BLOCKS * 4_096 / MIB);
@@ -127,33 +123,6 @@ fn log_is_rarely_read_for_a_backing_that_fails() {
     fixture.world.block_on(stay_busy(&fixture, &volume, Nanos::from_secs(120)));
     let missing = (0..4_000).filter(|number| durable_tags(&disk, number * 24, 1) != [5]).count();
     assert_eq!(missing, 0, "blocks that are not on the disk");
-}
-
-/// Found by torture (seed 350000685): blocks written during the flush stayed in memory, so that the flush had no room to
-/// reload blocks from the log, and failed.
-#[test]
-fn flush_beside_writes_destages_the_log() {
-    for seed in 0..20 {
-        let core = CoreSpec { dirty_max_percent: 10, spill_percent: 0, ..CoreSpec::default() };
-        let (fixture, disk, volume) = served_with(seed, 256, core);
-        fixture.world.block_on(write_blocks(&volume, 0..400, 5));
-        let is_over = Rc::new(Cell::new(false));
-        for writer in 0..2 {
-            let (seam, volume, is_over) = (fixture.seam.clone(), volume.clone(), Rc::clone(&is_over));
-            fixture.seam.spawn(async move {
-                while !is_over.get() {
-                    write(&volume, seam.random() % 400 * 8, 8, 10 + writer).await.unwrap();
-                    seam.sleep(Nanos::from_micros(seam.random() % 400)).await;
-                }
-            });
-        }
-        for _ in 0..3 {
-            fixture.world.block_on(volume.destage_all()).unwrap();
-        }
-        is_over.set(true);
-        let missing = (0..400).filter(|block| durable_tags(&disk, block * 8, 1)[0] < 5).count();
-        assert_eq!(missing, 0, "blocks that are not on the disk, seed {seed}");
-    }
 }
 
 /// After the loss of a flash device volumes become write-through, and all that the log held goes to the backing.
