@@ -28,6 +28,8 @@ pub struct Segment {
     pub live: u32,
     /// Time at which its first batch was written, or at which the store was opened if a recovery found it.
     pub opened: Nanos,
+    /// Number of segments that had been opened when it was opened; 0 if a recovery found it.
+    pub opening: u64,
     /// Reads in flight. A held segment is not overwritten.
     pub holds: u32,
     /// Number of times that its retired records have expired since the store was opened, modulo
@@ -64,6 +66,10 @@ pub struct Segments {
     pub durable_tail: Sequence,
     /// Number of expiries of all segments since the store was opened.
     pub expiries: u64,
+    /// Number of segments opened since the store was opened.
+    openings: u64,
+    /// Number of segments that the log fills before it reuses the one that was opened last.
+    cycle: u64,
     /// The number of the log's first segment.
     first_number: SegmentNo,
     /// Segments from this number on are not written again: a device that will carry the log is too small for them.
@@ -103,6 +109,8 @@ impl Segments {
             open: None,
             durable_tail,
             expiries: 0,
+            openings: 0,
+            cycle: 0,
             first_number,
             limit: end,
             sabotage_reuse: false,
@@ -151,9 +159,19 @@ impl Segments {
         assert!(self.get(number).holds == 0, "a free segment is not held");
         self.expire_records(number);
         let expiries = self.get(number).expiries;
-        *self.get_mut(number) =
-            Segment { boot, first_sequence, last_sequence: first_sequence, live: 0, opened: now, holds: 0, expiries };
+        self.openings += 1;
+        *self.get_mut(number) = Segment {
+            boot,
+            first_sequence,
+            last_sequence: first_sequence,
+            live: 0,
+            opened: now,
+            opening: self.openings,
+            holds: 0,
+            expiries,
+        };
         self.chain.push_back(number);
+        self.cycle = (self.chain.len() + self.writable_count()) as u64;
         self.open = Some(OpenSegment { segment: number, offset: 0 });
         true
     }
@@ -188,6 +206,11 @@ impl Segments {
         self.expiries += 1;
         let segment = self.get_mut(number);
         segment.expiries = (segment.expiries + 1) % EXPIRIES_TOLD_APART;
+    }
+
+    /// True if the log has passed half of the way from the opening of this segment to its reuse.
+    pub fn is_past_half_life(&self, number: SegmentNo) -> bool {
+        (self.openings - self.get(number).opening) * 2 > self.cycle
     }
 
     /// Expires the retired records of all segments outside the chain.

@@ -351,6 +351,12 @@ impl<S: Seam> Store<S> {
         crate::kept_reads::has_expired(&self.0, &position)
     }
 
+    /// True if the segment of a kept record will be reused before the log has filled as many segments as since the
+    /// record was appended.
+    pub fn expires_soon(&self, position: Position) -> bool {
+        self.0.state.borrow().segments.is_past_half_life(position.segment())
+    }
+
     /// Segments that are free for the log, in percent of all: the log fills them before it reuses the segment of a
     /// record that is retired now.
     pub fn retention_percent(&self) -> u64 {

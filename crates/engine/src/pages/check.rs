@@ -21,7 +21,7 @@ use seam::{Block, Nanos, Seam};
 use super::page_and_index;
 use crate::backing::Cause;
 use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors};
-use crate::shard::state::PARTIAL_MAX;
+use crate::shard::destaged::PARTIAL_MAX;
 use crate::shard::{Shard, ShardRef};
 use crate::wait::Signal;
 

@@ -17,7 +17,7 @@ mod promote;
 mod read;
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -25,7 +25,7 @@ use flash::{CompletionNo, Position, QuotaError, VolumePages, WriteIntent};
 use seam::{BLOCK_BYTES, Block, Seam};
 
 use crate::memory::{BlockNo, PageNo};
-use crate::shard::state::{DestagedBlocks, PARTIAL_MAX};
+use crate::shard::destaged::{DestagedBlocks, PARTIAL_MAX};
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 use crate::{CacheMode, FlashQuota, FlashStats, WritePolicy};
@@ -267,7 +267,10 @@ impl<S: Seam> Shard<S> {
     pub fn record_backing_flush(&self, covered: CompletionNo, destaged: DestagedBlocks<S::Block>) {
         if let Some(pages) = &self.flash_tier.pages {
             pages.record_flush(covered);
-            self.queue_refresh(&destaged.blocks);
+        }
+        let refreshed = self.queue_refresh(&destaged.blocks);
+        self.drop_transit(&destaged.transit, &refreshed);
+        if let Some(pages) = &self.flash_tier.pages {
             if self.flash_tier.is_suspended() {
                 return;
             }
@@ -284,6 +287,21 @@ impl<S: Seam> Shard<S> {
             }
             self.flash_tier.set_partial_blocks(&destaged);
         }
+    }
+
+    /// Drops blocks from memory that were in it only to be destaged, except those of `refreshed` pages, which get new
+    /// copies from memory.
+    fn drop_transit(&self, blocks: &[BlockNo], refreshed: &BTreeSet<PageNo>) {
+        self.with(|_, memory| {
+            for block in blocks.iter().filter(|block| !refreshed.contains(&block.page().0)) {
+                if let Some(id) = memory.find(self.number, *block)
+                    && memory.slot(id).is_clean()
+                    && memory.slot(id).transit
+                {
+                    memory.remove(id);
+                }
+            }
+        });
     }
 
     /// True if the ring of recent writes may not prove the state of the backing: it has only zeroes, or no content that

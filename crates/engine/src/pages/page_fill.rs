@@ -69,7 +69,8 @@ impl<S: Seam> Shard<S> {
         let is_inside = to_promote.contains(&page) && run.end <= page.next().first_block();
         let pages = self.fillable_pages().filter(|_| is_inside)?;
         let mask = pages.valid_blocks(page) >> index;
-        let is_absent = mask & ((1_u32 << BlockNo::count(run)) - 1) as u16 == 0;
+        let is_absent = mask & ((1_u32 << BlockNo::count(run)) - 1) as u16 == 0
+            && BlockNo::each(run).all(|block| self.kept_position(block).is_none());
         let held_pages_max =
             (self.seam().blocks_total() / BLOCKS_PER_PAGE / WAITING_MEMORY_DIVISOR).min(WAITING_PAGES_MAX);
         let page_bytes = (BLOCKS_PER_PAGE * seam::BLOCK_BYTES) as u64;

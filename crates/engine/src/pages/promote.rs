@@ -6,7 +6,7 @@
 //! never delays them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
@@ -199,7 +199,12 @@ impl<S: Seam> Shard<S> {
         for block in missing {
             let (page, index) = page_and_index(block);
             let valid = pages.valid_blocks(page);
-            if valid >> index & 1 == 0 && self.kept_position(block).is_some() {
+            // A block that is read shortly before its record expires counts as missing: its page takes it over.
+            let expires_soon = |position| self.core.log().is_some_and(|log| log.expires_soon(position));
+            if valid >> index & 1 == 0
+                && let Some(position) = self.kept_position(block)
+                && !expires_soon(position)
+            {
                 if valid != 0 {
                     pages.touch(page);
                 }
@@ -246,9 +251,10 @@ impl<S: Seam> Shard<S> {
 
     /// Queues new flash copies of `blocks`, which a write invalidated and which are durable on the backing now. Only
     /// pages in use get new copies; without them, each write would cost a read of the backing later. A block whose kept
-    /// record lasts long needs no copy.
-    pub(super) fn queue_refresh(&self, blocks: &[BlockNo]) {
-        let Some(pages) = self.fillable_pages() else { return };
+    /// record lasts long needs no copy. Returns the pages.
+    pub(super) fn queue_refresh(&self, blocks: &[BlockNo]) -> BTreeSet<PageNo> {
+        let mut queued = BTreeSet::new();
+        let Some(pages) = self.fillable_pages() else { return queued };
         let is_retention_long = self.core.log().is_some_and(|log| log.retention_percent() >= RETENTION_MIN_PERCENT);
         let has_lasting_record = |block: &BlockNo| is_retention_long && self.kept_position(*block).is_some();
         let blocks: Vec<BlockNo> = blocks.iter().copied().filter(|block| !has_lasting_record(block)).collect();
@@ -257,8 +263,10 @@ impl<S: Seam> Shard<S> {
             let written = blocks.iter().fold(0, |mask, block| mask | 1 << page_and_index(*block).1);
             if !pages.valid_blocks(page) & written != 0 && pages.is_used(page) {
                 self.queue_task(page, Task::Refresh);
+                queued.insert(page);
             }
         }
+        queued
     }
 
     /// Queues the pages that [`Shard::record_misses`] chose.

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod allocation;
 pub mod core_state;
+pub mod destaged;
 pub mod fill;
 pub mod flush;
 pub mod memory_partition;

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use flash::{CompletionNo, Epoch, Position};
 use seam::{Nanos, Seam};
 
+use super::destaged::DestagedBlocks;
 use super::fill::FillGuard;
 use super::flush::FlushProgress;
 use super::wait::{WriteWait, WriteWaits};
@@ -68,61 +69,6 @@ pub struct InFlightBlock {
     pub block: BlockNo,
     /// Epoch of the content in flight.
     pub epoch: Epoch,
-}
-
-/// Blocks that have just become durable on the backing, and clean.
-pub struct DestagedBlocks<B> {
-    /// The last ones, at most `LAST_MAX`, with their content; `None`: zeroes.
-    pub last: VecDeque<(BlockNo, Option<B>)>,
-    /// The first ones, at most `BLOCKS_MAX`.
-    pub blocks: Vec<BlockNo>,
-    /// The last ones of which memory holds only a part, at most [`PARTIAL_MAX`].
-    pub partial: VecDeque<BlockNo>,
-}
-
-/// Maximum number of blocks in [`DestagedBlocks::last`].
-const LAST_MAX: usize = 256;
-/// Maximum number of blocks in [`DestagedBlocks::partial`].
-pub const PARTIAL_MAX: usize = 32;
-/// Maximum number of blocks in [`DestagedBlocks::blocks`].
-const BLOCKS_MAX: usize = 4_096;
-/// Maximum number of blocks of one zero-range in [`DestagedBlocks::last`], spread over the range, so that other blocks
-/// fit.
-const BLOCKS_PER_RANGE_MAX: u64 = 8;
-
-impl<B> Default for DestagedBlocks<B> {
-    fn default() -> Self {
-        DestagedBlocks { last: VecDeque::new(), blocks: Vec::new(), partial: VecDeque::new() }
-    }
-}
-
-impl<B> DestagedBlocks<B> {
-    fn add(&mut self, block: BlockNo, content: B) {
-        self.add_last(block, Some(content));
-        if self.blocks.len() < BLOCKS_MAX {
-            self.blocks.push(block);
-        }
-    }
-
-    fn add_partial(&mut self, block: BlockNo) {
-        if self.partial.len() == PARTIAL_MAX {
-            self.partial.pop_front();
-        }
-        self.partial.push_back(block);
-    }
-
-    fn add_zeroes(&mut self, blocks: Range<BlockNo>) {
-        let count = BlockNo::count(&blocks);
-        let sample_count = count.min(BLOCKS_PER_RANGE_MAX);
-        (0..sample_count).for_each(|number| self.add_last(blocks.start.plus(number * count / sample_count), None));
-    }
-
-    fn add_last(&mut self, block: BlockNo, content: Option<B>) {
-        if self.last.len() == LAST_MAX {
-            self.last.pop_front();
-        }
-        self.last.push_back((block, content));
-    }
 }
 
 fn overlap(left: &Range<BlockNo>, right: &Range<BlockNo>) -> bool {
@@ -694,11 +640,7 @@ impl State {
                 continue;
             }
             match unit {
-                WrittenUnit::Block(reference) => match self.clean_block(memory, reference, sequence) {
-                    Some((block, Some(content))) => destaged.add(block, content),
-                    Some((block, None)) => destaged.add_partial(block),
-                    None => {}
-                },
+                WrittenUnit::Block(reference) => self.clean_block(memory, reference, sequence, &mut destaged),
                 WrittenUnit::Zeroes(start) => {
                     self.written_ranges -= 1;
                     let state = self.zeroes.get_mut(start).map(|range| range.state);
@@ -716,33 +658,33 @@ impl State {
         destaged
     }
 
-    /// Marks a block's write as flushed. Returns the block if it is clean now, with the content if memory holds all of
-    /// it.
+    /// Marks a block's write as flushed. Adds the block to `destaged` if it is clean now.
     fn clean_block<S: Seam>(
         &mut self,
         memory: &mut MemoryCache<S>,
         reference: SlotRef,
         sequence: CompletionNo,
-    ) -> Option<(BlockNo, Option<S::Block>)> {
-        let id = memory.resolve(reference)?;
+        destaged: &mut DestagedBlocks<S::Block>,
+    ) {
+        let Some(id) = memory.resolve(reference) else { return };
         let slot = memory.slot_mut(id);
         if slot.written.is_none_or(|written| written.sequence != sequence) {
-            return None;
+            return;
         }
         slot.written = None;
         self.written_blocks -= 1;
         if !slot.is_clean() {
-            return None;
+            return;
         }
         let (transit, block) = (slot.transit, slot.block);
-        let content = slot.data.clone().filter(|_| slot.present == Sectors::ALL);
+        match slot.data.clone().filter(|_| slot.present == Sectors::ALL) {
+            Some(content) => destaged.add(block, content),
+            None => destaged.add_partial(block),
+        }
+        destaged.transit.extend(transit.then_some(block));
         self.not_clean -= 1;
         self.log_tracker.record_clean(block.single());
         memory.update_pin(id, false);
-        if transit {
-            memory.remove(id);
-        }
-        Some((block, content))
     }
 
     /// Makes written data dirty again, because the backing may have lost it.

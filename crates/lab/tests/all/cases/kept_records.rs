@@ -38,13 +38,16 @@ fn write_and_destage(fixture: &Fixture, volume: &Volume<SimSeam>, first_tag: u64
 
 /// Reads other blocks until memory holds none of the written ones.
 fn evict(fixture: &Fixture, volume: &Volume<SimSeam>) {
-    fixture.world.block_on(async {
-        for _ in 0..2 {
-            for block in 1_000..2_000 {
-                read(volume, block * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK).await.unwrap();
-            }
+    fixture.world.block_on(read_others(volume, 1_000));
+}
+
+/// Reads `count` blocks that no test writes, twice.
+async fn read_others(volume: &Volume<SimSeam>, count: u64) {
+    for _ in 0..2 {
+        for block in 1_000..1_000 + count {
+            read(volume, block * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK).await.unwrap();
         }
-    });
+    }
 }
 
 fn read_tags(fixture: &Fixture, volume: &Volume<SimSeam>) -> Vec<u64> {
@@ -140,4 +143,50 @@ fn kept_record_of_a_partial_last_block_ends_with_a_growth() {
     fixture.world.block_on(volume.resize(Some(8 * MIB + 8_192), false)).unwrap();
     fixture.world.disk("disk").unwrap().set_tags(last + 1, &[9; 7]);
     assert_eq!(fixture.world.block_on(read(&volume, last, 8)).unwrap(), [4, 9, 9, 9, 9, 9, 9, 9]);
+}
+
+/// Block 0 of a page on flash is written and destaged. Later blocks fill the log past the reuse of its record; with
+/// `is_read`, it is read on the way. Returns the number of its reads that went to the backing.
+fn misses_past_the_record(seed: u64, is_read: bool) -> usize {
+    let (fixture, volume) = served(seed, 256 * MIB);
+    let kept_reads = || volume.stats().flash.kept_read_bytes;
+    fixture.world.block_on(async {
+        // Enough uses for a promotion, with other reads between them.
+        for _ in 0..6 {
+            read(&volume, 0, 16 * SECTORS_PER_BLOCK).await.unwrap();
+            read_others(&volume, 400).await;
+        }
+        fixture.seam.sleep(Nanos::from_secs(1)).await;
+        write(&volume, 0, SECTORS_PER_BLOCK, 7).await.unwrap();
+        volume.flush().await.unwrap();
+        volume.destage_all().await.unwrap();
+        let (rounds, mut misses) = (FLASH_BYTES / MIB * 4, 0);
+        for round in 1..=rounds {
+            for block in 0..256 {
+                let at = 4_096 + (round * 256 + block) % 32_768;
+                write(&volume, at * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK, 8).await.unwrap();
+            }
+            volume.flush().await.unwrap();
+            volume.destage_all().await.unwrap();
+            if is_read || round == rounds {
+                read_others(&volume, 400).await;
+                let (kept_before, hits_before) = (kept_reads(), volume.stats().flash_hits);
+                assert_eq!(read(&volume, 0, 1).await.unwrap(), [7]);
+                misses += usize::from(volume.stats().flash_hits == hits_before);
+                assert!(round < rounds || kept_reads() == kept_before, "the record has not expired");
+                fixture.seam.sleep(Nanos::from_millis(100)).await;
+            }
+        }
+        misses
+    })
+}
+
+#[test]
+fn page_takes_over_a_block_that_is_read_before_its_record_expires() {
+    assert_eq!(misses_past_the_record(6, true), 0, "misses of a block that is read often");
+    assert_eq!(
+        misses_past_the_record(7, false),
+        1,
+        "misses of a block that is read once, after its record has expired"
+    );
 }

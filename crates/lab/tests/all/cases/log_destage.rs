@@ -4,8 +4,9 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
+use engine::spec::AdmissionRule;
 use engine::{ByteOffset, CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
-use lab::fixture::{Fixture, durable_tags, read, write};
+use lab::fixture::{Fixture, FlashPlan, durable_tags, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{DiskControl, Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
@@ -193,4 +194,40 @@ fn log_leaves_the_part_that_a_smaller_device_lacks() {
         assert!(joined.get(), "the device has not joined");
     });
     assert!(disk.counts().write_bytes > written, "no record was past the end of the device");
+}
+
+/// While pages fill the flash, the log keeps records only for a short time. Blocks that destage has reloaded get new
+/// copies in their pages from memory.
+#[test]
+fn blocks_destaged_from_the_log_return_to_their_pages() {
+    const PAGES: u64 = 1_900;
+    const WRITTEN: u64 = 400;
+    let world = WorldSpec { blocks: 512, time_max: Nanos::from_secs(100_000), ..WorldSpec::new(9) };
+    let core = CoreSpec { admission: AdmissionRule::ThirdTouch, readahead_max_bytes: 0, ..CoreSpec::default() };
+    let fixture = Fixture::new(world, core);
+    fixture.add_disk("disk", SimDiskSpec::new(256 * MIB));
+    fixture.open_flash(&FlashPlan { devices: 2, bytes: 64 * MIB, iops: 20_000 });
+    let volume = fixture.attach("disk", |_| ()).expect("the first volume can be attached");
+    fixture.wait_until_checked(std::slice::from_ref(&volume));
+    fixture.world.block_on(async {
+        for _ in 0..4 {
+            for page in 0..PAGES {
+                read(&volume, page * 128, 128).await.unwrap();
+                fixture.seam.sleep(Nanos::from_millis(20)).await;
+            }
+        }
+        fixture.seam.sleep(Nanos::from_secs(60)).await;
+        let cached_bytes = || volume.stats().flash.cached_bytes;
+        let before = cached_bytes();
+        write_blocks(&volume, (0..WRITTEN).map(|page| page * 16), 5).await;
+        let store = fixture.core.log().expect("the engine has a log");
+        assert!(store.retention_percent() < 25, "{} % are free for the log", store.retention_percent());
+        assert!(volume.stats().spilled_bytes > WRITTEN * 4_096 / 2, "memory holds the blocks");
+        let after_writes = cached_bytes();
+        assert!(before - after_writes > WRITTEN / 2 * 4_096, "{before} and {after_writes} bytes in pages");
+        stay_busy(&fixture, &volume, Nanos::from_secs(700)).await;
+        assert_eq!(volume.stats().spilled_bytes, 0, "the log holds the blocks");
+        let regained = cached_bytes() - after_writes;
+        assert!(regained > (before - after_writes) * 3 / 4, "{regained} of {} bytes", before - after_writes);
+    });
 }

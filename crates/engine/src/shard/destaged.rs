@@ -1,0 +1,66 @@
+//! Blocks that a flush of the backing has made durable there: the evidence that they leave, and their copies on flash.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::memory::BlockNo;
+
+/// Blocks that have just become durable on the backing, and clean.
+pub struct DestagedBlocks<B> {
+    /// The last ones, at most `LAST_MAX`, with their content; `None`: zeroes.
+    pub last: VecDeque<(BlockNo, Option<B>)>,
+    /// The first ones, at most `BLOCKS_MAX`.
+    pub blocks: Vec<BlockNo>,
+    /// The last ones of which memory holds only a part, at most [`PARTIAL_MAX`].
+    pub partial: VecDeque<BlockNo>,
+    /// All those that are in memory only to be destaged.
+    pub transit: Vec<BlockNo>,
+}
+
+/// Maximum number of blocks in [`DestagedBlocks::last`].
+const LAST_MAX: usize = 256;
+/// Maximum number of blocks in [`DestagedBlocks::partial`].
+pub const PARTIAL_MAX: usize = 32;
+/// Maximum number of blocks in [`DestagedBlocks::blocks`].
+const BLOCKS_MAX: usize = 4_096;
+/// Maximum number of blocks of one zero-range in [`DestagedBlocks::last`], spread over the range, so that other blocks
+/// fit.
+const BLOCKS_PER_RANGE_MAX: u64 = 8;
+
+impl<B> Default for DestagedBlocks<B> {
+    fn default() -> Self {
+        DestagedBlocks { last: VecDeque::new(), blocks: Vec::new(), partial: VecDeque::new(), transit: Vec::new() }
+    }
+}
+
+impl<B> DestagedBlocks<B> {
+    /// Adds a whole block.
+    pub fn add(&mut self, block: BlockNo, content: B) {
+        self.add_last(block, Some(content));
+        if self.blocks.len() < BLOCKS_MAX {
+            self.blocks.push(block);
+        }
+    }
+
+    /// Adds a block of which memory holds only a part.
+    pub fn add_partial(&mut self, block: BlockNo) {
+        if self.partial.len() == PARTIAL_MAX {
+            self.partial.pop_front();
+        }
+        self.partial.push_back(block);
+    }
+
+    /// Adds a zero-range.
+    pub fn add_zeroes(&mut self, blocks: Range<BlockNo>) {
+        let count = BlockNo::count(&blocks);
+        let sample_count = count.min(BLOCKS_PER_RANGE_MAX);
+        (0..sample_count).for_each(|number| self.add_last(blocks.start.plus(number * count / sample_count), None));
+    }
+
+    fn add_last(&mut self, block: BlockNo, content: Option<B>) {
+        if self.last.len() == LAST_MAX {
+            self.last.pop_front();
+        }
+        self.last.push_back((block, content));
+    }
+}
