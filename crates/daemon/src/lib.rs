@@ -7,9 +7,6 @@
 //! `stop` and others) are below it, then `cores`, and at the bottom the servers that a core runs (`iscsi`,
 //! `vhost_user`).
 
-// The compiler counts the depth of nested futures, from a request down to a device.
-#![recursion_limit = "256"]
-
 mod attachments;
 mod certificates;
 mod cores;

@@ -28,8 +28,9 @@ pub struct Segment {
     pub live: u32,
     /// Time at which its first batch was written, or at which the store was opened if a recovery found it.
     pub opened: Nanos,
-    /// Number of segments that had been opened when it was opened; 0 if a recovery found it.
-    pub opening: u64,
+    /// Its ordinal among the segments that the log has begun since the store was opened, from 1; 0 if a recovery found
+    /// it.
+    pub ordinal: u64,
     /// Reads in flight. A held segment is not overwritten.
     pub holds: u32,
     /// Number of times that its retired records have expired since the store was opened, modulo
@@ -66,10 +67,10 @@ pub struct Segments {
     pub durable_tail: Sequence,
     /// Number of expiries of all segments since the store was opened.
     pub expiries: u64,
-    /// Number of segments opened since the store was opened.
-    openings: u64,
-    /// Number of segments that the log fills before it reuses the one that was opened last.
-    cycle: u64,
+    /// Number of segments that the log has begun since the store was opened.
+    begun_count: u64,
+    /// Number of segments that the log begins before it reuses the newest one.
+    reuse_distance: u64,
     /// The number of the log's first segment.
     first_number: SegmentNo,
     /// Segments from this number on are not written again: a device that will carry the log is too small for them.
@@ -109,8 +110,8 @@ impl Segments {
             open: None,
             durable_tail,
             expiries: 0,
-            openings: 0,
-            cycle: 0,
+            begun_count: 0,
+            reuse_distance: 0,
             first_number,
             limit: end,
             sabotage_reuse: false,
@@ -159,19 +160,19 @@ impl Segments {
         assert!(self.get(number).holds == 0, "a free segment is not held");
         self.expire_records(number);
         let expiries = self.get(number).expiries;
-        self.openings += 1;
+        self.begun_count += 1;
         *self.get_mut(number) = Segment {
             boot,
             first_sequence,
             last_sequence: first_sequence,
             live: 0,
             opened: now,
-            opening: self.openings,
+            ordinal: self.begun_count,
             holds: 0,
             expiries,
         };
         self.chain.push_back(number);
-        self.cycle = (self.chain.len() + self.writable_count()) as u64;
+        self.reuse_distance = (self.chain.len() + self.writable_count()) as u64;
         self.open = Some(OpenSegment { segment: number, offset: 0 });
         true
     }
@@ -208,9 +209,9 @@ impl Segments {
         segment.expiries = (segment.expiries + 1) % EXPIRIES_TOLD_APART;
     }
 
-    /// True if the log has passed half of the way from the opening of this segment to its reuse.
+    /// True if the log has passed half of the way from the beginning of this segment to its reuse.
     pub fn is_past_half_life(&self, number: SegmentNo) -> bool {
-        (self.openings - self.get(number).opening) * 2 > self.cycle
+        (self.begun_count - self.get(number).ordinal) * 2 > self.reuse_distance
     }
 
     /// Expires the retired records of all segments outside the chain.

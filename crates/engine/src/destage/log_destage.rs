@@ -20,11 +20,12 @@ pub const LOGGED_AGE_FACTOR: u64 = 30;
 const ROUND_BLOCKS_MAX: usize = 65_536;
 /// Maximum number of blocks that are read from the log together. Reads of clients wait behind larger batches.
 const BATCH_BLOCKS_MAX: usize = 128;
-/// Maximum number of batches that all volumes of a core read from the log at once.
+/// Maximum number of batches that all volumes of a core read from the log at once: more would fill the queues of the
+/// devices, and reads of clients wait behind them.
 const READ_BATCHES_MAX: usize = 2;
-/// A batch takes at most this part of the memory for dirty data.
+/// A batch takes at most this part of the memory for dirty data, so that it does not slow writers.
 const BATCH_MEMORY_DIVISOR: u64 = 8;
-/// Records examined in one step.
+/// Maximum number of records examined before the task yields: a longer step delays requests.
 const EXAMINED_RECORDS_MAX: usize = 1_024;
 /// Pause after a round that found blocks.
 const PAUSE_AFTER_ROUND: Nanos = Nanos::from_millis(50);
@@ -33,7 +34,7 @@ const PAUSE_AFTER_ROUND: Nanos = Nanos::from_millis(50);
 const PAUSE_AFTER_EMPTY_ROUND: Nanos = Nanos::from_millis(250);
 /// Addition to the pause after a round that found few blocks, for each record that the next round examines.
 const PAUSE_PER_RECORD: Nanos = Nanos(500);
-/// Number of blocks below which a round found few.
+/// A round that finds fewer blocks is followed by a wider one, after a longer pause.
 const FEW_BLOCKS: usize = ROUND_BLOCKS_MAX / 4;
 
 /// State of a volume's destage from the log.
@@ -45,7 +46,7 @@ pub struct LogDestage {
     /// Earliest time of the next round by age alone.
     next_round_by_age: Cell<Nanos>,
     /// Binary logarithm of the factor by which the segments of a round may hold more than [`ROUND_BLOCKS_MAX`] live
-    /// records. It grows while other volumes have most of the oldest records.
+    /// records. It grows while rounds find few blocks, for example because other volumes have the oldest records.
     widening: Cell<u32>,
     /// Blocks of the current batch that the pump has not selected yet. Entries may be out of date.
     pub due: RefCell<BTreeSet<BlockNo>>,

@@ -234,8 +234,9 @@ impl<S: Seam> Shard<S> {
         let is_paused = self.retry.is_paused(now);
         let older_than = match () {
             () if is_paused => None,
-            // Half the age, so that one sweep covers many blocks.
+            // A volume whose age limit is short destages idle blocks earlier.
             () if is_idle => Some(Nanos(now.0.saturating_sub(STABLE_AFTER.0.min(age_max.0 / 2)))),
+            // Half the age, so that one sweep covers many blocks.
             () if is_aged => Some(Nanos(now.0.saturating_sub(age_max.0 / 2))),
             () => None,
         };
@@ -305,7 +306,7 @@ impl<S: Seam> Shard<S> {
         }
         loop {
             let Some(block) = due.range(*cursor..).next().or_else(|| due.first()).copied() else {
-                // None of them can be written: the round continues without a write.
+                // No due block can be written now: the round continues without a write.
                 self.progress.notify();
                 return None;
             };

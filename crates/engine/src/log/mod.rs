@@ -152,7 +152,8 @@ impl<S: Seam> Shard<S> {
             state.logging.last_flush_at = started_at;
             (state.logging.last_flush, state.log_tracker.take_changes())
         });
-        let result = self.make_durable(&changed).await;
+        // Boxed, because the compiler limits the depth of nested futures.
+        let result = Box::pin(self.make_durable(&changed)).await;
         let now = self.seam().now();
         if flushes > 0 {
             self.flush_batcher.record_run(now, flushes, now.since(started_at));

@@ -12,8 +12,8 @@ use crate::shard::wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
 
 impl<S: Seam> Shard<S> {
-    /// Makes the present content of these blocks durable on the backing. Other dirty data of the volume may stay: after
-    /// the loss of a flash device it is all that the log held, and takes minutes.
+    /// Makes the present content of these blocks durable on the backing. Other dirty data of the volume may stay dirty:
+    /// after the loss of a flash device, its destage takes minutes.
     pub(super) async fn destage_blocks(self: &ShardRef<S>, blocks: &[BlockNo]) -> Result<(), RequestError> {
         let losses = self.state.borrow().losses;
         self.state.borrow_mut().failed.end_pauses();
@@ -24,7 +24,7 @@ impl<S: Seam> Shard<S> {
         while !remaining.is_empty() {
             let wait = Rc::new(WriteWait::default());
             let Some(sent) = self.wait_for_writes(&remaining, &wait) else {
-                // A client reads a block from the log.
+                // A read of a client holds the guard of a block, so the block is still spilled.
                 return self.flush_all().await;
             };
             if self.await_written(Some(wait), false, losses).await.is_err() {
@@ -38,8 +38,8 @@ impl<S: Seam> Shard<S> {
                 (!sent.iter().any(is_running)).then_some(())
             };
             self.progress.wait_for(are_done).await;
-            // A block whose write failed is dirty again. All others have the content that this flush covers on the
-            // backing, whatever clients write meanwhile.
+            // A block whose write failed is dirty again. The backing has the covered content of every other block, even
+            // if clients write meanwhile.
             remaining = sent.into_iter().map(|(block, _)| block).collect();
         }
         self.sync_or_flush(losses).await

@@ -93,7 +93,8 @@ pub struct Slot<B> {
     pub present: Sectors,
     /// True if only this slot still holds acknowledged content, so that a failed write must not abandon it.
     pub acked_unwritten: bool,
-    /// True if the block leaves the cache as soon as it is clean.
+    /// True if the block is in memory only to be destaged: it leaves memory when it is clean, unless a refresh of its
+    /// page is queued.
     pub transit: bool,
     /// True if the block was read from the backing ahead of clients, and no client has read it to its end since.
     pub read_ahead: bool,

@@ -283,7 +283,8 @@ impl<S: Seam> Shard<S> {
             match self.try_compare(candidate).await {
                 Some(result) => return result,
                 None if self.stopping.get() => return ComparisonResult::Unknown,
-                // It holds no buffer while it waits: comparisons could else hold all that clients wait for.
+                // A comparison that waits for buffers holds none: otherwise comparisons could hold all buffers that
+                // reads of clients need.
                 None => self.core.pause_for_buffers().await,
             }
         }

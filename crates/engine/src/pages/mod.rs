@@ -269,7 +269,9 @@ impl<S: Seam> Shard<S> {
             pages.record_flush(covered);
         }
         let refreshed = self.queue_refresh(&destaged.blocks);
-        self.drop_transit(&destaged.transit, &refreshed);
+        // Under a policy that caches no writes, a block leaves memory although a refresh of its page is queued.
+        let retained = if self.keeps_writes() { refreshed } else { BTreeSet::new() };
+        self.drop_transit(&destaged.transit, &retained);
         if let Some(pages) = &self.flash_tier.pages {
             if self.flash_tier.is_suspended() {
                 return;
@@ -289,11 +291,11 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Drops blocks from memory that were in it only to be destaged, except those of `refreshed` pages, which get new
-    /// copies from memory.
-    fn drop_transit(&self, blocks: &[BlockNo], refreshed: &BTreeSet<PageNo>) {
+    /// Drops blocks from memory that were in it only to be destaged, except those of `retained` pages, whose queued
+    /// refreshes copy them from memory.
+    fn drop_transit(&self, blocks: &[BlockNo], retained: &BTreeSet<PageNo>) {
         self.with(|_, memory| {
-            for block in blocks.iter().filter(|block| !refreshed.contains(&block.page().0)) {
+            for block in blocks.iter().filter(|block| !retained.contains(&block.page().0)) {
                 if let Some(id) = memory.find(self.number, *block)
                     && memory.slot(id).is_clean()
                     && memory.slot(id).transit

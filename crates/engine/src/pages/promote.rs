@@ -261,8 +261,8 @@ impl<S: Seam> Shard<S> {
         for blocks in blocks.chunk_by(|block, next| page_and_index(*block).0 == page_and_index(*next).0) {
             let page = page_and_index(blocks[0]).0;
             let written = blocks.iter().fold(0, |mask, block| mask | 1 << page_and_index(*block).1);
-            if !pages.valid_blocks(page) & written != 0 && pages.is_used(page) {
-                self.queue_task(page, Task::Refresh);
+            let is_due = !pages.valid_blocks(page) & written != 0 && pages.is_used(page);
+            if is_due && self.queue_task(page, Task::Refresh) {
                 queued.insert(page);
             }
         }
@@ -281,14 +281,17 @@ impl<S: Seam> Shard<S> {
         self.queue_job(page, Task::Promote, Some(read));
     }
 
-    fn queue_task(&self, page: PageNo, task: Task) {
-        self.queue_job(page, task, None);
+    /// Queues a task, or returns false because the queue is full.
+    fn queue_task(&self, page: PageNo, task: Task) -> bool {
+        self.queue_job(page, task, None)
     }
 
-    fn queue_job(&self, page: PageNo, task: Task, read: Option<PageRead<S>>) {
+    fn queue_job(&self, page: PageNo, task: Task, read: Option<PageRead<S>>) -> bool {
         let promoter = self.core.promoter();
         let shard = self.core.weak_shard(self.number).unwrap_or_default();
-        if let Err(job) = promoter.push(Job { shard, page, task, read }) {
+        let pushed = promoter.push(Job { shard, page, task, read });
+        let is_queued = pushed.is_ok();
+        if let Err(job) = pushed {
             self.flash_tier.counters.count_rejection(RejectReason::QueueFull);
             self.release_fill_guards(job.read.iter().map(|read| &read.guard));
         }
@@ -298,6 +301,7 @@ impl<S: Seam> Shard<S> {
             promoter.helpers.set(promoter.helpers.get() + 1);
             self.seam().spawn(run_jobs(Rc::clone(&self.core), false));
         }
+        is_queued
     }
 
     fn page_key(&self, page: PageNo) -> u64 {

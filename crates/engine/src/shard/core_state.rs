@@ -24,7 +24,8 @@ const BUSY_REQUESTS: u64 = 100;
 /// Cost units of destage of all volumes in one tick while the core is busy, even if a flush waits: about a seventh of
 /// the core.
 const DESTAGE_ALLOWANCE: u64 = 512;
-/// Part of the log's segments, in percent, that dirty data may fill before it is destaged.
+/// Part of the log's segments, in percent, that dirty data may fill before it is destaged. A higher target takes flash
+/// from pages, a lower one destages more blocks that are written again (docs/decisions/022).
 const LOG_TARGET_PERCENT: usize = 20;
 /// The log is crowded if fewer than 1/4 of its segments are free.
 const CROWDED_FREE_DIVISOR: usize = 4;

@@ -1,4 +1,5 @@
-//! Blocks that a flush of the backing has made durable there: the evidence that they leave, and their copies on flash.
+//! Blocks that a flush of the backing has made durable: input of the ring of recent writes, of refreshes, and of the
+//! removal of transit blocks from memory.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,7 +14,7 @@ pub struct DestagedBlocks<B> {
     pub blocks: Vec<BlockNo>,
     /// The last ones of which memory holds only a part, at most [`PARTIAL_MAX`].
     pub partial: VecDeque<BlockNo>,
-    /// All those that are in memory only to be destaged.
+    /// The transit blocks among them.
     pub transit: Vec<BlockNo>,
 }
 

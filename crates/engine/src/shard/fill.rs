@@ -153,9 +153,9 @@ impl<S: Seam> Shard<S> {
         admit: Option<Admit>,
         cause: Cause,
     ) -> Result<FillResult<S>, DiskError> {
-        // Readahead does not wait for buffers, because clients wait for theirs. The guard, which reads with buffers may
-        // wait for, and the permit for the backing's queue are taken with the buffers in hand: otherwise fills that
-        // wait for buffers could keep out what frees them.
+        // Readahead does not wait for buffers, because clients wait for theirs. Other fills allocate before they take
+        // the guard and the permit for the backing's queue: a fill that waited with these would block the reads and
+        // writes that free buffers.
         let may_wait = cause != Cause::Readahead;
         match self.core.alloc_all(BlockNo::count(&blocks) as usize, may_wait).await {
             Some(buffers) => self.fill_into(blocks, buffers, admit, cause).await,
@@ -175,19 +175,6 @@ impl<S: Seam> Shard<S> {
             true => state.issue_reload_guard(blocks.clone()),
             false => state.issue_fill_guard(memory, self.number, blocks.clone(), true),
         });
-        let result = self.fill_guarded(&guard, blocks, buffers, admit, cause).await;
-        self.state.borrow_mut().release_fill_guard(&guard);
-        result
-    }
-
-    async fn fill_guarded(
-        &self,
-        guard: &Rc<FillGuard>,
-        blocks: Range<BlockNo>,
-        buffers: Vec<S::BlockMut>,
-        admit: Option<Admit>,
-        cause: Cause,
-    ) -> Result<FillResult<S>, DiskError> {
         let mut flash_read = self.read_from_flash(blocks.clone(), buffers, self.priority_of_read(cause)).await;
         let missing = flash_read.missing();
         let from_backing: usize = missing.iter().map(Range::len).sum();
@@ -197,9 +184,16 @@ impl<S: Seam> Shard<S> {
             let taken = run
                 .clone()
                 .map(|index| flash_read.buffers[index].take().expect("a block without content has a buffer"));
-            let (read, waited) = self.read_blocks(first, taken.collect(), cause).await?;
-            flash_read.waited += waited;
-            run.zip(read).for_each(|(index, block)| flash_read.content[index] = Some(block));
+            match self.read_blocks(first, taken.collect(), cause).await {
+                Ok((read, waited)) => {
+                    flash_read.waited += waited;
+                    run.zip(read).for_each(|(index, block)| flash_read.content[index] = Some(block));
+                }
+                Err(error) => {
+                    self.state.borrow_mut().release_fill_guard(&guard);
+                    return Err(error);
+                }
+            }
         }
         let content: Vec<_> = flash_read
             .content
@@ -208,15 +202,16 @@ impl<S: Seam> Shard<S> {
             .collect();
         self.with(|state, memory| {
             for ((block, data), is_from_backing) in BlockNo::each(&blocks).zip(&content).zip(is_from_backing) {
-                let new = self.install(state, memory, guard, block, data, admit);
+                let new = self.install(state, memory, &guard, block, data, admit);
                 if let Some(id) = new.filter(|_| is_from_backing && cause == Cause::Readahead) {
                     memory.slot_mut(id).read_ahead = true;
                 }
             }
+            state.release_fill_guard(&guard);
         });
         let from_flash = content.len() - from_backing;
         let (unreadable, waited) = (flash_read.unreadable, flash_read.waited);
-        Ok(FillResult { first: blocks.start, blocks: content, from_flash, unreadable, waited, guard: Rc::clone(guard) })
+        Ok(FillResult { first: blocks.start, blocks: content, from_flash, unreadable, waited, guard })
     }
 
     /// Reads blocks of the backing from `first` on, a buffer each; bytes past the volume's end are zeroes. Also returns

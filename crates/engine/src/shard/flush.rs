@@ -101,7 +101,8 @@ impl<S: Seam> Shard<S> {
             state.failed.end_pauses();
             state.close_epoch()
         });
-        let result = self.destage_closed_epochs().await;
+        // Boxed, because the compiler limits the depth of nested futures.
+        let result = Box::pin(self.destage_closed_epochs()).await;
         self.state.borrow_mut().flushing.single_flight.finish(result.clone().map(|()| closed.0));
         self.progress.notify();
         result

@@ -117,7 +117,8 @@ impl<S: Seam> Shard<S> {
                 sources.to_promote = self.record_misses(missing.map(|(span, _)| span.block), sequential);
             }
             let Some(mut buffers) = self.core.alloc_all(plan.block_count(), false).await else {
-                // A read that waits for buffers holds none: such reads could else hold all that they wait for.
+                // A read that waits for buffers holds none: otherwise concurrent reads could hold all buffers and wait
+                // for each other.
                 pieces.fill_with(|| None);
                 self.core.pause_for_buffers().await;
                 continue;

@@ -308,8 +308,8 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
     AlertRule {
         kind: AlertKind::DirtyTooOld,
         when: "the oldest dirty block of a volume is older than `[alerts] dirty_age`",
-        effect: "The backing lags: the dirty data is in the cache only. With flash, data stays there for about five \
-                 minutes by design.",
+        effect: "The backing lags: the dirty data is in the cache only. With `[flash]`, data stays in the flash log \
+                 for up to eight minutes by design.",
         remedy: "Check whether the backing is slow or fails; `hotset volume flush NAME` destages everything now.",
         delay_ms: 0,
         is_in_status: false,

@@ -1,6 +1,6 @@
 //! Kept records: blocks that were destaged are read from the log until its segments are reused.
 
-use engine::{CoreSpec, Volume};
+use engine::{CoreSpec, Volume, WritePolicy};
 use lab::fixture::{Fixture, FlashPlan, out_of_order_disk, read, write};
 use seam::sim::{SimSeam, WorldSpec};
 use seam::{Nanos, Seam};
@@ -143,6 +143,25 @@ fn kept_record_of_a_partial_last_block_ends_with_a_growth() {
     fixture.world.block_on(volume.resize(Some(8 * MIB + 8_192), false)).unwrap();
     fixture.world.disk("disk").unwrap().set_tags(last + 1, &[9; 7]);
     assert_eq!(fixture.world.block_on(read(&volume, last, 8)).unwrap(), [4, 9, 9, 9, 9, 9, 9, 9]);
+}
+
+#[test]
+fn write_around_leaves_blocks_of_pages_on_flash_uncached() {
+    let (fixture, volume) = served(8, 16 * MIB);
+    fixture.world.block_on(async {
+        for _ in 0..6 {
+            read(&volume, 0, 16 * SECTORS_PER_BLOCK).await.unwrap();
+            read_others(&volume, 400).await;
+        }
+        fixture.seam.sleep(Nanos::from_secs(1)).await;
+        assert!(volume.stats().flash.pages > 0, "no page is on flash");
+        volume.set_policy(WritePolicy::WriteAround).await.unwrap();
+        write(&volume, 0, SECTORS_PER_BLOCK, 7).await.unwrap();
+        volume.flush().await.unwrap();
+        let before = volume.stats().memory_hits;
+        assert_eq!(read(&volume, 0, 1).await.unwrap(), [7]);
+        assert_eq!(volume.stats().memory_hits, before, "the written block is in memory");
+    });
 }
 
 /// Block 0 of a page on flash is written and destaged. Later blocks fill the log past the reuse of its record; with

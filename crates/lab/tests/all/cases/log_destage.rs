@@ -70,7 +70,7 @@ fn blocks_written_again_and_again_stay_in_the_log() {
 }
 
 #[test]
-fn data_leaves_the_log_at_its_age() {
+fn logged_data_is_destaged_at_its_maximum_age() {
     let (fixture, disk, volume) = served(2);
     fixture.world.block_on(async {
         write_blocks(&volume, (0..2_400).map(|number| number * 3), 5).await;
@@ -168,7 +168,7 @@ fn reads_are_served_while_a_resize_destages_the_log() {
 
 /// A smaller device joins once the log lies within its size.
 #[test]
-fn log_leaves_the_part_that_a_smaller_device_lacks() {
+fn records_past_the_end_of_a_smaller_device_are_destaged() {
     let (fixture, disk, volume) = served(8);
     let store = fixture.core.log().expect("the engine has a log");
     fixture.world.block_on(async {

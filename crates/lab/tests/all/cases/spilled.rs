@@ -165,7 +165,7 @@ fn flush_of_zeroes_keeps_records_of_newer_writes() {
 /// Found by torture (seed 330005476): reads of blocks that were partly in the log took buffers for one part after the
 /// other, and each waited for buffers that others held.
 #[test]
-fn concurrent_reads_need_more_buffers_than_memory_has() {
+fn concurrent_reads_beyond_free_buffers_all_end() {
     const READS: u64 = 32;
     let (fixture, volume) = first_session(7);
     fixture.world.disk("disk").unwrap().add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
