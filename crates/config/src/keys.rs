@@ -319,7 +319,8 @@ pub const KEYS: &[Key] = &[
         "dirty_age",
         r#""15min""#,
         r#""15min""#,
-        "Age of dirty data above which an alert is raised ([alerts.md](alerts.md)).",
+        "Age of dirty data above which an alert is raised ([alerts.md](alerts.md)). With `[flash]`, set more than \
+         eight minutes.",
     ),
     key(
         "alerts",
