@@ -283,9 +283,12 @@ impl Segments {
         self.get(number).first_sequence == first_sequence && self.chain.contains(&number)
     }
 
-    /// True if a segment of the log lies past the limit.
-    pub fn has_segments_past_limit(&self) -> bool {
-        self.chain.iter().any(|number| *number >= self.limit)
+    /// Number of the oldest segments of the log up to the last one past the limit; 0 if none lies there.
+    pub fn count_to_limit(&self) -> usize {
+        if self.limit.index() == self.table.len() {
+            return 0;
+        }
+        self.chain.iter().rposition(|number| *number >= self.limit).map_or(0, |last| last + 1)
     }
 
     /// Sets the limit, unless a segment at or past it belongs to the log or may still be read by a recovery. Returns

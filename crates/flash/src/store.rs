@@ -499,9 +499,7 @@ impl<S: Seam> Store<S> {
     pub fn old_segments(&self, opened_by: Nanos, with_older_half: bool, live_max: u64) -> (BTreeSet<SegmentNo>, bool) {
         let state = self.0.state.borrow();
         let half = if with_older_half { state.segments.chain().count() / 2 } else { 0 };
-        let is_past_limit = |(number, _, _): (SegmentNo, Segment, Option<u32>)| number >= state.segments.limit;
-        let past_limit = state.segments.chain().collect::<Vec<_>>().into_iter().rposition(is_past_limit);
-        let older = half.max(past_limit.map_or(0, |last| last + 1));
+        let older = half.max(state.segments.count_to_limit());
         let mut live = 0;
         let has_room = |(_, segment, _): &(SegmentNo, Segment, Option<u32>)| {
             let is_first = live == 0;
@@ -536,7 +534,7 @@ impl<S: Seam> Store<S> {
 
     /// True if a segment in use lies past the end of the smallest device of the log.
     pub fn has_segments_past_limit(&self) -> bool {
-        self.0.state.borrow().segments.has_segments_past_limit()
+        self.0.state.borrow().segments.count_to_limit() > 0
     }
 
     /// Waits for batches in progress and moves the durable tail as far as possible. If no record is live, the tail

@@ -31,13 +31,7 @@ impl<S: Seam> Shard<S> {
                 // The write may be that of a client whose request failed, which this flush does not cover.
                 return self.flush_all().await;
             }
-            let are_done = || {
-                let state = self.state.borrow();
-                let is_running =
-                    |(_, number): &(BlockNo, u64)| state.operations.iter().any(|other| other.id == *number);
-                (!sent.iter().any(is_running)).then_some(())
-            };
-            self.progress.wait_for(are_done).await;
+            self.wait_for_operations(sent.iter().map(|(_, number)| *number).collect()).await;
             // A block whose write failed is dirty again. The backing has the covered content of every other block, even
             // if clients write meanwhile.
             remaining = sent.into_iter().map(|(block, _)| block).collect();

@@ -62,6 +62,15 @@ impl<S: Seam> Shard<S> {
         flushed.map_err(RequestError::from)
     }
 
+    /// Waits until none of these operations is in flight.
+    pub fn wait_for_operations(&self, numbers: Vec<u64>) -> impl Future<Output = ()> + '_ {
+        self.progress.wait_for(move || {
+            let state = self.state.borrow();
+            let is_running = state.operations.iter().any(|operation| numbers.contains(&operation.id));
+            (!is_running).then_some(())
+        })
+    }
+
     /// Makes all present zero-ranges durable on the backing, with few other blocks.
     pub async fn flush_zeroes(self: &ShardRef<S>) -> Result<(), RequestError> {
         let losses = self.state.borrow().losses;
@@ -83,12 +92,7 @@ impl<S: Seam> Shard<S> {
                 break;
             }
             // A range whose write fails is dirty again, and is waited for in the next round.
-            let are_done = || {
-                let state = self.state.borrow();
-                let is_running = state.operations.iter().any(|operation| operations.contains(&operation.id));
-                (!is_running).then_some(())
-            };
-            self.progress.wait_for(are_done).await;
+            self.wait_for_operations(operations).await;
         }
         self.sync_or_flush(losses).await
     }
