@@ -53,6 +53,11 @@ async fn write_blocks(volume: &Volume<SimSeam>, blocks: impl Iterator<Item = u64
     }
 }
 
+/// Number of the first `count` blocks, each third one of the volume, whose content 5 is not durable on the disk.
+fn missing(disk: &DiskControl, count: u64) -> usize {
+    (0..count).filter(|number| durable_tags(disk, number * 24, 1) != [5]).count()
+}
+
 #[test]
 fn blocks_written_again_and_again_stay_in_the_log() {
     let (fixture, disk, volume) = served(1);
@@ -82,8 +87,8 @@ fn logged_data_is_destaged_at_its_maximum_age() {
         // Segments that are younger than the first one wait for the next round, two and a half minutes later.
         stay_busy(&fixture, &volume, Nanos::from_secs(220)).await;
     });
-    let missing = (0..2_400).filter(|number| durable_tags(&disk, number * 24, 1) != [5]).count();
-    assert_eq!((missing, volume.needs_log()), (0, false), "blocks that are not on the disk");
+    let left = missing(&disk, 2_400);
+    assert_eq!((left, volume.needs_log()), (0, false), "blocks that are not on the disk");
 }
 
 #[test]
@@ -122,8 +127,8 @@ fn log_is_rarely_read_for_a_backing_that_fails() {
     assert!(count < 20_000, "{count} reads of the log in 100 s");
     disk.clear_faults();
     fixture.world.block_on(stay_busy(&fixture, &volume, Nanos::from_secs(120)));
-    let missing = (0..4_000).filter(|number| durable_tags(&disk, number * 24, 1) != [5]).count();
-    assert_eq!(missing, 0, "blocks that are not on the disk");
+    let left = missing(&disk, 4_000);
+    assert_eq!(left, 0, "blocks that are not on the disk");
 }
 
 /// After the loss of a flash device volumes become write-through, and all that the log held goes to the backing.
@@ -140,10 +145,10 @@ fn flush_waits_for_its_own_blocks_while_a_volume_leaves_the_log() {
         volume.flush().await.unwrap();
     });
     assert_eq!(durable_tags(&disk, 60_000 * 8, 16), [9; 16]);
-    let left = (0..4_000).filter(|number| durable_tags(&disk, number * 24, 1) != [5]).count();
+    let left = missing(&disk, 4_000);
     assert!(left > 2_000, "the flush waited for the log: {left} of 4,000 blocks are left");
     fixture.world.run_for(Nanos::from_secs(30)).unwrap();
-    let left = (0..4_000).filter(|number| durable_tags(&disk, number * 24, 1) != [5]).count();
+    let left = missing(&disk, 4_000);
     assert_eq!((left, volume.needs_log()), (0, false));
 }
 
@@ -160,7 +165,7 @@ fn reads_are_served_while_a_resize_destages_the_log() {
         fixture.seam.sleep(Nanos::from_millis(1)).await;
         read(&volume, 0, 8).await.unwrap();
     });
-    let left = (0..4_000).filter(|number| durable_tags(&disk, number * 24, 1) != [5]).count();
+    let left = missing(&disk, 4_000);
     assert!(left > 2_000, "the read waited for the resize: {left} of 4,000 blocks are left");
     fixture.world.run_for(Nanos::from_secs(30)).unwrap();
     assert_eq!(volume.size_bytes(), 128 * MIB);
