@@ -32,8 +32,14 @@ pub struct BufferAccount {
 impl BufferAccount {
     /// The account of a new client, without loans.
     pub fn new(clients: &Rc<Clients>) -> BufferAccount {
-        let (lent_bytes, queued_bytes, has_received_reply, ended, waiting) = Default::default();
-        BufferAccount { clients: Rc::clone(clients), lent_bytes, queued_bytes, has_received_reply, ended, waiting }
+        BufferAccount {
+            clients: Rc::clone(clients),
+            lent_bytes: Default::default(),
+            queued_bytes: Default::default(),
+            has_received_reply: Default::default(),
+            ended: Default::default(),
+            waiting: Default::default(),
+        }
     }
 
     /// Borrows `bytes` of buffers if that needs no waiting. The caller passes them to a reply or gives them back.

@@ -35,8 +35,13 @@ pub struct Clients {
 impl Clients {
     /// An empty list, on a core with `pool_bytes` of buffers.
     pub fn new(limits: Limits, pool_bytes: usize) -> Clients {
-        let (controls, client_quota_bytes, is_watching) = Default::default();
-        let clients = Clients { limits, budget: Budget::new(pool_bytes), controls, client_quota_bytes, is_watching };
+        let clients = Clients {
+            limits,
+            budget: Budget::new(pool_bytes),
+            controls: Default::default(),
+            client_quota_bytes: Default::default(),
+            is_watching: Default::default(),
+        };
         clients.update_quota();
         clients
     }

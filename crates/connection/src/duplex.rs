@@ -223,10 +223,14 @@ impl<S: Seam> Duplex<S> {
     async fn send_replies<P: Protocol, W: StreamWriter<S>>(&self, protocol: &P, mut writer: W) -> Option<W> {
         let mut gather = Gather::default();
         loop {
-            let ready = |_: &mut std::task::Context<'_>| match () {
-                () if !self.is_queue_empty() => Poll::Ready(true),
-                () if self.draining.get() && protocol.is_answered() => Poll::Ready(false),
-                () => Poll::Pending,
+            let ready = |_: &mut std::task::Context<'_>| {
+                if !self.is_queue_empty() {
+                    Poll::Ready(true)
+                } else if self.draining.get() && protocol.is_answered() {
+                    Poll::Ready(false)
+                } else {
+                    Poll::Pending
+                }
             };
             if !poll_fn(ready).await {
                 return Some(writer);

@@ -91,7 +91,7 @@ impl Records {
     }
 
     /// True when the policy of a volume with that configuration lets the flash log answer its flushes.
-    pub fn may_log(&self, config: &VolumeConfig) -> bool {
+    pub fn policy_allows_log(&self, config: &VolumeConfig) -> bool {
         let policy = effective_policy(self.view().by_name(&config.name), config.policy);
         policy == WritePolicy::WriteBack && !config.read_only
     }

@@ -80,13 +80,12 @@ impl<S: Seam> Clone for Core<S> {
 impl<S: Seam> Core<S> {
     /// An engine without volumes, with all of the seam's pool.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
-        let (volumes, unclaimed_records, partially_recovered, next_number) = Default::default();
         Core(Rc::new(Inner {
             core_state: Rc::new(CoreState::new(seam, spec)),
-            volumes,
-            unclaimed_records,
-            partially_recovered,
-            next_number,
+            volumes: Default::default(),
+            unclaimed_records: Default::default(),
+            partially_recovered: Default::default(),
+            next_number: Default::default(),
         }))
     }
 

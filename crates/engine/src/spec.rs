@@ -246,7 +246,7 @@ pub struct VolumeSpec {
     /// Its clean pages on flash may be outdated: they are dropped before any is served.
     pub drops_pages: bool,
     /// The flash log may answer its flushes under `write-back`. If not, it still uses clean pages on flash.
-    pub may_log: bool,
+    pub allows_log: bool,
     /// The clients whose next flush must report lost acknowledged writes.
     pub unflushed_loss: UnflushedLoss,
 }
@@ -338,7 +338,7 @@ impl VolumeSpec {
             flash: FlashQuota::default(),
             qos: Qos::default(),
             drops_pages: false,
-            may_log: true,
+            allows_log: true,
             unflushed_loss: UnflushedLoss::None,
         }
     }

@@ -60,5 +60,5 @@ pub use record::{BlockAddress, Content, Position, Record, Recovered, RecoveredCo
 pub use recovery::OpenOptions;
 pub use scrub::ScrubStats;
 pub use segments::EXPIRIES_TOLD_APART;
-pub use store::{MemberReport, MemberStatus, Sabotage, Store};
+pub use store::{MemberReport, MemberStatus, OldSegments, Sabotage, SegmentChoice, Store};
 pub use wait::BoxFuture;

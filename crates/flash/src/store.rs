@@ -76,6 +76,27 @@ impl Sabotage {
     }
 }
 
+/// The segments that [`Store::old_segments`] returns. All up to the last one past the end of the smallest device belong
+/// to them.
+#[derive(Clone, Copy, Debug)]
+pub struct SegmentChoice {
+    /// Segments that were opened by this time.
+    pub opened_by: Nanos,
+    /// The older half of the log, too.
+    pub includes_older_half: bool,
+    /// Maximum number of live records in all of them; one segment may have more.
+    pub live_max: u64,
+}
+
+/// Result of [`Store::old_segments`].
+#[derive(Clone, Debug)]
+pub struct OldSegments {
+    /// The segments.
+    pub numbers: BTreeSet<SegmentNo>,
+    /// More segments were chosen than may be returned at once.
+    pub are_more: bool,
+}
+
 /// Whether a member is in service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberStatus {
@@ -493,27 +514,25 @@ impl<S: Seam> Store<S> {
         sealed.take(count).collect()
     }
 
-    /// The oldest segments of the log: the ones opened by this time, with `with_older_half` the older half of the log,
-    /// and all up to the last one past the end of the smallest device. Returns as many as hold at most `live_max` live
-    /// records, but at least one, and whether there are more.
-    pub fn old_segments(&self, opened_by: Nanos, with_older_half: bool, live_max: u64) -> (BTreeSet<SegmentNo>, bool) {
+    /// The oldest segments of the log, as many as `choice` asks for.
+    pub fn old_segments(&self, choice: &SegmentChoice) -> OldSegments {
         let state = self.0.state.borrow();
-        let half = if with_older_half { state.segments.chain().count() / 2 } else { 0 };
+        let half = if choice.includes_older_half { state.segments.chain().count() / 2 } else { 0 };
         let older = half.max(state.segments.count_to_limit());
         let mut live = 0;
         let has_room = |(_, segment, _): &(SegmentNo, Segment, Option<u32>)| {
             let is_first = live == 0;
             live += u64::from(segment.live);
-            is_first || live <= live_max
+            is_first || live <= choice.live_max
         };
         let is_old = |(index, (_, segment, _)): &(usize, (SegmentNo, Segment, Option<u32>))| {
-            *index < older || segment.opened <= opened_by
+            *index < older || segment.opened <= choice.opened_by
         };
         let old: Vec<_> = state.segments.chain().enumerate().take_while(is_old).map(|(_, segment)| segment).collect();
         let count = old.len();
-        let fitting: BTreeSet<_> = old.into_iter().take_while(has_room).map(|(number, _, _)| number).collect();
-        let are_more = fitting.len() < count;
-        (fitting, are_more)
+        let numbers: BTreeSet<_> = old.into_iter().take_while(has_room).map(|(number, _, _)| number).collect();
+        let are_more = numbers.len() < count;
+        OldSegments { numbers, are_more }
     }
 
     /// Time since which the oldest segment of the log has been in use: no record was appended earlier, or, if a

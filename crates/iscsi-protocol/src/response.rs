@@ -361,10 +361,12 @@ fn put_residual(header: &mut Header, residual: Residual) {
 }
 
 fn residual(flags: u8, underflow: u8, overflow: u8, count: u32) -> Residual {
-    match () {
-        () if flags & underflow != 0 => Residual::Underflow(count),
-        () if flags & overflow != 0 => Residual::Overflow(count),
-        () => Residual::None,
+    if flags & underflow != 0 {
+        Residual::Underflow(count)
+    } else if flags & overflow != 0 {
+        Residual::Overflow(count)
+    } else {
+        Residual::None
     }
 }
 

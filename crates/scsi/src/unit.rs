@@ -151,10 +151,12 @@ impl<S: Seam> Unit<S> {
     /// Refuses a command that needs the medium if the backing is lost or the volume is being removed (its size is zero
     /// then). On success the unit has at least one block.
     pub fn check_present(&self) -> Result<(), Failure> {
-        match () {
-            () if self.lost.get() => Err(Sense::illegal(Asc::UNIT_NOT_SUPPORTED).into()),
-            () if self.blocks() == 0 => Err(Sense::new(SenseKey::NOT_READY, Asc::BECOMING_READY).into()),
-            () => Ok(()),
+        if self.lost.get() {
+            Err(Sense::illegal(Asc::UNIT_NOT_SUPPORTED).into())
+        } else if self.blocks() == 0 {
+            Err(Sense::new(SenseKey::NOT_READY, Asc::BECOMING_READY).into())
+        } else {
+            Ok(())
         }
     }
 

@@ -84,16 +84,15 @@ impl Server {
     /// Serves `volume` on `listener`. `lost_before`: writes acknowledged by daemons of lower generations may be lost.
     pub fn add(&self, volume: Volume<RealSeam>, listener: RealListener, lost_before: u64) {
         let (accepting, number) = (Rc::new(Control::default()), self.next_id());
-        let (sessions, lingering_threads, unfinished_requests) = Default::default();
         let is_accepting = true;
         let served = ServedVolume {
             accepting: accepting.clone(),
             is_accepting,
             number,
             lost_before,
-            sessions,
-            lingering_threads,
-            unfinished_requests,
+            sessions: Default::default(),
+            lingering_threads: Default::default(),
+            unfinished_requests: Default::default(),
         };
         let replaced = self.0.volumes.borrow_mut().insert(volume.name().to_owned(), served);
         assert!(replaced.is_none(), "a volume is served once");

@@ -125,8 +125,14 @@ impl<S: Seam> Session<S> {
             has_ended: Cell::default(),
         });
         let queues = (0..QUEUES_MAX).map(|_| Queue::new(device.clone())).collect();
-        let (protocol_features, backend_channel) = Default::default();
-        Session { device, queues, protocol_features, lost_before, backend_channel, make_eventfd }
+        Session {
+            device,
+            queues,
+            protocol_features: Default::default(),
+            lost_before,
+            backend_channel: Default::default(),
+            make_eventfd,
+        }
     }
 
     fn queue(&self, index: u32) -> Result<&Rc<Queue<S>>, Refused> {

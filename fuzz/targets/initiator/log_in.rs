@@ -34,8 +34,17 @@ pub struct LoginOptions {
 
 /// Builds the header of a login request.
 pub fn build_login_request(isid: [u8; 6], tsih: u16, (stage, next_stage): (u8, u8), transit: bool) -> LoginRequest {
-    let (continues, version_max, version_min, connection) = Default::default();
-    LoginRequest { transit, continues, stage, next_stage, version_max, version_min, isid, tsih, connection }
+    LoginRequest {
+        transit,
+        continues: false,
+        stage,
+        next_stage,
+        version_max: 0,
+        version_min: 0,
+        isid,
+        tsih,
+        connection: 0,
+    }
 }
 
 /// Builds the bytes of a login request.

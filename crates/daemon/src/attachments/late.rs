@@ -38,7 +38,7 @@ impl Attachments {
             }
             return;
         }
-        if !may_be_logged && !self.records.may_log(&requested.0) {
+        if !may_be_logged && !self.records.policy_allows_log(&requested.0) {
             self.clear_flash_marks(&[placement.volume_id]);
         }
         self.volumes.record_attached(requested, Ok(placement));

@@ -146,7 +146,9 @@ impl Attachments {
             let outcomes = self.cores.attach(core, requests, limit).await;
             for (index, attached) in indices.into_iter().zip(outcomes) {
                 match (attached, &results[index]) {
-                    (AttachOutcome::Ended(Ok(false)), Ok(placement)) if !self.records.may_log(&requested[index].0) => {
+                    (AttachOutcome::Ended(Ok(false)), Ok(placement))
+                        if !self.records.policy_allows_log(&requested[index].0) =>
+                    {
                         not_on_flash.push(placement.volume_id)
                     }
                     (AttachOutcome::Ended(Ok(_)), _) => {}
@@ -191,7 +193,7 @@ impl Attachments {
             flash: flash_quota_of(record, config),
             qos: qos_of(record, config.qos).of_engine(),
             unflushed_loss: state::unflushed_loss(record, state.generation),
-            may_log: !self.flash.is_by_command() || record.is_some_and(|record| record.dirty_on_flash.is_some()),
+            allows_log: !self.flash.is_by_command() || record.is_some_and(|record| record.dirty_on_flash.is_some()),
             defer: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
             ..VolumeSpec::new(&config.name, volume_id)
         }

@@ -1,6 +1,6 @@
 //! The first flash device: a command adds it while the file has no `[flash]`, and the list in the state directory names
 //! it from then on. Keys of `[flash]` have their defaults. The devices cache clean pages alone: no volume logs to them
-//! before the file names them ([`engine::VolumeSpec::may_log`]).
+//! before the file names them ([`engine::VolumeSpec::allows_log`]).
 //!
 //! A volume that was attached before the store was opened uses flash from its next attach on.
 

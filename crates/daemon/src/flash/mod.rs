@@ -131,7 +131,6 @@ impl FlashLog {
     pub fn new(settings: Rc<Settings>, records: Rc<Records>, cores: Rc<Cores>, jobs: Rc<Jobs>) -> FlashLog {
         let (state, pending_drops, wear, drives) =
             (RefCell::default(), RefCell::default(), Wear::default(), Rc::default());
-        let (change, manifest, last_report, is_watched, start_checked) = Default::default();
         FlashLog {
             settings,
             records,
@@ -141,11 +140,11 @@ impl FlashLog {
             pending_drops,
             wear,
             drives,
-            change,
-            manifest,
-            last_report,
-            is_watched,
-            start_checked,
+            change: Default::default(),
+            manifest: Default::default(),
+            last_report: Default::default(),
+            is_watched: Default::default(),
+            start_checked: Default::default(),
         }
     }
 
@@ -441,10 +440,10 @@ impl FlashLog {
         &self,
         placement: &Placement,
         policy: WritePolicy,
-        may_log: bool,
+        has_log: bool,
     ) -> Result<(), Failure> {
         let Some(store) = self.store() else { return Ok(()) };
-        let store = (policy == WritePolicy::WriteBack && may_log).then_some(store);
+        let store = (policy == WritePolicy::WriteBack && has_log).then_some(store);
         self.records.change(|state| state.mark_on_flash(placement.volume_id, store.as_deref()))
     }
 

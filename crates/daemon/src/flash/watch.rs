@@ -44,7 +44,7 @@ impl FlashLog {
             }
             // A change in progress ends first; the next check finds its result.
             let needs_change = |volume: &Volume<_>| {
-                volume.may_log() && volume.policy() == WritePolicy::WriteBack && !volume.is_changing()
+                volume.has_log() && volume.policy() == WritePolicy::WriteBack && !volume.is_changing()
             };
             let volumes: Vec<_> = local.engine.volumes().into_iter().filter(needs_change).collect();
             let count = volumes.len();

@@ -110,8 +110,8 @@ impl VolumeSettings {
         policy: WritePolicy,
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
-        let may_log = self.cores.with_volume(name, placement, |volume| volume.may_log()).await?;
-        if policy == WritePolicy::WriteBack && may_log && self.flash.lacks_second_copy().await {
+        let has_log = self.cores.with_volume(name, placement, |volume| volume.has_log()).await?;
+        if policy == WritePolicy::WriteBack && has_log && self.flash.lacks_second_copy().await {
             let text = format!(
                 "volume {name} keeps its policy: fewer than two flash devices are in service, and allow_single_copy is \
                  not set"
@@ -145,16 +145,16 @@ impl VolumeSettings {
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
         let read_only = self.volumes.find(name).is_some_and(|known| known.config.read_only);
-        let may_log = !read_only && self.cores.with_volume(name, placement, |volume| volume.may_log()).await?;
+        let has_log = !read_only && self.cores.with_volume(name, placement, |volume| volume.has_log()).await?;
         if policy == WritePolicy::WriteBack {
-            self.flash.mark_policy_on_flash(placement, policy, may_log)?;
+            self.flash.mark_policy_on_flash(placement, policy, has_log)?;
         }
         if policy.defers_writes() && !read_only {
             self.records.mark_deferring(placement)?;
         }
         let work = async move |volume: Volume<RealSeam>| volume.set_policy(policy).await;
         self.cores.on_volume(name, placement, "changing the policy", progress, work).await?;
-        self.flash.mark_policy_on_flash(placement, policy, may_log)
+        self.flash.mark_policy_on_flash(placement, policy, has_log)
     }
 
     /// `volume pause`, `freeze` and `resume`.

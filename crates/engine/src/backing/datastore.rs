@@ -550,12 +550,12 @@ impl Inner {
     fn admit_background(&mut self, stalled: &[u32], now: Nanos, granted: &mut Vec<Rc<QueuedRequest>>) {
         let hung_cost: Cost = stalled.iter().map(|number| self.members[number].background).sum();
         while !self.background.is_empty() {
-            let next = match () {
-                () if self.active < 2 => self.background.pop(now),
-                () if self.window.has_room_for_background(!self.scheduler.is_empty(), hung_cost) => {
-                    self.background.pop_among(now, |number| !stalled.contains(&number))
-                }
-                () => None,
+            let next = if self.active < 2 {
+                self.background.pop(now)
+            } else if self.window.has_room_for_background(!self.scheduler.is_empty(), hung_cost) {
+                self.background.pop_among(now, |number| !stalled.contains(&number))
+            } else {
+                None
             };
             let Some((number, cost, queued)) = next else { break };
             self.begin(number, cost, Priority::Background, now);

@@ -183,10 +183,12 @@ impl Dispatch {
             self.0.last_read.set(Some(now));
         }
         let has_read = self.0.last_read.get().is_some_and(|read| now.since(read) < READ_EXPECTED_FOR);
-        let percent = match () {
-            () if clients_idle || !has_read => 100,
-            () if is_waited_for => 50.max(pressure),
-            () => destage_percent(pressure),
+        let percent = if clients_idle || !has_read {
+            100
+        } else if is_waited_for {
+            50.max(pressure)
+        } else {
+            destage_percent(pressure)
         };
         let destage = self.class(Cause::Destage);
         destage.limit.set((depth * percent / 100).max(1) as u32);

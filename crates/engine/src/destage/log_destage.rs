@@ -3,11 +3,11 @@
 //! records are destaged, in rounds over the oldest segments. A block that was written again has a newer record and is
 //! left out.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use flash::SegmentNo;
+use flash::{OldSegments, SegmentChoice, SegmentNo};
 use seam::{Nanos, Seam};
 
 use crate::memory::BlockNo;
@@ -48,12 +48,26 @@ pub struct LogDestage {
     /// Binary logarithm of the factor by which the segments of a round may hold more than [`ROUND_BLOCKS_MAX`] live
     /// records. It grows while rounds find few blocks, for example because other volumes have the oldest records.
     widening: Cell<u32>,
+    due: RefCell<BTreeSet<BlockNo>>,
+    includes_zeroes: Cell<bool>,
+    has_log_failed: Cell<bool>,
+}
+
+impl LogDestage {
     /// Blocks of the current batch that the pump has not selected yet. Entries may be out of date.
-    pub due: RefCell<BTreeSet<BlockNo>>,
-    /// The segments of the last round hold records of zero-ranges.
-    pub includes_zeroes: Cell<bool>,
-    /// The last flush of the log failed.
-    pub has_log_failed: Cell<bool>,
+    pub fn due(&self) -> RefMut<'_, BTreeSet<BlockNo>> {
+        self.due.borrow_mut()
+    }
+
+    /// True if the segments of the last round hold records of zero-ranges.
+    pub fn includes_zeroes(&self) -> bool {
+        self.includes_zeroes.get()
+    }
+
+    /// Records whether the last flush of the log succeeded.
+    pub fn record_log_flush(&self, has_failed: bool) {
+        self.has_log_failed.set(has_failed);
+    }
 }
 
 /// Batches that all volumes of a core read from the log, at most [`READ_BATCHES_MAX`].
@@ -64,18 +78,32 @@ pub struct BatchReads {
 }
 
 impl BatchReads {
-    async fn begin(&self) {
-        let begin = || {
-            let may_begin = self.running.get() < READ_BATCHES_MAX;
-            may_begin.then(|| self.running.set(self.running.get() + 1))
-        };
-        self.ended.wait_for(begin).await;
+    async fn begin(&self) -> BatchRead<'_> {
+        self.ended.wait_for(|| (self.running.get() < READ_BATCHES_MAX).then_some(())).await;
+        self.running.set(self.running.get() + 1);
+        BatchRead(self)
     }
+}
 
-    fn end(&self) {
-        self.running.set(self.running.get() - 1);
-        self.ended.notify();
+/// A batch that is being read from the log.
+struct BatchRead<'a>(&'a BatchReads);
+
+impl Drop for BatchRead<'_> {
+    fn drop(&mut self) {
+        self.0.running.set(self.0.running.get() - 1);
+        self.0.ended.notify();
     }
+}
+
+/// Reason for a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RoundReason {
+    /// Dirty data fills more of the log than its target.
+    AboveTarget,
+    /// The oldest segment is too old.
+    Age,
+    /// A record lies past the end of a device that is smaller than the log, and joins once none does.
+    SmallerDevice,
 }
 
 /// Result of a round that examined all records.
@@ -106,42 +134,58 @@ impl<S: Seam> Shard<S> {
         Nanos(self.age_max().0.saturating_mul(LOGGED_AGE_FACTOR))
     }
 
-    /// Starts a round if dirty data fills too much of the log, or is too old.
+    /// Starts a round if there is a reason for one and the pause since the last one has ended.
     pub fn destage_log_if_due(self: &ShardRef<S>) {
         let (destage, now) = (&self.log_destage, self.seam().now());
         if destage.is_running.get() || now < destage.next_round.get() {
             return;
         }
-        let is_above_target = self.core.is_log_above_target();
-        let is_old = now >= destage.next_round_by_age.get()
-            && self.core.log_since().is_some_and(|since| now.since(since) >= self.logged_age_max());
-        // A device that is smaller than the log joins once no record lies past its end.
-        let is_past_limit = || self.core.log().is_some_and(|log| log.has_segments_past_limit());
-        if !self.may_continue_round()
-            || !self.state.borrow().log_tracker.holds_segments()
-            || !(is_above_target || is_old || is_past_limit())
-        {
+        let Some(reason) = self.round_reason(now) else {
             return destage.includes_zeroes.set(false);
-        }
+        };
         destage.is_running.set(true);
         let shard = Rc::clone(self);
         self.seam().spawn(async move {
-            let round = shard.run_round(is_above_target).await;
-            let (destage, now) = (&shard.log_destage, shard.seam().now());
-            destage.due.borrow_mut().clear();
-            let pause = match round.as_ref().map(|round| round.found) {
-                Some(0) => PAUSE_AFTER_EMPTY_ROUND,
-                Some(_) | None => PAUSE_AFTER_ROUND,
-            };
-            let found_few = round.as_ref().is_some_and(|round| round.found < FEW_BLOCKS);
-            let examined = if found_few { shard.state.borrow().log_tracker.len() as u64 } else { 0 };
-            destage.next_round.set(now + pause + Nanos(PAUSE_PER_RECORD.0 * examined));
-            if !is_above_target && round.is_some_and(|round| !round.are_more && round.found < ROUND_BLOCKS_MAX) {
-                // The open segment stays old: rounds by age would destage each of its new records at once.
-                destage.next_round_by_age.set(now + Nanos(shard.logged_age_max().0 / 2));
-            }
-            destage.is_running.set(false);
+            let round = shard.run_round(reason).await;
+            shard.log_destage.due().clear();
+            shard.schedule_next_round(reason, round);
+            shard.log_destage.is_running.set(false);
         });
+    }
+
+    fn round_reason(&self, now: Nanos) -> Option<RoundReason> {
+        if !self.may_continue_round() || !self.state.borrow().log_tracker.holds_segments() {
+            return None;
+        }
+        let is_old = || {
+            now >= self.log_destage.next_round_by_age.get()
+                && self.core.log_since().is_some_and(|since| now.since(since) >= self.logged_age_max())
+        };
+        let is_past_limit = || self.core.log().is_some_and(|log| log.has_segments_past_limit());
+        if self.core.is_log_above_target() {
+            Some(RoundReason::AboveTarget)
+        } else if is_old() {
+            Some(RoundReason::Age)
+        } else {
+            is_past_limit().then_some(RoundReason::SmallerDevice)
+        }
+    }
+
+    /// Sets the time of the next round. `round`: the result of the last one; `None` if it ended early.
+    fn schedule_next_round(&self, reason: RoundReason, round: Option<Round>) {
+        let (destage, now) = (&self.log_destage, self.seam().now());
+        let pause = match round.as_ref().map(|round| round.found) {
+            Some(0) => PAUSE_AFTER_EMPTY_ROUND,
+            Some(_) | None => PAUSE_AFTER_ROUND,
+        };
+        let found_few = round.as_ref().is_some_and(|round| round.found < FEW_BLOCKS);
+        let examined = if found_few { self.state.borrow().log_tracker.len() as u64 } else { 0 };
+        destage.next_round.set(now + pause + Nanos(PAUSE_PER_RECORD.0 * examined));
+        let found_all = round.is_some_and(|round| !round.are_more && round.found < ROUND_BLOCKS_MAX);
+        if reason != RoundReason::AboveTarget && found_all {
+            // The open segment stays old: rounds by age would destage each of its new records at once.
+            destage.next_round_by_age.set(now + Nanos(self.logged_age_max().0 / 2));
+        }
     }
 
     fn may_continue_round(&self) -> bool {
@@ -154,11 +198,15 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Destages the blocks of the oldest segments, in address order. Returns `None` if the round ended early.
-    async fn run_round(self: &ShardRef<S>, is_above_target: bool) -> Option<Round> {
+    async fn run_round(self: &ShardRef<S>, reason: RoundReason) -> Option<Round> {
         let destage = &self.log_destage;
         let opened_by = Nanos(self.seam().now().0.saturating_sub(self.logged_age_max().0));
-        let live_max = (ROUND_BLOCKS_MAX as u64) << destage.widening.get();
-        let (segments, are_more) = self.core.log()?.old_segments(opened_by, is_above_target, live_max);
+        let choice = SegmentChoice {
+            opened_by,
+            includes_older_half: reason == RoundReason::AboveTarget,
+            live_max: (ROUND_BLOCKS_MAX as u64) << destage.widening.get(),
+        };
+        let OldSegments { numbers: segments, are_more } = self.core.log()?.old_segments(&choice);
         if segments.is_empty() {
             return Some(Round { found: 0, are_more });
         }
@@ -176,20 +224,18 @@ impl<S: Seam> Shard<S> {
         let batch_blocks_max = (self.last_not_clean_limit() / BATCH_MEMORY_DIVISOR).max(1) as usize;
         for batch in blocks.chunks(BATCH_BLOCKS_MAX.min(batch_blocks_max)) {
             self.progress.wait_for(|| self.may_begin_batch().then_some(())).await;
-            let reads = &self.core.batch_reads;
-            reads.begin().await;
+            let batch_read = self.core.batch_reads.begin().await;
             if !self.may_continue_round() {
-                reads.end();
                 return None;
             }
             let mut batch = batch.to_vec();
             // A round takes minutes: blocks that were written again since have newer records.
             batch.retain(|block| self.state.borrow().log_tracker.is_newest_in_segments(*block, &segments));
             self.reload_blocks(&batch).await;
-            reads.end();
-            destage.due.borrow_mut().extend(batch);
+            drop(batch_read);
+            destage.due().extend(batch);
             self.work.notify();
-            let is_selected = || destage.due.borrow().is_empty() || !self.may_continue_round();
+            let is_selected = || destage.due().is_empty() || !self.may_continue_round();
             self.progress.wait_for(|| is_selected().then_some(())).await;
         }
         if !blocks.is_empty() {

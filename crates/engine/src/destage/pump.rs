@@ -232,17 +232,20 @@ impl<S: Seam> Shard<S> {
         let must_drain = self.draining.get() || (self.mode.get() != crate::CacheMode::Active);
         // While the backing refuses writes, only a flush or a waiting request makes attempts until the pause ends.
         let is_paused = self.retry.is_paused(now);
-        let older_than = match () {
-            () if is_paused => None,
+        let older_than = if is_paused {
+            None
+        } else if is_idle {
             // A volume whose age limit is short destages idle blocks earlier.
-            () if is_idle => Some(Nanos(now.0.saturating_sub(STABLE_AFTER.0.min(age_max.0 / 2)))),
+            Some(Nanos(now.0.saturating_sub(STABLE_AFTER.0.min(age_max.0 / 2))))
+        } else if is_aged {
             // Half the age, so that one sweep covers many blocks.
-            () if is_aged => Some(Nanos(now.0.saturating_sub(age_max.0 / 2))),
-            () => None,
+            Some(Nanos(now.0.saturating_sub(age_max.0 / 2)))
+        } else {
+            None
         };
         let is_under_pressure = !is_deferred && self.is_under_pressure(not_clean);
         let all_blocks = !is_paused && (must_drain || is_under_pressure || self.core.log_is_crowded());
-        let has_many_ranges = state.zeroes.len() >= RANGES_LOW_WATERMARK || self.log_destage.includes_zeroes.get();
+        let has_many_ranges = state.zeroes.len() >= RANGES_LOW_WATERMARK || self.log_destage.includes_zeroes();
         Selection {
             closed: is_flushed.then(|| state.epochs.closed()),
             older_than,
@@ -296,7 +299,7 @@ impl<S: Seam> Shard<S> {
         cursor: &mut BlockNo,
         now: Nanos,
     ) -> Option<Job<S::Block, S::BlockMut>> {
-        let mut due = self.log_destage.due.borrow_mut();
+        let mut due = self.log_destage.due();
         if due.is_empty()
             || self.retry.is_paused(now)
             || self.dispatch.is_full(Cause::Destage)

@@ -118,7 +118,7 @@ impl<S: Seam> Shard<S> {
 
     /// True if the log answers flushes.
     pub fn uses_log(&self) -> bool {
-        self.may_log
+        self.has_log
             && !self.draining.get()
             && self.policy.get() == WritePolicy::WriteBack
             && self.mode.get() == CacheMode::Active
@@ -162,7 +162,7 @@ impl<S: Seam> Shard<S> {
             state.logging.single_flight.finish(result.clone().map(|()| number));
             state.log_tracker.end_log_flush(&changed, result.is_ok());
         });
-        self.log_destage.has_log_failed.set(result.is_err());
+        self.log_destage.record_log_flush(result.is_err());
         if result.is_ok() {
             self.spill_if_full();
         }
@@ -380,12 +380,12 @@ impl<S: Seam> Shard<S> {
 
     /// Builds the records of a chunk of blocks from their present content.
     fn chunk_records(&self, state: &mut State, memory: &mut MemoryCache<S>, blocks: &[BlockNo]) -> Chunk<S> {
-        let may_log = self.uses_log();
+        let uses_log = self.uses_log();
         let mut partial = Vec::new();
         for block in blocks {
             match memory.find(self.number, *block).map(|id| memory.slot(id)) {
-                None if state.zeroes.contains(*block) && !may_log => return Chunk::ThroughBacking,
-                Some(slot) if !slot.is_clean() && !may_log => return Chunk::ThroughBacking,
+                None if state.zeroes.contains(*block) && !uses_log => return Chunk::ThroughBacking,
+                Some(slot) if !slot.is_clean() && !uses_log => return Chunk::ThroughBacking,
                 Some(slot) if !slot.is_clean() && slot.present != Sectors::ALL => partial.push(*block),
                 _ => {}
             }

@@ -37,9 +37,17 @@ pub struct Budget {
 impl Budget {
     /// A budget of `bytes_a_day`; 0: no limit.
     pub fn new(bytes_a_day: u64) -> Self {
-        let (refilled_at, rate_shift, eligible, promotions, hits, evictions) = Default::default();
         let (bytes_a_day, bytes_left) = (Cell::new(bytes_a_day), Cell::new(bytes_a_day));
-        Budget { bytes_a_day, bytes_left, refilled_at, rate_shift, eligible, promotions, hits, evictions }
+        Budget {
+            bytes_a_day,
+            bytes_left,
+            refilled_at: Default::default(),
+            rate_shift: Default::default(),
+            eligible: Default::default(),
+            promotions: Default::default(),
+            hits: Default::default(),
+            evictions: Default::default(),
+        }
     }
 
     /// Changes the limit and makes a full day's bytes available at once; 0: no limit.

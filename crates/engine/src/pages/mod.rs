@@ -69,7 +69,6 @@ pub struct FlashTier<S: Seam> {
 impl<S: Seam> FlashTier<S> {
     /// Creates the flash tier of a volume over these pages.
     pub fn new(pages: Option<VolumePages<S>>, quota: FlashQuota, drops_old_pages: bool) -> Self {
-        let (checked, suspended, drop_reason, page_fill_budget, counters) = Default::default();
         if let Some(pages) = &pages {
             pages.set_quota(quota.to_page_quota());
         }
@@ -81,13 +80,13 @@ impl<S: Seam> FlashTier<S> {
             lacks_destaged_content: Cell::new(true),
             quota,
             pins: Pins::default(),
-            checked,
-            suspended,
+            checked: Default::default(),
+            suspended: Default::default(),
             settled: Cell::new(CompletionNo(1)),
             partial_blocks: RefCell::default(),
-            drop_reason,
-            page_fill_budget,
-            counters,
+            drop_reason: Default::default(),
+            page_fill_budget: Default::default(),
+            counters: Default::default(),
         }
     }
 

@@ -85,17 +85,16 @@ impl<S: Seam> Promoter<S> {
             AdmissionRule::LateReturn => Box::new(LateReturn::new(0, memory_pages)),
             AdmissionRule::ThirdTouch => Box::new(ThirdTouch::new(0)),
         };
-        let (queue, refreshes, deferred, running, held_pages, helpers, uses) = Default::default();
         Promoter {
             rule: RefCell::new(rule),
-            uses,
+            uses: Default::default(),
             budget: Budget::new(spec.flash_bytes_a_day),
-            queue,
-            refreshes,
-            deferred,
-            running,
-            held_pages,
-            helpers,
+            queue: Default::default(),
+            refreshes: Default::default(),
+            deferred: Default::default(),
+            running: Default::default(),
+            held_pages: Default::default(),
+            helpers: Default::default(),
         }
     }
 

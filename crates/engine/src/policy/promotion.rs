@@ -142,9 +142,17 @@ pub struct LateReturn {
 impl LateReturn {
     /// A policy for flash with `slots` pages behind memory with `memory_pages` pages.
     pub fn new(slots: u64, memory_pages: u64) -> Self {
-        let (clock, burst_uses, burst_len, horizon) = Default::default();
         let (history, condition) = (History::new(0), PromotionCondition::default());
-        let mut policy = LateReturn { history, memory_pages, slots, condition, clock, burst_uses, burst_len, horizon };
+        let mut policy = LateReturn {
+            history,
+            memory_pages,
+            slots,
+            condition,
+            clock: Default::default(),
+            burst_uses: Default::default(),
+            burst_len: Default::default(),
+            horizon: Default::default(),
+        };
         policy.resize(slots);
         policy
     }

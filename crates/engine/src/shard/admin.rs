@@ -256,10 +256,12 @@ impl<S: Seam> Shard<S> {
     /// the volume grows: cached copies of it have to be read again.
     fn drops_from(&self, new_size: u64) -> Option<u64> {
         let (old, block_bytes) = (self.size_bytes.get(), BLOCK_BYTES as u64);
-        match () {
-            () if new_size < old => Some(new_size),
-            () if new_size > old => (!old.is_multiple_of(block_bytes)).then_some(old / block_bytes * block_bytes),
-            () => None,
+        if new_size < old {
+            Some(new_size)
+        } else if new_size > old {
+            (!old.is_multiple_of(block_bytes)).then_some(old / block_bytes * block_bytes)
+        } else {
+            None
         }
     }
 

@@ -84,9 +84,6 @@ impl<S: Seam> CoreState<S> {
         let memory = RefCell::new(MemoryCache::new(seam.clone()));
         let flash_spec = DatastoreSpec { threshold: spec.flash_threshold, ..DatastoreSpec::new(FLASH_DATASTORE) };
         let promoter = Promoter::new(&spec, (seam.blocks_total() / BLOCKS_PER_PAGE) as u64);
-        let (shards, ticking, log, requests, allowance) = Default::default();
-        let (pages, map_loaded, map_loaded_signal, is_freeing_dirty_regions, log_pressure, free_segments_when_full) =
-            Default::default();
         CoreState {
             kept_totals: KeptTotals::default(),
             batch_reads: BatchReads::default(),
@@ -99,18 +96,18 @@ impl<S: Seam> CoreState<S> {
             seam,
             spec,
             memory,
-            shards,
-            ticking,
-            log,
-            pages,
-            map_loaded,
-            map_loaded_signal,
+            shards: Default::default(),
+            ticking: Default::default(),
+            log: Default::default(),
+            pages: Default::default(),
+            map_loaded: Default::default(),
+            map_loaded_signal: Default::default(),
             promoter,
-            is_freeing_dirty_regions,
-            log_pressure,
-            free_segments_when_full,
-            requests,
-            allowance,
+            is_freeing_dirty_regions: Default::default(),
+            log_pressure: Default::default(),
+            free_segments_when_full: Default::default(),
+            requests: Default::default(),
+            allowance: Default::default(),
         }
     }
 

@@ -288,10 +288,11 @@ impl<S: Seam> Shard<S> {
             return Some(memory.insert(self.number, block, data.clone(), Sectors::ALL, admit));
         };
         let present = memory.slot(id).present;
-        let missing = match () {
-            () if self.sabotage(Sabotage::NoFillGuards) => Sectors::ALL,
-            () if self.sabotage(Sabotage::LosePartialWrite) && present != Sectors::ALL => Sectors::ALL,
-            () => Sectors::ALL.without(present).without(invalidated),
+        let loses_partial_write = self.sabotage(Sabotage::LosePartialWrite) && present != Sectors::ALL;
+        let missing = if self.sabotage(Sabotage::NoFillGuards) || loses_partial_write {
+            Sectors::ALL
+        } else {
+            Sectors::ALL.without(present).without(invalidated)
         };
         if missing == Sectors::NONE {
             return None;

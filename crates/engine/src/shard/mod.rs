@@ -65,7 +65,7 @@ pub struct Shard<S: Seam> {
     pub mode: Cell<CacheMode>,
     /// The log may answer the volume's flushes. A volume that was attached before the log was opened has not tracked
     /// its changes.
-    pub may_log: bool,
+    pub has_log: bool,
     /// A change of the policy or the mode is in progress.
     pub is_changing: Cell<bool>,
     /// Deferral age: under `write-back-volatile`, the age at which dirty data is durable at the latest.

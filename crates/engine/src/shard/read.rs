@@ -174,14 +174,16 @@ impl<S: Seam> Shard<S> {
     fn count_read(&self, bytes: u64, sources: &ReadSources, succeeded: bool) {
         let from_elsewhere = sources.from_backing > 0 || sources.joined || !succeeded;
         let from_cache = sources.from_memory + sources.from_flash;
-        let kind = match () {
-            () if sources.from_memory == sources.requested && succeeded && sources.prefetched_bytes > 0 => {
-                ReadKind::Prefetched
-            }
-            () if sources.from_memory == sources.requested && succeeded => ReadKind::Memory,
-            () if !from_elsewhere && sources.from_flash > 0 => ReadKind::Flash,
-            () if from_cache > 0 => ReadKind::Part,
-            () => ReadKind::Miss,
+        let kind = if sources.from_memory == sources.requested && succeeded && sources.prefetched_bytes > 0 {
+            ReadKind::Prefetched
+        } else if sources.from_memory == sources.requested && succeeded {
+            ReadKind::Memory
+        } else if !from_elsewhere && sources.from_flash > 0 {
+            ReadKind::Flash
+        } else if from_cache > 0 {
+            ReadKind::Part
+        } else {
+            ReadKind::Miss
         };
         self.counters.count_read(bytes, kind, sources.bytes(bytes));
         let counters = &self.flash_tier.counters;

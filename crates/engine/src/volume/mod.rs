@@ -78,7 +78,7 @@ impl<S: Seam> Volume<S> {
             size_bytes: Cell::new(geometry.size_bytes),
             policy: Cell::new(spec.policy),
             mode: Cell::new(spec.mode),
-            may_log: core.has_log() && spec.may_log,
+            has_log: core.has_log() && spec.allows_log,
             is_changing: Cell::default(),
             defer: spec.defer,
             state: RefCell::new(State::new(backing.disk.connection_epoch())),
@@ -395,8 +395,8 @@ impl<S: Seam> Volume<S> {
     }
 
     /// True if the flash log may answer the volume's flushes.
-    pub fn may_log(&self) -> bool {
-        self.0.shard.may_log
+    pub fn has_log(&self) -> bool {
+        self.0.shard.has_log
     }
 
     /// True if the volume was attached beside a flash cache.

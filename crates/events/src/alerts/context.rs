@@ -73,10 +73,20 @@ pub struct ErrorWindow {
     pub errors: u64,
     /// Time until which the failures are reported.
     pub reported_until_ms: u64,
-    /// Slow reads and all reads of the last whole window, if the slow ones are too many.
-    pub slow: Option<(u64, u64)>,
-    /// Start of the present window: time, slow reads, all reads.
-    window_start: (u64, u64, u64),
+    /// Reads of the last whole window, if the slow ones are too many.
+    pub slow_reads: Option<ReadCounts>,
+    window_start_ms: u64,
+    /// Reads before the present window.
+    before_window: ReadCounts,
+}
+
+/// Numbers of reads.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReadCounts {
+    /// Reads of more than a second.
+    pub slow: u64,
+    /// All reads.
+    pub all: u64,
 }
 
 impl ErrorWindows {
@@ -85,7 +95,7 @@ impl ErrorWindows {
         let known: BTreeSet<&str> = status.volumes.iter().map(|volume| volume.name.as_str()).collect();
         self.volumes.retain(|name, _| known.contains(name.as_str()));
         for volume in &status.volumes {
-            let new_window = ErrorWindow { window_start: (at_ms, 0, 0), ..ErrorWindow::default() };
+            let new_window = ErrorWindow { window_start_ms: at_ms, ..ErrorWindow::default() };
             self.volumes.entry(volume.name.clone()).or_insert(new_window).add_sample(at_ms, volume);
         }
     }
@@ -98,18 +108,21 @@ impl ErrorWindow {
         }
         // The counter restarts at 0 when a volume is served anew.
         self.errors = volume.backing_errors;
-        let (start_ms, slow_before, all_before) = self.window_start;
-        if at_ms < start_ms.saturating_add(WINDOW_MS) && at_ms >= start_ms {
+        if at_ms < self.window_start_ms.saturating_add(WINDOW_MS) && at_ms >= self.window_start_ms {
             return;
         }
         let counts = &volume.latency_counts.read;
         // Reads past the last bound of the histogram, which is one second.
         let slow = counts.below.last().map_or(0, |last| counts.all.saturating_sub(last.count));
-        let (slow_now, all_now) = (slow.saturating_sub(slow_before), counts.all.saturating_sub(all_before));
+        let now = ReadCounts { slow, all: counts.all };
+        let in_window = ReadCounts {
+            slow: now.slow.saturating_sub(self.before_window.slow),
+            all: now.all.saturating_sub(self.before_window.all),
+        };
         // More than one read in a hundred raises the alert; at one in two hundred or fewer it ends.
-        let divisor = if self.slow.is_some() { 200 } else { 100 };
-        let is_slow = slow_now >= SLOW_READS_MIN && slow_now * divisor > all_now;
-        self.slow = is_slow.then_some((slow_now, all_now));
-        self.window_start = (at_ms, slow, counts.all);
+        let divisor = if self.slow_reads.is_some() { 200 } else { 100 };
+        let are_too_many = in_window.slow >= SLOW_READS_MIN && in_window.slow * divisor > in_window.all;
+        self.slow_reads = are_too_many.then_some(in_window);
+        (self.window_start_ms, self.before_window) = (at_ms, now);
     }
 }

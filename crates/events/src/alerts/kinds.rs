@@ -9,7 +9,7 @@ use std::time::Duration;
 use messages::report::{AlertKind, CertificateReport, StatusProblem, VolumeReport};
 use messages::{VolumeState, unix_time};
 
-use super::context::{AlertContext, Problem, problems_of_kind};
+use super::context::{AlertContext, Problem, ReadCounts, problems_of_kind};
 
 /// The problems found in a sample.
 pub type Problems = Vec<Problem>;
@@ -336,7 +336,7 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
         is_in_status: false,
         find_problems: |context, problems| {
             for (name, window) in context.error_windows() {
-                if let Some((slow, all)) = window.slow {
+                if let Some(ReadCounts { slow, all }) = window.slow_reads {
                     let cause = format!("{slow} of {all} reads of a minute took longer than a second");
                     problems.push((Some(name.to_owned()), cause));
                 }

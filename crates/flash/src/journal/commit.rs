@@ -13,7 +13,7 @@ use crate::format::journal::{JournalHeader, RECORDS_MAX, Record};
 use crate::membership::{Failure, failures_of, remove_members};
 use crate::number::{CommitNo, MemberNo};
 use crate::pages::state::{ALL_BLOCKS, PageState};
-use crate::pages::table::{DIRTY, SUSPECT, SlotId, SlotPhase, page_of};
+use crate::pages::table::{SUSPECT, SlotId, SlotPhase, UNRECORDED, page_of};
 use crate::retirement::release;
 use crate::store::{Inner, Sabotage};
 use crate::wait::{BoxFuture, join};
@@ -158,8 +158,8 @@ fn take_pending_records<S: Seam>(inner: &Inner<S>) -> PendingCommit {
             records.push(free_record(state, slot));
             freed.push(slot);
         }
-        for slot in std::mem::take(&mut state.dirty) {
-            state.table.set_flag(slot, DIRTY, false);
+        for slot in std::mem::take(&mut state.unrecorded_slots) {
+            state.table.set_flag(slot, UNRECORDED, false);
             if state.table.phase(slot) == SlotPhase::Live {
                 records.push(slot_record(state, slot));
             }

@@ -153,13 +153,13 @@ impl<S: Seam> Journal<S> {
 impl<S: Seam> PageState<S> {
     /// True when records are pending.
     pub fn has_pending(&self) -> bool {
-        let slots = !self.dirty.is_empty() || !self.dead.is_empty() || !self.implied_dead.is_empty();
+        let slots = !self.unrecorded_slots.is_empty() || !self.dead.is_empty() || !self.implied_dead.is_empty();
         slots || !self.journal.pending_records.is_empty() || self.recent_writes.pending_count() > 0
     }
 
     /// Upper bound of the number of records in the next commit.
     fn pending_max(&self) -> usize {
-        self.dirty.len()
+        self.unrecorded_slots.len()
             + self.dead.len()
             + self.journal.pending_records.len()
             + self.recent_writes.pending_count()
@@ -188,7 +188,7 @@ pub fn schedule_commit<S: Seam>(inner: &Rc<Inner<S>>) {
         if idle {
             return;
         }
-        let is_many = state.dirty.len() + state.dead.len() >= PENDING_MANY;
+        let is_many = state.unrecorded_slots.len() + state.dead.len() >= PENDING_MANY;
         (is_many, !is_many && !std::mem::replace(&mut state.journal.timer_set, true))
     };
     if is_many {

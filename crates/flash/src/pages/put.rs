@@ -264,7 +264,7 @@ fn finish_put<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutErr
         state.table.set_flag(put.slot, ADDING, false);
         let valid = state.table.valid(put.slot) | still_valid;
         state.table.set_valid(put.slot, valid);
-        if valid == 0 { state.drop_page(put.slot, false) } else { state.set_dirty(put.slot) }
+        if valid == 0 { state.drop_page(put.slot, false) } else { state.queue_record(put.slot) }
     } else if still_valid == 0 {
         // No durable record lists the slot.
         state.release(put.slot);
@@ -273,7 +273,7 @@ fn finish_put<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutErr
         state.table.set_phase(put.slot, SlotPhase::Live);
         state.table.set_valid(put.slot, still_valid);
         state.table.set_flag(put.slot, SEALED, writes_whole_blocks(inner, put.place.member));
-        state.set_dirty(put.slot);
+        state.queue_record(put.slot);
         if let Some((old, place, _)) = put.old
             && state.table.exists(old)
             && state.table.place(old) == place

@@ -189,11 +189,14 @@ pub fn evictability<S: Seam>(state: &PageState<S>, slot: SlotId) -> Evictability
     let (number, page) = page_of(state.table.key(slot));
     let Some(limits) = state.limits.get(&number) else { return Evictability::IfUnused };
     let pages = state.table.pages_of(number);
-    match () {
-        () if limits.quota.pins(page) => Evictability::Protected,
-        () if pages > limits.max => Evictability::Always,
-        () if pages <= limits.min => Evictability::Protected,
-        () => Evictability::IfUnused,
+    if limits.quota.pins(page) {
+        Evictability::Protected
+    } else if pages > limits.max {
+        Evictability::Always
+    } else if pages <= limits.min {
+        Evictability::Protected
+    } else {
+        Evictability::IfUnused
     }
 }
 

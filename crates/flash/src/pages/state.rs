@@ -7,7 +7,7 @@ use seam::{BLOCK_BYTES, Seam};
 
 use super::api::{MemberWrites, REGION_BLOCKS};
 use super::quota::{PageLimits, PageQuota};
-use super::table::{ADDING, DIRTY, SUSPECT, SlotId, SlotPhase, SlotTable, key_of, page_of};
+use super::table::{ADDING, SUSPECT, SlotId, SlotPhase, SlotTable, UNRECORDED, key_of, page_of};
 use crate::format::journal::Record;
 use crate::format::page::{PagePlace, WriteCounts, slots_of};
 use crate::format::superblock::Superblock;
@@ -77,7 +77,7 @@ pub struct PageState<S: Seam> {
     /// Slots that no durable record lists and no read holds.
     pub free: VecDeque<SlotId>,
     /// Slots whose change has a pending record.
-    pub dirty: Vec<SlotId>,
+    pub unrecorded_slots: Vec<SlotId>,
     /// Slots whose release has a pending record.
     pub dead: Vec<SlotId>,
     /// Dead slots whose release is implied by another pending record.
@@ -150,7 +150,7 @@ impl<S: Seam> PageState<S> {
             pending_puts: BTreeMap::new(),
             holds: BTreeMap::new(),
             free: VecDeque::new(),
-            dirty: Vec::new(),
+            unrecorded_slots: Vec::new(),
             dead: Vec::new(),
             implied_dead: Vec::new(),
             unflushed: BTreeSet::new(),
@@ -218,9 +218,9 @@ impl<S: Seam> PageState<S> {
     }
 
     /// Queues a record of the slot.
-    pub fn set_dirty(&mut self, slot: SlotId) {
-        if self.table.set_flag(slot, DIRTY, true) {
-            self.dirty.push(slot);
+    pub fn queue_record(&mut self, slot: SlotId) {
+        if self.table.set_flag(slot, UNRECORDED, true) {
+            self.unrecorded_slots.push(slot);
         }
     }
 
@@ -249,7 +249,7 @@ impl<S: Seam> PageState<S> {
         if valid & !mask == 0 && !self.table.has(slot, ADDING) {
             self.drop_page(slot, false);
         } else {
-            self.set_dirty(slot);
+            self.queue_record(slot);
         }
     }
 
@@ -394,7 +394,7 @@ impl<S: Seam> PageState<S> {
         let slots = self.table.slots_of(frame);
         let is_inside = |slot: &SlotId| slots.contains(slot);
         self.free.retain(|slot| !is_inside(slot));
-        self.dirty.retain(|slot| !is_inside(slot));
+        self.unrecorded_slots.retain(|slot| !is_inside(slot));
         self.dead.retain(|slot| !is_inside(slot));
         self.implied_dead.retain(|slot| !is_inside(slot));
         self.pending_puts.retain(|slot, _| !is_inside(slot));
@@ -457,7 +457,8 @@ impl<S: Seam> PageState<S> {
 
     /// Memory of the map and its pending changes, in bytes.
     pub fn memory_bytes(&self) -> u64 {
-        let lists = (self.free.capacity() + self.dirty.capacity() + self.dead.capacity()) * size_of::<SlotId>();
+        let lists =
+            (self.free.capacity() + self.unrecorded_slots.capacity() + self.dead.capacity()) * size_of::<SlotId>();
         (self.table.memory_bytes()
             + lists
             + self.recent_writes.len() * 16

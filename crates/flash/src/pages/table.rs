@@ -48,7 +48,7 @@ const USES: u8 = 0b11;
 /// The position of the phase, two bits, in a slot's flags.
 const PHASE_SHIFT: u8 = 2;
 /// The slot has a pending record.
-pub const DIRTY: u8 = 1 << 4;
+pub const UNRECORDED: u8 = 1 << 4;
 /// The slot's page must be compared with the backing before it is used.
 pub const SUSPECT: u8 = 1 << 5;
 /// Blocks are being added to the slot's page.

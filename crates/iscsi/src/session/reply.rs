@@ -39,8 +39,16 @@ pub(super) fn borrowed_bytes(len: usize) -> usize {
 impl<S: Seam> Reply<S> {
     pub(super) fn new(session: &Rc<Session<S>>, task: &Rc<Task>, expected: u64) -> Self {
         let (session, task) = (Rc::clone(session), Rc::clone(task));
-        let (position, pieces, bytes, lent_bytes, held_bytes) = Default::default();
-        Reply { session, task, expected, position, pieces, bytes, lent_bytes, held_bytes }
+        Reply {
+            session,
+            task,
+            expected,
+            position: Default::default(),
+            pieces: Default::default(),
+            bytes: Default::default(),
+            lent_bytes: Default::default(),
+            held_bytes: Default::default(),
+        }
     }
 
     fn check_cancelled(&self) -> Result<(), Cancelled> {
@@ -133,10 +141,12 @@ impl<S: Seam> scsi::DataIn<S> for Reply<S> {
 /// Difference between the expected and the full transfer length.
 pub(super) fn residual(expected: u64, full: u64) -> Residual {
     let count = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
-    match () {
-        () if full < expected => Residual::Underflow(count(expected - full)),
-        () if full > expected => Residual::Overflow(count(full - expected)),
-        () => Residual::None,
+    if full < expected {
+        Residual::Underflow(count(expected - full))
+    } else if full > expected {
+        Residual::Overflow(count(full - expected))
+    } else {
+        Residual::None
     }
 }
 

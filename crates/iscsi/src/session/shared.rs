@@ -29,8 +29,7 @@ impl<S: Seam> Shared<S> {
     pub(crate) fn new(seam: S, target: Target<S>, options: Options) -> Self {
         let limits = Limits { held_bytes_max: options.held_bytes_max, stall_timeout: options.stall_timeout };
         let clients = Rc::new(Clients::new(limits, seam.blocks_total() * seam::BLOCK_BYTES));
-        let (sessions, payload_bytes) = Default::default();
-        Shared { seam, target, options, clients, sessions, payload_bytes }
+        Shared { seam, target, options, clients, sessions: Default::default(), payload_bytes: Default::default() }
     }
 
     /// A copy of the list of sessions, for iterations during which it changes.

@@ -44,19 +44,18 @@ impl Task {
         is_immediate: bool,
         data: WriteData,
     ) -> Self {
-        let (has_data_error, cancel, ended, waker, watchers) = Default::default();
         Task {
             tag,
             lun,
             number,
             is_harmless,
             is_immediate,
-            has_data_error,
-            cancel,
-            ended,
+            has_data_error: Default::default(),
+            cancel: Default::default(),
+            ended: Default::default(),
             data: RefCell::new(data),
-            waker,
-            watchers,
+            waker: Default::default(),
+            watchers: Default::default(),
         }
     }
 

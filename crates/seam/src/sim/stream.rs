@@ -50,8 +50,15 @@ struct State {
 impl Pipe {
     pub(super) fn new(world: &Rc<WorldState>, spec: WireSpec) -> Rc<Pipe> {
         let number = world.assign_number();
-        let (state, buffered_bytes, waits, interrupted) = Default::default();
-        Rc::new(Pipe { world: Rc::clone(world), number, spec, state, buffered_bytes, waits, interrupted })
+        Rc::new(Pipe {
+            world: Rc::clone(world),
+            number,
+            spec,
+            state: Default::default(),
+            buffered_bytes: Default::default(),
+            waits: Default::default(),
+            interrupted: Default::default(),
+        })
     }
 
     /// Appends bytes up to the window and returns their number; an error if the connection is closed or cut.

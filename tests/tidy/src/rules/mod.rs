@@ -3,6 +3,7 @@
 pub mod banned;
 pub mod circles;
 pub mod heads;
+pub mod idioms;
 pub mod layers;
 pub mod length;
 pub mod links;
@@ -23,7 +24,7 @@ use crate::source::Source;
 pub type Rule = fn(&[Source]) -> Vec<Violation>;
 
 /// All rules with their names.
-pub const ALL: [(&str, Rule); 15] = [
+pub const ALL: [(&str, Rule); 16] = [
     ("length", length::check),
     ("heads", heads::check),
     ("unsafety", unsafety::check),
@@ -39,6 +40,7 @@ pub const ALL: [(&str, Rule); 15] = [
     ("subjects", subjects::check),
     ("test names", test_names::check),
     ("words", words::check),
+    ("idioms", idioms::check),
 ];
 
 /// A violation at line `index` (counted from 0) of `source`.

@@ -49,10 +49,14 @@ impl<S: Seam> SharedConnection<S> {
     async fn send_requests<W: StreamWriter<S>>(&self, mut writer: W) {
         let mut gather = Gather::default();
         loop {
-            let ready = |_: &mut std::task::Context<'_>| match () {
-                () if self.request_table.borrow().has_unsent() => Poll::Ready(true),
-                () if self.closing.get() && self.request_table.borrow().is_empty() => Poll::Ready(false),
-                () => Poll::Pending,
+            let ready = |_: &mut std::task::Context<'_>| {
+                if self.request_table.borrow().has_unsent() {
+                    Poll::Ready(true)
+                } else if self.closing.get() && self.request_table.borrow().is_empty() {
+                    Poll::Ready(false)
+                } else {
+                    Poll::Pending
+                }
             };
             if !poll_fn(ready).await {
                 let disconnect = Request { flags: 0, command: Command::Disconnect, cookie: 0, offset: 0, len: 0 };

@@ -74,21 +74,16 @@ impl<S: Seam> SharedConnection<S> {
     pub(super) fn accept(&self, new: ExportInfo) -> DiskResult<()> {
         let old = self.export_info.get();
         let longest = self.request_table.borrow().longest_data();
-        let reason = match () {
-            () if new.size_bytes < old.size_bytes => {
-                format!("size {} bytes instead of {}", new.size_bytes, old.size_bytes)
-            }
-            () if new.logical_block > old.logical_block => {
-                format!("block size {} bytes instead of {}", new.logical_block, old.logical_block)
-            }
-            () if new.request_bytes_max < longest => {
-                format!("maximum request {} bytes, but a request of {longest} bytes waits", new.request_bytes_max)
-            }
-            () => {
-                self.export_info.set(new);
-                *self.failure.borrow_mut() = None;
-                return Ok(());
-            }
+        let reason = if new.size_bytes < old.size_bytes {
+            format!("size {} bytes instead of {}", new.size_bytes, old.size_bytes)
+        } else if new.logical_block > old.logical_block {
+            format!("block size {} bytes instead of {}", new.logical_block, old.logical_block)
+        } else if new.request_bytes_max < longest {
+            format!("maximum request {} bytes, but a request of {longest} bytes waits", new.request_bytes_max)
+        } else {
+            self.export_info.set(new);
+            *self.failure.borrow_mut() = None;
+            return Ok(());
         };
         let text = format!("{} changed while disconnected ({reason}); restore the old export", self.target);
         Err(DiskError::Open(text))

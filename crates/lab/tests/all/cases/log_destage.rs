@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use engine::spec::AdmissionRule;
 use engine::{ByteOffset, CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
+use flash::SegmentChoice;
 use lab::fixture::{Fixture, FlashPlan, durable_tags, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{DiskControl, Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, WorldSpec};
@@ -177,7 +178,8 @@ fn records_past_the_end_of_a_smaller_device_are_destaged() {
     let (fixture, disk, volume) = served(8);
     let store = fixture.core.log().expect("the engine has a log");
     fixture.world.block_on(async {
-        let newest = || store.old_segments(Nanos::MAX, false, u64::MAX).0.last().map_or(0, |number| number.0);
+        let all = SegmentChoice { opened_by: Nanos::MAX, includes_older_half: false, live_max: u64::MAX };
+        let newest = || store.old_segments(&all).numbers.last().map_or(0, |number| number.0);
         while newest() < 50 {
             write_blocks(&volume, (0..500).map(|number| number * 3), 6).await;
             volume.destage_all().await.unwrap();
