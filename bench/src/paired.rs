@@ -68,6 +68,7 @@ impl Interval {
 }
 
 impl fmt::Display for Interval {
+    /// Renders the interval for a Markdown table.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "**{:.3}** ({:.3} to {:.3})", self.mean, self.low, self.high)
     }
@@ -81,6 +82,7 @@ impl Verdict {
 }
 
 impl fmt::Display for Verdict {
+    /// Renders the verdict for a Markdown table.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Verdict::Pass => "pass",
@@ -128,8 +130,10 @@ mod tests {
         /// Pairs whose second value has `ratio` times the first one's rate, on a machine whose speed drifts between
         /// rounds.
         fn pairs(&mut self, count: usize, ratio: f64) -> Vec<(f64, f64)> {
-            let machine = |round: usize| 40_000.0 * (1.0 + 0.2 * (round as f64 / 8.0).sin());
-            (0..count).map(|round| (machine(round) * self.next(), machine(round) * ratio * self.next())).collect()
+            let machine_rate = |round: usize| 40_000.0 * (1.0 + 0.2 * (round as f64 / 8.0).sin());
+            (0..count)
+                .map(|round| (machine_rate(round) * self.next(), machine_rate(round) * ratio * self.next()))
+                .collect()
         }
     }
 

@@ -48,8 +48,8 @@ pub struct Client {
     stream: BufReader<UnixStream>,
 }
 
-/// The socket, for the peer's credentials (`SO_PEERCRED`).
 impl AsFd for Client {
+    /// Exposes the socket, so that callers can read the peer's credentials (`SO_PEERCRED`).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.get_ref().as_fd()
     }

@@ -286,7 +286,7 @@ fn refused_report(login: &iscsi::RefusedLogin, now: Nanos) -> RefusedLoginReport
 
 fn session_report(session: &iscsi::SessionStats, now: Nanos) -> IscsiSessionReport {
     let slow_command_report = |command: &iscsi::SlowCommand| SlowCommandReport {
-        ago_ms: now.since(command.ended).as_millis(),
+        ago_ms: now.since(command.ended_at).as_millis(),
         command: command.name.to_owned(),
         lun: command.lun,
         took_us: command.latency.as_micros(),

@@ -70,8 +70,8 @@ fn main() {
     let mut number = |default: u64| arguments.next().and_then(|number| number.parse().ok()).unwrap_or(default);
     let (gib, percent) = (number(1_024), number(0));
     let (pages, dirty) = ((gib << 30) / PAGE_BYTES, (gib << 30) * percent / 100 / 4096);
-    let keep = seam::sim::Content::None;
-    let world = World::new(WorldSpec { keep, time_max: Nanos::from_secs(1 << 30), ..WorldSpec::new(1) });
+    let content = seam::sim::StoredContent::MetadataOnly;
+    let world = World::new(WorldSpec { content, time_max: Nanos::from_secs(1 << 30), ..WorldSpec::new(1) });
     let seam = world.seam();
     // Each device holds half of the pages, all dirty data, and a twentieth for metadata.
     let bytes = (((gib << 30) / 2 + dirty * 4096) / 20 * 21 + (2 << 30)).next_multiple_of(1 << 20);

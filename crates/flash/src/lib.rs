@@ -53,7 +53,7 @@ pub use number::{
     Sequence, StoreGeneration, VolumeId,
 };
 pub use pages::{
-    MapLoaded, MemberWrites, PageAmount, PageQuota, PageReadError, Pages, PagesStats, PutError, QuotaError,
+    MapLoaded, MemberWrites, PageAmount, PageQuota, PageReadError, PageUsage, Pages, PagesStats, PutError, QuotaError,
     REGION_BLOCKS, VolumePages, WriteIntent,
 };
 pub use record::{BlockAddress, Content, Position, Record, Recovered, RecoveredContent};

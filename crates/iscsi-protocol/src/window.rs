@@ -40,7 +40,7 @@ impl Window {
     }
 
     /// Classifies the number of a command that is not immediate; the expected number advances the window.
-    pub fn take(&mut self, number: u32) -> CommandOrder {
+    pub fn accept(&mut self, number: u32) -> CommandOrder {
         if is_before(number, self.expected) || is_before(self.max, number) {
             CommandOrder::Outside
         } else if number == self.expected {
@@ -74,12 +74,12 @@ mod tests {
         let mut window = Window::new(u32::MAX - 1, 4);
         assert_eq!(window.max(), 1);
         for number in [u32::MAX - 1, u32::MAX, 0, 1] {
-            assert_eq!(window.take(number), CommandOrder::Next);
+            assert_eq!(window.accept(number), CommandOrder::Next);
         }
-        assert_eq!((window.take(2), window.free_commands()), (CommandOrder::Outside, 0));
+        assert_eq!((window.accept(2), window.free_commands()), (CommandOrder::Outside, 0));
         window.open(3);
         assert_eq!(
-            (window.take(3), window.take(1), window.take(2)),
+            (window.accept(3), window.accept(1), window.accept(2)),
             (CommandOrder::Gap, CommandOrder::Outside, CommandOrder::Next)
         );
     }
@@ -89,7 +89,7 @@ mod tests {
         let mut window = Window::new(10, 128);
         window.open(0);
         assert_eq!((window.max(), window.free_commands()), (137, 128));
-        assert_eq!(window.take(10), CommandOrder::Next);
+        assert_eq!(window.accept(10), CommandOrder::Next);
         window.open(128);
         assert_eq!(window.max(), 138);
     }

@@ -7,7 +7,7 @@ use lab::random::Random;
 use lab::workload::{Load, Pattern, run_load};
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
-use seam::sim::{Content, SimDiskSpec, WorldSpec};
+use seam::sim::{SimDiskSpec, StoredContent, WorldSpec};
 
 const MIB: u64 = 1 << 20;
 
@@ -26,7 +26,7 @@ fn main() {
 
 fn fixture(memory_bytes: u64) -> Fixture {
     let blocks = (memory_bytes / 4096) as usize;
-    let world = WorldSpec { blocks, keep: Content::None, ..WorldSpec::new(1) };
+    let world = WorldSpec { blocks, content: StoredContent::MetadataOnly, ..WorldSpec::new(1) };
     Fixture::new(world, CoreSpec { readahead_max_bytes: 0, ..CoreSpec::default() })
 }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use engine::{CoreSpec, Volume, VolumeStats, WritePolicy};
 use seam::model::{ArraySpec, SharedArray};
-use seam::sim::{Content, SimSeam, WorldSpec};
+use seam::sim::{SimSeam, StoredContent, WorldSpec};
 use seam::{Nanos, SECTOR_BYTES, Seam};
 use trace::{Op, Request};
 
@@ -207,7 +207,7 @@ impl Playback {
         let pool = engine::pool_bytes_for(memory).max(POOL_BYTES_MIN);
         let blocks = if cached { (pool / seam::BLOCK_BYTES as u64) as usize } else { BARE_BLOCKS };
         let time_max = Nanos(u64::MAX / 2);
-        let world = WorldSpec { blocks, time_max, keep: Content::None, ..WorldSpec::new(setup.seed) };
+        let world = WorldSpec { blocks, time_max, content: StoredContent::MetadataOnly, ..WorldSpec::new(setup.seed) };
         let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };
         let fixture = Fixture::new(world, core);
         if cached && setup.flash_bytes > 0 {

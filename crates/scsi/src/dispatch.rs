@@ -37,13 +37,13 @@ impl<S: Seam> Target<S> {
         &self,
         nexus: &Nexus,
         command: Command<'_>,
-        out: &mut impl DataOut,
-        input: &mut impl DataIn<S>,
+        data_out: &mut impl DataOut,
+        data_in: &mut impl DataIn<S>,
     ) -> Outcome {
         let unit = Lun::decode(command.lun).and_then(|lun| self.visible_unit(nexus, lun));
         let format = unit.as_ref().map_or(SenseFormat::Fixed, |unit| unit.sense_format());
-        let absent = Lun::decode(command.lun).and_then(|lun| self.absent(nexus, lun));
-        let mut task = Task::new(self, unit, absent, nexus, &command, out, input);
+        let absent_unit = Lun::decode(command.lun).and_then(|lun| self.absent_unit(nexus, lun));
+        let mut task = Task::new(self, unit, absent_unit, nexus, &command, data_out, data_in);
         let result = task.run(command.cdb).await;
         let status = match result {
             Ok(status) => status,

@@ -104,7 +104,7 @@ impl<S: Seam> Target<S> {
     }
 
     /// The absent unit `lun`, if the initiator may see it.
-    pub(crate) fn absent(&self, nexus: &Nexus, lun: Lun) -> Option<AbsentUnit> {
+    pub(crate) fn absent_unit(&self, nexus: &Nexus, lun: Lun) -> Option<AbsentUnit> {
         self.0.absent.borrow().get(&lun).filter(|absent| absent.admits(nexus)).cloned()
     }
 

@@ -9,7 +9,7 @@ use seam::{SECTOR_BYTES, Seam};
 
 use crate::access::AccessList;
 use crate::attention::{Attention, Attentions};
-use crate::copy_results::Copies;
+use crate::copy_results::CopyResults;
 use crate::failure::Failure;
 use crate::identity::Identity;
 use crate::lun::Lun;
@@ -82,7 +82,7 @@ pub struct Unit<S: Seam> {
     pub locks: RangeLocks<u64>,
     pub tasks: Rc<Tasks>,
     pub reservations: Reservations,
-    pub copies: Copies,
+    pub copy_results: CopyResults,
     /// Counts background prefetches: each holds a clone.
     prefetching: Rc<()>,
     attentions: RefCell<BTreeMap<u64, Attentions>>,
@@ -106,7 +106,7 @@ impl<S: Seam> Unit<S> {
             locks: RangeLocks::default(),
             tasks: Rc::default(),
             reservations: Reservations::restore(spec.reservation_record)?,
-            copies: Copies::default(),
+            copy_results: CopyResults::default(),
             prefetching: Rc::default(),
             attentions: RefCell::default(),
             loss_reported_to: RefCell::default(),
@@ -221,7 +221,7 @@ impl<S: Seam> Unit<S> {
         self.attentions.borrow_mut().retain(|number, _| is_connected(number));
         self.loss_reported_to.borrow_mut().retain(is_connected);
         self.reservations.retain_nexuses(is_connected);
-        self.copies.retain_nexuses(is_connected);
+        self.copy_results.retain_nexuses(is_connected);
     }
 
     /// Drops the state of a nexus that logs out.
@@ -229,6 +229,6 @@ impl<S: Seam> Unit<S> {
         self.attentions.borrow_mut().remove(&nexus.0.number);
         self.loss_reported_to.borrow_mut().remove(&nexus.0.number);
         self.reservations.remove_nexus(nexus);
-        self.copies.remove_nexus(nexus);
+        self.copy_results.remove_nexus(nexus);
     }
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use seam::model::{ArraySpec, DiskType, ModelledDisk, RaidLevel, SharedArray};
-use seam::sim::{Content, SimDisk, SimDiskSpec, SimSeam, Timing, World, WorldSpec};
+use seam::sim::{SimDisk, SimDiskSpec, SimSeam, StoredContent, Timing, World, WorldSpec};
 use seam::{Disk, DiskOpen, Nanos, Piece, Seam};
 
 const CLIENTS: u64 = 32;
@@ -15,8 +15,13 @@ const REQUESTS: u64 = 1_000_000;
 const SIZE: u64 = 8 << 30;
 
 /// Runs 32 clients that alternate random reads and writes of 4 KiB, and prints the CPU time.
-fn run<D: Disk<SimSeam>>(name: &str, keep: Content, timing: Timing, disk: impl AsyncFnOnce(&World, SimDisk) -> D) {
-    let world = World::new(WorldSpec { keep, ..WorldSpec::new(1) });
+fn run<D: Disk<SimSeam>>(
+    name: &str,
+    content: StoredContent,
+    timing: Timing,
+    disk: impl AsyncFnOnce(&World, SimDisk) -> D,
+) {
+    let world = World::new(WorldSpec { content, ..WorldSpec::new(1) });
     world.add_disk("d", SimDiskSpec { timing, ..SimDiskSpec::new(SIZE) });
     let seam = world.seam();
     let started = stopwatch();
@@ -67,8 +72,8 @@ fn stopwatch() -> impl Fn() -> Duration {
 
 fn main() {
     let quick = Timing::between(Nanos::from_micros(50), Nanos::from_micros(150));
-    run("simulated disk, content kept", Content::Tags, quick, async |_, disk| disk);
-    run("simulated disk, no content", Content::None, quick, async |_, disk| disk);
+    run("simulated disk, content kept", StoredContent::Tags, quick, async |_, disk| disk);
+    run("simulated disk, no content", StoredContent::MetadataOnly, quick, async |_, disk| disk);
     let spindle = ArraySpec::new(RaidLevel::Raid0, 1, DiskType::Sas15k);
     let arrays = [
         ("one sas15k", spindle),
@@ -77,7 +82,7 @@ fn main() {
         ("one ssd", ArraySpec { disk: DiskType::Ssd, ..spindle }),
     ];
     for (name, spec) in arrays {
-        run(name, Content::None, Timing::INSTANT, async |world: &World, content| {
+        run(name, StoredContent::MetadataOnly, Timing::INSTANT, async |world: &World, content| {
             let array = SharedArray::new(world.seam(), spec).expect("the specification is valid");
             ModelledDisk::new(&array, content).expect("it has room for 8 GiB")
         });

@@ -20,7 +20,7 @@ pub enum DiskError {
     /// The disk is missing (unplugged, or disconnected for longer than the time-out).
     #[error("the disk is gone")]
     Gone,
-    /// The disk cannot do this operation at all; the caller has to use another one.
+    /// The disk cannot do this operation at all; the caller has to use another operation.
     #[error("not supported by the disk")]
     Unsupported,
     /// The disk is read-only.

@@ -90,7 +90,7 @@ mod tests {
         let (socket, _other) = UnixStream::pair().expect("a socket pair");
         check(&Message::SetBackendReqFd(socket.into())).expect("a Unix socket is accepted");
         assert!(matches!(check(&Message::SetBackendReqFd(opened("/dev/zero"))), Err(RefusedDescriptor::Socket(_))));
-        let tcp = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
-        assert!(check(&Message::SetBackendReqFd(tcp.into())).is_err());
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        assert!(check(&Message::SetBackendReqFd(udp.into())).is_err());
     }
 }

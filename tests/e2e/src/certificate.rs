@@ -12,9 +12,12 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection, Stream
 
 /// A certificate for the loopback addresses.
 pub struct Certificate {
-    /// Certificate and key in PEM form.
-    pub pem: (String, String),
-    der: (CertificateDer<'static>, PrivateKeyDer<'static>),
+    /// The certificate in PEM form.
+    pub certificate_pem: String,
+    /// Its key in PEM form.
+    pub key_pem: String,
+    certificate_der: CertificateDer<'static>,
+    key_der: PrivateKeyDer<'static>,
 }
 
 impl Certificate {
@@ -23,10 +26,17 @@ impl Certificate {
         Certificate::build(name, |_| ())
     }
 
-    /// Creates a certificate that ends within the given time, or ended that long ago.
-    pub fn expiring(name: &str, within: Duration, has_expired: bool) -> Certificate {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock that is set");
-        let since_1970 = if has_expired { now - within } else { now + within };
+    /// Creates a certificate that ends after this time.
+    pub fn expiring_in(name: &str, time: Duration) -> Certificate {
+        Certificate::ending(name, now_since_1970() + time)
+    }
+
+    /// Creates a certificate that ended this time ago.
+    pub fn expired_since(name: &str, time: Duration) -> Certificate {
+        Certificate::ending(name, now_since_1970() - time)
+    }
+
+    fn ending(name: &str, since_1970: Duration) -> Certificate {
         Certificate::build(name, |params| params.not_after = date_time_ymd(1970, 1, 1) + since_1970)
     }
 
@@ -36,23 +46,26 @@ impl Certificate {
         params.distinguished_name.push(DnType::CommonName, name);
         change(&mut params);
         let certificate = params.self_signed(&key).expect("a valid key");
-        let pem = (certificate.pem(), key.serialize_pem());
-        let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
-        Certificate { pem, der: (certificate.der().clone(), key) }
+        Certificate {
+            certificate_pem: certificate.pem(),
+            key_pem: key.serialize_pem(),
+            certificate_der: certificate.der().clone(),
+            key_der: PrivateKeyDer::try_from(key.serialize_der()).expect("a key"),
+        }
     }
 
     /// Writes certificate and key as `server.crt` and `server.key`.
     pub fn write(&self, folder: &Path) -> [PathBuf; 2] {
         let files = [folder.join("server.crt"), folder.join("server.key")];
-        fs::write(&files[0], &self.pem.0).expect("the folder can be written");
-        fs::write(&files[1], &self.pem.1).expect("the folder can be written");
+        fs::write(&files[0], &self.certificate_pem).expect("the folder can be written");
+        fs::write(&files[1], &self.key_pem).expect("the folder can be written");
         files
     }
 
     /// A client configuration that trusts only this certificate.
     pub fn client_config(&self) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
-        roots.add(self.der.0.clone()).expect("a certificate");
+        roots.add(self.certificate_der.clone()).expect("a certificate");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let builder = builder.expect("TLS 1.2 and 1.3").with_root_certificates(roots);
@@ -64,9 +77,13 @@ impl Certificate {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let builder = builder.expect("TLS 1.2 and 1.3").with_no_client_auth();
-        let (certificate, key) = (self.der.0.clone(), self.der.1.clone_key());
+        let (certificate, key) = (self.certificate_der.clone(), self.key_der.clone_key());
         let config =
             Arc::new(builder.with_single_cert(vec![certificate], key).expect("the key matches the certificate"));
         move |stream| StreamOwned::new(ServerConnection::new(config.clone()).expect("a valid configuration"), stream)
     }
+}
+
+fn now_since_1970() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock that is set")
 }

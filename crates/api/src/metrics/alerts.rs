@@ -5,7 +5,8 @@ use messages::report::AlertKind;
 
 use super::lines::{Labels, Lines};
 
-/// Writes all families. Every kind of alert has a series, raised or not, and no label grows with the number of volumes.
+/// Writes all families. Every kind of alert has a series, raised or not; the number of series does not depend on the
+/// number of volumes.
 pub fn write(lines: &mut Lines, status: &StatusReport) {
     let none = Labels::default();
     lines.family("hotset_alerts", "gauge", "Active alerts by kind and severity.");

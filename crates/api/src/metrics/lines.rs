@@ -74,7 +74,7 @@ impl Lines {
     /// series of a histogram never change.
     pub fn histogram(&mut self, labels: &Labels, more: &[(&str, &str)], counts: &Counts, bounds_us: &[f64]) {
         for us in bounds_us {
-            self.write_line("_bucket", labels, more, Some(us / 1e6), counts.below_us(*us) as f64);
+            self.write_line("_bucket", labels, more, Some(us / 1e6), counts.count_below(*us) as f64);
         }
         self.write_line("_bucket", labels, more, Some(f64::INFINITY), counts.all as f64);
         self.write_line("_sum", labels, more, None, counts.sum_us / 1e6);

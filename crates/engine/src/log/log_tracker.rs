@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use flash::{BlockNo, CompletionNo, Position, SegmentNo};
 
-use super::record_index::RecordIndex;
+use super::record_index::{IndexEntry, RecordIndex};
 use super::zero_records::ZeroRecords;
 use crate::memory::outdated::OutdatedRanges;
 
@@ -235,7 +235,7 @@ impl LogTracker {
 
     /// Position of a spilled block's record.
     pub fn spilled_position(&self, block: BlockNo) -> Option<Position> {
-        self.record_index.get(block).filter(|(_, is_spilled)| *is_spilled).map(|(position, _)| position)
+        self.record_index.get(block).filter(|entry| entry.is_spilled).map(|entry| entry.position)
     }
 
     /// See [`RecordIndex::next_run`].
@@ -258,12 +258,12 @@ impl LogTracker {
         segments: &BTreeSet<SegmentNo>,
         found: &mut Vec<BlockNo>,
     ) -> Option<BlockNo> {
-        let next_indexed = self.record_index.iter_from(from).nth(examined_max).map(|(block, ..)| block);
+        let next_indexed = self.record_index.iter_from(from).nth(examined_max).map(|(block, _)| block);
         let next_held = self.entries.range(from..).nth(examined_max).map(|(block, _)| *block);
         let next = next_indexed.into_iter().chain(next_held).min();
         let end = next.unwrap_or(BlockNo::MAX);
-        let indexed = self.record_index.iter_from(from).take_while(|(block, ..)| *block < end);
-        let spilled = indexed.filter(|(.., is_spilled)| *is_spilled).map(|(block, position, _)| (block, position));
+        let indexed = self.record_index.iter_from(from).take_while(|(block, _)| *block < end);
+        let spilled = indexed.filter(|(_, entry)| entry.is_spilled).map(|(block, entry)| (block, entry.position));
         let held = self.entries.range(from..end);
         let held = held.filter_map(|(block, entry)| Some((*block, self.unsent_position(*block, entry)?)));
         let inside = spilled.chain(held).filter(|(_, position)| segments.contains(&position.segment()));
@@ -298,13 +298,14 @@ impl LogTracker {
     pub fn spill(&mut self, block: BlockNo) {
         assert!(self.can_spill(block), "a spilled block has a durable record of the same content");
         let entry = self.entries.remove(&block).expect("the entry exists");
-        self.record_index.insert(block, entry.position.expect("the entry exists"), true);
+        let position = entry.position.expect("the entry exists");
+        self.record_index.insert(block, IndexEntry { position, is_spilled: true });
         self.outdated.iter_mut().for_each(|outdated| outdated.remove(block.single()));
     }
 
     /// Records that the content of a spilled block is in memory again.
     pub fn record_reload(&mut self, block: BlockNo) {
-        let (position, is_spilled) = self.record_index.remove(block).expect("a reloaded block is spilled");
+        let IndexEntry { position, is_spilled } = self.record_index.remove(block).expect("a reloaded block is spilled");
         assert!(is_spilled, "an old record is not a block's content");
         self.entries
             .insert(block, BlockEntry { position: Some(position), older: None, stage: WritebackStage::NotSent });
@@ -441,7 +442,8 @@ impl LogTracker {
     /// Installs records that a recovery found: block, position, and whether the record is valid; in order of block.
     pub fn install_records(&mut self, records: impl Iterator<Item = (BlockNo, Position, bool)>) {
         self.may_have_records = true;
-        self.record_index.bulk_load(records);
+        let entries = records.map(|(block, position, is_valid)| (block, IndexEntry { position, is_spilled: is_valid }));
+        self.record_index.bulk_load(entries);
     }
 
     /// Installs the record of a zero-range that a recovery found.
@@ -609,7 +611,7 @@ impl LogTracker {
 
     /// Removes the record of a block that is not spilled from the index, so that a [`BlockEntry`] can follow it.
     fn take_from_index(&mut self, block: BlockNo) -> Option<Position> {
-        let (position, is_spilled) = self.record_index.remove(block)?;
+        let IndexEntry { position, is_spilled } = self.record_index.remove(block)?;
         assert!(!is_spilled, "a spilled block is neither sent nor appended");
         Some(position)
     }

@@ -2,7 +2,7 @@
 //! bounds their number.
 //!
 //! A record in the index either holds its block's newest content (the block is *spilled*: no other copy exists), or is
-//! kept because nothing newer is durable yet.
+//! *superseded* and still held, because nothing newer is durable yet.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -14,9 +14,23 @@ use super::block_index::{BlockIndex, Value};
 /// Flag in the second word: the record holds the block's newest content.
 const SPILLED: u32 = 1 << 31;
 
-fn value_of(position: Position, is_spilled: bool) -> Value {
-    let [segment, index, checksum] = position.to_words();
-    [segment, index | if is_spilled { SPILLED } else { 0 }, checksum]
+/// A record in the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexEntry {
+    pub position: Position,
+    /// True if the block is spilled: this record alone holds its newest content.
+    pub is_spilled: bool,
+}
+
+impl IndexEntry {
+    fn to_value(self) -> Value {
+        let [segment, index, checksum] = self.position.to_words();
+        [segment, index | if self.is_spilled { SPILLED } else { 0 }, checksum]
+    }
+
+    fn of_value(value: Value) -> IndexEntry {
+        IndexEntry { position: position_of(value), is_spilled: is_spilled(value) }
+    }
 }
 
 fn position_of([segment, index, checksum]: Value) -> Position {
@@ -25,6 +39,10 @@ fn position_of([segment, index, checksum]: Value) -> Position {
 
 fn is_spilled([_, index, _]: Value) -> bool {
     index & SPILLED != 0
+}
+
+fn clear_spilled([_, index, _]: &mut Value) {
+    *index &= !SPILLED;
 }
 
 /// The records, by block.
@@ -50,9 +68,9 @@ impl RecordIndex {
         self.records.bytes()
     }
 
-    /// The record of a block, and whether the block is spilled.
-    pub fn get(&self, block: BlockNo) -> Option<(Position, bool)> {
-        self.records.get(block).map(|value| (position_of(value), is_spilled(value)))
+    /// The record of a block.
+    pub fn get(&self, block: BlockNo) -> Option<IndexEntry> {
+        self.records.get(block).map(IndexEntry::of_value)
     }
 
     /// True if the block is spilled: this record alone holds its newest content.
@@ -61,29 +79,29 @@ impl RecordIndex {
     }
 
     /// Adds the record of a block that has none in the index.
-    pub fn insert(&mut self, block: BlockNo, position: Position, is_spilled: bool) {
-        self.records.insert(block, value_of(position, is_spilled));
-        self.spilled += usize::from(is_spilled);
+    pub fn insert(&mut self, block: BlockNo, entry: IndexEntry) {
+        self.records.insert(block, entry.to_value());
+        self.spilled += usize::from(entry.is_spilled);
     }
 
     /// Adds records in ascending order of block to an empty index.
     ///
     /// # Panics
     /// If the index is not empty or the order is not ascending.
-    pub fn bulk_load(&mut self, records: impl Iterator<Item = (BlockNo, Position, bool)>) {
+    pub fn bulk_load(&mut self, records: impl Iterator<Item = (BlockNo, IndexEntry)>) {
         let mut spilled = 0;
-        self.records.bulk_load(records.map(|(block, position, is_spilled)| {
-            spilled += usize::from(is_spilled);
-            (block, value_of(position, is_spilled))
+        self.records.bulk_load(records.map(|(block, entry)| {
+            spilled += usize::from(entry.is_spilled);
+            (block, entry.to_value())
         }));
         self.spilled = spilled;
     }
 
     /// Removes and returns the record of a block.
-    pub fn remove(&mut self, block: BlockNo) -> Option<(Position, bool)> {
-        let value = self.records.remove(block)?;
-        self.spilled -= usize::from(is_spilled(value));
-        Some((position_of(value), is_spilled(value)))
+    pub fn remove(&mut self, block: BlockNo) -> Option<IndexEntry> {
+        let entry = IndexEntry::of_value(self.records.remove(block)?);
+        self.spilled -= usize::from(entry.is_spilled);
+        Some(entry)
     }
 
     /// Marks the records of these blocks as superseded by newer content; they stay in the index. Returns how many
@@ -93,7 +111,7 @@ impl RecordIndex {
         if before > 0 {
             for value in self.records.values_mut(blocks) {
                 self.spilled -= usize::from(is_spilled(*value));
-                value[1] &= !SPILLED;
+                clear_spilled(value);
             }
         }
         (before - self.spilled) as u64
@@ -120,9 +138,9 @@ impl RecordIndex {
         self.records.iter().filter(|(_, value)| !is_spilled(*value)).map(|(block, _)| block).collect()
     }
 
-    /// The records from `from` on: block, position, and whether the block is spilled.
-    pub fn iter_from(&self, from: BlockNo) -> impl Iterator<Item = (BlockNo, Position, bool)> + '_ {
-        self.records.iter_from(from).map(|(block, value)| (block, position_of(value), is_spilled(value)))
+    /// The records from block `from` on.
+    pub fn iter_from(&self, from: BlockNo) -> impl Iterator<Item = (BlockNo, IndexEntry)> + '_ {
+        self.records.iter_from(from).map(|(block, value)| (block, IndexEntry::of_value(value)))
     }
 
     /// The blocks whose records are in these segments.
@@ -162,6 +180,10 @@ mod tests {
         Position::from_words([number as u32, number as u32 % 1000, !number as u32])
     }
 
+    fn entry(number: u64, is_spilled: bool) -> IndexEntry {
+        IndexEntry { position: position(number), is_spilled }
+    }
+
     /// A pseudorandom sequence.
     fn draws(seed: u64) -> impl FnMut(u64) -> u64 {
         let mut state = seed;
@@ -175,25 +197,25 @@ mod tests {
     fn random_changes_match_a_plain_map() {
         let mut draw = draws(7);
         for bound in [3_000, 40_000] {
-            let (mut index, mut map) = (RecordIndex::default(), BTreeMap::<BlockNo, (Position, bool)>::new());
-            // The blocks lie around a boundary that no chunk crosses.
+            let (mut index, mut map) = (RecordIndex::default(), BTreeMap::<BlockNo, IndexEntry>::new());
+            // The blocks lie around a multiple of 2^32, which no chunk of a `BlockIndex` crosses.
             let block_at = |number: u64| BlockNo((1 << 32) - 1_500 + number);
             for step in 0..30_000 {
                 let block = block_at(draw(bound));
                 match draw(12) {
                     0..8 => {
-                        let is_spilled = draw(3) > 0;
-                        if let std::collections::btree_map::Entry::Vacant(entry) = map.entry(block) {
-                            entry.insert((position(step), is_spilled));
-                            index.insert(block, position(step), is_spilled);
+                        let record = entry(step, draw(3) > 0);
+                        if let std::collections::btree_map::Entry::Vacant(vacant) = map.entry(block) {
+                            vacant.insert(record);
+                            index.insert(block, record);
                         }
                     }
                     8 | 9 => assert_eq!(index.remove(block), map.remove(&block)),
                     10 => {
                         let blocks = block.run(draw(40));
                         let mut count = 0;
-                        for (_, (_, is_spilled)) in map.range_mut(blocks.clone()) {
-                            count += u64::from(std::mem::take(is_spilled));
+                        for (_, record) in map.range_mut(blocks.clone()) {
+                            count += u64::from(std::mem::take(&mut record.is_spilled));
                         }
                         assert_eq!(index.supersede(blocks), count);
                     }
@@ -201,19 +223,20 @@ mod tests {
                         let blocks = block.run(draw(40));
                         index.supersede(blocks.clone());
                         let removed: Vec<BlockNo> = map.range(blocks.clone()).map(|(block, _)| *block).collect();
-                        let expected: Vec<_> = removed.iter().map(|block| map.remove(block).unwrap().0).collect();
+                        let expected: Vec<_> =
+                            removed.iter().map(|block| map.remove(block).unwrap().position).collect();
                         assert_eq!(index.remove_range(blocks), expected);
                     }
                 }
                 let from = block_at(draw(bound));
                 assert_eq!(index.get(from), map.get(&from).copied());
-                assert_eq!(index.is_spilled(from), map.get(&from).is_some_and(|(_, is_spilled)| *is_spilled));
+                assert_eq!(index.is_spilled(from), map.get(&from).is_some_and(|record| record.is_spilled));
                 let accepts = |block: BlockNo| !block.0.is_multiple_of(5);
                 let run = index.next_run(from, 16, 8, accepts);
-                let is_spilled = |block: &BlockNo| map.get(block).is_some_and(|(_, is_spilled)| *is_spilled);
+                let is_spilled = |block: &BlockNo| map.get(block).is_some_and(|record| record.is_spilled);
                 let start = map
                     .range(from..)
-                    .find(|(block, (_, is_spilled))| *is_spilled && accepts(**block))
+                    .find(|(block, record)| record.is_spilled && accepts(**block))
                     .map(|(block, _)| *block);
                 let expected = start.map(|start| {
                     let end_max = start.align_down(16).plus(16).min(start.plus(8));
@@ -225,11 +248,11 @@ mod tests {
                 assert_eq!(run, expected);
                 assert_eq!(
                     (index.len(), index.spilled_blocks()),
-                    (map.len(), map.values().filter(|(_, is_spilled)| *is_spilled).count() as u64)
+                    (map.len(), map.values().filter(|record| record.is_spilled).count() as u64)
                 );
             }
             let superseded: Vec<BlockNo> =
-                map.iter().filter(|(_, (_, is_spilled))| !is_spilled).map(|(block, _)| *block).collect();
+                map.iter().filter(|(_, record)| !record.is_spilled).map(|(block, _)| *block).collect();
             assert_eq!(index.superseded(), superseded);
         }
     }
@@ -237,22 +260,22 @@ mod tests {
     #[test]
     fn bulk_load_equals_single_inserts() {
         for step in [1, 3, (1 << 32) / 700] {
-            let records = || (0..2_000).map(|number| (BlockNo(5 + number * step), position(number), number % 7 > 0));
-            let (mut filled, mut built) = (RecordIndex::default(), RecordIndex::default());
-            filled.bulk_load(records());
-            records().for_each(|(block, position, is_spilled)| built.insert(block, position, is_spilled));
-            assert_eq!((filled.len(), filled.spilled_blocks()), (built.len(), built.spilled_blocks()));
-            assert!(filled.bytes() <= 18 * filled.len(), "{} bytes", filled.bytes());
-            for (block, position, is_spilled) in records() {
-                assert_eq!(filled.get(block), Some((position, is_spilled)));
-                assert_eq!(filled.get(block.next()), built.get(block.next()));
+            let records = || (0..2_000).map(|number| (BlockNo(5 + number * step), entry(number, number % 7 > 0)));
+            let (mut loaded, mut inserted) = (RecordIndex::default(), RecordIndex::default());
+            loaded.bulk_load(records());
+            records().for_each(|(block, record)| inserted.insert(block, record));
+            assert_eq!((loaded.len(), loaded.spilled_blocks()), (inserted.len(), inserted.spilled_blocks()));
+            assert!(loaded.bytes() <= 18 * loaded.len(), "{} bytes", loaded.bytes());
+            for (block, record) in records() {
+                assert_eq!(loaded.get(block), Some(record));
+                assert_eq!(loaded.get(block.next()), inserted.get(block.next()));
             }
-            assert_eq!(filled.superseded(), built.superseded());
+            assert_eq!(loaded.superseded(), inserted.superseded());
             for block in [4, 6, 2_000 * step + 9].map(BlockNo) {
-                if filled.get(block).is_none() {
-                    filled.insert(block, position(1), true);
+                if loaded.get(block).is_none() {
+                    loaded.insert(block, entry(1, true));
                 }
-                assert!(filled.remove(block).is_some());
+                assert!(loaded.remove(block).is_some());
             }
         }
     }
@@ -262,9 +285,9 @@ mod tests {
         let bytes_per_entry = |index: &RecordIndex| index.bytes().div_ceil(index.len());
         let (mut scattered, mut ordered, mut draw) = (RecordIndex::default(), RecordIndex::default(), draws(3));
         let mut blocks: Vec<u64> = (0..300_000).map(|number| number * 7).collect();
-        blocks.iter().for_each(|block| ordered.insert(BlockNo(*block), position(*block), true));
+        blocks.iter().for_each(|block| ordered.insert(BlockNo(*block), entry(*block, true)));
         (1..blocks.len()).rev().for_each(|index| blocks.swap(index, draw(index as u64 + 1) as usize));
-        blocks.iter().for_each(|block| scattered.insert(BlockNo(*block), position(*block), true));
+        blocks.iter().for_each(|block| scattered.insert(BlockNo(*block), entry(*block, true)));
         assert!(
             bytes_per_entry(&ordered) <= 18 && bytes_per_entry(&scattered) <= 19,
             "{} {}",

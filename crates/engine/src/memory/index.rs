@@ -24,7 +24,7 @@ struct Page {
 }
 
 impl Page {
-    fn is(&self, volume: u32, number: PageNo) -> bool {
+    fn matches(&self, volume: u32, number: PageNo) -> bool {
         self.number == number && self.volume == volume
     }
 }
@@ -35,7 +35,7 @@ pub struct Index {
     pages: Vec<Page>,
     free: Vec<u32>,
     /// The page found last: the blocks of one request share few pages.
-    last: Cell<u32>,
+    last_found: Cell<u32>,
 }
 
 impl Index {
@@ -45,7 +45,7 @@ impl Index {
             table: HashTable::with_capacity(pages_max),
             pages: Vec::with_capacity(pages_max),
             free: Vec::with_capacity(pages_max),
-            last: Cell::new(0),
+            last_found: Cell::new(0),
         }
     }
 
@@ -100,13 +100,13 @@ impl Index {
 
     #[inline]
     fn page_index(&self, volume: u32, number: PageNo) -> Option<u32> {
-        let last = self.last.get();
-        if self.pages.get(last as usize).is_some_and(|page| page.used > 0 && page.is(volume, number)) {
+        let last = self.last_found.get();
+        if self.pages.get(last as usize).is_some_and(|page| page.used > 0 && page.matches(volume, number)) {
             return Some(last);
         }
         let page =
-            *self.table.find(page_hash(volume, number), |index| self.pages[*index as usize].is(volume, number))?;
-        self.last.set(page);
+            *self.table.find(page_hash(volume, number), |index| self.pages[*index as usize].matches(volume, number))?;
+        self.last_found.set(page);
         Some(page)
     }
 

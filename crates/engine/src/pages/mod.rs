@@ -21,7 +21,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{CompletionNo, Position, QuotaError, VolumePages, WriteIntent};
+use flash::{CompletionNo, PageUsage, Position, QuotaError, VolumePages, WriteIntent};
 use seam::{BLOCK_BYTES, Block, Seam};
 
 use crate::memory::{BlockNo, PageNo};
@@ -151,7 +151,7 @@ impl<S: Seam> FlashTier<S> {
     /// The counters.
     pub fn stats(&self) -> FlashStats {
         let (counters, block) = (&self.counters, BLOCK_BYTES as u64);
-        let (pages, blocks) = self.pages.as_ref().map_or((0, 0), VolumePages::usage);
+        let PageUsage { pages, valid_blocks } = self.pages.as_ref().map_or_else(PageUsage::default, VolumePages::usage);
         let (pinned_pages, pinned_whole, pin_waits) = self.pins.stats();
         FlashStats {
             checked: self.checked.get(),
@@ -159,7 +159,7 @@ impl<S: Seam> FlashTier<S> {
             kept_read_bytes: counters.kept_blocks_read.get() * block,
             bad_blocks: counters.bad_blocks.get(),
             pages,
-            cached_bytes: blocks * block,
+            cached_bytes: valid_blocks * block,
             pinned_pages,
             pinned_whole,
             pin_waits,

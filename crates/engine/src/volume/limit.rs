@@ -16,13 +16,13 @@ const RECHECK_PERIOD: Nanos = Nanos::from_millis(100);
 #[derive(Default)]
 pub struct LimitQueue {
     limiter: RefCell<Limiter>,
-    limited: Cell<bool>,
+    has_limit: Cell<bool>,
     /// True once the limit no longer applies to any request.
-    lifted: Cell<bool>,
+    is_lifted: Cell<bool>,
     /// Length in bytes of each waiting request.
     queue: RefCell<VecDeque<(u64, Rc<OneShotEvent>)>>,
-    /// The task that admits waiting requests runs.
-    pacing: Cell<bool>,
+    /// True while the task that admits waiting requests runs.
+    is_pacing: Cell<bool>,
     /// Number of requests that waited.
     pub waits: Cell<u64>,
     /// Total time that they waited.
@@ -32,18 +32,18 @@ pub struct LimitQueue {
 impl LimitQueue {
     /// True while a limit is set, or a request still waits for one.
     pub fn is_limited(&self) -> bool {
-        !self.lifted.get() && (self.limited.get() || self.pacing.get())
+        !self.is_lifted.get() && (self.has_limit.get() || self.is_pacing.get())
     }
 
     /// Changes the limits, for waiting requests as well.
     pub fn set_limits(&self, limits: Limits, now: Nanos) {
         self.limiter.borrow_mut().change(limits, now);
-        self.limited.set(!limits.is_none());
+        self.has_limit.set(!limits.is_none());
     }
 
-    /// Admits all waiting requests, and every later one at once.
+    /// Admits all waiting requests. [`LimitQueue::is_limited`] is false from now on, so that callers do not wait.
     pub fn lift(&self) {
-        self.lifted.set(true);
+        self.is_lifted.set(true);
         self.release();
     }
 
@@ -55,7 +55,7 @@ impl LimitQueue {
     /// Waits until the limit admits a request of `bytes`; returns the time waited.
     pub async fn wait<S: Seam>(self: &Rc<Self>, seam: &S, bytes: u64) -> Nanos {
         let since = seam.now();
-        if !self.pacing.get() {
+        if !self.is_pacing.get() {
             let mut limiter = self.limiter.borrow_mut();
             if limiter.next_at(bytes) <= since {
                 limiter.take(since, bytes);
@@ -73,7 +73,7 @@ impl LimitQueue {
     }
 
     fn start_pacing<S: Seam>(self: &Rc<Self>, seam: &S) {
-        if self.pacing.replace(true) {
+        if self.is_pacing.replace(true) {
             return;
         }
         let (queue, task_seam) = (Rc::clone(self), seam.clone());
@@ -81,7 +81,7 @@ impl LimitQueue {
             while let Some(next) = queue.admit_due(task_seam.now()) {
                 task_seam.sleep_until(next.min(task_seam.now() + RECHECK_PERIOD)).await;
             }
-            queue.pacing.set(false);
+            queue.is_pacing.set(false);
         });
     }
 

@@ -16,7 +16,7 @@ use crate::format::journal::{JournalHeader, Record};
 use crate::format::page::PageHeader;
 use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration, MemberSegment, SegmentNo};
 use crate::pages::MapLoaded;
-use crate::pages::state::{MapPhase, PageState};
+use crate::pages::state::{DropRecord, MapPhase, PageState};
 use crate::pages::table::{SEALED, SUSPECT, SlotPhase};
 use crate::store::{Inner, Sabotage};
 
@@ -309,7 +309,7 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
     }
     if has_dropped {
         // The map on the devices lists these slots until the next commit.
-        state.note_removed_slots();
+        state.record_removed_slots();
     }
     drop(store);
     if state.phase != MapPhase::Loading {
@@ -361,7 +361,7 @@ fn prepare_slots<S: Seam>(state: &mut PageState<S>) {
     for slot in state.table.ranges().into_iter().flatten() {
         match state.table.phase(slot) {
             SlotPhase::Free => state.free.push_back(slot),
-            SlotPhase::Live if state.table.valid(slot) == 0 => state.drop_page(slot, false),
+            SlotPhase::Live if state.table.valid(slot) == 0 => state.drop_page(slot, DropRecord::Own),
             SlotPhase::Live => drop(state.table.set_flag(slot, SEALED, true)),
             SlotPhase::Writing | SlotPhase::Dead => {}
         }

@@ -12,7 +12,7 @@ use crate::error::StoreError;
 use crate::format::FIRST_SEGMENT_BYTES;
 use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, Role, SUPERBLOCK_OFFSETS};
 use crate::membership::persist_membership;
-use crate::number::MemberNo;
+use crate::number::{MemberNo, Sequence};
 use crate::recovery::members::{read_superblock, was_used_apart};
 use crate::store::{Inner, MemberStatus, report};
 
@@ -28,7 +28,7 @@ pub struct Change<S: Seam> {
 }
 
 /// The entry of a member; fails if the number is vacant.
-pub fn entry<S: Seam>(inner: &Inner<S>, member: MemberNo) -> Result<MemberEntry, StoreError> {
+pub fn member_entry<S: Seam>(inner: &Inner<S>, member: MemberNo) -> Result<MemberEntry, StoreError> {
     let entry = inner.state.borrow().superblock.members.get(member.index()).copied();
     let entry = entry.filter(|entry| entry.state != MemberState::Vacant);
     entry.ok_or_else(|| StoreError::Refused(format!("the flash store has no member number {member}")))
@@ -67,9 +67,15 @@ pub async fn prepare<S: Seam>(
         None => require_empty(&**inner, &device).await?,
     }
     device.member = free_number(&own_superblock.members)?;
-    let since = own_superblock.generation.low_bits();
+    let since_generation = own_superblock.generation.low_bits();
     let segments = segments_of(&device, own_superblock.segment_bytes);
-    let entry = MemberEntry { uuid: new_uuid(&inner.seam), state: MemberState::Resyncing, role, segments, since };
+    let entry = MemberEntry {
+        uuid: new_uuid(&inner.seam),
+        state: MemberState::Resyncing,
+        role,
+        segments,
+        since: since_generation,
+    };
     match own_superblock.members.get_mut(device.member.index()) {
         Some(old) => *old = entry,
         None => own_superblock.members.push(entry),
@@ -102,14 +108,15 @@ fn free_number(members: &[MemberEntry]) -> Result<MemberNo, StoreError> {
 pub async fn apply<S: Seam>(running: &RunningJob<S>, change: Change<S>) -> Result<MemberNo, StoreError> {
     let inner = &running.inner;
     let Change { joining, leaving, copies_min } = change;
-    let mut _closed = None;
+    // The joining device accepts no pages until the switch has ended: then its log segments no longer look free.
+    let mut _closed_member_guard = None;
     if let Some((device, role)) = &joining {
-        let filled = match role {
+        let prepared = match role {
             Role::Log => resync::resync(running, device).await.map(Some),
             Role::Pages => running.wait_if_paused(&device.name()).await.map(|()| None),
         };
-        match filled {
-            Ok(closed) => _closed = closed,
+        match prepared {
+            Ok(closed_member) => _closed_member_guard = closed_member,
             Err(error) => {
                 // Erase only a prepared device. An existing member keeps its pages, and a member that was lost
                 // meanwhile is not touched.
@@ -120,13 +127,13 @@ pub async fn apply<S: Seam>(running: &RunningJob<S>, change: Change<S>) -> Resul
             }
         }
     }
-    let removed_device = switch_members(inner, joining.clone(), leaving, copies_min).await?;
+    let outcome = switch_members(inner, joining.clone(), leaving, copies_min).await?;
     // A new log member needs the map journal, too.
     crate::journal::start_commit(inner);
-    match removed_device {
-        Removed::Device(device) => erase_metadata(inner, &device).await,
-        Removed::Nothing => {}
-        Removed::Kept => {
+    match outcome {
+        LeaveOutcome::Removed(device) => erase_metadata(inner, &device).await,
+        LeaveOutcome::NoDevice => {}
+        LeaveOutcome::Stays => {
             let reason = "another device that carries the log has failed meanwhile: the device stays in service";
             return Err(StoreError::Refused(reason.to_owned()));
         }
@@ -136,13 +143,20 @@ pub async fn apply<S: Seam>(running: &RunningJob<S>, change: Change<S>) -> Resul
 }
 
 /// Outcome of a switch for the leaving member.
-enum Removed<S: Seam> {
+enum LeaveOutcome<S: Seam> {
     /// It is no longer a member; its device can be erased.
-    Device(Device<S>),
+    Removed(Device<S>),
     /// There is no device to erase.
-    Nothing,
+    NoDevice,
     /// It stays, because the log would have too few copies.
-    Kept,
+    Stays,
+}
+
+/// A switch of the members in memory, which is not durable yet.
+struct PendingSwitch<S: Seam> {
+    leave_outcome: LeaveOutcome<S>,
+    /// The log's tail in the new superblock.
+    tail: Sequence,
 }
 
 /// Switches the members between two batches.
@@ -151,67 +165,80 @@ async fn switch_members<S: Seam>(
     joining: Option<(Device<S>, Role)>,
     leaving: Option<MemberNo>,
     copies_min: usize,
-) -> Result<Removed<S>, StoreError> {
+) -> Result<LeaveOutcome<S>, StoreError> {
     let _guard = inner.batch_lock.lock().await;
     let joining_member = joining.as_ref().map(|(device, _)| device.member);
-    let (removed_device, is_kept, tail) = {
-        let mut guard = inner.state.borrow_mut();
-        let state = &mut *guard;
-        if let Some(error) = &state.failed {
-            return Err(error.clone());
-        }
-        let joins_log = joining.as_ref().is_some_and(|(_, role)| *role == Role::Log);
-        let copies = log_copies(state, leaving) + usize::from(joins_log);
-        if copies == 0 {
-            return Err(StoreError::Refused("no member would be left that carries the log".to_owned()));
-        }
-        let was_lost = |member| !state.superblock.serves(member) && !state.jobs.has_prepared();
-        if (joins_log && state.joining.is_none()) || joining_member.is_some_and(was_lost) {
-            return Err(StoreError::Refused("the joining device has failed".to_owned()));
-        }
-        let leaves_log = leaving.is_some_and(|member| state.superblock.carries_log(member));
-        let is_kept = leaves_log && copies < copies_min;
-        if is_kept && joining.is_none() {
-            return Ok(Removed::Kept);
-        }
-        let leaving = leaving.filter(|_| !is_kept);
-        state.superblock.generation = state.superblock.generation.next();
-        let since = state.superblock.generation.low_bits();
-        let mut removed_device = None;
-        if let Some(leaving) = leaving {
-            let was_serving = state.superblock.serves(leaving);
-            let entry = &mut state.superblock.members[leaving.index()];
-            (entry.state, entry.since) = (MemberState::Vacant, since);
-            state.reports.retain(|report| report.member != leaving);
-            inner.pages.borrow_mut().drop_member_pages(leaving);
-            let index = state.devices.iter().position(|device| device.member == leaving);
-            // A failed device may never answer, so it is not erased.
-            removed_device = index.map(|index| state.devices.remove(index)).filter(|_| was_serving);
-        }
-        if let Some((device, role)) = joining {
-            if state.jobs.has_prepared() {
-                inner.pages.borrow_mut().closed_members.remove(&device.member);
-            }
-            admit_member(state, device, role, since);
-        }
-        state.joining = None;
-        let next = state.next_sequence;
-        let tail = state.segments.advance_tail(next);
-        state.superblock.tail = tail;
-        (removed_device, is_kept, tail)
+    let Some(switch) = switch_in_memory(inner, joining, leaving, copies_min)? else {
+        return Ok(LeaveOutcome::Stays);
     };
     persist_membership(inner, joining_member).await?;
     let mut state = inner.state.borrow_mut();
-    state.segments.durable_tail = state.segments.durable_tail.max(tail);
+    state.segments.durable_tail = state.segments.durable_tail.max(switch.tail);
     match joining_member.filter(|member| !state.superblock.serves(*member)) {
         Some(member) => Err(StoreError::Refused(format!("device number {member} failed as it became a member"))),
-        None if is_kept => Ok(Removed::Kept),
-        None => Ok(removed_device.map_or(Removed::Nothing, Removed::Device)),
+        None => Ok(switch.leave_outcome),
     }
 }
 
+/// Checks and switches the members in memory. Returns `None` if nothing changes: no device joins, and the leaving
+/// member stays.
+fn switch_in_memory<S: Seam>(
+    inner: &Rc<Inner<S>>,
+    joining: Option<(Device<S>, Role)>,
+    leaving: Option<MemberNo>,
+    copies_min: usize,
+) -> Result<Option<PendingSwitch<S>>, StoreError> {
+    let mut guard = inner.state.borrow_mut();
+    let state = &mut *guard;
+    if let Some(error) = &state.failed {
+        return Err(error.clone());
+    }
+    let joining_member = joining.as_ref().map(|(device, _)| device.member);
+    let joins_log = joining.as_ref().is_some_and(|(_, role)| *role == Role::Log);
+    let copies = log_copies(state, leaving) + usize::from(joins_log);
+    if copies == 0 {
+        return Err(StoreError::Refused("no member would be left that carries the log".to_owned()));
+    }
+    let was_lost = |member| !state.superblock.serves(member) && !state.jobs.has_prepared();
+    if (joins_log && state.joining.is_none()) || joining_member.is_some_and(was_lost) {
+        return Err(StoreError::Refused("the joining device has failed".to_owned()));
+    }
+    let leaves_log = leaving.is_some_and(|member| state.superblock.carries_log(member));
+    let stays = leaves_log && copies < copies_min;
+    if stays && joining.is_none() {
+        return Ok(None);
+    }
+    let leaving = leaving.filter(|_| !stays);
+    state.superblock.generation = state.superblock.generation.next();
+    let since_generation = state.superblock.generation.low_bits();
+    let mut leave_outcome = if stays { LeaveOutcome::Stays } else { LeaveOutcome::NoDevice };
+    if let Some(leaving) = leaving {
+        let was_serving = state.superblock.serves(leaving);
+        let entry = &mut state.superblock.members[leaving.index()];
+        (entry.state, entry.since) = (MemberState::Vacant, since_generation);
+        state.reports.retain(|report| report.member != leaving);
+        inner.pages.borrow_mut().drop_member_pages(leaving);
+        let index = state.devices.iter().position(|device| device.member == leaving);
+        // A failed device may never answer, so it is not erased.
+        let removed = index.map(|index| state.devices.remove(index)).filter(|_| was_serving);
+        leave_outcome = removed.map_or(LeaveOutcome::NoDevice, LeaveOutcome::Removed);
+    }
+    if let Some((device, role)) = joining {
+        // A new device accepts pages, even if the former device of its number was closed after a failed write.
+        if state.jobs.has_prepared() {
+            inner.pages.borrow_mut().closed_members.remove(&device.member);
+        }
+        admit_member(state, device, role, since_generation);
+    }
+    state.joining = None;
+    let next = state.next_sequence;
+    let tail = state.segments.advance_tail(next);
+    state.superblock.tail = tail;
+    Ok(Some(PendingSwitch { leave_outcome, tail }))
+}
+
 /// Makes a device a member of this role, in the superblock in memory.
-fn admit_member<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, role: Role, since: u32) {
+fn admit_member<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, role: Role, since_generation: u32) {
     let index = device.member.index();
     if !state.superblock.serves(device.member) {
         let entry = state.jobs.take_prepared().expect("a device that is no member was prepared");
@@ -234,14 +261,14 @@ fn admit_member<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, 
         // Lost log members become vacant: the log has a replacement, so they are no longer missed.
         for (member, entry) in (0..).map(MemberNo).zip(&mut state.superblock.members) {
             if entry.state == MemberState::Lost && entry.role == Role::Log && member != device.member {
-                (entry.state, entry.since) = (MemberState::Vacant, entry.since);
+                entry.state = MemberState::Vacant;
                 state.reports.retain(|report| report.member != member);
                 state.devices.retain(|device| device.member != member);
             }
         }
     }
     let entry = &mut state.superblock.members[index];
-    (entry.state, entry.role, entry.since) = (MemberState::InService, role, since);
+    (entry.state, entry.role, entry.since) = (MemberState::InService, role, since_generation);
     state.superblock.segments = state.segments.limit.0.min(state.superblock.segments);
     state.reports.retain(|report| report.member != device.member);
     state.reports.push(report(device.member, role, Some(&device), MemberStatus::InService));

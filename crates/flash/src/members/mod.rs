@@ -53,7 +53,7 @@ pub async fn replace<S: Seam>(
     force: bool,
 ) -> Result<MemberNo, StoreError> {
     let running = RunningJob::begin(inner, JobKind::Replace)?;
-    let entry = change::entry(inner, old)?;
+    let entry = change::member_entry(inner, old)?;
     let joins_log = entry.role == Role::Log && log_copies(&inner.state.borrow(), Some(old)) < LOG_MEMBERS;
     let role = if joins_log { Role::Log } else { Role::Pages };
     let copies_min = log_copies(&inner.state.borrow(), None).min(LOG_MEMBERS);
@@ -115,7 +115,7 @@ pub async fn remove<S: Seam>(
     allow_single_copy: bool,
 ) -> Result<(), StoreError> {
     let running = RunningJob::begin(inner, JobKind::Remove)?;
-    change::entry(inner, member)?;
+    change::member_entry(inner, member)?;
     running.set_member(member);
     wait_loaded_if_begun(inner).await;
     let mut joining = successor_of(inner, member, allow_single_copy)?;

@@ -72,6 +72,15 @@ pub struct MemberWrites {
     pub log_bytes: u64,
 }
 
+/// The cached pages of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageUsage {
+    /// Number of pages.
+    pub pages: u64,
+    /// Number of their valid blocks.
+    pub valid_blocks: u64,
+}
+
 /// State and counters of the pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PagesStats {

@@ -7,7 +7,7 @@ use seam::Seam;
 
 use super::quota::{self, Evictability};
 use super::segment_lending;
-use super::state::PageState;
+use super::state::{DropRecord, PageState};
 use super::table::{ADDING, SlotPhase};
 use crate::journal::{schedule_commit, start_commit};
 use crate::store::Inner;
@@ -58,7 +58,7 @@ fn evict<S: Seam>(state: &mut PageState<S>) -> bool {
         }
         examined += 1;
         if evictability == Evictability::Always || !state.table.decrement_uses(slot) {
-            state.drop_page(slot, false);
+            state.drop_page(slot, DropRecord::Own);
             state.counts.evictions += 1;
             return true;
         }

@@ -1,4 +1,4 @@
-//! Clean pages on flash: writes and reads of pages, and the record of writes to their backings.
+//! Clean pages on flash: writes and reads of pages, and the write-intent log.
 //!
 //! A page is 64 KiB of a volume, aligned; any subset of its 16 blocks may be valid. Flash holds one copy, and the
 //! backing has the same content, so every error here is a miss. A block that differs from the backing must never be
@@ -10,9 +10,8 @@
 //! - **R11** Each block is checked before it is returned.
 //!
 //! `table.rs` maps pages to slots, `put.rs` and `read.rs` move data, and `evict.rs` and `quota.rs` make room.
-//! `relocate.rs` moves pages off a member that leaves.
-//! `segment_lending.rs` lends segments between the log and the pages. `write_intent.rs` is the write-intent log. The
-//! map journal (`journal/`) makes the map durable.
+//! `relocate.rs` moves pages off a member that leaves. `segment_lending.rs` lends segments between the log and the
+//! pages. `write_intent.rs` is the write-intent log. The map journal (`journal/`) makes the map durable.
 
 mod api;
 mod evict;
@@ -35,10 +34,10 @@ use crate::format::journal::Record;
 use crate::journal::{load, schedule_commit, wait_durable};
 use crate::number::{BlockNo, CompletionNo, MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::store::Inner;
-use state::{ALL_BLOCKS, MapPhase};
+use state::{ALL_BLOCKS, DropRecord, MapPhase, PageTrust};
 use table::{ADDING, SUSPECT, SlotPhase};
 
-pub use api::{MapLoaded, MemberWrites, PageReadError, PagesStats, PutError, REGION_BLOCKS, WriteIntent};
+pub use api::{MapLoaded, MemberWrites, PageReadError, PageUsage, PagesStats, PutError, REGION_BLOCKS, WriteIntent};
 pub use quota::{PageAmount, PageQuota, QuotaError};
 pub(crate) use write_intent::wait_loaded_if_begun;
 
@@ -80,23 +79,26 @@ impl<S: Seam> Pages<S> {
             let mut state = self.0.pages.borrow_mut();
             let Some(number) = state.volume_numbers.remove(&volume_id) else { return Ok(()) };
             state.volumes.remove(&number);
-            state.limits_valid_for = None;
+            state.request_limits_update();
             for slot in state.table.slots_of_volume(number, PageNo::ALL) {
+                // A slot with a put or an addition in progress is freed when that ends.
                 let can_drop = state.table.phase(slot) == SlotPhase::Live && !state.table.has(slot, ADDING);
-                if can_drop { state.drop_page(slot, true) } else { state.invalidate_blocks(slot, ALL_BLOCKS) }
+                if can_drop {
+                    state.drop_page(slot, DropRecord::Implied);
+                } else {
+                    state.invalidate_blocks(slot, ALL_BLOCKS);
+                }
             }
             state.dirty_regions.remove_volume(number);
             state.recent_writes.remove_volume(number);
             state.journal.pending_records.push(Record::VolumeGone { number });
-            state.note_removed_slots();
+            state.record_removed_slots();
         }
         if wait_durable(&self.0).await {
             return Ok(());
         }
-        match &self.0.pages.borrow().phase {
-            MapPhase::Unusable(reason) => Err(StoreError::Failed(reason.clone())),
-            _ => Ok(()),
-        }
+        // Only an unusable map ends the wait with the record still pending.
+        self.unusable_reason().map_or(Ok(()), |reason| Err(StoreError::Failed(reason)))
     }
 
     /// Abandons an unusable map, after the owner has durably recorded that it is abandoned. The map is empty and
@@ -173,13 +175,13 @@ impl<S: Seam> Clone for VolumePages<S> {
 impl<S: Seam> VolumePages<S> {
     /// The valid blocks of a page: bit *n* for block *n*, 0 for an absent page. Does not count as a use.
     pub fn valid_blocks(&self, page: PageNo) -> u16 {
-        self.mask_of_page(page, false)
+        self.blocks_of_page(page, PageTrust::Trusted)
     }
 
-    /// The blocks of a page: if `of_suspect`, only of a suspect page, else only of a trusted one.
-    fn mask_of_page(&self, page: PageNo, of_suspect: bool) -> u16 {
+    /// The blocks of a page; 0 if its trust differs.
+    fn blocks_of_page(&self, page: PageNo, trust: PageTrust) -> u16 {
         let state = self.inner.pages.borrow();
-        let slot = state.find(self.volume_id, page).filter(|slot| state.table.has(*slot, SUSPECT) == of_suspect);
+        let slot = state.find(self.volume_id, page).filter(|slot| state.trust_of(*slot) == trust);
         slot.map_or(0, |slot| state.table.valid(slot))
     }
 
@@ -192,7 +194,7 @@ impl<S: Seam> VolumePages<S> {
         } else {
             state.quotas.insert(self.volume_id, quota);
         }
-        state.limits_valid_for = None;
+        state.request_limits_update();
         quota::refresh(&self.inner, &mut state);
     }
 
@@ -201,11 +203,11 @@ impl<S: Seam> VolumePages<S> {
         quota::check(&self.inner, &self.inner.pages.borrow(), self.volume_id, quota)
     }
 
-    /// Number of cached pages of the volume, and number of their valid blocks.
-    pub fn usage(&self) -> (u64, u64) {
+    /// The volume's cached pages.
+    pub fn usage(&self) -> PageUsage {
         let state = self.inner.pages.borrow();
         let counts = state.volume_numbers.get(&self.volume_id).map(|number| state.table.counts_of(*number));
-        counts.map_or((0, 0), |counts| (counts.pages, counts.blocks))
+        counts.map_or(PageUsage::default(), |counts| PageUsage { pages: counts.pages, valid_blocks: counts.blocks })
     }
 
     /// Counts a use of a page, if it is present.
@@ -233,7 +235,7 @@ impl<S: Seam> VolumePages<S> {
         blocks: Range<u32>,
         buffers: Vec<S::BlockMut>,
     ) -> Vec<Result<S::Block, PageReadError<S::BlockMut>>> {
-        read::read(&self.inner, self.volume_id, page, blocks, buffers, false).await
+        read::read(&self.inner, self.volume_id, page, blocks, buffers, PageTrust::Trusted).await
     }
 
     /// Invalidates these blocks of the volume at once: in the map, and in a `put` in progress (R2).
@@ -340,7 +342,7 @@ impl<S: Seam> VolumePages<S> {
     /// The suspect blocks of a page: their region was dirty at a crash, so they may differ from the backing. The caller
     /// flushes the backing, compares the blocks with it and calls [`VolumePages::resolve_suspect`].
     pub fn suspect_blocks(&self, page: PageNo) -> u16 {
-        self.mask_of_page(page, true)
+        self.blocks_of_page(page, PageTrust::Suspect)
     }
 
     /// Reads suspect blocks of a page, like [`VolumePages::read`].
@@ -350,7 +352,7 @@ impl<S: Seam> VolumePages<S> {
         blocks: Range<u32>,
         buffers: Vec<S::BlockMut>,
     ) -> Vec<Result<S::Block, PageReadError<S::BlockMut>>> {
-        read::read(&self.inner, self.volume_id, page, blocks, buffers, true).await
+        read::read(&self.inner, self.volume_id, page, blocks, buffers, PageTrust::Suspect).await
     }
 
     /// Resolves a suspect page. Its blocks in `good` equal the durable content of the backing: they become valid unless
@@ -373,14 +375,15 @@ impl<S: Seam> VolumePages<S> {
         state.volume_numbers.get(&self.volume_id).map(|number| state.recent_writes.proven(*number)).unwrap_or_default()
     }
 
-    /// Number of recent writes, zeroes excluded.
+    /// Number of recent writes, zeroes excluded: other disks have zeroes, too, so they prove nothing about a backing.
     pub fn nonzero_recent_writes(&self) -> usize {
         let state = self.inner.pages.borrow();
         state.volume_numbers.get(&self.volume_id).map_or(0, |number| state.recent_writes.nonzero(*number).count())
     }
 
-    /// Like [`VolumePages::nonzero_recent_writes`], without those in regions that a close leaves dirty: the next
-    /// opening does not trust them.
+    /// Number of recent writes that can prove the backing at the next opening: like
+    /// [`VolumePages::nonzero_recent_writes`], without those in regions that a close leaves dirty, which the next
+    /// opening does not trust.
     pub fn provable_recent_writes(&self) -> usize {
         let state = self.inner.pages.borrow();
         let Some(number) = state.volume_numbers.get(&self.volume_id).copied() else { return 0 };
@@ -399,7 +402,9 @@ impl<S: Seam> VolumePages<S> {
         // A page that lost all its blocks during an addition stays live, without a block.
         let has_trusted_blocks = |slot: &table::SlotId| {
             let table = &state.table;
-            table.phase(*slot) == SlotPhase::Live && !table.has(*slot, SUSPECT) && table.valid(*slot) != 0
+            table.phase(*slot) == SlotPhase::Live
+                && state.trust_of(*slot) == PageTrust::Trusted
+                && table.valid(*slot) != 0
         };
         let slots: Vec<_> = slots.into_iter().filter(has_trusted_blocks).collect();
         let count = count.min(slots.len());

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, SECTOR_BYTES, Seam};
 
 use super::api::PutError;
-use super::state::{MapPhase, PageState};
+use super::state::{DropRecord, MapPhase, PageState};
 use super::table::{ADDING, SEALED, SUSPECT, SlotId, SlotPhase, key_of, page_of};
 use super::{evict, quota, read};
 use crate::device::block_offset;
@@ -264,7 +264,7 @@ fn finish_put<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutErr
         state.table.set_flag(put.slot, ADDING, false);
         let valid = state.table.valid(put.slot) | still_valid;
         state.table.set_valid(put.slot, valid);
-        if valid == 0 { state.drop_page(put.slot, false) } else { state.queue_record(put.slot) }
+        if valid == 0 { state.drop_page(put.slot, DropRecord::Own) } else { state.queue_record(put.slot) }
     } else if still_valid == 0 {
         // No durable record lists the slot.
         state.release(put.slot);
@@ -279,7 +279,7 @@ fn finish_put<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutErr
             && state.table.place(old) == place
             && state.table.phase(old) == SlotPhase::Live
         {
-            state.drop_page(old, false);
+            state.drop_page(old, DropRecord::Own);
         }
     }
     state.unflushed.insert(put.place.member);

@@ -6,7 +6,7 @@ use std::ops::Range;
 use seam::Seam;
 
 use super::segment_lending;
-use super::state::PageState;
+use super::state::{DropRecord, PageState};
 use super::table::{ADDING, SlotId, SlotPhase, page_of};
 use crate::number::{PageNo, VolumeId};
 use crate::store::Inner;
@@ -212,7 +212,7 @@ pub fn evict_for_entitled<S: Seam>(state: &mut PageState<S>) {
         state.clock_hand = state.table.after(state.clock_hand);
         let slot = state.clock_hand;
         if is_page(state, slot) && evictability(state, slot) != Evictability::Protected {
-            state.drop_page(slot, false);
+            state.drop_page(slot, DropRecord::Own);
             state.counts.evictions += 1;
             return;
         }
@@ -240,7 +240,7 @@ pub fn make_room_within_quota<S: Seam>(state: &mut PageState<S>, number: u16) ->
         let is_own = is_page(state, hand) && page_of(state.table.key(hand)).0 == number;
         let is_pinned = || state.limits[&number].quota.pins(page_of(state.table.key(hand)).1);
         if is_own && !is_pinned() && !state.table.decrement_uses(hand) {
-            state.drop_page(hand, false);
+            state.drop_page(hand, DropRecord::Own);
             state.counts.evictions += 1;
         }
     }

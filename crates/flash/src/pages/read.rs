@@ -8,7 +8,8 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskResult, Piece, SECTOR_BYTES, Seam};
 
 use super::api::PageReadError;
-use super::table::{SUSPECT, SlotId, SlotPhase};
+use super::state::PageTrust;
+use super::table::{SlotId, SlotPhase};
 use crate::device::{Device, block_offset};
 use crate::format::page::{PagePlace, WriteCounts, page_seed, run_at, slot_at};
 use crate::journal::schedule_commit;
@@ -19,21 +20,20 @@ use crate::store::{Inner, Sabotage};
 /// A block that passed its check, or the reason why not, with the unused buffer.
 type Outcome<S> = Result<<S as Seam>::Block, PageReadError<<S as Seam>::BlockMut>>;
 
-/// Reads a run of blocks of a page. Returns `Absent` for each if the page is missing, or if its suspect flag differs
-/// from `is_suspect`.
+/// Reads a run of blocks of a page. Returns `Absent` for each if the page is missing, or if its trust differs.
 pub async fn read<S: Seam>(
     inner: &Rc<Inner<S>>,
     volume_id: VolumeId,
     page: PageNo,
     blocks: Range<u32>,
     buffers: Vec<S::BlockMut>,
-    is_suspect: bool,
+    trust: PageTrust,
 ) -> Vec<Outcome<S>> {
     assert!(blocks.end <= PAGE_BLOCKS && buffers.len() == blocks.len(), "{blocks:?} of a page");
     let find_slot = || {
         let state = inner.pages.borrow();
         let slot = state.find(volume_id, page);
-        slot.filter(|slot| state.table.has(*slot, SUSPECT) == is_suspect)
+        slot.filter(|slot| state.trust_of(*slot) == trust)
     };
     let Some(slot) = find_slot() else {
         return buffers.into_iter().map(|buffer| Err(PageReadError::Absent(buffer))).collect();

@@ -8,7 +8,7 @@ use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use super::put::{Content, Put, write_and_enter};
 use super::segment_lending::{self, ClosedMember};
-use super::state::PageState;
+use super::state::{PageState, PageTrust};
 use super::table::{ADDING, SUSPECT, SlotId, SlotPhase, page_of};
 use super::{evict, read};
 use crate::error::StoreError;
@@ -235,7 +235,7 @@ fn finish_move<S: Seam>(
     let task_reply = reply.clone();
     inner.seam.spawn(async move {
         let Move { volume_id, page, put } = begun;
-        let read = read::read(&task, volume_id, page, 0..PAGE_BLOCKS, buffers, false).await;
+        let read = read::read(&task, volume_id, page, 0..PAGE_BLOCKS, buffers, PageTrust::Trusted).await;
         let mut content: Content<S::Block> = Default::default();
         content.iter_mut().zip(read).for_each(|(block, outcome)| *block = outcome.ok());
         if lacks_blocks(&task, &put, &content) {

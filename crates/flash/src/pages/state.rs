@@ -35,6 +35,24 @@ pub enum MapPhase {
     Unusable(String),
 }
 
+/// Whether the content of a page is trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageTrust {
+    /// It equals the backing's.
+    Trusted,
+    /// Its region was dirty at a crash: it may differ from the backing.
+    Suspect,
+}
+
+/// The record that makes the drop of a page durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropRecord {
+    /// A record of the slot's own.
+    Own,
+    /// Another pending record implies the drop.
+    Implied,
+}
+
 /// Invalidations that arrived before the map was loaded.
 #[derive(Default)]
 pub struct EarlyInvalidations {
@@ -187,6 +205,16 @@ impl<S: Seam> PageState<S> {
         self.phase == MapPhase::Ready
     }
 
+    /// Whether the content of a slot is trusted.
+    pub fn trust_of(&self, slot: SlotId) -> PageTrust {
+        if self.table.has(slot, SUSPECT) { PageTrust::Suspect } else { PageTrust::Trusted }
+    }
+
+    /// Makes the next [`super::quota::refresh`] compute the limits anew.
+    pub fn request_limits_update(&mut self) {
+        self.limits_valid_for = None;
+    }
+
     /// The number of a volume, assigned on first use; `None` when all numbers are in use.
     pub fn number_of(&mut self, volume_id: VolumeId) -> Option<u16> {
         if let Some(number) = self.volume_numbers.get(&volume_id) {
@@ -224,8 +252,8 @@ impl<S: Seam> PageState<S> {
         }
     }
 
-    /// Drops a slot's page. With `is_implied`, another pending record implies the drop, so the slot needs no record.
-    pub fn drop_page(&mut self, slot: SlotId, is_implied: bool) {
+    /// Drops a slot's page.
+    pub fn drop_page(&mut self, slot: SlotId, record: DropRecord) {
         assert!(
             self.table.phase(slot) == SlotPhase::Live && !self.table.has(slot, ADDING),
             "only a live slot without an addition in progress is dropped"
@@ -233,7 +261,10 @@ impl<S: Seam> PageState<S> {
         self.table.set_phase(slot, SlotPhase::Dead);
         self.table.set_valid(slot, 0);
         self.table.set_flag(slot, SUSPECT, false);
-        if is_implied { self.implied_dead.push(slot) } else { self.dead.push(slot) }
+        match record {
+            DropRecord::Own => self.dead.push(slot),
+            DropRecord::Implied => self.implied_dead.push(slot),
+        }
     }
 
     /// Invalidates blocks of a slot.
@@ -247,7 +278,7 @@ impl<S: Seam> PageState<S> {
         }
         self.table.set_valid(slot, valid & !mask);
         if valid & !mask == 0 && !self.table.has(slot, ADDING) {
-            self.drop_page(slot, false);
+            self.drop_page(slot, DropRecord::Own);
         } else {
             self.queue_record(slot);
         }
@@ -282,8 +313,8 @@ impl<S: Seam> PageState<S> {
         }
     }
 
-    /// Notes that slots were removed, and that only the next commit records it.
-    pub fn note_removed_slots(&mut self) {
+    /// Records that slots were removed, which only the next commit makes durable.
+    pub fn record_removed_slots(&mut self) {
         self.removed_until = self.journal.commits_begun + 1;
     }
 
@@ -399,7 +430,7 @@ impl<S: Seam> PageState<S> {
         self.implied_dead.retain(|slot| !is_inside(slot));
         self.pending_puts.retain(|slot, _| !is_inside(slot));
         self.table.remove_frame(frame);
-        self.note_removed_slots();
+        self.record_removed_slots();
     }
 
     /// Drops all pages, dirty regions and recent writes in memory.

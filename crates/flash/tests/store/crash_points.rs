@@ -9,7 +9,7 @@ use seam::{Nanos, Seam};
 
 use crate::model::{LogModel, RecoveredBlocks, read_all};
 use crate::workload::Workload;
-use crate::world::{NAMES, SMALL, after, formatted, open, open_named};
+use crate::world::{NAMES, SMALL, formatted, open, open_named, world_after_crash};
 
 /// Number of random subsets of the unflushed writes at each boundary.
 const SUBSETS: u64 = 8;
@@ -76,9 +76,9 @@ fn recover_deeply(
     rng: &Rng,
     counts: &mut CrashCounts,
 ) -> Result<(), String> {
-    let world = after(rng.next(), images());
+    let world = world_after_crash(rng.next(), images());
     let content = recover(&world, model, options)?;
-    let reopened_world = after(rng.next(), world.crash(CrashMode::LoseAll));
+    let reopened_world = world_after_crash(rng.next(), world.crash(CrashMode::LoseAll));
     let reopened = recover(&reopened_world, model, options).map_err(|error| format!("opened again: {error}"))?;
     if reopened != content {
         return Err(format!("opened again, another content: {content:?}, then {reopened:?}"));
@@ -86,7 +86,7 @@ fn recover_deeply(
     if !deep {
         return Ok(());
     }
-    let world = after(rng.next(), images());
+    let world = world_after_crash(rng.next(), images());
     let has_ended = Rc::new(Cell::new(false));
     let (seam, flag) = (world.seam(), Rc::clone(&has_ended));
     world.seam().spawn(async move {
@@ -99,7 +99,7 @@ fn recover_deeply(
         }
         for (crash, survivals) in crashes(snapshot, rng) {
             counts.crashes_in_recovery += 1;
-            let world = after(1, snapshot.images(|number| survivals[number]));
+            let world = world_after_crash(1, snapshot.images(|number| survivals[number]));
             let recovered = recover(&world, model, options).map_err(|error| format!("{crash} in recovery: {error}"))?;
             if recovered != content {
                 return Err(format!("{crash} in recovery: {content:?} became {recovered:?}"));
@@ -117,7 +117,7 @@ fn check_each_mirror_alone(
     model: &LogModel,
     options: OpenOptions,
 ) -> Result<(), String> {
-    let world = after(1, images());
+    let world = world_after_crash(1, images());
     let seam = world.seam();
     let members = world.block_on(async {
         let (store, _) = open(&world, &seam, options).await.map_err(|error| error.to_string())?;
@@ -127,7 +127,7 @@ fn check_each_mirror_alone(
     for (member, name) in NAMES.into_iter().enumerate() {
         let mut alone = images();
         assert!(alone.remove(NAMES[1 - member]));
-        let world = after(1, alone);
+        let world = world_after_crash(1, alone);
         let seam = world.seam();
         let refused = world.block_on(async { open_named(&seam, &[name], options).await.err() });
         let missing = matches!(refused, Some(StoreError::MemberMissing { .. }));

@@ -6,7 +6,7 @@ use flash::{
 use seam::sim::{CrashMode, SimSeam, World};
 use seam::{BlockMut, Seam};
 
-use crate::world::{NAMES, SMALL, StoreShape, after, disks, formatted, open};
+use crate::world::{NAMES, SMALL, StoreShape, disks, formatted, open, world_after_crash};
 
 /// A crashed world with blocks 0 to 5 in the log, one batch each. Block *n* has tag *n* + 100; the last batch writes
 /// block 0 again.
@@ -23,7 +23,7 @@ fn written() -> World {
             store.append(vec![Record { address, epoch: Epoch(1), content }]).await.unwrap();
         }
     });
-    after(2, world.crash(CrashMode::LoseAll))
+    world_after_crash(2, world.crash(CrashMode::LoseAll))
 }
 
 /// Inspects these devices, checks that nothing was written, and returns the findings.

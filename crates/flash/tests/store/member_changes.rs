@@ -15,7 +15,7 @@ use seam::{BlockMut, Disk, Nanos, Seam};
 use crate::crash_points::{CrashCounts, at_each_boundary, crashes};
 use crate::model::{LogModel, read_all};
 use crate::workload::Workload;
-use crate::world::{ALL, PAGED, SMALL, StoreShape, after, disks, formatted};
+use crate::world::{ALL, PAGED, SMALL, StoreShape, disks, formatted, world_after_crash};
 
 /// Opens the store on the devices of this list that are members.
 pub async fn open_members(
@@ -59,7 +59,7 @@ pub fn check_each_copy_alone(
 ) -> Result<(), String> {
     let copies = members.iter().filter(|member| member.role == Role::Log && member.status == MemberStatus::InService);
     for copy in copies {
-        let world = after(1, images());
+        let world = world_after_crash(1, images());
         let seam = world.seam();
         let names = present_names(&world);
         let identity = copy.device.as_ref().expect("a member in service is present");
@@ -71,7 +71,7 @@ pub fn check_each_copy_alone(
         let mut alone = images();
         names.iter().filter(|name| **name != copy_name).for_each(|name| assert!(alone.remove(name)));
         let accepting = OpenOptions { accept_missing: true, ..options };
-        match recover(&after(1, alone), model, accepting) {
+        match recover(&world_after_crash(1, alone), model, accepting) {
             // At the moment of the change the device may still have the state *resyncing*, while the others list it
             // as a member. It is then refused.
             Err(error) if error.contains("it was still being resynced") || error.contains("carries the log") => {}
@@ -177,7 +177,7 @@ pub fn crash_at_every_io(seed: u64, sabotage: Sabotage) -> Result<CrashCounts, S
         for (crash, survivals) in crashes(snapshot, &rng) {
             counts.crashes += 1;
             let images = || snapshot.images(|number| survivals[number]);
-            let members = recover(&after(rng.next(), images()), &model.borrow(), options)
+            let members = recover(&world_after_crash(rng.next(), images()), &model.borrow(), options)
                 .map_err(|error| format!("{crash}: {error}"))?;
             if counts.crashes.is_multiple_of(4) {
                 check_each_copy_alone(images, &members, &model.borrow(), options)

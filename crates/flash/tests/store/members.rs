@@ -10,7 +10,7 @@ use seam::sim::{CrashMode, DiskImages, Fault, Ops, Rule, SimDiskSpec, SimSeam, W
 use seam::{BlockMut, Seam};
 
 use crate::model::{BlockContent, read_all};
-use crate::world::{ALL, NAMES, SMALL, StoreShape, after, disks, empty, formatted, open, open_named};
+use crate::world::{ALL, NAMES, SMALL, StoreShape, disks, empty, formatted, open, open_named, world_after_crash};
 
 const ACCEPT: OpenOptions = OpenOptions {
     accept_missing: true,
@@ -45,7 +45,7 @@ fn written(count: u64) -> World {
             append(&seam, &store, block, block + 100).await.unwrap();
         }
     });
-    after(2, world.crash(CrashMode::LoseAll))
+    world_after_crash(2, world.crash(CrashMode::LoseAll))
 }
 
 /// Opens the store and checks that all blocks of [`written`] are found.
@@ -62,7 +62,7 @@ fn expect_all_blocks(world: &World, count: u64, options: OpenOptions) -> Vec<Rec
 
 fn without(mut images: DiskImages, name: &str) -> World {
     assert!(images.remove(name));
-    after(3, images)
+    world_after_crash(3, images)
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn damage_of_one_mirror_is_survived_and_repaired() {
     let damages = [(0, 0), (1, 64 << 10), (1, 0), (0, 64 << 10)].into_iter().chain(blocks);
     let mut images = world.crash(CrashMode::LoseAll);
     for (number, (mirror, at)) in damages.enumerate() {
-        let world = after(9, images);
+        let world = world_after_crash(9, images);
         let damaged = world.disk(NAMES[mirror as usize]).unwrap();
         (0..8).for_each(|sector| damaged.flip_bit(at / 512 + sector, number * 8 % 512));
         expect_all_blocks(&world, count, OpenOptions::default());
@@ -155,7 +155,7 @@ fn damage_of_one_mirror_is_survived_and_repaired() {
         // The next opening flushes the repairs.
         images = world.crash(CrashMode::Kill);
     }
-    let repaired = after(10, images);
+    let repaired = world_after_crash(10, images);
     let images = repaired.snapshot();
     for name in NAMES {
         let alone = without(images.images(|_| seam::sim::Survival::Lost), name);
@@ -391,7 +391,7 @@ fn first_two_devices_carry_the_log_and_others_may_be_missing() {
     });
     let mut images = world.crash(CrashMode::LoseAll);
     assert!(images.remove(ALL[2]));
-    let world = after(2, images);
+    let world = world_after_crash(2, images);
     expect_all_blocks(&world, 5, OpenOptions::default());
     let seam = world.seam();
     world.block_on(async {

@@ -41,7 +41,7 @@ fn every_member_records_the_owner_of_the_last_opening() {
         assert_eq!(owner_of(OpenOptions::default()).await, FIRST);
         drop(Store::open(&seam, &disks, owned(SECOND)).await.expect("the store opens"));
     });
-    let world = after(2, world.crash(CrashMode::LoseAll));
+    let world = world_after_crash(2, world.crash(CrashMode::LoseAll));
     let seam = world.seam();
     world.block_on(async {
         for name in NAMES {
@@ -64,7 +64,7 @@ fn copy_taken_before_the_last_close_is_refused() {
         (copy, store.close().await.expect("nothing fails"))
     });
     let options = OpenOptions { sequence_min: sequence, ..owned(SECOND) };
-    let old = after(2, copy.images(|_| Survival::Whole));
+    let old = world_after_crash(2, copy.images(|_| Survival::Whole));
     let seam = old.seam();
     old.block_on(async {
         let refused = open(&old, &seam, options).await.err();
@@ -73,7 +73,7 @@ fn copy_taken_before_the_last_close_is_refused() {
         let identity = identify(&seam, &disks, OpenOptions::default()).await.expect("a store exists");
         assert_eq!(identity.ownership, FIRST, "the refusal has written nothing");
     });
-    let world = after(3, world.crash(CrashMode::LoseAll));
+    let world = world_after_crash(3, world.crash(CrashMode::LoseAll));
     let seam = world.seam();
     assert!(world.block_on(open(&world, &seam, options)).is_ok());
 }
@@ -89,14 +89,14 @@ fn manifest_survives_a_crash_at_any_step_of_the_next_write() {
     let start = world.snapshot();
     let mut outcomes = std::collections::BTreeSet::new();
     for step in 1.. {
-        let world = after(10 + step, start.images(|_| Survival::Whole));
+        let world = world_after_crash(10 + step, start.images(|_| Survival::Whole));
         let seam = world.seam();
         let (store, _) = world.block_on(open(&world, &seam, owned(SECOND))).expect("the store opens");
         world.crash_at_io(world.io_count() + step);
         let payload = vec![step as u8; 20_000];
         let ended = world.run_until(async { store.save_manifest(payload.clone()).await.expect("nothing fails") });
         drop(store);
-        let world = after(1_000 + step, world.crash(CrashMode::Torn));
+        let world = world_after_crash(1_000 + step, world.crash(CrashMode::Torn));
         let seam = world.seam();
         let manifest = world.block_on(async {
             let disks = disks(&seam, &NAMES).await;

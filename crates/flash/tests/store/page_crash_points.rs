@@ -10,7 +10,7 @@ use seam::{Nanos, Seam};
 
 use crate::crash_points::{at_each_boundary, crashes};
 use crate::paged::{Backing, PagedWorkload, check_all};
-use crate::world::{NAMES, PAGED, StoreShape, after, formatted, open, open_named};
+use crate::world::{NAMES, PAGED, StoreShape, formatted, open, open_named, world_after_crash};
 
 /// Counts of a campaign.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,11 +55,11 @@ fn recover_deeply(
     rng: &Rng,
     counts: &mut CrashCounts,
 ) -> Result<(), String> {
-    recover(&after(rng.next(), images()), backing, options, rng, counts)?;
+    recover(&world_after_crash(rng.next(), images()), backing, options, rng, counts)?;
     if !deep {
         return Ok(());
     }
-    let world = after(rng.next(), images());
+    let world = world_after_crash(rng.next(), images());
     let has_ended = Rc::new(Cell::new(false));
     let (seam, flag) = (world.seam(), Rc::clone(&has_ended));
     world.seam().spawn(async move {
@@ -73,7 +73,7 @@ fn recover_deeply(
     at_each_boundary(&world, &has_ended, |snapshot| {
         for (crash, survivals) in crashes(snapshot, rng) {
             counts.crashes_in_recovery += 1;
-            let world = after(rng.next(), snapshot.images(|number| survivals[number]));
+            let world = world_after_crash(rng.next(), snapshot.images(|number| survivals[number]));
             recover(&world, backing, options, rng, counts).map_err(|error| format!("{crash} in recovery: {error}"))?;
         }
         Ok(())
@@ -139,7 +139,7 @@ pub fn crash_at_every_io(seed: u64, steps: u64, sabotage: Sabotage, deep_every: 
         }
         Ok(())
     })?;
-    let last = after(1, world.crash(CrashMode::LoseAll));
+    let last = world_after_crash(1, world.crash(CrashMode::LoseAll));
     recover(&last, &backing.borrow(), options, &rng, &mut counts)?;
     match first_error.take() {
         Some(error) => Err(error),

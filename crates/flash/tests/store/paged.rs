@@ -13,7 +13,7 @@ use flash::{
 use seam::sim::{Rng, SimBlock, SimSeam};
 use seam::{Block, Nanos, Seam};
 
-use crate::pages::block;
+use crate::pages::block_with_tag;
 
 /// Volumes that have pages.
 pub const VOLUMES: u64 = 2;
@@ -155,7 +155,7 @@ impl PagedWorkload {
         for number in (0..16).filter(|number| requested >> number & 1 == 1) {
             let held = self.backing.borrow().get(volume, page.first_block().0 + u64::from(number));
             if held.is_clean() {
-                blocks.push((number, block(&self.seam, held.durable)));
+                blocks.push((number, block_with_tag(&self.seam, held.durable)));
             }
         }
         if blocks.is_empty() {
@@ -244,7 +244,7 @@ impl PagedWorkload {
         for number in destaged {
             let held = self.backing.borrow().get(volume, number);
             if held.is_clean() {
-                volume_pages.record_destaged(BlockNo(number), &block(&self.seam, held.durable));
+                volume_pages.record_destaged(BlockNo(number), &block_with_tag(&self.seam, held.durable));
             }
         }
     }
@@ -259,7 +259,7 @@ impl PagedWorkload {
             let record = |number: u64| Record {
                 address: BlockAddress { volume_id: VolumeId(LOGGED), block: BlockNo(rng.below(1 << 20)) },
                 epoch: Epoch(1),
-                content: Content::Data(block(&self.seam, number)),
+                content: Content::Data(block_with_tag(&self.seam, number)),
             };
             let records = (0..1 + rng.below(20)).map(record).collect();
             match self.store.append(records).await {
@@ -355,7 +355,7 @@ pub async fn check_all(
         }
         for (number, checksum) in volume_pages.recent_writes() {
             let possible = backing.get(volume, number.0).possible();
-            let same = possible.iter().all(|tag| block(seam, *tag).checksum(0) == checksum);
+            let same = possible.iter().all(|tag| block_with_tag(seam, *tag).checksum(0) == checksum);
             if !same {
                 return Err(format!(
                     "block {number} of volume {volume} is recorded as destaged, the backing may have {possible:x?}"

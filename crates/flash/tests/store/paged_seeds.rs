@@ -15,8 +15,8 @@ use seam::{Block, BlockMut, Disk, Nanos, Piece, Seam};
 
 use crate::page_crash_points;
 use crate::paged::{Backing, PagedWorkload, check_all};
-use crate::pages::block;
-use crate::world::{ALL, NAMES, PAGED, StoreShape, after, disks, formatted, open};
+use crate::pages::block_with_tag;
+use crate::world::{ALL, NAMES, PAGED, StoreShape, disks, formatted, open, world_after_crash};
 
 /// Regression seeds. 1731: a page segment's header was written after the log had reclaimed the segment.
 const REGRESSION_SEEDS: [u64; 1] = [1731];
@@ -80,7 +80,7 @@ pub fn run_scenario(seed: u64, sabotage: Sabotage, counts: &mut ScenarioCounts) 
         if let Some(error) = first_error.take() {
             return Err(format!("boot {boot}: {error}"));
         }
-        world = after(rng.next(), world.crash(CrashMode::Any));
+        world = world_after_crash(rng.next(), world.crash(CrashMode::Any));
     }
     let seam = world.seam();
     let last = world.run_until(async {
@@ -137,17 +137,17 @@ fn check_short_map_is_dropped(sabotage: Sabotage) -> Result<(), String> {
         let pages = store.pages();
         pages.load().await;
         let volume = pages.volume(VolumeId(1));
-        while volume.put(PageNo(0), vec![(0, block(&seam, 7))]).await != Ok(1) {
+        while volume.put(PageNo(0), vec![(0, block_with_tag(&seam, 7))]).await != Ok(1) {
             seam.sleep(Nanos::from_millis(1)).await;
         }
         seam.sleep(Nanos::from_secs(2)).await;
         let intent = volume.begin_write(BlockNo(0)..BlockNo(1)).await;
         volume.end_write(intent, CompletionNo(1));
         let (address, content) =
-            (BlockAddress { volume_id: VolumeId(9), block: BlockNo(1) }, Content::Data(block(&seam, 1)));
+            (BlockAddress { volume_id: VolumeId(9), block: BlockNo(1) }, Content::Data(block_with_tag(&seam, 1)));
         store.append(vec![Record { address, epoch: Epoch(1), content }]).await.unwrap();
     });
-    let world = after(4, world.crash(CrashMode::LoseAll));
+    let world = world_after_crash(4, world.crash(CrashMode::LoseAll));
     let seam = world.seam();
     world.block_on(async {
         for (disk, name) in disks(&seam, &NAMES).await.into_iter().zip(NAMES) {

@@ -13,9 +13,9 @@ use crate::crash_points::{at_each_boundary, crashes};
 use crate::member_changes::{Outcome, check_each_copy_alone, open_members, recover, spawn_change, wait_outcome};
 use crate::model::{LogModel, read_all};
 use crate::paged::{Backing, PagedWorkload, check_all};
-use crate::pages::{block, loaded, put, tags};
+use crate::pages::{block_with_tag, load_pages, put, read_tags};
 use crate::workload::Workload;
-use crate::world::{ALL, PAGED, StoreShape, after, disks, formatted};
+use crate::world::{ALL, PAGED, StoreShape, disks, formatted, world_after_crash};
 
 /// A world with a store on `devices` devices, and one more device of this number of segments.
 fn world_with_spare(seed: u64, devices: usize, spare_segments: u64) -> World {
@@ -46,7 +46,7 @@ async fn readable(seam: &SimSeam, pages: &Pages<SimSeam>, count: u64) -> Vec<u64
     let mut readable = Vec::new();
     for page in 0..count {
         let expected: Vec<_> = (0..16).map(|block| Some(first_tag(page) + block)).collect();
-        let read = tags(seam, pages, 1, page).await;
+        let read = read_tags(seam, pages, 1, page).await;
         assert!(read == expected || read == vec![None; 16], "page {page}: {read:?}");
         readable.extend((read == expected).then_some(page));
     }
@@ -62,7 +62,7 @@ fn replaced_device_loses_no_page() {
         let names: Vec<&str> = (0..4).filter(|number| *number != old).map(|number| ALL[number]).collect();
         world.block_on(async {
             let (store, _) = open_members(&seam, &ALL[..3], OpenOptions::default()).await.unwrap();
-            let pages = loaded(&store).await;
+            let pages = load_pages(&store).await;
             put_pages(&seam, &pages, 70).await;
             let before = readable(&seam, &pages, 70).await;
             assert!(before.len() > 60 && pages.pages_on(member) > 3, "{:?}", pages.stats());
@@ -73,7 +73,7 @@ fn replaced_device_loses_no_page() {
             store.close().await.unwrap();
             drop(pages);
             let (store, _) = open_members(&seam, &names, OpenOptions::default()).await.unwrap();
-            assert_eq!(readable(&seam, &loaded(&store).await, 70).await, before, "after a restart");
+            assert_eq!(readable(&seam, &load_pages(&store).await, 70).await, before, "after a restart");
         });
     }
 }
@@ -85,7 +85,7 @@ fn removed_device_loses_only_pages_that_find_no_room() {
         let seam = world.seam();
         world.block_on(async {
             let (store, _) = open_members(&seam, &ALL[..3], OpenOptions::default()).await.unwrap();
-            let pages = loaded(&store).await;
+            let pages = load_pages(&store).await;
             put_pages(&seam, &pages, count).await;
             seam.sleep(Nanos::from_secs(2)).await;
             let (before, on_third) = (readable(&seam, &pages, count).await, pages.pages_on(MemberNo(2)));
@@ -111,7 +111,7 @@ fn used_pages_are_kept_when_room_is_short() {
     let seam = world.seam();
     world.block_on(async {
         let (store, _) = open_members(&seam, &ALL[..3], OpenOptions::default()).await.unwrap();
-        let pages = loaded(&store).await;
+        let pages = load_pages(&store).await;
         put_pages(&seam, &pages, 80).await;
         seam.sleep(Nanos::from_secs(2)).await;
         let volume = pages.volume(VolumeId(1));
@@ -142,7 +142,7 @@ impl Replacement {
     /// Begins, and returns when some pages have moved.
     async fn begin(seam: &SimSeam) -> Replacement {
         let (store, _) = open_members(seam, &ALL[..2], OpenOptions::default()).await.unwrap();
-        let pages = loaded(&store).await;
+        let pages = load_pages(&store).await;
         put_pages(seam, &pages, PAGES).await;
         let before = readable(seam, &pages, PAGES).await;
         let (new, other) = (disk(seam, 2).await, store.clone());
@@ -212,7 +212,7 @@ fn replacement_without_buffers_can_be_cancelled() {
     let seam = world.seam();
     world.block_on(async {
         let (store, _) = open_members(&seam, &ALL[..2], OpenOptions::default()).await.unwrap();
-        let pages = loaded(&store).await;
+        let pages = load_pages(&store).await;
         put_pages(&seam, &pages, PAGES).await;
         let before = readable(&seam, &pages, PAGES).await;
         // One buffer less than a page has blocks is left.
@@ -237,7 +237,7 @@ fn write_to_pages_of_a_take_over_waits_until_they_are_durably_gone() {
     let seam = world.seam();
     world.block_on(async {
         let (store, _) = open_members(&seam, &ALL[..3], OpenOptions::default()).await.unwrap();
-        let pages = loaded(&store).await;
+        let pages = load_pages(&store).await;
         put_pages(&seam, &pages, 60).await;
         store.close().await.expect("the store closes");
     });
@@ -252,7 +252,7 @@ fn write_to_pages_of_a_take_over_waits_until_they_are_durably_gone() {
         let _intent = volume.begin_write(page.first_block()..page.first_block().next()).await;
         page
     });
-    let world = after(2, world.crash(CrashMode::LoseAll));
+    let world = world_after_crash(2, world.crash(CrashMode::LoseAll));
     let seam = world.seam();
     world.block_on(async {
         let (store, _) = open_members(&seam, &ALL[1..3], OpenOptions::default()).await.unwrap();
@@ -284,7 +284,7 @@ fn crash_replacement_at_every_io(seed: u64) -> Result<(u64, u64), String> {
         let (store, recovered) = open_members(&seam, &ALL[..2], OpenOptions::default()).await.expect("the store opens");
         let content = read_all(&seam, &store, &recovered).await.expect("live records can be read");
         task_model.borrow_mut().adopt_recovered(&recovered, &content);
-        let pages = loaded(&store).await;
+        let pages = load_pages(&store).await;
         put_pages(&seam, &pages, 5).await;
         let (clients, clients_ended) = (workload(&seam, &store, &task_model, &task_error), Rc::new(Cell::new(false)));
         let ended = Rc::clone(&clients_ended);
@@ -303,13 +303,13 @@ fn crash_replacement_at_every_io(seed: u64) -> Result<(u64, u64), String> {
         for (crash, survivals) in crashes(snapshot, &rng) {
             crashed += 1;
             let images = || snapshot.images(|number| survivals[number]);
-            let members = recover(&after(rng.next(), images()), &model.borrow(), OpenOptions::default())
+            let members = recover(&world_after_crash(rng.next(), images()), &model.borrow(), OpenOptions::default())
                 .map_err(|error| format!("{crash}: {error}"))?;
             if crashed % 8 == 0 {
                 check_each_copy_alone(images, &members, &model.borrow(), OpenOptions::default())
                     .map_err(|error| format!("{crash}: {error}"))?;
             }
-            let world = after(rng.next(), images());
+            let world = world_after_crash(rng.next(), images());
             let seam = world.seam();
             served += world.block_on(async {
                 let (store, _) =
@@ -349,7 +349,7 @@ fn take_over_beside_pages(seed: u64, fails_at_opening: bool) -> Result<(), Strin
     };
     world.block_on(async {
         let (store, _) = open_members(&seam, &ALL[..3], OpenOptions::default()).await.expect("the store opens");
-        let pages = loaded(&store).await;
+        let pages = load_pages(&store).await;
         put_pages(&seam, &pages, 60).await;
         workload(&seam, &store, &model, &first_error).run(seed, 1, 6).await;
         store.close().await.expect("the store closes");
@@ -373,7 +373,7 @@ fn take_over_beside_pages(seed: u64, fails_at_opening: bool) -> Result<(), Strin
         let (page_seam, volume, rng) = (seam.clone(), pages.volume(VolumeId(1)), Rng::new(seed, 80));
         seam.spawn(async move {
             for page in 0..200 {
-                let blocks = (0..16).map(|number| (number, block(&page_seam, first_tag(page)))).collect();
+                let blocks = (0..16).map(|number| (number, block_with_tag(&page_seam, first_tag(page)))).collect();
                 drop(volume.put(PageNo(page), blocks).await);
                 page_seam.sleep(Nanos::from_micros(rng.below(200))).await;
             }
@@ -392,7 +392,7 @@ fn take_over_beside_pages(seed: u64, fails_at_opening: bool) -> Result<(), Strin
     let mut alone = images();
     [ALL[0], ALL[1]].iter().for_each(|name| assert!(alone.remove(name)));
     let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
-    recover(&after(seed, alone), &model.borrow(), options).map(drop)
+    recover(&world_after_crash(seed, alone), &model.borrow(), options).map(drop)
 }
 
 #[test]
@@ -498,7 +498,7 @@ fn run_scenario(seed: u64, sabotage: Sabotage, counts: &mut ScenarioCounts) -> R
         if let Some(error) = first_error.take() {
             return Err(format!("boot {boot}: {error}"));
         }
-        world = after(rng.next(), world.crash(CrashMode::Any));
+        world = world_after_crash(rng.next(), world.crash(CrashMode::Any));
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use seam::{DiskOpen, Nanos, Seam};
 use crate::member_changes::open_members;
 use crate::model::{LogModel, read_all};
 use crate::workload::Workload;
-use crate::world::{ALL, NAMES, StoreShape, after, formatted, open};
+use crate::world::{ALL, NAMES, StoreShape, formatted, open, world_after_crash};
 
 /// Runs the scenario of `seed`.
 pub fn run_scenario(seed: u64, sabotage: Sabotage) -> Result<(), String> {
@@ -82,7 +82,7 @@ pub fn run_scenario(seed: u64, sabotage: Sabotage) -> Result<(), String> {
         if let Some(error) = first_error.take() {
             return Err(format!("boot {boot}: {error}"));
         }
-        world = after(rng.next(), world.crash(CrashMode::Any));
+        world = world_after_crash(rng.next(), world.crash(CrashMode::Any));
     }
     let seam = world.seam();
     let last = world.run_until(async {

@@ -37,7 +37,7 @@ pub fn empty(seed: u64) -> World {
 }
 
 /// A world that continues from a crash.
-pub fn after(seed: u64, images: DiskImages) -> World {
+pub fn world_after_crash(seed: u64, images: DiskImages) -> World {
     let world = empty(seed);
     world.adopt(images);
     world

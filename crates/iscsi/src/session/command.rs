@@ -16,19 +16,20 @@ use super::task::{Task, WriteData};
 use super::writes::DataDelivery;
 use crate::options::IMMEDIATE_MAX;
 
-/// Status of a command beyond the write quota; the initiator retries with fewer commands in flight.
+/// SCSI status TASK SET FULL: the write quota is exhausted, and the initiator retries with fewer commands in flight.
 const TASK_SET_FULL: u8 = 0x28;
-/// Status bytes.
+/// SCSI status GOOD.
 const GOOD: u8 = 0;
+/// SCSI status CHECK CONDITION: sense data follows.
 const CHECK_CONDITION: u8 = 2;
-/// Sense data for data out of order (11.4.7.2): ABORTED COMMAND, 4B/00.
+/// Sense data for data out of order (RFC 7143, 11.4.7.2): ABORTED COMMAND, 4B/00.
 const DATA_PHASE_ERROR: [u8; 18] = [0x70, 0, 0x0b, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x4b, 0, 0, 0, 0, 0];
 /// Operation codes of SYNCHRONIZE CACHE(10) and (16).
 const SYNCHRONIZE_CACHE: [u8; 2] = [0x35, 0x91];
 
 impl<S: Seam> Session<S> {
     /// Starts a command, with its immediate data.
-    pub(super) fn command(
+    pub(super) fn start_command(
         self: &Rc<Self>,
         tag: u32,
         immediate: bool,
@@ -36,7 +37,7 @@ impl<S: Seam> Session<S> {
         data: &[u8],
     ) -> Result<(), Reject> {
         let Some(nexus) = &self.spec.nexus else { return Err(Reject::Protocol) };
-        self.check(tag, command, data)?;
+        self.check_parameters(tag, command, data)?;
         if immediate && self.immediate_in_flight.get() >= IMMEDIATE_MAX {
             return Err(Reject::TooManyImmediate);
         }
@@ -64,9 +65,9 @@ impl<S: Seam> Session<S> {
         self.reserve_write_bytes(unsolicited_len);
         let continues_unsolicited = writes && !command.is_final;
         let write_data = WriteData::new(expected.out_bytes as u32, unsolicited_max, data, continues_unsolicited);
-        let is_harmless = reads && !writes || SYNCHRONIZE_CACHE.contains(&command.cdb[0]);
+        let changes_nothing = reads && !writes || SYNCHRONIZE_CACHE.contains(&command.cdb[0]);
         let number = self.counters.commands.get();
-        let task = Rc::new(Task::new(tag, command.lun, number, is_harmless, immediate, write_data));
+        let task = Rc::new(Task::new(tag, command.lun, number, changes_nothing, immediate, write_data));
         self.tasks.borrow_mut().insert(tag, Rc::clone(&task));
         self.commands_in_flight.set(self.commands_in_flight.get() + 1);
         self.immediate_in_flight.set(self.immediate_in_flight.get() + usize::from(immediate));
@@ -76,7 +77,7 @@ impl<S: Seam> Session<S> {
     }
 
     /// Checks a command against the negotiated parameters.
-    fn check(&self, tag: u32, command: &Command, data: &[u8]) -> Result<(), Reject> {
+    fn check_parameters(&self, tag: u32, command: &Command, data: &[u8]) -> Result<(), Reject> {
         let parameters = &self.spec.negotiated.parameters;
         let immediate_max = parameters.first_burst_bytes.min(command.expected_len) as usize;
         let may_carry_data = command.writes && parameters.immediate_data && data.len() <= immediate_max;
@@ -125,12 +126,12 @@ impl<S: Seam> Session<S> {
         let mut reply = Reply::new(&self, &task, expected.in_bytes);
         let command = scsi::Command { lun: task.lun, cdb, expected, cancel: &task.cancel };
         let outcome = self.spec.shared.target.execute(nexus, command, &mut data, &mut reply).await;
-        // The data is released before the answer, which carries the command window.
+        // Release the write quota first: MaxCmdSN of the answer is computed from it.
         drop(data);
         self.finish(&task, &outcome, reply, expected).await;
-        let ended = self.spec.shared.seam.now();
+        let ended_at = self.spec.shared.seam.now();
         let lun = Lun::decode(task.lun).map(Lun::number);
-        self.slowest.record(SlowCommand { name: scsi::name_of(cdb), lun, ended, latency: ended.since(started) });
+        self.slowest.record(SlowCommand { name: scsi::name_of(cdb), lun, ended_at, latency: ended_at.since(started) });
     }
 
     /// Ends a command and answers it unless it was aborted.
@@ -138,8 +139,8 @@ impl<S: Seam> Session<S> {
         self.wait_for_requested_data(task).await;
         self.commands_in_flight.set(self.commands_in_flight.get() - 1);
         self.immediate_in_flight.set(self.immediate_in_flight.get() - usize::from(task.is_immediate));
-        // An aborted task has left the list, and its tag may be in use again. A task that another initiator ended is
-        // still in the list.
+        // A task that this session aborted has left the list, and its tag may be in use again. A task that another
+        // initiator's reset or preemption ended is still listed, with status `Aborted`; neither is answered.
         let mut tasks = self.tasks.borrow_mut();
         let is_registered = tasks.get(&task.tag).is_some_and(|registered| Rc::ptr_eq(registered, task));
         if is_registered {
@@ -157,6 +158,7 @@ impl<S: Seam> Session<S> {
         }
         self.aborted_tasks.borrow_mut().retain(|aborted| !Rc::ptr_eq(aborted, task));
         task.end();
+        // The connection's task sends the answer, or ends after the last command of a closing session.
         self.control().wake();
     }
 
@@ -172,7 +174,7 @@ impl<S: Seam> Session<S> {
         }
         drop(tasks);
         let mut aborted_tasks = self.aborted_tasks.borrow_mut();
-        aborted_tasks.extend(aborted.into_iter().filter(|task| !task.is_harmless));
+        aborted_tasks.extend(aborted.into_iter().filter(|task| !task.changes_nothing));
         let pending = aborted_tasks.iter().filter(|task| matches(task)).cloned().collect();
         drop(aborted_tasks);
         // Tasks that wait for buffers check for cancellation.

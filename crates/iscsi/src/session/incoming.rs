@@ -65,6 +65,7 @@ impl<S: Seam> Session<S> {
                     }
                 }
                 Ok(Step::Incomplete(_)) => {
+                    // No complete PDU is left: send the queued answers before the task waits for more.
                     self.duplex.wait_until_sent().await;
                     incoming.receive_more().await?;
                     self.last_received_at.set(self.spec.shared.seam.now());
@@ -92,7 +93,7 @@ impl<S: Seam> Session<S> {
         let is_numbered = !matches!(request.body, RequestBody::DataOut(_) | RequestBody::Snack | RequestBody::Login(_));
         if is_numbered && !request.immediate {
             let mut window = self.window.get();
-            let order = window.take(request.cmd_sn);
+            let order = window.accept(request.cmd_sn);
             self.window.set(window);
             match order {
                 CommandOrder::Next => (),
@@ -105,7 +106,7 @@ impl<S: Seam> Session<S> {
             RequestBody::DataOut(data) => self.receive_data(request.task_tag, &data, frame.data),
             RequestBody::Command(_) if self.spec.nexus.is_none() => self.reject(Reject::Protocol, frame),
             RequestBody::Command(command) => {
-                if let Err(reason) = self.command(request.task_tag, request.immediate, &command, frame.data) {
+                if let Err(reason) = self.start_command(request.task_tag, request.immediate, &command, frame.data) {
                     self.reject(reason, frame);
                     if reason == Reject::Protocol {
                         return Err(ReadError::Protocol);

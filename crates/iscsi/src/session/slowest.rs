@@ -7,7 +7,7 @@ use seam::Nanos;
 /// Number of remembered commands.
 const COMMANDS_MAX: usize = 8;
 /// Age at which a command is dropped.
-const HOUR: Nanos = Nanos::from_secs(3_600);
+const AGE_MAX: Nanos = Nanos::from_secs(3_600);
 
 /// A slow command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct SlowCommand {
     /// The unit's number; `None` for an invalid address.
     pub lun: Option<u16>,
     /// When it ended.
-    pub ended: Nanos,
+    pub ended_at: Nanos,
     /// Time from reading the command to queueing its answer.
     pub latency: Nanos,
 }
@@ -30,7 +30,7 @@ impl SlowestCommands {
     /// Records the end of a command.
     pub(super) fn record(&self, command: SlowCommand) {
         let mut slowest = self.0.borrow_mut();
-        slowest.retain(|slow| slow.ended + HOUR > command.ended);
+        slowest.retain(|slow| slow.ended_at + AGE_MAX > command.ended_at);
         slowest.push(command);
         slowest.sort_by_key(|slow| std::cmp::Reverse(slow.latency));
         slowest.truncate(COMMANDS_MAX);
@@ -38,7 +38,7 @@ impl SlowestCommands {
 
     /// The slowest commands of the hour before `now`, slowest first.
     pub(super) fn list(&self, now: Nanos) -> Vec<SlowCommand> {
-        self.0.borrow().iter().filter(|slow| slow.ended + HOUR > now).copied().collect()
+        self.0.borrow().iter().filter(|slow| slow.ended_at + AGE_MAX > now).copied().collect()
     }
 }
 
@@ -52,8 +52,8 @@ mod tests {
         let latencies =
             |slowest: &SlowestCommands, at| slowest.list(at).iter().map(|slow| slow.latency.0).collect::<Vec<_>>();
         for number in 1..=100 {
-            let ended = Nanos::from_secs(number);
-            slowest.record(SlowCommand { name: "READ", lun: Some(0), ended, latency: Nanos(number * 7 % 101) });
+            let ended_at = Nanos::from_secs(number);
+            slowest.record(SlowCommand { name: "READ", lun: Some(0), ended_at, latency: Nanos(number * 7 % 101) });
         }
         assert_eq!(latencies(&slowest, Nanos::from_secs(100)), [100, 99, 98, 97, 96, 95, 94, 93]);
         assert_eq!(latencies(&slowest, Nanos::from_secs(3_700)), Vec::<u64>::new());

@@ -18,7 +18,7 @@ pub(crate) struct Task {
     /// Sequence number among the session's commands.
     pub(super) number: u64,
     /// True if the command changes nothing, so that an abort need not wait for it.
-    pub(super) is_harmless: bool,
+    pub(super) changes_nothing: bool,
     /// True for an immediate command.
     pub(super) is_immediate: bool,
     /// True if the data arrived out of order.
@@ -40,7 +40,7 @@ impl Task {
         tag: u32,
         lun: [u8; 8],
         number: u64,
-        is_harmless: bool,
+        changes_nothing: bool,
         is_immediate: bool,
         data: WriteData,
     ) -> Self {
@@ -48,7 +48,7 @@ impl Task {
             tag,
             lun,
             number,
-            is_harmless,
+            changes_nothing,
             is_immediate,
             has_data_error: Default::default(),
             cancel: Default::default(),

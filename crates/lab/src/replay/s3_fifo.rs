@@ -4,7 +4,9 @@ use engine::policy::list::{LinkedList, Links};
 
 use super::Cache;
 
+/// Size of the small FIFO in percent of the slots.
 const SMALL_PERCENT: usize = 10;
+/// Maximum size of the ghost in percent of the slots.
 const GHOST_PERCENT: usize = 90;
 /// Hits in the small FIFO that promote a page to the main FIFO.
 const HITS_FOR_MAIN: u8 = 2;
@@ -32,13 +34,13 @@ pub struct S3Fifo {
 }
 
 impl S3Fifo {
-    /// A cache of `slots` pages; the trace has `distinct` pages.
-    pub fn new(slots: usize, distinct: u32) -> Self {
+    /// A cache of `slots` pages; the trace has `distinct_pages` different pages.
+    pub fn new(slots: usize, distinct_pages: u32) -> Self {
         S3Fifo {
             slots,
-            links: Links::over(distinct),
-            queue: vec![Queue::Untracked; distinct as usize],
-            hits: vec![0; distinct as usize],
+            links: Links::over(distinct_pages),
+            queue: vec![Queue::Untracked; distinct_pages as usize],
+            hits: vec![0; distinct_pages as usize],
             small: LinkedList::EMPTY,
             ghost: LinkedList::EMPTY,
             main: LinkedList::EMPTY,

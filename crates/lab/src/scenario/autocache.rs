@@ -104,7 +104,7 @@ fn hour(seed: u64) -> Outcome {
     let mut bed = TestBed::new(&plan(seed, SPEEDUP));
     let with = run_minutes(&mut bed, MINUTES, seed);
     let mut outcome = Outcome { checks: checks(&with, &without), ..Outcome::default() };
-    outcome.run("with", with).run("without", without);
+    outcome.add_run("with", with).add_run("without", without);
     outcome
 }
 

@@ -217,7 +217,7 @@ fn tiles(seed: u64) -> Outcome {
     let [_, two_without, _] = without;
     let [_, two_with, four_with] = with;
     let mut outcome = Outcome { checks, notes, ..Outcome::default() };
-    outcome.run("4 tiles, with", four_with.points).run("2 tiles, with", two_with.points);
-    outcome.run("2 tiles, without", two_without.points);
+    outcome.add_run("4 tiles, with", four_with.points).add_run("2 tiles, with", two_with.points);
+    outcome.add_run("2 tiles, without", two_without.points);
     outcome
 }

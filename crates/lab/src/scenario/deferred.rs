@@ -112,6 +112,9 @@ fn writes(seed: u64) -> Outcome {
     };
     let notes = vec![line(1, &one), line(32, &many), format!("drained in {drained} after 4 s of writes")];
     let mut outcome = Outcome { checks, notes, ..Outcome::default() };
-    outcome.run("with", vec![one.0, many.0]).run("raw", vec![one.1, many.1]).run("controller", vec![one.2, many.2]);
+    outcome
+        .add_run("with", vec![one.0, many.0])
+        .add_run("raw", vec![one.1, many.1])
+        .add_run("controller", vec![one.2, many.2]);
     outcome
 }

@@ -107,7 +107,7 @@ impl Outcome {
     }
 
     /// Adds a run.
-    pub fn run(&mut self, name: &str, points: Vec<Point>) -> &mut Self {
+    pub fn add_run(&mut self, name: &str, points: Vec<Point>) -> &mut Self {
         self.series.push(Series { name: name.to_owned(), points });
         self
     }
@@ -123,10 +123,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn check_fails_outside_bounds_and_no_checks_do_not_pass() {
+    fn value_outside_bounds_fails() {
         assert!(Check::between("x", 1.0, 1.0, 2.0, "").passed());
         assert!(!Check::between("x", 2.1, 1.0, 2.0, "").passed());
         assert!(!Check::at_least("x", f64::NAN, 1.0, "").passed(), "NaN passes no check");
+    }
+
+    #[test]
+    fn outcome_without_checks_fails() {
         assert!(!Outcome::default().passed());
     }
 }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use engine::{CoreSpec, DatastoreSpec, Limits, MemoryQuota, Qos, Threshold, Volume};
 use seam::model::{ArraySpec, DiskType, RaidLevel};
-use seam::sim::{Content, SimSeam, WorldSpec};
+use seam::sim::{SimSeam, StoredContent, WorldSpec};
 use seam::{Nanos, Seam};
 
 use super::Scenario;
@@ -75,7 +75,7 @@ impl ContentionBed {
         let world = WorldSpec {
             blocks: (memory_bytes / seam::BLOCK_BYTES as u64) as usize,
             time_max: Nanos::from_secs(1 << 20),
-            keep: Content::None,
+            content: StoredContent::MetadataOnly,
             ..WorldSpec::new(seed)
         };
         let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };

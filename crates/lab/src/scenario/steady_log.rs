@@ -70,6 +70,6 @@ fn day(seed: u64) -> Outcome {
     let fastest = rates[rates.len() - 1];
     let notes = vec![format!("{median:.0} writes per second in the median minute, {slowest:.0} to {fastest:.0}")];
     let mut outcome = Outcome { checks, notes, ..Outcome::default() };
-    outcome.run("with", points);
+    outcome.add_run("with", points);
     outcome
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use engine::{CoreSpec, Histogram, Volume, VolumeStats, WritePolicy};
 use seam::model::{ArraySpec, SharedArray};
-use seam::sim::{Content, SimSeam, WorldSpec};
+use seam::sim::{SimSeam, StoredContent, WorldSpec};
 use seam::{Nanos, Seam};
 
 use super::series::Point;
@@ -111,7 +111,7 @@ impl TestBed {
     pub fn new(plan: &Plan) -> TestBed {
         let blocks = (plan.memory_bytes / seam::BLOCK_BYTES as u64) as usize;
         let time_max = Nanos::from_secs(1 << 20);
-        let world = WorldSpec { blocks, time_max, keep: Content::None, ..WorldSpec::new(plan.seed) };
+        let world = WorldSpec { blocks, time_max, content: StoredContent::MetadataOnly, ..WorldSpec::new(plan.seed) };
         let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };
         let fixture = Fixture::new(world, core);
         if let Some(flash) = &plan.flash {

@@ -217,6 +217,6 @@ fn desktops(seed: u64) -> Outcome {
     let bare = format!("bare disks under all desktops, up to 4,800 requests outstanding: {bare:.0}/s");
     let notes = vec![bare, reads("first", &with), reads("recreated", &again)];
     let mut outcome = Outcome { checks, notes, ..Outcome::default() };
-    outcome.run("with", with).run("recreated", again).run("without", without);
+    outcome.add_run("with", with).add_run("recreated", again).add_run("without", without);
     outcome
 }

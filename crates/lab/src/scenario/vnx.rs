@@ -128,7 +128,7 @@ fn dram(seed: u64) -> Outcome {
     let checks = dram_checks(last);
     let notes = vec![format!("{:.1} times the published rate", last.iops / 28_600.0)];
     let mut outcome = Outcome { checks, notes, ..Outcome::default() };
-    outcome.run("with", points);
+    outcome.add_run("with", points);
     outcome
 }
 
@@ -157,7 +157,7 @@ fn spill(seed: u64) -> Outcome {
         |(point, depth): (&Point, u32)| format!("{depth} outstanding: {:.0}/s, {:.1} ms", point.iops, point.latency_ms);
     let notes = vec![format!("without cache: {}", steps.map(note).collect::<Vec<_>>().join("; "))];
     let mut outcome = Outcome { checks, notes, ..Outcome::default() };
-    outcome.run("with", with).run("without", without);
+    outcome.add_run("with", with).add_run("without", without);
     outcome
 }
 

@@ -149,7 +149,7 @@ fn fits(seed: u64) -> Outcome {
     let lines: Vec<String> = OUTSTANDING.into_iter().enumerate().map(line).collect();
     let notes = vec![format!("with flash: {}", lines.join("; "))];
     let mut outcome = Outcome { checks: fits_checks(&with, &without), notes, ..Outcome::default() };
-    outcome.run("with", with.concat()).run("without", without.concat());
+    outcome.add_run("with", with.concat()).add_run("without", without.concat());
     outcome
 }
 
@@ -264,7 +264,7 @@ fn outcome_of(pairs: [(String, Pair); 2], checks: Vec<Check>) -> Outcome {
     let notes = pairs.iter().map(|(name, pair)| pair.note(name)).collect();
     let mut outcome = Outcome { checks, notes, ..Outcome::default() };
     for (name, pair) in pairs {
-        outcome.run(&format!("{name}, with"), pair.with).run(&format!("{name}, without"), pair.without);
+        outcome.add_run(&format!("{name}, with"), pair.with).add_run(&format!("{name}, without"), pair.without);
     }
     outcome
 }

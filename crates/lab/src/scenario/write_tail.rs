@@ -142,7 +142,7 @@ fn tail(seed: u64) -> Outcome {
         outcome.notes.push(format!(
             "{name}: misses p99 {p99:.1} ms, p99.9 {p999:.1} ms; the array alone {array_p99:.1} and {array_p999:.1} ms"
         ));
-        outcome.run(&format!("{name}, with"), with.points).run(&format!("{name}, without"), without.points);
+        outcome.add_run(&format!("{name}, with"), with.points).add_run(&format!("{name}, without"), without.points);
     }
     outcome
 }

@@ -1,9 +1,9 @@
-//! A disk that hangs beside healthy volumes. One seed draws a world in which a backing, one flash mirror or both
-//! mirrors stop answering, for some time or until the end, and the check bounds the effect on the other volumes.
+//! A disk that hangs beside healthy volumes. One seed draws a world in which a backing, one flash device or both flash
+//! devices stop answering, for some time or until the end, and the check bounds the effect on the other volumes.
 //!
 //! Healthy volumes keep nine tenths of their rate, and none of their requests waits longer than [`WAIT_MAX`]. With both
-//! mirrors hung, requests wait no longer than the time-out after which the last mirror is dropped. Every client records
-//! its writes, so that each read is checked and flushed data is checked after the end.
+//! flash devices hung, requests wait no longer than [`WAIT_MAX_WITHOUT_FLASH`]. Every client records its writes, so
+//! that each read is checked and flushed data is checked after the end.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,10 +20,12 @@ use crate::random::Random;
 
 const MIB: u64 = 1 << 20;
 const BLOCK_SECTORS: u64 = SECTORS_PER_BLOCK as u64;
-/// Longest wait of a healthy volume's request: the time-out that drops a hung mirror, plus a second.
+/// Longest wait of a healthy volume's request: the time-out after which one of two hung log members is dropped, plus a
+/// second.
 const WAIT_MAX: Nanos = Nanos::from_secs(3);
-/// Longest wait while both mirrors hang.
-const WAIT_MAX_BOTH_MIRRORS: Nanos = Nanos::from_secs(33);
+/// Longest wait while both flash devices hang: the time-out after which the last log member is dropped (30 s), plus
+/// three seconds.
+const WAIT_MAX_WITHOUT_FLASH: Nanos = Nanos::from_secs(33);
 /// Clients per volume.
 const CLIENTS: u64 = 4;
 /// Blocks per client, `CLIENTS` blocks apart.
@@ -33,15 +35,24 @@ const PAUSE: Nanos = Nanos::from_millis(40);
 /// Time before the hang over which the rate is measured.
 const RATE_TIME: Nanos = Nanos::from_secs(10);
 
+/// Time that clients continue after the hung disk has answered.
+const RECOVERY_TIME: Nanos = Nanos::from_secs(5);
+/// Time within which the last requests are answered: the longest of these waits, plus a reserve.
+const ANSWER_TIME: Nanos = Nanos::from_secs(40);
+/// Number of the random stream of the options.
+const OPTIONS_STREAM: u64 = 9_005;
+/// Number of the first client's random stream.
+const CLIENT_STREAM: u64 = 9_100;
+
 /// The hung device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HungDevice {
     /// The backing of the first volume.
     Backing,
     /// The first of two flash devices.
-    Mirror,
+    OneFlashDevice,
     /// Both flash devices.
-    BothMirrors,
+    BothFlashDevices,
 }
 
 /// Everything that a run depends on.
@@ -66,11 +77,11 @@ pub struct HangOptions {
 impl HangOptions {
     /// Draws all options.
     pub fn draw(seed: u64) -> HangOptions {
-        let mut random = Random::new(seed, 9_005);
+        let mut random = Random::new(seed, OPTIONS_STREAM);
         let segments = random.percent(70).then(|| random.pick(&[60, 200, 400]));
         let hung = match random.below(10) {
-            0..4 if segments.is_some() => HungDevice::Mirror,
-            4 | 5 if segments.is_some() => HungDevice::BothMirrors,
+            0..4 if segments.is_some() => HungDevice::OneFlashDevice,
+            4 | 5 if segments.is_some() => HungDevice::BothFlashDevices,
             _ => HungDevice::Backing,
         };
         HangOptions {
@@ -119,7 +130,7 @@ struct TestVolume {
     /// Requests in flight by client, with their start times.
     in_flight: RefCell<BTreeMap<u64, Nanos>>,
     /// Longest wait of a completed request.
-    longest_wait: Cell<Nanos>,
+    longest_completed: Cell<Nanos>,
     /// Failed requests.
     failed: Cell<u64>,
 }
@@ -128,38 +139,54 @@ impl TestVolume {
     /// Longest wait of a request, including requests in flight.
     fn longest_wait(&self, now: Nanos) -> Nanos {
         let in_flight_max = self.in_flight.borrow().values().map(|started_at| now.since(*started_at)).max();
-        in_flight_max.unwrap_or_default().max(self.longest_wait.get())
+        in_flight_max.unwrap_or_default().max(self.longest_completed.get())
     }
 }
 
 /// Description of a violated guarantee.
 pub type ViolationText = String;
 
+/// Outcome of a client's request.
+enum RequestOutcome {
+    /// It succeeded.
+    Done,
+    /// It failed.
+    Failed,
+    /// It violated a guarantee.
+    Violation(ViolationText),
+}
+
+impl RequestOutcome {
+    fn of_result<T, E>(result: &Result<T, E>) -> RequestOutcome {
+        if result.is_ok() { RequestOutcome::Done } else { RequestOutcome::Failed }
+    }
+}
+
 /// Runs a world with these options; an error describes the violated guarantee.
 pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
     let fail = |message: String| Err(format!("{options}: {message}"));
     let (fixture, test_volumes) = set_up(options);
-    let stop = Rc::<Cell<bool>>::default();
+    let stop_flag = Rc::<Cell<bool>>::default();
     let violation = Rc::<RefCell<Option<ViolationText>>>::default();
     for (index, test_volume) in test_volumes.iter().enumerate() {
         for client in 0..CLIENTS {
-            let random = Random::new(options.seed, 9_100 + index as u64 * CLIENTS + client);
+            let random = Random::new(options.seed, CLIENT_STREAM + index as u64 * CLIENTS + client);
             fixture.seam.spawn(run_client(
                 fixture.seam.clone(),
                 test_volume.clone(),
                 client,
                 random,
-                stop.clone(),
+                stop_flag.clone(),
                 violation.clone(),
             ));
         }
     }
     fixture.seam.spawn(abandon_map_without_devices(fixture.core.clone()));
-    let run_for = |time: Nanos| fixture.world.run_for(time).map_err(|stop| format!("{options}: {stop}"));
+    let run_for = |time: Nanos| fixture.world.run_for(time).map_err(|error| format!("{options}: {error}"));
     // Memory fills, and the flash log wraps around.
     run_for(RATE_TIME)?;
     let completed = || test_volumes.iter().map(|test_volume| test_volume.completed.get()).collect::<Vec<_>>();
-    let at_start = completed();
+    let after_warm_up = completed();
     run_for(RATE_TIME)?;
     let before_hang = completed();
     let hung = hung_disks(&fixture, options);
@@ -170,7 +197,7 @@ pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
     if let Some(message) = violation.take() {
         return fail(message);
     }
-    let wait_max = if options.hung == HungDevice::BothMirrors { WAIT_MAX_BOTH_MIRRORS } else { WAIT_MAX };
+    let wait_max = if options.hung == HungDevice::BothFlashDevices { WAIT_MAX_WITHOUT_FLASH } else { WAIT_MAX };
     for (index, test_volume) in test_volumes.iter().enumerate() {
         if index == 0 && options.hung == HungDevice::Backing {
             continue;
@@ -179,11 +206,11 @@ pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
         if longest > wait_max {
             return fail(format!("a request of volume {index} waited {longest}"));
         }
-        if options.hung == HungDevice::BothMirrors {
+        if options.hung == HungDevice::BothFlashDevices {
             continue;
         }
-        let (before, during) = (before_hang[index] - at_start[index], after_hang[index] - before_hang[index]);
-        // In tenths of requests per second.
+        let (before, during) = (before_hang[index] - after_warm_up[index], after_hang[index] - before_hang[index]);
+        // Requests in ten seconds.
         let (before, during) =
             (before * 10_000 / RATE_TIME.as_millis(), during * 10_000 / options.duration.as_millis());
         if during * 10 < before * 9 {
@@ -200,9 +227,9 @@ pub fn run(options: &HangOptions) -> Result<(), ViolationText> {
         disk.clear_faults();
         disk.complete_hung(Nanos::from_millis(1));
     }
-    run_for(Nanos::from_secs(5))?;
-    stop.set(true);
-    run_for(Nanos::from_secs(40))?;
+    run_for(RECOVERY_TIME)?;
+    stop_flag.set(true);
+    run_for(ANSWER_TIME)?;
     for (index, test_volume) in test_volumes.iter().enumerate() {
         let unanswered: Vec<_> = test_volume.in_flight.borrow().values().copied().collect();
         if !unanswered.is_empty() {
@@ -230,7 +257,7 @@ fn set_up(options: &HangOptions) -> (Fixture, Vec<Rc<TestVolume>>) {
         let format = FormatOptions { segment_bytes: Some(SEGMENT_BYTES), ..FormatOptions::default() };
         fixture.world.block_on(Store::format(&fixture.seam, &disks, format)).expect("healthy devices can be formatted");
     }
-    let volumes = serve(&fixture, options);
+    let volumes = attach_volumes(&fixture, options);
     let test_volumes = volumes.into_iter().map(|volume| {
         Rc::new(TestVolume {
             volume,
@@ -238,7 +265,7 @@ fn set_up(options: &HangOptions) -> (Fixture, Vec<Rc<TestVolume>>) {
             unflushed: RefCell::default(),
             completed: Cell::default(),
             in_flight: RefCell::default(),
-            longest_wait: Cell::default(),
+            longest_completed: Cell::default(),
             failed: Cell::default(),
         })
     });
@@ -259,7 +286,7 @@ fn fixture(seed: u64) -> Fixture {
 }
 
 /// Opens the log, if any, and attaches the volumes with their dirty data from it.
-fn serve(fixture: &Fixture, options: &HangOptions) -> Vec<Volume<SimSeam>> {
+fn attach_volumes(fixture: &Fixture, options: &HangOptions) -> Vec<Volume<SimSeam>> {
     if options.segments.is_some() {
         let disks = FLASH_DEVICES.map(|device| fixture.open(device));
         let opened = fixture.world.block_on(Store::open(&fixture.seam, &disks, OpenOptions::default()));
@@ -279,8 +306,8 @@ fn hung_disks(fixture: &Fixture, options: &HangOptions) -> Vec<DiskControl> {
     let first = disk_name(0);
     let names: &[&str] = match options.hung {
         HungDevice::Backing => &[&first],
-        HungDevice::Mirror => &FLASH_DEVICES[..1],
-        HungDevice::BothMirrors => &FLASH_DEVICES,
+        HungDevice::OneFlashDevice => &FLASH_DEVICES[..1],
+        HungDevice::BothFlashDevices => &FLASH_DEVICES,
     };
     names.iter().map(|name| fixture.world.disk(name).expect("every named disk was added to this world")).collect()
 }
@@ -291,10 +318,10 @@ async fn run_client(
     test_volume: Rc<TestVolume>,
     client: u64,
     mut random: Random,
-    stop: Rc<Cell<bool>>,
+    stop_flag: Rc<Cell<bool>>,
     violation: Rc<RefCell<Option<ViolationText>>>,
 ) {
-    while !stop.get() {
+    while !stop_flag.get() {
         let started_at = seam.now();
         test_volume.in_flight.borrow_mut().insert(client, started_at);
         let block = random.below(BLOCKS) * CLIENTS + client;
@@ -304,12 +331,12 @@ async fn run_client(
             _ => read_block(&test_volume, block).await,
         };
         test_volume.in_flight.borrow_mut().remove(&client);
-        test_volume.longest_wait.set(test_volume.longest_wait.get().max(seam.now().since(started_at)));
+        test_volume.longest_completed.set(test_volume.longest_completed.get().max(seam.now().since(started_at)));
         test_volume.completed.set(test_volume.completed.get() + 1);
         match outcome {
-            Ok(true) => {}
-            Ok(false) => test_volume.failed.set(test_volume.failed.get() + 1),
-            Err(message) => *violation.borrow_mut() = Some(message),
+            RequestOutcome::Done => {}
+            RequestOutcome::Failed => test_volume.failed.set(test_volume.failed.get() + 1),
+            RequestOutcome::Violation(message) => *violation.borrow_mut() = Some(message),
         }
         seam.sleep(PAUSE).await;
     }
@@ -325,14 +352,14 @@ async fn abandon_map_without_devices(core: Core<SimSeam>) {
     pages.abandon();
 }
 
-/// Flushes the volume; false when the flush failed.
-async fn flush(test_volume: &TestVolume) -> Result<bool, ViolationText> {
+/// Flushes the volume.
+async fn flush(test_volume: &TestVolume) -> RequestOutcome {
     let acknowledged: Vec<_> = {
         let blocks = test_volume.blocks.borrow();
         test_volume.unflushed.borrow().iter().map(|block| (*block, blocks[block].acknowledged)).collect()
     };
-    let flushed = test_volume.volume.flush().await.is_ok();
-    if flushed {
+    let result = test_volume.volume.flush().await;
+    if result.is_ok() {
         let (mut blocks, mut unflushed) = (test_volume.blocks.borrow_mut(), test_volume.unflushed.borrow_mut());
         for (block, version) in acknowledged {
             let versions = blocks.entry(block).or_default();
@@ -342,40 +369,46 @@ async fn flush(test_volume: &TestVolume) -> Result<bool, ViolationText> {
             }
         }
     }
-    Ok(flushed)
+    RequestOutcome::of_result(&result)
 }
 
-/// Writes the next version of a block; false when the write failed.
-async fn write_block(test_volume: &TestVolume, block: u64) -> Result<bool, ViolationText> {
+/// Writes the next version of a block.
+async fn write_block(test_volume: &TestVolume, block: u64) -> RequestOutcome {
     let version = {
         let mut blocks = test_volume.blocks.borrow_mut();
         let versions = blocks.entry(block).or_default();
         versions.sent += 1;
         versions.sent
     };
-    let is_ok = write(&test_volume.volume, block * BLOCK_SECTORS, BLOCK_SECTORS, version).await.is_ok();
-    if is_ok {
+    let result = write(&test_volume.volume, block * BLOCK_SECTORS, BLOCK_SECTORS, version).await;
+    if result.is_ok() {
         test_volume.blocks.borrow_mut().entry(block).or_default().acknowledged = version;
         test_volume.unflushed.borrow_mut().insert(block);
     }
-    Ok(is_ok)
+    RequestOutcome::of_result(&result)
 }
 
-/// Reads a block and checks its version; false when the read failed.
-async fn read_block(test_volume: &TestVolume, block: u64) -> Result<bool, ViolationText> {
-    let Ok(tags) = read(&test_volume.volume, block * BLOCK_SECTORS, BLOCK_SECTORS).await else { return Ok(false) };
+/// Reads a block and checks its version.
+async fn read_block(test_volume: &TestVolume, block: u64) -> RequestOutcome {
+    let Ok(tags) = read(&test_volume.volume, block * BLOCK_SECTORS, BLOCK_SECTORS).await else {
+        return RequestOutcome::Failed;
+    };
     let versions = test_volume.blocks.borrow().get(&block).copied().unwrap_or_default();
     let is_allowed = tags == [tags[0]; SECTORS_PER_BLOCK] && (versions.acknowledged..=versions.sent).contains(&tags[0]);
-    match is_allowed {
-        true => Ok(true),
-        false => Err(format!("block {block} reads {tags:?}; version {} was acknowledged", versions.acknowledged)),
+    if is_allowed {
+        return RequestOutcome::Done;
     }
+    let acknowledged = versions.acknowledged;
+    RequestOutcome::Violation(format!("block {block} reads {tags:?}; version {acknowledged} was acknowledged"))
 }
 
 /// Reads every block back. Failed reads are not retried.
 fn verify(fixture: &Fixture, test_volume: &TestVolume) -> Result<(), ViolationText> {
     let blocks: Vec<_> = test_volume.blocks.borrow().keys().copied().collect();
-    blocks.into_iter().try_for_each(|block| fixture.world.block_on(read_block(test_volume, block)).map(drop))
+    blocks.into_iter().try_for_each(|block| match fixture.world.block_on(read_block(test_volume, block)) {
+        RequestOutcome::Done | RequestOutcome::Failed => Ok(()),
+        RequestOutcome::Violation(message) => Err(message),
+    })
 }
 
 /// Crashes the world during the hang and checks that flushed data survived.
@@ -383,7 +416,7 @@ fn crash(options: &HangOptions, fixture: Fixture, test_volumes: Vec<Rc<TestVolum
     let blocks: Vec<_> = test_volumes.iter().map(|test_volume| test_volume.blocks.take()).collect();
     drop(test_volumes);
     let fixture = fixture.crash(CrashMode::Any, WorldSpec { blocks: 4_096, ..WorldSpec::new(options.seed + 1) });
-    let volumes = serve(&fixture, options);
+    let volumes = attach_volumes(&fixture, options);
     for (index, (volume, blocks)) in volumes.iter().zip(blocks).enumerate() {
         for (block, versions) in blocks {
             let tags = fixture.world.block_on(read(volume, block * BLOCK_SECTORS, BLOCK_SECTORS));

@@ -11,8 +11,8 @@ use engine::{
     WriteSource,
 };
 use seam::sim::{
-    Content, CrashMode, DiskControl, DiskImages, LeakCheck, PersistedPool, SimBlockMut, SimDisk, SimDiskSpec, SimSeam,
-    Stop, Timing, TraceMode, World, WorldSpec, WriteCache,
+    CrashMode, DiskControl, DiskImages, LeakCheck, PersistedPool, SimBlockMut, SimDisk, SimDiskSpec, SimSeam, Stop,
+    StoredContent, Timing, TraceMode, World, WorldSpec, WriteCache,
 };
 use seam::{BLOCK_BYTES, Disk, DiskOpen, Geometry, Nanos, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 
@@ -90,7 +90,7 @@ impl Run {
             seed: random.draw(),
             order: options.order,
             blocks: options.pool_blocks,
-            keep: Content::Tags,
+            content: StoredContent::Tags,
             trace: self.trace,
             persists_memory: options.keeps_memory,
             time_max: SESSION_TIME_MAX,

@@ -3,7 +3,7 @@
 use engine::{CoreSpec, Volume};
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
-use seam::sim::{Content, SimSeam, WorldSpec};
+use seam::sim::{SimSeam, StoredContent, WorldSpec};
 
 use super::{Load, Pattern, run_load};
 use crate::fixture::{Fixture, FlashPlan, Target};
@@ -48,7 +48,7 @@ pub fn capacity_pages(flash_bytes: u64) -> u64 {
 fn open_volume(spec: &GainSpec) -> (Fixture, Volume<SimSeam>) {
     let blocks = (spec.memory_bytes / seam::BLOCK_BYTES as u64) as usize;
     let time_max = Nanos::from_secs(1 << 20);
-    let world_spec = WorldSpec { blocks, time_max, keep: Content::None, ..WorldSpec::new(spec.seed) };
+    let world_spec = WorldSpec { blocks, time_max, content: StoredContent::MetadataOnly, ..WorldSpec::new(spec.seed) };
     let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };
     let fixture = Fixture::new(world_spec, core);
     if spec.flash_bytes > 0 {

@@ -30,7 +30,7 @@ mod soak;
 mod spilled;
 mod state_matrix;
 mod stripes;
-mod torture_found;
+mod torture_regressions;
 mod uncongested;
 mod whole_blocks_only;
 mod world_is_freed;

@@ -6,7 +6,7 @@ use lab::curve::LruCurve;
 use lab::fixture::{Fixture, Target};
 use lab::replay::{PageTrace, Recording};
 use seam::Nanos;
-use seam::sim::{Content, SimDiskSpec, Timing, WorldSpec};
+use seam::sim::{SimDiskSpec, StoredContent, Timing, WorldSpec};
 use trace::{Op, Request};
 
 /// Block accesses after which a trace is cut off, to bound the time of the test.
@@ -38,8 +38,12 @@ fn requests(directory: &std::path::Path, name: &str) -> Vec<Request> {
 
 /// Sends all requests in sequence to a volume with 16 MiB of memory, and returns its curves.
 fn measure_live(requests: &[Request]) -> VolumeCurves {
-    let world =
-        WorldSpec { blocks: 4_096, keep: Content::None, time_max: Nanos::from_secs(1 << 30), ..WorldSpec::new(1) };
+    let world = WorldSpec {
+        blocks: 4_096,
+        content: StoredContent::MetadataOnly,
+        time_max: Nanos::from_secs(1 << 30),
+        ..WorldSpec::new(1)
+    };
     let fixture = Fixture::new(world, CoreSpec::default());
     let end = requests.iter().map(|request| request.at + request.len).max().unwrap_or(0);
     fixture

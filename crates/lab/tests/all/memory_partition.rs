@@ -5,7 +5,7 @@ use engine::{ByteOffset, CoreSpec, MemoryQuota, Volume, VolumeSpec, WriteFlags};
 use lab::fixture::{Fixture, SameTag, Target, out_of_order_disk};
 use lab::random::Random;
 use seam::Nanos;
-use seam::sim::{Content, SimSeam, WorldSpec};
+use seam::sim::{SimSeam, StoredContent, WorldSpec};
 
 const BLOCK_BYTES: u64 = 4_096;
 const MEMORY_BLOCKS: u64 = 4_096;
@@ -67,7 +67,7 @@ fn two_volumes(
 ) -> TwoVolumes {
     let world = WorldSpec {
         blocks: blocks as usize,
-        keep: Content::None,
+        content: StoredContent::MetadataOnly,
         time_max: Nanos::from_secs(1 << 30),
         ..WorldSpec::new(1)
     };

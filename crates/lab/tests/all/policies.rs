@@ -1,4 +1,5 @@
-//! Replacement and admission policies on real block traces, compared with the promised and the published figures.
+//! Replacement and admission policies on real block traces, compared with the published figures and with bounds: the
+//! figures of `docs/user/simulate.md` with a small reserve.
 //!
 //! `HOTSET_TRACES` names the directory of the traces; without it nothing is measured. Command for the table:
 //! `cargo test --release -p lab --test all -- --nocapture policies::`.
@@ -14,6 +15,20 @@ use traces::{Row, Traces};
 
 /// Cache sizes in percent of the footprint.
 const SIZES: [u64; 3] = [5, 10, 20];
+/// Bound of the default's mean miss ratio in memory; measured 0.4378.
+const MEMORY_MISS_RATIO_MAX: f64 = 0.4400;
+/// Bound of the default's mean miss ratio on flash, with a stage of 10 %; measured 0.2158.
+const FLASH_MISS_RATIO_MAX: f64 = 0.2160;
+/// Bound of its pages written, relative to LRU; measured 0.12.
+const FLASH_WRITTEN_MAX: f64 = 0.15;
+/// Bound of the default's mean miss ratio on flash, with a stage of 1 %; measured 0.2302.
+const SMALL_STAGE_MISS_RATIO_MAX: f64 = 0.2325;
+/// Bound of its pages written, relative to LRU; measured 0.20.
+const SMALL_STAGE_WRITTEN_MAX: f64 = 0.21;
+/// Published mean miss ratio of LRU on flash.
+const LRU_MISS_RATIO: f64 = 0.2339;
+/// Ten percent, in thousandths of a percent.
+const TEN_PERCENT: u64 = 10_000;
 
 fn mean(values: impl IntoIterator<Item = f64>) -> f64 {
     let values: Vec<f64> = values.into_iter().collect();
@@ -42,9 +57,9 @@ fn lab_policies_match_the_published_miss_ratios() {
         );
         for (column, policy) in policies {
             let (measured, published) = (policy.run(row.slots, pages).miss_ratio(), row.miss_ratio(column));
-            let error = (measured - published).abs();
+            let difference = (measured - published).abs();
             assert!(
-                error <= 0.001,
+                difference <= 0.001,
                 "{column} on {} at {} %: {measured:.4}, published {published:.4}",
                 row.trace,
                 row.percent
@@ -53,6 +68,7 @@ fn lab_policies_match_the_published_miss_ratios() {
     }
 }
 
+/// The nine policies are those of the published table, of which the best is chosen per row.
 #[test]
 fn memory_replacement_beats_the_best_of_nine_policies_per_row() {
     let Some(traces) = Traces::open() else { return };
@@ -69,7 +85,10 @@ fn memory_replacement_beats_the_best_of_nine_policies_per_row() {
     }
     let measured = mean(rows);
     println!("mean at 5, 10, 20 %: {measured:.4}");
-    assert!(measured <= 0.4400, "the default misses {measured:.4}; the best of nine policies a row misses 0.4474");
+    assert!(
+        measured <= MEMORY_MISS_RATIO_MAX,
+        "the default misses {measured:.4}; the best of nine policies a row misses 0.4474"
+    );
 }
 
 /// Result of one admission policy of a flash cache over all rows.
@@ -95,7 +114,7 @@ fn measure_admission(name: &'static str, rows: &[(Row, Outcome)], run: impl Fn(&
 }
 
 #[test]
-fn flash_beats_lru_hits_with_an_eighth_of_its_writes() {
+fn flash_default_misses_less_than_lru_with_a_seventh_of_its_writes() {
     let Some(traces) = Traces::open() else { return };
     let rows: Vec<_> =
         traces.published().into_iter().filter(|row| row.is_page_sized && SIZES.contains(&row.percent)).collect();
@@ -106,49 +125,55 @@ fn flash_beats_lru_hits_with_an_eighth_of_its_writes() {
             (row, lru)
         })
         .collect();
-    let staged = |percent: usize| {
-        let traces = &traces;
-        move |row: &Row| {
-            let pages: &PageTrace = traces.pages(row);
-            let stage = row.slots * percent / 100;
-            lab::replay::run_accesses(&mut *Replacement::Default.flash(row.slots, stage, 0, pages), &pages.accesses)
-        }
+    // The stage is the part of the size that is memory: pages wait in it for their promotion. There is no memory cache
+    // in front.
+    let memory = 0;
+    let run_staged = |policy: Replacement, row: &Row, percent: usize| {
+        let pages: &PageTrace = traces.pages(row);
+        let stage = row.slots * percent / 100;
+        lab::replay::run_accesses(&mut *policy.flash(row.slots, stage, memory, pages), &pages.accesses)
     };
+    let staged = |percent: usize| move |row: &Row| run_staged(Replacement::Default, row, percent);
     let plain = |policy: Replacement| {
         let traces = &traces;
         move |row: &Row| policy.run(row.slots, traces.pages(row))
     };
-    let results = [
-        measure_admission("default, stage 10 %", &rows, staged(10)),
-        measure_admission("default, stage 5 %", &rows, staged(5)),
-        measure_admission("default, stage 2 %", &rows, staged(2)),
-        measure_admission("default, stage 1 %", &rows, staged(1)),
-        measure_admission("LRU", &rows, plain(Replacement::Lru)),
-        measure_admission("S3-FIFO", &rows, plain(Replacement::S3Fifo)),
-        measure_admission("2Q", &rows, plain(Replacement::TwoQ)),
-        measure_admission("third touch and LRU", &rows, plain(Replacement::ThirdTouch)),
-    ];
+    let default = measure_admission("default, stage 10 %", &rows, staged(10));
+    let stage_5 = measure_admission("default, stage 5 %", &rows, staged(5));
+    let stage_2 = measure_admission("default, stage 2 %", &rows, staged(2));
+    let small_stage = measure_admission("default, stage 1 %", &rows, staged(1));
+    let lru = measure_admission("LRU", &rows, plain(Replacement::Lru));
+    let s3_fifo = measure_admission("S3-FIFO", &rows, plain(Replacement::S3Fifo));
+    let two_q = measure_admission("2Q", &rows, plain(Replacement::TwoQ));
+    let third_touch = measure_admission("third touch and LRU", &rows, plain(Replacement::ThirdTouch));
     println!("{:24} {:>10} {:>22} {:>22}", "64 KiB", "miss ratio", "written against LRU", "worst row against LRU");
-    for AdmissionResult { name, miss_ratio, written, worse_than_lru } in &results {
+    let results = [&default, &stage_5, &stage_2, &small_stage, &lru, &s3_fifo, &two_q, &third_touch];
+    for AdmissionResult { name, miss_ratio, written, worse_than_lru } in results {
         println!("{name:24} {miss_ratio:>10.4} {:>20.1} % {worse_than_lru:>+22.4}", written * 100.0);
     }
     for percent in [10, 1] {
-        println!("the frontier, with a stage of {percent} %:");
+        println!("variants of the promotion condition, with a stage of {percent} %:");
         for (name, policy) in Replacement::frontier() {
-            let AdmissionResult { miss_ratio, written, worse_than_lru, .. } = measure_admission("", &rows, |row| {
-                let pages: &PageTrace = traces.pages(row);
-                let stage = row.slots * percent / 100;
-                lab::replay::run_accesses(&mut *policy.flash(row.slots, stage, 0, pages), &pages.accesses)
-            });
+            let AdmissionResult { miss_ratio, written, worse_than_lru, .. } =
+                measure_admission("", &rows, |row| run_staged(policy, row, percent));
             println!("{name:24} {miss_ratio:>10.4} {:>20.1} % {worse_than_lru:>+22.4}", written * 100.0);
         }
     }
-    let (default, small) = (&results[0], &results[3]);
-    assert!(default.miss_ratio <= 0.2160 && default.written <= 0.15, "the default has become worse");
+    assert!(
+        default.miss_ratio <= FLASH_MISS_RATIO_MAX && default.written <= FLASH_WRITTEN_MAX,
+        "the default has become worse"
+    );
     assert!(default.worse_than_lru <= 0.02, "on some row the default is worse than LRU by {}", default.worse_than_lru);
-    assert!(small.miss_ratio <= 0.2325 && small.written <= 0.21, "the default with little memory has become worse");
-    assert!((results[4].miss_ratio - 0.2339).abs() < 0.0005, "LRU's miss ratio was published as 0.2339");
-    assert!(results[7].miss_ratio > results[4].miss_ratio, "the third-touch rule is expected to miss more than LRU");
+    assert!(
+        small_stage.miss_ratio <= SMALL_STAGE_MISS_RATIO_MAX && small_stage.written <= SMALL_STAGE_WRITTEN_MAX,
+        "the default with little memory has become worse"
+    );
+    assert!(
+        (lru.miss_ratio - LRU_MISS_RATIO).abs() < 0.0005,
+        "LRU misses {:.4}, published {LRU_MISS_RATIO}",
+        lru.miss_ratio
+    );
+    assert!(third_touch.miss_ratio > lru.miss_ratio, "the third-touch rule misses no more than LRU");
 }
 
 #[test]
@@ -163,10 +188,10 @@ fn sampled_curve_is_close_to_the_exact_one() {
             (exact.miss_ratio(slots) - sampled.miss_ratio(slots as u64)).abs()
         };
         let error = mean((1..=100).map(error_at));
-        println!("{:28} {:>6} KiB: off by {error:.4}", row.trace, if row.is_page_sized { 64 } else { 4 });
+        println!("{:28} {:>6} KiB: off by {error:.4}", row.trace, row.unit_kib());
         assert!(error <= 0.03, "{}: the curve is off by {error:.4}", row.trace);
-        let published = (exact.miss_ratio(row.slots) - row.miss_ratio("LRU")).abs();
-        assert!(published <= 0.0002, "the exact curve differs from the published one by {published:.4}");
+        let difference = (exact.miss_ratio(row.slots) - row.miss_ratio("LRU")).abs();
+        assert!(difference <= 0.0002, "the exact curve differs from the published one by {difference:.4}");
     }
 }
 
@@ -174,8 +199,8 @@ fn sampled_curve_is_close_to_the_exact_one() {
 fn simulated_layers_match_the_policies_alone() {
     let Some(traces) = Traces::open() else { return };
     let recording: Recording = traces.recording("cloudphysics-vm.vscsi");
-    let plan = |memory, flash| Plan { memory, flash, stage_millipercent: 10_000, policy: Replacement::Default };
-    let (none, tenth) = (LayerSize::Bytes(0), LayerSize::OfFootprint(10_000));
+    let plan = |memory, flash| Plan { memory, flash, stage_millipercent: TEN_PERCENT, policy: Replacement::Default };
+    let (none, tenth) = (LayerSize::Bytes(0), LayerSize::OfFootprint(TEN_PERCENT));
     let memory = simulate(&recording, &plan(tenth, none)).memory;
     let slots = recording.blocks.percent_of_footprint(10);
     assert_eq!(memory.outcome, Replacement::Default.run(slots, &recording.blocks));

@@ -24,7 +24,8 @@ fn thousand_seeds_violate_no_promise() {
 }
 
 /// Seeds of past findings. Most of them draw different runs now; each finding has its own test in
-/// `cases/torture_found.rs`, except 350000685 (a flush of the backing without room to reload blocks from the log).
+/// `cases/torture_regressions.rs`, except 350000685 (a flush of the backing without room to reload blocks from the
+/// log).
 #[rustfmt::skip]
 const FOUND: [u64; 41] = [
     0, 30, 111, 172, 256, 1_047, 1_514, 2_648, 3_681, 4_401, 18_845, 30_824, 52_107, 710_692, 2_023_375, 3_019_900,

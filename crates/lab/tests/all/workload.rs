@@ -8,7 +8,7 @@ use lab::fixture::{Fixture, Target, read, write};
 use lab::random::Random;
 use lab::workload::{Figures, Load, Pattern, run_load};
 use seam::model::{ArraySpec, DiskType, RaidLevel};
-use seam::sim::{Content, WorldSpec};
+use seam::sim::{StoredContent, WorldSpec};
 use seam::{Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
@@ -23,7 +23,7 @@ fn hot_region(region_bytes: u64) -> Load {
 
 fn world(memory_bytes: u64) -> Fixture {
     let blocks = (memory_bytes / 4096) as usize;
-    Fixture::new(WorldSpec { blocks, keep: Content::None, ..WorldSpec::new(1) }, CoreSpec::default())
+    Fixture::new(WorldSpec { blocks, content: StoredContent::MetadataOnly, ..WorldSpec::new(1) }, CoreSpec::default())
 }
 
 fn raid5() -> ArraySpec {

@@ -112,8 +112,8 @@ impl Counts {
         })
     }
 
-    /// Requests that took less than `us`, a bound of the histogram's buckets.
-    pub fn below_us(&self, us: f64) -> u64 {
+    /// Number of requests that took less than `us`, a bound of the histogram's buckets.
+    pub fn count_below(&self, us: f64) -> u64 {
         let end = self.below.partition_point(|below| below.us <= us);
         end.checked_sub(1).map_or(0, |index| self.below[index].count)
     }
@@ -125,30 +125,31 @@ impl Counts {
 
     /// Adds the requests of another histogram.
     pub fn add(&mut self, other: &Counts) {
-        self.merge(other, |own, other| own + other);
+        self.combine_counts(other, |own, other| own + other);
+        self.sum_us += other.sum_us;
     }
 
     /// The requests since an earlier state.
     pub fn since(&self, before: &Counts) -> Counts {
         let mut since = self.clone();
-        since.merge(before, u64::saturating_sub);
+        since.combine_counts(before, u64::saturating_sub);
         since.sum_us = (self.sum_us - before.sum_us).max(0.0);
         since
     }
 
-    /// Combines the counts below every bound of either histogram.
-    fn merge(&mut self, other: &Counts, combine: fn(u64, u64) -> u64) {
+    /// Combines the counts below every bound of either histogram. The caller combines the sums of the latencies.
+    fn combine_counts(&mut self, other: &Counts, combine: fn(u64, u64) -> u64) {
         let mut bounds: Vec<f64> = self.below.iter().chain(&other.below).map(|below| below.us).collect();
         bounds.sort_by(f64::total_cmp);
         bounds.dedup();
-        let below =
-            bounds.iter().map(|us| CountsBelow { us: *us, count: combine(self.below_us(*us), other.below_us(*us)) });
+        let below = bounds
+            .iter()
+            .map(|us| CountsBelow { us: *us, count: combine(self.count_below(*us), other.count_below(*us)) });
         self.below = below.collect();
         self.all = combine(self.all, other.all);
-        self.sum_us += other.sum_us;
     }
 
-    /// Held time of requests that were not held, in the buckets of `total`.
+    /// Held-time histogram of the requests of `total`, none of which was held: all fall into the first bucket.
     fn not_held(total: &Counts) -> Counts {
         let first = total.below.first().map(|first| CountsBelow { us: first.us, count: total.all });
         Counts { below: first.into_iter().collect(), all: total.all, sum_us: 0.0 }
@@ -157,6 +158,11 @@ impl Counts {
     /// True for an omitted histogram; an empty histogram has its first bound.
     pub fn is_omitted(&self) -> bool {
         self.below.is_empty()
+    }
+
+    /// True if a request reached the first bound, the shortest measured latency.
+    fn exceeds_first_bound(&self) -> bool {
+        self.below.first().is_some_and(|first| first.count < self.all)
     }
 }
 
@@ -173,12 +179,12 @@ impl LatencyCountsReport {
 
     /// Held time of reads, if a read was held for a measurable time.
     pub fn held_reads(&self) -> Option<&Counts> {
-        Some(&self.read_held).filter(|held| held.has_measured())
+        Some(&self.read_held).filter(|held| held.exceeds_first_bound())
     }
 
     /// Held time of writes, if a write was held for a measurable time.
     pub fn held_writes(&self) -> Option<&Counts> {
-        Some(&self.write_held).filter(|held| held.has_measured())
+        Some(&self.write_held).filter(|held| held.exceeds_first_bound())
     }
 
     /// Adds the requests of another volume.
@@ -201,7 +207,8 @@ impl LatencyCountsReport {
     }
 }
 
-/// Combines total, service time and held time, of which the last two are omitted where nothing was held.
+/// Combines total, service time and held time. A side that omits the last two held no request: its total counts as
+/// service time, and its held times are zero. If both sides omit them, the result does, too.
 fn combine_parts(
     [total, service, held]: [&mut Counts; 3],
     [other_total, other_service, other_held]: [&Counts; 3],
@@ -221,13 +228,6 @@ fn combine_parts(
         }
     }
     combine(total, other_total);
-}
-
-impl Counts {
-    /// True if a request is past the first bound.
-    fn has_measured(&self) -> bool {
-        self.below.first().is_some_and(|first| first.count < self.all)
-    }
 }
 
 /// Requests to a backing of one operation and cause.
@@ -291,6 +291,17 @@ mod tests {
     }
 
     #[test]
+    fn difference_to_a_later_state_is_empty() {
+        let (earlier, mut later) = (counts(&[3, 0, 5]), counts(&[3, 0, 5]));
+        later.add(&counts(&[1, 2, 0]));
+        let since = later.since(&earlier);
+        assert_eq!((since.all, since.sum_us), (3, 30.0));
+        let reversed = earlier.since(&later);
+        assert_eq!((reversed.all, reversed.sum_us), (0, 0.0));
+        assert!(reversed.buckets().all(|bucket| bucket.count == 0), "{reversed:?}");
+    }
+
+    #[test]
     fn requests_that_were_not_held_count_as_such_in_sums() {
         let free = LatencyCountsReport { read: counts(&[4, 2]), ..LatencyCountsReport::default() };
         let limited = LatencyCountsReport {
@@ -310,7 +321,7 @@ mod tests {
         let mut from_nothing = LatencyCountsReport::default();
         from_nothing.add(&limited);
         assert_eq!((from_nothing.read_held.all, from_nothing.read.all), (5, 5));
-        // Since a state before the first held request, and since a state after it without one.
+        // The difference to a state without held requests, and a difference that contains none.
         let since = after.since(&free);
         assert_eq!((since.read_service.all, since.held_reads().map(|held| held.all)), (5, Some(5)));
         let mut later = after.clone();

@@ -57,12 +57,12 @@ pub struct Task<'a, S: Seam, O, I> {
     target: &'a Target<S>,
     unit: Option<Rc<Unit<S>>>,
     /// The unit's record if its volume is not attached now.
-    absent: Option<AbsentUnit>,
+    absent_unit: Option<AbsentUnit>,
     nexus: &'a Nexus,
     expected: ExpectedLengths,
     cancel: &'a CancelToken,
-    out: &'a mut O,
-    input: &'a mut I,
+    data_out: &'a mut O,
+    data_in: &'a mut I,
     /// Bytes that the command transfers in full, whatever the initiator expects.
     transfer_bytes: u64,
     /// Bytes sent to the initiator so far.
@@ -74,27 +74,27 @@ pub struct Task<'a, S: Seam, O, I> {
 }
 
 impl<'a, S: Seam, O: DataOut, I: DataIn<S>> Task<'a, S, O, I> {
-    /// Execution of `command` for an initiator. `absent`: the unit's record if its volume is not attached now.
+    /// Execution of `command` for an initiator. `absent_unit`: the unit's record if its volume is not attached now.
     pub fn new(
         target: &'a Target<S>,
         unit: Option<Rc<Unit<S>>>,
-        absent: Option<AbsentUnit>,
+        absent_unit: Option<AbsentUnit>,
         nexus: &'a Nexus,
         command: &Command<'a>,
-        out: &'a mut O,
-        input: &'a mut I,
+        data_out: &'a mut O,
+        data_in: &'a mut I,
     ) -> Self {
         let (expected, cancel) = (command.expected, command.cancel);
         let at_lun_zero = Lun::decode(command.lun) == Some(Lun::ZERO);
         Task {
             target,
             unit,
-            absent,
+            absent_unit,
             nexus,
             expected,
             cancel,
-            out,
-            input,
+            data_out,
+            data_in,
             transfer_bytes: 0,
             sent_bytes: 0,
             running: None,
@@ -113,10 +113,10 @@ impl<'a, S: Seam, O: DataOut, I: DataIn<S>> Task<'a, S, O, I> {
         let kind = opcode.as_ref().ok().map(|(opcode, _)| opcode.kind);
         let needs_no_unit = matches!(kind, Some(Kind::Inquiry | Kind::ReportLuns | Kind::RequestSense));
         let Some(unit) = self.unit.clone() else {
-            let refusal = || if self.absent.is_some() { not_ready() } else { no_unit() };
+            let refusal = || if self.absent_unit.is_some() { not_ready() } else { no_unit() };
             let (opcode, cdb) = opcode.ok().filter(|_| needs_no_unit).ok_or_else(refusal)?;
             opcode.check(&cdb)?;
-            return match (opcode.kind, self.absent.clone()) {
+            return match (opcode.kind, self.absent_unit.clone()) {
                 (Kind::Inquiry, Some(absent)) => self.inquiry_absent(&absent.identity, cdb).await,
                 (Kind::Inquiry, None) => self.inquiry_without_unit(cdb).await,
                 (Kind::RequestSense, _) => self.request_sense(cdb).await,
@@ -185,7 +185,7 @@ impl<'a, S: Seam, O: DataOut, I: DataIn<S>> Task<'a, S, O, I> {
         self.transfer_bytes = len;
         let sent = len.min(self.expected.in_bytes) as usize;
         for part in bytes[..sent].chunks(BYTES_AT_ONCE_MAX) {
-            self.input.send_bytes(part).await?;
+            self.data_in.send_bytes(part).await?;
         }
         Ok(Status::Good)
     }
@@ -196,7 +196,7 @@ impl<'a, S: Seam, O: DataOut, I: DataIn<S>> Task<'a, S, O, I> {
         truncate_pieces(pieces, len_max);
         self.sent_bytes += pieces_len(pieces) as u64;
         if !pieces.is_empty() {
-            self.input.send(pieces).await?;
+            self.data_in.send(pieces).await?;
         }
         Ok(())
     }
@@ -236,7 +236,7 @@ impl<'a, S: Seam, O: DataOut, I: DataIn<S>> Task<'a, S, O, I> {
         self.check_cancelled()?;
         let before = into.len();
         self.set_waiting_for_initiator(true);
-        let result = self.out.take(len, into).await;
+        let result = self.data_out.take(len, into).await;
         self.set_waiting_for_initiator(false);
         result?;
         assert_eq!(into.len() - before, len, "a transport delivers the requested length");

@@ -58,7 +58,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let (volume, mut pieces) = (unit.volume(), Vec::new());
         for (at, len) in requested.parts(SENT_AT_ONCE_BYTES_MAX) {
             self.check_cancelled()?;
-            self.input.reserve_buffers(len).await?;
+            self.data_in.reserve_buffers(len).await?;
             let read = match once {
                 false => volume.read(at, len, &mut pieces).await,
                 true => volume.read_once(at, len, &mut pieces).await,

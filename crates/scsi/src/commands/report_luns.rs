@@ -13,7 +13,7 @@ use crate::status::Status;
 
 impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     pub(super) async fn report_luns(&mut self, cdb: Cdb<'_>) -> Result<Status, Failure> {
-        if self.unit.is_none() && self.absent.is_none() && !self.at_lun_zero {
+        if self.unit.is_none() && self.absent_unit.is_none() && !self.at_lun_zero {
             return Err(no_unit().into());
         }
         let (select, allocation_len) = (cdb.u8(2), cdb.u32(6));

@@ -15,7 +15,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     pub(super) async fn request_sense(&mut self, cdb: Cdb<'_>) -> Result<Status, Failure> {
         let format = if cdb.bit(1, 0) { SenseFormat::Descriptor } else { SenseFormat::Fixed };
         let sense = match &self.unit {
-            None if self.absent.is_some() => not_ready(),
+            None if self.absent_unit.is_some() => not_ready(),
             None => no_unit(),
             Some(unit) => match unit.take_attention(self.nexus) {
                 Some(attention) => attention.sense(),

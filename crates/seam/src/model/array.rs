@@ -213,7 +213,7 @@ impl Array {
                 let devices = &self.devices;
                 let shortest_queue = |disks: std::ops::Range<usize>| {
                     let start = disks.start;
-                    disks.min_by_key(|disk| devices[*disk].queued()).unwrap_or(start)
+                    disks.min_by_key(|disk| devices[*disk].outstanding()).unwrap_or(start)
                 };
                 self.layout.read(at, len, shortest_queue, &mut parts);
                 let next_parts = self.spare.pop().unwrap_or_default();
@@ -318,7 +318,7 @@ impl Array {
     fn destage(&mut self, now: Nanos) {
         let destaging_max = 4 * self.spec.disks;
         loop {
-            let idle = self.devices.iter().all(|device| device.queued() == 0);
+            let idle = self.devices.iter().all(|device| device.outstanding() == 0);
             let Some(controller) = &mut self.controller else { return };
             if controller.destaging >= destaging_max {
                 return;

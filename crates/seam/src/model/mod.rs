@@ -48,7 +48,7 @@ pub trait Device {
     fn complete(&mut self) -> u64;
 
     /// Operations submitted and not completed.
-    fn queued(&self) -> usize;
+    fn outstanding(&self) -> usize;
 
     /// Total busy time.
     fn busy(&self) -> Nanos;

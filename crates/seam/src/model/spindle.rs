@@ -270,7 +270,7 @@ impl Device for Spindle {
         request.token
     }
 
-    fn queued(&self) -> usize {
+    fn outstanding(&self) -> usize {
         self.queue.len() + usize::from(self.current.is_some())
     }
 
@@ -343,7 +343,7 @@ mod tests {
         let mut next = 2;
         let mut now = Nanos::ZERO;
         let waited = loop {
-            while disk.queued() < 8 {
+            while disk.outstanding() < 8 {
                 disk.submit(now, next, Access::Write, next * 4096 % (1 << 20), 4096);
                 next += 1;
             }

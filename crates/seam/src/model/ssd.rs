@@ -122,7 +122,7 @@ impl Device for Ssd {
         token
     }
 
-    fn queued(&self) -> usize {
+    fn outstanding(&self) -> usize {
         self.pending.len()
     }
 

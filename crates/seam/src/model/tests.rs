@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::*;
-use crate::sim::{Content, SimDisk, SimDiskSpec, SimSeam, Timing, World, WorldSpec};
+use crate::sim::{SimDisk, SimDiskSpec, SimSeam, StoredContent, Timing, World, WorldSpec};
 use crate::{BlockMut, Disk, DiskOpen, DiskResult, Piece, Seam};
 
 const SIZE: u64 = 64 << 20;
@@ -132,8 +132,8 @@ fn impossible_arrays_are_refused_with_a_reason() {
 
 #[test]
 fn same_seed_takes_the_same_time_with_or_without_content() {
-    let run = |keep| {
-        let world = World::new(WorldSpec { keep, ..WorldSpec::new(3) });
+    let run = |stored| {
+        let world = World::new(WorldSpec { content: stored, ..WorldSpec::new(3) });
         let seam = world.seam();
         world.block_on(async {
             let array = array(&world, raid5());
@@ -144,6 +144,6 @@ fn same_seed_takes_the_same_time_with_or_without_content() {
             seam.now()
         })
     };
-    assert_eq!(run(Content::Tags), run(Content::Tags));
-    assert_eq!(run(Content::Tags), run(Content::None));
+    assert_eq!(run(StoredContent::Tags), run(StoredContent::Tags));
+    assert_eq!(run(StoredContent::Tags), run(StoredContent::MetadataOnly));
 }

@@ -18,12 +18,12 @@ pub const POISON: u64 = 0xdead_0bad_f00d_dead;
 
 /// Content that simulated buffers and disks keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Content {
+pub enum StoredContent {
     /// One tag per sector: reads return the written data.
     #[default]
     Tags,
     /// Metadata alone: for measurements, where only the times matter. Other reads return zeroes.
-    None,
+    MetadataOnly,
 }
 
 /// The buffer pool of a core with its ceiling.
@@ -32,8 +32,8 @@ pub(super) struct Pool {
     /// Capacity in blocks.
     pub(super) total: usize,
     /// Blocks that are allocated.
-    pub(super) out: Cell<usize>,
-    pub(super) keep: Content,
+    pub(super) allocated: Cell<usize>,
+    pub(super) content: StoredContent,
     pub(super) metadata: Rc<MetadataSectors>,
     /// Persistence tags, if buffers outlive the process.
     pub(super) persist_tags: Option<PersistTags>,
@@ -42,22 +42,22 @@ pub(super) struct Pool {
 impl Pool {
     pub(super) fn new(
         total: usize,
-        keep: Content,
+        content: StoredContent,
         metadata: Rc<MetadataSectors>,
         persist_tags: Option<PersistTags>,
     ) -> Rc<Pool> {
-        Rc::new(Pool { total, out: Cell::new(0), keep, metadata, persist_tags })
+        Rc::new(Pool { total, allocated: Cell::new(0), content, metadata, persist_tags })
     }
 
     pub(super) fn alloc(self: &Rc<Self>) -> Option<SimBlockMut> {
-        if self.out.get() >= self.total {
+        if self.allocated.get() >= self.total {
             return None;
         }
-        self.out.set(self.out.get() + 1);
+        self.allocated.set(self.allocated.get() + 1);
         let lease = Lease(Rc::clone(self));
-        Some(SimBlockMut(match self.keep {
-            Content::Tags => SimBlock::tagged([POISON; SECTORS_PER_BLOCK], lease),
-            Content::None => SimBlock::Bare(Rc::new(lease)),
+        Some(SimBlockMut(match self.content {
+            StoredContent::Tags => SimBlock::tagged([POISON; SECTORS_PER_BLOCK], lease),
+            StoredContent::MetadataOnly => SimBlock::NoContent(Rc::new(lease)),
         }))
     }
 }
@@ -67,8 +67,8 @@ struct Lease(Rc<Pool>);
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let out = self.0.out.get();
-        self.0.out.set(out.checked_sub(1).expect("an allocated block is counted"));
+        let allocated = self.0.allocated.get();
+        self.0.allocated.set(allocated.checked_sub(1).expect("an allocated block is counted"));
     }
 }
 
@@ -96,7 +96,7 @@ pub enum SimBlock {
     /// A block that keeps its content.
     Tagged(Rc<Tagged>),
     /// A block without content, until metadata is written to it.
-    Bare(#[expect(private_interfaces, reason = "only its count matters")] Rc<Lease>),
+    NoContent(#[expect(private_interfaces, reason = "callers need only the reference count")] Rc<Lease>),
 }
 
 impl SimBlock {
@@ -104,11 +104,11 @@ impl SimBlock {
         SimBlock::Tagged(Rc::new(Tagged { tags: Cell::new(tags), persist_tag: Cell::default(), lease }))
     }
 
-    /// Number of the block's tag; 0 if it has none.
-    pub(super) fn tag_number(&self) -> u64 {
+    /// Number of the block's persistence tag; 0 if it has none.
+    pub(super) fn persist_tag_number(&self) -> u64 {
         match self {
             SimBlock::Tagged(block) => block.persist_tag.get().map_or(0, |(number, _)| number),
-            SimBlock::Zero | SimBlock::Bare(_) => 0,
+            SimBlock::Zero | SimBlock::NoContent(_) => 0,
         }
     }
 
@@ -116,7 +116,7 @@ impl SimBlock {
     pub fn tags(&self) -> [u64; SECTORS_PER_BLOCK] {
         match self {
             SimBlock::Tagged(block) => block.tags.get(),
-            SimBlock::Zero | SimBlock::Bare(_) => [0; SECTORS_PER_BLOCK],
+            SimBlock::Zero | SimBlock::NoContent(_) => [0; SECTORS_PER_BLOCK],
         }
     }
 }
@@ -145,7 +145,7 @@ impl Block for SimBlock {
         match self {
             SimBlock::Zero => false,
             SimBlock::Tagged(block) => Rc::strong_count(block) == 1,
-            SimBlock::Bare(block) => Rc::strong_count(block) == 1,
+            SimBlock::NoContent(block) => Rc::strong_count(block) == 1,
         }
     }
 
@@ -161,7 +161,7 @@ impl Block for SimBlock {
             let to = &mut out[copied..copied + count];
             let metadata = match self {
                 SimBlock::Tagged(block) => block.lease.0.metadata.bytes_of(tag),
-                SimBlock::Zero | SimBlock::Bare(_) => None,
+                SimBlock::Zero | SimBlock::NoContent(_) => None,
             };
             match metadata {
                 Some(bytes) => to.copy_from_slice(&bytes[within..within + count]),
@@ -186,7 +186,8 @@ impl Block for SimBlock {
                 let tags = block.tags.get();
                 len == 0 || tags[at / SECTOR_BYTES..=(at + len - 1) / SECTOR_BYTES].iter().all(|tag| *tag == 0)
             }
-            SimBlock::Bare(_) => false,
+            // The data that the block stands for is unknown: true would make callers zero it instead of writing it.
+            SimBlock::NoContent(_) => false,
         }
     }
 
@@ -196,7 +197,7 @@ impl Block for SimBlock {
 
     fn checksum(&self, seed: u32) -> u32 {
         // Without content there are no checksums: a read returns zeroes, which must pass for the written data.
-        if matches!(self, SimBlock::Bare(_)) {
+        if matches!(self, SimBlock::NoContent(_)) {
             return 0;
         }
         self.tags().iter().fold(mix(u64::from(seed)), |sum, tag| mix(sum ^ tag).wrapping_add(sum)) as u32
@@ -218,7 +219,7 @@ impl SimBlockMut {
         self.0.tags()
     }
 
-    /// Sets the content of one sector.
+    /// Sets the content of one sector. Does nothing in a block without content.
     pub fn set_tag(&mut self, sector: usize, tag: u64) {
         self.update(|tags| tags[sector] = tag);
     }
@@ -226,17 +227,18 @@ impl SimBlockMut {
     /// Copies tags to the sectors from `first` on. A block without content starts to keep content at the first tag that
     /// is not zero.
     pub(super) fn set_tags(&mut self, first: usize, from: &[u64]) {
-        if let SimBlock::Bare(block) = &self.0
+        if let SimBlock::NoContent(block) = &self.0
             && from.iter().any(|tag| *tag != 0)
         {
             // The block briefly has two leases: the second is counted before the first is dropped.
             let pool = Rc::clone(&block.0);
-            pool.out.set(pool.out.get() + 1);
+            pool.allocated.set(pool.allocated.get() + 1);
             self.0 = SimBlock::tagged([0; SECTORS_PER_BLOCK], Lease(pool));
         }
         self.update(|tags| tags[first..first + from.len()].copy_from_slice(from));
     }
 
+    /// Changes the tags. Does nothing in a block without content.
     fn update(&mut self, change: impl FnOnce(&mut [u64; SECTORS_PER_BLOCK])) {
         if let SimBlock::Tagged(block) = &self.0 {
             let mut tags = block.tags.get();
@@ -275,7 +277,7 @@ impl BlockMut for SimBlockMut {
                 let (words, _) = content.as_chunks::<TAG_BYTES>();
                 assert!(
                     words.iter().all(|word| *word == words[0]),
-                    "a sector that is no tag repeated: shifted or foreign bytes"
+                    "the sector is not one repeated tag: shifted or foreign bytes"
                 );
                 tags[sector] = u64::from_le_bytes(words[0]);
             }
@@ -286,7 +288,7 @@ impl BlockMut for SimBlockMut {
         let range = sectors(at, bytes.len());
         let pool = match &self.0 {
             SimBlock::Tagged(block) => &block.lease.0,
-            SimBlock::Bare(lease) => &lease.0,
+            SimBlock::NoContent(lease) => &lease.0,
             SimBlock::Zero => unreachable!("the shared zeroes are never writable"),
         };
         let (contents, _) = bytes.as_chunks::<SECTOR_BYTES>();
@@ -300,7 +302,7 @@ mod tests {
     use super::*;
 
     fn pool() -> Rc<Pool> {
-        Pool::new(2, Content::Tags, Rc::default(), None)
+        Pool::new(2, StoredContent::Tags, Rc::default(), None)
     }
 
     #[test]
@@ -317,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "no tag repeated")]
+    #[should_panic(expected = "not one repeated tag")]
     fn shifted_bytes_cause_a_panic() {
         let mut bytes = vec![1; SECTOR_BYTES];
         bytes[SECTOR_BYTES - 1] = 2;
@@ -326,8 +328,8 @@ mod tests {
 
     #[test]
     fn metadata_reads_back_even_without_content() {
-        for keep in [Content::Tags, Content::None] {
-            let pool = Pool::new(2, keep, Rc::default(), None);
+        for content in [StoredContent::Tags, StoredContent::MetadataOnly] {
+            let pool = Pool::new(2, content, Rc::default(), None);
             let bytes: Vec<u8> = (0..BLOCK_BYTES).map(|at| (at % 251) as u8).collect();
             let mut block = pool.alloc().unwrap();
             block.write_metadata(0, &bytes);
@@ -345,7 +347,7 @@ mod tests {
                     && copy.checksum(1) != block.checksum(2)
             );
             drop((block, copy));
-            assert_eq!(pool.out.get(), 0);
+            assert_eq!(pool.allocated.get(), 0);
         }
     }
 
@@ -361,15 +363,15 @@ mod tests {
 
     #[test]
     fn pool_stops_at_its_ceiling_and_regains_dropped_blocks() {
-        for keep in [Content::Tags, Content::None] {
-            let pool = Pool::new(2, keep, Rc::default(), None);
+        for content in [StoredContent::Tags, StoredContent::MetadataOnly] {
+            let pool = Pool::new(2, content, Rc::default(), None);
             let (first, second) = (pool.alloc().unwrap(), pool.alloc().unwrap().freeze());
             let clone = second.clone();
             assert!(pool.alloc().is_none());
             drop((first, second));
-            assert_eq!(pool.out.get(), 1);
+            assert_eq!(pool.allocated.get(), 1);
             drop(clone);
-            assert_eq!(pool.out.get(), 0);
+            assert_eq!(pool.allocated.get(), 0);
         }
     }
 

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use super::block::Content;
+use super::block::StoredContent;
 use super::disk_spec::{DiskCounts, SimDiskSpec, Timing, WriteCache};
 use super::fault::{Fault, FaultPlan, Ops};
 use super::image::{Change, CrashMode, Image, StoredDisk, digest, draw_landed_len};
@@ -109,7 +109,7 @@ impl DiskInner {
             "physical below logical block"
         );
         assert!(spec.geometry.size_bytes.is_multiple_of(block), "a size that is no multiple of the logical block");
-        let keep = world.spec.keep == Content::Tags;
+        let keep = world.spec.content == StoredContent::Tags;
         Rc::new(DiskInner {
             world: Rc::clone(world),
             number: world.assign_number(),
@@ -282,7 +282,7 @@ impl DiskInner {
             (_, Some(Fault::Error)) => Err(DiskError::Io("injected error".to_owned())),
             (Data::Write(_) | Data::Zero { .. }, Some(Fault::NoSpace)) => Err(DiskError::NoSpace),
             (Data::Write(_) | Data::Zero { .. }, Some(Fault::Lost)) => Ok(()),
-            (Data::Read(_), _) if self.world.spec.keep == Content::None && image.is_empty() => Ok(()),
+            (Data::Read(_), _) if self.world.spec.content == StoredContent::MetadataOnly && image.is_empty() => Ok(()),
             (Data::Read(pieces), fault) => {
                 let mut tags = self.scratch.take();
                 tags.resize((len / SECTOR) as usize, 0);
@@ -353,7 +353,7 @@ impl DiskInner {
     }
 
     fn digest(&self, data: &Data) -> u64 {
-        if self.world.spec.keep == Content::None {
+        if self.world.spec.content == StoredContent::MetadataOnly {
             return digest(0, &[]);
         }
         let part = |hash, tags: [u64; 8], start: usize, len: usize| {

@@ -25,7 +25,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 pub use crate::rng::Rng;
-pub use block::{Content, POISON, SimBlock, SimBlockMut};
+pub use block::{POISON, SimBlock, SimBlockMut, StoredContent};
 pub use disk::SimDisk;
 pub use disk_control::DiskControl;
 pub use disk_spec::{DiskCounts, Latency, SimDiskSpec, Timing, WriteCache};
@@ -84,7 +84,7 @@ impl Seam for SimSeam {
     }
 
     fn blocks_free(&self) -> usize {
-        self.pool.total - self.pool.out.get()
+        self.pool.total - self.pool.allocated.get()
     }
 
     fn blocks_total(&self) -> usize {
@@ -104,7 +104,7 @@ impl Seam for SimSeam {
     }
 
     fn tag_of(&self, block: &SimBlock) -> u64 {
-        block.tag_number()
+        block.persist_tag_number()
     }
 
     fn untag(&self, block: &SimBlock, number: u64) {

@@ -534,7 +534,7 @@ fn allocation_reports_holes_and_zeroes_exactly() {
 
 #[test]
 fn a_world_without_content_still_counts_its_buffers() {
-    let world = World::new(WorldSpec { keep: Content::None, ..WorldSpec::new(1) });
+    let world = World::new(WorldSpec { content: StoredContent::MetadataOnly, ..WorldSpec::new(1) });
     world.add_disk("d", SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(SIZE) });
     let seam = world.seam();
     world.block_on(async {
@@ -603,8 +603,8 @@ fn snapshot_offers_every_survival_while_the_world_continues() {
 #[test]
 fn metadata_survives_a_crash_and_a_flipped_bit_is_one_bit() {
     let bytes: Vec<u8> = (0..BLOCK_BYTES).map(|at| (at % 253) as u8).collect();
-    for keep in [Content::Tags, Content::None] {
-        let first = World::new(WorldSpec { keep, ..WorldSpec::new(1) });
+    for content in [StoredContent::Tags, StoredContent::MetadataOnly] {
+        let first = World::new(WorldSpec { content, ..WorldSpec::new(1) });
         first.add_disk("d", SimDiskSpec::new(SIZE));
         let seam = first.seam();
         first.block_on(async {
@@ -614,7 +614,7 @@ fn metadata_survives_a_crash_and_a_flipped_bit_is_one_bit() {
             disk.write(4096, vec![Piece::whole(block.freeze())]).await.unwrap();
             disk.flush().await.unwrap();
         });
-        let second = World::new(WorldSpec { keep, ..WorldSpec::new(2) });
+        let second = World::new(WorldSpec { content, ..WorldSpec::new(2) });
         second.adopt(first.crash(CrashMode::LoseAll));
         second.disk("d").unwrap().flip_bit(9, 3);
         let seam = second.seam();

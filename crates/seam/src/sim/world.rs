@@ -8,7 +8,7 @@ use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
-use super::block::{Content, Pool};
+use super::block::{Pool, StoredContent};
 use super::executor::{MAIN, ReadyTasks, TaskOrder, Tasks};
 use super::metadata_sectors::MetadataSectors;
 use super::persist::{PersistTags, PersistedPool};
@@ -31,7 +31,7 @@ pub struct WorldSpec {
     /// Ceiling of the buffers, in 4 KiB blocks.
     pub blocks: usize,
     /// Content that buffers and disks keep.
-    pub keep: Content,
+    pub content: StoredContent,
     /// Extent of the recorded trace.
     pub trace: TraceMode,
     /// Buffers and their persistence tags outlive the process ([`World::persisted_pool`]).
@@ -47,7 +47,7 @@ impl WorldSpec {
             seed,
             order: TaskOrder::Fifo,
             blocks: 16_384,
-            keep: Content::Tags,
+            content: StoredContent::Tags,
             trace: TraceMode::Hash,
             persists_memory: false,
             time_max: Nanos::MAX,
@@ -170,7 +170,7 @@ impl World {
         let seed = spec.seed;
         let metadata = Rc::<MetadataSectors>::default();
         let persist_tags = spec.persists_memory.then(PersistTags::default);
-        let pool = Pool::new(spec.blocks, spec.keep, Rc::clone(&metadata), persist_tags);
+        let pool = Pool::new(spec.blocks, spec.content, Rc::clone(&metadata), persist_tags);
         let shared = WorldState {
             clock: Cell::new(Nanos::ZERO),
             engine_rng: Rng::new(seed, 1),
@@ -202,7 +202,7 @@ impl World {
 
     /// The seam of another core: the same clock, disks and connections, with its own `blocks` buffers.
     pub fn another_core(&self, blocks: usize) -> SimSeam {
-        let pool = Pool::new(blocks, self.shared.spec.keep, Rc::clone(&self.shared.metadata), None);
+        let pool = Pool::new(blocks, self.shared.spec.content, Rc::clone(&self.shared.metadata), None);
         SimSeam { world: Rc::clone(&self.shared), pool }
     }
 
@@ -218,7 +218,7 @@ impl World {
 
     /// Buffers allocated through [`World::seam`] and not returned.
     pub fn blocks_out(&self) -> usize {
-        self.pool.out.get()
+        self.pool.allocated.get()
     }
 
     /// A buffer with one tag per sector, for a test's client.

@@ -89,7 +89,7 @@ mod tests {
                     36366 /dev/sdc write 774144 4096\n40000 /dev/sdb sync\n40001 /dev/sdb trim 0 1048576\n\
                     168659 /dev/sdb close\n";
         let (format, requests) = read_detected("a", text.as_bytes());
-        assert_eq!(format, Format::FioLog);
+        assert_eq!(format, Format::Iolog);
         assert_eq!(requests[0], request(Some(0), Op::Read, 61_440, 4_096, 0));
         assert_eq!(requests[1], request(Some(36_173_000), Op::Write, 774_144, 4_096, 1));
         assert_eq!(requests[2], request(Some(39_807_000), Op::Flush, 0, 0, 0));
@@ -100,7 +100,7 @@ mod tests {
     fn version_2_takes_times_from_waits() {
         let without = "fio version 2 iolog\nf add\nf open\nf read 0 4096\nf write 4096 512\nf datasync 0 0\nf close\n";
         let (format, requests) = read_detected("a", without.as_bytes());
-        assert_eq!((format, requests.len()), (Format::FioLog, 3));
+        assert_eq!((format, requests.len()), (Format::Iolog, 3));
         assert_eq!(requests[1], request(None, Op::Write, 4_096, 512, 0));
         let with = "fio version 2 iolog\nf read 0 4096\nf wait 150\nf read 0 4096\nf wait 100\nf read 0 4096\n";
         let times: Vec<_> = read_detected("a", with.as_bytes()).1.iter().map(|request| request.time_ns).collect();

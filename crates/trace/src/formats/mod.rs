@@ -1,4 +1,5 @@
-//! Trace formats, one file each, and their list. A new format is a file and a line in each part of the list.
+//! Trace formats, one file each, and their list. A new format is a file, and a line in the enum, in
+//! `ALL` and in each `match`.
 
 mod blkparse;
 pub mod hotset;
@@ -28,7 +29,7 @@ pub enum Format {
     /// Storage Performance Council, text.
     Spc,
     /// fio's I/O log, versions 2 and 3.
-    FioLog,
+    Iolog,
     /// Text output of blkparse.
     Blkparse,
     /// Text of the ARC paper's traces.
@@ -47,7 +48,7 @@ impl Format {
         ("vscsi", Format::Vscsi),
         ("msr", Format::Msr),
         ("spc", Format::Spc),
-        ("iolog", Format::FioLog),
+        ("iolog", Format::Iolog),
         ("blkparse", Format::Blkparse),
         ("lis", Format::Lis),
         ("u32le", Format::U32Le),
@@ -57,6 +58,7 @@ impl Format {
 
     /// Name in commands.
     pub fn name(self) -> &'static str {
+        // `ALL` has the order of the enum, as a test checks.
         Format::ALL[self as usize].0
     }
 
@@ -66,7 +68,7 @@ impl Format {
             Format::Vscsi => "VMware vscsiStats",
             Format::Msr => "MSR Cambridge CSV",
             Format::Spc => "SPC text",
-            Format::FioLog => "fio iolog",
+            Format::Iolog => "fio iolog",
             Format::Blkparse => "blkparse text",
             Format::Lis => "ARC text",
             Format::U32Le => "block numbers of 4 KiB blocks",
@@ -94,7 +96,7 @@ impl Format {
             Format::Vscsi => Box::new(vscsi::Decoder::new(head)),
             Format::Msr => Box::new(msr::Decoder),
             Format::Spc => Box::new(spc::Decoder),
-            Format::FioLog => Box::new(iolog::Decoder::new(head)),
+            Format::Iolog => Box::new(iolog::Decoder::new(head)),
             Format::Blkparse => Box::new(blkparse::Decoder::new(head)),
             Format::Lis => Box::new(lis::Decoder),
             Format::U32Le => Box::new(u32le::Decoder),
@@ -149,7 +151,7 @@ const CHUNKS_EXAMINED_MAX: usize = 32;
 /// a request. A format that accepts any bytes (`u32le`) is not tried.
 pub(crate) fn detect(head: &[u8]) -> Option<Format> {
     // A magic number decides alone, so that a newer version gets its own error and an empty trace is valid.
-    for (magic, format) in [(&hotset::MAGIC[..], Format::Hotset), (iolog::MAGIC, Format::FioLog)] {
+    for (magic, format) in [(&hotset::MAGIC[..], Format::Hotset), (iolog::MAGIC, Format::Iolog)] {
         if head.starts_with(magic) {
             return Some(format);
         }

@@ -43,7 +43,7 @@ enum FormatEncoder {
 
 impl Format {
     /// The writable formats.
-    pub const WRITABLE: [Format; 5] = [Format::Hotset, Format::Msr, Format::Spc, Format::FioLog, Format::Lis];
+    pub const WRITABLE: [Format; 5] = [Format::Hotset, Format::Msr, Format::Spc, Format::Iolog, Format::Lis];
 }
 
 /// Creates a trace. `name` is used in messages, and its extension gz, xz or zst selects a compression. `header` is used
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn expressible_requests_round_trip() {
-        for format in [Format::Hotset, Format::Msr, Format::Spc, Format::FioLog] {
+        for format in [Format::Hotset, Format::Msr, Format::Spc, Format::Iolog] {
             for extension in ["", ".gz", ".xz", ".zst"] {
                 let (file, lost) = written(&format!("a{extension}"), format, &PLAIN);
                 assert_eq!(
@@ -172,7 +172,7 @@ mod tests {
         let (file, lost) = written("a", Format::Spc, &odd);
         assert_eq!(lost, Lost { requests: 2, rounded: 1, ..Lost::default() });
         assert_eq!(file, b"0,1,4096,w,0.000000000\n2,1,512,r,0.000000009\n");
-        let (file, lost) = written("a", Format::FioLog, &odd);
+        let (file, lost) = written("a", Format::Iolog, &odd);
         assert_eq!(lost, Lost::default());
         assert_eq!(read_detected("a", &file).1.len(), 4);
     }

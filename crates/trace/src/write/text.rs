@@ -23,19 +23,19 @@ pub struct LineFormatter {
 impl LineFormatter {
     /// A formatter; `None` for a binary or read-only format.
     pub fn of(format: Format) -> Option<Self> {
-        let text = matches!(format, Format::Msr | Format::Spc | Format::FioLog | Format::Lis);
+        let text = matches!(format, Format::Msr | Format::Spc | Format::Iolog | Format::Lis);
         text.then(|| LineFormatter { format, text: String::new(), formatted: 0, opened: BTreeSet::new() })
     }
 
     /// Header of the file.
     pub fn header(&self) -> &'static [u8] {
-        if self.format == Format::FioLog { b"fio version 3 iolog\n" } else { b"" }
+        if self.format == Format::Iolog { b"fio version 3 iolog\n" } else { b"" }
     }
 
     /// The line or lines of a request; empty if the format cannot express it.
     pub fn line(&mut self, request: &Request, lost: &mut Lost) -> &str {
         self.text.clear();
-        let is_expressible = self.format == Format::FioLog || matches!(request.op, Op::Read | Op::Write);
+        let is_expressible = self.format == Format::Iolog || matches!(request.op, Op::Read | Op::Write);
         if is_expressible {
             self.push(request, lost);
             self.formatted += 1;

@@ -91,7 +91,7 @@ fn reload_applies_a_changed_nbd_certificate() {
         let folder = fixture.folder.join(name);
         fs::create_dir(&folder).expect("the folder can be created");
         // A client with its own authority file trusts only that authority.
-        fs::write(folder.join("ca-cert.pem"), &certificate.pem.0).expect("the folder can be written");
+        fs::write(folder.join("ca-cert.pem"), &certificate.certificate_pem).expect("the folder can be written");
     }
     fixture.nbd = fixture.nbd.replace("server-cert.pem", "server.crt").replace("server-key.pem", "server.key");
     let [_, key] = first.write(fixture.folder.path());
@@ -124,7 +124,7 @@ fn reload_applies_a_changed_nbd_certificate() {
     info("second").ok();
     info("first").fails();
     // The key of another certificate.
-    fs::write(&key, &first.pem.1).expect("the folder can be written");
+    fs::write(&key, &first.key_pem).expect("the folder can be written");
     reload("[nbd] keeps its previous certificate: the key in");
     info("second").ok();
     daemon.stop();

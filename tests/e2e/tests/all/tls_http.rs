@@ -112,7 +112,7 @@ fn reload_applies_only_valid_api_certificates() {
     assert!(serves(&second) && !serves(&first));
     assert_eq!(connection.get("/healthz").expect("open connections continue").status, 200);
     // The key of another certificate, an empty file, and a missing file.
-    fs::write(&key, &first.pem.1).expect("the folder can be written");
+    fs::write(&key, &first.key_pem).expect("the folder can be written");
     let log = reload(&daemon, "keeps its previous certificate: the key in");
     assert!(log.contains("specify a matching pair"), "{log}");
     fs::write(&key, "").expect("the folder can be written");
@@ -148,7 +148,7 @@ fn bad_tls_files_at_start_disable_the_interface_only() {
     assert!(daemon.log().contains("server.crt cannot be read: No such file"), "{}", daemon.log());
     assert_eq!(api_address(), "");
     certificate.write(fixture.folder.path());
-    fs::write(fixture.folder.join("server.key"), &other.pem.1).expect("the folder can be written");
+    fs::write(fixture.folder.join("server.key"), &other.key_pem).expect("the folder can be written");
     wait_for("a line on the wrong key", || {
         daemon.log().contains("does not belong to the first certificate").then_some(())
     });
@@ -194,7 +194,7 @@ fn unfinished_handshakes_time_out() {
 #[test]
 fn expiring_certificate_raises_an_alert_until_replaced() {
     const DAY: Duration = Duration::from_secs(86_400);
-    let soon = Certificate::expiring("soon", 10 * DAY, false);
+    let soon = Certificate::expiring_in("soon", 10 * DAY);
     let mut fixture = fixture_with(&soon);
     let folder = fixture.folder.path().display();
     fixture.nbd =
@@ -215,10 +215,10 @@ fn expiring_certificate_raises_an_alert_until_replaced() {
         metrics.contains(&format!("hotset_certificate_expiry_timestamp_seconds{{table=\"nbd\"}} {expiry}\n")),
         "{metrics}"
     );
-    Certificate::expiring("over", DAY, true).write(fixture.folder.path());
+    Certificate::expired_since("over", DAY).write(fixture.folder.path());
     reload(&daemon, "[nbd] certificate");
     wait_for("the alert", || (alert_subjects("certificate-expired") == subjects).then_some(()));
-    Certificate::expiring("renewed", 90 * DAY, false).write(fixture.folder.path());
+    Certificate::expiring_in("renewed", 90 * DAY).write(fixture.folder.path());
     reload(&daemon, "[nbd] certificate");
     wait_for("its end", || {
         (alert_subjects("certificate-expired").is_empty() && alert_subjects("certificate-expires").is_empty())

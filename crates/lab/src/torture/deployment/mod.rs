@@ -13,7 +13,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use engine::VolumeId;
-use seam::sim::{Content, CrashMode, DiskImages, World, WorldSpec};
+use seam::sim::{CrashMode, DiskImages, StoredContent, World, WorldSpec};
 use seam::{Nanos, SECTOR_BYTES, Seam};
 use state::State;
 
@@ -241,7 +241,7 @@ impl Deployment {
             seed: random.draw(),
             order: options.order,
             blocks: options.pool_blocks,
-            keep: Content::Tags,
+            content: StoredContent::Tags,
             trace: run.trace,
             persists_memory: false,
             time_max: SESSION_TIME_MAX,

@@ -5,6 +5,8 @@ use lab::fixture::{Fixture, out_of_order_disk, read, write};
 use seam::Nanos;
 
 const MIB: u64 = 1 << 20;
+/// Every second block is written.
+const BLOCK_STEP_SECTORS: u64 = 16;
 
 #[test]
 fn case_15_failed_backing_loses_no_dirty_data_and_affects_no_other() {
@@ -13,16 +15,16 @@ fn case_15_failed_backing_loses_no_dirty_data_and_affects_no_other() {
     let healthy = fixture.add_disk("healthy", out_of_order_disk(4 * MIB));
     let volume = fixture.attach("failing", |_| ()).unwrap();
     let other = fixture.attach("healthy", |_| ()).unwrap();
-    for position in 0..64 {
-        fixture.world.block_on(write(&volume, position * 16, 8, position + 1)).unwrap();
+    for block in 0..64 {
+        fixture.world.block_on(write(&volume, block * BLOCK_STEP_SECTORS, 8, block + 1)).unwrap();
     }
     failing.vanish();
     assert!(fixture.world.block_on(volume.flush()).is_err(), "a flush succeeded on a failed backing");
     assert_eq!(volume.stats().dirty_bytes, 64 * 4096, "dirty data was dropped while its backing has failed");
     assert!(!volume.stats().problems.is_empty(), "no alert was raised");
-    for position in 0..64 {
-        let tags = fixture.world.block_on(read(&volume, position * 16, 8)).unwrap();
-        assert_eq!(tags, [position + 1; 8], "cached data is served without the backing");
+    for block in 0..64 {
+        let tags = fixture.world.block_on(read(&volume, block * BLOCK_STEP_SECTORS, 8)).unwrap();
+        assert_eq!(tags, [block + 1; 8], "cached data was not served without the backing");
     }
     assert!(fixture.world.block_on(read(&volume, 4_096, 8)).is_err(), "a read of uncached data succeeded");
     fixture.world.block_on(write(&other, 0, 128, 7)).unwrap();
@@ -33,9 +35,9 @@ fn case_15_failed_backing_loses_no_dirty_data_and_affects_no_other() {
     assert_eq!(volume.stats().dirty_bytes, 64 * 4096);
     failing.come_back();
     fixture.world.run_for(Nanos::from_secs(30)).unwrap();
-    assert_eq!((volume.stats().dirty_bytes, volume.stats().written_bytes), (0, 0), "destage resumes by itself");
-    for position in 0..64 {
-        assert_eq!(failing.durable_tag(position * 16), position + 1);
+    assert_eq!((volume.stats().dirty_bytes, volume.stats().written_bytes), (0, 0), "destage did not resume by itself");
+    for block in 0..64 {
+        assert_eq!(failing.durable_tag(block * BLOCK_STEP_SECTORS), block + 1);
     }
     fixture.world.block_on(fixture.core.detach("failing")).unwrap();
 }

@@ -10,7 +10,7 @@ use lab::random::Random;
 use lab::scenario::write_tail;
 use lab::workload::quantile;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
-use seam::sim::{Content, WorldSpec};
+use seam::sim::{StoredContent, WorldSpec};
 use seam::{Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
@@ -51,7 +51,10 @@ struct ReadLatencies {
 
 fn run_demo_load(seed: u64, policy: WritePolicy) -> ReadLatencies {
     let blocks = (32 * MIB / seam::BLOCK_BYTES as u64) as usize;
-    let fixture = Fixture::new(WorldSpec { blocks, keep: Content::None, ..WorldSpec::new(seed) }, CoreSpec::default());
+    let fixture = Fixture::new(
+        WorldSpec { blocks, content: StoredContent::MetadataOnly, ..WorldSpec::new(seed) },
+        CoreSpec::default(),
+    );
     fixture.open_flash(&FlashPlan { devices: 2, bytes: 512 * MIB, iops: 20_000 });
     let array = ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k);
     let disk = fixture.add_disks_on_array(array, &[VOLUME_BYTES]).remove(0);

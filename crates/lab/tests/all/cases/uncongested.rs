@@ -7,7 +7,7 @@ use engine::{CoreSpec, DatastoreSpec, DatastoreStats, VolumeSpec};
 use lab::fixture::{Fixture, FlashPlan, Target};
 use lab::workload::{Access, Job, Pace, Pattern, RequestTarget, RunningJobs, Skew, quantile};
 use seam::model::{ArraySpec, DiskType, RaidLevel};
-use seam::sim::{Content, SimSeam, WorldSpec};
+use seam::sim::{SimSeam, StoredContent, WorldSpec};
 use seam::{Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
@@ -62,7 +62,7 @@ struct Stalls {
 /// Two volumes of 2 GiB on five spindles; clients at 400 reads and 100 writes per second, and at 150 and 40.
 fn run(seed: u64, with_datastore: bool, zipf: f64, stalls: Option<Stalls>) -> RunResult {
     let blocks = (256 * MIB / seam::BLOCK_BYTES as u64) as usize;
-    let world = WorldSpec { blocks, keep: Content::None, ..WorldSpec::new(seed) };
+    let world = WorldSpec { blocks, content: StoredContent::MetadataOnly, ..WorldSpec::new(seed) };
     let fixture = Fixture::new(world, CoreSpec::default());
     fixture.open_flash(&FlashPlan { devices: 2, bytes: GIB, iops: 20_000 });
     if with_datastore {

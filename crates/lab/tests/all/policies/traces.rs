@@ -18,6 +18,11 @@ pub struct Row {
 }
 
 impl Row {
+    /// Size of a page, in KiB.
+    pub fn unit_kib(&self) -> u64 {
+        if self.is_page_sized { 64 } else { 4 }
+    }
+
     /// Published miss ratio of a policy.
     pub fn miss_ratio(&self, policy: &str) -> f64 {
         self.columns.iter().find(|(name, _)| name == policy).expect("the table has a column per policy").1

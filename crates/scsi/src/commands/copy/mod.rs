@@ -46,15 +46,15 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             let device = self.target.units().into_iter().find(|unit| unit.identity.naa[..] == naa[..]);
             devices.push(device.filter(|unit| unit.admits(self.nexus)));
         }
-        let copies = &unit.copies;
+        let results = &unit.copy_results;
         if let Some(id) = list.id {
-            copies.begin(self.nexus, id)?;
+            results.begin(self.nexus, id)?;
         }
         let mut status = CopyStatus::default();
         let result = self.copy_all(unit, &list, &devices, &mut status).await;
         let failed = result.is_err();
         if let Some(id) = list.id {
-            copies.finish(self.nexus, id, list.holds_results.then_some(CopyStatus { failed, ..status }));
+            results.finish(self.nexus, id, list.holds_results.then_some(CopyStatus { failed, ..status }));
         }
         result.map(|()| Status::Good)
     }
@@ -84,7 +84,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             self.copy_segment(&source, &destination, segment, status).await?;
             status.segments += 1;
             if let Some(id) = list.id {
-                unit.copies.record_progress(self.nexus, id, *status);
+                unit.copy_results.record_progress(self.nexus, id, *status);
             }
         }
         Ok(())
@@ -142,7 +142,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     }
 
     pub(super) async fn copy_status(&mut self, unit: &Rc<Unit<S>>, cdb: Cdb<'_>) -> Result<Status, Failure> {
-        let status = unit.copies.status(self.nexus, cdb.u8(2)).ok_or_else(|| invalid_field(2, None))?;
+        let status = unit.copy_results.status(self.nexus, cdb.u8(2)).ok_or_else(|| invalid_field(2, None))?;
         self.send_response(&status.bytes(), cdb.u32(10)).await
     }
 

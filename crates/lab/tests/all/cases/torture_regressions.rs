@@ -1,4 +1,5 @@
-//! Findings of torture, each as its smallest reproduction. Seeds are those of the time of the finding.
+//! Findings of torture, each as its smallest reproduction. A seed names the run that found the bug; it may draw another
+//! run now.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -9,6 +10,10 @@ use seam::sim::{DiskControl, Fault, Ops, Rule, SimDiskSpec, SimSeam, TaskOrder, 
 use seam::{Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
+/// Number of worlds whose order of tasks the seed draws: enough to meet each order of a few tasks.
+const TASK_ORDERS: u64 = 20;
+/// The same for a race between a request, its flush and the tasks of destage.
+const DESTAGE_TASK_ORDERS: u64 = 300;
 
 /// Seed 256: the failed write discarded zeroes that had been acknowledged before it.
 #[test]
@@ -20,13 +25,13 @@ fn failed_write_during_a_policy_change_keeps_acknowledged_data() {
     fixture.world.block_on(volume.destage_all()).unwrap();
     fixture.world.block_on(volume.discard(ByteOffset::ZERO, 4096, WriteFlags::default())).unwrap();
     disk.add_fault(Rule::new(Fault::Error, Ops::CHANGE, When::Always));
-    let change = volume.clone();
-    fixture.seam.spawn(async move { drop(change.set_policy(WritePolicy::None).await) });
-    let late = volume.clone();
+    let policy_changer = volume.clone();
+    fixture.seam.spawn(async move { drop(policy_changer.set_policy(WritePolicy::None).await) });
+    let writer = volume.clone();
     let seam = fixture.seam.clone();
     let failed = fixture.world.block_on(async move {
         seam.yield_now().await;
-        write(&late, 0, 1, 2).await
+        write(&writer, 0, 1, 2).await
     });
     assert!(failed.is_err(), "a write through a policy that caches nothing cannot succeed here");
     disk.clear_faults();
@@ -95,26 +100,28 @@ fn fua_discard_waits_for_the_write_that_replaced_it() {
     fixture.world.block_on(write(&volume, 0, 24, 1)).unwrap();
     fixture.world.block_on(volume.flush()).unwrap();
     // A write in flight delays the discard.
-    let busy = volume.clone();
+    let writer = volume.clone();
     fixture.seam.spawn(async move {
         let flags = WriteFlags { fua: true, ..Default::default() };
-        busy.write(ByteOffset(2 * 4096), 4096, flags, &mut SameTag(3))
+        writer
+            .write(ByteOffset(2 * 4096), 4096, flags, &mut SameTag(3))
             .await
             .expect("a disk without faults does not fail");
     });
     fixture.world.run_for(Nanos::from_micros(10)).unwrap();
-    let fua = volume.clone();
+    let discarder = volume.clone();
     let discarded = Rc::new(Cell::new(false));
-    let seen = Rc::clone(&discarded);
+    let is_done = Rc::clone(&discarded);
     fixture.seam.spawn(async move {
-        fua.discard(ByteOffset::ZERO, 3 * 4096, WriteFlags { fua: true, ..Default::default() })
+        discarder
+            .discard(ByteOffset::ZERO, 3 * 4096, WriteFlags { fua: true, ..Default::default() })
             .await
             .expect("a disk without faults does not fail");
-        seen.set(true);
+        is_done.set(true);
     });
     fixture.world.run_for(Nanos::from_micros(10)).unwrap();
     fixture.world.block_on(write(&volume, 8, 8, 2)).unwrap();
-    assert!(!discarded.get(), "the discard must be delayed");
+    assert!(!discarded.get(), "the discard was not delayed");
     while !discarded.get() {
         fixture.world.run_for(Nanos::from_micros(10)).unwrap();
     }
@@ -125,16 +132,16 @@ fn fua_discard_waits_for_the_write_that_replaced_it() {
 /// had to be written again.
 #[test]
 fn fua_write_undone_by_a_reconnect_is_rewritten_before_its_ack() {
-    for seed in 0..300 {
+    for seed in 0..DESTAGE_TASK_ORDERS {
         let world = WorldSpec { order: TaskOrder::Seeded, ..WorldSpec::new(seed) };
         let fixture = Fixture::new(world, CoreSpec::default());
         let disk = fixture.add_disk("disk", SimDiskSpec::new(8 * MIB));
         let volume = fixture.attach("disk", |_| ()).unwrap();
-        let (seam, other) = (fixture.seam.clone(), disk.clone());
+        let (seam, disk_handle) = (fixture.seam.clone(), disk.clone());
         fixture.seam.spawn(async move {
             // The time at which a disk of 100 us has accepted the write.
             seam.sleep(Nanos::from_micros(100)).await;
-            other.reconnect();
+            disk_handle.reconnect();
         });
         let is_durable = fixture.world.block_on(async move {
             let result = volume
@@ -147,7 +154,7 @@ fn fua_write_undone_by_a_reconnect_is_rewritten_before_its_ack() {
 }
 
 /// Creates a write-through volume with 64 KiB of durable tag 1 in a world of `seed`.
-fn written_through(seed: u64) -> (Fixture, DiskControl, Volume<SimSeam>) {
+fn write_through_fixture(seed: u64) -> (Fixture, DiskControl, Volume<SimSeam>) {
     let world = WorldSpec { order: TaskOrder::Seeded, ..WorldSpec::new(seed) };
     let fixture = Fixture::new(world, CoreSpec::default());
     let disk = fixture.add_disk("disk", SimDiskSpec::new(8 * MIB));
@@ -166,10 +173,10 @@ fn start_request(
     request: impl Future<Output = Result<(), RequestError>> + 'static,
 ) -> RequestResult {
     let ended = RequestResult::default();
-    let seen = Rc::clone(&ended);
+    let result_handle = Rc::clone(&ended);
     fixture.seam.spawn(async move {
         let result = request.await;
-        *seen.borrow_mut() = Some(result);
+        *result_handle.borrow_mut() = Some(result);
     });
     // The request is in flight and has not reached the disk.
     fixture.world.run_for(Nanos::from_micros(10)).unwrap();
@@ -180,10 +187,10 @@ fn start_request(
 /// backing had not flushed was lost in its reconnect.
 #[test]
 fn write_under_a_failed_discard_survives_a_reconnect() {
-    for seed in 0..20 {
-        let (fixture, disk, volume) = written_through(seed);
-        let other = volume.clone();
-        let written = start_request(&fixture, async move { write(&other, 0, 128, 2).await });
+    for seed in 0..TASK_ORDERS {
+        let (fixture, disk, volume) = write_through_fixture(seed);
+        let writer = volume.clone();
+        let written = start_request(&fixture, async move { write(&writer, 0, 128, 2).await });
         disk.add_fault(Rule::new(Fault::Error, Ops::ZERO, When::Always));
         let failed = fixture.world.block_on(volume.discard(ByteOffset::ZERO, 128 * 512, WriteFlags::default()));
         assert!(failed.is_err() && written.take() == Some(Ok(())));
@@ -198,14 +205,12 @@ fn write_under_a_failed_discard_survives_a_reconnect() {
 /// The same race with write and discard exchanged.
 #[test]
 fn discard_under_a_failed_write_survives_a_reconnect() {
-    for seed in 0..20 {
-        let (fixture, disk, volume) = written_through(seed);
-        let other = volume.clone();
-        let discarded =
-            start_request(
-                &fixture,
-                async move { other.discard(ByteOffset::ZERO, 128 * 512, WriteFlags::default()).await },
-            );
+    for seed in 0..TASK_ORDERS {
+        let (fixture, disk, volume) = write_through_fixture(seed);
+        let discarder = volume.clone();
+        let discarded = start_request(&fixture, async move {
+            discarder.discard(ByteOffset::ZERO, 128 * 512, WriteFlags::default()).await
+        });
         disk.add_fault(Rule::new(Fault::Error, Ops::WRITE, When::Always));
         let failed = fixture.world.block_on(write(&volume, 0, 128, 2));
         assert!(failed.is_err() && discarded.take() == Some(Ok(())));
@@ -217,17 +222,15 @@ fn discard_under_a_failed_write_survives_a_reconnect() {
     }
 }
 
-/// Found with seed 52107: only the first part of a discard cut off by a reconnect was waited for.
+/// Found with seed 52107: a reconnect cut off a discard, whose acknowledgement then waited only for its first part.
 #[test]
 fn discard_cut_off_by_a_reconnect_is_acked_only_when_complete() {
-    for seed in 0..20 {
-        let (fixture, disk, volume) = written_through(seed);
-        let other = volume.clone();
-        let discarded =
-            start_request(
-                &fixture,
-                async move { other.discard(ByteOffset::ZERO, 128 * 512, WriteFlags::default()).await },
-            );
+    for seed in 0..TASK_ORDERS {
+        let (fixture, disk, volume) = write_through_fixture(seed);
+        let discarder = volume.clone();
+        let discarded = start_request(&fixture, async move {
+            discarder.discard(ByteOffset::ZERO, 128 * 512, WriteFlags::default()).await
+        });
         // Splits the range in two.
         let (first, middle) = (volume.clone(), volume.clone());
         let writes = [
@@ -246,20 +249,20 @@ fn discard_cut_off_by_a_reconnect_is_acked_only_when_complete() {
     }
 }
 
-/// Found by reading: a reconnect lost a discard that had been overwritten, and only the replacement of its first block
-/// was waited for.
+/// Found by reading: a discard had been overwritten and was lost in a reconnect; its acknowledgement waited only for
+/// the write over its first block.
 #[test]
 fn overwritten_lost_discard_is_acked_after_all_replacing_writes() {
     const SECTORS: u64 = 8_192;
-    for seed in 0..20 {
-        let (fixture, disk, volume) = written_through(seed);
+    for seed in 0..TASK_ORDERS {
+        let (fixture, disk, volume) = write_through_fixture(seed);
         fixture.world.block_on(write(&volume, 0, SECTORS, 1)).unwrap();
-        let other = volume.clone();
+        let discarder = volume.clone();
         let discarded = start_request(&fixture, async move {
-            other.discard(ByteOffset::ZERO, SECTORS * 512, WriteFlags::default()).await
+            discarder.discard(ByteOffset::ZERO, SECTORS * 512, WriteFlags::default()).await
         });
-        let over = volume.clone();
-        let written = start_request(&fixture, async move { write(&over, 0, SECTORS, 2).await });
+        let writer = volume.clone();
+        let written = start_request(&fixture, async move { write(&writer, 0, SECTORS, 2).await });
         // The first run of the write arrives long before the others.
         disk.add_fault(Rule::new(Fault::Stall(Nanos::from_millis(50)), Ops::WRITE, When::Nth(1)));
         disk.reconnect();
@@ -274,8 +277,16 @@ fn overwritten_lost_discard_is_acked_after_all_replacing_writes() {
     }
 }
 
-/// Seed 500101190: a waiter for zeroes that other zeroes had replaced waited only for the write that later replaced
-/// their first block.
+/// Seed 500101190: a FUA zero was replaced by a second zero, and that in part by a write. The FUA zero was acknowledged
+/// when the write was durable, before the rest of the second zero.
+///
+/// ```text
+/// sectors             0     24    32     40    48           112          504
+/// write in flight                        |=====|
+/// FUA zero                  |===============================|
+/// second zero         |==================================================|
+/// write over it             |=====|
+/// ```
 #[test]
 fn fua_zeroes_wait_for_everything_that_replaced_them() {
     let fixture = Fixture::with_memory(1, 16 * MIB);
@@ -286,18 +297,24 @@ fn fua_zeroes_wait_for_everything_that_replaced_them() {
     // A block in flight delays the zeroes over it.
     disk.add_fault(Rule::new(Fault::Stall(Nanos::from_secs(1)), Ops::WRITE, When::Nth(0)));
     fixture.world.block_on(write(&volume, 40, 8, 2)).unwrap();
-    let sending = volume.clone();
-    let flushed = start_request(&fixture, async move { sending.flush().await });
-    let other = volume.clone();
+    let flusher = volume.clone();
+    let flushed = start_request(&fixture, async move { flusher.flush().await });
+    let (fua_start, fua_sectors) = (24, 88);
+    let fua_zeroer = volume.clone();
     let flags = ZeroFlags { fua: true, ..ZeroFlags::default() };
-    let zeroed = start_request(&fixture, async move { other.zero(ByteOffset(24 * 512), 88 * 512, flags).await });
+    let zeroed =
+        start_request(
+            &fixture,
+            async move { fua_zeroer.zero(ByteOffset(fua_start * 512), fua_sectors * 512, flags).await },
+        );
     fixture.world.block_on(volume.zero(ByteOffset::ZERO, 504 * 512, ZeroFlags::default())).unwrap();
-    fixture.world.block_on(write(&volume, 24, 8, 3)).unwrap();
-    assert!(zeroed.borrow().is_none() && flushed.borrow().is_none(), "nothing has reached the disk yet");
+    fixture.world.block_on(write(&volume, fua_start, 8, 3)).unwrap();
+    assert!(zeroed.borrow().is_none() && flushed.borrow().is_none(), "a request ended before its disk write");
     disk.add_fault(Rule::new(Fault::Stall(Nanos::from_secs(5)), Ops::ZERO, When::Always));
     while zeroed.borrow().is_none() {
         fixture.world.run_for(Nanos::from_millis(10)).unwrap();
     }
     assert_eq!(zeroed.take(), Some(Ok(())));
-    assert_eq!(durable_tags(&disk, 24, 88), [vec![3; 8], vec![0; 80]].concat(), "acknowledged, but not on the backing");
+    let expected = [vec![3; 8], vec![0; 80]].concat();
+    assert_eq!(durable_tags(&disk, fua_start, fua_sectors), expected, "acknowledged, but not on the backing");
 }
