@@ -70,6 +70,7 @@ pub(super) fn read_api(section: &Section<'_>, folder: &Path, source: &mut Source
     let names = section.get::<Vec<Located<String>>>("names", source).map_or(Vec::new(), |list| list.value);
     for Located { value, span } in &names {
         let is_name = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+        // An IPv6 address has at least two colons.
         let has_port = value.matches(':').count() == 1;
         if value.is_empty() || has_port || !value.chars().all(is_name) {
             let fault = format!("\"{value}\" is not a host name");

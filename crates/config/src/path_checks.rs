@@ -60,6 +60,11 @@ fn kind_of(path: &Path) -> PathKind {
     }
 }
 
+/// True for a path where the daemon creates a file, or completes one: a crash may leave an empty file.
+fn is_missing_or_empty(path: &Path) -> bool {
+    matches!(kind_of(path), PathKind::Missing | PathKind::File(0))
+}
+
 /// The parent directory of `path` for messages, if it does not exist.
 fn missing_parent(path: &Path) -> Option<String> {
     let parent = path.parent()?;
@@ -88,12 +93,9 @@ impl Config {
         if let Some(vhost_user) = &self.vhost_user {
             add_directory("[vhost_user]", &vhost_user.directory);
         }
-        let is_missing_or_empty = |path: &Path| matches!(kind_of(path), PathKind::Missing | PathKind::File(0));
-        for device in self.flash.iter().flat_map(|flash| &flash.devices).filter(|device| is_missing_or_empty(device)) {
-            if let Some(bytes) = self.flash.as_ref().and_then(|flash| flash.create_bytes(device)) {
-                let (device, bytes) = (device.display(), show_bytes(bytes));
-                created.push(format!("[flash]: the daemon will create the file {device} of {bytes}"));
-            }
+        for (device, bytes) in self.flash_files_to_create() {
+            let (device, bytes) = (device.display(), show_bytes(bytes));
+            created.push(format!("[flash]: the daemon will create the file {device} of {bytes}"));
         }
         for volume in &self.volumes {
             if let (BackingSpec::Path(path), Some(bytes)) = (&volume.backing, volume.size_bytes)
@@ -105,6 +107,13 @@ impl Config {
             }
         }
         created
+    }
+
+    /// The files that the daemon will create as flash devices, with their sizes in bytes. It allocates all of each.
+    pub fn flash_files_to_create(&self) -> Vec<(&Path, u64)> {
+        let devices = self.flash.iter().flat_map(|flash| flash.devices.iter().map(move |device| (flash, device)));
+        let to_create = devices.filter(|(_, device)| is_missing_or_empty(device));
+        to_create.filter_map(|(flash, device)| Some((device.as_path(), flash.create_bytes(device)?))).collect()
     }
 
     /// Warnings about differences between the configuration and this machine that the daemon accepts, each with its

@@ -127,6 +127,11 @@ impl Journal {
         self.is_serving.set(true);
     }
 
+    /// False while the daemon starts.
+    pub fn is_serving(&self) -> bool {
+        self.is_serving.get()
+    }
+
     /// Marks the start of a sample.
     pub fn begin_sample(&self) {
         self.tracker.borrow_mut().begin_sample();

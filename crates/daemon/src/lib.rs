@@ -49,6 +49,7 @@ use tokio::task::LocalSet;
 pub use self::daemon::override_reports;
 use self::daemon::serve;
 pub use self::events::DIRECTORY as EVENTS_DIRECTORY;
+pub use self::port_holder::{PortHolder, show_in_use};
 use config::{Config, LOOK_UP_TIMEOUT};
 use logging::{self as log, CONFIG};
 use terminal::Failure;

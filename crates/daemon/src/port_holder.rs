@@ -10,6 +10,22 @@ const DESCRIPTORS_MAX: usize = 200_000;
 /// State of a listening socket in `/proc/net/tcp`.
 const TCP_LISTEN: &str = "0A";
 
+/// A process that listens on a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortHolder {
+    /// Its number.
+    pub process: u32,
+    /// Its name.
+    pub name: String,
+}
+
+impl PortHolder {
+    /// The process that listens on `port`; `None` if this user may not see it.
+    pub fn find(port: u16) -> Option<PortHolder> {
+        listening_process(Path::new("/proc"), port)
+    }
+}
+
 /// The error for an address in use, with its holder as far as this user may see it. Other errors are unchanged.
 pub fn explain_in_use(error: io::Error, port: Option<u16>) -> io::Error {
     match port {
@@ -29,16 +45,21 @@ pub fn port_of(address: &Address) -> Option<u16> {
     }
 }
 
-/// The text about a port in use, such as `port 10809 is in use by process 712 (qemu-nbd)`.
+/// The text about a port in use, with its holder as far as this user may see it.
 pub fn in_use(port: u16) -> String {
-    match listening_process(Path::new("/proc"), port) {
-        Some((process, name)) => format!("port {port} is in use by process {process} ({name})"),
+    show_in_use(port, PortHolder::find(port).as_ref())
+}
+
+/// The text about a port in use, such as `port 10809 is in use by process 712 (qemu-nbd)`.
+pub fn show_in_use(port: u16, holder: Option<&PortHolder>) -> String {
+    match holder {
+        Some(PortHolder { process, name }) => format!("port {port} is in use by process {process} ({name})"),
         None => format!("port {port} is in use by another process"),
     }
 }
 
-/// Number and name of the process that listens on `port`, in the process file system at `proc`.
-fn listening_process(proc: &Path, port: u16) -> Option<(u32, String)> {
+/// The process that listens on `port`, in the process file system at `proc`.
+fn listening_process(proc: &Path, port: u16) -> Option<PortHolder> {
     let tables = ["net/tcp", "net/tcp6"].map(|table| std::fs::read_to_string(proc.join(table)).unwrap_or_default());
     let sockets: Vec<String> = tables
         .iter()
@@ -61,7 +82,7 @@ fn listening_process(proc: &Path, port: u16) -> Option<(u32, String)> {
     };
     let (process, _) = descriptors.take(DESCRIPTORS_MAX).find(|(_, descriptor)| is_holder(descriptor))?;
     let name = std::fs::read_to_string(proc.join(process.to_string()).join("comm")).unwrap_or_default();
-    Some((process, name.trim().to_owned()))
+    Some(PortHolder { process, name: name.trim().to_owned() })
 }
 
 /// The inode in a line of `/proc/net/tcp` or `/proc/net/tcp6`, if its socket listens on `port`. The fields are number,

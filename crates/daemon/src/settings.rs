@@ -41,6 +41,12 @@ impl Settings {
         self.0.replace(Rc::new(config));
     }
 
+    /// Absolute path of the configuration file.
+    pub fn file(&self) -> PathBuf {
+        let file = &self.0.borrow().file;
+        std::path::absolute(file).unwrap_or_else(|_| file.clone())
+    }
+
     /// Size of the memory cache in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.0.borrow().memory_bytes

@@ -1,13 +1,24 @@
 //! Errors of the state directory, with their remedies.
 
+use std::fmt;
 use std::io::{self, ErrorKind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use format_version::NewerFormat;
 
+use super::trust::UNKNOWN_CONFIG;
+
 /// Remedy for a directory on a file system that is mounted read-only.
 pub const READ_ONLY_REMEDY: &str = "remount its file system read-write, or correct `directory` in [state]";
+
+/// Remedy for a damaged file; `config` is the configuration file.
+fn rebuild_remedy(config: &dyn fmt::Display) -> String {
+    format!(
+        "restore its newest copy, or stop the daemon and rebuild the records from the flash devices: hotset state \
+         rebuild --config {config}"
+    )
+}
 
 /// Reason why the state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -53,10 +64,7 @@ pub enum StateError {
         newer: NewerFormat,
     },
     /// The file is damaged.
-    #[error(
-        "{path} is damaged ({detail}): restore its newest copy, or rebuild its records from the flash devices: \
-         hotset state rebuild"
-    )]
+    #[error("{path} is damaged ({detail}): {}", rebuild_remedy(&UNKNOWN_CONFIG))]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -66,10 +74,14 @@ pub enum StateError {
 }
 
 impl StateError {
-    /// The error, and its remedy where the operating system's reason has one.
-    pub fn describe(&self) -> String {
+    /// The error, and its remedy where the operating system's reason has one. `config` is the configuration file.
+    pub fn describe(&self, config: &Path) -> String {
         let reason = match self {
             StateError::Io { error, .. } => Some(error.kind()),
+            StateError::Damaged { path, detail } => {
+                let remedy = rebuild_remedy(&config.display());
+                return format!("{} is damaged ({detail}): {remedy}", path.display());
+            }
             _ => None,
         };
         match reason {
@@ -97,8 +109,18 @@ mod tests {
         ] {
             let path = PathBuf::from("/srv/state/lock");
             let error = StateError::Io { doing: "open its lock", path, error: io::Error::from(kind) };
-            let text = error.describe();
+            let text = error.describe(Path::new("/etc/other.toml"));
             assert!(text.contains("/srv/state/lock") && text.contains(remedy), "{text}");
         }
+    }
+
+    #[test]
+    fn damaged_file_has_the_rebuild_with_the_configuration_as_remedy() {
+        let error = StateError::Damaged { path: PathBuf::from("/srv/state/state.json"), detail: "cut".to_owned() };
+        let text = error.describe(Path::new("/etc/other.toml"));
+        let remedy = "stop the daemon and rebuild the records from the flash devices: hotset state rebuild --config \
+                      /etc/other.toml";
+        assert!(text.ends_with(remedy), "{text}");
+        assert_eq!(error.to_string(), text.replace("/etc/other.toml", "FILE"));
     }
 }

@@ -172,7 +172,13 @@ impl State {
         if self.sabotage.is(Sabotage::AnyState) {
             return Ok(StoreUse::Known);
         }
-        Err(Refusal::StoreForeign { store: store.clone(), owner: show_uuid(&ownership.owner), epoch: ownership.epoch })
+        Err(Refusal::StoreForeign {
+            store: store.clone(),
+            owner: show_uuid(&ownership.owner),
+            epoch: ownership.epoch,
+            own: self.identity.clone(),
+            directory: None,
+        })
     }
 
     /// The later start at which this foreign store was seen, if the copy found now is older.
@@ -189,7 +195,7 @@ impl State {
             Refusal::StateOlder { store, epoch, known } => {
                 self.older_than = Some(OlderThan { store: store.clone(), epoch: *epoch, known: *known });
             }
-            Refusal::StoreForeign { store, owner, epoch } => {
+            Refusal::StoreForeign { store, owner, epoch, .. } => {
                 self.unclaimed.insert(store.clone());
                 self.unclaimed_seen.insert(store.clone(), SeenStore { owner: owner.clone(), epoch: *epoch });
             }

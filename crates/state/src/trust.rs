@@ -6,7 +6,7 @@
 //! backing is not written, and the refusal names the choices.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use format_version::NewerFormat;
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,9 @@ impl Sabotage {
 /// Codes of refusals of volumes without a record.
 const DATA_UNCLAIMED: &str = "data-unclaimed";
 const FLASH_ABSENT: &str = "flash-absent";
+
+/// The configuration in the commands of a text that does not know its path.
+pub(crate) const UNKNOWN_CONFIG: &str = "FILE";
 
 /// Code of [`Refusal::BackingShrank`], to which a resize is the answer.
 pub const BACKING_SHRANK: &str = "backing-shrank";
@@ -119,6 +122,10 @@ pub enum Refusal {
         owner: String,
         /// The last start of that directory that used the store.
         epoch: u64,
+        /// Identity of the directory in use.
+        own: String,
+        /// Path of the directory in use, if it is given.
+        directory: Option<PathBuf>,
     },
     /// A flash store holds data of volumes unknown to the state directory, and this volume is new to the directory.
     Unclaimed {
@@ -310,12 +317,45 @@ pub fn may_lack_marks(code: &str) -> bool {
     !matches!(code, "backing-changed" | "backing-taken" | BACKING_HUNG)
 }
 
+impl Refusal {
+    /// The refusal with the path of the state directory in use, where its text names that directory.
+    pub fn in_directory(self, path: &Path) -> Refusal {
+        match self {
+            Refusal::StoreForeign { store, owner, epoch, own, .. } => {
+                Refusal::StoreForeign { store, owner, epoch, own, directory: Some(path.to_owned()) }
+            }
+            refusal => refusal,
+        }
+    }
+}
+
 impl std::error::Error for Refusal {}
 
-/// The text has the finding, then the choices. Each command in it is complete, and is followed by a punctuation mark or
-/// the end of the text.
+/// The text, with [`UNKNOWN_CONFIG`] in its commands.
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, &UNKNOWN_CONFIG)
+    }
+}
+
+/// A refusal by a daemon with the configuration in a known file.
+struct WithConfig<'a>(&'a Refusal, &'a Path);
+
+impl fmt::Display for WithConfig<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.write(f, &self.1.display())
+    }
+}
+
+impl Refusal {
+    /// The text, with the path of the configuration in its commands.
+    pub fn text(&self, config: &Path) -> String {
+        WithConfig(self, config).to_string()
+    }
+
+    /// The text has the finding, then the choices. Each command in it is complete, and is followed by a punctuation
+    /// mark or the end of the text. `config` is the configuration file.
+    fn write(&self, f: &mut fmt::Formatter<'_>, config: &dyn fmt::Display) -> fmt::Result {
         match self {
             Refusal::StoreOlder { store, epoch, known } => write!(
                 f,
@@ -346,29 +386,36 @@ impl fmt::Display for Refusal {
             Refusal::StateOlder { store, epoch, known } if epoch == known => write!(
                 f,
                 "the state directory is a copy of another one: flash store {store} was used at start {epoch} of this \
-                 installation with the other one. Restore the state directory that was used last; or rebuild its \
-                 records from the flash devices: hotset state rebuild"
+                 installation with the other one. Restore the state directory that was used last; or stop the daemon \
+                 and rebuild the records from the flash devices: hotset state rebuild --config {config}"
             ),
             Refusal::StateOlder { store, epoch, known } => write!(
                 f,
                 "the state directory is an older copy: flash store {store} was last used at start {epoch} of this \
                  installation, and the directory has records only up to start {known}. Restore the newest state \
-                 directory; or rebuild its records from the flash devices: hotset state rebuild"
+                 directory; or stop the daemon and rebuild the records from the flash devices: hotset state rebuild \
+                 --config {config}"
             ),
-            Refusal::StoreForeign { store, owner, .. } => write!(
-                f,
-                "flash store {store} holds dirty data and belongs to state directory {owner}, not to the one in use: \
-                 either that directory was lost, or the devices come from another machine. Restore that directory; or \
-                 rebuild its records from the flash devices: hotset state rebuild; or, to discard the dirty data, \
-                 erase the devices (blkdiscard -z for a device, rm and touch for a file). `hotset flash check` lists \
-                 that data"
-            ),
+            Refusal::StoreForeign { store, owner, own, directory, .. } => {
+                write!(f, "flash store {store} holds dirty data and belongs to state directory {owner}; ")?;
+                write!(f, "the one in use")?;
+                if let Some(path) = directory {
+                    write!(f, ", in directory {},", path.display())?;
+                }
+                write!(
+                    f,
+                    " is state directory {own}: either the former was lost, or the devices come from another machine. \
+                     Restore the former; or stop the daemon and rebuild the records from the flash devices: hotset \
+                     state rebuild --config {config}; or, to discard the dirty data, erase the devices (blkdiscard -z \
+                     for a device, rm and touch for a file). `hotset flash check` lists that data"
+                )
+            }
             Refusal::Unclaimed { name, store } => write!(
                 f,
                 "the state directory has no record of this volume, nor of the owners of dirty data in flash store \
-                 {store}: that data may belong to this volume. Rebuild the records from the flash devices: hotset \
-                 state rebuild; or, if none of that data belongs to this volume: hotset volume adopt {name} --give-up \
-                 {store}"
+                 {store}: that data may belong to this volume. Stop the daemon and rebuild the records from the flash \
+                 devices: hotset state rebuild --config {config}; or, if none of that data belongs to this volume: \
+                 hotset volume adopt {name} --give-up {store}"
             ),
             Refusal::FlashAbsent { name, devices } => write!(
                 f,
@@ -456,6 +503,28 @@ impl fmt::Display for Refusal {
                  connection to the disk and the kernel's messages (dmesg). The daemon retries automatically, and \
                  serves the volume when the backing answers"
             ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rebuild_is_proposed_with_the_configuration_and_after_a_stop() {
+        let [store, owner, own] = ["ab", "cd", "ef"].map(str::to_owned);
+        let refusals = [
+            Refusal::StateOlder { store: store.clone(), epoch: 2, known: 1 },
+            Refusal::StateOlder { store: store.clone(), epoch: 2, known: 2 },
+            Refusal::StoreForeign { store: store.clone(), owner, epoch: 2, own, directory: None },
+            Refusal::Unclaimed { name: "v".to_owned(), store },
+        ];
+        for refusal in refusals {
+            let text = refusal.text(Path::new("/etc/other.toml"));
+            assert!(text.contains("hotset state rebuild --config /etc/other.toml"), "{text}");
+            assert!(text.to_lowercase().contains("stop the daemon and rebuild the records"), "{text}");
+            assert_eq!(refusal.to_string(), text.replace("/etc/other.toml", "FILE"));
         }
     }
 }

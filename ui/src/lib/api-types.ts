@@ -1105,6 +1105,8 @@ export interface components {
       problems_without_alert: string[];
       /** @description Silences in force, also of alerts that are not active. */
       silences: components['schemas']['SilenceReport'][];
+      /** @description True while it is starting: volumes that it has not attached yet are not listed. */
+      starting: boolean;
       /** @description State directory; absent in reports of older versions. */
       state_directory: string | null;
       /** @description Error of writing the state directory; null without one. */

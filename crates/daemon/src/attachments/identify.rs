@@ -198,7 +198,8 @@ impl Attachments {
         let admission = self.with_claim(config, facts, (findings, evidence), accept, served, |claim| {
             state.identify(claim, || VolumeId(drawn))
         });
-        let admission = admission.map_err(|refusal| Failure::refused(refusal.code(), refusal.to_string()))?;
+        let admission =
+            admission.map_err(|refusal| Failure::refused(refusal.code(), refusal.text(&self.settings.file())))?;
         let volume_id = admission.volume_id;
         for key in set_by_command() {
             state.expire_override(volume_id, key, &config.setting(key));

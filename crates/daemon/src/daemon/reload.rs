@@ -41,6 +41,7 @@ impl Daemon {
             Failure::new(ErrorKind::Invalid, text)
         })?;
         let number = self.reloads.begin();
+        self.flash.set_file_devices(fresh.flash.as_ref().map(|flash| flash.devices.clone()).unwrap_or_default());
         let is_newest = || self.reloads.newest.get() == number;
         let old = Config::clone(&self.settings.current());
         let mut outcomes: Vec<ReloadOutcome> =

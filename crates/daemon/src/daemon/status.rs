@@ -78,6 +78,8 @@ impl Daemon {
     pub async fn status(&self) -> StatusReport {
         let mut status = self.collect_status().await;
         self.journal.add_alerts(&mut status);
+        // No alert reports an HTTP interface that does not listen.
+        status.problems_without_alert.extend(self.http.problem());
         status
     }
 
@@ -97,6 +99,7 @@ impl Daemon {
         let history = self.telemetry.history_health();
         let failed = history.as_ref().and_then(|history| history.failed.as_ref());
         alerts.extend(failed.map(|reason| format!("history cannot be written: {reason}")));
+        alerts.extend(self.http.problem());
         let unresponsive = self.cores.iter().filter(|core| !cores.iter().any(|report| report.core == core.index()));
         alerts.extend(unresponsive.map(|core| format!("data core {} does not answer", core.index())));
         let state_failed = self.records.write_error();
@@ -106,6 +109,7 @@ impl Daemon {
             uptime_seconds: uptime.as_secs(),
             uptime_ms: uptime.as_millis() as u64,
             stopping: self.stop.is_stopping(),
+            starting: !self.journal.is_serving() && !self.stop.is_stopping(),
             configuration: config.file.display().to_string(),
             state_directory: Some(absolute(&self.records.directory())),
             state_failed,

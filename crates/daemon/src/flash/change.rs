@@ -2,6 +2,7 @@
 //! the list of devices. A new device is in the list before it becomes a member, and a removed device stays in it until
 //! it is no longer a member.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -73,6 +74,19 @@ impl FlashLog {
     pub fn devices_by_command(&self) -> Option<Vec<PathBuf>> {
         let file = self.settings.flash_devices();
         self.records.view().flash_devices_by_command(&file).map(<[PathBuf]>::to_vec)
+    }
+
+    /// Sets the devices that the file lists now, as of its last reload. They take effect at the next start.
+    pub fn set_file_devices(&self, devices: Vec<PathBuf>) {
+        *self.file_devices.borrow_mut() = devices;
+    }
+
+    /// The devices in force, if commands have changed them and the file, as of its last reload, does not name the same
+    /// ones. `None` during a change, when the list has the joining and the leaving device.
+    pub(super) fn unlisted_devices(&self) -> Option<Vec<PathBuf>> {
+        let devices = self.devices_by_command().filter(|_| self.change.try_lock().is_ok())?;
+        let set = |devices: &[PathBuf]| devices.iter().cloned().collect::<BTreeSet<_>>();
+        (set(&devices) != set(&self.file_devices.borrow())).then_some(devices)
     }
 
     /// Removes the list that commands made, if the file's list has changed since: it must not apply again when the
@@ -326,9 +340,7 @@ impl FlashLog {
         if let Flash::Open(opened) = &mut *self.state.borrow_mut()
             && is_in_service
         {
-            identity.into_iter().for_each(|identity| opened.names.add(identity, path));
-            opened.absent.retain(|absent| absent.path != shown);
-            opened.missing_member.take_if(|(_, path)| *path == shown);
+            identity.into_iter().for_each(|identity| opened.admit(identity, path));
         }
         ended.map(drop).map_err(|failure| ChangeFailure { failure, is_in_service })
     }

@@ -37,13 +37,22 @@ pub struct AbsentDevice {
     pub is_lost_file: bool,
     /// It could not be read, so it may have data of volumes.
     pub is_unread: bool,
+    /// It answers, and is not a member of the store that the others show.
+    pub lacks_store: bool,
 }
 
 impl AbsentDevice {
     /// A device that cannot be opened.
     pub fn new(path: &str, reason: String) -> AbsentDevice {
-        let (is_hung, is_lost_file, is_unread) = (false, false, true);
-        AbsentDevice { path: path.to_owned(), fault: reason.clone(), reason, is_hung, is_lost_file, is_unread }
+        AbsentDevice {
+            path: path.to_owned(),
+            fault: reason.clone(),
+            reason,
+            is_hung: false,
+            is_lost_file: false,
+            is_unread: true,
+            lacks_store: false,
+        }
     }
 
     /// A device with a fault that has a remedy.

@@ -120,6 +120,8 @@ pub struct FlashLog {
     manifest: tokio::sync::Mutex<()>,
     /// The last report of an open log whose core answered.
     last_report: RefCell<Option<FlashReport>>,
+    /// The devices that the file lists, as of its last reload.
+    file_devices: RefCell<Vec<PathBuf>>,
     /// True while the devices are monitored.
     is_watched: Cell<bool>,
     /// True once the start has checked the devices against the records.
@@ -131,6 +133,7 @@ impl FlashLog {
     pub fn new(settings: Rc<Settings>, records: Rc<Records>, cores: Rc<Cores>, jobs: Rc<Jobs>) -> FlashLog {
         let (state, pending_drops, wear, drives) =
             (RefCell::default(), RefCell::default(), Wear::default(), Rc::default());
+        let file_devices = RefCell::new(settings.flash_devices());
         FlashLog {
             settings,
             records,
@@ -143,6 +146,7 @@ impl FlashLog {
             change: Default::default(),
             manifest: Default::default(),
             last_report: Default::default(),
+            file_devices,
             is_watched: Default::default(),
             start_checked: Default::default(),
         }
@@ -225,7 +229,11 @@ impl FlashLog {
                 // Closing the devices releases their locks.
                 let close = async |local: Rc<CoreLocal>| local.flash_devices.borrow_mut().clear();
                 self.core().call(close).await.map_err(core_ended)?;
-                return self.records.record_refusal(&refusal).map(|()| Err(UnusedFlash::from(&refusal)));
+                self.records.record_refusal(&refusal)?;
+                let directory = self.records.directory();
+                let refusal = refusal.in_directory(&std::path::absolute(&directory).unwrap_or(directory));
+                let reason = refusal.text(&self.settings.file());
+                return Ok(Err(found_store.name_absent(UnusedFlash { reason, ..UnusedFlash::from(&refusal) })));
             }
         };
         let parameters = self.records.change(|state| {

@@ -38,6 +38,9 @@ pub struct OpenedStore {
     pub absent: Vec<AbsentDevice>,
     /// The member without a device, and its path; `None` if the path is not known.
     pub missing_member: Option<(MemberNo, String)>,
+    /// Paths of absent devices that the store has used. Superblocks name no paths, so each may be that of any member
+    /// without a device.
+    pub missing_paths: Vec<String>,
     /// Number of volumes with data in the log.
     pub unclaimed_volumes: usize,
 }
@@ -49,22 +52,40 @@ impl OpenedStore {
         let device = member.device.as_deref().map(|device| self.names.show(device));
         device.or_else(|| missing.map(|(_, path)| path.clone()))
     }
+
+    /// The reason why a member is not in service, with the paths that it may have if its path is not known.
+    pub fn reason_of(&self, member: &MemberReport, reason: &str) -> String {
+        match self.path_of(member) {
+            None if !self.missing_paths.is_empty() => {
+                format!("{reason}; its path may be {}", self.missing_paths.join(" or "))
+            }
+            _ => reason.to_owned(),
+        }
+    }
+
+    /// Applies that the device at `path` is in service now.
+    pub fn admit(&mut self, identity: String, path: &Path) {
+        let shown = path.display().to_string();
+        self.names.add(identity, path);
+        self.absent.retain(|absent| absent.path != shown);
+        self.missing_member.take_if(|(_, path)| *path == shown);
+        self.missing_paths.retain(|path| *path != shown);
+    }
 }
 
-/// The member without a device and its path, if only one member has none and the store has used only one of the absent
-/// devices: superblocks do not name paths.
-fn find_missing_member(
-    members: &[MemberReport],
-    absent: &[AbsentDevice],
-    known: &KnownDevices,
-    store: &str,
-) -> Option<(MemberNo, String)> {
+/// Paths of the absent devices that a store has used.
+fn paths_of_store(absent: &[AbsentDevice], known: &KnownDevices, store: &str) -> Vec<String> {
     let is_of_store =
         |path: &str| known.get(Path::new(path)).is_some_and(|of_store| of_store.is_recorded && of_store.store == store);
+    absent.iter().map(|absent| absent.path.clone()).filter(|path| is_of_store(path)).collect()
+}
+
+/// The member without a device and its path, if only one member has none and only one of `paths` is absent: superblocks
+/// do not name paths.
+fn find_missing_member(members: &[MemberReport], paths: &[String]) -> Option<(MemberNo, String)> {
     let mut missing = members.iter().filter(|member| member.device.is_none());
-    let mut paths = absent.iter().map(|absent| &absent.path).filter(|path| is_of_store(path));
-    match (missing.next(), missing.next(), paths.next(), paths.next()) {
-        (Some(member), None, Some(path), None) => Some((member.member, path.clone())),
+    match (missing.next(), missing.next(), paths) {
+        (Some(member), None, [path]) => Some((member.member, path.clone())),
         _ => None,
     }
 }
@@ -89,9 +110,20 @@ impl DeviceNames {
 /// The reason why flash is not used if the configuration names one device.
 const ONE_DEVICE: &str = "[flash] names one device, and allow_single_copy is not set; name a second device, or set it";
 
+/// The texts of several devices in one: first the devices that cannot be used, then present ones without a store.
+fn join_texts(absent: &[AbsentDevice], text: fn(&AbsentDevice) -> &str) -> String {
+    let (without_store, unusable): (Vec<_>, Vec<_>) = absent.iter().partition(|absent| absent.lacks_store);
+    unusable.into_iter().chain(without_store).map(text).collect::<Vec<_>>().join("; ")
+}
+
 /// The reasons of several devices in one text.
 fn reasons(absent: &[AbsentDevice]) -> String {
-    absent.iter().map(|absent| absent.reason.as_str()).collect::<Vec<_>>().join("; ")
+    join_texts(absent, |absent| &absent.reason)
+}
+
+/// True if a device cannot be used: others may be members of a store that only this device shows.
+fn has_unusable(absent: &[AbsentDevice]) -> bool {
+    absent.iter().any(|absent| !absent.lacks_store)
 }
 
 /// A store that was found and is not open; nothing was written to it yet.
@@ -122,6 +154,19 @@ impl FoundStore {
     pub fn owners(&self) -> Vec<(String, Ownership)> {
         let devices = self.identity.devices.iter();
         devices.map(|(device, ownership)| (self.names.show(device), *ownership)).collect()
+    }
+
+    /// Names the absent devices before a refusal of the store on the present ones, whose choices may erase devices.
+    pub fn name_absent(&self, refused: UnusedFlash) -> UnusedFlash {
+        if !has_unusable(&self.absent) {
+            return refused;
+        }
+        let reason = format!(
+            "{}. Attach all devices before one is erased; without them: {}",
+            reasons(&self.absent),
+            refused.reason
+        );
+        UnusedFlash { reason, ..refused }
     }
 }
 
@@ -253,7 +298,8 @@ pub async fn open(
     let opened = opened.map_err(|index| hung(&disks[index], &names))?;
     let (store, recovered) = opened.map_err(|error| unused(&error, &names, &absent))?;
     let (generation, uuid) = (store.generation(), show_uuid(&store.uuid()));
-    let missing_member = find_missing_member(&store.members(), &absent, &known, &uuid);
+    let missing_paths = paths_of_store(&absent, &known, &uuid);
+    let missing_member = find_missing_member(&store.members(), &missing_paths);
     let opened = OpenedStore {
         generation,
         store: uuid,
@@ -262,6 +308,7 @@ pub async fn open(
         formatted,
         absent,
         missing_member,
+        missing_paths,
         unclaimed_volumes: 0,
     };
     if parameters.map_unusable {
@@ -322,7 +369,7 @@ async fn identify_store(
                     is_unread |= read_content(local, &disk).await != DeviceContent::NoStore;
                 }
                 let fault = format!("{path} is not a member of a flash store ({reason})");
-                absent.push(AbsentDevice { is_unread, ..AbsentDevice::new(&path, fault) });
+                absent.push(AbsentDevice { is_unread, lacks_store: true, ..AbsentDevice::new(&path, fault) });
                 // Two devices may report one identity.
                 if disks.is_empty() {
                     return Err(unused(&StoreError::NoStore { device, reason }, names, absent));
@@ -433,17 +480,18 @@ fn unused(error: &StoreError, names: &DeviceNames, absent: &[AbsentDevice]) -> U
 
 /// The text about a missing member. The remedies of absent devices are left out: a new file would not be the member.
 fn missing_member(member: MemberNo, absent: &[AbsentDevice]) -> String {
-    let faults: Vec<&str> = absent.iter().map(|absent| absent.fault.as_str()).collect();
-    let faults = if faults.is_empty() { String::new() } else { format!(" ({})", faults.join("; ")) };
+    let faults = join_texts(absent, |absent| &absent.fault);
+    let faults = if faults.is_empty() { String::new() } else { format!(" ({faults})") };
     format!(
         "device number {member} of the flash store was in service when the store was last used, and is missing{faults}"
     )
 }
 
-/// The text about an error of the store, with the remedy where there is one.
+/// The text about an error of the store, with the remedy where there is one. While a device cannot be used, it comes
+/// first, and no remedy erases or formats another one: its data may be needed beside that of the first.
 fn describe(error: &StoreError, names: &DeviceNames, absent: &[AbsentDevice]) -> String {
     let missing = |member| missing_member(member, absent);
-    let absent = if absent.is_empty() { String::new() } else { format!(" ({})", reasons(absent)) };
+    let is_incomplete = has_unusable(absent);
     match error {
         StoreError::MemberMissing { member } => format!(
             "{}; reconnect it. If it is lost for good, name only the other device in [flash] and set \
@@ -451,12 +499,26 @@ fn describe(error: &StoreError, names: &DeviceNames, absent: &[AbsentDevice]) ->
              then lost",
             missing(*member)
         ),
+        StoreError::NoStore { device, reason } if is_incomplete => format!(
+            "{}; {} is not a member of a flash store ({reason}) and stays unchanged",
+            reasons(absent),
+            names.show(device)
+        ),
+        StoreError::NotEmpty { device, content } if is_incomplete => {
+            format!("{}; {} holds {content} and stays unchanged", reasons(absent), names.show(device))
+        }
+        StoreError::Diverged if is_incomplete => format!(
+            "{}; the other devices have diverged (each was written without the other): attach all devices first",
+            reasons(absent)
+        ),
         StoreError::NotEmpty { device, content } => format!(
             "{} holds {content}; name another device, or erase it (blkdiscard -z for a device, rm and touch for a \
              file)",
             names.show(device)
         ),
-        error => format!("{}{absent}", names.show(&error.to_string())),
+        error if is_incomplete => format!("{}; {}", reasons(absent), names.show(&error.to_string())),
+        error if absent.is_empty() => names.show(&error.to_string()),
+        error => format!("{} ({})", names.show(&error.to_string()), reasons(absent)),
     }
 }
 
@@ -488,7 +550,7 @@ mod tests {
         let absent = |path: &str| AbsentDevice::new(path, format!("{path} does not exist"));
         let find = |members: &[MemberReport], paths: &[&str]| {
             let absent: Vec<AbsentDevice> = paths.iter().map(|path| absent(path)).collect();
-            find_missing_member(members, &absent, &known, "s")
+            find_missing_member(members, &paths_of_store(&absent, &known, "s"))
         };
         let one_missing = [member(0, Some("wwn-0")), member(1, None)];
         assert_eq!(find(&one_missing, &["/f1"]), Some((MemberNo(1), "/f1".to_owned())));
@@ -497,5 +559,56 @@ mod tests {
         assert_eq!(find(&[member(1, None), member(2, None)], &["/f1"]), None, "the device may be either member");
         assert_eq!(find(&one_missing, &["/g"]), None, "another store has used the device");
         assert_eq!(find(&[member(0, Some("wwn-0"))], &["/f1"]), None, "every member has a device");
+    }
+
+    #[test]
+    fn several_missing_members_show_the_paths_that_they_may_have() {
+        let paths = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect();
+        let mut opened = OpenedStore {
+            store: "s".to_owned(),
+            generation: StoreGeneration(1),
+            names: DeviceNames::default(),
+            renamed: Vec::new(),
+            formatted: false,
+            absent: vec![AbsentDevice::new("/f2", "/f2 does not exist".to_owned())],
+            missing_member: None,
+            missing_paths: paths(&["/f2", "/f3"]),
+            unclaimed_volumes: 0,
+        };
+        let missing = member(2, None);
+        assert_eq!(opened.reason_of(&missing, "missing"), "missing; its path may be /f2 or /f3");
+        opened.admit("wwn-2".to_owned(), Path::new("/f2"));
+        assert!(opened.absent.is_empty());
+        assert_eq!(opened.reason_of(&member(3, None), "missing"), "missing; its path may be /f3");
+        assert_eq!(opened.reason_of(&member(2, Some("wwn-2")), "failed"), "failed");
+        opened.missing_member = Some((MemberNo(3), "/f3".to_owned()));
+        assert_eq!(opened.reason_of(&member(3, None), "missing"), "missing");
+    }
+
+    #[test]
+    fn absent_device_comes_first_and_no_other_is_to_be_formatted() {
+        let mut names = DeviceNames::default();
+        names.add("wwn-0".to_owned(), Path::new("/f0"));
+        let absent_device = AbsentDevice::new("/f1", "/f1 does not exist; attach it".to_owned());
+        let without_store = AbsentDevice {
+            lacks_store: true,
+            ..AbsentDevice::new("/f2", "/f2 is not a member of a flash store (it is empty)".to_owned())
+        };
+        let absent = [without_store.clone(), absent_device];
+        let no_store = StoreError::NoStore { device: "wwn-0".to_owned(), reason: "it is empty".to_owned() };
+        assert_eq!(
+            describe(&no_store, &names, &absent),
+            "/f1 does not exist; attach it; /f2 is not a member of a flash store (it is empty); /f0 is not a member of \
+             a flash store (it is empty) and stays unchanged"
+        );
+        let not_empty = StoreError::NotEmpty { device: "wwn-0".to_owned(), content: "a file system".to_owned() };
+        for error in [&not_empty, &StoreError::Diverged, &StoreError::NoLog] {
+            let text = describe(error, &names, &absent);
+            assert!(text.starts_with("/f1 does not exist; "), "{text}");
+            assert!(!text.contains("erase") && !text.contains("format "), "{text}");
+        }
+        // With all devices present, the remedy is offered.
+        let text = describe(&not_empty, &names, &[without_store]);
+        assert!(text.starts_with("/f0 holds a file system; name another device, or erase it"), "{text}");
     }
 }

@@ -1,6 +1,7 @@
 //! The report of the flash log, with its alerts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use engine::VolumeId;
@@ -132,6 +133,10 @@ impl FlashLog {
             true => Some(StatusProblem::new(AlertKind::FlashUnlisted, ONLY_BY_COMMAND)),
             false => copies_problem(report.copies, report.allow_single_copy),
         });
+        if let Some(devices) = self.unlisted_devices().filter(|_| !self.is_by_command()) {
+            let listed = self.file_devices.borrow();
+            report.problems.push(unlisted_problem(&self.settings.file(), &listed, &devices));
+        }
         if !unclaimed.is_empty() {
             let mut names: Vec<String> = unclaimed.iter().map(|id| self.records.show_volume(*id)).collect();
             names.sort_unstable();
@@ -152,10 +157,10 @@ impl FlashLog {
         config: &FlashConfig,
     ) -> FlashDeviceReport {
         let device = opened.path_of(&member).unwrap_or_default();
-        let (state, reason) = match member.status {
-            MemberStatus::InService => (IN_SERVICE, String::new()),
-            MemberStatus::Lost(reason) => ("lost", reason),
-            MemberStatus::Stale => ("stale", "it was removed from service earlier; its data is outdated".to_owned()),
+        let (state, reason) = match &member.status {
+            MemberStatus::InService => (IN_SERVICE, ""),
+            MemberStatus::Lost(reason) => ("lost", reason.as_str()),
+            MemberStatus::Stale => ("stale", "it was removed from service earlier; its data is outdated"),
         };
         let role = match member.role {
             Role::Log => "log",
@@ -173,7 +178,7 @@ impl FlashLog {
             log_bytes: written.log_bytes,
             unanswered_ms: unanswered.map_or(0, Nanos::as_millis),
             state: state.to_owned(),
-            reason,
+            reason: opened.reason_of(&member, reason),
             ..FlashDeviceReport::default()
         };
         wear::report(&mut report, earlier_wear.as_ref(), &written, config.endurance_milli_dwpd);
@@ -277,6 +282,23 @@ fn without_flash_problem(mut names: Vec<String>) -> Option<StatusProblem> {
     Some(StatusProblem::new(AlertKind::Other, text))
 }
 
+/// The problem of devices that commands have changed, while `file` lists others.
+fn unlisted_problem(file: &Path, listed: &[PathBuf], devices: &[PathBuf]) -> StatusProblem {
+    let show = |devices: &[PathBuf], quote: &str| {
+        let devices = devices.iter().map(|device| format!("{quote}{}{quote}", device.display()));
+        devices.collect::<Vec<_>>().join(", ")
+    };
+    let listed = if listed.is_empty() { "no devices".to_owned() } else { show(listed, "") };
+    let text = format!(
+        "{} names {listed} in [flash], and the devices in use are {}, by command: set devices = [{}] there and reload \
+         the configuration; until then, if the state directory is lost, a former device counts as a new one",
+        file.display(),
+        show(devices, ""),
+        show(devices, "\""),
+    );
+    StatusProblem::new(AlertKind::FlashUnlisted, text)
+}
+
 fn unrecorded_problem(reason: Option<&str>) -> Option<StatusProblem> {
     let text = format!(
         "flushes fail: a flash device is out of service, and the state directory could not record this ({}); make the \
@@ -326,4 +348,24 @@ fn copies_problem(copies: usize, allow_single_copy: bool) -> Option<StatusProble
         _ => return None,
     };
     Some(StatusProblem::new(kind, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_that_lists_other_devices_is_named_with_the_line_to_write() {
+        let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let file = Path::new("/etc/hotset.toml");
+        let problem = unlisted_problem(file, &paths(&["/f0", "/f1"]), &paths(&["/f1", "/f2"]));
+        assert_eq!(
+            problem.text,
+            "/etc/hotset.toml names /f0, /f1 in [flash], and the devices in use are /f1, /f2, by command: set devices \
+             = [\"/f1\", \"/f2\"] there and reload the configuration; until then, if the state directory is lost, a \
+             former device counts as a new one"
+        );
+        let problem = unlisted_problem(file, &[], &paths(&["/f1"]));
+        assert!(problem.text.starts_with("/etc/hotset.toml names no devices in [flash]"), "{}", problem.text);
+    }
 }

@@ -144,6 +144,7 @@ impl FlashLog {
         for member in status.members.iter().filter(|member| !last.members.contains(*member)) {
             if let MemberStatus::Lost(reason) = &member.status {
                 let device = opened.path_of(member).unwrap_or_else(|| format!("number {}", member.member));
+                let reason = opened.reason_of(member, reason);
                 log::error!(target: FLASH, device, "flash device {device} is out of service: {reason}");
             }
         }

@@ -2,7 +2,7 @@
 
 mod tokens;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -36,17 +36,33 @@ pub struct HttpInterface {
     access: Arc<api::Access>,
     /// The address, once it listens.
     address: Cell<Option<SocketAddr>>,
+    /// The reason why it does not listen, while the start is retried.
+    unavailable: RefCell<Option<String>>,
 }
 
 impl HttpInterface {
     /// An interface that does not listen yet.
     pub fn new(settings: Rc<Settings>, records: Rc<Records>, certificates: Rc<Certificates>) -> HttpInterface {
-        HttpInterface { settings, records, certificates, access: Arc::default(), address: Cell::default() }
+        HttpInterface {
+            settings,
+            records,
+            certificates,
+            access: Arc::default(),
+            address: Cell::default(),
+            unavailable: RefCell::default(),
+        }
     }
 
     /// The address, once it listens.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address.get()
+    }
+
+    /// The problem of an interface that is configured and does not listen, for the status.
+    pub fn problem(&self) -> Option<String> {
+        let reason = self.unavailable.borrow().clone()?;
+        let seconds = RETRY_PAUSE.as_secs();
+        Some(format!("web console and API are not reachable: {reason}; the daemon retries every {seconds} s"))
     }
 
     /// Starts the HTTP interface, if one is configured: `handler` answers its requests, `samples` feeds its stream. It
@@ -115,6 +131,7 @@ impl HttpInterface {
 
     async fn retry_listening(&self, address: SocketAddr, mut reason: String) -> HttpListener {
         log::error!(target: API, "{reason}; retrying, volumes are served without the HTTP interface");
+        self.unavailable.replace(Some(reason.clone()));
         loop {
             tokio::time::sleep(RETRY_PAUSE).await;
             // Naming the holder of a port takes long, and it was named at the first failure.
@@ -122,12 +139,16 @@ impl HttpInterface {
                 continue;
             }
             match self.listen(address) {
-                Ok(listening) => return listening,
+                Ok(listening) => {
+                    self.unavailable.replace(None);
+                    return listening;
+                }
                 // A repeated reason is logged once.
                 Err(repeated) if repeated == reason => {}
                 Err(other) => {
                     log::error!(target: API, "{other}; retrying, volumes are served without the HTTP interface");
                     reason = other;
+                    self.unavailable.replace(Some(reason.clone()));
                 }
             }
         }

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use serde_json::json;
 
+use super::machine_checks::{port_warnings, space_warnings};
 use config::{BackingSpec, Config, FlashConfig, Problem, Problems, RuleValue, is_device, read_chap};
 use daemon::override_reports;
 use seam::real::{PATH_TIMEOUT, PathCall};
@@ -36,6 +37,7 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
     warnings.extend(checked.as_ref().map(Config::exposed_secrets).unwrap_or_default());
     let (environment_warnings, creation_notes) = checked.as_ref().map(compare_with_machine).unwrap_or_default();
     warnings.extend(environment_warnings);
+    warnings.extend(checked.as_ref().map(port_warnings).unwrap_or_default());
     let file_flash = checked.as_ref().ok().and_then(|config| config.flash.as_ref());
     if file_flash.is_some_and(|flash| flash.devices.len() == 1 && !flash.allow_single_copy)
         && flash_devices_by_command.is_none()
@@ -74,18 +76,19 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
     checked.map(|_| ()).map_err(without_message)
 }
 
-/// Warnings about the paths of a configuration, and the files and directories that the daemon will create. A path that
-/// hangs leaves both unknown.
+/// Warnings about the paths of a configuration and the free space, and the files and directories that the daemon will
+/// create. A path that hangs leaves both unknown.
 fn compare_with_machine(config: &Config) -> (Vec<String>, Vec<String>) {
     let (sender, receiver) = mpsc::channel();
     let config = config.clone();
     std::thread::spawn(move || {
         let warnings = config.environment_warnings();
         let (missing, config) = without_known_files(config);
-        drop(sender.send(([warnings, missing].concat(), config.creation_notes())));
+        let warnings = [warnings, missing, space_warnings(&config)].concat();
+        drop(sender.send((warnings, config.creation_notes())));
     });
     receiver.recv_timeout(PATH_TIMEOUT).unwrap_or_else(|_| {
-        let text = "a path does not answer, so sizes and missing directories were not checked";
+        let text = "a path does not answer, so sizes, free space and missing directories were not checked";
         (vec![text.to_owned()], Vec::new())
     })
 }

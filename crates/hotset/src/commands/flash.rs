@@ -10,6 +10,7 @@ use messages::{Answer, FlashReport, Request};
 use super::confirm::is_confirmed;
 use super::daemon::{send_request, unexpected};
 use super::flash_offline;
+use super::status::note_start;
 use config::is_device;
 use config::quota::PAGE_BYTES;
 use seam::real::{PATH_TIMEOUT, PathCall};
@@ -79,6 +80,9 @@ pub enum Action {
     },
 }
 
+/// Number of devices that carry the log, if there are as many.
+const LOG_DEVICES: usize = 2;
+
 /// The absolute path, because the daemon has another working directory.
 fn absolute_path(path: &Path) -> Result<String, Failure> {
     let absolute =
@@ -106,16 +110,39 @@ fn confirm_dropped_pages(socket: Option<&Path>, path: &str, yes: bool) -> Result
     };
     let is_removed = |device: &&FlashDeviceReport| device.number.to_string() == path || is_same_file(&device.device);
     let Some(device) = report.devices.iter().find(is_removed) else { return Ok(()) };
-    if device.pages_lost_if_removed == 0 {
-        return Ok(());
-    }
-    eprintln!(
-        "{}: the other devices have no room for {} ({}); they are read from the backings again when needed",
-        device.name(),
-        show_counted(device.pages_lost_if_removed, "clean page"),
-        show_bytes(device.pages_lost_if_removed * PAGE_BYTES),
-    );
+    let Some(text) = dropped_pages(&report, device) else { return Ok(()) };
+    eprintln!("{text}");
     confirm("Remove it?", yes)
+}
+
+/// The text about the clean pages that the removal of a device drops; `None` if it drops none.
+fn dropped_pages(report: &FlashReport, removed: &FlashDeviceReport) -> Option<String> {
+    let in_service = report.devices.iter().filter(|device| device.state == "in-service");
+    let (log, pages): (Vec<_>, Vec<_>) = in_service.partition(|device| device.role == "log");
+    let carries_log = log.iter().any(|device| device.number == removed.number);
+    let takes_over = carries_log && log.len() <= LOG_DEVICES && !pages.is_empty();
+    let name = removed.name();
+    let count = removed.pages_lost_if_removed;
+    let amount = format!("{} ({})", show_counted(count, "clean page"), show_bytes(count * PAGE_BYTES));
+    let successor = match pages.as_slice() {
+        [only] => only.name(),
+        _ => "the largest device with clean pages only".to_owned(),
+    };
+    match (takes_over, count) {
+        // Until the map is loaded, no page is counted.
+        (true, 0) if !report.pages.loaded => Some(format!(
+            "{name}: {successor} takes over the log, which drops all clean pages of both devices (not counted yet: the \
+             page map is loading); they are read from the backings again when needed"
+        )),
+        (_, 0) => None,
+        (true, _) => Some(format!(
+            "{name}: {successor} takes over the log, which drops {amount}, all of both devices; they are read from the \
+             backings again when needed"
+        )),
+        (false, _) => Some(format!(
+            "{name}: the other devices have no room for {amount}; they are read from the backings again when needed"
+        )),
+    }
 }
 
 /// Says which file the daemon creates at the path of a new device, and asks whether to go on if there is a terminal.
@@ -182,7 +209,10 @@ pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Fai
     let request = match action {
         Action::Check { paths } => return flash_offline::check(paths, json),
         Action::Rescue { paths, to } => return flash_offline::rescue(paths, to, json),
-        Action::List => Request::FlashList {},
+        Action::List => {
+            note_start(socket)?;
+            Request::FlashList {}
+        }
         Action::Add { path, force, yes } => {
             let path = absolute_path(path)?;
             confirm_new_file(socket, &path, *yes)?;
@@ -231,6 +261,42 @@ mod tests {
         let created = [&typo, &file, &nested].map(|path| is_to_be_created(path));
         assert_eq!(created, [true, false, false]);
         assert!(!is_to_be_created(Path::new("/dev/hotset-no-such-device")));
+    }
+
+    #[test]
+    fn removal_with_a_take_over_of_the_log_names_the_pages_of_both_devices() {
+        let device = |number, role: &str, pages, pages_lost_if_removed| FlashDeviceReport {
+            number,
+            device: format!("/f{number}"),
+            role: role.to_owned(),
+            state: "in-service".to_owned(),
+            pages,
+            pages_lost_if_removed,
+            ..FlashDeviceReport::default()
+        };
+        let mut report = FlashReport {
+            devices: vec![device(0, "log", 3, 8), device(1, "log", 4, 9), device(2, "pages", 5, 1)],
+            ..FlashReport::default()
+        };
+        report.pages.loaded = true;
+        let text = |report: &FlashReport, index: usize| dropped_pages(report, &report.devices[index]);
+        let expected = "/f0: /f2 takes over the log, which drops 8 clean pages (512 KiB), all of both devices; they \
+                        are read from the backings again when needed";
+        assert_eq!(text(&report, 0).as_deref(), Some(expected));
+        let without_room = text(&report, 2).expect("one page is dropped");
+        assert!(without_room.starts_with("/f2: the other devices have no room for 1 clean page ("), "{without_room}");
+        // Two other devices carry the log.
+        report.devices.push(device(3, "log", 0, 2));
+        let without_room = text(&report, 0).expect("pages are dropped");
+        assert!(without_room.contains("have no room for 8 clean pages"), "{without_room}");
+        report.devices = vec![device(0, "log", 0, 0), device(1, "log", 0, 0)];
+        assert_eq!(text(&report, 0), None);
+        report.devices.extend([device(2, "pages", 0, 0), device(3, "pages", 0, 0)]);
+        assert_eq!(text(&report, 0), None, "there are no pages");
+        report.pages.loaded = false;
+        let uncounted = text(&report, 0).expect("pages may be dropped");
+        assert!(uncounted.contains("the largest device with clean pages only takes over the log"), "{uncounted}");
+        assert!(uncounted.contains("not counted yet"), "{uncounted}");
     }
 
     #[test]

@@ -137,12 +137,6 @@ async fn inspect_on_core(seam: RealSeam, paths: Vec<PathBuf>, to: Option<PathBuf
         }
     }
     let (devices, inspection) = flash::inspect(&seam, &disks).await;
-    let with_paths = |text: String| {
-        devices
-            .iter()
-            .zip(&opened)
-            .fold(text, |text, (device, path)| text.replace(&device.device, &path.display().to_string()))
-    };
     let mut reports: Vec<_> = devices.iter().zip(&opened).map(|(device, path)| device_report(device, path)).collect();
     let has_bad_device = !unopened.is_empty() || reports.iter().any(|report| report.problem.is_some());
     reports.extend(unopened);
@@ -160,16 +154,22 @@ async fn inspect_on_core(seam: RealSeam, paths: Vec<PathBuf>, to: Option<PathBuf
         Ok(inspection) => {
             report.store = Some(hex(&inspection.store));
             report.missing = inspection.missing.iter().map(|member| member.0).collect();
-            report.problem = inspection.problem.as_ref().map(|error| with_paths(error.to_string()));
+            report.problem = inspection.problem.as_ref().map(|error| with_paths(error.to_string(), &devices, &opened));
             report.lost_batches = inspection.lost_batches.iter().map(|range| (range.start.0, range.end.0)).collect();
             report.volumes = read_dirty_data(&inspection, to.as_deref()).await?;
             let lost = report.volumes.iter().any(|volume| !volume.lost.is_empty());
             report.whole = !has_bad_device && !lost && report.problem.is_none() && report.lost_batches.is_empty();
         }
         Err(StoreError::DeviceCount(0)) => report.problem = Some("no device can be read".to_owned()),
-        Err(error) => report.problem = Some(with_paths(error.to_string())),
+        Err(error) => report.problem = Some(with_paths(error.to_string(), &devices, &opened)),
     }
     Ok(report)
+}
+
+/// `text` with the path of each device in place of its identity.
+pub fn with_paths(text: String, devices: &[DeviceFindings], paths: &[PathBuf]) -> String {
+    let named = devices.iter().zip(paths);
+    named.fold(text, |text, (device, path)| text.replace(&device.device, &path.display().to_string()))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -15,6 +15,7 @@ mod history;
 pub mod init;
 pub mod job;
 pub mod lab;
+mod machine_checks;
 pub mod report;
 pub mod shell;
 pub mod simulate;

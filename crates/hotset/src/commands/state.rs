@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use engine::VolumeId;
-use flash::{BlockNo, SuperblockSummary};
+use flash::{BlockNo, StoreError, SuperblockSummary};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{DiskOpen, Seam};
 use serde_json::json;
 use state::{Holding, StateDir, StateError, StoreInventory, rebuild, show_uuid};
 
 use super::confirm::is_confirmed;
+use super::flash_offline::with_paths;
 use config::Config;
 use terminal::{Failure, print_json};
 use units::{show_bytes, show_counted};
@@ -47,8 +48,8 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
         return Err(Failure::usage("the configuration has no [flash]; specify the devices: --device PATH"));
     }
     let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
-    let (mut directory, previous_records) =
-        StateDir::open_for_rebuild(&config.state_directory).map_err(|error| Failure::failed(describe(&error)))?;
+    let (mut directory, previous_records) = StateDir::open_for_rebuild(&config.state_directory)
+        .map_err(|error| Failure::failed(describe(&error, &config.file)))?;
     let result = run_core(RealCoreSpec::new(POOL_BYTES), |seam| read_inventory(seam, devices));
     let (inventory, warnings) = result.map_err(|error| failed(&error))?.map_err(Failure::failed)?;
     let (rebuilt, holdings) = rebuild(directory.state().clone(), &inventory).map_err(|error| failed(&error))?;
@@ -76,15 +77,15 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Why the directory cannot be opened, with the remedy.
-fn describe(error: &StateError) -> String {
+/// Why the directory cannot be opened, with the remedy. `config` is the configuration file.
+fn describe(error: &StateError, config: &Path) -> String {
     match error {
         StateError::Locked { path, holder } => format!(
             "state directory {} is in use by a daemon (process {holder}); stop it (`hotset stop`), then repeat the \
              command",
             path.display()
         ),
-        error => error.describe(),
+        error => error.describe(config),
     }
 }
 
@@ -121,23 +122,31 @@ impl Summary<'_> {
             }
         }
         self.warnings.iter().for_each(|warning| println!("  warning: {warning}"));
-        println!("The records contain no tokens and no changes made after they were copied to flash.");
+        println!(
+            "The records contain no tokens and no changes made after they were copied to flash. Unflushed writes of a \
+             killed daemon are not restored, because its persisted memory is not used."
+        );
     }
 }
 
 /// Reads the inventory of the store from the devices, without changing them.
 async fn read_inventory(seam: RealSeam, paths: Vec<PathBuf>) -> Result<(StoreInventory, Vec<String>), String> {
     let (mut disks, mut warnings) = (Vec::new(), Vec::new());
+    let mut opened = Vec::new();
     for path in paths {
-        let open = DiskOpen { path, create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
+        let open = DiskOpen { path: path.clone(), create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
         match seam.open_disk(&open).await {
-            Ok(disk) => disks.push(disk),
+            Ok(disk) => {
+                disks.push(disk);
+                opened.push(path);
+            }
             Err(error) => warnings.push(error.to_string()),
         }
     }
     let (devices, inspection) = flash::inspect(&seam, &disks).await;
-    let inspection = inspection.map_err(|error| error.to_string())?;
-    warnings.extend(inspection.problem.as_ref().map(ToString::to_string));
+    let show = |error: &StoreError| with_paths(error.to_string(), &devices, &opened);
+    let inspection = inspection.map_err(|error| show(&error))?;
+    warnings.extend(inspection.problem.as_ref().map(show));
     let is_of_store = |superblock: &&SuperblockSummary| superblock.store == inspection.store;
     let superblocks = devices.iter().filter_map(|device| device.superblock.as_ref().ok()).filter(is_of_store);
     let newest = superblocks.max_by_key(|superblock| (superblock.generation, superblock.ownership.epoch));
@@ -146,7 +155,7 @@ async fn read_inventory(seam: RealSeam, paths: Vec<PathBuf>) -> Result<(StoreInv
     for record in &inspection.dirty {
         *dirty_blocks.entry(record.address.volume_id).or_default() += BlockNo::count(&record.blocks());
     }
-    let manifest = flash::read_manifest(&seam, &disks, inspection.store).await.map_err(|error| error.to_string())?;
+    let manifest = flash::read_manifest(&seam, &disks, inspection.store).await.map_err(|error| show(&error))?;
     let inventory = StoreInventory {
         store: show_uuid(&inspection.store),
         ownership: newest.ownership,

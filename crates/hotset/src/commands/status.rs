@@ -18,6 +18,14 @@ pub fn fetch(client: &mut Client) -> Result<StatusReport, Failure> {
     }
 }
 
+/// Says on standard error that the daemon is starting: it may not list all volumes yet, nor the flash devices.
+pub fn note_start(socket: Option<&Path>) -> Result<(), Failure> {
+    if fetch(&mut connect(socket)?)?.starting {
+        eprintln!("note: the daemon is starting; flash devices and volumes that it has not opened yet are not listed");
+    }
+    Ok(())
+}
+
 /// Prints the status once.
 pub fn run(socket: Option<&Path>, json: bool) -> Result<(), Failure> {
     let status = fetch(&mut connect(socket)?)?;

@@ -39,10 +39,6 @@ const START_AND_STOP: &str = "start the daemon again, then run `hotset stop --de
 const STORE_FOREIGN: &str = "store-foreign";
 /// Remedy for an absent device that may hold data of unknown volumes.
 const ATTACH_DEVICE: &str = "attach the device; or, if it never had data of the volumes, remove it from [flash]";
-/// Remedy for a store with data of unknown volumes. A rebuild records these volumes; erased devices hold no data.
-const REBUILD: &str = "restore the state directory that was used last, or rebuild its records from the flash devices: \
-                       `hotset state rebuild`; or, to discard the data, erase the devices (blkdiscard -z for a device, \
-                       rm and touch for a file)";
 
 /// Options of the command.
 #[derive(Args)]
@@ -78,17 +74,27 @@ impl Location {
         changed.map(<[PathBuf]>::to_vec).unwrap_or(configured)
     }
 
+    /// Remedy for a store with data of unknown volumes. A rebuild records these volumes; erased devices hold no data.
+    fn rebuild_remedy(&self) -> String {
+        let file = self.config.as_ref().map_or("FILE".to_owned(), |config| config.file.display().to_string());
+        format!(
+            "restore the state directory that was used last, or rebuild its records from the flash devices while no \
+             daemon runs: `hotset state rebuild --config {file}`; or, to discard the data, erase the devices \
+             (blkdiscard -z for a device, rm and touch for a file)"
+        )
+    }
+
     /// Evidence, as text with a remedy, that flash devices may have data of volumes which `state` does not know: it
     /// knows no store, and a device carries one, cannot be read, or is absent. A start would refuse these volumes.
-    fn unknown_flash_data(&self, state: &State) -> Result<Option<(String, &'static str)>, Failure> {
+    fn unknown_flash_data(&self, state: &State) -> Result<Option<(String, String)>, Failure> {
         let flash = self.config.as_ref().and_then(|config| config.flash.as_ref());
         let Some(flash) = flash.filter(|_| state.stores.is_empty()) else { return Ok(None) };
         let devices = self.flash_devices(Some(state));
         if let Some(evidence) = find_store(&devices)? {
-            return Ok(Some((evidence, REBUILD)));
+            return Ok(Some((evidence, self.rebuild_remedy())));
         }
         let absent = absent(&devices).find(|path| flash.create_bytes(path).is_none());
-        Ok(absent.map(|path| (format!("flash device {} is absent", path.display()), ATTACH_DEVICE)))
+        Ok(absent.map(|path| (format!("flash device {} is absent", path.display()), ATTACH_DEVICE.to_owned())))
     }
 
     /// True if a configured volume has no record in `state`.
@@ -208,11 +214,11 @@ fn try_check(location: &Location, is_last: bool) -> Result<Option<Undestaged>, F
                 false => None,
             };
             let (unproven, remedy) = match (unproven, unknown) {
-                (Some(unproven), _) => (Some(unproven), REBUILD),
+                (Some(unproven), _) => (Some(unproven), location.rebuild_remedy()),
                 (None, Some((evidence, remedy))) => (Some(format!("{evidence}, and volumes have no records")), remedy),
-                (None, None) => (None, START_AND_STOP),
+                (None, None) => (None, START_AND_STOP.to_owned()),
             };
-            return Ok(Some(Undestaged { names, unproven, remedy: remedy.to_owned() }));
+            return Ok(Some(Undestaged { names, unproven, remedy }));
         }
         Err(StateError::Locked { holder, .. }) => holder,
         Err(error) => return Err(failed(error)),
@@ -228,6 +234,9 @@ fn try_check(location: &Location, is_last: bool) -> Result<Option<Undestaged>, F
             );
             return Err(Failure::failed(text));
         }
+        Ok(status) if status.starting => {
+            (format!("the daemon (process {}) is starting", status.pid), "run the command again when it serves")
+        }
         Ok(status) if !status.stopping => {
             let names = undestaged_while_serving(&recorded, &status);
             let foreign = status.flash.as_ref().and_then(|flash| flash.refusal.as_deref()) == Some(STORE_FOREIGN);
@@ -235,7 +244,7 @@ fn try_check(location: &Location, is_last: bool) -> Result<Option<Undestaged>, F
             let unclaimed = status.flash.as_ref().filter(|flash| flash.unclaimed > 0 && names.is_empty());
             let unproven = store.or(unclaimed.map(|flash| &flash.store)).map(|store| unclaimed_data(store));
             let is_rebuilt = unproven.is_some() && names.is_empty();
-            let remedy = if is_rebuilt { REBUILD.to_owned() } else { remedy_while_serving(&names, &status) };
+            let remedy = if is_rebuilt { location.rebuild_remedy() } else { remedy_while_serving(&names, &status) };
             return Ok(Some(Undestaged { names, unproven, remedy }));
         }
         Ok(status) => {
@@ -270,7 +279,7 @@ fn check_without_records(location: &Location) -> Result<Undestaged, Failure> {
         return unknown(text, "run `hotset volume flush NAME` for each volume before the daemon ends");
     }
     match location.unknown_flash_data(&State::default())? {
-        Some((evidence, remedy)) => unknown(evidence, remedy),
+        Some((evidence, remedy)) => unknown(evidence, &remedy),
         None => Ok(Undestaged::default()),
     }
 }

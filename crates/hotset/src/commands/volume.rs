@@ -8,6 +8,7 @@ use messages::{Answer, Request};
 
 use super::daemon::{send_request, unexpected};
 use super::history::History;
+use super::status::note_start;
 use terminal::render::style::Style;
 use terminal::render::{history, screen, volume};
 use terminal::{Failure, print_json};
@@ -213,6 +214,9 @@ impl Action {
 pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Failure> {
     let is_detailed = matches!(action, Action::Show { .. });
     let csv = matches!(&action, Action::History(history) if history.csv);
+    if matches!(action, Action::List) {
+        note_start(socket)?;
+    }
     let answer = send_request(socket, &action.request()?)?;
     let style = Style::of_stdout();
     match answer {

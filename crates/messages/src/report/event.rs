@@ -75,7 +75,8 @@ impl FromStr for EventKind {
     fn from_str(text: &str) -> Result<Self, String> {
         let kind = EventKind::ALL.into_iter().find(|kind| kind.name() == text);
         kind.ok_or_else(|| {
-            format!("\"{text}\" is no kind of event; there are {}", EventKind::ALL.map(Self::name).join(", "))
+            let names = EventKind::ALL.map(Self::name).join(", ");
+            format!("\"{text}\" is not an event kind; valid kinds: {names}")
         })
     }
 }

@@ -59,6 +59,7 @@ pub struct IscsiSessionReport {
     /// Commands so far.
     pub commands: u64,
     /// Commands in flight.
+    // The JSON name is kept for compatibility.
     #[serde(rename = "under_way")]
     pub commands_in_flight: u64,
     /// Commands that were aborted.

@@ -53,6 +53,10 @@ pub struct StatusReport {
     pub uptime_ms: u64,
     /// True while it is stopping.
     pub stopping: bool,
+    /// True while it is starting: volumes that it has not attached yet are not listed.
+    #[serde(default)]
+    #[schema(required)]
+    pub starting: bool,
     /// Configuration file.
     pub configuration: String,
     /// State directory; absent in reports of older versions.
@@ -149,6 +153,7 @@ impl StatusReport {
             uptime_seconds: self.uptime_seconds,
             uptime_ms: self.uptime_ms,
             stopping: self.stopping,
+            starting: self.starting,
             configuration: self.configuration.clone(),
             state_directory: self.state_directory.clone(),
             state_failed: self.state_failed.clone(),

@@ -89,7 +89,11 @@ fn alerts(now: &StatusReport, style: Style) -> String {
 }
 
 fn head(now: &StatusReport, style: Style) -> String {
-    let stopping = if now.stopping { style.warn(", stopping") } else { String::new() };
+    let phase = match (now.stopping, now.starting) {
+        (true, _) => style.warn(", stopping"),
+        (false, true) => style.warn(", starting"),
+        (false, false) => String::new(),
+    };
     let uptime = show_uptime(Duration::from_secs(now.uptime_seconds));
     let is_encrypted = now.certificates.iter().any(|certificate| certificate.table == "api");
     let scheme = if is_encrypted { "https" } else { "http" };
@@ -98,7 +102,7 @@ fn head(now: &StatusReport, style: Style) -> String {
         address => style.dim(&format!("web console: {scheme}://{address}/\n")),
     };
     format!(
-        "{}, process {}, up {uptime}{stopping}\n{}\n{console}",
+        "{}, process {}, up {uptime}{phase}\n{}\n{console}",
         style.bold(&format!("hotset {}", now.version)),
         now.pid,
         style.dim(&format!("{} on {}", now.configuration, now.listen.join(", ")))
@@ -112,7 +116,8 @@ fn memory(now: &StatusReport, style: Style) -> String {
     let pool: u64 = now.cores.iter().map(|core| core.pool_bytes).sum();
     let connections: u64 = now.cores.iter().map(|core| core.connections).sum();
     format!(
-        "\n{}  {} configured; buffer pool: {} of {} in use, {} cached, {} dirty, {} unflushed\n\
+        "\n{}  {} configured; buffer pool: {} of {} in use\n         \
+         {} cached, {} dirty, {} destaged but not yet flushed by the backings\n\
          {}  {} data core{}, {} connection{}\n",
         style.bold("memory "),
         show_bytes(now.memory_bytes),

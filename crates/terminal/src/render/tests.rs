@@ -112,6 +112,16 @@ fn status_names_flash_devices_changed_by_command() {
 }
 
 #[test]
+fn status_says_that_the_daemon_is_starting() {
+    let status = |starting, stopping| {
+        screen::status(&StatusReport { starting, stopping, ..StatusReport::default() }, None, Style::PLAIN)
+    };
+    assert!(status(true, false).contains(", starting\n"));
+    assert!(status(true, true).contains(", stopping\n"));
+    assert!(!status(false, false).contains("starting"));
+}
+
+#[test]
 fn active_alert_shows_its_effect_and_remedy() {
     let cause = "destage to the backing fails (no space left); 4 KiB of dirty data are kept and retried";
     let alert = AlertReport {

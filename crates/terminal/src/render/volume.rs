@@ -20,6 +20,13 @@ pub fn page(volume: &VolumeReport, style: Style) -> String {
     };
     let limited = if volume.is_limited() { format!(", {}", style.warn("limited")) } else { String::new() };
     let mut text = format!("{}  {state}{limited}, {}\n\n", style.bold(&volume.name), volume.policy);
+    let problems: Vec<String> =
+        volume.problems.iter().map(|problem| format!("  {}\n", style.warn(&problem.text))).collect();
+    // The counters of a refused volume are all 0: the reason comes first.
+    let is_refused = volume.state == VolumeState::Refused;
+    if is_refused {
+        problems.iter().for_each(|problem| text += &format!("{problem}\n"));
+    }
     for (name, value) in properties(volume).into_iter().chain(counters(volume)) {
         text += &match name {
             "" => "\n".to_owned(),
@@ -30,8 +37,8 @@ pub fn page(volume: &VolumeReport, style: Style) -> String {
         let line = format!("lost data           {}", lost(volume));
         text += &format!("\n  {}\n", style.bad(&line));
     }
-    for alert in &volume.problems {
-        text += &format!("\n  {}\n", style.warn(&alert.text));
+    if !is_refused {
+        problems.iter().for_each(|problem| text += &format!("\n{problem}"));
     }
     text
 }
@@ -249,13 +256,13 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
         ("memory cache", memory_cache(volume)),
         ("dirty data", format!("{}, oldest {} ms", show_bytes(volume.dirty_bytes), show_count(volume.dirty_age_ms))),
         ("  on flash only", show_bytes(volume.flash_dirty_bytes)),
+        ("destaged", format!("{} not yet flushed by the backing", show_bytes(volume.written_bytes))),
         ("flash cache", flash_cache(volume)),
         ("  read", flash_reads(volume)),
         ("promotions", pages(volume.promotions, volume.flash.promoted_bytes)),
         ("  miss reasons", reasons(&volume.flash.not_hit)),
         ("  not promoted", reasons(&volume.flash.not_promoted)),
         ("working set", working_set(volume)),
-        ("unflushed writes", show_bytes(volume.written_bytes)),
         ("", String::new()),
         ("backing reads", requests(volume.backing_reads, volume.backing_read_bytes)),
         ("  readahead", show_bytes(volume.readahead_bytes)),

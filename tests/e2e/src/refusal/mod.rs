@@ -80,8 +80,9 @@ mod tests {
 
     #[test]
     fn commands_end_at_punctuation_and_at_the_end_of_text() {
-        let text =
-            "Do it: hotset state rebuild; or (`hotset flash check` shows it) hotset volume adopt v, or hotset stop now";
-        assert_eq!(commands(text), ["hotset state rebuild", "hotset volume adopt v", "hotset stop now"]);
+        let text = "Do it: hotset state rebuild --config /a/b.toml; or (`hotset flash check` shows it) hotset volume \
+                    adopt v, or hotset stop now";
+        let expected = ["hotset state rebuild --config /a/b.toml", "hotset volume adopt v", "hotset stop now"];
+        assert_eq!(commands(text), expected);
     }
 }

@@ -23,7 +23,8 @@ const MESSAGES: &str = "
 `NAME` stands for the volume, `OTHER` for another one, `STORE` and `DIRECTORY` for the identity of a
 flash store and of a state directory (32 hexadecimal digits), `DATA` for that of the data which may
 be lost (16), `BACKING` for the identity of a backing, `DEVICE` for the path of a flash device or of
-a backing, `N` for a number. The daemon breaks no lines.
+a backing, `PATH` for that of the state directory, `FILE` for that of the configuration, `N` for a
+number. The daemon breaks no lines.
 ";
 /// Start of a refusal's first row, and of its further rows.
 const FIRST_ROW: &str = "| [`";
@@ -142,7 +143,8 @@ fn placeholder(word: &str, is_of_directory: bool) -> Option<&'static str> {
         "v" => Some("NAME"),
         "first" => Some("OTHER"),
         _ if ["file:", "device:", "nbd"].iter().any(|start| word.starts_with(start)) => Some("BACKING"),
-        _ if word.starts_with('/') => Some("DEVICE"),
+        _ if word.ends_with("/hotset.toml") => Some("FILE"),
+        _ if word.starts_with('/') => Some(if is_of_directory { "PATH" } else { "DEVICE" }),
         _ if is_hex(32) => Some(if is_of_directory { "DIRECTORY" } else { "STORE" }),
         _ if is_hex(16) => Some("DATA"),
         _ if !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit()) => Some("N"),
@@ -238,10 +240,14 @@ mod tests {
         let messages = [
             format!("start 12: {store}, directory {store}, 4096 bytes of volume v (data {data});"),
             "was file:0a:7:5.000000009, is nbd+unix:///?socket=/a/b. That of first: blkdiscard -z".to_owned(),
+            "/dev/f0 and, in directory /var/lib/state, the records".to_owned(),
+            "hotset state rebuild --config /a/b/hotset.toml; or /a/f0".to_owned(),
         ];
         let expected = [
             "start N: STORE, directory DIRECTORY, N bytes of volume NAME (data DATA);",
             "was BACKING, is BACKING. That of OTHER: blkdiscard -z",
+            "DEVICE and, in directory PATH, the records",
+            "hotset state rebuild --config FILE; or DEVICE",
         ];
         assert_eq!(messages.map(|text| placeholders(&text)), expected);
     }

@@ -79,6 +79,47 @@ fn wait_for_a_port_names_its_process() {
 }
 
 #[test]
+fn busy_port_of_the_api_is_a_problem_in_the_status() {
+    let mut fixture = Fixture::with_volume(4 * MIB);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("the socket is bound");
+    fixture.tables = format!("[api]\nlisten = \"{address}\"\n");
+    let daemon = fixture.start();
+    let holder = format!("port {} is in use by process {} (", address.port(), std::process::id());
+    let problem = format!("web console and API are not reachable: [api] cannot listen on {address}: {holder}");
+    let status = daemon.command(&["status"]);
+    assert!(status.contains(&problem) && status.contains("the daemon retries every 5 s"), "{status}");
+    drop(listener);
+    wait_for("the web console", || daemon.command(&["status"]).contains(&format!("http://{address}/")).then_some(()));
+    let status = daemon.command(&["status"]);
+    assert!(!status.contains("not reachable"), "{status}");
+    daemon.stop();
+}
+
+#[test]
+fn check_warns_of_ports_that_another_process_holds() {
+    let mut fixture = Fixture::with_volume(4 * MIB);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("the socket is bound");
+    fixture.listen.push(format!("tcp:{address}"));
+    fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
+    let check = || {
+        let checked = hotset(&["check-config", &fixture.config().display().to_string()]);
+        assert!(checked.status.success(), "{}", text_of(&checked));
+        text_of(&checked)
+    };
+    let port = address.port();
+    let holder = format!("warning: [nbd]: port {port} is in use by process {} (", std::process::id());
+    assert!(check().contains(&holder), "{}", check());
+    drop(listener);
+    assert!(!check().contains("is in use"), "{}", check());
+    // The daemon of this configuration holds its own ports.
+    let daemon = fixture.start();
+    assert!(!check().contains("is in use"), "{}", check());
+    daemon.stop();
+}
+
+#[test]
 fn wait_for_a_locked_backing_names_its_process() {
     let fixture = Fixture::with_volume(4 * MIB);
     let holder = fs::File::open(fixture.backing("v")).expect("the backing exists");
@@ -142,6 +183,23 @@ fn command_finds_the_socket_in_the_environment() {
     let sample = run(&["top", "--times", "1", "--every", "100ms"]);
     assert!(sample.contains("reads/s"), "a single sample has rates: {sample}");
     daemon.stop();
+}
+
+#[test]
+fn check_warns_of_flash_files_that_do_not_fit() {
+    let mut fixture = Fixture::with_volume(MIB);
+    let Some(disk) = SmallDisk::mount(&fixture.folder.join("small")) else { return };
+    let folder = disk.path().display();
+    fixture.tables = format!("[flash]\ndevices = [\"{folder}/f0\", \"{folder}/f1\"]\nsize = \"1 GiB\"\n");
+    fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
+    let checked = hotset(&["check-config", &fixture.config().display().to_string()]);
+    let text = text_of(&checked);
+    assert!(checked.status.success(), "a warning is no error: {text}");
+    let expected = format!(
+        "warning: [flash]: the daemon cannot create {folder}/f0 and {folder}/f1: 2 GiB are needed, and the file system \
+         has 1 MiB free"
+    );
+    assert!(text.contains(&expected), "{text}");
 }
 
 #[test]

@@ -5,11 +5,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use e2e::client::Client;
-use e2e::daemon::{text_of, wait_for};
+use e2e::daemon::{Daemon, text_of, wait_for};
 use e2e::fixture::Fixture;
 use e2e::terminal::Terminal;
 
-use crate::flash::{failing_devices, set_flash_devices};
+use crate::flash::{device_roles, failing_devices, json, roles, set_flash_devices};
 use crate::history::SmallDisk;
 use crate::state::Obstacle;
 
@@ -122,6 +122,87 @@ fn removed_flash_file_is_created_again_by_command_alone() {
     assert!(list.contains("is not created again") && !paths[2].exists(), "{list}");
     daemon.command(&["flash", "add", &added]);
     assert!(allocated_bytes(&paths[2]) >= FLASH_BYTES, "{}", daemon.log());
+    daemon.stop();
+}
+
+#[test]
+fn removal_with_a_take_over_of_the_log_asks_before_it_drops_pages() {
+    let mut fixture = Fixture::with_volume(16 * MIB);
+    let paths = ["f0", "f1", "f2"].map(|name| fixture.folder.join(name));
+    set_flash_devices(&mut fixture, &[&paths[0], &paths[1], &paths[2]]);
+    let daemon = fixture.start();
+    daemon.command(&["volume", "pin", "v"]);
+    let list = || json(&daemon, &["flash", "list"]);
+    wait_for("pinned pages on flash", || (list()["pages"]["pages"] == 256).then_some(()));
+    let pages = |index: usize| list()["devices"][index]["pages"].as_u64().expect("a number");
+    let dropped = pages(0) + pages(2);
+    assert!(dropped > 0, "{}", list());
+    let warning = format!("f2 takes over the log, which drops {dropped} clean page");
+    let (device, socket) = (paths[0].display().to_string(), fixture.folder.join("control.sock").display().to_string());
+    let mut terminal = Terminal::run(&fixture.folder, &["flash", "remove", &device, "--socket", &socket], 400, 10);
+    let asked = terminal.wait_for("the question", |text| text.contains("Remove it?"));
+    assert!(asked.contains(&warning), "{asked}");
+    terminal.press("n\r");
+    assert!(!terminal.wait().success(), "{}", terminal.text());
+    assert_eq!(device_roles(&list()), roles(&[("f0", "log"), ("f1", "log"), ("f2", "pages")]));
+    let removed = daemon.try_command(&["flash", "remove", &device, "--yes"]);
+    let text = text_of(&removed);
+    assert!(removed.status.success() && text.contains("f2 takes over the log, which drops"), "{text}");
+    assert_eq!(device_roles(&list()), roles(&[("f1", "log"), ("f2", "log")]));
+    daemon.stop();
+}
+
+#[test]
+fn file_that_names_a_replaced_device_is_a_problem_until_a_reload() {
+    let mut fixture = Fixture::with_volume(MIB);
+    let paths = ["f0", "f1", "f2"].map(|name| fixture.folder.join(name));
+    let [f0, f1, f2] = &paths;
+    set_flash_devices(&mut fixture, &[f0, f1]);
+    let daemon = fixture.start();
+    let named = format!("names {}, {} in [flash], and the devices in use are", f0.display(), f1.display());
+    let to_write = format!("set devices = [\"{}\", \"{}\"] there", f1.display(), f2.display());
+    let answer = daemon.command(&["flash", "replace", &f0.display().to_string(), &f2.display().to_string()]);
+    assert!(answer.contains(&named) && answer.contains(&to_write), "{answer}");
+    let has_alert = |daemon: &Daemon| {
+        let status = json(daemon, &["status"]);
+        let mut active = status["active_alerts"].as_array().expect("a list").iter();
+        active.any(|alert| alert["kind"] == "flash-unlisted" && alert["cause"].to_string().contains("a new one"))
+    };
+    wait_for("the alert", || has_alert(&daemon).then_some(()));
+    daemon.stop();
+    // It lasts across a restart with the unchanged file.
+    let daemon = fixture.start();
+    assert!(daemon.command(&["flash", "list"]).contains(&to_write), "{}", daemon.log());
+    wait_for("the alert", || has_alert(&daemon).then_some(()));
+    set_flash_devices(&mut fixture, &[f1, f2]);
+    fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
+    daemon.signal("HUP");
+    wait_for("the end of the problem", || (!daemon.command(&["flash", "list"]).contains(&to_write)).then_some(()));
+    wait_for("the end of the alert", || (!has_alert(&daemon)).then_some(()));
+    daemon.stop();
+    let daemon = fixture.start();
+    let list = json(&daemon, &["flash", "list"]);
+    assert_eq!(device_roles(&list), roles(&[("f1", "log"), ("f2", "log")]), "{list}");
+    assert_eq!(list["alerts"].as_array().map(Vec::len), Some(0), "{list}");
+    daemon.stop();
+}
+
+#[test]
+fn several_absent_devices_are_named_with_number_and_possible_paths() {
+    let mut fixture = Fixture::with_volume(MIB);
+    let paths = ["f0", "f1", "f2", "f3"].map(|name| fixture.folder.join(name));
+    set_flash_devices(&mut fixture, &[&paths[0], &paths[1], &paths[2], &paths[3]]);
+    fixture.start().stop();
+    // Devices of clean pages may be missing.
+    paths[2..].iter().for_each(|path| fs::remove_file(path).expect("the start has created it"));
+    let daemon = fixture.start();
+    let list = daemon.command(&["flash", "list"]);
+    let possible = format!("its path may be {} or {}", paths[2].display(), paths[3].display());
+    for number in [2, 3] {
+        let start = format!("flash device number {number} is lost: ");
+        let line = list.lines().find(|line| line.contains(&start)).unwrap_or_else(|| panic!("{list}"));
+        assert!(line.contains(&possible), "{line}");
+    }
     daemon.stop();
 }
 

@@ -21,7 +21,10 @@ use e2e::refusal::{flash_refusal, json, rebuild, run_proposed_command, show, vol
 const ADOPT: &str = "hotset volume adopt NAME";
 const GIVE_UP: &str = "hotset volume adopt NAME --give-up DATA";
 const GIVE_UP_STORE: &str = "hotset volume adopt NAME --give-up STORE";
-const REBUILD: &str = "hotset state rebuild";
+const REBUILD: &str = "hotset state rebuild --config FILE";
+/// Cost of a rebuild of a lost directory.
+const REBUILD_COST: &str = "tokens; changes by command since the last start; after a kill, unflushed writes (persisted \
+                            memory is not used)";
 const NOTHING_LOST: &str = "none";
 
 fn assert_served(daemon: &Daemon, name: &str) {
@@ -240,7 +243,8 @@ fn restored_state_directory_is_refused_as_documented() {
         assert_eq!(show(&daemon, "v")["qos"]["shares"], 2000);
         daemon.stop();
     });
-    let cost = "tokens created since the copy; changes by command since the last start";
+    let cost = "tokens created since the copy; changes by command since the last start; after a kill, unflushed \
+                writes (persisted memory is not used)";
     entry.choice(REBUILD, cost, || assert_rebuild_keeps_data(&restored_state(), "state-older", &["early"]));
     entry.check();
 }
@@ -254,7 +258,9 @@ fn store_of_a_lost_state_directory_is_refused_as_documented() {
         "the flash store belongs to another state directory, or none, and its log has dirty data",
         "the directory was lost, or the devices are from another machine",
     );
-    entry.message("", &flash_refusal(&daemon, "store-foreign"));
+    let message = flash_refusal(&daemon, "store-foreign");
+    assert!(message.contains(&format!("in directory {}, is", path(&fixture, "state").display())), "{message}");
+    entry.message("", &message);
     daemon.stop();
     let devices = DEVICES.map(|name| path(&fixture, name).to_string_lossy().into_owned());
     let checked = hotset(&["flash", "check", &devices[0], &devices[1]]);
@@ -266,8 +272,7 @@ fn store_of_a_lost_state_directory_is_refused_as_documented() {
         assert_eq!(token_names(&daemon), ["early"]);
         daemon.stop();
     });
-    let cost = "tokens; changes by command since the last start";
-    entry.choice(REBUILD, cost, || assert_rebuild_keeps_data(&lost_state(), "data-unclaimed", &[]));
+    entry.choice(REBUILD, REBUILD_COST, || assert_rebuild_keeps_data(&lost_state(), "data-unclaimed", &[]));
     let cost = "their dirty data; volumes new to the directory stay refused: `data-unclaimed`";
     entry.choice("empty the devices", cost, || {
         let fixture = lost_state();
@@ -293,8 +298,7 @@ fn volume_of_a_lost_state_directory_is_refused_as_documented() {
     );
     let message = volume_refusal(&fixture, &daemon, "data-unclaimed");
     entry.message("", &message);
-    let cost = "tokens; changes by command since the last start";
-    entry.choice(REBUILD, cost, || assert_rebuild_keeps_data(&lost_state(), "data-unclaimed", &[]));
+    entry.choice(REBUILD, REBUILD_COST, || assert_rebuild_keeps_data(&lost_state(), "data-unclaimed", &[]));
     entry.choice(GIVE_UP_STORE, "that data", || {
         run_proposed_command(&daemon, &message, GIVE_UP_STORE);
         assert_served(&daemon, "v");

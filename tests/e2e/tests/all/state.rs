@@ -266,3 +266,18 @@ fn rebuild_beside_a_daemon_names_the_directory_and_the_stop() {
     assert!(!text.contains("another directory"), "the records are in this one: {text}");
     daemon.stop();
 }
+
+#[test]
+fn rebuild_names_flash_devices_by_path() {
+    let mut fixture = Fixture::with_volume(4 * MIB);
+    let [first, second, blank] = ["f0", "f1", "blank"].map(|name| fixture.folder.join(name).display().to_string());
+    fixture.tables = format!("[flash]\ndevices = [\"{first}\", \"{second}\"]\nsize = \"256 MiB\"\n");
+    fixture.start().stop();
+    File::create(&blank).and_then(|file| file.set_len(256 * MIB)).expect("the folder can be written");
+    let config = fixture.config().display().to_string();
+    let devices = ["--device", &first, "--device", &blank];
+    let rebuilt = hotset(&[&["state", "rebuild", "--yes", "--config", &config][..], &devices].concat());
+    let text = text_of(&rebuilt);
+    assert!(text.contains(&format!("warning: {blank} holds no flash store")), "{text}");
+    assert!(text.contains("Unflushed writes of a killed daemon are not restored"), "{text}");
+}

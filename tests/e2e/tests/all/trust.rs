@@ -208,7 +208,8 @@ fn damaged_state_file_names_the_rebuild_command() {
     let mut daemon = Daemon::launch(&fixture);
     assert!(!daemon.wait().success());
     let log = daemon.log();
-    assert!(log.contains("is damaged") && log.contains("hotset state rebuild"), "{log}");
+    let rebuild_command = format!("hotset state rebuild --config {}", fixture.config().display());
+    assert!(log.contains("is damaged") && log.contains(&rebuild_command), "{log}");
     for advice in ["move it away", "delete", "rm "] {
         assert!(!log.contains(advice), "{log}");
     }

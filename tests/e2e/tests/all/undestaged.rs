@@ -1,6 +1,7 @@
 //! `hotset undestaged` and the end of `hotset stop`: package removal relies on their answers.
 
 use std::fs::{self, File};
+use std::time::Duration;
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, hotset, text_of, wait_for};
@@ -72,6 +73,41 @@ fn stopping_daemon_has_undestaged_data() {
 }
 
 #[test]
+fn starting_daemon_is_named_and_waited_for() {
+    let fixture = fixture_with_flash();
+    let daemon = fixture.start();
+    drop(write_blocks(&fixture));
+    daemon.stop();
+    // The start waits up to 10 s for the lock of the backing.
+    let lock_holder = File::open(fixture.backing("v")).expect("the backing exists");
+    lock_holder.lock().expect("no process holds it");
+    let mut daemon = Daemon::launch(&fixture);
+    let listed = wait_for("the control socket", || {
+        let listed = daemon.try_command(&["volume", "list"]);
+        listed.status.success().then(|| text_of(&listed))
+    });
+    assert!(listed.contains("the daemon is starting"), "{listed}");
+    let listed = text_of(&daemon.try_command(&["flash", "list"]));
+    assert!(listed.contains("the daemon is starting"), "{listed}");
+    assert!(daemon.command(&["status"]).contains(", starting"));
+    let config = fixture.config().display().to_string();
+    let (code, names, text) = std::thread::scope(|scope| {
+        let check = scope.spawn(|| undestaged(&["--config", &config]));
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(!check.is_finished(), "the volumes' counters are not complete yet");
+        drop(lock_holder);
+        check.join().expect("the command ends")
+    });
+    assert_eq!((code, names.as_str()), (Some(1), "v"), "{text}");
+    assert!(text.contains("hotset stop --destage") && !text.contains("not in the configuration"), "{text}");
+    daemon.wait_until_ready();
+    wait_for("the end of the start", || (!daemon.command(&["status"]).contains(", starting")).then_some(()));
+    let listed = text_of(&daemon.try_command(&["volume", "list"]));
+    assert!(!listed.contains("starting"), "{listed}");
+    daemon.stop();
+}
+
+#[test]
 fn state_directory_is_found_from_the_socket() {
     let fixture = fixture_with_flash();
     let daemon = fixture.start();
@@ -130,7 +166,8 @@ fn lost_state_directory_beside_a_flash_store_is_no_proof() {
     for finding in ["does not exist", "has no records"] {
         let (code, names, text) = undestaged(&["--config", &config]);
         assert_eq!((code, names.as_str()), (Some(1), ""), "{text}");
-        for part in [finding, "belongs to flash store", "hotset state rebuild"] {
+        let rebuild = format!("hotset state rebuild --config {config}");
+        for part in [finding, "belongs to flash store", &rebuild] {
             assert!(text.contains(part), "{part}: {text}");
         }
         if finding == "does not exist" {
@@ -176,7 +213,8 @@ fn refused_volume_without_a_record_is_undestaged() {
     daemon.stop();
     let (code, names, text) = undestaged(&["--config", &config]);
     assert_eq!((code, names.as_str()), (Some(1), ""), "{text}");
-    assert!(text.contains("does not know") && text.contains("hotset state rebuild"), "{text}");
+    let rebuild = format!("hotset state rebuild --config {config}");
+    assert!(text.contains("does not know") && text.contains(&rebuild), "{text}");
 }
 
 #[test]
