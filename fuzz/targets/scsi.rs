@@ -15,7 +15,7 @@ use scsi::{
     AccessList, CancelToken, Command, ExpectedLengths, Identity, Initiator, Lun, ReservationStore, StoreFuture, Target,
     UnitSpec,
 };
-use seam::sim::{Content, SimDiskSpec, SimSeam, World, WorldSpec};
+use seam::sim::{SimDiskSpec, SimSeam, StoredContent, World, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
 
 use scsi_commands::{INITIATOR_NAMES, RepeatedInput, Sink, structured_command, take, usages};
@@ -108,7 +108,12 @@ async fn run_commands(seam: &SimSeam, mut input: &[u8]) {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let spec = WorldSpec { blocks: 1024, time_max: Nanos::from_secs(86_400), keep: Content::None, ..WorldSpec::new(1) };
+    let spec = WorldSpec {
+        blocks: 1024,
+        time_max: Nanos::from_secs(86_400),
+        content: StoredContent::MetadataOnly,
+        ..WorldSpec::new(1)
+    };
     let world = World::new(spec);
     world.add_disk("/disk", SimDiskSpec::new(DISK_BYTES));
     let seam = world.seam();

@@ -10,7 +10,7 @@ use nbd_protocol::info::InfoRequest;
 use nbd_protocol::meta::MetaRequest;
 use nbd_protocol::option::push_option;
 use nbd_protocol::{Command, OptionKind, Request};
-use seam::sim::{Content, SimDiskSpec, SimSeam, World, WorldSpec};
+use seam::sim::{SimDiskSpec, SimSeam, StoredContent, World, WorldSpec};
 use seam::{Address, ByteStream, DiskOpen, Gather, Nanos, Seam, StreamReader, StreamWriter};
 
 const DISK_BYTES: u64 = 8 << 20;
@@ -87,7 +87,7 @@ fuzz_target!(|data: &[u8]| {
     };
     let world = World::new(WorldSpec {
         blocks: 4096,
-        keep: Content::None,
+        content: StoredContent::MetadataOnly,
         time_max: Nanos::from_secs(86_400),
         ..WorldSpec::new(u64::from(*mode))
     });

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 use engine::{Backing, Core, CoreSpec, VolumeId, VolumeSpec};
 use libfuzzer_sys::fuzz_target;
 use rustix::fs::MemfdFlags;
-use seam::sim::{Content, SimDiskSpec, SimSeam, World, WorldSpec};
+use seam::sim::{SimDiskSpec, SimSeam, StoredContent, World, WorldSpec};
 use seam::{Bell, DiskOpen, Nanos, Seam};
 use vhost_user::memory::RegionLayout;
 use vhost_user::message::{HEADER_BYTES, Header, Message, VringFdKind, decode, protocol};
@@ -218,7 +218,12 @@ async fn serve(seam: &SimSeam, mut input: &[u8]) {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let spec = WorldSpec { blocks: 1024, time_max: Nanos::from_secs(86_400), keep: Content::None, ..WorldSpec::new(1) };
+    let spec = WorldSpec {
+        blocks: 1024,
+        time_max: Nanos::from_secs(86_400),
+        content: StoredContent::MetadataOnly,
+        ..WorldSpec::new(1)
+    };
     let world = World::new(spec);
     world.add_disk("/disk", SimDiskSpec::new(DISK_BYTES));
     let seam = world.seam();
