@@ -76,8 +76,8 @@ impl Sabotage {
     }
 }
 
-/// The segments that [`Store::old_segments`] returns. All up to the last one past the end of the smallest device belong
-/// to them.
+/// A choice of the log's oldest segments, for [`Store::old_segments`]. If a segment lies past the end of the smallest
+/// device, all older ones and itself are chosen, too.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentChoice {
     /// Segments that were opened by this time.

@@ -7,8 +7,8 @@ use crate::failure::Failure;
 use crate::nexus::Nexus;
 use crate::sense::{Asc, Sense};
 
-/// Maximum number of copies that a unit holds: a new copy drops the one that ended first. Copies in progress count, but
-/// are never dropped.
+/// Number of copies from which on a new one drops the result that ended first. Copies in progress are never dropped;
+/// the sessions' limits of commands bound them.
 const COPIES_MAX: usize = 256;
 
 /// Progress of a copy, final once the copy has ended.

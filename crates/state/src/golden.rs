@@ -79,7 +79,11 @@ fn sample() -> State {
             "nvme:serial".to_owned(),
             DeviceWear { since: 1_700_000_000, promotion_bytes: 1, dirty_bytes: 2, journal_bytes: 3 },
         )]),
-        flash_devices: Some(FlashDevices { file: vec!["/dev/a".into()], devices: vec!["/dev/b".into()] }),
+        flash_devices: Some(FlashDevices {
+            file: vec!["/dev/a".into()],
+            reloaded: None,
+            devices: vec!["/dev/b".into()],
+        }),
         memory_images: vec![MemoryImageRecord { path: "/dev/shm/hotset-07".into(), id: 7, generation: 41 }],
         boot: Some(BootRecord { id: "0c9b".to_owned(), generation: 40 }),
         volumes: vec![dirty, added],

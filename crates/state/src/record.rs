@@ -165,10 +165,20 @@ pub struct DeviceWear {
 /// Flash devices that were changed by command; valid until the configuration file names others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlashDevices {
-    /// Devices in the configuration file at the time of the change.
+    /// Devices in the configuration file at the daemon's start before the change.
     pub file: Vec<PathBuf>,
+    /// Devices in the file as of the last reload before the change, if they differ: the next start reads these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reloaded: Option<Vec<PathBuf>>,
     /// Devices in effect.
     pub devices: Vec<PathBuf>,
+}
+
+impl FlashDevices {
+    /// True if the file's list, `file`, is the one that the commands changed.
+    pub fn is_valid_for(&self, file: &[PathBuf]) -> bool {
+        self.file == file || self.reloaded.as_deref() == Some(file)
+    }
 }
 
 /// Record of a volume.

@@ -233,7 +233,7 @@ impl State {
 
     /// The flash devices as changed by commands; `None` if the list in the file, `file`, is in force.
     pub fn flash_devices_by_command(&self, file: &[PathBuf]) -> Option<&[PathBuf]> {
-        let saved = self.flash_devices.as_ref().filter(|saved| saved.file == file)?;
+        let saved = self.flash_devices.as_ref().filter(|saved| saved.is_valid_for(file))?;
         Some(&saved.devices)
     }
 
@@ -282,7 +282,7 @@ mod tests {
     use engine::VolumeId;
 
     use super::*;
-    use crate::VolumeRecord;
+    use crate::{FlashDevices, VolumeRecord};
 
     #[test]
     fn device_belongs_to_the_store_seen_there_last() {
@@ -449,6 +449,18 @@ mod tests {
         copy.begin_life(5, 54);
         let refused = copy.check_store(&found(foreign, true));
         assert!(matches!(refused, Err(Refusal::StateOlder { epoch: 2, known: 2, .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn list_by_command_is_in_force_for_the_file_that_it_changed() {
+        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let (at_start, reloaded, devices) = (paths(&["/a", "/b"]), paths(&["/a", "/c"]), paths(&["/d", "/c"]));
+        let saved = FlashDevices { file: at_start.clone(), reloaded: Some(reloaded.clone()), devices };
+        let state = State { flash_devices: Some(saved), ..State::default() };
+        for file in [&at_start, &reloaded] {
+            assert_eq!(state.flash_devices_by_command(file), Some(paths(&["/d", "/c"]).as_slice()));
+        }
+        assert_eq!(state.flash_devices_by_command(&paths(&["/d", "/c"])), None, "the file names them itself");
     }
 
     #[test]

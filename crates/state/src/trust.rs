@@ -397,17 +397,17 @@ impl Refusal {
                  --config {config}"
             ),
             Refusal::StoreForeign { store, owner, own, directory, .. } => {
-                write!(f, "flash store {store} holds dirty data and belongs to state directory {owner}; ")?;
-                write!(f, "the one in use")?;
+                write!(f, "flash store {store} holds dirty data of state directory {owner}. The daemon uses state ")?;
+                write!(f, "directory {own}")?;
                 if let Some(path) = directory {
-                    write!(f, ", in directory {},", path.display())?;
+                    write!(f, ", in directory {}", path.display())?;
                 }
                 write!(
                     f,
-                    " is state directory {own}: either the former was lost, or the devices come from another machine. \
-                     Restore the former; or stop the daemon and rebuild the records from the flash devices: hotset \
-                     state rebuild --config {config}; or, to discard the dirty data, erase the devices (blkdiscard -z \
-                     for a device, rm and touch for a file). `hotset flash check` lists that data"
+                    ". Either directory {owner} was lost, or the devices come from another machine. Restore directory \
+                     {owner}; or stop the daemon and rebuild the records from the flash devices: hotset state rebuild --config {config}; \
+                     or, to discard the dirty data, erase the devices (blkdiscard -z for a device, rm and touch for a \
+                     file). `hotset flash check` lists that data"
                 )
             }
             Refusal::Unclaimed { name, store } => write!(

@@ -59,9 +59,10 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
             "waiting up to {seconds} s for process {holder} to release the state directory {path}"
         );
     };
+    let file = std::path::absolute(&config.file).unwrap_or_else(|_| config.file.clone());
     let mut state = StateDir::open_within(&config.state_directory, PREDECESSOR_TIMEOUT, on_wait)
         .await
-        .map_err(|error| Failure::failed(error.describe(&config.file)))?;
+        .map_err(|error| Failure::failed(error.describe(&file)))?;
     let (identity, run_id) = random_identity()
         .and_then(|identity| Ok((identity, random_number()?)))
         .map_err(|error| Failure::failed(format!("cannot read a random identity from /dev/urandom: {error}")))?;
@@ -70,7 +71,7 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
             state.begin_life(identity, run_id);
             loss::record_boot(state);
         })
-        .map_err(|error| Failure::failed(error.describe(&config.file)))?;
+        .map_err(|error| Failure::failed(error.describe(&file)))?;
     let (core_ended, mut ended_cores) = mpsc::unbounded_channel();
     let tls = config.nbd.tls.as_ref().map(load_tls).transpose()?;
     let (tls, certificate) = tls.unzip();

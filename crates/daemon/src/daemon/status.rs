@@ -85,6 +85,8 @@ impl Daemon {
 
     /// The status now, before alerts are evaluated.
     pub async fn collect_status(&self) -> StatusReport {
+        // Read before the volumes: a start that ends meanwhile may have left some out.
+        let starting = !self.journal.is_serving();
         let (cores, volumes, datastores) = self.reports().await;
         // The uptime belongs to the counters, so it is taken before the rest of the report is collected.
         let uptime = self.telemetry.uptime();
@@ -109,7 +111,7 @@ impl Daemon {
             uptime_seconds: uptime.as_secs(),
             uptime_ms: uptime.as_millis() as u64,
             stopping: self.stop.is_stopping(),
-            starting: !self.journal.is_serving() && !self.stop.is_stopping(),
+            starting: starting && !self.stop.is_stopping(),
             configuration: config.file.display().to_string(),
             state_directory: Some(absolute(&self.records.directory())),
             state_failed,

@@ -82,25 +82,31 @@ impl FlashLog {
     }
 
     /// The devices in force, if commands have changed them and the file, as of its last reload, does not name the same
-    /// ones. `None` during a change, when the list has the joining and the leaving device.
+    /// ones. During a change, when the list has the joining and the leaving device, those before the change.
     pub(super) fn unlisted_devices(&self) -> Option<Vec<PathBuf>> {
-        let devices = self.devices_by_command().filter(|_| self.change.try_lock().is_ok())?;
+        if self.change.try_lock().is_err() {
+            return self.unlisted.borrow().clone();
+        }
         let set = |devices: &[PathBuf]| devices.iter().cloned().collect::<BTreeSet<_>>();
-        (set(&devices) != set(&self.file_devices.borrow())).then_some(devices)
+        let is_unlisted = |devices: &Vec<PathBuf>| set(devices) != set(&self.file_devices.borrow());
+        let unlisted = self.devices_by_command().filter(is_unlisted);
+        *self.unlisted.borrow_mut() = unlisted.clone();
+        unlisted
     }
 
     /// Removes the list that commands made, if the file's list has changed since: it must not apply again when the
     /// file gets its former list.
     pub(super) fn expire_devices(&self) -> Result<(), Failure> {
         let file = self.settings.flash_devices();
-        let is_outdated = self.records.view().flash_devices.as_ref().is_some_and(|saved| saved.file != file);
+        let is_outdated = self.records.view().flash_devices.as_ref().is_some_and(|saved| !saved.is_valid_for(&file));
         if is_outdated { self.records.change(|state| state.flash_devices = None) } else { Ok(()) }
     }
 
     /// Saves a new list of devices.
     pub(super) fn save_devices(&self, devices: Vec<PathBuf>) -> Result<(), Failure> {
         let file = self.settings.flash_devices();
-        let saved = (file != devices).then_some(FlashDevices { file, devices });
+        let reloaded = Some(self.file_devices.borrow().clone()).filter(|reloaded| *reloaded != file);
+        let saved = (file != devices || reloaded.is_some()).then_some(FlashDevices { file, reloaded, devices });
         self.records.change(|state| state.flash_devices = saved)
     }
 

@@ -122,6 +122,8 @@ pub struct FlashLog {
     last_report: RefCell<Option<FlashReport>>,
     /// The devices that the file lists, as of its last reload.
     file_devices: RefCell<Vec<PathBuf>>,
+    /// The devices that the file does not list, as of the last report outside a change.
+    unlisted: RefCell<Option<Vec<PathBuf>>>,
     /// True while the devices are monitored.
     is_watched: Cell<bool>,
     /// True once the start has checked the devices against the records.
@@ -147,6 +149,7 @@ impl FlashLog {
             manifest: Default::default(),
             last_report: Default::default(),
             file_devices,
+            unlisted: Default::default(),
             is_watched: Default::default(),
             start_checked: Default::default(),
         }

@@ -121,6 +121,12 @@ fn reasons(absent: &[AbsentDevice]) -> String {
     join_texts(absent, |absent| &absent.reason)
 }
 
+/// The absent devices, without remedies that give one of them up: another one may need its data.
+fn faults(absent: &[AbsentDevice]) -> String {
+    let faults = join_texts(absent, |absent| &absent.fault);
+    format!("{faults}; attach what is absent (in a new installation, `hotset check-config` says how to create it)")
+}
+
 /// True if a device cannot be used: others may be members of a store that only this device shows.
 fn has_unusable(absent: &[AbsentDevice]) -> bool {
     absent.iter().any(|absent| !absent.lacks_store)
@@ -162,8 +168,8 @@ impl FoundStore {
             return refused;
         }
         let reason = format!(
-            "{}. Attach all devices before one is erased; without them: {}",
-            reasons(&self.absent),
+            "{}, before any device is erased. What the present devices show: {}",
+            faults(&self.absent),
             refused.reason
         );
         UnusedFlash { reason, ..refused }
@@ -501,22 +507,21 @@ fn describe(error: &StoreError, names: &DeviceNames, absent: &[AbsentDevice]) ->
         ),
         StoreError::NoStore { device, reason } if is_incomplete => format!(
             "{}; {} is not a member of a flash store ({reason}) and stays unchanged",
-            reasons(absent),
+            faults(absent),
             names.show(device)
         ),
         StoreError::NotEmpty { device, content } if is_incomplete => {
-            format!("{}; {} holds {content} and stays unchanged", reasons(absent), names.show(device))
+            format!("{}; {} holds {content} and stays unchanged", faults(absent), names.show(device))
         }
-        StoreError::Diverged if is_incomplete => format!(
-            "{}; the other devices have diverged (each was written without the other): attach all devices first",
-            reasons(absent)
-        ),
+        StoreError::Diverged if is_incomplete => {
+            format!("{}; the other devices have diverged (each was written without the other)", faults(absent))
+        }
         StoreError::NotEmpty { device, content } => format!(
             "{} holds {content}; name another device, or erase it (blkdiscard -z for a device, rm and touch for a \
              file)",
             names.show(device)
         ),
-        error if is_incomplete => format!("{}; {}", reasons(absent), names.show(&error.to_string())),
+        error if is_incomplete => format!("{}; {}", faults(absent), names.show(&error.to_string())),
         error if absent.is_empty() => names.show(&error.to_string()),
         error => format!("{} ({})", names.show(&error.to_string()), reasons(absent)),
     }
@@ -589,7 +594,10 @@ mod tests {
     fn absent_device_comes_first_and_no_other_is_to_be_formatted() {
         let mut names = DeviceNames::default();
         names.add("wwn-0".to_owned(), Path::new("/f0"));
-        let absent_device = AbsentDevice::new("/f1", "/f1 does not exist; attach it".to_owned());
+        let absent_device = AbsentDevice {
+            reason: "/f1 does not exist; remove it from [flash]".to_owned(),
+            ..AbsentDevice::new("/f1", "/f1 does not exist".to_owned())
+        };
         let without_store = AbsentDevice {
             lacks_store: true,
             ..AbsentDevice::new("/f2", "/f2 is not a member of a flash store (it is empty)".to_owned())
@@ -598,14 +606,15 @@ mod tests {
         let no_store = StoreError::NoStore { device: "wwn-0".to_owned(), reason: "it is empty".to_owned() };
         assert_eq!(
             describe(&no_store, &names, &absent),
-            "/f1 does not exist; attach it; /f2 is not a member of a flash store (it is empty); /f0 is not a member of \
-             a flash store (it is empty) and stays unchanged"
+            "/f1 does not exist; /f2 is not a member of a flash store (it is empty); attach what is absent (in a new \
+             installation, `hotset check-config` says how to create it); /f0 is not a member of a flash store (it is \
+             empty) and stays unchanged"
         );
         let not_empty = StoreError::NotEmpty { device: "wwn-0".to_owned(), content: "a file system".to_owned() };
         for error in [&not_empty, &StoreError::Diverged, &StoreError::NoLog] {
             let text = describe(error, &names, &absent);
             assert!(text.starts_with("/f1 does not exist; "), "{text}");
-            assert!(!text.contains("erase") && !text.contains("format "), "{text}");
+            assert!(!text.contains("erase") && !text.contains("format ") && !text.contains("remove it"), "{text}");
         }
         // With all devices present, the remedy is offered.
         let text = describe(&not_empty, &names, &[without_store]);

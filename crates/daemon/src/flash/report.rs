@@ -133,7 +133,9 @@ impl FlashLog {
             true => Some(StatusProblem::new(AlertKind::FlashUnlisted, ONLY_BY_COMMAND)),
             false => copies_problem(report.copies, report.allow_single_copy),
         });
-        if let Some(devices) = self.unlisted_devices().filter(|_| !self.is_by_command()) {
+        // The line to write would name a device that is absent, perhaps for good.
+        let is_complete = opened.absent.is_empty();
+        if let Some(devices) = self.unlisted_devices().filter(|_| !self.is_by_command() && is_complete) {
             let listed = self.file_devices.borrow();
             report.problems.push(unlisted_problem(&self.settings.file(), &listed, &devices));
         }
@@ -291,7 +293,8 @@ fn unlisted_problem(file: &Path, listed: &[PathBuf], devices: &[PathBuf]) -> Sta
     let listed = if listed.is_empty() { "no devices".to_owned() } else { show(listed, "") };
     let text = format!(
         "{} names {listed} in [flash], and the devices in use are {}, by command: set devices = [{}] there and reload \
-         the configuration; until then, if the state directory is lost, a former device counts as a new one",
+         the configuration; until then, if the state directory is lost, the next start searches the devices of the \
+         file, and may miss dirty data on those in use",
         file.display(),
         show(devices, ""),
         show(devices, "\""),
@@ -362,8 +365,8 @@ mod tests {
         assert_eq!(
             problem.text,
             "/etc/hotset.toml names /f0, /f1 in [flash], and the devices in use are /f1, /f2, by command: set devices \
-             = [\"/f1\", \"/f2\"] there and reload the configuration; until then, if the state directory is lost, a \
-             former device counts as a new one"
+             = [\"/f1\", \"/f2\"] there and reload the configuration; until then, if the state directory is lost, the \
+             next start searches the devices of the file, and may miss dirty data on those in use"
         );
         let problem = unlisted_problem(file, &[], &paths(&["/f1"]));
         assert!(problem.text.starts_with("/etc/hotset.toml names no devices in [flash]"), "{}", problem.text);

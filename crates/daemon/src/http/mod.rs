@@ -23,6 +23,8 @@ use logging::{self as log, API};
 
 /// Pause before an unavailable address or certificate is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
+/// Number of attempts on a port in use after which its holder is looked up again: ten minutes.
+const HOLDER_NAMED_EVERY: u32 = 120;
 
 /// A listening socket, and the TLS configuration of its connections, if any.
 type HttpListener = (TcpListener, Option<watch::Receiver<Arc<ServerConfig>>>);
@@ -132,10 +134,14 @@ impl HttpInterface {
     async fn retry_listening(&self, address: SocketAddr, mut reason: String) -> HttpListener {
         log::error!(target: API, "{reason}; retrying, volumes are served without the HTTP interface");
         self.unavailable.replace(Some(reason.clone()));
+        let mut in_use_count = 0;
         loop {
             tokio::time::sleep(RETRY_PAUSE).await;
-            // Naming the holder of a port takes long, and it was named at the first failure.
-            if std::net::TcpListener::bind(address).is_err_and(|error| error.kind() == ErrorKind::AddrInUse) {
+            // Naming the holder of a port takes long, so it is done rarely.
+            let is_in_use =
+                std::net::TcpListener::bind(address).is_err_and(|error| error.kind() == ErrorKind::AddrInUse);
+            in_use_count = if is_in_use { in_use_count + 1 } else { 0 };
+            if is_in_use && in_use_count % HOLDER_NAMED_EVERY != 1 {
                 continue;
             }
             match self.listen(address) {

@@ -65,8 +65,8 @@ impl LogDestage {
     }
 
     /// Records whether the last flush of the log succeeded.
-    pub fn record_log_flush(&self, has_failed: bool) {
-        self.has_log_failed.set(has_failed);
+    pub fn record_log_flush(&self, succeeded: bool) {
+        self.has_log_failed.set(!succeeded);
     }
 }
 
@@ -102,7 +102,7 @@ enum RoundReason {
     AboveTarget,
     /// The oldest segment is too old.
     Age,
-    /// A record lies past the end of a device that is smaller than the log, and joins once none does.
+    /// A device that is smaller than the log joins when no record lies past its end.
     SmallerDevice,
 }
 

@@ -162,7 +162,7 @@ impl<S: Seam> Shard<S> {
             state.logging.single_flight.finish(result.clone().map(|()| number));
             state.log_tracker.end_log_flush(&changed, result.is_ok());
         });
-        self.log_destage.record_log_flush(result.is_err());
+        self.log_destage.record_log_flush(result.is_ok());
         if result.is_ok() {
             self.spill_if_full();
         }

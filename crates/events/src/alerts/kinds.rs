@@ -414,10 +414,10 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
         when: "flash devices were added, removed or replaced by command, and `devices` in `[flash]` does not name \
                those in use",
         effect: "Without `[flash]` they cache clean pages alone: flushes wait for the backings. With it, if the \
-                 state directory is lost, a former device counts as a new one: the log on the devices in use may \
-                 be missed.",
-        remedy: "Name the devices of the cause in `devices` of `[flash]`; then restart the daemon if the file had no \
-                 `[flash]`, else reload the configuration.",
+                 state directory is lost, the next start searches the devices of the file: it may miss dirty data \
+                 on those in use.",
+        remedy: "Name the devices in use (`hotset flash list`) in `devices` of `[flash]`; then restart the daemon if \
+                 the file had no `[flash]`, else reload the configuration.",
         delay_ms: 0,
         is_in_status: true,
         find_problems: |context, problems| {

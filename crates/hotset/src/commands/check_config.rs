@@ -35,7 +35,8 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
     let chap = iscsi.into_iter().flat_map(|iscsi| &iscsi.chap);
     let mut warnings: Vec<_> = chap.flat_map(|chap| chap.warnings()).collect();
     warnings.extend(checked.as_ref().map(Config::exposed_secrets).unwrap_or_default());
-    let (environment_warnings, creation_notes) = checked.as_ref().map(compare_with_machine).unwrap_or_default();
+    let in_force = checked.as_ref().map(|config| with_devices(config, flash_devices_by_command.as_deref()));
+    let (environment_warnings, creation_notes) = in_force.map(compare_with_machine).unwrap_or_default();
     warnings.extend(environment_warnings);
     warnings.extend(checked.as_ref().map(port_warnings).unwrap_or_default());
     let file_flash = checked.as_ref().ok().and_then(|config| config.flash.as_ref());
@@ -76,11 +77,19 @@ pub fn run(file: &Path, any_devices: bool, json: bool) -> Result<(), Failure> {
     checked.map(|_| ()).map_err(without_message)
 }
 
+/// The configuration with the flash devices that commands have changed, if such a list is in force.
+fn with_devices(config: &Config, by_command: Option<&[PathBuf]>) -> Config {
+    let mut config = config.clone();
+    if let (Some(flash), Some(devices)) = (&mut config.flash, by_command) {
+        flash.devices = devices.to_vec();
+    }
+    config
+}
+
 /// Warnings about the paths of a configuration and the free space, and the files and directories that the daemon will
 /// create. A path that hangs leaves both unknown.
-fn compare_with_machine(config: &Config) -> (Vec<String>, Vec<String>) {
+fn compare_with_machine(config: Config) -> (Vec<String>, Vec<String>) {
     let (sender, receiver) = mpsc::channel();
-    let config = config.clone();
     std::thread::spawn(move || {
         let warnings = config.environment_warnings();
         let (missing, config) = without_known_files(config);

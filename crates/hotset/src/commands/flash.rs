@@ -80,7 +80,7 @@ pub enum Action {
     },
 }
 
-/// Number of devices that carry the log, if there are as many.
+/// Number of devices that carry the log; a store of one device has one.
 const LOG_DEVICES: usize = 2;
 
 /// The absolute path, because the daemon has another working directory.
@@ -131,13 +131,13 @@ fn dropped_pages(report: &FlashReport, removed: &FlashDeviceReport) -> Option<St
     match (takes_over, count) {
         // Until the map is loaded, no page is counted.
         (true, 0) if !report.pages.loaded => Some(format!(
-            "{name}: {successor} takes over the log, which drops all clean pages of both devices (not counted yet: the \
-             page map is loading); they are read from the backings again when needed"
+            "{successor} takes over the log; all clean pages of {name} and {successor} are dropped (not counted yet: \
+             the page map is loading); they are read from the backings again when needed"
         )),
         (_, 0) => None,
         (true, _) => Some(format!(
-            "{name}: {successor} takes over the log, which drops {amount}, all of both devices; they are read from the \
-             backings again when needed"
+            "{successor} takes over the log; all clean pages of {name} and {successor} are dropped: {amount}; they are \
+             read from the backings again when needed"
         )),
         (false, _) => Some(format!(
             "{name}: the other devices have no room for {amount}; they are read from the backings again when needed"
@@ -210,7 +210,7 @@ pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Fai
         Action::Check { paths } => return flash_offline::check(paths, json),
         Action::Rescue { paths, to } => return flash_offline::rescue(paths, to, json),
         Action::List => {
-            note_start(socket)?;
+            note_start(socket);
             Request::FlashList {}
         }
         Action::Add { path, force, yes } => {
@@ -280,8 +280,8 @@ mod tests {
         };
         report.pages.loaded = true;
         let text = |report: &FlashReport, index: usize| dropped_pages(report, &report.devices[index]);
-        let expected = "/f0: /f2 takes over the log, which drops 8 clean pages (512 KiB), all of both devices; they \
-                        are read from the backings again when needed";
+        let expected = "/f2 takes over the log; all clean pages of /f0 and /f2 are dropped: 8 clean pages (512 KiB); \
+                        they are read from the backings again when needed";
         assert_eq!(text(&report, 0).as_deref(), Some(expected));
         let without_room = text(&report, 2).expect("one page is dropped");
         assert!(without_room.starts_with("/f2: the other devices have no room for 1 clean page ("), "{without_room}");

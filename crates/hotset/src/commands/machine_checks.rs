@@ -3,21 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 
-use control::Client;
+use rustix::io::Errno;
+use rustix::net;
 use seam::Address;
 
-use super::status::fetch;
 use config::Config;
 use daemon::{PortHolder, show_in_use};
 use units::show_bytes;
-
-/// Time-out of an answer of the running daemon.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Warnings about listen addresses that another process has in use. Each address is bound and released at once.
 pub fn port_warnings(config: &Config) -> Vec<String> {
@@ -29,28 +26,64 @@ pub fn port_warnings(config: &Config) -> Vec<String> {
     if taken.is_empty() {
         return Vec::new();
     }
-    let own_process = running_daemon(&config.control_socket);
+    let own_daemon = OwnDaemon::find(&config.control_socket);
     let warning = |(table, port): (&str, u16)| {
         let holder = PortHolder::find(port);
-        // A holder that this user may not see is taken for the daemon that answers.
-        let is_own = own_process.is_some_and(|own| holder.as_ref().is_none_or(|holder| holder.process == own));
-        let in_use = show_in_use(port, holder.as_ref());
-        (!is_own).then(|| format!("{table}: {in_use}; stop that process, or configure another port"))
+        let remedy = remedy(holder.as_ref(), own_daemon)?;
+        Some(format!("{table}: {}; {remedy}", show_in_use(port, holder.as_ref())))
     };
     taken.into_iter().filter_map(warning).collect()
 }
 
-/// The port of a TCP address that is in use.
-fn port_in_use(address: &Address) -> Option<u16> {
-    let Address::Tcp(host, port) = address else { return None };
-    let bound = TcpListener::bind((host.as_str(), *port));
-    bound.is_err_and(|error| error.kind() == ErrorKind::AddrInUse).then_some(*port)
+/// The remedy for a port in use; `None` if the daemon of this configuration holds it. A daemon is not to be stopped
+/// because of a check.
+fn remedy(holder: Option<&PortHolder>, own_daemon: OwnDaemon) -> Option<&'static str> {
+    match (holder, own_daemon) {
+        (Some(holder), OwnDaemon::Runs(process)) if holder.process == process => None,
+        // A holder that this user may not see is taken for that daemon.
+        (None, OwnDaemon::Runs(_)) => None,
+        (None, OwnDaemon::Unknown) => Some("it may be the running daemon: repeat the check as root"),
+        (Some(holder), _) if holder.name == "hotset" => {
+            Some("a daemon of another configuration has it: configure another port here")
+        }
+        _ => Some("stop that process, or configure another port"),
+    }
 }
 
-/// The process of the daemon at a control socket, if it answers.
-fn running_daemon(socket: &Path) -> Option<u32> {
-    let mut client = Client::connect(socket).ok()?.with_timeout(ANSWER_TIMEOUT).ok()?;
-    fetch(&mut client).ok().map(|status| status.pid)
+/// The port of a TCP address that is in use. Addresses that are names are not looked up.
+fn port_in_use(address: &Address) -> Option<u16> {
+    let Address::Tcp(host, port) = address else { return None };
+    let address = SocketAddr::new(host.parse().ok()?, *port);
+    // Bound without listening: reconnecting clients must not reach this process.
+    let family = if address.is_ipv4() { net::AddressFamily::INET } else { net::AddressFamily::INET6 };
+    let socket = net::socket(family, net::SocketType::STREAM, None).ok()?;
+    net::sockopt::set_socket_reuseaddr(&socket, true).ok()?;
+    (net::bind(&socket, &address) == Err(Errno::ADDRINUSE)).then_some(*port)
+}
+
+/// The daemon at the control socket of a configuration.
+#[derive(Clone, Copy, Debug)]
+enum OwnDaemon {
+    /// None listens there.
+    Absent,
+    /// This process listens.
+    Runs(u32),
+    /// This user may not connect.
+    Unknown,
+}
+
+impl OwnDaemon {
+    fn find(socket: &Path) -> OwnDaemon {
+        // The process is known as soon as the connection is: the daemon need not answer.
+        match UnixStream::connect(socket) {
+            Ok(stream) => match net::sockopt::socket_peercred(&stream) {
+                Ok(peer) => OwnDaemon::Runs(peer.pid.as_raw_nonzero().get().cast_unsigned()),
+                Err(_) => OwnDaemon::Unknown,
+            },
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => OwnDaemon::Unknown,
+            Err(_) => OwnDaemon::Absent,
+        }
+    }
 }
 
 /// Warnings about flash files that the daemon is to create and that do not fit on their file system. It looks up paths,
@@ -91,6 +124,8 @@ fn shortage(files: &[(&Path, u64)], free_bytes: u64) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
     fn parse(folder: &Path, text: &str) -> Config {
@@ -116,8 +151,23 @@ mod tests {
             assert!(warning.starts_with(&expected) && warning.ends_with("configure another port"), "{warning}");
         }
         assert_eq!(warnings.len(), 3, "{warnings:?}");
-        drop(listeners);
-        assert_eq!(port_warnings(&config), [""; 0]);
+    }
+
+    #[test]
+    fn no_daemon_is_to_be_stopped() {
+        let holder = |process: u32, name: &str| PortHolder { process, name: name.to_owned() };
+        let (own, other, qemu) = (holder(7, "hotset"), holder(8, "hotset"), holder(9, "qemu-nbd"));
+        assert_eq!(remedy(Some(&own), OwnDaemon::Runs(7)), None);
+        assert_eq!(remedy(None, OwnDaemon::Runs(7)), None, "this user may not see its descriptors");
+        for (holder, own_daemon) in
+            [(Some(&other), OwnDaemon::Runs(7)), (Some(&own), OwnDaemon::Unknown), (None, OwnDaemon::Unknown)]
+        {
+            let remedy = remedy(holder, own_daemon).expect("the port is in use");
+            assert!(!remedy.contains("stop that process"), "{holder:?}, {own_daemon:?}: {remedy}");
+        }
+        let stop = "stop that process, or configure another port";
+        assert_eq!(remedy(Some(&qemu), OwnDaemon::Runs(7)), Some(stop));
+        assert_eq!(remedy(None, OwnDaemon::Absent), Some(stop));
     }
 
     #[test]

@@ -19,11 +19,11 @@ pub fn fetch(client: &mut Client) -> Result<StatusReport, Failure> {
 }
 
 /// Says on standard error that the daemon is starting: it may not list all volumes yet, nor the flash devices.
-pub fn note_start(socket: Option<&Path>) -> Result<(), Failure> {
-    if fetch(&mut connect(socket)?)?.starting {
+pub fn note_start(socket: Option<&Path>) {
+    // The list itself reports an error of the connection.
+    if connect(socket).and_then(|mut client| fetch(&mut client)).is_ok_and(|status| status.starting) {
         eprintln!("note: the daemon is starting; flash devices and volumes that it has not opened yet are not listed");
     }
-    Ok(())
 }
 
 /// Prints the status once.

@@ -215,7 +215,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
     let is_detailed = matches!(action, Action::Show { .. });
     let csv = matches!(&action, Action::History(history) if history.csv);
     if matches!(action, Action::List) {
-        note_start(socket)?;
+        note_start(socket);
     }
     let answer = send_request(socket, &action.request()?)?;
     let style = Style::of_stdout();

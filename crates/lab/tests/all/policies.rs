@@ -114,7 +114,7 @@ fn measure_admission(name: &'static str, rows: &[(Row, Outcome)], run: impl Fn(&
 }
 
 #[test]
-fn flash_default_misses_less_than_lru_with_a_seventh_of_its_writes() {
+fn flash_default_misses_less_than_lru_with_few_writes() {
     let Some(traces) = Traces::open() else { return };
     let rows: Vec<_> =
         traces.published().into_iter().filter(|row| row.is_page_sized && SIZES.contains(&row.percent)).collect();

@@ -549,7 +549,7 @@ fn device_changes_under_load_survive_a_kill() {
     let status = daemon.command(&["status"]);
     assert!(status.contains("flash devices changed by command") && status.contains(&device_path("f2")), "{status}");
     let problems = list["alerts"].as_array().expect("a list");
-    let lists_devices = |text: &Value| text.as_str().is_some_and(|text| text.contains("counts as a new one"));
+    let lists_devices = |text: &Value| text.as_str().is_some_and(|text| text.contains("may miss dirty data"));
     assert!(problems.len() == 1 && lists_devices(&problems[0]), "{list}");
     let mut history = history.into_inner().expect("no writer panicked");
     assert!(history.sequence() > 100, "only {} writes: the writer is broken", history.sequence());

@@ -259,7 +259,10 @@ fn store_of_a_lost_state_directory_is_refused_as_documented() {
         "the directory was lost, or the devices are from another machine",
     );
     let message = flash_refusal(&daemon, "store-foreign");
-    assert!(message.contains(&format!("in directory {}, is", path(&fixture, "state").display())), "{message}");
+    assert!(
+        message.contains(&format!(", in directory {}. Either directory ", path(&fixture, "state").display())),
+        "{message}"
+    );
     entry.message("", &message);
     daemon.stop();
     let devices = DEVICES.map(|name| path(&fixture, name).to_string_lossy().into_owned());

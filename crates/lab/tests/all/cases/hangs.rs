@@ -36,14 +36,14 @@ fn small_log_does_not_fill_behind_a_hung_backing() {
 }
 
 #[test]
-fn hung_mirror_is_dropped_within_three_seconds() {
+fn hung_flash_device_is_dropped_within_three_seconds() {
     for (reads_only, crashes) in [(false, false), (false, true), (true, false)] {
         run_without_violation(&HangOptions { reads_only, crashes, ..options(HungDevice::OneFlashDevice, Some(200)) });
     }
 }
 
 #[test]
-fn requests_end_when_both_mirrors_hang() {
+fn requests_end_when_both_flash_devices_hang() {
     for crashes in [false, true] {
         run_without_violation(&HangOptions { crashes, ..options(HungDevice::BothFlashDevices, Some(200)) });
     }
