@@ -1,7 +1,7 @@
 //! The configuration in force. A reload replaces it as a whole; a reader continues with the configuration that it has.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use events::ChannelsConfig;
@@ -43,8 +43,7 @@ impl Settings {
 
     /// Absolute path of the configuration file.
     pub fn file(&self) -> PathBuf {
-        let file = &self.0.borrow().file;
-        std::path::absolute(file).unwrap_or_else(|_| file.clone())
+        absolute(&self.0.borrow().file)
     }
 
     /// Size of the memory cache in bytes.
@@ -77,4 +76,9 @@ impl Settings {
             cores,
         }
     }
+}
+
+/// The path as an absolute one, valid in the working directory of any command.
+pub fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

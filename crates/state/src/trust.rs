@@ -405,9 +405,9 @@ impl Refusal {
                 write!(
                     f,
                     ". Either directory {owner} was lost, or the devices come from another machine. Restore directory \
-                     {owner}; or stop the daemon and rebuild the records from the flash devices: hotset state rebuild --config {config}; \
-                     or, to discard the dirty data, erase the devices (blkdiscard -z for a device, rm and touch for a \
-                     file). `hotset flash check` lists that data"
+                     {owner}; or stop the daemon and rebuild the records from the flash devices: hotset state rebuild \
+                     --config {config}; or, to discard the dirty data, erase the devices (blkdiscard -z for a device, \
+                     rm and touch for a file). `hotset flash check` lists that data"
                 )
             }
             Refusal::Unclaimed { name, store } => write!(

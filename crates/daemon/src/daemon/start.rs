@@ -15,6 +15,7 @@ use super::super::certificates::ListenerCertificate;
 use super::super::cores::{DataCore, DataCoreSpec};
 #[cfg(feature = "sabotage")]
 use super::super::sabotage;
+use super::super::settings::absolute;
 use super::super::stop::Clients;
 use super::super::volumes::ChangeGuard;
 use super::super::{handover, iscsi, loss, persisted_memory, vhost_user};
@@ -59,7 +60,7 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
             "waiting up to {seconds} s for process {holder} to release the state directory {path}"
         );
     };
-    let file = std::path::absolute(&config.file).unwrap_or_else(|_| config.file.clone());
+    let file = absolute(&config.file);
     let mut state = StateDir::open_within(&config.state_directory, PREDECESSOR_TIMEOUT, on_wait)
         .await
         .map_err(|error| Failure::failed(error.describe(&file)))?;

@@ -1,7 +1,6 @@
 //! Reports: the counters of the cores, combined with the control thread's state.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::rc::Rc;
 
 use engine::{BlockNo, CacheMode, DatastoreStats, UnflushedLoss, VolumeStats, WritePolicy};
@@ -13,6 +12,7 @@ use seam::{Nanos, Seam};
 
 use super::super::cores::{CORE_TIMEOUT, CoreLocal};
 use super::super::engine_reports::{add_qos, add_volume_stats, miss_ratio_curve};
+use super::super::settings::absolute;
 use super::super::volume_settings::qos_of;
 use super::super::volumes::{KnownVolume, VolumeStatus};
 use super::Daemon;
@@ -41,11 +41,6 @@ struct CoreCounters {
     datastores: Vec<DatastoreStats>,
     /// Time of the count by the core's clock.
     now: Nanos,
-}
-
-/// An absolute path, valid in the working directory of any command.
-fn absolute(path: &Path) -> String {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
 impl Daemon {
@@ -113,7 +108,7 @@ impl Daemon {
             stopping: self.stop.is_stopping(),
             starting: starting && !self.stop.is_stopping(),
             configuration: config.file.display().to_string(),
-            state_directory: Some(absolute(&self.records.directory())),
+            state_directory: Some(absolute(&self.records.directory()).display().to_string()),
             state_failed,
             memory_not_kept: self.memory.unavailable_reason(),
             listen: self.listeners.addresses(),

@@ -39,7 +39,7 @@ use super::cores::{CoreLocal, Cores, DataCore, core_ended};
 use super::jobs::Jobs;
 use super::overlap::OwnVolumes;
 use super::records::Records;
-use super::settings::Settings;
+use super::settings::{Settings, absolute};
 use super::volumes::Placement;
 use config::FlashConfig;
 use logging::{self as log, FLASH};
@@ -233,8 +233,7 @@ impl FlashLog {
                 let close = async |local: Rc<CoreLocal>| local.flash_devices.borrow_mut().clear();
                 self.core().call(close).await.map_err(core_ended)?;
                 self.records.record_refusal(&refusal)?;
-                let directory = self.records.directory();
-                let refusal = refusal.in_directory(&std::path::absolute(&directory).unwrap_or(directory));
+                let refusal = refusal.in_directory(&absolute(&self.records.directory()));
                 let reason = refusal.text(&self.settings.file());
                 return Ok(Err(found_store.name_absent(UnusedFlash { reason, ..UnusedFlash::from(&refusal) })));
             }
