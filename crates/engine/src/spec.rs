@@ -207,6 +207,8 @@ pub enum Sabotage {
     KeptOverWrite,
     /// A record is kept although its block has changed since it was made (R2).
     KeepChangedBlock,
+    /// A flush of the log that an operation waits for leaves out the blocks of streams (R6).
+    LeaveOutStreams,
 }
 
 impl Sabotage {

@@ -1,8 +1,9 @@
 //! The pump: one task a shard that decides what destage writes next.
 //!
-//! The reasons to write, in order of urgency: a request waits for the block, destage from the log has chosen it, a
-//! flush closed its epoch, the block is too old, there is too much dirty data, clients are idle. The pump always
-//! continues in address order from its last position, and extends a run over dirty neighbours up to the stripe.
+//! The reasons to write, in order of urgency: a request waits for the block, destage from the log has chosen it, it
+//! belongs to a stream that bypasses the log, a flush closed its epoch, the block is too old, there is too much dirty
+//! data, clients are idle. The pump always continues in address order from its last position, and extends a run over
+//! dirty neighbours up to the stripe.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -145,7 +146,9 @@ impl<S: Seam> Shard<S> {
     pub fn wants_destage_now(&self) -> bool {
         let state = self.state.borrow();
         let not_clean = state.not_clean_blocks();
-        !state.waits.is_empty() || (self.is_under_pressure(not_clean) && !self.defers_destage(not_clean))
+        !state.waits.is_empty()
+            || state.log_tracker.stream_bypass().has_many_waiting(self.stream_bypass_max())
+            || (self.is_under_pressure(not_clean) && !self.defers_destage(not_clean))
     }
 
     fn next_job(&self, cursor: &mut BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
@@ -167,6 +170,9 @@ impl<S: Seam> Shard<S> {
                 return Some(job);
             }
             if let Some(job) = self.due_job(state, memory, cursor, now) {
+                return Some(job);
+            }
+            if let Some(job) = self.stream_job(state, memory, cursor, now) {
                 return Some(job);
             }
             let selection = self.select_blocks(state, memory, now);
@@ -325,6 +331,34 @@ impl<S: Seam> Shard<S> {
             self.record_run(true, BlockNo::count(&run));
             return self.start_write(state, memory, run, block);
         }
+    }
+
+    /// A job for a block of a stream that bypasses the log.
+    fn stream_job(
+        &self,
+        state: &mut State,
+        memory: &mut MemoryCache<S>,
+        cursor: &mut BlockNo,
+        now: Nanos,
+    ) -> Option<Job<S::Block, S::BlockMut>> {
+        let bypass = state.log_tracker.stream_bypass();
+        if !bypass.is_due(now, self.stream_bypass_max())
+            || state.flushing.single_flight.is_running()
+            || self.retry.is_paused(now)
+            || self.dispatch.is_full(Cause::Destage)
+            || !self.may_destage(true, state.not_clean_blocks())
+        {
+            return None;
+        }
+        let waiting = bypass.waiting_from(*cursor).take(EXAMINED_BLOCKS_MAX);
+        let is_ready = |block: &BlockNo| state.order.contains(*block) && self.is_writable(state, memory, *block);
+        let first = waiting.copied().find(is_ready)?;
+        let joins = |next| self.is_writable(state, memory, next);
+        let run = state.order.next_run(first, self.run_boundary(), 1, |_| true, joins);
+        let run = run.ok().flatten().expect("the block is dirty");
+        *cursor = run.end;
+        self.record_run(true, BlockNo::count(&run));
+        self.start_write(state, memory, run, first)
     }
 
     fn zero_job(&self, state: &mut State, selection: &Selection) -> Option<Job<S::Block, S::BlockMut>> {
@@ -583,11 +617,12 @@ impl<S: Seam> Shard<S> {
         let divisor = if self.pressure_percent(state.not_clean_blocks()) >= 70 { 16 } else { 4 };
         let are_many = state.unflushed() * divisor >= self.last_not_clean_limit().max(divisor)
             || state.written_ranges() * divisor >= RANGES_LOW_WATERMARK as u64;
+        let are_many_streamed = state.log_tracker.stream_bypass().has_many_sent(self.stream_bypass_max());
         let is_overdue = now.since(self.last_sync.get()) >= self.age_max();
         let is_idle = state.order.len() == 0 && state.operations.is_empty() && self.are_clients_idle(now);
         // A flush of the backing retires records of the log.
         let is_crowded = self.core.log_is_crowded() && state.operations.is_empty();
-        if are_many || is_overdue || is_idle || is_crowded {
+        if are_many || are_many_streamed || is_overdue || is_idle || is_crowded {
             self.last_sync.set(now);
             self.background_backing_flush_running.set(true);
             return Some(Job::Sync);

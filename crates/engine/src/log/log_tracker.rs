@@ -11,7 +11,10 @@ use std::rc::Rc;
 
 use flash::{BlockNo, CompletionNo, Position, SegmentNo};
 
+use seam::Nanos;
+
 use super::record_index::{IndexEntry, RecordIndex};
+use super::stream_bypass::StreamBypass;
 use super::zero_records::ZeroRecords;
 use crate::memory::outdated::OutdatedRanges;
 
@@ -108,6 +111,26 @@ impl ChangeSet {
         }
     }
 
+    /// Replaces the change of a block by an outdated range, joined with its neighbours.
+    fn mark_outdated(&mut self, block: BlockNo) {
+        if !self.blocks.remove(&block) {
+            return;
+        }
+        let is_outdated = |change: &RangeChange| *change == RangeChange::Outdated;
+        let before = self.ranges.range(..block).next_back().map(|(start, range)| (*start, *range));
+        let before = before.filter(|(_, (end, change))| *end == block && is_outdated(change));
+        let after = self.ranges.get(&block.next()).copied().filter(|(_, change)| is_outdated(change));
+        if after.is_some() {
+            self.ranges.remove(&block.next());
+        }
+        let start = before.map_or(block, |(start, _)| start);
+        let end = after.map_or(block.next(), |(end, _)| end);
+        self.ranges.insert(start, (end, RangeChange::Outdated));
+        if self.ranges.len() > RANGES_MAX {
+            self.mark_all();
+        }
+    }
+
     /// Cuts `blocks` out of the ranges, which do not overlap.
     fn cut_ranges(&mut self, blocks: &Range<BlockNo>) {
         while let Some((start, (end, change))) =
@@ -158,6 +181,8 @@ pub struct LogTracker {
     /// True if a recovery may find records of the volume.
     may_have_records: bool,
     changed: ChangeSet,
+    /// Changed blocks that background flushes leave out.
+    bypass: StreamBypass,
     /// The changes that a flush is making durable.
     taken: Option<Rc<ChangeSet>>,
     /// The flush in progress has appended the taken blocks below this one.
@@ -195,6 +220,9 @@ impl LogTracker {
     /// Records that the newest content of these blocks is durable on the backing or discarded, and that memory no
     /// longer records it.
     pub fn record_clean(&mut self, blocks: Range<BlockNo>) {
+        for block in self.bypass.remove_range(&blocks) {
+            self.changed.mark_outdated(block);
+        }
         let is_pending = |changed: &ChangeSet| changed.overlaps(&blocks);
         if let Some(outdated) = self.outdated.as_mut().filter(|_| self.may_have_records)
             && (is_pending(&self.changed) || self.taken.as_deref().is_some_and(is_pending))
@@ -318,6 +346,21 @@ impl LogTracker {
 
     /// Records that the block's newest content is not in the log.
     pub fn record_change(&mut self, block: BlockNo) {
+        self.bypass.remove(block);
+        self.add_change(block);
+    }
+
+    /// Like [`LogTracker::record_change`] for a block that a stream has written at `now`. It bypasses the log unless
+    /// `max` blocks do already.
+    pub fn record_stream_change(&mut self, block: BlockNo, now: Nanos, max: usize) {
+        self.add_change(block);
+        if self.bypass.add(block, now, max) {
+            // The change of the block alone is left out of flushes.
+            self.changed.cut_ranges(&block.single());
+        }
+    }
+
+    fn add_change(&mut self, block: BlockNo) {
         self.keepable.remove(&block);
         if self.tracks_changes && !self.changed.everything {
             self.changed.blocks.insert(block);
@@ -332,6 +375,7 @@ impl LogTracker {
         while let Some(block) = self.keepable.range(blocks.clone()).next().map(|(block, _)| *block) {
             self.keepable.remove(&block);
         }
+        self.bypass.remove_range(&blocks);
         if self.tracks_changes && !self.changed.everything {
             self.changed.add_range(blocks, change);
         }
@@ -339,7 +383,24 @@ impl LogTracker {
 
     /// Takes the list of changes and starts a new one.
     pub fn take_changes(&mut self) -> Rc<ChangeSet> {
-        let changed = Rc::new(std::mem::take(&mut self.changed));
+        self.bypass.clear();
+        let changed = std::mem::take(&mut self.changed);
+        self.begin_log_flush(changed)
+    }
+
+    /// Like [`LogTracker::take_changes`], but leaves out the blocks that have bypassed the log since a time later than
+    /// `left_out_after`.
+    pub fn take_changes_beside_streams(&mut self, left_out_after: Nanos) -> Rc<ChangeSet> {
+        self.bypass.end_until(left_out_after);
+        let mut changed = std::mem::take(&mut self.changed);
+        if !changed.everything {
+            self.changed.blocks = self.bypass.blocks().filter(|block| changed.blocks.remove(block)).collect();
+        }
+        self.begin_log_flush(changed)
+    }
+
+    fn begin_log_flush(&mut self, changed: ChangeSet) -> Rc<ChangeSet> {
+        let changed = Rc::new(changed);
         (self.taken, self.taken_until) = (Some(Rc::clone(&changed)), BlockNo::ZERO);
         changed
     }
@@ -358,9 +419,14 @@ impl LogTracker {
         }
     }
 
-    /// Number of blocks changed since the last flush.
-    pub fn changed_blocks(&self) -> u64 {
-        self.changed.blocks.len() as u64
+    /// Number of blocks changed since the last flush, without those that bypass the log.
+    pub fn changes_to_log(&self) -> u64 {
+        self.changed.blocks.len().saturating_sub(self.bypass.len()) as u64
+    }
+
+    /// The blocks of streams that bypass the log.
+    pub fn stream_bypass(&self) -> &StreamBypass {
+        &self.bypass
     }
 
     /// True if there are unflushed changes.
@@ -525,6 +591,7 @@ impl LogTracker {
 
     /// Records that the block's newest content is being written to the backing.
     pub fn record_send(&mut self, block: BlockNo) {
+        self.bypass.record_send(block);
         if let Some(position) = self.take_from_index(block) {
             self.entries
                 .insert(block, BlockEntry { position: Some(position), older: None, stage: WritebackStage::NotSent });
@@ -546,6 +613,7 @@ impl LogTracker {
 
     /// Records that the write of the block to the backing has failed.
     pub fn record_failed_write(&mut self, block: BlockNo) {
+        self.bypass.remove(block);
         if let Some(entry) = self.entries.get_mut(&block)
             && entry.stage == WritebackStage::Sent
         {
@@ -576,6 +644,7 @@ impl LogTracker {
 
     /// Records that the backing may have lost its unflushed writes.
     pub fn record_backing_loss(&mut self) {
+        self.bypass.end_sent();
         for (block, sequence) in std::mem::take(&mut self.written) {
             if let Some(entry) =
                 self.entries.get_mut(&block).filter(|entry| entry.stage == WritebackStage::Written(sequence))

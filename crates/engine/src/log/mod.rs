@@ -13,6 +13,7 @@ pub mod log_tracker;
 mod record_index;
 mod recover;
 pub mod spill;
+pub mod stream_bypass;
 mod tail;
 mod through_backing;
 mod zero_records;
@@ -137,7 +138,8 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Like [`Shard::flush_log`], but nothing waits for it: its batches are small and paced, because reads would wait
-    /// behind the programs of large ones (docs/design/flash-log.md).
+    /// behind the programs of large ones (docs/design/flash-log.md), and it leaves out the blocks of streams that
+    /// bypass the log.
     async fn flush_log_in_background(self: &ShardRef<S>) -> Result<(), RequestError> {
         let target = self.state.borrow().logging.last_flush + 1;
         self.run_shared(|state| &state.logging.single_flight, target, async || self.run_log_flush().await).await
@@ -147,10 +149,17 @@ impl<S: Seam> Shard<S> {
         self.state.borrow_mut().logging.single_flight.begin();
         let flushes = self.flush_batcher.wait_for_batch(self.seam()).await;
         let started_at = self.seam().now();
+        // A flush that began earlier waits for this run, which then takes all changes.
+        let takes_all = self.must_log_all() && !self.sabotage(Sabotage::LeaveOutStreams);
         let (number, changed) = self.with(|state, _| {
             state.logging.last_flush += 1;
             state.logging.last_flush_at = started_at;
-            (state.logging.last_flush, state.log_tracker.take_changes())
+            let left_out_after = Nanos(started_at.0.saturating_sub(self.age_max().0));
+            let changed = match takes_all {
+                true => state.log_tracker.take_changes(),
+                false => state.log_tracker.take_changes_beside_streams(left_out_after),
+            };
+            (state.logging.last_flush, changed)
         });
         // Boxed, because the compiler limits the depth of nested futures.
         let result = Box::pin(self.make_durable(&changed)).await;
@@ -299,14 +308,18 @@ impl<S: Seam> Shard<S> {
         None
     }
 
-    /// True if an operation waits for the log flush in progress, memory or the log has little room, or the list of
-    /// changes is long.
+    /// True if the log flush in progress takes all changes, or the log has little room.
     fn is_log_flush_urgent(&self) -> bool {
+        self.must_log_all() || self.core.log_pressure_percent() == 100
+    }
+
+    /// True if an operation waits for the log flush in progress, memory has little room, or the list of changes is
+    /// long: then no block bypasses the log.
+    fn must_log_all(&self) -> bool {
         let state = self.state.borrow();
         self.flush_batcher.is_run_awaited()
             || self.has_memory_pressure(state.not_clean_blocks())
             || state.log_tracker.has_many_changes()
-            || self.core.log_pressure_percent() == 100
     }
 
     async fn log_chunk(self: &ShardRef<S>, blocks: &[BlockNo]) -> Result<DurableScope, RequestError> {

@@ -70,7 +70,7 @@ impl<S: Seam> Shard<S> {
 
     /// True if much of the dirty data may be unlogged, so that it is logged before blocks have to be spilled.
     fn has_much_unlogged_data(&self) -> bool {
-        let unlogged = self.state.borrow().log_tracker.changed_blocks();
+        let unlogged = self.state.borrow().log_tracker.changes_to_log();
         unlogged > self.spill_threshold() / 4 && self.state.borrow().not_clean_blocks() > self.spill_threshold() * 3 / 4
     }
 

@@ -76,10 +76,12 @@ pub struct Shard<S: Seam> {
     pub throttle: Throttle,
     /// Pauses between attempts on a backing that fails writes.
     pub retry: Retry,
-    /// Sequential streams.
+    /// Streams of reads.
     pub streams: RefCell<Streams>,
     /// Destage from the log.
     pub log_destage: LogDestage,
+    /// Streams of writes.
+    pub write_streams: RefCell<Streams>,
     /// Signals work for the destage pump.
     pub work: Signal,
     /// Signals progress that requests may wait for.

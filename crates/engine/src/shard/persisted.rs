@@ -68,7 +68,12 @@ impl<S: Seam> Shard<S> {
                 if span.len < BLOCK_BYTES {
                     self.reload_for_partial_write(span.block).await?;
                 }
-                let mode = WriteMode { keep: self.keeps_writes(), acked_unwritten: true, now: self.seam().now() };
+                let mode = WriteMode {
+                    keep: self.keeps_writes(),
+                    acked_unwritten: true,
+                    is_streamed: false,
+                    now: self.seam().now(),
+                };
                 if self.with(|state, memory| self.write_block(state, memory, &span, source, mode)).is_some() {
                     break;
                 }

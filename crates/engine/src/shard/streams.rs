@@ -1,4 +1,5 @@
-//! Sequential streams: recognised by the position of their next read, with a readahead window for each.
+//! Sequential streams: recognised by the position of their next request, with a readahead window for each stream of
+//! reads.
 
 use std::ops::Range;
 
@@ -15,9 +16,10 @@ const WINDOW_MIN_BYTES: u64 = 128 << 10;
 
 #[derive(Clone, Copy)]
 struct Stream {
-    /// Position of its next read.
+    /// Position of its first request, and of its next one.
+    first: ByteOffset,
     next: ByteOffset,
-    /// Bytes read in sequence.
+    /// Bytes read or written in sequence.
     run_bytes: u64,
     /// Readahead window.
     window_bytes: u64,
@@ -25,7 +27,7 @@ struct Stream {
     ahead: ByteOffset,
 }
 
-/// The streams of a volume's reads, most recently used first.
+/// The streams of a volume's reads, or those of its writes, most recently used first.
 #[derive(Default)]
 pub struct Streams {
     recent: Vec<Stream>,
@@ -41,28 +43,21 @@ pub struct StreamRead {
 }
 
 impl Streams {
+    /// Records a write of `len` bytes at `at`. True if it continues a stream that covers at least half of its range.
+    pub fn record_write(&mut self, at: ByteOffset, len: u64) -> bool {
+        let Some((stream, has_progressed)) = self.advance(at, len) else { return false };
+        let is_dense = stream.run_bytes * 2 >= stream.next.since(stream.first);
+        has_progressed && is_dense && stream.is_sequential()
+    }
+
     /// Records a read of `len` bytes at `at` on a volume of `size` bytes. At most `ahead_max` bytes are read ahead.
     pub fn record_read(&mut self, at: ByteOffset, len: u64, size: u64, ahead_max: u64) -> StreamRead {
         let end = at.plus(len);
-        // Several requests of one stream may be in flight and arrive slightly out of order.
-        let slack = 2 * len;
-        let continues = |stream: &Stream| at.0 >= stream.next.0.saturating_sub(slack) && at <= stream.next.plus(slack);
-        let position = self.recent.iter().position(continues);
-        let Some(position) = position else {
-            self.recent.truncate(STREAMS_MAX - 1);
-            self.recent.insert(0, Stream { next: end, run_bytes: len, window_bytes: WINDOW_MIN_BYTES, ahead: end });
+        let Some((stream, has_progressed)) = self.advance(at, len) else {
             return StreamRead { sequential: false, ahead: None };
         };
-        self.recent[..=position].rotate_right(1);
-        let stream = &mut self.recent[0];
-        if end <= stream.next {
-            // A repeated read of the same range is no progress.
-            return StreamRead { sequential: stream.run_bytes >= SEQUENTIAL_BYTES, ahead: None };
-        }
-        stream.run_bytes += end.since(stream.next.max(at));
-        stream.next = end;
-        if stream.run_bytes < SEQUENTIAL_BYTES {
-            return StreamRead { sequential: false, ahead: None };
+        if !has_progressed || !stream.is_sequential() {
+            return StreamRead { sequential: stream.is_sequential(), ahead: None };
         }
         stream.ahead = stream.ahead.max(end);
         if stream.ahead.since(end) > stream.window_bytes / 2 {
@@ -74,6 +69,35 @@ impl Streams {
         stream.ahead = stream.ahead.max(to);
         let blocks = from.block_at_or_after()..to.block_at_or_after();
         StreamRead { sequential: true, ahead: (blocks.start < blocks.end).then_some(blocks) }
+    }
+
+    /// Adds a request to the stream that it continues, which becomes the most recently used one. Returns the stream and
+    /// whether the request reaches past its end: a repeated one does not. `None` if the request begins a stream.
+    fn advance(&mut self, at: ByteOffset, len: u64) -> Option<(&mut Stream, bool)> {
+        let end = at.plus(len);
+        // Several requests of one stream may be in flight and arrive slightly out of order.
+        let slack = 2 * len;
+        let continues = |stream: &Stream| at.0 >= stream.next.0.saturating_sub(slack) && at <= stream.next.plus(slack);
+        let Some(position) = self.recent.iter().position(continues) else {
+            self.recent.truncate(STREAMS_MAX - 1);
+            self.recent
+                .insert(0, Stream { first: at, next: end, run_bytes: len, window_bytes: WINDOW_MIN_BYTES, ahead: end });
+            return None;
+        };
+        self.recent[..=position].rotate_right(1);
+        let stream = &mut self.recent[0];
+        let has_progressed = end > stream.next;
+        if has_progressed {
+            stream.run_bytes += end.since(stream.next.max(at));
+            stream.next = end;
+        }
+        Some((stream, has_progressed))
+    }
+}
+
+impl Stream {
+    fn is_sequential(&self) -> bool {
+        self.run_bytes >= SEQUENTIAL_BYTES
     }
 }
 
@@ -116,6 +140,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn repeated_write_of_the_tail_continues_no_stream() {
+        let mut streams = Streams::default();
+        let is_stream: Vec<bool> =
+            (0..64).map(|step| streams.record_write(ByteOffset(step * 16 * KIB), 16 * KIB)).collect();
+        assert_eq!(is_stream, (0..64).map(|step| step >= 7).collect::<Vec<_>>());
+        assert!(!streams.record_write(ByteOffset(63 * 16 * KIB), 16 * KIB));
+    }
+
+    #[test]
+    fn writes_of_every_third_block_are_no_stream() {
+        let mut streams = Streams::default();
+        assert!((0..200).all(|step| !streams.record_write(ByteOffset(step * 12 * KIB), 4 * KIB)));
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub struct WriteMode {
     pub keep: bool,
     /// The write is acknowledged before it is on the backing.
     pub acked_unwritten: bool,
+    /// The write continues a stream that bypasses the flash log.
+    pub is_streamed: bool,
     /// Time of the write.
     pub now: Nanos,
 }
@@ -36,9 +38,10 @@ impl<S: Seam> Shard<S> {
             return false;
         }
         let now = self.seam().now();
+        let is_streamed = self.record_stream_write(at, len);
         let is_written = self.with(|state, memory| {
             let keep = self.keeps_writes();
-            let mode = WriteMode { keep, acked_unwritten: true, now };
+            let mode = WriteMode { keep, acked_unwritten: true, is_streamed, now };
             memory.prefetch_run_entries(self.number, blocks_of(at, len as u64));
             spans(at, len).all(|span| self.write_block(state, memory, &span, source, mode).is_some())
         });
@@ -66,6 +69,7 @@ impl<S: Seam> Shard<S> {
         // The log makes the write durable sooner than the backing.
         let logged = flags.fua && self.uses_log();
         let wait = (flags.fua && !logged || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
+        let is_streamed = wait.is_none() && !logged && self.record_stream_write(at, len);
         let losses = self.state.borrow().losses;
         for span in spans(at, len) {
             loop {
@@ -73,7 +77,8 @@ impl<S: Seam> Shard<S> {
                     self.reload_for_partial_write(span.block).await?;
                 }
                 let keep = self.keeps_writes() && !flags.once;
-                let mode = WriteMode { keep, acked_unwritten: wait.is_none(), now: self.seam().now() };
+                let now = self.seam().now();
+                let mode = WriteMode { keep, acked_unwritten: wait.is_none(), is_streamed, now };
                 let is_written = self.with(|state, memory| {
                     self.write_block(state, memory, &span, source, mode)?;
                     if let Some(wait) = &wait {
@@ -152,7 +157,11 @@ impl<S: Seam> Shard<S> {
             self.invalidate_flash(span.block.single());
         }
         state.failed.remove(span.block);
-        state.log_tracker.record_change(span.block);
+        if mode.is_streamed {
+            state.log_tracker.record_stream_change(span.block, mode.now, self.stream_bypass_max());
+        } else {
+            state.log_tracker.record_change(span.block);
+        }
         let epoch = state.epochs.current();
         let Some(id) = known_slot else {
             self.record_write_miss(span.block);

@@ -102,7 +102,8 @@ impl<S: Seam> Shard<S> {
     fn zero_span(&self, span: &Span, wait: &Option<Rc<WriteWait>>) -> bool {
         let now = self.seam().now();
         self.with(|state, memory| {
-            let mode = WriteMode { keep: self.keeps_writes(), acked_unwritten: wait.is_none(), now };
+            let mode =
+                WriteMode { keep: self.keeps_writes(), acked_unwritten: wait.is_none(), is_streamed: false, now };
             if self.write_block(state, memory, span, &mut ZeroSource, mode).is_none() {
                 return false;
             }

@@ -106,6 +106,7 @@ impl<S: Seam> Volume<S> {
             is_abandoned: Cell::new(false),
             next_background_log_flush: Cell::new(Nanos::ZERO),
             log_destage: Default::default(),
+            write_streams: Default::default(),
             last_request: Cell::new(core.seam().now()),
             last_sync: Cell::new(core.seam().now()),
             disk: backing.disk,

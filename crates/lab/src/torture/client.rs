@@ -26,6 +26,8 @@ enum Mix {
     Reader,
     /// Sequential requests, which trigger readahead.
     Sequential,
+    /// Mostly sequential writes, which bypass the flash log.
+    Stream,
     /// Zero-ranges, discards and allocation queries.
     Trimmer,
 }
@@ -55,10 +57,11 @@ const ONCE_EVERY: u64 = 3;
 pub async fn run(session: Rc<Session>, number: u16, mut random: Random) {
     let test_volume = usize::from(number) % session.test_volumes.len();
     let mixes = [Mix::Mixed, Mix::Mixed, Mix::Writer, Mix::Reader, Mix::Sequential, Mix::Trimmer];
+    let drawn = random.pick(&mixes);
     let mut client = Client {
         test_volume,
         number,
-        mix: random.pick(&mixes),
+        mix: if session.options.has_stream && number == 0 { Mix::Stream } else { drawn },
         aligned: random.percent(40),
         pause_max: Nanos::from_micros(random.pick(&[0, 0, 100, 2_000])),
         flush_percent: random.pick(&[1, 5, 20]),
@@ -107,6 +110,7 @@ impl Client {
             Mix::Writer => [10, 80, 3, 3, 2],
             Mix::Reader => [80, 10, 2, 2, 3],
             Mix::Sequential => [85, 12, 1, 1, 1],
+            Mix::Stream => [8, 85, 2, 2, 1],
             Mix::Trimmer => [20, 30, 15, 15, 18],
         };
         let kinds = [OpKind::Read, OpKind::Write, OpKind::Zero, OpKind::Discard, OpKind::Allocation];
@@ -127,7 +131,7 @@ impl Client {
         let class = self.random.pick(&[8, 8, 8, 24, 24, 128, 512]);
         let unit = if self.aligned { 8.min(largest) } else { 1 };
         let count = (self.random.between(1, class.min(largest)).next_multiple_of(unit)).min(largest);
-        if matches!(self.mix, Mix::Sequential) && self.random.percent(90) {
+        if matches!(self.mix, Mix::Sequential | Mix::Stream) && self.random.percent(90) {
             let first = if self.next_sector + count <= sectors { self.next_sector } else { 0 };
             self.next_sector = first + count;
             return (first, count);

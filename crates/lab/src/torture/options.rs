@@ -99,6 +99,8 @@ pub struct Options {
     pub clients: u16,
     /// Largest client request in bytes.
     pub length_max: u64,
+    /// True when the first client writes a sequential stream.
+    pub has_stream: bool,
     /// True when some requests are marked as accessed once.
     pub once: bool,
     /// Order in which ready tasks run.
@@ -172,6 +174,7 @@ impl Options {
             sessions: (0..sessions).map(|session| draw_end(random, session + 1 == sessions)).collect(),
             clients: clients as u16,
             length_max,
+            has_stream: Random::new(seed, 9_008).percent(30),
             once: Random::new(seed, 9_002).percent(25),
             order: if random.percent(75) { TaskOrder::Seeded } else { TaskOrder::Fifo },
             pool_blocks: (blocks_min + random.pick(&[0, 100, 500, 2_000])) as usize,

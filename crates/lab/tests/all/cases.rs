@@ -29,6 +29,7 @@ mod slow_backing;
 mod soak;
 mod spilled;
 mod state_matrix;
+mod stream_bypass;
 mod stripes;
 mod torture_regressions;
 mod uncongested;

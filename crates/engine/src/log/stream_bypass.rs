@@ -1,0 +1,180 @@
+//! Streams bypass the flash log: a sequential write would take much of it, and with it the space of blocks that are
+//! written or read again. Its blocks go from memory to the backing, and background flushes of the log leave them out
+//! until they get old. A flush that an operation waits for logs them like all other blocks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use flash::BlockNo;
+use seam::{Nanos, Seam};
+
+use crate::ByteOffset;
+use crate::shard::Shard;
+
+/// Maximum number of blocks of a volume that bypass the log. Each background flush visits them.
+const BLOCKS_MAX: u64 = 16_384;
+/// They take at most this part of the memory for dirty data.
+const MEMORY_DIVISOR: u64 = 8;
+/// Number of waiting blocks from which they are destaged.
+const DUE_BLOCKS: usize = 128;
+/// Fewer blocks are destaged this long after the last one was written.
+const QUIET_AFTER: Nanos = Nanos::from_millis(100);
+
+/// A volume's blocks that bypass the log. None of them is clean.
+#[derive(Default)]
+pub struct StreamBypass {
+    /// All blocks, each with the time since which it has bypassed the log.
+    since: BTreeMap<BlockNo, Nanos>,
+    /// Blocks whose newest content was not sent to the backing yet.
+    waiting: BTreeSet<BlockNo>,
+    last_write: Nanos,
+}
+
+impl StreamBypass {
+    /// Adds a block that was written at `now`, unless it is a new one beside `max` others. Returns whether it bypasses
+    /// the log.
+    pub fn add(&mut self, block: BlockNo, now: Nanos, max: usize) -> bool {
+        if self.since.len() >= max && !self.since.contains_key(&block) {
+            return false;
+        }
+        self.since.entry(block).or_insert(now);
+        self.waiting.insert(block);
+        self.last_write = now;
+        true
+    }
+
+    /// Removes a block.
+    pub fn remove(&mut self, block: BlockNo) {
+        if self.since.remove(&block).is_some() {
+            self.waiting.remove(&block);
+        }
+    }
+
+    /// Removes these blocks, and returns those that were removed.
+    pub fn remove_range(&mut self, blocks: &Range<BlockNo>) -> Vec<BlockNo> {
+        let removed: Vec<BlockNo> = self.since.range(blocks.clone()).map(|(block, _)| *block).collect();
+        removed.iter().for_each(|block| self.remove(*block));
+        removed
+    }
+
+    /// Removes all blocks.
+    pub fn clear(&mut self) {
+        (self.since, self.waiting) = (BTreeMap::new(), BTreeSet::new());
+    }
+
+    /// Removes the blocks that have bypassed the log since `time` or longer.
+    pub fn end_until(&mut self, time: Nanos) {
+        let waiting = &mut self.waiting;
+        self.since.retain(|block, since| {
+            let is_young = *since > time;
+            if !is_young {
+                waiting.remove(block);
+            }
+            is_young
+        });
+    }
+
+    /// Removes the blocks whose newest content was sent to the backing.
+    pub fn end_sent(&mut self) {
+        self.since.retain(|block, _| self.waiting.contains(block));
+    }
+
+    /// Records that the newest content of a block was sent to the backing.
+    pub fn record_send(&mut self, block: BlockNo) {
+        self.waiting.remove(&block);
+    }
+
+    /// Number of blocks.
+    pub fn len(&self) -> usize {
+        self.since.len()
+    }
+
+    /// All blocks, in order.
+    pub fn blocks(&self) -> impl Iterator<Item = BlockNo> {
+        self.since.keys().copied()
+    }
+
+    /// The blocks whose newest content was not sent: those from `first` on, then the others.
+    pub fn waiting_from(&self, first: BlockNo) -> impl Iterator<Item = &BlockNo> {
+        self.waiting.range(first..).chain(self.waiting.range(..first))
+    }
+
+    /// True if so many blocks wait that they are destaged while the stream goes on. `max`: as for
+    /// [`StreamBypass::add`].
+    pub fn has_many_waiting(&self, max: usize) -> bool {
+        self.waiting.len() >= DUE_BLOCKS.min(max / 2).max(1)
+    }
+
+    /// True if waiting blocks are to be destaged.
+    pub fn is_due(&self, now: Nanos, max: usize) -> bool {
+        let is_quiet = now.since(self.last_write) >= QUIET_AFTER;
+        self.has_many_waiting(max) || is_quiet && !self.waiting.is_empty()
+    }
+
+    /// True if a flush of the backing is due, because many blocks were sent.
+    pub fn has_many_sent(&self, max: usize) -> bool {
+        self.since.len() - self.waiting.len() > max / 2
+    }
+}
+
+impl<S: Seam> Shard<S> {
+    /// Records a write. True if it continues a stream that bypasses the log.
+    pub fn record_stream_write(&self, at: ByteOffset, len: usize) -> bool {
+        let is_stream = self.uses_log() && self.write_streams.borrow_mut().record_write(at, len as u64);
+        // A flush of the whole volume destages older blocks first.
+        is_stream && !self.state.borrow().flushing.single_flight.is_running()
+    }
+
+    /// Maximum number of blocks that bypass the log.
+    pub fn stream_bypass_max(&self) -> usize {
+        BLOCKS_MAX.min(self.last_not_clean_limit() / MEMORY_DIVISOR) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATER: Nanos = Nanos(QUIET_AFTER.0 * 2);
+
+    #[test]
+    fn blocks_past_the_bound_do_not_bypass_the_log() {
+        let mut bypass = StreamBypass::default();
+        assert!((0..4).all(|number| bypass.add(BlockNo(number), Nanos::ZERO, 4)));
+        assert!(!bypass.add(BlockNo(4), Nanos::ZERO, 4), "the bound is reached");
+        assert!(bypass.add(BlockNo(3), Nanos::ZERO, 4), "the block bypasses the log already");
+        bypass.record_send(BlockNo(0));
+        assert!(!bypass.add(BlockNo(4), Nanos::ZERO, 4), "a sent block counts until it is clean");
+        assert_eq!(bypass.remove_range(&(BlockNo(0)..BlockNo(2))), [BlockNo(0), BlockNo(1)]);
+        assert!(bypass.add(BlockNo(4), Nanos::ZERO, 4));
+    }
+
+    #[test]
+    fn few_blocks_are_due_once_the_stream_is_quiet() {
+        let mut bypass = StreamBypass::default();
+        assert!(!bypass.is_due(LATER, 1_000), "no block waits");
+        bypass.add(BlockNo(0), Nanos::ZERO, 1_000);
+        assert!(!bypass.is_due(Nanos(QUIET_AFTER.0 - 1), 1_000));
+        assert!(bypass.is_due(QUIET_AFTER, 1_000));
+        (1..DUE_BLOCKS as u64).for_each(|number| assert!(bypass.add(BlockNo(number), LATER, 1_000)));
+        assert!(bypass.is_due(LATER, 1_000), "many blocks are due at once");
+    }
+
+    #[test]
+    fn old_and_lost_blocks_stop_bypassing_the_log() {
+        let mut bypass = StreamBypass::default();
+        bypass.add(BlockNo(0), Nanos(10), 8);
+        bypass.add(BlockNo(1), Nanos(20), 8);
+        bypass.add(BlockNo(2), Nanos(30), 8);
+        bypass.add(BlockNo(0), Nanos(40), 8);
+        bypass.end_until(Nanos(10));
+        assert_eq!(
+            bypass.blocks().collect::<Vec<_>>(),
+            [BlockNo(1), BlockNo(2)],
+            "a repeated write makes no block young"
+        );
+        bypass.record_send(BlockNo(1));
+        bypass.end_sent();
+        assert_eq!((bypass.blocks().collect::<Vec<_>>(), bypass.waiting.len()), (vec![BlockNo(2)], 1));
+    }
+}
