@@ -40,6 +40,20 @@ pub fn text(scenario: &Scenario, outcome: &Outcome) -> String {
             let (p99, p999) = (figure(p99), figure(p999));
             _ = writeln!(text, "       {}: reads p99 {p99} ms, p99.9 {p999} ms in the median point", series.name);
         }
+        let costs = series.write_costs();
+        if costs.client_writes > 0 {
+            let ratio = |count: u64, total: u64| figure(count as f64 / total.max(1) as f64);
+            let (writes, bytes) = (costs.client_writes, costs.client_bytes);
+            _ = writeln!(
+                text,
+                "       {}: per client write {} array writes and {} flash requests; per byte {} to the array and {} to flash",
+                series.name,
+                ratio(costs.backing_writes, writes),
+                ratio(costs.flash_requests, writes),
+                ratio(costs.backing_bytes, bytes),
+                ratio(costs.flash_bytes, bytes)
+            );
+        }
     }
     text
 }

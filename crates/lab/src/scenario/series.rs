@@ -29,6 +29,55 @@ pub struct Point {
     pub backing_utilization: f64,
     /// Failed requests so far.
     pub errors: u64,
+    /// Requests that the writes of clients caused.
+    pub costs: WriteCosts,
+}
+
+/// Requests to arrays and flash devices beside the writes of clients that caused most of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct WriteCosts {
+    /// Writes of clients.
+    pub client_writes: u64,
+    /// Bytes that they wrote.
+    pub client_bytes: u64,
+    /// Writes to the arrays.
+    pub backing_writes: u64,
+    /// Bytes written to the arrays.
+    pub backing_bytes: u64,
+    /// Reads and writes of the flash devices.
+    pub flash_requests: u64,
+    /// Bytes written to the flash devices.
+    pub flash_bytes: u64,
+}
+
+impl WriteCosts {
+    /// Combines each field with that of `other`.
+    fn combined(self, other: WriteCosts, combine: fn(u64, u64) -> u64) -> WriteCosts {
+        WriteCosts {
+            client_writes: combine(self.client_writes, other.client_writes),
+            client_bytes: combine(self.client_bytes, other.client_bytes),
+            backing_writes: combine(self.backing_writes, other.backing_writes),
+            backing_bytes: combine(self.backing_bytes, other.backing_bytes),
+            flash_requests: combine(self.flash_requests, other.flash_requests),
+            flash_bytes: combine(self.flash_bytes, other.flash_bytes),
+        }
+    }
+}
+
+impl std::ops::Add for WriteCosts {
+    type Output = WriteCosts;
+
+    fn add(self, other: WriteCosts) -> WriteCosts {
+        self.combined(other, |left, right| left + right)
+    }
+}
+
+impl std::ops::Sub for WriteCosts {
+    type Output = WriteCosts;
+
+    fn sub(self, other: WriteCosts) -> WriteCosts {
+        self.combined(other, |left, right| left - right)
+    }
 }
 
 /// The points of one run.
@@ -41,6 +90,11 @@ pub struct Series {
 }
 
 impl Series {
+    /// Costs of the client writes of all points.
+    pub fn write_costs(&self) -> WriteCosts {
+        self.points.iter().fold(WriteCosts::default(), |sum, point| sum + point.costs)
+    }
+
     /// Medians over the points of p99 and p99.9 of reads, in milliseconds. `None` without points.
     pub fn median_read_percentiles(&self) -> Option<[f64; 2]> {
         let median = |value_of: fn(&Point) -> f64| {

@@ -10,7 +10,7 @@ use seam::model::{ArraySpec, SharedArray};
 use seam::sim::{SimSeam, StoredContent, WorldSpec};
 use seam::{Nanos, Seam};
 
-use super::series::Point;
+use super::series::{Point, WriteCosts};
 use crate::fixture::{Fixture, FlashPlan, Target};
 use crate::workload::address_space::{AddressSpace, Layout};
 use crate::workload::{Access, Completion, Job, Pattern, RequestTarget, RunningJobs};
@@ -80,7 +80,7 @@ struct Counters {
     reads: u64,
     hits: u64,
     backing_read_bytes: u64,
-    backing_write_bytes: u64,
+    costs: WriteCosts,
 }
 
 /// Counters of the clients.
@@ -243,6 +243,24 @@ impl TestBed {
         self.volumes.iter().map(Volume::stats).collect()
     }
 
+    /// Costs of the client writes since the start.
+    fn write_costs(&self, stats: &[VolumeStats]) -> WriteCosts {
+        let sum = |value_of: fn(&VolumeStats) -> u64| stats.iter().map(value_of).sum::<u64>();
+        let devices = (1..).map_while(|number| self.fixture.world.disk(format!("flash{number}")));
+        let (flash_requests, flash_bytes) =
+            devices.map(|device| device.counts()).fold((0, 0), |(requests, bytes), counts| {
+                (requests + counts.reads + counts.writes, bytes + counts.write_bytes)
+            });
+        WriteCosts {
+            client_writes: sum(|stats| stats.writes),
+            client_bytes: sum(|stats| stats.write_bytes),
+            backing_writes: sum(|stats| stats.backing_writes),
+            backing_bytes: sum(|stats| stats.backing_write_bytes),
+            flash_requests,
+            flash_bytes,
+        }
+    }
+
     fn take_sample(&mut self, clients: &Clients, time: Nanos) -> Point {
         let stats = self.stats();
         let sum = |value_of: fn(&VolumeStats) -> u64| stats.iter().map(value_of).sum::<u64>();
@@ -251,9 +269,10 @@ impl TestBed {
             reads: sum(|stats| stats.reads),
             hits: sum(|stats| stats.memory_hits + stats.prefetched_hits + stats.flash_hits),
             backing_read_bytes: sum(|stats| stats.backing_read_bytes),
-            backing_write_bytes: sum(|stats| stats.backing_write_bytes),
+            costs: self.write_costs(&stats),
         };
         let before = std::mem::replace(&mut self.counters, counters);
+        let costs = counters.costs - before.costs;
         let meter = &clients.meter;
         let (requests, latency_sum_ns) = (meter.requests.take(), meter.latency_sum_ns.take());
         let reads = meter.reads.take().summary();
@@ -272,9 +291,10 @@ impl TestBed {
             flash_fill_ratio: ratio(pages, self.slots_max),
             dirty_ratio: ratio(sum(|stats| stats.dirty_bytes + stats.flash_dirty_bytes), self.dirty_max_bytes),
             backing_read_mb_s: (counters.backing_read_bytes - before.backing_read_bytes) as f64 / MB / seconds,
-            backing_write_mb_s: (counters.backing_write_bytes - before.backing_write_bytes) as f64 / MB / seconds,
+            backing_write_mb_s: costs.backing_bytes as f64 / MB / seconds,
             backing_utilization: ratio(counters.busy_ns - before.busy_ns, time.0 * self.disk_count as u64),
             errors: meter.errors.get(),
+            costs,
         }
     }
 }
