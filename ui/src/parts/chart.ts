@@ -85,7 +85,7 @@ const axis = (): uPlot.Axis => ({
 });
 
 /** Room for the half of a time label that may be past the right edge of the plot, in pixels. */
-const LABEL_OVERHANG = 34;
+const LABEL_OVERHANG = 40;
 /** Height of the time axis, in pixels. */
 const TIME_AXIS_HEIGHT = 36;
 /** Minimum height between labels of a logarithmic axis, in pixels. */
