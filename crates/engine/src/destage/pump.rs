@@ -219,6 +219,11 @@ impl<S: Seam> Shard<S> {
         }
     }
 
+    /// True if zero-ranges are destaged because there are many, or because their records keep old segments in use.
+    fn has_many_zero_ranges(&self, state: &State) -> bool {
+        state.zeroes.len() >= RANGES_LOW_WATERMARK || self.log_destage.includes_zeroes()
+    }
+
     /// True if clients have sent no request for a while.
     fn are_clients_idle(&self, now: Nanos) -> bool {
         now.since(self.last_request.get()) >= IDLE_AFTER
@@ -251,7 +256,7 @@ impl<S: Seam> Shard<S> {
         };
         let is_under_pressure = !is_deferred && self.is_under_pressure(not_clean);
         let all_blocks = !is_paused && (must_drain || is_under_pressure || self.core.log_is_crowded());
-        let has_many_ranges = state.zeroes.len() >= RANGES_LOW_WATERMARK || self.log_destage.includes_zeroes();
+        let has_many_ranges = self.has_many_zero_ranges(state);
         Selection {
             closed: is_flushed.then(|| state.epochs.closed()),
             older_than,
@@ -344,6 +349,8 @@ impl<S: Seam> Shard<S> {
         let bypass = state.log_tracker.stream_bypass();
         if !bypass.is_due(now, self.stream_bypass_max())
             || state.flushing.single_flight.is_running()
+            || self.has_many_zero_ranges(state)
+            || self.core.log_pressure_percent() == 100
             || self.retry.is_paused(now)
             || self.dispatch.is_full(Cause::Destage)
             || !self.may_destage(true, state.not_clean_blocks())
@@ -617,7 +624,9 @@ impl<S: Seam> Shard<S> {
         let divisor = if self.pressure_percent(state.not_clean_blocks()) >= 70 { 16 } else { 4 };
         let are_many = state.unflushed() * divisor >= self.last_not_clean_limit().max(divisor)
             || state.written_ranges() * divisor >= RANGES_LOW_WATERMARK as u64;
-        let are_many_streamed = state.log_tracker.stream_bypass().has_many_sent(self.stream_bypass_max());
+        let bypass_max = self.stream_bypass_max();
+        let are_many_streamed =
+            state.unflushed() as usize > bypass_max / 2 && state.log_tracker.stream_bypass().has_many_sent(bypass_max);
         let is_overdue = now.since(self.last_sync.get()) >= self.age_max();
         let is_idle = state.order.len() == 0 && state.operations.is_empty() && self.are_clients_idle(now);
         // A flush of the backing retires records of the log.

@@ -13,13 +13,12 @@ use flash::{BlockNo, CompletionNo, Position, SegmentNo};
 
 use seam::Nanos;
 
+use super::change_set::{ChangeSet, RANGES_MAX, RangeChange};
 use super::record_index::{IndexEntry, RecordIndex};
 use super::stream_bypass::StreamBypass;
 use super::zero_records::ZeroRecords;
 use crate::memory::outdated::OutdatedRanges;
 
-/// Maximum number of recorded ranges; beyond it the whole volume counts as changed.
-const RANGES_MAX: usize = 1024;
 /// Number of records of zero-ranges from which a flush waits until the zeroes are on the backing.
 const ZERO_RECORDS_MAX: usize = 4096;
 
@@ -53,124 +52,6 @@ pub enum RecordContent {
     Zeroes { may_unmap: bool },
     /// Older records of the range are dead.
     Tombstone,
-}
-
-/// The kind of a change to a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RangeChange {
-    /// It was zeroed; the backing may release its space if `may_unmap`.
-    Zeroed { may_unmap: bool },
-    /// Its newest content is on the backing or discarded, so that its records are out of date.
-    Outdated,
-}
-
-/// Changes since the last flush.
-#[derive(Clone, Debug, Default)]
-pub struct ChangeSet {
-    /// Blocks whose newest content was written.
-    pub blocks: BTreeSet<BlockNo>,
-    /// Changed ranges by their first block, with the block past the last; they do not overlap. The content of their
-    /// blocks is newer if these are in `blocks` as well.
-    pub ranges: BTreeMap<BlockNo, (BlockNo, RangeChange)>,
-    /// True if there were too many changes to record; every block then counts as changed.
-    pub everything: bool,
-}
-
-impl ChangeSet {
-    /// True if any of `blocks` has changed.
-    fn overlaps(&self, blocks: &Range<BlockNo>) -> bool {
-        self.everything || self.blocks.range(blocks.clone()).next().is_some() || self.overlaps_ranges(blocks)
-    }
-
-    /// True if any of `blocks` lies in a changed range.
-    fn overlaps_ranges(&self, blocks: &Range<BlockNo>) -> bool {
-        self.ranges.range(..blocks.end).next_back().is_some_and(|(_, (end, _))| *end > blocks.start)
-    }
-
-    /// The changed parts of `blocks`.
-    fn parts_of(&self, blocks: Range<BlockNo>) -> Vec<Range<BlockNo>> {
-        let single = self.blocks.range(blocks.clone()).map(|block| block.single());
-        let ranges = self.ranges.range(..blocks.end).rev().take_while(|(_, (end, _))| *end > blocks.start);
-        single.chain(ranges.map(|(start, (end, _))| *start.max(&blocks.start)..*end.min(&blocks.end))).collect()
-    }
-
-    /// True if there is nothing to make durable.
-    pub fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && self.ranges.is_empty() && !self.everything
-    }
-
-    /// Adds a range, which replaces older changes of its blocks.
-    fn add_range(&mut self, range: Range<BlockNo>, change: RangeChange) {
-        while let Some(block) = self.blocks.range(range.clone()).next().copied() {
-            self.blocks.remove(&block);
-        }
-        self.cut_ranges(&range);
-        self.ranges.insert(range.start, (range.end, change));
-        if self.ranges.len() > RANGES_MAX {
-            self.mark_all();
-        }
-    }
-
-    /// Replaces the change of a block by an outdated range, joined with its neighbours.
-    fn mark_outdated(&mut self, block: BlockNo) {
-        if !self.blocks.remove(&block) {
-            return;
-        }
-        let is_outdated = |change: &RangeChange| *change == RangeChange::Outdated;
-        let before = self.ranges.range(..block).next_back().map(|(start, range)| (*start, *range));
-        let before = before.filter(|(_, (end, change))| *end == block && is_outdated(change));
-        let after = self.ranges.get(&block.next()).copied().filter(|(_, change)| is_outdated(change));
-        if after.is_some() {
-            self.ranges.remove(&block.next());
-        }
-        let start = before.map_or(block, |(start, _)| start);
-        let end = after.map_or(block.next(), |(end, _)| end);
-        self.ranges.insert(start, (end, RangeChange::Outdated));
-        if self.ranges.len() > RANGES_MAX {
-            self.mark_all();
-        }
-    }
-
-    /// Cuts `blocks` out of the ranges, which do not overlap.
-    fn cut_ranges(&mut self, blocks: &Range<BlockNo>) {
-        while let Some((start, (end, change))) =
-            self.ranges.range(..blocks.end).next_back().map(|(key, value)| (*key, *value))
-            && end > blocks.start
-        {
-            self.ranges.remove(&start);
-            if end > blocks.end {
-                self.ranges.insert(blocks.end, (end, change));
-            }
-            if start < blocks.start {
-                self.ranges.insert(start, (blocks.start, change));
-            }
-        }
-    }
-
-    fn mark_all(&mut self) {
-        *self = ChangeSet { everything: true, ..ChangeSet::default() };
-    }
-
-    /// Keeps only changed blocks in `outdated`.
-    fn restrict(&self, outdated: &mut OutdatedRanges) {
-        if !self.everything {
-            outdated.keep_only(|blocks| self.parts_of(blocks));
-        }
-    }
-
-    /// Adds `older` changes to these.
-    fn add_older(&mut self, mut older: ChangeSet, blocks_max: usize) {
-        if older.everything || self.everything {
-            return self.mark_all();
-        }
-        let newer = std::mem::take(self);
-        newer.ranges.into_iter().for_each(|(start, (end, change))| older.add_range(start..end, change));
-        older.blocks.extend(newer.blocks);
-        if older.blocks.len() > blocks_max {
-            older.mark_all();
-        }
-        *self = older;
-    }
 }
 
 /// A volume's part of the flash log.
@@ -351,12 +232,14 @@ impl LogTracker {
     }
 
     /// Like [`LogTracker::record_change`] for a block that a stream has written at `now`. It bypasses the log unless
-    /// `max` blocks do already.
+    /// `max` blocks do already. It is then in no changed range, because a flush leaves out the block alone.
     pub fn record_stream_change(&mut self, block: BlockNo, now: Nanos, max: usize) {
         self.add_change(block);
-        if self.bypass.add(block, now, max) {
-            // The change of the block alone is left out of flushes.
+        // The cut below may split a range.
+        if self.changed.ranges.len() < RANGES_MAX / 2 && self.bypass.add(block, now, max) {
             self.changed.cut_ranges(&block.single());
+        } else {
+            self.bypass.remove(block);
         }
     }
 
@@ -391,11 +274,12 @@ impl LogTracker {
     /// Like [`LogTracker::take_changes`], but leaves out the blocks that have bypassed the log since a time later than
     /// `left_out_after`.
     pub fn take_changes_beside_streams(&mut self, left_out_after: Nanos) -> Rc<ChangeSet> {
+        if self.changed.everything {
+            return self.take_changes();
+        }
         self.bypass.end_until(left_out_after);
         let mut changed = std::mem::take(&mut self.changed);
-        if !changed.everything {
-            self.changed.blocks = self.bypass.blocks().filter(|block| changed.blocks.remove(block)).collect();
-        }
+        self.changed.blocks = self.bypass.blocks().filter(|block| changed.blocks.remove(block)).collect();
         self.begin_log_flush(changed)
     }
 
@@ -415,11 +299,15 @@ impl LogTracker {
         self.taken = None;
         match durable {
             true => self.outdated.iter_mut().for_each(|outdated| self.changed.restrict(outdated)),
-            false => self.changed.add_older(changed.clone(), self.blocks_max),
+            false => {
+                self.changed.add_older(changed.clone(), self.blocks_max);
+                self.bypass.blocks().for_each(|block| self.changed.cut_ranges(&block.single()));
+            }
         }
     }
 
-    /// Number of blocks changed since the last flush, without those that bypass the log.
+    /// Number of blocks changed since the last flush, without those that bypass the log; 0 if there were too many to
+    /// record.
     pub fn changes_to_log(&self) -> u64 {
         self.changed.blocks.len().saturating_sub(self.bypass.len()) as u64
     }
@@ -764,5 +652,24 @@ mod tests {
         tracker.end_log_flush(&ChangeSet::default(), true);
         let outdated = tracker.outdated().expect("memory outlives the process");
         assert_eq!(outdated.update_tags(VolumeId(1), |_| None), [0]);
+    }
+
+    /// The flush that takes the zeroes fails after a stream has written a block of them.
+    #[test]
+    fn failed_flush_gives_no_older_range_back_over_a_stream() {
+        let mut tracker = LogTracker::default();
+        tracker.start_tracking(100, false);
+        let zeroed = RangeChange::Zeroed { may_unmap: false };
+        tracker.record_range_change(BlockNo(5)..BlockNo(9), zeroed);
+        let taken = tracker.take_changes();
+        [4, 5].into_iter().for_each(|block| tracker.record_stream_change(BlockNo(block), Nanos(10), 8));
+        tracker.end_log_flush(&taken, false);
+        let beside_stream = tracker.take_changes_beside_streams(Nanos(5));
+        assert!(beside_stream.blocks.is_empty(), "the stream bypasses the log");
+        tracker.end_log_flush(&beside_stream, false);
+        [4, 5].into_iter().for_each(|block| tracker.record_clean(BlockNo(block).single()));
+        let ranges: Vec<_> = tracker.take_changes().ranges.clone().into_iter().collect();
+        let expected = [(BlockNo(4), (BlockNo(6), RangeChange::Outdated)), (BlockNo(6), (BlockNo(9), zeroed))];
+        assert_eq!(ranges, expected);
     }
 }

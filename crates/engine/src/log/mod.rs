@@ -7,6 +7,7 @@
 //! record.
 
 mod block_index;
+mod change_set;
 pub mod flush_batcher;
 pub mod kept_records;
 pub mod log_tracker;
@@ -31,7 +32,9 @@ use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 use crate::{CacheMode, RequestError, WritePolicy};
-use log_tracker::{ChangeSet, RangeChange, RecordContent, WritebackStage};
+use change_set::ChangeSet;
+pub use change_set::RangeChange;
+use log_tracker::{RecordContent, WritebackStage};
 
 /// Pause after each attempt to free space in a full log.
 const FULL_PAUSE: Nanos = Nanos::from_millis(50);
@@ -263,7 +266,7 @@ impl<S: Seam> Shard<S> {
     }
 
     async fn make_durable(self: &ShardRef<S>, changed: &ChangeSet) -> Result<(), RequestError> {
-        if changed.everything || (!changed.ranges.is_empty() && !self.uses_log()) {
+        if changed.everything || (changed.has_zeroed_ranges() && !self.uses_log()) {
             self.flush_all().await?;
             return self.append_all_tombstones().await;
         }

@@ -13,7 +13,7 @@ use crate::shard::Shard;
 
 /// Maximum number of blocks of a volume that bypass the log. Each background flush visits them.
 const BLOCKS_MAX: u64 = 16_384;
-/// They take at most this part of the memory for dirty data.
+/// These blocks take at most this part of the memory for dirty data.
 const MEMORY_DIVISOR: u64 = 8;
 /// Number of waiting blocks from which they are destaged.
 const DUE_BLOCKS: usize = 128;

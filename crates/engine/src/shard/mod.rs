@@ -78,10 +78,10 @@ pub struct Shard<S: Seam> {
     pub retry: Retry,
     /// Streams of reads.
     pub streams: RefCell<Streams>,
-    /// Destage from the log.
-    pub log_destage: LogDestage,
     /// Streams of writes.
     pub write_streams: RefCell<Streams>,
+    /// Destage from the log.
+    pub log_destage: LogDestage,
     /// Signals work for the destage pump.
     pub work: Signal,
     /// Signals progress that requests may wait for.

@@ -18,7 +18,8 @@ use crate::destage::epochs::Epochs;
 use crate::destage::failures::Failures;
 use crate::destage::order::DirtyOrder;
 use crate::log::Logging;
-use crate::log::log_tracker::{LogTracker, RangeChange};
+use crate::log::RangeChange;
+use crate::log::log_tracker::LogTracker;
 use crate::memory::zeroes::{RANGES_MAX, ZeroRange, ZeroRanges, ZeroState};
 use crate::memory::{BlockNo, MemoryCache, Sectors, Slot, SlotRef, UnflushedWrite};
 

@@ -43,10 +43,10 @@ pub struct StreamRead {
 }
 
 impl Streams {
-    /// Records a write of `len` bytes at `at`. True if it continues a stream that covers at least half of its range.
+    /// Records a write of `len` bytes at `at`. True if it continues a stream that covers at least 3/4 of its range.
     pub fn record_write(&mut self, at: ByteOffset, len: u64) -> bool {
         let Some((stream, has_progressed)) = self.advance(at, len) else { return false };
-        let is_dense = stream.run_bytes * 2 >= stream.next.since(stream.first);
+        let is_dense = stream.run_bytes * 4 >= stream.next.since(stream.first) * 3;
         has_progressed && is_dense && stream.is_sequential()
     }
 
@@ -152,9 +152,9 @@ mod tests {
     }
 
     #[test]
-    fn writes_of_every_third_block_are_no_stream() {
+    fn writes_of_every_second_block_are_no_stream() {
         let mut streams = Streams::default();
-        assert!((0..200).all(|step| !streams.record_write(ByteOffset(step * 12 * KIB), 4 * KIB)));
+        assert!((0..200).all(|step| !streams.record_write(ByteOffset(step * 8 * KIB), 4 * KIB)));
     }
 
     #[test]

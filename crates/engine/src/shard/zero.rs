@@ -10,7 +10,7 @@ use super::state::FlushObligation;
 use super::wait::WriteWait;
 use super::write::WriteMode;
 use super::{Shard, ShardRef, Span, spans};
-use crate::log::log_tracker::RangeChange;
+use crate::log::RangeChange;
 use crate::memory::zeroes::{RANGES_LOW_WATERMARK, RANGES_MAX, ZeroRange, ZeroState};
 use crate::memory::{BlockNo, PageNo, Sectors};
 use crate::spec::Sabotage;

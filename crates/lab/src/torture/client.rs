@@ -87,7 +87,7 @@ impl Client {
             self.flush(&session, test_volume).await;
         } else {
             let kind = self.draw_kind();
-            let (first, count) = self.draw_range(test_volume);
+            let (first, count) = self.draw_range(test_volume, &kind);
             match kind {
                 OpKind::Read => self.read(&session, test_volume, first, count).await,
                 OpKind::Write => self.write(&session, test_volume, first, count).await,
@@ -125,13 +125,22 @@ impl Client {
     }
 
     /// Draws the first sector and the length in sectors of a request inside the volume.
-    fn draw_range(&mut self, test_volume: &TestVolume) -> (u64, u64) {
+    fn draw_range(&mut self, test_volume: &TestVolume, kind: &OpKind) -> (u64, u64) {
         let sectors = test_volume.sectors();
         let largest = (self.session.options.length_max / SECTOR).min(sectors);
-        let class = self.random.pick(&[8, 8, 8, 24, 24, 128, 512]);
+        let classes = match self.mix {
+            Mix::Stream => [24, 24, 64, 128, 128, 512, 512],
+            _ => [8, 8, 8, 24, 24, 128, 512],
+        };
+        let class = self.random.pick(&classes);
         let unit = if self.aligned { 8.min(largest) } else { 1 };
         let count = (self.random.between(1, class.min(largest)).next_multiple_of(unit)).min(largest);
-        if matches!(self.mix, Mix::Sequential | Mix::Stream) && self.random.percent(90) {
+        let is_sequential = match self.mix {
+            Mix::Sequential => self.random.percent(90),
+            Mix::Stream => *kind == OpKind::Write,
+            _ => false,
+        };
+        if is_sequential {
             let first = if self.next_sector + count <= sectors { self.next_sector } else { 0 };
             self.next_sector = first + count;
             return (first, count);

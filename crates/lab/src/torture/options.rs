@@ -174,7 +174,7 @@ impl Options {
             sessions: (0..sessions).map(|session| draw_end(random, session + 1 == sessions)).collect(),
             clients: clients as u16,
             length_max,
-            has_stream: Random::new(seed, 9_008).percent(30),
+            has_stream: Random::new(seed, 9_008).percent(40),
             once: Random::new(seed, 9_002).percent(25),
             order: if random.percent(75) { TaskOrder::Seeded } else { TaskOrder::Fifo },
             pool_blocks: (blocks_min + random.pick(&[0, 100, 500, 2_000])) as usize,

@@ -169,11 +169,6 @@ fn stale_flash_copy_after_a_write_is_caught() {
 }
 
 #[test]
-fn stream_left_out_of_an_awaited_flush_is_caught() {
-    assert_caught(Sabotage::LeaveOutStreams);
-}
-
-#[test]
 fn kept_record_of_an_overwritten_block_is_caught() {
     assert_caught(Sabotage::KeptOverWrite);
 }
