@@ -329,13 +329,24 @@ impl<S: Seam> Shard<S> {
             if !state.order.contains(block) || !self.is_writable(state, memory, block) {
                 continue;
             }
-            let joins = |next| self.is_writable(state, memory, next);
-            let run = state.order.next_run(block, self.run_boundary(), 1, |_| true, joins);
-            let run = run.ok().flatten().expect("the block is dirty");
-            *cursor = run.end;
-            self.record_run(true, BlockNo::count(&run));
-            return self.start_write(state, memory, run, block);
+            return self.start_background_run(state, memory, cursor, block);
         }
+    }
+
+    /// Starts a background write of a writable dirty block and its dirty neighbours, and moves the cursor past them.
+    fn start_background_run(
+        &self,
+        state: &mut State,
+        memory: &mut MemoryCache<S>,
+        cursor: &mut BlockNo,
+        block: BlockNo,
+    ) -> Option<Job<S::Block, S::BlockMut>> {
+        let joins = |next| self.is_writable(state, memory, next);
+        let run = state.order.next_run(block, self.run_boundary(), 1, |_| true, joins);
+        let run = run.ok().flatten().expect("the block is dirty");
+        *cursor = run.end;
+        self.record_run(true, BlockNo::count(&run));
+        self.start_write(state, memory, run, block)
     }
 
     /// A job for a block of a stream that bypasses the log.
@@ -360,12 +371,7 @@ impl<S: Seam> Shard<S> {
         let waiting = bypass.waiting_from(*cursor).take(EXAMINED_BLOCKS_MAX);
         let is_ready = |block: &BlockNo| state.order.contains(*block) && self.is_writable(state, memory, *block);
         let first = waiting.copied().find(is_ready)?;
-        let joins = |next| self.is_writable(state, memory, next);
-        let run = state.order.next_run(first, self.run_boundary(), 1, |_| true, joins);
-        let run = run.ok().flatten().expect("the block is dirty");
-        *cursor = run.end;
-        self.record_run(true, BlockNo::count(&run));
-        self.start_write(state, memory, run, first)
+        self.start_background_run(state, memory, cursor, first)
     }
 
     fn zero_job(&self, state: &mut State, selection: &Selection) -> Option<Job<S::Block, S::BlockMut>> {

@@ -111,6 +111,7 @@ impl ChangeSet {
         }
     }
 
+    /// Records that every block counts as changed.
     pub fn mark_all(&mut self) {
         *self = ChangeSet { everything: true, ..ChangeSet::default() };
     }
