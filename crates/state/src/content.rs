@@ -115,10 +115,32 @@ impl Evidence {
         self.blocks_in_log + self.blocks_in_memory > 0
     }
 
+    /// Compares the backing with the one that a volume had before, by the blocks destaged last. A backing that lacks
+    /// room for dirty data counts as unproven.
+    pub fn compare_copy(&self) -> CopyVerdict {
+        match (self.destaged_changed, self.destaged_unchanged) {
+            (0, 0) => CopyVerdict::Unproven,
+            (0, _) if self.blocks_past_end > 0 || self.is_partial_block_dirty => CopyVerdict::Unproven,
+            (0, unchanged) => CopyVerdict::Current(unchanged),
+            (changed, _) => CopyVerdict::Differs(changed),
+        }
+    }
+
     /// Dirty bytes in the log and in memory.
     pub fn dirty_bytes(&self) -> u64 {
         (self.blocks_in_log + self.blocks_in_memory) * BLOCK_BYTES
     }
+}
+
+/// Verdict whether a backing is a copy of the one that a volume had before, with its last destaged blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyVerdict {
+    /// It is, as far as the evidence shows: this number of the blocks destaged last have the same content.
+    Current(u64),
+    /// It is not: this number of the blocks destaged last have another content.
+    Differs(u64),
+    /// No evidence shows that it is.
+    Unproven,
 }
 
 /// Verdict whether a backing is the one to which a volume's dirty data belongs.

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 
 use engine::VolumeId;
 
-use super::content::{ContentRecord, ContentVerdict, Evidence, compare_content, former_partial_block};
+use super::content::{ContentRecord, ContentVerdict, CopyVerdict, Evidence, compare_content, former_partial_block};
 use super::fields::show_volume_id;
 use super::record::{State, VolumeRecord};
 use super::trust::{Loss, OlderThan, Refusal, Sabotage, UnusedStore};
@@ -78,14 +78,16 @@ pub struct Checked {
     by_backing: Option<usize>,
     /// True if the dirty data of that record is given up.
     discards: bool,
+    /// True if the backing is a copy of the one in that record.
+    is_copy: bool,
 }
 
 impl State {
     /// Checks whether a volume may be served on a backing, and records the service: the record is marked as not cleanly
     /// stopped. The volume ID is that of this backing, or a new one from `draw`. A refusal changes nothing.
     pub fn identify(&mut self, claim: &Claim<'_>, draw: impl FnOnce() -> VolumeId) -> Result<Admission, Refusal> {
-        let Checked { by_name, by_backing, discards } = self.check(claim)?;
-        Ok(self.admit(by_name, by_backing, discards, claim, draw))
+        let checked = self.check(claim)?;
+        Ok(self.admit(checked, claim, draw))
     }
 
     /// Checks whether [`State::identify`] would admit a volume, without a change.
@@ -113,6 +115,11 @@ impl State {
             Some(index) => Some(&self.volumes[index]).filter(|_| by_backing != by_name),
             None => self.displaced(claim.name).filter(|record| !is_match(record)),
         };
+        let copy_of = by_name.filter(|index| by_backing.is_none() && self.keeps_data(&self.volumes[*index], claim));
+        if let Some(index) = copy_of {
+            let discards = self.check_dirty_data(index, claim)?;
+            return Ok(Checked { by_name, by_backing: copy_of, discards, is_copy: true });
+        }
         if let Some(former) = former {
             self.check_backing_change(former, claim)?;
         }
@@ -133,7 +140,27 @@ impl State {
                 false
             }
         };
-        Ok(Checked { by_name, by_backing, discards })
+        Ok(Checked { by_name, by_backing, discards, is_copy: false })
+    }
+
+    /// True if the new backing of a volume is adopted as a copy of the former one, with the dirty data of that one.
+    fn keeps_data(&self, record: &VolumeRecord, claim: &Claim<'_>) -> bool {
+        let Some(loss) = self.loss_of(record, claim) else { return false };
+        // Evidence of a copy comes from the store in use, which may lack what another one has.
+        let is_here = loss.bytes.is_some();
+        is_here && claim.accept.adopt && !claim.discards(&loss.volume_id) && self.is_current_copy(claim)
+    }
+
+    fn is_current_copy(&self, claim: &Claim<'_>) -> bool {
+        let verdict = claim.evidence.map(Evidence::compare_copy);
+        matches!(verdict, Some(CopyVerdict::Current(_))) || self.sabotage.is(Sabotage::AnyCopy)
+    }
+
+    /// The record with which a backing of these identities is compared: that of the backing, else that of the name,
+    /// because the backing may be a copy of the volume's former one.
+    pub fn record_to_compare(&self, name: &str, has_identity: impl Fn(&String) -> bool) -> Option<&VolumeRecord> {
+        let of_backing = self.volumes.iter().find(|record| has_identity(&record.backing_identity));
+        of_backing.or_else(|| self.by_name(name))
     }
 
     /// Checks a new backing of a volume that had another one.
@@ -144,12 +171,15 @@ impl State {
         if claim.accept.adopt && names_loss {
             return Ok(());
         }
+        let is_here = loss.as_ref().is_some_and(|loss| loss.bytes.is_some());
+        let copy = claim.evidence.filter(|_| is_here).map_or(CopyVerdict::Unproven, Evidence::compare_copy);
         Err(Refusal::BackingChanged {
             name: claim.name.to_owned(),
             known: record.backing_identity.clone(),
             found: claim.identity.to_owned(),
             clean: record.clean,
             loss,
+            copy,
         })
     }
 
@@ -222,16 +252,9 @@ impl State {
         Ok(false)
     }
 
-    /// Updates the records for a volume that is served now. `by_name` and `by_backing` are indexes of the records of
-    /// its name and of its backing; `discards` gives up its dirty data.
-    fn admit(
-        &mut self,
-        by_name: Option<usize>,
-        by_backing: Option<usize>,
-        discards: bool,
-        claim: &Claim<'_>,
-        draw: impl FnOnce() -> VolumeId,
-    ) -> Admission {
+    /// Updates the records for a volume that is served now.
+    fn admit(&mut self, checked: Checked, claim: &Claim<'_>, draw: impl FnOnce() -> VolumeId) -> Admission {
+        let Checked { by_name, by_backing, discards, is_copy } = checked;
         // The name's former volume is forgotten; its backing, if it returns, is unknown. Initiators identify data by
         // the volume's name, so the unit moves to the backing that the data was restored to.
         let former = by_name.filter(|index| by_backing != Some(*index)).map(|index| self.volumes[index].clone());
@@ -247,14 +270,15 @@ impl State {
         if !self.unclaimed.is_empty() {
             self.served_beside.insert(claim.identity.to_owned());
         }
-        let mut has_stale_end = false;
+        let mut has_stale_pages = false;
         let (volume_id, drops_pages) = match by_backing {
             Some(index) => {
                 let recorded_id = self.volumes[index].volume_id;
                 let volume_id = if discards { self.discard_flash_data(recorded_id, draw()) } else { recorded_id };
-                has_stale_end = self.has_stale_end(volume_id, claim);
-                if has_stale_end {
-                    // Data past the old end may exist again, with another content, after a growth.
+                // Data past the old end may exist again, with another content, after a growth. A copy may differ in
+                // blocks that the ring does not have.
+                has_stale_pages = is_copy || self.has_stale_end(volume_id, claim);
+                if has_stale_pages {
                     self.by_id_mut(volume_id).expect("the record exists").cached_on = Some(Default::default());
                 }
                 (volume_id, claim.store.is_some() && !self.may_have_pages(volume_id, claim.store))
@@ -279,7 +303,7 @@ impl State {
         if let Some(evidence) = claim.evidence {
             // If the attach fails, the next admission does not compare the ring, which may have blocks past the end.
             // Dirty data then needs another proof of the backing.
-            let destaged = if has_stale_end { evidence.destaged_unchanged } else { 0 };
+            let destaged = if has_stale_pages { evidence.destaged_unchanged } else { 0 };
             record.content = Some(ContentRecord { destaged, ..evidence.content.clone() });
         }
         // From the first write on, pages of other stores differ from the backing.

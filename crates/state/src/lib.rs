@@ -31,8 +31,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use content::{
-    ContentRecord, ContentVerdict, Evidence, compare_content, end_block, is_partial_block_dirty, sampled_blocks,
-    show_samples,
+    ContentRecord, ContentVerdict, CopyVerdict, Evidence, compare_content, end_block, is_partial_block_dirty,
+    sampled_blocks, show_samples,
 };
 pub use error::{READ_ONLY_REMEDY, StateError};
 pub use fields::show_volume_id;

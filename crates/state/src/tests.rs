@@ -331,6 +331,55 @@ fn dirty_data_is_given_up_only_by_name() {
 }
 
 #[test]
+fn current_copy_of_a_backing_is_adopted_with_the_dirty_data() {
+    let mut state = State::default();
+    state.begin_life(1, 2);
+    let evidence = |destaged_unchanged, destaged_changed| Evidence {
+        blocks_in_log: 5,
+        destaged_unchanged,
+        destaged_changed,
+        content: ContentRecord { size_bytes: 100 * 4096, ..ContentRecord::default() },
+        ..Evidence::default()
+    };
+    let (current, older, unproven) = (evidence(3, 0), evidence(3, 1), evidence(0, 0));
+    let too_small = Evidence { blocks_past_end: 1, ..current.clone() };
+    let id = state.identify(&Claim { store: Some("ab"), ..Claim::plain("web", "disk-1") }, || VolumeId(7));
+    let id = id.expect("new").volume_id;
+    state.mark_on_flash(id, Some("ab"));
+    let undestaged = undestaged(id, 5);
+    let adopt = Acceptance { adopt: true, ..Acceptance::default() };
+    let claim = |evidence, accept| Claim {
+        store: Some("ab"),
+        undestaged: &undestaged,
+        evidence: Some(evidence),
+        accept,
+        ..Claim::plain("web", "disk-2")
+    };
+    let refusal = |state: &mut State, claim: Claim<'_>| {
+        let refused = state.identify(&claim, || VolumeId(8)).expect_err("the data must not go to this disk");
+        assert_eq!(refused.code(), "backing-changed");
+        refused.to_string()
+    };
+    let plain = Acceptance::default();
+    let text = refusal(&mut state, claim(&current, &plain));
+    assert!(text.contains("hotset volume adopt web, which keeps the dirty data"), "{text}");
+    for (evidence, reason) in [
+        (&older, "1 of the blocks destaged last have other content"),
+        (&unproven, "Nothing proves"),
+        (&too_small, "Nothing proves"),
+    ] {
+        let text = refusal(&mut state, claim(evidence, &adopt));
+        assert!(text.contains(reason) && !text.contains("keeps the dirty data for it"), "{text}");
+    }
+    let elsewhere = Claim { store: Some("cd"), ..claim(&current, &adopt) };
+    assert!(refusal(&mut state, elsewhere).contains("Nothing proves"), "the evidence is of another store");
+    let admission = state.identify(&claim(&current, &adopt), || VolumeId(8)).expect("a current copy");
+    assert_eq!(admission, Admission { volume_id: id, drops_pages: true });
+    assert_eq!(state.volumes.len(), 1);
+    assert_eq!(state.by_id(id).map(|record| record.backing_identity.as_str()), Some("disk-2"));
+}
+
+#[test]
 fn volume_written_without_its_store_drops_the_pages_there() {
     let mut state = State::default();
     state.begin_life(1, 2);

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use format_version::NewerFormat;
 use serde::{Deserialize, Serialize};
 
+use super::content::CopyVerdict;
+
 /// A deliberate fault of the checks, by which a test proves that torture detects it.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub enum Sabotage {
     SharedDisk,
     /// Adoption gives up dirty data that was not named.
     AdoptUnnamed,
+    /// Any backing counts as a current copy of the one that the volume had before.
+    AnyCopy,
     /// The possible loss of unflushed writes is not reported to clients.
     UnreportedLoss,
 }
@@ -151,8 +155,10 @@ pub enum Refusal {
         found: String,
         /// True if the old backing was cleanly stopped.
         clean: bool,
-        /// Dirty data that is given up by taking the new backing.
+        /// Dirty data that the old backing lacks.
         loss: Option<Box<Loss>>,
+        /// Whether the new backing is a copy of the old one, which can take that data.
+        copy: CopyVerdict,
     },
     /// The backing belongs to a volume that is in service under another name.
     BackingTaken {
@@ -425,22 +431,43 @@ impl Refusal {
                  [flash], the volume is served without that data. If the device never had data of this volume: hotset \
                  volume adopt {name}"
             ),
-            Refusal::BackingChanged { name, known, found, clean, loss } => {
+            Refusal::BackingChanged { name, known, found, clean, loss, copy } => {
                 write!(f, "its backing is not the one that it had at the last start (was {known}, is {found})")?;
                 if !clean {
                     write!(f, ", and the previous one was not cleanly stopped")?;
                 }
                 write!(f, ". Attach the previous backing; or give the new backing another volume name; or, if ")?;
-                match loss {
-                    None => write!(f, "the new backing holds the volume's data: hotset volume adopt {name}"),
-                    Some(loss) => write!(
+                let Some(loss) = loss else {
+                    return write!(f, "the new backing holds the volume's data: hotset volume adopt {name}");
+                };
+                if let CopyVerdict::Current(blocks) = copy {
+                    write!(
                         f,
-                        "the new backing needs none of the dirty data: hotset volume adopt {name} --give-up {}, which \
-                         discards {loss}. A copy of the previous backing lacks that data, too; `hotset flash \
-                         rescue` extracts what is in the flash log",
-                        loss.volume_id
-                    ),
+                        "the new backing is a copy that was made after the last write to the previous one: hotset \
+                         volume adopt {name}, which keeps the dirty data for it (the {blocks} blocks destaged last, which \
+                         were compared, have the same content); or, if "
+                    )?;
                 }
+                write!(
+                    f,
+                    "the new backing needs none of the dirty data: hotset volume adopt {name} --give-up {}, which \
+                     discards {loss}. ",
+                    loss.volume_id
+                )?;
+                match copy {
+                    CopyVerdict::Current(_) => {}
+                    CopyVerdict::Differs(blocks) => write!(
+                        f,
+                        "The new backing is no current copy of the previous one: {blocks} of the blocks destaged last \
+                         have other content. "
+                    )?,
+                    CopyVerdict::Unproven => write!(
+                        f,
+                        "Nothing proves that the new backing is a current copy of the previous one, which could keep \
+                         that data. "
+                    )?,
+                }
+                write!(f, "`hotset flash rescue` extracts what is in the flash log")
             }
             Refusal::BackingTaken { other } => {
                 write!(f, "its backing belongs to volume {other}, which is in service; give it a backing of its own")

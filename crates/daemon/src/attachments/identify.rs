@@ -31,17 +31,18 @@ impl Attachments {
     /// read unanswered for `limit` counts as hung.
     pub(super) async fn collect_findings(
         &self,
+        requested: &[RequestedVolume],
         opened: &[Result<OpenedBacking, Failure>],
         limit: Duration,
     ) -> Result<Findings, Failure> {
         let undestaged = self.cores.undestaged_blocks().await?;
         let volumes: Vec<_> = {
             let (state, store) = (self.records.view(), self.flash.store());
-            let examined_volume = |opened: &Result<OpenedBacking, Failure>| {
+            let examined_volume = |((config, _), opened): (&RequestedVolume, &Result<OpenedBacking, Failure>)| {
                 let OpenedBacking { core, backing_key, facts } = opened.as_ref().ok()?;
                 let is_match =
                     |identity: &String| *identity == facts.identity || facts.former_identities.contains(identity);
-                let record = state.volumes.iter().find(|record| is_match(&record.backing_identity));
+                let record = state.record_to_compare(&config.name, is_match);
                 let cached_on = record.and_then(|record| record.cached_on.as_ref());
                 Some(ExaminedVolume {
                     core: *core,
@@ -52,7 +53,7 @@ impl Attachments {
                         .is_some_and(|stores| store.as_ref().is_some_and(|store| stores.contains(store))),
                 })
             };
-            opened.iter().map(examined_volume).collect()
+            requested.iter().zip(opened).map(examined_volume).collect()
         };
         let evidence = self.cores.examine_all(&volumes, limit).await;
         Ok(Findings { undestaged, evidence })
@@ -83,7 +84,9 @@ impl Attachments {
                             ExaminationError::Failed(failure) => failure.clone(),
                         })?;
                     state.rename_backing(&facts.former_identities, &facts.identity);
-                    let known = state.volumes.iter().find(|record| record.backing_identity == facts.identity);
+                    let known = state.record_to_compare(&config.name, |identity| *identity == facts.identity);
+                    let known_id = known.map(|record| record.volume_id);
+                    let has_record = known.is_some_and(|record| record.backing_identity == facts.identity);
                     // This daemon has lost nothing that it acknowledged, however often it attached the volume.
                     let generation = state.generation;
                     let is_known_intact = |earlier: u64| earlier == generation || self.memory.is_intact(earlier);
@@ -93,7 +96,7 @@ impl Attachments {
                     let may_have_lost = |record: &VolumeRecord| !record.clean && !is_known_intact(record.generation);
                     let loss = records().find_map(|entry| state::loss_to_report(state, entry, may_have_lost(entry)));
                     if let Some(refused) = known
-                        .filter(|_| is_unclean && !accept.adopt)
+                        .filter(|_| has_record && is_unclean && !accept.adopt)
                         .and_then(|entry| self.memory.unreadable_image_refusal(entry))
                     {
                         return Err(refused);
@@ -103,6 +106,8 @@ impl Attachments {
                     let drops_memory =
                         accept.give_up.is_some() && records().filter_map(in_memory).any(|blocks| blocks > 0);
                     let admission = self.identify(state, config, facts, (&findings, evidence), accept, &served)?;
+                    // A new backing without the volume's data begins a new history.
+                    let is_unclean = is_unclean && (has_record || known_id == Some(admission.volume_id));
                     // The blocks given up were acknowledged by a killed daemon to clients that may still be running.
                     let given_up = LossRecord { generation, remote_clients: false };
                     let loss = if drops_memory { Some(given_up) } else { loss };
@@ -178,7 +183,7 @@ impl Attachments {
         for (name, core, volume_id, size_bytes) in shrunk {
             self.cores.discard_past_end(name, core, volume_id, size_bytes).await?;
         }
-        self.collect_findings(opened, limit).await
+        self.collect_findings(requested, opened, limit).await
     }
 
     /// Identifies one volume and applies the effects of its admission to `state` and the flash log.

@@ -76,7 +76,7 @@ impl Attachments {
         let opened = self.open_all(&requested, limit).await;
         // Many volumes on few disks are identified at once, so a healthy backing may take longer than its opening.
         let request_limit = limit.max(PATH_TIMEOUT);
-        let findings = match self.collect_findings(&opened, request_limit).await {
+        let findings = match self.collect_findings(&requested, &opened, request_limit).await {
             Ok(findings) if accept.discard_past_end => {
                 self.discard_past_end(&requested, &opened, findings, &accept, request_limit).await
             }

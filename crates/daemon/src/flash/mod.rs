@@ -326,7 +326,7 @@ impl FlashLog {
     }
 
     /// Saves which volumes' old clean pages are durably dropped.
-    async fn record_drops(&self) {
+    pub async fn record_drops(&self) {
         let pending = self.pending_drops.borrow().clone();
         if pending.is_empty() {
             return;

@@ -162,6 +162,8 @@ impl Drain {
             }
         }
         let DrainTotals { fault, served: _, mut clean, on_flash, mut left } = totals;
+        // Without this record the next start trusts no checksum in the store, and refuses a volume left in the log.
+        self.flash.record_drops().await;
         let is_recorded = self.record_outcomes(&mut clean, &on_flash);
         if self.flash.close().await && fault.is_none() {
             // The log holds no needed data: a recovery would find nothing of these volumes.

@@ -234,6 +234,14 @@ pub fn cloned_dirty_backing() -> Fixture {
     fixture
 }
 
+/// Like [`cloned_dirty_backing`], but the new backing lacks what was destaged.
+pub fn replaced_dirty_backing() -> Fixture {
+    let fixture = cloned_dirty_backing();
+    let clone = File::create(path(&fixture, "v.img"));
+    clone.and_then(|file| file.set_len(VOLUME_BYTES)).expect("the folder can be written");
+    fixture
+}
+
 fn clone_backing(fixture: &Fixture) {
     rename(fixture, "v.img", "old.img");
     copy(fixture, "old.img", "v.img");

@@ -12,8 +12,9 @@ use e2e::refusal::causes::{
     DEVICES, EXPORTED_BLOCKS, ExportedDisk, LAST_SECTOR_FILL, MEMORY_FORMAT, SHORT_BYTES, STATE, UNFLUSHED_BYTES,
     UNFLUSHED_FILL, backing, cloned_backing, cloned_dirty_backing, copy, emptied_log_restored, empty_devices,
     grown_backing, lost_state, lost_state_and_devices, newer_devices, newer_memory, path, persisted_memory_file,
-    rename, restore_devices, restored_devices, restored_state, rolled_back_backing, set_backing_size, set_flash,
-    set_later_format, set_memory_format, shared_backing, shrunk_backing, stop_dirty, unused_flash,
+    rename, replaced_dirty_backing, restore_devices, restored_devices, restored_state, rolled_back_backing,
+    set_backing_size, set_flash, set_later_format, set_memory_format, shared_backing, shrunk_backing, stop_dirty,
+    unused_flash,
 };
 use e2e::refusal::page::{Entry, check_codes};
 use e2e::refusal::{flash_refusal, json, rebuild, run_proposed_command, show, volume_refusal};
@@ -371,8 +372,12 @@ fn replaced_backing_is_refused_as_documented() {
     let dirty = cloned_dirty_backing();
     let dirty_daemon = dirty.start();
     let dirty_message = volume_refusal(&dirty, &dirty_daemon, "backing-changed");
-    entry.message("When dirty data waits for the old backing", &dirty_message);
+    entry.message("When dirty data waits for the old backing, and the new one is a current copy of it", &dirty_message);
     dirty_daemon.stop();
+    let other = replaced_dirty_backing();
+    let other_daemon = other.start();
+    let other_message = volume_refusal(&other, &other_daemon, "backing-changed");
+    entry.message("When dirty data waits for the old backing, and the new one has other content", &other_message);
     entry.choice("restore the old backing", NOTHING_LOST, || {
         rename(&dirty, "v.img", "clone.img");
         rename(&dirty, "old.img", "v.img");
@@ -397,15 +402,25 @@ fn replaced_backing_is_refused_as_documented() {
         daemon.stop();
         assert_eq!(count(&fs::read(path(&fixture, "old.img")).expect("the file exists"), 1), BLOCKS);
     });
-    entry.choice(GIVE_UP, "dirty data of the old backing", || {
+    entry.choice(ADOPT, "none if the new backing is a current copy: it gets the dirty data", || {
         let fixture = cloned_dirty_backing();
         let daemon = fixture.start();
-        assert_unnamed_adopt_fails(&daemon);
-        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "backing-changed"), GIVE_UP);
-        assert_served(&daemon, "v");
-        assert!(count(&read(&fixture), 2) < BLOCKS);
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "backing-changed"), ADOPT);
+        assert_eq!(count(&read(&fixture), 2), BLOCKS, "{}", daemon.log());
+        daemon.stop();
+        let daemon = fixture.start();
+        assert_eq!(count(&read(&fixture), 2), BLOCKS, "{}", daemon.log());
         destage(daemon);
-        for content in [backing(&fixture), fs::read(path(&fixture, "old.img")).expect("the file exists")] {
+        assert_eq!(count(&backing(&fixture), 2), BLOCKS);
+        assert_eq!(count(&fs::read(path(&fixture, "old.img")).expect("the file exists"), 2), 0);
+    });
+    entry.choice(GIVE_UP, "dirty data of the old backing", || {
+        assert_unnamed_adopt_fails(&other_daemon);
+        run_proposed_command(&other_daemon, &other_message, GIVE_UP);
+        assert_served(&other_daemon, "v");
+        assert_eq!(count(&read(&other), 2), 0);
+        destage(other_daemon);
+        for content in [backing(&other), fs::read(path(&other, "old.img")).expect("the file exists")] {
             assert!(count(&content, 2) < BLOCKS, "data that was given up came back");
         }
     });

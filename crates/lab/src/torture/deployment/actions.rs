@@ -14,6 +14,9 @@ pub const STORE_DEVICES: [&str; 2] = ["flash1", "flash2"];
 /// Two other devices of the same kind.
 pub const OTHER_DEVICES: [&str; 2] = ["other1", "other2"];
 
+/// Probability that a backing is moved between two sessions, in percent.
+const MOVE_PERCENT: u32 = 30;
+
 /// Configuration of the next daemon, and the administrator's response to its refusals.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -130,6 +133,7 @@ impl Deployment {
         ];
         let mut plan = Plan { response: self.random.pick(&response), ..Plan::default() };
         if !self.random.percent(self.options.action_percent) {
+            self.move_backing(run, number);
             return plan;
         }
         let action = self.random.pick(&ALL);
@@ -162,7 +166,19 @@ impl Deployment {
                 self.undo = Some(before);
             }
         }
+        self.move_backing(run, number);
         plan
+    }
+
+    /// Moves a backing to another disk in some runs: its content stays, its identity is new.
+    fn move_backing(&mut self, run: &mut Run, number: usize) {
+        let moves = self.options.moves_backings && self.options.has_stored_identity;
+        if moves && self.move_random.percent(MOVE_PERCENT) {
+            let index = self.move_random.below(self.backings.len() as u64) as usize;
+            self.backings[index].identity = format!("copy {number} of disk{}", index + 1);
+            run.report.administrator_actions += 1;
+            self.has_acted = true;
+        }
     }
 
     /// Applies an action; true if it changed anything.

@@ -44,6 +44,8 @@ pub struct DeploymentOptions {
     pub checks_pages: bool,
     /// True for a small memory and an early admission to flash, so that many pages are on flash.
     pub has_many_pages: bool,
+    /// True when backings are moved to other disks, whose identities are new.
+    pub moves_backings: bool,
     /// A rule of the daemon that is violated deliberately.
     pub sabotage: state::Sabotage,
 }
@@ -57,6 +59,8 @@ impl DeploymentOptions {
             has_stored_identity: random.percent(50),
             checks_pages: random.percent(50),
             has_many_pages: random.percent(50),
+            // A stream of its own, which leaves the other options of a seed as they were without moved backings.
+            moves_backings: Random::new(seed, 9_203).percent(50),
             sabotage: state::Sabotage::None,
         }
     }
@@ -118,6 +122,9 @@ impl fmt::Display for DeploymentOptions {
         if self.has_many_pages {
             write!(f, ", many pages on flash")?;
         }
+        if self.moves_backings {
+            write!(f, ", backings move to other disks")?;
+        }
         if !self.checks_pages {
             write!(f, ", pages are not compared with the backing")?;
         }
@@ -156,6 +163,8 @@ struct BackingState {
 struct Deployment {
     options: DeploymentOptions,
     random: Random,
+    /// Draws the moves of backings.
+    move_random: Random,
     state: State,
     snapshots: Vec<Snapshot>,
     /// Snapshot from before an action that is undone after one session.
@@ -182,7 +191,7 @@ struct AttachedVolume {
 
 /// Runs sessions in succession on the same disks and records.
 pub(super) fn run_sessions(run: &mut Run, options: &DeploymentOptions) -> Result<(), Box<Violation>> {
-    let random = Random::new(run.options.seed, 9_202);
+    let (random, move_random) = (Random::new(run.options.seed, 9_202), Random::new(run.options.seed, 9_204));
     let (snapshots, undo) = (Vec::new(), None);
     let state = State { sabotage: options.sabotage, ..State::default() };
     let backing = |index: usize| BackingState {
@@ -198,6 +207,7 @@ pub(super) fn run_sessions(run: &mut Run, options: &DeploymentOptions) -> Result
     let mut deployment = Deployment {
         options,
         random,
+        move_random,
         state,
         snapshots,
         undo,

@@ -55,7 +55,7 @@ pub(super) async fn start_daemon(
         let name = format!("volume{}", index + 1);
         let policy = plan.policies.get(index).copied().flatten().unwrap_or(volume.policy);
         let claim = VolumeClaim { name: &name, identity: deployment.backings[index].identity.clone() };
-        let mut collected = collect_evidence(deployment, &seam, &core, &disk, &claim.identity, store.as_deref()).await;
+        let mut collected = collect_evidence(deployment, &seam, &core, &disk, &claim, store.as_deref()).await;
         let record_of_disk = deployment.state.volumes.iter().find(|record| record.backing_identity == claim.identity);
         let other_volume = record_of_disk.filter(|record| record.name != name).map(|record| record.volume_id);
         let loss = {
@@ -95,8 +95,7 @@ pub(super) async fn start_daemon(
                     let kept_sectors = run.models[index].borrow().sectors().min(sectors);
                     run.models[index].borrow_mut().resize(kept_sectors, seam.now());
                     deployment.undo = None;
-                    collected =
-                        collect_evidence(deployment, &seam, &core, &disk, &claim.identity, store.as_deref()).await;
+                    collected = collect_evidence(deployment, &seam, &core, &disk, &claim, store.as_deref()).await;
                 }
                 admission = identify_volume(deployment, &claim, &collected, &served, store.as_deref(), &accept);
                 let accepts_unproven = matches!(refusal, Refusal::ContentUnproven { .. }) && !gives_up;
@@ -285,12 +284,12 @@ async fn collect_evidence(
     seam: &SimSeam,
     core: &Core<SimSeam>,
     disk: &SimDisk,
-    identity: &str,
+    claim: &VolumeClaim<'_>,
     store: Option<&str>,
 ) -> CollectedEvidence {
     let backing = Backing::plain(disk.clone());
     let size_bytes = disk.geometry().size_bytes;
-    let record = deployment.state.volumes.iter().find(|record| record.backing_identity == identity);
+    let record = deployment.state.record_to_compare(claim.name, |identity| *identity == claim.identity);
     let volume_id = record.map(|record| record.volume_id);
     let size_before = record.and_then(|record| record.content.as_ref()).map(|content| content.size_bytes);
     let end = end_block(size_bytes, size_before);
