@@ -192,7 +192,7 @@ fn hits(servers: &[Server], effort: Effort) -> Result<Section, Box<dyn Error>> {
     })
 }
 
-/// Measures depth 1 with server and client on one CPU, and on two.
+/// Measures with server and client on one CPU, and on two.
 fn placed(servers: &[Server], effort: Effort) -> Result<Vec<Section>, Box<dyn Error>> {
     let mut sections = Vec::new();
     for (title, server_on, client_on) in [("one processor", 0, 0), ("two processors", 0, 1)] {
@@ -205,7 +205,7 @@ fn placed(servers: &[Server], effort: Effort) -> Result<Vec<Section>, Box<dyn Er
         let measured =
             PLACED.iter().map(|cell| measure(cell, servers, effort, Some(client_on))).collect::<Result<_, _>>()?;
         sections.push(Section {
-            title: format!("One request at a time, on {title}"),
+            title: format!("Server and client bound to {title}"),
             text: format!("Server bound to processor {server_on}, client to processor {client_on}."),
             ratios: ratios(),
             measured,
