@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use seam::real::RealSeam;
 use seam::{Address, Nanos, Seam};
 
-use super::port_holder::{explain_in_use, in_use, port_of};
+use super::port_holder::{explain_in_use, in_use};
 use logging::{self as log, DAEMON};
 
 /// Time for which an address in use is retried.
@@ -24,12 +24,12 @@ pub async fn listen_with_retry(seam: &RealSeam, address: &Address) -> std::io::R
             Err(error) if error.kind() == ErrorKind::AddrInUse && seam.now() < deadline => {
                 if !std::mem::replace(&mut is_reported, true) {
                     let seconds = PREDECESSOR_TIMEOUT.as_secs_f64();
-                    let holder = port_of(address).map_or_else(|| error.to_string(), in_use);
+                    let holder = in_use(address).unwrap_or_else(|| error.to_string());
                     log::info!(target: DAEMON, %address, "{holder}; waiting up to {seconds} s for it");
                 }
                 seam.sleep(RETRY_PAUSE).await;
             }
-            result => return result.map_err(|error| explain_in_use(error, port_of(address))),
+            result => return result.map_err(|error| explain_in_use(error, address)),
         }
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use control::Handler;
 use messages::StatusSample;
+use seam::Address;
 use tls::{Identity, ServerConfig};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -103,7 +104,7 @@ impl HttpInterface {
         let identity = identity.map_err(|error| format!("[api] TLS: {error}"))?;
         let listening = api::listen(address).and_then(|listener| Ok((listener.local_addr()?, listener)));
         let (address, listener) = listening.map_err(|error| {
-            let error = explain_in_use(error, Some(address.port()));
+            let error = explain_in_use(error, &Address::Tcp(address.ip().to_string(), address.port()));
             format!("[api] cannot listen on {address}: {error}")
         })?;
         let tls = match identity {

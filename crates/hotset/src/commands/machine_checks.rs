@@ -21,14 +21,19 @@ pub fn port_warnings(config: &Config) -> Vec<String> {
     let nbd = config.nbd.listen.iter().map(|address| ("[nbd]", address.clone()));
     let iscsi = config.iscsi.iter().flat_map(|iscsi| &iscsi.listen).map(|address| ("[iscsi]", address.clone()));
     let api = config.api.listen.map(|address| ("[api]", Address::Tcp(address.ip().to_string(), address.port())));
-    let taken: Vec<(&str, u16)> =
-        nbd.chain(iscsi).chain(api).filter_map(|(table, address)| Some((table, port_in_use(&address)?))).collect();
+    let listeners = nbd.chain(iscsi).chain(api);
+    let taken: Vec<(&str, Address, u16)> = listeners
+        .filter_map(|(table, address)| {
+            let port = port_in_use(&address)?;
+            Some((table, address, port))
+        })
+        .collect();
     if taken.is_empty() {
         return Vec::new();
     }
     let own_daemon = OwnDaemon::find(&config.control_socket);
-    let warning = |(table, port): (&str, u16)| {
-        let holder = PortHolder::find(port);
+    let warning = |(table, address, port): (&str, Address, u16)| {
+        let holder = PortHolder::find(&address);
         let remedy = remedy(holder.as_ref(), own_daemon)?;
         Some(format!("{table}: {}; {remedy}", show_in_use(port, holder.as_ref())))
     };
