@@ -59,9 +59,8 @@ pub(super) fn read_flash(
     let mut devices: Vec<PathBuf> = Vec::new();
     for Located { value, span } in &list {
         let path = folder.join(value);
-        // Symbolic links are resolved if the path exists.
-        let canonical = look_ups.canonical(&path);
-        let is_same = |other: &PathBuf| *other == path || canonical.is_some() && look_ups.canonical(other) == canonical;
+        let target = look_ups.target(&path);
+        let is_same = |other: &PathBuf| *other == path || look_ups.target(other) == target;
         if value.is_empty() || devices.iter().any(is_same) {
             source.add_problem(span, format!("\"{value}\" is no second device"), "specify two different ones");
         }

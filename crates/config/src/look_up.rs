@@ -1,4 +1,4 @@
-//! Look-ups of the paths in a configuration: whether each exists, and its canonical path.
+//! Look-ups of the paths in a configuration: whether each exists, and what it resolves to.
 //!
 //! All look-ups run concurrently before the file is checked, with a time limit: a path on a hung file system delays the
 //! check once, and is reported.
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use seam::real::PathCall;
+use seam::real::{PathCall, PathTarget};
 use toml::de::{DeTable, DeValue};
 
 use super::backing::BackingSpec;
@@ -20,7 +20,7 @@ pub const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 struct LookUp {
     exists: bool,
-    canonical: Option<PathBuf>,
+    target: PathTarget,
     is_missing_device: bool,
     /// Fault of a path that must exist.
     fault_of_existing: Option<Fault>,
@@ -46,7 +46,7 @@ impl LookUps {
                 let path = path.clone();
                 move |_| LookUp {
                     exists: path.exists(),
-                    canonical: path.canonicalize().ok(),
+                    target: PathTarget::of(&path),
                     is_missing_device: is_missing_device(&path),
                     fault_of_existing: path_fault(&path, false),
                     fault_of_new: path_fault(&path, true),
@@ -68,9 +68,9 @@ impl LookUps {
         self.0.get(path).is_none_or(|look_up| look_up.as_ref().is_none_or(|look_up| look_up.exists))
     }
 
-    /// The path with symbolic links resolved, if it exists and answers.
-    pub fn canonical(&self, path: &Path) -> Option<&Path> {
-        self.look_up_of(path)?.canonical.as_deref()
+    /// What the path resolves to; the path as written if it does not answer or was not looked up.
+    pub fn target(&self, path: &Path) -> PathTarget {
+        self.look_up_of(path).map_or_else(|| PathTarget::Unresolved(path.to_owned()), |look_up| look_up.target.clone())
     }
 
     /// True for a missing path that lies under `/dev`, or that is a symbolic link to such a path.
@@ -122,7 +122,7 @@ mod tests {
         assert!(errors.is_empty());
         let look_ups = LookUps::of(root.get_ref(), folder.path(), LOOK_UP_TIMEOUT);
         assert_eq!(look_ups.0.keys().collect::<Vec<_>>(), [&link, &missing]);
-        assert_eq!(look_ups.canonical(&link), file.canonicalize().ok().as_deref());
+        assert_eq!(look_ups.target(&link), PathTarget::of(&file));
         assert!(look_ups.exists(&link) && !look_ups.exists(&missing) && !look_ups.is_hung(&missing));
     }
 
@@ -130,6 +130,7 @@ mod tests {
     fn path_without_an_answer_is_hung_and_not_missing() {
         let look_ups = LookUps(BTreeMap::from([(PathBuf::from("/srv/a"), None)]));
         let path = Path::new("/srv/a");
-        assert!(look_ups.is_hung(path) && look_ups.exists(path) && look_ups.canonical(path).is_none());
+        assert!(look_ups.is_hung(path) && look_ups.exists(path));
+        assert_eq!(look_ups.target(path), PathTarget::Unresolved(path.to_owned()));
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use engine::{DatastoreSpec, WritePolicy};
 use seam::model::{ArraySpec, DiskType, RaidLevel};
+use seam::real::PathTarget;
 use toml::de::DeValue;
 
 use super::array::default_array;
@@ -76,8 +77,8 @@ pub(super) fn read_arrays(sections: &[Section<'_>], source: &mut Source<'_>) -> 
 struct EarlierBacking {
     /// The path as written.
     written: PathBuf,
-    /// The path with symbolic links resolved.
-    canonical: PathBuf,
+    /// What the path resolves to.
+    target: PathTarget,
     line: usize,
 }
 
@@ -320,9 +321,12 @@ fn check_backing_unused(
     earlier: &mut Vec<EarlierBacking>,
     source: &mut Source<'_>,
 ) {
-    let (written, canonical) = match &backing.value {
-        BackingSpec::Path(path) => (path.clone(), look_ups.canonical(path).unwrap_or(path).to_owned()),
-        BackingSpec::Nbd(_) => (backing.value.to_string().into(), backing.value.to_string().into()),
+    let (written, target) = match &backing.value {
+        BackingSpec::Path(path) => (path.clone(), look_ups.target(path)),
+        BackingSpec::Nbd(_) => {
+            let uri = PathBuf::from(backing.value.to_string());
+            (uri.clone(), PathTarget::Unresolved(uri))
+        }
         BackingSpec::Sim(..) | BackingSpec::SimArray(_) => return,
     };
     let line = source.line_of(backing.span.start);
@@ -332,10 +336,10 @@ fn check_backing_unused(
     };
     if let Some(first) = earlier.iter().find(|other| other.written == written) {
         source.add_problem(&backing.span, taken(first), remedy);
-    } else if let Some(first) = earlier.iter().find(|other| other.canonical == canonical) {
+    } else if let Some(first) = earlier.iter().find(|other| other.target == target) {
         source.add_backing_problem(&backing.span, taken(first), remedy);
     } else {
-        earlier.push(EarlierBacking { written, canonical, line });
+        earlier.push(EarlierBacking { written, target, line });
     }
 }
 

@@ -6,22 +6,18 @@
 //! the kernel's NBD devices underneath a disk.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use engine::VolumeId;
 use engine::backing::nbd::NbdTarget;
 use messages::{ErrorKind, Failure};
 use seam::Address;
-use seam::real::{KernelNbdDevice, PathCall, PathHung, has_client};
+use seam::real::{KernelNbdDevice, PathCall, PathHung, has_client, resolve_links};
 
 use state::State;
 
 /// Prefix of the text that `hotset attach` writes on a device, before the volume's identity.
 const BACKEND_PREFIX: &str = "hotset:";
-
-/// Maximum of symbolic links that are followed.
-const LINKS_MAX: usize = 16;
 
 /// Identities of this daemon's volumes.
 #[derive(Clone, Debug, Default)]
@@ -88,7 +84,7 @@ pub async fn check_export(
 /// reveals such cases.
 fn reaches_listener(own: &Address, target: &Address) -> bool {
     match (own, target) {
-        (Address::Unix(own), Address::Unix(target)) => resolve(own) == resolve(target),
+        (Address::Unix(own), Address::Unix(target)) => resolve_links(own) == resolve_links(target),
         (Address::Tcp(own, port), Address::Tcp(target, target_port)) if port == target_port => {
             match (ip_of(own), ip_of(target)) {
                 (Some(own), Some(target)) => own == target || (own.is_unspecified() && target.is_loopback()),
@@ -97,20 +93,6 @@ fn reaches_listener(own: &Address, target: &Address) -> bool {
         }
         _ => false,
     }
-}
-
-/// A socket's path with symbolic links resolved; the socket itself may not exist yet.
-fn resolve(path: &Path) -> PathBuf {
-    if let Ok(path) = path.canonicalize() {
-        return path;
-    }
-    let mut path = path.to_owned();
-    for _ in 0..LINKS_MAX {
-        let Ok(target) = path.read_link() else { break };
-        path = path.parent().map_or(target.clone(), |folder| folder.join(&target));
-    }
-    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
-    folder.zip(path.file_name()).map_or_else(|| path.clone(), |(folder, name)| folder.join(name))
 }
 
 fn ip_of(host: &str) -> Option<IpAddr> {

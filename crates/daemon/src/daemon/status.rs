@@ -85,7 +85,7 @@ impl Daemon {
         let (cores, volumes, datastores) = self.reports().await;
         // The uptime belongs to the counters, so it is taken before the rest of the report is collected.
         let uptime = self.telemetry.uptime();
-        let flash = self.flash.report(&self.volumes).await;
+        let (flash, changed_devices) = (self.flash.report(&self.volumes).await, self.flash.changed_devices().await);
         let iscsi = self.units.report(self.listeners.portals()).await;
         let config = self.settings.current();
         let mut alerts: Vec<String> = Vec::new();
@@ -123,9 +123,7 @@ impl Daemon {
             datastores,
             volumes,
             overrides: self.overrides(),
-            flash_devices_by_command: self
-                .flash
-                .devices_by_command()
+            flash_devices_by_command: changed_devices
                 .map(|devices| devices.iter().map(|device| device.display().to_string()).collect()),
             history,
             alerts,

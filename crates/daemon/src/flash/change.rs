@@ -2,21 +2,20 @@
 //! the list of devices. A new device is in the list before it becomes a member, and a removed device stays in it until
 //! it is no longer a member.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use control::ProgressSender;
 use flash::{JobKind, JobReport, MemberNo, MemberReport, MemberStatus, Store, StoreError};
-use futures_util::future::{join, join_all};
 use messages::report::{self, FlashJobReport, JobOutcome};
 use messages::{ErrorKind, Failure};
 use seam::Disk;
-use seam::real::{PATH_TIMEOUT, PathCall, RealSeam};
+use seam::real::RealSeam;
 
 use super::super::cores::{CoreLocal, core_ended};
 use super::super::overlap::OwnVolumes;
 use super::super::progress::report_while;
+use super::device_paths::{REPORT_TIMEOUT, are_same, name_same_devices};
 use super::devices::open_device;
 use super::open::OpenedStore;
 use super::{Flash, FlashLog};
@@ -46,22 +45,11 @@ pub(super) fn absolute(path: &str) -> Result<PathBuf, Failure> {
     }
 }
 
-/// True for each of `paths` that is `path` itself or resolves to the same file.
-async fn are_same(paths: &[PathBuf], path: &Path) -> Vec<bool> {
-    let (canonical, resolved_paths) = join(canonical(path), join_all(paths.iter().map(|other| canonical(other)))).await;
-    let is_same = |(other, resolved): (&PathBuf, &Option<PathBuf>)| {
-        other == path || canonical.is_some() && *resolved == canonical
-    };
-    paths.iter().zip(&resolved_paths).map(is_same).collect()
-}
-
-/// A path with symbolic links resolved; `None` if it does not exist, or does not answer.
-async fn canonical(path: &Path) -> Option<PathBuf> {
-    let resolve = PathCall::start(path, {
-        let path = path.to_owned();
-        move |_| path.canonicalize().ok()
-    });
-    resolve.answer(PATH_TIMEOUT, tokio::time::sleep).await.ok().flatten()
+/// The list changed by commands, if it names other devices than `listed`.
+async fn differing(by_command: Option<Vec<PathBuf>>, listed: &[PathBuf]) -> Option<Vec<PathBuf>> {
+    let devices = by_command?;
+    let is_same = name_same_devices(&devices, listed, REPORT_TIMEOUT).await;
+    (!is_same).then_some(devices)
 }
 
 impl FlashLog {
@@ -83,15 +71,20 @@ impl FlashLog {
 
     /// The devices in force, if commands have changed them and the file, as of its last reload, does not name the same
     /// ones. During a change, when the list has the joining and the leaving device, those before the change.
-    pub(super) fn unlisted_devices(&self) -> Option<Vec<PathBuf>> {
+    pub(super) async fn unlisted_devices(&self) -> Option<Vec<PathBuf>> {
         if self.change.try_lock().is_err() {
             return self.unlisted.borrow().clone();
         }
-        let set = |devices: &[PathBuf]| devices.iter().cloned().collect::<BTreeSet<_>>();
-        let is_unlisted = |devices: &Vec<PathBuf>| set(devices) != set(&self.file_devices.borrow());
-        let unlisted = self.devices_by_command().filter(is_unlisted);
+        let listed = self.file_devices.borrow().clone();
+        let unlisted = differing(self.devices_by_command(), &listed).await;
         *self.unlisted.borrow_mut() = unlisted.clone();
         unlisted
+    }
+
+    /// The list as changed by commands, if it is in force and names other devices than the file that was read at the
+    /// start.
+    pub async fn changed_devices(&self) -> Option<Vec<PathBuf>> {
+        differing(self.devices_by_command(), &self.settings.flash_devices()).await
     }
 
     /// Removes the list that commands made, if the file's list has changed since: it must not apply again when the
@@ -133,7 +126,7 @@ impl FlashLog {
     }
 
     /// The open store and its configuration; fails if flash is not in use.
-    fn opened_flash(&self) -> Result<(OpenedStore, FlashConfig), Failure> {
+    pub(super) fn opened_flash(&self) -> Result<(OpenedStore, FlashConfig), Failure> {
         let flash = self.state.borrow();
         match (&*flash, self.config()) {
             (Flash::Open(opened), Some(config)) => Ok((opened.clone(), config)),
@@ -289,7 +282,7 @@ impl FlashLog {
     }
 
     /// Finds a member by its path or its number.
-    async fn member_of(&self, device: &str) -> Result<(MemberNo, Option<PathBuf>), Failure> {
+    pub(super) async fn member_of(&self, device: &str) -> Result<(MemberNo, Option<PathBuf>), Failure> {
         let (members, paths): (Vec<_>, Vec<_>) = self.members_with_paths().await?.into_iter().unzip();
         // An empty path stands for an absent device whose path is not known.
         let searched: Vec<PathBuf> = paths.iter().map(|path| path.clone().unwrap_or_default()).collect();

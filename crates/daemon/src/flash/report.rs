@@ -73,7 +73,8 @@ impl FlashLog {
         let view = self.core().call(async |local: Rc<CoreLocal>| log_view(&local));
         match tokio::time::timeout(CORE_TIMEOUT, view).await {
             Ok(Ok(Some(view))) => {
-                self.fill_report(&mut report, view, &opened, &config, volumes);
+                let unlisted = self.unlisted_devices().await;
+                self.fill_report(&mut report, view, &opened, &config, volumes, unlisted);
                 self.last_report.replace(Some(report.clone()));
             }
             _ => {
@@ -86,7 +87,7 @@ impl FlashLog {
         Some(report)
     }
 
-    /// Adds the state of the open log to its report.
+    /// Adds the state of the open log to its report. `unlisted` are the devices in use that the file does not name.
     fn fill_report(
         &self,
         report: &mut FlashReport,
@@ -94,6 +95,7 @@ impl FlashLog {
         opened: &OpenedStore,
         config: &FlashConfig,
         volumes: &Volumes,
+        unlisted: Option<Vec<PathBuf>>,
     ) {
         report.problems.extend(without_flash_problem(view.without_flash));
         report.problems.extend(unrecorded_problem(view.unrecorded_reason.as_deref()));
@@ -135,7 +137,7 @@ impl FlashLog {
         });
         // The line to write would name a device that is absent, perhaps for good.
         let is_complete = opened.absent.is_empty();
-        if let Some(devices) = self.unlisted_devices().filter(|_| !self.is_by_command() && is_complete) {
+        if let Some(devices) = unlisted.filter(|_| !self.is_by_command() && is_complete) {
             let listed = self.file_devices.borrow();
             report.problems.push(unlisted_problem(&self.settings.file(), &listed, &devices));
         }

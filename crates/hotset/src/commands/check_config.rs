@@ -1,6 +1,7 @@
 //! `hotset check-config`: every error of a configuration at once, with line and remedy, and the settings that commands
 //! have changed.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -14,7 +15,7 @@ use serde_json::json;
 use super::machine_checks::{port_warnings, space_warnings};
 use config::{BackingSpec, Config, FlashConfig, Problem, Problems, RuleValue, is_device, read_chap};
 use daemon::override_reports;
-use seam::real::{PATH_TIMEOUT, PathCall};
+use seam::real::{PATH_TIMEOUT, PathCall, PathTarget};
 use state::{READ_ONLY_REMEDY, StateDir};
 use terminal::{EXIT_USAGE, Failure};
 use units::show_bytes;
@@ -220,11 +221,18 @@ fn overrides(config: &Config) -> Vec<OverrideReport> {
     override_reports(&state, file_value)
 }
 
-/// The list of flash devices that commands have changed, if it is in force instead of the file's.
+/// The list of flash devices that commands have changed, if it is in force and names other devices than the file.
 fn flash_devices_by_command(config: &Config) -> Option<Vec<PathBuf>> {
     let state = StateDir::peek(&config.state_directory).ok()??;
     let in_file = config.flash.as_ref().map(|flash| flash.devices.as_slice()).unwrap_or_default();
-    state.flash_devices_by_command(in_file).map(<[PathBuf]>::to_vec)
+    let devices = state.flash_devices_by_command(in_file)?;
+    (targets_of(devices) != targets_of(in_file)).then(|| devices.to_vec())
+}
+
+/// What the paths resolve to; a path that does not answer counts as written.
+fn targets_of(paths: &[PathBuf]) -> BTreeSet<PathTarget> {
+    let calls: Vec<_> = paths.iter().map(|path| PathTarget::look_up(path)).collect();
+    calls.into_iter().map(|call| call.wait(PATH_TIMEOUT).unwrap_or_else(PathTarget::from)).collect()
 }
 
 /// A key of a volume with the value that a `[[qos]]` table gives it.
@@ -274,6 +282,8 @@ fn summary(config: &Config, overrides: &[OverrideReport], rule_settings: &[RuleS
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use state::FlashDevices;
+
     use super::*;
 
     #[test]
@@ -292,6 +302,29 @@ mod tests {
         let (fault, remedy) = state_directory_fault(&directory).expect("it cannot be written");
         assert!(fault.contains("read-only for its owner") && remedy.contains("chmod u+rwx"), "{fault}; {remedy}");
         set_mode(0o700).expect("permitted");
+    }
+
+    #[test]
+    fn flash_device_named_by_another_link_is_no_change_by_command() {
+        let folder = tempfile::tempdir().expect("a folder for the test");
+        let path = |name: &str| folder.path().join(name);
+        for name in ["f0", "f1", "f2"] {
+            std::fs::write(path(name), "x").expect("the folder can be written");
+        }
+        std::os::unix::fs::symlink("f1", path("by-id")).expect("the folder can be written");
+        let text = "[state]\ndirectory = \"state\"\n[flash]\ndevices = [\"f0\", \"by-id\"]\n[[volume]]\nname = \"a\"\n\
+                    backing = \"sim://raid5?size=1GiB\"\n";
+        let config = Config::parse(&path("hotset.toml"), text).expect("the configuration is valid");
+        let mut directory = StateDir::open(&path("state")).expect("a new state directory");
+        let mut changed_to = |names: &[&str]| {
+            let devices: Vec<PathBuf> = names.iter().map(|name| path(name)).collect();
+            let (file, reloaded) = (vec![path("f0"), path("by-id")], None);
+            let saved = FlashDevices { file, reloaded, devices };
+            directory.change(|state| state.flash_devices = Some(saved)).expect("the directory can be written");
+            flash_devices_by_command(&config)
+        };
+        assert_eq!(changed_to(&["f1", "f0"]), None, "the file names the same devices");
+        assert_eq!(changed_to(&["f0", "f2"]), Some(vec![path("f0"), path("f2")]));
     }
 
     #[test]

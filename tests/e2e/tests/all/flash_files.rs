@@ -1,7 +1,7 @@
 //! Flash files and the file systems that they lie on.
 
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 use e2e::client::Client;
@@ -196,6 +196,26 @@ fn file_that_names_a_replaced_device_is_a_problem_until_a_reload() {
     let list = json(&daemon, &["flash", "list"]);
     assert_eq!(device_roles(&list), roles(&[("f2", "log"), ("f0", "log")]), "{list}");
     assert_eq!(list["alerts"].as_array().map(Vec::len), Some(0), "{list}");
+    daemon.stop();
+}
+
+#[test]
+fn file_that_names_a_device_by_a_link_names_the_device_in_use() {
+    let mut fixture = Fixture::with_volume(MIB);
+    let paths = ["f0", "f1", "f2", "by-id"].map(|name| fixture.folder.join(name));
+    let [f0, f1, f2, link] = &paths;
+    set_flash_devices(&mut fixture, &[f0, f1]);
+    let daemon = fixture.start();
+    daemon.command(&["flash", "replace", &f0.display().to_string(), &f2.display().to_string()]);
+    let has_problem = || daemon.command(&["flash", "list"]).contains("may miss dirty data");
+    assert!(has_problem(), "the file names f0");
+    symlink("f2", link).expect("the folder can be written");
+    set_flash_devices(&mut fixture, &[link, f1]);
+    fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
+    daemon.signal("HUP");
+    wait_for("the end of the problem", || (!has_problem()).then_some(()));
+    let refused = text_of(&daemon.try_command(&["flash", "add", &link.display().to_string()]));
+    assert!(refused.contains("already, in service"), "{refused}");
     daemon.stop();
 }
 
