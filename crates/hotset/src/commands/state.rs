@@ -10,7 +10,7 @@ use flash::{BlockNo, StoreError, SuperblockSummary};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{DiskOpen, Seam};
 use serde_json::json;
-use state::{Holding, StateDir, StateError, StoreInventory, rebuild, show_uuid};
+use state::{Holding, State, StateDir, StateError, StoreInventory, rebuild, show_uuid};
 
 use super::confirm::is_confirmed;
 use super::flash_offline::with_paths;
@@ -43,18 +43,26 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
     let Action::Rebuild { config, device, yes } = action;
     let config = Config::load(&config).map_err(|problems| Failure::usage(problems.to_string()))?;
     let configured = config.flash.as_ref().map(|flash| flash.devices.clone()).unwrap_or_default();
-    let devices = if device.is_empty() { configured } else { device };
+    // A lost or damaged directory has no list.
+    let recorded = StateDir::peek(&config.state_directory).ok().flatten();
+    let (devices, source) = choose_devices(device, configured, recorded.as_ref());
     if devices.is_empty() {
         return Err(Failure::usage("the configuration has no [flash]; specify the devices: --device PATH"));
     }
     let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
     let (mut directory, previous_records) = StateDir::open_for_rebuild(&config.state_directory)
         .map_err(|error| Failure::failed(describe(&error, &config.file)))?;
-    let result = run_core(RealCoreSpec::new(POOL_BYTES), |seam| read_inventory(seam, devices));
+    let result = run_core(RealCoreSpec::new(POOL_BYTES), |seam| read_inventory(seam, devices.clone()));
     let (inventory, warnings) = result.map_err(|error| failed(&error))?.map_err(Failure::failed)?;
     let (rebuilt, holdings) = rebuild(directory.state().clone(), &inventory).map_err(|error| failed(&error))?;
-    let summary =
-        Summary { inventory: &inventory, warnings: &warnings, volumes: rebuilt.volumes.len(), holdings: &holdings };
+    let summary = Summary {
+        devices: &devices,
+        source,
+        inventory: &inventory,
+        warnings: &warnings,
+        volumes: rebuilt.volumes.len(),
+        holdings: &holdings,
+    };
     if json {
         print_json(&summary.json())?;
     } else {
@@ -77,6 +85,49 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The place that names the devices to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DeviceSource {
+    CommandLine,
+    StateDirectory,
+    Configuration,
+}
+
+impl DeviceSource {
+    /// Its code in JSON.
+    fn code(self) -> &'static str {
+        match self {
+            DeviceSource::CommandLine => "command-line",
+            DeviceSource::StateDirectory => "state-directory",
+            DeviceSource::Configuration => "configuration",
+        }
+    }
+
+    fn show(self) -> &'static str {
+        match self {
+            DeviceSource::CommandLine => "as given by --device",
+            DeviceSource::StateDirectory => "as changed by commands, recorded in the state directory",
+            DeviceSource::Configuration => "as listed in the configuration",
+        }
+    }
+}
+
+/// The devices to read: the given ones, or else the list as changed by commands while it is in force, or else the
+/// configured ones.
+fn choose_devices(
+    given: Vec<PathBuf>,
+    configured: Vec<PathBuf>,
+    recorded: Option<&State>,
+) -> (Vec<PathBuf>, DeviceSource) {
+    if !given.is_empty() {
+        return (given, DeviceSource::CommandLine);
+    }
+    match recorded.and_then(|state| state.flash_devices_by_command(&configured)) {
+        Some(changed) => (changed.to_vec(), DeviceSource::StateDirectory),
+        None => (configured, DeviceSource::Configuration),
+    }
+}
+
 /// Why the directory cannot be opened, with the remedy. `config` is the configuration file.
 fn describe(error: &StateError, config: &Path) -> String {
     match error {
@@ -90,6 +141,9 @@ fn describe(error: &StateError, config: &Path) -> String {
 }
 
 struct Summary<'a> {
+    /// The devices that were to be read.
+    devices: &'a [PathBuf],
+    source: DeviceSource,
     inventory: &'a StoreInventory,
     warnings: &'a [String],
     volumes: usize,
@@ -103,10 +157,15 @@ impl Summary<'_> {
                     "dirty_bytes": holding.blocks * seam::BLOCK_BYTES as u64 })
         };
         let dirty: Vec<_> = self.holdings.iter().map(to_json).collect();
-        json!({ "store": self.inventory.store, "volumes": self.volumes, "warnings": self.warnings, "dirty": dirty })
+        json!({
+            "store": self.inventory.store, "devices": self.devices, "devices_from": self.source.code(),
+            "volumes": self.volumes, "warnings": self.warnings, "dirty": dirty
+        })
     }
 
     fn print(&self) {
+        let devices: Vec<String> = self.devices.iter().map(|device| device.display().to_string()).collect();
+        println!("devices read, {}: {}; to read others, specify --device PATH", self.source.show(), devices.join(", "));
         println!("flash store {}: records of {}", self.inventory.store, show_counted(self.volumes as u64, "volume"));
         for holding in self.holdings {
             let bytes = show_bytes(holding.blocks * seam::BLOCK_BYTES as u64);
@@ -164,4 +223,27 @@ async fn read_inventory(seam: RealSeam, paths: Vec<PathBuf>) -> Result<(StoreInv
         dirty_blocks,
     };
     Ok((inventory, warnings))
+}
+
+#[cfg(test)]
+mod tests {
+    use state::FlashDevices;
+
+    use super::*;
+
+    #[test]
+    fn rebuild_reads_the_recorded_devices_before_the_configured_ones() {
+        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let (file, changed) = (paths(&["/f0", "/f1"]), paths(&["/f0", "/f2"]));
+        let saved = FlashDevices { file: file.clone(), reloaded: None, devices: changed.clone() };
+        let state = State { flash_devices: Some(saved), ..State::default() };
+        let choose = |given: &[&str], configured: &[PathBuf], recorded| {
+            choose_devices(paths(given), configured.to_vec(), recorded)
+        };
+        assert_eq!(choose(&[], &file, Some(&state)), (changed, DeviceSource::StateDirectory));
+        assert_eq!(choose(&["/d"], &file, Some(&state)), (paths(&["/d"]), DeviceSource::CommandLine));
+        let edited = paths(&["/f3"]);
+        assert_eq!(choose(&[], &edited, Some(&state)), (edited, DeviceSource::Configuration), "the file was edited");
+        assert_eq!(choose(&[], &file, None), (file.clone(), DeviceSource::Configuration), "the directory is lost");
+    }
 }

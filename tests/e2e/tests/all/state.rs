@@ -281,3 +281,20 @@ fn rebuild_names_flash_devices_by_path() {
     assert!(text.contains(&format!("warning: {blank} holds no flash store")), "{text}");
     assert!(text.contains("Unflushed writes of a killed daemon are not restored"), "{text}");
 }
+
+#[test]
+fn rebuild_reads_the_flash_devices_changed_by_commands() {
+    let mut fixture = Fixture::with_volume(4 * MIB);
+    let [first, second, third] = ["f0", "f1", "f2"].map(|name| fixture.folder.join(name).display().to_string());
+    fixture.tables = format!("[flash]\ndevices = [\"{first}\", \"{second}\"]\nsize = \"256 MiB\"\n");
+    let daemon = fixture.start();
+    daemon.command(&["flash", "replace", &first, &third]);
+    daemon.stop();
+    let config = fixture.config().display().to_string();
+    let rebuilt = hotset(&["state", "rebuild", "--yes", "--config", &config]);
+    let text = text_of(&rebuilt);
+    assert!(rebuilt.status.success() && !text.contains("warning"), "{text}");
+    let read = format!("recorded in the state directory: {second}, {third}; ");
+    assert!(text.contains(&read), "{text}");
+    fixture.start().stop();
+}
