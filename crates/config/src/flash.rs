@@ -93,14 +93,17 @@ impl FlashConfig {
         self.size_bytes.filter(|_| !is_device(device) && !is_missing_device(device))
     }
 
+    /// Size of a device, or of the file that is created at its path; `None` if it is unknown. It opens the device, so
+    /// the caller runs it as a [`PathCall`](seam::real::PathCall).
+    pub fn device_bytes(&self, device: &Path) -> Option<u64> {
+        let end = std::fs::File::open(device).and_then(|mut file| file.seek(SeekFrom::End(0)));
+        end.ok().filter(|bytes| *bytes > 0).or(self.create_bytes(device))
+    }
+
     /// Estimate of the bytes of clean pages that the devices can hold; `None` if the size of one is unknown. It opens
     /// the devices, so the caller runs it as a [`PathCall`](seam::real::PathCall).
     pub fn estimate_clean_bytes(&self) -> Option<u64> {
-        let size = |device: &PathBuf| {
-            let end = std::fs::File::open(device).and_then(|mut file| file.seek(SeekFrom::End(0)));
-            end.ok().filter(|bytes| *bytes > 0).or(self.create_bytes(device))
-        };
-        let sizes: Option<Vec<u64>> = self.devices.iter().map(size).collect();
+        let sizes: Option<Vec<u64>> = self.devices.iter().map(|device| self.device_bytes(device)).collect();
         // Checksums, the map and the log's reserve take the rest.
         sizes.map(|sizes| sizes.iter().map(|bytes| bytes / 10 * 9).sum())
     }

@@ -103,6 +103,7 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         Request::Stop { destage } => daemon_change(if *destage { "stop, and destage everything" } else { "stop" }),
         Request::Status {}
         | Request::FlashList {}
+        | Request::FlashPlan { .. }
         | Request::VolumeList {}
         | Request::VolumeShow { .. }
         | Request::VolumeSlow { .. }

@@ -96,7 +96,12 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
 
 /// Number of segments that fit on a device.
 pub fn segments_of<S: Seam>(device: &Device<S>, segment_bytes: u64) -> u32 {
-    let bytes = device.disk.geometry().size_bytes.saturating_sub(FIRST_SEGMENT_BYTES);
+    segments_within(device.disk.geometry().size_bytes, segment_bytes)
+}
+
+/// Number of segments that fit on a device of this size.
+pub fn segments_within(device_bytes: u64, segment_bytes: u64) -> u32 {
+    let bytes = device_bytes.saturating_sub(FIRST_SEGMENT_BYTES);
     u32::try_from(bytes / segment_bytes).unwrap_or(u32::MAX)
 }
 

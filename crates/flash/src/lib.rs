@@ -47,6 +47,7 @@ pub use inspect::{
 };
 pub use kept_reads::KeptResult;
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, read_manifest};
+pub use members::plan::JoinPlan;
 pub use members::{JobKind, JobReport};
 pub use number::{
     BlockNo, BootEpoch, CommitNo, CompletionNo, Epoch, HalfGeneration, MemberNo, PAGE_BLOCKS, PageNo, SegmentNo,
@@ -54,7 +55,7 @@ pub use number::{
 };
 pub use pages::{
     MapLoaded, MemberWrites, PageAmount, PageQuota, PageReadError, PageUsage, Pages, PagesStats, PutError, QuotaError,
-    REGION_BLOCKS, VolumePages, WriteIntent,
+    REGION_BLOCKS, SlotRoom, VolumePages, WriteIntent,
 };
 pub use record::{BlockAddress, Content, Position, Record, Recovered, RecoveredContent};
 pub use recovery::OpenOptions;

@@ -14,6 +14,7 @@ use crate::format::batch::RECORDS_MAX;
 use crate::format::superblock::{Role, Superblock};
 use crate::hang::InFlightRequests;
 use crate::kept_reads::KeptResult;
+use crate::members::plan::JoinPlan;
 use crate::members::{JobReport, Jobs};
 use crate::number::{MemberNo, SegmentNo, Sequence, StoreGeneration};
 use crate::pages::Pages;
@@ -428,6 +429,16 @@ impl<S: Seam> Store<S> {
     /// destroyed. Without `force` the device must be empty, or of this store.
     pub async fn add(&self, disk: S::Disk, force: bool) -> Result<MemberNo, StoreError> {
         crate::members::add(&self.0, disk, force).await
+    }
+
+    /// Plans the addition of a device of this size, or the replacement of the member `replaced` by it. Changes nothing.
+    pub fn plan_join(&self, replaced: Option<MemberNo>, device_bytes: u64) -> Result<JoinPlan, StoreError> {
+        crate::members::plan::plan_join(&self.0, replaced, device_bytes)
+    }
+
+    /// The number of the member that takes over the log when `member` is removed, if one does.
+    pub fn log_successor(&self, member: MemberNo) -> Option<MemberNo> {
+        crate::members::plan::successor_number(&self.0, member)
     }
 
     /// Replaces member `old`, which may be out of service, by a device. Returns the new number when the device is a

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::report::{
-    AdvicePage, AlertReport, ChannelTestReport, ConfigurationReport, DatastoreReport, EventsPage, HeatReport,
-    HistoryReport, JobReport, SilenceReport, SlowReport, TraceOpened, Traced,
+    AdvicePage, AlertReport, ChannelTestReport, ConfigurationReport, DatastoreReport, EventsPage, FlashPlanReport,
+    HeatReport, HistoryReport, JobReport, SilenceReport, SlowReport, TraceOpened, Traced,
 };
 use crate::token::{LoginLink, TokenCreated, TokenReport};
 use crate::{FlashReport, StatusReport, VolumeReport};
@@ -45,6 +45,8 @@ pub enum Answer {
     Status(Box<StatusReport>),
     /// Of `flash list`.
     Flash(Box<FlashReport>),
+    /// Of `flash add` and `flash replace` before they begin.
+    FlashPlan(FlashPlanReport),
     /// Of `volume list`.
     Volumes(Vec<VolumeReport>),
     /// Of `volume show` and everything that changed one volume.

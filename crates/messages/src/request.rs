@@ -15,6 +15,14 @@ pub enum Request {
     Status {},
     /// The flash store and its devices.
     FlashList {},
+    /// What the addition of a flash device, or its replacement, does to the clean pages. Changes nothing.
+    FlashPlan {
+        /// The new device, partition or file.
+        path: String,
+        /// The device that it replaces: its path, or its number. Without it the new device is added.
+        #[serde(default)]
+        replaced: Option<String>,
+    },
     /// Add a device to the flash store while it serves.
     FlashAdd {
         /// The device, partition or file.

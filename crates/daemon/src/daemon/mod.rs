@@ -180,6 +180,9 @@ impl Daemon {
         match request {
             Request::Status {} => Ok(Answer::Status(Box::new(self.status().await))),
             Request::FlashList {} => Ok(self.flash_answer().await),
+            Request::FlashPlan { path, replaced } => {
+                self.flash.plan(&path, replaced.as_deref()).await.map(Answer::FlashPlan)
+            }
             Request::FlashAdd { path, force } => {
                 self.add_flash(&path, force, progress).await?;
                 Ok(self.flash_answer().await)

@@ -15,6 +15,7 @@ mod devices;
 mod drives;
 mod first;
 mod open;
+mod plan;
 mod report;
 mod smart;
 mod watch;

@@ -40,6 +40,8 @@ struct LogView {
     written: Vec<MemberWrites>,
     /// Clean pages on each member, and those that its removal drops.
     member_pages: BTreeMap<MemberNo, (u64, u64)>,
+    /// The member that takes over the log if a member is removed.
+    log_successors: BTreeMap<MemberNo, MemberNo>,
     /// Bytes of client data that were written to flash.
     content_bytes: u64,
     job: Option<JobReport>,
@@ -123,6 +125,7 @@ impl FlashLog {
             let pages = view.member_pages.get(&member.member).copied().unwrap_or_default();
             let mut device = self.device_report(member, written.unwrap_or_default(), unanswered, opened, config);
             (device.pages, device.pages_lost_if_removed) = pages;
+            device.log_successor = view.log_successors.get(&MemberNo(device.number)).map(|successor| successor.0);
             report.problems.extend(device_problem(&device));
             report.devices.push(device);
         }
@@ -210,7 +213,9 @@ fn log_view(local: &CoreLocal) -> Option<LogView> {
         Some((member, (pages.pages_on(member), pages.pages_lost_without(member))))
     };
     let member_pages = members.iter().filter_map(|report| pages_of(report.member));
+    let successors = members.iter().filter_map(|report| Some((report.member, log.log_successor(report.member)?)));
     Some(LogView {
+        log_successors: successors.collect(),
         member_pages: member_pages.collect(),
         members,
         copies: log.copies(),
@@ -240,6 +245,7 @@ fn pages_report(local: &CoreLocal) -> (PagesReport, Vec<MemberWrites>) {
         loaded: stats.loaded,
         dropped: local.engine.map_loaded().and_then(|loaded| loaded.dropped),
         slots: stats.slots_max,
+        unmapped_slots: stats.unmapped_slots,
         pages: stats.pages,
         valid_bytes: stats.valid_blocks * seam::BLOCK_BYTES as u64,
         suspect: stats.suspect_pages,

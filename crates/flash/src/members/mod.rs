@@ -9,6 +9,7 @@
 
 mod change;
 mod job;
+pub mod plan;
 mod resync;
 pub mod segment_verifier;
 
@@ -21,10 +22,11 @@ use crate::error::StoreError;
 use crate::format::superblock::{MemberState, Role};
 use crate::membership::remove_members;
 use crate::number::MemberNo;
-use crate::pages::relocate::{has_pages, pages_without_room, relocate};
+use crate::pages::relocate::{has_pages, relocate};
 use crate::pages::wait_loaded_if_begun;
 use crate::store::{Inner, State};
 use change::Change;
+use plan::Succession;
 
 pub use job::{JobKind, JobReport, Jobs, RunningJob, cancel_jobs, joining_member_failed};
 pub use resync::{copy_blocks, keep_buffers};
@@ -35,7 +37,7 @@ const LOG_MEMBERS: usize = 2;
 /// Adds a device: to the log if that has fewer than two copies, otherwise for only pages. Returns its number.
 pub async fn add<S: Seam>(inner: &Rc<Inner<S>>, disk: S::Disk, force: bool) -> Result<MemberNo, StoreError> {
     let running = RunningJob::begin(inner, JobKind::Add)?;
-    let role = if inner.log_devices().len() < LOG_MEMBERS { Role::Log } else { Role::Pages };
+    let role = plan::role_of_added(inner);
     let device = change::prepare(inner, disk, role, force).await?;
     running.set_member(device.member);
     let change = Change { joining: Some((device, role)), leaving: None, copies_min: 0 };
@@ -54,8 +56,7 @@ pub async fn replace<S: Seam>(
 ) -> Result<MemberNo, StoreError> {
     let running = RunningJob::begin(inner, JobKind::Replace)?;
     let entry = change::member_entry(inner, old)?;
-    let joins_log = entry.role == Role::Log && log_copies(&inner.state.borrow(), Some(old)) < LOG_MEMBERS;
-    let role = if joins_log { Role::Log } else { Role::Pages };
+    let role = plan::role_of_replacement(inner, old, &entry);
     let copies_min = log_copies(&inner.state.borrow(), None).min(LOG_MEMBERS);
     let device = change::prepare(inner, disk, role, force).await?;
     running.set_member(device.member);
@@ -137,20 +138,19 @@ fn successor_of<S: Seam>(
     member: MemberNo,
     allow_single_copy: bool,
 ) -> Result<Option<(Device<S>, Role)>, StoreError> {
-    let others = log_copies(&inner.state.borrow(), Some(member));
-    if !inner.state.borrow().superblock.carries_log(member) || others >= LOG_MEMBERS {
-        return Ok(None);
+    match plan::succession(inner, member) {
+        Succession::NotNeeded => Ok(None),
+        Succession::By(device) => Ok(Some((device, Role::Log))),
+        Succession::Missing if log_copies(&inner.state.borrow(), Some(member)) == 0 => {
+            let reason = "it is the only device with the dirty data: add another device first";
+            Err(StoreError::Refused(reason.to_owned()))
+        }
+        Succession::Missing if !allow_single_copy => {
+            let reason = "the dirty data would have one copy only: add another device first, or replace this one";
+            Err(StoreError::Refused(reason.to_owned()))
+        }
+        Succession::Missing => Ok(None),
     }
-    let successor = find_successor(inner, Some(member)).map(|device| (device, Role::Log));
-    if successor.is_none() && others == 0 {
-        let reason = "it is the only device with the dirty data: add another device first";
-        return Err(StoreError::Refused(reason.to_owned()));
-    }
-    if successor.is_none() && !allow_single_copy {
-        let reason = "the dirty data would have one copy only: add another device first, or replace this one";
-        return Err(StoreError::Refused(reason.to_owned()));
-    }
-    Ok(successor)
 }
 
 /// Number of members in service that carry the log, without the member `except`.
@@ -162,19 +162,6 @@ pub fn log_copies<S: Seam>(state: &State<S>, except: Option<MemberNo>) -> usize 
 /// True when the log has a single copy and a member that holds only pages could take it over.
 pub fn needs_take_over<S: Seam>(state: &State<S>) -> bool {
     log_copies(state, None) == 1 && largest_page_member(state, None).is_some()
-}
-
-/// Pages that [`remove`] drops, because they find no room on the remaining members.
-pub fn pages_lost_without<S: Seam>(inner: &Inner<S>, member: MemberNo) -> u64 {
-    let carries_log = inner.state.borrow().superblock.carries_log(member);
-    let is_succeeded = carries_log && log_copies(&inner.state.borrow(), Some(member)) < LOG_MEMBERS;
-    match find_successor(inner, Some(member)).filter(|_| is_succeeded) {
-        Some(successor) => {
-            let table = &inner.pages.borrow().table;
-            table.pages_on(member) + table.pages_on(successor.member)
-        }
-        None => pages_without_room(inner, member),
-    }
 }
 
 /// The largest of the members that hold only pages, other than `leaving`.

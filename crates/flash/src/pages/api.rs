@@ -90,6 +90,8 @@ pub struct PagesStats {
     pub slots: u64,
     /// Maximum number of slots while the log needs no more than its reserve.
     pub slots_max: u64,
+    /// Further slots on the devices, for which the map has no room.
+    pub unmapped_slots: u64,
     /// Slots that hold a page.
     pub pages: u64,
     /// Blocks that are valid.

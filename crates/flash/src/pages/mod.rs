@@ -34,11 +34,13 @@ use crate::format::journal::Record;
 use crate::journal::{load, schedule_commit, wait_durable};
 use crate::number::{BlockNo, CompletionNo, MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::store::Inner;
+use segment_lending::MemberChange;
 use state::{ALL_BLOCKS, DropRecord, MapPhase, PageTrust};
 use table::{ADDING, SUSPECT, SlotPhase};
 
 pub use api::{MapLoaded, MemberWrites, PageReadError, PageUsage, PagesStats, PutError, REGION_BLOCKS, WriteIntent};
 pub use quota::{PageAmount, PageQuota, QuotaError};
+pub use segment_lending::SlotRoom;
 pub(crate) use write_intent::wait_loaded_if_begun;
 
 /// The clean pages of a store. Clones are handles to the same pages.
@@ -120,7 +122,7 @@ impl<S: Seam> Pages<S> {
 
     /// Maximum number of slots while the log needs no more than its reserve.
     pub fn slots_max(&self) -> u64 {
-        segment_lending::slots_max(&self.0, &self.0.pages.borrow(), None) as u64
+        segment_lending::slots_max(&self.0, &self.0.pages.borrow()) as u64
     }
 
     /// The number of pages on a member.
@@ -130,7 +132,7 @@ impl<S: Seam> Pages<S> {
 
     /// Pages that the removal of a member drops, because the others have no room for them.
     pub fn pages_lost_without(&self, member: MemberNo) -> u64 {
-        crate::members::pages_lost_without(&self.0, member)
+        crate::members::plan::pages_lost_without(&self.0, member)
     }
 
     /// The number of evicted pages.
@@ -143,13 +145,15 @@ impl<S: Seam> Pages<S> {
         let state = self.0.pages.borrow();
         let table = &state.table;
         let counts = table.counts();
+        let room = segment_lending::slot_room(&self.0, &state, MemberChange::default());
         PagesStats {
             pages: counts.pages,
             valid_blocks: counts.blocks,
             suspect_pages: counts.suspect,
             loaded: state.is_ready(),
             slots: table.slots() as u64,
-            slots_max: segment_lending::slots_max(&self.0, &state, None) as u64,
+            slots_max: room.usable(),
+            unmapped_slots: room.unmapped(),
             free_slots: state.free.len() as u64,
             evictions: state.counts.evictions,
             dirty_regions: state.dirty_regions.len() as u64,

@@ -125,7 +125,7 @@ pub fn check<S: Seam>(
     volume_id: VolumeId,
     quota: &PageQuota,
 ) -> Result<(), QuotaError> {
-    let slots = segment_lending::slots_max(inner, state, None) as u64;
+    let slots = segment_lending::slots_max(inner, state) as u64;
     let (min_pages, pinned_pages) = (quota.min.pages_of(slots), quota.pinned_pages());
     if let Some(max_pages) = quota.max.map(|max| max.pages_of(slots)) {
         if min_pages > max_pages {
@@ -151,7 +151,7 @@ pub fn refresh<S: Seam>(inner: &Inner<S>, state: &mut PageState<S>) {
     if state.quotas.is_empty() && state.limits.is_empty() {
         return;
     }
-    let slots = segment_lending::slots_max(inner, state, None) as u64;
+    let slots = segment_lending::slots_max(inner, state) as u64;
     let inputs = Some((slots, state.volume_numbers.len()));
     if state.limits_valid_for == inputs {
         return;

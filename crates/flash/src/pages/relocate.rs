@@ -7,12 +7,13 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use super::put::{Content, Put, write_and_enter};
-use super::segment_lending::{self, ClosedMember};
+use super::segment_lending::{self, ClosedMember, MemberChange};
 use super::state::{PageState, PageTrust};
 use super::table::{ADDING, SUSPECT, SlotId, SlotPhase, page_of};
 use super::{evict, read};
 use crate::error::StoreError;
 use crate::format::journal::Record;
+use crate::format::superblock::Role;
 use crate::journal::wait_durable;
 use crate::members::{RunningJob, log_copies, needs_take_over};
 use crate::number::{MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
@@ -34,10 +35,11 @@ pub fn has_pages<S: Seam>(inner: &Inner<S>, member: MemberNo) -> bool {
     inner.state.borrow().superblock.serves(member) && state.is_ready() && state.table.pages_on(member) > 0
 }
 
-/// Pages on `member` that find no room on the others.
-pub fn pages_without_room<S: Seam>(inner: &Inner<S>, member: MemberNo) -> u64 {
+/// Pages on `member` that find no room on the others, and on a `joining` device of this role and number of segments.
+pub fn pages_without_room<S: Seam>(inner: &Inner<S>, member: MemberNo, joining: Option<(Role, u32)>) -> u64 {
     let state = inner.pages.borrow();
-    let room = segment_lending::slots_max(inner, &state, Some(member)) as u64;
+    let change = MemberChange { leaving: Some(member), joining };
+    let room = segment_lending::slot_room(inner, &state, change).usable();
     state.table.counts().pages.saturating_sub(room).min(state.table.pages_on(member))
 }
 
@@ -85,7 +87,7 @@ pub async fn relocate<S: Seam>(
     }
     let copies = log_copies(&inner.state.borrow(), None);
     let relocation = Relocation { running, member, receiver, copies, may_stop };
-    let fits = pages_without_room(inner, member) == 0;
+    let fits = pages_without_room(inner, member, None) == 0;
     // Copies that found no buffer are repeated.
     while relocation.run(if fits { 0..=0 } else { 1..=USES_MAX }).await? > 0 && has_pages(inner, member) {}
     Ok(vacated)

@@ -13,7 +13,7 @@ use super::write_intent;
 use crate::device::{Device, Durability, block_of, block_offset};
 use crate::format::journal::Record;
 use crate::format::page::PageHeader;
-use crate::format::superblock::{MemberEntry, Role};
+use crate::format::superblock::Role;
 use crate::journal::wait_durable;
 use crate::membership::failures_of;
 use crate::number::{MemberNo, MemberSegment, SegmentNo};
@@ -31,9 +31,43 @@ const PROTECTED_COST: usize = 50;
 /// Pause between two checks while another reclaim, or a write to the segment, is in progress.
 pub(super) const PAUSE: Nanos = Nanos::from_micros(100);
 
+/// Room for pages, in slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotRoom {
+    /// Slots on the devices in service while the log needs no more than its reserve.
+    pub on_devices: u64,
+    /// Slots for which the map has room: its size was set when the store was created.
+    pub in_map: u64,
+}
+
+impl SlotRoom {
+    /// Slots that can be used.
+    pub fn usable(&self) -> u64 {
+        self.on_devices.min(self.in_map)
+    }
+
+    /// Slots on the devices for which the map has no room.
+    pub fn unmapped(&self) -> u64 {
+        self.on_devices - self.usable()
+    }
+}
+
+/// A change of the members after which the room is determined; the default is no change.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemberChange {
+    /// The member that leaves.
+    pub leaving: Option<MemberNo>,
+    /// Role and segments of a device that joins.
+    pub joining: Option<(Role, u32)>,
+}
+
 /// The number of free segments that the log keeps for itself.
 fn reserve<S: Seam>(store: &State<S>) -> usize {
-    let shared_segments = store.superblock.segments - store.superblock.journal_segments();
+    reserve_of(store, store.superblock.segments - store.superblock.journal_segments())
+}
+
+/// As [`reserve`], if the log and the pages share this number of segments.
+fn reserve_of<S: Seam>(store: &State<S>, shared_segments: u32) -> usize {
     store.segments.tombstone_reserve() + (shared_segments as usize / RESERVE_DIVISOR).max(RESERVE_MIN)
 }
 
@@ -64,20 +98,32 @@ fn available_segments<S: Seam>(store: &State<S>, state: &PageState<S>, count: us
     available
 }
 
-/// Maximum number of slots while the log needs no more than its reserve, on the members other than `leaving`.
-pub fn slots_max<S: Seam>(inner: &Inner<S>, state: &PageState<S>, leaving: Option<MemberNo>) -> usize {
+/// Maximum number of slots while the log needs no more than its reserve.
+pub fn slots_max<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> usize {
+    slot_room(inner, state, MemberChange::default()).usable() as usize
+}
+
+/// The room for pages after a change of the members.
+pub fn slot_room<S: Seam>(inner: &Inner<S>, state: &PageState<S>, change: MemberChange) -> SlotRoom {
     let store = inner.state.borrow();
     let superblock = &store.superblock;
-    let shared_segments = superblock.segments - superblock.journal_segments();
-    let lendable = shared_segments.saturating_sub(reserve(&store) as u32);
-    let segments_of = |entry: &MemberEntry| match entry.role {
-        Role::Log => lendable + entry.segments.saturating_sub(superblock.segments),
-        Role::Pages => entry.segments.saturating_sub(superblock.journal_segments()),
+    let MemberChange { leaving, joining } = change;
+    // The smallest log member determines the end of the log on all of them.
+    let joining_log = joining.filter(|(role, _)| *role == Role::Log).map(|(_, segments)| segments);
+    let log_end = joining_log.map_or(superblock.segments, |segments| segments.min(superblock.segments));
+    let shared_segments = log_end.saturating_sub(superblock.journal_segments());
+    let lendable = shared_segments.saturating_sub(reserve_of(&store, shared_segments) as u32);
+    let page_segments = |(role, segments): (Role, u32)| match role {
+        Role::Log => u64::from(lendable) + u64::from(segments.saturating_sub(log_end)),
+        Role::Pages => u64::from(segments.saturating_sub(superblock.journal_segments())),
     };
     let stays = |member: MemberNo| superblock.serves(member) && leaving != Some(member);
-    let serving = superblock.numbered_members().filter(|(member, _)| stays(*member));
-    let segments: u64 = serving.map(|(_, entry)| u64::from(segments_of(entry))).sum();
-    (segments * u64::from(state.table.per_frame())).min(state.journal.slots_max() as u64) as usize
+    let staying = superblock.numbered_members().filter(|(member, _)| stays(*member));
+    let members = staying.map(|(_, entry)| (entry.role, entry.segments)).chain(joining);
+    SlotRoom {
+        on_devices: members.map(page_segments).sum::<u64>() * u64::from(state.table.per_frame()),
+        in_map: state.journal.slots_max() as u64,
+    }
 }
 
 /// True when another segment can hold pages.

@@ -19,11 +19,19 @@ use crate::world::{ALL, PAGED, StoreShape, disks, formatted, world_after_crash};
 
 /// A world with a store on `devices` devices, and one more device of this number of segments.
 fn world_with_spare(seed: u64, devices: usize, spare_segments: u64) -> World {
-    let world = formatted(seed, StoreShape { devices, ..PAGED });
+    world_of_shape_with_spare(seed, StoreShape { devices, ..PAGED }, spare_segments)
+}
+
+fn world_of_shape_with_spare(seed: u64, shape: StoreShape, spare_segments: u64) -> World {
+    let world = formatted(seed, shape);
     let timing = Timing::between(Nanos::from_micros(20), Nanos::from_micros(200));
-    let spec = SimDiskSpec::new(FIRST_SEGMENT_BYTES + spare_segments * PAGED.segment_bytes);
-    world.add_disk(ALL[devices], SimDiskSpec { timing, ..spec });
+    world.add_disk(ALL[shape.devices], SimDiskSpec { timing, ..SimDiskSpec::new(bytes_of(spare_segments)) });
     world
+}
+
+/// Size of a device of this number of segments.
+fn bytes_of(segments: u64) -> u64 {
+    FIRST_SEGMENT_BYTES + segments * PAGED.segment_bytes
 }
 
 async fn disk(seam: &SimSeam, number: usize) -> SimDisk {
@@ -103,6 +111,72 @@ fn removed_device_loses_only_pages_that_find_no_room() {
             }
         });
     }
+}
+
+#[test]
+fn replacement_plan_counts_the_pages_without_room() {
+    for (old, spare_segments) in [(0, PAGED.segments), (0, 5), (2, PAGED.segments + 2), (2, 5)] {
+        let member = MemberNo(old);
+        let world = world_with_spare(1, 3, spare_segments);
+        let seam = world.seam();
+        world.block_on(async {
+            let (store, _) = open_members(&seam, &ALL[..3], OpenOptions::default()).await.unwrap();
+            let unloaded = store.plan_join(Some(member), bytes_of(spare_segments)).unwrap();
+            assert_eq!((unloaded.loaded, unloaded.kept_pages, unloaded.dropped_pages), (false, 0, 0));
+            let pages = load_pages(&store).await;
+            put_pages(&seam, &pages, 80).await;
+            seam.sleep(Nanos::from_secs(2)).await;
+            let (before, on_old) = (readable(&seam, &pages, 80).await, pages.pages_on(member));
+            let plan = store.plan_join(Some(member), bytes_of(spare_segments)).unwrap();
+            assert_eq!((plan.loaded, plan.kept_pages + plan.dropped_pages), (true, on_old));
+            assert_eq!(plan.dropped_pages > 0, spare_segments == 5, "device {old} by {spare_segments}: {plan:?}");
+            store.replace(member, disk(&seam, 3).await, false).await.unwrap();
+            let lost = (before.len() - readable(&seam, &pages, 80).await.len()) as u64;
+            // Pages without a recent use are dropped beside those without room.
+            assert!(lost >= plan.dropped_pages && (plan.dropped_pages > 0 || lost == 0), "{lost} lost, {plan:?}");
+            assert_eq!(pages.slots_max(), plan.room_after.usable(), "device {old} by {spare_segments}: {plan:?}");
+            let absent = store.plan_join(Some(MemberNo(7)), bytes_of(5));
+            assert!(matches!(absent, Err(StoreError::Refused(_))), "{absent:?}");
+        });
+    }
+}
+
+#[test]
+fn added_device_is_unused_past_the_room_of_the_map() {
+    let shape = StoreShape { segments: 20, journal_bytes: Some(10 * 4096), ..PAGED };
+    let world = world_of_shape_with_spare(1, shape, 40);
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open_members(&seam, &ALL[..2], OpenOptions::default()).await.unwrap();
+        let pages = load_pages(&store).await;
+        assert_eq!(pages.stats().unmapped_slots, 0, "the map has room for the devices at the format");
+        let small = store.plan_join(None, bytes_of(4)).unwrap();
+        assert_eq!(small.room_after.unmapped(), 0, "{small:?}");
+        let plan = store.plan_join(None, bytes_of(40)).unwrap();
+        let unmapped = plan.room_after.unmapped();
+        assert!(unmapped > 0 && plan.room_after.usable() > plan.room_before.usable(), "{plan:?}");
+        store.add(disk(&seam, 2).await, false).await.unwrap();
+        let stats = pages.stats();
+        assert_eq!((stats.unmapped_slots, stats.slots_max), (unmapped, plan.room_after.in_map));
+    });
+}
+
+#[test]
+fn log_successor_is_the_largest_device_with_pages_only() {
+    let world = formatted(1, StoreShape { devices: 4, ..PAGED });
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open_members(&seam, &ALL, OpenOptions::default()).await.unwrap();
+        let pages = load_pages(&store).await;
+        let successor = |member| store.log_successor(MemberNo(member));
+        assert_eq!([0, 1, 2, 3].map(successor), [Some(MemberNo(3)), Some(MemberNo(3)), None, None]);
+        put_pages(&seam, &pages, 40).await;
+        let of_both = pages.pages_on(MemberNo(0)) + pages.pages_on(MemberNo(3));
+        assert_eq!(pages.pages_lost_without(MemberNo(0)), of_both);
+        store.remove(MemberNo(0), false).await.unwrap();
+        let takes_over = |member: &flash::MemberReport| member.member == MemberNo(3) && member.role == flash::Role::Log;
+        assert!(store.members().iter().any(takes_over), "{:?}", store.members());
+    });
 }
 
 #[test]

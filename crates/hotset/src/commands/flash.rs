@@ -4,15 +4,14 @@ use std::io::{ErrorKind, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use messages::report::FlashDeviceReport;
 use messages::{Answer, FlashReport, Request};
 
 use super::confirm::is_confirmed;
 use super::daemon::{send_request, unexpected};
 use super::flash_offline;
+use super::flash_pages::{announce_addition, confirm_removal, confirm_replacement, unused_text};
 use super::status::note_start;
 use config::is_device;
-use config::quota::PAGE_BYTES;
 use seam::real::{PATH_TIMEOUT, PathCall};
 use terminal::render::screen;
 use terminal::render::style::Style;
@@ -44,7 +43,8 @@ pub enum Action {
         #[arg(long)]
         yes: bool,
     },
-    /// Replace a device while volumes are in service; dirty data and clean pages are copied to the new one first
+    /// Replace a device while volumes are in service; dirty data is copied to the new one first, and clean pages to it
+    /// or to other devices, as far as they have room
     Replace {
         /// The old device: its path, or its number in `flash list`
         old: String,
@@ -53,7 +53,7 @@ pub enum Action {
         /// Destroy the content of the new device
         #[arg(long)]
         force: bool,
-        /// Do not ask for confirmation when a file is created
+        /// Do not ask for confirmation when a file is created, or clean pages are dropped
         #[arg(long)]
         yes: bool,
     },
@@ -80,9 +80,6 @@ pub enum Action {
     },
 }
 
-/// Number of devices that carry the log; a store of one device has one.
-const LOG_DEVICES: usize = 2;
-
 /// The absolute path, because the daemon has another working directory.
 fn absolute_path(path: &Path) -> Result<String, Failure> {
     let absolute =
@@ -98,50 +95,6 @@ fn absolute_path_or_number(device: &str) -> Result<String, Failure> {
     match device.parse::<u32>() {
         Ok(_) => Ok(device.to_owned()),
         Err(_) => absolute_path(Path::new(device)),
-    }
-}
-
-/// Says how many clean pages the removal of a device drops, and asks whether to go on if there is a terminal.
-fn confirm_dropped_pages(socket: Option<&Path>, path: &str, yes: bool) -> Result<(), Failure> {
-    let Answer::Flash(report) = send_request(socket, &Request::FlashList {})? else { return Err(unexpected()) };
-    let is_same_file = |device: &str| match (std::fs::canonicalize(device), std::fs::canonicalize(path)) {
-        (Ok(first), Ok(second)) => first == second,
-        _ => device == path,
-    };
-    let is_removed = |device: &&FlashDeviceReport| device.number.to_string() == path || is_same_file(&device.device);
-    let Some(device) = report.devices.iter().find(is_removed) else { return Ok(()) };
-    let Some(text) = dropped_pages(&report, device) else { return Ok(()) };
-    eprintln!("{text}");
-    confirm("Remove it?", yes)
-}
-
-/// The text about the clean pages that the removal of a device drops; `None` if it drops none.
-fn dropped_pages(report: &FlashReport, removed: &FlashDeviceReport) -> Option<String> {
-    let in_service = report.devices.iter().filter(|device| device.state == "in-service");
-    let (log, pages): (Vec<_>, Vec<_>) = in_service.partition(|device| device.role == "log");
-    let carries_log = log.iter().any(|device| device.number == removed.number);
-    let takes_over = carries_log && log.len() <= LOG_DEVICES && !pages.is_empty();
-    let name = removed.name();
-    let count = removed.pages_lost_if_removed;
-    let amount = format!("{} ({})", show_counted(count, "clean page"), show_bytes(count * PAGE_BYTES));
-    let successor = match pages.as_slice() {
-        [only] => only.name(),
-        _ => "the largest device with clean pages only".to_owned(),
-    };
-    match (takes_over, count) {
-        // Until the map is loaded, no page is counted.
-        (true, 0) if !report.pages.loaded => Some(format!(
-            "{successor} takes over the log; all clean pages of {name} and {successor} are dropped (not counted yet: \
-             the page map is loading); they are read from the backings again when needed"
-        )),
-        (_, 0) => None,
-        (true, _) => Some(format!(
-            "{successor} takes over the log; all clean pages of {name} and {successor} are dropped: {amount}; they are \
-             read from the backings again when needed"
-        )),
-        (false, _) => Some(format!(
-            "{name}: the other devices have no room for {amount}; they are read from the backings again when needed"
-        )),
     }
 }
 
@@ -170,7 +123,7 @@ fn is_to_be_created(path: &Path) -> bool {
 }
 
 /// Asks whether to go on if there is a terminal and no `--yes`.
-fn confirm(question: &str, yes: bool) -> Result<(), Failure> {
+pub fn confirm(question: &str, yes: bool) -> Result<(), Failure> {
     if yes || !std::io::stdin().is_terminal() || is_confirmed(question)? {
         return Ok(());
     }
@@ -216,16 +169,18 @@ pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Fai
         Action::Add { path, force, yes } => {
             let path = absolute_path(path)?;
             confirm_new_file(socket, &path, *yes)?;
+            announce_addition(socket, &path)?;
             Request::FlashAdd { path, force: *force }
         }
         Action::Remove { device, yes } => {
             let path = absolute_path_or_number(device)?;
-            confirm_dropped_pages(socket, &path, *yes)?;
+            confirm_removal(socket, &path, *yes)?;
             Request::FlashRemove { path }
         }
         Action::Replace { old, new, force, yes } => {
             let (old, new) = (absolute_path_or_number(old)?, absolute_path(new)?);
             confirm_new_file(socket, &new, *yes)?;
+            confirm_replacement(socket, &old, &new, *yes)?;
             Request::FlashReplace { old, new, force: *force }
         }
         Action::Pause => Request::FlashPause {},
@@ -242,6 +197,7 @@ pub fn run(socket: Option<&Path>, action: &Action, json: bool) -> Result<(), Fai
     let style = Style::of_stdout();
     terminal::render::print(&screen::flash(&report, style));
     terminal::render::print(&show_wear(&report));
+    unused_text(report.pages.unmapped_slots).iter().for_each(|text| println!("         {text}"));
     if !report.volumes.is_empty() {
         println!("         dirty data of {}", report.volumes.join(", "));
     }
@@ -261,42 +217,6 @@ mod tests {
         let created = [&typo, &file, &nested].map(|path| is_to_be_created(path));
         assert_eq!(created, [true, false, false]);
         assert!(!is_to_be_created(Path::new("/dev/hotset-no-such-device")));
-    }
-
-    #[test]
-    fn removal_with_a_take_over_of_the_log_names_the_pages_of_both_devices() {
-        let device = |number, role: &str, pages, pages_lost_if_removed| FlashDeviceReport {
-            number,
-            device: format!("/f{number}"),
-            role: role.to_owned(),
-            state: "in-service".to_owned(),
-            pages,
-            pages_lost_if_removed,
-            ..FlashDeviceReport::default()
-        };
-        let mut report = FlashReport {
-            devices: vec![device(0, "log", 3, 8), device(1, "log", 4, 9), device(2, "pages", 5, 1)],
-            ..FlashReport::default()
-        };
-        report.pages.loaded = true;
-        let text = |report: &FlashReport, index: usize| dropped_pages(report, &report.devices[index]);
-        let expected = "/f2 takes over the log; all clean pages of /f0 and /f2 are dropped: 8 clean pages (512 KiB); \
-                        they are read from the backings again when needed";
-        assert_eq!(text(&report, 0).as_deref(), Some(expected));
-        let without_room = text(&report, 2).expect("one page is dropped");
-        assert!(without_room.starts_with("/f2: the other devices have no room for 1 clean page ("), "{without_room}");
-        // Two other devices carry the log.
-        report.devices.push(device(3, "log", 0, 2));
-        let without_room = text(&report, 0).expect("pages are dropped");
-        assert!(without_room.contains("have no room for 8 clean pages"), "{without_room}");
-        report.devices = vec![device(0, "log", 0, 0), device(1, "log", 0, 0)];
-        assert_eq!(text(&report, 0), None);
-        report.devices.extend([device(2, "pages", 0, 0), device(3, "pages", 0, 0)]);
-        assert_eq!(text(&report, 0), None, "there are no pages");
-        report.pages.loaded = false;
-        let uncounted = text(&report, 0).expect("pages may be dropped");
-        assert!(uncounted.contains("the largest device with clean pages only takes over the log"), "{uncounted}");
-        assert!(uncounted.contains("not counted yet"), "{uncounted}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod datastore;
 pub mod events;
 pub mod flash;
 mod flash_offline;
+mod flash_pages;
 mod history;
 pub mod init;
 pub mod job;

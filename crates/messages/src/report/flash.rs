@@ -47,10 +47,15 @@ pub struct FlashDeviceReport {
     #[serde(default)]
     #[schema(required)]
     pub pages: u64,
-    /// Clean pages for which the other devices have no room: its removal drops them.
+    /// Clean pages that its removal drops: those for which the other devices have no room, or, if another device takes
+    /// over the log, all pages of both.
     #[serde(default)]
     #[schema(required)]
     pub pages_lost_if_removed: u64,
+    /// Number of the device that takes over the log if this one is removed; null if none does.
+    #[serde(default)]
+    #[schema(required)]
+    pub log_successor: Option<u32>,
     /// Bytes written to it across all restarts.
     #[serde(default)]
     #[schema(required)]
@@ -139,6 +144,11 @@ pub struct PagesReport {
     pub dropped: Option<String>,
     /// Capacity in pages.
     pub slots: u64,
+    /// Pages of 64 KiB for which the devices have further room, and the map of clean pages, sized when the store was
+    /// created, has none.
+    #[serde(default)]
+    #[schema(required)]
+    pub unmapped_slots: u64,
     /// Pages present.
     pub pages: u64,
     /// Bytes that can be read from them.
@@ -156,6 +166,26 @@ pub struct PagesReport {
     pub endurance_left_bytes: Option<u64>,
     /// One in this many eligible promotions is carried out; adapts to the gain of recent promotions.
     pub promote_one_in: u64,
+}
+
+/// What the addition of a flash device, or its replacement, does to the clean pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlashPlanReport {
+    /// True once the map of clean pages was read; before, no page is counted.
+    pub loaded: bool,
+    /// Size of the new device.
+    pub device_bytes: u64,
+    /// Pages of the replaced device for which the devices have room after the change.
+    pub kept_pages: u64,
+    /// Pages of the replaced device that are dropped for lack of room. In that case, pages without a recent use are
+    /// dropped as well.
+    pub dropped_pages: u64,
+    /// Pages that the devices can hold in addition, as far as the map has room; 0 if they can hold fewer.
+    pub added_slots: u64,
+    /// Pages for which the devices have further room after the change, and the map has none.
+    pub unmapped_slots: u64,
+    /// Pages for which the map has room.
+    pub map_slots: u64,
 }
 
 /// The flash cache: dirty-data log and clean pages.

@@ -31,7 +31,8 @@ pub use curve::{Curve, MissRatioCurve, Point};
 pub use drive::DriveReport;
 pub use event::{DaemonPhase, EventKind, EventReport, EventsHealth, EventsPage};
 pub use flash::{
-    FlashDeviceReport, FlashJobReport, FlashReport, LostBlockReport, PagesReport, ScrubReport, WrittenReport,
+    FlashDeviceReport, FlashJobReport, FlashPlanReport, FlashReport, LostBlockReport, PagesReport, ScrubReport,
+    WrittenReport,
 };
 pub use heat::{HeatReport, HeatRow};
 pub use history::{FigureReport, HistoryHealth, HistoryReport, LatencyFigures, TierReport};

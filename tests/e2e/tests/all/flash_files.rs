@@ -220,6 +220,24 @@ fn file_that_names_a_device_by_a_link_names_the_device_in_use() {
 }
 
 #[test]
+fn replacement_says_how_many_clean_pages_are_kept() {
+    let mut fixture = Fixture::with_volume(16 * MIB);
+    let paths = ["f0", "f1", "f2"].map(|name| fixture.folder.join(name));
+    set_flash_devices(&mut fixture, &[&paths[0], &paths[1]]);
+    let daemon = fixture.start();
+    daemon.command(&["volume", "pin", "v"]);
+    let list = || json(&daemon, &["flash", "list"]);
+    wait_for("pinned pages on flash", || (list()["pages"]["pages"] == 256).then_some(()));
+    let kept = list()["devices"][0]["pages"].as_u64().expect("a number");
+    let [old, new] = [&paths[0], &paths[2]].map(|path| path.display().to_string());
+    let text = text_of(&daemon.try_command(&["flash", "replace", &old, &new]));
+    let announced = format!("{old}: its {kept} clean pages");
+    assert!(text.contains(&announced) && text.contains("or to other devices with room"), "{text}");
+    assert_eq!((&list()["pages"]["pages"], &list()["pages"]["unmapped_slots"]), (&256.into(), &0.into()));
+    daemon.stop();
+}
+
+#[test]
 fn several_absent_devices_are_named_with_number_and_possible_paths() {
     let mut fixture = Fixture::with_volume(MIB);
     let paths = ["f0", "f1", "f2", "f3"].map(|name| fixture.folder.join(name));

@@ -1,0 +1,112 @@
+//! What a change of the members does to the log and to the clean pages, determined before the change begins.
+
+use seam::Seam;
+
+use super::{LOG_MEMBERS, change, find_successor, log_copies};
+use crate::create::segments_within;
+use crate::device::Device;
+use crate::error::StoreError;
+use crate::format::superblock::{MemberEntry, Role};
+use crate::number::MemberNo;
+use crate::pages::SlotRoom;
+use crate::pages::relocate::{has_pages, pages_without_room};
+use crate::pages::segment_lending::{MemberChange, slot_room};
+use crate::store::Inner;
+
+/// The device that takes over the log when a member leaves.
+pub enum Succession<S: Seam> {
+    /// None: the log keeps two copies without the member.
+    NotNeeded,
+    /// This one, which has held only pages so far.
+    By(Device<S>),
+    /// The log needs one, and no device holds only pages.
+    Missing,
+}
+
+/// The device that takes over the log when `member` leaves.
+pub fn succession<S: Seam>(inner: &Inner<S>, member: MemberNo) -> Succession<S> {
+    let is_needed = {
+        let state = inner.state.borrow();
+        state.superblock.carries_log(member) && log_copies(&state, Some(member)) < LOG_MEMBERS
+    };
+    match find_successor(inner, Some(member)) {
+        _ if !is_needed => Succession::NotNeeded,
+        Some(device) => Succession::By(device),
+        None => Succession::Missing,
+    }
+}
+
+/// The number of the device that takes over the log when `member` leaves, if one does.
+pub fn successor_number<S: Seam>(inner: &Inner<S>, member: MemberNo) -> Option<MemberNo> {
+    match succession(inner, member) {
+        Succession::By(device) => Some(device.member),
+        Succession::NotNeeded | Succession::Missing => None,
+    }
+}
+
+/// Pages that the removal of `member` drops: those without room on the remaining members, or, if another member takes
+/// over the log, the pages of both.
+pub fn pages_lost_without<S: Seam>(inner: &Inner<S>, member: MemberNo) -> u64 {
+    match successor_number(inner, member) {
+        Some(successor) => {
+            let table = &inner.pages.borrow().table;
+            table.pages_on(member) + table.pages_on(successor)
+        }
+        None => pages_without_room(inner, member, None),
+    }
+}
+
+/// The role of a device that is added.
+pub fn role_of_added<S: Seam>(inner: &Inner<S>) -> Role {
+    if inner.log_devices().len() < LOG_MEMBERS { Role::Log } else { Role::Pages }
+}
+
+/// The role of the device that replaces the member `old` with this entry.
+pub fn role_of_replacement<S: Seam>(inner: &Inner<S>, old: MemberNo, entry: &MemberEntry) -> Role {
+    let joins_log = entry.role == Role::Log && log_copies(&inner.state.borrow(), Some(old)) < LOG_MEMBERS;
+    if joins_log { Role::Log } else { Role::Pages }
+}
+
+/// What a device that is added, or replaces a member, does to the clean pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JoinPlan {
+    /// The map of clean pages is loaded; before, no page is counted.
+    pub loaded: bool,
+    /// Pages of the replaced member for which the new device and the others have room.
+    pub kept_pages: u64,
+    /// Pages of the replaced member without room. Beside them, pages without a recent use are dropped as well.
+    pub dropped_pages: u64,
+    /// The room for pages before the change.
+    pub room_before: SlotRoom,
+    /// The room for pages after the change.
+    pub room_after: SlotRoom,
+}
+
+/// Plans the addition of a device of this size, or the replacement of the member `replaced` by it.
+pub fn plan_join<S: Seam>(
+    inner: &Inner<S>,
+    replaced: Option<MemberNo>,
+    device_bytes: u64,
+) -> Result<JoinPlan, StoreError> {
+    let role = match replaced {
+        Some(old) => role_of_replacement(inner, old, &change::member_entry(inner, old)?),
+        None => role_of_added(inner),
+    };
+    let segment_bytes = inner.state.borrow().superblock.segment_bytes;
+    let joining = Some((role, segments_within(device_bytes, segment_bytes)));
+    let (kept_pages, dropped_pages) = match replaced.filter(|old| has_pages(inner, *old)) {
+        Some(old) => {
+            let dropped = pages_without_room(inner, old, joining);
+            (inner.pages.borrow().table.pages_on(old) - dropped, dropped)
+        }
+        None => (0, 0),
+    };
+    let state = inner.pages.borrow();
+    Ok(JoinPlan {
+        loaded: state.is_ready(),
+        kept_pages,
+        dropped_pages,
+        room_before: slot_room(inner, &state, MemberChange::default()),
+        room_after: slot_room(inner, &state, MemberChange { leaving: replaced, joining }),
+    })
+}
