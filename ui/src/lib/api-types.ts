@@ -363,11 +363,16 @@ export interface components {
       journal_bytes: number;
       /** @description Bytes of the log written to it since the start. */
       log_bytes: number;
+      /** @description Number of the device that takes over the log if this one is removed; null if none does. */
+      log_successor: number | null;
       /** @description Its number in the store, from 0. */
       number: number;
       /** @description Clean pages on it. */
       pages: number;
-      /** @description Clean pages for which the other devices have no room: its removal drops them. */
+      /**
+       * @description Clean pages that its removal drops: those for which the other devices have no room, or, if another device takes
+       *     over the log, all pages of both.
+       */
       pages_lost_if_removed: number;
       /** @description Bytes of pages written to it since the start. */
       promotion_bytes: number;
@@ -833,6 +838,11 @@ export interface components {
       slots: number;
       /** @description Suspect pages: compared with the backing before use. */
       suspect: number;
+      /**
+       * @description Pages of 64 KiB for which the devices have further room, and the map of clean pages, sized when the store was
+       *     created, has none.
+       */
+      unmapped_slots: number;
       /** @description Bytes that can be read from them. */
       valid_bytes: number;
     };

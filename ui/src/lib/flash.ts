@@ -5,6 +5,9 @@ import type { Source } from './points';
 import { pairwise } from './rates';
 import type { Flash, FlashDevice, Sample } from './types';
 
+/** Bytes of a clean page. */
+export const PAGE_BYTES = 65_536;
+
 /** Bytes written per second to all devices by cause, and their fill. */
 export interface FlashFigures {
   /** Unix seconds. */
