@@ -85,7 +85,8 @@ pub struct VolumeStats {
     pub dirty_bytes: u64,
     /// On the backing but not yet flushed there, in bytes.
     pub written_bytes: u64,
-    /// Bytes in the flash log that are not durable on the backing.
+    /// Bytes in the flash log that are not durable on the backing. A recovery finds more: also blocks that were destaged
+    /// since, until the log reuses their space.
     pub flash_dirty_bytes: u64,
     /// The part of them that is spilled (not in memory).
     pub spilled_bytes: u64,
@@ -128,9 +129,15 @@ pub struct VolumeStats {
 }
 
 impl VolumeStats {
+    /// Bytes in blocks that the backing does not durably have: dirty data, and data that is on the backing but not yet
+    /// flushed there.
+    pub fn undestaged_bytes(&self) -> u64 {
+        self.dirty_bytes + self.written_bytes
+    }
+
     /// True if the backing durably has all blocks. Zero-ranges that it lacks count as no blocks.
     pub fn has_complete_backing(&self) -> bool {
-        self.dirty_bytes + self.written_bytes + self.flash_dirty_bytes == 0
+        self.undestaged_bytes() + self.flash_dirty_bytes == 0
     }
 }
 

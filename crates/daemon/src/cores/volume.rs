@@ -82,15 +82,16 @@ impl Cores {
         dirty_bytes.ok().and_then(Result::ok).unwrap_or(0)
     }
 
-    /// Dirty bytes of all volumes; `None` once a core has ended.
-    pub async fn dirty_bytes(&self) -> Option<u64> {
-        let mut dirty_bytes = 0;
+    /// Bytes of all volumes that their backings do not durably have; `None` once a core has ended.
+    pub async fn undestaged_bytes(&self) -> Option<u64> {
+        let mut undestaged_bytes = 0;
         for core in self.iter() {
-            let sum =
-                |local: &CoreLocal| local.engine.volumes().iter().map(|volume| volume.stats().dirty_bytes).sum::<u64>();
-            dirty_bytes += core.call(async move |local: Rc<CoreLocal>| sum(&local)).await.ok()?;
+            let sum = async move |local: Rc<CoreLocal>| {
+                local.engine.volumes().iter().map(|volume| volume.stats().undestaged_bytes()).sum::<u64>()
+            };
+            undestaged_bytes += core.call(sum).await.ok()?;
         }
-        Some(dirty_bytes)
+        Some(undestaged_bytes)
     }
 
     /// Reports a volume's new size to guests.

@@ -6,7 +6,7 @@ use control::ProgressSender;
 use messages::{Answer, ErrorKind, Failure};
 
 use super::super::handover::store_clients;
-use super::super::stop::{Clients, Drain, DrainFault, DrainResult, PROGRESS_INTERVAL, Phase};
+use super::super::stop::{Clients, Drain, DrainFault, DrainResult, PROGRESS_INTERVAL, Phase, activity};
 use super::Daemon;
 use logging::{self as log, DAEMON};
 use state::may_lack_marks;
@@ -38,19 +38,24 @@ impl Daemon {
                     _ => Ok(Answer::Said(vec![self.stop.message()])),
                 },
                 _ = tick.tick() => {
-                    if let Some(dirty_bytes) = self.cores.dirty_bytes().await.filter(|dirty_bytes| *dirty_bytes > 0) {
-                        progress.report("destaging", dirty_bytes);
+                    if let Some(undestaged_bytes) = self.cores.undestaged_bytes().await.filter(|bytes| *bytes > 0) {
+                        progress.report(activity(self.uses_flash_log()), undestaged_bytes);
                     }
                 }
             }
         }
     }
 
+    /// True if the stop leaves dirty data in the flash log.
+    fn uses_flash_log(&self) -> bool {
+        self.flash.store().is_some() && !self.stop.destages()
+    }
+
     /// Disconnects all clients, leaves the dirty data of each volume in the flash log, and records the volume as clean
     /// or as left on flash. Without a log, or if requested, the volumes are destaged instead, however long that takes.
     /// Returns false if a data core ended before that, or a backing did not answer.
     pub async fn drain(&self) -> bool {
-        let uses_flash_log = self.flash.store().is_some() && !self.stop.destages();
+        let uses_flash_log = self.uses_flash_log();
         self.notifier.notify("STOPPING=1\nSTATUS=waiting for outstanding requests");
         let (records, cores) = (self.records.clone(), self.cores.clone());
         let (flash, notifier) = (self.flash.clone(), self.notifier.clone());
@@ -109,7 +114,8 @@ fn left_on_flash(volumes: &[(String, u64)], unserved: &[String]) -> String {
     let data = if bytes == 0 { "discarded ranges".to_owned() } else { show_bytes(bytes) };
     format!(
         "stopped; {data} of {} are in the flash log and not on the backing; the next start recovers them from there. \
-         `hotset stop --destage` destages everything first{}",
+         `hotset flash check` counts more: also blocks destaged since, until the log reuses their space. `hotset stop \
+         --destage` destages everything first{}",
         names.join(", "),
         if unserved.is_empty() {
             String::new()
@@ -127,4 +133,19 @@ fn describe_incomplete(names: &[String]) -> String {
          and the files of persisted memory. `hotset undestaged` tells what to do",
         names.join(", ")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stop_names_the_difference_from_the_check_of_the_flash_devices() {
+        let text = left_on_flash(&[("a".to_owned(), 8 << 20), ("b".to_owned(), 4 << 20)], &["c".to_owned()]);
+        let expected = "stopped; 12 MiB of a, b are in the flash log and not on the backing; the next start recovers \
+                        them from there. `hotset flash check` counts more: also blocks destaged since, until the log \
+                        reuses their space. `hotset stop --destage` destages everything first, except the dirty data \
+                        of c, not served";
+        assert_eq!(text, expected);
+    }
 }

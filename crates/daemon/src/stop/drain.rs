@@ -13,11 +13,11 @@ use super::super::cores::{CLIENTS_TIMEOUT, CoreLocal, Cores};
 use super::super::flash::FlashLog;
 use super::super::handover::{StoredClient, to_stored_clients};
 use super::super::records::Records;
-use super::{Clients, PROGRESS_INTERVAL};
+use super::{Clients, PROGRESS_INTERVAL, activity};
 use logging::{self as log, DAEMON, VOLUME};
 use state::random_number;
 use systemd::Notifier;
-use units::show_bytes;
+use units::{show_bytes, show_counted};
 
 /// Pause before a failed destage is retried.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
@@ -157,7 +157,7 @@ impl Drain {
                 }
                 _ = tick.tick() => {
                     self.record_outcomes(&mut totals.clean, &totals.on_flash);
-                    self.report_progress(volumes.len()).await;
+                    self.report_progress(uses_flash_log, volumes.len()).await;
                 }
             }
         }
@@ -229,7 +229,7 @@ impl Drain {
             let volume = name.to_owned();
             let stats = async move |local: Rc<CoreLocal>| local.engine.find(&volume).map(|volume| volume.stats());
             let Ok(Some(stats)) = self.cores[core].call(stats).await else { continue };
-            let is_safe = self.memory_survives || stats.dirty_bytes + stats.written_bytes == 0;
+            let is_safe = self.memory_survives || stats.undestaged_bytes() == 0;
             let timeout_ms = if is_safe { HUNG_TIMEOUT_MS } else { HUNG_TIMEOUT_DIRTY_MS };
             if stats.backing_unanswered_ms >= timeout_ms {
                 let age = Duration::from_secs(stats.backing_unanswered_ms / 1000);
@@ -242,12 +242,16 @@ impl Drain {
         }
     }
 
-    async fn report_progress(&self, volumes: usize) {
-        if let Some(dirty_bytes) = self.cores.dirty_bytes().await
-            && dirty_bytes > 0
+    async fn report_progress(&self, uses_flash_log: bool, volumes: usize) {
+        if let Some(undestaged_bytes) = self.cores.undestaged_bytes().await
+            && undestaged_bytes > 0
         {
-            let count = if volumes == 1 { "1 volume".to_owned() } else { format!("{volumes} volumes") };
-            let text = format!("destaging: {} of {count} left", show_bytes(dirty_bytes));
+            let count = show_counted(volumes as u64, "volume");
+            let activity = activity(uses_flash_log);
+            let text = match uses_flash_log {
+                true => format!("{activity}: {count} left"),
+                false => format!("{activity}: {} of {count} left", show_bytes(undestaged_bytes)),
+            };
             log::info!(target: DAEMON, "{text}");
             self.notifier.status_extending_timeout(&text);
         }

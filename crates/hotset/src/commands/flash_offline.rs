@@ -18,6 +18,10 @@ use units::{show_bytes, show_counted};
 /// Memory for reading the devices.
 const POOL_BYTES: usize = 16 << 20;
 
+/// Explanation of the dirty data, which a stop or `volume show` counts otherwise.
+const DESTAGED_NOTE: &str = "dirty: all blocks that the next start recovers, also those that were destaged lately and \
+                             whose space the log has not reused; `hotset stop` and `volume show` do not count these";
+
 /// One device.
 #[derive(Clone, Debug, Serialize)]
 struct DeviceReport {
@@ -297,6 +301,9 @@ fn print_report(report: &Report, json: bool) -> Result<(), Failure> {
         volume.lost.iter().for_each(|(first, count)| {
             println!("  lost: {} of 4 KiB from block {first} on", show_counted(*count, "block"));
         });
+    }
+    if report.volumes.iter().any(|volume| volume.dirty_bytes > 0) {
+        println!("{DESTAGED_NOTE}");
     }
     if report.whole {
         println!("the store is complete and intact");

@@ -255,7 +255,7 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
         ("", String::new()),
         ("memory cache", memory_cache(volume)),
         ("dirty data", format!("{}, oldest {} ms", show_bytes(volume.dirty_bytes), show_count(volume.dirty_age_ms))),
-        ("  on flash only", show_bytes(volume.flash_dirty_bytes)),
+        ("  in flash log", show_bytes(volume.flash_dirty_bytes)),
         ("destaged", format!("{} not yet flushed by the backing", show_bytes(volume.written_bytes))),
         ("flash cache", flash_cache(volume)),
         ("  read", flash_reads(volume)),

@@ -658,6 +658,9 @@ fn offline_check_and_rescue_handle_damaged_devices() {
     stop_dirty(&fixture);
     let (is_intact, report) = flash_command(&fixture, &["check"], &["f0", "f1"]);
     assert!(is_intact && report["whole"] == true, "{report}");
+    let paths = ["f0", "f1"].map(|name| path(&fixture, name).to_string_lossy().into_owned());
+    let text = text_of(&e2e::daemon::hotset(&["flash", "check", &paths[0], &paths[1]]));
+    assert!(text.contains("also those that were destaged lately"), "{text}");
     assert_eq!(report["volumes"][0]["incarnation"].as_str().map(str::len), Some(16), "{report}");
     let before = [fs::read(path(&fixture, "f0")).unwrap(), fs::read(path(&fixture, "f1")).unwrap()];
     let path_text = |name: &str| path(&fixture, name).to_string_lossy().into_owned();

@@ -637,6 +637,22 @@ fn stop_records_destaged_blocks_of_every_volume() {
     assert_eq!(fixture.core.provable_recent_writes(VolumeId(1)), 1);
 }
 
+/// A stop makes destaged blocks durable on the backing, but their records stay in the log.
+#[test]
+fn stop_counts_fewer_blocks_than_the_next_start_recovers() {
+    let (fixture, volume) = first_session(15, 16);
+    let left = fixture.world.block_on(async {
+        write(&volume, 0, 80, 1).await.unwrap();
+        assert_eq!(volume.leave_in_log().await, Ok(true));
+        volume.stats()
+    });
+    assert_eq!((left.flash_dirty_bytes, left.undestaged_bytes()), (6 * 4096, 6 * 4096));
+    drop(volume);
+    let fixture = fixture.crash(CrashMode::LoseAll, spec(16));
+    let volume = serve(&fixture, 16, false);
+    assert_eq!(volume.stats().flash_dirty_bytes, 10 * 4096);
+}
+
 /// Number of destaged blocks that a start finds different on the disk, after the stop of `fixture` and with older
 /// content of one block.
 fn different_after_rollback(fixture: Fixture, block: u64, seed: u64) -> u64 {
