@@ -106,7 +106,8 @@ pub struct VolumeStats {
     pub backing_read_bytes: u64,
     /// Bytes written to the backing.
     pub backing_write_bytes: u64,
-    /// Requests that failed on the backing.
+    /// Failed requests to the backing, each counted once: its repetitions count neither while they fail nor in smaller
+    /// parts.
     pub backing_errors: u64,
     /// Age of the oldest request that the backing has not answered, in milliseconds; 0 if there is none.
     pub backing_unanswered_ms: u64,
@@ -302,7 +303,7 @@ pub struct Counters {
     pub errors: Counter,
     /// Requests to the backing with their latency, and their bytes, by kind and cause.
     backing: [[(OctaveCounts, Counter); Cause::ALL.len()]; Op::ALL.len()],
-    /// Requests that failed on the backing.
+    /// Failed requests to the backing, without their repetitions.
     pub backing_errors: Counter,
     /// Bytes read ahead.
     pub readahead_bytes: Counter,
@@ -375,12 +376,11 @@ impl Counters {
         self.write_latency.add(latency, held);
     }
 
-    /// Counts a completed request to the backing.
-    pub fn count_backing_request(&self, op: Op, cause: Cause, bytes: u64, ok: bool, latency: Nanos) {
+    /// Counts a request to the backing that has ended, whether it failed or not.
+    pub fn count_backing_request(&self, op: Op, cause: Cause, bytes: u64, latency: Nanos) {
         let (requests, all_bytes) = &self.backing[op as usize][cause as usize];
         requests.add(latency);
         self.add(all_bytes, bytes);
-        self.add(&self.backing_errors, u64::from(!ok));
     }
 
     /// Requests of one kind to the backing, and their bytes.

@@ -67,9 +67,13 @@ pub fn write(lines: &mut Lines, status: &StatusReport) {
     each("hotset_datastore_backing_requests_total", "counter", "Requests to backings by operation.", "op", |sum| {
         vec![("read", sum.backing_reads), ("write", sum.backing_writes)]
     });
-    each("hotset_datastore_backing_errors_total", "counter", "Failed requests to backings.", "", |sum| {
-        vec![("", sum.backing_errors)]
-    });
+    each(
+        "hotset_datastore_backing_errors_total",
+        "counter",
+        "Failed requests to backings, without their repetitions.",
+        "",
+        |sum| vec![("", sum.backing_errors)],
+    );
     write_congestion(lines, status);
     let help = "Latency of requests to backings, by operation and cause.";
     lines.family("hotset_backing_latency_seconds", "histogram", help);

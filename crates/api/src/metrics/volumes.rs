@@ -180,9 +180,13 @@ const FAMILIES: &[Family] = &[
             ops.iter().for_each(|(op, bytes)| lines.sample(labels, &[("op", op)], *bytes as f64));
         },
     ),
-    counter("hotset_backing_errors_total", "Failed requests to the volume's backing.", |lines, labels, volume| {
-        lines.sample(labels, &[], volume.backing_errors as f64);
-    }),
+    counter(
+        "hotset_backing_errors_total",
+        "Failed requests to the volume's backing, without their repetitions.",
+        |lines, labels, volume| {
+            lines.sample(labels, &[], volume.backing_errors as f64);
+        },
+    ),
     gauge(
         "hotset_backing_unanswered_seconds",
         "Age of the oldest outstanding request to the volume's backing.",

@@ -91,6 +91,11 @@ impl Retry {
         self.until.set(Nanos::ZERO);
     }
 
+    /// True if the backing has refused every write since a pause began.
+    pub fn has_paused(&self) -> bool {
+        self.pause.get() > Nanos::ZERO
+    }
+
     /// True while only writes that a request waits for should be attempted.
     pub fn is_paused(&self, now: Nanos) -> bool {
         now < self.until.get()
@@ -119,6 +124,7 @@ impl<S: Seam> Shard<S> {
         let connection_epoch = self.disk.connection_epoch();
         let priority = self.priority_of_write(job.waits.iter().any(|waits| !waits.is_empty()));
         let mut results = vec![self.write_to_backing(job.first, &job.block_writes, priority).await; 1];
+        let has_failed = results[0].is_err();
         if job.block_writes.len() > 1 && results[0].as_ref().is_err_and(|error| !is_backing_gone(error)) {
             results.clear();
             for (index, block_write) in job.block_writes.iter().enumerate() {
@@ -127,6 +133,9 @@ impl<S: Seam> Shard<S> {
             }
         } else {
             results.resize(job.block_writes.len(), results[0].clone());
+        }
+        if has_failed {
+            self.count_failed_run(&job, &results);
         }
         drop(permit);
         self.detect_reconnect();
@@ -139,6 +148,28 @@ impl<S: Seam> Shard<S> {
         self.end_write(write_intent, results.iter().all(Result::is_ok));
         self.work.notify();
         self.progress.notify();
+    }
+
+    /// Counts a run that failed as a whole; `results` are those of its blocks, tried alone.
+    fn count_failed_run(&self, job: &WriteJob<S::Block>, results: &[Result<(), DiskError>]) {
+        let is_retry = {
+            let state = self.state.borrow();
+            let has_failed_before = |block_write: &BlockWrite<_>| state.failed.contains(block_write.sent.block);
+            let mut failed = job.block_writes.iter().zip(results).filter(|(_, result)| result.is_err()).peekable();
+            match failed.peek() {
+                Some(_) => failed.all(|(block_write, _)| has_failed_before(block_write)),
+                None => job.block_writes.iter().any(has_failed_before),
+            }
+        };
+        self.count_backing_error(job.waits.iter().any(|waits| !waits.is_empty()), is_retry);
+    }
+
+    /// Counts a failed request to the backing. Repetitions of it do not count, and neither do further destage requests
+    /// while the backing refuses all writes, unless a client waits for the request.
+    pub fn count_backing_error(&self, is_awaited: bool, is_retry: bool) {
+        if is_awaited || !(is_retry || self.retry.has_paused()) {
+            self.counters.add(&self.counters.backing_errors, 1);
+        }
     }
 
     fn finish_write(&self, job: WriteJob<S::Block>, results: &[Result<(), DiskError>], lost: bool) {
@@ -224,13 +255,7 @@ impl<S: Seam> Shard<S> {
         let began = self.seam().now();
         let result = self.disk.write(at.0, pieces).await;
         drop(io_slot);
-        self.counters.count_backing_request(
-            Op::Write,
-            Cause::Destage,
-            bytes,
-            result.is_ok(),
-            self.seam().now().since(began),
-        );
+        self.counters.count_backing_request(Op::Write, Cause::Destage, bytes, self.seam().now().since(began));
         result
     }
 
@@ -252,6 +277,10 @@ impl<S: Seam> Shard<S> {
             let priority = self.priority_of_write(!job.waits.is_empty());
             result = self.zero_on_backing(step, job.may_unmap, priority).await;
             self.end_write(write_intent, result.is_ok());
+        }
+        if result.is_err() {
+            let is_retry = self.state.borrow().failed.contains(job.blocks.start);
+            self.count_backing_error(!job.waits.is_empty(), is_retry);
         }
         drop(permit);
         self.detect_reconnect();
@@ -311,13 +340,7 @@ impl<S: Seam> Shard<S> {
         let began = self.seam().now();
         let result = self.disk.zero(at.0, bytes, may_unmap).await;
         drop(io_slot);
-        self.counters.count_backing_request(
-            Op::Zero,
-            Cause::Destage,
-            bytes,
-            result.is_ok(),
-            self.seam().now().since(began),
-        );
+        self.counters.count_backing_request(Op::Zero, Cause::Destage, bytes, self.seam().now().since(began));
         if result == Err(DiskError::Unsupported) {
             return self.write_zeroes(blocks, priority).await;
         }
@@ -343,6 +366,10 @@ impl<S: Seam> Shard<S> {
     pub async fn fill_for_destage(self: &ShardRef<S>, block: BlockNo) {
         let result = self.fill(block.single(), None, Cause::Destage).await.map(drop);
         let now = self.seam().now();
+        if result.is_err() {
+            let is_retry = self.state.borrow().failed.contains(block);
+            self.count_backing_error(false, is_retry);
+        }
         self.with(|state, _| {
             state.filling.remove(&block);
             if let Err(error) = &result {

@@ -389,7 +389,9 @@ impl<S: Seam> Shard<S> {
     /// wait for.
     async fn fill_partials(&self, blocks: &[BlockNo]) -> Result<(), DiskError> {
         for block in blocks {
-            self.fill(block.single(), None, Cause::Destage).await?;
+            let filled = self.fill(block.single(), None, Cause::Destage).await;
+            self.counters.add(&self.counters.backing_errors, u64::from(filled.is_err()));
+            filled?;
         }
         Ok(())
     }

@@ -120,7 +120,10 @@ impl<S: Seam> Shard<S> {
         let Ok((content, waited)) = read else {
             // A bad sector elsewhere in the page must not fail this client.
             self.release_fill_guards([&page_guard, &guard]);
-            return self.fill(run, admit, Cause::ClientRead).await;
+            let result = self.fill(run, admit, Cause::ClientRead).await;
+            // The caller counts the failure of this request if the run fails, too.
+            self.counters.add(&self.counters.backing_errors, u64::from(result.is_ok()));
+            return result;
         };
         let indexes = run.start.since(blocks.start) as usize..run.end.since(blocks.start) as usize;
         let run_content = content[indexes].to_vec();

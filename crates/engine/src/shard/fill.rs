@@ -237,7 +237,11 @@ impl<S: Seam> Shard<S> {
         let (result, pieces) = self.disk.read(at.0, pieces).await;
         drop((io_slot, permit));
         let now = self.seam().now();
-        self.counters.count_backing_request(Op::Read, cause, bytes, result.is_ok(), now.since(began));
+        self.counters.count_backing_request(Op::Read, cause, bytes, now.since(began));
+        // The other causes read again in smaller parts, or try again later.
+        if result.is_err() && matches!(cause, Cause::Readahead | Cause::Promotion) {
+            self.counters.add(&self.counters.backing_errors, 1);
+        }
         self.flash_tier.page_fill_budget.record(now, bytes);
         result?;
         let whole = pieces.into_iter().map(|piece| {
@@ -263,7 +267,7 @@ impl<S: Seam> Shard<S> {
         let (result, pieces) = self.disk.read(at.0, vec![piece]).await;
         drop((io_slot, permit));
         let latency = self.seam().now().since(began);
-        self.counters.count_backing_request(Op::Read, Cause::ClientRead, span.len as u64, result.is_ok(), latency);
+        self.counters.count_backing_request(Op::Read, Cause::ClientRead, span.len as u64, latency);
         self.state.borrow_mut().release_fill_guard(&guard);
         result?;
         let blocks = pieces.into_iter().map(|piece| piece.block.freeze()).collect();

@@ -39,6 +39,8 @@ pub struct FlushProgress {
     pub single_flight: SingleFlight<DiskError>,
     /// A flush of the backing is in flight.
     pub syncing: bool,
+    /// The last flush of the backing failed.
+    pub sync_failed: bool,
     /// No write can advance the closed epochs: the remaining ones have failed.
     pub stuck: bool,
 }
@@ -177,14 +179,11 @@ impl<S: Seam> Shard<S> {
             });
             let began = self.seam().now();
             let result = self.disk.flush().await;
-            self.counters.count_backing_request(
-                Op::Flush,
-                Cause::Destage,
-                0,
-                result.is_ok(),
-                self.seam().now().since(began),
-            );
+            self.counters.count_backing_request(Op::Flush, Cause::Destage, 0, self.seam().now().since(began));
+            let is_retry = std::mem::replace(&mut self.state.borrow_mut().flushing.sync_failed, result.is_err());
             if let Err(error) = &result {
+                let is_awaited = self.state.borrow().flushing.single_flight.is_running();
+                self.count_backing_error(is_awaited, is_retry);
                 *self.counters.last_error.borrow_mut() = Some(error.clone());
             }
             self.detect_reconnect();

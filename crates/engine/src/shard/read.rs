@@ -303,6 +303,9 @@ impl<S: Seam> Shard<S> {
                 results.take()
             }
         };
+        if results.iter().any(|(_, result)| result.is_err()) {
+            self.counters.add(&self.counters.backing_errors, 1);
+        }
         let mut filled = Vec::new();
         for (run, result) in results {
             match result {

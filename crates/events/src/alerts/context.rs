@@ -69,7 +69,7 @@ pub struct ErrorWindows {
 /// Failed and slow requests of a volume.
 #[derive(Clone, Debug, Default)]
 pub struct ErrorWindow {
-    /// Requests that the backing failed.
+    /// Requests that the backing failed, without their repetitions.
     pub errors: u64,
     /// Time until which the failures are reported.
     pub reported_until_ms: u64,
@@ -103,7 +103,10 @@ impl ErrorWindows {
 
 impl ErrorWindow {
     fn add_sample(&mut self, at_ms: u64, volume: &VolumeReport) {
-        if volume.backing_errors > self.errors {
+        // A request that is repeated counts as one error, so the counter stands still while destage fails.
+        let is_retried = at_ms < self.reported_until_ms
+            && volume.problems.iter().any(|problem| problem.kind == AlertKind::DestageFailing);
+        if volume.backing_errors > self.errors || is_retried {
             self.reported_until_ms = at_ms + ERRORS_REPORTED_MS;
         }
         // The counter restarts at 0 when a volume is served anew.

@@ -165,7 +165,8 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
     },
     AlertRule {
         kind: AlertKind::BackingErrors,
-        when: "requests to the backing of a volume have failed within the last five minutes",
+        when: "requests to the backing of a volume have failed within the last five minutes, or destage still repeats \
+               one of them",
         effect: "Reads that miss the cache fail. Dirty data stays in the cache, and destage is retried.",
         remedy: "Check the backing and the path to it; the logs of the daemon and of the system name the error.",
         delay_ms: 0,
@@ -175,7 +176,8 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
                 context.error_windows().filter(|(_, window)| context.at_unix_ms < window.reported_until_ms)
             {
                 let cause = format!(
-                    "its backing has failed requests recently, {} since the volume came into service",
+                    "its backing has failed requests recently, {} since the volume came into service; repetitions of a \
+                     request do not count",
                     window.errors
                 );
                 problems.push((Some(name.to_owned()), cause));

@@ -271,6 +271,26 @@ fn errors_are_reported_for_five_minutes_after_the_last_one() {
     assert_eq!(active.iter().sum::<usize>(), 300 + 4);
 }
 
+/// The counter stands still while destage repeats a request.
+#[test]
+fn errors_are_reported_while_destage_repeats_the_request() {
+    let (mut alerts, mut failing) = (Alerts::default(), healthy());
+    failing.volumes[0].backing_errors = 1;
+    let text = "destage fails".to_owned();
+    failing.volumes[0].problems.push(StatusProblem { kind: AlertKind::DestageFailing, text });
+    let mut is_active = |second: u64, status: &StatusReport| {
+        alerts.evaluate(second * 1000, status, &limits());
+        alerts.active().iter().any(|alert| alert.kind == AlertKind::BackingErrors)
+    };
+    assert!((1..1_000).all(|second| is_active(second, &failing)));
+    failing.volumes[0].problems.clear();
+    assert_eq!((1_000..2_000).filter(|second| is_active(*second, &failing)).count(), 299 + 4);
+    // Destage from flash may fail beside a healthy backing.
+    let text = "destage fails".to_owned();
+    failing.volumes[0].problems.push(StatusProblem { kind: AlertKind::DestageFailing, text });
+    assert!(!is_active(2_000, &failing));
+}
+
 #[test]
 fn slow_minute_is_reported_for_one_minute_and_few_slow_reads_are_not() {
     let mut alerts = Alerts::default();
