@@ -16,6 +16,7 @@ fn sample() -> State {
         volume_id: VolumeId(0x1111_2222_3333_4444),
         name: "database".to_owned(),
         backing_identity: "device:naa.5000c500a1b2c3d4".to_owned(),
+        configured: None,
         clean: false,
         dirty_on_flash: Some(STORE.to_owned()),
         cached_on: Some(BTreeSet::from([STORE.to_owned(), OTHER_STORE.to_owned()])),

@@ -8,7 +8,7 @@ use engine::VolumeId;
 
 use super::content::{ContentRecord, ContentVerdict, CopyVerdict, Evidence, compare_content, former_partial_block};
 use super::fields::show_volume_id;
-use super::record::{State, VolumeRecord};
+use super::record::{ConfiguredBacking, State, VolumeRecord};
 use super::trust::{Loss, OlderThan, Refusal, Sabotage, UnusedStore};
 
 /// Maximum number of displaced records; the oldest one is dropped.
@@ -41,6 +41,8 @@ pub struct Claim<'a> {
     pub name: &'a str,
     /// Identity of its backing.
     pub identity: &'a str,
+    /// Path or URI of its backing, as configured.
+    pub path: &'a str,
     /// Identities of the backing in earlier versions.
     pub aliases: &'a [String],
     /// Names of volumes in service.
@@ -176,7 +178,9 @@ impl State {
         Err(Refusal::BackingChanged {
             name: claim.name.to_owned(),
             known: record.backing_identity.clone(),
+            known_path: record.backing_path().map(str::to_owned),
             found: claim.identity.to_owned(),
+            found_path: claim.path.to_owned(),
             clean: record.clean,
             loss,
             copy,
@@ -298,6 +302,7 @@ impl State {
         record.added = own_added.or_else(|| former.as_ref().and_then(|former| former.added.clone()));
         claim.name.clone_into(&mut record.name);
         claim.identity.clone_into(&mut record.backing_identity);
+        record.configured = Some(ConfiguredBacking { path: claim.path.to_owned(), generation });
         record.clean = false;
         record.generation = generation;
         if let Some(evidence) = claim.evidence {
@@ -327,7 +332,8 @@ impl State {
 
     /// Records the former backing and the possible losses of a name whose record another name adopts.
     fn displace(&mut self, record: VolumeRecord) {
-        let VolumeRecord { name, backing_identity, clean, generation, lost_before, loss, durable_writes, .. } = record;
+        let VolumeRecord { name, backing_identity, configured, clean, generation, .. } = record;
+        let VolumeRecord { lost_before, loss, durable_writes, .. } = record;
         self.forget_displaced(&name);
         if self.displaced.len() >= DISPLACED_MAX {
             self.displaced.remove(0);
@@ -335,6 +341,7 @@ impl State {
         self.displaced.push(VolumeRecord {
             name,
             backing_identity,
+            configured,
             clean,
             generation,
             lost_before,
@@ -527,6 +534,7 @@ impl<'a> Claim<'a> {
         Claim {
             name,
             identity,
+            path: "/dev/disk",
             aliases: &[],
             served: &[],
             store: None,

@@ -96,16 +96,16 @@ pub enum RebuildError {
 impl State {
     /// The copy for the flash devices; `None` if it is larger than `bytes_max`.
     pub fn manifest(&self, bytes_max: usize) -> Option<Vec<u8>> {
-        // Samples are long, and a backing with any destaged blocks is proven without them.
-        let without_samples = |record: &VolumeRecord| {
+        // Samples are long, and a backing with any destaged blocks is proven without them. Paths are only for messages.
+        let shortened = |record: &VolumeRecord| {
             let content = record.content.clone();
             let content = content.map(|content| ContentRecord { samples: String::new(), instance: None, ..content });
-            VolumeRecord { content, ..record.clone() }
+            VolumeRecord { content, configured: None, ..record.clone() }
         };
         let manifest = Manifest {
             revision: self.revision,
-            volumes: self.volumes.iter().map(without_samples).collect(),
-            displaced: self.displaced.clone(),
+            volumes: self.volumes.iter().map(shortened).collect(),
+            displaced: self.displaced.iter().map(shortened).collect(),
             stores: self.stores.clone(),
             removed: self.removed.clone(),
             retired_luns: self.retired_luns.clone(),

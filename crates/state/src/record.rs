@@ -181,6 +181,16 @@ impl FlashDevices {
     }
 }
 
+/// The backing of a volume as the configuration named it at one service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfiguredBacking {
+    /// Path or URI.
+    pub path: String,
+    /// Generation of that service. An earlier version updates that of the record alone, and this path may then be
+    /// outdated.
+    pub generation: u64,
+}
+
 /// Record of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRecord {
@@ -191,6 +201,9 @@ pub struct VolumeRecord {
     pub name: String,
     /// Identity of its backing.
     pub backing_identity: String,
+    /// Its backing as configured, for messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configured: Option<ConfiguredBacking>,
     /// False from before its first write until a clean stop.
     pub clean: bool,
     /// The flash store whose log may hold data that is not on the backing, 32 hexadecimal digits. Set before the volume
@@ -227,6 +240,14 @@ pub struct VolumeRecord {
     /// Fields of a later version, preserved unchanged.
     #[serde(flatten)]
     pub newer: serde_json::Map<String, serde_json::Value>,
+}
+
+impl VolumeRecord {
+    /// Path or URI of the backing at the last service, if it is known.
+    pub fn backing_path(&self) -> Option<&str> {
+        let configured = self.configured.as_ref().filter(|configured| configured.generation == self.generation)?;
+        Some(&configured.path)
+    }
 }
 
 /// A change made by command; valid until the key changes in the configuration file.

@@ -43,15 +43,32 @@ fn case_16_same_name_on_another_backing_is_refused_until_adopted() {
     let refused = identified(&mut state, "web", "disk-2", 8).expect_err("another backing");
     assert_eq!(
         refused.to_string(),
-        "its backing is not the one that it had at the last start (was disk-1, is disk-2), and the previous one was \
-         not cleanly stopped. Attach the previous backing; or give the new backing another volume name; or, if the new \
-         backing holds the volume's data: hotset volume adopt web"
+        "its backing is not the one that it had at the last start: it was /dev/disk (disk-1) and is /dev/disk (disk-2), \
+         and the previous one was not cleanly stopped. Attach the previous backing; or give the new backing another \
+         volume name; or, if the new backing holds the volume's data: hotset volume adopt web"
     );
     assert_eq!(state.volumes[0].volume_id, first, "a refusal changes nothing");
     let adopted = adopted(&mut state, "web", "disk-2", 8, None).expect("the loss is named");
     assert_ne!(adopted, first);
     assert_eq!(state.volumes.len(), 1, "the old identity is forgotten");
     assert!(identified(&mut state, "web", "disk-1", 9).is_err(), "the old disk is unknown now");
+}
+
+#[test]
+fn changed_backing_is_named_by_its_paths_as_far_as_they_are_known() {
+    let mut state = State { generation: 4, ..State::default() };
+    let on = |path, identity| Claim { path, ..Claim::plain("web", identity) };
+    let refusal = |state: &mut State| {
+        let refused = state.identify(&on("/srv/new.img", "disk-2"), || VolumeId(8)).expect_err("another backing");
+        refused.to_string().split_once(',').expect("the text has several parts").0.to_owned()
+    };
+    state.identify(&on("/srv/old.img", "disk-1"), || VolumeId(7)).expect("new");
+    assert!(refusal(&mut state).ends_with("it was /srv/old.img (disk-1) and is /srv/new.img (disk-2)"));
+    // An earlier version serves the volume, and keeps the path unchanged.
+    state.volumes[0].generation = 5;
+    assert!(refusal(&mut state).ends_with("it was disk-1 and is /srv/new.img (disk-2)"));
+    let record = serde_json::to_string(&state.volumes[0]).expect("text keys");
+    assert!(record.contains(r#""configured":{"path":"/srv/old.img","generation":4}"#), "{record}");
 }
 
 #[test]

@@ -235,6 +235,7 @@ impl Attachments {
         work(&Claim {
             name: &config.name,
             identity: &facts.identity,
+            path: &config.backing.to_string(),
             aliases: &facts.former_identities,
             served,
             store: store.as_deref(),

@@ -343,6 +343,7 @@ fn state_claim<'a>(
     Claim {
         name: claim.name,
         identity: &claim.identity,
+        path: "",
         aliases: &[],
         served,
         store,
