@@ -52,7 +52,7 @@ pub struct Totals {
     pub backing_read_bytes: u64,
     /// Bytes written to backings.
     pub backing_write_bytes: u64,
-    /// Requests that backings failed.
+    /// Requests that backings failed, without their repetitions.
     pub backing_errors: u64,
     /// Requests to backings by operation and cause, with their latencies.
     pub backing_requests: Vec<BackingRequests>,

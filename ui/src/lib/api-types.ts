@@ -1192,7 +1192,7 @@ export interface components {
     };
     /** @description Sums over several volumes. */
     Totals: {
-      /** @description Requests that backings failed. */
+      /** @description Requests that backings failed, without their repetitions. */
       backing_errors: number;
       /** @description Bytes read from backings. */
       backing_read_bytes: number;
@@ -1288,7 +1288,7 @@ export interface components {
       alerts: string[];
       /** @description Its backing. */
       backing: string;
-      /** @description Requests that failed at the backing. */
+      /** @description Requests that failed at the backing, without their repetitions. */
       backing_errors: number;
       /** @description Flushes of the backing. */
       backing_flushes: number;

@@ -114,8 +114,8 @@ fn left_on_flash(volumes: &[(String, u64)], unserved: &[String]) -> String {
     let data = if bytes == 0 { "discarded ranges".to_owned() } else { show_bytes(bytes) };
     format!(
         "stopped; {data} of {} are in the flash log and not on the backing; the next start recovers them from there. \
-         `hotset flash check` counts more: also blocks destaged since, until the log reuses their space. `hotset stop \
-         --destage` destages everything first{}",
+         `hotset flash check` may count more: also blocks destaged lately, until the log reuses their space. `hotset \
+         stop --destage` destages everything first{}",
         names.join(", "),
         if unserved.is_empty() {
             String::new()
@@ -143,9 +143,9 @@ mod tests {
     fn stop_names_the_difference_from_the_check_of_the_flash_devices() {
         let text = left_on_flash(&[("a".to_owned(), 8 << 20), ("b".to_owned(), 4 << 20)], &["c".to_owned()]);
         let expected = "stopped; 12 MiB of a, b are in the flash log and not on the backing; the next start recovers \
-                        them from there. `hotset flash check` counts more: also blocks destaged since, until the log \
-                        reuses their space. `hotset stop --destage` destages everything first, except the dirty data \
-                        of c, not served";
+                        them from there. `hotset flash check` may count more: also blocks destaged lately, until the \
+                        log reuses their space. `hotset stop --destage` destages everything first, except the dirty \
+                        data of c, not served";
         assert_eq!(text, expected);
     }
 }

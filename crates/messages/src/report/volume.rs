@@ -178,7 +178,7 @@ pub struct VolumeReport {
     pub backing_read_bytes: u64,
     /// Bytes written to the backing.
     pub backing_write_bytes: u64,
-    /// Requests that failed at the backing.
+    /// Requests that failed at the backing, without their repetitions.
     pub backing_errors: u64,
     /// Age of the oldest unanswered request to the backing; 0: none.
     #[serde(default)]
