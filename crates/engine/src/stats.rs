@@ -85,8 +85,8 @@ pub struct VolumeStats {
     pub dirty_bytes: u64,
     /// On the backing but not yet flushed there, in bytes.
     pub written_bytes: u64,
-    /// Bytes in the flash log that are not durable on the backing. A recovery finds more: also blocks that were destaged
-    /// since, until the log reuses their space.
+    /// Bytes in the flash log that are not durable on the backing. A recovery finds more: also blocks that were
+    /// destaged since, until the log reuses their space.
     pub flash_dirty_bytes: u64,
     /// The part of them that is spilled (not in memory).
     pub spilled_bytes: u64,

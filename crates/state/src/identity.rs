@@ -177,10 +177,8 @@ impl State {
         let copy = claim.evidence.filter(|_| is_here).map_or(CopyVerdict::Unproven, Evidence::compare_copy);
         Err(Refusal::BackingChanged {
             name: claim.name.to_owned(),
-            known: record.backing_identity.clone(),
-            known_path: record.backing_path().map(str::to_owned),
-            found: claim.identity.to_owned(),
-            found_path: claim.path.to_owned(),
+            known: show_backing(record.backing_path(), &record.backing_identity),
+            found: show_backing(Some(claim.path), claim.identity),
             clean: record.clean,
             loss,
             copy,
@@ -497,6 +495,11 @@ impl State {
         self.volumes.retain(|record| record.volume_id != volume_id);
         self.revision += 1;
     }
+}
+
+/// A backing in messages: its path or URI, as far as it is known, and its identity.
+fn show_backing(path: Option<&str>, identity: &str) -> String {
+    path.map_or_else(|| identity.to_owned(), |path| format!("{path} ({identity})"))
 }
 
 /// A random number from the operating system, never 0.

@@ -149,14 +149,10 @@ pub enum Refusal {
     BackingChanged {
         /// The volume.
         name: String,
-        /// Identity of the backing served under that name before.
+        /// The backing served under that name before: path if it is known, and identity.
         known: String,
-        /// Its path or URI, if the record has it.
-        known_path: Option<String>,
-        /// Identity of the present backing.
+        /// The present backing: path and identity.
         found: String,
-        /// Its path or URI.
-        found_path: String,
         /// True if the old backing was cleanly stopped.
         clean: bool,
         /// Dirty data that the old backing lacks.
@@ -435,13 +431,8 @@ impl Refusal {
                  [flash], the volume is served without that data. If the device never had data of this volume: hotset \
                  volume adopt {name}"
             ),
-            Refusal::BackingChanged { name, known, known_path, found, found_path, clean, loss, copy } => {
-                write!(f, "its backing is not the one that it had at the last start: it was ")?;
-                match known_path {
-                    Some(path) => write!(f, "{path} ({known})")?,
-                    None => write!(f, "{known}")?,
-                }
-                write!(f, " and is {found_path} ({found})")?;
+            Refusal::BackingChanged { name, known, found, clean, loss, copy } => {
+                write!(f, "its backing is not the one that it had at the last start: it was {known} and is {found}")?;
                 if !clean {
                     write!(f, ", and the previous one was not cleanly stopped")?;
                 }

@@ -40,7 +40,7 @@ pub enum Clients {
 /// Message of a stop that left nothing on flash.
 const COMPLETE_MESSAGE: &str = "stopped; the backings are complete";
 
-/// What a stop does with dirty data, for progress reports.
+/// Treatment of dirty data by a stop, for progress reports.
 pub fn activity(uses_flash_log: bool) -> &'static str {
     if uses_flash_log { "leaving dirty data in the flash log" } else { "destaging" }
 }
