@@ -27,6 +27,8 @@ pub struct DestagedComparison {
     pub matching: u64,
     /// Blocks with other content.
     pub different: u64,
+    /// Blocks past the backing's end, which are not compared. Zeroes are not counted.
+    pub past_end: u64,
 }
 
 /// Dirty blocks of a volume that wait to be destaged.
@@ -71,9 +73,11 @@ impl<S: Seam> Core<S> {
         let end = end_of(backing);
         let zeroes = self.seam().zero_block().checksum(0);
         let destaged = pages.volume(volume_id).recent_writes();
+        let is_past_end = |(block, checksum): &&(BlockNo, u32)| *block >= end && *checksum != zeroes;
+        let past_end = destaged.iter().filter(is_past_end).count() as u64;
         let newest = newest_recent_writes(destaged, end, zeroes);
         let blocks: Vec<BlockNo> = newest.keys().copied().collect();
-        let mut result = DestagedComparison::default();
+        let mut result = DestagedComparison { past_end, ..DestagedComparison::default() };
         for (checksum, actual) in newest.values().zip(checksums_at(self.seam(), backing, &blocks).await) {
             match actual {
                 Some(actual) if actual == *checksum => result.matching += u64::from(actual != zeroes),

@@ -75,8 +75,11 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         Request::VolumeRemove { name, give_up: Some(data) } => {
             volume_change(name, format!("remove, and give up the data of {data}"))
         }
-        Request::VolumeAdopt { name, give_up: None } => volume_change(name, "adopt the backing as it is now"),
-        Request::VolumeAdopt { name, give_up: Some(data) } => {
+        Request::VolumeAdopt { name, give_up: None, discard_dirty } => {
+            let discard = if *discard_dirty { ", and discard dirty data past its end" } else { "" };
+            volume_change(name, format!("adopt the backing as it is now{discard}"))
+        }
+        Request::VolumeAdopt { name, give_up: Some(data), .. } => {
             volume_change(name, format!("adopt the backing as it is now, and give up the data of {data}"))
         }
         Request::TraceOpen { name } => volume_change(name, "record a trace"),
@@ -133,6 +136,9 @@ mod tests {
         assert_eq!(requested_change(&set), volume_change("v", "set flash_max=1 GiB policy=none"));
         let invalidate = Request::VolumeInvalidate { name: "v".to_owned(), discard_dirty: true };
         assert_eq!(requested_change(&invalidate), volume_change("v", "invalidate, and discard dirty data"));
+        let adopt = Request::VolumeAdopt { name: "v".to_owned(), give_up: None, discard_dirty: true };
+        let adopted = volume_change("v", "adopt the backing as it is now, and discard dirty data past its end");
+        assert_eq!(requested_change(&adopt), adopted);
         let add = Request::FlashAdd { path: "/dev/x".to_owned(), force: true };
         assert_eq!(requested_change(&add), device_change("/dev/x", "add to the flash cache, and erase its content"));
         let pin = Request::VolumePin { name: "v".to_owned(), from_bytes: 7, to_bytes: None };

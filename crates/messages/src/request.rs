@@ -279,6 +279,9 @@ pub enum Request {
         /// Identifies the data that may be lost: a volume ID, or the name of a flash store.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         give_up: Option<String>,
+        /// Discard dirty data past the end of a shrunk backing, and keep the rest.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        discard_dirty: bool,
     },
     /// Create a token for the HTTP interface.
     TokenCreate {

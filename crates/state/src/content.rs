@@ -5,6 +5,8 @@
 //! data is destaged, the content is therefore compared with two records: checksums of the blocks destaged last, and
 //! samples taken when the volume was last served.
 
+use std::fmt;
+
 use engine::BlockNo;
 use serde::{Deserialize, Serialize};
 
@@ -107,6 +109,8 @@ pub struct Evidence {
     pub destaged_unchanged: u64,
     /// Blocks destaged last whose content has changed.
     pub destaged_changed: u64,
+    /// Blocks destaged last that lie past the backing's end, without zero blocks.
+    pub destaged_past_end: u64,
 }
 
 impl Evidence {
@@ -151,7 +155,41 @@ pub enum ContentVerdict {
     /// It is not: this number of the blocks destaged last have another content.
     Differs(u64),
     /// No evidence shows that it is.
-    Unproven,
+    Unproven(MissingProof),
+}
+
+/// The evidence that a backing without proof lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissingProof {
+    /// The identity is an address, and the content proves nothing.
+    Identity,
+    /// The flash store has no usable checksum of the blocks destaged last.
+    RecentWritesLost,
+    /// The blocks destaged last whose checksums are known lie past the end of the backing.
+    RecentWritesPastEnd,
+    /// The blocks destaged last are not compared before pages from before a change of size are dropped.
+    RecentWritesOutdated,
+}
+
+impl fmt::Display for MissingProof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let recent_writes = match self {
+            MissingProof::Identity => {
+                return write!(
+                    f,
+                    "it is identified only by its device number, path or export name, there is no destaged block to \
+                     compare, and its partition table, file systems and sampled blocks prove nothing either"
+                );
+            }
+            MissingProof::RecentWritesLost => "the flash store has no usable checksum of the blocks destaged last",
+            MissingProof::RecentWritesPastEnd => "the blocks destaged last with a known content lie past its end",
+            MissingProof::RecentWritesOutdated => {
+                "the blocks destaged last are not compared, because the flash store still has pages from before a \
+                 change of its size"
+            }
+        };
+        write!(f, "{recent_writes}, and without them older content of the same disk cannot be excluded")
+    }
 }
 
 /// Compares `evidence` with the record of the volume's backing. `others` are the records of other volumes' backings:
@@ -165,15 +203,20 @@ pub fn compare_content(
         return ContentVerdict::Differs(evidence.destaged_changed);
     }
     if evidence.destaged_unchanged == 0 && recorded.is_some_and(|recorded| recorded.destaged > 0) {
-        // The store has lost its checksums: older content of the same disk could not be detected.
-        return ContentVerdict::Unproven;
+        // Older content of the same disk could not be detected.
+        let missing = match evidence.destaged_past_end {
+            0 => MissingProof::RecentWritesLost,
+            _ => MissingProof::RecentWritesPastEnd,
+        };
+        return ContentVerdict::Unproven(missing);
     }
     let instance = evidence.content.instance.as_ref();
     let same_instance = instance.is_some() && recorded.is_some_and(|recorded| recorded.instance.as_ref() == instance);
     if evidence.has_stored_identity || same_instance || evidence.destaged_unchanged > 0 {
         return ContentVerdict::Same;
     }
-    let Some(recorded) = recorded else { return ContentVerdict::Unproven };
+    let unproven = ContentVerdict::Unproven(MissingProof::Identity);
+    let Some(recorded) = recorded else { return unproven };
     let is_shared = |id: &String| others.iter().any(|other| other.ids.contains(id));
     if recorded.ids.iter().any(|id| evidence.content.ids.contains(id) && !is_shared(id)) {
         return ContentVerdict::Same;
@@ -186,7 +229,7 @@ pub fn compare_content(
     let is_own = |sample: u32| sample != ZERO_BLOCK && !others.iter().any(|samples| samples.contains(&sample));
     let matches =
         recorded_samples.iter().zip(&current_samples).filter(|(old, new)| old == new && is_own(**old)).count();
-    if matches >= MATCHES_MIN { ContentVerdict::Same } else { ContentVerdict::Unproven }
+    if matches >= MATCHES_MIN { ContentVerdict::Same } else { unproven }
 }
 
 #[cfg(test)]
@@ -194,6 +237,8 @@ mod tests {
     use super::*;
 
     const SIZE: u64 = 1 << 30;
+
+    const UNPROVEN: ContentVerdict = ContentVerdict::Unproven(MissingProof::Identity);
 
     fn recorded(samples: &[u32]) -> ContentRecord {
         ContentRecord { size_bytes: SIZE, samples: show_samples(samples), ..ContentRecord::default() }
@@ -225,7 +270,11 @@ mod tests {
     fn store_without_its_checksums_leaves_a_backing_unproven() {
         let recorded = ContentRecord { destaged: 5, ..recorded(&[1, 2, 3]) };
         let evidence = Evidence { has_stored_identity: true, ..evidence(&[1, 2, 3]) };
-        assert_eq!(compare_content(Some(&recorded), &evidence, &[]), ContentVerdict::Unproven);
+        let lost = ContentVerdict::Unproven(MissingProof::RecentWritesLost);
+        assert_eq!(compare_content(Some(&recorded), &evidence, &[]), lost);
+        let past_end = Evidence { destaged_past_end: 1, ..evidence.clone() };
+        let verdict = compare_content(Some(&recorded), &past_end, &[]);
+        assert_eq!(verdict, ContentVerdict::Unproven(MissingProof::RecentWritesPastEnd));
         assert_eq!(
             compare_content(Some(&recorded), &Evidence { destaged_unchanged: 1, ..evidence }, &[]),
             ContentVerdict::Same
@@ -234,17 +283,17 @@ mod tests {
 
     #[test]
     fn matching_content_is_a_proof_and_an_address_alone_is_none() {
-        assert_eq!(compare_content(None, &evidence(&[1, 2, 3]), &[]), ContentVerdict::Unproven);
-        assert_eq!(compare_content(Some(&recorded(&[7, 8, 9])), &evidence(&[1, 2, 3]), &[]), ContentVerdict::Unproven);
+        assert_eq!(compare_content(None, &evidence(&[1, 2, 3]), &[]), UNPROVEN);
+        assert_eq!(compare_content(Some(&recorded(&[7, 8, 9])), &evidence(&[1, 2, 3]), &[]), UNPROVEN);
         assert_eq!(
             compare_content(Some(&recorded(&[1, 2, 3, 9])), &evidence(&[1, 2, 3, 4]), &[]),
             ContentVerdict::Same
         );
         let zeroes = [ZERO_BLOCK; 24];
-        assert_eq!(compare_content(Some(&recorded(&zeroes)), &evidence(&zeroes), &[]), ContentVerdict::Unproven);
+        assert_eq!(compare_content(Some(&recorded(&zeroes)), &evidence(&zeroes), &[]), UNPROVEN);
         let clone = recorded(&[1, 2]);
         let of_clone = compare_content(Some(&recorded(&[1, 2, 3, 9])), &evidence(&[1, 2, 3, 9]), &[&clone]);
-        assert_eq!(of_clone, ContentVerdict::Unproven, "two of four samples are another volume's too");
+        assert_eq!(of_clone, UNPROVEN, "two of four samples are another volume's too");
         let destaged = Evidence { destaged_unchanged: 1, ..evidence(&[4]) };
         assert_eq!(compare_content(Some(&recorded(&[1])), &destaged, &[]), ContentVerdict::Same);
     }
@@ -259,10 +308,10 @@ mod tests {
         let now = |instance, id| Evidence { content: with(instance, id), blocks_in_log: 1, ..Evidence::default() };
         let mut other = now(Some("boot:8"), "ext:b");
         other.content.samples = show_samples(&[2]);
-        assert_eq!(compare_content(Some(&with(Some("boot:7"), "ext:a")), &other, &[]), ContentVerdict::Unproven);
+        assert_eq!(compare_content(Some(&with(Some("boot:7"), "ext:a")), &other, &[]), UNPROVEN);
         assert_eq!(compare_content(Some(&with(Some("boot:8"), "ext:a")), &other, &[]), ContentVerdict::Same);
         assert_eq!(compare_content(Some(&with(Some("boot:7"), "ext:b")), &other, &[]), ContentVerdict::Same);
         other.content.instance = None;
-        assert_eq!(compare_content(Some(&with(None, "ext:a")), &other, &[]), ContentVerdict::Unproven);
+        assert_eq!(compare_content(Some(&with(None, "ext:a")), &other, &[]), UNPROVEN);
     }
 }

@@ -6,10 +6,12 @@ use std::io::{self, Read};
 
 use engine::VolumeId;
 
-use super::content::{ContentRecord, ContentVerdict, CopyVerdict, Evidence, compare_content, former_partial_block};
+use super::content::{
+    ContentRecord, ContentVerdict, CopyVerdict, Evidence, MissingProof, compare_content, former_partial_block,
+};
 use super::fields::show_volume_id;
 use super::record::{ConfiguredBacking, State, VolumeRecord};
-use super::trust::{Loss, OlderThan, Refusal, Sabotage, UnusedStore};
+use super::trust::{Loss, OlderThan, Refusal, Sabotage, Shrink, UnusedStore};
 
 /// Maximum number of displaced records; the oldest one is dropped.
 const DISPLACED_MAX: usize = 1_024;
@@ -229,23 +231,25 @@ impl State {
                 compare_content(record.content.as_ref(), evidence, &others)
             }
         };
+        let shrink = shrink_of(record, evidence);
         match verdict {
             ContentVerdict::Differs(changed_blocks) => {
                 return Err(Refusal::ContentDiffers { name, changed_blocks, loss });
             }
-            ContentVerdict::Unproven if !claim.accept.adopt => {
-                return Err(Refusal::ContentUnproven { name, identity: claim.identity.to_owned(), loss });
+            ContentVerdict::Unproven(missing) if !claim.accept.adopt => {
+                let is_outdated = claim.store.is_some() && !self.may_have_pages(record.volume_id, claim.store);
+                let missing = match missing {
+                    MissingProof::RecentWritesLost if is_outdated => MissingProof::RecentWritesOutdated,
+                    missing => missing,
+                };
+                let identity = claim.identity.to_owned();
+                return Err(Refusal::ContentUnproven { name, identity, missing, shrink, loss });
             }
-            ContentVerdict::Unproven | ContentVerdict::Same => {}
+            ContentVerdict::Unproven(_) | ContentVerdict::Same => {}
         }
         let is_accepted = claim.accept.discard_past_end || self.sabotage.is(Sabotage::PastEnd);
-        if evidence.blocks_past_end > 0 && !is_accepted {
-            return Err(Refusal::BackingShrank {
-                name,
-                known_bytes: record.content.as_ref().map_or(0, |content| content.size_bytes),
-                found_bytes: evidence.content.size_bytes,
-                past_end_bytes: evidence.blocks_past_end * 4096,
-            });
+        if let Some(shrink) = shrink.filter(|shrink| shrink.past_end_bytes > 0 && !is_accepted) {
+            return Err(Refusal::BackingShrank { name, shrink, is_proven: verdict == ContentVerdict::Same });
         }
         if evidence.is_partial_block_dirty && !self.sabotage.is(Sabotage::PastEnd) {
             let known_bytes = record.content.as_ref().map_or(0, |content| content.size_bytes);
@@ -500,6 +504,15 @@ impl State {
 /// A backing in messages: its path or URI, as far as it is known, and its identity.
 fn show_backing(path: Option<&str>, identity: &str) -> String {
     path.map_or_else(|| identity.to_owned(), |path| format!("{path} ({identity})"))
+}
+
+/// The change of size of a backing that has shrunk since the record, or past whose end dirty data lies.
+fn shrink_of(record: &VolumeRecord, evidence: &Evidence) -> Option<Shrink> {
+    let known_bytes = record.content.as_ref().map_or(0, |content| content.size_bytes);
+    let found_bytes = evidence.content.size_bytes;
+    let past_end_bytes = evidence.blocks_past_end * 4096;
+    let has_shrunk = known_bytes > found_bytes || past_end_bytes > 0;
+    has_shrunk.then_some(Shrink { known_bytes, found_bytes, past_end_bytes })
 }
 
 /// A random number from the operating system, never 0.

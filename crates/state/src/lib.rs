@@ -31,8 +31,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use content::{
-    ContentRecord, ContentVerdict, CopyVerdict, Evidence, compare_content, end_block, is_partial_block_dirty,
-    sampled_blocks, show_samples,
+    ContentRecord, ContentVerdict, CopyVerdict, Evidence, MissingProof, compare_content, end_block,
+    is_partial_block_dirty, sampled_blocks, show_samples,
 };
 pub use error::{READ_ONLY_REMEDY, StateError};
 pub use fields::show_volume_id;
@@ -51,8 +51,8 @@ pub use replace::Step;
 pub use store_record::StoreRecord;
 pub use stores::{DeviceOfStore, FoundStore, StoreUse, show_uuid, uuid_of};
 pub use trust::{
-    BACKING_HUNG, BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage, SeenStore, UnusedStore, is_of_new_volume,
-    may_lack_marks,
+    BACKING_HUNG, BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage, SeenStore, Shrink, UnusedStore, is_of_new_volume,
+    may_have_shrunk, may_lack_marks,
 };
 pub use units::{UnitError, UnitRecord};
 pub use writer::{Hook, WRITE_TIMEOUT};

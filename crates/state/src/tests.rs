@@ -494,6 +494,53 @@ fn shrunk_backing_is_refused_until_dirty_data_is_given_up() {
 }
 
 #[test]
+fn unproven_shrunk_backing_is_adopted_without_the_data_past_its_end() {
+    let mut state = State::default();
+    state.begin_life(1, 2);
+    let evidence = |past, blocks: u64| Evidence {
+        blocks_in_log: 5,
+        blocks_past_end: past,
+        content: ContentRecord { size_bytes: blocks * 4096, ..ContentRecord::default() },
+        ..Evidence::default()
+    };
+    let (whole, cut, cut_inside) = (evidence(0, 100), evidence(3, 50), evidence(0, 50));
+    let claim = |evidence| Claim { store: Some("ab"), evidence: Some(evidence), ..Claim::plain("web", "disk-1") };
+    let id = state.identify(&claim(&whole), || VolumeId(7)).expect("new").volume_id;
+    state.mark_on_flash(id, Some("ab"));
+    let undestaged = undestaged(id, 5);
+    let claim = |evidence| Claim { undestaged: &undestaged, ..claim(evidence) };
+    let accept = |adopt, discard_past_end| Acceptance { adopt, discard_past_end, ..Acceptance::default() };
+    let refusal = |accept: Acceptance| {
+        state
+            .check(&Claim { accept: &accept, ..claim(&cut) })
+            .err()
+            .map(|refusal| (refusal.code(), refusal.to_string()))
+    };
+    let remedy = "hotset volume adopt web --discard-dirty";
+    for (adopt, discard, code) in
+        [(false, false, "content-unproven"), (true, false, "backing-shrank"), (false, true, "content-unproven")]
+    {
+        let (refused, text) = refusal(accept(adopt, discard)).expect("both have to be accepted");
+        assert_eq!(refused, code);
+        assert!(text.contains("has 204800 bytes and had 409600: 12288 bytes") && text.contains(remedy), "{text}");
+        assert!(may_have_shrunk(refused) && !text.contains("volume resize"), "{text}");
+    }
+    assert_eq!(refusal(accept(true, true)), None);
+    assert!(refusal(accept(false, false)).expect("unproven").1.contains("only by its device number, path or export"));
+    let past_end = Evidence { has_stored_identity: true, destaged_past_end: 2, ..cut.clone() };
+    let mut after_stop = state.clone();
+    after_stop.mark_left_on_flash(id, 2);
+    let refused = after_stop.check(&claim(&past_end)).err().expect("no block within the end proves it").to_string();
+    assert!(refused.contains("destaged last with a known content lie past its end"), "{refused}");
+    assert!(refused.contains(remedy) && !refused.contains("identified only"), "{refused}");
+    let inside = state.check(&claim(&cut_inside)).err().expect("nothing proves the backing").to_string();
+    assert!(inside.contains("has 204800 bytes and had 409600: 0 bytes") && !inside.contains(remedy), "{inside}");
+    let adopted = accept(true, true);
+    let admitted = state.identify(&Claim { accept: &adopted, ..claim(&cut) }, || VolumeId(8)).expect("accepted");
+    assert_eq!(admitted, Admission { volume_id: id, drops_pages: true }, "the data within the end is kept");
+}
+
+#[test]
 fn shrunk_backing_needs_another_proof_until_its_pages_are_dropped() {
     let mut state = State::default();
     state.begin_life(1, 2);
@@ -514,6 +561,8 @@ fn shrunk_backing_needs_another_proof_until_its_pages_are_dropped() {
     // The attach failed, and an older copy took the place of the backing. The ring is not compared any more.
     let refused = state.identify(&claim(&unproven), || VolumeId(8)).expect_err("nothing proves the backing");
     assert_eq!(refused.code(), "content-unproven");
+    assert!(refused.to_string().contains("still has pages from before a change of its size"), "{refused}");
+    assert!(!refused.to_string().contains("identified only"), "the identity lies in the storage: {refused}");
     state.record_pages_dropped(id, "ab");
     assert!(state.identify(&claim(&unproven), || VolumeId(8)).is_ok());
     // A drop that is recorded during a stop leaves the number of destaged blocks that the stop has recorded.

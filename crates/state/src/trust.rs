@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use format_version::NewerFormat;
 use serde::{Deserialize, Serialize};
 
-use super::content::CopyVerdict;
+use super::content::{CopyVerdict, MissingProof};
 
 /// A deliberate fault of the checks, by which a test proves that torture detects it.
 #[doc(hidden)]
@@ -57,6 +57,9 @@ pub(crate) const UNKNOWN_CONFIG: &str = "FILE";
 
 /// Code of [`Refusal::BackingShrank`], to which a resize is the answer.
 pub const BACKING_SHRANK: &str = "backing-shrank";
+
+/// Code of [`Refusal::ContentUnproven`], whose text has the sizes of a backing that has shrunk, too.
+const CONTENT_UNPROVEN: &str = "content-unproven";
 
 /// Code of [`Refusal::BackingHung`], which is lifted without an administrator's choice.
 pub const BACKING_HUNG: &str = "backing-hung";
@@ -196,6 +199,10 @@ pub enum Refusal {
         name: String,
         /// Identity of the backing.
         identity: String,
+        /// The evidence that is missing.
+        missing: MissingProof,
+        /// The change of size, if the backing has also shrunk.
+        shrink: Option<Shrink>,
         /// The waiting dirty data.
         loss: Box<Loss>,
     },
@@ -203,12 +210,10 @@ pub enum Refusal {
     BackingShrank {
         /// The volume.
         name: String,
-        /// Size at the last service.
-        known_bytes: u64,
-        /// Present size.
-        found_bytes: u64,
-        /// Dirty bytes past the end.
-        past_end_bytes: u64,
+        /// The change of size.
+        shrink: Shrink,
+        /// True if the backing is proven to be the same disk. If not, the administrator has adopted it.
+        is_proven: bool,
     },
     /// The backing has grown, and its last block, which was partial, is dirty.
     BackingGrew {
@@ -226,6 +231,27 @@ pub enum Refusal {
         /// The backing, as configured.
         backing: String,
     },
+}
+
+/// A backing that is smaller than when its volume was last served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shrink {
+    /// Size at the last service.
+    pub known_bytes: u64,
+    /// Present size.
+    pub found_bytes: u64,
+    /// Dirty bytes past the present end.
+    pub past_end_bytes: u64,
+}
+
+impl fmt::Display for Shrink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shrink { known_bytes, found_bytes, past_end_bytes } = self;
+        write!(
+            f,
+            "has {found_bytes} bytes and had {known_bytes}: {past_end_bytes} bytes of dirty data lie past its end"
+        )
+    }
 }
 
 /// Dirty data that a choice would give up.
@@ -306,7 +332,7 @@ codes! {
     DirtyElsewhere => "dirty-elsewhere",
     LogUnexpected => "log-unexpected",
     ContentDiffers => "content-differs",
-    ContentUnproven => "content-unproven",
+    ContentUnproven => CONTENT_UNPROVEN,
     BackingShrank => BACKING_SHRANK,
     BackingGrew => "backing-grew",
     BackingHung => BACKING_HUNG,
@@ -315,6 +341,11 @@ codes! {
 /// True if a volume is refused with this code because the state directory has no record of it.
 pub fn is_of_new_volume(code: &str) -> bool {
     matches!(code, DATA_UNCLAIMED | FLASH_ABSENT)
+}
+
+/// True if the text of a refusal with this code says how much dirty data lies past the end of a shrunk backing.
+pub fn may_have_shrunk(code: &str) -> bool {
+    matches!(code, CONTENT_UNPROVEN | BACKING_SHRANK)
 }
 
 /// True if data of a volume that is refused with this code may be in a flash log or in persisted memory without a mark
@@ -501,19 +532,44 @@ impl Refusal {
                  discards {loss}",
                 loss.volume_id
             ),
-            Refusal::ContentUnproven { name, identity, loss } => write!(
+            Refusal::ContentUnproven { name, identity, missing, shrink, loss } => {
+                write!(
+                    f,
+                    "dirty data waits for its backing ({identity}), and nothing proves that this is the same disk with \
+                     the same content: {missing}. "
+                )?;
+                if let Some(shrink) = shrink {
+                    write!(f, "The backing {shrink}. ")?;
+                }
+                match shrink.filter(|shrink| shrink.past_end_bytes > 0) {
+                    None => write!(
+                        f,
+                        "If it is the same disk: hotset volume adopt {name}, which writes that data to it. If not, "
+                    )?,
+                    Some(_) => write!(
+                        f,
+                        "If it is the same disk, restore its size; or, to discard the data past its end and to write \
+                         the other dirty data to it: hotset volume adopt {name} --discard-dirty. If not, "
+                    )?,
+                }
+                write!(
+                    f,
+                    "attach the right disk; or, to keep the content of this disk: hotset volume adopt {name} --give-up \
+                     {}, which discards {loss}",
+                    loss.volume_id
+                )
+            }
+            Refusal::BackingShrank { name, shrink, is_proven: true } => write!(
                 f,
-                "dirty data waits for its backing ({identity}), and nothing proves that this is the same disk with the \
-                 same content: it is identified only by its device number, path or export name, or the flash store has \
-                 lost the checksums of the destaged blocks. If it is the same disk: hotset volume adopt {name}, which \
-                 writes that data to it. If not, attach the right disk; or, to keep the content of this disk: hotset \
-                 volume adopt {name} --give-up {}, which discards {loss}",
-                loss.volume_id
+                "its backing {shrink}. Restore its size; or, to discard that data: hotset volume resize {name} \
+                 --discard-dirty"
             ),
-            Refusal::BackingShrank { name, known_bytes, found_bytes, past_end_bytes } => write!(
+            // A resize does not accept a backing without proof.
+            Refusal::BackingShrank { name, shrink, is_proven: false } => write!(
                 f,
-                "its backing has {found_bytes} bytes and had {known_bytes}: {past_end_bytes} bytes of dirty data lie \
-                 past its end. Restore its size; or, to discard that data: hotset volume resize {name} --discard-dirty"
+                "its backing {shrink}, and nothing proves that it is the same disk with the same content. Restore its \
+                 size; or, if it is the same disk, to discard that data and to write the other dirty data to it: \
+                 hotset volume adopt {name} --discard-dirty"
             ),
             Refusal::BackingGrew { name, known_bytes, found_bytes, loss } => write!(
                 f,

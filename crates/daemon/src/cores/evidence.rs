@@ -202,6 +202,7 @@ async fn examine(local: &CoreLocal, backing: Backing<RealSeam>, volume: Examined
         is_partial_block_dirty,
         destaged_unchanged: destaged.matching,
         destaged_changed: destaged.different,
+        destaged_past_end: destaged.past_end,
     }
 }
 

@@ -10,7 +10,7 @@ use super::Daemon;
 use super::new_file::NewFile;
 use config::{BackingSpec, VolumeConfig, check_name};
 use logging::{self as log, VOLUME};
-use state::{Acceptance, AddedVolume, is_of_new_volume, show_volume_id};
+use state::{Acceptance, AddedVolume, is_of_new_volume, may_have_shrunk, show_volume_id};
 
 /// Smallest unit of a volume's size in bytes.
 const SECTOR: u64 = seam::SECTOR_BYTES as u64;
@@ -208,25 +208,47 @@ impl Daemon {
     }
 
     /// `volume adopt`: declares the backing's present content to be the volume's data. Data that this may lose must be
-    /// named in `give_up`.
-    pub async fn adopt(&self, name: &str, give_up: Option<String>) -> Result<Answer, Failure> {
+    /// named in `give_up`; `discard_dirty` gives up dirty data past the end of a shrunk backing alone.
+    pub async fn adopt(&self, name: &str, give_up: Option<String>, discard_dirty: bool) -> Result<Answer, Failure> {
         let _guard = self.volumes.lock_for_change(name)?;
         let known = self.volumes.get(name)?;
-        if known.refusal().is_none() {
+        let Some(refusal) = known.refusal() else {
             let text = format!("volume {name} is served, so it has nothing to adopt");
             return Err(Failure::new(ErrorKind::Conflict, text));
+        };
+        if let Some(conflict) = discard_conflict(name, refusal, give_up.is_some()).filter(|_| discard_dirty) {
+            return Err(conflict);
         }
-        let given_up = give_up.as_ref().map(|data| format!(", data {data} was discarded")).unwrap_or_default();
+        let given_up = match (&give_up, discard_dirty) {
+            (Some(data), _) => format!(", data {data} was discarded"),
+            (None, true) => ", dirty data past its end was discarded".to_owned(),
+            (None, false) => String::new(),
+        };
         let gives_up = give_up.is_some();
-        self.attachments
-            .attach(known.config, known.from_file, Acceptance { adopt: true, give_up, ..Acceptance::default() })
-            .await?;
+        let accept = Acceptance { adopt: true, give_up, discard_past_end: discard_dirty };
+        self.attachments.attach(known.config, known.from_file, accept).await?;
         if gives_up {
             self.flash.discard_given_up().await?;
         }
         log::warn!(target: VOLUME, volume = name, "volume {name}: backing adopted by command{given_up}");
         self.show(name).await
     }
+}
+
+/// Why `volume adopt --discard-dirty` is not an answer to a refusal: the command gives up all dirty data, or the refusal
+/// has not told how much dirty data lies past the end of a shrunk backing.
+fn discard_conflict(name: &str, refusal: &Failure, gives_up: bool) -> Option<Failure> {
+    if gives_up {
+        let text = "--give-up discards all dirty data, --discard-dirty only the data past the end of a shrunk backing: \
+                    specify one of them";
+        return Some(Failure::new(ErrorKind::Invalid, text));
+    }
+    let is_of_size = refusal.refusal.as_deref().is_some_and(may_have_shrunk);
+    let text = format!(
+        "volume {name} is refused for another reason than a smaller backing, so --discard-dirty does not apply; `hotset \
+         volume show {name}` has the reason and the choices"
+    );
+    (!is_of_size).then(|| Failure::new(ErrorKind::Conflict, text))
 }
 
 /// Remedy for a volume that an `add` could not serve before its adoption.

@@ -250,7 +250,7 @@ impl Daemon {
                 self.add(&name, &backing, size_bytes, (policy.as_deref(), read_only), progress).await
             }
             Request::VolumeRemove { name, give_up } => self.remove(&name, give_up.as_deref(), progress).await,
-            Request::VolumeAdopt { name, give_up } => self.adopt(&name, give_up).await,
+            Request::VolumeAdopt { name, give_up, discard_dirty } => self.adopt(&name, give_up, discard_dirty).await,
             Request::TokenCreate { name, role } => self.http.create_token(&name, role),
             Request::TokenList {} => Ok(Answer::Tokens(self.http.tokens())),
             Request::TokenRevoke { name } => self.http.revoke_token(&name),

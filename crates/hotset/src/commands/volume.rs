@@ -125,8 +125,11 @@ pub enum Action {
         /// The volume
         name: String,
         /// Discard the dirty data that would be lost, by the name in the refusal
-        #[arg(long, value_name = "DATA")]
+        #[arg(long, value_name = "DATA", conflicts_with = "discard_dirty")]
         give_up: Option<String>,
+        /// Discard dirty data beyond the end of a backing that has shrunk, and keep the rest
+        #[arg(long)]
+        discard_dirty: bool,
     },
 }
 
@@ -205,7 +208,7 @@ impl Action {
                 Request::VolumeAdd { name, backing: absolute(backing)?, size_bytes: size, policy, read_only }
             }
             Action::Remove { name, give_up } => Request::VolumeRemove { name, give_up },
-            Action::Adopt { name, give_up } => Request::VolumeAdopt { name, give_up },
+            Action::Adopt { name, give_up, discard_dirty } => Request::VolumeAdopt { name, give_up, discard_dirty },
         })
     }
 }

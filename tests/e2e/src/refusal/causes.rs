@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::show;
-use crate::blocks::{BLOCKS, VOLUME_BYTES, count_some, write, write_some};
+use crate::blocks::{BLOCKS, VOLUME_BYTES, count_some, offset_of, write, write_some};
 use crate::client::Client;
 use crate::daemon::Daemon;
 use crate::fixture::Fixture;
@@ -362,6 +362,9 @@ pub fn set_backing_size(fixture: &Fixture, bytes: u64) {
 /// Blocks whose version 1 is in the flash log, not on the disk of [`ExportedDisk`].
 pub const EXPORTED_BLOCKS: Range<u64> = 0..50;
 
+/// Number of these blocks that lie within the end of a disk that [`ExportedDisk::shrink`] has shrunk.
+pub const EXPORTED_BLOCKS_INSIDE: u64 = 25;
+
 /// A volume on an export of another server, whose disk can be replaced between starts.
 pub struct ExportedDisk {
     /// Fixture whose next start finds another disk, or a disk without proof of identity.
@@ -401,6 +404,14 @@ impl ExportedDisk {
         // The socket is free after the end of its server.
         self.server = None;
         self.server = Some(Nbdkit::start(&path(&self.fixture, "export"), &args));
+    }
+
+    /// Shrinks the disk `a.img`, so that all blocks from [`EXPORTED_BLOCKS_INSIDE`] on lie past its end.
+    pub fn shrink(&mut self) {
+        let file = File::options().write(true).open(path(&self.fixture, "a.img")).expect("the disk exists");
+        file.set_len(offset_of(EXPORTED_BLOCKS_INSIDE)).expect("the size can be changed");
+        // The export has the size that its server has found at its start.
+        self.attach("a.img", 0);
     }
 
     /// Content of a disk.

@@ -9,17 +9,18 @@ use e2e::daemon::{Daemon, hotset, text_of, wait_for};
 use e2e::fixture::Fixture;
 use e2e::fuse::Fuse;
 use e2e::refusal::causes::{
-    DEVICES, EXPORTED_BLOCKS, ExportedDisk, LAST_SECTOR_FILL, MEMORY_FORMAT, SHORT_BYTES, STATE, UNFLUSHED_BYTES,
-    UNFLUSHED_FILL, backing, cloned_backing, cloned_dirty_backing, copy, emptied_log_restored, empty_devices,
-    grown_backing, lost_state, lost_state_and_devices, newer_devices, newer_memory, path, persisted_memory_file,
-    rename, replaced_dirty_backing, restore_devices, restored_devices, restored_state, rolled_back_backing,
-    set_backing_size, set_flash, set_later_format, set_memory_format, shared_backing, shrunk_backing, stop_dirty,
-    unused_flash,
+    DEVICES, EXPORTED_BLOCKS, EXPORTED_BLOCKS_INSIDE, ExportedDisk, LAST_SECTOR_FILL, MEMORY_FORMAT, SHORT_BYTES,
+    STATE, UNFLUSHED_BYTES, UNFLUSHED_FILL, backing, cloned_backing, cloned_dirty_backing, copy, emptied_log_restored,
+    empty_devices, grown_backing, lost_state, lost_state_and_devices, newer_devices, newer_memory, path,
+    persisted_memory_file, rename, replaced_dirty_backing, restore_devices, restored_devices, restored_state,
+    rolled_back_backing, set_backing_size, set_flash, set_later_format, set_memory_format, shared_backing,
+    shrunk_backing, stop_dirty, unused_flash,
 };
 use e2e::refusal::page::{Entry, check_codes};
 use e2e::refusal::{flash_refusal, json, rebuild, run_proposed_command, show, volume_refusal};
 
 const ADOPT: &str = "hotset volume adopt NAME";
+const ADOPT_SHRUNK: &str = "hotset volume adopt NAME --discard-dirty";
 const GIVE_UP: &str = "hotset volume adopt NAME --give-up DATA";
 const GIVE_UP_STORE: &str = "hotset volume adopt NAME --give-up STORE";
 const REBUILD: &str = "hotset state rebuild --config FILE";
@@ -560,7 +561,8 @@ fn backing_without_proof_of_identity_is_refused_as_documented() {
         "there is dirty data for a backing without proof that it is the same disk",
         "another disk may have the same device number or export name",
     );
-    entry.message("", &volume_refusal(&replaced.fixture, &daemon, "content-unproven"));
+    let message = volume_refusal(&replaced.fixture, &daemon, "content-unproven");
+    entry.message("When the size of the backing is unchanged", &message);
     daemon.stop();
     assert!(replaced.content("b.img").iter().all(|byte| *byte == other), "a refused volume was written to");
     entry.choice(ADOPT, "none if it is the same disk; otherwise content of that disk is overwritten", || {
@@ -592,7 +594,30 @@ fn backing_without_proof_of_identity_is_refused_as_documented() {
         destage(daemon);
         assert!(disk.content("b.img").iter().all(|byte| *byte == other), "data that was given up came back");
     });
+    let mut shrunk = ExportedDisk::new(0);
+    shrunk.shrink();
+    let daemon = shrunk.fixture.start();
+    let message = volume_refusal(&shrunk.fixture, &daemon, "content-unproven");
+    entry.message("When the backing has shrunk, and there is dirty data past its end", &message);
+    entry.choice(ADOPT_SHRUNK, "data past the end; otherwise as `hotset volume adopt NAME`", || {
+        for words in [&["adopt", "v"] as &[&str], &["resize", "v", "--discard-dirty"]] {
+            let output = daemon.try_command(&[&["volume"], words].concat());
+            assert!(!output.status.success(), "{words:?} gives up data, or takes the disk: {}", text_of(&output));
+        }
+        assert!(shrunk.content("a.img").iter().all(|byte| *byte == 0), "a refused volume was written to");
+        run_proposed_command(&daemon, &message, ADOPT_SHRUNK);
+        assert_adopted_shrunk(&shrunk, daemon);
+    });
     entry.check();
+}
+
+/// Checks that a shrunk disk has all dirty data within its end, and stops the daemon.
+fn assert_adopted_shrunk(disk: &ExportedDisk, daemon: Daemon) {
+    let image = read(&disk.fixture);
+    assert_eq!(image.len() as u64, offset_of(EXPORTED_BLOCKS_INSIDE));
+    assert_eq!(count_some(&image, EXPORTED_BLOCKS, 1), EXPORTED_BLOCKS_INSIDE, "{}", daemon.log());
+    destage(daemon);
+    assert_eq!(count_some(&disk.content("a.img"), EXPORTED_BLOCKS, 1), EXPORTED_BLOCKS_INSIDE);
 }
 
 #[test]
@@ -608,7 +633,7 @@ fn backing_shrunk_under_dirty_data_is_refused_as_documented() {
     for bytes in [VOLUME_BYTES, VOLUME_BYTES / 2] {
         assert!(message.contains(&bytes.to_string()), "{message}");
     }
-    entry.message("", &message);
+    entry.message("When the backing is proven to be the same disk", &message);
     daemon.stop();
     entry.choice("restore the size of the backing", NOTHING_LOST, || {
         set_backing_size(&fixture, VOLUME_BYTES);
@@ -627,6 +652,17 @@ fn backing_shrunk_under_dirty_data_is_refused_as_documented() {
         let inside = (0..BLOCKS).filter(|number| offset_of(*number) < VOLUME_BYTES / 2);
         inside.for_each(|number| assert_eq!(block_in_image(number), block(number, 2), "block {number}"));
         destage(daemon);
+    });
+    let mut unproven = ExportedDisk::new(0);
+    unproven.shrink();
+    let daemon = unproven.fixture.start();
+    let output = daemon.try_command(&["volume", "adopt", "v"]);
+    assert!(!output.status.success(), "data was given up without a word about it: {}", text_of(&output));
+    let message = volume_refusal(&unproven.fixture, &daemon, "backing-shrank");
+    entry.message("When nothing proves the backing, after `hotset volume adopt NAME`", &message);
+    entry.choice(ADOPT_SHRUNK, "data past the end; content of the disk if it is another one", || {
+        run_proposed_command(&daemon, &message, ADOPT_SHRUNK);
+        assert_adopted_shrunk(&unproven, daemon);
     });
     entry.check();
 }

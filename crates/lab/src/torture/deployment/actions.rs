@@ -2,7 +2,7 @@
 
 use engine::WritePolicy;
 use seam::sim::DiskImages;
-use state::{Acceptance, State};
+use state::{Acceptance, Refusal, State};
 
 use super::super::options::SessionEnd;
 use super::super::run::{Run, disk_name};
@@ -41,7 +41,7 @@ pub enum Response {
     Adopt,
     /// `adopt`, accepting the loss that the refusal names.
     GiveUp,
-    /// `resize --discard-dirty`.
+    /// `resize --discard-dirty`, or `adopt --discard-dirty` of an unproven backing.
     Discard,
     /// `state rebuild`.
     Rebuild,
@@ -298,12 +298,16 @@ pub fn content(images: &DiskImages, index: usize, bytes: u64) -> Vec<u64> {
     tags
 }
 
-/// Converts the administrator's response to the daemon's form. `loss` identifies the data that the refusal names.
-pub fn acceptance(response: Response, loss: Option<String>) -> Option<Acceptance> {
+/// Converts the administrator's response to a refusal to the daemon's form. `loss` identifies the data that the refusal
+/// names.
+pub fn acceptance(response: Response, refusal: &Refusal, loss: Option<String>) -> Option<Acceptance> {
     match response {
         Response::None | Response::Rebuild => None,
         Response::Adopt => Some(Acceptance { adopt: true, ..Acceptance::default() }),
         Response::GiveUp => Some(Acceptance { adopt: true, give_up: loss, ..Acceptance::default() }),
-        Response::Discard => Some(Acceptance { discard_past_end: true, ..Acceptance::default() }),
+        Response::Discard => {
+            let adopt = matches!(refusal, Refusal::ContentUnproven { .. });
+            Some(Acceptance { adopt, discard_past_end: true, ..Acceptance::default() })
+        }
     }
 }

@@ -75,7 +75,7 @@ pub(super) async fn start_daemon(
             rebuilds |= plan.response == Response::Rebuild
                 && matches!(refusal, Refusal::StateOlder { .. } | Refusal::Unclaimed { .. });
             let loss = loss_of(&refusal);
-            if let Some(accept) = acceptance(plan.response, loss) {
+            if let Some(accept) = acceptance(plan.response, &refusal, loss) {
                 (gives_up, discards) = (accept.give_up.is_some(), accept.discard_past_end);
                 let accepted_claim = state_claim(&claim, &collected, &served, store.as_deref(), &accept);
                 if discards && deployment.state.check(&accepted_claim).is_ok() {
@@ -328,6 +328,7 @@ async fn collect_evidence(
             is_partial_block_dirty,
             destaged_unchanged: destaged.matching,
             destaged_changed: destaged.different,
+            destaged_past_end: destaged.past_end,
         },
     }
 }

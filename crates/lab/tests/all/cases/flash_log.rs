@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
+use engine::evidence::DestagedComparison;
 use engine::{BlockNo, ByteOffset, CacheMode, CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
 use lab::fixture::{Fixture, durable_tags, read, write};
 use lab::torture::flash::FlashOptions;
@@ -666,6 +667,21 @@ fn different_after_rollback(fixture: Fixture, block: u64, seed: u64) -> u64 {
         assert!(comparison.matching > 0, "{comparison:?}");
         comparison.different
     })
+}
+
+/// Blocks past the end of a disk prove nothing, and are counted.
+#[test]
+fn destaged_blocks_past_the_end_are_counted_and_not_compared() {
+    let (fixture, volume) = first_session(79, 16);
+    fixture.add_disk("short", SimDiskSpec::new(4 * MIB));
+    let open = DiskOpen { path: "short".into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
+    let comparison = fixture.world.block_on(async {
+        write(&volume, 4 * MIB / 512, 24, 5).await.unwrap();
+        volume.destage_all().await.unwrap();
+        let disk = fixture.seam.open_disk(&open).await.expect("the disk exists");
+        fixture.core.compare_destaged(VolumeId(1), &engine::Backing::plain(disk)).await
+    });
+    assert_eq!(comparison, DestagedComparison { past_end: 3, ..DestagedComparison::default() });
 }
 
 async fn stop(fixture: &Fixture, volume: Volume<SimSeam>) {
