@@ -81,6 +81,17 @@ pub enum KeepIn {
     Directory(PathBuf),
 }
 
+impl KeepIn {
+    /// The directory of persisted memory; `None` if memory does not outlive the daemon.
+    pub fn directory(&self) -> Option<&Path> {
+        match self {
+            KeepIn::Auto => Some(Path::new("/dev/shm")),
+            KeepIn::Nowhere => None,
+            KeepIn::Directory(directory) => Some(directory),
+        }
+    }
+}
+
 /// TLS of NBD clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsMode {

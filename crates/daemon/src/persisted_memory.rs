@@ -24,8 +24,6 @@ use logging::{self as log, MEMORY};
 use state::{MemoryImageRecord, Refusal, StateDir, VolumeRecord, random_number};
 use units::show_bytes;
 
-/// Default directory of the memory image.
-const DIRECTORY: &str = "/dev/shm";
 /// Bytes per block in the block count of `stat`.
 const STAT_BLOCK_BYTES: u64 = 512;
 /// Minimum of free space for a new memory image, in bytes.
@@ -48,11 +46,8 @@ pub fn plan(config: &Config, state: &mut StateDir) -> Result<MemoryPlan, String>
         state.state().memory_images.iter().filter_map(|record| std::fs::metadata(&record.path).ok());
     let former_image_bytes: Vec<u64> = former_image_bytes.map(|file| file.blocks() * STAT_BLOCK_BYTES).collect();
     let needed_bytes = config.memory_bytes.saturating_sub(former_image_bytes.iter().sum()).max(FREE_BYTES_MIN);
-    let (directory, is_configured) = match &config.keep_in {
-        KeepIn::Nowhere => return Ok(MemoryPlan::default()),
-        KeepIn::Auto => (Path::new(DIRECTORY), false),
-        KeepIn::Directory(directory) => (directory.as_path(), true),
-    };
+    let Some(directory) = config.keep_in.directory() else { return Ok(MemoryPlan::default()) };
+    let is_configured = config.keep_in != KeepIn::Auto;
     if let Err(error) = check_free_space(directory, needed_bytes).and_then(|()| check_writable(directory)) {
         if is_configured && former_image_bytes.is_empty() {
             return Err(format!("[memory] keep_in: {error}"));

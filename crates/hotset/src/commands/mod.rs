@@ -17,6 +17,7 @@ pub mod init;
 pub mod job;
 pub mod lab;
 mod machine_checks;
+mod memory_files;
 pub mod report;
 pub mod shell;
 pub mod simulate;

@@ -14,6 +14,7 @@ use state::{Holding, State, StateDir, StateError, StoreInventory, rebuild, show_
 
 use super::confirm::is_confirmed;
 use super::flash_offline::with_paths;
+use super::memory_files::{MemoryFile, find_memory_files};
 use config::Config;
 use terminal::{Failure, print_json};
 use units::{show_bytes, show_counted};
@@ -55,6 +56,7 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
     let result = run_core(RealCoreSpec::new(POOL_BYTES), |seam| read_inventory(seam, devices.clone()));
     let (inventory, warnings) = result.map_err(|error| failed(&error))?.map_err(Failure::failed)?;
     let (rebuilt, holdings) = rebuild(directory.state().clone(), &inventory).map_err(|error| failed(&error))?;
+    let memory_files = find_memory_files(&config.keep_in, &rebuilt.memory_images);
     let summary = Summary {
         devices: &devices,
         source,
@@ -62,6 +64,7 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
         warnings: &warnings,
         volumes: rebuilt.volumes.len(),
         holdings: &holdings,
+        memory_files: &memory_files,
     };
     if json {
         print_json(&summary.json())?;
@@ -148,6 +151,7 @@ struct Summary<'a> {
     warnings: &'a [String],
     volumes: usize,
     holdings: &'a [Holding],
+    memory_files: &'a [MemoryFile],
 }
 
 impl Summary<'_> {
@@ -157,9 +161,10 @@ impl Summary<'_> {
                     "dirty_bytes": holding.blocks * seam::BLOCK_BYTES as u64 })
         };
         let dirty: Vec<_> = self.holdings.iter().map(to_json).collect();
+        let memory_files: Vec<_> = self.memory_files.iter().map(MemoryFile::json).collect();
         json!({
             "store": self.inventory.store, "devices": self.devices, "devices_from": self.source.code(),
-            "volumes": self.volumes, "warnings": self.warnings, "dirty": dirty
+            "volumes": self.volumes, "warnings": self.warnings, "dirty": dirty, "memory_files": memory_files
         })
     }
 
@@ -180,10 +185,11 @@ impl Summary<'_> {
                 ),
             }
         }
+        self.memory_files.iter().for_each(|file| println!("  {}", file.describe()));
         self.warnings.iter().for_each(|warning| println!("  warning: {warning}"));
         println!(
             "The records contain no tokens and no changes made after they were copied to flash. Unflushed writes of a \
-             killed daemon are not restored, because its persisted memory is not used."
+             killed daemon are not restored from persisted memory that no record names."
         );
     }
 }

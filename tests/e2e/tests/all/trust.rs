@@ -12,8 +12,8 @@ use e2e::fixture::Fixture;
 use e2e::fuse::Fuse;
 use e2e::loop_device::LoopDevice;
 use e2e::refusal::causes::{
-    DEVICES, STATE, backing, newer_devices, on_file, on_slow_disks, path, rename, restore_devices, restored_state,
-    save_devices, set_flash, slow_disks,
+    DEVICES, STATE, backing, newer_devices, on_file, on_slow_disks, path, persisted_memory_file, rename,
+    restore_devices, restored_state, save_devices, set_flash, slow_disks,
 };
 use e2e::refusal::{flash_refusal, rebuild, show, volume_refusal};
 
@@ -156,19 +156,24 @@ fn copy_taken_while_the_daemon_ran_is_refused_after_its_stop() {
 
 #[test]
 fn lost_state_directory_is_rebuilt_from_the_devices() {
-    let fixture = on_slow_disks(&DEVICES, "");
+    let mut fixture = on_slow_disks(&DEVICES, "");
+    fixture.keep_in = "/dev/shm".to_owned();
     let daemon = fixture.start();
     write(&fixture, 1);
     daemon.command(&["volume", "flush", "v"]);
     write(&fixture, 2);
     let before = show(&daemon, "v")["incarnation"].clone();
     daemon.kill();
+    let memory = persisted_memory_file(&fixture);
     rename(&fixture, STATE, "state.json.away");
     let daemon = fixture.start();
     volume_refusal(&fixture, &daemon, "data-unclaimed");
     daemon.stop();
     let output = rebuild(&fixture);
     assert!(output.contains("of dirty data on flash") && output.contains("records of 1 volume"), "{output}");
+    let named = output.lines().find(|line| line.contains(&memory.display().to_string()));
+    assert!(named.is_some_and(|line| line.contains("is not used, because no record names it")), "{output}");
+    fs::remove_file(memory).expect("a rebuild changes no persisted memory");
     let daemon = fixture.start();
     assert_eq!(count(&read(&fixture), 2), BLOCKS, "{}", daemon.log());
     assert_eq!(show(&daemon, "v")["incarnation"], before);
