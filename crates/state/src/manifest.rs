@@ -4,6 +4,7 @@
 //! secrets.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use engine::VolumeId;
 use flash::{Ownership, StoreGeneration};
@@ -135,6 +136,12 @@ impl State {
 fn unpack(packed: &[u8]) -> Result<Manifest, String> {
     let bytes = zstd::bulk::decompress(packed, BYTES_MAX).map_err(|error| error.to_string())?;
     serde_json::from_slice(&bytes).map_err(|error| error.to_string())
+}
+
+/// Paths of a store's devices by a copy of the records on them. Empty if the copy names none, or cannot be read.
+pub fn devices_in_copy(packed: &[u8], store: &str) -> BTreeSet<PathBuf> {
+    let stores = unpack(packed).map(|manifest| manifest.stores).unwrap_or_default();
+    stores.into_iter().find(|record| record.store == store).map(|record| record.devices).unwrap_or_default()
 }
 
 /// Refuses devices that were last used before a known later use.
@@ -275,6 +282,18 @@ mod tests {
 
     use super::*;
     use crate::{Acceptance, Claim, OlderThan};
+
+    #[test]
+    fn copy_names_the_devices_of_its_own_store_alone() {
+        let mut state = State::default();
+        for (store, device) in [("ab", "/dev/a"), ("cd", "/dev/c")] {
+            state.store_mut(store).devices.insert(device.into());
+        }
+        let copy = state.manifest(usize::MAX).expect("no limit");
+        assert_eq!(devices_in_copy(&copy, "cd"), BTreeSet::from([PathBuf::from("/dev/c")]));
+        assert_eq!(devices_in_copy(&copy, "ef"), BTreeSet::new());
+        assert_eq!(devices_in_copy(b"damaged", "ab"), BTreeSet::new());
+    }
 
     #[test]
     fn rebuilt_records_keep_fields_that_devices_cannot_know() {

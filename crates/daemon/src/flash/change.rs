@@ -165,7 +165,7 @@ impl FlashLog {
         self.add_to_list(&path).await?;
         let changed = self.change_with_device(&path, JobKind::Add, &text, change, progress).await;
         changed.map_err(|failed| self.restore_devices(before, failed))?;
-        self.record_devices(std::slice::from_ref(&path))?;
+        self.record_devices(std::slice::from_ref(&path)).await?;
         log::info!(target: FLASH, device = %path.display(), "flash device {} was added by command", path.display());
         self.save_generation().await
     }
@@ -188,7 +188,7 @@ impl FlashLog {
         {
             self.remove_from_list(&path).await?;
         }
-        self.record_devices(std::slice::from_ref(&new))?;
+        self.record_devices(std::slice::from_ref(&new)).await?;
         log::info!(
             target: FLASH, device = old, by = %new.display(),
             "flash device {old} was replaced by {} by command",
@@ -218,7 +218,7 @@ impl FlashLog {
         if let Some(path) = path {
             self.remove_from_list(&path).await?;
         }
-        self.record_devices(&[])?;
+        self.record_devices(&[]).await?;
         log::info!(target: FLASH, device, "flash device {device} was removed by command");
         self.save_generation().await
     }
@@ -233,11 +233,14 @@ impl FlashLog {
         }
     }
 
-    /// Saves the paths of the store's devices, of which `added` are new: a start never creates such a file again.
-    fn record_devices(&self, added: &[PathBuf]) -> Result<(), Failure> {
+    /// Saves the paths of the store's devices, of which `added` are new: a start never creates such a file again. The
+    /// devices get the paths, too: if the state directory is lost, they tell which devices the store has now.
+    async fn record_devices(&self, added: &[PathBuf]) -> Result<(), Failure> {
         let Some(store) = self.store() else { return Ok(()) };
         let listed = self.devices();
-        self.records.change(|state| state.record_store_devices(&store, added, &listed))
+        self.records.change(|state| state.record_store_devices(&store, added, &listed))?;
+        self.save_manifest().await;
+        Ok(())
     }
 
     /// Saves the membership generation that the log has now.

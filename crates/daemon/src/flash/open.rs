@@ -1,6 +1,6 @@
 //! Opening the flash log on the data core: finding the devices and the store, and the messages if that fails.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use flash::{
@@ -13,10 +13,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::super::cores::CoreLocal;
 use super::super::overlap::OwnVolumes;
+use super::super::settings::absolute;
 use super::devices::{AbsentDevice, KnownDevices, open_all, read_content, unless_hung};
 use super::{UnusedFlash, WholeLog};
 use config::FlashConfig;
-use state::{Refusal, show_uuid};
+use state::{Refusal, devices_in_copy, show_uuid};
 
 /// A generation that is to be saved in the state directory, and the channel for the result.
 pub type GenerationToRecord = (StoreGeneration, oneshot::Sender<Result<(), String>>);
@@ -256,7 +257,7 @@ async fn find_among(
     let accept_missing = config.devices.len() == 1 && !by_command;
     let mut formatted = false;
     let (identity, manifest) = loop {
-        let (identity, is_new) = identify_store(local, disks, accept_missing, names, &mut absent).await?;
+        let (identity, is_new) = identify_store(local, disks, config, accept_missing, names, &mut absent).await?;
         formatted |= is_new;
         let read = flash::read_manifest(&local.seam, disks, identity.store);
         match unless_hung(local, disks, PATH_TIMEOUT, read).await {
@@ -340,6 +341,7 @@ pub async fn open(
 async fn identify_store(
     local: &CoreLocal,
     disks: &mut Vec<RealDisk>,
+    config: &FlashConfig,
     accept_missing: bool,
     names: &DeviceNames,
     absent: &mut Vec<AbsentDevice>,
@@ -384,20 +386,35 @@ async fn identify_store(
             error @ StoreError::NoStore { .. } => {
                 return Err(unused(not_empty.as_ref().unwrap_or(&error), names, absent));
             }
-            error @ StoreError::MemberMissing { member } => {
+            StoreError::MemberMissing { member } => {
+                let missing = missing_member(member, absent, &unlisted_devices(local, disks, config).await);
                 let remedy = |device: &str| {
                     format!(
-                        "{}; reconnect or restore it. If it is lost for good, name only {device}, which has the whole \
-                         log, in [flash] and set allow_single_copy = true; `hotset flash add` adds another device then",
-                        missing_member(member, absent)
+                        "{missing}. If it is lost for good, name only {device}, which has the whole log, in [flash] \
+                         and set allow_single_copy = true; `hotset flash add` adds another device then"
                     )
                 };
                 let whole_log = find_whole_log(local, disks, names, remedy).await.map(Box::new);
-                return Err(UnusedFlash { whole_log, ..unused(&error, names, absent) });
+                let reason = format!("{missing}. {LOSE_MEMBER}");
+                return Err(UnusedFlash { whole_log, ..with_absent(absent, reason.into()) });
             }
             error => return Err(unused(&error, names, absent)),
         }
     }
+}
+
+/// Paths of the store's devices that the copy of the records on the present ones names and `config` does not. Writes
+/// nothing.
+async fn unlisted_devices(local: &CoreLocal, disks: &[RealDisk], config: &FlashConfig) -> Vec<PathBuf> {
+    let read = async {
+        let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
+        let identity = flash::identify(&local.seam, disks, options).await.ok()?;
+        let manifest = flash::read_manifest(&local.seam, disks, identity.store).await.ok()??;
+        Some(devices_in_copy(&manifest.payload, &show_uuid(&identity.store)))
+    };
+    let recorded = unless_hung(local, disks, PATH_TIMEOUT, read).await.ok().flatten().unwrap_or_default();
+    let listed: Vec<PathBuf> = config.devices.iter().map(|path| absolute(path)).collect();
+    recorded.into_iter().filter(|path| !listed.contains(path)).collect()
 }
 
 /// The whole log on the present devices, if they have one; `describe` gives the reason why it is not in use, with the
@@ -484,27 +501,46 @@ fn unused(error: &StoreError, names: &DeviceNames, absent: &[AbsentDevice]) -> U
     with_absent(absent, unused)
 }
 
-/// The text about a missing member. The remedies of absent devices are left out: a new file would not be the member.
-fn missing_member(member: MemberNo, absent: &[AbsentDevice]) -> String {
+/// The remedy if the missing member is lost, and the present devices may lack data.
+const LOSE_MEMBER: &str = "If it is lost for good, name only the other device in [flash] and set allow_single_copy = \
+                           true: if the missing device was the last one in service, data that only it held is then \
+                           lost";
+
+/// The text about a missing member, with the remedy if it is not lost. `unlisted` are devices of the store that only
+/// the records on the present devices name: a command has put them in the place of others. The remedies of absent
+/// devices are left out: a new file would not be the member.
+fn missing_member(member: MemberNo, absent: &[AbsentDevice], unlisted: &[PathBuf]) -> String {
     let faults = join_texts(absent, |absent| &absent.fault);
     let faults = if faults.is_empty() { String::new() } else { format!(" ({faults})") };
+    let others = absent.iter().filter(|absent| absent.lacks_store).map(|absent| absent.path.as_str());
+    let others = others.collect::<Vec<_>>().join(" and ");
+    let unlisted = unlisted.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
+    let remedy = match (unlisted.as_str(), others.as_str()) {
+        ("", "") => "reconnect or restore it".to_owned(),
+        ("", others) => format!(
+            "reconnect or restore it. If `hotset flash replace` has put another device in the place of {others}, name \
+             that one in [flash]"
+        ),
+        (unlisted, others) => {
+            let place = if others.is_empty() { String::new() } else { format!(" in place of {others}") };
+            format!(
+                "by the records on the present devices the store also uses {unlisted}, which [flash] does not name: \
+                 name it there{place}, and restart"
+            )
+        }
+    };
     format!(
-        "device number {member} of the flash store was in service when the store was last used, and is missing{faults}"
+        "device number {member} of the flash store was in service when the store was last used, and is \
+         missing{faults}; {remedy}"
     )
 }
 
 /// The text about an error of the store, with the remedy where there is one. While a device cannot be used, it comes
 /// first, and no remedy erases or formats another one: its data may be needed beside that of the first.
 fn describe(error: &StoreError, names: &DeviceNames, absent: &[AbsentDevice]) -> String {
-    let missing = |member| missing_member(member, absent);
     let is_incomplete = has_unusable(absent);
     match error {
-        StoreError::MemberMissing { member } => format!(
-            "{}; reconnect it. If it is lost for good, name only the other device in [flash] and set \
-             allow_single_copy = true: if the missing device was the last one in service, data that only it held is \
-             then lost",
-            missing(*member)
-        ),
+        StoreError::MemberMissing { member } => format!("{}. {LOSE_MEMBER}", missing_member(*member, absent, &[])),
         StoreError::NoStore { device, reason } if is_incomplete => format!(
             "{}; {} is not a member of a flash store ({reason}) and stays unchanged",
             faults(absent),
@@ -529,8 +565,6 @@ fn describe(error: &StoreError, names: &DeviceNames, absent: &[AbsentDevice]) ->
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use flash::MemberStatus;
     use state::DeviceOfStore;
 
@@ -588,6 +622,24 @@ mod tests {
         assert_eq!(opened.reason_of(&member(2, Some("wwn-2")), "failed"), "failed");
         opened.missing_member = Some((MemberNo(3), "/f3".to_owned()));
         assert_eq!(opened.reason_of(&member(3, None), "missing"), "missing");
+    }
+
+    #[test]
+    fn missing_member_is_the_device_that_only_the_records_name() {
+        let stranger = AbsentDevice {
+            lacks_store: true,
+            ..AbsentDevice::new("/f0", "/f0 is not a member of a flash store (no superblock)".to_owned())
+        };
+        let (number, unlisted) = (MemberNo(2), [PathBuf::from("/f2")]);
+        let text = missing_member(number, std::slice::from_ref(&stranger), &unlisted);
+        assert!(text.contains("device number 2 of the flash store"), "{text}");
+        assert!(text.contains("also uses /f2, which [flash] does not name: name it there in place of /f0,"), "{text}");
+        let text = missing_member(number, &[], &unlisted);
+        assert!(text.contains("name it there, and restart") && !text.contains("reconnect"), "{text}");
+        let text = missing_member(number, &[stranger], &[]);
+        assert!(text.contains("another device in the place of /f0, name that one in [flash]"), "{text}");
+        let text = missing_member(number, &[], &[]);
+        assert!(text.ends_with("reconnect or restore it"), "{text}");
     }
 
     #[test]

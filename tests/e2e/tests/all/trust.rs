@@ -15,7 +15,7 @@ use e2e::refusal::causes::{
     DEVICES, STATE, backing, newer_devices, on_file, on_slow_disks, path, persisted_memory_file, rename,
     restore_devices, restored_state, save_devices, set_flash, slow_disks,
 };
-use e2e::refusal::{flash_refusal, rebuild, show, volume_refusal};
+use e2e::refusal::{flash_refusal, json, rebuild, show, volume_refusal};
 
 #[test]
 fn stale_device_is_refused() {
@@ -179,6 +179,29 @@ fn lost_state_directory_is_rebuilt_from_the_devices() {
     assert_eq!(show(&daemon, "v")["incarnation"], before);
     daemon.command(&["stop", "--destage"]);
     assert_eq!(count(&slow_disks(&fixture), 2), BLOCKS);
+}
+
+#[test]
+fn lost_state_directory_after_a_replacement_names_the_new_device() {
+    let mut fixture = on_slow_disks(&DEVICES, "");
+    let daemon = fixture.start();
+    let [old, new] = ["f0", "f2"].map(|name| path(&fixture, name).to_string_lossy().into_owned());
+    daemon.command(&["flash", "replace", "--yes", &old, &new]);
+    write(&fixture, 1);
+    daemon.stop();
+    rename(&fixture, STATE, "state.json.away");
+    let daemon = fixture.start();
+    let flash = json(&daemon, &["status"])["flash"].clone();
+    let reason = flash["alerts"][0].as_str().expect("a reason").to_owned();
+    let remedy = format!("also uses {new}, which [flash] does not name: name it there in place of {old}, and restart");
+    assert!(flash["in_use"] == false && reason.contains(&remedy), "{flash}");
+    volume_refusal(&fixture, &daemon, "data-unclaimed");
+    daemon.stop();
+    set_flash(&mut fixture, &["f1", "f2"], "");
+    rebuild(&fixture);
+    let daemon = fixture.start();
+    assert_eq!(count(&read(&fixture), 1), BLOCKS, "{}", daemon.log());
+    daemon.command(&["stop", "--destage"]);
 }
 
 #[test]
