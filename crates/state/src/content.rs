@@ -119,12 +119,14 @@ impl Evidence {
         self.blocks_in_log + self.blocks_in_memory > 0
     }
 
-    /// Compares the backing with the one that a volume had before, by the blocks destaged last. A backing that lacks
-    /// room for dirty data counts as unproven.
-    pub fn compare_copy(&self) -> CopyVerdict {
+    /// Compares the backing with the one that a volume had before, whose record is `former`, by the blocks destaged
+    /// last. A smaller backing counts as unproven.
+    pub fn compare_copy(&self, former: Option<&ContentRecord>) -> CopyVerdict {
+        let is_smaller = former.is_none_or(|former| self.content.size_bytes < former.size_bytes)
+            || self.blocks_past_end + self.destaged_past_end > 0;
         match (self.destaged_changed, self.destaged_unchanged) {
             (0, 0) => CopyVerdict::Unproven,
-            (0, _) if self.blocks_past_end > 0 || self.is_partial_block_dirty => CopyVerdict::Unproven,
+            (0, _) if is_smaller || self.is_partial_block_dirty => CopyVerdict::Unproven,
             (0, unchanged) => CopyVerdict::Current(unchanged),
             (changed, _) => CopyVerdict::Differs(changed),
         }
@@ -136,14 +138,14 @@ impl Evidence {
     }
 }
 
-/// Verdict whether a backing is a copy of the one that a volume had before, with its last destaged blocks.
+/// Verdict whether a backing is a copy of the one that a volume had before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyVerdict {
-    /// It is, as far as the evidence shows: this number of the blocks destaged last have the same content.
+    /// The backing has the same content in all compared blocks, of which there are this many.
     Current(u64),
-    /// It is not: this number of the blocks destaged last have another content.
+    /// The backing has another content in this number of the blocks destaged last.
     Differs(u64),
-    /// No evidence shows that it is.
+    /// No evidence shows that the backing is a copy.
     Unproven,
 }
 
@@ -185,7 +187,7 @@ impl fmt::Display for MissingProof {
             MissingProof::RecentWritesPastEnd => "the blocks destaged last with a known content lie past its end",
             MissingProof::RecentWritesOutdated => {
                 "the blocks destaged last are not compared, because the flash store still has pages from before a \
-                 change of its size"
+                 change of the backing or of its size"
             }
         };
         write!(f, "{recent_writes}, and without them older content of the same disk cannot be excluded")

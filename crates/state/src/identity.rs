@@ -49,6 +49,8 @@ pub struct Claim<'a> {
     pub aliases: &'a [String],
     /// Names of volumes in service.
     pub served: &'a [String],
+    /// Names of all configured volumes.
+    pub configured: &'a [String],
     /// The flash store in use.
     pub store: Option<&'a str>,
     /// The faults of configured flash devices that could not be read; empty if there are none.
@@ -125,7 +127,9 @@ impl State {
             return Ok(Checked { by_name, by_backing: copy_of, discards, is_copy: true });
         }
         if let Some(former) = former {
-            self.check_backing_change(former, claim)?;
+            // The evidence of a known backing is about its own record.
+            let is_unknown = by_backing.is_none() && by_name.is_some();
+            self.check_backing_change(former, claim, is_unknown)?;
         }
         let discards = match by_backing {
             Some(index) => self.check_dirty_data(index, claim)?,
@@ -149,15 +153,22 @@ impl State {
 
     /// True if the new backing of a volume is adopted as a copy of the former one, with the dirty data of that one.
     fn keeps_data(&self, record: &VolumeRecord, claim: &Claim<'_>) -> bool {
-        let Some(loss) = self.loss_of(record, claim) else { return false };
-        // Evidence of a copy comes from the store in use, which may lack what another one has.
-        let is_here = loss.bytes.is_some();
-        is_here && claim.accept.adopt && !claim.discards(&loss.volume_id) && self.is_current_copy(claim)
+        let gives_up = self.loss_of(record, claim).is_none_or(|loss| claim.discards(&loss.volume_id));
+        let is_current =
+            matches!(self.copy_verdict(record, claim), CopyVerdict::Current(_)) || self.sabotage.is(Sabotage::AnyCopy);
+        claim.accept.adopt && !gives_up && is_current
     }
 
-    fn is_current_copy(&self, claim: &Claim<'_>) -> bool {
-        let verdict = claim.evidence.map(Evidence::compare_copy);
-        matches!(verdict, Some(CopyVerdict::Current(_))) || self.sabotage.is(Sabotage::AnyCopy)
+    /// Whether the new backing is a copy of the one in `record` that can take its dirty data. The evidence comes from the
+    /// store in use, which may lack what another one has.
+    fn copy_verdict(&self, record: &VolumeRecord, claim: &Claim<'_>) -> CopyVerdict {
+        let undestaged = claim.undestaged.get(&record.volume_id).copied().unwrap_or_default();
+        let is_complete = match record.dirty_on_flash.as_deref() {
+            Some(store) => Some(store) == claim.store,
+            None => undestaged.in_log == 0,
+        };
+        let evidence = claim.evidence.filter(|_| is_complete);
+        evidence.map_or(CopyVerdict::Unproven, |evidence| evidence.compare_copy(record.content.as_ref()))
     }
 
     /// The record with which a backing of these identities is compared: that of the backing, else that of the name,
@@ -167,16 +178,17 @@ impl State {
         of_backing.or_else(|| self.by_name(name))
     }
 
-    /// Checks a new backing of a volume that had another one.
-    fn check_backing_change(&self, record: &VolumeRecord, claim: &Claim<'_>) -> Result<(), Refusal> {
+    /// Checks a new backing of a volume that had another one; `may_be_copy` if no volume has had it.
+    fn check_backing_change(&self, record: &VolumeRecord, claim: &Claim<'_>, may_be_copy: bool) -> Result<(), Refusal> {
         let loss = self.loss_of(record, claim);
         let names_loss = loss.as_ref().is_none_or(|loss| claim.discards(&loss.volume_id))
             || self.sabotage.is(Sabotage::AdoptUnnamed);
         if claim.accept.adopt && names_loss {
             return Ok(());
         }
-        let is_here = loss.as_ref().is_some_and(|loss| loss.bytes.is_some());
-        let copy = claim.evidence.filter(|_| is_here).map_or(CopyVerdict::Unproven, Evidence::compare_copy);
+        let copy = if may_be_copy { self.copy_verdict(record, claim) } else { CopyVerdict::Unproven };
+        let mut owners = self.volumes.iter().filter(|owner| owner.name != record.name);
+        let owner = owners.find(|owner| owner.backing_identity == record.backing_identity);
         Err(Refusal::BackingChanged {
             name: claim.name.to_owned(),
             known: show_backing(record.backing_path(), &record.backing_identity),
@@ -184,6 +196,7 @@ impl State {
             clean: record.clean,
             loss,
             copy,
+            owner: owner.map(|owner| owner.name.clone()),
         })
     }
 
@@ -268,8 +281,14 @@ impl State {
             self.discard_data(former.volume_id, former.dirty_on_flash.as_deref().or(claim.store));
         }
         self.forget_displaced(claim.name);
-        let is_adopted = |index: &usize| claim.accept.adopt && self.volumes[*index].name != claim.name;
-        if let Some(index) = by_backing.filter(is_adopted) {
+        let is_taken_over = |index: &usize| {
+            let record = &self.volumes[*index];
+            let has_dirty = !record.clean || self.loss_of(record, claim).is_some();
+            // A volume that only has a new name leaves nothing behind under the former one.
+            let is_configured = claim.configured.contains(&record.name);
+            record.name != claim.name && (claim.accept.adopt || is_configured && has_dirty)
+        };
+        if let Some(index) = by_backing.filter(is_taken_over) {
             self.displace(self.volumes[index].clone());
         }
         self.revision += 1;
@@ -553,6 +572,7 @@ impl<'a> Claim<'a> {
             path: "/dev/disk",
             aliases: &[],
             served: &[],
+            configured: &[],
             store: None,
             unread_flash: &[],
             why_unused: &|_| UnusedStore { reason: "it is not configured".to_owned(), has_whole_log: false },

@@ -360,8 +360,12 @@ fn current_copy_of_a_backing_is_adopted_with_the_dirty_data() {
     };
     let (current, older, unproven) = (evidence(3, 0), evidence(3, 1), evidence(0, 0));
     let too_small = Evidence { blocks_past_end: 1, ..current.clone() };
-    let id = state.identify(&Claim { store: Some("ab"), ..Claim::plain("web", "disk-1") }, || VolumeId(7));
-    let id = id.expect("new").volume_id;
+    let partly_compared = Evidence { destaged_past_end: 1, ..current.clone() };
+    let smaller =
+        Evidence { content: ContentRecord { size_bytes: 99 * 4096, ..ContentRecord::default() }, ..current.clone() };
+    let whole = Evidence { content: current.content.clone(), ..Evidence::default() };
+    let first = Claim { store: Some("ab"), evidence: Some(&whole), ..Claim::plain("web", "disk-1") };
+    let id = state.identify(&first, || VolumeId(7)).expect("new").volume_id;
     state.mark_on_flash(id, Some("ab"));
     let undestaged = undestaged(id, 5);
     let adopt = Acceptance { adopt: true, ..Acceptance::default() };
@@ -384,16 +388,47 @@ fn current_copy_of_a_backing_is_adopted_with_the_dirty_data() {
         (&older, "1 of the blocks destaged last have other content"),
         (&unproven, "Nothing proves"),
         (&too_small, "Nothing proves"),
+        (&partly_compared, "Nothing proves"),
+        (&smaller, "Nothing proves"),
     ] {
         let text = refusal(&mut state, claim(evidence, &adopt));
         assert!(text.contains(reason) && !text.contains("keeps the dirty data for it"), "{text}");
     }
+    let of_another = {
+        let mut state = state.clone();
+        state.identify(&Claim::plain("db", "disk-2"), || VolumeId(9)).expect("new");
+        let text = refusal(&mut state, claim(&current, &adopt));
+        assert!(text.contains("Nothing proves"), "the evidence of a known backing is about its own volume: {text}");
+        state.identify(&Claim::plain("db", "disk-2"), || VolumeId(9)).expect("it stays").volume_id
+    };
+    assert_eq!(of_another, VolumeId(9));
     let elsewhere = Claim { store: Some("cd"), ..claim(&current, &adopt) };
     assert!(refusal(&mut state, elsewhere).contains("Nothing proves"), "the evidence is of another store");
     let admission = state.identify(&claim(&current, &adopt), || VolumeId(8)).expect("a current copy");
     assert_eq!(admission, Admission { volume_id: id, drops_pages: true });
     assert_eq!(state.volumes.len(), 1);
     assert_eq!(state.by_id(id).map(|record| record.backing_identity.as_str()), Some("disk-2"));
+}
+
+#[test]
+fn name_whose_dirty_backing_another_configured_name_takes_stays_refused() {
+    let mut state = State::default();
+    state.begin_life(1, 2);
+    let id = identified(&mut state, "web", "disk-1", 7).expect("new");
+    state.mark_on_flash(id, Some("ab"));
+    let undestaged = undestaged(id, 5);
+    let configured = ["web".to_owned(), "web-old".to_owned()];
+    let claim = |name, identity| Claim {
+        store: Some("ab"),
+        undestaged: &undestaged,
+        configured: &configured,
+        ..Claim::plain(name, identity)
+    };
+    let taken = state.identify(&claim("web-old", "disk-1"), || VolumeId(8)).expect("the backing is known");
+    assert_eq!(taken.volume_id, id, "the dirty data goes to the disk that it belongs to");
+    let refused = state.identify(&claim("web", "disk-2"), || VolumeId(9)).expect_err("the copy lacks that data");
+    let text = refused.to_string();
+    assert!(text.contains("belongs to volume web-old now") && !text.contains("keeps the dirty data"), "{text}");
 }
 
 #[test]
@@ -561,7 +596,7 @@ fn shrunk_backing_needs_another_proof_until_its_pages_are_dropped() {
     // The attach failed, and an older copy took the place of the backing. The ring is not compared any more.
     let refused = state.identify(&claim(&unproven), || VolumeId(8)).expect_err("nothing proves the backing");
     assert_eq!(refused.code(), "content-unproven");
-    assert!(refused.to_string().contains("still has pages from before a change of its size"), "{refused}");
+    assert!(refused.to_string().contains("still has pages from before a change of the backing"), "{refused}");
     assert!(!refused.to_string().contains("identified only"), "the identity lies in the storage: {refused}");
     state.record_pages_dropped(id, "ab");
     assert!(state.identify(&claim(&unproven), || VolumeId(8)).is_ok());

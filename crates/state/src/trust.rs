@@ -162,6 +162,8 @@ pub enum Refusal {
         loss: Option<Box<Loss>>,
         /// Whether the new backing is a copy of the old one, which can take that data.
         copy: CopyVerdict,
+        /// The volume that has the old backing now.
+        owner: Option<String>,
     },
     /// The backing belongs to a volume that is in service under another name.
     BackingTaken {
@@ -462,26 +464,34 @@ impl Refusal {
                  [flash], the volume is served without that data. If the device never had data of this volume: hotset \
                  volume adopt {name}"
             ),
-            Refusal::BackingChanged { name, known, found, clean, loss, copy } => {
+            Refusal::BackingChanged { name, known, found, clean, loss, copy, owner } => {
                 write!(f, "its backing is not the one that it had at the last start: it was {known} and is {found}")?;
                 if !clean {
                     write!(f, ", and the previous one was not cleanly stopped")?;
                 }
-                write!(f, ". Attach the previous backing; or give the new backing another volume name; or, if ")?;
+                write!(f, ". ")?;
+                if let Some(owner) = owner {
+                    write!(f, "The previous backing, with its dirty data, belongs to volume {owner} now. ")?;
+                }
+                write!(f, "Attach the previous backing; or give the new backing another volume name; or, ")?;
                 let Some(loss) = loss else {
-                    return write!(f, "the new backing holds the volume's data: hotset volume adopt {name}");
+                    return write!(f, "if the new backing holds the volume's data: hotset volume adopt {name}");
                 };
                 if let CopyVerdict::Current(blocks) = copy {
                     write!(
                         f,
-                        "the new backing is a copy that was made after the last write to the previous one: hotset \
-                         volume adopt {name}, which keeps the dirty data for it (the {blocks} blocks destaged last, which \
-                         were compared, have the same content); or, if "
+                        "if the new backing is a complete copy that was made after the last write to the previous one: \
+                         hotset volume adopt {name}, which keeps the dirty data for it ({blocks} of the blocks destaged \
+                         last were compared and have the same content"
                     )?;
+                    if !clean {
+                        write!(f, "; writes right before the end of the killed daemon cannot be compared")?;
+                    }
+                    write!(f, "); or, ")?;
                 }
                 write!(
                     f,
-                    "the new backing needs none of the dirty data: hotset volume adopt {name} --give-up {}, which \
+                    "to serve the new backing without the dirty data: hotset volume adopt {name} --give-up {}, which \
                      discards {loss}. ",
                     loss.volume_id
                 )?;
@@ -489,8 +499,8 @@ impl Refusal {
                     CopyVerdict::Current(_) => {}
                     CopyVerdict::Differs(blocks) => write!(
                         f,
-                        "The new backing is no current copy of the previous one: {blocks} of the blocks destaged last \
-                         have other content. "
+                        "The new backing is not a current copy of the previous one: {blocks} of the blocks destaged \
+                         last have other content. "
                     )?,
                     CopyVerdict::Unproven => write!(
                         f,

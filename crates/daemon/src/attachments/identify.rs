@@ -18,6 +18,14 @@ use state::{
     acknowledges_durable_writes, effective_policy, random_number,
 };
 
+/// Names of volumes beside which a volume is identified.
+struct Names {
+    /// Volumes in service.
+    served: Vec<String>,
+    /// All configured volumes.
+    configured: Vec<String>,
+}
+
 /// Evidence about the volumes that are to be served.
 pub struct Findings {
     /// Undestaged blocks of volumes that are not served yet, by volume ID.
@@ -71,7 +79,7 @@ impl Attachments {
             Ok(findings) => findings,
             Err(failure) => return requested.iter().map(|_| Err(failure.clone())).collect(),
         };
-        let mut served = self.volumes.occupied_names(requested);
+        let mut names = self.names_of(requested);
         let (mut unclean, mut with_loss) = (Vec::new(), Vec::new());
         let identified = self.records.change(|state| {
             let admissions =
@@ -105,13 +113,13 @@ impl Attachments {
                         |record: &VolumeRecord| findings.undestaged.get(&record.volume_id).map(|entry| entry.in_memory);
                     let drops_memory =
                         accept.give_up.is_some() && records().filter_map(in_memory).any(|blocks| blocks > 0);
-                    let admission = self.identify(state, config, facts, (&findings, evidence), accept, &served)?;
+                    let admission = self.identify(state, config, facts, (&findings, evidence), accept, &names)?;
                     // A new backing without the volume's data begins a new history.
                     let is_unclean = is_unclean && (has_record || known_id == Some(admission.volume_id));
                     // The blocks given up were acknowledged by a killed daemon to clients that may still be running.
                     let given_up = LossRecord { generation, remote_clients: false };
                     let loss = if drops_memory { Some(given_up) } else { loss };
-                    served.push(config.name.clone());
+                    names.served.push(config.name.clone());
                     let policy = effective_policy(state.by_id(admission.volume_id), config.policy);
                     let undestaged = findings.undestaged.get(&admission.volume_id);
                     let has_blocks_in_log = undestaged.is_some_and(|blocks| blocks.in_log > 0);
@@ -166,7 +174,7 @@ impl Attachments {
     ) -> Result<Findings, Failure> {
         let mut shrunk = Vec::new();
         {
-            let (state, served) = (self.records.view(), self.volumes.occupied_names(requested));
+            let (state, names) = (self.records.view(), self.names_of(requested));
             for (((config, _), opened), evidence) in requested.iter().zip(opened).zip(&findings.evidence) {
                 let (Ok(OpenedBacking { core, facts, .. }), Some(Ok(evidence))) = (opened, evidence) else { continue };
                 let is_match =
@@ -174,7 +182,7 @@ impl Attachments {
                 let record = state.volumes.iter().find(|record| is_match(&record.backing_identity));
                 let evidence_of_volume = (&findings, Some(evidence));
                 let checked =
-                    self.with_claim(config, facts, evidence_of_volume, accept, &served, |claim| state.check(claim));
+                    self.with_claim(config, facts, evidence_of_volume, accept, &names, |claim| state.check(claim));
                 if let Some(record) = record.filter(|_| evidence.blocks_past_end > 0 && checked.is_ok()) {
                     shrunk.push((config.name.as_str(), *core, record.volume_id, evidence.content.size_bytes));
                 }
@@ -194,13 +202,13 @@ impl Attachments {
         facts: &OpenFacts,
         (findings, evidence): (&Findings, Option<&Evidence>),
         accept: &Acceptance,
-        served: &[String],
+        names: &Names,
     ) -> Result<Admission, Failure> {
         let drawn = random_number().map_err(|error| {
             Failure::new(ErrorKind::Failed, format!("cannot read a random volume ID from /dev/urandom: {error}"))
         })?;
         let store = self.flash.store();
-        let admission = self.with_claim(config, facts, (findings, evidence), accept, served, |claim| {
+        let admission = self.with_claim(config, facts, (findings, evidence), accept, names, |claim| {
             state.identify(claim, || VolumeId(drawn))
         });
         let admission =
@@ -221,6 +229,12 @@ impl Attachments {
         Ok(admission)
     }
 
+    fn names_of(&self, requested: &[RequestedVolume]) -> Names {
+        let requested_names = requested.iter().map(|(config, _)| config.name.clone());
+        let configured = self.volumes.names().into_iter().chain(requested_names).collect();
+        Names { served: self.volumes.occupied_names(requested), configured }
+    }
+
     /// Calls `work` with the claim of a volume on its open backing.
     fn with_claim<T>(
         &self,
@@ -228,7 +242,7 @@ impl Attachments {
         facts: &OpenFacts,
         (findings, evidence): (&Findings, Option<&Evidence>),
         accept: &Acceptance,
-        served: &[String],
+        names: &Names,
         work: impl FnOnce(&Claim<'_>) -> T,
     ) -> T {
         let store = self.flash.store();
@@ -237,7 +251,8 @@ impl Attachments {
             identity: &facts.identity,
             path: &config.backing.to_string(),
             aliases: &facts.former_identities,
-            served,
+            served: &names.served,
+            configured: &names.configured,
             store: store.as_deref(),
             unread_flash: &self.flash.unread_devices(),
             why_unused: &|store| self.flash.unused_reason(store),

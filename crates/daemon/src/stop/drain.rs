@@ -156,6 +156,7 @@ impl Drain {
                     totals.add(outcome.and_then(Result::ok).unwrap_or(DrainOutcome::Failed));
                 }
                 _ = tick.tick() => {
+                    self.flash.record_drops().await;
                     self.record_outcomes(&mut totals.clean, &totals.on_flash);
                     self.report_progress(uses_flash_log, volumes.len()).await;
                 }

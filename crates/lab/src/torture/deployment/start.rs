@@ -347,6 +347,7 @@ fn state_claim<'a>(
         path: "",
         aliases: &[],
         served,
+        configured: &[],
         store,
         unread_flash: &[],
         why_unused: &|_| UnusedStore { reason: "it is not in use".to_owned(), has_whole_log: false },
