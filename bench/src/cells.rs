@@ -38,8 +38,8 @@ pub const HITS: [Cell; 10] = [
     Cell::new("64 KiB sequential write, depth 8", "write", 65536, 8, 1),
 ];
 
-/// Server and client bound to CPUs. Without that, the rate of a pair with two CPUs depends on where the scheduler places
-/// the threads, and takes one of two values that differ by a factor of two.
+/// Server and client bound to CPUs. Otherwise the rate on two CPUs depends on where the scheduler places the threads,
+/// and takes one of two values that differ by a factor of two.
 pub const PLACED: [Cell; 4] = [
     Cell::new("4 KiB random read, depth 1", "randread", 4096, 1, 1),
     Cell::new("4 KiB random write, depth 1", "randwrite", 4096, 1, 1),

@@ -68,7 +68,7 @@ impl LookUps {
         self.0.get(path).is_none_or(|look_up| look_up.as_ref().is_none_or(|look_up| look_up.exists))
     }
 
-    /// What the path resolves to; the path as written if it does not answer or was not looked up.
+    /// The target of the path; the path as written if it does not answer or was not looked up.
     pub fn target(&self, path: &Path) -> PathTarget {
         self.look_up_of(path).map_or_else(|| PathTarget::Unresolved(path.to_owned()), |look_up| look_up.target.clone())
     }

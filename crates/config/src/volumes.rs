@@ -77,7 +77,7 @@ pub(super) fn read_arrays(sections: &[Section<'_>], source: &mut Source<'_>) -> 
 struct EarlierBacking {
     /// The path as written.
     written: PathBuf,
-    /// What the path resolves to.
+    /// Target of the path.
     target: PathTarget,
     line: usize,
 }

@@ -15,7 +15,7 @@ pub enum Request {
     Status {},
     /// The flash store and its devices.
     FlashList {},
-    /// What the addition of a flash device, or its replacement, does to the clean pages. Changes nothing.
+    /// Determine the effects of the addition of a flash device, or of its replacement, on the clean pages.
     FlashPlan {
         /// The new device, partition or file.
         path: String,

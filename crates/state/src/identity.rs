@@ -159,8 +159,8 @@ impl State {
         claim.accept.adopt && !gives_up && is_current
     }
 
-    /// Whether the new backing is a copy of the one in `record` that can take its dirty data. The evidence comes from the
-    /// store in use, which may lack what another one has.
+    /// Whether the new backing is a copy of the one in `record` that can take its dirty data. The evidence comes from
+    /// the store in use, which may lack what another one has.
     fn copy_verdict(&self, record: &VolumeRecord, claim: &Claim<'_>) -> CopyVerdict {
         let undestaged = claim.undestaged.get(&record.volume_id).copied().unwrap_or_default();
         let is_complete = match record.dirty_on_flash.as_deref() {

@@ -235,8 +235,8 @@ impl Daemon {
     }
 }
 
-/// Why `volume adopt --discard-dirty` is not an answer to a refusal: the command gives up all dirty data, or the refusal
-/// has not told how much dirty data lies past the end of a shrunk backing.
+/// The reason why `volume adopt --discard-dirty` is no answer to a refusal: the command gives up all dirty data, or the
+/// refusal has not told how much dirty data lies past the end of a shrunk backing.
 fn discard_conflict(name: &str, refusal: &Failure, gives_up: bool) -> Option<Failure> {
     if gives_up {
         let text = "--give-up discards all dirty data, --discard-dirty only the data past the end of a shrunk backing: \

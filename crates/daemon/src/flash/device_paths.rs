@@ -11,7 +11,7 @@ use seam::real::{PATH_TIMEOUT, PathTarget};
 /// Time without an answer after which a report compares a path as it is written.
 pub const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the path resolves to; the path as written if it does not answer within `limit`.
+/// The target of the path; the path as written if it does not answer within `limit`.
 async fn target_of(path: &Path, limit: Duration) -> PathTarget {
     let look_up = PathTarget::look_up(path).answer(limit, tokio::time::sleep);
     look_up.await.unwrap_or_else(PathTarget::from)

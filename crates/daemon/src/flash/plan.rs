@@ -1,4 +1,4 @@
-//! What `flash add` and `flash replace` will do to the clean pages, determined before they begin.
+//! Effects of `flash add` and `flash replace` on the clean pages, determined before they begin.
 
 use std::path::Path;
 use std::rc::Rc;

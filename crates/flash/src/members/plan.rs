@@ -1,4 +1,4 @@
-//! What a change of the members does to the log and to the clean pages, determined before the change begins.
+//! Effects of a change of the members on the log and on the clean pages, determined before the change begins.
 
 use seam::Seam;
 
@@ -67,7 +67,7 @@ pub fn role_of_replacement<S: Seam>(inner: &Inner<S>, old: MemberNo, entry: &Mem
     if joins_log { Role::Log } else { Role::Pages }
 }
 
-/// What a device that is added, or replaces a member, does to the clean pages.
+/// Effects on the clean pages of a device that is added or replaces a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinPlan {
     /// The map of clean pages is loaded; before, no page is counted.

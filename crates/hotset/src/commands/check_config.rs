@@ -229,7 +229,7 @@ fn flash_devices_by_command(config: &Config) -> Option<Vec<PathBuf>> {
     (targets_of(devices) != targets_of(in_file)).then(|| devices.to_vec())
 }
 
-/// What the paths resolve to; a path that does not answer counts as written.
+/// The targets of the paths; a path that does not answer counts as written.
 fn targets_of(paths: &[PathBuf]) -> BTreeSet<PathTarget> {
     let calls: Vec<_> = paths.iter().map(|path| PathTarget::look_up(path)).collect();
     calls.into_iter().map(|call| call.wait(PATH_TIMEOUT).unwrap_or_else(PathTarget::from)).collect()

@@ -1,4 +1,4 @@
-//! What a change of the flash devices does to the clean pages, said before the change begins.
+//! Effects of a change of the flash devices on the clean pages, shown before the change begins.
 
 use std::path::Path;
 

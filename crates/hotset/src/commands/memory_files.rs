@@ -56,7 +56,7 @@ impl MemoryFile {
         json!({ "path": self.path, "allocated_bytes": self.allocated_bytes, "recorded": self.is_recorded })
     }
 
-    /// What the file may hold, and whether it is used.
+    /// Possible content of the file, and whether it is used.
     pub fn describe(&self) -> String {
         let (path, size) = (self.path.display(), show_bytes(self.allocated_bytes));
         match self.is_recorded {

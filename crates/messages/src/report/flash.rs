@@ -168,7 +168,7 @@ pub struct PagesReport {
     pub promote_one_in: u64,
 }
 
-/// What the addition of a flash device, or its replacement, does to the clean pages.
+/// Effects of the addition of a flash device, or of its replacement, on the clean pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlashPlanReport {
     /// True once the map of clean pages was read; before, no page is counted.

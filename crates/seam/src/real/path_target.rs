@@ -1,4 +1,4 @@
-//! What a path resolves to, by which two names of one device or file are recognised.
+//! The target of a path, by which two names of one device or file are recognised.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -9,7 +9,7 @@ use super::path_call::{PathCall, PathHung};
 /// Maximum of symbolic links that are followed to a file that does not exist.
 const LINKS_MAX: usize = 16;
 
-/// What a path resolves to. Two paths name the same device or file if, and only if, their targets are equal.
+/// The target of a path. Two paths name the same device or file if their targets are equal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathTarget {
     /// A block device, by its device number.
