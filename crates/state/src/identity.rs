@@ -189,14 +189,17 @@ impl State {
         let copy = if may_be_copy { self.copy_verdict(record, claim) } else { CopyVerdict::Unproven };
         let mut owners = self.volumes.iter().filter(|owner| owner.name != record.name);
         let owner = owners.find(|owner| owner.backing_identity == record.backing_identity);
+        let mut known = show_backing(record.backing_path(), &record.backing_identity);
+        if let Some(owner) = owner {
+            known.push_str(&format!(", which belongs to volume {} now, with its dirty data,", owner.name));
+        }
         Err(Refusal::BackingChanged {
             name: claim.name.to_owned(),
-            known: show_backing(record.backing_path(), &record.backing_identity),
+            known,
             found: show_backing(Some(claim.path), claim.identity),
             clean: record.clean,
             loss,
             copy,
-            owner: owner.map(|owner| owner.name.clone()),
         })
     }
 

@@ -152,7 +152,7 @@ pub enum Refusal {
     BackingChanged {
         /// The volume.
         name: String,
-        /// The backing served under that name before: path if it is known, and identity.
+        /// The backing served under that name before: path if it is known, identity, and the volume that has it now.
         known: String,
         /// The present backing: path and identity.
         found: String,
@@ -162,8 +162,6 @@ pub enum Refusal {
         loss: Option<Box<Loss>>,
         /// Whether the new backing is a copy of the old one, which can take that data.
         copy: CopyVerdict,
-        /// The volume that has the old backing now.
-        owner: Option<String>,
     },
     /// The backing belongs to a volume that is in service under another name.
     BackingTaken {
@@ -464,16 +462,12 @@ impl Refusal {
                  [flash], the volume is served without that data. If the device never had data of this volume: hotset \
                  volume adopt {name}"
             ),
-            Refusal::BackingChanged { name, known, found, clean, loss, copy, owner } => {
+            Refusal::BackingChanged { name, known, found, clean, loss, copy } => {
                 write!(f, "its backing is not the one that it had at the last start: it was {known} and is {found}")?;
                 if !clean {
                     write!(f, ", and the previous one was not cleanly stopped")?;
                 }
-                write!(f, ". ")?;
-                if let Some(owner) = owner {
-                    write!(f, "The previous backing, with its dirty data, belongs to volume {owner} now. ")?;
-                }
-                write!(f, "Attach the previous backing; or give the new backing another volume name; or, ")?;
+                write!(f, ". Attach the previous backing; or give the new backing another volume name; or, ")?;
                 let Some(loss) = loss else {
                     return write!(f, "if the new backing holds the volume's data: hotset volume adopt {name}");
                 };
