@@ -73,7 +73,8 @@ fn wait_for_a_lock_is_reported_once_with_its_holder() {
     let path = folder.path().join("disk");
     core(|seam| async move {
         let _holder = locked(&seam, &path).await;
-        let spec = DiskOpen { lock_wait_ms: 100, ..open_spec(&path, None) };
+        // Long enough for a first attempt on a busy machine, after which the wait is reported.
+        let spec = DiskOpen { lock_wait_ms: 2_000, ..open_spec(&path, None) };
         assert!(matches!(seam.open_disk(&spec).await, Err(DiskError::Busy(_))));
         let reports = REPORTS.lock().expect("no panic");
         let own: Vec<_> = reports.iter().filter(|(reported, _)| *reported == path).collect();
