@@ -4,6 +4,7 @@
 //!
 //! Recovery relies on one batch at a time: a batch that has a successor was durable, so only the last one can be torn.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Block, DiskError, DiskResult, Nanos, Seam};
@@ -11,8 +12,10 @@ use seam::{BLOCK_BYTES, Block, DiskError, DiskResult, Nanos, Seam};
 use crate::device::{Durability, block_of, block_offset};
 use crate::error::StoreError;
 use crate::format::batch::{BatchHeader, RECORDS_MAX, RecordEntry, RecordKind, data_seed};
+use crate::format::summary::{SegmentSummary, batch_blocks};
 use crate::membership::{failures_of, persist_tail, record_generation, remove_members_unrecorded, return_buffer};
 use crate::pages::segment_lending::reclaim_for_log;
+use crate::read::SegmentHold;
 use crate::record::{Content, Position};
 use crate::retirement::release_all;
 use crate::slow::{GRACE, QueuedRequest, RequestWork, detect_slow_members};
@@ -103,9 +106,9 @@ async fn next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<AppendReques
     }
 }
 
-/// Blocks left in the open segment.
+/// Blocks left for batches in the open segment.
 fn open_blocks_left<S: Seam>(state: &State<S>) -> u32 {
-    let blocks = (state.superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
+    let blocks = batch_blocks(state.superblock.segment_blocks());
     state.segments.open.map_or(0, |open| blocks - open.offset)
 }
 
@@ -151,9 +154,10 @@ async fn commit<S: Seam>(inner: &Inner<S>, requests: Vec<AppendRequest<S>>) {
     });
     blocks.extend(data);
     let at = block_offset(segment_bytes, header.segment, header.offset);
-    let result = write(inner, at, &blocks, &requests, &header).await;
+    let summary = if header.offset == 0 { sealed_summary(inner) } else { None };
+    let result = write(inner, at, &blocks, summary.as_ref(), &requests, &header).await;
     let header_block = blocks.swap_remove(0);
-    drop(blocks);
+    drop((blocks, summary));
     return_buffer(inner, header_block);
     match result {
         Ok(()) => {
@@ -163,6 +167,37 @@ async fn commit<S: Seam>(inner: &Inner<S>, requests: Vec<AppendRequest<S>>) {
         }
         Err(error) => requests.into_iter().for_each(|request| request.reply.send(Err(error.clone()))),
     }
+}
+
+/// The summary of a segment that gets no more batches.
+struct SealedSummary<S: Seam> {
+    /// Its byte offset on the devices.
+    at: u64,
+    blocks: Vec<S::Block>,
+    /// Pages must not get the segment before the summary is written: it would overwrite them.
+    _hold: SegmentHold<S>,
+}
+
+/// The summary of the segment before the one that was just opened. `None` without free buffers, or if the segment has
+/// left the log or has no summary.
+fn sealed_summary<S: Seam>(inner: &Inner<S>) -> Option<SealedSummary<S>> {
+    let summary = inner.state.borrow_mut().summary.take()?;
+    let at = {
+        let state = inner.state.borrow();
+        if !state.segments.is_in_log(summary.segment, summary.generation()) {
+            return None;
+        }
+        let index = batch_blocks(state.superblock.segment_blocks());
+        block_offset(state.superblock.segment_bytes, summary.segment, index)
+    };
+    let encoded = summary.encode()?;
+    let buffers: Vec<_> = encoded.iter().map_while(|_| inner.alloc()).collect();
+    if buffers.len() < encoded.len() {
+        return None;
+    }
+    let blocks = buffers.into_iter().zip(&encoded).map(|(buffer, raw)| block_of::<S>(buffer, raw)).collect();
+    let hold = SegmentHold::new(&inner.me.upgrade()?, summary.segment);
+    Some(SealedSummary { at, blocks, _hold: hold })
 }
 
 /// The header of a batch of these requests in the open segment, and the size of a segment in bytes.
@@ -203,6 +238,7 @@ async fn write<S: Seam>(
     inner: &Inner<S>,
     at: u64,
     blocks: &[S::Block],
+    summary: Option<&SealedSummary<S>>,
     requests: &[AppendRequest<S>],
     header: &BatchHeader,
 ) -> Result<(), StoreError> {
@@ -213,6 +249,10 @@ async fn write<S: Seam>(
         devices.first().filter(|_| inner.sabotage.is(Sabotage::AckBeforeMirror)).map(|device| device.member);
     let writes = devices.iter().chain(&joining).map(|device| {
         let write: BoxFuture<'_, DiskResult<Nanos>> = Box::pin(async move {
+            if let Some(SealedSummary { at, blocks, .. }) = summary {
+                // The flush of the batch makes it durable, too.
+                inner.write_with_retry_to(device, *at, blocks.clone(), Durability::Unflushed).await?;
+            }
             let queued = QueuedRequest::new(inner, device.member, RequestWork::Program(blocks.len()));
             let result = inner.write_with_retry_to(device, at, blocks.to_vec(), durability).await;
             if early_member == Some(device.member) && result.is_ok() {
@@ -235,7 +275,7 @@ async fn write<S: Seam>(
         .collect();
     let mut failures = failures_of(&devices, results.into_iter().map(|result| result.map(drop)).collect());
     failures.extend(detect_slow_members(inner, &latencies));
-    let bytes = (blocks.len() * BLOCK_BYTES) as u64;
+    let bytes = ((blocks.len() + summary.map_or(0, |summary| summary.blocks.len())) * BLOCK_BYTES) as u64;
     latencies.iter().for_each(|(member, _)| inner.pages.borrow_mut().counts.member_mut(*member).log_bytes += bytes);
     if inner.sabotage.is(Sabotage::AckBeforeMembership) && failures.len() < devices.len() {
         acknowledge(inner, header, requests, None);
@@ -262,6 +302,16 @@ fn apply_commit<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32) 
         segments.durable_tail = segments.durable_tail.max(header.tail);
     }
     segments.get_mut(header.segment).last_sequence = header.sequence;
+    let segment_blocks = state.superblock.segment_blocks();
+    if header.offset == 0 {
+        state.summary = Some(SegmentSummary::new(header, segment_blocks));
+    }
+    let mut summarized = Cow::Borrowed(header);
+    if inner.sabotage.is(Sabotage::LyingSummary) {
+        summarized.to_mut().records[0].block = header.records[0].block.next();
+    }
+    state.summary.as_mut().expect("the first batch of a segment begins its summary").add(&summarized, checksum);
+    let segments = &mut state.segments;
     let open = segments.open.as_mut().expect("the segment stays open while a batch is written");
     open.offset += header.blocks();
 }

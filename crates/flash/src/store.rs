@@ -4,13 +4,14 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::{Rc, Weak};
 
-use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
+use seam::{Disk, Nanos, Seam};
 
 use crate::create::{FormatOptions, format};
 use crate::device::{BufferSource, Device};
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::batch::RECORDS_MAX;
+use crate::format::summary::{SegmentSummary, batch_blocks};
 use crate::format::superblock::{Role, Superblock};
 use crate::hang::InFlightRequests;
 use crate::kept_reads::KeptResult;
@@ -67,6 +68,8 @@ pub enum Sabotage {
     SkipReadRecheck,
     /// A retired record is read although it has expired.
     SkipExpiryCheck,
+    /// A segment's summary names a wrong block for the first record of each batch.
+    LyingSummary,
 }
 
 impl Sabotage {
@@ -155,6 +158,8 @@ pub(crate) struct State<S: Seam> {
     pub(crate) next_sequence: Sequence,
     /// Checksum of the last batch's header, 0 before the first batch.
     pub(crate) previous: u32,
+    /// The summary of the segment that the log began last.
+    pub(crate) summary: Option<SegmentSummary>,
     pub(crate) reports: Vec<MemberReport>,
     /// Index of the superblock copy to overwrite next on each member: the one that is not its newest.
     pub(crate) next_copies: Vec<usize>,
@@ -293,8 +298,8 @@ impl<S: Seam> Store<S> {
 
     /// Maximum number of records of one append.
     pub fn records_max(&self) -> usize {
-        let segment_blocks = self.0.state.borrow().superblock.segment_bytes as usize / BLOCK_BYTES;
-        RECORDS_MAX.min(segment_blocks - 1)
+        let blocks = batch_blocks(self.0.state.borrow().superblock.segment_blocks());
+        RECORDS_MAX.min(blocks as usize - 1)
     }
 
     /// Appends `records` in one batch. Returns their positions when they are durable on every member in service.

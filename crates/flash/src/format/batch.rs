@@ -11,7 +11,7 @@ pub const RECORDS_MAX: usize = 99;
 
 pub(super) const MAGIC: [u8; 8] = *b"HOTSETLB";
 const RECORDS_AT: usize = 128;
-const RECORD_BYTES: usize = 40;
+pub(super) const RECORD_BYTES: usize = 40;
 /// Exclusive bound of block numbers: the byte offset of a higher one would overflow a file offset.
 pub const BLOCKS_END: BlockNo = BlockNo(1 << 51);
 /// The kind of a log segment; a page segment has kind 2.
@@ -112,18 +112,7 @@ impl BatchHeader {
         put(out, 76, &KIND_LOG.to_le_bytes());
         put(out, 80, &self.journal_commit.0.to_le_bytes());
         for (index, record) in self.records.iter().enumerate() {
-            let at = RECORDS_AT + index * RECORD_BYTES;
-            let (kind, flags, checksum) = match record.kind {
-                RecordKind::Data { checksum } => (RECORD_DATA, 0, checksum),
-                RecordKind::Zero { may_unmap } => (RECORD_ZERO, u8::from(may_unmap), 0),
-                RecordKind::Tombstone => (RECORD_TOMBSTONE, 0, 0),
-            };
-            put(out, at, &record.volume_id.0.to_le_bytes());
-            put(out, at + 8, &record.block.0.to_le_bytes());
-            put(out, at + 16, &record.epoch.0.to_le_bytes());
-            put(out, at + 24, &record.blocks.to_le_bytes());
-            put(out, at + 28, &checksum.to_le_bytes());
-            put(out, at + 32, &[kind, flags]);
+            put(out, RECORDS_AT + index * RECORD_BYTES, &encode_record(record));
         }
         let checksum = seal(out);
         (raw, checksum)
@@ -140,7 +129,7 @@ impl BatchHeader {
         if get_u32(raw, 8) != VERSION || get_u32(raw, 76) != KIND_LOG || !(1..=RECORDS_MAX).contains(&count) {
             return None;
         }
-        let records = (0..count).map(|index| decode_record(raw, RECORDS_AT + index * RECORD_BYTES));
+        let records = raw[RECORDS_AT..].chunks_exact(RECORD_BYTES).take(count).map(decode_record);
         let header = BatchHeader {
             store: get(raw, 16),
             boot: BootEpoch(get_u64(raw, 32)),
@@ -161,23 +150,37 @@ impl BatchHeader {
     }
 }
 
-fn decode_record(raw: &Raw, at: usize) -> Option<RecordEntry> {
-    let (block, blocks) = (BlockNo(get_u64(raw, at + 8)), get_u32(raw, at + 24));
-    let kind = match get::<2>(raw, at + 32) {
-        [RECORD_DATA, _] if blocks == 1 => RecordKind::Data { checksum: get_u32(raw, at + 28) },
-        [RECORD_ZERO, flags] => RecordKind::Zero { may_unmap: flags & 1 != 0 },
-        [RECORD_TOMBSTONE, _] => RecordKind::Tombstone,
+/// The bytes of a record.
+pub(super) fn encode_record(record: &RecordEntry) -> [u8; RECORD_BYTES] {
+    let (kind, flags, checksum) = match record.kind {
+        RecordKind::Data { checksum } => (RECORD_DATA, 0, checksum),
+        RecordKind::Zero { may_unmap } => (RECORD_ZERO, u8::from(may_unmap), 0),
+        RecordKind::Tombstone => (RECORD_TOMBSTONE, 0, 0),
+    };
+    let mut out = [0; RECORD_BYTES];
+    out[..8].copy_from_slice(&record.volume_id.0.to_le_bytes());
+    out[8..16].copy_from_slice(&record.block.0.to_le_bytes());
+    out[16..24].copy_from_slice(&record.epoch.0.to_le_bytes());
+    out[24..28].copy_from_slice(&record.blocks.to_le_bytes());
+    out[28..32].copy_from_slice(&checksum.to_le_bytes());
+    out[32..34].copy_from_slice(&[kind, flags]);
+    out
+}
+
+/// Decodes the `RECORD_BYTES` bytes of [`encode_record`]. `None` for impossible values.
+pub(super) fn decode_record(raw: &[u8]) -> Option<RecordEntry> {
+    let u32_at = |at: usize| u32::from_le_bytes(raw[at..at + 4].try_into().expect("four bytes"));
+    let u64_at = |at: usize| u64::from_le_bytes(raw[at..at + 8].try_into().expect("eight bytes"));
+    let (block, blocks) = (BlockNo(u64_at(8)), u32_at(24));
+    let kind = match (raw[32], raw[33]) {
+        (RECORD_DATA, _) if blocks == 1 => RecordKind::Data { checksum: u32_at(28) },
+        (RECORD_ZERO, flags) => RecordKind::Zero { may_unmap: flags & 1 != 0 },
+        (RECORD_TOMBSTONE, _) => RecordKind::Tombstone,
         _ => return None,
     };
     (block < BLOCKS_END && block.plus(u64::from(blocks)) <= BLOCKS_END).then_some(())?;
     (blocks > 0).then_some(())?;
-    Some(RecordEntry {
-        volume_id: VolumeId(get_u64(raw, at)),
-        block,
-        epoch: Epoch(get_u64(raw, at + 16)),
-        blocks,
-        kind,
-    })
+    Some(RecordEntry { volume_id: VolumeId(u64_at(0)), block, epoch: Epoch(u64_at(16)), blocks, kind })
 }
 
 /// The seed of a data block's checksum: its address, and the segment's boot epoch and generation. A lost or misdirected

@@ -5,6 +5,7 @@ pub mod batch;
 mod bytes;
 pub mod journal;
 pub mod page;
+pub mod summary;
 pub mod superblock;
 
 use format_version::NewerFormat;

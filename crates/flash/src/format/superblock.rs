@@ -151,6 +151,11 @@ impl Superblock {
         (0..).map(MemberNo).zip(&self.members)
     }
 
+    /// The number of blocks of a segment.
+    pub fn segment_blocks(&self) -> u32 {
+        (self.segment_bytes / seam::BLOCK_BYTES as u64) as u32
+    }
+
     /// The segments for the log: those past the map journal.
     pub fn log_segments(&self) -> Range<SegmentNo> {
         SegmentNo(self.journal_segments())..SegmentNo(self.segments)

@@ -6,14 +6,15 @@
 //! is valid. That opening found that the chain ended before the other batch.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use seam::{BLOCK_BYTES, Block, Seam};
+use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, Seam};
 
 use crate::device::{Device, Durability, block_offset, raw};
 use crate::error::StoreError;
 use crate::format::batch::{BatchHeader, data_seed};
 use crate::format::page::PageHeader;
+use crate::format::summary::{SummaryHead, batch_blocks, summary_blocks};
 use crate::format::superblock::Superblock;
 use crate::format::{Raw, newer_metadata};
 use crate::membership::Failure;
@@ -85,8 +86,8 @@ struct LogReader<'a, S: Seam> {
     devices: &'a [Device<S>],
     superblock: &'a Superblock,
     heads: BTreeMap<Sequence, Vec<SegmentHead>>,
-    /// Headers that were read ahead, each from one device, by position (segment, block).
-    prefetched: RefCell<BTreeMap<(SegmentNo, u32), (BatchHeader, u32)>>,
+    /// Headers that were read ahead, each from one device, or taken from a summary, by segment and in order.
+    prefetched: RefCell<BTreeMap<SegmentNo, VecDeque<(BatchHeader, u32)>>>,
     /// The error of a segment whose first block is unreadable on all devices.
     unreadable: Option<StoreError>,
     page_segment_generations: RefCell<BTreeMap<MemberSegment, u64>>,
@@ -144,7 +145,7 @@ pub async fn read_log<S: Seam>(
 
 impl<S: Seam> LogReader<'_, S> {
     fn blocks(&self) -> u32 {
-        (self.superblock.segment_bytes / BLOCK_BYTES as u64) as u32
+        self.superblock.segment_blocks()
     }
 
     /// Reads the header at a position from all devices.
@@ -234,21 +235,73 @@ impl<S: Seam> LogReader<'_, S> {
     }
 
     async fn prefetch_segment(&self, first: Sequence, head: &SegmentHead) {
-        let mut offset = 0;
+        let mut headers = VecDeque::from(self.read_summary(first, head).await.unwrap_or_default());
+        let mut offset = headers.back().map_or(0, |(header, _)| header.offset + header.blocks());
+        let is_sealed = offset > 0;
         let fits = |(header, _): &(BatchHeader, u32)| (header.boot, header.first_sequence) == (head.boot, first);
-        while offset < self.blocks() {
-            let position = (head.segment, offset);
+        while offset < self.blocks() && !is_sealed {
             if let Some(header) = self.read_header_once(head.segment, offset).await.filter(fits) {
                 offset += header.0.blocks();
-                self.prefetched.borrow_mut().insert(position, header);
+                headers.push_back(header);
                 continue;
             }
-            // The copy is bad. Without an entry in `prefetched`, all devices are read again, and a device that lacks
-            // the header gets it.
-            let (headers, _) = self.read_headers(head.segment, offset).await;
-            let Some((header, _)) = headers.into_iter().flatten().find(fits) else { return };
+            // The copy is bad. Without a header here, all devices are read again, and a device that lacks the header
+            // gets it.
+            let (copies, _) = self.read_headers(head.segment, offset).await;
+            let Some((header, _)) = copies.into_iter().flatten().find(fits) else { break };
             offset += header.blocks();
         }
+        self.prefetched.borrow_mut().insert(head.segment, headers);
+    }
+
+    /// The headers of a segment by its summary. `None` if no device has an intact one of this generation.
+    async fn read_summary(&self, first: Sequence, head: &SegmentHead) -> Option<Vec<(BatchHeader, u32)>> {
+        if summary_blocks(self.blocks()) == 0 {
+            return None;
+        }
+        let preferred = head.segment.index() % self.devices.len();
+        let devices = self.devices[preferred..].iter().chain(&self.devices[..preferred]);
+        for device in devices {
+            if let Some(headers) = self.read_summary_of(device, first, head).await {
+                return Some(headers);
+            }
+        }
+        None
+    }
+
+    async fn read_summary_of(
+        &self,
+        device: &Device<S>,
+        first: Sequence,
+        head: &SegmentHead,
+    ) -> Option<Vec<(BatchHeader, u32)>> {
+        let index = batch_blocks(self.blocks());
+        let at = |index| block_offset(self.superblock.segment_bytes, head.segment, index);
+        let raw_head = device.read_raw(self.seam, at(index)).await.ok()?;
+        let summary = SummaryHead::decode(&raw_head, self.superblock.store, head.segment, head.boot, first)?;
+        let (mut further, mut index) = (Vec::new(), index + 1);
+        while further.len() < summary.further_blocks() {
+            let count = (summary.further_blocks() - further.len()).min(SEARCH_BLOCKS as usize);
+            // A task that waited for its last buffers could wait for a task that does the same.
+            let buffers: Vec<_> = (0..count).map_while(|_| self.seam.alloc()).collect();
+            if buffers.len() < count {
+                return None;
+            }
+            let (result, pieces) = device.disk.read(at(index), buffers.into_iter().map(Piece::whole).collect()).await;
+            result.ok()?;
+            further.extend(pieces.into_iter().map(|piece| raw(&piece.block.freeze())));
+            index += count as u32;
+        }
+        let headers = summary.batches(&further)?;
+        let is_valid = |(header, _): &(BatchHeader, u32)| {
+            header.offset + header.blocks() <= self.blocks() && !is_superseded(self.superblock, header)
+        };
+        if !headers.iter().all(is_valid) {
+            return None;
+        }
+        let commits = headers.iter().map(|(header, _)| header.journal_commit);
+        self.journal_commit.set(commits.fold(self.journal_commit.get(), CommitNo::max));
+        Some(headers)
     }
 
     /// Reads the header at a position from one device. The segments are spread over the devices, to use all of them.
@@ -288,8 +341,7 @@ impl<S: Seam> LogReader<'_, S> {
                 (header.sequence, header.boot, header.first_sequence) == (sequence, boot, first)
                     && follows(boot, header.previous)
             };
-            let prefetched = self.prefetched.borrow_mut().remove(&(segment, offset)).filter(fits);
-            if let Some((header, checksum)) = prefetched {
+            if let Some((header, checksum)) = self.take_prefetched(segment, offset).filter(fits) {
                 return Ok(Some(LogBatch::new(header, checksum)));
             }
             let (headers, error) = self.read_headers(segment, offset).await;
@@ -305,6 +357,11 @@ impl<S: Seam> LogReader<'_, S> {
             }
         }
         Ok(None)
+    }
+
+    /// The header at this position, if it was read ahead.
+    fn take_prefetched(&self, segment: SegmentNo, offset: u32) -> Option<(BatchHeader, u32)> {
+        self.prefetched.borrow_mut().get_mut(&segment)?.pop_front_if(|(header, _)| header.offset == offset)
     }
 
     /// True when every data block of the batch is intact on some device. Records the devices that lack a data block or
@@ -378,10 +435,13 @@ pub fn decode(superblock: &Superblock, raw: &Raw, segment: SegmentNo, offset: u3
     let is_valid = header.store == superblock.store
         && (header.segment, header.offset) == (segment, offset)
         && header.blocks() <= blocks - offset;
-    // An earlier opening found that the log ended before this batch, and continued from there. The batch stays invalid,
-    // even if a device that was unreadable then returns it now.
-    let is_superseded = header.boot < superblock.boot && header.sequence >= superblock.begin;
-    (is_valid && !is_superseded).then_some((header, checksum))
+    (is_valid && !is_superseded(superblock, &header)).then_some((header, checksum))
+}
+
+/// True if an earlier opening found that the log ended before this batch, and continued from there. The batch stays
+/// invalid, even if a device that was unreadable then returns it now.
+fn is_superseded(superblock: &Superblock, header: &BatchHeader) -> bool {
+    header.boot < superblock.boot && header.sequence >= superblock.begin
 }
 
 /// Copies to each device the blocks of the log that it lacks, and flushes. Returns the devices that failed.

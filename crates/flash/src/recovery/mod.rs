@@ -197,6 +197,7 @@ fn new_inner<S: Seam>(
         committing: false,
         next_sequence: chain.next_sequence,
         previous: chain.batches.last().map_or(0, |batch| batch.checksum),
+        summary: None,
         reports,
         next_copies: members.next_copies,
         failed: None,

@@ -9,7 +9,7 @@ use seam::{Nanos, Seam};
 
 use crate::model::{LogModel, RecoveredBlocks, read_all};
 use crate::workload::Workload;
-use crate::world::{NAMES, SMALL, formatted, open, open_named, world_after_crash};
+use crate::world::{NAMES, SMALL, StoreShape, formatted, open, open_named, world_after_crash};
 
 /// Number of random subsets of the unflushed writes at each boundary.
 const SUBSETS: u64 = 8;
@@ -199,8 +199,13 @@ struct Scenario {
 }
 
 /// Crashes the scenario of `seed` at every I/O boundary. The recovery from every `deep_every`th crash crashes, too.
-pub fn crash_at_every_io(seed: u64, sabotage: Sabotage, deep_every: u64) -> Result<CrashCounts, String> {
-    let world = formatted(seed, SMALL);
+pub fn crash_at_every_io(
+    seed: u64,
+    shape: StoreShape,
+    sabotage: Sabotage,
+    deep_every: u64,
+) -> Result<CrashCounts, String> {
+    let world = formatted(seed, shape);
     let options = OpenOptions { sabotage, ..OpenOptions::default() };
     let (model, has_ended) = (Rc::<RefCell<LogModel>>::default(), Rc::new(Cell::new(false)));
     let scenario = Scenario { seam: world.seam(), model: Rc::clone(&model), first_error: Rc::default(), seed, options };
@@ -235,7 +240,7 @@ pub fn crash_at_every_io(seed: u64, sabotage: Sabotage, deep_every: u64) -> Resu
 fn acknowledged_records_survive_a_crash_at_any_io_even_in_recovery() {
     for seed in 0..2 {
         let counts =
-            crash_at_every_io(seed, Sabotage::None, 160).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            crash_at_every_io(seed, SMALL, Sabotage::None, 160).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         println!("seed {seed}: {counts:?}");
         assert!(counts.boundaries > 300 && counts.crashes > 5_000 && counts.crashes_in_recovery > 1_000, "{counts:?}");
     }

@@ -17,5 +17,6 @@ mod relocation;
 mod sabotage;
 mod seeds;
 mod service;
+mod summaries;
 mod workload;
 mod world;

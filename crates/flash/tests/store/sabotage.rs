@@ -2,6 +2,7 @@
 
 use flash::Sabotage;
 
+use crate::world::SMALL;
 use crate::{crash_points, seeds};
 
 /// Scenarios that are tried for each sabotage.
@@ -9,11 +10,12 @@ const SEEDS: u64 = 6;
 
 /// Checks that a crash of a scenario detects the sabotage, and that the scenario passes without it.
 fn assert_caught_by_a_crash(sabotage: Sabotage) {
-    let caught =
-        (0..SEEDS).find_map(|seed| Some((seed, crash_points::crash_at_every_io(seed, sabotage, u64::MAX).err()?)));
+    let caught = (0..SEEDS)
+        .find_map(|seed| Some((seed, crash_points::crash_at_every_io(seed, SMALL, sabotage, u64::MAX).err()?)));
     let (seed, error) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected in {SEEDS} scenarios"));
     println!("{sabotage:?}: seed {seed}, {error}");
-    crash_points::crash_at_every_io(seed, Sabotage::None, u64::MAX).expect("the same scenario passes without it");
+    crash_points::crash_at_every_io(seed, SMALL, Sabotage::None, u64::MAX)
+        .expect("the same scenario passes without it");
 }
 
 #[test]

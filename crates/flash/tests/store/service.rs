@@ -21,7 +21,7 @@ pub async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Posit
     store.append(vec![record]).await.expect("a copy is in service")[0]
 }
 
-async fn read(seam: &SimSeam, store: &Store<SimSeam>, block: u64, position: Position) -> u64 {
+pub async fn read(seam: &SimSeam, store: &Store<SimSeam>, block: u64, position: Position) -> u64 {
     let buffer = seam.alloc().expect("the pool has a free buffer");
     let read = store.read(BlockAddress { volume_id: VolumeId(5), block: BlockNo(block) }, position, buffer).await;
     read.expect("a copy is good").tags()[0]
@@ -39,7 +39,7 @@ fn slow_down(world: &World, name: &str) {
     world.disk(name).unwrap().set_timing(Timing::between(Nanos::from_millis(3), Nanos::from_millis(6)));
 }
 
-async fn opened(world: &World, seam: &SimSeam) -> Store<SimSeam> {
+pub async fn opened(world: &World, seam: &SimSeam) -> Store<SimSeam> {
     open(world, seam, OpenOptions::default()).await.unwrap().0
 }
 

@@ -26,6 +26,9 @@ pub struct StoreShape {
 /// Small segments, so that the log wraps soon.
 pub const SMALL: StoreShape = StoreShape { devices: 2, segment_bytes: 32 << 10, segments: 6, journal_bytes: None };
 
+/// The smallest segments with a summary.
+pub const SUMMARIZED: StoreShape = StoreShape { segment_bytes: 64 << 10, segments: 4, ..SMALL };
+
 /// Segments of three pages each, and a map journal that often needs a checkpoint.
 pub const PAGED: StoreShape =
     StoreShape { devices: 2, segment_bytes: 256 << 10, segments: 10, journal_bytes: Some(16 * 4096) };
