@@ -34,7 +34,7 @@ const FILL: Cell = Cell::new("fill", "write", 1 << 20, 4, 1);
 const FLUSH_SERVERS: [Kind; 4] = [Kind::Mirrored, Kind::Single, Kind::Raid5, Kind::NoServer];
 
 /// Creates a file with content in every block.
-fn create_filled(path: PathBuf, bytes: u64) -> io::Result<PathBuf> {
+pub(crate) fn create_filled(path: PathBuf, bytes: u64) -> io::Result<PathBuf> {
     std::fs::File::create(&path)?.set_len(bytes)?;
     fio::run(&FILL, &Target::File(path.display().to_string()), bytes, 0, None)?;
     Ok(path)

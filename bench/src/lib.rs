@@ -21,3 +21,4 @@ pub mod stalled;
 pub mod stopped_control;
 pub mod uncongested;
 pub mod vhost_user;
+pub mod vhost_user_flushes;

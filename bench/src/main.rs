@@ -31,7 +31,7 @@ struct Arguments {
     #[arg(long, default_value = "target/release/hotset")]
     hotset: PathBuf,
     /// Measure only these sections: hits, placed, misses, limited, destage, stalled, flushes, flash, stopped-control,
-    /// control, iscsi, vhost_user, qos, uncongested
+    /// control, iscsi, vhost_user, vhost_user_flushes, qos, uncongested
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -136,6 +136,10 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     if is_requested("vhost_user") {
         let folder = tempfile::tempdir_in("/dev/shm")?;
         sections.push(bench::vhost_user::section(folder.path(), &programs, effort)?);
+    }
+    if is_requested("vhost_user_flushes") {
+        let folder = tempfile::tempdir_in(&arguments.directory)?;
+        sections.push(bench::vhost_user_flushes::section(folder.path(), &programs, effort)?);
     }
     if is_requested("qos") {
         let folder = tempfile::tempdir_in("/dev/shm")?;

@@ -23,7 +23,7 @@ const REQUEST_BYTES: u32 = 4096;
 /// Bytes of a simple reply's header.
 const REPLY_BYTES: usize = 16;
 const QUEUE_SIZE: u16 = 128;
-const READY_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const FEATURES: u64 = feature::FLUSH
     | feature::MQ
     | feature::INDIRECT_DESC
@@ -53,15 +53,21 @@ enum Client {
     Nbd(UnixStream),
 }
 
+/// Connects a driver with one queue.
+pub(crate) fn connect_guest(socket: &Path) -> io::Result<(FrontEnd, Queue)> {
+    let features = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG;
+    let mut front_end = FrontEnd::connect(socket, FEATURES, features)?;
+    let memory = Memory::new(Queue::bytes(QUEUE_SIZE, 1 << 16).next_multiple_of(4096))?;
+    let queue = Queue::new(&memory, 0, QUEUE_SIZE, 1 << 16, true, true)?;
+    front_end.share_memory(&memory)?;
+    front_end.start_queue(0, &queue, None)?;
+    Ok((front_end, queue))
+}
+
 impl Client {
-    /// Connects a driver with one queue.
-    fn connect_guest(socket: &Path) -> io::Result<Client> {
-        let features = protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG;
-        let mut front_end = FrontEnd::connect(socket, FEATURES, features)?;
-        let memory = Memory::new(Queue::bytes(QUEUE_SIZE, 1 << 16).next_multiple_of(4096))?;
-        let queue = Queue::new(&memory, 0, QUEUE_SIZE, 1 << 16, true, true)?;
-        front_end.share_memory(&memory)?;
-        front_end.start_queue(0, &queue, None)?;
+    /// A client through shared memory.
+    fn guest(socket: &Path) -> io::Result<Client> {
+        let (front_end, queue) = connect_guest(socket)?;
         Ok(Client::Guest { _front_end: front_end, queue })
     }
 
@@ -194,10 +200,10 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     let hotset =
         Process::start(daemon(folder, &socket, bytes * 8, &[volume], &extra_toml, &programs.hotset)?, &socket)?;
     let (qemu, qemu_socket) = start_qemu(folder, bytes)?;
-    let guest = Client::connect_guest(&vhost.join(format!("{HOTSET_EXPORT}.sock")))?;
+    let guest = Client::guest(&vhost.join(format!("{HOTSET_EXPORT}.sock")))?;
     let mut peers = [
         Peer { name: "hotset", process: &hotset, client: guest },
-        Peer { name: "qemu-s-d", process: &qemu, client: Client::connect_guest(&qemu_socket)? },
+        Peer { name: "qemu-s-d", process: &qemu, client: Client::guest(&qemu_socket)? },
         Peer { name: "hotset over NBD", process: &hotset, client: Client::Nbd(connect(&socket, HOTSET_EXPORT)?) },
     ];
     for peer in &mut peers {
