@@ -104,7 +104,13 @@ pub struct Counts {
     pub backing_reads: u64,
     /// Writes to the array.
     pub backing_writes: u64,
-    /// Bytes written to flash as clean pages.
+    /// Bytes that clients wrote.
+    pub written_bytes: u64,
+    /// Bytes written to the array.
+    pub backing_write_bytes: u64,
+    /// Bytes written to the flash log, on each of its devices.
+    pub logged_bytes: u64,
+    /// Bytes written to flash as clean pages, on one device.
     pub promoted_bytes: u64,
 }
 
@@ -119,6 +125,9 @@ impl Counts {
             misses: sum(|stats| stats.misses),
             backing_reads: sum(|stats| stats.backing_reads),
             backing_writes: sum(|stats| stats.backing_writes),
+            written_bytes: sum(|stats| stats.write_bytes),
+            backing_write_bytes: sum(|stats| stats.backing_write_bytes),
+            logged_bytes: sum(|stats| stats.flash.logged_bytes),
             promoted_bytes: sum(|stats| stats.flash.promoted_bytes),
         }
     }

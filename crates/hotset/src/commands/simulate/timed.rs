@@ -81,6 +81,9 @@ struct Cache {
     misses: u64,
     backing_reads: u64,
     backing_writes: u64,
+    written_bytes: u64,
+    backing_write_bytes: u64,
+    logged_bytes: u64,
     promoted_bytes: u64,
     drained_s: f64,
 }
@@ -122,6 +125,9 @@ impl RunResult {
                 misses: counts.misses,
                 backing_reads: counts.backing_reads,
                 backing_writes: counts.backing_writes,
+                written_bytes: counts.written_bytes,
+                backing_write_bytes: counts.backing_write_bytes,
+                logged_bytes: counts.logged_bytes,
                 promoted_bytes: counts.promoted_bytes,
                 drained_s: outcome.drained.as_secs_f64(),
             }),
@@ -169,13 +175,19 @@ impl Timed {
         if let Some(cache) = &self.with.cache {
             println!(
                 "reads: {} from memory, {} from flash, {} partial hits; array: {} reads and {} writes, \
-                 destage ended {:.1} s after the last request; {} promoted to flash",
+                 destage ended {:.1} s after the last request",
                 show_percent(cache.memory_hits, cache.reads),
                 show_percent(cache.flash_hits, cache.reads),
                 show_percent(cache.partial_hits, cache.reads),
                 show_count(cache.backing_reads),
                 show_count(cache.backing_writes),
-                cache.drained_s,
+                cache.drained_s
+            );
+            println!(
+                "clients wrote {}; written: {} to the array, {} to the flash log (on each device), {} to flash pages",
+                show_bytes(cache.written_bytes),
+                show_bytes(cache.backing_write_bytes),
+                show_bytes(cache.logged_bytes),
                 show_bytes(cache.promoted_bytes)
             );
         }
