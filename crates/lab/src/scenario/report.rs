@@ -46,8 +46,8 @@ pub fn text(scenario: &Scenario, outcome: &Outcome) -> String {
             let (writes, bytes) = (costs.client_writes, costs.client_bytes);
             _ = writeln!(
                 text,
-                "       {}: per client write {} array writes and {} flash requests; per byte {} to the array and {} to \
-                 flash",
+                "       {}: per client write {} array writes and {} requests to all flash devices; per byte {} to the \
+                 array and {} to all flash devices",
                 series.name,
                 ratio(costs.backing_writes, writes),
                 ratio(costs.flash_requests, writes),

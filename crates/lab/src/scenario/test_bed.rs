@@ -246,7 +246,7 @@ impl TestBed {
     /// Costs of the client writes since the start.
     fn write_costs(&self, stats: &[VolumeStats]) -> WriteCosts {
         let sum = |value_of: fn(&VolumeStats) -> u64| stats.iter().map(value_of).sum::<u64>();
-        let devices = (1..).map_while(|number| self.fixture.world.disk(format!("flash{number}")));
+        let devices = (0..).map_while(|number| self.fixture.world.disk(format!("flash{number}")));
         let (flash_requests, flash_bytes) =
             devices.map(|device| device.counts()).fold((0, 0), |(requests, bytes), counts| {
                 (requests + counts.reads + counts.writes, bytes + counts.write_bytes)
