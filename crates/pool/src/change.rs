@@ -1,0 +1,83 @@
+//! Changes of a slice's slot by a request: its start, unless other work on the slice makes it wait, and its end.
+
+use seam::{Disk, DiskError, DiskResult, Seam};
+
+use crate::number::{SliceAddress, SlotAddress};
+use crate::state::{Inner, SliceWork, State};
+use crate::wait::Reply;
+
+/// The next step of a change of a slice.
+pub(crate) enum Step<D> {
+    /// Change the slot, which is pinned; disk and byte offset are found.
+    Change(SlotAddress, DiskResult<(D, u64)>),
+    /// The slice has no slot.
+    Unallocated,
+    /// Wait for the end of other work on the slice.
+    Wait(Reply<()>),
+}
+
+/// Decides how to change a slice from byte `offset` on.
+pub(crate) fn next_step<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, slice: SliceAddress, offset: u64) -> Step<D> {
+    let mut state = inner.state.borrow_mut();
+    match state.work.get_mut(&slice) {
+        Some(SliceWork::Allocating(waiters)) => return Step::Wait(waiters.add()),
+        Some(SliceWork::Moving(copy)) if copy.holds_writes => return Step::Wait(copy.waiters.add()),
+        _ => {}
+    }
+    let Some(slot) = state.slot_of(slice) else { return Step::Unallocated };
+    state.pin(slot, true);
+    Step::Change(slot, locate(&state, slot, offset))
+}
+
+/// Ends a change of a slot: other tasks may wait for it, and a running move must copy its blocks again.
+pub(crate) fn finish_change<S: Seam, D: Disk<S>>(
+    state: &mut State<S, D>,
+    slice: SliceAddress,
+    slot: SlotAddress,
+    (offset, len): (u64, u64),
+) {
+    state.unpin(slot, true);
+    if let Some(volume) = state.volumes.get_mut(&slice.volume) {
+        volume.unflushed.insert(slot.group);
+    }
+    let writers = state.pins(slot).writers;
+    if let Some(SliceWork::Moving(copy)) = state.work.get_mut(&slice)
+        && copy.source == slot
+    {
+        copy.mark(offset, len);
+        if writers == 0 {
+            copy.drained.wake();
+        }
+    }
+}
+
+/// Refuses a part of a slice past the volume's end, which may have come nearer since the request began.
+pub(crate) fn check_range<S: Seam, D: Disk<S>>(
+    state: &State<S, D>,
+    slice: SliceAddress,
+    offset: u64,
+    len: u64,
+) -> DiskResult<()> {
+    let volume = state.volumes.get(&slice.volume).ok_or(DiskError::Gone)?;
+    let end = u64::from(slice.slice.0) * state.slice_bytes() + offset + len;
+    if end > volume.limit_bytes {
+        return Err(DiskError::Io(format!("{slice} lies past the volume's end")));
+    }
+    Ok(())
+}
+
+/// The disk and byte offset of a place in a slot.
+pub(crate) fn locate<S: Seam, D: Disk<S>>(state: &State<S, D>, slot: SlotAddress, offset: u64) -> DiskResult<(D, u64)> {
+    Ok((state.disk(slot.group)?, state.slot_offset(slot) + offset))
+}
+
+/// The part of a volume that a request touches, for messages.
+pub(crate) fn range_text<S: Seam, D: Disk<S>>(
+    state: &State<S, D>,
+    slice: SliceAddress,
+    offset: u64,
+    len: u64,
+) -> String {
+    let at = u64::from(slice.slice.0) * state.slice_bytes() + offset;
+    format!("bytes {at}+{len} of volume {}", slice.volume)
+}

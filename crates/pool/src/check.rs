@@ -1,0 +1,175 @@
+//! The check of a pool's metadata, offline from the disks or of an open pool, and the map as text.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use seam::{Disk, Seam};
+
+use crate::buffers::Buffers;
+use crate::error::PoolError;
+use crate::format::superblock::{MemberState, Superblock};
+use crate::journal::load::load;
+use crate::number::{GroupNo, SliceAddress, SliceNo, SlotAddress, SlotNo, VolumeId};
+use crate::open::{find_groups, present_copies};
+use crate::slots::SlotUse;
+use crate::state::State;
+
+/// A contradiction in a pool's metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// Two slices lie in one slot.
+    Doubled {
+        /// The slot.
+        slot: SlotAddress,
+        /// The slice that was found first.
+        first: SliceAddress,
+        /// The other slice.
+        second: SliceAddress,
+    },
+    /// A slice lies in a slot past its group's end.
+    OutOfRange {
+        /// The slice.
+        slice: SliceAddress,
+        /// The slot.
+        slot: SlotAddress,
+    },
+    /// A slice lies on a group that the pool does not have.
+    Foreign {
+        /// The slice.
+        slice: SliceAddress,
+        /// The slot.
+        slot: SlotAddress,
+    },
+    /// A slot is not free, and no slice within a volume's size lies in it.
+    Leaked {
+        /// The slot.
+        slot: SlotAddress,
+    },
+    /// A metadata copy is damaged or missing; another one serves.
+    Copy {
+        /// Its group.
+        group: GroupNo,
+        /// The reason.
+        reason: String,
+    },
+}
+
+/// Result of a check.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Volumes.
+    pub volumes: usize,
+    /// Allocated slices.
+    pub slices: u64,
+    /// Contradictions; none in a sound pool.
+    pub findings: Vec<Finding>,
+}
+
+/// The slices found so far, by slot.
+struct Checker<'a> {
+    superblock: &'a Superblock,
+    owners: BTreeMap<SlotAddress, SliceAddress>,
+    report: CheckReport,
+}
+
+impl Checker<'_> {
+    fn add(&mut self, slice: SliceAddress, slot: SlotAddress, size_bytes: u64) {
+        self.report.slices += 1;
+        let member = self.superblock.members.get(slot.group.index());
+        let Some(member) = member.filter(|member| member.state != MemberState::Removed) else {
+            self.report.findings.push(Finding::Foreign { slice, slot });
+            return;
+        };
+        if slot.slot.0 >= member.slots {
+            self.report.findings.push(Finding::OutOfRange { slice, slot });
+        }
+        if u64::from(slice.slice.0) * self.superblock.slice_bytes >= size_bytes {
+            self.report.findings.push(Finding::Leaked { slot });
+        }
+        if let Some(first) = self.owners.insert(slot, slice) {
+            self.report.findings.push(Finding::Doubled { slot, first, second: slice });
+        }
+    }
+}
+
+/// Checks a pool that is not open; nothing is written.
+pub(crate) async fn check<S: Seam, D: Disk<S>>(seam: &S, disks: &[D]) -> Result<CheckReport, PoolError> {
+    let buffers = Buffers::new(seam);
+    let present = find_groups(&buffers, disks).await?;
+    let copies = present_copies(&present, true)?;
+    let loaded = load(&buffers, &present.superblock, &copies).await?;
+    let mut checker =
+        Checker { superblock: &present.superblock, owners: BTreeMap::new(), report: CheckReport::default() };
+    for (group, reason) in &loaded.damaged {
+        checker.report.findings.push(Finding::Copy { group: *group, reason: reason.clone() });
+    }
+    for group in present.superblock.metadata_groups() {
+        if !copies.iter().any(|(copy, _)| *copy == group) {
+            checker.report.findings.push(Finding::Copy { group, reason: "the group is missing".to_owned() });
+        }
+    }
+    checker.report.volumes = loaded.volumes.volumes.len();
+    for (volume, (spec, map)) in &loaded.volumes.volumes {
+        for (slice, slot) in map.allocated_from(SliceNo(0)) {
+            checker.add(SliceAddress { volume: *volume, slice }, slot, spec.size_bytes);
+        }
+    }
+    Ok(checker.report)
+}
+
+/// Checks the maps and slots of an open pool. Slots in use by a request in flight or an unfinished commit count as
+/// leaked: the pool has to be idle.
+pub(crate) fn check_open<S: Seam, D: Disk<S>>(state: &State<S, D>) -> CheckReport {
+    let mut checker =
+        Checker { superblock: &state.superblock, owners: BTreeMap::new(), report: CheckReport::default() };
+    checker.report.volumes = state.volumes.len();
+    for (id, volume) in &state.volumes {
+        for (slice, slot) in volume.map.allocated_from(SliceNo(0)) {
+            checker.add(SliceAddress { volume: *id, slice }, slot, volume.spec.size_bytes);
+        }
+    }
+    let Checker { owners, mut report, .. } = checker;
+    for (index, group) in state.groups.iter().enumerate() {
+        for slot in (0..group.slots.count()).map(SlotNo) {
+            let address = SlotAddress { group: GroupNo(index as u16), slot };
+            let owner = owners.get(&address);
+            let is_sound = match group.slots.slot_use(slot) {
+                SlotUse::Free => owner.is_none(),
+                SlotUse::Slice(slice) => owner == Some(&slice),
+                SlotUse::Filling | SlotUse::Released => false,
+            };
+            if !is_sound {
+                report.findings.push(Finding::Leaked { slot: address });
+            }
+        }
+    }
+    report
+}
+
+/// The place of every slice as text: one line each with volume, slice, the group's device, byte offset on it, length. The
+/// last slice of a volume has the full length of a slice on its group.
+pub(crate) async fn export_map<S: Seam, D: Disk<S>>(seam: &S, disks: &[D]) -> Result<String, PoolError> {
+    let buffers = Buffers::new(seam);
+    let present = find_groups(&buffers, disks).await?;
+    let copies = present_copies(&present, true)?;
+    let superblock = &present.superblock;
+    let loaded = load(&buffers, superblock, &copies).await?;
+    let mut text = String::new();
+    for (volume, (spec, map)) in &loaded.volumes.volumes {
+        let VolumeId(number) = volume;
+        writeln!(text, "# volume {number} \"{}\", {} bytes", spec.name, spec.size_bytes)
+            .expect("a string takes any text");
+        for (slice, slot) in map.allocated_from(SliceNo(0)) {
+            let member = superblock.members.get(slot.group.index());
+            let member = member.ok_or_else(|| PoolError::Damaged(format!("{slot} does not exist")))?;
+            let device = match &present.disks[slot.group.index()] {
+                Some(disk) => disk.identity(),
+                None => format!("missing:{}", member.name),
+            };
+            let at = member.data_at + u64::from(slot.slot.0) * superblock.slice_bytes;
+            writeln!(text, "{number} {slice} {device} {at} {}", superblock.slice_bytes)
+                .expect("a string takes any text");
+        }
+    }
+    Ok(text)
+}

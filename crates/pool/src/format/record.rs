@@ -1,0 +1,296 @@
+//! Records of the journal and of checkpoints. All are absolute: the last record of a slice or volume is valid, and a
+//! repeated one changes nothing.
+
+use super::block::PAYLOAD_BYTES;
+use crate::number::{GroupNo, SliceNo, SlotAddress, SlotNo, TierNo, VolumeId};
+use crate::policy::{Provisioning, TierPolicy, VolumeSpec};
+
+/// Maximum number of bytes of a volume's name.
+pub const VOLUME_NAME_BYTES: usize = 64;
+/// Bytes of an encoded [`Record::Map`].
+pub const MAP_RECORD_BYTES: usize = 17;
+/// Most bytes of an encoded [`Record::Volume`].
+pub const VOLUME_RECORD_BYTES_MAX: usize = 22 + VOLUME_NAME_BYTES;
+/// Most slices of one [`Record::Map`].
+pub const RUN_MAX: u32 = u16::MAX as u32;
+
+const KIND_MAP: u8 = 1;
+const KIND_UNMAP: u8 = 2;
+const KIND_VOLUME: u8 = 3;
+const KIND_REMOVED: u8 = 4;
+
+/// One change of the pool's metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// `count` slices of a volume lie in as many consecutive slots.
+    Map {
+        /// The volume.
+        volume: VolumeId,
+        /// The first slice.
+        slice: SliceNo,
+        /// The slot of the first slice.
+        slot: SlotAddress,
+        /// Number of slices, at most [`RUN_MAX`].
+        count: u32,
+    },
+    /// `count` slices of a volume are unallocated.
+    Unmap {
+        /// The volume.
+        volume: VolumeId,
+        /// The first slice.
+        slice: SliceNo,
+        /// Number of slices.
+        count: u32,
+    },
+    /// A volume exists and has these properties. Slices past its size are unallocated.
+    Volume {
+        /// The volume.
+        volume: VolumeId,
+        /// Its properties.
+        spec: VolumeSpec,
+    },
+    /// A volume and its slices are removed.
+    VolumeRemoved {
+        /// The volume.
+        volume: VolumeId,
+    },
+}
+
+impl Record {
+    /// Appends the encoded record.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Record::Map { volume, slice, slot, count } => {
+                assert!((1..=RUN_MAX).contains(count), "a run of {count} slices");
+                out.push(KIND_MAP);
+                out.extend(volume.0.to_le_bytes());
+                out.extend(slice.0.to_le_bytes());
+                out.extend(slot.slot.0.to_le_bytes());
+                out.extend(slot.group.0.to_le_bytes());
+                out.extend((*count as u16).to_le_bytes());
+            }
+            Record::Unmap { volume, slice, count } => {
+                out.push(KIND_UNMAP);
+                out.extend(volume.0.to_le_bytes());
+                out.extend(slice.0.to_le_bytes());
+                out.extend(count.to_le_bytes());
+            }
+            Record::Volume { volume, spec } => {
+                assert!(spec.name.len() <= VOLUME_NAME_BYTES, "a name of {} bytes", spec.name.len());
+                let (policy, tier) = match spec.policy {
+                    TierPolicy::Auto => (0, TierNo(0)),
+                    TierPolicy::StartHigh => (1, TierNo(0)),
+                    TierPolicy::Highest => (2, TierNo(0)),
+                    TierPolicy::Lowest => (3, TierNo(0)),
+                    TierPolicy::Tier(tier) => (4, tier),
+                };
+                let provisioning = match spec.provisioning {
+                    Provisioning::Thin => 0,
+                    Provisioning::Thick => 1,
+                };
+                out.push(KIND_VOLUME);
+                out.extend(volume.0.to_le_bytes());
+                out.extend(spec.size_bytes.to_le_bytes());
+                // The four bytes before the name's length are the origin of a snapshot or clone; none exist yet.
+                out.extend([policy, tier.0, provisioning, 0]);
+                out.extend(0_u32.to_le_bytes());
+                out.push(spec.name.len() as u8);
+                out.extend(spec.name.as_bytes());
+            }
+            Record::VolumeRemoved { volume } => {
+                out.push(KIND_REMOVED);
+                out.extend(volume.0.to_le_bytes());
+            }
+        }
+    }
+
+    /// Decodes all records of a block's payload; `None` if any is invalid.
+    pub fn decode_all(payload: &[u8], mut apply: impl FnMut(Record)) -> Option<()> {
+        let mut rest = Reader(payload);
+        while !rest.0.is_empty() {
+            apply(rest.record()?);
+        }
+        Some(())
+    }
+}
+
+/// The undecoded rest of a payload.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn short(&mut self) -> Option<u16> {
+        Some(u16::from_le_bytes(self.take()?))
+    }
+
+    fn long(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.take()?))
+    }
+
+    fn record(&mut self) -> Option<Record> {
+        let [kind] = self.take()?;
+        let volume = VolumeId(self.long()?);
+        match kind {
+            KIND_MAP => {
+                let (slice, slot, group) = (SliceNo(self.long()?), SlotNo(self.long()?), GroupNo(self.short()?));
+                let count = u32::from(self.short()?);
+                let fits = count > 0 && slice.0.checked_add(count).is_some() && slot.0.checked_add(count).is_some();
+                fits.then_some(Record::Map { volume, slice, slot: SlotAddress { group, slot }, count })
+            }
+            KIND_UNMAP => {
+                let (slice, count) = (SliceNo(self.long()?), self.long()?);
+                (count > 0 && slice.0.checked_add(count).is_some()).then_some(Record::Unmap { volume, slice, count })
+            }
+            KIND_VOLUME => {
+                let size_bytes = u64::from_le_bytes(self.take()?);
+                let [policy, tier, provisioning, _] = self.take()?;
+                let origin = self.long()?;
+                let [name_len] = self.take()?;
+                let (name, rest) = self.0.split_at_checked(usize::from(name_len))?;
+                self.0 = rest;
+                let policy = match policy {
+                    0 => TierPolicy::Auto,
+                    1 => TierPolicy::StartHigh,
+                    2 => TierPolicy::Highest,
+                    3 => TierPolicy::Lowest,
+                    4 => TierPolicy::Tier(TierNo(tier)),
+                    _ => return None,
+                };
+                let provisioning = match provisioning {
+                    0 => Provisioning::Thin,
+                    1 => Provisioning::Thick,
+                    _ => return None,
+                };
+                let name = String::from_utf8(name.to_vec()).ok()?;
+                let is_valid = origin == 0 && name.len() <= VOLUME_NAME_BYTES && size_bytes < 1 << 62;
+                is_valid
+                    .then_some(Record::Volume { volume, spec: VolumeSpec { name, size_bytes, policy, provisioning } })
+            }
+            KIND_REMOVED => Some(Record::VolumeRemoved { volume }),
+            _ => None,
+        }
+    }
+}
+
+/// Packs records into payloads of blocks. A record never crosses two blocks.
+pub fn pack<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<Vec<u8>> {
+    let (mut payloads, mut encoded) = (Vec::<Vec<u8>>::new(), Vec::new());
+    for record in records {
+        encoded.clear();
+        record.encode(&mut encoded);
+        match payloads.last_mut().filter(|last| last.len() + encoded.len() <= PAYLOAD_BYTES) {
+            Some(last) => last.extend_from_slice(&encoded),
+            None => payloads.push(encoded.clone()),
+        }
+    }
+    payloads
+}
+
+/// Collects changes of slices, in order of their addresses, into runs.
+#[derive(Default)]
+pub struct RunBuilder {
+    records: Vec<Record>,
+}
+
+impl RunBuilder {
+    /// Adds the mapping of a slice; `None` if it is unallocated.
+    pub fn add(&mut self, to_volume: VolumeId, to_slice: SliceNo, to_slot: Option<SlotAddress>) {
+        match (self.records.last_mut(), to_slot) {
+            (Some(Record::Map { volume, slice, slot, count }), Some(next))
+                if *volume == to_volume
+                    && slice.0 + *count == to_slice.0
+                    && slot.group == next.group
+                    && slot.slot.0 + *count == next.slot.0
+                    && *count < RUN_MAX =>
+            {
+                *count += 1;
+            }
+            (Some(Record::Unmap { volume, slice, count }), None)
+                if *volume == to_volume && slice.0 + *count == to_slice.0 =>
+            {
+                *count += 1;
+            }
+            (_, Some(slot)) => self.records.push(Record::Map { volume: to_volume, slice: to_slice, slot, count: 1 }),
+            (_, None) => self.records.push(Record::Unmap { volume: to_volume, slice: to_slice, count: 1 }),
+        }
+    }
+
+    /// Number of records so far.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// The records.
+    pub fn finish(self) -> Vec<Record> {
+        self.records
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(group: u16, slot: u32) -> SlotAddress {
+        SlotAddress { group: GroupNo(group), slot: SlotNo(slot) }
+    }
+
+    fn samples() -> Vec<Record> {
+        let spec =
+            |policy, provisioning| VolumeSpec { name: "größe".to_owned(), size_bytes: 1 << 40, policy, provisioning };
+        vec![
+            Record::Map { volume: VolumeId(1), slice: SliceNo(2), slot: slot(3, 4), count: 5 },
+            Record::Unmap { volume: VolumeId(1), slice: SliceNo(2), count: 70_000 },
+            Record::Volume { volume: VolumeId(7), spec: spec(TierPolicy::Tier(TierNo(2)), Provisioning::Thick) },
+            Record::Volume { volume: VolumeId(8), spec: spec(TierPolicy::Lowest, Provisioning::Thin) },
+            Record::VolumeRemoved { volume: VolumeId(9) },
+        ]
+    }
+
+    #[test]
+    fn records_round_trip_through_payloads() {
+        let records: Vec<Record> = (0..300).flat_map(|_| samples()).collect();
+        let payloads = pack(&records);
+        assert!(payloads.len() > 1);
+        let mut decoded = Vec::new();
+        payloads.iter().for_each(|payload| Record::decode_all(payload, |record| decoded.push(record)).expect("valid"));
+        assert_eq!(decoded, records);
+    }
+
+    #[test]
+    fn cut_payload_is_invalid() {
+        let payload = &pack(&samples()[..1])[0];
+        assert_eq!(payload.len(), MAP_RECORD_BYTES);
+        for end in 1..payload.len() {
+            assert_eq!(Record::decode_all(&payload[..end], |_| ()), None, "{end}");
+        }
+    }
+
+    #[test]
+    fn longest_volume_record_has_the_stated_size() {
+        let mut out = Vec::new();
+        let spec = VolumeSpec { name: "x".repeat(VOLUME_NAME_BYTES), ..VolumeSpec::thin("", 0) };
+        Record::Volume { volume: VolumeId(1), spec }.encode(&mut out);
+        assert_eq!(out.len(), VOLUME_RECORD_BYTES_MAX);
+    }
+
+    #[test]
+    fn consecutive_slices_in_consecutive_slots_are_one_record() {
+        let mut runs = RunBuilder::default();
+        for (slice, to) in [(0, Some(slot(0, 5))), (1, Some(slot(0, 6))), (2, Some(slot(1, 7))), (3, None), (4, None)] {
+            runs.add(VolumeId(1), SliceNo(slice), to);
+        }
+        assert_eq!(
+            runs.finish(),
+            [
+                Record::Map { volume: VolumeId(1), slice: SliceNo(0), slot: slot(0, 5), count: 2 },
+                Record::Map { volume: VolumeId(1), slice: SliceNo(2), slot: slot(1, 7), count: 1 },
+                Record::Unmap { volume: VolumeId(1), slice: SliceNo(3), count: 2 },
+            ]
+        );
+    }
+}

@@ -1,0 +1,316 @@
+//! The superblock: the pool that a group belongs to, its number there, and all members. A group has two superblocks,
+//! written alternately, so that a torn write leaves the other one intact.
+
+use format_version::{NewerFormat, Release};
+
+use super::bytes::{get, get_u32, get_u64, put};
+use super::{Raw, Uuid, VERSION, seal, valid_checksum};
+use crate::number::{GroupNo, PoolGeneration, TierNo};
+
+/// Byte offsets of the two superblock copies of a group. Each write overwrites the copy that is not the newest.
+pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 64 << 10];
+/// Maximum number of members of a pool, removed ones included.
+pub const MEMBERS_MAX: usize = 32;
+/// Maximum number of tiers of a pool.
+pub const TIERS_MAX: usize = 8;
+/// Maximum number of bytes of a tier's name.
+pub const TIER_NAME_BYTES: usize = 32;
+/// Bytes that are kept of a device's name.
+pub const DEVICE_NAME_BYTES: usize = 80;
+/// Smallest and largest slice.
+pub const SLICE_BYTES: std::ops::RangeInclusive<u64> = 256 << 10..=256 << 20;
+
+const MAGIC: [u8; 8] = *b"HOTSETPL";
+const NEEDS_AT: usize = 96;
+const TIERS_AT: usize = 112;
+const MEMBERS_AT: usize = 384;
+const MEMBER_BYTES: usize = 112;
+const FLAG_METADATA: u8 = 1;
+const FLAG_HAS_AREA: u8 = 2;
+/// Exclusive bound of all counters. No real counter comes near it; a higher value is forged and would overflow.
+const COUNTER_MAX: u64 = 1 << 62;
+
+/// The state of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// It takes new slices.
+    InService,
+    /// Its slices are moving away; it takes no new ones.
+    Draining,
+    /// It holds nothing of the pool any more.
+    Removed,
+}
+
+/// A group, as every member's superblock lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberEntry {
+    /// The group's identity.
+    pub uuid: Uuid,
+    /// Number of its slots.
+    pub slots: u32,
+    /// Its tier.
+    pub tier: TierNo,
+    /// Whether it takes slices.
+    pub state: MemberState,
+    /// It carries a copy of the metadata.
+    pub carries_metadata: bool,
+    /// It has an area for a copy of the metadata.
+    pub has_area: bool,
+    /// Byte offset of its first slot.
+    pub data_at: u64,
+    /// The device's name when it was last present.
+    pub name: String,
+}
+
+/// The content of a superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Identity of the pool.
+    pub pool: Uuid,
+    /// +1 with every write of a superblock.
+    pub revision: u64,
+    /// +1 with every change of the members.
+    pub generation: PoolGeneration,
+    /// The number of this group among the members.
+    pub group: GroupNo,
+    /// Bytes of a slice, a power of two.
+    pub slice_bytes: u64,
+    /// Blocks of the journal's ring.
+    pub journal_blocks: u32,
+    /// Blocks of one checkpoint area.
+    pub area_blocks: u32,
+    /// Number of slots of all groups together for which a checkpoint area has room.
+    pub slots_max: u32,
+    /// Logical block of the pool's volumes in bytes.
+    pub logical_block: u32,
+    /// Names of the tiers, the fastest first.
+    pub tiers: Vec<String>,
+    /// All members.
+    pub members: Vec<MemberEntry>,
+}
+
+/// The reason why a block is not a superblock that this version may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SuperblockError {
+    /// Other data, or a damaged superblock.
+    NotASuperblock,
+    /// A superblock with a valid checksum and invalid values; the text names them.
+    Invalid(String),
+    /// An intact superblock of a later format.
+    Newer(NewerFormat),
+}
+
+/// Cuts `text` to at most `max` bytes at a character's boundary.
+pub fn cut(text: &str, max: usize) -> String {
+    let end = (0..=max.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    text[..end].to_owned()
+}
+
+fn text_at(raw: &Raw, at: usize, len: usize) -> Option<String> {
+    let bytes = &raw[at..at + len];
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(len);
+    String::from_utf8(bytes[..end].to_vec()).ok()
+}
+
+impl Superblock {
+    /// All members, each with its number.
+    pub fn numbered_members(&self) -> impl Iterator<Item = (GroupNo, &MemberEntry)> {
+        (0..).map(GroupNo).zip(&self.members)
+    }
+
+    /// The groups that carry the metadata.
+    pub fn metadata_groups(&self) -> Vec<GroupNo> {
+        self.numbered_members().filter(|(_, member)| member.carries_metadata).map(|(group, _)| group).collect()
+    }
+
+    /// Encodes the superblock.
+    pub fn encode(&self) -> Box<Raw> {
+        assert!(self.members.len() <= MEMBERS_MAX && self.group.index() < self.members.len());
+        assert!(!self.tiers.is_empty() && self.tiers.len() <= TIERS_MAX);
+        let mut raw = Box::new([0; seam::BLOCK_BYTES]);
+        let out = &mut *raw;
+        put(out, 0, &MAGIC);
+        put(out, 8, &VERSION.to_le_bytes());
+        put(out, 12, &(seam::BLOCK_BYTES as u32).to_le_bytes());
+        // Bytes 16 and 24 are reserved for compatible and incompatible features; none exist yet.
+        put(out, 32, &self.pool);
+        put(out, 48, &self.revision.to_le_bytes());
+        put(out, 56, &self.generation.0.to_le_bytes());
+        put(out, 64, &self.group.0.to_le_bytes());
+        put(out, 66, &(self.members.len() as u16).to_le_bytes());
+        put(out, 68, &(self.tiers.len() as u16).to_le_bytes());
+        put(out, 72, &self.slice_bytes.to_le_bytes());
+        put(out, 80, &self.journal_blocks.to_le_bytes());
+        put(out, 84, &self.area_blocks.to_le_bytes());
+        put(out, 88, &self.slots_max.to_le_bytes());
+        put(out, 92, &self.logical_block.to_le_bytes());
+        for (index, tier) in self.tiers.iter().enumerate() {
+            put(out, TIERS_AT + index * TIER_NAME_BYTES, cut(tier, TIER_NAME_BYTES).as_bytes());
+        }
+        for (index, member) in self.members.iter().enumerate() {
+            let at = MEMBERS_AT + index * MEMBER_BYTES;
+            put(out, at, &member.uuid);
+            put(out, at + 16, &member.slots.to_le_bytes());
+            let state = match member.state {
+                MemberState::InService => 1,
+                MemberState::Draining => 2,
+                MemberState::Removed => 3,
+            };
+            let flags = if member.carries_metadata { FLAG_METADATA } else { 0 }
+                | if member.has_area { FLAG_HAS_AREA } else { 0 };
+            put(out, at + 20, &[member.tier.0, state, flags, 0]);
+            put(out, at + 24, &member.data_at.to_le_bytes());
+            put(out, at + 32, cut(&member.name, DEVICE_NAME_BYTES).as_bytes());
+        }
+        seal(out);
+        raw
+    }
+
+    /// Decodes the bytes of [`Superblock::encode`]; every field is checked.
+    pub fn decode(raw: &Raw) -> Result<Superblock, SuperblockError> {
+        if get::<8>(raw, 0) != MAGIC || valid_checksum(raw).is_none() {
+            return Err(SuperblockError::NotASuperblock);
+        }
+        let version = get_u32(raw, 8);
+        let needs = Release::unpack(get_u64(raw, NEEDS_AT));
+        if version > VERSION {
+            return Err(SuperblockError::Newer(NewerFormat::of_format(version, VERSION, needs)));
+        }
+        if version < VERSION {
+            return Err(SuperblockError::Invalid(format!("format {version} was never released")));
+        }
+        let incompatible = get_u64(raw, 24);
+        if incompatible != 0 {
+            return Err(SuperblockError::Newer(NewerFormat::with_features(incompatible, needs)));
+        }
+        let [group, members, tiers] = [64, 66, 68].map(|at| u16::from_le_bytes(get(raw, at)));
+        let slice_bytes = get_u64(raw, 72);
+        let [journal_blocks, area_blocks, slots_max, logical_block] = [80, 84, 88, 92].map(|at| get_u32(raw, at));
+        let is_valid = (1..=MEMBERS_MAX).contains(&usize::from(members))
+            && group < members
+            && (1..=TIERS_MAX).contains(&usize::from(tiers))
+            && slice_bytes.is_power_of_two()
+            && SLICE_BYTES.contains(&slice_bytes)
+            && journal_blocks >= super::layout::JOURNAL_BLOCKS_MIN
+            && area_blocks >= super::layout::area_blocks_for(slots_max)
+            && matches!(logical_block, 512 | 4096)
+            && [48, 56].iter().all(|at| get_u64(raw, *at) < COUNTER_MAX);
+        if !is_valid {
+            return Err(SuperblockError::Invalid("fields out of range although the checksum is valid".to_owned()));
+        }
+        let invalid_text = || SuperblockError::Invalid("a name is not UTF-8".to_owned());
+        let tier_name = |index| text_at(raw, TIERS_AT + index * TIER_NAME_BYTES, TIER_NAME_BYTES);
+        let tier_names = (0..usize::from(tiers)).map(|index| tier_name(index).ok_or_else(invalid_text));
+        let tier_names = tier_names.collect::<Result<Vec<_>, _>>()?;
+        let mut entries = Vec::with_capacity(usize::from(members));
+        for index in 0..usize::from(members) {
+            let at = MEMBERS_AT + index * MEMBER_BYTES;
+            let [tier, state, flags, _] = get::<4>(raw, at + 20);
+            let state = match state {
+                1 => MemberState::InService,
+                2 => MemberState::Draining,
+                3 => MemberState::Removed,
+                other => return Err(SuperblockError::Invalid(format!("a member in the unknown state {other}"))),
+            };
+            let (slots, data_at) = (get_u32(raw, at + 16), get_u64(raw, at + 24));
+            if u16::from(tier) >= tiers || data_at >= COUNTER_MAX || slots > slots_max {
+                return Err(SuperblockError::Invalid(format!("a member with impossible figures: number {index}")));
+            }
+            entries.push(MemberEntry {
+                uuid: get(raw, at),
+                slots,
+                tier: TierNo(tier),
+                state,
+                carries_metadata: flags & FLAG_METADATA != 0,
+                has_area: flags & FLAG_HAS_AREA != 0,
+                data_at,
+                name: text_at(raw, at + 32, DEVICE_NAME_BYTES).ok_or_else(invalid_text)?,
+            });
+        }
+        Ok(Superblock {
+            pool: get(raw, 32),
+            revision: get_u64(raw, 48),
+            generation: PoolGeneration(get_u64(raw, 56)),
+            group: GroupNo(group),
+            slice_bytes,
+            journal_blocks,
+            area_blocks,
+            slots_max,
+            logical_block,
+            tiers: tier_names,
+            members: entries,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::area_blocks_for;
+    use super::*;
+
+    fn sample() -> Superblock {
+        let member = |number, state, carries_metadata| MemberEntry {
+            uuid: [number; 16],
+            slots: u32::from(number) * 10,
+            tier: TierNo(number % 2),
+            state,
+            carries_metadata,
+            has_area: carries_metadata,
+            data_at: 1 << 20,
+            name: format!("disk-{number}"),
+        };
+        Superblock {
+            pool: [9; 16],
+            revision: 7,
+            generation: PoolGeneration(3),
+            group: GroupNo(1),
+            slice_bytes: 4 << 20,
+            journal_blocks: 64,
+            area_blocks: area_blocks_for(1000),
+            slots_max: 1000,
+            logical_block: 512,
+            tiers: vec!["fast".to_owned(), "slow".to_owned()],
+            members: vec![
+                member(1, MemberState::InService, true),
+                member(2, MemberState::Draining, false),
+                member(3, MemberState::Removed, false),
+            ],
+        }
+    }
+
+    #[test]
+    fn superblock_round_trips() {
+        assert_eq!(Superblock::decode(&sample().encode()), Ok(sample()));
+    }
+
+    #[test]
+    fn flipped_bit_is_rejected() {
+        let raw = sample().encode();
+        for bit in 0..raw.len() * 8 {
+            let mut damaged = raw.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Superblock::decode(&damaged), Err(SuperblockError::NotASuperblock), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn later_format_or_unknown_feature_is_newer_and_format_0_invalid() {
+        let changed = |at: usize, value: u8| {
+            let mut raw = sample().encode();
+            raw[at] = value;
+            raw[NEEDS_AT..NEEDS_AT + 8].copy_from_slice(&0x0001_0004_0002_u64.to_le_bytes());
+            seal(&mut raw);
+            Superblock::decode(&raw)
+        };
+        let needs = Release::parse("1.4.2");
+        assert_eq!(changed(8, 2), Err(SuperblockError::Newer(NewerFormat::of_format(2_u32, 1_u32, needs))));
+        assert_eq!(changed(24, 1), Err(SuperblockError::Newer(NewerFormat::with_features(1, needs))));
+        assert!(matches!(changed(8, 0), Err(SuperblockError::Invalid(_))));
+    }
+
+    #[test]
+    fn name_is_cut_at_a_character() {
+        assert_eq!(cut("aäb", 2), "a");
+        assert_eq!(cut("aäb", 3), "aä");
+    }
+}

@@ -1,0 +1,214 @@
+//! Groups come and go: a new disk joins a tier, a group's slices move away before it leaves.
+
+use std::rc::Rc;
+
+use seam::{Disk, Seam};
+
+use crate::create::{failed, new_uuid, require_empty, slots_of};
+use crate::device::write_durably;
+use crate::error::PoolError;
+use crate::format::layout::{AREAS_MAX, data_at};
+use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, SUPERBLOCK_OFFSETS};
+use crate::journal;
+use crate::membership;
+use crate::mover::{MoveError, MoveOutcome, Pace, move_slice};
+use crate::number::{GroupNo, SliceAddress, SlotNo, TierNo};
+use crate::policy::{TierPolicy, place};
+use crate::state::{Group, Inner};
+
+/// Makes a disk a group of a tier, durably.
+pub(crate) async fn add_group<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    tier: TierNo,
+    disk: D,
+    force: bool,
+) -> Result<GroupNo, PoolError> {
+    let _guard = inner.membership_lock.lock().await;
+    if !force {
+        require_empty(&inner.buffers, &disk).await?;
+    }
+    let (group, entry, superblock) = {
+        let state = inner.state.borrow();
+        let superblock = &state.superblock;
+        let refused = |reason: String| Err(PoolError::Refused(reason));
+        if usize::from(tier.0) >= superblock.tiers.len() {
+            return refused(format!("the pool has no tier {tier}"));
+        }
+        if superblock.members.len() >= MEMBERS_MAX {
+            return refused(format!("the pool has had {MEMBERS_MAX} groups already"));
+        }
+        let logical_block = disk.geometry().logical_block;
+        if logical_block > superblock.logical_block {
+            return refused(format!(
+                "{} has blocks of {logical_block} bytes, and the pool's volumes have {}",
+                disk.identity(),
+                superblock.logical_block
+            ));
+        }
+        let in_service = superblock.members.iter().filter(|member| member.state != MemberState::Removed);
+        let has_area = in_service.filter(|member| member.has_area).count() < AREAS_MAX;
+        let data_at = data_at(superblock.journal_blocks, superblock.area_blocks, has_area);
+        let slots = slots_of(&disk, data_at, superblock.slice_bytes)?;
+        let in_use = superblock.members.iter().filter(|member| member.state != MemberState::Removed);
+        let total = in_use.map(|member| u64::from(member.slots)).sum::<u64>() + u64::from(slots);
+        if total > u64::from(superblock.slots_max) {
+            return refused(format!(
+                "the pool would have {total} slots, and its metadata has room for {}",
+                superblock.slots_max
+            ));
+        }
+        let entry = MemberEntry {
+            uuid: new_uuid(&inner.seam),
+            slots,
+            tier,
+            state: MemberState::InService,
+            carries_metadata: false,
+            has_area,
+            data_at,
+            name: disk.identity(),
+        };
+        (GroupNo(superblock.members.len() as u16), entry, superblock.clone())
+    };
+    // The new group's superblocks come first: a member that another superblock names must be recognisable.
+    let mut own = superblock;
+    own.members.push(entry.clone());
+    own.group = group;
+    for at in SUPERBLOCK_OFFSETS {
+        // An older revision than any later one, so that the two copies keep alternating.
+        let runs = [(at, vec![inner.buffers.metadata(&own.encode()).await])];
+        write_durably::<S, D>(&disk, &runs).await.map_err(|error| failed(&disk, error))?;
+    }
+    {
+        let mut state = inner.state.borrow_mut();
+        assert_eq!(state.superblock.members.len(), group.index(), "groups are added one at a time");
+        state.groups.push(Group::new(Some(disk), entry.slots));
+        state.superblock.members.push(entry);
+        state.superblock.generation = state.superblock.generation.next();
+    }
+    membership::persist(inner).await?;
+    journal::repair_in_background(inner, false);
+    Ok(group)
+}
+
+/// Progress of a drain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DrainReport {
+    /// Slices moved away.
+    pub moved: u64,
+    /// Slices that could not be moved now; they stay.
+    pub left: u64,
+}
+
+/// Moves all slices of a group to others, and takes it out of the pool when nothing is left. An interrupted drain
+/// continues where it was: the group takes no new slices, after a restart neither.
+pub(crate) async fn drain<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    group: GroupNo,
+    pace: Pace,
+) -> Result<DrainReport, PoolError> {
+    let _guard = inner.membership_lock.lock().await;
+    set_state(inner, group, MemberState::Draining).await?;
+    let mut report = DrainReport::default();
+    let mut from = SlotNo(0);
+    loop {
+        let found = inner.state.borrow().groups[group.index()].slots.slice_from(from);
+        let Some((slot, slice)) = found else { break };
+        from = slot.next();
+        match move_away(inner, slice, group, &pace).await {
+            Ok(()) => report.moved += 1,
+            Err(MoveError::Pool(error)) => return Err(error),
+            Err(MoveError::Cancelled) => return Ok(DrainReport { left: report.left + 1, ..report }),
+            Err(_) => report.left += 1,
+        }
+    }
+    // A slot that a request still uses, or whose free record is not durable, keeps the group.
+    journal::commit(inner, None, Vec::new()).await?;
+    if !is_empty(inner, group) {
+        report.left = report.left.max(1);
+        return Ok(report);
+    }
+    remove(inner, group).await?;
+    Ok(report)
+}
+
+/// Lets a draining group take slices again.
+pub(crate) async fn cancel_drain<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    group: GroupNo,
+) -> Result<(), PoolError> {
+    let _guard = inner.membership_lock.lock().await;
+    set_state(inner, group, MemberState::InService).await
+}
+
+fn is_empty<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group: GroupNo) -> bool {
+    let state = inner.state.borrow();
+    let slots = &state.groups[group.index()].slots;
+    slots.free_count() == slots.count()
+}
+
+/// Moves one slice to the group that its volume's policy chooses.
+async fn move_away<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    slice: SliceAddress,
+    from: GroupNo,
+    pace: &Pace,
+) -> Result<(), MoveError> {
+    let target = {
+        let state = inner.state.borrow();
+        let policy = state.volumes.get(&slice.volume).map_or(TierPolicy::Auto, |volume| volume.spec.policy);
+        let policy = if policy == TierPolicy::Auto {
+            TierPolicy::Tier(state.superblock.members[from.index()].tier)
+        } else {
+            policy
+        };
+        place(policy, state.superblock.tiers.len() as u8, &state.rooms(), 0)
+    };
+    match move_slice(inner, slice, target.ok_or(MoveError::Pool(PoolError::Full))?, Rc::clone(pace)).await? {
+        MoveOutcome::Moved | MoveOutcome::AlreadyThere | MoveOutcome::Unallocated => Ok(()),
+    }
+}
+
+/// Changes a member's state, durably.
+async fn set_state<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    group: GroupNo,
+    to: MemberState,
+) -> Result<(), PoolError> {
+    {
+        let mut state = inner.state.borrow_mut();
+        let present = state.groups.get(group.index()).is_some_and(|entry| entry.disk.is_some());
+        if !present || state.superblock.members[group.index()].state == MemberState::Removed {
+            return Err(PoolError::NoGroup(group));
+        }
+        let entry = &mut state.superblock.members[group.index()];
+        if std::mem::replace(&mut entry.state, to) != to {
+            state.superblock.generation = state.superblock.generation.next();
+        }
+    }
+    membership::persist(inner).await
+}
+
+/// Takes an empty group out of the pool; its metadata copy moves to another group first, if it has one.
+async fn remove<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group: GroupNo) -> Result<(), PoolError> {
+    let copies = inner.state.borrow().copies();
+    let is_copy = copies.iter().any(|(copy, _)| *copy == group);
+    if is_copy {
+        let has_other = journal::add_copy(inner, copies.len() + 1, true).await? || copies.len() > 1;
+        if !has_other {
+            return Err(PoolError::Refused(format!("group {group} carries the only metadata copy")));
+        }
+    }
+    {
+        let mut state = inner.state.borrow_mut();
+        let entry = &mut state.superblock.members[group.index()];
+        (entry.state, entry.carries_metadata, entry.has_area) = (MemberState::Removed, false, false);
+        state.superblock.generation = state.superblock.generation.next();
+    }
+    // The removed group gets the new superblocks too, so that it is recognised as removed.
+    membership::persist(inner).await?;
+    let mut state = inner.state.borrow_mut();
+    let epoch = state.write_stamp(group);
+    state.retired_epochs += epoch;
+    state.groups[group.index()] = Group::new(None, 0);
+    Ok(())
+}

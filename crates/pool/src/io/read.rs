@@ -1,0 +1,121 @@
+//! Reads: unallocated slices give zeroes, others are read from their slot. The slot stays the slice's own until the
+//! read ends, even if the slice is freed or moved meanwhile.
+
+use std::rc::Rc;
+
+use seam::block::pieces_len;
+use seam::{AllocationExtent, BlockMut, Disk, DiskResult, PieceMut, Seam};
+
+use super::parts::{ReadPart, join_read, ranges, split_read};
+use crate::change::{locate, range_text};
+use crate::number::{SliceAddress, VolumeId};
+use crate::state::{Inner, State};
+use crate::wait::{BoxFuture, join};
+
+type Pieces<S> = Vec<PieceMut<<S as Seam>::BlockMut>>;
+
+pub(super) async fn read<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    volume: VolumeId,
+    at: u64,
+    into: Pieces<S>,
+) -> (DiskResult<()>, Pieces<S>) {
+    let ranges: Vec<_> = ranges(&inner.state.borrow(), at, pieces_len(&into) as u64).collect();
+    let parts = split_read(&inner.buffers, ranges, into).await;
+    let reads = parts.into_iter().map(|part| {
+        let read: BoxFuture<'_, _> = Box::pin(async move {
+            let has_spare = part.has_spare;
+            let (result, pieces) = read_part(inner, volume, part).await;
+            (result, (has_spare, pieces))
+        });
+        read
+    });
+    let (results, parts): (Vec<_>, Vec<_>) = join(reads.collect()).await.into_iter().unzip();
+    (results.into_iter().collect(), join_read(&inner.buffers, parts))
+}
+
+/// A pin of a slot by a reader.
+struct ReaderPin<'a, S: Seam, D: Disk<S>> {
+    inner: &'a Inner<S, D>,
+    slot: crate::number::SlotAddress,
+}
+
+impl<'a, S: Seam, D: Disk<S>> ReaderPin<'a, S, D> {
+    fn new(inner: &'a Inner<S, D>, state: &mut State<S, D>, slot: crate::number::SlotAddress) -> Self {
+        state.pin(slot, false);
+        ReaderPin { inner, slot }
+    }
+}
+
+impl<S: Seam, D: Disk<S>> Drop for ReaderPin<'_, S, D> {
+    fn drop(&mut self) {
+        self.inner.state.borrow_mut().unpin(self.slot, false);
+    }
+}
+
+async fn read_part<S: Seam, D: Disk<S>>(
+    inner: &Inner<S, D>,
+    volume: VolumeId,
+    part: ReadPart<S::BlockMut>,
+) -> (DiskResult<()>, Pieces<S>) {
+    let ReadPart { slice, offset, mut pieces, .. } = part;
+    let address = SliceAddress { volume, slice };
+    let len = pieces_len(&pieces) as u64;
+    let (pin, located, slot) = {
+        let mut state = inner.state.borrow_mut();
+        let Some(slot) = state.slot_of(address) else {
+            drop(state);
+            for piece in &mut pieces {
+                let (start, len) = (piece.start(), piece.len());
+                piece.block.zero(start, len);
+            }
+            return (Ok(()), pieces);
+        };
+        let located = locate(&state, slot, offset);
+        (ReaderPin::new(inner, &mut state, slot), located, slot)
+    };
+    let (result, pieces) = match located {
+        Ok((disk, at)) => disk.read(at, pieces).await,
+        Err(error) => (Err(error), pieces),
+    };
+    drop(pin);
+    let mut state = inner.state.borrow_mut();
+    let range = range_text(&state, address, offset, len);
+    (state.note_result(slot.group, &range, result), pieces)
+}
+
+/// Allocation status of a range: unallocated slices are holes that read as zeroes.
+pub(super) async fn allocation<S: Seam, D: Disk<S>>(
+    inner: &Inner<S, D>,
+    volume: VolumeId,
+    at: u64,
+    len: u64,
+) -> DiskResult<Vec<AllocationExtent>> {
+    let mut runs: Vec<AllocationExtent> = Vec::new();
+    let mut push = |run: AllocationExtent| match runs.last_mut() {
+        Some(last) if (last.hole, last.zero) == (run.hole, run.zero) => last.len_bytes += run.len_bytes,
+        _ => runs.push(run),
+    };
+    let ranges: Vec<_> = ranges(&inner.state.borrow(), at, len).collect();
+    for (slice, offset, len) in ranges {
+        let (pin, located) = {
+            let mut state = inner.state.borrow_mut();
+            let Some(slot) = state.slot_of(SliceAddress { volume, slice }) else {
+                push(AllocationExtent { len_bytes: len, hole: true, zero: true });
+                continue;
+            };
+            let located = locate(&state, slot, offset);
+            (ReaderPin::new(inner, &mut state, slot), located)
+        };
+        let (disk, at) = located?;
+        let below = disk.allocation(at, len).await?;
+        drop(pin);
+        let covered: u64 = below.iter().map(|run| run.len_bytes).sum();
+        // The space is allocated to the volume, whatever the group's storage does with it.
+        below.into_iter().for_each(|run| push(AllocationExtent { hole: run.hole && run.zero, ..run }));
+        if covered < len {
+            break;
+        }
+    }
+    Ok(runs)
+}

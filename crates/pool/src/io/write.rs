@@ -1,0 +1,60 @@
+//! Writes: to the slice's slot, or, for an unallocated slice, to a new slot whose rest is zeroed at the same time.
+
+use std::rc::Rc;
+
+use seam::block::pieces_len;
+use seam::{Disk, DiskResult, Piece, Seam};
+
+use super::allocate::{self, NewSlot};
+use super::parts::{ranges, split_write};
+use crate::change::{Step, check_range, finish_change, next_step, range_text};
+use crate::journal;
+use crate::number::{SliceAddress, VolumeId};
+use crate::state::Inner;
+use crate::wait::{BoxFuture, join};
+
+pub(super) async fn write<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    volume: VolumeId,
+    at: u64,
+    from: Vec<Piece<S::Block>>,
+) -> DiskResult<()> {
+    let ranges: Vec<_> = ranges(&inner.state.borrow(), at, pieces_len(&from) as u64).collect();
+    let writes = split_write(ranges.into_iter(), from).into_iter().map(|(slice, offset, pieces)| {
+        let write: BoxFuture<'_, _> = Box::pin(write_part(inner, SliceAddress { volume, slice }, offset, pieces));
+        write
+    });
+    let result = join(writes.collect()).await.into_iter().collect();
+    journal::commit_if_many(inner);
+    result
+}
+
+/// Writes to one slice.
+async fn write_part<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    slice: SliceAddress,
+    offset: u64,
+    pieces: Vec<Piece<S::Block>>,
+) -> DiskResult<()> {
+    let len = pieces_len(&pieces) as u64;
+    loop {
+        check_range(&inner.state.borrow(), slice, offset, len)?;
+        match next_step(inner, slice, offset) {
+            Step::Wait(reply) => reply.wait().await,
+            Step::Change(slot, located) => {
+                let result = match located {
+                    Ok((disk, at)) => disk.write(at, pieces).await,
+                    Err(error) => Err(error),
+                };
+                let mut state = inner.state.borrow_mut();
+                finish_change(&mut state, slice, slot, (offset, len));
+                let range = range_text(&state, slice, offset, len);
+                return state.note_result(slot.group, &range, result);
+            }
+            Step::Unallocated => match allocate::begin(inner, slice).await? {
+                NewSlot::Taken(slot) => return allocate::fill(inner, slice, slot, offset, pieces).await,
+                NewSlot::Retry => {}
+            },
+        }
+    }
+}

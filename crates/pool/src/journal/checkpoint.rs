@@ -1,0 +1,340 @@
+//! Checkpoints: the whole map as records, in the area that the newest complete checkpoint does not use. Each piece is
+//! taken from the maps at once, and requests go on between two pieces. A checkpoint records only durable map entries:
+//! later changes are in the journal, from the block on where the checkpoint began.
+//!
+//! A new metadata copy is made by a checkpoint that is also written to the new group.
+
+use std::rc::Rc;
+
+use seam::{BLOCK_BYTES, Disk, DiskError, Seam};
+
+use super::{WRITE_BLOCKS, drop_failed, durable_slots, return_blocks, targets};
+use crate::device::write_durably;
+use crate::error::PoolError;
+use crate::format::block::{BlockKind, CheckpointFacts, MetadataBlock};
+use crate::format::layout::COPIES;
+use crate::format::record::{MAP_RECORD_BYTES, Record, RunBuilder, pack};
+use crate::format::superblock::MemberState;
+use crate::membership;
+use crate::number::{CheckpointNo, GroupNo, Sequence, SliceNo, VolumeId};
+use crate::state::Inner;
+
+/// Slices that one piece takes from the maps.
+const PIECE_SLICES: usize = WRITE_BLOCKS * (crate::format::block::PAYLOAD_BYTES / MAP_RECORD_BYTES);
+/// Attempts of a checkpoint whose groups reconnect.
+const ATTEMPTS_MAX: u32 = 3;
+
+/// Starts a checkpoint unless one is running.
+pub(super) fn start<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) {
+    if std::mem::replace(&mut inner.state.borrow_mut().journal.is_checkpointing, true) {
+        return;
+    }
+    let task = Rc::clone(inner);
+    inner.seam.spawn(async move {
+        let result = write_checkpoint(&task).await;
+        let mut state = task.state.borrow_mut();
+        if let Err(error) = result {
+            state.failed.get_or_insert(error);
+        }
+        state.journal.is_checkpointing = false;
+        state.journal.checkpoint_waiters.wake();
+    });
+}
+
+/// Writes a checkpoint that begins now or later.
+pub(crate) async fn checkpoint<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<(), PoolError> {
+    let before = inner.state.borrow().counts.checkpoints;
+    // A checkpoint that is running began earlier.
+    let wanted = before + 1 + u64::from(inner.state.borrow().journal.is_checkpointing);
+    loop {
+        let waiting = {
+            let mut state = inner.state.borrow_mut();
+            if let Some(failed) = &state.failed {
+                return Err(failed.clone());
+            }
+            if state.counts.checkpoints >= wanted {
+                return Ok(());
+            }
+            state.journal.checkpoint_waiters.add()
+        };
+        start(inner);
+        waiting.wait().await;
+    }
+}
+
+/// Groups that could become a metadata copy, the fastest first. Ones that failed as a copy come last.
+fn candidates<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, retries_failed: bool) -> Vec<GroupNo> {
+    let state = inner.state.borrow();
+    let members = state.superblock.numbered_members().zip(&state.groups);
+    let suitable = members.filter(|((_, member), group)| {
+        member.has_area
+            && !member.carries_metadata
+            && member.state == MemberState::InService
+            && group.disk.is_some()
+            && !group.is_gone
+            && (retries_failed || !group.failed_as_copy)
+    });
+    let mut found: Vec<_> =
+        suitable.map(|((number, member), group)| (group.failed_as_copy, member.tier, number)).collect();
+    found.sort_unstable();
+    found.into_iter().map(|(_, _, number)| number).collect()
+}
+
+/// Makes another metadata copy if fewer than `wanted` are in service. Returns whether a copy was made.
+pub(crate) async fn add_copy<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    wanted: usize,
+    retries_failed: bool,
+) -> Result<bool, PoolError> {
+    for group in candidates(inner, retries_failed) {
+        {
+            // Between two passes, so that the group gets every block from the checkpoint's first one on.
+            let _guard = inner.commit_lock.lock().await;
+            let mut state = inner.state.borrow_mut();
+            if state.copies().len() >= wanted || state.journal.joining.is_some() {
+                return Ok(false);
+            }
+            state.journal.joining = Some(group);
+        }
+        checkpoint(inner).await?;
+        {
+            let mut state = inner.state.borrow_mut();
+            if state.journal.joining != Some(group) {
+                // It failed meanwhile.
+                continue;
+            }
+            state.journal.joining = None;
+            state.groups[group.index()].failed_as_copy = false;
+            state.superblock.members[group.index()].carries_metadata = true;
+            state.superblock.generation = state.superblock.generation.next();
+            let name = state.group_name(group);
+            state.notices.push(format!("group {group} ({name}) carries a metadata copy now"));
+        }
+        membership::persist(inner).await?;
+        return Ok(true);
+    }
+    Ok(false)
+}
+
+/// Repairs the metadata after the opening, in a task of its own: another copy if one is missing, and a new checkpoint if
+/// a copy has only an older one.
+pub(crate) fn repair_in_background<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, needs_checkpoint: bool) {
+    let task = Rc::clone(inner);
+    inner.seam.spawn(async move {
+        // A failure of the metadata stays in the state.
+        let has_added = add_copy(&task, COPIES, true).await;
+        if needs_checkpoint && has_added == Ok(false) {
+            let _ = checkpoint(&task).await;
+        }
+    });
+}
+
+/// Makes another metadata copy in a task of its own.
+pub(super) fn restore_in_background<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) {
+    let task = Rc::clone(inner);
+    inner.seam.spawn(async move {
+        // A failure of the metadata stays in the state.
+        let _ = add_copy(&task, COPIES, false).await;
+    });
+}
+
+/// A checkpoint in progress.
+struct Progress<D> {
+    number: CheckpointNo,
+    replay_from: Sequence,
+    replay_after: u32,
+    /// The groups that get it, with their connection epochs at its start.
+    groups: Vec<(GroupNo, D, u64)>,
+    /// Index of the next block in the area.
+    index: u32,
+    previous: u32,
+}
+
+async fn write_checkpoint<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<(), PoolError> {
+    for _ in 0..ATTEMPTS_MAX {
+        if try_checkpoint(inner).await? {
+            return Ok(());
+        }
+    }
+    Err(PoolError::Failed("the groups keep reconnecting during a checkpoint".to_owned()))
+}
+
+/// Writes a checkpoint. Returns false if a group may have lost a part of it.
+async fn try_checkpoint<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<bool, PoolError> {
+    let (mut progress, volumes) = {
+        let state = inner.state.borrow();
+        let groups = targets(&state);
+        let groups = groups.into_iter().map(|(group, disk)| {
+            let epoch = disk.connection_epoch();
+            (group, disk, epoch)
+        });
+        let progress = Progress {
+            number: state.journal.checkpoint.next(),
+            replay_from: state.journal.settled,
+            replay_after: state.journal.settled_previous,
+            groups: groups.collect(),
+            index: 1,
+            previous: 0,
+        };
+        let volumes: Vec<_> = state.volumes.iter().map(|(id, volume)| (*id, volume.spec.clone())).collect();
+        (progress, volumes)
+    };
+    let records: Vec<_> =
+        volumes.iter().map(|(volume, spec)| Record::Volume { volume: *volume, spec: spec.clone() }).collect();
+    write_records(inner, &mut progress, &records).await?;
+    for (volume, _) in volumes {
+        write_volume(inner, &mut progress, volume).await?;
+    }
+    for (group, disk, _) in progress.groups.clone() {
+        if let Err(error) = disk.flush().await {
+            fail(inner, &mut progress, group, error).await?;
+        }
+    }
+    if progress.groups.iter().any(|(_, disk, epoch)| disk.connection_epoch() != *epoch) {
+        return Ok(false);
+    }
+    write_header(inner, &mut progress).await?;
+    let mut state = inner.state.borrow_mut();
+    state.journal.checkpoint = progress.number;
+    state.journal.replay_from = progress.replay_from;
+    state.counts.checkpoints += 1;
+    Ok(true)
+}
+
+impl<D: Clone> Progress<D> {
+    fn is_target(&self, group: GroupNo) -> bool {
+        self.groups.iter().any(|(target, _, _)| *target == group)
+    }
+}
+
+/// Writes the map of a volume, piece by piece.
+async fn write_volume<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    progress: &mut Progress<D>,
+    volume: VolumeId,
+) -> Result<(), PoolError> {
+    let mut from = Some(SliceNo(0));
+    while let Some(first) = from {
+        let records = {
+            let state = inner.state.borrow();
+            let (slots, next) = durable_slots(&state, volume, first, PIECE_SLICES);
+            from = next;
+            let mut runs = RunBuilder::default();
+            slots.into_iter().for_each(|(slice, slot)| runs.add(volume, slice, Some(slot)));
+            runs.finish()
+        };
+        write_records(inner, progress, &records).await?;
+        inner.seam.yield_now().await;
+    }
+    Ok(())
+}
+
+/// Writes records to the area of every group that is still in service.
+async fn write_records<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    progress: &mut Progress<D>,
+    records: &[Record],
+) -> Result<(), PoolError> {
+    for payloads in pack(records).chunks(WRITE_BLOCKS) {
+        let first = progress.index;
+        let mut blocks = Vec::with_capacity(payloads.len());
+        for payload in payloads {
+            let (pool, boot, area_blocks) = {
+                let state = inner.state.borrow();
+                (state.superblock.pool, state.journal.boot, state.superblock.area_blocks)
+            };
+            assert!(progress.index < area_blocks, "a checkpoint has room for every slot and volume");
+            let block = MetadataBlock {
+                kind: BlockKind::Checkpoint,
+                pool,
+                sequence: Sequence(u64::from(progress.index)),
+                checkpoint: progress.number,
+                boot,
+                previous: progress.previous,
+                is_last: true,
+                payload: payload.clone(),
+            };
+            let (raw, checksum) = block.encode();
+            blocks.push(inner.buffers.metadata(&raw).await);
+            (progress.index, progress.previous) = (progress.index + 1, checksum);
+        }
+        let area_at = inner.state.borrow().superblock.checkpoint_offset(progress.number);
+        let runs = vec![(area_at + u64::from(first) * BLOCK_BYTES as u64, blocks)];
+        write_all(inner, progress, &runs, false).await?;
+        return_blocks(inner, runs);
+    }
+    Ok(())
+}
+
+/// Writes the header, which makes the checkpoint valid.
+async fn write_header<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    progress: &mut Progress<D>,
+) -> Result<(), PoolError> {
+    let (raw, at) = {
+        let state = inner.state.borrow();
+        let facts = CheckpointFacts {
+            replay_from: progress.replay_from,
+            replay_after: progress.replay_after,
+            journal_end: state.journal.next,
+            blocks: progress.index - 1,
+            checksum: progress.previous,
+            next_volume: state.next_volume,
+        };
+        let block = MetadataBlock {
+            kind: BlockKind::CheckpointHeader,
+            pool: state.superblock.pool,
+            sequence: Sequence(0),
+            checkpoint: progress.number,
+            boot: state.journal.boot,
+            previous: 0,
+            is_last: true,
+            payload: facts.encode(),
+        };
+        (block.encode().0, state.superblock.checkpoint_offset(progress.number))
+    };
+    let runs = vec![(at, vec![inner.buffers.metadata(&raw).await])];
+    write_all(inner, progress, &runs, true).await?;
+    return_blocks(inner, runs);
+    Ok(())
+}
+
+/// Writes blocks to every group of the checkpoint. A group that fails is taken out of service as a copy.
+async fn write_all<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    progress: &mut Progress<D>,
+    runs: &[(u64, Vec<S::Block>)],
+    is_durable: bool,
+) -> Result<(), PoolError> {
+    let in_service: Vec<_> = targets(&inner.state.borrow()).into_iter().map(|(group, _)| group).collect();
+    progress.groups.retain(|(group, _, _)| in_service.contains(group));
+    for (group, disk, _) in progress.groups.clone() {
+        let result =
+            if is_durable { write_durably::<S, D>(&disk, runs).await } else { write_plain::<S, D>(&disk, runs).await };
+        if let Err(error) = result {
+            fail(inner, progress, group, error).await?;
+        }
+    }
+    // A copy that is not part of the checkpoint would be valid without it.
+    let is_complete = inner.state.borrow().superblock.metadata_groups().iter().all(|group| progress.is_target(*group));
+    assert!(is_complete, "a metadata copy joins only by a checkpoint");
+    Ok(())
+}
+
+async fn write_plain<S: Seam, D: Disk<S>>(disk: &D, runs: &[(u64, Vec<S::Block>)]) -> Result<(), DiskError> {
+    for (at, blocks) in runs {
+        disk.write(*at, blocks.iter().cloned().map(seam::Piece::whole).collect()).await?;
+    }
+    Ok(())
+}
+
+/// Takes a group out of the checkpoint and out of service as a copy.
+async fn fail<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    progress: &mut Progress<D>,
+    group: GroupNo,
+    error: DiskError,
+) -> Result<(), PoolError> {
+    progress.groups.retain(|(target, _, _)| *target != group);
+    drop_failed(inner, vec![(group, error)]).await
+}

@@ -1,0 +1,283 @@
+//! Group commit: one commit at a time; requests that arrive meanwhile share the next one.
+//!
+//! Order of a commit: the groups with new slots and the waiting volumes' writes are flushed, then the journal is written
+//! and flushed on every copy, then the replies are sent and released slots become free. A map entry whose group may have
+//! lost the slot's content since it was filled is taken back instead.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::rc::Rc;
+
+use seam::{BLOCK_BYTES, Disk, DiskError, DiskResult, Seam};
+
+use super::{WRITE_BLOCKS, checkpoint, drop_failed, return_blocks, targets, write_to};
+use crate::error::PoolError;
+use crate::format::block::{BlockKind, MetadataBlock, PAYLOAD_BYTES};
+use crate::format::record::{MAP_RECORD_BYTES, Record, RunBuilder, pack};
+use crate::number::{GroupNo, SliceAddress, VolumeId};
+use crate::sabotage::Sabotage;
+use crate::state::{CommitRequest, GroupSet, Inner, State};
+use crate::wait::{BoxFuture, join};
+
+/// Errors of flushes by group.
+type FlushFailures = BTreeMap<GroupNo, DiskError>;
+
+/// Commits until no request is waiting.
+pub(super) async fn run<S: Seam, D: Disk<S>>(inner: Rc<Inner<S, D>>) {
+    loop {
+        // Clients that were just acknowledged may submit their next requests, which then join this commit.
+        inner.seam.yield_now().await;
+        let requests = {
+            let journal = &mut inner.state.borrow_mut().journal;
+            if journal.requests.is_empty() {
+                journal.is_committing = false;
+                return;
+            }
+            std::mem::take(&mut journal.requests)
+        };
+        run_pass(&inner, requests).await;
+    }
+}
+
+/// Makes everything durable that the requests wait for, in as many commits as the ring's length asks for.
+async fn run_pass<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, mut requests: Vec<CommitRequest>) {
+    let _guard = inner.commit_lock.lock().await;
+    let (unflushed, max) = {
+        let mut guard = inner.state.borrow_mut();
+        let state = &mut *guard;
+        state.changes.begin_pass();
+        let volumes = requests.iter().filter_map(|request| request.volume);
+        let mut unflushed = BTreeMap::<VolumeId, GroupSet>::new();
+        for id in volumes {
+            if let Some(volume) = state.volumes.get_mut(&id) {
+                let groups = unflushed.entry(id).or_default();
+                *groups = groups.union(std::mem::take(&mut volume.unflushed));
+            }
+        }
+        let blocks = (state.superblock.journal_blocks as usize / 4).min(WRITE_BLOCKS);
+        (unflushed, blocks * (PAYLOAD_BYTES / MAP_RECORD_BYTES))
+    };
+    let flushes_early = inner.state.borrow().sabotage.is(Sabotage::FlushWithoutJournal);
+    let mut records: Vec<Record> =
+        requests.iter_mut().flat_map(|request| std::mem::take(&mut request.records)).collect();
+    let mut to_flush = unflushed.values().fold(GroupSet::default(), |groups, set| groups.union(*set));
+    let mut failures = FlushFailures::new();
+    let mut result = Ok(());
+    let mut after = Bound::Unbounded;
+    loop {
+        let (more, new_groups) = {
+            let mut guard = inner.state.borrow_mut();
+            let State { changes, volumes, .. } = &mut *guard;
+            let slot_of = |slice: SliceAddress| volumes.get(&slice.volume)?.map.get(slice.slice);
+            let more = changes.take(after, max, slot_of);
+            let slots = changes.committing().filter_map(|(_, change)| change.slot);
+            (
+                more,
+                slots.fold(GroupSet::default(), |mut groups, slot| {
+                    groups.insert(slot.group);
+                    groups
+                }),
+            )
+        };
+        let skips_flush = inner.state.borrow().sabotage.is(Sabotage::MapBeforeData);
+        if !skips_flush {
+            failures.append(&mut flush_groups(inner, to_flush.union(new_groups)).await);
+            to_flush = GroupSet::default();
+        }
+        if flushes_early {
+            answer(inner, &mut requests, &unflushed, &failures, &Ok(()));
+        }
+        let last_records = if more.is_none() { std::mem::take(&mut records) } else { Vec::new() };
+        result = result.and(write_changes(inner, &failures, last_records).await);
+        if skips_flush {
+            failures.append(&mut flush_groups(inner, to_flush.union(new_groups)).await);
+            to_flush = GroupSet::default();
+        }
+        match more {
+            Some(last) if result.is_ok() => after = Bound::Excluded(last),
+            _ => break,
+        }
+    }
+    if result.is_ok() {
+        let mut state = inner.state.borrow_mut();
+        state.changes.finish_pass().into_iter().for_each(|slot| state.free_slot(slot));
+    }
+    answer(inner, &mut requests, &unflushed, &failures, &result);
+}
+
+/// Replies to all requests, and remembers failed flushes for the volumes concerned.
+fn answer<S: Seam, D: Disk<S>>(
+    inner: &Inner<S, D>,
+    requests: &mut Vec<CommitRequest>,
+    unflushed: &BTreeMap<VolumeId, GroupSet>,
+    failures: &FlushFailures,
+    result: &Result<(), PoolError>,
+) {
+    let mut state = inner.state.borrow_mut();
+    for (id, groups) in unflushed {
+        let failed = |group: &GroupNo| failures.get(group).is_some_and(|error| *error != DiskError::Gone);
+        for group in groups.iter().filter(failed) {
+            // The next flush tries again. A group that is gone has changed the connection epoch: its writes count as
+            // lost, and do not keep the volume's other groups from being flushed.
+            if let Some(volume) = state.volumes.get_mut(id) {
+                volume.unflushed.insert(group);
+            }
+        }
+    }
+    let replies: Vec<_> = requests
+        .drain(..)
+        .map(|request| {
+            let groups = request.volume.and_then(|volume| unflushed.get(&volume)).copied().unwrap_or_default();
+            let failure = groups.iter().find_map(|group| Some((group, failures.get(&group)?.clone())));
+            let failure = failure.map(|(group, error)| PoolError::Disk { device: state.group_name(group), error });
+            (request.reply, result.clone().and(failure.map_or(Ok(()), Err)))
+        })
+        .collect();
+    drop(state);
+    replies.into_iter().for_each(|(reply, result)| reply.send(result));
+}
+
+/// Flushes groups. Returns the ones that failed; their write stamp has changed.
+async fn flush_groups<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, groups: GroupSet) -> FlushFailures {
+    let flushes = groups.iter().map(|group| {
+        let disk = inner.state.borrow().disk(group);
+        let flush: BoxFuture<'_, (GroupNo, DiskResult<()>)> = Box::pin(async move {
+            match disk {
+                Ok(disk) => (group, disk.flush().await),
+                Err(_) => (group, Err(DiskError::Gone)),
+            }
+        });
+        flush
+    });
+    let results = join(flushes.collect()).await;
+    let mut state = inner.state.borrow_mut();
+    let mut failures = FlushFailures::new();
+    for (group, result) in results {
+        let entry = &mut state.groups[group.index()];
+        if let Err(error) = result {
+            entry.flush_failures += 1;
+            entry.is_gone = error == DiskError::Gone;
+            failures.insert(group, error);
+        }
+    }
+    failures
+}
+
+/// Writes the changes of the running commit and `records` to the journal, and applies their consequences.
+async fn write_changes<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    failures: &FlushFailures,
+    records: Vec<Record>,
+) -> Result<(), PoolError> {
+    let payloads = {
+        let mut state = inner.state.borrow_mut();
+        if let Some(failed) = &state.failed {
+            return Err(failed.clone());
+        }
+        let is_lost = |state: &State<S, D>, group: GroupNo, stamp: u64| {
+            failures.contains_key(&group) || state.write_stamp(group) != stamp
+        };
+        let filled: Vec<_> = state
+            .changes
+            .committing()
+            .filter_map(|(slice, change)| Some((slice, change.slot?.group, change.stamp)))
+            .collect();
+        for (slice, group, stamp) in filled {
+            if is_lost(&state, group, stamp) {
+                state.revert(slice);
+            }
+        }
+        let mut runs = RunBuilder::default();
+        for (slice, change) in state.changes.committing() {
+            runs.add(slice.volume, slice.slice, change.slot);
+        }
+        // Records follow the changes of maps: a volume's removal or shrinking is final.
+        let changes = runs.finish();
+        pack(changes.iter().chain(&records))
+    };
+    if !payloads.is_empty() {
+        write_blocks(inner, payloads).await?;
+    }
+    let mut state = inner.state.borrow_mut();
+    records.iter().for_each(|record| state.apply_volume_record(record));
+    state.changes.finish();
+    (state.journal.settled, state.journal.settled_previous) = (state.journal.next, state.journal.previous);
+    Ok(())
+}
+
+/// Appends blocks to the journal, durably on every copy.
+async fn write_blocks<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, payloads: Vec<Vec<u8>>) -> Result<(), PoolError> {
+    for chunk in payloads.chunks(WRITE_BLOCKS) {
+        wait_for_space(inner, chunk.len() as u64).await?;
+        let (encoded, next, previous) = encode_chunk(&inner.state.borrow(), chunk);
+        let mut runs: Vec<(u64, Vec<S::Block>)> = Vec::new();
+        for (at, raw) in encoded {
+            let block = inner.buffers.metadata(&raw).await;
+            match runs.last_mut().filter(|(start, blocks)| start + (blocks.len() * BLOCK_BYTES) as u64 == at) {
+                Some((_, blocks)) => blocks.push(block),
+                None => runs.push((at, vec![block])),
+            }
+        }
+        let groups = targets(&inner.state.borrow());
+        let failures = write_to(&groups, &runs).await;
+        return_blocks(inner, runs);
+        drop_failed(inner, failures).await?;
+        let mut state = inner.state.borrow_mut();
+        state.counts.commits += 1;
+        state.counts.journal_blocks += chunk.len() as u64;
+        (state.journal.next, state.journal.previous) = (next, previous);
+    }
+    if used(&inner.state.borrow()) > u64::from(inner.state.borrow().superblock.journal_blocks) / 2 {
+        checkpoint::start(inner);
+    }
+    Ok(())
+}
+
+/// The blocks of a chunk with their offsets, and the journal's position and checksum after them.
+#[allow(clippy::type_complexity, reason = "one caller takes the tuple apart at once")]
+fn encode_chunk<S: Seam, D: Disk<S>>(
+    state: &State<S, D>,
+    chunk: &[Vec<u8>],
+) -> (Vec<(u64, Box<crate::format::Raw>)>, crate::number::Sequence, u32) {
+    let (mut next, mut previous) = (state.journal.next, state.journal.previous);
+    let mut encoded = Vec::new();
+    for payload in chunk {
+        let block = MetadataBlock {
+            kind: BlockKind::Journal,
+            pool: state.superblock.pool,
+            sequence: next,
+            checkpoint: state.journal.checkpoint,
+            boot: state.journal.boot,
+            previous,
+            is_last: true,
+            payload: payload.clone(),
+        };
+        let (raw, checksum) = block.encode();
+        encoded.push((state.superblock.journal_offset(next), raw));
+        (next, previous) = (next.next(), checksum);
+    }
+    (encoded, next, previous)
+}
+
+/// Blocks of the ring that the newest complete checkpoint needs.
+fn used<S: Seam, D: Disk<S>>(state: &State<S, D>) -> u64 {
+    state.journal.next.0 - state.journal.replay_from.0
+}
+
+/// Waits until the ring has room for `count` blocks: a checkpoint makes it.
+async fn wait_for_space<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, count: u64) -> Result<(), PoolError> {
+    loop {
+        let waiting = {
+            let mut state = inner.state.borrow_mut();
+            if let Some(failed) = &state.failed {
+                return Err(failed.clone());
+            }
+            if used(&state) + count <= u64::from(state.superblock.journal_blocks) {
+                return Ok(());
+            }
+            state.journal.checkpoint_waiters.add()
+        };
+        checkpoint::start(inner);
+        waiting.wait().await;
+    }
+}

@@ -1,0 +1,131 @@
+//! The metadata's write path and its recovery: commits to the journal, checkpoints, and the load at the opening.
+//!
+//! The journal is a ring of blocks, mirrored on the groups that carry the metadata. Concurrent requests share a commit:
+//! one flush of the groups with new data, then one write and one flush on every copy. A checkpoint is the whole map as
+//! records, written while requests go on.
+
+mod checkpoint;
+mod commit;
+pub(crate) mod load;
+mod replay;
+
+use std::ops::Bound;
+use std::rc::Rc;
+
+use seam::{Block, Disk, DiskError, Seam};
+
+use crate::device::write_durably;
+use crate::error::PoolError;
+use crate::format::record::Record;
+use crate::membership;
+use crate::number::{GroupNo, SliceAddress, SliceNo, SlotAddress, VolumeId};
+use crate::state::{CommitRequest, Inner, State};
+use crate::wait::{BoxFuture, Reply, join};
+
+pub(crate) use checkpoint::{add_copy, checkpoint, repair_in_background};
+
+/// Changes that may wait for a commit before one begins by itself.
+const PENDING_MAX: usize = 4096;
+/// Blocks of one write.
+const WRITE_BLOCKS: usize = 16;
+
+/// Makes all changes of maps durable, and `records`. With `volume`, also the completed writes of that volume.
+pub(crate) async fn commit<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    volume: Option<VolumeId>,
+    records: Vec<Record>,
+) -> Result<(), PoolError> {
+    let reply = Reply::default();
+    let starts = {
+        let journal = &mut inner.state.borrow_mut().journal;
+        journal.requests.push(CommitRequest { volume, records, reply: reply.clone() });
+        !std::mem::replace(&mut journal.is_committing, true)
+    };
+    if starts {
+        inner.seam.spawn(commit::run(Rc::clone(inner)));
+    }
+    reply.wait().await
+}
+
+/// Starts a commit if many changes wait for one.
+pub(crate) fn commit_if_many<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) {
+    let is_due = {
+        let state = inner.state.borrow();
+        state.changes.pending_count() >= PENDING_MAX && !state.journal.is_committing && state.failed.is_none()
+    };
+    if is_due {
+        let inner = Rc::clone(inner);
+        inner.seam.clone().spawn(async move {
+            // A failure of the metadata stays in the state, and fails the next flush.
+            let _ = commit(&inner, None, Vec::new()).await;
+        });
+    }
+}
+
+/// Writes the same blocks to groups, durably. Returns the groups that failed.
+async fn write_to<S: Seam, D: Disk<S>>(
+    groups: &[(GroupNo, D)],
+    runs: &[(u64, Vec<S::Block>)],
+) -> Vec<(GroupNo, DiskError)> {
+    let writes = groups.iter().map(|(group, disk)| {
+        let write: BoxFuture<'_, _> =
+            Box::pin(async move { Some((*group, write_durably::<S, D>(disk, runs).await.err()?)) });
+        write
+    });
+    join(writes.collect()).await.into_iter().flatten().collect()
+}
+
+/// The groups to which metadata is written: the copies, and the one that is joining.
+fn targets<S: Seam, D: Disk<S>>(state: &State<S, D>) -> Vec<(GroupNo, D)> {
+    let mut targets = state.copies();
+    if let Some(joining) = state.journal.joining
+        && let Some(disk) = state.groups[joining.index()].disk.clone()
+    {
+        targets.push((joining, disk));
+    }
+    targets
+}
+
+/// Takes failed copies out of service; another group takes over in the background.
+async fn drop_failed<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    failures: Vec<(GroupNo, DiskError)>,
+) -> Result<(), PoolError> {
+    if failures.is_empty() {
+        return Ok(());
+    }
+    membership::drop_copies(inner, failures).await?;
+    checkpoint::restore_in_background(inner);
+    Ok(())
+}
+
+/// The last durable slots of up to `max` slices of a volume from `from` on, and the slice to continue with.
+fn durable_slots<S: Seam, D: Disk<S>>(
+    state: &State<S, D>,
+    volume: VolumeId,
+    from: SliceNo,
+    max: usize,
+) -> (Vec<(SliceNo, SlotAddress)>, Option<SliceNo>) {
+    let Some(entry) = state.volumes.get(&volume) else { return (Vec::new(), None) };
+    let current: Vec<_> = entry.map.allocated_from(from).take(max).collect();
+    let next = (current.len() == max).then(|| current[max - 1].0.next());
+    let address = |slice| SliceAddress { volume, slice };
+    let is_in_range = |slice: &SliceAddress| slice.volume == volume && next.is_none_or(|next| slice.slice < next);
+    let changed = state.changes.changed_from(Bound::Included(address(from)));
+    let mut slices: Vec<_> = current.iter().map(|(slice, _)| *slice).collect();
+    slices.extend(changed.filter(is_in_range).map(|slice| slice.slice));
+    slices.sort_unstable();
+    slices.dedup();
+    let durable = slices.into_iter().filter_map(|slice| {
+        let slot = state.changes.durable_slot(address(slice), entry.map.get(slice))?;
+        Some((slice, slot))
+    });
+    (durable.collect(), next)
+}
+
+/// Returns frozen buffers to the kept ones.
+fn return_blocks<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, runs: Vec<(u64, Vec<S::Block>)>) {
+    for block in runs.into_iter().flat_map(|(_, blocks)| blocks).filter(Block::is_unique) {
+        inner.buffers.put_frozen(block);
+    }
+}

@@ -1,0 +1,55 @@
+//! The pool: volumes of slices on tiers of different devices. A slice is allocated at its first write and can move to
+//! another group while clients use it.
+//!
+//! A volume is a disk of the seam ([`PoolDisk`]): the caches lie above it, and the engine cannot tell it from another
+//! backing. The crate knows the seam and nothing of the engine. `docs/design/pool.md` describes the mechanism,
+//! `docs/design/pool-format.md` the layout on the groups byte by byte.
+//!
+//! The rules that keep data safe, and the modules that uphold them:
+//!
+//! 1. A map entry is durable only after the zeroes and data of its slot: `journal/commit.rs`.
+//! 2. A slot is reused only after the entry that replaced its last one is durable, and no request uses it: `changes.rs`,
+//!    `state.rs`.
+//! 3. A flush returns when the groups with the volume's writes are flushed and its map entries are durable on every
+//!    metadata copy: `journal/commit.rs`.
+//! 4. A write during a move reaches the target before the map does: `mover.rs`.
+//! 5. The pool relies on fewer metadata copies only after every present group has durably recorded it: `membership.rs`.
+
+mod buffers;
+mod change;
+mod changes;
+mod check;
+mod create;
+mod device;
+mod error;
+pub mod format;
+mod groups;
+mod io;
+mod journal;
+mod map;
+mod membership;
+mod mover;
+mod number;
+mod open;
+mod policy;
+mod pool;
+mod resize;
+mod sabotage;
+mod slots;
+mod state;
+mod wait;
+
+pub use check::{CheckReport, Finding};
+pub use create::{CreateOptions, TierSpec};
+pub use error::PoolError;
+pub use format::superblock::MemberState;
+pub use groups::DrainReport;
+pub use io::PoolDisk;
+pub use mover::{CopyRequest, Flow, LAST_PASS_BLOCKS, MOVES_MAX, MoveError, MoveOutcome, Pace, unpaced};
+pub use number::{GroupNo, PoolGeneration, SliceAddress, SliceNo, SlotAddress, SlotNo, TierNo, VolumeId};
+pub use open::OpenOptions;
+pub use policy::{GroupRoom, Provisioning, TierPolicy, VolumeSpec, place};
+pub use pool::{GroupReport, LostRange, Pool, VolumeReport};
+pub use sabotage::Sabotage;
+pub use state::PoolCounts;
+pub use wait::BoxFuture;

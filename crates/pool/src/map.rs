@@ -1,0 +1,115 @@
+//! The map of a volume: the slot of each slice, 6 bytes each in chunks that exist where a slice is allocated.
+//!
+//! Memory of an allocated slice: 6 bytes here ([`MapEntry`]), 8 bytes for the owner of its slot and one bit for "free"
+//! (`slots.rs`), 8 bytes of heat: 22 bytes and a bit of the 24 that the design permits.
+
+use crate::number::{GroupNo, SliceNo, SlotAddress, SlotNo};
+
+/// Slices of a chunk.
+const CHUNK: usize = 1024;
+
+/// The slot of a slice; all ones if it is unallocated. The group follows the slot's low and high half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapEntry([u16; 3]);
+
+impl MapEntry {
+    const NONE: MapEntry = MapEntry([u16::MAX; 3]);
+
+    fn new(slot: Option<SlotAddress>) -> MapEntry {
+        let Some(SlotAddress { group, slot }) = slot else { return MapEntry::NONE };
+        assert!(group.0 < u16::MAX, "group {group} does not exist");
+        MapEntry([slot.0 as u16, (slot.0 >> 16) as u16, group.0])
+    }
+
+    fn slot(self) -> Option<SlotAddress> {
+        let MapEntry([low, high, group]) = self;
+        let slot = SlotNo(u32::from(high) << 16 | u32::from(low));
+        (self != MapEntry::NONE).then_some(SlotAddress { group: GroupNo(group), slot })
+    }
+}
+
+/// The map of one volume.
+#[derive(Clone, Debug, Default)]
+pub struct VolumeMap {
+    chunks: Vec<Option<Box<[MapEntry; CHUNK]>>>,
+    allocated: u32,
+}
+
+impl VolumeMap {
+    /// The slot of a slice.
+    pub fn get(&self, slice: SliceNo) -> Option<SlotAddress> {
+        let chunk = self.chunks.get(slice.index() / CHUNK)?.as_ref()?;
+        chunk[slice.index() % CHUNK].slot()
+    }
+
+    /// Sets the slot of a slice and returns the former one.
+    pub fn set(&mut self, slice: SliceNo, slot: Option<SlotAddress>) -> Option<SlotAddress> {
+        let (number, index) = (slice.index() / CHUNK, slice.index() % CHUNK);
+        if number >= self.chunks.len() {
+            if slot.is_none() {
+                return None;
+            }
+            self.chunks.resize_with(number + 1, || None);
+        }
+        let chunk = &mut self.chunks[number];
+        if chunk.is_none() && slot.is_none() {
+            return None;
+        }
+        let chunk = chunk.get_or_insert_with(|| Box::new([MapEntry::NONE; CHUNK]));
+        let former = std::mem::replace(&mut chunk[index], MapEntry::new(slot)).slot();
+        self.allocated = self.allocated + u32::from(slot.is_some()) - u32::from(former.is_some());
+        former
+    }
+
+    /// The allocated slices from `from` on, in order.
+    pub fn allocated_from(&self, from: SliceNo) -> impl Iterator<Item = (SliceNo, SlotAddress)> + '_ {
+        let first = from.index() / CHUNK;
+        let chunks = self.chunks.iter().enumerate().skip(first);
+        let chunks = chunks.filter_map(|(number, chunk)| Some((number, chunk.as_ref()?)));
+        let entries = chunks.flat_map(|(number, chunk)| {
+            chunk.iter().enumerate().map(move |(index, entry)| ((number * CHUNK + index) as u32, *entry))
+        });
+        let allocated = entries.filter_map(|(slice, entry)| Some((SliceNo(slice), entry.slot()?)));
+        allocated.skip_while(move |(slice, _)| *slice < from)
+    }
+
+    /// Number of allocated slices.
+    pub fn allocated(&self) -> u32 {
+        self.allocated
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slots::Owner;
+
+    fn slot(group: u16, slot: u32) -> SlotAddress {
+        SlotAddress { group: GroupNo(group), slot: SlotNo(slot) }
+    }
+
+    #[test]
+    fn allocated_slice_takes_less_than_24_bytes() {
+        let heat = 8;
+        assert_eq!((size_of::<MapEntry>(), size_of::<Owner>()), (6, 8));
+        // Bits: entry, owner, heat, the free bit, and the pointer to the chunk.
+        let bits = 8 * (size_of::<MapEntry>() + size_of::<Owner>() + heat) + 1 + (8 * 8_usize).div_ceil(CHUNK);
+        assert!(bits < 24 * 8, "{bits} bits");
+    }
+
+    #[test]
+    fn map_returns_what_was_set_and_counts_it() {
+        let mut map = VolumeMap::default();
+        assert_eq!(map.set(SliceNo(5), None), None);
+        assert_eq!(map.set(SliceNo(5), Some(slot(0, 70_000))), None);
+        assert_eq!(map.set(SliceNo(3_000), Some(slot(31, u32::MAX))), None);
+        assert_eq!(map.get(SliceNo(5)), Some(slot(0, 70_000)));
+        assert_eq!(map.set(SliceNo(5), Some(slot(1, 1))), Some(slot(0, 70_000)));
+        assert_eq!(map.allocated(), 2);
+        let all: Vec<_> = map.allocated_from(SliceNo(5)).collect();
+        assert_eq!(all, [(SliceNo(5), slot(1, 1)), (SliceNo(3_000), slot(31, u32::MAX))]);
+        assert_eq!(map.allocated_from(SliceNo(6)).count(), 1);
+        assert_eq!(map.set(SliceNo(5), None), Some(slot(1, 1)));
+        assert_eq!((map.allocated(), map.get(SliceNo(5)), map.get(SliceNo(9_999_999))), (1, None, None));
+    }
+}

@@ -1,0 +1,240 @@
+//! Opens a pool: the newest superblock, the newest checkpoint, the journal to its end; then the slots' owners follow
+//! from the maps.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use seam::{Disk, Seam};
+
+use crate::buffers::Buffers;
+use crate::create::failed;
+use crate::device::{read_one, write_durably};
+use crate::error::PoolError;
+use crate::format::superblock::{DEVICE_NAME_BYTES, MemberState, SUPERBLOCK_OFFSETS, Superblock, SuperblockError, cut};
+use crate::journal;
+use crate::journal::load::{Loaded, load};
+use crate::membership;
+use crate::number::{GroupNo, SliceAddress, SliceNo};
+use crate::sabotage::Sabotage;
+use crate::slots::SlotUse;
+use crate::state::{Group, Inner, State, Volume};
+use crate::wait::TaskMutex;
+
+/// Options of the opening.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// Open without a missing metadata copy although the present groups are no majority.
+    pub accept_missing: bool,
+    /// A rule to violate on purpose.
+    #[doc(hidden)]
+    pub sabotage: Sabotage,
+}
+
+/// The groups of a pool that are present.
+pub(crate) struct Present<D> {
+    /// The newest superblock.
+    pub superblock: Superblock,
+    /// The highest revision of all superblocks.
+    pub revision: u64,
+    /// The disk of each member, if it is present.
+    pub disks: Vec<Option<D>>,
+    /// A present group has an older generation.
+    pub has_older: bool,
+}
+
+/// Reads the superblocks of disks, and checks that they are groups of one pool.
+pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
+    buffers: &Buffers<S>,
+    disks: &[D],
+) -> Result<Present<D>, PoolError> {
+    let mut found: Vec<(Superblock, &D)> = Vec::new();
+    for disk in disks {
+        found.push((read_superblock(buffers, disk).await?, disk));
+    }
+    let newest = found.iter().max_by_key(|(superblock, _)| (superblock.generation, superblock.revision));
+    let Some((newest, _)) = newest.cloned() else {
+        return Err(PoolError::Refused("no disk of the pool was given".to_owned()));
+    };
+    let mut present: Vec<Option<D>> = newest.members.iter().map(|_| None).collect();
+    let mut has_older = false;
+    for (superblock, disk) in &found {
+        let other = || PoolError::OtherPool { device: disk.identity() };
+        if superblock.pool != newest.pool {
+            return Err(other());
+        }
+        let uuid = superblock.members[superblock.group.index()].uuid;
+        let entry = newest.members.get(superblock.group.index()).filter(|member| member.uuid == uuid);
+        let entry = entry.ok_or_else(other)?;
+        if entry.state == MemberState::Removed {
+            let reason = format!("group {} was removed from its pool", superblock.group);
+            return Err(PoolError::NoPool { device: disk.identity(), reason });
+        }
+        let place = &mut present[superblock.group.index()];
+        if place.is_some() {
+            return Err(PoolError::Duplicate { device: disk.identity(), group: superblock.group });
+        }
+        has_older |= superblock.generation < newest.generation;
+        *place = Some((*disk).clone());
+    }
+    let revision = found.iter().map(|(superblock, _)| superblock.revision).max().expect("a superblock was found");
+    Ok(Present { superblock: newest, revision, disks: present, has_older })
+}
+
+/// The newer valid superblock of a disk.
+async fn read_superblock<S: Seam, D: Disk<S>>(buffers: &Buffers<S>, disk: &D) -> Result<Superblock, PoolError> {
+    let (mut newest, mut reason, mut error) = (None::<Superblock>, "no superblock".to_owned(), None);
+    for at in SUPERBLOCK_OFFSETS {
+        match read_one(buffers, disk, at).await {
+            Err(read_error) => error = Some(read_error),
+            Ok(raw) => match Superblock::decode(&raw) {
+                Ok(superblock) if newest.as_ref().is_none_or(|newest| newest.revision < superblock.revision) => {
+                    newest = Some(superblock);
+                }
+                Ok(_) | Err(SuperblockError::NotASuperblock) => {}
+                Err(SuperblockError::Invalid(text)) => reason = text,
+                Err(SuperblockError::Newer(newer)) => {
+                    return Err(PoolError::Newer { device: disk.identity(), newer });
+                }
+            },
+        }
+    }
+    match (newest, error) {
+        (Some(superblock), _) => Ok(superblock),
+        (None, Some(error)) => Err(failed(disk, error)),
+        (None, None) => Err(PoolError::NoPool { device: disk.identity(), reason }),
+    }
+}
+
+/// The present metadata copies. Refuses a pool without one, and one that may have a newer state elsewhere.
+pub(crate) fn present_copies<D: Clone>(
+    present: &Present<D>,
+    accepts_missing: bool,
+) -> Result<Vec<(GroupNo, D)>, PoolError> {
+    let carriers = present.superblock.metadata_groups();
+    let missing: Vec<_> = carriers
+        .iter()
+        .filter(|group| present.disks[group.index()].is_none())
+        .map(|group| format!("group {group} ({})", present.superblock.members[group.index()].name))
+        .collect();
+    let missing_names = missing.join(", ");
+    let copies: Vec<_> =
+        carriers.iter().filter_map(|group| Some((*group, present.disks[group.index()].clone()?))).collect();
+    if copies.is_empty() {
+        return Err(PoolError::NoMetadata { missing: missing_names });
+    }
+    let members = present.superblock.members.iter().filter(|member| member.state != MemberState::Removed).count();
+    let is_majority = 2 * present.disks.iter().flatten().count() > members;
+    if !missing.is_empty() && !is_majority && !accepts_missing {
+        return Err(PoolError::NoMajority { missing: missing_names });
+    }
+    Ok(copies)
+}
+
+/// Opens a pool on the present ones of its disks, in any order.
+pub(crate) async fn open<S: Seam, D: Disk<S>>(
+    seam: &S,
+    disks: &[D],
+    options: OpenOptions,
+) -> Result<Rc<Inner<S, D>>, PoolError> {
+    let buffers = Buffers::new(seam);
+    let present = find_groups(&buffers, disks).await?;
+    let copies = present_copies(&present, options.accept_missing)?;
+    let loaded = load(&buffers, &present.superblock, &copies).await?;
+    let Present { mut superblock, revision, disks, has_older } = present;
+    superblock.revision = revision;
+    let groups = disks.into_iter().zip(&superblock.members).map(|(disk, member)| Group::new(disk, member.slots));
+    let mut state = State::new(superblock.clone(), groups.collect(), options.sabotage);
+    write_missing(&buffers, &copies, &loaded, &mut state).await?;
+    state.journal.boot = seam.random();
+    let needs_checkpoint = loaded.has_older_copy || !loaded.damaged.is_empty();
+    adopt(&mut state, loaded)?;
+    adapt_members(&mut state);
+    if has_older || state.superblock.members != superblock.members {
+        state.superblock.generation = state.superblock.generation.next();
+    }
+    let inner = Inner {
+        seam: seam.clone(),
+        state: RefCell::new(state),
+        buffers,
+        commit_lock: TaskMutex::default(),
+        superblock_lock: TaskMutex::default(),
+        membership_lock: TaskMutex::default(),
+        volumes_lock: TaskMutex::default(),
+    };
+    let inner = Rc::new(inner);
+    membership::persist(&inner).await?;
+    journal::repair_in_background(&inner, needs_checkpoint);
+    Ok(inner)
+}
+
+/// Writes the journal's blocks that a copy lacks: what a client sees from now on must be in every copy. A copy that
+/// fails is taken out of service.
+async fn write_missing<S: Seam, D: Disk<S>>(
+    buffers: &Buffers<S>,
+    copies: &[(GroupNo, D)],
+    loaded: &Loaded,
+    state: &mut State<S, D>,
+) -> Result<(), PoolError> {
+    let mut damaged: BTreeMap<GroupNo, String> = loaded.damaged.iter().cloned().collect();
+    for (group, disk) in copies {
+        let mut runs = Vec::new();
+        for block in loaded.missing.iter().filter(|block| block.group == *group) {
+            runs.push((block.at, vec![buffers.metadata(&block.raw).await]));
+        }
+        if !runs.is_empty()
+            && !damaged.contains_key(group)
+            && let Err(error) = write_durably::<S, D>(disk, &runs).await
+        {
+            damaged.insert(*group, error.to_string());
+        }
+    }
+    // A checkpoint that could be read from the copies together is better than none.
+    if damaged.len() < copies.len() {
+        for (group, reason) in damaged {
+            let name = state.group_name(group);
+            state.notices.push(format!("the metadata copy on group {group} ({name}) is damaged: {reason}"));
+            state.superblock.members[group.index()].carries_metadata = false;
+        }
+    }
+    Ok(())
+}
+
+/// Takes missing groups out of the metadata copies, and notes the devices' present names.
+fn adapt_members<S: Seam, D: Disk<S>>(state: &mut State<S, D>) {
+    for index in 0..state.groups.len() {
+        let group = GroupNo(index as u16);
+        let name = state.group_name(group);
+        let is_removed = state.superblock.members[index].state == MemberState::Removed;
+        if state.groups[index].disk.is_none() && !is_removed {
+            state.notices.push(format!("group {group} ({name}) is missing"));
+            state.superblock.members[index].carries_metadata = false;
+        }
+        state.superblock.members[index].name = cut(&name, DEVICE_NAME_BYTES);
+    }
+}
+
+/// Takes over the loaded maps, and derives the slots' owners from them.
+fn adopt<S: Seam, D: Disk<S>>(state: &mut State<S, D>, loaded: Loaded) -> Result<(), PoolError> {
+    let journal = &mut state.journal;
+    (journal.next, journal.previous) = (loaded.next, loaded.previous);
+    (journal.settled, journal.settled_previous) = (loaded.next, loaded.previous);
+    (journal.replay_from, journal.checkpoint) = (loaded.replay_from, loaded.checkpoint);
+    state.next_volume = loaded.volumes.next_volume;
+    for (id, (spec, map)) in loaded.volumes.volumes {
+        for (slice, slot) in map.allocated_from(SliceNo(0)) {
+            let address = SliceAddress { volume: id, slice };
+            let member = state.superblock.members.get(slot.group.index());
+            if member.is_none_or(|member| slot.slot.0 >= member.slots || member.state == MemberState::Removed) {
+                return Err(PoolError::Damaged(format!("{address} lies in {slot}, which does not exist")));
+            }
+            let slots = &mut state.groups[slot.group.index()].slots;
+            match slots.slot_use(slot.slot) {
+                SlotUse::Free => slots.set(slot.slot, SlotUse::Slice(address)),
+                other => return Err(PoolError::Damaged(format!("{slot} is used twice: by {address} and {other:?}"))),
+            }
+        }
+        state.volumes.insert(id, Volume { map, ..Volume::new(spec) });
+    }
+    Ok(())
+}

@@ -1,0 +1,311 @@
+//! The interface to an open pool: volumes, groups, moves, and its state for people.
+
+use std::rc::Rc;
+
+use seam::{Disk, Seam};
+
+use crate::check::{self, CheckReport};
+use crate::create::{self, CreateOptions, TierSpec};
+use crate::error::PoolError;
+use crate::format::Uuid;
+use crate::format::layout::VOLUMES_MAX;
+use crate::format::record::{Record, VOLUME_NAME_BYTES};
+use crate::format::superblock::MemberState;
+use crate::groups::{self, DrainReport};
+use crate::io::PoolDisk;
+use crate::journal;
+use crate::mover::{self, MoveError, MoveOutcome, Pace};
+use crate::number::{GroupNo, SliceAddress, SliceNo, TierNo, VolumeId};
+use crate::open::{self, OpenOptions};
+use crate::policy::{Provisioning, VolumeSpec};
+use crate::resize;
+use crate::state::{Inner, PoolCounts};
+
+/// An open pool. Clones are handles to the same pool, on the same core.
+pub struct Pool<S: Seam, D: Disk<S>>(Rc<Inner<S, D>>);
+
+impl<S: Seam, D: Disk<S>> Clone for Pool<S, D> {
+    fn clone(&self) -> Self {
+        Pool(Rc::clone(&self.0))
+    }
+}
+
+/// The state of a group, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupReport {
+    /// Its number.
+    pub group: GroupNo,
+    /// Its tier.
+    pub tier: TierNo,
+    /// The device's name; the last known one if it is missing.
+    pub device: String,
+    /// Whether it takes slices.
+    pub state: MemberState,
+    /// The device was present at the opening and has not reported since that it is gone.
+    pub is_present: bool,
+    /// It carries a copy of the metadata.
+    pub carries_metadata: bool,
+    /// Its slots.
+    pub slots: u32,
+    /// Its free slots.
+    pub free: u32,
+}
+
+/// The state of a volume, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeReport {
+    /// Its number.
+    pub volume: VolumeId,
+    /// Its properties.
+    pub spec: VolumeSpec,
+    /// Its allocated slices.
+    pub allocated: u32,
+    /// Its allocated slices by group.
+    pub slices: Vec<(GroupNo, u32)>,
+}
+
+/// A range of a volume on a group that is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostRange {
+    /// The volume.
+    pub volume: VolumeId,
+    /// First byte.
+    pub at: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// The missing group.
+    pub group: GroupNo,
+}
+
+impl<S: Seam, D: Disk<S>> Pool<S, D> {
+    /// Creates a pool on disks, the fastest tier first, and returns its identity. The pool is not opened. Refuses disks
+    /// that are not empty unless `force` is set.
+    pub async fn create(seam: &S, tiers: &[TierSpec<D>], options: CreateOptions) -> Result<Uuid, PoolError> {
+        create::create(seam, tiers, options).await
+    }
+
+    /// Opens a pool after any crash on its disks, in any order. Groups may be missing: their slices give errors. The
+    /// opening can be interrupted at any point and repeated.
+    pub async fn open(seam: &S, disks: &[D], options: OpenOptions) -> Result<Self, PoolError> {
+        open::open(seam, disks, options).await.map(Pool)
+    }
+
+    /// Checks the metadata of a pool that is not open; nothing is written.
+    pub async fn check(seam: &S, disks: &[D]) -> Result<CheckReport, PoolError> {
+        check::check(seam, disks).await
+    }
+
+    /// The place of every slice of a pool that is not open, one line each: volume, slice, device, byte offset, length.
+    pub async fn export_map(seam: &S, disks: &[D]) -> Result<String, PoolError> {
+        check::export_map(seam, disks).await
+    }
+
+    /// Checks the maps and slots in memory. The pool has to be idle and flushed.
+    pub fn check_open(&self) -> CheckReport {
+        check::check_open(&self.0.state.borrow())
+    }
+
+    /// The pool's identity.
+    pub fn uuid(&self) -> Uuid {
+        self.0.state.borrow().superblock.pool
+    }
+
+    /// Bytes of a slice.
+    pub fn slice_bytes(&self) -> u64 {
+        self.0.state.borrow().slice_bytes()
+    }
+
+    /// Names of the tiers, the fastest first.
+    pub fn tiers(&self) -> Vec<String> {
+        self.0.state.borrow().superblock.tiers.clone()
+    }
+
+    /// Creates a volume, durably. A thick one is allocated before this returns.
+    pub async fn create_volume(&self, spec: VolumeSpec) -> Result<VolumeId, PoolError> {
+        let _guard = self.0.volumes_lock.lock().await;
+        resize::check_size(&self.0, spec.size_bytes)?;
+        let volume = {
+            let mut state = self.0.state.borrow_mut();
+            if spec.name.is_empty() || spec.name.len() > VOLUME_NAME_BYTES {
+                return Err(PoolError::Refused(format!("a volume's name has 1 to {VOLUME_NAME_BYTES} bytes")));
+            }
+            if state.volumes.values().any(|volume| volume.spec.name == spec.name) {
+                return Err(PoolError::Refused(format!("the pool has a volume \"{}\" already", spec.name)));
+            }
+            if state.volumes.len() >= VOLUMES_MAX {
+                return Err(PoolError::Refused(format!("the pool has {VOLUMES_MAX} volumes already")));
+            }
+            let volume = state.next_volume;
+            state.next_volume = volume.next();
+            volume
+        };
+        let (is_thick, size_bytes) = (spec.provisioning == Provisioning::Thick, spec.size_bytes);
+        journal::commit(&self.0, None, vec![Record::Volume { volume, spec }]).await?;
+        if is_thick && let Err(error) = PoolDisk::new(&self.0, volume).reserve(0, size_bytes).await {
+            journal::commit(&self.0, None, vec![Record::VolumeRemoved { volume }]).await?;
+            return Err(match error {
+                seam::DiskError::NoSpace => PoolError::Full,
+                error => PoolError::Disk { device: format!("volume {volume}"), error },
+            });
+        }
+        Ok(volume)
+    }
+
+    /// Removes a volume and frees its slices, durably. Requests in flight end with an error or find nothing.
+    pub async fn remove_volume(&self, volume: VolumeId) -> Result<(), PoolError> {
+        let _guard = self.0.volumes_lock.lock().await;
+        if !self.0.state.borrow().volumes.contains_key(&volume) {
+            return Err(PoolError::NoVolume(volume));
+        }
+        journal::commit(&self.0, None, vec![Record::VolumeRemoved { volume }]).await
+    }
+
+    /// Changes a volume's policy, durably. Slices that are allocated stay where they are.
+    pub async fn set_policy(&self, volume: VolumeId, policy: crate::TierPolicy) -> Result<(), PoolError> {
+        let lock = {
+            let state = self.0.state.borrow();
+            Rc::clone(&state.volumes.get(&volume).ok_or(PoolError::NoVolume(volume))?.resize_lock)
+        };
+        let _guard = lock.lock().await;
+        let spec = {
+            let state = self.0.state.borrow();
+            let entry = state.volumes.get(&volume).ok_or(PoolError::NoVolume(volume))?;
+            VolumeSpec { policy, ..entry.spec.clone() }
+        };
+        journal::commit(&self.0, None, vec![Record::Volume { volume, spec }]).await
+    }
+
+    /// A volume as a disk.
+    pub fn volume(&self, volume: VolumeId) -> Result<PoolDisk<S, D>, PoolError> {
+        let exists = self.0.state.borrow().volumes.contains_key(&volume);
+        exists.then(|| PoolDisk::new(&self.0, volume)).ok_or(PoolError::NoVolume(volume))
+    }
+
+    /// The number of the volume with this name.
+    pub fn volume_named(&self, name: &str) -> Option<VolumeId> {
+        let state = self.0.state.borrow();
+        state.volumes.iter().find(|(_, volume)| volume.spec.name == name).map(|(id, _)| *id)
+    }
+
+    /// All volumes.
+    pub fn volumes(&self) -> Vec<VolumeReport> {
+        let state = self.0.state.borrow();
+        let report = |(id, volume): (&VolumeId, &crate::state::Volume)| {
+            let mut slices = std::collections::BTreeMap::<GroupNo, u32>::new();
+            volume.map.allocated_from(SliceNo(0)).for_each(|(_, slot)| *slices.entry(slot.group).or_default() += 1);
+            let allocated = volume.map.allocated();
+            VolumeReport { volume: *id, spec: volume.spec.clone(), allocated, slices: slices.into_iter().collect() }
+        };
+        state.volumes.iter().map(report).collect()
+    }
+
+    /// All groups, removed ones included.
+    pub fn groups(&self) -> Vec<GroupReport> {
+        let state = self.0.state.borrow();
+        let members = state.superblock.numbered_members().zip(&state.groups);
+        let report = |((number, member), group): ((GroupNo, &crate::format::superblock::MemberEntry), &_)| {
+            let group: &crate::state::Group<D> = group;
+            GroupReport {
+                group: number,
+                tier: member.tier,
+                device: state.group_name(number),
+                state: member.state,
+                is_present: group.disk.is_some() && !group.is_gone,
+                carries_metadata: member.carries_metadata,
+                slots: group.slots.count(),
+                free: group.slots.free_count(),
+            }
+        };
+        members.map(report).collect()
+    }
+
+    /// The group of a slice; `None` if it is unallocated.
+    pub fn group_of(&self, slice: SliceAddress) -> Option<GroupNo> {
+        self.0.state.borrow().slot_of(slice).map(|slot| slot.group)
+    }
+
+    /// The allocated slices of a volume with their groups, in order.
+    pub fn slices_of(&self, volume: VolumeId) -> Vec<(SliceNo, GroupNo)> {
+        let state = self.0.state.borrow();
+        let map = state.volumes.get(&volume).map(|volume| &volume.map);
+        map.into_iter()
+            .flat_map(|map| map.allocated_from(SliceNo(0)))
+            .map(|(slice, slot)| (slice, slot.group))
+            .collect()
+    }
+
+    /// The ranges of volumes on groups that are missing or gone.
+    pub fn lost(&self) -> Vec<LostRange> {
+        let state = self.0.state.borrow();
+        let slice_bytes = state.slice_bytes();
+        let mut ranges: Vec<LostRange> = Vec::new();
+        for (id, volume) in &state.volumes {
+            for (slice, slot) in volume.map.allocated_from(SliceNo(0)) {
+                let group = &state.groups[slot.group.index()];
+                if group.disk.is_some() && !group.is_gone {
+                    continue;
+                }
+                let at = u64::from(slice.0) * slice_bytes;
+                let len = slice_bytes.min(volume.spec.size_bytes - at);
+                match ranges.last_mut() {
+                    Some(last) if (last.volume, last.group) == (*id, slot.group) && last.at + last.len == at => {
+                        last.len += len;
+                    }
+                    _ => ranges.push(LostRange { volume: *id, at, len, group: slot.group }),
+                }
+            }
+        }
+        ranges
+    }
+
+    /// Moves a slice to a group; `pace` decides when each copy begins.
+    pub async fn move_slice(&self, slice: SliceAddress, target: GroupNo, pace: Pace) -> Result<MoveOutcome, MoveError> {
+        mover::move_slice(&self.0, slice, target, pace).await
+    }
+
+    /// Asks the running move of a slice to end. The slice stays at its source unless its last pass has begun.
+    pub fn cancel_move(&self, slice: SliceAddress) {
+        mover::cancel(&self.0, slice);
+    }
+
+    /// Makes a disk a group of a tier, durably. Refuses a disk that is not empty unless `force` is set.
+    pub async fn add_group(&self, tier: TierNo, disk: D, force: bool) -> Result<GroupNo, PoolError> {
+        groups::add_group(&self.0, tier, disk, force).await
+    }
+
+    /// Moves all slices of a group to others, and takes it out of the pool when nothing is left on it.
+    pub async fn drain(&self, group: GroupNo, pace: Pace) -> Result<DrainReport, PoolError> {
+        groups::drain(&self.0, group, pace).await
+    }
+
+    /// Lets a group whose drain was interrupted take slices again.
+    pub async fn cancel_drain(&self, group: GroupNo) -> Result<(), PoolError> {
+        groups::cancel_drain(&self.0, group).await
+    }
+
+    /// Makes all changes of the maps durable.
+    pub async fn commit(&self) -> Result<(), PoolError> {
+        journal::commit(&self.0, None, Vec::new()).await
+    }
+
+    /// Writes a checkpoint.
+    pub async fn checkpoint(&self) -> Result<(), PoolError> {
+        journal::checkpoint(&self.0).await
+    }
+
+    /// Makes another metadata copy if fewer than two are in service, on a group that has failed as one before, too.
+    /// Returns whether a copy was made.
+    pub async fn restore_copies(&self) -> Result<bool, PoolError> {
+        journal::add_copy(&self.0, crate::format::layout::COPIES, true).await
+    }
+
+    /// Counters since the opening.
+    pub fn counts(&self) -> PoolCounts {
+        self.0.state.borrow().counts
+    }
+
+    /// Takes the events since the last call: a missing group, a lost or a new metadata copy.
+    pub fn take_notices(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.state.borrow_mut().notices)
+    }
+}

@@ -1,0 +1,93 @@
+//! Changes of a volume's size.
+
+use std::rc::Rc;
+
+use seam::{Disk, DiskResult, Seam};
+
+use crate::change::{Step, finish_change, next_step};
+use crate::device::zero_range;
+use crate::error::PoolError;
+use crate::format::record::Record;
+use crate::journal;
+use crate::number::{SliceAddress, VolumeId};
+use crate::policy::{Provisioning, VolumeSpec};
+use crate::state::Inner;
+
+/// The range by which a volume has grown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grown {
+    pub from_bytes: u64,
+    pub len_bytes: u64,
+    pub provisioning: Provisioning,
+}
+
+/// Changes a volume's size, durably. Slices past a smaller size are freed.
+pub(crate) async fn resize<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    volume: VolumeId,
+    size_bytes: u64,
+) -> Result<Grown, PoolError> {
+    check_size(inner, size_bytes)?;
+    let lock = {
+        let state = inner.state.borrow();
+        Rc::clone(&state.volumes.get(&volume).ok_or(PoolError::NoVolume(volume))?.resize_lock)
+    };
+    let _guard = lock.lock().await;
+    let (old_bytes, spec) = {
+        let mut state = inner.state.borrow_mut();
+        let entry = state.volumes.get_mut(&volume).ok_or(PoolError::NoVolume(volume))?;
+        let old_bytes = entry.limit_bytes;
+        // From now on no request reaches what is cut off.
+        entry.limit_bytes = old_bytes.min(size_bytes);
+        (old_bytes, VolumeSpec { size_bytes, ..entry.spec.clone() })
+    };
+    if size_bytes > old_bytes {
+        zero_tail(inner, volume, old_bytes)
+            .await
+            .map_err(|error| PoolError::Refused(format!("the end of volume {volume} cannot be zeroed: {error}")))?;
+    }
+    let provisioning = spec.provisioning;
+    // The commit flushes the zeroed tail before the new size is durable.
+    journal::commit(inner, Some(volume), vec![Record::Volume { volume, spec }]).await?;
+    Ok(Grown { from_bytes: old_bytes, len_bytes: size_bytes.saturating_sub(old_bytes), provisioning })
+}
+
+/// Refuses a size that a volume cannot have.
+pub(crate) fn check_size<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, size_bytes: u64) -> Result<(), PoolError> {
+    let state = inner.state.borrow();
+    let block = u64::from(state.superblock.logical_block);
+    if !size_bytes.is_multiple_of(block) {
+        return Err(PoolError::Refused(format!("the size {size_bytes} is no multiple of {block} bytes")));
+    }
+    if size_bytes.div_ceil(state.slice_bytes()) >= u64::from(u32::MAX) {
+        return Err(PoolError::Refused(format!("the size {size_bytes} is more than 2^32 slices")));
+    }
+    Ok(())
+}
+
+/// Zeroes the part of the last slice that lies past the volume's end: an earlier shrinking left content there.
+async fn zero_tail<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, volume: VolumeId, end_bytes: u64) -> DiskResult<()> {
+    let (slice, offset, slice_bytes) = {
+        let state = inner.state.borrow();
+        let (slice, offset) = state.slice_at(end_bytes);
+        (SliceAddress { volume, slice }, offset, state.slice_bytes())
+    };
+    if offset == 0 {
+        return Ok(());
+    }
+    loop {
+        match next_step(inner, slice, offset) {
+            Step::Wait(reply) => reply.wait().await,
+            Step::Unallocated => return Ok(()),
+            Step::Change(slot, located) => {
+                let result = match located {
+                    Ok((disk, at)) => zero_range(&inner.seam, &disk, at, slice_bytes - offset).await,
+                    Err(error) => Err(error),
+                };
+                let mut state = inner.state.borrow_mut();
+                finish_change(&mut state, slice, slot, (offset, slice_bytes - offset));
+                return state.note_result(slot.group, "the end of a volume", result);
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The slots of a group: the owner of each, and the free ones by bitmap.
+
+use crate::number::{SliceAddress, SliceNo, SlotNo, VolumeId};
+
+/// The use of a slot: 8 bytes. Volume 0 does not exist; its slices stand for the uses without an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    volume: VolumeId,
+    slice: SliceNo,
+}
+
+/// The use of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotUse {
+    /// Nothing refers to it.
+    Free,
+    /// It is being filled: a new slice, or the target of a move.
+    Filling,
+    /// A map entry that is still durable, or a request in flight, refers to it.
+    Released,
+    /// A slice lies in it.
+    Slice(SliceAddress),
+}
+
+impl Owner {
+    fn new(slot_use: SlotUse) -> Owner {
+        let without = |kind| Owner { volume: VolumeId(0), slice: SliceNo(kind) };
+        match slot_use {
+            SlotUse::Free => without(0),
+            SlotUse::Filling => without(1),
+            SlotUse::Released => without(2),
+            SlotUse::Slice(SliceAddress { volume, slice }) => {
+                assert!(volume.0 > 0, "volume 0 does not exist");
+                Owner { volume, slice }
+            }
+        }
+    }
+
+    fn slot_use(self) -> SlotUse {
+        match (self.volume.0, self.slice.0) {
+            (0, 0) => SlotUse::Free,
+            (0, 1) => SlotUse::Filling,
+            (0, _) => SlotUse::Released,
+            _ => SlotUse::Slice(SliceAddress { volume: self.volume, slice: self.slice }),
+        }
+    }
+}
+
+/// The slots of one group.
+#[derive(Clone, Debug, Default)]
+pub struct GroupSlots {
+    owners: Vec<Owner>,
+    /// One bit per slot, set if it is free.
+    free: Vec<u64>,
+    free_count: u32,
+    /// Word of the bitmap at which the search for a free slot begins.
+    next_word: usize,
+}
+
+impl GroupSlots {
+    /// `count` free slots.
+    pub fn new(count: u32) -> GroupSlots {
+        let words = (count as usize).div_ceil(64);
+        let mut free = vec![u64::MAX; words];
+        if !count.is_multiple_of(64) {
+            free[words - 1] = (1 << (count % 64)) - 1;
+        }
+        GroupSlots { owners: vec![Owner::new(SlotUse::Free); count as usize], free, free_count: count, next_word: 0 }
+    }
+
+    /// Number of slots.
+    pub fn count(&self) -> u32 {
+        self.owners.len() as u32
+    }
+
+    /// Number of free slots.
+    pub fn free_count(&self) -> u32 {
+        self.free_count
+    }
+
+    /// The use of a slot.
+    pub fn slot_use(&self, slot: SlotNo) -> SlotUse {
+        self.owners[slot.index()].slot_use()
+    }
+
+    /// Takes a free slot; it is then [`SlotUse::Filling`]. The search continues after the last one, so that slices
+    /// written one after the other lie one after the other.
+    pub fn take(&mut self) -> Option<SlotNo> {
+        let words = self.free.len();
+        for step in 0..words {
+            let word = (self.next_word + step) % words;
+            if self.free[word] != 0 {
+                self.next_word = word;
+                let slot = SlotNo(word as u32 * 64 + self.free[word].trailing_zeros());
+                self.set(slot, SlotUse::Filling);
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// Sets the use of a slot.
+    pub fn set(&mut self, slot: SlotNo, slot_use: SlotUse) {
+        let is_free = slot_use == SlotUse::Free;
+        let (word, bit) = (slot.index() / 64, 1_u64 << (slot.index() % 64));
+        let was_free = self.free[word] & bit != 0;
+        self.owners[slot.index()] = Owner::new(slot_use);
+        if is_free != was_free {
+            self.free[word] ^= bit;
+            self.free_count = self.free_count + u32::from(is_free) - u32::from(was_free);
+        }
+    }
+
+    /// The first slice from slot `from` on that lies on the group, with its slot.
+    pub fn slice_from(&self, from: SlotNo) -> Option<(SlotNo, SliceAddress)> {
+        let rest = self.owners.iter().enumerate().skip(from.index());
+        rest.filter_map(|(slot, owner)| match owner.slot_use() {
+            SlotUse::Slice(slice) => Some((SlotNo(slot as u32), slice)),
+            _ => None,
+        })
+        .next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slot_is_taken_once_and_can_be_freed() {
+        let mut slots = GroupSlots::new(130);
+        let taken: Vec<_> = std::iter::from_fn(|| slots.take()).collect();
+        assert_eq!(taken, (0..130).map(SlotNo).collect::<Vec<_>>());
+        assert_eq!(slots.free_count(), 0);
+        slots.set(SlotNo(129), SlotUse::Free);
+        slots.set(SlotNo(129), SlotUse::Free);
+        slots.set(SlotNo(3), SlotUse::Free);
+        assert_eq!(slots.free_count(), 2);
+        assert_eq!([slots.take(), slots.take(), slots.take()], [Some(SlotNo(129)), Some(SlotNo(3)), None]);
+    }
+
+    #[test]
+    fn use_of_a_slot_round_trips() {
+        let mut slots = GroupSlots::new(4);
+        let slice = SliceAddress { volume: VolumeId(1), slice: SliceNo(0) };
+        for slot_use in [SlotUse::Filling, SlotUse::Released, SlotUse::Slice(slice), SlotUse::Free] {
+            slots.set(SlotNo(2), slot_use);
+            assert_eq!(slots.slot_use(SlotNo(2)), slot_use);
+        }
+        slots.set(SlotNo(2), SlotUse::Slice(slice));
+        assert_eq!(slots.slice_from(SlotNo(0)), Some((SlotNo(2), slice)));
+        assert_eq!(slots.slice_from(SlotNo(3)), None);
+    }
+}

@@ -1,0 +1,480 @@
+//! The state of an open pool: groups, volumes with their maps, requests in flight, and the journal's position.
+//!
+//! Invariants:
+//! 1. A slot has at most one owner. A slot whose map entry is still durable, or that a request in flight uses, is not
+//!    free.
+//! 2. A map entry becomes durable only after the zeroes and data that its slot held at that time (`journal/commit.rs`).
+//! 3. Only [`State::set_slot`] and the commit's own records change a map.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use seam::{Disk, DiskError, PendingRequests, Seam};
+
+use crate::buffers::Buffers;
+use crate::changes::Changes;
+use crate::error::PoolError;
+use crate::format::record::Record;
+use crate::format::superblock::{MemberState, Superblock};
+use crate::map::VolumeMap;
+use crate::number::{
+    CheckpointNo, GroupNo, PoolGeneration, Sequence, SliceAddress, SliceNo, SlotAddress, SlotNo, VolumeId,
+};
+use crate::policy::{GroupRoom, TierPolicy, VolumeSpec, place};
+use crate::sabotage::Sabotage;
+use crate::slots::{GroupSlots, SlotUse};
+use crate::wait::{Reply, TaskMutex, Waiters};
+
+/// Part of each tier that is kept from the policy `auto`, in percent.
+pub(crate) const RESERVE_PERCENT: u32 = 10;
+
+/// A set of groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GroupSet(u32);
+
+impl GroupSet {
+    pub fn insert(&mut self, group: GroupNo) {
+        self.0 |= 1 << group.0;
+    }
+
+    pub fn contains(self, group: GroupNo) -> bool {
+        self.0 >> group.0 & 1 == 1
+    }
+
+    #[must_use]
+    pub fn union(self, other: GroupSet) -> GroupSet {
+        GroupSet(self.0 | other.0)
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = GroupNo> {
+        (0..32).map(GroupNo).filter(move |group| self.contains(*group))
+    }
+}
+
+/// A group of the pool.
+pub(crate) struct Group<D> {
+    /// Its disk; `None` if it was missing at the opening, or is removed.
+    pub disk: Option<D>,
+    pub slots: GroupSlots,
+    /// Failed flushes; part of the pool's connection epoch.
+    pub flush_failures: u64,
+    /// The disk has reported that it is gone.
+    pub is_gone: bool,
+    /// It failed as a metadata copy since the opening.
+    pub failed_as_copy: bool,
+}
+
+impl<D> Group<D> {
+    pub fn new(disk: Option<D>, slots: u32) -> Group<D> {
+        let slots = GroupSlots::new(slots);
+        Group { disk, slots, flush_failures: 0, is_gone: false, failed_as_copy: false }
+    }
+}
+
+/// A volume of the pool.
+pub(crate) struct Volume {
+    /// Properties in the last durable record.
+    pub spec: VolumeSpec,
+    /// Size that clients may use; below the durable size while the volume shrinks.
+    pub limit_bytes: u64,
+    pub map: VolumeMap,
+    /// Groups with writes that completed since the last successful flush.
+    pub unflushed: GroupSet,
+    pub requests: PendingRequests,
+    /// Held while the size changes.
+    pub resize_lock: Rc<TaskMutex>,
+}
+
+impl Volume {
+    pub fn new(spec: VolumeSpec) -> Volume {
+        Volume {
+            limit_bytes: spec.size_bytes,
+            spec,
+            map: VolumeMap::default(),
+            unflushed: GroupSet::default(),
+            requests: PendingRequests::default(),
+            resize_lock: Rc::default(),
+        }
+    }
+}
+
+/// A copy of a slice to another group in progress.
+pub(crate) struct Move {
+    pub source: SlotAddress,
+    pub target: SlotAddress,
+    /// One bit per block that was written since it was copied.
+    pub marks: Vec<u64>,
+    /// Writes of the slice wait: the last pass is running.
+    pub holds_writes: bool,
+    /// The caller has given the move up.
+    pub is_cancelled: bool,
+    /// Writes that wait for the end of the last pass.
+    pub waiters: Waiters,
+    /// The mover, waiting for the end of the writes in flight.
+    pub drained: Waiters,
+}
+
+impl Move {
+    /// Marks the blocks of a range of the slice.
+    pub fn mark(&mut self, offset: u64, len: u64) {
+        let block = seam::BLOCK_BYTES as u64;
+        for index in offset / block..(offset + len).div_ceil(block) {
+            self.marks[(index / 64) as usize] |= 1 << (index % 64);
+        }
+    }
+
+    /// Number of marked blocks.
+    pub fn marked(&self) -> u32 {
+        self.marks.iter().map(|word| word.count_ones()).sum()
+    }
+}
+
+/// Exclusive work on a slice.
+pub(crate) enum SliceWork {
+    /// Its first slot is being filled; other writes wait.
+    Allocating(Waiters),
+    /// It is being copied.
+    Moving(Move),
+}
+
+/// Requests in flight at a slot.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pins {
+    pub readers: u32,
+    pub writers: u32,
+}
+
+/// A request to make changes durable.
+pub(crate) struct CommitRequest {
+    /// Flush this volume's writes too.
+    pub volume: Option<VolumeId>,
+    /// Records beside the changes of maps.
+    pub records: Vec<Record>,
+    pub reply: Reply<Result<(), PoolError>>,
+}
+
+/// Position and tasks of the journal.
+#[derive(Default)]
+pub(crate) struct JournalState {
+    /// The next block to write.
+    pub next: Sequence,
+    /// Checksum of the block before it.
+    pub previous: u32,
+    /// The first block whose records the maps in memory may lack; a checkpoint begins here.
+    pub settled: Sequence,
+    /// Checksum of the block before `settled`.
+    pub settled_previous: u32,
+    /// The first block that the newest complete checkpoint needs.
+    pub replay_from: Sequence,
+    /// The newest complete checkpoint.
+    pub checkpoint: CheckpointNo,
+    /// A random number of this opening.
+    pub boot: u64,
+    /// A task is committing.
+    pub is_committing: bool,
+    pub requests: Vec<CommitRequest>,
+    /// A task is writing a checkpoint.
+    pub is_checkpointing: bool,
+    /// Tasks that wait for the end of a checkpoint.
+    pub checkpoint_waiters: Waiters,
+    /// The group to which a new metadata copy is being written: it gets every block, but nothing relies on it yet.
+    pub joining: Option<GroupNo>,
+}
+
+/// Counters of an open pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolCounts {
+    /// Commits of the journal.
+    pub commits: u64,
+    /// Journal blocks written.
+    pub journal_blocks: u64,
+    /// Checkpoints completed.
+    pub checkpoints: u64,
+    /// Slices allocated.
+    pub allocations: u64,
+    /// Moves completed.
+    pub moves: u64,
+    /// Blocks of moves that were copied again because of a write.
+    pub blocks_copied_again: u64,
+    /// Changes taken back because a group lost unflushed content.
+    pub reverts: u64,
+}
+
+pub(crate) struct State<S: Seam, D: Disk<S>> {
+    /// The superblock as the groups hold it. The group number in it is set when a copy is written.
+    pub superblock: Superblock,
+    pub durable_generation: PoolGeneration,
+    pub groups: Vec<Group<D>>,
+    pub volumes: BTreeMap<VolumeId, Volume>,
+    pub next_volume: VolumeId,
+    pub changes: Changes,
+    pub work: BTreeMap<SliceAddress, SliceWork>,
+    pins: BTreeMap<SlotAddress, Pins>,
+    /// Slots that are free as soon as no request uses them.
+    free_when_unpinned: BTreeSet<SlotAddress>,
+    pub journal: JournalState,
+    /// The reason why the metadata cannot be written any more.
+    pub failed: Option<PoolError>,
+    pub moves: usize,
+    pub counts: PoolCounts,
+    /// Events for people, such as a lost metadata copy.
+    pub notices: Vec<String>,
+    /// Connection epochs of removed groups.
+    pub retired_epochs: u64,
+    pub sabotage: Sabotage,
+    pub _seam: std::marker::PhantomData<S>,
+}
+
+/// The state of an open pool, with the locks and buffers of its tasks.
+pub(crate) struct Inner<S: Seam, D: Disk<S>> {
+    pub seam: S,
+    pub state: RefCell<State<S, D>>,
+    pub buffers: Buffers<S>,
+    /// Held during a pass of commits.
+    pub commit_lock: TaskMutex,
+    /// Held while superblocks are written.
+    pub superblock_lock: TaskMutex,
+    /// Held while groups are added, drained or removed.
+    pub membership_lock: TaskMutex,
+    /// Held while volumes are created or removed.
+    pub volumes_lock: TaskMutex,
+}
+
+impl<S: Seam, D: Disk<S>> State<S, D> {
+    pub fn new(superblock: Superblock, groups: Vec<Group<D>>, sabotage: Sabotage) -> State<S, D> {
+        State {
+            durable_generation: superblock.generation,
+            superblock,
+            groups,
+            volumes: BTreeMap::new(),
+            next_volume: VolumeId(1),
+            changes: Changes::default(),
+            work: BTreeMap::new(),
+            pins: BTreeMap::new(),
+            free_when_unpinned: BTreeSet::new(),
+            journal: JournalState::default(),
+            failed: None,
+            moves: 0,
+            counts: PoolCounts::default(),
+            notices: Vec::new(),
+            retired_epochs: 0,
+            sabotage,
+            _seam: std::marker::PhantomData,
+        }
+    }
+
+    /// Bytes of a slice.
+    pub fn slice_bytes(&self) -> u64 {
+        self.superblock.slice_bytes
+    }
+
+    /// The slice at a byte offset, and the offset in it.
+    pub fn slice_at(&self, at: u64) -> (SliceNo, u64) {
+        let slice = u32::try_from(at / self.slice_bytes()).expect("a volume has fewer than 2^32 slices");
+        (SliceNo(slice), at % self.slice_bytes())
+    }
+
+    /// Byte offset of a slot on its group.
+    pub fn slot_offset(&self, slot: SlotAddress) -> u64 {
+        let member = &self.superblock.members[slot.group.index()];
+        assert!(slot.slot.0 < member.slots, "{slot} lies past the group's end");
+        member.data_at + u64::from(slot.slot.0) * self.slice_bytes()
+    }
+
+    /// The name of a group for people.
+    pub fn group_name(&self, group: GroupNo) -> String {
+        match &self.groups[group.index()].disk {
+            Some(disk) => disk.identity(),
+            None => self.superblock.members[group.index()].name.clone(),
+        }
+    }
+
+    /// The disk of a group that is present.
+    pub fn disk(&self, group: GroupNo) -> Result<D, DiskError> {
+        let missing = || DiskError::Io(format!("group {group} ({}) is missing", self.group_name(group)));
+        self.groups[group.index()].disk.clone().ok_or_else(missing)
+    }
+
+    /// Identifies the period in which unflushed writes to a group stay: it changes when they may be lost.
+    pub fn write_stamp(&self, group: GroupNo) -> u64 {
+        let group = &self.groups[group.index()];
+        group.disk.as_ref().map_or(0, Disk::connection_epoch) + group.flush_failures
+    }
+
+    /// Changes whenever any group may have lost unflushed writes.
+    pub fn connection_epoch(&self) -> u64 {
+        let groups = (0..self.groups.len() as u16).map(|group| self.write_stamp(GroupNo(group)));
+        self.retired_epochs + groups.sum::<u64>()
+    }
+
+    /// The slot of a slice.
+    pub fn slot_of(&self, slice: SliceAddress) -> Option<SlotAddress> {
+        self.volumes.get(&slice.volume)?.map.get(slice.slice)
+    }
+
+    /// Number of slices that clients of a volume may use.
+    pub fn slice_count(&self, volume: &Volume) -> u32 {
+        u32::try_from(volume.limit_bytes.div_ceil(self.slice_bytes())).expect("checked when the size was set")
+    }
+
+    /// Sets the slot of a slice, visible at once and durable with the next commit. `stamp` is the write stamp of the new
+    /// slot's group before the slot was filled.
+    pub fn set_slot(&mut self, slice: SliceAddress, slot: Option<SlotAddress>, stamp: u64) {
+        let volume = self.volumes.get_mut(&slice.volume).expect("only a present volume's map changes");
+        let former = volume.map.set(slice.slice, slot);
+        assert!(former.is_some() || slot.is_some(), "{slice} was unallocated and stays so");
+        if let Some(slot) = slot {
+            self.groups[slot.group.index()].slots.set(slot.slot, SlotUse::Slice(slice));
+        }
+        if let Some(former) = former {
+            self.groups[former.group.index()].slots.set(former.slot, SlotUse::Released);
+        }
+        self.changes.note(slice, former, stamp);
+        let frees_early =
+            self.sabotage.is(Sabotage::ReuseFreedEarly) || self.sabotage.is(Sabotage::FreeBeforeMap) && slot.is_some();
+        if frees_early && let Some(former) = former {
+            self.changes.unrelease(former);
+            self.free_slot(former);
+        }
+    }
+
+    /// Returns the map of a slice to its durable slot: the new one may have lost content.
+    pub fn revert(&mut self, slice: SliceAddress) {
+        self.counts.reverts += 1;
+        let lost = self.slot_of(slice);
+        if !self.changes.revert(slice) {
+            return;
+        }
+        let Some(volume) = self.volumes.get_mut(&slice.volume) else { return };
+        let change = self.changes.committing().find(|(address, _)| *address == slice).map(|(_, change)| change);
+        let baseline = change.expect("the change is part of the commit").baseline;
+        volume.map.set(slice.slice, baseline);
+        if let Some(baseline) = baseline {
+            self.changes.unrelease(baseline);
+            self.groups[baseline.group.index()].slots.set(baseline.slot, SlotUse::Slice(slice));
+        }
+        // The lost slot was never durable, so no other map entry can refer to it.
+        if let Some(lost) = lost {
+            self.free_slot(lost);
+        }
+    }
+
+    /// Free slots of the groups that take new slices.
+    pub fn rooms(&self) -> Vec<GroupRoom> {
+        let members = self.superblock.numbered_members().zip(&self.groups);
+        let takes = members.filter(|((_, member), group)| {
+            member.state == MemberState::InService && group.disk.is_some() && !group.is_gone
+        });
+        let room = |((number, member), group): ((GroupNo, &crate::format::superblock::MemberEntry), &Group<D>)| {
+            GroupRoom { group: number, tier: member.tier, slots: group.slots.count(), free: group.slots.free_count() }
+        };
+        takes.map(room).collect()
+    }
+
+    /// Takes a free slot for a new slice.
+    pub fn take_slot(&mut self, policy: TierPolicy) -> Option<SlotAddress> {
+        let group = place(policy, self.superblock.tiers.len() as u8, &self.rooms(), RESERVE_PERCENT)?;
+        self.take_slot_on(group)
+    }
+
+    /// Takes a free slot on a group.
+    pub fn take_slot_on(&mut self, group: GroupNo) -> Option<SlotAddress> {
+        let slot = self.groups[group.index()].slots.take()?;
+        let slot = SlotAddress { group, slot };
+        assert!(!self.pins.contains_key(&slot), "{slot} is free although a request uses it");
+        Some(slot)
+    }
+
+    /// Frees a slot to which no durable map entry refers, once no request uses it.
+    pub fn free_slot(&mut self, slot: SlotAddress) {
+        let SlotAddress { group, slot: SlotNo(_) } = slot;
+        if self.pins.contains_key(&slot) {
+            self.groups[group.index()].slots.set(slot.slot, SlotUse::Released);
+            self.free_when_unpinned.insert(slot);
+        } else {
+            self.groups[group.index()].slots.set(slot.slot, SlotUse::Free);
+        }
+    }
+
+    /// Requests in flight at a slot.
+    pub fn pins(&self, slot: SlotAddress) -> Pins {
+        self.pins.get(&slot).copied().unwrap_or_default()
+    }
+
+    /// Counts a request at a slot.
+    pub fn pin(&mut self, slot: SlotAddress, is_write: bool) {
+        let pins = self.pins.entry(slot).or_default();
+        *(if is_write { &mut pins.writers } else { &mut pins.readers }) += 1;
+    }
+
+    /// Ends a request at a slot.
+    pub fn unpin(&mut self, slot: SlotAddress, is_write: bool) {
+        let pins = self.pins.get_mut(&slot).expect("a pinned slot is counted");
+        let count = if is_write { &mut pins.writers } else { &mut pins.readers };
+        *count = count.checked_sub(1).expect("a request ends once");
+        if pins.readers + pins.writers == 0 {
+            self.pins.remove(&slot);
+            if self.free_when_unpinned.remove(&slot) {
+                self.groups[slot.group.index()].slots.set(slot.slot, SlotUse::Free);
+            }
+        }
+    }
+
+    /// Notes the outcome of a request to a group, and names group and range in its error.
+    pub fn note_result<T>(
+        &mut self,
+        group: GroupNo,
+        range: &str,
+        result: Result<T, DiskError>,
+    ) -> Result<T, DiskError> {
+        let name = self.group_name(group);
+        let entry = &mut self.groups[group.index()];
+        match result {
+            Ok(value) => {
+                entry.is_gone = false;
+                Ok(value)
+            }
+            Err(error) => {
+                entry.is_gone = error == DiskError::Gone;
+                let text = format!("group {group} ({name}), {range}: {error}");
+                Err(match error {
+                    DiskError::Unsupported | DiskError::ReadOnly | DiskError::Hung(_) => error,
+                    _ => DiskError::Io(text),
+                })
+            }
+        }
+    }
+
+    /// The groups that carry the metadata, with their disks.
+    pub fn copies(&self) -> Vec<(GroupNo, D)> {
+        let copies = self.superblock.metadata_groups().into_iter();
+        copies.filter_map(|group| Some((group, self.groups[group.index()].disk.clone()?))).collect()
+    }
+
+    /// Applies a durable record of a volume's properties or removal.
+    pub fn apply_volume_record(&mut self, record: &Record) {
+        match record {
+            Record::Volume { volume, spec } => {
+                let slice_bytes = self.slice_bytes();
+                let entry = self.volumes.entry(*volume).or_insert_with(|| Volume::new(spec.clone()));
+                (entry.spec, entry.limit_bytes) = (spec.clone(), spec.size_bytes);
+                let end = SliceNo(spec.size_bytes.div_ceil(slice_bytes) as u32);
+                let past: Vec<_> = entry.map.allocated_from(end).collect();
+                for (slice, slot) in past {
+                    self.volumes.get_mut(volume).expect("the volume was found").map.set(slice, None);
+                    self.free_slot(slot);
+                }
+                self.changes.discard(|address| address.volume == *volume && address.slice >= end);
+                self.next_volume = self.next_volume.max(volume.next());
+            }
+            Record::VolumeRemoved { volume } => {
+                if let Some(removed) = self.volumes.remove(volume) {
+                    removed.map.allocated_from(SliceNo(0)).for_each(|(_, slot)| self.free_slot(slot));
+                }
+                self.changes.discard(|address| address.volume == *volume);
+            }
+            Record::Map { .. } | Record::Unmap { .. } => unreachable!("changes of maps are not requested as records"),
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Tests of the pool in the simulated world: crashes at every I/O, random lives with faults, moves, groups, damage.
+
+mod crash_points;
+mod model;
+mod seeds;
+mod workload;
+mod world;

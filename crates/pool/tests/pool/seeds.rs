@@ -1,0 +1,1 @@
+//! Random lives: random shapes, faults, several boots, each ended by a crash.
