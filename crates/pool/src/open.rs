@@ -159,6 +159,7 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
         buffers,
         commit_lock: TaskMutex::default(),
         superblock_lock: TaskMutex::default(),
+        copies_lock: TaskMutex::default(),
         membership_lock: TaskMutex::default(),
         volumes_lock: TaskMutex::default(),
     };

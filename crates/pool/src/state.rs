@@ -235,6 +235,8 @@ pub(crate) struct Inner<S: Seam, D: Disk<S>> {
     pub commit_lock: TaskMutex,
     /// Held while superblocks are written.
     pub superblock_lock: TaskMutex,
+    /// Held while a metadata copy is made.
+    pub copies_lock: TaskMutex,
     /// Held while groups are added, drained or removed.
     pub membership_lock: TaskMutex,
     /// Held while volumes are created or removed.

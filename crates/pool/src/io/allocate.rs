@@ -135,7 +135,8 @@ fn are_durable<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, volume: VolumeId, first
     (first.0..end.0).all(|slice| {
         let slice = SliceAddress { volume, slice: SliceNo(slice) };
         let slot = state.slot_of(slice);
-        slot.is_some() && state.changes.durable_slot(slice, slot).is_some()
+        // A former slot does not count: its removal may be part of the running commit.
+        slot.is_some() && state.changes.durable_slot(slice, slot) == slot
     })
 }
 

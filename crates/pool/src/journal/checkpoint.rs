@@ -86,17 +86,22 @@ pub(crate) async fn add_copy<S: Seam, D: Disk<S>>(
     wanted: usize,
     retries_failed: bool,
 ) -> Result<bool, PoolError> {
+    let _one_at_a_time = inner.copies_lock.lock().await;
     for group in candidates(inner, retries_failed) {
         {
             // Between two passes, so that the group gets every block from the checkpoint's first one on.
             let _guard = inner.commit_lock.lock().await;
             let mut state = inner.state.borrow_mut();
-            if state.copies().len() >= wanted || state.journal.joining.is_some() {
+            if state.copies().len() >= wanted {
                 return Ok(false);
             }
+            assert!(state.journal.joining.is_none(), "one copy is made at a time");
             state.journal.joining = Some(group);
         }
-        checkpoint(inner).await?;
+        if let Err(error) = checkpoint(inner).await {
+            inner.state.borrow_mut().journal.joining = None;
+            return Err(error);
+        }
         {
             let mut state = inner.state.borrow_mut();
             if state.journal.joining != Some(group) {
@@ -104,6 +109,10 @@ pub(crate) async fn add_copy<S: Seam, D: Disk<S>>(
                 continue;
             }
             state.journal.joining = None;
+            if state.superblock.members[group.index()].state != MemberState::InService {
+                // It is leaving the pool.
+                continue;
+            }
             state.groups[group.index()].failed_as_copy = false;
             state.superblock.members[group.index()].carries_metadata = true;
             state.superblock.generation = state.superblock.generation.next();

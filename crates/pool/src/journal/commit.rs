@@ -14,6 +14,7 @@ use super::{WRITE_BLOCKS, checkpoint, drop_failed, return_blocks, targets, write
 use crate::error::PoolError;
 use crate::format::block::{BlockKind, MetadataBlock, PAYLOAD_BYTES};
 use crate::format::record::{MAP_RECORD_BYTES, Record, RunBuilder, pack};
+use crate::format::superblock::MemberState;
 use crate::number::{GroupNo, SliceAddress, VolumeId};
 use crate::sabotage::Sabotage;
 use crate::state::{CommitRequest, GroupSet, Inner, State};
@@ -61,6 +62,14 @@ async fn run_pass<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, mut requests: Ve
     let mut records: Vec<Record> =
         requests.iter_mut().flat_map(|request| std::mem::take(&mut request.records)).collect();
     let mut to_flush = unflushed.values().fold(GroupSet::default(), |groups, set| groups.union(*set));
+    let failed = inner.state.borrow().failed.clone();
+    if let Some(failed) = failed {
+        let failures = flush_groups(inner, to_flush).await;
+        let needs_journal = !records.is_empty() || !inner.state.borrow().changes.is_empty();
+        let result = if needs_journal { Err(failed) } else { Ok(()) };
+        answer(inner, &mut requests, &unflushed, &failures, &result);
+        return;
+    }
     let mut failures = FlushFailures::new();
     let mut result = Ok(());
     let mut after = Bound::Unbounded;
@@ -140,10 +149,15 @@ fn answer<S: Seam, D: Disk<S>>(
 /// Flushes groups. Returns the ones that failed; their write stamp has changed.
 async fn flush_groups<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, groups: GroupSet) -> FlushFailures {
     let flushes = groups.iter().map(|group| {
-        let disk = inner.state.borrow().disk(group);
+        let (disk, is_removed) = {
+            let state = inner.state.borrow();
+            (state.disk(group), state.superblock.members[group.index()].state == MemberState::Removed)
+        };
         let flush: BoxFuture<'_, (GroupNo, DiskResult<()>)> = Box::pin(async move {
             match disk {
                 Ok(disk) => (group, disk.flush().await),
+                // The group was drained: moves have made everything durable elsewhere.
+                Err(_) if is_removed => (group, Ok(())),
                 Err(_) => (group, Err(DiskError::Gone)),
             }
         });

@@ -2,6 +2,7 @@
 
 mod crash_points;
 mod model;
+mod sabotage;
 mod seeds;
 mod workload;
 mod world;

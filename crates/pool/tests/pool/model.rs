@@ -206,10 +206,12 @@ impl Model {
     pub fn adopt(&mut self, content: &Content) {
         let former = std::mem::take(&mut self.volumes);
         for (name, tags) in content {
+            let slices = (tags.len() as u64 * 512).div_ceil(SLICE) as u32;
+            let reserved = former.get(name).map(|volume| volume.reserved.range(..slices).copied().collect());
             let volume = VolumeModel {
                 sectors: tags.iter().map(|tag| Sector::of(*tag)).collect(),
                 sizes: vec![tags.len() as u64],
-                reserved: former.get(name).map(|volume| volume.reserved.clone()).unwrap_or_default(),
+                reserved: reserved.unwrap_or_default(),
                 existence: Existence::Exists,
             };
             self.volumes.insert(name.clone(), volume);

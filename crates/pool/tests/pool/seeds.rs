@@ -1,1 +1,179 @@
-//! Random lives: random shapes, faults, several boots, each ended by a crash.
+//! Random lives: random shapes, faults of one disk, several boots, each ended by a crash.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use pool::{
+    GroupNo, MemberState, OpenOptions, PoolError, Provisioning, Sabotage, TierNo, TierPolicy, VolumeSpec, unpaced,
+};
+use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, SimSeam, Stop, When, World};
+use seam::{DiskOpen, Nanos, Seam};
+
+use crate::model::{Model, read_all, recover};
+use crate::workload::Workload;
+use crate::world::{ALL, DATA_AT, SLICE, Shape, SimPool, open, with_pool, world_after_crash};
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+const POLICIES: [TierPolicy; 5] =
+    [TierPolicy::Auto, TierPolicy::StartHigh, TierPolicy::Highest, TierPolicy::Lowest, TierPolicy::Tier(TierNo(1))];
+
+/// Runs the life of `seed`.
+pub fn run_life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
+    let rng = Rng::new(seed, 50);
+    let slots = [0; 4].map(|_| 2 + rng.below(7));
+    let shape = Shape { slots, journal_blocks: 8 + rng.below(16) as u32 };
+    let mut world = with_pool(seed, shape);
+    let model = Rc::<RefCell<Model>>::default();
+    let options = OpenOptions { sabotage, ..OpenOptions::default() };
+    for boot in 0..2 + rng.below(3) {
+        let has_faults = plan_faults(&world, &rng);
+        if rng.coin() {
+            world.crash_at_io(world.io_count() + 1 + rng.below(700));
+        }
+        let life = Boot { seam: world.seam(), model: Rc::clone(&model), has_faults, options, seed: rng.next() };
+        let ended = world.run_until(live(&world, life));
+        match ended {
+            Ok(ended) => ended.map_err(|error| format!("boot {boot}: {error}"))?,
+            Err(Stop::CrashPoint) => {}
+            Err(stop) => return Err(format!("boot {boot}: {stop}")),
+        }
+        world = world_after_crash(rng.next(), world.crash(CrashMode::Any));
+    }
+    recover(&world, &model.borrow(), options).map(drop)
+}
+
+/// One boot.
+struct Boot {
+    seam: SimSeam,
+    model: Rc<RefCell<Model>>,
+    has_faults: bool,
+    options: OpenOptions,
+    seed: u64,
+}
+
+async fn live(world: &World, boot: Boot) -> Result<(), String> {
+    let Boot { seam, model, has_faults, options, seed } = boot;
+    let rng = Rng::new(seed, 51);
+    let pool = match open(world, &seam, options).await {
+        Ok(pool) => pool,
+        // A disk that fails during the opening may be refused. The next boot tries again without its fault.
+        Err(_) if has_faults => return Ok(()),
+        Err(error) => return Err(error.to_string()),
+    };
+    let content = match read_all(&seam, &pool).await {
+        Ok(content) => content,
+        Err(_) if has_faults => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if !has_faults {
+        let report = pool.check_open();
+        if !report.findings.is_empty() {
+            return Err(format!("{:?}", report.findings));
+        }
+    }
+    model.borrow().check_reserved(&pool)?;
+    model.borrow().check(&content)?;
+    model.borrow_mut().adopt(&content);
+    let first_error = Rc::<RefCell<Option<String>>>::default();
+    let workload = Workload {
+        seam: seam.clone(),
+        pool: pool.clone(),
+        model,
+        first_error: Rc::clone(&first_error),
+        has_faults,
+        full: Rc::default(),
+    };
+    for name in NAMES {
+        if pool.volume_named(name).is_none() && rng.below(4) > 0 {
+            let policy = POLICIES[rng.below(POLICIES.len() as u64) as usize];
+            let size_bytes = SLICE * (1 + rng.below(4)) + 512 * rng.below(3);
+            let spec = VolumeSpec { policy, provisioning: Provisioning::Thin, ..VolumeSpec::thin(name, size_bytes) };
+            workload.create(spec).await;
+        }
+    }
+    let groups_done = Rc::new(Cell::new(rng.coin()));
+    if !groups_done.get() {
+        let (seam, pool, seed, done) = (seam.clone(), pool.clone(), rng.next(), Rc::clone(&groups_done));
+        seam.clone().spawn(async move {
+            change_groups(seam, pool, seed).await;
+            done.set(true);
+        });
+    }
+    for _ in 0..1 + rng.below(3) {
+        workload.run(rng.next(), &NAMES, 1 + rng.below(25), rng.below(8)).await;
+        let name = NAMES[rng.below(3) as usize];
+        match rng.below(4) {
+            0 => workload.remove(name).await,
+            1 => workload.resize(name, SLICE * (1 + rng.below(4)) + 512 * rng.below(100)).await,
+            _ => {}
+        }
+    }
+    while !groups_done.get() {
+        seam.sleep(Nanos::from_micros(100)).await;
+    }
+    if !has_faults {
+        pool.commit().await.map_err(|error| error.to_string())?;
+        let report = pool.check_open();
+        if !report.findings.is_empty() {
+            return Err(format!("at the end: {:?}", report.findings));
+        }
+    }
+    first_error.take().map_or(Ok(()), Err)
+}
+
+/// Adds a disk and drains a group; refusals are fine.
+async fn change_groups(seam: SimSeam, pool: SimPool, seed: u64) {
+    let rng = Rng::new(seed, 60);
+    for _ in 0..1 + rng.below(3) {
+        if rng.coin() {
+            let path = ALL[rng.below(4) as usize].into();
+            // The disk of a group is open already, and cannot be opened again.
+            let options = DiskOpen { path, create_bytes: None, read_only: false, lock_wait_ms: 1 };
+            let Ok(new) = seam.open_disk(&options).await else { continue };
+            let _ = pool.add_group(TierNo(rng.below(2) as u8), new, true).await;
+        } else {
+            let groups = pool.groups();
+            let group = &groups[rng.below(groups.len() as u64) as usize];
+            let (group, is_draining) = (group.group, group.state == MemberState::Draining);
+            match pool.drain(group, unpaced()).await {
+                Err(PoolError::Full) if is_draining || rng.coin() => {
+                    let _ = pool.cancel_drain(GroupNo(group.0)).await;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Adds a random fault to one disk. The metadata's other copy has none.
+fn plan_faults(world: &World, rng: &Rng) -> bool {
+    let name = ALL[rng.below(3) as usize];
+    let control = world.disk(name).expect("the disk exists");
+    let probability = When::PerMillion(1 + rng.below(30_000) as u32);
+    // The pool has no checksums of data: silent damage is injected into the metadata alone.
+    let silent = |fault| Rule { range: Some(128 << 10..DATA_AT), ..Rule::new(fault, Ops::WRITE, probability) };
+    let rule = match rng.below(16) {
+        0 => Rule::new(Fault::Error, Ops::WRITE, probability),
+        1 => Rule::new(Fault::Error, Ops::FLUSH, probability),
+        2 => Rule::new(Fault::Vanish, Ops::ALL, When::Nth(rng.below(300))),
+        3 | 4 => Rule::new(Fault::Reconnect, Ops::ALL, probability),
+        5 => Rule::new(Fault::Stall(Nanos::from_millis(20)), Ops::ALL, probability),
+        6 => Rule::new(Fault::Error, Ops::READ, probability),
+        7 => silent(Fault::Lost),
+        8 => silent(Fault::Torn),
+        9 => silent(Fault::BitFlip),
+        10 => Rule::new(Fault::Error, Ops::ZERO, probability),
+        _ => return false,
+    };
+    control.add_fault(rule);
+    true
+}
+
+#[test]
+fn random_lives_with_faults_lose_nothing() {
+    let seeds = std::env::var("HOTSET_POOL_SEEDS").map_or(300, |seeds| seeds.parse().expect("a number of seeds"));
+    let first = std::env::var("HOTSET_POOL_FIRST_SEED").map_or(0, |seed| seed.parse().expect("a seed"));
+    for seed in first..first + seeds {
+        run_life(seed, Sabotage::None).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+}
