@@ -26,6 +26,7 @@ mod manifest;
 mod members;
 mod membership;
 mod number;
+mod page_map;
 mod pages;
 mod read;
 mod record;
@@ -45,6 +46,7 @@ pub use format::superblock::Role;
 pub use inspect::{
     DeviceContent, DeviceFindings, Inspection, StoreIdentity, SuperblockSummary, identify, inspect, read_device_content,
 };
+pub use journal::load::MapLoaded;
 pub use kept_reads::KeptResult;
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, read_manifest};
 pub use members::plan::JoinPlan;
@@ -53,9 +55,11 @@ pub use number::{
     BlockNo, BootEpoch, CommitNo, CompletionNo, Epoch, HalfGeneration, MemberNo, PAGE_BLOCKS, PageNo, SegmentNo,
     Sequence, StoreGeneration, VolumeId,
 };
+pub use page_map::MemberWrites;
+pub use page_map::dirty_regions::REGION_BLOCKS;
+pub use page_map::quota::{PageAmount, PageQuota};
 pub use pages::{
-    MapLoaded, MemberWrites, PageAmount, PageQuota, PageReadError, PageUsage, Pages, PagesStats, PutError, QuotaError,
-    REGION_BLOCKS, SlotRoom, VolumePages, WriteIntent,
+    PageReadError, PageUsage, Pages, PagesStats, PutError, QuotaError, SlotRoom, VolumePages, WriteIntent,
 };
 pub use record::{BlockAddress, Content, Position, Record, Recovered, RecoveredContent};
 pub use recovery::OpenOptions;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use seam::Seam;
 
 use crate::journal::{start_commit, wait_durable};
-use crate::pages::state::PageState;
+use crate::page_map::PageState;
 use crate::record::Position;
 use crate::store::{Inner, State};
 

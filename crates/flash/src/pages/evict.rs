@@ -7,9 +7,9 @@ use seam::Seam;
 
 use super::quota::{self, Evictability};
 use super::segment_lending;
-use super::state::{DropRecord, PageState};
-use super::table::{ADDING, SlotPhase};
 use crate::journal::{schedule_commit, start_commit};
+use crate::page_map::table::{ADDING, SlotPhase};
+use crate::page_map::{DropRecord, PageState};
 use crate::store::Inner;
 
 /// Maximum number of evictable pages that one eviction examines for uses.

@@ -8,12 +8,12 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskResult, Piece, SECTOR_BYTES, Seam};
 
 use super::api::PageReadError;
-use super::state::PageTrust;
-use super::table::{SlotId, SlotPhase};
 use crate::device::{Device, block_offset};
 use crate::format::page::{PagePlace, WriteCounts, page_seed, run_at, slot_at};
 use crate::journal::schedule_commit;
 use crate::number::{BlockNo, PAGE_BLOCKS, PageNo, VolumeId};
+use crate::page_map::PageTrust;
+use crate::page_map::table::{SlotId, SlotPhase};
 use crate::slow::{QueuedRequest, RequestWork};
 use crate::store::{Inner, Sabotage};
 

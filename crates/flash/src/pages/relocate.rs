@@ -8,8 +8,6 @@ use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use super::put::{Content, Put, write_and_enter};
 use super::segment_lending::{self, ClosedMember, MemberChange};
-use super::state::{PageState, PageTrust};
-use super::table::{ADDING, SUSPECT, SlotId, SlotPhase, page_of};
 use super::{evict, read};
 use crate::error::StoreError;
 use crate::format::journal::Record;
@@ -17,6 +15,8 @@ use crate::format::superblock::Role;
 use crate::journal::wait_durable;
 use crate::members::{RunningJob, log_copies, needs_take_over};
 use crate::number::{MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
+use crate::page_map::table::{ADDING, SUSPECT, SlotId, SlotPhase, page_of};
+use crate::page_map::{PageState, PageTrust};
 use crate::store::{Inner, State};
 use crate::wait::{BoxFuture, Reply, join};
 

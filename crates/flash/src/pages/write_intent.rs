@@ -7,11 +7,11 @@ use std::rc::Rc;
 
 use seam::{Nanos, Seam};
 
-use super::api::{REGION_BLOCKS, WriteIntent};
-use super::state::MapPhase;
-use crate::journal::dirty_regions::{DIRTY_REGIONS_MANY, DIRTY_REGIONS_MAX, Region};
+use super::api::WriteIntent;
 use crate::journal::{start_commit, wait_durable};
 use crate::number::{BlockNo, CompletionNo, VolumeId};
+use crate::page_map::MapPhase;
+use crate::page_map::dirty_regions::{DIRTY_REGIONS_MANY, DIRTY_REGIONS_MAX, REGION_BLOCKS, Region};
 use crate::store::{Inner, Sabotage};
 use crate::wait::Reply;
 

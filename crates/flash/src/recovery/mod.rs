@@ -30,7 +30,7 @@ use crate::format::{Uuid, newer_metadata};
 use crate::members::Jobs;
 use crate::membership::{Failure, SPARE_BLOCKS, failures_of, remove_members, write_superblocks};
 use crate::number::{SegmentNo, Sequence, StoreGeneration};
-use crate::pages::state::PageState;
+use crate::page_map::PageState;
 use crate::record::{LostBlocks, Recovered};
 use crate::retirement::Retirements;
 use crate::scrub::Scrub;
