@@ -18,8 +18,11 @@ use crate::pages::segment_lending::reclaim_for_log;
 use crate::read::SegmentHold;
 use crate::record::{Content, Position};
 use crate::retirement::release_all;
-use crate::slow::{GRACE, QueuedRequest, RequestWork, detect_slow_members};
-use crate::store::{AppendRequest, Inner, Sabotage, State};
+use crate::sabotage::Sabotage;
+use crate::slow::{GRACE, QueuedRequest, detect_slow_members};
+use crate::state::jobs::joining_member_failed;
+use crate::state::latency::RequestWork;
+use crate::state::{AppendRequest, Inner, State};
 use crate::wait::{BoxFuture, join_with_grace};
 
 /// Writes batches until no request is pending.
@@ -266,7 +269,7 @@ async fn write<S: Seam>(
     if joining.is_some()
         && let Some(Err(error)) = results.pop()
     {
-        crate::members::joining_member_failed(inner, &error);
+        joining_member_failed(inner, &error);
     }
     let latencies: Vec<_> = devices
         .iter()

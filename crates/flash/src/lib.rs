@@ -32,10 +32,14 @@ mod read;
 mod record;
 mod recovery;
 mod retirement;
+mod sabotage;
 mod scrub;
 mod segments;
 mod slow;
+mod state;
 mod store;
+mod succession;
+mod superblocks;
 mod wait;
 
 pub use create::FormatOptions;
@@ -50,7 +54,6 @@ pub use journal::load::MapLoaded;
 pub use kept_reads::KeptResult;
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, read_manifest};
 pub use members::plan::JoinPlan;
-pub use members::{JobKind, JobReport};
 pub use number::{
     BlockNo, BootEpoch, CommitNo, CompletionNo, Epoch, HalfGeneration, MemberNo, PAGE_BLOCKS, PageNo, SegmentNo,
     Sequence, StoreGeneration, VolumeId,
@@ -63,7 +66,10 @@ pub use pages::{
 };
 pub use record::{BlockAddress, Content, Position, Record, Recovered, RecoveredContent};
 pub use recovery::OpenOptions;
-pub use scrub::ScrubStats;
+pub use sabotage::Sabotage;
 pub use segments::EXPIRIES_TOLD_APART;
-pub use store::{MemberReport, MemberStatus, OldSegments, Sabotage, SegmentChoice, Store};
+pub use state::jobs::{JobKind, JobReport};
+pub use state::members::{MemberReport, MemberStatus};
+pub use state::scrub::ScrubStats;
+pub use store::{OldSegments, SegmentChoice, Store};
 pub use wait::BoxFuture;

@@ -15,7 +15,7 @@ use crate::number::CommitNo;
 use crate::page_map::PageState;
 use crate::page_map::journal::Checkpoint;
 use crate::page_map::table::SlotPhase;
-use crate::store::Inner;
+use crate::state::Inner;
 use crate::wait::{BoxFuture, join};
 
 /// Journal blocks of a piece.

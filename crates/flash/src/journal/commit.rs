@@ -14,8 +14,9 @@ use crate::page_map::dirty_regions::{DIRTY_REGIONS_MANY, Region, blocks_of};
 use crate::page_map::journal::{Checkpoint, JournalHead};
 use crate::page_map::table::{SUSPECT, SlotId, SlotPhase, UNRECORDED, page_of};
 use crate::page_map::{ALL_BLOCKS, PageState};
-use crate::retirement::release;
-use crate::store::{Inner, Sabotage};
+use crate::sabotage::Sabotage;
+use crate::state::Inner;
+use crate::state::retirements::release;
 use crate::wait::{BoxFuture, join};
 
 /// The records of a commit, and the changes to apply when it is durable.

@@ -18,7 +18,8 @@ use crate::page_map::dirty_regions::{Region, blocks_of};
 use crate::page_map::journal::JournalHead;
 use crate::page_map::table::{SEALED, SUSPECT, SlotPhase};
 use crate::page_map::{DropRecord, MapPhase, PageState};
-use crate::store::{Inner, Sabotage};
+use crate::sabotage::Sabotage;
+use crate::state::Inner;
 
 /// Blocks per read.
 const READ_BLOCKS: u32 = 64;

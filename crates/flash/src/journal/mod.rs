@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 use seam::{Nanos, Seam};
 
-use crate::store::Inner;
+use crate::state::Inner;
 
 /// Maximum delay of records that no caller waits for.
 const LAZY_DELAY: Nanos = Nanos::from_secs(1);

@@ -10,7 +10,7 @@ use super::segment_lending;
 use crate::journal::{schedule_commit, start_commit};
 use crate::page_map::table::{ADDING, SlotPhase};
 use crate::page_map::{DropRecord, PageState};
-use crate::store::Inner;
+use crate::state::Inner;
 
 /// Maximum number of evictable pages that one eviction examines for uses.
 const EXAMINED_MAX: usize = 32;

@@ -35,7 +35,7 @@ use crate::page_map::dirty_regions::REGION_BLOCKS;
 use crate::page_map::quota::PageQuota;
 use crate::page_map::table::{self, ADDING, SUSPECT, SlotPhase};
 use crate::page_map::{ALL_BLOCKS, DropRecord, MapPhase, PageTrust};
-use crate::store::Inner;
+use crate::state::Inner;
 use segment_lending::MemberChange;
 
 pub use api::{PageReadError, PageUsage, PagesStats, PutError, WriteIntent};
@@ -132,7 +132,7 @@ impl<S: Seam> Pages<S> {
 
     /// Pages that the removal of a member drops, because the others have no room for them.
     pub fn pages_lost_without(&self, member: MemberNo) -> u64 {
-        crate::members::plan::pages_lost_without(&self.0, member)
+        relocate::pages_lost_without(&self.0, member)
     }
 
     /// The number of evicted pages.

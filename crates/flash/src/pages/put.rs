@@ -16,8 +16,10 @@ use crate::journal::schedule_commit;
 use crate::number::{MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::page_map::table::{ADDING, SEALED, SUSPECT, SlotId, SlotPhase, key_of, page_of};
 use crate::page_map::{DropRecord, MapPhase, PageState};
-use crate::slow::{QueuedRequest, RequestWork};
-use crate::store::{Inner, Sabotage};
+use crate::sabotage::Sabotage;
+use crate::slow::QueuedRequest;
+use crate::state::Inner;
+use crate::state::latency::RequestWork;
 use crate::wait::Reply;
 
 /// The blocks of a page.

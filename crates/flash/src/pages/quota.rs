@@ -8,7 +8,7 @@ use crate::number::{PageNo, VolumeId};
 use crate::page_map::quota::{PageLimits, PageQuota};
 use crate::page_map::table::{ADDING, SlotId, SlotPhase, page_of};
 use crate::page_map::{DropRecord, PageState};
-use crate::store::Inner;
+use crate::state::Inner;
 
 /// Maximum number of slots searched for a page of one volume, or for a page to evict for a volume below its minimum.
 const SEARCH_MAX: usize = 4_096;

@@ -14,8 +14,10 @@ use crate::journal::schedule_commit;
 use crate::number::{BlockNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::page_map::PageTrust;
 use crate::page_map::table::{SlotId, SlotPhase};
-use crate::slow::{QueuedRequest, RequestWork};
-use crate::store::{Inner, Sabotage};
+use crate::sabotage::Sabotage;
+use crate::slow::QueuedRequest;
+use crate::state::Inner;
+use crate::state::latency::RequestWork;
 
 /// A block that passed its check, or the reason why not, with the unused buffer.
 type Outcome<S> = Result<<S as Seam>::Block, PageReadError<<S as Seam>::BlockMut>>;

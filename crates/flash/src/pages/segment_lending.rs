@@ -17,7 +17,7 @@ use crate::membership::failures_of;
 use crate::number::{MemberNo, MemberSegment, SegmentNo};
 use crate::page_map::PageState;
 use crate::page_map::table::{SlotId, SlotPhase};
-use crate::store::{Inner, State};
+use crate::state::{Inner, State};
 use crate::wait::{BoxFuture, join};
 
 /// The log keeps 1/32 of the segments that it shares with the pages in reserve.

@@ -12,7 +12,8 @@ use crate::journal::{start_commit, wait_durable};
 use crate::number::{BlockNo, CompletionNo, VolumeId};
 use crate::page_map::MapPhase;
 use crate::page_map::dirty_regions::{DIRTY_REGIONS_MANY, DIRTY_REGIONS_MAX, REGION_BLOCKS, Region};
-use crate::store::{Inner, Sabotage};
+use crate::sabotage::Sabotage;
+use crate::state::Inner;
 use crate::wait::Reply;
 
 /// A write to more regions marks none of them. It waits until the invalidation of its blocks is durable.
