@@ -16,7 +16,7 @@ use crate::format::summary::{SegmentSummary, batch_blocks};
 use crate::membership::{failures_of, persist_tail, record_generation, remove_members_unrecorded, return_buffer};
 use crate::pages::segment_lending::reclaim_for_log;
 use crate::read::SegmentHold;
-use crate::record::{Content, Position};
+use crate::record::{Content, Position, Record};
 use crate::retirement::release_all;
 use crate::sabotage::Sabotage;
 use crate::slow::{GRACE, QueuedRequest, detect_slow_members};
@@ -208,7 +208,7 @@ fn assemble<S: Seam>(state: &State<S>, requests: &[AppendRequest<S>]) -> (BatchH
     let open = state.segments.open.expect("a segment was opened for the batch");
     let first_sequence = state.segments.get(open.segment).first_sequence;
     let boot = state.superblock.boot;
-    let entry = |record: &crate::Record<S>| {
+    let entry = |record: &Record<S>| {
         let (blocks, kind) = match &record.content {
             Content::Data(block) => {
                 let seed = data_seed(record.address.volume_id, record.address.block, boot, first_sequence);

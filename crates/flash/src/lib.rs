@@ -4,6 +4,15 @@
 //! The store knows volumes only by their ID and does not depend on the engine. The write path (`commit.rs`)
 //! and recovery (`recovery/`) share the format (`format/`), which `docs/design/format.md` describes byte by byte.
 //!
+//! The modules depend on each other in one direction. From the lowest to the highest:
+//!
+//! - `format/` and plain types: `number.rs`, `record.rs`, `device.rs`, `segments.rs` and others.
+//! - `page_map/`: the map of clean pages in memory.
+//! - `state/`: the state of the open store, and the requests to its devices.
+//! - Mechanisms, which are functions over this state: `membership.rs`, `slow.rs`, `read.rs`, `journal/`, `pages/`,
+//!   `members/`, `recovery/`, `commit.rs` and others.
+//! - `store.rs` and `manifest.rs`: the interface.
+//!
 //! The rules that keep data safe, and the modules that uphold them:
 //!
 //! - **R6** `commit.rs`: an append returns when its batch is durable on every member in service.

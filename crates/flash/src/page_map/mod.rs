@@ -1,5 +1,5 @@
-//! The map of the clean pages in memory: slots, dirty regions, recent writes, quotas, and what the map journal has still
-//! to record. Functions over it are in `journal/`, which makes it durable, and in `pages/`.
+//! The map of the clean pages in memory: slots, dirty regions, recent writes, quotas, and the pending records of the
+//! map journal. Functions over it are in `journal/`, which makes it durable, and in `pages/`.
 
 pub mod dirty_regions;
 pub mod journal;

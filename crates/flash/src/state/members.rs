@@ -1,4 +1,4 @@
-//! What the store reports on its members.
+//! Reports on the members of the store.
 
 use seam::{Disk, Seam};
 

@@ -1,5 +1,5 @@
-//! The state of an open store, with the requests to its devices. Mechanisms are functions over [`Inner`] in modules above
-//! this one.
+//! The state of an open store, with the requests to its devices. Mechanisms are functions over [`Inner`], in modules
+//! above this one.
 //!
 //! A change of the state may have to start a task of such a mechanism. [`BackgroundTasks`] has the functions that start
 //! them.
@@ -131,7 +131,7 @@ pub(crate) struct Inner<S: Seam> {
     pub(crate) fallback_buffers: RefCell<Option<FallbackBuffers<S>>>,
 }
 
-/// Starts of tasks that changes of the state need, of mechanisms above the state. The opening of a store sets them.
+/// Functions that start tasks of mechanisms above the state. The opening of a store sets them.
 pub(crate) struct BackgroundTasks<S: Seam> {
     /// Starts to watch the members for hangs, while requests are in flight.
     pub(crate) watch_members: fn(&Inner<S>),

@@ -1,5 +1,5 @@
-//! Requests to members. They end when their device leaves service, and the members are watched for hangs while any is in
-//! flight.
+//! Requests to members. They end when their device leaves service. While any is in flight, the members are watched for
+//! hangs.
 
 use std::cell::Cell;
 
