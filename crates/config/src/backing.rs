@@ -19,6 +19,8 @@ pub enum BackingSpec {
     Sim(ArraySpec, Option<u64>),
     /// A part of the `[[array]]` of that name.
     SimArray(String),
+    /// A volume of the `[[pool]]` of that name.
+    Pool(String),
 }
 
 impl BackingSpec {
@@ -29,8 +31,10 @@ impl BackingSpec {
             "file" => parse_path(&percent_decode(rest)?, folder),
             "nbd" | "nbds" | "nbd+unix" | "nbds+unix" => parse_nbd(text),
             "sim" => parse_sim(rest),
+            "pool" => parse_pool(rest),
             _ => Err(format!(
-                "\"{text}\" has the unknown scheme {scheme}://; use a path, file://, nbd://, nbd+unix:// or sim://"
+                "\"{text}\" has the unknown scheme {scheme}://; use a path, file://, nbd://, nbd+unix://, \
+                 pool:// or sim://"
             )),
         }
     }
@@ -41,7 +45,15 @@ impl BackingSpec {
             BackingSpec::Path(path) => !path_exists(path),
             BackingSpec::Nbd(_) => false,
             BackingSpec::Sim(_, size) => size.is_none(),
-            BackingSpec::SimArray(_) => true,
+            BackingSpec::SimArray(_) | BackingSpec::Pool(_) => true,
+        }
+    }
+
+    /// Name of the pool that holds the volume, if one does.
+    pub fn pool(&self) -> Option<&str> {
+        match self {
+            BackingSpec::Pool(name) => Some(name),
+            _ => None,
         }
     }
 }
@@ -61,6 +73,7 @@ impl fmt::Display for BackingSpec {
                 size.map_or(Ok(()), |size| write!(f, "&size={size}"))
             }
             BackingSpec::SimArray(name) => write!(f, "sim://{name}"),
+            BackingSpec::Pool(name) => write!(f, "pool://{name}"),
         }
     }
 }
@@ -75,6 +88,14 @@ fn parse_path(text: &str, folder: &Path) -> Result<BackingSpec, String> {
 fn parse_nbd(uri: &str) -> Result<BackingSpec, String> {
     let target = uri.parse().map_err(|error: NbdTargetError| error.to_string());
     target.map(BackingSpec::Nbd)
+}
+
+fn parse_pool(rest: &str) -> Result<BackingSpec, String> {
+    let name = percent_decode(rest)?;
+    if name.is_empty() {
+        return Err("the URI names no pool; write pool://NAME with the name of a [[pool]]".to_owned());
+    }
+    Ok(BackingSpec::Pool(name))
 }
 
 fn parse_sim(rest: &str) -> Result<BackingSpec, String> {
@@ -184,6 +205,7 @@ mod tests {
             "nbd://[::1]:7000/x",
             "nbd+unix:///vm?socket=/run/x.sock",
             "sim://shelf",
+            "pool://tank",
             "sim://raid5?disks=5&type=sas15k&size=100GiB",
         ] {
             let spec = parse(text).expect(text);
@@ -203,6 +225,7 @@ mod tests {
             "nbd://san/%zz",
             "nbds://san/a",
             "sim://",
+            "pool://",
             "sim://raid5?disks=2",
             "sim://raid5?colour=red",
             "sim://raid7?disks=5",

@@ -83,6 +83,7 @@ pub const TABLES: &[Table] = &[
     table("iscsi", false),
     table("vhost_user", false),
     table("array", true),
+    table("pool", true),
     table("datastore", true),
     table("volume", true),
     table("qos", true),
@@ -463,6 +464,31 @@ pub const KEYS: &[Key] = &[
         r#""64 KiB""#,
         "Stripe unit on one disk: a power of two from 4 KiB to 1 MiB.",
     ),
+    key(
+        "pool",
+        "name",
+        r#""tank""#,
+        "required",
+        "Name of the pool. A volume with `backing = \"pool://NAME\"` is cut from it ([pools.md](pools.md)).",
+    ),
+    key(
+        "pool",
+        "slice",
+        r#""4 MiB""#,
+        r#""4 MiB""#,
+        "Unit in which volumes take space from the pool and move between tiers, fixed when the pool is created: a \
+         power of two from 256 KiB to 256 MiB.",
+    ),
+    key(
+        "pool",
+        "tier",
+        r#"[{ name = "ssd", devices = ["/dev/sdb"] }, { name = "sas", devices = ["/dev/sdc", "/dev/sdd"] }]"#,
+        "required",
+        "The tiers, the fastest first, each also written as `[[pool.tier]]` below its `[[pool]]`: a name, and the \
+         devices, partitions or files. A device is what RAID, LVM or a SAN presents: the pool itself has no redundancy \
+         for data.",
+    )
+    .shape(Shape::Records(&["name"], &[], &["devices"])),
     key("datastore", "name", r#""sas-pool""#, "required", "Name of the datastore, used by volumes.")
         .takes_effect(Reload),
     key(
@@ -499,14 +525,14 @@ pub const KEYS: &[Key] = &[
         r#""/dev/sdb""#,
         "required",
         "Location of the data: a path, `file://PATH`, `nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, \
-         `sim://ARRAY` or `sim://raid5?disks=5&type=sas15k&size=100GiB`.",
+         `pool://POOL`, `sim://ARRAY` or `sim://raid5?disks=5&type=sas15k&size=100GiB`.",
     ),
     key(
         "volume",
         "size",
         r#""100 GiB""#,
         "the backing's",
-        "Size of the volume, only for a backing without a size of its own: a new file or a modelled array.",
+        "Size of the volume, only for a backing without a size of its own: a new file, a pool or a modelled array.",
     ),
     key(
         "volume",
@@ -544,6 +570,22 @@ pub const KEYS: &[Key] = &[
     )
     .shape(Shape::Labels)
     .takes_effect(Reload),
+    key(
+        "volume",
+        "tier_policy",
+        r#""auto", "start-high", "highest", "lowest" or a tier's name"#,
+        r#""auto""#,
+        "Only on a pool: the tiers on which new slices of the volume are placed, when the volume is created.",
+    ),
+    key(
+        "volume",
+        "provisioning",
+        r#""thin" or "thick""#,
+        r#""thin""#,
+        "Only on a pool, when the volume is created: `thin` allocates a slice at its first write, `thick` all slices \
+         at once.",
+    )
+    .shape(Shape::Choice(&["thin", "thick"])),
     key("volume", "read_only", "false", "false", "Refuse writes.").shape(Shape::Flag),
     key(
         "volume",

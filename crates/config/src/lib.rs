@@ -15,6 +15,7 @@ mod look_up;
 mod mail;
 mod names;
 mod path_checks;
+mod pools;
 pub mod problem;
 pub mod qos;
 pub mod quota;
@@ -32,6 +33,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use engine::{DatastoreSpec, Threshold, WritePolicy};
+use pool::Provisioning;
 use seam::Address;
 use seam::model::{ArraySpec, SsdSpec};
 
@@ -46,6 +48,7 @@ pub use iscsi::{IscsiConfig, read_chap, show_portal};
 pub use log::LogConfig;
 pub use look_up::LOOK_UP_TIMEOUT;
 pub use names::check_name;
+pub use pools::{PoolConfig, TierChoice, TierConfig};
 pub use problem::{Problem, Problems};
 pub use qos::{QosRule, RuleValue};
 use qos::{qos_by_rules, rule_values};
@@ -204,6 +207,10 @@ pub struct VolumeConfig {
     pub flash_min: SizeOrPercent,
     /// Maximum of its flash quota.
     pub flash_max: Ceiling,
+    /// The tiers of its pool on which it is placed.
+    pub tier_policy: TierChoice,
+    /// When its slices of the pool are allocated.
+    pub provisioning: Provisioning,
     /// Quality of service, with `[[qos]]` applied.
     pub qos: VolumeQos,
 }
@@ -228,6 +235,8 @@ impl VolumeConfig {
             memory_max: Ceiling::default(),
             flash_min: SizeOrPercent::ZERO,
             flash_max: Ceiling::default(),
+            tier_policy: TierChoice::default(),
+            provisioning: Provisioning::default(),
             qos: VolumeQos::default(),
         }
     }
@@ -270,6 +279,8 @@ impl VolumeConfig {
             memory_max: source("memory_max").memory_max,
             flash_min: source("flash_min").flash_min,
             flash_max: source("flash_max").flash_max,
+            tier_policy: source("tier_policy").tier_policy.clone(),
+            provisioning: source("provisioning").provisioning,
             qos: source("shares").qos,
         }
     }
@@ -314,6 +325,8 @@ pub struct Config {
     pub vhost_user: Option<VhostUserConfig>,
     /// Modelled arrays.
     pub arrays: Vec<ArrayConfig>,
+    /// Pools of devices, from which volumes are cut.
+    pub pools: Vec<PoolConfig>,
     /// Groups of volumes that share spindles.
     pub datastores: Vec<DatastoreSpec>,
     /// Rules for quality of service by label.

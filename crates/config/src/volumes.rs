@@ -14,6 +14,7 @@ use super::iscsi::read_acl;
 use super::keys::nearest;
 use super::look_up::LookUps;
 use super::names::{read_name, report_error};
+use super::pools::{PoolConfig, read_placement};
 use super::problem::Source;
 use super::qos::{QosRule, read_qos};
 use super::read::{Located, Section, Setting, Size, ValueError, split_message};
@@ -86,7 +87,7 @@ struct EarlierBacking {
 pub(super) fn read_volumes(
     sections: &[Section<'_>],
     (folder, look_ups): (&Path, &LookUps),
-    arrays: &[ArrayConfig],
+    (arrays, pools): (&[ArrayConfig], &[PoolConfig]),
     (datastores, rules): (&[DatastoreSpec], &[QosRule]),
     memory_bytes: u64,
     source: &mut Source<'_>,
@@ -98,7 +99,10 @@ pub(super) fn read_volumes(
     let mut volumes = Vec::new();
     for section in sections {
         let name = read_name(section, &names, source);
-        let backing = read_backing(section, folder, arrays, source);
+        let backing = read_backing(section, folder, (arrays, pools), source);
+        let pool = backing.as_ref().and_then(|backing| backing.value.pool());
+        let pool = pools.iter().find(|known| pool == Some(known.name.as_str()));
+        let (tier_policy, provisioning) = read_placement(section, pool, source);
         let size = read_size(section, backing.as_ref(), look_ups, source);
         if let Some(backing) = &backing {
             check_backing_unused(backing, look_ups, &mut earlier, source);
@@ -143,6 +147,8 @@ pub(super) fn read_volumes(
                 memory_max: memory_max.map_or(Ceiling::default(), |max| max.value),
                 flash_min: flash_min.map_or(SizeOrPercent::ZERO, |min| min.value),
                 flash_max: flash_max.map_or(Ceiling::default(), |max| max.value),
+                tier_policy,
+                provisioning,
                 qos,
             });
         }
@@ -227,7 +233,7 @@ fn check_flash_quota(min: Option<&Located<SizeOrPercent>>, max: Option<&Located<
 fn read_backing(
     section: &Section<'_>,
     folder: &Path,
-    arrays: &[ArrayConfig],
+    (arrays, pools): (&[ArrayConfig], &[PoolConfig]),
     source: &mut Source<'_>,
 ) -> Option<Located<BackingSpec>> {
     let text = section.require::<String>("backing", source)?;
@@ -248,6 +254,15 @@ fn read_backing(
             ),
         };
         source.add_problem(&text.span, format!("there is no [[array]] named \"{name}\""), remedy);
+    }
+    if let Some(name) = backing.pool()
+        && !pools.iter().any(|pool| pool.name == *name)
+    {
+        let remedy = match nearest(name, pools.iter().map(|pool| pool.name.as_str())) {
+            Some(near) => format!("did you mean pool://{near}?"),
+            None => format!("add [[pool]] with name = \"{name}\""),
+        };
+        source.add_problem(&text.span, format!("there is no [[pool]] named \"{name}\""), remedy);
     }
     Some(Located { value: backing, span: text.span })
 }
@@ -327,7 +342,7 @@ fn check_backing_unused(
             let uri = PathBuf::from(backing.value.to_string());
             (uri.clone(), PathTarget::Unresolved(uri))
         }
-        BackingSpec::Sim(..) | BackingSpec::SimArray(_) => return,
+        BackingSpec::Sim(..) | BackingSpec::SimArray(_) | BackingSpec::Pool(_) => return,
     };
     let line = source.line_of(backing.span.start);
     let remedy = "give each volume a backing of its own; two on one destroy its data";

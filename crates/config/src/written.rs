@@ -57,8 +57,9 @@ impl Written {
     /// The values in force after a reload of `new`: keys that need a restart keep their value.
     pub fn after_reload(&self, new: Written) -> Written {
         let Written { tables: new, mut repeated } = new;
-        let arrays = self.repeated.get("array").cloned();
-        repeated.insert("array".to_owned(), arrays.unwrap_or_default());
+        for table in ["array", "pool"] {
+            repeated.insert(table.to_owned(), self.repeated.get(table).cloned().unwrap_or_default());
+        }
         for (name, entry) in repeated.get_mut("volume").into_iter().flatten() {
             let Some(before) = self.repeated.get("volume").and_then(|volumes| volumes.get(name)) else { continue };
             keep_values(before, entry, |key| needs_restart("volume", key));

@@ -117,6 +117,7 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         | Request::Configuration {}
         | Request::JobList {}
         | Request::DatastoreList {}
+        | Request::PoolList {}
         | Request::TraceTake { .. }
         | Request::TraceClose { .. }
         | Request::Advice { .. }

@@ -16,10 +16,13 @@ use crate::format::summary::{SegmentSummary, batch_blocks};
 use crate::membership::{failures_of, persist_tail, record_generation, remove_members_unrecorded, return_buffer};
 use crate::pages::segment_lending::reclaim_for_log;
 use crate::read::SegmentHold;
-use crate::record::{Content, Position};
+use crate::record::{Content, Position, Record};
 use crate::retirement::release_all;
-use crate::slow::{GRACE, QueuedRequest, RequestWork, detect_slow_members};
-use crate::store::{AppendRequest, Inner, Sabotage, State};
+use crate::sabotage::Sabotage;
+use crate::slow::{GRACE, QueuedRequest, detect_slow_members};
+use crate::state::jobs::joining_member_failed;
+use crate::state::latency::RequestWork;
+use crate::state::{AppendRequest, Inner, State};
 use crate::wait::{BoxFuture, join_with_grace};
 
 /// Writes batches until no request is pending.
@@ -205,7 +208,7 @@ fn assemble<S: Seam>(state: &State<S>, requests: &[AppendRequest<S>]) -> (BatchH
     let open = state.segments.open.expect("a segment was opened for the batch");
     let first_sequence = state.segments.get(open.segment).first_sequence;
     let boot = state.superblock.boot;
-    let entry = |record: &crate::Record<S>| {
+    let entry = |record: &Record<S>| {
         let (blocks, kind) = match &record.content {
             Content::Data(block) => {
                 let seed = data_seed(record.address.volume_id, record.address.block, boot, first_sequence);
@@ -266,7 +269,7 @@ async fn write<S: Seam>(
     if joining.is_some()
         && let Some(Err(error)) = results.pop()
     {
-        crate::members::joining_member_failed(inner, &error);
+        joining_member_failed(inner, &error);
     }
     let latencies: Vec<_> = devices
         .iter()

@@ -8,17 +8,15 @@
 //! for its mirror. If no log member responds, [`LAST_MEMBER_HANG_TIMEOUT`] applies. Linux resets a SCSI or NVMe disk
 //! after as long, so a reset can still help. If the last member is removed, the store and its flushes fail.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use seam::{Disk, DiskError, DiskResult, Nanos, Piece, PieceMut, Seam};
+use seam::{Disk, DiskError, Nanos, Seam};
 
-use crate::device::{Device, Durability};
 use crate::membership::{Failure, remove_members};
 use crate::number::MemberNo;
 use crate::slow::GRACE;
-use crate::store::Inner;
+use crate::state::Inner;
 
 /// Time between two checks.
 const TICK: Nanos = Nanos::from_millis(250);
@@ -28,87 +26,6 @@ const HANG_TIMEOUT: Nanos = GRACE;
 const LAST_MEMBER_HANG_TIMEOUT: Nanos = Nanos::from_secs(30);
 /// Maximum age of the oldest request of a responsive member.
 const RESPONSIVE_MAX: Nanos = Nanos(2 * TICK.0);
-
-/// Requests to members that are in flight.
-#[derive(Default)]
-pub struct InFlightRequests {
-    requests: Cell<usize>,
-    is_watched: Cell<bool>,
-}
-
-/// Counts a request as in flight, until it is dropped.
-struct RequestGuard<'a>(&'a InFlightRequests);
-
-impl Drop for RequestGuard<'_> {
-    fn drop(&mut self) {
-        self.0.requests.set(self.0.requests.get() - 1);
-    }
-}
-
-/// The error of a request to a device that was removed from service.
-fn out_of_service_error() -> DiskError {
-    DiskError::Io("the device is out of service".to_owned())
-}
-
-impl<S: Seam> Inner<S> {
-    fn begin_request(&self) -> RequestGuard<'_> {
-        self.in_flight.requests.set(self.in_flight.requests.get() + 1);
-        if !self.in_flight.is_watched.replace(true)
-            && let Some(inner) = self.me.upgrade()
-        {
-            self.seam.spawn(watch(self.seam.clone(), Rc::downgrade(&inner)));
-        }
-        RequestGuard(&self.in_flight)
-    }
-
-    /// Reads from a member. The pieces are returned in any case; if the device was removed, they have new buffers.
-    pub async fn read_from(
-        &self,
-        device: &Device<S>,
-        at: u64,
-        into: Vec<PieceMut<S::BlockMut>>,
-    ) -> (DiskResult<()>, Vec<PieceMut<S::BlockMut>>) {
-        let request = self.begin_request();
-        let shape: Vec<_> = into.iter().map(|piece| (piece.start(), piece.len())).collect();
-        if let Some(read) = device.abort.or_aborted(device.disk.read(at, into)).await {
-            return read;
-        }
-        drop(request);
-        let mut pieces = Vec::with_capacity(shape.len());
-        for (start, len) in shape {
-            pieces.push(Piece::new(self.buffer().await, start, len));
-        }
-        (Err(out_of_service_error()), pieces)
-    }
-
-    /// Writes to a member.
-    pub async fn write_to(&self, device: &Device<S>, at: u64, from: Vec<Piece<S::Block>>) -> DiskResult<()> {
-        let _request = self.begin_request();
-        device.abort.or_aborted(device.disk.write(at, from)).await.unwrap_or_else(|| Err(out_of_service_error()))
-    }
-
-    /// Writes to a member like [`Device::write_with_retry`].
-    pub async fn write_with_retry_to(
-        &self,
-        device: &Device<S>,
-        at: u64,
-        blocks: Vec<S::Block>,
-        durability: Durability,
-    ) -> DiskResult<()> {
-        let _request = self.begin_request();
-        device
-            .abort
-            .or_aborted(device.write_with_retry(at, blocks, durability))
-            .await
-            .unwrap_or_else(|| Err(out_of_service_error()))
-    }
-
-    /// Flushes a member.
-    pub async fn flush_of(&self, device: &Device<S>) -> DiskResult<()> {
-        let _request = self.begin_request();
-        device.abort.or_aborted(device.disk.flush()).await.unwrap_or_else(|| Err(out_of_service_error()))
-    }
-}
 
 /// The oldest request of each member, as its start time, and the time for which it has been the oldest.
 #[derive(Default)]
@@ -128,14 +45,20 @@ impl OldestRequests {
     }
 }
 
+/// Starts to watch the members, until no request is in flight.
+pub fn start_watch<S: Seam>(inner: &Inner<S>) {
+    if let Some(inner) = inner.me.upgrade() {
+        inner.seam.spawn(watch(inner.seam.clone(), Rc::downgrade(&inner)));
+    }
+}
+
 /// Checks the members while requests are in flight.
 async fn watch<S: Seam>(seam: S, store: std::rc::Weak<Inner<S>>) {
     let mut oldest_requests = OldestRequests::default();
     loop {
         seam.sleep(TICK).await;
         let Some(inner) = store.upgrade() else { return };
-        if inner.in_flight.requests.get() == 0 {
-            inner.in_flight.is_watched.set(false);
+        if inner.in_flight.end_watch_if_idle() {
             return;
         }
         let failures = find_hung(&inner, &mut oldest_requests);

@@ -14,9 +14,10 @@ use crate::format::superblock::{
 };
 use crate::number::{BootEpoch, MemberNo, SegmentNo, Sequence, StoreGeneration};
 use crate::record::Recovered;
-use crate::recovery::members::{Members, find_members, read_superblock};
+use crate::recovery::members::{Members, find_members};
 use crate::recovery::{OpenOptions, chain, newest, salvage};
-use crate::store::Sabotage;
+use crate::sabotage::Sabotage;
+use crate::superblocks::read_superblock;
 
 /// The findings on one device.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,8 +11,10 @@ use seam::{Block, BlockMut, Piece, Seam};
 use crate::pages::PageReadError;
 use crate::read::{IndexedRequests, ReadRequest, offset_of, read_in_runs, read_order, seed};
 use crate::record::Position;
-use crate::slow::{QueuedRequest, RequestWork};
-use crate::store::{Inner, Sabotage};
+use crate::sabotage::Sabotage;
+use crate::slow::QueuedRequest;
+use crate::state::Inner;
+use crate::state::latency::RequestWork;
 
 /// A block, or the reason why it was not read, with the unused buffer.
 pub type KeptResult<S> = Result<<S as Seam>::Block, PageReadError<<S as Seam>::BlockMut>>;

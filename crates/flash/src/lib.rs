@@ -4,6 +4,15 @@
 //! The store knows volumes only by their ID and does not depend on the engine. The write path (`commit.rs`)
 //! and recovery (`recovery/`) share the format (`format/`), which `docs/design/format.md` describes byte by byte.
 //!
+//! The modules depend on each other in one direction. From the lowest to the highest:
+//!
+//! - `format/` and plain types: `number.rs`, `record.rs`, `device.rs`, `segments.rs` and others.
+//! - `page_map/`: the map of clean pages in memory.
+//! - `state/`: the state of the open store, and the requests to its devices.
+//! - Mechanisms, which are functions over this state: `membership.rs`, `slow.rs`, `read.rs`, `journal/`, `pages/`,
+//!   `members/`, `recovery/`, `commit.rs` and others.
+//! - `store.rs` and `manifest.rs`: the interface.
+//!
 //! The rules that keep data safe, and the modules that uphold them:
 //!
 //! - **R6** `commit.rs`: an append returns when its batch is durable on every member in service.
@@ -26,15 +35,20 @@ mod manifest;
 mod members;
 mod membership;
 mod number;
+mod page_map;
 mod pages;
 mod read;
 mod record;
 mod recovery;
 mod retirement;
+mod sabotage;
 mod scrub;
 mod segments;
 mod slow;
+mod state;
 mod store;
+mod succession;
+mod superblocks;
 mod wait;
 
 pub use create::FormatOptions;
@@ -45,21 +59,26 @@ pub use format::superblock::Role;
 pub use inspect::{
     DeviceContent, DeviceFindings, Inspection, StoreIdentity, SuperblockSummary, identify, inspect, read_device_content,
 };
+pub use journal::load::MapLoaded;
 pub use kept_reads::KeptResult;
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, read_manifest};
 pub use members::plan::JoinPlan;
-pub use members::{JobKind, JobReport};
 pub use number::{
     BlockNo, BootEpoch, CommitNo, CompletionNo, Epoch, HalfGeneration, MemberNo, PAGE_BLOCKS, PageNo, SegmentNo,
     Sequence, StoreGeneration, VolumeId,
 };
+pub use page_map::MemberWrites;
+pub use page_map::dirty_regions::REGION_BLOCKS;
+pub use page_map::quota::{PageAmount, PageQuota};
 pub use pages::{
-    MapLoaded, MemberWrites, PageAmount, PageQuota, PageReadError, PageUsage, Pages, PagesStats, PutError, QuotaError,
-    REGION_BLOCKS, SlotRoom, VolumePages, WriteIntent,
+    PageReadError, PageUsage, Pages, PagesStats, PutError, QuotaError, SlotRoom, VolumePages, WriteIntent,
 };
 pub use record::{BlockAddress, Content, Position, Record, Recovered, RecoveredContent};
 pub use recovery::OpenOptions;
-pub use scrub::ScrubStats;
+pub use sabotage::Sabotage;
 pub use segments::EXPIRIES_TOLD_APART;
-pub use store::{MemberReport, MemberStatus, OldSegments, Sabotage, SegmentChoice, Store};
+pub use state::jobs::{JobKind, JobReport};
+pub use state::members::{MemberReport, MemberStatus};
+pub use state::scrub::ScrubStats;
+pub use store::{OldSegments, SegmentChoice, Store};
 pub use wait::BoxFuture;

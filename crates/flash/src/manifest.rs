@@ -10,7 +10,8 @@ use crate::device::{BufferSource, Device, Durability, block_of, raw};
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::number::MemberNo;
-use crate::store::{Inner, Store};
+use crate::state::Inner;
+use crate::store::Store;
 
 /// Byte offsets of the two copies.
 const PLACES: [u64; 2] = [4 << 10, 68 << 10];

@@ -13,7 +13,8 @@ use crate::device::{Device, Durability, block_of};
 use crate::error::StoreError;
 use crate::format::superblock::{MemberState, SUPERBLOCK_OFFSETS};
 use crate::number::MemberNo;
-use crate::store::{Inner, MemberStatus};
+use crate::state::Inner;
+use crate::state::members::MemberStatus;
 use crate::wait::{BoxFuture, join};
 
 /// A member that failed a request, and the error.
@@ -69,7 +70,7 @@ fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), St
     }
     drop(state);
     if log_changed {
-        crate::members::start_take_over(inner);
+        (inner.tasks.take_over)(inner);
     }
     match log_left {
         true => Ok(()),

@@ -10,8 +10,10 @@ use crate::error::StoreError;
 use crate::format::batch::data_seed;
 use crate::number::SegmentNo;
 use crate::record::{BlockAddress, Position};
-use crate::slow::{QueuedRequest, RequestWork, read_measured};
-use crate::store::{Inner, Sabotage};
+use crate::sabotage::Sabotage;
+use crate::slow::{QueuedRequest, read_measured};
+use crate::state::Inner;
+use crate::state::latency::RequestWork;
 use crate::wait::{BoxFuture, join};
 
 /// Keeps a segment from being overwritten during a read.

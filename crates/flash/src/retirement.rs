@@ -2,19 +2,15 @@
 //! its retirement as recent writes. Otherwise neither the log nor the journal would prove, after a crash, that the
 //! backing has the content of the record.
 
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 use seam::Seam;
 
 use crate::journal::{start_commit, wait_durable};
-use crate::pages::state::PageState;
+use crate::page_map::PageState;
 use crate::record::Position;
-use crate::store::{Inner, State};
-
-/// Retired records that still keep their segments in use, by the commit of the map journal that ends this.
-#[derive(Default)]
-pub struct Retirements(VecDeque<(u64, Vec<Position>)>);
+use crate::state::Inner;
+use crate::state::retirements::release;
 
 /// The number of the commit that makes all recent writes durable; 0 for an unusable or unloaded map, which has none.
 fn awaited_commit<S: Seam>(pages: &PageState<S>) -> u64 {
@@ -29,33 +25,16 @@ fn awaited_commit<S: Seam>(pages: &PageState<S>) -> u64 {
 pub fn retire<S: Seam>(inner: &Rc<Inner<S>>, positions: &[Position]) {
     let live: Vec<Position> = positions.iter().copied().filter(|position| position.live).collect();
     let commit = awaited_commit(&inner.pages.borrow());
-    inner.state.borrow_mut().retirements.0.push_back((commit, live));
+    inner.state.borrow_mut().retirements.push(commit, live);
     release(inner);
     let is_urgent = {
         let state = inner.state.borrow();
         // A log with plenty of space can wait for the next regular commit. Lent segments do not count.
         let log_segments = state.superblock.segments as usize - state.segments.lent().len();
-        !state.retirements.0.is_empty() && state.segments.writable_count() * 4 < log_segments
+        !state.retirements.is_empty() && state.segments.writable_count() * 4 < log_segments
     };
     if is_urgent {
         start_commit(inner);
-    }
-}
-
-/// Releases the records whose commit is durable.
-pub fn release<S: Seam>(inner: &Inner<S>) {
-    let committed = {
-        let pages = inner.pages.borrow();
-        if pages.is_ready() { pages.journal.commits_done } else { u64::MAX }
-    };
-    let mut guard = inner.state.borrow_mut();
-    let state: &mut State<S> = &mut guard;
-    while let Some((_, positions)) = state.retirements.0.pop_front_if(|(commit, _)| *commit <= committed) {
-        for position in positions {
-            state.lost.retire(&position);
-            let live = &mut state.segments.get_mut(position.segment).live;
-            *live = live.checked_sub(1).expect("a position is retired once");
-        }
     }
 }
 
@@ -64,7 +43,7 @@ pub fn release<S: Seam>(inner: &Inner<S>) {
 pub async fn release_all<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
     {
         let state = inner.state.borrow();
-        if state.retirements.0.is_empty() || state.unrecorded.is_some() {
+        if state.retirements.is_empty() || state.unrecorded.is_some() {
             return false;
         }
     }

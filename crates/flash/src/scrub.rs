@@ -11,35 +11,12 @@ use crate::members::segment_verifier::SegmentVerifier;
 use crate::number::SegmentNo;
 use crate::read::SegmentHold;
 use crate::segments::Segment;
-use crate::store::Inner;
+use crate::state::Inner;
 
 /// Minimum time between the starts of two rounds, so that a small log is not read continuously.
 const ROUND_INTERVAL_MIN: Nanos = Nanos::from_secs(600);
 /// Pause between two checks while there is no work.
 const PAUSE: Nanos = Nanos::from_secs(1);
-
-/// Counters of the scrub since the store was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScrubStats {
-    /// Complete passes over the log.
-    pub rounds: u64,
-    /// Bytes read.
-    pub bytes: u64,
-    /// Blocks with a copy that was bad or unreadable.
-    pub damaged: u64,
-    /// Bad copies that were rewritten.
-    pub repaired: u64,
-    /// Blocks without a good copy.
-    pub lost: u64,
-}
-
-/// Rate and state of the scrub.
-#[derive(Default)]
-pub(crate) struct Scrub {
-    bytes_per_second: Option<u64>,
-    running: bool,
-    pub(crate) stats: ScrubStats,
-}
 
 /// Sets the rate, and starts the scrub if it is not running.
 pub fn set<S: Seam>(inner: &Rc<Inner<S>>, bytes_per_second: Option<u64>) {

@@ -1,84 +1,30 @@
 //! The store's interface to its owner: append, read, retire, and the state of the members.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::rc::{Rc, Weak};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use seam::{Disk, Nanos, Seam};
 
 use crate::create::{FormatOptions, format};
-use crate::device::{BufferSource, Device};
+use crate::device::Device;
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::batch::RECORDS_MAX;
-use crate::format::summary::{SegmentSummary, batch_blocks};
-use crate::format::superblock::{Role, Superblock};
-use crate::hang::InFlightRequests;
+use crate::format::summary::batch_blocks;
 use crate::kept_reads::KeptResult;
 use crate::members::plan::JoinPlan;
-use crate::members::{JobReport, Jobs};
 use crate::number::{MemberNo, SegmentNo, Sequence, StoreGeneration};
 use crate::pages::Pages;
-use crate::pages::state::PageState;
-use crate::record::{BlockAddress, Content, LostBlocks, Position, Record, Recovered};
+use crate::record::{BlockAddress, Content, Position, Record, Recovered};
 use crate::recovery::{OpenOptions, open};
-use crate::retirement::{self, Retirements};
-use crate::scrub::{Scrub, ScrubStats};
-use crate::segments::{Segment, Segments};
-use crate::slow::LatencyTracker;
-use crate::wait::{BoxFuture, Reply, TaskMutex};
-
-/// Pause before another attempt to allocate a buffer.
-const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);
-
-/// A rule that the store violates on purpose, so that a test can show that its checker detects it.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sabotage {
-    /// No violation.
-    #[default]
-    None,
-    /// An append is acknowledged when the first member has it.
-    AckBeforeMirror,
-    /// Batches are not flushed.
-    SkipFlush,
-    /// A block is returned without a check.
-    SkipChecksum,
-    /// The last batch counts even if its data is torn.
-    ReplayTorn,
-    /// A segment is reused before the tail behind it is durable.
-    ReuseBeforeTail,
-    /// An append that relies on fewer copies is acknowledged before the failed member is durably removed.
-    AckBeforeMembership,
-    /// A device joins the log without a copy of its earlier content.
-    SkipResync,
-    /// A write to the backing proceeds before its region is durably marked dirty.
-    WriteBeforeMark,
-    /// A region is unmarked in an earlier commit than its invalidations.
-    UnmarkEarly,
-    /// A slot is reused before it is durable that no map entry refers to it.
-    ReuseSlotEarly,
-    /// A page's block is returned without a check.
-    SkipPageChecksum,
-    /// Pages are kept although the map journal ends before its last position that is known to be durable.
-    KeepShortMap,
-    /// A `put` ignores that its blocks were invalidated.
-    PutOverInvalidate,
-    /// A read ignores that a block was overwritten while it was in flight.
-    SkipReadRecheck,
-    /// A retired record is read although it has expired.
-    SkipExpiryCheck,
-    /// A segment's summary names a wrong block for the first record of each batch.
-    LyingSummary,
-}
-
-impl Sabotage {
-    /// True when this fault is set. Without the feature `sabotage` it is always false, and the compiler removes the
-    /// faults.
-    pub(crate) const fn is(self, fault: Sabotage) -> bool {
-        cfg!(feature = "sabotage") && self as u8 == fault as u8
-    }
-}
+use crate::retirement;
+use crate::segments::Segment;
+use crate::state::jobs::{JobReport, cancel_jobs};
+use crate::state::members::MemberReport;
+use crate::state::retirements::release;
+use crate::state::scrub::ScrubStats;
+use crate::state::{AppendRequest, Inner};
+use crate::wait::{BoxFuture, Reply};
 
 /// A choice of the log's oldest segments, for [`Store::old_segments`]. If a segment lies past the end of the smallest
 /// device, all older ones and itself are chosen, too.
@@ -101,167 +47,9 @@ pub struct OldSegments {
     pub are_more: bool,
 }
 
-/// Whether a member is in service.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MemberStatus {
-    /// It holds all acknowledged data.
-    InService,
-    /// It was removed from service, or is missing, for this reason.
-    Lost(String),
-    /// It is present but was removed from service earlier. Its content is outdated and is not read.
-    Stale,
-}
-
-/// The state of a member, for people.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberReport {
-    /// Its number in the store.
-    pub member: MemberNo,
-    /// Content: the log and pages, or only pages.
-    pub role: Role,
-    /// The device's name, if it is present.
-    pub device: Option<String>,
-    /// The device's size, if it is present.
-    pub size_bytes: Option<u64>,
-    /// Whether it is in service.
-    pub status: MemberStatus,
-}
-
-/// Durably records a membership generation. The error is the reason why that failed.
-pub(crate) type GenerationRecorder = dyn Fn(StoreGeneration) -> BoxFuture<'static, Result<(), String>>;
-
-/// An append that is not yet part of a batch.
-pub(crate) struct AppendRequest<S: Seam> {
-    pub(crate) records: Vec<Record<S>>,
-    /// It has only tombstones, which may use the segments reserved for them.
-    pub(crate) is_tombstone: bool,
-    pub(crate) reply: Reply<Result<Vec<Position>, StoreError>>,
-}
-
-impl<S: Seam> AppendRequest<S> {
-    /// The number of data blocks in it.
-    pub(crate) fn data_blocks(&self) -> u32 {
-        self.records.iter().filter(|record| matches!(record.content, Content::Data(_))).count() as u32
-    }
-}
-
-pub(crate) struct State<S: Seam> {
-    /// All devices that have been in service since the opening, including removed ones.
-    pub(crate) devices: Vec<Device<S>>,
-    /// The superblock as the members in service hold it. The member number in it is set when a copy is written.
-    pub(crate) superblock: Superblock,
-    pub(crate) segments: Segments,
-    pub(crate) pending: VecDeque<AppendRequest<S>>,
-    /// A task is writing batches.
-    pub(crate) committing: bool,
-    /// Sequence number of the next batch.
-    pub(crate) next_sequence: Sequence,
-    /// Checksum of the last batch's header, 0 before the first batch.
-    pub(crate) previous: u32,
-    /// The summary of the segment that the log began last.
-    pub(crate) summary: Option<SegmentSummary>,
-    pub(crate) reports: Vec<MemberReport>,
-    /// Index of the superblock copy to overwrite next on each member: the one that is not its newest.
-    pub(crate) next_copies: Vec<usize>,
-    /// The reason why no more writes are possible.
-    pub(crate) failed: Option<StoreError>,
-    /// Spare buffers for headers and superblocks, so that an exhausted pool blocks no commit.
-    pub(crate) spare: Vec<S::BlockMut>,
-    /// Tasks that wait until no batch is being written.
-    pub(crate) idle_waiters: Vec<Reply<()>>,
-    /// The generation of the membership that every member in service holds durably.
-    pub(crate) durable_generation: StoreGeneration,
-    /// The generation that the owner has recorded.
-    pub(crate) recorded_generation: StoreGeneration,
-    /// The reason why the owner could not record the newest generation.
-    pub(crate) unrecorded: Option<String>,
-    /// The device that is becoming a log member: it gets every batch, but no acknowledgement relies on it yet.
-    pub(crate) joining: Option<Device<S>>,
-    /// The device to which the running job copies the log. Unlike `joining`, it stays after a failed batch, so that a
-    /// hang of the device ends the job.
-    pub(crate) resyncing: Option<Device<S>>,
-    /// Buffers for resync and scrub, so that an exhausted pool blocks neither.
-    pub(crate) copy_buffers: Vec<S::BlockMut>,
-    /// The read and write latencies of each member.
-    pub(crate) latency_trackers: BTreeMap<MemberNo, LatencyTracker>,
-    /// State of the scrub.
-    pub(crate) scrub: Scrub,
-    /// Blocks without a good copy, detected by reads.
-    pub(crate) lost: LostBlocks,
-    /// The owner's function that records each new membership generation.
-    pub(crate) recorder: Option<Rc<GenerationRecorder>>,
-    /// The change of the members that is in progress.
-    pub(crate) jobs: Jobs,
-    /// Retired records that still keep their segments in use.
-    pub(crate) retirements: Retirements,
-}
-
-impl<S: Seam> State<S> {
-    /// The read and write latencies of a member.
-    pub(crate) fn latency_tracker(&mut self, member: MemberNo) -> &mut LatencyTracker {
-        self.latency_trackers.entry(member).or_default()
-    }
-}
-
-pub(crate) struct Inner<S: Seam> {
-    pub(crate) seam: S,
-    pub(crate) state: RefCell<State<S>>,
-    /// Held while a batch is written, or while the members change between two batches.
-    pub(crate) batch_lock: TaskMutex,
-    /// Held while superblocks are written.
-    pub(crate) superblock_lock: TaskMutex,
-    /// A handle to itself, for the tasks that it spawns.
-    pub(crate) me: Weak<Inner<S>>,
-    pub(crate) pages: RefCell<PageState<S>>,
-    pub(crate) sabotage: Sabotage,
-    pub(crate) in_flight: InFlightRequests,
-    /// The source of buffers when the pool is exhausted.
-    pub(crate) fallback_buffers: RefCell<Option<FallbackBuffers<S>>>,
-}
-
 /// The oldest part of the log is 1/8 of its segments, but at least [`OLDEST_MIN`].
 const OLDEST_DIVISOR: usize = 8;
 const OLDEST_MIN: usize = 2;
-
-/// Gets a buffer from another cache, if possible.
-pub(crate) type FallbackBuffers<S> = Box<dyn Fn() -> Option<<S as Seam>::BlockMut>>;
-
-impl<S: Seam> Inner<S> {
-    /// Allocates a buffer if one is available now.
-    pub(crate) fn alloc(&self) -> Option<S::BlockMut> {
-        self.seam.alloc().or_else(|| self.fallback_buffers.borrow().as_ref()?())
-    }
-
-    /// Waits for a free buffer.
-    pub(crate) async fn buffer(&self) -> S::BlockMut {
-        loop {
-            match self.alloc() {
-                Some(buffer) => return buffer,
-                None => self.seam.sleep(BUFFER_PAUSE).await,
-            }
-        }
-    }
-
-    /// Members in service.
-    pub(crate) fn in_service(&self) -> Vec<Device<S>> {
-        let state = self.state.borrow();
-        let devices = state.devices.iter().filter(|device| state.superblock.serves(device.member));
-        devices.cloned().collect()
-    }
-
-    /// Members in service that carry the log: at most two.
-    pub(crate) fn log_devices(&self) -> Vec<Device<S>> {
-        let state = self.state.borrow();
-        let devices = state.devices.iter().filter(|device| state.superblock.carries_log(device.member));
-        devices.cloned().collect()
-    }
-}
-
-impl<S: Seam> BufferSource<S> for Inner<S> {
-    async fn wait_buffer(&self) -> S::BlockMut {
-        self.buffer().await
-    }
-}
 
 /// An open store. Clones are handles to the same store, on the same core.
 pub struct Store<S: Seam>(pub(crate) Rc<Inner<S>>);
@@ -282,7 +70,8 @@ impl<S: Seam> Store<S> {
     /// Opens a store after any crash, and returns the live records of its log, in the order of their addresses. The
     /// opening can be interrupted at any point and repeated.
     pub async fn open(seam: &S, disks: &[S::Disk], options: OpenOptions) -> Result<(Self, Vec<Recovered>), StoreError> {
-        open(seam, disks, options).await
+        let (inner, recovered) = open(seam, disks, options).await?;
+        Ok((Store(inner), recovered))
     }
 
     /// Sets the source of buffers when the pool is exhausted: the cache that fills the pool gives up one of its own.
@@ -443,7 +232,7 @@ impl<S: Seam> Store<S> {
 
     /// The number of the member that takes over the log when `member` is removed, if one does.
     pub fn log_successor(&self, member: MemberNo) -> Option<MemberNo> {
-        crate::members::plan::successor_number(&self.0, member)
+        crate::succession::successor_number(&self.0, member)
     }
 
     /// Replaces member `old`, which may be out of service, by a device. Returns the new number when the device is a
@@ -576,9 +365,9 @@ impl<S: Seam> Store<S> {
     /// moves to the end, and the next opening finds no record. Later appends fail. Returns the sequence number that the
     /// log has reached.
     pub async fn close(self) -> Result<Sequence, StoreError> {
-        crate::members::cancel_jobs(&self.0).await;
+        cancel_jobs(&self.0).await;
         crate::pages::close(&self.0).await;
-        retirement::release(&self.0);
+        release(&self.0);
         loop {
             let reply = {
                 let mut state = self.0.state.borrow_mut();
@@ -601,20 +390,5 @@ impl<S: Seam> Store<S> {
         }
         crate::membership::persist_tail(&self.0).await?;
         Ok(self.sequence())
-    }
-}
-
-pub(crate) fn report<S: Seam>(
-    member: MemberNo,
-    role: Role,
-    device: Option<&Device<S>>,
-    status: MemberStatus,
-) -> MemberReport {
-    MemberReport {
-        member,
-        role,
-        device: device.map(Device::name),
-        size_bytes: device.map(|device| device.disk.geometry().size_bytes),
-        status,
     }
 }

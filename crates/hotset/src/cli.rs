@@ -99,6 +99,11 @@ enum Command {
         #[command(subcommand)]
         action: commands::datastore::Action,
     },
+    /// Create and check pools, and show their tiers and volumes
+    Pool {
+        #[command(subcommand)]
+        action: commands::pool::Action,
+    },
     /// List or cancel long operations
     Job {
         #[command(subcommand)]
@@ -200,6 +205,7 @@ impl Cli {
             Command::Alerts { action } => commands::alerts::run(socket, action, json),
             Command::Flash { action } => commands::flash::run(socket, &action, json),
             Command::Datastore { action } => commands::datastore::run(socket, action, json),
+            Command::Pool { action } => commands::pool::run(socket, action, json),
             Command::Job { action } => commands::job::run(socket, action, json),
             Command::Token { action } => commands::token::run(socket, action, json),
             Command::Volume { action } => commands::volume::run(socket, action, json),

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{
     AdvicePage, AlertReport, ChannelTestReport, ConfigurationReport, DatastoreReport, EventsPage, FlashPlanReport,
-    HeatReport, HistoryReport, JobReport, SilenceReport, SlowReport, TraceOpened, Traced,
+    HeatReport, HistoryReport, JobReport, PoolReport, SilenceReport, SlowReport, TraceOpened, Traced,
 };
 use crate::token::{LoginLink, TokenCreated, TokenReport};
 use crate::{FlashReport, StatusReport, VolumeReport};
@@ -71,6 +71,8 @@ pub enum Answer {
     Configuration(Box<ConfigurationReport>),
     /// Of `datastore list`.
     Datastores(Vec<DatastoreReport>),
+    /// Of `pool list`.
+    Pools(Vec<PoolReport>),
     /// Of `job list`.
     Jobs(Vec<JobReport>),
     /// Of an action that continues as a job.

@@ -194,6 +194,8 @@ pub enum Request {
     Configuration {},
     /// Datastores: congestion, and the use of each volume.
     DatastoreList {},
+    /// Open pools: tiers, groups, volumes.
+    PoolList {},
     /// Jobs in progress.
     JobList {},
     /// Cancel a job.

@@ -1,6 +1,7 @@
 //! The check of a pool's metadata, offline from the disks or of an open pool, and the map as text.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fmt::Write;
 
 use seam::{Disk, Seam};
@@ -52,6 +53,20 @@ pub enum Finding {
         /// The reason.
         reason: String,
     },
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Finding::Doubled { slot, first, second } => write!(f, "{slot} holds both {first} and {second}"),
+            Finding::OutOfRange { slice, slot } => write!(f, "{slice} lies in {slot}, past the group's end"),
+            Finding::Foreign { slice, slot } => {
+                write!(f, "{slice} lies in {slot}, of a group that the pool does not have")
+            }
+            Finding::Leaked { slot } => write!(f, "{slot} is not free and holds no slice"),
+            Finding::Copy { group, reason } => write!(f, "the copy of the metadata on group {group}: {reason}"),
+        }
+    }
 }
 
 /// Result of a check.

@@ -33,6 +33,7 @@ mod number;
 mod open;
 mod policy;
 mod pool;
+mod releases;
 mod resize;
 mod sabotage;
 mod slots;

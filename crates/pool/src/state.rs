@@ -22,6 +22,7 @@ use crate::number::{
     CheckpointNo, GroupNo, PoolGeneration, Sequence, SliceAddress, SliceNo, SlotAddress, SlotNo, VolumeId,
 };
 use crate::policy::{GroupRoom, TierPolicy, VolumeSpec, place};
+use crate::releases::Releases;
 use crate::sabotage::Sabotage;
 use crate::slots::{GroupSlots, SlotUse};
 use crate::wait::{Reply, TaskMutex, Waiters};
@@ -210,6 +211,7 @@ pub(crate) struct State<S: Seam, D: Disk<S>> {
     pub next_volume: VolumeId,
     pub changes: Changes,
     pub work: BTreeMap<SliceAddress, SliceWork>,
+    pub releases: Releases,
     pins: BTreeMap<SlotAddress, Pins>,
     /// Slots that are free as soon as no request uses them.
     free_when_unpinned: BTreeSet<SlotAddress>,
@@ -253,6 +255,7 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
             next_volume: VolumeId(1),
             changes: Changes::default(),
             work: BTreeMap::new(),
+            releases: Releases::default(),
             pins: BTreeMap::new(),
             free_when_unpinned: BTreeSet::new(),
             journal: JournalState::default(),

@@ -133,6 +133,20 @@ pub trait Disk<S: Seam>: Clone + 'static {
         None
     }
 
+    /// True if a write of `len` bytes from `at` on needs no space that the disk lacks. False on a disk whose space is
+    /// allocated at the first write, until [`Disk::reserve`] has succeeded.
+    fn has_space_for(&self, at: u64, len: u64) -> bool {
+        let _ = (at, len);
+        true
+    }
+
+    /// Allocates the space of a range. When this succeeds, the allocation is durable: a later write there cannot fail
+    /// with [`DiskError::NoSpace`], unless the range is zeroed with `may_unmap` before.
+    fn reserve(&self, at: u64, len: u64) -> impl Future<Output = DiskResult<()>> {
+        let _ = (at, len);
+        std::future::ready(Ok(()))
+    }
+
     /// Fills `into`, starting at byte `at`. The pieces come back in order, even after an error.
     fn read(
         &self,
@@ -147,7 +161,8 @@ pub trait Disk<S: Seam>: Clone + 'static {
     /// Makes every write and zero-range that completed before this call durable.
     fn flush(&self) -> impl Future<Output = DiskResult<()>>;
 
-    /// Makes `len` bytes from `at` on read as zeroes; may release their space if `may_unmap`.
+    /// Makes `len` bytes from `at` on read as zeroes; may release their space if `may_unmap`. From the first poll on,
+    /// [`Disk::has_space_for`] is false for space that may be released.
     fn zero(&self, at: u64, len: u64, may_unmap: bool) -> impl Future<Output = DiskResult<()>>;
 
     /// Allocation of `len` bytes from `at` on, as runs that cover all of it (or a prefix, at least one run).

@@ -14,6 +14,7 @@ mod jobs;
 mod login;
 mod metrics;
 mod page;
+mod pools;
 mod status;
 mod stream;
 mod tokens;
@@ -56,6 +57,7 @@ fn all_routes() -> Routes {
         .merge(actions::routes())
         .merge(datastores::routes())
         .merge(flash::routes())
+        .merge(pools::routes())
         .merge(jobs::routes())
         .merge(events::routes())
         .merge(alerts::routes())

@@ -9,7 +9,7 @@ use messages::{ErrorKind, Failure};
 use seam::DiskError;
 use seam::real::{PATH_TIMEOUT, PathCall};
 
-use super::super::cores::{BackingTarget, OpenPlan, OpenedBacking};
+use super::super::cores::{BackingTarget, OpenPlan, OpenedBacking, PoolVolume};
 use super::super::overlap::{OwnVolumes, check_export};
 use super::super::volumes::open_attempts::remedy;
 use super::super::volumes::{KnownVolume, RequestedVolume};
@@ -84,12 +84,31 @@ impl Attachments {
                     content: content_file().await?,
                 }
             }
+            BackingSpec::Pool(name) => {
+                let settings = self.settings.current();
+                let pool = settings.pools.iter().find(|pool| pool.name == *name).cloned();
+                let unknown_pool = || {
+                    let text = format!("no [[pool]] is named \"{name}\"; add it to the configuration");
+                    Failure::new(ErrorKind::Invalid, text)
+                };
+                BackingTarget::Pool(PoolVolume {
+                    pool: pool.ok_or_else(unknown_pool)?,
+                    volume: config.name.clone(),
+                    tier_policy: config.tier_policy.clone(),
+                    provisioning: config.provisioning,
+                })
+            }
         };
         let may_create = match &config.backing {
             BackingSpec::Path(path) => {
                 let state = self.records.view();
                 let is_known = state.by_name(&config.name).is_some() || state.displaced(&config.name).is_some();
                 !is_device(path) && !is_known
+            }
+            // A pool without the volume may be another one, on devices that were exchanged.
+            BackingSpec::Pool(_) => {
+                let state = self.records.view();
+                state.by_name(&config.name).is_none() && state.displaced(&config.name).is_none()
             }
             _ => true,
         };

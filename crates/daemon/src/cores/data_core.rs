@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::super::iscsi::{IscsiSpec, create_server};
 use super::super::vhost_user::{VhostUser, VhostUserSpec};
+use super::pools::OpenPool;
 
 /// Capacity of a core's mailbox; further senders wait.
 const MAILBOX_CAPACITY: usize = 256;
@@ -43,6 +44,8 @@ pub struct CoreLocal {
     pub flash_devices: RefCell<Vec<RealDisk>>,
     /// Modelled arrays that volumes share, by name.
     pub arrays: RefCell<BTreeMap<String, SharedArray<RealSeam>>>,
+    /// Open pools, by name.
+    pub pools: RefCell<BTreeMap<String, OpenPool>>,
     /// Set to end the core's message loop.
     ending: Cell<bool>,
 }
@@ -109,6 +112,7 @@ impl DataCore {
                     memory_images: RefCell::default(),
                     flash_devices: RefCell::default(),
                     arrays: RefCell::default(),
+                    pools: RefCell::default(),
                     ending: Cell::default(),
                 });
                 if let Some(started) = on_core.take() {

@@ -8,6 +8,7 @@ mod evidence;
 mod hang;
 mod memory_images;
 mod open;
+mod pools;
 mod release;
 mod volume;
 mod watchdog;
@@ -24,6 +25,7 @@ pub use self::detach::CLIENTS_TIMEOUT;
 pub use self::evidence::{ExaminationError, ExaminationResult, ExaminedVolume};
 pub use self::hang::wait_for_hang;
 pub use self::open::{BackingTarget, OpenFacts, OpenPlan};
+pub use self::pools::PoolVolume;
 
 /// Time-out for a core's answer to a report; a core that exceeds it is reported as unresponsive.
 pub const CORE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -11,9 +11,10 @@ use seam::real::{KernelNbdDevice, RealDisk, RealSeam};
 use seam::{Disk, DiskError, DiskOpen, Geometry};
 
 use super::data_core::CoreLocal;
+use super::pools::{PoolVolume, open_pool_volume};
 
 /// Time in milliseconds for which a start waits for a lock that a killed predecessor's last I/O still holds.
-const LOCK_WAIT_MS: u64 = 10_000;
+pub(super) const LOCK_WAIT_MS: u64 = 10_000;
 
 /// Plan for opening a backing.
 #[derive(Clone, Debug)]
@@ -51,6 +52,8 @@ pub enum BackingTarget {
         /// The sparse file that holds the bytes.
         content: PathBuf,
     },
+    /// A volume of a pool.
+    Pool(PoolVolume),
 }
 
 /// Names the storage: plans for storage of the same name are opened one after the other.
@@ -60,6 +63,7 @@ impl fmt::Display for BackingTarget {
             BackingTarget::Path(path) | BackingTarget::OwnArray { content: path, .. } => path.display().fmt(f),
             BackingTarget::Nbd(target) => target.fmt(f),
             BackingTarget::SharedArray { name, .. } => write!(f, "array {name}"),
+            BackingTarget::Pool(target) => write!(f, "pool {}", target.pool.name),
         }
     }
 }
@@ -110,6 +114,9 @@ pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing
                 }
             };
             backing_on_array(&array, content)?
+        }
+        BackingTarget::Pool(target) => {
+            Backing::pool(open_pool_volume(local, target, (plan.size_bytes, plan.limit)).await?)
         }
     };
     let former_identities = backing.disk.former_identities();

@@ -169,6 +169,7 @@ impl Daemon {
                     | Request::VolumeList {}
                     | Request::FlashList {}
                     | Request::DatastoreList {}
+                    | Request::PoolList {}
                     | Request::JobList {}
                     | Request::Events { .. }
                     | Request::Alerts {}
@@ -234,6 +235,7 @@ impl Daemon {
             Request::AlertsTest {} => self.test_alerts(actor).await,
             Request::Configuration {} => Ok(Answer::Configuration(Box::new(self.configuration()))),
             Request::DatastoreList {} => Ok(Answer::Datastores(self.datastores().await)),
+            Request::PoolList {} => Ok(Answer::Pools(self.cores.pools().await)),
             Request::JobList {} => Ok(Answer::Jobs(self.job_list().await)),
             Request::JobCancel { id } => self.cancel_job(&id).await,
             Request::Advice { limit, after, volume, assumptions } => {

@@ -225,6 +225,7 @@ fn restart_messages(old: &Config, fresh: &Config) -> Vec<String> {
         iscsi,
         vhost_user,
         arrays,
+        pools,
         datastores: _,
         qos: _,
         volumes: _,
@@ -246,6 +247,7 @@ fn restart_messages(old: &Config, fresh: &Config) -> Vec<String> {
         ("[iscsi]", *iscsi != fresh.iscsi),
         ("[vhost_user]", *vhost_user != fresh.vhost_user),
         ("[[array]]", *arrays != fresh.arrays),
+        ("[[pool]]", *pools != fresh.pools),
     ];
     let changed = changed.iter().filter(|(_, changed)| *changed);
     changed.map(|(setting, _)| format!("{setting} has changed; restart the daemon to apply it")).collect()

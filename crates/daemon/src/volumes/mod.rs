@@ -242,14 +242,14 @@ impl Volumes {
     }
 
     /// Chooses the home core of each requested volume among `cores` data cores: the core with the fewest volumes.
-    /// Volumes of one modelled array share a core because they share its spindles.
+    /// Volumes of one modelled array or pool share a core because they share its state.
     pub fn choose_cores(&self, requested: &[RequestedVolume], cores: usize) -> Vec<usize> {
         let known = self.known.borrow();
         let served = known.values().filter_map(|known| Some((&known.config.backing, known.placement()?.core)));
         let (mut load, mut arrays) = (vec![0; cores], Vec::new());
         for (backing, core) in served {
             load[core] += 1;
-            arrays.extend(matches!(backing, BackingSpec::SimArray(_)).then_some((backing, core)));
+            arrays.extend(is_shared(backing).then_some((backing, core)));
         }
         let mut home_cores = Vec::with_capacity(requested.len());
         for (config, _) in requested {
@@ -257,7 +257,7 @@ impl Volumes {
             let fewest = || (0..load.len()).min_by_key(|core| load[*core]).expect("a daemon has a data core");
             let core = array_core.unwrap_or_else(fewest);
             load[core] += 1;
-            arrays.extend(matches!(config.backing, BackingSpec::SimArray(_)).then_some((&config.backing, core)));
+            arrays.extend(is_shared(&config.backing).then_some((&config.backing, core)));
             home_cores.push(core);
         }
         home_cores
@@ -328,8 +328,13 @@ fn path_to_check(config: &VolumeConfig) -> Option<PathBuf> {
             path.parent().map(ToOwned::to_owned)
         }
         BackingSpec::Path(path) => Some(path.clone()),
-        BackingSpec::Nbd(_) | BackingSpec::Sim(..) | BackingSpec::SimArray(_) => None,
+        BackingSpec::Nbd(_) | BackingSpec::Sim(..) | BackingSpec::SimArray(_) | BackingSpec::Pool(_) => None,
     }
+}
+
+/// True if several volumes may have this backing, on one core.
+fn is_shared(backing: &BackingSpec) -> bool {
+    matches!(backing, BackingSpec::SimArray(_) | BackingSpec::Pool(_))
 }
 
 #[cfg(test)]

@@ -84,6 +84,10 @@ pub fn remedy(backing: &BackingSpec, has_size: bool, is_known: bool, is_retried:
             "mount its file system, correct the path, or add size = \"100 GiB\" to have the file created".to_owned()
         }
         BackingSpec::Nbd(target) => format!("start the server of {target}, or correct the address"),
+        BackingSpec::Pool(_) if is_known => {
+            "attach the pool's devices; hotset creates no new volume in place of one that the pool had".to_owned()
+        }
+        BackingSpec::Pool(_) => "attach the pool's devices, or add size = \"100 GiB\" to create the volume".to_owned(),
         BackingSpec::Sim(..) | BackingSpec::SimArray(_) => "free space in the state directory".to_owned(),
     };
     let retry = match is_retried {

@@ -4,6 +4,7 @@ mod datastore;
 mod dispatch;
 pub mod nbd;
 
+use pool::PoolDisk;
 use seam::model::ModelledDisk;
 use seam::{AllocationExtent, Disk, DiskResult, Geometry, Nanos, Piece, PieceMut, Seam};
 
@@ -21,6 +22,8 @@ pub enum AnyDisk<S: Seam> {
     Modelled(ModelledDisk<S, S::Disk>),
     /// Another server's NBD export.
     Nbd(NbdDisk<S>),
+    /// A volume of a pool.
+    Pool(PoolDisk<S, S::Disk>),
 }
 
 impl<S: Seam> Clone for AnyDisk<S> {
@@ -29,6 +32,7 @@ impl<S: Seam> Clone for AnyDisk<S> {
             AnyDisk::Plain(disk) => AnyDisk::Plain(disk.clone()),
             AnyDisk::Modelled(disk) => AnyDisk::Modelled(disk.clone()),
             AnyDisk::Nbd(disk) => AnyDisk::Nbd(disk.clone()),
+            AnyDisk::Pool(disk) => AnyDisk::Pool(disk.clone()),
         }
     }
 }
@@ -54,6 +58,11 @@ impl<S: Seam> Backing<S> {
     pub fn nbd(disk: NbdDisk<S>) -> Self {
         Backing { disk: AnyDisk::Nbd(disk) }
     }
+
+    /// A backing that is a volume of a pool.
+    pub fn pool(disk: PoolDisk<S, S::Disk>) -> Self {
+        Backing { disk: AnyDisk::Pool(disk) }
+    }
 }
 
 /// Forwards a call to the actual disk.
@@ -63,6 +72,7 @@ macro_rules! forward {
             AnyDisk::Plain($disk) => $call,
             AnyDisk::Modelled($disk) => $call,
             AnyDisk::Nbd($disk) => $call,
+            AnyDisk::Pool($disk) => $call,
         }
     };
 }
@@ -98,6 +108,14 @@ impl<S: Seam> Disk<S> for AnyDisk<S> {
 
     fn accesses(&self, write: bool, at: u64, len: u64) -> Option<u64> {
         forward!(self, disk => disk.accesses(write, at, len))
+    }
+
+    fn has_space_for(&self, at: u64, len: u64) -> bool {
+        forward!(self, disk => disk.has_space_for(at, len))
+    }
+
+    async fn reserve(&self, at: u64, len: u64) -> DiskResult<()> {
+        forward!(self, disk => disk.reserve(at, len).await)
     }
 
     async fn read(&self, at: u64, into: Vec<PieceMut<S::BlockMut>>) -> (DiskResult<()>, Vec<PieceMut<S::BlockMut>>) {

@@ -275,7 +275,7 @@ impl<S: Seam> Shard<S> {
             next = step.end;
             let write_intent = self.begin_write(step.clone()).await;
             let priority = self.priority_of_write(!job.waits.is_empty());
-            result = self.zero_on_backing(step, job.may_unmap, priority).await;
+            result = self.zero_on_backing(step, &job, priority).await;
             self.end_write(write_intent, result.is_ok());
         }
         if result.is_err() {
@@ -328,7 +328,7 @@ impl<S: Seam> Shard<S> {
     async fn zero_on_backing(
         &self,
         blocks: Range<BlockNo>,
-        may_unmap: bool,
+        job: &ZeroJob,
         priority: Priority,
     ) -> Result<(), DiskError> {
         let at = ByteOffset::of(blocks.start);
@@ -338,6 +338,8 @@ impl<S: Seam> Shard<S> {
         // covers them.
         let io_slot = self.acquire_io_slot(true, at, BLOCK_BYTES as u64, priority).await;
         let began = self.seam().now();
+        // A write that was acknowledged since the range was selected counts on the space that the range has.
+        let may_unmap = job.may_unmap && self.state.borrow().is_zeroed_by(job.operation, &blocks);
         let result = self.disk.zero(at.0, bytes, may_unmap).await;
         drop(io_slot);
         self.counters.count_backing_request(Op::Zero, Cause::Destage, bytes, self.seam().now().since(began));

@@ -567,6 +567,16 @@ impl State {
         cut.removed.iter().map(|(_, range)| obligation(range)).reduce(FlushObligation::merge)
     }
 
+    /// True if all blocks of a range still are zero-ranges that this operation writes.
+    pub fn is_zeroed_by(&self, id: u64, blocks: &Range<BlockNo>) -> bool {
+        let starts = self.zeroes.in_flight(blocks.clone(), id);
+        let count = |start: BlockNo| {
+            let (_, range) = self.zeroes.find(start)?;
+            Some(BlockNo::count(&(start.max(blocks.start)..range.end.min(blocks.end))))
+        };
+        starts.into_iter().filter_map(count).sum::<u64>() == BlockNo::count(blocks)
+    }
+
     /// Marks as written the remaining ranges in `blocks` that operation `id` zeroed.
     pub fn complete_zeroes(&mut self, id: u64, blocks: Range<BlockNo>) {
         let sequence = self.next_completion();

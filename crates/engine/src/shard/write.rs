@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use seam::{BLOCK_BYTES, Block, BlockMut, Nanos, Seam};
+use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Nanos, Seam};
 
 use super::state::State;
 use super::wait::WriteWait;
@@ -34,7 +34,8 @@ pub struct WriteMode {
 impl<S: Seam> Shard<S> {
     /// Writes if no wait is needed. After a failure the waiting call repeats the parts already written to memory.
     pub fn write_now(self: &ShardRef<S>, at: ByteOffset, len: usize, source: &mut impl WriteSource<S>) -> bool {
-        if len > NOW_BLOCKS_MAX * BLOCK_BYTES || !self.defers_writes() || !self.has_room_now(at, len) {
+        let has_space = || self.disk.has_space_for(at.0, len as u64);
+        if len > NOW_BLOCKS_MAX * BLOCK_BYTES || !self.defers_writes() || !self.has_room_now(at, len) || !has_space() {
             return false;
         }
         let now = self.seam().now();
@@ -77,6 +78,7 @@ impl<S: Seam> Shard<S> {
                     self.reload_for_partial_write(span.block).await?;
                 }
                 let keep = self.keeps_writes() && !flags.once;
+                self.reserve_space(&span).await?;
                 let now = self.seam().now();
                 let mode = WriteMode { keep, acked_unwritten: wait.is_none(), is_streamed, now };
                 let is_written = self.with(|state, memory| {
@@ -103,6 +105,17 @@ impl<S: Seam> Shard<S> {
             self.flush_all().await?;
         }
         self.counters.count_write(len as u64, trace.elapsed(self.seam().now()), trace.held());
+        Ok(())
+    }
+
+    /// Reserves the space of a write on the backing: what is acknowledged always has its place there. Without a wait
+    /// from the end of this call on, the space stays reserved until the write is in memory.
+    pub(super) async fn reserve_space(&self, span: &Span) -> Result<(), RequestError> {
+        let (at, len) = (ByteOffset::of(span.block), BLOCK_BYTES as u64);
+        let len = len.min(self.size_bytes.get().saturating_sub(at.0));
+        while !self.disk.has_space_for(at.0, len) {
+            self.disk.reserve(at.0, len).await?;
+        }
         Ok(())
     }
 

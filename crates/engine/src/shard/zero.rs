@@ -89,6 +89,7 @@ impl<S: Seam> Shard<S> {
             self.wait_for_room(span.block.single()).await;
             loop {
                 self.reload_for_partial_write(span.block).await?;
+                self.reserve_space(&span).await?;
                 if self.zero_span(&span, wait) {
                     break;
                 }

@@ -1,5 +1,5 @@
-//! The summary of a log segment: the content of all its batch headers, in the last blocks of the segment. Recovery reads
-//! it instead of one header per batch. It is no commit record: without an intact summary of the segment's present
+//! The summary of a log segment: the content of all its batch headers, in the last blocks of the segment. Recovery
+//! reads it instead of one header per batch. It is no commit record: without an intact summary of the segment's present
 //! generation, recovery reads the headers.
 
 use seam::BLOCK_BYTES;
@@ -18,8 +18,8 @@ const FIRST_PAYLOAD_BYTES: usize = CHECKSUM_AT - PAYLOAD_AT;
 const BATCH_BYTES: usize = 24;
 /// Segments with fewer blocks have no summary: it would take too much of them.
 const SEGMENT_BLOCKS_MIN: u32 = 16;
-/// Upper bound of the payload's bytes for each block of a segment whose records are all data. Batches of 99 records need
-/// the most: (24 + 99 × 40) / 100.
+/// Upper bound of the payload's bytes for each block of a segment whose records are all data. Batches of 99 records
+/// need the most: (24 + 99 × 40) / 100.
 const PAYLOAD_BYTES_PER_BLOCK: usize = 40;
 const _: () = assert!(BATCH_BYTES + RECORDS_MAX * RECORD_BYTES <= (RECORDS_MAX + 1) * PAYLOAD_BYTES_PER_BLOCK);
 
@@ -165,8 +165,8 @@ impl SummaryHead {
         (self.payload_bytes - self.first_part.len()).div_ceil(BLOCK_BYTES)
     }
 
-    /// The headers of the segment's batches with their checksums. `further` holds the blocks after the first one. `None`
-    /// if the payload is damaged.
+    /// The headers of the segment's batches with their checksums. `further` holds the blocks after the first one.
+    /// `None` if the payload is damaged.
     pub fn batches(self, further: &[Box<Raw>]) -> Option<Vec<(BatchHeader, u32)>> {
         let mut payload = self.first_part;
         further.iter().for_each(|block| payload.extend_from_slice(&**block));

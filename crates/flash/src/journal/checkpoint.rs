@@ -4,67 +4,35 @@
 
 use std::rc::Rc;
 
-use seam::{Disk, DiskResult, Seam};
+use seam::{DiskResult, Seam};
 
-use super::JournalHead;
 use super::commit::{free_record, remove_failed_members, slot_record, write};
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::format::journal::{RECORDS_MAX, Record};
 use crate::membership::failures_of;
-use crate::number::{CommitNo, HalfGeneration, MemberNo};
-use crate::pages::state::PageState;
-use crate::pages::table::SlotPhase;
-use crate::store::Inner;
+use crate::number::CommitNo;
+use crate::page_map::PageState;
+use crate::page_map::journal::Checkpoint;
+use crate::page_map::table::SlotPhase;
+use crate::state::Inner;
 use crate::wait::{BoxFuture, join};
 
 /// Journal blocks of a piece.
 const PIECE_BLOCKS: usize = 32;
 
-/// A checkpoint in progress.
-#[derive(Clone)]
-pub struct Checkpoint {
-    /// The position of its next block.
-    pub head: JournalHead,
-    /// The members to which the checkpoint is written, with the connection epochs of their disks at its start.
-    members: Vec<(MemberNo, u64)>,
-    /// The next frame to write; `None` before the records without a frame are written.
-    next_frame: Option<u32>,
-    /// Only the block that marks the checkpoint as complete is missing.
-    at_end: bool,
-}
-
-impl Checkpoint {
-    /// Begins a checkpoint in the half other than `head`'s, on these devices.
-    pub fn new<S: Seam>(head: JournalHead, generation: HalfGeneration, devices: &[Device<S>]) -> Checkpoint {
-        let members = devices.iter().map(|device| (device.member, device.disk.connection_epoch())).collect();
-        let head = JournalHead { half: 1 - head.half, generation, index: 0, previous: 0 };
-        Checkpoint { head, members, next_frame: None, at_end: false }
-    }
-
-    /// True when only the block that marks it as complete is missing.
-    pub fn is_at_end(&self) -> bool {
-        self.at_end
-    }
-
-    /// The devices in service to which the checkpoint is written.
-    pub fn devices<S: Seam>(&self, inner: &Inner<S>) -> Vec<Device<S>> {
-        let mut devices = inner.log_devices();
-        devices.retain(|device| self.members.iter().any(|(member, _)| *member == device.member));
-        devices
-    }
-
-    /// True when no device has reconnected, and so may have lost a part of the checkpoint.
-    fn is_intact<S: Seam>(&self, devices: &[Device<S>]) -> bool {
-        devices.iter().all(|device| self.members.contains(&(device.member, device.disk.connection_epoch())))
-    }
+/// The devices in service to which the checkpoint is written.
+pub fn devices_of<S: Seam>(inner: &Inner<S>, checkpoint: &Checkpoint) -> Vec<Device<S>> {
+    let mut devices = inner.log_devices();
+    devices.retain(|device| checkpoint.includes(device.member));
+    devices
 }
 
 /// Writes the next piece.
 pub async fn write_piece<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
     let Some((checkpoint, records)) = next_piece(inner) else { return Ok(()) };
     let sequence = inner.pages.borrow().journal.sequence;
-    let devices = checkpoint.devices(inner);
+    let devices = devices_of(inner, &checkpoint);
     let head = write(inner, &devices, checkpoint.head, sequence, &records, false).await?;
     if let Some(checkpoint) = &mut inner.pages.borrow_mut().journal.checkpoint {
         checkpoint.head = head;
@@ -79,7 +47,7 @@ pub async fn append_commit<S: Seam>(
     records: &[Record],
 ) -> Result<(), StoreError> {
     let Some(checkpoint) = inner.pages.borrow().journal.checkpoint.clone() else { return Ok(()) };
-    let devices = checkpoint.devices(inner);
+    let devices = devices_of(inner, &checkpoint);
     let head = write(inner, &devices, checkpoint.head, sequence, records, false).await?;
     if let Some(checkpoint) = &mut inner.pages.borrow_mut().journal.checkpoint {
         checkpoint.head = head;
@@ -91,14 +59,14 @@ pub async fn append_commit<S: Seam>(
 /// of it, or no device has all of it.
 pub async fn flush<S: Seam>(inner: &Rc<Inner<S>>) -> Result<bool, StoreError> {
     let Some(checkpoint) = inner.pages.borrow().journal.checkpoint.clone() else { return Ok(false) };
-    let devices = checkpoint.devices(inner);
+    let devices = devices_of(inner, &checkpoint);
     let flushes = devices.iter().map(|device| {
         let flush: BoxFuture<'_, DiskResult<()>> = Box::pin(inner.flush_of(device));
         flush
     });
     let failures = failures_of(&devices, join(flushes.collect()).await);
     remove_failed_members(inner, failures).await?;
-    let devices = checkpoint.devices(inner);
+    let devices = devices_of(inner, &checkpoint);
     let is_intact = !devices.is_empty() && checkpoint.is_intact(&devices);
     if !is_intact {
         let journal = &mut inner.pages.borrow_mut().journal;

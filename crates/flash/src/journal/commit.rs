@@ -4,18 +4,19 @@ use std::rc::Rc;
 
 use seam::{DiskResult, Seam};
 
-use super::checkpoint::{self, Checkpoint};
-use super::dirty_regions::{DIRTY_REGIONS_MANY, Region, blocks_of};
-use super::{JournalHead, SPARE_BLOCKS, schedule_commit};
+use super::{SPARE_BLOCKS, checkpoint, schedule_commit};
 use crate::device::{Device, Durability, block_of};
 use crate::error::StoreError;
 use crate::format::journal::{JournalHeader, RECORDS_MAX, Record};
 use crate::membership::{Failure, failures_of, remove_members};
 use crate::number::{CommitNo, MemberNo};
-use crate::pages::state::{ALL_BLOCKS, PageState};
-use crate::pages::table::{SUSPECT, SlotId, SlotPhase, UNRECORDED, page_of};
-use crate::retirement::release;
-use crate::store::{Inner, Sabotage};
+use crate::page_map::dirty_regions::{DIRTY_REGIONS_MANY, Region, blocks_of};
+use crate::page_map::journal::{Checkpoint, JournalHead};
+use crate::page_map::table::{SUSPECT, SlotId, SlotPhase, UNRECORDED, page_of};
+use crate::page_map::{ALL_BLOCKS, PageState};
+use crate::sabotage::Sabotage;
+use crate::state::Inner;
+use crate::state::retirements::release;
 use crate::wait::{BoxFuture, join};
 
 /// The records of a commit, and the changes to apply when it is durable.
@@ -37,10 +38,10 @@ pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
         inner.seam.yield_now().await;
         let has_work = {
             let mut state = inner.pages.borrow_mut();
-            let has_work = !state.journal.stopped
+            let has_work = !state.journal.is_stopped()
                 && (state.journal.urgent
                     || state.clear_all_settled
-                    || !state.journal.waiters.is_empty()
+                    || state.journal.has_waiters()
                     || state.journal.checkpoint.is_some()
                     || state.journal.checkpoint_requested);
             state.journal.running = has_work;
@@ -88,7 +89,7 @@ async fn commit_once<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
     let sequence = last_sequence.next();
     if switches_half {
         let checkpoint = inner.pages.borrow_mut().journal.checkpoint.take().expect("a finished checkpoint exists");
-        let devices = checkpoint.devices(inner);
+        let devices = checkpoint::devices_of(inner, &checkpoint);
         let head = write(inner, &devices, checkpoint.head, sequence, &commit.records, true).await?;
         let journal = &mut inner.pages.borrow_mut().journal;
         journal.head = head;

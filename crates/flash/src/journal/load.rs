@@ -7,18 +7,19 @@ use std::rc::Rc;
 
 use seam::{Block, BlockMut, Piece, Seam};
 
-use super::dirty_regions::{Region, blocks_of};
 use super::replay::Replay;
-use super::{JournalHead, SPARE_BLOCKS, start_commit, wait_durable};
+use super::{SPARE_BLOCKS, start_commit, wait_durable};
 use crate::device::{Device, raw};
 use crate::format::Raw;
 use crate::format::journal::{JournalHeader, Record};
 use crate::format::page::PageHeader;
 use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration, MemberSegment, SegmentNo};
-use crate::pages::MapLoaded;
-use crate::pages::state::{DropRecord, MapPhase, PageState};
-use crate::pages::table::{SEALED, SUSPECT, SlotPhase};
-use crate::store::{Inner, Sabotage};
+use crate::page_map::dirty_regions::{Region, blocks_of};
+use crate::page_map::journal::JournalHead;
+use crate::page_map::table::{SEALED, SUSPECT, SlotPhase};
+use crate::page_map::{DropRecord, MapPhase, PageState};
+use crate::sabotage::Sabotage;
+use crate::state::Inner;
 
 /// Blocks per read.
 const READ_BLOCKS: u32 = 64;
@@ -26,6 +27,17 @@ const READ_BLOCKS: u32 = 64;
 const BUFFERS_PLENTY: usize = 1_024;
 /// Number of blocks past the end that are searched for later commits.
 const SEARCH_BLOCKS: u32 = 1_024;
+
+/// The outcome of loading the map.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MapLoaded {
+    /// The number of pages.
+    pub pages: u64,
+    /// The number of suspect pages among them.
+    pub suspect: u64,
+    /// The reason why all pages were dropped, if they were.
+    pub dropped: Option<String>,
+}
 
 /// A half as it was read.
 struct LoadedHalf {
@@ -316,7 +328,7 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
         // The map was abandoned meanwhile.
         return;
     }
-    state.table = std::mem::replace(&mut replay.table, crate::pages::table::SlotTable::new(0, 0));
+    state.table = std::mem::replace(&mut replay.table, crate::page_map::table::SlotTable::new(0, 0));
     state.volumes = std::mem::take(&mut replay.volumes);
     state.volume_numbers = state.volumes.iter().map(|(number, volume_id)| (*volume_id, *number)).collect();
     state.table.drop_orphans(&state.volumes);

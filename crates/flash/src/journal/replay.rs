@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::dirty_regions::Region;
-use super::recent_writes::RecentWrites;
 use crate::format::Uuid;
 use crate::format::batch::BLOCKS_END;
 use crate::format::journal::Record;
 use crate::number::{MemberNo, MemberSegment, SegmentNo, VolumeId};
-use crate::pages::REGION_BLOCKS;
-use crate::pages::table::{SlotId, SlotTable, key_of, page_of};
+use crate::page_map::dirty_regions::{REGION_BLOCKS, Region};
+use crate::page_map::recent_writes::RecentWrites;
+use crate::page_map::table::{SlotId, SlotTable, key_of, page_of};
 
 /// A map that is being replayed.
 pub struct Replay {

@@ -4,8 +4,7 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Disk, Piece, Seam};
 
-use super::job::RunningJob;
-use super::{is_member, log_copies, resync};
+use super::{is_member, resync};
 use crate::create::{SEGMENTS_MIN, new_uuid, require_empty, segments_of};
 use crate::device::{Device, Durability, block_of};
 use crate::error::StoreError;
@@ -13,8 +12,11 @@ use crate::format::FIRST_SEGMENT_BYTES;
 use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, Role, SUPERBLOCK_OFFSETS};
 use crate::membership::persist_membership;
 use crate::number::{MemberNo, Sequence};
-use crate::recovery::members::{read_superblock, was_used_apart};
-use crate::store::{Inner, MemberStatus, report};
+use crate::state::jobs::RunningJob;
+use crate::state::members::{MemberStatus, report};
+use crate::state::{Inner, State};
+use crate::succession::log_copies;
+use crate::superblocks::{read_superblock, was_used_apart};
 
 /// Blocks per write while the metadata area is erased.
 const ERASE_BLOCKS: usize = 64;
@@ -238,7 +240,7 @@ fn switch_in_memory<S: Seam>(
 }
 
 /// Makes a device a member of this role, in the superblock in memory.
-fn admit_member<S: Seam>(state: &mut crate::store::State<S>, device: Device<S>, role: Role, since_generation: u32) {
+fn admit_member<S: Seam>(state: &mut State<S>, device: Device<S>, role: Role, since_generation: u32) {
     let index = device.member.index();
     if !state.superblock.serves(device.member) {
         let entry = state.jobs.take_prepared().expect("a device that is no member was prepared");

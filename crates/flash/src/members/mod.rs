@@ -8,7 +8,6 @@
 //! a crash the device is recognised by it and ignored.
 
 mod change;
-mod job;
 pub mod plan;
 mod resync;
 pub mod segment_verifier;
@@ -17,6 +16,7 @@ use std::rc::Rc;
 
 use seam::{Disk, Seam};
 
+use crate::create::LOG_MEMBERS;
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::format::superblock::{MemberState, Role};
@@ -24,15 +24,12 @@ use crate::membership::remove_members;
 use crate::number::MemberNo;
 use crate::pages::relocate::{has_pages, relocate};
 use crate::pages::wait_loaded_if_begun;
-use crate::store::{Inner, State};
+use crate::state::Inner;
+use crate::state::jobs::{JobKind, RunningJob};
+use crate::succession::{Succession, find_successor, log_copies, needs_take_over, succession};
 use change::Change;
-use plan::Succession;
 
-pub use job::{JobKind, JobReport, Jobs, RunningJob, cancel_jobs, joining_member_failed};
 pub use resync::{copy_blocks, keep_buffers};
-
-/// The number of members that carry the log.
-const LOG_MEMBERS: usize = 2;
 
 /// Adds a device: to the log if that has fewer than two copies, otherwise for only pages. Returns its number.
 pub async fn add<S: Seam>(inner: &Rc<Inner<S>>, disk: S::Disk, force: bool) -> Result<MemberNo, StoreError> {
@@ -138,7 +135,7 @@ fn successor_of<S: Seam>(
     member: MemberNo,
     allow_single_copy: bool,
 ) -> Result<Option<(Device<S>, Role)>, StoreError> {
-    match plan::succession(inner, member) {
+    match succession(inner, member) {
         Succession::NotNeeded => Ok(None),
         Succession::By(device) => Ok(Some((device, Role::Log))),
         Succession::Missing if log_copies(&inner.state.borrow(), Some(member)) == 0 => {
@@ -151,30 +148,6 @@ fn successor_of<S: Seam>(
         }
         Succession::Missing => Ok(None),
     }
-}
-
-/// Number of members in service that carry the log, without the member `except`.
-pub fn log_copies<S: Seam>(state: &State<S>, except: Option<MemberNo>) -> usize {
-    let members = state.superblock.numbered_members().map(|(member, _)| member);
-    members.filter(|member| state.superblock.carries_log(*member) && Some(*member) != except).count()
-}
-
-/// True when the log has a single copy and a member that holds only pages could take it over.
-pub fn needs_take_over<S: Seam>(state: &State<S>) -> bool {
-    log_copies(state, None) == 1 && largest_page_member(state, None).is_some()
-}
-
-/// The largest of the members that hold only pages, other than `leaving`.
-fn find_successor<S: Seam>(inner: &Inner<S>, leaving: Option<MemberNo>) -> Option<Device<S>> {
-    largest_page_member(&inner.state.borrow(), leaving).cloned()
-}
-
-fn largest_page_member<S: Seam>(state: &State<S>, leaving: Option<MemberNo>) -> Option<&Device<S>> {
-    let superblock = &state.superblock;
-    let pages = state.devices.iter().filter(|device| {
-        Some(device.member) != leaving && superblock.serves(device.member) && !superblock.carries_log(device.member)
-    });
-    pages.max_by_key(|device| superblock.members[device.member.index()].segments)
 }
 
 /// Starts a take-over if the log has a single copy and a member holds only pages: that member will also carry the log.

@@ -2,59 +2,16 @@
 
 use seam::Seam;
 
-use super::{LOG_MEMBERS, change, find_successor, log_copies};
-use crate::create::segments_within;
-use crate::device::Device;
+use super::change;
+use crate::create::{LOG_MEMBERS, segments_within};
 use crate::error::StoreError;
 use crate::format::superblock::{MemberEntry, Role};
 use crate::number::MemberNo;
 use crate::pages::SlotRoom;
 use crate::pages::relocate::{has_pages, pages_without_room};
 use crate::pages::segment_lending::{MemberChange, slot_room};
-use crate::store::Inner;
-
-/// The device that takes over the log when a member leaves.
-pub enum Succession<S: Seam> {
-    /// None: the log keeps two copies without the member.
-    NotNeeded,
-    /// This one, which has held only pages so far.
-    By(Device<S>),
-    /// The log needs one, and no device holds only pages.
-    Missing,
-}
-
-/// The device that takes over the log when `member` leaves.
-pub fn succession<S: Seam>(inner: &Inner<S>, member: MemberNo) -> Succession<S> {
-    let is_needed = {
-        let state = inner.state.borrow();
-        state.superblock.carries_log(member) && log_copies(&state, Some(member)) < LOG_MEMBERS
-    };
-    match find_successor(inner, Some(member)) {
-        _ if !is_needed => Succession::NotNeeded,
-        Some(device) => Succession::By(device),
-        None => Succession::Missing,
-    }
-}
-
-/// The number of the device that takes over the log when `member` leaves, if one does.
-pub fn successor_number<S: Seam>(inner: &Inner<S>, member: MemberNo) -> Option<MemberNo> {
-    match succession(inner, member) {
-        Succession::By(device) => Some(device.member),
-        Succession::NotNeeded | Succession::Missing => None,
-    }
-}
-
-/// Pages that the removal of `member` drops: those without room on the remaining members, or, if another member takes
-/// over the log, the pages of both.
-pub fn pages_lost_without<S: Seam>(inner: &Inner<S>, member: MemberNo) -> u64 {
-    match successor_number(inner, member) {
-        Some(successor) => {
-            let table = &inner.pages.borrow().table;
-            table.pages_on(member) + table.pages_on(successor)
-        }
-        None => pages_without_room(inner, member, None),
-    }
-}
+use crate::state::Inner;
+use crate::succession::log_copies;
 
 /// The role of a device that is added.
 pub fn role_of_added<S: Seam>(inner: &Inner<S>) -> Role {

@@ -6,7 +6,6 @@
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskError, Nanos, Piece, Seam};
 
-use super::job::RunningJob;
 use super::segment_verifier::{SegmentVerifier, read_block};
 use crate::create::segments_of;
 use crate::device::{Device, block_offset};
@@ -15,8 +14,10 @@ use crate::membership::persist_tail;
 use crate::number::SegmentNo;
 use crate::pages::segment_lending::{ClosedMember, drop_pages_of};
 use crate::read::SegmentHold;
+use crate::sabotage::Sabotage;
 use crate::segments::Segment;
-use crate::store::{Inner, Sabotage};
+use crate::state::Inner;
+use crate::state::jobs::RunningJob;
 
 /// Maximum number of buffers for copying.
 const COPY_BLOCKS_MAX: usize = 32;

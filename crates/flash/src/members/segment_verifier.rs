@@ -10,7 +10,7 @@ use crate::format::Uuid;
 use crate::format::batch::{BatchHeader, data_seed};
 use crate::number::{SegmentNo, Sequence};
 use crate::segments::Segment;
-use crate::store::Inner;
+use crate::state::Inner;
 
 /// Verifies the blocks of one generation of a segment, in order.
 pub struct SegmentVerifier {

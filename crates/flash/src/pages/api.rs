@@ -1,20 +1,6 @@
 //! Types of the pages' interface to the owner of a store.
 
-use crate::number::MemberNo;
-
-/// Blocks of a region, the unit of the write-intent log: 4 MiB.
-pub const REGION_BLOCKS: u64 = 1024;
-
-/// The outcome of loading the map.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MapLoaded {
-    /// The number of pages.
-    pub pages: u64,
-    /// The number of suspect pages among them.
-    pub suspect: u64,
-    /// The reason why all pages were dropped, if they were.
-    pub dropped: Option<String>,
-}
+use crate::page_map::MemberWrites;
 
 /// The reason why a block was not read. It returns the block's buffer.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,19 +43,6 @@ pub enum PutError {
 pub struct WriteIntent {
     /// The regions that it keeps dirty, each with the number of its dirty period.
     pub(super) regions: Vec<((u16, u64), u64)>,
-}
-
-/// Bytes written to a member.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemberWrites {
-    /// The member.
-    pub member: MemberNo,
-    /// Bytes of pages.
-    pub promotion_bytes: u64,
-    /// Bytes of the map journal.
-    pub journal_bytes: u64,
-    /// Bytes of the log's batches, their headers included.
-    pub log_bytes: u64,
 }
 
 /// The cached pages of a volume.

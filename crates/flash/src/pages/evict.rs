@@ -7,10 +7,10 @@ use seam::Seam;
 
 use super::quota::{self, Evictability};
 use super::segment_lending;
-use super::state::{DropRecord, PageState};
-use super::table::{ADDING, SlotPhase};
 use crate::journal::{schedule_commit, start_commit};
-use crate::store::Inner;
+use crate::page_map::table::{ADDING, SlotPhase};
+use crate::page_map::{DropRecord, PageState};
+use crate::state::Inner;
 
 /// Maximum number of evictable pages that one eviction examines for uses.
 const EXAMINED_MAX: usize = 32;

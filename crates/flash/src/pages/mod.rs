@@ -9,7 +9,7 @@
 //!   pages are suspect.
 //! - **R11** Each block is checked before it is returned.
 //!
-//! `table.rs` maps pages to slots, `put.rs` and `read.rs` move data, and `evict.rs` and `quota.rs` make room.
+//! `page_map/` maps pages to slots, `put.rs` and `read.rs` move data, and `evict.rs` and `quota.rs` make room.
 //! `relocate.rs` moves pages off a member that leaves. `segment_lending.rs` lends segments between the log and the
 //! pages. `write_intent.rs` is the write-intent log. The map journal (`journal/`) makes the map durable.
 
@@ -20,8 +20,6 @@ mod quota;
 mod read;
 pub(crate) mod relocate;
 pub(crate) mod segment_lending;
-pub(crate) mod state;
-pub(crate) mod table;
 mod write_intent;
 
 use std::ops::Range;
@@ -33,13 +31,15 @@ use crate::error::StoreError;
 use crate::format::journal::Record;
 use crate::journal::{load, schedule_commit, wait_durable};
 use crate::number::{BlockNo, CompletionNo, MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
-use crate::store::Inner;
+use crate::page_map::dirty_regions::REGION_BLOCKS;
+use crate::page_map::quota::PageQuota;
+use crate::page_map::table::{self, ADDING, SUSPECT, SlotPhase};
+use crate::page_map::{ALL_BLOCKS, DropRecord, MapPhase, PageTrust};
+use crate::state::Inner;
 use segment_lending::MemberChange;
-use state::{ALL_BLOCKS, DropRecord, MapPhase, PageTrust};
-use table::{ADDING, SUSPECT, SlotPhase};
 
-pub use api::{MapLoaded, MemberWrites, PageReadError, PageUsage, PagesStats, PutError, REGION_BLOCKS, WriteIntent};
-pub use quota::{PageAmount, PageQuota, QuotaError};
+pub use api::{PageReadError, PageUsage, PagesStats, PutError, WriteIntent};
+pub use quota::QuotaError;
 pub use segment_lending::SlotRoom;
 pub(crate) use write_intent::wait_loaded_if_begun;
 
@@ -58,7 +58,7 @@ impl<S: Seam> Pages<S> {
     ///
     /// # Panics
     /// If it is called twice.
-    pub async fn load(&self) -> MapLoaded {
+    pub async fn load(&self) -> load::MapLoaded {
         load::load(&self.0).await
     }
 
@@ -132,7 +132,7 @@ impl<S: Seam> Pages<S> {
 
     /// Pages that the removal of a member drops, because the others have no room for them.
     pub fn pages_lost_without(&self, member: MemberNo) -> u64 {
-        crate::members::plan::pages_lost_without(&self.0, member)
+        relocate::pages_lost_without(&self.0, member)
     }
 
     /// The number of evicted pages.

@@ -9,15 +9,17 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, SECTOR_BYTES, Seam};
 
 use super::api::PutError;
-use super::state::{DropRecord, MapPhase, PageState};
-use super::table::{ADDING, SEALED, SUSPECT, SlotId, SlotPhase, key_of, page_of};
 use super::{evict, quota, read};
 use crate::device::block_offset;
 use crate::format::page::{CHECKSUM_COPIES, PagePlace, WriteCounts, block_at, checksums_at, page_seed, slot_at};
 use crate::journal::schedule_commit;
 use crate::number::{MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
-use crate::slow::{QueuedRequest, RequestWork};
-use crate::store::{Inner, Sabotage};
+use crate::page_map::table::{ADDING, SEALED, SUSPECT, SlotId, SlotPhase, key_of, page_of};
+use crate::page_map::{DropRecord, MapPhase, PageState};
+use crate::sabotage::Sabotage;
+use crate::slow::QueuedRequest;
+use crate::state::Inner;
+use crate::state::latency::RequestWork;
 use crate::wait::Reply;
 
 /// The blocks of a page.

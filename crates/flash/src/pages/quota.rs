@@ -1,74 +1,19 @@
 //! Quotas of pages: a volume's guaranteed minimum, its maximum, and its pinned pages. They are kept by volume and
 //! looked up during eviction, so that a page costs no extra memory.
 
-use std::ops::Range;
-
 use seam::Seam;
 
 use super::segment_lending;
-use super::state::{DropRecord, PageState};
-use super::table::{ADDING, SlotId, SlotPhase, page_of};
 use crate::number::{PageNo, VolumeId};
-use crate::store::Inner;
+use crate::page_map::quota::{PageLimits, PageQuota};
+use crate::page_map::table::{ADDING, SlotId, SlotPhase, page_of};
+use crate::page_map::{DropRecord, PageState};
+use crate::state::Inner;
 
 /// Maximum number of slots searched for a page of one volume, or for a page to evict for a volume below its minimum.
 const SEARCH_MAX: usize = 4_096;
 /// 1/32 of the slots is never reserved for a volume, so that eviction is always possible.
 const UNRESERVED_DIVISOR: u64 = 32;
-
-/// A number of pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PageAmount {
-    /// This many pages.
-    Pages(u64),
-    /// Thousandths of the maximum number of pages.
-    PerMille(u32),
-}
-
-impl PageAmount {
-    /// The number of pages, if `slots` is the maximum.
-    pub fn pages_of(self, slots: u64) -> u64 {
-        match self {
-            PageAmount::Pages(pages) => pages,
-            PageAmount::PerMille(part) => (u128::from(slots) * u128::from(part) / 1000) as u64,
-        }
-    }
-}
-
-/// A volume's quota of pages.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct PageQuota {
-    /// While the volume has at most this many pages, none of them is evicted for others.
-    pub min: PageAmount,
-    /// At this many pages, a new one replaces one of the volume's own.
-    pub max: Option<PageAmount>,
-    /// Pages that are not evicted once they are present: sorted, disjoint ranges.
-    pub pinned: Vec<Range<PageNo>>,
-}
-
-impl Default for PageQuota {
-    fn default() -> Self {
-        PageQuota { min: PageAmount::Pages(0), max: None, pinned: Vec::new() }
-    }
-}
-
-impl PageQuota {
-    /// The number of pinned pages.
-    pub fn pinned_pages(&self) -> u64 {
-        self.pinned.iter().map(PageNo::count).sum()
-    }
-
-    /// True when this page is pinned.
-    pub fn pins(&self, page: PageNo) -> bool {
-        let index = self.pinned.partition_point(|range| range.end <= page);
-        self.pinned.get(index).is_some_and(|range| range.contains(&page))
-    }
-
-    /// The number of pages that are reserved for the volume, if `slots` is the maximum.
-    fn reserved_pages(&self, slots: u64) -> u64 {
-        self.min.pages_of(slots).max(self.pinned_pages())
-    }
-}
 
 /// The reason why a volume cannot get a quota, in pages.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -107,15 +52,6 @@ pub enum QuotaError {
         /// Maximum number of pages.
         slots: u64,
     },
-}
-
-/// A quota in pages of the current devices, and the CLOCK hand of the volume.
-#[derive(Clone, Debug, Default)]
-pub struct PageLimits {
-    min: u64,
-    max: u64,
-    quota: PageQuota,
-    hand: SlotId,
 }
 
 /// Checks whether the volume can get this quota in addition to the quotas of other volumes.

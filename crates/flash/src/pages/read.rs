@@ -8,14 +8,16 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskResult, Piece, SECTOR_BYTES, Seam};
 
 use super::api::PageReadError;
-use super::state::PageTrust;
-use super::table::{SlotId, SlotPhase};
 use crate::device::{Device, block_offset};
 use crate::format::page::{PagePlace, WriteCounts, page_seed, run_at, slot_at};
 use crate::journal::schedule_commit;
 use crate::number::{BlockNo, PAGE_BLOCKS, PageNo, VolumeId};
-use crate::slow::{QueuedRequest, RequestWork};
-use crate::store::{Inner, Sabotage};
+use crate::page_map::PageTrust;
+use crate::page_map::table::{SlotId, SlotPhase};
+use crate::sabotage::Sabotage;
+use crate::slow::QueuedRequest;
+use crate::state::Inner;
+use crate::state::latency::RequestWork;
 
 /// A block that passed its check, or the reason why not, with the unused buffer.
 type Outcome<S> = Result<<S as Seam>::Block, PageReadError<<S as Seam>::BlockMut>>;

@@ -8,16 +8,17 @@ use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use super::put::{Content, Put, write_and_enter};
 use super::segment_lending::{self, ClosedMember, MemberChange};
-use super::state::{PageState, PageTrust};
-use super::table::{ADDING, SUSPECT, SlotId, SlotPhase, page_of};
 use super::{evict, read};
 use crate::error::StoreError;
 use crate::format::journal::Record;
 use crate::format::superblock::Role;
 use crate::journal::wait_durable;
-use crate::members::{RunningJob, log_copies, needs_take_over};
 use crate::number::{MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
-use crate::store::{Inner, State};
+use crate::page_map::table::{ADDING, SUSPECT, SlotId, SlotPhase, page_of};
+use crate::page_map::{PageState, PageTrust};
+use crate::state::jobs::RunningJob;
+use crate::state::{Inner, State};
+use crate::succession::{log_copies, needs_take_over, successor_number};
 use crate::wait::{BoxFuture, Reply, join};
 
 /// Maximum number of pages that are copied at the same time.
@@ -41,6 +42,18 @@ pub fn pages_without_room<S: Seam>(inner: &Inner<S>, member: MemberNo, joining: 
     let change = MemberChange { leaving: Some(member), joining };
     let room = segment_lending::slot_room(inner, &state, change).usable();
     state.table.counts().pages.saturating_sub(room).min(state.table.pages_on(member))
+}
+
+/// Pages that the removal of `member` drops: those without room on the remaining members, or, if another member takes
+/// over the log, the pages of both.
+pub fn pages_lost_without<S: Seam>(inner: &Inner<S>, member: MemberNo) -> u64 {
+    match successor_number(inner, member) {
+        Some(successor) => {
+            let table = &inner.pages.borrow().table;
+            table.pages_on(member) + table.pages_on(successor)
+        }
+        None => pages_without_room(inner, member, None),
+    }
 }
 
 /// While it exists, its member accepts no pages.

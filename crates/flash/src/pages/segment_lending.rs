@@ -7,8 +7,6 @@ use std::rc::Rc;
 use seam::{DiskResult, Nanos, Seam};
 
 use super::quota::{self, Evictability};
-use super::state::PageState;
-use super::table::{SlotId, SlotPhase};
 use super::write_intent;
 use crate::device::{Device, Durability, block_of, block_offset};
 use crate::format::journal::Record;
@@ -17,7 +15,9 @@ use crate::format::superblock::Role;
 use crate::journal::wait_durable;
 use crate::membership::failures_of;
 use crate::number::{MemberNo, MemberSegment, SegmentNo};
-use crate::store::{Inner, State};
+use crate::page_map::PageState;
+use crate::page_map::table::{SlotId, SlotPhase};
+use crate::state::{Inner, State};
 use crate::wait::{BoxFuture, join};
 
 /// The log keeps 1/32 of the segments that it shares with the pages in reserve.

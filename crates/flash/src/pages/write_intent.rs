@@ -7,12 +7,13 @@ use std::rc::Rc;
 
 use seam::{Nanos, Seam};
 
-use super::api::{REGION_BLOCKS, WriteIntent};
-use super::state::MapPhase;
-use crate::journal::dirty_regions::{DIRTY_REGIONS_MANY, DIRTY_REGIONS_MAX, Region};
+use super::api::WriteIntent;
 use crate::journal::{start_commit, wait_durable};
 use crate::number::{BlockNo, CompletionNo, VolumeId};
-use crate::store::{Inner, Sabotage};
+use crate::page_map::MapPhase;
+use crate::page_map::dirty_regions::{DIRTY_REGIONS_MANY, DIRTY_REGIONS_MAX, REGION_BLOCKS, Region};
+use crate::sabotage::Sabotage;
+use crate::state::Inner;
 use crate::wait::Reply;
 
 /// A write to more regions marks none of them. It waits until the invalidation of its blocks is durable.

@@ -19,7 +19,7 @@ use crate::format::superblock::Superblock;
 use crate::format::{Raw, newer_metadata};
 use crate::membership::Failure;
 use crate::number::{BootEpoch, CommitNo, MemberSegment, SegmentNo, Sequence};
-use crate::store::Sabotage;
+use crate::sabotage::Sabotage;
 use crate::wait::{BoxFuture, join};
 
 /// Blocks per read while the rest of a segment is searched.

@@ -27,15 +27,19 @@ use crate::error::StoreError;
 use crate::format::journal::JOURNAL_AT;
 use crate::format::superblock::{MemberState, Ownership, Superblock};
 use crate::format::{Uuid, newer_metadata};
-use crate::members::Jobs;
+use crate::hang::start_watch;
+use crate::members::start_take_over;
 use crate::membership::{Failure, SPARE_BLOCKS, failures_of, remove_members, write_superblocks};
 use crate::number::{SegmentNo, Sequence, StoreGeneration};
-use crate::pages::state::PageState;
+use crate::page_map::PageState;
 use crate::record::{LostBlocks, Recovered};
-use crate::retirement::Retirements;
-use crate::scrub::Scrub;
+use crate::sabotage::Sabotage;
 use crate::segments::{Segment, Segments};
-use crate::store::{Inner, MemberStatus, Sabotage, State, Store, report};
+use crate::state::jobs::Jobs;
+use crate::state::members::{MemberStatus, report};
+use crate::state::retirements::Retirements;
+use crate::state::scrub::Scrub;
+use crate::state::{BackgroundTasks, Inner, State};
 use crate::wait::{BoxFuture, TaskMutex, join};
 use chain::LogChain;
 use members::Members;
@@ -59,12 +63,12 @@ pub struct OpenOptions {
     pub sabotage: Sabotage,
 }
 
-/// Opens a store.
+/// Opens a store. Returns its state and the live records of its log.
 pub async fn open<S: Seam>(
     seam: &S,
     disks: &[S::Disk],
     options: OpenOptions,
-) -> Result<(Store<S>, Vec<Recovered>), StoreError> {
+) -> Result<(Rc<Inner<S>>, Vec<Recovered>), StoreError> {
     let members = members::find_members::<S>(seam, disks, options).await?;
     if !members.devices.iter().any(|device| members.superblock.carries_log(device.member)) {
         return Err(StoreError::NoLog);
@@ -101,8 +105,8 @@ pub async fn open<S: Seam>(
         let failures = write_superblocks(&inner, |_| true).await;
         remove_members(&inner, failures).await?;
     }
-    crate::members::start_take_over(&inner);
-    Ok((Store(inner), recovered))
+    start_take_over(&inner);
+    Ok((inner, recovered))
 }
 
 /// Refuses a map journal of a later format, which would otherwise be dropped and overwritten.
@@ -226,6 +230,7 @@ fn new_inner<S: Seam>(
         me: me.clone(),
         sabotage,
         in_flight: Default::default(),
+        tasks: BackgroundTasks { watch_members: start_watch, take_over: start_take_over },
         fallback_buffers: RefCell::default(),
     })
 }

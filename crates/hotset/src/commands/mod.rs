@@ -18,6 +18,7 @@ pub mod job;
 pub mod lab;
 mod machine_checks;
 mod memory_files;
+pub mod pool;
 pub mod report;
 pub mod shell;
 pub mod simulate;

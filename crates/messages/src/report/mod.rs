@@ -13,6 +13,7 @@ mod history;
 mod iscsi;
 mod job;
 mod latency;
+mod pool;
 mod qos;
 mod status;
 mod volume;
@@ -39,6 +40,7 @@ pub use history::{FigureReport, HistoryHealth, HistoryReport, LatencyFigures, Ti
 pub use iscsi::{IscsiReport, IscsiSessionReport, RefusedLoginReport, SlowCommandReport, UnitReport};
 pub use job::{EndedJobReport, JobKind, JobOutcome, JobReport};
 pub use latency::{BackingRequests, Bucket, Counts, CountsBelow, LatencyCountsReport, percentile_us};
+pub use pool::{PoolGroupReport, PoolReport, PoolTierReport, PoolVolumeReport};
 pub use qos::{DatastoreReport, EpisodeReport, MemberReport, QosUse};
 pub use status::{CoreReport, OverrideReport, StatusReport};
 pub use volume::{

@@ -12,7 +12,7 @@ use crate::device::zero_range;
 use crate::journal;
 use crate::number::{SliceAddress, SliceNo, SlotAddress, VolumeId};
 use crate::sabotage::Sabotage;
-use crate::state::{Inner, SliceWork};
+use crate::state::{Inner, SliceWork, State};
 use crate::wait::{BoxFuture, Waiters, join};
 
 /// Attempts of a reservation whose group reconnects.
@@ -113,16 +113,28 @@ pub(super) async fn reserve<S: Seam, D: Disk<S>>(
     len: u64,
 ) -> DiskResult<()> {
     let (first, end) = slice_range(&inner.state.borrow(), at, len);
+    loop {
+        let reply = {
+            let mut state = inner.state.borrow_mut();
+            if !state.releases.overlaps(volume, &(first..end)) {
+                break;
+            }
+            state.releases.wait_for_end()
+        };
+        reply.wait().await;
+    }
     for _ in 0..ATTEMPTS_MAX {
         for slice in (first.0..end.0).map(SliceNo) {
             allocate(inner, SliceAddress { volume, slice }).await?;
             journal::commit_if_many(inner);
         }
-        if inner.state.borrow().sabotage.is(Sabotage::ReserveBeforeJournal) || are_durable(inner, volume, first, end) {
+        if inner.state.borrow().sabotage.is(Sabotage::ReserveBeforeJournal)
+            || are_durable(&inner.state.borrow(), volume, first, end)
+        {
             return Ok(());
         }
         journal::commit(inner, None, Vec::new()).await.map_err(crate::PoolError::into_disk_error)?;
-        if are_durable(inner, volume, first, end) {
+        if are_durable(&inner.state.borrow(), volume, first, end) {
             return Ok(());
         }
     }
@@ -130,8 +142,12 @@ pub(super) async fn reserve<S: Seam, D: Disk<S>>(
 }
 
 /// True if every slice of the range has a durable map entry.
-fn are_durable<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, volume: VolumeId, first: SliceNo, end: SliceNo) -> bool {
-    let state = inner.state.borrow();
+pub(super) fn are_durable<S: Seam, D: Disk<S>>(
+    state: &State<S, D>,
+    volume: VolumeId,
+    first: SliceNo,
+    end: SliceNo,
+) -> bool {
     (first.0..end.0).all(|slice| {
         let slice = SliceAddress { volume, slice: SliceNo(slice) };
         let slot = state.slot_of(slice);

@@ -144,12 +144,31 @@ impl<S: Seam, D: Disk<S>> Disk<S> for PoolDisk<S, D> {
         flush.await.map_err(PoolError::into_disk_error)
     }
 
-    async fn zero(&self, at: u64, len: u64, _may_unmap: bool) -> DiskResult<()> {
+    fn has_space_for(&self, at: u64, len: u64) -> bool {
+        let state = self.inner.state.borrow();
+        let (first, end) = slice_range(&state, at, len);
+        !state.releases.overlaps(self.volume, &(first..end)) && allocate::are_durable(&state, self.volume, first, end)
+    }
+
+    async fn reserve(&self, at: u64, len: u64) -> DiskResult<()> {
+        PoolDisk::reserve(self, at, len).await
+    }
+
+    async fn zero(&self, at: u64, len: u64, may_unmap: bool) -> DiskResult<()> {
         let request = self.begin(at, len)?;
         let (inner, volume) = (Rc::clone(&self.inner), self.volume);
+        let release = may_unmap.then(|| {
+            let mut state = inner.state.borrow_mut();
+            let (first, end) = slice_range(&state, at, len);
+            state.releases.begin(volume, first..end)
+        });
         let work = async move {
             let _request = request;
-            zero::zero(&inner, volume, at, len).await
+            let result = zero::zero(&inner, volume, (at, len), may_unmap).await;
+            if let Some(number) = release {
+                inner.state.borrow_mut().releases.end(number);
+            }
+            result
         };
         detached(&self.inner.seam, work).await
     }

@@ -1,4 +1,5 @@
-//! Zero-ranges: a whole slice of a thin volume is freed, a part of an allocated one is zeroed, an unallocated one stays.
+//! Zero-ranges: a whole slice of a thin volume is freed if the request may release space, a part of an allocated one is
+//! zeroed, an unallocated one stays.
 
 use std::rc::Rc;
 
@@ -19,8 +20,8 @@ const BATCH: usize = 1024;
 pub(super) async fn zero<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     volume: VolumeId,
-    at: u64,
-    len: u64,
+    (at, len): (u64, u64),
+    may_unmap: bool,
 ) -> DiskResult<()> {
     if len == 0 {
         return Ok(());
@@ -39,7 +40,7 @@ pub(super) async fn zero<S: Seam, D: Disk<S>>(
                 let (_, offset, part_len) = parts.next().expect("the slice lies in the range");
                 (offset, part_len)
             };
-            zero_part(inner, slice, offset, part_len).await?;
+            zero_part(inner, slice, (offset, part_len), may_unmap).await?;
             journal::commit_if_many(inner);
         }
         next = after;
@@ -71,8 +72,8 @@ fn used_slices<S: Seam, D: Disk<S>>(
 async fn zero_part<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     slice: SliceAddress,
-    offset: u64,
-    len: u64,
+    (offset, len): (u64, u64),
+    may_unmap: bool,
 ) -> DiskResult<()> {
     loop {
         check_range(&inner.state.borrow(), slice, offset, len)?;
@@ -80,7 +81,7 @@ async fn zero_part<S: Seam, D: Disk<S>>(
             Step::Wait(reply) => reply.wait().await,
             Step::Unallocated => return Ok(()),
             Step::Change(slot, located) => {
-                if is_freed(inner, slice, offset, len) {
+                if may_unmap && is_freed(inner, slice, offset, len) {
                     let mut state = inner.state.borrow_mut();
                     state.unpin(slot, true);
                     state.set_slot(slice, None, 0);

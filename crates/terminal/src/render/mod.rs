@@ -6,6 +6,7 @@ pub mod datastore;
 pub mod events;
 pub mod history;
 pub mod iscsi;
+pub mod pool;
 pub mod reasons;
 pub mod screen;
 pub mod style;

@@ -13,14 +13,15 @@ pub enum Side {
 
 /// A table under construction.
 pub struct Table {
-    columns: Vec<(&'static str, Side)>,
+    columns: Vec<(String, Side)>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table with these columns.
-    pub fn new(columns: &[(&'static str, Side)]) -> Table {
-        Table { columns: columns.to_vec(), rows: Vec::new() }
+    pub fn new(columns: &[(&str, Side)]) -> Table {
+        let columns = columns.iter().map(|(head, side)| ((*head).to_owned(), *side)).collect();
+        Table { columns, rows: Vec::new() }
     }
 
     /// Appends a row of one cell per column. Control characters in cells are escaped.
@@ -43,7 +44,7 @@ impl Table {
             });
             padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
         };
-        let heads: Vec<&str> = self.columns.iter().map(|(head, _)| *head).collect();
+        let heads: Vec<&str> = self.columns.iter().map(|(head, _)| head.as_str()).collect();
         let mut text = style.dim(&line(&heads)) + "\n";
         for row in &self.rows {
             let cells: Vec<&str> = row.iter().map(String::as_str).collect();

@@ -4,10 +4,10 @@ use std::rc::Rc;
 
 use seam::{DiskError, Nanos, Seam};
 
+use super::{Inner, State};
 use crate::error::StoreError;
 use crate::format::superblock::MemberEntry;
 use crate::number::{MemberNo, SegmentNo};
-use crate::store::{Inner, State};
 
 /// Pause between two checks of a waiting task.
 const PAUSE: Nanos = Nanos::from_millis(1);
@@ -203,7 +203,7 @@ impl<S: Seam> Drop for RunningJob<S> {
             (state.joining, state.resyncing) = (None, None);
             state.segments.limit = SegmentNo(state.superblock.segments);
         }
-        super::start_take_over(&self.inner);
+        (self.inner.tasks.take_over)(&self.inner);
     }
 }
 

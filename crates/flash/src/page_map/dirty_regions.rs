@@ -7,7 +7,9 @@ use std::ops::Range;
 
 use crate::format::journal::Record;
 use crate::number::{BlockNo, CompletionNo};
-use crate::pages::REGION_BLOCKS;
+
+/// Blocks of a region, the unit of the write-intent log: 4 MiB.
+pub const REGION_BLOCKS: u64 = 1024;
 
 /// Maximum number of dirty regions.
 pub const DIRTY_REGIONS_MAX: usize = 256;

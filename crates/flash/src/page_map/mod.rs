@@ -1,21 +1,27 @@
-//! The state of all pages in memory.
+//! The map of the clean pages in memory: slots, dirty regions, recent writes, quotas, and the pending records of the
+//! map journal. Functions over it are in `journal/`, which makes it durable, and in `pages/`.
+
+pub mod dirty_regions;
+pub mod journal;
+pub mod quota;
+pub mod recent_writes;
+pub mod table;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use seam::{BLOCK_BYTES, Seam};
 
-use super::api::{MemberWrites, REGION_BLOCKS};
-use super::quota::{PageLimits, PageQuota};
-use super::table::{ADDING, SUSPECT, SlotId, SlotPhase, SlotTable, UNRECORDED, key_of, page_of};
 use crate::format::journal::Record;
 use crate::format::page::{PagePlace, WriteCounts, slots_of};
 use crate::format::superblock::Superblock;
-use crate::journal::Journal;
-use crate::journal::dirty_regions::{DirtyRegions, Region, blocks_of};
-use crate::journal::recent_writes::RecentWrites;
 use crate::number::{BlockNo, MemberNo, MemberSegment, PAGE_BLOCKS, PageNo, SegmentNo, VolumeId};
 use crate::wait::Reply;
+use dirty_regions::{DirtyRegions, REGION_BLOCKS, Region, blocks_of};
+use journal::Journal;
+use quota::{PageLimits, PageQuota};
+use recent_writes::RecentWrites;
+use table::{ADDING, SUSPECT, SlotId, SlotPhase, SlotTable, UNRECORDED, key_of, page_of};
 
 /// Maximum number of pages with invalidations before the map is loaded. Above it, whole volumes are invalidated.
 const EARLY_MAX: usize = 1 << 16;
@@ -60,6 +66,19 @@ pub struct EarlyInvalidations {
     pub pages: BTreeMap<(VolumeId, PageNo), u16>,
     /// Whole volumes.
     pub volumes: BTreeSet<VolumeId>,
+}
+
+/// Bytes written to a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemberWrites {
+    /// The member.
+    pub member: MemberNo,
+    /// Bytes of pages.
+    pub promotion_bytes: u64,
+    /// Bytes of the map journal.
+    pub journal_bytes: u64,
+    /// Bytes of the log's batches, their headers included.
+    pub log_bytes: u64,
 }
 
 /// Counters since the opening.
@@ -210,7 +229,7 @@ impl<S: Seam> PageState<S> {
         if self.table.has(slot, SUSPECT) { PageTrust::Suspect } else { PageTrust::Trusted }
     }
 
-    /// Makes the next [`super::quota::refresh`] compute the limits anew.
+    /// Makes the next use of the limits compute them anew.
     pub fn request_limits_update(&mut self) {
         self.limits_valid_for = None;
     }
@@ -484,6 +503,21 @@ impl<S: Seam> PageState<S> {
                 }
             }
         }
+    }
+
+    /// True when records are pending.
+    pub fn has_pending(&self) -> bool {
+        let slots = !self.unrecorded_slots.is_empty() || !self.dead.is_empty() || !self.implied_dead.is_empty();
+        slots || !self.journal.pending_records.is_empty() || self.recent_writes.pending_count() > 0
+    }
+
+    /// Upper bound of the number of records in the next commit.
+    pub fn pending_max(&self) -> usize {
+        self.unrecorded_slots.len()
+            + self.dead.len()
+            + self.journal.pending_records.len()
+            + self.recent_writes.pending_count()
+            + self.dirty_regions.len()
     }
 
     /// Memory of the map and its pending changes, in bytes.

@@ -1,0 +1,259 @@
+//! `[[pool]]`: tiers of devices from which volumes are cut.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use pool::{Provisioning, TierNo, TierPolicy};
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::keys::nearest;
+use super::names::{check_name, read_name, report_error};
+use super::problem::Source;
+use super::read::{Located, Section, Setting, Size, ValueError, split_message};
+use units::show_bytes;
+
+const SLICE_BYTES_DEFAULT: u64 = 4 << 20;
+/// Maximum length of a tier's name in bytes, by the format of the pool.
+const TIER_NAME_BYTES_MAX: usize = 32;
+const TIER_KEYS: [&str; 2] = ["name", "devices"];
+
+/// One `[[pool]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// Its name.
+    pub name: String,
+    /// Bytes of a slice, when the pool is created.
+    pub slice_bytes: u64,
+    /// Its tiers, the fastest first.
+    pub tiers: Vec<TierConfig>,
+}
+
+/// One `[[pool.tier]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TierConfig {
+    /// Its name.
+    pub name: String,
+    /// Its devices or files.
+    pub devices: Vec<PathBuf>,
+}
+
+impl PoolConfig {
+    /// All devices, tier by tier.
+    pub fn devices(&self) -> impl Iterator<Item = &PathBuf> {
+        self.tiers.iter().flat_map(|tier| &tier.devices)
+    }
+}
+
+/// The tiers on which a volume's slices are placed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TierChoice {
+    /// By load.
+    #[default]
+    Auto,
+    /// The fastest tier first, then by load.
+    StartHigh,
+    /// The fastest tier.
+    Highest,
+    /// The slowest tier.
+    Lowest,
+    /// The tier of this name.
+    Tier(String),
+}
+
+impl TierChoice {
+    const NAMED: [(&'static str, TierChoice); 4] = [
+        ("auto", TierChoice::Auto),
+        ("start-high", TierChoice::StartHigh),
+        ("highest", TierChoice::Highest),
+        ("lowest", TierChoice::Lowest),
+    ];
+
+    /// The policy in a pool with these tiers; `None` if no tier has the name.
+    pub fn policy(&self, tiers: &[TierConfig]) -> Option<TierPolicy> {
+        Some(match self {
+            TierChoice::Auto => TierPolicy::Auto,
+            TierChoice::StartHigh => TierPolicy::StartHigh,
+            TierChoice::Highest => TierPolicy::Highest,
+            TierChoice::Lowest => TierPolicy::Lowest,
+            TierChoice::Tier(name) => {
+                TierPolicy::Tier(TierNo(u8::try_from(tiers.iter().position(|tier| tier.name == *name)?).ok()?))
+            }
+        })
+    }
+}
+
+impl fmt::Display for TierChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TierChoice::Tier(name) => f.write_str(name),
+            choice => f.write_str(
+                TierChoice::NAMED.iter().find(|(_, named)| named == choice).expect("every other choice is named").0,
+            ),
+        }
+    }
+}
+
+impl Setting for TierChoice {
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let text = value.as_str().ok_or(ValueError::Type("a policy or a tier's name in quotes"))?;
+        let named = TierChoice::NAMED.into_iter().find(|(name, _)| *name == text).map(|(_, choice)| choice);
+        Ok(named.unwrap_or_else(|| TierChoice::Tier(text.to_owned())))
+    }
+}
+
+/// `provisioning` of a volume on a pool.
+pub(super) struct ProvisioningSetting(pub Provisioning);
+
+impl Setting for ProvisioningSetting {
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        match value.as_str() {
+            Some("thin") => Ok(ProvisioningSetting(Provisioning::Thin)),
+            Some("thick") => Ok(ProvisioningSetting(Provisioning::Thick)),
+            Some(text) => Err(split_message(&format!("\"{text}\" is no provisioning; use \"thin\" or \"thick\""))),
+            None => Err(ValueError::Type("\"thin\" or \"thick\"")),
+        }
+    }
+}
+
+/// A tier as written.
+struct TierEntry {
+    name: String,
+    devices: Vec<Located<String>>,
+}
+
+/// `[[pool.tier]]`.
+struct TierEntries(Vec<TierEntry>);
+
+impl Setting for TierEntries {
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        const FORM: &str = "a list of tables: [[pool.tier]] below [[pool]]";
+        let list = value.as_array().ok_or(ValueError::Type(FORM))?;
+        list.iter().map(read_tier).collect::<Result<_, _>>().map(TierEntries)
+    }
+}
+
+fn read_tier(entry: &Spanned<DeValue<'_>>) -> Result<TierEntry, ValueError> {
+    let fault = |fault: String, remedy: String| ValueError::Part(entry.span(), fault, remedy);
+    let missing = |key: &str| {
+        fault(
+            format!("a tier has no \"{key}\""),
+            "write [[pool.tier]] with name = \"ssd\" and devices = [\"/dev/sdb\"]".to_owned(),
+        )
+    };
+    let table = entry.get_ref().as_table().ok_or_else(|| missing("name"))?;
+    if let Some(key) = table.keys().find(|key| !TIER_KEYS.contains(&key.get_ref().as_ref())) {
+        let fault = format!("unknown key \"{}\" of a tier", key.get_ref());
+        return Err(ValueError::Part(key.span(), fault, format!("use {}", TIER_KEYS.join(", "))));
+    }
+    let name = table.get("name").and_then(|name| name.get_ref().as_str()).ok_or_else(|| missing("name"))?;
+    let devices = table.get("devices").ok_or_else(|| missing("devices"))?;
+    let devices = Vec::<Located<String>>::read(devices.get_ref()).map_err(|_| {
+        fault(
+            format!("the devices of tier \"{name}\" are no list of texts"),
+            "write devices = [\"/dev/sdb\"]".to_owned(),
+        )
+    })?;
+    if devices.is_empty() {
+        return Err(fault(
+            format!("tier \"{name}\" has no device"),
+            "name at least one, or remove the tier".to_owned(),
+        ));
+    }
+    Ok(TierEntry { name: name.to_owned(), devices })
+}
+
+/// Reads the `[[pool]]` tables; a relative path is relative to `folder`.
+pub(super) fn read_pools(sections: &[Section<'_>], folder: &Path, source: &mut Source<'_>) -> Vec<PoolConfig> {
+    let (mut names, mut pools) = (Vec::new(), Vec::<PoolConfig>::new());
+    for section in sections {
+        let name = read_name(section, &names, source);
+        let slice_bytes = read_slice(section, source);
+        let Some(Located { value: TierEntries(entries), span }) = section.require::<TierEntries>("tier", source) else {
+            continue;
+        };
+        let mut tiers: Vec<TierConfig> = Vec::new();
+        for entry in entries {
+            if let Some(error) = tier_name_error(&entry.name, &tiers) {
+                report_error(source, &span, &error);
+            }
+            let mut devices: Vec<PathBuf> = Vec::new();
+            for device in entry.devices {
+                let path = folder.join(&device.value);
+                let is_taken = |other: &PoolConfig| other.devices().any(|other| *other == path);
+                let earlier = tiers.iter().flat_map(|tier: &TierConfig| &tier.devices).chain(&devices);
+                if earlier.into_iter().any(|other| *other == path) || pools.iter().any(is_taken) {
+                    let fault = format!("{} is a device of a pool already", path.display());
+                    source.add_problem(&device.span, fault, "name each device once");
+                }
+                devices.push(path);
+            }
+            tiers.push(TierConfig { name: entry.name, devices });
+        }
+        if let Some(name) = name {
+            pools.push(PoolConfig { name: name.value.clone(), slice_bytes, tiers });
+            names.push(name);
+        }
+    }
+    pools
+}
+
+fn read_slice(section: &Section<'_>, source: &mut Source<'_>) -> u64 {
+    let Some(Located { value: Size(bytes), span }) = section.get::<Size>("slice", source) else {
+        return SLICE_BYTES_DEFAULT;
+    };
+    let range = pool::format::superblock::SLICE_BYTES;
+    if !bytes.is_power_of_two() || !range.contains(&bytes) {
+        let fault = format!("a slice cannot have {}", show_bytes(bytes));
+        source.add_problem(&span, fault, "give a power of two from 256 KiB to 256 MiB");
+    }
+    bytes
+}
+
+/// The fault and remedy of a tier's name after these tiers.
+fn tier_name_error(name: &str, earlier: &[TierConfig]) -> Option<String> {
+    if let Err(error) = check_name(name) {
+        return Some(error);
+    }
+    if name.len() > TIER_NAME_BYTES_MAX {
+        return Some(format!("the tier's name \"{name}\" is too long; use up to {TIER_NAME_BYTES_MAX} characters"));
+    }
+    if TierChoice::NAMED.iter().any(|(policy, _)| *policy == name) {
+        return Some(format!("\"{name}\" is a tier policy and cannot name a tier; choose another name"));
+    }
+    let is_taken = earlier.iter().any(|tier| tier.name == name);
+    is_taken.then(|| format!("two tiers are named \"{name}\"; give each a name of its own"))
+}
+
+/// Reads `tier_policy` and `provisioning` of a volume on `pool`; `None` for another backing.
+pub(super) fn read_placement(
+    section: &Section<'_>,
+    pool: Option<&PoolConfig>,
+    source: &mut Source<'_>,
+) -> (TierChoice, Provisioning) {
+    let choice = section.get::<TierChoice>("tier_policy", source);
+    let provisioning = section.get::<ProvisioningSetting>("provisioning", source);
+    let Some(pool) = pool else {
+        let spans = choice.iter().map(|choice| &choice.span).chain(provisioning.iter().map(|setting| &setting.span));
+        spans.for_each(|span| {
+            source.add_problem(
+                span,
+                "only a volume on a pool has tiers",
+                "remove the key, or use backing = \"pool://NAME\"",
+            );
+        });
+        return Default::default();
+    };
+    if let Some(choice) = &choice
+        && choice.value.policy(&pool.tiers).is_none()
+    {
+        let known = pool.tiers.iter().map(|tier| tier.name.as_str());
+        let remedy = match nearest(&choice.value.to_string(), known.clone()) {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None => format!("use auto, start-high, highest, lowest or {}", known.collect::<Vec<_>>().join(", ")),
+        };
+        source.add_problem(&choice.span, format!("the pool has no tier \"{}\"", choice.value), remedy);
+    }
+    let provisioning = provisioning.map_or(Provisioning::default(), |setting| setting.value.0);
+    (choice.map_or(TierChoice::default(), |choice| choice.value), provisioning)
+}

@@ -1,0 +1,181 @@
+//! The state of the map journal's writer: its position, its pending records and its waiters.
+
+use std::collections::BTreeSet;
+
+use seam::{BLOCK_BYTES, Disk, Seam};
+
+use super::dirty_regions::DIRTY_REGIONS_MAX;
+use crate::device::Device;
+use crate::format::journal::{JOURNAL_AT, RECORDS_MAX, Record};
+use crate::format::superblock::Superblock;
+use crate::number::{CommitNo, HalfGeneration, MemberNo};
+use crate::wait::Reply;
+
+/// The position of the next block of a half.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct JournalHead {
+    /// The half, 0 or 1.
+    pub half: u64,
+    /// The half's generation.
+    pub generation: HalfGeneration,
+    /// Index of its next block.
+    pub index: u32,
+    /// Checksum of its last block.
+    pub previous: u32,
+}
+
+/// The state of the journal's writer.
+pub struct Journal<S: Seam> {
+    /// Blocks of a half.
+    pub blocks: u32,
+    /// The position of the next commit.
+    pub head: JournalHead,
+    /// The last durable commit.
+    pub sequence: CommitNo,
+    /// Members that hold the whole half that commits go to.
+    pub mirrors: Vec<MemberNo>,
+    /// The checkpoint in progress.
+    pub checkpoint: Option<Checkpoint>,
+    /// A checkpoint is requested although the half has free blocks.
+    pub checkpoint_requested: bool,
+    /// The highest generation of a half.
+    pub generation: HalfGeneration,
+    /// Pending records other than slots' and recent writes', in order; a commit writes them first.
+    pub pending_records: Vec<Record>,
+    /// Members whose identity is recorded in the journal.
+    pub recorded_members: BTreeSet<MemberNo>,
+    /// Number of commits that have begun.
+    pub commits_begun: u64,
+    /// Number of commits that have succeeded.
+    pub commits_done: u64,
+    /// Tasks that wait for a commit, with the number of that commit.
+    waiters: Vec<(u64, Reply<bool>)>,
+    /// Pending records are to be written without delay.
+    pub urgent: bool,
+    /// A task is writing commits.
+    pub running: bool,
+    /// A task waits for the lazy delay to pass.
+    pub timer_set: bool,
+    /// Spare buffers for blocks.
+    pub spare: Vec<S::BlockMut>,
+    /// No more commits are written.
+    stopped: bool,
+}
+
+impl<S: Seam> Journal<S> {
+    /// A journal before its map is loaded.
+    pub fn new(superblock: &Superblock) -> Self {
+        Journal {
+            blocks: (superblock.journal_bytes / 2 / BLOCK_BYTES as u64) as u32,
+            head: JournalHead::default(),
+            sequence: CommitNo(0),
+            mirrors: Vec::new(),
+            checkpoint: None,
+            checkpoint_requested: false,
+            generation: HalfGeneration(0),
+            pending_records: Vec::new(),
+            recorded_members: BTreeSet::new(),
+            commits_begun: 0,
+            commits_done: 0,
+            waiters: Vec::new(),
+            urgent: false,
+            running: false,
+            timer_set: false,
+            spare: Vec::new(),
+            stopped: false,
+        }
+    }
+
+    /// The byte offset of a half's block on a device.
+    pub fn block_offset(&self, half: u64, index: u32) -> u64 {
+        JOURNAL_AT + (half * u64::from(self.blocks) + u64::from(index)) * BLOCK_BYTES as u64
+    }
+
+    /// Free blocks of the half that commits go to.
+    pub fn free_blocks(&self) -> u32 {
+        self.blocks.saturating_sub(self.head.index)
+    }
+
+    /// Maximum number of slots that fit a checkpoint.
+    pub fn slots_max(&self) -> usize {
+        let records = u64::from(self.blocks) * 3 / 4 * RECORDS_MAX as u64;
+        (records as usize).saturating_sub(DIRTY_REGIONS_MAX + self.recent_writes_max() + records as usize / 50)
+    }
+
+    /// Maximum number of recent writes that fit a checkpoint.
+    pub fn recent_writes_max(&self) -> usize {
+        self.blocks as usize * RECORDS_MAX / 8
+    }
+
+    /// Stops the journal and fails its waiters.
+    pub fn stop(&mut self) {
+        self.stopped = true;
+        self.pending_records.clear();
+        self.waiters.drain(..).for_each(|(_, reply)| reply.send(false));
+    }
+
+    /// True when no more commits are written.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// True when a task waits for a commit.
+    pub fn has_waiters(&self) -> bool {
+        !self.waiters.is_empty()
+    }
+
+    /// The reply of the next commit: true when it is durable, false if the journal is stopped.
+    pub fn await_next_commit(&mut self) -> Reply<bool> {
+        let reply = Reply::default();
+        let next_commit = self.commits_begun + 1;
+        self.waiters.push((next_commit, reply.clone()));
+        reply
+    }
+
+    /// Wakes the waiters of commits that have ended.
+    pub fn notify_waiters(&mut self) {
+        let committed = self.commits_done;
+        let (ended, waiting) =
+            std::mem::take(&mut self.waiters).into_iter().partition(|(commit, _)| *commit <= committed);
+        self.waiters = waiting;
+        let ended: Vec<(u64, Reply<bool>)> = ended;
+        ended.into_iter().for_each(|(_, reply)| reply.send(true));
+    }
+}
+
+/// A checkpoint in progress.
+#[derive(Clone)]
+pub struct Checkpoint {
+    /// The position of its next block.
+    pub head: JournalHead,
+    /// The members to which the checkpoint is written, with the connection epochs of their disks at its start.
+    members: Vec<(MemberNo, u64)>,
+    /// The next frame to write; `None` before the records without a frame are written.
+    pub next_frame: Option<u32>,
+    /// Only the block that marks the checkpoint as complete is missing.
+    pub at_end: bool,
+}
+
+impl Checkpoint {
+    /// Begins a checkpoint in the half other than `head`'s, on these devices.
+    pub fn new<S: Seam>(head: JournalHead, generation: HalfGeneration, devices: &[Device<S>]) -> Checkpoint {
+        let members = devices.iter().map(|device| (device.member, device.disk.connection_epoch())).collect();
+        let head = JournalHead { half: 1 - head.half, generation, index: 0, previous: 0 };
+        Checkpoint { head, members, next_frame: None, at_end: false }
+    }
+
+    /// True when only the block that marks it as complete is missing.
+    pub fn is_at_end(&self) -> bool {
+        self.at_end
+    }
+
+    /// True when the checkpoint is written to this member.
+    pub fn includes(&self, member: MemberNo) -> bool {
+        self.members.iter().any(|(included, _)| *included == member)
+    }
+
+    /// True when no device has reconnected, and so may have lost a part of the checkpoint.
+    pub fn is_intact<S: Seam>(&self, devices: &[Device<S>]) -> bool {
+        devices.iter().all(|device| self.members.contains(&(device.member, device.disk.connection_epoch())))
+    }
+}

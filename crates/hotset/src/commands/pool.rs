@@ -1,0 +1,147 @@
+//! `hotset pool …`: creation and checks of a pool without a daemon, and the state of the pools of the daemon.
+
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use config::{Config, DEFAULT_CONFIG, PoolConfig};
+use messages::{Answer, Request};
+use pool::{CreateOptions, Pool, PoolError, TierSpec};
+use seam::real::{RealCoreSpec, RealDisk, RealSeam, run_core};
+use seam::{DiskOpen, Seam};
+
+use super::confirm::is_confirmed;
+use super::daemon::{send_request, unexpected};
+use terminal::render::pool::tables;
+use terminal::render::style::Style;
+use terminal::{Failure, print_json};
+use units::{show_bytes, show_counted};
+
+/// Memory for the metadata.
+const MEMORY_BYTES: usize = 64 << 20;
+const LOCK_WAIT_MS: u64 = 1_000;
+
+/// The subcommands.
+#[derive(Subcommand)]
+pub enum Action {
+    /// List the pools of the daemon: tiers, groups, volumes and their fill
+    List,
+    /// Create the pool of a [[pool]] in the configuration on its devices, which must be empty
+    Create {
+        #[command(flatten)]
+        pool: Named,
+        /// Destroy the content of the devices
+        #[arg(long)]
+        force: bool,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Check the metadata of a pool that no daemon uses; writes nothing
+    Check(Named),
+    /// Print where each slice of each volume lies: volume, slice, device, byte offset, length; writes nothing
+    ExportMap(Named),
+}
+
+/// A pool of the configuration.
+#[derive(clap::Args)]
+pub struct Named {
+    /// Name of the [[pool]]
+    name: String,
+    /// Configuration file
+    #[arg(long, default_value = DEFAULT_CONFIG)]
+    config: PathBuf,
+}
+
+impl Named {
+    fn find(&self) -> Result<PoolConfig, Failure> {
+        let config = Config::load_settings(&self.config).map_err(|problems| Failure::failed(problems.to_string()))?;
+        let pool = config.pools.into_iter().find(|pool| pool.name == self.name);
+        let unknown = || {
+            let file = self.config.display();
+            Failure::failed(format!("{file} has no [[pool]] named \"{}\"; add it, or correct the name", self.name))
+        };
+        pool.ok_or_else(unknown)
+    }
+}
+
+/// Runs a subcommand.
+pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Failure> {
+    match action {
+        Action::List => {
+            let Answer::Pools(pools) = send_request(socket, &Request::PoolList {})? else {
+                return Err(unexpected());
+            };
+            match json {
+                true => print_json(&pools)?,
+                false => terminal::render::print(&tables(&pools, Style::of_stdout())),
+            }
+            Ok(())
+        }
+        Action::Create { pool, force, yes } => create(&pool.find()?, force, yes),
+        Action::Check(pool) => check(&pool.find()?),
+        Action::ExportMap(pool) => {
+            let map = on_disks(pool.find()?, true, async |seam, disks| Pool::export_map(&seam, &disks).await)?;
+            print!("{map}");
+            Ok(())
+        }
+    }
+}
+
+fn create(config: &PoolConfig, force: bool, yes: bool) -> Result<(), Failure> {
+    let devices: Vec<_> = config.devices().map(|device| device.display().to_string()).collect();
+    if force && !yes {
+        println!("Everything on {} will be destroyed.", devices.join(", "));
+        if !is_confirmed(&format!("Create pool {}?", config.name))? {
+            return Err(Failure::failed("nothing was changed"));
+        }
+    }
+    let slice_bytes = config.slice_bytes;
+    let counts: Vec<_> = config.tiers.iter().map(|tier| (tier.name.clone(), tier.devices.len())).collect();
+    on_disks(config.clone(), false, async move |seam, disks| {
+        let mut disks = disks.into_iter();
+        let tiers =
+            counts.into_iter().map(|(name, count)| TierSpec { name, disks: disks.by_ref().take(count).collect() });
+        let tiers: Vec<_> = tiers.collect();
+        Pool::create(&seam, &tiers, CreateOptions { slice_bytes, force, ..CreateOptions::default() }).await
+    })?;
+    println!(
+        "pool {} created on {} in slices of {}; add [[volume]] with backing = \"pool://{}\" and a size",
+        config.name,
+        show_counted(devices.len() as u64, "device"),
+        show_bytes(slice_bytes),
+        config.name
+    );
+    Ok(())
+}
+
+fn check(config: &PoolConfig) -> Result<(), Failure> {
+    let report = on_disks(config.clone(), true, async |seam, disks| Pool::check(&seam, &disks).await)?;
+    println!(
+        "pool {}: {}, {} allocated",
+        config.name,
+        show_counted(report.volumes as u64, "volume"),
+        show_counted(report.slices, "slice")
+    );
+    report.findings.iter().for_each(|finding| println!("{finding}"));
+    match report.findings.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::failed("the pool's metadata is damaged or incomplete")),
+    }
+}
+
+/// Opens all devices of a pool on a core of its own, and runs `work` with them.
+fn on_disks<R: Send + 'static>(
+    config: PoolConfig,
+    read_only: bool,
+    work: impl AsyncFnOnce(RealSeam, Vec<RealDisk>) -> Result<R, PoolError> + Send + 'static,
+) -> Result<R, Failure> {
+    let result = run_core(RealCoreSpec::new(MEMORY_BYTES), |seam| async move {
+        let mut disks = Vec::new();
+        for path in config.devices() {
+            let open = DiskOpen { path: path.clone(), create_bytes: None, read_only, lock_wait_ms: LOCK_WAIT_MS };
+            disks.push(seam.open_disk(&open).await.map_err(|error| format!("{}: {error}", path.display()))?);
+        }
+        work(seam, disks).await.map_err(|error| error.to_string())
+    });
+    result.map_err(|error| Failure::failed(error.to_string()))?.map_err(Failure::failed)
+}
