@@ -82,6 +82,7 @@ async fn live(world: &World, boot: Boot) -> Result<(), String> {
         first_error: Rc::clone(&first_error),
         has_faults,
         full: Rc::default(),
+        epochs: Rc::default(),
     };
     for name in NAMES {
         if pool.volume_named(name).is_none() && rng.below(4) > 0 {
