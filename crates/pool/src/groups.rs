@@ -7,7 +7,7 @@ use seam::{Disk, Seam};
 use crate::create::{failed, new_uuid, require_empty, slots_of};
 use crate::device::write_durably;
 use crate::error::PoolError;
-use crate::format::layout::{AREAS_MAX, data_at};
+use crate::format::layout::{AREAS_MAX, COPIES, data_at};
 use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, SUPERBLOCK_OFFSETS};
 use crate::journal;
 use crate::membership;
@@ -45,7 +45,7 @@ pub(crate) async fn add_group<S: Seam, D: Disk<S>>(
                 superblock.logical_block
             ));
         }
-        let in_service = superblock.members.iter().filter(|member| member.state != MemberState::Removed);
+        let in_service = superblock.members.iter().filter(|member| member.state == MemberState::InService);
         let has_area = in_service.filter(|member| member.has_area).count() < AREAS_MAX;
         let data_at = data_at(superblock.journal_blocks, superblock.area_blocks, has_area);
         let slots = slots_of(&disk, data_at, superblock.slice_bytes)?;
@@ -198,8 +198,12 @@ async fn remove<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group: GroupNo) ->
     }
     {
         let mut state = inner.state.borrow_mut();
-        if state.copies().iter().all(|(copy, _)| *copy == group) {
-            return Err(PoolError::Refused(format!("group {group} carries the only metadata copy")));
+        let others = state.copies().iter().filter(|(copy, _)| *copy != group).count();
+        let groups = state.superblock.members.iter().filter(|member| member.state != MemberState::Removed).count();
+        if is_copy && others < COPIES.min(groups - 1).max(1) {
+            return Err(PoolError::Refused(format!(
+                "group {group} carries a metadata copy, and no other group has room for it: add a group, then drain again"
+            )));
         }
         let entry = &mut state.superblock.members[group.index()];
         (entry.state, entry.carries_metadata, entry.has_area) = (MemberState::Removed, false, false);
