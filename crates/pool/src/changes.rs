@@ -63,6 +63,12 @@ impl Changes {
         }
     }
 
+    /// The write stamp that the slot of a slice must still have; `None` if the slot is durable.
+    pub fn stamp_of(&self, slice: SliceAddress) -> Option<u64> {
+        let committing = || self.committing.get(&slice).map(|change| change.stamp);
+        self.pending.get(&slice).map(|change| change.stamp).or_else(committing)
+    }
+
     /// Slices that have no map entry now, but a durable one, from `from` on.
     pub fn changed_from(&self, from: Bound<SliceAddress>) -> impl Iterator<Item = SliceAddress> + '_ {
         let committing = self.committing.range((from, Bound::Unbounded)).map(|(slice, _)| *slice);

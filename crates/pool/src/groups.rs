@@ -7,12 +7,12 @@ use seam::{Disk, Seam};
 use crate::create::{failed, new_uuid, require_empty, slots_of};
 use crate::device::write_durably;
 use crate::error::PoolError;
-use crate::format::layout::{AREAS_MAX, data_at};
+use crate::format::layout::{AREAS_MAX, COPIES, data_at};
 use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, SUPERBLOCK_OFFSETS};
 use crate::journal;
 use crate::membership;
 use crate::mover::{MoveError, MoveOutcome, Pace, move_slice};
-use crate::number::{GroupNo, SliceAddress, SlotNo, TierNo};
+use crate::number::{GroupNo, PoolGeneration, SliceAddress, SlotNo, TierNo};
 use crate::policy::{TierPolicy, place};
 use crate::state::{Group, Inner};
 
@@ -45,7 +45,7 @@ pub(crate) async fn add_group<S: Seam, D: Disk<S>>(
                 superblock.logical_block
             ));
         }
-        let in_service = superblock.members.iter().filter(|member| member.state != MemberState::Removed);
+        let in_service = superblock.members.iter().filter(|member| member.state == MemberState::InService);
         let has_area = in_service.filter(|member| member.has_area).count() < AREAS_MAX;
         let data_at = data_at(superblock.journal_blocks, superblock.area_blocks, has_area);
         let slots = slots_of(&disk, data_at, superblock.slice_bytes)?;
@@ -73,8 +73,9 @@ pub(crate) async fn add_group<S: Seam, D: Disk<S>>(
     let mut own = superblock;
     own.members.push(entry.clone());
     own.group = group;
+    // Older than every superblock of the pool: the disk is no member before one of them names it.
+    (own.generation, own.revision) = (PoolGeneration(0), 0);
     for at in SUPERBLOCK_OFFSETS {
-        // An older revision than any later one, so that the two copies keep alternating.
         let runs = [(at, vec![inner.buffers.metadata(&own.encode()).await])];
         write_durably::<S, D>(&disk, &runs).await.map_err(|error| failed(&disk, error))?;
     }
@@ -193,13 +194,17 @@ async fn remove<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group: GroupNo) ->
     let copies = inner.state.borrow().copies();
     let is_copy = copies.iter().any(|(copy, _)| *copy == group);
     if is_copy {
-        let has_other = journal::add_copy(inner, copies.len() + 1, true).await? || copies.len() > 1;
-        if !has_other {
-            return Err(PoolError::Refused(format!("group {group} carries the only metadata copy")));
-        }
+        journal::add_copy(inner, copies.len() + 1, true).await?;
     }
     {
         let mut state = inner.state.borrow_mut();
+        let others = state.copies().iter().filter(|(copy, _)| *copy != group).count();
+        let groups = state.superblock.members.iter().filter(|member| member.state != MemberState::Removed).count();
+        if is_copy && others < COPIES.min(groups - 1).max(1) {
+            return Err(PoolError::Refused(format!(
+                "group {group} carries a metadata copy, and no other group has room for it: add a group, then drain again"
+            )));
+        }
         let entry = &mut state.superblock.members[group.index()];
         (entry.state, entry.carries_metadata, entry.has_area) = (MemberState::Removed, false, false);
         state.superblock.generation = state.superblock.generation.next();
@@ -208,7 +213,7 @@ async fn remove<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group: GroupNo) ->
     membership::persist(inner).await?;
     let mut state = inner.state.borrow_mut();
     let epoch = state.write_stamp(group);
-    state.retired_epochs += epoch;
+    state.extra_epochs += epoch;
     state.groups[group.index()] = Group::new(None, 0);
     Ok(())
 }

@@ -7,7 +7,7 @@ use seam::{Disk, DiskError, Seam};
 
 use crate::device::write_durably;
 use crate::error::PoolError;
-use crate::format::superblock::SUPERBLOCK_OFFSETS;
+use crate::format::superblock::{MemberState, SUPERBLOCK_OFFSETS};
 use crate::number::GroupNo;
 use crate::state::Inner;
 use crate::wait::{BoxFuture, join};
@@ -66,8 +66,11 @@ pub(crate) async fn persist<S: Seam, D: Disk<S>>(inner: &Inner<S, D>) -> Result<
             state.superblock.generation
         };
         let mut failures = Vec::new();
-        for _ in 0..SUPERBLOCK_OFFSETS.len() {
-            failures.extend(write_superblocks(inner).await);
+        // A group that leaves comes last: the others must know of its removal before it is recognised as removed.
+        for is_removed in [false, true] {
+            for _ in 0..SUPERBLOCK_OFFSETS.len() {
+                failures.extend(write_superblocks(inner, is_removed).await);
+            }
         }
         let is_copy = |group: GroupNo| inner.state.borrow().superblock.members[group.index()].carries_metadata;
         failures.retain(|(group, _)| is_copy(*group));
@@ -82,8 +85,8 @@ pub(crate) async fn persist<S: Seam, D: Disk<S>>(inner: &Inner<S, D>) -> Result<
     }
 }
 
-/// Writes one superblock of every present group. Returns the groups that failed.
-async fn write_superblocks<S: Seam, D: Disk<S>>(inner: &Inner<S, D>) -> Vec<(GroupNo, DiskError)> {
+/// Writes one superblock of every present group that is, or is not, removed. Returns the groups that failed.
+async fn write_superblocks<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, is_removed: bool) -> Vec<(GroupNo, DiskError)> {
     let (mut superblock, disks) = {
         let mut state = inner.state.borrow_mut();
         state.superblock.revision += 1;
@@ -94,6 +97,9 @@ async fn write_superblocks<S: Seam, D: Disk<S>>(inner: &Inner<S, D>) -> Vec<(Gro
     let mut writes = Vec::new();
     for (group, disk) in disks {
         let Some(disk) = disk else { continue };
+        if (superblock.members[group.index()].state == MemberState::Removed) != is_removed {
+            continue;
+        }
         superblock.group = group;
         let block = inner.buffers.metadata(&superblock.encode()).await;
         let write: BoxFuture<'_, _> = Box::pin(async move {

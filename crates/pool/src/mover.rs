@@ -102,6 +102,15 @@ pub(crate) async fn move_slice<S: Seam, D: Disk<S>>(
     target: GroupNo,
     pace: Pace,
 ) -> Result<MoveOutcome, MoveError> {
+    let is_durable = {
+        let state = inner.state.borrow();
+        let slot = state.slot_of(slice);
+        state.changes.durable_slot(slice, slot) == slot
+    };
+    if !is_durable {
+        // Before that the source may lose its zeroes and show a former owner's content.
+        journal::commit(inner, None, Vec::new()).await.map_err(MoveError::Pool)?;
+    }
     let copy = match begin(inner, slice, target)? {
         Ok(copy) => copy,
         Err(outcome) => return Ok(outcome),
@@ -146,6 +155,9 @@ fn begin<S: Seam, D: Disk<S>>(
     let Some(source) = state.slot_of(slice) else { return Ok(Err(MoveOutcome::Unallocated)) };
     if source.group == target {
         return Ok(Err(MoveOutcome::AlreadyThere));
+    }
+    if state.changes.stamp_of(slice).is_some() {
+        return Err(MoveError::Busy);
     }
     let takes_slices = state.rooms().iter().any(|room| room.group == target);
     let target = takes_slices.then(|| state.take_slot_on(target)).flatten().ok_or(MoveError::NoSlot(target))?;
@@ -301,6 +313,9 @@ async fn try_last_pass<S: Seam, D: Disk<S>>(
     let mut state = inner.state.borrow_mut();
     if registered(&mut state, slice, copy).is_none() {
         return Ok(Some(MoveOutcome::Unallocated));
+    }
+    if state.write_stamp(copy.target.group) != copy.stamp {
+        return Err(MoveError::Reverted);
     }
     assert_eq!(state.groups[copy.target.group.index()].slots.slot_use(copy.target.slot), SlotUse::Filling);
     state.set_slot(slice, Some(copy.target), copy.stamp);

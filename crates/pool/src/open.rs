@@ -19,7 +19,7 @@ use crate::number::{GroupNo, SliceAddress, SliceNo};
 use crate::sabotage::Sabotage;
 use crate::slots::SlotUse;
 use crate::state::{Group, Inner, State, Volume};
-use crate::wait::TaskMutex;
+use crate::wait::{BoxFuture, TaskMutex, join};
 
 /// Options of the opening.
 #[derive(Clone, Copy, Debug, Default)]
@@ -138,7 +138,8 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     options: OpenOptions,
 ) -> Result<Rc<Inner<S, D>>, PoolError> {
     let buffers = Buffers::new(seam);
-    let present = find_groups(&buffers, disks).await?;
+    let mut present = find_groups(&buffers, disks).await?;
+    flush_groups(&mut present).await;
     let copies = present_copies(&present, options.accept_missing)?;
     let loaded = load(&buffers, &present.superblock, &copies).await?;
     let Present { mut superblock, revision, disks, has_older } = present;
@@ -167,6 +168,25 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     membership::persist(&inner).await?;
     journal::repair_in_background(&inner, needs_checkpoint);
     Ok(inner)
+}
+
+/// Flushes all groups. After a kill of the process the newest journal blocks may lie in a disk's volatile cache, and what
+/// follows from them must not become durable before they do. A group that cannot be flushed counts as missing.
+async fn flush_groups<S: Seam, D: Disk<S>>(present: &mut Present<D>) {
+    let flushes = present.disks.iter().map(|disk| {
+        let disk = disk.clone();
+        let flush: BoxFuture<'_, bool> = Box::pin(async move {
+            match disk {
+                Some(disk) => disk.flush().await.is_ok(),
+                None => false,
+            }
+        });
+        flush
+    });
+    let flushed = join(flushes.collect()).await;
+    for (disk, is_flushed) in present.disks.iter_mut().zip(flushed) {
+        disk.take_if(|_| !is_flushed);
+    }
 }
 
 /// Writes the journal's blocks that a copy lacks: what a client sees from now on must be in every copy. A copy that

@@ -222,8 +222,8 @@ pub(crate) struct State<S: Seam, D: Disk<S>> {
     pub counts: PoolCounts,
     /// Events for people, such as a lost metadata copy.
     pub notices: Vec<String>,
-    /// Connection epochs of removed groups.
-    pub retired_epochs: u64,
+    /// Part of the connection epoch: epochs of removed groups, and one for each change that was taken back.
+    pub extra_epochs: u64,
     pub sabotage: Sabotage,
     pub _seam: std::marker::PhantomData<S>,
 }
@@ -263,7 +263,7 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
             moves: 0,
             counts: PoolCounts::default(),
             notices: Vec::new(),
-            retired_epochs: 0,
+            extra_epochs: 0,
             sabotage,
             _seam: std::marker::PhantomData,
         }
@@ -310,7 +310,7 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
     /// Changes whenever any group may have lost unflushed writes.
     pub fn connection_epoch(&self) -> u64 {
         let groups = (0..self.groups.len() as u16).map(|group| self.write_stamp(GroupNo(group)));
-        self.retired_epochs + groups.sum::<u64>()
+        self.extra_epochs + groups.sum::<u64>()
     }
 
     /// The slot of a slice.
@@ -347,6 +347,8 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
     /// Returns the map of a slice to its durable slot: the new one may have lost content.
     pub fn revert(&mut self, slice: SliceAddress) {
         self.counts.reverts += 1;
+        // Writes to the new slot after its group's reconnect are lost too, and only this change of the epoch says so.
+        self.extra_epochs += 1;
         let lost = self.slot_of(slice);
         if !self.changes.revert(slice) {
             return;

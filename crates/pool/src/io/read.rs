@@ -8,7 +8,8 @@ use seam::{AllocationExtent, BlockMut, Disk, DiskResult, PieceMut, Seam};
 
 use super::parts::{ReadPart, join_read, ranges, split_read};
 use crate::change::{locate, range_text};
-use crate::number::{SliceAddress, VolumeId};
+use crate::journal;
+use crate::number::{GroupNo, SliceAddress, VolumeId};
 use crate::state::{Inner, State};
 use crate::wait::{BoxFuture, join};
 
@@ -53,23 +54,49 @@ impl<S: Seam, D: Disk<S>> Drop for ReaderPin<'_, S, D> {
     }
 }
 
+/// Reads a part of one slice. A slot that is not durable yet has lost its zeroes if its group has reconnected since: it
+/// may show a former owner's content, so it is read only after a commit has taken it back.
 async fn read_part<S: Seam, D: Disk<S>>(
-    inner: &Inner<S, D>,
+    inner: &Rc<Inner<S, D>>,
     volume: VolumeId,
-    part: ReadPart<S::BlockMut>,
+    mut part: ReadPart<S::BlockMut>,
 ) -> (DiskResult<()>, Pieces<S>) {
-    let ReadPart { slice, offset, mut pieces, .. } = part;
-    let address = SliceAddress { volume, slice };
+    let slice = SliceAddress { volume, slice: part.slice };
+    loop {
+        let stamp_before = inner.state.borrow().changes.stamp_of(slice);
+        let (result, group, pieces) = read_once(inner, slice, part.offset, part.pieces).await;
+        let is_sound = {
+            let state = inner.state.borrow();
+            let is_current = |group| stamp_before.is_none_or(|stamp| state.write_stamp(group) == stamp);
+            group.is_none_or(is_current)
+        };
+        if is_sound {
+            return (result, pieces);
+        }
+        part.pieces = pieces;
+        if let Err(error) = journal::commit(inner, None, Vec::new()).await {
+            return (Err(error.into_disk_error()), part.pieces);
+        }
+    }
+}
+
+/// Reads once. Also returns the group that was read.
+async fn read_once<S: Seam, D: Disk<S>>(
+    inner: &Inner<S, D>,
+    slice: SliceAddress,
+    offset: u64,
+    mut pieces: Pieces<S>,
+) -> (DiskResult<()>, Option<GroupNo>, Pieces<S>) {
     let len = pieces_len(&pieces) as u64;
     let (pin, located, slot) = {
         let mut state = inner.state.borrow_mut();
-        let Some(slot) = state.slot_of(address) else {
+        let Some(slot) = state.slot_of(slice) else {
             drop(state);
             for piece in &mut pieces {
                 let (start, len) = (piece.start(), piece.len());
                 piece.block.zero(start, len);
             }
-            return (Ok(()), pieces);
+            return (Ok(()), None, pieces);
         };
         let located = locate(&state, slot, offset);
         (ReaderPin::new(inner, &mut state, slot), located, slot)
@@ -80,8 +107,8 @@ async fn read_part<S: Seam, D: Disk<S>>(
     };
     drop(pin);
     let mut state = inner.state.borrow_mut();
-    let range = range_text(&state, address, offset, len);
-    (state.note_result(slot.group, &range, result), pieces)
+    let range = range_text(&state, slice, offset, len);
+    (state.note_result(slot.group, &range, result), Some(slot.group), pieces)
 }
 
 /// Allocation status of a range: unallocated slices are holes that read as zeroes.

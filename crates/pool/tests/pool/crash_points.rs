@@ -156,8 +156,15 @@ async fn live(
     let options = OpenOptions { sabotage: life.sabotage, ..OpenOptions::default() };
     let open_disks = disks(&seam, &ALL[..3]).await;
     let pool = SimPool::open(&seam, &open_disks, options).await.expect("the pool opens");
-    let workload =
-        Workload { seam: seam.clone(), pool: pool.clone(), model, first_error, has_faults: false, full: Rc::default() };
+    let workload = Workload {
+        seam: seam.clone(),
+        pool: pool.clone(),
+        model,
+        first_error,
+        has_faults: false,
+        full: Rc::default(),
+        epochs: Rc::default(),
+    };
     workload.create(VolumeSpec::thin("a", 3 * SLICE + 4096)).await;
     workload.create(VolumeSpec { policy: TierPolicy::StartHigh, ..VolumeSpec::thin("b", 2 * SLICE) }).await;
     workload.run(seed, &["a", "b"], life.steps, life.moves).await;

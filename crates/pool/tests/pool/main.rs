@@ -4,5 +4,6 @@ mod crash_points;
 mod model;
 mod sabotage;
 mod seeds;
+mod service;
 mod workload;
 mod world;

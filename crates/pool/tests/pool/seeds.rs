@@ -26,7 +26,7 @@ pub fn run_life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     let model = Rc::<RefCell<Model>>::default();
     let options = OpenOptions { sabotage, ..OpenOptions::default() };
     for boot in 0..2 + rng.below(3) {
-        let has_faults = plan_faults(&world, &rng);
+        let has_faults = plan_faults(&world, &rng, boot == 0);
         if rng.coin() {
             world.crash_at_io(world.io_count() + 1 + rng.below(700));
         }
@@ -82,6 +82,7 @@ async fn live(world: &World, boot: Boot) -> Result<(), String> {
         first_error: Rc::clone(&first_error),
         has_faults,
         full: Rc::default(),
+        epochs: Rc::default(),
     };
     for name in NAMES {
         if pool.volume_named(name).is_none() && rng.below(4) > 0 {
@@ -145,8 +146,9 @@ async fn change_groups(seam: SimSeam, pool: SimPool, seed: u64) {
     }
 }
 
-/// Adds a random fault to one disk. The metadata's other copy has none.
-fn plan_faults(world: &World, rng: &Rng) -> bool {
+/// Adds a random fault to one disk. The metadata's other copy has none. Silent damage needs a second copy, which only a new
+/// pool certainly has.
+fn plan_faults(world: &World, rng: &Rng, is_new: bool) -> bool {
     let name = ALL[rng.below(3) as usize];
     let control = world.disk(name).expect("the disk exists");
     let probability = When::PerMillion(1 + rng.below(30_000) as u32);
@@ -159,9 +161,9 @@ fn plan_faults(world: &World, rng: &Rng) -> bool {
         3 | 4 => Rule::new(Fault::Reconnect, Ops::ALL, probability),
         5 => Rule::new(Fault::Stall(Nanos::from_millis(20)), Ops::ALL, probability),
         6 => Rule::new(Fault::Error, Ops::READ, probability),
-        7 => silent(Fault::Lost),
-        8 => silent(Fault::Torn),
-        9 => silent(Fault::BitFlip),
+        7 if is_new => silent(Fault::Lost),
+        8 if is_new => silent(Fault::Torn),
+        9 if is_new => silent(Fault::BitFlip),
         10 => Rule::new(Fault::Error, Ops::ZERO, probability),
         _ => return false,
     };

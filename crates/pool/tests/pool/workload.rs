@@ -2,6 +2,7 @@
 //! a mover beside them.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use pool::{Flow, GroupNo, MoveError, Pace, PoolDisk, SliceAddress, VolumeId};
@@ -23,6 +24,8 @@ pub struct Workload {
     pub has_faults: bool,
     /// Requests that found the pool full.
     pub full: Rc<Cell<u64>>,
+    /// The last connection epoch that a client of each volume has noted.
+    pub epochs: Rc<RefCell<BTreeMap<String, u64>>>,
 }
 
 /// One client.
@@ -89,10 +92,11 @@ impl Workload {
                 continue;
             };
             let disk = self.pool.volume(volume).expect("the volume exists");
-            let epoch = disk.connection_epoch();
+            let epoch = *self.epochs.borrow().get(*name).unwrap_or(&disk.connection_epoch());
             let (workload, name, rng) = (self.clone(), (*name).to_owned(), Rng::new(seed, number));
             let running = Rc::clone(&running);
             self.seam.spawn(async move {
+                workload.epochs.borrow_mut().insert(name.clone(), epoch);
                 let mut client = Client { workload, name, disk, rng, epoch };
                 for _ in 0..steps {
                     if client.workload.first_error.borrow().is_some() {
@@ -148,6 +152,7 @@ impl Client {
         let epoch = self.disk.connection_epoch();
         if epoch != self.epoch {
             self.epoch = epoch;
+            self.workload.epochs.borrow_mut().insert(self.name.clone(), epoch);
             self.workload.model.borrow_mut().lose_unflushed(&self.name);
         }
     }
