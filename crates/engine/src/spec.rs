@@ -209,6 +209,8 @@ pub enum Sabotage {
     KeepChangedBlock,
     /// A flush of the log that an operation waits for leaves out the blocks of streams (R6).
     LeaveOutStreams,
+    /// A write is acknowledged although its backing may lack space for it.
+    NoReservation,
 }
 
 impl Sabotage {

@@ -34,8 +34,8 @@ pub struct WriteMode {
 impl<S: Seam> Shard<S> {
     /// Writes if no wait is needed. After a failure the waiting call repeats the parts already written to memory.
     pub fn write_now(self: &ShardRef<S>, at: ByteOffset, len: usize, source: &mut impl WriteSource<S>) -> bool {
-        let has_space = || self.disk.has_space_for(at.0, len as u64);
-        if len > NOW_BLOCKS_MAX * BLOCK_BYTES || !self.defers_writes() || !self.has_room_now(at, len) || !has_space() {
+        let has_room = self.has_room_now(at, len) && self.has_space_for(at, len as u64);
+        if len > NOW_BLOCKS_MAX * BLOCK_BYTES || !self.defers_writes() || !has_room {
             return false;
         }
         let now = self.seam().now();
@@ -113,10 +113,14 @@ impl<S: Seam> Shard<S> {
     pub(super) async fn reserve_space(&self, span: &Span) -> Result<(), RequestError> {
         let (at, len) = (ByteOffset::of(span.block), BLOCK_BYTES as u64);
         let len = len.min(self.size_bytes.get().saturating_sub(at.0));
-        while !self.disk.has_space_for(at.0, len) {
+        while !self.has_space_for(at, len) {
             self.disk.reserve(at.0, len).await?;
         }
         Ok(())
+    }
+
+    fn has_space_for(&self, at: ByteOffset, len: u64) -> bool {
+        self.sabotage(Sabotage::NoReservation) || self.disk.has_space_for(at.0, len)
     }
 
     /// Waits until the blocks of `wait` are on the backing, and durable there if `fua`.

@@ -1,0 +1,180 @@
+//! Volumes on a pool: an acknowledged write has its place, also in a pool that fills up, beside discards, and after a
+//! crash.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use engine::spec::Sabotage;
+use engine::{Backing, ByteOffset, CoreSpec, RequestError, Volume, VolumeId, VolumeSpec, WriteFlags};
+use lab::fixture::{Fixture, out_of_order_disk, read, write};
+use lab::torture::flash::FlashOptions;
+use pool::{CreateOptions, OpenOptions, Pool, TierSpec, VolumeSpec as PoolVolumeSpec};
+use seam::sim::{CrashMode, SimDisk, SimSeam, WorldSpec};
+use seam::{DiskError, Nanos, Seam};
+
+const MIB: u64 = 1 << 20;
+const SLICE_BYTES: u64 = 256 << 10;
+const SLICE_SECTORS: u64 = SLICE_BYTES / 512;
+/// Slices of each volume: together three times those of the pool.
+const VOLUME_SLICES: u64 = 96;
+const NAMES: [&str; 2] = ["first", "second"];
+
+type SimPool = Pool<SimSeam, SimDisk>;
+
+fn world(seed: u64) -> WorldSpec {
+    WorldSpec { blocks: 8_192, time_max: Nanos::from_secs(100_000), ..WorldSpec::new(seed) }
+}
+
+fn log() -> FlashOptions {
+    FlashOptions::plain(2, MIB, 32)
+}
+
+/// A world with a pool of about 64 slices on two tiers, and a flash log.
+fn with_pool(seed: u64, sabotage: Sabotage) -> Fixture {
+    let fixture = Fixture::new(world(seed), CoreSpec { sabotage, ..CoreSpec::default() });
+    for (name, mib) in [("ssd", 10), ("hdd", 10)] {
+        fixture.add_disk(name, out_of_order_disk(mib * MIB));
+    }
+    log().add_disks(&fixture.world);
+    let tier = |name: &str| TierSpec { name: name.to_owned(), disks: vec![fixture.open(name)] };
+    let tiers = [tier("ssd"), tier("hdd")];
+    fixture.world.block_on(async {
+        let options = CreateOptions { slice_bytes: SLICE_BYTES, ..CreateOptions::default() };
+        SimPool::create(&fixture.seam, &tiers, options).await.expect("the disks are empty");
+        let pool = open_pool(&fixture, &tiers.map(|tier| tier.disks[0].clone())).await;
+        for name in NAMES {
+            let spec = PoolVolumeSpec::thin(name, VOLUME_SLICES * SLICE_BYTES);
+            pool.create_volume(spec).await.expect("the name is free");
+        }
+        pool.commit().await.expect("the disks are healthy");
+    });
+    fixture
+}
+
+async fn open_pool(fixture: &Fixture, disks: &[SimDisk]) -> SimPool {
+    SimPool::open(&fixture.seam, disks, OpenOptions::default()).await.expect("the metadata is whole")
+}
+
+/// Opens the pool and the log, and serves both volumes.
+fn serve(fixture: &Fixture, is_first: bool) -> (SimPool, [Volume<SimSeam>; 2]) {
+    let disks = ["ssd", "hdd"].map(|name| fixture.open(name));
+    fixture.world.block_on(async {
+        let pool = open_pool(fixture, &disks).await;
+        log().open(&fixture.seam, &fixture.core, is_first, false).await.expect("the devices are intact");
+        let mut volumes = Vec::new();
+        for (id, name) in (1..).zip(NAMES) {
+            let disk = pool.volume(pool.volume_named(name).expect("it was created")).expect("it was created");
+            let spec = VolumeSpec::new(name, VolumeId(id));
+            volumes.push(fixture.core.attach_recovered(spec, Backing::pool(disk)).await.expect("the log is intact"));
+        }
+        (pool, volumes.try_into().unwrap_or_else(|_| unreachable!("two volumes")))
+    })
+}
+
+/// Writes one block to each slice in turn until the pool is full. Returns the written slices.
+async fn fill(volume: &Volume<SimSeam>, tag: u64) -> Vec<u64> {
+    let mut written = Vec::new();
+    for slice in 0..VOLUME_SLICES {
+        match write(volume, slice * SLICE_SECTORS + 8, 8, tag + slice).await {
+            Ok(()) => written.push(slice),
+            Err(error) => assert_eq!(error, RequestError::Disk(DiskError::NoSpace)),
+        }
+    }
+    written
+}
+
+#[test]
+fn acknowledged_writes_have_their_place_in_a_pool_that_fills_up() {
+    let fixture = with_pool(1, Sabotage::None);
+    let (pool, [first, second]) = serve(&fixture, true);
+    let slots: u64 = pool.groups().iter().map(|group| u64::from(group.slots)).sum();
+    let written = fixture.world.block_on(async {
+        let written = [fill(&first, 1_000).await, fill(&second, 2_000).await];
+        let counts = [written[0].len() as u64, written[1].len() as u64];
+        assert_eq!(counts.iter().sum::<u64>(), slots, "every slot is used, and no write more is acknowledged");
+        // An overwrite needs no space.
+        write(&first, written[0][0] * SLICE_SECTORS + 64, 8, 77).await.expect("its slice is allocated");
+        first.flush().await.expect("the log has room");
+        second.flush().await.expect("the log has room");
+        written
+    });
+    drop((pool, first, second));
+    let fixture = fixture.crash(CrashMode::LoseAll, world(2));
+    let (pool, [first, second]) = serve(&fixture, false);
+    fixture.world.block_on(async {
+        first.destage_all().await.expect("every block has its slice");
+        second.destage_all().await.expect("every block has its slice");
+        for (volume, (written, tag)) in [&first, &second].into_iter().zip(written.iter().zip([1_000, 2_000])) {
+            for slice in written {
+                assert_eq!(read(volume, slice * SLICE_SECTORS + 8, 1).await, Ok(vec![tag + slice]));
+            }
+        }
+        assert_eq!(read(&first, written[0][0] * SLICE_SECTORS + 64, 1).await, Ok(vec![77]));
+    });
+    assert_eq!(pool.check_open().findings, []);
+}
+
+/// Discards whole slices and writes to them at once, while the other volume takes every free slot. Returns whether all
+/// acknowledged writes could be destaged.
+fn discards_beside_writes(seed: u64, sabotage: Sabotage) -> Result<(), String> {
+    let fixture = with_pool(seed, sabotage);
+    let (pool, [first, second]) = serve(&fixture, true);
+    let ended = Rc::new(Cell::new(false));
+    let (flag, seam, greedy) = (Rc::clone(&ended), fixture.seam.clone(), second.clone());
+    fixture.seam.spawn(async move {
+        while !flag.get() {
+            fill(&greedy, 5_000).await;
+            // Without a reservation it fails, as the destage of the first volume does.
+            let _ = greedy.destage_all().await;
+            seam.sleep(Nanos::from_micros(300)).await;
+        }
+    });
+    // Discards are on their way to the pool at any moment.
+    let (flag, seam, destaging) = (Rc::clone(&ended), fixture.seam.clone(), first.clone());
+    fixture.seam.spawn(async move {
+        while !flag.get() {
+            let _ = destaging.destage_all().await;
+            seam.sleep(Nanos::from_micros(100)).await;
+        }
+    });
+    let result = fixture.world.block_on(async {
+        let mut acknowledged: BTreeMap<u64, u64> = BTreeMap::new();
+        for round in 0..30 {
+            for slice in 0..8 {
+                let first_sector = slice * SLICE_SECTORS;
+                let discard = first.discard(ByteOffset(first_sector * 512), SLICE_BYTES, WriteFlags::default());
+                discard.await.expect("a discard needs no space");
+                acknowledged.remove(&slice);
+                fixture.seam.sleep(Nanos::from_micros(37 * (round * 8 + slice) % 900)).await;
+                let tag = round * 100 + slice + 1;
+                if write(&first, first_sector, 8, tag).await.is_ok() {
+                    acknowledged.insert(slice, tag);
+                }
+            }
+        }
+        ended.set(true);
+        let _ = second.destage_all().await;
+        first.destage_all().await.map_err(|error| format!("an acknowledged write has no place: {error}"))?;
+        for (slice, tag) in acknowledged {
+            let found = read(&first, slice * SLICE_SECTORS, 1).await.map_err(|error| error.to_string())?;
+            assert_eq!(found, [tag], "slice {slice}");
+        }
+        Ok(())
+    });
+    assert_eq!(pool.check_open().findings, []);
+    result
+}
+
+#[test]
+fn write_beside_a_discard_of_its_slice_keeps_its_place() {
+    for seed in 0..10 {
+        discards_beside_writes(seed, Sabotage::None).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+}
+
+#[test]
+fn write_that_reserves_nothing_is_caught() {
+    let caught = (0..10).find_map(|seed| discards_beside_writes(seed, Sabotage::NoReservation).err());
+    assert!(caught.is_some_and(|error| error.contains("no place")));
+}
