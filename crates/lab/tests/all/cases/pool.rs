@@ -115,53 +115,51 @@ fn acknowledged_writes_have_their_place_in_a_pool_that_fills_up() {
     assert_eq!(pool.check_open().findings, []);
 }
 
-/// Discards whole slices and writes to them at once, while the other volume takes every free slot. Returns whether all
-/// acknowledged writes could be destaged.
+/// Discards whole slices and writes to them at once, while the other volume takes every free slot. Fails if an
+/// acknowledged write has no place.
 fn discards_beside_writes(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     let fixture = with_pool(seed, sabotage);
     let (pool, [first, second]) = serve(&fixture, true);
-    let ended = Rc::new(Cell::new(false));
-    let (flag, seam, greedy) = (Rc::clone(&ended), fixture.seam.clone(), second.clone());
-    fixture.seam.spawn(async move {
-        while !flag.get() {
-            fill(&greedy, 5_000).await;
-            // Without a reservation it fails, as the destage of the first volume does.
-            let _ = greedy.destage_all().await;
-            seam.sleep(Nanos::from_micros(300)).await;
-        }
-    });
     // Discards are on their way to the pool at any moment.
+    let ended = Rc::new(Cell::new(false));
     let (flag, seam, destaging) = (Rc::clone(&ended), fixture.seam.clone(), first.clone());
     fixture.seam.spawn(async move {
         while !flag.get() {
+            // A failure shows at the end of a round.
             let _ = destaging.destage_all().await;
             seam.sleep(Nanos::from_micros(100)).await;
         }
     });
+    let (flag, seam, greedy) = (Rc::clone(&ended), fixture.seam.clone(), second.clone());
+    fixture.seam.spawn(async move {
+        while !flag.get() {
+            fill(&greedy, 5_000).await;
+            seam.sleep(Nanos::from_micros(20)).await;
+        }
+    });
     let result = fixture.world.block_on(async {
-        let mut acknowledged: BTreeMap<u64, u64> = BTreeMap::new();
         for round in 0..30 {
+            let mut acknowledged: BTreeMap<u64, u64> = BTreeMap::new();
             for slice in 0..8 {
-                let first_sector = slice * SLICE_SECTORS;
+                let (first_sector, tag) = (slice * SLICE_SECTORS, round * 100 + slice + 1);
                 let discard = first.discard(ByteOffset(first_sector * 512), SLICE_BYTES, WriteFlags::default());
                 discard.await.expect("a discard needs no space");
-                acknowledged.remove(&slice);
-                fixture.seam.sleep(Nanos::from_micros(37 * (round * 8 + slice) % 900)).await;
-                let tag = round * 100 + slice + 1;
+                fixture.seam.sleep(Nanos::from_micros(37 * (round * 8 + slice) % 2_000)).await;
                 if write(&first, first_sector, 8, tag).await.is_ok() {
                     acknowledged.insert(slice, tag);
                 }
             }
-        }
-        ended.set(true);
-        let _ = second.destage_all().await;
-        first.destage_all().await.map_err(|error| format!("an acknowledged write has no place: {error}"))?;
-        for (slice, tag) in acknowledged {
-            let found = read(&first, slice * SLICE_SECTORS, 1).await.map_err(|error| error.to_string())?;
-            assert_eq!(found, [tag], "slice {slice}");
+            fill(&second, 5_000).await;
+            let _ = second.destage_all().await;
+            first.destage_all().await.map_err(|error| format!("an acknowledged write has no place: {error}"))?;
+            for (slice, tag) in acknowledged {
+                let found = read(&first, slice * SLICE_SECTORS, 1).await.map_err(|error| error.to_string())?;
+                assert_eq!(found, [tag], "slice {slice}");
+            }
         }
         Ok(())
     });
+    ended.set(true);
     assert_eq!(pool.check_open().findings, []);
     result
 }
