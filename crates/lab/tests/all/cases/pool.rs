@@ -18,6 +18,8 @@ const SLICE_BYTES: u64 = 256 << 10;
 const SLICE_SECTORS: u64 = SLICE_BYTES / 512;
 /// Slices of each volume: together three times those of the pool.
 const VOLUME_SLICES: u64 = 96;
+/// Slices of the first volume that are discarded.
+const SLICES_IN_USE: u64 = 12;
 const NAMES: [&str; 2] = ["first", "second"];
 
 type SimPool = Pool<SimSeam, SimDisk>;
@@ -115,53 +117,69 @@ fn acknowledged_writes_have_their_place_in_a_pool_that_fills_up() {
     assert_eq!(pool.check_open().findings, []);
 }
 
-/// Discards whole slices and writes to them at once, while the other volume takes every free slot. Fails if an
-/// acknowledged write has no place.
+/// In a full pool, discards slices of the first volume and writes to them, while the second one takes every free slot.
+/// Fails if an acknowledged write has no place.
 fn discards_beside_writes(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     let fixture = with_pool(seed, sabotage);
     let (pool, [first, second]) = serve(&fixture, true);
-    // Discards are on their way to the pool at any moment.
-    let ended = Rc::new(Cell::new(false));
-    let (flag, seam, destaging) = (Rc::clone(&ended), fixture.seam.clone(), first.clone());
+    let is_contended = Rc::new(Cell::new(false));
+    // Discards are on their way to the pool at any moment, and freed slots are taken at once.
+    let (flag, seam, destaging) = (Rc::clone(&is_contended), fixture.seam.clone(), first.clone());
     fixture.seam.spawn(async move {
-        while !flag.get() {
-            // A failure shows at the end of a round.
-            let _ = destaging.destage_all().await;
-            seam.sleep(Nanos::from_micros(100)).await;
+        loop {
+            seam.sleep(Nanos::from_micros(50)).await;
+            if flag.get() {
+                // A failure shows at the end of a round.
+                let _ = destaging.destage_all().await;
+            }
         }
     });
-    let (flag, seam, greedy) = (Rc::clone(&ended), fixture.seam.clone(), second.clone());
+    let (flag, seam, greedy) = (Rc::clone(&is_contended), fixture.seam.clone(), second.clone());
     fixture.seam.spawn(async move {
-        while !flag.get() {
-            fill(&greedy, 5_000).await;
+        loop {
             seam.sleep(Nanos::from_micros(20)).await;
+            if flag.get() {
+                fill(&greedy, 5_000).await;
+            }
         }
     });
-    let result = fixture.world.block_on(async {
-        for round in 0..30 {
+    let discard = |volume: &Volume<SimSeam>, slice: u64, slices: u64| {
+        let volume = volume.clone();
+        async move {
+            let (at, len) = (ByteOffset(slice * SLICE_BYTES), slices * SLICE_BYTES);
+            volume.discard(at, len, WriteFlags::default()).await.expect("a discard needs no space");
+        }
+    };
+    fixture.world.block_on(async {
+        for round in 0..10 {
+            discard(&second, 0, VOLUME_SLICES).await;
+            second.destage_all().await.map_err(|error| format!("an acknowledged write has no place: {error}"))?;
+            for slice in 0..SLICES_IN_USE {
+                write(&first, slice * SLICE_SECTORS, 8, 1).await.map_err(|error| error.to_string())?;
+            }
+            first.destage_all().await.map_err(|error| format!("an acknowledged write has no place: {error}"))?;
+            is_contended.set(true);
+            fill(&second, 5_000).await;
             let mut acknowledged: BTreeMap<u64, u64> = BTreeMap::new();
-            for slice in 0..8 {
-                let (first_sector, tag) = (slice * SLICE_SECTORS, round * 100 + slice + 1);
-                let discard = first.discard(ByteOffset(first_sector * 512), SLICE_BYTES, WriteFlags::default());
-                discard.await.expect("a discard needs no space");
-                fixture.seam.sleep(Nanos::from_micros(37 * (round * 8 + slice) % 2_000)).await;
-                if write(&first, first_sector, 8, tag).await.is_ok() {
+            for slice in 0..SLICES_IN_USE {
+                discard(&first, slice, 1).await;
+                fixture.seam.sleep(Nanos::from_micros(97 * (round * SLICES_IN_USE + slice) % 3_000)).await;
+                let tag = round * 100 + slice + 2;
+                if write(&first, slice * SLICE_SECTORS, 8, tag).await.is_ok() {
                     acknowledged.insert(slice, tag);
                 }
             }
-            fill(&second, 5_000).await;
-            let _ = second.destage_all().await;
+            is_contended.set(false);
+            fixture.seam.sleep(Nanos::from_millis(50)).await;
             first.destage_all().await.map_err(|error| format!("an acknowledged write has no place: {error}"))?;
             for (slice, tag) in acknowledged {
                 let found = read(&first, slice * SLICE_SECTORS, 1).await.map_err(|error| error.to_string())?;
                 assert_eq!(found, [tag], "slice {slice}");
             }
+            assert_eq!(pool.check_open().findings, []);
         }
         Ok(())
-    });
-    ended.set(true);
-    assert_eq!(pool.check_open().findings, []);
-    result
+    })
 }
 
 #[test]
