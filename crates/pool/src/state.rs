@@ -63,12 +63,14 @@ pub(crate) struct Group<D> {
     pub is_gone: bool,
     /// It failed as a metadata copy since the opening.
     pub failed_as_copy: bool,
+    /// The superblock to overwrite next: the one that is not its newest. A group may have missed writes of the others.
+    pub next_place: usize,
 }
 
 impl<D> Group<D> {
     pub fn new(disk: Option<D>, slots: u32) -> Group<D> {
         let slots = GroupSlots::new(slots);
-        Group { disk, slots, flush_failures: 0, is_gone: false, failed_as_copy: false }
+        Group { disk, slots, flush_failures: 0, is_gone: false, failed_as_copy: false, next_place: 0 }
     }
 }
 
