@@ -46,7 +46,9 @@ pub use format::superblock::MemberState;
 pub use groups::DrainReport;
 pub use io::PoolDisk;
 pub use mover::{CopyRequest, Flow, LAST_PASS_BLOCKS, MOVES_MAX, MoveError, MoveOutcome, Pace, unpaced};
-pub use number::{GroupNo, PoolGeneration, SliceAddress, SliceNo, SlotAddress, SlotNo, TierNo, VolumeId};
+pub use number::{
+    CheckpointNo, GroupNo, PoolGeneration, Sequence, SliceAddress, SliceNo, SlotAddress, SlotNo, TierNo, VolumeId,
+};
 pub use open::OpenOptions;
 pub use policy::{GroupRoom, Provisioning, TierPolicy, VolumeSpec, place};
 pub use pool::{GroupReport, LostRange, Pool, VolumeReport};

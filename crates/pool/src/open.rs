@@ -21,6 +21,9 @@ use crate::slots::SlotUse;
 use crate::state::{Group, Inner, State, Volume};
 use crate::wait::{BoxFuture, TaskMutex, join};
 
+/// Attempts to flush a group at the opening: a connection may be lost once.
+const FLUSH_ATTEMPTS: u32 = 3;
+
 /// Options of the opening.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
@@ -187,10 +190,13 @@ async fn flush_groups<S: Seam, D: Disk<S>>(present: &mut Present<D>) {
     let flushes = present.disks.iter().map(|disk| {
         let disk = disk.clone();
         let flush: BoxFuture<'_, bool> = Box::pin(async move {
-            match disk {
-                Some(disk) => disk.flush().await.is_ok(),
-                None => false,
+            let Some(disk) = disk else { return false };
+            for _ in 0..FLUSH_ATTEMPTS {
+                if disk.flush().await.is_ok() {
+                    return true;
+                }
             }
+            false
         });
         flush
     });

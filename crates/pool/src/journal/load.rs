@@ -3,6 +3,7 @@
 
 use seam::{BLOCK_BYTES, Disk, Seam};
 
+use super::WRITE_BLOCKS;
 use super::replay::LoadedVolumes;
 use crate::buffers::Buffers;
 use crate::device::read_raw;
@@ -159,7 +160,31 @@ impl<S: Seam, D: Disk<S>> Copies<'_, S, D> {
         if loaded.next < journal_end {
             return Err(format!("the journal ends at block {} and had reached {journal_end}", loaded.next));
         }
-        Ok(loaded)
+        match self.block_past_end(loaded.next).await {
+            Some(later) => Err(format!("the journal is damaged at block {}: block {later} exists", loaded.next)),
+            None => Ok(loaded),
+        }
+    }
+
+    /// A block so far past the journal's end that it cannot be a part of a torn last write: the end is damage.
+    async fn block_past_end(&self, end: Sequence) -> Option<Sequence> {
+        let ring = u64::from(self.superblock.journal_blocks);
+        for (_, disk) in self.disks {
+            let mut index = 0;
+            while index < ring {
+                let count = READ_BLOCKS.min(ring - index);
+                let at = self.superblock.journal_offset(Sequence(index));
+                let blocks = self.read(disk, at, count).await;
+                let decode = |raw: &Raw| MetadataBlock::decode(raw, BlockKind::Journal, self.superblock.pool);
+                let sequences = blocks.iter().flatten().filter_map(|raw| Some(decode(raw)?.0.sequence));
+                let later = sequences.into_iter().find(|sequence| sequence.0 >= end.0 + WRITE_BLOCKS as u64);
+                if later.is_some() {
+                    return later;
+                }
+                index += count;
+            }
+        }
+        None
     }
 
     /// Loads a checkpoint's content. Returns the copies with a damaged block.

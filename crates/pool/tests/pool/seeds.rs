@@ -25,8 +25,11 @@ pub fn run_life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     let mut world = with_pool(seed, shape);
     let model = Rc::<RefCell<Model>>::default();
     let options = OpenOptions { sabotage, ..OpenOptions::default() };
+    let mut has_damage = false;
     for boot in 0..2 + rng.below(3) {
-        let faults = plan_faults(&world, &rng, boot == 0);
+        // The boot after silent damage repairs it: another fault would be the second one.
+        let faults = if has_damage { Faults::None } else { plan_faults(&world, &rng, boot == 0) };
+        has_damage = faults == Faults::Silent;
         if rng.coin() {
             world.crash_at_io(world.io_count() + 1 + rng.below(700));
         }
