@@ -162,7 +162,7 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     }
     write_missing(&buffers, &copies, &loaded, &mut state).await?;
     state.journal.boot = seam.random();
-    let needs_checkpoint = loaded.has_older_copy || !loaded.damaged.is_empty();
+    let needs_checkpoint = !loaded.damaged.is_empty();
     adopt(&mut state, loaded)?;
     adapt_members(&mut state);
     if has_older || state.superblock.members != superblock.members {
