@@ -1,8 +1,10 @@
-//! Benchmark of the opening of a large pool, on simulated SSDs: two fast groups with a sixteenth of it, two slow ones with
-//! the rest. `TIB` of one volume are allocated in 4 MiB slices; with `scattered` each slice needs a map record of its own.
+//! Benchmark of the opening of a large pool, on simulated SSDs: two fast groups with a sixteenth of it, two slow ones
+//! with the rest. `TIB` of one volume are allocated in 4 MiB slices; with `scattered` each slice needs a map record of
+//! its own.
 //!
-//! `cargo run --release -p pool --example terabyte TIB [scattered]` prints the slices, the metadata's size on disk, and the
-//! times of the opening: of the devices (virtual time) and of the processor (real time). A start takes at most their sum.
+//! `cargo run --release -p pool --example terabyte TIB [scattered]` prints the slices, the metadata's size on disk, and
+//! the times of the opening: of the devices (virtual time) and of the processor (real time). A start takes at most
+//! their sum.
 
 use pool::{CreateOptions, OpenOptions, Pool, TierPolicy, TierSpec, VolumeSpec};
 use seam::model::DiskType;
@@ -74,8 +76,8 @@ fn main() {
         (volume.allocated, volume.slices.first().map_or(0, |(_, count)| *count))
     });
     println!(
-        "{tib} TiB: {allocated} slices ({fast} on the first group), {} MiB of checkpoint areas; opened in {:.3} s of the \
-         devices and {:.3} s of a processor",
+        "{tib} TiB: {allocated} slices ({fast} on the first group), {} MiB of checkpoint areas; opened in {:.3} s of \
+         the devices and {:.3} s of a processor",
         metadata_bytes >> 20,
         seam.now().since(start).as_secs_f64(),
         real_start.elapsed().as_secs_f64()

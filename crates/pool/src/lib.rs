@@ -8,8 +8,8 @@
 //! The rules that keep data safe, and the modules that uphold them:
 //!
 //! 1. A map entry is durable only after the zeroes and data of its slot: `journal/commit.rs`.
-//! 2. A slot is reused only after the entry that replaced its last one is durable, and no request uses it: `changes.rs`,
-//!    `state.rs`.
+//! 2. A slot is reused only after the entry that replaced its last one is durable, and no request uses it:
+//!    `changes.rs`, `state.rs`.
 //! 3. A flush returns when the groups with the volume's writes are flushed and its map entries are durable on every
 //!    metadata copy: `journal/commit.rs`.
 //! 4. A write during a move reaches the target before the map does: `mover.rs`.

@@ -184,8 +184,8 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     Ok(inner)
 }
 
-/// Flushes all groups. After a kill of the process the newest journal blocks may lie in a disk's volatile cache, and what
-/// follows from them must not become durable before they do. A group that cannot be flushed counts as missing.
+/// Flushes all groups. After a kill of the process the newest journal blocks may lie in a disk's volatile cache, and
+/// what follows from them must not become durable before they do. A group that cannot be flushed counts as missing.
 async fn flush_groups<S: Seam, D: Disk<S>>(present: &mut Present<D>) {
     let flushes = present.disks.iter().map(|disk| {
         let disk = disk.clone();

@@ -322,8 +322,8 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
         u32::try_from(volume.limit_bytes.div_ceil(self.slice_bytes())).expect("checked when the size was set")
     }
 
-    /// Sets the slot of a slice, visible at once and durable with the next commit. `stamp` is the write stamp of the new
-    /// slot's group before the slot was filled.
+    /// Sets the slot of a slice, visible at once and durable with the next commit. `stamp` is the write stamp of the
+    /// new slot's group before the slot was filled.
     pub fn set_slot(&mut self, slice: SliceAddress, slot: Option<SlotAddress>, stamp: u64) {
         let volume = self.volumes.get_mut(&slice.volume).expect("only a present volume's map changes");
         let former = volume.map.set(slice.slice, slot);

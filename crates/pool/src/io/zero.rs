@@ -1,4 +1,5 @@
-//! Zero-ranges: a whole slice of a thin volume is freed, a part of an allocated one is zeroed, an unallocated one stays.
+//! Zero-ranges: a whole slice of a thin volume is freed, a part of an allocated one is zeroed, an unallocated one
+//! stays.
 
 use std::rc::Rc;
 

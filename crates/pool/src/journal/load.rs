@@ -128,8 +128,8 @@ impl<S: Seam, D: Disk<S>> Copies<'_, S, D> {
             ..LoadedVolumes::default()
         };
         let mut damaged = self.load_content(number, &facts, &with_header, &mut volumes).await?;
-        // A crash between two headers leaves a copy behind. It is none until the next checkpoint: that one overwrites what
-        // the copy has.
+        // A crash between two headers leaves a copy behind. It is none until the next checkpoint: that one overwrites
+        // what the copy has.
         let lacks_header = |group: &GroupNo| !with_header.iter().any(|header| header.group == *group);
         let behind = self.disks.iter().map(|(group, _)| *group).filter(lacks_header);
         damaged.extend(behind.map(|group| (group, format!("it lacks checkpoint {number}"))));

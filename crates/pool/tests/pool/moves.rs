@@ -62,7 +62,8 @@ async fn write_blocks(
     }
 }
 
-/// Moves a slice under a writer that pauses for `pause`. Returns the outcome, the longest write, and the pool's counters.
+/// Moves a slice under a writer that pauses for `pause`. Returns the outcome, the longest write, and the pool's
+/// counters.
 fn move_under_writes(pause: Nanos) -> (Result<MoveOutcome, MoveError>, Nanos, pool::PoolCounts) {
     let (world, seam) = large_pool();
     world.block_on(async {

@@ -160,8 +160,8 @@ enum Faults {
     Silent,
 }
 
-/// Adds a random fault to one disk. The metadata's other copy has none. Silent damage needs a second copy, which only a new
-/// pool with all its groups certainly has.
+/// Adds a random fault to one disk. The metadata's other copy has none. Silent damage needs a second copy, which only a
+/// new pool with all its groups certainly has.
 fn plan_faults(world: &World, rng: &Rng, is_new: bool) -> Faults {
     let name = ALL[rng.below(3) as usize];
     let control = world.disk(name).expect("the disk exists");

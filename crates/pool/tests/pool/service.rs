@@ -1,4 +1,5 @@
-//! Behaviour of a running pool: thin volumes, a full pool, groups that fail, join and leave, metadata copies, the check.
+//! Behaviour of a running pool: thin volumes, a full pool, groups that fail, join and leave, metadata copies, the
+//! check.
 
 use std::rc::Rc;
 
