@@ -13,8 +13,8 @@ use crate::number::{SliceAddress, SlotAddress};
 pub(crate) struct PendingChange {
     /// The slot in the last durable map entry.
     pub baseline: Option<SlotAddress>,
-    /// The write stamp of the new slot's group before the slot was filled. The slot's unflushed content may be lost once
-    /// the group has another stamp.
+    /// The write stamp of the new slot's group before the slot was filled. The slot's unflushed content may be lost
+    /// once the group has another stamp.
     pub stamp: u64,
 }
 

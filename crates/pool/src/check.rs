@@ -161,8 +161,8 @@ pub(crate) fn check_open<S: Seam, D: Disk<S>>(state: &State<S, D>) -> CheckRepor
     report
 }
 
-/// The place of every slice as text: one line each with volume, slice, the group's device, byte offset on it, length. The
-/// last slice of a volume has the full length of a slice on its group.
+/// The place of every slice as text: one line each with volume, slice, the group's device, byte offset on it, length.
+/// The last slice of a volume has the full length of a slice on its group.
 pub(crate) async fn export_map<S: Seam, D: Disk<S>>(seam: &S, disks: &[D]) -> Result<String, PoolError> {
     let buffers = Buffers::new(seam);
     let present = find_groups(&buffers, disks).await?;

@@ -202,7 +202,8 @@ async fn remove<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group: GroupNo) ->
         let groups = state.superblock.members.iter().filter(|member| member.state != MemberState::Removed).count();
         if is_copy && others < COPIES.min(groups - 1).max(1) {
             return Err(PoolError::Refused(format!(
-                "group {group} carries a metadata copy, and no other group has room for it: add a group, then drain again"
+                "group {group} carries a metadata copy, and no other group has room for it: add a group, then drain \
+                 again"
             )));
         }
         let entry = &mut state.superblock.members[group.index()];

@@ -8,8 +8,8 @@
 //! The rules that keep data safe, and the modules that uphold them:
 //!
 //! 1. A map entry is durable only after the zeroes and data of its slot: `journal/commit.rs`.
-//! 2. A slot is reused only after the entry that replaced its last one is durable, and no request uses it: `changes.rs`,
-//!    `state.rs`.
+//! 2. A slot is reused only after the entry that replaced its last one is durable, and no request uses it:
+//!    `changes.rs`, `state.rs`.
 //! 3. A flush returns when the groups with the volume's writes are flushed and its map entries are durable on every
 //!    metadata copy: `journal/commit.rs`.
 //! 4. A write during a move reaches the target before the map does: `mover.rs`.
@@ -47,7 +47,9 @@ pub use format::superblock::MemberState;
 pub use groups::DrainReport;
 pub use io::PoolDisk;
 pub use mover::{CopyRequest, Flow, LAST_PASS_BLOCKS, MOVES_MAX, MoveError, MoveOutcome, Pace, unpaced};
-pub use number::{GroupNo, PoolGeneration, SliceAddress, SliceNo, SlotAddress, SlotNo, TierNo, VolumeId};
+pub use number::{
+    CheckpointNo, GroupNo, PoolGeneration, Sequence, SliceAddress, SliceNo, SlotAddress, SlotNo, TierNo, VolumeId,
+};
 pub use open::OpenOptions;
 pub use policy::{GroupRoom, Provisioning, TierPolicy, VolumeSpec, place};
 pub use pool::{GroupReport, LostRange, Pool, VolumeReport};

@@ -46,9 +46,7 @@ impl VolumeMap {
     pub fn set(&mut self, slice: SliceNo, slot: Option<SlotAddress>) -> Option<SlotAddress> {
         let (number, index) = (slice.index() / CHUNK, slice.index() % CHUNK);
         if number >= self.chunks.len() {
-            if slot.is_none() {
-                return None;
-            }
+            slot?;
             self.chunks.resize_with(number + 1, || None);
         }
         let chunk = &mut self.chunks[number];

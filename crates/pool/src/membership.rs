@@ -90,12 +90,12 @@ async fn write_superblocks<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, is_removed:
     let (mut superblock, disks) = {
         let mut state = inner.state.borrow_mut();
         state.superblock.revision += 1;
-        let disks: Vec<_> = (0..).map(GroupNo).zip(state.groups.iter().map(|group| group.disk.clone())).collect();
+        let disks = state.groups.iter().map(|group| (group.disk.clone(), group.next_place));
+        let disks: Vec<_> = (0..).map(GroupNo).zip(disks).collect();
         (state.superblock.clone(), disks)
     };
-    let at = SUPERBLOCK_OFFSETS[(superblock.revision % 2) as usize];
     let mut writes = Vec::new();
-    for (group, disk) in disks {
+    for (group, (disk, place)) in disks {
         let Some(disk) = disk else { continue };
         if (superblock.members[group.index()].state == MemberState::Removed) != is_removed {
             continue;
@@ -103,7 +103,10 @@ async fn write_superblocks<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, is_removed:
         superblock.group = group;
         let block = inner.buffers.metadata(&superblock.encode()).await;
         let write: BoxFuture<'_, _> = Box::pin(async move {
-            let result = write_durably(&disk, &[(at, vec![block])]).await;
+            let result = write_durably(&disk, &[(SUPERBLOCK_OFFSETS[place], vec![block])]).await;
+            if result.is_ok() {
+                inner.state.borrow_mut().groups[group.index()].next_place = 1 - place;
+            }
             Some((group, result.err()?))
         });
         writes.push(write);

@@ -1,9 +1,9 @@
 //! Moves a slice to another group while clients read and write it.
 //!
-//! Writes during the copy go to the source and mark their blocks. Passes copy the marked blocks again until few are left;
-//! the last pass holds the slice's writes. Then the map refers to the target, in memory; the next commit flushes the
-//! target, makes the map entry durable, and only then frees the source. A move that fails or is cancelled leaves the
-//! slice at its source.
+//! Writes during the copy go to the source and mark their blocks. Passes copy the marked blocks again until few are
+//! left; the last pass holds the slice's writes. Then the map refers to the target, in memory; the next commit flushes
+//! the target, makes the map entry durable, and only then frees the source. A move that fails or is cancelled leaves
+//! the slice at its source.
 
 use std::ops::Range;
 use std::rc::Rc;

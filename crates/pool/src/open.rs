@@ -21,6 +21,9 @@ use crate::slots::SlotUse;
 use crate::state::{Group, Inner, State, Volume};
 use crate::wait::{BoxFuture, TaskMutex, join};
 
+/// Attempts to flush a group at the opening: a connection may be lost once.
+const FLUSH_ATTEMPTS: u32 = 3;
+
 /// Options of the opening.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
@@ -39,6 +42,8 @@ pub(crate) struct Present<D> {
     pub revision: u64,
     /// The disk of each member, if it is present.
     pub disks: Vec<Option<D>>,
+    /// The place of each member's newest superblock, if it is present.
+    places: Vec<usize>,
     /// A present group has an older generation.
     pub has_older: bool,
 }
@@ -48,17 +53,19 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
     buffers: &Buffers<S>,
     disks: &[D],
 ) -> Result<Present<D>, PoolError> {
-    let mut found: Vec<(Superblock, &D)> = Vec::new();
+    let mut found: Vec<(Superblock, usize, &D)> = Vec::new();
     for disk in disks {
-        found.push((read_superblock(buffers, disk).await?, disk));
+        let (superblock, place) = read_superblock(buffers, disk).await?;
+        found.push((superblock, place, disk));
     }
-    let newest = found.iter().max_by_key(|(superblock, _)| (superblock.generation, superblock.revision));
-    let Some((newest, _)) = newest.cloned() else {
+    let newest = found.iter().max_by_key(|(superblock, _, _)| (superblock.generation, superblock.revision));
+    let Some((newest, _, _)) = newest.cloned() else {
         return Err(PoolError::Refused("no disk of the pool was given".to_owned()));
     };
     let mut present: Vec<Option<D>> = newest.members.iter().map(|_| None).collect();
+    let mut places = vec![0; newest.members.len()];
     let mut has_older = false;
-    for (superblock, disk) in &found {
+    for (superblock, newest_place, disk) in &found {
         let other = || PoolError::OtherPool { device: disk.identity() };
         if superblock.pool != newest.pool {
             return Err(other());
@@ -76,20 +83,24 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
         }
         has_older |= superblock.generation < newest.generation;
         *place = Some((*disk).clone());
+        places[superblock.group.index()] = *newest_place;
     }
-    let revision = found.iter().map(|(superblock, _)| superblock.revision).max().expect("a superblock was found");
-    Ok(Present { superblock: newest, revision, disks: present, has_older })
+    let revision = found.iter().map(|(superblock, _, _)| superblock.revision).max().expect("a superblock was found");
+    Ok(Present { superblock: newest, revision, disks: present, places, has_older })
 }
 
-/// The newer valid superblock of a disk.
-async fn read_superblock<S: Seam, D: Disk<S>>(buffers: &Buffers<S>, disk: &D) -> Result<Superblock, PoolError> {
-    let (mut newest, mut reason, mut error) = (None::<Superblock>, "no superblock".to_owned(), None);
-    for at in SUPERBLOCK_OFFSETS {
+/// The newer valid superblock of a disk, and its place.
+async fn read_superblock<S: Seam, D: Disk<S>>(
+    buffers: &Buffers<S>,
+    disk: &D,
+) -> Result<(Superblock, usize), PoolError> {
+    let (mut newest, mut reason, mut error) = (None::<(Superblock, usize)>, "no superblock".to_owned(), None);
+    for (place, at) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
         match read_one(buffers, disk, at).await {
             Err(read_error) => error = Some(read_error),
             Ok(raw) => match Superblock::decode(&raw) {
-                Ok(superblock) if newest.as_ref().is_none_or(|newest| newest.revision < superblock.revision) => {
-                    newest = Some(superblock);
+                Ok(superblock) if newest.as_ref().is_none_or(|(newest, _)| newest.revision < superblock.revision) => {
+                    newest = Some((superblock, place));
                 }
                 Ok(_) | Err(SuperblockError::NotASuperblock) => {}
                 Err(SuperblockError::Invalid(text)) => reason = text,
@@ -100,7 +111,7 @@ async fn read_superblock<S: Seam, D: Disk<S>>(buffers: &Buffers<S>, disk: &D) ->
         }
     }
     match (newest, error) {
-        (Some(superblock), _) => Ok(superblock),
+        (Some(newest), _) => Ok(newest),
         (None, Some(error)) => Err(failed(disk, error)),
         (None, None) => Err(PoolError::NoPool { device: disk.identity(), reason }),
     }
@@ -142,13 +153,16 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     flush_groups(&mut present).await;
     let copies = present_copies(&present, options.accept_missing)?;
     let loaded = load(&buffers, &present.superblock, &copies).await?;
-    let Present { mut superblock, revision, disks, has_older } = present;
+    let Present { mut superblock, revision, disks, places, has_older } = present;
     superblock.revision = revision;
     let groups = disks.into_iter().zip(&superblock.members).map(|(disk, member)| Group::new(disk, member.slots));
     let mut state = State::new(superblock.clone(), groups.collect(), options.sabotage);
+    for (group, place) in state.groups.iter_mut().zip(places) {
+        group.next_place = 1 - place;
+    }
     write_missing(&buffers, &copies, &loaded, &mut state).await?;
     state.journal.boot = seam.random();
-    let needs_checkpoint = loaded.has_older_copy || !loaded.damaged.is_empty();
+    let needs_checkpoint = !loaded.damaged.is_empty();
     adopt(&mut state, loaded)?;
     adapt_members(&mut state);
     if has_older || state.superblock.members != superblock.members {
@@ -170,16 +184,19 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     Ok(inner)
 }
 
-/// Flushes all groups. After a kill of the process the newest journal blocks may lie in a disk's volatile cache, and what
-/// follows from them must not become durable before they do. A group that cannot be flushed counts as missing.
+/// Flushes all groups. After a kill of the process the newest journal blocks may lie in a disk's volatile cache, and
+/// what follows from them must not become durable before they do. A group that cannot be flushed counts as missing.
 async fn flush_groups<S: Seam, D: Disk<S>>(present: &mut Present<D>) {
     let flushes = present.disks.iter().map(|disk| {
         let disk = disk.clone();
         let flush: BoxFuture<'_, bool> = Box::pin(async move {
-            match disk {
-                Some(disk) => disk.flush().await.is_ok(),
-                None => false,
+            let Some(disk) = disk else { return false };
+            for _ in 0..FLUSH_ATTEMPTS {
+                if disk.flush().await.is_ok() {
+                    return true;
+                }
             }
+            false
         });
         flush
     });

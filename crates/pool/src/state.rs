@@ -64,12 +64,14 @@ pub(crate) struct Group<D> {
     pub is_gone: bool,
     /// It failed as a metadata copy since the opening.
     pub failed_as_copy: bool,
+    /// The superblock to overwrite next: the one that is not its newest. A group may have missed writes of the others.
+    pub next_place: usize,
 }
 
 impl<D> Group<D> {
     pub fn new(disk: Option<D>, slots: u32) -> Group<D> {
         let slots = GroupSlots::new(slots);
-        Group { disk, slots, flush_failures: 0, is_gone: false, failed_as_copy: false }
+        Group { disk, slots, flush_failures: 0, is_gone: false, failed_as_copy: false, next_place: 0 }
     }
 }
 
@@ -323,8 +325,8 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
         u32::try_from(volume.limit_bytes.div_ceil(self.slice_bytes())).expect("checked when the size was set")
     }
 
-    /// Sets the slot of a slice, visible at once and durable with the next commit. `stamp` is the write stamp of the new
-    /// slot's group before the slot was filled.
+    /// Sets the slot of a slice, visible at once and durable with the next commit. `stamp` is the write stamp of the
+    /// new slot's group before the slot was filled.
     pub fn set_slot(&mut self, slice: SliceAddress, slot: Option<SlotAddress>, stamp: u64) {
         let volume = self.volumes.get_mut(&slice.volume).expect("only a present volume's map changes");
         let former = volume.map.set(slice.slice, slot);

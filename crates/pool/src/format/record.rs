@@ -220,11 +220,6 @@ impl RunBuilder {
         }
     }
 
-    /// Number of records so far.
-    pub fn len(&self) -> usize {
-        self.records.len()
-    }
-
     /// The records.
     pub fn finish(self) -> Vec<Record> {
         self.records

@@ -1,5 +1,5 @@
-//! Allocation of slices. A new slot is zeroed outside the first write before the map refers to it: no content of a former
-//! owner is ever visible, not after a crash either.
+//! Allocation of slices. A new slot is zeroed outside the first write before the map refers to it: no content of a
+//! former owner is ever visible, not after a crash either.
 
 use std::rc::Rc;
 

@@ -125,8 +125,8 @@ pub(crate) async fn add_copy<S: Seam, D: Disk<S>>(
     Ok(false)
 }
 
-/// Repairs the metadata after the opening, in a task of its own: another copy if one is missing, and a new checkpoint if
-/// a copy has only an older one.
+/// Repairs the metadata after the opening, in a task of its own: another copy if one is missing, and a new checkpoint
+/// if a copy has only an older one.
 pub(crate) fn repair_in_background<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, needs_checkpoint: bool) {
     let task = Rc::clone(inner);
     inner.seam.spawn(async move {

@@ -1,8 +1,8 @@
 //! Group commit: one commit at a time; requests that arrive meanwhile share the next one.
 //!
-//! Order of a commit: the groups with new slots and the waiting volumes' writes are flushed, then the journal is written
-//! and flushed on every copy, then the replies are sent and released slots become free. A map entry whose group may have
-//! lost the slot's content since it was filled is taken back instead.
+//! Order of a commit: the groups with new slots and the waiting volumes' writes are flushed, then the journal is
+//! written and flushed on every copy, then the replies are sent and released slots become free. A map entry whose group
+//! may have lost the slot's content since it was filled is taken back instead.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -3,6 +3,7 @@
 
 use seam::{BLOCK_BYTES, Disk, Seam};
 
+use super::WRITE_BLOCKS;
 use super::replay::LoadedVolumes;
 use crate::buffers::Buffers;
 use crate::device::read_raw;
@@ -28,15 +29,13 @@ pub(crate) struct Loaded {
     pub volumes: LoadedVolumes,
     pub next: Sequence,
     pub previous: u32,
-    /// The first block that the oldest of the copies' newest checkpoints needs.
+    /// The first block that the checkpoint needs.
     pub replay_from: Sequence,
     pub checkpoint: CheckpointNo,
     /// Journal blocks that a copy lacks and another has.
     pub missing: Vec<MissingBlock>,
     /// Copies whose checkpoint is damaged, with the reason. They are no copies until they are written anew.
     pub damaged: Vec<(GroupNo, String)>,
-    /// A copy has only the checkpoint before the newest one.
-    pub has_older_copy: bool,
     /// Journal blocks that were replayed.
     pub replayed: u64,
 }
@@ -129,37 +128,50 @@ impl<S: Seam, D: Disk<S>> Copies<'_, S, D> {
             ..LoadedVolumes::default()
         };
         let mut damaged = self.load_content(number, &facts, &with_header, &mut volumes).await?;
-        // A copy without this header has an older checkpoint, or none.
-        let mut replay_from = facts.replay_from;
-        let mut has_older_copy = false;
-        for (group, _) in self.disks {
-            if with_header.iter().any(|header| header.group == *group) {
-                continue;
-            }
-            match headers.iter().filter(|header| header.group == *group).max_by_key(|header| header.number) {
-                Some(older) => {
-                    has_older_copy = true;
-                    replay_from = replay_from.min(older.facts.replay_from);
-                }
-                None => damaged.push((*group, "it has no valid checkpoint".to_owned())),
-            }
-        }
+        // A crash between two headers leaves a copy behind. It is none until the next checkpoint: that one overwrites
+        // what the copy has.
+        let lacks_header = |group: &GroupNo| !with_header.iter().any(|header| header.group == *group);
+        let behind = self.disks.iter().map(|(group, _)| *group).filter(lacks_header);
+        damaged.extend(behind.map(|group| (group, format!("it lacks checkpoint {number}"))));
         let mut loaded = Loaded {
             volumes,
             next: facts.replay_from,
             previous: facts.replay_after,
-            replay_from,
+            replay_from: facts.replay_from,
             checkpoint: number,
             missing: Vec::new(),
             damaged,
-            has_older_copy,
             replayed: 0,
         };
         self.replay(&mut loaded).await?;
         if loaded.next < journal_end {
             return Err(format!("the journal ends at block {} and had reached {journal_end}", loaded.next));
         }
-        Ok(loaded)
+        match self.block_past_end(loaded.next).await {
+            Some(later) => Err(format!("the journal is damaged at block {}: block {later} exists", loaded.next)),
+            None => Ok(loaded),
+        }
+    }
+
+    /// A block so far past the journal's end that it cannot be a part of a torn last write: the end is damage.
+    async fn block_past_end(&self, end: Sequence) -> Option<Sequence> {
+        let ring = u64::from(self.superblock.journal_blocks);
+        for (_, disk) in self.disks {
+            let mut index = 0;
+            while index < ring {
+                let count = READ_BLOCKS.min(ring - index);
+                let at = self.superblock.journal_offset(Sequence(index));
+                let blocks = self.read(disk, at, count).await;
+                let decode = |raw: &Raw| MetadataBlock::decode(raw, BlockKind::Journal, self.superblock.pool);
+                let sequences = blocks.iter().flatten().filter_map(|raw| Some(decode(raw)?.0.sequence));
+                let later = sequences.into_iter().find(|sequence| sequence.0 >= end.0 + WRITE_BLOCKS as u64);
+                if later.is_some() {
+                    return later;
+                }
+                index += count;
+            }
+        }
+        None
     }
 
     /// Loads a checkpoint's content. Returns the copies with a damaged block.

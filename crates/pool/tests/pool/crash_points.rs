@@ -61,8 +61,8 @@ pub fn crashes(snapshot: &Snapshot, rng: &Rng) -> Vec<(String, Vec<Survival>)> {
     crashes
 }
 
-/// Recovers from a crash; with `deep` also from every crash of that recovery. A recovery after a completed one must find
-/// the same.
+/// Recovers from a crash; with `deep` also from every crash of that recovery. A recovery after a completed one must
+/// find the same.
 fn recover_deeply(
     images: impl Fn() -> DiskImages,
     model: &Model,

@@ -1,7 +1,10 @@
 //! Tests of the pool in the simulated world: crashes at every I/O, random lives with faults, moves, groups, damage.
 
+mod contradictions;
 mod crash_points;
 mod model;
+mod moves;
+mod reservations;
 mod sabotage;
 mod seeds;
 mod service;

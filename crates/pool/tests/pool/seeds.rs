@@ -25,12 +25,15 @@ pub fn run_life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
     let mut world = with_pool(seed, shape);
     let model = Rc::<RefCell<Model>>::default();
     let options = OpenOptions { sabotage, ..OpenOptions::default() };
+    let mut has_damage = false;
     for boot in 0..2 + rng.below(3) {
-        let has_faults = plan_faults(&world, &rng, boot == 0);
+        // The boot after silent damage repairs it: another fault would be the second one.
+        let faults = if has_damage { Faults::None } else { plan_faults(&world, &rng, boot == 0) };
+        has_damage = faults == Faults::Silent;
         if rng.coin() {
             world.crash_at_io(world.io_count() + 1 + rng.below(700));
         }
-        let life = Boot { seam: world.seam(), model: Rc::clone(&model), has_faults, options, seed: rng.next() };
+        let life = Boot { seam: world.seam(), model: Rc::clone(&model), faults, options, seed: rng.next() };
         let ended = world.run_until(live(&world, life));
         match ended {
             Ok(ended) => ended.map_err(|error| format!("boot {boot}: {error}"))?,
@@ -46,13 +49,14 @@ pub fn run_life(seed: u64, sabotage: Sabotage) -> Result<(), String> {
 struct Boot {
     seam: SimSeam,
     model: Rc<RefCell<Model>>,
-    has_faults: bool,
+    faults: Faults,
     options: OpenOptions,
     seed: u64,
 }
 
 async fn live(world: &World, boot: Boot) -> Result<(), String> {
-    let Boot { seam, model, has_faults, options, seed } = boot;
+    let Boot { seam, model, faults, options, seed } = boot;
+    let has_faults = faults != Faults::None;
     let rng = Rng::new(seed, 51);
     let pool = match open(world, &seam, options).await {
         Ok(pool) => pool,
@@ -92,7 +96,7 @@ async fn live(world: &World, boot: Boot) -> Result<(), String> {
             workload.create(spec).await;
         }
     }
-    let groups_done = Rc::new(Cell::new(rng.coin()));
+    let groups_done = Rc::new(Cell::new(rng.coin() || faults == Faults::Silent));
     if !groups_done.get() {
         let (seam, pool, seed, done) = (seam.clone(), pool.clone(), rng.next(), Rc::clone(&groups_done));
         seam.clone().spawn(async move {
@@ -146,9 +150,19 @@ async fn change_groups(seam: SimSeam, pool: SimPool, seed: u64) {
     }
 }
 
-/// Adds a random fault to one disk. The metadata's other copy has none. Silent damage needs a second copy, which only a new
-/// pool certainly has.
-fn plan_faults(world: &World, rng: &Rng, is_new: bool) -> bool {
+/// The faults of a boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Faults {
+    None,
+    /// Errors are reported.
+    Reported,
+    /// Writes of metadata are damaged silently.
+    Silent,
+}
+
+/// Adds a random fault to one disk. The metadata's other copy has none. Silent damage needs a second copy, which only a
+/// new pool with all its groups certainly has.
+fn plan_faults(world: &World, rng: &Rng, is_new: bool) -> Faults {
     let name = ALL[rng.below(3) as usize];
     let control = world.disk(name).expect("the disk exists");
     let probability = When::PerMillion(1 + rng.below(30_000) as u32);
@@ -165,10 +179,11 @@ fn plan_faults(world: &World, rng: &Rng, is_new: bool) -> bool {
         8 if is_new => silent(Fault::Torn),
         9 if is_new => silent(Fault::BitFlip),
         10 => Rule::new(Fault::Error, Ops::ZERO, probability),
-        _ => return false,
+        _ => return Faults::None,
     };
+    let is_silent = rule.range.is_some();
     control.add_fault(rule);
-    true
+    if is_silent { Faults::Silent } else { Faults::Reported }
 }
 
 #[test]

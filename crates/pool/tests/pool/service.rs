@@ -1,4 +1,5 @@
-//! Behaviour of a running pool: thin volumes, a full pool, groups that fail, join and leave, metadata copies, the check.
+//! Behaviour of a running pool: thin volumes, a full pool, groups that fail, join and leave, metadata copies, the
+//! check.
 
 use std::rc::Rc;
 
@@ -305,6 +306,30 @@ fn damage_in_both_copies_at_different_blocks_loses_nothing() {
             assert!(report.slices == 4 && missing, "{report:?}");
         });
     }
+}
+
+#[test]
+fn journal_damaged_before_its_end_in_every_copy_is_refused() {
+    let world = with_pool(1, Shape { journal_blocks: 64, ..SMALL });
+    let seam = world.seam();
+    world.block_on(async {
+        let (_, volume) = pool_with_volume(&world, &seam, VolumeSpec::thin("a", 4 * SLICE)).await;
+        for number in 0..24 {
+            write(&seam, &volume, number % 4 * SLICE_SECTORS, 60).await.expect("room");
+            volume.flush().await.expect("sound disks");
+            volume.zero(number % 4 * SLICE, SLICE, true).await.expect("sound disks");
+        }
+    });
+    for name in ["fast-0", "fast-1"] {
+        world.disk(name).expect("the disk exists").flip_bit((128 << 10) / 512 + 3 * 8, 77);
+    }
+    let world = world_after_crash(2, world.crash(CrashMode::LoseAll));
+    let seam = world.seam();
+    world.block_on(async {
+        let refused = open(&world, &seam, OpenOptions::default()).await.err();
+        let is_expected = matches!(&refused, Some(PoolError::Damaged(text)) if text.contains("damaged at block 3"));
+        assert!(is_expected, "{refused:?}");
+    });
 }
 
 #[test]

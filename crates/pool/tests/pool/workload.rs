@@ -1,5 +1,5 @@
-//! Clients of a pool, each with a volume of its own: writes across slices, zero-ranges, reads, flushes, reservations; and
-//! a mover beside them.
+//! Clients of a pool, each with a volume of its own: writes across slices, zero-ranges, reads, flushes, reservations;
+//! and a mover beside them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

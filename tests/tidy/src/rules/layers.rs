@@ -7,7 +7,7 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Layer of every crate. A crate may depend only on crates of lower layers.
-const LAYERS: [(&str, u32); 40] = [
+const LAYERS: [(&str, u32); 41] = [
     ("format-version", 0),
     ("work-timer", 0),
     ("golden", 0),
@@ -22,6 +22,7 @@ const LAYERS: [(&str, u32); 40] = [
     ("control", 2),
     ("qos", 2),
     ("flash", 2),
+    ("pool", 2),
     ("engine", 3),
     ("tls", 4),
     ("nbd", 4),
@@ -54,7 +55,7 @@ const LAYERS: [(&str, u32); 40] = [
 const SYSTEM_CRATES: [&str; 9] =
     ["compio", "tokio", "async-std", "io-uring", "libc", "rustix", "nix", "rand", "getrandom"];
 /// Crates that may not depend on an executor or an operating-system crate.
-const PURE: [&str; 12] = [
+const PURE: [&str; 13] = [
     "flash",
     "engine",
     "connection",
@@ -63,6 +64,7 @@ const PURE: [&str; 12] = [
     "iscsi",
     "iscsi-protocol",
     "messages",
+    "pool",
     "qos",
     "scsi",
     "trace",

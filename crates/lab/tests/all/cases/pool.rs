@@ -191,6 +191,12 @@ fn write_beside_a_discard_of_its_slice_keeps_its_place() {
 
 #[test]
 fn write_that_reserves_nothing_is_caught() {
-    let caught = (0..10).find_map(|seed| discards_beside_writes(seed, Sabotage::NoReservation).err());
-    assert!(caught.is_some_and(|error| error.contains("no place")));
+    let fixture = with_pool(1, Sabotage::NoReservation);
+    let (_pool, [first, second]) = serve(&fixture, true);
+    fixture.world.block_on(async {
+        fill(&first, 1_000).await;
+        fill(&second, 2_000).await;
+        let destaged = [first.destage_all().await, second.destage_all().await];
+        assert!(destaged.contains(&Err(RequestError::Disk(DiskError::NoSpace))), "{destaged:?}");
+    });
 }
