@@ -51,7 +51,8 @@ fn main() {
             TierSpec { name: "fast".to_owned(), disks: disks[..2].to_vec() },
             TierSpec { name: "slow".to_owned(), disks: disks[2..].to_vec() },
         ];
-        let options = CreateOptions { slice_bytes: SLICE, ..CreateOptions::default() };
+        // A world without content cannot tell that a disk is empty.
+        let options = CreateOptions { slice_bytes: SLICE, force: true, ..CreateOptions::default() };
         Pool::create(&seam, &tiers, options).await.expect("empty disks become a pool");
         let pool = Pool::open(&seam, &disks, OpenOptions::default()).await.expect("the pool opens");
         let policy = if is_scattered { TierPolicy::Auto } else { TierPolicy::Lowest };

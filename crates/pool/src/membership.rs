@@ -66,14 +66,17 @@ pub(crate) async fn persist<S: Seam, D: Disk<S>>(inner: &Inner<S, D>) -> Result<
             state.superblock.generation
         };
         let mut failures = Vec::new();
-        // A group that leaves comes last: the others must know of its removal before it is recognised as removed.
-        for is_removed in [false, true] {
-            for _ in 0..SUPERBLOCK_OFFSETS.len() {
-                failures.extend(write_superblocks(inner, is_removed).await);
-            }
+        for _ in 0..SUPERBLOCK_OFFSETS.len() {
+            failures.extend(write_superblocks(inner, false).await);
         }
         let is_copy = |group: GroupNo| inner.state.borrow().superblock.members[group.index()].carries_metadata;
         failures.retain(|(group, _)| is_copy(*group));
+        if failures.is_empty() {
+            // A group that leaves comes last: it must not be the only one that knows of its removal.
+            for _ in 0..SUPERBLOCK_OFFSETS.len() {
+                write_superblocks(inner, true).await;
+            }
+        }
         if failures.is_empty() {
             let mut state = inner.state.borrow_mut();
             state.durable_generation = state.durable_generation.max(generation);

@@ -47,8 +47,9 @@ pub(crate) async fn resize<S: Seam, D: Disk<S>>(
             .map_err(|error| PoolError::Refused(format!("the end of volume {volume} cannot be zeroed: {error}")))?;
     }
     let provisioning = spec.provisioning;
-    // The commit flushes the zeroed tail before the new size is durable.
-    journal::commit(inner, Some(volume), vec![Record::Volume { volume, spec }]).await?;
+    // For a larger size the commit flushes the zeroed tail first. A smaller one needs no flush, which might fail.
+    let flushed = (size_bytes > old_bytes).then_some(volume);
+    journal::commit(inner, flushed, vec![Record::Volume { volume, spec }]).await?;
     Ok(Grown { from_bytes: old_bytes, len_bytes: size_bytes.saturating_sub(old_bytes), provisioning })
 }
 

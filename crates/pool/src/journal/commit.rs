@@ -94,7 +94,10 @@ async fn run_pass<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, mut requests: Ve
             to_flush = GroupSet::default();
         }
         if flushes_early {
-            answer(inner, &mut requests, &unflushed, &failures, &Ok(()));
+            let (mut flushes, others): (Vec<_>, Vec<_>) =
+                requests.drain(..).partition(|request| request.volume.is_some());
+            requests = others;
+            answer(inner, &mut flushes, &unflushed, &failures, &Ok(()));
         }
         let last_records = if more.is_none() { std::mem::take(&mut records) } else { Vec::new() };
         result = result.and(write_changes(inner, &failures, last_records).await);

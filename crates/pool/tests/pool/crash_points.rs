@@ -245,10 +245,10 @@ pub fn crash_at_every_io(seed: u64, life: Life, deep_every: u64) -> Result<Crash
 
 #[test]
 fn flushed_writes_survive_a_crash_at_any_io_even_in_recovery() {
-    for seed in 0..2 {
-        let life = Life { sabotage: Sabotage::None, steps: 30, moves: 6, changes_groups: true };
-        let counts = crash_at_every_io(seed, life, 400).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    for (seed, steps, changes_groups) in [(0, 24, true), (1, 18, false)] {
+        let life = Life { sabotage: Sabotage::None, steps, moves: 6, changes_groups };
+        let counts = crash_at_every_io(seed, life, 300).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         println!("seed {seed}: {counts:?}");
-        assert!(counts.boundaries > 500 && counts.crashes > 5_000 && counts.crashes_in_recovery > 20, "{counts:?}");
+        assert!(counts.boundaries > 300 && counts.crashes > 4_000 && counts.crashes_in_recovery > 20, "{counts:?}");
     }
 }

@@ -101,6 +101,14 @@ impl Model {
         }
     }
 
+    /// The resizing failed: the volume may have the new size, and a larger one later shows zeroes past it.
+    pub fn resize_failed(&mut self, name: &str, sectors: u64) {
+        let volume = self.volume(name);
+        volume.sectors.iter_mut().skip(sectors as usize).for_each(|sector| {
+            sector.versions.push(0);
+        });
+    }
+
     /// The volume has this size.
     pub fn resized(&mut self, name: &str, sectors: u64) {
         let volume = self.volume(name);

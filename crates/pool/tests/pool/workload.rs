@@ -79,7 +79,7 @@ impl Workload {
         match disk.set_size(size_bytes).await {
             Ok(()) => self.model.borrow_mut().resized(name, size_bytes / 512),
             Err(error) if !self.has_faults => self.report(format!("{name}: {error}")),
-            Err(_) => {}
+            Err(_) => self.model.borrow_mut().resize_failed(name, size_bytes / 512),
         }
     }
 
