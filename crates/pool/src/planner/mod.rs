@@ -1,0 +1,1 @@
+//! Planner of moves between tiers.
