@@ -128,7 +128,7 @@ fn steps(
         let cold = slices.slice(cold_index).expect("a candidate is a slice that can move");
         shifted_per_hour -= difference(class.price(cold.demand), Nanos::ZERO);
         cost += 1;
-        let reason = Reason::MakeRoom { for_slice: index };
+        let reason = Reason::MakeRoom { for_slice: index, by_policy: false };
         steps.push(Step { index: cold_index, slice: cold, to_tier: tier, to_group: Some(busy), reason });
     }
     cost += 1;

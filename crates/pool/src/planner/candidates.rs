@@ -40,15 +40,27 @@ pub(super) struct GroupCandidates {
 }
 
 impl Candidates {
-    /// Reads all slices and keeps at most `budget` candidates of each kind.
-    pub(super) fn collect(tiers: &[Tier], slices: &impl Slices, settings: &Settings, budget: usize) -> Candidates {
-        let mut collector = Collector::new(tiers, settings, budget);
-        for index in 0..slices.count() {
-            if let Some(slice) = slices.slice(index) {
-                collector.offer(index, &slice);
+    /// Drops candidates that were freed, moved or given another policy since they were offered.
+    pub(super) fn retain_present(&mut self, slices: &impl Slices) {
+        let is = |index: &u64, condition: &dyn Fn(Policy, usize, usize) -> bool| {
+            slices
+                .slice(*index)
+                .is_some_and(|slice| condition(slice.policy, slice.place.tier.into(), slice.place.group.into()))
+        };
+        let last = self.loads.len() - 1;
+        for target in 0..=last {
+            let is_auto = |policy| policy == Policy::Auto;
+            let is_pinned = |policy| policy == Policy::Pinned(target as u16);
+            self.hot[target].retain(|index| is(index, &|policy, tier, _| is_auto(policy) && tier > target));
+            self.cold[target].retain(|index| is(index, &|policy, tier, _| is_auto(policy) && tier == target));
+            self.away[target].retain(|index| is(index, &|policy, tier, _| is_pinned(policy) && tier != target));
+            for (number, lists) in self.groups[target].iter_mut().enumerate() {
+                lists.hot.retain(|index| is(index, &|_, tier, group| (tier, group) == (target, number)));
+                lists.cold.retain(|index| is(index, &|_, tier, group| (tier, group) == (target, number)));
             }
         }
-        collector.finish()
+        self.too_low.retain(|index| is(index, &|policy, tier, _| policy == Policy::Highest && tier > 0));
+        self.too_high.retain(|index| is(index, &|policy, tier, _| policy == Policy::Lowest && tier < last));
     }
 
     /// True if the plan already moves the slice.
@@ -90,9 +102,11 @@ pub(super) fn difference(a: Nanos, b: Nanos) -> i64 {
     i64::try_from(i128::from(a.0) - i128::from(b.0)).unwrap_or(i64::MAX)
 }
 
-struct Collector<'a> {
-    tiers: &'a [Tier],
-    settings: &'a Settings,
+/// Candidates of the slices offered so far.
+#[derive(Clone, Debug)]
+pub(super) struct Collector {
+    tiers: Vec<Tier>,
+    settings: Settings,
     classes: Vec<ClassCost>,
     loads: Vec<Vec<Nanos>>,
     hot: Vec<Top>,
@@ -104,16 +118,17 @@ struct Collector<'a> {
     group_cold: Vec<Vec<Top>>,
 }
 
-impl<'a> Collector<'a> {
-    fn new(tiers: &'a [Tier], settings: &'a Settings, budget: usize) -> Collector<'a> {
+impl Collector {
+    /// Keeps at most `budget` candidates of each kind.
+    pub(super) fn new(tiers: &[Tier], settings: &Settings, budget: usize) -> Collector {
         let lists = |limit| vec![Top::new(limit); tiers.len()];
         let by_group = |tier: &Tier| {
             let limit = if tier.groups.len() > 1 { budget.min(BALANCE_CANDIDATES) } else { 0 };
             vec![Top::new(limit); tier.groups.len()]
         };
         Collector {
-            tiers,
-            settings,
+            tiers: tiers.to_vec(),
+            settings: *settings,
             classes: tiers.iter().map(mean_class).collect(),
             loads: tiers.iter().map(|tier| vec![Nanos::ZERO; tier.groups.len()]).collect(),
             hot: lists(budget),
@@ -126,7 +141,8 @@ impl<'a> Collector<'a> {
         }
     }
 
-    fn offer(&mut self, index: u64, slice: &Slice) {
+    /// Offers a slice.
+    pub(super) fn offer(&mut self, index: u64, slice: &Slice) {
         let (tier, group) = (usize::from(slice.place.tier), usize::from(slice.place.group));
         let last = self.tiers.len() - 1;
         let price = self.tiers[tier].groups[group].class.price(slice.demand);
@@ -161,7 +177,8 @@ impl<'a> Collector<'a> {
         }
     }
 
-    fn finish(self) -> Candidates {
+    /// The candidates of all slices.
+    pub(super) fn finish(self) -> Candidates {
         let queues = |lists: Vec<Top>| lists.into_iter().map(|list| list.into_sorted().into()).collect();
         let pair = |(hot, cold): (Top, Top)| GroupCandidates {
             hot: hot.into_sorted().into(),

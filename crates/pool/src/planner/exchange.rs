@@ -64,6 +64,7 @@ fn move_by_policy(
     let free = state.free_by_tier();
     let Some(room) = make_room(state, candidates, slices, &free, index, &slice, target) else { return false };
     let mut steps = room.steps;
+    steps.iter_mut().for_each(|step| step.reason = Reason::MakeRoom { for_slice: index, by_policy: true });
     steps.push(Step { index, slice, to_tier: target, to_group: None, reason: Reason::Policy });
     if state.moves() + steps.len() > budget || !state.place(&steps) {
         return false;
@@ -211,7 +212,13 @@ fn demotions(state: &PoolState<'_>, slices: &impl Slices, for_slice: u64, moves:
         let lost = difference(state.classes[to_tier].price(slice.demand), state.price(&slice));
         room.lost_per_hour = room.lost_per_hour.saturating_add(lost);
         room.copy_time += state.copy_time(from, to_tier);
-        room.steps.push(Step { index, slice, to_tier, to_group: None, reason: Reason::MakeRoom { for_slice } });
+        room.steps.push(Step {
+            index,
+            slice,
+            to_tier,
+            to_group: None,
+            reason: Reason::MakeRoom { for_slice, by_policy: false },
+        });
     }
     room
 }

@@ -94,10 +94,13 @@ pub struct Settings {
     pub payback: Nanos,
     /// A promotion that displaces other slices must save this much more than they lose.
     pub margin_percent: u32,
+    /// Bytes that moves by heat and balance may copy ([`super::MoveAllowance`]).
+    pub allowance_bytes: u64,
 }
 
 impl Settings {
-    /// Defaults for a slice size and rate: outdated after 15 minutes, pay-back time of one day, margin of 50 %.
+    /// Defaults for a slice size and rate: outdated after 15 minutes, pay-back time of one day, margin of 50 %, no limit
+    /// by an allowance.
     pub fn new(slice_bytes: u64, rate_bytes_per_second: u64) -> Settings {
         Settings {
             slice_bytes,
@@ -105,6 +108,7 @@ impl Settings {
             valid_for: Nanos::from_secs(900),
             payback: Nanos::from_secs(86_400),
             margin_percent: 50,
+            allowance_bytes: u64::MAX,
         }
     }
 
@@ -112,6 +116,11 @@ impl Settings {
     pub fn moves_max(&self) -> u64 {
         let bytes = u128::from(self.rate_bytes_per_second) * u128::from(self.valid_for.0) / 1_000_000_000;
         u64::try_from(bytes / u128::from(self.slice_bytes)).unwrap_or(u64::MAX)
+    }
+
+    /// Moves by heat and balance that the allowance permits.
+    pub(super) fn allowed_moves(&self) -> usize {
+        usize::try_from(self.allowance_bytes / self.slice_bytes).unwrap_or(usize::MAX)
     }
 
     pub(super) fn check(&self) {

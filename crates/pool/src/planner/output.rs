@@ -39,6 +39,8 @@ pub enum Reason {
     MakeRoom {
         /// The slice that moves into the tier.
         for_slice: u64,
+        /// True if that one moves by policy.
+        by_policy: bool,
     },
     /// The volume's policy names another tier.
     Policy,
@@ -54,6 +56,17 @@ pub enum Reason {
         /// Time in which the busier group saves the time of the copies.
         payback: Nanos,
     },
+}
+
+impl Reason {
+    /// True for a move by heat or balance, which the allowance counts; false for one by policy or for a reserve.
+    pub fn is_optional(&self) -> bool {
+        match self {
+            Reason::Promote { .. } | Reason::Balance { .. } => true,
+            Reason::MakeRoom { by_policy, .. } => !by_policy,
+            Reason::Policy | Reason::Reserve { .. } => false,
+        }
+    }
 }
 
 /// Sums over a plan.

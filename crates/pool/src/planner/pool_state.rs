@@ -44,6 +44,8 @@ impl<'a> PoolState<'a> {
     /// The present state. `loads` is the demand of the slices; measured utilisation above it is load from elsewhere,
     /// which stays.
     pub(super) fn new(tiers: &'a [Tier], loads: &[Vec<Nanos>], settings: &'a Settings) -> PoolState<'a> {
+        let shape = |tier: usize| tiers[tier].groups.len() == loads[tier].len();
+        assert!(tiers.len() == loads.len() && (0..tiers.len()).all(shape), "tiers changed during a pass");
         let load = tiers.iter().zip(loads).map(|(tier, loads)| {
             let measured = tier.groups.iter().map(|group| {
                 Nanos(group.utilisation_ppm.saturating_mul(3_600_000).saturating_mul(group.class.parallel.into()))

@@ -8,7 +8,7 @@ use seam::sim::Rng;
 pub const HOUR: u64 = 60;
 pub const DAY: u64 = 24 * HOUR;
 /// Minutes of a step of the simulation.
-pub const STEP: u64 = 5;
+pub const STEP: u64 = 15;
 
 /// Slices that hold data.
 pub const SLICES: u64 = 30_000;

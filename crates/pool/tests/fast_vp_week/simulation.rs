@@ -4,7 +4,9 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use pool::heat::{Demand, HeatTable, RequestDemand};
-use pool::planner::{ClassCost, Group, Move, Place, Settings, Slice, Slices, Tier, plan};
+use pool::planner::{
+    ClassCost, Group, Move, MoveAllowance, Place, RECENT_PERCENT, Settings, Slice, Slices, Tier, plan,
+};
 use seam::Nanos;
 use seam::sim::Rng;
 
@@ -26,7 +28,7 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Policy {
-        Policy { recent_percent: 90, margin_percent: Settings::new(1, 1).margin_percent }
+        Policy { recent_percent: RECENT_PERCENT, margin_percent: Settings::new(1, 1).margin_percent }
     }
 }
 
@@ -37,9 +39,17 @@ pub struct Outcome {
     planned: Vec<u64>,
     oracle: Vec<u64>,
     moves: u64,
+    /// Disk time of the week with the one placement that is best for all of it.
+    best_still: u64,
 }
 
 impl Outcome {
+    /// Saving of the best placement without moves, as a share of the oracle's.
+    pub fn share_of_best_still(&self) -> f64 {
+        let sum = |list: &[u64]| list.iter().sum::<u64>() as f64;
+        (sum(&self.still) - self.best_still as f64) / (sum(&self.still) - sum(&self.oracle))
+    }
+
     pub fn share_of_oracle(&self) -> f64 {
         self.share(0..self.still.len())
     }
@@ -74,7 +84,10 @@ pub struct Simulation {
     queue: VecDeque<Move>,
     /// Demand of the running hour.
     hour: Vec<Demand>,
+    /// Demand of all hours before.
+    week: Vec<Demand>,
     credit: u64,
+    allowance: MoveAllowance,
     copy_time: u64,
     planned: u64,
     outcome: Outcome,
@@ -143,7 +156,9 @@ impl Simulation {
             load: Load::new(seed),
             queue: VecDeque::new(),
             hour: vec![Demand::default(); SLICES as usize],
+            week: vec![Demand::default(); SLICES as usize],
             credit: 0,
+            allowance: MoveAllowance::new(FAST_SLOTS * SLICE_BYTES, Nanos::ZERO),
             copy_time: 0,
             planned: 0,
             outcome: Outcome::default(),
@@ -153,19 +168,21 @@ impl Simulation {
     pub fn run(mut self) -> Outcome {
         for minute in (0..7 * DAY).step_by(STEP as usize) {
             self.requests(minute);
-            self.heat.tick(at(minute), 5_000);
+            self.heat.tick(at(minute), 10_000);
             if minute.is_multiple_of(PLAN_EVERY) && minute > 0 {
                 let settings = Settings {
-                    margin_percent: self.policy.margin_percent,
+                    margin_percent: self.allowance.raise_margin(self.policy.margin_percent, at(minute)),
+                    allowance_bytes: self.allowance.available_bytes(at(minute)),
                     ..Settings::new(SLICE_BYTES, RATE_BYTES_PER_SECOND)
                 };
                 self.queue = plan(&self.tiers, &View { simulation: &self, now: at(minute) }, &settings).moves.into();
             }
-            self.copy();
+            self.copy(at(minute));
             if (minute + STEP).is_multiple_of(HOUR) {
                 self.end_hour();
             }
         }
+        self.outcome.best_still = self.oracle(&self.week);
         self.outcome
     }
 
@@ -181,7 +198,7 @@ impl Simulation {
     }
 
     /// Moves of one step at the rate.
-    fn copy(&mut self) {
+    fn copy(&mut self, now: Nanos) {
         self.credit =
             (self.credit + STEP * 60 * RATE_BYTES_PER_SECOND).min(STEP * 60 * RATE_BYTES_PER_SECOND + SLICE_BYTES);
         while self.credit >= SLICE_BYTES
@@ -195,11 +212,13 @@ impl Simulation {
             self.places[step.slice as usize] = step.to;
             self.copy_time += step.copy_time.0;
             self.outcome.moves += 1;
+            self.allowance.take(SLICE_BYTES, now);
         }
     }
 
     fn end_hour(&mut self) {
         let hour = std::mem::replace(&mut self.hour, vec![Demand::default(); SLICES as usize]);
+        self.week.iter_mut().zip(&hour).for_each(|(sum, demand)| *sum += *demand);
         let prices = |places: &[Place]| -> u64 {
             hour.iter().zip(places).map(|(demand, place)| self.class(*place).price(*demand).0).sum()
         };

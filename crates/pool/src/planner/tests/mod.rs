@@ -1,5 +1,6 @@
 //! Tests of the planner, on pools in memory.
 
+mod alternation;
 mod balancing;
 pub mod fixture;
 mod policies;

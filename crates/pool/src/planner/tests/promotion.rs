@@ -33,7 +33,7 @@ fn hotter_slice_swaps_with_the_coldest_and_both_moves_count() {
     let plan = pool.plan(&settings());
     assert_eq!(plan.moves.len(), 2);
     let (demotion, promotion) = (plan.moves[0], plan.moves[1]);
-    assert_eq!((demotion.slice, demotion.reason), (0, Reason::MakeRoom { for_slice: hot }));
+    assert_eq!((demotion.slice, demotion.reason), (0, Reason::MakeRoom { for_slice: hot, by_policy: false }));
     let Reason::Promote { net_saved_per_hour, payback } = promotion.reason else { panic!("{promotion:?}") };
     assert_eq!(promotion.slice, hot);
     assert_eq!(net_saved_per_hour, promotion.saved_per_hour + demotion.saved_per_hour);

@@ -58,6 +58,7 @@ fn random_settings(rng: &Rng) -> Settings {
         valid_for: Nanos::from_secs(1),
         payback: Nanos::from_secs(600 << rng.below(10)),
         margin_percent: rng.below(101) as u32,
+        allowance_bytes: if rng.coin() { u64::MAX } else { rng.below(100) * SLICE_BYTES },
     }
 }
 
@@ -65,6 +66,8 @@ fn random_settings(rng: &Rng) -> Settings {
 fn check(pool: &TestPool, plan: &Plan, settings: &Settings, seed: u64) {
     assert!(plan.totals.duration <= settings.valid_for, "seed {seed}");
     assert_eq!(plan.totals.bytes, plan.moves.len() as u64 * SLICE_BYTES, "seed {seed}");
+    let optional = plan.moves.iter().filter(|step| step.reason.is_optional()).count() as u64;
+    assert!(optional <= settings.allowance_bytes / SLICE_BYTES, "seed {seed}: {optional} moves");
     // Net saving and cost of each promotion or balancing move, with the moves that make room for it.
     let mut sums: BTreeMap<u64, (i64, u64)> = BTreeMap::new();
     let mut targets = Vec::new();
@@ -77,7 +80,7 @@ fn check(pool: &TestPool, plan: &Plan, settings: &Settings, seed: u64) {
             Policy::Auto => true,
         };
         assert!(leads_home, "seed {seed}: {step:?} of {policy:?}");
-        let key = if let Reason::MakeRoom { for_slice } = step.reason { for_slice } else { step.slice };
+        let key = if let Reason::MakeRoom { for_slice, .. } = step.reason { for_slice } else { step.slice };
         let sum = sums.entry(key).or_default();
         *sum = (sum.0 + step.saved_per_hour, sum.1 + step.copy_time.0);
         targets.push(step.slice);
@@ -166,6 +169,37 @@ fn second_plan_is_almost_empty() {
     }
     println!("{first} moves in the first plans, {second} in the second");
     assert!(second * 100 < first * 4, "{first}, then {second}");
+}
+
+#[test]
+fn pass_in_steps_gives_the_same_plan_and_tolerates_changes() {
+    for seed in 0..SEEDS / 3 {
+        let rng = Rng::new(seed, 4);
+        let mut pool = random_pool(&rng);
+        let whole = pool.plan(&settings());
+        let mut planner = Planner::new(&pool.tiers, &settings());
+        while planner.scan(&pool, 1 + rng.below(20)) {}
+        assert_eq!(planner.clone().finish(&pool.tiers, &pool), whole, "seed {seed}");
+        // Slices freed, given another policy and moved between the pass and the plan.
+        for _ in 0..rng.below(30).min(pool.slices.len() as u64) {
+            let index = rng.below(pool.slices.len() as u64) as usize;
+            let Some(slice) = &mut pool.slices[index] else { continue };
+            let (old, last) = (slice.place, pool.tiers.len() as u16 - 1);
+            if rng.coin() {
+                slice.policy = random_policy(&rng, u64::from(last) + 1);
+            } else if pool.tiers[usize::from(last)].groups[0].free > 0 && rng.coin() {
+                slice.place = Place { tier: last, group: 0 };
+                pool.tiers[usize::from(last)].groups[0].free -= 1;
+                pool.tiers[usize::from(old.tier)].groups[usize::from(old.group)].free += 1;
+            } else {
+                pool.slices[index] = None;
+                pool.tiers[usize::from(old.tier)].groups[usize::from(old.group)].free += 1;
+            }
+        }
+        let plan = planner.finish(&pool.tiers, &pool);
+        check(&pool, &plan, &settings(), seed);
+        pool.apply(&plan);
+    }
 }
 
 /// Least disk time of all placements within the reserves, by exhaustion.
