@@ -28,8 +28,8 @@ const UNITS_PER_ACCESS: u64 = 16;
 /// Bytes of one unit.
 const UNIT_BYTES: u64 = 4096;
 const WRITE_SHARE_MAX: u64 = 255;
-/// ln 2 in millionths: an exponentially decayed sum of a constant rate is the rate times the half-life by ln 2.
-const LN_2_PER_MILLION: u128 = 693_147;
+/// ln 2 with 32 fraction bits: an exponentially decayed sum of a constant rate is the rate times the half-life by ln 2.
+const LN_2: u64 = 2_977_044_472;
 
 /// A code within the word.
 #[derive(Clone, Copy)]
@@ -78,7 +78,7 @@ impl Field {
 
     /// Units per hour of the constant load that would have this heat, as a [`Fixed`].
     fn rate(self, word: u64, elapsed: Nanos) -> u128 {
-        u128::from(self.value(word, elapsed)) * LN_2_PER_MILLION / 1_000_000 / u128::from(self.half_life_hours)
+        (u128::from(self.value(word, elapsed)) * u128::from(LN_2 / self.half_life_hours)) >> 32
     }
 }
 
@@ -133,7 +133,8 @@ impl HeatWord {
     fn demand(self, accesses: Field, bytes: Field, elapsed: Nanos) -> Demand {
         let per_hour = accesses.rate(self.0, elapsed) * u128::from(PER_ACCESS) / u128::from(UNITS_PER_ACCESS);
         let total = to_u64(per_hour >> FRACTION_BITS);
-        let writes = to_u64(u128::from(total) * u128::from(self.write_share()) / u128::from(WRITE_SHARE_MAX));
+        let share = self.write_share();
+        let writes = total / WRITE_SHARE_MAX * share + total % WRITE_SHARE_MAX * share / WRITE_SHARE_MAX;
         let bytes = to_u64((bytes.rate(self.0, elapsed) * u128::from(UNIT_BYTES)) >> FRACTION_BITS);
         Demand { reads: total - writes, writes, bytes }
     }

@@ -1,7 +1,6 @@
 //! The pass over all slices: load of each group, and a bounded number of candidates for each kind of move.
 
-use std::collections::BTreeSet;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use seam::Nanos;
 

@@ -1,6 +1,7 @@
 //! Moves between tiers: home to where a policy says, out of a reserve, and promotions with the moves that make room.
 
 use std::cmp::Reverse;
+use std::collections::VecDeque;
 
 use seam::Nanos;
 
@@ -12,7 +13,7 @@ use super::{Reason, Slice, Slices};
 const NONE: u64 = u64::MAX;
 
 /// A promotion with the moves that make room for it, which come first.
-struct Exchange {
+pub(super) struct Exchange {
     steps: Vec<Step>,
     net_saved_per_hour: i64,
 }
@@ -98,11 +99,15 @@ pub(super) fn restore_reserves(
     }
 }
 
-/// Promotes slices in the order of the disk time that they save for each byte moved, while that pays.
-pub(super) fn promote(state: &mut PoolState<'_>, candidates: &mut Candidates, slices: &impl Slices, budget: usize) {
+/// All promotions that pay, in the order of the disk time that they save for each byte moved. Their number is bounded
+/// by the candidates.
+pub(super) fn promotions(
+    state: &PoolState<'_>,
+    candidates: &mut Candidates,
+    slices: &impl Slices,
+) -> VecDeque<Exchange> {
     let mut free = state.free_by_tier();
     let mut exchanges = Vec::new();
-    // Copies count as planned only when placed below, so this list is bounded by its candidates: one budget a tier.
     for target in 0..state.tiers().saturating_sub(1) {
         for index in std::mem::take(&mut candidates.hot[target]) {
             if candidates.is_moved(index) {
@@ -119,11 +124,18 @@ pub(super) fn promote(state: &mut PoolState<'_>, candidates: &mut Candidates, sl
     }
     // All slices have the same size, so a move stands for its bytes.
     exchanges.sort_by_key(|exchange| Reverse(exchange.net_saved_per_hour / exchange.steps.len() as i64));
-    for exchange in exchanges {
-        if state.moves() + exchange.steps.len() <= budget {
-            state.place(&exchange.steps);
-        }
+    exchanges.into()
+}
+
+/// Adds promotions in their order until the plan has `budget` moves; returns those that are left.
+pub(super) fn place(state: &mut PoolState<'_>, mut exchanges: VecDeque<Exchange>, budget: usize) -> VecDeque<Exchange> {
+    while let Some(exchange) = exchanges.front()
+        && state.moves() + exchange.steps.len() <= budget
+    {
+        state.place(&exchange.steps);
+        exchanges.pop_front();
     }
+    exchanges
 }
 
 /// The promotion of a slice to `target`, if it pays.

@@ -99,8 +99,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Defaults for a slice size and rate: outdated after 15 minutes, pay-back time of one day, margin of 50 %, no limit
-    /// by an allowance.
+    /// Defaults for a slice size and rate: outdated after 15 minutes, pay-back time of one day, margin of 50 %, no
+    /// limit by an allowance.
     pub fn new(slice_bytes: u64, rate_bytes_per_second: u64) -> Settings {
         Settings {
             slice_bytes,

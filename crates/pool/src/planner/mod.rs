@@ -1,7 +1,8 @@
-//! The planner: moves of slices between tiers, and between the groups of a tier, ranked by the disk time that they save.
+//! The planner: moves of slices between tiers, and between the groups of a tier, ranked by the disk time that they
+//! save.
 //!
-//! [`plan`] is a pure function: the same input gives the same plan. It reads all slices once and keeps a bounded number of
-//! candidates, so a pool of any size needs the same memory. [`Planner`] does the same in steps.
+//! [`plan`] is a pure function: the same input gives the same plan. It reads all slices once and keeps a bounded number
+//! of candidates, so a pool of any size needs the same memory. [`Planner`] does the same in steps.
 
 mod allowance;
 mod balance;
@@ -32,8 +33,8 @@ use pool_state::PoolState;
 /// often.
 pub const MOVES_MAX: u64 = 32_768;
 
-/// Weight of the half-life of one hour in the demand that the planner expects ([`crate::heat::Demand::blend`]); the rest is
-/// that of one day. A larger weight follows a shift of the load sooner, a smaller one moves less.
+/// Weight of the half-life of one hour in the demand that the planner expects ([`crate::heat::Demand::blend`]); the
+/// rest is that of one day. A larger weight follows a shift of the load sooner, a smaller one moves less.
 pub const RECENT_PERCENT: u32 = 50;
 
 /// Part of a plan that balancing gets at least where a tier's groups are uneven.
@@ -82,8 +83,10 @@ impl Planner {
         let uneven = (0..tiers.len()).any(|tier| balance::is_uneven(&state, &candidates, tier));
         let optional = budget - state.moves().min(budget);
         let balance_moves = if uneven { (optional as u64 * BALANCE_PERCENT / 100) as usize } else { 0 };
-        exchange::promote(&mut state, &mut candidates, slices, budget - balance_moves);
+        let exchanges = exchange::promotions(&state, &mut candidates, slices);
+        let remaining = exchange::place(&mut state, exchanges, budget - balance_moves);
         balance::balance(&mut state, &mut candidates, slices, budget);
+        exchange::place(&mut state, remaining, budget);
         state.into_plan()
     }
 }

@@ -1,5 +1,5 @@
-//! A week of three shifting working sets over flash, 10k and NL-SAS tiers: disk time saved by the planner, compared with
-//! an oracle that places the slices of each hour with hindsight, and bytes moved a day.
+//! A week of three shifting working sets over flash, 10k and NL-SAS tiers: disk time saved by the planner, compared
+//! with an oracle that places the slices of each hour with hindsight, and bytes moved a day.
 //!
 //! `cargo test --profile ci -p pool --test fast_vp_week -- --nocapture` prints the figures.
 
@@ -36,7 +36,7 @@ fn week_saves_nine_tenths_of_the_hourly_oracle() {
 fn table_of_policies() {
     for recent_percent in [25, 50, 75, 100] {
         for margin_percent in [25, 50, 100] {
-            let policy = Policy { recent_percent, margin_percent, ..Policy::default() };
+            let policy = Policy { recent_percent, margin_percent };
             let outcome = Simulation::new(1, policy).run();
             print(&format!("recent {recent_percent} %, margin {margin_percent} %"), &outcome);
         }

@@ -9,7 +9,8 @@ use crate::heat::{Demand, HeatTable, PER_ACCESS, RequestDemand};
 const SET: u64 = 90;
 const STEP_MINUTES: u64 = 5;
 
-/// Slices moved, by hour, within the allowance, while two sets of slices that each fill the fast tier take turns every `period_minutes`.
+/// Slices moved, by hour, within the allowance, while two sets of slices that each fill the fast tier take turns every
+/// `period_minutes`.
 fn moves_by_hour(hours: u64, period_minutes: u64) -> Vec<usize> {
     let mut pool = TestPool::new(vec![vec![(ssd(), SET * 10 / 9)], vec![(nl_sas(), 10 * SET)]]);
     pool.add_many(2 * SET, Demand::default(), 1, 0);
