@@ -38,7 +38,8 @@ pub struct Outcome {
     still: Vec<u64>,
     planned: Vec<u64>,
     oracle: Vec<u64>,
-    moves: u64,
+    /// Slices moved by hour.
+    moves: Vec<u64>,
     /// Disk time of the week with the one placement that is best for all of it.
     best_still: u64,
 }
@@ -60,7 +61,13 @@ impl Outcome {
 
     /// Bytes moved a day relative to the fast tier's size.
     pub fn moved_per_day(&self) -> f64 {
-        self.moves as f64 / FAST_SLOTS as f64 / (self.still.len() as f64 / 24.0)
+        self.moves.iter().sum::<u64>() as f64 / FAST_SLOTS as f64 / (self.moves.len() as f64 / 24.0)
+    }
+
+    /// The same in the 24 hours with the most moves.
+    pub fn moved_in_busiest_day(&self) -> f64 {
+        let days = self.moves.windows(24).map(|day| day.iter().sum::<u64>());
+        days.max().expect("a week has days") as f64 / FAST_SLOTS as f64
     }
 
     /// Least quotient of the disk time without moves and with the planner.
@@ -90,6 +97,7 @@ pub struct Simulation {
     allowance: MoveAllowance,
     copy_time: u64,
     planned: u64,
+    moves: u64,
     outcome: Outcome,
 }
 
@@ -161,6 +169,7 @@ impl Simulation {
             allowance: MoveAllowance::new(FAST_SLOTS * SLICE_BYTES, Nanos::ZERO),
             copy_time: 0,
             planned: 0,
+            moves: 0,
             outcome: Outcome::default(),
         }
     }
@@ -211,7 +220,7 @@ impl Simulation {
             self.tiers[from].groups[from_group].free += 1;
             self.places[step.slice as usize] = step.to;
             self.copy_time += step.copy_time.0;
-            self.outcome.moves += 1;
+            self.moves += 1;
             self.allowance.take(SLICE_BYTES, now);
         }
     }
@@ -226,6 +235,7 @@ impl Simulation {
         let oracle = self.oracle(&hour);
         self.outcome.still.push(still);
         self.outcome.oracle.push(oracle);
+        self.outcome.moves.push(std::mem::take(&mut self.moves));
         self.outcome.planned.push(std::mem::take(&mut self.planned) + std::mem::take(&mut self.copy_time));
     }
 
