@@ -104,3 +104,14 @@ fn larger_group_takes_a_larger_part() {
     let held = |group: u16| pool.slices.iter().flatten().filter(|slice| slice.place.group == group).count();
     assert!(held(1) > held(0) * 5 / 2 && gap_percent(&pool) <= 10, "{} and {}", held(0), held(1));
 }
+
+#[test]
+fn slice_hotter_than_half_of_the_difference_stays() {
+    let mut pool = three_groups(1_000);
+    // Its group would be the idle one afterwards.
+    pool.add(reads(400_000), 0, 0);
+    assert_eq!(pool.plan(&settings()).moves, []);
+    // Two of them: one moves.
+    pool.add(reads(400_000), 0, 0);
+    assert_eq!(pool.plan(&settings()).moves.len(), 1);
+}
