@@ -1,10 +1,10 @@
 //! `[[pool]]`: tiers of devices from which volumes are cut.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use pool::{Provisioning, TierNo, TierPolicy};
-use toml::Spanned;
 use toml::de::DeValue;
 
 use super::keys::nearest;
@@ -127,21 +127,28 @@ struct TierEntries(Vec<TierEntry>);
 
 impl Setting for TierEntries {
     fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
-        const FORM: &str = "a list of tables: [[pool.tier]] below [[pool]]";
-        let list = value.as_array().ok_or(ValueError::Type(FORM))?;
-        list.iter().map(read_tier).collect::<Result<_, _>>().map(TierEntries)
+        if value.as_table().is_some() {
+            return read_tier(value, 0..0).map(|tier| TierEntries(vec![tier]));
+        }
+        let list = value.as_array().ok_or(ValueError::Type("a list of tables: [[pool.tier]] below [[pool]]"))?;
+        let tiers = list.iter().map(|entry| read_tier(entry.get_ref(), entry.span()));
+        tiers.collect::<Result<_, _>>().map(TierEntries)
     }
 }
 
-fn read_tier(entry: &Spanned<DeValue<'_>>) -> Result<TierEntry, ValueError> {
-    let fault = |fault: String, remedy: String| ValueError::Part(entry.span(), fault, remedy);
+/// Reads a tier; without a span of its own, faults are located at the key.
+fn read_tier(entry: &DeValue<'_>, span: Range<usize>) -> Result<TierEntry, ValueError> {
+    let fault = |fault: String, remedy: String| match span.is_empty() {
+        true => ValueError::Value(fault, remedy),
+        false => ValueError::Part(span.clone(), fault, remedy),
+    };
     let missing = |key: &str| {
         fault(
             format!("a tier has no \"{key}\""),
             "write [[pool.tier]] with name = \"ssd\" and devices = [\"/dev/sdb\"]".to_owned(),
         )
     };
-    let table = entry.get_ref().as_table().ok_or_else(|| missing("name"))?;
+    let table = entry.as_table().ok_or_else(|| missing("name"))?;
     if let Some(key) = table.keys().find(|key| !TIER_KEYS.contains(&key.get_ref().as_ref())) {
         let fault = format!("unknown key \"{}\" of a tier", key.get_ref());
         return Err(ValueError::Part(key.span(), fault, format!("use {}", TIER_KEYS.join(", "))));
