@@ -131,6 +131,10 @@ impl Setting for TierEntries {
             return read_tier(value, 0..0).map(|tier| TierEntries(vec![tier]));
         }
         let list = value.as_array().ok_or(ValueError::Type("a list of tables: [[pool.tier]] below [[pool]]"))?;
+        if list.is_empty() {
+            let remedy = "add [[pool.tier]] with name and devices".to_owned();
+            return Err(ValueError::Value("the pool has no tier".to_owned(), remedy));
+        }
         let tiers = list.iter().map(|entry| read_tier(entry.get_ref(), entry.span()));
         tiers.collect::<Result<_, _>>().map(TierEntries)
     }
