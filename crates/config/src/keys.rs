@@ -573,9 +573,10 @@ pub const KEYS: &[Key] = &[
     key(
         "volume",
         "tier_policy",
-        r#""auto", "start-high", "highest", "lowest" or a tier's name"#,
+        r#""auto", "start-high", "highest", "lowest" or "ssd""#,
         r#""auto""#,
-        "Only on a pool: the tiers on which new slices of the volume are placed, when the volume is created.",
+        "Only on a pool: the tiers on which new slices of the volume are placed, or the name of one tier. It counts when \
+         the volume is created.",
     ),
     key(
         "volume",
