@@ -16,7 +16,7 @@ use super::history::read_history;
 use super::iscsi::read_iscsi;
 use super::log::read_log;
 use super::look_up::LookUps;
-use super::pools::read_pools;
+use super::pools::{check_pool_devices, read_pools};
 use super::problem::Source;
 use super::qos::{read_datastores, read_rules};
 use super::read::{Located, Section, Setting, Size, ValueError, check_tables};
@@ -119,12 +119,14 @@ fn read_config(
     let iscsi = read_iscsi(&Section::single(table, "iscsi", source), folder, source);
     let vhost_user = read_vhost_user(&Section::single(table, "vhost_user", source), folder, source);
     let arrays = read_arrays(&Section::repeated(table, "array", source), source);
-    let pools = read_pools(&Section::repeated(table, "pool", source), folder, source);
+    let sections_of_pools = Section::repeated(table, "pool", source);
+    let pools = read_pools(&sections_of_pools, folder, source);
     let datastores = read_datastores(&Section::repeated(table, "datastore", source), source);
     let qos = read_rules(&Section::repeated(table, "qos", source), source);
     let sections = Section::repeated(table, "volume", source);
     let volumes =
         read_volumes(&sections, (folder, look_ups), (&arrays, &pools), (&datastores, &qos), memory_bytes, source);
+    check_pool_devices(&sections_of_pools, &pools, flash.as_ref(), &volumes, source);
     let file = file.to_owned();
     let backing_problems = source.take_backing_problems();
     Some(Config {

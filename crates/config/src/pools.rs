@@ -11,6 +11,7 @@ use super::keys::nearest;
 use super::names::{check_name, read_name, report_error};
 use super::problem::Source;
 use super::read::{Located, Section, Setting, Size, ValueError, split_message};
+use super::{BackingSpec, FlashConfig, VolumeConfig};
 use units::show_bytes;
 
 const SLICE_BYTES_DEFAULT: u64 = 4 << 20;
@@ -39,6 +40,11 @@ pub struct TierConfig {
 }
 
 impl PoolConfig {
+    /// Names of the tiers, the fastest first.
+    pub fn tier_names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.tiers.iter().map(|tier| tier.name.as_str())
+    }
+
     /// All devices, tier by tier.
     pub fn devices(&self) -> impl Iterator<Item = &PathBuf> {
         self.tiers.iter().flat_map(|tier| &tier.devices)
@@ -69,15 +75,16 @@ impl TierChoice {
         ("lowest", TierChoice::Lowest),
     ];
 
-    /// The policy in a pool with these tiers; `None` if no tier has the name.
-    pub fn policy(&self, tiers: &[TierConfig]) -> Option<TierPolicy> {
+    /// The policy in a pool with tiers of these names; `None` if no tier has the name.
+    pub fn policy<'a>(&self, tiers: impl IntoIterator<Item = &'a str>) -> Option<TierPolicy> {
         Some(match self {
             TierChoice::Auto => TierPolicy::Auto,
             TierChoice::StartHigh => TierPolicy::StartHigh,
             TierChoice::Highest => TierPolicy::Highest,
             TierChoice::Lowest => TierPolicy::Lowest,
             TierChoice::Tier(name) => {
-                TierPolicy::Tier(TierNo(u8::try_from(tiers.iter().position(|tier| tier.name == *name)?).ok()?))
+                let index = tiers.into_iter().position(|tier| tier == name)?;
+                TierPolicy::Tier(TierNo(u8::try_from(index).ok()?))
             }
         })
     }
@@ -209,6 +216,29 @@ pub(super) fn read_pools(sections: &[Section<'_>], folder: &Path, source: &mut S
     pools
 }
 
+/// Reports devices of pools that are flash devices or backings of volumes, too.
+pub(super) fn check_pool_devices(
+    sections: &[Section<'_>],
+    pools: &[PoolConfig],
+    flash: Option<&FlashConfig>,
+    volumes: &[VolumeConfig],
+    source: &mut Source<'_>,
+) {
+    for (section, pool) in sections.iter().zip(pools) {
+        for device in pool.devices() {
+            let is_flash = flash.is_some_and(|flash| flash.devices.contains(device));
+            let volume = volumes.iter().find(|volume| volume.backing == BackingSpec::Path(device.clone()));
+            let other = match (is_flash, volume) {
+                (true, _) => "a flash device".to_owned(),
+                (false, Some(volume)) => format!("the backing of volume {}", volume.name),
+                (false, None) => continue,
+            };
+            let fault = format!("{} is a device of pool {} and {other}", device.display(), pool.name);
+            source.add_problem(&section.span, fault, "use each device for one of them");
+        }
+    }
+}
+
 fn read_slice(section: &Section<'_>, source: &mut Source<'_>) -> u64 {
     let Some(Located { value: Size(bytes), span }) = section.get::<Size>("slice", source) else {
         return SLICE_BYTES_DEFAULT;
@@ -256,9 +286,9 @@ pub(super) fn read_placement(
         return Default::default();
     };
     if let Some(choice) = &choice
-        && choice.value.policy(&pool.tiers).is_none()
+        && choice.value.policy(pool.tier_names()).is_none()
     {
-        let known = pool.tiers.iter().map(|tier| tier.name.as_str());
+        let known = pool.tier_names();
         let remedy = match nearest(&choice.value.to_string(), known.clone()) {
             Some(near) => format!("did you mean \"{near}\"?"),
             None => format!("use auto, start-high, highest, lowest or {}", known.collect::<Vec<_>>().join(", ")),

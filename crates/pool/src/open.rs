@@ -46,6 +46,8 @@ pub(crate) struct Present<D> {
     places: Vec<usize>,
     /// A present group has an older generation.
     pub has_older: bool,
+    /// Disks that are no group of the pool, with the reasons.
+    pub unusable: Vec<String>,
 }
 
 /// Reads the superblocks of disks, and checks that they are groups of one pool.
@@ -54,13 +56,19 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
     disks: &[D],
 ) -> Result<Present<D>, PoolError> {
     let mut found: Vec<(Superblock, usize, &D)> = Vec::new();
+    let mut unusable = Vec::new();
     for disk in disks {
-        let (superblock, place) = read_superblock(buffers, disk).await?;
-        found.push((superblock, place, disk));
+        match read_superblock(buffers, disk).await {
+            Ok((superblock, place)) => found.push((superblock, place, disk)),
+            // A blank or failed disk in the place of a group: the group is missing.
+            Err(error @ (PoolError::NoPool { .. } | PoolError::Disk { .. })) => unusable.push(error),
+            Err(error) => return Err(error),
+        }
     }
     let newest = found.iter().max_by_key(|(superblock, _, _)| (superblock.generation, superblock.revision));
     let Some((newest, _, _)) = newest.cloned() else {
-        return Err(PoolError::Refused("no disk of the pool was given".to_owned()));
+        let none = || PoolError::Refused("no disk of the pool was given".to_owned());
+        return Err(unusable.pop().unwrap_or_else(none));
     };
     let mut present: Vec<Option<D>> = newest.members.iter().map(|_| None).collect();
     let mut places = vec![0; newest.members.len()];
@@ -75,7 +83,8 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
         let entry = entry.ok_or_else(other)?;
         if entry.state == MemberState::Removed {
             let reason = format!("group {} was removed from its pool", superblock.group);
-            return Err(PoolError::NoPool { device: disk.identity(), reason });
+            unusable.push(PoolError::NoPool { device: disk.identity(), reason });
+            continue;
         }
         let place = &mut present[superblock.group.index()];
         if place.is_some() {
@@ -86,7 +95,8 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
         places[superblock.group.index()] = *newest_place;
     }
     let revision = found.iter().map(|(superblock, _, _)| superblock.revision).max().expect("a superblock was found");
-    Ok(Present { superblock: newest, revision, disks: present, places, has_older })
+    let unusable = unusable.into_iter().map(|error| error.to_string()).collect();
+    Ok(Present { superblock: newest, revision, disks: present, places, has_older, unusable })
 }
 
 /// The newer valid superblock of a disk, and its place.
@@ -153,10 +163,11 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     flush_groups(&mut present).await;
     let copies = present_copies(&present, options.accept_missing)?;
     let loaded = load(&buffers, &present.superblock, &copies).await?;
-    let Present { mut superblock, revision, disks, places, has_older } = present;
+    let Present { mut superblock, revision, disks, places, has_older, unusable } = present;
     superblock.revision = revision;
     let groups = disks.into_iter().zip(&superblock.members).map(|(disk, member)| Group::new(disk, member.slots));
     let mut state = State::new(superblock.clone(), groups.collect(), options.sabotage);
+    state.notices.extend(unusable);
     for (group, place) in state.groups.iter_mut().zip(places) {
         group.next_place = 1 - place;
     }

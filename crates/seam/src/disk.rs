@@ -133,6 +133,11 @@ pub trait Disk<S: Seam>: Clone + 'static {
         None
     }
 
+    /// True if the disk allocates space at the first write, from space that it shares with other disks, and may lack it.
+    fn allocates_at_first_write(&self) -> bool {
+        false
+    }
+
     /// True if a write of `len` bytes from `at` on needs no space that the disk lacks. False on a disk whose space is
     /// allocated at the first write, until [`Disk::reserve`] has succeeded.
     fn has_space_for(&self, at: u64, len: u64) -> bool {

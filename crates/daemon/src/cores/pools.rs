@@ -62,7 +62,8 @@ pub async fn open_pool_volume(
     let volume = match (pool.volume_named(&target.volume), size_bytes) {
         (Some(volume), _) => volume,
         (None, Some(size_bytes)) => {
-            let policy = target.tier_policy.policy(&target.pool.tiers);
+            let tiers = pool.tiers();
+            let policy = target.tier_policy.policy(tiers.iter().map(String::as_str));
             let unknown_tier = || DiskError::Open(format!("pool {name} has no tier \"{}\"", target.tier_policy));
             let (policy, provisioning) = (policy.ok_or_else(unknown_tier)?, target.provisioning);
             let spec = VolumeSpec { name: target.volume.clone(), size_bytes, policy, provisioning };
@@ -72,7 +73,17 @@ pub async fn open_pool_volume(
             return Err(DiskError::Open(format!("pool {name} has no volume \"{}\"", target.volume)));
         }
     };
-    pool.volume(volume).map_err(failed)
+    let disk = pool.volume(volume).map_err(failed)?;
+    let report = pool.volumes().into_iter().find(|report| report.volume == volume).expect("the volume exists");
+    if report.spec.provisioning == Provisioning::Thick {
+        // Its creation or its growth may have been interrupted.
+        disk.reserve(0, report.spec.size_bytes).await?;
+    }
+    if size_bytes.is_some_and(|bytes| bytes != report.spec.size_bytes) {
+        let (volume, bytes) = (&target.volume, report.spec.size_bytes);
+        logging::warn!("pool {name}: volume {volume} has {bytes} bytes; the size in the configuration is ignored");
+    }
+    Ok(disk)
 }
 
 /// Opens a pool on those of its devices that are present.
@@ -105,6 +116,10 @@ async fn open_pool(seam: &RealSeam, config: &PoolConfig, limit: Duration) -> Res
     };
     for text in absent.into_iter().chain(pool.take_notices()) {
         logging::warn!("pool {}: {text}", config.name);
+    }
+    if !pool.tiers().iter().map(String::as_str).eq(config.tier_names()) {
+        let (name, tiers) = (&config.name, pool.tiers().join(", "));
+        logging::warn!("pool {name} was created with the tiers {tiers}; the configuration names others");
     }
     Ok(OpenPool { pool, paths })
 }

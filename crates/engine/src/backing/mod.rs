@@ -110,6 +110,10 @@ impl<S: Seam> Disk<S> for AnyDisk<S> {
         forward!(self, disk => disk.accesses(write, at, len))
     }
 
+    fn allocates_at_first_write(&self) -> bool {
+        forward!(self, disk => disk.allocates_at_first_write())
+    }
+
     fn has_space_for(&self, at: u64, len: u64) -> bool {
         forward!(self, disk => disk.has_space_for(at, len))
     }

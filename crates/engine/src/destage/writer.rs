@@ -338,8 +338,7 @@ impl<S: Seam> Shard<S> {
         // covers them.
         let io_slot = self.acquire_io_slot(true, at, BLOCK_BYTES as u64, priority).await;
         let began = self.seam().now();
-        // A write that was acknowledged since the range was selected counts on the space that the range has.
-        let may_unmap = job.may_unmap && self.state.borrow().is_zeroed_by(job.operation, &blocks);
+        let may_unmap = job.may_unmap && !self.needs_space(job.operation, &blocks);
         let result = self.disk.zero(at.0, bytes, may_unmap).await;
         drop(io_slot);
         self.counters.count_backing_request(Op::Zero, Cause::Destage, bytes, self.seam().now().since(began));
@@ -347,6 +346,14 @@ impl<S: Seam> Shard<S> {
             return self.write_zeroes(blocks, priority).await;
         }
         result
+    }
+
+    /// True if blocks of a range that an operation zeroes may still need their space: a write was acknowledged since the
+    /// range was selected, or a recovery would find older data of them in the log.
+    fn needs_space(&self, operation: u64, blocks: &Range<BlockNo>) -> bool {
+        let state = self.state.borrow();
+        self.disk.allocates_at_first_write()
+            && (!state.is_zeroed_by(operation, blocks) || state.log_tracker.has_data_records(blocks))
     }
 
     async fn write_zeroes(&self, blocks: Range<BlockNo>, priority: Priority) -> Result<(), DiskError> {

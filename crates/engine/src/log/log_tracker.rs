@@ -112,6 +112,11 @@ impl LogTracker {
         }
     }
 
+    /// True if a recovery would find data of one of these blocks.
+    pub fn has_data_records(&self, blocks: &Range<BlockNo>) -> bool {
+        self.record_index.has_any(blocks)
+    }
+
     /// True if a recovery may find records of the volume.
     pub fn has_records(&self) -> bool {
         self.may_have_records

@@ -130,6 +130,11 @@ impl RecordIndex {
         positions
     }
 
+    /// True if one of these blocks has a record.
+    pub fn has_any(&self, blocks: &Range<BlockNo>) -> bool {
+        self.records.iter_from(blocks.start).next().is_some_and(|(block, _)| block < blocks.end)
+    }
+
     /// The blocks whose records are superseded but still held.
     pub fn superseded(&self) -> Vec<BlockNo> {
         if self.spilled == self.records.len() {

@@ -569,7 +569,9 @@ impl State {
 
     /// True if all blocks of a range still are zero-ranges that this operation writes.
     pub fn is_zeroed_by(&self, id: u64, blocks: &Range<BlockNo>) -> bool {
-        let starts = self.zeroes.in_flight(blocks.clone(), id);
+        // The range of a long job begins before its later steps.
+        let first = self.zeroes.find(blocks.start).map(|(start, _)| start);
+        let starts = self.zeroes.in_flight(first.unwrap_or(blocks.start)..blocks.end, id);
         let count = |start: BlockNo| {
             let (_, range) = self.zeroes.find(start)?;
             Some(BlockNo::count(&(start.max(blocks.start)..range.end.min(blocks.end))))

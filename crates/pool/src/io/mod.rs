@@ -144,6 +144,10 @@ impl<S: Seam, D: Disk<S>> Disk<S> for PoolDisk<S, D> {
         flush.await.map_err(PoolError::into_disk_error)
     }
 
+    fn allocates_at_first_write(&self) -> bool {
+        true
+    }
+
     fn has_space_for(&self, at: u64, len: u64) -> bool {
         let state = self.inner.state.borrow();
         let (first, end) = slice_range(&state, at, len);
@@ -189,7 +193,12 @@ impl<S: Seam, D: Disk<S>> Disk<S> for PoolDisk<S, D> {
         let work = async move {
             let grown = resize::resize(&inner, volume, size_bytes).await.map_err(PoolError::into_disk_error)?;
             if grown.provisioning == Provisioning::Thick {
-                allocate::reserve(&inner, volume, grown.from_bytes, grown.len_bytes).await?;
+                let reserved = allocate::reserve(&inner, volume, grown.from_bytes, grown.len_bytes).await;
+                if reserved.is_err() {
+                    // A thick volume has no range without space.
+                    resize::resize(&inner, volume, grown.from_bytes).await.map_err(PoolError::into_disk_error)?;
+                }
+                reserved?;
             }
             Ok(())
         };
