@@ -3,7 +3,7 @@
 use logging::{Filter, FilterError, Format, LevelFilter, SUBSYSTEMS};
 use toml::de::DeValue;
 
-use super::keys::nearest;
+use super::nearest::nearest;
 use super::problem::Source;
 use super::read::{Located, Section, Setting, ValueError};
 

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use pool::{Provisioning, TierNo, TierPolicy};
 use toml::de::DeValue;
 
-use super::keys::nearest;
 use super::names::{check_name, read_name, report_error};
+use super::nearest::nearest;
 use super::problem::Source;
 use super::read::{Located, Section, Setting, Size, ValueError, split_message};
 use super::{BackingSpec, FlashConfig, VolumeConfig};

@@ -7,7 +7,8 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::keys::{KEYS, TABLES, find_key, find_table, nearest, show_table};
+use super::keys::{KEYS, TABLES, find_key, find_table, show_table};
+use super::nearest::nearest;
 use super::problem::Source;
 
 /// The reason for rejecting a value.

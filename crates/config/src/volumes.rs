@@ -11,9 +11,9 @@ use toml::de::DeValue;
 
 use super::array::default_array;
 use super::iscsi::read_acl;
-use super::keys::nearest;
 use super::look_up::LookUps;
 use super::names::{read_name, report_error};
+use super::nearest::nearest;
 use super::pools::{PoolConfig, read_placement};
 use super::problem::Source;
 use super::qos::{QosRule, read_qos};

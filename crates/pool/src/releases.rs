@@ -1,5 +1,5 @@
-//! Zero-ranges that may free whole slices and have not ended. A write that is acknowledged meanwhile cannot count on the
-//! space of these slices.
+//! Zero-ranges that may free whole slices and have not ended. A write that is acknowledged meanwhile cannot count on
+//! the space of these slices.
 
 use std::ops::Range;
 

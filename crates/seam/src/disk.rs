@@ -133,7 +133,8 @@ pub trait Disk<S: Seam>: Clone + 'static {
         None
     }
 
-    /// True if the disk allocates space at the first write, from space that it shares with other disks, and may lack it.
+    /// True if the disk allocates space at the first write, from space that it shares with other disks and that may be
+    /// used up.
     fn allocates_at_first_write(&self) -> bool {
         false
     }

@@ -21,7 +21,8 @@ use super::iscsi_units::Units;
 use super::records::Records;
 use super::settings::Settings;
 use super::volumes::{Placement, Volumes};
-use config::keys::{KEYS, find_key, nearest, set_by_command};
+use config::keys::{KEYS, find_key, set_by_command};
+use config::nearest;
 use logging::{self as log, FLASH, VOLUME};
 use state::{DECLARED_LOST, MODE, POLICY, effective_policy};
 

@@ -348,8 +348,8 @@ impl<S: Seam> Shard<S> {
         result
     }
 
-    /// True if blocks of a range that an operation zeroes may still need their space: a write was acknowledged since the
-    /// range was selected, or a recovery would find older data of them in the log.
+    /// True if blocks of a range that an operation zeroes may still need their space: a write was acknowledged since
+    /// the range was selected, or a recovery would find older data of them in the log.
     fn needs_space(&self, operation: u64, blocks: &Range<BlockNo>) -> bool {
         let state = self.state.borrow();
         self.disk.allocates_at_first_write()
