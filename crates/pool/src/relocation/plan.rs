@@ -68,6 +68,9 @@ pub(crate) async fn plan<S: Seam, D: Disk<S>>(
         if given != present {
             return Err(PoolError::Refused(format!("{given} tiers have costs, and the pool has {present} tiers")));
         }
+        if settings.classes.iter().any(|class| class.parallel == 0) {
+            return Err(PoolError::Refused("a group of a tier serves at least one access at once".to_owned()));
+        }
         let slice_bytes = state.slice_bytes();
         let allowance = *allowance(&mut state, now);
         Settings {
