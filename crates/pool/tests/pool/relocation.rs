@@ -245,6 +245,45 @@ fn demand_counts_random_requests_and_forgets_freed_slices() {
 }
 
 #[test]
+fn first_write_of_a_slice_is_demand_of_its_group() {
+    with_new_pool(10, async |seam, pool| {
+        let spec = VolumeSpec { policy: TierPolicy::Tier(TierNo(1)), ..VolumeSpec::thin("a", SLICE) };
+        let id = pool.create_volume(spec).await.expect("the volume is created");
+        let block = seam.alloc().expect("a buffer is free").freeze();
+        let disk = pool.volume(id).expect("the volume exists");
+        disk.write(8192, vec![Piece::whole(block)]).await.expect("sound disks");
+        let group = group_of(&pool, id, 0).expect("the slice is allocated");
+        let loads = pool.plan(&settings()).await.expect("the pool plans").groups;
+        assert!(loads.iter().all(|load| (load.measured_ppm > 0) == (load.group == group)), "{loads:?}");
+    });
+}
+
+#[test]
+fn slice_that_has_moved_since_the_plan_is_skipped() {
+    with_new_pool(11, async |seam, pool| {
+        let (id, disk) = filled_volume(&seam, &pool, TierPolicy::Tier(TierNo(1)), 8).await;
+        pool.set_policy(id, TierPolicy::Highest).await.expect("sound disks");
+        let slow = RelocationSettings { rate_bytes: SLICE, ..settings() };
+        let last = pool.plan(&slow).await.expect("the pool plans").moves.pop().expect("eight slices move");
+        let (relocating, running) = (pool.clone(), slow.clone());
+        let done = Rc::<RefCell<Option<RelocationReport>>>::default();
+        let report = Rc::clone(&done);
+        seam.spawn(async move { *report.borrow_mut() = relocating.relocate(&running).await.ok() });
+        seam.sleep(Nanos::from_millis(1_500)).await;
+        let other = GroupNo(3 - last.from.0);
+        assert_eq!(pool.move_slice(last.slice, other, unpaced()).await, Ok(MoveOutcome::Moved));
+        while done.borrow().is_none() {
+            seam.sleep(Nanos::from_millis(10)).await;
+        }
+        let report = done.borrow().expect("it has ended");
+        assert_eq!((report.moved, report.skipped, report.failed), (7, 1, 0), "{report:?}");
+        assert_eq!(pool.group_of(last.slice), Some(other));
+        check_content(&seam, &disk, 8).await;
+        check_sound(&pool).await;
+    });
+}
+
+#[test]
 fn copies_of_moves_are_no_demand() {
     with_new_pool(7, async |seam, pool| {
         let spec = VolumeSpec { policy: TierPolicy::Lowest, ..VolumeSpec::thin("a", 4 * SLICE) };
