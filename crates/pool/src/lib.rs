@@ -36,10 +36,12 @@ pub mod planner;
 mod policy;
 mod pool;
 mod releases;
+mod relocation;
 mod resize;
 mod sabotage;
 mod slots;
 mod state;
+mod volume_heat;
 mod wait;
 
 pub use check::{CheckReport, Finding};
@@ -55,6 +57,9 @@ pub use number::{
 pub use open::OpenOptions;
 pub use policy::{GroupRoom, Provisioning, TierPolicy, VolumeSpec, place};
 pub use pool::{GroupReport, LostRange, Pool, VolumeReport};
+pub use relocation::{
+    GroupLoad, PlannedMove, RelocationEnd, RelocationPlan, RelocationReport, RelocationSettings, RelocationWindows,
+};
 pub use sabotage::Sabotage;
 pub use state::PoolCounts;
 pub use wait::BoxFuture;

@@ -174,7 +174,7 @@ fn begin<S: Seam, D: Disk<S>>(
     state.work.insert(slice, SliceWork::Moving(registered));
     state.moves += 1;
     // The source stays what it is during the copy, even if a client frees the slice.
-    state.pin(source, false);
+    state.hold(source, false);
     Ok(Ok(Copy { source, target, stamp: state.write_stamp(target.group) }))
 }
 
@@ -202,7 +202,7 @@ async fn run<S: Seam, D: Disk<S>>(
     let copied = copy_slice(inner, slice, copy, pace).await;
     {
         let mut state = inner.state.borrow_mut();
-        state.unpin(copy.source, false);
+        state.release(copy.source, false);
         let is_mapped = matches!(copied, Ok(MoveOutcome::Moved));
         if matches!(state.work.get(&slice), Some(SliceWork::Moving(found)) if found.target == copy.target)
             && let Some(SliceWork::Moving(mut ended)) = state.work.remove(&slice)

@@ -172,6 +172,7 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
         group.next_place = 1 - place;
     }
     write_missing(&buffers, &copies, &loaded, &mut state).await?;
+    state.demand_since = seam.now();
     state.journal.boot = seam.random();
     let needs_checkpoint = !loaded.damaged.is_empty();
     adopt(&mut state, loaded)?;

@@ -18,6 +18,7 @@ use crate::mover::{self, MoveError, MoveOutcome, Pace};
 use crate::number::{GroupNo, SliceAddress, SliceNo, TierNo, VolumeId};
 use crate::open::{self, OpenOptions};
 use crate::policy::{Provisioning, VolumeSpec};
+use crate::relocation::{self, RelocationPlan, RelocationReport, RelocationSettings};
 use crate::resize;
 use crate::state::{Inner, PoolCounts};
 
@@ -266,6 +267,22 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
     /// Asks the running move of a slice to end. The slice stays at its source unless its last pass has begun.
     pub fn cancel_move(&self, slice: SliceAddress) {
         mover::cancel(&self.0, slice);
+    }
+
+    /// Plans moves that bring slices closer to the tiers that suit their demand. Nothing moves.
+    pub async fn plan(&self, settings: &RelocationSettings) -> Result<RelocationPlan, PoolError> {
+        relocation::plan(&self.0, settings).await
+    }
+
+    /// Plans once and moves the slices of the plan, two at once, behind the requests of clients. Refuses a second
+    /// relocation at the same time.
+    pub async fn relocate(&self, settings: &RelocationSettings) -> Result<RelocationReport, PoolError> {
+        relocation::relocate(&Rc::downgrade(&self.0), &self.0.seam, settings).await
+    }
+
+    /// Starts a task that relocates slices again and again, until the stop flag is set or the pool is dropped.
+    pub fn start_relocation(&self, settings: RelocationSettings) {
+        relocation::start(&self.0, settings);
     }
 
     /// Makes a disk a group of a tier, durably. Refuses a disk that is not empty unless `force` is set.

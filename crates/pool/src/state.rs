@@ -10,21 +10,24 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use seam::{Disk, DiskError, PendingRequests, Seam};
+use seam::{Disk, DiskError, Nanos, PendingRequests, Seam};
 
 use crate::buffers::Buffers;
 use crate::changes::Changes;
 use crate::error::PoolError;
 use crate::format::record::Record;
 use crate::format::superblock::{MemberState, Superblock};
+use crate::heat::{Demand, StreamDetector};
 use crate::map::VolumeMap;
 use crate::number::{
     CheckpointNo, GroupNo, PoolGeneration, Sequence, SliceAddress, SliceNo, SlotAddress, SlotNo, VolumeId,
 };
+use crate::planner::MoveAllowance;
 use crate::policy::{GroupRoom, TierPolicy, VolumeSpec, place};
 use crate::releases::Releases;
 use crate::sabotage::Sabotage;
 use crate::slots::{GroupSlots, SlotUse};
+use crate::volume_heat::VolumeHeat;
 use crate::wait::{Reply, TaskMutex, Waiters};
 
 /// Part of each tier that is kept from the policy `auto`, in percent.
@@ -64,6 +67,10 @@ pub(crate) struct Group<D> {
     pub is_gone: bool,
     /// It failed as a metadata copy since the opening.
     pub failed_as_copy: bool,
+    /// Demand of clients since the last relocation, for the group's utilisation.
+    pub demand: Demand,
+    /// Requests of clients in flight. A move gives way to them.
+    pub requests: u32,
     /// The superblock to overwrite next: the one that is not its newest. A group may have missed writes of the others.
     pub next_place: usize,
 }
@@ -71,7 +78,16 @@ pub(crate) struct Group<D> {
 impl<D> Group<D> {
     pub fn new(disk: Option<D>, slots: u32) -> Group<D> {
         let slots = GroupSlots::new(slots);
-        Group { disk, slots, flush_failures: 0, is_gone: false, failed_as_copy: false, next_place: 0 }
+        Group {
+            disk,
+            slots,
+            flush_failures: 0,
+            is_gone: false,
+            failed_as_copy: false,
+            demand: Demand::default(),
+            requests: 0,
+            next_place: 0,
+        }
     }
 }
 
@@ -82,6 +98,10 @@ pub(crate) struct Volume {
     /// Size that clients may use; below the durable size while the volume shrinks.
     pub limit_bytes: u64,
     pub map: VolumeMap,
+    /// Demand of its slices.
+    pub heat: VolumeHeat,
+    /// Sequential streams of its clients.
+    pub streams: StreamDetector,
     /// Groups with writes that completed since the last successful flush.
     pub unflushed: GroupSet,
     pub requests: PendingRequests,
@@ -95,6 +115,8 @@ impl Volume {
             limit_bytes: spec.size_bytes,
             spec,
             map: VolumeMap::default(),
+            heat: VolumeHeat::default(),
+            streams: StreamDetector::default(),
             unflushed: GroupSet::default(),
             requests: PendingRequests::default(),
             resize_lock: Rc::default(),
@@ -221,6 +243,12 @@ pub(crate) struct State<S: Seam, D: Disk<S>> {
     /// The reason why the metadata cannot be written any more.
     pub failed: Option<PoolError>,
     pub moves: usize,
+    /// A relocation is running.
+    pub is_relocating: bool,
+    /// Allowance of moves by heat and balance, with the size of the fast tier for which it was made.
+    pub allowance: Option<(u64, MoveAllowance)>,
+    /// Time since which [`Group::demand`] counts.
+    pub demand_since: Nanos,
     pub counts: PoolCounts,
     /// Events for people, such as a lost metadata copy.
     pub notices: Vec<String>,
@@ -263,6 +291,9 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
             journal: JournalState::default(),
             failed: None,
             moves: 0,
+            is_relocating: false,
+            allowance: None,
+            demand_since: Nanos::ZERO,
             counts: PoolCounts::default(),
             notices: Vec::new(),
             extra_epochs: 0,
@@ -330,6 +361,9 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
     pub fn set_slot(&mut self, slice: SliceAddress, slot: Option<SlotAddress>, stamp: u64) {
         let volume = self.volumes.get_mut(&slice.volume).expect("only a present volume's map changes");
         let former = volume.map.set(slice.slice, slot);
+        if slot.is_none() {
+            volume.heat.clear(slice.slice);
+        }
         assert!(former.is_some() || slot.is_some(), "{slice} was unallocated and stays so");
         if let Some(slot) = slot {
             self.groups[slot.group.index()].slots.set(slot.slot, SlotUse::Slice(slice));
@@ -369,12 +403,16 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
         }
     }
 
+    /// True if a group takes new slices: it is in service and present.
+    pub fn takes_slices(&self, group: GroupNo) -> bool {
+        let (member, group) = (&self.superblock.members[group.index()], &self.groups[group.index()]);
+        member.state == MemberState::InService && group.disk.is_some() && !group.is_gone
+    }
+
     /// Free slots of the groups that take new slices.
     pub fn rooms(&self) -> Vec<GroupRoom> {
         let members = self.superblock.numbered_members().zip(&self.groups);
-        let takes = members.filter(|((_, member), group)| {
-            member.state == MemberState::InService && group.disk.is_some() && !group.is_gone
-        });
+        let takes = members.filter(|((number, _), _)| self.takes_slices(*number));
         let room = |((number, member), group): ((GroupNo, &crate::format::superblock::MemberEntry), &Group<D>)| {
             GroupRoom { group: number, tier: member.tier, slots: group.slots.count(), free: group.slots.free_count() }
         };
@@ -411,14 +449,32 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
         self.pins.get(&slot).copied().unwrap_or_default()
     }
 
-    /// Counts a request at a slot.
+    /// Counts a request of a client at a slot.
     pub fn pin(&mut self, slot: SlotAddress, is_write: bool) {
+        self.groups[slot.group.index()].requests += 1;
+        self.hold(slot, is_write);
+    }
+
+    /// Ends a request of a client at a slot.
+    pub fn unpin(&mut self, slot: SlotAddress, is_write: bool) {
+        self.end_group_request(slot.group);
+        self.release(slot, is_write);
+    }
+
+    /// Ends a request of a client that [`Group::requests`] counts.
+    pub fn end_group_request(&mut self, group: GroupNo) {
+        let requests = &mut self.groups[group.index()].requests;
+        *requests = requests.checked_sub(1).expect("a request ends once");
+    }
+
+    /// Keeps a slot as it is, for a request or for a copy of a move.
+    pub fn hold(&mut self, slot: SlotAddress, is_write: bool) {
         let pins = self.pins.entry(slot).or_default();
         *(if is_write { &mut pins.writers } else { &mut pins.readers }) += 1;
     }
 
-    /// Ends a request at a slot.
-    pub fn unpin(&mut self, slot: SlotAddress, is_write: bool) {
+    /// Ends a [`State::hold`].
+    pub fn release(&mut self, slot: SlotAddress, is_write: bool) {
         let pins = self.pins.get_mut(&slot).expect("a pinned slot is counted");
         let count = if is_write { &mut pins.writers } else { &mut pins.readers };
         *count = count.checked_sub(1).expect("a request ends once");
@@ -471,9 +527,12 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
                 let end = SliceNo(spec.size_bytes.div_ceil(slice_bytes) as u32);
                 let past: Vec<_> = entry.map.allocated_from(end).collect();
                 for (slice, slot) in past {
-                    self.volumes.get_mut(volume).expect("the volume was found").map.set(slice, None);
+                    let entry = self.volumes.get_mut(volume).expect("the volume was found");
+                    entry.map.set(slice, None);
+                    entry.heat.clear(slice);
                     self.free_slot(slot);
                 }
+                self.volumes.get_mut(volume).expect("the volume was found").heat.truncate(end);
                 self.changes.discard(|address| address.volume == *volume && address.slice >= end);
                 self.next_volume = self.next_volume.max(volume.next());
             }

@@ -133,6 +133,11 @@ impl HeatTable {
         Ok(())
     }
 
+    /// Time since the landmark of the slices that the last sweep has not reached.
+    pub fn landmark_age(&self, now: Nanos) -> Nanos {
+        now.since(self.landmark)
+    }
+
     fn landmark_of(&self, slice: usize) -> Nanos {
         if slice < self.cursor { self.next_landmark } else { self.landmark }
     }

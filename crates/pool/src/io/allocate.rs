@@ -6,6 +6,7 @@ use std::rc::Rc;
 use seam::block::pieces_len;
 use seam::{Disk, DiskError, DiskResult, Piece, Seam};
 
+use super::demand::{self, Access};
 use super::slice_range;
 use crate::change::{Step, check_range, finish_change, locate, next_step, range_text};
 use crate::device::zero_range;
@@ -59,13 +60,18 @@ pub(super) async fn fill<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     slice: SliceAddress,
     slot: SlotAddress,
-    offset: u64,
-    pieces: Vec<Piece<S::Block>>,
+    access: Access,
+    (offset, pieces): (u64, Vec<Piece<S::Block>>),
 ) -> DiskResult<()> {
     let len = pieces_len(&pieces) as u64;
     let (located, stamp, slice_bytes, skips_zeroing) = {
-        let state = inner.state.borrow();
+        let mut state = inner.state.borrow_mut();
         let skips = state.sabotage.is(Sabotage::SkipZeroing);
+        if len > 0 {
+            let located = locate(&state, slot, offset);
+            demand::record(&mut state, inner.seam.now(), slice, &located, (slot.group, access, len));
+        }
+        state.groups[slot.group.index()].requests += 1;
         (locate(&state, slot, 0), state.write_stamp(slot.group), state.slice_bytes(), skips)
     };
     let result: DiskResult<()> = match located {
@@ -86,6 +92,7 @@ pub(super) async fn fill<S: Seam, D: Disk<S>>(
         Err(error) => Err(error),
     };
     let mut state = inner.state.borrow_mut();
+    state.end_group_request(slot.group);
     let range = range_text(&state, slice, offset, len);
     let result = state.note_result(slot.group, &range, result);
     let Some(SliceWork::Allocating(mut waiters)) = state.work.remove(&slice) else {
@@ -167,7 +174,7 @@ async fn allocate<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, slice: SliceAddr
                 return Ok(());
             }
             Step::Unallocated => match begin(inner, slice).await? {
-                NewSlot::Taken(slot) => return fill(inner, slice, slot, 0, Vec::new()).await,
+                NewSlot::Taken(slot) => return fill(inner, slice, slot, Access::RESERVATION, (0, Vec::new())).await,
                 NewSlot::Retry => {}
             },
         }

@@ -1,6 +1,7 @@
 //! A volume of the pool as a disk: requests are split at slices.
 
 mod allocate;
+mod demand;
 mod parts;
 mod read;
 mod write;

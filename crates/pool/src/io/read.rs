@@ -6,6 +6,7 @@ use std::rc::Rc;
 use seam::block::pieces_len;
 use seam::{AllocationExtent, BlockMut, Disk, DiskResult, PieceMut, Seam};
 
+use super::demand::{self, Access};
 use super::parts::{ReadPart, join_read, ranges, split_read};
 use crate::change::{locate, range_text};
 use crate::journal;
@@ -21,12 +22,14 @@ pub(super) async fn read<S: Seam, D: Disk<S>>(
     at: u64,
     into: Pieces<S>,
 ) -> (DiskResult<()>, Pieces<S>) {
-    let ranges: Vec<_> = ranges(&inner.state.borrow(), at, pieces_len(&into) as u64).collect();
+    let len = pieces_len(&into) as u64;
+    let access = demand::detect(&mut inner.state.borrow_mut(), volume, false, at, len);
+    let ranges: Vec<_> = ranges(&inner.state.borrow(), at, len).collect();
     let parts = split_read(&inner.buffers, ranges, into).await;
     let reads = parts.into_iter().map(|part| {
         let read: BoxFuture<'_, _> = Box::pin(async move {
             let has_spare = part.has_spare;
-            let (result, pieces) = read_part(inner, volume, part).await;
+            let (result, pieces) = read_part(inner, volume, access, part).await;
             (result, (has_spare, pieces))
         });
         read
@@ -59,12 +62,13 @@ impl<S: Seam, D: Disk<S>> Drop for ReaderPin<'_, S, D> {
 async fn read_part<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     volume: VolumeId,
+    access: Access,
     mut part: ReadPart<S::BlockMut>,
 ) -> (DiskResult<()>, Pieces<S>) {
     let slice = SliceAddress { volume, slice: part.slice };
     loop {
         let stamp_before = inner.state.borrow().changes.stamp_of(slice);
-        let (result, group, pieces) = read_once(inner, slice, part.offset, part.pieces).await;
+        let (result, group, pieces) = read_once(inner, slice, access, part.offset, part.pieces).await;
         let is_sound = {
             let state = inner.state.borrow();
             let is_current = |group| stamp_before.is_none_or(|stamp| state.write_stamp(group) == stamp);
@@ -84,6 +88,7 @@ async fn read_part<S: Seam, D: Disk<S>>(
 async fn read_once<S: Seam, D: Disk<S>>(
     inner: &Inner<S, D>,
     slice: SliceAddress,
+    access: Access,
     offset: u64,
     mut pieces: Pieces<S>,
 ) -> (DiskResult<()>, Option<GroupNo>, Pieces<S>) {
@@ -99,6 +104,7 @@ async fn read_once<S: Seam, D: Disk<S>>(
             return (Ok(()), None, pieces);
         };
         let located = locate(&state, slot, offset);
+        demand::record(&mut state, inner.seam.now(), slice, &located, (slot.group, access, len));
         (ReaderPin::new(inner, &mut state, slot), located, slot)
     };
     let (result, pieces) = match located {

@@ -6,6 +6,7 @@ use seam::block::pieces_len;
 use seam::{Disk, DiskResult, Piece, Seam};
 
 use super::allocate::{self, NewSlot};
+use super::demand::{self, Access};
 use super::parts::{ranges, split_write};
 use crate::change::{Step, check_range, finish_change, next_step, range_text};
 use crate::journal;
@@ -19,9 +20,12 @@ pub(super) async fn write<S: Seam, D: Disk<S>>(
     at: u64,
     from: Vec<Piece<S::Block>>,
 ) -> DiskResult<()> {
-    let ranges: Vec<_> = ranges(&inner.state.borrow(), at, pieces_len(&from) as u64).collect();
+    let len = pieces_len(&from) as u64;
+    let access = demand::detect(&mut inner.state.borrow_mut(), volume, true, at, len);
+    let ranges: Vec<_> = ranges(&inner.state.borrow(), at, len).collect();
     let writes = split_write(ranges.into_iter(), from).into_iter().map(|(slice, offset, pieces)| {
-        let write: BoxFuture<'_, _> = Box::pin(write_part(inner, SliceAddress { volume, slice }, offset, pieces));
+        let slice = SliceAddress { volume, slice };
+        let write: BoxFuture<'_, _> = Box::pin(write_part(inner, slice, access, offset, pieces));
         write
     });
     let result = join(writes.collect()).await.into_iter().collect();
@@ -33,6 +37,7 @@ pub(super) async fn write<S: Seam, D: Disk<S>>(
 async fn write_part<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     slice: SliceAddress,
+    access: Access,
     offset: u64,
     pieces: Vec<Piece<S::Block>>,
 ) -> DiskResult<()> {
@@ -42,6 +47,8 @@ async fn write_part<S: Seam, D: Disk<S>>(
         match next_step(inner, slice, offset) {
             Step::Wait(reply) => reply.wait().await,
             Step::Change(slot, located) => {
+                let part = (slot.group, access, len);
+                demand::record(&mut inner.state.borrow_mut(), inner.seam.now(), slice, &located, part);
                 let result = match located {
                     Ok((disk, at)) => disk.write(at, pieces).await,
                     Err(error) => Err(error),
@@ -52,7 +59,7 @@ async fn write_part<S: Seam, D: Disk<S>>(
                 return state.note_result(slot.group, &range, result);
             }
             Step::Unallocated => match allocate::begin(inner, slice).await? {
-                NewSlot::Taken(slot) => return allocate::fill(inner, slice, slot, offset, pieces).await,
+                NewSlot::Taken(slot) => return allocate::fill(inner, slice, slot, access, (offset, pieces)).await,
                 NewSlot::Retry => {}
             },
         }

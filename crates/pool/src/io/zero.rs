@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use seam::{Disk, DiskResult, Seam};
 
+use super::demand::{self, Access};
 use super::parts::ranges;
 use super::slice_range;
 use crate::change::{Step, check_range, finish_change, next_step, range_text};
@@ -26,6 +27,7 @@ pub(super) async fn zero<S: Seam, D: Disk<S>>(
     if len == 0 {
         return Ok(());
     }
+    let access = demand::detect(&mut inner.state.borrow_mut(), volume, true, at, len);
     let (first, end) = slice_range(&inner.state.borrow(), at, len);
     let mut next = Some(first);
     while let Some(from) = next {
@@ -40,7 +42,7 @@ pub(super) async fn zero<S: Seam, D: Disk<S>>(
                 let (_, offset, part_len) = parts.next().expect("the slice lies in the range");
                 (offset, part_len)
             };
-            zero_part(inner, slice, (offset, part_len), may_unmap).await?;
+            zero_part(inner, slice, access, (offset, part_len), may_unmap).await?;
             journal::commit_if_many(inner);
         }
         next = after;
@@ -72,6 +74,7 @@ fn used_slices<S: Seam, D: Disk<S>>(
 async fn zero_part<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     slice: SliceAddress,
+    access: Access,
     (offset, len): (u64, u64),
     may_unmap: bool,
 ) -> DiskResult<()> {
@@ -86,6 +89,11 @@ async fn zero_part<S: Seam, D: Disk<S>>(
                     state.unpin(slot, true);
                     state.set_slot(slice, None, 0);
                     return Ok(());
+                }
+                // A fast zero-range writes nothing that takes the device's time.
+                if located.as_ref().is_ok_and(|(disk, _)| !disk.geometry().fast_zero) {
+                    let part = (slot.group, access, len);
+                    demand::record(&mut inner.state.borrow_mut(), inner.seam.now(), slice, &located, part);
                 }
                 let result = match located {
                     Ok((disk, at)) => zero_range(&inner.seam, &disk, at, len).await,

@@ -4,6 +4,7 @@ mod contradictions;
 mod crash_points;
 mod model;
 mod moves;
+mod relocation;
 mod reservations;
 mod sabotage;
 mod seeds;

@@ -3,8 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use pool::planner::ClassCost;
 use pool::{
-    GroupNo, MemberState, OpenOptions, PoolError, Provisioning, Sabotage, TierNo, TierPolicy, VolumeSpec, unpaced,
+    GroupNo, MemberState, OpenOptions, PoolError, Provisioning, RelocationSettings, Sabotage, TierNo, TierPolicy,
+    VolumeSpec, unpaced,
 };
 use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, SimSeam, Stop, When, World};
 use seam::{DiskOpen, Nanos, Seam};
@@ -104,6 +106,7 @@ async fn live(world: &World, boot: Boot) -> Result<(), String> {
             done.set(true);
         });
     }
+    let relocation = Rng::new(seed, 52).coin().then(|| Relocation::start(&seam, &pool));
     for _ in 0..1 + rng.below(3) {
         workload.run(rng.next(), &NAMES, 1 + rng.below(25), rng.below(8)).await;
         let name = NAMES[rng.below(3) as usize];
@@ -116,6 +119,9 @@ async fn live(world: &World, boot: Boot) -> Result<(), String> {
     while !groups_done.get() {
         seam.sleep(Nanos::from_micros(100)).await;
     }
+    if let Some(relocation) = relocation {
+        relocation.end(&seam).await;
+    }
     if !has_faults {
         pool.commit().await.map_err(|error| error.to_string())?;
         let report = pool.check_open();
@@ -124,6 +130,36 @@ async fn live(world: &World, boot: Boot) -> Result<(), String> {
         }
     }
     first_error.take().map_or(Ok(()), Err)
+}
+
+/// Relocations one after the other; errors are fine.
+struct Relocation {
+    stop: Rc<Cell<bool>>,
+    has_ended: Rc<Cell<bool>>,
+}
+
+impl Relocation {
+    fn start(seam: &SimSeam, pool: &SimPool) -> Relocation {
+        let class = |micros| ClassCost::rotating(Nanos::from_micros(micros), 1, 200_000_000, 1);
+        let settings = RelocationSettings::new(vec![class(10), class(5_000)], 1 << 30);
+        let (stop, has_ended) = (Rc::clone(&settings.stop), Rc::new(Cell::new(false)));
+        let (seam, pool, ended) = (seam.clone(), pool.clone(), Rc::clone(&has_ended));
+        seam.clone().spawn(async move {
+            while !settings.stop.get() {
+                let _ = pool.relocate(&settings).await;
+                seam.sleep(Nanos::from_micros(300)).await;
+            }
+            ended.set(true);
+        });
+        Relocation { stop, has_ended }
+    }
+
+    async fn end(self, seam: &SimSeam) {
+        self.stop.set(true);
+        while !self.has_ended.get() {
+            seam.sleep(Nanos::from_micros(100)).await;
+        }
+    }
 }
 
 /// Adds a disk and drains a group; refusals are fine.

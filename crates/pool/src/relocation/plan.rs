@@ -1,0 +1,137 @@
+//! Plans of an open pool.
+
+use std::rc::Rc;
+
+use seam::{Disk, Nanos, Seam};
+
+use super::input::PoolSlices;
+use super::settings::RelocationSettings;
+use crate::error::PoolError;
+use crate::heat::Demand;
+use crate::number::{GroupNo, SliceAddress, TierNo};
+use crate::planner::{Move, MoveAllowance, Planner, Reason, Settings, Totals};
+use crate::state::{Inner, State};
+
+/// Slots that a step of the pass reads; other tasks of the core run between two steps.
+const SCAN_STEP: u64 = 256;
+/// Shortest time over which utilisation is measured.
+const MEASURED_MIN: Nanos = Nanos::from_secs(1);
+
+/// A move of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedMove {
+    /// The slice.
+    pub slice: SliceAddress,
+    /// The group that holds it.
+    pub from: GroupNo,
+    /// The group that it moves to.
+    pub to: GroupNo,
+    /// The slice for which it makes room.
+    pub for_slice: Option<SliceAddress>,
+    /// Saving, costs and reason. Its indices of slices and places have no meaning outside of the planner.
+    pub details: Move,
+}
+
+/// Load of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupLoad {
+    /// The group.
+    pub group: GroupNo,
+    /// Utilisation by the requests since the last relocation, in millionths.
+    pub measured_ppm: u64,
+    /// Utilisation by the expected demand of its slices, in millionths. The plan follows from it.
+    pub expected_ppm: u64,
+}
+
+/// Moves in the order of their execution.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RelocationPlan {
+    /// The moves.
+    pub moves: Vec<PlannedMove>,
+    /// Their sums.
+    pub totals: Totals,
+    /// The groups that take part.
+    pub groups: Vec<GroupLoad>,
+    /// Time on the seam's clock at which the plan is outdated.
+    pub outdated_at: Nanos,
+}
+
+/// Plans the moves of a pool. Nothing moves.
+pub(crate) async fn plan<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    settings: &RelocationSettings,
+) -> Result<RelocationPlan, PoolError> {
+    let now = inner.seam.now();
+    let limits = {
+        let mut state = inner.state.borrow_mut();
+        let (given, present) = (settings.classes.len(), state.superblock.tiers.len());
+        if given != present {
+            return Err(PoolError::Refused(format!("{given} tiers have costs, and the pool has {present} tiers")));
+        }
+        if settings.classes.iter().any(|class| class.parallel == 0) {
+            return Err(PoolError::Refused("a group of a tier serves at least one access at once".to_owned()));
+        }
+        let slice_bytes = state.slice_bytes();
+        let allowance = *allowance(&mut state, now);
+        Settings {
+            slice_bytes,
+            rate_bytes_per_second: settings.rate_bytes,
+            valid_for: settings.valid_for(),
+            payback: settings.payback,
+            margin_percent: allowance.raise_margin(settings.margin_percent, now),
+            allowance_bytes: allowance.available_bytes(now),
+        }
+    };
+    let slices = PoolSlices::new(inner, &settings.classes);
+    let tiers = slices.tiers();
+    let outdated_at = now + limits.valid_for;
+    if tiers.is_empty() {
+        return Ok(RelocationPlan { outdated_at, ..RelocationPlan::default() });
+    }
+    let mut planner = Planner::new(&tiers, &limits);
+    while planner.scan(&slices, SCAN_STEP) {
+        inner.seam.yield_now().await;
+    }
+    let groups = slices.expected_utilisation();
+    let plan = planner.finish(&slices.tiers(), &slices);
+    let address = |index| slices.address(index).expect("a plan moves slices that can move");
+    let moves = plan.moves.into_iter().map(|details| PlannedMove {
+        slice: address(details.slice),
+        from: slices.group_at(details.from),
+        to: slices.group_at(details.to),
+        for_slice: match details.reason {
+            Reason::MakeRoom { for_slice, .. } => Some(address(for_slice)),
+            _ => None,
+        },
+        details,
+    });
+    let moves = moves.collect();
+    let state = inner.state.borrow();
+    let elapsed = inner.seam.now().since(state.demand_since).max(MEASURED_MIN);
+    let load = |(group, class, expected_ppm): (GroupNo, crate::planner::ClassCost, u64)| {
+        let price = class.price(per_hour(state.groups[group.index()].demand, elapsed));
+        GroupLoad { group, measured_ppm: class.utilisation_ppm(price), expected_ppm }
+    };
+    Ok(RelocationPlan { moves, totals: plan.totals, groups: groups.into_iter().map(load).collect(), outdated_at })
+}
+
+/// Demand per hour of a sum over `elapsed`.
+fn per_hour(sum: Demand, elapsed: Nanos) -> Demand {
+    let scale = |amount: u64| {
+        let per_hour = u128::from(amount) * 3_600_000_000_000 / u128::from(elapsed.0);
+        u64::try_from(per_hour).unwrap_or(u64::MAX)
+    };
+    Demand { reads: scale(sum.reads), writes: scale(sum.writes), bytes: scale(sum.bytes) }
+}
+
+/// The pool's allowance of moves by heat and balance. A fast tier of another size begins with a full one.
+pub(super) fn allowance<S: Seam, D: Disk<S>>(state: &mut State<S, D>, now: Nanos) -> &mut MoveAllowance {
+    let fast = state.rooms().into_iter().filter(|room| room.tier == TierNo(0));
+    let fast_bytes = fast.map(|room| u64::from(room.slots)).sum::<u64>() * state.slice_bytes();
+    let (of_bytes, allowance) =
+        state.allowance.get_or_insert_with(|| (fast_bytes, MoveAllowance::new(fast_bytes, now)));
+    if *of_bytes != fast_bytes {
+        (*of_bytes, *allowance) = (fast_bytes, MoveAllowance::new(fast_bytes, now));
+    }
+    allowance
+}

@@ -1,0 +1,244 @@
+//! Execution of plans: two moves at once, in the plan's order, at the pace of the settings.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+
+use seam::{Disk, Nanos, Seam};
+
+use super::pace::pace;
+use super::plan::{PlannedMove, RelocationPlan, allowance, plan};
+use super::settings::RelocationSettings;
+use crate::error::PoolError;
+use crate::heat::Demand;
+use crate::mover::{MoveError, MoveOutcome, Pace, move_slice};
+use crate::state::Inner;
+use crate::wait::{BoxFuture, Waiters, join};
+
+/// Moves of a relocation at once.
+const MOVES_AT_ONCE: usize = 2;
+
+/// Reason why a relocation ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RelocationEnd {
+    /// Every move of the plan was tried.
+    #[default]
+    Completed,
+    /// The plan was outdated before its last move.
+    Outdated,
+    /// The stop flag was set.
+    Stopped,
+    /// The time lies outside of the windows.
+    WindowClosed,
+    /// The pool was dropped.
+    PoolClosed,
+}
+
+/// Result of a relocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RelocationReport {
+    /// Moves of the plan.
+    pub planned: u64,
+    /// Slices moved.
+    pub moved: u64,
+    /// Slices that had been freed or moved since the plan.
+    pub skipped: u64,
+    /// Moves that failed or were cancelled; their slices stay.
+    pub failed: u64,
+    /// Bytes of the moved slices.
+    pub bytes: u64,
+    /// Disk time saved per hour by the moves, in nanoseconds; negative if slices got slower.
+    pub saved_per_hour: i64,
+    /// Reason of the end.
+    pub end: RelocationEnd,
+}
+
+/// Repeats plan and relocation until the pool is dropped or the stop flag is set.
+pub(crate) fn start<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, settings: RelocationSettings) {
+    let (weak, seam) = (Rc::downgrade(inner), inner.seam.clone());
+    inner.seam.spawn(async move {
+        let mut last_error = None;
+        loop {
+            let start = seam.now();
+            match relocate(&weak, &seam, &settings).await {
+                Ok(report) if matches!(report.end, RelocationEnd::Stopped | RelocationEnd::PoolClosed) => return,
+                Ok(_) => last_error = None,
+                Err(error) => {
+                    let Some(inner) = weak.upgrade() else { return };
+                    if last_error.as_ref() != Some(&error) {
+                        inner.state.borrow_mut().notices.push(format!("slices cannot be relocated: {error}"));
+                    }
+                    last_error = Some(error);
+                }
+            }
+            seam.sleep_until(start + settings.interval()).await;
+        }
+    });
+}
+
+/// Plans once and moves the slices of the plan. Refuses a second relocation at the same time. The pool may be dropped
+/// meanwhile.
+pub(crate) async fn relocate<S: Seam, D: Disk<S>>(
+    weak: &Weak<Inner<S, D>>,
+    seam: &S,
+    settings: &RelocationSettings,
+) -> Result<RelocationReport, PoolError> {
+    let Some(_running) = Running::begin(weak)? else { return Ok(ended(RelocationEnd::PoolClosed)) };
+    if settings.stop.get() {
+        return Ok(ended(RelocationEnd::Stopped));
+    }
+    if !settings.is_window_open() {
+        return Ok(ended(RelocationEnd::WindowClosed));
+    }
+    let plan = match weak.upgrade() {
+        Some(inner) => plan(&inner, settings).await?,
+        None => return Ok(ended(RelocationEnd::PoolClosed)),
+    };
+    let report = RelocationReport { planned: plan.moves.len() as u64, ..RelocationReport::default() };
+    let run = Run {
+        weak,
+        seam,
+        settings,
+        plan,
+        pace: pace(weak, seam, settings),
+        next: Cell::new(0),
+        moving: Cell::new(0),
+        ended: RefCell::default(),
+        report: Cell::new(report),
+    };
+    let worker = |_| {
+        let worker: BoxFuture<'_, _> = Box::pin(run.work());
+        worker
+    };
+    let results = join((0..MOVES_AT_ONCE).map(worker).collect()).await;
+    if let Some(inner) = weak.upgrade() {
+        // Load that has moved must not count at its former group.
+        let mut state = inner.state.borrow_mut();
+        state.groups.iter_mut().for_each(|group| group.demand = Demand::default());
+        state.demand_since = seam.now();
+    }
+    results.into_iter().collect::<Result<(), _>>()?;
+    Ok(run.report.get())
+}
+
+fn ended(end: RelocationEnd) -> RelocationReport {
+    RelocationReport { end, ..RelocationReport::default() }
+}
+
+/// Marks the pool as relocating until it is dropped.
+struct Running<'a, S: Seam, D: Disk<S>>(&'a Weak<Inner<S, D>>);
+
+impl<'a, S: Seam, D: Disk<S>> Running<'a, S, D> {
+    /// Refuses a second relocation; `None` if the pool was dropped.
+    fn begin(weak: &'a Weak<Inner<S, D>>) -> Result<Option<Self>, PoolError> {
+        let Some(inner) = weak.upgrade() else { return Ok(None) };
+        if std::mem::replace(&mut inner.state.borrow_mut().is_relocating, true) {
+            return Err(PoolError::Refused("a relocation is running already".to_owned()));
+        }
+        Ok(Some(Running(weak)))
+    }
+}
+
+impl<S: Seam, D: Disk<S>> Drop for Running<'_, S, D> {
+    fn drop(&mut self) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.state.borrow_mut().is_relocating = false;
+        }
+    }
+}
+
+/// A plan in execution.
+struct Run<'a, S: Seam, D: Disk<S>> {
+    weak: &'a Weak<Inner<S, D>>,
+    seam: &'a S,
+    settings: &'a RelocationSettings,
+    plan: RelocationPlan,
+    pace: Pace,
+    /// Index of the next move.
+    next: Cell<usize>,
+    /// Moves in progress.
+    moving: Cell<usize>,
+    /// Tasks that wait for the end of a move.
+    ended: RefCell<Waiters>,
+    report: Cell<RelocationReport>,
+}
+
+impl<S: Seam, D: Disk<S>> Run<'_, S, D> {
+    /// Takes moves of the plan one after the other. Ends with an error if the pool fails.
+    async fn work(&self) -> Result<(), PoolError> {
+        while let Some(planned) = self.plan.moves.get(self.next.get()) {
+            let Some(inner) = self.weak.upgrade() else {
+                self.update(|report| report.end = RelocationEnd::PoolClosed);
+                return Ok(());
+            };
+            if let Some(end) = self.end() {
+                self.update(|report| report.end = end);
+                return Ok(());
+            }
+            self.next.set(self.next.get() + 1);
+            match self.move_planned(&inner, planned).await {
+                Ok(MoveOutcome::Moved) => self.note_moved(&inner, planned),
+                Ok(MoveOutcome::AlreadyThere | MoveOutcome::Unallocated) => self.update(|report| report.skipped += 1),
+                Err(MoveError::Pool(error)) => {
+                    // The other worker takes no further move either.
+                    self.next.set(self.plan.moves.len());
+                    return Err(error);
+                }
+                Err(_) => self.update(|report| report.failed += 1),
+            }
+        }
+        Ok(())
+    }
+
+    /// The reason to take no further move.
+    fn end(&self) -> Option<RelocationEnd> {
+        if self.settings.stop.get() {
+            return Some(RelocationEnd::Stopped);
+        }
+        if !self.settings.is_window_open() {
+            return Some(RelocationEnd::WindowClosed);
+        }
+        (self.seam.now() >= self.plan.outdated_at).then_some(RelocationEnd::Outdated)
+    }
+
+    /// Moves a slice that still lies where the plan found it. A move without a slot waits for the other one, which may
+    /// free it: the order of the plan holds for moves one after the other.
+    async fn move_planned(&self, inner: &Rc<Inner<S, D>>, planned: &PlannedMove) -> Result<MoveOutcome, MoveError> {
+        loop {
+            let group = inner.state.borrow().slot_of(planned.slice).map(|slot| slot.group);
+            if group != Some(planned.from) {
+                return Ok(MoveOutcome::Unallocated);
+            }
+            self.moving.set(self.moving.get() + 1);
+            let result = move_slice(inner, planned.slice, planned.to, Rc::clone(&self.pace)).await;
+            self.moving.set(self.moving.get() - 1);
+            self.ended.borrow_mut().wake();
+            match result {
+                Err(MoveError::NoSlot(_) | MoveError::Busy) if self.moving.get() > 0 => {
+                    let other = self.ended.borrow_mut().add();
+                    other.wait().await;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn note_moved(&self, inner: &Inner<S, D>, planned: &PlannedMove) {
+        let mut state = inner.state.borrow_mut();
+        let slice_bytes = state.slice_bytes();
+        if planned.details.reason.is_optional() {
+            let now: Nanos = self.seam.now();
+            allowance(&mut state, now).take(slice_bytes, now);
+        }
+        self.update(|report| {
+            report.moved += 1;
+            report.bytes += slice_bytes;
+            report.saved_per_hour = report.saved_per_hour.saturating_add(planned.details.saved_per_hour);
+        });
+    }
+
+    fn update(&self, change: impl FnOnce(&mut RelocationReport)) {
+        let mut report = self.report.get();
+        change(&mut report);
+        self.report.set(report);
+    }
+}
