@@ -22,6 +22,7 @@ mod check;
 mod create;
 mod device;
 mod error;
+mod flush;
 pub mod format;
 mod groups;
 pub mod heat;

@@ -5,8 +5,8 @@
 
 use seam::{Disk, DiskError, Seam};
 
-use crate::device::write_durably;
 use crate::error::PoolError;
+use crate::flush::write_to_group;
 use crate::format::superblock::{MemberState, SUPERBLOCK_OFFSETS};
 use crate::number::GroupNo;
 use crate::state::Inner;
@@ -106,7 +106,7 @@ async fn write_superblocks<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, is_removed:
         superblock.group = group;
         let block = inner.buffers.metadata(&superblock.encode()).await;
         let write: BoxFuture<'_, _> = Box::pin(async move {
-            let result = write_durably(&disk, &[(SUPERBLOCK_OFFSETS[place], vec![block])]).await;
+            let result = write_to_group(inner, group, &disk, &[(SUPERBLOCK_OFFSETS[place], vec![block])]).await;
             if result.is_ok() {
                 inner.state.borrow_mut().groups[group.index()].next_place = 1 - place;
             }

@@ -197,15 +197,20 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
 }
 
 /// Flushes all groups. After a kill of the process the newest journal blocks may lie in a disk's volatile cache, and
-/// what follows from them must not become durable before they do. A group that cannot be flushed counts as missing.
+/// what follows from them must not become durable before they do. A group that cannot be flushed counts as missing. So
+/// does one whose flush fails without a reconnect: the device reports a loss once, and its next flush succeeds.
 async fn flush_groups<S: Seam, D: Disk<S>>(present: &mut Present<D>) {
     let flushes = present.disks.iter().map(|disk| {
         let disk = disk.clone();
         let flush: BoxFuture<'_, bool> = Box::pin(async move {
             let Some(disk) = disk else { return false };
             for _ in 0..FLUSH_ATTEMPTS {
+                let connection_epoch = disk.connection_epoch();
                 if disk.flush().await.is_ok() {
                     return true;
+                }
+                if disk.connection_epoch() == connection_epoch {
+                    return false;
                 }
             }
             false

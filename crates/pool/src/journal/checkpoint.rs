@@ -9,8 +9,8 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, Disk, DiskError, Seam};
 
 use super::{WRITE_BLOCKS, drop_failed, durable_slots, return_blocks, targets};
-use crate::device::write_durably;
 use crate::error::PoolError;
+use crate::flush::{flush_group, write_to_group};
 use crate::format::block::{BlockKind, CheckpointFacts, MetadataBlock};
 use crate::format::layout::COPIES;
 use crate::format::record::{MAP_RECORD_BYTES, Record, RunBuilder, pack};
@@ -152,7 +152,7 @@ struct Progress<D> {
     number: CheckpointNo,
     replay_from: Sequence,
     replay_after: u32,
-    /// The groups that get it, with their connection epochs at its start.
+    /// The groups that get it, with their write stamps at its start.
     groups: Vec<(GroupNo, D, u64)>,
     /// Index of the next block in the area.
     index: u32,
@@ -174,8 +174,8 @@ async fn try_checkpoint<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<
         let state = inner.state.borrow();
         let groups = targets(&state);
         let groups = groups.into_iter().map(|(group, disk)| {
-            let epoch = disk.connection_epoch();
-            (group, disk, epoch)
+            let stamp = state.write_stamp(group);
+            (group, disk, stamp)
         });
         let progress = Progress {
             number: state.journal.checkpoint.next(),
@@ -195,11 +195,15 @@ async fn try_checkpoint<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<
         write_volume(inner, &mut progress, volume).await?;
     }
     for (group, disk, _) in progress.groups.clone() {
-        if let Err(error) = disk.flush().await {
+        if let Err(error) = flush_group(inner, group, &disk).await {
             fail(inner, &mut progress, group, error).await?;
         }
     }
-    if progress.groups.iter().any(|(_, disk, epoch)| disk.connection_epoch() != *epoch) {
+    let is_lost = {
+        let state = inner.state.borrow();
+        progress.groups.iter().any(|(group, _, stamp)| state.write_stamp(*group) != *stamp)
+    };
+    if is_lost {
         return Ok(false);
     }
     write_header(inner, &mut progress).await?;
@@ -318,8 +322,11 @@ async fn write_all<S: Seam, D: Disk<S>>(
     let in_service: Vec<_> = targets(&inner.state.borrow()).into_iter().map(|(group, _)| group).collect();
     progress.groups.retain(|(group, _, _)| in_service.contains(group));
     for (group, disk, _) in progress.groups.clone() {
-        let result =
-            if is_durable { write_durably::<S, D>(&disk, runs).await } else { write_plain::<S, D>(&disk, runs).await };
+        let result = if is_durable {
+            write_to_group(inner, group, &disk, runs).await
+        } else {
+            write_plain::<S, D>(&disk, runs).await
+        };
         if let Err(error) = result {
             fail(inner, progress, group, error).await?;
         }

@@ -12,6 +12,7 @@ use seam::{BLOCK_BYTES, Disk, DiskError, DiskResult, Seam};
 
 use super::{WRITE_BLOCKS, checkpoint, drop_failed, return_blocks, targets, write_to};
 use crate::error::PoolError;
+use crate::flush::flush_group;
 use crate::format::block::{BlockKind, MetadataBlock, PAYLOAD_BYTES};
 use crate::format::record::{MAP_RECORD_BYTES, Record, RunBuilder, pack};
 use crate::format::superblock::MemberState;
@@ -158,26 +159,19 @@ async fn flush_groups<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, groups: GroupSet
         };
         let flush: BoxFuture<'_, (GroupNo, DiskResult<()>)> = Box::pin(async move {
             match disk {
-                Ok(disk) => (group, disk.flush().await),
+                Ok(disk) => (group, flush_group(inner, group, &disk).await),
                 // The group was drained: moves have made everything durable elsewhere.
                 Err(_) if is_removed => (group, Ok(())),
-                Err(_) => (group, Err(DiskError::Gone)),
+                Err(_) => {
+                    inner.state.borrow_mut().groups[group.index()].flush_failures += 1;
+                    (group, Err(DiskError::Gone))
+                }
             }
         });
         flush
     });
     let results = join(flushes.collect()).await;
-    let mut state = inner.state.borrow_mut();
-    let mut failures = FlushFailures::new();
-    for (group, result) in results {
-        let entry = &mut state.groups[group.index()];
-        if let Err(error) = result {
-            entry.flush_failures += 1;
-            entry.is_gone = error == DiskError::Gone;
-            failures.insert(group, error);
-        }
-    }
-    failures
+    results.into_iter().filter_map(|(group, result)| Some((group, result.err()?))).collect()
 }
 
 /// Writes the changes of the running commit and `records` to the journal, and applies their consequences.
@@ -236,7 +230,7 @@ async fn write_blocks<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, payloads: Ve
             }
         }
         let groups = targets(&inner.state.borrow());
-        let failures = write_to(&groups, &runs).await;
+        let failures = write_to(inner, &groups, &runs).await;
         return_blocks(inner, runs);
         drop_failed(inner, failures).await?;
         let mut state = inner.state.borrow_mut();

@@ -14,8 +14,8 @@ use std::rc::Rc;
 
 use seam::{Block, Disk, DiskError, Seam};
 
-use crate::device::write_durably;
 use crate::error::PoolError;
+use crate::flush::write_to_group;
 use crate::format::record::Record;
 use crate::membership;
 use crate::number::{GroupNo, SliceAddress, SliceNo, SlotAddress, VolumeId};
@@ -64,12 +64,13 @@ pub(crate) fn commit_if_many<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) {
 
 /// Writes the same blocks to groups, durably. Returns the groups that failed.
 async fn write_to<S: Seam, D: Disk<S>>(
+    inner: &Inner<S, D>,
     groups: &[(GroupNo, D)],
     runs: &[(u64, Vec<S::Block>)],
 ) -> Vec<(GroupNo, DiskError)> {
     let writes = groups.iter().map(|(group, disk)| {
         let write: BoxFuture<'_, _> =
-            Box::pin(async move { Some((*group, write_durably::<S, D>(disk, runs).await.err()?)) });
+            Box::pin(async move { Some((*group, write_to_group(inner, *group, disk, runs).await.err()?)) });
         write
     });
     join(writes.collect()).await.into_iter().flatten().collect()

@@ -2,6 +2,7 @@
 
 mod contradictions;
 mod crash_points;
+mod failed_flushes;
 mod model;
 mod moves;
 mod relocation;

@@ -333,7 +333,7 @@ fn journal_damaged_before_its_end_in_every_copy_is_refused() {
 }
 
 #[test]
-fn drained_group_leaves_and_is_refused_afterwards() {
+fn drained_group_leaves_and_is_ignored_afterwards() {
     let world = with_volume(VolumeSpec::thin("a", 4 * SLICE), |seam, pool, volume| async move {
         pool.set_policy(volume.volume(), TierPolicy::Highest).await.expect("sound disks");
         for slice in 0..4 {
@@ -353,8 +353,11 @@ fn drained_group_leaves_and_is_refused_afterwards() {
     let seam = world.seam();
     world.block_on(async {
         let all = disks(&seam, &ALL[..3]).await;
-        let refused = SimPool::open(&seam, &all, OpenOptions::default()).await.err();
-        assert!(matches!(refused, Some(PoolError::NoPool { .. })), "{refused:?}");
+        let pool = SimPool::open(&seam, &all, OpenOptions::default()).await.expect("the removed group is left out");
+        assert!(!pool.groups()[1].is_present);
+        let notices = pool.take_notices();
+        assert!(notices.iter().any(|notice| notice.contains("group 1 was removed from its pool")), "{notices:?}");
+        drop(pool);
         let others = [all[0].clone(), all[2].clone()];
         SimPool::open(&seam, &others, OpenOptions::default()).await.expect("the pool opens without the removed group");
     });

@@ -1,0 +1,93 @@
+//! Failed flushes of metadata. The simulated disk keeps the writes of a failed flush, so the tests observe the epoch that
+//! makes the caches write them again, not the loss.
+
+use pool::{GroupNo, OpenOptions, PoolDisk, TierNo, TierPolicy, VolumeSpec};
+use seam::sim::{Fault, Ops, Rule, SimDisk, SimSeam, When};
+use seam::{BlockMut, Disk, Piece, Seam};
+
+use crate::world::{ALL, SLICE, SMALL, SimPool, disks, with_pool};
+
+async fn volume(pool: &SimPool, name: &str, policy: TierPolicy) -> PoolDisk<SimSeam, SimDisk> {
+    let spec = VolumeSpec { policy, ..VolumeSpec::thin(name, 2 * SLICE) };
+    let id = pool.create_volume(spec).await.expect("sound disks");
+    pool.volume(id).expect("the volume exists")
+}
+
+async fn write(seam: &SimSeam, disk: &PoolDisk<SimSeam, SimDisk>, tag: u64) {
+    let mut block = seam.alloc().expect("a buffer is free");
+    (0..8).for_each(|index| block.set_tag(index, tag));
+    disk.write(0, vec![Piece::whole(block.freeze())]).await.expect("room");
+}
+
+#[test]
+fn failed_flush_of_the_journal_changes_the_epoch_of_other_volumes() {
+    for copy in ["fast-0", "fast-1"] {
+        let world = with_pool(1, SMALL);
+        let seam = world.seam();
+        world.block_on(async {
+            let opened = disks(&seam, &ALL[..3]).await;
+            let pool = SimPool::open(&seam, &opened, OpenOptions::default()).await.expect("the pool opens");
+            let fast = volume(&pool, "fast", TierPolicy::Highest).await;
+            let slow = volume(&pool, "slow", TierPolicy::Lowest).await;
+            write(&seam, &fast, 1).await;
+            fast.flush().await.expect("sound disks");
+            // In place: the next flush of this volume has nothing to commit.
+            write(&seam, &fast, 2).await;
+            write(&seam, &slow, 3).await;
+            let epoch = fast.connection_epoch();
+            let control = world.disk(copy).expect("the disk exists");
+            control.add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Nth(0)));
+            slow.flush().await.expect("the other copy suffices");
+            assert_ne!(fast.connection_epoch(), epoch, "{copy}");
+        });
+    }
+}
+
+#[test]
+fn failed_flush_of_a_checkpoint_changes_the_epoch() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let opened = disks(&seam, &ALL[..3]).await;
+        let pool = SimPool::open(&seam, &opened, OpenOptions::default()).await.expect("the pool opens");
+        let fast = volume(&pool, "fast", TierPolicy::Highest).await;
+        write(&seam, &fast, 1).await;
+        fast.flush().await.expect("sound disks");
+        let epoch = fast.connection_epoch();
+        let control = world.disk("fast-0").expect("the disk exists");
+        control.add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Nth(0)));
+        pool.checkpoint().await.expect("the other copy suffices");
+        assert_ne!(fast.connection_epoch(), epoch);
+    });
+}
+
+#[test]
+fn failed_flush_of_a_superblock_changes_the_epoch() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let opened = disks(&seam, &ALL[..3]).await;
+        let pool = SimPool::open(&seam, &opened, OpenOptions::default()).await.expect("the pool opens");
+        let slow = volume(&pool, "slow", TierPolicy::Lowest).await;
+        let epoch = slow.connection_epoch();
+        let control = world.disk("slow-0").expect("the disk exists");
+        control.add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Nth(0)));
+        let extra = disks(&seam, &ALL[3..]).await.remove(0);
+        assert_eq!(pool.add_group(TierNo(1), extra, true).await, Ok(GroupNo(3)));
+        assert_ne!(slow.connection_epoch(), epoch);
+    });
+}
+
+#[test]
+fn group_whose_flush_fails_at_the_opening_counts_as_missing() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let opened = disks(&seam, &ALL[..3]).await;
+        let control = world.disk("fast-1").expect("the disk exists");
+        control.add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Nth(0)));
+        let pool = SimPool::open(&seam, &opened, OpenOptions::default()).await.expect("the other copy suffices");
+        let present: Vec<_> = pool.groups().iter().map(|group| group.is_present).collect();
+        assert_eq!(present, [true, false, true]);
+    });
+}
