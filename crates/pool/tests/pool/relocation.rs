@@ -332,6 +332,21 @@ fn copies_give_way_to_clients_for_a_bounded_time() {
 }
 
 #[test]
+fn outdated_plan_starts_no_further_move() {
+    with_new_pool(12, async |seam, pool| {
+        let (id, disk) = filled_volume(&seam, &pool, TierPolicy::Tier(TierNo(1)), 9).await;
+        pool.set_policy(id, TierPolicy::Highest).await.expect("sound disks");
+        // The rate permits all moves in this time, the disks do not.
+        let short = RelocationSettings { valid_for: Nanos::from_millis(40), rate_bytes: 1 << 30, ..settings() };
+        let report = pool.relocate(&short).await.expect("the pool relocates");
+        assert_eq!((report.planned, report.end, report.failed), (9, RelocationEnd::Outdated, 0), "{report:?}");
+        assert!(report.moved > 0 && report.moved < 9, "{report:?}");
+        check_content(&seam, &disk, 9).await;
+        check_sound(&pool).await;
+    });
+}
+
+#[test]
 fn plan_of_a_large_pool_lets_other_tasks_run() {
     let world = World::new(WorldSpec { time_max: Nanos::from_secs(86_400), ..WorldSpec::new(9) });
     let seam = world.seam();
