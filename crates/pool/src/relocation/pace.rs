@@ -36,9 +36,10 @@ pub(super) fn pace<S: Seam, D: Disk<S>>(inner: &Weak<Inner<S, D>>, seam: &S, set
     })
 }
 
-/// Time that a copy takes at a rate.
-fn copy_time(bytes: u64, rate_bytes: u64) -> Nanos {
-    let time = u128::from(bytes) * 1_000_000_000 / u128::from(rate_bytes.max(1));
+/// Time that copies of these bytes take at a rate.
+pub(super) fn copy_time(bytes: u64, rate_bytes: u64) -> Nanos {
+    let time = u128::from(bytes) * 1_000_000_000;
+    let time = time.div_ceil(u128::from(rate_bytes.max(1)));
     Nanos(u64::try_from(time).unwrap_or(u64::MAX))
 }
 

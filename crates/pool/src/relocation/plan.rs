@@ -5,6 +5,7 @@ use std::rc::Rc;
 use seam::{Disk, Nanos, Seam};
 
 use super::input::PoolSlices;
+use super::pace::copy_time;
 use super::settings::RelocationSettings;
 use crate::error::PoolError;
 use crate::heat::Demand;
@@ -14,6 +15,8 @@ use crate::state::{Inner, State};
 
 /// Slots that a step of the pass reads; other tasks of the core run between two steps.
 const SCAN_STEP: u64 = 256;
+/// Most moves of one plan. The planner's last step blocks the core for about 2 microseconds a move.
+pub(super) const MOVES_MAX: u64 = 4_096;
 /// Shortest time over which utilisation is measured.
 const MEASURED_MIN: Nanos = Nanos::from_secs(1);
 
@@ -76,7 +79,7 @@ pub(crate) async fn plan<S: Seam, D: Disk<S>>(
         Settings {
             slice_bytes,
             rate_bytes_per_second: settings.rate_bytes,
-            valid_for: settings.valid_for(),
+            valid_for: settings.valid_for().min(copy_time(slice_bytes * MOVES_MAX, settings.rate_bytes)),
             payback: settings.payback,
             margin_percent: allowance.raise_margin(settings.margin_percent, now),
             allowance_bytes: allowance.available_bytes(now),

@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 use seam::{Disk, Nanos, Seam};
 
 use super::pace::pace;
-use super::plan::{PlannedMove, RelocationPlan, allowance, plan};
+use super::plan::{MOVES_MAX, PlannedMove, RelocationPlan, allowance, plan};
 use super::settings::RelocationSettings;
 use crate::error::PoolError;
 use crate::heat::Demand;
@@ -16,6 +16,9 @@ use crate::wait::{BoxFuture, Waiters, join};
 
 /// Moves of a relocation at once.
 const MOVES_AT_ONCE: usize = 2;
+
+/// Shortest pause between two relocations.
+const PAUSE_MIN: Nanos = Nanos::from_secs(1);
 
 /// Reason why a relocation ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,10 +61,16 @@ pub(crate) fn start<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, settings: Relo
     inner.seam.spawn(async move {
         let mut last_error = None;
         loop {
-            let start = seam.now();
+            let mut next = seam.now() + settings.interval();
             match relocate(&weak, &seam, &settings).await {
                 Ok(report) if matches!(report.end, RelocationEnd::Stopped | RelocationEnd::PoolClosed) => return,
-                Ok(_) => last_error = None,
+                Ok(report) => {
+                    last_error = None;
+                    // A plan at the limit of moves leaves more to do.
+                    if report.moved >= MOVES_MAX / 2 {
+                        next = seam.now() + PAUSE_MIN;
+                    }
+                }
                 Err(error) => {
                     let Some(inner) = weak.upgrade() else { return };
                     if last_error.as_ref() != Some(&error) {
@@ -70,7 +79,7 @@ pub(crate) fn start<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, settings: Relo
                     last_error = Some(error);
                 }
             }
-            seam.sleep_until(start + settings.interval()).await;
+            seam.sleep_until(next.max(seam.now() + PAUSE_MIN)).await;
         }
     });
 }

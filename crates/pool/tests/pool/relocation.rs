@@ -332,14 +332,29 @@ fn copies_give_way_to_clients_for_a_bounded_time() {
 }
 
 #[test]
+fn outdated_plan_starts_no_further_move() {
+    with_new_pool(12, async |seam, pool| {
+        let (id, disk) = filled_volume(&seam, &pool, TierPolicy::Tier(TierNo(1)), 9).await;
+        pool.set_policy(id, TierPolicy::Highest).await.expect("sound disks");
+        // The rate permits all moves in this time, the disks do not.
+        let short = RelocationSettings { valid_for: Nanos::from_millis(40), rate_bytes: 1 << 30, ..settings() };
+        let report = pool.relocate(&short).await.expect("the pool relocates");
+        assert_eq!((report.planned, report.end, report.failed), (9, RelocationEnd::Outdated, 0), "{report:?}");
+        assert!(report.moved > 0 && report.moved < 9, "{report:?}");
+        check_content(&seam, &disk, 9).await;
+        check_sound(&pool).await;
+    });
+}
+
+#[test]
 fn plan_of_a_large_pool_lets_other_tasks_run() {
     let world = World::new(WorldSpec { time_max: Nanos::from_secs(86_400), ..WorldSpec::new(9) });
     let seam = world.seam();
     world.block_on(async {
-        let pool = new_pool(&world, &seam, 1_000).await;
-        let spec = VolumeSpec { policy: TierPolicy::Lowest, ..VolumeSpec::thin("a", 1_500 * SLICE) };
+        let pool = new_pool(&world, &seam, 5_000).await;
+        let spec = VolumeSpec { policy: TierPolicy::Lowest, ..VolumeSpec::thin("a", 8_000 * SLICE) };
         let id = pool.create_volume(spec).await.expect("the volume is created");
-        pool.volume(id).expect("the volume exists").reserve(0, 1_500 * SLICE).await.expect("room");
+        pool.volume(id).expect("the volume exists").reserve(0, 8_000 * SLICE).await.expect("room");
         pool.set_policy(id, TierPolicy::Highest).await.expect("sound disks");
         let (turns, ends) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
         let (counted, stop, other) = (Rc::clone(&turns), Rc::clone(&ends), seam.clone());
@@ -351,11 +366,11 @@ fn plan_of_a_large_pool_lets_other_tasks_run() {
         });
         let plan = pool.plan(&settings()).await.expect("the pool plans");
         ends.set(true);
-        // Steps of 256 of the 3,000 slots.
-        assert!(turns.get() >= 3_000 / 256, "{} turns", turns.get());
-        // The reserve of the fast tier stays free.
-        let slots = pool.groups()[0].slots;
-        assert_eq!(plan.moves.len() as u32, slots - slots.div_ceil(10));
+        // Steps of 256 of the 15,000 slots.
+        assert!(turns.get() >= 15_000 / 256, "{} turns", turns.get());
+        // The limit of one plan, which is outdated when the rate has finished it.
+        assert_eq!(plan.moves.len(), 4_096);
+        assert!(plan.outdated_at.since(seam.now()) < Nanos::from_secs(11), "1 GiB at 100 MiB a second");
     });
 }
 
