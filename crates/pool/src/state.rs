@@ -64,6 +64,13 @@ pub(crate) struct Group<D> {
     pub is_gone: bool,
     /// It failed as a metadata copy since the opening.
     pub failed_as_copy: bool,
+    /// The generation that both its superblocks hold at least.
+    pub durable_generation: PoolGeneration,
+    /// The generation that made it a member. It takes no slices before that is durable: a map entry must not refer to a
+    /// group that no superblock names.
+    pub member_since: PoolGeneration,
+    /// It has answered a request since a write of its superblock failed.
+    pub has_answered: bool,
     /// The superblock to overwrite next: the one that is not its newest. A group may have missed writes of the others.
     pub next_place: usize,
 }
@@ -71,7 +78,17 @@ pub(crate) struct Group<D> {
 impl<D> Group<D> {
     pub fn new(disk: Option<D>, slots: u32) -> Group<D> {
         let slots = GroupSlots::new(slots);
-        Group { disk, slots, flush_failures: 0, is_gone: false, failed_as_copy: false, next_place: 0 }
+        Group {
+            disk,
+            slots,
+            flush_failures: 0,
+            is_gone: false,
+            failed_as_copy: false,
+            durable_generation: PoolGeneration(0),
+            member_since: PoolGeneration(0),
+            has_answered: false,
+            next_place: 0,
+        }
     }
 }
 
@@ -207,7 +224,12 @@ pub struct PoolCounts {
 pub(crate) struct State<S: Seam, D: Disk<S>> {
     /// The superblock as the groups hold it. The group number in it is set when a copy is written.
     pub superblock: Superblock,
+    /// The newest generation that no opening can miss: too few groups lack it.
     pub durable_generation: PoolGeneration,
+    /// Number of members of the durable generation.
+    pub durable_members: usize,
+    /// Groups that were missing when the pool was opened in spite of that: their older state was given up.
+    pub given_up: GroupSet,
     pub groups: Vec<Group<D>>,
     pub volumes: BTreeMap<VolumeId, Volume>,
     pub next_volume: VolumeId,
@@ -251,6 +273,8 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
     pub fn new(superblock: Superblock, groups: Vec<Group<D>>, sabotage: Sabotage) -> State<S, D> {
         State {
             durable_generation: superblock.generation,
+            durable_members: superblock.member_count(),
+            given_up: GroupSet::default(),
             superblock,
             groups,
             volumes: BTreeMap::new(),
@@ -373,7 +397,10 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
     pub fn rooms(&self) -> Vec<GroupRoom> {
         let members = self.superblock.numbered_members().zip(&self.groups);
         let takes = members.filter(|((_, member), group)| {
-            member.state == MemberState::InService && group.disk.is_some() && !group.is_gone
+            member.state == MemberState::InService
+                && group.disk.is_some()
+                && !group.is_gone
+                && group.member_since <= self.durable_generation
         });
         let room = |((number, member), group): ((GroupNo, &crate::format::superblock::MemberEntry), &Group<D>)| {
             GroupRoom { group: number, tier: member.tier, slots: group.slots.count(), free: group.slots.free_count() }
@@ -441,7 +468,7 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
         let entry = &mut self.groups[group.index()];
         match result {
             Ok(value) => {
-                entry.is_gone = false;
+                (entry.is_gone, entry.has_answered) = (false, true);
                 Ok(value)
             }
             Err(error) => {

@@ -207,6 +207,8 @@ async fn try_checkpoint<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<
         return Ok(false);
     }
     write_header(inner, &mut progress).await?;
+    // Blocks of the ring that a copy out of service still needs are overwritten from now on.
+    membership::persist(inner).await?;
     let mut state = inner.state.borrow_mut();
     state.journal.checkpoint = progress.number;
     state.journal.replay_from = progress.replay_from;
