@@ -78,7 +78,9 @@ pub(super) async fn fill<S: Seam, D: Disk<S>>(
             for (from, to) in [(0, offset), (offset + len, slice_bytes)] {
                 if from < to && !skips_zeroing {
                     let disk = disk.clone();
-                    steps.push(Box::pin(async move { zero_range(&inner.seam, &disk, at + from, to - from).await }));
+                    let range = (at + from, to - from);
+                    // A reservation keeps its space on the storage below, too.
+                    steps.push(Box::pin(async move { zero_range(&inner.seam, &disk, range, false).await }));
                 }
             }
             join(steps).await.into_iter().collect()
