@@ -465,3 +465,30 @@ fn disk_with_data_is_refused_unless_forced() {
         SimPool::create(&seam, &tiers, CreateOptions { force: true, ..options }).await.expect("forced");
     });
 }
+
+#[test]
+fn checkpoint_of_many_small_volumes_fits_its_area() {
+    let world = with_pool(1, Shape { slots: [40, 40, 40, 1], ..SMALL });
+    let seam = world.seam();
+    world.block_on(async {
+        let (pool, _) = pool_with_volume(&world, &seam, VolumeSpec::thin("a", SLICE)).await;
+        for number in 0..110 {
+            let spec = VolumeSpec::thin(&format!("volume-{number}"), SLICE);
+            let id = pool.create_volume(spec).await.expect("the metadata has room");
+            let volume = pool.volume(id).expect("the volume exists");
+            write(&seam, &volume, 0, 1000 + number).await.expect("room");
+            volume.flush().await.expect("sound disks");
+        }
+        pool.checkpoint().await.expect("sound disks");
+    });
+    let world = world_after_crash(2, world.crash(CrashMode::LoseAll));
+    let seam = world.seam();
+    world.block_on(async {
+        let pool = open(&world, &seam, OpenOptions::default()).await.expect("the pool opens");
+        for number in 0..110 {
+            let id = pool.volume_named(&format!("volume-{number}")).expect("the volume exists");
+            let volume = pool.volume(id).expect("the volume exists");
+            assert_eq!(read(&seam, &volume, 0).await, Ok(1000 + number));
+        }
+    });
+}
