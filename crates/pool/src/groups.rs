@@ -144,8 +144,7 @@ pub(crate) async fn cancel_drain<S: Seam, D: Disk<S>>(
 
 fn is_empty<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group: GroupNo) -> bool {
     let state = inner.state.borrow();
-    let slots = &state.groups[group.index()].slots;
-    slots.free_count() == slots.count()
+    state.groups[group.index()].slots.are_unused()
 }
 
 /// Moves one slice to the group that its volume's policy chooses.

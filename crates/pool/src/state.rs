@@ -408,9 +408,12 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
         takes.map(room).collect()
     }
 
-    /// Takes a free slot for a new slice.
-    pub fn take_slot(&mut self, policy: TierPolicy) -> Option<SlotAddress> {
-        let group = place(policy, self.superblock.tiers.len() as u8, &self.rooms(), RESERVE_PERCENT)?;
+    /// Takes a free slot for a new slice, on a group of `avoided` only if no other has one.
+    pub fn take_slot(&mut self, policy: TierPolicy, avoided: GroupSet) -> Option<SlotAddress> {
+        let (tiers, rooms) = (self.superblock.tiers.len() as u8, self.rooms());
+        let others: Vec<_> = rooms.iter().copied().filter(|room| !avoided.contains(room.group)).collect();
+        let group =
+            place(policy, tiers, &others, RESERVE_PERCENT).or_else(|| place(policy, tiers, &rooms, RESERVE_PERCENT))?;
         self.take_slot_on(group)
     }
 
