@@ -149,7 +149,7 @@ pub(crate) fn check_open<S: Seam, D: Disk<S>>(state: &State<S, D>) -> CheckRepor
             let address = SlotAddress { group: GroupNo(index as u16), slot };
             let owner = owners.get(&address);
             let is_sound = match group.slots.slot_use(slot) {
-                SlotUse::Free => owner.is_none(),
+                SlotUse::Free | SlotUse::Quarantined => owner.is_none(),
                 SlotUse::Slice(slice) => owner == Some(&slice),
                 SlotUse::Filling | SlotUse::Released => false,
             };

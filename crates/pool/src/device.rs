@@ -54,12 +54,18 @@ pub(crate) async fn write_durably<S: Seam, D: Disk<S>>(disk: &D, runs: &[(u64, V
     Err(DiskError::Io("the device keeps reconnecting before its writes are flushed".to_owned()))
 }
 
-/// Zeroes a range, and may release its space; writes zeroes where the disk cannot do that by itself.
-pub(crate) async fn zero_range<S: Seam, D: Disk<S>>(seam: &S, disk: &D, at: u64, len: u64) -> DiskResult<()> {
+/// Zeroes a range, and releases its space below only with `may_unmap`: a later write to a released range may find the
+/// storage below full. Writes zeroes where the disk cannot do that by itself.
+pub(crate) async fn zero_range<S: Seam, D: Disk<S>>(
+    seam: &S,
+    disk: &D,
+    (at, len): (u64, u64),
+    may_unmap: bool,
+) -> DiskResult<()> {
     if len == 0 {
         return Ok(());
     }
-    match disk.zero(at, len, true).await {
+    match disk.zero(at, len, may_unmap).await {
         Err(DiskError::Unsupported) => {}
         other => return other,
     }

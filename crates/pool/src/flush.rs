@@ -13,10 +13,13 @@ const ATTEMPTS_MAX: u32 = 3;
 /// Flushes a group. A failure changes its write stamp.
 pub(crate) async fn flush_group<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group: GroupNo, disk: &D) -> DiskResult<()> {
     let result = disk.flush().await;
-    if let Err(error) = &result {
-        let entry = &mut inner.state.borrow_mut().groups[group.index()];
-        entry.flush_failures += 1;
-        entry.is_gone = *error == DiskError::Gone;
+    let entry = &mut inner.state.borrow_mut().groups[group.index()];
+    match &result {
+        Ok(()) => entry.has_answered = true,
+        Err(error) => {
+            entry.flush_failures += 1;
+            entry.is_gone = *error == DiskError::Gone;
+        }
     }
     result
 }

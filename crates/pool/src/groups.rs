@@ -82,9 +82,10 @@ pub(crate) async fn add_group<S: Seam, D: Disk<S>>(
     {
         let mut state = inner.state.borrow_mut();
         assert_eq!(state.superblock.members.len(), group.index(), "groups are added one at a time");
-        state.groups.push(Group::new(Some(disk), entry.slots));
-        state.superblock.members.push(entry);
         state.superblock.generation = state.superblock.generation.next();
+        let member_since = state.superblock.generation;
+        state.groups.push(Group { member_since, ..Group::new(Some(disk), entry.slots) });
+        state.superblock.members.push(entry);
     }
     membership::persist(inner).await?;
     journal::repair_in_background(inner, false);
@@ -143,8 +144,7 @@ pub(crate) async fn cancel_drain<S: Seam, D: Disk<S>>(
 
 fn is_empty<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group: GroupNo) -> bool {
     let state = inner.state.borrow();
-    let slots = &state.groups[group.index()].slots;
-    slots.free_count() == slots.count()
+    state.groups[group.index()].slots.are_unused()
 }
 
 /// Moves one slice to the group that its volume's policy chooses.

@@ -13,7 +13,8 @@
 //! 3. A flush returns when the groups with the volume's writes are flushed and its map entries are durable on every
 //!    metadata copy: `journal/commit.rs`.
 //! 4. A write during a move reaches the target before the map does: `mover.rs`.
-//! 5. The pool relies on fewer metadata copies only after every present group has durably recorded it: `membership.rs`.
+//! 5. The pool relies on fewer metadata copies only after so many groups have durably recorded it that no opening
+//!    misses it: `membership.rs`.
 
 mod buffers;
 mod change;

@@ -1,16 +1,23 @@
 //! Durable changes of the groups: writes of the superblocks.
 //!
 //! A change is written to both superblocks of every group that is present, so that no single damaged block can restore
-//! the former state.
+//! the former state. It is durable when the groups that lack it are at most half of the members: an opening without one
+//! of the others lacks a metadata copy and a majority.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use seam::{Disk, DiskError, Seam};
 
 use crate::error::PoolError;
 use crate::flush::write_to_group;
 use crate::format::superblock::{MemberState, SUPERBLOCK_OFFSETS};
-use crate::number::GroupNo;
-use crate::state::Inner;
+use crate::number::{GroupNo, PoolGeneration};
+use crate::state::{Group, Inner, State};
 use crate::wait::{BoxFuture, join};
+
+/// Attempts to reach enough groups with a change.
+const ATTEMPTS_MAX: u32 = 3;
 
 /// Takes metadata copies out of service after an error, durably. Fails when no copy is left.
 pub(crate) async fn drop_copies<S: Seam, D: Disk<S>>(
@@ -50,12 +57,14 @@ fn mark_copy_failed<S: Seam, D: Disk<S>>(
     Ok(())
 }
 
-/// Returns when every present group holds the current membership durably. A group that fails keeps its older
-/// superblock; if it carries the metadata, it is taken out of service as a copy.
+/// Returns when no opening can miss the current membership: every metadata copy holds it, and the groups that lack it
+/// are no majority. A group that fails keeps its older superblock and gets the newer one once it answers; if it carries
+/// the metadata, it is taken out of service as a copy.
 pub(crate) async fn persist<S: Seam, D: Disk<S>>(inner: &Inner<S, D>) -> Result<(), PoolError> {
     let _guard = inner.superblock_lock.lock().await;
+    let mut attempts = 0;
     loop {
-        let generation = {
+        let (generation, members) = {
             let state = inner.state.borrow();
             if let Some(failed) = &state.failed {
                 return Err(failed.clone());
@@ -63,50 +72,122 @@ pub(crate) async fn persist<S: Seam, D: Disk<S>>(inner: &Inner<S, D>) -> Result<
             if state.durable_generation >= state.superblock.generation {
                 return Ok(());
             }
-            state.superblock.generation
+            (state.superblock.generation, state.superblock.member_count())
         };
-        let mut failures = Vec::new();
-        for _ in 0..SUPERBLOCK_OFFSETS.len() {
-            failures.extend(write_superblocks(inner, false).await);
-        }
+        let mut failures = write_superblocks(inner, generation, |_, is_removed| !is_removed).await;
         let is_copy = |group: GroupNo| inner.state.borrow().superblock.members[group.index()].carries_metadata;
         failures.retain(|(group, _)| is_copy(*group));
         if failures.is_empty() {
             // A group that leaves comes last: it must not be the only one that knows of its removal.
-            for _ in 0..SUPERBLOCK_OFFSETS.len() {
-                write_superblocks(inner, true).await;
-            }
+            write_superblocks(inner, generation, |_, is_removed| is_removed).await;
         }
-        if failures.is_empty() {
-            let mut state = inner.state.borrow_mut();
-            state.durable_generation = state.durable_generation.max(generation);
+        if !failures.is_empty() {
+            for (group, error) in failures {
+                mark_copy_failed(inner, group, &error)?;
+            }
             continue;
         }
-        for (group, error) in failures {
-            mark_copy_failed(inner, group, &error)?;
+        let mut state = inner.state.borrow_mut();
+        if 2 * lacking(&state, generation) <= state.durable_members {
+            state.durable_generation = state.durable_generation.max(generation);
+            state.durable_members = members;
+            continue;
+        }
+        attempts += 1;
+        if attempts == ATTEMPTS_MAX {
+            let failed = PoolError::Failed("too few groups hold the newest superblock".to_owned());
+            state.failed = Some(failed.clone());
+            return Err(failed);
         }
     }
 }
 
-/// Writes one superblock of every present group that is, or is not, removed. Returns the groups that failed.
-async fn write_superblocks<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, is_removed: bool) -> Vec<(GroupNo, DiskError)> {
+/// Number of groups that an opening may count and that lack a generation.
+fn lacking<S: Seam, D: Disk<S>>(state: &State<S, D>, generation: PoolGeneration) -> usize {
+    let members = state.superblock.numbered_members().zip(&state.groups);
+    let lacks = members.filter(|((number, member), group)| {
+        // A group that is being removed counts until its disk is released.
+        let counts = member.state != MemberState::Removed || group.disk.is_some();
+        counts && !state.given_up.contains(*number) && group.durable_generation < generation
+    });
+    lacks.count()
+}
+
+/// Writes the superblock again, in a task of its own, to groups that missed it and answer again.
+pub(crate) fn catch_up_in_background<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) {
+    let is_due = {
+        let state = inner.state.borrow();
+        state.groups.iter().any(|group| is_behind(group, state.durable_generation))
+    };
+    if !is_due {
+        return;
+    }
+    let task = Rc::clone(inner);
+    inner.seam.spawn(async move {
+        let _guard = task.superblock_lock.lock().await;
+        let (generation, durable) = {
+            let state = task.state.borrow();
+            (state.superblock.generation, state.durable_generation)
+        };
+        // A newer generation is the business of the task that makes it durable.
+        if generation == durable {
+            write_superblocks(&task, generation, |group, _| is_behind(group, durable)).await;
+        }
+    });
+}
+
+/// True if a group lacks the generation and answers requests.
+fn is_behind<D>(group: &Group<D>, generation: PoolGeneration) -> bool {
+    group.disk.is_some() && group.has_answered && group.durable_generation < generation
+}
+
+/// Writes both superblocks of every present group that `selects` takes, given whether it is removed. Returns the groups
+/// that failed; the others hold `generation` durably.
+async fn write_superblocks<S: Seam, D: Disk<S>>(
+    inner: &Inner<S, D>,
+    generation: PoolGeneration,
+    selects: impl Fn(&Group<D>, bool) -> bool,
+) -> Vec<(GroupNo, DiskError)> {
+    let selected: Vec<GroupNo> = {
+        let state = inner.state.borrow();
+        let members = state.superblock.numbered_members().zip(&state.groups);
+        let selected = members.filter(|((_, member), group)| selects(group, member.state == MemberState::Removed));
+        selected.map(|((number, _), _)| number).collect()
+    };
+    let mut failures: BTreeMap<GroupNo, DiskError> = BTreeMap::new();
+    for _ in 0..SUPERBLOCK_OFFSETS.len() {
+        failures.extend(write_one_each(inner, &selected).await);
+    }
+    let mut state = inner.state.borrow_mut();
+    for group in selected {
+        let entry = &mut state.groups[group.index()];
+        if failures.contains_key(&group) {
+            entry.has_answered = false;
+        } else if entry.disk.is_some() {
+            entry.durable_generation = entry.durable_generation.max(generation);
+        }
+    }
+    failures.into_iter().collect()
+}
+
+/// Writes one superblock of each of these groups that is present. Returns the groups that failed.
+async fn write_one_each<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, selected: &[GroupNo]) -> Vec<(GroupNo, DiskError)> {
     let (mut superblock, disks) = {
         let mut state = inner.state.borrow_mut();
         state.superblock.revision += 1;
-        let disks = state.groups.iter().map(|group| (group.disk.clone(), group.next_place));
-        let disks: Vec<_> = (0..).map(GroupNo).zip(disks).collect();
+        let disk = |group: &GroupNo| (*group, state.groups[group.index()].disk.clone());
+        let disks: Vec<_> = selected.iter().map(disk).collect();
         (state.superblock.clone(), disks)
     };
     let mut writes = Vec::new();
-    for (group, (disk, place)) in disks {
+    for (group, disk) in disks {
         let Some(disk) = disk else { continue };
-        if (superblock.members[group.index()].state == MemberState::Removed) != is_removed {
-            continue;
-        }
         superblock.group = group;
+        let place = inner.state.borrow().groups[group.index()].next_place;
         let block = inner.buffers.metadata(&superblock.encode()).await;
         let write: BoxFuture<'_, _> = Box::pin(async move {
-            let result = write_to_group(inner, group, &disk, &[(SUPERBLOCK_OFFSETS[place], vec![block])]).await;
+            let runs = [(SUPERBLOCK_OFFSETS[place], vec![block])];
+            let result = write_to_group(inner, group, &disk, &runs).await;
             if result.is_ok() {
                 inner.state.borrow_mut().groups[group.index()].next_place = 1 - place;
             }

@@ -15,7 +15,7 @@ use crate::format::superblock::{DEVICE_NAME_BYTES, MemberState, SUPERBLOCK_OFFSE
 use crate::journal;
 use crate::journal::load::{Loaded, load};
 use crate::membership;
-use crate::number::{GroupNo, SliceAddress, SliceNo};
+use crate::number::{GroupNo, PoolGeneration, SliceAddress, SliceNo};
 use crate::sabotage::Sabotage;
 use crate::slots::SlotUse;
 use crate::state::{Group, Inner, State, Volume};
@@ -44,6 +44,8 @@ pub(crate) struct Present<D> {
     pub disks: Vec<Option<D>>,
     /// The place of each member's newest superblock, if it is present.
     places: Vec<usize>,
+    /// The generation of each member's newest superblock; 0 if it is missing.
+    generations: Vec<PoolGeneration>,
     /// A present group has an older generation.
     pub has_older: bool,
     /// Disks that are no group of the pool, with the reasons.
@@ -72,6 +74,7 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
     };
     let mut present: Vec<Option<D>> = newest.members.iter().map(|_| None).collect();
     let mut places = vec![0; newest.members.len()];
+    let mut generations = vec![PoolGeneration(0); newest.members.len()];
     let mut has_older = false;
     for (superblock, newest_place, disk) in &found {
         let other = || PoolError::OtherPool { device: disk.identity() };
@@ -93,10 +96,11 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
         has_older |= superblock.generation < newest.generation;
         *place = Some((*disk).clone());
         places[superblock.group.index()] = *newest_place;
+        generations[superblock.group.index()] = superblock.generation;
     }
     let revision = found.iter().map(|(superblock, _, _)| superblock.revision).max().expect("a superblock was found");
     let unusable = unusable.into_iter().map(|error| error.to_string()).collect();
-    Ok(Present { superblock: newest, revision, disks: present, places, has_older, unusable })
+    Ok(Present { superblock: newest, revision, disks: present, places, generations, has_older, unusable })
 }
 
 /// The newer valid superblock of a disk, and its place.
@@ -144,12 +148,16 @@ pub(crate) fn present_copies<D: Clone>(
     if copies.is_empty() {
         return Err(PoolError::NoMetadata { missing: missing_names });
     }
-    let members = present.superblock.members.iter().filter(|member| member.state != MemberState::Removed).count();
-    let is_majority = 2 * present.disks.iter().flatten().count() > members;
+    let is_majority = is_majority(present);
     if !missing.is_empty() && !is_majority && !accepts_missing {
         return Err(PoolError::NoMajority { missing: missing_names });
     }
     Ok(copies)
+}
+
+/// True if more than half of the members are present.
+fn is_majority<D>(present: &Present<D>) -> bool {
+    2 * present.disks.iter().flatten().count() > present.superblock.member_count()
 }
 
 /// Opens a pool on the present ones of its disks, in any order.
@@ -163,13 +171,17 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     flush_groups(&mut present).await;
     let copies = present_copies(&present, options.accept_missing)?;
     let loaded = load(&buffers, &present.superblock, &copies).await?;
-    let Present { mut superblock, revision, disks, places, has_older, unusable } = present;
+    let has_majority = is_majority(&present);
+    let Present { mut superblock, revision, disks, places, generations, has_older, unusable } = present;
     superblock.revision = revision;
     let groups = disks.into_iter().zip(&superblock.members).map(|(disk, member)| Group::new(disk, member.slots));
     let mut state = State::new(superblock.clone(), groups.collect(), options.sabotage);
     state.notices.extend(unusable);
-    for (group, place) in state.groups.iter_mut().zip(places) {
-        group.next_place = 1 - place;
+    for (number, group) in (0..).map(GroupNo).zip(&mut state.groups) {
+        (group.next_place, group.durable_generation) = (1 - places[number.index()], generations[number.index()]);
+        if group.disk.is_none() && !has_majority {
+            state.given_up.insert(number);
+        }
     }
     write_missing(&buffers, &copies, &loaded, &mut state).await?;
     state.demand_since = seam.now();

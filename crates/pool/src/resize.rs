@@ -2,16 +2,20 @@
 
 use std::rc::Rc;
 
-use seam::{Disk, DiskResult, Seam};
+use seam::{Disk, DiskError, DiskResult, Seam};
 
 use crate::change::{Step, finish_change, next_step};
 use crate::device::zero_range;
 use crate::error::PoolError;
+use crate::flush::flush_group;
 use crate::format::record::Record;
 use crate::journal;
-use crate::number::{SliceAddress, VolumeId};
+use crate::number::{SliceAddress, SlotAddress, VolumeId};
 use crate::policy::{Provisioning, VolumeSpec};
 use crate::state::Inner;
+
+/// Attempts to zero the end of a volume whose group loses writes.
+const ATTEMPTS_MAX: u32 = 4;
 
 /// The range by which a volume has grown.
 #[derive(Clone, Copy, Debug)]
@@ -47,9 +51,7 @@ pub(crate) async fn resize<S: Seam, D: Disk<S>>(
             .map_err(|error| PoolError::Refused(format!("the end of volume {volume} cannot be zeroed: {error}")))?;
     }
     let provisioning = spec.provisioning;
-    // For a larger size the commit flushes the zeroed tail first. A smaller one needs no flush, which might fail.
-    let flushed = (size_bytes > old_bytes).then_some(volume);
-    journal::commit(inner, flushed, vec![Record::Volume { volume, spec }]).await?;
+    journal::commit(inner, None, vec![Record::Volume { volume, spec }]).await?;
     Ok(Grown { from_bytes: old_bytes, len_bytes: size_bytes.saturating_sub(old_bytes), provisioning })
 }
 
@@ -66,28 +68,59 @@ pub(crate) fn check_size<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, size_bytes: u
     Ok(())
 }
 
-/// Zeroes the part of the last slice that lies past the volume's end: an earlier shrinking left content there.
-async fn zero_tail<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, volume: VolumeId, end_bytes: u64) -> DiskResult<()> {
-    let (slice, offset, slice_bytes) = {
+/// Zeroes the part of the last slice that lies past the volume's end, durably: an earlier shrinking left content there.
+/// The zeroes count only if the slice's map entry is durable, and its group has kept all writes until the flush.
+async fn zero_tail<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, volume: VolumeId, end_bytes: u64) -> DiskResult<()> {
+    let (slice, offset) = {
         let state = inner.state.borrow();
         let (slice, offset) = state.slice_at(end_bytes);
-        (SliceAddress { volume, slice }, offset, state.slice_bytes())
+        (SliceAddress { volume, slice }, offset)
     };
     if offset == 0 {
         return Ok(());
     }
+    for _ in 0..ATTEMPTS_MAX {
+        // A commit that takes a change back would restore the former slot and its content.
+        journal::commit(inner, None, Vec::new()).await.map_err(PoolError::into_disk_error)?;
+        let before = {
+            let state = inner.state.borrow();
+            state.slot_of(slice).map(|slot| (slot, state.write_stamp(slot.group)))
+        };
+        let Some(slot) = zero_rest(inner, slice, offset).await? else { return Ok(()) };
+        let disk = inner.state.borrow().disk(slot.group)?;
+        let result = flush_group(inner, slot.group, &disk).await;
+        let mut state = inner.state.borrow_mut();
+        let is_kept = before == Some((slot, state.write_stamp(slot.group)));
+        let is_durable = state.slot_of(slice) == Some(slot) && state.changes.stamp_of(slice).is_none();
+        if result.is_ok() && is_kept && is_durable {
+            return Ok(());
+        }
+        if result == Err(DiskError::Gone) {
+            return state.note_result(slot.group, "the end of a volume", result);
+        }
+    }
+    Err(DiskError::Io("its group keeps losing unflushed content".to_owned()))
+}
+
+/// Zeroes a slice from `offset` on. Returns its slot; `None` if it is unallocated.
+async fn zero_rest<S: Seam, D: Disk<S>>(
+    inner: &Inner<S, D>,
+    slice: SliceAddress,
+    offset: u64,
+) -> DiskResult<Option<SlotAddress>> {
+    let len = inner.state.borrow().slice_bytes() - offset;
     loop {
         match next_step(inner, slice, offset) {
             Step::Wait(reply) => reply.wait().await,
-            Step::Unallocated => return Ok(()),
+            Step::Unallocated => return Ok(None),
             Step::Change(slot, located) => {
                 let result = match located {
-                    Ok((disk, at)) => zero_range(&inner.seam, &disk, at, slice_bytes - offset).await,
+                    Ok((disk, at)) => zero_range(&inner.seam, &disk, (at, len), false).await,
                     Err(error) => Err(error),
                 };
                 let mut state = inner.state.borrow_mut();
-                finish_change(&mut state, slice, slot, (offset, slice_bytes - offset));
-                return state.note_result(slot.group, "the end of a volume", result);
+                finish_change(&mut state, slice, slot, (offset, len));
+                return state.note_result(slot.group, "the end of a volume", result).map(|()| Some(slot));
             }
         }
     }

@@ -18,6 +18,8 @@ pub enum SlotUse {
     Filling,
     /// A map entry that is still durable, or a request in flight, refers to it.
     Released,
+    /// A fill of it failed. It takes no slice until the pool is opened again.
+    Quarantined,
     /// A slice lies in it.
     Slice(SliceAddress),
 }
@@ -29,6 +31,7 @@ impl Owner {
             SlotUse::Free => without(0),
             SlotUse::Filling => without(1),
             SlotUse::Released => without(2),
+            SlotUse::Quarantined => without(3),
             SlotUse::Slice(SliceAddress { volume, slice }) => {
                 assert!(volume.0 > 0, "volume 0 does not exist");
                 Owner { volume, slice }
@@ -40,7 +43,8 @@ impl Owner {
         match (self.volume.0, self.slice.0) {
             (0, 0) => SlotUse::Free,
             (0, 1) => SlotUse::Filling,
-            (0, _) => SlotUse::Released,
+            (0, 2) => SlotUse::Released,
+            (0, _) => SlotUse::Quarantined,
             _ => SlotUse::Slice(SliceAddress { volume: self.volume, slice: self.slice }),
         }
     }
@@ -53,6 +57,7 @@ pub struct GroupSlots {
     /// One bit per slot, set if it is free.
     free: Vec<u64>,
     free_count: u32,
+    quarantined_count: u32,
     /// Word of the bitmap at which the search for a free slot begins.
     next_word: usize,
 }
@@ -65,7 +70,8 @@ impl GroupSlots {
         if !count.is_multiple_of(64) {
             free[words - 1] = (1 << (count % 64)) - 1;
         }
-        GroupSlots { owners: vec![Owner::new(SlotUse::Free); count as usize], free, free_count: count, next_word: 0 }
+        let owners = vec![Owner::new(SlotUse::Free); count as usize];
+        GroupSlots { owners, free, free_count: count, quarantined_count: 0, next_word: 0 }
     }
 
     /// Number of slots.
@@ -76,6 +82,18 @@ impl GroupSlots {
     /// Number of free slots.
     pub fn free_count(&self) -> u32 {
         self.free_count
+    }
+
+    /// True if no slot is in use.
+    pub fn are_unused(&self) -> bool {
+        self.free_count + self.quarantined_count == self.count()
+    }
+
+    /// Takes a slot that is being filled out of use.
+    pub fn quarantine(&mut self, slot: SlotNo) {
+        assert_eq!(self.slot_use(slot), SlotUse::Filling, "only a failed fill makes a slot suspect");
+        self.set(slot, SlotUse::Quarantined);
+        self.quarantined_count += 1;
     }
 
     /// The use of a slot.
@@ -143,7 +161,9 @@ mod tests {
     fn use_of_a_slot_round_trips() {
         let mut slots = GroupSlots::new(4);
         let slice = SliceAddress { volume: VolumeId(1), slice: SliceNo(0) };
-        for slot_use in [SlotUse::Filling, SlotUse::Released, SlotUse::Slice(slice), SlotUse::Free] {
+        for slot_use in
+            [SlotUse::Filling, SlotUse::Released, SlotUse::Quarantined, SlotUse::Slice(slice), SlotUse::Free]
+        {
             slots.set(SlotNo(2), slot_use);
             assert_eq!(slots.slot_use(SlotNo(2)), slot_use);
         }

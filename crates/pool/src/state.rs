@@ -67,10 +67,20 @@ pub(crate) struct Group<D> {
     pub is_gone: bool,
     /// It failed as a metadata copy since the opening.
     pub failed_as_copy: bool,
+<<<<<<< HEAD
     /// Demand of clients since the last relocation, for the group's utilisation.
     pub demand: Demand,
     /// Requests of clients in flight. A move gives way to them.
     pub requests: u32,
+=======
+    /// The generation that both its superblocks hold at least.
+    pub durable_generation: PoolGeneration,
+    /// The generation that made it a member. It takes no slices before that is durable: a map entry must not refer to a
+    /// group that no superblock names.
+    pub member_since: PoolGeneration,
+    /// It has answered a request since a write of its superblock failed.
+    pub has_answered: bool,
+>>>>>>> poolfix
     /// The superblock to overwrite next: the one that is not its newest. A group may have missed writes of the others.
     pub next_place: usize,
 }
@@ -84,8 +94,14 @@ impl<D> Group<D> {
             flush_failures: 0,
             is_gone: false,
             failed_as_copy: false,
+<<<<<<< HEAD
             demand: Demand::default(),
             requests: 0,
+=======
+            durable_generation: PoolGeneration(0),
+            member_since: PoolGeneration(0),
+            has_answered: false,
+>>>>>>> poolfix
             next_place: 0,
         }
     }
@@ -229,7 +245,12 @@ pub struct PoolCounts {
 pub(crate) struct State<S: Seam, D: Disk<S>> {
     /// The superblock as the groups hold it. The group number in it is set when a copy is written.
     pub superblock: Superblock,
+    /// The newest generation that no opening can miss: too few groups lack it.
     pub durable_generation: PoolGeneration,
+    /// Number of members of the durable generation.
+    pub durable_members: usize,
+    /// Groups that were missing when the pool was opened in spite of that: their older state was given up.
+    pub given_up: GroupSet,
     pub groups: Vec<Group<D>>,
     pub volumes: BTreeMap<VolumeId, Volume>,
     pub next_volume: VolumeId,
@@ -279,6 +300,8 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
     pub fn new(superblock: Superblock, groups: Vec<Group<D>>, sabotage: Sabotage) -> State<S, D> {
         State {
             durable_generation: superblock.generation,
+            durable_members: superblock.member_count(),
+            given_up: GroupSet::default(),
             superblock,
             groups,
             volumes: BTreeMap::new(),
@@ -412,16 +435,28 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
     /// Free slots of the groups that take new slices.
     pub fn rooms(&self) -> Vec<GroupRoom> {
         let members = self.superblock.numbered_members().zip(&self.groups);
+<<<<<<< HEAD
         let takes = members.filter(|((number, _), _)| self.takes_slices(*number));
+=======
+        let takes = members.filter(|((_, member), group)| {
+            member.state == MemberState::InService
+                && group.disk.is_some()
+                && !group.is_gone
+                && group.member_since <= self.durable_generation
+        });
+>>>>>>> poolfix
         let room = |((number, member), group): ((GroupNo, &crate::format::superblock::MemberEntry), &Group<D>)| {
             GroupRoom { group: number, tier: member.tier, slots: group.slots.count(), free: group.slots.free_count() }
         };
         takes.map(room).collect()
     }
 
-    /// Takes a free slot for a new slice.
-    pub fn take_slot(&mut self, policy: TierPolicy) -> Option<SlotAddress> {
-        let group = place(policy, self.superblock.tiers.len() as u8, &self.rooms(), RESERVE_PERCENT)?;
+    /// Takes a free slot for a new slice, on a group of `avoided` only if no other has one.
+    pub fn take_slot(&mut self, policy: TierPolicy, avoided: GroupSet) -> Option<SlotAddress> {
+        let (tiers, rooms) = (self.superblock.tiers.len() as u8, self.rooms());
+        let others: Vec<_> = rooms.iter().copied().filter(|room| !avoided.contains(room.group)).collect();
+        let group =
+            place(policy, tiers, &others, RESERVE_PERCENT).or_else(|| place(policy, tiers, &rooms, RESERVE_PERCENT))?;
         self.take_slot_on(group)
     }
 
@@ -497,7 +532,7 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
         let entry = &mut self.groups[group.index()];
         match result {
             Ok(value) => {
-                entry.is_gone = false;
+                (entry.is_gone, entry.has_answered) = (false, true);
                 Ok(value)
             }
             Err(error) => {

@@ -179,7 +179,15 @@ impl Reader<'_> {
 
 /// Packs records into payloads of blocks. A record never crosses two blocks.
 pub fn pack<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<Vec<u8>> {
+    pack_after(Vec::new(), records)
+}
+
+/// As [`pack`], but the first payload begins with `partial`, the records of an earlier call.
+pub fn pack_after<'a>(partial: Vec<u8>, records: impl IntoIterator<Item = &'a Record>) -> Vec<Vec<u8>> {
     let (mut payloads, mut encoded) = (Vec::<Vec<u8>>::new(), Vec::new());
+    if !partial.is_empty() {
+        payloads.push(partial);
+    }
     for record in records {
         encoded.clear();
         record.encode(&mut encoded);

@@ -118,6 +118,11 @@ impl Superblock {
         (0..).map(GroupNo).zip(&self.members)
     }
 
+    /// Number of members that are not removed.
+    pub fn member_count(&self) -> usize {
+        self.members.iter().filter(|member| member.state != MemberState::Removed).count()
+    }
+
     /// The groups that carry the metadata.
     pub fn metadata_groups(&self) -> Vec<GroupNo> {
         self.numbered_members().filter(|(_, member)| member.carries_metadata).map(|(group, _)| group).collect()

@@ -11,13 +11,32 @@ use super::slice_range;
 use crate::change::{Step, check_range, finish_change, locate, next_step, range_text};
 use crate::device::zero_range;
 use crate::journal;
-use crate::number::{SliceAddress, SliceNo, SlotAddress, VolumeId};
+use crate::number::{GroupNo, SliceAddress, SliceNo, SlotAddress, VolumeId};
 use crate::sabotage::Sabotage;
-use crate::state::{Inner, SliceWork, State};
+use crate::state::{GroupSet, Inner, SliceWork, State};
 use crate::wait::{BoxFuture, Waiters, join};
 
 /// Attempts of a reservation whose group reconnects.
 const ATTEMPTS_MAX: u32 = 3;
+
+/// Slots that one request tries to fill.
+const FILLS_MAX: u32 = 4;
+
+/// Failed fills of one request, which tries other groups first and then other slots.
+#[derive(Default)]
+pub(super) struct FailedFills {
+    groups: GroupSet,
+    count: u32,
+}
+
+impl FailedFills {
+    /// Notes a failure. Returns whether another slot may be tried.
+    pub fn retries(&mut self, group: GroupNo, error: &DiskError) -> bool {
+        self.groups.insert(group);
+        self.count += 1;
+        self.count < FILLS_MAX && matches!(error, DiskError::Io(_))
+    }
+}
 
 /// Result of [`begin`].
 pub(super) enum NewSlot {
@@ -28,14 +47,18 @@ pub(super) enum NewSlot {
 }
 
 /// Takes a slot for an unallocated slice. Slots that are released but not durably free are waited for.
-pub(super) async fn begin<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, slice: SliceAddress) -> DiskResult<NewSlot> {
+pub(super) async fn begin<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    slice: SliceAddress,
+    failed: &FailedFills,
+) -> DiskResult<NewSlot> {
     {
         let mut state = inner.state.borrow_mut();
-        if let Some(failed) = &state.failed {
-            return Err(DiskError::Io(failed.to_string()));
+        if let Some(error) = &state.failed {
+            return Err(DiskError::Io(error.to_string()));
         }
         let policy = state.volumes.get(&slice.volume).ok_or(DiskError::Gone)?.spec.policy;
-        if let Some(slot) = state.take_slot(policy) {
+        if let Some(slot) = state.take_slot(policy, failed.groups) {
             let former = state.work.insert(slice, SliceWork::Allocating(Waiters::default()));
             // A move of a slice that was freed meanwhile ends by itself.
             assert!(!matches!(former, Some(SliceWork::Allocating(_))), "one allocation of a slice at a time");
@@ -84,7 +107,9 @@ pub(super) async fn fill<S: Seam, D: Disk<S>>(
             for (from, to) in [(0, offset), (offset + len, slice_bytes)] {
                 if from < to && !skips_zeroing {
                     let disk = disk.clone();
-                    steps.push(Box::pin(async move { zero_range(&inner.seam, &disk, at + from, to - from).await }));
+                    let range = (at + from, to - from);
+                    // A reservation keeps its space on the storage below, too.
+                    steps.push(Box::pin(async move { zero_range(&inner.seam, &disk, range, false).await }));
                 }
             }
             join(steps).await.into_iter().collect()
@@ -92,7 +117,13 @@ pub(super) async fn fill<S: Seam, D: Disk<S>>(
         Err(error) => Err(error),
     };
     let mut state = inner.state.borrow_mut();
+<<<<<<< HEAD
     state.end_group_request(slot.group);
+=======
+    // A medium error, or a write that may still land. After a reconnect the slot is not suspect.
+    let is_suspect =
+        matches!(result, Err(DiskError::Io(_) | DiskError::Hung(_))) && state.write_stamp(slot.group) == stamp;
+>>>>>>> poolfix
     let range = range_text(&state, slice, offset, len);
     let result = state.note_result(slot.group, &range, result);
     let Some(SliceWork::Allocating(mut waiters)) = state.work.remove(&slice) else {
@@ -104,6 +135,8 @@ pub(super) async fn fill<S: Seam, D: Disk<S>>(
         state.counts.allocations += 1;
         let volume = state.volumes.get_mut(&slice.volume).expect("the volume was found");
         volume.unflushed.insert(slot.group);
+    } else if is_suspect {
+        state.groups[slot.group.index()].slots.quarantine(slot.slot);
     } else {
         state.free_slot(slot);
     }
@@ -165,6 +198,7 @@ pub(super) fn are_durable<S: Seam, D: Disk<S>>(
 
 /// Allocates a slice unless it is.
 async fn allocate<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, slice: SliceAddress) -> DiskResult<()> {
+    let mut failed = FailedFills::default();
     loop {
         check_range(&inner.state.borrow(), slice, 0, 0)?;
         match next_step(inner, slice, 0) {
@@ -173,8 +207,16 @@ async fn allocate<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, slice: SliceAddr
                 finish_change(&mut inner.state.borrow_mut(), slice, slot, (0, 0));
                 return Ok(());
             }
+<<<<<<< HEAD
             Step::Unallocated => match begin(inner, slice).await? {
                 NewSlot::Taken(slot) => return fill(inner, slice, slot, Access::RESERVATION, (0, Vec::new())).await,
+=======
+            Step::Unallocated => match begin(inner, slice, &failed).await? {
+                NewSlot::Taken(slot) => match fill(inner, slice, slot, 0, Vec::new()).await {
+                    Err(error) if failed.retries(slot.group, &error) => {}
+                    other => return other,
+                },
+>>>>>>> poolfix
                 NewSlot::Retry => {}
             },
         }

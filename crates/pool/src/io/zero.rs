@@ -96,7 +96,10 @@ async fn zero_part<S: Seam, D: Disk<S>>(
                     demand::record(&mut inner.state.borrow_mut(), inner.seam.now(), slice, &located, part);
                 }
                 let result = match located {
-                    Ok((disk, at)) => zero_range(&inner.seam, &disk, at, len).await,
+                    Ok((disk, at)) => {
+                        let may_unmap = may_unmap && is_thin(inner, slice);
+                        zero_range(&inner.seam, &disk, (at, len), may_unmap).await
+                    }
                     Err(error) => Err(error),
                 };
                 let mut state = inner.state.borrow_mut();
@@ -106,6 +109,12 @@ async fn zero_part<S: Seam, D: Disk<S>>(
             }
         }
     }
+}
+
+/// True if the slice's volume exists and is thin: zeroes may release its space.
+fn is_thin<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, slice: SliceAddress) -> bool {
+    let state = inner.state.borrow();
+    state.volumes.get(&slice.volume).is_some_and(|volume| volume.spec.provisioning == Provisioning::Thin)
 }
 
 /// True if the range covers all that the volume has of the slice, and the volume is thin.

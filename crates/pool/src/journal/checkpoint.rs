@@ -13,7 +13,7 @@ use crate::error::PoolError;
 use crate::flush::{flush_group, write_to_group};
 use crate::format::block::{BlockKind, CheckpointFacts, MetadataBlock};
 use crate::format::layout::COPIES;
-use crate::format::record::{MAP_RECORD_BYTES, Record, RunBuilder, pack};
+use crate::format::record::{MAP_RECORD_BYTES, Record, RunBuilder, pack_after};
 use crate::format::superblock::MemberState;
 use crate::membership;
 use crate::number::{CheckpointNo, GroupNo, Sequence, SliceNo, VolumeId};
@@ -157,6 +157,10 @@ struct Progress<D> {
     /// Index of the next block in the area.
     index: u32,
     previous: u32,
+    /// Records of the block after that. Volumes share blocks, so that the area has room for every map.
+    partial: Vec<u8>,
+    /// The area was too small: slots that are freed and used again during a checkpoint can be recorded twice.
+    is_full: bool,
 }
 
 async fn write_checkpoint<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<(), PoolError> {
@@ -165,10 +169,10 @@ async fn write_checkpoint<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Resul
             return Ok(());
         }
     }
-    Err(PoolError::Failed("the groups keep reconnecting during a checkpoint".to_owned()))
+    Err(PoolError::Failed("the groups keep losing parts of a checkpoint, or it has no room".to_owned()))
 }
 
-/// Writes a checkpoint. Returns false if a group may have lost a part of it.
+/// Writes a checkpoint. Returns false if a group may have lost a part of it, or the area was too small.
 async fn try_checkpoint<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<bool, PoolError> {
     let (mut progress, volumes) = {
         let state = inner.state.borrow();
@@ -184,6 +188,8 @@ async fn try_checkpoint<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<
             groups: groups.collect(),
             index: 1,
             previous: 0,
+            partial: Vec::new(),
+            is_full: false,
         };
         let volumes: Vec<_> = state.volumes.iter().map(|(id, volume)| (*id, volume.spec.clone())).collect();
         (progress, volumes)
@@ -193,6 +199,13 @@ async fn try_checkpoint<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<
     write_records(inner, &mut progress, &records).await?;
     for (volume, _) in volumes {
         write_volume(inner, &mut progress, volume).await?;
+    }
+    let partial = std::mem::take(&mut progress.partial);
+    if !partial.is_empty() {
+        write_payloads(inner, &mut progress, &[partial]).await?;
+    }
+    if progress.is_full {
+        return Ok(false);
     }
     for (group, disk, _) in progress.groups.clone() {
         if let Err(error) = flush_group(inner, group, &disk).await {
@@ -207,6 +220,8 @@ async fn try_checkpoint<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<
         return Ok(false);
     }
     write_header(inner, &mut progress).await?;
+    // Blocks of the ring that a copy out of service still needs are overwritten from now on.
+    membership::persist(inner).await?;
     let mut state = inner.state.borrow_mut();
     state.journal.checkpoint = progress.number;
     state.journal.replay_from = progress.replay_from;
@@ -242,21 +257,36 @@ async fn write_volume<S: Seam, D: Disk<S>>(
     Ok(())
 }
 
-/// Writes records to the area of every group that is still in service.
+/// Appends records; the blocks that are full are written.
 async fn write_records<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     progress: &mut Progress<D>,
     records: &[Record],
 ) -> Result<(), PoolError> {
-    for payloads in pack(records).chunks(WRITE_BLOCKS) {
+    let mut payloads = pack_after(std::mem::take(&mut progress.partial), records);
+    progress.partial = payloads.pop().unwrap_or_default();
+    write_payloads(inner, progress, &payloads).await
+}
+
+/// Writes blocks to the area of every group that is still in service.
+async fn write_payloads<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    progress: &mut Progress<D>,
+    payloads: &[Vec<u8>],
+) -> Result<(), PoolError> {
+    for payloads in payloads.chunks(WRITE_BLOCKS) {
+        let area_blocks = inner.state.borrow().superblock.area_blocks;
+        progress.is_full |= progress.index + payloads.len() as u32 > area_blocks;
+        if progress.is_full {
+            return Ok(());
+        }
         let first = progress.index;
         let mut blocks = Vec::with_capacity(payloads.len());
         for payload in payloads {
-            let (pool, boot, area_blocks) = {
+            let (pool, boot) = {
                 let state = inner.state.borrow();
-                (state.superblock.pool, state.journal.boot, state.superblock.area_blocks)
+                (state.superblock.pool, state.journal.boot)
             };
-            assert!(progress.index < area_blocks, "a checkpoint has room for every slot and volume");
             let block = MetadataBlock {
                 kind: BlockKind::Checkpoint,
                 pool,

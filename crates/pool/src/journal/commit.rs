@@ -16,6 +16,7 @@ use crate::flush::flush_group;
 use crate::format::block::{BlockKind, MetadataBlock, PAYLOAD_BYTES};
 use crate::format::record::{MAP_RECORD_BYTES, Record, RunBuilder, pack};
 use crate::format::superblock::MemberState;
+use crate::membership;
 use crate::number::{GroupNo, SliceAddress, VolumeId};
 use crate::sabotage::Sabotage;
 use crate::state::{CommitRequest, GroupSet, Inner, State};
@@ -38,6 +39,7 @@ pub(super) async fn run<S: Seam, D: Disk<S>>(inner: Rc<Inner<S, D>>) {
             std::mem::take(&mut journal.requests)
         };
         run_pass(&inner, requests).await;
+        membership::catch_up_in_background(&inner);
     }
 }
 
@@ -238,6 +240,8 @@ async fn write_blocks<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, payloads: Ve
         state.counts.journal_blocks += chunk.len() as u64;
         (state.journal.next, state.journal.previous) = (next, previous);
     }
+    // Another task may have taken a copy out of service that these blocks lack.
+    membership::persist(inner).await?;
     if used(&inner.state.borrow()) > u64::from(inner.state.borrow().superblock.journal_blocks) / 2 {
         checkpoint::start(inner);
     }

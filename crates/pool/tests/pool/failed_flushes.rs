@@ -2,10 +2,11 @@
 //! makes the caches write them again, not the loss.
 
 use pool::{GroupNo, OpenOptions, PoolDisk, TierNo, TierPolicy, VolumeSpec};
-use seam::sim::{Fault, Ops, Rule, SimDisk, SimSeam, When};
+use seam::sim::{CrashMode, Fault, Ops, Rule, SimDisk, SimSeam, When};
 use seam::{BlockMut, Disk, Piece, Seam};
 
-use crate::world::{ALL, SLICE, SMALL, SimPool, disks, with_pool};
+use crate::model::read_sectors;
+use crate::world::{ALL, SLICE, SMALL, SimPool, disks, open, with_pool, world_after_crash};
 
 async fn volume(pool: &SimPool, name: &str, policy: TierPolicy) -> PoolDisk<SimSeam, SimDisk> {
     let spec = VolumeSpec { policy, ..VolumeSpec::thin(name, 2 * SLICE) };
@@ -14,9 +15,13 @@ async fn volume(pool: &SimPool, name: &str, policy: TierPolicy) -> PoolDisk<SimS
 }
 
 async fn write(seam: &SimSeam, disk: &PoolDisk<SimSeam, SimDisk>, tag: u64) {
+    write_at(seam, disk, 0, tag).await;
+}
+
+async fn write_at(seam: &SimSeam, disk: &PoolDisk<SimSeam, SimDisk>, at: u64, tag: u64) {
     let mut block = seam.alloc().expect("a buffer is free");
     (0..8).for_each(|index| block.set_tag(index, tag));
-    disk.write(0, vec![Piece::whole(block.freeze())]).await.expect("room");
+    disk.write(at, vec![Piece::whole(block.freeze())]).await.expect("room");
 }
 
 #[test]
@@ -90,4 +95,31 @@ fn group_whose_flush_fails_at_the_opening_counts_as_missing() {
         let present: Vec<_> = pool.groups().iter().map(|group| group.is_present).collect();
         assert_eq!(present, [true, false, true]);
     });
+}
+
+#[test]
+fn grown_volume_shows_zeroes_although_its_group_reconnects() {
+    for seed in 1..24 {
+        let world = with_pool(seed, SMALL);
+        let seam = world.seam();
+        let has_grown = world.block_on(async {
+            let opened = disks(&seam, &ALL[..3]).await;
+            let pool = SimPool::open(&seam, &opened, OpenOptions::default()).await.expect("the pool opens");
+            let slow = volume(&pool, "slow", TierPolicy::Lowest).await;
+            write_at(&seam, &slow, 64 << 10, 5).await;
+            slow.set_size(8192).await.expect("a smaller size");
+            slow.flush().await.expect("sound disks");
+            let control = world.disk("slow-0").expect("the disk exists");
+            control.add_fault(Rule::new(Fault::Reconnect, Ops::FLUSH, When::Nth(0)));
+            slow.set_size(2 * SLICE).await.is_ok()
+        });
+        assert!(has_grown, "seed {seed}: a reconnect is repeated");
+        let world = world_after_crash(seed, world.crash(CrashMode::LoseAll));
+        let seam = world.seam();
+        world.block_on(async {
+            let pool = open(&world, &seam, OpenOptions::default()).await.expect("the pool opens");
+            let slow = pool.volume(pool.volume_named("slow").expect("it exists")).expect("it exists");
+            assert_eq!(read_sectors(&seam, &slow, 128, 1).await, Ok(vec![0]), "seed {seed}");
+        });
+    }
 }

@@ -3,6 +3,7 @@
 mod contradictions;
 mod crash_points;
 mod failed_flushes;
+mod membership;
 mod model;
 mod moves;
 mod relocation;

@@ -6,10 +6,10 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use pool::{OpenOptions, VolumeSpec};
+use pool::{OpenOptions, TierPolicy, VolumeSpec};
 use seam::{Disk, Nanos, Seam};
 
-use crate::world::{ALL, SLICE, SMALL, SimPool, disks, with_pool};
+use crate::world::{ALL, DATA_AT, SLICE, SMALL, SimPool, disks, with_pool};
 
 #[test]
 fn space_under_a_zero_range_in_progress_is_reserved_after_its_end() {
@@ -41,5 +41,28 @@ fn space_under_a_zero_range_in_progress_is_reserved_after_its_end() {
             seam.sleep(Nanos::from_micros(10)).await;
         }
         assert_eq!(pool.check_open().findings, []);
+    });
+}
+
+#[test]
+fn reserved_range_keeps_its_space_on_the_storage_below() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let opened = disks(&seam, &ALL[..3]).await;
+        let pool = SimPool::open(&seam, &opened, OpenOptions::default()).await.expect("the pool opens");
+        let spec = VolumeSpec { policy: TierPolicy::Lowest, ..VolumeSpec::thin("a", 4 * SLICE) };
+        let id = pool.create_volume(spec).await.expect("sound disks");
+        let volume = pool.volume(id).expect("the volume exists");
+        volume.reserve(0, 4 * SLICE).await.expect("room");
+        let has_hole = async || {
+            let runs = opened[2].allocation(DATA_AT, 4 * SLICE).await.expect("sound disks");
+            runs.iter().any(|run| run.hole)
+        };
+        assert!(!has_hole().await);
+        volume.zero(0, SLICE / 2, false).await.expect("sound disks");
+        assert!(!has_hole().await);
+        volume.zero(0, SLICE / 2, true).await.expect("sound disks");
+        assert!(has_hole().await, "the client has released the range");
     });
 }

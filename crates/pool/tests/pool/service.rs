@@ -12,7 +12,7 @@ use seam::{BlockMut, Disk, DiskError, Nanos, Piece, Seam};
 
 use crate::model::read_sectors;
 use crate::world::{
-    ALL, SLICE, SLICE_SECTORS, SMALL, Shape, SimPool, disks, open, with_disks, with_pool, world_after_crash,
+    ALL, DATA_AT, SLICE, SLICE_SECTORS, SMALL, Shape, SimPool, disks, open, with_disks, with_pool, world_after_crash,
 };
 
 type SimVolume = PoolDisk<SimSeam, SimDisk>;
@@ -463,5 +463,57 @@ fn disk_with_data_is_refused_unless_forced() {
         let refused = SimPool::create(&seam, &tiers, options).await.err();
         assert!(matches!(refused, Some(PoolError::NotEmpty { .. })), "{refused:?}");
         SimPool::create(&seam, &tiers, CreateOptions { force: true, ..options }).await.expect("forced");
+    });
+}
+
+#[test]
+fn checkpoint_of_many_small_volumes_fits_its_area() {
+    let world = with_pool(1, Shape { slots: [40, 40, 40, 1], ..SMALL });
+    let seam = world.seam();
+    world.block_on(async {
+        let (pool, _) = pool_with_volume(&world, &seam, VolumeSpec::thin("a", SLICE)).await;
+        for number in 0..110 {
+            let spec = VolumeSpec::thin(&format!("volume-{number}"), SLICE);
+            let id = pool.create_volume(spec).await.expect("the metadata has room");
+            let volume = pool.volume(id).expect("the volume exists");
+            write(&seam, &volume, 0, 1000 + number).await.expect("room");
+            volume.flush().await.expect("sound disks");
+        }
+        pool.checkpoint().await.expect("sound disks");
+    });
+    let world = world_after_crash(2, world.crash(CrashMode::LoseAll));
+    let seam = world.seam();
+    world.block_on(async {
+        let pool = open(&world, &seam, OpenOptions::default()).await.expect("the pool opens");
+        for number in 0..110 {
+            let id = pool.volume_named(&format!("volume-{number}")).expect("the volume exists");
+            let volume = pool.volume(id).expect("the volume exists");
+            assert_eq!(read(&seam, &volume, 0).await, Ok(1000 + number));
+        }
+    });
+}
+
+#[test]
+fn slot_whose_fill_fails_is_quarantined_and_another_one_is_used() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let spec = VolumeSpec { policy: TierPolicy::Lowest, ..VolumeSpec::thin("a", 30 * SLICE) };
+        let (pool, volume) = pool_with_volume(&world, &seam, spec).await;
+        let control = world.disk("slow-0").expect("the disk exists");
+        // The slot that the next allocation takes.
+        let bad = Some(DATA_AT..DATA_AT + SLICE);
+        control.add_fault(Rule { range: bad, ..Rule::new(Fault::Error, Ops::CHANGE, When::Always) });
+        let usable = SMALL.slots[..3].iter().sum::<u64>() - 1;
+        for slice in 0..usable {
+            write(&seam, &volume, slice * SLICE_SECTORS, 70 + slice).await.expect("another slot is sound");
+        }
+        assert_eq!(control.counts().errors, 2, "the first fill failed, data and zeroes");
+        assert_eq!(write(&seam, &volume, usable * SLICE_SECTORS, 1).await, Err(DiskError::NoSpace));
+        volume.flush().await.expect("sound disks");
+        for slice in 0..usable {
+            assert_eq!(read(&seam, &volume, slice * SLICE_SECTORS).await, Ok(70 + slice));
+        }
+        assert!(pool.check_open().findings.is_empty());
     });
 }
