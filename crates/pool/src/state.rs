@@ -67,12 +67,10 @@ pub(crate) struct Group<D> {
     pub is_gone: bool,
     /// It failed as a metadata copy since the opening.
     pub failed_as_copy: bool,
-<<<<<<< HEAD
     /// Demand of clients since the last relocation, for the group's utilisation.
     pub demand: Demand,
     /// Requests of clients in flight. A move gives way to them.
     pub requests: u32,
-=======
     /// The generation that both its superblocks hold at least.
     pub durable_generation: PoolGeneration,
     /// The generation that made it a member. It takes no slices before that is durable: a map entry must not refer to a
@@ -80,7 +78,6 @@ pub(crate) struct Group<D> {
     pub member_since: PoolGeneration,
     /// It has answered a request since a write of its superblock failed.
     pub has_answered: bool,
->>>>>>> poolfix
     /// The superblock to overwrite next: the one that is not its newest. A group may have missed writes of the others.
     pub next_place: usize,
 }
@@ -94,14 +91,11 @@ impl<D> Group<D> {
             flush_failures: 0,
             is_gone: false,
             failed_as_copy: false,
-<<<<<<< HEAD
             demand: Demand::default(),
             requests: 0,
-=======
             durable_generation: PoolGeneration(0),
             member_since: PoolGeneration(0),
             has_answered: false,
->>>>>>> poolfix
             next_place: 0,
         }
     }
@@ -429,22 +423,14 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
     /// True if a group takes new slices: it is in service and present.
     pub fn takes_slices(&self, group: GroupNo) -> bool {
         let (member, group) = (&self.superblock.members[group.index()], &self.groups[group.index()]);
-        member.state == MemberState::InService && group.disk.is_some() && !group.is_gone
+        let is_durable = group.member_since <= self.durable_generation;
+        member.state == MemberState::InService && group.disk.is_some() && !group.is_gone && is_durable
     }
 
     /// Free slots of the groups that take new slices.
     pub fn rooms(&self) -> Vec<GroupRoom> {
         let members = self.superblock.numbered_members().zip(&self.groups);
-<<<<<<< HEAD
         let takes = members.filter(|((number, _), _)| self.takes_slices(*number));
-=======
-        let takes = members.filter(|((_, member), group)| {
-            member.state == MemberState::InService
-                && group.disk.is_some()
-                && !group.is_gone
-                && group.member_since <= self.durable_generation
-        });
->>>>>>> poolfix
         let room = |((number, member), group): ((GroupNo, &crate::format::superblock::MemberEntry), &Group<D>)| {
             GroupRoom { group: number, tier: member.tier, slots: group.slots.count(), free: group.slots.free_count() }
         };

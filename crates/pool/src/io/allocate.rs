@@ -117,13 +117,10 @@ pub(super) async fn fill<S: Seam, D: Disk<S>>(
         Err(error) => Err(error),
     };
     let mut state = inner.state.borrow_mut();
-<<<<<<< HEAD
     state.end_group_request(slot.group);
-=======
     // A medium error, or a write that may still land. After a reconnect the slot is not suspect.
     let is_suspect =
         matches!(result, Err(DiskError::Io(_) | DiskError::Hung(_))) && state.write_stamp(slot.group) == stamp;
->>>>>>> poolfix
     let range = range_text(&state, slice, offset, len);
     let result = state.note_result(slot.group, &range, result);
     let Some(SliceWork::Allocating(mut waiters)) = state.work.remove(&slice) else {
@@ -207,16 +204,11 @@ async fn allocate<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, slice: SliceAddr
                 finish_change(&mut inner.state.borrow_mut(), slice, slot, (0, 0));
                 return Ok(());
             }
-<<<<<<< HEAD
-            Step::Unallocated => match begin(inner, slice).await? {
-                NewSlot::Taken(slot) => return fill(inner, slice, slot, Access::RESERVATION, (0, Vec::new())).await,
-=======
             Step::Unallocated => match begin(inner, slice, &failed).await? {
-                NewSlot::Taken(slot) => match fill(inner, slice, slot, 0, Vec::new()).await {
+                NewSlot::Taken(slot) => match fill(inner, slice, slot, Access::RESERVATION, (0, Vec::new())).await {
                     Err(error) if failed.retries(slot.group, &error) => {}
                     other => return other,
                 },
->>>>>>> poolfix
                 NewSlot::Retry => {}
             },
         }

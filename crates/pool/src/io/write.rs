@@ -5,12 +5,8 @@ use std::rc::Rc;
 use seam::block::pieces_len;
 use seam::{Disk, DiskResult, Piece, Seam};
 
-<<<<<<< HEAD
-use super::allocate::{self, NewSlot};
-use super::demand::{self, Access};
-=======
 use super::allocate::{self, FailedFills, NewSlot};
->>>>>>> poolfix
+use super::demand::{self, Access};
 use super::parts::{ranges, split_write};
 use crate::change::{Step, check_range, finish_change, next_step, range_text};
 use crate::journal;
@@ -63,16 +59,13 @@ async fn write_part<S: Seam, D: Disk<S>>(
                 let range = range_text(&state, slice, offset, len);
                 return state.note_result(slot.group, &range, result);
             }
-<<<<<<< HEAD
-            Step::Unallocated => match allocate::begin(inner, slice).await? {
-                NewSlot::Taken(slot) => return allocate::fill(inner, slice, slot, access, (offset, pieces)).await,
-=======
             Step::Unallocated => match allocate::begin(inner, slice, &failed).await? {
-                NewSlot::Taken(slot) => match allocate::fill(inner, slice, slot, offset, pieces.clone()).await {
-                    Err(error) if failed.retries(slot.group, &error) => {}
-                    other => return other,
-                },
->>>>>>> poolfix
+                NewSlot::Taken(slot) => {
+                    match allocate::fill(inner, slice, slot, access, (offset, pieces.clone())).await {
+                        Err(error) if failed.retries(slot.group, &error) => {}
+                        other => return other,
+                    }
+                }
                 NewSlot::Retry => {}
             },
         }
