@@ -1,5 +1,5 @@
-//! Failed flushes of metadata. The simulated disk keeps the writes of a failed flush, so the tests observe the epoch that
-//! makes the caches write them again, not the loss.
+//! Failed flushes of metadata. The simulated disk keeps the writes of a failed flush, so the tests observe the epoch
+//! that makes the caches write them again, not the loss.
 
 use pool::{GroupNo, OpenOptions, PoolDisk, TierNo, TierPolicy, VolumeSpec};
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDisk, SimSeam, When};
