@@ -1,5 +1,6 @@
 //! `[[pool]]`: tiers of devices from which volumes are cut.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -49,6 +50,11 @@ impl PoolConfig {
     pub fn devices(&self) -> impl Iterator<Item = &PathBuf> {
         self.tiers.iter().flat_map(|tier| &tier.devices)
     }
+}
+
+/// The text with the paths of disks in place of their identities.
+pub fn name_devices(text: &str, paths: &BTreeMap<String, PathBuf>) -> String {
+    paths.iter().fold(text.to_owned(), |text, (identity, path)| text.replace(identity, &path.display().to_string()))
 }
 
 /// The tiers on which a volume's slices are placed.

@@ -38,8 +38,8 @@ pub(crate) async fn read_one<S: Seam, D: Disk<S>>(buffers: &Buffers<S>, disk: &D
     Ok(read_raw(buffers, disk, at, 1).await?.pop().expect("one block was read"))
 }
 
-/// Writes blocks at byte offsets and flushes the disk, before the pool on it is open. If the disk reconnects
-/// meanwhile, it may have lost a write, so all are repeated.
+/// Writes blocks at byte offsets and flushes the disk, before the pool on it is open. If the disk reconnects meanwhile,
+/// it may have lost a write, so all are repeated.
 pub(crate) async fn write_durably<S: Seam, D: Disk<S>>(disk: &D, runs: &[(u64, Vec<S::Block>)]) -> DiskResult<()> {
     for _ in 0..ATTEMPTS_MAX {
         let connection_epoch = disk.connection_epoch();

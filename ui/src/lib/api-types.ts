@@ -853,6 +853,54 @@ export interface components {
       /** @description The size of a cache. */
       size_bytes: number;
     };
+    /** @description A group of a pool: one device. */
+    PoolGroupReport: {
+      /** @description True if it carries a copy of the pool's metadata. */
+      carries_metadata: boolean;
+      /** @description Its device; the last known name if it is absent. */
+      device: string;
+      /** @description Bytes of these that no volume uses. */
+      free_bytes: number;
+      /** @description Its number. */
+      number: number;
+      /** @description Bytes that volumes can use. */
+      size_bytes: number;
+      /** @description `in-service`, `draining`, `removed` or `absent`. */
+      state: string;
+    };
+    /** @description An open pool. */
+    PoolReport: {
+      /** @description Bytes of these that no volume uses. */
+      free_bytes: number;
+      /** @description Its name. */
+      name: string;
+      /** @description Bytes of all groups in service that volumes can use. */
+      size_bytes: number;
+      /** @description Bytes of a slice. */
+      slice_bytes: number;
+      /** @description Its tiers, the fastest first. */
+      tiers: components['schemas']['PoolTierReport'][];
+      /** @description Its volumes. */
+      volumes: components['schemas']['PoolVolumeReport'][];
+    };
+    /** @description A tier of a pool. */
+    PoolTierReport: {
+      /** @description Its groups. */
+      groups: components['schemas']['PoolGroupReport'][];
+      /** @description Its name. */
+      name: string;
+    };
+    /** @description A volume of a pool, which may be served under the same name. */
+    PoolVolumeReport: {
+      /** @description Bytes of it on devices that are absent. */
+      lost_bytes: number;
+      /** @description Its name. */
+      name: string;
+      /** @description Its size. */
+      size_bytes: number;
+      /** @description Bytes of its slices in each tier, in the order of the tiers. */
+      tier_bytes: number[];
+    };
     /** @description An error answer. */
     Problem: {
       /** @description The failure, its place and the remedy. */
@@ -1487,6 +1535,10 @@ export type NewVolume = components['schemas']['NewVolume'];
 export type OverrideReport = components['schemas']['OverrideReport'];
 export type PagesReport = components['schemas']['PagesReport'];
 export type Point = components['schemas']['Point'];
+export type PoolGroupReport = components['schemas']['PoolGroupReport'];
+export type PoolReport = components['schemas']['PoolReport'];
+export type PoolTierReport = components['schemas']['PoolTierReport'];
+export type PoolVolumeReport = components['schemas']['PoolVolumeReport'];
 export type Problem = components['schemas']['Problem'];
 export type PurchaseAdvice = components['schemas']['PurchaseAdvice'];
 export type QosUse = components['schemas']['QosUse'];

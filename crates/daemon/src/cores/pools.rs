@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use config::{PoolConfig, TierChoice};
+use config::{PoolConfig, TierChoice, name_devices};
 use messages::report::{PoolGroupReport, PoolReport, PoolTierReport, PoolVolumeReport};
 use pool::{
     GroupReport, MemberState, OpenOptions, Pool, PoolDisk, PoolError, Provisioning, TierNo, VolumeReport, VolumeSpec,
@@ -98,7 +98,7 @@ async fn open_pool(seam: &RealSeam, config: &PoolConfig, limit: Duration) -> Res
             }
             // Another user of a device might write to it.
             Err(error @ (DiskError::Busy(_) | DiskError::Shared { .. })) => return Err(error),
-            Err(error) => absent.push(format!("{}: {error}", path.display())),
+            Err(error) => absent.push(error.to_string()),
         }
     }
     let pool = match Pool::open(seam, &disks, OpenOptions::default()).await {
@@ -111,11 +111,12 @@ async fn open_pool(seam: &RealSeam, config: &PoolConfig, limit: Duration) -> Res
                 }
                 _ => String::new(),
             };
-            return Err(DiskError::Open(format!("pool {}: {error}{}{create}", config.name, absent.concat())));
+            let text = format!("pool {}: {error}{}{create}", config.name, absent.concat());
+            return Err(DiskError::Open(name_devices(&text, &paths)));
         }
     };
     for text in absent.into_iter().chain(pool.take_notices()) {
-        logging::warn!("pool {}: {text}", config.name);
+        logging::warn!("pool {}: {}", config.name, name_devices(&text, &paths));
     }
     if !pool.tiers().iter().map(String::as_str).eq(config.tier_names()) {
         let (name, tiers) = (&config.name, pool.tiers().join(", "));

@@ -1,13 +1,14 @@
 //! `hotset pool …`: creation and checks of a pool without a daemon, and the state of the pools of the daemon.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use config::{Config, DEFAULT_CONFIG, PoolConfig};
+use config::{Config, DEFAULT_CONFIG, PoolConfig, name_devices};
 use messages::{Answer, Request};
 use pool::{CreateOptions, Pool, PoolError, TierSpec};
 use seam::real::{RealCoreSpec, RealDisk, RealSeam, run_core};
-use seam::{DiskOpen, Seam};
+use seam::{Disk, DiskOpen, Seam};
 
 use super::confirm::is_confirmed;
 use super::daemon::{send_request, unexpected};
@@ -80,7 +81,11 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         Action::Create { pool, force, yes } => create(&pool.find()?, force, yes),
         Action::Check(pool) => check(&pool.find()?),
         Action::ExportMap(pool) => {
-            let map = on_disks(pool.find()?, true, async |seam, disks| Pool::export_map(&seam, &disks).await)?;
+            let map = on_disks(pool.find()?, true, async |seam, disks| {
+                let paths = disks.paths.clone();
+                let map = Pool::export_map(&seam, &disks.disks).await?;
+                Ok(name_devices(&map, &paths))
+            })?;
             print!("{map}");
             Ok(())
         }
@@ -98,7 +103,7 @@ fn create(config: &PoolConfig, force: bool, yes: bool) -> Result<(), Failure> {
     let slice_bytes = config.slice_bytes;
     let counts: Vec<_> = config.tiers.iter().map(|tier| (tier.name.clone(), tier.devices.len())).collect();
     on_disks(config.clone(), false, async move |seam, disks| {
-        let mut disks = disks.into_iter();
+        let mut disks = disks.disks.into_iter();
         let tiers =
             counts.into_iter().map(|(name, count)| TierSpec { name, disks: disks.by_ref().take(count).collect() });
         let tiers: Vec<_> = tiers.collect();
@@ -115,7 +120,7 @@ fn create(config: &PoolConfig, force: bool, yes: bool) -> Result<(), Failure> {
 }
 
 fn check(config: &PoolConfig) -> Result<(), Failure> {
-    let report = on_disks(config.clone(), true, async |seam, disks| Pool::check(&seam, &disks).await)?;
+    let report = on_disks(config.clone(), true, async |seam, disks| Pool::check(&seam, &disks.disks).await)?;
     println!(
         "pool {}: {}, {} allocated",
         config.name,
@@ -129,19 +134,29 @@ fn check(config: &PoolConfig) -> Result<(), Failure> {
     }
 }
 
+/// The devices of a pool.
+struct Devices {
+    disks: Vec<RealDisk>,
+    /// Their paths, by their identities.
+    paths: BTreeMap<String, PathBuf>,
+}
+
 /// Opens all devices of a pool on a core of its own, and runs `work` with them.
 fn on_disks<R: Send + 'static>(
     config: PoolConfig,
     read_only: bool,
-    work: impl AsyncFnOnce(RealSeam, Vec<RealDisk>) -> Result<R, PoolError> + Send + 'static,
+    work: impl AsyncFnOnce(RealSeam, Devices) -> Result<R, PoolError> + Send + 'static,
 ) -> Result<R, Failure> {
     let result = run_core(RealCoreSpec::new(MEMORY_BYTES), |seam| async move {
-        let mut disks = Vec::new();
+        let mut devices = Devices { disks: Vec::new(), paths: BTreeMap::new() };
         for path in config.devices() {
             let open = DiskOpen { path: path.clone(), create_bytes: None, read_only, lock_wait_ms: LOCK_WAIT_MS };
-            disks.push(seam.open_disk(&open).await.map_err(|error| format!("{}: {error}", path.display()))?);
+            let disk = seam.open_disk(&open).await.map_err(|error| format!("{}: {error}", path.display()))?;
+            devices.paths.insert(disk.identity(), path.clone());
+            devices.disks.push(disk);
         }
-        work(seam, disks).await.map_err(|error| error.to_string())
+        let paths = devices.paths.clone();
+        work(seam, devices).await.map_err(|error| name_devices(&error.to_string(), &paths))
     });
     result.map_err(|error| Failure::failed(error.to_string()))?.map_err(Failure::failed)
 }

@@ -84,6 +84,7 @@ fn volumes_on_a_full_pool_survive_a_kill_and_a_restart() {
     let (succeeded, text) = pool_command(&fixture, "check");
     assert!(succeeded && text.contains(&format!("2 volumes, {total} slices")), "{text}");
     let (succeeded, map) = pool_command(&fixture, "export-map");
+    assert!(map.contains(&fixture.folder.join("ssd").display().to_string()), "{map}");
     assert!(succeeded && map.lines().filter(|line| !line.starts_with('#')).count() >= total, "{map}");
     for _ in 0..2 {
         let daemon = fixture.start();
@@ -98,7 +99,8 @@ fn volumes_on_a_full_pool_survive_a_kill_and_a_restart() {
 fn pool_is_created_once_and_only_on_empty_devices() {
     let fixture = created();
     let (succeeded, text) = pool_command(&fixture, "create");
-    assert!(!succeeded && text.contains("pool"), "a pool is not overwritten: {text}");
+    let device = fixture.folder.join("ssd").display().to_string();
+    assert!(!succeeded && text.contains(&device), "a pool is not overwritten: {text}");
     let (succeeded, text) = pool_command(&fixture, "check");
     assert!(succeeded, "{text}");
 }
