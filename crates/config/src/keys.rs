@@ -575,8 +575,8 @@ pub const KEYS: &[Key] = &[
         "tier_policy",
         r#""auto", "start-high", "highest", "lowest" or "ssd""#,
         r#""auto""#,
-        "Only on a pool: the tiers on which new slices of the volume are placed, or the name of one tier. It counts when \
-         the volume is created.",
+        "Only on a pool: the tiers on which new slices of the volume are placed, or the name of one tier. It counts \
+         when the volume is created.",
     ),
     key(
         "volume",

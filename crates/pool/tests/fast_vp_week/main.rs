@@ -32,15 +32,3 @@ fn week_saves_nine_tenths_of_the_hourly_oracle() {
         assert!(outcome.worst_hour() >= 0.98);
     }
 }
-
-#[test]
-#[ignore = "prints a table of policies"]
-fn table_of_policies() {
-    for recent_percent in [25, 50, 75, 100] {
-        for margin_percent in [25, 50, 100] {
-            let policy = Policy { recent_percent, margin_percent };
-            let outcome = Simulation::new(1, policy).run();
-            print(&format!("recent {recent_percent} %, margin {margin_percent} %"), &outcome);
-        }
-    }
-}
