@@ -23,7 +23,8 @@ use crate::slow::{GRACE, QueuedRequest, detect_slow_members};
 use crate::state::jobs::joining_member_failed;
 use crate::state::latency::RequestWork;
 use crate::state::{AppendRequest, Inner, State};
-use crate::wait::{BoxFuture, join_with_grace};
+use crate::wait::join_with_grace;
+use task_sync::BoxFuture;
 
 /// Writes batches until no request is pending.
 pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {

@@ -81,4 +81,4 @@ pub use state::jobs::{JobKind, JobReport};
 pub use state::members::{MemberReport, MemberStatus};
 pub use state::scrub::ScrubStats;
 pub use store::{OldSegments, SegmentChoice, Store};
-pub use wait::BoxFuture;
+pub use task_sync::BoxFuture;

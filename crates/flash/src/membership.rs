@@ -15,7 +15,7 @@ use crate::format::superblock::{MemberState, SUPERBLOCK_OFFSETS};
 use crate::number::MemberNo;
 use crate::state::Inner;
 use crate::state::members::MemberStatus;
-use crate::wait::{BoxFuture, join};
+use task_sync::{BoxFuture, join};
 
 /// A member that failed a request, and the error.
 pub type Failure = (MemberNo, DiskError);

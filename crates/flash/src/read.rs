@@ -14,7 +14,7 @@ use crate::sabotage::Sabotage;
 use crate::slow::{QueuedRequest, read_measured};
 use crate::state::Inner;
 use crate::state::latency::RequestWork;
-use crate::wait::{BoxFuture, join};
+use task_sync::{BoxFuture, join};
 
 /// Keeps a segment from being overwritten during a read.
 pub struct SegmentHold<S: Seam>(Rc<Inner<S>>, SegmentNo);

@@ -24,7 +24,7 @@ use crate::state::members::MemberReport;
 use crate::state::retirements::release;
 use crate::state::scrub::ScrubStats;
 use crate::state::{AppendRequest, Inner};
-use crate::wait::{BoxFuture, Reply};
+use task_sync::{BoxFuture, Reply};
 
 /// A choice of the log's oldest segments, for [`Store::old_segments`]. If a segment lies past the end of the smallest
 /// device, all older ones and itself are chosen, too.

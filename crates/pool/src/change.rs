@@ -4,7 +4,7 @@ use seam::{Disk, DiskError, DiskResult, Seam};
 
 use crate::number::{SliceAddress, SlotAddress};
 use crate::state::{Inner, SliceWork, State};
-use crate::wait::Reply;
+use task_sync::Reply;
 
 /// The next step of a change of a slice.
 pub(crate) enum Step<D> {

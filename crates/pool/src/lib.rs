@@ -64,4 +64,4 @@ pub use relocation::{
 };
 pub use sabotage::Sabotage;
 pub use state::PoolCounts;
-pub use wait::BoxFuture;
+pub use task_sync::BoxFuture;

@@ -14,7 +14,7 @@ use crate::flush::write_to_group;
 use crate::format::superblock::{MemberState, SUPERBLOCK_OFFSETS};
 use crate::number::{GroupNo, PoolGeneration};
 use crate::state::{Group, Inner, State};
-use crate::wait::{BoxFuture, join};
+use task_sync::{BoxFuture, join};
 
 /// Attempts to reach enough groups with a change.
 const ATTEMPTS_MAX: u32 = 3;

@@ -16,7 +16,8 @@ use crate::number::{GroupNo, SliceAddress, SlotAddress};
 use crate::sabotage::Sabotage;
 use crate::slots::SlotUse;
 use crate::state::{Inner, Move, SliceWork, State};
-use crate::wait::{BoxFuture, Waiters, detached};
+use crate::wait::detached;
+use task_sync::{BoxFuture, Waiters};
 
 /// Moves in flight at once.
 pub const MOVES_MAX: usize = 8;

@@ -19,7 +19,7 @@ use crate::number::{GroupNo, PoolGeneration, SliceAddress, SliceNo};
 use crate::sabotage::Sabotage;
 use crate::slots::SlotUse;
 use crate::state::{Group, Inner, State, Volume};
-use crate::wait::{BoxFuture, TaskMutex, join};
+use task_sync::{BoxFuture, TaskMutex, join};
 
 /// Attempts to flush a group at the opening: a connection may be lost once.
 const FLUSH_ATTEMPTS: u32 = 3;

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use crate::number::{SliceNo, VolumeId};
-use crate::wait::{Reply, Waiters};
+use task_sync::{Reply, Waiters};
 
 /// The ranges in progress; as many as zero requests of all volumes.
 #[derive(Default)]

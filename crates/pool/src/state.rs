@@ -28,7 +28,7 @@ use crate::releases::Releases;
 use crate::sabotage::Sabotage;
 use crate::slots::{GroupSlots, SlotUse};
 use crate::volume_heat::VolumeHeat;
-use crate::wait::{Reply, TaskMutex, Waiters};
+use task_sync::{Reply, TaskMutex, Waiters};
 
 /// Part of each tier that is kept from the policy `auto`, in percent.
 pub(crate) const RESERVE_PERCENT: u32 = 10;

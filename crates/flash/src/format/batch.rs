@@ -1,10 +1,10 @@
 //! A batch: one header block, then the data blocks of its records. The header is the commit record. A batch is valid
 //! when the checksums of its header and of all its data match.
 
-use super::bytes::{get, get_u32, get_u64, put};
 use super::superblock::COUNTER_MAX;
 use super::{Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{BlockNo, BootEpoch, CommitNo, Epoch, SegmentNo, Sequence, VolumeId};
+use metadata_block::{get, get_u32, get_u64, put};
 
 /// Maximum number of records of a header.
 pub const RECORDS_MAX: usize = 99;

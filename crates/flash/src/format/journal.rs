@@ -1,11 +1,11 @@
 //! The map journal: a chain of blocks with records. Each record states an absolute state, so replaying it twice is
 //! harmless. Each block holds the checksum of the previous block.
 
-use super::bytes::{get, get_u32, get_u64, put};
 use super::page::WriteCounts;
 use super::superblock::COUNTER_MAX;
 use super::{Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration, MemberNo, PageNo, SegmentNo, VolumeId};
+use metadata_block::{get, get_u32, get_u64, put};
 
 /// Maximum number of records of a journal block.
 pub const RECORDS_MAX: usize = 166;

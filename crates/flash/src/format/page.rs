@@ -3,9 +3,9 @@
 
 use std::ops::Range;
 
-use super::bytes::{get, get_u32, get_u64, put};
 use super::{Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{BlockNo, MemberNo, SegmentNo, VolumeId};
+use metadata_block::{get, get_u32, get_u64, put};
 use seam::{BLOCK_BYTES, SECTOR_BYTES};
 
 /// Blocks of a slot: a page and its checksums.

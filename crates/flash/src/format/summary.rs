@@ -5,10 +5,10 @@
 use seam::BLOCK_BYTES;
 
 use super::batch::{BatchHeader, RECORD_BYTES, RECORDS_MAX, decode_record, encode_record};
-use super::bytes::{get, get_u32, get_u64, put};
 use super::superblock::COUNTER_MAX;
 use super::{CHECKSUM_AT, Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{BootEpoch, CommitNo, SegmentNo, Sequence};
+use metadata_block::{get, get_u32, get_u64, put};
 
 const MAGIC: [u8; 8] = *b"HOTSETLS";
 /// Offset of the payload in the first block; it ends there before the block's checksum and goes on in whole blocks.

@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use format_version::{NewerFormat, Release};
 
-use super::bytes::{get, get_u32, get_u64, put};
 use super::{FIRST_SEGMENT_BYTES, Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{BootEpoch, CommitNo, MemberNo, SegmentNo, Sequence, StoreGeneration};
+use metadata_block::{get, get_u32, get_u64, put};
 
 /// Byte offsets of the two superblock copies of a device. Each write overwrites the copy that is not the newest.
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 64 << 10];

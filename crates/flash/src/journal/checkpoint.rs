@@ -16,7 +16,7 @@ use crate::page_map::PageState;
 use crate::page_map::journal::Checkpoint;
 use crate::page_map::table::SlotPhase;
 use crate::state::Inner;
-use crate::wait::{BoxFuture, join};
+use task_sync::{BoxFuture, join};
 
 /// Journal blocks of a piece.
 const PIECE_BLOCKS: usize = 32;

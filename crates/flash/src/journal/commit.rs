@@ -17,7 +17,7 @@ use crate::page_map::{ALL_BLOCKS, PageState};
 use crate::sabotage::Sabotage;
 use crate::state::Inner;
 use crate::state::retirements::release;
-use crate::wait::{BoxFuture, join};
+use task_sync::{BoxFuture, join};
 
 /// The records of a commit, and the changes to apply when it is durable.
 struct PendingCommit {

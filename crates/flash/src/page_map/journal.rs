@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::format::journal::{JOURNAL_AT, RECORDS_MAX, Record};
 use crate::format::superblock::Superblock;
 use crate::number::{CommitNo, HalfGeneration, MemberNo};
-use crate::wait::Reply;
+use task_sync::Reply;
 
 /// The position of the next block of a half.
 #[derive(Clone, Copy, Debug, Default)]

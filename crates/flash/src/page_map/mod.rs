@@ -16,12 +16,12 @@ use crate::format::journal::Record;
 use crate::format::page::{PagePlace, WriteCounts, slots_of};
 use crate::format::superblock::Superblock;
 use crate::number::{BlockNo, MemberNo, MemberSegment, PAGE_BLOCKS, PageNo, SegmentNo, VolumeId};
-use crate::wait::Reply;
 use dirty_regions::{DirtyRegions, REGION_BLOCKS, Region, blocks_of};
 use journal::Journal;
 use quota::{PageLimits, PageQuota};
 use recent_writes::RecentWrites;
 use table::{ADDING, SUSPECT, SlotId, SlotPhase, SlotTable, UNRECORDED, key_of, page_of};
+use task_sync::Reply;
 
 /// Maximum number of pages with invalidations before the map is loaded. Above it, whole volumes are invalidated.
 const EARLY_MAX: usize = 1 << 16;

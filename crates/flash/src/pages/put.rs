@@ -20,7 +20,7 @@ use crate::sabotage::Sabotage;
 use crate::slow::QueuedRequest;
 use crate::state::Inner;
 use crate::state::latency::RequestWork;
-use crate::wait::Reply;
+use task_sync::Reply;
 
 /// The blocks of a page.
 pub(super) type Content<B> = [Option<B>; PAGE_BLOCKS as usize];

@@ -19,7 +19,7 @@ use crate::page_map::{PageState, PageTrust};
 use crate::state::jobs::RunningJob;
 use crate::state::{Inner, State};
 use crate::succession::{log_copies, needs_take_over, successor_number};
-use crate::wait::{BoxFuture, Reply, join};
+use task_sync::{BoxFuture, Reply, join};
 
 /// Maximum number of pages that are copied at the same time.
 const COPIES_MAX: usize = 4;

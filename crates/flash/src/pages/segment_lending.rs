@@ -18,7 +18,7 @@ use crate::number::{MemberNo, MemberSegment, SegmentNo};
 use crate::page_map::PageState;
 use crate::page_map::table::{SlotId, SlotPhase};
 use crate::state::{Inner, State};
-use crate::wait::{BoxFuture, join};
+use task_sync::{BoxFuture, join};
 
 /// The log keeps 1/32 of the segments that it shares with the pages in reserve.
 const RESERVE_DIVISOR: usize = 32;

@@ -14,7 +14,7 @@ use crate::page_map::MapPhase;
 use crate::page_map::dirty_regions::{DIRTY_REGIONS_MANY, DIRTY_REGIONS_MAX, REGION_BLOCKS, Region};
 use crate::sabotage::Sabotage;
 use crate::state::Inner;
-use crate::wait::Reply;
+use task_sync::Reply;
 
 /// A write to more regions marks none of them. It waits until the invalidation of its blocks is durable.
 const REGIONS_MAX: u64 = 16;

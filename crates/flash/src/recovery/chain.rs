@@ -20,7 +20,7 @@ use crate::format::{Raw, newer_metadata};
 use crate::membership::Failure;
 use crate::number::{BootEpoch, CommitNo, MemberSegment, SegmentNo, Sequence};
 use crate::sabotage::Sabotage;
-use crate::wait::{BoxFuture, join};
+use task_sync::{BoxFuture, join};
 
 /// Blocks per read while the rest of a segment is searched.
 const SEARCH_BLOCKS: u32 = 32;

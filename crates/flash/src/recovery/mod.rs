@@ -40,9 +40,9 @@ use crate::state::members::{MemberStatus, report};
 use crate::state::retirements::Retirements;
 use crate::state::scrub::Scrub;
 use crate::state::{BackgroundTasks, Inner, State};
-use crate::wait::{BoxFuture, TaskMutex, join};
 use chain::LogChain;
 use members::Members;
+use task_sync::{BoxFuture, TaskMutex, join};
 
 /// Options of opening a store.
 #[derive(Clone, Copy, Debug, Default)]

@@ -26,13 +26,13 @@ use crate::page_map::PageState;
 use crate::record::{Content, LostBlocks, Position, Record};
 use crate::sabotage::Sabotage;
 use crate::segments::Segments;
-use crate::wait::{BoxFuture, Reply, TaskMutex};
 use jobs::Jobs;
 use latency::LatencyTracker;
 use members::MemberReport;
 use requests::InFlightRequests;
 use retirements::Retirements;
 use scrub::Scrub;
+use task_sync::{BoxFuture, Reply, TaskMutex};
 
 /// Pause before another attempt to allocate a buffer.
 const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);

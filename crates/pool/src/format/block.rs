@@ -1,8 +1,8 @@
 //! A metadata block other than the superblock: of the journal, or of a checkpoint.
 
-use super::bytes::{get, get_u32, get_u64, put};
 use super::{CHECKSUM_AT, Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{CheckpointNo, Sequence, VolumeId};
+use metadata_block::{get, get_u32, get_u64, put};
 
 const MAGIC: [u8; 8] = *b"HOTSETPM";
 const PAYLOAD_AT: usize = 64;

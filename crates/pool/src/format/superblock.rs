@@ -3,9 +3,9 @@
 
 use format_version::{NewerFormat, Release};
 
-use super::bytes::{get, get_u32, get_u64, put};
 use super::{Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{GroupNo, PoolGeneration, TierNo};
+use metadata_block::{get, get_u32, get_u64, put};
 
 /// Byte offsets of the two superblock copies of a group. Each write overwrites the copy that is not the newest.
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 64 << 10];

@@ -14,7 +14,7 @@ use crate::journal;
 use crate::number::{GroupNo, SliceAddress, SliceNo, SlotAddress, VolumeId};
 use crate::sabotage::Sabotage;
 use crate::state::{GroupSet, Inner, SliceWork, State};
-use crate::wait::{BoxFuture, Waiters, join};
+use task_sync::{BoxFuture, Waiters, join};
 
 /// Attempts of a reservation whose group reconnects.
 const ATTEMPTS_MAX: u32 = 3;

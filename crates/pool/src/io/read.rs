@@ -12,7 +12,7 @@ use crate::change::{locate, range_text};
 use crate::journal;
 use crate::number::{GroupNo, SliceAddress, VolumeId};
 use crate::state::{Inner, State};
-use crate::wait::{BoxFuture, join};
+use task_sync::{BoxFuture, join};
 
 type Pieces<S> = Vec<PieceMut<<S as Seam>::BlockMut>>;
 

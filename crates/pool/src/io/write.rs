@@ -12,7 +12,7 @@ use crate::change::{Step, check_range, finish_change, next_step, range_text};
 use crate::journal;
 use crate::number::{SliceAddress, VolumeId};
 use crate::state::Inner;
-use crate::wait::{BoxFuture, join};
+use task_sync::{BoxFuture, join};
 
 pub(super) async fn write<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,

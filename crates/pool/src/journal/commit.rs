@@ -20,7 +20,7 @@ use crate::membership;
 use crate::number::{GroupNo, SliceAddress, VolumeId};
 use crate::sabotage::Sabotage;
 use crate::state::{CommitRequest, GroupSet, Inner, State};
-use crate::wait::{BoxFuture, join};
+use task_sync::{BoxFuture, join};
 
 /// Errors of flushes by group.
 type FlushFailures = BTreeMap<GroupNo, DiskError>;

@@ -20,7 +20,7 @@ use crate::format::record::Record;
 use crate::membership;
 use crate::number::{GroupNo, SliceAddress, SliceNo, SlotAddress, VolumeId};
 use crate::state::{CommitRequest, Inner, State};
-use crate::wait::{BoxFuture, Reply, join};
+use task_sync::{BoxFuture, Reply, join};
 
 pub(crate) use checkpoint::{add_copy, checkpoint, repair_in_background};
 

@@ -8,7 +8,7 @@ use seam::{Disk, Nanos, Seam};
 use super::settings::RelocationSettings;
 use crate::mover::{CopyRequest, Flow, Pace};
 use crate::state::Inner;
-use crate::wait::BoxFuture;
+use task_sync::BoxFuture;
 
 /// Longest pause of one copy while clients use its groups: a busy group must not stop a move for ever.
 const GIVE_WAY_MAX: Nanos = Nanos::from_millis(20);

@@ -12,7 +12,7 @@ use crate::error::PoolError;
 use crate::heat::Demand;
 use crate::mover::{MoveError, MoveOutcome, Pace, move_slice};
 use crate::state::Inner;
-use crate::wait::{BoxFuture, Waiters, join};
+use task_sync::{BoxFuture, Waiters, join};
 
 /// Moves of a relocation at once.
 const MOVES_AT_ONCE: usize = 2;

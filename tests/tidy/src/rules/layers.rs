@@ -7,8 +7,10 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Layer of every crate. A crate may depend only on crates of lower layers.
-const LAYERS: [(&str, u32); 41] = [
+const LAYERS: [(&str, u32); 43] = [
     ("format-version", 0),
+    ("metadata-block", 0),
+    ("task-sync", 0),
     ("work-timer", 0),
     ("golden", 0),
     ("messages", 0),
