@@ -211,6 +211,8 @@ pub enum Sabotage {
     LeaveOutStreams,
     /// A write is acknowledged although its backing may lack space for it.
     NoReservation,
+    /// A zero-range releases the space of a block that was written since it was selected.
+    UnmapOverWrite,
 }
 
 impl Sabotage {

@@ -12,6 +12,7 @@ use crate::memory::{BlockNo, Sectors};
 use crate::shard::state::{InFlightBlock, State};
 use crate::shard::wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
+use crate::spec::Sabotage;
 
 /// Longest write of zeroes to a backing that cannot zero, in blocks.
 const ZERO_STEP_BLOCKS: u64 = 256;
@@ -352,8 +353,8 @@ impl<S: Seam> Shard<S> {
     /// the range was selected, or a recovery would find older data of them in the log.
     fn needs_space(&self, operation: u64, blocks: &Range<BlockNo>) -> bool {
         let state = self.state.borrow();
-        self.disk.allocates_at_first_write()
-            && (!state.is_zeroed_by(operation, blocks) || state.log_tracker.has_data_records(blocks))
+        let is_zeroed = self.sabotage(Sabotage::UnmapOverWrite) || state.is_zeroed_by(operation, blocks);
+        self.disk.allocates_at_first_write() && (!is_zeroed || state.log_tracker.has_data_records(blocks))
     }
 
     async fn write_zeroes(&self, blocks: Range<BlockNo>, priority: Priority) -> Result<(), DiskError> {

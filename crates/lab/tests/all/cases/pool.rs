@@ -10,7 +10,7 @@ use engine::{Backing, ByteOffset, CoreSpec, RequestError, Volume, VolumeId, Volu
 use lab::fixture::{Fixture, out_of_order_disk, read, write};
 use lab::torture::flash::FlashOptions;
 use pool::{CreateOptions, OpenOptions, Pool, TierSpec, VolumeSpec as PoolVolumeSpec};
-use seam::sim::{CrashMode, SimDisk, SimSeam, WorldSpec};
+use seam::sim::{CrashMode, Fault, Ops, Rule, SimDisk, SimSeam, When, WorldSpec};
 use seam::{DiskError, Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
@@ -187,6 +187,40 @@ fn write_beside_a_discard_of_its_slice_keeps_its_place() {
     for seed in 0..10 {
         discards_beside_writes(seed, Sabotage::None).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
+}
+
+/// Writes to a slice whose discard is on its way to the pool and waits for the flash devices. Returns how often the
+/// pool allocated a slice afterwards: an acknowledged write keeps the space on which it counts.
+fn allocations_after_a_write_during_a_discard(sabotage: Sabotage) -> u64 {
+    let fixture = with_pool(1, sabotage);
+    let (pool, [first, _second]) = serve(&fixture, true);
+    fixture.world.block_on(async {
+        write(&first, 0, 8, 1).await.expect("the pool has room");
+        first.destage_all().await.expect("every block has its slice");
+        // The mark of the dirty region expires, so that the discard needs another one.
+        fixture.seam.sleep(Nanos::from_secs(60)).await;
+        let flash = ["flash1", "flash2"].map(|name| fixture.world.disk(name).expect("the device exists"));
+        let stall = || Rule::new(Fault::Stall(Nanos::from_millis(50)), Ops::WRITE, When::Always);
+        flash.iter().for_each(|device| device.add_fault(stall()));
+        first.discard(ByteOffset(0), SLICE_BYTES, WriteFlags::default()).await.expect("a discard needs no space");
+        let destaging = first.clone();
+        fixture.seam.spawn(async move { destaging.destage_all().await.expect("every block has its slice") });
+        fixture.seam.sleep(Nanos::from_millis(20)).await;
+        assert_eq!(pool.volumes()[0].allocated, 1, "the discard is on its way");
+        write(&first, 0, 8, 2).await.expect("its slice is allocated");
+        let before = pool.counts().allocations;
+        fixture.seam.sleep(Nanos::from_secs(1)).await;
+        first.destage_all().await.expect("every block has its slice");
+        assert_eq!(read(&first, 0, 1).await, Ok(vec![2]));
+        pool.counts().allocations - before
+    })
+}
+
+#[test]
+fn write_during_a_discard_of_its_slice_keeps_its_space() {
+    assert_eq!(allocations_after_a_write_during_a_discard(Sabotage::None), 0);
+    let allocations = allocations_after_a_write_during_a_discard(Sabotage::UnmapOverWrite);
+    assert_eq!(allocations, 1, "a discard that releases written space is noticed");
 }
 
 #[test]
