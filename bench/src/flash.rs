@@ -7,6 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::awake::AwakeProcessors;
 use crate::cells::{Cell, FLUSHED, MISSES};
 use crate::fio::{self, Target};
 use crate::process::Process;
@@ -49,13 +50,18 @@ pub fn flushes(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     let devices = ["f0", "f1"].map(|name| create_filled(folder.join(name), DEVICE_BYTES));
     let devices = devices.into_iter().collect::<io::Result<Vec<_>>>()?;
     let slow = tempfile::tempdir_in("/dev/shm")?;
+    let _awake = AwakeProcessors::start()?;
     let mut measured = Vec::new();
     for cell in &FLUSHED {
         let mut rows: Vec<_> = FLUSH_SERVERS.iter().map(|kind| (*kind, Vec::new())).collect();
         for _ in 0..effort.rounds {
             for (kind, samples) in &mut rows {
                 let server = start_flushing(*kind, &devices, &direct, slow.path(), programs)?;
-                let round = measure(cell, &[server], Effort { rounds: 1, ..effort }, None)?;
+                let servers = [server];
+                let round = measure(cell, &servers, Effort { rounds: 1, ..effort }, None)?;
+                if matches!(kind, Kind::Mirrored | Kind::Single) {
+                    logged_bytes_above(0, &flushing_folder(*kind, slow.path()), programs)?;
+                }
                 samples.extend(round.rows.into_iter().flat_map(|(_, samples)| samples));
             }
         }
@@ -91,7 +97,7 @@ fn start_flushing(
         Kind::Raid5 => 0,
         kind => return kind.start(&Content::File(direct.to_owned()), slow, programs),
     };
-    let folder = slow.join(format!("{kind:?}"));
+    let folder = flushing_folder(kind, slow);
     std::fs::create_dir_all(&folder)?;
     let backing = if copies == 0 { RAID5.to_owned() } else { create_sparse(folder.join("backing"), VOLUME_BYTES)? };
     for device in &devices[..copies] {
@@ -104,13 +110,27 @@ fn start_flushing(
     start(&folder, 256 << 20, &[(HOTSET_EXPORT, backing)], &extra_toml, programs, kind)
 }
 
+fn flushing_folder(kind: Kind, slow: &Path) -> PathBuf {
+    slow.join(format!("{kind:?}"))
+}
+
+/// The bytes that the flash log of the daemon in `folder` has taken. An error if they are not more than `before`: its
+/// flushes then went to the backing, and their figures say nothing about the log.
+pub(crate) fn logged_bytes_above(before: u64, folder: &Path, programs: &Programs) -> io::Result<u64> {
+    let bytes = volume_counters(folder, programs, ["flash_written_bytes"])?[0];
+    if bytes <= before {
+        return Err(io::Error::other(format!("the daemon in {} has not logged its flushes", folder.display())));
+    }
+    Ok(bytes)
+}
+
 fn create_sparse(path: PathBuf, bytes: u64) -> io::Result<String> {
     std::fs::File::create(&path)?.set_len(bytes)?;
     Ok(path.display().to_string())
 }
 
 /// Zeroes the device's first megabytes, which would hold a store.
-fn erase_store(device: &Path) -> io::Result<()> {
+pub(crate) fn erase_store(device: &Path) -> io::Result<()> {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::options().write(true).open(device)?;
     file.write_all_at(&vec![0; 2 << 20], 0)?;
@@ -155,6 +175,7 @@ pub fn reads(folder: &Path, programs: &Programs, effort: Effort) -> io::Result<S
     let warm_percent = warm_up(&hotset, folder, programs, effort)?;
     let in_memory = Target::Nbd(uri("small", &Kind::Hotset.socket(folder)));
     fio::run(&Cell::new("fill", "read", 4096, 8, 1), &in_memory, SMALL_BYTES, 0, None)?;
+    let _awake = AwakeProcessors::start()?;
     let round_trip = fio::run(&MISSES[0], &in_memory, SMALL_BYTES, effort.seconds, None)?;
     let content = Content::File(comparison_file);
     let servers =
@@ -212,11 +233,19 @@ fn warm_up(server: &Server, folder: &Path, programs: &Programs, effort: Effort) 
 
 /// Reads so far, and reads that needed the backing.
 fn counters(folder: &Path, programs: &Programs) -> io::Result<(u64, u64)> {
+    let [reads, misses, partial_hits] = volume_counters(folder, programs, ["reads", "misses", "partial_hits"])?;
+    Ok((reads, misses + partial_hits))
+}
+
+/// Figures of the volume of the daemon in `folder`.
+fn volume_counters<const N: usize>(folder: &Path, programs: &Programs, names: [&str; N]) -> io::Result<[u64; N]> {
     let mut command = Command::new(&programs.hotset);
     command.args(["volume", "show", HOTSET_EXPORT, "--json", "--socket"]).arg(control_socket(folder));
     let output = command.output()?;
     let figures: Value = serde_json::from_slice(&output.stdout)?;
-    let counter =
-        |name: &str| figures[name].as_u64().ok_or_else(|| io::Error::other(format!("no {name} in {figures}")));
-    Ok((counter("reads")?, counter("misses")? + counter("partial_hits")?))
+    let mut values = [0; N];
+    for (name, value) in names.iter().zip(&mut values) {
+        *value = figures[name].as_u64().ok_or_else(|| io::Error::other(format!("no {name} of the volume")))?;
+    }
+    Ok(values)
 }

@@ -1,5 +1,6 @@
 //! Parts of `make bench`: servers, cells, measurements and the report.
 
+mod awake;
 pub mod cells;
 pub mod control;
 pub mod destage;

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use driver::{Queue, Request};
 
+use crate::awake::AwakeProcessors;
 use crate::cells::{Cell, FLUSHED};
 use crate::fio::{self, Target};
-use crate::flash::{create_filled, flash_table};
+use crate::flash::{create_filled, erase_store, flash_table, logged_bytes_above};
 use crate::machine;
 use crate::process::{Bound, Process};
 use crate::report::Section;
@@ -39,15 +40,19 @@ struct Sample {
 }
 
 /// A daemon with its own flash devices.
-struct Daemon {
+struct Daemon<'a> {
     process: Process,
+    folder: PathBuf,
+    programs: &'a Programs,
+    /// Bytes that the flash log has taken.
+    logged_bytes: std::cell::Cell<u64>,
     nbd_socket: PathBuf,
     vhost_socket: PathBuf,
 }
 
-impl Daemon {
+impl<'a> Daemon<'a> {
     /// Starts a daemon whose volume lies in `slow`, a folder in memory, so that destage does not use the disk.
-    fn start(slow: &Path, devices: &[PathBuf], programs: &Programs) -> io::Result<Daemon> {
+    fn start(slow: &Path, devices: &[PathBuf], programs: &'a Programs) -> io::Result<Daemon<'a>> {
         std::fs::create_dir_all(slow)?;
         let (backing, vhost, nbd_socket) = (slow.join("backing"), slow.join("vhost"), slow.join("hotset.sock"));
         std::fs::File::create(&backing)?.set_len(VOLUME_BYTES)?;
@@ -58,13 +63,24 @@ impl Daemon {
         if machine::processors() > 1 {
             process.bind(SERVER_PROCESSOR)?;
         }
-        Ok(Daemon { process, nbd_socket, vhost_socket: vhost.join(format!("{HOTSET_EXPORT}.sock")) })
+        let folder = slow.to_owned();
+        Ok(Daemon {
+            process,
+            folder,
+            programs,
+            logged_bytes: Default::default(),
+            nbd_socket,
+            vhost_socket: vhost.join(format!("{HOTSET_EXPORT}.sock")),
+        })
     }
 
-    /// Runs `load`, which returns the number of its writes and the seconds they took.
+    /// Runs `load`, which returns the number of its writes and the seconds they took. An error if the flash log has not
+    /// answered its flushes.
     fn sample(&self, load: impl FnOnce() -> io::Result<(f64, f64)>) -> io::Result<Sample> {
         let before = self.process.cpu_us();
         let (writes, seconds) = load()?;
+        let logged = logged_bytes_above(self.logged_bytes.get(), &self.folder, self.programs)?;
+        self.logged_bytes.set(logged);
         Ok(Sample { iops: writes / seconds, server_us: (self.process.cpu_us() - before) / writes })
     }
 }
@@ -125,18 +141,20 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     let direct = Target::File(create_filled(folder.join("direct.img"), VOLUME_BYTES)?.display().to_string());
     let devices = ["f0", "f1", "f2"].map(|name| create_filled(folder.join(name), DEVICE_BYTES));
     let devices = devices.into_iter().collect::<io::Result<Vec<_>>>()?;
+    devices.iter().try_for_each(|device| erase_store(device))?;
     let slow = tempfile::tempdir_in("/dev/shm")?;
     let mirrored = Daemon::start(&slow.path().join("mirrored"), &devices[..2], programs)?;
     let single = Daemon::start(&slow.path().join("single"), &devices[2..], programs)?;
     let (_mirrored_front_end, mut mirrored_queue) = connect_guest(&mirrored.vhost_socket)?;
     let (_single_front_end, mut single_queue) = connect_guest(&single.vhost_socket)?;
     let nbd = Target::Nbd(format!("nbd+unix:///{HOTSET_EXPORT}?socket={}", mirrored.nbd_socket.display()));
+    let _awake = AwakeProcessors::start()?;
     let processor = (machine::processors() > 1).then_some(CLIENT_PROCESSOR);
     let _bound = processor.map(Bound::to).transpose()?;
     let mut text =
         "Writes of 4 KiB with flushes, through a driver in shared memory, answered by the flash log: on two \
                     devices and on one, each a file beside the one that fio writes directly; and over NBD. The daemons \
-                    have one processor, the clients the other. A cell shows: writes per second · the server's CPU \
+                    have one processor, the clients the other; idle processes keep both awake. A cell shows: writes per second · the server's CPU \
                     time per write. The last columns are ratios to fio, with their targets.\n\n"
             .to_owned();
     // Writing to a string cannot fail.
