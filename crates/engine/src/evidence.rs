@@ -11,8 +11,8 @@ use seam::persist::ShmImage;
 use seam::{BLOCK_BYTES, Block, Disk, Nanos, PieceMut, Seam};
 
 use crate::Backing;
+use crate::backing_check::newest_recent_writes;
 use crate::core::Core;
-use crate::pages::newest_recent_writes;
 use crate::wait::Signal;
 
 /// Concurrent reads.

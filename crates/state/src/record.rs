@@ -363,4 +363,9 @@ impl State {
     pub fn by_id_mut(&mut self, volume_id: VolumeId) -> Option<&mut VolumeRecord> {
         self.volumes.iter_mut().find(|record| record.volume_id == volume_id)
     }
+
+    /// The record of a store.
+    pub fn store(&self, store: &str) -> Option<&StoreRecord> {
+        self.stores.iter().find(|record| record.store == store)
+    }
 }

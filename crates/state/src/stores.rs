@@ -97,11 +97,6 @@ impl State {
         }
     }
 
-    /// The record of a store.
-    pub fn store(&self, store: &str) -> Option<&StoreRecord> {
-        self.stores.iter().find(|record| record.store == store)
-    }
-
     /// Like [`State::store`], mutable; adds a record if there is none.
     pub fn store_mut(&mut self, store: &str) -> &mut StoreRecord {
         let index = self.stores.iter().position(|record| record.store == store);

@@ -1,6 +1,5 @@
 //! The aims of the repository, which are reported but not enforced: short files, dense assertions.
 
-use crate::rules::circles;
 use crate::source::Source;
 
 /// Measured values with their aims, one per line.
@@ -17,11 +16,9 @@ pub fn describe(sources: &[Source]) -> String {
         assertions += code.iter().filter(|line| is_assertion(line)).count();
     }
     let density = assertions * 1000 / lines.max(1);
-    let circles = circles::AIMS.map(|name| format!("{name} {}", circles::modules_in_circles(sources, name))).join(", ");
     format!(
         "files in crates: {}, median {median} lines (aim: 100 to 160), longest {longest}\n\
-         assertions in the engine: {density} a thousand lines of code (aim: 20 or more)\n\
-         modules in circles: {circles} (aim: none)\n",
+         assertions in the engine: {density} a thousand lines of code (aim: 20 or more)\n",
         lengths.len()
     )
 }

@@ -3,7 +3,6 @@
 //! records are destaged, in rounds over the oldest segments. A block that was written again has a newer record and is
 //! left out.
 
-use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -11,18 +10,13 @@ use flash::{OldSegments, SegmentChoice, SegmentNo};
 use seam::{Nanos, Seam};
 
 use crate::memory::BlockNo;
+use crate::shard::log_destage::LOGGED_AGE_FACTOR;
 use crate::shard::{Shard, ShardRef};
-use crate::wait::Signal;
 
-/// Age from which logged data is destaged, as a multiple of the age for dirty data without a log.
-pub const LOGGED_AGE_FACTOR: u64 = 30;
 /// Maximum number of blocks of one round, and of live records in its segments unless it is widened.
 const ROUND_BLOCKS_MAX: usize = 65_536;
 /// Maximum number of blocks that are read from the log together. Reads of clients wait behind larger batches.
 const BATCH_BLOCKS_MAX: usize = 128;
-/// Maximum number of batches that all volumes of a core read from the log at once: more would fill the queues of the
-/// devices, and reads of clients wait behind them.
-const READ_BATCHES_MAX: usize = 2;
 /// A batch takes at most this part of the memory for dirty data, so that it does not slow writers.
 const BATCH_MEMORY_DIVISOR: u64 = 8;
 /// Maximum number of records examined before the task yields: a longer step delays requests.
@@ -36,64 +30,6 @@ const PAUSE_AFTER_EMPTY_ROUND: Nanos = Nanos::from_millis(250);
 const PAUSE_PER_RECORD: Nanos = Nanos(500);
 /// A round that finds fewer blocks is followed by a wider one, after a longer pause.
 const FEW_BLOCKS: usize = ROUND_BLOCKS_MAX / 4;
-
-/// State of a volume's destage from the log.
-#[derive(Default)]
-pub struct LogDestage {
-    is_running: Cell<bool>,
-    /// Earliest time of the next round.
-    next_round: Cell<Nanos>,
-    /// Earliest time of the next round by age alone.
-    next_round_by_age: Cell<Nanos>,
-    /// Binary logarithm of the factor by which the segments of a round may hold more than [`ROUND_BLOCKS_MAX`] live
-    /// records. It grows while rounds find few blocks, for example because other volumes have the oldest records.
-    widening: Cell<u32>,
-    due: RefCell<BTreeSet<BlockNo>>,
-    includes_zeroes: Cell<bool>,
-    has_log_failed: Cell<bool>,
-}
-
-impl LogDestage {
-    /// Blocks of the current batch that the pump has not selected yet. Entries may be out of date.
-    pub fn due(&self) -> RefMut<'_, BTreeSet<BlockNo>> {
-        self.due.borrow_mut()
-    }
-
-    /// True if the segments of the last round hold records of zero-ranges.
-    pub fn includes_zeroes(&self) -> bool {
-        self.includes_zeroes.get()
-    }
-
-    /// Records whether the last flush of the log succeeded.
-    pub fn record_log_flush(&self, succeeded: bool) {
-        self.has_log_failed.set(!succeeded);
-    }
-}
-
-/// Batches that all volumes of a core read from the log, at most [`READ_BATCHES_MAX`].
-#[derive(Default)]
-pub struct BatchReads {
-    running: Cell<usize>,
-    ended: Signal,
-}
-
-impl BatchReads {
-    async fn begin(&self) -> BatchRead<'_> {
-        self.ended.wait_for(|| (self.running.get() < READ_BATCHES_MAX).then_some(())).await;
-        self.running.set(self.running.get() + 1);
-        BatchRead(self)
-    }
-}
-
-/// A batch that is being read from the log.
-struct BatchRead<'a>(&'a BatchReads);
-
-impl Drop for BatchRead<'_> {
-    fn drop(&mut self) {
-        self.0.running.set(self.0.running.get() - 1);
-        self.0.ended.notify();
-    }
-}
 
 /// Reason for a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

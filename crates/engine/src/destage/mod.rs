@@ -4,10 +4,6 @@
 //! the backing issued after the write completed makes it clean. A failed flush, or a reconnected backing, makes all
 //! written blocks dirty again.
 
-pub mod epochs;
-pub mod failures;
-pub mod log_destage;
-pub mod order;
+mod log_destage;
 pub mod pump;
-pub mod throttle;
-pub mod writer;
+mod writer;

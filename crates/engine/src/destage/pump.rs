@@ -15,9 +15,9 @@ use seam::{BLOCK_BYTES, Block, Disk, Nanos, Seam};
 use super::writer::{BlockWrite, WriteJob, ZeroJob};
 use crate::WritePolicy;
 use crate::backing::{Cause, DestageDemand, Permit};
+use crate::fill::reload::ReloadReason;
 use crate::memory::zeroes::{RANGES_LOW_WATERMARK, ZeroState};
 use crate::memory::{BlockNo, MemoryCache, Sectors};
-use crate::shard::reload::ReloadReason;
 use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef};
 

@@ -1,40 +1,30 @@
 //! Flushes answered from the mirrored flash log. A flush appends the changes since the last one and is acknowledged
 //! when they are durable on every device in service (R6, docs/rules.md). Destage runs independently; once content is
-//! durable on the backing, its log records are retired (`log_tracker.rs`).
+//! durable on the backing, its log records are retired (`shard/retire.rs`).
 //!
 //! A block that became durable on the backing without a record of its newest content gets a tombstone before the flush
 //! is acknowledged. Otherwise a recovery could restore an older record over it (R8). A zero-range of any length is one
 //! record.
 
-mod block_index;
-mod change_set;
-pub mod flush_batcher;
-pub mod kept_records;
-pub mod log_tracker;
-mod record_index;
-mod recover;
-pub mod spill;
-pub mod stream_bypass;
+mod spill;
 mod tail;
 mod through_backing;
-mod zero_records;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::rc::Rc;
 
-use flash::{BlockAddress, Content, Record, Store, StoreError};
+use flash::{BlockAddress, Content, Record, StoreError};
 use seam::{BLOCK_BYTES, DiskError, Nanos, Seam};
 
+use crate::RequestError;
 use crate::backing::Cause;
+use crate::log_tracker::{ChangeSet, RangeChange, RecordContent, WritebackStage};
 use crate::memory::{BlockNo, MemoryCache, Sectors};
-use crate::shard::single_flight::SingleFlight;
+use crate::shard::core_state::CoreState;
 use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
-use crate::{CacheMode, RequestError, WritePolicy};
-use change_set::ChangeSet;
-pub use change_set::RangeChange;
-use log_tracker::{RecordContent, WritebackStage};
 
 /// Pause after each attempt to free space in a full log.
 const FULL_PAUSE: Nanos = Nanos::from_millis(50);
@@ -46,24 +36,12 @@ const TOMBSTONE_TRIES: u32 = 1_200;
 const VOLUME_BLOCKS_MAX: BlockNo = BlockNo(1 << 34);
 /// Longest range of one record, in blocks.
 const RANGE_BLOCKS_MAX: u64 = 1 << 31;
-/// Records of zero-ranges that are examined whenever records are retired.
-const EXAMINED_ZEROES: usize = 64;
 
 /// Length of a batch that no client waits for, and the interval between two such batches of a core: 64 MB/s.
 const BACKGROUND_BATCH_BLOCKS: usize = 32;
 const BACKGROUND_BATCH_INTERVAL: Nanos = Nanos::from_millis(2);
 /// Interval at which a pause before such a batch checks whether the flush has become urgent.
 const BACKGROUND_CHECK_INTERVAL: Nanos = Nanos::from_millis(10);
-
-/// State of the log flushes of one shard.
-#[derive(Default)]
-pub struct Logging {
-    /// Single flight of flushes: a flush number counts as done when every change before that flush began is durable.
-    pub single_flight: SingleFlight<RequestError>,
-    /// Number of the last flush that began, and its time.
-    last_flush: u64,
-    pub last_flush_at: Nanos,
-}
 
 /// Scope of what a flush made durable.
 #[derive(PartialEq, Eq)]
@@ -114,25 +92,29 @@ fn disk_error(error: &StoreError) -> RequestError {
     DiskError::Io(error.to_string()).into()
 }
 
+impl<S: Seam> CoreState<S> {
+    /// Reacts to a full log: every shard destages the blocks whose records fill it.
+    fn destage_to_free_log(&self) {
+        for shard in self.shards() {
+            shard.retire_durable_records();
+            shard.work.notify();
+            let needs_flush = {
+                let state = shard.state.borrow();
+                state.log_tracker.holds_segments()
+                    && state.log_tracker.has_changes()
+                    && !state.logging.single_flight.is_running()
+            };
+            if needs_flush {
+                // A flush appends newer records or tombstones, so that old records can be retired. The next flush
+                // reports an error.
+                let shard = Rc::clone(&shard);
+                self.seam().spawn(async move { drop(shard.flush_log().await) });
+            }
+        }
+    }
+}
+
 impl<S: Seam> Shard<S> {
-    /// The log; `None` for an abandoned volume, whose flush in progress has a stale view of the backing.
-    fn store(&self) -> Option<Store<S>> {
-        self.core.log().filter(|_| !self.is_abandoned.get())
-    }
-
-    /// True if the log answers flushes.
-    pub fn uses_log(&self) -> bool {
-        self.has_log
-            && !self.draining.get()
-            && self.policy.get() == WritePolicy::WriteBack
-            && self.mode.get() == CacheMode::Active
-    }
-
-    /// True if a flush involves the log: the log answers flushes, or a recovery may find records of the volume.
-    pub fn flush_involves_log(&self) -> bool {
-        self.core.has_log() && (self.uses_log() || self.state.borrow().log_tracker.has_records())
-    }
-
     /// Makes all writes acknowledged before this call durable, in the log or on the backing.
     pub async fn flush_log(self: &ShardRef<S>) -> Result<(), RequestError> {
         let _waiting = self.flush_batcher.add_operation();
@@ -228,41 +210,12 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    /// Retires all records whose content is durable elsewhere, also those that a flush has yet to replace.
-    pub fn retire_durable_records(&self) {
-        self.with(|state, memory| state.retire_durable_zeroes(memory, self.number));
-        self.retire_records();
-    }
-
     /// Like [`Shard::append_tombstones_from`], but together with the next flush.
     pub fn queue_tombstones_from(&self, first: BlockNo) {
         self.with(|state, _| {
             state.log_tracker.record_range_change(first..VOLUME_BLOCKS_MAX, RangeChange::Outdated);
             state.log_tracker.record_clean(first..VOLUME_BLOCKS_MAX);
         });
-    }
-
-    /// Keeps the records that are to be retired and whose content is still the newest.
-    pub fn keep_records(&self) {
-        let keepable = self.state.borrow_mut().log_tracker.take_keepable();
-        if self.keeps_records() {
-            let mut kept = self.kept_records.borrow_mut();
-            let accepted = keepable.into_iter().take_while(|_| self.core.may_keep_record());
-            accepted.for_each(|(block, position)| kept.insert(block, position));
-        }
-    }
-
-    /// Retires the records that newer content has replaced.
-    pub fn retire_records(&self) {
-        self.keep_records();
-        let retired = {
-            let mut state = self.state.borrow_mut();
-            state.retire_zeroes(EXAMINED_ZEROES);
-            state.log_tracker.take_retirable()
-        };
-        if let Some(store) = self.store().filter(|_| !retired.is_empty()) {
-            store.retire(&retired);
-        }
     }
 
     async fn make_durable(self: &ShardRef<S>, changed: &ChangeSet) -> Result<(), RequestError> {

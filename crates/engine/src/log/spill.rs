@@ -30,7 +30,6 @@ impl<S: Seam> Shard<S> {
         });
         if spilled > 0 {
             self.throttle.record_progress(spilled);
-            self.core.keep_ticking();
             self.progress.notify();
         }
     }

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use seam::Seam;
 
 use crate::RequestError;
+use crate::fill::reload::ReloadReason;
 use crate::memory::{BlockNo, Sectors};
-use crate::shard::reload::ReloadReason;
 use crate::shard::wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
 

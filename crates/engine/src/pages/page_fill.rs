@@ -5,61 +5,24 @@
 //! by a few blocks with each miss. For a disk, 64 KiB cost hardly more than 4 KiB. For a backing short of bandwidth
 //! they do, so a limit of bytes per second applies, reads of clients included.
 
-use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use seam::{DiskError, Nanos, Seam};
+use seam::{DiskError, Seam};
 
 use crate::backing::Cause;
+use crate::fill::FillResult;
 use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors};
 use crate::policy::Admit;
-use crate::shard::fill::{FillGuard, FillResult};
+use crate::shard::fill_guard::FillGuard;
+use crate::shard::promoter::PageRead;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 
-/// Bytes per second below which bandwidth does not delay the clients of a backing: a quarter of one disk or gigabit
-/// link.
-const PAGE_FILL_BYTES_PER_SECOND: u64 = 25_000_000;
 /// Limit of whole pages that wait to be written to flash.
 const WAITING_PAGES_MAX: usize = 32;
 /// The same limit, as a fraction of memory.
 const WAITING_MEMORY_DIVISOR: usize = 16;
-const SECOND_NS: u64 = 1_000_000_000;
-
-/// Bytes read from a backing in the present second.
-#[derive(Default)]
-pub struct PageFillBudget {
-    second: Cell<u64>,
-    bytes: Cell<u64>,
-    /// A flush that lets the next page fill succeed is running.
-    flush_running: Cell<bool>,
-}
-
-impl PageFillBudget {
-    /// Records that `bytes` were read.
-    pub fn record(&self, now: Nanos, bytes: u64) {
-        let second = now.0 / SECOND_NS;
-        let before = if self.second.replace(second) == second { self.bytes.get() } else { 0 };
-        self.bytes.set(before + bytes);
-    }
-
-    /// True if reading `bytes` more stays within the limit.
-    fn has_room(&self, now: Nanos, bytes: u64) -> bool {
-        let spent = if self.second.get() == now.0 / SECOND_NS { self.bytes.get() } else { 0 };
-        spent + bytes <= PAGE_FILL_BYTES_PER_SECOND
-    }
-}
-
-/// A page that was read for a client and is to be promoted.
-pub struct PageRead<S: Seam> {
-    /// Fill guard that reports which blocks have changed since; the receiver releases it.
-    pub guard: Rc<FillGuard>,
-    /// First block of the page.
-    pub first: BlockNo,
-    /// Content of its blocks.
-    pub blocks: Vec<S::Block>,
-}
 
 impl<S: Seam> Shard<S> {
     /// The page to read in place of `run`. `Some` only if the run lies in a page of `to_promote`, no part of the run is

@@ -2,13 +2,11 @@
 //! has changed them. The task ends when all are whole on flash, so that an idle volume has no timer. The store exempts
 //! pinned pages from eviction.
 
-use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
 use flash::{BlockNo, PageNo, VolumePages};
 use seam::{Nanos, Seam};
 
-use super::counters::RejectReason;
 use crate::shard::{Shard, ShardRef};
 
 /// Pause after each filled page: at most 32 MiB per second.
@@ -20,37 +18,6 @@ const PAGES_BEFORE_YIELD: u64 = 1_024;
 /// Pause before the next pass over the pins; it grows to the maximum while the passes fill no page.
 const PAUSE: Nanos = Nanos::from_secs(1);
 const PAUSE_MAX: Nanos = Nanos::from_secs(60);
-
-/// Progress of a volume's pins.
-#[derive(Default)]
-pub struct Pins {
-    /// True if pages are pinned.
-    has_pins: Cell<bool>,
-    /// True while the task runs.
-    running: Cell<bool>,
-    /// Number of changes of the pins.
-    changes: Cell<u64>,
-    /// True if pages that were already checked may lack blocks again.
-    needs_recheck: Cell<bool>,
-    /// Number of pinned pages, and how many of them were whole on flash when last checked.
-    pages: Cell<(u64, u64)>,
-    /// Reason why the last page could not be filled.
-    wait_reason: Cell<Option<RejectReason>>,
-}
-
-impl Pins {
-    /// Number of pinned pages, how many of them are whole on flash, and why the others are not, as text for users.
-    pub fn stats(&self) -> (u64, u64, Option<&'static str>) {
-        let (pinned, on_flash) = self.pages.get();
-        let name = |reason: RejectReason| RejectReason::ALL[reason as usize].0;
-        (pinned, on_flash, self.wait_reason.get().filter(|_| on_flash < pinned).map(name))
-    }
-
-    /// Records why a page could not be put on flash.
-    pub fn set_wait_reason(&self, reason: RejectReason) {
-        self.wait_reason.set(Some(reason));
-    }
-}
 
 /// Result of one pass over all pinned pages.
 struct PassResult {

@@ -5,32 +5,26 @@
 //! written at once. The rest is read from the backing after clients have left it idle for a while, so that promotion
 //! never delays them.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::ops::Range;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use flash::PutError;
 use seam::{Block, DiskResult, Nanos, Seam};
 
-use super::budget::Budget;
-use super::counters::RejectReason;
-use super::page_and_index;
-use super::page_fill::PageRead;
-use crate::CoreSpec;
 use crate::backing::Cause;
+use crate::flash_tier::counters::RejectReason;
+use crate::flash_tier::page_and_index;
 use crate::memory::{BlockNo, PageNo, Sectors};
 use crate::page_hash::page_hash;
-use crate::policy::promotion::{Admission, LateReturn, ThirdTouch, Verdict};
+use crate::policy::promotion::Verdict;
 use crate::shard::core_state::CoreState;
+use crate::shard::promoter::{Job, PageRead, Task};
 use crate::shard::{Shard, ShardRef};
-use crate::spec::AdmissionRule;
 
 /// Limit of helper tasks: each writes one page at a time, and a device needs several requests in its queue for full
 /// speed.
 const HELPERS_MAX: usize = 7;
-/// Limit of each queue.
-const QUEUE_MAX: usize = 1_024;
 /// Kept records replace refreshes while at least this part of the segments is free for the log: it fills them before it
 /// reuses the segments of these records.
 const RETENTION_MIN_PERCENT: u64 = 25;
@@ -40,108 +34,6 @@ const QUIET_AFTER: Nanos = Nanos::from_millis(20);
 const QUIET_PAUSE: Nanos = Nanos::from_millis(50);
 /// Uses between two updates of the number of slots.
 const RESIZE_EVERY: u32 = 1024;
-
-/// Kind of work for a page.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Task {
-    /// Put the page's blocks that are in memory on flash.
-    Promote,
-    /// The same for blocks that were overwritten, at lower priority.
-    Refresh,
-    /// Put the whole page on flash: blocks that memory lacks are read from the backing.
-    Complete,
-    /// Compare suspect blocks with the backing.
-    VerifySuspect,
-}
-
-struct Job<S: Seam> {
-    shard: Weak<Shard<S>>,
-    page: PageNo,
-    task: Task,
-    /// Content of the page if a page fill read it.
-    read: Option<PageRead<S>>,
-}
-
-/// The promotion state that the volumes of a core share.
-pub struct Promoter<S: Seam> {
-    rule: RefCell<Box<dyn Admission>>,
-    uses: Cell<u32>,
-    budget: Budget,
-    queue: RefCell<VecDeque<Job<S>>>,
-    /// Overwritten pages: most of them will be overwritten again, so they come after newly promoted ones.
-    refreshes: RefCell<VecDeque<Job<S>>>,
-    /// Work that waits until its backing is quiet.
-    deferred: RefCell<VecDeque<Job<S>>>,
-    running: Cell<bool>,
-    held_pages: Cell<usize>,
-    /// Number of tasks besides the first.
-    helpers: Cell<usize>,
-}
-
-impl<S: Seam> Promoter<S> {
-    /// Creates the promoter of a core whose memory holds `memory_pages` whole pages.
-    pub fn new(spec: &CoreSpec, memory_pages: u64) -> Self {
-        let rule: Box<dyn Admission> = match spec.admission {
-            AdmissionRule::LateReturn => Box::new(LateReturn::new(0, memory_pages)),
-            AdmissionRule::ThirdTouch => Box::new(ThirdTouch::new(0)),
-        };
-        Promoter {
-            rule: RefCell::new(rule),
-            uses: Default::default(),
-            budget: Budget::new(spec.flash_bytes_a_day),
-            queue: Default::default(),
-            refreshes: Default::default(),
-            deferred: Default::default(),
-            running: Default::default(),
-            held_pages: Default::default(),
-            helpers: Default::default(),
-        }
-    }
-
-    /// Bytes of memory that the history of uses takes.
-    pub fn bytes(&self) -> u64 {
-        self.rule.borrow().bytes()
-    }
-
-    /// The budget that limits promotion.
-    pub fn budget(&self) -> &Budget {
-        &self.budget
-    }
-
-    /// Number of queued pages with content.
-    pub fn held_pages(&self) -> usize {
-        self.held_pages.get()
-    }
-
-    /// Takes the next job that does not wait for a quiet backing.
-    fn pop(&self) -> Option<Job<S>> {
-        let job = self.queue.borrow_mut().pop_front();
-        job.or_else(|| self.refreshes.borrow_mut().pop_front())
-    }
-
-    /// Queues the job, or returns it if its queue is full.
-    fn push(&self, job: Job<S>) -> Result<(), Job<S>> {
-        let queue = match job.task {
-            Task::Promote => &self.queue,
-            Task::Refresh => &self.refreshes,
-            Task::Complete | Task::VerifySuspect => &self.deferred,
-        };
-        let mut queue = queue.borrow_mut();
-        let is_same = |other: &&Job<S>| {
-            other.page == job.page && other.task == job.task && Weak::ptr_eq(&other.shard, &job.shard)
-        };
-        // Repeated jobs of one page follow each other closely.
-        if job.read.is_none() && queue.iter().rev().take(8).find(is_same).is_some() {
-            return Ok(());
-        }
-        if queue.len() >= QUEUE_MAX {
-            return Err(job);
-        }
-        self.held_pages.set(self.held_pages.get() + usize::from(job.read.is_some()));
-        queue.push_back(job);
-        Ok(())
-    }
-}
 
 /// Works until the queues are empty. The first task also does the work that waits for a quiet backing.
 async fn run_jobs<S: Seam>(core_state: Rc<CoreState<S>>, is_first: bool) {
@@ -317,7 +209,7 @@ impl<S: Seam> Shard<S> {
         {
             rule.resize(pages.slots_max());
         }
-        rule.set_condition(promoter.budget.promotion_condition());
+        rule.set_condition(promoter.budget().promotion_condition());
         rule.record_use(self.page_key(page))
     }
 
@@ -370,7 +262,8 @@ impl<S: Seam> Shard<S> {
             }
             return;
         }
-        if let Err(reason) = self.core.promoter().budget.request_write(self.seam().now(), valid == 0, self.evictions())
+        if let Err(reason) =
+            self.core.promoter().budget().request_write(self.seam().now(), valid == 0, self.evictions())
         {
             return counters.count_rejection(reason);
         }
@@ -418,7 +311,7 @@ impl<S: Seam> Shard<S> {
         if content.is_empty() {
             return;
         }
-        match self.core.promoter().budget.request_write(self.seam().now(), false, self.evictions()) {
+        match self.core.promoter().budget().request_write(self.seam().now(), false, self.evictions()) {
             Ok(()) => {
                 content.sort_by_key(|(index, _)| *index);
                 self.put_page(page, content, !pinned).await;
@@ -453,7 +346,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Reads a few blocks of the backing in the background.
-    pub(super) async fn read_backing(&self, blocks: Range<BlockNo>) -> DiskResult<Vec<S::Block>> {
+    pub async fn read_backing(&self, blocks: Range<BlockNo>) -> DiskResult<Vec<S::Block>> {
         let count = (BlockNo::count(&blocks)) as usize;
         let Some(buffers) = self.core.alloc_all(count, false).await else {
             return Err(seam::DiskError::Io("no buffers are free for background reads".into()));
@@ -472,7 +365,7 @@ impl<S: Seam> Shard<S> {
         match pages.put(page, content).await {
             Ok(_) => {
                 counters.count_promotion(new, blocks);
-                self.core.promoter().budget.record_write(new && by_use, blocks, self.evictions());
+                self.core.promoter().budget().record_write(new && by_use, blocks, self.evictions());
             }
             Err(error) => {
                 let reason = match error {
@@ -491,23 +384,5 @@ impl<S: Seam> Shard<S> {
                 }
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use seam::sim::SimSeam;
-
-    use super::*;
-
-    #[test]
-    fn promotions_precede_refreshes_and_have_their_own_queue() {
-        let promoter = Promoter::<SimSeam>::new(&CoreSpec::default(), 64);
-        let push = |page, task| promoter.push(Job { shard: Weak::new(), page: PageNo(page), task, read: None }).is_ok();
-        assert!((0..QUEUE_MAX as u64).all(|page| push(page, Task::Refresh)));
-        assert!(!push(5_000, Task::Refresh), "each queue is bounded");
-        assert!(push(7_000, Task::Promote));
-        let next: Vec<u64> = (0..2).filter_map(|_| promoter.pop()).map(|job| job.page.0).collect();
-        assert_eq!(next, [7_000, 0]);
     }
 }

@@ -11,8 +11,8 @@
 //! left memory in between. Repeated misses within bursts also advance the clock. Otherwise the last few pages of a hot
 //! set would stay in each other's burst for ever and never be promoted.
 //!
-//! The condition of a promotion follows the devices' endurance (`pages/budget.rs`). Under a strict condition a page
-//! must return two or three times, each time late, within two or three ghosts. Under a lax one it may return after
+//! The condition of a promotion follows the devices' endurance (`flash_tier/budget.rs`). Under a strict condition a
+//! page must return two or three times, each time late, within two or three ghosts. Under a lax one it may return after
 //! several ghosts. `docs/user/simulate.md` shows the misses and writes of each condition, which it calls the price.
 //!
 //! [`ThirdTouch`], the literal third touch of FAST Cache, is here for comparison.

@@ -7,18 +7,16 @@ use std::rc::{Rc, Weak};
 use flash::{MapLoaded, Pages, Store};
 use seam::{Nanos, Seam};
 
+use super::kept_records::KeptTotals;
+use super::log_destage::{BatchReads, LOGGED_AGE_FACTOR};
 use super::memory_partition::MemoryPartition;
+use super::promoter::Promoter;
 use super::{Shard, ShardRef};
 use crate::backing::Datastore;
-use crate::destage::log_destage::{BatchReads, LOGGED_AGE_FACTOR};
-use crate::log::kept_records::KeptTotals;
 use crate::memory::{BLOCKS_PER_PAGE, MemoryCache};
-use crate::pages::Promoter;
 use crate::wait::Signal;
 use crate::{CoreSpec, DatastoreSpec, FLASH_DATASTORE, PromotionStats};
 
-/// Period of the tick while there is dirty data.
-const TICK: Nanos = Nanos::from_millis(50);
 /// Requests in one tick from which on the core counts as busy: 2,000 a second.
 const BUSY_REQUESTS: u64 = 100;
 /// Cost units of destage of all volumes in one tick while the core is busy, even if a flush waits: about a seventh of
@@ -41,7 +39,8 @@ pub struct CoreState<S: Seam> {
     memory: RefCell<MemoryCache<S>>,
     /// All shards in the order of attachment. Each shard owns this, so this holds only weak references.
     shards: RefCell<Vec<Weak<Shard<S>>>>,
-    ticking: Cell<bool>,
+    /// The tick runs.
+    pub ticking: Cell<bool>,
     /// The flash log, if there is one.
     log: RefCell<Option<Store<S>>>,
     /// The clean pages on flash.
@@ -51,7 +50,7 @@ pub struct CoreState<S: Seam> {
     map_loaded_signal: Signal,
     promoter: Promoter<S>,
     /// A task is flushing backings to free regions of the write-intent log.
-    is_freeing_dirty_regions: Cell<bool>,
+    pub is_freeing_dirty_regions: Cell<bool>,
     /// See [`CoreState::log_pressure_percent`].
     log_pressure: Cell<u64>,
     /// See [`CoreState::log_lateness_percent`].
@@ -172,17 +171,6 @@ impl<S: Seam> CoreState<S> {
         &self.promoter
     }
 
-    /// Flushes backings in the background to free dirty regions of the write-intent log, which are running out.
-    pub fn flush_backings_to_free_dirty_regions(self: &Rc<Self>) {
-        if !self.is_freeing_dirty_regions.replace(true) {
-            let core_state = Rc::clone(self);
-            self.seam.spawn(async move {
-                crate::pages::free_dirty_regions(core_state.shards()).await;
-                core_state.is_freeing_dirty_regions.set(false);
-            });
-        }
-    }
-
     /// A weak reference to a shard.
     pub fn weak_shard(&self, number: u32) -> Option<Weak<Shard<S>>> {
         let shards = self.shards.borrow();
@@ -228,7 +216,8 @@ impl<S: Seam> CoreState<S> {
         self.log_lateness.get()
     }
 
-    fn measure_log_pressure(&self) {
+    /// Measures the log's fill level and age.
+    pub fn measure_log_pressure(&self) {
         let pressure = self.log.borrow().as_ref().map_or(0, |store| {
             let (free, total) = store.room();
             let (target, crowded) = (total * LOG_TARGET_PERCENT / 100, total - total / CROWDED_FREE_DIVISOR);
@@ -252,26 +241,6 @@ impl<S: Seam> CoreState<S> {
     pub fn is_log_still_full(&self) -> bool {
         let room = self.log.borrow().as_ref().map(|store| store.room().0);
         self.free_segments_when_full.get().is_some_and(|when_full| room.is_some_and(|room| room <= when_full))
-    }
-
-    /// Reacts to a full log: every shard destages the blocks whose records fill it.
-    pub fn destage_to_free_log(&self) {
-        for shard in self.shards() {
-            shard.retire_durable_records();
-            shard.work.notify();
-            let needs_flush = {
-                let state = shard.state.borrow();
-                state.log_tracker.holds_segments()
-                    && state.log_tracker.has_changes()
-                    && !state.logging.single_flight.is_running()
-            };
-            if needs_flush {
-                // A flush appends newer records or tombstones, so that old records can be retired. The next flush
-                // reports an error.
-                let shard = Rc::clone(&shard);
-                self.seam.spawn(async move { drop(shard.flush_log().await) });
-            }
-        }
     }
 
     /// The datastore by which reads from flash get their I/O slots.
@@ -363,15 +332,14 @@ impl<S: Seam> CoreState<S> {
         }
     }
 
-    /// Waits until buffers may have become free.
+    /// Waits until buffers may have become free. While data is dirty, the tick runs, by which destage frees some.
     pub async fn pause_for_buffers(self: &Rc<Self>) {
-        self.keep_ticking();
         self.shards().iter().for_each(|shard| shard.work.notify());
         self.seam.sleep(ALLOC_PAUSE).await;
     }
 
     /// Renews the allowance of destage, and limits it only if clients are busy.
-    fn renew_allowance(&self) {
+    pub fn renew_allowance(&self) {
         let requests = self.shards().iter().map(|shard| shard.counters.requests()).sum();
         // The count of a volume that was detached is missing, so the sum may be lower than before.
         let new: u64 = u64::saturating_sub(requests, self.requests.replace(requests));
@@ -386,41 +354,5 @@ impl<S: Seam> CoreState<S> {
     /// Records cost units spent by destage; the last run may overdraw the allowance.
     pub fn record_destage(&self, cost: u64) {
         self.allowance.set(self.allowance.get().map(|left| left.saturating_sub(cost)));
-    }
-
-    /// Runs the tick until no shard has dirty data: an idle engine has no timer.
-    pub fn keep_ticking(self: &Rc<Self>) {
-        if self.ticking.replace(true) {
-            return;
-        }
-        let core_state = Rc::clone(self);
-        self.seam.spawn(async move {
-            let mut is_dirty = true;
-            while is_dirty {
-                core_state.seam.sleep(TICK).await;
-                is_dirty = false;
-                core_state.renew_allowance();
-                core_state.measure_log_pressure();
-                core_state.repartition_memory_if_due();
-                core_state.sweep_kept_records();
-                for shard in core_state.shards() {
-                    shard.tick_throttle();
-                    if core_state.log_pressure_percent() == 100 {
-                        shard.retire_durable_records();
-                    }
-                    if let Some(since) = core_state.log_since() {
-                        shard.state.borrow_mut().limit_spilled_age(since);
-                    }
-                    shard.flush_log_if_due();
-                    shard.destage_log_if_due();
-                    if shard.state.borrow().needs_tick() {
-                        shard.work.notify();
-                        shard.progress.notify();
-                        is_dirty = true;
-                    }
-                }
-            }
-            core_state.ticking.set(false);
-        });
     }
 }

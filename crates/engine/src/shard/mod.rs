@@ -1,21 +1,24 @@
-//! A volume's part on one core: its blocks in memory, their destage, and its requests.
+//! A volume's part on one core: its state, the transitions of its blocks, and its limits. The layers above work on it.
 
-pub mod admin;
-pub mod allocation;
 pub mod core_state;
-pub mod destaged;
-pub mod fill;
-pub mod flush;
+pub mod epochs;
+pub mod failures;
+pub mod fill_guard;
+pub mod flush_batcher;
+pub mod flush_progress;
+pub mod kept_records;
+pub mod log_destage;
+pub mod lookup;
 pub mod memory_partition;
-pub mod persisted;
-pub mod read;
-pub mod reload;
+pub mod order;
+pub mod promoter;
+pub mod retire;
+pub mod retry;
 pub mod single_flight;
 pub mod state;
 pub mod streams;
+pub mod throttle;
 pub mod wait;
-pub mod write;
-pub mod zero;
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -26,13 +29,8 @@ use qos::Cost;
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 
 use crate::backing::{AnyDisk, Cause, Datastore, Dispatch, IoSlot, Priority};
-use crate::destage::log_destage::LogDestage;
-use crate::destage::throttle::Throttle;
-use crate::destage::writer::Retry;
-use crate::log::flush_batcher::FlushBatcher;
-use crate::log::kept_records::KeptRecords;
+use crate::flash_tier::FlashTier;
 use crate::memory::{BlockNo, MemoryCache, Sectors};
-use crate::pages::FlashTier;
 use crate::policy::curve::Curves;
 use crate::spec::Sabotage;
 use crate::stats::Counters;
@@ -40,8 +38,13 @@ use crate::telemetry::SlowRequests;
 use crate::wait::Signal;
 use crate::{ByteOffset, CacheMode, MemoryQuota, WritePolicy};
 use core_state::CoreState;
+use flush_batcher::FlushBatcher;
+use kept_records::KeptRecords;
+use log_destage::LogDestage;
+use retry::Retry;
 use state::State;
 use streams::Streams;
+use throttle::Throttle;
 
 /// The part of a volume on one core.
 pub struct Shard<S: Seam> {
@@ -197,6 +200,19 @@ impl<S: Seam> Shard<S> {
     /// True if a write is acknowledged from memory.
     pub fn defers_writes(&self) -> bool {
         self.policy.get().defers_writes() && self.mode.get() == CacheMode::Active
+    }
+
+    /// True if the log answers flushes.
+    pub fn uses_log(&self) -> bool {
+        self.has_log
+            && !self.draining.get()
+            && self.policy.get() == WritePolicy::WriteBack
+            && self.mode.get() == CacheMode::Active
+    }
+
+    /// True if a flush involves the log: the log answers flushes, or a recovery may find records of the volume.
+    pub fn flush_involves_log(&self) -> bool {
+        self.core.has_log() && (self.uses_log() || self.state.borrow().log_tracker.has_records())
     }
 
     /// Limit of this shard's blocks that are not clean: two thirds of the free part of the bound. So a single volume

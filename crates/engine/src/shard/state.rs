@@ -10,16 +10,14 @@ use std::rc::Rc;
 use flash::{CompletionNo, Epoch, Position};
 use seam::{Nanos, Seam};
 
-use super::destaged::DestagedBlocks;
-use super::fill::FillGuard;
-use super::flush::FlushProgress;
+use super::epochs::Epochs;
+use super::failures::Failures;
+use super::fill_guard::FillGuard;
+use super::flush_progress::{FlushProgress, Logging};
+use super::order::DirtyOrder;
 use super::wait::{WriteWait, WriteWaits};
-use crate::destage::epochs::Epochs;
-use crate::destage::failures::Failures;
-use crate::destage::order::DirtyOrder;
-use crate::log::Logging;
-use crate::log::RangeChange;
-use crate::log::log_tracker::LogTracker;
+use crate::flash_tier::destaged::DestagedBlocks;
+use crate::log_tracker::{LogTracker, RangeChange};
 use crate::memory::zeroes::{RANGES_MAX, ZeroRange, ZeroRanges, ZeroState};
 use crate::memory::{BlockNo, MemoryCache, Sectors, Slot, SlotRef, UnflushedWrite};
 

@@ -14,8 +14,8 @@ use seam::persist::ShmImage;
 use seam::{AllocationExtent, BLOCK_BYTES, Disk, Geometry, Nanos, Piece, SECTOR_BYTES, Seam};
 
 use crate::backing::{Cause, Dispatch, ReservationError};
+use crate::flash_tier::FlashTier;
 use crate::memory::{BlockNo, PREFETCHED_ENTRIES_MAX};
-use crate::pages::FlashTier;
 use crate::policy::Admit;
 use crate::policy::curve::VolumeCurves;
 use crate::shard::core_state::CoreState;
@@ -121,7 +121,7 @@ impl<S: Seam> Volume<S> {
         }
         shard.apply_memory_quota();
         shard.seam().spawn(crate::destage::pump::pump(Rc::clone(&shard)));
-        crate::pages::start(&shard);
+        crate::backing_check::start(&shard);
         let attached_at = shard.seam().now();
         let heat = Heat::default();
         heat.advance(attached_at, geometry.size_bytes);

@@ -1,14 +1,12 @@
-//! The top-level modules of a crate do not depend on each other in a circle (a dependency cycle). References in tests
-//! do not count.
+//! The top-level modules of a crate do not depend on each other in a circle (a dependency cycle). A path to a module
+//! is a dependency, and so is a call of a method that a module defines for a type of another one ([`methods`]).
+//! References in tests do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::at;
+use super::{at, methods};
 use crate::Violation;
 use crate::source::Source;
-
-/// Crates whose circles are only counted: a redesign is to remove them.
-pub const AIMS: [&str; 1] = ["engine"];
 
 /// A reference from one top-level module to another.
 struct Edge<'a> {
@@ -20,28 +18,22 @@ struct Edge<'a> {
 /// A crate's references between top-level modules, by the module that they are in.
 type Graph<'a> = BTreeMap<String, Vec<Edge<'a>>>;
 
-/// Circles of modules in all crates except [`AIMS`].
+/// Circles of modules in all crates.
 pub fn check(sources: &[Source]) -> Vec<Violation> {
     let graphs = graphs(sources);
-    let enforced = graphs.iter().filter(|(name, _)| !AIMS.contains(name));
-    enforced.flat_map(|(_, graph)| circles(graph).into_iter().map(|circle| violation(graph, &circle))).collect()
-}
-
-/// Number of modules of a crate that are part of a circle.
-pub fn modules_in_circles(sources: &[Source], name: &str) -> usize {
-    graphs(sources).get(name).map_or(0, |graph| circles(graph).iter().map(BTreeSet::len).sum())
+    graphs.values().flat_map(|graph| circles(graph).into_iter().map(|circle| violation(graph, &circle))).collect()
 }
 
 fn violation(graph: &Graph<'_>, circle: &BTreeSet<&str>) -> Violation {
-    let edges = circle.iter().flat_map(|module| &graph[*module]);
+    let edges = circle.iter().flat_map(|module| &graph[*module]).filter(|edge| circle.contains(edge.to.as_str()));
     let edge = edges.min_by_key(|edge| (&edge.source.path, edge.line)).expect("a circle has edges");
     let modules = circle.iter().copied().collect::<Vec<_>>().join(", ");
     at(
         edge.source,
         edge.line,
         format!(
-            "the modules {modules} depend on each other in a circle; move the types that they share into a module \
-             of their own"
+            "the modules {modules} depend on each other in a circle; move the types and functions that they share into \
+             a module of their own"
         ),
     )
 }
@@ -90,7 +82,26 @@ fn graphs(sources: &[Source]) -> BTreeMap<&str, Graph<'_>> {
             }
         }
     }
+    for (name, files) in files_by_crate(sources) {
+        for call in methods::calls(&files) {
+            let edges = graphs.entry(name).or_default().entry(call.from.to_owned()).or_default();
+            edges.push(Edge { to: call.to.to_owned(), source: call.source, line: call.line });
+        }
+    }
     graphs
+}
+
+/// The library files of each crate, each with its top-level module; `None` for the crate's root.
+fn files_by_crate(sources: &[Source]) -> BTreeMap<&str, Vec<(&Source, Option<&str>)>> {
+    let mut crates: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+    for source in sources {
+        if let Some((name, _)) = source.path.strip_prefix("crates/").and_then(|path| path.split_once("/src/"))
+            && source.is_rust()
+        {
+            crates.entry(name).or_default().push((source, module_path(source).map(|(_, path)| path[0])));
+        }
+    }
+    crates
 }
 
 /// The crate of a library file in `crates/`, and the path of its module; `None` for the crate's root.
@@ -173,10 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn circles_in_crates_with_an_aim_are_only_counted() {
-        let files = [("a.rs", "use crate::b::B;\n"), ("b.rs", "use crate::a::A;\n"), ("c.rs", "use crate::a::A;\n")];
-        let source = |(file, text): (&str, &str)| Source::new(&format!("crates/engine/src/{file}"), text);
-        let sources = files.map(source);
-        assert_eq!((check(&sources).len(), modules_in_circles(&sources, "engine")), (0, 2));
+    fn circle_by_calls_of_methods_is_found() {
+        let data = ("x/src/data.rs", "pub struct Data;\n");
+        let low = "use crate::data::Data;\nimpl Data {\n    fn low(&self) {\n        self.high();\n    }\n}\n";
+        let high = "use crate::data::Data;\nimpl Data {\n    pub fn high(&self) {\n        self.low();\n    }\n}\n";
+        let found = circles(&[data, ("x/src/low.rs", low), ("x/src/high.rs", high)]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("crates/x/src/high.rs:4: the modules high, low depend"), "{found:?}");
+        let one_way = low.replace("self.high()", "self.data()");
+        assert_eq!(circles(&[data, ("x/src/low.rs", &one_way), ("x/src/high.rs", high)]), Vec::<String>::new());
     }
 }

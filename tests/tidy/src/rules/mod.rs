@@ -8,6 +8,7 @@ pub mod layers;
 pub mod length;
 pub mod links;
 pub mod marks;
+mod methods;
 pub mod named;
 pub mod paths;
 pub mod subjects;

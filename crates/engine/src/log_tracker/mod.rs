@@ -5,6 +5,12 @@
 //! docs/rules.md). [`WritebackStage`] is the write-back stage of a block. Records still at the first stage whose block
 //! is not in memory are held compactly in a [`RecordIndex`].
 
+pub mod block_index;
+mod change_set;
+mod record_index;
+mod stream_bypass;
+mod zero_records;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
@@ -13,11 +19,12 @@ use flash::{BlockNo, CompletionNo, Position, SegmentNo};
 
 use seam::Nanos;
 
-use super::change_set::{ChangeSet, RANGES_MAX, RangeChange};
-use super::record_index::{IndexEntry, RecordIndex};
-use super::stream_bypass::StreamBypass;
-use super::zero_records::ZeroRecords;
 use crate::memory::outdated::OutdatedRanges;
+use change_set::RANGES_MAX;
+pub use change_set::{ChangeSet, RangeChange};
+use record_index::{IndexEntry, RecordIndex};
+use stream_bypass::StreamBypass;
+use zero_records::ZeroRecords;
 
 /// Number of records of zero-ranges from which a flush waits until the zeroes are on the backing.
 const ZERO_RECORDS_MAX: usize = 4096;

@@ -2,8 +2,8 @@
 
 use seam::{AllocationExtent, Disk, Seam};
 
-use super::{Shard, ShardRef, blocks_of};
 use crate::memory::Sectors;
+use crate::shard::{Shard, ShardRef, blocks_of};
 use crate::spec::Sabotage;
 use crate::{ByteOffset, RequestError};
 

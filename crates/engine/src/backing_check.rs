@@ -18,10 +18,10 @@ use std::rc::{Rc, Weak};
 use flash::VolumePages;
 use seam::{Block, Nanos, Seam};
 
-use super::page_and_index;
 use crate::backing::Cause;
+use crate::flash_tier::destaged::PARTIAL_MAX;
+use crate::flash_tier::page_and_index;
 use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors};
-use crate::shard::destaged::PARTIAL_MAX;
 use crate::shard::{Shard, ShardRef};
 use crate::wait::Signal;
 
@@ -64,8 +64,19 @@ impl Candidate {
     }
 }
 
+/// Starts the background tasks of a volume's pages after the attach.
+pub fn start<S: Seam>(shard: &ShardRef<S>) {
+    if shard.flash_tier.pages.is_some() {
+        shard.restart_pinning();
+        let shard = Rc::downgrade(shard);
+        if let Some(strong) = shard.upgrade() {
+            strong.seam().clone().spawn(check(shard));
+        }
+    }
+}
+
 /// Compares the pages with the backing, and then admits or drops them; ends with the volume.
-pub async fn check<S: Seam>(shard: Weak<Shard<S>>) {
+async fn check<S: Seam>(shard: Weak<Shard<S>>) {
     let Some(core) = shard.upgrade().map(|shard| Rc::clone(&shard.core)) else { return };
     core.wait_for_map().await;
     let ring_blocks = shard.upgrade().map(|shard| shard.blocks_in_ring()).unwrap_or_default();
@@ -285,7 +296,7 @@ impl<S: Seam> Shard<S> {
                 None if self.stopping.get() => return ComparisonResult::Unknown,
                 // A comparison that waits for buffers holds none: otherwise comparisons could hold all buffers that
                 // reads of clients need.
-                None => self.core.pause_for_buffers().await,
+                None => self.core.wait_for_buffers().await,
             }
         }
     }

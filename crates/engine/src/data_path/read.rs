@@ -6,15 +6,16 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Piece, Seam};
 
-use super::fill::{FillGuard, FillResult};
-use super::reload::ReloadReason;
-use super::state::State;
-use super::wait::WriteWait;
-use super::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::backing::Cause;
+use crate::fill::FillResult;
+use crate::fill::reload::ReloadReason;
+use crate::flash_tier::counters::MissReason;
 use crate::memory::{BlockNo, MemoryCache, PageNo, Sectors};
-use crate::pages::counters::MissReason;
 use crate::policy::Admit;
+use crate::shard::fill_guard::FillGuard;
+use crate::shard::state::State;
+use crate::shard::wait::WriteWait;
+use crate::shard::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::spec::Sabotage;
 use crate::stats::{ReadKind, SourceBytes};
 use crate::telemetry::{LatencyTrace, Step};
@@ -120,7 +121,7 @@ impl<S: Seam> Shard<S> {
                 // A read that waits for buffers holds none: otherwise concurrent reads could hold all buffers and wait
                 // for each other.
                 pieces.fill_with(|| None);
-                self.core.pause_for_buffers().await;
+                self.core.wait_for_buffers().await;
                 continue;
             };
             let has_reloaded = !plan.spilled.is_empty();

@@ -10,8 +10,8 @@ use std::rc::Rc;
 use flash::{BlockNo, EXPIRIES_TOLD_APART, Position};
 use seam::{BLOCK_BYTES, Seam};
 
-use super::block_index::{BlockIndex, Value};
-use crate::shard::core_state::CoreState;
+use super::core_state::CoreState;
+use crate::log_tracker::block_index::{BlockIndex, Value};
 
 /// The indexes of all volumes of a core together take at most 1/8 as much memory as the cache.
 const MEMORY_DIVISOR: usize = 8;

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Seam};
 
-use super::{Shard, ShardRef};
 use crate::memory::{BlockNo, Sectors};
+use crate::shard::{Shard, ShardRef};
 use crate::{CacheMode, RequestError, WritePolicy};
 
 /// Guard: no write is sent to the backing while it exists.

@@ -6,13 +6,13 @@ use std::rc::Rc;
 
 use seam::{BlockMut, Disk, Seam};
 
-use super::state::FlushObligation;
-use super::wait::WriteWait;
 use super::write::WriteMode;
-use super::{Shard, ShardRef, Span, spans};
-use crate::log::RangeChange;
+use crate::log_tracker::RangeChange;
 use crate::memory::zeroes::{RANGES_LOW_WATERMARK, RANGES_MAX, ZeroRange, ZeroState};
 use crate::memory::{BlockNo, PageNo, Sectors};
+use crate::shard::state::FlushObligation;
+use crate::shard::wait::WriteWait;
+use crate::shard::{Shard, ShardRef, Span, spans};
 use crate::spec::Sabotage;
 use crate::{ByteOffset, RequestError, WriteSource, ZeroFlags};
 
@@ -93,7 +93,7 @@ impl<S: Seam> Shard<S> {
                 if self.zero_span(&span, wait) {
                     break;
                 }
-                drop(self.core.alloc().await);
+                self.wait_for_buffer().await;
             }
         }
         Ok(())

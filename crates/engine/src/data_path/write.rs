@@ -6,11 +6,11 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Nanos, Seam};
 
-use super::state::State;
-use super::wait::WriteWait;
-use super::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::memory::{MemoryCache, Sectors};
 use crate::policy::Admit;
+use crate::shard::state::State;
+use crate::shard::wait::WriteWait;
+use crate::shard::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::spec::Sabotage;
 use crate::telemetry::{LatencyTrace, Step};
 use crate::{ByteOffset, CacheMode, RequestError, WriteFlags, WriteSource};
@@ -91,7 +91,7 @@ impl<S: Seam> Shard<S> {
                 if is_written.is_some() {
                     break;
                 }
-                drop(self.core.alloc().await);
+                self.wait_for_buffer().await;
             }
         }
         self.record_dirty(started_at);
@@ -121,25 +121,6 @@ impl<S: Seam> Shard<S> {
 
     fn has_space_for(&self, at: ByteOffset, len: u64) -> bool {
         self.sabotage(Sabotage::NoReservation) || self.disk.has_space_for(at.0, len)
-    }
-
-    /// Waits until the blocks of `wait` are on the backing, and durable there if `fua`.
-    /// `losses`: the backing's count of losses before any of the blocks was sent.
-    pub async fn await_written(
-        self: &ShardRef<S>,
-        wait: Option<Rc<WriteWait>>,
-        fua: bool,
-        losses: u64,
-    ) -> Result<(), RequestError> {
-        let Some(wait) = wait else { return Ok(()) };
-        self.work.notify();
-        wait.wait_for_all().await?;
-        if wait.was_replaced() {
-            self.flush_all().await?;
-        } else if fua {
-            self.sync_or_flush(losses).await?;
-        }
-        Ok(())
     }
 
     /// Writes one block's part of a request to memory. `None` if there is no buffer now, or if the block is spilled and
@@ -263,5 +244,12 @@ impl<S: Seam> Shard<S> {
             self.work.notify();
         }
         self.flush_log_if_due();
+    }
+
+    /// Records a write. True if it continues a stream that bypasses the log.
+    fn record_stream_write(&self, at: ByteOffset, len: usize) -> bool {
+        let is_stream = self.uses_log() && self.write_streams.borrow_mut().record_write(at, len as u64);
+        // A flush of the whole volume destages older blocks first.
+        is_stream && !self.state.borrow().flushing.single_flight.is_running()
     }
 }

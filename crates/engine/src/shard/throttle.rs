@@ -6,16 +6,14 @@
 //! room.
 
 use std::cell::Cell;
-use std::ops::Range;
 
-use flash::BlockNo;
 use seam::{Nanos, Seam};
 
-use crate::ByteOffset;
-use crate::shard::{Shard, ShardRef, blocks_of};
+use super::Shard;
+use super::state::State;
 
 /// Percentage of the limit above which writers are slowed.
-const SOFT_PERCENT: u64 = 70;
+pub const SOFT_PERCENT: u64 = 70;
 /// Percentage of the limit above which destage works without a flush or a waiting request, unless the log has room.
 const PRESSURE_PERCENT: u64 = 25;
 /// Percentage of the limit above which dirty data in memory counts as pressure although there is a flash log. Below it,
@@ -30,28 +28,31 @@ const ALLOWANCE_MAX: u64 = 256;
 const ALLOWANCE_MIN: u64 = 32;
 /// Number of blocks that cost the processor as much as the request of their run.
 const BLOCKS_PER_COST_UNIT: u64 = 16;
-/// Longest delay of one write by pacing alone.
-const DELAY_MAX: Nanos = Nanos::from_millis(500);
 /// Shortest time between two measurements of the pace.
 const MEASURE_NS_MIN: u64 = 100_000_000;
 /// Longest interval that gives a measurement of the pace.
 const MEASURE_NS_MAX: u64 = 2_000_000_000;
+/// Maximum number of blocks of a volume that bypass the log. Each background flush visits them.
+const STREAM_BYPASS_BLOCKS_MAX: u64 = 16_384;
+/// These blocks take at most this part of the memory for dirty data.
+const STREAM_BYPASS_DIVISOR: u64 = 8;
 
 /// State of a shard's back-pressure.
 #[derive(Default)]
 pub struct Throttle {
     /// Limit of blocks that are not clean, as last updated.
-    limit: Cell<u64>,
+    pub limit: Cell<u64>,
     /// Start time of the next write above the soft limit.
-    next_start: Cell<Nanos>,
-    /// Next queue number for a writer that waits for room, and the number being served.
-    next_number: Cell<u64>,
-    serving: Cell<u64>,
+    pub next_start: Cell<Nanos>,
+    /// Next queue number for a writer that waits for room.
+    pub next_number: Cell<u64>,
+    /// The number being served.
+    pub serving: Cell<u64>,
     /// Blocks and zero-ranges destaged or spilled; time and count at the last measurement.
     completed_units: Cell<u64>,
     measured: Cell<(Nanos, u64)>,
     /// Recent time to destage a block or zero-range, in nanoseconds; 0: unknown.
-    unit_ns: Cell<u64>,
+    pub unit_ns: Cell<u64>,
     /// Cost units that destage may still spend before the next tick; one run may overdraw them.
     allowance: Cell<u64>,
     /// Client requests counted at the last tick, and whether any arrived since the tick before.
@@ -161,58 +162,15 @@ impl<S: Seam> Shard<S> {
         (not_clean * 100).checked_div(self.throttle.limit.get()).unwrap_or(0).min(100)
     }
 
-    /// True if a write may enter the cache without waiting.
-    pub fn has_room_now(&self, at: ByteOffset, len: usize) -> bool {
-        let blocks = blocks_of(at, len as u64);
-        let not_clean = self.state.borrow().not_clean_blocks() + BlockNo::count(&blocks);
-        not_clean * 100 <= self.throttle.limit.get() * SOFT_PERCENT
-            && self.throttle.next_number.get() == self.throttle.serving.get()
+    /// True if a client waits for destage as such, and not for a particular block: for a flush, or for space in memory
+    /// or in the log.
+    pub fn is_destage_waited_for(&self, state: &State) -> bool {
+        let is_log_crowded = self.core.log_pressure_percent() == 100;
+        state.flushing.single_flight.is_running() || self.slows_writers(state.not_clean_blocks()) || is_log_crowded
     }
 
-    /// Waits until `blocks` may become dirty.
-    pub async fn wait_for_room(self: &ShardRef<S>, blocks: Range<BlockNo>) {
-        let throttle = &self.throttle;
-        let started_at = self.seam().now();
-        self.refresh_throttle();
-        let number = throttle.next_number.get();
-        throttle.next_number.set(number + 1);
-        // A write larger than the limit enters when it is alone.
-        let has_room = |limit: u64| {
-            let wanted = (BlockNo::count(&blocks)).min(limit.div_ceil(2));
-            self.state.borrow().not_clean_blocks() + wanted <= limit
-        };
-        let ready = || (throttle.serving.get() == number && has_room(throttle.limit.get())).then_some(());
-        if ready().is_none() {
-            self.core.keep_ticking();
-            self.work.notify();
-            self.progress.wait_for(ready).await;
-        }
-        throttle.serving.set(number + 1);
-        if throttle.next_number.get() > number + 1 {
-            self.progress.notify();
-        }
-        self.delay_write(BlockNo::count(&blocks)).await;
-        let waited = self.seam().now().since(started_at);
-        if waited > Nanos::ZERO {
-            self.counters.add(&self.counters.throttled_us, waited.as_micros());
-        }
-    }
-
-    /// Delays a write of `blocks` blocks if dirty data is above the soft limit.
-    async fn delay_write(&self, blocks: u64) {
-        let throttle = &self.throttle;
-        let (limit, not_clean) = (throttle.limit.get(), self.state.borrow().not_clean_blocks());
-        let soft = limit * SOFT_PERCENT / 100;
-        if not_clean <= soft || limit == soft || throttle.unit_ns.get() == 0 {
-            return;
-        }
-        // The spacing grows from zero at the soft limit to 1.5 times the time that destage takes at the limit.
-        let spacing = throttle.unit_ns.get().saturating_mul(blocks) * 3 * (not_clean - soft) / (2 * (limit - soft));
-        let now = self.seam().now();
-        let start = throttle.next_start.get().max(now).min(now + DELAY_MAX);
-        throttle.next_start.set(start + Nanos(spacing));
-        if start > now {
-            self.seam().sleep_until(start).await;
-        }
+    /// Maximum number of blocks that bypass the log.
+    pub fn stream_bypass_max(&self) -> usize {
+        STREAM_BYPASS_BLOCKS_MAX.min(self.last_not_clean_limit() / STREAM_BYPASS_DIVISOR) as usize
     }
 }

@@ -7,11 +7,12 @@ use std::rc::Rc;
 use flash::{BlockAddress, Position};
 use seam::{DiskError, Nanos, Seam};
 
-use super::fill::{FillGuard, FillResult};
-use super::state::State;
-use super::{Shard, ShardRef};
+use super::FillResult;
 use crate::memory::{BlockNo, MemoryCache, Sectors};
 use crate::policy::Admit;
+use crate::shard::fill_guard::FillGuard;
+use crate::shard::state::State;
+use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 
 /// Part of the bound of dirty blocks, in percent, below which client reads reload spilled blocks into memory and

@@ -5,8 +5,8 @@ use std::ops::Range;
 use flash::{BlockAddress, BlockNo, PageReadError, Position};
 use seam::{BLOCK_BYTES, Nanos, Seam};
 
-use super::page_and_index;
 use crate::backing::Priority;
+use crate::flash_tier::page_and_index;
 use crate::shard::Shard;
 
 /// Result of reading a range from flash: the blocks found, and buffers for the others.

@@ -4,9 +4,9 @@ use flash::BlockNo;
 use seam::persist::ShmImage;
 use seam::{BLOCK_BYTES, RangeKind, Seam};
 
-use super::write::WriteMode;
-use super::{Shard, ShardRef, spans};
+use crate::data_path::write::WriteMode;
 use crate::memory::Sectors;
+use crate::shard::{Shard, ShardRef, spans};
 use crate::{ByteOffset, RequestError, WriteSource, ZeroFlags};
 
 impl<S: Seam> Shard<S> {
@@ -77,7 +77,7 @@ impl<S: Seam> Shard<S> {
                 if self.with(|state, memory| self.write_block(state, memory, &span, source, mode)).is_some() {
                     break;
                 }
-                drop(self.core.alloc().await);
+                self.wait_for_buffer().await;
             }
         }
         Ok(())

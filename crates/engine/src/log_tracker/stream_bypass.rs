@@ -6,15 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use flash::BlockNo;
-use seam::{Nanos, Seam};
+use seam::Nanos;
 
-use crate::ByteOffset;
-use crate::shard::Shard;
-
-/// Maximum number of blocks of a volume that bypass the log. Each background flush visits them.
-const BLOCKS_MAX: u64 = 16_384;
-/// These blocks take at most this part of the memory for dirty data.
-const MEMORY_DIVISOR: u64 = 8;
 /// Number of waiting blocks from which they are destaged.
 const DUE_BLOCKS: usize = 128;
 /// Fewer blocks are destaged this long after the last one was written.
@@ -114,20 +107,6 @@ impl StreamBypass {
     /// True if a flush of the backing is due, because many blocks were sent.
     pub fn has_many_sent(&self, max: usize) -> bool {
         self.since.len() - self.waiting.len() > max / 2
-    }
-}
-
-impl<S: Seam> Shard<S> {
-    /// Records a write. True if it continues a stream that bypasses the log.
-    pub fn record_stream_write(&self, at: ByteOffset, len: usize) -> bool {
-        let is_stream = self.uses_log() && self.write_streams.borrow_mut().record_write(at, len as u64);
-        // A flush of the whole volume destages older blocks first.
-        is_stream && !self.state.borrow().flushing.single_flight.is_running()
-    }
-
-    /// Maximum number of blocks that bypass the log.
-    pub fn stream_bypass_max(&self) -> usize {
-        BLOCKS_MAX.min(self.last_not_clean_limit() / MEMORY_DIVISOR) as usize
     }
 }
 

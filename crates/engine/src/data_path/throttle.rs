@@ -1,0 +1,77 @@
+//! Admission of writes: a write waits for room for its blocks, and then for its start time.
+
+use std::ops::Range;
+
+use flash::BlockNo;
+use seam::{Nanos, Seam};
+
+use crate::ByteOffset;
+use crate::shard::throttle::SOFT_PERCENT;
+use crate::shard::{Shard, ShardRef, blocks_of};
+
+/// Longest delay of one write by pacing alone.
+const DELAY_MAX: Nanos = Nanos::from_millis(500);
+
+impl<S: Seam> Shard<S> {
+    /// True if a write may enter the cache without waiting.
+    pub fn has_room_now(&self, at: ByteOffset, len: usize) -> bool {
+        let blocks = blocks_of(at, len as u64);
+        let not_clean = self.state.borrow().not_clean_blocks() + BlockNo::count(&blocks);
+        not_clean * 100 <= self.throttle.limit.get() * SOFT_PERCENT
+            && self.throttle.next_number.get() == self.throttle.serving.get()
+    }
+
+    /// Waits until `blocks` may become dirty.
+    pub async fn wait_for_room(self: &ShardRef<S>, blocks: Range<BlockNo>) {
+        let throttle = &self.throttle;
+        let started_at = self.seam().now();
+        self.refresh_throttle();
+        let number = throttle.next_number.get();
+        throttle.next_number.set(number + 1);
+        // A write larger than the limit enters when it is alone.
+        let has_room = |limit: u64| {
+            let wanted = (BlockNo::count(&blocks)).min(limit.div_ceil(2));
+            self.state.borrow().not_clean_blocks() + wanted <= limit
+        };
+        let ready = || (throttle.serving.get() == number && has_room(throttle.limit.get())).then_some(());
+        if ready().is_none() {
+            self.core.keep_ticking();
+            self.work.notify();
+            self.progress.wait_for(ready).await;
+        }
+        throttle.serving.set(number + 1);
+        if throttle.next_number.get() > number + 1 {
+            self.progress.notify();
+        }
+        self.delay_write(BlockNo::count(&blocks)).await;
+        let waited = self.seam().now().since(started_at);
+        if waited > Nanos::ZERO {
+            self.counters.add(&self.counters.throttled_us, waited.as_micros());
+        }
+    }
+
+    /// Delays a write of `blocks` blocks if dirty data is above the soft limit.
+    async fn delay_write(&self, blocks: u64) {
+        let throttle = &self.throttle;
+        let (limit, not_clean) = (throttle.limit.get(), self.state.borrow().not_clean_blocks());
+        let soft = limit * SOFT_PERCENT / 100;
+        if not_clean <= soft || limit == soft || throttle.unit_ns.get() == 0 {
+            return;
+        }
+        // The spacing grows from zero at the soft limit to 1.5 times the time that destage takes at the limit.
+        let spacing = throttle.unit_ns.get().saturating_mul(blocks) * 3 * (not_clean - soft) / (2 * (limit - soft));
+        let now = self.seam().now();
+        let start = throttle.next_start.get().max(now).min(now + DELAY_MAX);
+        throttle.next_start.set(start + Nanos(spacing));
+        if start > now {
+            self.seam().sleep_until(start).await;
+        }
+    }
+
+    /// Waits until a buffer is free.
+    pub async fn wait_for_buffer(&self) {
+        while self.core.memory().borrow_mut().alloc().is_none() {
+            self.core.wait_for_buffers().await;
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! State of a volume's pins.
+
+use std::cell::Cell;
+
+use super::counters::RejectReason;
+
+/// Progress of a volume's pins.
+#[derive(Default)]
+pub struct Pins {
+    /// True if pages are pinned.
+    pub has_pins: Cell<bool>,
+    /// True while the task runs.
+    pub running: Cell<bool>,
+    /// Number of changes of the pins.
+    pub changes: Cell<u64>,
+    /// True if pages that were already checked may lack blocks again.
+    pub needs_recheck: Cell<bool>,
+    /// Number of pinned pages, and how many of them were whole on flash when last checked.
+    pub pages: Cell<(u64, u64)>,
+    /// Reason why the last page could not be filled.
+    pub wait_reason: Cell<Option<RejectReason>>,
+}
+
+impl Pins {
+    /// Number of pinned pages, how many of them are whole on flash, and why the others are not, as text for users.
+    pub fn stats(&self) -> (u64, u64, Option<&'static str>) {
+        let (pinned, on_flash) = self.pages.get();
+        let name = |reason: RejectReason| RejectReason::ALL[reason as usize].0;
+        (pinned, on_flash, self.wait_reason.get().filter(|_| on_flash < pinned).map(name))
+    }
+
+    /// Records why a page could not be put on flash.
+    pub fn set_wait_reason(&self, reason: RejectReason) {
+        self.wait_reason.set(Some(reason));
+    }
+}

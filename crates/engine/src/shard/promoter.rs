@@ -1,0 +1,156 @@
+//! The queues of promotion, and the rule that admits pages to flash.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+
+use seam::Seam;
+
+use super::Shard;
+use super::fill_guard::FillGuard;
+use crate::CoreSpec;
+use crate::flash_tier::budget::Budget;
+use crate::memory::{BlockNo, PageNo};
+use crate::policy::promotion::{Admission, LateReturn, ThirdTouch};
+use crate::spec::AdmissionRule;
+
+/// Limit of each queue.
+const QUEUE_MAX: usize = 1_024;
+
+/// Kind of work for a page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// Put the page's blocks that are in memory on flash.
+    Promote,
+    /// The same for blocks that were overwritten, at lower priority.
+    Refresh,
+    /// Put the whole page on flash: blocks that memory lacks are read from the backing.
+    Complete,
+    /// Compare suspect blocks with the backing.
+    VerifySuspect,
+}
+
+/// Work for a page of a volume.
+pub struct Job<S: Seam> {
+    /// The volume.
+    pub shard: Weak<Shard<S>>,
+    /// The page.
+    pub page: PageNo,
+    /// Kind of work.
+    pub task: Task,
+    /// Content of the page if a page fill read it.
+    pub read: Option<PageRead<S>>,
+}
+
+/// A page that was read for a client and is to be promoted.
+pub struct PageRead<S: Seam> {
+    /// Fill guard that reports which blocks have changed since; the receiver releases it.
+    pub guard: Rc<FillGuard>,
+    /// First block of the page.
+    pub first: BlockNo,
+    /// Content of its blocks.
+    pub blocks: Vec<S::Block>,
+}
+
+/// The promotion state that the volumes of a core share.
+pub struct Promoter<S: Seam> {
+    /// The rule that chooses pages.
+    pub rule: RefCell<Box<dyn Admission>>,
+    /// Number of recorded uses.
+    pub uses: Cell<u32>,
+    budget: Budget,
+    queue: RefCell<VecDeque<Job<S>>>,
+    /// Overwritten pages: most of them will be overwritten again, so they come after newly promoted ones.
+    refreshes: RefCell<VecDeque<Job<S>>>,
+    /// Work that waits until its backing is quiet.
+    pub deferred: RefCell<VecDeque<Job<S>>>,
+    /// The first task runs.
+    pub running: Cell<bool>,
+    /// Number of queued pages with content.
+    pub held_pages: Cell<usize>,
+    /// Number of tasks besides the first.
+    pub helpers: Cell<usize>,
+}
+
+impl<S: Seam> Promoter<S> {
+    /// Creates the promoter of a core whose memory holds `memory_pages` whole pages.
+    pub fn new(spec: &CoreSpec, memory_pages: u64) -> Self {
+        let rule: Box<dyn Admission> = match spec.admission {
+            AdmissionRule::LateReturn => Box::new(LateReturn::new(0, memory_pages)),
+            AdmissionRule::ThirdTouch => Box::new(ThirdTouch::new(0)),
+        };
+        Promoter {
+            rule: RefCell::new(rule),
+            uses: Default::default(),
+            budget: Budget::new(spec.flash_bytes_a_day),
+            queue: Default::default(),
+            refreshes: Default::default(),
+            deferred: Default::default(),
+            running: Default::default(),
+            held_pages: Default::default(),
+            helpers: Default::default(),
+        }
+    }
+
+    /// Bytes of memory that the history of uses takes.
+    pub fn bytes(&self) -> u64 {
+        self.rule.borrow().bytes()
+    }
+
+    /// The budget that limits promotion.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Number of queued pages with content.
+    pub fn held_pages(&self) -> usize {
+        self.held_pages.get()
+    }
+
+    /// Takes the next job that does not wait for a quiet backing.
+    pub fn pop(&self) -> Option<Job<S>> {
+        let job = self.queue.borrow_mut().pop_front();
+        job.or_else(|| self.refreshes.borrow_mut().pop_front())
+    }
+
+    /// Queues the job, or returns it if its queue is full.
+    pub fn push(&self, job: Job<S>) -> Result<(), Job<S>> {
+        let queue = match job.task {
+            Task::Promote => &self.queue,
+            Task::Refresh => &self.refreshes,
+            Task::Complete | Task::VerifySuspect => &self.deferred,
+        };
+        let mut queue = queue.borrow_mut();
+        let is_same = |other: &&Job<S>| {
+            other.page == job.page && other.task == job.task && Weak::ptr_eq(&other.shard, &job.shard)
+        };
+        // Repeated jobs of one page follow each other closely.
+        if job.read.is_none() && queue.iter().rev().take(8).find(is_same).is_some() {
+            return Ok(());
+        }
+        if queue.len() >= QUEUE_MAX {
+            return Err(job);
+        }
+        self.held_pages.set(self.held_pages.get() + usize::from(job.read.is_some()));
+        queue.push_back(job);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use seam::sim::SimSeam;
+
+    use super::*;
+
+    #[test]
+    fn promotions_precede_refreshes_and_have_their_own_queue() {
+        let promoter = Promoter::<SimSeam>::new(&CoreSpec::default(), 64);
+        let push = |page, task| promoter.push(Job { shard: Weak::new(), page: PageNo(page), task, read: None }).is_ok();
+        assert!((0..QUEUE_MAX as u64).all(|page| push(page, Task::Refresh)));
+        assert!(!push(5_000, Task::Refresh), "each queue is bounded");
+        assert!(push(7_000, Task::Promote));
+        let next: Vec<u64> = (0..2).filter_map(|_| promoter.pop()).map(|job| job.page.0).collect();
+        assert_eq!(next, [7_000, 0]);
+    }
+}
