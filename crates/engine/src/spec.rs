@@ -209,6 +209,8 @@ pub enum Sabotage {
     KeepChangedBlock,
     /// A flush of the log that an operation waits for leaves out the blocks of streams (R6).
     LeaveOutStreams,
+    /// A flush of the log that an operation waits for leaves out blocks of which only some sectors are in memory (R6).
+    LeaveOutPartial,
     /// A write is acknowledged although its backing may lack space for it.
     NoReservation,
     /// A zero-range releases the space of a block that was written since it was selected.

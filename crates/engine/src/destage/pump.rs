@@ -520,7 +520,8 @@ impl<S: Seam> Shard<S> {
         Some(Job::Zero(ZeroJob { operation, blocks, may_unmap, waits }, permit))
     }
 
-    /// Starts a write of the whole blocks of `run` around `anchor`, or of `anchor` alone if it is partial.
+    /// Starts a write of the blocks of `run` around `anchor` whose sectors in memory follow each other without a gap: on
+    /// a backing that accepts single sectors, a client's request that does not begin and end at blocks stays one write.
     fn start_write(
         &self,
         state: &mut State,
@@ -528,23 +529,26 @@ impl<S: Seam> Shard<S> {
         run: Range<BlockNo>,
         anchor: BlockNo,
     ) -> Option<Job<S::Block, S::BlockMut>> {
-        let is_whole = |memory: &MemoryCache<S>, block: BlockNo| {
-            let id = memory.find(self.number, block).expect("a dirty block has a slot");
-            memory.slot(id).present == Sectors::ALL
+        let present = |memory: &MemoryCache<S>, block: BlockNo| {
+            memory.slot(memory.find(self.number, block).expect("a dirty block has a slot")).present
         };
-        let run = if is_whole(memory, anchor) {
-            let start = BlockNo::each(&(run.start..anchor))
-                .rev()
-                .find(|block| !is_whole(memory, *block))
-                .map_or(run.start, BlockNo::next);
-            let end = BlockNo::each(&(anchor..run.end)).find(|block| !is_whole(memory, *block)).unwrap_or(run.end);
-            start..end
-        } else if self.accepts_sectors() {
-            anchor.single()
-        } else {
+        let accepts_sectors = self.accepts_sectors();
+        if present(memory, anchor) != Sectors::ALL && !accepts_sectors {
             state.filling.insert(anchor);
             return Some(Job::Fill(anchor));
+        }
+        let continues = |block: BlockNo| {
+            let (present, next_present) = (present(memory, block), present(memory, block.next()));
+            match accepts_sectors {
+                true => present.is_tail() && next_present.is_head(),
+                false => present == Sectors::ALL && next_present == Sectors::ALL,
+            }
         };
+        let before = BlockNo::each(&(run.start..anchor)).rev().take_while(|block| continues(*block));
+        let after = BlockNo::each(&(anchor..run.end.previous())).take_while(|block| continues(*block));
+        let start = before.last().unwrap_or(anchor);
+        let end = after.last().map_or(anchor.next(), |block| block.next().next());
+        let run = start..end;
         let permit = self.dispatch.try_enter(Cause::Destage)?;
         let operation = state.begin_operation(run.clone());
         let mut block_writes = Vec::with_capacity(BlockNo::count(&run) as usize);

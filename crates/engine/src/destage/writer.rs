@@ -29,7 +29,7 @@ pub struct BlockWrite<B> {
     pub present: Sectors,
 }
 
-/// A run of adjacent blocks to write in one request, or one partial block.
+/// Adjacent blocks whose sectors follow each other without a gap, to write in one request, or one block.
 pub struct WriteJob<B> {
     /// Number of the operation.
     pub operation: u64,
@@ -154,30 +154,43 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Writes whole blocks in one request, or the valid sectors of one partial block run by run.
+    /// Writes the valid sectors of blocks in one request, or those of a single block run by run.
     async fn write_to_backing(
         &self,
         first: BlockNo,
         block_writes: &[BlockWrite<S::Block>],
         priority: Priority,
     ) -> Result<(), DiskError> {
-        let at = ByteOffset::of(first);
-        let [block_write] = block_writes else {
-            let pieces = first.onward().zip(block_writes).map(|(block, block_write)| {
-                assert_eq!(block_write.present, Sectors::ALL, "only whole blocks are written in a run");
-                Piece::new(block_write.data.clone(), 0, self.bytes_inside(block))
-            });
-            return self.write_pieces(at, pieces.collect(), priority).await;
-        };
-        let inside = self.bytes_inside(first);
-        for (start, len) in block_write.present.runs() {
-            let len = len.min(inside.saturating_sub(start));
-            if len > 0 {
-                let piece = Piece::new(block_write.data.clone(), start, len);
-                self.write_pieces(at.plus(start as u64), vec![piece], priority).await?;
+        if let [block_write] = block_writes {
+            for run in block_write.present.runs() {
+                self.write_sectors(vec![(first, block_write, run)], priority).await?;
             }
+            return Ok(());
         }
-        Ok(())
+        let is_continued = |pair: &[BlockWrite<S::Block>]| pair[0].present.is_tail() && pair[1].present.is_head();
+        assert!(block_writes.windows(2).all(is_continued), "the sectors of a run have no gap");
+        let only_run = |block_write: &BlockWrite<_>| block_write.present.runs().next().expect("a block has sectors");
+        let runs = first.onward().zip(block_writes).map(|(block, write)| (block, write, only_run(write)));
+        self.write_sectors(runs.collect(), priority).await
+    }
+
+    /// Writes adjacent sectors, as far as they lie inside the volume: of each block, its bytes from a start on, with a
+    /// length.
+    async fn write_sectors(
+        &self,
+        runs: Vec<(BlockNo, &BlockWrite<S::Block>, (usize, usize))>,
+        priority: Priority,
+    ) -> Result<(), DiskError> {
+        let Some((first, _, (start, _))) = runs.first().copied() else { return Ok(()) };
+        let piece_of = |(block, write, (start, len)): (BlockNo, &BlockWrite<S::Block>, (usize, usize))| {
+            let len = len.min(self.bytes_inside(block).saturating_sub(start));
+            (len > 0).then(|| Piece::new(write.data.clone(), start, len))
+        };
+        let pieces: Vec<_> = runs.into_iter().filter_map(piece_of).collect();
+        match pieces.is_empty() {
+            true => Ok(()),
+            false => self.write_pieces(ByteOffset::of(first).plus(start as u64), pieces, priority).await,
+        }
     }
 
     async fn write_pieces(

@@ -6,6 +6,7 @@
 //! is acknowledged. Otherwise a recovery could restore an older record over it (R8). A zero-range of any length is one
 //! record.
 
+pub mod partial_blocks;
 mod spill;
 mod tail;
 mod through_backing;
@@ -18,9 +19,8 @@ use flash::{BlockAddress, Content, Record, StoreError};
 use seam::{BLOCK_BYTES, DiskError, Nanos, Seam};
 
 use crate::RequestError;
-use crate::backing::Cause;
 use crate::log_tracker::{ChangeSet, RangeChange, RecordContent, WritebackStage};
-use crate::memory::{BlockNo, MemoryCache, Sectors};
+use crate::memory::{BlockNo, MemoryCache};
 use crate::shard::core_state::CoreState;
 use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef};
@@ -136,16 +136,22 @@ impl<S: Seam> Shard<S> {
         let started_at = self.seam().now();
         // A flush that began earlier waits for this run, which then takes all changes.
         let takes_all = self.must_log_all() && !self.sabotage(Sabotage::LeaveOutStreams);
-        let (number, changed) = self.with(|state, _| {
+        let takes_partial = self.flush_batcher.is_run_awaited() && !self.sabotage(Sabotage::LeaveOutPartial);
+        let (number, changed, left_out) = self.with(|state, memory| {
             state.logging.last_flush += 1;
             state.logging.last_flush_at = started_at;
             let left_out_after = Nanos(started_at.0.saturating_sub(self.age_max().0));
-            let changed = match takes_all {
-                true => state.log_tracker.take_changes(),
-                false => state.log_tracker.take_changes_beside_streams(left_out_after),
+            let left_out = match takes_partial || state.log_tracker.has_many_changes() {
+                true => Vec::new(),
+                false => self.partial_blocks_to_leave_out(memory, state.log_tracker.changes()),
             };
-            (state.logging.last_flush, changed)
+            let changed = match takes_all {
+                true => state.log_tracker.take_changes(&left_out),
+                false => state.log_tracker.take_changes_beside_streams(left_out_after, &left_out),
+            };
+            (state.logging.last_flush, changed, left_out)
         });
+        self.fill_left_out(left_out);
         // Boxed, because the compiler limits the depth of nested futures.
         let result = Box::pin(self.make_durable(&changed)).await;
         let now = self.seam().now();
@@ -242,7 +248,7 @@ impl<S: Seam> Shard<S> {
             let (chunk, rest) = remaining.split_at(batch_len.min(batch_max).min(remaining.len()));
             remaining = rest;
             let end = chunk.last().expect("a chunk has blocks").next();
-            if self.log_chunk(chunk).await? == DurableScope::Volume {
+            if self.log_chunk(chunk, remaining).await? == DurableScope::Volume {
                 break;
             }
             self.state.borrow_mut().log_tracker.record_taken_until(end);
@@ -278,7 +284,12 @@ impl<S: Seam> Shard<S> {
             || state.log_tracker.has_many_changes()
     }
 
-    async fn log_chunk(self: &ShardRef<S>, blocks: &[BlockNo]) -> Result<DurableScope, RequestError> {
+    /// Makes the blocks durable. `further` blocks follow in later chunks.
+    async fn log_chunk(
+        self: &ShardRef<S>,
+        blocks: &[BlockNo],
+        further: &[BlockNo],
+    ) -> Result<DurableScope, RequestError> {
         let mut tried = 0;
         loop {
             let had_records = self.state.borrow().log_tracker.has_records();
@@ -286,7 +297,7 @@ impl<S: Seam> Shard<S> {
                 Chunk::Records(records) if records.is_empty() => return Ok(DurableScope::Blocks),
                 Chunk::Records(records) => records,
                 // If the fill fails, the present sectors go to the backing.
-                Chunk::Fill(partial) if self.fill_partials(&partial).await.is_ok() => continue,
+                Chunk::Fill(partial) if self.fill_partial_blocks(&partial, further).await.is_ok() => continue,
                 Chunk::Fill(_) | Chunk::ThroughBacking => {
                     self.destage_blocks(blocks).await?;
                     let runs = blocks.chunk_by(|block, next| block.next() == *next);
@@ -338,17 +349,6 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Fills the partial blocks one after the other: several at once could hold all buffers and I/O slots that they
-    /// wait for.
-    async fn fill_partials(&self, blocks: &[BlockNo]) -> Result<(), DiskError> {
-        for block in blocks {
-            let filled = self.fill(block.single(), None, Cause::Destage).await;
-            self.counters.add(&self.counters.backing_errors, u64::from(filled.is_err()));
-            filled?;
-        }
-        Ok(())
-    }
-
     /// Builds the records of a chunk of blocks from their present content.
     fn chunk_records(&self, state: &mut State, memory: &mut MemoryCache<S>, blocks: &[BlockNo]) -> Chunk<S> {
         let uses_log = self.uses_log();
@@ -357,7 +357,7 @@ impl<S: Seam> Shard<S> {
             match memory.find(self.number, *block).map(|id| memory.slot(id)) {
                 None if state.zeroes.contains(*block) && !uses_log => return Chunk::ThroughBacking,
                 Some(slot) if !slot.is_clean() && !uses_log => return Chunk::ThroughBacking,
-                Some(slot) if !slot.is_clean() && slot.present != Sectors::ALL => partial.push(*block),
+                _ if self.is_partial(memory, *block) => partial.push(*block),
                 _ => {}
             }
         }

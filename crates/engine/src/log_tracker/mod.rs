@@ -276,26 +276,32 @@ impl LogTracker {
         }
     }
 
-    /// Takes the list of changes and starts a new one.
-    pub fn take_changes(&mut self) -> Rc<ChangeSet> {
+    /// The changes since the last flush.
+    pub fn changes(&self) -> &ChangeSet {
+        &self.changed
+    }
+
+    /// Takes the list of changes and starts a new one with the changed blocks that are `left_out`.
+    pub fn take_changes(&mut self, left_out: &[BlockNo]) -> Rc<ChangeSet> {
         self.bypass.clear();
-        let changed = std::mem::take(&mut self.changed);
-        self.begin_log_flush(changed)
+        self.begin_log_flush(left_out)
     }
 
     /// Like [`LogTracker::take_changes`], but leaves out the blocks that have bypassed the log since a time later than
     /// `left_out_after`.
-    pub fn take_changes_beside_streams(&mut self, left_out_after: Nanos) -> Rc<ChangeSet> {
+    pub fn take_changes_beside_streams(&mut self, left_out_after: Nanos, left_out: &[BlockNo]) -> Rc<ChangeSet> {
         if self.changed.everything {
-            return self.take_changes();
+            return self.take_changes(left_out);
         }
         self.bypass.end_until(left_out_after);
-        let mut changed = std::mem::take(&mut self.changed);
-        self.changed.blocks = self.bypass.blocks().filter(|block| changed.blocks.remove(block)).collect();
-        self.begin_log_flush(changed)
+        self.begin_log_flush(left_out)
     }
 
-    fn begin_log_flush(&mut self, changed: ChangeSet) -> Rc<ChangeSet> {
+    /// Takes all changes but the blocks that bypass the log or are `left_out`.
+    fn begin_log_flush(&mut self, left_out: &[BlockNo]) -> Rc<ChangeSet> {
+        let mut changed = std::mem::take(&mut self.changed);
+        let remaining = self.bypass.blocks().chain(left_out.iter().copied());
+        self.changed.blocks = remaining.filter(|block| changed.blocks.remove(block)).collect();
         let changed = Rc::new(changed);
         (self.taken, self.taken_until) = (Some(Rc::clone(&changed)), BlockNo::ZERO);
         changed
@@ -630,7 +636,7 @@ mod tests {
             let (mut tracker, block) = (LogTracker::default(), BlockNo(5));
             tracker.start_tracking(1_000, false);
             tracker.record_change(block);
-            tracker.take_changes();
+            tracker.take_changes(&[]);
             tracker.begin_append(block, WritebackStage::Written(CompletionNo(1)));
             let contents = [(block.single(), RecordContent::Data)];
             tracker.record_appends(&contents, &[Position::from_words([1, 2, 3])]);
@@ -660,7 +666,7 @@ mod tests {
         };
         tracker.outdated().expect("memory outlives the process").update_tags(VolumeId(1), write_tag);
         assert_eq!(tags, [(5, 9)]);
-        tracker.take_changes();
+        tracker.take_changes(&[]);
         tracker.end_log_flush(&ChangeSet::default(), true);
         let outdated = tracker.outdated().expect("memory outlives the process");
         assert_eq!(outdated.update_tags(VolumeId(1), |_| None), [0]);
@@ -673,14 +679,14 @@ mod tests {
         tracker.start_tracking(100, false);
         let zeroed = RangeChange::Zeroed { may_unmap: false };
         tracker.record_range_change(BlockNo(5)..BlockNo(9), zeroed);
-        let taken = tracker.take_changes();
+        let taken = tracker.take_changes(&[]);
         [4, 5].into_iter().for_each(|block| tracker.record_stream_change(BlockNo(block), Nanos(10), 8));
         tracker.end_log_flush(&taken, false);
-        let beside_stream = tracker.take_changes_beside_streams(Nanos(5));
+        let beside_stream = tracker.take_changes_beside_streams(Nanos(5), &[]);
         assert!(beside_stream.blocks.is_empty(), "the stream bypasses the log");
         tracker.end_log_flush(&beside_stream, false);
         [4, 5].into_iter().for_each(|block| tracker.record_clean(BlockNo(block).single()));
-        let ranges: Vec<_> = tracker.take_changes().ranges.clone().into_iter().collect();
+        let ranges: Vec<_> = tracker.take_changes(&[]).ranges.clone().into_iter().collect();
         let expected = [(BlockNo(4), (BlockNo(6), RangeChange::Outdated)), (BlockNo(6), (BlockNo(9), zeroed))];
         assert_eq!(ranges, expected);
     }

@@ -38,6 +38,16 @@ impl Sectors {
         Sectors(self.0 & !other.0)
     }
 
+    /// True if the set is one run that begins with the block's first sector.
+    pub fn is_head(self) -> bool {
+        self != Sectors::NONE && self.0 & self.0.wrapping_add(1) == 0
+    }
+
+    /// True if the set is one run that ends with the block's last sector.
+    pub fn is_tail(self) -> bool {
+        self != Sectors::NONE && !self.0 & (!self.0).wrapping_add(1) == 0
+    }
+
     /// The runs of set sectors: (first byte, length in bytes).
     pub fn runs(self) -> impl Iterator<Item = (usize, usize)> {
         let mut sector = 0;

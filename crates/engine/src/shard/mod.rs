@@ -114,6 +114,10 @@ pub struct Shard<S: Seam> {
     pub background_backing_flush_running: Cell<bool>,
     /// A log flush that no client requested is in flight.
     pub background_log_flush_running: Cell<bool>,
+    /// A task fills partial blocks that a log flush has left out.
+    pub partial_fill_running: Cell<bool>,
+    /// A fill of that task failed: the next log flush leaves out no partial block, and destages what it cannot fill.
+    pub partial_fill_failed: Cell<bool>,
     /// Earliest time of the next log flush that no client requested.
     pub next_background_log_flush: Cell<Nanos>,
     /// The volume is never served: its log records and earlier persistence tags are left to a later recovery.

@@ -103,6 +103,8 @@ impl<S: Seam> Volume<S> {
             destage_held: Cell::new(false),
             background_backing_flush_running: Cell::new(false),
             background_log_flush_running: Cell::new(false),
+            partial_fill_running: Cell::new(false),
+            partial_fill_failed: Cell::new(false),
             is_abandoned: Cell::new(false),
             next_background_log_flush: Cell::new(Nanos::ZERO),
             log_destage: Default::default(),

@@ -23,6 +23,7 @@ mod log_destage;
 mod many_discards;
 mod one_block_often;
 mod paced_log;
+mod partial_blocks;
 mod pool;
 mod resized;
 mod scans;
