@@ -100,7 +100,7 @@ pub async fn checksums_at<S: Seam>(seam: &S, backing: &Backing<S>, blocks: &[Blo
 }
 
 /// Samples of a backing: as [`checksums_at`], but 0 for a block without information: zeroes, unreadable, or past the
-/// end.
+/// end. `blocks` must be in ascending order.
 pub async fn samples_at<S: Seam>(seam: &S, backing: &Backing<S>, blocks: &[BlockNo]) -> Vec<u32> {
     let end = end_of(backing);
     let inside: Vec<BlockNo> = blocks.iter().copied().filter(|block| *block < end).collect();

@@ -72,6 +72,12 @@ pub enum StoreError {
         /// Its format.
         newer: NewerFormat,
     },
+    /// Two devices are the same member of a store: one is a copy of the other.
+    #[error("{device} is a copy of another device of the flash store: name only the one that was in use last")]
+    DuplicateMember {
+        /// The second one of the two.
+        device: String,
+    },
     /// The devices belong to different stores.
     #[error("{device} belongs to another flash store: specify the devices of one store")]
     OtherStore {

@@ -162,7 +162,7 @@ impl Dispatch {
         self.class(cause).limit.get() as usize
     }
 
-    /// True if no request that clients wait for is in flight.
+    /// True if no request is in flight, apart from promotion's.
     pub fn is_idle(&self) -> bool {
         [Cause::ClientRead, Cause::Destage, Cause::Readahead]
             .iter()

@@ -8,7 +8,7 @@ use seam::{BlockMut, Disk, Seam};
 
 use super::write::WriteMode;
 use crate::log_tracker::RangeChange;
-use crate::memory::zeroes::{RANGES_LOW_WATERMARK, RANGES_MAX, ZeroRange, ZeroState};
+use crate::memory::zeroes::{DESTAGE_START_RANGES, RANGES_MAX, ZeroRange, ZeroState};
 use crate::memory::{BlockNo, PageNo, Sectors};
 use crate::shard::state::FlushObligation;
 use crate::shard::wait::WriteWait;
@@ -155,7 +155,7 @@ impl<S: Seam> Shard<S> {
     }
 
     async fn wait_for_range_room(&self) {
-        if self.state.borrow().zeroes.len() >= RANGES_LOW_WATERMARK {
+        if self.state.borrow().zeroes.len() >= DESTAGE_START_RANGES {
             self.work.notify();
         }
         self.progress.wait_for(|| (self.state.borrow().zeroes.len() < RANGES_MAX).then_some(())).await;

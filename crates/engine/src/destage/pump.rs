@@ -16,7 +16,7 @@ use super::writer::{BlockWrite, WriteJob, ZeroJob};
 use crate::WritePolicy;
 use crate::backing::{Cause, DestageDemand, Permit};
 use crate::fill::reload::ReloadReason;
-use crate::memory::zeroes::{RANGES_LOW_WATERMARK, ZeroState};
+use crate::memory::zeroes::{DESTAGE_START_RANGES, ZeroState};
 use crate::memory::{BlockNo, MemoryCache, Sectors};
 use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef};
@@ -221,7 +221,7 @@ impl<S: Seam> Shard<S> {
 
     /// True if zero-ranges are destaged because there are many, or because their records keep old segments in use.
     fn has_many_zero_ranges(&self, state: &State) -> bool {
-        state.zeroes.len() >= RANGES_LOW_WATERMARK || self.log_destage.includes_zeroes()
+        state.zeroes.len() >= DESTAGE_START_RANGES || self.log_destage.includes_zeroes()
     }
 
     /// True if clients have sent no request for a while.
@@ -633,7 +633,7 @@ impl<S: Seam> Shard<S> {
         // Near the limit a smaller part of the limit triggers a flush, so that writers get room in small steps.
         let divisor = if self.pressure_percent(state.not_clean_blocks()) >= 70 { 16 } else { 4 };
         let are_many = state.unflushed() * divisor >= self.last_not_clean_limit().max(divisor)
-            || state.written_ranges() * divisor >= RANGES_LOW_WATERMARK as u64;
+            || state.written_ranges() * divisor >= DESTAGE_START_RANGES as u64;
         let bypass_max = self.stream_bypass_max();
         let are_many_streamed =
             state.unflushed() as usize > bypass_max / 2 && state.log_tracker.stream_bypass().has_many_sent(bypass_max);

@@ -20,7 +20,7 @@ pub struct VolumeUsage {
     pub min: u64,
     /// Maximum, except for blocks that are not clean.
     pub max: u64,
-    /// Recent uses of its blocks.
+    /// Recent cache hits (not blocks).
     pub hits: u64,
     /// Blocks above this number are evicted first; `None` treats the blocks of all volumes equally.
     pub target: Option<u64>,

@@ -103,7 +103,7 @@ pub struct State {
     pub filling: BTreeSet<BlockNo>,
     /// The last seen connection epoch of the backing.
     pub connection_epoch: u64,
-    /// Number of times that written data became dirty again.
+    /// Number of events by which the backing may have lost written data: failed flushes and reconnects.
     pub losses: u64,
     /// All completions below this number are flushed on the backing.
     pub synced: CompletionNo,
@@ -119,7 +119,7 @@ pub struct State {
     ages: VecDeque<(BlockNo, Nanos)>,
     /// Blocks in memory that are not clean.
     not_clean: u64,
-    /// Time before which no spilled block was logged; a recovered one counts as logged at the start.
+    /// Lower bound of the time since which any spilled block has been dirty; recovered ones count from the start on.
     spilled_since: Nanos,
     /// Number of blocks being reloaded for destage.
     pub reloading_blocks: u64,
@@ -469,12 +469,13 @@ impl State {
         let (zeroes, order, operations) = (&self.zeroes, &self.order, &self.operations);
         let is_unclean = |block| memory.find(volume, block).is_some_and(|id| !memory.slot(id).is_clean());
         let has_written = self.written_blocks > 0;
-        let has_unclean = |blocks: &Range<BlockNo>| {
+        // While any block awaits a flush of the backing, every range may hold such blocks.
+        let may_be_unclean = |blocks: &Range<BlockNo>| {
             let is_sent = operations.iter().any(|operation| overlap(&operation.blocks, blocks));
             let is_dirty = order.iter_from(blocks.start).next().is_some_and(|block| block < blocks.end);
             has_written || is_sent || is_dirty
         };
-        self.log_tracker.retire_durable_zeroes(is_unclean, has_unclean, |blocks| zeroes.overlaps(blocks));
+        self.log_tracker.retire_durable_zeroes(is_unclean, may_be_unclean, |blocks| zeroes.overlaps(blocks));
     }
 
     /// Makes a reloaded block dirty as of `since`: its content has just come into memory.

@@ -43,7 +43,8 @@ pub struct StreamRead {
 }
 
 impl Streams {
-    /// Records a write of `len` bytes at `at`. True if it continues a stream that covers at least 3/4 of its range.
+    /// Records a write of `len` bytes at `at`. True if it extends a stream that is sequential and covers at least
+    /// 3/4 of its range.
     pub fn record_write(&mut self, at: ByteOffset, len: u64) -> bool {
         let Some((stream, has_progressed)) = self.advance(at, len) else { return false };
         let is_dense = stream.run_bytes * 4 >= stream.next.since(stream.first) * 3;

@@ -33,8 +33,8 @@ fn free_soon<S: Seam>(state: &PageState<S>) -> usize {
     state.free.len() + state.dead.len() + state.implied_dead.len()
 }
 
-/// True when slots are free or will be soon, or when the map is not loaded.
-pub fn has_free_soon<S: Seam>(state: &PageState<S>) -> bool {
+/// True unless the map is loaded and no slot is free or about to be.
+pub fn may_have_free_slot<S: Seam>(state: &PageState<S>) -> bool {
     !state.is_ready()
         || state.is_growing
         || free_soon(state) > 0

@@ -57,13 +57,13 @@ pub async fn put<S: Seam>(
         let result = begin_put(&mut state, inner, volume_id, page, requested);
         let is_entitled =
             matches!(result, Err(PutError::Busy)) && state.is_ready() && quota::is_entitled(&state, volume_id, page);
-        if is_entitled && !evict::has_free_soon(&state) {
+        if is_entitled && !evict::may_have_free_slot(&state) {
             quota::evict_for_entitled(&mut state);
         }
         result
     };
     evict::maintain_free_slots(inner);
-    if matches!(result, Err(PutError::Busy)) && !evict::has_free_soon(&inner.pages.borrow()) {
+    if matches!(result, Err(PutError::Busy)) && !evict::may_have_free_slot(&inner.pages.borrow()) {
         return Err(PutError::AllInUse);
     }
     let Some(put) = result? else {

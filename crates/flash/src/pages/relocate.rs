@@ -276,14 +276,14 @@ fn lacks_blocks<S: Seam>(inner: &Inner<S>, put: &Put, content: &Content<S::Block
 async fn make_room<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
     inner.pages.borrow_mut().growth_skips = 0;
     evict::maintain_free_slots(inner);
-    let (has_free, is_growing, has_free_soon) = {
+    let (has_free, is_growing, may_have_free_slot) = {
         let state = inner.pages.borrow();
-        (!state.free.is_empty(), state.is_growing, evict::has_free_soon(&state))
+        (!state.free.is_empty(), state.is_growing, evict::may_have_free_slot(&state))
     };
     if is_growing && !has_free {
         inner.seam.sleep(segment_lending::PAUSE).await;
     }
-    has_free || is_growing || has_free_soon && wait_durable(inner).await
+    has_free || is_growing || may_have_free_slot && wait_durable(inner).await
 }
 
 /// Drops a frame without pages, so that the map has room for another one.

@@ -82,7 +82,7 @@ pub async fn find_members<S: Seam>(
         }
         let uuid = identity(superblock);
         if candidates[..index].iter().any(|(_, other)| identity(other) == uuid) {
-            return Err(StoreError::OtherStore { device: device.name() });
+            return Err(StoreError::DuplicateMember { device: device.name() });
         }
         if own_entry(superblock).state == MemberState::Resyncing {
             continue;

@@ -44,7 +44,7 @@ pub enum NbdTargetError {
     #[error("\"{0}\" has an invalid percent escape; write two hexadecimal digits of UTF-8 after each percent sign")]
     Escape(String),
     /// The name is longer than the protocol allows.
-    #[error("the export's name has {0} bytes; the maximum is 4096")]
+    #[error("the export's name has {0} bytes; the maximum is {max}", max = NAME_BYTES_MAX)]
     NameTooLong(usize),
 }
 
