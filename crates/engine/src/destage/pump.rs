@@ -207,7 +207,9 @@ impl<S: Seam> Shard<S> {
 
     /// Sets destage's limit in the backing's queue, and its priority among the volumes of the datastore.
     fn update_destage_limit(&self, state: &State, now: Nanos) {
-        let is_waited_for = state.flushing.single_flight.is_running() || !state.waits.is_empty();
+        let is_waited_for = state.flushing.single_flight.is_running()
+            || !state.waits.is_empty()
+            || self.partial_blocks.awaited_fills.get() > 0;
         let demand = DestageDemand {
             pressure: self.destage_pressure(state.not_clean_blocks()),
             is_waited_for,

@@ -16,6 +16,11 @@ use crate::shard::{Shard, ShardRef};
 const FILLS_MAX: usize = 32;
 /// Number of blocks of later chunks that are searched for partial ones.
 const WINDOW_BLOCKS: usize = 512;
+/// Maximum number of partial blocks that a flush leaves out: each later flush visits them again.
+const LEFT_OUT_MAX: usize = 4_096;
+
+/// Result of the fill of a block.
+type Filled = (BlockNo, Result<(), DiskError>);
 
 impl<S: Seam> Shard<S> {
     /// True if only some sectors of the block are in memory, and their content is not on the backing.
@@ -28,41 +33,63 @@ impl<S: Seam> Shard<S> {
 
     /// The partial blocks among these changes that a log flush which nothing waits for leaves out.
     pub fn partial_blocks_to_leave_out(&self, memory: &MemoryCache<S>, changed: &ChangeSet) -> Vec<BlockNo> {
-        if self.partial_fill_failed.take() {
-            return Vec::new();
-        }
-        let blocks = changed.blocks.iter().copied();
-        let is_left_out =
-            |block: &BlockNo| self.is_partial(memory, *block) && !changed.overlaps_ranges(&block.single());
-        blocks.filter(is_left_out).collect()
+        let unreadable = self.partial_blocks.unreadable.take();
+        let is_left_out = |block: &BlockNo| {
+            self.is_partial(memory, *block) && !changed.overlaps_ranges(&block.single()) && !unreadable.contains(block)
+        };
+        changed.blocks.iter().copied().filter(is_left_out).take(LEFT_OUT_MAX).collect()
     }
 
-    /// Fills blocks that a flush has left out, in a task. While one does so, these are left to a later flush.
+    /// Fills the blocks that a flush has left out, in a task. While one does so, these are left to a later flush.
     pub fn fill_left_out(self: &ShardRef<S>, blocks: Vec<BlockNo>) {
-        if blocks.is_empty() || self.partial_fill_running.replace(true) {
+        let state = &self.partial_blocks;
+        state.left_out.set(blocks.len() as u64);
+        if blocks.is_empty() || state.is_filling.replace(true) {
             return;
         }
         let shard = self.clone();
         self.seam().spawn(async move {
             let mut remaining = blocks.as_slice();
             while !remaining.is_empty() && shard.uses_log() && !shard.is_abandoned.get() {
-                let partial = shard.first_partial_blocks(&mut remaining, FILLS_MAX, usize::MAX);
-                if shard.fill_blocks(&partial).await.iter().any(Result::is_err) {
-                    shard.partial_fill_failed.set(true);
+                // Destage gets the other half of its part of the queue. A client's read of a block waits for its fill,
+                // so no fill waits for long.
+                let fills_max = (shard.dispatch.limit_of(Cause::Destage) / 2).clamp(1, FILLS_MAX);
+                let partial = shard.first_partial_blocks(&mut remaining, fills_max, WINDOW_BLOCKS);
+                let filled = shard.fill_blocks(&partial).await;
+                let state = &shard.partial_blocks;
+                state.left_out.set(state.left_out.get().saturating_sub(filled.len() as u64));
+                shard.work.notify();
+                let failed = filled.iter().filter(|(_, result)| result.is_err()).map(|(block, _)| *block);
+                state.unreadable.borrow_mut().extend(failed);
+                if state.unreadable.borrow().len() >= FILLS_MAX {
+                    // Not the blocks but the backing fails.
                     break;
                 }
             }
-            shard.partial_fill_running.set(false);
+            shard.partial_blocks.left_out.set(0);
+            shard.partial_blocks.is_filling.set(false);
         });
     }
 
-    /// Fills the first of these partial blocks, and of those among the first of the `further` blocks.
+    /// Fills the first of these partial blocks, for which an operation waits, and of those among the first of the
+    /// `further` blocks.
     pub async fn fill_partial_blocks(&self, partial: &[BlockNo], further: &[BlockNo]) -> Result<(), DiskError> {
         let mut blocks = partial[..partial.len().min(FILLS_MAX)].to_vec();
         let needed = blocks.len();
         blocks.extend(self.first_partial_blocks(&mut { further }, FILLS_MAX - needed, WINDOW_BLOCKS));
+        let is_awaited = self.flush_batcher.is_run_awaited();
+        let awaited_fills = &self.partial_blocks.awaited_fills;
+        awaited_fills.update(|count| count + u32::from(is_awaited));
+        self.work.notify();
+        let filled = self.fill_blocks(&blocks).await;
+        awaited_fills.update(|count| count - u32::from(is_awaited));
         // A block of a later chunk whose fill fails is filled again with its chunk.
-        self.fill_blocks(&blocks).await.into_iter().take(needed).collect()
+        filled.into_iter().take(needed).try_for_each(|(_, result)| result)?;
+        if self.with(|_, memory| blocks.iter().take(needed).all(|block| self.is_partial(memory, *block))) {
+            // No buffer was free for the merged content.
+            self.core.pause_for_buffers().await;
+        }
+        Ok(())
     }
 
     /// Takes `blocks` up to a number of partial ones, which it returns. It examines at most `window` blocks.
@@ -78,17 +105,28 @@ impl<S: Seam> Shard<S> {
         })
     }
 
-    /// Fills blocks at once: an array serves many reads in the time of one. The first fill waits for a buffer. The
-    /// others take only free buffers, so no fill waits for one that another holds. Returns the results of the blocks
-    /// that got one.
-    async fn fill_blocks(&self, blocks: &[BlockNo]) -> Vec<Result<(), DiskError>> {
-        let mut fills: Vec<BoxFuture<'_, Result<(), DiskError>>> = Vec::new();
+    /// Fills blocks at once: an array serves many reads in the time of one. The first fill waits for a buffer, and the
+    /// others do not, so no fill waits for one that another holds. A block that is being filled is not read again.
+    /// Returns the results of the blocks that got a buffer.
+    async fn fill_blocks(&self, blocks: &[BlockNo]) -> Vec<Filled> {
+        let mut fills: Vec<BoxFuture<'_, Filled>> = Vec::new();
         for block in blocks.iter().copied() {
+            let guard = self.with(|state, memory| {
+                let present = memory.find(self.number, block).map_or(Sectors::NONE, |id| memory.slot(id).present);
+                state.fill_guard_for(block, Sectors::ALL.without(present)).cloned()
+            });
+            if let Some(guard) = guard {
+                fills.push(Box::pin(async move {
+                    guard.wait_for_end().await;
+                    (block, Ok(()))
+                }));
+                continue;
+            }
             let Some(buffers) = self.core.alloc_all(1, fills.is_empty()).await else { break };
             fills.push(Box::pin(async move {
                 let filled = self.fill_into(block.single(), buffers, None, Cause::Destage).await;
                 self.counters.add(&self.counters.backing_errors, u64::from(filled.is_err()));
-                filled.map(drop)
+                (block, filled.map(drop))
             }));
         }
         join(fills).await

@@ -43,6 +43,7 @@ impl<S: Seam> Shard<S> {
         let has_many_changes = self.state.borrow().log_tracker.has_many_changes();
         if !(has_many_changes
             || self.is_above_spill_threshold()
+                && (self.partial_blocks.left_out.get() == 0 || self.changes_to_log() > 0)
             || self.has_much_unlogged_data()
             || self.has_old_unlogged_data())
             || self.seam().now() < self.next_background_log_flush.get()
@@ -69,8 +70,14 @@ impl<S: Seam> Shard<S> {
 
     /// True if much of the dirty data may be unlogged, so that it is logged before blocks have to be spilled.
     fn has_much_unlogged_data(&self) -> bool {
-        let unlogged = self.state.borrow().log_tracker.changes_to_log();
-        unlogged > self.spill_threshold() / 4 && self.state.borrow().not_clean_blocks() > self.spill_threshold() * 3 / 4
+        self.changes_to_log() > self.spill_threshold() / 4
+            && self.state.borrow().not_clean_blocks() > self.spill_threshold() * 3 / 4
+    }
+
+    /// Number of changed blocks that a flush which nothing waits for can log.
+    fn changes_to_log(&self) -> u64 {
+        let changes = self.state.borrow().log_tracker.changes_to_log();
+        changes.saturating_sub(self.partial_blocks.left_out.get())
     }
 
     /// True if the oldest change that is not logged may be as old as dirty data without a log may get.

@@ -11,6 +11,7 @@ pub mod log_destage;
 pub mod lookup;
 pub mod memory_partition;
 pub mod order;
+pub mod partial_blocks;
 pub mod promoter;
 pub mod retire;
 pub mod retry;
@@ -41,6 +42,7 @@ use core_state::CoreState;
 use flush_batcher::FlushBatcher;
 use kept_records::KeptRecords;
 use log_destage::LogDestage;
+use partial_blocks::PartialBlocks;
 use retry::Retry;
 use state::State;
 use streams::Streams;
@@ -114,10 +116,8 @@ pub struct Shard<S: Seam> {
     pub background_backing_flush_running: Cell<bool>,
     /// A log flush that no client requested is in flight.
     pub background_log_flush_running: Cell<bool>,
-    /// A task fills partial blocks that a log flush has left out.
-    pub partial_fill_running: Cell<bool>,
-    /// A fill of that task failed: the next log flush leaves out no partial block, and destages what it cannot fill.
-    pub partial_fill_failed: Cell<bool>,
+    /// Blocks of which only some sectors are in memory.
+    pub partial_blocks: PartialBlocks,
     /// Earliest time of the next log flush that no client requested.
     pub next_background_log_flush: Cell<Nanos>,
     /// The volume is never served: its log records and earlier persistence tags are left to a later recovery.

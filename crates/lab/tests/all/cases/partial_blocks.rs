@@ -121,7 +121,7 @@ fn partial_block_whose_rest_is_unreadable_goes_to_the_backing() {
     disk.add_fault(Rule::new(Fault::Error, Ops::READ, When::Always));
     fixture.world.block_on(async {
         write_blocks(&volume, 0..40, 3, 6).await;
-        for _ in 0..300 {
+        for _ in 0..600 {
             fixture.seam.sleep(Nanos::from_millis(100)).await;
             let _ = read(&volume, 200 * MIB / 512, 8).await;
         }
