@@ -13,6 +13,7 @@ pub mod machine;
 pub mod nbd;
 pub mod null_server;
 pub mod paired;
+pub mod pool_moves;
 pub mod process;
 pub mod qos;
 pub mod report;

@@ -23,6 +23,8 @@ pub struct LoadFigures {
     pub iops: f64,
     /// 99th percentile of the latency in microseconds, counted from when a request was due.
     pub p99_us: f64,
+    /// Longest latency in microseconds.
+    pub max_us: f64,
 }
 
 /// A set of connected clients.
@@ -70,7 +72,8 @@ impl Load {
         let mut sorted = latencies?.concat();
         sorted.sort_unstable();
         let p99 = sorted.get(sorted.len() * 99 / 100).copied().ok_or(io::ErrorKind::UnexpectedEof)?;
-        Ok(LoadFigures { iops: sorted.len() as f64 / seconds, p99_us: f64::from(p99) })
+        let max_us = sorted.last().copied().map_or(0.0, f64::from);
+        Ok(LoadFigures { iops: sorted.len() as f64 / seconds, p99_us: f64::from(p99), max_us })
     }
 }
 

@@ -191,7 +191,11 @@ mod tests {
     fn series(rate: Option<f64>, rate_factor: f64, latency_factor: f64) -> Series {
         let cell = |number: usize, rate_factor: f64, latency_factor: f64| {
             let noise = 1.0 + 0.01 * (number as f64 * 2.4).sin();
-            let load = LoadFigures { iops: 40_000.0 * rate_factor * noise, p99_us: 900.0 * latency_factor / noise };
+            let load = LoadFigures {
+                iops: 40_000.0 * rate_factor * noise,
+                p99_us: 900.0 * latency_factor / noise,
+                max_us: 0.0,
+            };
             CellFigures { load, control_cpu_fraction: 0.02, resident_bytes: 1 << 30 }
         };
         let round = |number| Round {

@@ -31,6 +31,20 @@ impl<S: Send + Sync> FromRequestParts<S> for PathName {
     }
 }
 
+/// The two names in a route's path.
+pub struct PathNames(pub (String, String));
+
+impl<S: Send + Sync> FromRequestParts<S> for PathNames {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        match Path::<(String, String)>::from_request_parts(parts, state).await {
+            Ok(Path(names)) => Ok(PathNames(names)),
+            Err(error) => Err(Problem::new(StatusCode::BAD_REQUEST, format!("the path cannot be read: {error}"))),
+        }
+    }
+}
+
 /// The query string of a request.
 pub struct QueryParameters<T>(pub T);
 

@@ -6,6 +6,8 @@
 
 pub use messages::report::TakesEffect;
 
+pub use super::shape::Shape;
+
 /// A table of the file.
 pub struct Table {
     /// Its name; empty for the top level.
@@ -30,35 +32,6 @@ pub struct Key {
     pub shape: Shape,
     /// When a change of it in the file takes effect.
     pub takes_effect: TakesEffect,
-}
-
-/// Type of a key's value in TOML, for the JSON schema that editors and generators use.
-#[derive(Clone, Copy, Debug)]
-pub enum Shape {
-    /// Text: a name, a path, a size or time with its unit.
-    Text,
-    /// One of these texts.
-    Choice(&'static [&'static str]),
-    /// `true` or `false`.
-    Flag,
-    /// A whole number, between the two bounds.
-    Count(u32, u32),
-    /// One of these whole numbers.
-    Level(&'static [u32]),
-    /// A number with or without decimals, up to this maximum.
-    Number(u32),
-    /// A list of texts.
-    Texts,
-    /// A table of texts.
-    Labels,
-    /// A table with these texts: required ones, then optional ones.
-    Record(&'static [&'static str], &'static [&'static str]),
-    /// A table with these required texts, optional texts and lists of texts; or a list of such tables.
-    Records(&'static [&'static str], &'static [&'static str], &'static [&'static str]),
-    /// One of these texts, or a whole number between the two bounds.
-    ChoiceOrCount(&'static [&'static str], u32, u32),
-    /// One of these texts, or a list of whole numbers.
-    ChoiceOrCounts(&'static [&'static str]),
 }
 
 /// Any whole number that the parser accepts.
@@ -486,9 +459,26 @@ pub const KEYS: &[Key] = &[
         "required",
         "The tiers, the fastest first, each also written as `[[pool.tier]]` below its `[[pool]]`: a name, and the \
          devices, partitions or files. A device is what RAID, LVM or a SAN presents: the pool itself has no redundancy \
-         for data.",
+         for data. Optional: the `class` of the devices, `nvme`, `ssd`, `15k`, `10k` or `nl-sas`; without it they are \
+         measured whenever the pool is opened.",
     )
-    .shape(Shape::Records(&["name"], &[], &["devices"])),
+    .shape(Shape::Records(&["name"], &["class"], &["devices"])),
+    key(
+        "pool",
+        "relocation",
+        r#""continuous", "off" or "22:00-06:00""#,
+        r#""continuous""#,
+        "Times at which slices move to the tiers that suit their load: always, only by `hotset pool relocate`, or in \
+         windows of local time such as `mon-fri 20:00-06:00, sat,sun 00:00-24:00`.",
+    ),
+    key(
+        "pool",
+        "rate",
+        r#""low", "medium", "high" or "20 MiB/s""#,
+        r#""medium""#,
+        "Rate of these moves: 10, 30 or 60 % of the time in which their devices serve no client (at least 3 % of all \
+         time), or bytes a second.",
+    ),
     key("datastore", "name", r#""sas-pool""#, "required", "Name of the datastore, used by volumes.")
         .takes_effect(Reload),
     key(

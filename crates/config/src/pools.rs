@@ -5,7 +5,8 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use pool::{Provisioning, TierNo, TierPolicy};
+use pool::planner::{ClassCost, NAMED_CLASSES, Windows};
+use pool::{MoveRate, Provisioning, TierNo, TierPolicy};
 use toml::de::DeValue;
 
 use super::names::{check_name, read_name, report_error};
@@ -16,9 +17,11 @@ use super::{BackingSpec, FlashConfig, VolumeConfig};
 use units::show_bytes;
 
 const SLICE_BYTES_DEFAULT: u64 = 4 << 20;
+/// Lowest rate of moves in bytes a second: a slice of 4 MiB takes a minute.
+const RATE_BYTES_MIN: u64 = 64 << 10;
 /// Maximum length of a tier's name in bytes, by the format of the pool.
 const TIER_NAME_BYTES_MAX: usize = 32;
-const TIER_KEYS: [&str; 2] = ["name", "devices"];
+const TIER_KEYS: [&str; 3] = ["name", "devices", "class"];
 
 /// One `[[pool]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +32,10 @@ pub struct PoolConfig {
     pub slice_bytes: u64,
     /// Its tiers, the fastest first.
     pub tiers: Vec<TierConfig>,
+    /// Times at which slices move between tiers.
+    pub relocation: RelocationTimes,
+    /// Rate of these moves.
+    pub rate: RateSetting,
 }
 
 /// One `[[pool.tier]]`.
@@ -38,6 +45,102 @@ pub struct TierConfig {
     pub name: String,
     /// Its devices or files.
     pub devices: Vec<PathBuf>,
+    /// Name of the class of its devices; without it they are measured.
+    pub class: Option<String>,
+}
+
+/// Times at which slices of a pool move.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum RelocationTimes {
+    /// At any time.
+    #[default]
+    Continuous,
+    /// Only by command.
+    Off,
+    /// In windows of the week.
+    Windows(Windows),
+}
+
+impl fmt::Display for RelocationTimes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RelocationTimes::Continuous => f.write_str("continuous"),
+            RelocationTimes::Off => f.write_str("off"),
+            RelocationTimes::Windows(windows) => windows.fmt(f),
+        }
+    }
+}
+
+impl Setting for RelocationTimes {
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        match value.as_str() {
+            Some("continuous") => Ok(RelocationTimes::Continuous),
+            Some("off") => Ok(RelocationTimes::Off),
+            Some(text) => text.parse().map(RelocationTimes::Windows).map_err(|_| {
+                let fault = format!("\"{text}\" is no time of relocation");
+                let remedy = "use continuous, off, or windows such as 22:00-06:00 or sat,sun 00:00-24:00";
+                ValueError::Value(fault, remedy.to_owned())
+            }),
+            None => Err(ValueError::Type("\"continuous\", \"off\" or windows in quotes")),
+        }
+    }
+}
+
+/// `rate` of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateSetting {
+    /// Bytes a second.
+    Bytes(u64),
+    /// A name of [`RateSetting::NAMED`].
+    Named(&'static str),
+}
+
+impl Default for RateSetting {
+    fn default() -> Self {
+        RateSetting::Named("medium")
+    }
+}
+
+impl RateSetting {
+    /// Names, each with its part of the idle time in percent.
+    const NAMED: [(&'static str, u32); 3] = [("low", 10), ("medium", 30), ("high", 60)];
+
+    /// The rate of the moves.
+    pub fn move_rate(self) -> MoveRate {
+        match self {
+            RateSetting::Bytes(bytes) => MoveRate::Bytes(bytes),
+            RateSetting::Named(name) => {
+                let named = RateSetting::NAMED.iter().find(|(known, _)| *known == name);
+                MoveRate::IdleShare(named.expect("only names of the list are made").1)
+            }
+        }
+    }
+}
+
+impl fmt::Display for RateSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RateSetting::Bytes(bytes) => write!(f, "{}/s", show_bytes(*bytes)),
+            RateSetting::Named(name) => f.write_str(name),
+        }
+    }
+}
+
+impl Setting for RateSetting {
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let text = value.as_str().ok_or(ValueError::Type("low, medium, high or a size per second, in quotes"))?;
+        if let Some((name, _)) = RateSetting::NAMED.iter().find(|(name, _)| *name == text) {
+            return Ok(RateSetting::Named(name));
+        }
+        match units::parse_size(text.strip_suffix("/s").unwrap_or(text)) {
+            Ok(bytes) if bytes >= RATE_BYTES_MIN => Ok(RateSetting::Bytes(bytes)),
+            Ok(_) => Err(split_message("the rate is too low; use at least 64 KiB/s, or relocation = \"off\"")),
+            Err(_) => {
+                let fault = format!("\"{text}\" is no rate");
+                Err(ValueError::Value(fault, "use low, medium, high, or bytes a second such as 20 MiB/s".to_owned()))
+            }
+        }
+    }
 }
 
 impl PoolConfig {
@@ -133,6 +236,7 @@ impl Setting for ProvisioningSetting {
 struct TierEntry {
     name: String,
     devices: Vec<Located<String>>,
+    class: Option<String>,
 }
 
 /// `[[pool.tier]]`.
@@ -184,7 +288,19 @@ fn read_tier(entry: &DeValue<'_>, span: Range<usize>) -> Result<TierEntry, Value
             "name at least one, or remove the tier".to_owned(),
         ));
     }
-    Ok(TierEntry { name: name.to_owned(), devices })
+    let class = table.get("class").map(|class| read_class(class.get_ref(), class.span())).transpose()?;
+    Ok(TierEntry { name: name.to_owned(), devices, class })
+}
+
+/// Reads the class of a tier.
+fn read_class(value: &DeValue<'_>, span: Range<usize>) -> Result<String, ValueError> {
+    let name = value.as_str().filter(|name| ClassCost::named(name).is_some());
+    name.map(str::to_owned).ok_or_else(|| {
+        let shown = value.as_str().map_or_else(|| "this".to_owned(), |text| format!("\"{text}\""));
+        let names: Vec<_> = NAMED_CLASSES.iter().map(|(name, _)| *name).collect();
+        let remedy = format!("use {}, or leave it out to have the devices measured", names.join(", "));
+        ValueError::Part(span, format!("{shown} is no class of devices"), remedy)
+    })
 }
 
 /// Reads the `[[pool]]` tables; a relative path is relative to `folder`.
@@ -193,6 +309,9 @@ pub(super) fn read_pools(sections: &[Section<'_>], folder: &Path, source: &mut S
     for section in sections {
         let name = read_name(section, &names, source);
         let slice_bytes = read_slice(section, source);
+        let relocation = section.get::<RelocationTimes>("relocation", source);
+        let relocation = relocation.map_or_else(RelocationTimes::default, |times| times.value);
+        let rate = section.get::<RateSetting>("rate", source).map_or_else(RateSetting::default, |rate| rate.value);
         let Some(Located { value: TierEntries(entries), span }) = section.require::<TierEntries>("tier", source) else {
             continue;
         };
@@ -212,10 +331,10 @@ pub(super) fn read_pools(sections: &[Section<'_>], folder: &Path, source: &mut S
                 }
                 devices.push(path);
             }
-            tiers.push(TierConfig { name: entry.name, devices });
+            tiers.push(TierConfig { name: entry.name, devices, class: entry.class });
         }
         if let Some(name) = name {
-            pools.push(PoolConfig { name: name.value.clone(), slice_bytes, tiers });
+            pools.push(PoolConfig { name: name.value.clone(), slice_bytes, tiers, relocation, rate });
             names.push(name);
         }
     }

@@ -440,3 +440,40 @@ read_only = true
     assert_eq!(volume.labels["tier"], "gold");
     assert!(volume.read_only);
 }
+
+const POOL: &str = "[[pool]]\nname = \"tank\"\n[[pool.tier]]\nname = \"ssd\"\ndevices = [\"/dev/a\"]\n";
+
+#[test]
+fn pool_has_times_and_a_rate_of_moves_and_classes() {
+    let pool = |keys: &str, of_tier: &str| {
+        let text = POOL.replace("[[pool.tier]]", &format!("{keys}\n[[pool.tier]]")) + of_tier;
+        Config::parse(Path::new("/etc/hotset/hotset.toml"), &text).expect("the text is valid").pools.remove(0)
+    };
+    let plain = pool("", "");
+    assert_eq!((plain.relocation.to_string(), plain.rate.to_string()), ("continuous".to_owned(), "medium".to_owned()));
+    assert_eq!((plain.rate.move_rate(), plain.tiers[0].class.clone()), (pool::MoveRate::IdleShare(30), None));
+    let keys = "relocation = \"mon-fri 20:00-06:00\"\nrate = \"20 MiB/s\"";
+    let set = pool(keys, "class = \"nl-sas\"\n");
+    assert_eq!(set.relocation.to_string(), "mon-fri 20:00-06:00");
+    assert_eq!((set.rate.move_rate(), set.rate.to_string()), (pool::MoveRate::Bytes(20 << 20), "20 MiB/s".to_owned()));
+    assert_eq!(set.tiers[0].class.as_deref(), Some("nl-sas"));
+    assert_eq!(pool("relocation = \"off\"", "").relocation.to_string(), "off");
+}
+
+#[test]
+fn invalid_times_rates_and_classes_of_a_pool_are_refused_with_the_choices() {
+    for (keys, of_tier, words) in [
+        ("relocation = \"nights\"", "", "22:00-06:00"),
+        ("relocation = \"06:00-06:00\"", "", "22:00-06:00"),
+        ("relocation = true", "", "continuous"),
+        ("rate = \"fast\"", "", "low, medium, high"),
+        ("rate = \"1 KiB/s\"", "", "at least 64 KiB/s"),
+        ("rate = 5", "", "low, medium, high"),
+        ("", "class = \"tape\"\n", "nvme, ssd, 15k, 10k, nl-sas"),
+        ("", "class = 15\n", "nvme, ssd, 15k, 10k, nl-sas"),
+    ] {
+        let text = POOL.replace("[[pool.tier]]", &format!("{keys}\n[[pool.tier]]")) + of_tier;
+        let problems = problems_of(&text);
+        assert!(problems.contains(words), "{keys}{of_tier}: {problems}");
+    }
+}

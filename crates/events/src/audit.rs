@@ -21,6 +21,11 @@ fn device_change(device: &str, text: impl Into<String>) -> Option<RequestedChang
     Some(RequestedChange { volume: None, other_subject: Some(device.to_owned()), text: text.into() })
 }
 
+/// A change of a pool. A pool may have the name of a volume, so its events name it as a pool.
+fn pool_change(name: &str, text: impl Into<String>) -> Option<RequestedChange> {
+    device_change(&format!("pool {name}"), text)
+}
+
 /// A change of an alert. The alert's subject, a device or a volume, goes into `other_subject`: a name in `volume` would
 /// mean that the settings of the volume change.
 fn alert_change(id: &str, text: String) -> Option<RequestedChange> {
@@ -91,6 +96,15 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         Request::FlashPause {} => daemon_change("pause the change of the flash devices"),
         Request::FlashResume {} => daemon_change("resume the change of the flash devices"),
         Request::FlashCancel {} => daemon_change("cancel the change of the flash devices"),
+        Request::PoolRelocate { name } => pool_change(name, "relocate slices"),
+        Request::PoolAdd { name, tier, path, force } => {
+            pool_change(name, with_force(&format!("add {path} to tier {tier}"), *force))
+        }
+        Request::PoolDrain { name, device, cancel: false } => pool_change(name, format!("drain {device}")),
+        Request::PoolDrain { name, device, cancel: true } => pool_change(name, format!("cancel the drain of {device}")),
+        Request::PoolDeleteVolume { name, volume } => pool_change(name, format!("delete volume {volume}")),
+        Request::PoolPause { name } => pool_change(name, "pause moves of slices"),
+        Request::PoolResume { name } => pool_change(name, "resume moves of slices"),
         Request::JobCancel { id } => daemon_change(format!("cancel the job {id}")),
         Request::TokenCreate { name, role } => daemon_change(format!("create the token {name} ({role})")),
         Request::TokenRevoke { name } => daemon_change(format!("revoke the token {name}")),
@@ -118,6 +132,8 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         | Request::JobList {}
         | Request::DatastoreList {}
         | Request::PoolList {}
+        | Request::PoolShow { .. }
+        | Request::PoolPlan { .. }
         | Request::TraceTake { .. }
         | Request::TraceClose { .. }
         | Request::Advice { .. }
@@ -150,6 +166,8 @@ mod tests {
         assert_eq!(requested_change(&create), daemon_change("create the token ops (operate)"));
         let revoke = Request::TokenRevoke { name: "ops".to_owned() };
         assert_eq!(requested_change(&revoke), daemon_change("revoke the token ops"));
+        let pause = Request::PoolPause { name: "tank".to_owned() };
+        assert_eq!(requested_change(&pause), device_change("pool tank", "pause moves of slices"));
         assert_eq!(requested_change(&Request::TokenList {}), None);
         assert_eq!(requested_change(&Request::Status {}), None);
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{
     AdvicePage, AlertReport, ChannelTestReport, ConfigurationReport, DatastoreReport, EventsPage, FlashPlanReport,
-    HeatReport, HistoryReport, JobReport, PoolReport, SilenceReport, SlowReport, TraceOpened, Traced,
+    HeatReport, HistoryReport, JobReport, PoolPlanReport, PoolReport, SilenceReport, SlowReport, TraceOpened, Traced,
 };
 use crate::token::{LoginLink, TokenCreated, TokenReport};
 use crate::{FlashReport, StatusReport, VolumeReport};
@@ -73,6 +73,10 @@ pub enum Answer {
     Datastores(Vec<DatastoreReport>),
     /// Of `pool list`.
     Pools(Vec<PoolReport>),
+    /// Of `pool show` and of commands that changed one pool.
+    Pool(Box<PoolReport>),
+    /// Of `pool plan`, and of `pool relocate`: the moves that have begun.
+    PoolPlan(Box<PoolPlanReport>),
     /// Of `job list`.
     Jobs(Vec<JobReport>),
     /// Of an action that continues as a job.

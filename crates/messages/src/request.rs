@@ -196,6 +196,60 @@ pub enum Request {
     DatastoreList {},
     /// Open pools: tiers, groups, volumes.
     PoolList {},
+    /// One open pool.
+    PoolShow {
+        /// The pool.
+        name: String,
+    },
+    /// The moves that a pool would make now, and the load from which they follow.
+    PoolPlan {
+        /// The pool.
+        name: String,
+    },
+    /// Plan and move slices now.
+    PoolRelocate {
+        /// The pool.
+        name: String,
+    },
+    /// Stop moves of slices; this holds across a restart.
+    PoolPause {
+        /// The pool.
+        name: String,
+    },
+    /// Move slices again.
+    PoolResume {
+        /// The pool.
+        name: String,
+    },
+    /// Add a device to a tier of a pool while it serves.
+    PoolAdd {
+        /// The pool.
+        name: String,
+        /// Name of the tier.
+        tier: String,
+        /// The device, partition or file.
+        path: String,
+        /// Destroy its content.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Move all slices of a device to others and remove it from its pool, in the background.
+    PoolDrain {
+        /// The pool.
+        name: String,
+        /// Path of the device, or number of its group.
+        device: String,
+        /// Return a draining device to service instead.
+        #[serde(default)]
+        cancel: bool,
+    },
+    /// Delete a volume that is not served from its pool, with its data.
+    PoolDeleteVolume {
+        /// The pool.
+        name: String,
+        /// The volume.
+        volume: String,
+    },
     /// Jobs in progress.
     JobList {},
     /// Cancel a job.

@@ -86,6 +86,22 @@ pub enum PoolError {
     /// No group has this number, or it is not in service.
     #[error("group {0} is not in service")]
     NoGroup(GroupNo),
+    /// No other group takes slices.
+    #[error("group {0} is the last one that takes slices: add a group first")]
+    LastGroup(GroupNo),
+    /// The other groups have no room for the slices of a group.
+    #[error(
+        "group {group} holds {needed_bytes} bytes, and the other groups have {free_bytes} bytes free: add a group, or \
+         free {} bytes", needed_bytes - free_bytes
+    )]
+    NoRoomToDrain {
+        /// The group.
+        group: GroupNo,
+        /// Bytes of its slices.
+        needed_bytes: u64,
+        /// Free bytes of the other groups.
+        free_bytes: u64,
+    },
     /// No slot is free.
     #[error("the pool is full: add a group, or free slices")]
     Full,

@@ -11,10 +11,10 @@ use crate::format::layout::{AREAS_MAX, COPIES, data_at};
 use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, SUPERBLOCK_OFFSETS};
 use crate::journal;
 use crate::membership;
-use crate::mover::{MoveError, MoveOutcome, Pace, move_slice};
+use crate::mover::{MoveError, MoveOutcome, Pace, count_failed, move_slice};
 use crate::number::{GroupNo, PoolGeneration, SliceAddress, SlotNo, TierNo};
 use crate::policy::{TierPolicy, place};
-use crate::state::{Group, Inner};
+use crate::state::{Group, Inner, State};
 
 /// Makes a disk a group of a tier, durably.
 pub(crate) async fn add_group<S: Seam, D: Disk<S>>(
@@ -102,30 +102,36 @@ pub struct DrainReport {
 }
 
 /// Moves all slices of a group to others, and takes it out of the pool when nothing is left. An interrupted drain
-/// continues where it was: the group takes no new slices, after a restart neither.
+/// continues where it was: the group takes no new slices, after a restart neither. It ends early when its pace cancels
+/// a move, or when [`cancel_drain`] returns the group to service.
 pub(crate) async fn drain<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     group: GroupNo,
     pace: Pace,
 ) -> Result<DrainReport, PoolError> {
-    let _guard = inner.membership_lock.lock().await;
-    set_state(inner, group, MemberState::Draining).await?;
+    begin_drain(inner, group).await?;
     let mut report = DrainReport::default();
     let mut from = SlotNo(0);
-    loop {
+    while is_draining(inner, group) {
         let found = inner.state.borrow().groups[group.index()].slots.slice_from(from);
         let Some((slot, slice)) = found else { break };
         from = slot.next();
         match move_away(inner, slice, group, &pace).await {
             Ok(()) => report.moved += 1,
             Err(MoveError::Pool(error)) => return Err(error),
-            Err(MoveError::Cancelled) => return Ok(DrainReport { left: report.left + 1, ..report }),
-            Err(_) => report.left += 1,
+            Err(error) => {
+                count_failed(&mut inner.state.borrow_mut().counts, &error);
+                report.left += 1;
+                if error == MoveError::Cancelled {
+                    return Ok(report);
+                }
+            }
         }
     }
     // A slot that a request still uses, or whose free record is not durable, keeps the group.
     journal::commit(inner, None, Vec::new()).await?;
-    if !is_empty(inner, group) {
+    let _guard = inner.membership_lock.lock().await;
+    if !is_draining(inner, group) || !is_empty(inner, group) {
         report.left = report.left.max(1);
         return Ok(report);
     }
@@ -140,6 +146,36 @@ pub(crate) async fn cancel_drain<S: Seam, D: Disk<S>>(
 ) -> Result<(), PoolError> {
     let _guard = inner.membership_lock.lock().await;
     set_state(inner, group, MemberState::InService).await
+}
+
+/// Marks a group as draining, durably: it takes no slices. Refuses a group whose slices have no place on the others.
+pub(crate) async fn begin_drain<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group: GroupNo) -> Result<(), PoolError> {
+    let _guard = inner.membership_lock.lock().await;
+    check_room_for_drain(&inner.state.borrow(), group)?;
+    set_state(inner, group, MemberState::Draining).await
+}
+
+fn is_draining<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group: GroupNo) -> bool {
+    inner.state.borrow().superblock.members[group.index()].state == MemberState::Draining
+}
+
+/// A drain that has begun is not refused.
+fn check_room_for_drain<S: Seam, D: Disk<S>>(state: &State<S, D>, group: GroupNo) -> Result<(), PoolError> {
+    let member = state.superblock.members.get(group.index()).ok_or(PoolError::NoGroup(group))?;
+    if member.state != MemberState::InService {
+        return Ok(());
+    }
+    let others: Vec<_> = state.rooms().into_iter().filter(|room| room.group != group).collect();
+    if others.is_empty() {
+        return Err(PoolError::LastGroup(group));
+    }
+    let used = state.groups[group.index()].slots.count() - state.groups[group.index()].slots.free_count();
+    let free = others.iter().map(|room| u64::from(room.free)).sum::<u64>();
+    if u64::from(used) > free {
+        let (needed_bytes, free_bytes) = (u64::from(used) * state.slice_bytes(), free * state.slice_bytes());
+        return Err(PoolError::NoRoomToDrain { group, needed_bytes, free_bytes });
+    }
+    Ok(())
 }
 
 fn is_empty<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group: GroupNo) -> bool {

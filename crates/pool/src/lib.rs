@@ -37,8 +37,10 @@ mod open;
 pub mod planner;
 mod policy;
 mod pool;
+mod probe;
 mod releases;
 mod relocation;
+mod relocation_report;
 mod resize;
 mod sabotage;
 mod slots;
@@ -59,9 +61,9 @@ pub use number::{
 pub use open::OpenOptions;
 pub use policy::{GroupRoom, Provisioning, TierPolicy, VolumeSpec, place};
 pub use pool::{GroupReport, LostRange, Pool, VolumeReport};
-pub use relocation::{
-    GroupLoad, PlannedMove, RelocationEnd, RelocationPlan, RelocationReport, RelocationSettings, RelocationWindows,
-};
+pub use probe::{ProbeResult, probe};
+pub use relocation::{GroupLoad, MoveRate, PlannedMove, RelocationPlan, RelocationSettings, RelocationWindows};
+pub use relocation_report::{RelocationEnd, RelocationProgress, RelocationReport};
 pub use sabotage::Sabotage;
 pub use state::PoolCounts;
 pub use task_sync::BoxFuture;

@@ -15,7 +15,7 @@ use crate::journal;
 use crate::number::{GroupNo, SliceAddress, SlotAddress};
 use crate::sabotage::Sabotage;
 use crate::slots::SlotUse;
-use crate::state::{Inner, Move, SliceWork, State};
+use crate::state::{Inner, Move, PoolCounts, SliceWork, State};
 use crate::wait::detached;
 use task_sync::{BoxFuture, Waiters};
 
@@ -123,6 +123,11 @@ pub(crate) async fn move_slice<S: Seam, D: Disk<S>>(
         result
     })
     .await
+}
+
+/// Counts a move whose slice stays.
+pub(crate) fn count_failed(counts: &mut PoolCounts, error: &MoveError) {
+    *(if *error == MoveError::Cancelled { &mut counts.skipped_moves } else { &mut counts.failed_moves }) += 1;
 }
 
 /// Asks the running move of a slice to end; the slice stays at its source unless the last pass has begun.

@@ -17,8 +17,10 @@ use crate::journal;
 use crate::mover::{self, MoveError, MoveOutcome, Pace};
 use crate::number::{GroupNo, SliceAddress, SliceNo, TierNo, VolumeId};
 use crate::open::{self, OpenOptions};
+use crate::planner::{ClassCost, HeatHistogram};
 use crate::policy::{Provisioning, VolumeSpec};
-use crate::relocation::{self, RelocationPlan, RelocationReport, RelocationSettings};
+use crate::relocation::{self, Pacer, RelocationPlan, RelocationSettings};
+use crate::relocation_report::{RelocationProgress, RelocationReport};
 use crate::resize;
 use crate::state::{Inner, PoolCounts};
 
@@ -188,6 +190,11 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
         state.volumes.iter().find(|(_, volume)| volume.spec.name == name).map(|(id, _)| *id)
     }
 
+    /// Names of all volumes.
+    pub fn volume_names(&self) -> std::collections::BTreeMap<VolumeId, String> {
+        self.0.state.borrow().volumes.iter().map(|(id, volume)| (*id, volume.spec.name.clone())).collect()
+    }
+
     /// All volumes.
     pub fn volumes(&self) -> Vec<VolumeReport> {
         let state = self.0.state.borrow();
@@ -285,9 +292,36 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
         relocation::start(&self.0, settings);
     }
 
+    /// The present relocation, or the last one.
+    pub fn relocation(&self) -> RelocationProgress {
+        self.0.state.borrow().relocation
+    }
+
+    /// True while slices are being moved.
+    pub fn is_moving(&self) -> bool {
+        let state = self.0.state.borrow();
+        state.moves > 0 || state.relocation.is_running
+    }
+
+    /// A pace for moves one after the other, such as a drain, under the settings of relocation.
+    pub fn pace(&self, settings: &RelocationSettings) -> Pace {
+        Pacer::new(&Rc::downgrade(&self.0), &self.0.seam, settings).worker()
+    }
+
+    /// Slices by the disk time per hour that they would cost on the slowest tier. `classes` has the costs of each tier.
+    pub async fn heat_histogram(&self, classes: &[ClassCost]) -> Result<HeatHistogram, PoolError> {
+        relocation::heat_histogram(&self.0, classes).await
+    }
+
     /// Makes a disk a group of a tier, durably. Refuses a disk that is not empty unless `force` is set.
     pub async fn add_group(&self, tier: TierNo, disk: D, force: bool) -> Result<GroupNo, PoolError> {
         groups::add_group(&self.0, tier, disk, force).await
+    }
+
+    /// Marks a group as draining, durably: it takes no slices until its drain is cancelled. Refuses a group whose
+    /// slices have no place on the others.
+    pub async fn begin_drain(&self, group: GroupNo) -> Result<(), PoolError> {
+        groups::begin_drain(&self.0, group).await
     }
 
     /// Moves all slices of a group to others, and takes it out of the pool when nothing is left on it.
@@ -295,7 +329,7 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
         groups::drain(&self.0, group, pace).await
     }
 
-    /// Lets a group whose drain was interrupted take slices again.
+    /// Lets a draining group take slices again. A drain that is running ends after its present move.
     pub async fn cancel_drain(&self, group: GroupNo) -> Result<(), PoolError> {
         groups::cancel_drain(&self.0, group).await
     }

@@ -25,6 +25,7 @@ use crate::number::{
 use crate::planner::MoveAllowance;
 use crate::policy::{GroupRoom, TierPolicy, VolumeSpec, place};
 use crate::releases::Releases;
+use crate::relocation_report::RelocationProgress;
 use crate::sabotage::Sabotage;
 use crate::slots::{GroupSlots, SlotUse};
 use crate::volume_heat::VolumeHeat;
@@ -230,6 +231,10 @@ pub struct PoolCounts {
     pub allocations: u64,
     /// Moves completed.
     pub moves: u64,
+    /// Planned moves of slices that had been freed or moved, and moves that were cancelled.
+    pub skipped_moves: u64,
+    /// Moves that failed; their slices stay.
+    pub failed_moves: u64,
     /// Blocks of moves that were copied again because of a write.
     pub blocks_copied_again: u64,
     /// Changes taken back because a group lost unflushed content.
@@ -258,8 +263,7 @@ pub(crate) struct State<S: Seam, D: Disk<S>> {
     /// The reason why the metadata cannot be written any more.
     pub failed: Option<PoolError>,
     pub moves: usize,
-    /// A relocation is running.
-    pub is_relocating: bool,
+    pub relocation: RelocationProgress,
     /// Allowance of moves by heat and balance, with the size of the fast tier for which it was made.
     pub allowance: Option<(u64, MoveAllowance)>,
     /// Time since which [`Group::demand`] counts.
@@ -308,7 +312,7 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
             journal: JournalState::default(),
             failed: None,
             moves: 0,
-            is_relocating: false,
+            relocation: RelocationProgress::default(),
             allowance: None,
             demand_since: Nanos::ZERO,
             counts: PoolCounts::default(),

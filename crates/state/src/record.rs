@@ -74,6 +74,12 @@ pub struct State {
     /// Names of configured volumes that a command has removed, each with its configuration entry at that time. A volume
     /// stays removed until its entry changes.
     pub removed: BTreeMap<String, String>,
+    /// Pools whose moves of slices are paused by command.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub paused_pools: BTreeSet<String>,
+    /// Devices that a command has added to pools, by the pool's name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pool_devices: BTreeMap<String, BTreeSet<PathBuf>>,
     /// Tokens for the HTTP interface.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<TokenRecord>,

@@ -6,6 +6,7 @@ mod alerts;
 mod daemon;
 mod datastores;
 mod lines;
+mod pools;
 mod volumes;
 
 use messages::StatusReport;
@@ -21,6 +22,7 @@ pub fn text(status: &StatusReport, volumes_max: usize) -> String {
     daemon::write(&mut lines, status, left_out);
     alerts::write(&mut lines, status);
     datastores::write(&mut lines, status);
+    pools::write(&mut lines, status);
     if left_out == 0 {
         volumes::write(&mut lines, status);
     }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use messages::report::{
     AlertKind, AlertReport, BackingRequests, CertificateReport, Counts, CountsBelow, DatastoreReport, DeliveryHealth,
-    FlashDeviceReport, IscsiReport, QosUse,
+    FlashDeviceReport, IscsiReport, PoolGroupReport, PoolRelocationReport, PoolRelocationState, PoolReport,
+    PoolTierReport, QosUse,
 };
 use messages::{FlashReport, StatusReport, VolumeReport, VolumeState};
 
@@ -185,6 +186,7 @@ fn every_family_is_documented() {
     whole.webhook = Some(DeliveryHealth::default());
     whole.mail = Some(DeliveryHealth::default());
     whole.iscsi = Some(IscsiReport::default());
+    whole.pools = vec![PoolReport::default()];
     let text = text(&whole, 1000);
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/admin/api.md");
     let page = std::fs::read_to_string(page).expect("docs/admin/api.md can be read");
@@ -235,6 +237,29 @@ fn volume_has_100_series_at_most() {
     let values = parse(&text(&status(vec![volume("a")]), 1000)).expect("the exposition is valid");
     let own = values.keys().filter(|series| series.contains("volume=\"a\"")).count();
     assert!((70..=100).contains(&own), "{own}");
+}
+
+#[test]
+fn pools_have_series_by_tier_and_the_state_of_relocation() {
+    let group = |free_bytes| PoolGroupReport { size_bytes: 100, free_bytes, ..PoolGroupReport::default() };
+    let groups = vec![group(10), group(30)];
+    let tier = PoolTierReport { name: "ssd".to_owned(), groups, ..PoolTierReport::default() };
+    let relocation = PoolRelocationReport {
+        state: PoolRelocationState::Paused,
+        moves: 5,
+        moved_bytes: 500,
+        failed_moves: 2,
+        ..PoolRelocationReport::default()
+    };
+    let pool = PoolReport { name: "tank".to_owned(), tiers: vec![tier], relocation, ..PoolReport::default() };
+    let status = StatusReport { pools: vec![pool], ..StatusReport::default() };
+    let values = parse(&text(&status, 1000)).expect("the exposition is valid");
+    assert_eq!(values["hotset_pool_size_bytes{pool=\"tank\",tier=\"ssd\"}"], 200.0);
+    assert_eq!(values["hotset_pool_free_bytes{pool=\"tank\",tier=\"ssd\"}"], 40.0);
+    assert_eq!(values["hotset_pool_moved_bytes_total{pool=\"tank\"}"], 500.0);
+    assert_eq!(values["hotset_pool_moves_total{pool=\"tank\",result=\"failed\"}"], 2.0);
+    assert_eq!(values["hotset_pool_relocation_state{pool=\"tank\",state=\"paused\"}"], 1.0);
+    assert_eq!(values["hotset_pool_relocation_state{pool=\"tank\",state=\"moving\"}"], 0.0);
 }
 
 #[test]

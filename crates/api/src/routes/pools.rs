@@ -1,20 +1,31 @@
-//! `pools`: tiers, groups and volumes of the open pools.
+//! `pools`: tiers, groups and volumes of the open pools, and the moves of their slices.
 
 use std::sync::Arc;
 
 use axum::extract::State;
-use messages::report::PoolReport;
+use messages::report::{PoolPlanReport, PoolReport};
 use messages::{Answer, Request};
+use serde::Deserialize;
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Routes, Shared};
-use crate::extract::Json;
+use crate::extract::{Json, PathName, PathNames};
 use crate::problem::Problem;
 use crate::shared::unexpected;
 
 pub(super) fn routes() -> Routes {
-    OpenApiRouter::new().routes(routes!(list_pools))
+    OpenApiRouter::new()
+        .routes(routes!(list_pools))
+        .routes(routes!(show_pool))
+        .routes(routes!(plan_pool))
+        .routes(routes!(relocate_pool))
+        .routes(routes!(pause_pool))
+        .routes(routes!(resume_pool))
+        .routes(routes!(add_pool_device))
+        .routes(routes!(drain_pool_device))
+        .routes(routes!(delete_pool_volume))
 }
 
 /// Open pools, with tiers, groups and volumes
@@ -23,6 +34,129 @@ pub(super) fn routes() -> Routes {
 async fn list_pools(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<PoolReport>>, Problem> {
     match shared.control.request(Request::PoolList {}).await? {
         Answer::Pools(pools) => Ok(Json(pools)),
+        _ => Err(unexpected()),
+    }
+}
+
+/// An open pool, with tiers, groups, volumes and the state of relocation
+#[utoipa::path(get, path = "/api/v1/pools/{name}", tag = "pools",
+    params(("name" = String, Path, description = "The pool")),
+    responses((status = 200, description = "As it is now", body = PoolReport)))]
+async fn show_pool(State(shared): State<Arc<Shared>>, PathName(name): PathName) -> Result<Json<PoolReport>, Problem> {
+    pool(&shared, Request::PoolShow { name }).await
+}
+
+/// The moves of slices that the pool would make now, and the load from which they follow
+#[utoipa::path(get, path = "/api/v1/pools/{name}/plan", tag = "pools",
+    params(("name" = String, Path, description = "The pool")),
+    responses((status = 200, description = "The plan; nothing moves", body = PoolPlanReport)))]
+async fn plan_pool(
+    State(shared): State<Arc<Shared>>,
+    PathName(name): PathName,
+) -> Result<Json<PoolPlanReport>, Problem> {
+    plan(&shared, Request::PoolPlan { name }).await
+}
+
+/// Plan and move slices now, also outside of the windows; answers when the moves begin
+#[utoipa::path(post, path = "/api/v1/pools/{name}/relocate", tag = "pools",
+    params(("name" = String, Path, description = "The pool")),
+    responses((status = 200, description = "Moves have begun", body = PoolPlanReport)))]
+async fn relocate_pool(
+    State(shared): State<Arc<Shared>>,
+    PathName(name): PathName,
+) -> Result<Json<PoolPlanReport>, Problem> {
+    plan(&shared, Request::PoolRelocate { name }).await
+}
+
+/// Stop moves of slices; this holds across a restart
+#[utoipa::path(post, path = "/api/v1/pools/{name}/pause", tag = "pools",
+    params(("name" = String, Path, description = "The pool")),
+    responses((status = 200, description = "Paused", body = PoolReport)))]
+async fn pause_pool(State(shared): State<Arc<Shared>>, PathName(name): PathName) -> Result<Json<PoolReport>, Problem> {
+    pool(&shared, Request::PoolPause { name }).await
+}
+
+/// Move slices again
+#[utoipa::path(post, path = "/api/v1/pools/{name}/resume", tag = "pools",
+    params(("name" = String, Path, description = "The pool")),
+    responses((status = 200, description = "Resumed", body = PoolReport)))]
+async fn resume_pool(State(shared): State<Arc<Shared>>, PathName(name): PathName) -> Result<Json<PoolReport>, Problem> {
+    pool(&shared, Request::PoolResume { name }).await
+}
+
+/// A device to add to a pool.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct NewPoolDevice {
+    /// Name of the tier.
+    tier: String,
+    /// The device, partition or file.
+    path: String,
+    /// Destroy what it holds.
+    #[serde(default)]
+    force: bool,
+}
+
+/// Add an empty device to a tier
+#[utoipa::path(post, path = "/api/v1/pools/{name}/devices", tag = "pools",
+    params(("name" = String, Path, description = "The pool")), request_body = NewPoolDevice,
+    responses((status = 200, description = "Added", body = PoolReport)))]
+async fn add_pool_device(
+    State(shared): State<Arc<Shared>>,
+    PathName(name): PathName,
+    Json(device): Json<NewPoolDevice>,
+) -> Result<Json<PoolReport>, Problem> {
+    let NewPoolDevice { tier, path, force } = device;
+    pool(&shared, Request::PoolAdd { name, tier, path, force }).await
+}
+
+/// A device to drain.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct DrainedDevice {
+    /// Its path, or the number of its group.
+    device: String,
+    /// Return it to service instead.
+    #[serde(default)]
+    cancel: bool,
+}
+
+/// Move all slices of a device to others and remove it; answers when that has begun, `jobs` shows the progress
+#[utoipa::path(post, path = "/api/v1/pools/{name}/drain", tag = "pools",
+    params(("name" = String, Path, description = "The pool")), request_body = DrainedDevice,
+    responses((status = 200, description = "Begun, or cancelled", body = PoolReport)))]
+async fn drain_pool_device(
+    State(shared): State<Arc<Shared>>,
+    PathName(name): PathName,
+    Json(drained): Json<DrainedDevice>,
+) -> Result<Json<PoolReport>, Problem> {
+    let DrainedDevice { device, cancel } = drained;
+    pool(&shared, Request::PoolDrain { name, device, cancel }).await
+}
+
+/// Delete a volume that is not served, with its data in the pool
+#[utoipa::path(delete, path = "/api/v1/pools/{name}/volumes/{volume}", tag = "pools",
+    params(("name" = String, Path, description = "The pool"), ("volume" = String, Path, description = "The volume")),
+    responses((status = 200, description = "Deleted", body = PoolReport)))]
+async fn delete_pool_volume(
+    State(shared): State<Arc<Shared>>,
+    PathNames((name, volume)): PathNames,
+) -> Result<Json<PoolReport>, Problem> {
+    pool(&shared, Request::PoolDeleteVolume { name, volume }).await
+}
+
+/// Sends a request whose result is a pool's report.
+async fn pool(shared: &Shared, request: Request) -> Result<Json<PoolReport>, Problem> {
+    match shared.control.request(request).await? {
+        Answer::Pool(report) => Ok(Json(*report)),
+        _ => Err(unexpected()),
+    }
+}
+
+/// Sends a request whose result is a plan.
+async fn plan(shared: &Shared, request: Request) -> Result<Json<PoolPlanReport>, Problem> {
+    match shared.control.request(request).await? {
+        Answer::PoolPlan(report) => Ok(Json(*report)),
         _ => Err(unexpected()),
     }
 }

@@ -96,6 +96,8 @@ impl Attachments {
                     volume: config.name.clone(),
                     tier_policy: config.tier_policy.clone(),
                     provisioning: config.provisioning,
+                    is_paused: self.records.view().paused_pools.contains(name),
+                    added_devices: self.records.view().pool_devices.get(name).cloned().unwrap_or_default(),
                 })
             }
         };

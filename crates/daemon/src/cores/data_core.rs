@@ -45,7 +45,7 @@ pub struct CoreLocal {
     /// Modelled arrays that volumes share, by name.
     pub arrays: RefCell<BTreeMap<String, SharedArray<RealSeam>>>,
     /// Open pools, by name.
-    pub pools: RefCell<BTreeMap<String, OpenPool>>,
+    pub pools: RefCell<BTreeMap<String, Rc<OpenPool>>>,
     /// Set to end the core's message loop.
     ending: Cell<bool>,
 }

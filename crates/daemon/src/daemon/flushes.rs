@@ -11,6 +11,7 @@ use seam::real::RealSeam;
 use super::super::jobs::{FLASH_JOB_ID, FlushEntry};
 use super::super::volumes::Placement;
 use super::Daemon;
+use super::pools::drain_jobs;
 use logging::{self as log, CONTROL};
 
 impl Daemon {
@@ -69,7 +70,9 @@ impl Daemon {
     /// `job list`.
     pub async fn job_list(&self) -> Vec<JobReport> {
         let (flash, volumes) = (self.flash.report(&self.volumes).await, self.volume_reports().await);
-        self.jobs.running_jobs(flash.as_ref(), &volumes)
+        let mut jobs = self.jobs.running_jobs(flash.as_ref(), &volumes);
+        jobs.extend(drain_jobs(&self.cores.pools(false).await));
+        jobs
     }
 
     /// `job cancel`.
@@ -78,6 +81,9 @@ impl Daemon {
             self.flash.control_job(|store| store.cancel_job()).await?;
             return Ok(self.flash_answer().await);
         }
-        self.jobs.cancel(id)
+        match self.cancel_drain_job(id).await {
+            Some(cancelled) => cancelled,
+            None => self.jobs.cancel(id),
+        }
     }
 }

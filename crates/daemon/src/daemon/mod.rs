@@ -11,6 +11,7 @@ mod flash_monitor;
 mod flushes;
 mod heat_map;
 mod new_file;
+mod pools;
 mod reload;
 mod retry;
 mod sample;
@@ -28,6 +29,7 @@ use flash::Store;
 use messages::{Answer, ErrorKind, Failure, Request};
 use seam::real::RealSeam;
 
+use self::pools::pool_answer;
 use self::reload::Reloads;
 pub use self::start::serve;
 pub use self::status::override_reports;
@@ -170,6 +172,7 @@ impl Daemon {
                     | Request::FlashList {}
                     | Request::DatastoreList {}
                     | Request::PoolList {}
+                    | Request::PoolShow { .. }
                     | Request::JobList {}
                     | Request::Events { .. }
                     | Request::Alerts {}
@@ -235,7 +238,21 @@ impl Daemon {
             Request::AlertsTest {} => self.test_alerts(actor).await,
             Request::Configuration {} => Ok(Answer::Configuration(Box::new(self.configuration()))),
             Request::DatastoreList {} => Ok(Answer::Datastores(self.datastores().await)),
-            Request::PoolList {} => Ok(Answer::Pools(self.cores.pools().await)),
+            Request::PoolList {} => Ok(Answer::Pools(self.cores.pools(true).await)),
+            Request::PoolShow { name } => self.cores.pool(&name).await.map(pool_answer),
+            Request::PoolPlan { name } => self.cores.plan_pool(&name).await.map(Box::new).map(Answer::PoolPlan),
+            Request::PoolRelocate { name } => self.cores.relocate_pool(&name).await.map(Box::new).map(Answer::PoolPlan),
+            Request::PoolAdd { name, tier, path, force } => {
+                self.add_pool_device(&name, &tier, path, force).await.map(pool_answer)
+            }
+            Request::PoolDrain { name, device, cancel } => {
+                self.cores.drain_pool_device(&name, &device, cancel).await.map(pool_answer)
+            }
+            Request::PoolDeleteVolume { name, volume } => {
+                self.delete_pool_volume(&name, &volume).await.map(pool_answer)
+            }
+            Request::PoolPause { name } => self.pause_pool(&name).await.map(pool_answer),
+            Request::PoolResume { name } => self.resume_pool(&name).await.map(pool_answer),
             Request::JobList {} => Ok(Answer::Jobs(self.job_list().await)),
             Request::JobCancel { id } => self.cancel_job(&id).await,
             Request::Advice { limit, after, volume, assumptions } => {

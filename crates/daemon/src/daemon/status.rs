@@ -16,6 +16,7 @@ use super::super::settings::absolute;
 use super::super::volume_settings::qos_of;
 use super::super::volumes::{KnownVolume, VolumeStatus};
 use super::Daemon;
+use super::pools::drain_jobs;
 use config::keys::set_by_command;
 use state::{FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, VolumeRecord, effective, effective_policy};
 use units::show_time;
@@ -86,6 +87,9 @@ impl Daemon {
         // The uptime belongs to the counters, so it is taken before the rest of the report is collected.
         let uptime = self.telemetry.uptime();
         let (flash, changed_devices) = (self.flash.report(&self.volumes).await, self.flash.changed_devices().await);
+        let pools = self.cores.pools(false).await;
+        let mut jobs = self.jobs.running_jobs(flash.as_ref(), &volumes);
+        jobs.extend(drain_jobs(&pools));
         let iscsi = self.units.report(self.listeners.portals()).await;
         let config = self.settings.current();
         let mut alerts: Vec<String> = Vec::new();
@@ -114,7 +118,8 @@ impl Daemon {
             listen: self.listeners.addresses(),
             api: self.http.address().map_or(String::new(), |address| address.to_string()),
             memory_bytes: config.memory_bytes,
-            jobs: self.jobs.running_jobs(flash.as_ref(), &volumes),
+            jobs,
+            pools,
             certificates: self.certificates.reports(),
             ended_jobs: self.jobs.ended(),
             flash,

@@ -60,6 +60,7 @@ impl Daemon {
         let (records, cores) = (self.records.clone(), self.cores.clone());
         let (flash, notifier) = (self.flash.clone(), self.notifier.clone());
         let drain = Rc::new(Drain::new(records, cores, flash, notifier, self.memory.survives_restart()));
+        self.cores.stop_moves().await;
         let stored = drain.disconnect_clients(self.stop.clients()).await;
         // The drain does not see a volume before its attach has ended, and dirty data of the volume may be in this
         // daemon's memory alone.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use messages::report::{AlertKind, CertificateReport, StatusProblem, VolumeReport};
+use messages::report::{AlertKind, CertificateReport, PoolReport, StatusProblem, VolumeReport};
 use messages::{VolumeState, unix_time};
 
 use super::context::{AlertContext, Problem, ReadCounts, problems_of_kind};
@@ -32,6 +32,9 @@ pub struct AlertRule {
     pub(super) find_problems: fn(&AlertContext<'_>, &mut Problems),
 }
 
+/// Remedy for a pool that fills up.
+const POOL_REMEDY: &str = "`hotset pool add NAME --tier TIER DEVICE` adds a device while volumes are in service; \
+                           `fstrim` in guests and deleted volumes give space back ([pools.md](pools.md)).";
 const DAY_SECONDS: u64 = 86_400;
 /// Time before its end from which on a certificate has an alert.
 const CERTIFICATE_WARNING_SECONDS: u64 = 14 * DAY_SECONDS;
@@ -258,6 +261,16 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
         },
     },
     AlertRule {
+        kind: AlertKind::PoolFull,
+        when: "a pool has less than 5 % free",
+        effect: "New slices will soon be refused: writes to new ranges then fail with `ENOSPC` or SCSI 27h/07h. Reads \
+                 and overwrites go on.",
+        remedy: POOL_REMEDY,
+        delay_ms: 0,
+        is_in_status: false,
+        find_problems: |context, problems| problems.extend(pools_filled(context, 95, 101)),
+    },
+    AlertRule {
         kind: AlertKind::MemoryNotKept,
         when: "`[memory] keep_in` is in effect, but the file system has no room for the memory cache",
         effect: "A kill or a crash of the daemon loses unflushed writes. The next flush of each client then fails \
@@ -429,6 +442,15 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
         },
     },
     AlertRule {
+        kind: AlertKind::PoolNearlyFull,
+        when: "a pool has less than 15 % free",
+        effect: "New slices go where a slot is left, also against the policy of their volume.",
+        remedy: POOL_REMEDY,
+        delay_ms: 0,
+        is_in_status: false,
+        find_problems: |context, problems| problems.extend(pools_filled(context, 85, 95)),
+    },
+    AlertRule {
         kind: AlertKind::CertificateExpires,
         when: "a certificate of `[api]` or `[nbd]`, or an intermediate certificate of its chain, expires within 14 \
                days",
@@ -544,6 +566,15 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
         },
     },
     AlertRule {
+        kind: AlertKind::PoolFilling,
+        when: "a pool has less than 30 % free",
+        effect: "None yet.",
+        remedy: POOL_REMEDY,
+        delay_ms: 0,
+        is_in_status: false,
+        find_problems: |context, problems| problems.extend(pools_filled(context, 70, 85)),
+    },
+    AlertRule {
         kind: AlertKind::CachePaused,
         when: "a volume is paused or frozen",
         effect: "A paused volume bypasses the cache. A frozen volume serves hits and caches nothing new.",
@@ -596,6 +627,30 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
         },
     },
 ];
+
+/// The pools that are filled from one percentage to below another. Hysteresis: an active alert ends two points below
+/// its level.
+fn pools_filled<'a>(context: &AlertContext<'a>, from: u64, below: u64) -> impl Iterator<Item = Problem> + use<'a> {
+    let is_filled = |pool: &&PoolReport| {
+        let (used_bytes, size_bytes) = pool.fill();
+        let subject = pool_subject(pool);
+        let from = if (context.is_active)(Some(&subject)) { from - 2 } else { from };
+        let percent = (u128::from(used_bytes) * 100).checked_div(size_bytes.into()).unwrap_or(0) as u64;
+        (from..below).contains(&percent)
+    };
+    let pools: Vec<_> = context.status.pools.iter().filter(is_filled).collect();
+    pools.into_iter().map(|pool| {
+        let (used_bytes, size_bytes) = pool.fill();
+        let percent = (u128::from(used_bytes) * 100).checked_div(size_bytes.into()).unwrap_or(0);
+        let free_mib = (size_bytes - used_bytes) >> 20;
+        (Some(pool_subject(pool)), format!("{percent} % of its space is used; {free_mib} MiB are free"))
+    })
+}
+
+/// The subject of a pool's alerts: a pool may have the name of a volume.
+fn pool_subject(pool: &PoolReport) -> String {
+    format!("pool {}", pool.name)
+}
 
 /// The plural suffix for a count.
 fn plural(count: usize) -> &'static str {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use messages::report::{
     CertificateReport, CoreReport, Counts, CountsBelow, DatastoreReport, DeliveryHealth, DriveReport, EpisodeReport,
-    FlashDeviceReport, HistoryHealth, IscsiReport, RefusedLoginReport, StatusProblem,
+    FlashDeviceReport, HistoryHealth, IscsiReport, PoolGroupReport, PoolReport, PoolTierReport, RefusedLoginReport,
+    StatusProblem,
 };
 use messages::{FlashReport, VolumeReport, VolumeState};
 
@@ -167,6 +168,28 @@ fn each_kind_is_raised_and_a_healthy_daemon_has_none() {
         status.volumes = vec![volume("a"), volume("b"), volume("c")];
     };
     assert_eq!(raised(three_volumes), ["metrics-left-out -"]);
+    let pool = |used_percent: u64| {
+        let group = |state: &str, size_bytes, free_bytes| PoolGroupReport {
+            state: state.to_owned(),
+            size_bytes,
+            free_bytes,
+            ..PoolGroupReport::default()
+        };
+        // The free bytes of a draining device are none.
+        let groups =
+            vec![group("in-service", 90 << 20, (100 - used_percent) << 20), group("draining", 50 << 20, 40 << 20)];
+        let tier = PoolTierReport { groups, ..PoolTierReport::default() };
+        let report = PoolReport { name: "tank".to_owned(), tiers: vec![tier], ..PoolReport::default() };
+        move |status: &mut StatusReport| status.pools = vec![report]
+    };
+    assert_eq!(raised(pool(69)), [""; 0]);
+    for (used_percent, kind) in
+        [(70, "pool-filling"), (84, "pool-filling"), (85, "pool-nearly-full"), (95, "pool-full")]
+    {
+        assert_eq!(raised(pool(used_percent)), [format!("{kind} pool tank")], "{used_percent}");
+    }
+    let (filled, _) = alerts_after(pool(95));
+    assert_eq!(filled.active()[0].cause, "95 % of its space is used; 5 MiB are free");
 }
 
 #[test]

@@ -81,7 +81,7 @@ pub enum Action {
 }
 
 /// The absolute path, because the daemon has another working directory.
-fn absolute_path(path: &Path) -> Result<String, Failure> {
+pub fn absolute_path(path: &Path) -> Result<String, Failure> {
     let absolute =
         std::path::absolute(path).map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
     absolute
@@ -91,7 +91,7 @@ fn absolute_path(path: &Path) -> Result<String, Failure> {
 }
 
 /// The absolute path of a device, or its number.
-fn absolute_path_or_number(device: &str) -> Result<String, Failure> {
+pub fn absolute_path_or_number(device: &str) -> Result<String, Failure> {
     match device.parse::<u32>() {
         Ok(_) => Ok(device.to_owned()),
         Err(_) => absolute_path(Path::new(device)),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use config::{Config, DEFAULT_CONFIG, PoolConfig, name_devices};
+use messages::report::{PoolGroupReport, PoolReport, PoolTierReport};
 use messages::{Answer, Request};
 use pool::{CreateOptions, Pool, PoolError, TierSpec};
 use seam::real::{RealCoreSpec, RealDisk, RealSeam, run_core};
@@ -12,7 +13,8 @@ use seam::{Disk, DiskOpen, Seam};
 
 use super::confirm::is_confirmed;
 use super::daemon::{send_request, unexpected};
-use terminal::render::pool::tables;
+use super::flash::{absolute_path, absolute_path_or_number};
+use terminal::render::pool::{details, plan, tables};
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
 use units::{show_bytes, show_counted};
@@ -26,6 +28,49 @@ const LOCK_WAIT_MS: u64 = 1_000;
 pub enum Action {
     /// List the pools of the daemon: tiers, groups, volumes and their fill
     List,
+    /// Show a pool of the daemon: tiers, groups, volumes, and the moves of slices between tiers
+    Show(Open),
+    /// Show the load of a pool's slices, and the moves that would follow from it now; nothing moves
+    Plan(Open),
+    /// Plan and move slices now, also outside of the windows
+    Relocate(Open),
+    /// Stop moves of slices, also of drains; this holds across a restart
+    Pause(Open),
+    /// Move slices again
+    Resume(Open),
+    /// Add an empty device to a tier while volumes are in service
+    Add {
+        /// Name of the pool
+        name: String,
+        /// The device, partition or file
+        device: PathBuf,
+        /// Name of the tier
+        #[arg(long)]
+        tier: String,
+        /// Destroy its content
+        #[arg(long)]
+        force: bool,
+    },
+    /// Move all slices of a device to others in the background, then remove it from the pool
+    Drain {
+        /// Name of the pool
+        name: String,
+        /// Path of the device, or number of its group in `pool show`
+        device: String,
+        /// Return a draining device to service; it keeps the slices that it has
+        #[arg(long)]
+        cancel: bool,
+    },
+    /// Delete a volume that is not served any more, with its data in the pool
+    DeleteVolume {
+        /// Name of the pool
+        name: String,
+        /// The volume
+        volume: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
     /// Create the pool of a [[pool]] in the configuration on its devices, which must be empty
     Create {
         #[command(flatten)]
@@ -41,6 +86,13 @@ pub enum Action {
     Check(Named),
     /// Print where each slice of each volume lies: volume, slice, device, byte offset, length; writes nothing
     ExportMap(Named),
+}
+
+/// An open pool of the daemon.
+#[derive(clap::Args)]
+pub struct Open {
+    /// Name of the pool
+    name: String,
 }
 
 /// A pool of the configuration.
@@ -78,6 +130,28 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             }
             Ok(())
         }
+        Action::Show(Open { name }) => show(socket, &Request::PoolShow { name }, json),
+        Action::Plan(Open { name }) => show_plan(socket, &Request::PoolPlan { name }, json),
+        Action::Relocate(Open { name }) => show_plan(socket, &Request::PoolRelocate { name }, json),
+        Action::Pause(Open { name }) => show(socket, &Request::PoolPause { name }, json),
+        Action::Resume(Open { name }) => show(socket, &Request::PoolResume { name }, json),
+        Action::Add { name, device, tier, force } => {
+            let path = absolute_path(&device)?;
+            change_devices(socket, &Request::PoolAdd { name, tier, path, force }, json)
+        }
+        Action::Drain { name, device, cancel } => {
+            let device = absolute_path_or_number(&device)?;
+            change_devices(socket, &Request::PoolDrain { name, device, cancel }, json)
+        }
+        Action::DeleteVolume { name, volume, yes } => {
+            if !yes {
+                println!("The data of volume {volume} in pool {name} will be destroyed.");
+                if !is_confirmed(&format!("Delete volume {volume}?"))? {
+                    return Err(Failure::failed("nothing was changed"));
+                }
+            }
+            show(socket, &Request::PoolDeleteVolume { name, volume }, json)
+        }
         Action::Create { pool, force, yes } => create(&pool.find()?, force, yes),
         Action::Check(pool) => check(&pool.find()?),
         Action::ExportMap(pool) => {
@@ -90,6 +164,69 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             Ok(())
         }
     }
+}
+
+/// Sends a request whose answer is a pool, and prints the pool.
+fn show(socket: Option<&Path>, request: &Request, json: bool) -> Result<(), Failure> {
+    let Answer::Pool(pool) = send_request(socket, request)? else { return Err(unexpected()) };
+    match json {
+        true => print_json(&*pool)?,
+        false => terminal::render::print(&details(&pool, Style::of_stdout())),
+    }
+    Ok(())
+}
+
+/// Sends a request that changes the devices of a pool. Prints the pool and the lines of the configuration to change.
+fn change_devices(socket: Option<&Path>, request: &Request, json: bool) -> Result<(), Failure> {
+    let Answer::Pool(pool) = send_request(socket, request)? else { return Err(unexpected()) };
+    if json {
+        return print_json(&*pool);
+    }
+    terminal::render::print(&details(&pool, Style::of_stdout()));
+    terminal::render::print(&configuration_lines(&pool, request));
+    Ok(())
+}
+
+/// The lines of the configuration after a change of a pool's devices.
+fn configuration_lines(pool: &PoolReport, request: &Request) -> String {
+    let stays = |group: &&PoolGroupReport| group.state != "removed" && group.state != "draining";
+    let changed = |tier: &&PoolTierReport| match request {
+        Request::PoolAdd { tier: added, .. } => tier.name == *added,
+        Request::PoolDrain { device, .. } => {
+            tier.groups.iter().any(|group| group.device == *device || group.number.to_string() == *device)
+        }
+        _ => false,
+    };
+    let when = match request {
+        Request::PoolDrain { cancel: false, .. } => "once it has left, ",
+        _ => "",
+    };
+    let mut text = String::new();
+    for tier in pool.tiers.iter().filter(changed) {
+        let devices: Vec<_> = tier.groups.iter().filter(stays).map(|group| format!("\"{}\"", group.device)).collect();
+        let lines = match devices.is_empty() {
+            // Tiers stay with the pool.
+            true => "it is the last device of its tier; leave the tier as it is in the configuration".to_owned(),
+            false => format!(
+                "{when}change the configuration of pool {} to\n\n[[pool.tier]]\nname = \"{}\"\ndevices = [{}]",
+                pool.name,
+                tier.name,
+                devices.join(", ")
+            ),
+        };
+        text += &format!("{lines}\n");
+    }
+    text
+}
+
+/// Sends a request whose answer is a plan, and prints the plan.
+fn show_plan(socket: Option<&Path>, request: &Request, json: bool) -> Result<(), Failure> {
+    let Answer::PoolPlan(report) = send_request(socket, request)? else { return Err(unexpected()) };
+    match json {
+        true => print_json(&*report)?,
+        false => terminal::render::print(&plan(&report, Style::of_stdout())),
+    }
+    Ok(())
 }
 
 fn create(config: &PoolConfig, force: bool, yes: bool) -> Result<(), Failure> {

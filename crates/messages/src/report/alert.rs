@@ -129,6 +129,8 @@ alert_kinds! {
     CertificateExpired "certificate-expired" Critical;
     /// The state directory cannot be written.
     StateDisk "state-disk" Critical;
+    /// A pool has less than 5 % free.
+    PoolFull "pool-full" Critical;
     /// Persisted memory is configured and not in use.
     MemoryNotKept "memory-not-kept" Warning;
     /// Unflushed writes are lost, and clients get an error that reports this.
@@ -149,6 +151,8 @@ alert_kinds! {
     FlashUnclaimed "flash-unclaimed" Warning;
     /// Flash devices were added by command and are not in the configuration.
     FlashUnlisted "flash-unlisted" Warning;
+    /// A pool has less than 15 % free.
+    PoolNearlyFull "pool-nearly-full" Warning;
     /// A server certificate expires soon.
     CertificateExpires "certificate-expires" Warning;
     /// The iSCSI target refuses the logins of an initiator.
@@ -164,6 +168,8 @@ alert_kinds! {
     /// A problem without a kind of its own.
     #[default]
     Other "other" Warning;
+    /// A pool has less than 30 % free.
+    PoolFilling "pool-filling" Info;
     /// A volume is paused or frozen.
     CachePaused "cache-paused" Info;
     /// Flushes of a volume are answered from memory.

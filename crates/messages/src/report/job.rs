@@ -23,6 +23,9 @@ pub enum JobKind {
     FlashReplace,
     /// A flash device that holds only clean pages begins to carry the log.
     TakeOver,
+    /// The slices of a device of a pool move to other devices, and the device leaves.
+    #[serde(rename = "drain")]
+    PoolDrain,
 }
 
 impl JobKind {
@@ -34,6 +37,7 @@ impl JobKind {
             JobKind::FlashRemove => "remove",
             JobKind::FlashReplace => "replace",
             JobKind::TakeOver => "take-over",
+            JobKind::PoolDrain => "drain",
         }
     }
 }

@@ -40,7 +40,10 @@ pub use history::{FigureReport, HistoryHealth, HistoryReport, LatencyFigures, Ti
 pub use iscsi::{IscsiReport, IscsiSessionReport, RefusedLoginReport, SlowCommandReport, UnitReport};
 pub use job::{EndedJobReport, JobKind, JobOutcome, JobReport};
 pub use latency::{BackingRequests, Bucket, Counts, CountsBelow, LatencyCountsReport, percentile_us};
-pub use pool::{PoolGroupReport, PoolReport, PoolTierReport, PoolVolumeReport};
+pub use pool::{
+    PoolClassReport, PoolDrainReport, PoolGroupReport, PoolHeatReport, PoolLoadReport, PoolMoveReason, PoolMoveReport,
+    PoolPlanReport, PoolRelocationReport, PoolRelocationState, PoolReport, PoolTierReport, PoolVolumeReport,
+};
 pub use qos::{DatastoreReport, EpisodeReport, MemberReport, QosUse};
 pub use status::{CoreReport, OverrideReport, StatusReport};
 pub use volume::{

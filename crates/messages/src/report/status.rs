@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::{
     AlertReport, CertificateReport, DatastoreReport, DeliveryHealth, EndedJobReport, EventsHealth, FlashReport,
-    HistoryHealth, IscsiReport, JobReport, SilenceReport, VolumeReport,
+    HistoryHealth, IscsiReport, JobReport, PoolReport, SilenceReport, VolumeReport,
 };
 
 /// A change made by command that differs from the file.
@@ -93,6 +93,10 @@ pub struct StatusReport {
     #[serde(default)]
     #[schema(required)]
     pub datastores: Vec<DatastoreReport>,
+    /// Open pools, without their volumes.
+    #[serde(default)]
+    #[schema(required)]
+    pub pools: Vec<PoolReport>,
     /// Volumes.
     pub volumes: Vec<VolumeReport>,
     /// Changes made by command that differ from the file.
@@ -165,6 +169,7 @@ impl StatusReport {
             iscsi: self.iscsi.clone(),
             cores: self.cores.clone(),
             datastores: self.datastores.iter().map(DatastoreReport::summary).collect(),
+            pools: self.pools.clone(),
             volumes: Vec::new(),
             overrides: self.overrides.clone(),
             flash_devices_by_command: self.flash_devices_by_command.clone(),

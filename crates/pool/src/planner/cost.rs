@@ -17,7 +17,40 @@ pub struct ClassCost {
     pub parallel: u32,
 }
 
+/// The classes that have a name, the fastest first: costs of one device, from data sheets. A group of several disks
+/// serves more accesses at once, and small writes of a RAID level cost more.
+pub const NAMED_CLASSES: [(&str, ClassCost); 5] = [
+    ("nvme", ClassCost::of_device(90_000, 30_000, 3_000_000_000, 16)),
+    ("ssd", ClassCost::of_device(150_000, 80_000, 500_000_000, 8)),
+    ("15k", ClassCost::of_device(5_500_000, 5_500_000, 200_000_000, 1)),
+    ("10k", ClassCost::of_device(7_000_000, 7_000_000, 180_000_000, 1)),
+    ("nl-sas", ClassCost::of_device(12_500_000, 12_500_000, 180_000_000, 1)),
+];
+
 impl ClassCost {
+    const fn of_device(read_ns: u64, write_ns: u64, bytes_per_second: u64, parallel: u32) -> ClassCost {
+        ClassCost {
+            read_access: Nanos(read_ns),
+            write_access: Nanos(write_ns),
+            byte_ps: 1_000_000_000_000 / bytes_per_second,
+            parallel,
+        }
+    }
+
+    /// Costs of a class by its name.
+    pub fn named(name: &str) -> Option<ClassCost> {
+        NAMED_CLASSES.iter().find(|(known, _)| *known == name).map(|(_, cost)| *cost)
+    }
+
+    /// The name of the class whose random read takes most nearly as long, by ratio.
+    pub fn nearest_name(&self) -> &'static str {
+        let ratio = |cost: &ClassCost| {
+            let (own, other) = (u128::from(self.read_access.0.max(1)), u128::from(cost.read_access.0));
+            own.max(other) * 1_000 / own.min(other)
+        };
+        NAMED_CLASSES.iter().min_by_key(|(_, cost)| ratio(cost)).expect("classes have names").0
+    }
+
     /// A group of `disks` rotating disks with the same positioning time for reads and writes, `write_penalty` accesses
     /// per small write, and a transfer rate of `bytes_per_second` per disk.
     pub fn rotating(positioning: Nanos, write_penalty: u64, bytes_per_second: u64, disks: u32) -> ClassCost {
@@ -62,6 +95,18 @@ mod tests {
         let demand = Demand { reads: 10 * PER_ACCESS, writes: 5 * PER_ACCESS, bytes: 2_000_000 };
         assert_eq!(class.price(demand), Nanos::from_millis(60 + 120 + 10));
         assert_eq!(class.copy_time(4_000_000), Nanos::from_millis(26));
+    }
+
+    #[test]
+    fn measured_costs_are_named_after_the_nearest_class() {
+        for (name, cost) in NAMED_CLASSES {
+            assert_eq!((ClassCost::named(name), cost.nearest_name()), (Some(cost), name));
+            let slower = ClassCost { read_access: Nanos(cost.read_access.0 * 11 / 10), ..cost };
+            assert_eq!(slower.nearest_name(), name);
+        }
+        assert_eq!(ClassCost::named("tape"), None);
+        let fastest = ClassCost { read_access: Nanos(1_000), ..NAMED_CLASSES[0].1 };
+        assert_eq!(fastest.nearest_name(), "nvme");
     }
 
     #[test]

@@ -30,15 +30,24 @@ pub struct HeatHistogram {
 impl HeatHistogram {
     /// The histogram of `slices` in a pool of `tiers` tiers, priced on `class`: usually that of the slowest tier.
     pub fn of(slices: &impl Slices, tiers: usize, class: &ClassCost) -> HeatHistogram {
-        let bucket = |number| HeatBucket { from: lower_bound(number), slices: vec![0; tiers], disk_time: Nanos::ZERO };
-        let mut buckets: Vec<HeatBucket> = (0..BUCKETS).map(bucket).collect();
+        let mut histogram = HeatHistogram::empty(tiers);
         for slice in (0..slices.count()).filter_map(|index| slices.slice(index)) {
-            let price = class.price(slice.demand);
-            let bucket = &mut buckets[bucket_of(price)];
-            bucket.slices[usize::from(slice.place.tier)] += 1;
-            bucket.disk_time += price;
+            histogram.add(usize::from(slice.place.tier), class.price(slice.demand));
         }
-        HeatHistogram { buckets }
+        histogram
+    }
+
+    /// A histogram of no slices in a pool of `tiers` tiers.
+    pub fn empty(tiers: usize) -> HeatHistogram {
+        let bucket = |number| HeatBucket { from: lower_bound(number), slices: vec![0; tiers], disk_time: Nanos::ZERO };
+        HeatHistogram { buckets: (0..BUCKETS).map(bucket).collect() }
+    }
+
+    /// Adds a slice of a tier that costs this disk time per hour.
+    pub fn add(&mut self, tier: usize, price: Nanos) {
+        let bucket = &mut self.buckets[bucket_of(price)];
+        bucket.slices[tier] += 1;
+        bucket.disk_time += price;
     }
 
     /// Buckets that hold slices, coldest first.

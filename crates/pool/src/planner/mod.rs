@@ -20,7 +20,7 @@ mod windows;
 mod tests;
 
 pub use allowance::MoveAllowance;
-pub use cost::ClassCost;
+pub use cost::{ClassCost, NAMED_CLASSES};
 pub use histogram::{HeatBucket, HeatHistogram};
 pub use input::{Group, PPM, Place, Policy, Settings, Slice, Slices, Tier};
 pub use output::{Move, Plan, Reason, Totals};

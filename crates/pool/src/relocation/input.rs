@@ -86,6 +86,11 @@ impl<'a, S: Seam, D: Disk<S>> PoolSlices<'a, S, D> {
         groups.iter().find(|planned| planned.place == place).expect("a plan has the groups of its input").group
     }
 
+    /// The tier of a place.
+    pub fn tier_at(&self, place: Place) -> TierNo {
+        self.tiers[usize::from(place.tier)]
+    }
+
     /// The slice at an index of the pass.
     pub fn address(&self, index: u64) -> Option<SliceAddress> {
         let (number, slot) = self.locate(index)?;

@@ -7,8 +7,8 @@ mod run;
 mod settings;
 
 pub use plan::{GroupLoad, PlannedMove, RelocationPlan};
-pub use run::{RelocationEnd, RelocationReport};
-pub use settings::{RelocationSettings, RelocationWindows};
+pub use settings::{MoveRate, RelocationSettings, RelocationWindows};
 
-pub(crate) use plan::plan;
+pub(crate) use pace::Pacer;
+pub(crate) use plan::{heat_histogram, plan};
 pub(crate) use run::{relocate, start};

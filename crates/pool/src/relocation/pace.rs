@@ -1,39 +1,106 @@
-//! The pace of relocation: bytes per second over all its moves, behind the requests of clients.
+//! The pace of relocation: a rate in bytes over all its moves, or a part of the idle time of the groups.
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
 use seam::{Disk, Nanos, Seam};
 
-use super::settings::RelocationSettings;
+use super::settings::{MoveRate, RelocationSettings};
 use crate::mover::{CopyRequest, Flow, Pace};
 use crate::state::Inner;
 use task_sync::BoxFuture;
 
-/// Longest pause of one copy while clients use its groups: a busy group must not stop a move for ever.
+/// Longest pause of a copy at a rate in bytes while clients use its groups, and of the first copy of a worker.
 const GIVE_WAY_MAX: Nanos = Nanos::from_millis(20);
 /// Time between two looks at the requests in flight.
 const GIVE_WAY_STEP: Nanos = Nanos::from_millis(1);
+/// Shortest sleep of a pause.
+const STEP_MIN: Nanos = Nanos::from_micros(50);
+/// A copy follows the last one after this multiple of the last one's time, even if its groups are never idle: a busy
+/// group must not stop a move for ever. Copies take 3 % of the time of a group without idle time.
+pub(super) const BUSY_FACTOR: u64 = 32;
+/// Longest time that a copy counts for. A device that hangs must not stop moves for hours.
+const COPY_TIME_MAX: Nanos = Nanos::from_millis(100);
 
-/// A pace for all moves of one relocation together.
-pub(super) fn pace<S: Seam, D: Disk<S>>(inner: &Weak<Inner<S, D>>, seam: &S, settings: &RelocationSettings) -> Pace {
-    let (inner, seam, settings) = (inner.clone(), seam.clone(), settings.clone());
-    // The time at which the rate permits the next copy.
-    let next = Rc::new(Cell::new(Nanos::ZERO));
-    Rc::new(move |request| {
-        let (inner, seam, settings, next) = (inner.clone(), seam.clone(), settings.clone(), Rc::clone(&next));
-        let decision: BoxFuture<'static, Flow> = Box::pin(async move {
-            let start = next.get().max(seam.now());
-            next.set(start + copy_time(request.bytes, settings.rate_bytes));
-            seam.sleep_until(start).await;
-            let end = seam.now() + GIVE_WAY_MAX;
-            while !settings.stop.get() && seam.now() < end && has_requests(&inner, &request) {
-                seam.sleep(GIVE_WAY_STEP).await;
+/// The pace of all moves under the same settings.
+pub(crate) struct Pacer<S: Seam, D: Disk<S>> {
+    inner: Weak<Inner<S, D>>,
+    seam: S,
+    settings: RelocationSettings,
+    /// The time at which a rate in bytes permits the next copy.
+    next: Cell<Nanos>,
+}
+
+impl<S: Seam, D: Disk<S>> Pacer<S, D> {
+    /// A pace under these settings.
+    pub fn new(inner: &Weak<Inner<S, D>>, seam: &S, settings: &RelocationSettings) -> Rc<Self> {
+        let (inner, seam, settings) = (inner.clone(), seam.clone(), settings.clone());
+        Rc::new(Pacer { inner, seam, settings, next: Cell::new(Nanos::ZERO) })
+    }
+
+    /// The pace of a worker, which moves slices one after the other.
+    pub fn worker(self: &Rc<Self>) -> Pace {
+        let pacer = Rc::clone(self);
+        // Start of the worker's last copy.
+        let last = Rc::new(Cell::new(None));
+        Rc::new(move |request| {
+            let (pacer, last) = (Rc::clone(&pacer), Rc::clone(&last));
+            let decision: BoxFuture<'static, Flow> = Box::pin(async move {
+                match pacer.settings.rate {
+                    MoveRate::Bytes(rate) => pacer.wait_for_rate(&request, rate).await,
+                    MoveRate::IdleShare(percent) => pacer.wait_for_idle_time(&request, last.get(), percent).await,
+                }
+                last.set(Some(pacer.seam.now()));
+                if pacer.is_ended() { Flow::Cancel } else { Flow::Continue }
+            });
+            decision
+        })
+    }
+
+    fn is_ended(&self) -> bool {
+        self.settings.stop.get() || !self.settings.is_window_open()
+    }
+
+    /// Waits until the rate permits the copy, then until no client uses its groups, but not for long.
+    async fn wait_for_rate(&self, request: &CopyRequest, rate_bytes: u64) {
+        let start = self.next.get().max(self.seam.now());
+        self.next.set(start + copy_time(request.bytes, rate_bytes));
+        self.seam.sleep_until(start).await;
+        let end = self.seam.now() + GIVE_WAY_MAX;
+        while !self.settings.stop.get() && self.seam.now() < end && self.has_requests(request) {
+            self.seam.sleep(GIVE_WAY_STEP).await;
+        }
+    }
+
+    /// Waits until the groups have been idle for so long that the last copy took its share of that time. The last copy
+    /// began at `last`.
+    async fn wait_for_idle_time(&self, request: &CopyRequest, last: Option<Nanos>, percent: u32) {
+        assert!((1..100).contains(&percent), "a part of the idle time: {percent} %");
+        let begin = self.seam.now();
+        let copied = last.map_or(Nanos::ZERO, |last| begin.since(last).min(COPY_TIME_MAX));
+        let wanted = Nanos(copied.0 * u64::from(100 - percent) / u64::from(percent));
+        let longest = Nanos(copied.0 * BUSY_FACTOR);
+        let end = begin + if last.is_some() { longest } else { GIVE_WAY_MAX };
+        let mut idle = Nanos::ZERO;
+        while !self.is_ended() {
+            let (now, is_idle) = (self.seam.now(), !self.has_requests(request));
+            if now >= end || is_idle && idle >= wanted {
+                break;
             }
-            if settings.stop.get() || !settings.is_window_open() { Flow::Cancel } else { Flow::Continue }
-        });
-        decision
-    })
+            let left = if is_idle { wanted.since(idle) } else { GIVE_WAY_STEP };
+            self.seam.sleep(left.clamp(STEP_MIN, GIVE_WAY_STEP)).await;
+            if is_idle {
+                idle += self.seam.now().since(now);
+            }
+        }
+    }
+
+    /// True if clients have requests in flight on the source or the target.
+    fn has_requests(&self, request: &CopyRequest) -> bool {
+        let Some(inner) = self.inner.upgrade() else { return false };
+        let state = inner.state.borrow();
+        [request.source, request.target].iter().any(|group| state.groups[group.index()].requests > 0)
+    }
 }
 
 /// Time that copies of these bytes take at a rate.
@@ -41,11 +108,4 @@ pub(super) fn copy_time(bytes: u64, rate_bytes: u64) -> Nanos {
     let time = u128::from(bytes) * 1_000_000_000;
     let time = time.div_ceil(u128::from(rate_bytes.max(1)));
     Nanos(u64::try_from(time).unwrap_or(u64::MAX))
-}
-
-/// True if clients have requests in flight on the source or the target.
-fn has_requests<S: Seam, D: Disk<S>>(inner: &Weak<Inner<S, D>>, request: &CopyRequest) -> bool {
-    let Some(inner) = inner.upgrade() else { return false };
-    let state = inner.state.borrow();
-    [request.source, request.target].iter().any(|group| state.groups[group.index()].requests > 0)
 }

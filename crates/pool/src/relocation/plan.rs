@@ -5,12 +5,13 @@ use std::rc::Rc;
 use seam::{Disk, Nanos, Seam};
 
 use super::input::PoolSlices;
-use super::pace::copy_time;
-use super::settings::RelocationSettings;
+use super::pace::{BUSY_FACTOR, copy_time};
+use super::settings::{MoveRate, RelocationSettings};
 use crate::error::PoolError;
 use crate::heat::Demand;
 use crate::number::{GroupNo, SliceAddress, TierNo};
-use crate::planner::{Move, MoveAllowance, Planner, Reason, Settings, Totals};
+use crate::planner::{ClassCost, HeatHistogram, Move, MoveAllowance, PPM, Planner, Reason, Settings, Slices, Totals};
+use crate::policy::GroupRoom;
 use crate::state::{Inner, State};
 
 /// Slots that a step of the pass reads; other tasks of the core run between two steps.
@@ -65,21 +66,16 @@ pub(crate) async fn plan<S: Seam, D: Disk<S>>(
     settings: &RelocationSettings,
 ) -> Result<RelocationPlan, PoolError> {
     let now = inner.seam.now();
+    check_classes(&inner.state.borrow(), &settings.classes)?;
     let limits = {
         let mut state = inner.state.borrow_mut();
-        let (given, present) = (settings.classes.len(), state.superblock.tiers.len());
-        if given != present {
-            return Err(PoolError::Refused(format!("{given} tiers have costs, and the pool has {present} tiers")));
-        }
-        if settings.classes.iter().any(|class| class.parallel == 0) {
-            return Err(PoolError::Refused("a group of a tier serves at least one access at once".to_owned()));
-        }
         let slice_bytes = state.slice_bytes();
+        let rate_bytes = expected_rate(&state, settings, now);
         let allowance = *allowance(&mut state, now);
         Settings {
             slice_bytes,
-            rate_bytes_per_second: settings.rate_bytes,
-            valid_for: settings.valid_for().min(copy_time(slice_bytes * MOVES_MAX, settings.rate_bytes)),
+            rate_bytes_per_second: rate_bytes,
+            valid_for: settings.valid_for().min(copy_time(slice_bytes * MOVES_MAX, rate_bytes)),
             payback: settings.payback,
             margin_percent: allowance.raise_margin(settings.margin_percent, now),
             allowance_bytes: allowance.available_bytes(now),
@@ -110,12 +106,68 @@ pub(crate) async fn plan<S: Seam, D: Disk<S>>(
     });
     let moves = moves.collect();
     let state = inner.state.borrow();
-    let elapsed = inner.seam.now().since(state.demand_since).max(MEASURED_MIN);
-    let load = |(group, class, expected_ppm): (GroupNo, crate::planner::ClassCost, u64)| {
-        let price = class.price(per_hour(state.groups[group.index()].demand, elapsed));
-        GroupLoad { group, measured_ppm: class.utilisation_ppm(price), expected_ppm }
+    let now = inner.seam.now();
+    let load = |(group, class, expected_ppm): (GroupNo, ClassCost, u64)| GroupLoad {
+        group,
+        measured_ppm: measured_ppm(&state, group, &class, now),
+        expected_ppm,
     };
     Ok(RelocationPlan { moves, totals: plan.totals, groups: groups.into_iter().map(load).collect(), outdated_at })
+}
+
+/// Slices by the disk time that they would cost on the slowest tier, with their present tiers.
+pub(crate) async fn heat_histogram<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    classes: &[ClassCost],
+) -> Result<HeatHistogram, PoolError> {
+    check_classes(&inner.state.borrow(), classes)?;
+    let slowest = classes.last().expect("a pool has a tier");
+    let slices = PoolSlices::new(inner, classes);
+    let mut histogram = HeatHistogram::empty(classes.len());
+    for index in 0..slices.count() {
+        if index % SCAN_STEP == SCAN_STEP - 1 {
+            inner.seam.yield_now().await;
+        }
+        if let Some(slice) = slices.slice(index) {
+            histogram.add(usize::from(slices.tier_at(slice.place).0), slowest.price(slice.demand));
+        }
+    }
+    Ok(histogram)
+}
+
+fn check_classes<S: Seam, D: Disk<S>>(state: &State<S, D>, classes: &[ClassCost]) -> Result<(), PoolError> {
+    let (given, present) = (classes.len(), state.superblock.tiers.len());
+    if given != present {
+        return Err(PoolError::Refused(format!("{given} tiers have costs, and the pool has {present} tiers")));
+    }
+    if classes.iter().any(|class| class.parallel == 0) {
+        return Err(PoolError::Refused("a group of a tier serves at least one access at once".to_owned()));
+    }
+    Ok(())
+}
+
+/// Bytes a second that moves are expected to copy. A part of the idle time counts on the slowest tier, at its read and
+/// its write, with the mean utilisation of the groups.
+fn expected_rate<S: Seam, D: Disk<S>>(state: &State<S, D>, settings: &RelocationSettings, now: Nanos) -> u64 {
+    let percent = match settings.rate {
+        MoveRate::Bytes(bytes) => return bytes,
+        MoveRate::IdleShare(percent) => percent,
+    };
+    let rooms = state.rooms();
+    let busy_ppm =
+        |room: &GroupRoom| measured_ppm(state, room.group, &settings.classes[usize::from(room.tier.0)], now).min(PPM);
+    let mean_ppm = rooms.iter().map(busy_ppm).sum::<u64>() / (rooms.len() as u64).max(1);
+    let share_ppm = ((PPM - mean_ppm) * u64::from(percent) / 100).max(PPM / (BUSY_FACTOR + 1));
+    let slice_bytes = state.slice_bytes();
+    let copy_time = settings.classes.iter().map(|class| class.copy_time(slice_bytes)).max().unwrap_or(Nanos(1));
+    let rate = u128::from(slice_bytes) * 1_000 * u128::from(share_ppm) / (2 * u128::from(copy_time.0.max(1)));
+    u64::try_from(rate).unwrap_or(u64::MAX).max(1)
+}
+
+/// Utilisation of a group by the requests of clients since the last relocation, in millionths.
+fn measured_ppm<S: Seam, D: Disk<S>>(state: &State<S, D>, group: GroupNo, class: &ClassCost, now: Nanos) -> u64 {
+    let elapsed = now.since(state.demand_since).max(MEASURED_MIN);
+    class.utilisation_ppm(class.price(per_hour(state.groups[group.index()].demand, elapsed)))
 }
 
 /// Demand per hour of a sum over `elapsed`.

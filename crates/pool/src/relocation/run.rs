@@ -5,12 +5,13 @@ use std::rc::{Rc, Weak};
 
 use seam::{Disk, Nanos, Seam};
 
-use super::pace::pace;
+use super::pace::Pacer;
 use super::plan::{MOVES_MAX, PlannedMove, RelocationPlan, allowance, plan};
 use super::settings::RelocationSettings;
 use crate::error::PoolError;
 use crate::heat::Demand;
-use crate::mover::{MoveError, MoveOutcome, Pace, move_slice};
+use crate::mover::{MoveError, MoveOutcome, Pace, count_failed, move_slice};
+use crate::relocation_report::{RelocationEnd, RelocationReport};
 use crate::state::Inner;
 use task_sync::{BoxFuture, Waiters, join};
 
@@ -20,47 +21,16 @@ const MOVES_AT_ONCE: usize = 2;
 /// Shortest pause between two relocations.
 const PAUSE_MIN: Nanos = Nanos::from_secs(1);
 
-/// Reason why a relocation ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RelocationEnd {
-    /// Every move of the plan was tried.
-    #[default]
-    Completed,
-    /// The plan was outdated before its last move.
-    Outdated,
-    /// The stop flag was set.
-    Stopped,
-    /// The time lies outside of the windows.
-    WindowClosed,
-    /// The pool was dropped.
-    PoolClosed,
-}
-
-/// Result of a relocation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RelocationReport {
-    /// Moves of the plan.
-    pub planned: u64,
-    /// Slices moved.
-    pub moved: u64,
-    /// Slices that had been freed or moved since the plan.
-    pub skipped: u64,
-    /// Moves that failed or were cancelled; their slices stay.
-    pub failed: u64,
-    /// Bytes of the moved slices.
-    pub bytes: u64,
-    /// Disk time saved per hour by the moves, in nanoseconds; negative if slices got slower.
-    pub saved_per_hour: i64,
-    /// Reason of the end.
-    pub end: RelocationEnd,
-}
-
 /// Repeats plan and relocation until the pool is dropped or the stop flag is set.
 pub(crate) fn start<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, settings: RelocationSettings) {
     let (weak, seam) = (Rc::downgrade(inner), inner.seam.clone());
     inner.seam.spawn(async move {
         let mut last_error = None;
         loop {
+            // A relocation by command, or the last one of a task that is ending.
+            while weak.upgrade().is_some_and(|inner| inner.state.borrow().relocation.is_running) {
+                seam.sleep(PAUSE_MIN).await;
+            }
             let mut next = seam.now() + settings.interval();
             match relocate(&weak, &seam, &settings).await {
                 Ok(report) if matches!(report.end, RelocationEnd::Stopped | RelocationEnd::PoolClosed) => return,
@@ -79,7 +49,21 @@ pub(crate) fn start<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, settings: Relo
                     last_error = Some(error);
                 }
             }
-            seam.sleep_until(next.max(seam.now() + PAUSE_MIN)).await;
+            let next = next.max(seam.now() + PAUSE_MIN);
+            // The stop flag is seen without waiting for the next plan.
+            while seam.now() < next {
+                let Some(inner) = weak.upgrade() else { return };
+                let is_stopped = settings.stop.get();
+                inner.state.borrow_mut().relocation.next_plan_at = (!is_stopped).then_some(next);
+                if is_stopped {
+                    return;
+                }
+                drop(inner);
+                seam.sleep_until(next.min(seam.now() + PAUSE_MIN)).await;
+            }
+            if let Some(inner) = weak.upgrade() {
+                inner.state.borrow_mut().relocation.next_plan_at = None;
+            }
         }
     });
 }
@@ -108,14 +92,15 @@ pub(crate) async fn relocate<S: Seam, D: Disk<S>>(
         seam,
         settings,
         plan,
-        pace: pace(weak, seam, settings),
         next: Cell::new(0),
         moving: Cell::new(0),
         ended: RefCell::default(),
         report: Cell::new(report),
     };
+    run.update(|_| {});
+    let pacer = Pacer::new(weak, seam, settings);
     let worker = |_| {
-        let worker: BoxFuture<'_, _> = Box::pin(run.work());
+        let worker: BoxFuture<'_, _> = Box::pin(run.work(pacer.worker()));
         worker
     };
     let results = join((0..MOVES_AT_ONCE).map(worker).collect()).await;
@@ -140,9 +125,12 @@ impl<'a, S: Seam, D: Disk<S>> Running<'a, S, D> {
     /// Refuses a second relocation; `None` if the pool was dropped.
     fn begin(weak: &'a Weak<Inner<S, D>>) -> Result<Option<Self>, PoolError> {
         let Some(inner) = weak.upgrade() else { return Ok(None) };
-        if std::mem::replace(&mut inner.state.borrow_mut().is_relocating, true) {
+        let mut state = inner.state.borrow_mut();
+        if state.relocation.is_running {
             return Err(PoolError::Refused("a relocation is running already".to_owned()));
         }
+        state.relocation.is_running = true;
+        state.relocation.report = RelocationReport::default();
         Ok(Some(Running(weak)))
     }
 }
@@ -150,7 +138,7 @@ impl<'a, S: Seam, D: Disk<S>> Running<'a, S, D> {
 impl<S: Seam, D: Disk<S>> Drop for Running<'_, S, D> {
     fn drop(&mut self) {
         if let Some(inner) = self.0.upgrade() {
-            inner.state.borrow_mut().is_relocating = false;
+            inner.state.borrow_mut().relocation.is_running = false;
         }
     }
 }
@@ -161,7 +149,6 @@ struct Run<'a, S: Seam, D: Disk<S>> {
     seam: &'a S,
     settings: &'a RelocationSettings,
     plan: RelocationPlan,
-    pace: Pace,
     /// Index of the next move.
     next: Cell<usize>,
     /// Moves in progress.
@@ -173,7 +160,7 @@ struct Run<'a, S: Seam, D: Disk<S>> {
 
 impl<S: Seam, D: Disk<S>> Run<'_, S, D> {
     /// Takes moves of the plan one after the other. Ends with an error if the pool fails.
-    async fn work(&self) -> Result<(), PoolError> {
+    async fn work(&self, pace: Pace) -> Result<(), PoolError> {
         while let Some(planned) = self.plan.moves.get(self.next.get()) {
             let Some(inner) = self.weak.upgrade() else {
                 self.update(|report| report.end = RelocationEnd::PoolClosed);
@@ -184,15 +171,21 @@ impl<S: Seam, D: Disk<S>> Run<'_, S, D> {
                 return Ok(());
             }
             self.next.set(self.next.get() + 1);
-            match self.move_planned(&inner, planned).await {
+            match self.move_planned(&inner, planned, &pace).await {
                 Ok(MoveOutcome::Moved) => self.note_moved(&inner, planned),
-                Ok(MoveOutcome::AlreadyThere | MoveOutcome::Unallocated) => self.update(|report| report.skipped += 1),
+                Ok(MoveOutcome::AlreadyThere | MoveOutcome::Unallocated) => {
+                    inner.state.borrow_mut().counts.skipped_moves += 1;
+                    self.update(|report| report.skipped += 1);
+                }
                 Err(MoveError::Pool(error)) => {
                     // The other worker takes no further move either.
                     self.next.set(self.plan.moves.len());
                     return Err(error);
                 }
-                Err(_) => self.update(|report| report.failed += 1),
+                Err(error) => {
+                    count_failed(&mut inner.state.borrow_mut().counts, &error);
+                    self.update(|report| report.failed += 1);
+                }
             }
         }
         Ok(())
@@ -211,14 +204,19 @@ impl<S: Seam, D: Disk<S>> Run<'_, S, D> {
 
     /// Moves a slice that still lies where the plan found it. A move without a slot waits for the other one, which may
     /// free it: the order of the plan holds for moves one after the other.
-    async fn move_planned(&self, inner: &Rc<Inner<S, D>>, planned: &PlannedMove) -> Result<MoveOutcome, MoveError> {
+    async fn move_planned(
+        &self,
+        inner: &Rc<Inner<S, D>>,
+        planned: &PlannedMove,
+        pace: &Pace,
+    ) -> Result<MoveOutcome, MoveError> {
         loop {
             let group = inner.state.borrow().slot_of(planned.slice).map(|slot| slot.group);
             if group != Some(planned.from) {
                 return Ok(MoveOutcome::Unallocated);
             }
             self.moving.set(self.moving.get() + 1);
-            let result = move_slice(inner, planned.slice, planned.to, Rc::clone(&self.pace)).await;
+            let result = move_slice(inner, planned.slice, planned.to, Rc::clone(pace)).await;
             self.moving.set(self.moving.get() - 1);
             self.ended.borrow_mut().wake();
             match result {
@@ -238,6 +236,7 @@ impl<S: Seam, D: Disk<S>> Run<'_, S, D> {
             let now: Nanos = self.seam.now();
             allowance(&mut state, now).take(slice_bytes, now);
         }
+        drop(state);
         self.update(|report| {
             report.moved += 1;
             report.bytes += slice_bytes;
@@ -249,5 +248,8 @@ impl<S: Seam, D: Disk<S>> Run<'_, S, D> {
         let mut report = self.report.get();
         change(&mut report);
         self.report.set(report);
+        if let Some(inner) = self.weak.upgrade() {
+            inner.state.borrow_mut().relocation.report = report;
+        }
     }
 }

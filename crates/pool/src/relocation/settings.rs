@@ -16,13 +16,22 @@ pub struct RelocationWindows {
     pub clock: Rc<dyn Fn() -> WeekMinute>,
 }
 
+/// Rate of the copies of all moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoveRate {
+    /// Bytes a second.
+    Bytes(u64),
+    /// Percent of the time in which the source and the target serve no request of a client, 1 to 99.
+    IdleShare(u32),
+}
+
 /// Limits of relocation.
 #[derive(Clone)]
 pub struct RelocationSettings {
     /// Costs of each tier's groups, the fastest tier first.
     pub classes: Vec<ClassCost>,
-    /// Bytes a second that moves may copy.
-    pub rate_bytes: u64,
+    /// Rate of the copies.
+    pub rate: MoveRate,
     /// Time after which a plan is outdated, and between the starts of two plans.
     pub valid_for: Nanos,
     /// Time within which a move must save the disk time of its copies.
@@ -38,10 +47,10 @@ pub struct RelocationSettings {
 impl RelocationSettings {
     /// Defaults: a plan is outdated after 15 minutes, the pay-back time is one day, the margin 50 %, slices may always
     /// move.
-    pub fn new(classes: Vec<ClassCost>, rate_bytes: u64) -> RelocationSettings {
+    pub fn new(classes: Vec<ClassCost>, rate: MoveRate) -> RelocationSettings {
         RelocationSettings {
             classes,
-            rate_bytes,
+            rate,
             valid_for: Nanos::from_secs(900),
             payback: Nanos::from_secs(86_400),
             margin_percent: 50,

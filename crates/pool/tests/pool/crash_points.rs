@@ -181,6 +181,11 @@ async fn live(
         let (draining, done) = (pool.clone(), Rc::new(Cell::new(false)));
         let flag = Rc::clone(&done);
         seam.spawn(async move {
+            let cancelled = draining.clone();
+            let (cancelling, drain) =
+                (cancelled.cancel_drain(pool::GroupNo(2)), draining.begin_drain(pool::GroupNo(2)));
+            drain.await.unwrap_or_else(|error| panic!("the others have room: {error}"));
+            cancelling.await.unwrap_or_else(|error| panic!("the group stays: {error}"));
             let report = draining.drain(pool::GroupNo(1), unpaced()).await;
             report.unwrap_or_else(|error| panic!("the group leaves: {error}"));
             flag.set(true);

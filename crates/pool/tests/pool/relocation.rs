@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use pool::planner::{ClassCost, Reason, WeekMinute};
 use pool::{
-    CreateOptions, GroupNo, MoveOutcome, OpenOptions, PoolDisk, PoolError, RelocationEnd, RelocationReport,
+    CreateOptions, GroupNo, MoveOutcome, MoveRate, OpenOptions, PoolDisk, PoolError, RelocationEnd, RelocationReport,
     RelocationSettings, RelocationWindows, SliceAddress, SliceNo, TierNo, TierPolicy, TierSpec, VolumeId, VolumeSpec,
     unpaced,
 };
@@ -34,7 +34,7 @@ fn classes() -> Vec<ClassCost> {
 }
 
 fn settings() -> RelocationSettings {
-    RelocationSettings::new(classes(), 100 << 20)
+    RelocationSettings::new(classes(), MoveRate::Bytes(100 << 20))
 }
 
 /// A pool of one fast group and two slow ones.
@@ -263,7 +263,7 @@ fn slice_that_has_moved_since_the_plan_is_skipped() {
     with_new_pool(11, async |seam, pool| {
         let (id, disk) = filled_volume(&seam, &pool, TierPolicy::Tier(TierNo(1)), 8).await;
         pool.set_policy(id, TierPolicy::Highest).await.expect("sound disks");
-        let slow = RelocationSettings { rate_bytes: SLICE, ..settings() };
+        let slow = RelocationSettings { rate: MoveRate::Bytes(SLICE), ..settings() };
         let last = pool.plan(&slow).await.expect("the pool plans").moves.pop().expect("eight slices move");
         let (relocating, running) = (pool.clone(), slow.clone());
         let done = Rc::<RefCell<Option<RelocationReport>>>::default();
@@ -331,13 +331,53 @@ fn copies_give_way_to_clients_for_a_bounded_time() {
     assert!(busy < idle + Nanos::from_millis(9 * 22), "{idle} idle, {busy} under load");
 }
 
+/// Time of a relocation of nine slices under a share of the idle time, with a client that always has a read in flight
+/// on `busy` of the slow groups, and the time of the same moves without a pause.
+fn idle_share_time(percent: u32, is_busy: bool) -> Nanos {
+    let time = Cell::new(Nanos::ZERO);
+    with_new_pool(13, async |seam, pool| {
+        let (id, disk) = filled_volume(&seam, &pool, TierPolicy::Tier(TierNo(1)), 9).await;
+        let slices = slices_by_group(&pool, id);
+        let ends = Rc::new(Cell::new(!is_busy));
+        for group in [GroupNo(1), GroupNo(2)] {
+            let slices = slices[&group].clone();
+            seam.spawn(read_blocks(seam.clone(), disk.clone(), slices, Nanos::ZERO, Rc::clone(&ends), 4));
+        }
+        pool.set_policy(id, TierPolicy::Highest).await.expect("sound disks");
+        let start = seam.now();
+        let shared = RelocationSettings { rate: MoveRate::IdleShare(percent), ..settings() };
+        let report = pool.relocate(&shared).await.expect("the pool relocates");
+        time.set(seam.now().since(start));
+        assert_eq!((report.moved, report.failed), (9, 0), "{report:?}");
+        assert_eq!(pool.relocation().report, report);
+        assert!(!pool.relocation().is_running);
+        end_load(&seam, &ends).await;
+        check_content(&seam, &disk, 9).await;
+        check_sound(&pool).await;
+    });
+    time.get()
+}
+
+#[test]
+fn copies_take_their_share_of_idle_time_and_little_of_busy_time() {
+    let [most, third, tenth] = [90, 30, 10].map(|percent| idle_share_time(percent, false));
+    let busy = idle_share_time(30, true);
+    println!("nine slices: {most} at 90 %, {third} at 30 %, {tenth} at 10 %, {busy} at 30 % of a busy pool");
+    // The first copy of each of the two workers has no pause.
+    assert!(third > Nanos(most.0 * 2) && tenth > Nanos(third.0 * 2), "{most} {third} {tenth}");
+    assert!(busy > Nanos(third.0 * 3), "{third} idle, {busy} busy");
+    // A share of 3 % remains.
+    assert!(busy < Nanos(most.0 * 33), "{most} without pauses, {busy} busy");
+}
+
 #[test]
 fn outdated_plan_starts_no_further_move() {
     with_new_pool(12, async |seam, pool| {
         let (id, disk) = filled_volume(&seam, &pool, TierPolicy::Tier(TierNo(1)), 9).await;
         pool.set_policy(id, TierPolicy::Highest).await.expect("sound disks");
         // The rate permits all moves in this time, the disks do not.
-        let short = RelocationSettings { valid_for: Nanos::from_millis(40), rate_bytes: 1 << 30, ..settings() };
+        let short =
+            RelocationSettings { valid_for: Nanos::from_millis(40), rate: MoveRate::Bytes(1 << 30), ..settings() };
         let report = pool.relocate(&short).await.expect("the pool relocates");
         assert_eq!((report.planned, report.end, report.failed), (9, RelocationEnd::Outdated, 0), "{report:?}");
         assert!(report.moved > 0 && report.moved < 9, "{report:?}");
@@ -397,7 +437,7 @@ fn closed_window_stop_flag_and_second_relocation_move_nothing() {
         assert!(!slices_by_group(&pool, id).contains_key(&GroupNo(0)));
 
         // Stopped in the middle of a slow relocation.
-        let slow = RelocationSettings { rate_bytes: SLICE, ..settings() };
+        let slow = RelocationSettings { rate: MoveRate::Bytes(SLICE), ..settings() };
         let (first, running, done) = (pool.clone(), slow.clone(), Rc::<RefCell<Option<RelocationReport>>>::default());
         let report = Rc::clone(&done);
         let start = seam.now();
@@ -455,7 +495,7 @@ async fn relocate_under_writes(world: &World, seam: SimSeam, model: Rc<RefCell<M
     }
     seam.clone().spawn(async move {
         let rng = Rng::new(seed, 70);
-        let settings = RelocationSettings::new(classes(), 1 << 30);
+        let settings = RelocationSettings::new(classes(), MoveRate::Bytes(1 << 30));
         loop {
             for name in ["a", "b"] {
                 let policies = [TierPolicy::Highest, TierPolicy::Lowest, TierPolicy::Auto];

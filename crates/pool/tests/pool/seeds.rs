@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use pool::planner::ClassCost;
 use pool::{
-    GroupNo, MemberState, OpenOptions, PoolError, Provisioning, RelocationSettings, Sabotage, TierNo, TierPolicy,
-    VolumeSpec, unpaced,
+    GroupNo, MemberState, MoveRate, OpenOptions, PoolError, Provisioning, RelocationSettings, Sabotage, TierNo,
+    TierPolicy, VolumeSpec, unpaced,
 };
 use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, SimSeam, Stop, When, World};
 use seam::{DiskOpen, Nanos, Seam};
@@ -141,7 +141,7 @@ struct Relocation {
 impl Relocation {
     fn start(seam: &SimSeam, pool: &SimPool) -> Relocation {
         let class = |micros| ClassCost::rotating(Nanos::from_micros(micros), 1, 200_000_000, 1);
-        let settings = RelocationSettings::new(vec![class(10), class(5_000)], 1 << 30);
+        let settings = RelocationSettings::new(vec![class(10), class(5_000)], MoveRate::Bytes(1 << 30));
         let (stop, has_ended) = (Rc::clone(&settings.stop), Rc::new(Cell::new(false)));
         let (seam, pool, ended) = (seam.clone(), pool.clone(), Rc::clone(&has_ended));
         seam.clone().spawn(async move {
@@ -176,6 +176,14 @@ async fn change_groups(seam: SimSeam, pool: SimPool, seed: u64) {
             let groups = pool.groups();
             let group = &groups[rng.below(groups.len() as u64) as usize];
             let (group, is_draining) = (group.group, group.state == MemberState::Draining);
+            if rng.below(3) == 0 {
+                let (seam, cancelling) = (seam.clone(), pool.clone());
+                let pause = Nanos::from_micros(rng.below(3_000));
+                seam.clone().spawn(async move {
+                    seam.sleep(pause).await;
+                    let _ = cancelling.cancel_drain(group).await;
+                });
+            }
             match pool.drain(group, unpaced()).await {
                 Err(PoolError::Full) if is_draining || rng.coin() => {
                     let _ = pool.cancel_drain(GroupNo(group.0)).await;

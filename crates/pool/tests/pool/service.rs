@@ -1,6 +1,7 @@
 //! Behaviour of a running pool: thin volumes, a full pool, groups that fail, join and leave, metadata copies, the
 //! check.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use pool::{
@@ -361,6 +362,76 @@ fn drained_group_leaves_and_is_ignored_afterwards() {
         let others = [all[0].clone(), all[2].clone()];
         SimPool::open(&seam, &others, OpenOptions::default()).await.expect("the pool opens without the removed group");
     });
+}
+
+#[test]
+fn cancelled_drain_returns_the_group_to_service_with_its_slices() {
+    with_volume(VolumeSpec::thin("a", 4 * SLICE), |seam, pool, volume| async move {
+        pool.set_policy(volume.volume(), TierPolicy::Lowest).await.expect("sound disks");
+        for slice in 0..4 {
+            write(&seam, &volume, slice * SLICE_SECTORS, 60 + slice).await.expect("room");
+        }
+        // The second copy waits until the drain is cancelled.
+        let (copies, cancelled) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+        let (counted, seen, clock) = (Rc::clone(&copies), Rc::clone(&cancelled), seam.clone());
+        let pace: Pace = Rc::new(move |_| {
+            let (counted, seen, clock) = (Rc::clone(&counted), Rc::clone(&seen), clock.clone());
+            Box::pin(async move {
+                counted.set(counted.get() + 1);
+                while counted.get() > 1 && !seen.get() {
+                    clock.sleep(Nanos::from_millis(1)).await;
+                }
+                Flow::Continue
+            })
+        });
+        let (draining, report) = (pool.clone(), Rc::new(RefCell::new(None)));
+        let result = Rc::clone(&report);
+        seam.spawn(async move { *result.borrow_mut() = Some(draining.drain(GroupNo(2), pace).await) });
+        while copies.get() < 2 {
+            seam.sleep(Nanos::from_millis(1)).await;
+        }
+        assert_eq!(pool.groups()[2].state, MemberState::Draining);
+        let extra = disks(&seam, &ALL[3..]).await.remove(0);
+        assert_eq!(pool.add_group(TierNo(1), extra, true).await, Ok(GroupNo(3)), "a drain keeps no other change out");
+        pool.cancel_drain(GroupNo(2)).await.expect("the group is present");
+        cancelled.set(true);
+        while report.borrow().is_none() {
+            seam.sleep(Nanos::from_millis(1)).await;
+        }
+        let ended = report.borrow().clone().expect("it has ended").expect("no error");
+        assert_eq!((ended.moved, ended.left), (2, 1));
+        assert_eq!(pool.groups()[2].state, MemberState::InService);
+        for slice in 0..4 {
+            assert_eq!(read(&seam, &volume, slice * SLICE_SECTORS).await, Ok(60 + slice));
+        }
+        assert!(pool.check_open().findings.is_empty());
+    });
+}
+
+#[test]
+fn drain_without_room_on_the_others_is_refused_with_the_missing_bytes() {
+    with_volume(VolumeSpec::thin("a", 17 * SLICE), |seam, pool, volume| async move {
+        for slice in 0..14 {
+            write(&seam, &volume, slice * SLICE_SECTORS, 1).await.expect("room");
+        }
+        let groups = pool.groups();
+        let used = u64::from(groups[2].slots - groups[2].free) * SLICE;
+        let free = u64::from(groups[0].free + groups[1].free) * SLICE;
+        let refused = PoolError::NoRoomToDrain { group: GroupNo(2), needed_bytes: used, free_bytes: free };
+        assert_eq!(pool.drain(GroupNo(2), unpaced()).await, Err(refused));
+        assert_eq!(pool.groups()[2].state, MemberState::InService, "nothing has changed");
+        disk_zero(&volume, 14).await;
+        for group in [GroupNo(2), GroupNo(1)] {
+            assert_eq!(pool.drain(group, unpaced()).await.expect("no slice is left").left, 0);
+        }
+        assert_eq!(pool.drain(GroupNo(0), unpaced()).await, Err(PoolError::LastGroup(GroupNo(0))));
+    });
+}
+
+/// Frees the first slices of a volume.
+async fn disk_zero(volume: &PoolDisk<SimSeam, SimDisk>, slices: u64) {
+    volume.zero(0, slices * SLICE, true).await.expect("sound disks");
+    volume.flush().await.expect("sound disks");
 }
 
 #[test]

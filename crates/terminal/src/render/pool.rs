@@ -1,10 +1,12 @@
-//! `pool list`: groups by tier, and volumes with their bytes in each tier.
+//! `pool list`, `show` and `plan`: groups by tier, volumes with their bytes in each tier, and moves of slices.
 
-use messages::report::{PoolReport, PoolTierReport};
+use messages::report::{
+    PoolDrainReport, PoolMoveReport, PoolPlanReport, PoolRelocationState, PoolReport, PoolTierReport,
+};
 
 use super::style::Style;
 use super::table::{Side, Table};
-use units::{show_bytes, show_percent};
+use units::{show_bytes, show_count, show_counted, show_percent};
 
 /// A table of groups and one of volumes for each pool.
 pub fn tables(pools: &[PoolReport], style: Style) -> String {
@@ -28,13 +30,17 @@ fn one_pool(pool: &PoolReport, style: Style) -> String {
         ("free", Side::Right),
         ("metadata", Side::Left),
     ]);
-    for PoolTierReport { name, groups: of_tier } in &pool.tiers {
-        for group in of_tier {
+    for PoolTierReport { name, groups: of_tier, .. } in &pool.tiers {
+        // A removed device stays known to its pool.
+        for group in of_tier.iter().filter(|group| group.state != "removed") {
             groups.row(vec![
                 name.clone(),
                 group.number.to_string(),
                 group.device.clone(),
-                group.state.clone(),
+                match &group.drain {
+                    Some(drain) => format!("{} {}", group.state, drain_progress(drain)),
+                    None => group.state.clone(),
+                },
                 show_bytes(group.size_bytes),
                 show_bytes(group.free_bytes),
                 if group.carries_metadata { "yes" } else { "" }.to_owned(),
@@ -64,9 +70,158 @@ fn one_pool(pool: &PoolReport, style: Style) -> String {
     )
 }
 
+/// The progress of a drain in a few words.
+fn drain_progress(drain: &PoolDrainReport) -> String {
+    let left = match (drain.paused, &drain.problem, drain.left_seconds) {
+        (true, ..) => ", paused".to_owned(),
+        (_, Some(problem), _) => format!(", {problem}"),
+        (.., Some(seconds)) => format!(", {} left", show_seconds(seconds)),
+        _ => String::new(),
+    };
+    format!("({}{left})", show_percent(drain.done_bytes, drain.total_bytes))
+}
+
+/// `pool show`: the tables of a pool, the classes of its tiers, and the state of its moves.
+pub fn details(pool: &PoolReport, style: Style) -> String {
+    let mut classes = Table::new(&[
+        ("tier", Side::Left),
+        ("class", Side::Left),
+        ("random read", Side::Right),
+        ("sequential", Side::Right),
+        ("at once", Side::Right),
+    ]);
+    for PoolTierReport { name, class, .. } in &pool.tiers {
+        classes.row(vec![
+            name.clone(),
+            format!("{}{}", class.name, if class.measured { " (measured)" } else { "" }),
+            format!("{} us", class.read_us),
+            format!("{}/s", show_bytes(class.bytes_per_second)),
+            class.parallel.to_string(),
+        ]);
+    }
+    let moves = &pool.relocation;
+    let state = match moves.state {
+        PoolRelocationState::Moving if moves.planned_moves > moves.ended_moves => {
+            format!("moving, {} of {} moves", moves.ended_moves, moves.planned_moves)
+        }
+        state => state.name().to_owned(),
+    };
+    let next =
+        moves.next_plan_seconds.map_or_else(String::new, |seconds| format!(", next plan in {}", show_seconds(seconds)));
+    format!(
+        "{}{}relocation: {state}{next}; times: {}, rate: {}\nsince the start: {} moved ({}), {} skipped, {} failed\n",
+        one_pool(pool, style),
+        classes.render(style),
+        moves.times,
+        moves.rate,
+        show_counted(moves.moves, "slice"),
+        show_bytes(moves.moved_bytes),
+        show_count(moves.skipped_moves),
+        show_count(moves.failed_moves)
+    )
+}
+
+/// Moves that `pool plan` prints; JSON has more.
+const PLAN_MOVES_MAX: usize = 50;
+
+/// `pool plan`: slices by load, the load of the devices, the moves with their reasons, and their sums.
+pub fn plan(plan: &PoolPlanReport, style: Style) -> String {
+    let mut columns = vec![("disk time an hour", Side::Left)];
+    columns.extend(plan.tiers.iter().map(|tier| (tier.as_str(), Side::Right)));
+    columns.push(("all slices, an hour", Side::Right));
+    let mut heat = Table::new(&columns);
+    for class in plan.heat.iter().rev() {
+        let mut row = vec![match class.from_ms_per_hour {
+            0 => "less than 1 ms".to_owned(),
+            from => format!("{} or more", show_milliseconds(from)),
+        }];
+        row.extend(class.tier_bytes.iter().map(|bytes| show_bytes(*bytes)));
+        row.push(show_milliseconds(class.ms_per_hour));
+        heat.row(row);
+    }
+    let mut loads = Table::new(&[
+        ("group", Side::Right),
+        ("device", Side::Left),
+        ("utilisation", Side::Right),
+        ("expected", Side::Right),
+    ]);
+    for load in &plan.loads {
+        let percent = |ppm: u64| show_percent(ppm, 1_000_000);
+        let cells = [load.number.to_string(), load.device.clone(), percent(load.measured_ppm)];
+        loads.row(cells.into_iter().chain([percent(load.expected_ppm)]).collect());
+    }
+    let text = format!("{}{}", heat.render(style), loads.render(style));
+    if plan.total_moves == 0 {
+        return format!("{text}no slice has to move\n");
+    }
+    let mut moves = Table::new(&[
+        ("volume", Side::Left),
+        ("at", Side::Right),
+        ("from", Side::Right),
+        ("to", Side::Right),
+        ("reason", Side::Left),
+        ("saves an hour", Side::Right),
+        ("copy", Side::Right),
+        ("pays back in", Side::Right),
+    ]);
+    for planned in plan.moves.iter().take(PLAN_MOVES_MAX) {
+        moves.row(move_row(planned));
+    }
+    let shown = PLAN_MOVES_MAX.min(plan.moves.len()) as u64;
+    let others = plan.total_moves - shown;
+    let more = if others > 0 { format!("and {} more\n", show_counted(others, "move")) } else { String::new() };
+    format!(
+        "{text}{}{more}{}, {} in about {}: saves {} of disk time an hour, copies take {}\n",
+        moves.render(style),
+        show_counted(plan.total_moves, "move"),
+        show_bytes(plan.bytes),
+        show_seconds(plan.seconds),
+        show_saving(plan.saved_ms_per_hour),
+        show_milliseconds(plan.copy_ms)
+    )
+}
+
+fn move_row(planned: &PoolMoveReport) -> Vec<String> {
+    let payback = planned.payback_seconds.map(show_seconds);
+    vec![
+        planned.volume.clone(),
+        show_bytes(planned.offset_bytes),
+        planned.from.to_string(),
+        planned.to.to_string(),
+        planned.reason.name().to_owned(),
+        show_saving(planned.saved_ms_per_hour),
+        show_milliseconds(planned.copy_ms),
+        payback.unwrap_or_else(|| "-".to_owned()),
+    ]
+}
+
+/// A time in a unit that leaves two or three digits.
+fn show_milliseconds(milliseconds: u64) -> String {
+    match milliseconds {
+        0..1_000 => format!("{milliseconds} ms"),
+        1_000..10_000 => format!("{:.1} s", milliseconds as f64 / 1e3),
+        10_000..120_000 => format!("{} s", milliseconds / 1_000),
+        120_000..7_200_000 => format!("{} min", milliseconds / 60_000),
+        7_200_000..172_800_000 => format!("{} h", milliseconds / 3_600_000),
+        _ => format!("{} days", milliseconds / 86_400_000),
+    }
+}
+
+fn show_seconds(seconds: u64) -> String {
+    show_milliseconds(seconds.saturating_mul(1_000))
+}
+
+fn show_saving(milliseconds: i64) -> String {
+    let sign = if milliseconds < 0 { "-" } else { "" };
+    format!("{sign}{}", show_milliseconds(milliseconds.unsigned_abs()))
+}
+
 #[cfg(test)]
 mod tests {
-    use messages::report::{PoolGroupReport, PoolVolumeReport};
+    use messages::report::{
+        PoolClassReport, PoolGroupReport, PoolHeatReport, PoolLoadReport, PoolMoveReason, PoolRelocationReport,
+        PoolVolumeReport,
+    };
 
     use super::*;
 
@@ -79,8 +234,21 @@ mod tests {
             carries_metadata: number == 0,
             size_bytes: 100 << 30,
             free_bytes,
+            drain: (number == 1).then(|| PoolDrainReport {
+                done_bytes: 1 << 30,
+                total_bytes: 4 << 30,
+                left_seconds: Some(900),
+                ..PoolDrainReport::default()
+            }),
         };
-        let tier = |name: &str, groups| PoolTierReport { name: name.to_owned(), groups };
+        let class = PoolClassReport {
+            name: "ssd".to_owned(),
+            measured: true,
+            read_us: 140,
+            bytes_per_second: 500 << 20,
+            parallel: 8,
+        };
+        let tier = |name: &str, groups| PoolTierReport { name: name.to_owned(), class: class.clone(), groups };
         let volume = PoolVolumeReport {
             name: "web01".to_owned(),
             size_bytes: 80 << 30,
@@ -97,8 +265,61 @@ mod tests {
                 tier("sas", vec![group(1, "/dev/sdc", 80 << 30)]),
             ],
             volumes: vec![volume],
+            relocation: PoolRelocationReport {
+                state: PoolRelocationState::Idle,
+                times: "22:00-06:00".to_owned(),
+                rate: "medium".to_owned(),
+                moves: 1_200,
+                moved_bytes: 1_200 * (4 << 20),
+                failed_moves: 3,
+                next_plan_seconds: Some(420),
+                ..PoolRelocationReport::default()
+            },
         };
+        insta::assert_snapshot!("pool_details", details(&pool, Style::PLAIN));
         insta::assert_snapshot!(tables(&[pool], Style::PLAIN));
         assert!(tables(&[], Style::PLAIN).contains("hotset pool create"));
+    }
+
+    #[test]
+    fn plan_shows_heat_loads_and_each_move_with_its_reason() {
+        let heat = |from_ms_per_hour, tier_bytes: [u64; 2], ms_per_hour| PoolHeatReport {
+            from_ms_per_hour,
+            tier_bytes: tier_bytes.to_vec(),
+            ms_per_hour,
+        };
+        let load = |number, device: &str, measured_ppm, expected_ppm| PoolLoadReport {
+            number,
+            device: device.to_owned(),
+            measured_ppm,
+            expected_ppm,
+        };
+        let planned = |reason, saved_ms_per_hour, payback_seconds| PoolMoveReport {
+            volume: "web01".to_owned(),
+            offset_bytes: 1 << 30,
+            from: 1,
+            to: 0,
+            reason,
+            saved_ms_per_hour,
+            copy_ms: 60,
+            payback_seconds,
+        };
+        let report = PoolPlanReport {
+            pool: "tank".to_owned(),
+            tiers: vec!["ssd".to_owned(), "sas".to_owned()],
+            heat: vec![heat(0, [0, 90 << 30], 10), heat(10_000, [0, 8 << 20], 40_000)],
+            loads: vec![load(0, "/dev/sdb", 1_000, 2_000), load(1, "/dev/sdc", 400_000, 350_000)],
+            total_moves: 60,
+            moves: vec![
+                planned(PoolMoveReason::MakeRoom, -3, None),
+                planned(PoolMoveReason::Promote, 19_000, Some(12)),
+            ],
+            bytes: 8 << 20,
+            seconds: 2,
+            saved_ms_per_hour: 18_997,
+            copy_ms: 120,
+        };
+        insta::assert_snapshot!(plan(&report, Style::PLAIN));
+        assert!(plan(&PoolPlanReport::default(), Style::PLAIN).contains("no slice has to move"));
     }
 }

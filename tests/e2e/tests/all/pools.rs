@@ -1,11 +1,13 @@
-//! A pool from its creation on: volumes on two tiers, a restart, a kill, a pool that is full, and an absent device.
+//! A pool from its creation on: volumes on two tiers, a restart, a kill, a pool that is full, moves of slices, devices
+//! that come and go, and volumes that are resized and deleted.
 
 use std::fs::{self, File};
 use std::io;
 
 use e2e::client::Client;
-use e2e::daemon::{hotset, text_of};
+use e2e::daemon::{Daemon, hotset, text_of, wait_for};
 use e2e::fixture::Fixture;
+use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 const SLICE: u64 = MIB;
@@ -13,21 +15,52 @@ const ENOSPC: i32 = 28;
 
 /// A fixture with a pool "tank" of 8 and 16 MiB in slices of 1 MiB, and two volumes of 64 MiB on it.
 fn with_pool() -> Fixture {
+    with_pool_of(["", "", ""])
+}
+
+/// The same with further keys of the pool and of its two tiers.
+fn with_pool_of([of_pool, of_ssd, of_hdd]: [&str; 3]) -> Fixture {
     let mut fixture = Fixture::new();
     let folder = fixture.folder.path().to_owned();
-    for (name, mib) in [("ssd", 9), ("hdd", 17)] {
-        let file = File::create(folder.join(name)).expect("the folder can be written");
-        file.set_len(mib * MIB).expect("a sparse file can be created");
-    }
+    add_file(&fixture, "ssd", 9);
+    add_file(&fixture, "hdd", 17);
     let folder = folder.display();
     fixture.tables = format!(
-        "[[pool]]\nname = \"tank\"\nslice = \"1 MiB\"\n[[pool.tier]]\nname = \"ssd\"\ndevices = [\"{folder}/ssd\"]\n\
-         [[pool.tier]]\nname = \"hdd\"\ndevices = [\"{folder}/hdd\"]\n"
+        "[[pool]]\nname = \"tank\"\nslice = \"1 MiB\"\n{of_pool}\n[[pool.tier]]\nname = \"ssd\"\n\
+         devices = [\"{folder}/ssd\"]\n{of_ssd}\n[[pool.tier]]\nname = \"hdd\"\n\
+         devices = [\"{folder}/hdd\"]\n{of_hdd}\n"
     );
     fixture.add_volume_on("fast", "pool://tank", "size = \"64 MiB\"\ntier_policy = \"ssd\"");
     fixture.add_volume_on("auto", "pool://tank", "size = \"64 MiB\"");
     fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
     fixture
+}
+
+/// A sparse file for a group.
+fn add_file(fixture: &Fixture, name: &str, mib: u64) -> String {
+    let path = fixture.folder.join(name);
+    let file = File::create(&path).expect("the folder can be written");
+    file.set_len(mib * MIB).expect("a sparse file can be created");
+    path.display().to_string()
+}
+
+/// `pool show` as JSON.
+fn show(daemon: &Daemon) -> Value {
+    serde_json::from_str(&daemon.command(&["pool", "show", "tank", "--json"])).expect("the report is JSON")
+}
+
+/// Bytes of a volume in each tier.
+fn tier_bytes(pool: &Value, volume: &str) -> Vec<u64> {
+    let volumes = pool["volumes"].as_array().expect("a pool has a list of volumes");
+    let found = volumes.iter().find(|report| report["name"] == volume).expect("the pool has the volume");
+    found["tier_bytes"].as_array().expect("a list").iter().map(|bytes| bytes.as_u64().expect("a number")).collect()
+}
+
+/// The text of a command that is refused.
+fn refused(daemon: &Daemon, args: &[&str]) -> String {
+    let output = daemon.try_command(args);
+    assert!(!output.status.success(), "{args:?} is refused: {}", text_of(&output));
+    text_of(&output)
 }
 
 fn pool_command(fixture: &Fixture, action: &str) -> (bool, String) {
@@ -36,7 +69,10 @@ fn pool_command(fixture: &Fixture, action: &str) -> (bool, String) {
 }
 
 fn created() -> Fixture {
-    let fixture = with_pool();
+    create(with_pool())
+}
+
+fn create(fixture: Fixture) -> Fixture {
     let (succeeded, text) = pool_command(&fixture, "create");
     assert!(succeeded && text.contains("pool://tank"), "{text}");
     fixture
@@ -111,5 +147,183 @@ fn volume_of_a_missing_pool_is_refused_with_the_command_that_creates_it() {
     let daemon = fixture.start();
     let status = daemon.command(&["volume", "show", "fast"]);
     assert!(status.contains("hotset pool create tank"), "{status}");
+    daemon.stop();
+}
+
+#[test]
+fn hot_slices_move_to_the_fast_tier_and_a_pause_holds_over_a_restart() {
+    let keys = ["relocation = \"off\"\nrate = \"high\"", "class = \"nvme\"", "class = \"nl-sas\""];
+    let mut fixture = with_pool_of(keys);
+    // Without a cache each read reaches the pool.
+    fixture.add_volume_on("hot", "pool://tank", "size = \"64 MiB\"\npolicy = \"none\"");
+    fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
+    let fixture = create(fixture);
+    let daemon = fixture.start();
+    let connect = || Client::connect(&fixture.endpoint(), "hot").expect("the volume is served");
+    let mut hot = connect();
+    let slices = write_slices(&mut hot, 1, 9);
+    hot.flush().expect("the pool is whole");
+    let before = tier_bytes(&show(&daemon), "hot");
+    assert!(before[1] > 2 * MIB, "a part of the slices lies on the slow tier: {before:?}");
+    for round in 0..60 {
+        for slice in &slices {
+            hot.read(slice * SLICE + (round * 37 % 256) * 4096, 4096).expect("the pool is whole");
+        }
+    }
+    let plan = daemon.command(&["pool", "plan", "tank"]);
+    assert!(plan.contains("promote") && plan.contains("saves") && plan.contains("disk time an hour"), "{plan}");
+
+    let paused = daemon.command(&["pool", "pause", "tank"]);
+    assert!(paused.contains("relocation: paused"), "{paused}");
+    let text = refused(&daemon, &["pool", "relocate", "tank"]);
+    assert!(text.contains("hotset pool resume tank"), "{text}");
+    daemon.stop();
+    let daemon = fixture.start();
+    assert_eq!(show(&daemon)["relocation"]["state"], "paused");
+    let resumed = daemon.command(&["pool", "resume", "tank"]);
+    assert!(resumed.contains("relocation: off") && resumed.contains("nl-sas"), "{resumed}");
+
+    // Heat begins again with the daemon.
+    let mut hot = connect();
+    for round in 0..60 {
+        for slice in &slices {
+            hot.read(slice * SLICE + (round * 37 % 256) * 4096, 4096).expect("the pool is whole");
+        }
+    }
+    daemon.command(&["pool", "relocate", "tank"]);
+    let moved = wait_for("the end of the moves", || {
+        let pool = show(&daemon);
+        let has_ended = pool["relocation"]["state"] == "off" && pool["relocation"]["moves"].as_u64() > Some(0);
+        has_ended.then_some(pool)
+    });
+    let after = tier_bytes(&moved, "hot");
+    assert!(after[0] > before[0], "{before:?} before, {after:?} after");
+    assert_eq!(
+        moved["relocation"]["moved_bytes"].as_u64(),
+        Some(moved["relocation"]["moves"].as_u64().unwrap_or(0) * MIB)
+    );
+    let events = daemon.command(&["events"]);
+    assert!(events.contains("pause moves of slices") && events.contains("pool tank"), "{events}");
+    assert_slices_hold(&mut hot, &slices, 1).expect("the pool is whole");
+    daemon.kill();
+    let daemon = fixture.start();
+    assert_slices_hold(&mut connect(), &slices, 1).expect("the pool is whole");
+    assert_eq!(tier_bytes(&show(&daemon), "hot"), after);
+    daemon.stop();
+}
+
+#[test]
+fn tier_without_a_class_is_measured_at_the_opening() {
+    let fixture = created();
+    let daemon = fixture.start();
+    let pool = show(&daemon);
+    for tier in pool["tiers"].as_array().expect("a list") {
+        assert_eq!(tier["class"]["measured"], true, "{tier}");
+    }
+    assert!(daemon.log().contains("is most like"), "{}", daemon.log());
+    assert_eq!(pool["relocation"]["times"], "continuous");
+    assert_eq!(pool["relocation"]["rate"], "medium");
+    daemon.stop();
+}
+
+#[test]
+fn devices_join_and_leave_while_volumes_are_served() {
+    let fixture = created();
+    let daemon = fixture.start();
+    let connect = |name| Client::connect(&fixture.endpoint(), name).expect("the volume is served");
+    let mut auto = connect("auto");
+    let slices = write_slices(&mut auto, 7, 15);
+    assert_eq!(slices.len(), 15);
+    auto.flush().expect("the pool is whole");
+    let hdd = fixture.folder.join("hdd").display().to_string();
+    let text = refused(&daemon, &["pool", "drain", "tank", &hdd]);
+    assert!(text.contains("are missing"), "{text}");
+    let extra = add_file(&fixture, "extra", 33);
+    fs::write(&extra, vec![1; 2 << 20]).expect("the folder can be written");
+    File::options().write(true).open(&extra).and_then(|file| file.set_len(33 * MIB)).expect("a file can grow");
+    let text = refused(&daemon, &["pool", "add", "tank", "--tier", "hdd", &extra]);
+    assert!(text.contains(&extra) && text.contains("--force"), "{text}");
+    let text = refused(&daemon, &["pool", "add", "tank", "--tier", "tape", &extra, "--force"]);
+    assert!(text.contains("ssd, hdd"), "{text}");
+    let text = refused(&daemon, &["pool", "add", "tank", "--tier", "hdd", &hdd, "--force"]);
+    assert!(text.contains("in use") || text.contains("already"), "{text}");
+    let added = daemon.command(&["pool", "add", "tank", "--tier", "hdd", &extra, "--force"]);
+    assert!(added.contains(&format!("devices = [\"{hdd}\", \"{extra}\"]")), "{added}");
+
+    // A restart without a change of the file uses the device.
+    daemon.stop();
+    let daemon = fixture.start();
+    assert!(daemon.log().contains("was added by command"), "{}", daemon.log());
+    assert!(daemon.command(&["pool", "show", "tank"]).contains(&extra));
+    let mut auto = connect("auto");
+    assert_slices_hold(&mut auto, &slices, 7).expect("the pool is whole");
+
+    daemon.command(&["pool", "pause", "tank"]);
+    let drained = daemon.command(&["pool", "drain", "tank", &hdd]);
+    assert!(drained.contains(&format!("devices = [\"{extra}\"]")), "{drained}");
+    let jobs = daemon.command(&["job", "list"]);
+    assert!(jobs.contains("drain-tank-1") && jobs.contains("paused"), "{jobs}");
+    // The drain goes on after a kill.
+    daemon.kill();
+    let daemon = fixture.start();
+    let cancelled = daemon.command(&["job", "cancel", "drain-tank-1"]);
+    assert!(cancelled.contains("takes slices again"), "{cancelled}");
+    assert!(refused(&daemon, &["pool", "drain", "tank", &hdd, "--cancel"]).contains("not being drained"));
+    daemon.command(&["pool", "drain", "tank", &hdd]);
+    daemon.command(&["pool", "resume", "tank"]);
+    wait_for("the end of the drain", || {
+        let list = daemon.command(&["pool", "show", "tank"]);
+        (!list.contains(&hdd)).then_some(())
+    });
+    let mut auto = connect("auto");
+    assert_slices_hold(&mut auto, &slices, 7).expect("the pool is whole");
+    daemon.stop();
+    let daemon = fixture.start();
+    assert!(daemon.log().contains("was removed from the pool; take it out"), "{}", daemon.log());
+    assert_slices_hold(&mut connect("auto"), &slices, 7).expect("the pool is whole");
+    daemon.stop();
+}
+
+#[test]
+fn volume_of_a_pool_grows_and_is_deleted_when_it_is_not_served() {
+    let fixture = created();
+    let daemon = fixture.start();
+    let connect = |name| Client::connect(&fixture.endpoint(), name).expect("the volume is served");
+    let mut auto = connect("auto");
+    write_slices(&mut auto, 3, 10);
+    auto.flush().expect("the pool is whole");
+    daemon.command(&["volume", "resize", "auto", "128 MiB"]);
+    let mut auto = connect("auto");
+    auto.write(100 * SLICE, &[4; 4096]).expect("the volume has grown");
+    auto.flush().expect("the pool is whole");
+    assert!(auto.write(128 * SLICE, &[4; 4096]).is_err(), "past the end");
+    drop(auto);
+    let text = refused(&daemon, &["pool", "delete-volume", "tank", "auto", "--yes"]);
+    assert!(text.contains("hotset volume remove auto"), "{text}");
+    daemon.command(&["volume", "remove", "auto"]);
+    let kept = show(&daemon);
+    assert!(tier_bytes(&kept, "auto").iter().sum::<u64>() >= 11 * MIB, "{kept}");
+    assert!(refused(&daemon, &["pool", "delete-volume", "tank", "none", "--yes"]).contains("no volume"));
+    daemon.command(&["pool", "delete-volume", "tank", "auto", "--yes"]);
+    let left = show(&daemon);
+    assert!(left["free_bytes"].as_u64() >= Some(kept["free_bytes"].as_u64().unwrap_or(0) + 11 * MIB), "{left}");
+    // The name is free for a new volume, which shows nothing of the former one.
+    daemon.command(&["volume", "add", "auto", "--backing", "pool://tank", "--size", "32 MiB"]);
+    let mut auto = connect("auto");
+    assert_eq!(auto.read(0, 8192).expect("the volume is new"), [0; 8192]);
+    daemon.stop();
+}
+
+#[test]
+fn pool_that_fills_up_raises_alerts() {
+    let fixture = created();
+    let daemon = fixture.start();
+    let mut auto = Client::connect(&fixture.endpoint(), "auto").expect("the volume is served");
+    write_slices(&mut auto, 5, 19);
+    let alerts = |kind: &str| daemon.command(&["alerts", "list"]).contains(kind).then_some(());
+    wait_for("the alert", || alerts("pool-filling"));
+    write_slices(&mut auto, 5, 64);
+    wait_for("the alert", || alerts("pool-full"));
+    assert!(daemon.command(&["alerts", "list"]).contains("pool tank"));
     daemon.stop();
 }

@@ -1,21 +1,28 @@
 //! The pools of a data core. A pool is opened with the first of its volumes and stays open until the daemon ends.
 
-use std::collections::BTreeMap;
+mod classes;
+mod commands;
+mod devices;
+mod plan;
+mod relocation;
+mod report;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
 use config::{PoolConfig, TierChoice, name_devices};
-use messages::report::{PoolGroupReport, PoolReport, PoolTierReport, PoolVolumeReport};
-use pool::{
-    GroupReport, MemberState, OpenOptions, Pool, PoolDisk, PoolError, Provisioning, TierNo, VolumeReport, VolumeSpec,
-};
+use pool::{GroupNo, GroupReport, MemberState, OpenOptions, Pool, PoolDisk, PoolError, Provisioning, VolumeSpec};
 use seam::real::{RealDisk, RealSeam};
 use seam::{Disk, DiskError, DiskOpen};
 
+use self::classes::tier_classes;
+use self::devices::Drain;
+use self::relocation::Relocation;
 use super::data_core::CoreLocal;
 use super::open::LOCK_WAIT_MS;
-use super::{CORE_TIMEOUT, Cores};
 
 /// A pool of this machine's disks.
 type RealPool = Pool<RealSeam, RealDisk>;
@@ -31,13 +38,23 @@ pub struct PoolVolume {
     pub tier_policy: TierChoice,
     /// Allocation of a new volume.
     pub provisioning: Provisioning,
+    /// Moves of slices of the pool are paused by command.
+    pub is_paused: bool,
+    /// Devices that a command has added.
+    pub added_devices: BTreeSet<PathBuf>,
 }
 
 /// An open pool.
 pub struct OpenPool {
+    name: String,
+    seam: RealSeam,
     pool: RealPool,
     /// Paths of its devices, by their identities.
-    paths: BTreeMap<String, PathBuf>,
+    paths: RefCell<BTreeMap<String, PathBuf>>,
+    /// Moves of its slices.
+    relocation: Relocation,
+    /// Drains of its devices.
+    drains: RefCell<BTreeMap<GroupNo, Drain>>,
 }
 
 /// Opens a volume, and its pool if it is not open. If the pool has no volume of that name and a size is given, the
@@ -52,10 +69,11 @@ pub async fn open_pool_volume(
     let pool = match known {
         Some(pool) => pool,
         None => {
-            let open = open_pool(&local.seam, &target.pool, limit).await?;
-            let pool = open.pool.clone();
-            local.pools.borrow_mut().insert(name.clone(), open);
-            pool
+            let open = Rc::new(open_pool(&local.seam, target, limit).await?);
+            local.pools.borrow_mut().insert(name.clone(), Rc::clone(&open));
+            open.relocation.start(&open.pool);
+            open.continue_drains();
+            open.pool.clone()
         }
     };
     let failed = |error: PoolError| DiskError::Open(format!("pool {name}: {error}"));
@@ -87,9 +105,12 @@ pub async fn open_pool_volume(
 }
 
 /// Opens a pool on those of its devices that are present.
-async fn open_pool(seam: &RealSeam, config: &PoolConfig, limit: Duration) -> Result<OpenPool, DiskError> {
+async fn open_pool(seam: &RealSeam, target: &PoolVolume, limit: Duration) -> Result<OpenPool, DiskError> {
+    let (config, is_paused) = (&target.pool, target.is_paused);
     let (mut disks, mut absent, mut paths) = (Vec::new(), Vec::new(), BTreeMap::new());
-    for path in config.devices() {
+    let is_listed = |path: &&PathBuf| config.devices().any(|listed| listed == *path);
+    let unlisted: Vec<_> = target.added_devices.iter().filter(|path| !is_listed(path)).collect();
+    for path in config.devices().chain(unlisted.iter().copied()) {
         let open = DiskOpen { path: path.clone(), create_bytes: None, read_only: false, lock_wait_ms: LOCK_WAIT_MS };
         match RealDisk::open_within(seam, &open, limit).await {
             Ok(disk) => {
@@ -101,7 +122,21 @@ async fn open_pool(seam: &RealSeam, config: &PoolConfig, limit: Duration) -> Res
             Err(error) => absent.push(error.to_string()),
         }
     }
-    let pool = match Pool::open(seam, &disks, OpenOptions::default()).await {
+    let mut opened = Pool::open(seam, &disks, OpenOptions::default()).await;
+    if let Err(PoolError::OtherPool { .. }) = opened {
+        // An addition that a crash has interrupted leaves a device that still belongs to another pool.
+        let is_unlisted = |disk: &RealDisk| paths.get(&disk.identity()).is_some_and(|path| unlisted.contains(&path));
+        for left_out in disks.clone().iter().filter(|disk| is_unlisted(disk)) {
+            let identity = left_out.identity();
+            let others: Vec<_> = disks.iter().filter(|disk| disk.identity() != identity).cloned().collect();
+            if let Ok(pool) = Pool::open(seam, &others, OpenOptions::default()).await {
+                absent.push(format!("{identity} was to be added by command, and belongs to another pool"));
+                (opened, disks) = (Ok(pool), others);
+                break;
+            }
+        }
+    }
+    let pool = match opened {
         Ok(pool) => pool,
         Err(error) => {
             let absent: Vec<_> = absent.into_iter().map(|text| format!("; {text}")).collect();
@@ -118,81 +153,62 @@ async fn open_pool(seam: &RealSeam, config: &PoolConfig, limit: Duration) -> Res
     for text in absent.into_iter().chain(pool.take_notices()) {
         logging::warn!("pool {}: {}", config.name, name_devices(&text, &paths));
     }
+    log_unlisted(config, &pool, &paths, &unlisted);
     if !pool.tiers().iter().map(String::as_str).eq(config.tier_names()) {
         let (name, tiers) = (&config.name, pool.tiers().join(", "));
         logging::warn!("pool {name} was created with the tiers {tiers}; the configuration names others");
     }
-    Ok(OpenPool { pool, paths })
+    let classes = tier_classes(seam, config, &pool, &disks).await;
+    for class in &classes {
+        logging::info!("pool {}: {}", config.name, class.describe(|device| name_devices(device, &paths)));
+    }
+    Ok(OpenPool {
+        name: config.name.clone(),
+        seam: seam.clone(),
+        pool,
+        paths: RefCell::new(paths),
+        relocation: Relocation::new(classes, config, is_paused),
+        drains: RefCell::default(),
+    })
 }
 
-impl OpenPool {
-    fn report(&self, name: &str) -> PoolReport {
-        let slice_bytes = self.pool.slice_bytes();
-        let bytes = |slices: u32| u64::from(slices) * slice_bytes;
-        let groups = self.pool.groups();
-        let tiers: Vec<_> = (0..).map(TierNo).zip(self.pool.tiers()).collect();
-        let group_report = |group: &GroupReport| {
-            let state = match group.state {
-                _ if !group.is_present => "absent",
-                MemberState::InService => "in-service",
-                MemberState::Draining => "draining",
-                MemberState::Removed => "removed",
-            };
-            let path = self.paths.get(&group.device).map(|path| path.display().to_string());
-            PoolGroupReport {
-                number: group.group.0,
-                device: path.unwrap_or_else(|| group.device.clone()),
-                state: state.to_owned(),
-                carries_metadata: group.carries_metadata,
-                size_bytes: bytes(group.slots),
-                free_bytes: bytes(group.free),
-            }
-        };
-        let lost = self.pool.lost();
-        let tier_of = |number| groups.iter().find(|group| group.group == number).map(|group| group.tier);
-        let volume_report = |volume: &VolumeReport| PoolVolumeReport {
-            name: volume.spec.name.clone(),
-            size_bytes: volume.spec.size_bytes,
-            tier_bytes: tiers
-                .iter()
-                .map(|(tier, _)| {
-                    let on_tier = volume.slices.iter().filter(|(group, _)| tier_of(*group) == Some(*tier));
-                    on_tier.map(|(_, slices)| bytes(*slices)).sum()
-                })
-                .collect(),
-            lost_bytes: lost.iter().filter(|range| range.volume == volume.volume).map(|range| range.len).sum(),
-        };
-        PoolReport {
-            name: name.to_owned(),
-            slice_bytes,
-            size_bytes: groups.iter().map(|group| bytes(group.slots)).sum(),
-            free_bytes: groups.iter().map(|group| bytes(group.free)).sum(),
-            tiers: tiers
-                .iter()
-                .map(|(tier, name)| PoolTierReport {
-                    name: name.clone(),
-                    groups: groups.iter().filter(|group| group.tier == *tier).map(group_report).collect(),
-                })
-                .collect(),
-            volumes: self.pool.volumes().iter().map(volume_report).collect(),
+/// Logs devices of a pool that its configuration does not name, and removed ones that it names.
+fn log_unlisted(config: &PoolConfig, pool: &RealPool, paths: &BTreeMap<String, PathBuf>, unlisted: &[&PathBuf]) {
+    let (name, tiers) = (&config.name, pool.tiers());
+    for group in pool.groups() {
+        let (tier, path) = (&tiers[usize::from(group.tier.0)], paths.get(&group.device));
+        let is_member = group.state != MemberState::Removed;
+        match path {
+            Some(path) if is_member && unlisted.contains(&path) => logging::warn!(
+                "pool {name}: {} was added by command; name it in devices of the [[pool.tier]] \"{tier}\"",
+                path.display()
+            ),
+            Some(path) if !is_member => logging::warn!(
+                "pool {name}: {} was removed from the pool; take it out of devices of the [[pool.tier]] \"{tier}\"",
+                path.display()
+            ),
+            None if is_member => logging::warn!(
+                "pool {name}: no present device of the configuration is group {} of tier {tier} (last known as {}), \
+                 and its slices fail; attach the device, or name it in devices of the [[pool.tier]] \"{tier}\"",
+                group.group,
+                group.device
+            ),
+            _ => {}
         }
     }
 }
 
-impl Cores {
-    /// The open pools of all cores, by name. A core that does not answer is left out.
-    pub async fn pools(&self) -> Vec<PoolReport> {
-        let mut reports = Vec::new();
-        for core in self.iter() {
-            let report = async move |local: Rc<CoreLocal>| {
-                let pools = local.pools.borrow();
-                pools.iter().map(|(name, open)| open.report(name)).collect::<Vec<_>>()
-            };
-            if let Ok(Ok(of_core)) = tokio::time::timeout(CORE_TIMEOUT, core.call(report)).await {
-                reports.extend(of_core);
-            }
+impl OpenPool {
+    /// The path of a group's device, or its last known name.
+    fn device(&self, group: &GroupReport) -> String {
+        let path = self.paths.borrow().get(&group.device).map(|path| path.display().to_string());
+        path.unwrap_or_else(|| group.device.clone())
+    }
+
+    /// Logs what has happened to the pool since the last call.
+    fn log_notices(&self) {
+        for text in self.pool.take_notices() {
+            logging::warn!("pool {}: {}", self.name, name_devices(&text, &self.paths.borrow()));
         }
-        reports.sort_by(|left, right| left.name.cmp(&right.name));
-        reports
     }
 }

@@ -1,0 +1,169 @@
+//! Actions on pools that involve the records of the daemon.
+
+use std::path::PathBuf;
+
+use messages::report::{JobKind, JobReport, PoolReport};
+use messages::{Answer, ErrorKind, Failure};
+
+use super::Daemon;
+
+/// Prefix of the ID of a drain.
+const DRAIN_ID_PREFIX: &str = "drain-";
+
+/// The state of a pool, as the answer to a request.
+pub(super) fn pool_answer(report: PoolReport) -> Answer {
+    Answer::Pool(Box::new(report))
+}
+
+/// The drains of pools as jobs.
+pub(super) fn drain_jobs(pools: &[PoolReport]) -> Vec<JobReport> {
+    let mut jobs = Vec::new();
+    for pool in pools {
+        for group in pool.tiers.iter().flat_map(|tier| &tier.groups) {
+            let Some(drain) = &group.drain else { continue };
+            jobs.push(JobReport {
+                id: format!("{DRAIN_ID_PREFIX}{}-{}", pool.name, group.number),
+                kind: JobKind::PoolDrain,
+                subject: group.device.clone(),
+                done_bytes: drain.done_bytes,
+                total_bytes: drain.total_bytes,
+                left_seconds: drain.left_seconds,
+                paused: drain.paused,
+            });
+        }
+    }
+    jobs
+}
+
+/// The pool and the group of a drain's ID.
+fn parse_drain_id(id: &str) -> Option<(&str, &str)> {
+    id.strip_prefix(DRAIN_ID_PREFIX)?.rsplit_once('-')
+}
+
+impl Daemon {
+    /// `pool pause`. The record comes first: the pause holds across a restart.
+    pub async fn pause_pool(&self, name: &str) -> Result<PoolReport, Failure> {
+        self.cores.pool(name).await?;
+        self.records.change(|state| state.paused_pools.insert(name.to_owned()))?;
+        self.cores.pause_pool(name).await
+    }
+
+    /// `pool resume`.
+    pub async fn resume_pool(&self, name: &str) -> Result<PoolReport, Failure> {
+        self.cores.pool(name).await?;
+        self.records.change(|state| state.paused_pools.remove(name))?;
+        self.cores.resume_pool(name).await
+    }
+
+    /// `pool add`. The record comes first: a start without it would open the pool without the device.
+    pub async fn add_pool_device(
+        &self,
+        name: &str,
+        tier: &str,
+        path: String,
+        force: bool,
+    ) -> Result<PoolReport, Failure> {
+        let path = PathBuf::from(path);
+        if !path.is_absolute() {
+            let text = format!("{} is no absolute path", path.display());
+            return Err(Failure::new(ErrorKind::Invalid, text));
+        }
+        self.cores.pool(name).await?;
+        let uses = self.volumes.map(|known| {
+            let is_backing = known.config.backing.to_string() == path.display().to_string();
+            is_backing.then(|| format!("the backing of volume {}", known.config.name))
+        });
+        let flash = self.flash.devices().contains(&path).then(|| "a flash device".to_owned());
+        if let Some(used_as) = uses.into_iter().flatten().chain(flash).next() {
+            let text = format!("{} is {used_as}; use each device for one purpose", path.display());
+            return Err(Failure::new(ErrorKind::Conflict, text));
+        }
+        let recorded =
+            self.records.change(|state| state.pool_devices.entry(name.to_owned()).or_default().insert(path.clone()))?;
+        let added = self.cores.add_pool_device(name, tier, path.clone(), force).await;
+        if added.is_err() && recorded {
+            self.records.change(|state| remove_device(state, name, &path))?;
+        }
+        added
+    }
+
+    /// `pool delete-volume`.
+    pub async fn delete_pool_volume(&self, name: &str, volume: &str) -> Result<PoolReport, Failure> {
+        let conflict = |text: String| Err(Failure::new(ErrorKind::Conflict, text));
+        let _guard = self.volumes.lock_for_change(volume)?;
+        self.cores.pool(name).await?;
+        if self.volumes.find(volume).is_some_and(|known| known.config.backing.pool() == Some(name)) {
+            return conflict(format!(
+                "volume {volume} is served from pool {name}, or will be; remove it first: `hotset volume remove \
+                 {volume}`"
+            ));
+        }
+        let is_dirty = !self.memory.persisted_images_of(volume).await?.is_empty()
+            || self.records.may_be_on_flash(volume)
+            || self.attachments.has_blocks_in_log(volume).await?;
+        if is_dirty {
+            return conflict(format!(
+                "the flash log or persisted memory holds dirty data of volume {volume}; serve it again and remove it \
+                 with `hotset volume remove {volume}`, which destages that data"
+            ));
+        }
+        let report = self.cores.delete_pool_volume(name, volume).await?;
+        // A later volume of the same name is a new one.
+        self.records.change(|state| {
+            let of_pool = |identity: &str| identity.starts_with("pool:");
+            let record = state.by_name(volume).filter(|record| of_pool(&record.backing_identity));
+            if let Some(volume_id) = record.map(|record| record.volume_id) {
+                state.forget(volume_id);
+            }
+        })?;
+        logging::info!("volume {volume} was deleted from pool {name} by command");
+        Ok(report)
+    }
+
+    /// Cancels a drain by its ID as a job; `None` for another ID.
+    pub async fn cancel_drain_job(&self, id: &str) -> Option<Result<Answer, Failure>> {
+        let (pool, group) = parse_drain_id(id)?;
+        Some(self.cores.drain_pool_device(pool, group, true).await.map(|_| {
+            Answer::Said(vec![format!("{id}: cancelled; the device takes slices again, and keeps those that it has")])
+        }))
+    }
+
+    /// Forgets added devices that have left their pools.
+    pub fn forget_removed_devices(&self, pools: &[PoolReport]) {
+        for pool in pools {
+            let removed = pool.tiers.iter().flat_map(|tier| &tier.groups).filter(|group| group.state == "removed");
+            for path in removed.map(|group| PathBuf::from(&group.device)) {
+                let is_recorded = self.records.view().pool_devices.get(&pool.name).is_some_and(|of| of.contains(&path));
+                // A device may have joined again as another group.
+                let is_member = pool
+                    .tiers
+                    .iter()
+                    .flat_map(|tier| &tier.groups)
+                    .any(|group| group.state != "removed" && path.as_os_str() == group.device.as_str());
+                if is_recorded && !is_member {
+                    self.records.change_or_log(|state| remove_device(state, &pool.name, &path));
+                }
+            }
+        }
+    }
+}
+
+fn remove_device(state: &mut state::State, pool: &str, path: &std::path::Path) {
+    if let Some(devices) = state.pool_devices.get_mut(pool) {
+        devices.remove(path);
+        if devices.is_empty() {
+            state.pool_devices.remove(pool);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drain_id_names_pool_and_group_even_with_hyphens() {
+        assert_eq!(parse_drain_id("drain-big-tank-12"), Some(("big-tank", "12")));
+        assert_eq!(parse_drain_id("flush-1"), None);
+    }
+}
