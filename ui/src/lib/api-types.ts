@@ -43,6 +43,7 @@ export interface components {
       | 'flash-hung'
       | 'certificate-expired'
       | 'state-disk'
+      | 'pool-full'
       | 'memory-not-kept'
       | 'unflushed-writes-lost'
       | 'single-copy'
@@ -53,6 +54,7 @@ export interface components {
       | 'endurance'
       | 'flash-unclaimed'
       | 'flash-unlisted'
+      | 'pool-nearly-full'
       | 'certificate-expires'
       | 'login-refused'
       | 'history-disk'
@@ -60,6 +62,7 @@ export interface components {
       | 'webhook-failing'
       | 'mail-failing'
       | 'other'
+      | 'pool-filling'
       | 'cache-paused'
       | 'volatile-writes'
       | 'pages-dropped'
@@ -237,6 +240,13 @@ export interface components {
       to: string;
       /** @description Waiting messages. */
       waiting: number;
+    };
+    /** @description A device to drain. */
+    DrainedDevice: {
+      /** @description Return it to service instead. */
+      cancel?: boolean;
+      /** @description Its path, or the number of its group. */
+      device: string;
     };
     /** @description A drive's own health log, read by `smartctl` every five minutes. Values that a drive does not report are absent. */
     DriveReport: {
@@ -614,7 +624,7 @@ export interface components {
      * @description Kind of a job.
      * @enum {string}
      */
-    JobKind: 'flush' | 'add' | 'remove' | 'replace' | 'take-over';
+    JobKind: 'flush' | 'add' | 'remove' | 'replace' | 'take-over' | 'drain';
     /**
      * @description Outcome of a job.
      * @enum {string}
@@ -782,6 +792,15 @@ export interface components {
       /** @description The device that it replaces: its path or its number. Without it the device is added. */
       replace?: string | null;
     };
+    /** @description A device to add to a pool. */
+    NewPoolDevice: {
+      /** @description Destroy what it holds. */
+      force?: boolean;
+      /** @description The device, partition or file. */
+      path: string;
+      /** @description Name of the tier. */
+      tier: string;
+    };
     /** @description A silence to be added. */
     NewSilence: {
       /** @description The reason, up to 200 bytes. */
@@ -853,12 +872,39 @@ export interface components {
       /** @description The size of a cache. */
       size_bytes: number;
     };
+    /** @description The class of a tier's devices, which tells what a move between tiers is worth. */
+    PoolClassReport: {
+      /** @description Rate of sequential reads. */
+      bytes_per_second: number;
+      /** @description True if it was measured when the pool was opened. */
+      measured: boolean;
+      /** @description `nvme`, `ssd`, `15k`, `10k` or `nl-sas`: the configured class, or the one most like the measured reads. */
+      name: string;
+      /** @description Random reads that a device serves at once. */
+      parallel: number;
+      /** @description Time of a random read of 4 KiB. */
+      read_us: number;
+    };
+    /** @description The drain of a device. */
+    PoolDrainReport: {
+      /** @description Bytes moved since its start, or since the start of the daemon. */
+      done_bytes: number;
+      /** @description Estimated remaining time; null if unknown. */
+      left_seconds: number | null;
+      /** @description True while moves of the pool are paused. */
+      paused: boolean;
+      /** @description The reason why slices stay for now; null if none does. */
+      problem: string | null;
+      /** @description Bytes that were on the device then. */
+      total_bytes: number;
+    };
     /** @description A group of a pool: one device. */
     PoolGroupReport: {
       /** @description True if it carries a copy of the pool's metadata. */
       carries_metadata: boolean;
       /** @description Its device; the last known name if it is absent. */
       device: string;
+      drain: components['schemas']['PoolDrainReport'] | null;
       /** @description Bytes of these that no volume uses. */
       free_bytes: number;
       /** @description Its number. */
@@ -868,23 +914,122 @@ export interface components {
       /** @description `in-service`, `draining`, `removed` or `absent`. */
       state: string;
     };
+    /** @description Slices of similar load: the disk time that their requests would cost on the slowest tier. */
+    PoolHeatReport: {
+      /** @description Least disk time of a slice for each hour. */
+      from_ms_per_hour: number;
+      /** @description Disk time of all of them for each hour. */
+      ms_per_hour: number;
+      /** @description Bytes of the slices in each tier. */
+      tier_bytes: number[];
+    };
+    /** @description Load of a device of a pool. */
+    PoolLoadReport: {
+      /** @description The device. */
+      device: string;
+      /** @description Utilisation by the expected load of its slices, from which the plan follows, in millionths. */
+      expected_ppm: number;
+      /** @description Utilisation by the requests since the last relocation, in millionths. */
+      measured_ppm: number;
+      /** @description Number of its group. */
+      number: number;
+    };
+    /**
+     * @description Reason of a move.
+     * @enum {string}
+     */
+    PoolMoveReason: 'promote' | 'make-room' | 'policy' | 'reserve' | 'balance';
+    /** @description A planned move of a slice. */
+    PoolMoveReport: {
+      /** @description Disk time of the copy. */
+      copy_ms: number;
+      /** @description Number of the group that holds it. */
+      from: number;
+      /** @description First byte of the slice. */
+      offset_bytes: number;
+      /** @description Time in which it earns its copies; null for moves by policy or for a reserve. */
+      payback_seconds: number | null;
+      /** @description Reason. */
+      reason: components['schemas']['PoolMoveReason'];
+      /** @description Disk time that the move saves each hour; negative if the slice gets slower. */
+      saved_ms_per_hour: number;
+      /** @description Number of the group that it moves to. */
+      to: number;
+      /** @description The volume. */
+      volume: string;
+    };
+    /** @description The moves that a pool would make now. */
+    PoolPlanReport: {
+      /** @description Bytes to copy. */
+      bytes: number;
+      /** @description Disk time of the copies. */
+      copy_ms: number;
+      /** @description Slices by their load. */
+      heat: components['schemas']['PoolHeatReport'][];
+      /** @description Load of the devices. */
+      loads: components['schemas']['PoolLoadReport'][];
+      /** @description The first of them, at most 1,000, in their order. */
+      moves: components['schemas']['PoolMoveReport'][];
+      /** @description Name of the pool. */
+      pool: string;
+      /** @description Disk time that the moves save each hour; negative where policies move slices to slower tiers. */
+      saved_ms_per_hour: number;
+      /** @description Time to copy them at the rate that is expected now. */
+      seconds: number;
+      /** @description Names of the tiers, the fastest first. */
+      tiers: string[];
+      /** @description Number of moves. */
+      total_moves: number;
+    };
+    /** @description Moves of a pool's slices between tiers. Counters begin at the start of the daemon. */
+    PoolRelocationReport: {
+      /** @description Moves of it that have ended. */
+      ended_moves: number;
+      /** @description Moves that failed; their slices stay. */
+      failed_moves: number;
+      /** @description Bytes of these slices. */
+      moved_bytes: number;
+      /** @description Slices moved, drains of devices included. */
+      moves: number;
+      /** @description Time until the next plan; null while slices move, and where none is due. */
+      next_plan_seconds: number | null;
+      /** @description Moves of the present plan, or of the last one. */
+      planned_moves: number;
+      /** @description `rate` of the configuration. */
+      rate: string;
+      /** @description Planned moves of slices that had been freed or moved by then, and cancelled moves. */
+      skipped_moves: number;
+      /** @description State. */
+      state: components['schemas']['PoolRelocationState'];
+      /** @description `relocation` of the configuration. */
+      times: string;
+    };
+    /**
+     * @description State of the moves of a pool's slices.
+     * @enum {string}
+     */
+    PoolRelocationState: 'off' | 'paused' | 'waiting' | 'idle' | 'moving';
     /** @description An open pool. */
     PoolReport: {
       /** @description Bytes of these that no volume uses. */
       free_bytes: number;
       /** @description Its name. */
       name: string;
+      /** @description Moves of its slices between tiers. */
+      relocation: components['schemas']['PoolRelocationReport'];
       /** @description Bytes of all groups in service that volumes can use. */
       size_bytes: number;
       /** @description Bytes of a slice. */
       slice_bytes: number;
       /** @description Its tiers, the fastest first. */
       tiers: components['schemas']['PoolTierReport'][];
-      /** @description Its volumes. */
+      /** @description Its volumes. The status leaves them out. */
       volumes: components['schemas']['PoolVolumeReport'][];
     };
     /** @description A tier of a pool. */
     PoolTierReport: {
+      /** @description Class of its devices. */
+      class: components['schemas']['PoolClassReport'];
       /** @description Its groups. */
       groups: components['schemas']['PoolGroupReport'][];
       /** @description Its name. */
@@ -1159,6 +1304,8 @@ export interface components {
       overrides: components['schemas']['OverrideReport'][];
       /** @description Process identifier. */
       pid: number;
+      /** @description Open pools, without their volumes. */
+      pools: components['schemas']['PoolReport'][];
       /** @description Present problems whose alert is not active yet: it is raised within a second, or after its delay. */
       problems_without_alert: string[];
       /** @description Silences in force, also of alerts that are not active. */
@@ -1491,6 +1638,7 @@ export type DaemonPhase = components['schemas']['DaemonPhase'];
 export type Datastore = components['schemas']['Datastore'];
 export type DatastoreReport = components['schemas']['DatastoreReport'];
 export type DeliveryHealth = components['schemas']['DeliveryHealth'];
+export type DrainedDevice = components['schemas']['DrainedDevice'];
 export type DriveReport = components['schemas']['DriveReport'];
 export type EndedJobReport = components['schemas']['EndedJobReport'];
 export type EntryReport = components['schemas']['EntryReport'];
@@ -1529,13 +1677,23 @@ export type MemberReport = components['schemas']['MemberReport'];
 export type MemoryUse = components['schemas']['MemoryUse'];
 export type MissRatioCurve = components['schemas']['MissRatioCurve'];
 export type NewDevice = components['schemas']['NewDevice'];
+export type NewPoolDevice = components['schemas']['NewPoolDevice'];
 export type NewSilence = components['schemas']['NewSilence'];
 export type NewToken = components['schemas']['NewToken'];
 export type NewVolume = components['schemas']['NewVolume'];
 export type OverrideReport = components['schemas']['OverrideReport'];
 export type PagesReport = components['schemas']['PagesReport'];
 export type Point = components['schemas']['Point'];
+export type PoolClassReport = components['schemas']['PoolClassReport'];
+export type PoolDrainReport = components['schemas']['PoolDrainReport'];
 export type PoolGroupReport = components['schemas']['PoolGroupReport'];
+export type PoolHeatReport = components['schemas']['PoolHeatReport'];
+export type PoolLoadReport = components['schemas']['PoolLoadReport'];
+export type PoolMoveReason = components['schemas']['PoolMoveReason'];
+export type PoolMoveReport = components['schemas']['PoolMoveReport'];
+export type PoolPlanReport = components['schemas']['PoolPlanReport'];
+export type PoolRelocationReport = components['schemas']['PoolRelocationReport'];
+export type PoolRelocationState = components['schemas']['PoolRelocationState'];
 export type PoolReport = components['schemas']['PoolReport'];
 export type PoolTierReport = components['schemas']['PoolTierReport'];
 export type PoolVolumeReport = components['schemas']['PoolVolumeReport'];
