@@ -41,6 +41,14 @@ pub struct WriteJob<B> {
     pub waits: Vec<Vec<Rc<WriteWait>>>,
 }
 
+/// Adjacent sectors of a block: bytes from `start` on.
+struct SectorRun<'a, B> {
+    block: BlockNo,
+    data: &'a B,
+    start: usize,
+    len: usize,
+}
+
 /// A zero-range to write.
 pub struct ZeroJob {
     /// Number of the operation.
@@ -161,35 +169,33 @@ impl<S: Seam> Shard<S> {
         block_writes: &[BlockWrite<S::Block>],
         priority: Priority,
     ) -> Result<(), DiskError> {
-        if let [block_write] = block_writes {
-            for run in block_write.present.runs() {
-                self.write_sectors(vec![(first, block_write, run)], priority).await?;
-            }
-            return Ok(());
+        let runs = first.onward().zip(block_writes).flat_map(|(block, write)| {
+            let runs = write.present.runs();
+            runs.map(move |(start, len)| SectorRun { block, data: &write.data, start, len })
+        });
+        let runs: Vec<_> = runs.collect();
+        if block_writes.len() > 1 {
+            let is_continued = |pair: &[BlockWrite<S::Block>]| pair[0].present.is_tail() && pair[1].present.is_head();
+            assert!(block_writes.windows(2).all(is_continued), "the sectors of a run have no gap");
+            return self.write_sectors(&runs, priority).await;
         }
-        let is_continued = |pair: &[BlockWrite<S::Block>]| pair[0].present.is_tail() && pair[1].present.is_head();
-        assert!(block_writes.windows(2).all(is_continued), "the sectors of a run have no gap");
-        let only_run = |block_write: &BlockWrite<_>| block_write.present.runs().next().expect("a block has sectors");
-        let runs = first.onward().zip(block_writes).map(|(block, write)| (block, write, only_run(write)));
-        self.write_sectors(runs.collect(), priority).await
+        for run in &runs {
+            self.write_sectors(std::slice::from_ref(run), priority).await?;
+        }
+        Ok(())
     }
 
-    /// Writes adjacent sectors, as far as they lie inside the volume: of each block, its bytes from a start on, with a
-    /// length.
-    async fn write_sectors(
-        &self,
-        runs: Vec<(BlockNo, &BlockWrite<S::Block>, (usize, usize))>,
-        priority: Priority,
-    ) -> Result<(), DiskError> {
-        let Some((first, _, (start, _))) = runs.first().copied() else { return Ok(()) };
-        let piece_of = |(block, write, (start, len)): (BlockNo, &BlockWrite<S::Block>, (usize, usize))| {
-            let len = len.min(self.bytes_inside(block).saturating_sub(start));
-            (len > 0).then(|| Piece::new(write.data.clone(), start, len))
+    /// Writes sectors that follow each other without a gap in one request, as far as they lie inside the volume.
+    async fn write_sectors(&self, runs: &[SectorRun<'_, S::Block>], priority: Priority) -> Result<(), DiskError> {
+        let Some(first) = runs.first() else { return Ok(()) };
+        let piece_of = |run: &SectorRun<'_, S::Block>| {
+            let len = run.len.min(self.bytes_inside(run.block).saturating_sub(run.start));
+            (len > 0).then(|| Piece::new(run.data.clone(), run.start, len))
         };
-        let pieces: Vec<_> = runs.into_iter().filter_map(piece_of).collect();
+        let pieces: Vec<_> = runs.iter().filter_map(piece_of).collect();
         match pieces.is_empty() {
             true => Ok(()),
-            false => self.write_pieces(ByteOffset::of(first).plus(start as u64), pieces, priority).await,
+            false => self.write_pieces(ByteOffset::of(first.block).plus(first.start as u64), pieces, priority).await,
         }
     }
 
