@@ -522,8 +522,8 @@ impl<S: Seam> Shard<S> {
         Some(Job::Zero(ZeroJob { operation, blocks, may_unmap, waits }, permit))
     }
 
-    /// Starts a write of the blocks of `run` around `anchor` whose sectors in memory follow each other without a gap: on
-    /// a backing that accepts single sectors, a client's request that does not begin and end at blocks stays one write.
+    /// Starts a write of the blocks of `run` around `anchor` whose sectors in memory follow each other without a gap.
+    /// Where a backing accepts single sectors, a client's request that does not begin and end at blocks stays one write.
     fn start_write(
         &self,
         state: &mut State,
