@@ -523,7 +523,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Starts a write of the blocks of `run` around `anchor` whose sectors in memory follow each other without a gap.
-    /// Where a backing accepts single sectors, a client's request that does not begin and end at blocks stays one write.
+    /// Where a backing accepts single sectors, a request that does not begin and end at blocks thus stays one write.
     fn start_write(
         &self,
         state: &mut State,
