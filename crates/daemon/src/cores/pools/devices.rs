@@ -166,7 +166,7 @@ impl OpenPool {
                 drain.problem = problem.filter(|_| is_pending);
             }
             let retry_at = self.seam.now() + RETRY_PAUSE;
-            while is_pending && self.seam.now() < retry_at && !self.relocation.is_stopped() {
+            while self.has_problem(number) && self.seam.now() < retry_at && !self.relocation.is_stopped() {
                 self.seam.sleep(STEP).await;
             }
         }
@@ -175,6 +175,12 @@ impl OpenPool {
             MemberState::Removed => logging::info!("pool {name}: group {number} is empty and was removed"),
             _ => logging::info!("pool {name}: the drain of group {number} was cancelled"),
         }
+    }
+
+    /// True while slices of a draining group stay for now. A drain that begins again has no problem.
+    fn has_problem(&self, number: GroupNo) -> bool {
+        let has_problem = self.drains.borrow().get(&number).is_some_and(|drain| drain.problem.is_some());
+        has_problem && self.state_of(number) == MemberState::Draining
     }
 
     fn state_of(&self, number: GroupNo) -> MemberState {
