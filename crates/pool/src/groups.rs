@@ -5,10 +5,10 @@ use std::rc::Rc;
 use seam::{Disk, Seam};
 
 use crate::create::{failed, new_uuid, require_empty, slots_of};
-use crate::device::write_durably;
+use crate::device::{read_one, write_durably};
 use crate::error::PoolError;
 use crate::format::layout::{AREAS_MAX, COPIES, data_at};
-use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, SUPERBLOCK_OFFSETS};
+use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, SUPERBLOCK_OFFSETS, Superblock};
 use crate::journal;
 use crate::membership;
 use crate::mover::{MoveError, MoveOutcome, Pace, count_failed, move_slice};
@@ -24,7 +24,9 @@ pub(crate) async fn add_group<S: Seam, D: Disk<S>>(
     force: bool,
 ) -> Result<GroupNo, PoolError> {
     let _guard = inner.membership_lock.lock().await;
-    if !force {
+    if force {
+        require_no_member(inner, &disk).await?;
+    } else {
         require_empty(&inner.buffers, &disk).await?;
     }
     let (group, entry, superblock) = {
@@ -92,6 +94,25 @@ pub(crate) async fn add_group<S: Seam, D: Disk<S>>(
     Ok(group)
 }
 
+/// Refuses a member of this pool: it was absent, and its slices return when the pool opens with it.
+async fn require_no_member<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, disk: &D) -> Result<(), PoolError> {
+    for at in SUPERBLOCK_OFFSETS {
+        let raw = read_one(&inner.buffers, disk, at).await.map_err(|error| failed(disk, error))?;
+        let Ok(found) = Superblock::decode(&raw) else { continue };
+        let state = inner.state.borrow();
+        let own = &found.members[found.group.index()];
+        let is_own = |member: &MemberEntry| member.uuid == own.uuid && member.state != MemberState::Removed;
+        if found.pool == state.superblock.pool && state.superblock.members.iter().any(is_own) {
+            return Err(PoolError::Refused(format!(
+                "{} is group {} of this pool and holds its slices: restart the daemon to use it again",
+                disk.identity(),
+                found.group
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Progress of a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DrainReport {
@@ -101,15 +122,14 @@ pub struct DrainReport {
     pub left: u64,
 }
 
-/// Moves all slices of a group to others, and takes it out of the pool when nothing is left. An interrupted drain
-/// continues where it was: the group takes no new slices, after a restart neither. It ends early when its pace cancels
-/// a move, or when [`cancel_drain`] returns the group to service.
-pub(crate) async fn drain<S: Seam, D: Disk<S>>(
+/// Moves all slices of a draining group to others, and takes it out of the pool when nothing is left. An interrupted
+/// drain continues where it was: the group takes no new slices, after a restart neither. It ends early when its pace
+/// cancels a move, or when [`cancel_drain`] returns the group to service.
+pub(crate) async fn continue_drain<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     group: GroupNo,
     pace: Pace,
 ) -> Result<DrainReport, PoolError> {
-    begin_drain(inner, group).await?;
     let mut report = DrainReport::default();
     let mut from = SlotNo(0);
     while is_draining(inner, group) {
@@ -169,7 +189,11 @@ fn check_room_for_drain<S: Seam, D: Disk<S>>(state: &State<S, D>, group: GroupNo
     if others.is_empty() {
         return Err(PoolError::LastGroup(group));
     }
-    let used = state.groups[group.index()].slots.count() - state.groups[group.index()].slots.free_count();
+    // Slices of other draining groups need a place as well.
+    let members = state.superblock.members.iter().zip(&state.groups).enumerate();
+    let leaving =
+        members.filter(|(number, (member, _))| *number == group.index() || member.state == MemberState::Draining);
+    let used: u32 = leaving.map(|(_, (_, group))| group.slots.count() - group.slots.free_count()).sum();
     let free = others.iter().map(|room| u64::from(room.free)).sum::<u64>();
     if u64::from(used) > free {
         let (needed_bytes, free_bytes) = (u64::from(used) * state.slice_bytes(), free * state.slice_bytes());

@@ -11,7 +11,9 @@ use crate::buffers::Buffers;
 use crate::create::failed;
 use crate::device::{read_one, write_durably};
 use crate::error::PoolError;
-use crate::format::superblock::{DEVICE_NAME_BYTES, MemberState, SUPERBLOCK_OFFSETS, Superblock, SuperblockError, cut};
+use crate::format::superblock::{
+    DEVICE_NAME_BYTES, MemberEntry, MemberState, SUPERBLOCK_OFFSETS, Superblock, SuperblockError, cut,
+};
 use crate::journal;
 use crate::journal::load::{Loaded, load};
 use crate::membership;
@@ -83,7 +85,14 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
         }
         let uuid = superblock.members[superblock.group.index()].uuid;
         let entry = newest.members.get(superblock.group.index()).filter(|member| member.uuid == uuid);
-        let entry = entry.ok_or_else(other)?;
+        let Some(entry) = entry else {
+            if superblock.generation > PoolGeneration(0) {
+                return Err(other());
+            }
+            let reason = "its addition to the pool was interrupted; add it again".to_owned();
+            unusable.push(PoolError::NoPool { device: disk.identity(), reason });
+            continue;
+        };
         if entry.state == MemberState::Removed {
             let reason = format!("group {} was removed from its pool", superblock.group);
             unusable.push(PoolError::NoPool { device: disk.identity(), reason });
@@ -174,7 +183,11 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     let has_majority = is_majority(&present);
     let Present { mut superblock, revision, disks, places, generations, has_older, unusable } = present;
     superblock.revision = revision;
-    let groups = disks.into_iter().zip(&superblock.members).map(|(disk, member)| Group::new(disk, member.slots));
+    let group_of = |(disk, member): (Option<D>, &MemberEntry)| match member.state {
+        MemberState::Removed => Group::new(disk, 0),
+        _ => Group::new(disk, member.slots),
+    };
+    let groups = disks.into_iter().zip(&superblock.members).map(group_of);
     let mut state = State::new(superblock.clone(), groups.collect(), options.sabotage);
     state.notices.extend(unusable);
     for (number, group) in (0..).map(GroupNo).zip(&mut state.groups) {

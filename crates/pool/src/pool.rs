@@ -324,9 +324,16 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
         groups::begin_drain(&self.0, group).await
     }
 
-    /// Moves all slices of a group to others, and takes it out of the pool when nothing is left on it.
+    /// Begins a drain, and goes on with it as [`Pool::continue_drain`] does.
     pub async fn drain(&self, group: GroupNo, pace: Pace) -> Result<DrainReport, PoolError> {
-        groups::drain(&self.0, group, pace).await
+        groups::begin_drain(&self.0, group).await?;
+        groups::continue_drain(&self.0, group, pace).await
+    }
+
+    /// Moves all slices of a draining group to others, and takes it out of the pool when nothing is left on it. Does
+    /// nothing for a group that is not draining.
+    pub async fn continue_drain(&self, group: GroupNo, pace: Pace) -> Result<DrainReport, PoolError> {
+        groups::continue_drain(&self.0, group, pace).await
     }
 
     /// Lets a draining group take slices again. A drain that is running ends after its present move.

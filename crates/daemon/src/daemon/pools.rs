@@ -98,9 +98,13 @@ impl Daemon {
                  {volume}`"
             ));
         }
-        let is_dirty = !self.memory.persisted_images_of(volume).await?.is_empty()
-            || self.records.may_be_on_flash(volume)
-            || self.attachments.has_blocks_in_log(volume).await?;
+        // A volume of the same name may lie elsewhere.
+        let identity = self.cores.pool_volume_identity(name, volume).await?;
+        let is_recorded = self.records.view().by_name(volume).is_some_and(|record| record.backing_identity == identity);
+        let is_dirty = is_recorded
+            && (!self.memory.persisted_images_of(volume).await?.is_empty()
+                || self.records.may_be_on_flash(volume)
+                || self.attachments.has_blocks_in_log(volume).await?);
         if is_dirty {
             return conflict(format!(
                 "the flash log or persisted memory holds dirty data of volume {volume}; serve it again and remove it \
@@ -110,8 +114,7 @@ impl Daemon {
         let report = self.cores.delete_pool_volume(name, volume).await?;
         // A later volume of the same name is a new one.
         self.records.change(|state| {
-            let of_pool = |identity: &str| identity.starts_with("pool:");
-            let record = state.by_name(volume).filter(|record| of_pool(&record.backing_identity));
+            let record = state.by_name(volume).filter(|record| record.backing_identity == identity);
             if let Some(volume_id) = record.map(|record| record.volume_id) {
                 state.forget(volume_id);
             }

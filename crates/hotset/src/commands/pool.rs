@@ -205,8 +205,10 @@ fn configuration_lines(pool: &PoolReport, request: &Request) -> String {
     for tier in pool.tiers.iter().filter(changed) {
         let devices: Vec<_> = tier.groups.iter().filter(stays).map(|group| format!("\"{}\"", group.device)).collect();
         let lines = match devices.is_empty() {
-            // Tiers stay with the pool.
-            true => "it is the last device of its tier; leave the tier as it is in the configuration".to_owned(),
+            true => format!(
+                "{when}take the [[pool.tier]] \"{}\" of pool {} out of the configuration: this is its last device",
+                tier.name, pool.name
+            ),
             false => format!(
                 "{when}change the configuration of pool {} to\n\n[[pool.tier]]\nname = \"{}\"\ndevices = [{}]",
                 pool.name,

@@ -428,6 +428,82 @@ fn drain_without_room_on_the_others_is_refused_with_the_missing_bytes() {
     });
 }
 
+#[test]
+fn drain_needs_room_for_the_slices_of_other_draining_groups() {
+    with_volume(VolumeSpec::thin("a", 17 * SLICE), |seam, pool, volume| async move {
+        pool.set_policy(volume.volume(), TierPolicy::Highest).await.expect("sound disks");
+        for slice in 0..7 {
+            write(&seam, &volume, slice * SLICE_SECTORS, 1).await.expect("room");
+        }
+        pool.set_policy(volume.volume(), TierPolicy::Lowest).await.expect("sound disks");
+        for slice in 7..11 {
+            write(&seam, &volume, slice * SLICE_SECTORS, 1).await.expect("room");
+        }
+        let groups = pool.groups();
+        let used: Vec<u32> = groups.iter().map(|group| group.slots - group.free).collect();
+        assert!(used[1] <= groups[2].free && used[0] + used[1] > groups[2].free, "{used:?}");
+        pool.begin_drain(GroupNo(0)).await.expect("the other two have room");
+        let (needed_bytes, free_bytes) = (u64::from(used[0] + used[1]) * SLICE, u64::from(groups[2].free) * SLICE);
+        let refused = PoolError::NoRoomToDrain { group: GroupNo(1), needed_bytes, free_bytes };
+        assert_eq!(pool.begin_drain(GroupNo(1)).await, Err(refused));
+    });
+}
+
+#[test]
+fn drain_that_was_cancelled_does_not_begin_again_by_itself() {
+    with_volume(VolumeSpec::thin("a", 4 * SLICE), |_, pool, _| async move {
+        pool.begin_drain(GroupNo(2)).await.expect("room");
+        pool.cancel_drain(GroupNo(2)).await.expect("the group is present");
+        pool.continue_drain(GroupNo(2), unpaced()).await.expect("sound disks");
+        assert_eq!(pool.groups()[2].state, MemberState::InService);
+    });
+}
+
+#[test]
+fn removed_group_has_no_size_after_the_next_opening() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let (pool, _) = pool_with_volume(&world, &seam, VolumeSpec::thin("a", SLICE)).await;
+        assert_eq!(pool.drain(GroupNo(2), unpaced()).await.expect("no slice is on it").left, 0);
+    });
+    let world = world_after_crash(2, world.crash(CrashMode::LoseAll));
+    let seam = world.seam();
+    world.block_on(async {
+        let pool = open(&world, &seam, OpenOptions::default()).await.expect("the others are present");
+        let removed = &pool.groups()[2];
+        assert_eq!((removed.state, removed.slots, removed.free), (MemberState::Removed, 0, 0));
+    });
+}
+
+#[test]
+fn addition_by_force_does_not_overwrite_an_absent_member() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let (pool, volume) = pool_with_volume(&world, &seam, VolumeSpec::thin("a", 4 * SLICE)).await;
+        pool.set_policy(volume.volume(), TierPolicy::Lowest).await.expect("sound disks");
+        write(&seam, &volume, 0, 60).await.expect("room");
+        volume.flush().await.expect("sound disks");
+    });
+    let world = world_after_crash(2, world.crash(CrashMode::LoseAll));
+    let seam = world.seam();
+    world.block_on(async {
+        let two = disks(&seam, &ALL[..2]).await;
+        let pool = SimPool::open(&seam, &two, OpenOptions::default()).await.expect("a majority is present");
+        let returned = disks(&seam, &ALL[2..3]).await.remove(0);
+        let refused = pool.add_group(TierNo(1), returned, true).await;
+        assert!(matches!(&refused, Err(PoolError::Refused(text)) if text.contains("is group 2")), "{refused:?}");
+    });
+    let world = world_after_crash(3, world.crash(CrashMode::LoseAll));
+    let seam = world.seam();
+    world.block_on(async {
+        let pool = open(&world, &seam, OpenOptions::default()).await.expect("all are present");
+        let volume = pool.volume(pool.volume_named("a").expect("the volume exists")).expect("the volume exists");
+        assert_eq!(read(&seam, &volume, 0).await, Ok(60));
+    });
+}
+
 /// Frees the first slices of a volume.
 async fn disk_zero(volume: &PoolDisk<SimSeam, SimDisk>, slices: u64) {
     volume.zero(0, slices * SLICE, true).await.expect("sound disks");

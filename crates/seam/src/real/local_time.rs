@@ -51,6 +51,6 @@ mod tests {
         let week = 7 * 24 * 60;
         let apart = (local + week - utc) % week;
         assert!(apart <= 15 * 60 || apart >= week - 13 * 60, "{apart} minutes");
-        assert_eq!(LocalTime::utc(1_764_370_800), LocalTime { day: 5, hour: 23, minute: 0 });
+        assert_eq!(LocalTime::utc(1_764_370_800), LocalTime { day: 4, hour: 23, minute: 0 });
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use messages::report::{PoolDrainReport, PoolReport};
 use messages::{ErrorKind, Failure};
-use pool::{DrainReport, GroupNo, GroupReport, MemberState, PoolError, TierNo};
-use seam::real::{PATH_TIMEOUT, RealDisk};
+use pool::{DrainReport, GroupNo, GroupReport, MemberState, PoolDisk, PoolError, TierNo, VolumeId};
+use seam::real::{PATH_TIMEOUT, RealDisk, RealSeam};
 use seam::{Disk, DiskError, DiskOpen, Nanos, Seam};
 
 use super::super::Cores;
@@ -50,14 +50,18 @@ impl Cores {
         self.on_pool(name, async move |open: Rc<OpenPool>| open.drain(&device, cancel).await).await?
     }
 
+    /// The identity of a volume of a pool as a backing.
+    pub async fn pool_volume_identity(&self, name: &str, volume: &str) -> Result<String, Failure> {
+        let volume = volume.to_owned();
+        let identity = async move |open: Rc<OpenPool>| open.volume_named(&volume).map(|(_, disk)| disk.identity());
+        self.on_pool(name, identity).await?
+    }
+
     /// Deletes a volume of a pool with its data.
     pub async fn delete_pool_volume(&self, name: &str, volume: &str) -> Result<PoolReport, Failure> {
         let volume = volume.to_owned();
         let delete = async move |open: Rc<OpenPool>| {
-            let Some(number) = open.pool.volume_named(&volume) else {
-                let text = format!("pool {} has no volume \"{volume}\"; `hotset pool show {}`", open.name, open.name);
-                return Err(Failure::new(ErrorKind::NotFound, text));
-            };
+            let (number, _) = open.volume_named(&volume)?;
             open.pool.remove_volume(number).await.map_err(pool_failure)?;
             Ok(open.report(true))
         };
@@ -66,6 +70,14 @@ impl Cores {
 }
 
 impl OpenPool {
+    fn volume_named(&self, volume: &str) -> Result<(VolumeId, PoolDisk<RealSeam, RealDisk>), Failure> {
+        let Some(number) = self.pool.volume_named(volume) else {
+            let text = format!("pool {} has no volume \"{volume}\"; `hotset pool show {}`", self.name, self.name);
+            return Err(Failure::new(ErrorKind::NotFound, text));
+        };
+        Ok((number, self.pool.volume(number).map_err(pool_failure)?))
+    }
+
     async fn add_device(&self, tier: &str, path: &Path, force: bool) -> Result<PoolReport, Failure> {
         let tiers = self.pool.tiers();
         let Some(number) = tiers.iter().position(|known| known == tier) else {
@@ -156,7 +168,7 @@ impl OpenPool {
                 continue;
             }
             let pace = self.pool.pace(&self.relocation.settings_of_command());
-            let problem = match self.pool.drain(number, pace).await {
+            let problem = match self.pool.continue_drain(number, pace).await {
                 Ok(DrainReport { left: 0, .. }) => None,
                 Ok(DrainReport { left, .. }) => Some(format!("{left} slices could not be moved yet")),
                 Err(error) => Some(name_devices(&error.to_string(), &self.paths.borrow())),

@@ -117,8 +117,13 @@ async fn open_pool(seam: &RealSeam, target: &PoolVolume, limit: Duration) -> Res
                 paths.insert(disk.identity(), path.clone());
                 disks.push(disk);
             }
-            // Another user of a device might write to it.
-            Err(error @ (DiskError::Busy(_) | DiskError::Shared { .. })) => return Err(error),
+            // A device that a command has added is named in the configuration by another path.
+            Err(DiskError::Shared { other, .. })
+                if unlisted.contains(&path) && paths.values().any(|own| *own == other) => {}
+            // Another user of a device might write to it. A former device of the pool may serve another purpose by now.
+            Err(error @ (DiskError::Busy(_) | DiskError::Shared { .. })) if !unlisted.contains(&path) => {
+                return Err(error);
+            }
             Err(error) => absent.push(error.to_string()),
         }
     }

@@ -30,7 +30,7 @@ impl Relocation {
             times: config.relocation.clone(),
             rate: config.rate,
             is_paused: Cell::new(is_paused),
-            stop: RefCell::default(),
+            stop: RefCell::new(Rc::new(Cell::new(is_paused))),
         }
     }
 
