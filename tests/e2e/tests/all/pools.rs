@@ -315,6 +315,34 @@ fn volume_of_a_pool_grows_and_is_deleted_when_it_is_not_served() {
 }
 
 #[test]
+fn deletion_of_a_volume_keeps_one_of_the_same_name_on_another_pool() {
+    let mut fixture = with_pool();
+    let device = add_file(&fixture, "tin", 9);
+    fixture.tables += &format!(
+        "[[pool]]\nname = \"tin\"\nslice = \"1 MiB\"\n[[pool.tier]]\nname = \"one\"\ndevices = [\"{device}\"]\n"
+    );
+    fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
+    let fixture = create(fixture);
+    let config = fixture.config().display().to_string();
+    let output = hotset(&["pool", "create", "tin", "--config", &config]);
+    assert!(output.status.success(), "{}", text_of(&output));
+    let mut daemon = fixture.start();
+    let connect = |name| Client::connect(&fixture.endpoint(), name).expect("the volume is served");
+    daemon.command(&["volume", "add", "web", "--backing", "pool://tank", "--size", "16 MiB"]);
+    daemon.command(&["volume", "remove", "web"]);
+    daemon.command(&["volume", "add", "web", "--backing", "pool://tin", "--size", "4 MiB"]);
+    let mut web = connect("web");
+    web.write(0, &[7; 4096]).expect("room");
+    web.flush().expect("the pool is whole");
+    drop(web);
+    daemon.command(&["pool", "delete-volume", "tank", "web", "--yes"]);
+    daemon.stop();
+    daemon = fixture.start();
+    assert_eq!(connect("web").read(0, 4096).expect("it is served as before"), [7; 4096]);
+    daemon.stop();
+}
+
+#[test]
 fn pool_that_fills_up_raises_alerts() {
     let fixture = created();
     let daemon = fixture.start();
