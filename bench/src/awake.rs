@@ -2,8 +2,8 @@
 //!
 //! A processor of a virtual machine that sleeps until a device answers may take milliseconds to wake up, because the
 //! host has to schedule it first. Measured for a flush: 0.05 ms awake, 0.1 to 3 ms asleep. A server with one request in
-//! flight then looks many times slower than a client with eight, which leave no time to sleep. The same threads run
-//! beside all servers that are compared, and get only time that nothing else needs (SCHED_IDLE).
+//! flight then looks many times slower than a client with eight, which leave no time to sleep. The same processes
+//! run beside all servers that are compared, and get only time that nothing else needs (SCHED_IDLE).
 
 use std::io;
 use std::process::{Child, Command, Stdio};

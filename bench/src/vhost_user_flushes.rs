@@ -154,8 +154,9 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     let mut text =
         "Writes of 4 KiB with flushes, through a driver in shared memory, answered by the flash log: on two \
                     devices and on one, each a file beside the one that fio writes directly; and over NBD. The daemons \
-                    have one processor, the clients the other; idle processes keep both awake. A cell shows: writes per second · the server's CPU \
-                    time per write. The last columns are ratios to fio, with their targets.\n\n"
+                    have one processor, the clients the other; idle processes keep both awake. A cell shows: writes \
+                    per second · the server's CPU time per write. The last columns are ratios to fio, with their \
+                    targets.\n\n"
             .to_owned();
     // Writing to a string cannot fail.
     let _ = writeln!(text, "| | {} | mirrored | one copy | NBD |", PATHS.join(" | "));
