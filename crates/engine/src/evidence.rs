@@ -29,6 +29,9 @@ pub struct DestagedComparison {
     pub different: u64,
     /// Blocks past the backing's end, which are not compared. Zeroes are not counted.
     pub past_end: u64,
+    /// True if the backing has the content of all blocks whose regions were dirty at a crash, of at least one block
+    /// other content than zeroes. These blocks may have been written again, so that a difference proves nothing.
+    pub matches_unproven: bool,
 }
 
 /// Dirty blocks of a volume that wait to be destaged.
@@ -75,17 +78,28 @@ impl<S: Seam> Core<S> {
         let destaged = pages.volume(volume_id).recent_writes();
         let is_past_end = |(block, checksum): &&(BlockNo, u32)| *block >= end && *checksum != zeroes;
         let past_end = destaged.iter().filter(is_past_end).count() as u64;
-        let newest = newest_recent_writes(destaged, end, zeroes);
-        let blocks: Vec<BlockNo> = newest.keys().copied().collect();
-        let mut result = DestagedComparison { past_end, ..DestagedComparison::default() };
-        for (checksum, actual) in newest.values().zip(checksums_at(self.seam(), backing, &blocks).await) {
+        let (matching, different) = self.count_matching(destaged, backing).await;
+        let (unproven_matching, unproven_different) =
+            self.count_matching(pages.volume(volume_id).unproven_recent_writes(), backing).await;
+        let matches_unproven = unproven_matching > 0 && unproven_different == 0;
+        DestagedComparison { matching, different, past_end, matches_unproven }
+    }
+
+    /// Compares the newest of these blocks with the backing. Returns the number of blocks with the same content, zeroes
+    /// excluded, and of those with another one. Unreadable blocks are not counted.
+    async fn count_matching(&self, blocks: Vec<(BlockNo, u32)>, backing: &Backing<S>) -> (u64, u64) {
+        let zeroes = self.seam().zero_block().checksum(0);
+        let newest = newest_recent_writes(blocks, end_of(backing), zeroes);
+        let numbers: Vec<BlockNo> = newest.keys().copied().collect();
+        let (mut matching, mut different) = (0, 0);
+        for (checksum, actual) in newest.values().zip(checksums_at(self.seam(), backing, &numbers).await) {
             match actual {
-                Some(actual) if actual == *checksum => result.matching += u64::from(actual != zeroes),
-                Some(_) => result.different += 1,
+                Some(actual) if actual == *checksum => matching += u64::from(actual != zeroes),
+                Some(_) => different += 1,
                 None => {}
             }
         }
-        result
+        (matching, different)
     }
 }
 

@@ -111,6 +111,9 @@ pub struct Evidence {
     pub destaged_changed: u64,
     /// Blocks destaged last that lie past the backing's end, without zero blocks.
     pub destaged_past_end: u64,
+    /// True if the backing has the content of all destaged blocks that may have been written again before a crash, of at
+    /// least one block other content than zeroes. A difference would prove nothing.
+    pub matches_unproven: bool,
 }
 
 impl Evidence {
@@ -214,7 +217,8 @@ pub fn compare_content(
     }
     let instance = evidence.content.instance.as_ref();
     let same_instance = instance.is_some() && recorded.is_some_and(|recorded| recorded.instance.as_ref() == instance);
-    if evidence.has_stored_identity || same_instance || evidence.destaged_unchanged > 0 {
+    let has_own_content = evidence.destaged_unchanged > 0 || evidence.matches_unproven;
+    if evidence.has_stored_identity || same_instance || has_own_content {
         return ContentVerdict::Same;
     }
     let unproven = ContentVerdict::Unproven(MissingProof::Identity);

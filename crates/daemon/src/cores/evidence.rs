@@ -203,6 +203,7 @@ async fn examine(local: &CoreLocal, backing: Backing<RealSeam>, volume: Examined
         destaged_unchanged: destaged.matching,
         destaged_changed: destaged.different,
         destaged_past_end: destaged.past_end,
+        matches_unproven: destaged.matches_unproven,
     }
 }
 

@@ -4,6 +4,7 @@
 //! the backing issued after the write completed makes it clean. A failed flush, or a reconnected backing, makes all
 //! written blocks dirty again.
 
+pub mod evidence;
 mod log_destage;
 pub mod pump;
 mod writer;

@@ -5,18 +5,17 @@
 //! data, clients are idle. The pump always continues in address order from its last position, and extends a run over
 //! dirty neighbours up to the stripe.
 
-use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
 use flash::Epoch;
-use seam::{BLOCK_BYTES, Block, Disk, Nanos, Seam};
+use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 
 use super::writer::{BlockWrite, WriteJob, ZeroJob};
 use crate::WritePolicy;
 use crate::backing::{Cause, DestageDemand, Permit};
 use crate::fill::reload::ReloadReason;
-use crate::memory::zeroes::{DESTAGE_START_RANGES, ZeroState};
+use crate::memory::zeroes::{DESTAGE_START_RANGES, ZeroRange, ZeroState};
 use crate::memory::{BlockNo, MemoryCache, Sectors};
 use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef};
@@ -27,17 +26,15 @@ const RUN_BLOCKS: u64 = 64;
 const RUN_BLOCKS_MAX: u64 = 256;
 /// Limit of spilled blocks that are being reloaded.
 const RELOAD_BLOCKS_MAX: u64 = 256;
-/// Number of blocks that a stop destages as evidence: the content of a single one may equal the former content.
-const EVIDENCE_BLOCKS: usize = 4;
 /// Blocks examined in one step.
-const EXAMINED_BLOCKS_MAX: usize = 4096;
+pub(super) const EXAMINED_BLOCKS_MAX: usize = 4096;
 /// Time without requests after which the clients count as idle.
 const IDLE_AFTER: Nanos = Nanos::from_millis(200);
 /// Time without a write after which a block is unlikely to be written again soon.
 const STABLE_AFTER: Nanos = Nanos::from_secs(1);
 
 /// The pump's next action.
-enum Job<B, M> {
+pub(super) enum Job<B, M> {
     Write(WriteJob<B>, Permit),
     Zero(ZeroJob, Permit),
     /// Fills a partial block, because the backing accepts whole blocks only.
@@ -379,11 +376,23 @@ impl<S: Seam> Shard<S> {
     fn zero_job(&self, state: &mut State, selection: &Selection) -> Option<Job<S::Block, S::BlockMut>> {
         let start = state.zeroes.iter().find_map(|(start, range)| {
             let is_selected = range.state == ZeroState::Dirty
-                && (selection.all_zero_ranges || selection.selects(range.epoch, range.dirty_since));
+                && (selection.all_zero_ranges || selection.selects(range.epoch, range.dirty_since))
+                && (selection.closed.is_some() || !self.waits_for_zero_record(state, start, range));
             (is_selected && !state.failed.is_paused(start, || self.seam().now()) && !state.is_busy(&(start..range.end)))
                 .then_some(start)
         })?;
         self.start_zero(state, start)
+    }
+
+    /// True if a zero-range is not destaged yet, because a recovery may find older data of its blocks: the backing
+    /// could not release their space. A flush of the log in the background appends the record of the range.
+    fn waits_for_zero_record(&self, state: &State, start: BlockNo, range: &ZeroRange) -> bool {
+        let releases_space = range.may_unmap && self.disk.allocates_at_first_write();
+        let waits = releases_space && self.log_has_room() && state.log_tracker.may_recover_data(&(start..range.end));
+        if waits {
+            self.log_destage.zero_range_waits.set(true);
+        }
+        waits
     }
 
     fn write_job(
@@ -480,7 +489,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// True if a dirty block may be written now, or filled for its write.
-    fn is_writable(&self, state: &State, memory: &MemoryCache<S>, block: BlockNo) -> bool {
+    pub(super) fn is_writable(&self, state: &State, memory: &MemoryCache<S>, block: BlockNo) -> bool {
         if state.is_busy(&(block.single())) || state.failed.is_paused(block, || self.seam().now()) {
             return false;
         }
@@ -500,7 +509,7 @@ impl<S: Seam> Shard<S> {
         self.disk.geometry().logical_block as usize <= seam::SECTOR_BYTES
     }
 
-    fn run_boundary(&self) -> u64 {
+    pub(super) fn run_boundary(&self) -> u64 {
         let stripe = u64::from(self.disk.geometry().stripe_bytes) / BLOCK_BYTES as u64;
         match stripe {
             0 => RUN_BLOCKS,
@@ -524,7 +533,7 @@ impl<S: Seam> Shard<S> {
 
     /// Starts a write of the blocks of `run` around `anchor` whose sectors in memory follow each other without a gap.
     /// Where a backing accepts single sectors, a request that does not begin and end at blocks thus stays one write.
-    fn start_write(
+    pub(super) fn start_write(
         &self,
         state: &mut State,
         memory: &mut MemoryCache<S>,
@@ -563,52 +572,6 @@ impl<S: Seam> Shard<S> {
         }
         let waits = BlockNo::each(&run).map(|block| state.waits.take_waits(block.single())).collect();
         Some(Job::Write(WriteJob { operation, first: run.start, block_writes, waits }, permit))
-    }
-
-    /// Destages a few blocks of a volume whose ring of recent writes has no content. The next start compares them with
-    /// the backing: nothing else would prove that the backing is not an older copy. No write begins once the stop
-    /// `is_over`: it would leave a region dirty whose recent writes the stop has counted as proof.
-    pub async fn destage_evidence(self: &ShardRef<S>, is_over: &Cell<bool>) {
-        if !self.lacks_evidence() {
-            return;
-        }
-        self.reload_evidence().await;
-        let mut from = BlockNo(0);
-        for _ in 0..EVIDENCE_BLOCKS {
-            if is_over.get() {
-                return;
-            }
-            let job = self.with(|state, memory| {
-                let is_chosen = |block: BlockNo| {
-                    let slot = memory.slot(memory.find(self.number, block).expect("a dirty block has a slot"));
-                    let has_content = slot.data.as_ref().is_some_and(|data| !data.is_zero(0, BLOCK_BYTES));
-                    slot.present == Sectors::ALL && has_content && self.is_writable(state, memory, block)
-                };
-                let boundary = self.run_boundary();
-                let run = state.order.next_run(from, boundary, EXAMINED_BLOCKS_MAX, is_chosen, |_| false);
-                let run = run.ok().flatten()?;
-                from = run.end;
-                self.start_write(state, memory, run.start.single(), run.start)
-            });
-            let Some(Job::Write(job, permit)) = job else { return };
-            self.write_run(job, permit).await;
-        }
-    }
-
-    /// Reloads a few spilled blocks if memory has no dirty ones: all dirty blocks are spilled after a recovery.
-    async fn reload_evidence(self: &ShardRef<S>) {
-        let reload = self.with(|state, memory| {
-            let is_unguarded = |block: BlockNo| state.fill_guard_for(block, Sectors::ALL).is_none();
-            let count = EVIDENCE_BLOCKS as u64;
-            let run = state.log_tracker.next_spilled_run(BlockNo::ZERO, self.run_boundary(), count, is_unguarded);
-            let run = run.filter(|_| state.not_clean_blocks() == 0)?;
-            let buffers: Vec<_> = BlockNo::each(&run).map_while(|_| memory.alloc()).collect();
-            Some((run.start.run(buffers.len() as u64), buffers)).filter(|(run, _)| !run.is_empty())
-        });
-        if let Some((run, buffers)) = reload {
-            // If the reload fails, the volume still has no evidence.
-            drop(self.reload_into(run, buffers, ReloadReason::Destage).await);
-        }
     }
 
     /// A flush of the backing without a client's request, so that written blocks become clean and do not grow old.

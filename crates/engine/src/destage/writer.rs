@@ -307,8 +307,8 @@ impl<S: Seam> Shard<S> {
     /// the range was selected, or a recovery would find older data of them in the log.
     fn needs_space(&self, operation: u64, blocks: &Range<BlockNo>) -> bool {
         let state = self.state.borrow();
-        let is_zeroed = self.sabotage(Sabotage::UnmapOverWrite) || state.is_zeroed_by(operation, blocks);
-        self.disk.allocates_at_first_write() && (!is_zeroed || state.log_tracker.has_data_records(blocks))
+        let may_need_it = !state.is_zeroed_by(operation, blocks) || state.log_tracker.may_recover_data(blocks);
+        self.disk.allocates_at_first_write() && may_need_it && !self.sabotage(Sabotage::UnmapOverWrite)
     }
 
     async fn write_zeroes(&self, blocks: Range<BlockNo>, priority: Priority) -> Result<(), DiskError> {

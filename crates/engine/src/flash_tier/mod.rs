@@ -3,6 +3,7 @@
 pub mod budget;
 pub mod counters;
 pub mod destaged;
+pub mod evidence;
 pub mod page_fill_budget;
 pub mod pins;
 
@@ -16,6 +17,7 @@ use crate::memory::{BlockNo, PageNo};
 use crate::{FlashQuota, FlashStats};
 use counters::TierCounters;
 use destaged::{DestagedBlocks, PARTIAL_MAX};
+use evidence::EvidenceAttempt;
 use page_fill_budget::PageFillBudget;
 use pins::Pins;
 
@@ -30,6 +32,8 @@ pub struct FlashTier<S: Seam> {
     /// True if no content was destaged since the attach, or since the ring was dropped. The blocks of the ring may then
     /// be ones that were read back: they identify the backing, but may be the same in an older copy of it.
     pub lacks_destaged_content: Cell<bool>,
+    /// The latest attempt to destage evidence of the backing.
+    pub evidence: EvidenceAttempt,
     /// The volume's quota of flash.
     pub quota: RefCell<FlashQuota>,
     /// The pinned pages of the quota.
@@ -63,6 +67,7 @@ impl<S: Seam> FlashTier<S> {
             enabled,
             drops_old_pages,
             lacks_destaged_content: Cell::new(true),
+            evidence: EvidenceAttempt::default(),
             quota,
             pins: Pins::default(),
             checked: Default::default(),

@@ -119,7 +119,9 @@ impl<S: Seam> Shard<S> {
     pub async fn flush_log(self: &ShardRef<S>) -> Result<(), RequestError> {
         let _waiting = self.flush_batcher.add_operation();
         self.flush_batcher.add_request();
-        self.flush_log_in_background().await
+        self.flush_log_in_background().await?;
+        self.wait_for_evidence().await;
+        Ok(())
     }
 
     /// Like [`Shard::flush_log`], but nothing waits for it: its batches are small and paced, because reads would wait
@@ -165,6 +167,7 @@ impl<S: Seam> Shard<S> {
         self.log_destage.record_log_flush(result.is_ok());
         if result.is_ok() {
             self.spill_if_full();
+            self.begin_evidence();
         }
         self.retire_records();
         self.progress.notify();

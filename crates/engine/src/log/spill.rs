@@ -34,8 +34,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Flushes the log in a separate task if memory holds much dirty data, the list of changes is long, or changes were
-    /// not logged for long.
+    /// Flushes the log in a separate task if memory holds much dirty data, the list of changes is long, changes were not
+    /// logged for long, or destage waits for the record of a zero-range.
     pub fn flush_log_if_due(self: &ShardRef<S>) {
         if !self.uses_log() || self.background_log_flush_running.get() {
             return;
@@ -45,12 +45,14 @@ impl<S: Seam> Shard<S> {
             || self.is_above_spill_threshold()
                 && (self.partial_blocks.left_out.get() == 0 || self.changes_to_log() > 0)
             || self.has_much_unlogged_data()
-            || self.has_old_unlogged_data())
+            || self.has_old_unlogged_data()
+            || self.log_destage.zero_range_waits.get())
             || self.seam().now() < self.next_background_log_flush.get()
         {
             return;
         }
         self.background_log_flush_running.set(true);
+        self.log_destage.zero_range_waits.set(false);
         let shard = Rc::clone(self);
         self.seam().spawn(async move {
             let pause = match shard.flush_log_in_background().await {

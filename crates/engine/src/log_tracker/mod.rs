@@ -111,17 +111,23 @@ impl LogTracker {
         for block in self.bypass.remove_range(&blocks) {
             self.changed.mark_outdated(block);
         }
-        let is_pending = |changed: &ChangeSet| changed.overlaps(&blocks);
-        if let Some(outdated) = self.outdated.as_mut().filter(|_| self.may_have_records)
-            && (is_pending(&self.changed) || self.taken.as_deref().is_some_and(is_pending))
-        {
+        let is_unlogged = self.may_have_records && self.has_unlogged_change(&blocks);
+        if let Some(outdated) = self.outdated.as_mut().filter(|_| is_unlogged) {
             outdated.add(blocks);
         }
     }
 
-    /// True if a recovery would find data of one of these blocks.
-    pub fn has_data_records(&self, blocks: &Range<BlockNo>) -> bool {
-        self.entries.range(blocks.clone()).next().is_some() || self.record_index.has_any(blocks)
+    /// True if a recovery may find data of one of these blocks, also in a retired record: the newest change of the
+    /// block is not in the log yet.
+    pub fn may_recover_data(&self, blocks: &Range<BlockNo>) -> bool {
+        self.entries.range(blocks.clone()).next().is_some()
+            || self.record_index.has_any(blocks)
+            || (self.may_have_records && self.has_unlogged_change(blocks))
+    }
+
+    /// True if one of these blocks has changed since the last flush of the log, or a flush in progress takes it.
+    fn has_unlogged_change(&self, blocks: &Range<BlockNo>) -> bool {
+        self.changed.overlaps(blocks) || self.taken.as_deref().is_some_and(|taken| taken.overlaps(blocks))
     }
 
     /// True if a recovery may find records of the volume.

@@ -29,6 +29,8 @@ pub struct LogDestage {
     due: RefCell<BTreeSet<BlockNo>>,
     /// The segments of the last round hold records of zero-ranges.
     pub includes_zeroes: Cell<bool>,
+    /// Destage waits for the record of a zero-range, which a flush of the log in the background appends.
+    pub zero_range_waits: Cell<bool>,
     /// The last flush of the log failed.
     pub has_log_failed: Cell<bool>,
 }

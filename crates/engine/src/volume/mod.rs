@@ -504,6 +504,10 @@ impl<S: Seam> Volume<S> {
     /// Destages all data that is dirty now and flushes the backing, under any policy.
     pub async fn destage_all(&self) -> Result<(), RequestError> {
         let shard = &self.0.shard;
+        if shard.disk.allocates_at_first_write() && shard.uses_log() {
+            // A zero-range releases space only if the log has its record. The flush of the backing reports errors.
+            drop(shard.flush_log().await);
+        }
         shard.flush_all().await?;
         // The flush of the log appends tombstones, so that a recovery leaves the destaged blocks alone.
         if shard.flush_involves_log() { shard.flush_log().await } else { Ok(()) }

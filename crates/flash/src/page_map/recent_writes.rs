@@ -191,10 +191,10 @@ impl RecentWrites {
         self.volumes.get(&volume).is_some_and(|ring| ring.entries.iter().any(is_unproven))
     }
 
-    /// The blocks with unproven entries.
-    pub fn unproven(&self, volume: u16) -> Vec<BlockNo> {
+    /// A volume's unproven entries, oldest first.
+    pub fn unproven(&self, volume: u16) -> Vec<(BlockNo, u32)> {
         let Some(ring) = self.volumes.get(&volume) else { return Vec::new() };
-        ring.entries.iter().filter(|entry| entry.is_unproven).map(|entry| entry.block).collect()
+        ring.entries.iter().filter(|entry| entry.is_unproven).map(|entry| (entry.block, entry.checksum)).collect()
     }
 
     /// Takes the pending records, which count as written from now on.
@@ -322,7 +322,7 @@ mod tests {
         recent_writes.record_reread(3, BlockNo(1), 7_001);
         let removed = recent_writes.remove(3, BlockNo(2).single());
         assert_eq!(removed, [Record::RecentWriteGone { volume: 3, block: BlockNo(2) }]);
-        assert_eq!(recent_writes.unproven(3), [3, 4].map(BlockNo));
+        assert_eq!(recent_writes.unproven(3), [3, 4].map(|block| (BlockNo(block), 100 + block as u32)));
         assert!(
             recent_writes.has_unproven(3, &BlockNo(4).run(9)) && !recent_writes.has_unproven(3, &BlockNo(5).run(9))
         );

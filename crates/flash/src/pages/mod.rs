@@ -302,6 +302,17 @@ impl<S: Seam> VolumePages<S> {
         schedule_commit(&self.inner);
     }
 
+    /// True once the map is read and usable.
+    pub fn is_loaded(&self) -> bool {
+        self.inner.pages.borrow().is_ready()
+    }
+
+    /// Makes the pending records of the map durable, among them those of the recent writes. Returns false if the map is
+    /// unusable.
+    pub async fn make_records_durable(&self) -> bool {
+        wait_durable(&self.inner).await
+    }
+
     /// Records a block among the recent writes, with the content that was read from the backing after a crash. A block
     /// that was destaged since keeps its entry.
     pub fn record_reread(&self, block: BlockNo, content: &S::Block) {
@@ -327,12 +338,7 @@ impl<S: Seam> VolumePages<S> {
     /// Recent writes in regions that were dirty at a crash: the backing has this content or newer one. The caller reads
     /// them from the backing and calls [`VolumePages::record_reread`] or [`VolumePages::drop_recent_write`].
     pub fn unproven_writes(&self) -> Vec<BlockNo> {
-        let state = self.inner.pages.borrow();
-        state
-            .volume_numbers
-            .get(&self.volume_id)
-            .map(|number| state.recent_writes.unproven(*number))
-            .unwrap_or_default()
+        self.unproven_recent_writes().into_iter().map(|(block, _)| block).collect()
     }
 
     /// Drops a block from the recent writes.
@@ -377,6 +383,14 @@ impl<S: Seam> VolumePages<S> {
     pub fn recent_writes(&self) -> Vec<(BlockNo, u32)> {
         let state = self.inner.pages.borrow();
         state.volume_numbers.get(&self.volume_id).map(|number| state.recent_writes.proven(*number)).unwrap_or_default()
+    }
+
+    /// Recent writes in regions that were dirty at a crash, with their checksums: the backing had this content, and has
+    /// it or newer one.
+    pub fn unproven_recent_writes(&self) -> Vec<(BlockNo, u32)> {
+        let state = self.inner.pages.borrow();
+        let number = state.volume_numbers.get(&self.volume_id);
+        number.map(|number| state.recent_writes.unproven(*number)).unwrap_or_default()
     }
 
     /// Number of recent writes, zeroes excluded: other disks have zeroes, too, so they prove nothing about a backing.

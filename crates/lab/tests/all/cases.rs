@@ -7,6 +7,7 @@ mod beside_destage;
 mod causes;
 mod crashes;
 mod every_policy;
+mod evidence;
 mod fail_write_k;
 mod flash_devices;
 mod flash_log;

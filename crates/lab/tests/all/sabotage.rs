@@ -67,10 +67,13 @@ fn rewrite_during_destage(sabotage: Sabotage) -> Vec<u64> {
     let fixture = Fixture::new(spec(1), CoreSpec { sabotage, ..CoreSpec::default() });
     let disk = fixture.add_disk("disk", SimDiskSpec::new(8 << 20));
     log.add_disks(&fixture.world);
-    let stall = Fault::Stall(Nanos::from_secs(1));
-    disk.add_fault(Rule::new(stall, Ops::WRITE, When::Nth(0)));
     let volume = serve(&fixture, &log, true);
     fixture.world.block_on(async {
+        // The ring of recent writes has content, so that no flush destages any as evidence.
+        fixture.seam.sleep(Nanos::from_secs(1)).await;
+        write(&volume, 800, 8, 9).await.unwrap();
+        volume.destage_all().await.unwrap();
+        disk.add_fault(Rule::new(Fault::Stall(Nanos::from_secs(1)), Ops::WRITE, When::Nth(0)));
         write(&volume, 0, 8, 1).await.unwrap();
         let sending = volume.clone();
         fixture

@@ -329,6 +329,7 @@ async fn collect_evidence(
             destaged_unchanged: destaged.matching,
             destaged_changed: destaged.different,
             destaged_past_end: destaged.past_end,
+            matches_unproven: destaged.matches_unproven,
         },
     }
 }

@@ -84,7 +84,7 @@ fn logged_data_is_destaged_at_its_maximum_age() {
         volume.discard(ByteOffset(128 * MIB), MIB, WriteFlags::default()).await.unwrap();
         volume.flush().await.unwrap();
         stay_busy(&fixture, &volume, Nanos::from_secs(250)).await;
-        assert_eq!(disk.counts().write_bytes, 0, "the log has room");
+        assert_eq!(disk.counts().writes, 4, "the log has room; only the evidence of the backing is destaged");
         // Segments that are younger than the first one wait for the next round, two and a half minutes later.
         stay_busy(&fixture, &volume, Nanos::from_secs(220)).await;
     });

@@ -201,8 +201,10 @@ fn allocations_after_a_write_during_a_discard(sabotage: Sabotage) -> u64 {
         fixture.seam.sleep(Nanos::from_secs(60)).await;
         let flash = ["flash1", "flash2"].map(|name| fixture.world.disk(name).expect("the device exists"));
         let stall = || Rule::new(Fault::Stall(Nanos::from_millis(50)), Ops::WRITE, When::Always);
-        flash.iter().for_each(|device| device.add_fault(stall()));
         first.discard(ByteOffset(0), SLICE_BYTES, WriteFlags::default()).await.expect("a discard needs no space");
+        // The record of the discard, without which it releases no space.
+        first.flush().await.expect("the log has room");
+        flash.iter().for_each(|device| device.add_fault(stall()));
         let destaging = first.clone();
         fixture.seam.spawn(async move { destaging.destage_all().await.expect("every block has its slice") });
         fixture.seam.sleep(Nanos::from_millis(20)).await;
@@ -244,14 +246,17 @@ fn discard_of_a_whole_volume_frees_all_its_slices() {
     });
 }
 
-#[test]
-fn data_that_a_recovery_finds_beside_an_unflushed_discard_has_its_place() {
+/// Crashes after a discard that has reached the pool, but was not flushed: the log has older data, which `destages`
+/// says to be on the pool, too.
+fn crash_after_an_unflushed_discard(destages: bool) {
     let fixture = with_pool(1, Sabotage::None);
     let (pool, [first, second]) = serve(&fixture, true);
     fixture.world.block_on(async {
         write(&first, 0, 8, 5).await.expect("the pool has room");
         first.flush().await.expect("the log has room");
-        // The discard is acknowledged and reaches the pool, but no flush covers it.
+        if destages {
+            first.destage_all().await.expect("the pool has room");
+        }
         first.discard(ByteOffset(0), SLICE_BYTES, WriteFlags::default()).await.expect("a discard needs no space");
         fixture.seam.sleep(Nanos::from_secs(2)).await;
         fill(&second, 2_000).await;
@@ -265,6 +270,16 @@ fn data_that_a_recovery_finds_beside_an_unflushed_discard_has_its_place() {
         let content = read(&first, 0, 1).await.expect("the pool is whole");
         assert!([0, 5].contains(&content[0]), "{content:?}");
     });
+}
+
+#[test]
+fn data_that_a_recovery_finds_beside_an_unflushed_discard_has_its_place() {
+    crash_after_an_unflushed_discard(false);
+}
+
+#[test]
+fn destaged_data_in_the_log_beside_an_unflushed_discard_has_its_place() {
+    crash_after_an_unflushed_discard(true);
 }
 
 #[test]

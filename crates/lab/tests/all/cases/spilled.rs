@@ -105,9 +105,9 @@ fn block_without_an_intact_copy_fails_only_its_own_reads() {
     drop(volume);
     let fixture = fixture.crash(CrashMode::LoseAll, world(5));
     let volume = serve(&fixture, false);
-    // Corrupts a position inside the log on both devices: the data of at least one block.
+    // Corrupts a position inside the log on both devices: the data of one block that is not on the backing either.
     for name in ["flash1", "flash2"] {
-        (0..8).for_each(|sector| fixture.world.disk(name).unwrap().flip_bit((MIB + 40 * 4096) / 512 + sector, 3));
+        (0..8).for_each(|sector| fixture.world.disk(name).unwrap().flip_bit((MIB + 400 * 4096) / 512 + sector, 3));
     }
     fixture.world.block_on(async {
         let mut unreadable = 0;

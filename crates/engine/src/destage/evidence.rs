@@ -1,0 +1,118 @@
+//! Evidence of the backing: destaged content that the next start compares with it. A volume without any gets some right
+//! after its first flush, and at a stop, because destage from the log begins minutes later.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use flash::VolumePages;
+use seam::{BLOCK_BYTES, Block, Nanos, Seam};
+
+use super::pump::{EXAMINED_BLOCKS_MAX, Job};
+use crate::fill::reload::ReloadReason;
+use crate::memory::{BlockNo, Sectors};
+use crate::shard::{Shard, ShardRef};
+
+/// Number of blocks that are destaged as evidence: the content of a single one may equal the former content.
+const EVIDENCE_BLOCKS: usize = 4;
+/// Longest time that a flush waits for evidence, from its first attempt on.
+const WAIT_MAX: Nanos = Nanos::from_secs(1);
+/// Pause between two attempts: the volume may have no block with content that can be destaged now.
+const ATTEMPT_INTERVAL: Nanos = Nanos::from_millis(100);
+
+impl<S: Seam> Shard<S> {
+    /// Waits until the backing of a volume with data in the log can be proven after a crash, but at most [`WAIT_MAX`]
+    /// after the first attempt to write the evidence.
+    pub async fn wait_for_evidence(self: &ShardRef<S>) {
+        let Some(ends_at) = self.flash_tier.evidence.running_since().map(|began| began + WAIT_MAX) else { return };
+        let has_ended = || !self.flash_tier.evidence.is_running() || self.seam().now() >= ends_at;
+        let timer = {
+            let shard = Rc::clone(self);
+            async move {
+                shard.seam().sleep(Nanos(ends_at.0.saturating_sub(shard.seam().now().0))).await;
+                shard.progress.notify();
+            }
+        };
+        if !has_ended() {
+            self.seam().spawn(timer);
+            self.progress.wait_for(|| has_ended().then_some(())).await;
+        }
+    }
+
+    /// Begins to destage evidence if the volume has data in the log and no recent write with content. The writes and
+    /// the records of the ring are durable when the attempt ends.
+    pub fn begin_evidence(self: &ShardRef<S>) {
+        if !self.needs_evidence() || !self.flash_tier.evidence.begin(self.seam().now(), ATTEMPT_INTERVAL) {
+            return;
+        }
+        let shard = Rc::clone(self);
+        self.seam().spawn(async move {
+            shard.destage_evidence(&shard.destage_held).await;
+            if !shard.destage_held.get()
+                && shard.sync().await.is_durable()
+                && let Some(pages) = shard.flash_tier.pages.clone()
+            {
+                pages.make_records_durable().await;
+            }
+            shard.flash_tier.evidence.end();
+            shard.progress.notify();
+        });
+    }
+
+    /// True if a crash now would leave data in the log and nothing that proves the backing, and destage may begin.
+    /// While the map of clean pages is not read, it is unknown what the ring has.
+    fn needs_evidence(&self) -> bool {
+        let has_none = |pages: &VolumePages<S>| pages.is_loaded() && pages.nonzero_recent_writes() == 0;
+        self.flash_tier.lacks_destaged_content.get()
+            && self.flash_tier.pages.as_ref().is_some_and(has_none)
+            && self.state.borrow().log_tracker.has_records()
+            && !self.destage_held.get()
+            && !self.stopping.get()
+            && !self.flash_tier.is_suspended()
+    }
+
+    /// Destages a few blocks of a volume whose ring of recent writes has no content. The next start compares them with
+    /// the backing: nothing else would prove that the backing is not an older copy. No write begins once the stop
+    /// `is_over`: it would leave a region dirty whose recent writes the stop has counted as proof.
+    pub async fn destage_evidence(self: &ShardRef<S>, is_over: &Cell<bool>) {
+        if !self.lacks_evidence() {
+            return;
+        }
+        self.reload_evidence().await;
+        let mut from = BlockNo(0);
+        for _ in 0..EVIDENCE_BLOCKS {
+            if is_over.get() {
+                return;
+            }
+            let job = self.with(|state, memory| {
+                let is_chosen = |block: BlockNo| {
+                    let slot = memory.slot(memory.find(self.number, block).expect("a dirty block has a slot"));
+                    let has_content = slot.data.as_ref().is_some_and(|data| !data.is_zero(0, BLOCK_BYTES));
+                    slot.present == Sectors::ALL && has_content && self.is_writable(state, memory, block)
+                };
+                let boundary = self.run_boundary();
+                let run = state.order.next_run(from, boundary, EXAMINED_BLOCKS_MAX, is_chosen, |_| false);
+                let run = run.ok().flatten()?;
+                from = run.end;
+                self.start_write(state, memory, run.start.single(), run.start)
+            });
+            let Some(Job::Write(job, permit)) = job else { return };
+            self.write_run(job, permit).await;
+        }
+    }
+
+    /// Reloads a few spilled blocks if memory has no dirty ones: all dirty blocks are spilled after a recovery.
+    async fn reload_evidence(self: &ShardRef<S>) {
+        let reload = self.with(|state, memory| {
+            let is_unguarded = |block: BlockNo| state.fill_guard_for(block, Sectors::ALL).is_none();
+            let count = EVIDENCE_BLOCKS as u64;
+            let run = state.log_tracker.next_spilled_run(BlockNo::ZERO, self.run_boundary(), count, is_unguarded);
+            let run = run.filter(|_| state.not_clean_blocks() == 0)?;
+            let buffers: Vec<_> = BlockNo::each(&run).map_while(|_| memory.alloc()).collect();
+            Some((run.start.run(buffers.len() as u64), buffers)).filter(|(run, _)| !run.is_empty())
+        });
+        if let Some((run, buffers)) = reload {
+            // If the reload fails, the volume still has no evidence.
+            drop(self.reload_into(run, buffers, ReloadReason::Destage).await);
+        }
+    }
+}
