@@ -111,8 +111,8 @@ pub struct Evidence {
     pub destaged_changed: u64,
     /// Blocks destaged last that lie past the backing's end, without zero blocks.
     pub destaged_past_end: u64,
-    /// True if the backing has the content of all destaged blocks that may have been written again before a crash, of at
-    /// least one block other content than zeroes. A difference would prove nothing.
+    /// True if the backing has the content of most destaged blocks that may have been written again before a crash. A
+    /// difference would prove nothing.
     pub matches_unproven: bool,
 }
 

@@ -38,8 +38,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Begins to destage evidence if the volume has data in the log and no recent write with content. The writes and
-    /// the records of the ring are durable when the attempt ends.
+    /// Begins to destage evidence if the volume has data in the log and no recorded recent write with content. The
+    /// writes and the records of the ring are durable when the attempt ends.
     pub fn begin_evidence(self: &ShardRef<S>) {
         if !self.needs_evidence() || !self.flash_tier.evidence.begin(self.seam().now(), ATTEMPT_INTERVAL) {
             return;
@@ -61,9 +61,8 @@ impl<S: Seam> Shard<S> {
     /// True if a crash now would leave data in the log and nothing that proves the backing, and destage may begin.
     /// While the map of clean pages is not read, it is unknown what the ring has.
     fn needs_evidence(&self) -> bool {
-        let has_none = |pages: &VolumePages<S>| pages.is_loaded() && pages.nonzero_recent_writes() == 0;
-        self.flash_tier.lacks_destaged_content.get()
-            && self.flash_tier.pages.as_ref().is_some_and(has_none)
+        let has_none = |pages: &VolumePages<S>| pages.is_loaded() && !pages.has_recorded_content();
+        self.flash_tier.pages.as_ref().is_some_and(has_none)
             && self.state.borrow().log_tracker.has_records()
             && !self.destage_held.get()
             && !self.stopping.get()

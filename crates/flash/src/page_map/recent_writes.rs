@@ -252,6 +252,13 @@ impl RecentWrites {
         entries.filter(is_nonzero).map(|entry| entry.block)
     }
 
+    /// True if a volume has an entry that a commit has recorded, unproven ones and zeroes excluded.
+    pub fn has_recorded_content(&self, volume: u16) -> bool {
+        let is_recorded = |entry: &Entry| entry.has_record && !entry.is_pending && !entry.is_unproven;
+        let ring = self.volumes.get(&volume);
+        ring.is_some_and(|ring| ring.entries.iter().any(|entry| is_recorded(entry) && entry.checksum != self.zeroes))
+    }
+
     /// Drops the entries of a removed volume.
     pub fn remove_volume(&mut self, volume: u16) {
         if let Some(ring) = self.volumes.remove(&volume) {

@@ -399,6 +399,13 @@ impl<S: Seam> VolumePages<S> {
         state.volume_numbers.get(&self.volume_id).map_or(0, |number| state.recent_writes.nonzero(*number).count())
     }
 
+    /// True if the journal has a record of a recent write with content, which the next opening can compare.
+    pub fn has_recorded_content(&self) -> bool {
+        let state = self.inner.pages.borrow();
+        let number = state.volume_numbers.get(&self.volume_id);
+        number.is_some_and(|number| state.recent_writes.has_recorded_content(*number))
+    }
+
     /// Number of recent writes that can prove the backing at the next opening: like
     /// [`VolumePages::nonzero_recent_writes`], without those in regions that a close leaves dirty, which the next
     /// opening does not trust.
