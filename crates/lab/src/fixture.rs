@@ -259,6 +259,17 @@ pub async fn write(volume: &Volume<SimSeam>, first: u64, count: u64, tag: u64) -
     volume.write(at, len, WriteFlags::default(), source).await
 }
 
+/// Writes and destages a block, so that the ring of recent writes has content: no later flush destages blocks as
+/// evidence of the backing.
+pub async fn write_evidence(seam: &SimSeam, volume: &Volume<SimSeam>, block: u64) {
+    // The map of clean pages is read before, and records the write after it.
+    seam.sleep(Nanos::from_secs(1)).await;
+    let sectors = seam::BLOCK_BYTES as u64 / SECTOR;
+    write(volume, block * sectors, sectors, 3).await.expect("the disks are healthy");
+    volume.destage_all().await.expect("the disks are healthy");
+    seam.sleep(Nanos::from_secs(2)).await;
+}
+
 /// Reads `count` sectors from `first` on as a front end does: synchronously if they are in memory.
 pub async fn read(volume: &Volume<SimSeam>, first: u64, count: u64) -> Result<Vec<u64>, RequestError> {
     let mut pieces = Vec::new();

@@ -1,5 +1,5 @@
-//! Evidence of the backing: destaged content that the next start compares with it. A volume without any gets some right
-//! after its first flush, and at a stop, because destage from the log begins minutes later.
+//! Evidence of the backing: destaged content that the next start compares with it. A volume without any gets some before
+//! its first changes go to the log, and at a stop, because destage from the log begins minutes later.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,33 +14,33 @@ use crate::shard::{Shard, ShardRef};
 
 /// Number of blocks that are destaged as evidence: the content of a single one may equal the former content.
 const EVIDENCE_BLOCKS: usize = 4;
-/// Longest time that a flush waits for evidence, from its first attempt on.
+/// Longest time that a flush of the log waits for an attempt.
 const WAIT_MAX: Nanos = Nanos::from_secs(1);
 /// Pause between two attempts: the volume may have no block with content that can be destaged now.
 const ATTEMPT_INTERVAL: Nanos = Nanos::from_millis(100);
 
 impl<S: Seam> Shard<S> {
-    /// Waits until the backing of a volume with data in the log can be proven after a crash, but at most [`WAIT_MAX`]
-    /// after the first attempt to write the evidence.
-    pub async fn wait_for_evidence(self: &ShardRef<S>) {
-        let Some(ends_at) = self.flash_tier.evidence.running_since().map(|began| began + WAIT_MAX) else { return };
-        let has_ended = || !self.flash_tier.evidence.is_running() || self.seam().now() >= ends_at;
-        let timer = {
-            let shard = Rc::clone(self);
-            async move {
-                shard.seam().sleep(Nanos(ends_at.0.saturating_sub(shard.seam().now().0))).await;
-                shard.progress.notify();
-            }
+    /// Before changes go to the log: destages evidence if the ring has no recorded write with content, and waits until
+    /// it is recorded, but at most [`WAIT_MAX`]. A crash otherwise leaves data in the log and nothing that proves the
+    /// backing.
+    pub async fn ensure_evidence(self: &ShardRef<S>) {
+        self.begin_evidence();
+        let Some(ends_at) = self.flash_tier.evidence.running_since().map(|began_at| began_at + WAIT_MAX) else {
+            return;
         };
-        if !has_ended() {
-            self.seam().spawn(timer);
-            self.progress.wait_for(|| has_ended().then_some(())).await;
+        let has_ended = || !self.flash_tier.evidence.is_running() || self.seam().now() >= ends_at;
+        if has_ended() {
+            return;
         }
+        let shard = Rc::clone(self);
+        self.seam().spawn(async move {
+            shard.seam().sleep(Nanos(ends_at.0.saturating_sub(shard.seam().now().0))).await;
+            shard.progress.notify();
+        });
+        self.progress.wait_for(|| has_ended().then_some(())).await;
     }
 
-    /// Begins to destage evidence if the volume has data in the log and no recorded recent write with content. The
-    /// writes and the records of the ring are durable when the attempt ends.
-    pub fn begin_evidence(self: &ShardRef<S>) {
+    fn begin_evidence(self: &ShardRef<S>) {
         if !self.needs_evidence() || !self.flash_tier.evidence.begin(self.seam().now(), ATTEMPT_INTERVAL) {
             return;
         }
@@ -58,12 +58,12 @@ impl<S: Seam> Shard<S> {
         });
     }
 
-    /// True if a crash now would leave data in the log and nothing that proves the backing, and destage may begin.
-    /// While the map of clean pages is not read, it is unknown what the ring has.
+    /// True if a recorded write with content is missing, and destage may begin. While the map of clean pages is not
+    /// read, it is unknown what the ring has.
     fn needs_evidence(&self) -> bool {
         let has_none = |pages: &VolumePages<S>| pages.is_loaded() && !pages.has_recorded_content();
         self.flash_tier.pages.as_ref().is_some_and(has_none)
-            && self.state.borrow().log_tracker.has_records()
+            && self.state.borrow().log_tracker.has_changes()
             && !self.destage_held.get()
             && !self.stopping.get()
             && !self.flash_tier.is_suspended()

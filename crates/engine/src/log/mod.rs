@@ -119,9 +119,7 @@ impl<S: Seam> Shard<S> {
     pub async fn flush_log(self: &ShardRef<S>) -> Result<(), RequestError> {
         let _waiting = self.flush_batcher.add_operation();
         self.flush_batcher.add_request();
-        self.flush_log_in_background().await?;
-        self.wait_for_evidence().await;
-        Ok(())
+        self.flush_log_in_background().await
     }
 
     /// Like [`Shard::flush_log`], but nothing waits for it: its batches are small and paced, because reads would wait
@@ -135,6 +133,7 @@ impl<S: Seam> Shard<S> {
     async fn run_log_flush(self: &ShardRef<S>) -> Result<(), RequestError> {
         self.state.borrow_mut().logging.single_flight.begin();
         let flushes = self.flush_batcher.wait_for_batch(self.seam()).await;
+        self.ensure_evidence().await;
         let started_at = self.seam().now();
         // A flush that began earlier waits for this run, which then takes all changes.
         let takes_all = self.must_log_all() && !self.sabotage(Sabotage::LeaveOutStreams);
@@ -167,7 +166,6 @@ impl<S: Seam> Shard<S> {
         self.log_destage.record_log_flush(result.is_ok());
         if result.is_ok() {
             self.spill_if_full();
-            self.begin_evidence();
         }
         self.retire_records();
         self.progress.notify();

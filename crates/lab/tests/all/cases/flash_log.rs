@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use engine::evidence::DestagedComparison;
 use engine::{BlockNo, ByteOffset, CacheMode, CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags, WritePolicy};
-use lab::fixture::{Fixture, durable_tags, read, write};
+use lab::fixture::{Fixture, durable_tags, read, write, write_evidence};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
@@ -383,6 +383,7 @@ fn idle_volume_with_many_discards_leaves_the_log() {
     fixture.add_disk("other", SimDiskSpec::new(64 * MIB));
     let other = fixture.attach("other", |spec| spec.volume_id = VolumeId(2)).unwrap();
     fixture.world.block_on(async {
+        write_evidence(&fixture.seam, &volume, 2_000).await;
         for range in 0..900 {
             other.discard(ByteOffset(range * 65_536), 4_096, WriteFlags::default()).await.unwrap();
         }

@@ -1,7 +1,7 @@
 //! Kept records: blocks that were destaged are read from the log until its segments are reused.
 
 use engine::{CoreSpec, Volume, WritePolicy};
-use lab::fixture::{Fixture, FlashPlan, out_of_order_disk, read, write};
+use lab::fixture::{Fixture, FlashPlan, out_of_order_disk, read, write, write_evidence};
 use seam::sim::{SimSeam, WorldSpec};
 use seam::{Nanos, Seam};
 
@@ -132,6 +132,7 @@ fn kept_record_of_a_partial_last_block_ends_with_a_growth() {
     let (fixture, volume) = served(5, 8 * MIB + 512);
     let last = 8 * MIB / 512;
     fixture.world.block_on(async {
+        write_evidence(&fixture.seam, &volume, 0).await;
         write(&volume, last, 1, 4).await.unwrap();
         volume.flush().await.unwrap();
         volume.destage_all().await.unwrap();
@@ -175,7 +176,7 @@ fn misses_past_the_record(seed: u64, is_read: bool) -> usize {
             read(&volume, 0, 16 * SECTORS_PER_BLOCK).await.unwrap();
             read_others(&volume, 400).await;
         }
-        fixture.seam.sleep(Nanos::from_secs(1)).await;
+        write_evidence(&fixture.seam, &volume, 60_000).await;
         write(&volume, 0, SECTORS_PER_BLOCK, 7).await.unwrap();
         volume.flush().await.unwrap();
         volume.destage_all().await.unwrap();

@@ -2,7 +2,7 @@
 
 use engine::spec::Sabotage;
 use engine::{Backing, CoreSpec, Volume, VolumeId, VolumeSpec};
-use lab::fixture::{Fixture, durable_tags, read, write};
+use lab::fixture::{Fixture, durable_tags, read, write, write_evidence};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, DiskControl, Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, WorldSpec};
 use seam::{Nanos, Seam};
@@ -107,6 +107,7 @@ fn scattered_writes_beside_a_stream_stay_in_the_log() {
 /// blocks of the stream are lost in a crash after the flush.
 fn lost_after_flush(sabotage: Sabotage) -> usize {
     let (fixture, disk, volume) = served_with(3, CoreSpec { sabotage, ..CoreSpec::default() });
+    fixture.world.block_on(write_evidence(&fixture.seam, &volume, 60_000));
     disk.add_fault(Rule::new(Fault::Hang, Ops::CHANGE, When::Always));
     fixture.world.block_on(async {
         write_scattered(&volume, 700, 6).await;
