@@ -18,6 +18,10 @@ use crate::throughput::Throughput;
 const SAMPLE_PERIOD: Nanos = Nanos::from_millis(100);
 /// Completions of clients' requests that a sample needs, unless a whole second had fewer.
 const SAMPLE_COMPLETIONS_MIN: u64 = 8;
+/// Weight of a client's former latency in a sample, in completions.
+const REMEMBERED_COMPLETIONS: u64 = 4;
+/// Time without a completion after which a client's latency is forgotten.
+const REMEMBERED_TIME: Nanos = Nanos::from_secs(1);
 /// Consecutive samples above the threshold that make congestion.
 const SAMPLES_ABOVE_MIN: u32 = 2;
 /// Congestion ends after this time without a waiting client's request and without a sample above the threshold.
@@ -61,6 +65,34 @@ pub enum Threshold {
     Auto,
 }
 
+/// Latency of a client's requests. A client with few requests completes none in some samples: its latency from the
+/// samples before still counts, otherwise the window would grow whenever the busy clients alone complete requests.
+#[derive(Default)]
+struct ClientLatency {
+    /// Completed requests since the last sample, and their total latency in nanoseconds.
+    completions: u64,
+    total_ns: u64,
+    /// Mean latency at the last sample in nanoseconds, over about [`REMEMBERED_COMPLETIONS`] or all of that sample.
+    mean_ns: Option<u64>,
+    completed_at: Nanos,
+}
+
+impl ClientLatency {
+    fn record(&mut self, latency: Nanos, now: Nanos) {
+        (self.completions, self.total_ns) = (self.completions + 1, self.total_ns.saturating_add(latency.0));
+        self.completed_at = now;
+    }
+
+    fn take_sample(&mut self) -> u64 {
+        let (completions, total_ns) = (std::mem::take(&mut self.completions), std::mem::take(&mut self.total_ns));
+        let before = self.mean_ns.map_or(0, |mean_ns| mean_ns.saturating_mul(REMEMBERED_COMPLETIONS));
+        let weight = completions + if self.mean_ns.is_some() { REMEMBERED_COMPLETIONS } else { 0 };
+        let mean_ns = before.saturating_add(total_ns) / weight.max(1);
+        self.mean_ns = Some(mean_ns);
+        mean_ns
+    }
+}
+
 /// Requests in flight at shared disks, and the window that bounds them during congestion.
 pub struct Window {
     threshold: Threshold,
@@ -75,8 +107,8 @@ pub struct Window {
     /// Time of the last sample; the fields below count since then.
     sampled_at: Nanos,
     completions: u64,
-    /// Completed requests and their total latency in nanoseconds, by client, without background work.
-    latencies: BTreeMap<u32, (u64, u64)>,
+    /// Latencies by client, without background work.
+    latencies: BTreeMap<u32, ClientLatency>,
     completed: Cost,
     /// Integral of the cost in flight over nanoseconds, up to `measured_until`; the same of clients' requests; and the
     /// time with requests in flight.
@@ -222,8 +254,7 @@ impl Window {
         self.cancel(cost, priority, now);
         if priority == Priority::Foreground {
             self.completions += 1;
-            let (count, total_ns) = self.latencies.entry(client).or_default();
-            (*count, *total_ns) = (*count + 1, total_ns.saturating_add(now.since(began).0));
+            self.latencies.entry(client).or_default().record(now.since(began), now);
         }
         self.completed += cost;
         let spent = now.since(self.sampled_at);
@@ -276,11 +307,11 @@ impl Window {
     }
 
     fn take_sample(&mut self, now: Nanos, spent: Nanos, shared: bool) {
+        self.latencies.retain(|_, latency| now.since(latency.completed_at) < REMEMBERED_TIME);
         let (clients, busy) = (self.latencies.len() as u64, self.busy.0.max(1));
         // Each client counts equally: many short requests of one do not hide the latency of the others.
-        let means = self.latencies.values().map(|(count, total_ns)| total_ns / count);
+        let means = self.latencies.values_mut().map(ClientLatency::take_sample);
         self.latency = Nanos(means.sum::<u64>() / clients.max(1));
-        self.latencies.clear();
         self.rate = self.completed.as_accesses() * 1e9 / spent.0 as f64;
         // Averages over busy time: idle time does not lower the measured throughput of the disks.
         let mean = |area: u128| Cost(u64::try_from(area / u128::from(busy)).unwrap_or(u64::MAX));
@@ -399,6 +430,33 @@ mod tests {
         closed_loop(&mut window, &mut now, 64, 32, Nanos::from_millis(4), 300);
         let (_, rate) = window.last_sample();
         assert!(rate > 6_500.0, "{rate}: the window does not follow the new throughput");
+    }
+
+    /// A client that completes requests in few samples holds the window down in the others as well.
+    #[test]
+    fn rare_slow_requests_of_a_client_count_beside_many_fast_ones() {
+        let mut now = Nanos::from_secs(1);
+        let mut window = Window::new(Threshold::Latency(Nanos::from_millis(10)), now);
+        let (fast, slow) = (Nanos::from_millis(2), Nanos::from_millis(40));
+        let mut largest = Cost::default();
+        for step in 0..5_000 {
+            for _ in 0..8 {
+                window.begin(Cost::ONE, Priority::Foreground, now);
+            }
+            window.record_wait(now);
+            now += fast;
+            for _ in 0..8 {
+                window.end(1, Cost::ONE, Priority::Foreground, Nanos(now.0 - fast.0), now, true);
+            }
+            if step % 150 == 0 {
+                window.begin(Cost::ONE, Priority::Foreground, now);
+                window.end(2, Cost::ONE, Priority::Foreground, Nanos(now.0 - slow.0), now, true);
+            }
+            if step >= 1_000 {
+                largest = largest.max(window.size().expect("the mean of both clients is above the threshold"));
+            }
+        }
+        assert_eq!(largest, SIZE_MIN, "the window has grown while the rare requests were in flight");
     }
 
     /// One client request at a time and eight background requests, of the given latencies; the window after two
