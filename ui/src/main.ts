@@ -7,6 +7,7 @@ import './style.css';
 import './frame.css';
 import './volume.css';
 import './charts.css';
+import './pools.css';
 
 const target = document.getElementById('app');
 if (target === null) throw new Error('no element #app');

@@ -40,6 +40,24 @@ export async function until(description, check, timeoutMs = 20_000) {
   }
 }
 
+/** Creates the empty devices of a pool of two tiers. */
+export async function poolDevices(folder) {
+  const paths = [];
+  for (const [number, mib] of [128, 256, 256].entries()) {
+    const path = join(folder, `disk-${number}`);
+    await writeFile(path, '');
+    await truncate(path, mib * MIB);
+    paths.push(path);
+  }
+  return paths;
+}
+
+/** Configuration of the pool `tank` on these devices. */
+export const poolTables = ([fast, ...slow]) =>
+  `[[pool]]\nname = "tank"\nslice = "1 MiB"\n` +
+  `[[pool.tier]]\nname = "ssd"\nclass = "ssd"\ndevices = ["${fast}"]\n` +
+  `[[pool.tier]]\nname = "sas"\nclass = "10k"\ndevices = [${slow.map((path) => `"${path}"`).join(', ')}]\n`;
+
 /** Starts a daemon with `idle` idle volumes and further `tables` of the configuration, and a browser. */
 export async function startFixture(idle = 0, tables = '') {
   return skip ? {} : { daemon: await Daemon.start(idle, tables), browser: await launch() };
@@ -140,6 +158,14 @@ export class Daemon {
       '--time_based',
       `--runtime=${seconds}`,
     ];
+  }
+
+  /** Creates the configured pool `tank`, which the daemon then opens, with a volume `web01` that is partly written. */
+  async createPool() {
+    await this.command('pool', 'create', 'tank', '--config', join(this.folder, 'hotset.toml'));
+    await this.command('volume', 'add', 'web01', '--backing', 'pool://tank', '--size', '256MiB');
+    await this.burst('web01', ['--rw=write', '--size=200m', '--bs=1m']);
+    await this.command('volume', 'flush', 'web01');
   }
 
   /** Starts mixed load for this time, most of it in a hot tenth of each volume. */

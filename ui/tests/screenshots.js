@@ -1,8 +1,9 @@
 // Screenshots of all views: `npm run screenshots -- FOLDER`, with HOTSET_BIN.
 
-import { mkdir } from 'node:fs/promises';
+import { mkdir, mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { Daemon, launch, until } from './daemon.js';
+import { Daemon, launch, poolDevices, poolTables, until } from './daemon.js';
 
 const folder = process.argv[2];
 if (!folder) throw new Error('usage: screenshots FOLDER');
@@ -17,15 +18,18 @@ const views = {
   'volume-controls': '#/volumes/database/controls',
   datastores: '#/datastores?range=1min',
   flash: '#/flash?range=1min',
+  pools: '#/pools?range=1min',
   initiators: '#/initiators',
   advice: '#/advice',
   events: '#/events',
   settings: '#/settings',
 };
 
-const daemon = await Daemon.start(12);
+const devices = await mkdtemp(join(process.env.HOTSET_E2E_DIR ?? tmpdir(), 'hotset-pool-'));
+const daemon = await Daemon.start(12, poolTables(await poolDevices(devices)));
 const browser = await launch();
 try {
+  await daemon.createPool();
   daemon.load(600);
   for (const colorScheme of ['light', 'dark']) {
     for (const width of [1440, 1024, 390]) {
@@ -49,4 +53,5 @@ try {
 } finally {
   await browser.close();
   await daemon.stop();
+  await rm(devices, { recursive: true });
 }

@@ -134,6 +134,8 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         | Request::PoolList {}
         | Request::PoolShow { .. }
         | Request::PoolPlan { .. }
+        | Request::PoolQueue { .. }
+        | Request::PoolCells { .. }
         | Request::TraceTake { .. }
         | Request::TraceClose { .. }
         | Request::Advice { .. }

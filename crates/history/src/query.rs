@@ -92,15 +92,17 @@ pub fn answer(query: &Query, now: u64, file: Option<&File>, rollup: &RollUp) -> 
         decode_points(*start, tier.step, bytes).unwrap_or_default().into_iter().for_each(&mut add_point);
     }
     open.into_iter().for_each(&mut add_point);
-    let (volume, datastore) = match query.subject.clone() {
-        Subject::Whole => (None, None),
-        Subject::Volume(name) => (Some(name), None),
-        Subject::Datastore(name) => (None, Some(name)),
+    let (volume, datastore, pool) = match query.subject.clone() {
+        Subject::Whole => (None, None, None),
+        Subject::Volume(name) => (Some(name), None, None),
+        Subject::Datastore(name) => (None, Some(name), None),
+        Subject::Pool(name) => (None, None, Some(name)),
     };
     let figure = |index: &usize| (SERIES[*index].name.to_owned(), figure_report(*index, &steps));
     Ok(HistoryReport {
         volume,
         datastore,
+        pool,
         from_unix_seconds: plan.from,
         to_unix_seconds: plan.to,
         step_seconds: plan.step,
@@ -117,16 +119,18 @@ pub fn answer(query: &Query, now: u64, file: Option<&File>, rollup: &RollUp) -> 
 
 /// Indices of the requested series and latencies.
 fn select_series(query: &Query) -> Result<(Vec<usize>, Vec<usize>), Failure> {
-    let is_available = |series: &Series| query.subject == Subject::Whole || series.is_of_volumes();
+    let is_available = |series: &Series| series.is_of(&query.subject);
+    let has_latencies = !matches!(query.subject, Subject::Pool(_));
     let is_requested = |name: &str| query.series.is_empty() || query.series.iter().any(|requested| requested == name);
     let names = || SERIES.iter().filter(|series| is_available(series)).map(|series| series.name);
-    let known: Vec<&str> = names().chain(LATENCIES.map(|(name, _)| name)).collect();
+    let known: Vec<&str> =
+        names().chain(LATENCIES.map(|(name, _)| name).into_iter().filter(|_| has_latencies)).collect();
     if let Some(unknown) = query.series.iter().find(|requested| !known.contains(&requested.as_str())) {
         let text = format!("unknown series \"{unknown}\"; the series are {}", known.join(", "));
         return Err(Failure::new(ErrorKind::Invalid, text));
     }
     let is_selected = |index: &usize| is_available(&SERIES[*index]) && is_requested(SERIES[*index].name);
-    let latencies = (0..LATENCIES.len()).filter(|index| is_requested(LATENCIES[*index].0)).collect();
+    let latencies = (0..LATENCIES.len()).filter(|index| has_latencies && is_requested(LATENCIES[*index].0)).collect();
     Ok(((0..SERIES.len()).filter(is_selected).collect(), latencies))
 }
 

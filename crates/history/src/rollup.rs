@@ -82,10 +82,11 @@ impl RollUp {
         }
         // The finest tier's points are the samples, so its rows include this second.
         self.until[0] = second + 1;
-        let SamplePoints { whole, volumes, datastores } = points;
+        let SamplePoints { whole, volumes, datastores, pools } = points;
         let datastore_points = datastores.into_iter().map(|(name, point)| (Subject::Datastore(name).row_name(), point));
-        for (name, point) in std::iter::once((Subject::Whole.row_name(), whole)).chain(volumes).chain(datastore_points)
-        {
+        let pool_points = pools.into_iter().map(|(name, point)| (Subject::Pool(name).row_name(), point));
+        let whole = std::iter::once((Subject::Whole.row_name(), whole));
+        for (name, point) in whole.chain(volumes).chain(datastore_points).chain(pool_points) {
             let (key, subject) = match self.subjects.get_key_value(name.as_str()) {
                 Some((key, _)) => (key.clone(), self.subjects.get_mut(name.as_str()).expect("the key was found")),
                 None => {
@@ -224,7 +225,7 @@ mod tests {
 
     /// The points of one sample.
     fn sample_points(second: u64, volumes: Vec<(String, Point)>) -> SamplePoints {
-        SamplePoints { whole: sample(second), volumes, datastores: Vec::new() }
+        SamplePoints { whole: sample(second), volumes, datastores: Vec::new(), pools: Vec::new() }
     }
 
     /// All points of a tier, from rows and the growing point.

@@ -1,7 +1,9 @@
 //! The list of figures: name, unit, kind, and source in a report.
 
-use messages::report::FlashDeviceReport;
+use messages::report::{FlashDeviceReport, PoolReport};
 use messages::{StatusReport, VolumeReport};
+
+use super::subject::Subject;
 
 /// Kind of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub enum Source {
     Volume(fn(&VolumeReport) -> u64),
     /// A figure of the whole daemon only.
     Whole(fn(&StatusReport) -> u64),
+    /// A figure of each pool only.
+    Pool(fn(&PoolReport) -> u64),
 }
 
 /// A recorded figure.
@@ -39,7 +43,7 @@ pub struct Series {
 pub const SERIES_COUNT: usize = SERIES.len();
 
 /// All series. Rows refer to their positions: new series are appended, and no series ever moves.
-pub const SERIES: [Series; 44] = [
+pub const SERIES: [Series; 47] = [
     counter("reads", "requests", |volume| volume.reads),
     counter("writes", "requests", |volume| volume.writes),
     counter("flushes", "requests", |volume| volume.flushes),
@@ -95,6 +99,9 @@ pub const SERIES: [Series; 44] = [
     counter("backing_source_bytes", "bytes", |volume| volume.source_bytes.backing),
     counter("read_held_us", "microseconds", |volume| volume.latency_counts.read_held.sum_us as u64),
     counter("write_held_us", "microseconds", |volume| volume.latency_counts.write_held.sum_us as u64),
+    pool("allocated_bytes", "bytes", Kind::Level, |pool| pool.fill().0),
+    pool("capacity_bytes", "bytes", Kind::Level, |pool| pool.fill().1),
+    pool("moved_bytes", "bytes", Kind::Counter, |pool| pool.relocation.moved_bytes),
 ];
 
 /// Sum over all flash devices of the written bytes that `field` returns.
@@ -114,10 +121,18 @@ const fn whole(name: &'static str, unit: &'static str, kind: Kind, read: fn(&Sta
     Series { name, unit, kind, source: Source::Whole(read) }
 }
 
+const fn pool(name: &'static str, unit: &'static str, kind: Kind, read: fn(&PoolReport) -> u64) -> Series {
+    Series { name, unit, kind, source: Source::Pool(read) }
+}
+
 impl Series {
-    /// True if volumes have this figure.
-    pub fn is_of_volumes(&self) -> bool {
-        matches!(self.source, Source::Volume(_))
+    /// True if a subject has this figure.
+    pub fn is_of(&self, subject: &Subject) -> bool {
+        match self.source {
+            Source::Volume(_) => !matches!(subject, Subject::Pool(_)),
+            Source::Whole(_) => *subject == Subject::Whole,
+            Source::Pool(_) => matches!(subject, Subject::Pool(_)),
+        }
     }
 }
 

@@ -12,15 +12,18 @@ pub enum Subject {
     Volume(String),
     /// The volumes of a datastore; an empty name selects volumes without one.
     Datastore(String),
+    /// A pool.
+    Pool(String),
 }
 
 impl Subject {
-    /// Name of the subject's rows, in memory and in the file. Volume names contain no slash.
+    /// Name of the subject's rows, in memory and in the file. Names contain no slash.
     pub fn row_name(&self) -> String {
         match self {
             Subject::Whole => String::new(),
             Subject::Volume(name) => name.clone(),
             Subject::Datastore(name) => format!("/{name}"),
+            Subject::Pool(name) => format!("//{name}"),
         }
     }
 
@@ -32,6 +35,10 @@ impl Subject {
             Subject::Datastore(name) => {
                 let text =
                     format!("there is no datastore named \"{name}\"; the volumes of `hotset status` name theirs");
+                Some(Failure::new(ErrorKind::NotFound, text))
+            }
+            Subject::Pool(name) => {
+                let text = format!("there is no pool named \"{name}\"; `hotset pool list` names them");
                 Some(Failure::new(ErrorKind::NotFound, text))
             }
         }

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use messages::report::PoolReport;
 use messages::{StatusReport, VolumeReport};
 
 use super::latencies::Latencies;
@@ -24,6 +25,7 @@ struct Counters {
 /// Counters of the previous sample.
 pub struct Tracker {
     volumes: BTreeMap<String, Counters>,
+    pools: BTreeMap<String, [u64; SERIES_COUNT]>,
     whole: [u64; SERIES_COUNT],
 }
 
@@ -35,6 +37,8 @@ pub struct SamplePoints {
     pub volumes: Vec<(String, Point)>,
     /// Each datastore with volumes; an empty name stands for volumes without one.
     pub datastores: Vec<(String, Point)>,
+    /// Each open pool.
+    pub pools: Vec<(String, Point)>,
 }
 
 /// Sum over several volumes.
@@ -46,7 +50,7 @@ struct Sum {
 
 impl Default for Tracker {
     fn default() -> Self {
-        Tracker { volumes: BTreeMap::new(), whole: [0; SERIES_COUNT] }
+        Tracker { volumes: BTreeMap::new(), pools: BTreeMap::new(), whole: [0; SERIES_COUNT] }
     }
 }
 
@@ -76,7 +80,24 @@ impl Tracker {
         let point = |sum: &Sum| Point::of_sample(second, seconds, &sum.figures, sum.latencies.clone());
         let named_point = |(name, sum): (&&str, &Sum)| ((*name).to_owned(), point(sum));
         let datastores = datastores.iter().take(DATASTORES_MAX).map(named_point).collect();
-        SamplePoints { whole: point(&total), volumes, datastores }
+        let pools = status.pools.iter().map(|pool| {
+            let figures = self.add_pool(pool);
+            (pool.name.clone(), Point::of_sample(second, seconds, &figures, Default::default()))
+        });
+        SamplePoints { pools: pools.collect(), whole: point(&total), volumes, datastores }
+    }
+
+    /// Levels of a pool, and increases of its counters, which begin at 0 with the daemon.
+    fn add_pool(&mut self, pool: &PoolReport) -> [u64; SERIES_COUNT] {
+        let now = std::array::from_fn(|index| match SERIES[index].source {
+            Source::Pool(read) => read(pool),
+            Source::Volume(_) | Source::Whole(_) => 0,
+        });
+        let before = self.pools.insert(pool.name.clone(), now).unwrap_or([0; SERIES_COUNT]);
+        std::array::from_fn(|index| match SERIES[index].kind {
+            Kind::Counter => now[index].saturating_sub(before[index]),
+            Kind::Level | Kind::Peak => now[index],
+        })
     }
 
     /// Increases of a volume; `None` without counters, because the volume is refused or its core does not answer.
@@ -85,7 +106,7 @@ impl Tracker {
         let latencies = [Latencies::of_report(&counts.read)?, Latencies::of_report(&counts.write)?];
         let read = |index: usize| match SERIES[index].source {
             Source::Volume(read) => read(report),
-            Source::Whole(_) => 0,
+            Source::Whole(_) | Source::Pool(_) => 0,
         };
         let now = Counters { volume_id: report.volume_id.clone(), figures: std::array::from_fn(read), latencies };
         let increase = match self.volumes.get(&report.name) {
@@ -132,7 +153,7 @@ impl Counters {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use messages::report::CountsBelow;
+    use messages::report::{CountsBelow, PoolGroupReport, PoolRelocationReport, PoolTierReport};
     use messages::{Counts, VolumeState};
 
     use super::*;
@@ -214,5 +235,30 @@ pub(crate) mod tests {
             .collect();
         let sums = add_sample(many);
         assert_eq!((sums.len(), sums.last()), (DATASTORES_MAX, Some(&named("d063", 1))));
+    }
+
+    #[test]
+    fn pool_has_its_fill_and_the_increase_of_its_moves() {
+        let index = |name: &str| SERIES.iter().position(|series| series.name == name).expect("a series");
+        let pool = |free_bytes, moved_bytes| {
+            let group = PoolGroupReport {
+                state: "in-service".to_owned(),
+                size_bytes: 100,
+                free_bytes,
+                ..PoolGroupReport::default()
+            };
+            let relocation = PoolRelocationReport { moved_bytes, ..PoolRelocationReport::default() };
+            let tiers = vec![PoolTierReport { groups: vec![group], ..PoolTierReport::default() }];
+            let pool = PoolReport { name: "tank".to_owned(), tiers, relocation, ..PoolReport::default() };
+            StatusReport { pools: vec![pool], ..StatusReport::default() }
+        };
+        let mut tracker = Tracker::default();
+        let figures = |points: SamplePoints| {
+            let (name, point) = &points.pools[0];
+            assert_eq!((name.as_str(), points.whole.values[index("allocated_bytes")].sum), ("tank", 0));
+            ["allocated_bytes", "capacity_bytes", "moved_bytes"].map(|name| point.values[index(name)].sum)
+        };
+        assert_eq!(figures(tracker.add_sample(10, 1, &pool(70, 5))), [30, 100, 5]);
+        assert_eq!(figures(tracker.add_sample(11, 1, &pool(60, 12))), [40, 100, 7]);
     }
 }

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{
     AdvicePage, AlertReport, ChannelTestReport, ConfigurationReport, DatastoreReport, EventsPage, FlashPlanReport,
-    HeatReport, HistoryReport, JobReport, PoolPlanReport, PoolReport, SilenceReport, SlowReport, TraceOpened, Traced,
+    HeatReport, HistoryReport, JobReport, PoolCellsReport, PoolPlanReport, PoolQueueReport, PoolReport, SilenceReport,
+    SlowReport, TraceOpened, Traced,
 };
 use crate::token::{LoginLink, TokenCreated, TokenReport};
 use crate::{FlashReport, StatusReport, VolumeReport};
@@ -77,6 +78,10 @@ pub enum Answer {
     Pool(Box<PoolReport>),
     /// Of `pool plan`, and of `pool relocate`: the moves that have begun.
     PoolPlan(Box<PoolPlanReport>),
+    /// Moves of a pool that have not ended.
+    PoolQueue(Box<PoolQueueReport>),
+    /// The slices of a volume of a pool.
+    PoolCells(Box<PoolCellsReport>),
     /// Of `job list`.
     Jobs(Vec<JobReport>),
     /// Of an action that continues as a job.

@@ -130,6 +130,9 @@ pub enum Request {
         /// volumes together.
         #[serde(default)]
         datastore: Option<String>,
+        /// A pool.
+        #[serde(default)]
+        pool: Option<String>,
         /// Start in seconds since 1970; default: an hour before the end.
         #[serde(default)]
         from_unix_seconds: Option<u64>,
@@ -205,6 +208,18 @@ pub enum Request {
     PoolPlan {
         /// The pool.
         name: String,
+    },
+    /// The moves of a pool that have not ended.
+    PoolQueue {
+        /// The pool.
+        name: String,
+    },
+    /// Tiers and load of the slices of a volume of a pool.
+    PoolCells {
+        /// The pool.
+        name: String,
+        /// The volume.
+        volume: String,
     },
     /// Plan and move slices now.
     PoolRelocate {
@@ -365,6 +380,25 @@ pub enum Request {
         /// Destage all dirty data first.
         destage: bool,
     },
+}
+
+impl Request {
+    /// The open pool that the request needs.
+    pub fn pool(&self) -> Option<&str> {
+        match self {
+            Request::PoolShow { name }
+            | Request::PoolPlan { name }
+            | Request::PoolQueue { name }
+            | Request::PoolCells { name, .. }
+            | Request::PoolRelocate { name }
+            | Request::PoolPause { name }
+            | Request::PoolResume { name }
+            | Request::PoolAdd { name, .. }
+            | Request::PoolDrain { name, .. }
+            | Request::PoolDeleteVolume { name, .. } => Some(name),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -51,6 +51,11 @@ pub fn format(since_1970: Duration) -> String {
     format!("{:.0}", second.unwrap_or(Timestamp::MAX))
 }
 
+/// The day of a time in seconds since 1970, in UTC, as `2026-11-22`.
+pub fn date(seconds: u64) -> String {
+    format(Duration::from_secs(seconds))[..10].to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -62,8 +62,10 @@ pub use open::OpenOptions;
 pub use policy::{GroupRoom, Provisioning, TierPolicy, VolumeSpec, place};
 pub use pool::{GroupReport, LostRange, Pool, VolumeReport};
 pub use probe::{ProbeResult, probe};
-pub use relocation::{GroupLoad, MoveRate, PlannedMove, RelocationPlan, RelocationSettings, RelocationWindows};
-pub use relocation_report::{RelocationEnd, RelocationProgress, RelocationReport};
+pub use relocation::{
+    GroupLoad, MoveRate, RelocationPlan, RelocationSettings, RelocationWindows, VolumeCell, VolumeCells,
+};
+pub use relocation_report::{PlannedMove, RelocationEnd, RelocationProgress, RelocationQueue, RelocationReport};
 pub use sabotage::Sabotage;
 pub use state::PoolCounts;
 pub use task_sync::BoxFuture;

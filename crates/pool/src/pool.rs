@@ -19,8 +19,8 @@ use crate::number::{GroupNo, SliceAddress, SliceNo, TierNo, VolumeId};
 use crate::open::{self, OpenOptions};
 use crate::planner::{ClassCost, HeatHistogram};
 use crate::policy::{Provisioning, VolumeSpec};
-use crate::relocation::{self, Pacer, RelocationPlan, RelocationSettings};
-use crate::relocation_report::{RelocationProgress, RelocationReport};
+use crate::relocation::{self, Pacer, RelocationPlan, RelocationSettings, VolumeCells};
+use crate::relocation_report::{RelocationProgress, RelocationQueue, RelocationReport};
 use crate::resize;
 use crate::state::{Inner, PoolCounts};
 
@@ -297,6 +297,12 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
         self.0.state.borrow().relocation
     }
 
+    /// The moves of the present relocation that have not ended, at most `waiting_max` of those that have not begun.
+    pub fn relocation_queue(&self, waiting_max: usize) -> RelocationQueue {
+        let state = self.0.state.borrow();
+        state.execution.as_ref().map(|execution| execution.queue(self.0.seam.now(), waiting_max)).unwrap_or_default()
+    }
+
     /// True while slices are being moved.
     pub fn is_moving(&self) -> bool {
         let state = self.0.state.borrow();
@@ -311,6 +317,23 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
     /// Slices by the disk time per hour that they would cost on the slowest tier. `classes` has the costs of each tier.
     pub async fn heat_histogram(&self, classes: &[ClassCost]) -> Result<HeatHistogram, PoolError> {
         relocation::heat_histogram(&self.0, classes).await
+    }
+
+    /// Utilisation of each group that takes slices by the requests of clients since the last relocation, in millionths.
+    /// `classes` has the costs of each tier.
+    pub fn utilisation(&self, classes: &[ClassCost]) -> Result<Vec<(GroupNo, u64)>, PoolError> {
+        relocation::utilisation(&self.0, classes)
+    }
+
+    /// The slices of a volume in at most `cells_max` cells, with their tiers and their disk time on the slowest tier.
+    /// `classes` has the costs of each tier.
+    pub async fn volume_cells(
+        &self,
+        volume: VolumeId,
+        classes: &[ClassCost],
+        cells_max: u32,
+    ) -> Result<VolumeCells, PoolError> {
+        relocation::volume_cells(&self.0, volume, classes, cells_max).await
     }
 
     /// Makes a disk a group of a tier, durably. Refuses a disk that is not empty unless `force` is set.

@@ -25,7 +25,7 @@ use crate::number::{
 use crate::planner::MoveAllowance;
 use crate::policy::{GroupRoom, TierPolicy, VolumeSpec, place};
 use crate::releases::Releases;
-use crate::relocation_report::RelocationProgress;
+use crate::relocation_report::{Execution, RelocationProgress};
 use crate::sabotage::Sabotage;
 use crate::slots::{GroupSlots, SlotUse};
 use crate::volume_heat::VolumeHeat;
@@ -264,6 +264,8 @@ pub(crate) struct State<S: Seam, D: Disk<S>> {
     pub failed: Option<PoolError>,
     pub moves: usize,
     pub relocation: RelocationProgress,
+    /// The plan in execution.
+    pub execution: Option<Execution>,
     /// Allowance of moves by heat and balance, with the size of the fast tier for which it was made.
     pub allowance: Option<(u64, MoveAllowance)>,
     /// Time since which [`Group::demand`] counts.
@@ -313,6 +315,7 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
             failed: None,
             moves: 0,
             relocation: RelocationProgress::default(),
+            execution: None,
             allowance: None,
             demand_since: Nanos::ZERO,
             counts: PoolCounts::default(),

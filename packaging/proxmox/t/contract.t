@@ -49,7 +49,22 @@ socket = "$root/control.sock"
 listen = ["unix:$socket"]
 [api]
 listen = "127.0.0.1:$port"
+[[pool]]
+name = "tank"
+slice = "1 MiB"
+[[pool.tier]]
+name = "fast"
+class = "ssd"
+devices = ["$root/pool-0"]
+[[pool.tier]]
+name = "slow"
+class = "10k"
+devices = ["$root/pool-1"]
 TOML
+for my $device ("$root/pool-0", "$root/pool-1") {
+    write_file($device, '');
+    truncate($device, 64 * $MIB) or die "$device: $!\n";
+}
 
 my $daemon;
 
@@ -124,6 +139,7 @@ END {
     $? = $result;
 }
 
+run($HOTSET, 'pool', 'create', 'tank', '--config', "$root/hotset.toml");
 start_daemon();
 my ($token) = hotset('token', 'create', 'proxmox', '--role', 'administer') =~ m/^(\S+)$/;
 my $scfg = {
@@ -372,6 +388,90 @@ subtest 'what there is not is denied, and refused' => sub {
         sub { $PLUGIN->qemu_blockdev_options($scfg, $STORE, 'vm-100-disk-0', '10.0', { 'snapshot-name' => 's1' }) });
     is_deeply($PLUGIN->volume_snapshot_info($scfg, $STORE, 'vm-100-disk-0'), {});
     is($PLUGIN->volume_qemu_snapshot_method($STORE, $scfg, 'vm-100-disk-0'), 'storage');
+};
+
+my $pool_scfg = { %$scfg, 'hotset-pool' => 'tank' };
+delete $pool_scfg->{'hotset-directory'};
+
+subtest 'a storage on a pool' => sub {
+    refuses('a directory and a pool', qr/either hotset-directory or hotset-pool/,
+        sub { $PLUGIN->on_add_hook($STORE, { %$scfg, 'hotset-pool' => 'tank' }, 'hotset-token' => $token) });
+    refuses('neither', qr/either hotset-directory or hotset-pool/,
+        sub { $PLUGIN->on_add_hook($STORE, { 'hotset-socket' => $socket }, 'hotset-token' => $token) });
+    refuses('a name that would break a path', qr/no pool's name/,
+        sub { $PLUGIN->on_add_hook($STORE, { %$pool_scfg, 'hotset-pool' => 'a/b' }, 'hotset-token' => $token) });
+    $PLUGIN->on_add_hook($STORE, $pool_scfg, 'hotset-token' => $token);
+    ok($PLUGIN->activate_storage($STORE, $pool_scfg, {}));
+    refuses('a pool that is not there', qr/pool "none"/,
+        sub { $PLUGIN->activate_storage($STORE, { %$pool_scfg, 'hotset-pool' => 'none' }, {}) });
+    my ($total, $avail, $used, $active) = $PLUGIN->status($STORE, $pool_scfg, {});
+    ok($active && $total > 100 * $MIB && $total <= 128 * $MIB, "the room of the pool: $total bytes");
+    is_deeply([$avail, $used], [$total, 0], 'all of it is free');
+    isnt($PLUGIN->get_identity($pool_scfg, $STORE), $PLUGIN->get_identity($scfg, $STORE));
+    is_deeply($PLUGIN->list_images($STORE, $pool_scfg), []);
+};
+
+subtest 'disks of a pool are made, used by QEMU, grown, and removed' => sub {
+    is($PLUGIN->alloc_image($STORE, $pool_scfg, 500, 'raw', undef, 8 * 1024), 'vm-500-disk-0');
+    is($PLUGIN->alloc_image($STORE, $pool_scfg, 500, 'raw', undef, 8 * 1024), 'vm-500-disk-1');
+    refuses('a name twice', qr/exists already/, sub { $PLUGIN->alloc_image($STORE, $pool_scfg, 500, 'raw', 'vm-500-disk-0', 1024) });
+    is(decode_json(hotset('volume', 'show', 'vm-500-disk-0', '--json'))->{backing}, 'pool://tank');
+    is($PLUGIN->activate_volume($STORE, $pool_scfg, 'vm-500-disk-0', undef, {}, {}), 1);
+    my $blockdev = $PLUGIN->qemu_blockdev_options($pool_scfg, $STORE, 'vm-500-disk-0', '10.0+pve0', {});
+    qemu_io($blockdev, 'read -P 0 0 8M', 'write -P 0x5a 64k 2M', 'flush', 'read -P 0x5a 64k 2M');
+    my ($first) = grep { $_->{volid} eq "$STORE:vm-500-disk-0" } $PLUGIN->list_images($STORE, $pool_scfg, 500)->@*;
+    is_deeply([@$first{qw(format size vmid used)}], ['raw', 8 * $MIB, 500, 3 * $MIB], 'three slices are allocated');
+    is_deeply([$PLUGIN->volume_size_info($pool_scfg, $STORE, 'vm-500-disk-0', 5)], [8 * $MIB, 'raw', 3 * $MIB, undef, undef]);
+    is(($PLUGIN->status($STORE, $pool_scfg, {}))[2], 3 * $MIB);
+    $PLUGIN->volume_resize($pool_scfg, $STORE, 'vm-500-disk-0', 16 * $MIB, 0);
+    is(scalar($PLUGIN->volume_size_info($pool_scfg, $STORE, 'vm-500-disk-0')), 16 * $MIB);
+    qemu_io($blockdev, 'read -P 0x5a 64k 2M', 'write -P 0x77 15M 1M', 'flush');
+    is_deeply([$PLUGIN->volume_export_formats($pool_scfg, $STORE, 'vm-500-disk-0', undef, undef, 0)], []);
+    refuses('a stream', qr/not available/,
+        sub { $PLUGIN->volume_export($pool_scfg, $STORE, \*STDOUT, 'vm-500-disk-0', 'raw+size', undef, undef, 0) });
+    ok($PLUGIN->volume_has_feature($pool_scfg, 'copy', $STORE, 'vm-500-disk-0'));
+    ok(!$PLUGIN->volume_has_feature($pool_scfg, 'snapshot', $STORE, 'vm-500-disk-0'));
+
+    is_deeply(holds($PLUGIN->list_images($STORE, $scfg, 500)), [], 'the storage of files has none of them');
+    refuses('removing one of a pool there', qr/not in this storage's directory/, sub { $PLUGIN->free_image($STORE, $scfg, 'vm-500-disk-0') });
+    is($PLUGIN->free_image($STORE, $pool_scfg, 'vm-500-disk-0', 0, 'raw'), undef);
+    is_deeply(holds($PLUGIN->list_images($STORE, $pool_scfg)), ["$STORE:vm-500-disk-1"]);
+    is(($PLUGIN->status($STORE, $pool_scfg, {}))[2], 0, 'its data is destroyed');
+    is($PLUGIN->alloc_image($STORE, $pool_scfg, 500, 'raw', undef, 8 * 1024), 'vm-500-disk-0', 'the name again');
+    qemu_io($blockdev, 'read -P 0 0 8M', 'write -P 3 0 1M');
+    my @warnings;
+    local $SIG{__WARN__} = sub { push @warnings, @_ };
+    is($PLUGIN->free_image($STORE, $pool_scfg, 'vm-500-disk-9', 0, 'raw'), undef);
+    like("@warnings", qr/does not exist/, 'removing what is gone is no error');
+};
+
+subtest 'what a failure leaves in a pool is listed, and removed by a second call' => sub {
+    my $images = sub { holds($PLUGIN->list_images($STORE, $pool_scfg, 600)) };
+    # A removal that broke off between its steps; after a restart no volume of the pool is served.
+    $PLUGIN->alloc_image($STORE, $pool_scfg, 600, 'raw', undef, 1024);
+    hotset('volume', 'remove', 'vm-600-disk-0');
+    is_deeply($images->(), ["$STORE:vm-600-disk-0"]);
+    refuses('using it', qr/hotset volume add vm-600-disk-0 --backing pool:/,
+        sub { $PLUGIN->activate_volume($STORE, $pool_scfg, 'vm-600-disk-0') });
+    is($PLUGIN->alloc_image($STORE, $pool_scfg, 600, 'raw', undef, 1024), 'vm-600-disk-1', 'its name is not free');
+    $PLUGIN->free_image($STORE, $pool_scfg, $_, 0, 'raw') for qw(vm-600-disk-1 vm-500-disk-0 vm-500-disk-1);
+    stop_daemon();
+    start_daemon();
+    is_deeply($images->(), ["$STORE:vm-600-disk-0"], 'after a restart');
+    is($PLUGIN->free_image($STORE, $pool_scfg, 'vm-600-disk-0', 0, 'raw'), undef);
+    is_deeply($images->(), []);
+
+    # A creation that the daemon refuses.
+    my $wrong = { %$pool_scfg, 'hotset-policy' => 'write-sideways' };
+    refuses('a wrong policy', qr/policy/, sub { $PLUGIN->alloc_image($STORE, $wrong, 600, 'raw', 'vm-600-disk-0', 1024) });
+    is_deeply($images->(), [], 'leaves nothing');
+
+    # A name that is served from elsewhere.
+    hotset('volume', 'add', 'vm-600-disk-3', '--backing', "$root/elsewhere-600.img", '--size', '1 MiB');
+    refuses('removing one of elsewhere', qr/not in pool tank/, sub { $PLUGIN->free_image($STORE, $pool_scfg, 'vm-600-disk-3') });
+    refuses('a name that is served', qr/exists/, sub { $PLUGIN->alloc_image($STORE, $pool_scfg, 600, 'raw', 'vm-600-disk-3', 1024) });
+    is_deeply($images->(), []);
+    hotset('volume', 'remove', 'vm-600-disk-3');
 };
 
 subtest 'disks outlive the daemon' => sub {

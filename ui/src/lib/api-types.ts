@@ -554,6 +554,8 @@ export interface components {
       latency: {
         [key: string]: components['schemas']['LatencyFigures'];
       };
+      /** @description The pool; absent for other histories. */
+      pool?: string | null;
       /** @description Figures by name. */
       series: {
         [key: string]: components['schemas']['FigureReport'];
@@ -872,6 +874,17 @@ export interface components {
       /** @description The size of a cache. */
       size_bytes: number;
     };
+    /** @description The slices of a volume of a pool, in at most 2,048 cells. */
+    PoolCellsReport: {
+      /** @description Bytes of a cell; the last one may have fewer. */
+      cell_bytes: number;
+      /** @description Bytes of the allocated slices of each cell in each tier, in the order of the tiers. */
+      tier_bytes: number[][];
+      /** @description Names of the tiers, the fastest first. */
+      tiers: string[];
+      /** @description Disk time of each cell for each hour: what the expected requests would cost on the slowest tier. */
+      us_per_hour: number[];
+    };
     /** @description The class of a tier's devices, which tells what a move between tiers is worth. */
     PoolClassReport: {
       /** @description Rate of sequential reads. */
@@ -884,6 +897,13 @@ export interface components {
       parallel: number;
       /** @description Time of a random read of 4 KiB. */
       read_us: number;
+    };
+    /** @description Share of the load that the hottest slices carry. */
+    PoolCurveReport: {
+      /** @description Their part of the disk time of all slices, in millionths. */
+      load_ppm: number;
+      /** @description The hottest slices, in millionths of all allocated slices. */
+      slices_ppm: number;
     };
     /** @description The drain of a device. */
     PoolDrainReport: {
@@ -907,6 +927,8 @@ export interface components {
       drain: components['schemas']['PoolDrainReport'] | null;
       /** @description Bytes of these that no volume uses. */
       free_bytes: number;
+      /** @description Utilisation by the requests since the last relocation, in millionths; null while it takes no slices. */
+      load_ppm: number | null;
       /** @description Its number. */
       number: number;
       /** @description Bytes that volumes can use. */
@@ -943,6 +965,8 @@ export interface components {
     PoolMoveReport: {
       /** @description Disk time of the copy. */
       copy_ms: number;
+      /** @description Expected time until it ends: from now, or in a plan from the start of its first move. */
+      eta_seconds: number;
       /** @description Number of the group that holds it. */
       from: number;
       /** @description First byte of the slice. */
@@ -964,6 +988,8 @@ export interface components {
       bytes: number;
       /** @description Disk time of the copies. */
       copy_ms: number;
+      /** @description Share of the load that the hottest slices carry. */
+      curve: components['schemas']['PoolCurveReport'][];
       /** @description Slices by their load. */
       heat: components['schemas']['PoolHeatReport'][];
       /** @description Load of the devices. */
@@ -980,6 +1006,17 @@ export interface components {
       tiers: string[];
       /** @description Number of moves. */
       total_moves: number;
+    };
+    /** @description The moves of a pool that have not ended. */
+    PoolQueueReport: {
+      /** @description Expected time until the last one ends. */
+      left_seconds: number;
+      /** @description Moves in progress. */
+      moving: components['schemas']['PoolMoveReport'][];
+      /** @description Number of all moves that have not begun. */
+      total_waiting: number;
+      /** @description The next moves in their order, at most 1,000. */
+      waiting: components['schemas']['PoolMoveReport'][];
     };
     /** @description Moves of a pool's slices between tiers. Counters begin at the start of the daemon. */
     PoolRelocationReport: {
@@ -1013,6 +1050,11 @@ export interface components {
     PoolReport: {
       /** @description Bytes of these that no volume uses. */
       free_bytes: number;
+      /**
+       * @description When it will be full by the trend of the last week, in seconds since 1970; null while it does not fill up, and
+       *     with less than a day of history.
+       */
+      full_at_unix_seconds: number | null;
       /** @description Its name. */
       name: string;
       /** @description Moves of its slices between tiers. */
@@ -1684,7 +1726,9 @@ export type NewVolume = components['schemas']['NewVolume'];
 export type OverrideReport = components['schemas']['OverrideReport'];
 export type PagesReport = components['schemas']['PagesReport'];
 export type Point = components['schemas']['Point'];
+export type PoolCellsReport = components['schemas']['PoolCellsReport'];
 export type PoolClassReport = components['schemas']['PoolClassReport'];
+export type PoolCurveReport = components['schemas']['PoolCurveReport'];
 export type PoolDrainReport = components['schemas']['PoolDrainReport'];
 export type PoolGroupReport = components['schemas']['PoolGroupReport'];
 export type PoolHeatReport = components['schemas']['PoolHeatReport'];
@@ -1692,6 +1736,7 @@ export type PoolLoadReport = components['schemas']['PoolLoadReport'];
 export type PoolMoveReason = components['schemas']['PoolMoveReason'];
 export type PoolMoveReport = components['schemas']['PoolMoveReport'];
 export type PoolPlanReport = components['schemas']['PoolPlanReport'];
+export type PoolQueueReport = components['schemas']['PoolQueueReport'];
 export type PoolRelocationReport = components['schemas']['PoolRelocationReport'];
 export type PoolRelocationState = components['schemas']['PoolRelocationState'];
 export type PoolReport = components['schemas']['PoolReport'];

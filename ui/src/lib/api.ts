@@ -14,6 +14,10 @@ import type {
   LoggedIn,
   MissRatioCurve,
   NewVolume,
+  Pool,
+  PoolCells,
+  PoolPlan,
+  PoolQueue,
   Resize,
   Revocation,
   Role,
@@ -66,6 +70,7 @@ async function request<T>(method: string, path: string, body?: unknown): Promise
 }
 
 const volumePath = (name: string) => `volumes/${encodeURIComponent(name)}`;
+const poolPath = (name: string) => `pools/${encodeURIComponent(name)}`;
 const alertPath = (id: string) => `alerts/${encodeURIComponent(id)}`;
 
 export const api = {
@@ -117,6 +122,23 @@ export const api = {
   addDevice: (path: string, force: boolean, replace?: string) =>
     request<Flash>('POST', 'flash', { path, force, ...(replace === undefined ? {} : { replace }) }),
   removeDevice: (id: string) => request<Flash>('DELETE', `flash/${encodeURIComponent(id)}`),
+  pool: (name: string) => request<Pool>('GET', poolPath(name)),
+  /** Moves of slices that have not ended. */
+  poolMoves: (name: string) => request<PoolQueue>('GET', `${poolPath(name)}/moves`),
+  /** The moves that the pool would make now; nothing moves. */
+  poolPlan: (name: string) => request<PoolPlan>('GET', `${poolPath(name)}/plan`),
+  /** Slices of a volume of a pool, in a bounded number of cells. */
+  poolCells: (name: string, volume: string) =>
+    request<PoolCells>('GET', `${poolPath(name)}/volumes/${encodeURIComponent(volume)}/cells`),
+  /** Plans and moves slices now; answers when the moves begin. */
+  relocatePool: (name: string) => request<PoolPlan>('POST', `${poolPath(name)}/relocate`),
+  pausePool: (name: string) => request<Pool>('POST', `${poolPath(name)}/pause`),
+  resumePool: (name: string) => request<Pool>('POST', `${poolPath(name)}/resume`),
+  addPoolDevice: (name: string, tier: string, path: string, force: boolean) =>
+    request<Pool>('POST', `${poolPath(name)}/devices`, { tier, path, force }),
+  /** Starts or cancels a drain, which is a job; `device` is the number of its group. */
+  drainPoolDevice: (name: string, device: string, cancel: boolean) =>
+    request<Pool>('POST', `${poolPath(name)}/drain`, { device, cancel }),
   cancelJob: (id: string) => request<null>('DELETE', `jobs/${encodeURIComponent(id)}`),
   acknowledgeAlert: (id: string) => request<Alert>('POST', `${alertPath(id)}/acknowledge`),
   silenceAlert: (id: string, seconds: number, reason: string) =>
@@ -134,16 +156,21 @@ export const api = {
   logout: () => request<null>('POST', 'logout'),
 };
 
-/** The scope of history figures: a volume, a datastore, or everything. */
+/** The scope of history figures: a volume, a datastore, a pool, or everything. */
 export interface Scope {
   volume?: string;
   /** Empty for volumes without a datastore. */
   datastore?: string;
+  pool?: string;
 }
 
 /** Path and query of a history request, as a script would send it. */
-export function historyPath({ volume, datastore }: Scope, query: Record<string, string>): string {
-  const parameters: Record<string, string> = datastore === undefined ? query : { datastore, ...query };
+export function historyPath({ volume, datastore, pool }: Scope, query: Record<string, string>): string {
+  const parameters: Record<string, string> = {
+    ...(datastore === undefined ? {} : { datastore }),
+    ...(pool === undefined ? {} : { pool }),
+    ...query,
+  };
   // Commas stay readable.
   const text = new URLSearchParams(parameters).toString().replaceAll('%2C', ',');
   return `${volume === undefined ? '' : `${volumePath(volume)}/`}history?${text}`;

@@ -8,6 +8,7 @@ const KINDS: Record<string, string> = {
   remove: 'removal',
   replace: 'replacement',
   'take-over': 'log takeover',
+  drain: 'drain',
 };
 
 /** `flush of mail`. */

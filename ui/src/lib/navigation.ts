@@ -9,6 +9,7 @@ export const VIEWS = [
   { view: 'volumes', href: '#/volumes', label: 'Volumes' },
   { view: 'datastores', href: '#/datastores', label: 'Datastores' },
   { view: 'flash', href: '#/flash', label: 'Flash' },
+  { view: 'pools', href: '#/pools', label: 'Pools' },
   { view: 'initiators', href: '#/initiators', label: 'Initiators' },
   { view: 'advice', href: '#/advice', label: 'Advice' },
   { view: 'events', href: '#/events', label: 'Events' },

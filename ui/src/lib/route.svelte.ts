@@ -42,3 +42,6 @@ export const route = new Route();
 /** Address of a volume, or of a section of its page. */
 export const linkTo = (name: string, section = '') =>
   `#/volumes/${encodeURIComponent(name)}${section === '' ? '' : `/${section}`}`;
+
+/** Address of a pool. */
+export const poolLink = (name: string) => `#/pools?of=${encodeURIComponent(name)}`;

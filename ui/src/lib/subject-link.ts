@@ -1,6 +1,6 @@
 // The subject of an alert or event as a link to the view that shows it.
 
-import { linkTo } from './route.svelte';
+import { linkTo, poolLink } from './route.svelte';
 import type { Alert, Event } from './types';
 
 export type SubjectKind = Alert['kind'] | Event['kind'];
@@ -43,5 +43,7 @@ export function subjectLinkOf(kind: SubjectKind, subject: string | null): Subjec
     // Events name a device without a path by its number.
     return { text: subject?.replace(/^number /, 'device ') ?? 'flash', href: '#/flash', isVolume: false };
   }
+  const pool = subject?.match(/^pool (\S+)$/)?.[1];
+  if (pool !== undefined) return { text: subject!, href: poolLink(pool), isVolume: false };
   return { text: subject ?? 'the daemon', isVolume: false };
 }

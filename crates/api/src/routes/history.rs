@@ -39,6 +39,8 @@ enum Format {
 struct HistoryParameters {
     /// The datastore whose volumes are summed; empty for volumes without one. Not for a volume's own history
     datastore: Option<String>,
+    /// The pool, with figures of its own. Not for a volume's own history
+    pool: Option<String>,
     /// `-1h`, `2026-11-22T05:51:03Z` or seconds since 1970; an hour before the end without it
     from: Option<String>,
     /// The same; now without it
@@ -66,7 +68,7 @@ async fn volume_history(
     history(&shared, Some(name), parameters, &headers).await
 }
 
-/// Figures over time of all volumes together, or of a datastore's volumes, and of the daemon's memory and flash
+/// Figures over time of all volumes, of a datastore's volumes or of a pool, and of the daemon's memory and flash
 #[utoipa::path(get, path = "/api/v1/history", tag = "history", params(HistoryParameters),
     responses((status = 200, description = "In columns",
             content((HistoryReport = "application/json"), (String = "text/csv"))),
@@ -114,6 +116,7 @@ fn request(volume: Option<String>, parameters: HistoryParameters, now: u64) -> R
     Ok(Request::History {
         volume,
         datastore: parameters.datastore,
+        pool: parameters.pool,
         from_unix_seconds: time(parameters.from)?,
         to_unix_seconds: time(parameters.to)?,
         step_seconds: parameters.step.map(|step| unix_time::parse_duration(&step)).transpose()?,
@@ -129,6 +132,7 @@ mod tests {
     fn query_becomes_the_control_request() {
         let parameters = |from: &str, step: &str| HistoryParameters {
             datastore: None,
+            pool: None,
             from: Some(from.to_owned()),
             to: None,
             step: Some(step.to_owned()),
@@ -138,6 +142,7 @@ mod tests {
         let expected = Request::History {
             volume: Some("v".to_owned()),
             datastore: None,
+            pool: None,
             from_unix_seconds: Some(6_400),
             to_unix_seconds: None,
             step_seconds: Some(300),

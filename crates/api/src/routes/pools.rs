@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use messages::report::{PoolPlanReport, PoolReport};
+use messages::report::{PoolCellsReport, PoolPlanReport, PoolQueueReport, PoolReport};
 use messages::{Answer, Request};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -20,6 +20,8 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(list_pools))
         .routes(routes!(show_pool))
         .routes(routes!(plan_pool))
+        .routes(routes!(queue_of_pool))
+        .routes(routes!(cells_of_volume))
         .routes(routes!(relocate_pool))
         .routes(routes!(pause_pool))
         .routes(routes!(resume_pool))
@@ -55,6 +57,34 @@ async fn plan_pool(
     PathName(name): PathName,
 ) -> Result<Json<PoolPlanReport>, Problem> {
     plan(&shared, Request::PoolPlan { name }).await
+}
+
+/// The moves of slices that have not ended, with the time until each is expected to end
+#[utoipa::path(get, path = "/api/v1/pools/{name}/moves", tag = "pools",
+    params(("name" = String, Path, description = "The pool")),
+    responses((status = 200, description = "Moves in progress, and the next ones", body = PoolQueueReport)))]
+async fn queue_of_pool(
+    State(shared): State<Arc<Shared>>,
+    PathName(name): PathName,
+) -> Result<Json<PoolQueueReport>, Problem> {
+    match shared.control.request(Request::PoolQueue { name }).await? {
+        Answer::PoolQueue(report) => Ok(Json(*report)),
+        _ => Err(unexpected()),
+    }
+}
+
+/// Tiers and load of the slices of a volume, in at most 2,048 cells
+#[utoipa::path(get, path = "/api/v1/pools/{name}/volumes/{volume}/cells", tag = "pools",
+    params(("name" = String, Path, description = "The pool"), ("volume" = String, Path, description = "The volume")),
+    responses((status = 200, description = "Cells of equal size in the order of the volume", body = PoolCellsReport)))]
+async fn cells_of_volume(
+    State(shared): State<Arc<Shared>>,
+    PathNames((name, volume)): PathNames,
+) -> Result<Json<PoolCellsReport>, Problem> {
+    match shared.control.request(Request::PoolCells { name, volume }).await? {
+        Answer::PoolCells(report) => Ok(Json(*report)),
+        _ => Err(unexpected()),
+    }
 }
 
 /// Plan and move slices now, also outside of the windows; answers when the moves begin

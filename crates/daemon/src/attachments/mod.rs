@@ -4,6 +4,8 @@ mod identify;
 mod late;
 mod open;
 
+pub use open::pool_target;
+
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;

@@ -9,8 +9,10 @@ use messages::{ErrorKind, Failure};
 use seam::DiskError;
 use seam::real::{PATH_TIMEOUT, PathCall};
 
-use super::super::cores::{BackingTarget, OpenPlan, OpenedBacking, PoolVolume};
+use super::super::cores::{BackingTarget, OpenPlan, OpenedBacking, PoolTarget, PoolVolume};
 use super::super::overlap::{OwnVolumes, check_export};
+use super::super::records::Records;
+use super::super::settings::Settings;
 use super::super::volumes::open_attempts::remedy;
 use super::super::volumes::{KnownVolume, RequestedVolume};
 use super::Attachments;
@@ -85,19 +87,15 @@ impl Attachments {
                 }
             }
             BackingSpec::Pool(name) => {
-                let settings = self.settings.current();
-                let pool = settings.pools.iter().find(|pool| pool.name == *name).cloned();
                 let unknown_pool = || {
                     let text = format!("no [[pool]] is named \"{name}\"; add it to the configuration");
                     Failure::new(ErrorKind::Invalid, text)
                 };
                 BackingTarget::Pool(PoolVolume {
-                    pool: pool.ok_or_else(unknown_pool)?,
+                    pool: pool_target(&self.settings, &self.records, name).ok_or_else(unknown_pool)?,
                     volume: config.name.clone(),
                     tier_policy: config.tier_policy.clone(),
                     provisioning: config.provisioning,
-                    is_paused: self.records.view().paused_pools.contains(name),
-                    added_devices: self.records.view().pool_devices.get(name).cloned().unwrap_or_default(),
                 })
             }
         };
@@ -178,6 +176,17 @@ impl Attachments {
         let holder = self.volumes.name_at_path(path).or_else(starting);
         holder.map_or_else(|| "this daemon".to_owned(), |name| format!("volume {name}"))
     }
+}
+
+/// The pool of that name, to be opened; `None` if the configuration does not name it.
+pub fn pool_target(settings: &Settings, records: &Records, name: &str) -> Option<PoolTarget> {
+    let config = settings.current().pools.iter().find(|pool| pool.name == *name).cloned()?;
+    let state = records.view();
+    Some(PoolTarget {
+        config,
+        is_paused: state.paused_pools.contains(name),
+        added_devices: state.pool_devices.get(name).cloned().unwrap_or_default(),
+    })
 }
 
 /// True if a failed attach of the volume is retried: it is in the file, or was added by command before. A failed

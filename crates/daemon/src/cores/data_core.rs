@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::super::iscsi::{IscsiSpec, create_server};
 use super::super::vhost_user::{VhostUser, VhostUserSpec};
 use super::pools::OpenPool;
+use task_sync::TaskMutex;
 
 /// Capacity of a core's mailbox; further senders wait.
 const MAILBOX_CAPACITY: usize = 256;
@@ -46,6 +47,8 @@ pub struct CoreLocal {
     pub arrays: RefCell<BTreeMap<String, SharedArray<RealSeam>>>,
     /// Open pools, by name.
     pub pools: RefCell<BTreeMap<String, Rc<OpenPool>>>,
+    /// Held while a pool is opened: two openings of it would compete for its devices.
+    pub pool_opening: TaskMutex,
     /// Set to end the core's message loop.
     ending: Cell<bool>,
 }
@@ -113,6 +116,7 @@ impl DataCore {
                     flash_devices: RefCell::default(),
                     arrays: RefCell::default(),
                     pools: RefCell::default(),
+                    pool_opening: TaskMutex::default(),
                     ending: Cell::default(),
                 });
                 if let Some(started) = on_core.take() {

@@ -63,7 +63,7 @@ impl fmt::Display for BackingTarget {
             BackingTarget::Path(path) | BackingTarget::OwnArray { content: path, .. } => path.display().fmt(f),
             BackingTarget::Nbd(target) => target.fmt(f),
             BackingTarget::SharedArray { name, .. } => write!(f, "array {name}"),
-            BackingTarget::Pool(target) => write!(f, "pool {}", target.pool.name),
+            BackingTarget::Pool(target) => write!(f, "pool {}", target.pool.config.name),
         }
     }
 }

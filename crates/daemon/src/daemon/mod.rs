@@ -11,6 +11,7 @@ mod flash_monitor;
 mod flushes;
 mod heat_map;
 mod new_file;
+mod pool_trends;
 mod pools;
 mod reload;
 mod retry;
@@ -29,7 +30,7 @@ use flash::Store;
 use messages::{Answer, ErrorKind, Failure, Request};
 use seam::real::RealSeam;
 
-use self::pools::pool_answer;
+use self::pool_trends::PoolTrends;
 use self::reload::Reloads;
 pub use self::start::serve;
 pub use self::status::override_reports;
@@ -92,6 +93,8 @@ pub struct Daemon {
     stop: Stop,
     /// Reloads of the configuration.
     reloads: Reloads,
+    /// Trends of the fill of pools.
+    pool_trends: PoolTrends,
     /// Connection to the service manager.
     notifier: Rc<Notifier>,
 }
@@ -143,6 +146,7 @@ impl Daemon {
             telemetry: Telemetry::new(),
             stop: Stop::default(),
             reloads: Reloads::default(),
+            pool_trends: PoolTrends::default(),
             notifier: Rc::new(notifier),
             settings,
             records,
@@ -181,6 +185,9 @@ impl Daemon {
         {
             return Err(Failure::new(ErrorKind::Unavailable, "the daemon is stopping"));
         }
+        if let Some(name) = request.pool() {
+            self.open_pool(name).await?;
+        }
         match request {
             Request::Status {} => Ok(Answer::Status(Box::new(self.status().await))),
             Request::FlashList {} => Ok(self.flash_answer().await),
@@ -214,9 +221,9 @@ impl Daemon {
             Request::VolumeUnpin { name, from_bytes, to_bytes } => self.pin(&name, from_bytes, to_bytes, false).await,
             Request::VolumeSlow { name } => self.slow(&name).await,
             Request::VolumeHeat { name } => self.heat(&name).await,
-            Request::History { volume, datastore, from_unix_seconds, to_unix_seconds, step_seconds, series } => {
+            Request::History { volume, datastore, pool, from_unix_seconds, to_unix_seconds, step_seconds, series } => {
                 let (from, to, step) = (from_unix_seconds, to_unix_seconds, step_seconds);
-                let (subject, is_known) = self.subject(volume, datastore)?;
+                let (subject, is_known) = self.subject(volume, datastore, pool)?;
                 self.telemetry.query_history(history::Query { subject, is_known, from, to, step, series }).await
             }
             Request::Events { limit, before, after, since_unix_seconds, until_unix_seconds, subject, kind } => {
@@ -238,21 +245,25 @@ impl Daemon {
             Request::AlertsTest {} => self.test_alerts(actor).await,
             Request::Configuration {} => Ok(Answer::Configuration(Box::new(self.configuration()))),
             Request::DatastoreList {} => Ok(Answer::Datastores(self.datastores().await)),
-            Request::PoolList {} => Ok(Answer::Pools(self.cores.pools(true).await)),
-            Request::PoolShow { name } => self.cores.pool(&name).await.map(pool_answer),
+            Request::PoolList {} => Ok(Answer::Pools(self.pool_trends.add_to(self.cores.pools(true).await))),
+            Request::PoolShow { name } => self.cores.pool(&name).await.map(|pool| self.pool_answer(pool)),
             Request::PoolPlan { name } => self.cores.plan_pool(&name).await.map(Box::new).map(Answer::PoolPlan),
+            Request::PoolQueue { name } => self.cores.pool_queue(&name).await.map(Box::new).map(Answer::PoolQueue),
+            Request::PoolCells { name, volume } => {
+                self.cores.pool_cells(&name, &volume).await.map(Box::new).map(Answer::PoolCells)
+            }
             Request::PoolRelocate { name } => self.cores.relocate_pool(&name).await.map(Box::new).map(Answer::PoolPlan),
             Request::PoolAdd { name, tier, path, force } => {
-                self.add_pool_device(&name, &tier, path, force).await.map(pool_answer)
+                self.add_pool_device(&name, &tier, path, force).await.map(|pool| self.pool_answer(pool))
             }
             Request::PoolDrain { name, device, cancel } => {
-                self.cores.drain_pool_device(&name, &device, cancel).await.map(pool_answer)
+                self.cores.drain_pool_device(&name, &device, cancel).await.map(|pool| self.pool_answer(pool))
             }
             Request::PoolDeleteVolume { name, volume } => {
-                self.delete_pool_volume(&name, &volume).await.map(pool_answer)
+                self.delete_pool_volume(&name, &volume).await.map(|pool| self.pool_answer(pool))
             }
-            Request::PoolPause { name } => self.pause_pool(&name).await.map(pool_answer),
-            Request::PoolResume { name } => self.resume_pool(&name).await.map(pool_answer),
+            Request::PoolPause { name } => self.pause_pool(&name).await.map(|pool| self.pool_answer(pool)),
+            Request::PoolResume { name } => self.resume_pool(&name).await.map(|pool| self.pool_answer(pool)),
             Request::JobList {} => Ok(Answer::Jobs(self.job_list().await)),
             Request::JobCancel { id } => self.cancel_job(&id).await,
             Request::Advice { limit, after, volume, assumptions } => {

@@ -1,19 +1,16 @@
 //! Actions on pools that involve the records of the daemon.
 
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use messages::report::{JobKind, JobReport, PoolReport};
 use messages::{Answer, ErrorKind, Failure};
 
+use super::super::attachments::pool_target;
 use super::Daemon;
 
 /// Prefix of the ID of a drain.
 const DRAIN_ID_PREFIX: &str = "drain-";
-
-/// The state of a pool, as the answer to a request.
-pub(super) fn pool_answer(report: PoolReport) -> Answer {
-    Answer::Pool(Box::new(report))
-}
 
 /// The drains of pools as jobs.
 pub(super) fn drain_jobs(pools: &[PoolReport]) -> Vec<JobReport> {
@@ -41,6 +38,29 @@ fn parse_drain_id(id: &str) -> Option<(&str, &str)> {
 }
 
 impl Daemon {
+    /// The state of a pool, as the answer to a request.
+    pub(super) fn pool_answer(&self, report: PoolReport) -> Answer {
+        Answer::Pool(Box::new(self.pool_trends.add_to(vec![report]).remove(0)))
+    }
+
+    /// Opens a pool of the configuration, if it is not open.
+    pub async fn open_pool(&self, name: &str) -> Result<(), Failure> {
+        match pool_target(&self.settings, &self.records, name) {
+            Some(target) if !self.stop.is_stopping() => self.cores.open_pool(target).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens the pools of the configuration that no volume has opened.
+    pub async fn open_pools(self: Rc<Self>) {
+        let names: Vec<_> = self.settings.current().pools.iter().map(|pool| pool.name.clone()).collect();
+        for name in names {
+            if let Err(failure) = self.open_pool(&name).await {
+                logging::warn!("{}", failure.message);
+            }
+        }
+    }
+
     /// `pool pause`. The record comes first: the pause holds across a restart.
     pub async fn pause_pool(&self, name: &str) -> Result<PoolReport, Failure> {
         self.cores.pool(name).await?;

@@ -40,20 +40,29 @@ impl Daemon {
     }
 
     /// The subject of a history query, and whether it exists now.
-    pub fn subject(&self, volume: Option<String>, datastore: Option<String>) -> Result<(Subject, bool), Failure> {
-        match (volume, datastore) {
-            (None, None) => Ok((Subject::Whole, true)),
-            (Some(name), None) => {
+    pub fn subject(
+        &self,
+        volume: Option<String>,
+        datastore: Option<String>,
+        pool: Option<String>,
+    ) -> Result<(Subject, bool), Failure> {
+        match (volume, datastore, pool) {
+            (None, None, None) => Ok((Subject::Whole, true)),
+            (Some(name), None, None) => {
                 let is_known = self.volumes.contains(&name);
                 Ok((Subject::Volume(name), is_known))
             }
-            (None, Some(name)) => {
+            (None, Some(name), None) => {
                 let is_known =
                     name.is_empty() || self.settings.current().datastores.iter().any(|known| known.name == name);
                 Ok((Subject::Datastore(name), is_known))
             }
-            (Some(_), Some(_)) => {
-                let text = "specify a volume or a datastore, not both";
+            (None, None, Some(name)) => {
+                let is_known = self.settings.current().pools.iter().any(|known| known.name == name);
+                Ok((Subject::Pool(name), is_known))
+            }
+            _ => {
+                let text = "specify one of volume, datastore and pool";
                 Err(Failure::new(ErrorKind::Invalid, text))
             }
         }

@@ -123,6 +123,8 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
             async move { flash.watch_drives(|| daemon.stop.is_stopping()).await }
         });
         tokio::task::spawn_local(daemon.clone().retry_refused());
+        tokio::task::spawn_local(daemon.clone().open_pools());
+        tokio::task::spawn_local(daemon.clone().follow_pool_trends());
         tokio::select! {
             () = daemon.stop.requested() => {}
             Some(core) = ended_cores.recv() => {

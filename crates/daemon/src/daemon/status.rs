@@ -87,7 +87,7 @@ impl Daemon {
         // The uptime belongs to the counters, so it is taken before the rest of the report is collected.
         let uptime = self.telemetry.uptime();
         let (flash, changed_devices) = (self.flash.report(&self.volumes).await, self.flash.changed_devices().await);
-        let pools = self.cores.pools(false).await;
+        let pools = self.pool_trends.add_to(self.cores.pools(false).await);
         let mut jobs = self.jobs.running_jobs(flash.as_ref(), &volumes);
         jobs.extend(drain_jobs(&pools));
         let iscsi = self.units.report(self.listeners.portals()).await;

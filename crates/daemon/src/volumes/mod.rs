@@ -242,7 +242,7 @@ impl Volumes {
     }
 
     /// Chooses the home core of each requested volume among `cores` data cores: the core with the fewest volumes.
-    /// Volumes of one modelled array or pool share a core because they share its state.
+    /// Volumes of one modelled array share a core because they share its state; pools are on the first core.
     pub fn choose_cores(&self, requested: &[RequestedVolume], cores: usize) -> Vec<usize> {
         let known = self.known.borrow();
         let served = known.values().filter_map(|known| Some((&known.config.backing, known.placement()?.core)));
@@ -255,7 +255,10 @@ impl Volumes {
         for (config, _) in requested {
             let array_core = arrays.iter().find(|(backing, _)| **backing == config.backing).map(|(_, core)| *core);
             let fewest = || (0..load.len()).min_by_key(|core| load[*core]).expect("a daemon has a data core");
-            let core = array_core.unwrap_or_else(fewest);
+            let core = match &config.backing {
+                BackingSpec::Pool(_) => 0,
+                _ => array_core.unwrap_or_else(fewest),
+            };
             load[core] += 1;
             arrays.extend(is_shared(&config.backing).then_some((&config.backing, core)));
             home_cores.push(core);
@@ -334,7 +337,7 @@ fn path_to_check(config: &VolumeConfig) -> Option<PathBuf> {
 
 /// True if several volumes may have this backing, on one core.
 fn is_shared(backing: &BackingSpec) -> bool {
-    matches!(backing, BackingSpec::SimArray(_) | BackingSpec::Pool(_))
+    matches!(backing, BackingSpec::SimArray(_))
 }
 
 #[cfg(test)]

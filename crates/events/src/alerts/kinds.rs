@@ -643,7 +643,9 @@ fn pools_filled<'a>(context: &AlertContext<'a>, from: u64, below: u64) -> impl I
         let (used_bytes, size_bytes) = pool.fill();
         let percent = (u128::from(used_bytes) * 100).checked_div(size_bytes.into()).unwrap_or(0);
         let free_mib = (size_bytes - used_bytes) >> 20;
-        (Some(pool_subject(pool)), format!("{percent} % of its space is used; {free_mib} MiB are free"))
+        let full = pool.full_at_unix_seconds.map(|at| format!("; full on {} by its trend", unix_time::date(at)));
+        let text = format!("{percent} % of its space is used; {free_mib} MiB are free{}", full.unwrap_or_default());
+        (Some(pool_subject(pool)), text)
     })
 }
 

@@ -179,7 +179,9 @@ fn each_kind_is_raised_and_a_healthy_daemon_has_none() {
         let groups =
             vec![group("in-service", 90 << 20, (100 - used_percent) << 20), group("draining", 50 << 20, 40 << 20)];
         let tier = PoolTierReport { groups, ..PoolTierReport::default() };
-        let report = PoolReport { name: "tank".to_owned(), tiers: vec![tier], ..PoolReport::default() };
+        let full_at_unix_seconds = (used_percent == 85).then_some(1_796_083_200);
+        let report =
+            PoolReport { name: "tank".to_owned(), tiers: vec![tier], full_at_unix_seconds, ..PoolReport::default() };
         move |status: &mut StatusReport| status.pools = vec![report]
     };
     assert_eq!(raised(pool(69)), [""; 0]);
@@ -190,6 +192,9 @@ fn each_kind_is_raised_and_a_healthy_daemon_has_none() {
     }
     let (filled, _) = alerts_after(pool(95));
     assert_eq!(filled.active()[0].cause, "95 % of its space is used; 5 MiB are free");
+    let (filled, _) = alerts_after(pool(85));
+    let cause = "85 % of its space is used; 15 MiB are free; full on 2026-12-01 by its trend";
+    assert_eq!(filled.active()[0].cause, cause);
 }
 
 #[test]

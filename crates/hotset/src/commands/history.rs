@@ -13,6 +13,9 @@ pub struct History {
     /// All volumes of this datastore together
     #[arg(long, value_name = "NAME", conflicts_with = "name")]
     datastore: Option<String>,
+    /// This pool: allocated and moved bytes
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["name", "datastore"])]
+    pool: Option<String>,
     /// Begin: -1h, 2026-11-22T05:51:03Z or seconds since 1970; default: one hour before the end
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true)]
     from: Option<String>,
@@ -39,6 +42,7 @@ impl History {
         Ok(Request::History {
             volume: self.name,
             datastore: self.datastore,
+            pool: self.pool,
             from_unix_seconds: moment(self.from)?,
             to_unix_seconds: moment(self.to)?,
             step_seconds: self.step,

@@ -117,6 +117,7 @@ fn fetch_history(client: &mut Client, volume: Option<&str>, from: u64, to: u64) 
     let request = Request::History {
         volume: volume.map(str::to_owned),
         datastore: None,
+        pool: None,
         from_unix_seconds: Some(from),
         to_unix_seconds: Some(to),
         step_seconds: None,

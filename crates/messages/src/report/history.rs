@@ -16,6 +16,9 @@ pub struct HistoryReport {
     /// The datastore, empty for volumes without one; absent for other histories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datastore: Option<String>,
+    /// The pool; absent for other histories.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     /// Begin of the range, in seconds since 1970.
     pub from_unix_seconds: u64,
     /// End of the range.

@@ -20,6 +20,10 @@ pub struct PoolReport {
     pub volumes: Vec<PoolVolumeReport>,
     /// Moves of its slices between tiers.
     pub relocation: PoolRelocationReport,
+    /// When it will be full by the trend of the last week, in seconds since 1970; null while it does not fill up, and
+    /// with less than a day of history.
+    #[schema(required)]
+    pub full_at_unix_seconds: Option<u64>,
 }
 
 impl PoolReport {
@@ -134,6 +138,8 @@ pub struct PoolPlanReport {
     pub tiers: Vec<String>,
     /// Slices by their load.
     pub heat: Vec<PoolHeatReport>,
+    /// Share of the load that the hottest slices carry.
+    pub curve: Vec<PoolCurveReport>,
     /// Load of the devices.
     pub loads: Vec<PoolLoadReport>,
     /// Number of moves.
@@ -159,6 +165,15 @@ pub struct PoolHeatReport {
     pub tier_bytes: Vec<u64>,
     /// Disk time of all of them for each hour.
     pub ms_per_hour: u64,
+}
+
+/// Share of the load that the hottest slices carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PoolCurveReport {
+    /// The hottest slices, in millionths of all allocated slices.
+    pub slices_ppm: u64,
+    /// Their part of the disk time of all slices, in millionths.
+    pub load_ppm: u64,
 }
 
 /// Load of a device of a pool.
@@ -224,6 +239,34 @@ pub struct PoolMoveReport {
     /// Time in which it earns its copies; null for moves by policy or for a reserve.
     #[schema(required)]
     pub payback_seconds: Option<u64>,
+    /// Expected time until it ends: from now, or in a plan from the start of its first move.
+    pub eta_seconds: u64,
+}
+
+/// The moves of a pool that have not ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PoolQueueReport {
+    /// Moves in progress.
+    pub moving: Vec<PoolMoveReport>,
+    /// The next moves in their order, at most 1,000.
+    pub waiting: Vec<PoolMoveReport>,
+    /// Number of all moves that have not begun.
+    pub total_waiting: u64,
+    /// Expected time until the last one ends.
+    pub left_seconds: u64,
+}
+
+/// The slices of a volume of a pool, in at most 2,048 cells.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PoolCellsReport {
+    /// Names of the tiers, the fastest first.
+    pub tiers: Vec<String>,
+    /// Bytes of a cell; the last one may have fewer.
+    pub cell_bytes: u64,
+    /// Bytes of the allocated slices of each cell in each tier, in the order of the tiers.
+    pub tier_bytes: Vec<Vec<u64>>,
+    /// Disk time of each cell for each hour: what the expected requests would cost on the slowest tier.
+    pub us_per_hour: Vec<u64>,
 }
 
 /// A group of a pool: one device.
@@ -241,6 +284,9 @@ pub struct PoolGroupReport {
     pub size_bytes: u64,
     /// Bytes of these that no volume uses.
     pub free_bytes: u64,
+    /// Utilisation by the requests since the last relocation, in millionths; null while it takes no slices.
+    #[schema(required)]
+    pub load_ppm: Option<u64>,
     /// Its drain; null unless its state is `draining`.
     #[schema(required)]
     pub drain: Option<PoolDrainReport>,

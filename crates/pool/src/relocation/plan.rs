@@ -9,32 +9,18 @@ use super::pace::{BUSY_FACTOR, copy_time};
 use super::settings::{MoveRate, RelocationSettings};
 use crate::error::PoolError;
 use crate::heat::Demand;
-use crate::number::{GroupNo, SliceAddress, TierNo};
-use crate::planner::{ClassCost, HeatHistogram, Move, MoveAllowance, PPM, Planner, Reason, Settings, Slices, Totals};
+use crate::number::{GroupNo, TierNo};
+use crate::planner::{ClassCost, HeatHistogram, MoveAllowance, PPM, Planner, Reason, Settings, Slices, Totals};
 use crate::policy::GroupRoom;
+use crate::relocation_report::PlannedMove;
 use crate::state::{Inner, State};
 
 /// Slots that a step of the pass reads; other tasks of the core run between two steps.
-const SCAN_STEP: u64 = 256;
+pub(super) const SCAN_STEP: u64 = 256;
 /// Most moves of one plan. The planner's last step blocks the core for about 2 microseconds a move.
 pub(super) const MOVES_MAX: u64 = 4_096;
 /// Shortest time over which utilisation is measured.
 const MEASURED_MIN: Nanos = Nanos::from_secs(1);
-
-/// A move of a plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlannedMove {
-    /// The slice.
-    pub slice: SliceAddress,
-    /// The group that holds it.
-    pub from: GroupNo,
-    /// The group that it moves to.
-    pub to: GroupNo,
-    /// The slice for which it makes room.
-    pub for_slice: Option<SliceAddress>,
-    /// Saving, costs and reason. Its indices of slices and places have no meaning outside of the planner.
-    pub details: Move,
-}
 
 /// Load of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +121,21 @@ pub(crate) async fn heat_histogram<S: Seam, D: Disk<S>>(
     Ok(histogram)
 }
 
-fn check_classes<S: Seam, D: Disk<S>>(state: &State<S, D>, classes: &[ClassCost]) -> Result<(), PoolError> {
+/// Utilisation of each group that takes slices by the requests of clients since the last relocation, in millionths.
+pub(crate) fn utilisation<S: Seam, D: Disk<S>>(
+    inner: &Inner<S, D>,
+    classes: &[ClassCost],
+) -> Result<Vec<(GroupNo, u64)>, PoolError> {
+    let (state, now) = (inner.state.borrow(), inner.seam.now());
+    check_classes(&state, classes)?;
+    let load = |room: GroupRoom| {
+        let class = &classes[usize::from(room.tier.0)];
+        (room.group, measured_ppm(&state, room.group, class, now))
+    };
+    Ok(state.rooms().into_iter().map(load).collect())
+}
+
+pub(super) fn check_classes<S: Seam, D: Disk<S>>(state: &State<S, D>, classes: &[ClassCost]) -> Result<(), PoolError> {
     let (given, present) = (classes.len(), state.superblock.tiers.len());
     if given != present {
         return Err(PoolError::Refused(format!("{given} tiers have costs, and the pool has {present} tiers")));

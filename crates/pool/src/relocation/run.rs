@@ -6,12 +6,12 @@ use std::rc::{Rc, Weak};
 use seam::{Disk, Nanos, Seam};
 
 use super::pace::Pacer;
-use super::plan::{MOVES_MAX, PlannedMove, RelocationPlan, allowance, plan};
+use super::plan::{MOVES_MAX, RelocationPlan, allowance, plan};
 use super::settings::RelocationSettings;
 use crate::error::PoolError;
 use crate::heat::Demand;
 use crate::mover::{MoveError, MoveOutcome, Pace, count_failed, move_slice};
-use crate::relocation_report::{RelocationEnd, RelocationReport};
+use crate::relocation_report::{Execution, PlannedMove, RelocationEnd, RelocationReport};
 use crate::state::Inner;
 use task_sync::{BoxFuture, Waiters, join};
 
@@ -87,11 +87,19 @@ pub(crate) async fn relocate<S: Seam, D: Disk<S>>(
         None => return Ok(ended(RelocationEnd::PoolClosed)),
     };
     let report = RelocationReport { planned: plan.moves.len() as u64, ..RelocationReport::default() };
+    let RelocationPlan { moves, totals, outdated_at, groups: _ } = plan;
+    let moves: Rc<[PlannedMove]> = moves.into();
+    if let Some(inner) = weak.upgrade() {
+        let (moves, began) = (Rc::clone(&moves), seam.now());
+        let execution = Execution { moves, began, duration: totals.duration, next: 0, moving: Vec::new() };
+        inner.state.borrow_mut().execution = Some(execution);
+    }
     let run = Run {
         weak,
         seam,
         settings,
-        plan,
+        moves,
+        outdated_at,
         next: Cell::new(0),
         moving: Cell::new(0),
         ended: RefCell::default(),
@@ -138,7 +146,9 @@ impl<'a, S: Seam, D: Disk<S>> Running<'a, S, D> {
 impl<S: Seam, D: Disk<S>> Drop for Running<'_, S, D> {
     fn drop(&mut self) {
         if let Some(inner) = self.0.upgrade() {
-            inner.state.borrow_mut().relocation.is_running = false;
+            let mut state = inner.state.borrow_mut();
+            state.relocation.is_running = false;
+            state.execution = None;
         }
     }
 }
@@ -148,7 +158,9 @@ struct Run<'a, S: Seam, D: Disk<S>> {
     weak: &'a Weak<Inner<S, D>>,
     seam: &'a S,
     settings: &'a RelocationSettings,
-    plan: RelocationPlan,
+    moves: Rc<[PlannedMove]>,
+    /// Time at which they are outdated.
+    outdated_at: Nanos,
     /// Index of the next move.
     next: Cell<usize>,
     /// Moves in progress.
@@ -161,7 +173,7 @@ struct Run<'a, S: Seam, D: Disk<S>> {
 impl<S: Seam, D: Disk<S>> Run<'_, S, D> {
     /// Takes moves of the plan one after the other. Ends with an error if the pool fails.
     async fn work(&self, pace: Pace) -> Result<(), PoolError> {
-        while let Some(planned) = self.plan.moves.get(self.next.get()) {
+        while let Some(planned) = self.moves.get(self.next.get()) {
             let Some(inner) = self.weak.upgrade() else {
                 self.update(|report| report.end = RelocationEnd::PoolClosed);
                 return Ok(());
@@ -170,8 +182,14 @@ impl<S: Seam, D: Disk<S>> Run<'_, S, D> {
                 self.update(|report| report.end = end);
                 return Ok(());
             }
-            self.next.set(self.next.get() + 1);
-            match self.move_planned(&inner, planned, &pace).await {
+            let index = self.next.replace(self.next.get() + 1);
+            self.note_execution(|execution| {
+                execution.next = index + 1;
+                execution.moving.push(index);
+            });
+            let result = self.move_planned(&inner, planned, &pace).await;
+            self.note_execution(|execution| execution.moving.retain(|moving| *moving != index));
+            match result {
                 Ok(MoveOutcome::Moved) => self.note_moved(&inner, planned),
                 Ok(MoveOutcome::AlreadyThere | MoveOutcome::Unallocated) => {
                     inner.state.borrow_mut().counts.skipped_moves += 1;
@@ -179,7 +197,7 @@ impl<S: Seam, D: Disk<S>> Run<'_, S, D> {
                 }
                 Err(MoveError::Pool(error)) => {
                     // The other worker takes no further move either.
-                    self.next.set(self.plan.moves.len());
+                    self.next.set(self.moves.len());
                     return Err(error);
                 }
                 Err(error) => {
@@ -199,7 +217,7 @@ impl<S: Seam, D: Disk<S>> Run<'_, S, D> {
         if !self.settings.is_window_open() {
             return Some(RelocationEnd::WindowClosed);
         }
-        (self.seam.now() >= self.plan.outdated_at).then_some(RelocationEnd::Outdated)
+        (self.seam.now() >= self.outdated_at).then_some(RelocationEnd::Outdated)
     }
 
     /// Moves a slice that still lies where the plan found it. A move without a slot waits for the other one, which may
@@ -242,6 +260,14 @@ impl<S: Seam, D: Disk<S>> Run<'_, S, D> {
             report.bytes += slice_bytes;
             report.saved_per_hour = report.saved_per_hour.saturating_add(planned.details.saved_per_hour);
         });
+    }
+
+    fn note_execution(&self, change: impl FnOnce(&mut Execution)) {
+        if let Some(inner) = self.weak.upgrade()
+            && let Some(execution) = &mut inner.state.borrow_mut().execution
+        {
+            change(execution);
+        }
     }
 
     fn update(&self, change: impl FnOnce(&mut RelocationReport)) {

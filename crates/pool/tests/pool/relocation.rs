@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use pool::planner::{ClassCost, Reason, WeekMinute};
 use pool::{
-    CreateOptions, GroupNo, MoveOutcome, MoveRate, OpenOptions, PoolDisk, PoolError, RelocationEnd, RelocationReport,
-    RelocationSettings, RelocationWindows, SliceAddress, SliceNo, TierNo, TierPolicy, TierSpec, VolumeId, VolumeSpec,
-    unpaced,
+    CreateOptions, GroupNo, MoveOutcome, MoveRate, OpenOptions, PoolDisk, PoolError, RelocationEnd, RelocationQueue,
+    RelocationReport, RelocationSettings, RelocationWindows, SliceAddress, SliceNo, TierNo, TierPolicy, TierSpec,
+    VolumeId, VolumeSpec, unpaced,
 };
 use seam::sim::{CrashMode, Latency, Rng, SimDisk, SimDiskSpec, SimSeam, Stop, Timing, World, WorldSpec};
 use seam::{BlockMut, Disk, Nanos, Piece, Seam};
@@ -169,6 +169,52 @@ fn hot_slices_settle_on_the_fast_tier_under_load_with_their_content() {
         end_load(&seam, &ends).await;
         check_content(&seam, &disk, 40).await;
         check_sound(&pool).await;
+    });
+}
+
+#[test]
+fn queue_holds_the_moves_of_a_relocation_until_they_end() {
+    with_new_pool(9, async |seam, pool| {
+        let (id, disk) = filled_volume(&seam, &pool, TierPolicy::Lowest, 40).await;
+        pool.set_policy(id, TierPolicy::Auto).await.expect("sound disks");
+        let ends = load(&seam, &disk, (0..40).step_by(4).collect()).await;
+        assert_eq!(pool.relocation_queue(10), RelocationQueue::default());
+        let (relocating, slow) = (pool.clone(), RelocationSettings::new(classes(), MoveRate::Bytes(SLICE)));
+        seam.spawn(async move { drop(relocating.relocate(&slow).await) });
+        let mut seen = 0;
+        while seen == 0 || pool.relocation().is_running {
+            seam.sleep(Nanos::from_millis(100)).await;
+            let (queue, report) = (pool.relocation_queue(3), pool.relocation().report);
+            if queue.moving.is_empty() {
+                continue;
+            }
+            seen += 1;
+            let ended = report.moved + report.skipped + report.failed;
+            let (moving, waiting) = (queue.moving.len() as u64, queue.waiting_count);
+            assert_eq!((ended + moving + waiting, queue.waiting.len() as u64), (report.planned, waiting.min(3)));
+            assert!(queue.time_per_move > Nanos::ZERO && queue.time_per_move < Nanos::from_secs(10), "{queue:?}");
+        }
+        assert!(seen > 10, "seen {seen} times");
+        assert_eq!(pool.relocation_queue(10), RelocationQueue::default());
+        end_load(&seam, &ends).await;
+    });
+}
+
+#[test]
+fn cells_show_the_tiers_and_the_load_of_a_volume() {
+    with_new_pool(10, async |seam, pool| {
+        let (id, disk) = filled_volume(&seam, &pool, TierPolicy::Lowest, 20).await;
+        let ends = load(&seam, &disk, vec![4]).await;
+        let map = pool.volume_cells(id, &classes(), 8).await.expect("the volume exists");
+        let slices: Vec<_> = map.cells.iter().map(|cell| cell.slices.clone()).collect();
+        assert_eq!((map.cell_slices, slices), (3, [vec![vec![0, 3]; 6], vec![vec![0, 2]]].concat()));
+        let hottest = (0..7).max_by_key(|index| map.cells[*index].disk_time);
+        assert_eq!(hottest, Some(1), "{map:?}");
+        let whole = pool.volume_cells(id, &classes(), 2_048).await.expect("the volume exists");
+        assert_eq!((whole.cell_slices, whole.cells.len()), (1, 20));
+        let unknown = pool.volume_cells(VolumeId(77), &classes(), 8).await;
+        assert_eq!(unknown, Err(PoolError::NoVolume(VolumeId(77))));
+        end_load(&seam, &ends).await;
     });
 }
 

@@ -3,6 +3,7 @@
 use messages::report::{
     PoolDrainReport, PoolMoveReport, PoolPlanReport, PoolRelocationState, PoolReport, PoolTierReport,
 };
+use messages::unix_time;
 
 use super::style::Style;
 use super::table::{Side, Table};
@@ -28,6 +29,7 @@ fn one_pool(pool: &PoolReport, style: Style) -> String {
         ("state", Side::Left),
         ("size", Side::Right),
         ("free", Side::Right),
+        ("load", Side::Right),
         ("metadata", Side::Left),
     ]);
     for PoolTierReport { name, groups: of_tier, .. } in &pool.tiers {
@@ -43,6 +45,7 @@ fn one_pool(pool: &PoolReport, style: Style) -> String {
                 },
                 show_bytes(group.size_bytes),
                 show_bytes(group.free_bytes),
+                group.load_ppm.map_or_else(|| "-".to_owned(), |ppm| show_percent(ppm, 1_000_000)),
                 if group.carries_metadata { "yes" } else { "" }.to_owned(),
             ]);
         }
@@ -58,13 +61,15 @@ fn one_pool(pool: &PoolReport, style: Style) -> String {
         row.push(show_bytes(volume.lost_bytes));
         volumes.row(row);
     }
+    let full = pool.full_at_unix_seconds.map(|at| format!("full on {} by its trend\n", unix_time::date(at)));
     format!(
-        "pool {}: {} of {} used ({}), slices of {}\n{}{}",
+        "pool {}: {} of {} used ({}), slices of {}\n{}{}{}",
         pool.name,
         show_bytes(used_bytes),
         show_bytes(pool.size_bytes),
         show_percent(used_bytes, pool.size_bytes),
         show_bytes(pool.slice_bytes),
+        full.unwrap_or_default(),
         groups.render(style),
         volumes.render(style)
     )
@@ -150,7 +155,15 @@ pub fn plan(plan: &PoolPlanReport, style: Style) -> String {
         let cells = [load.number.to_string(), load.device.clone(), percent(load.measured_ppm)];
         loads.row(cells.into_iter().chain([percent(load.expected_ppm)]).collect());
     }
-    let text = format!("{}{}", heat.render(style), loads.render(style));
+    let share = |percent: u64| plan.curve.iter().find(|point| point.slices_ppm == percent * 10_000);
+    let curve = [1, 5, 20].into_iter().filter_map(|percent| Some((percent, share(percent)?)));
+    let curve: Vec<_> =
+        curve.map(|(percent, point)| format!("{percent} %: {}", show_percent(point.load_ppm, 1_000_000))).collect();
+    let curve = match curve.is_empty() {
+        true => String::new(),
+        false => format!("share of the load by the hottest slices: {}\n", curve.join(", ")),
+    };
+    let text = format!("{}{curve}{}", heat.render(style), loads.render(style));
     if plan.total_moves == 0 {
         return format!("{text}no slice has to move\n");
     }
@@ -219,8 +232,8 @@ fn show_saving(milliseconds: i64) -> String {
 #[cfg(test)]
 mod tests {
     use messages::report::{
-        PoolClassReport, PoolGroupReport, PoolHeatReport, PoolLoadReport, PoolMoveReason, PoolRelocationReport,
-        PoolVolumeReport,
+        PoolClassReport, PoolCurveReport, PoolGroupReport, PoolHeatReport, PoolLoadReport, PoolMoveReason,
+        PoolRelocationReport, PoolVolumeReport,
     };
 
     use super::*;
@@ -234,6 +247,7 @@ mod tests {
             carries_metadata: number == 0,
             size_bytes: 100 << 30,
             free_bytes,
+            load_ppm: Some(120_000),
             drain: (number == 1).then(|| PoolDrainReport {
                 done_bytes: 1 << 30,
                 total_bytes: 4 << 30,
@@ -275,6 +289,7 @@ mod tests {
                 next_plan_seconds: Some(420),
                 ..PoolRelocationReport::default()
             },
+            full_at_unix_seconds: Some(1_796_083_200),
         };
         insta::assert_snapshot!("pool_details", details(&pool, Style::PLAIN));
         insta::assert_snapshot!(tables(&[pool], Style::PLAIN));
@@ -288,6 +303,7 @@ mod tests {
             tier_bytes: tier_bytes.to_vec(),
             ms_per_hour,
         };
+        let curve = |slices_ppm, load_ppm| PoolCurveReport { slices_ppm, load_ppm };
         let load = |number, device: &str, measured_ppm, expected_ppm| PoolLoadReport {
             number,
             device: device.to_owned(),
@@ -303,11 +319,13 @@ mod tests {
             saved_ms_per_hour,
             copy_ms: 60,
             payback_seconds,
+            eta_seconds: 1,
         };
         let report = PoolPlanReport {
             pool: "tank".to_owned(),
             tiers: vec!["ssd".to_owned(), "sas".to_owned()],
             heat: vec![heat(0, [0, 90 << 30], 10), heat(10_000, [0, 8 << 20], 40_000)],
+            curve: vec![curve(10_000, 400_000), curve(50_000, 700_000), curve(200_000, 999_000)],
             loads: vec![load(0, "/dev/sdb", 1_000, 2_000), load(1, "/dev/sdc", 400_000, 350_000)],
             total_moves: 60,
             moves: vec![

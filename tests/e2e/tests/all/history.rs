@@ -129,7 +129,9 @@ fn datastore_history_covers_its_volumes_only() {
     for (query, status, word) in [
         ("history?datastore=none", 404, "no datastore named"),
         ("history?datastore=shelf&series=volumes", 400, "volumes"),
-        ("volumes/a/history?datastore=shelf", 400, "a volume or a datastore, not both"),
+        ("volumes/a/history?datastore=shelf", 400, "one of volume, datastore and pool"),
+        ("history?pool=none", 404, "no pool named"),
+        ("history?pool=none&series=reads", 400, "allocated_bytes"),
         ("volumes/%2Fshelf/history", 404, "/shelf"),
     ] {
         let refused = http.get(&format!("/api/v1/{query}"));

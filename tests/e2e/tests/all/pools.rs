@@ -7,6 +7,7 @@ use std::io;
 use e2e::client::Client;
 use e2e::daemon::{Daemon, hotset, text_of, wait_for};
 use e2e::fixture::Fixture;
+use e2e::http::Http;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -311,6 +312,37 @@ fn volume_of_a_pool_grows_and_is_deleted_when_it_is_not_served() {
     daemon.command(&["volume", "add", "auto", "--backing", "pool://tank", "--size", "32 MiB"]);
     let mut auto = connect("auto");
     assert_eq!(auto.read(0, 8192).expect("the volume is new"), [0; 8192]);
+    daemon.stop();
+}
+
+#[test]
+fn pool_without_a_served_volume_is_open_after_a_start() {
+    let mut fixture = created();
+    fixture.tables += "[api]\nlisten = \"127.0.0.1:0\"\n";
+    let daemon = fixture.start();
+    let mut auto = Client::connect(&fixture.endpoint(), "auto").expect("the volume is served");
+    write_slices(&mut auto, 3, 5);
+    auto.flush().expect("the pool is whole");
+    drop(auto);
+    daemon.command(&["volume", "remove", "auto"]);
+    daemon.command(&["volume", "remove", "fast"]);
+    daemon.stop();
+    let daemon = fixture.start();
+    wait_for("the open pool", || daemon.command(&["pool", "list"]).contains("pool tank").then_some(()));
+    let http = Http::of(&daemon);
+    let cells = http.get("/api/v1/pools/tank/volumes/auto/cells").json();
+    let allocated = cells["tier_bytes"].as_array().expect("a list of cells").iter().flat_map(|cell| cell.as_array());
+    let bytes: u64 = allocated.flatten().filter_map(Value::as_u64).sum();
+    assert_eq!((bytes, cells["cell_bytes"].as_u64()), (5 * SLICE, Some(SLICE)), "{cells}");
+    assert_eq!(http.get("/api/v1/pools/tank/moves").json()["total_waiting"], 0);
+    assert_eq!(http.get("/api/v1/pools/tank/volumes/none/cells").status, 404);
+    wait_for("a sample of the history", || {
+        let history = http.get("/api/v1/history?pool=tank&series=allocated_bytes").json();
+        let last = history["series"]["allocated_bytes"]["max"].as_array()?.last()?.as_u64()?;
+        (last == 5 * SLICE).then_some(())
+    });
+    daemon.command(&["pool", "delete-volume", "tank", "auto", "--yes"]);
+    assert_eq!(show(&daemon)["free_bytes"], show(&daemon)["size_bytes"], "the other volume is empty");
     daemon.stop();
 }
 

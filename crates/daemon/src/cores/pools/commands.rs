@@ -2,14 +2,15 @@
 
 use std::rc::Rc;
 
-use messages::report::{PoolPlanReport, PoolReport};
+use messages::report::{PoolCellsReport, PoolPlanReport, PoolQueueReport, PoolReport};
 use messages::{ErrorKind, Failure};
 use pool::PoolError;
+use seam::real::PATH_TIMEOUT;
 use seam::{Nanos, Seam};
 
 use super::super::data_core::CoreLocal;
 use super::super::{CORE_TIMEOUT, Cores, core_ended};
-use super::OpenPool;
+use super::{OpenPool, PoolTarget, pool_of_core};
 
 /// Time for moves in progress to end at a stop.
 const STOP_TIMEOUT: Nanos = Nanos::from_secs(5);
@@ -32,6 +33,24 @@ impl Cores {
         }
         reports.sort_by(|left, right| left.name.cmp(&right.name));
         reports
+    }
+
+    /// Opens a pool on the first core, if it is not open.
+    pub async fn open_pool(&self, target: PoolTarget) -> Result<(), Failure> {
+        let open = async move |local: Rc<CoreLocal>| pool_of_core(&local, &target, PATH_TIMEOUT).await.map(drop);
+        let opened = self.first().call(open).await.map_err(core_ended)?;
+        opened.map_err(|error| Failure::new(ErrorKind::Unavailable, error.to_string()))
+    }
+
+    /// The moves of a pool that have not ended.
+    pub async fn pool_queue(&self, name: &str) -> Result<PoolQueueReport, Failure> {
+        self.on_pool(name, async |open: Rc<OpenPool>| open.queue()).await
+    }
+
+    /// Tiers and load of the slices of a volume of a pool.
+    pub async fn pool_cells(&self, name: &str, volume: &str) -> Result<PoolCellsReport, Failure> {
+        let volume = volume.to_owned();
+        self.on_pool(name, async move |open: Rc<OpenPool>| open.cells(&volume).await).await?
     }
 
     /// One open pool.
@@ -108,8 +127,8 @@ impl Cores {
             return called.await.map_err(core_ended);
         }
         let text = format!(
-            "no pool \"{name}\" is open; `hotset pool list` lists the open ones. A pool is opened with the first \
-             of its volumes that is served"
+            "no pool \"{name}\" is open; `hotset pool list` lists the open ones. The daemon opens those of its \
+             configuration"
         );
         Err(Failure::new(ErrorKind::NotFound, text))
     }

@@ -1,4 +1,5 @@
-//! The pools of a data core. A pool is opened with the first of its volumes and stays open until the daemon ends.
+//! The pools of a data core. A pool is opened at the start, or with the first volume or command that needs it, and
+//! stays open until the daemon ends.
 
 mod classes;
 mod commands;
@@ -27,21 +28,28 @@ use super::open::LOCK_WAIT_MS;
 /// A pool of this machine's disks.
 type RealPool = Pool<RealSeam, RealDisk>;
 
+/// A pool, to be opened.
+#[derive(Clone, Debug)]
+pub struct PoolTarget {
+    /// Its configuration.
+    pub config: PoolConfig,
+    /// Moves of its slices are paused by command.
+    pub is_paused: bool,
+    /// Devices that a command has added.
+    pub added_devices: BTreeSet<PathBuf>,
+}
+
 /// A volume of a pool, to be opened.
 #[derive(Clone, Debug)]
 pub struct PoolVolume {
     /// The pool.
-    pub pool: PoolConfig,
+    pub pool: PoolTarget,
     /// Name of the volume in the pool.
     pub volume: String,
     /// Placement of the slices of a new volume.
     pub tier_policy: TierChoice,
     /// Allocation of a new volume.
     pub provisioning: Provisioning,
-    /// Moves of slices of the pool are paused by command.
-    pub is_paused: bool,
-    /// Devices that a command has added.
-    pub added_devices: BTreeSet<PathBuf>,
 }
 
 /// An open pool.
@@ -64,18 +72,8 @@ pub async fn open_pool_volume(
     target: &PoolVolume,
     (size_bytes, limit): (Option<u64>, Duration),
 ) -> Result<PoolDisk<RealSeam, RealDisk>, DiskError> {
-    let name = &target.pool.name;
-    let known = local.pools.borrow().get(name).map(|open| open.pool.clone());
-    let pool = match known {
-        Some(pool) => pool,
-        None => {
-            let open = Rc::new(open_pool(&local.seam, target, limit).await?);
-            local.pools.borrow_mut().insert(name.clone(), Rc::clone(&open));
-            open.relocation.start(&open.pool);
-            open.continue_drains();
-            open.pool.clone()
-        }
-    };
+    let name = &target.pool.config.name;
+    let pool = pool_of_core(local, &target.pool, limit).await?.pool.clone();
     let failed = |error: PoolError| DiskError::Open(format!("pool {name}: {error}"));
     let volume = match (pool.volume_named(&target.volume), size_bytes) {
         (Some(volume), _) => volume,
@@ -104,9 +102,27 @@ pub async fn open_pool_volume(
     Ok(disk)
 }
 
+/// The open pool of a core. Opens it first if it is not open.
+pub(super) async fn pool_of_core(
+    local: &CoreLocal,
+    target: &PoolTarget,
+    limit: Duration,
+) -> Result<Rc<OpenPool>, DiskError> {
+    let _guard = local.pool_opening.lock().await;
+    let known = local.pools.borrow().get(&target.config.name).cloned();
+    if let Some(open) = known {
+        return Ok(open);
+    }
+    let open = Rc::new(open_pool(&local.seam, target, limit).await?);
+    local.pools.borrow_mut().insert(target.config.name.clone(), Rc::clone(&open));
+    open.relocation.start(&open.pool);
+    open.continue_drains();
+    Ok(open)
+}
+
 /// Opens a pool on those of its devices that are present.
-async fn open_pool(seam: &RealSeam, target: &PoolVolume, limit: Duration) -> Result<OpenPool, DiskError> {
-    let (config, is_paused) = (&target.pool, target.is_paused);
+async fn open_pool(seam: &RealSeam, target: &PoolTarget, limit: Duration) -> Result<OpenPool, DiskError> {
+    let (config, is_paused) = (&target.config, target.is_paused);
     let (mut disks, mut absent, mut paths) = (Vec::new(), Vec::new(), BTreeMap::new());
     let is_listed = |path: &&PathBuf| config.devices().any(|listed| listed == *path);
     let unlisted: Vec<_> = target.added_devices.iter().filter(|path| !is_listed(path)).collect();

@@ -1,14 +1,27 @@
 //! Reports of plans: what would move, why, and what it brings.
 
-use messages::report::{PoolHeatReport, PoolLoadReport, PoolMoveReason, PoolMoveReport, PoolPlanReport};
-use pool::planner::{HeatHistogram, Reason};
+use messages::Failure;
+use messages::report::{
+    PoolCellsReport, PoolCurveReport, PoolHeatReport, PoolLoadReport, PoolMoveReason, PoolMoveReport, PoolPlanReport,
+    PoolQueueReport,
+};
+use pool::planner::{ClassCost, HeatBucket, HeatHistogram, Reason};
 use pool::{PlannedMove, PoolError, RelocationPlan, RelocationSettings};
 use seam::Nanos;
 
 use super::OpenPool;
+use super::classes::TierClass;
+use super::commands::pool_failure;
 
 /// Moves in a report.
 const MOVES_MAX: usize = 1_000;
+/// Cells of the map of a volume.
+const CELLS_MAX: u32 = 2_048;
+/// Points of the curve, in millionths of all slices.
+const CURVE_PPM: [u64; 20] = [
+    1_000, 2_000, 5_000, 10_000, 20_000, 30_000, 50_000, 75_000, 100_000, 150_000, 200_000, 250_000, 300_000, 400_000,
+    500_000, 600_000, 700_000, 800_000, 900_000, 1_000_000,
+];
 /// Least disk time of a slice for each hour in each class of the histogram, in milliseconds.
 const HEAT_MS: [u64; 6] = [0, 1, 10, 100, 1_000, 10_000];
 
@@ -18,11 +31,9 @@ impl OpenPool {
         let plan = self.pool.plan(settings).await?;
         let histogram = self.pool.heat_histogram(&settings.classes).await?;
         let RelocationPlan { moves, totals, groups: loads, outdated_at: _ } = plan;
-        let (groups, volumes) = (self.pool.groups(), self.pool.volume_names());
-        let move_report = |planned: &PlannedMove| {
-            let volume = volumes.get(&planned.slice.volume).cloned().unwrap_or_default();
-            move_report(planned, volume, self.pool.slice_bytes())
-        };
+        let groups = self.pool.groups();
+        let time_per_move = Nanos(totals.duration.0 / (moves.len() as u64).max(1));
+        let total_moves = moves.len() as u64;
         let load_report = |load: &pool::GroupLoad| PoolLoadReport {
             number: load.group.0,
             device: groups
@@ -38,14 +49,68 @@ impl OpenPool {
             tiers: self.pool.tiers(),
             heat: heat_reports(&histogram, self.pool.tiers().len(), self.pool.slice_bytes()),
             loads: loads.iter().map(load_report).collect(),
-            total_moves: moves.len() as u64,
-            moves: moves.iter().take(MOVES_MAX).map(move_report).collect(),
+            curve: curve_reports(&histogram),
+            total_moves,
+            moves: self.move_reports(&moves[..moves.len().min(MOVES_MAX)], (1, time_per_move)),
             bytes: totals.bytes,
             seconds: totals.duration.as_millis().div_ceil(1_000),
             saved_ms_per_hour: totals.saved_per_hour / 1_000_000,
             copy_ms: totals.copy_time.as_millis(),
         })
     }
+
+    /// The moves that have not ended.
+    pub fn queue(&self) -> PoolQueueReport {
+        let queue = self.pool.relocation_queue(MOVES_MAX);
+        let moving = queue.moving.len() as u64;
+        let left = Nanos(queue.time_per_move.0.saturating_mul(moving + queue.waiting_count));
+        PoolQueueReport {
+            moving: self.move_reports(&queue.moving, (1, queue.time_per_move)),
+            waiting: self.move_reports(&queue.waiting, (moving + 1, queue.time_per_move)),
+            total_waiting: queue.waiting_count,
+            left_seconds: left.as_millis().div_ceil(1_000),
+        }
+    }
+
+    /// Tiers and load of a volume's slices.
+    pub async fn cells(&self, volume: &str) -> Result<PoolCellsReport, Failure> {
+        let (number, _) = self.volume_named(volume)?;
+        let classes = self.class_costs();
+        let map = self.pool.volume_cells(number, &classes, CELLS_MAX).await.map_err(pool_failure)?;
+        let slice_bytes = self.pool.slice_bytes();
+        let tier_bytes = |slices: &Vec<u32>| slices.iter().map(|slices| u64::from(*slices) * slice_bytes).collect();
+        Ok(PoolCellsReport {
+            tiers: self.pool.tiers(),
+            cell_bytes: u64::from(map.cell_slices) * slice_bytes,
+            tier_bytes: map.cells.iter().map(|cell| tier_bytes(&cell.slices)).collect(),
+            us_per_hour: map.cells.iter().map(|cell| cell.disk_time.as_micros()).collect(),
+        })
+    }
+
+    /// Costs of the tiers, the fastest first.
+    pub(super) fn class_costs(&self) -> Vec<ClassCost> {
+        self.relocation.classes().iter().map(TierClass::cost).collect()
+    }
+
+    /// Reports of moves, the first of which is the `position`-th to end.
+    fn move_reports(&self, moves: &[PlannedMove], (position, time_per_move): (u64, Nanos)) -> Vec<PoolMoveReport> {
+        let (volumes, slice_bytes) = (self.pool.volume_names(), self.pool.slice_bytes());
+        let report = |(position, planned): (u64, &PlannedMove)| {
+            let volume = volumes.get(&planned.slice.volume).cloned().unwrap_or_default();
+            let eta = Nanos(time_per_move.0.saturating_mul(position));
+            PoolMoveReport { eta_seconds: eta.as_millis().div_ceil(1_000), ..move_report(planned, volume, slice_bytes) }
+        };
+        (position..).zip(moves).map(report).collect()
+    }
+}
+
+fn curve_reports(histogram: &HeatHistogram) -> Vec<PoolCurveReport> {
+    let slices: u64 = histogram.buckets().map(HeatBucket::count).sum();
+    let point = |slices_ppm: u64| {
+        let hottest = (u128::from(slices) * u128::from(slices_ppm)).div_ceil(1_000_000) as u64;
+        PoolCurveReport { slices_ppm, load_ppm: histogram.share_of_hottest(hottest) }
+    };
+    CURVE_PPM.map(point).to_vec()
 }
 
 fn move_report(planned: &PlannedMove, volume: String, slice_bytes: u64) -> PoolMoveReport {
@@ -67,6 +132,7 @@ fn move_report(planned: &PlannedMove, volume: String, slice_bytes: u64) -> PoolM
         saved_ms_per_hour: details.saved_per_hour / 1_000_000,
         copy_ms: details.copy_time.as_millis(),
         payback_seconds,
+        eta_seconds: 0,
     }
 }
 

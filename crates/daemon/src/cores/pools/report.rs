@@ -14,6 +14,8 @@ impl OpenPool {
         let bytes = |slices: u32| u64::from(slices) * slice_bytes;
         let groups = self.pool.groups();
         let tiers: Vec<_> = (0..).map(TierNo).zip(self.pool.tiers()).collect();
+        // A pool whose tiers lack costs has no loads.
+        let loads = self.pool.utilisation(&self.class_costs()).unwrap_or_default();
         let group_report = |group: &GroupReport| {
             let state = match group.state {
                 MemberState::Removed => "removed",
@@ -28,6 +30,7 @@ impl OpenPool {
                 carries_metadata: group.carries_metadata,
                 size_bytes: bytes(group.slots),
                 free_bytes: bytes(group.free),
+                load_ppm: loads.iter().find(|(number, _)| *number == group.group).map(|(_, ppm)| *ppm),
                 drain: (group.state == MemberState::Draining).then(|| self.drain_report(group)),
             }
         };
@@ -64,6 +67,7 @@ impl OpenPool {
                 .collect(),
             volumes: volumes.iter().map(volume_report).collect(),
             relocation: self.relocation_report(),
+            full_at_unix_seconds: None,
         }
     }
 

@@ -117,6 +117,7 @@ impl Daemon {
             let request = Request::History {
                 volume: None,
                 datastore: None,
+                pool: None,
                 from_unix_seconds: Some(now.saturating_sub(seconds_back)),
                 to_unix_seconds: None,
                 step_seconds: None,

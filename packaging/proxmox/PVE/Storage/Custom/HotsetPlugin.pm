@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Proxmox VE storage plug-in for Hotset. VM disks are image files in one directory of this node,
-# served by the Hotset daemon of the same node. QEMU reaches them over NBD on the daemon's Unix
-# socket; all other requests to the daemon go over HTTP.
+# Proxmox VE storage plug-in for Hotset. VM disks are image files in one directory of this node, or
+# volumes of one of the daemon's pools, served by the Hotset daemon of the same node. QEMU reaches
+# them over NBD on the daemon's Unix socket; all other requests to the daemon go over HTTP.
 #
 # The storage is local to the node: each node runs its own daemon, and two daemons never serve one
 # image. So there is no `shared`; VMs move between nodes with their disks, as with any local
@@ -74,9 +74,14 @@ sub plugindata {
 sub properties {
     return {
         'hotset-directory' => {
-            description => "Directory of this node in which the image files lie.",
+            description => "Directory of this node in which the image files lie. Instead of hotset-pool.",
             type => 'string',
             format => 'pve-storage-path',
+        },
+        'hotset-pool' => {
+            description => "Pool of the daemon from which disks are cut. Instead of hotset-directory.",
+            type => 'string',
+            pattern => '[A-Za-z0-9][A-Za-z0-9_.-]*',
         },
         'hotset-url' => {
             description => "Where the daemon's HTTP interface is. Without it " . DEFAULT_URL . ".",
@@ -103,7 +108,8 @@ sub properties {
 
 sub options {
     return {
-        'hotset-directory' => { fixed => 1 },
+        'hotset-directory' => { fixed => 1, optional => 1 },
+        'hotset-pool' => { fixed => 1, optional => 1 },
         'hotset-url' => { optional => 1 },
         'hotset-socket' => { optional => 1 },
         'hotset-policy' => { optional => 1 },
@@ -130,6 +136,24 @@ sub checked_path {
 
 sub directory { return checked_path($_[0], 'hotset-directory'); }
 sub socket_path { return checked_path($_[0], 'hotset-socket', DEFAULT_SOCKET); }
+
+# The pool of the storage, untainted; nothing for a storage of image files.
+sub pool_name {
+    my ($scfg) = @_;
+
+    return if !defined($scfg->{'hotset-pool'});
+    my ($pool) = $scfg->{'hotset-pool'} =~ m/^([A-Za-z0-9][A-Za-z0-9_.-]*)\z/
+        or die "hotset-pool '$scfg->{'hotset-pool'}' is no pool's name\n";
+    return $pool;
+}
+
+# What the disks of the storage lie on, for messages.
+sub place {
+    my ($scfg) = @_;
+
+    my $pool = pool_name($scfg);
+    return defined($pool) ? "pool $pool" : "this storage's directory";
+}
 
 sub token_file {
     my ($storeid) = @_;
@@ -167,7 +191,9 @@ sub token_of {
 sub on_add_hook {
     my ($class, $storeid, $scfg, %sensitive) = @_;
 
-    directory($scfg);
+    die "either hotset-directory or hotset-pool is needed\n"
+        if defined($scfg->{'hotset-directory'}) == defined($scfg->{'hotset-pool'});
+    pool_name($scfg) // directory($scfg);
     socket_path($scfg);
     my $token = $sensitive{'hotset-token'};
     die "hotset-token is needed; make one with 'hotset token create proxmox --role administer'\n" if !defined($token);
@@ -263,8 +289,9 @@ sub get_volume {
 
     my $volume = find_volume($scfg, $storeid, $name);
     return $volume if $volume;
-    my $file = image($scfg, $name);
-    my $remedy = -e $file ? "; its image is there: 'hotset volume add $name --backing $file' serves it" : '';
+    my $backing = backing($scfg, $name);
+    my $exists = defined(pool_name($scfg)) ? pool_volumes($scfg, $storeid)->{$name} : -e $backing;
+    my $remedy = $exists ? "; its data is there: 'hotset volume add $name --backing $backing' serves it" : '';
     die "hotset has no volume '$name'$remedy\n";
 }
 
@@ -290,10 +317,55 @@ sub image {
     return directory($scfg) . "/$name.raw";
 }
 
-# Whether a volume belongs to this storage: its image is in the directory, under its name.
+# The backing of a disk: its image, or the pool, where it has its own name.
+sub backing {
+    my ($scfg, $name) = @_;
+
+    my $pool = pool_name($scfg);
+    return defined($pool) ? "pool://$pool" : image($scfg, $name);
+}
+
+# Whether a volume belongs to this storage: it is cut from the pool, or its image is in the
+# directory, under its name.
 sub is_ours {
     my ($scfg, $volume) = @_;
-    return $volume->{name} =~ m/^$NAME_RE\z/ && $volume->{backing} eq image($scfg, $volume->{name});
+    return $volume->{name} =~ m/^$NAME_RE\z/ && $volume->{backing} eq backing($scfg, $volume->{name});
+}
+
+# Pools
+
+# The pool of the storage. The daemon opens it if it is not open.
+sub pool_report {
+    my ($scfg, $storeid) = @_;
+    return ask($scfg, $storeid, 'GET', '/api/v1/pools/' . pool_name($scfg));
+}
+
+# Its volumes by name, those that are not served included: a failed or interrupted change may have
+# left them.
+sub pool_volumes {
+    my ($scfg, $storeid) = @_;
+    return { map { $_->{name} => $_ } pool_report($scfg, $storeid)->{volumes}->@* };
+}
+
+# Bytes of a pool's volume that are allocated.
+sub allocated {
+    my ($volume) = @_;
+
+    my $bytes = 0;
+    $bytes += $_ for $volume->{tier_bytes}->@*;
+    return int($bytes);
+}
+
+# Destroys a volume that is not served, with its data. Returns false if the pool does not have it.
+sub delete_pool_volume {
+    my ($scfg, $storeid, $name) = @_;
+
+    my $status;
+    my $path = '/api/v1/pools/' . pool_name($scfg) . "/volumes/$name";
+    eval { ask($scfg, $storeid, 'DELETE', $path, undef, \$status) };
+    return 1 if !$@;
+    return 0 if defined($status) && $status == 404;
+    die $@;
 }
 
 # Storage implementation
@@ -340,10 +412,23 @@ sub qemu_blockdev_options {
 sub status {
     my ($class, $storeid, $scfg, $cache) = @_;
 
+    return pool_status($scfg, $storeid) if defined(pool_name($scfg));
     $class->check_connection($storeid, $scfg);
     my $room = PVE::Tools::df(directory($scfg), LOOK_TIMEOUT);
     return if !$room || !$room->{total};
     return ($room->{total}, $room->{avail}, $room->{used}, 1);
+}
+
+# Space that is free on a device that takes no slices does not count.
+sub pool_status {
+    my ($scfg, $storeid) = @_;
+
+    my ($used, $free) = (0, 0);
+    for my $group (map { $_->{groups}->@* } pool_report($scfg, $storeid)->{tiers}->@*) {
+        $used += $group->{size_bytes} - $group->{free_bytes};
+        $free += $group->{free_bytes} if $group->{state} eq 'in-service';
+    }
+    return (int($used + $free), int($free), int($used), 1);
 }
 
 sub check_connection {
@@ -356,13 +441,16 @@ sub check_connection {
 sub activate_storage {
     my ($class, $storeid, $scfg, $cache) = @_;
 
-    my $directory = directory($scfg);
-    die "storage '$storeid': $directory is no directory of this node; create it, for the daemon's user to write\n"
-        if !-d $directory;
+    if (!defined(pool_name($scfg))) {
+        my $directory = directory($scfg);
+        die "storage '$storeid': $directory is no directory of this node; create it, for the daemon's user to write\n"
+            if !-d $directory;
+    }
     my $socket = socket_path($scfg);
     die "storage '$storeid': there is no NBD socket $socket; see [nbd] listen in hotset.toml, or set hotset-socket\n"
         if !-S $socket;
     $class->check_connection($storeid, $scfg);
+    pool_report($scfg, $storeid) if defined(pool_name($scfg));
     return 1;
 }
 
@@ -406,13 +494,17 @@ sub list_images {
     my ($class, $storeid, $scfg, $vmid, $vollist, $cache) = @_;
 
     my %wanted = map { $_ => 1 } ($vollist // [])->@*;
+    my @ours =
+        defined(pool_name($scfg))
+        ? grep { $_->{name} =~ m/^$NAME_RE\z/ } values pool_volumes($scfg, $storeid)->%*
+        : grep { is_ours($scfg, $_) } all_volumes($scfg, $storeid);
     my $images = [];
-    for my $volume (grep { is_ours($scfg, $_) } all_volumes($scfg, $storeid)) {
+    for my $volume (sort { $a->{name} cmp $b->{name} } @ours) {
         my ($name, $owner) = ($class->parse_volname($volume->{name}))[1, 2];
         my $volid = "$storeid:$name";
         next if $vollist ? !$wanted{$volid} : defined($vmid) && $owner ne $vmid;
-        push @$images,
-            { volid => $volid, format => 'raw', size => int($volume->{size_bytes}), vmid => $owner, file_facts($scfg, $name) };
+        my %facts = $volume->{tier_bytes} ? (used => allocated($volume)) : file_facts($scfg, $name);
+        push @$images, { volid => $volid, format => 'raw', size => int($volume->{size_bytes}), vmid => $owner, %facts };
     }
     return $images;
 }
@@ -431,6 +523,10 @@ sub volume_size_info {
     my $name = ($class->parse_volname($volname))[1];
     my $size = int(get_volume($scfg, $storeid, $name)->{size_bytes});
     return $size if !wantarray;
+    if (defined(pool_name($scfg))) {
+        my $volume = pool_volumes($scfg, $storeid)->{$name};
+        return ($size, 'raw', $volume ? allocated($volume) : 0, undef, undef);
+    }
     my %facts = file_facts($scfg, $name);
     return ($size, 'raw', $facts{used} // 0, undef, $facts{ctime});
 }
@@ -442,31 +538,45 @@ sub alloc_image {
     $name = $class->free_name($storeid, $scfg, $vmid) if !$name;
     my ($checked, $owner) = ($class->parse_volname($name))[1, 2];
     die "illegal name '$name' - it is not one of VM ${vmid}'s\n" if $owner ne $vmid;
-    my $file = image($scfg, $checked);
-    # The daemon serves an existing file with its content, which would be another disk's.
-    die "$file exists already; remove it, or serve it with 'hotset volume add $checked --backing $file'\n" if -e $file;
+    my $backing = backing($scfg, $checked);
+    my $pool = pool_name($scfg);
+    # The daemon serves an existing file or volume of a pool with its content, which would be another disk's.
+    my $what = defined($pool) ? "volume '$checked' of pool $pool" : $backing;
+    die "$what exists already; remove it, or serve it with 'hotset volume add $checked --backing $backing'\n"
+        if defined($pool) ? pool_volumes($scfg, $storeid)->{$checked} : -e $backing;
 
-    serve($scfg, $storeid, $checked, $size * 1024);
+    eval { serve($scfg, $storeid, $checked, $size * 1024) };
+    if (my $err = $@) {
+        # The daemon may have created the volume before it failed. One that is served by now stays: it is listed, and
+        # can be removed.
+        eval { delete_pool_volume($scfg, $storeid, $checked) } if defined($pool);
+        die $err;
+    }
     return $checked;
 }
 
-# Has the daemon serve an image. A missing image is created, sparse, with so many bytes.
+# Has the daemon serve a disk. A missing image is created, sparse, with so many bytes; a missing
+# volume of a pool likewise.
 sub serve {
     my ($scfg, $storeid, $name, $bytes) = @_;
 
-    my $volume = { name => "$name", backing => image($scfg, $name), size_bytes => int($bytes) };
+    my $volume = { name => "$name", backing => backing($scfg, $name), size_bytes => int($bytes) };
     $volume->{policy} = $scfg->{'hotset-policy'} if defined($scfg->{'hotset-policy'});
     ask($scfg, $storeid, 'POST', '/api/v1/volumes', $volume);
 }
 
 # The first free disk name of a VM: no volume of the daemon has it, in any storage, and no left-over
-# file.
+# file or volume of the pool.
 sub free_name {
     my ($class, $storeid, $scfg, $vmid) = @_;
 
     my @taken = map { $_->{name} } all_volumes($scfg, $storeid);
-    opendir(my $entries, directory($scfg)) or die directory($scfg) . " cannot be read: $!\n";
-    push @taken, map { m/^(.+)\.raw$/ ? $1 : () } readdir($entries);
+    if (defined(pool_name($scfg))) {
+        push @taken, keys pool_volumes($scfg, $storeid)->%*;
+    } else {
+        opendir(my $entries, directory($scfg)) or die directory($scfg) . " cannot be read: $!\n";
+        push @taken, map { m/^(.+)\.raw$/ ? $1 : () } readdir($entries);
+    }
     return PVE::Storage::Plugin::get_next_vm_diskname(\@taken, $storeid, $vmid, undef, $scfg);
 }
 
@@ -474,19 +584,31 @@ sub free_image {
     my ($class, $storeid, $scfg, $volname, $isBase, $format) = @_;
 
     my $name = ($class->parse_volname($volname))[1];
-    my $file = image($scfg, $name);
-    if (my $volume = find_volume($scfg, $storeid, $name)) {
-        die "volume '$name' lies on $volume->{backing}, which is not in this storage's directory; nothing was removed."
-            . " 'hotset volume remove $name' ends serving it\n"
-            if !is_ours($scfg, $volume);
+    my $pool = pool_name($scfg);
+    # Each step may have been done by an earlier call that failed.
+    my $served = find_volume($scfg, $storeid, $name);
+    if ($served && is_ours($scfg, $served)) {
         # Discards dirty data first, because a removed disk need not be destaged. If that fails, the
         # removal is only slower.
         eval { ask($scfg, $storeid, 'POST', "/api/v1/volumes/$name/invalidate", { discard_dirty => $name }) };
         ask($scfg, $storeid, 'DELETE', "/api/v1/volumes/$name");
-    } elsif (!-e $file) {
+        if (defined($pool)) {
+            delete_pool_volume($scfg, $storeid, $name);
+            return;
+        }
+    } elsif (defined($pool)) {
+        # A served volume of this name lies elsewhere, and is not touched.
+        return if delete_pool_volume($scfg, $storeid, $name);
+    }
+    die "volume '$name' lies on $served->{backing}, which is not in "
+        . place($scfg)
+        . "; nothing was removed. 'hotset volume remove $name' ends serving it\n"
+        if $served && !is_ours($scfg, $served);
+    if (defined($pool) || !$served && !-e image($scfg, $name)) {
         warn "volume '$name' does not exist\n";
         return;
     }
+    my $file = image($scfg, $name);
     unlink($file) or $!{ENOENT} or die "$file: cannot remove the image: $!\n";
     return;
 }
@@ -506,11 +628,12 @@ sub volume_resize {
 
 # Copies as streams of bytes, for moving disks between nodes. The image file is accessed while the
 # volume is unused: after a flush it has the volume's whole content, and an imported file is
-# complete before it is served.
+# complete before it is served. A volume of a pool has no file: QEMU copies it over NBD.
 
 sub volume_export_formats {
     my ($class, $scfg, $storeid, $volname, $snapshot, $base_snapshot, $with_snapshots) = @_;
 
+    return () if defined(pool_name($scfg));
     return () if defined($snapshot) || defined($base_snapshot) || $with_snapshots;
     return ('raw+size');
 }
@@ -519,7 +642,8 @@ sub volume_export {
     my ($class, $scfg, $storeid, $fh, $volname, $format, $snapshot, $base_snapshot, $with_snapshots) = @_;
 
     refuse('snapshots') if defined($snapshot) || defined($base_snapshot) || $with_snapshots;
-    die "volume export format $format not available for $class\n" if $format ne 'raw+size';
+    die "volume export format $format not available for $class\n"
+        if $format ne 'raw+size' || defined(pool_name($scfg));
     my $name = ($class->parse_volname($volname))[1];
     my $volume = get_volume($scfg, $storeid, $name);
     die "volume '$name' lies on $volume->{backing}, which is not in this storage's directory\n"
@@ -543,7 +667,8 @@ sub volume_import {
     my ($class, $scfg, $storeid, $fh, $volname, $format, $snapshot, $base_snapshot, $with_snapshots, $allow_rename) = @_;
 
     refuse('snapshots') if defined($snapshot) || defined($base_snapshot) || $with_snapshots;
-    die "volume import format $format not available for $class\n" if $format ne 'raw+size';
+    die "volume import format $format not available for $class\n"
+        if $format ne 'raw+size' || defined(pool_name($scfg));
     my ($name, $vmid) = ($class->parse_volname($volname))[1, 2];
     if (-e image($scfg, $name) || find_volume($scfg, $storeid, $name)) {
         die "volume '$storeid:$name' already exists\n" if !$allow_rename;
@@ -612,14 +737,14 @@ sub write_sparse {
     sysseek($image, length($piece), SEEK_CUR) or die "cannot seek: $!\n";
 }
 
-# The identity of the storage: this machine's directory, under any storage name. The machine's id
+# The identity of the storage: this machine's directory or pool, under any storage name. The machine's id
 # itself is not disclosed.
 sub get_identity {
     my ($class, $scfg, $storeid) = @_;
 
     my $machine = PVE::Tools::file_read_firstline('/etc/machine-id')
         or die "/etc/machine-id is missing: this node has no identity\n";
-    return 'hotset-' . substr(sha256_hex("hotset:$machine:" . directory($scfg)), 0, 32);
+    return 'hotset-' . substr(sha256_hex("hotset:$machine:" . (defined(pool_name($scfg)) ? backing($scfg) : directory($scfg))), 0, 32);
 }
 
 # Unsupported functions
