@@ -167,6 +167,7 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
             let name = &entry.ok_or(PoolError::NoVolume(volume))?.spec.name;
             match snapshots::snapshots_of(&state, volume).count() {
                 0 => {}
+                1 => return Err(PoolError::Refused(format!("volume \"{name}\" has a snapshot: delete it first"))),
                 count => {
                     let text = format!("volume \"{name}\" has {count} snapshots: delete them first");
                     return Err(PoolError::Refused(text));

@@ -43,6 +43,7 @@ pub use latency::{BackingRequests, Bucket, Counts, CountsBelow, LatencyCountsRep
 pub use pool::{
     PoolClassReport, PoolDrainReport, PoolGroupReport, PoolHeatReport, PoolLoadReport, PoolMoveReason, PoolMoveReport,
     PoolPlanReport, PoolRelocationReport, PoolRelocationState, PoolReport, PoolTierReport, PoolVolumeReport,
+    SnapshotReport, SnapshotsReport,
 };
 pub use qos::{DatastoreReport, EpisodeReport, MemberReport, QosUse};
 pub use status::{CoreReport, OverrideReport, StatusReport};

@@ -208,6 +208,21 @@ pub(super) async fn reserve<S: Seam, D: Disk<S>>(
     Err(DiskError::Io("a group keeps losing unflushed content".to_owned()))
 }
 
+/// Allocates the slices of a volume that have no slot, durably.
+pub(super) async fn fill_holes<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, volume: VolumeId) -> DiskResult<()> {
+    let end = {
+        let state = inner.state.borrow();
+        state.slice_count(state.volumes.get(&volume).ok_or(DiskError::Gone)?)
+    };
+    for slice in (0..end).map(|slice| SliceAddress { volume, slice: SliceNo(slice) }) {
+        if inner.state.borrow().slot_of(slice).is_none() {
+            allocate(inner, slice).await?;
+            journal::commit_if_many(inner);
+        }
+    }
+    journal::commit(inner, None, Vec::new()).await.map_err(crate::PoolError::into_disk_error)
+}
+
 /// True if every slice of the range has a durable map entry.
 pub(super) fn are_durable<S: Seam, D: Disk<S>>(
     state: &State<S, D>,

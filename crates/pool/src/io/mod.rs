@@ -56,6 +56,17 @@ impl<S: Seam, D: Disk<S>> PoolDisk<S, D> {
         detached(&self.inner.seam, work).await
     }
 
+    /// Allocates every slice that has no slot, durably. Shared slices stay shared.
+    pub async fn fill_holes(&self) -> DiskResult<()> {
+        let request = self.begin_change(0, 0)?;
+        let (inner, volume) = (Rc::clone(&self.inner), self.volume);
+        let work = async move {
+            let _request = request;
+            allocate::fill_holes(&inner, volume).await
+        };
+        detached(&self.inner.seam, work).await
+    }
+
     /// Checks a request at the door and counts it. A misaligned request is a bug of the caller.
     fn begin(&self, at: u64, len: u64) -> DiskResult<PendingRequest> {
         let state = self.inner.state.borrow();

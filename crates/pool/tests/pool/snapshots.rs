@@ -105,7 +105,7 @@ fn clone_is_independent_and_outlives_snapshot_and_master() {
         assert_eq!((tag_at(&seam, &copy, 0).await, tag_at(&seam, &copy, 1).await), (9, 0));
         assert_eq!((tag_at(&seam, &disk, 0).await, tag_at(&seam, &disk, 1).await), (1, 2));
         let refusal = pool.remove_volume(id).await.expect_err("it has a snapshot").to_string();
-        assert_eq!(refusal, "volume \"a\" has 1 snapshots: delete them first");
+        assert_eq!(refusal, "volume \"a\" has a snapshot: delete it first");
         assert!(pool.create_snapshot(id, "s", 0).await.is_err_and(|error| error.to_string().contains("already")));
         assert!(pool.create_snapshot(id, "", 0).await.is_err());
         assert!(pool.clone_snapshot(snapshot, "a").await.is_err());
@@ -183,6 +183,19 @@ fn snapshot_survives_checkpoints_and_openings_with_later_changes() {
             assert_eq!(tag_at(&seam, &pool.volume(snapshot).expect("it exists"), 0).await, tag);
         }
         assert_eq!(tag_at(&seam, &pool.volume(id).expect("it exists"), 0).await, 102);
+    });
+}
+
+#[test]
+fn holes_of_a_thick_volume_are_filled_and_shared_slices_stay_shared() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let (pool, id, disk) = with_volume(&seam).await;
+        pool.create_snapshot(id, "s", 0).await.expect("sound disks");
+        disk.fill_holes().await.expect("room");
+        assert_eq!((used(&pool), pool.slices_of(id).len()), (4, 4));
+        assert!(!disk.has_space_for(0, 4096) && disk.has_space_for(2 * SLICE, 2 * SLICE));
     });
 }
 

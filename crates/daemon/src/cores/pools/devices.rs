@@ -70,7 +70,7 @@ impl Cores {
 }
 
 impl OpenPool {
-    fn volume_named(&self, volume: &str) -> Result<(VolumeId, PoolDisk<RealSeam, RealDisk>), Failure> {
+    pub(super) fn volume_named(&self, volume: &str) -> Result<(VolumeId, PoolDisk<RealSeam, RealDisk>), Failure> {
         let Some(number) = self.pool.volume_named(volume) else {
             let text = format!("pool {} has no volume \"{volume}\"; `hotset pool show {}`", self.name, self.name);
             return Err(Failure::new(ErrorKind::NotFound, text));
