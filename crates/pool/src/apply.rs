@@ -1,5 +1,5 @@
-//! Consequences of durable records in memory: properties of volumes, copies of maps, removals. The slots of a former map
-//! are released in steps, so that no record blocks the core for long.
+//! Consequences of durable records in memory: properties of volumes, copies of maps, removals. The slots of a former
+//! map are released in steps, so that no record blocks the core for long.
 
 use std::rc::Rc;
 

@@ -74,8 +74,8 @@ impl VolumeMap {
         allocated.skip_while(move |(slice, _)| *slice < from)
     }
 
-    /// The slices from `from` on whose slots differ from those of `base`, in order, each with its slot here. Chunks that
-    /// both maps share are skipped at once.
+    /// The slices from `from` on whose slots differ from those of `base`, in order, each with its slot here. Chunks
+    /// that both maps share are skipped at once.
     pub fn differences<'a>(
         &'a self,
         base: &'a VolumeMap,

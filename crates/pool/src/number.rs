@@ -121,8 +121,8 @@ pub struct SliceAddress {
     pub slice: SliceNo,
 }
 
-/// A slice of a family: of a volume, its snapshots and its clones. A slot that several of them share is the same slice of
-/// each.
+/// A slice of a family: of a volume, its snapshots and its clones. A slot that several of them share is the same slice
+/// of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FamilySlice {
     /// The number of the family: the one of its first volume, which may be gone.

@@ -202,8 +202,8 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
         detached(&self.0.seam, async move { snapshots::roll_back(&inner, snapshot).await }).await
     }
 
-    /// Creates a volume with the content of a snapshot, durably. It is thin, has the policy of the snapshot's volume, and
-    /// shares all slices.
+    /// Creates a volume with the content of a snapshot, durably. It is thin, has the policy of the snapshot's volume,
+    /// and shares all slices.
     pub async fn clone_snapshot(&self, snapshot: VolumeId, name: &str) -> Result<VolumeId, PoolError> {
         let (inner, name) = (Rc::clone(&self.0), name.to_owned());
         detached(&self.0.seam, async move { snapshots::clone(&inner, snapshot, name).await }).await

@@ -1,7 +1,7 @@
 //! Snapshots, roll back and clones: each is one record of the journal that copies a map.
 //!
-//! The volumes concerned are held meanwhile: new changes of their slices wait, the ones in flight end, and everything is
-//! durable before the record is written. So the record's place in the journal and the maps in memory mean the same.
+//! The volumes concerned are held meanwhile: new changes of their slices wait, the ones in flight end, and everything
+//! is durable before the record is written. So the record's place in the journal and the maps in memory mean the same.
 
 use std::rc::Rc;
 

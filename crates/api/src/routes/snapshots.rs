@@ -56,7 +56,8 @@ async fn create_snapshot(
 
 /// Delete a snapshot
 #[utoipa::path(delete, path = "/api/v1/volumes/{name}/snapshots/{snapshot}", tag = "snapshots",
-    params(("name" = String, Path, description = "The volume"), ("snapshot" = String, Path, description = "The snapshot")),
+    params(("name" = String, Path, description = "The volume"),
+        ("snapshot" = String, Path, description = "The snapshot")),
     responses((status = 200, description = "Deleted", body = SnapshotsReport)))]
 async fn delete_snapshot(
     State(shared): State<Arc<Shared>>,
@@ -76,7 +77,8 @@ struct RollbackOptions {
 
 /// Return a volume to a snapshot; data written since is lost
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots/{snapshot}/rollback", tag = "snapshots",
-    params(("name" = String, Path, description = "The volume"), ("snapshot" = String, Path, description = "The snapshot")),
+    params(("name" = String, Path, description = "The volume"),
+        ("snapshot" = String, Path, description = "The snapshot")),
     request_body = RollbackOptions,
     responses((status = 200, description = "Rolled back", body = SnapshotsReport)))]
 async fn roll_back(
@@ -97,7 +99,8 @@ struct NewClone {
 
 /// Create a volume in the same pool with the content of a snapshot; it is not served until it is added
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/snapshots/{snapshot}/clone", tag = "snapshots",
-    params(("name" = String, Path, description = "The volume"), ("snapshot" = String, Path, description = "The snapshot")),
+    params(("name" = String, Path, description = "The volume"),
+        ("snapshot" = String, Path, description = "The snapshot")),
     request_body = NewClone,
     responses((status = 200, description = "Created", body = SnapshotsReport)))]
 async fn clone_snapshot(

@@ -1,5 +1,6 @@
 //! Zero-ranges: a whole slice of a thin volume is freed if the request may release space, a part of an allocated one is
-//! zeroed, an unallocated one stays. A shared slice that is freed only loses this reference; another one is copied first.
+//! zeroed, an unallocated one stays. A shared slice that is freed only loses this reference; another one is copied
+//! first.
 
 use std::rc::Rc;
 
