@@ -79,6 +79,14 @@ impl<S: Seam> Shard<S> {
         self.run_within(limit, async move |_| drop(shard.leave_log().await)).await;
     }
 
+    /// As [`Shard::leave_log_within`]; returns `None` after a time-out.
+    pub async fn try_leave_log_within(self: &ShardRef<S>, limit: Nanos) -> Option<Result<(), RequestError>> {
+        let (shard, result) = (Rc::clone(self), Rc::new(Cell::new(None)));
+        let ended = Rc::clone(&result);
+        self.run_within(limit, async move |_| ended.set(Some(shard.leave_log().await))).await;
+        result.take()
+    }
+
     /// Runs `work` in a task of its own and waits until it ends, or until `limit` is over: the flag is set then, and
     /// the work goes on.
     async fn run_within<W>(self: &ShardRef<S>, limit: Nanos, work: impl FnOnce(Rc<Cell<bool>>) -> W)

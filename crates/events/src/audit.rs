@@ -103,6 +103,15 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         Request::PoolDrain { name, device, cancel: false } => pool_change(name, format!("drain {device}")),
         Request::PoolDrain { name, device, cancel: true } => pool_change(name, format!("cancel the drain of {device}")),
         Request::PoolDeleteVolume { name, volume } => pool_change(name, format!("delete volume {volume}")),
+        Request::SnapshotCreate { name, snapshot } => volume_change(name, format!("create the snapshot {snapshot}")),
+        Request::SnapshotRollback { name, snapshot, force } => {
+            let clients = if *force { ", and disconnect its clients" } else { "" };
+            volume_change(name, format!("roll back to the snapshot {snapshot}{clients}"))
+        }
+        Request::SnapshotDelete { name, snapshot } => volume_change(name, format!("delete the snapshot {snapshot}")),
+        Request::SnapshotClone { name, snapshot, new_volume } => {
+            volume_change(name, format!("clone the snapshot {snapshot} as volume {new_volume}"))
+        }
         Request::PoolPause { name } => pool_change(name, "pause moves of slices"),
         Request::PoolResume { name } => pool_change(name, "resume moves of slices"),
         Request::JobCancel { id } => daemon_change(format!("cancel the job {id}")),
@@ -136,6 +145,7 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         | Request::PoolPlan { .. }
         | Request::PoolQueue { .. }
         | Request::PoolCells { .. }
+        | Request::SnapshotList { .. }
         | Request::TraceTake { .. }
         | Request::TraceClose { .. }
         | Request::Advice { .. }

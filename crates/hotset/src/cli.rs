@@ -104,6 +104,11 @@ enum Command {
         #[command(subcommand)]
         action: commands::pool::Action,
     },
+    /// Snapshots of volumes on pools: create, list, roll back, clone, delete
+    Snapshot {
+        #[command(subcommand)]
+        action: commands::snapshot::Action,
+    },
     /// List or cancel long operations
     Job {
         #[command(subcommand)]
@@ -206,6 +211,7 @@ impl Cli {
             Command::Flash { action } => commands::flash::run(socket, &action, json),
             Command::Datastore { action } => commands::datastore::run(socket, action, json),
             Command::Pool { action } => commands::pool::run(socket, action, json),
+            Command::Snapshot { action } => commands::snapshot::run(socket, action, json),
             Command::Job { action } => commands::job::run(socket, action, json),
             Command::Token { action } => commands::token::run(socket, action, json),
             Command::Volume { action } => commands::volume::run(socket, action, json),

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::report::{
     AdvicePage, AlertReport, ChannelTestReport, ConfigurationReport, DatastoreReport, EventsPage, FlashPlanReport,
     HeatReport, HistoryReport, JobReport, PoolCellsReport, PoolPlanReport, PoolQueueReport, PoolReport, SilenceReport,
-    SlowReport, TraceOpened, Traced,
+    SlowReport, SnapshotsReport, TraceOpened, Traced,
 };
 use crate::token::{LoginLink, TokenCreated, TokenReport};
 use crate::{FlashReport, StatusReport, VolumeReport};
@@ -82,6 +82,8 @@ pub enum Answer {
     PoolQueue(Box<PoolQueueReport>),
     /// The slices of a volume of a pool.
     PoolCells(Box<PoolCellsReport>),
+    /// Of `snapshot list` and of commands that changed a snapshot.
+    Snapshots(Box<SnapshotsReport>),
     /// Of `job list`.
     Jobs(Vec<JobReport>),
     /// Of an action that continues as a job.

@@ -265,6 +265,44 @@ pub enum Request {
         /// The volume.
         volume: String,
     },
+    /// Snapshots of a volume of a pool.
+    SnapshotList {
+        /// The volume.
+        name: String,
+    },
+    /// Take a snapshot of a volume of a pool while it serves.
+    SnapshotCreate {
+        /// The volume.
+        name: String,
+        /// Name of the snapshot.
+        snapshot: String,
+    },
+    /// Return a volume to a snapshot.
+    SnapshotRollback {
+        /// The volume.
+        name: String,
+        /// The snapshot.
+        snapshot: String,
+        /// Disconnect its clients.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Delete a snapshot.
+    SnapshotDelete {
+        /// The volume.
+        name: String,
+        /// The snapshot.
+        snapshot: String,
+    },
+    /// Create a volume in the same pool with the content of a snapshot.
+    SnapshotClone {
+        /// The volume.
+        name: String,
+        /// The snapshot.
+        snapshot: String,
+        /// Name of the new volume.
+        new_volume: String,
+    },
     /// Jobs in progress.
     JobList {},
     /// Cancel a job.

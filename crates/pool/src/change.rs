@@ -3,7 +3,8 @@
 use seam::{Disk, DiskError, DiskResult, Seam};
 
 use crate::number::{SliceAddress, SlotAddress};
-use crate::state::{Inner, SliceWork, State};
+use crate::sabotage::Sabotage;
+use crate::state::{Inner, State};
 use task_sync::Reply;
 
 /// The next step of a change of a slice.
@@ -12,20 +13,40 @@ pub(crate) enum Step<D> {
     Change(SlotAddress, DiskResult<(D, u64)>),
     /// The slice has no slot.
     Unallocated,
+    /// Other volumes refer to the slot: the change needs a copy of it.
+    Shared(SlotAddress),
     /// Wait for the end of other work on the slice.
     Wait(Reply<()>),
+}
+
+impl<D> Step<D> {
+    /// The shared slot to copy.
+    pub fn shared(&self) -> Option<SlotAddress> {
+        match self {
+            Step::Shared(slot) => Some(*slot),
+            _ => None,
+        }
+    }
 }
 
 /// Decides how to change a slice from byte `offset` on.
 pub(crate) fn next_step<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, slice: SliceAddress, offset: u64) -> Step<D> {
     let mut state = inner.state.borrow_mut();
-    match state.work.get_mut(&slice) {
-        Some(SliceWork::Allocating(waiters)) => return Step::Wait(waiters.add()),
-        Some(SliceWork::Moving(copy)) if copy.holds_writes => return Step::Wait(copy.waiters.add()),
-        _ => {}
+    if let Some(waiters) = state.allocating.get_mut(&slice) {
+        return Step::Wait(waiters.add());
+    }
+    if let Some(waiters) = state.volumes.get_mut(&slice.volume).and_then(|volume| volume.hold.as_mut()) {
+        return Step::Wait(waiters.add());
     }
     let Some(slot) = state.slot_of(slice) else { return Step::Unallocated };
+    if !state.check_private(slice, slot) && !state.sabotage.is(Sabotage::WriteShared) {
+        return Step::Shared(slot);
+    }
+    if let Some(copy) = state.moving.get_mut(&slot).filter(|copy| copy.holds_writes) {
+        return Step::Wait(copy.waiters.add());
+    }
     state.pin(slot, true);
+    state.begin_change(slice);
     Step::Change(slot, locate(&state, slot, offset))
 }
 
@@ -37,13 +58,12 @@ pub(crate) fn finish_change<S: Seam, D: Disk<S>>(
     (offset, len): (u64, u64),
 ) {
     state.unpin(slot, true);
+    state.end_change(slice);
     if let Some(volume) = state.volumes.get_mut(&slice.volume) {
         volume.unflushed.insert(slot.group);
     }
     let writers = state.pins(slot).writers;
-    if let Some(SliceWork::Moving(copy)) = state.work.get_mut(&slice)
-        && copy.source == slot
-    {
+    if let Some(copy) = state.moving.get_mut(&slot) {
         copy.mark(offset, len);
         if writers == 0 {
             copy.drained.wake();

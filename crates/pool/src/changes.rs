@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use crate::number::{SliceAddress, SlotAddress};
+use crate::number::{SliceAddress, SliceNo, SlotAddress, VolumeId};
 
 /// A change that no commit contains yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,31 @@ impl Changes {
     pub fn note(&mut self, slice: SliceAddress, former: Option<SlotAddress>, stamp: u64) {
         let baseline = self.committing.get(&slice).map_or(former, |committing| committing.slot);
         self.pending.entry(slice).or_insert(PendingChange { baseline, stamp }).stamp = stamp;
-        self.released.extend(former);
+    }
+
+    /// Frees a slot with the next pass of commits: no map refers to it any more, but a durable entry may.
+    pub fn release(&mut self, slot: SlotAddress) {
+        self.released.push(slot);
+    }
+
+    /// True if the last durable entry of a changed slice is this slot.
+    pub fn is_baseline(&self, slice: SliceAddress, slot: SlotAddress) -> bool {
+        let pending = self.pending.get(&slice).map(|change| change.baseline);
+        let committing = self.committing.get(&slice).map(|change| change.baseline);
+        [pending, committing].contains(&Some(Some(slot)))
+    }
+
+    /// All slices with a change, each with its last durable slot.
+    pub fn baselines(&self) -> impl Iterator<Item = (SliceAddress, Option<SlotAddress>)> + '_ {
+        let committing = self.committing.iter().map(|(slice, change)| (*slice, change.baseline));
+        let pending = self.pending.iter().filter(|(slice, _)| !self.committing.contains_key(slice));
+        committing.chain(pending.map(|(slice, change)| (*slice, change.baseline)))
+    }
+
+    /// True if a slice of the volume has a change.
+    pub fn has_changes_of(&self, volume: VolumeId) -> bool {
+        let range = SliceAddress { volume, slice: SliceNo(0) }..=SliceAddress { volume, slice: SliceNo(u32::MAX) };
+        self.pending.range(range.clone()).next().is_some() || self.committing.range(range).next().is_some()
     }
 
     /// Takes a released slot out of the list again, because a slice refers to it again.
@@ -67,13 +91,6 @@ impl Changes {
     pub fn stamp_of(&self, slice: SliceAddress) -> Option<u64> {
         let committing = || self.committing.get(&slice).map(|change| change.stamp);
         self.pending.get(&slice).map(|change| change.stamp).or_else(committing)
-    }
-
-    /// Slices that have no map entry now, but a durable one, from `from` on.
-    pub fn changed_from(&self, from: Bound<SliceAddress>) -> impl Iterator<Item = SliceAddress> + '_ {
-        let committing = self.committing.range((from, Bound::Unbounded)).map(|(slice, _)| *slice);
-        let pending = self.pending.range((from, Bound::Unbounded)).map(|(slice, _)| *slice);
-        committing.chain(pending)
     }
 
     /// Number of changes that no commit contains yet.
@@ -123,10 +140,11 @@ impl Changes {
         match self.pending.get_mut(&slice) {
             Some(pending) => {
                 pending.baseline = change.baseline;
-                // Only the commit of the later change frees the baseline.
-                if let Some(baseline) = change.baseline {
-                    self.releasing.retain(|released| *released != baseline);
-                    self.released.push(baseline);
+                // Only the commit of the later change frees the baseline. Another map may still refer to it.
+                if let Some(baseline) = change.baseline
+                    && let Some(index) = self.releasing.iter().position(|released| *released == baseline)
+                {
+                    self.released.push(self.releasing.swap_remove(index));
                 }
                 false
             }

@@ -8,17 +8,21 @@ use seam::{Disk, Seam};
 
 use crate::buffers::Buffers;
 use crate::error::PoolError;
+use crate::format::record::Lineage;
 use crate::format::superblock::{MemberState, Superblock};
 use crate::journal::load::load;
+use crate::journal::replay::LoadedVolume;
+use crate::map::VolumeMap;
 use crate::number::{GroupNo, SliceAddress, SliceNo, SlotAddress, SlotNo, VolumeId};
 use crate::open::{find_groups, present_copies};
+use crate::policy::VolumeSpec;
 use crate::slots::SlotUse;
 use crate::state::State;
 
 /// A contradiction in a pool's metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// Two slices lie in one slot.
+    /// Two slices lie in one slot, and are not the same slice of one family.
     Doubled {
         /// The slot.
         slot: SlotAddress,
@@ -46,6 +50,20 @@ pub enum Finding {
         /// The slot.
         slot: SlotAddress,
     },
+    /// A slot counts as one slice's own, and others share it: a write would change them.
+    FalselyPrivate {
+        /// The slot.
+        slot: SlotAddress,
+        /// The slice that would be written in place.
+        slice: SliceAddress,
+    },
+    /// A snapshot has no volume.
+    Orphan {
+        /// The snapshot.
+        snapshot: VolumeId,
+        /// Its volume.
+        volume: VolumeId,
+    },
     /// A metadata copy is damaged or missing; another one serves.
     Copy {
         /// Its group.
@@ -64,6 +82,12 @@ impl fmt::Display for Finding {
                 write!(f, "{slice} lies in {slot}, of a group that the pool does not have")
             }
             Finding::Leaked { slot } => write!(f, "{slot} is not free and holds no slice"),
+            Finding::FalselyPrivate { slot, slice } => {
+                write!(f, "{slot} of {slice} counts as not shared, and other slices share it")
+            }
+            Finding::Orphan { snapshot, volume } => {
+                write!(f, "snapshot {snapshot} belongs to volume {volume}, which does not exist")
+            }
             Finding::Copy { group, reason } => write!(f, "the copy of the metadata on group {group}: {reason}"),
         }
     }
@@ -74,8 +98,12 @@ impl fmt::Display for Finding {
 pub struct CheckReport {
     /// Volumes.
     pub volumes: usize,
+    /// Snapshots.
+    pub snapshots: usize,
     /// Allocated slices.
     pub slices: u64,
+    /// Slots that several volumes and snapshots share.
+    pub shared_slots: u64,
     /// Contradictions; none in a sound pool.
     pub findings: Vec<Finding>,
 }
@@ -83,12 +111,20 @@ pub struct CheckReport {
 /// The slices found so far, by slot.
 struct Checker<'a> {
     superblock: &'a Superblock,
-    owners: BTreeMap<SlotAddress, SliceAddress>,
+    /// The slice found first in each slot, its family, and the number of references.
+    owners: BTreeMap<SlotAddress, (SliceAddress, VolumeId, u32)>,
     report: CheckReport,
 }
 
 impl Checker<'_> {
-    fn add(&mut self, slice: SliceAddress, slot: SlotAddress, size_bytes: u64) {
+    fn add_volume(&mut self, volume: VolumeId, spec: &VolumeSpec, lineage: Lineage, map: &VolumeMap) {
+        *(if lineage.snapshot.is_some() { &mut self.report.snapshots } else { &mut self.report.volumes }) += 1;
+        for (slice, slot) in map.allocated_from(SliceNo(0)) {
+            self.add(SliceAddress { volume, slice }, lineage.family, slot, spec.size_bytes);
+        }
+    }
+
+    fn add(&mut self, slice: SliceAddress, family: VolumeId, slot: SlotAddress, size_bytes: u64) {
         self.report.slices += 1;
         let member = self.superblock.members.get(slot.group.index());
         let Some(member) = member.filter(|member| member.state != MemberState::Removed) else {
@@ -101,8 +137,13 @@ impl Checker<'_> {
         if u64::from(slice.slice.0) * self.superblock.slice_bytes >= size_bytes {
             self.report.findings.push(Finding::Leaked { slot });
         }
-        if let Some(first) = self.owners.insert(slot, slice) {
+        let (first, first_family, references) = self.owners.entry(slot).or_insert((slice, family, 0));
+        *references += 1;
+        if (*first_family, first.slice) != (family, slice.slice) {
+            let first = *first;
             self.report.findings.push(Finding::Doubled { slot, first, second: slice });
+        } else if *references == 2 {
+            self.report.shared_slots += 1;
         }
     }
 }
@@ -123,10 +164,12 @@ pub(crate) async fn check<S: Seam, D: Disk<S>>(seam: &S, disks: &[D]) -> Result<
             checker.report.findings.push(Finding::Copy { group, reason: "the group is missing".to_owned() });
         }
     }
-    checker.report.volumes = loaded.volumes.volumes.len();
-    for (volume, (spec, map)) in &loaded.volumes.volumes {
-        for (slice, slot) in map.allocated_from(SliceNo(0)) {
-            checker.add(SliceAddress { volume: *volume, slice }, slot, spec.size_bytes);
+    for (volume, LoadedVolume { spec, lineage, map }) in &loaded.volumes.volumes {
+        checker.add_volume(*volume, spec, *lineage, map);
+        if let Some(of) = lineage.snapshot
+            && !loaded.volumes.volumes.contains_key(&of.volume)
+        {
+            checker.report.findings.push(Finding::Orphan { snapshot: *volume, volume: of.volume });
         }
     }
     Ok(checker.report)
@@ -137,10 +180,15 @@ pub(crate) async fn check<S: Seam, D: Disk<S>>(seam: &S, disks: &[D]) -> Result<
 pub(crate) fn check_open<S: Seam, D: Disk<S>>(state: &State<S, D>) -> CheckReport {
     let mut checker =
         Checker { superblock: &state.superblock, owners: BTreeMap::new(), report: CheckReport::default() };
-    checker.report.volumes = state.volumes.len();
     for (id, volume) in &state.volumes {
-        for (slice, slot) in volume.map.allocated_from(SliceNo(0)) {
-            checker.add(SliceAddress { volume: *id, slice }, slot, volume.spec.size_bytes);
+        checker.add_volume(*id, &volume.spec, volume.lineage, &volume.map);
+    }
+    for (id, volume) in &state.volumes {
+        for (slice, slot) in volume.map.allocated_from(SliceNo(0)).filter(|(slice, _)| volume.private.get(*slice)) {
+            if checker.owners[&slot].2 > 1 {
+                let slice = SliceAddress { volume: *id, slice };
+                checker.report.findings.push(Finding::FalselyPrivate { slot, slice });
+            }
         }
     }
     let Checker { owners, mut report, .. } = checker;
@@ -150,7 +198,9 @@ pub(crate) fn check_open<S: Seam, D: Disk<S>>(state: &State<S, D>) -> CheckRepor
             let owner = owners.get(&address);
             let is_sound = match group.slots.slot_use(slot) {
                 SlotUse::Free | SlotUse::Quarantined => owner.is_none(),
-                SlotUse::Slice(slice) => owner == Some(&slice),
+                SlotUse::Slice(slice) => {
+                    owner.is_some_and(|(first, family, _)| (*family, first.slice) == (slice.family, slice.slice))
+                }
                 SlotUse::Filling | SlotUse::Released => false,
             };
             if !is_sound {
@@ -170,9 +220,11 @@ pub(crate) async fn export_map<S: Seam, D: Disk<S>>(seam: &S, disks: &[D]) -> Re
     let superblock = &present.superblock;
     let loaded = load(&buffers, superblock, &copies).await?;
     let mut text = String::new();
-    for (volume, (spec, map)) in &loaded.volumes.volumes {
+    for (volume, LoadedVolume { spec, lineage, map }) in &loaded.volumes.volumes {
         let VolumeId(number) = volume;
-        writeln!(text, "# volume {number} \"{}\", {} bytes", spec.name, spec.size_bytes)
+        let kind = if lineage.snapshot.is_some() { "snapshot" } else { "volume" };
+        let of = lineage.snapshot.map_or(String::new(), |of| format!(" of volume {}", of.volume));
+        writeln!(text, "# {kind} {number} \"{}\"{of}, {} bytes", spec.name, spec.size_bytes)
             .expect("a string takes any text");
         for (slice, slot) in map.allocated_from(SliceNo(0)) {
             let member = superblock.members.get(slot.group.index());

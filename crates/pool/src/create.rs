@@ -82,6 +82,7 @@ pub(crate) async fn create<S: Seam, D: Disk<S>>(
     }
     let logical_block = disks.iter().map(|(_, disk)| disk.geometry().logical_block).max().expect("a pool has a group");
     let mut superblock = Superblock {
+        features: 0,
         pool: new_uuid(seam),
         revision: 0,
         generation: PoolGeneration(1),

@@ -83,6 +83,9 @@ pub enum PoolError {
     /// No volume has this number.
     #[error("the pool has no volume {0}")]
     NoVolume(VolumeId),
+    /// No snapshot has this number.
+    #[error("the pool has no snapshot {0}")]
+    NoSnapshot(VolumeId),
     /// No group has this number, or it is not in service.
     #[error("group {0} is not in service")]
     NoGroup(GroupNo),

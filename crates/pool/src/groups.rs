@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use seam::{Disk, Seam};
 
+use crate::apply::release_retired;
 use crate::create::{failed, new_uuid, require_empty, slots_of};
 use crate::device::{read_one, write_durably};
 use crate::error::PoolError;
@@ -12,7 +13,7 @@ use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, SUPERBLOC
 use crate::journal;
 use crate::membership;
 use crate::mover::{MoveError, MoveOutcome, Pace, count_failed, move_slice};
-use crate::number::{GroupNo, PoolGeneration, SliceAddress, SlotNo, TierNo};
+use crate::number::{GroupNo, PoolGeneration, SliceAddress, SlotAddress, SlotNo, TierNo};
 use crate::policy::{TierPolicy, place};
 use crate::state::{Group, Inner, State};
 
@@ -134,8 +135,11 @@ pub(crate) async fn continue_drain<S: Seam, D: Disk<S>>(
     let mut from = SlotNo(0);
     while is_draining(inner, group) {
         let found = inner.state.borrow().groups[group.index()].slots.slice_from(from);
-        let Some((slot, slice)) = found else { break };
+        let Some(slot) = found else { break };
         from = slot.next();
+        let slice = inner.state.borrow().references(SlotAddress { group, slot }).first().copied();
+        // A slot without a reference is about to be freed.
+        let Some(slice) = slice else { continue };
         match move_away(inner, slice, group, &pace).await {
             Ok(()) => report.moved += 1,
             Err(MoveError::Pool(error)) => return Err(error),
@@ -148,6 +152,7 @@ pub(crate) async fn continue_drain<S: Seam, D: Disk<S>>(
             }
         }
     }
+    release_retired(inner).await;
     // A slot that a request still uses, or whose free record is not durable, keeps the group.
     journal::commit(inner, None, Vec::new()).await?;
     let _guard = inner.membership_lock.lock().await;

@@ -13,9 +13,11 @@
 //! 3. A flush returns when the groups with the volume's writes are flushed and its map entries are durable on every
 //!    metadata copy: `journal/commit.rs`.
 //! 4. A write during a move reaches the target before the map does: `mover.rs`.
-//! 5. The pool relies on fewer metadata copies only after so many groups have durably recorded it that no opening
+//! 5. A slot that several volumes share is not written: a write gets a private copy first (`change.rs`, `sharing.rs`).
+//! 6. The pool relies on fewer metadata copies only after so many groups have durably recorded it that no opening
 //!    misses it: `membership.rs`.
 
+mod apply;
 mod buffers;
 mod change;
 mod changes;
@@ -43,7 +45,9 @@ mod relocation;
 mod relocation_report;
 mod resize;
 mod sabotage;
+mod sharing;
 mod slots;
+mod snapshots;
 mod state;
 mod volume_heat;
 mod wait;
@@ -56,7 +60,8 @@ pub use groups::DrainReport;
 pub use io::PoolDisk;
 pub use mover::{CopyRequest, Flow, LAST_PASS_BLOCKS, MOVES_MAX, MoveError, MoveOutcome, Pace, unpaced};
 pub use number::{
-    CheckpointNo, GroupNo, PoolGeneration, Sequence, SliceAddress, SliceNo, SlotAddress, SlotNo, TierNo, VolumeId,
+    CheckpointNo, FamilySlice, GroupNo, PoolGeneration, Sequence, SliceAddress, SliceNo, SlotAddress, SlotNo, TierNo,
+    VolumeId,
 };
 pub use open::OpenOptions;
 pub use policy::{GroupRoom, Provisioning, TierPolicy, VolumeSpec, place};
@@ -67,5 +72,6 @@ pub use relocation::{
 };
 pub use relocation_report::{PlannedMove, RelocationEnd, RelocationProgress, RelocationQueue, RelocationReport};
 pub use sabotage::Sabotage;
+pub use snapshots::SnapshotReport;
 pub use state::PoolCounts;
 pub use task_sync::BoxFuture;

@@ -1,7 +1,10 @@
 //! The map of a volume: the slot of each slice, 6 bytes each in chunks that exist where a slice is allocated.
 //!
 //! Memory of an allocated slice: 6 bytes here ([`MapEntry`]), 8 bytes for the owner of its slot and one bit for "free"
-//! (`slots.rs`), 8 bytes of heat: 22 bytes and a bit of the 24 that the design permits.
+//! (`slots.rs`), 8 bytes of heat, one bit for "private" (`sharing.rs`): 22 bytes and two bits of the 24 that the design
+//! permits. Maps share chunks until one of them changes: the copy of a map takes 8 bytes a chunk.
+
+use std::rc::Rc;
 
 use crate::number::{GroupNo, SliceNo, SlotAddress, SlotNo};
 
@@ -31,7 +34,7 @@ impl MapEntry {
 /// The map of one volume.
 #[derive(Clone, Debug, Default)]
 pub struct VolumeMap {
-    chunks: Vec<Option<Box<[MapEntry; CHUNK]>>>,
+    chunks: Vec<Option<Rc<[MapEntry; CHUNK]>>>,
     allocated: u32,
 }
 
@@ -53,8 +56,8 @@ impl VolumeMap {
         if chunk.is_none() && slot.is_none() {
             return None;
         }
-        let chunk = chunk.get_or_insert_with(|| Box::new([MapEntry::NONE; CHUNK]));
-        let former = std::mem::replace(&mut chunk[index], MapEntry::new(slot)).slot();
+        let chunk = chunk.get_or_insert_with(|| Rc::new([MapEntry::NONE; CHUNK]));
+        let former = std::mem::replace(&mut Rc::make_mut(chunk)[index], MapEntry::new(slot)).slot();
         self.allocated = self.allocated + u32::from(slot.is_some()) - u32::from(former.is_some());
         former
     }
@@ -69,6 +72,44 @@ impl VolumeMap {
         });
         let allocated = entries.filter_map(|(slice, entry)| Some((SliceNo(slice), entry.slot()?)));
         allocated.skip_while(move |(slice, _)| *slice < from)
+    }
+
+    /// The slices from `from` on whose slots differ from those of `base`, in order, each with its slot here. Chunks
+    /// that both maps share are skipped at once.
+    pub fn differences<'a>(
+        &'a self,
+        base: &'a VolumeMap,
+        from: SliceNo,
+    ) -> impl Iterator<Item = (SliceNo, Option<SlotAddress>)> + 'a {
+        let chunks = self.chunks.len().max(base.chunks.len());
+        let pairs = (from.index() / CHUNK..chunks).filter_map(move |number| {
+            let chunk = |map: &'a VolumeMap| map.chunks.get(number).and_then(Option::as_ref);
+            match (chunk(self), chunk(base)) {
+                (None, None) => None,
+                (Some(own), Some(other)) if Rc::ptr_eq(own, other) => None,
+                pair => Some((number, pair)),
+            }
+        });
+        let changes = pairs.flat_map(|(number, (own, other))| {
+            (0..CHUNK).filter_map(move |index| {
+                let slot = |chunk: Option<&Rc<[MapEntry; CHUNK]>>| chunk.and_then(|chunk| chunk[index].slot());
+                let (own, other) = (slot(own), slot(other));
+                (own != other).then_some((SliceNo((number * CHUNK + index) as u32), own))
+            })
+        });
+        changes.skip_while(move |(slice, _)| *slice < from)
+    }
+
+    /// Forgets the chunks that `other` shares.
+    pub fn forget_shared_chunks(&mut self, other: &VolumeMap) {
+        for (chunk, shared) in self.chunks.iter_mut().zip(&other.chunks) {
+            if let (Some(own), Some(other)) = (chunk.as_ref(), shared)
+                && Rc::ptr_eq(own, other)
+            {
+                self.allocated -= own.iter().filter(|entry| entry.slot().is_some()).count() as u32;
+                *chunk = None;
+            }
+        }
     }
 
     /// Number of allocated slices.
@@ -90,9 +131,30 @@ mod tests {
     fn allocated_slice_takes_less_than_24_bytes() {
         let heat = 8;
         assert_eq!((size_of::<MapEntry>(), size_of::<Owner>()), (6, 8));
-        // Bits: entry, owner, heat, the free bit, and the pointer to the chunk.
-        let bits = 8 * (size_of::<MapEntry>() + size_of::<Owner>() + heat) + 1 + (8 * 8_usize).div_ceil(CHUNK);
+        // Bits: entry, owner, heat, the bits "free" and "private", and the pointer to the chunk.
+        let bits = 8 * (size_of::<MapEntry>() + size_of::<Owner>() + heat) + 2 + (8 * 8_usize).div_ceil(CHUNK);
         assert!(bits < 24 * 8, "{bits} bits");
+    }
+
+    #[test]
+    fn copied_map_shares_chunks_and_differs_where_one_has_changed() {
+        let mut map = VolumeMap::default();
+        for slice in [3, 5, 2_000, 5_000] {
+            map.set(SliceNo(slice), Some(slot(0, slice)));
+        }
+        let base = map.clone();
+        assert_eq!(map.differences(&base, SliceNo(0)).count(), 0);
+        map.set(SliceNo(5), Some(slot(1, 1)));
+        map.set(SliceNo(5_000), None);
+        map.set(SliceNo(9_000), Some(slot(1, 2)));
+        let all = [(SliceNo(5), Some(slot(1, 1))), (SliceNo(5_000), None), (SliceNo(9_000), Some(slot(1, 2)))];
+        assert_eq!(map.differences(&base, SliceNo(0)).collect::<Vec<_>>(), all);
+        assert_eq!(map.differences(&base, SliceNo(6)).collect::<Vec<_>>(), all[1..]);
+        assert_eq!((base.get(SliceNo(5)), base.allocated()), (Some(slot(0, 5)), 4));
+        let mut rest = base.clone();
+        rest.forget_shared_chunks(&map);
+        assert_eq!(rest.allocated(), 3, "the chunk of slice 2,000 is shared");
+        assert_eq!(rest.get(SliceNo(2_000)), None);
     }
 
     #[test]

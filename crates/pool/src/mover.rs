@@ -4,6 +4,9 @@
 //! left; the last pass holds the slice's writes. Then the map refers to the target, in memory; the next commit flushes
 //! the target, makes the map entry durable, and only then frees the source. A move that fails or is cancelled leaves
 //! the slice at its source.
+//!
+//! A slot that several volumes share moves once, for all of them: the last step changes their maps together. A crash
+//! between the records of two maps leaves one slice in two places with the same content.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -15,7 +18,7 @@ use crate::journal;
 use crate::number::{GroupNo, SliceAddress, SlotAddress};
 use crate::sabotage::Sabotage;
 use crate::slots::SlotUse;
-use crate::state::{Inner, Move, PoolCounts, SliceWork, State};
+use crate::state::{Inner, Move, PoolCounts, State};
 use crate::wait::detached;
 use task_sync::{BoxFuture, Waiters};
 
@@ -132,7 +135,10 @@ pub(crate) fn count_failed(counts: &mut PoolCounts, error: &MoveError) {
 
 /// Asks the running move of a slice to end; the slice stays at its source unless the last pass has begun.
 pub(crate) fn cancel<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, slice: SliceAddress) {
-    if let Some(SliceWork::Moving(copy)) = inner.state.borrow_mut().work.get_mut(&slice) {
+    let mut state = inner.state.borrow_mut();
+    if let Some(slot) = state.slot_of(slice)
+        && let Some(copy) = state.moving.get_mut(&slot)
+    {
         copy.is_cancelled = true;
     }
 }
@@ -155,10 +161,13 @@ fn begin<S: Seam, D: Disk<S>>(
     if let Some(failed) = &state.failed {
         return Err(MoveError::Pool(failed.clone()));
     }
-    if state.moves >= MOVES_MAX || state.work.contains_key(&slice) {
+    if state.moves >= MOVES_MAX || state.allocating.contains_key(&slice) {
         return Err(MoveError::Busy);
     }
     let Some(source) = state.slot_of(slice) else { return Ok(Err(MoveOutcome::Unallocated)) };
+    if state.moving.contains_key(&source) {
+        return Err(MoveError::Busy);
+    }
     if source.group == target {
         return Ok(Err(MoveOutcome::AlreadyThere));
     }
@@ -169,34 +178,25 @@ fn begin<S: Seam, D: Disk<S>>(
     let target = takes_slices.then(|| state.take_slot_on(target)).flatten().ok_or(MoveError::NoSlot(target))?;
     let words = (state.slice_bytes() / BLOCK_BYTES as u64).div_ceil(64) as usize;
     let registered = Move {
-        source,
-        target,
         marks: vec![0; words],
         holds_writes: false,
         is_cancelled: false,
         waiters: Waiters::default(),
         drained: Waiters::default(),
     };
-    state.work.insert(slice, SliceWork::Moving(registered));
+    state.moving.insert(source, registered);
     state.moves += 1;
     // The source stays what it is during the copy, even if a client frees the slice.
     state.hold(source, false);
     Ok(Ok(Copy { source, target, stamp: state.write_stamp(target.group) }))
 }
 
-/// The registered move, if it still runs and the slice still lies at its source.
-fn registered<'a, S: Seam, D: Disk<S>>(
-    state: &'a mut State<S, D>,
-    slice: SliceAddress,
-    copy: &Copy,
-) -> Option<&'a mut Move> {
-    if state.slot_of(slice) != Some(copy.source) {
+/// The registered move, if a slice still lies at its source.
+fn registered<'a, S: Seam, D: Disk<S>>(state: &'a mut State<S, D>, copy: &Copy) -> Option<&'a mut Move> {
+    if state.references(copy.source).is_empty() {
         return None;
     }
-    match state.work.get_mut(&slice) {
-        Some(SliceWork::Moving(found)) if found.target == copy.target => Some(found),
-        _ => None,
-    }
+    state.moving.get_mut(&copy.source)
 }
 
 async fn run<S: Seam, D: Disk<S>>(
@@ -210,11 +210,7 @@ async fn run<S: Seam, D: Disk<S>>(
         let mut state = inner.state.borrow_mut();
         state.release(copy.source, false);
         let is_mapped = matches!(copied, Ok(MoveOutcome::Moved));
-        if matches!(state.work.get(&slice), Some(SliceWork::Moving(found)) if found.target == copy.target)
-            && let Some(SliceWork::Moving(mut ended)) = state.work.remove(&slice)
-        {
-            ended.waiters.wake();
-        }
+        state.moving.remove(&copy.source).expect("only the move itself ends it").waiters.wake();
         if !is_mapped {
             state.free_slot(copy.target);
             return copied;
@@ -222,7 +218,8 @@ async fn run<S: Seam, D: Disk<S>>(
     }
     journal::commit(inner, None, Vec::new()).await.map_err(MoveError::Pool)?;
     let mut state = inner.state.borrow_mut();
-    if state.slot_of(slice) == Some(copy.source) {
+    let is_at = |slot| state.references(slot).iter().any(|reference| reference.slice == slice.slice);
+    if is_at(copy.source) && !is_at(copy.target) {
         return Err(MoveError::Reverted);
     }
     state.counts.moves += 1;
@@ -248,17 +245,17 @@ async fn copy_slice<S: Seam, D: Disk<S>>(
             }
             copy_blocks(inner, &copy, run).await.map_err(MoveError::Disk)?;
             let mut state = inner.state.borrow_mut();
-            match registered(&mut state, slice, &copy) {
+            match registered(&mut state, &copy) {
                 None => return Ok(MoveOutcome::Unallocated),
                 Some(found) if found.is_cancelled => return Err(MoveError::Cancelled),
                 Some(_) => {}
             }
         }
-        if let Some(outcome) = try_last_pass(inner, slice, &copy).await? {
+        if let Some(outcome) = try_last_pass(inner, &copy).await? {
             return Ok(outcome);
         }
         let mut state = inner.state.borrow_mut();
-        let Some(found) = registered(&mut state, slice, &copy) else { return Ok(MoveOutcome::Unallocated) };
+        let Some(found) = registered(&mut state, &copy) else { return Ok(MoveOutcome::Unallocated) };
         runs = take_marks(found);
         state.counts.blocks_copied_again += runs.iter().map(|run| run.end - run.start).sum::<u64>();
     }
@@ -269,13 +266,12 @@ async fn copy_slice<S: Seam, D: Disk<S>>(
 /// too many blocks are marked.
 async fn try_last_pass<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
-    slice: SliceAddress,
     copy: &Copy,
 ) -> Result<Option<MoveOutcome>, MoveError> {
     {
         let mut state = inner.state.borrow_mut();
         let skips = state.sabotage.is(Sabotage::SkipSecondPass);
-        let Some(found) = registered(&mut state, slice, copy) else { return Ok(Some(MoveOutcome::Unallocated)) };
+        let Some(found) = registered(&mut state, copy) else { return Ok(Some(MoveOutcome::Unallocated)) };
         if skips {
             found.marks.fill(0);
         }
@@ -289,7 +285,7 @@ async fn try_last_pass<S: Seam, D: Disk<S>>(
         let waiting = {
             let mut state = inner.state.borrow_mut();
             let writers = state.pins(copy.source).writers;
-            let Some(found) = registered(&mut state, slice, copy) else { return Ok(Some(MoveOutcome::Unallocated)) };
+            let Some(found) = registered(&mut state, copy) else { return Ok(Some(MoveOutcome::Unallocated)) };
             if writers == 0 {
                 break;
             }
@@ -300,7 +296,7 @@ async fn try_last_pass<S: Seam, D: Disk<S>>(
     let runs = {
         let mut state = inner.state.borrow_mut();
         let skips = state.sabotage.is(Sabotage::SkipSecondPass);
-        let Some(found) = registered(&mut state, slice, copy) else { return Ok(Some(MoveOutcome::Unallocated)) };
+        let Some(found) = registered(&mut state, copy) else { return Ok(Some(MoveOutcome::Unallocated)) };
         if skips {
             found.marks.fill(0);
         }
@@ -316,19 +312,46 @@ async fn try_last_pass<S: Seam, D: Disk<S>>(
     for run in runs {
         copy_blocks(inner, copy, run).await.map_err(MoveError::Disk)?;
     }
-    let mut state = inner.state.borrow_mut();
-    if registered(&mut state, slice, copy).is_none() {
-        return Ok(Some(MoveOutcome::Unallocated));
+    loop {
+        let waiting = {
+            let mut state = inner.state.borrow_mut();
+            let references = state.references(copy.source);
+            if references.is_empty() {
+                return Ok(Some(MoveOutcome::Unallocated));
+            }
+            let mut holds = references
+                .iter()
+                .filter_map(|reference| state.volumes.get_mut(&reference.volume)?.hold.as_mut().map(Waiters::add));
+            match holds.next() {
+                // A snapshot is being made: its map and the one of its volume must not change.
+                Some(waiting) => waiting,
+                None => {
+                    drop(holds);
+                    return map_target(&mut state, copy, &references).map(|()| Some(MoveOutcome::Moved));
+                }
+            }
+        };
+        waiting.wait().await;
     }
+}
+
+/// Lets all maps that refer to the source refer to the target.
+fn map_target<S: Seam, D: Disk<S>>(
+    state: &mut State<S, D>,
+    copy: &Copy,
+    references: &[SliceAddress],
+) -> Result<(), MoveError> {
     if state.write_stamp(copy.target.group) != copy.stamp {
         return Err(MoveError::Reverted);
     }
     assert_eq!(state.groups[copy.target.group.index()].slots.slot_use(copy.target.slot), SlotUse::Filling);
-    state.set_slot(slice, Some(copy.target), copy.stamp);
-    // A flush of the volume has to reach the target from now on: it holds what was flushed at the source.
-    let volume = state.volumes.get_mut(&slice.volume).expect("the slice is mapped");
-    volume.unflushed.insert(copy.target.group);
-    Ok(Some(MoveOutcome::Moved))
+    for slice in references {
+        state.set_slot(*slice, Some(copy.target), copy.stamp);
+        // A flush of the volume has to reach the target from now on: it holds what was flushed at the source.
+        let volume = state.volumes.get_mut(&slice.volume).expect("the slice is mapped");
+        volume.unflushed.insert(copy.target.group);
+    }
+    Ok(())
 }
 
 /// The marked blocks as runs of at most [`COPY_BLOCKS`]; the marks are cleared.

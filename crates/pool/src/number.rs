@@ -121,6 +121,22 @@ pub struct SliceAddress {
     pub slice: SliceNo,
 }
 
+/// A slice of a family: of a volume, its snapshots and its clones. A slot that several of them share is the same slice
+/// of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FamilySlice {
+    /// The number of the family: the one of its first volume, which may be gone.
+    pub family: VolumeId,
+    /// The slice of each volume.
+    pub slice: SliceNo,
+}
+
+impl fmt::Display for FamilySlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "slice {} of the family of volume {}", self.slice, self.family)
+    }
+}
+
 impl fmt::Display for SliceAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "slice {} of volume {}", self.slice, self.volume)

@@ -16,8 +16,9 @@ use crate::format::superblock::{
 };
 use crate::journal;
 use crate::journal::load::{Loaded, load};
+use crate::journal::replay::LoadedVolume;
 use crate::membership;
-use crate::number::{GroupNo, PoolGeneration, SliceAddress, SliceNo};
+use crate::number::{FamilySlice, GroupNo, PoolGeneration, SliceAddress, SliceNo};
 use crate::sabotage::Sabotage;
 use crate::slots::SlotUse;
 use crate::state::{Group, Inner, State, Volume};
@@ -301,20 +302,24 @@ fn adopt<S: Seam, D: Disk<S>>(state: &mut State<S, D>, loaded: Loaded) -> Result
     (journal.settled, journal.settled_previous) = (loaded.next, loaded.previous);
     (journal.replay_from, journal.checkpoint) = (loaded.replay_from, loaded.checkpoint);
     state.next_volume = loaded.volumes.next_volume;
-    for (id, (spec, map)) in loaded.volumes.volumes {
+    state.journal.checkpoint_records = loaded.checkpoint_records;
+    state.journal.journal_records = loaded.volumes.map_records - loaded.checkpoint_records;
+    for (id, LoadedVolume { spec, lineage, map }) in loaded.volumes.volumes {
         for (slice, slot) in map.allocated_from(SliceNo(0)) {
             let address = SliceAddress { volume: id, slice };
+            let owner = FamilySlice { family: lineage.family, slice };
             let member = state.superblock.members.get(slot.group.index());
             if member.is_none_or(|member| slot.slot.0 >= member.slots || member.state == MemberState::Removed) {
                 return Err(PoolError::Damaged(format!("{address} lies in {slot}, which does not exist")));
             }
             let slots = &mut state.groups[slot.group.index()].slots;
             match slots.slot_use(slot.slot) {
-                SlotUse::Free => slots.set(slot.slot, SlotUse::Slice(address)),
+                SlotUse::Free => slots.set(slot.slot, SlotUse::Slice(owner)),
+                SlotUse::Slice(other) if other == owner => {}
                 other => return Err(PoolError::Damaged(format!("{slot} is used twice: by {address} and {other:?}"))),
             }
         }
-        state.volumes.insert(id, Volume { map, ..Volume::new(spec) });
+        state.insert_volume(id, Volume { map, ..Volume::new(spec, lineage) });
     }
     Ok(())
 }

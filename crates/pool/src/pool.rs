@@ -4,12 +4,13 @@ use std::rc::Rc;
 
 use seam::{Disk, Seam};
 
+use crate::apply;
 use crate::check::{self, CheckReport};
 use crate::create::{self, CreateOptions, TierSpec};
 use crate::error::PoolError;
 use crate::format::Uuid;
-use crate::format::layout::VOLUMES_MAX;
-use crate::format::record::{Record, VOLUME_NAME_BYTES};
+use crate::format::layout::{VOLUMES_AND_SNAPSHOTS_MAX, VOLUMES_MAX};
+use crate::format::record::{Lineage, Record};
 use crate::format::superblock::MemberState;
 use crate::groups::{self, DrainReport};
 use crate::io::PoolDisk;
@@ -22,7 +23,9 @@ use crate::policy::{Provisioning, VolumeSpec};
 use crate::relocation::{self, Pacer, RelocationPlan, RelocationSettings, VolumeCells};
 use crate::relocation_report::{RelocationProgress, RelocationQueue, RelocationReport};
 use crate::resize;
-use crate::state::{Inner, PoolCounts};
+use crate::snapshots::{self, SnapshotReport};
+use crate::state::{Inner, PoolCounts, Volume};
+use crate::wait::detached;
 
 /// An open pool. Clones are handles to the same pool, on the same core.
 pub struct Pool<S: Seam, D: Disk<S>>(Rc<Inner<S, D>>);
@@ -129,23 +132,23 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
         resize::check_size(&self.0, spec.size_bytes)?;
         let volume = {
             let mut state = self.0.state.borrow_mut();
-            if spec.name.is_empty() || spec.name.len() > VOLUME_NAME_BYTES {
-                return Err(PoolError::Refused(format!("a volume's name has 1 to {VOLUME_NAME_BYTES} bytes")));
-            }
-            if state.volumes.values().any(|volume| volume.spec.name == spec.name) {
-                return Err(PoolError::Refused(format!("the pool has a volume \"{}\" already", spec.name)));
-            }
-            if state.volumes.len() >= VOLUMES_MAX {
-                return Err(PoolError::Refused(format!("the pool has {VOLUMES_MAX} volumes already")));
+            snapshots::check_new_name(&state, &spec.name)?;
+            let is_derived = |(id, volume): (&VolumeId, &Volume)| volume.lineage != Lineage::of(*id);
+            let has_derived = state.volumes.iter().any(is_derived);
+            let max = if has_derived { VOLUMES_AND_SNAPSHOTS_MAX } else { VOLUMES_MAX };
+            if state.volumes.len() >= max {
+                return Err(PoolError::Refused(format!("the pool has {max} volumes and snapshots already")));
             }
             let volume = state.next_volume;
             state.next_volume = volume.next();
             volume
         };
         let (is_thick, size_bytes) = (spec.provisioning == Provisioning::Thick, spec.size_bytes);
-        journal::commit(&self.0, None, vec![Record::Volume { volume, spec }]).await?;
+        let record = Record::Volume { volume, spec, lineage: Lineage::of(volume), from: None };
+        journal::commit(&self.0, None, vec![record]).await?;
         if is_thick && let Err(error) = PoolDisk::new(&self.0, volume).reserve(0, size_bytes).await {
             journal::commit(&self.0, None, vec![Record::VolumeRemoved { volume }]).await?;
+            apply::release_retired(&self.0).await;
             return Err(match error {
                 seam::DiskError::NoSpace => PoolError::Full,
                 error => PoolError::Disk { device: format!("volume {volume}"), error },
@@ -154,13 +157,74 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
         Ok(volume)
     }
 
-    /// Removes a volume and frees its slices, durably. Requests in flight end with an error or find nothing.
+    /// Removes a volume and frees its slices, durably. Requests in flight end with an error or find nothing. A volume
+    /// with snapshots is refused.
     pub async fn remove_volume(&self, volume: VolumeId) -> Result<(), PoolError> {
         let _guard = self.0.volumes_lock.lock().await;
-        if !self.0.state.borrow().volumes.contains_key(&volume) {
-            return Err(PoolError::NoVolume(volume));
+        {
+            let state = self.0.state.borrow();
+            let entry = state.volumes.get(&volume).filter(|entry| entry.lineage.snapshot.is_none());
+            let name = &entry.ok_or(PoolError::NoVolume(volume))?.spec.name;
+            match snapshots::snapshots_of(&state, volume).count() {
+                0 => {}
+                1 => return Err(PoolError::Refused(format!("volume \"{name}\" has a snapshot: delete it first"))),
+                count => {
+                    let text = format!("volume \"{name}\" has {count} snapshots: delete them first");
+                    return Err(PoolError::Refused(text));
+                }
+            }
         }
-        journal::commit(&self.0, None, vec![Record::VolumeRemoved { volume }]).await
+        let inner = Rc::clone(&self.0);
+        let work = async move {
+            journal::commit(&inner, None, vec![Record::VolumeRemoved { volume }]).await?;
+            apply::release_retired(&inner).await;
+            Ok(())
+        };
+        detached(&self.0.seam, work).await
+    }
+
+    /// Makes a snapshot of a volume, durably: its content with all writes that were acknowledged before. `created_secs`
+    /// is the time in seconds since 1970. New changes of the volume wait meanwhile, for a few seconds at most.
+    pub async fn create_snapshot(
+        &self,
+        volume: VolumeId,
+        name: &str,
+        created_secs: u64,
+    ) -> Result<VolumeId, PoolError> {
+        let (inner, named) = (Rc::clone(&self.0), (name.to_owned(), created_secs));
+        let before = snapshots::loss_marks(&self.0.state.borrow());
+        detached(&self.0.seam, async move { snapshots::create(&inner, volume, named, before).await }).await
+    }
+
+    /// Returns the volume of a snapshot to the snapshot's content and size, durably.
+    pub async fn roll_back(&self, snapshot: VolumeId) -> Result<(), PoolError> {
+        let inner = Rc::clone(&self.0);
+        detached(&self.0.seam, async move { snapshots::roll_back(&inner, snapshot).await }).await
+    }
+
+    /// Creates a volume with the content of a snapshot, durably. It is thin, has the policy of the snapshot's volume,
+    /// and shares all slices.
+    pub async fn clone_snapshot(&self, snapshot: VolumeId, name: &str) -> Result<VolumeId, PoolError> {
+        let (inner, name) = (Rc::clone(&self.0), name.to_owned());
+        detached(&self.0.seam, async move { snapshots::clone(&inner, snapshot, name).await }).await
+    }
+
+    /// Deletes a snapshot, durably, and frees the slices that only it has.
+    pub async fn delete_snapshot(&self, snapshot: VolumeId) -> Result<(), PoolError> {
+        let inner = Rc::clone(&self.0);
+        detached(&self.0.seam, async move { snapshots::delete(&inner, snapshot).await }).await
+    }
+
+    /// The snapshots of a volume, the oldest first.
+    pub fn snapshots(&self, volume: VolumeId) -> Vec<SnapshotReport> {
+        snapshots::reports(&self.0.state.borrow(), volume)
+    }
+
+    /// The number of a volume's snapshot of this name.
+    pub fn snapshot_named(&self, volume: VolumeId, name: &str) -> Option<VolumeId> {
+        let state = self.0.state.borrow();
+        let mut snapshots = snapshots::snapshots_of(&state, volume);
+        snapshots.find(|snapshot| state.volumes[snapshot].spec.name == name)
     }
 
     /// Changes a volume's policy, durably. Slices that are allocated stay where they are.
@@ -170,15 +234,15 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
             Rc::clone(&state.volumes.get(&volume).ok_or(PoolError::NoVolume(volume))?.resize_lock)
         };
         let _guard = lock.lock().await;
-        let spec = {
+        let record = {
             let state = self.0.state.borrow();
             let entry = state.volumes.get(&volume).ok_or(PoolError::NoVolume(volume))?;
-            VolumeSpec { policy, ..entry.spec.clone() }
+            state.volume_record(volume, VolumeSpec { policy, ..entry.spec.clone() })
         };
-        journal::commit(&self.0, None, vec![Record::Volume { volume, spec }]).await
+        journal::commit(&self.0, None, vec![record]).await
     }
 
-    /// A volume as a disk.
+    /// A volume as a disk, or a snapshot as a read-only one.
     pub fn volume(&self, volume: VolumeId) -> Result<PoolDisk<S, D>, PoolError> {
         let exists = self.0.state.borrow().volumes.contains_key(&volume);
         exists.then(|| PoolDisk::new(&self.0, volume)).ok_or(PoolError::NoVolume(volume))
@@ -187,15 +251,25 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
     /// The number of the volume with this name.
     pub fn volume_named(&self, name: &str) -> Option<VolumeId> {
         let state = self.0.state.borrow();
-        state.volumes.iter().find(|(_, volume)| volume.spec.name == name).map(|(id, _)| *id)
+        let is_named =
+            |(_, volume): &(&VolumeId, &Volume)| volume.lineage.snapshot.is_none() && volume.spec.name == name;
+        state.volumes.iter().find(is_named).map(|(id, _)| *id)
     }
 
-    /// Names of all volumes.
+    /// Names of all volumes; of a snapshot the name of its volume, `@` and its own.
     pub fn volume_names(&self) -> std::collections::BTreeMap<VolumeId, String> {
-        self.0.state.borrow().volumes.iter().map(|(id, volume)| (*id, volume.spec.name.clone())).collect()
+        let state = self.0.state.borrow();
+        let name = |volume: &Volume| match volume.lineage.snapshot {
+            Some(of) => {
+                let of = state.volumes.get(&of.volume).map_or("?", |volume| volume.spec.name.as_str());
+                format!("{of}@{}", volume.spec.name)
+            }
+            None => volume.spec.name.clone(),
+        };
+        state.volumes.iter().map(|(id, volume)| (*id, name(volume))).collect()
     }
 
-    /// All volumes.
+    /// All volumes, without snapshots.
     pub fn volumes(&self) -> Vec<VolumeReport> {
         let state = self.0.state.borrow();
         let report = |(id, volume): (&VolumeId, &crate::state::Volume)| {
@@ -204,7 +278,7 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
             let allocated = volume.map.allocated();
             VolumeReport { volume: *id, spec: volume.spec.clone(), allocated, slices: slices.into_iter().collect() }
         };
-        state.volumes.iter().map(report).collect()
+        state.volumes.iter().filter(|(_, volume)| volume.lineage.snapshot.is_none()).map(report).collect()
     }
 
     /// All groups, removed ones included.

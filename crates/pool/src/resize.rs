@@ -8,7 +8,7 @@ use crate::change::{Step, finish_change, next_step};
 use crate::device::zero_range;
 use crate::error::PoolError;
 use crate::flush::flush_group;
-use crate::format::record::Record;
+use crate::io::allocate::allocate;
 use crate::journal;
 use crate::number::{SliceAddress, SlotAddress, VolumeId};
 use crate::policy::{Provisioning, VolumeSpec};
@@ -46,12 +46,19 @@ pub(crate) async fn resize<S: Seam, D: Disk<S>>(
         (old_bytes, VolumeSpec { size_bytes, ..entry.spec.clone() })
     };
     if size_bytes > old_bytes {
-        zero_tail(inner, volume, old_bytes)
-            .await
-            .map_err(|error| PoolError::Refused(format!("the end of volume {volume} cannot be zeroed: {error}")))?;
+        zero_tail(inner, volume, old_bytes).await.map_err(|error| match error {
+            // The last slice is shared, and its private copy has no place.
+            DiskError::NoSpace => PoolError::Full,
+            error => PoolError::Refused(format!("the end of volume {volume} cannot be zeroed: {error}")),
+        })?;
     }
     let provisioning = spec.provisioning;
-    journal::commit(inner, None, vec![Record::Volume { volume, spec }]).await?;
+    let record = {
+        let state = inner.state.borrow();
+        state.volumes.get(&volume).ok_or(PoolError::NoVolume(volume))?;
+        state.volume_record(volume, spec)
+    };
+    journal::commit(inner, None, vec![record]).await?;
     Ok(Grown { from_bytes: old_bytes, len_bytes: size_bytes.saturating_sub(old_bytes), provisioning })
 }
 
@@ -104,7 +111,7 @@ async fn zero_tail<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, volume: VolumeI
 
 /// Zeroes a slice from `offset` on. Returns its slot; `None` if it is unallocated.
 async fn zero_rest<S: Seam, D: Disk<S>>(
-    inner: &Inner<S, D>,
+    inner: &Rc<Inner<S, D>>,
     slice: SliceAddress,
     offset: u64,
 ) -> DiskResult<Option<SlotAddress>> {
@@ -113,6 +120,8 @@ async fn zero_rest<S: Seam, D: Disk<S>>(
         match next_step(inner, slice, offset) {
             Step::Wait(reply) => reply.wait().await,
             Step::Unallocated => return Ok(None),
+            // The next attempt zeroes the private copy when it is durable.
+            Step::Shared(_) => allocate(inner, slice).await?,
             Step::Change(slot, located) => {
                 let result = match located {
                     Ok((disk, at)) => zero_range(&inner.seam, &disk, (at, len), false).await,

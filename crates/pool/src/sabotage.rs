@@ -21,6 +21,12 @@ pub enum Sabotage {
     ReserveBeforeJournal,
     /// A new slot keeps the content of its former owner.
     SkipZeroing,
+    /// A slot that other volumes share is written in place.
+    WriteShared,
+    /// The private copy of a shared slice counts as reserved before its map entry is durable.
+    CopyBeforeJournal,
+    /// A slot is freed while another volume or a snapshot refers to it.
+    FreeShared,
 }
 
 impl Sabotage {

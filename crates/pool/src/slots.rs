@@ -1,11 +1,11 @@
 //! The slots of a group: the owner of each, and the free ones by bitmap.
 
-use crate::number::{SliceAddress, SliceNo, SlotNo, VolumeId};
+use crate::number::{FamilySlice, SliceNo, SlotNo, VolumeId};
 
 /// The use of a slot: 8 bytes. Volume 0 does not exist; its slices stand for the uses without an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
-    volume: VolumeId,
+    family: VolumeId,
     slice: SliceNo,
 }
 
@@ -20,32 +20,32 @@ pub enum SlotUse {
     Released,
     /// A fill of it failed. It takes no slice until the pool is opened again.
     Quarantined,
-    /// A slice lies in it.
-    Slice(SliceAddress),
+    /// A slice lies in it, of one volume of the family or of several.
+    Slice(FamilySlice),
 }
 
 impl Owner {
     fn new(slot_use: SlotUse) -> Owner {
-        let without = |kind| Owner { volume: VolumeId(0), slice: SliceNo(kind) };
+        let without = |kind| Owner { family: VolumeId(0), slice: SliceNo(kind) };
         match slot_use {
             SlotUse::Free => without(0),
             SlotUse::Filling => without(1),
             SlotUse::Released => without(2),
             SlotUse::Quarantined => without(3),
-            SlotUse::Slice(SliceAddress { volume, slice }) => {
-                assert!(volume.0 > 0, "volume 0 does not exist");
-                Owner { volume, slice }
+            SlotUse::Slice(FamilySlice { family, slice }) => {
+                assert!(family.0 > 0, "volume 0 does not exist");
+                Owner { family, slice }
             }
         }
     }
 
     fn slot_use(self) -> SlotUse {
-        match (self.volume.0, self.slice.0) {
+        match (self.family.0, self.slice.0) {
             (0, 0) => SlotUse::Free,
             (0, 1) => SlotUse::Filling,
             (0, 2) => SlotUse::Released,
             (0, _) => SlotUse::Quarantined,
-            _ => SlotUse::Slice(SliceAddress { volume: self.volume, slice: self.slice }),
+            _ => SlotUse::Slice(FamilySlice { family: self.family, slice: self.slice }),
         }
     }
 }
@@ -129,14 +129,11 @@ impl GroupSlots {
         }
     }
 
-    /// The first slice from slot `from` on that lies on the group, with its slot.
-    pub fn slice_from(&self, from: SlotNo) -> Option<(SlotNo, SliceAddress)> {
-        let rest = self.owners.iter().enumerate().skip(from.index());
-        rest.filter_map(|(slot, owner)| match owner.slot_use() {
-            SlotUse::Slice(slice) => Some((SlotNo(slot as u32), slice)),
-            _ => None,
-        })
-        .next()
+    /// The first slot from `from` on that holds a slice.
+    pub fn slice_from(&self, from: SlotNo) -> Option<SlotNo> {
+        let mut rest = self.owners.iter().enumerate().skip(from.index());
+        let found = rest.find(|(_, owner)| matches!(owner.slot_use(), SlotUse::Slice(_)));
+        found.map(|(slot, _)| SlotNo(slot as u32))
     }
 }
 
@@ -160,7 +157,7 @@ mod tests {
     #[test]
     fn use_of_a_slot_round_trips() {
         let mut slots = GroupSlots::new(4);
-        let slice = SliceAddress { volume: VolumeId(1), slice: SliceNo(0) };
+        let slice = FamilySlice { family: VolumeId(1), slice: SliceNo(0) };
         for slot_use in
             [SlotUse::Filling, SlotUse::Released, SlotUse::Quarantined, SlotUse::Slice(slice), SlotUse::Free]
         {
@@ -168,7 +165,7 @@ mod tests {
             assert_eq!(slots.slot_use(SlotNo(2)), slot_use);
         }
         slots.set(SlotNo(2), SlotUse::Slice(slice));
-        assert_eq!(slots.slice_from(SlotNo(0)), Some((SlotNo(2), slice)));
+        assert_eq!(slots.slice_from(SlotNo(0)), Some(SlotNo(2)));
         assert_eq!(slots.slice_from(SlotNo(3)), None);
     }
 }

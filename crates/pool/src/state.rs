@@ -1,10 +1,10 @@
 //! The state of an open pool: groups, volumes with their maps, requests in flight, and the journal's position.
 //!
 //! Invariants:
-//! 1. A slot has at most one owner. A slot whose map entry is still durable, or that a request in flight uses, is not
-//!    free.
+//! 1. A slot holds one slice of one family. A slot that a map, a durable entry or a request in flight uses is not free.
 //! 2. A map entry becomes durable only after the zeroes and data that its slot held at that time (`journal/commit.rs`).
-//! 3. Only [`State::set_slot`] and the commit's own records change a map.
+//! 3. Only [`State::set_slot`] and the commit's own records change a map (`sharing.rs`, `apply.rs`).
+//! 4. A slot to which several maps refer, in memory or durably, is not written.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,10 +12,11 @@ use std::rc::Rc;
 
 use seam::{Disk, DiskError, Nanos, PendingRequests, Seam};
 
+use crate::apply::Retired;
 use crate::buffers::Buffers;
 use crate::changes::Changes;
 use crate::error::PoolError;
-use crate::format::record::Record;
+use crate::format::record::{Lineage, Record};
 use crate::format::superblock::{MemberState, Superblock};
 use crate::heat::{Demand, StreamDetector};
 use crate::map::VolumeMap;
@@ -27,6 +28,7 @@ use crate::policy::{GroupRoom, TierPolicy, VolumeSpec, place};
 use crate::releases::Releases;
 use crate::relocation_report::{Execution, RelocationProgress};
 use crate::sabotage::Sabotage;
+use crate::sharing::SliceBits;
 use crate::slots::{GroupSlots, SlotUse};
 use crate::volume_heat::VolumeHeat;
 use task_sync::{Reply, TaskMutex, Waiters};
@@ -102,13 +104,21 @@ impl<D> Group<D> {
     }
 }
 
-/// A volume of the pool.
+/// A volume of the pool, or a snapshot of one.
 pub(crate) struct Volume {
+    /// Its family, and the volume of a snapshot.
+    pub lineage: Lineage,
     /// Properties in the last durable record.
     pub spec: VolumeSpec,
     /// Size that clients may use; below the durable size while the volume shrinks.
     pub limit_bytes: u64,
     pub map: VolumeMap,
+    /// Slices whose slot is certainly no other volume's.
+    pub private: SliceBits,
+    /// Changes of slices in progress.
+    pub changing: u32,
+    /// Changes that wait while a snapshot is made.
+    pub hold: Option<Waiters>,
     /// Demand of its slices.
     pub heat: VolumeHeat,
     /// Sequential streams of its clients.
@@ -121,11 +131,15 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    pub fn new(spec: VolumeSpec) -> Volume {
+    pub fn new(spec: VolumeSpec, lineage: Lineage) -> Volume {
         Volume {
+            lineage,
             limit_bytes: spec.size_bytes,
             spec,
             map: VolumeMap::default(),
+            private: SliceBits::default(),
+            changing: 0,
+            hold: None,
             heat: VolumeHeat::default(),
             streams: StreamDetector::default(),
             unflushed: GroupSet::default(),
@@ -137,8 +151,6 @@ impl Volume {
 
 /// A copy of a slice to another group in progress.
 pub(crate) struct Move {
-    pub source: SlotAddress,
-    pub target: SlotAddress,
     /// One bit per block that was written since it was copied.
     pub marks: Vec<u64>,
     /// Writes of the slice wait: the last pass is running.
@@ -164,14 +176,6 @@ impl Move {
     pub fn marked(&self) -> u32 {
         self.marks.iter().map(|word| word.count_ones()).sum()
     }
-}
-
-/// Exclusive work on a slice.
-pub(crate) enum SliceWork {
-    /// Its first slot is being filled; other writes wait.
-    Allocating(Waiters),
-    /// It is being copied.
-    Moving(Move),
 }
 
 /// Requests in flight at a slot.
@@ -216,6 +220,12 @@ pub(crate) struct JournalState {
     pub checkpoint_waiters: Waiters,
     /// The group to which a new metadata copy is being written: it gets every block, but nothing relies on it yet.
     pub joining: Option<GroupNo>,
+    /// Map records of the newest complete checkpoint.
+    pub checkpoint_records: u64,
+    /// Map records in journal blocks since the opening.
+    pub journal_records: u64,
+    /// [`JournalState::journal_records`] when the newest complete checkpoint began.
+    pub journal_records_before: u64,
 }
 
 /// Counters of an open pool.
@@ -251,10 +261,18 @@ pub(crate) struct State<S: Seam, D: Disk<S>> {
     /// Groups that were missing when the pool was opened in spite of that: their older state was given up.
     pub given_up: GroupSet,
     pub groups: Vec<Group<D>>,
+    /// Volumes and snapshots.
     pub volumes: BTreeMap<VolumeId, Volume>,
+    /// The volumes and snapshots of each family.
+    pub families: BTreeMap<VolumeId, Vec<VolumeId>>,
+    /// Former maps whose slots are not released yet.
+    pub retired: Vec<Retired>,
     pub next_volume: VolumeId,
     pub changes: Changes,
-    pub work: BTreeMap<SliceAddress, SliceWork>,
+    /// Slices whose new slot is being filled, with the changes that wait for that.
+    pub allocating: BTreeMap<SliceAddress, Waiters>,
+    /// Moves in progress, by the slot that is copied.
+    pub moving: BTreeMap<SlotAddress, Move>,
     pub releases: Releases,
     pins: BTreeMap<SlotAddress, Pins>,
     /// Slots that are free as soon as no request uses them.
@@ -305,9 +323,12 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
             superblock,
             groups,
             volumes: BTreeMap::new(),
+            families: BTreeMap::new(),
+            retired: Vec::new(),
             next_volume: VolumeId(1),
             changes: Changes::default(),
-            work: BTreeMap::new(),
+            allocating: BTreeMap::new(),
+            moving: BTreeMap::new(),
             releases: Releases::default(),
             pins: BTreeMap::new(),
             free_when_unpinned: BTreeSet::new(),
@@ -380,53 +401,6 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
         u32::try_from(volume.limit_bytes.div_ceil(self.slice_bytes())).expect("checked when the size was set")
     }
 
-    /// Sets the slot of a slice, visible at once and durable with the next commit. `stamp` is the write stamp of the
-    /// new slot's group before the slot was filled.
-    pub fn set_slot(&mut self, slice: SliceAddress, slot: Option<SlotAddress>, stamp: u64) {
-        let volume = self.volumes.get_mut(&slice.volume).expect("only a present volume's map changes");
-        let former = volume.map.set(slice.slice, slot);
-        if slot.is_none() {
-            volume.heat.clear(slice.slice);
-        }
-        assert!(former.is_some() || slot.is_some(), "{slice} was unallocated and stays so");
-        if let Some(slot) = slot {
-            self.groups[slot.group.index()].slots.set(slot.slot, SlotUse::Slice(slice));
-        }
-        if let Some(former) = former {
-            self.groups[former.group.index()].slots.set(former.slot, SlotUse::Released);
-        }
-        self.changes.note(slice, former, stamp);
-        let frees_early =
-            self.sabotage.is(Sabotage::ReuseFreedEarly) || self.sabotage.is(Sabotage::FreeBeforeMap) && slot.is_some();
-        if frees_early && let Some(former) = former {
-            self.changes.unrelease(former);
-            self.free_slot(former);
-        }
-    }
-
-    /// Returns the map of a slice to its durable slot: the new one may have lost content.
-    pub fn revert(&mut self, slice: SliceAddress) {
-        self.counts.reverts += 1;
-        // Writes to the new slot after its group's reconnect are lost too, and only this change of the epoch says so.
-        self.extra_epochs += 1;
-        let lost = self.slot_of(slice);
-        if !self.changes.revert(slice) {
-            return;
-        }
-        let Some(volume) = self.volumes.get_mut(&slice.volume) else { return };
-        let change = self.changes.committing().find(|(address, _)| *address == slice).map(|(_, change)| change);
-        let baseline = change.expect("the change is part of the commit").baseline;
-        volume.map.set(slice.slice, baseline);
-        if let Some(baseline) = baseline {
-            self.changes.unrelease(baseline);
-            self.groups[baseline.group.index()].slots.set(baseline.slot, SlotUse::Slice(slice));
-        }
-        // The lost slot was never durable, so no other map entry can refer to it.
-        if let Some(lost) = lost {
-            self.free_slot(lost);
-        }
-    }
-
     /// True if a group takes new slices: it is in service and present.
     pub fn takes_slices(&self, group: GroupNo) -> bool {
         let (member, group) = (&self.superblock.members[group.index()], &self.groups[group.index()]);
@@ -469,6 +443,20 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
             self.free_when_unpinned.insert(slot);
         } else {
             self.groups[group.index()].slots.set(slot.slot, SlotUse::Free);
+        }
+    }
+
+    /// Counts a change of a slice; a snapshot of its volume waits for the end.
+    pub fn begin_change(&mut self, slice: SliceAddress) {
+        if let Some(volume) = self.volumes.get_mut(&slice.volume) {
+            volume.changing += 1;
+        }
+    }
+
+    /// Ends a [`State::begin_change`].
+    pub fn end_change(&mut self, slice: SliceAddress) {
+        if let Some(volume) = self.volumes.get_mut(&slice.volume) {
+            volume.changing = volume.changing.checked_sub(1).expect("a change ends once");
         }
     }
 
@@ -543,34 +531,5 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
     pub fn copies(&self) -> Vec<(GroupNo, D)> {
         let copies = self.superblock.metadata_groups().into_iter();
         copies.filter_map(|group| Some((group, self.groups[group.index()].disk.clone()?))).collect()
-    }
-
-    /// Applies a durable record of a volume's properties or removal.
-    pub fn apply_volume_record(&mut self, record: &Record) {
-        match record {
-            Record::Volume { volume, spec } => {
-                let slice_bytes = self.slice_bytes();
-                let entry = self.volumes.entry(*volume).or_insert_with(|| Volume::new(spec.clone()));
-                (entry.spec, entry.limit_bytes) = (spec.clone(), spec.size_bytes);
-                let end = SliceNo(spec.size_bytes.div_ceil(slice_bytes) as u32);
-                let past: Vec<_> = entry.map.allocated_from(end).collect();
-                for (slice, slot) in past {
-                    let entry = self.volumes.get_mut(volume).expect("the volume was found");
-                    entry.map.set(slice, None);
-                    entry.heat.clear(slice);
-                    self.free_slot(slot);
-                }
-                self.volumes.get_mut(volume).expect("the volume was found").heat.truncate(end);
-                self.changes.discard(|address| address.volume == *volume && address.slice >= end);
-                self.next_volume = self.next_volume.max(volume.next());
-            }
-            Record::VolumeRemoved { volume } => {
-                if let Some(removed) = self.volumes.remove(volume) {
-                    removed.map.allocated_from(SliceNo(0)).for_each(|(_, slot)| self.free_slot(slot));
-                }
-                self.changes.discard(|address| address.volume == *volume);
-            }
-            Record::Map { .. } | Record::Unmap { .. } => unreachable!("changes of maps are not requested as records"),
-        }
     }
 }

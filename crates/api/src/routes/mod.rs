@@ -15,6 +15,7 @@ mod login;
 mod metrics;
 mod page;
 mod pools;
+mod snapshots;
 mod status;
 mod stream;
 mod tokens;
@@ -58,6 +59,7 @@ fn all_routes() -> Routes {
         .merge(datastores::routes())
         .merge(flash::routes())
         .merge(pools::routes())
+        .merge(snapshots::routes())
         .merge(jobs::routes())
         .merge(events::routes())
         .merge(alerts::routes())

@@ -17,6 +17,7 @@ mod reload;
 mod retry;
 mod sample;
 mod signal_handling;
+mod snapshots;
 mod start;
 mod status;
 mod stop;
@@ -264,6 +265,15 @@ impl Daemon {
             }
             Request::PoolPause { name } => self.pause_pool(&name).await.map(|pool| self.pool_answer(pool)),
             Request::PoolResume { name } => self.resume_pool(&name).await.map(|pool| self.pool_answer(pool)),
+            Request::SnapshotList { name } => self.list_snapshots(&name).await,
+            Request::SnapshotCreate { name, snapshot } => self.create_snapshot(&name, &snapshot, progress).await,
+            Request::SnapshotRollback { name, snapshot, force } => {
+                self.roll_back_volume(&name, &snapshot, force, progress).await
+            }
+            Request::SnapshotDelete { name, snapshot } => self.delete_snapshot(&name, &snapshot).await,
+            Request::SnapshotClone { name, snapshot, new_volume } => {
+                self.clone_snapshot(&name, &snapshot, &new_volume).await
+            }
             Request::JobList {} => Ok(Answer::Jobs(self.job_list().await)),
             Request::JobCancel { id } => self.cancel_job(&id).await,
             Request::Advice { limit, after, volume, assumptions } => {

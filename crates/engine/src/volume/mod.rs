@@ -24,6 +24,7 @@ use crate::shard::{Shard, ShardRef, blocks_of};
 use crate::spec::Sabotage;
 use crate::stats::{Counters, VolumeProblem};
 use crate::telemetry::{LatencyTrace, OpKind, SlowRequest, Step};
+use crate::wait::within;
 use crate::{
     Backing, ByteOffset, CacheMode, FlashQuota, FlashStats, MemoryQuota, Qos, QosStats, QuotaError, RequestError,
     VolumeSpec, VolumeStats, WriteFlags, WritePolicy, WriteSource, ZeroFlags,
@@ -511,6 +512,27 @@ impl<S: Seam> Volume<S> {
         shard.flush_all().await?;
         // The flush of the log appends tombstones, so that a recovery leaves the destaged blocks alone.
         if shard.flush_involves_log() { shard.flush_log().await } else { Ok(()) }
+    }
+
+    /// Runs `work` while requests wait and the backing alone holds all acknowledged data: no recovery destages a block
+    /// that was written before. Returns `None`, and does nothing, if that takes longer than `limit` after most of the
+    /// dirty data was destaged.
+    pub async fn run_while_complete<T>(
+        &self,
+        limit: Nanos,
+        work: impl AsyncFnOnce() -> T,
+    ) -> Result<Option<T>, RequestError> {
+        // Most of the dirty data is destaged while requests are still served.
+        self.destage_all().await?;
+        let shard = &self.0.shard;
+        let end = shard.seam().now() + limit;
+        let Some(hold) = within(shard.seam().sleep_until(end), self.0.gate.hold()).await else { return Ok(None) };
+        let _hold = hold?;
+        match shard.try_leave_log_within(end.since(shard.seam().now())).await {
+            Some(result) => result?,
+            None => return Ok(None),
+        }
+        Ok(Some(work().await))
     }
 
     /// Destages all data that is dirty now and flushes the backing, without tombstones, because the flash log can no

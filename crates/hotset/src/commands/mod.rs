@@ -22,6 +22,7 @@ pub mod pool;
 pub mod report;
 pub mod shell;
 pub mod simulate;
+pub mod snapshot;
 pub mod state;
 pub mod status;
 pub mod stop;

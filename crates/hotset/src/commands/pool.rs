@@ -260,8 +260,16 @@ fn create(config: &PoolConfig, force: bool, yes: bool) -> Result<(), Failure> {
 
 fn check(config: &PoolConfig) -> Result<(), Failure> {
     let report = on_disks(config.clone(), true, async |seam, disks| Pool::check(&seam, &disks.disks).await)?;
+    let snapshots = match report.snapshots {
+        0 => String::new(),
+        count => format!(
+            ", {} with {}",
+            show_counted(count as u64, "snapshot"),
+            show_counted(report.shared_slots, "shared slice")
+        ),
+    };
     println!(
-        "pool {}: {}, {} allocated",
+        "pool {}: {}, {} allocated{snapshots}",
         config.name,
         show_counted(report.volumes as u64, "volume"),
         show_counted(report.slices, "slice")

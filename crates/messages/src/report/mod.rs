@@ -43,7 +43,7 @@ pub use latency::{BackingRequests, Bucket, Counts, CountsBelow, LatencyCountsRep
 pub use pool::{
     PoolCellsReport, PoolClassReport, PoolCurveReport, PoolDrainReport, PoolGroupReport, PoolHeatReport,
     PoolLoadReport, PoolMoveReason, PoolMoveReport, PoolPlanReport, PoolQueueReport, PoolRelocationReport,
-    PoolRelocationState, PoolReport, PoolTierReport, PoolVolumeReport,
+    PoolRelocationState, PoolReport, PoolTierReport, PoolVolumeReport, SnapshotReport, SnapshotsReport,
 };
 pub use qos::{DatastoreReport, EpisodeReport, MemberReport, QosUse};
 pub use status::{CoreReport, OverrideReport, StatusReport};

@@ -38,6 +38,32 @@ impl PoolReport {
     }
 }
 
+/// The snapshots of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotsReport {
+    /// The volume.
+    pub volume: String,
+    /// Its pool.
+    pub pool: String,
+    /// Its snapshots, the oldest first.
+    pub snapshots: Vec<SnapshotReport>,
+}
+
+/// A snapshot of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotReport {
+    /// Its name.
+    pub name: String,
+    /// Time of its creation, in seconds since 1970.
+    pub created_unix_seconds: u64,
+    /// Size of the volume at that time.
+    pub size_bytes: u64,
+    /// Bytes of its slices, shared ones included.
+    pub allocated_bytes: u64,
+    /// Bytes of the slices that nothing else shares: its deletion frees them.
+    pub own_bytes: u64,
+}
+
 /// State of the moves of a pool's slices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]

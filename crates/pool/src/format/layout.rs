@@ -1,7 +1,7 @@
 //! Places and sizes of the metadata on a group.
 
 use super::block::PAYLOAD_BYTES;
-use super::record::{MAP_RECORD_BYTES, VOLUME_RECORD_BYTES_MAX};
+use super::record::{DERIVED_RECORD_BYTES_MAX, MAP_RECORD_BYTES, VOLUME_RECORD_BYTES_MAX};
 use super::superblock::Superblock;
 use crate::number::{CheckpointNo, Sequence};
 
@@ -11,8 +11,12 @@ pub const METADATA_AT: u64 = 128 << 10;
 pub const DATA_ALIGNMENT: u64 = 1 << 20;
 /// Smallest ring, in blocks.
 pub const JOURNAL_BLOCKS_MIN: u32 = 8;
-/// Maximum number of volumes of a pool.
+/// Maximum number of volumes of a pool without snapshots and clones.
 pub const VOLUMES_MAX: usize = 1024;
+/// Maximum number of volumes and snapshots of a pool with snapshots or clones: their records are longer.
+pub const VOLUMES_AND_SNAPSHOTS_MAX: usize = volume_blocks() as usize * (PAYLOAD_BYTES / DERIVED_RECORD_BYTES_MAX);
+/// Maximum number of snapshots of a volume.
+pub const SNAPSHOTS_MAX: usize = 256;
 /// Groups that have an area for a metadata copy: two copies, and a place for another one.
 pub const AREAS_MAX: usize = 3;
 /// Groups that carry the metadata.
@@ -22,12 +26,16 @@ pub const GROWTH: u32 = 3;
 
 const BLOCK: u64 = seam::BLOCK_BYTES as u64;
 
+/// Blocks of a checkpoint area for the records of volumes.
+const fn volume_blocks() -> u64 {
+    (VOLUMES_MAX as u64).div_ceil((PAYLOAD_BYTES / VOLUME_RECORD_BYTES_MAX) as u64)
+}
+
 /// Blocks of a checkpoint area with room for `slots_max` slots, each mapped by a record of its own.
 pub fn area_blocks_for(slots_max: u32) -> u32 {
     let per_block = |record_bytes: usize| (PAYLOAD_BYTES / record_bytes) as u64;
     let maps = u64::from(slots_max).div_ceil(per_block(MAP_RECORD_BYTES));
-    let volumes = (VOLUMES_MAX as u64).div_ceil(per_block(VOLUME_RECORD_BYTES_MAX));
-    u32::try_from(2 + maps + volumes).expect("2^32 slots need fewer than 2^25 blocks")
+    u32::try_from(2 + maps + volume_blocks()).expect("2^32 slots need fewer than 2^25 blocks")
 }
 
 /// The default length of the ring for this number of slots.
@@ -42,6 +50,12 @@ pub fn data_at(journal_blocks: u32, area_blocks: u32, has_area: bool) -> u64 {
 }
 
 impl Superblock {
+    /// Map records for which a checkpoint area certainly has room.
+    pub fn map_records_max(&self) -> u64 {
+        let blocks = u64::from(self.area_blocks).saturating_sub(2 + volume_blocks());
+        blocks * (PAYLOAD_BYTES / MAP_RECORD_BYTES) as u64
+    }
+
     /// Byte offset of a journal block.
     pub fn journal_offset(&self, sequence: Sequence) -> u64 {
         METADATA_AT + sequence.0 % u64::from(self.journal_blocks) * BLOCK

@@ -1,5 +1,5 @@
-//! Records of the journal and of checkpoints. All are absolute: the last record of a slice or volume is valid, and a
-//! repeated one changes nothing.
+//! Records of the journal and of checkpoints. A record that copies a map counts on the state at its place in the
+//! journal: a checkpoint is the exact state before the first block to replay.
 
 use super::block::PAYLOAD_BYTES;
 use crate::number::{GroupNo, SliceNo, SlotAddress, SlotNo, TierNo, VolumeId};
@@ -11,6 +11,8 @@ pub const VOLUME_NAME_BYTES: usize = 64;
 pub const MAP_RECORD_BYTES: usize = 17;
 /// Most bytes of an encoded [`Record::Volume`].
 pub const VOLUME_RECORD_BYTES_MAX: usize = 22 + VOLUME_NAME_BYTES;
+/// Most bytes of an encoded [`Record::Volume`] with a lineage.
+pub const DERIVED_RECORD_BYTES_MAX: usize = 38 + VOLUME_NAME_BYTES;
 /// Most slices of one [`Record::Map`].
 pub const RUN_MAX: u32 = u16::MAX as u32;
 
@@ -18,6 +20,32 @@ const KIND_MAP: u8 = 1;
 const KIND_UNMAP: u8 = 2;
 const KIND_VOLUME: u8 = 3;
 const KIND_REMOVED: u8 = 4;
+const KIND_DERIVED: u8 = 5;
+
+/// A snapshot's volume and time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotOf {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Time of its creation, in seconds since 1970.
+    pub created_secs: u64,
+}
+
+/// The relation of a volume to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lineage {
+    /// The family whose slots it may share: the number of the first volume of the family.
+    pub family: VolumeId,
+    /// It is a snapshot.
+    pub snapshot: Option<SnapshotOf>,
+}
+
+impl Lineage {
+    /// A volume that is derived from no other.
+    pub fn of(volume: VolumeId) -> Lineage {
+        Lineage { family: volume, snapshot: None }
+    }
+}
 
 /// One change of the pool's metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,12 +70,17 @@ pub enum Record {
         /// Number of slices.
         count: u32,
     },
-    /// A volume exists and has these properties. Slices past its size are unallocated.
+    /// A volume or snapshot exists and has these properties. Its map becomes that of `from`, if given. Slices past its
+    /// size are unallocated.
     Volume {
         /// The volume.
         volume: VolumeId,
         /// Its properties.
         spec: VolumeSpec,
+        /// Its relation to others.
+        lineage: Lineage,
+        /// The volume or snapshot whose present map it gets.
+        from: Option<VolumeId>,
     },
     /// A volume and its slices are removed.
     VolumeRemoved {
@@ -75,8 +108,9 @@ impl Record {
                 out.extend(slice.0.to_le_bytes());
                 out.extend(count.to_le_bytes());
             }
-            Record::Volume { volume, spec } => {
+            Record::Volume { volume, spec, lineage, from } => {
                 assert!(spec.name.len() <= VOLUME_NAME_BYTES, "a name of {} bytes", spec.name.len());
+                let is_derived = *lineage != Lineage::of(*volume) || from.is_some();
                 let (policy, tier) = match spec.policy {
                     TierPolicy::Auto => (0, TierNo(0)),
                     TierPolicy::StartHigh => (1, TierNo(0)),
@@ -88,12 +122,22 @@ impl Record {
                     Provisioning::Thin => 0,
                     Provisioning::Thick => 1,
                 };
-                out.push(KIND_VOLUME);
+                out.push(if is_derived { KIND_DERIVED } else { KIND_VOLUME });
                 out.extend(volume.0.to_le_bytes());
+                if is_derived {
+                    let (of, created_secs) =
+                        lineage.snapshot.map_or((0, 0), |snapshot| (snapshot.volume.0, snapshot.created_secs));
+                    [from.map_or(0, |from| from.0), lineage.family.0, of]
+                        .iter()
+                        .for_each(|number| out.extend(number.to_le_bytes()));
+                    out.extend(created_secs.to_le_bytes());
+                }
                 out.extend(spec.size_bytes.to_le_bytes());
-                // The four bytes before the name's length are the origin of a snapshot or clone; none exist yet.
                 out.extend([policy, tier.0, provisioning, 0]);
-                out.extend(0_u32.to_le_bytes());
+                if !is_derived {
+                    // Reserved.
+                    out.extend(0_u32.to_le_bytes());
+                }
                 out.push(spec.name.len() as u8);
                 out.extend(spec.name.as_bytes());
             }
@@ -132,6 +176,15 @@ impl Reader<'_> {
         Some(u32::from_le_bytes(self.take()?))
     }
 
+    /// The source of the map, and the lineage.
+    fn lineage(&mut self) -> Option<(Option<VolumeId>, Lineage)> {
+        let [from, family, of] = [self.long()?, self.long()?, self.long()?].map(VolumeId);
+        let created_secs = u64::from_le_bytes(self.take()?);
+        let some = |number: VolumeId| (number.0 > 0).then_some(number);
+        let snapshot = some(of).map(|volume| SnapshotOf { volume, created_secs });
+        Some((some(from), Lineage { family: some(family)?, snapshot }))
+    }
+
     fn record(&mut self) -> Option<Record> {
         let [kind] = self.take()?;
         let volume = VolumeId(self.long()?);
@@ -146,10 +199,12 @@ impl Reader<'_> {
                 let (slice, count) = (SliceNo(self.long()?), self.long()?);
                 (count > 0 && slice.0.checked_add(count).is_some()).then_some(Record::Unmap { volume, slice, count })
             }
-            KIND_VOLUME => {
+            KIND_VOLUME | KIND_DERIVED => {
+                let is_derived = kind == KIND_DERIVED;
+                let (from, lineage) = if is_derived { self.lineage()? } else { (None, Lineage::of(volume)) };
                 let size_bytes = u64::from_le_bytes(self.take()?);
                 let [policy, tier, provisioning, _] = self.take()?;
-                let origin = self.long()?;
+                let reserved = if is_derived { 0 } else { self.long()? };
                 let [name_len] = self.take()?;
                 let (name, rest) = self.0.split_at_checked(usize::from(name_len))?;
                 self.0 = rest;
@@ -167,9 +222,9 @@ impl Reader<'_> {
                     _ => return None,
                 };
                 let name = String::from_utf8(name.to_vec()).ok()?;
-                let is_valid = origin == 0 && name.len() <= VOLUME_NAME_BYTES && size_bytes < 1 << 62;
-                is_valid
-                    .then_some(Record::Volume { volume, spec: VolumeSpec { name, size_bytes, policy, provisioning } })
+                let is_valid = reserved == 0 && name.len() <= VOLUME_NAME_BYTES && size_bytes < 1 << 62;
+                let spec = VolumeSpec { name, size_bytes, policy, provisioning };
+                is_valid.then_some(Record::Volume { volume, spec, lineage, from })
             }
             KIND_REMOVED => Some(Record::VolumeRemoved { volume }),
             _ => None,
@@ -248,8 +303,27 @@ mod tests {
         vec![
             Record::Map { volume: VolumeId(1), slice: SliceNo(2), slot: slot(3, 4), count: 5 },
             Record::Unmap { volume: VolumeId(1), slice: SliceNo(2), count: 70_000 },
-            Record::Volume { volume: VolumeId(7), spec: spec(TierPolicy::Tier(TierNo(2)), Provisioning::Thick) },
-            Record::Volume { volume: VolumeId(8), spec: spec(TierPolicy::Lowest, Provisioning::Thin) },
+            Record::Volume {
+                volume: VolumeId(7),
+                spec: spec(TierPolicy::Tier(TierNo(2)), Provisioning::Thick),
+                lineage: Lineage::of(VolumeId(7)),
+                from: None,
+            },
+            Record::Volume {
+                volume: VolumeId(8),
+                spec: spec(TierPolicy::Lowest, Provisioning::Thin),
+                lineage: Lineage {
+                    family: VolumeId(7),
+                    snapshot: Some(SnapshotOf { volume: VolumeId(7), created_secs: 1 << 40 }),
+                },
+                from: Some(VolumeId(7)),
+            },
+            Record::Volume {
+                volume: VolumeId(7),
+                spec: spec(TierPolicy::Auto, Provisioning::Thick),
+                lineage: Lineage::of(VolumeId(7)),
+                from: Some(VolumeId(8)),
+            },
             Record::VolumeRemoved { volume: VolumeId(9) },
         ]
     }
@@ -275,10 +349,13 @@ mod tests {
 
     #[test]
     fn longest_volume_record_has_the_stated_size() {
-        let mut out = Vec::new();
         let spec = VolumeSpec { name: "x".repeat(VOLUME_NAME_BYTES), ..VolumeSpec::thin("", 0) };
-        Record::Volume { volume: VolumeId(1), spec }.encode(&mut out);
-        assert_eq!(out.len(), VOLUME_RECORD_BYTES_MAX);
+        let lineage = Lineage::of(VolumeId(1));
+        for (from, bytes) in [(None, VOLUME_RECORD_BYTES_MAX), (Some(VolumeId(2)), DERIVED_RECORD_BYTES_MAX)] {
+            let mut out = Vec::new();
+            Record::Volume { volume: VolumeId(1), spec: spec.clone(), lineage, from }.encode(&mut out);
+            assert_eq!(out.len(), bytes);
+        }
     }
 
     #[test]

@@ -25,6 +25,8 @@ const NEEDS_AT: usize = 96;
 const TIERS_AT: usize = 112;
 const MEMBERS_AT: usize = 384;
 const MEMBER_BYTES: usize = 112;
+/// Incompatible feature: the pool has or had snapshots. Releases without them cannot read its records.
+pub const FEATURE_SNAPSHOTS: u64 = 1;
 const FLAG_METADATA: u8 = 1;
 const FLAG_HAS_AREA: u8 = 2;
 /// Exclusive bound of all counters. No real counter comes near it; a higher value is forged and would overflow.
@@ -65,6 +67,8 @@ pub struct MemberEntry {
 /// The content of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
+    /// Incompatible features, such as [`FEATURE_SNAPSHOTS`].
+    pub features: u64,
     /// Identity of the pool.
     pub pool: Uuid,
     /// +1 with every write of a superblock.
@@ -137,7 +141,8 @@ impl Superblock {
         put(out, 0, &MAGIC);
         put(out, 8, &VERSION.to_le_bytes());
         put(out, 12, &(seam::BLOCK_BYTES as u32).to_le_bytes());
-        // Bytes 16 and 24 are reserved for compatible and incompatible features; none exist yet.
+        // Byte 16 is reserved for compatible features; none exist yet.
+        put(out, 24, &self.features.to_le_bytes());
         put(out, 32, &self.pool);
         put(out, 48, &self.revision.to_le_bytes());
         put(out, 56, &self.generation.0.to_le_bytes());
@@ -184,9 +189,10 @@ impl Superblock {
         if version < VERSION {
             return Err(SuperblockError::Invalid(format!("format {version} was never released")));
         }
-        let incompatible = get_u64(raw, 24);
-        if incompatible != 0 {
-            return Err(SuperblockError::Newer(NewerFormat::with_features(incompatible, needs)));
+        let features = get_u64(raw, 24);
+        let unknown = features & !FEATURE_SNAPSHOTS;
+        if unknown != 0 {
+            return Err(SuperblockError::Newer(NewerFormat::with_features(unknown, needs)));
         }
         let [group, members, tiers] = [64, 66, 68].map(|at| u16::from_le_bytes(get(raw, at)));
         let slice_bytes = get_u64(raw, 72);
@@ -233,6 +239,7 @@ impl Superblock {
             });
         }
         Ok(Superblock {
+            features,
             pool: get(raw, 32),
             revision: get_u64(raw, 48),
             generation: PoolGeneration(get_u64(raw, 56)),
@@ -265,6 +272,7 @@ mod tests {
             name: format!("disk-{number}"),
         };
         Superblock {
+            features: FEATURE_SNAPSHOTS,
             pool: [9; 16],
             revision: 7,
             generation: PoolGeneration(3),
@@ -309,7 +317,7 @@ mod tests {
         };
         let needs = Release::parse("1.4.2");
         assert_eq!(changed(8, 2), Err(SuperblockError::Newer(NewerFormat::of_format(2_u32, 1_u32, needs))));
-        assert_eq!(changed(24, 1), Err(SuperblockError::Newer(NewerFormat::with_features(1, needs))));
+        assert_eq!(changed(24, 3), Err(SuperblockError::Newer(NewerFormat::with_features(2, needs))));
         assert!(matches!(changed(8, 0), Err(SuperblockError::Invalid(_))));
     }
 

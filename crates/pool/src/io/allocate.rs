@@ -1,23 +1,29 @@
 //! Allocation of slices. A new slot is zeroed outside the first write before the map refers to it: no content of a
-//! former owner is ever visible, not after a crash either.
+//! former owner is ever visible, not after a crash either. The private copy of a shared slice is made the same way: the
+//! rest of the new slot is copied from the shared one, which nothing writes meanwhile.
 
 use std::rc::Rc;
 
 use seam::block::pieces_len;
-use seam::{Disk, DiskError, DiskResult, Piece, Seam};
+use seam::{BLOCK_BYTES, BlockMut, Disk, DiskError, DiskResult, Piece, Seam};
 
 use super::demand::{self, Access};
 use super::slice_range;
+use crate::apply::release_retired;
 use crate::change::{Step, check_range, finish_change, locate, next_step, range_text};
 use crate::device::zero_range;
 use crate::journal;
 use crate::number::{GroupNo, SliceAddress, SliceNo, SlotAddress, VolumeId};
 use crate::sabotage::Sabotage;
-use crate::state::{GroupSet, Inner, SliceWork, State};
+use crate::snapshots;
+use crate::state::{GroupSet, Inner, State};
 use task_sync::{BoxFuture, Waiters, join};
 
 /// Attempts of a reservation whose group reconnects.
 const ATTEMPTS_MAX: u32 = 3;
+
+/// Blocks of one read of a copy.
+const COPY_BLOCKS: u64 = 64;
 
 /// Slots that one request tries to fill.
 const FILLS_MAX: u32 = 4;
@@ -46,43 +52,59 @@ pub(super) enum NewSlot {
     Retry,
 }
 
-/// Takes a slot for an unallocated slice. Slots that are released but not durably free are waited for.
+/// Takes a slot for an unallocated slice, or for the private copy of a shared one. Slots that are released but not
+/// durably free are waited for.
 pub(super) async fn begin<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     slice: SliceAddress,
     failed: &FailedFills,
+    shared: Option<SlotAddress>,
 ) -> DiskResult<NewSlot> {
-    {
+    let needs_commit = {
         let mut state = inner.state.borrow_mut();
         if let Some(error) = &state.failed {
             return Err(DiskError::Io(error.to_string()));
         }
+        if shared.is_some() && !snapshots::has_room_for_copies(&state) {
+            return Err(DiskError::NoSpace);
+        }
+        // Before its entry is durable, the shared slot may lose what a move has copied to it.
+        let is_unsettled = shared.is_some() && state.changes.stamp_of(slice).is_some();
         let policy = state.volumes.get(&slice.volume).ok_or(DiskError::Gone)?.spec.policy;
-        if let Some(slot) = state.take_slot(policy, failed.groups) {
-            let former = state.work.insert(slice, SliceWork::Allocating(Waiters::default()));
-            // A move of a slice that was freed meanwhile ends by itself.
-            assert!(!matches!(former, Some(SliceWork::Allocating(_))), "one allocation of a slice at a time");
-            if let Some(SliceWork::Moving(mut copy)) = former {
-                copy.waiters.wake();
-                copy.drained.wake();
+        if !is_unsettled && let Some(slot) = state.take_slot(policy, failed.groups) {
+            let former = state.allocating.insert(slice, Waiters::default());
+            assert!(former.is_none(), "one allocation of a slice at a time");
+            state.begin_change(slice);
+            if let Some(shared) = shared {
+                state.hold(shared, false);
             }
             return Ok(NewSlot::Taken(slot));
         }
-        if state.changes.is_empty() {
+        if state.changes.is_empty() && state.retired.is_empty() {
             return Err(DiskError::NoSpace);
         }
+        is_unsettled || state.retired.is_empty()
+    };
+    if !needs_commit {
+        release_retired(inner).await;
+        return Ok(NewSlot::Retry);
     }
     journal::commit(inner, None, Vec::new()).await.map_err(crate::PoolError::into_disk_error)?;
     let state = inner.state.borrow();
     let has_room = state.rooms().iter().any(|room| room.free > 0);
-    if has_room || !state.changes.is_empty() { Ok(NewSlot::Retry) } else { Err(DiskError::NoSpace) }
+    if has_room || !state.changes.is_empty() || !state.retired.is_empty() {
+        Ok(NewSlot::Retry)
+    } else {
+        Err(DiskError::NoSpace)
+    }
 }
 
-/// Fills a new slot with a write and zeroes around it, and maps the slice to it.
+/// Fills a new slot with a write and, around it, with zeroes or with the content of the shared slot; maps the slice to
+/// it.
 pub(super) async fn fill<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     slice: SliceAddress,
-    slot: SlotAddress,
+    (slot, shared): (SlotAddress, Option<SlotAddress>),
     access: Access,
     (offset, pieces): (u64, Vec<Piece<S::Block>>),
 ) -> DiskResult<()> {
@@ -105,7 +127,12 @@ pub(super) async fn fill<S: Seam, D: Disk<S>>(
                 steps.push(Box::pin(async move { disk.write(at + offset, pieces).await }));
             }
             for (from, to) in [(0, offset), (offset + len, slice_bytes)] {
-                if from < to && !skips_zeroing {
+                if from >= to {
+                    continue;
+                }
+                if let Some(shared) = shared {
+                    steps.push(Box::pin(copy_range(inner, shared, slot, from..to)));
+                } else if !skips_zeroing {
                     let disk = disk.clone();
                     let range = (at + from, to - from);
                     // A reservation keeps its space on the storage below, too.
@@ -118,15 +145,18 @@ pub(super) async fn fill<S: Seam, D: Disk<S>>(
     };
     let mut state = inner.state.borrow_mut();
     state.end_group_request(slot.group);
+    state.end_change(slice);
+    if let Some(shared) = shared {
+        state.release(shared, false);
+    }
     // A medium error, or a write that may still land. After a reconnect the slot is not suspect.
     let is_suspect =
         matches!(result, Err(DiskError::Io(_) | DiskError::Hung(_))) && state.write_stamp(slot.group) == stamp;
     let range = range_text(&state, slice, offset, len);
     let result = state.note_result(slot.group, &range, result);
-    let Some(SliceWork::Allocating(mut waiters)) = state.work.remove(&slice) else {
-        unreachable!("only the allocation itself ends it")
-    };
+    let mut waiters = state.allocating.remove(&slice).expect("only the allocation itself ends it");
     let is_inside = state.volumes.get(&slice.volume).is_some_and(|volume| slice.slice.0 < state.slice_count(volume));
+    // A volume that was removed meanwhile refers to neither slot.
     if result.is_ok() && is_inside {
         state.set_slot(slice, Some(slot), stamp);
         state.counts.allocations += 1;
@@ -178,6 +208,21 @@ pub(super) async fn reserve<S: Seam, D: Disk<S>>(
     Err(DiskError::Io("a group keeps losing unflushed content".to_owned()))
 }
 
+/// Allocates the slices of a volume that have no slot, durably.
+pub(super) async fn fill_holes<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, volume: VolumeId) -> DiskResult<()> {
+    let end = {
+        let state = inner.state.borrow();
+        state.slice_count(state.volumes.get(&volume).ok_or(DiskError::Gone)?)
+    };
+    for slice in (0..end).map(|slice| SliceAddress { volume, slice: SliceNo(slice) }) {
+        if inner.state.borrow().slot_of(slice).is_none() {
+            allocate(inner, slice).await?;
+            journal::commit_if_many(inner);
+        }
+    }
+    journal::commit(inner, None, Vec::new()).await.map_err(crate::PoolError::into_disk_error)
+}
+
 /// True if every slice of the range has a durable map entry.
 pub(super) fn are_durable<S: Seam, D: Disk<S>>(
     state: &State<S, D>,
@@ -187,14 +232,49 @@ pub(super) fn are_durable<S: Seam, D: Disk<S>>(
 ) -> bool {
     (first.0..end.0).all(|slice| {
         let slice = SliceAddress { volume, slice: SliceNo(slice) };
-        let slot = state.slot_of(slice);
+        let Some(slot) = state.slot_of(slice) else { return false };
         // A former slot does not count: its removal may be part of the running commit.
-        slot.is_some() && state.changes.durable_slot(slice, slot) == slot
+        let durable = state.changes.durable_slot(slice, Some(slot));
+        let is_durable = durable == Some(slot) || durable.is_some() && state.sabotage.is(Sabotage::CopyBeforeJournal);
+        is_durable && state.is_private(slice, slot)
     })
 }
 
-/// Allocates a slice unless it is.
-async fn allocate<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, slice: SliceAddress) -> DiskResult<()> {
+/// Copies a range of a shared slot to a new slot.
+async fn copy_range<S: Seam, D: Disk<S>>(
+    inner: &Inner<S, D>,
+    from: SlotAddress,
+    to: SlotAddress,
+    range: std::ops::Range<u64>,
+) -> DiskResult<()> {
+    let (source, source_at, target, target_at) = {
+        let state = inner.state.borrow();
+        let (source, target) = (state.disk(from.group)?, state.disk(to.group)?);
+        (source, state.slot_offset(from), target, state.slot_offset(to))
+    };
+    let block = BLOCK_BYTES as u64;
+    let mut next = range.start;
+    while next < range.end {
+        let buffers = inner.buffers.get_up_to((range.end - next).div_ceil(block).min(COPY_BLOCKS) as usize).await;
+        let mut at = next;
+        let pieces = buffers.into_iter().map(|buffer| {
+            let len = block.min(range.end - at);
+            at += len;
+            Piece::new(buffer, 0, len as usize)
+        });
+        let (result, pieces) = source.read(source_at + next, pieces.collect()).await;
+        inner.state.borrow_mut().note_result(from.group, "the copy of a shared slice", result)?;
+        let frozen: Vec<_> =
+            pieces.into_iter().map(|piece| Piece::new(piece.block.freeze(), 0, usize::from(piece.len))).collect();
+        target.write(target_at + next, frozen.clone()).await?;
+        frozen.into_iter().for_each(|piece| inner.buffers.put_frozen(piece.block));
+        next = at;
+    }
+    Ok(())
+}
+
+/// Gives a slice a slot of its own unless it has one.
+pub(crate) async fn allocate<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, slice: SliceAddress) -> DiskResult<()> {
     let mut failed = FailedFills::default();
     loop {
         check_range(&inner.state.borrow(), slice, 0, 0)?;
@@ -204,13 +284,18 @@ async fn allocate<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, slice: SliceAddr
                 finish_change(&mut inner.state.borrow_mut(), slice, slot, (0, 0));
                 return Ok(());
             }
-            Step::Unallocated => match begin(inner, slice, &failed).await? {
-                NewSlot::Taken(slot) => match fill(inner, slice, slot, Access::RESERVATION, (0, Vec::new())).await {
-                    Err(error) if failed.retries(slot.group, &error) => {}
-                    other => return other,
-                },
-                NewSlot::Retry => {}
-            },
+            step @ (Step::Unallocated | Step::Shared(_)) => {
+                let shared = step.shared();
+                match begin(inner, slice, &failed, shared).await? {
+                    NewSlot::Taken(slot) => {
+                        match fill(inner, slice, (slot, shared), Access::RESERVATION, (0, Vec::new())).await {
+                            Err(error) if failed.retries(slot.group, &error) => {}
+                            other => return other,
+                        }
+                    }
+                    NewSlot::Retry => {}
+                }
+            }
         }
     }
 }

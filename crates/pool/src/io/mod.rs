@@ -1,6 +1,6 @@
 //! A volume of the pool as a disk: requests are split at slices.
 
-mod allocate;
+pub(crate) mod allocate;
 mod demand;
 mod parts;
 mod read;
@@ -22,7 +22,7 @@ use crate::resize;
 use crate::state::{Inner, State};
 use crate::wait::detached;
 
-/// A volume of an open pool. A clone is another handle to the same volume.
+/// A volume of an open pool, or a snapshot, which is read-only. A clone is another handle to the same volume.
 pub struct PoolDisk<S: Seam, D: Disk<S>> {
     inner: Rc<Inner<S, D>>,
     volume: VolumeId,
@@ -47,11 +47,22 @@ impl<S: Seam, D: Disk<S>> PoolDisk<S, D> {
     /// Allocates every slice of a range. When this returns, the allocation is durable: a later write to the range needs
     /// no space. Fails with [`DiskError::NoSpace`] when the pool is full.
     pub async fn reserve(&self, at: u64, len: u64) -> DiskResult<()> {
-        let request = self.begin(at, len)?;
+        let request = self.begin_change(at, len)?;
         let (inner, volume) = (Rc::clone(&self.inner), self.volume);
         let work = async move {
             let _request = request;
             allocate::reserve(&inner, volume, at, len).await
+        };
+        detached(&self.inner.seam, work).await
+    }
+
+    /// Allocates every slice that has no slot, durably. Shared slices stay shared.
+    pub async fn fill_holes(&self) -> DiskResult<()> {
+        let request = self.begin_change(0, 0)?;
+        let (inner, volume) = (Rc::clone(&self.inner), self.volume);
+        let work = async move {
+            let _request = request;
+            allocate::fill_holes(&inner, volume).await
         };
         detached(&self.inner.seam, work).await
     }
@@ -69,6 +80,16 @@ impl<S: Seam, D: Disk<S>> PoolDisk<S, D> {
             return Err(DiskError::Io(format!("{at}+{len} lies past the end of volume {}", self.volume)));
         }
         Ok(volume.requests.begin(self.inner.seam.now()))
+    }
+
+    /// As [`PoolDisk::begin`]; refuses a snapshot.
+    fn begin_change(&self, at: u64, len: u64) -> DiskResult<PendingRequest> {
+        if self.is_snapshot() { Err(DiskError::ReadOnly) } else { self.begin(at, len) }
+    }
+
+    fn is_snapshot(&self) -> bool {
+        let state = self.inner.state.borrow();
+        state.volumes.get(&self.volume).is_some_and(|volume| volume.lineage.snapshot.is_some())
     }
 }
 
@@ -130,7 +151,7 @@ impl<S: Seam, D: Disk<S>> Disk<S> for PoolDisk<S, D> {
     }
 
     async fn write(&self, at: u64, from: Vec<Piece<S::Block>>) -> DiskResult<()> {
-        let request = self.begin(at, pieces_len(&from) as u64)?;
+        let request = self.begin_change(at, pieces_len(&from) as u64)?;
         let (inner, volume) = (Rc::clone(&self.inner), self.volume);
         let work = async move {
             let _request = request;
@@ -160,7 +181,7 @@ impl<S: Seam, D: Disk<S>> Disk<S> for PoolDisk<S, D> {
     }
 
     async fn zero(&self, at: u64, len: u64, may_unmap: bool) -> DiskResult<()> {
-        let request = self.begin(at, len)?;
+        let request = self.begin_change(at, len)?;
         let (inner, volume) = (Rc::clone(&self.inner), self.volume);
         let release = may_unmap.then(|| {
             let mut state = inner.state.borrow_mut();
@@ -189,6 +210,9 @@ impl<S: Seam, D: Disk<S>> Disk<S> for PoolDisk<S, D> {
     }
 
     async fn set_size(&self, size_bytes: u64) -> DiskResult<()> {
+        if self.is_snapshot() {
+            return Err(DiskError::ReadOnly);
+        }
         let inner = Rc::clone(&self.inner);
         let volume = self.volume;
         let work = async move {

@@ -1,4 +1,4 @@
-//! Writes: to the slice's slot, or, for an unallocated slice, to a new slot whose rest is zeroed at the same time.
+//! Writes: to the slice's slot, or to a new slot whose rest is zeroed at the same time, or copied from a shared slot.
 
 use std::rc::Rc;
 
@@ -59,15 +59,18 @@ async fn write_part<S: Seam, D: Disk<S>>(
                 let range = range_text(&state, slice, offset, len);
                 return state.note_result(slot.group, &range, result);
             }
-            Step::Unallocated => match allocate::begin(inner, slice, &failed).await? {
-                NewSlot::Taken(slot) => {
-                    match allocate::fill(inner, slice, slot, access, (offset, pieces.clone())).await {
-                        Err(error) if failed.retries(slot.group, &error) => {}
-                        other => return other,
+            step @ (Step::Unallocated | Step::Shared(_)) => {
+                let shared = step.shared();
+                match allocate::begin(inner, slice, &failed, shared).await? {
+                    NewSlot::Taken(slot) => {
+                        match allocate::fill(inner, slice, (slot, shared), access, (offset, pieces.clone())).await {
+                            Err(error) if failed.retries(slot.group, &error) => {}
+                            other => return other,
+                        }
                     }
+                    NewSlot::Retry => {}
                 }
-                NewSlot::Retry => {}
-            },
+            }
         }
     }
 }

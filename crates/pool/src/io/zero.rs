@@ -1,10 +1,12 @@
 //! Zero-ranges: a whole slice of a thin volume is freed if the request may release space, a part of an allocated one is
-//! zeroed, an unallocated one stays.
+//! zeroed, an unallocated one stays. A shared slice that is freed only loses this reference; another one is copied
+//! first.
 
 use std::rc::Rc;
 
-use seam::{Disk, DiskResult, Seam};
+use seam::{Disk, DiskError, DiskResult, Seam};
 
+use super::allocate;
 use super::demand::{self, Access};
 use super::parts::ranges;
 use super::slice_range;
@@ -13,6 +15,7 @@ use crate::device::zero_range;
 use crate::journal;
 use crate::number::{SliceAddress, SliceNo, VolumeId};
 use crate::policy::Provisioning;
+use crate::snapshots;
 use crate::state::Inner;
 
 /// Slices that are looked up at once.
@@ -63,7 +66,7 @@ fn used_slices<S: Seam, D: Disk<S>>(
     let allocated = entry.map.allocated_from(from).map(|(slice, _)| slice).take_while(|slice| *slice < end);
     let mut slices: Vec<_> = allocated.take(BATCH).map(address).collect();
     let after = (slices.len() == BATCH).then(|| slices[BATCH - 1].slice.next());
-    let working = state.work.range(address(from)..address(after.unwrap_or(end)));
+    let working = state.allocating.range(address(from)..address(after.unwrap_or(end)));
     slices.extend(working.map(|(slice, _)| *slice));
     slices.sort_unstable();
     slices.dedup();
@@ -83,10 +86,22 @@ async fn zero_part<S: Seam, D: Disk<S>>(
         match next_step(inner, slice, offset) {
             Step::Wait(reply) => reply.wait().await,
             Step::Unallocated => return Ok(()),
+            Step::Shared(_) => {
+                if may_unmap && is_freed(inner, slice, offset, len) {
+                    let mut state = inner.state.borrow_mut();
+                    if !snapshots::has_room_for_copies(&state) {
+                        return Err(DiskError::NoSpace);
+                    }
+                    state.set_slot(slice, None, 0);
+                    return Ok(());
+                }
+                allocate::allocate(inner, slice).await?;
+            }
             Step::Change(slot, located) => {
                 if may_unmap && is_freed(inner, slice, offset, len) {
                     let mut state = inner.state.borrow_mut();
                     state.unpin(slot, true);
+                    state.end_change(slice);
                     state.set_slot(slice, None, 0);
                     return Ok(());
                 }

@@ -1,6 +1,6 @@
-//! Checkpoints: the whole map as records, in the area that the newest complete checkpoint does not use. Each piece is
-//! taken from the maps at once, and requests go on between two pieces. A checkpoint records only durable map entries:
-//! later changes are in the journal, from the block on where the checkpoint began.
+//! Checkpoints: the whole map as records, in the area that the newest complete checkpoint does not use. A checkpoint is
+//! the exact durable state at its beginning: requests go on while it is written, and later changes are in the journal,
+//! from the block on where the checkpoint began.
 //!
 //! A new metadata copy is made by a checkpoint that is also written to the new group.
 
@@ -8,15 +8,16 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Disk, DiskError, Seam};
 
-use super::{WRITE_BLOCKS, drop_failed, durable_slots, return_blocks, targets};
+use super::image::{Image, Part};
+use super::{WRITE_BLOCKS, drop_failed, return_blocks, targets};
 use crate::error::PoolError;
 use crate::flush::{flush_group, write_to_group};
 use crate::format::block::{BlockKind, CheckpointFacts, MetadataBlock};
 use crate::format::layout::COPIES;
-use crate::format::record::{MAP_RECORD_BYTES, Record, RunBuilder, pack_after};
+use crate::format::record::{MAP_RECORD_BYTES, Record, pack_after};
 use crate::format::superblock::MemberState;
 use crate::membership;
-use crate::number::{CheckpointNo, GroupNo, Sequence, SliceNo, VolumeId};
+use crate::number::{CheckpointNo, GroupNo, Sequence, SliceNo};
 use crate::state::Inner;
 
 /// Slices that one piece takes from the maps.
@@ -159,8 +160,12 @@ struct Progress<D> {
     previous: u32,
     /// Records of the block after that. Volumes share blocks, so that the area has room for every map.
     partial: Vec<u8>,
-    /// The area was too small: slots that are freed and used again during a checkpoint can be recorded twice.
+    /// The area was too small.
     is_full: bool,
+    /// Records of maps.
+    map_records: u64,
+    /// [`JournalState::journal_records`](crate::state::JournalState) at its beginning.
+    journal_records: u64,
 }
 
 async fn write_checkpoint<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<(), PoolError> {
@@ -174,7 +179,7 @@ async fn write_checkpoint<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Resul
 
 /// Writes a checkpoint. Returns false if a group may have lost a part of it, or the area was too small.
 async fn try_checkpoint<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<bool, PoolError> {
-    let (mut progress, volumes) = {
+    let (mut progress, image) = {
         let state = inner.state.borrow();
         let groups = targets(&state);
         let groups = groups.into_iter().map(|(group, disk)| {
@@ -190,15 +195,13 @@ async fn try_checkpoint<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<
             previous: 0,
             partial: Vec::new(),
             is_full: false,
+            map_records: 0,
+            journal_records: state.journal.journal_records,
         };
-        let volumes: Vec<_> = state.volumes.iter().map(|(id, volume)| (*id, volume.spec.clone())).collect();
-        (progress, volumes)
+        (progress, Image::new(&state))
     };
-    let records: Vec<_> =
-        volumes.iter().map(|(volume, spec)| Record::Volume { volume: *volume, spec: spec.clone() }).collect();
-    write_records(inner, &mut progress, &records).await?;
-    for (volume, _) in volumes {
-        write_volume(inner, &mut progress, volume).await?;
+    for part in image.parts() {
+        write_volume(inner, &mut progress, &image, part).await?;
     }
     let partial = std::mem::take(&mut progress.partial);
     if !partial.is_empty() {
@@ -223,6 +226,8 @@ async fn try_checkpoint<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<
     // Blocks of the ring that a copy out of service still needs are overwritten from now on.
     membership::persist(inner).await?;
     let mut state = inner.state.borrow_mut();
+    state.journal.checkpoint_records = progress.map_records;
+    state.journal.journal_records_before = progress.journal_records;
     state.journal.checkpoint = progress.number;
     state.journal.replay_from = progress.replay_from;
     state.counts.checkpoints += 1;
@@ -235,22 +240,19 @@ impl<D: Clone> Progress<D> {
     }
 }
 
-/// Writes the map of a volume, piece by piece.
+/// Writes a volume and its map, piece by piece.
 async fn write_volume<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     progress: &mut Progress<D>,
-    volume: VolumeId,
+    image: &Image,
+    part: Part,
 ) -> Result<(), PoolError> {
+    write_records(inner, progress, &[image.record(part)]).await?;
     let mut from = Some(SliceNo(0));
     while let Some(first) = from {
-        let records = {
-            let state = inner.state.borrow();
-            let (slots, next) = durable_slots(&state, volume, first, PIECE_SLICES);
-            from = next;
-            let mut runs = RunBuilder::default();
-            slots.into_iter().for_each(|(slice, slot)| runs.add(volume, slice, Some(slot)));
-            runs.finish()
-        };
+        let (records, next) = image.records(part, first, PIECE_SLICES);
+        from = next;
+        progress.map_records += records.len() as u64;
         write_records(inner, progress, &records).await?;
         inner.seam.yield_now().await;
     }

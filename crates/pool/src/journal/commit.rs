@@ -182,7 +182,7 @@ async fn write_changes<S: Seam, D: Disk<S>>(
     failures: &FlushFailures,
     records: Vec<Record>,
 ) -> Result<(), PoolError> {
-    let payloads = {
+    let (payloads, changes) = {
         let mut state = inner.state.borrow_mut();
         if let Some(failed) = &state.failed {
             return Err(failed.clone());
@@ -206,14 +206,15 @@ async fn write_changes<S: Seam, D: Disk<S>>(
         }
         // Records follow the changes of maps: a volume's removal or shrinking is final.
         let changes = runs.finish();
-        pack(changes.iter().chain(&records))
+        (pack(changes.iter().chain(&records)), changes.len())
     };
     if !payloads.is_empty() {
         write_blocks(inner, payloads).await?;
     }
     let mut state = inner.state.borrow_mut();
-    records.iter().for_each(|record| state.apply_volume_record(record));
     state.changes.finish();
+    records.iter().for_each(|record| state.apply_volume_record(record));
+    state.journal.journal_records += changes as u64;
     (state.journal.settled, state.journal.settled_previous) = (state.journal.next, state.journal.previous);
     Ok(())
 }

@@ -38,6 +38,8 @@ pub(crate) struct Loaded {
     pub damaged: Vec<(GroupNo, String)>,
     /// Journal blocks that were replayed.
     pub replayed: u64,
+    /// Map records of the checkpoint.
+    pub checkpoint_records: u64,
 }
 
 /// A valid header of a checkpoint on a copy.
@@ -128,6 +130,7 @@ impl<S: Seam, D: Disk<S>> Copies<'_, S, D> {
             ..LoadedVolumes::default()
         };
         let mut damaged = self.load_content(number, &facts, &with_header, &mut volumes).await?;
+        let checkpoint_records = volumes.map_records;
         // A crash between two headers leaves a copy behind. It is none until the next checkpoint: that one overwrites
         // what the copy has.
         let lacks_header = |group: &GroupNo| !with_header.iter().any(|header| header.group == *group);
@@ -142,6 +145,7 @@ impl<S: Seam, D: Disk<S>> Copies<'_, S, D> {
             missing: Vec::new(),
             damaged,
             replayed: 0,
+            checkpoint_records,
         };
         self.replay(&mut loaded).await?;
         if loaded.next < journal_end {

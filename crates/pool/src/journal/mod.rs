@@ -6,10 +6,10 @@
 
 mod checkpoint;
 mod commit;
+mod image;
 pub(crate) mod load;
-mod replay;
+pub(crate) mod replay;
 
-use std::ops::Bound;
 use std::rc::Rc;
 
 use seam::{Block, Disk, DiskError, Seam};
@@ -18,7 +18,7 @@ use crate::error::PoolError;
 use crate::flush::write_to_group;
 use crate::format::record::Record;
 use crate::membership;
-use crate::number::{GroupNo, SliceAddress, SliceNo, SlotAddress, VolumeId};
+use crate::number::{GroupNo, VolumeId};
 use crate::state::{CommitRequest, Inner, State};
 use task_sync::{BoxFuture, Reply, join};
 
@@ -98,30 +98,6 @@ async fn drop_failed<S: Seam, D: Disk<S>>(
     membership::drop_copies(inner, failures).await?;
     checkpoint::restore_in_background(inner);
     Ok(())
-}
-
-/// The last durable slots of up to `max` slices of a volume from `from` on, and the slice to continue with.
-fn durable_slots<S: Seam, D: Disk<S>>(
-    state: &State<S, D>,
-    volume: VolumeId,
-    from: SliceNo,
-    max: usize,
-) -> (Vec<(SliceNo, SlotAddress)>, Option<SliceNo>) {
-    let Some(entry) = state.volumes.get(&volume) else { return (Vec::new(), None) };
-    let current: Vec<_> = entry.map.allocated_from(from).take(max).collect();
-    let next = (current.len() == max).then(|| current[max - 1].0.next());
-    let address = |slice| SliceAddress { volume, slice };
-    let is_in_range = |slice: &SliceAddress| slice.volume == volume && next.is_none_or(|next| slice.slice < next);
-    let changed = state.changes.changed_from(Bound::Included(address(from)));
-    let mut slices: Vec<_> = current.iter().map(|(slice, _)| *slice).collect();
-    slices.extend(changed.filter(is_in_range).map(|slice| slice.slice));
-    slices.sort_unstable();
-    slices.dedup();
-    let durable = slices.into_iter().filter_map(|slice| {
-        let slot = state.changes.durable_slot(address(slice), entry.map.get(slice))?;
-        Some((slice, slot))
-    });
-    (durable.collect(), next)
 }
 
 /// Returns frozen buffers to the kept ones.

@@ -2,17 +2,27 @@
 
 use std::collections::BTreeMap;
 
-use crate::format::record::Record;
+use crate::format::record::{Lineage, Record};
 use crate::map::VolumeMap;
 use crate::number::{SliceNo, SlotAddress, SlotNo, VolumeId};
 use crate::policy::VolumeSpec;
 
-/// Volumes with their maps.
+/// A volume or snapshot with its map.
+#[derive(Clone, Debug)]
+pub(crate) struct LoadedVolume {
+    pub spec: VolumeSpec,
+    pub lineage: Lineage,
+    pub map: VolumeMap,
+}
+
+/// Volumes and snapshots with their maps.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LoadedVolumes {
-    pub volumes: BTreeMap<VolumeId, (VolumeSpec, VolumeMap)>,
+    pub volumes: BTreeMap<VolumeId, LoadedVolume>,
     pub next_volume: VolumeId,
     pub slice_bytes: u64,
+    /// Records of maps that were applied.
+    pub map_records: u64,
 }
 
 impl LoadedVolumes {
@@ -20,7 +30,8 @@ impl LoadedVolumes {
     pub fn apply(&mut self, record: Record) -> Result<(), String> {
         match record {
             Record::Map { volume, slice, slot, count } => {
-                let Some((_, map)) = self.volumes.get_mut(&volume) else {
+                self.map_records += 1;
+                let Some(LoadedVolume { map, .. }) = self.volumes.get_mut(&volume) else {
                     return Err(format!("a slice of volume {volume}, which does not exist"));
                 };
                 for index in 0..count {
@@ -29,7 +40,8 @@ impl LoadedVolumes {
                 }
             }
             Record::Unmap { volume, slice, count } => {
-                if let Some((_, map)) = self.volumes.get_mut(&volume) {
+                self.map_records += 1;
+                if let Some(LoadedVolume { map, .. }) = self.volumes.get_mut(&volume) {
                     let end = SliceNo(slice.0 + count);
                     let mapped: Vec<_> = map.allocated_from(slice).take_while(|(slice, _)| *slice < end).collect();
                     mapped.into_iter().for_each(|(slice, _)| {
@@ -37,21 +49,46 @@ impl LoadedVolumes {
                     });
                 }
             }
-            Record::Volume { volume, spec } => {
-                let end = SliceNo(spec.size_bytes.div_ceil(self.slice_bytes) as u32);
-                let (entry, map) = self.volumes.entry(volume).or_insert_with(|| (spec.clone(), VolumeMap::default()));
-                *entry = spec;
-                let past: Vec<_> = map.allocated_from(end).collect();
-                past.into_iter().for_each(|(slice, _)| {
-                    map.set(slice, None);
-                });
-                self.next_volume = self.next_volume.max(volume.next());
-            }
+            Record::Volume { volume, spec, lineage, from } => self.apply_volume(volume, spec, lineage, from)?,
             Record::VolumeRemoved { volume } => {
                 self.volumes.remove(&volume);
                 self.next_volume = self.next_volume.max(volume.next());
             }
         }
+        Ok(())
+    }
+
+    fn apply_volume(
+        &mut self,
+        volume: VolumeId,
+        spec: VolumeSpec,
+        lineage: Lineage,
+        from: Option<VolumeId>,
+    ) -> Result<(), String> {
+        let source = match from {
+            Some(from) => {
+                let source =
+                    self.volumes.get(&from).ok_or_else(|| format!("the map of {from}, which does not exist"))?;
+                if source.lineage.family != lineage.family {
+                    return Err(format!("volume {volume} with the map of {from}, of another family"));
+                }
+                Some(source.map.clone())
+            }
+            None => None,
+        };
+        let end = SliceNo(spec.size_bytes.div_ceil(self.slice_bytes) as u32);
+        let new = || LoadedVolume { spec: spec.clone(), lineage, map: VolumeMap::default() };
+        let entry = self.volumes.entry(volume).or_insert_with(new);
+        if entry.lineage != lineage {
+            return Err(format!("volume {volume} with another family or another volume"));
+        }
+        entry.map = source.unwrap_or_else(|| std::mem::take(&mut entry.map));
+        entry.spec = spec;
+        let past: Vec<_> = entry.map.allocated_from(end).collect();
+        past.into_iter().for_each(|(slice, _)| {
+            entry.map.set(slice, None);
+        });
+        self.next_volume = self.next_volume.max(volume.next());
         Ok(())
     }
 }

@@ -2,13 +2,14 @@
 //! thin volume of any size adds nothing to the pass.
 
 use std::cell::RefCell;
+use std::ops::Add;
 
 use seam::{Disk, Nanos, Seam};
 
-use crate::number::{GroupNo, SliceAddress, SlotNo, TierNo};
+use crate::heat::Demand;
+use crate::number::{GroupNo, SliceAddress, SlotAddress, SlotNo, TierNo};
 use crate::planner::{ClassCost, Group, Place, Policy, Slice, Slices, Tier};
 use crate::policy::TierPolicy;
-use crate::slots::SlotUse;
 use crate::state::{Inner, RESERVE_PERCENT, State};
 
 /// A group that takes part in a plan.
@@ -132,10 +133,10 @@ fn slice_in<S: Seam, D: Disk<S>>(state: &State<S, D>, group: GroupNo, slot: Slot
     if !state.takes_slices(group) {
         return None;
     }
-    match state.groups[group.index()].slots.slot_use(slot) {
-        SlotUse::Slice(slice) if !state.work.contains_key(&slice) => Some(slice),
-        _ => None,
-    }
+    let slot = SlotAddress { group, slot };
+    // Volumes come before snapshots.
+    let slice = *state.references(slot).first()?;
+    (!state.moving.contains_key(&slot) && !state.allocating.contains_key(&slice)).then_some(slice)
 }
 
 impl<S: Seam, D: Disk<S>> Slices for PoolSlices<'_, S, D> {
@@ -149,7 +150,11 @@ impl<S: Seam, D: Disk<S>> Slices for PoolSlices<'_, S, D> {
         let planned = &mut self.groups.borrow_mut()[number];
         let slice = slice_in(&state, planned.group, slot)?;
         let volume = state.volumes.get(&slice.volume)?;
-        let demand = volume.heat.expected(slice.slice, self.now);
+        // A slot counts once, with the demand of all volumes that share it.
+        let place = SlotAddress { group: planned.group, slot };
+        let of_volume =
+            |slice: SliceAddress| Some(state.volumes.get(&slice.volume)?.heat.expected(slice.slice, self.now));
+        let demand = state.references(place).into_iter().filter_map(of_volume).fold(Demand::default(), Add::add);
         planned.expected += planned.class.price(demand);
         Some(Slice { demand, place: planned.place, policy: self.policy(volume.spec.policy, planned.place.tier) })
     }

@@ -145,6 +145,22 @@ pub fn at_each_boundary(
     }
 }
 
+/// A snapshot, writes and moves after it, a clone, roll back, deletion.
+async fn copy_maps(workload: &Workload, seed: u64, life: Life) {
+    let id = workload.pool.volume_named("a").expect("the volume exists");
+    workload.delete_snapshots("a").await;
+    workload.make_snapshot("a", id, "first").await;
+    workload.run(seed + 400, &["a", "b"], life.steps / 3, life.moves / 2).await;
+    if let Some(snapshot) = workload.pool.snapshot_named(id, "first") {
+        workload.clone_snapshot("a", "first", snapshot, "clone").await;
+    }
+    workload.roll_back("a").await;
+    workload.run(seed + 500, &["a", "clone"], life.steps / 3, life.moves / 2).await;
+    workload.delete_snapshots("a").await;
+    workload.delete_snapshots("b").await;
+    workload.remove("clone").await;
+}
+
 /// The life of a pool: volumes are created, written, moved, resized, removed; a group joins, another one leaves.
 async fn live(
     seam: SimSeam,
@@ -168,12 +184,17 @@ async fn live(
     workload.create(VolumeSpec::thin("a", 3 * SLICE + 4096)).await;
     workload.create(VolumeSpec { policy: TierPolicy::StartHigh, ..VolumeSpec::thin("b", 2 * SLICE) }).await;
     workload.run(seed, &["a", "b"], life.steps, life.moves).await;
+    copy_maps(&workload, seed, life).await;
     workload.resize("a", 2 * SLICE - 8192).await;
     workload.run(seed + 100, &["a", "b"], life.steps / 3, life.moves / 3).await;
+    workload.remove("clone").await;
     workload.resize("a", 4 * SLICE).await;
     workload.remove("b").await;
     workload.create(VolumeSpec { policy: TierPolicy::Lowest, ..VolumeSpec::thin("c", 3 * SLICE) }).await;
     workload.run(seed + 200, &["a", "c"], life.steps / 2, life.moves / 2).await;
+    workload.delete_snapshots("a").await;
+    workload.delete_snapshots("c").await;
+    workload.remove("clone").await;
     if life.changes_groups {
         let extra = disks(&seam, &ALL[3..]).await.remove(0);
         let added = pool.add_group(TierNo(1), extra, true).await;

@@ -11,5 +11,7 @@ mod reservations;
 mod sabotage;
 mod seeds;
 mod service;
+mod snapshot_workload;
+mod snapshots;
 mod workload;
 mod world;

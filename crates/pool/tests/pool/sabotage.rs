@@ -56,6 +56,21 @@ fn reservation_acknowledged_before_the_journal_is_caught() {
 }
 
 #[test]
+fn write_in_place_to_a_shared_slice_is_caught() {
+    assert_caught_by_a_life(Sabotage::WriteShared);
+}
+
+#[test]
+fn private_copy_acknowledged_before_it_is_durable_is_caught() {
+    assert_caught_by_a_crash(Sabotage::CopyBeforeJournal);
+}
+
+#[test]
+fn slot_freed_while_a_snapshot_refers_to_it_is_caught() {
+    assert_caught_by_a_life(Sabotage::FreeShared);
+}
+
+#[test]
 fn new_slot_with_former_content_is_caught() {
     assert_caught_by_a_life(Sabotage::SkipZeroing);
 }

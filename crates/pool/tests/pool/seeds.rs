@@ -15,7 +15,7 @@ use crate::model::{Model, read_all, recover};
 use crate::workload::Workload;
 use crate::world::{ALL, DATA_AT, SLICE, Shape, SimPool, open, with_pool, world_after_crash};
 
-const NAMES: [&str; 3] = ["a", "b", "c"];
+const NAMES: [&str; 4] = ["a", "b", "c", "clone"];
 const POLICIES: [TierPolicy; 5] =
     [TierPolicy::Auto, TierPolicy::StartHigh, TierPolicy::Highest, TierPolicy::Lowest, TierPolicy::Tier(TierNo(1))];
 
@@ -90,7 +90,7 @@ async fn live(world: &World, boot: Boot) -> Result<(), String> {
         full: Rc::default(),
         epochs: Rc::default(),
     };
-    for name in NAMES {
+    for name in &NAMES[..3] {
         if pool.volume_named(name).is_none() && rng.below(4) > 0 {
             let policy = POLICIES[rng.below(POLICIES.len() as u64) as usize];
             let size_bytes = SLICE * (1 + rng.below(4)) + 512 * rng.below(3);
@@ -109,8 +109,9 @@ async fn live(world: &World, boot: Boot) -> Result<(), String> {
     let relocation = Rng::new(seed, 52).coin().then(|| Relocation::start(&seam, &pool));
     for _ in 0..1 + rng.below(3) {
         workload.run(rng.next(), &NAMES, 1 + rng.below(25), rng.below(8)).await;
-        let name = NAMES[rng.below(3) as usize];
-        match rng.below(4) {
+        let name = NAMES[rng.below(4) as usize];
+        match rng.below(6) {
+            4 | 5 => workload.roll_back(name).await,
             0 => workload.remove(name).await,
             1 => workload.resize(name, SLICE * (1 + rng.below(4)) + 512 * rng.below(100)).await,
             _ => {}

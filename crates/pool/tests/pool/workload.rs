@@ -38,7 +38,7 @@ struct Client {
 }
 
 impl Workload {
-    fn report(&self, error: String) {
+    pub fn report(&self, error: String) {
         self.first_error.borrow_mut().get_or_insert(error);
     }
 
@@ -62,6 +62,7 @@ impl Workload {
 
     /// Removes a volume.
     pub async fn remove(&self, name: &str) {
+        self.delete_snapshots(name).await;
         let Some(volume) = self.pool.volume_named(name) else { return };
         self.model.borrow_mut().remove(name);
         match self.pool.remove_volume(volume).await {
@@ -78,14 +79,15 @@ impl Workload {
         self.model.borrow_mut().resize(name, size_bytes / 512);
         match disk.set_size(size_bytes).await {
             Ok(()) => self.model.borrow_mut().resized(name, size_bytes / 512),
-            Err(error) if !self.has_faults => self.report(format!("{name}: {error}")),
+            Err(error) if !self.has_faults && error != DiskError::NoSpace => self.report(format!("{name}: {error}")),
             Err(_) => self.model.borrow_mut().resize_failed(name, size_bytes / 512),
         }
     }
 
-    /// Runs a client for each volume, with `steps` each, and `moves` moves beside them.
+    /// Runs a client for each volume, with `steps` each, and `moves` moves and half as many steps with snapshots beside
+    /// them.
     pub async fn run(&self, seed: u64, names: &[&str], steps: u64, moves: u64) {
-        let running = Rc::new(Cell::new(names.len() + 1));
+        let running = Rc::new(Cell::new(names.len() + 2));
         for (number, name) in (0..).zip(names) {
             let Some(volume) = self.pool.volume_named(name) else {
                 running.set(running.get() - 1);
@@ -109,9 +111,17 @@ impl Workload {
         }
         let (workload, rng) = (self.clone(), Rng::new(seed, 90));
         let (flag, names): (_, Vec<_>) = (Rc::clone(&running), names.iter().map(|name| (*name).to_owned()).collect());
+        let volumes = names.clone();
         self.seam.spawn(async move {
             for _ in 0..moves {
                 workload.move_any(&names, &rng).await;
+            }
+            flag.set(flag.get() - 1);
+        });
+        let (workload, rng, flag) = (self.clone(), Rng::new(seed, 91), Rc::clone(&running));
+        self.seam.spawn(async move {
+            for _ in 0..moves / 2 {
+                workload.step_snapshot(&volumes[rng.below(volumes.len() as u64) as usize], "clone", &rng).await;
             }
             flag.set(flag.get() - 1);
         });
@@ -238,7 +248,10 @@ impl Client {
     async fn reserve(&mut self, slice: u64) {
         let size_bytes = self.disk.geometry().size_bytes;
         let at = slice * SLICE;
+        let copies = self.workload.model.borrow().copies(&self.name);
         match self.disk.reserve(at, SLICE.min(size_bytes - at)).await {
+            // A snapshot shares the slice again.
+            Ok(()) if copies.is_none() || self.workload.model.borrow().copies(&self.name) != copies => {}
             Ok(()) => self.workload.model.borrow_mut().reserved(&self.name, slice as u32),
             Err(error) => self.note_error("reserve", &error),
         }

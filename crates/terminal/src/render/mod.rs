@@ -9,6 +9,7 @@ pub mod iscsi;
 pub mod pool;
 pub mod reasons;
 pub mod screen;
+pub mod snapshot;
 pub mod style;
 pub mod table;
 pub mod volume;

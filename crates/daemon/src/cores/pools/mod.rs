@@ -7,6 +7,7 @@ mod devices;
 mod plan;
 mod relocation;
 mod report;
+mod snapshots;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,7 +94,7 @@ pub async fn open_pool_volume(
     let report = pool.volumes().into_iter().find(|report| report.volume == volume).expect("the volume exists");
     if report.spec.provisioning == Provisioning::Thick {
         // Its creation or its growth may have been interrupted.
-        disk.reserve(0, report.spec.size_bytes).await?;
+        disk.fill_holes().await?;
     }
     if size_bytes.is_some_and(|bytes| bytes != report.spec.size_bytes) {
         let (volume, bytes) = (&target.volume, report.spec.size_bytes);

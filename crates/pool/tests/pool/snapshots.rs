@@ -1,0 +1,217 @@
+//! Snapshots, roll back and clones of an open pool, and the space that shared slices need.
+
+use pool::{
+    GroupNo, MoveOutcome, OpenOptions, PoolDisk, PoolError, SliceAddress, SliceNo, TierPolicy, VolumeId, VolumeSpec,
+    unpaced,
+};
+use seam::sim::{SimDisk, SimSeam, World};
+use seam::{BlockMut, Disk, DiskError, Piece, Seam};
+
+use crate::model::read_sectors;
+use crate::world::{ALL, SLICE, SLICE_SECTORS, SMALL, SimPool, disks, pool_disks, with_pool};
+
+async fn open_three(seam: &SimSeam) -> SimPool {
+    SimPool::open(seam, &disks(seam, &ALL[..3]).await, OpenOptions::default()).await.expect("it opens")
+}
+
+async fn write(seam: &SimSeam, disk: &PoolDisk<SimSeam, SimDisk>, block: u64, tag: u64) {
+    let mut buffer = seam.alloc().expect("a buffer is free");
+    (0..8).for_each(|sector| buffer.set_tag(sector, tag));
+    disk.write(block * 4096, vec![Piece::whole(buffer.freeze())]).await.expect("room");
+}
+
+async fn tag_at(seam: &SimSeam, disk: &PoolDisk<SimSeam, SimDisk>, block: u64) -> u64 {
+    read_sectors(seam, disk, block * 8, 1).await.expect("sound disks")[0]
+}
+
+/// A pool with a volume of two written slices. Its blocks have the tag 1.
+async fn with_volume(seam: &SimSeam) -> (SimPool, VolumeId, PoolDisk<SimSeam, SimDisk>) {
+    let pool = open_three(seam).await;
+    let id = pool.create_volume(VolumeSpec::thin("a", 4 * SLICE)).await.expect("the name is free");
+    let disk = pool.volume(id).expect("the volume exists");
+    write(seam, &disk, 0, 1).await;
+    write(seam, &disk, SLICE_SECTORS / 8, 1).await;
+    (pool, id, disk)
+}
+
+fn used(pool: &SimPool) -> u32 {
+    pool.groups().iter().map(|group| group.slots - group.free).sum()
+}
+
+#[test]
+fn write_after_a_snapshot_takes_a_slot_and_changes_only_the_volume() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let (pool, id, disk) = with_volume(&seam).await;
+        let snapshot = pool.create_snapshot(id, "s", 7).await.expect("sound disks");
+        assert_eq!(used(&pool), 2);
+        write(&seam, &disk, 1, 2).await;
+        assert_eq!(used(&pool), 3);
+        let frozen = pool.volume(snapshot).expect("the snapshot exists");
+        assert_eq!((tag_at(&seam, &disk, 0).await, tag_at(&seam, &disk, 1).await), (1, 2));
+        assert_eq!((tag_at(&seam, &frozen, 0).await, tag_at(&seam, &frozen, 1).await), (1, 0));
+        assert_eq!(frozen.zero(0, 4096, true).await, Err(DiskError::ReadOnly));
+        disk.zero(SLICE, SLICE, true).await.expect("sound disks");
+        pool.commit().await.expect("sound disks");
+        assert_eq!((used(&pool), tag_at(&seam, &frozen, SLICE_SECTORS / 8).await), (3, 1));
+        let report = &pool.snapshots(id)[0];
+        assert_eq!((report.name.as_str(), report.created_secs, report.allocated, report.own_slices), ("s", 7, 2, 2));
+        pool.roll_back(snapshot).await.expect("sound disks");
+        assert_eq!((tag_at(&seam, &disk, 1).await, tag_at(&seam, &disk, SLICE_SECTORS / 8).await), (0, 1));
+        assert_eq!((used(&pool), pool.check_open().findings), (2, vec![]));
+        pool.delete_snapshot(snapshot).await.expect("sound disks");
+        write(&seam, &disk, 1, 3).await;
+        assert_eq!(used(&pool), 2, "the slices are the volume's own again");
+    });
+}
+
+#[test]
+fn shared_slice_has_no_space_until_it_is_reserved() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let (pool, id, disk) = with_volume(&seam).await;
+        disk.flush().await.expect("sound disks");
+        assert!(disk.has_space_for(0, 2 * SLICE));
+        let snapshot = pool.create_snapshot(id, "s", 0).await.expect("sound disks");
+        assert!(!disk.has_space_for(0, 4096));
+        disk.reserve(0, 4096).await.expect("room");
+        assert!(disk.has_space_for(0, SLICE) && !disk.has_space_for(SLICE, 4096));
+        // A full pool: an overwrite of a shared slice finds no place, one of a reserved slice needs none.
+        let filler = pool.create_volume(VolumeSpec::thin("filler", 64 * SLICE)).await.expect("the name is free");
+        let filler = pool.volume(filler).expect("the volume exists");
+        assert_eq!(filler.reserve(0, 64 * SLICE).await, Err(DiskError::NoSpace));
+        write(&seam, &disk, 2, 5).await;
+        let block = seam.alloc().expect("a buffer is free").freeze();
+        assert_eq!(disk.write(SLICE, vec![Piece::whole(block)]).await, Err(DiskError::NoSpace));
+        pool.delete_snapshot(snapshot).await.expect("sound disks");
+        assert!(disk.has_space_for(0, 2 * SLICE));
+        write(&seam, &disk, SLICE_SECTORS / 8, 6).await;
+    });
+}
+
+#[test]
+fn clone_is_independent_and_outlives_snapshot_and_master() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let (pool, id, disk) = with_volume(&seam).await;
+        let snapshot = pool.create_snapshot(id, "s", 0).await.expect("sound disks");
+        let clone = pool.clone_snapshot(snapshot, "clone").await.expect("the name is free");
+        let copy = pool.volume(clone).expect("the volume exists");
+        write(&seam, &copy, 0, 9).await;
+        write(&seam, &disk, 1, 2).await;
+        assert_eq!((tag_at(&seam, &copy, 0).await, tag_at(&seam, &copy, 1).await), (9, 0));
+        assert_eq!((tag_at(&seam, &disk, 0).await, tag_at(&seam, &disk, 1).await), (1, 2));
+        let refusal = pool.remove_volume(id).await.expect_err("it has a snapshot").to_string();
+        assert_eq!(refusal, "volume \"a\" has a snapshot: delete it first");
+        assert!(pool.create_snapshot(id, "s", 0).await.is_err_and(|error| error.to_string().contains("already")));
+        assert!(pool.create_snapshot(id, "", 0).await.is_err());
+        assert!(pool.clone_snapshot(snapshot, "a").await.is_err());
+        assert_eq!(pool.roll_back(id).await, Err(PoolError::NoSnapshot(id)));
+        pool.delete_snapshot(snapshot).await.expect("sound disks");
+        pool.remove_volume(id).await.expect("sound disks");
+        assert_eq!((tag_at(&seam, &copy, 0).await, tag_at(&seam, &copy, SLICE_SECTORS / 8).await), (9, 1));
+        assert_eq!((used(&pool), pool.check_open().findings), (2, vec![]));
+    });
+    let report = check(&world);
+    assert_eq!((report.volumes, report.snapshots, report.shared_slots, report.findings), (1, 0, 0, vec![]));
+}
+
+fn check(world: &World) -> pool::CheckReport {
+    let seam = world.seam();
+    world.block_on(async { SimPool::check(&seam, &pool_disks(world, &seam).await).await.expect("a sound pool") })
+}
+
+#[test]
+fn shared_slice_moves_once_for_all_and_leaves_a_drained_group() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let pool = open_three(&seam).await;
+        let spec = VolumeSpec { policy: TierPolicy::Lowest, ..VolumeSpec::thin("a", 4 * SLICE) };
+        let id = pool.create_volume(spec).await.expect("the name is free");
+        let disk = pool.volume(id).expect("the volume exists");
+        for slice in 0..3 {
+            write(&seam, &disk, slice * SLICE_SECTORS / 8, 10 + slice).await;
+        }
+        let snapshot = pool.create_snapshot(id, "s", 0).await.expect("sound disks");
+        let clone = pool.clone_snapshot(snapshot, "clone").await.expect("the name is free");
+        let slice = SliceAddress { volume: snapshot, slice: SliceNo(0) };
+        assert_eq!(pool.move_slice(slice, GroupNo(0), unpaced()).await, Ok(MoveOutcome::Moved));
+        for volume in [id, snapshot, clone] {
+            assert_eq!(pool.group_of(SliceAddress { volume, ..slice }), Some(GroupNo(0)));
+        }
+        assert_eq!((used(&pool), pool.counts().moves), (3, 1));
+        // A write that makes the slot the snapshot's own, then one slot only the clone has.
+        write(&seam, &disk, SLICE_SECTORS / 8, 20).await;
+        let report = pool.drain(GroupNo(2), unpaced()).await.expect("the others have room");
+        assert_eq!((report.left, pool.check_open().findings), (0, vec![]));
+        for (volume, tags) in [(id, [10, 20, 12]), (snapshot, [10, 11, 12]), (clone, [10, 11, 12])] {
+            let disk = pool.volume(volume).expect("the volume exists");
+            for slice in 0..3 {
+                assert_eq!(tag_at(&seam, &disk, slice * SLICE_SECTORS / 8).await, tags[slice as usize], "{volume}");
+            }
+        }
+    });
+    let report = check(&world);
+    assert_eq!((report.volumes, report.snapshots, report.shared_slots, report.findings), (2, 1, 3, vec![]));
+}
+
+#[test]
+fn snapshot_survives_checkpoints_and_openings_with_later_changes() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    let id = world.block_on(async {
+        let (pool, id, disk) = with_volume(&seam).await;
+        for (number, name) in ["s", "t", "u"].into_iter().enumerate() {
+            pool.create_snapshot(id, name, 0).await.expect("sound disks");
+            pool.checkpoint().await.expect("sound disks");
+            write(&seam, &disk, 0, 100 + number as u64).await;
+            disk.flush().await.expect("sound disks");
+        }
+        pool.checkpoint().await.expect("sound disks");
+        id
+    });
+    let world = crate::world::world_after_crash(2, world.crash(seam::sim::CrashMode::LoseAll));
+    let seam = world.seam();
+    world.block_on(async {
+        let pool = open_three(&seam).await;
+        let tags = ["s", "t", "u"].map(|name| pool.snapshot_named(id, name).expect("it was made"));
+        for (snapshot, tag) in tags.into_iter().zip([1, 100, 101]) {
+            assert_eq!(tag_at(&seam, &pool.volume(snapshot).expect("it exists"), 0).await, tag);
+        }
+        assert_eq!(tag_at(&seam, &pool.volume(id).expect("it exists"), 0).await, 102);
+    });
+}
+
+#[test]
+fn holes_of_a_thick_volume_are_filled_and_shared_slices_stay_shared() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let (pool, id, disk) = with_volume(&seam).await;
+        pool.create_snapshot(id, "s", 0).await.expect("sound disks");
+        disk.fill_holes().await.expect("room");
+        assert_eq!((used(&pool), pool.slices_of(id).len()), (4, 4));
+        assert!(!disk.has_space_for(0, 4096) && disk.has_space_for(2 * SLICE, 2 * SLICE));
+    });
+}
+
+#[test]
+fn volume_has_at_most_256_snapshots() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let (pool, id, _) = with_volume(&seam).await;
+        for number in 0..256 {
+            let made = pool.create_snapshot(id, &format!("s{number}"), 0).await;
+            made.unwrap_or_else(|error| panic!("snapshot {number}: {error}"));
+        }
+        let refusal = pool.create_snapshot(id, "more", 0).await.expect_err("one too many").to_string();
+        assert_eq!(refusal, "volume \"a\" has 256 snapshots already: delete one first");
+        pool.checkpoint().await.expect("sound disks");
+        assert_eq!((used(&pool), pool.check_open().findings), (2, vec![]));
+    });
+}
