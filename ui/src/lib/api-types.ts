@@ -785,6 +785,11 @@ export interface components {
       /** @description Time since the volume was attached. */
       observed_ms: number;
     };
+    /** @description A clone to create. */
+    NewClone: {
+      /** @description Name of the new volume. */
+      volume: string;
+    };
     /** @description A device to add. */
     NewDevice: {
       /** @description Destroy what it holds. */
@@ -809,6 +814,11 @@ export interface components {
       reason?: string | null;
       /** @description Duration in seconds: 1 to 2,592,000 (30 days). */
       seconds: number;
+    };
+    /** @description A snapshot to take. */
+    NewSnapshot: {
+      /** @description Its name. */
+      name: string;
     };
     /** @description A token to create. */
     NewToken: {
@@ -1201,6 +1211,11 @@ export interface components {
      * @enum {string}
      */
     Role: 'read' | 'operate' | 'administer';
+    /** @description Options of a roll back. */
+    RollbackOptions: {
+      /** @description Disconnect the clients of the volume. */
+      force?: boolean;
+    };
     /** @description The outcome, in sentences. */
     Said: {
       /** @description The sentences. */
@@ -1296,6 +1311,28 @@ export interface components {
       took_us: number;
       /** @description Time spent in that step. */
       waited_us: number;
+    };
+    /** @description A snapshot of a volume. */
+    SnapshotReport: {
+      /** @description Bytes of its slices, shared ones included. */
+      allocated_bytes: number;
+      /** @description Time of its creation, in seconds since 1970. */
+      created_unix_seconds: number;
+      /** @description Its name. */
+      name: string;
+      /** @description Bytes of the slices that nothing else shares: its deletion frees them. */
+      own_bytes: number;
+      /** @description Size of the volume at that time. */
+      size_bytes: number;
+    };
+    /** @description The snapshots of a volume. */
+    SnapshotsReport: {
+      /** @description Its pool. */
+      pool: string;
+      /** @description Its snapshots, the oldest first. */
+      snapshots: components['schemas']['SnapshotReport'][];
+      /** @description The volume. */
+      volume: string;
     };
     /** @description Bytes read by clients, by source. */
     SourceBytes: {
@@ -1718,9 +1755,11 @@ export type LostRange = components['schemas']['LostRange'];
 export type MemberReport = components['schemas']['MemberReport'];
 export type MemoryUse = components['schemas']['MemoryUse'];
 export type MissRatioCurve = components['schemas']['MissRatioCurve'];
+export type NewClone = components['schemas']['NewClone'];
 export type NewDevice = components['schemas']['NewDevice'];
 export type NewPoolDevice = components['schemas']['NewPoolDevice'];
 export type NewSilence = components['schemas']['NewSilence'];
+export type NewSnapshot = components['schemas']['NewSnapshot'];
 export type NewToken = components['schemas']['NewToken'];
 export type NewVolume = components['schemas']['NewVolume'];
 export type OverrideReport = components['schemas']['OverrideReport'];
@@ -1752,6 +1791,7 @@ export type RefusedLoginReport = components['schemas']['RefusedLoginReport'];
 export type Resize = components['schemas']['Resize'];
 export type Revocation = components['schemas']['Revocation'];
 export type Role = components['schemas']['Role'];
+export type RollbackOptions = components['schemas']['RollbackOptions'];
 export type Said = components['schemas']['Said'];
 export type ScrubReport = components['schemas']['ScrubReport'];
 export type Settings = components['schemas']['Settings'];
@@ -1760,6 +1800,8 @@ export type SideAdvice = components['schemas']['SideAdvice'];
 export type SilenceReport = components['schemas']['SilenceReport'];
 export type SlowCommandReport = components['schemas']['SlowCommandReport'];
 export type SlowReport = components['schemas']['SlowReport'];
+export type SnapshotReport = components['schemas']['SnapshotReport'];
+export type SnapshotsReport = components['schemas']['SnapshotsReport'];
 export type SourceBytes = components['schemas']['SourceBytes'];
 export type StatusReport = components['schemas']['StatusReport'];
 export type StepAdvice = components['schemas']['StepAdvice'];
