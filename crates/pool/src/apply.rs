@@ -8,18 +8,11 @@ use seam::{Disk, Seam};
 use crate::format::record::Record;
 use crate::map::VolumeMap;
 use crate::number::{FamilySlice, SliceNo, VolumeId};
+use crate::retired::Retired;
 use crate::state::{Inner, State, Volume};
 
 /// Slices that one step releases.
 const STEP_SLICES: usize = 512;
-
-/// A former map, to which no durable entry refers. Its slots stay until they are released from it.
-pub(crate) struct Retired {
-    pub family: VolumeId,
-    pub map: VolumeMap,
-    /// The first slice that was not released.
-    next: SliceNo,
-}
 
 impl<S: Seam, D: Disk<S>> State<S, D> {
     /// Applies a durable record of a volume's properties, map or removal.

@@ -24,6 +24,7 @@ mod changes;
 mod check;
 mod create;
 mod device;
+mod disk;
 mod error;
 mod flush;
 pub mod format;
@@ -44,8 +45,10 @@ mod releases;
 mod relocation;
 mod relocation_report;
 mod resize;
+mod retired;
 mod sabotage;
 mod sharing;
+mod slice_bits;
 mod slots;
 mod snapshots;
 mod state;
@@ -54,10 +57,10 @@ mod wait;
 
 pub use check::{CheckReport, Finding};
 pub use create::{CreateOptions, TierSpec};
+pub use disk::PoolDisk;
 pub use error::PoolError;
 pub use format::superblock::MemberState;
 pub use groups::DrainReport;
-pub use io::PoolDisk;
 pub use mover::{CopyRequest, Flow, LAST_PASS_BLOCKS, MOVES_MAX, MoveError, MoveOutcome, Pace, unpaced};
 pub use number::{
     CheckpointNo, FamilySlice, GroupNo, PoolGeneration, Sequence, SliceAddress, SliceNo, SlotAddress, SlotNo, TierNo,

@@ -12,7 +12,6 @@ use std::rc::Rc;
 
 use seam::{Disk, DiskError, Nanos, PendingRequests, Seam};
 
-use crate::apply::Retired;
 use crate::buffers::Buffers;
 use crate::changes::Changes;
 use crate::error::PoolError;
@@ -27,8 +26,9 @@ use crate::planner::MoveAllowance;
 use crate::policy::{GroupRoom, TierPolicy, VolumeSpec, place};
 use crate::releases::Releases;
 use crate::relocation_report::{Execution, RelocationProgress};
+use crate::retired::Retired;
 use crate::sabotage::Sabotage;
-use crate::sharing::SliceBits;
+use crate::slice_bits::SliceBits;
 use crate::slots::{GroupSlots, SlotUse};
 use crate::volume_heat::VolumeHeat;
 use task_sync::{Reply, TaskMutex, Waiters};

@@ -1,5 +1,5 @@
-//! Evidence of the backing: destaged content that the next start compares with it. A volume without any gets some before
-//! its first changes go to the log, and at a stop, because destage from the log begins minutes later.
+//! Evidence of the backing: destaged content that the next start compares with it. A volume without any gets some
+//! before its first changes go to the log, and at a stop, because destage from the log begins minutes later.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -34,8 +34,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Flushes the log in a separate task if memory holds much dirty data, the list of changes is long, changes were not
-    /// logged for long, or destage waits for the record of a zero-range.
+    /// Flushes the log in a separate task if memory holds much dirty data, the list of changes is long, changes were
+    /// not logged for long, or destage waits for the record of a zero-range.
     pub fn flush_log_if_due(self: &ShardRef<S>) {
         if !self.uses_log() || self.background_log_flush_running.get() {
             return;

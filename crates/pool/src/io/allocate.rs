@@ -173,7 +173,7 @@ pub(super) async fn fill<S: Seam, D: Disk<S>>(
 }
 
 /// Allocates the slices of a range, durably.
-pub(super) async fn reserve<S: Seam, D: Disk<S>>(
+pub(crate) async fn reserve<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     volume: VolumeId,
     at: u64,
@@ -209,7 +209,7 @@ pub(super) async fn reserve<S: Seam, D: Disk<S>>(
 }
 
 /// Allocates the slices of a volume that have no slot, durably.
-pub(super) async fn fill_holes<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, volume: VolumeId) -> DiskResult<()> {
+pub(crate) async fn fill_holes<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, volume: VolumeId) -> DiskResult<()> {
     let end = {
         let state = inner.state.borrow();
         state.slice_count(state.volumes.get(&volume).ok_or(DiskError::Gone)?)
@@ -224,7 +224,7 @@ pub(super) async fn fill_holes<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, vol
 }
 
 /// True if every slice of the range has a durable map entry.
-pub(super) fn are_durable<S: Seam, D: Disk<S>>(
+pub(crate) fn are_durable<S: Seam, D: Disk<S>>(
     state: &State<S, D>,
     volume: VolumeId,
     first: SliceNo,

@@ -7,7 +7,7 @@ use crate::number::SliceNo;
 use crate::state::State;
 
 /// The slices of a byte range: slice, offset in it, length.
-pub(super) fn ranges<S: Seam, D: Disk<S>>(
+pub(crate) fn ranges<S: Seam, D: Disk<S>>(
     state: &State<S, D>,
     at: u64,
     len: u64,
@@ -44,7 +44,7 @@ fn cut_off<B: Block>(pieces: &mut std::collections::VecDeque<Piece<B>>, len: u64
 }
 
 /// The pieces of a write by slice: slice, offset in it, pieces.
-pub(super) fn split_write<B: Block>(
+pub(crate) fn split_write<B: Block>(
     ranges: impl Iterator<Item = (SliceNo, u64, u64)>,
     pieces: Vec<Piece<B>>,
 ) -> Vec<(SliceNo, u64, Vec<Piece<B>>)> {
@@ -53,7 +53,7 @@ pub(super) fn split_write<B: Block>(
 }
 
 /// The pieces of a read that belong to one slice.
-pub(super) struct ReadPart<M> {
+pub(crate) struct ReadPart<M> {
     pub slice: SliceNo,
     pub offset: u64,
     pub pieces: Vec<PieceMut<M>>,
@@ -62,7 +62,7 @@ pub(super) struct ReadPart<M> {
 }
 
 /// Splits a read. A buffer that crosses two slices has one owner, so the second part gets a spare buffer.
-pub(super) async fn split_read<S: Seam>(
+pub(crate) async fn split_read<S: Seam>(
     buffers: &Buffers<S>,
     ranges: Vec<(SliceNo, u64, u64)>,
     pieces: Vec<PieceMut<S::BlockMut>>,
@@ -92,7 +92,7 @@ pub(super) async fn split_read<S: Seam>(
 }
 
 /// Puts the pieces of a read together again.
-pub(super) fn join_read<S: Seam>(
+pub(crate) fn join_read<S: Seam>(
     buffers: &Buffers<S>,
     parts: Vec<(bool, Vec<PieceMut<S::BlockMut>>)>,
 ) -> Vec<PieceMut<S::BlockMut>> {

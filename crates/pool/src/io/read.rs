@@ -16,7 +16,7 @@ use task_sync::{BoxFuture, join};
 
 type Pieces<S> = Vec<PieceMut<<S as Seam>::BlockMut>>;
 
-pub(super) async fn read<S: Seam, D: Disk<S>>(
+pub(crate) async fn read<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     volume: VolumeId,
     at: u64,
@@ -118,7 +118,7 @@ async fn read_once<S: Seam, D: Disk<S>>(
 }
 
 /// Allocation status of a range: unallocated slices are holes that read as zeroes.
-pub(super) async fn allocation<S: Seam, D: Disk<S>>(
+pub(crate) async fn allocation<S: Seam, D: Disk<S>>(
     inner: &Inner<S, D>,
     volume: VolumeId,
     at: u64,

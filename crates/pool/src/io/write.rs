@@ -14,7 +14,7 @@ use crate::number::{SliceAddress, VolumeId};
 use crate::state::Inner;
 use task_sync::{BoxFuture, join};
 
-pub(super) async fn write<S: Seam, D: Disk<S>>(
+pub(crate) async fn write<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     volume: VolumeId,
     at: u64,

@@ -21,7 +21,7 @@ use crate::state::Inner;
 /// Slices that are looked up at once.
 const BATCH: usize = 1024;
 
-pub(super) async fn zero<S: Seam, D: Disk<S>>(
+pub(crate) async fn zero<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     volume: VolumeId,
     (at, len): (u64, u64),

@@ -14,7 +14,8 @@ const SLICES: u64 = 6;
 /// Written blocks in each slice, one after each other block.
 const BLOCKS: u64 = 8;
 
-/// A fixture with a pool "tank" of two tiers in slices of 1 MiB, a volume "web" on it, one on a file, and a flash cache.
+/// A fixture with a pool "tank" of two tiers in slices of 1 MiB, a volume "web" on it, one on a file, and a flash
+/// cache.
 fn created() -> Fixture {
     let mut fixture = Fixture::new();
     let folder = fixture.folder.path().to_owned();
