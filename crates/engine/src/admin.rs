@@ -79,12 +79,16 @@ impl<S: Seam> Shard<S> {
         self.run_within(limit, async move |_| drop(shard.leave_log().await)).await;
     }
 
-    /// As [`Shard::leave_log_within`]; returns `None` after a time-out.
-    pub async fn try_leave_log_within(self: &ShardRef<S>, limit: Nanos) -> Option<Result<(), RequestError>> {
+    /// Leaves the log while requests wait. Returns `None` if the destage takes longer than `limit`: it goes on, but
+    /// appends no tombstones, because requests may have written to the volume by its end.
+    pub async fn leave_log_if_destaged_within(self: &ShardRef<S>, limit: Nanos) -> Option<Result<(), RequestError>> {
         let (shard, result) = (Rc::clone(self), Rc::new(Cell::new(None)));
         let ended = Rc::clone(&result);
-        self.run_within(limit, async move |_| ended.set(Some(shard.leave_log().await))).await;
-        result.take()
+        self.run_within(limit, async move |_| ended.set(Some(shard.flush_all().await))).await;
+        match result.take()? {
+            Ok(()) => Some(self.append_tombstones_from(BlockNo::ZERO).await),
+            Err(error) => Some(Err(error)),
+        }
     }
 
     /// Runs `work` in a task of its own and waits until it ends, or until `limit` is over: the flag is set then, and

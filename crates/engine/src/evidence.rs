@@ -20,6 +20,8 @@ const READS_MAX: usize = 32;
 /// Least ratio of blocks with the same content to those with another one that identifies a backing, among blocks that
 /// may have been written again. After simulated crashes it was 7 or more.
 const UNPROVEN_RATIO_MIN: u64 = 4;
+/// Number of the newest of these blocks that must not differ: all of them do in an older copy of the backing.
+const UNPROVEN_NEWEST: usize = 4;
 /// Pause between attempts to get a buffer.
 const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);
 
@@ -32,7 +34,7 @@ pub struct DestagedComparison {
     pub different: u64,
     /// Blocks past the backing's end, which are not compared. Zeroes are not counted.
     pub past_end: u64,
-    /// True if the backing has the content of most blocks whose regions were dirty at a crash. These blocks may have
+    /// True if the backing has the content of most blocks whose regions were dirty at a crash, and of the newest ones. These blocks may have
     /// been written again, so that a difference proves nothing. Zeroes are not counted.
     pub matches_unproven: bool,
 }
@@ -82,9 +84,14 @@ impl<S: Seam> Core<S> {
         let is_past_end = |(block, checksum): &&(BlockNo, u32)| *block >= end && *checksum != zeroes;
         let past_end = destaged.iter().filter(is_past_end).count() as u64;
         let (matching, different) = self.count_matching(destaged, backing).await;
-        let (unproven_matching, unproven_different) =
-            self.count_matching(pages.volume(volume_id).unproven_recent_writes(), backing).await;
-        let matches_unproven = unproven_matching > 0 && unproven_different <= unproven_matching / UNPROVEN_RATIO_MIN;
+        let unproven = pages.volume(volume_id).unproven_recent_writes();
+        let with_content = unproven.iter().rev().filter(|(_, checksum)| *checksum != zeroes);
+        let newest: Vec<_> = with_content.take(UNPROVEN_NEWEST).copied().collect();
+        let (_, newest_different) = self.count_matching(newest, backing).await;
+        let (unproven_matching, unproven_different) = self.count_matching(unproven, backing).await;
+        let matches_unproven = unproven_matching > 0
+            && newest_different == 0
+            && unproven_different <= unproven_matching / UNPROVEN_RATIO_MIN;
         DestagedComparison { matching, different, past_end, matches_unproven }
     }
 

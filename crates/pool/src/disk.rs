@@ -1,5 +1,6 @@
 //! A volume of the pool as a disk.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use seam::block::pieces_len;
@@ -168,6 +169,11 @@ impl<S: Seam, D: Disk<S>> Disk<S> for PoolDisk<S, D> {
         let state = self.inner.state.borrow();
         let (first, end) = slice_range(&state, at, len);
         !state.releases.overlaps(self.volume, &(first..end)) && allocate::are_durable(&state, self.volume, first, end)
+    }
+
+    fn part_to_reserve_for_zeroes(&self, at: u64, len: u64) -> Option<Range<u64>> {
+        let state = self.inner.state.borrow();
+        zero::shared_edge(&state, self.volume, at, len)
     }
 
     async fn reserve(&self, at: u64, len: u64) -> DiskResult<()> {

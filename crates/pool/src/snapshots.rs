@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use seam::{Disk, Nanos, Seam};
+use seam::{Disk, DiskError, DiskResult, Nanos, Seam};
 
 use crate::apply::release_retired;
 use crate::error::PoolError;
@@ -106,7 +106,10 @@ pub(crate) async fn create<S: Seam, D: Disk<S>>(
     (name, created_secs): (String, u64),
     before: LossMarks,
 ) -> Result<VolumeId, PoolError> {
-    let _guard = inner.volumes_lock.lock().await;
+    // Requests of the volume wait for the snapshot, so that it waits for no other change of volumes.
+    let Some(_guard) = inner.volumes_lock.try_lock() else {
+        return refused("a volume or snapshot of the pool is being created or deleted: try again later".to_owned());
+    };
     let lock = {
         let state = inner.state.borrow();
         let entry = volume_of(&state, volume)?;
@@ -245,9 +248,14 @@ pub(crate) fn check_new_name<S: Seam, D: Disk<S>>(state: &State<S, D>, name: &st
     Ok(())
 }
 
-/// True if checkpoints have room for more copies of shared slices.
-pub(crate) fn has_room_for_copies<S: Seam, D: Disk<S>>(state: &State<S, D>) -> bool {
-    has_room(state, 75)
+/// Fails if checkpoints have no room for more copies of shared slices. The estimate grows until the next checkpoint, so
+/// that one is made first.
+pub(crate) async fn make_room_for_copies<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> DiskResult<()> {
+    if has_room(&inner.state.borrow(), 75) {
+        return Ok(());
+    }
+    journal::checkpoint(inner).await.map_err(PoolError::into_disk_error)?;
+    if has_room(&inner.state.borrow(), 75) { Ok(()) } else { Err(DiskError::NoSpace) }
 }
 
 /// True if the records of all maps take at most this part of a checkpoint area, also after the changes since the last

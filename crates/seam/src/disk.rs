@@ -1,6 +1,7 @@
 //! Storage as the engine sees it: reads, writes, flushes and zero-ranges at byte offsets.
 
 use std::future::Future;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use crate::{Nanos, Piece, PieceMut, Seam};
@@ -151,6 +152,13 @@ pub trait Disk<S: Seam>: Clone + 'static {
     fn reserve(&self, at: u64, len: u64) -> impl Future<Output = DiskResult<()>> {
         let _ = (at, len);
         std::future::ready(Ok(()))
+    }
+
+    /// A part of a range that cannot be zeroed without space that the disk lacks, until [`Disk::reserve`] has succeeded
+    /// for it: its content is shared, and a part of it stays.
+    fn part_to_reserve_for_zeroes(&self, at: u64, len: u64) -> Option<Range<u64>> {
+        let _ = (at, len);
+        None
     }
 
     /// Fills `into`, starting at byte `at`. The pieces come back in order, even after an error.

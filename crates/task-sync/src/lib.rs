@@ -112,6 +112,13 @@ impl TaskMutex {
     }
 }
 
+impl TaskMutex {
+    /// Takes the mutex if it is free.
+    pub fn try_lock(&self) -> Option<TaskMutexGuard<'_>> {
+        (!self.is_locked.replace(true)).then_some(TaskMutexGuard(self))
+    }
+}
+
 impl Drop for TaskMutexGuard<'_> {
     fn drop(&mut self) {
         self.0.is_locked.set(false);

@@ -48,7 +48,7 @@ pub struct CoreLocal {
     /// Open pools, by name.
     pub pools: RefCell<BTreeMap<String, Rc<OpenPool>>>,
     /// Held while a pool is opened: two openings of it would compete for its devices.
-    pub pool_opening: TaskMutex,
+    pub pool_openings: RefCell<BTreeMap<String, Rc<TaskMutex>>>,
     /// Set to end the core's message loop.
     ending: Cell<bool>,
 }
@@ -116,7 +116,7 @@ impl DataCore {
                     flash_devices: RefCell::default(),
                     arrays: RefCell::default(),
                     pools: RefCell::default(),
-                    pool_opening: TaskMutex::default(),
+                    pool_openings: RefCell::default(),
                     ending: Cell::default(),
                 });
                 if let Some(started) = on_core.take() {

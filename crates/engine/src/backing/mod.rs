@@ -4,6 +4,8 @@ mod datastore;
 mod dispatch;
 pub mod nbd;
 
+use std::ops::Range;
+
 use pool::PoolDisk;
 use seam::model::ModelledDisk;
 use seam::{AllocationExtent, Disk, DiskResult, Geometry, Nanos, Piece, PieceMut, Seam};
@@ -116,6 +118,10 @@ impl<S: Seam> Disk<S> for AnyDisk<S> {
 
     fn has_space_for(&self, at: u64, len: u64) -> bool {
         forward!(self, disk => disk.has_space_for(at, len))
+    }
+
+    fn part_to_reserve_for_zeroes(&self, at: u64, len: u64) -> Option<Range<u64>> {
+        forward!(self, disk => disk.part_to_reserve_for_zeroes(at, len))
     }
 
     async fn reserve(&self, at: u64, len: u64) -> DiskResult<()> {

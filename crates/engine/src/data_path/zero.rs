@@ -60,6 +60,7 @@ impl<S: Seam> Shard<S> {
                 next = step.end;
                 self.wait_for_room(step.start.single()).await;
                 self.wait_for_range_room().await;
+                self.reserve_for_zeroes(&whole).await?;
                 self.zero_blocks(step, flags.may_unmap, &wait);
                 if next < whole.end {
                     self.seam().yield_now().await;
@@ -113,6 +114,15 @@ impl<S: Seam> Shard<S> {
             }
             true
         })
+    }
+
+    /// Reserves the space that zeroes of these blocks need on the backing, as [`Shard::reserve_space`].
+    async fn reserve_for_zeroes(&self, blocks: &Range<BlockNo>) -> Result<(), RequestError> {
+        let (at, end) = (ByteOffset::of(blocks.start), blocks.end.offset().min(self.size_bytes.get()));
+        while let Some(part) = self.disk.part_to_reserve_for_zeroes(at.0, end.saturating_sub(at.0)) {
+            self.disk.reserve(part.start, part.end - part.start).await?;
+        }
+        Ok(())
     }
 
     fn zero_blocks(&self, blocks: Range<BlockNo>, may_unmap: bool, wait: &Option<Rc<WriteWait>>) {

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use flash::{BlockAddress, Content, Record, StoreError};
-use seam::{BLOCK_BYTES, DiskError, Nanos, Seam};
+use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Seam};
 
 use crate::RequestError;
 use crate::log_tracker::{ChangeSet, RangeChange, RecordContent, WritebackStage};
@@ -170,6 +170,14 @@ impl<S: Seam> Shard<S> {
         self.retire_records();
         self.progress.notify();
         result
+    }
+
+    /// Before a destage of the whole volume: a zero-range releases space of a backing only if the log has its record.
+    /// The destage reports errors.
+    pub async fn log_zero_ranges(self: &ShardRef<S>) {
+        if self.disk.allocates_at_first_write() && self.uses_log() {
+            drop(self.flush_log().await);
+        }
     }
 
     /// Destages the whole volume and appends tombstones, so that a recovery finds none of its records.

@@ -505,10 +505,7 @@ impl<S: Seam> Volume<S> {
     /// Destages all data that is dirty now and flushes the backing, under any policy.
     pub async fn destage_all(&self) -> Result<(), RequestError> {
         let shard = &self.0.shard;
-        if shard.disk.allocates_at_first_write() && shard.uses_log() {
-            // A zero-range releases space only if the log has its record. The flush of the backing reports errors.
-            drop(shard.flush_log().await);
-        }
+        shard.log_zero_ranges().await;
         shard.flush_all().await?;
         // The flush of the log appends tombstones, so that a recovery leaves the destaged blocks alone.
         if shard.flush_involves_log() { shard.flush_log().await } else { Ok(()) }
@@ -528,7 +525,7 @@ impl<S: Seam> Volume<S> {
         let end = shard.seam().now() + limit;
         let Some(hold) = within(shard.seam().sleep_until(end), self.0.gate.hold()).await else { return Ok(None) };
         let _hold = hold?;
-        match shard.try_leave_log_within(end.since(shard.seam().now())).await {
+        match shard.leave_log_if_destaged_within(end.since(shard.seam().now())).await {
             Some(result) => result?,
             None => return Ok(None),
         }
@@ -557,6 +554,7 @@ impl<S: Seam> Volume<S> {
     pub async fn drain(&self) -> Result<(), RequestError> {
         let closed = self.close().await?;
         let shard = &self.0.shard;
+        shard.log_zero_ranges().await;
         shard.draining.set(true);
         shard.work.notify();
         if let Err(error) = shard.leave_log().await {

@@ -28,6 +28,14 @@ const COPY_BLOCKS: u64 = 64;
 /// Slots that one request tries to fill.
 const FILLS_MAX: u32 = 4;
 
+/// An error while a new slot is filled.
+enum FillError {
+    /// Of the new slot: it may be damaged, or a write may still land there.
+    Target(DiskError),
+    /// Of the shared slot that is copied.
+    Source(DiskError),
+}
+
 /// Failed fills of one request, which tries other groups first and then other slots.
 #[derive(Default)]
 pub(super) struct FailedFills {
@@ -60,13 +68,13 @@ pub(super) async fn begin<S: Seam, D: Disk<S>>(
     failed: &FailedFills,
     shared: Option<SlotAddress>,
 ) -> DiskResult<NewSlot> {
+    if shared.is_some() {
+        snapshots::make_room_for_copies(inner).await?;
+    }
     let needs_commit = {
         let mut state = inner.state.borrow_mut();
         if let Some(error) = &state.failed {
             return Err(DiskError::Io(error.to_string()));
-        }
-        if shared.is_some() && !snapshots::has_room_for_copies(&state) {
-            return Err(DiskError::NoSpace);
         }
         // Before its entry is durable, the shared slot may lose what a move has copied to it.
         let is_unsettled = shared.is_some() && state.changes.stamp_of(slice).is_some();
@@ -119,12 +127,12 @@ pub(super) async fn fill<S: Seam, D: Disk<S>>(
         state.groups[slot.group.index()].requests += 1;
         (locate(&state, slot, 0), state.write_stamp(slot.group), state.slice_bytes(), skips)
     };
-    let result: DiskResult<()> = match located {
+    let result: Result<(), FillError> = match located {
         Ok((disk, at)) => {
-            let mut steps: Vec<BoxFuture<'_, DiskResult<()>>> = Vec::new();
+            let mut steps: Vec<BoxFuture<'_, Result<(), FillError>>> = Vec::new();
             if len > 0 {
                 let disk = disk.clone();
-                steps.push(Box::pin(async move { disk.write(at + offset, pieces).await }));
+                steps.push(Box::pin(async move { disk.write(at + offset, pieces).await.map_err(FillError::Target) }));
             }
             for (from, to) in [(0, offset), (offset + len, slice_bytes)] {
                 if from >= to {
@@ -136,12 +144,23 @@ pub(super) async fn fill<S: Seam, D: Disk<S>>(
                     let disk = disk.clone();
                     let range = (at + from, to - from);
                     // A reservation keeps its space on the storage below, too.
-                    steps.push(Box::pin(async move { zero_range(&inner.seam, &disk, range, false).await }));
+                    steps.push(Box::pin(async move {
+                        zero_range(&inner.seam, &disk, range, false).await.map_err(FillError::Target)
+                    }));
                 }
             }
-            join(steps).await.into_iter().collect()
+            // An error of the target goes first: it decides whether the slot may be used again.
+            let (mut results, source): (Vec<_>, Vec<_>) =
+                join(steps).await.into_iter().partition(|result| !matches!(result, Err(FillError::Source(_))));
+            results.extend(source);
+            results.into_iter().collect()
         }
-        Err(error) => Err(error),
+        Err(error) => Err(FillError::Target(error)),
+    };
+    let (result, is_target_error) = match result {
+        Ok(()) => (Ok(()), false),
+        Err(FillError::Target(error)) => (Err(error), true),
+        Err(FillError::Source(error)) => (Err(error), false),
     };
     let mut state = inner.state.borrow_mut();
     state.end_group_request(slot.group);
@@ -150,10 +169,11 @@ pub(super) async fn fill<S: Seam, D: Disk<S>>(
         state.release(shared, false);
     }
     // A medium error, or a write that may still land. After a reconnect the slot is not suspect.
-    let is_suspect =
-        matches!(result, Err(DiskError::Io(_) | DiskError::Hung(_))) && state.write_stamp(slot.group) == stamp;
+    let is_suspect = is_target_error
+        && matches!(result, Err(DiskError::Io(_) | DiskError::Hung(_)))
+        && state.write_stamp(slot.group) == stamp;
     let range = range_text(&state, slice, offset, len);
-    let result = state.note_result(slot.group, &range, result);
+    let result = if is_target_error { state.note_result(slot.group, &range, result) } else { result };
     let mut waiters = state.allocating.remove(&slice).expect("only the allocation itself ends it");
     let is_inside = state.volumes.get(&slice.volume).is_some_and(|volume| slice.slice.0 < state.slice_count(volume));
     // A volume that was removed meanwhile refers to neither slot.
@@ -246,10 +266,11 @@ async fn copy_range<S: Seam, D: Disk<S>>(
     from: SlotAddress,
     to: SlotAddress,
     range: std::ops::Range<u64>,
-) -> DiskResult<()> {
+) -> Result<(), FillError> {
     let (source, source_at, target, target_at) = {
         let state = inner.state.borrow();
-        let (source, target) = (state.disk(from.group)?, state.disk(to.group)?);
+        let source = state.disk(from.group).map_err(FillError::Source)?;
+        let target = state.disk(to.group).map_err(FillError::Target)?;
         (source, state.slot_offset(from), target, state.slot_offset(to))
     };
     let block = BLOCK_BYTES as u64;
@@ -263,10 +284,14 @@ async fn copy_range<S: Seam, D: Disk<S>>(
             Piece::new(buffer, 0, len as usize)
         });
         let (result, pieces) = source.read(source_at + next, pieces.collect()).await;
-        inner.state.borrow_mut().note_result(from.group, "the copy of a shared slice", result)?;
+        inner
+            .state
+            .borrow_mut()
+            .note_result(from.group, "the copy of a shared slice", result)
+            .map_err(FillError::Source)?;
         let frozen: Vec<_> =
             pieces.into_iter().map(|piece| Piece::new(piece.block.freeze(), 0, usize::from(piece.len))).collect();
-        target.write(target_at + next, frozen.clone()).await?;
+        target.write(target_at + next, frozen.clone()).await.map_err(FillError::Target)?;
         frozen.into_iter().for_each(|piece| inner.buffers.put_frozen(piece.block));
         next = at;
     }

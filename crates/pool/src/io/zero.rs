@@ -1,10 +1,11 @@
 //! Zero-ranges: a whole slice of a thin volume is freed if the request may release space, a part of an allocated one is
-//! zeroed, an unallocated one stays. A shared slice that is freed only loses this reference; another one is copied
-//! first.
+//! zeroed, an unallocated one stays. A shared slice only loses this reference if the range covers it; otherwise it is
+//! copied first.
 
+use std::ops::Range;
 use std::rc::Rc;
 
-use seam::{Disk, DiskError, DiskResult, Seam};
+use seam::{Disk, DiskResult, Seam};
 
 use super::allocate;
 use super::demand::{self, Access};
@@ -15,8 +16,7 @@ use crate::device::zero_range;
 use crate::journal;
 use crate::number::{SliceAddress, SliceNo, VolumeId};
 use crate::policy::Provisioning;
-use crate::snapshots;
-use crate::state::Inner;
+use crate::state::{Inner, State};
 
 /// Slices that are looked up at once.
 const BATCH: usize = 1024;
@@ -87,12 +87,9 @@ async fn zero_part<S: Seam, D: Disk<S>>(
             Step::Wait(reply) => reply.wait().await,
             Step::Unallocated => return Ok(()),
             Step::Shared(_) => {
-                if may_unmap && is_freed(inner, slice, offset, len) {
-                    let mut state = inner.state.borrow_mut();
-                    if !snapshots::has_room_for_copies(&state) {
-                        return Err(DiskError::NoSpace);
-                    }
-                    state.set_slot(slice, None, 0);
+                // The reference reserves no space, so that it ends whether or not the request may release space.
+                if is_covered(&inner.state.borrow(), slice, offset, len) {
+                    inner.state.borrow_mut().set_slot(slice, None, 0);
                     return Ok(());
                 }
                 allocate::allocate(inner, slice).await?;
@@ -134,9 +131,31 @@ fn is_thin<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, slice: SliceAddress) -> boo
 
 /// True if the range covers all that the volume has of the slice, and the volume is thin.
 fn is_freed<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, slice: SliceAddress, offset: u64, len: u64) -> bool {
-    let state = inner.state.borrow();
-    let volume = &state.volumes[&slice.volume];
+    is_covered(&inner.state.borrow(), slice, offset, len) && is_thin(inner, slice)
+}
+
+/// True if the range covers all that the volume has of the slice.
+fn is_covered<S: Seam, D: Disk<S>>(state: &State<S, D>, slice: SliceAddress, offset: u64, len: u64) -> bool {
     let slice_at = u64::from(slice.slice.0) * state.slice_bytes();
-    let covers = offset == 0 && len >= state.slice_bytes().min(volume.limit_bytes - slice_at);
-    covers && volume.spec.provisioning == Provisioning::Thin
+    offset == 0 && len >= state.slice_bytes().min(state.volumes[&slice.volume].limit_bytes - slice_at)
+}
+
+/// The bytes in a shared slice at one end of a range that does not cover the slice: zeroes there need a copy of it.
+pub(crate) fn shared_edge<S: Seam, D: Disk<S>>(
+    state: &State<S, D>,
+    volume: VolumeId,
+    at: u64,
+    len: u64,
+) -> Option<Range<u64>> {
+    let (first, end) = slice_range(state, at, len);
+    let edges = [first, SliceNo(end.0.saturating_sub(1))].into_iter().filter(|slice| *slice >= first && len > 0);
+    let mut parts = edges.map(|slice| {
+        let slice_at = u64::from(slice.0) * state.slice_bytes();
+        (SliceAddress { volume, slice }, slice_at, at.max(slice_at)..(at + len).min(slice_at + state.slice_bytes()))
+    });
+    let needs_copy = |(slice, slice_at, part): &(SliceAddress, u64, Range<u64>)| {
+        let is_shared = state.slot_of(*slice).is_some_and(|slot| !state.is_private(*slice, slot));
+        is_shared && !is_covered(state, *slice, part.start - slice_at, part.end - part.start)
+    };
+    parts.find(needs_copy).map(|(_, _, part)| part)
 }

@@ -21,7 +21,7 @@ pub(crate) struct LoadedVolumes {
     pub volumes: BTreeMap<VolumeId, LoadedVolume>,
     pub next_volume: VolumeId,
     pub slice_bytes: u64,
-    /// Records of maps that were applied.
+    /// Records of maps that were applied. A copied map counts as a third of its slices.
     pub map_records: u64,
 }
 
@@ -72,6 +72,7 @@ impl LoadedVolumes {
                 if source.lineage.family != lineage.family {
                     return Err(format!("volume {volume} with the map of {from}, of another family"));
                 }
+                self.map_records += u64::from(source.map.allocated()).div_ceil(3);
                 Some(source.map.clone())
             }
             None => None,

@@ -109,7 +109,8 @@ pub(super) async fn pool_of_core(
     target: &PoolTarget,
     limit: Duration,
 ) -> Result<Rc<OpenPool>, DiskError> {
-    let _guard = local.pool_opening.lock().await;
+    let opening = Rc::clone(local.pool_openings.borrow_mut().entry(target.config.name.clone()).or_default());
+    let _guard = opening.lock().await;
     let known = local.pools.borrow().get(&target.config.name).cloned();
     if let Some(open) = known {
         return Ok(open);

@@ -70,7 +70,7 @@ fn flush_succeeds_without_the_backing_and_survives_a_power_cut() {
     assert!(written.len() == 2 && written.iter().all(|bytes| (40 * 4096..60 * 4096).contains(bytes)), "{written:?}");
     drop(volume);
     let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, 2, 16);
-    let content = |block| fixture.world.block_on(read(&volume, block * 24, 8)).unwrap();
+    let content = |block: u64| fixture.world.block_on(read(&volume, block * 24, 8)).unwrap();
     assert!((0..40).all(|block| content(block) == [7; 8]), "the flushed content, without the unflushed write");
     let disk = fixture.world.disk("disk").unwrap();
     let destaged = || (0..40).filter(|block| durable_tags(&disk, block * 24, 8) == [7; 8]).count();
