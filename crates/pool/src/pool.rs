@@ -190,6 +190,12 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
         state.volumes.iter().find(|(_, volume)| volume.spec.name == name).map(|(id, _)| *id)
     }
 
+    /// Allocation of the volume with this name.
+    pub fn provisioning_of(&self, name: &str) -> Option<Provisioning> {
+        let state = self.0.state.borrow();
+        state.volumes.values().find(|volume| volume.spec.name == name).map(|volume| volume.spec.provisioning)
+    }
+
     /// Names of all volumes.
     pub fn volume_names(&self) -> std::collections::BTreeMap<VolumeId, String> {
         self.0.state.borrow().volumes.iter().map(|(id, volume)| (*id, volume.spec.name.clone())).collect()
