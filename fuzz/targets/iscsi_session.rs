@@ -98,6 +98,7 @@ async fn create_target(
             read_only: false,
             physical_4k: true,
             reservation_record: Vec::new(),
+            thin_pool: None,
         };
         target.add(unit).expect("the LUN is free");
     }

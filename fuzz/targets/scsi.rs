@@ -12,8 +12,8 @@ use std::sync::OnceLock;
 use engine::{Backing, Core, CoreSpec, VolumeId, VolumeSpec};
 use libfuzzer_sys::fuzz_target;
 use scsi::{
-    AccessList, CancelToken, Command, ExpectedLengths, Identity, Initiator, Lun, ReservationStore, StoreFuture, Target,
-    UnitSpec,
+    AccessList, CancelToken, Command, ExpectedLengths, Identity, Initiator, Lun, PoolSpace, ReservationStore,
+    StoreFuture, Target, UnitSpec,
 };
 use seam::sim::{SimDiskSpec, SimSeam, StoredContent, World, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
@@ -48,6 +48,7 @@ async fn run_commands(seam: &SimSeam, mut input: &[u8]) {
             read_only: false,
             physical_4k: true,
             reservation_record,
+            thin_pool: Some("pool".to_owned()),
         }
     };
     let store = MemoryStore::default();
@@ -62,6 +63,8 @@ async fn run_commands(seam: &SimSeam, mut input: &[u8]) {
     let target_after_restart = target();
     let target = target();
     target.add(unit(Vec::new())).expect("the LUN is free");
+    let soft_thresholds = [70 << 20, 85 << 20, 95 << 20];
+    target.set_pool_space("pool", PoolSpace { used_bytes: 60 << 20, available_bytes: 40 << 20, soft_thresholds });
     let nexuses = [0, 1].map(|initiator| target.add_nexus(Initiator::new(INITIATOR_NAMES[initiator], [1; 6]), 1));
     while let [flags, sizes, rest @ ..] = input {
         input = rest;

@@ -7,7 +7,7 @@ use events::alerts::{
     Alerts, Change, Limits, NotificationKind, SilenceError, causes_not_in_status, problems_without_alert,
 };
 use events::{ChangeScope, Channels, ChannelsConfig, EventFilter, Events, NewEvent, Tracker};
-use messages::report::{AlertReport, DaemonPhase, EventKind, EventReport, Severity, SilenceReport};
+use messages::report::{AlertReport, DaemonPhase, EventKind, EventReport, PoolReport, Severity, SilenceReport};
 use messages::{Answer, ErrorKind, Failure, StatusReport, VolumeReport, unix_time};
 
 use logging::{self as log, EVENTS};
@@ -153,6 +153,11 @@ impl Journal {
     /// Active alerts as of the last sample.
     pub fn active(&self) -> Vec<AlertReport> {
         self.alerts.borrow().active()
+    }
+
+    /// Number of thresholds of its fill that a pool has reached by its active alerts.
+    pub fn pool_fill_level(&self, pool: &PoolReport) -> usize {
+        self.alerts.borrow().pool_fill_level(pool)
     }
 
     /// Adds the health of the event log and of the alert channels to the status.

@@ -65,15 +65,17 @@ pub struct UnitPlan {
     pub declared_lost: bool,
     /// The saved record of its reservations.
     pub reservation_record: Vec<u8>,
+    /// The pool that gives the volume space at its first writes.
+    pub thin_pool: Option<String>,
 }
 
 impl UnitPlan {
     /// Adds the unit to its core's target.
     pub fn add(self, target: &Target<RealSeam>, volume: Volume<RealSeam>) {
-        let UnitPlan { lun, identity, access, read_only, declared_lost, reservation_record } = self;
+        let UnitPlan { lun, identity, access, read_only, declared_lost, reservation_record, thin_pool } = self;
         let physical_4k = volume.geometry().physical_block >= PHYSICAL_4K_BYTES;
-        let added = target.add(UnitSpec { lun, volume, identity, access, read_only, physical_4k, reservation_record });
-        added.expect("the state directory assigns each LUN once, and the reservations were checked");
+        let spec = UnitSpec { lun, volume, identity, access, read_only, physical_4k, reservation_record, thin_pool };
+        target.add(spec).expect("the state directory assigns each LUN once, and the reservations were checked");
         target.set_declared_lost(lun, declared_lost);
     }
 }

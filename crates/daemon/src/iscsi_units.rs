@@ -8,7 +8,7 @@ use engine::VolumeId;
 use iscsi::Server;
 use messages::report::{IscsiReport, IscsiSessionReport, RefusedLoginReport, SlowCommandReport, UnitReport};
 use messages::{ErrorKind, Failure};
-use scsi::{AbsentUnit, AccessList, Identity, Lun, Target};
+use scsi::{AbsentUnit, AccessList, Identity, Lun, PoolSpace, SoftThreshold, Target};
 use seam::real::RealSeam;
 use seam::{Nanos, Seam};
 
@@ -25,6 +25,16 @@ use state::{DECLARED_LOST, State, StateError, UnitRecord, VolumeRecord, effectiv
 fn read_reservations(unit: &UnitRecord) -> Result<Vec<u8>, scsi::RecordError> {
     let record = unit.reservation_bytes().ok_or(scsi::RecordError::Damaged)?;
     scsi::check_record(&record).map(|()| record)
+}
+
+/// The space of a pool in a sample.
+pub struct PoolSpaceUpdate {
+    /// The pool's name.
+    pub pool: String,
+    /// Its space.
+    pub space: PoolSpace,
+    /// Thresholds that it has reached since the last sample.
+    pub newly_reached: &'static [SoftThreshold],
 }
 
 /// The volumes as units of the iSCSI target: their numbers, access lists and reservations.
@@ -179,6 +189,7 @@ impl Units {
             read_only: config.read_only,
             declared_lost: effective(record, DECLARED_LOST, config.declared_lost),
             reservation_record,
+            thin_pool: config.backing.pool().map(str::to_owned),
         }))
     }
 
@@ -216,6 +227,19 @@ impl Units {
     /// Reports a volume's new size to initiators.
     pub async fn notify_size(&self, name: &str, placement: &Placement) -> Result<(), Failure> {
         self.with_target(name, placement, |target, lun| target.report_capacity_change(lun)).await
+    }
+
+    /// Passes the space of pools to the target, and their newly reached thresholds to initiators.
+    pub async fn update_pool_spaces(&self, updates: Vec<PoolSpaceUpdate>) {
+        let update = async move |local: Rc<CoreLocal>| {
+            let Some(target) = local.iscsi.as_ref().map(Server::target) else { return };
+            for PoolSpaceUpdate { pool, space, newly_reached } in updates {
+                target.set_pool_space(&pool, space);
+                newly_reached.iter().for_each(|threshold| target.report_soft_threshold(&pool, *threshold));
+            }
+        };
+        // A core that does not answer in time still runs the update. One that has ended serves no initiator.
+        let _ = tokio::time::timeout(CORE_TIMEOUT, self.cores.first().call(update)).await;
     }
 
     /// Runs `work` at the target with a volume's LUN, if it has one.

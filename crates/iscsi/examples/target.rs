@@ -39,6 +39,7 @@ fn main() {
                     read_only: false,
                     physical_4k: true,
                     reservation_record: Vec::new(),
+                    thin_pool: None,
                 })
                 .expect("the number is free");
         }

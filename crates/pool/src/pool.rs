@@ -256,6 +256,12 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
         state.volumes.iter().find(is_named).map(|(id, _)| *id)
     }
 
+    /// Allocation of the volume with this name.
+    pub fn provisioning_of(&self, name: &str) -> Option<Provisioning> {
+        let volume = self.volume_named(name)?;
+        Some(self.0.state.borrow().volumes.get(&volume)?.spec.provisioning)
+    }
+
     /// Names of all volumes; of a snapshot the name of its volume, `@` and its own.
     pub fn volume_names(&self) -> std::collections::BTreeMap<VolumeId, String> {
         let state = self.0.state.borrow();

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::pool_space::SoftThreshold;
 use crate::sense::{Asc, Sense, SenseKey};
 
 /// Cause of a unit attention.
@@ -27,6 +28,8 @@ pub enum Attention {
     RegistrationsPreempted,
     /// Another initiator ended this one's commands.
     CommandsCleared,
+    /// The fill of the unit's pool has reached a threshold.
+    SoftThresholdReached(SoftThreshold),
 }
 
 impl Attention {
@@ -43,8 +46,13 @@ impl Attention {
             Attention::ReservationsReleased => (0x2a, 0x04),
             Attention::RegistrationsPreempted => (0x2a, 0x05),
             Attention::CommandsCleared => (0x2f, 0x00),
+            Attention::SoftThresholdReached(_) => (0x38, 0x07),
         };
-        Sense::new(SenseKey::UNIT_ATTENTION, Asc(asc, ascq))
+        let sense = Sense::new(SenseKey::UNIT_ATTENTION, Asc(asc, ascq));
+        match self {
+            Attention::SoftThresholdReached(threshold) => sense.with_information(threshold.descriptor_offset()),
+            _ => sense,
+        }
     }
 }
 
@@ -82,6 +90,7 @@ impl Attentions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sense::SenseFormat;
 
     #[test]
     fn attentions_are_reported_once_in_order_and_reset_replaces_all() {
@@ -94,5 +103,14 @@ mod tests {
         attentions.raise(Attention::CapacityChanged);
         attentions.remove(Attention::CapacityChanged);
         assert_eq!((attentions.take(), attentions.take()), (Some(Attention::Reset), None));
+    }
+
+    #[test]
+    fn threshold_attention_names_its_descriptor() {
+        let [first, _, last] = SoftThreshold::ALL;
+        let sense = Attention::SoftThresholdReached(first).sense().bytes(SenseFormat::Fixed);
+        assert_eq!(sense, [0xf0, 0, 6, 0, 0, 0, 16, 10, 0, 0, 0, 0, 0x38, 0x07, 0, 0, 0, 0]);
+        let sense = Attention::SoftThresholdReached(last).sense().bytes(SenseFormat::Fixed);
+        assert_eq!(sense[3..7], [0, 0, 0, 32]);
     }
 }

@@ -11,9 +11,10 @@ use crate::access::AccessList;
 use crate::attention::Attention;
 use crate::lun::Lun;
 use crate::nexus::{self, Initiator, Nexus};
+use crate::pool_space::{PoolSpace, SoftThreshold};
 use crate::reservations::{RecordError, Registrant, ReservationStore};
 use crate::sense::SenseFormat;
-use crate::unit::{Provisioning, Unit, UnitSpec};
+use crate::unit::{Unit, UnitSpec};
 
 /// Reason why a unit is not added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +34,8 @@ pub(crate) struct Inner<S: Seam> {
     pub reservation_store: Rc<dyn ReservationStore>,
     pub units: RefCell<BTreeMap<Lun, Rc<Unit<S>>>>,
     absent: RefCell<BTreeMap<Lun, AbsentUnit>>,
+    /// Space of the pools of thin units, by name.
+    pool_spaces: RefCell<BTreeMap<String, PoolSpace>>,
     nexuses: RefCell<BTreeMap<u64, Nexus>>,
     next_nexus: Cell<u64>,
     observer: RefCell<Option<Observer>>,
@@ -64,6 +67,7 @@ impl<S: Seam> Target<S> {
             reservation_store,
             units: RefCell::default(),
             absent: RefCell::default(),
+            pool_spaces: RefCell::default(),
             nexuses: RefCell::default(),
             next_nexus: Cell::new(0),
             observer: RefCell::default(),
@@ -221,11 +225,21 @@ impl<S: Seam> Target<S> {
         }
     }
 
-    /// Sets the used and available space that a thin unit reports.
-    pub fn set_provisioned(&self, lun: Lun, provisioned: Option<Provisioning>) {
-        if let Some(unit) = self.unit(lun) {
-            unit.provisioned.set(provisioned);
+    /// Sets the space of a pool, which its thin units report.
+    pub fn set_pool_space(&self, pool: &str, space: PoolSpace) {
+        self.0.pool_spaces.borrow_mut().insert(pool.to_owned(), space);
+    }
+
+    /// Reports to the initiators of a pool's thin units that its fill has reached a threshold.
+    pub fn report_soft_threshold(&self, pool: &str, threshold: SoftThreshold) {
+        for unit in self.units().iter().filter(|unit| unit.thin_pool.as_deref() == Some(pool)) {
+            self.raise_for_all(unit, Attention::SoftThresholdReached(threshold));
         }
+    }
+
+    /// Space of a thin unit's pool, if it is known.
+    pub(crate) fn pool_space(&self, unit: &Unit<S>) -> Option<PoolSpace> {
+        self.0.pool_spaces.borrow().get(unit.thin_pool.as_ref()?).copied()
     }
 
     /// Resets one unit, or with `None` every unit that the initiator sees. Cancels the running commands of all

@@ -37,15 +37,8 @@ pub struct UnitSpec<S: Seam> {
     pub physical_4k: bool,
     /// Stored record of persistent reservations ([`crate::ReservationStore`]); empty if there is none.
     pub reservation_record: Vec<u8>,
-}
-
-/// Space of a thin unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Provisioning {
-    /// Bytes that the unit uses.
-    pub used_bytes: u64,
-    /// Bytes that are free, if known; other units share them.
-    pub available_bytes: Option<u64>,
+    /// The pool that gives the unit space at its first writes; `None` if its space is its own.
+    pub thin_pool: Option<String>,
 }
 
 /// Mode parameters, common to all initiators and lost at a restart of the daemon.
@@ -76,8 +69,8 @@ pub struct Unit<S: Seam> {
     pub mode: Cell<ModeParameters>,
     /// True if the backing is declared permanently lost, so that initiators give up the paths.
     pub lost: Cell<bool>,
-    /// Space of a thin unit, if known.
-    pub provisioned: Cell<Option<Provisioning>>,
+    /// The pool that gives the unit space at its first writes.
+    pub thin_pool: Option<String>,
     /// Locks of ranges of logical blocks.
     pub locks: RangeLocks<u64>,
     pub tasks: Rc<Tasks>,
@@ -102,7 +95,7 @@ impl<S: Seam> Unit<S> {
             volume: spec.volume,
             mode: Cell::new(ModeParameters::DEFAULT),
             lost: Cell::new(false),
-            provisioned: Cell::new(None),
+            thin_pool: spec.thin_pool,
             locks: RangeLocks::default(),
             tasks: Rc::default(),
             reservations: Reservations::restore(spec.reservation_record)?,

@@ -82,8 +82,11 @@ mod field {
 /// Operation codes of SCSI commands.
 pub mod opcode {
     #![allow(missing_docs, reason = "the names are those of the standards")]
+    pub const TEST_UNIT_READY: u8 = 0x00;
     pub const INQUIRY: u8 = 0x12;
+    pub const MODE_SENSE_6: u8 = 0x1a;
     pub const SYNCHRONIZE_CACHE_10: u8 = 0x35;
+    pub const LOG_SENSE: u8 = 0x4d;
     pub const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
     pub const EXTENDED_COPY: u8 = 0x83;
     pub const READ_16: u8 = 0x88;

@@ -209,7 +209,10 @@ async fn attach_with_front_ends(
     // Boxed, because the compiler limits the depth of nested futures.
     let attached = attach_on_core(local, backing, spec, file_policy).boxed_local().await;
     if let (Ok(_), Some(volume)) = (&attached, local.engine.find(&name)) {
-        if let (Some(unit), Some(iscsi)) = (unit, &local.iscsi) {
+        if let (Some(mut unit), Some(iscsi)) = (unit, &local.iscsi) {
+            // A thick volume has its space, however full the pool is.
+            let pools = local.pools.borrow();
+            unit.thin_pool.take_if(|pool| !pools.get(pool).is_some_and(|open| open.is_thin(&name)));
             unit.add(iscsi.target(), volume.clone());
         }
         add_socket(local, volume, lost_before).await;

@@ -11,6 +11,7 @@ mod flash_monitor;
 mod flushes;
 mod heat_map;
 mod new_file;
+mod pool_thresholds;
 mod pool_trends;
 mod pools;
 mod reload;
@@ -31,6 +32,7 @@ use flash::Store;
 use messages::{Answer, ErrorKind, Failure, Request};
 use seam::real::RealSeam;
 
+use self::pool_thresholds::PoolThresholds;
 use self::pool_trends::PoolTrends;
 use self::reload::Reloads;
 pub use self::start::serve;
@@ -96,6 +98,8 @@ pub struct Daemon {
     reloads: Reloads,
     /// Trends of the fill of pools.
     pool_trends: PoolTrends,
+    /// Thresholds that the fill of pools has reached.
+    pool_thresholds: PoolThresholds,
     /// Connection to the service manager.
     notifier: Rc<Notifier>,
 }
@@ -148,6 +152,7 @@ impl Daemon {
             stop: Stop::default(),
             reloads: Reloads::default(),
             pool_trends: PoolTrends::default(),
+            pool_thresholds: PoolThresholds::default(),
             notifier: Rc::new(notifier),
             settings,
             records,

@@ -31,6 +31,7 @@ impl Daemon {
             let mut status = self.collect_status().await;
             let at_unix_ms = unix_time::now().as_millis() as u64;
             self.journal.process_sample(at_unix_ms, &status, &self.settings.alert_limits(self.cores.count()));
+            self.report_pool_spaces(&status.pools).await;
             self.forget_removed_devices(&status.pools);
             self.journal.add_alerts(&mut status);
             let events = self.journal.newest();

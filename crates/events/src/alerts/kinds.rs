@@ -268,7 +268,7 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
         remedy: POOL_REMEDY,
         delay_ms: 0,
         is_in_status: false,
-        find_problems: |context, problems| problems.extend(pools_filled(context, 95, 101)),
+        find_problems: |context, problems| problems.extend(pools_filled(context, 2)),
     },
     AlertRule {
         kind: AlertKind::MemoryNotKept,
@@ -448,7 +448,7 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
         remedy: POOL_REMEDY,
         delay_ms: 0,
         is_in_status: false,
-        find_problems: |context, problems| problems.extend(pools_filled(context, 85, 95)),
+        find_problems: |context, problems| problems.extend(pools_filled(context, 1)),
     },
     AlertRule {
         kind: AlertKind::CertificateExpires,
@@ -572,7 +572,7 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
         remedy: POOL_REMEDY,
         delay_ms: 0,
         is_in_status: false,
-        find_problems: |context, problems| problems.extend(pools_filled(context, 70, 85)),
+        find_problems: |context, problems| problems.extend(pools_filled(context, 0)),
     },
     AlertRule {
         kind: AlertKind::CachePaused,
@@ -628,9 +628,15 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
     },
 ];
 
-/// The pools that are filled from one percentage to below another. Hysteresis: an active alert ends two points below
-/// its level.
-fn pools_filled<'a>(context: &AlertContext<'a>, from: u64, below: u64) -> impl Iterator<Item = Problem> + use<'a> {
+/// The alerts of a pool's fill, by the thresholds of [`PoolReport::FILL_THRESHOLDS_PERCENT`].
+pub(super) const POOL_FILL_ALERTS: [AlertKind; PoolReport::FILL_THRESHOLDS_PERCENT.len()] =
+    [AlertKind::PoolFilling, AlertKind::PoolNearlyFull, AlertKind::PoolFull];
+
+/// The pools that have reached a threshold of their fill and not the next one. Hysteresis: an active alert ends two
+/// points below its threshold.
+fn pools_filled<'a>(context: &AlertContext<'a>, threshold: usize) -> impl Iterator<Item = Problem> + use<'a> {
+    let from = PoolReport::FILL_THRESHOLDS_PERCENT[threshold];
+    let below = PoolReport::FILL_THRESHOLDS_PERCENT.get(threshold + 1).copied().unwrap_or(101);
     let is_filled = |pool: &&PoolReport| {
         let (used_bytes, size_bytes) = pool.fill();
         let subject = pool_subject(pool);
@@ -650,7 +656,7 @@ fn pools_filled<'a>(context: &AlertContext<'a>, from: u64, below: u64) -> impl I
 }
 
 /// The subject of a pool's alerts: a pool may have the name of a volume.
-fn pool_subject(pool: &PoolReport) -> String {
+pub(super) fn pool_subject(pool: &PoolReport) -> String {
     format!("pool {}", pool.name)
 }
 

@@ -15,11 +15,11 @@ mod silences;
 use std::collections::BTreeMap;
 
 use messages::StatusReport;
-use messages::report::{AlertAcknowledgement, AlertKind, AlertReport, EventKind, SilenceReport};
+use messages::report::{AlertAcknowledgement, AlertKind, AlertReport, EventKind, PoolReport, SilenceReport};
 use serde::Serialize;
 
 use self::context::{AlertContext, ErrorWindows};
-use self::kinds::{AlertRule, RULES};
+use self::kinds::{AlertRule, POOL_FILL_ALERTS, RULES, pool_subject};
 pub use self::limits::Limits;
 pub use self::silences::{SILENCE_SECONDS_MAX, SilenceError};
 use self::silences::{Silences, alert_id, display_id};
@@ -221,6 +221,17 @@ impl Alerts {
         };
         self.silences.acknowledge(id, AlertAcknowledgement { by: by.to_owned(), at_unix_ms });
         Ok(self.annotated(&active_alert.alert))
+    }
+
+    /// Number of thresholds of [`PoolReport::FILL_THRESHOLDS_PERCENT`] that a pool has reached by its active alerts.
+    pub fn pool_fill_level(&self, pool: &PoolReport) -> usize {
+        let subject = Some(pool_subject(pool));
+        let is_active = |kind: &AlertKind| {
+            self.active.iter().any(|((_, active_subject), active_alert)| {
+                active_alert.alert.kind == *kind && *active_subject == subject
+            })
+        };
+        POOL_FILL_ALERTS.iter().rposition(is_active).map_or(0, |highest| highest + 1)
     }
 
     /// The silences in force.

@@ -190,6 +190,16 @@ fn each_kind_is_raised_and_a_healthy_daemon_has_none() {
     {
         assert_eq!(raised(pool(used_percent)), [format!("{kind} pool tank")], "{used_percent}");
     }
+    let report = PoolReport { name: "tank".to_owned(), ..PoolReport::default() };
+    for (used_percent, level) in [(69, 0), (70, 1), (85, 2), (94, 2), (95, 3)] {
+        let (mut alerts, _) = alerts_after(pool(used_percent));
+        assert_eq!(alerts.pool_fill_level(&report), level, "{used_percent}");
+        // The alert of a lower threshold is raised while the higher one lasts, which reaches no threshold.
+        let mut status = healthy();
+        pool(used_percent - 1)(&mut status);
+        alerts.evaluate(101_000, &status, &limits());
+        assert_eq!(alerts.pool_fill_level(&report), level, "{used_percent}");
+    }
     let (filled, _) = alerts_after(pool(95));
     assert_eq!(filled.active()[0].cause, "95 % of its space is used; 5 MiB are free");
     let (filled, _) = alerts_after(pool(85));

@@ -53,8 +53,16 @@ pub async fn target(seam: &SimSeam) -> Target<SimSeam> {
     let volume = core.attach(spec, Backing::plain(disk)).expect("the name is free");
     let target = Target::new(seam.clone(), TARGET, 1, Rc::new(NullReservationStore));
     let (lun, identity, access) = (Lun::ZERO, Identity::of(1, 1), AccessList::default());
-    let unit =
-        UnitSpec { lun, volume, identity, access, read_only: false, physical_4k: true, reservation_record: Vec::new() };
+    let unit = UnitSpec {
+        lun,
+        volume,
+        identity,
+        access,
+        read_only: false,
+        physical_4k: true,
+        reservation_record: Vec::new(),
+        thin_pool: None,
+    };
     target.add(unit).expect("the number is free");
     target
 }

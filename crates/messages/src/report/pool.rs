@@ -27,6 +27,9 @@ pub struct PoolReport {
 }
 
 impl PoolReport {
+    /// Percentages of the fill from which on alerts are raised and initiators are notified, ascending.
+    pub const FILL_THRESHOLDS_PERCENT: [u64; 3] = [70, 85, 95];
+
     /// Bytes in use, and bytes that can be in use: a device that takes no slices has room for those that it holds.
     pub fn fill(&self) -> (u64, u64) {
         let groups = self.tiers.iter().flat_map(|tier| &tier.groups);

@@ -1,14 +1,15 @@
-//! LOG SENSE: the list of pages, and the space that a thin unit uses.
+//! LOG SENSE: the list of pages, and the space of a thin unit's pool.
 
 use std::rc::Rc;
 
 use seam::Seam;
 
 use super::Task;
-use super::vpd::RESOURCE_BYTES;
+use super::vpd::whole_threshold_sets;
 use crate::cdb::{Cdb, invalid_field};
 use crate::exchange::{DataIn, DataOut};
 use crate::failure::Failure;
+use crate::pool_space::PoolSpace;
 use crate::status::Status;
 use crate::unit::Unit;
 
@@ -26,7 +27,10 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             (SUPPORTED_PAGES, ALL_SUBPAGES) => {
                 vec![SUPPORTED_PAGES, 0, SUPPORTED_PAGES, ALL_SUBPAGES, LOGICAL_BLOCK_PROVISIONING, 0]
             }
-            (LOGICAL_BLOCK_PROVISIONING, 0) => provisioning(unit, parameter_pointer),
+            (LOGICAL_BLOCK_PROVISIONING, 0) => {
+                let space = self.target.pool_space(unit);
+                space.map(|space| provisioning(space, parameter_pointer)).unwrap_or_default()
+            }
             _ => return Err(invalid_field(2, Some(5))),
         };
         // SPF: the page code is followed by a subpage code.
@@ -38,21 +42,21 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
     }
 }
 
-/// Body of the provisioning page from the parameter code `parameter_pointer` on: available and used space as far as
-/// they are known.
-fn provisioning<S: Seam>(unit: &Unit<S>, parameter_pointer: u16) -> Vec<u8> {
-    let Some(space) = unit.provisioned.get() else { return Vec::new() };
-    // Scope: used space belongs to the unit; available space is shared with other units.
-    let (unit_scope, target_scope) = (1, 2);
+/// Body of the provisioning page from the parameter code `parameter_pointer` on: available and used LBA mapping
+/// resources.
+fn provisioning(space: PoolSpace, parameter_pointer: u16) -> Vec<u8> {
+    // Scope: both counts are those of the pool, which other units share.
+    const SHARED: u8 = 2;
     let mut body = Vec::new();
-    for (code, value, scope) in [(1, space.available_bytes, target_scope), (2, Some(space.used_bytes), unit_scope)] {
-        let Some(value) = value.filter(|_| code >= parameter_pointer) else { continue };
-        let resources = u32::try_from(value / RESOURCE_BYTES).unwrap_or(u32::MAX);
+    for (code, bytes) in [(1, space.available_bytes), (2, space.used_bytes)] {
+        if code < parameter_pointer {
+            continue;
+        }
         body.extend(u16::to_be_bytes(code));
         // Format: binary list parameter of eight more bytes.
         body.extend([0x03, 8]);
-        body.extend(resources.to_be_bytes());
-        body.extend([scope, 0, 0, 0]);
+        body.extend(whole_threshold_sets(bytes).to_be_bytes());
+        body.extend([SHARED, 0, 0, 0]);
     }
     body
 }

@@ -18,10 +18,10 @@ pub const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
 pub const UNMAP_RANGES_MAX: u32 = 256;
 /// Maximum blocks in one WRITE SAME: 4 GiB.
 pub const WRITE_SAME_BLOCKS_MAX: u64 = 8 << 20;
-/// Threshold set size of LOG SENSE: 1 MiB, as a power of two of blocks.
-pub const RESOURCE_EXPONENT: u8 = 11;
+/// Threshold set size of LOG SENSE and of the provisioning mode page: 1 MiB, as a power of two of blocks.
+const THRESHOLD_EXPONENT: u8 = 11;
 /// Threshold set size in bytes.
-pub const RESOURCE_BYTES: u64 = LOGICAL_BLOCK_BYTES << RESOURCE_EXPONENT;
+const THRESHOLD_SET_BYTES: u64 = LOGICAL_BLOCK_BYTES << THRESHOLD_EXPONENT;
 /// Maximum blocks in one COMPARE AND WRITE: the maximum of its one-byte length.
 const COMPARE_BLOCKS_MAX: u8 = 255;
 
@@ -73,6 +73,16 @@ const GENERAL_COPY_OPERATIONS: u16 = 0x8001;
 /// Operation codes of third-party copies.
 const EXTENDED_COPY: u8 = 0x83;
 const RECEIVE_COPY_RESULTS: u8 = 0x84;
+
+/// Whole threshold sets in `bytes`, at most what their 32-bit fields can hold.
+pub fn whole_threshold_sets(bytes: u64) -> u32 {
+    u32::try_from(bytes / THRESHOLD_SET_BYTES).unwrap_or(u32::MAX)
+}
+
+/// Threshold sets that hold `bytes`, at most what their 32-bit fields can hold.
+pub fn covering_threshold_sets(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(THRESHOLD_SET_BYTES)).unwrap_or(u32::MAX)
+}
 
 /// A page; `None` if the unit has no page of that code.
 pub fn page<S: Seam>(unit: &Unit<S>, page: u8, target_port: &TargetPort<'_>) -> Option<Vec<u8>> {
@@ -223,5 +233,5 @@ fn characteristics() -> Vec<u8> {
 
 fn provisioning() -> Vec<u8> {
     // LBPU, LBPWS, LBPWS10 and LBPRZ; provisioning type 2: thin.
-    vec![RESOURCE_EXPONENT, 0xe4, 0x02, 0]
+    vec![THRESHOLD_EXPONENT, 0xe4, 0x02, 0]
 }

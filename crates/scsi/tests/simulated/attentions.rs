@@ -1,6 +1,6 @@
 //! Unit attentions: each initiator learns of changes by others exactly once.
 
-use scsi::{AccessList, CancelToken, Status};
+use scsi::{AccessList, CancelToken, SoftThreshold, Status};
 use seam::sim::{Fault, Ops, Rule, When};
 use seam::{Nanos, Seam};
 
@@ -9,13 +9,14 @@ use crate::codes::{
     MODE_SENSE_6, PAGE_FORMAT, POWER_ON, REPORT_LUNS, REQUEST_SENSE, RESET, TEST_UNIT_READY, UNIT_ATTENTION,
     UNIT_NOT_SUPPORTED, WRITE_16,
 };
-use crate::fixture::{disk, lun, unit, with_target};
+use crate::fixture::{POOL, disk, lun, unit, with_target};
 use crate::initiator::{Client, cdb16, content};
 
 /// Additional sense codes and qualifiers of unit attentions.
 const POWER_ON_CODE: (u8, u8) = (0x29, 0x00);
 const CAPACITY_CHANGED_CODE: (u8, u8) = (0x2a, 0x09);
 const LUNS_CHANGED_CODE: (u8, u8) = (0x3f, 0x0e);
+const SOFT_THRESHOLD_REACHED_CODE: (u8, u8) = (0x38, 0x07);
 
 /// Additional sense code and qualifier of a unit's pending attention.
 async fn attention(client: &Client, number: u16) -> Option<(u8, u8)> {
@@ -130,5 +131,27 @@ fn cancelled_command_consumes_no_attention() {
         cancelled.cancel();
         assert_eq!(fresh.send_cancellable([0; 8], &TEST_UNIT_READY, 0, &[], &cancelled).await.status, Status::Aborted);
         assert_eq!(fresh.send(&TEST_UNIT_READY, 0, &[]).await.sense(), POWER_ON);
+    });
+}
+
+#[test]
+fn reached_threshold_is_reported_once_to_each_initiator() {
+    with_target(6, async |_, fixture| {
+        let clients = [Client::new(&fixture, "iqn.a:1").await, Client::new(&fixture, "iqn.a:2").await];
+        let [first, second, _] = SoftThreshold::ALL;
+        fixture.target.report_soft_threshold("another", first);
+        assert_eq!(attention(&clients[0], 0).await, None);
+        for _ in 0..2 {
+            // A threshold that is reached again before its attention was reported is reported once.
+            for threshold in [first, second, first] {
+                fixture.target.report_soft_threshold(POOL, threshold);
+            }
+            for client in &clients {
+                for _ in 0..2 {
+                    assert_eq!(attention(client, 0).await, Some(SOFT_THRESHOLD_REACHED_CODE));
+                }
+                assert_eq!((attention(client, 0).await, attention(client, 1).await), (None, None));
+            }
+        }
     });
 }

@@ -69,7 +69,11 @@ pub const PAGE_FORMAT: u8 = 0x10;
 // Mode page codes.
 pub const CACHING_PAGE: u8 = 0x08;
 pub const CONTROL_PAGE: u8 = 0x0a;
+pub const INFORMATIONAL_EXCEPTIONS_PAGE: u8 = 0x1c;
 pub const ALL_PAGES: u8 = 0x3f;
+/// Subpage of informational exceptions.
+pub const PROVISIONING_SUBPAGE: u8 = 0x02;
+pub const ALL_SUBPAGES: u8 = 0xff;
 
 // Vital product data page codes.
 pub const UNIT_SERIAL_NUMBER: u8 = 0x80;

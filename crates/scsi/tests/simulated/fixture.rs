@@ -14,6 +14,9 @@ pub const VOLUME_BYTES: u64 = 16 << 20;
 /// Blocks of a volume.
 pub const BLOCKS: u64 = VOLUME_BYTES / 512;
 
+/// Name of the pool of unit 0. Its space is unknown until a test sets it.
+pub const POOL: &str = "tank";
+
 /// A world with random task order and slow disks.
 pub fn world(seed: u64) -> World {
     world_of(WorldSpec::new(seed))
@@ -80,7 +83,16 @@ pub fn lun(number: u16) -> Lun {
 pub fn unit(volume: Volume<SimSeam>, number: u16, reservation_record: Vec<u8>) -> UnitSpec<SimSeam> {
     let identity = Identity::of(77, volume.spec().volume_id.0);
     let access = AccessList::default();
-    UnitSpec { lun: lun(number), volume, identity, access, read_only: false, physical_4k: true, reservation_record }
+    UnitSpec {
+        lun: lun(number),
+        volume,
+        identity,
+        access,
+        read_only: false,
+        physical_4k: true,
+        reservation_record,
+        thin_pool: (number == 0).then(|| POOL.to_owned()),
+    }
 }
 
 impl Fixture {

@@ -1,14 +1,15 @@
 //! UNMAP, WRITE SAME, GET LBA STATUS and the provisioning log page.
 
-use scsi::{Provisioning, Status};
+use scsi::{PoolSpace, Status};
 use seam::sim::DiskControl;
 
 use crate::codes::{
-    GET_LBA_STATUS, INVALID_FIELD_IN_CDB, INVALID_FIELD_IN_INFORMATION_UNIT, LBA_OUT_OF_RANGE, LOG_SENSE,
-    PARAMETER_LIST_LENGTH_ERROR, SERVICE_ACTION_IN_16, SYNCHRONIZE_CACHE_10, TEST_UNIT_READY, UNMAP, WRITE_SAME_10,
-    WRITE_SAME_16,
+    ALL_PAGES, ALL_SUBPAGES, CACHING_PAGE, DISABLE_BLOCK_DESCRIPTORS, GET_LBA_STATUS, INFORMATIONAL_EXCEPTIONS_PAGE,
+    INVALID_FIELD_IN_CDB, INVALID_FIELD_IN_INFORMATION_UNIT, LBA_OUT_OF_RANGE, LOG_SENSE, MODE_SENSE_6,
+    PARAMETER_LIST_LENGTH_ERROR, PROVISIONING_SUBPAGE, SERVICE_ACTION_IN_16, SYNCHRONIZE_CACHE_10, TEST_UNIT_READY,
+    UNMAP, WRITE_SAME_10, WRITE_SAME_16,
 };
-use crate::fixture::{BLOCKS, disk, lun, with_target};
+use crate::fixture::{BLOCKS, POOL, disk, with_target};
 use crate::initiator::{Client, cdb10, cdb16, content};
 
 /// Flags of WRITE SAME.
@@ -34,6 +35,15 @@ fn unmap_list(ranges: &[(u64, u32)]) -> Vec<u8> {
 
 fn unmap_cdb(len: usize) -> [u8; 10] {
     cdb10(UNMAP, 0, 0, len as u16)
+}
+
+/// Space of a pool with so many MiB, and thresholds at 7, 8 and 9 MiB.
+fn space(used_mib: u64, available_mib: u64) -> PoolSpace {
+    PoolSpace {
+        used_bytes: used_mib << 20,
+        available_bytes: available_mib << 20,
+        soft_thresholds: [7 << 20, 8 << 20, 9 << 20],
+    }
 }
 
 /// Number of writes to the disk so far.
@@ -142,20 +152,46 @@ fn lba_status_shows_dirty_blocks_as_mapped() {
 }
 
 #[test]
-fn log_page_reports_used_and_free_space_if_known() {
+fn log_page_reports_used_and_free_space_of_the_pool() {
     with_target(5, async |_, fixture| {
         let client = Client::new(&fixture, "iqn.a:1").await;
         let log_sense = async |page: u8| client.send(&[LOG_SENSE, 0, 0x40 | page, 0, 0, 0, 0, 1, 0, 0], 256, &[]).await;
         assert_eq!(log_sense(SUPPORTED_PAGES).await.good(), [0, 0, 0, 2, SUPPORTED_PAGES, PROVISIONING_PAGE]);
         assert_eq!(log_sense(PROVISIONING_PAGE).await.good(), [PROVISIONING_PAGE, 0, 0, 0]);
-        let provisioning = Provisioning { used_bytes: 5 << 20, available_bytes: Some(9 << 20) };
-        fixture.target.set_provisioned(lun(0), Some(provisioning));
-        let free_and_used = [[0, 1, 3, 8, 0, 0, 0, 9, 2, 0, 0, 0], [0, 2, 3, 8, 0, 0, 0, 5, 1, 0, 0, 0]].concat();
+        fixture.target.set_pool_space(POOL, space(5, 9));
+        let (free, used) = ([0, 1, 3, 8, 0, 0, 0, 9, 2, 0, 0, 0], [0, 2, 3, 8, 0, 0, 0, 5, 2, 0, 0, 0]);
         assert_eq!(
             log_sense(PROVISIONING_PAGE).await.good(),
-            [vec![PROVISIONING_PAGE, 0, 0, 24], free_and_used].concat()
+            [vec![PROVISIONING_PAGE, 0, 0, 24], [free, used].concat()].concat()
         );
+        let from_used = [LOG_SENSE, 0, 0x40 | PROVISIONING_PAGE, 0, 0, 0, 2, 1, 0, 0];
+        assert_eq!(client.send(&from_used, 256, &[]).await.good()[4..], used);
+        let other_unit = client.send_to(1, &[LOG_SENSE, 0, 0x40 | PROVISIONING_PAGE, 0, 0, 0, 0, 1, 0, 0], 256, &[]);
+        assert_eq!(other_unit.await.good(), [PROVISIONING_PAGE, 0, 0, 0]);
         assert_eq!(log_sense(0x0d).await.sense(), INVALID_FIELD_IN_CDB);
         assert_eq!(client.send(&TEST_UNIT_READY, 0, &[]).await.status, Status::Good);
+    });
+}
+
+#[test]
+fn mode_page_lists_thresholds_of_thin_units_only() {
+    with_target(6, async |_, fixture| {
+        let client = Client::new(&fixture, "iqn.a:1").await;
+        let mode_sense = async |lun, page, subpage| {
+            client.send_to(lun, &[MODE_SENSE_6, DISABLE_BLOCK_DESCRIPTORS, page, subpage, 255, 0], 255, &[]).await
+        };
+        let (page, subpage) = (INFORMATIONAL_EXCEPTIONS_PAGE, PROVISIONING_SUBPAGE);
+        assert_eq!(mode_sense(0, page, subpage).await.sense(), INVALID_FIELD_IN_CDB);
+        fixture.target.set_pool_space(POOL, space(5, 9));
+        let thresholds = mode_sense(0, page, subpage).await.good().split_off(4);
+        assert_eq!((&thresholds[..4], thresholds.len()), (&[0x5c, 2, 0, 36][..], 40));
+        let counts: Vec<_> = thresholds[16..].chunks_exact(8).map(|descriptor| descriptor[7]).collect();
+        assert_eq!(counts, [7, 8, 9]);
+        let with_subpages = mode_sense(0, ALL_PAGES, ALL_SUBPAGES).await.good();
+        let without_subpages = mode_sense(0, ALL_PAGES, 0).await.good();
+        assert_eq!(with_subpages[4..], [&without_subpages[4..], &thresholds[..]].concat());
+        for (lun, page, subpage) in [(1, page, subpage), (0, CACHING_PAGE, subpage), (0, ALL_PAGES, subpage)] {
+            assert_eq!(mode_sense(lun, page, subpage).await.sense(), INVALID_FIELD_IN_CDB, "{lun} {page} {subpage}");
+        }
     });
 }

@@ -34,7 +34,7 @@ const BLOCK_TO_BLOCK: u8 = 0x02;
 const MISCOMPARE: u8 = 0xe;
 const ABORT_TASK: u8 = 1;
 
-fn log_in(address: SocketAddr, isid: u32) -> Initiator {
+pub(crate) fn log_in(address: SocketAddr, isid: u32) -> Initiator {
     // A daemon that has just started answers over NBD a moment before it listens here.
     wait_for("the portal", || match Initiator::log_in(address, HOST, isid, TARGET) {
         Ok(initiator) => Some(initiator),

@@ -3,12 +3,16 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::time::{Duration, Instant};
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, hotset, text_of, wait_for};
 use e2e::fixture::Fixture;
 use e2e::http::Http;
+use e2e::initiator::{CommandResult, Initiator, lun, opcode};
 use serde_json::Value;
+
+use crate::iscsi::log_in;
 
 const MIB: u64 = 1 << 20;
 const SLICE: u64 = MIB;
@@ -385,5 +389,92 @@ fn pool_that_fills_up_raises_alerts() {
     write_slices(&mut auto, 5, 64);
     wait_for("the alert", || alerts("pool-full"));
     assert!(daemon.command(&["alerts", "list"]).contains("pool tank"));
+    daemon.stop();
+}
+
+/// Sense key UNIT ATTENTION with THIN PROVISIONING SOFT THRESHOLD REACHED.
+const SOFT_THRESHOLD_REACHED: (u8, u8, u8) = (0x6, 0x38, 0x07);
+/// LUNs of the volumes, in the order of the configuration.
+const LUN_FAST: u16 = 0;
+const LUN_AUTO: u16 = 1;
+const LUN_PLAIN: u16 = 2;
+
+/// Result of TEST UNIT READY.
+fn test_unit(session: &mut Initiator, number: u16) -> CommandResult {
+    session.command(lun(number), &[opcode::TEST_UNIT_READY, 0, 0, 0, 0, 0], &[], 0).expect("the session is open")
+}
+
+/// Body of the Logical Block Provisioning log page.
+fn provisioning_log(session: &mut Initiator, number: u16) -> Vec<u8> {
+    let cdb = [opcode::LOG_SENSE, 0, 0x40 | 0x0c, 0, 0, 0, 0, 0, 255, 0];
+    let result = session.command(lun(number), &cdb, &[], 255).expect("the session is open");
+    assert_eq!(result.status, 0, "sense {:02x?}", result.sense_code());
+    result.data[4..].to_vec()
+}
+
+/// Waits until the log page has these counts in MiB, both shared with other units.
+fn wait_for_counts(session: &mut Initiator, available: u8, used: u8) {
+    let expected = [[0, 1, 3, 8, 0, 0, 0, available, 2, 0, 0, 0], [0, 2, 3, 8, 0, 0, 0, used, 2, 0, 0, 0]].concat();
+    wait_for("the counts of the pool", || (provisioning_log(session, LUN_AUTO) == expected).then_some(()));
+}
+
+/// Waits for the unit attention of a threshold. Its information is the offset of the threshold's descriptor.
+fn wait_for_threshold(session: &mut Initiator, number: u16, descriptor_offset: u8) {
+    let result = wait_for("a unit attention", || Some(test_unit(session, number)).filter(|result| result.status != 0));
+    assert_eq!(result.sense_code(), SOFT_THRESHOLD_REACHED);
+    assert_eq!((result.sense[0], &result.sense[3..7]), (0xf0, &[0, 0, 0, descriptor_offset][..]));
+}
+
+#[test]
+fn initiators_learn_once_that_a_pool_fills_up() {
+    let mut fixture = with_pool();
+    fixture.add_volume("plain", 8 << 20, "");
+    let address = fixture.add_iscsi_target("");
+    fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
+    let fixture = create(fixture);
+    let daemon = fixture.start();
+    let mut sessions = [log_in(address, 1), log_in(address, 2)];
+    for session in &mut sessions {
+        for number in [LUN_FAST, LUN_AUTO, LUN_PLAIN] {
+            wait_for("the end of power-on attentions", || (test_unit(session, number).status == 0).then_some(()));
+        }
+    }
+    // 16 of 24 slices are 66 %, and 17 are 70 %.
+    let mut auto = Client::connect(&fixture.endpoint(), "auto").expect("the volume is served");
+    assert_eq!(write_slices(&mut auto, 1, 16).len(), 16);
+    wait_for_counts(&mut sessions[0], 8, 16);
+    for session in &mut sessions {
+        assert_eq!(test_unit(session, LUN_AUTO).status, 0);
+    }
+    assert_eq!(write_slices(&mut auto, 1, 17).len(), 17);
+    for session in &mut sessions {
+        for number in [LUN_AUTO, LUN_FAST] {
+            wait_for_threshold(session, number, 16);
+        }
+    }
+    assert!(daemon.command(&["alerts", "list"]).contains("pool-filling"));
+    // Later samples report nothing more.
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        for session in &mut sessions {
+            for number in [LUN_FAST, LUN_AUTO, LUN_PLAIN] {
+                assert_eq!(test_unit(session, number).status, 0);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    wait_for_counts(&mut sessions[1], 7, 17);
+    assert_eq!(provisioning_log(&mut sessions[0], LUN_PLAIN), Vec::<u8>::new());
+    let thresholds = [opcode::MODE_SENSE_6, 0x08, 0x1c, 0x02, 255, 0];
+    let mut mode_sense = |number| sessions[0].command(lun(number), &thresholds, &[], 255).expect("the session is open");
+    let page = mode_sense(LUN_AUTO).data.split_off(4);
+    let counts: Vec<u8> = page[16..].chunks_exact(8).map(|descriptor| descriptor[7]).collect();
+    assert_eq!((&page[..4], &counts[..]), (&[0x5c, 2, 0, 36][..], &[17, 21, 23][..]));
+    assert_ne!(mode_sense(LUN_PLAIN).status, 0);
+    // Two thresholds in one sample.
+    assert_eq!(write_slices(&mut auto, 1, 23).len(), 23);
+    wait_for_threshold(&mut sessions[0], LUN_AUTO, 24);
+    wait_for_threshold(&mut sessions[0], LUN_AUTO, 32);
+    assert_eq!(test_unit(&mut sessions[0], LUN_AUTO).status, 0);
     daemon.stop();
 }

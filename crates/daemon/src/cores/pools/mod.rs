@@ -222,6 +222,11 @@ fn log_unlisted(config: &PoolConfig, pool: &RealPool, paths: &BTreeMap<String, P
 }
 
 impl OpenPool {
+    /// True if a volume of this name takes space at its first writes.
+    pub fn is_thin(&self, volume: &str) -> bool {
+        self.pool.provisioning_of(volume) == Some(Provisioning::Thin)
+    }
+
     /// The path of a group's device, or its last known name.
     fn device(&self, group: &GroupReport) -> String {
         let path = self.paths.borrow().get(&group.device).map(|path| path.display().to_string());
