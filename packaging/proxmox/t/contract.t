@@ -217,7 +217,8 @@ subtest 'the storage' => sub {
 subtest 'names' => sub {
     is_deeply([$PLUGIN->parse_volname('vm-100-disk-0')], ['images', 'vm-100-disk-0', 100, undef, undef, undef, 'raw']);
     is(($PLUGIN->parse_volname('vm-7-cloudinit'))[2], 7);
-    for my $wrong ('base-100-disk-0', 'web01', '100/vm-100-disk-0.raw', 'vm-100-../../x', 'vm-0-disk-0', "vm-1-disk-0\n") {
+    is_deeply([($PLUGIN->parse_volname('base-100-disk-0'))[1, 2, 5]], ['base-100-disk-0', 100, 1], 'a base image');
+    for my $wrong ('web01', '100/vm-100-disk-0.raw', 'vm-100-../../x', 'vm-0-disk-0', "vm-1-disk-0\n") {
         refuses($wrong =~ s/\n/\\n/r, qr/unable to parse/, sub { $PLUGIN->parse_volname($wrong) });
     }
     my @path = $PLUGIN->path($scfg, 'vm-100-disk-0', $STORE);
@@ -236,6 +237,7 @@ subtest 'disks are made, used by QEMU, and removed' => sub {
 
     refuses('a format', qr/format/, sub { $PLUGIN->alloc_image($STORE, $scfg, 100, 'qcow2', undef, 1024) });
     refuses('a name of another VM', qr/VM 100's/, sub { $PLUGIN->alloc_image($STORE, $scfg, 100, 'raw', 'vm-1-disk-0', 1024) });
+    refuses('a base image', qr/illegal name/, sub { $PLUGIN->alloc_image($STORE, $scfg, 100, 'raw', 'base-100-disk-0', 1024) });
     refuses('a name twice', qr/exists already/, sub { $PLUGIN->alloc_image($STORE, $scfg, 100, 'raw', 'vm-100-disk-0', 1024) });
 
     for my $name ('vm-100-disk-0', 'vm-200-cloudinit') {
@@ -374,11 +376,11 @@ subtest 'what there is not is denied, and refused' => sub {
         ok(!$PLUGIN->volume_has_feature($scfg, $feature, $STORE, 'vm-100-disk-0'), $feature);
     }
     my @of = ($scfg, $STORE, 'vm-100-disk-0', 's1');
-    refuses('volume_snapshot', qr/does not do snapshots/, sub { $PLUGIN->volume_snapshot(@of) });
-    refuses('volume_snapshot_rollback', qr/does not do snapshots/, sub { $PLUGIN->volume_snapshot_rollback(@of) });
-    refuses('volume_rollback_is_possible', qr/does not do snapshots/, sub { $PLUGIN->volume_rollback_is_possible(@of) });
-    refuses('volume_snapshot_delete', qr/does not do snapshots/, sub { $PLUGIN->volume_snapshot_delete(@of) });
-    refuses('rename_snapshot', qr/does not do snapshots/, sub { $PLUGIN->rename_snapshot(@of, 's2') });
+    refuses('volume_snapshot', qr/does not do snapshots of image files/, sub { $PLUGIN->volume_snapshot(@of) });
+    refuses('volume_snapshot_rollback', qr/does not do snapshots of image files/, sub { $PLUGIN->volume_snapshot_rollback(@of) });
+    refuses('volume_rollback_is_possible', qr/does not do snapshots of image files/, sub { $PLUGIN->volume_rollback_is_possible(@of) });
+    refuses('volume_snapshot_delete', qr/does not do snapshots of image files/, sub { $PLUGIN->volume_snapshot_delete(@of) });
+    refuses('rename_snapshot', qr/does not do renaming/, sub { $PLUGIN->rename_snapshot(@of, 's2') });
     refuses('clone_image', qr/does not do linked clones/, sub { $PLUGIN->clone_image($scfg, $STORE, 'vm-100-disk-0', 101) });
     refuses('create_base', qr/does not do templates/, sub { $PLUGIN->create_base($STORE, $scfg, 'vm-100-disk-0') });
     refuses('rename_volume', qr/does not rename/, sub { $PLUGIN->rename_volume($scfg, $STORE, 'vm-100-disk-0', 101, undef) });
@@ -430,8 +432,6 @@ subtest 'disks of a pool are made, used by QEMU, grown, and removed' => sub {
     refuses('a stream', qr/not available/,
         sub { $PLUGIN->volume_export($pool_scfg, $STORE, \*STDOUT, 'vm-500-disk-0', 'raw+size', undef, undef, 0) });
     ok($PLUGIN->volume_has_feature($pool_scfg, 'copy', $STORE, 'vm-500-disk-0'));
-    ok(!$PLUGIN->volume_has_feature($pool_scfg, 'snapshot', $STORE, 'vm-500-disk-0'));
-
     is_deeply(holds($PLUGIN->list_images($STORE, $scfg, 500)), [], 'the storage of files has none of them');
     refuses('removing one of a pool there', qr/not in this storage's directory/, sub { $PLUGIN->free_image($STORE, $scfg, 'vm-500-disk-0') });
     is($PLUGIN->free_image($STORE, $pool_scfg, 'vm-500-disk-0', 0, 'raw'), undef);
@@ -472,6 +472,171 @@ subtest 'what a failure leaves in a pool is listed, and removed by a second call
     refuses('a name that is served', qr/exists/, sub { $PLUGIN->alloc_image($STORE, $pool_scfg, 600, 'raw', 'vm-600-disk-3', 1024) });
     is_deeply($images->(), []);
     hotset('volume', 'remove', 'vm-600-disk-3');
+};
+
+# What QEMU writes to and expects on a disk of the pool.
+sub pool_io {
+    my ($name, @commands) = @_;
+    return qemu_io($PLUGIN->qemu_blockdev_options($pool_scfg, $STORE, $name, '10.0+pve0', {}), @commands);
+}
+
+subtest 'features of a storage on a pool' => sub {
+    my %expected = (
+        copy => [1, 1, 0], sparseinit => [1, 1, 0], snapshot => [1, 0, 0], template => [1, 0, 0], clone => [0, 1, 1],
+        rename => [0, 0, 0], replicate => [0, 0, 0],
+    );
+    for my $feature (sort keys %expected) {
+        my @of = (['vm-700-disk-0'], ['base-700-disk-0'], ['vm-700-disk-0', 's1']);
+        my @has = map { $PLUGIN->volume_has_feature($pool_scfg, $feature, $STORE, @$_) ? 1 : 0 } @of;
+        is_deeply(\@has, $expected{$feature}, "$feature of a disk, a base image, a snapshot");
+    }
+};
+
+subtest 'snapshots are made, listed, rolled back to, and deleted' => sub {
+    $PLUGIN->alloc_image($STORE, $pool_scfg, 700, 'raw', 'vm-700-disk-0', 4 * 1024);
+    my @disk = ($pool_scfg, $STORE, 'vm-700-disk-0');
+    is_deeply($PLUGIN->volume_snapshot_info(@disk), {});
+    pool_io('vm-700-disk-0', 'write -P 1 0 2M');
+    is($PLUGIN->volume_snapshot(@disk, 's1'), undef);
+    pool_io('vm-700-disk-0', 'write -P 2 0 1M');
+    $PLUGIN->volume_snapshot(@disk, 's2');
+    my $info = $PLUGIN->volume_snapshot_info(@disk);
+    is_deeply([sort keys %$info], ['s1', 's2']);
+    ok(abs($info->{s1}->{timestamp} - time()) < 600);
+    isnt($info->{s1}->{id}, $info->{s2}->{id});
+    refuses('a name twice', qr/has a snapshot 's1' already/, sub { $PLUGIN->volume_snapshot(@disk, 's1') });
+    refuses('one that is not there', qr/has no snapshot 's9'/, sub { $PLUGIN->volume_rollback_is_possible(@disk, 's9') });
+    refuses('a roll back to it', qr/has no snapshot 's9'/, sub { $PLUGIN->volume_snapshot_rollback(@disk, 's9') });
+    is($PLUGIN->activate_volume($STORE, $pool_scfg, 'vm-700-disk-0', 's1', {}), 1);
+    is($PLUGIN->deactivate_volume($STORE, $pool_scfg, 'vm-700-disk-0', 's1', {}), 1);
+
+    pool_io('vm-700-disk-0', 'write -P 3 0 4M');
+    $PLUGIN->volume_resize(@disk, 8 * $MIB, 0);
+    is($PLUGIN->volume_rollback_is_possible(@disk, 's1', []), 1, 'also to one that is not the newest');
+    $PLUGIN->deactivate_volume($STORE, $pool_scfg, 'vm-700-disk-0', undef, {});
+    is($PLUGIN->volume_snapshot_rollback(@disk, 's1'), undef);
+    pool_io('vm-700-disk-0', 'read -P 1 0 2M', 'read -P 0 2M 2M');
+    is(scalar($PLUGIN->volume_size_info(@disk)), 4 * $MIB, 'with its size');
+    $PLUGIN->volume_snapshot_rollback(@disk, 's2');
+    pool_io('vm-700-disk-0', 'read -P 2 0 1M', 'read -P 1 1M 1M');
+
+    is($PLUGIN->volume_snapshot_delete(@disk, 's1', 0), undef);
+    is($PLUGIN->volume_snapshot_delete(@disk, 's1', 0), undef, 'a second time is no error');
+    is_deeply([keys $PLUGIN->volume_snapshot_info(@disk)->%*], ['s2']);
+};
+
+subtest 'a roll back waits for the end of clients, and disconnects none' => sub {
+    my @disk = ($pool_scfg, $STORE, 'vm-700-disk-0');
+    my $uri = $PLUGIN->path($pool_scfg, 'vm-700-disk-0', $STORE);
+    my $connect = sub {
+        my ($seconds) = @_;
+        unlink("$root/connected");
+        my $client = fork() // die "fork: $!\n";
+        if (!$client) {
+            my $hold = "open('$root/connected', 'w'); import time; time.sleep($seconds)";
+            exec('nbdsh', '-u', $uri, '-c', $hold) or POSIX::_exit(1);
+        }
+        for (1 .. 100) { last if -e "$root/connected"; sleep(0.1); }
+        return $client;
+    };
+    pool_io('vm-700-disk-0', 'write -P 4 0 1M');
+    my $client = $connect->(2);
+    is($PLUGIN->volume_snapshot_rollback(@disk, 's2'), undef, 'a QEMU that is about to end');
+    pool_io('vm-700-disk-0', 'read -P 2 0 1M', 'write -P 5 0 1M');
+    waitpid($client, 0);
+    $client = $connect->(60);
+    refuses('one that stays', qr/has clients/, sub { $PLUGIN->volume_snapshot_rollback(@disk, 's2') });
+    pool_io('vm-700-disk-0', 'read -P 5 0 1M');
+    kill('TERM', $client);
+    waitpid($client, 0);
+};
+
+subtest 'a linked clone of a snapshot outlives it' => sub {
+    is($PLUGIN->clone_image($pool_scfg, $STORE, 'vm-700-disk-0', 701, 's2'), 'vm-701-disk-0');
+    refuses('one of a disk', qr/base image or of a snapshot/, sub { $PLUGIN->clone_image($pool_scfg, $STORE, 'vm-700-disk-0', 701) });
+    refuses('one of no snapshot', qr/has no snapshot 's9'/,
+        sub { $PLUGIN->clone_image($pool_scfg, $STORE, 'vm-700-disk-0', 701, 's9') });
+    {
+        local $pool_scfg->{'hotset-policy'} = 'write-sideways';
+        refuses('one that is refused', qr/policy/, sub { $PLUGIN->clone_image($pool_scfg, $STORE, 'vm-700-disk-0', 701, 's2') });
+    }
+    is_deeply(holds($PLUGIN->list_images($STORE, $pool_scfg, 701)), ["$STORE:vm-701-disk-0"], 'leaves nothing');
+    pool_io('vm-701-disk-0', 'read -P 2 0 1M', 'write -P 6 0 1M');
+    is($PLUGIN->free_image($STORE, $pool_scfg, 'vm-700-disk-0', 0, 'raw'), undef, 'a disk goes with its snapshots');
+    is_deeply(holds($PLUGIN->list_images($STORE, $pool_scfg, 700)), []);
+    pool_io('vm-701-disk-0', 'read -P 6 0 1M', 'read -P 1 1M 1M');
+    $PLUGIN->free_image($STORE, $pool_scfg, 'vm-701-disk-0', 0, 'raw');
+};
+
+subtest 'a template, and linked clones of it' => sub {
+    $PLUGIN->alloc_image($STORE, $pool_scfg, 800, 'raw', 'vm-800-disk-0', 4 * 1024);
+    pool_io('vm-800-disk-0', 'write -P 8 0 1M');
+    $PLUGIN->volume_snapshot($pool_scfg, $STORE, 'vm-800-disk-0', 's1');
+    refuses('a disk with snapshots', qr/has snapshots: s1/, sub { $PLUGIN->create_base($STORE, $pool_scfg, 'vm-800-disk-0') });
+    $PLUGIN->volume_snapshot_delete($pool_scfg, $STORE, 'vm-800-disk-0', 's1', 0);
+    is($PLUGIN->create_base($STORE, $pool_scfg, 'vm-800-disk-0'), 'base-800-disk-0');
+    is_deeply(holds($PLUGIN->list_images($STORE, $pool_scfg, 800)), ["$STORE:base-800-disk-0"]);
+    is(scalar($PLUGIN->volume_size_info($pool_scfg, $STORE, 'base-800-disk-0')), 4 * $MIB);
+    is($PLUGIN->activate_volume($STORE, $pool_scfg, 'base-800-disk-0', undef, {}), 1);
+    my $uri = $PLUGIN->path($pool_scfg, 'base-800-disk-0', $STORE);
+    is(run('nbdsh', '-u', $uri, '-c', 'print(h.is_read_only(), h.pread(512, 0)[0])'), 'True 8', 'it is read, and not written');
+    is_deeply($PLUGIN->volume_snapshot_info($pool_scfg, $STORE, 'base-800-disk-0'), {}, 'its snapshot is its own affair');
+    refuses('a second conversion', qr/base image already/, sub { $PLUGIN->create_base($STORE, $pool_scfg, 'base-800-disk-0') });
+    refuses('a disk of its name', qr/had it before/, sub { $PLUGIN->alloc_image($STORE, $pool_scfg, 800, 'raw', 'vm-800-disk-0', 1024) });
+    is($PLUGIN->alloc_image($STORE, $pool_scfg, 800, 'raw', undef, 1024), 'vm-800-disk-1');
+    my @clones = map { $PLUGIN->clone_image($pool_scfg, $STORE, 'base-800-disk-0', $_) } 801, 802;
+    is_deeply(\@clones, ['vm-801-disk-0', 'vm-802-disk-0']);
+    pool_io('vm-801-disk-0', 'write -P 9 0 512k', 'read -P 8 512k 512k');
+    stop_daemon();
+    start_daemon();
+    pool_io('vm-802-disk-0', 'read -P 8 0 1M', 'read -P 0 1M 3M');
+    is($PLUGIN->free_image($STORE, $pool_scfg, 'base-800-disk-0', 1, 'raw'), undef, 'no clone needs its base image');
+    pool_io('vm-801-disk-0', 'read -P 9 0 512k', 'read -P 8 512k 512k');
+    $PLUGIN->free_image($STORE, $pool_scfg, $_, 0, 'raw') for @clones, 'vm-800-disk-1';
+    is(($PLUGIN->status($STORE, $pool_scfg, {}))[2], 0, 'no space is lost');
+};
+
+subtest 'a second call finishes a conversion that broke off' => sub {
+    # Ends the call at its nth change, before or after it reached the daemon. Returns false if there are fewer.
+    my $break_off = sub {
+        my ($change, $before, $call) = @_;
+        my $ask = \&PVE::Storage::Custom::HotsetPlugin::ask;
+        no warnings 'redefine';
+        local *PVE::Storage::Custom::HotsetPlugin::ask = sub {
+            my $breaks = $_[2] ne 'GET' && --$change <= 0;
+            die "broke off\n" if $breaks && ($before || $change < 0);
+            my @answer = $ask->(@_);
+            die "broke off\n" if $breaks;
+            return $answer[0];
+        };
+        return !defined(eval { $call->() });
+    };
+    my $create = sub { $PLUGIN->create_base($STORE, $pool_scfg, 'vm-900-disk-0') };
+    my $breaks = 0;
+    for my $before (1, 0) {
+        for my $change (1 .. 20) {
+            $PLUGIN->alloc_image($STORE, $pool_scfg, 900, 'raw', 'vm-900-disk-0', 2 * 1024);
+            pool_io('vm-900-disk-0', 'write -P 1 0 1M');
+            my $broke_off = $break_off->($change, $before, $create);
+            # Until the disk is out of service the VM may run again.
+            my $is_served = hotset('volume', 'list') =~ m/vm-900-disk-0/;
+            pool_io('vm-900-disk-0', 'write -P 2 0 1M') if $is_served;
+            if ($broke_off) {
+                # The second call may break off as well.
+                $break_off->($change, $before, $create);
+                is(eval { $create->() } // $@, 'base-900-disk-0', "at change $change");
+                $breaks++;
+            }
+            my $byte = $is_served ? 2 : 1;
+            my $uri = $PLUGIN->path($pool_scfg, 'base-900-disk-0', $STORE);
+            is(run('nbdsh', '-u', $uri, '-c', 'print(set(h.pread(1 << 20, 0)))'), "{$byte}");
+            is_deeply(holds($PLUGIN->list_images($STORE, $pool_scfg, 900)), ["$STORE:base-900-disk-0"]);
+            $PLUGIN->free_image($STORE, $pool_scfg, 'base-900-disk-0', 1, 'raw');
+            last if !$broke_off;
+        }
+    }
+    ok($breaks >= 12, "$breaks points");
+    is(($PLUGIN->status($STORE, $pool_scfg, {}))[2], 0, 'no space is lost');
 };
 
 subtest 'disks outlive the daemon' => sub {

@@ -41,13 +41,17 @@ use constant RECONNECT_DELAY => 10;
 use constant SECTOR => 512;
 # Volumes per page of the list.
 use constant PAGE => 500;
+# Seconds for which a roll back waits until the daemon has noticed the end of the VM's QEMU.
+use constant DISCONNECT_TIMEOUT => 10;
+# Snapshot of a base image, of which linked clones are made. No snapshot of a VM has such a name.
+use constant BASE_SNAPSHOT => '__base__';
 # Bytes copied at once; a piece of zeroes becomes a hole in an image.
 use constant PIECE => 1 << 16;
 
 # Folder of the tokens: readable by root alone, the same on all nodes.
 our $SECRETS = '/etc/pve/priv/storage';
 
-my $NAME_RE = qr/vm-([1-9][0-9]*)-[A-Za-z0-9][A-Za-z0-9_.+-]*/;
+my $NAME_RE = qr/(vm|base)-([1-9][0-9]*)-[A-Za-z0-9][A-Za-z0-9_.+-]*/;
 my $PATH_RE = qr!/[A-Za-z0-9_./+-]+!;
 
 # Configuration
@@ -356,9 +360,13 @@ sub allocated {
     return int($bytes);
 }
 
-# Destroys a volume that is not served, with its data. Returns false if the pool does not have it.
+# Destroys a volume that is not served, with its snapshots and data. Returns false if the pool does not have it.
 sub delete_pool_volume {
     my ($scfg, $storeid, $name) = @_;
+
+    # The daemon refuses while the volume has snapshots. Without a list it says more about the cause than this one.
+    my $snapshots = eval { snapshots_of($scfg, $storeid, $name) } // {};
+    delete_snapshot($scfg, $storeid, $name, $_) for sort keys %$snapshots;
 
     my $status;
     my $path = '/api/v1/pools/' . pool_name($scfg) . "/volumes/$name";
@@ -374,7 +382,7 @@ sub parse_volname {
     my ($class, $volname) = @_;
 
     if ($volname =~ m/^($NAME_RE)\z/) {
-        return ('images', $1, $2, undef, undef, undef, 'raw');
+        return ('images', $1, $3, undef, undef, $2 eq 'base' ? 1 : undef, 'raw');
     }
     die "unable to parse hotset volume name '$volname'\n";
 }
@@ -382,7 +390,7 @@ sub parse_volname {
 sub path {
     my ($class, $scfg, $volname, $storeid, $snapname) = @_;
 
-    refuse('snapshots') if defined($snapname);
+    refuse('access to snapshots') if defined($snapname);
     my ($vtype, $name, $vmid) = $class->parse_volname($volname);
     my $uri = "nbd+unix:///$name?socket=" . socket_path($scfg);
     return wantarray ? ($uri, $vmid, $vtype) : $uri;
@@ -399,7 +407,7 @@ sub filesystem_path {
 sub qemu_blockdev_options {
     my ($class, $scfg, $storeid, $volname, $machine_version, $options) = @_;
 
-    refuse('snapshots') if $options->{'snapshot-name'};
+    refuse('access to snapshots') if $options->{'snapshot-name'};
     my $name = ($class->parse_volname($volname))[1];
     return {
         driver => 'nbd',
@@ -459,10 +467,11 @@ sub deactivate_storage {
     return 1;
 }
 
+# A snapshot is activated for a linked clone of it. The daemon does not serve it; it has to exist.
 sub activate_volume {
     my ($class, $storeid, $scfg, $volname, $snapname, $cache, $hints) = @_;
 
-    refuse('snapshots') if defined($snapname);
+    return $class->volume_rollback_is_possible($scfg, $storeid, $volname, $snapname) if defined($snapname);
     my $name = ($class->parse_volname($volname))[1];
     my $volume = get_volume($scfg, $storeid, $name);
     # Without this check the connection would fail later, with a less precise error.
@@ -471,10 +480,10 @@ sub activate_volume {
     return 1;
 }
 
+# The daemon goes on serving the volume. QEMU's connection ends with QEMU.
 sub deactivate_volume {
     my ($class, $storeid, $scfg, $volname, $snapname, $cache) = @_;
 
-    refuse('snapshots') if defined($snapname);
     return 1;
 }
 
@@ -537,13 +546,16 @@ sub alloc_image {
     die "unsupported format '$fmt': hotset has raw volumes\n" if $fmt ne 'raw';
     $name = $class->free_name($storeid, $scfg, $vmid) if !$name;
     my ($checked, $owner) = ($class->parse_volname($name))[1, 2];
-    die "illegal name '$name' - it is not one of VM ${vmid}'s\n" if $owner ne $vmid;
+    die "illegal name '$name' - it is not one of VM ${vmid}'s\n" if $owner ne $vmid || $checked !~ m/^vm-/;
     my $backing = backing($scfg, $checked);
     my $pool = pool_name($scfg);
     # The daemon serves an existing file or volume of a pool with its content, which would be another disk's.
     my $what = defined($pool) ? "volume '$checked' of pool $pool" : $backing;
+    my $existing = defined($pool) ? pool_volumes($scfg, $storeid) : { -e $backing ? ($checked => 1) : () };
     die "$what exists already; remove it, or serve it with 'hotset volume add $checked --backing $backing'\n"
-        if defined($pool) ? pool_volumes($scfg, $storeid)->{$checked} : -e $backing;
+        if $existing->{$checked};
+    my $base = base_name($checked);
+    die "illegal name '$checked' - the base image '$base' had it before\n" if $existing->{$base};
 
     eval { serve($scfg, $storeid, $checked, $size * 1024) };
     if (my $err = $@) {
@@ -558,9 +570,9 @@ sub alloc_image {
 # Has the daemon serve a disk. A missing image is created, sparse, with so many bytes; a missing
 # volume of a pool likewise.
 sub serve {
-    my ($scfg, $storeid, $name, $bytes) = @_;
+    my ($scfg, $storeid, $name, $bytes, %more) = @_;
 
-    my $volume = { name => "$name", backing => backing($scfg, $name), size_bytes => int($bytes) };
+    my $volume = { name => "$name", backing => backing($scfg, $name), size_bytes => int($bytes), %more };
     $volume->{policy} = $scfg->{'hotset-policy'} if defined($scfg->{'hotset-policy'});
     ask($scfg, $storeid, 'POST', '/api/v1/volumes', $volume);
 }
@@ -616,7 +628,7 @@ sub free_image {
 sub volume_resize {
     my ($class, $scfg, $storeid, $volname, $size, $running, $snapname) = @_;
 
-    refuse('snapshots') if defined($snapname);
+    refuse('growth of snapshots') if defined($snapname);
     # QEMU: "Cannot grow NBD nodes". Refused before the daemon resizes its side.
     die "QEMU learns an NBD disk's size when it connects: stop the VM to resize '$volname'\n" if $running;
     my $name = ($class->parse_volname($volname))[1];
@@ -747,35 +759,222 @@ sub get_identity {
     return 'hotset-' . substr(sha256_hex("hotset:$machine:" . (defined(pool_name($scfg)) ? backing($scfg) : directory($scfg))), 0, 32);
 }
 
-# Unsupported functions
+# Features
+
+# What a storage on a pool does with the current state of a disk, with a base image, and with a snapshot. New volumes
+# read as zeroes. A snapshot is copied through a linked clone, because the daemon does not serve it.
+my %POOL_FEATURES = (
+    copy => { current => 1, base => 1 },
+    sparseinit => { current => 1, base => 1 },
+    snapshot => { current => 1 },
+    template => { current => 1 },
+    clone => { base => 1, snapshot => 1 },
+);
+my %FILE_FEATURES = (copy => { current => 1 }, sparseinit => { current => 1 });
+
+sub volume_has_feature {
+    my ($class, $scfg, $feature, $storeid, $volname, $snapname, $running, $opts) = @_;
+
+    my $is_base = ($class->parse_volname($volname))[5];
+    my $of = defined($snapname) ? 'snapshot' : $is_base ? 'base' : 'current';
+    my $features = defined(pool_name($scfg)) ? \%POOL_FEATURES : \%FILE_FEATURES;
+    return $features->{$feature}->{$of};
+}
 
 sub refuse {
     my ($what) = @_;
     die "hotset does not do $what; move the disk to a storage that does\n";
 }
 
-sub volume_has_feature {
-    my ($class, $scfg, $feature, $storeid, $volname, $snapname, $running, $opts) = @_;
+# Returns the name of a disk of a pool. Images in a directory have no snapshots.
+sub pool_disk {
+    my ($class, $scfg, $volname, $what) = @_;
 
-    $class->parse_volname($volname);
-    return if defined($snapname);
-    # Full copies are supported; new volumes read as zeroes.
-    return 1 if $feature eq 'copy' || $feature eq 'sparseinit';
-    return;
+    refuse("$what of image files, but of volumes on pools") if !defined(pool_name($scfg));
+    return ($class->parse_volname($volname))[1];
 }
 
-# There are no snapshots; the query is no error.
-sub volume_snapshot_info { return {}; }
+# Snapshots. The daemon makes, deletes and rolls back each in one step, so a second call has nothing to clean up.
+
+sub snapshot_path {
+    my ($name, $snapshot) = @_;
+
+    my ($checked) = $snapshot =~ m/^([A-Za-z0-9_+-][A-Za-z0-9_.+-]*)\z/ or die "'$snapshot' is no snapshot's name\n";
+    return "/api/v1/volumes/$name/snapshots/$checked";
+}
+
+# The snapshots of a disk by name. Its volume need not be served.
+sub snapshots_of {
+    my ($scfg, $storeid, $name) = @_;
+
+    my $report = ask($scfg, $storeid, 'GET', "/api/v1/volumes/$name/snapshots");
+    die "volume '$name' lies in pool $report->{pool}, which is not " . place($scfg) . "\n"
+        if $report->{pool} ne pool_name($scfg);
+    return { map { $_->{name} => $_ } $report->{snapshots}->@* };
+}
+
+sub get_snapshot {
+    my ($scfg, $storeid, $name, $snapshot) = @_;
+    return snapshots_of($scfg, $storeid, $name)->{$snapshot} // die "volume '$name' has no snapshot '$snapshot'\n";
+}
+
+sub create_snapshot {
+    my ($scfg, $storeid, $name, $snapshot) = @_;
+
+    die "volume '$name' has a snapshot '$snapshot' already; 'hotset snapshot delete $name $snapshot' deletes it\n"
+        if snapshots_of($scfg, $storeid, $name)->{$snapshot};
+    my $status = 0;
+    eval { ask($scfg, $storeid, 'POST', "/api/v1/volumes/$name/snapshots", { name => "$snapshot" }, \$status) };
+    my $err = $@ or return;
+    # The snapshot may have been made, and the answer lost.
+    return if $status == 599 && eval { get_snapshot($scfg, $storeid, $name, $snapshot) };
+    die $err;
+}
+
+sub delete_snapshot {
+    my ($scfg, $storeid, $name, $snapshot) = @_;
+    ask($scfg, $storeid, 'DELETE', snapshot_path($name, $snapshot));
+}
+
+sub volume_snapshot_info {
+    my ($class, $scfg, $storeid, $volname) = @_;
+
+    my $name = ($class->parse_volname($volname))[1];
+    return {} if !defined(pool_name($scfg));
+    my $snapshots = snapshots_of($scfg, $storeid, $name);
+    delete $snapshots->{+BASE_SNAPSHOT};
+    my %info;
+    for my $snapshot (values %$snapshots) {
+        my $created = int($snapshot->{created_unix_seconds});
+        $info{ $snapshot->{name} } = { id => "$created-$snapshot->{name}", timestamp => $created };
+    }
+    return \%info;
+}
 
 sub volume_qemu_snapshot_method { return 'storage'; }
 
-sub volume_snapshot { refuse('snapshots'); }
-sub volume_snapshot_rollback { refuse('snapshots'); }
-sub volume_snapshot_delete { refuse('snapshots'); }
-sub volume_rollback_is_possible { refuse('snapshots'); }
-sub rename_snapshot { refuse('snapshots'); }
-sub clone_image { refuse('linked clones'); }
-sub create_base { refuse('templates'); }
+sub volume_snapshot {
+    my ($class, $scfg, $storeid, $volname, $snap) = @_;
+
+    create_snapshot($scfg, $storeid, pool_disk($class, $scfg, $volname, 'snapshots'), $snap);
+    return;
+}
+
+# Proxmox deletes the snapshots of all disks of a VM again if one of them failed: one that is not there is no error.
+sub volume_snapshot_delete {
+    my ($class, $scfg, $storeid, $volname, $snap, $running) = @_;
+
+    my $name = pool_disk($class, $scfg, $volname, 'snapshots');
+    delete_snapshot($scfg, $storeid, $name, $snap) if snapshots_of($scfg, $storeid, $name)->{$snap};
+    return;
+}
+
+# Any snapshot will do; none has to be deleted for another one.
+sub volume_rollback_is_possible {
+    my ($class, $scfg, $storeid, $volname, $snap, $blockers) = @_;
+
+    get_snapshot($scfg, $storeid, pool_disk($class, $scfg, $volname, 'snapshots'), $snap);
+    return 1;
+}
+
+# The VM is stopped, but the daemon may not have noticed the end of its QEMU yet. Clients that stay are not
+# disconnected: they would mix their caches with the former content.
+sub volume_snapshot_rollback {
+    my ($class, $scfg, $storeid, $volname, $snap) = @_;
+
+    my $name = pool_disk($class, $scfg, $volname, 'snapshots');
+    get_volume($scfg, $storeid, $name);
+    get_snapshot($scfg, $storeid, $name, $snap);
+    my $deadline = time() + DISCONNECT_TIMEOUT;
+    while (1) {
+        my $status = 0;
+        eval { ask($scfg, $storeid, 'POST', snapshot_path($name, $snap) . '/rollback', {}, \$status) };
+        my $err = $@ or return;
+        die $err if $status != 409 || time() >= $deadline;
+        sleep(1);
+    }
+}
+
+sub rename_snapshot { refuse('renaming of snapshots'); }
+
+# Linked clones
+
+sub base_name {
+    my ($name) = @_;
+    return $name =~ s/^vm-/base-/r;
+}
+
+# Creates a volume with the content of a snapshot, and serves it.
+sub clone_snapshot {
+    my ($scfg, $storeid, $name, $snapshot, $clone, %more) = @_;
+
+    my $bytes = get_snapshot($scfg, $storeid, $name, $snapshot)->{size_bytes};
+    my $status = 0;
+    my $path = snapshot_path($name, $snapshot) . '/clone';
+    eval { ask($scfg, $storeid, 'POST', $path, { volume => "$clone" }, \$status) };
+    my $err = $@;
+    # A refusal created nothing; without an answer the volume may exist.
+    die $err if $err && $status != 599;
+    eval { serve($scfg, $storeid, $clone, $bytes, %more) } if !$err;
+    $err ||= $@ or return;
+    # One that is served by now stays: it is listed, and can be removed.
+    eval { delete_pool_volume($scfg, $storeid, $clone) };
+    die $err;
+}
+
+sub clone_image {
+    my ($class, $scfg, $storeid, $volname, $vmid, $snap) = @_;
+
+    my $name = pool_disk($class, $scfg, $volname, 'linked clones');
+    my $is_base = ($class->parse_volname($volname))[5];
+    die "a linked clone is made of a base image or of a snapshot, not of '$volname'\n" if !$is_base && !defined($snap);
+    my $clone = $class->free_name($storeid, $scfg, $vmid);
+    clone_snapshot($scfg, $storeid, $name, $snap // BASE_SNAPSHOT, $clone);
+    return $clone;
+}
+
+# Makes a base image of a disk. The pool does not rename volumes: the base image is a clone, served read-only, and the
+# disk is deleted. These steps may break off anywhere, and a second call finishes:
+# 1. The disk gets the snapshot __base__. From here on a base image of its name is the one of this conversion.
+# 2. The snapshot is cloned and served. A second call begins again, because the disk may have been written meanwhile.
+# 3. The base image gets its own snapshot __base__: it is complete.
+# 4. The disk is no longer served, and so not written. A second call goes on from here.
+# 5. The disk is deleted.
+sub create_base {
+    my ($class, $storeid, $scfg, $volname) = @_;
+
+    my $name = pool_disk($class, $scfg, $volname, 'templates');
+    my $base = base_name($name);
+    die "'$volname' is a base image already\n" if $base eq $name;
+    my $existing = pool_volumes($scfg, $storeid)->{$base};
+    if (!find_volume($scfg, $storeid, $name)
+        && $existing
+        && snapshots_of($scfg, $storeid, $base)->{+BASE_SNAPSHOT}) {
+        serve($scfg, $storeid, $base, $existing->{size_bytes}, read_only => JSON::true)
+            if !find_volume($scfg, $storeid, $base);
+        delete_pool_volume($scfg, $storeid, $name);
+        return $base;
+    }
+
+    get_volume($scfg, $storeid, $name);
+    my $snapshots = snapshots_of($scfg, $storeid, $name);
+    my $has_begun = delete $snapshots->{+BASE_SNAPSHOT};
+    die "volume '$name' has snapshots: " . join(', ', sort keys %$snapshots) . "; delete them first\n" if %$snapshots;
+    die "the base image '$base' exists already\n" if $existing && !$has_begun;
+    if ($existing) {
+        my $served = find_volume($scfg, $storeid, $base);
+        ask($scfg, $storeid, 'DELETE', "/api/v1/volumes/$base") if $served && is_ours($scfg, $served);
+        delete_pool_volume($scfg, $storeid, $base);
+    }
+    delete_snapshot($scfg, $storeid, $name, BASE_SNAPSHOT) if $has_begun;
+
+    create_snapshot($scfg, $storeid, $name, BASE_SNAPSHOT);
+    clone_snapshot($scfg, $storeid, $name, BASE_SNAPSHOT, $base, read_only => JSON::true);
+    create_snapshot($scfg, $storeid, $base, BASE_SNAPSHOT);
+    ask($scfg, $storeid, 'DELETE', "/api/v1/volumes/$name");
+    delete_pool_volume($scfg, $storeid, $name);
+    return $base;
+}
 
 sub rename_volume {
     die "hotset does not rename volumes: to give a disk to another VM, move or copy it\n";
