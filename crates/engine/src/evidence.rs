@@ -34,8 +34,8 @@ pub struct DestagedComparison {
     pub different: u64,
     /// Blocks past the backing's end, which are not compared. Zeroes are not counted.
     pub past_end: u64,
-    /// True if the backing has the content of most blocks whose regions were dirty at a crash, and of the newest ones. These blocks may have
-    /// been written again, so that a difference proves nothing. Zeroes are not counted.
+    /// True if the backing has the content of most blocks whose regions were dirty at a crash, and of the newest ones.
+    /// These blocks may have been written again, so that a difference proves nothing. Zeroes are not counted.
     pub matches_unproven: bool,
 }
 
