@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{
     AdvicePage, AlertReport, ChannelTestReport, ConfigurationReport, DatastoreReport, EventsPage, FlashPlanReport,
-    HeatReport, HistoryReport, JobReport, PoolPlanReport, PoolReport, SilenceReport, SlowReport, TraceOpened, Traced,
+    HeatReport, HistoryReport, JobReport, PoolLostReport, PoolPlanReport, PoolReport, SilenceReport, SlowReport,
+    TraceOpened, Traced,
 };
 use crate::token::{LoginLink, TokenCreated, TokenReport};
 use crate::{FlashReport, StatusReport, VolumeReport};
@@ -77,6 +78,8 @@ pub enum Answer {
     Pool(Box<PoolReport>),
     /// Of `pool plan`, and of `pool relocate`: the moves that have begun.
     PoolPlan(Box<PoolPlanReport>),
+    /// Of `pool lost`.
+    PoolLost(Box<PoolLostReport>),
     /// Of `job list`.
     Jobs(Vec<JobReport>),
     /// Of an action that continues as a job.

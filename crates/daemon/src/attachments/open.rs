@@ -9,7 +9,7 @@ use messages::{ErrorKind, Failure};
 use seam::DiskError;
 use seam::real::{PATH_TIMEOUT, PathCall};
 
-use super::super::cores::{BackingTarget, OpenPlan, OpenedBacking, PoolVolume};
+use super::super::cores::{BackingTarget, OpenPlan, OpenedBacking, PoolVolume, heat_path};
 use super::super::overlap::{OwnVolumes, check_export};
 use super::super::volumes::open_attempts::remedy;
 use super::super::volumes::{KnownVolume, RequestedVolume};
@@ -97,6 +97,7 @@ impl Attachments {
                     tier_policy: config.tier_policy.clone(),
                     provisioning: config.provisioning,
                     is_paused: self.records.view().paused_pools.contains(name),
+                    heat_path: heat_path(&self.records.directory(), name),
                     added_devices: self.records.view().pool_devices.get(name).cloned().unwrap_or_default(),
                 })
             }

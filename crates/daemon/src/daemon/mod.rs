@@ -11,6 +11,7 @@ mod flash_monitor;
 mod flushes;
 mod heat_map;
 mod new_file;
+mod pool_heat;
 mod pools;
 mod reload;
 mod retry;
@@ -173,6 +174,7 @@ impl Daemon {
                     | Request::DatastoreList {}
                     | Request::PoolList {}
                     | Request::PoolShow { .. }
+                    | Request::PoolLost { .. }
                     | Request::JobList {}
                     | Request::Events { .. }
                     | Request::Alerts {}
@@ -241,12 +243,16 @@ impl Daemon {
             Request::PoolList {} => Ok(Answer::Pools(self.cores.pools(true).await)),
             Request::PoolShow { name } => self.cores.pool(&name).await.map(pool_answer),
             Request::PoolPlan { name } => self.cores.plan_pool(&name).await.map(Box::new).map(Answer::PoolPlan),
+            Request::PoolLost { name } => self.cores.lost_of_pool(&name).await.map(Box::new).map(Answer::PoolLost),
             Request::PoolRelocate { name } => self.cores.relocate_pool(&name).await.map(Box::new).map(Answer::PoolPlan),
             Request::PoolAdd { name, tier, path, force } => {
                 self.add_pool_device(&name, &tier, path, force).await.map(pool_answer)
             }
             Request::PoolDrain { name, device, cancel } => {
                 self.cores.drain_pool_device(&name, &device, cancel).await.map(pool_answer)
+            }
+            Request::PoolReplace { name, device, path, force, lost } => {
+                self.replace_pool_device(&name, &device, path.map(|path| (path, force)), lost).await.map(pool_answer)
             }
             Request::PoolDeleteVolume { name, volume } => {
                 self.delete_pool_volume(&name, &volume).await.map(pool_answer)

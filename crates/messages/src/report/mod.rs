@@ -41,8 +41,9 @@ pub use iscsi::{IscsiReport, IscsiSessionReport, RefusedLoginReport, SlowCommand
 pub use job::{EndedJobReport, JobKind, JobOutcome, JobReport};
 pub use latency::{BackingRequests, Bucket, Counts, CountsBelow, LatencyCountsReport, percentile_us};
 pub use pool::{
-    PoolClassReport, PoolDrainReport, PoolGroupReport, PoolHeatReport, PoolLoadReport, PoolMoveReason, PoolMoveReport,
-    PoolPlanReport, PoolRelocationReport, PoolRelocationState, PoolReport, PoolTierReport, PoolVolumeReport,
+    PoolClassReport, PoolDrainReport, PoolGroupReport, PoolHeatReport, PoolLoadReport, PoolLostRangeReport,
+    PoolLostReport, PoolLostVolumeReport, PoolMoveReason, PoolMoveReport, PoolPlanReport, PoolRelocationReport,
+    PoolRelocationState, PoolReport, PoolTierReport, PoolVolumeReport,
 };
 pub use qos::{DatastoreReport, EpisodeReport, MemberReport, QosUse};
 pub use status::{CoreReport, OverrideReport, StatusReport};

@@ -21,10 +21,13 @@ pub const DEVICE_NAME_BYTES: usize = 80;
 pub const SLICE_BYTES: std::ops::RangeInclusive<u64> = 256 << 10..=256 << 20;
 
 const MAGIC: [u8; 8] = *b"HOTSETPL";
+const INCOMPATIBLE_AT: usize = 24;
 const NEEDS_AT: usize = 96;
 const TIERS_AT: usize = 112;
 const MEMBERS_AT: usize = 384;
 const MEMBER_BYTES: usize = 112;
+/// Incompatible feature: a member has the state [`MemberState::Lost`].
+const FEATURE_LOST: u64 = 2;
 const FLAG_METADATA: u8 = 1;
 const FLAG_HAS_AREA: u8 = 2;
 /// Exclusive bound of all counters. No real counter comes near it; a higher value is forged and would overflow.
@@ -39,6 +42,15 @@ pub enum MemberState {
     Draining,
     /// It holds nothing of the pool any more.
     Removed,
+    /// It was given up: its device is refused, and slices that are mapped to it give errors.
+    Lost,
+}
+
+impl MemberState {
+    /// True if the group counts as a member: for majorities, and as a possible metadata copy.
+    pub fn is_member(self) -> bool {
+        matches!(self, MemberState::InService | MemberState::Draining)
+    }
 }
 
 /// A group, as every member's superblock lists it.
@@ -118,9 +130,9 @@ impl Superblock {
         (0..).map(GroupNo).zip(&self.members)
     }
 
-    /// Number of members that are not removed.
+    /// Number of members that are neither removed nor lost.
     pub fn member_count(&self) -> usize {
-        self.members.iter().filter(|member| member.state != MemberState::Removed).count()
+        self.members.iter().filter(|member| member.state.is_member()).count()
     }
 
     /// The groups that carry the metadata.
@@ -137,7 +149,9 @@ impl Superblock {
         put(out, 0, &MAGIC);
         put(out, 8, &VERSION.to_le_bytes());
         put(out, 12, &(seam::BLOCK_BYTES as u32).to_le_bytes());
-        // Bytes 16 and 24 are reserved for compatible and incompatible features; none exist yet.
+        // Byte 16 is reserved for compatible features; none exist yet.
+        let has_lost = self.members.iter().any(|member| member.state == MemberState::Lost);
+        put(out, INCOMPATIBLE_AT, &if has_lost { FEATURE_LOST } else { 0 }.to_le_bytes());
         put(out, 32, &self.pool);
         put(out, 48, &self.revision.to_le_bytes());
         put(out, 56, &self.generation.0.to_le_bytes());
@@ -160,6 +174,7 @@ impl Superblock {
                 MemberState::InService => 1,
                 MemberState::Draining => 2,
                 MemberState::Removed => 3,
+                MemberState::Lost => 4,
             };
             let flags = if member.carries_metadata { FLAG_METADATA } else { 0 }
                 | if member.has_area { FLAG_HAS_AREA } else { 0 };
@@ -184,9 +199,9 @@ impl Superblock {
         if version < VERSION {
             return Err(SuperblockError::Invalid(format!("format {version} was never released")));
         }
-        let incompatible = get_u64(raw, 24);
-        if incompatible != 0 {
-            return Err(SuperblockError::Newer(NewerFormat::with_features(incompatible, needs)));
+        let unknown = get_u64(raw, INCOMPATIBLE_AT) & !FEATURE_LOST;
+        if unknown != 0 {
+            return Err(SuperblockError::Newer(NewerFormat::with_features(unknown, needs)));
         }
         let [group, members, tiers] = [64, 66, 68].map(|at| u16::from_le_bytes(get(raw, at)));
         let slice_bytes = get_u64(raw, 72);
@@ -215,6 +230,7 @@ impl Superblock {
                 1 => MemberState::InService,
                 2 => MemberState::Draining,
                 3 => MemberState::Removed,
+                4 => MemberState::Lost,
                 other => return Err(SuperblockError::Invalid(format!("a member in the unknown state {other}"))),
             };
             let (slots, data_at) = (get_u32(raw, at + 16), get_u64(raw, at + 24));
@@ -279,6 +295,7 @@ mod tests {
                 member(1, MemberState::InService, true),
                 member(2, MemberState::Draining, false),
                 member(3, MemberState::Removed, false),
+                member(4, MemberState::Lost, false),
             ],
         }
     }

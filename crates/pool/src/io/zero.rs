@@ -10,6 +10,7 @@ use super::parts::ranges;
 use super::slice_range;
 use crate::change::{Step, check_range, finish_change, next_step, range_text};
 use crate::device::zero_range;
+use crate::give_up;
 use crate::journal;
 use crate::number::{SliceAddress, SliceNo, VolumeId};
 use crate::policy::Provisioning;
@@ -117,11 +118,12 @@ fn is_thin<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, slice: SliceAddress) -> boo
     state.volumes.get(&slice.volume).is_some_and(|volume| volume.spec.provisioning == Provisioning::Thin)
 }
 
-/// True if the range covers all that the volume has of the slice, and the volume is thin.
+/// True if the range covers all that the volume has of the slice, and the volume is thin or the slice's group was given
+/// up.
 fn is_freed<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, slice: SliceAddress, offset: u64, len: u64) -> bool {
     let state = inner.state.borrow();
     let volume = &state.volumes[&slice.volume];
     let slice_at = u64::from(slice.slice.0) * state.slice_bytes();
     let covers = offset == 0 && len >= state.slice_bytes().min(volume.limit_bytes - slice_at);
-    covers && volume.spec.provisioning == Provisioning::Thin
+    covers && (volume.spec.provisioning == Provisioning::Thin || give_up::is_given_up(&state, slice))
 }

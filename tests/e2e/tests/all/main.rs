@@ -47,6 +47,7 @@ mod memory;
 mod needless_io;
 mod package_guest;
 mod persisted_memory;
+mod pool_losses;
 mod pools;
 mod powercut;
 mod prometheus;
