@@ -268,6 +268,8 @@ pub(crate) struct State<S: Seam, D: Disk<S>> {
     pub failed: Option<PoolError>,
     pub moves: usize,
     pub relocation: RelocationProgress,
+    /// The last relocation had moves of balance.
+    pub is_balancing: bool,
     /// Allowance of moves by heat and balance, with the size of the fast tier for which it was made.
     pub allowance: Option<(u64, MoveAllowance)>,
     /// Time since which [`Group::demand`] counts.
@@ -317,6 +319,7 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
             failed: None,
             moves: 0,
             relocation: RelocationProgress::default(),
+            is_balancing: false,
             allowance: None,
             demand_since: Nanos::ZERO,
             counts: PoolCounts::default(),
