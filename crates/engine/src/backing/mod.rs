@@ -3,6 +3,7 @@
 mod datastore;
 mod dispatch;
 pub mod nbd;
+mod pool_member;
 
 use pool::PoolDisk;
 use seam::model::ModelledDisk;
@@ -12,6 +13,7 @@ use self::nbd::NbdDisk;
 
 pub use datastore::{Datastore, DatastoreStats, Episode, IoSlot, MemberStats, ReservationError};
 pub use dispatch::{Cause, DestageDemand, Dispatch, Op, Permit};
+pub use pool_member::PoolMember;
 pub use qos::Priority;
 
 /// Storage of any kind for a volume.
@@ -24,6 +26,8 @@ pub enum AnyDisk<S: Seam> {
     Nbd(NbdDisk<S>),
     /// A volume of a pool.
     Pool(PoolDisk<S, S::Disk>),
+    /// A volume of a pool on modelled hardware.
+    ModelledPool(PoolDisk<S, PoolMember<S>>),
 }
 
 impl<S: Seam> Clone for AnyDisk<S> {
@@ -33,6 +37,7 @@ impl<S: Seam> Clone for AnyDisk<S> {
             AnyDisk::Modelled(disk) => AnyDisk::Modelled(disk.clone()),
             AnyDisk::Nbd(disk) => AnyDisk::Nbd(disk.clone()),
             AnyDisk::Pool(disk) => AnyDisk::Pool(disk.clone()),
+            AnyDisk::ModelledPool(disk) => AnyDisk::ModelledPool(disk.clone()),
         }
     }
 }
@@ -73,6 +78,7 @@ macro_rules! forward {
             AnyDisk::Modelled($disk) => $call,
             AnyDisk::Nbd($disk) => $call,
             AnyDisk::Pool($disk) => $call,
+            AnyDisk::ModelledPool($disk) => $call,
         }
     };
 }
