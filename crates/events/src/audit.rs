@@ -102,6 +102,11 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         }
         Request::PoolDrain { name, device, cancel: false } => pool_change(name, format!("drain {device}")),
         Request::PoolDrain { name, device, cancel: true } => pool_change(name, format!("cancel the drain of {device}")),
+        Request::PoolReplace { name, device, path, lost, .. } => {
+            let by = path.as_ref().map_or_else(|| "nothing".to_owned(), Clone::clone);
+            let how = if *lost { "give up" } else { "drain" };
+            pool_change(name, format!("{how} {device}, replaced by {by}"))
+        }
         Request::PoolDeleteVolume { name, volume } => pool_change(name, format!("delete volume {volume}")),
         Request::SnapshotCreate { name, snapshot } => volume_change(name, format!("create the snapshot {snapshot}")),
         Request::SnapshotRollback { name, snapshot, force } => {
@@ -146,6 +151,7 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         | Request::PoolQueue { .. }
         | Request::PoolCells { .. }
         | Request::SnapshotList { .. }
+        | Request::PoolLost { .. }
         | Request::TraceTake { .. }
         | Request::TraceClose { .. }
         | Request::Advice { .. }

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{
     AdvicePage, AlertReport, ChannelTestReport, ConfigurationReport, DatastoreReport, EventsPage, FlashPlanReport,
-    HeatReport, HistoryReport, JobReport, PoolCellsReport, PoolPlanReport, PoolQueueReport, PoolReport, SilenceReport,
-    SlowReport, SnapshotsReport, TraceOpened, Traced,
+    HeatReport, HistoryReport, JobReport, PoolCellsReport, PoolLostReport, PoolPlanReport, PoolQueueReport, PoolReport,
+    SilenceReport, SlowReport, SnapshotsReport, TraceOpened, Traced,
 };
 use crate::token::{LoginLink, TokenCreated, TokenReport};
 use crate::{FlashReport, StatusReport, VolumeReport};
@@ -84,6 +84,8 @@ pub enum Answer {
     PoolCells(Box<PoolCellsReport>),
     /// Of `snapshot list` and of commands that changed a snapshot.
     Snapshots(Box<SnapshotsReport>),
+    /// Of `pool lost`.
+    PoolLost(Box<PoolLostReport>),
     /// Of `job list`.
     Jobs(Vec<JobReport>),
     /// Of an action that continues as a job.

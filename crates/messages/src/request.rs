@@ -221,6 +221,11 @@ pub enum Request {
         /// The volume.
         volume: String,
     },
+    /// The ranges of volumes on absent devices of a pool.
+    PoolLost {
+        /// The pool.
+        name: String,
+    },
     /// Plan and move slices now.
     PoolRelocate {
         /// The pool.
@@ -257,6 +262,22 @@ pub enum Request {
         /// Return a draining device to service instead.
         #[serde(default)]
         cancel: bool,
+    },
+    /// Add a device to the tier of another one, and move all slices of that one away, in the background.
+    PoolReplace {
+        /// The pool.
+        name: String,
+        /// Path of the device that leaves, or number of its group.
+        device: String,
+        /// The new device; optional with `lost`.
+        #[serde(default)]
+        path: Option<String>,
+        /// Destroy the content of the new device.
+        #[serde(default)]
+        force: bool,
+        /// The device that leaves is absent: give up what it holds.
+        #[serde(default)]
+        lost: bool,
     },
     /// Delete a volume that is not served from its pool, with its data.
     PoolDeleteVolume {

@@ -99,5 +99,6 @@ pub(crate) fn range_text<S: Seam, D: Disk<S>>(
     len: u64,
 ) -> String {
     let at = u64::from(slice.slice.0) * state.slice_bytes() + offset;
-    format!("bytes {at}+{len} of volume {}", slice.volume)
+    let name = state.volumes.get(&slice.volume).map(|volume| volume.spec.name.clone());
+    format!("bytes {at}+{len} of volume {}", name.unwrap_or_else(|| slice.volume.to_string()))
 }

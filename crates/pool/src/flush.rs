@@ -13,12 +13,12 @@ const ATTEMPTS_MAX: u32 = 3;
 /// Flushes a group. A failure changes its write stamp.
 pub(crate) async fn flush_group<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group: GroupNo, disk: &D) -> DiskResult<()> {
     let result = disk.flush().await;
-    let entry = &mut inner.state.borrow_mut().groups[group.index()];
+    let mut state = inner.state.borrow_mut();
     match &result {
-        Ok(()) => entry.has_answered = true,
+        Ok(()) => state.groups[group.index()].has_answered = true,
         Err(error) => {
-            entry.flush_failures += 1;
-            entry.is_gone = *error == DiskError::Gone;
+            state.groups[group.index()].flush_failures += 1;
+            state.set_gone(group, *error == DiskError::Gone);
         }
     }
     result

@@ -102,7 +102,7 @@ async fn require_no_member<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, disk: &D) -
         let Ok(found) = Superblock::decode(&raw) else { continue };
         let state = inner.state.borrow();
         let own = &found.members[found.group.index()];
-        let is_own = |member: &MemberEntry| member.uuid == own.uuid && member.state != MemberState::Removed;
+        let is_own = |member: &MemberEntry| member.uuid == own.uuid && member.state.is_member();
         if found.pool == state.superblock.pool && state.superblock.members.iter().any(is_own) {
             return Err(PoolError::Refused(format!(
                 "{} is group {} of this pool and holds its slices: restart the daemon to use it again",
@@ -264,7 +264,7 @@ async fn remove<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group: GroupNo) ->
     {
         let mut state = inner.state.borrow_mut();
         let others = state.copies().iter().filter(|(copy, _)| *copy != group).count();
-        let groups = state.superblock.members.iter().filter(|member| member.state != MemberState::Removed).count();
+        let groups = state.superblock.members.iter().filter(|member| member.state.is_member()).count();
         if is_copy && others < COPIES.min(groups - 1).max(1) {
             return Err(PoolError::Refused(format!(
                 "group {group} carries a metadata copy, and no other group has room for it: add a group, then drain \

@@ -28,10 +28,13 @@ mod disk;
 mod error;
 mod flush;
 pub mod format;
+mod give_up;
 mod groups;
 pub mod heat;
+mod heat_image;
 mod io;
 mod journal;
+mod lost;
 mod map;
 mod membership;
 mod mover;
@@ -61,6 +64,8 @@ pub use disk::PoolDisk;
 pub use error::PoolError;
 pub use format::superblock::MemberState;
 pub use groups::DrainReport;
+pub use heat_image::HeatImageError;
+pub use lost::{LostRange, LostVolume};
 pub use mover::{CopyRequest, Flow, LAST_PASS_BLOCKS, MOVES_MAX, MoveError, MoveOutcome, Pace, unpaced};
 pub use number::{
     CheckpointNo, FamilySlice, GroupNo, PoolGeneration, Sequence, SliceAddress, SliceNo, SlotAddress, SlotNo, TierNo,
@@ -68,7 +73,7 @@ pub use number::{
 };
 pub use open::OpenOptions;
 pub use policy::{GroupRoom, Provisioning, TierPolicy, VolumeSpec, place};
-pub use pool::{GroupReport, LostRange, Pool, VolumeReport};
+pub use pool::{GroupReport, Pool, VolumeReport};
 pub use probe::{ProbeResult, probe};
 pub use relocation::{
     GroupLoad, MoveRate, RelocationPlan, RelocationSettings, RelocationWindows, VolumeCell, VolumeCells,

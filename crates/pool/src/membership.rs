@@ -106,8 +106,9 @@ pub(crate) async fn persist<S: Seam, D: Disk<S>>(inner: &Inner<S, D>) -> Result<
 fn lacking<S: Seam, D: Disk<S>>(state: &State<S, D>, generation: PoolGeneration) -> usize {
     let members = state.superblock.numbered_members().zip(&state.groups);
     let lacks = members.filter(|((number, member), group)| {
-        // A group that is being removed counts until its disk is released.
-        let counts = member.state != MemberState::Removed || group.disk.is_some();
+        // A group that is being removed counts until its disk is released, one that is given up until that is durable.
+        let is_leaving = group.disk.is_some() || state.durable_generation < group.lost_since;
+        let counts = member.state.is_member() || is_leaving;
         counts && !state.given_up.contains(*number) && group.durable_generation < generation
     });
     lacks.count()

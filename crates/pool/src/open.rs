@@ -14,9 +14,11 @@ use crate::error::PoolError;
 use crate::format::superblock::{
     DEVICE_NAME_BYTES, MemberEntry, MemberState, SUPERBLOCK_OFFSETS, Superblock, SuperblockError, cut,
 };
+use crate::give_up;
 use crate::journal;
 use crate::journal::load::{Loaded, load};
 use crate::journal::replay::LoadedVolume;
+use crate::lost;
 use crate::membership;
 use crate::number::{FamilySlice, GroupNo, PoolGeneration, SliceAddress, SliceNo};
 use crate::sabotage::Sabotage;
@@ -94,8 +96,9 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
             unusable.push(PoolError::NoPool { device: disk.identity(), reason });
             continue;
         };
-        if entry.state == MemberState::Removed {
-            let reason = format!("group {} was removed from its pool", superblock.group);
+        if !entry.state.is_member() {
+            let how = if entry.state == MemberState::Lost { "given up by" } else { "removed from" };
+            let reason = format!("group {} was {how} its pool", superblock.group);
             unusable.push(PoolError::NoPool { device: disk.identity(), reason });
             continue;
         }
@@ -202,6 +205,7 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     state.journal.boot = seam.random();
     let needs_checkpoint = !loaded.damaged.is_empty();
     adopt(&mut state, loaded)?;
+    give_up::remove_unused(&mut state);
     adapt_members(&mut state);
     if has_older || state.superblock.members != superblock.members {
         state.superblock.generation = state.superblock.generation.next();
@@ -286,9 +290,11 @@ fn adapt_members<S: Seam, D: Disk<S>>(state: &mut State<S, D>) {
     for index in 0..state.groups.len() {
         let group = GroupNo(index as u16);
         let name = state.group_name(group);
-        let is_removed = state.superblock.members[index].state == MemberState::Removed;
-        if state.groups[index].disk.is_none() && !is_removed {
-            state.notices.push(format!("group {group} ({name}) is missing"));
+        let member = state.superblock.members[index].state;
+        if state.groups[index].disk.is_none() && member != MemberState::Removed {
+            let ranges = lost::describe(state, group);
+            let how = if member == MemberState::Lost { "was given up" } else { "is missing" };
+            state.notices.push(format!("group {group} ({name}) {how}; {ranges}"));
             state.superblock.members[index].carries_metadata = false;
         }
         state.superblock.members[index].name = cut(&name, DEVICE_NAME_BYTES);

@@ -13,8 +13,11 @@ use crate::format::Uuid;
 use crate::format::layout::{VOLUMES_AND_SNAPSHOTS_MAX, VOLUMES_MAX};
 use crate::format::record::{Lineage, Record};
 use crate::format::superblock::MemberState;
+use crate::give_up;
 use crate::groups::{self, DrainReport};
+use crate::heat_image::{self, HeatImageError};
 use crate::journal;
+use crate::lost::{self, LostVolume};
 use crate::mover::{self, MoveError, MoveOutcome, Pace};
 use crate::number::{GroupNo, SliceAddress, SliceNo, TierNo, VolumeId};
 use crate::open::{self, OpenOptions};
@@ -68,19 +71,6 @@ pub struct VolumeReport {
     pub allocated: u32,
     /// Its allocated slices by group.
     pub slices: Vec<(GroupNo, u32)>,
-}
-
-/// A range of a volume on a group that is missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LostRange {
-    /// The volume.
-    pub volume: VolumeId,
-    /// First byte.
-    pub at: u64,
-    /// Length in bytes.
-    pub len: u64,
-    /// The missing group.
-    pub group: GroupNo,
 }
 
 impl<S: Seam, D: Disk<S>> Pool<S, D> {
@@ -293,15 +283,21 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
         let members = state.superblock.numbered_members().zip(&state.groups);
         let report = |((number, member), group): ((GroupNo, &crate::format::superblock::MemberEntry), &_)| {
             let group: &crate::state::Group<D> = group;
+            let used = group.slots.count() - group.slots.free_count();
+            // A group that was given up has no room any more.
+            let (slots, free) = match member.state {
+                MemberState::Lost => (used, 0),
+                _ => (group.slots.count(), group.slots.free_count()),
+            };
             GroupReport {
                 group: number,
                 tier: member.tier,
                 device: state.group_name(number),
                 state: member.state,
-                is_present: group.disk.is_some() && !group.is_gone,
+                is_present: !state.is_absent(number),
                 carries_metadata: member.carries_metadata,
-                slots: group.slots.count(),
-                free: group.slots.free_count(),
+                slots,
+                free,
             }
         };
         members.map(report).collect()
@@ -322,28 +318,20 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
             .collect()
     }
 
-    /// The ranges of volumes on groups that are missing or gone.
-    pub fn lost(&self) -> Vec<LostRange> {
-        let state = self.0.state.borrow();
-        let slice_bytes = state.slice_bytes();
-        let mut ranges: Vec<LostRange> = Vec::new();
-        for (id, volume) in &state.volumes {
-            for (slice, slot) in volume.map.allocated_from(SliceNo(0)) {
-                let group = &state.groups[slot.group.index()];
-                if group.disk.is_some() && !group.is_gone {
-                    continue;
-                }
-                let at = u64::from(slice.0) * slice_bytes;
-                let len = slice_bytes.min(volume.spec.size_bytes - at);
-                match ranges.last_mut() {
-                    Some(last) if (last.volume, last.group) == (*id, slot.group) && last.at + last.len == at => {
-                        last.len += len;
-                    }
-                    _ => ranges.push(LostRange { volume: *id, at, len, group: slot.group }),
-                }
-            }
-        }
-        ranges
+    /// What volumes have lost with groups that are missing or gone, at most `max` ranges of all of them together.
+    pub async fn lost(&self, max: usize) -> Vec<LostVolume> {
+        lost::lost(&self.0, max).await
+    }
+
+    /// The heat of the slices as of now, for a file of the caller: at most 64 MiB. `unix_seconds` is the wall-clock
+    /// time.
+    pub async fn heat_image(&self, unix_seconds: u64) -> Vec<u8> {
+        heat_image::encode(&self.0, unix_seconds).await
+    }
+
+    /// Takes over the heat of an earlier opening, aged by the wall-clock time since then. Returns that time in seconds.
+    pub async fn load_heat(&self, image: &[u8], unix_seconds: u64) -> Result<u64, HeatImageError> {
+        heat_image::load(&self.0, image, unix_seconds).await
     }
 
     /// Moves a slice to a group; `pace` decides when each copy begins.
@@ -442,6 +430,12 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
     /// Lets a draining group take slices again. A drain that is running ends after its present move.
     pub async fn cancel_drain(&self, group: GroupNo) -> Result<(), PoolError> {
         groups::cancel_drain(&self.0, group).await
+    }
+
+    /// Gives up a group that is missing or gone, durably: it counts for no majority any more. Requests to its slices
+    /// fail until the slices are discarded.
+    pub async fn give_up(&self, group: GroupNo) -> Result<(), PoolError> {
+        give_up::give_up(&self.0, group).await
     }
 
     /// Makes all changes of the maps durable.

@@ -18,6 +18,7 @@ use crate::error::PoolError;
 use crate::format::record::{Lineage, Record};
 use crate::format::superblock::{MemberState, Superblock};
 use crate::heat::{Demand, StreamDetector};
+use crate::lost;
 use crate::map::VolumeMap;
 use crate::number::{
     CheckpointNo, GroupNo, PoolGeneration, Sequence, SliceAddress, SliceNo, SlotAddress, SlotNo, VolumeId,
@@ -79,6 +80,8 @@ pub(crate) struct Group<D> {
     /// The generation that made it a member. It takes no slices before that is durable: a map entry must not refer to a
     /// group that no superblock names.
     pub member_since: PoolGeneration,
+    /// The generation in which it was given up, if that was since the opening.
+    pub lost_since: PoolGeneration,
     /// It has answered a request since a write of its superblock failed.
     pub has_answered: bool,
     /// The superblock to overwrite next: the one that is not its newest. A group may have missed writes of the others.
@@ -98,6 +101,7 @@ impl<D> Group<D> {
             requests: 0,
             durable_generation: PoolGeneration(0),
             member_since: PoolGeneration(0),
+            lost_since: PoolGeneration(0),
             has_answered: false,
             next_place: 0,
         }
@@ -284,6 +288,8 @@ pub(crate) struct State<S: Seam, D: Disk<S>> {
     pub relocation: RelocationProgress,
     /// The plan in execution.
     pub execution: Option<Execution>,
+    /// The last relocation had moves of balance.
+    pub is_balancing: bool,
     /// Allowance of moves by heat and balance, with the size of the fast tier for which it was made.
     pub allowance: Option<(u64, MoveAllowance)>,
     /// Time since which [`Group::demand`] counts.
@@ -337,6 +343,7 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
             moves: 0,
             relocation: RelocationProgress::default(),
             execution: None,
+            is_balancing: false,
             allowance: None,
             demand_since: Nanos::ZERO,
             counts: PoolCounts::default(),
@@ -371,6 +378,12 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
             Some(disk) => disk.identity(),
             None => self.superblock.members[group.index()].name.clone(),
         }
+    }
+
+    /// True for a group that was missing at the opening, or has reported that it is gone.
+    pub fn is_absent(&self, group: GroupNo) -> bool {
+        let group = &self.groups[group.index()];
+        group.disk.is_none() || group.is_gone
     }
 
     /// The disk of a group that is present.
@@ -517,13 +530,22 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
                 Ok(value)
             }
             Err(error) => {
-                entry.is_gone = error == DiskError::Gone;
+                self.set_gone(group, error == DiskError::Gone);
                 let text = format!("group {group} ({name}), {range}: {error}");
                 Err(match error {
                     DiskError::Unsupported | DiskError::ReadOnly | DiskError::Hung(_) => error,
                     _ => DiskError::Io(text),
                 })
             }
+        }
+    }
+
+    /// Notes whether a group has reported that it is gone. The first report is an event for people.
+    pub fn set_gone(&mut self, group: GroupNo, is_gone: bool) {
+        let was_gone = std::mem::replace(&mut self.groups[group.index()].is_gone, is_gone);
+        if is_gone && !was_gone {
+            let (name, ranges) = (self.group_name(group), lost::describe(self, group));
+            self.notices.push(format!("group {group} ({name}) is gone; {ranges}"));
         }
     }
 

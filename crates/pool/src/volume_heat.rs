@@ -5,12 +5,12 @@
 
 use seam::Nanos;
 
-use crate::heat::{Demand, HeatTable, RequestDemand, SWEEP_PERIOD};
+use crate::heat::{Demand, ENCODED_BYTES, HeatTable, PER_ACCESS, RequestDemand, SWEEP_PERIOD};
 use crate::number::SliceNo;
 use crate::planner::RECENT_PERCENT;
 
 /// Slices of a chunk.
-const CHUNK: usize = 1024;
+pub(crate) const CHUNK: usize = 1024;
 /// Slices that a request sweeps in its chunk when a sweep is due.
 const SWEEP_STEP: usize = 8;
 /// Age of a chunk's landmark at which a request sweeps it at once: codes saturate after about 40 hours.
@@ -47,6 +47,54 @@ impl VolumeHeat {
         if let Some(Some(table)) = self.chunks.get_mut(slice.index() / CHUNK) {
             table.clear(slice.index() % CHUNK);
         }
+    }
+
+    /// Numbers of the chunks that had demand.
+    pub fn chunk_numbers(&self) -> Vec<u32> {
+        (0..).zip(&self.chunks).filter(|(_, chunk)| chunk.is_some()).map(|(number, _)| number).collect()
+    }
+
+    /// The load of a chunk by the half-life of one day, to rank chunks; 0 for an idle one.
+    pub fn chunk_load(&self, number: u32, now: Nanos) -> u64 {
+        /// Bytes that count as much as a random access.
+        const ACCESS_BYTES: u64 = 1 << 20;
+        let Some(Some(table)) = self.chunks.get(number as usize) else { return 0 };
+        let load = |slice| {
+            let demand = table.daily(slice, now);
+            demand.reads.saturating_add(demand.writes).saturating_add(demand.bytes / ACCESS_BYTES * PER_ACCESS)
+        };
+        (0..CHUNK).map(load).fold(0, u64::saturating_add)
+    }
+
+    /// Appends the durable form of a chunk ([`HeatTable::encode`]).
+    pub fn encode_chunk(&self, number: u32, now: Nanos, out: &mut Vec<u8>) {
+        match self.chunks.get(number as usize) {
+            Some(Some(table)) => table.encode(0..CHUNK, now, out),
+            _ => out.resize(out.len() + CHUNK * ENCODED_BYTES, 0),
+        }
+    }
+
+    /// Takes over the durable form of a chunk that is `age` old, unless the chunk has had demand already. Slices for
+    /// which `is_allocated` does not hold stay cold.
+    pub fn decode_chunk(
+        &mut self,
+        number: u32,
+        words: &[u8],
+        now: Nanos,
+        age: Nanos,
+        is_allocated: impl Fn(usize) -> bool,
+    ) {
+        let number = number as usize;
+        if number >= self.chunks.len() {
+            self.chunks.resize_with(number + 1, || None);
+        }
+        if self.chunks[number].is_some() {
+            return;
+        }
+        let mut table = HeatTable::new(CHUNK, now, number as u64);
+        table.decode(0..CHUNK, words, now, age).expect("a chunk of an image has the length of a chunk");
+        (0..CHUNK).filter(|slice| !is_allocated(*slice)).for_each(|slice| table.clear(slice));
+        self.chunks[number] = Some(Box::new(table));
     }
 
     /// Drops the chunks past the volume's last slice. Freed slices in the last chunk are cleared one by one.

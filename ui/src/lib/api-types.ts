@@ -966,6 +966,37 @@ export interface components {
       /** @description Number of its group. */
       number: number;
     };
+    /** @description A range of a volume on an absent device. */
+    PoolLostRangeReport: {
+      /** @description The device. */
+      device: string;
+      /** @description Length. */
+      length_bytes: number;
+      /** @description Number of the device's group. */
+      number: number;
+      /** @description First byte in the volume. */
+      offset_bytes: number;
+    };
+    /** @description The ranges of volumes on absent devices of a pool: requests to them fail. */
+    PoolLostReport: {
+      /** @description Bytes of all ranges. */
+      bytes: number;
+      /** @description Name of the pool. */
+      pool: string;
+      /** @description The volumes that have such ranges. */
+      volumes: components['schemas']['PoolLostVolumeReport'][];
+    };
+    /** @description The ranges of one volume on absent devices. */
+    PoolLostVolumeReport: {
+      /** @description Bytes of its ranges. */
+      bytes: number;
+      /** @description Its name. */
+      name: string;
+      /** @description The first of them; those of all volumes are at most 1,000. */
+      ranges: components['schemas']['PoolLostRangeReport'][];
+      /** @description Number of its ranges. */
+      total_ranges: number;
+    };
     /**
      * @description Reason of a move.
      * @enum {string}
@@ -1188,6 +1219,17 @@ export interface components {
       initiator: string;
       /** @description The reason. */
       reason: string;
+    };
+    /** @description A device to replace. */
+    ReplacedDevice: {
+      /** @description The path of the device that leaves, or the number of its group. */
+      device: string;
+      /** @description Destroy what the new device holds. */
+      force?: boolean;
+      /** @description The device that leaves is absent: give up what it holds. */
+      lost?: boolean;
+      /** @description The new device; optional with `lost`. */
+      path?: string | null;
     };
     /** @description Options of a resize. */
     Resize: {
@@ -1772,6 +1814,9 @@ export type PoolDrainReport = components['schemas']['PoolDrainReport'];
 export type PoolGroupReport = components['schemas']['PoolGroupReport'];
 export type PoolHeatReport = components['schemas']['PoolHeatReport'];
 export type PoolLoadReport = components['schemas']['PoolLoadReport'];
+export type PoolLostRangeReport = components['schemas']['PoolLostRangeReport'];
+export type PoolLostReport = components['schemas']['PoolLostReport'];
+export type PoolLostVolumeReport = components['schemas']['PoolLostVolumeReport'];
 export type PoolMoveReason = components['schemas']['PoolMoveReason'];
 export type PoolMoveReport = components['schemas']['PoolMoveReport'];
 export type PoolPlanReport = components['schemas']['PoolPlanReport'];
@@ -1788,6 +1833,7 @@ export type Quantiles = components['schemas']['Quantiles'];
 export type QuotaAdvice = components['schemas']['QuotaAdvice'];
 export type Range = components['schemas']['Range'];
 export type RefusedLoginReport = components['schemas']['RefusedLoginReport'];
+export type ReplacedDevice = components['schemas']['ReplacedDevice'];
 export type Resize = components['schemas']['Resize'];
 export type Revocation = components['schemas']['Revocation'];
 export type Role = components['schemas']['Role'];

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use messages::report::{PoolCellsReport, PoolPlanReport, PoolQueueReport, PoolReport};
+use messages::report::{PoolCellsReport, PoolLostReport, PoolPlanReport, PoolQueueReport, PoolReport};
 use messages::{Answer, Request};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -22,11 +22,13 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(plan_pool))
         .routes(routes!(queue_of_pool))
         .routes(routes!(cells_of_volume))
+        .routes(routes!(list_lost_ranges))
         .routes(routes!(relocate_pool))
         .routes(routes!(pause_pool))
         .routes(routes!(resume_pool))
         .routes(routes!(add_pool_device))
         .routes(routes!(drain_pool_device))
+        .routes(routes!(replace_pool_device))
         .routes(routes!(delete_pool_volume))
 }
 
@@ -83,6 +85,20 @@ async fn cells_of_volume(
 ) -> Result<Json<PoolCellsReport>, Problem> {
     match shared.control.request(Request::PoolCells { name, volume }).await? {
         Answer::PoolCells(report) => Ok(Json(*report)),
+        _ => Err(unexpected()),
+    }
+}
+
+/// The ranges of volumes on absent devices; requests to them fail
+#[utoipa::path(get, path = "/api/v1/pools/{name}/lost", tag = "pools",
+    params(("name" = String, Path, description = "The pool")),
+    responses((status = 200, description = "Sums by volume, and the first ranges", body = PoolLostReport)))]
+async fn list_lost_ranges(
+    State(shared): State<Arc<Shared>>,
+    PathName(name): PathName,
+) -> Result<Json<PoolLostReport>, Problem> {
+    match shared.control.request(Request::PoolLost { name }).await? {
+        Answer::PoolLost(report) => Ok(Json(*report)),
         _ => Err(unexpected()),
     }
 }
@@ -162,6 +178,35 @@ async fn drain_pool_device(
 ) -> Result<Json<PoolReport>, Problem> {
     let DrainedDevice { device, cancel } = drained;
     pool(&shared, Request::PoolDrain { name, device, cancel }).await
+}
+
+/// A device to replace.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ReplacedDevice {
+    /// The path of the device that leaves, or the number of its group.
+    device: String,
+    /// The new device; optional with `lost`.
+    path: Option<String>,
+    /// Destroy what the new device holds.
+    #[serde(default)]
+    force: bool,
+    /// The device that leaves is absent: give up what it holds.
+    #[serde(default)]
+    lost: bool,
+}
+
+/// Add a device to the tier of another one and drain that one, or give it up; `jobs` shows the progress of a drain
+#[utoipa::path(post, path = "/api/v1/pools/{name}/replace", tag = "pools",
+    params(("name" = String, Path, description = "The pool")), request_body = ReplacedDevice,
+    responses((status = 200, description = "Begun, or given up", body = PoolReport)))]
+async fn replace_pool_device(
+    State(shared): State<Arc<Shared>>,
+    PathName(name): PathName,
+    Json(replaced): Json<ReplacedDevice>,
+) -> Result<Json<PoolReport>, Problem> {
+    let ReplacedDevice { device, path, force, lost } = replaced;
+    pool(&shared, Request::PoolReplace { name, device, path, force, lost }).await
 }
 
 /// Delete a volume that is not served, with its data in the pool

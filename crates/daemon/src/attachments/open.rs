@@ -9,7 +9,7 @@ use messages::{ErrorKind, Failure};
 use seam::DiskError;
 use seam::real::{PATH_TIMEOUT, PathCall};
 
-use super::super::cores::{BackingTarget, OpenPlan, OpenedBacking, PoolTarget, PoolVolume};
+use super::super::cores::{BackingTarget, OpenPlan, OpenedBacking, PoolTarget, PoolVolume, heat_path};
 use super::super::overlap::{OwnVolumes, check_export};
 use super::super::records::Records;
 use super::super::settings::Settings;
@@ -186,6 +186,7 @@ pub fn pool_target(settings: &Settings, records: &Records, name: &str) -> Option
         config,
         is_paused: state.paused_pools.contains(name),
         added_devices: state.pool_devices.get(name).cloned().unwrap_or_default(),
+        heat_path: heat_path(&records.directory(), name),
     })
 }
 

@@ -25,7 +25,7 @@ pub use self::detach::CLIENTS_TIMEOUT;
 pub use self::evidence::{ExaminationError, ExaminationResult, ExaminedVolume};
 pub use self::hang::wait_for_hang;
 pub use self::open::{BackingTarget, OpenFacts, OpenPlan};
-pub use self::pools::{PoolTarget, PoolVolume};
+pub use self::pools::{NewDevice, PoolTarget, PoolVolume, heat_path};
 
 /// Time-out for a core's answer to a report; a core that exceeds it is reported as unresponsive.
 pub const CORE_TIMEOUT: Duration = Duration::from_secs(2);

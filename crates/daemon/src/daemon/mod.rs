@@ -11,6 +11,7 @@ mod flash_monitor;
 mod flushes;
 mod heat_map;
 mod new_file;
+mod pool_heat;
 mod pool_thresholds;
 mod pool_trends;
 mod pools;
@@ -183,6 +184,7 @@ impl Daemon {
                     | Request::DatastoreList {}
                     | Request::PoolList {}
                     | Request::PoolShow { .. }
+                    | Request::PoolLost { .. }
                     | Request::JobList {}
                     | Request::Events { .. }
                     | Request::Alerts {}
@@ -258,6 +260,7 @@ impl Daemon {
             Request::PoolCells { name, volume } => {
                 self.cores.pool_cells(&name, &volume).await.map(Box::new).map(Answer::PoolCells)
             }
+            Request::PoolLost { name } => self.cores.lost_of_pool(&name).await.map(Box::new).map(Answer::PoolLost),
             Request::PoolRelocate { name } => self.cores.relocate_pool(&name).await.map(Box::new).map(Answer::PoolPlan),
             Request::PoolAdd { name, tier, path, force } => {
                 self.add_pool_device(&name, &tier, path, force).await.map(|pool| self.pool_answer(pool))
@@ -265,6 +268,10 @@ impl Daemon {
             Request::PoolDrain { name, device, cancel } => {
                 self.cores.drain_pool_device(&name, &device, cancel).await.map(|pool| self.pool_answer(pool))
             }
+            Request::PoolReplace { name, device, path, force, lost } => self
+                .replace_pool_device(&name, &device, path.map(|path| (path, force)), lost)
+                .await
+                .map(|pool| self.pool_answer(pool)),
             Request::PoolDeleteVolume { name, volume } => {
                 self.delete_pool_volume(&name, &volume).await.map(|pool| self.pool_answer(pool))
             }

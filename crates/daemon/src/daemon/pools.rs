@@ -1,12 +1,13 @@
 //! Actions on pools that involve the records of the daemon.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use messages::report::{JobKind, JobReport, PoolReport};
 use messages::{Answer, ErrorKind, Failure};
 
 use super::super::attachments::pool_target;
+use super::super::cores::NewDevice;
 use super::Daemon;
 
 /// Prefix of the ID of a drain.
@@ -75,7 +76,7 @@ impl Daemon {
         self.cores.resume_pool(name).await
     }
 
-    /// `pool add`. The record comes first: a start without it would open the pool without the device.
+    /// `pool add`.
     pub async fn add_pool_device(
         &self,
         name: &str,
@@ -84,6 +85,42 @@ impl Daemon {
         force: bool,
     ) -> Result<PoolReport, Failure> {
         let path = PathBuf::from(path);
+        let recorded = self.record_pool_device(name, &path).await?;
+        let added = self.cores.add_pool_device(name, tier, path.clone(), force).await;
+        if added.is_err() && recorded {
+            self.records.change(|state| remove_device(state, name, &path))?;
+        }
+        added
+    }
+
+    /// `pool replace`. `new` is the new device, and whether its content may be destroyed.
+    pub async fn replace_pool_device(
+        &self,
+        name: &str,
+        device: &str,
+        new: Option<(String, bool)>,
+        lost: bool,
+    ) -> Result<PoolReport, Failure> {
+        let new = new.map(|(path, force)| NewDevice { path: PathBuf::from(path), force });
+        let Some(new) = new else { return self.cores.replace_pool_device(name, device, None, lost).await };
+        let path = new.path.clone();
+        let recorded = self.record_pool_device(name, &path).await?;
+        let replaced = self.cores.replace_pool_device(name, device, Some(new), lost).await;
+        if replaced.is_err() && recorded {
+            // The device may have joined before the failure.
+            let pool = self.cores.pool(name).await?;
+            let groups = pool.tiers.iter().flat_map(|tier| &tier.groups);
+            let has_joined = groups.clone().any(|group| group.device == path.display().to_string());
+            if !has_joined {
+                self.records.change(|state| remove_device(state, name, &path))?;
+            }
+        }
+        replaced
+    }
+
+    /// Records a device before it is added: a start without the record would open the pool without it. Refuses one that
+    /// serves another purpose. Returns whether it was not recorded before.
+    async fn record_pool_device(&self, name: &str, path: &Path) -> Result<bool, Failure> {
         if !path.is_absolute() {
             let text = format!("{} is no absolute path", path.display());
             return Err(Failure::new(ErrorKind::Invalid, text));
@@ -93,18 +130,13 @@ impl Daemon {
             let is_backing = known.config.backing.to_string() == path.display().to_string();
             is_backing.then(|| format!("the backing of volume {}", known.config.name))
         });
-        let flash = self.flash.devices().contains(&path).then(|| "a flash device".to_owned());
+        let is_flash = self.flash.devices().iter().any(|device| device == path);
+        let flash = is_flash.then(|| "a flash device".to_owned());
         if let Some(used_as) = uses.into_iter().flatten().chain(flash).next() {
             let text = format!("{} is {used_as}; use each device for one purpose", path.display());
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
-        let recorded =
-            self.records.change(|state| state.pool_devices.entry(name.to_owned()).or_default().insert(path.clone()))?;
-        let added = self.cores.add_pool_device(name, tier, path.clone(), force).await;
-        if added.is_err() && recorded {
-            self.records.change(|state| remove_device(state, name, &path))?;
-        }
-        added
+        self.records.change(|state| state.pool_devices.entry(name.to_owned()).or_default().insert(path.to_owned()))
     }
 
     /// `pool delete-volume`.
@@ -154,7 +186,7 @@ impl Daemon {
     /// Forgets added devices that have left their pools.
     pub fn forget_removed_devices(&self, pools: &[PoolReport]) {
         for pool in pools {
-            let removed = pool.tiers.iter().flat_map(|tier| &tier.groups).filter(|group| group.state == "removed");
+            let removed = pool.tiers.iter().flat_map(|tier| &tier.groups).filter(|group| has_left(&group.state));
             for path in removed.map(|group| PathBuf::from(&group.device)) {
                 let is_recorded = self.records.view().pool_devices.get(&pool.name).is_some_and(|of| of.contains(&path));
                 // A device may have joined again as another group.
@@ -162,7 +194,7 @@ impl Daemon {
                     .tiers
                     .iter()
                     .flat_map(|tier| &tier.groups)
-                    .any(|group| group.state != "removed" && path.as_os_str() == group.device.as_str());
+                    .any(|group| !has_left(&group.state) && path.as_os_str() == group.device.as_str());
                 if is_recorded && !is_member {
                     self.records.change_or_log(|state| remove_device(state, &pool.name, &path));
                 }
@@ -171,7 +203,12 @@ impl Daemon {
     }
 }
 
-fn remove_device(state: &mut state::State, pool: &str, path: &std::path::Path) {
+/// True for a group that is no member of its pool any more.
+fn has_left(state: &str) -> bool {
+    matches!(state, "removed" | "lost")
+}
+
+fn remove_device(state: &mut state::State, pool: &str, path: &Path) {
     if let Some(devices) = state.pool_devices.get_mut(pool) {
         devices.remove(path);
         if devices.is_empty() {

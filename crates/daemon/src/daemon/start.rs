@@ -109,6 +109,7 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
     }
     daemon.telemetry.start_history(daemon.records.directory(), daemon.settings.current().history.size_bytes);
     tokio::task::spawn_local(daemon.clone().sample());
+    tokio::task::spawn_local(daemon.clone().keep_pool_heat());
     daemon.http.clone().start(daemon.clone(), daemon.telemetry.subscribe(), http_quitting);
     let started = daemon
         .cores

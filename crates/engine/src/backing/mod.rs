@@ -3,6 +3,7 @@
 mod datastore;
 mod dispatch;
 pub mod nbd;
+mod pool_member;
 
 use std::ops::Range;
 
@@ -14,6 +15,7 @@ use self::nbd::NbdDisk;
 
 pub use datastore::{Datastore, DatastoreStats, Episode, IoSlot, MemberStats, ReservationError};
 pub use dispatch::{Cause, DestageDemand, Dispatch, Op, Permit};
+pub use pool_member::PoolMember;
 pub use qos::Priority;
 
 /// Storage of any kind for a volume.
@@ -26,6 +28,8 @@ pub enum AnyDisk<S: Seam> {
     Nbd(NbdDisk<S>),
     /// A volume of a pool.
     Pool(PoolDisk<S, S::Disk>),
+    /// A volume of a pool on modelled hardware.
+    ModelledPool(PoolDisk<S, PoolMember<S>>),
 }
 
 impl<S: Seam> Clone for AnyDisk<S> {
@@ -35,6 +39,7 @@ impl<S: Seam> Clone for AnyDisk<S> {
             AnyDisk::Modelled(disk) => AnyDisk::Modelled(disk.clone()),
             AnyDisk::Nbd(disk) => AnyDisk::Nbd(disk.clone()),
             AnyDisk::Pool(disk) => AnyDisk::Pool(disk.clone()),
+            AnyDisk::ModelledPool(disk) => AnyDisk::ModelledPool(disk.clone()),
         }
     }
 }
@@ -75,6 +80,7 @@ macro_rules! forward {
             AnyDisk::Modelled($disk) => $call,
             AnyDisk::Nbd($disk) => $call,
             AnyDisk::Pool($disk) => $call,
+            AnyDisk::ModelledPool($disk) => $call,
         }
     };
 }

@@ -14,7 +14,7 @@ use seam::{Disk, DiskOpen, Seam};
 use super::confirm::is_confirmed;
 use super::daemon::{send_request, unexpected};
 use super::flash::{absolute_path, absolute_path_or_number};
-use terminal::render::pool::{details, plan, tables};
+use terminal::render::pool::{details, lost, plan, tables};
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
 use units::{show_bytes, show_counted};
@@ -32,6 +32,8 @@ pub enum Action {
     Show(Open),
     /// Show the load of a pool's slices, and the moves that would follow from it now; nothing moves
     Plan(Open),
+    /// List the ranges of volumes on absent devices: requests to them fail
+    Lost(Open),
     /// Plan and move slices now, also outside of the windows
     Relocate(Open),
     /// Stop moves of slices, also of drains; this holds across a restart
@@ -60,6 +62,24 @@ pub enum Action {
         /// Return a draining device to service; it keeps the slices that it has
         #[arg(long)]
         cancel: bool,
+    },
+    /// Add a device to the tier of another one, and move that one's slices away in the background
+    Replace {
+        /// Name of the pool
+        name: String,
+        /// Path of the device that leaves, or number of its group in `pool show`
+        device: String,
+        /// The new device, partition or file; optional with --lost
+        new_device: Option<PathBuf>,
+        /// Destroy the content of the new device
+        #[arg(long)]
+        force: bool,
+        /// Give up a device that is absent: requests to its slices fail until they are discarded
+        #[arg(long)]
+        lost: bool,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
     },
     /// Delete a volume that is not served any more, with its data in the pool
     DeleteVolume {
@@ -132,6 +152,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         }
         Action::Show(Open { name }) => show(socket, &Request::PoolShow { name }, json),
         Action::Plan(Open { name }) => show_plan(socket, &Request::PoolPlan { name }, json),
+        Action::Lost(Open { name }) => show_lost(socket, &name, json),
         Action::Relocate(Open { name }) => show_plan(socket, &Request::PoolRelocate { name }, json),
         Action::Pause(Open { name }) => show(socket, &Request::PoolPause { name }, json),
         Action::Resume(Open { name }) => show(socket, &Request::PoolResume { name }, json),
@@ -142,6 +163,17 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         Action::Drain { name, device, cancel } => {
             let device = absolute_path_or_number(&device)?;
             change_devices(socket, &Request::PoolDrain { name, device, cancel }, json)
+        }
+        Action::Replace { name, device, new_device, force, lost, yes } => {
+            let device = absolute_path_or_number(&device)?;
+            let path = new_device.map(|path| absolute_path(&path)).transpose()?;
+            if lost && !yes {
+                show_lost(socket, &name, false)?;
+                if !is_confirmed(&format!("Give up what {device} holds?"))? {
+                    return Err(Failure::failed("nothing was changed"));
+                }
+            }
+            change_devices(socket, &Request::PoolReplace { name, device, path, force, lost }, json)
         }
         Action::DeleteVolume { name, volume, yes } => {
             if !yes {
@@ -189,16 +221,16 @@ fn change_devices(socket: Option<&Path>, request: &Request, json: bool) -> Resul
 
 /// The lines of the configuration after a change of a pool's devices.
 fn configuration_lines(pool: &PoolReport, request: &Request) -> String {
-    let stays = |group: &&PoolGroupReport| group.state != "removed" && group.state != "draining";
+    let stays = |group: &&PoolGroupReport| !matches!(group.state.as_str(), "removed" | "lost" | "draining");
     let changed = |tier: &&PoolTierReport| match request {
         Request::PoolAdd { tier: added, .. } => tier.name == *added,
-        Request::PoolDrain { device, .. } => {
+        Request::PoolDrain { device, .. } | Request::PoolReplace { device, .. } => {
             tier.groups.iter().any(|group| group.device == *device || group.number.to_string() == *device)
         }
         _ => false,
     };
     let when = match request {
-        Request::PoolDrain { cancel: false, .. } => "once it has left, ",
+        Request::PoolDrain { cancel: false, .. } | Request::PoolReplace { lost: false, .. } => "once it has left, ",
         _ => "",
     };
     let mut text = String::new();
@@ -219,6 +251,18 @@ fn configuration_lines(pool: &PoolReport, request: &Request) -> String {
         text += &format!("{lines}\n");
     }
     text
+}
+
+/// Prints the ranges of volumes on absent devices.
+fn show_lost(socket: Option<&Path>, name: &str, json: bool) -> Result<(), Failure> {
+    let Answer::PoolLost(report) = send_request(socket, &Request::PoolLost { name: name.to_owned() })? else {
+        return Err(unexpected());
+    };
+    match json {
+        true => print_json(&*report)?,
+        false => terminal::render::print(&lost(&report, Style::of_stdout())),
+    }
+    Ok(())
 }
 
 /// Sends a request whose answer is a plan, and prints the plan.

@@ -10,6 +10,8 @@ mod autocache;
 mod consolidation;
 mod deferred;
 pub mod demo;
+mod fast_vp_week;
+mod pool_bed;
 pub mod report;
 pub mod series;
 
@@ -19,6 +21,7 @@ pub mod test_bed;
 mod vdi;
 mod vnx;
 mod vnx_flash;
+mod vnx_pool;
 pub mod write_tail;
 
 pub use demo::{Demo, Phase, Setup};
@@ -62,6 +65,9 @@ pub const ALL: &[Scenario] = &[
     write_tail::TAIL,
     steady_log::LOG,
     sioc::CONTENTION,
+    vnx_pool::UNEVEN,
+    vnx_pool::TIER,
+    fast_vp_week::WEEK,
 ];
 
 /// Returns the scenario called `name`.

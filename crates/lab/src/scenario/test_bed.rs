@@ -5,10 +5,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 
-use engine::{CoreSpec, Histogram, Volume, VolumeStats, WritePolicy};
+use engine::{AnyDisk, CoreSpec, Histogram, Volume, VolumeStats, WritePolicy};
 use seam::model::{ArraySpec, SharedArray};
 use seam::sim::{SimSeam, StoredContent, WorldSpec};
-use seam::{Nanos, Seam};
+use seam::{Disk, Nanos, Seam};
 
 use super::series::{Point, WriteCosts};
 use crate::fixture::{Fixture, FlashPlan, Target};
@@ -49,6 +49,19 @@ impl Plan {
     /// The volumes as one address space, as clients see them.
     pub fn address_space(&self) -> AddressSpace {
         AddressSpace::new(self.layout, self.arrays.iter().map(|(_, bytes)| *bytes))
+    }
+
+    /// The world and the engine, with the flash devices.
+    pub fn fixture(&self) -> Fixture {
+        let blocks = (self.memory_bytes / seam::BLOCK_BYTES as u64) as usize;
+        let time_max = Nanos::from_secs(1 << 20);
+        let world = WorldSpec { blocks, time_max, content: StoredContent::MetadataOnly, ..WorldSpec::new(self.seed) };
+        let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };
+        let fixture = Fixture::new(world, core);
+        if let Some(flash) = &self.flash {
+            fixture.open_flash(flash);
+        }
+        fixture
     }
 }
 
@@ -109,35 +122,41 @@ pub struct Clients {
 impl TestBed {
     /// Builds the planned test bed. The disks keep no content.
     pub fn new(plan: &Plan) -> TestBed {
-        let blocks = (plan.memory_bytes / seam::BLOCK_BYTES as u64) as usize;
-        let time_max = Nanos::from_secs(1 << 20);
-        let world = WorldSpec { blocks, time_max, content: StoredContent::MetadataOnly, ..WorldSpec::new(plan.seed) };
-        let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };
-        let fixture = Fixture::new(world, core);
-        if let Some(flash) = &plan.flash {
-            fixture.open_flash(flash);
-        }
-        let (mut arrays, mut volumes, mut targets) = (Vec::new(), Vec::new(), Vec::new());
+        let fixture = plan.fixture();
+        let (mut arrays, mut disks) = (Vec::new(), Vec::new());
         for (number, (spec, bytes)) in plan.arrays.iter().enumerate() {
             let array = SharedArray::new(fixture.seam.clone(), *spec).expect("a scenario's array can be built");
-            let name = format!("lun{number}");
-            let disk = fixture.add_array_disk(&array, &name, *bytes);
+            disks.push(fixture.add_array_disk(&array, &format!("lun{number}"), *bytes));
+            arrays.push(array);
+        }
+        TestBed::on_disks(plan, fixture, arrays, disks)
+    }
+
+    /// Builds the test bed on disks, each the backing of a volume; `arrays` are the arrays under them.
+    pub fn on_disks(
+        plan: &Plan,
+        fixture: Fixture,
+        arrays: Vec<SharedArray<SimSeam>>,
+        disks: Vec<AnyDisk<SimSeam>>,
+    ) -> TestBed {
+        let (mut volumes, mut targets) = (Vec::new(), Vec::new());
+        let addresses = AddressSpace::new(plan.layout, disks.iter().map(|disk| disk.geometry().size_bytes));
+        for (number, disk) in disks.into_iter().enumerate() {
             if plan.cached {
                 let volume = fixture
-                    .attach_disk(&name, disk, |spec| spec.policy = plan.policy)
+                    .attach_disk(&format!("lun{number}"), disk, |spec| spec.policy = plan.policy)
                     .expect("volume names are unique");
                 targets.push(Target::Volume(volume.clone()));
                 volumes.push(volume);
             } else {
                 targets.push(Target::Disk(disk));
             }
-            arrays.push(array);
         }
-        let disk_count = plan.arrays.iter().map(|(spec, _)| spec.disks).sum();
+        let disk_count = arrays.iter().map(|array| array.spec().disks).sum();
         let slots_max = fixture.core.pages().map_or(0, |pages| pages.slots_max());
         let dirty_max_bytes = plan.memory_bytes + plan.flash.map_or(0, |flash| flash.bytes);
         let counters = Counters::default();
-        let storage = Storage { targets: targets.into(), addresses: plan.address_space() };
+        let storage = Storage { targets: targets.into(), addresses };
         fixture.wait_until_checked(&volumes);
         TestBed {
             fixture,

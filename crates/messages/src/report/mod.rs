@@ -42,8 +42,9 @@ pub use job::{EndedJobReport, JobKind, JobOutcome, JobReport};
 pub use latency::{BackingRequests, Bucket, Counts, CountsBelow, LatencyCountsReport, percentile_us};
 pub use pool::{
     PoolCellsReport, PoolClassReport, PoolCurveReport, PoolDrainReport, PoolGroupReport, PoolHeatReport,
-    PoolLoadReport, PoolMoveReason, PoolMoveReport, PoolPlanReport, PoolQueueReport, PoolRelocationReport,
-    PoolRelocationState, PoolReport, PoolTierReport, PoolVolumeReport, SnapshotReport, SnapshotsReport,
+    PoolLoadReport, PoolLostRangeReport, PoolLostReport, PoolLostVolumeReport, PoolMoveReason, PoolMoveReport,
+    PoolPlanReport, PoolQueueReport, PoolRelocationReport, PoolRelocationState, PoolReport, PoolTierReport,
+    PoolVolumeReport, SnapshotReport, SnapshotsReport,
 };
 pub use qos::{DatastoreReport, EpisodeReport, MemberReport, QosUse};
 pub use status::{CoreReport, OverrideReport, StatusReport};

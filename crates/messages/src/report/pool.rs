@@ -338,6 +338,43 @@ pub struct PoolDrainReport {
     pub problem: Option<String>,
 }
 
+/// The ranges of volumes on absent devices of a pool: requests to them fail.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PoolLostReport {
+    /// Name of the pool.
+    pub pool: String,
+    /// Bytes of all ranges.
+    pub bytes: u64,
+    /// The volumes that have such ranges.
+    pub volumes: Vec<PoolLostVolumeReport>,
+}
+
+/// The ranges of one volume on absent devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PoolLostVolumeReport {
+    /// Its name.
+    pub name: String,
+    /// Bytes of its ranges.
+    pub bytes: u64,
+    /// Number of its ranges.
+    pub total_ranges: u64,
+    /// The first of them; those of all volumes are at most 1,000.
+    pub ranges: Vec<PoolLostRangeReport>,
+}
+
+/// A range of a volume on an absent device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PoolLostRangeReport {
+    /// First byte in the volume.
+    pub offset_bytes: u64,
+    /// Length.
+    pub length_bytes: u64,
+    /// Number of the device's group.
+    pub number: u16,
+    /// The device.
+    pub device: String,
+}
+
 /// A volume of a pool, which may be served under the same name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PoolVolumeReport {

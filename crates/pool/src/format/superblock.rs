@@ -21,12 +21,15 @@ pub const DEVICE_NAME_BYTES: usize = 80;
 pub const SLICE_BYTES: std::ops::RangeInclusive<u64> = 256 << 10..=256 << 20;
 
 const MAGIC: [u8; 8] = *b"HOTSETPL";
+const INCOMPATIBLE_AT: usize = 24;
 const NEEDS_AT: usize = 96;
 const TIERS_AT: usize = 112;
 const MEMBERS_AT: usize = 384;
 const MEMBER_BYTES: usize = 112;
 /// Incompatible feature: the pool has or had snapshots. Releases without them cannot read its records.
 pub const FEATURE_SNAPSHOTS: u64 = 1;
+/// Incompatible feature: a member has the state [`MemberState::Lost`].
+const FEATURE_LOST: u64 = 2;
 const FLAG_METADATA: u8 = 1;
 const FLAG_HAS_AREA: u8 = 2;
 /// Exclusive bound of all counters. No real counter comes near it; a higher value is forged and would overflow.
@@ -41,6 +44,15 @@ pub enum MemberState {
     Draining,
     /// It holds nothing of the pool any more.
     Removed,
+    /// It was given up: its device is refused, and slices that are mapped to it give errors.
+    Lost,
+}
+
+impl MemberState {
+    /// True if the group counts as a member: for majorities, and as a possible metadata copy.
+    pub fn is_member(self) -> bool {
+        matches!(self, MemberState::InService | MemberState::Draining)
+    }
 }
 
 /// A group, as every member's superblock lists it.
@@ -122,9 +134,9 @@ impl Superblock {
         (0..).map(GroupNo).zip(&self.members)
     }
 
-    /// Number of members that are not removed.
+    /// Number of members that are neither removed nor lost.
     pub fn member_count(&self) -> usize {
-        self.members.iter().filter(|member| member.state != MemberState::Removed).count()
+        self.members.iter().filter(|member| member.state.is_member()).count()
     }
 
     /// The groups that carry the metadata.
@@ -142,7 +154,9 @@ impl Superblock {
         put(out, 8, &VERSION.to_le_bytes());
         put(out, 12, &(seam::BLOCK_BYTES as u32).to_le_bytes());
         // Byte 16 is reserved for compatible features; none exist yet.
-        put(out, 24, &self.features.to_le_bytes());
+        let has_lost = self.members.iter().any(|member| member.state == MemberState::Lost);
+        let features = self.features | if has_lost { FEATURE_LOST } else { 0 };
+        put(out, INCOMPATIBLE_AT, &features.to_le_bytes());
         put(out, 32, &self.pool);
         put(out, 48, &self.revision.to_le_bytes());
         put(out, 56, &self.generation.0.to_le_bytes());
@@ -165,6 +179,7 @@ impl Superblock {
                 MemberState::InService => 1,
                 MemberState::Draining => 2,
                 MemberState::Removed => 3,
+                MemberState::Lost => 4,
             };
             let flags = if member.carries_metadata { FLAG_METADATA } else { 0 }
                 | if member.has_area { FLAG_HAS_AREA } else { 0 };
@@ -189,8 +204,8 @@ impl Superblock {
         if version < VERSION {
             return Err(SuperblockError::Invalid(format!("format {version} was never released")));
         }
-        let features = get_u64(raw, 24);
-        let unknown = features & !FEATURE_SNAPSHOTS;
+        let features = get_u64(raw, INCOMPATIBLE_AT);
+        let unknown = features & !(FEATURE_SNAPSHOTS | FEATURE_LOST);
         if unknown != 0 {
             return Err(SuperblockError::Newer(NewerFormat::with_features(unknown, needs)));
         }
@@ -221,6 +236,7 @@ impl Superblock {
                 1 => MemberState::InService,
                 2 => MemberState::Draining,
                 3 => MemberState::Removed,
+                4 => MemberState::Lost,
                 other => return Err(SuperblockError::Invalid(format!("a member in the unknown state {other}"))),
             };
             let (slots, data_at) = (get_u32(raw, at + 16), get_u64(raw, at + 24));
@@ -239,7 +255,7 @@ impl Superblock {
             });
         }
         Ok(Superblock {
-            features,
+            features: features & FEATURE_SNAPSHOTS,
             pool: get(raw, 32),
             revision: get_u64(raw, 48),
             generation: PoolGeneration(get_u64(raw, 56)),
@@ -287,6 +303,7 @@ mod tests {
                 member(1, MemberState::InService, true),
                 member(2, MemberState::Draining, false),
                 member(3, MemberState::Removed, false),
+                member(4, MemberState::Lost, false),
             ],
         }
     }
@@ -317,7 +334,7 @@ mod tests {
         };
         let needs = Release::parse("1.4.2");
         assert_eq!(changed(8, 2), Err(SuperblockError::Newer(NewerFormat::of_format(2_u32, 1_u32, needs))));
-        assert_eq!(changed(24, 3), Err(SuperblockError::Newer(NewerFormat::with_features(2, needs))));
+        assert_eq!(changed(24, 7), Err(SuperblockError::Newer(NewerFormat::with_features(4, needs))));
         assert!(matches!(changed(8, 0), Err(SuperblockError::Invalid(_))));
     }
 

@@ -1,7 +1,8 @@
 //! Balancing: slices move from the busiest group of a tier to its least utilised one.
 //!
 //! The hottest slices that do not overshoot move first, so few bytes shift much load. Balancing starts at a larger
-//! difference than that at which it ends, so noise moves nothing.
+//! difference than that at which it ends, so noise moves nothing. The hottest slices are also those whose heat is
+//! overestimated by chance, so a plan shifts less load than it expects, and the next one goes on.
 
 use seam::Nanos;
 
@@ -44,14 +45,18 @@ impl Gap {
         self.ppm * 100 > self.mean_ppm * percent_of_mean
     }
 
-    fn is_uneven(&self) -> bool {
-        self.ppm > START_MIN_PPM && self.is_above(START_PERCENT)
+    /// True if balancing starts, or goes on after the plan before.
+    fn is_uneven(&self, continues: bool) -> bool {
+        match continues {
+            true => self.is_above(END_PERCENT),
+            false => self.ppm > START_MIN_PPM && self.is_above(START_PERCENT),
+        }
     }
 }
 
 /// True if the groups of a tier differ enough to be balanced.
 pub(super) fn is_uneven(state: &PoolState<'_>, candidates: &Candidates, tier: usize) -> bool {
-    Gap::of(state, candidates, tier).is_some_and(|gap| gap.is_uneven())
+    Gap::of(state, candidates, tier).is_some_and(|gap| gap.is_uneven(state.settings.continues_balance))
 }
 
 /// Balances all uneven tiers until the plan has `budget` moves.
@@ -81,7 +86,7 @@ fn move_one(
         if shift_ppm > gap.ppm {
             continue;
         }
-        if !gap.is_uneven() && shift_ppm * FINE_MOVES_MAX < gap.ppm {
+        if !gap.is_uneven(false) && shift_ppm * FINE_MOVES_MAX < gap.ppm {
             return false;
         }
         let Some(steps) = steps(state, candidates, slices, (index, slice), (tier, gap.busy, gap.idle)) else {

@@ -96,6 +96,8 @@ pub struct Settings {
     pub margin_percent: u32,
     /// Bytes that moves by heat and balance may copy ([`super::MoveAllowance`]).
     pub allowance_bytes: u64,
+    /// The plan before had moves of balance: it goes on to the difference at which it ends.
+    pub continues_balance: bool,
 }
 
 impl Settings {
@@ -109,6 +111,7 @@ impl Settings {
             payback: Nanos::from_secs(86_400),
             margin_percent: 50,
             allowance_bytes: u64::MAX,
+            continues_balance: false,
         }
     }
 

@@ -65,6 +65,7 @@ pub(crate) async fn plan<S: Seam, D: Disk<S>>(
             payback: settings.payback,
             margin_percent: allowance.raise_margin(settings.margin_percent, now),
             allowance_bytes: allowance.available_bytes(now),
+            continues_balance: state.is_balancing,
         }
     };
     let slices = PoolSlices::new(inner, &settings.classes);

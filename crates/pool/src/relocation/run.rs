@@ -11,6 +11,7 @@ use super::settings::RelocationSettings;
 use crate::error::PoolError;
 use crate::heat::Demand;
 use crate::mover::{MoveError, MoveOutcome, Pace, count_failed, move_slice};
+use crate::planner::Reason;
 use crate::relocation_report::{Execution, PlannedMove, RelocationEnd, RelocationReport};
 use crate::state::Inner;
 use task_sync::{BoxFuture, Waiters, join};
@@ -86,6 +87,10 @@ pub(crate) async fn relocate<S: Seam, D: Disk<S>>(
         Some(inner) => plan(&inner, settings).await?,
         None => return Ok(ended(RelocationEnd::PoolClosed)),
     };
+    if let Some(inner) = weak.upgrade() {
+        let is_balance = |planned: &PlannedMove| matches!(planned.details.reason, Reason::Balance { .. });
+        inner.state.borrow_mut().is_balancing = plan.moves.iter().any(is_balance);
+    }
     let report = RelocationReport { planned: plan.moves.len() as u64, ..RelocationReport::default() };
     let RelocationPlan { moves, totals, outdated_at, groups: _ } = plan;
     let moves: Rc<[PlannedMove]> = moves.into();

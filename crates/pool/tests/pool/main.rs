@@ -3,6 +3,8 @@
 mod contradictions;
 mod crash_points;
 mod failed_flushes;
+mod give_up;
+mod heat_image;
 mod membership;
 mod model;
 mod moves;

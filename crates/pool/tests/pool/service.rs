@@ -158,16 +158,27 @@ fn missing_group_takes_only_its_slices_with_it() {
                 continue;
             }
             let error = found.expect_err("the group is missing");
-            assert!(error.contains("group 2 (sim:slow-0)") && error.contains("of volume 1"), "{error}");
+            assert!(error.contains("group 2 (sim:slow-0)") && error.contains("of volume a"), "{error}");
         }
-        let lost: Vec<_> = pool.lost().iter().map(|range| (range.at, range.len, range.group)).collect();
-        assert_eq!(lost, [1, 3, 5].map(|slice| (slice * SLICE, SLICE, GroupNo(2))));
+        let lost = pool.lost(2).await;
+        let ranges: Vec<_> = lost[0].first.iter().map(|range| (range.at, range.len, range.group)).collect();
+        assert_eq!(ranges, [1, 3].map(|slice| (slice * SLICE, SLICE, GroupNo(2))));
+        assert_eq!((lost.len(), lost[0].name.as_str(), lost[0].ranges, lost[0].bytes), (1, "a", 3, 3 * SLICE));
         // A slice that is freed and written again goes elsewhere, and a flush succeeds.
         volume.zero(SLICE, SLICE, true).await.expect("a map entry needs no group");
         write(&seam, &volume, SLICE_SECTORS, 99).await.expect("room on the other groups");
         volume.flush().await.expect("the other groups are sound");
         assert_eq!(read(&seam, &volume, SLICE_SECTORS).await, Ok(99));
-        assert!(pool.take_notices().iter().any(|notice| notice == "group 2 (sim:slow-0) is missing"));
+        let expected = format!(
+            "group 2 (sim:slow-0) is missing; requests to these ranges fail: {} bytes of volume a in 3 ranges \
+             ({SLICE}+{SLICE}, {}+{SLICE}, {}+{SLICE})",
+            3 * SLICE,
+            3 * SLICE,
+            5 * SLICE
+        );
+        let notices = pool.take_notices();
+        assert!(notices.contains(&expected), "{notices:?}");
+        assert_eq!(pool.lost(10).await[0].bytes, 2 * SLICE, "the slice that was written again is not lost");
     });
 }
 
@@ -187,7 +198,9 @@ fn vanished_group_fails_one_flush_and_changes_the_epoch() {
         let error = volume.flush().await.expect_err("the write is lost");
         assert!(matches!(error, DiskError::Io(_)), "{error}");
         assert_ne!(volume.connection_epoch(), epoch);
-        assert_eq!(pool.lost().len(), 1);
+        assert_eq!(pool.lost(10).await[0].bytes, SLICE);
+        let notices = pool.take_notices();
+        assert!(notices.iter().any(|text| text.contains("is gone") && text.contains("of volume a")), "{notices:?}");
         pool.set_policy(volume.volume(), TierPolicy::Highest).await.expect("the metadata is elsewhere");
         write(&seam, &volume, SLICE_SECTORS, 7).await.expect("another group takes the slice");
         volume.flush().await.expect("the other groups are sound");
@@ -242,7 +255,7 @@ fn lost_metadata_copy_moves_to_a_third_group() {
     world.block_on(async {
         let pool = open(&world, &seam, OpenOptions::default()).await.expect("a majority with a copy");
         let volume = pool.volume(pool.volume_named("a").expect("the volume exists")).expect("the volume exists");
-        assert!(pool.lost().is_empty() || read(&seam, &volume, 0).await.is_err());
+        assert!(pool.lost(1).await.is_empty() || read(&seam, &volume, 0).await.is_err());
         seam.sleep(Nanos::from_secs(1)).await;
         let carriers: Vec<_> = pool.groups().iter().map(|group| group.carries_metadata).collect();
         assert_eq!(carriers, [true, false, true], "the first disk is sound again and takes a copy");

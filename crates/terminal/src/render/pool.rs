@@ -1,13 +1,37 @@
 //! `pool list`, `show` and `plan`: groups by tier, volumes with their bytes in each tier, and moves of slices.
 
 use messages::report::{
-    PoolDrainReport, PoolMoveReport, PoolPlanReport, PoolRelocationState, PoolReport, PoolTierReport,
+    PoolDrainReport, PoolLostReport, PoolMoveReport, PoolPlanReport, PoolRelocationState, PoolReport, PoolTierReport,
 };
 use messages::unix_time;
 
 use super::style::Style;
 use super::table::{Side, Table};
 use units::{show_bytes, show_count, show_counted, show_percent};
+
+/// Volumes with ranges on absent devices, and the first ranges of each.
+pub fn lost(report: &PoolLostReport, style: Style) -> String {
+    if report.volumes.is_empty() {
+        return format!("no range of pool {} lies on an absent device\n", report.pool);
+    }
+    let mut text = String::new();
+    for volume in &report.volumes {
+        let ranges = show_counted(volume.total_ranges, "range");
+        text += &format!("volume {}: {} in {ranges}\n", volume.name, show_bytes(volume.bytes));
+        let mut table = Table::new(&[("byte offset", Side::Right), ("bytes", Side::Right), ("device", Side::Left)]);
+        for range in &volume.ranges {
+            let device = format!("group {} ({})", range.number, range.device);
+            table.row(vec![range.offset_bytes.to_string(), range.length_bytes.to_string(), device]);
+        }
+        text += &table.render(style);
+        match volume.total_ranges - volume.ranges.len() as u64 {
+            0 => {}
+            more => text += &format!("... and {more} more\n"),
+        }
+    }
+    text += &format!("{} of pool {}: requests to these ranges fail\n", show_bytes(report.bytes), report.pool);
+    text
+}
 
 /// A table of groups and one of volumes for each pool.
 pub fn tables(pools: &[PoolReport], style: Style) -> String {

@@ -78,7 +78,7 @@ impl OpenPool {
         Ok((number, self.pool.volume(number).map_err(pool_failure)?))
     }
 
-    async fn add_device(&self, tier: &str, path: &Path, force: bool) -> Result<PoolReport, Failure> {
+    pub(super) async fn add_device(&self, tier: &str, path: &Path, force: bool) -> Result<PoolReport, Failure> {
         let tiers = self.pool.tiers();
         let Some(number) = tiers.iter().position(|known| known == tier) else {
             let text = format!("pool {} has no tier \"{tier}\"; use {}", self.name, tiers.join(", "));
@@ -110,7 +110,7 @@ impl OpenPool {
         Ok(self.report(true))
     }
 
-    async fn drain(self: Rc<Self>, device: &str, cancel: bool) -> Result<PoolReport, Failure> {
+    pub(super) async fn drain(self: Rc<Self>, device: &str, cancel: bool) -> Result<PoolReport, Failure> {
         let group = self.member(device)?;
         let (number, shown) = (group.group, self.device(&group));
         let conflict = |text: String| Err(Failure::new(ErrorKind::Conflict, text));
@@ -128,10 +128,10 @@ impl OpenPool {
     }
 
     /// The member with this path or number.
-    fn member(&self, device: &str) -> Result<GroupReport, Failure> {
+    pub(super) fn member(&self, device: &str) -> Result<GroupReport, Failure> {
         let number = device.parse().ok().map(GroupNo);
         let is_wanted = |group: &GroupReport| self.device(group) == device || number == Some(group.group);
-        let mut members = self.pool.groups().into_iter().filter(|group| group.state != MemberState::Removed);
+        let mut members = self.pool.groups().into_iter().filter(|group| group.state.is_member());
         members.find(is_wanted).ok_or_else(|| {
             let name = &self.name;
             let text = format!("{device} is no device of pool {name}; `hotset pool show {name}` lists them");

@@ -4,8 +4,11 @@
 mod classes;
 mod commands;
 mod devices;
+mod heat;
+mod lost;
 mod plan;
 mod relocation;
+mod replace;
 mod report;
 mod snapshots;
 
@@ -16,13 +19,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use config::{PoolConfig, TierChoice, name_devices};
-use pool::{GroupNo, GroupReport, MemberState, OpenOptions, Pool, PoolDisk, PoolError, Provisioning, VolumeSpec};
+use pool::{GroupNo, GroupReport, OpenOptions, Pool, PoolDisk, PoolError, Provisioning, VolumeSpec};
 use seam::real::{RealDisk, RealSeam};
 use seam::{Disk, DiskError, DiskOpen};
 
 use self::classes::tier_classes;
 use self::devices::Drain;
+pub use self::heat::heat_path;
 use self::relocation::Relocation;
+pub use self::replace::NewDevice;
 use super::data_core::CoreLocal;
 use super::open::LOCK_WAIT_MS;
 
@@ -38,6 +43,8 @@ pub struct PoolTarget {
     pub is_paused: bool,
     /// Devices that a command has added.
     pub added_devices: BTreeSet<PathBuf>,
+    /// File with the heat of its slices.
+    pub heat_path: PathBuf,
 }
 
 /// A volume of a pool, to be opened.
@@ -181,6 +188,7 @@ async fn open_pool(seam: &RealSeam, target: &PoolTarget, limit: Duration) -> Res
         let (name, tiers) = (&config.name, pool.tiers().join(", "));
         logging::warn!("pool {name} was created with the tiers {tiers}; the configuration names others");
     }
+    heat::load(seam, &config.name, &pool, &target.heat_path).await;
     let classes = tier_classes(seam, config, &pool, &disks).await;
     for class in &classes {
         logging::info!("pool {}: {}", config.name, class.describe(|device| name_devices(device, &paths)));
@@ -200,7 +208,7 @@ fn log_unlisted(config: &PoolConfig, pool: &RealPool, paths: &BTreeMap<String, P
     let (name, tiers) = (&config.name, pool.tiers());
     for group in pool.groups() {
         let (tier, path) = (&tiers[usize::from(group.tier.0)], paths.get(&group.device));
-        let is_member = group.state != MemberState::Removed;
+        let is_member = group.state.is_member();
         match path {
             Some(path) if is_member && unlisted.contains(&path) => logging::warn!(
                 "pool {name}: {} was added by command; name it in devices of the [[pool.tier]] \"{tier}\"",

@@ -19,6 +19,7 @@ impl OpenPool {
         let group_report = |group: &GroupReport| {
             let state = match group.state {
                 MemberState::Removed => "removed",
+                MemberState::Lost => "lost",
                 _ if !group.is_present => "absent",
                 MemberState::InService => "in-service",
                 MemberState::Draining => "draining",
@@ -34,11 +35,9 @@ impl OpenPool {
                 drain: (group.state == MemberState::Draining).then(|| self.drain_report(group)),
             }
         };
-        let (volumes, lost) = match with_volumes {
-            true => (self.pool.volumes(), self.pool.lost()),
-            false => Default::default(),
-        };
+        let volumes = if with_volumes { self.pool.volumes() } else { Vec::new() };
         let tier_of = |number| groups.iter().find(|group| group.group == number).map(|group| group.tier);
+        let is_absent = |number| groups.iter().any(|group| group.group == number && !group.is_present);
         let volume_report = |volume: &VolumeReport| PoolVolumeReport {
             name: volume.spec.name.clone(),
             size_bytes: volume.spec.size_bytes,
@@ -49,7 +48,7 @@ impl OpenPool {
                     on_tier.map(|(_, slices)| bytes(*slices)).sum()
                 })
                 .collect(),
-            lost_bytes: lost.iter().filter(|range| range.volume == volume.volume).map(|range| range.len).sum(),
+            lost_bytes: volume.slices.iter().filter(|(group, _)| is_absent(*group)).map(|(_, of)| bytes(*of)).sum(),
         };
         PoolReport {
             name: self.name.clone(),

@@ -63,6 +63,20 @@ fn groups_within_the_tolerance_stay_as_they_are() {
 }
 
 #[test]
+fn balance_of_the_plan_before_goes_on_within_the_tolerance() {
+    let mut pool = three_groups(1_000);
+    for (group, count) in [(0, 104), (1, 100), (2, 96)] {
+        pool.add_many(count, reads(10_000), 0, group);
+    }
+    let continued = Settings { continues_balance: true, ..settings() };
+    let plan = pool.plan(&continued);
+    assert!(!plan.moves.is_empty());
+    pool.apply(&plan);
+    assert!(gap_percent(&pool) <= 4, "{} %", gap_percent(&pool));
+    assert_eq!(pool.plan(&continued).moves, []);
+}
+
+#[test]
 fn full_group_swaps_its_coldest_slices() {
     let mut pool = three_groups(100);
     pool.tiers[0].reserve_percent = 1;

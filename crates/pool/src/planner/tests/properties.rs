@@ -53,6 +53,7 @@ fn random_pool(rng: &Rng) -> TestPool {
 fn random_settings(rng: &Rng) -> Settings {
     let moves = 1 + rng.below(200);
     Settings {
+        continues_balance: rng.coin(),
         slice_bytes: SLICE_BYTES,
         rate_bytes_per_second: moves * SLICE_BYTES,
         valid_for: Nanos::from_secs(1),

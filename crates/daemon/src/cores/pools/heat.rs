@@ -1,0 +1,84 @@
+//! The heat of pools over a restart of the daemon.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::thread;
+use std::{fs, io};
+
+use messages::unix_time;
+use seam::real::RealSeam;
+use seam::{Nanos, Seam};
+
+use super::super::data_core::CoreLocal;
+use super::super::{CORE_TIMEOUT, Cores};
+use super::RealPool;
+
+/// Time that the opening of a pool gives to the disk of the state directory.
+const READ_TIMEOUT: Nanos = Nanos::from_secs(2);
+/// Time between two looks at the result.
+const READ_STEP: Nanos = Nanos::from_millis(2);
+/// Longest file that is read: no pool writes a longer one.
+const FILE_BYTES_MAX: u64 = 80 << 20;
+
+impl Cores {
+    /// The heat of the open pools by their names. A core that does not answer is left out.
+    pub async fn heat_images(&self, unix_seconds: u64) -> Vec<(String, Vec<u8>)> {
+        let mut images = Vec::new();
+        for core in self.iter() {
+            let of_core = async move |local: Rc<CoreLocal>| {
+                let pools: Vec<_> = local.pools.borrow().values().cloned().collect();
+                let mut images = Vec::new();
+                for open in pools {
+                    images.push((open.name.clone(), open.pool.heat_image(unix_seconds).await));
+                }
+                images
+            };
+            if let Ok(Ok(of_core)) = tokio::time::timeout(CORE_TIMEOUT, core.call(of_core)).await {
+                images.extend(of_core);
+            }
+        }
+        images
+    }
+}
+
+/// The file with the heat of a pool.
+pub fn heat_path(directory: &Path, pool: &str) -> PathBuf {
+    directory.join(format!("pool-{pool}.heat"))
+}
+
+/// Loads the heat of a pool that is being opened. Without it the slices are cold, and the log says why.
+pub(super) async fn load(seam: &RealSeam, name: &str, pool: &RealPool, path: &Path) {
+    let loaded = match read(seam, path.to_owned()).await {
+        Ok(image) => pool.load_heat(&image, unix_time::now().as_secs()).await.map_err(|error| error.to_string()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+        Err(error) => Err(error.to_string()),
+    };
+    match loaded {
+        Ok(age) => logging::info!("pool {name}: the load of its slices was saved {age} s ago"),
+        Err(problem) => {
+            logging::warn!("pool {name}: the saved load of its slices ({}) is ignored: {problem}", path.display());
+        }
+    }
+}
+
+/// Reads a file on a thread of its own: a disk that hangs does not stop the core.
+async fn read(seam: &RealSeam, path: PathBuf) -> io::Result<Vec<u8>> {
+    let (sender, receiver) = mpsc::channel();
+    thread::Builder::new().name("pool-heat".to_owned()).spawn(move || {
+        let read = || match fs::metadata(&path)?.len() {
+            0..=FILE_BYTES_MAX => fs::read(&path),
+            len => Err(io::Error::other(format!("a file of {len} bytes is too long"))),
+        };
+        // The core may have given up.
+        let _ = sender.send(read());
+    })?;
+    let end = seam.now() + READ_TIMEOUT;
+    while seam.now() < end {
+        if let Ok(result) = receiver.try_recv() {
+            return result;
+        }
+        seam.sleep(READ_STEP).await;
+    }
+    Err(io::ErrorKind::TimedOut.into())
+}
