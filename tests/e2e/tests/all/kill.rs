@@ -121,21 +121,25 @@ fn kills_with_an_overwritten_flash_mirror_lose_no_flushed_write() {
     check_repeated_kills(&fixture_with_flash(), seed("kill_damage"), damage_mirror);
 }
 
+/// Bytes that are flushed just before a kill.
+const FLUSHED_BYTES: usize = 64 << 10;
+
 /// True if data flushed just before a kill, before destage can have begun, is readable after the restart.
 fn flushed_data_survives(sabotage: Option<&'static str>) -> bool {
     let mut fixture = fixture_with_flash();
     fixture.sabotage = sabotage;
     let daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
-    client.write(0, &[7; 4096]).expect("the write succeeds");
+    // More blocks than a first flush destages as evidence of the backing.
+    client.write(0, &[7; FLUSHED_BYTES]).expect("the write succeeds");
     client.flush().expect("the flush succeeds");
     daemon.kill();
     let daemon = fixture.start();
     let mut client = Client::connect(&fixture.endpoint(), "v").expect("the volume is served");
-    let content = client.read(0, 4096).expect("the read succeeds");
+    let content = client.read(0, FLUSHED_BYTES).expect("the read succeeds");
     drop(client);
     daemon.stop();
-    content == [7; 4096]
+    content == [7; FLUSHED_BYTES]
 }
 
 #[test]
