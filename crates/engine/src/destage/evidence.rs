@@ -86,7 +86,8 @@ impl<S: Seam> Shard<S> {
                 let is_chosen = |block: BlockNo| {
                     let slot = memory.slot(memory.find(self.number, block).expect("a dirty block has a slot"));
                     let has_content = slot.data.as_ref().is_some_and(|data| !data.is_zero(0, BLOCK_BYTES));
-                    slot.present == Sectors::ALL && has_content && self.is_writable(state, memory, block)
+                    let is_whole = slot.present == Sectors::ALL && self.is_inside(block);
+                    is_whole && has_content && self.is_writable(state, memory, block)
                 };
                 let boundary = self.run_boundary();
                 let run = state.order.next_run(from, boundary, EXAMINED_BLOCKS_MAX, is_chosen, |_| false);

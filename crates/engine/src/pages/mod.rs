@@ -92,14 +92,13 @@ impl<S: Seam> Shard<S> {
                 return;
             }
             let zeroes = self.seam().zero_block();
-            destaged
-                .last
-                .iter()
-                .for_each(|(block, content)| pages.record_destaged(*block, content.as_ref().unwrap_or(&zeroes)));
+            // A block that the backing has in part is not compared at a start, so it proves nothing.
+            let whole = || destaged.last.iter().filter(|(block, _)| self.is_inside(*block));
+            whole().for_each(|(block, content)| pages.record_destaged(*block, content.as_ref().unwrap_or(&zeroes)));
             let lacks_content = &self.flash_tier.lacks_destaged_content;
             let has_content =
                 |content: &Option<S::Block>| content.as_ref().is_some_and(|block| !block.is_zero(0, BLOCK_BYTES));
-            if lacks_content.get() && destaged.last.iter().any(|(_, content)| has_content(content)) {
+            if lacks_content.get() && whole().any(|(_, content)| has_content(content)) {
                 lacks_content.set(false);
             }
             self.flash_tier.set_partial_blocks(&destaged);
@@ -126,6 +125,11 @@ impl<S: Seam> Shard<S> {
     pub fn lacks_evidence(&self) -> bool {
         let lacks_destaged = self.flash_tier.lacks_destaged_content.get();
         self.flash_tier.pages.as_ref().is_some_and(|pages| lacks_destaged || pages.nonzero_recent_writes() == 0)
+    }
+
+    /// True if the backing has all of a block.
+    pub fn is_inside(&self, block: BlockNo) -> bool {
+        self.bytes_inside(block) == BLOCK_BYTES
     }
 
     /// True if every write that was ever sent to the backing is durable there, apart from writes known to be in flight.
