@@ -104,8 +104,8 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         Request::PoolDrain { name, device, cancel: true } => pool_change(name, format!("cancel the drain of {device}")),
         Request::PoolReplace { name, device, path, lost, .. } => {
             let by = path.as_ref().map_or_else(|| "nothing".to_owned(), Clone::clone);
-            let how = if *lost { "give up" } else { "drain" };
-            pool_change(name, format!("{how} {device}, replaced by {by}"))
+            let action = if *lost { "give up" } else { "drain" };
+            pool_change(name, format!("{action} {device}, replaced by {by}"))
         }
         Request::PoolDeleteVolume { name, volume } => pool_change(name, format!("delete volume {volume}")),
         Request::SnapshotCreate { name, snapshot } => volume_change(name, format!("create the snapshot {snapshot}")),

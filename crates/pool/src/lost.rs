@@ -26,7 +26,7 @@ pub struct LostRange {
     pub group: GroupNo,
 }
 
-/// What a volume has lost.
+/// The lost ranges of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LostVolume {
     /// Its name.
@@ -74,6 +74,17 @@ impl Collector {
     fn finish(mut self) -> LostVolume {
         self.end_range();
         self.found
+    }
+}
+
+impl<S: Seam, D: Disk<S>> State<S, D> {
+    /// Notes whether a group has reported that it is gone. The first report is an event for people.
+    pub fn set_gone(&mut self, group: GroupNo, is_gone: bool) {
+        let was_gone = std::mem::replace(&mut self.groups[group.index()].is_gone, is_gone);
+        if is_gone && !was_gone {
+            let (name, ranges) = (self.group_name(group), describe(self, group));
+            self.notices.push(format!("group {group} ({name}) is gone; {ranges}"));
+        }
     }
 }
 

@@ -97,8 +97,8 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
             continue;
         };
         if !entry.state.is_member() {
-            let how = if entry.state == MemberState::Lost { "given up by" } else { "removed from" };
-            let reason = format!("group {} was {how} its pool", superblock.group);
+            let event = if entry.state == MemberState::Lost { "given up by" } else { "removed from" };
+            let reason = format!("group {} was {event} its pool", superblock.group);
             unusable.push(PoolError::NoPool { device: disk.identity(), reason });
             continue;
         }
@@ -293,8 +293,8 @@ fn adapt_members<S: Seam, D: Disk<S>>(state: &mut State<S, D>) {
         let member = state.superblock.members[index].state;
         if state.groups[index].disk.is_none() && member != MemberState::Removed {
             let ranges = lost::describe(state, group);
-            let how = if member == MemberState::Lost { "was given up" } else { "is missing" };
-            state.notices.push(format!("group {group} ({name}) {how}; {ranges}"));
+            let event = if member == MemberState::Lost { "was given up" } else { "is missing" };
+            state.notices.push(format!("group {group} ({name}) {event}; {ranges}"));
             state.superblock.members[index].carries_metadata = false;
         }
         state.superblock.members[index].name = cut(&name, DEVICE_NAME_BYTES);

@@ -318,7 +318,7 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
             .collect()
     }
 
-    /// What volumes have lost with groups that are missing or gone, at most `max` ranges of all of them together.
+    /// Volumes with ranges on groups that are missing or gone; at most `max` ranges of all volumes together are listed.
     pub async fn lost(&self, max: usize) -> Vec<LostVolume> {
         lost::lost(&self.0, max).await
     }

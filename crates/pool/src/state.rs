@@ -18,7 +18,6 @@ use crate::error::PoolError;
 use crate::format::record::{Lineage, Record};
 use crate::format::superblock::{MemberState, Superblock};
 use crate::heat::{Demand, StreamDetector};
-use crate::lost;
 use crate::map::VolumeMap;
 use crate::number::{
     CheckpointNo, GroupNo, PoolGeneration, Sequence, SliceAddress, SliceNo, SlotAddress, SlotNo, VolumeId,
@@ -537,15 +536,6 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
                     _ => DiskError::Io(text),
                 })
             }
-        }
-    }
-
-    /// Notes whether a group has reported that it is gone. The first report is an event for people.
-    pub fn set_gone(&mut self, group: GroupNo, is_gone: bool) {
-        let was_gone = std::mem::replace(&mut self.groups[group.index()].is_gone, is_gone);
-        if is_gone && !was_gone {
-            let (name, ranges) = (self.group_name(group), lost::describe(self, group));
-            self.notices.push(format!("group {group} ({name}) is gone; {ranges}"));
         }
     }
 
