@@ -12,7 +12,7 @@ use crate::create::failed;
 use crate::device::{read_one, write_durably};
 use crate::error::PoolError;
 use crate::format::superblock::{
-    DEVICE_NAME_BYTES, MemberEntry, MemberState, SUPERBLOCK_OFFSETS, Superblock, SuperblockError, cut,
+    DEVICE_NAME_BYTES, FEATURE_LISTS, MemberEntry, MemberState, SUPERBLOCK_OFFSETS, Superblock, SuperblockError, cut,
 };
 use crate::give_up;
 use crate::journal;
@@ -207,7 +207,10 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     adopt(&mut state, loaded)?;
     give_up::remove_unused(&mut state);
     adapt_members(&mut state);
-    if has_older || state.superblock.members != superblock.members {
+    // Before the first checkpoint of this opening.
+    state.superblock.features |= FEATURE_LISTS;
+    let (now, before) = (&state.superblock, &superblock);
+    if has_older || (now.features, &now.members) != (before.features, &before.members) {
         state.superblock.generation = state.superblock.generation.next();
     }
     let inner = Inner {

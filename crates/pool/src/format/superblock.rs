@@ -28,6 +28,8 @@ const MEMBERS_AT: usize = 384;
 const MEMBER_BYTES: usize = 112;
 /// Incompatible feature: the pool has or had snapshots. Releases without them cannot read its records.
 pub const FEATURE_SNAPSHOTS: u64 = 1;
+/// Incompatible feature: checkpoints have lists of slots, [`Record::MapList`](super::record::Record::MapList).
+pub const FEATURE_LISTS: u64 = 8;
 /// Incompatible feature: a member has the state [`MemberState::Lost`].
 const FEATURE_LOST: u64 = 2;
 const FLAG_METADATA: u8 = 1;
@@ -205,7 +207,7 @@ impl Superblock {
             return Err(SuperblockError::Invalid(format!("format {version} was never released")));
         }
         let features = get_u64(raw, INCOMPATIBLE_AT);
-        let unknown = features & !(FEATURE_SNAPSHOTS | FEATURE_LOST);
+        let unknown = features & !(FEATURE_SNAPSHOTS | FEATURE_LOST | FEATURE_LISTS);
         if unknown != 0 {
             return Err(SuperblockError::Newer(NewerFormat::with_features(unknown, needs)));
         }
@@ -255,7 +257,7 @@ impl Superblock {
             });
         }
         Ok(Superblock {
-            features: features & FEATURE_SNAPSHOTS,
+            features: features & (FEATURE_SNAPSHOTS | FEATURE_LISTS),
             pool: get(raw, 32),
             revision: get_u64(raw, 48),
             generation: PoolGeneration(get_u64(raw, 56)),
@@ -288,7 +290,7 @@ mod tests {
             name: format!("disk-{number}"),
         };
         Superblock {
-            features: FEATURE_SNAPSHOTS,
+            features: FEATURE_SNAPSHOTS | FEATURE_LISTS,
             pool: [9; 16],
             revision: 7,
             generation: PoolGeneration(3),
