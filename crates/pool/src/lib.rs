@@ -40,6 +40,7 @@ mod membership;
 mod mover;
 mod number;
 mod open;
+mod outcome;
 pub mod planner;
 mod policy;
 mod pool;

@@ -77,17 +77,6 @@ impl Collector {
     }
 }
 
-impl<S: Seam, D: Disk<S>> State<S, D> {
-    /// Notes whether a group has reported that it is gone. The first report is an event for people.
-    pub fn set_gone(&mut self, group: GroupNo, is_gone: bool) {
-        let was_gone = std::mem::replace(&mut self.groups[group.index()].is_gone, is_gone);
-        if is_gone && !was_gone {
-            let (name, ranges) = (self.group_name(group), describe(self, group));
-            self.notices.push(format!("group {group} ({name}) is gone; {ranges}"));
-        }
-    }
-}
-
 /// Volumes with lost ranges, by number; of all volumes together the first `max` ranges are listed.
 pub(crate) async fn lost<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, max: usize) -> Vec<LostVolume> {
     let volumes: Vec<VolumeId> = inner.state.borrow().volumes.keys().copied().collect();

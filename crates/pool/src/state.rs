@@ -514,31 +514,6 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
         }
     }
 
-    /// Notes the outcome of a request to a group, and names group and range in its error.
-    pub fn note_result<T>(
-        &mut self,
-        group: GroupNo,
-        range: &str,
-        result: Result<T, DiskError>,
-    ) -> Result<T, DiskError> {
-        let name = self.group_name(group);
-        let entry = &mut self.groups[group.index()];
-        match result {
-            Ok(value) => {
-                (entry.is_gone, entry.has_answered) = (false, true);
-                Ok(value)
-            }
-            Err(error) => {
-                self.set_gone(group, error == DiskError::Gone);
-                let text = format!("group {group} ({name}), {range}: {error}");
-                Err(match error {
-                    DiskError::Unsupported | DiskError::ReadOnly | DiskError::Hung(_) => error,
-                    _ => DiskError::Io(text),
-                })
-            }
-        }
-    }
-
     /// The groups that carry the metadata, with their disks.
     pub fn copies(&self) -> Vec<(GroupNo, D)> {
         let copies = self.superblock.metadata_groups().into_iter();

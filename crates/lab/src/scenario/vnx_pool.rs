@@ -11,9 +11,9 @@
 //! Balance moves the hottest slices first, so it moves those whose heat is overestimated by chance, and less load than
 //! it expects. The next plan, after further load, sees the rest.
 //!
-//! The planner does not know where slices lie on a disk. Slices that stay on the group that held most of the file lie on
-//! nearly twice the stroke of an even layout. On whole disks this costs little; on disks so small that an even part of
-//! the file takes a twelfth, the balanced file reached 0.91 of the even layout's rate at 192 outstanding.
+//! The planner does not know where slices lie on a disk. Slices that stay on the group that held most of the file lie
+//! on nearly twice the stroke of an even layout. On whole disks this costs little; on disks so small that an even part
+//! of the file takes a twelfth, the balanced file reached 0.91 of the even layout's rate at 192 outstanding.
 //!
 //! Beside a flash cache, each write still costs the RAID group four accesses at its destage, unless the block is
 //! written again before. An SSD tier takes this load away with the slices that lie on it. The tier must not take too
