@@ -22,7 +22,6 @@ use crate::lost;
 use crate::membership;
 use crate::number::{FamilySlice, GroupNo, PoolGeneration, SliceAddress, SliceNo};
 use crate::sabotage::Sabotage;
-use crate::slots::SlotUse;
 use crate::state::{Group, Inner, State, Volume};
 use task_sync::{BoxFuture, TaskMutex, join};
 
@@ -317,15 +316,13 @@ fn adopt<S: Seam, D: Disk<S>>(state: &mut State<S, D>, loaded: Loaded) -> Result
         for (slice, slot) in map.allocated_from(SliceNo(0)) {
             let address = SliceAddress { volume: id, slice };
             let owner = FamilySlice { family: lineage.family, slice };
-            let member = state.superblock.members.get(slot.group.index());
-            if member.is_none_or(|member| slot.slot.0 >= member.slots || member.state == MemberState::Removed) {
+            let slots = state.groups.get_mut(slot.group.index()).map(|group| &mut group.slots);
+            let Some(slots) = slots.filter(|slots| slot.slot.0 < slots.count()) else {
                 return Err(PoolError::Damaged(format!("{address} lies in {slot}, which does not exist")));
-            }
-            let slots = &mut state.groups[slot.group.index()].slots;
-            match slots.slot_use(slot.slot) {
-                SlotUse::Free => slots.set(slot.slot, SlotUse::Slice(owner)),
-                SlotUse::Slice(other) if other == owner => {}
-                other => return Err(PoolError::Damaged(format!("{slot} is used twice: by {address} and {other:?}"))),
+            };
+            if !slots.claim(slot.slot, owner) {
+                let other = slots.slot_use(slot.slot);
+                return Err(PoolError::Damaged(format!("{slot} is used twice: by {address} and {other:?}")));
             }
         }
         state.insert_volume(id, Volume { map, ..Volume::new(spec, lineage) });
