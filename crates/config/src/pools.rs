@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use pool::planner::{ClassCost, NAMED_CLASSES, Windows};
 use pool::{MoveRate, Provisioning, TierNo, TierPolicy};
@@ -126,20 +127,26 @@ impl fmt::Display for RateSetting {
     }
 }
 
-impl Setting for RateSetting {
-    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
-        let text = value.as_str().ok_or(ValueError::Type("low, medium, high or a size per second, in quotes"))?;
+impl FromStr for RateSetting {
+    type Err = String;
+
+    /// Parses `low`, `medium`, `high` or bytes a second. The error has the form `fault; remedy`.
+    fn from_str(text: &str) -> Result<Self, String> {
         if let Some((name, _)) = RateSetting::NAMED.iter().find(|(name, _)| *name == text) {
             return Ok(RateSetting::Named(name));
         }
         match units::parse_size(text.strip_suffix("/s").unwrap_or(text)) {
             Ok(bytes) if bytes >= RATE_BYTES_MIN => Ok(RateSetting::Bytes(bytes)),
-            Ok(_) => Err(split_message("the rate is too low; use at least 64 KiB/s, or relocation = \"off\"")),
-            Err(_) => {
-                let fault = format!("\"{text}\" is no rate");
-                Err(ValueError::Value(fault, "use low, medium, high, or bytes a second such as 20 MiB/s".to_owned()))
-            }
+            Ok(_) => Err("the rate is too low; use at least 64 KiB/s, or relocation = \"off\"".to_owned()),
+            Err(_) => Err(format!("\"{text}\" is no rate; use low, medium, high, or bytes a second such as 20 MiB/s")),
         }
+    }
+}
+
+impl Setting for RateSetting {
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let text = value.as_str().ok_or(ValueError::Type("low, medium, high or a size per second, in quotes"))?;
+        text.parse().map_err(|error: String| split_message(&error))
     }
 }
 
@@ -364,28 +371,39 @@ pub(super) fn check_pool_devices(
     }
 }
 
+/// Checks the size of a slice. The error has the form `fault; remedy`.
+pub fn check_slice(bytes: u64) -> Result<(), String> {
+    let is_valid = bytes.is_power_of_two() && pool::format::superblock::SLICE_BYTES.contains(&bytes);
+    let fault = || format!("a slice cannot have {}; give a power of two from 256 KiB to 256 MiB", show_bytes(bytes));
+    is_valid.then_some(()).ok_or_else(fault)
+}
+
 fn read_slice(section: &Section<'_>, source: &mut Source<'_>) -> u64 {
     let Some(Located { value: Size(bytes), span }) = section.get::<Size>("slice", source) else {
         return SLICE_BYTES_DEFAULT;
     };
-    let range = pool::format::superblock::SLICE_BYTES;
-    if !bytes.is_power_of_two() || !range.contains(&bytes) {
-        let fault = format!("a slice cannot have {}", show_bytes(bytes));
-        source.add_problem(&span, fault, "give a power of two from 256 KiB to 256 MiB");
+    if let Err(error) = check_slice(bytes) {
+        report_error(source, &span, &error);
     }
     bytes
 }
 
-/// The fault and remedy of a tier's name after these tiers.
-fn tier_name_error(name: &str, earlier: &[TierConfig]) -> Option<String> {
-    if let Err(error) = check_name(name) {
-        return Some(error);
-    }
+/// Checks the name of a tier. The error has the form `fault; remedy`.
+pub fn check_tier_name(name: &str) -> Result<(), String> {
+    check_name(name)?;
     if name.len() > TIER_NAME_BYTES_MAX {
-        return Some(format!("the tier's name \"{name}\" is too long; use up to {TIER_NAME_BYTES_MAX} characters"));
+        return Err(format!("the tier's name \"{name}\" is too long; use up to {TIER_NAME_BYTES_MAX} characters"));
     }
     if TierChoice::NAMED.iter().any(|(policy, _)| *policy == name) {
-        return Some(format!("\"{name}\" is a tier policy and cannot name a tier; choose another name"));
+        return Err(format!("\"{name}\" is a tier policy and cannot name a tier; choose another name"));
+    }
+    Ok(())
+}
+
+/// The fault and remedy of a tier's name after these tiers.
+fn tier_name_error(name: &str, earlier: &[TierConfig]) -> Option<String> {
+    if let Err(error) = check_tier_name(name) {
+        return Some(error);
     }
     let is_taken = earlier.iter().any(|tier| tier.name == name);
     is_taken.then(|| format!("two tiers are named \"{name}\"; give each a name of its own"))

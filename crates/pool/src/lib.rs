@@ -82,5 +82,5 @@ pub use relocation::{
 pub use relocation_report::{PlannedMove, RelocationEnd, RelocationProgress, RelocationQueue, RelocationReport};
 pub use sabotage::Sabotage;
 pub use snapshots::SnapshotReport;
-pub use state::PoolCounts;
+pub use state::{PoolCounts, ServedRequests};
 pub use task_sync::BoxFuture;

@@ -27,7 +27,7 @@ use crate::relocation::{self, Pacer, RelocationPlan, RelocationSettings, VolumeC
 use crate::relocation_report::{RelocationProgress, RelocationQueue, RelocationReport};
 use crate::resize;
 use crate::snapshots::{self, SnapshotReport};
-use crate::state::{Inner, PoolCounts, Volume};
+use crate::state::{Inner, PoolCounts, ServedRequests, Volume};
 use crate::wait::detached;
 
 /// An open pool. Clones are handles to the same pool, on the same core.
@@ -301,6 +301,13 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
             }
         };
         members.map(report).collect()
+    }
+
+    /// Requests of clients that each group has served since the opening.
+    pub fn served(&self) -> Vec<(GroupNo, ServedRequests)> {
+        let state = self.0.state.borrow();
+        let members = state.superblock.numbered_members().zip(&state.groups);
+        members.map(|((number, _), group)| (number, group.served)).collect()
     }
 
     /// The group of a slice; `None` if it is unallocated.

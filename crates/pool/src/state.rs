@@ -59,6 +59,18 @@ impl GroupSet {
     }
 }
 
+/// Requests of clients that reached a group. A request over several slices counts in each of them; copies of moves do
+/// not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServedRequests {
+    /// Reads.
+    pub reads: u64,
+    /// Writes, and zero-ranges that the group does not do by itself.
+    pub writes: u64,
+    /// Bytes of both.
+    pub bytes: u64,
+}
+
 /// A group of the pool.
 pub(crate) struct Group<D> {
     /// Its disk; `None` if it was missing at the opening, or is removed.
@@ -72,6 +84,8 @@ pub(crate) struct Group<D> {
     pub failed_as_copy: bool,
     /// Demand of clients since the last relocation, for the group's utilisation.
     pub demand: Demand,
+    /// Requests of clients since the opening.
+    pub served: ServedRequests,
     /// Requests of clients in flight. A move gives way to them.
     pub requests: u32,
     /// The generation that both its superblocks hold at least.
@@ -97,6 +111,7 @@ impl<D> Group<D> {
             is_gone: false,
             failed_as_copy: false,
             demand: Demand::default(),
+            served: ServedRequests::default(),
             requests: 0,
             durable_generation: PoolGeneration(0),
             member_since: PoolGeneration(0),

@@ -29,11 +29,12 @@ use seam::model::{ArraySpec, DiskType, RaidLevel, SsdSpec};
 use seam::{Nanos, Seam};
 
 use super::Scenario;
-use super::pool_bed::{GroupPlan, PoolBed, PoolPlan, PoolWorld, TierPlan};
+use super::pool_bed::{PoolBed, PoolPlan, PoolWorld, TierPlan};
 use super::series::{Check, Outcome, Point, mean};
 use super::test_bed::Plan;
 use super::vnx::{GB, OUTSTANDING, SOURCE, STROKE_PART, database};
 use crate::fixture::FlashPlan;
+use crate::modelled_pool::GroupPlan;
 use crate::workload::Job;
 use crate::workload::address_space::Layout;
 

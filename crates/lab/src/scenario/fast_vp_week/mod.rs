@@ -21,10 +21,11 @@ use seam::{Nanos, Seam};
 
 use self::load::{HOURS, Load, SLICES, STEP_SECS, STEPS_PER_HOUR, WeekRequest};
 use super::Scenario;
-use super::pool_bed::{GroupPlan, PoolBed, PoolPlan, PoolWorld, TierPlan};
+use super::pool_bed::{PoolBed, PoolPlan, PoolWorld, TierPlan};
 use super::series::{Check, Outcome, Point};
 use super::test_bed::Plan;
 use crate::fixture::Target;
+use crate::modelled_pool::GroupPlan;
 use crate::random::Random;
 use crate::workload::address_space::Layout;
 
