@@ -122,20 +122,6 @@ impl Cores {
         };
         self.on_pool(pool, clone).await?
     }
-
-    /// Number of clients of a volume: of NBD, of iSCSI initiators that see its unit as one, and of guests.
-    pub async fn clients_of(&self, name: &str, core: usize) -> Result<usize, Failure> {
-        let volume = name.to_owned();
-        let count = async move |local: Rc<CoreLocal>| {
-            let has_initiators = local.iscsi.as_ref().is_some_and(|iscsi| {
-                let target = iscsi.target();
-                target.lun_of_volume(&volume).is_some_and(|lun| target.has_initiators(lun))
-            });
-            let guests = local.vhost_user.as_ref().map_or(0, |guests| guests.server.clients_of(&volume));
-            local.nbd_server.clients_of(&volume) + usize::from(has_initiators) + guests
-        };
-        self[core].call(count).await.map_err(core_ended)
-    }
 }
 
 impl OpenPool {
