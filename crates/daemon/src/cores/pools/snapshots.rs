@@ -32,6 +32,12 @@ impl Cores {
         None
     }
 
+    /// True if an open pool has a volume of this name.
+    pub async fn has_pool_volume(&self, pool: &str, volume: &str) -> Result<bool, Failure> {
+        let volume = volume.to_owned();
+        self.on_pool(pool, async move |open: Rc<OpenPool>| open.pool.volume_named(&volume).is_some()).await
+    }
+
     /// The snapshots of a volume.
     pub async fn snapshots(&self, pool: &str, volume: &str) -> Result<SnapshotsReport, Failure> {
         let volume = volume.to_owned();
