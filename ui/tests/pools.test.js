@@ -95,6 +95,29 @@ test('a device is added, drained and returned to service', { skip }, async (t) =
   await daemon.command('pool', 'resume', 'tank');
 });
 
+test('a volume is added on a tier of the pool, with all its space', { skip }, async (t) => {
+  const page = await open(t, '#/volumes');
+  await waitForBadge(page, 'live');
+  await page.getByRole('button', { name: 'Log in' }).click();
+  await logIn(page, daemon, 'adder', 'administer');
+  await page.getByRole('button', { name: 'Add volume' }).click();
+  const dialog = page.getByRole('dialog', { name: 'Add volume' });
+  await dialog.getByLabel('Name').fill('bulk');
+  await dialog.getByLabel('Backing').fill('/dev/sdb');
+  assert.equal(await dialog.getByLabel('Provisioning').count(), 0, 'only a pool has tiers');
+  await dialog.getByLabel('Backing').fill('pool://tank');
+  await dialog.getByLabel('Size').fill('16 MiB');
+  const tiers = await dialog.getByLabel('Tier policy').locator('option').allInnerTexts();
+  assert.deepEqual(tiers, ['auto', 'start-high', 'highest', 'lowest', 'ssd', 'sas']);
+  await dialog.getByLabel('Tier policy').selectOption('sas');
+  await dialog.getByLabel('Provisioning').selectOption('thick');
+  await dialog.getByRole('button', { name: 'Add', exact: true }).click();
+  await until('the page of the volume', () => page.url().includes('#/volumes/bulk'));
+  const { volumes } = await daemon.json('pools/tank');
+  assert.deepEqual(volumes.find(({ name }) => name === 'bulk').tier_bytes, [0, 16 << 20]);
+  assert.deepEqual(page.errors, []);
+});
+
 test('a fill that nears its end has a mark and a date', { skip }, async (t) => {
   const page = await open(t, '#/pools?of=tank');
   await waitForBadge(page, 'live');

@@ -53,6 +53,7 @@ pub use names::check_name;
 pub use nearest::nearest;
 pub use pools::{
     PoolConfig, RateSetting, RelocationTimes, TierChoice, TierConfig, check_slice, check_tier_name, name_devices,
+    parse_placement,
 };
 pub use problem::{Problem, Problems};
 pub use qos::{QosRule, RuleValue};

@@ -191,6 +191,12 @@ impl TierChoice {
         ("lowest", TierChoice::Lowest),
     ];
 
+    /// The choice of this name; a name that is no policy's is a tier's.
+    fn named(text: &str) -> TierChoice {
+        let named = TierChoice::NAMED.into_iter().find(|(name, _)| *name == text).map(|(_, choice)| choice);
+        named.unwrap_or_else(|| TierChoice::Tier(text.to_owned()))
+    }
+
     /// The policy in a pool with tiers of these names; `None` if no tier has the name.
     pub fn policy<'a>(&self, tiers: impl IntoIterator<Item = &'a str>) -> Option<TierPolicy> {
         Some(match self {
@@ -220,8 +226,15 @@ impl fmt::Display for TierChoice {
 impl Setting for TierChoice {
     fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
         let text = value.as_str().ok_or(ValueError::Type("a policy or a tier's name in quotes"))?;
-        let named = TierChoice::NAMED.into_iter().find(|(name, _)| *name == text).map(|(_, choice)| choice);
-        Ok(named.unwrap_or_else(|| TierChoice::Tier(text.to_owned())))
+        Ok(TierChoice::named(text))
+    }
+}
+
+fn parse_provisioning(text: &str) -> Result<Provisioning, String> {
+    match text {
+        "thin" => Ok(Provisioning::Thin),
+        "thick" => Ok(Provisioning::Thick),
+        _ => Err(format!("\"{text}\" is no provisioning; use \"thin\" or \"thick\"")),
     }
 }
 
@@ -230,12 +243,8 @@ pub(super) struct ProvisioningSetting(pub Provisioning);
 
 impl Setting for ProvisioningSetting {
     fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
-        match value.as_str() {
-            Some("thin") => Ok(ProvisioningSetting(Provisioning::Thin)),
-            Some("thick") => Ok(ProvisioningSetting(Provisioning::Thick)),
-            Some(text) => Err(split_message(&format!("\"{text}\" is no provisioning; use \"thin\" or \"thick\""))),
-            None => Err(ValueError::Type("\"thin\" or \"thick\"")),
-        }
+        let text = value.as_str().ok_or(ValueError::Type("\"thin\" or \"thick\""))?;
+        parse_provisioning(text).map(ProvisioningSetting).map_err(|error| split_message(&error))
     }
 }
 
@@ -409,6 +418,40 @@ fn tier_name_error(name: &str, earlier: &[TierConfig]) -> Option<String> {
     is_taken.then(|| format!("two tiers are named \"{name}\"; give each a name of its own"))
 }
 
+/// The fault of a placement on a backing that is no pool.
+const NO_POOL: &str = "only a volume on a pool has tiers";
+
+/// The fault and remedy of a tier that the pool does not have.
+fn unknown_tier(choice: &TierChoice, pool: &PoolConfig) -> Option<(String, String)> {
+    if choice.policy(pool.tier_names()).is_some() {
+        return None;
+    }
+    let known = pool.tier_names();
+    let remedy = match nearest(&choice.to_string(), known.clone()) {
+        Some(near) => format!("did you mean \"{near}\"?"),
+        None => format!("use auto, start-high, highest, lowest or {}", known.collect::<Vec<_>>().join(", ")),
+    };
+    Some((format!("the pool has no tier \"{choice}\""), remedy))
+}
+
+/// Parses `tier_policy` and `provisioning` of a command for a volume on `pool`; `None` for another backing.
+pub fn parse_placement(
+    tier_policy: Option<&str>,
+    provisioning: Option<&str>,
+    pool: Option<&PoolConfig>,
+) -> Result<(TierChoice, Provisioning), String> {
+    if tier_policy.is_none() && provisioning.is_none() {
+        return Ok(Default::default());
+    }
+    let pool = pool.ok_or_else(|| format!("{NO_POOL}; remove tier_policy and provisioning, or use pool://NAME"))?;
+    let choice = tier_policy.map_or_else(TierChoice::default, TierChoice::named);
+    if let Some((fault, remedy)) = unknown_tier(&choice, pool) {
+        return Err(format!("{fault}; {remedy}"));
+    }
+    let provisioning = provisioning.map(parse_provisioning).transpose()?;
+    Ok((choice, provisioning.unwrap_or_default()))
+}
+
 /// Reads `tier_policy` and `provisioning` of a volume on `pool`; `None` for another backing.
 pub(super) fn read_placement(
     section: &Section<'_>,
@@ -420,23 +463,14 @@ pub(super) fn read_placement(
     let Some(pool) = pool else {
         let spans = choice.iter().map(|choice| &choice.span).chain(provisioning.iter().map(|setting| &setting.span));
         spans.for_each(|span| {
-            source.add_problem(
-                span,
-                "only a volume on a pool has tiers",
-                "remove the key, or use backing = \"pool://NAME\"",
-            );
+            source.add_problem(span, NO_POOL, "remove the key, or use backing = \"pool://NAME\"");
         });
         return Default::default();
     };
     if let Some(choice) = &choice
-        && choice.value.policy(pool.tier_names()).is_none()
+        && let Some((fault, remedy)) = unknown_tier(&choice.value, pool)
     {
-        let known = pool.tier_names();
-        let remedy = match nearest(&choice.value.to_string(), known.clone()) {
-            Some(near) => format!("did you mean \"{near}\"?"),
-            None => format!("use auto, start-high, highest, lowest or {}", known.collect::<Vec<_>>().join(", ")),
-        };
-        source.add_problem(&choice.span, format!("the pool has no tier \"{}\"", choice.value), remedy);
+        source.add_problem(&choice.span, fault, remedy);
     }
     let provisioning = provisioning.map_or(Provisioning::default(), |setting| setting.value.0);
     (choice.map_or(TierChoice::default(), |choice| choice.value), provisioning)

@@ -1,6 +1,8 @@
 //! Snapshots of a volume on a pool under a warm cache: memory, flash and log; clones, roll back, and kills.
 
 use std::fs::{self, File};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, hotset, text_of, wait_for};
@@ -129,6 +131,85 @@ fn roll_back_under_a_warm_cache_returns_the_old_content() {
     daemon.stop();
     let output = hotset(&["pool", "check", "tank", "--config", &fixture.config().display().to_string()]);
     assert!(output.status.success() && text_of(&output).contains("1 snapshot"), "{}", text_of(&output));
+}
+
+/// Connects, reads, and reads again for a while, until `is_ended`; returns the number of connections that ended between
+/// the two.
+fn connect_repeatedly(fixture: &Fixture, is_ended: &AtomicBool) -> u32 {
+    let mut disconnected = 0;
+    while !is_ended.load(Ordering::Relaxed) {
+        let Ok(mut client) = Client::connect(&fixture.endpoint(), "web") else { continue };
+        if client.read(0, 4096).is_ok() {
+            std::thread::sleep(Duration::from_millis(8));
+            disconnected += u32::from(client.read(0, 4096).is_err());
+        }
+        drop(client);
+        std::thread::sleep(Duration::from_millis(4));
+    }
+    disconnected
+}
+
+#[test]
+fn roll_back_without_force_disconnects_no_client_that_has_read() {
+    let fixture = created();
+    let daemon = fixture.start();
+    write_all(&mut connect(&fixture, "web"), 1);
+    daemon.command(&["snapshot", "create", "web", "s"]);
+    let is_ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| connect_repeatedly(&fixture, &is_ended));
+        let mut done = 0;
+        for _ in 0..40 {
+            let output = daemon.try_command(&["snapshot", "rollback", "web", "s", "--yes"]);
+            let text = text_of(&output);
+            assert!(output.status.success() || text.contains("has clients"), "{text}");
+            done += u32::from(output.status.success());
+        }
+        is_ended.store(true, Ordering::Relaxed);
+        assert_eq!(connecting.join().expect("the client does not panic"), 0, "of {done} roll backs");
+        assert!(done > 0, "no roll back hit a pause of the client");
+    });
+    assert_all(&mut connect(&fixture, "web"), 1, "after the roll backs");
+}
+
+/// Changes the records of a stopped daemon: removed volumes, so many that no manifest holds them, or none.
+fn set_removed(fixture: &Fixture, count: u64) {
+    let path = fixture.folder.join("state/state.json");
+    let text = fs::read_to_string(&path).expect("a start has written it");
+    let mut state: Value = serde_json::from_str(&text).expect("valid JSON");
+    // A linear congruential generator: its digits do not compress.
+    let mut number = 1u64;
+    let mut next = || {
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        number >> 8
+    };
+    let removed = (0..count).map(|_| (format!("v{:x}", next()), Value::from(format!("{:x}{:x}", next(), next()))));
+    state["removed"] = Value::Object(removed.collect());
+    fs::write(&path, state.to_string()).expect("the folder can be written");
+}
+
+#[test]
+fn roll_back_without_room_for_the_records_on_flash_changes_nothing() {
+    let fixture = created();
+    let daemon = fixture.start();
+    let mut web = connect(&fixture, "web");
+    write_all(&mut web, 1);
+    daemon.command(&["snapshot", "create", "web", "s"]);
+    write_all(&mut web, 2);
+    drop(web);
+    daemon.stop();
+    set_removed(&fixture, 4_000);
+    let daemon = fixture.start();
+    let mut web = connect(&fixture, "web");
+    let text = refused(&daemon, &["snapshot", "rollback", "web", "s", "--yes", "--force"]);
+    assert!(text.contains("was not rolled back") && text.contains("too large"), "{text}");
+    assert_all(&mut web, 2, "on the connection that stays");
+    drop(web);
+    daemon.stop();
+    set_removed(&fixture, 0);
+    let daemon = fixture.start();
+    roll_back(&daemon, "s");
+    assert_all(&mut connect(&fixture, "web"), 1, "with room for the records");
 }
 
 #[test]
