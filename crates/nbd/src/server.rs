@@ -207,8 +207,8 @@ impl<S: Seam> Server<S> {
         self.0.limits.clients.remove(id);
     }
 
-    /// Admits no client of an export until the returned object is dropped: connections end after their handshake. Current
-    /// clients stay.
+    /// Admits no client of an export until the returned object is dropped: connections end after their handshake.
+    /// Current clients stay.
     pub fn close_export(&self, name: &str) -> ClosedExport<S> {
         self.0.closed_exports.borrow_mut().push(name.to_owned());
         ClosedExport { server: self.clone(), name: name.to_owned() }

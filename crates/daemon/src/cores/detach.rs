@@ -15,7 +15,7 @@ use super::{Cores, core_ended};
 /// Time-out for answering the outstanding requests of clients at a stop or a removal.
 pub const CLIENTS_TIMEOUT: Nanos = Nanos::from_secs(5);
 
-/// What a detach does with the clients of a volume.
+/// Treatment of a volume's clients by a detach.
 #[derive(Clone, Debug)]
 pub enum ConnectedClients {
     /// Disconnects them.

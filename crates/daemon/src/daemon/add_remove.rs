@@ -46,7 +46,8 @@ impl Daemon {
             && self.cores.has_pool_volume(&pool.name, name).await?
         {
             let text = format!(
-                "pool {} has a volume \"{name}\" already, which keeps its tier policy and provisioning: add it without them",
+                "pool {} has a volume \"{name}\" already, which keeps its tier policy and provisioning: add it without \
+                 them",
                 pool.name
             );
             return Err(Failure::new(ErrorKind::Conflict, text));
