@@ -133,18 +133,21 @@ fn roll_back_under_a_warm_cache_returns_the_old_content() {
     assert!(output.status.success() && text_of(&output).contains("1 snapshot"), "{}", text_of(&output));
 }
 
-/// Connects, reads, and reads again for a while, until `is_ended`; returns the number of connections that ended between
-/// the two.
+/// Connects, reads, and reads again for a while, with pauses of many lengths between connections, until `is_ended`;
+/// returns the number of connections that ended between the two.
 fn connect_repeatedly(fixture: &Fixture, is_ended: &AtomicBool) -> u32 {
     let mut disconnected = 0;
-    while !is_ended.load(Ordering::Relaxed) {
+    for pause_ms in (0..100).step_by(4).cycle() {
+        if is_ended.load(Ordering::Relaxed) {
+            break;
+        }
         let Ok(mut client) = Client::connect(&fixture.endpoint(), "web") else { continue };
         if client.read(0, 4096).is_ok() {
             std::thread::sleep(Duration::from_millis(8));
             disconnected += u32::from(client.read(0, 4096).is_err());
         }
         drop(client);
-        std::thread::sleep(Duration::from_millis(4));
+        std::thread::sleep(Duration::from_millis(pause_ms));
     }
     disconnected
 }
@@ -159,11 +162,14 @@ fn roll_back_without_force_disconnects_no_client_that_has_read() {
     std::thread::scope(|scope| {
         let connecting = scope.spawn(|| connect_repeatedly(&fixture, &is_ended));
         let mut done = 0;
-        for _ in 0..40 {
+        for _ in 0..1_000 {
             let output = daemon.try_command(&["snapshot", "rollback", "web", "s", "--yes"]);
             let text = text_of(&output);
             assert!(output.status.success() || text.contains("has clients"), "{text}");
             done += u32::from(output.status.success());
+            if done == 5 {
+                break;
+            }
         }
         is_ended.store(true, Ordering::Relaxed);
         assert_eq!(connecting.join().expect("the client does not panic"), 0, "of {done} roll backs");
