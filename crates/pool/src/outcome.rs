@@ -3,32 +3,53 @@
 use seam::{Disk, DiskError, Seam};
 
 use crate::lost;
-use crate::number::GroupNo;
+use crate::number::{GroupNo, SliceAddress};
 use crate::state::State;
 
+/// The place of a request, for messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// Bytes of a slice: offset in it and length.
+    Bytes(SliceAddress, u64, u64),
+    /// A part of the pool by its description.
+    Part(&'static str),
+}
+
 impl<S: Seam, D: Disk<S>> State<S, D> {
-    /// Notes the outcome of a request to a group, and names group and range in its error.
+    /// Notes the outcome of a request to a group, and names group and place in its error.
     pub fn note_result<T>(
         &mut self,
         group: GroupNo,
-        range: &str,
+        place: Place,
         result: Result<T, DiskError>,
     ) -> Result<T, DiskError> {
-        let name = self.group_name(group);
-        let entry = &mut self.groups[group.index()];
         match result {
             Ok(value) => {
+                let entry = &mut self.groups[group.index()];
                 (entry.is_gone, entry.has_answered) = (false, true);
                 Ok(value)
             }
             Err(error) => {
                 self.set_gone(group, error == DiskError::Gone);
-                let text = format!("group {group} ({name}), {range}: {error}");
                 Err(match error {
                     DiskError::Unsupported | DiskError::ReadOnly | DiskError::Hung(_) => error,
-                    _ => DiskError::Io(text),
+                    _ => {
+                        let (name, place) = (self.group_name(group), self.place_text(place));
+                        DiskError::Io(format!("group {group} ({name}), {place}: {error}"))
+                    }
                 })
             }
+        }
+    }
+
+    fn place_text(&self, place: Place) -> String {
+        match place {
+            Place::Bytes(slice, offset, len) => {
+                let at = u64::from(slice.slice.0) * self.slice_bytes() + offset;
+                let name = self.volumes.get(&slice.volume).map(|volume| volume.spec.name.clone());
+                format!("bytes {at}+{len} of volume {}", name.unwrap_or_else(|| slice.volume.to_string()))
+            }
+            Place::Part(text) => text.to_owned(),
         }
     }
 
