@@ -1,26 +1,18 @@
 // The view of pools, in Chromium on a daemon with a pool of files.
 
 import assert from 'node:assert/strict';
-import { mkdtemp, rm, truncate, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { axeFindings, logIn, openPage, replaceStream, waitForBadge } from './browser.js';
-import { poolDevices, poolTables, startFixture, stopFixture, skip, until } from './daemon.js';
+import { startPoolFixture, stopFixture, skip, until } from './daemon.js';
 
 let daemon, browser, folder;
 
 before(async () => {
-  if (skip) return;
-  folder = await mkdtemp(join(process.env.HOTSET_E2E_DIR ?? tmpdir(), 'hotset-pool-'));
-  const paths = await poolDevices(folder);
-  ({ daemon, browser } = await startFixture(0, poolTables(paths)));
-  await daemon.createPool();
+  ({ daemon, browser, folder } = await startPoolFixture());
 });
-after(async () => {
-  await stopFixture({ daemon, browser });
-  if (folder) await rm(folder, { recursive: true });
-});
+after(() => stopFixture({ daemon, browser, folder }));
 
 const open = (t, view, options) => openPage({ daemon, browser, t }, view, options);
 const text = async (locator) => (await locator.innerText()).replaceAll(/\s+/g, ' ');

@@ -2,29 +2,19 @@
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { after, afterEach, before, test } from 'node:test';
 import { axeFindings, logIn, openPage, waitForBadge } from './browser.js';
-import { poolDevices, poolTables, startFixture, stopFixture, skip, until } from './daemon.js';
+import { startPoolFixture, stopFixture, skip, until } from './daemon.js';
 
 let daemon, browser, folder;
 
 before(async () => {
-  if (skip) return;
-  folder = await mkdtemp(join(process.env.HOTSET_E2E_DIR ?? tmpdir(), 'hotset-pool-'));
-  const paths = await poolDevices(folder);
-  ({ daemon, browser } = await startFixture(0, poolTables(paths)));
-  await daemon.createPool();
+  ({ daemon, browser, folder } = await startPoolFixture());
 });
 afterEach(async () => {
   for (const name of skip ? [] : await names()) await daemon.command('snapshot', 'delete', 'web01', name, '--yes');
 });
-after(async () => {
-  await stopFixture({ daemon, browser });
-  if (folder) await rm(folder, { recursive: true });
-});
+after(() => stopFixture({ daemon, browser, folder }));
 
 const VIEW = '#/volumes/web01/snapshots';
 

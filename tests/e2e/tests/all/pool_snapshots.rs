@@ -33,14 +33,8 @@ fn created() -> Fixture {
     );
     fixture.add_volume_on("web", "pool://tank", "size = \"32 MiB\"");
     fixture.add_volume("plain", 8 * MIB, "");
-    fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
-    let output = hotset(&["pool", "create", "tank", "--config", &fixture.config().display().to_string()]);
-    assert!(output.status.success(), "{}", text_of(&output));
+    fixture.create_pool("tank");
     fixture
-}
-
-fn connect(fixture: &Fixture, name: &str) -> Client {
-    Client::connect(&fixture.endpoint(), name).expect("the volume is served")
 }
 
 /// Byte offsets of the written blocks.
@@ -91,7 +85,7 @@ fn roll_back_under_a_warm_cache_returns_the_old_content() {
     for round in 0..4 {
         let (old, new) = (10 * round + 1, 10 * round + 2);
         let name = format!("s{round}");
-        let mut web = connect(&fixture, "web");
+        let mut web = fixture.connect("web");
         write_all(&mut web, old);
         // Acknowledged, not flushed: in memory or in the log.
         let made = daemon.command(&["snapshot", "create", "web", &name]);
@@ -108,14 +102,14 @@ fn roll_back_under_a_warm_cache_returns_the_old_content() {
             daemon.command(&["snapshot", "rollback", "web", &name, "--yes", "--force"]);
             assert!(web.read(0, 4096).is_err(), "its connection has ended");
         }
-        assert_all(&mut connect(&fixture, "web"), old, "after the roll back");
+        assert_all(&mut fixture.connect("web"), old, "after the roll back");
     }
     daemon.kill();
     let daemon = fixture.start();
-    assert_all(&mut connect(&fixture, "web"), 31, "after a kill");
+    assert_all(&mut fixture.connect("web"), 31, "after a kill");
     // An older snapshot is unchanged by all that.
     roll_back(&daemon, "s0");
-    let mut web = connect(&fixture, "web");
+    let mut web = fixture.connect("web");
     assert_all(&mut web, 1, "after another roll back");
     write_all(&mut web, 99);
     web.flush().expect("room");
@@ -125,9 +119,9 @@ fn roll_back_under_a_warm_cache_returns_the_old_content() {
     }
     daemon.stop();
     let daemon = fixture.start();
-    assert_all(&mut connect(&fixture, "web"), 99, "after a restart");
+    assert_all(&mut fixture.connect("web"), 99, "after a restart");
     roll_back(&daemon, "s0");
-    assert_all(&mut connect(&fixture, "web"), 1, "after the last roll back");
+    assert_all(&mut fixture.connect("web"), 1, "after the last roll back");
     daemon.stop();
     let output = hotset(&["pool", "check", "tank", "--config", &fixture.config().display().to_string()]);
     assert!(output.status.success() && text_of(&output).contains("1 snapshot"), "{}", text_of(&output));
@@ -156,7 +150,7 @@ fn connect_repeatedly(fixture: &Fixture, is_ended: &AtomicBool) -> u32 {
 fn roll_back_without_force_disconnects_no_client_that_has_read() {
     let fixture = created();
     let daemon = fixture.start();
-    write_all(&mut connect(&fixture, "web"), 1);
+    write_all(&mut fixture.connect("web"), 1);
     daemon.command(&["snapshot", "create", "web", "s"]);
     let is_ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -175,7 +169,7 @@ fn roll_back_without_force_disconnects_no_client_that_has_read() {
         assert_eq!(connecting.join().expect("the client does not panic"), 0, "of {done} roll backs");
         assert!(done > 0, "no roll back hit a pause of the client");
     });
-    assert_all(&mut connect(&fixture, "web"), 1, "after the roll backs");
+    assert_all(&mut fixture.connect("web"), 1, "after the roll backs");
 }
 
 /// Changes the records of a stopped daemon: removed volumes, so many that no manifest holds them, or none.
@@ -198,7 +192,7 @@ fn set_removed(fixture: &Fixture, count: u64) {
 fn roll_back_without_room_for_the_records_on_flash_changes_nothing() {
     let fixture = created();
     let daemon = fixture.start();
-    let mut web = connect(&fixture, "web");
+    let mut web = fixture.connect("web");
     write_all(&mut web, 1);
     daemon.command(&["snapshot", "create", "web", "s"]);
     write_all(&mut web, 2);
@@ -206,7 +200,7 @@ fn roll_back_without_room_for_the_records_on_flash_changes_nothing() {
     daemon.stop();
     set_removed(&fixture, 4_000);
     let daemon = fixture.start();
-    let mut web = connect(&fixture, "web");
+    let mut web = fixture.connect("web");
     let text = refused(&daemon, &["snapshot", "rollback", "web", "s", "--yes", "--force"]);
     assert!(text.contains("was not rolled back") && text.contains("too large"), "{text}");
     assert_all(&mut web, 2, "on the connection that stays");
@@ -215,34 +209,34 @@ fn roll_back_without_room_for_the_records_on_flash_changes_nothing() {
     set_removed(&fixture, 0);
     let daemon = fixture.start();
     roll_back(&daemon, "s");
-    assert_all(&mut connect(&fixture, "web"), 1, "with room for the records");
+    assert_all(&mut fixture.connect("web"), 1, "with room for the records");
 }
 
 #[test]
 fn clone_shows_the_snapshot_after_overwrites_and_a_kill() {
     let fixture = created();
     let mut daemon = fixture.start();
-    let mut web = connect(&fixture, "web");
+    let mut web = fixture.connect("web");
     write_all(&mut web, 1);
     daemon.command(&["snapshot", "create", "web", "first"]);
     write_all(&mut web, 2);
     // The overwrites are in the log or in memory: the next start destages them, beside the snapshot.
     daemon.kill();
     daemon = fixture.start();
-    assert_all(&mut connect(&fixture, "web"), 2, "after a kill");
+    assert_all(&mut fixture.connect("web"), 2, "after a kill");
     daemon.command(&["snapshot", "clone", "web", "first", "copy"]);
     daemon.command(&["volume", "add", "copy", "--backing", "pool://tank"]);
-    let mut copy = connect(&fixture, "copy");
+    let mut copy = fixture.connect("copy");
     assert_all(&mut copy, 1, "in the clone");
     write_all(&mut copy, 3);
     copy.flush().expect("room");
-    assert_all(&mut connect(&fixture, "web"), 2, "beside the clone");
+    assert_all(&mut fixture.connect("web"), 2, "beside the clone");
     drop(copy);
     daemon.command(&["snapshot", "delete", "web", "first", "--yes"]);
     daemon.kill();
     daemon = fixture.start();
-    assert_all(&mut connect(&fixture, "copy"), 3, "in the clone after a kill");
-    assert_all(&mut connect(&fixture, "web"), 2, "without the snapshot");
+    assert_all(&mut fixture.connect("copy"), 3, "in the clone after a kill");
+    assert_all(&mut fixture.connect("web"), 2, "without the snapshot");
     daemon.stop();
     let output = hotset(&["pool", "check", "tank", "--config", &fixture.config().display().to_string()]);
     assert!(output.status.success(), "{}", text_of(&output));
@@ -252,7 +246,7 @@ fn clone_shows_the_snapshot_after_overwrites_and_a_kill() {
 fn commands_on_snapshots_say_what_is_wrong() {
     let fixture = created();
     let daemon = fixture.start();
-    connect(&fixture, "web").write(0, &[1; 4096]).expect("room");
+    fixture.connect("web").write(0, &[1; 4096]).expect("room");
     let text = refused(&daemon, &["snapshot", "create", "plain", "s"]);
     assert!(text.contains("on pools alone"), "{text}");
     assert!(refused(&daemon, &["snapshot", "create", "none", "s"]).contains("none"));

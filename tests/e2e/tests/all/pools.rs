@@ -388,11 +388,8 @@ fn deletion_of_a_volume_keeps_one_of_the_same_name_on_another_pool() {
     fixture.tables += &format!(
         "[[pool]]\nname = \"tin\"\nslice = \"1 MiB\"\n[[pool.tier]]\nname = \"one\"\ndevices = [\"{device}\"]\n"
     );
-    fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
-    let fixture = create(fixture);
-    let config = fixture.config().display().to_string();
-    let output = hotset(&["pool", "create", "tin", "--config", &config]);
-    assert!(output.status.success(), "{}", text_of(&output));
+    fixture.create_pool("tank");
+    fixture.create_pool("tin");
     let mut daemon = fixture.start();
     let connect = |name| Client::connect(&fixture.endpoint(), name).expect("the volume is served");
     daemon.command(&["volume", "add", "web", "--backing", "pool://tank", "--size", "16 MiB"]);
