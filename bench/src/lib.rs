@@ -14,6 +14,7 @@ pub mod nbd;
 pub mod null_server;
 pub mod paired;
 pub mod pool_moves;
+pub mod pool_overhead;
 pub mod process;
 pub mod qos;
 pub mod report;

@@ -31,7 +31,7 @@ struct Arguments {
     #[arg(long, default_value = "target/release/hotset")]
     hotset: PathBuf,
     /// Measure only these sections: hits, placed, misses, limited, destage, stalled, flushes, flash, stopped-control,
-    /// control, iscsi, vhost_user, vhost_user_flushes, qos, uncongested, pool_moves
+    /// control, iscsi, vhost_user, vhost_user_flushes, qos, uncongested, pool_moves, pool_overhead
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -152,6 +152,10 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     if is_requested("pool_moves") {
         let folder = tempfile::tempdir_in(&arguments.directory)?;
         sections.push(bench::pool_moves::section(folder.path(), &programs, effort)?);
+    }
+    if is_requested("pool_overhead") {
+        let folder = tempfile::tempdir_in(&arguments.directory)?;
+        sections.push(bench::pool_overhead::section(folder.path(), &programs, effort)?);
     }
     left_out.sort();
     left_out.dedup();

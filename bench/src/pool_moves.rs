@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -14,7 +14,7 @@ use crate::load::{Load, LoadFigures};
 use crate::process::Process;
 use crate::report::Section;
 use crate::run::{Effort, median};
-use crate::servers::{Programs, control_socket, daemon};
+use crate::servers::{Programs, control_socket, create_pool, daemon};
 
 const POOL: &str = "bench";
 /// Size of a device. Each has room for both volumes.
@@ -118,14 +118,7 @@ impl<'a> Pool<'a> {
             );
         }
         let command = daemon(folder, &socket(folder), MEMORY_BYTES, &[], &extra_toml, &programs.hotset)?;
-        let create = Command::new(&programs.hotset)
-            .args(["pool", "create", POOL, "--config"])
-            .arg(folder.join("hotset.toml"))
-            .stdout(Stdio::null())
-            .status()?;
-        if !create.success() {
-            return Err(io::Error::other("the pool could not be created"));
-        }
+        create_pool(POOL, folder, programs)?;
         Ok(Pool { folder, programs, process: Process::start(command, &socket(folder))?, next: 0 })
     }
 

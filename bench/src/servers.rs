@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::fio::Target;
 use crate::process::Process;
@@ -231,6 +231,16 @@ pub fn two_volumes(folder: &Path, programs: &Programs, sizes: [u64; 2]) -> io::R
     let command = daemon(folder, &socket, 3 * (sizes[0] + sizes[1]), &volumes, "", &programs.hotset)?;
     let targets = names.map(|name| Target::Nbd(format!("nbd+unix:///{name}?socket={}", socket.display())));
     Ok(TwoVolumes { targets, control: control_socket(folder), process: Process::start(command, &socket)? })
+}
+
+/// Creates a pool of the configuration in `folder`, before its daemon starts.
+pub fn create_pool(name: &str, folder: &Path, programs: &Programs) -> io::Result<()> {
+    let mut command = Command::new(&programs.hotset);
+    command.args(["pool", "create", name, "--config"]).arg(folder.join("hotset.toml")).stdout(Stdio::null());
+    if !command.status()?.success() {
+        return Err(io::Error::other(format!("the pool {name} could not be created")));
+    }
+    Ok(())
 }
 
 /// Control socket of the daemon of `folder`.

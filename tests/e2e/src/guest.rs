@@ -14,7 +14,7 @@ use crate::daemon::{SABOTAGE, wait_at_most};
 use crate::kernel::{self, BOOT_TIMEOUT, Kernel};
 use crate::tool::tool;
 
-/// Configuration of the daemon in the guest. `/dev/vda` is the first disk.
+/// Configuration of the daemon in the guest, before the tables of its storage.
 const CONFIG: &str = r#"
 [state]
 directory = "/state"
@@ -24,16 +24,69 @@ size = "32 MiB"
 socket = "/control.sock"
 [nbd]
 listen = ["tcp:0.0.0.0:10809"]
-[[volume]]
-name = "v"
-backing = "/dev/vda"
 "#;
 
-/// Additional configuration for a machine with four disks: the backing, two flash devices, and a file system with the
-/// state directory.
-const FLASH: &str = r#"
-[flash]
-devices = ["/dev/vdb", "/dev/vdc"]
+/// Storage of the volume "v" of a guest.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Storage {
+    /// One disk.
+    Disk,
+    /// A disk, two flash devices, and a disk with the file system of the state directory.
+    DiskAndFlash,
+    /// A pool "tank" of two disks, and a disk with the file system of the state directory. The slices always move from
+    /// one disk to the other.
+    Pool,
+}
+
+impl Storage {
+    /// Tables of the configuration.
+    fn tables(self) -> &'static str {
+        match self {
+            Storage::Disk => "[[volume]]\nname = \"v\"\nbacking = \"/dev/vda\"\n",
+            Storage::DiskAndFlash => {
+                "[[volume]]\nname = \"v\"\nbacking = \"/dev/vda\"\n[flash]\ndevices = [\"/dev/vdb\", \"/dev/vdc\"]\n"
+            }
+            Storage::Pool => {
+                "[[volume]]\nname = \"v\"\nbacking = \"pool://tank\"\nsize = \"8 MiB\"\nprovisioning = \"thick\"\n[[pool]]\nname = \"tank\"\n\
+                 slice = \"256 KiB\"\nrelocation = \"off\"\nrate = \"2 MiB/s\"\n[[pool.tier]]\nname = \"t\"\nclass = \
+                 \"nl-sas\"\ndevices = [\"/dev/vda\", \"/dev/vdb\"]\n"
+            }
+        }
+    }
+
+    /// Commands before the start of the daemon.
+    fn preparation(self) -> &'static str {
+        match self {
+            Storage::Disk => "",
+            Storage::DiskAndFlash => "mount -t ext4 /dev/vdd /state\n",
+            // Refused if the devices carry a pool already.
+            Storage::Pool => {
+                "mount -t ext4 /dev/vdc /state\nhotset pool create tank --config /hotset.toml >/dev/null 2>&1\n"
+            }
+        }
+    }
+
+    /// Commands beside the daemon. Those of a pool write how many bytes have moved since the start.
+    fn background(self) -> &'static str {
+        match self {
+            Storage::Disk | Storage::DiskAndFlash => "",
+            Storage::Pool => POOL_MOVES,
+        }
+    }
+}
+
+/// Drains one disk of the pool, then the other one, each for less time than the drain takes at the pool's rate.
+const POOL_MOVES: &str = r#"
+pool() { hotset pool $* --socket /control.sock; }
+until pool list >/dev/null 2>&1; do sleep 0.1; done
+while true; do
+  for disk in /dev/vda /dev/vdb; do
+    pool drain tank $disk >/dev/null
+    sleep 1
+    pool show tank --json | tr -d ' \n' | sed 's/.*"moved_bytes":\([0-9]*\).*/GUEST-MOVED \1\n/'
+    pool drain tank $disk --cancel >/dev/null
+  done
+done
 "#;
 
 const INIT: &str = r#"#!/bin/sh
@@ -45,8 +98,9 @@ for module in /modules/*; do insmod $module; done
 ifconfig lo 127.0.0.1 up
 ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up
 ulimit -l unlimited
-[ ! -b /dev/vdd ] || mount -t ext4 /dev/vdd /state
 . /sabotage
+. /preparation
+sh /background &
 hotset serve --config /hotset.toml &
 daemon=$!
 until netstat -ltn | grep -q :10809; do
@@ -66,9 +120,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// Packs `daemon` with the kernel into `folder`. With `flash` the machine has flash devices; `sabotage` names a
-    /// deliberate fault.
-    pub fn build(folder: &Path, kernel: &Kernel, daemon: &Path, flash: bool, sabotage: Option<&str>) -> Image {
+    /// Packs `daemon` with the kernel into `folder`. `sabotage` names a deliberate fault.
+    pub fn build(folder: &Path, kernel: &Kernel, daemon: &Path, storage: Storage, sabotage: Option<&str>) -> Image {
         let root = folder.join("root");
         for name in ["bin", "proc", "sys", "dev", "state", "tmp"] {
             fs::create_dir_all(root.join(name)).expect("the folder can be written");
@@ -85,11 +138,16 @@ impl Image {
         }
         kernel
             .put_modules(&["virtio_pci", "virtio_blk", "virtio_net", "ext4", "crc32c_generic"], &root.join("modules"));
-        let config = if flash { format!("{FLASH}{CONFIG}") } else { CONFIG.to_owned() };
-        fs::write(root.join("hotset.toml"), config).expect("the folder can be written");
         let sabotage = sabotage.map(|fault| format!("export {SABOTAGE}={fault}\n")).unwrap_or_default();
-        fs::write(root.join("sabotage"), sabotage).expect("the folder can be written");
-        fs::write(root.join("init"), INIT).expect("the folder can be written");
+        for (name, text) in [
+            ("hotset.toml", format!("{CONFIG}{}", storage.tables())),
+            ("sabotage", sabotage),
+            ("preparation", storage.preparation().to_owned()),
+            ("background", storage.background().to_owned()),
+            ("init", INIT.to_owned()),
+        ] {
+            fs::write(root.join(name), text).expect("the folder can be written");
+        }
         Image { kernel: kernel.image(), initramfs: kernel::pack(&root) }
     }
 }
@@ -147,6 +205,13 @@ impl Guest {
     /// Console output of the guest so far.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
+    }
+
+    /// Bytes that have moved between the disks of the pool since the boot, from the latest line of the console.
+    pub fn moved_bytes(&self) -> u64 {
+        let log = self.log();
+        let mut counts = log.lines().rev().filter_map(|line| line.strip_prefix("GUEST-MOVED ")?.trim().parse().ok());
+        counts.next().unwrap_or(0)
     }
 
     /// Cuts the power; returns when the guest can no longer reach its disks.

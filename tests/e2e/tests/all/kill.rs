@@ -12,6 +12,7 @@ use e2e::fixture::Fixture;
 use e2e::random::{Random, seed};
 use e2e::write_history::{Fault, WriteHistory};
 use e2e::writer::{StopOnDrop, Writer};
+use serde_json::Value;
 
 const BYTES: u64 = 16 << 20;
 const FLASH_BYTES: u64 = 12 << 20;
@@ -89,11 +90,28 @@ fn fixture_with_flash() -> Fixture {
     fixture
 }
 
+/// Content of the volume after a stop, from its backing.
+fn stopped_image(fixture: &Fixture) -> Vec<u8> {
+    std::fs::read(fixture.backing("v")).expect("the backing exists")
+}
+
 fn check_repeated_kills(fixture: &Fixture, seed: u64, while_stopped: StoppedAction) {
+    check_kills_beside(fixture, seed, |_| (), while_stopped, stopped_image);
+}
+
+/// Repeats kills; `before_writes` runs at the start of each round, `image` reads the volume after the last stop.
+fn check_kills_beside(
+    fixture: &Fixture,
+    seed: u64,
+    mut before_writes: impl FnMut(&Daemon),
+    while_stopped: StoppedAction,
+    image: fn(&Fixture) -> Vec<u8>,
+) {
     let mut random = Random::new(seed);
     let history = Mutex::new(WriteHistory::new(BYTES, false));
     let mut daemon = fixture.start();
     for number in 0..kill_rounds() {
+        before_writes(&daemon);
         let faults;
         (daemon, faults) = kill_once(fixture, daemon, &history, &mut random, while_stopped);
         assert!(faults.is_empty(), "round {number}: {:?}", &faults[..faults.len().min(20)]);
@@ -101,8 +119,7 @@ fn check_repeated_kills(fixture: &Fixture, seed: u64, while_stopped: StoppedActi
     let writes = history.lock().expect("no writer panicked").sequence();
     assert!(writes > 100 * kill_rounds(), "only {writes} writes: the writer is broken");
     daemon.command(&["stop", "--destage"]);
-    let image = std::fs::read(fixture.backing("v")).expect("the backing exists");
-    let faults = history.into_inner().expect("no writer panicked").check_after_crash(&image);
+    let faults = history.into_inner().expect("no writer panicked").check_after_crash(&image(fixture));
     assert!(faults.is_empty(), "after the stop: {faults:?}");
 }
 
@@ -119,6 +136,57 @@ fn case_2_kill_with_the_flash_log_loses_no_flushed_write() {
 #[test]
 fn kills_with_an_overwritten_flash_mirror_lose_no_flushed_write() {
     check_repeated_kills(&fixture_with_flash(), seed("kill_damage"), damage_mirror);
+}
+
+/// Devices of the pool. Each has room for the volume.
+const POOL_DEVICES: [&str; 2] = ["d0", "d1"];
+const POOL_DEVICE_BYTES: u64 = 24 << 20;
+
+/// A thick volume on a pool whose slices move slowly enough for a drain to outlast a round.
+fn fixture_with_pool() -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.memory = "20 MiB".to_owned();
+    fixture.keep_in = "none".to_owned();
+    let devices = POOL_DEVICES.map(|name| {
+        let path = fixture.folder.join(name);
+        File::create(&path).and_then(|file| file.set_len(POOL_DEVICE_BYTES)).expect("the folder can be written");
+        format!("\"{}\"", path.display())
+    });
+    fixture.tables = format!(
+        "[[pool]]\nname = \"tank\"\nslice = \"256 KiB\"\nrelocation = \"off\"\nrate = \"3 MiB/s\"\n[[pool.tier]]\n\
+         name = \"t\"\nclass = \"nl-sas\"\ndevices = [{}]\n",
+        devices.join(", ")
+    );
+    fixture.add_volume_on("v", "pool://tank", &format!("size = \"{BYTES} B\"\nprovisioning = \"thick\""));
+    fixture.create_pool("tank");
+    fixture
+}
+
+/// Restarts a stopped daemon to read the volume.
+fn image_after_restart(fixture: &Fixture) -> Vec<u8> {
+    let daemon = fixture.start();
+    let image = fixture.connect("v").read_all().expect("the volume is served again");
+    daemon.stop();
+    image
+}
+
+#[test]
+fn kills_beside_moves_between_devices_of_a_pool_lose_no_flushed_write() {
+    let fixture = fixture_with_pool();
+    let (mut from, mut moved_bytes) = (0, 0);
+    let move_slices = |daemon: &Daemon| {
+        let pool: Value = serde_json::from_str(&daemon.command(&["pool", "show", "tank", "--json"])).expect("JSON");
+        // A drain goes on after a kill; the counter begins again.
+        moved_bytes += pool["relocation"]["moved_bytes"].as_u64().expect("a number");
+        let former = fixture.folder.join(POOL_DEVICES[from]).display().to_string();
+        daemon.try_command(&["pool", "drain", "tank", &former, "--cancel"]);
+        from = 1 - from;
+        let device = fixture.folder.join(POOL_DEVICES[from]).display().to_string();
+        daemon.command(&["pool", "drain", "tank", &device]);
+    };
+    check_kills_beside(&fixture, seed("kill_pool"), move_slices, no_action, image_after_restart);
+    println!("{moved_bytes} bytes moved before the ends of the drains");
+    assert!(moved_bytes > 0, "no slice moved beside the kills");
 }
 
 /// Offsets of the blocks that are flushed just before a kill: more than a first flush destages as evidence of the

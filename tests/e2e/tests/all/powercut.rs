@@ -13,7 +13,7 @@ use e2e::client::{Client, Endpoint};
 use e2e::daemon::{binary, wait_for};
 use e2e::fixture::Fixture;
 use e2e::folder::Folder;
-use e2e::guest::{Guest, Image};
+use e2e::guest::{Guest, Image, Storage};
 use e2e::kernel::Kernel;
 use e2e::random::{Random, seed};
 use e2e::tool::tool;
@@ -24,6 +24,8 @@ const BYTES: u64 = 8 << 20;
 
 /// Size of a flash device, so small that the log wraps and page segments are written and freed.
 const FLASH_BYTES: usize = 24 << 20;
+/// Size of a device of a pool. Each has room for the volume.
+const POOL_DEVICE_BYTES: usize = 12 << 20;
 /// Size of the state directory's file system.
 const STATE_BYTES: usize = 16 << 20;
 /// Number of writes before a cut, so that the cut can lose some.
@@ -49,20 +51,24 @@ fn write_until(endpoint: &Endpoint, history: &Mutex<WriteHistory>, seed: u64, cr
 
 /// The disks of a guest; each loses its unflushed data at a cut.
 struct Disks {
-    /// The backing first; then, if present, two flash devices and the state directory's file system.
+    /// The backing or the devices of a pool; then, if present, two flash devices and the state directory's file system.
     disks: Vec<CacheDisk>,
     sockets: Vec<PathBuf>,
 }
 
 impl Disks {
-    fn new(folder: &Folder, flash: bool) -> Disks {
-        let mut images = vec![vec![0; BYTES as usize]];
-        if flash {
+    fn new(folder: &Folder, storage: Storage) -> Disks {
+        let sizes: &[usize] = match storage {
+            Storage::Disk => &[BYTES as usize],
+            Storage::DiskAndFlash => &[BYTES as usize, FLASH_BYTES, FLASH_BYTES],
+            Storage::Pool => &[POOL_DEVICE_BYTES; 2],
+        };
+        let mut images: Vec<_> = sizes.iter().map(|size| vec![0; *size]).collect();
+        if storage != Storage::Disk {
             let state = folder.join("state.img");
             std::fs::write(&state, vec![0; STATE_BYTES]).expect("the folder can be written");
             tool("mkfs.ext4").args("-q -F").arg(&state).ok();
-            let state = std::fs::read(&state).expect("the image was just created");
-            images.extend([vec![0; FLASH_BYTES], vec![0; FLASH_BYTES], state]);
+            images.push(std::fs::read(&state).expect("the image was just created"));
         }
         let sockets: Vec<_> = (0..images.len()).map(|number| folder.join(&format!("disk{number}"))).collect();
         let serve = |(socket, image): (&PathBuf, Vec<u8>)| {
@@ -76,34 +82,43 @@ impl Disks {
         self.disks.iter().map(CacheDisk::flushes).collect()
     }
 
-    /// Cuts all disks and returns the backing's content afterwards.
+    /// Cuts all disks and returns the content of the first one afterwards.
     fn cut(&self, random: &mut Random) -> Vec<u8> {
         let mut images = self.disks.iter().map(|disk| disk.cut(random));
-        let backing = images.next().expect("a guest has a backing");
+        let first = images.next().expect("a guest has a disk");
         images.for_each(drop);
-        backing
+        first
     }
 }
 
 /// Boots, writes, cuts the power, checks; the next round boots from the remaining content. Stops at the first fault.
-/// Without flash the backing is checked directly, with flash the content that the next boot's daemon serves; a refused
-/// volume is a fault.
-fn guest_rounds(flash: bool, sabotage: Option<&str>, rounds: u64, seed: u64) -> Vec<String> {
+/// A volume on a disk without flash is checked on the disk, another one by the content that the next boot's daemon serves;
+/// a refused volume is a fault.
+fn guest_rounds(storage: Storage, sabotage: Option<&str>, rounds: u64, seed: u64) -> Vec<String> {
     let folder = Folder::new();
-    let image = Image::build(folder.path(), &Kernel::open(), binary(), flash, sabotage);
-    let disks = Disks::new(&folder, flash);
+    let image = Image::build(folder.path(), &Kernel::open(), binary(), storage, sabotage);
+    let disks = Disks::new(&folder, storage);
     let history = Mutex::new(WriteHistory::new(BYTES, true));
     let mut random = Random::new(seed);
     let boot = || Guest::boot(&image, &disks.sockets, &folder.join("console"));
     let mut guest = boot();
+    let mut moved_bytes = 0;
     for round in 0..rounds {
         let (before, flushes) = (history.lock().expect("no writer panicked").sequence(), disks.flushes());
         let endpoint = guest.endpoint();
-        let mut faults = write_until(&endpoint, &history, random.draw(), || guest.cut());
+        let pause = Duration::from_millis(random.below(3000));
+        let mut faults = write_until(&endpoint, &history, random.draw(), || {
+            if storage == Storage::Pool {
+                wait_for("the first moves", || (guest.moved_bytes() > 0).then_some(()));
+                std::thread::sleep(pause);
+                moved_bytes += guest.moved_bytes();
+            }
+            guest.cut();
+        });
         let flushes: Vec<_> = disks.flushes().iter().zip(flushes).map(|(after, before)| after - before).collect();
         let mut volume_image = disks.cut(&mut random);
         guest = boot();
-        if flash {
+        if storage != Storage::Disk {
             let content = Client::connect(&guest.endpoint(), "v").and_then(|mut client| client.read_all());
             volume_image = match content {
                 Ok(volume_image) => volume_image,
@@ -118,6 +133,7 @@ fn guest_rounds(flash: bool, sabotage: Option<&str>, rounds: u64, seed: u64) -> 
             return faults.iter().map(Fault::to_string).collect();
         }
     }
+    println!("{moved_bytes} bytes of slices moved");
     Vec::new()
 }
 
@@ -168,28 +184,35 @@ fn rounds() -> u64 {
 #[test]
 #[ignore = "needs a guest kernel: make torture"]
 fn daemon_that_skips_backing_flushes_is_caught_in_the_guest() {
-    let faults = guest_rounds(false, Some("flush-early"), 8, seed("powercut"));
+    let faults = guest_rounds(Storage::Disk, Some("flush-early"), 8, seed("powercut"));
     assert!(faults.iter().any(|fault| fault.contains("was flushed")), "{faults:?}");
 }
 
 #[test]
 #[ignore = "needs a guest kernel and minutes: make torture"]
 fn case_3_flushed_write_survives_a_power_cut_of_the_machine() {
-    let faults = guest_rounds(false, None, rounds(), seed("powercut"));
+    let faults = guest_rounds(Storage::Disk, None, rounds(), seed("powercut"));
     assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
 }
 
 #[test]
 #[ignore = "needs a guest kernel and minutes: make torture"]
 fn case_3_flushed_write_survives_a_power_cut_with_flash() {
-    let faults = guest_rounds(true, None, rounds(), seed("powercut_flash"));
+    let faults = guest_rounds(Storage::DiskAndFlash, None, rounds(), seed("powercut_flash"));
+    assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
+}
+
+#[test]
+#[ignore = "needs a guest kernel and minutes: make torture"]
+fn case_3_flushed_write_survives_a_power_cut_of_a_pool_with_moves() {
+    let faults = guest_rounds(Storage::Pool, None, rounds().div_ceil(2), seed("powercut_pool"));
     assert!(faults.is_empty(), "{:?}", &faults[..faults.len().min(20)]);
 }
 
 #[test]
 #[ignore = "needs a guest kernel and minutes: make torture"]
 fn daemon_that_skips_flash_flushes_is_caught_in_the_guest() {
-    let faults = guest_rounds(true, Some("flash-skip-flush"), 8, seed("powercut_flash"));
+    let faults = guest_rounds(Storage::DiskAndFlash, Some("flash-skip-flush"), 8, seed("powercut_flash"));
     println!("{faults:?}");
     assert!(!faults.is_empty(), "no check found a fault");
 }
