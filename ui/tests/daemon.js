@@ -63,9 +63,19 @@ export async function startFixture(idle = 0, tables = '') {
   return skip ? {} : { daemon: await Daemon.start(idle, tables), browser: await launch() };
 }
 
-export async function stopFixture({ daemon, browser }) {
+/** As `startFixture`, with the pool `tank` on files of a folder of their own. */
+export async function startPoolFixture() {
+  if (skip) return {};
+  const folder = await mkdtemp(join(process.env.HOTSET_E2E_DIR ?? tmpdir(), 'hotset-pool-'));
+  const fixture = await startFixture(0, poolTables(await poolDevices(folder)));
+  await fixture.daemon.createPool();
+  return { ...fixture, folder };
+}
+
+export async function stopFixture({ daemon, browser, folder }) {
   await browser?.close();
   await daemon?.stop();
+  if (folder) await rm(folder, { recursive: true });
 }
 
 export class Daemon {

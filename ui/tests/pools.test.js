@@ -1,26 +1,18 @@
 // The view of pools, in Chromium on a daemon with a pool of files.
 
 import assert from 'node:assert/strict';
-import { mkdtemp, rm, truncate, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { axeFindings, logIn, openPage, replaceStream, waitForBadge } from './browser.js';
-import { poolDevices, poolTables, startFixture, stopFixture, skip, until } from './daemon.js';
+import { startPoolFixture, stopFixture, skip, until } from './daemon.js';
 
 let daemon, browser, folder;
 
 before(async () => {
-  if (skip) return;
-  folder = await mkdtemp(join(process.env.HOTSET_E2E_DIR ?? tmpdir(), 'hotset-pool-'));
-  const paths = await poolDevices(folder);
-  ({ daemon, browser } = await startFixture(0, poolTables(paths)));
-  await daemon.createPool();
+  ({ daemon, browser, folder } = await startPoolFixture());
 });
-after(async () => {
-  await stopFixture({ daemon, browser });
-  if (folder) await rm(folder, { recursive: true });
-});
+after(() => stopFixture({ daemon, browser, folder }));
 
 const open = (t, view, options) => openPage({ daemon, browser, t }, view, options);
 const text = async (locator) => (await locator.innerText()).replaceAll(/\s+/g, ' ');
@@ -93,6 +85,32 @@ test('a device is added, drained and returned to service', { skip }, async (t) =
     return pool.tiers[1].groups.every(({ state }) => state !== 'draining');
   });
   await daemon.command('pool', 'resume', 'tank');
+});
+
+test('a volume is added on a tier of the pool, with all its space', { skip }, async (t) => {
+  const page = await open(t, '#/volumes');
+  await waitForBadge(page, 'live');
+  await page.getByRole('button', { name: 'Log in' }).click();
+  await logIn(page, daemon, 'adder', 'administer');
+  await page.getByRole('button', { name: 'Add volume' }).click();
+  const dialog = page.getByRole('dialog', { name: 'Add volume' });
+  await dialog.getByLabel('Name').fill('bulk');
+  await dialog.getByLabel('Backing').fill('/dev/sdb');
+  assert.equal(await dialog.getByLabel('Provisioning').count(), 0, 'only a pool has tiers');
+  await dialog.getByLabel('Backing').fill('pool://tank');
+  await dialog.getByLabel('Size').fill('16 MiB');
+  const tiers = await dialog.getByLabel('Tier policy').locator('option').allInnerTexts();
+  assert.deepEqual(tiers, ['auto', 'start-high', 'highest', 'lowest', 'ssd', 'sas']);
+  await dialog.getByLabel('Tier policy').selectOption('sas');
+  await dialog.getByLabel('Provisioning').selectOption('thick');
+  await dialog.getByRole('button', { name: 'Add', exact: true }).click();
+  await until('the page of the volume', () => page.url().includes('#/volumes/bulk'));
+  const { volumes } = await daemon.json('pools/tank');
+  assert.deepEqual(volumes.find(({ name }) => name === 'bulk').tier_bytes, [0, 16 << 20]);
+  // The other tests show the map of the largest volume.
+  await daemon.command('volume', 'remove', 'bulk');
+  await daemon.command('pool', 'delete-volume', 'tank', 'bulk', '--yes');
+  assert.deepEqual(page.errors, []);
 });
 
 test('a fill that nears its end has a mark and a date', { skip }, async (t) => {

@@ -16,6 +16,7 @@ const views = {
   'volume-io': '#/volumes/database/io',
   'volume-qos': '#/volumes/database/qos',
   'volume-controls': '#/volumes/database/controls',
+  'volume-snapshots': '#/volumes/web01/snapshots',
   datastores: '#/datastores?range=1min',
   flash: '#/flash?range=1min',
   pools: '#/pools?range=1min',
@@ -30,6 +31,7 @@ const daemon = await Daemon.start(12, poolTables(await poolDevices(devices)));
 const browser = await launch();
 try {
   await daemon.createPool();
+  await daemon.command('snapshot', 'create', 'web01', 'before-update');
   daemon.load(600);
   for (const colorScheme of ['light', 'dark']) {
     for (const width of [1440, 1024, 390]) {

@@ -51,7 +51,10 @@ pub use log::LogConfig;
 pub use look_up::LOOK_UP_TIMEOUT;
 pub use names::check_name;
 pub use nearest::nearest;
-pub use pools::{PoolConfig, RateSetting, RelocationTimes, TierChoice, TierConfig, name_devices};
+pub use pools::{
+    PoolConfig, RateSetting, RelocationTimes, TierChoice, TierConfig, check_slice, check_tier_name, name_devices,
+    parse_placement,
+};
 pub use problem::{Problem, Problems};
 pub use qos::{QosRule, RuleValue};
 use qos::{qos_by_rules, rule_values};

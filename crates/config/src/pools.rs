@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use pool::planner::{ClassCost, NAMED_CLASSES, Windows};
 use pool::{MoveRate, Provisioning, TierNo, TierPolicy};
@@ -126,20 +127,26 @@ impl fmt::Display for RateSetting {
     }
 }
 
-impl Setting for RateSetting {
-    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
-        let text = value.as_str().ok_or(ValueError::Type("low, medium, high or a size per second, in quotes"))?;
+impl FromStr for RateSetting {
+    type Err = String;
+
+    /// Parses `low`, `medium`, `high` or bytes a second. The error has the form `fault; remedy`.
+    fn from_str(text: &str) -> Result<Self, String> {
         if let Some((name, _)) = RateSetting::NAMED.iter().find(|(name, _)| *name == text) {
             return Ok(RateSetting::Named(name));
         }
         match units::parse_size(text.strip_suffix("/s").unwrap_or(text)) {
             Ok(bytes) if bytes >= RATE_BYTES_MIN => Ok(RateSetting::Bytes(bytes)),
-            Ok(_) => Err(split_message("the rate is too low; use at least 64 KiB/s, or relocation = \"off\"")),
-            Err(_) => {
-                let fault = format!("\"{text}\" is no rate");
-                Err(ValueError::Value(fault, "use low, medium, high, or bytes a second such as 20 MiB/s".to_owned()))
-            }
+            Ok(_) => Err("the rate is too low; use at least 64 KiB/s, or relocation = \"off\"".to_owned()),
+            Err(_) => Err(format!("\"{text}\" is no rate; use low, medium, high, or bytes a second such as 20 MiB/s")),
         }
+    }
+}
+
+impl Setting for RateSetting {
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let text = value.as_str().ok_or(ValueError::Type("low, medium, high or a size per second, in quotes"))?;
+        text.parse().map_err(|error: String| split_message(&error))
     }
 }
 
@@ -184,6 +191,12 @@ impl TierChoice {
         ("lowest", TierChoice::Lowest),
     ];
 
+    /// The choice of this name; a name that is no policy's is a tier's.
+    fn named(text: &str) -> TierChoice {
+        let named = TierChoice::NAMED.into_iter().find(|(name, _)| *name == text).map(|(_, choice)| choice);
+        named.unwrap_or_else(|| TierChoice::Tier(text.to_owned()))
+    }
+
     /// The policy in a pool with tiers of these names; `None` if no tier has the name.
     pub fn policy<'a>(&self, tiers: impl IntoIterator<Item = &'a str>) -> Option<TierPolicy> {
         Some(match self {
@@ -213,8 +226,15 @@ impl fmt::Display for TierChoice {
 impl Setting for TierChoice {
     fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
         let text = value.as_str().ok_or(ValueError::Type("a policy or a tier's name in quotes"))?;
-        let named = TierChoice::NAMED.into_iter().find(|(name, _)| *name == text).map(|(_, choice)| choice);
-        Ok(named.unwrap_or_else(|| TierChoice::Tier(text.to_owned())))
+        Ok(TierChoice::named(text))
+    }
+}
+
+fn parse_provisioning(text: &str) -> Result<Provisioning, String> {
+    match text {
+        "thin" => Ok(Provisioning::Thin),
+        "thick" => Ok(Provisioning::Thick),
+        _ => Err(format!("\"{text}\" is no provisioning; use \"thin\" or \"thick\"")),
     }
 }
 
@@ -223,12 +243,8 @@ pub(super) struct ProvisioningSetting(pub Provisioning);
 
 impl Setting for ProvisioningSetting {
     fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
-        match value.as_str() {
-            Some("thin") => Ok(ProvisioningSetting(Provisioning::Thin)),
-            Some("thick") => Ok(ProvisioningSetting(Provisioning::Thick)),
-            Some(text) => Err(split_message(&format!("\"{text}\" is no provisioning; use \"thin\" or \"thick\""))),
-            None => Err(ValueError::Type("\"thin\" or \"thick\"")),
-        }
+        let text = value.as_str().ok_or(ValueError::Type("\"thin\" or \"thick\""))?;
+        parse_provisioning(text).map(ProvisioningSetting).map_err(|error| split_message(&error))
     }
 }
 
@@ -364,31 +380,76 @@ pub(super) fn check_pool_devices(
     }
 }
 
+/// Checks the size of a slice. The error has the form `fault; remedy`.
+pub fn check_slice(bytes: u64) -> Result<(), String> {
+    let is_valid = bytes.is_power_of_two() && pool::format::superblock::SLICE_BYTES.contains(&bytes);
+    let fault = || format!("a slice cannot have {}; give a power of two from 256 KiB to 256 MiB", show_bytes(bytes));
+    is_valid.then_some(()).ok_or_else(fault)
+}
+
 fn read_slice(section: &Section<'_>, source: &mut Source<'_>) -> u64 {
     let Some(Located { value: Size(bytes), span }) = section.get::<Size>("slice", source) else {
         return SLICE_BYTES_DEFAULT;
     };
-    let range = pool::format::superblock::SLICE_BYTES;
-    if !bytes.is_power_of_two() || !range.contains(&bytes) {
-        let fault = format!("a slice cannot have {}", show_bytes(bytes));
-        source.add_problem(&span, fault, "give a power of two from 256 KiB to 256 MiB");
+    if let Err(error) = check_slice(bytes) {
+        report_error(source, &span, &error);
     }
     bytes
 }
 
-/// The fault and remedy of a tier's name after these tiers.
-fn tier_name_error(name: &str, earlier: &[TierConfig]) -> Option<String> {
-    if let Err(error) = check_name(name) {
-        return Some(error);
-    }
+/// Checks the name of a tier. The error has the form `fault; remedy`.
+pub fn check_tier_name(name: &str) -> Result<(), String> {
+    check_name(name)?;
     if name.len() > TIER_NAME_BYTES_MAX {
-        return Some(format!("the tier's name \"{name}\" is too long; use up to {TIER_NAME_BYTES_MAX} characters"));
+        return Err(format!("the tier's name \"{name}\" is too long; use up to {TIER_NAME_BYTES_MAX} characters"));
     }
     if TierChoice::NAMED.iter().any(|(policy, _)| *policy == name) {
-        return Some(format!("\"{name}\" is a tier policy and cannot name a tier; choose another name"));
+        return Err(format!("\"{name}\" is a tier policy and cannot name a tier; choose another name"));
+    }
+    Ok(())
+}
+
+/// The fault and remedy of a tier's name after these tiers.
+fn tier_name_error(name: &str, earlier: &[TierConfig]) -> Option<String> {
+    if let Err(error) = check_tier_name(name) {
+        return Some(error);
     }
     let is_taken = earlier.iter().any(|tier| tier.name == name);
     is_taken.then(|| format!("two tiers are named \"{name}\"; give each a name of its own"))
+}
+
+/// The fault of a placement on a backing that is no pool.
+const NO_POOL: &str = "only a volume on a pool has tiers";
+
+/// The fault and remedy of a tier that the pool does not have.
+fn unknown_tier(choice: &TierChoice, pool: &PoolConfig) -> Option<(String, String)> {
+    if choice.policy(pool.tier_names()).is_some() {
+        return None;
+    }
+    let known = pool.tier_names();
+    let remedy = match nearest(&choice.to_string(), known.clone()) {
+        Some(near) => format!("did you mean \"{near}\"?"),
+        None => format!("use auto, start-high, highest, lowest or {}", known.collect::<Vec<_>>().join(", ")),
+    };
+    Some((format!("the pool has no tier \"{choice}\""), remedy))
+}
+
+/// Parses `tier_policy` and `provisioning` of a command for a volume on `pool`; `None` for another backing.
+pub fn parse_placement(
+    tier_policy: Option<&str>,
+    provisioning: Option<&str>,
+    pool: Option<&PoolConfig>,
+) -> Result<(TierChoice, Provisioning), String> {
+    if tier_policy.is_none() && provisioning.is_none() {
+        return Ok(Default::default());
+    }
+    let pool = pool.ok_or_else(|| format!("{NO_POOL}; remove tier_policy and provisioning, or use pool://NAME"))?;
+    let choice = tier_policy.map_or_else(TierChoice::default, TierChoice::named);
+    if let Some((fault, remedy)) = unknown_tier(&choice, pool) {
+        return Err(format!("{fault}; {remedy}"));
+    }
+    let provisioning = provisioning.map(parse_provisioning).transpose()?;
+    Ok((choice, provisioning.unwrap_or_default()))
 }
 
 /// Reads `tier_policy` and `provisioning` of a volume on `pool`; `None` for another backing.
@@ -402,23 +463,14 @@ pub(super) fn read_placement(
     let Some(pool) = pool else {
         let spans = choice.iter().map(|choice| &choice.span).chain(provisioning.iter().map(|setting| &setting.span));
         spans.for_each(|span| {
-            source.add_problem(
-                span,
-                "only a volume on a pool has tiers",
-                "remove the key, or use backing = \"pool://NAME\"",
-            );
+            source.add_problem(span, NO_POOL, "remove the key, or use backing = \"pool://NAME\"");
         });
         return Default::default();
     };
     if let Some(choice) = &choice
-        && choice.value.policy(pool.tier_names()).is_none()
+        && let Some((fault, remedy)) = unknown_tier(&choice.value, pool)
     {
-        let known = pool.tier_names();
-        let remedy = match nearest(&choice.value.to_string(), known.clone()) {
-            Some(near) => format!("did you mean \"{near}\"?"),
-            None => format!("use auto, start-high, highest, lowest or {}", known.collect::<Vec<_>>().join(", ")),
-        };
-        source.add_problem(&choice.span, format!("the pool has no tier \"{}\"", choice.value), remedy);
+        source.add_problem(&choice.span, fault, remedy);
     }
     let provisioning = provisioning.map_or(Provisioning::default(), |setting| setting.value.0);
     (choice.map_or(TierChoice::default(), |choice| choice.value), provisioning)

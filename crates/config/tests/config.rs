@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use config::{ApiConfig, BackingSpec, Config, Cores};
+use config::{ApiConfig, BackingSpec, Config, Cores, TierChoice, parse_placement};
 use engine::Threshold;
 use events::{Encryption, Login};
 use insta::assert_snapshot;
@@ -442,6 +442,26 @@ read_only = true
 }
 
 const POOL: &str = "[[pool]]\nname = \"tank\"\n[[pool.tier]]\nname = \"ssd\"\ndevices = [\"/dev/a\"]\n";
+
+#[test]
+fn placement_by_command_is_checked_against_the_pool() {
+    let text = POOL.replace("[[pool.tier]]", "[[pool.tier]]\nname = \"nl\"\ndevices = [\"/dev/b\"]\n[[pool.tier]]");
+    let config = Config::parse(Path::new("/etc/hotset/hotset.toml"), &text).expect("the text is valid");
+    let pool = config.pools.first();
+    let thick = Ok((TierChoice::Tier("ssd".to_owned()), pool::Provisioning::Thick));
+    assert_eq!(parse_placement(Some("ssd"), Some("thick"), pool), thick);
+    assert_eq!(parse_placement(Some("lowest"), None, pool), Ok((TierChoice::Lowest, pool::Provisioning::Thin)));
+    assert_eq!(parse_placement(None, None, None), Ok(Default::default()));
+    for (tier_policy, provisioning, pool, words) in [
+        (Some("sdd"), None, pool, "no tier \"sdd\"; did you mean \"ssd\""),
+        (None, Some("thicc"), pool, "\"thicc\" is no provisioning"),
+        (Some("auto"), None, None, "only a volume on a pool"),
+        (None, Some("thin"), None, "only a volume on a pool"),
+    ] {
+        let error = parse_placement(tier_policy, provisioning, pool).expect_err(words);
+        assert!(error.contains(words), "{error}");
+    }
+}
 
 #[test]
 fn pool_has_times_and_a_rate_of_moves_and_classes() {

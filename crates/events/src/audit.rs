@@ -72,9 +72,12 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
             let change = size_bytes.map_or_else(|| "resize".to_owned(), |bytes| format!("resize to {bytes} bytes"));
             volume_change(name, with_discard(change, *discard_dirty))
         }
-        Request::VolumeAdd { name, backing, policy, read_only, .. } => {
-            let policy = policy.as_ref().map_or(String::new(), |policy| format!(", {policy}"));
-            volume_change(name, format!("add on {backing}{policy}{}", if *read_only { ", read-only" } else { "" }))
+        Request::VolumeAdd { name, backing, policy, read_only, tier_policy, provisioning, .. } => {
+            let part = |part: &Option<String>| part.as_ref().map_or(String::new(), |part| format!(", {part}"));
+            let tiers = tier_policy.as_ref().map_or(String::new(), |policy| format!(", tier policy {policy}"));
+            let (policy, provisioning) = (part(policy), part(provisioning));
+            let read_only = if *read_only { ", read-only" } else { "" };
+            volume_change(name, format!("add on {backing}{policy}{tiers}{provisioning}{read_only}"))
         }
         Request::VolumeRemove { name, give_up: None } => volume_change(name, "remove"),
         Request::VolumeRemove { name, give_up: Some(data) } => {
@@ -107,8 +110,8 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         Request::PoolDrain { name, device, cancel: true } => pool_change(name, format!("cancel the drain of {device}")),
         Request::PoolReplace { name, device, path, lost, .. } => {
             let by = path.as_ref().map_or_else(|| "nothing".to_owned(), Clone::clone);
-            let how = if *lost { "give up" } else { "drain" };
-            pool_change(name, format!("{how} {device}, replaced by {by}"))
+            let action = if *lost { "give up" } else { "drain" };
+            pool_change(name, format!("{action} {device}, replaced by {by}"))
         }
         Request::PoolDeleteVolume { name, volume } => pool_change(name, format!("delete volume {volume}")),
         Request::SnapshotCreate { name, snapshot } => volume_change(name, format!("create the snapshot {snapshot}")),

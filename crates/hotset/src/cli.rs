@@ -144,9 +144,9 @@ enum Command {
     },
     /// List volumes with dirty data outside their backings, with or without a running daemon; fails if there are any
     Undestaged(commands::undestaged::Options),
-    /// Recommend sizes of memory and flash for a volume or a block trace
+    /// Recommend sizes of memory and flash for a volume or a block trace, and of the tiers of a pool
     Advise(commands::advise::Options),
-    /// Simulate caches of given sizes with a block trace: replacement policies, and latencies with --array
+    /// Simulate caches of given sizes with a block trace, latencies with --array, and a tiered pool with --pool
     Simulate(commands::simulate::Options),
     /// Test the engine in a simulated world full of faults, against its guarantees
     Torture {

@@ -2,6 +2,7 @@
 
 mod limits;
 mod purchase;
+mod tiers;
 
 use engine::policy::curve::{CurveStats, VolumeCurves};
 
@@ -13,6 +14,7 @@ use purchase::hit_ratio_at;
 
 pub use limits::{Limit, LimitSetting, Limits};
 pub use purchase::{Confidence, Kind, PresentLoad, Purchase};
+pub use tiers::{RESERVE_PERCENT, ShareStep, SliceLoads, TierAdvice, TierSize, TierStep};
 
 /// Cache sizes to evaluate, in thousandths of a percent of the footprint.
 const SIZES_MILLIPERCENT: [u64; 13] =

@@ -6,6 +6,7 @@ pub mod content;
 pub mod curve;
 pub mod fixture;
 pub mod markup;
+pub mod modelled_pool;
 pub mod random;
 pub mod replay;
 pub mod report;

@@ -1,22 +1,25 @@
 //! Replay of a trace through the real engine in virtual time, on a modelled array. Requests arrive at their recorded
 //! times or at a fixed queue depth. The bare array serves as the comparison.
 
-use std::cell::{Cell, RefCell};
+mod clients;
+pub mod pool;
+
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use engine::{CoreSpec, Volume, VolumeStats, WritePolicy};
+use ::pool::PoolError;
+use engine::{AnyDisk, CoreSpec, Volume, VolumeStats, WritePolicy};
 use seam::model::{ArraySpec, SharedArray};
 use seam::sim::{SimSeam, StoredContent, WorldSpec};
 use seam::{Nanos, SECTOR_BYTES, Seam};
 use trace::{Op, Request};
 
 use crate::fixture::{Fixture, FlashPlan, Target};
-use crate::workload::load::{Figures, REQUEST_COST};
+use crate::workload::load::Figures;
 
-/// Upper limit of requests in flight when arrival times are kept, as in a host's queues. Further requests wait, and
-/// their latency includes the wait.
-const IN_FLIGHT_MAX: usize = 1_024;
+use clients::Clients;
+
 /// Upper limit of devices in a trace; each becomes a volume.
 const DEVICES_MAX: usize = 256;
 /// Volume sizes are multiples of this.
@@ -40,8 +43,6 @@ pub enum Pace {
 /// The simulated storage for a replay.
 #[derive(Clone, Debug)]
 pub struct ReplaySetup {
-    /// The backing array. Volumes lie side by side from its beginning.
-    pub array: ArraySpec,
     /// Cache memory including its index. 0 means 64 MiB of buffers for requests in flight. There are at least 4 MiB of
     /// buffers.
     pub memory_bytes: u64,
@@ -53,6 +54,23 @@ pub struct ReplaySetup {
     pub pace: Pace,
     /// Seed of all random draws.
     pub seed: u64,
+}
+
+impl ReplaySetup {
+    /// The world and the engine, with the flash devices of the cache; `cached` is false for clients without a cache.
+    fn fixture(&self, cached: bool) -> Fixture {
+        let memory = if self.memory_bytes == 0 { TRANSIT_BYTES } else { self.memory_bytes };
+        let pool = engine::pool_bytes_for(memory).max(POOL_BYTES_MIN);
+        let blocks = if cached { (pool / seam::BLOCK_BYTES as u64) as usize } else { BARE_BLOCKS };
+        let time_max = Nanos(u64::MAX / 2);
+        let world = WorldSpec { blocks, time_max, content: StoredContent::MetadataOnly, ..WorldSpec::new(self.seed) };
+        let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };
+        let fixture = Fixture::new(world, core);
+        if cached && self.flash_bytes > 0 {
+            fixture.open_flash(&FlashPlan::for_pages(self.flash_bytes));
+        }
+        fixture
+    }
 }
 
 /// Reasons why a trace cannot be replayed.
@@ -72,6 +90,17 @@ pub enum TimedError {
         /// Bytes of the array.
         array_bytes: u64,
     },
+    /// The pool is too small.
+    #[error("the trace uses {needed} bytes in slices, and the pool has {pool_bytes}: use more or larger disks")]
+    PoolTooSmall {
+        /// Bytes of the slices that the trace uses.
+        needed: u64,
+        /// Bytes of the pool's slots.
+        pool_bytes: u64,
+    },
+    /// The pool cannot be created.
+    #[error("the pool cannot be created: {0}")]
+    Pool(#[from] PoolError),
 }
 
 /// Result of a replay.
@@ -188,49 +217,50 @@ impl PreparedTrace {
         self.timed
     }
 
-    /// Replays the trace with the cache or on the bare array.
-    pub fn replay(&self, setup: &ReplaySetup, cached: bool) -> Result<Outcome, TimedError> {
-        if setup.pace == Pace::Arrivals && !self.timed {
-            return Err(TimedError::NoTimes);
-        }
-        let (needed, array_bytes) = (self.volumes.iter().sum(), setup.array.size_bytes());
+    /// Replays the trace with the cache or on the bare array. Volumes lie side by side from the array's beginning.
+    pub fn replay(&self, array: ArraySpec, setup: &ReplaySetup, cached: bool) -> Result<Outcome, TimedError> {
+        self.check_pace(setup.pace)?;
+        let (needed, array_bytes) = (self.volumes.iter().sum(), array.size_bytes());
         if needed > array_bytes {
             return Err(TimedError::TooSmall { needed, array_bytes });
         }
-        Ok(Playback::new(self, setup, cached).run(self, setup.pace))
+        let fixture = setup.fixture(cached);
+        let shared = SharedArray::new(fixture.seam.clone(), array).expect("the array was checked before");
+        let names = (0..).map(|number| format!("volume{number}"));
+        let disks = names.zip(&self.volumes).map(|(name, bytes)| fixture.add_array_disk(&shared, &name, *bytes));
+        let disks = disks.collect();
+        let playback = Playback::new(fixture, disks, setup.policy, cached);
+        let seam = &playback.fixture.seam;
+        let (start, busy) = (seam.now(), shared.busy());
+        let figures = Rc::new(RefCell::new(Figures::starting(start)));
+        playback.send(self, setup.pace, &figures);
+        let elapsed = seam.now().since(start);
+        let utilization = (shared.busy().0 - busy.0) as f64 / (elapsed.0 * array.disks as u64).max(1) as f64;
+        let stats = playback.counts();
+        let drained = playback.drain();
+        Ok(Outcome { figures: finished(figures, start), stats, utilization, drained })
+    }
+
+    fn check_pace(&self, pace: Pace) -> Result<(), TimedError> {
+        if pace == Pace::Arrivals && !self.timed { Err(TimedError::NoTimes) } else { Ok(()) }
     }
 }
 
-/// The engine, the array and the targets of a replay.
+/// The engine and the targets of a replay.
 struct Playback {
     fixture: Fixture,
-    array: SharedArray<SimSeam>,
-    disk_count: usize,
     volumes: Vec<Volume<SimSeam>>,
     targets: Vec<Target>,
 }
 
 impl Playback {
-    fn new(trace: &PreparedTrace, setup: &ReplaySetup, cached: bool) -> Playback {
-        let memory = if setup.memory_bytes == 0 { TRANSIT_BYTES } else { setup.memory_bytes };
-        let pool = engine::pool_bytes_for(memory).max(POOL_BYTES_MIN);
-        let blocks = if cached { (pool / seam::BLOCK_BYTES as u64) as usize } else { BARE_BLOCKS };
-        let time_max = Nanos(u64::MAX / 2);
-        let world = WorldSpec { blocks, time_max, content: StoredContent::MetadataOnly, ..WorldSpec::new(setup.seed) };
-        let core = CoreSpec { readahead_max_bytes: 0, flash_check_blocks: 0, ..CoreSpec::default() };
-        let fixture = Fixture::new(world, core);
-        if cached && setup.flash_bytes > 0 {
-            fixture.open_flash(&FlashPlan::for_pages(setup.flash_bytes));
-        }
-        let array = SharedArray::new(fixture.seam.clone(), setup.array).expect("the array was checked before");
+    /// Puts the clients on the disks, or on volumes whose backings these are.
+    fn new(fixture: Fixture, disks: Vec<AnyDisk<SimSeam>>, policy: WritePolicy, cached: bool) -> Playback {
         let (mut volumes, mut targets) = (Vec::new(), Vec::new());
-        for (number, bytes) in trace.volumes.iter().enumerate() {
-            let name = format!("volume{number}");
-            let disk = fixture.add_array_disk(&array, &name, *bytes);
+        for (number, disk) in disks.into_iter().enumerate() {
             if cached {
-                let volume = fixture
-                    .attach_disk(&name, disk, |spec| spec.policy = setup.policy)
-                    .expect("volume names are unique");
+                let volume = fixture.attach_disk(&format!("volume{number}"), disk, |spec| spec.policy = policy);
+                let volume = volume.expect("volume names are unique");
                 targets.push(Target::Volume(volume.clone()));
                 volumes.push(volume);
             } else {
@@ -238,97 +268,35 @@ impl Playback {
             }
         }
         fixture.wait_until_checked(&volumes);
-        Playback { fixture, array, disk_count: setup.array.disks, volumes, targets }
+        Playback { fixture, volumes, targets }
     }
 
-    fn run(self, trace: &PreparedTrace, pace: Pace) -> Outcome {
-        let seam = self.fixture.seam.clone();
-        let (start, busy) = (seam.now(), self.array.busy());
-        let figures = Rc::new(RefCell::new(Figures::starting(start)));
-        self.fixture.world.block_on(async {
-            match pace {
-                Pace::Arrivals => self.send_at_arrival_times(trace, &figures).await,
-                Pace::Depth(depth) => self.send_at_depth(trace, depth, &figures).await,
-            }
-        });
-        let elapsed = seam.now().since(start);
-        let utilization = (self.array.busy().0 - busy.0) as f64 / (elapsed.0 * self.disk_count as u64).max(1) as f64;
+    /// Sends the requests of a trace. The latencies are in the order of the completions.
+    fn send(&self, trace: &PreparedTrace, pace: Pace, figures: &Rc<RefCell<Figures>>) {
+        Clients { fixture: &self.fixture, targets: &self.targets, trace, figures }.run(pace);
+    }
+
+    /// Engine counters; `None` without volumes.
+    fn counts(&self) -> Option<Counts> {
         let stats: Vec<VolumeStats> = self.volumes.iter().map(Volume::stats).collect();
-        let end = seam.now();
+        (!stats.is_empty()).then(|| Counts::of(&stats))
+    }
+
+    /// Writes all dirty data to the backings and returns the time that this took.
+    fn drain(&self) -> Nanos {
+        let start = self.fixture.seam.now();
         for volume in &self.volumes {
             self.fixture.world.block_on(volume.destage_all()).expect("a modelled array does not fail");
         }
-        let drained = seam.now().since(end);
-        let mut figures = Rc::try_unwrap(figures).expect("all requests have ended").into_inner();
-        figures.finish(start);
-        Outcome { figures, stats: (!stats.is_empty()).then(|| Counts::of(&stats)), utilization, drained }
-    }
-
-    /// Sends requests at their recorded times.
-    async fn send_at_arrival_times(&self, trace: &PreparedTrace, figures: &Rc<RefCell<Figures>>) {
-        let seam = &self.fixture.seam;
-        let start = seam.now();
-        let in_flight = Rc::new(Cell::new(0));
-        for request in &trace.prepared {
-            let due = start + request.time;
-            seam.sleep_until(due).await;
-            while in_flight.get() >= IN_FLIGHT_MAX {
-                seam.sleep(Nanos::from_micros(100)).await;
-            }
-            in_flight.set(in_flight.get() + 1);
-            let (seam, target, request) = (seam.clone(), self.targets[request.volume as usize].clone(), *request);
-            let (figures, in_flight) = (Rc::clone(figures), Rc::clone(&in_flight));
-            self.fixture.seam.spawn(async move {
-                // The latency of a delayed request counts from its arrival time, as its client sees it.
-                run_request(&seam, &target, request, due, &figures).await;
-                in_flight.set(in_flight.get() - 1);
-            });
-        }
-        while in_flight.get() > 0 {
-            seam.sleep(Nanos::from_millis(1)).await;
-        }
-    }
-
-    /// Keeps `depth` requests in flight until the trace ends.
-    async fn send_at_depth(&self, trace: &PreparedTrace, depth: u32, figures: &Rc<RefCell<Figures>>) {
-        let seam = &self.fixture.seam;
-        let (next, clients_left) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(depth)));
-        let prepared: Rc<[SectorRequest]> = trace.prepared.as_slice().into();
-        for _ in 0..depth {
-            let (seam, targets, prepared) = (seam.clone(), self.targets.clone(), Rc::clone(&prepared));
-            let (figures, next, clients_left) = (Rc::clone(figures), Rc::clone(&next), Rc::clone(&clients_left));
-            self.fixture.seam.spawn(async move {
-                while let Some(request) = prepared.get(next.replace(next.get() + 1)) {
-                    let began = seam.now();
-                    run_request(&seam, &targets[request.volume as usize], *request, began, &figures).await;
-                    // A client on a socket yields the core between two requests.
-                    seam.yield_now().await;
-                }
-                clients_left.set(clients_left.get() - 1);
-            });
-        }
-        while clients_left.get() > 0 {
-            seam.sleep(Nanos::from_millis(1)).await;
-        }
+        self.fixture.seam.now().since(start)
     }
 }
 
-async fn run_request(
-    seam: &SimSeam,
-    target: &Target,
-    request: SectorRequest,
-    began: Nanos,
-    figures: &Rc<RefCell<Figures>>,
-) {
-    seam.spend(REQUEST_COST);
-    let result = match request.op {
-        Op::Read => target.read(seam, request.at, request.len).await,
-        Op::Write => target.write(seam, request.at, request.len, 1).await,
-        // A flush costs time but is not counted: the figures cover reads and writes.
-        Op::Flush => return drop(target.flush().await),
-        Op::Discard => unreachable!("discards are skipped when the trace is prepared"),
-    };
-    figures.borrow_mut().record(request.op == Op::Write, began, seam.now(), &result);
+/// Figures that no client uses any more, complete and sorted.
+fn finished(figures: Rc<RefCell<Figures>>, start: Nanos) -> Figures {
+    let mut figures = Rc::try_unwrap(figures).expect("all requests have ended").into_inner();
+    figures.finish(start);
+    figures
 }
 
 #[cfg(test)]
@@ -337,14 +305,11 @@ mod tests {
     use seam::model::{DiskType, RaidLevel};
 
     fn setup(pace: Pace) -> ReplaySetup {
-        ReplaySetup {
-            array: ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k),
-            memory_bytes: 64 << 20,
-            flash_bytes: 0,
-            policy: WritePolicy::WriteBack,
-            pace,
-            seed: 1,
-        }
+        ReplaySetup { memory_bytes: 64 << 20, flash_bytes: 0, policy: WritePolicy::WriteBack, pace, seed: 1 }
+    }
+
+    fn array() -> ArraySpec {
+        ArraySpec::new(RaidLevel::Raid5, 5, DiskType::Sas15k)
     }
 
     fn requests(count: u64, gap: Option<Nanos>) -> Vec<Request> {
@@ -362,8 +327,8 @@ mod tests {
     #[test]
     fn arrival_times_are_kept_and_the_cache_reduces_latency() {
         let trace = PreparedTrace::new(&requests(8_000, Some(Nanos::from_millis(2)))).unwrap();
-        let with = trace.replay(&setup(Pace::Arrivals), true).unwrap();
-        let without = trace.replay(&setup(Pace::Arrivals), false).unwrap();
+        let with = trace.replay(array(), &setup(Pace::Arrivals), true).unwrap();
+        let without = trace.replay(array(), &setup(Pace::Arrivals), false).unwrap();
         for outcome in [&with, &without] {
             assert_eq!((outcome.figures.requests(), outcome.figures.errors), (8_000, 0));
             let seconds = outcome.figures.elapsed.as_secs_f64();
@@ -376,15 +341,15 @@ mod tests {
         assert!(with.figures.read_us[3_000] * 10 < without.figures.read_us[3_000]);
         assert!(without.stats.is_none());
         // A second replay gives the same result.
-        assert_eq!(trace.replay(&setup(Pace::Arrivals), true).unwrap().stats, Some(counts));
+        assert_eq!(trace.replay(array(), &setup(Pace::Arrivals), true).unwrap().stats, Some(counts));
     }
 
     #[test]
     fn higher_queue_depth_raises_the_array_rate() {
         let trace = PreparedTrace::new(&requests(2_000, None)).unwrap();
-        assert_eq!(trace.replay(&setup(Pace::Arrivals), true).unwrap_err(), TimedError::NoTimes);
-        let alone = trace.replay(&setup(Pace::Depth(1)), false).unwrap();
-        let many = trace.replay(&setup(Pace::Depth(16)), false).unwrap();
+        assert_eq!(trace.replay(array(), &setup(Pace::Arrivals), true).unwrap_err(), TimedError::NoTimes);
+        let alone = trace.replay(array(), &setup(Pace::Depth(1)), false).unwrap();
+        let many = trace.replay(array(), &setup(Pace::Depth(16)), false).unwrap();
         assert_eq!((alone.figures.requests(), many.figures.requests()), (2_000, 2_000));
         assert!(many.figures.iops() > 2.0 * alone.figures.iops());
     }
@@ -393,7 +358,7 @@ mod tests {
     fn oversized_traces_are_rejected() {
         let far = Request { time_ns: None, op: Op::Read, at: 1 << 50, len: 4096, device: 0 };
         let trace = PreparedTrace::new(&[far]).unwrap();
-        assert!(matches!(trace.replay(&setup(Pace::Depth(1)), true), Err(TimedError::TooSmall { .. })));
+        assert!(matches!(trace.replay(array(), &setup(Pace::Depth(1)), true), Err(TimedError::TooSmall { .. })));
         let many: Vec<_> = (0..300).map(|device| Request { at: 0, device, ..far }).collect();
         assert_eq!(PreparedTrace::new(&many).unwrap_err(), TimedError::Devices);
     }

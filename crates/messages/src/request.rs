@@ -404,6 +404,12 @@ pub enum Request {
         policy: Option<String>,
         /// Refuse writes.
         read_only: bool,
+        /// Placement of a new volume on a pool; default: `auto`.
+        #[serde(default)]
+        tier_policy: Option<String>,
+        /// Allocation of a new volume on a pool, `thin` or `thick`; default: `thin`.
+        #[serde(default)]
+        provisioning: Option<String>,
     },
     /// Destage a volume and stop serving it.
     VolumeRemove {

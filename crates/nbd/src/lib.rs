@@ -19,5 +19,5 @@ mod tls;
 pub use exports::{Export, ExportEntry, Exports};
 pub use handover::{HandedOverClient, NegotiatedTerms, ParseTermsError, TakeOverError};
 pub use options::Options;
-pub use server::{Server, ServerStats};
+pub use server::{ClosedExport, Server, ServerStats};
 pub use tls::Tls;

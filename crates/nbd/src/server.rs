@@ -51,6 +51,8 @@ struct Inner<S: Seam> {
     limits: Rc<SharedLimits>,
     /// The clients in the transmission phase, by client number.
     transmitting_clients: RefCell<BTreeMap<u64, TransmittingClient>>,
+    /// Names of exports that admit no client, one for each [`ClosedExport`].
+    closed_exports: RefCell<Vec<String>>,
     half_open: HandshakeConnections,
     stats: Cell<ServerStats>,
     is_stopping: Cell<bool>,
@@ -68,6 +70,20 @@ impl<S: Seam> Clone for Server<S> {
     }
 }
 
+/// An export that admits no client until this is dropped ([`Server::close_export`]).
+pub struct ClosedExport<S: Seam> {
+    server: Server<S>,
+    name: String,
+}
+
+impl<S: Seam> Drop for ClosedExport<S> {
+    fn drop(&mut self) {
+        let mut closed = self.server.0.closed_exports.borrow_mut();
+        let index = closed.iter().position(|name| *name == self.name).expect("each closed export has an entry");
+        closed.swap_remove(index);
+    }
+}
+
 impl<S: Seam> Server<S> {
     /// A server for `exports`.
     pub fn new(seam: S, exports: impl Exports<S>, options: Options) -> Self {
@@ -78,6 +94,7 @@ impl<S: Seam> Server<S> {
             exports: Rc::new(exports),
             limits,
             transmitting_clients: RefCell::default(),
+            closed_exports: RefCell::default(),
             half_open,
             stats: Cell::default(),
             is_stopping: Cell::new(false),
@@ -188,6 +205,21 @@ impl<S: Seam> Server<S> {
     fn remove_client(&self, id: u64) {
         self.0.transmitting_clients.borrow_mut().remove(&id);
         self.0.limits.clients.remove(id);
+    }
+
+    /// Admits no client of an export until the returned object is dropped: connections end after their handshake.
+    /// Current clients stay.
+    pub fn close_export(&self, name: &str) -> ClosedExport<S> {
+        self.0.closed_exports.borrow_mut().push(name.to_owned());
+        ClosedExport { server: self.clone(), name: name.to_owned() }
+    }
+
+    /// True if a client of this export is admitted: the export is not closed, and its volume was not replaced since the
+    /// handshake.
+    fn is_open(&self, negotiated: &Negotiated<S>) -> bool {
+        let export = &negotiated.export;
+        !self.0.closed_exports.borrow().contains(&export.name)
+            && self.0.exports.find_by_id(export.volume.spec().volume_id).is_some()
     }
 
     /// Disconnects all current clients of an export and waits for their end: requests in flight are completed and
@@ -350,6 +382,9 @@ impl<S: Seam> Server<S> {
         (id, control, unreported_loss): (u64, &Rc<Control>, bool),
         can_be_handed_over: bool,
     ) -> Option<(R, W, bool)> {
+        if !self.is_open(&negotiated) {
+            return None;
+        }
         let (export, control) = (negotiated.export.name.clone(), Rc::clone(control));
         let client = TransmittingClient { export, control: Rc::clone(&control), can_be_handed_over };
         self.0.transmitting_clients.borrow_mut().insert(id, client);

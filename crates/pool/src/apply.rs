@@ -47,7 +47,9 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
                 }
                 self.changes.discard(|address| address.volume == *volume);
             }
-            Record::Map { .. } | Record::Unmap { .. } => unreachable!("changes of maps are not requested as records"),
+            Record::Map { .. } | Record::MapList { .. } | Record::Unmap { .. } => {
+                unreachable!("changes of maps are not requested as records")
+            }
         }
     }
 

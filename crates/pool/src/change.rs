@@ -90,15 +90,3 @@ pub(crate) fn check_range<S: Seam, D: Disk<S>>(
 pub(crate) fn locate<S: Seam, D: Disk<S>>(state: &State<S, D>, slot: SlotAddress, offset: u64) -> DiskResult<(D, u64)> {
     Ok((state.disk(slot.group)?, state.slot_offset(slot) + offset))
 }
-
-/// The part of a volume that a request touches, for messages.
-pub(crate) fn range_text<S: Seam, D: Disk<S>>(
-    state: &State<S, D>,
-    slice: SliceAddress,
-    offset: u64,
-    len: u64,
-) -> String {
-    let at = u64::from(slice.slice.0) * state.slice_bytes() + offset;
-    let name = state.volumes.get(&slice.volume).map(|volume| volume.spec.name.clone());
-    format!("bytes {at}+{len} of volume {}", name.unwrap_or_else(|| slice.volume.to_string()))
-}

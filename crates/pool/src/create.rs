@@ -11,7 +11,7 @@ use crate::format::layout::{
     AREAS_MAX, COPIES, GROWTH, JOURNAL_BLOCKS_MIN, METADATA_AT, area_blocks_for, data_at, journal_blocks_for,
 };
 use crate::format::superblock::{
-    MEMBERS_MAX, MemberEntry, MemberState, SLICE_BYTES, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
+    FEATURE_LISTS, MEMBERS_MAX, MemberEntry, MemberState, SLICE_BYTES, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
     TIER_NAME_BYTES, TIERS_MAX,
 };
 use crate::number::{CheckpointNo, GroupNo, PoolGeneration, Sequence, TierNo, VolumeId};
@@ -82,7 +82,7 @@ pub(crate) async fn create<S: Seam, D: Disk<S>>(
     }
     let logical_block = disks.iter().map(|(_, disk)| disk.geometry().logical_block).max().expect("a pool has a group");
     let mut superblock = Superblock {
-        features: 0,
+        features: FEATURE_LISTS,
         pool: new_uuid(seam),
         revision: 0,
         generation: PoolGeneration(1),

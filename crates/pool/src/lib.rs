@@ -44,6 +44,7 @@ mod membership;
 mod mover;
 mod number;
 mod open;
+mod outcome;
 pub mod planner;
 mod policy;
 mod pool;
@@ -87,5 +88,5 @@ pub use relocation::{
 pub use relocation_report::{PlannedMove, RelocationEnd, RelocationProgress, RelocationQueue, RelocationReport};
 pub use sabotage::Sabotage;
 pub use snapshots::SnapshotReport;
-pub use state::PoolCounts;
+pub use state::{PoolCounts, ServedRequests};
 pub use task_sync::BoxFuture;

@@ -26,7 +26,7 @@ pub struct LostRange {
     pub group: GroupNo,
 }
 
-/// What a volume has lost.
+/// The lost ranges of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LostVolume {
     /// Its name.

@@ -62,6 +62,24 @@ impl VolumeMap {
         former
     }
 
+    /// Sets the slots of consecutive slices.
+    pub fn set_run(&mut self, slice: SliceNo, slots: impl ExactSizeIterator<Item = SlotAddress>) {
+        let (mut slots, mut next) = (slots, slice.index());
+        while slots.len() > 0 {
+            let (number, index) = (next / CHUNK, next % CHUNK);
+            if number >= self.chunks.len() {
+                self.chunks.resize_with(number + 1, || None);
+            }
+            let chunk = Rc::make_mut(self.chunks[number].get_or_insert_with(|| Rc::new([MapEntry::NONE; CHUNK])));
+            let count = slots.len().min(CHUNK - index);
+            for (entry, slot) in chunk[index..index + count].iter_mut().zip(&mut slots) {
+                self.allocated += u32::from(*entry == MapEntry::NONE);
+                *entry = MapEntry::new(Some(slot));
+            }
+            next += count;
+        }
+    }
+
     /// The allocated slices from `from` on, in order.
     pub fn allocated_from(&self, from: SliceNo) -> impl Iterator<Item = (SliceNo, SlotAddress)> + '_ {
         let first = from.index() / CHUNK;
@@ -155,6 +173,21 @@ mod tests {
         rest.forget_shared_chunks(&map);
         assert_eq!(rest.allocated(), 3, "the chunk of slice 2,000 is shared");
         assert_eq!(rest.get(SliceNo(2_000)), None);
+    }
+
+    #[test]
+    fn run_across_chunks_is_set_like_its_slices() {
+        let (mut map, mut expected) = (VolumeMap::default(), VolumeMap::default());
+        expected.set(SliceNo(1_000), Some(slot(9, 9)));
+        map.clone_from(&expected);
+        let base = map.clone();
+        map.set_run(SliceNo(1_000), (0..2_100).map(|number| slot(number as u16 % 3, number)));
+        for number in 0..2_100 {
+            expected.set(SliceNo(1_000 + number), Some(slot(number as u16 % 3, number)));
+        }
+        map.set_run(SliceNo(0), std::iter::empty());
+        assert_eq!((map.allocated(), map.differences(&expected, SliceNo(0)).count()), (2_100, 0));
+        assert_eq!(base.get(SliceNo(1_000)), Some(slot(9, 9)), "a copy that shares the chunk stays");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use seam::{BLOCK_BYTES, BlockMut, Disk, DiskError, DiskResult, Piece, Seam};
 use crate::error::PoolError;
 use crate::journal;
 use crate::number::{GroupNo, SliceAddress, SlotAddress};
+use crate::outcome::Place;
 use crate::sabotage::Sabotage;
 use crate::slots::SlotUse;
 use crate::state::{Inner, Move, PoolCounts, State};
@@ -381,11 +382,11 @@ async fn copy_blocks<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, copy: &Copy, bloc
         let buffers = inner.buffers.get_up_to((blocks.end - next) as usize).await;
         let (offset, count) = (next * BLOCK_BYTES as u64, buffers.len() as u64);
         let (result, pieces) = source.read(source_at + offset, buffers.into_iter().map(Piece::whole).collect()).await;
-        inner.state.borrow_mut().note_result(copy.source.group, "a copy of a slice", result)?;
+        inner.state.borrow_mut().note_result(copy.source.group, Place::Part("a copy of a slice"), result)?;
         let frozen: Vec<_> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
         let result = target.write(target_at + offset, frozen.iter().cloned().map(Piece::whole).collect()).await;
         frozen.into_iter().for_each(|block| inner.buffers.put_frozen(block));
-        inner.state.borrow_mut().note_result(copy.target.group, "a copy of a slice", result)?;
+        inner.state.borrow_mut().note_result(copy.target.group, Place::Part("a copy of a slice"), result)?;
         next += count;
     }
     Ok(())

@@ -12,7 +12,7 @@ use crate::create::failed;
 use crate::device::{read_one, write_durably};
 use crate::error::PoolError;
 use crate::format::superblock::{
-    DEVICE_NAME_BYTES, MemberEntry, MemberState, SUPERBLOCK_OFFSETS, Superblock, SuperblockError, cut,
+    DEVICE_NAME_BYTES, FEATURE_LISTS, MemberEntry, MemberState, SUPERBLOCK_OFFSETS, Superblock, SuperblockError, cut,
 };
 use crate::give_up;
 use crate::import;
@@ -23,7 +23,6 @@ use crate::lost;
 use crate::membership;
 use crate::number::{FamilySlice, GroupNo, PoolGeneration, SliceAddress, SliceNo};
 use crate::sabotage::Sabotage;
-use crate::slots::SlotUse;
 use crate::state::{Group, Inner, State, Volume};
 use task_sync::{BoxFuture, TaskMutex, join};
 
@@ -105,8 +104,8 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
             continue;
         };
         if !entry.state.is_member() && entry.state != MemberState::Marking {
-            let how = if entry.state == MemberState::Lost { "given up by" } else { "removed from" };
-            let reason = format!("group {} was {how} its pool", superblock.group);
+            let event = if entry.state == MemberState::Lost { "given up by" } else { "removed from" };
+            let reason = format!("group {} was {event} its pool", superblock.group);
             unusable.push(PoolError::NoPool { device: disk.identity(), reason });
             continue;
         }
@@ -217,7 +216,10 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     adopt(&mut state, loaded)?;
     give_up::remove_unused(&mut state);
     adapt_members(&mut state);
-    if has_older || state.superblock.members != superblock.members {
+    // Before the first checkpoint of this opening.
+    state.superblock.features |= FEATURE_LISTS;
+    let (now, before) = (&state.superblock, &superblock);
+    if has_older || (now.features, &now.members) != (before.features, &before.members) {
         state.superblock.generation = state.superblock.generation.next();
     }
     let inner = Inner {
@@ -304,8 +306,8 @@ fn adapt_members<S: Seam, D: Disk<S>>(state: &mut State<S, D>) {
         let member = state.superblock.members[index].state;
         if state.groups[index].disk.is_none() && member != MemberState::Removed && !member.is_import() {
             let ranges = lost::describe(state, group);
-            let how = if member == MemberState::Lost { "was given up" } else { "is missing" };
-            state.notices.push(format!("group {group} ({name}) {how}; {ranges}"));
+            let event = if member == MemberState::Lost { "was given up" } else { "is missing" };
+            state.notices.push(format!("group {group} ({name}) {event}; {ranges}"));
             state.superblock.members[index].carries_metadata = false;
         }
         state.superblock.members[index].name = cut(&name, DEVICE_NAME_BYTES);
@@ -325,15 +327,13 @@ fn adopt<S: Seam, D: Disk<S>>(state: &mut State<S, D>, loaded: Loaded) -> Result
         for (slice, slot) in map.allocated_from(SliceNo(0)) {
             let address = SliceAddress { volume: id, slice };
             let owner = FamilySlice { family: lineage.family, slice };
-            let member = state.superblock.members.get(slot.group.index());
-            if member.is_none_or(|member| slot.slot.0 >= member.slots || member.state == MemberState::Removed) {
+            let slots = state.groups.get_mut(slot.group.index()).map(|group| &mut group.slots);
+            let Some(slots) = slots.filter(|slots| slot.slot.0 < slots.count()) else {
                 return Err(PoolError::Damaged(format!("{address} lies in {slot}, which does not exist")));
-            }
-            let slots = &mut state.groups[slot.group.index()].slots;
-            match slots.slot_use(slot.slot) {
-                SlotUse::Free => slots.set(slot.slot, SlotUse::Slice(owner)),
-                SlotUse::Slice(other) if other == owner => {}
-                other => return Err(PoolError::Damaged(format!("{slot} is used twice: by {address} and {other:?}"))),
+            };
+            if !slots.claim(slot.slot, owner) {
+                let other = slots.slot_use(slot.slot);
+                return Err(PoolError::Damaged(format!("{slot} is used twice: by {address} and {other:?}")));
             }
         }
         state.insert_volume(id, Volume { map, ..Volume::new(spec, lineage) });

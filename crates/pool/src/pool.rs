@@ -28,7 +28,7 @@ use crate::relocation::{self, Pacer, RelocationPlan, RelocationSettings, VolumeC
 use crate::relocation_report::{RelocationProgress, RelocationQueue, RelocationReport};
 use crate::resize;
 use crate::snapshots::{self, SnapshotReport};
-use crate::state::{Inner, PoolCounts, Volume};
+use crate::state::{Inner, PoolCounts, ServedRequests, Volume};
 use crate::wait::detached;
 
 /// An open pool. Clones are handles to the same pool, on the same core.
@@ -312,6 +312,13 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
         members.map(report).collect()
     }
 
+    /// Requests of clients that each group has served since the opening.
+    pub fn served(&self) -> Vec<(GroupNo, ServedRequests)> {
+        let state = self.0.state.borrow();
+        let members = state.superblock.numbered_members().zip(&state.groups);
+        members.map(|((number, _), group)| (number, group.served)).collect()
+    }
+
     /// The group of a slice; `None` if it is unallocated.
     pub fn group_of(&self, slice: SliceAddress) -> Option<GroupNo> {
         self.0.state.borrow().slot_of(slice).map(|slot| slot.group)
@@ -327,7 +334,7 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
             .collect()
     }
 
-    /// What volumes have lost with groups that are missing or gone, at most `max` ranges of all of them together.
+    /// Volumes with ranges on groups that are missing or gone; at most `max` ranges of all volumes together are listed.
     pub async fn lost(&self, max: usize) -> Vec<LostVolume> {
         lost::lost(&self.0, max).await
     }

@@ -12,6 +12,7 @@ use crate::import;
 use crate::io::allocate::allocate;
 use crate::journal;
 use crate::number::{SliceAddress, SlotAddress, VolumeId};
+use crate::outcome::Place;
 use crate::policy::{Provisioning, VolumeSpec};
 use crate::state::Inner;
 
@@ -105,7 +106,7 @@ async fn zero_tail<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, volume: VolumeI
             return Ok(());
         }
         if result == Err(DiskError::Gone) {
-            return state.note_result(slot.group, "the end of a volume", result);
+            return state.note_result(slot.group, Place::Part("the end of a volume"), result);
         }
     }
     Err(DiskError::Io("its group keeps losing unflushed content".to_owned()))
@@ -131,7 +132,7 @@ async fn zero_rest<S: Seam, D: Disk<S>>(
                 };
                 let mut state = inner.state.borrow_mut();
                 finish_change(&mut state, slice, slot, (offset, len));
-                return state.note_result(slot.group, "the end of a volume", result).map(|()| Some(slot));
+                return state.note_result(slot.group, Place::Part("the end of a volume"), result).map(|()| Some(slot));
             }
         }
     }

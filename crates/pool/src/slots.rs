@@ -129,6 +129,18 @@ impl GroupSlots {
         }
     }
 
+    /// Gives a free slot to a slice. Returns false if the slot has another use.
+    pub fn claim(&mut self, slot: SlotNo, slice: FamilySlice) -> bool {
+        let (entry, owner) = (&mut self.owners[slot.index()], Owner::new(SlotUse::Slice(slice)));
+        if *entry != Owner::new(SlotUse::Free) {
+            return *entry == owner;
+        }
+        *entry = owner;
+        self.free[slot.index() / 64] &= !(1 << (slot.index() % 64));
+        self.free_count -= 1;
+        true
+    }
+
     /// The first slot from `from` on that holds a slice.
     pub fn slice_from(&self, from: SlotNo) -> Option<SlotNo> {
         let mut rest = self.owners.iter().enumerate().skip(from.index());
@@ -152,6 +164,18 @@ mod tests {
         slots.set(SlotNo(3), SlotUse::Free);
         assert_eq!(slots.free_count(), 2);
         assert_eq!([slots.take(), slots.take(), slots.take()], [Some(SlotNo(129)), Some(SlotNo(3)), None]);
+    }
+
+    #[test]
+    fn free_slot_is_claimed_by_one_slice() {
+        let mut slots = GroupSlots::new(70);
+        let slice = FamilySlice { family: VolumeId(1), slice: SliceNo(0) };
+        assert!(slots.claim(SlotNo(66), slice) && slots.claim(SlotNo(66), slice), "its volumes share it");
+        assert!(!slots.claim(SlotNo(66), FamilySlice { slice: SliceNo(1), ..slice }));
+        assert_eq!((slots.free_count(), slots.slot_use(SlotNo(66))), (69, SlotUse::Slice(slice)));
+        slots.set(SlotNo(3), SlotUse::Quarantined);
+        assert!(!slots.claim(SlotNo(3), slice));
+        assert_eq!(std::iter::from_fn(|| slots.take()).count(), 68);
     }
 
     #[test]

@@ -18,7 +18,6 @@ use crate::error::PoolError;
 use crate::format::record::{Lineage, Record};
 use crate::format::superblock::{MemberState, Superblock};
 use crate::heat::{Demand, StreamDetector};
-use crate::lost;
 use crate::map::VolumeMap;
 use crate::number::{
     CheckpointNo, GroupNo, PoolGeneration, Sequence, SliceAddress, SliceNo, SlotAddress, SlotNo, VolumeId,
@@ -60,6 +59,18 @@ impl GroupSet {
     }
 }
 
+/// Requests of clients that reached a group. A request over several slices counts in each of them; copies of moves do
+/// not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServedRequests {
+    /// Reads.
+    pub reads: u64,
+    /// Writes, and zero-ranges that the group does not do by itself.
+    pub writes: u64,
+    /// Bytes of both.
+    pub bytes: u64,
+}
+
 /// A group of the pool.
 pub(crate) struct Group<D> {
     /// Its disk; `None` if it was missing at the opening, or is removed.
@@ -73,6 +84,8 @@ pub(crate) struct Group<D> {
     pub failed_as_copy: bool,
     /// Demand of clients since the last relocation, for the group's utilisation.
     pub demand: Demand,
+    /// Requests of clients since the opening.
+    pub served: ServedRequests,
     /// Requests of clients in flight. A move gives way to them.
     pub requests: u32,
     /// The generation that both its superblocks hold at least.
@@ -98,6 +111,7 @@ impl<D> Group<D> {
             is_gone: false,
             failed_as_copy: false,
             demand: Demand::default(),
+            served: ServedRequests::default(),
             requests: 0,
             durable_generation: PoolGeneration(0),
             member_since: PoolGeneration(0),
@@ -512,40 +526,6 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
             if self.free_when_unpinned.remove(&slot) {
                 self.groups[slot.group.index()].slots.set(slot.slot, SlotUse::Free);
             }
-        }
-    }
-
-    /// Notes the outcome of a request to a group, and names group and range in its error.
-    pub fn note_result<T>(
-        &mut self,
-        group: GroupNo,
-        range: &str,
-        result: Result<T, DiskError>,
-    ) -> Result<T, DiskError> {
-        let name = self.group_name(group);
-        let entry = &mut self.groups[group.index()];
-        match result {
-            Ok(value) => {
-                (entry.is_gone, entry.has_answered) = (false, true);
-                Ok(value)
-            }
-            Err(error) => {
-                self.set_gone(group, error == DiskError::Gone);
-                let text = format!("group {group} ({name}), {range}: {error}");
-                Err(match error {
-                    DiskError::Unsupported | DiskError::ReadOnly | DiskError::Hung(_) => error,
-                    _ => DiskError::Io(text),
-                })
-            }
-        }
-    }
-
-    /// Notes whether a group has reported that it is gone. The first report is an event for people.
-    pub fn set_gone(&mut self, group: GroupNo, is_gone: bool) {
-        let was_gone = std::mem::replace(&mut self.groups[group.index()].is_gone, is_gone);
-        if is_gone && !was_gone {
-            let (name, ranges) = (self.group_name(group), lost::describe(self, group));
-            self.notices.push(format!("group {group} ({name}) is gone; {ranges}"));
         }
     }
 

@@ -30,7 +30,7 @@ my ($root) = "$folder" =~ m/^(.+)$/;
 my $socket = "$root/nbd.sock";
 my $images = "$root/images";
 mkdir $images or die "$images: $!\n";
-$PVE::Storage::Custom::HotsetPlugin::SECRETS = "$root/secrets";
+$PVE::Storage::Custom::Hotset::Daemon::SECRETS = "$root/secrets";
 
 # The daemon, and commands of it and of QEMU
 
@@ -600,15 +600,17 @@ subtest 'a second call finishes a conversion that broke off' => sub {
     # Ends the call at its nth change, before or after it reached the daemon. Returns false if there are fewer.
     my $break_off = sub {
         my ($change, $before, $call) = @_;
-        my $ask = \&PVE::Storage::Custom::HotsetPlugin::ask;
+        my $ask = \&PVE::Storage::Custom::Hotset::Daemon::ask;
         no warnings 'redefine';
-        local *PVE::Storage::Custom::HotsetPlugin::ask = sub {
+        my $breaking = sub {
             my $breaks = $_[2] ne 'GET' && --$change <= 0;
             die "broke off\n" if $breaks && ($before || $change < 0);
             my @answer = $ask->(@_);
             die "broke off\n" if $breaks;
             return $answer[0];
         };
+        local *PVE::Storage::Custom::Hotset::Daemon::ask = $breaking;
+        local *PVE::Storage::Custom::Hotset::Snapshots::ask = $breaking;
         return !defined(eval { $call->() });
     };
     my $create = sub { $PLUGIN->create_base($STORE, $pool_scfg, 'vm-900-disk-0') };

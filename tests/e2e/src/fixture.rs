@@ -4,8 +4,8 @@ use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 
-use crate::client::Endpoint;
-use crate::daemon::Daemon;
+use crate::client::{Client, Endpoint};
+use crate::daemon::{Daemon, hotset, text_of};
 use crate::folder::Folder;
 use crate::manager::Manager;
 
@@ -149,6 +149,18 @@ impl Fixture {
     /// Writes the configuration and starts the daemon; the daemon is ready on return.
     pub fn start(&self) -> Daemon {
         Daemon::start(self)
+    }
+
+    /// Creates a pool of the configuration, before a daemon starts.
+    pub fn create_pool(&self, name: &str) {
+        std::fs::write(self.config(), self.config_text()).expect("the folder can be written");
+        let output = hotset(&["pool", "create", name, "--config", &self.config().display().to_string()]);
+        assert!(output.status.success(), "{}", text_of(&output));
+    }
+
+    /// Connects to a volume.
+    pub fn connect(&self, volume: &str) -> Client {
+        Client::connect(&self.endpoint(), volume).expect("the volume is served")
     }
 }
 

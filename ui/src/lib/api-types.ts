@@ -832,9 +832,16 @@ export interface components {
       backing: string;
       name: string;
       policy?: string | null;
+      /** @description Only for a new volume on a pool: `thin` or `thick`; without it `thin`. */
+      provisioning?: string | null;
       read_only?: boolean;
       /** @description Only for a backing without a size of its own. */
       size_bytes?: number | null;
+      /**
+       * @description Only for a new volume on a pool: `auto`, `start-high`, `highest`, `lowest` or the name of a tier; without it
+       *     `auto`.
+       */
+      tier_policy?: string | null;
     };
     /** @description A change made by command that differs from the file. */
     OverrideReport: {

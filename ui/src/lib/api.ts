@@ -23,6 +23,7 @@ import type {
   Role,
   Silence,
   SlowRequest,
+  Snapshots,
   Token,
   TokenCreated,
   Volume,
@@ -70,6 +71,8 @@ async function request<T>(method: string, path: string, body?: unknown): Promise
 }
 
 const volumePath = (name: string) => `volumes/${encodeURIComponent(name)}`;
+const snapshotPath = (name: string, snapshot: string) =>
+  `${volumePath(name)}/snapshots/${encodeURIComponent(snapshot)}`;
 const poolPath = (name: string) => `pools/${encodeURIComponent(name)}`;
 const alertPath = (id: string) => `alerts/${encodeURIComponent(id)}`;
 
@@ -116,6 +119,18 @@ export const api = {
   resize: (name: string, size: Resize) => request<Volume>('POST', `${volumePath(name)}/resize`, size),
   /** Destages and removes a volume; answers when that is complete. */
   removeVolume: (name: string) => request<null>('DELETE', volumePath(name)),
+  /** Snapshots of a volume on a pool, the oldest first. */
+  snapshots: (name: string) => request<Snapshots>('GET', `${volumePath(name)}/snapshots`),
+  /** Destages a volume and takes a snapshot; answers when that is complete. */
+  createSnapshot: (name: string, snapshot: string) =>
+    request<Snapshots>('POST', `${volumePath(name)}/snapshots`, { name: snapshot }),
+  /** Returns a volume to a snapshot; `isForced` disconnects its clients. Answers when it is served again. */
+  rollBack: (name: string, snapshot: string, isForced: boolean) =>
+    request<Snapshots>('POST', `${snapshotPath(name, snapshot)}/rollback`, { force: isForced }),
+  /** Creates a volume of the same pool, which is not served until it is added. */
+  cloneSnapshot: (name: string, snapshot: string, volume: string) =>
+    request<Snapshots>('POST', `${snapshotPath(name, snapshot)}/clone`, { volume }),
+  deleteSnapshot: (name: string, snapshot: string) => request<Snapshots>('DELETE', snapshotPath(name, snapshot)),
   configuration: () => request<Configuration>('GET', 'configuration'),
   datastores: () => request<Datastore[]>('GET', 'datastores'),
   /** Adds a device, or replaces one; answers when that is complete. */

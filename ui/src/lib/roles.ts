@@ -8,5 +8,5 @@ export const ROLES: Record<Role, string> = {
   operate:
     'Also flushes, pauses, freezes and resumes volumes, pins ranges, changes settings of volumes, relocates, pauses and resumes pools, and acknowledges and silences alerts.',
   administer:
-    'Everything: also adds, resizes, invalidates and removes volumes, changes flash devices and devices of pools, cancels jobs and manages tokens.',
+    'Everything: also adds, resizes, invalidates and removes volumes, takes, clones and deletes snapshots and rolls back to them, changes flash devices and devices of pools, cancels jobs and manages tokens.',
 };

@@ -45,6 +45,8 @@ export type {
   QuotaAdvice as AdviceQuota,
   StepAdvice as AdviceStep,
   SlowReport as SlowRequest,
+  SnapshotReport as Snapshot,
+  SnapshotsReport as Snapshots,
   TokenCreated,
   TokenReport as Token,
   VolumeAdvice,

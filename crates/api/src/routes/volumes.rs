@@ -81,6 +81,11 @@ struct NewVolume {
     policy: Option<String>,
     #[serde(default)]
     read_only: bool,
+    /// Only for a new volume on a pool: `auto`, `start-high`, `highest`, `lowest` or the name of a tier; without it
+    /// `auto`.
+    tier_policy: Option<String>,
+    /// Only for a new volume on a pool: `thin` or `thick`; without it `thin`.
+    provisioning: Option<String>,
 }
 
 /// Add a volume; it stays across a restart
@@ -90,8 +95,8 @@ async fn add_volume(
     State(shared): State<Arc<Shared>>,
     Json(volume): Json<NewVolume>,
 ) -> Result<(StatusCode, Json<VolumeReport>), Problem> {
-    let NewVolume { name, backing, size_bytes, policy, read_only } = volume;
-    let request = Request::VolumeAdd { name, backing, size_bytes, policy, read_only };
+    let NewVolume { name, backing, size_bytes, policy, read_only, tier_policy, provisioning } = volume;
+    let request = Request::VolumeAdd { name, backing, size_bytes, policy, read_only, tier_policy, provisioning };
     Ok((StatusCode::CREATED, Json(shared.volume(request).await?)))
 }
 

@@ -15,7 +15,7 @@ use engine::{VolumeId, VolumeSpec};
 use messages::Failure;
 use seam::real::PATH_TIMEOUT;
 
-use super::cores::{AttachOutcome, AttachRequest, Cores, LateAttach, OpenedBacking};
+use super::cores::{AttachOutcome, AttachRequest, ConnectedClients, Cores, LateAttach, OpenedBacking};
 use super::flash::FlashLog;
 use super::iscsi_units::Units;
 use super::persisted_memory::PersistedMemory;
@@ -208,8 +208,19 @@ impl Attachments {
         Ok(volume_id.and_then(|volume_id| undestaged.get(&volume_id)).is_some_and(|blocks| blocks.in_log > 0))
     }
 
-    /// Detaches a volume ([`Cores::detach`](super::cores::Cores::detach)).
+    /// Detaches a volume and disconnects its clients ([`Cores::detach`](super::cores::Cores::detach)).
     pub async fn detach(&self, name: &str, core: usize, progress: &ProgressSender) -> Result<(), Failure> {
-        self.cores.detach(name, core, self.records.lost_before(name), progress).await
+        self.detach_from(ConnectedClients::Disconnect, name, core, progress).await
+    }
+
+    /// As [`Attachments::detach`], with this treatment of its clients.
+    pub async fn detach_from(
+        &self,
+        clients: ConnectedClients,
+        name: &str,
+        core: usize,
+        progress: &ProgressSender,
+    ) -> Result<(), Failure> {
+        self.cores.detach(name, core, clients, self.records.lost_before(name), progress).await
     }
 }

@@ -47,7 +47,7 @@ pub struct CoreLocal {
     pub arrays: RefCell<BTreeMap<String, SharedArray<RealSeam>>>,
     /// Open pools, by name.
     pub pools: RefCell<BTreeMap<String, Rc<OpenPool>>>,
-    /// Held while a pool is opened: two openings of it would compete for its devices.
+    /// The lock of each pool, held while it is opened: two openings of it would compete for its devices.
     pub pool_openings: RefCell<BTreeMap<String, Rc<TaskMutex>>>,
     /// Set to end the core's message loop.
     ending: Cell<bool>,

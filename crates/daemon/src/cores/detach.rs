@@ -15,18 +15,41 @@ use super::{Cores, core_ended};
 /// Time-out for answering the outstanding requests of clients at a stop or a removal.
 pub const CLIENTS_TIMEOUT: Nanos = Nanos::from_secs(5);
 
+/// Treatment of a volume's clients by a detach.
+#[derive(Clone, Debug)]
+pub enum ConnectedClients {
+    /// Disconnects them.
+    Disconnect,
+    /// Fails with this, before any change, if there are any.
+    Refuse(Failure),
+}
+
+/// The reason why a volume was not detached.
+enum DetachError {
+    HasClients(Failure),
+    NotDestaged(engine::RequestError),
+}
+
 impl Cores {
-    /// Detaches a volume: its clients are disconnected, then it is destaged and flushed. On an error it stays in
-    /// service. Writes acknowledged by daemons before the generation `lost_before` may be lost.
+    /// Detaches a volume: its clients are disconnected, no client is admitted, then it is destaged and flushed. On an
+    /// error it stays in service. Writes acknowledged by daemons before the generation `lost_before` may be lost.
     pub async fn detach(
         &self,
         name: &str,
         core: usize,
+        clients: ConnectedClients,
         lost_before: u64,
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
         let volume = name.to_owned();
         let detach = self[core].call(async move |local: Rc<CoreLocal>| {
+            // From the count of the clients until no front end admits one, nothing is awaited: none connects unseen.
+            if let ConnectedClients::Refuse(failure) = clients
+                && clients_of(&local, &volume) > 0
+            {
+                return Err(DetachError::HasClients(failure));
+            }
+            let _closed = local.nbd_server.close_export(&volume);
             let unit = remove_unit(&local, &volume);
             let lun = unit.as_ref().map(|(lun, _)| *lun);
             let guests = async {
@@ -43,23 +66,41 @@ impl Cores {
                 if let (Some(iscsi), Some((_, unit))) = (&local.iscsi, unit) {
                     iscsi.target().reinsert(unit);
                 }
-                return Err(error);
+                return Err(DetachError::NotDestaged(error));
             }
-            // A client that connected meanwhile also holds the backing.
-            local.nbd_server.disconnect(&volume, Nanos(0)).await;
             if let (Some(iscsi), Some(lun)) = (&local.iscsi, lun) {
                 iscsi.target().remove_absent(lun);
             }
-            Ok::<(), engine::RequestError>(())
+            Ok(())
         });
         let detached =
             self.report_while(core, name, &format!("destaging {name}"), progress, detach).await.map_err(core_ended)?;
-        detached.map_err(|error| {
-            let text =
-                format!("volume {name} could not be destaged ({error}); it stays in service, and no data is lost");
-            Failure::new(ErrorKind::Failed, text)
+        detached.map_err(|error| match error {
+            DetachError::HasClients(failure) => failure,
+            DetachError::NotDestaged(error) => {
+                let text =
+                    format!("volume {name} could not be destaged ({error}); it stays in service, and no data is lost");
+                Failure::new(ErrorKind::Failed, text)
+            }
         })
     }
+
+    /// Number of clients of a volume.
+    pub async fn clients_of(&self, name: &str, core: usize) -> Result<usize, Failure> {
+        let volume = name.to_owned();
+        let count = async move |local: Rc<CoreLocal>| clients_of(&local, &volume);
+        self[core].call(count).await.map_err(core_ended)
+    }
+}
+
+/// Number of clients of a volume: of NBD, of iSCSI initiators that see its unit as one, and of guests.
+fn clients_of(local: &CoreLocal, volume: &str) -> usize {
+    let has_initiators = local.iscsi.as_ref().is_some_and(|iscsi| {
+        let target = iscsi.target();
+        target.lun_of_volume(volume).is_some_and(|lun| target.has_initiators(lun))
+    });
+    let guests = local.vhost_user.as_ref().map_or(0, |guests| guests.server.clients_of(volume));
+    local.nbd_server.clients_of(volume) + usize::from(has_initiators) + guests
 }
 
 /// Removes a volume's unit from the iSCSI target, if there is one.

@@ -8,7 +8,7 @@ use super::super::volume_settings::warn_of_conflicts;
 use super::super::volumes::VolumeStatus;
 use super::Daemon;
 use super::new_file::NewFile;
-use config::{BackingSpec, VolumeConfig, check_name};
+use config::{BackingSpec, VolumeConfig, check_name, parse_placement};
 use logging::{self as log, VOLUME};
 use state::{Acceptance, AddedVolume, is_of_new_volume, may_have_shrunk, show_volume_id};
 
@@ -23,6 +23,7 @@ impl Daemon {
         backing: &str,
         size_bytes: Option<u64>,
         (policy, read_only): (Option<&str>, bool),
+        (tier_policy, provisioning): (Option<&str>, Option<&str>),
         progress: &ProgressSender,
     ) -> Result<Answer, Failure> {
         let invalid = |error: String| Failure::new(ErrorKind::Invalid, error);
@@ -37,7 +38,22 @@ impl Daemon {
         }
         let spec = BackingSpec::parse(backing, std::path::Path::new("/")).map_err(invalid)?;
         let policy = policy.unwrap_or("write-back").parse::<engine::WritePolicy>().map_err(invalid)?;
+        let settings = self.settings.current();
+        let pool = settings.pools.iter().find(|pool| spec.pool() == Some(pool.name.as_str()));
+        let is_placed = tier_policy.is_some() || provisioning.is_some();
+        let (tier_policy, provisioning) = parse_placement(tier_policy, provisioning, pool).map_err(invalid)?;
+        if let Some(pool) = pool.filter(|_| is_placed)
+            && self.cores.has_pool_volume(&pool.name, name).await?
+        {
+            let text = format!(
+                "pool {} has a volume \"{name}\" already, which keeps its tier policy and provisioning: add it without \
+                 them",
+                pool.name
+            );
+            return Err(Failure::new(ErrorKind::Conflict, text));
+        }
         let config = VolumeConfig { policy, size_bytes, read_only, ..VolumeConfig::new(name, spec) };
+        let config = VolumeConfig { tier_policy, provisioning, ..config };
         let config = config.with_rules(&self.settings.current().qos);
         warn_of_conflicts(&config);
         let ids_before: Vec<_> = self.records.view().volumes.iter().map(|record| record.volume_id).collect();

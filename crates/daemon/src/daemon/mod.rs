@@ -301,8 +301,9 @@ impl Daemon {
             Request::VolumeResize { name, size_bytes, discard_dirty } => {
                 self.resize(&name, size_bytes, discard_dirty, progress).await
             }
-            Request::VolumeAdd { name, backing, size_bytes, policy, read_only } => {
-                self.add(&name, &backing, size_bytes, (policy.as_deref(), read_only), progress).await
+            Request::VolumeAdd { name, backing, size_bytes, policy, read_only, tier_policy, provisioning } => {
+                let placement = (tier_policy.as_deref(), provisioning.as_deref());
+                self.add(&name, &backing, size_bytes, (policy.as_deref(), read_only), placement, progress).await
             }
             Request::VolumeRemove { name, give_up } => self.remove(&name, give_up.as_deref(), progress).await,
             Request::VolumeAdopt { name, give_up, discard_dirty } => self.adopt(&name, give_up, discard_dirty).await,

@@ -7,6 +7,7 @@ use engine::VolumeId;
 use messages::report::SnapshotsReport;
 use messages::{Answer, ErrorKind, Failure};
 
+use super::super::cores::ConnectedClients;
 use super::super::volumes::VolumeStatus;
 use super::Daemon;
 use config::check_name;
@@ -16,6 +17,12 @@ use state::{Acceptance, random_number};
 /// The snapshots of a volume, as the answer to a request.
 fn answer(report: SnapshotsReport) -> Answer {
     Answer::Snapshots(Box::new(report))
+}
+
+/// The failure to copy the records to the flash devices, which refuses a roll back.
+fn not_rolled_back(name: &str, failure: Failure) -> Failure {
+    let message = format!("volume {name} was not rolled back, and has its content: {}", failure.message);
+    Failure { message, ..failure }
 }
 
 impl Daemon {
@@ -57,19 +64,29 @@ impl Daemon {
         let pool = self.pool_of(name).await?;
         let (known, placement) = (self.volumes.get(name)?, self.volumes.placement(name)?);
         self.cores.check_snapshot(&pool, name, snapshot).await?;
-        let clients = self.cores.clients_of(name, placement.core).await?;
-        if clients > 0 && !force {
-            let text = format!(
-                "volume {name} has clients, whose caches would mix the two contents: disconnect them, or let `hotset \
-                 snapshot rollback {name} {snapshot} --force` do that"
-            );
-            return Err(Failure::new(ErrorKind::Conflict, text));
+        let clients = match force {
+            true => ConnectedClients::Disconnect,
+            false => {
+                let text = format!(
+                    "volume {name} has clients, whose caches would mix the two contents: disconnect them, or let \
+                     `hotset snapshot rollback {name} {snapshot} --force` do that"
+                );
+                ConnectedClients::Refuse(Failure::new(ErrorKind::Conflict, text))
+            }
+        };
+        // The detach counts them again, because clients may connect meanwhile.
+        if let ConnectedClients::Refuse(failure) = &clients
+            && self.cores.clients_of(name, placement.core).await? > 0
+        {
+            return Err(failure.clone());
         }
+        // Proves that the devices take the new ID, before clients are disconnected.
+        self.flash.try_save_manifest().await.map_err(|failure| not_rolled_back(name, failure))?;
         let drawn = random_number().map_err(|error| {
             Failure::new(ErrorKind::Failed, format!("cannot read a random volume ID from /dev/urandom: {error}"))
         })?;
         self.volumes.set_status(name, VolumeStatus::Removing(placement.clone()));
-        if let Err(failure) = self.attachments.detach(name, placement.core, progress).await {
+        if let Err(failure) = self.attachments.detach_from(clients, name, placement.core, progress).await {
             self.volumes.set_status(name, VolumeStatus::Serving(placement));
             return Err(failure);
         }
@@ -97,7 +114,7 @@ impl Daemon {
             state.discard_flash_data(volume_id, drawn);
         })?;
         // A rebuild from the flash devices must not bring the former ID back.
-        self.flash.save_manifest().await;
+        self.flash.try_save_manifest().await.map_err(|failure| not_rolled_back(name, failure))?;
         self.cores.roll_back_volume(pool, name, snapshot).await
     }
 

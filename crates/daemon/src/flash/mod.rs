@@ -29,8 +29,8 @@ use std::time::Duration;
 
 use engine::{BlockNo, VolumeId, WritePolicy};
 use flash::{Ownership, Sequence, StoreGeneration, StoreIdentity};
-use messages::Failure;
 use messages::report::FlashReport;
+use messages::{ErrorKind, Failure};
 use tokio::sync::mpsc;
 
 use self::drives::Drives;
@@ -372,26 +372,32 @@ impl FlashLog {
         Ok(())
     }
 
-    /// Copies the records to the flash devices as a manifest, from which `hotset state rebuild` can restore them.
+    /// As [`FlashLog::try_save_manifest`], but logs a failure.
     pub async fn save_manifest(&self) {
+        if let Err(failure) = self.try_save_manifest().await {
+            log::warn!(target: FLASH, "{failure}");
+        }
+    }
+
+    /// Copies the records to the flash devices as a manifest, from which `hotset state rebuild` can restore them.
+    pub async fn try_save_manifest(&self) -> Result<(), Failure> {
         if self.store().is_none() {
-            return;
+            return Ok(());
         }
         let _saving = self.manifest.lock().await;
         let Some(payload) = self.records.view().manifest(flash::MANIFEST_BYTES_MAX) else {
-            return log::warn!(
-                target: FLASH,
-                "the volume records are too large to be copied to the flash devices: keep a backup of the state \
-                 directory"
-            );
+            let text = "the volume records are too large to be copied to the flash devices: keep a backup of the state \
+                        directory";
+            return Err(Failure::new(ErrorKind::Failed, text));
         };
         let save = async move |local: Rc<CoreLocal>| match local.engine.log() {
             Some(store) => store.save_manifest(payload).await,
             None => Ok(()),
         };
-        if let Ok(Err(error)) = self.core().call(save).await {
-            log::warn!(target: FLASH, "the volume records could not be copied to the flash devices: {error}");
-        }
+        self.core().call(save).await.map_err(core_ended)?.map_err(|error| {
+            let text = format!("the volume records could not be copied to the flash devices: {error}");
+            Failure::new(ErrorKind::Failed, text)
+        })
     }
 
     /// Records that the old clean pages of a volume have to be dropped from a store.

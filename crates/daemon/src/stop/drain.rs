@@ -9,7 +9,7 @@ use engine::VolumeId;
 use messages::Failure;
 use tokio::task::JoinSet;
 
-use super::super::cores::{CLIENTS_TIMEOUT, CoreLocal, Cores};
+use super::super::cores::{CLIENTS_TIMEOUT, ConnectedClients, CoreLocal, Cores};
 use super::super::flash::FlashLog;
 use super::super::handover::{StoredClient, to_stored_clients};
 use super::super::records::Records;
@@ -220,7 +220,11 @@ impl Drain {
         let (progress, _) = ProgressSender::new();
         stats.has_complete_backing()
             && stats.backing_unanswered_ms == 0
-            && self.cores.detach(name, core, self.records.lost_before(name), &progress).await.is_ok()
+            && self
+                .cores
+                .detach(name, core, ConnectedClients::Disconnect, self.records.lost_before(name), &progress)
+                .await
+                .is_ok()
     }
 
     /// Returns when a volume's backing has not answered for longer than a stop waits.
@@ -358,7 +362,10 @@ impl Drain {
     async fn drain_volume(&self, name: &str, core: usize, volume_id: VolumeId) -> DrainOutcome {
         let (progress, _) = ProgressSender::new();
         loop {
-            let result = self.cores.detach(name, core, self.records.lost_before(name), &progress).await;
+            let result = self
+                .cores
+                .detach(name, core, ConnectedClients::Disconnect, self.records.lost_before(name), &progress)
+                .await;
             let volume = name.to_owned();
             let log_state = async move |local: Rc<CoreLocal>| {
                 let log_failed = local.engine.log().is_some_and(|log| log.copies() == 0);

@@ -1,10 +1,15 @@
-//! `hotset advise`: the miss-ratio curves of a trace or a live volume, and the sizes of memory and flash worth buying.
+//! `hotset advise`: the miss-ratio curves of a trace or a live volume, and the sizes of memory and flash worth buying;
+//! the tier curve of a trace or a pool.
+
+mod tiers;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use config::BackingSpec;
 use lab::advice::of_trace;
+use lab::replay::Recording;
 use lab::replay::recording::BLOCK_BYTES;
 use messages::report::{
     Assumptions, AssumptionsReport, PurchaseAdvice, QuotaAdvice, SideAdvice, StepAdvice, VolumeAdvice,
@@ -12,20 +17,22 @@ use messages::report::{
 use messages::{Answer, Request};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tiers::TraceTiers;
 use trace::Format;
 
 use super::daemon::{send_request, unexpected};
-use super::simulate::{parse_format, read_recording};
+use super::simulate::{parse_format, read_requests, to_recording};
 use lab::report::advice::{of_load, to_assumptions};
 use lab::report::curves;
+use terminal::render::style::Style;
 use terminal::{Failure, print_json};
 use units::{parse_time, show_bytes, show_counted, show_micros};
 
 /// Options of the command.
 #[derive(Args)]
 pub struct Options {
-    /// Volume in service, or trace file
-    #[arg(value_name = "VOLUME|TRACE")]
+    /// Volume in service, pool://POOL, or trace file
+    #[arg(value_name = "VOLUME|POOL|TRACE")]
     subject: String,
     /// Format of the trace, if detection fails
     #[arg(long, value_parser = parse_format)]
@@ -48,6 +55,8 @@ pub struct Options {
     /// Assumed latency of a memory hit
     #[arg(long, value_name = "TIME", default_value = "20us", value_parser = parse_time)]
     memory_latency: Duration,
+    #[command(flatten)]
+    tiers: tiers::Options,
 }
 
 #[derive(Serialize)]
@@ -57,10 +66,15 @@ struct Output {
     assumptions: AssumptionsReport,
     #[serde(flatten)]
     advice: Map<String, Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pool: Option<TraceTiers>,
 }
 
 /// Computes the advice, prints it, and draws the curves if `--svg` is given.
 pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), Failure> {
+    if let Ok(BackingSpec::Pool(name)) = BackingSpec::parse(&options.subject, Path::new("/")) {
+        return tiers::run_pool(socket, &name, json);
+    }
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let assumptions = Assumptions {
         spindle_iops: options.spindle_iops,
@@ -70,10 +84,12 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
     };
     let path = Path::new(&options.subject);
     let is_trace = path.is_file();
-    let advice = if is_trace {
-        advise_trace(path, options, &assumptions)?
+    let (advice, pool) = if is_trace {
+        let requests = read_requests(path, options.format, options.lenient)?;
+        let pool = TraceTiers::new(&options.tiers, &requests);
+        (advise_trace(path, &to_recording(&requests), &assumptions), Some(pool))
     } else {
-        advise_volume(socket, &options.subject, &assumptions)?
+        (advise_volume(socket, &options.subject, &assumptions)?, None)
     };
     if let Some(path) = &options.svg {
         let file = Path::new(&advice.volume).file_name();
@@ -82,15 +98,15 @@ pub fn run(socket: Option<&Path>, options: &Options, json: bool) -> Result<(), F
         std::fs::write(path, picture).map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
     }
     if json {
-        return print_json(&output(advice, is_trace, &assumptions));
+        return print_json(&Output { pool, ..output(advice, is_trace, &assumptions) });
     }
     print(&advice, is_trace, &assumptions);
+    pool.iter().for_each(|pool| terminal::render::print(&pool.show(Style::of_stdout())));
     Ok(())
 }
 
 /// Advice for the load of a trace, under the name of its file.
-fn advise_trace(path: &Path, options: &Options, assumptions: &Assumptions) -> Result<VolumeAdvice, Failure> {
-    let recording = read_recording(path, options.format, options.lenient)?;
+fn advise_trace(path: &Path, recording: &Recording, assumptions: &Assumptions) -> VolumeAdvice {
     let assumptions = to_assumptions(assumptions, None);
     let head = VolumeAdvice {
         volume: path.display().to_string(),
@@ -98,7 +114,7 @@ fn advise_trace(path: &Path, options: &Options, assumptions: &Assumptions) -> Re
         footprint_bytes: u64::from(recording.blocks.distinct) * BLOCK_BYTES,
         ..VolumeAdvice::default()
     };
-    Ok(of_load(&of_trace(&recording, &assumptions), &assumptions, head))
+    of_load(&of_trace(recording, &assumptions), &assumptions, head)
 }
 
 /// Advice of the daemon for a volume.
@@ -129,7 +145,7 @@ fn output(advice: VolumeAdvice, is_trace: bool, assumptions: &Assumptions) -> Ou
     if is_trace {
         fields.remove("volume");
     }
-    Output { trace, assumptions: (*assumptions).into(), advice: fields }
+    Output { trace, assumptions: (*assumptions).into(), advice: fields, pool: None }
 }
 
 /// Indexes of the steps to print: those that are larger than the present cache, each at least a quarter larger and one

@@ -111,6 +111,12 @@ pub enum Action {
         /// Refuse writes
         #[arg(long)]
         read_only: bool,
+        /// Tiers of a new volume on a pool: auto, start-high, highest, lowest or the name of a tier
+        #[arg(long, value_name = "POLICY")]
+        tier_policy: Option<String>,
+        /// Allocation of a new volume on a pool: at its first writes, or all at once
+        #[arg(long, value_parser = ["thin", "thick"])]
+        provisioning: Option<String>,
     },
     /// Destage a volume, flush its backing and remove the volume
     Remove {
@@ -204,9 +210,15 @@ impl Action {
             Action::Resize { name, size, discard_dirty } => {
                 Request::VolumeResize { name, size_bytes: size, discard_dirty }
             }
-            Action::Add { name, backing, size, policy, read_only } => {
-                Request::VolumeAdd { name, backing: absolute(backing)?, size_bytes: size, policy, read_only }
-            }
+            Action::Add { name, backing, size, policy, read_only, tier_policy, provisioning } => Request::VolumeAdd {
+                name,
+                backing: absolute(backing)?,
+                size_bytes: size,
+                policy,
+                read_only,
+                tier_policy,
+                provisioning,
+            },
             Action::Remove { name, give_up } => Request::VolumeRemove { name, give_up },
             Action::Adopt { name, give_up, discard_dirty } => Request::VolumeAdopt { name, give_up, discard_dirty },
         })

@@ -2,32 +2,16 @@
 
 use engine::{AnyDisk, PoolMember};
 use pool::planner::ClassCost;
-use pool::{
-    CreateOptions, GroupNo, MoveRate, OpenOptions, Pool, PoolDisk, RelocationSettings, TierNo, TierPolicy, TierSpec,
-    VolumeId, VolumeSpec,
-};
-use seam::model::{ArraySpec, ModelledDisk, SharedArray, SsdSpec};
-use seam::sim::{SimDiskSpec, SimSeam, Timing, WriteCache};
+use pool::{GroupNo, MoveRate, PoolDisk, RelocationSettings, TierNo, TierPolicy, VolumeId, VolumeSpec};
+use seam::model::SharedArray;
+use seam::sim::SimSeam;
 
 use super::test_bed::{Plan, TestBed};
 use crate::fixture::Fixture;
-
-/// A pool of modelled groups.
-pub type ModelledPool = Pool<SimSeam, PoolMember<SimSeam>>;
+use crate::modelled_pool::{CreatedPool, GroupPlan, ModelledPool, add_disk, create_pool};
 
 /// Name of the pool's only volume.
 const VOLUME: &str = "file";
-
-/// A group of a pool.
-#[derive(Clone, Copy, Debug)]
-pub enum GroupPlan {
-    /// A RAID group of which a window of the given bytes belongs to the pool.
-    Raid(ArraySpec, u64),
-    /// One flash device.
-    Ssd(SsdSpec),
-    /// A disk without latency, for tests that price the requests themselves.
-    Instant(u64),
-}
 
 /// A tier of a pool.
 #[derive(Clone, Debug)]
@@ -71,26 +55,13 @@ impl PoolWorld {
     /// Creates and opens the pool, with an empty volume.
     pub fn new(plan: &Plan, pool: &PoolPlan) -> PoolWorld {
         let fixture = plan.fixture();
-        let (mut arrays, mut groups) = (Vec::new(), 0);
-        let mut specs = Vec::new();
-        for tier in &pool.tiers {
-            let mut disks = Vec::new();
-            for group in &tier.groups {
-                disks.push(add_disk(&fixture, &mut arrays, group, groups));
-                groups += 1;
-            }
-            specs.push(TierSpec { name: tier.name.to_owned(), disks });
-        }
-        // A world without content reads anything but zeroes from a new disk.
-        let options = CreateOptions { slice_bytes: pool.slice_bytes, force: true, ..CreateOptions::default() };
+        let tiers: Vec<_> = pool.tiers.iter().map(|tier| (tier.name, tier.groups.as_slice())).collect();
+        let created = create_pool(&fixture, pool.slice_bytes, &tiers).expect("empty disks make a pool");
+        let CreatedPool { pool: opened, arrays, disks } = created;
         let spec = VolumeSpec { policy: pool.policy, ..VolumeSpec::thin(VOLUME, pool.volume_bytes) };
-        let (opened, volume) = fixture.world.block_on(async {
-            Pool::create(&fixture.seam, &specs, options).await.expect("empty disks make a pool");
-            let disks: Vec<_> = specs.iter().flat_map(|spec| spec.disks.iter().cloned()).collect();
-            let opened = Pool::open(&fixture.seam, &disks, OpenOptions::default()).await.expect("a new pool opens");
-            let volume = opened.create_volume(spec).await;
-            (opened, volume.expect("an empty pool has room for a volume"))
-        });
+        let volume = fixture.world.block_on(opened.create_volume(spec));
+        let volume = volume.expect("an empty pool has room for a volume");
+        let groups = disks.len();
         let classes = pool.tiers.iter().map(|tier| tier.class).collect();
         PoolWorld { fixture, pool: opened, volume, arrays, classes, groups }
     }
@@ -145,34 +116,5 @@ impl PoolBed {
         let report = report.expect("the volume exists");
         let share = |(group, slices): &(GroupNo, u32)| (*group, f64::from(*slices) / f64::from(report.allocated));
         report.slices.iter().map(share).collect()
-    }
-}
-
-fn add_disk(
-    fixture: &Fixture,
-    arrays: &mut Vec<SharedArray<SimSeam>>,
-    group: &GroupPlan,
-    number: usize,
-) -> PoolMember<SimSeam> {
-    let name = format!("group{number}");
-    match group {
-        GroupPlan::Raid(spec, bytes) => {
-            let array = SharedArray::new(fixture.seam.clone(), *spec).expect("a scenario's array can be built");
-            fixture.add_disk(&name, SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(*bytes) });
-            let disk = ModelledDisk::new(&array, fixture.open(&name)).expect("the array has room for the group");
-            arrays.push(array);
-            PoolMember::Modelled(disk)
-        }
-        GroupPlan::Ssd(spec) => {
-            let timing = Timing::of_ssd(*spec);
-            let disk = SimDiskSpec { timing, cache: WriteCache::Through, ..SimDiskSpec::new(spec.capacity_bytes) };
-            fixture.add_disk(&name, disk);
-            PoolMember::Plain(fixture.open(&name))
-        }
-        GroupPlan::Instant(bytes) => {
-            let disk = SimDiskSpec { timing: Timing::INSTANT, cache: WriteCache::Through, ..SimDiskSpec::new(*bytes) };
-            fixture.add_disk(&name, disk);
-            PoolMember::Plain(fixture.open(&name))
-        }
     }
 }

@@ -11,14 +11,14 @@
 //! Balance moves the hottest slices first, so it moves those whose heat is overestimated by chance, and less load than
 //! it expects. The next plan, after further load, sees the rest.
 //!
-//! The planner does not know where slices lie on a disk. Those that stay on the group that held most of the file lie on
-//! nearly twice the stroke of an even layout. On whole disks this costs little; on disks so small that an even part of
-//! the file takes a twelfth, the balanced file reached 0.91 of the even layout's rate at 192 outstanding.
+//! The planner does not know where slices lie on a disk. Slices that stay on the group that held most of the file lie
+//! on nearly twice the stroke of an even layout. On whole disks this costs little; on disks so small that an even part
+//! of the file takes a twelfth, the balanced file reached 0.91 of the even layout's rate at 192 outstanding.
 //!
 //! Beside a flash cache, each write still costs the RAID group four accesses at its destage, unless the block is
 //! written again before. An SSD tier takes this load away with the slices that lie on it. The tier must not take too
-//! much: an SSD of twice the size, with two thirds of the file, was itself the limit (3,500 requests per second), and the
-//! gain was 1.13 to 1.20.
+//! much: an SSD of twice the size, with two thirds of the file, was itself the limit (3,500 requests per second), and
+//! the gain was 1.13 to 1.20.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -29,11 +29,12 @@ use seam::model::{ArraySpec, DiskType, RaidLevel, SsdSpec};
 use seam::{Nanos, Seam};
 
 use super::Scenario;
-use super::pool_bed::{GroupPlan, PoolBed, PoolPlan, PoolWorld, TierPlan};
+use super::pool_bed::{PoolBed, PoolPlan, PoolWorld, TierPlan};
 use super::series::{Check, Outcome, Point, mean};
 use super::test_bed::Plan;
 use super::vnx::{GB, OUTSTANDING, SOURCE, STROKE_PART, database};
 use crate::fixture::FlashPlan;
+use crate::modelled_pool::GroupPlan;
 use crate::workload::Job;
 use crate::workload::address_space::Layout;
 

@@ -6,6 +6,7 @@ mod changed_backing;
 mod live_curves;
 mod memory_partition;
 mod policies;
+mod pool_trace;
 mod sabotage;
 mod scenarios;
 mod torture;

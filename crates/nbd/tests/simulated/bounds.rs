@@ -268,3 +268,21 @@ fn disconnect_ends_clients_of_the_export_and_leaves_others() {
         assert!(idle.read(0, 512).await.is_ok());
     });
 }
+
+#[test]
+fn closed_export_admits_no_client_until_it_is_opened() {
+    with_server(43, Options::default(), async |seam, server| {
+        let (mut current, mut in_handshake) = (connect(&seam).await, connect(&seam).await);
+        current.go("vm1").await;
+        let closed = server.close_export("vm1");
+        assert!(current.read(0, 512).await.is_ok(), "a current client stays");
+        in_handshake.go("vm1").await;
+        assert!(in_handshake.is_closed().await);
+        assert_eq!(server.clients_of("vm1"), 1);
+        drop(closed);
+        let mut other = connect(&seam).await;
+        other.go("vm1").await;
+        assert!(other.read(0, 512).await.is_ok());
+        assert_eq!(server.clients_of("vm1"), 2);
+    });
+}

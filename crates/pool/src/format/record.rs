@@ -15,12 +15,17 @@ pub const VOLUME_RECORD_BYTES_MAX: usize = 22 + VOLUME_NAME_BYTES;
 pub const DERIVED_RECORD_BYTES_MAX: usize = 38 + VOLUME_NAME_BYTES;
 /// Most slices of one [`Record::Map`].
 pub const RUN_MAX: u32 = u16::MAX as u32;
+/// Most slices of one [`Record::MapList`].
+pub const LIST_MAX: usize = 64;
+/// Slices of a longer run are cheaper as a [`Record::Map`] than in a list.
+const LISTED_RUN_MAX: u32 = 2;
 
 const KIND_MAP: u8 = 1;
 const KIND_UNMAP: u8 = 2;
 const KIND_VOLUME: u8 = 3;
 const KIND_REMOVED: u8 = 4;
 const KIND_DERIVED: u8 = 5;
+const KIND_MAP_LIST: u8 = 6;
 
 /// A snapshot's volume and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +65,15 @@ pub enum Record {
         slot: SlotAddress,
         /// Number of slices, at most [`RUN_MAX`].
         count: u32,
+    },
+    /// Consecutive slices of a volume lie in these slots. Only checkpoints have this record.
+    MapList {
+        /// The volume.
+        volume: VolumeId,
+        /// The first slice.
+        slice: SliceNo,
+        /// The slot of each slice, at most [`LIST_MAX`].
+        slots: Vec<SlotAddress>,
     },
     /// `count` slices of a volume are unallocated.
     Unmap {
@@ -101,6 +115,17 @@ impl Record {
                 out.extend(slot.slot.0.to_le_bytes());
                 out.extend(slot.group.0.to_le_bytes());
                 out.extend((*count as u16).to_le_bytes());
+            }
+            Record::MapList { volume, slice, slots } => {
+                assert!((1..=LIST_MAX).contains(&slots.len()), "a list of {} slices", slots.len());
+                out.push(KIND_MAP_LIST);
+                out.extend(volume.0.to_le_bytes());
+                out.extend(slice.0.to_le_bytes());
+                out.push(slots.len() as u8);
+                for SlotAddress { group, slot } in slots {
+                    out.extend(slot.0.to_le_bytes());
+                    out.extend(group.0.to_le_bytes());
+                }
             }
             Record::Unmap { volume, slice, count } => {
                 out.push(KIND_UNMAP);
@@ -145,6 +170,15 @@ impl Record {
                 out.push(KIND_REMOVED);
                 out.extend(volume.0.to_le_bytes());
             }
+        }
+    }
+
+    /// The number of [`Record::Map`]s and [`Record::Unmap`]s that it stands for, at most.
+    pub fn map_records(&self) -> u64 {
+        match self {
+            Record::Map { .. } | Record::Unmap { .. } => 1,
+            Record::MapList { slots, .. } => slots.len() as u64,
+            Record::Volume { .. } | Record::VolumeRemoved { .. } => 0,
         }
     }
 
@@ -194,6 +228,17 @@ impl Reader<'_> {
                 let count = u32::from(self.short()?);
                 let fits = count > 0 && slice.0.checked_add(count).is_some() && slot.0.checked_add(count).is_some();
                 fits.then_some(Record::Map { volume, slice, slot: SlotAddress { group, slot }, count })
+            }
+            KIND_MAP_LIST => {
+                let slice = SliceNo(self.long()?);
+                let [count] = self.take()?;
+                let mut slots = Vec::with_capacity(LIST_MAX.min(usize::from(count)));
+                for _ in 0..count {
+                    let slot = SlotNo(self.long()?);
+                    slots.push(SlotAddress { group: GroupNo(self.short()?), slot });
+                }
+                let fits = (1..=LIST_MAX).contains(&slots.len()) && slice.0.checked_add(u32::from(count)).is_some();
+                fits.then_some(Record::MapList { volume, slice, slots })
             }
             KIND_UNMAP => {
                 let (slice, count) = (SliceNo(self.long()?), self.long()?);
@@ -287,6 +332,29 @@ impl RunBuilder {
     pub fn finish(self) -> Vec<Record> {
         self.records
     }
+
+    /// The records, with lists in the place of neighbouring short runs.
+    pub fn finish_with_lists(self) -> Vec<Record> {
+        let mut records = Vec::new();
+        for record in self.records {
+            let Record::Map { volume, slice, slot, count: count @ 1..=LISTED_RUN_MAX } = record else {
+                records.push(record);
+                continue;
+            };
+            let run = (0..count).map(|index| SlotAddress { slot: SlotNo(slot.slot.0 + index), ..slot });
+            match records.last_mut() {
+                Some(Record::MapList { volume: of, slice: first, slots })
+                    if *of == volume
+                        && first.0 + slots.len() as u32 == slice.0
+                        && slots.len() + count as usize <= LIST_MAX =>
+                {
+                    slots.extend(run);
+                }
+                _ => records.push(Record::MapList { volume, slice, slots: run.collect() }),
+            }
+        }
+        records
+    }
 }
 
 #[cfg(test)]
@@ -302,6 +370,7 @@ mod tests {
             |policy, provisioning| VolumeSpec { name: "größe".to_owned(), size_bytes: 1 << 40, policy, provisioning };
         vec![
             Record::Map { volume: VolumeId(1), slice: SliceNo(2), slot: slot(3, 4), count: 5 },
+            Record::MapList { volume: VolumeId(1), slice: SliceNo(2), slots: vec![slot(3, 4), slot(0, u32::MAX)] },
             Record::Unmap { volume: VolumeId(1), slice: SliceNo(2), count: 70_000 },
             Record::Volume {
                 volume: VolumeId(7),
@@ -345,6 +414,39 @@ mod tests {
         for end in 1..payload.len() {
             assert_eq!(Record::decode_all(&payload[..end], |_| ()), None, "{end}");
         }
+    }
+
+    #[test]
+    fn cut_or_overlong_list_is_invalid() {
+        let list = |len| Record::MapList { volume: VolumeId(1), slice: SliceNo(2), slots: vec![slot(3, 4); len] };
+        let mut payload = pack(&[list(LIST_MAX)]).remove(0);
+        assert!(payload.len() < LIST_MAX * MAP_RECORD_BYTES);
+        for end in 1..payload.len() {
+            assert_eq!(Record::decode_all(&payload[..end], |_| ()), None, "{end}");
+        }
+        payload[9] += 1;
+        payload.extend([0; 6]);
+        assert_eq!(Record::decode_all(&payload, |_| ()), None, "one slice too many");
+        let mut empty = pack(&[list(1)]).remove(0);
+        empty[9] = 0;
+        assert_eq!(Record::decode_all(&empty[..10], |_| ()), None, "a list of nothing");
+    }
+
+    #[test]
+    fn short_runs_become_lists_and_long_ones_do_not() {
+        let mut runs = RunBuilder::default();
+        for slice in 0..80 {
+            runs.add(VolumeId(1), SliceNo(slice), Some(slot(slice as u16 % 2, slice)));
+        }
+        for slice in 80..83 {
+            runs.add(VolumeId(1), SliceNo(slice), Some(slot(7, slice)));
+        }
+        runs.add(VolumeId(1), SliceNo(83), None);
+        runs.add(VolumeId(2), SliceNo(84), Some(slot(0, 1)));
+        let records = runs.finish_with_lists();
+        let lens: Vec<_> = records.iter().map(Record::map_records).collect();
+        assert_eq!(lens, [64, 16, 1, 1, 1]);
+        assert!(matches!(records[2], Record::Map { count: 3, .. }));
     }
 
     #[test]

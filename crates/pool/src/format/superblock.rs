@@ -29,6 +29,8 @@ const MEMBERS_AT: usize = 384;
 const MEMBER_BYTES: usize = 112;
 /// Incompatible feature: the pool has or had snapshots. Releases without them cannot read its records.
 pub const FEATURE_SNAPSHOTS: u64 = 1;
+/// Incompatible feature: checkpoints have lists of slots, [`Record::MapList`](super::record::Record::MapList).
+pub const FEATURE_LISTS: u64 = 8;
 /// Incompatible feature: a member has the state [`MemberState::Lost`].
 const FEATURE_LOST: u64 = 2;
 /// Incompatible feature: a disk with data is being imported, so that a member has the state [`MemberState::Importing`]
@@ -231,7 +233,7 @@ impl Superblock {
             return Err(SuperblockError::Invalid(format!("format {version} was never released")));
         }
         let features = get_u64(raw, INCOMPATIBLE_AT);
-        let unknown = features & !(FEATURE_SNAPSHOTS | FEATURE_LOST | FEATURE_IMPORT);
+        let unknown = features & !(FEATURE_SNAPSHOTS | FEATURE_LOST | FEATURE_IMPORT | FEATURE_LISTS);
         if unknown != 0 {
             return Err(SuperblockError::Newer(NewerFormat::with_features(unknown, needs)));
         }
@@ -288,7 +290,7 @@ impl Superblock {
             return Err(SuperblockError::Invalid("an import without a member, or a member without one".to_owned()));
         }
         Ok(Superblock {
-            features: features & FEATURE_SNAPSHOTS,
+            features: features & (FEATURE_SNAPSHOTS | FEATURE_LISTS),
             pool: get(raw, 32),
             revision: get_u64(raw, 48),
             generation: PoolGeneration(get_u64(raw, 56)),
@@ -322,7 +324,7 @@ mod tests {
             name: format!("disk-{number}"),
         };
         Superblock {
-            features: FEATURE_SNAPSHOTS,
+            features: FEATURE_SNAPSHOTS | FEATURE_LISTS,
             pool: [9; 16],
             revision: 7,
             generation: PoolGeneration(3),
@@ -378,7 +380,7 @@ mod tests {
         };
         let needs = Release::parse("1.4.2");
         assert_eq!(changed(8, 2), Err(SuperblockError::Newer(NewerFormat::of_format(2_u32, 1_u32, needs))));
-        assert_eq!(changed(24, 15), Err(SuperblockError::Newer(NewerFormat::with_features(8, needs))));
+        assert_eq!(changed(24, 31), Err(SuperblockError::Newer(NewerFormat::with_features(16, needs))));
         assert!(matches!(changed(8, 0), Err(SuperblockError::Invalid(_))));
     }
 

@@ -55,6 +55,16 @@ impl AddAssign for Demand {
     }
 }
 
+impl From<RequestDemand> for Demand {
+    /// The demand of a single request, as if it were all of an hour's.
+    fn from(request: RequestDemand) -> Demand {
+        match request.is_write {
+            true => Demand { reads: 0, writes: request.accesses, bytes: request.bytes },
+            false => Demand { reads: request.accesses, writes: 0, bytes: request.bytes },
+        }
+    }
+}
+
 /// Demand of one request on one slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestDemand {

@@ -10,10 +10,11 @@ use seam::{BLOCK_BYTES, BlockMut, Disk, DiskError, DiskResult, Piece, Seam};
 use super::demand::{self, Access};
 use super::slice_range;
 use crate::apply::release_retired;
-use crate::change::{Step, check_range, finish_change, locate, next_step, range_text};
+use crate::change::{Step, check_range, finish_change, locate, next_step};
 use crate::device::zero_range;
 use crate::journal;
 use crate::number::{GroupNo, SliceAddress, SliceNo, SlotAddress, VolumeId};
+use crate::outcome::Place;
 use crate::sabotage::Sabotage;
 use crate::snapshots;
 use crate::state::{GroupSet, Inner, State};
@@ -172,8 +173,8 @@ pub(super) async fn fill<S: Seam, D: Disk<S>>(
     let is_suspect = is_target_error
         && matches!(result, Err(DiskError::Io(_) | DiskError::Hung(_)))
         && state.write_stamp(slot.group) == stamp;
-    let range = range_text(&state, slice, offset, len);
-    let result = if is_target_error { state.note_result(slot.group, &range, result) } else { result };
+    let result =
+        if is_target_error { state.note_result(slot.group, Place::Bytes(slice, offset, len), result) } else { result };
     let mut waiters = state.allocating.remove(&slice).expect("only the allocation itself ends it");
     let is_inside = state.volumes.get(&slice.volume).is_some_and(|volume| slice.slice.0 < state.slice_count(volume));
     // A volume that was removed meanwhile refers to neither slot.
@@ -287,7 +288,7 @@ async fn copy_range<S: Seam, D: Disk<S>>(
         inner
             .state
             .borrow_mut()
-            .note_result(from.group, "the copy of a shared slice", result)
+            .note_result(from.group, Place::Part("the copy of a shared slice"), result)
             .map_err(FillError::Source)?;
         let frozen: Vec<_> =
             pieces.into_iter().map(|piece| Piece::new(piece.block.freeze(), 0, usize::from(piece.len))).collect();

@@ -4,7 +4,7 @@ use seam::{BLOCK_BYTES, Disk, DiskResult, Nanos, Seam};
 
 use crate::heat::RequestDemand;
 use crate::number::{GroupNo, SliceAddress, VolumeId};
-use crate::state::State;
+use crate::state::{Group, State};
 
 /// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,9 @@ pub(super) fn record<S: Seam, D: Disk<S>>(
         },
     };
     volume.heat.record(slice.slice, now, &request);
-    let demand = &mut state.groups[group.index()].demand;
+    let Group { demand, served, .. } = &mut state.groups[group.index()];
+    *(if access.is_write { &mut served.writes } else { &mut served.reads }) += 1;
+    served.bytes += len;
     let accesses = if access.is_write { &mut demand.writes } else { &mut demand.reads };
     *accesses = accesses.saturating_add(request.accesses);
     demand.bytes = demand.bytes.saturating_add(request.bytes);

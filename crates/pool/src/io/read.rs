@@ -8,9 +8,10 @@ use seam::{AllocationExtent, BlockMut, Disk, DiskResult, PieceMut, Seam};
 
 use super::demand::{self, Access};
 use super::parts::{ReadPart, join_read, ranges, split_read};
-use crate::change::{locate, range_text};
+use crate::change::locate;
 use crate::journal;
 use crate::number::{GroupNo, SliceAddress, VolumeId};
+use crate::outcome::Place;
 use crate::state::{Inner, State};
 use task_sync::{BoxFuture, join};
 
@@ -113,8 +114,7 @@ async fn read_once<S: Seam, D: Disk<S>>(
     };
     drop(pin);
     let mut state = inner.state.borrow_mut();
-    let range = range_text(&state, slice, offset, len);
-    (state.note_result(slot.group, &range, result), Some(slot.group), pieces)
+    (state.note_result(slot.group, Place::Bytes(slice, offset, len), result), Some(slot.group), pieces)
 }
 
 /// Allocation status of a range: unallocated slices are holes that read as zeroes.

@@ -8,9 +8,10 @@ use seam::{Disk, DiskResult, Piece, Seam};
 use super::allocate::{self, FailedFills, NewSlot};
 use super::demand::{self, Access};
 use super::parts::{ranges, split_write};
-use crate::change::{Step, check_range, finish_change, next_step, range_text};
+use crate::change::{Step, check_range, finish_change, next_step};
 use crate::journal;
 use crate::number::{SliceAddress, VolumeId};
+use crate::outcome::Place;
 use crate::state::Inner;
 use task_sync::{BoxFuture, join};
 
@@ -56,8 +57,7 @@ async fn write_part<S: Seam, D: Disk<S>>(
                 };
                 let mut state = inner.state.borrow_mut();
                 finish_change(&mut state, slice, slot, (offset, len));
-                let range = range_text(&state, slice, offset, len);
-                return state.note_result(slot.group, &range, result);
+                return state.note_result(slot.group, Place::Bytes(slice, offset, len), result);
             }
             step @ (Step::Unallocated | Step::Shared(_)) => {
                 let shared = step.shared();

@@ -11,11 +11,12 @@ use super::allocate;
 use super::demand::{self, Access};
 use super::parts::ranges;
 use super::slice_range;
-use crate::change::{Step, check_range, finish_change, next_step, range_text};
+use crate::change::{Step, check_range, finish_change, next_step};
 use crate::device::zero_range;
 use crate::give_up;
 use crate::journal;
 use crate::number::{SliceAddress, SliceNo, VolumeId};
+use crate::outcome::Place;
 use crate::policy::Provisioning;
 use crate::state::{Inner, State};
 
@@ -117,8 +118,7 @@ async fn zero_part<S: Seam, D: Disk<S>>(
                 };
                 let mut state = inner.state.borrow_mut();
                 finish_change(&mut state, slice, slot, (offset, len));
-                let range = range_text(&state, slice, offset, len);
-                return state.note_result(slot.group, &range, result);
+                return state.note_result(slot.group, Place::Bytes(slice, offset, len), result);
             }
         }
     }

@@ -252,7 +252,7 @@ async fn write_volume<S: Seam, D: Disk<S>>(
     while let Some(first) = from {
         let (records, next) = image.records(part, first, PIECE_SLICES);
         from = next;
-        progress.map_records += records.len() as u64;
+        progress.map_records += records.iter().map(Record::map_records).sum::<u64>();
         write_records(inner, progress, &records).await?;
         inner.seam.yield_now().await;
     }

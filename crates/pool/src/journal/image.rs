@@ -70,6 +70,6 @@ impl Image {
         let next = (slots.len() == max).then(|| slots[max - 1].0.next());
         let mut runs = RunBuilder::default();
         slots.into_iter().for_each(|(slice, slot)| runs.add(part.volume, slice, slot));
-        (runs.finish(), next)
+        (runs.finish_with_lists(), next)
     }
 }

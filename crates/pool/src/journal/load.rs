@@ -2,6 +2,7 @@
 //! has it intact, so two copies with different damage still give the whole.
 
 use seam::{BLOCK_BYTES, Disk, Seam};
+use task_sync::{BoxFuture, join};
 
 use super::WRITE_BLOCKS;
 use super::replay::LoadedVolumes;
@@ -159,26 +160,33 @@ impl<S: Seam, D: Disk<S>> Copies<'_, S, D> {
 
     /// A block so far past the journal's end that it cannot be a part of a torn last write: the end is damage.
     async fn block_past_end(&self, end: Sequence) -> Option<Sequence> {
+        let scans = self.disks.iter().map(|(_, disk)| {
+            let scan: BoxFuture<'_, Option<Sequence>> = Box::pin(self.block_past_end_of(disk, end));
+            scan
+        });
+        join(scans.collect()).await.into_iter().flatten().next()
+    }
+
+    async fn block_past_end_of(&self, disk: &D, end: Sequence) -> Option<Sequence> {
         let ring = u64::from(self.superblock.journal_blocks);
-        for (_, disk) in self.disks {
-            let mut index = 0;
-            while index < ring {
-                let count = READ_BLOCKS.min(ring - index);
-                let at = self.superblock.journal_offset(Sequence(index));
-                let blocks = self.read(disk, at, count).await;
-                let decode = |raw: &Raw| MetadataBlock::decode(raw, BlockKind::Journal, self.superblock.pool);
-                let sequences = blocks.iter().flatten().filter_map(|raw| Some(decode(raw)?.0.sequence));
-                let later = sequences.into_iter().find(|sequence| sequence.0 >= end.0 + WRITE_BLOCKS as u64);
-                if later.is_some() {
-                    return later;
-                }
-                index += count;
+        let mut index = 0;
+        while index < ring {
+            let count = READ_BLOCKS.min(ring - index);
+            let at = self.superblock.journal_offset(Sequence(index));
+            let blocks = self.read(disk, at, count).await;
+            let decode = |raw: &Raw| MetadataBlock::decode(raw, BlockKind::Journal, self.superblock.pool);
+            let mut sequences = blocks.iter().flatten().filter_map(|raw| Some(decode(raw)?.0.sequence));
+            let later = sequences.find(|sequence| sequence.0 >= end.0 + WRITE_BLOCKS as u64);
+            if later.is_some() {
+                return later;
             }
+            index += count;
         }
         None
     }
 
-    /// Loads a checkpoint's content. Returns the copies with a damaged block.
+    /// Loads a checkpoint's content, with pieces of it from every copy at one time. Returns the copies with a damaged
+    /// block; such a block is read from another one.
     async fn load_content(
         &self,
         number: CheckpointNo,
@@ -186,30 +194,50 @@ impl<S: Seam, D: Disk<S>> Copies<'_, S, D> {
         with_header: &[&Header],
         volumes: &mut LoadedVolumes,
     ) -> Result<Vec<(GroupNo, String)>, String> {
-        let mut sources: Vec<_> =
-            self.disks.iter().filter(|(group, _)| with_header.iter().any(|header| header.group == *group)).collect();
-        let mut damaged = Vec::new();
+        let has_header = |group: GroupNo| with_header.iter().any(|header| header.group == group);
+        let sources: Vec<_> = self.disks.iter().filter(|(group, _)| has_header(*group)).collect();
+        let mut damaged = Vec::<(GroupNo, String)>::new();
         let area_at = self.superblock.checkpoint_offset(number);
+        let offset = |index: u64| area_at + index * BLOCK_BYTES as u64;
+        let decode = |raw: Option<Box<Raw>>, index, previous| {
+            let (block, checksum) = MetadataBlock::decode(&*raw?, BlockKind::Checkpoint, self.superblock.pool)?;
+            let is_next = (block.checkpoint, block.sequence.0, block.previous) == (number, index, previous);
+            is_next.then_some((block, checksum))
+        };
         let (mut index, mut previous) = (1, 0);
         let end = u64::from(facts.blocks) + 1;
         while index < end {
-            let Some((group, disk)) = sources.first() else {
-                return Err(format!("block {index} is damaged in every copy"));
-            };
-            let count = READ_BLOCKS.min(end - index);
-            for raw in self.read(disk, area_at + index * BLOCK_BYTES as u64, count).await {
-                let decoded =
-                    raw.and_then(|raw| MetadataBlock::decode(&raw, BlockKind::Checkpoint, self.superblock.pool));
-                let valid = decoded.filter(|(block, _)| {
-                    (block.checkpoint, block.sequence.0, block.previous) == (number, index, previous)
-                });
-                let Some((block, checksum)) = valid else {
-                    damaged.push((*group, format!("block {index} of checkpoint {number} is damaged")));
-                    sources.remove(0);
-                    break;
-                };
-                apply(&block, volumes)?;
-                (index, previous) = (index + 1, checksum);
+            let is_sound = |source: &&&(GroupNo, D)| !damaged.iter().any(|(group, _)| *group == source.0);
+            let mut readers: Vec<_> = sources.iter().filter(is_sound).copied().collect();
+            if readers.is_empty() {
+                readers.push(sources[0]);
+            }
+            let pieces = (index..end).step_by(READ_BLOCKS as usize).zip(&readers);
+            let reads = pieces.map(|(first, (group, disk))| {
+                let read: BoxFuture<'_, _> =
+                    Box::pin(
+                        async move { (*group, self.read(disk, offset(first), READ_BLOCKS.min(end - first)).await) },
+                    );
+                read
+            });
+            for (group, blocks) in join(reads.collect()).await {
+                for raw in blocks {
+                    let mut valid = decode(raw, index, previous);
+                    if valid.is_none() {
+                        if !damaged.iter().any(|(other, _)| *other == group) {
+                            damaged.push((group, format!("block {index} of checkpoint {number} is damaged")));
+                        }
+                        for (_, disk) in sources.iter().filter(|(other, _)| *other != group) {
+                            if valid.is_none() {
+                                valid =
+                                    decode(self.read(disk, offset(index), 1).await.pop().flatten(), index, previous);
+                            }
+                        }
+                    }
+                    let (block, checksum) = valid.ok_or_else(|| format!("block {index} is damaged in every copy"))?;
+                    apply(&block, volumes)?;
+                    (index, previous) = (index + 1, checksum);
+                }
             }
         }
         if previous != facts.checksum {

@@ -28,19 +28,14 @@ pub(crate) struct LoadedVolumes {
 impl LoadedVolumes {
     /// Applies a record. The error says what is impossible about it.
     pub fn apply(&mut self, record: Record) -> Result<(), String> {
+        self.map_records += record.map_records();
         match record {
             Record::Map { volume, slice, slot, count } => {
-                self.map_records += 1;
-                let Some(LoadedVolume { map, .. }) = self.volumes.get_mut(&volume) else {
-                    return Err(format!("a slice of volume {volume}, which does not exist"));
-                };
-                for index in 0..count {
-                    let to = SlotAddress { slot: SlotNo(slot.slot.0 + index), ..slot };
-                    map.set(SliceNo(slice.0 + index), Some(to));
-                }
+                let slots = (0..count).map(|index| SlotAddress { slot: SlotNo(slot.slot.0 + index), ..slot });
+                self.map(volume, slice, slots)?;
             }
+            Record::MapList { volume, slice, slots } => self.map(volume, slice, slots.into_iter())?,
             Record::Unmap { volume, slice, count } => {
-                self.map_records += 1;
                 if let Some(LoadedVolume { map, .. }) = self.volumes.get_mut(&volume) {
                     let end = SliceNo(slice.0 + count);
                     let mapped: Vec<_> = map.allocated_from(slice).take_while(|(slice, _)| *slice < end).collect();
@@ -55,6 +50,20 @@ impl LoadedVolumes {
                 self.next_volume = self.next_volume.max(volume.next());
             }
         }
+        Ok(())
+    }
+
+    /// Maps consecutive slices of a volume to these slots.
+    fn map(
+        &mut self,
+        volume: VolumeId,
+        slice: SliceNo,
+        slots: impl ExactSizeIterator<Item = SlotAddress>,
+    ) -> Result<(), String> {
+        let Some(LoadedVolume { map, .. }) = self.volumes.get_mut(&volume) else {
+            return Err(format!("a slice of volume {volume}, which does not exist"));
+        };
+        map.set_run(slice, slots);
         Ok(())
     }
 

@@ -200,7 +200,7 @@ impl Simulation {
         self.load.step(minute, |slice, request| requests.push((slice, request)));
         for (slice, request) in requests {
             self.heat.record(slice, at(minute), &request);
-            let demand = demand_of(&request);
+            let demand = Demand::from(request);
             self.hour[slice] += demand;
             self.planned += self.class(self.places[slice]).price(demand).0;
         }
@@ -260,13 +260,5 @@ impl Simulation {
 
     fn class(&self, place: Place) -> &ClassCost {
         &self.tiers[usize::from(place.tier)].groups[usize::from(place.group)].class
-    }
-}
-
-/// Demand of a request, as if it were all of an hour's.
-fn demand_of(request: &RequestDemand) -> Demand {
-    match request.is_write {
-        true => Demand { reads: 0, writes: request.accesses, bytes: request.bytes },
-        false => Demand { reads: request.accesses, writes: 0, bytes: request.bytes },
     }
 }

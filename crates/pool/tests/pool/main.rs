@@ -1,5 +1,6 @@
 //! Tests of the pool in the simulated world: crashes at every I/O, random lives with faults, moves, groups, damage.
 
+mod checkpoints;
 mod contradictions;
 mod crash_points;
 mod failed_flushes;

@@ -2,12 +2,12 @@
 
 use std::rc::Rc;
 
-use pool::format::superblock::{SUPERBLOCK_OFFSETS, Superblock};
+use pool::format::superblock::Superblock;
 use pool::{GroupNo, OpenOptions, PoolDisk, PoolGeneration, TierNo, TierPolicy, VolumeSpec};
 use seam::sim::{Fault, Ops, Rule, SimDisk, SimSeam, When, World};
-use seam::{Block, BlockMut, Disk, DiskError, Nanos, Piece, Seam};
+use seam::{BlockMut, Disk, DiskError, Nanos, Piece, Seam};
 
-use crate::world::{ALL, SLICE, SLICE_SECTORS, SMALL, SimPool, disks, with_pool};
+use crate::world::{ALL, SLICE, SLICE_SECTORS, SMALL, SimPool, disks, superblocks, with_pool};
 
 /// Bytes of a group that hold its superblocks, and its journal in a pool of the shape `SMALL`.
 const SUPERBLOCKS: std::ops::Range<u64> = 0..128 << 10;
@@ -36,15 +36,8 @@ async fn write(seam: &SimSeam, disk: &PoolDisk<SimSeam, SimDisk>, slice: u64) ->
 
 /// Generations of the two superblocks of a disk; 0 for a damaged one.
 async fn generations(seam: &SimSeam, disk: &SimDisk) -> [PoolGeneration; 2] {
-    let mut found = [PoolGeneration(0); 2];
-    for (at, found) in SUPERBLOCK_OFFSETS.into_iter().zip(&mut found) {
-        let (result, mut pieces) = disk.read(at, vec![Piece::whole(seam.alloc().expect("a buffer is free"))]).await;
-        result.expect("sound disks");
-        let mut raw = [0; 4096];
-        pieces.remove(0).block.freeze().read_bytes(0, &mut raw);
-        *found = Superblock::decode(&raw).map_or(PoolGeneration(0), |superblock| superblock.generation);
-    }
-    found
+    let generation = |superblock: Option<Superblock>| superblock.map_or(PoolGeneration(0), |found| found.generation);
+    superblocks(seam, disk).await.map(generation)
 }
 
 #[test]

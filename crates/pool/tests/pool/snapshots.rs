@@ -4,11 +4,11 @@ use pool::{
     GroupNo, MoveOutcome, OpenOptions, PoolDisk, PoolError, SliceAddress, SliceNo, TierPolicy, VolumeId, VolumeSpec,
     unpaced,
 };
-use seam::sim::{SimDisk, SimSeam, World};
+use seam::sim::{Rule, SimDisk, SimSeam, World};
 use seam::{BlockMut, Disk, DiskError, Piece, Seam};
 
 use crate::model::read_sectors;
-use crate::world::{ALL, SLICE, SLICE_SECTORS, SMALL, SimPool, disks, pool_disks, with_pool};
+use crate::world::{ALL, DATA_AT, SLICE, SLICE_SECTORS, SMALL, Shape, SimPool, disks, pool_disks, with_pool};
 
 async fn open_three(seam: &SimSeam) -> SimPool {
     SimPool::open(seam, &disks(seam, &ALL[..3]).await, OpenOptions::default()).await.expect("it opens")
@@ -214,4 +214,88 @@ fn volume_has_at_most_256_snapshots() {
         pool.checkpoint().await.expect("sound disks");
         assert_eq!((used(&pool), pool.check_open().findings), (2, vec![]));
     });
+}
+
+#[test]
+fn zeroes_of_a_part_of_a_shared_slice_need_a_reserved_copy() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let (pool, id, disk) = with_volume(&seam).await;
+        assert_eq!(disk.part_to_reserve_for_zeroes(4096, 8192), None, "the slice is the volume's own");
+        let snapshot = pool.create_snapshot(id, "s", 0).await.expect("sound disks");
+        assert_eq!(disk.part_to_reserve_for_zeroes(4096, 8192), Some(4096..12_288));
+        assert_eq!(disk.part_to_reserve_for_zeroes(0, 2 * SLICE), None, "whole slices drop their references");
+        assert_eq!(disk.part_to_reserve_for_zeroes(0, SLICE + 4096), Some(SLICE..SLICE + 4096));
+        assert_eq!(disk.part_to_reserve_for_zeroes(2 * SLICE, 4096), None, "a hole is zeroes already");
+        disk.reserve(4096, 8192).await.expect("room");
+        assert_eq!(disk.part_to_reserve_for_zeroes(4096, 8192), None);
+        // A full pool: zeroes on a reserved slice succeed, as do those on a whole shared slice.
+        let filler = pool.create_volume(VolumeSpec::thin("filler", 64 * SLICE)).await.expect("the name is free");
+        let filler = pool.volume(filler).expect("the volume exists");
+        assert_eq!(filler.reserve(0, 64 * SLICE).await, Err(DiskError::NoSpace));
+        assert_eq!(disk.zero(SLICE, 4096, true).await, Err(DiskError::NoSpace));
+        disk.zero(0, 8192, true).await.expect("the copy is reserved");
+        disk.zero(SLICE, SLICE, false).await.expect("a whole slice needs no space");
+        let frozen = pool.volume(snapshot).expect("the snapshot exists");
+        for block in [0, SLICE_SECTORS / 8] {
+            assert_eq!((tag_at(&seam, &disk, block).await, tag_at(&seam, &frozen, block).await), (0, 1));
+        }
+    });
+}
+
+#[test]
+fn unreadable_shared_slot_takes_no_new_slots() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let (pool, id, disk) = with_volume(&seam).await;
+        pool.create_snapshot(id, "s", 0).await.expect("sound disks");
+        disk.flush().await.expect("sound disks");
+        let group = pool.group_of(SliceAddress { volume: id, slice: SliceNo(0) }).expect("the slice is written");
+        let control = world.disk(ALL[group.index()]).expect("the disk exists");
+        let block_at =
+            (0..(DATA_AT + 9 * SLICE) / 512).find(|sector| control.tag(*sector) == 1).expect("a written block");
+        control.add_fault(Rule::medium_error(block_at * 512..(block_at + 8) * 512));
+        for _ in 0..20 {
+            let block = seam.alloc().expect("a buffer is free").freeze();
+            assert!(matches!(disk.write(8192, vec![Piece::whole(block)]).await, Err(DiskError::Io(_))));
+        }
+        assert_eq!((used(&pool), pool.check_open().findings), (2, vec![]), "no slot is taken out of service");
+        control.clear_faults();
+        write(&seam, &disk, 2, 5).await;
+        assert_eq!((tag_at(&seam, &disk, 0).await, tag_at(&seam, &disk, 2).await), (1, 5));
+    });
+}
+
+#[test]
+fn clones_between_two_checkpoints_leave_room_for_the_next_one() {
+    let world = with_pool(1, Shape { slots: [12, 12, 12, 4], journal_blocks: 32 });
+    let seam = world.seam();
+    world.block_on(async {
+        let pool = open_three(&seam).await;
+        let id = pool.create_volume(VolumeSpec::thin("a", 16 * SLICE)).await.expect("the name is free");
+        let disk = pool.volume(id).expect("the volume exists");
+        let mut snapshots = Vec::new();
+        // Slots out of order, so that each slice has a record of its own.
+        for (name, stride) in [("s", 5), ("t", 7)] {
+            for number in 0..16 {
+                write(&seam, &disk, number * stride % 16 * SLICE_SECTORS / 8, 7).await;
+            }
+            snapshots.push(pool.create_snapshot(id, name, 0).await.expect("sound disks"));
+        }
+        let mut refusals = 0;
+        for number in 0..100 {
+            match pool.clone_snapshot(snapshots[number % 2], &format!("clone {number}")).await {
+                Ok(_) => {}
+                Err(PoolError::Refused(_)) => refusals += 1,
+                Err(error) => panic!("clone {number}: {error}"),
+            }
+        }
+        assert!(refusals > 0, "the metadata has room for everything");
+        pool.checkpoint().await.expect("the checkpoint has room");
+        write(&seam, &disk, 0, 9).await;
+        disk.flush().await.expect("the pool is in service");
+    });
+    assert_eq!(check(&world).findings, vec![]);
 }

@@ -1,8 +1,9 @@
 //! Simulated worlds with the disks of a pool.
 
+use pool::format::superblock::{SUPERBLOCK_OFFSETS, Superblock};
 use pool::{CreateOptions, OpenOptions, Pool, PoolError, TierSpec};
 use seam::sim::{DiskImages, SimDisk, SimDiskSpec, SimSeam, TaskOrder, Timing, World, WorldSpec};
-use seam::{Disk, DiskOpen, Nanos, Seam};
+use seam::{Block, BlockMut, Disk, DiskOpen, Nanos, Piece, Seam};
 
 /// Names of all disks: two fast ones, two slow ones. The last one joins a pool later.
 pub const ALL: [&str; 4] = ["fast-0", "fast-1", "slow-0", "slow-1"];
@@ -104,4 +105,17 @@ pub async fn open(world: &World, seam: &SimSeam, options: OpenOptions) -> Result
             other => return other,
         }
     }
+}
+
+/// The superblocks of a disk; `None` for a damaged one.
+pub async fn superblocks(seam: &SimSeam, disk: &SimDisk) -> [Option<Superblock>; 2] {
+    let mut found = [None, None];
+    for (at, found) in SUPERBLOCK_OFFSETS.into_iter().zip(&mut found) {
+        let (result, mut pieces) = disk.read(at, vec![Piece::whole(seam.alloc().expect("a buffer is free"))]).await;
+        result.expect("sound disks");
+        let mut raw = [0; 4096];
+        pieces.remove(0).block.freeze().read_bytes(0, &mut raw);
+        *found = Superblock::decode(&raw).ok();
+    }
+    found
 }

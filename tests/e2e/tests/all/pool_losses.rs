@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 
 use e2e::client::{Client, Op};
-use e2e::daemon::{Daemon, hotset, text_of, wait_for};
+use e2e::daemon::{Daemon, text_of, wait_for};
 use e2e::fixture::Fixture;
 use serde_json::Value;
 
@@ -30,14 +30,8 @@ fn created() -> Fixture {
     );
     fixture.add_volume_on("fast", "pool://tank", "size = \"16 MiB\"\ntier_policy = \"ssd\"");
     fixture.add_volume_on("slow", "pool://tank", "size = \"16 MiB\"\ntier_policy = \"hdd\"");
-    fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
-    let output = hotset(&["pool", "create", "tank", "--config", &fixture.config().display().to_string()]);
-    assert!(output.status.success(), "{}", text_of(&output));
+    fixture.create_pool("tank");
     fixture
-}
-
-fn connect(fixture: &Fixture, name: &str) -> Client {
-    Client::connect(&fixture.endpoint(), name).expect("the volume is served")
 }
 
 fn fill(client: &mut Client, slices: u64, value: u8) {
@@ -61,8 +55,8 @@ fn refused(daemon: &Daemon, args: &[&str]) -> String {
 fn absent_device_is_listed_by_ranges_and_given_up_by_command() {
     let fixture = created();
     let daemon = fixture.start();
-    fill(&mut connect(&fixture, "fast"), 4, 1);
-    fill(&mut connect(&fixture, "slow"), 8, 2);
+    fill(&mut fixture.connect("fast"), 4, 1);
+    fill(&mut fixture.connect("slow"), 8, 2);
     assert!(daemon.command(&["pool", "lost", "tank"]).contains("no range"));
     daemon.stop();
     let hdd = fixture.folder.join("hdd");
@@ -80,11 +74,11 @@ fn absent_device_is_listed_by_ranges_and_given_up_by_command() {
     let listed = daemon.command(&["pool", "lost", "tank"]);
     assert!(listed.contains("volume slow: 4 MiB") && listed.contains("requests to these ranges fail"), "{listed}");
 
-    let mut slow = connect(&fixture, "slow");
+    let mut slow = fixture.connect("slow");
     let readable: Vec<u64> = (0..8).filter(|slice| slow.read(slice * SLICE + 4096, 4096).is_ok()).collect();
     assert_eq!(readable.len(), 4);
     assert!(!readable.contains(&lost_slice));
-    assert_eq!(connect(&fixture, "fast").read(4096, 4096).expect("another device"), [1; 4096]);
+    assert_eq!(fixture.connect("fast").read(4096, 4096).expect("another device"), [1; 4096]);
 
     let shown = hdd.display().to_string();
     let group = ranges[0]["number"].to_string();
@@ -102,7 +96,7 @@ fn absent_device_is_listed_by_ranges_and_given_up_by_command() {
     let daemon = fixture.start();
     let log = daemon.log();
     assert!(log.contains("was given up by its pool"), "{shown}: {log}");
-    let mut slow = connect(&fixture, "slow");
+    let mut slow = fixture.connect("slow");
     slow.read(lost_slice * SLICE, 4096).expect_err("a lost range stays lost");
     slow.call(Op::Trim, 0, lost_slice * SLICE, SLICE as usize, &[]).expect("a discard is accepted");
     slow.flush().expect("the other devices are whole");
@@ -117,7 +111,7 @@ fn absent_device_is_listed_by_ranges_and_given_up_by_command() {
 fn replaced_device_hands_its_slices_to_the_new_one_even_over_a_kill() {
     let fixture = created();
     let daemon = fixture.start();
-    fill(&mut connect(&fixture, "slow"), 8, 3);
+    fill(&mut fixture.connect("slow"), 8, 3);
     let hdd = fixture.folder.join("hdd").display().to_string();
     let new = add_file(&fixture, "new", 33);
     daemon.command(&["pool", "pause", "tank"]);
@@ -128,7 +122,7 @@ fn replaced_device_hands_its_slices_to_the_new_one_even_over_a_kill() {
     let daemon = fixture.start();
     daemon.command(&["pool", "resume", "tank"]);
     wait_for("the end of the drain", || (!daemon.command(&["pool", "show", "tank"]).contains(&hdd)).then_some(()));
-    let mut slow = connect(&fixture, "slow");
+    let mut slow = fixture.connect("slow");
     for slice in 0..8 {
         assert_eq!(slow.read(slice * SLICE + 4096, 4096).expect("the pool is whole"), [3; 4096], "slice {slice}");
     }
@@ -143,7 +137,7 @@ fn replaced_device_hands_its_slices_to_the_new_one_even_over_a_kill() {
 fn load_of_slices_is_known_after_a_restart() {
     let fixture = created();
     let daemon = fixture.start();
-    fill(&mut connect(&fixture, "slow"), 8, 4);
+    fill(&mut fixture.connect("slow"), 8, 4);
     daemon.command(&["volume", "flush", "slow"]);
     let load = |daemon: &Daemon| -> u64 {
         let plan = json(daemon, &["pool", "plan", "tank", "--json"]);

@@ -1,6 +1,8 @@
 //! Snapshots of a volume on a pool under a warm cache: memory, flash and log; clones, roll back, and kills.
 
 use std::fs::{self, File};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use e2e::client::Client;
 use e2e::daemon::{Daemon, hotset, text_of, wait_for};
@@ -31,14 +33,8 @@ fn created() -> Fixture {
     );
     fixture.add_volume_on("web", "pool://tank", "size = \"32 MiB\"");
     fixture.add_volume("plain", 8 * MIB, "");
-    fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
-    let output = hotset(&["pool", "create", "tank", "--config", &fixture.config().display().to_string()]);
-    assert!(output.status.success(), "{}", text_of(&output));
+    fixture.create_pool("tank");
     fixture
-}
-
-fn connect(fixture: &Fixture, name: &str) -> Client {
-    Client::connect(&fixture.endpoint(), name).expect("the volume is served")
 }
 
 /// Byte offsets of the written blocks.
@@ -89,7 +85,7 @@ fn roll_back_under_a_warm_cache_returns_the_old_content() {
     for round in 0..4 {
         let (old, new) = (10 * round + 1, 10 * round + 2);
         let name = format!("s{round}");
-        let mut web = connect(&fixture, "web");
+        let mut web = fixture.connect("web");
         write_all(&mut web, old);
         // Acknowledged, not flushed: in memory or in the log.
         let made = daemon.command(&["snapshot", "create", "web", &name]);
@@ -106,14 +102,14 @@ fn roll_back_under_a_warm_cache_returns_the_old_content() {
             daemon.command(&["snapshot", "rollback", "web", &name, "--yes", "--force"]);
             assert!(web.read(0, 4096).is_err(), "its connection has ended");
         }
-        assert_all(&mut connect(&fixture, "web"), old, "after the roll back");
+        assert_all(&mut fixture.connect("web"), old, "after the roll back");
     }
     daemon.kill();
     let daemon = fixture.start();
-    assert_all(&mut connect(&fixture, "web"), 31, "after a kill");
+    assert_all(&mut fixture.connect("web"), 31, "after a kill");
     // An older snapshot is unchanged by all that.
     roll_back(&daemon, "s0");
-    let mut web = connect(&fixture, "web");
+    let mut web = fixture.connect("web");
     assert_all(&mut web, 1, "after another roll back");
     write_all(&mut web, 99);
     web.flush().expect("room");
@@ -123,39 +119,124 @@ fn roll_back_under_a_warm_cache_returns_the_old_content() {
     }
     daemon.stop();
     let daemon = fixture.start();
-    assert_all(&mut connect(&fixture, "web"), 99, "after a restart");
+    assert_all(&mut fixture.connect("web"), 99, "after a restart");
     roll_back(&daemon, "s0");
-    assert_all(&mut connect(&fixture, "web"), 1, "after the last roll back");
+    assert_all(&mut fixture.connect("web"), 1, "after the last roll back");
     daemon.stop();
     let output = hotset(&["pool", "check", "tank", "--config", &fixture.config().display().to_string()]);
     assert!(output.status.success() && text_of(&output).contains("1 snapshot"), "{}", text_of(&output));
+}
+
+/// Connects, reads, and reads again for a while, with pauses of many lengths between connections, until `is_ended`;
+/// returns the number of connections that ended between the two.
+fn connect_repeatedly(fixture: &Fixture, is_ended: &AtomicBool) -> u32 {
+    let mut disconnected = 0;
+    for pause_ms in (0..100).step_by(4).cycle() {
+        if is_ended.load(Ordering::Relaxed) {
+            break;
+        }
+        let Ok(mut client) = Client::connect(&fixture.endpoint(), "web") else { continue };
+        if client.read(0, 4096).is_ok() {
+            std::thread::sleep(Duration::from_millis(8));
+            disconnected += u32::from(client.read(0, 4096).is_err());
+        }
+        drop(client);
+        std::thread::sleep(Duration::from_millis(pause_ms));
+    }
+    disconnected
+}
+
+#[test]
+fn roll_back_without_force_disconnects_no_client_that_has_read() {
+    let fixture = created();
+    let daemon = fixture.start();
+    write_all(&mut fixture.connect("web"), 1);
+    daemon.command(&["snapshot", "create", "web", "s"]);
+    let is_ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| connect_repeatedly(&fixture, &is_ended));
+        let mut done = 0;
+        for _ in 0..1_000 {
+            let output = daemon.try_command(&["snapshot", "rollback", "web", "s", "--yes"]);
+            let text = text_of(&output);
+            assert!(output.status.success() || text.contains("has clients"), "{text}");
+            done += u32::from(output.status.success());
+            if done == 5 {
+                break;
+            }
+        }
+        is_ended.store(true, Ordering::Relaxed);
+        assert_eq!(connecting.join().expect("the client does not panic"), 0, "of {done} roll backs");
+        assert!(done > 0, "no roll back hit a pause of the client");
+    });
+    assert_all(&mut fixture.connect("web"), 1, "after the roll backs");
+}
+
+/// Changes the records of a stopped daemon: removed volumes, so many that no manifest holds them, or none.
+fn set_removed(fixture: &Fixture, count: u64) {
+    let path = fixture.folder.join("state/state.json");
+    let text = fs::read_to_string(&path).expect("a start has written it");
+    let mut state: Value = serde_json::from_str(&text).expect("valid JSON");
+    // A linear congruential generator: its digits do not compress.
+    let mut number = 1u64;
+    let mut next = || {
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        number >> 8
+    };
+    let removed = (0..count).map(|_| (format!("v{:x}", next()), Value::from(format!("{:x}{:x}", next(), next()))));
+    state["removed"] = Value::Object(removed.collect());
+    fs::write(&path, state.to_string()).expect("the folder can be written");
+}
+
+#[test]
+fn roll_back_without_room_for_the_records_on_flash_changes_nothing() {
+    let fixture = created();
+    let daemon = fixture.start();
+    let mut web = fixture.connect("web");
+    write_all(&mut web, 1);
+    daemon.command(&["snapshot", "create", "web", "s"]);
+    write_all(&mut web, 2);
+    drop(web);
+    daemon.stop();
+    set_removed(&fixture, 4_000);
+    let daemon = fixture.start();
+    let mut web = fixture.connect("web");
+    let text = refused(&daemon, &["snapshot", "rollback", "web", "s", "--yes", "--force"]);
+    assert!(text.contains("was not rolled back") && text.contains("too large"), "{text}");
+    assert_all(&mut web, 2, "on the connection that stays");
+    drop(web);
+    daemon.stop();
+    set_removed(&fixture, 0);
+    let daemon = fixture.start();
+    roll_back(&daemon, "s");
+    assert_all(&mut fixture.connect("web"), 1, "with room for the records");
 }
 
 #[test]
 fn clone_shows_the_snapshot_after_overwrites_and_a_kill() {
     let fixture = created();
     let mut daemon = fixture.start();
-    let mut web = connect(&fixture, "web");
+    let mut web = fixture.connect("web");
     write_all(&mut web, 1);
     daemon.command(&["snapshot", "create", "web", "first"]);
     write_all(&mut web, 2);
     // The overwrites are in the log or in memory: the next start destages them, beside the snapshot.
     daemon.kill();
     daemon = fixture.start();
-    assert_all(&mut connect(&fixture, "web"), 2, "after a kill");
+    assert_all(&mut fixture.connect("web"), 2, "after a kill");
     daemon.command(&["snapshot", "clone", "web", "first", "copy"]);
     daemon.command(&["volume", "add", "copy", "--backing", "pool://tank"]);
-    let mut copy = connect(&fixture, "copy");
+    let mut copy = fixture.connect("copy");
     assert_all(&mut copy, 1, "in the clone");
     write_all(&mut copy, 3);
     copy.flush().expect("room");
-    assert_all(&mut connect(&fixture, "web"), 2, "beside the clone");
+    assert_all(&mut fixture.connect("web"), 2, "beside the clone");
     drop(copy);
     daemon.command(&["snapshot", "delete", "web", "first", "--yes"]);
     daemon.kill();
     daemon = fixture.start();
-    assert_all(&mut connect(&fixture, "copy"), 3, "in the clone after a kill");
-    assert_all(&mut connect(&fixture, "web"), 2, "without the snapshot");
+    assert_all(&mut fixture.connect("copy"), 3, "in the clone after a kill");
+    assert_all(&mut fixture.connect("web"), 2, "without the snapshot");
     daemon.stop();
     let output = hotset(&["pool", "check", "tank", "--config", &fixture.config().display().to_string()]);
     assert!(output.status.success(), "{}", text_of(&output));
@@ -165,7 +246,7 @@ fn clone_shows_the_snapshot_after_overwrites_and_a_kill() {
 fn commands_on_snapshots_say_what_is_wrong() {
     let fixture = created();
     let daemon = fixture.start();
-    connect(&fixture, "web").write(0, &[1; 4096]).expect("room");
+    fixture.connect("web").write(0, &[1; 4096]).expect("room");
     let text = refused(&daemon, &["snapshot", "create", "plain", "s"]);
     assert!(text.contains("on pools alone"), "{text}");
     assert!(refused(&daemon, &["snapshot", "create", "none", "s"]).contains("none"));

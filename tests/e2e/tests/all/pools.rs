@@ -320,6 +320,37 @@ fn volume_of_a_pool_grows_and_is_deleted_when_it_is_not_served() {
 }
 
 #[test]
+fn volume_added_by_command_lies_where_its_options_say() {
+    let mut fixture = created();
+    fixture.tables += "[api]\nlisten = \"127.0.0.1:0\"\n";
+    let daemon = fixture.start();
+    let add = ["volume", "add", "bulk", "--backing", "pool://tank", "--size", "4 MiB"];
+    let with = |options: &[&'static str]| [&add[..], options].concat();
+    let text = refused(&daemon, &with(&["--tier-policy", "tape"]));
+    assert!(text.contains("no tier \"tape\"") && text.contains("ssd, hdd"), "{text}");
+    let text = refused(&daemon, &with(&["--provisioning", "fat"]));
+    assert!(text.contains("thin") && text.contains("thick"), "{text}");
+    daemon.command(&with(&["--tier-policy", "hdd", "--provisioning", "thick"]));
+    assert_eq!(tier_bytes(&show(&daemon), "bulk"), [0, 4 * MIB]);
+    daemon.command(&["volume", "remove", "bulk"]);
+    let text = refused(&daemon, &with(&["--provisioning", "thin"]));
+    assert!(text.contains("keeps its tier policy and provisioning"), "{text}");
+    daemon.command(&add);
+    let http = Http::of(&daemon);
+    let body = |backing: &str, keys: &str| {
+        format!("{{\"name\": \"top\", \"backing\": \"{backing}\", \"size_bytes\": {}, {keys}}}", 2 * MIB)
+    };
+    let keys = "\"tier_policy\": \"highest\", \"provisioning\": \"thick\"";
+    let plain = fixture.folder.join("top.img").display().to_string();
+    let created = daemon.command(&["token", "create", "adder", "--role", "administer"]);
+    let token = created.trim();
+    assert_eq!(http.request_as(token, "POST", "/api/v1/volumes", &body(&plain, keys)).status, 400);
+    assert_eq!(http.request_as(token, "POST", "/api/v1/volumes", &body("pool://tank", keys)).status, 201);
+    assert_eq!(tier_bytes(&show(&daemon), "top"), [2 * MIB, 0]);
+    daemon.stop();
+}
+
+#[test]
 fn pool_without_a_served_volume_is_open_after_a_start() {
     let mut fixture = created();
     fixture.tables += "[api]\nlisten = \"127.0.0.1:0\"\n";
@@ -357,11 +388,8 @@ fn deletion_of_a_volume_keeps_one_of_the_same_name_on_another_pool() {
     fixture.tables += &format!(
         "[[pool]]\nname = \"tin\"\nslice = \"1 MiB\"\n[[pool.tier]]\nname = \"one\"\ndevices = [\"{device}\"]\n"
     );
-    fs::write(fixture.config(), fixture.config_text()).expect("the folder can be written");
-    let fixture = create(fixture);
-    let config = fixture.config().display().to_string();
-    let output = hotset(&["pool", "create", "tin", "--config", &config]);
-    assert!(output.status.success(), "{}", text_of(&output));
+    fixture.create_pool("tank");
+    fixture.create_pool("tin");
     let mut daemon = fixture.start();
     let connect = |name| Client::connect(&fixture.endpoint(), name).expect("the volume is served");
     daemon.command(&["volume", "add", "web", "--backing", "pool://tank", "--size", "16 MiB"]);

@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::mpsc;
-use std::thread;
+use std::time::Duration;
 use std::{fs, io};
 
 use messages::unix_time;
-use seam::real::RealSeam;
+use seam::real::{PathCall, RealSeam};
 use seam::{Nanos, Seam};
 
 use super::super::data_core::CoreLocal;
@@ -15,9 +14,7 @@ use super::super::{CORE_TIMEOUT, Cores};
 use super::RealPool;
 
 /// Time that the opening of a pool gives to the disk of the state directory.
-const READ_TIMEOUT: Nanos = Nanos::from_secs(2);
-/// Time between two looks at the result.
-const READ_STEP: Nanos = Nanos::from_millis(2);
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest file that is read: no pool writes a longer one.
 const FILE_BYTES_MAX: u64 = 80 << 20;
 
@@ -49,7 +46,7 @@ pub fn heat_path(directory: &Path, pool: &str) -> PathBuf {
 
 /// Loads the heat of a pool that is being opened. Without it the slices are cold, and the log says why.
 pub(super) async fn load(seam: &RealSeam, name: &str, pool: &RealPool, path: &Path) {
-    let loaded = match read(seam, path.to_owned()).await {
+    let loaded = match read(seam, path).await {
         Ok(image) => pool.load_heat(&image, unix_time::now().as_secs()).await.map_err(|error| error.to_string()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return,
         Err(error) => Err(error.to_string()),
@@ -62,23 +59,12 @@ pub(super) async fn load(seam: &RealSeam, name: &str, pool: &RealPool, path: &Pa
     }
 }
 
-/// Reads a file on a thread of its own: a disk that hangs does not stop the core.
-async fn read(seam: &RealSeam, path: PathBuf) -> io::Result<Vec<u8>> {
-    let (sender, receiver) = mpsc::channel();
-    thread::Builder::new().name("pool-heat".to_owned()).spawn(move || {
-        let read = || match fs::metadata(&path)?.len() {
-            0..=FILE_BYTES_MAX => fs::read(&path),
-            len => Err(io::Error::other(format!("a file of {len} bytes is too long"))),
-        };
-        // The core may have given up.
-        let _ = sender.send(read());
-    })?;
-    let end = seam.now() + READ_TIMEOUT;
-    while seam.now() < end {
-        if let Ok(result) = receiver.try_recv() {
-            return result;
-        }
-        seam.sleep(READ_STEP).await;
-    }
-    Err(io::ErrorKind::TimedOut.into())
+/// Reads a file. A disk that hangs does not stop the core.
+async fn read(seam: &RealSeam, path: &Path) -> io::Result<Vec<u8>> {
+    let file = path.to_owned();
+    let call = PathCall::start(path, move |_| match fs::metadata(&file)?.len() {
+        0..=FILE_BYTES_MAX => fs::read(&file),
+        len => Err(io::Error::other(format!("a file of {len} bytes is too long"))),
+    });
+    call.answer(READ_TIMEOUT, async |time: Duration| seam.sleep(Nanos(time.as_nanos() as u64)).await).await?
 }

@@ -32,6 +32,12 @@ impl Cores {
         None
     }
 
+    /// True if an open pool has a volume of this name.
+    pub async fn has_pool_volume(&self, pool: &str, volume: &str) -> Result<bool, Failure> {
+        let volume = volume.to_owned();
+        self.on_pool(pool, async move |open: Rc<OpenPool>| open.pool.volume_named(&volume).is_some()).await
+    }
+
     /// The snapshots of a volume.
     pub async fn snapshots(&self, pool: &str, volume: &str) -> Result<SnapshotsReport, Failure> {
         let volume = volume.to_owned();
@@ -121,20 +127,6 @@ impl Cores {
             open.snapshots(&volume)
         };
         self.on_pool(pool, clone).await?
-    }
-
-    /// Number of clients of a volume: of NBD, of iSCSI initiators that see its unit as one, and of guests.
-    pub async fn clients_of(&self, name: &str, core: usize) -> Result<usize, Failure> {
-        let volume = name.to_owned();
-        let count = async move |local: Rc<CoreLocal>| {
-            let has_initiators = local.iscsi.as_ref().is_some_and(|iscsi| {
-                let target = iscsi.target();
-                target.lun_of_volume(&volume).is_some_and(|lun| target.has_initiators(lun))
-            });
-            let guests = local.vhost_user.as_ref().map_or(0, |guests| guests.server.clients_of(&volume));
-            local.nbd_server.clients_of(&volume) + usize::from(has_initiators) + guests
-        };
-        self[core].call(count).await.map_err(core_ended)
     }
 }
 

@@ -1,7 +1,8 @@
 //! `hotset simulate`: a trace against caches of given sizes. Without an array, only the policies are simulated, as fast
-//! as the machine can. With an array, the whole engine runs in virtual time.
+//! as the machine can. With an array or a pool, the whole engine runs in virtual time.
 
 mod frontier;
+mod pool;
 mod timed;
 
 use std::path::Path;
@@ -11,6 +12,8 @@ use lab::replay::{Layer, LayerSize, Plan, Recording, Replacement, Report, simula
 use serde::Serialize;
 use trace::{Format, Op, Request};
 
+pub use pool::parse_slice;
+use terminal::render::style::Style;
 use terminal::{Failure, print_json};
 use units::{parse_size, show_bytes, show_count, show_counted, show_percent};
 
@@ -85,13 +88,8 @@ fn parse_policy(text: &str) -> Result<Replacement, String> {
     Replacement::named(text).ok_or_else(|| format!("unknown policy \"{text}\"; known policies: {}", known()))
 }
 
-/// Reads the reads and writes of a trace into memory.
-pub fn read_recording(path: &Path, format: Option<Format>, lenient: bool) -> Result<Recording, Failure> {
-    Ok(to_recording(&read_requests(path, format, lenient)?))
-}
-
 /// Reads all requests of a trace.
-fn read_requests(path: &Path, format: Option<Format>, lenient: bool) -> Result<Vec<Request>, Failure> {
+pub fn read_requests(path: &Path, format: Option<Format>, lenient: bool) -> Result<Vec<Request>, Failure> {
     let name = path.display().to_string();
     let file = std::fs::File::open(path).map_err(|error| Failure::failed(format!("{name}: {error}")))?;
     let reader = trace::open(&name, Box::new(file), format).map_err(|error| Failure::failed(error.to_string()))?;
@@ -112,7 +110,8 @@ fn read_requests(path: &Path, format: Option<Format>, lenient: bool) -> Result<V
     Ok(requests)
 }
 
-fn to_recording(requests: &[Request]) -> Recording {
+/// The reads and writes of a trace.
+pub fn to_recording(requests: &[Request]) -> Recording {
     let (recording, _) = Recording::of(requests.iter().map(|request| Ok::<_, std::convert::Infallible>(*request)));
     recording
 }
@@ -125,12 +124,13 @@ pub fn run(options: &Options, json: bool) -> Result<(), Failure> {
         stage_millipercent: options.stage,
         policy: options.policy,
     };
-    check_plan(&plan)?;
+    check_plan(&plan, options.timed.has_pool())?;
     let requests = read_requests(&options.trace, options.format, options.lenient)?;
     let recording = to_recording(&requests);
     let report = simulate(&recording, &plan);
     let timed = timed::Timed::run(&options.timed, &requests, &report)?;
     let mut result = Outcome::new(options.trace.display().to_string(), &recording, &report, timed);
+    result.pool = options.timed.run_on_pool(&requests, &report)?;
     result.frontier = if options.frontier { frontier::run(&recording, &plan)? } else { Vec::new() };
     if json {
         return print_json(&result);
@@ -139,10 +139,12 @@ pub fn run(options: &Options, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn check_plan(plan: &Plan) -> Result<(), Failure> {
+fn check_plan(plan: &Plan, has_pool: bool) -> Result<(), Failure> {
     let (memory, flash) = (!plan.memory.is_zero(), !plan.flash.is_zero());
-    if !memory && !flash {
-        return Err(Failure::usage("nothing to simulate: specify --memory, --flash or both, for example --memory 10%"));
+    if !memory && !flash && !has_pool {
+        return Err(Failure::usage(
+            "nothing to simulate: specify --memory, --flash or both, for example --memory 10%, or a --pool",
+        ));
     }
     match plan.policy {
         Replacement::Belady if memory && flash => {
@@ -166,6 +168,8 @@ struct Outcome {
     total: Total,
     #[serde(skip_serializing_if = "Option::is_none")]
     timed: Option<timed::Timed>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pool: Option<pool::OnPool>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     frontier: Vec<frontier::Point>,
 }
@@ -223,6 +227,7 @@ impl Outcome {
                 backing_writes: report.backing_writes,
             },
             timed,
+            pool: None,
             frontier: Vec::new(),
         }
     }
@@ -246,6 +251,15 @@ impl Outcome {
             let written = show_bytes(self.flash.bytes_written);
             println!("written to flash: {written} in {}", show_counted(self.flash.promotions, "page"));
         }
+        if report.memory.outcome.accesses > 0 || report.flash.outcome.accesses > 0 {
+            self.print_requests(report);
+        }
+        self.timed.iter().for_each(timed::Timed::print);
+        self.pool.iter().for_each(|pool| terminal::render::print(&pool.show(Style::of_stdout())));
+        frontier::print(&self.frontier);
+    }
+
+    fn print_requests(&self, report: &Report) {
         println!(
             "requests: {} full hits, {} partial hits; {} backing reads and {} backing writes",
             show_percent(report.hits, report.requests),
@@ -259,8 +273,6 @@ impl Outcome {
                  partial hit, and full hits can be fewer than with flash alone"
             );
         }
-        self.timed.iter().for_each(timed::Timed::print);
-        frontier::print(&self.frontier);
     }
 }
 
@@ -289,9 +301,10 @@ mod tests {
             (plan(present, present, Replacement::Belady), "not both"),
             (plan(present, empty, Replacement::ThirdTouch), "omit --memory"),
         ] {
-            assert!(check_plan(&plan).is_err_and(|failure| failure.message.contains(word)), "{word}");
+            assert!(check_plan(&plan, false).is_err_and(|failure| failure.message.contains(word)), "{word}");
         }
-        assert!(check_plan(&plan(present, present, Replacement::Lru)).is_ok());
+        assert!(check_plan(&plan(present, present, Replacement::Lru), false).is_ok());
+        assert!(check_plan(&plan(empty, empty, Replacement::Default), true).is_ok());
         assert!(parse_policy("random").is_err_and(|error| error.contains("s3-fifo")));
     }
 }

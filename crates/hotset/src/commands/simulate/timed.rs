@@ -1,17 +1,18 @@
-//! `hotset simulate --array`: the trace through the real engine on a modelled array, in virtual time, with and without
-//! the cache.
+//! `hotset simulate --array` and `--pool`: the trace through the real engine on modelled disks, in virtual time.
 
 use std::path::Path;
 
 use clap::Args;
 use engine::WritePolicy;
 use lab::replay::Report;
-use lab::timed::{Outcome, Pace, PreparedTrace, ReplaySetup};
+use lab::timed::{Counts, Outcome, Pace, PreparedTrace, ReplaySetup};
 use lab::workload::quantile;
+use seam::Nanos;
 use seam::model::ArraySpec;
 use serde::Serialize;
 use trace::Request;
 
+use super::pool::{self, OnPool};
 use config::BackingSpec;
 use terminal::Failure;
 use units::{show_bytes, show_count, show_percent};
@@ -20,20 +21,24 @@ use units::{show_bytes, show_count, show_percent};
 #[derive(Args)]
 pub struct Options {
     /// Replay through the engine on this array, in virtual time: raid5, or raid10?disks=8&type=nlsas&stripe=64KiB
-    #[arg(long, value_name = "ARRAY", value_parser = parse_array)]
+    #[arg(long, value_name = "ARRAY", group = "storage", value_parser = parse_array)]
     array: Option<ArraySpec>,
-    /// With --array: keep N requests outstanding (closed loop) instead of replaying the recorded arrival times
-    #[arg(long, value_name = "N", requires = "array", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[command(flatten)]
+    pool: pool::Options,
+    /// With --array or --pool: keep N requests outstanding (closed loop) instead of replaying the recorded arrival
+    /// times
+    #[arg(long, value_name = "N", requires = "storage", value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: Option<u32>,
-    /// With --array: when writes are acknowledged: write-back or write-through
-    #[arg(long, value_name = "WHEN", requires = "array", default_value = "write-back", value_parser = parse_writes)]
+    /// With --array or --pool: when writes are acknowledged: write-back or write-through
+    #[arg(long, value_name = "WHEN", requires = "storage", default_value = "write-back", value_parser = parse_writes)]
     writes: WritePolicy,
-    /// With --array: seed of the modelled disks' random numbers
-    #[arg(long, value_name = "N", requires = "array", default_value_t = 1)]
+    /// With --array or --pool: seed of the modelled disks' random numbers
+    #[arg(long, value_name = "N", requires = "storage", default_value_t = 1)]
     seed: u64,
 }
 
-fn parse_array(text: &str) -> Result<ArraySpec, String> {
+/// Parses an array as after `sim://`.
+pub(super) fn parse_array(text: &str) -> Result<ArraySpec, String> {
     match BackingSpec::parse(&format!("sim://{text}"), Path::new("/"))? {
         BackingSpec::Sim(array, None) => Ok(array),
         BackingSpec::Sim(array, Some(bytes)) => Ok(array.fitted(bytes)),
@@ -71,8 +76,9 @@ struct RunResult {
     cache: Option<Cache>,
 }
 
+/// Counters of the cache.
 #[derive(Serialize)]
-struct Cache {
+pub(super) struct Cache {
     reads: u64,
     read_hit_ratio: f64,
     memory_hits: u64,
@@ -88,20 +94,46 @@ struct Cache {
     drained_s: f64,
 }
 
+/// Latencies in microseconds.
 #[derive(Serialize)]
-struct Latency {
-    mean: f64,
+pub(super) struct Latency {
+    /// Mean.
+    pub mean: f64,
     p50: u32,
-    p99: u32,
+    /// 99th percentile.
+    pub p99: u32,
     max: u32,
 }
 
 impl Latency {
-    fn of(sorted: &[u32]) -> Latency {
-        let sum: f64 = sorted.iter().map(|micros| f64::from(*micros)).sum();
+    /// Latencies of a sorted list.
+    pub fn of(sorted: &[u32]) -> Latency {
+        // The sum of an empty iterator is -0.0.
+        let sum = sorted.iter().fold(0.0, |sum, micros| sum + f64::from(*micros));
         let mean = sum / sorted.len().max(1) as f64;
         let (p50, p99) = (quantile(sorted, 500), quantile(sorted, 990));
         Latency { mean, p50, p99, max: sorted.last().copied().unwrap_or(0) }
+    }
+}
+
+impl Cache {
+    /// The counters of a replay, and the time of the destage after it.
+    pub fn new(counts: &Counts, drained: Nanos) -> Cache {
+        Cache {
+            reads: counts.reads,
+            read_hit_ratio: counts.read_hit_ratio(),
+            memory_hits: counts.memory_hits,
+            flash_hits: counts.flash_hits,
+            partial_hits: counts.partial_hits,
+            misses: counts.misses,
+            backing_reads: counts.backing_reads,
+            backing_writes: counts.backing_writes,
+            written_bytes: counts.written_bytes,
+            backing_write_bytes: counts.backing_write_bytes,
+            logged_bytes: counts.logged_bytes,
+            promoted_bytes: counts.promoted_bytes,
+            drained_s: drained.as_secs_f64(),
+        }
     }
 }
 
@@ -116,21 +148,7 @@ impl RunResult {
             read_latency_us: Latency::of(&figures.read_us),
             write_latency_us: Latency::of(&figures.write_us),
             array_utilization: outcome.utilization,
-            cache: outcome.stats.map(|counts| Cache {
-                reads: counts.reads,
-                read_hit_ratio: counts.read_hit_ratio(),
-                memory_hits: counts.memory_hits,
-                flash_hits: counts.flash_hits,
-                partial_hits: counts.partial_hits,
-                misses: counts.misses,
-                backing_reads: counts.backing_reads,
-                backing_writes: counts.backing_writes,
-                written_bytes: counts.written_bytes,
-                backing_write_bytes: counts.backing_write_bytes,
-                logged_bytes: counts.logged_bytes,
-                promoted_bytes: counts.promoted_bytes,
-                drained_s: outcome.drained.as_secs_f64(),
-            }),
+            cache: outcome.stats.map(|counts| Cache::new(&counts, outcome.drained)),
         }
     }
 
@@ -145,21 +163,42 @@ impl RunResult {
     }
 }
 
+impl Options {
+    /// True if the trace is replayed on a pool.
+    pub fn has_pool(&self) -> bool {
+        self.pool.is_given()
+    }
+
+    /// Replays the requests on the pool of the options, if there is one, with the layers' sizes from `report`.
+    pub fn run_on_pool(&self, requests: &[Request], report: &Report) -> Result<Option<OnPool>, Failure> {
+        if !self.has_pool() {
+            return Ok(None);
+        }
+        OnPool::run(&self.pool, &prepare(requests)?, &self.setup(report)).map(Some)
+    }
+
+    fn setup(&self, report: &Report) -> ReplaySetup {
+        ReplaySetup {
+            memory_bytes: report.memory.size_bytes,
+            flash_bytes: report.flash.size_bytes,
+            policy: self.writes,
+            pace: self.depth.map_or(Pace::Arrivals, Pace::Depth),
+            seed: self.seed,
+        }
+    }
+}
+
+fn prepare(requests: &[Request]) -> Result<PreparedTrace, Failure> {
+    PreparedTrace::new(requests).map_err(|error| Failure::failed(error.to_string()))
+}
+
 impl Timed {
     /// Replays `requests` with the layers' sizes from `report`; `None` if no array is given.
     pub fn run(options: &Options, requests: &[Request], report: &Report) -> Result<Option<Timed>, Failure> {
         let Some(array) = options.array else { return Ok(None) };
-        let setup = ReplaySetup {
-            array,
-            memory_bytes: report.memory.size_bytes,
-            flash_bytes: report.flash.size_bytes,
-            policy: options.writes,
-            pace: options.depth.map_or(Pace::Arrivals, Pace::Depth),
-            seed: options.seed,
-        };
-        let outcomes = PreparedTrace::new(requests)
-            .and_then(|trace| Ok((trace.replay(&setup, true)?, trace.replay(&setup, false)?)));
-        let (with, without) = outcomes.map_err(|error| Failure::failed(error.to_string()))?;
+        let (trace, setup) = (prepare(requests)?, options.setup(report));
+        let outcome = |cached| trace.replay(array, &setup, cached).map_err(|error| Failure::failed(error.to_string()));
+        let (with, without) = (outcome(true)?, outcome(false)?);
         let mode = if options.depth.is_some() { "closed" } else { "open" };
         Ok(Some(Timed { mode, depth: options.depth, with: RunResult::new(&with), without: RunResult::new(&without) }))
     }

@@ -5,9 +5,9 @@
 //! planner does.
 //!
 //! A pool of 30,000 slices of 64 MiB with 90,000 requests a minute would take a thousand million requests and nine
-//! million copies. This one has a tenth of the slices, and of the requests and bytes of a slice a 64th part, at the same
-//! rate of moves relative to both (40 MiB/s by 640). Only the positioning of a copy does not shrink: a move costs twice
-//! its part of disk time here, so the savings are on the low side. Time is not compressed.
+//! million copies. This one has a tenth of the slices, and of the requests and bytes of a slice a 64th part, at the
+//! same rate of moves relative to both (40 MiB/s by 640). Only the positioning of a copy does not shrink: a move costs
+//! twice its part of disk time here, so the savings are on the low side. Time is not compressed.
 
 mod load;
 
@@ -21,10 +21,11 @@ use seam::{Nanos, Seam};
 
 use self::load::{HOURS, Load, SLICES, STEP_SECS, STEPS_PER_HOUR, WeekRequest};
 use super::Scenario;
-use super::pool_bed::{GroupPlan, PoolBed, PoolPlan, PoolWorld, TierPlan};
+use super::pool_bed::{PoolBed, PoolPlan, PoolWorld, TierPlan};
 use super::series::{Check, Outcome, Point};
 use super::test_bed::Plan;
 use crate::fixture::Target;
+use crate::modelled_pool::GroupPlan;
 use crate::random::Random;
 use crate::workload::address_space::Layout;
 

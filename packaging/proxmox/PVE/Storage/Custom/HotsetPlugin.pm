@@ -7,6 +7,8 @@
 # The storage is local to the node: each node runs its own daemon, and two daemons never serve one
 # image. So there is no `shared`; VMs move between nodes with their disks, as with any local
 # storage.
+#
+# Proxmox loads each module of this folder as a plug-in, so the other parts are in Hotset/.
 package PVE::Storage::Custom::HotsetPlugin;
 
 use strict;
@@ -14,45 +16,30 @@ use warnings;
 
 use Digest::SHA qw(sha256_hex);
 use Fcntl qw(O_CREAT O_EXCL O_WRONLY SEEK_CUR);
-use HTTP::Tiny;
 use IO::Handle;
-use JSON qw(decode_json encode_json);
 
+use PVE::Storage::Custom::Hotset::Daemon qw(
+    DEFAULT_SOCKET DEFAULT_URL LOOK_TIMEOUT $NAME_RE
+    all_volumes allocated ask backing delete_token directory find_volume get_volume image is_ours place pool_name
+    pool_report pool_volumes serve set_token socket_path
+);
+use PVE::Storage::Custom::Hotset::Snapshots qw(base_name delete_pool_volume refuse);
 use PVE::Storage::Plugin;
 use PVE::Tools;
 
-use base qw(PVE::Storage::Plugin);
+use base qw(PVE::Storage::Custom::Hotset::Snapshots PVE::Storage::Plugin);
 
 # The first API version with sensitive properties, and the newest one that this plug-in knows.
 use constant API_OLDEST => 11;
 use constant API_NEWEST => 15;
 
-use constant DEFAULT_URL => 'http://127.0.0.1:7400';
-use constant DEFAULT_SOCKET => '/run/hotset/nbd.sock';
-
-# Time-outs in seconds. Proxmox queries the status of all storages in turn, so a silent one must not
-# delay the others. A change may have to destage dirty data to slow disks first.
-use constant LOOK_TIMEOUT => 5;
-use constant CHANGE_TIMEOUT => 600;
 # Seconds for which QEMU holds a guest's requests while the daemon restarts; then it sends them
 # again.
 use constant RECONNECT_DELAY => 10;
 # The daemon takes sizes in sectors.
 use constant SECTOR => 512;
-# Volumes per page of the list.
-use constant PAGE => 500;
-# Seconds for which a roll back waits until the daemon has noticed the end of the VM's QEMU.
-use constant DISCONNECT_TIMEOUT => 10;
-# Snapshot of a base image, of which linked clones are made. No snapshot of a VM has such a name.
-use constant BASE_SNAPSHOT => '__base__';
 # Bytes copied at once; a piece of zeroes becomes a hole in an image.
 use constant PIECE => 1 << 16;
-
-# Folder of the tokens: readable by root alone, the same on all nodes.
-our $SECRETS = '/etc/pve/priv/storage';
-
-my $NAME_RE = qr/(vm|base)-([1-9][0-9]*)-[A-Za-z0-9][A-Za-z0-9_.+-]*/;
-my $PATH_RE = qr!/[A-Za-z0-9_./+-]+!;
 
 # Configuration
 
@@ -125,73 +112,6 @@ sub options {
     };
 }
 
-# Checks a setting that becomes part of a path or of a URI, and untaints it: Proxmox's daemons run
-# with -T.
-sub checked_path {
-    my ($scfg, $key, $default) = @_;
-
-    my $value = $scfg->{$key} // $default;
-    die "storage definition has no $key\n" if !defined($value);
-    my ($path) = $value =~ m/^($PATH_RE)\z/
-        or die "$key '$value': an absolute path of letters, digits and _ . + - is needed\n";
-    $path =~ s!/+$!!;
-    return $path;
-}
-
-sub directory { return checked_path($_[0], 'hotset-directory'); }
-sub socket_path { return checked_path($_[0], 'hotset-socket', DEFAULT_SOCKET); }
-
-# The pool of the storage, untainted; nothing for a storage of image files.
-sub pool_name {
-    my ($scfg) = @_;
-
-    return if !defined($scfg->{'hotset-pool'});
-    my ($pool) = $scfg->{'hotset-pool'} =~ m/^([A-Za-z0-9][A-Za-z0-9_.-]*)\z/
-        or die "hotset-pool '$scfg->{'hotset-pool'}' is no pool's name\n";
-    return $pool;
-}
-
-# What the disks of the storage lie on, for messages.
-sub place {
-    my ($scfg) = @_;
-
-    my $pool = pool_name($scfg);
-    return defined($pool) ? "pool $pool" : "this storage's directory";
-}
-
-sub token_file {
-    my ($storeid) = @_;
-    my ($checked) = $storeid =~ m/^([A-Za-z][A-Za-z0-9_.-]*)\z/ or die "'$storeid' is no storage's name\n";
-    return "$SECRETS/$checked.hotset-token";
-}
-
-sub set_token {
-    my ($storeid, $token) = @_;
-
-    mkdir $SECRETS;
-    PVE::Tools::file_set_contents(token_file($storeid), "$token\n", 0600);
-}
-
-sub delete_token {
-    my ($storeid) = @_;
-
-    my $file = token_file($storeid);
-    -e $file or return;
-    unlink($file) or die "$file: cannot remove the token: $!\n";
-}
-
-sub token_of {
-    my ($storeid) = @_;
-
-    my $file = token_file($storeid);
-    my $line = -e $file ? PVE::Tools::file_read_firstline($file) : undef;
-    die "storage '$storeid' has no token; make one with 'hotset token create proxmox --role administer',"
-        . " then 'pvesm set $storeid --hotset-token TOKEN'\n"
-        if !defined($line);
-    my ($token) = $line =~ m/^(\S+)$/ or die "$file holds no token\n";
-    return $token;
-}
-
 sub on_add_hook {
     my ($class, $storeid, $scfg, %sensitive) = @_;
 
@@ -230,150 +150,6 @@ sub on_delete_hook {
 
     delete_token($storeid);
     return;
-}
-
-# The daemon
-
-# Sends a request to the daemon and returns the answer, if it has one. Dies with the daemon's error;
-# `$status` receives the HTTP status, to distinguish refusals.
-sub ask {
-    my ($scfg, $storeid, $method, $path, $body, $status) = @_;
-
-    my $url = $scfg->{'hotset-url'} // DEFAULT_URL;
-    my ($base) = $url =~ m!^(https?://[^/\s]+)/?$! or die "hotset-url '$url': http://HOST:PORT is needed\n";
-    my $headers = { Authorization => 'Bearer ' . token_of($storeid) };
-    my $options = { headers => $headers };
-    if (defined($body)) {
-        $headers->{'Content-Type'} = 'application/json';
-        $options->{content} = encode_json($body);
-    }
-    my $http = HTTP::Tiny->new(
-        timeout => $method eq 'GET' ? LOOK_TIMEOUT : CHANGE_TIMEOUT,
-        verify_SSL => 1,
-        max_redirect => 0,
-        # No proxy of the environment between a node and its own daemon.
-        proxy => undef,
-        http_proxy => undef,
-        https_proxy => undef,
-    );
-    my $reply = $http->request($method, "$base$path", $options);
-    $$status = $reply->{status} if $status;
-
-    my $content = $reply->{content} // '';
-    if (!$reply->{success}) {
-        if ($reply->{status} == 599) {
-            $content =~ s/\s+$//;
-            die "hotset at $base does not answer: $content; is the daemon running, and has it [api]?\n";
-        }
-        my $problem = eval { decode_json($content) };
-        my $detail = ref($problem) eq 'HASH' ? $problem->{detail} : undef;
-        die "hotset: " . ($detail // "$reply->{status} $reply->{reason}") . "\n";
-    }
-    return if $content !~ m/^\s*[\[{]/;
-    my $answer = eval { decode_json($content) };
-    die "hotset at $base: the answer to $method $path makes no sense\n" if !defined($answer);
-    return $answer;
-}
-
-# Finds a volume by its name; returns nothing if it does not exist.
-sub find_volume {
-    my ($scfg, $storeid, $name) = @_;
-
-    my $status;
-    my $volume = eval { ask($scfg, $storeid, 'GET', "/api/v1/volumes/$name", undef, \$status) };
-    if (my $err = $@) {
-        return if defined($status) && $status == 404;
-        die $err;
-    }
-    return $volume;
-}
-
-sub get_volume {
-    my ($scfg, $storeid, $name) = @_;
-
-    my $volume = find_volume($scfg, $storeid, $name);
-    return $volume if $volume;
-    my $backing = backing($scfg, $name);
-    my $exists = defined(pool_name($scfg)) ? pool_volumes($scfg, $storeid)->{$name} : -e $backing;
-    my $remedy = $exists ? "; its data is there: 'hotset volume add $name --backing $backing' serves it" : '';
-    die "hotset has no volume '$name'$remedy\n";
-}
-
-sub all_volumes {
-    my ($scfg, $storeid) = @_;
-
-    my @volumes;
-    my $after = '';
-    while (1) {
-        my $page = ask($scfg, $storeid, 'GET', '/api/v1/volumes?limit=' . PAGE . $after);
-        push @volumes, $page->{volumes}->@*;
-        last if !defined($page->{next});
-        (my $next = $page->{next}) =~ s/([^A-Za-z0-9_.-])/sprintf('%%%02X', ord($1))/ge;
-        $after = "&after=$next";
-    }
-    return @volumes;
-}
-
-# Images
-
-sub image {
-    my ($scfg, $name) = @_;
-    return directory($scfg) . "/$name.raw";
-}
-
-# The backing of a disk: its image, or the pool, where it has its own name.
-sub backing {
-    my ($scfg, $name) = @_;
-
-    my $pool = pool_name($scfg);
-    return defined($pool) ? "pool://$pool" : image($scfg, $name);
-}
-
-# Whether a volume belongs to this storage: it is cut from the pool, or its image is in the
-# directory, under its name.
-sub is_ours {
-    my ($scfg, $volume) = @_;
-    return $volume->{name} =~ m/^$NAME_RE\z/ && $volume->{backing} eq backing($scfg, $volume->{name});
-}
-
-# Pools
-
-# The pool of the storage. The daemon opens it if it is not open.
-sub pool_report {
-    my ($scfg, $storeid) = @_;
-    return ask($scfg, $storeid, 'GET', '/api/v1/pools/' . pool_name($scfg));
-}
-
-# Its volumes by name, those that are not served included: a failed or interrupted change may have
-# left them.
-sub pool_volumes {
-    my ($scfg, $storeid) = @_;
-    return { map { $_->{name} => $_ } pool_report($scfg, $storeid)->{volumes}->@* };
-}
-
-# Bytes of a pool's volume that are allocated.
-sub allocated {
-    my ($volume) = @_;
-
-    my $bytes = 0;
-    $bytes += $_ for $volume->{tier_bytes}->@*;
-    return int($bytes);
-}
-
-# Destroys a volume that is not served, with its snapshots and data. Returns false if the pool does not have it.
-sub delete_pool_volume {
-    my ($scfg, $storeid, $name) = @_;
-
-    # The daemon refuses while the volume has snapshots. Without a list it says more about the cause than this one.
-    my $snapshots = eval { snapshots_of($scfg, $storeid, $name) } // {};
-    delete_snapshot($scfg, $storeid, $name, $_) for sort keys %$snapshots;
-
-    my $status;
-    my $path = '/api/v1/pools/' . pool_name($scfg) . "/volumes/$name";
-    eval { ask($scfg, $storeid, 'DELETE', $path, undef, \$status) };
-    return 1 if !$@;
-    return 0 if defined($status) && $status == 404;
-    die $@;
 }
 
 # Storage implementation
@@ -565,16 +341,6 @@ sub alloc_image {
         die $err;
     }
     return $checked;
-}
-
-# Has the daemon serve a disk. A missing image is created, sparse, with so many bytes; a missing
-# volume of a pool likewise.
-sub serve {
-    my ($scfg, $storeid, $name, $bytes, %more) = @_;
-
-    my $volume = { name => "$name", backing => backing($scfg, $name), size_bytes => int($bytes), %more };
-    $volume->{policy} = $scfg->{'hotset-policy'} if defined($scfg->{'hotset-policy'});
-    ask($scfg, $storeid, 'POST', '/api/v1/volumes', $volume);
 }
 
 # The first free disk name of a VM: no volume of the daemon has it, in any storage, and no left-over
@@ -779,201 +545,6 @@ sub volume_has_feature {
     my $of = defined($snapname) ? 'snapshot' : $is_base ? 'base' : 'current';
     my $features = defined(pool_name($scfg)) ? \%POOL_FEATURES : \%FILE_FEATURES;
     return $features->{$feature}->{$of};
-}
-
-sub refuse {
-    my ($what) = @_;
-    die "hotset does not do $what; move the disk to a storage that does\n";
-}
-
-# Returns the name of a disk of a pool. Images in a directory have no snapshots.
-sub pool_disk {
-    my ($class, $scfg, $volname, $what) = @_;
-
-    refuse("$what of image files, but of volumes on pools") if !defined(pool_name($scfg));
-    return ($class->parse_volname($volname))[1];
-}
-
-# Snapshots. The daemon makes, deletes and rolls back each in one step, so a second call has nothing to clean up.
-
-sub snapshot_path {
-    my ($name, $snapshot) = @_;
-
-    my ($checked) = $snapshot =~ m/^([A-Za-z0-9_+-][A-Za-z0-9_.+-]*)\z/ or die "'$snapshot' is no snapshot's name\n";
-    return "/api/v1/volumes/$name/snapshots/$checked";
-}
-
-# The snapshots of a disk by name. Its volume need not be served.
-sub snapshots_of {
-    my ($scfg, $storeid, $name) = @_;
-
-    my $report = ask($scfg, $storeid, 'GET', "/api/v1/volumes/$name/snapshots");
-    die "volume '$name' lies in pool $report->{pool}, which is not " . place($scfg) . "\n"
-        if $report->{pool} ne pool_name($scfg);
-    return { map { $_->{name} => $_ } $report->{snapshots}->@* };
-}
-
-sub get_snapshot {
-    my ($scfg, $storeid, $name, $snapshot) = @_;
-    return snapshots_of($scfg, $storeid, $name)->{$snapshot} // die "volume '$name' has no snapshot '$snapshot'\n";
-}
-
-sub create_snapshot {
-    my ($scfg, $storeid, $name, $snapshot) = @_;
-
-    die "volume '$name' has a snapshot '$snapshot' already; 'hotset snapshot delete $name $snapshot' deletes it\n"
-        if snapshots_of($scfg, $storeid, $name)->{$snapshot};
-    my $status = 0;
-    eval { ask($scfg, $storeid, 'POST', "/api/v1/volumes/$name/snapshots", { name => "$snapshot" }, \$status) };
-    my $err = $@ or return;
-    # The snapshot may have been made, and the answer lost.
-    return if $status == 599 && eval { get_snapshot($scfg, $storeid, $name, $snapshot) };
-    die $err;
-}
-
-sub delete_snapshot {
-    my ($scfg, $storeid, $name, $snapshot) = @_;
-    ask($scfg, $storeid, 'DELETE', snapshot_path($name, $snapshot));
-}
-
-sub volume_snapshot_info {
-    my ($class, $scfg, $storeid, $volname) = @_;
-
-    my $name = ($class->parse_volname($volname))[1];
-    return {} if !defined(pool_name($scfg));
-    my $snapshots = snapshots_of($scfg, $storeid, $name);
-    delete $snapshots->{+BASE_SNAPSHOT};
-    my %info;
-    for my $snapshot (values %$snapshots) {
-        my $created = int($snapshot->{created_unix_seconds});
-        $info{ $snapshot->{name} } = { id => "$created-$snapshot->{name}", timestamp => $created };
-    }
-    return \%info;
-}
-
-sub volume_qemu_snapshot_method { return 'storage'; }
-
-sub volume_snapshot {
-    my ($class, $scfg, $storeid, $volname, $snap) = @_;
-
-    create_snapshot($scfg, $storeid, pool_disk($class, $scfg, $volname, 'snapshots'), $snap);
-    return;
-}
-
-# Proxmox deletes the snapshots of all disks of a VM again if one of them failed: one that is not there is no error.
-sub volume_snapshot_delete {
-    my ($class, $scfg, $storeid, $volname, $snap, $running) = @_;
-
-    my $name = pool_disk($class, $scfg, $volname, 'snapshots');
-    delete_snapshot($scfg, $storeid, $name, $snap) if snapshots_of($scfg, $storeid, $name)->{$snap};
-    return;
-}
-
-# Any snapshot will do; none has to be deleted for another one.
-sub volume_rollback_is_possible {
-    my ($class, $scfg, $storeid, $volname, $snap, $blockers) = @_;
-
-    get_snapshot($scfg, $storeid, pool_disk($class, $scfg, $volname, 'snapshots'), $snap);
-    return 1;
-}
-
-# The VM is stopped, but the daemon may not have noticed the end of its QEMU yet. Clients that stay are not
-# disconnected: they would mix their caches with the former content.
-sub volume_snapshot_rollback {
-    my ($class, $scfg, $storeid, $volname, $snap) = @_;
-
-    my $name = pool_disk($class, $scfg, $volname, 'snapshots');
-    get_volume($scfg, $storeid, $name);
-    get_snapshot($scfg, $storeid, $name, $snap);
-    my $deadline = time() + DISCONNECT_TIMEOUT;
-    while (1) {
-        my $status = 0;
-        eval { ask($scfg, $storeid, 'POST', snapshot_path($name, $snap) . '/rollback', {}, \$status) };
-        my $err = $@ or return;
-        die $err if $status != 409 || time() >= $deadline;
-        sleep(1);
-    }
-}
-
-sub rename_snapshot { refuse('renaming of snapshots'); }
-
-# Linked clones
-
-sub base_name {
-    my ($name) = @_;
-    return $name =~ s/^vm-/base-/r;
-}
-
-# Creates a volume with the content of a snapshot, and serves it.
-sub clone_snapshot {
-    my ($scfg, $storeid, $name, $snapshot, $clone, %more) = @_;
-
-    my $bytes = get_snapshot($scfg, $storeid, $name, $snapshot)->{size_bytes};
-    my $status = 0;
-    my $path = snapshot_path($name, $snapshot) . '/clone';
-    eval { ask($scfg, $storeid, 'POST', $path, { volume => "$clone" }, \$status) };
-    my $err = $@;
-    # A refusal created nothing; without an answer the volume may exist.
-    die $err if $err && $status != 599;
-    eval { serve($scfg, $storeid, $clone, $bytes, %more) } if !$err;
-    $err ||= $@ or return;
-    # One that is served by now stays: it is listed, and can be removed.
-    eval { delete_pool_volume($scfg, $storeid, $clone) };
-    die $err;
-}
-
-sub clone_image {
-    my ($class, $scfg, $storeid, $volname, $vmid, $snap) = @_;
-
-    my $name = pool_disk($class, $scfg, $volname, 'linked clones');
-    my $is_base = ($class->parse_volname($volname))[5];
-    die "a linked clone is made of a base image or of a snapshot, not of '$volname'\n" if !$is_base && !defined($snap);
-    my $clone = $class->free_name($storeid, $scfg, $vmid);
-    clone_snapshot($scfg, $storeid, $name, $snap // BASE_SNAPSHOT, $clone);
-    return $clone;
-}
-
-# Makes a base image of a disk. The pool does not rename volumes: the base image is a clone, served read-only, and the
-# disk is deleted. These steps may break off anywhere, and a second call finishes:
-# 1. The disk gets the snapshot __base__. From here on a base image of its name is the one of this conversion.
-# 2. The snapshot is cloned and served. A second call begins again, because the disk may have been written meanwhile.
-# 3. The base image gets its own snapshot __base__: it is complete.
-# 4. The disk is no longer served, and so not written. A second call goes on from here.
-# 5. The disk is deleted.
-sub create_base {
-    my ($class, $storeid, $scfg, $volname) = @_;
-
-    my $name = pool_disk($class, $scfg, $volname, 'templates');
-    my $base = base_name($name);
-    die "'$volname' is a base image already\n" if $base eq $name;
-    my $existing = pool_volumes($scfg, $storeid)->{$base};
-    if (!find_volume($scfg, $storeid, $name)
-        && $existing
-        && snapshots_of($scfg, $storeid, $base)->{+BASE_SNAPSHOT}) {
-        serve($scfg, $storeid, $base, $existing->{size_bytes}, read_only => JSON::true)
-            if !find_volume($scfg, $storeid, $base);
-        delete_pool_volume($scfg, $storeid, $name);
-        return $base;
-    }
-
-    get_volume($scfg, $storeid, $name);
-    my $snapshots = snapshots_of($scfg, $storeid, $name);
-    my $has_begun = delete $snapshots->{+BASE_SNAPSHOT};
-    die "volume '$name' has snapshots: " . join(', ', sort keys %$snapshots) . "; delete them first\n" if %$snapshots;
-    die "the base image '$base' exists already\n" if $existing && !$has_begun;
-    if ($existing) {
-        my $served = find_volume($scfg, $storeid, $base);
-        ask($scfg, $storeid, 'DELETE', "/api/v1/volumes/$base") if $served && is_ours($scfg, $served);
-        delete_pool_volume($scfg, $storeid, $base);
-    }
-    delete_snapshot($scfg, $storeid, $name, BASE_SNAPSHOT) if $has_begun;
-
-    create_snapshot($scfg, $storeid, $name, BASE_SNAPSHOT);
-    clone_snapshot($scfg, $storeid, $name, BASE_SNAPSHOT, $base, read_only => JSON::true);
-    create_snapshot($scfg, $storeid, $base, BASE_SNAPSHOT);
-    ask($scfg, $storeid, 'DELETE', "/api/v1/volumes/$name");
-    delete_pool_volume($scfg, $storeid, $name);
-    return $base;
 }
 
 sub rename_volume {

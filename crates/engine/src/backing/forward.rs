@@ -1,0 +1,136 @@
+//! Disks of several kinds in one type: each call goes to the actual disk.
+
+/// Implements `Clone` and `Disk` for an enum whose variants each hold a disk.
+macro_rules! forward_to_variants {
+    ($disks:ident: $($variant:ident),+) => {
+        impl<S: Seam> Clone for $disks<S> {
+            fn clone(&self) -> Self {
+                match self {
+                    $($disks::$variant(disk) => $disks::$variant(disk.clone()),)+
+                }
+            }
+        }
+
+        impl<S: Seam> Disk<S> for $disks<S> {
+            fn geometry(&self) -> Geometry {
+                match self {
+                    $($disks::$variant(disk) => disk.geometry(),)+
+                }
+            }
+
+            fn identity(&self) -> String {
+                match self {
+                    $($disks::$variant(disk) => disk.identity(),)+
+                }
+            }
+
+            fn is_identity_unique(&self) -> bool {
+                match self {
+                    $($disks::$variant(disk) => disk.is_identity_unique(),)+
+                }
+            }
+
+            fn instance(&self) -> Option<String> {
+                match self {
+                    $($disks::$variant(disk) => disk.instance(),)+
+                }
+            }
+
+            fn former_identities(&self) -> Vec<String> {
+                match self {
+                    $($disks::$variant(disk) => disk.former_identities(),)+
+                }
+            }
+
+            fn connection_epoch(&self) -> u64 {
+                match self {
+                    $($disks::$variant(disk) => disk.connection_epoch(),)+
+                }
+            }
+
+            fn oldest_unanswered(&self) -> Option<Nanos> {
+                match self {
+                    $($disks::$variant(disk) => disk.oldest_unanswered(),)+
+                }
+            }
+
+            fn accesses(&self, write: bool, at: u64, len: u64) -> Option<u64> {
+                match self {
+                    $($disks::$variant(disk) => disk.accesses(write, at, len),)+
+                }
+            }
+
+            fn allocates_at_first_write(&self) -> bool {
+                match self {
+                    $($disks::$variant(disk) => disk.allocates_at_first_write(),)+
+                }
+            }
+
+            fn has_space_for(&self, at: u64, len: u64) -> bool {
+                match self {
+                    $($disks::$variant(disk) => disk.has_space_for(at, len),)+
+                }
+            }
+
+            fn part_to_reserve_for_zeroes(&self, at: u64, len: u64) -> Option<Range<u64>> {
+                match self {
+                    $($disks::$variant(disk) => disk.part_to_reserve_for_zeroes(at, len),)+
+                }
+            }
+
+            async fn reserve(&self, at: u64, len: u64) -> DiskResult<()> {
+                match self {
+                    $($disks::$variant(disk) => disk.reserve(at, len).await,)+
+                }
+            }
+
+            async fn read(
+                &self,
+                at: u64,
+                into: Vec<PieceMut<S::BlockMut>>,
+            ) -> (DiskResult<()>, Vec<PieceMut<S::BlockMut>>) {
+                match self {
+                    $($disks::$variant(disk) => disk.read(at, into).await,)+
+                }
+            }
+
+            async fn write(&self, at: u64, from: Vec<Piece<S::Block>>) -> DiskResult<()> {
+                match self {
+                    $($disks::$variant(disk) => disk.write(at, from).await,)+
+                }
+            }
+
+            async fn flush(&self) -> DiskResult<()> {
+                match self {
+                    $($disks::$variant(disk) => disk.flush().await,)+
+                }
+            }
+
+            async fn zero(&self, at: u64, len: u64, may_unmap: bool) -> DiskResult<()> {
+                match self {
+                    $($disks::$variant(disk) => disk.zero(at, len, may_unmap).await,)+
+                }
+            }
+
+            async fn allocation(&self, at: u64, len: u64) -> DiskResult<Vec<AllocationExtent>> {
+                match self {
+                    $($disks::$variant(disk) => disk.allocation(at, len).await,)+
+                }
+            }
+
+            async fn refresh_size(&self) -> DiskResult<u64> {
+                match self {
+                    $($disks::$variant(disk) => disk.refresh_size().await,)+
+                }
+            }
+
+            async fn set_size(&self, size_bytes: u64) -> DiskResult<()> {
+                match self {
+                    $($disks::$variant(disk) => disk.set_size(size_bytes).await,)+
+                }
+            }
+        }
+    };
+}
+
+pub(super) use forward_to_variants;
