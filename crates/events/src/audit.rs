@@ -103,6 +103,9 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         Request::PoolAdd { name, tier, path, force } => {
             pool_change(name, with_force(&format!("add {path} to tier {tier}"), *force))
         }
+        Request::PoolImport { name, tier, path, volume } => {
+            pool_change(name, format!("import {path} to tier {tier} as volume {volume}"))
+        }
         Request::PoolDrain { name, device, cancel: false } => pool_change(name, format!("drain {device}")),
         Request::PoolDrain { name, device, cancel: true } => pool_change(name, format!("cancel the drain of {device}")),
         Request::PoolReplace { name, device, path, lost, .. } => {

@@ -253,6 +253,17 @@ pub enum Request {
         #[serde(default)]
         force: bool,
     },
+    /// Make a volume of a device full of data, in place.
+    PoolImport {
+        /// The pool.
+        name: String,
+        /// Name of the tier of the device.
+        tier: String,
+        /// The device, partition or file.
+        path: String,
+        /// Name of the new volume.
+        volume: String,
+    },
     /// Move all slices of a device to others and remove it from its pool, in the background.
     PoolDrain {
         /// The pool.
@@ -459,6 +470,7 @@ impl Request {
             | Request::PoolPause { name }
             | Request::PoolResume { name }
             | Request::PoolAdd { name, .. }
+            | Request::PoolImport { name, .. }
             | Request::PoolDrain { name, .. }
             | Request::PoolDeleteVolume { name, .. } => Some(name),
             _ => None,

@@ -1,8 +1,7 @@
-//! The check of a pool's metadata, offline from the disks or of an open pool, and the map as text.
+//! The check of a pool's metadata, offline from the disks or of an open pool.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fmt::Write;
 
 use seam::{Disk, Seam};
 
@@ -209,34 +208,4 @@ pub(crate) fn check_open<S: Seam, D: Disk<S>>(state: &State<S, D>) -> CheckRepor
         }
     }
     report
-}
-
-/// The place of every slice as text: one line each with volume, slice, the group's device, byte offset on it, length.
-/// The last slice of a volume has the full length of a slice on its group.
-pub(crate) async fn export_map<S: Seam, D: Disk<S>>(seam: &S, disks: &[D]) -> Result<String, PoolError> {
-    let buffers = Buffers::new(seam);
-    let present = find_groups(&buffers, disks).await?;
-    let copies = present_copies(&present, true)?;
-    let superblock = &present.superblock;
-    let loaded = load(&buffers, superblock, &copies).await?;
-    let mut text = String::new();
-    for (volume, LoadedVolume { spec, lineage, map }) in &loaded.volumes.volumes {
-        let VolumeId(number) = volume;
-        let kind = if lineage.snapshot.is_some() { "snapshot" } else { "volume" };
-        let of = lineage.snapshot.map_or(String::new(), |of| format!(" of volume {}", of.volume));
-        writeln!(text, "# {kind} {number} \"{}\"{of}, {} bytes", spec.name, spec.size_bytes)
-            .expect("a string takes any text");
-        for (slice, slot) in map.allocated_from(SliceNo(0)) {
-            let member = superblock.members.get(slot.group.index());
-            let member = member.ok_or_else(|| PoolError::Damaged(format!("{slot} does not exist")))?;
-            let device = match &present.disks[slot.group.index()] {
-                Some(disk) => disk.identity(),
-                None => format!("missing:{}", member.name),
-            };
-            let at = member.data_at + u64::from(slot.slot.0) * superblock.slice_bytes;
-            writeln!(text, "{number} {slice} {device} {at} {}", superblock.slice_bytes)
-                .expect("a string takes any text");
-        }
-    }
-    Ok(text)
 }

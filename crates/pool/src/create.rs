@@ -93,6 +93,7 @@ pub(crate) async fn create<S: Seam, D: Disk<S>>(
         slots_max,
         logical_block,
         tiers: tiers.iter().map(|tier| tier.name.clone()).collect(),
+        import: None,
         members,
     };
     let disks: Vec<&D> = disks.into_iter().map(|(_, disk)| disk).collect();

@@ -80,6 +80,14 @@ pub enum PoolError {
     /// The request contradicts the pool's configuration; nothing was changed.
     #[error("{0}")]
     Refused(String),
+    /// A device with data cannot become a volume.
+    #[error("{device} cannot be imported: {reason}")]
+    NotImportable {
+        /// The device.
+        device: String,
+        /// The reason.
+        reason: String,
+    },
     /// No volume has this number.
     #[error("the pool has no volume {0}")]
     NoVolume(VolumeId),

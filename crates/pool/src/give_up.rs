@@ -11,6 +11,7 @@ use seam::{Disk, Seam};
 
 use crate::error::PoolError;
 use crate::format::superblock::MemberState;
+use crate::import;
 use crate::journal;
 use crate::membership;
 use crate::number::{GroupNo, SliceAddress};
@@ -19,17 +20,27 @@ use crate::state::{Group, Inner, State};
 /// Gives up a group that is missing or gone, durably.
 pub(crate) async fn give_up<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group: GroupNo) -> Result<(), PoolError> {
     let _guard = inner.membership_lock.lock().await;
+    let is_absent_import = {
+        let state = inner.state.borrow();
+        import::current(&state).is_some_and(|(importing, _)| importing == group) && state.is_absent(group)
+    };
+    if is_absent_import {
+        return import::roll_back(inner).await;
+    }
     {
         let mut state = inner.state.borrow_mut();
         let member = state.superblock.members.get(group.index()).ok_or(PoolError::NoGroup(group))?;
         match member.state {
             MemberState::Removed => return Err(PoolError::NoGroup(group)),
             MemberState::Lost => return Ok(()),
-            MemberState::InService | MemberState::Draining => {}
+            MemberState::InService | MemberState::Draining | MemberState::Importing | MemberState::Marking => {}
         }
         let name = state.group_name(group);
         if !state.is_absent(group) {
-            let text = format!("{name} is present: drain it instead, which loses nothing");
+            let text = match member.state.is_import() {
+                true => format!("the import of {name} ends at the next opening of the pool"),
+                false => format!("{name} is present: drain it instead, which loses nothing"),
+            };
             return Err(PoolError::Refused(text));
         }
         if state.copies().iter().all(|(copy, _)| *copy == group) {

@@ -10,6 +10,7 @@ use crate::device::{read_one, write_durably};
 use crate::error::PoolError;
 use crate::format::layout::{AREAS_MAX, COPIES, data_at};
 use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, SUPERBLOCK_OFFSETS, Superblock};
+use crate::import;
 use crate::journal;
 use crate::membership;
 use crate::mover::{MoveError, MoveOutcome, Pace, count_failed, move_slice};
@@ -26,6 +27,10 @@ pub(crate) async fn add_group<S: Seam, D: Disk<S>>(
 ) -> Result<GroupNo, PoolError> {
     let _guard = inner.membership_lock.lock().await;
     if force {
+        if import::current(&inner.state.borrow()).is_some() {
+            let text = "the import of a device has not ended, and it may be this one: end that first";
+            return Err(PoolError::Refused(text.to_owned()));
+        }
         require_no_member(inner, &disk).await?;
     } else {
         require_empty(&inner.buffers, &disk).await?;
@@ -243,7 +248,8 @@ async fn set_state<S: Seam, D: Disk<S>>(
     {
         let mut state = inner.state.borrow_mut();
         let present = state.groups.get(group.index()).is_some_and(|entry| entry.disk.is_some());
-        if !present || state.superblock.members[group.index()].state == MemberState::Removed {
+        let is_changeable = |state: MemberState| state != MemberState::Removed && !state.is_import();
+        if !present || !is_changeable(state.superblock.members[group.index()].state) {
             return Err(PoolError::NoGroup(group));
         }
         let entry = &mut state.superblock.members[group.index()];

@@ -14,7 +14,9 @@
 //!    metadata copy: `journal/commit.rs`.
 //! 4. A write during a move reaches the target before the map does: `mover.rs`.
 //! 5. A slot that several volumes share is not written: a write gets a private copy first (`change.rs`, `sharing.rs`).
-//! 6. The pool relies on fewer metadata copies only after so many groups have durably recorded it that no opening
+//! 6. An imported disk is untouched until its volume is complete durably, and then its superblocks are the only blocks
+//!    that change on it: `import`.
+//! 7. The pool relies on fewer metadata copies only after so many groups have durably recorded it that no opening
 //!    misses it: `membership.rs`.
 
 mod apply;
@@ -26,12 +28,14 @@ mod create;
 mod device;
 mod disk;
 mod error;
+mod export;
 mod flush;
 pub mod format;
 mod give_up;
 mod groups;
 pub mod heat;
 mod heat_image;
+mod import;
 mod io;
 mod journal;
 mod lost;
@@ -63,9 +67,11 @@ pub use check::{CheckReport, Finding};
 pub use create::{CreateOptions, TierSpec};
 pub use disk::PoolDisk;
 pub use error::PoolError;
+pub use export::{ExportPlan, ExportStep};
 pub use format::superblock::MemberState;
 pub use groups::DrainReport;
 pub use heat_image::HeatImageError;
+pub use import::ImportReport;
 pub use lost::{LostRange, LostVolume};
 pub use mover::{CopyRequest, Flow, LAST_PASS_BLOCKS, MOVES_MAX, MoveError, MoveOutcome, Pace, unpaced};
 pub use number::{

@@ -108,7 +108,7 @@ fn lacking<S: Seam, D: Disk<S>>(state: &State<S, D>, generation: PoolGeneration)
     let lacks = members.filter(|((number, member), group)| {
         // A group that is being removed counts until its disk is released, one that is given up until that is durable.
         let is_leaving = group.disk.is_some() || state.durable_generation < group.lost_since;
-        let counts = member.state.is_member() || is_leaving;
+        let counts = member.state.is_member() || is_leaving && !member.state.is_import();
         counts && !state.given_up.contains(*number) && group.durable_generation < generation
     });
     lacks.count()
@@ -143,7 +143,8 @@ fn is_behind<D>(group: &Group<D>, generation: PoolGeneration) -> bool {
 }
 
 /// Writes both superblocks of every present group that `selects` takes, given whether it is removed. Returns the groups
-/// that failed; the others hold `generation` durably.
+/// that failed; the others hold `generation` durably. Nothing is written to a disk that is being imported: it gets its
+/// superblocks when its volume is complete (`import`).
 async fn write_superblocks<S: Seam, D: Disk<S>>(
     inner: &Inner<S, D>,
     generation: PoolGeneration,
@@ -152,6 +153,7 @@ async fn write_superblocks<S: Seam, D: Disk<S>>(
     let selected: Vec<GroupNo> = {
         let state = inner.state.borrow();
         let members = state.superblock.numbered_members().zip(&state.groups);
+        let members = members.filter(|((_, member), _)| !member.state.is_import());
         let selected = members.filter(|((_, member), group)| selects(group, member.state == MemberState::Removed));
         selected.map(|((number, _), _)| number).collect()
     };

@@ -15,6 +15,7 @@ use crate::format::superblock::{
     DEVICE_NAME_BYTES, FEATURE_LISTS, MemberEntry, MemberState, SUPERBLOCK_OFFSETS, Superblock, SuperblockError, cut,
 };
 use crate::give_up;
+use crate::import;
 use crate::journal;
 use crate::journal::load::{Loaded, load};
 use crate::journal::replay::LoadedVolume;
@@ -52,6 +53,8 @@ pub(crate) struct Present<D> {
     generations: Vec<PoolGeneration>,
     /// A present group has an older generation.
     pub has_older: bool,
+    /// Disks without a superblock.
+    pub unmarked: Vec<D>,
     /// Disks that are no group of the pool, with the reasons.
     pub unusable: Vec<String>,
 }
@@ -62,12 +65,17 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
     disks: &[D],
 ) -> Result<Present<D>, PoolError> {
     let mut found: Vec<(Superblock, usize, &D)> = Vec::new();
-    let mut unusable = Vec::new();
+    let (mut unusable, mut unmarked) = (Vec::new(), Vec::new());
     for disk in disks {
         match read_superblock(buffers, disk).await {
             Ok((superblock, place)) => found.push((superblock, place, disk)),
             // A blank or failed disk in the place of a group: the group is missing.
-            Err(error @ (PoolError::NoPool { .. } | PoolError::Disk { .. })) => unusable.push(error),
+            Err(error @ (PoolError::NoPool { .. } | PoolError::Disk { .. })) => {
+                if matches!(error, PoolError::NoPool { .. }) {
+                    unmarked.push(disk.clone());
+                }
+                unusable.push(error);
+            }
             Err(error) => return Err(error),
         }
     }
@@ -95,7 +103,7 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
             unusable.push(PoolError::NoPool { device: disk.identity(), reason });
             continue;
         };
-        if !entry.state.is_member() {
+        if !entry.state.is_member() && entry.state != MemberState::Marking {
             let event = if entry.state == MemberState::Lost { "given up by" } else { "removed from" };
             let reason = format!("group {} was {event} its pool", superblock.group);
             unusable.push(PoolError::NoPool { device: disk.identity(), reason });
@@ -112,7 +120,7 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
     }
     let revision = found.iter().map(|(superblock, _, _)| superblock.revision).max().expect("a superblock was found");
     let unusable = unusable.into_iter().map(|error| error.to_string()).collect();
-    Ok(Present { superblock: newest, revision, disks: present, places, generations, has_older, unusable })
+    Ok(Present { superblock: newest, revision, disks: present, places, generations, has_older, unmarked, unusable })
 }
 
 /// The newer valid superblock of a disk, and its place.
@@ -169,7 +177,9 @@ pub(crate) fn present_copies<D: Clone>(
 
 /// True if more than half of the members are present.
 fn is_majority<D>(present: &Present<D>) -> bool {
-    2 * present.disks.iter().flatten().count() > present.superblock.member_count()
+    let members = present.superblock.members.iter().zip(&present.disks);
+    let found = members.filter(|(member, disk)| member.state.is_member() && disk.is_some()).count();
+    2 * found > present.superblock.member_count()
 }
 
 /// Opens a pool on the present ones of its disks, in any order.
@@ -184,7 +194,7 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     let copies = present_copies(&present, options.accept_missing)?;
     let loaded = load(&buffers, &present.superblock, &copies).await?;
     let has_majority = is_majority(&present);
-    let Present { mut superblock, revision, disks, places, generations, has_older, unusable } = present;
+    let Present { mut superblock, revision, disks, places, generations, has_older, unmarked, unusable } = present;
     superblock.revision = revision;
     let group_of = |(disk, member): (Option<D>, &MemberEntry)| match member.state {
         MemberState::Removed => Group::new(disk, 0),
@@ -195,7 +205,7 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     state.notices.extend(unusable);
     for (number, group) in (0..).map(GroupNo).zip(&mut state.groups) {
         (group.next_place, group.durable_generation) = (1 - places[number.index()], generations[number.index()]);
-        if group.disk.is_none() && !has_majority {
+        if group.disk.is_none() && !has_majority && !superblock.members[number.index()].state.is_import() {
             state.given_up.insert(number);
         }
     }
@@ -224,6 +234,7 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     };
     let inner = Rc::new(inner);
     membership::persist(&inner).await?;
+    import::resume(&inner, &unmarked).await?;
     journal::repair_in_background(&inner, needs_checkpoint);
     Ok(inner)
 }
@@ -293,7 +304,7 @@ fn adapt_members<S: Seam, D: Disk<S>>(state: &mut State<S, D>) {
         let group = GroupNo(index as u16);
         let name = state.group_name(group);
         let member = state.superblock.members[index].state;
-        if state.groups[index].disk.is_none() && member != MemberState::Removed {
+        if state.groups[index].disk.is_none() && member != MemberState::Removed && !member.is_import() {
             let ranges = lost::describe(state, group);
             let event = if member == MemberState::Lost { "was given up" } else { "is missing" };
             state.notices.push(format!("group {group} ({name}) {event}; {ranges}"));

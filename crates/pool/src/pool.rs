@@ -9,13 +9,14 @@ use crate::check::{self, CheckReport};
 use crate::create::{self, CreateOptions, TierSpec};
 use crate::disk::PoolDisk;
 use crate::error::PoolError;
+use crate::export::{self, ExportPlan};
 use crate::format::Uuid;
-use crate::format::layout::{VOLUMES_AND_SNAPSHOTS_MAX, VOLUMES_MAX};
 use crate::format::record::{Lineage, Record};
 use crate::format::superblock::MemberState;
 use crate::give_up;
 use crate::groups::{self, DrainReport};
 use crate::heat_image::{self, HeatImageError};
+use crate::import::{self, ImportReport};
 use crate::journal;
 use crate::lost::{self, LostVolume};
 use crate::mover::{self, MoveError, MoveOutcome, Pace};
@@ -93,7 +94,18 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
 
     /// The place of every slice of a pool that is not open, one line each: volume, slice, device, byte offset, length.
     pub async fn export_map(seam: &S, disks: &[D]) -> Result<String, PoolError> {
-        check::export_map(seam, disks).await
+        export::export_map(seam, disks).await
+    }
+
+    /// The copies that rebuild a volume of a pool that is not open as a plain disk. `target` is the identity of a
+    /// device of the pool that is to be written in place.
+    pub async fn export_plan(
+        seam: &S,
+        disks: &[D],
+        volume: &str,
+        target: Option<&str>,
+    ) -> Result<ExportPlan, PoolError> {
+        export::export_plan(seam, disks, volume, target).await
     }
 
     /// Checks the maps and slots in memory. The pool has to be idle and flushed.
@@ -123,12 +135,7 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
         let volume = {
             let mut state = self.0.state.borrow_mut();
             snapshots::check_new_name(&state, &spec.name)?;
-            let is_derived = |(id, volume): (&VolumeId, &Volume)| volume.lineage != Lineage::of(*id);
-            let has_derived = state.volumes.iter().any(is_derived);
-            let max = if has_derived { VOLUMES_AND_SNAPSHOTS_MAX } else { VOLUMES_MAX };
-            if state.volumes.len() >= max {
-                return Err(PoolError::Refused(format!("the pool has {max} volumes and snapshots already")));
-            }
+            snapshots::check_volume_count(&state)?;
             let volume = state.next_volume;
             state.next_volume = volume.next();
             volume
@@ -155,6 +162,7 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
             let state = self.0.state.borrow();
             let entry = state.volumes.get(&volume).filter(|entry| entry.lineage.snapshot.is_none());
             let name = &entry.ok_or(PoolError::NoVolume(volume))?.spec.name;
+            import::require_imported(&state, volume)?;
             match snapshots::snapshots_of(&state, volume).count() {
                 0 => {}
                 1 => return Err(PoolError::Refused(format!("volume \"{name}\" has a snapshot: delete it first"))),
@@ -221,6 +229,7 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
     pub async fn set_policy(&self, volume: VolumeId, policy: crate::TierPolicy) -> Result<(), PoolError> {
         let lock = {
             let state = self.0.state.borrow();
+            import::require_imported(&state, volume)?;
             Rc::clone(&state.volumes.get(&volume).ok_or(PoolError::NoVolume(volume))?.resize_lock)
         };
         let _guard = lock.lock().await;
@@ -414,6 +423,13 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
     /// Makes a disk a group of a tier, durably. Refuses a disk that is not empty unless `force` is set.
     pub async fn add_group(&self, tier: TierNo, disk: D, force: bool) -> Result<GroupNo, PoolError> {
         groups::add_group(&self.0, tier, disk, force).await
+    }
+
+    /// Makes a disk with data a group of a tier and a thin volume of this name, durably, and whole or not at all. Its
+    /// slices stay where they are, but for those of its start, where the superblocks go, and a last partial one.
+    pub async fn import(&self, tier: TierNo, disk: D, name: &str) -> Result<ImportReport, PoolError> {
+        let (inner, name) = (Rc::clone(&self.0), name.to_owned());
+        detached(&self.0.seam, async move { import::import(&inner, tier, disk, name).await }).await
     }
 
     /// Marks a group as draining, durably: it takes no slices until its drain is cancelled. Refuses a group whose

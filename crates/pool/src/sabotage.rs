@@ -27,6 +27,10 @@ pub enum Sabotage {
     CopyBeforeJournal,
     /// A slot is freed while another volume or a snapshot refers to it.
     FreeShared,
+    /// An import writes on its disk before its volume is complete.
+    MarkBeforeMap,
+    /// An import counts as complete before the map of its volume is durable.
+    ImportBeforeMap,
 }
 
 impl Sabotage {

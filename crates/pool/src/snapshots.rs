@@ -9,9 +9,10 @@ use seam::{Disk, DiskError, DiskResult, Nanos, Seam};
 
 use crate::apply::release_retired;
 use crate::error::PoolError;
-use crate::format::layout::{SNAPSHOTS_MAX, VOLUMES_AND_SNAPSHOTS_MAX};
+use crate::format::layout::{SNAPSHOTS_MAX, VOLUMES_AND_SNAPSHOTS_MAX, VOLUMES_MAX};
 use crate::format::record::{Lineage, Record, SnapshotOf, VOLUME_NAME_BYTES};
 use crate::format::superblock::FEATURE_SNAPSHOTS;
+use crate::import;
 use crate::journal;
 use crate::membership;
 use crate::number::{GroupNo, SliceAddress, SliceNo, VolumeId};
@@ -248,6 +249,16 @@ pub(crate) fn check_new_name<S: Seam, D: Disk<S>>(state: &State<S, D>, name: &st
     Ok(())
 }
 
+/// Refuses another volume or snapshot beyond the maximum.
+pub(crate) fn check_volume_count<S: Seam, D: Disk<S>>(state: &State<S, D>) -> Result<(), PoolError> {
+    let has_derived = state.volumes.iter().any(|(id, volume)| volume.lineage != Lineage::of(*id));
+    let max = if has_derived { VOLUMES_AND_SNAPSHOTS_MAX } else { VOLUMES_MAX };
+    if state.volumes.len() >= max {
+        return refused(format!("the pool has {max} volumes and snapshots already"));
+    }
+    Ok(())
+}
+
 /// Fails if checkpoints have no room for more copies of shared slices. The estimate grows until the next checkpoint, so
 /// that one is made first.
 pub(crate) async fn make_room_for_copies<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> DiskResult<()> {
@@ -299,6 +310,7 @@ fn check_name_length(name: &str) -> Result<(), PoolError> {
 
 /// A volume that is no snapshot.
 fn volume_of<S: Seam, D: Disk<S>>(state: &State<S, D>, volume: VolumeId) -> Result<&crate::state::Volume, PoolError> {
+    import::require_imported(state, volume)?;
     let entry = state.volumes.get(&volume).filter(|entry| entry.lineage.snapshot.is_none());
     entry.ok_or(PoolError::NoVolume(volume))
 }

@@ -569,6 +569,15 @@ export interface components {
       /** @description The volume; absent for other histories. */
       volume?: string | null;
     };
+    /** @description A device full of data. */
+    ImportedDevice: {
+      /** @description The device, partition or file. */
+      path: string;
+      /** @description Name of the tier. */
+      tier: string;
+      /** @description Name of the new volume. */
+      volume: string;
+    };
     /** @description Options of an invalidation. */
     Invalidation: {
       /** @description The volume's name once more: discard dirty data instead of refusing. */
@@ -1786,6 +1795,7 @@ export type HeatReport = components['schemas']['HeatReport'];
 export type HeatRow = components['schemas']['HeatRow'];
 export type HistoryHealth = components['schemas']['HistoryHealth'];
 export type HistoryReport = components['schemas']['HistoryReport'];
+export type ImportedDevice = components['schemas']['ImportedDevice'];
 export type Invalidation = components['schemas']['Invalidation'];
 export type IscsiReport = components['schemas']['IscsiReport'];
 export type IscsiSessionReport = components['schemas']['IscsiSessionReport'];

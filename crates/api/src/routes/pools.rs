@@ -27,6 +27,7 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(pause_pool))
         .routes(routes!(resume_pool))
         .routes(routes!(add_pool_device))
+        .routes(routes!(import_pool_device))
         .routes(routes!(drain_pool_device))
         .routes(routes!(replace_pool_device))
         .routes(routes!(delete_pool_volume))
@@ -154,6 +155,31 @@ async fn add_pool_device(
 ) -> Result<Json<PoolReport>, Problem> {
     let NewPoolDevice { tier, path, force } = device;
     pool(&shared, Request::PoolAdd { name, tier, path, force }).await
+}
+
+/// A device full of data.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ImportedDevice {
+    /// Name of the tier.
+    tier: String,
+    /// The device, partition or file.
+    path: String,
+    /// Name of the new volume.
+    volume: String,
+}
+
+/// Make a volume of a device full of data; its slices stay in place, except those of its start and a last partial one
+#[utoipa::path(post, path = "/api/v1/pools/{name}/import", tag = "pools",
+    params(("name" = String, Path, description = "The pool")), request_body = ImportedDevice,
+    responses((status = 200, description = "Imported", body = PoolReport)))]
+async fn import_pool_device(
+    State(shared): State<Arc<Shared>>,
+    PathName(name): PathName,
+    Json(device): Json<ImportedDevice>,
+) -> Result<Json<PoolReport>, Problem> {
+    let ImportedDevice { tier, path, volume } = device;
+    pool(&shared, Request::PoolImport { name, tier, path, volume }).await
 }
 
 /// A device to drain.

@@ -93,6 +93,62 @@ impl Daemon {
         added
     }
 
+    /// `pool import`.
+    pub async fn import_pool_device(
+        &self,
+        name: &str,
+        tier: &str,
+        path: String,
+        volume: &str,
+    ) -> Result<PoolReport, Failure> {
+        let path = PathBuf::from(path);
+        let _guard = self.volumes.lock_for_change(volume)?;
+        let recorded = self.record_pool_device(name, &path).await?;
+        let imported = match self.check_import(name, &path, volume).await {
+            Ok(()) => self.cores.import_pool_device(name, tier, path.clone(), volume).await,
+            Err(failure) => Err(failure),
+        };
+        // An import that has got as far as its superblocks ends at the next start, which needs the record.
+        if imported.is_err() && recorded && !self.is_device_of(name, &path).await? {
+            self.records.change(|state| remove_device(state, name, &path))?;
+        }
+        imported
+    }
+
+    /// Refuses a device whose content is incomplete: it was the backing of a volume with dirty data. Refuses the name
+    /// of a volume that is served.
+    async fn check_import(&self, name: &str, path: &Path, volume: &str) -> Result<(), Failure> {
+        let conflict = |text: String| Err(Failure::new(ErrorKind::Conflict, text));
+        if self.volumes.find(volume).is_some() {
+            return conflict(format!("a volume {volume} is known to the daemon already; choose another name"));
+        }
+        let identity = self.cores.identity_of_device(name, path).await?;
+        let owner = {
+            let state = self.records.view();
+            let record = state.volumes.iter().find(|record| record.backing_identity == identity);
+            record.map(|record| record.name.clone())
+        };
+        let Some(owner) = owner else { return Ok(()) };
+        let is_dirty = !self.memory.persisted_images_of(&owner).await?.is_empty()
+            || self.records.may_be_on_flash(&owner)
+            || self.attachments.has_blocks_in_log(&owner).await?;
+        if is_dirty {
+            return conflict(format!(
+                "{} was the backing of volume {owner}, and the flash log or persisted memory holds dirty data of it; \
+                 serve it again and remove it with `hotset volume remove {owner}`, which destages that data",
+                path.display()
+            ));
+        }
+        Ok(())
+    }
+
+    /// True if a device is part of an open pool, or being imported.
+    async fn is_device_of(&self, name: &str, path: &Path) -> Result<bool, Failure> {
+        let pool = self.cores.pool(name).await?;
+        let mut groups = pool.tiers.iter().flat_map(|tier| &tier.groups);
+        Ok(groups.any(|group| !has_left(&group.state) && path.as_os_str() == group.device.as_str()))
+    }
+
     /// `pool replace`. `new` is the new device, and whether its content may be destroyed.
     pub async fn replace_pool_device(
         &self,
@@ -108,10 +164,7 @@ impl Daemon {
         let replaced = self.cores.replace_pool_device(name, device, Some(new), lost).await;
         if replaced.is_err() && recorded {
             // The device may have joined before the failure.
-            let pool = self.cores.pool(name).await?;
-            let groups = pool.tiers.iter().flat_map(|tier| &tier.groups);
-            let has_joined = groups.clone().any(|group| group.device == path.display().to_string());
-            if !has_joined {
+            if !self.is_device_of(name, &path).await? {
                 self.records.change(|state| remove_device(state, name, &path))?;
             }
         }

@@ -19,6 +19,7 @@ pub mod lab;
 mod machine_checks;
 mod memory_files;
 pub mod pool;
+mod pool_export;
 pub mod report;
 pub mod shell;
 pub mod simulate;

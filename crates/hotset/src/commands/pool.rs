@@ -14,6 +14,7 @@ use seam::{Disk, DiskOpen, Seam};
 use super::confirm::is_confirmed;
 use super::daemon::{send_request, unexpected};
 use super::flash::{absolute_path, absolute_path_or_number};
+use super::pool_export::export_script;
 use terminal::render::pool::{details, lost, plan, tables};
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
@@ -52,6 +53,22 @@ pub enum Action {
         /// Destroy its content
         #[arg(long)]
         force: bool,
+    },
+    /// Make a volume of a device full of data; its slices stay in place, except those of its start and its end
+    Import {
+        /// Name of the pool
+        name: String,
+        /// The device, partition or file
+        device: PathBuf,
+        /// Name of the tier
+        #[arg(long)]
+        tier: String,
+        /// Name of the new volume
+        #[arg(long)]
+        volume: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
     },
     /// Move all slices of a device to others in the background, then remove it from the pool
     Drain {
@@ -105,7 +122,16 @@ pub enum Action {
     /// Check the metadata of a pool that no daemon uses; writes nothing
     Check(Named),
     /// Print where each slice of each volume lies: volume, slice, device, byte offset, length; writes nothing
-    ExportMap(Named),
+    ExportMap {
+        #[command(flatten)]
+        pool: Named,
+        /// Print a shell script instead whose `dd` commands rebuild this volume as a plain disk
+        #[arg(long, requires = "to")]
+        volume: Option<String>,
+        /// Device or file that the script writes; a device of the pool only if all on it is in its place
+        #[arg(long, requires = "volume")]
+        to: Option<PathBuf>,
+    },
 }
 
 /// An open pool of the daemon.
@@ -160,6 +186,29 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             let path = absolute_path(&device)?;
             change_devices(socket, &Request::PoolAdd { name, tier, path, force }, json)
         }
+        Action::Import { name, device, tier, volume, yes } => {
+            let path = absolute_path(&device)?;
+            if !yes {
+                println!(
+                    "{path} becomes volume {volume} of pool {name}. Its start and a last partial slice are copied to \
+                     other devices of the pool, two blocks of 4 KiB at its start are overwritten, and later its \
+                     slices move. Afterwards only the pool reads it; `hotset pool export-map {name} --volume {volume} \
+                     --to TARGET` prints the way back."
+                );
+                if !is_confirmed(&format!("Import {path}?"))? {
+                    return Err(Failure::failed("nothing was changed"));
+                }
+            }
+            change_devices(
+                socket,
+                &Request::PoolImport { name: name.clone(), tier, path, volume: volume.clone() },
+                json,
+            )?;
+            if !json {
+                println!("serve the volume with `hotset volume add {volume} --backing pool://{name}`");
+            }
+            Ok(())
+        }
         Action::Drain { name, device, cancel } => {
             let device = absolute_path_or_number(&device)?;
             change_devices(socket, &Request::PoolDrain { name, device, cancel }, json)
@@ -186,7 +235,11 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         }
         Action::Create { pool, force, yes } => create(&pool.find()?, force, yes),
         Action::Check(pool) => check(&pool.find()?),
-        Action::ExportMap(pool) => {
+        Action::ExportMap { pool, volume: Some(volume), to: Some(to) } => {
+            print!("{}", export_script(pool.find()?, &volume, &to)?);
+            Ok(())
+        }
+        Action::ExportMap { pool, .. } => {
             let map = on_disks(pool.find()?, true, async |seam, disks| {
                 let paths = disks.paths.clone();
                 let map = Pool::export_map(&seam, &disks.disks).await?;
@@ -223,7 +276,7 @@ fn change_devices(socket: Option<&Path>, request: &Request, json: bool) -> Resul
 fn configuration_lines(pool: &PoolReport, request: &Request) -> String {
     let stays = |group: &&PoolGroupReport| !matches!(group.state.as_str(), "removed" | "lost" | "draining");
     let changed = |tier: &&PoolTierReport| match request {
-        Request::PoolAdd { tier: added, .. } => tier.name == *added,
+        Request::PoolAdd { tier: added, .. } | Request::PoolImport { tier: added, .. } => tier.name == *added,
         Request::PoolDrain { device, .. } | Request::PoolReplace { device, .. } => {
             tier.groups.iter().any(|group| group.device == *device || group.number.to_string() == *device)
         }
@@ -326,14 +379,14 @@ fn check(config: &PoolConfig) -> Result<(), Failure> {
 }
 
 /// The devices of a pool.
-struct Devices {
-    disks: Vec<RealDisk>,
+pub(super) struct Devices {
+    pub disks: Vec<RealDisk>,
     /// Their paths, by their identities.
-    paths: BTreeMap<String, PathBuf>,
+    pub paths: BTreeMap<String, PathBuf>,
 }
 
 /// Opens all devices of a pool on a core of its own, and runs `work` with them.
-fn on_disks<R: Send + 'static>(
+pub(super) fn on_disks<R: Send + 'static>(
     config: PoolConfig,
     read_only: bool,
     work: impl AsyncFnOnce(RealSeam, Devices) -> Result<R, PoolError> + Send + 'static,

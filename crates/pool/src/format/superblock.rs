@@ -4,7 +4,7 @@
 use format_version::{NewerFormat, Release};
 
 use super::{Raw, Uuid, VERSION, seal, valid_checksum};
-use crate::number::{GroupNo, PoolGeneration, TierNo};
+use crate::number::{GroupNo, PoolGeneration, TierNo, VolumeId};
 use metadata_block::{get, get_u32, get_u64, put};
 
 /// Byte offsets of the two superblock copies of a group. Each write overwrites the copy that is not the newest.
@@ -24,6 +24,7 @@ const MAGIC: [u8; 8] = *b"HOTSETPL";
 const INCOMPATIBLE_AT: usize = 24;
 const NEEDS_AT: usize = 96;
 const TIERS_AT: usize = 112;
+const IMPORT_AT: usize = 368;
 const MEMBERS_AT: usize = 384;
 const MEMBER_BYTES: usize = 112;
 /// Incompatible feature: the pool has or had snapshots. Releases without them cannot read its records.
@@ -32,6 +33,9 @@ pub const FEATURE_SNAPSHOTS: u64 = 1;
 pub const FEATURE_LISTS: u64 = 8;
 /// Incompatible feature: a member has the state [`MemberState::Lost`].
 const FEATURE_LOST: u64 = 2;
+/// Incompatible feature: a disk with data is being imported, so that a member has the state [`MemberState::Importing`]
+/// or [`MemberState::Marking`].
+const FEATURE_IMPORT: u64 = 4;
 const FLAG_METADATA: u8 = 1;
 const FLAG_HAS_AREA: u8 = 2;
 /// Exclusive bound of all counters. No real counter comes near it; a higher value is forged and would overflow.
@@ -48,12 +52,21 @@ pub enum MemberState {
     Removed,
     /// It was given up: its device is refused, and slices that are mapped to it give errors.
     Lost,
+    /// A disk with data whose volume is not complete yet: nothing on the disk has changed, and the opening undoes it.
+    Importing,
+    /// A disk with data whose volume is complete: its superblocks are being written, and the opening finishes that.
+    Marking,
 }
 
 impl MemberState {
     /// True if the group counts as a member: for majorities, and as a possible metadata copy.
     pub fn is_member(self) -> bool {
         matches!(self, MemberState::InService | MemberState::Draining)
+    }
+
+    /// True while the group is being imported.
+    pub fn is_import(self) -> bool {
+        matches!(self, MemberState::Importing | MemberState::Marking)
     }
 }
 
@@ -103,6 +116,8 @@ pub struct Superblock {
     pub logical_block: u32,
     /// Names of the tiers, the fastest first.
     pub tiers: Vec<String>,
+    /// The volume that is being made of the disk of the member in an import.
+    pub import: Option<VolumeId>,
     /// All members.
     pub members: Vec<MemberEntry>,
 }
@@ -146,10 +161,16 @@ impl Superblock {
         self.numbered_members().filter(|(_, member)| member.carries_metadata).map(|(group, _)| group).collect()
     }
 
+    /// The member that is being imported.
+    pub fn import_group(&self) -> Option<GroupNo> {
+        self.numbered_members().find(|(_, member)| member.state.is_import()).map(|(group, _)| group)
+    }
+
     /// Encodes the superblock.
     pub fn encode(&self) -> Box<Raw> {
         assert!(self.members.len() <= MEMBERS_MAX && self.group.index() < self.members.len());
         assert!(!self.tiers.is_empty() && self.tiers.len() <= TIERS_MAX);
+        assert_eq!(self.import.is_some(), self.import_group().is_some(), "an import has a member and a volume");
         let mut raw = Box::new([0; seam::BLOCK_BYTES]);
         let out = &mut *raw;
         put(out, 0, &MAGIC);
@@ -157,8 +178,11 @@ impl Superblock {
         put(out, 12, &(seam::BLOCK_BYTES as u32).to_le_bytes());
         // Byte 16 is reserved for compatible features; none exist yet.
         let has_lost = self.members.iter().any(|member| member.state == MemberState::Lost);
-        let features = self.features | if has_lost { FEATURE_LOST } else { 0 };
+        let features = self.features
+            | if has_lost { FEATURE_LOST } else { 0 }
+            | if self.import.is_some() { FEATURE_IMPORT } else { 0 };
         put(out, INCOMPATIBLE_AT, &features.to_le_bytes());
+        put(out, IMPORT_AT, &self.import.map_or(0, |volume| volume.0).to_le_bytes());
         put(out, 32, &self.pool);
         put(out, 48, &self.revision.to_le_bytes());
         put(out, 56, &self.generation.0.to_le_bytes());
@@ -182,6 +206,8 @@ impl Superblock {
                 MemberState::Draining => 2,
                 MemberState::Removed => 3,
                 MemberState::Lost => 4,
+                MemberState::Importing => 5,
+                MemberState::Marking => 6,
             };
             let flags = if member.carries_metadata { FLAG_METADATA } else { 0 }
                 | if member.has_area { FLAG_HAS_AREA } else { 0 };
@@ -207,7 +233,7 @@ impl Superblock {
             return Err(SuperblockError::Invalid(format!("format {version} was never released")));
         }
         let features = get_u64(raw, INCOMPATIBLE_AT);
-        let unknown = features & !(FEATURE_SNAPSHOTS | FEATURE_LOST | FEATURE_LISTS);
+        let unknown = features & !(FEATURE_SNAPSHOTS | FEATURE_LOST | FEATURE_IMPORT | FEATURE_LISTS);
         if unknown != 0 {
             return Err(SuperblockError::Newer(NewerFormat::with_features(unknown, needs)));
         }
@@ -239,6 +265,8 @@ impl Superblock {
                 2 => MemberState::Draining,
                 3 => MemberState::Removed,
                 4 => MemberState::Lost,
+                5 => MemberState::Importing,
+                6 => MemberState::Marking,
                 other => return Err(SuperblockError::Invalid(format!("a member in the unknown state {other}"))),
             };
             let (slots, data_at) = (get_u32(raw, at + 16), get_u64(raw, at + 24));
@@ -256,6 +284,11 @@ impl Superblock {
                 name: text_at(raw, at + 32, DEVICE_NAME_BYTES).ok_or_else(invalid_text)?,
             });
         }
+        let import = Some(VolumeId(get_u32(raw, IMPORT_AT))).filter(|volume| volume.0 != 0);
+        let imports = entries.iter().filter(|member| member.state.is_import()).count();
+        if imports != usize::from(import.is_some()) || import.is_some() != (features & FEATURE_IMPORT != 0) {
+            return Err(SuperblockError::Invalid("an import without a member, or a member without one".to_owned()));
+        }
         Ok(Superblock {
             features: features & (FEATURE_SNAPSHOTS | FEATURE_LISTS),
             pool: get(raw, 32),
@@ -268,6 +301,7 @@ impl Superblock {
             slots_max,
             logical_block,
             tiers: tier_names,
+            import,
             members: entries,
         })
     }
@@ -301,11 +335,13 @@ mod tests {
             slots_max: 1000,
             logical_block: 512,
             tiers: vec!["fast".to_owned(), "slow".to_owned()],
+            import: Some(VolumeId(8)),
             members: vec![
                 member(1, MemberState::InService, true),
                 member(2, MemberState::Draining, false),
                 member(3, MemberState::Removed, false),
                 member(4, MemberState::Lost, false),
+                member(5, MemberState::Marking, false),
             ],
         }
     }
@@ -313,6 +349,14 @@ mod tests {
     #[test]
     fn superblock_round_trips() {
         assert_eq!(Superblock::decode(&sample().encode()), Ok(sample()));
+    }
+
+    #[test]
+    fn import_without_its_member_is_invalid() {
+        let mut raw = sample().encode();
+        put(&mut raw, IMPORT_AT, &0_u32.to_le_bytes());
+        seal(&mut raw);
+        assert!(matches!(Superblock::decode(&raw), Err(SuperblockError::Invalid(_))));
     }
 
     #[test]
@@ -336,7 +380,7 @@ mod tests {
         };
         let needs = Release::parse("1.4.2");
         assert_eq!(changed(8, 2), Err(SuperblockError::Newer(NewerFormat::of_format(2_u32, 1_u32, needs))));
-        assert_eq!(changed(24, 7), Err(SuperblockError::Newer(NewerFormat::with_features(4, needs))));
+        assert_eq!(changed(24, 31), Err(SuperblockError::Newer(NewerFormat::with_features(16, needs))));
         assert!(matches!(changed(8, 0), Err(SuperblockError::Invalid(_))));
     }
 

@@ -233,7 +233,7 @@ fn plan_faults(world: &World, rng: &Rng, is_new: bool) -> Faults {
 
 #[test]
 fn random_lives_with_faults_lose_nothing() {
-    let seeds = std::env::var("HOTSET_POOL_SEEDS").map_or(300, |seeds| seeds.parse().expect("a number of seeds"));
+    let seeds = std::env::var("HOTSET_POOL_SEEDS").map_or(3000, |seeds| seeds.parse().expect("a number of seeds"));
     let first = std::env::var("HOTSET_POOL_FIRST_SEED").map_or(0, |seed| seed.parse().expect("a seed"));
     for seed in first..first + seeds {
         run_life(seed, Sabotage::None).unwrap_or_else(|error| panic!("seed {seed}: {error}"));

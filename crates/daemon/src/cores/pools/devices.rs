@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use flash::DeviceContent;
 use messages::report::{PoolDrainReport, PoolReport};
 use messages::{ErrorKind, Failure};
 use pool::{DrainReport, GroupNo, GroupReport, MemberState, PoolDisk, PoolError, TierNo, VolumeId};
@@ -44,6 +45,25 @@ impl Cores {
         self.on_pool(name, async move |open: Rc<OpenPool>| open.add_device(&tier, &path, force).await).await?
     }
 
+    /// Makes a volume of a device full of data.
+    pub async fn import_pool_device(
+        &self,
+        name: &str,
+        tier: &str,
+        path: PathBuf,
+        volume: &str,
+    ) -> Result<PoolReport, Failure> {
+        let (tier, volume) = (tier.to_owned(), volume.to_owned());
+        self.on_pool(name, async move |open: Rc<OpenPool>| open.import_device(&tier, &path, &volume).await).await?
+    }
+
+    /// The identity of a device that is no group of a pool.
+    pub async fn identity_of_device(&self, name: &str, path: &Path) -> Result<String, Failure> {
+        let path = path.to_owned();
+        let identity = async move |open: Rc<OpenPool>| open.open_device(&path).await.map(|disk| disk.identity());
+        self.on_pool(name, identity).await?
+    }
+
     /// Begins the drain of a device of a pool, or cancels it.
     pub async fn drain_pool_device(&self, name: &str, device: &str, cancel: bool) -> Result<PoolReport, Failure> {
         let device = device.to_owned();
@@ -79,24 +99,11 @@ impl OpenPool {
     }
 
     pub(super) async fn add_device(&self, tier: &str, path: &Path, force: bool) -> Result<PoolReport, Failure> {
-        let tiers = self.pool.tiers();
-        let Some(number) = tiers.iter().position(|known| known == tier) else {
-            let text = format!("pool {} has no tier \"{tier}\"; use {}", self.name, tiers.join(", "));
-            return Err(Failure::new(ErrorKind::Invalid, text));
-        };
-        let options = DiskOpen { path: path.into(), create_bytes: None, read_only: false, lock_wait_ms: LOCK_WAIT_MS };
-        let disk = RealDisk::open_within(&self.seam, &options, PATH_TIMEOUT).await.map_err(|error| {
-            let text = match error {
-                DiskError::Shared { other, on, .. } => {
-                    format!("{} is in use: it lies on the same storage as {} ({on})", path.display(), other.display())
-                }
-                error => format!("{}: {error}", path.display()),
-            };
-            Failure::new(ErrorKind::Conflict, text)
-        })?;
+        let number = self.tier_named(tier)?;
+        let disk = self.open_device(path).await?;
         let identity = disk.identity();
         self.paths.borrow_mut().insert(identity.clone(), path.into());
-        let added = self.pool.add_group(TierNo(number as u8), disk, force).await;
+        let added = self.pool.add_group(number, disk, force).await;
         if let Err(error) = added {
             let text = name_devices(&error.to_string(), &self.paths.borrow());
             self.paths.borrow_mut().remove(&identity);
@@ -108,6 +115,63 @@ impl OpenPool {
         }
         logging::info!("pool {}: {} was added to tier {tier} by command", self.name, path.display());
         Ok(self.report(true))
+    }
+
+    async fn import_device(&self, tier: &str, path: &Path, volume: &str) -> Result<PoolReport, Failure> {
+        let number = self.tier_named(tier)?;
+        let disk = self.open_device(path).await?;
+        match flash::read_device_content(&self.seam, &disk).await {
+            DeviceContent::NoStore => {}
+            DeviceContent::Store(..) => {
+                let text = format!("{} holds a flash store of Hotset; specify a device with data", path.display());
+                return Err(Failure::new(ErrorKind::Conflict, text));
+            }
+            DeviceContent::Unknown(reason) => {
+                return Err(Failure::new(ErrorKind::Conflict, format!("{}: {reason}", path.display())));
+            }
+        }
+        let identity = disk.identity();
+        self.paths.borrow_mut().insert(identity.clone(), path.into());
+        let imported = self.pool.import(number, disk, volume).await;
+        let report = imported.map_err(|error| {
+            let text = name_devices(&error.to_string(), &self.paths.borrow());
+            let is_pending = self.pool.groups().iter().any(|group| group.state.is_import());
+            if !is_pending {
+                self.paths.borrow_mut().remove(&identity);
+            }
+            Failure { message: text, ..pool_failure(error) }
+        })?;
+        logging::info!(
+            "pool {}: {} was imported to tier {tier} as volume {volume} by command: {} slices in place, {} copied",
+            self.name,
+            path.display(),
+            report.slices_in_place,
+            report.slices_copied
+        );
+        Ok(self.report(true))
+    }
+
+    fn tier_named(&self, tier: &str) -> Result<TierNo, Failure> {
+        let tiers = self.pool.tiers();
+        let number = tiers.iter().position(|known| known == tier);
+        number.map(|number| TierNo(number as u8)).ok_or_else(|| {
+            let text = format!("pool {} has no tier \"{tier}\"; use {}", self.name, tiers.join(", "));
+            Failure::new(ErrorKind::Invalid, text)
+        })
+    }
+
+    /// Opens a device that is no group of a pool.
+    async fn open_device(&self, path: &Path) -> Result<RealDisk, Failure> {
+        let options = DiskOpen { path: path.into(), create_bytes: None, read_only: false, lock_wait_ms: LOCK_WAIT_MS };
+        RealDisk::open_within(&self.seam, &options, PATH_TIMEOUT).await.map_err(|error| {
+            let text = match error {
+                DiskError::Shared { other, on, .. } => {
+                    format!("{} is in use: it lies on the same storage as {} ({on})", path.display(), other.display())
+                }
+                error => format!("{}: {error}", path.display()),
+            };
+            Failure::new(ErrorKind::Conflict, text)
+        })
     }
 
     pub(super) async fn drain(self: Rc<Self>, device: &str, cancel: bool) -> Result<PoolReport, Failure> {
@@ -131,7 +195,8 @@ impl OpenPool {
     pub(super) fn member(&self, device: &str) -> Result<GroupReport, Failure> {
         let number = device.parse().ok().map(GroupNo);
         let is_wanted = |group: &GroupReport| self.device(group) == device || number == Some(group.group);
-        let mut members = self.pool.groups().into_iter().filter(|group| group.state.is_member());
+        let is_listed = |state: MemberState| state.is_member() || state.is_import();
+        let mut members = self.pool.groups().into_iter().filter(|group| is_listed(group.state));
         members.find(is_wanted).ok_or_else(|| {
             let name = &self.name;
             let text = format!("{device} is no device of pool {name}; `hotset pool show {name}` lists them");

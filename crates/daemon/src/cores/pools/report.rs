@@ -20,6 +20,7 @@ impl OpenPool {
             let state = match group.state {
                 MemberState::Removed => "removed",
                 MemberState::Lost => "lost",
+                MemberState::Importing | MemberState::Marking => "importing",
                 _ if !group.is_present => "absent",
                 MemberState::InService => "in-service",
                 MemberState::Draining => "draining",

@@ -1,0 +1,107 @@
+//! `hotset pool export-map --volume`: a shell script that rebuilds a volume of a pool as a plain disk.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use config::PoolConfig;
+use pool::{ExportPlan, Pool};
+use terminal::Failure;
+
+use super::flash::absolute_path;
+use super::pool::on_disks;
+
+/// The script for a volume of a pool that no daemon uses. Nothing is written.
+pub fn export_script(config: PoolConfig, volume: &str, to: &Path) -> Result<String, Failure> {
+    let target = absolute_path(to)?;
+    let (pool, name) = (config.name.clone(), volume.to_owned());
+    let to_find = PathBuf::from(&target);
+    let (plan, paths, is_in_place) = on_disks(config, true, async move |seam, devices| {
+        let of_pool = devices.paths.iter().find(|(_, path)| is_same_file(path, &to_find));
+        let identity = of_pool.map(|(identity, _)| identity.clone());
+        let plan = Pool::export_plan(&seam, &devices.disks, &name, identity.as_deref()).await?;
+        Ok((plan, devices.paths, identity.is_some()))
+    })?;
+    let path_of = |identity: &str| paths.get(identity).map_or(identity.to_owned(), |path| path.display().to_string());
+    Ok(render(&pool, volume, &target, &plan, is_in_place, path_of))
+}
+
+/// True if both paths lead to one file or device.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    real(one) == real(other)
+}
+
+fn render(
+    pool: &str,
+    volume: &str,
+    target: &str,
+    plan: &ExportPlan,
+    is_in_place: bool,
+    path_of: impl Fn(&str) -> String,
+) -> String {
+    let to = quoted(target);
+    let mut text = format!(
+        "#!/bin/sh\n\
+         # Rebuilds volume {volume} ({} bytes) of pool {pool} on {target}.\n\
+         # Run it while no daemon uses the pool, and after the volume was destaged: `hotset volume remove {volume}`\n\
+         # does that. It can be run again after an interruption.\n",
+        plan.size_bytes
+    );
+    if is_in_place {
+        text += "# The target is a device of the pool. The slices without a command are in place. Save this script\n\
+                 # before it runs: the last commands overwrite the superblocks of the pool on the target.\n";
+    }
+    text += "set -eu\n";
+    if !is_in_place {
+        writeln!(text, "[ -b {to} ] || truncate -s {} {to}", plan.size_bytes).expect("a string takes any text");
+    }
+    for step in &plan.steps {
+        if is_in_place && step.at == 0 {
+            writeln!(text, "sync {to}").expect("a string takes any text");
+        }
+        let (from, skip) = match &step.source {
+            Some((device, at)) => (quoted(&path_of(device)), *at),
+            None => ("/dev/zero".to_owned(), 0),
+        };
+        writeln!(
+            text,
+            "dd if={from} of={to} bs=1M iflag=fullblock,skip_bytes,count_bytes oflag=seek_bytes skip={skip} seek={} \
+             count={} conv=notrunc status=none",
+            step.at, step.len_bytes
+        )
+        .expect("a string takes any text");
+    }
+    text + &format!("sync {to}\n")
+}
+
+/// The text as one word of a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pool::ExportStep;
+
+    #[test]
+    fn script_quotes_its_paths_and_syncs_before_the_superblocks_go() {
+        let step = |source: Option<(&str, u64)>, at, len_bytes| ExportStep {
+            source: source.map(|(device, at)| (device.to_owned(), at)),
+            at,
+            len_bytes,
+        };
+        let steps = vec![step(None, 8192, 4096), step(Some(("disk-1", 512)), 0, 8192)];
+        let plan = ExportPlan { size_bytes: 12_288, steps };
+        let path = |_: &str| "/dev/it's".to_owned();
+        let script = render("tank", "web", "/tmp/a b", &plan, true, path);
+        let lines: Vec<_> = script.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(lines[0], "set -eu");
+        assert!(lines[1].starts_with("dd if=/dev/zero of='/tmp/a b' "), "{script}");
+        assert_eq!(lines[2], "sync '/tmp/a b'");
+        assert!(lines[3].starts_with("dd if='/dev/it'\\''s' ") && lines[3].contains("skip=512 seek=0 count=8192"));
+        assert_eq!(lines[4], "sync '/tmp/a b'");
+        let script = render("tank", "web", "/tmp/new", &plan, false, path);
+        assert!(script.contains("truncate -s 12288 '/tmp/new'"), "{script}");
+    }
+}

@@ -1,0 +1,330 @@
+//! Makes a volume of a disk full of data, in place: the disk becomes a group, and its slices are mapped where they lie.
+//!
+//! A group has superblocks at its start, where the disk has data. So the start of the disk, up to slot 0, is first
+//! copied to slots of other groups, and so is a last partial slice. The order of the durable steps:
+//!
+//! 1. The superblocks of the other groups name the new group as [`MemberState::Importing`], with the volume's number.
+//! 2. The volume's record, the copies and the map are written. The disk is only read and flushed.
+//! 3. The superblocks of the other groups say [`MemberState::Marking`]: from here on the volume is imported.
+//! 4. The disk gets its superblocks.
+//! 5. All superblocks say [`MemberState::InService`].
+//!
+//! A crash before step 3 leaves the disk untouched, and the next opening removes the volume ([`roll_back`]). A crash
+//! after it may leave a torn superblock and nothing else on the disk. The opening then recognises the disk by its size
+//! and by the content that was copied, and finishes the import ([`resume`]). Until step 5 nobody uses the volume.
+
+mod extent;
+
+use std::rc::Rc;
+
+use seam::{Disk, Seam};
+
+use crate::apply::release_retired;
+use crate::create::{failed, new_uuid};
+use crate::device::{read_one, write_durably};
+use crate::error::PoolError;
+use crate::format::record::{Lineage, Record};
+use crate::format::superblock::{
+    MEMBERS_MAX, MemberEntry, MemberState, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
+};
+use crate::journal;
+use crate::membership;
+use crate::number::{GroupNo, SliceAddress, SliceNo, SlotAddress, SlotNo, TierNo, VolumeId};
+use crate::policy::VolumeSpec;
+use crate::resize;
+use crate::sabotage::Sabotage;
+use crate::snapshots;
+use crate::state::{Group, Inner, State};
+use extent::{Extent, copy_outside, is_same_outside};
+
+/// Slices that one commit maps.
+const BATCH_SLICES: u32 = 8192;
+
+/// An imported disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImportReport {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The group.
+    pub group: GroupNo,
+    /// Slices that stay in place.
+    pub slices_in_place: u64,
+    /// Slices of the disk's start and end that were copied to other groups.
+    pub slices_copied: u64,
+}
+
+/// Makes a disk with data a group of a tier and a thin volume of that name, durably and whole or not at all.
+pub(crate) async fn import<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    tier: TierNo,
+    disk: D,
+    name: String,
+) -> Result<ImportReport, PoolError> {
+    let _members = inner.membership_lock.lock().await;
+    let _volumes = inner.volumes_lock.lock().await;
+    require_no_mark(inner, &disk).await?;
+    resize::check_size(inner, disk.geometry().size_bytes)?;
+    let extent = begin(inner, tier, &disk, &name)?;
+    membership::persist(inner).await?;
+    let (group, volume) = current(&inner.state.borrow()).expect("the import has begun");
+    if let Err(error) = make_volume(inner, (group, volume), &disk, name, extent).await {
+        roll_back(inner).await?;
+        return Err(error);
+    }
+    set_state(inner, group, MemberState::Marking);
+    membership::persist(inner).await?;
+    finish(inner, group, &disk).await?;
+    let slices_in_place = u64::from(extent.slots);
+    Ok(ImportReport { volume, group, slices_in_place, slices_copied: extent.slices_outside() })
+}
+
+/// The group and the volume of the import in progress.
+pub(crate) fn current<S: Seam, D: Disk<S>>(state: &State<S, D>) -> Option<(GroupNo, VolumeId)> {
+    state.superblock.import_group().zip(state.superblock.import)
+}
+
+/// Refuses the volume of an import that has not ended: a write to it would belong to a disk that is not a group yet.
+pub(crate) fn require_imported<S: Seam, D: Disk<S>>(state: &State<S, D>, volume: VolumeId) -> Result<(), PoolError> {
+    match current(state) {
+        Some((group, importing)) if importing == volume => {
+            let device = state.group_name(group);
+            Err(PoolError::NotImportable { device, reason: format!("the import to volume {volume} has not ended") })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a disk with a superblock of a pool.
+async fn require_no_mark<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, disk: &D) -> Result<(), PoolError> {
+    for at in SUPERBLOCK_OFFSETS {
+        let raw = read_one(&inner.buffers, disk, at).await.map_err(|error| failed(disk, error))?;
+        let content = match Superblock::decode(&raw) {
+            Ok(_) | Err(SuperblockError::Invalid(_)) => "it is a group of a pool already".to_owned(),
+            Err(SuperblockError::Newer(newer)) => format!("it is a group of a pool that was {newer}"),
+            Err(SuperblockError::NotASuperblock) => continue,
+        };
+        return not_importable(disk, format!("{content}; drain it from that pool first"));
+    }
+    Ok(())
+}
+
+fn not_importable<S: Seam, D: Disk<S>, T>(disk: &D, reason: String) -> Result<T, PoolError> {
+    Err(PoolError::NotImportable { device: disk.identity(), reason })
+}
+
+/// Checks the request, and names the group and the volume in memory. Nothing is written.
+fn begin<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, tier: TierNo, disk: &D, name: &str) -> Result<Extent, PoolError> {
+    let mut guard = inner.state.borrow_mut();
+    let state = &mut *guard;
+    let superblock = &state.superblock;
+    if let Some((group, volume)) = current(state) {
+        return not_importable(
+            disk,
+            format!(
+                "the import of {} to volume {volume} was interrupted; attach that device and restart the daemon, or \
+                 give group {group} up",
+                state.group_name(group)
+            ),
+        );
+    }
+    if usize::from(tier.0) >= superblock.tiers.len() {
+        return Err(PoolError::Refused(format!("the pool has no tier {tier}")));
+    }
+    if superblock.members.len() >= MEMBERS_MAX {
+        return Err(PoolError::Refused(format!("the pool has had {MEMBERS_MAX} groups already")));
+    }
+    snapshots::check_new_name(state, name)?;
+    snapshots::check_volume_count(state)?;
+    let geometry = disk.geometry();
+    if geometry.logical_block != superblock.logical_block {
+        let (found, wanted) = (geometry.logical_block, superblock.logical_block);
+        let reason = format!(
+            "it has blocks of {found} bytes and the pool's volumes have {wanted}: its partition table and file systems \
+             count in its own"
+        );
+        return not_importable(disk, reason);
+    }
+    let slice_bytes = superblock.slice_bytes;
+    let Some(extent) = Extent::of(geometry.size_bytes, slice_bytes) else {
+        let min_bytes = 2 * slice_bytes.max(crate::format::layout::DATA_ALIGNMENT);
+        return Err(PoolError::TooSmall { device: disk.identity(), size_bytes: geometry.size_bytes, min_bytes });
+    };
+    let in_use = superblock.members.iter().filter(|member| member.state != MemberState::Removed);
+    let total = in_use.map(|member| u64::from(member.slots)).sum::<u64>() + u64::from(extent.slots);
+    if total > u64::from(superblock.slots_max) {
+        let reason =
+            format!("the pool would have {total} slots, and its metadata has room for {}", superblock.slots_max);
+        return not_importable(disk, reason);
+    }
+    let free: u64 = state.rooms().iter().map(|room| u64::from(room.free)).sum();
+    if free < extent.slices_outside() {
+        let needed = extent.slices_outside();
+        let reason = format!("its first and last bytes need {needed} free slices on other devices; {free} are free");
+        return not_importable(disk, reason);
+    }
+    let entry = MemberEntry {
+        uuid: new_uuid(&inner.seam),
+        slots: extent.slots,
+        tier,
+        state: MemberState::Importing,
+        carries_metadata: false,
+        has_area: false,
+        data_at: extent.data_at,
+        name: disk.identity(),
+    };
+    state.superblock.import = Some(state.next_volume);
+    state.next_volume = state.next_volume.next();
+    state.superblock.members.push(entry);
+    state.superblock.generation = state.superblock.generation.next();
+    state.groups.push(Group::new(Some(disk.clone()), extent.slots));
+    Ok(extent)
+}
+
+/// Makes the volume of the disk's content, durably. The disk is read and flushed, and nothing is written to it.
+async fn make_volume<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    (group, volume): (GroupNo, VolumeId),
+    disk: &D,
+    name: String,
+    extent: Extent,
+) -> Result<(), PoolError> {
+    let lineage = Lineage::of(volume);
+    let record = Record::Volume { volume, spec: VolumeSpec::thin(&name, extent.size_bytes), lineage, from: None };
+    journal::commit(inner, None, vec![record]).await?;
+    copy_outside(inner, volume, disk, extent).await?;
+    let sabotage = inner.state.borrow().sabotage;
+    if sabotage.is(Sabotage::MarkBeforeMap) {
+        mark(inner, group, disk).await?;
+    }
+    if sabotage.is(Sabotage::ImportBeforeMap) {
+        set_state(inner, group, MemberState::Marking);
+        membership::persist(inner).await?;
+    }
+    let mut first = 0;
+    while first < extent.slots {
+        let end = (first + BATCH_SLICES).min(extent.slots);
+        {
+            let mut state = inner.state.borrow_mut();
+            let stamp = state.write_stamp(group);
+            for slot in first..end {
+                let slice = SliceAddress { volume, slice: SliceNo(extent.first_slice() + slot) };
+                state.set_slot(slice, Some(SlotAddress { group, slot: SlotNo(slot) }), stamp);
+            }
+        }
+        journal::commit(inner, Some(volume), Vec::new()).await?;
+        first = end;
+    }
+    journal::commit(inner, Some(volume), Vec::new()).await?;
+    // A device that has lost writes meanwhile took changes of the map along.
+    let is_whole = {
+        let state = inner.state.borrow();
+        let allocated = state.volumes.get(&volume).map_or(0, |volume| u64::from(volume.map.allocated()));
+        allocated == u64::from(extent.slots) + extent.slices_outside() && !state.changes.has_changes_of(volume)
+    };
+    if !is_whole || !is_same_outside(inner, volume, disk, extent).await.map_err(|error| failed(disk, error))? {
+        return not_importable(disk, "a device lost its connection, or the content changed meanwhile".to_owned());
+    }
+    Ok(())
+}
+
+/// Changes the state of the group of an import, in memory.
+fn set_state<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group: GroupNo, to: MemberState) {
+    let mut state = inner.state.borrow_mut();
+    state.superblock.members[group.index()].state = to;
+    if !to.is_import() {
+        state.superblock.import = None;
+    }
+    state.superblock.generation = state.superblock.generation.next();
+}
+
+/// Writes both superblocks of the disk. The one in the middle of the start goes first: as long as block 0 is whole, so
+/// is what other programs recognise the disk by.
+async fn mark<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group: GroupNo, disk: &D) -> Result<(), PoolError> {
+    let mut own = inner.state.borrow().superblock.clone();
+    own.group = group;
+    for at in SUPERBLOCK_OFFSETS.into_iter().rev() {
+        let runs = [(at, vec![inner.buffers.metadata(&own.encode()).await])];
+        write_durably::<S, D>(disk, &runs).await.map_err(|error| failed(disk, error))?;
+    }
+    Ok(())
+}
+
+/// Marks the disk of a complete volume, and takes it into service.
+async fn finish<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group: GroupNo, disk: &D) -> Result<(), PoolError> {
+    mark(inner, group, disk).await?;
+    set_state(inner, group, MemberState::InService);
+    {
+        let mut state = inner.state.borrow_mut();
+        let generation = state.superblock.generation;
+        state.groups[group.index()].member_since = generation;
+    }
+    membership::persist(inner).await
+}
+
+/// Undoes an import whose volume is not complete, or which was given up: removes the volume, then the group. Nothing is
+/// written to the disk.
+pub(crate) async fn roll_back<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<(), PoolError> {
+    let Some((group, volume)) = current(&inner.state.borrow()) else { return Ok(()) };
+    let exists = inner.state.borrow().volumes.contains_key(&volume);
+    if exists {
+        journal::commit(inner, None, vec![Record::VolumeRemoved { volume }]).await?;
+        release_retired(inner).await;
+        journal::commit(inner, None, Vec::new()).await?;
+    }
+    set_state(inner, group, MemberState::Removed);
+    {
+        let mut state = inner.state.borrow_mut();
+        let epoch = state.write_stamp(group);
+        state.extra_epochs += epoch;
+        let entry = &mut state.groups[group.index()];
+        entry.disk = None;
+        if entry.slots.are_unused() {
+            *entry = Group::new(None, 0);
+        }
+    }
+    membership::persist(inner).await
+}
+
+/// Ends an import that was interrupted, at the opening: undoes it if its volume is not complete, and finishes it if the
+/// disk is there. `unmarked` has the disks without a superblock.
+pub(crate) async fn resume<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, unmarked: &[D]) -> Result<(), PoolError> {
+    let Some((group, volume)) = current(&inner.state.borrow()) else { return Ok(()) };
+    let (entry, spec, marked) = {
+        let state = inner.state.borrow();
+        let spec = state.volumes.get(&volume).map(|volume| volume.spec.clone());
+        (state.superblock.members[group.index()].clone(), spec, state.groups[group.index()].disk.clone())
+    };
+    let name = &entry.name;
+    if entry.state == MemberState::Importing {
+        roll_back(inner).await?;
+        let text =
+            format!("the import of {name} was interrupted before its end; the device is unchanged, and no group");
+        inner.state.borrow_mut().notices.push(text);
+        return Ok(());
+    }
+    let spec = spec.ok_or_else(|| PoolError::Damaged(format!("volume {volume} of an import does not exist")))?;
+    let slice_bytes = inner.state.borrow().slice_bytes();
+    let extent = Extent::of(spec.size_bytes, slice_bytes);
+    let extent = extent.filter(|extent| (extent.slots, extent.data_at) == (entry.slots, entry.data_at));
+    let extent = extent.ok_or_else(|| PoolError::Damaged(format!("group {group} is not the disk of {volume}")))?;
+    let mut found = marked;
+    for disk in unmarked {
+        if found.is_none() && is_same_outside(inner, volume, disk, extent).await == Ok(true) {
+            found = Some(disk.clone());
+        }
+    }
+    let Some(disk) = found else {
+        let text = format!(
+            "the import of {name} to volume \"{}\" was interrupted at its end: attach the device and open the pool \
+             again; until then the volume is refused",
+            spec.name
+        );
+        inner.state.borrow_mut().notices.push(text);
+        return Ok(());
+    };
+    inner.state.borrow_mut().groups[group.index()].disk = Some(disk.clone());
+    finish(inner, group, &disk).await?;
+    let text = format!("the import of {} to volume \"{}\" was interrupted and is complete now", name, spec.name);
+    inner.state.borrow_mut().notices.push(text);
+    Ok(())
+}
