@@ -9,7 +9,6 @@ use seam::{AllocationExtent, Disk, DiskError, DiskResult, Geometry, Nanos, Pendi
 use crate::change::locate;
 use crate::error::PoolError;
 use crate::format::uuid_text;
-use crate::import;
 use crate::io::{allocate, parts, read, slice_range, write, zero};
 use crate::journal;
 use crate::number::{SliceAddress, VolumeId};
@@ -71,7 +70,7 @@ impl<S: Seam, D: Disk<S>> PoolDisk<S, D> {
             at.is_multiple_of(block) && len.is_multiple_of(block),
             "{at}+{len} is not aligned to the logical block of {block} bytes"
         );
-        import::require_imported(&state, self.volume).map_err(PoolError::into_disk_error)?;
+        state.require_imported(self.volume).map_err(PoolError::into_disk_error)?;
         let volume = state.volumes.get(&self.volume).ok_or(DiskError::Gone)?;
         if at.checked_add(len).is_none_or(|end| end > volume.limit_bytes) {
             return Err(DiskError::Io(format!("{at}+{len} lies past the end of volume {}", self.volume)));

@@ -14,7 +14,7 @@ use crate::format::superblock::MemberState;
 use crate::import;
 use crate::journal;
 use crate::membership;
-use crate::number::{GroupNo, SliceAddress};
+use crate::number::GroupNo;
 use crate::state::{Group, Inner, State};
 
 /// Gives up a group that is missing or gone, durably.
@@ -22,7 +22,7 @@ pub(crate) async fn give_up<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group:
     let _guard = inner.membership_lock.lock().await;
     let is_absent_import = {
         let state = inner.state.borrow();
-        import::current(&state).is_some_and(|(importing, _)| importing == group) && state.is_absent(group)
+        state.current_import().is_some_and(|(importing, _)| importing == group) && state.is_absent(group)
     };
     if is_absent_import {
         return import::roll_back(inner).await;
@@ -83,10 +83,4 @@ pub(crate) fn remove_unused<S: Seam, D: Disk<S>>(state: &mut State<S, D>) -> boo
         state.superblock.generation = state.superblock.generation.next();
     }
     has_removed
-}
-
-/// True if the slice is mapped to a group that was given up.
-pub(crate) fn is_given_up<S: Seam, D: Disk<S>>(state: &State<S, D>, slice: SliceAddress) -> bool {
-    let slot = state.slot_of(slice);
-    slot.is_some_and(|slot| state.superblock.members[slot.group.index()].state == MemberState::Lost)
 }

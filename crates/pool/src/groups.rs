@@ -10,7 +10,6 @@ use crate::device::{read_one, write_durably};
 use crate::error::PoolError;
 use crate::format::layout::{AREAS_MAX, COPIES, data_at};
 use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, SUPERBLOCK_OFFSETS, Superblock};
-use crate::import;
 use crate::journal;
 use crate::membership;
 use crate::mover::{MoveError, MoveOutcome, Pace, count_failed, move_slice};
@@ -27,7 +26,7 @@ pub(crate) async fn add_group<S: Seam, D: Disk<S>>(
 ) -> Result<GroupNo, PoolError> {
     let _guard = inner.membership_lock.lock().await;
     if force {
-        if import::current(&inner.state.borrow()).is_some() {
+        if inner.state.borrow().current_import().is_some() {
             let text = "the import of a device has not ended, and it may be this one: end that first";
             return Err(PoolError::Refused(text.to_owned()));
         }

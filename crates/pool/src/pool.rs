@@ -162,7 +162,7 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
             let state = self.0.state.borrow();
             let entry = state.volumes.get(&volume).filter(|entry| entry.lineage.snapshot.is_none());
             let name = &entry.ok_or(PoolError::NoVolume(volume))?.spec.name;
-            import::require_imported(&state, volume)?;
+            state.require_imported(volume)?;
             match snapshots::snapshots_of(&state, volume).count() {
                 0 => {}
                 1 => return Err(PoolError::Refused(format!("volume \"{name}\" has a snapshot: delete it first"))),
@@ -229,7 +229,7 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
     pub async fn set_policy(&self, volume: VolumeId, policy: crate::TierPolicy) -> Result<(), PoolError> {
         let lock = {
             let state = self.0.state.borrow();
-            import::require_imported(&state, volume)?;
+            state.require_imported(volume)?;
             Rc::clone(&state.volumes.get(&volume).ok_or(PoolError::NoVolume(volume))?.resize_lock)
         };
         let _guard = lock.lock().await;

@@ -8,7 +8,6 @@ use crate::change::{Step, finish_change, next_step};
 use crate::device::zero_range;
 use crate::error::PoolError;
 use crate::flush::flush_group;
-use crate::import;
 use crate::io::allocate::allocate;
 use crate::journal;
 use crate::number::{SliceAddress, SlotAddress, VolumeId};
@@ -36,7 +35,7 @@ pub(crate) async fn resize<S: Seam, D: Disk<S>>(
     check_size(inner, size_bytes)?;
     let lock = {
         let state = inner.state.borrow();
-        import::require_imported(&state, volume)?;
+        state.require_imported(volume)?;
         Rc::clone(&state.volumes.get(&volume).ok_or(PoolError::NoVolume(volume))?.resize_lock)
     };
     let _guard = lock.lock().await;

@@ -12,7 +12,6 @@ use crate::error::PoolError;
 use crate::format::layout::{SNAPSHOTS_MAX, VOLUMES_AND_SNAPSHOTS_MAX, VOLUMES_MAX};
 use crate::format::record::{Lineage, Record, SnapshotOf, VOLUME_NAME_BYTES};
 use crate::format::superblock::FEATURE_SNAPSHOTS;
-use crate::import;
 use crate::journal;
 use crate::membership;
 use crate::number::{GroupNo, SliceAddress, SliceNo, VolumeId};
@@ -310,7 +309,7 @@ fn check_name_length(name: &str) -> Result<(), PoolError> {
 
 /// A volume that is no snapshot.
 fn volume_of<S: Seam, D: Disk<S>>(state: &State<S, D>, volume: VolumeId) -> Result<&crate::state::Volume, PoolError> {
-    import::require_imported(state, volume)?;
+    state.require_imported(volume)?;
     let entry = state.volumes.get(&volume).filter(|entry| entry.lineage.snapshot.is_none());
     entry.ok_or(PoolError::NoVolume(volume))
 }

@@ -379,6 +379,29 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
         (SliceNo(slice), at % self.slice_bytes())
     }
 
+    /// The group and the volume of the import in progress.
+    pub fn current_import(&self) -> Option<(GroupNo, VolumeId)> {
+        self.superblock.import_group().zip(self.superblock.import)
+    }
+
+    /// Refuses the volume of an import that has not ended: a write to it would belong to a disk that is not a group
+    /// yet.
+    pub fn require_imported(&self, volume: VolumeId) -> Result<(), PoolError> {
+        match self.current_import() {
+            Some((group, importing)) if importing == volume => {
+                let device = self.group_name(group);
+                Err(PoolError::NotImportable { device, reason: format!("the import to volume {volume} has not ended") })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// True if the slice is mapped to a group that was given up.
+    pub fn is_given_up(&self, slice: SliceAddress) -> bool {
+        let slot = self.slot_of(slice);
+        slot.is_some_and(|slot| self.superblock.members[slot.group.index()].state == MemberState::Lost)
+    }
+
     /// Byte offset of a slot on its group.
     pub fn slot_offset(&self, slot: SlotAddress) -> u64 {
         let member = &self.superblock.members[slot.group.index()];

@@ -66,7 +66,7 @@ impl Storage {
         }
     }
 
-    /// Commands beside the daemon. Those of a pool write how many bytes have moved since the start.
+    /// Commands beside the daemon. With a pool they write the number of bytes that have moved since the start.
     fn background(self) -> &'static str {
         match self {
             Storage::Disk | Storage::DiskAndFlash => "",

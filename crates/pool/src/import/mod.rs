@@ -34,7 +34,7 @@ use crate::policy::VolumeSpec;
 use crate::resize;
 use crate::sabotage::Sabotage;
 use crate::snapshots;
-use crate::state::{Group, Inner, State};
+use crate::state::{Group, Inner};
 use extent::{Extent, copy_outside, is_same_outside};
 
 /// Slices that one commit maps.
@@ -66,7 +66,7 @@ pub(crate) async fn import<S: Seam, D: Disk<S>>(
     resize::check_size(inner, disk.geometry().size_bytes)?;
     let extent = begin(inner, tier, &disk, &name)?;
     membership::persist(inner).await?;
-    let (group, volume) = current(&inner.state.borrow()).expect("the import has begun");
+    let (group, volume) = inner.state.borrow().current_import().expect("the import has begun");
     if let Err(error) = make_volume(inner, (group, volume), &disk, name, extent).await {
         roll_back(inner).await?;
         return Err(error);
@@ -76,22 +76,6 @@ pub(crate) async fn import<S: Seam, D: Disk<S>>(
     finish(inner, group, &disk).await?;
     let slices_in_place = u64::from(extent.slots);
     Ok(ImportReport { volume, group, slices_in_place, slices_copied: extent.slices_outside() })
-}
-
-/// The group and the volume of the import in progress.
-pub(crate) fn current<S: Seam, D: Disk<S>>(state: &State<S, D>) -> Option<(GroupNo, VolumeId)> {
-    state.superblock.import_group().zip(state.superblock.import)
-}
-
-/// Refuses the volume of an import that has not ended: a write to it would belong to a disk that is not a group yet.
-pub(crate) fn require_imported<S: Seam, D: Disk<S>>(state: &State<S, D>, volume: VolumeId) -> Result<(), PoolError> {
-    match current(state) {
-        Some((group, importing)) if importing == volume => {
-            let device = state.group_name(group);
-            Err(PoolError::NotImportable { device, reason: format!("the import to volume {volume} has not ended") })
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Refuses a disk with a superblock of a pool.
@@ -117,7 +101,7 @@ fn begin<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, tier: TierNo, disk: &D, name:
     let mut guard = inner.state.borrow_mut();
     let state = &mut *guard;
     let superblock = &state.superblock;
-    if let Some((group, volume)) = current(state) {
+    if let Some((group, volume)) = state.current_import() {
         return not_importable(
             disk,
             format!(
@@ -264,7 +248,7 @@ async fn finish<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group: GroupNo, di
 /// Undoes an import whose volume is not complete, or which was given up: removes the volume, then the group. Nothing is
 /// written to the disk.
 pub(crate) async fn roll_back<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<(), PoolError> {
-    let Some((group, volume)) = current(&inner.state.borrow()) else { return Ok(()) };
+    let Some((group, volume)) = inner.state.borrow().current_import() else { return Ok(()) };
     let exists = inner.state.borrow().volumes.contains_key(&volume);
     if exists {
         journal::commit(inner, None, vec![Record::VolumeRemoved { volume }]).await?;
@@ -288,7 +272,7 @@ pub(crate) async fn roll_back<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> R
 /// Ends an import that was interrupted, at the opening: undoes it if its volume is not complete, and finishes it if the
 /// disk is there. `unmarked` has the disks without a superblock.
 pub(crate) async fn resume<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, unmarked: &[D]) -> Result<(), PoolError> {
-    let Some((group, volume)) = current(&inner.state.borrow()) else { return Ok(()) };
+    let Some((group, volume)) = inner.state.borrow().current_import() else { return Ok(()) };
     let (entry, spec, marked) = {
         let state = inner.state.borrow();
         let spec = state.volumes.get(&volume).map(|volume| volume.spec.clone());

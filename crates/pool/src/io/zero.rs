@@ -13,7 +13,6 @@ use super::parts::ranges;
 use super::slice_range;
 use crate::change::{Step, check_range, finish_change, next_step};
 use crate::device::zero_range;
-use crate::give_up;
 use crate::journal;
 use crate::number::{SliceAddress, SliceNo, VolumeId};
 use crate::outcome::Place;
@@ -133,7 +132,7 @@ fn is_thin<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, slice: SliceAddress) -> boo
 /// True if the range covers all that the volume has of the slice, and the volume is thin or the slice's group was given
 /// up.
 fn is_freed<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, slice: SliceAddress, offset: u64, len: u64) -> bool {
-    let is_given_up = give_up::is_given_up(&inner.state.borrow(), slice);
+    let is_given_up = inner.state.borrow().is_given_up(slice);
     is_covered(&inner.state.borrow(), slice, offset, len) && (is_thin(inner, slice) || is_given_up)
 }
 

@@ -72,8 +72,7 @@ fn is_untouched(world: &World, except_superblocks: bool) -> bool {
     (0..DISK_SECTORS).filter(|sector| !is_left_out(sector)).all(|sector| disk.tag(sector) == data(sector))
 }
 
-/// What an opening finds: the pool is sound, and the disk is untouched, or imported whole. Returns true if it is
-/// imported.
+/// An opening finds a sound pool, and the disk untouched or imported whole. Returns true if it is imported.
 fn check_opening(world: &World, must_be_imported: bool) -> Result<bool, String> {
     let seam = world.seam();
     if !is_untouched(world, true) {

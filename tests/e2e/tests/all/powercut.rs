@@ -92,8 +92,8 @@ impl Disks {
 }
 
 /// Boots, writes, cuts the power, checks; the next round boots from the remaining content. Stops at the first fault.
-/// A volume on a disk without flash is checked on the disk, another one by the content that the next boot's daemon serves;
-/// a refused volume is a fault.
+/// A volume on a disk without flash is checked on the disk, another one by the content that the next boot's daemon
+/// serves; a refused volume is a fault.
 fn guest_rounds(storage: Storage, sabotage: Option<&str>, rounds: u64, seed: u64) -> Vec<String> {
     let folder = Folder::new();
     let image = Image::build(folder.path(), &Kernel::open(), binary(), storage, sabotage);
