@@ -71,14 +71,20 @@ pub(crate) fn finish_change<S: Seam, D: Disk<S>>(
     }
 }
 
-/// Refuses a part of a slice past the volume's end, which may have come nearer since the request began.
-pub(crate) fn check_range<S: Seam, D: Disk<S>>(
+/// Refuses a change past the volume's end, which may have come nearer since the request began, and any change while it
+/// is unknown which content the volume has after the next opening.
+pub(crate) fn check_change<S: Seam, D: Disk<S>>(
     state: &State<S, D>,
     slice: SliceAddress,
     offset: u64,
     len: u64,
 ) -> DiskResult<()> {
     let volume = state.volumes.get(&slice.volume).ok_or(DiskError::Gone)?;
+    if volume.is_undecided {
+        let text =
+            "a snapshot or roll back of the volume failed halfway: it takes no writes until the pool is reopened";
+        return Err(DiskError::Io(text.to_owned()));
+    }
     let end = u64::from(slice.slice.0) * state.slice_bytes() + offset + len;
     if end > volume.limit_bytes {
         return Err(DiskError::Io(format!("{slice} lies past the volume's end")));

@@ -142,8 +142,26 @@ pub(crate) async fn create<S: Seam, D: Disk<S>>(
         state.next_volume = snapshot.next();
         (snapshot, Record::Volume { volume: snapshot, spec, lineage, from: Some(volume) })
     };
-    journal::commit(inner, None, vec![record]).await?;
+    commit_change(inner, volume, record).await?;
     Ok(snapshot)
+}
+
+/// Makes a record of a snapshot or a roll back of `volume` durable. After an error that may have happened, too.
+async fn commit_change<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    volume: VolumeId,
+    record: Record,
+) -> Result<(), PoolError> {
+    if let Some(failed) = &inner.state.borrow().failed {
+        return Err(failed.clone());
+    }
+    let result = journal::commit(inner, None, vec![record]).await;
+    if result.is_err()
+        && let Some(volume) = inner.state.borrow_mut().volumes.get_mut(&volume)
+    {
+        volume.is_undecided = true;
+    }
+    result
 }
 
 /// Returns a volume to the content and size of one of its snapshots, durably.
@@ -166,7 +184,7 @@ pub(crate) async fn roll_back<S: Seam, D: Disk<S>>(
         let spec = VolumeSpec { size_bytes: source.spec.size_bytes, ..entry.spec.clone() };
         Record::Volume { volume, spec, lineage: entry.lineage, from: Some(snapshot) }
     };
-    journal::commit(inner, None, vec![record]).await?;
+    commit_change(inner, volume, record).await?;
     drop(hold);
     release_retired(inner).await;
     Ok(())

@@ -137,6 +137,9 @@ pub(crate) struct Volume {
     pub changing: u32,
     /// Changes that wait while a snapshot is made.
     pub hold: Option<Waiters>,
+    /// A record of its snapshot or roll back could not be written, and may be durable all the same. The next opening
+    /// decides; a write before that would change the content of a snapshot, or vanish.
+    pub is_undecided: bool,
     /// Demand of its slices.
     pub heat: VolumeHeat,
     /// Sequential streams of its clients.
@@ -158,6 +161,7 @@ impl Volume {
             private: SliceBits::default(),
             changing: 0,
             hold: None,
+            is_undecided: false,
             heat: VolumeHeat::default(),
             streams: StreamDetector::default(),
             unflushed: GroupSet::default(),

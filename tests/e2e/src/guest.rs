@@ -48,7 +48,7 @@ impl Storage {
             }
             Storage::Pool => {
                 "[[volume]]\nname = \"v\"\nbacking = \"pool://tank\"\nsize = \"8 MiB\"\nprovisioning = \"thick\"\n[[pool]]\nname = \"tank\"\n\
-                 slice = \"256 KiB\"\nrelocation = \"off\"\nrate = \"2 MiB/s\"\n[[pool.tier]]\nname = \"t\"\nclass = \
+                 slice = \"256 KiB\"\nrelocation = \"off\"\nrate = \"512 KiB/s\"\n[[pool.tier]]\nname = \"t\"\nclass = \
                  \"nl-sas\"\ndevices = [\"/dev/vda\", \"/dev/vdb\"]\n"
             }
         }

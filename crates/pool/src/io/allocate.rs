@@ -10,7 +10,7 @@ use seam::{BLOCK_BYTES, BlockMut, Disk, DiskError, DiskResult, Piece, Seam};
 use super::demand::{self, Access};
 use super::slice_range;
 use crate::apply::release_retired;
-use crate::change::{Step, check_range, finish_change, locate, next_step};
+use crate::change::{Step, check_change, finish_change, locate, next_step};
 use crate::device::zero_range;
 use crate::journal;
 use crate::number::{GroupNo, SliceAddress, SliceNo, SlotAddress, VolumeId};
@@ -303,7 +303,7 @@ async fn copy_range<S: Seam, D: Disk<S>>(
 pub(crate) async fn allocate<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, slice: SliceAddress) -> DiskResult<()> {
     let mut failed = FailedFills::default();
     loop {
-        check_range(&inner.state.borrow(), slice, 0, 0)?;
+        check_change(&inner.state.borrow(), slice, 0, 0)?;
         match next_step(inner, slice, 0) {
             Step::Wait(reply) => reply.wait().await,
             Step::Change(slot, _) => {

@@ -8,7 +8,7 @@ use seam::{Disk, DiskResult, Piece, Seam};
 use super::allocate::{self, FailedFills, NewSlot};
 use super::demand::{self, Access};
 use super::parts::{ranges, split_write};
-use crate::change::{Step, check_range, finish_change, next_step};
+use crate::change::{Step, check_change, finish_change, next_step};
 use crate::journal;
 use crate::number::{SliceAddress, VolumeId};
 use crate::outcome::Place;
@@ -45,7 +45,7 @@ async fn write_part<S: Seam, D: Disk<S>>(
     let len = pieces_len(&pieces) as u64;
     let mut failed = FailedFills::default();
     loop {
-        check_range(&inner.state.borrow(), slice, offset, len)?;
+        check_change(&inner.state.borrow(), slice, offset, len)?;
         match next_step(inner, slice, offset) {
             Step::Wait(reply) => reply.wait().await,
             Step::Change(slot, located) => {

@@ -11,7 +11,7 @@ use super::allocate;
 use super::demand::{self, Access};
 use super::parts::ranges;
 use super::slice_range;
-use crate::change::{Step, check_range, finish_change, next_step};
+use crate::change::{Step, check_change, finish_change, next_step};
 use crate::device::zero_range;
 use crate::journal;
 use crate::number::{SliceAddress, SliceNo, VolumeId};
@@ -83,7 +83,7 @@ async fn zero_part<S: Seam, D: Disk<S>>(
     may_unmap: bool,
 ) -> DiskResult<()> {
     loop {
-        check_range(&inner.state.borrow(), slice, offset, len)?;
+        check_change(&inner.state.borrow(), slice, offset, len)?;
         match next_step(inner, slice, offset) {
             Step::Wait(reply) => reply.wait().await,
             Step::Unallocated => return Ok(()),

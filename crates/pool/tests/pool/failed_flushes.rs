@@ -5,7 +5,7 @@ use pool::{GroupNo, OpenOptions, PoolDisk, TierNo, TierPolicy, VolumeSpec};
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDisk, SimSeam, When};
 use seam::{BlockMut, Disk, Piece, Seam};
 
-use crate::model::read_sectors;
+use crate::model::{Content, read_all, read_sectors};
 use crate::world::{ALL, SLICE, SMALL, SimPool, disks, open, with_pool, world_after_crash};
 
 async fn volume(pool: &SimPool, name: &str, policy: TierPolicy) -> PoolDisk<SimSeam, SimDisk> {
@@ -124,4 +124,55 @@ fn grown_volume_shows_zeroes_although_its_group_reconnects() {
             assert_eq!(read_sectors(&seam, &slow, 128, 1).await, Ok(vec![0]), "seed {seed}");
         });
     }
+}
+
+/// Fails a snapshot or a roll back at the flush of its record on both copies of the metadata, of which the disks keep
+/// all, tries to write, and returns the content of the volume and of all its snapshots after a crash.
+fn content_after_a_failed_change(rolls_back: bool) -> Content {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let opened = disks(&seam, &ALL[..3]).await;
+        let pool = SimPool::open(&seam, &opened, OpenOptions::default()).await.expect("the pool opens");
+        let disk = volume(&pool, "a", TierPolicy::Highest).await;
+        let id = pool.volume_named("a").expect("it was created");
+        write(&seam, &disk, 1).await;
+        let first = pool.create_snapshot(id, "first", 1).await.expect("sound disks");
+        write(&seam, &disk, 2).await;
+        disk.flush().await.expect("sound disks");
+        for copy in ["fast-0", "fast-1"] {
+            let control = world.disk(copy).expect("the disk exists");
+            control.add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Always));
+        }
+        let result = if rolls_back {
+            pool.roll_back(first).await
+        } else {
+            pool.create_snapshot(id, "second", 1).await.map(drop)
+        };
+        assert!(result.is_err(), "no copy of the metadata takes the record");
+        let mut block = seam.alloc().expect("a buffer is free");
+        (0..8).for_each(|index| block.set_tag(index, 3));
+        let error = disk.write(0, vec![Piece::whole(block.freeze())]).await.expect_err("the content is undecided");
+        assert!(error.to_string().contains("until the pool is reopened"), "{error}");
+        disk.zero(0, SLICE, true).await.expect_err("the content is undecided");
+    });
+    let world = world_after_crash(2, world.crash(CrashMode::KeepAll));
+    let seam = world.seam();
+    world.block_on(async {
+        let pool = open(&world, &seam, OpenOptions::default()).await.expect("the pool opens");
+        read_all(&seam, &pool).await.expect("sound disks")
+    })
+}
+
+#[test]
+fn volume_takes_no_writes_while_its_snapshot_is_undecided() {
+    let content = content_after_a_failed_change(false);
+    assert_eq!((content["a"][0], content["a@first"][0]), (2, 1));
+    assert_eq!(content["a@second"][0], 2, "the record is durable although its flush failed");
+}
+
+#[test]
+fn volume_takes_no_writes_while_its_roll_back_is_undecided() {
+    let content = content_after_a_failed_change(true);
+    assert_eq!((content["a"][0], content["a@first"][0]), (1, 1));
 }

@@ -231,6 +231,16 @@ fn plan_faults(world: &World, rng: &Rng, is_new: bool) -> Faults {
     if is_silent { Faults::Silent } else { Faults::Reported }
 }
 
+/// Seeds that found a fault. 2024059: a snapshot whose record failed and was durable all the same got later writes.
+const FOUND: [u64; 1] = [2024059];
+
+#[test]
+fn lives_that_found_a_fault_lose_nothing() {
+    for seed in FOUND {
+        run_life(seed, Sabotage::None).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+}
+
 #[test]
 fn random_lives_with_faults_lose_nothing() {
     let seeds = std::env::var("HOTSET_POOL_SEEDS").map_or(3000, |seeds| seeds.parse().expect("a number of seeds"));
