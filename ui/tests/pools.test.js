@@ -107,6 +107,12 @@ test('a volume is added on a tier of the pool, with all its space', { skip }, as
   await until('the page of the volume', () => page.url().includes('#/volumes/bulk'));
   const { volumes } = await daemon.json('pools/tank');
   assert.deepEqual(volumes.find(({ name }) => name === 'bulk').tier_bytes, [0, 16 << 20]);
+  await page.goto(page.url().replace(/#.*/, '#/pools?of=tank'));
+  await page.getByLabel('Tier policy of bulk').selectOption('ssd');
+  await until('the new policy', async () => {
+    const { volumes } = await daemon.json('pools/tank');
+    return volumes.find(({ name }) => name === 'bulk').tier_policy === 'ssd';
+  });
   // The other tests show the map of the largest volume.
   await daemon.command('volume', 'remove', 'bulk');
   await daemon.command('pool', 'delete-volume', 'tank', 'bulk', '--yes');

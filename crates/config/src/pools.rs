@@ -192,9 +192,20 @@ impl TierChoice {
     ];
 
     /// The choice of this name; a name that is no policy's is a tier's.
-    fn named(text: &str) -> TierChoice {
+    pub fn named(text: &str) -> TierChoice {
         let named = TierChoice::NAMED.into_iter().find(|(name, _)| *name == text).map(|(_, choice)| choice);
         named.unwrap_or_else(|| TierChoice::Tier(text.to_owned()))
+    }
+
+    /// The choice of a policy in a pool whose tiers have these names.
+    pub fn of(policy: TierPolicy, name_of: impl FnOnce(TierNo) -> String) -> TierChoice {
+        match policy {
+            TierPolicy::Auto => TierChoice::Auto,
+            TierPolicy::StartHigh => TierChoice::StartHigh,
+            TierPolicy::Highest => TierChoice::Highest,
+            TierPolicy::Lowest => TierChoice::Lowest,
+            TierPolicy::Tier(tier) => TierChoice::Tier(name_of(tier)),
+        }
     }
 
     /// The policy in a pool with tiers of these names; `None` if no tier has the name.

@@ -113,6 +113,9 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
             let action = if *lost { "give up" } else { "drain" };
             pool_change(name, format!("{action} {device}, replaced by {by}"))
         }
+        Request::PoolSetPolicy { name, volume, tier_policy } => {
+            pool_change(name, format!("set the tier policy of volume {volume} to {tier_policy}"))
+        }
         Request::PoolDeleteVolume { name, volume } => pool_change(name, format!("delete volume {volume}")),
         Request::SnapshotCreate { name, snapshot } => volume_change(name, format!("create the snapshot {snapshot}")),
         Request::SnapshotRollback { name, snapshot, force } => {

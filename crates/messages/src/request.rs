@@ -290,6 +290,15 @@ pub enum Request {
         #[serde(default)]
         lost: bool,
     },
+    /// Change the tier policy of a volume of a pool.
+    PoolSetPolicy {
+        /// The pool.
+        name: String,
+        /// The volume.
+        volume: String,
+        /// `auto`, `start-high`, `highest`, `lowest`, or the name of a tier.
+        tier_policy: String,
+    },
     /// Delete a volume that is not served from its pool, with its data.
     PoolDeleteVolume {
         /// The pool.
@@ -472,6 +481,7 @@ impl Request {
             | Request::PoolAdd { name, .. }
             | Request::PoolImport { name, .. }
             | Request::PoolDrain { name, .. }
+            | Request::PoolSetPolicy { name, .. }
             | Request::PoolDeleteVolume { name, .. } => Some(name),
             _ => None,
         }

@@ -48,7 +48,7 @@ impl Storage {
             }
             Storage::Pool => {
                 "[[volume]]\nname = \"v\"\nbacking = \"pool://tank\"\nsize = \"8 MiB\"\nprovisioning = \"thick\"\n[[pool]]\nname = \"tank\"\n\
-                 slice = \"256 KiB\"\nrelocation = \"off\"\nrate = \"512 KiB/s\"\n[[pool.tier]]\nname = \"t\"\nclass = \
+                 slice = \"256 KiB\"\nrelocation = \"off\"\nrate = \"128 KiB/s\"\n[[pool.tier]]\nname = \"t\"\nclass = \
                  \"nl-sas\"\ndevices = [\"/dev/vda\", \"/dev/vdb\"]\n"
             }
         }
@@ -82,7 +82,7 @@ until pool list >/dev/null 2>&1; do sleep 0.1; done
 while true; do
   for disk in /dev/vda /dev/vdb; do
     pool drain tank $disk >/dev/null
-    sleep 1
+    sleep 3
     pool show tank --json | tr -d ' \n' | sed 's/.*"moved_bytes":\([0-9]*\).*/GUEST-MOVED \1\n/'
     pool drain tank $disk --cancel >/dev/null
   done

@@ -1134,16 +1134,25 @@ export interface components {
       /** @description Its name. */
       name: string;
     };
+    /** @description Properties of a volume in its pool. */
+    PoolVolumeChange: {
+      /** @description `auto`, `start-high`, `highest`, `lowest`, or the name of a tier. */
+      tier_policy: string;
+    };
     /** @description A volume of a pool, which may be served under the same name. */
     PoolVolumeReport: {
       /** @description Bytes of it on devices that are absent. */
       lost_bytes: number;
       /** @description Its name. */
       name: string;
+      /** @description Time of allocation: `thin` or `thick`. */
+      provisioning: string;
       /** @description Its size. */
       size_bytes: number;
       /** @description Bytes of its slices in each tier, in the order of the tiers. */
       tier_bytes: number[];
+      /** @description Placement of its slices: `auto`, `start-high`, `highest`, `lowest`, or the name of a tier. */
+      tier_policy: string;
     };
     /** @description An error answer. */
     Problem: {
@@ -1842,6 +1851,7 @@ export type PoolRelocationReport = components['schemas']['PoolRelocationReport']
 export type PoolRelocationState = components['schemas']['PoolRelocationState'];
 export type PoolReport = components['schemas']['PoolReport'];
 export type PoolTierReport = components['schemas']['PoolTierReport'];
+export type PoolVolumeChange = components['schemas']['PoolVolumeChange'];
 export type PoolVolumeReport = components['schemas']['PoolVolumeReport'];
 export type Problem = components['schemas']['Problem'];
 export type PurchaseAdvice = components['schemas']['PurchaseAdvice'];

@@ -147,6 +147,9 @@ export const api = {
     request<PoolCells>('GET', `${poolPath(name)}/volumes/${encodeURIComponent(volume)}/cells`),
   /** Plans and moves slices now; answers when the moves begin. */
   relocatePool: (name: string) => request<PoolPlan>('POST', `${poolPath(name)}/relocate`),
+  /** Changes the tier policy of a volume of a pool. */
+  setTierPolicy: (name: string, volume: string, policy: string) =>
+    request<Pool>('PATCH', `${poolPath(name)}/volumes/${encodeURIComponent(volume)}`, { tier_policy: policy }),
   pausePool: (name: string) => request<Pool>('POST', `${poolPath(name)}/pause`),
   resumePool: (name: string) => request<Pool>('POST', `${poolPath(name)}/resume`),
   addPoolDevice: (name: string, tier: string, path: string, force: boolean) =>

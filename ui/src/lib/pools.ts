@@ -18,6 +18,14 @@ const TIER_LOOKS = ['memory', 'flash', 'prefetched', 'array'] as const;
 /** Look of a tier in bars and maps. */
 export const tierLook = (tier: number) => TIER_LOOKS[Math.min(tier, TIER_LOOKS.length - 1)]!;
 
+const TIER_POLICIES = ['auto', 'start-high', 'highest', 'lowest'];
+
+/** Policies of a pool's volumes: those of every pool, and its tiers. */
+export const tierPolicies = (pool: Pool | undefined) => [
+  ...TIER_POLICIES,
+  ...(pool?.tiers.map(({ name }) => name) ?? []),
+];
+
 const inPool = (pool: Pool) => pool.tiers.flatMap(({ groups }) => groups);
 
 /** Members of a pool; a removed device stays known to it. */

@@ -30,7 +30,7 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(import_pool_device))
         .routes(routes!(drain_pool_device))
         .routes(routes!(replace_pool_device))
-        .routes(routes!(delete_pool_volume))
+        .routes(routes!(change_pool_volume, delete_pool_volume))
 }
 
 /// Open pools, with tiers, groups and volumes
@@ -233,6 +233,25 @@ async fn replace_pool_device(
 ) -> Result<Json<PoolReport>, Problem> {
     let ReplacedDevice { device, path, force, lost } = replaced;
     pool(&shared, Request::PoolReplace { name, device, path, force, lost }).await
+}
+
+/// Properties of a volume in its pool.
+#[derive(Deserialize, ToSchema)]
+struct PoolVolumeChange {
+    /// `auto`, `start-high`, `highest`, `lowest`, or the name of a tier.
+    tier_policy: String,
+}
+
+/// Change the tier policy of a volume; its slices move later
+#[utoipa::path(patch, path = "/api/v1/pools/{name}/volumes/{volume}", tag = "pools",
+    params(("name" = String, Path, description = "The pool"), ("volume" = String, Path, description = "The volume")),
+    request_body = PoolVolumeChange, responses((status = 200, description = "Changed", body = PoolReport)))]
+async fn change_pool_volume(
+    State(shared): State<Arc<Shared>>,
+    PathNames((name, volume)): PathNames,
+    Json(change): Json<PoolVolumeChange>,
+) -> Result<Json<PoolReport>, Problem> {
+    pool(&shared, Request::PoolSetPolicy { name, volume, tier_policy: change.tier_policy }).await
 }
 
 /// Delete a volume that is not served, with its data in the pool

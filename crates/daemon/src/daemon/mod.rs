@@ -275,6 +275,9 @@ impl Daemon {
                 .replace_pool_device(&name, &device, path.map(|path| (path, force)), lost)
                 .await
                 .map(|pool| self.pool_answer(pool)),
+            Request::PoolSetPolicy { name, volume, tier_policy } => {
+                self.cores.set_pool_policy(&name, &volume, &tier_policy).await.map(|pool| self.pool_answer(pool))
+            }
             Request::PoolDeleteVolume { name, volume } => {
                 self.delete_pool_volume(&name, &volume).await.map(|pool| self.pool_answer(pool))
             }

@@ -98,6 +98,15 @@ pub enum Action {
         #[arg(long)]
         yes: bool,
     },
+    /// Change the tier policy of a volume; its slices move at the pool's rate
+    SetPolicy {
+        /// Name of the pool
+        name: String,
+        /// The volume
+        volume: String,
+        /// auto, start-high, highest, lowest, or the name of a tier
+        policy: String,
+    },
     /// Delete a volume that is not served any more, with its data in the pool
     DeleteVolume {
         /// Name of the pool
@@ -223,6 +232,9 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
                 }
             }
             change_devices(socket, &Request::PoolReplace { name, device, path, force, lost }, json)
+        }
+        Action::SetPolicy { name, volume, policy } => {
+            show(socket, &Request::PoolSetPolicy { name, volume, tier_policy: policy }, json)
         }
         Action::DeleteVolume { name, volume, yes } => {
             if !yes {

@@ -382,6 +382,10 @@ pub struct PoolVolumeReport {
     pub name: String,
     /// Its size.
     pub size_bytes: u64,
+    /// Placement of its slices: `auto`, `start-high`, `highest`, `lowest`, or the name of a tier.
+    pub tier_policy: String,
+    /// Time of allocation: `thin` or `thick`.
+    pub provisioning: String,
     /// Bytes of its slices in each tier, in the order of the tiers.
     pub tier_bytes: Vec<u64>,
     /// Bytes of it on devices that are absent.

@@ -231,8 +231,8 @@ fn plan_faults(world: &World, rng: &Rng, is_new: bool) -> Faults {
     if is_silent { Faults::Silent } else { Faults::Reported }
 }
 
-/// Seeds that found a fault. 2024059: a snapshot whose record failed and was durable all the same got later writes.
-const FOUND: [u64; 1] = [2024059];
+/// Seeds that found a fault: a snapshot whose record failed and was durable all the same got later writes.
+const FOUND: [u64; 2] = [2024059, 2116203];
 
 #[test]
 fn lives_that_found_a_fault_lose_nothing() {

@@ -74,13 +74,18 @@ fn one_pool(pool: &PoolReport, style: Style) -> String {
             ]);
         }
     }
-    let mut columns = vec![("volume", Side::Left), ("size", Side::Right), ("allocated", Side::Right)];
+    let mut columns =
+        vec![("volume", Side::Left), ("policy", Side::Left), ("size", Side::Right), ("allocated", Side::Right)];
     columns.extend(pool.tiers.iter().map(|tier| (tier.name.as_str(), Side::Right)));
     columns.push(("on absent devices", Side::Right));
     let mut volumes = Table::new(&columns);
     for volume in &pool.volumes {
-        let mut row =
-            vec![volume.name.clone(), show_bytes(volume.size_bytes), show_bytes(volume.tier_bytes.iter().sum())];
+        let placement = match volume.provisioning.as_str() {
+            "thick" => format!("{}, thick", volume.tier_policy),
+            _ => volume.tier_policy.clone(),
+        };
+        let allocated_bytes = volume.tier_bytes.iter().sum();
+        let mut row = vec![volume.name.clone(), placement, show_bytes(volume.size_bytes), show_bytes(allocated_bytes)];
         row.extend(volume.tier_bytes.iter().map(|bytes| show_bytes(*bytes)));
         row.push(show_bytes(volume.lost_bytes));
         volumes.row(row);
@@ -290,6 +295,8 @@ mod tests {
         let volume = PoolVolumeReport {
             name: "web01".to_owned(),
             size_bytes: 80 << 30,
+            tier_policy: "start-high".to_owned(),
+            provisioning: "thick".to_owned(),
             tier_bytes: vec![10 << 30, 20 << 30],
             lost_bytes: 0,
         };

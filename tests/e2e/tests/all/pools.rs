@@ -347,6 +347,37 @@ fn volume_added_by_command_lies_where_its_options_say() {
     assert_eq!(http.request_as(token, "POST", "/api/v1/volumes", &body(&plain, keys)).status, 400);
     assert_eq!(http.request_as(token, "POST", "/api/v1/volumes", &body("pool://tank", keys)).status, 201);
     assert_eq!(tier_bytes(&show(&daemon), "top"), [2 * MIB, 0]);
+    let path = "/api/v1/pools/tank/volumes/top";
+    assert_eq!(http.request_as(token, "PATCH", path, "{\"tier_policy\": \"tape\"}").status, 400);
+    let changed = http.request_as(token, "PATCH", path, "{\"tier_policy\": \"hdd\"}");
+    assert_eq!(changed.status, 200, "{}", changed.body);
+    daemon.stop();
+}
+
+#[test]
+fn slices_follow_a_change_of_the_tier_policy() {
+    let fixture =
+        create(with_pool_of(["relocation = \"off\"\nrate = \"high\"", "class = \"nvme\"", "class = \"nl-sas\""]));
+    let daemon = fixture.start();
+    let slices = write_slices(&mut fixture.connect("fast"), 1, 5);
+    assert_eq!(tier_bytes(&show(&daemon), "fast"), [5 * MIB, 0]);
+    let text = refused(&daemon, &["pool", "set-policy", "tank", "fast", "tape"]);
+    assert!(text.contains("start-high") && text.contains("ssd, hdd"), "{text}");
+    assert!(refused(&daemon, &["pool", "set-policy", "tank", "none", "hdd"]).contains("no volume"));
+    let changed = daemon.command(&["pool", "set-policy", "tank", "fast", "hdd"]);
+    assert!(changed.lines().any(|line| line.starts_with("fast ") && line.contains(" hdd ")), "{changed}");
+    assert_eq!(tier_bytes(&show(&daemon), "fast"), [5 * MIB, 0], "nothing has moved yet");
+    daemon.command(&["pool", "relocate", "tank"]);
+    wait_for("the end of the moves", || (tier_bytes(&show(&daemon), "fast") == [0, 5 * MIB]).then_some(()));
+    // The configuration names the former policy.
+    daemon.kill();
+    let daemon = fixture.start();
+    assert!(
+        daemon.command(&["pool", "show", "tank"]).lines().any(|line| line.contains("fast") && line.contains("hdd"))
+    );
+    assert_slices_hold(&mut fixture.connect("fast"), &slices, 1).expect("the pool is whole");
+    let events = daemon.command(&["events"]);
+    assert!(events.contains("set the tier policy of volume fast to hdd"), "{events}");
     daemon.stop();
 }
 

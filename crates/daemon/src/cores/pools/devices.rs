@@ -14,7 +14,7 @@ use seam::{Disk, DiskError, DiskOpen, Nanos, Seam};
 use super::super::Cores;
 use super::OpenPool;
 use super::commands::pool_failure;
-use config::name_devices;
+use config::{TierChoice, name_devices};
 use units::show_bytes;
 
 /// Time in milliseconds for which an addition waits for the lock of a device.
@@ -75,6 +75,25 @@ impl Cores {
         let volume = volume.to_owned();
         let identity = async move |open: Rc<OpenPool>| open.volume_named(&volume).map(|(_, disk)| disk.identity());
         self.on_pool(name, identity).await?
+    }
+
+    /// Changes the tier policy of a volume of a pool.
+    pub async fn set_pool_policy(&self, name: &str, volume: &str, policy: &str) -> Result<PoolReport, Failure> {
+        let (volume, choice) = (volume.to_owned(), TierChoice::named(policy));
+        let change = async move |open: Rc<OpenPool>| {
+            let (number, _) = open.volume_named(&volume)?;
+            let tiers = open.pool.tiers();
+            let policy = choice.policy(tiers.iter().map(String::as_str)).ok_or_else(|| {
+                let tiers = tiers.join(", ");
+                let text =
+                    format!("\"{choice}\" is no tier policy: use auto, start-high, highest, lowest or a tier: {tiers}");
+                Failure::new(ErrorKind::Invalid, text)
+            })?;
+            open.pool.set_policy(number, policy).await.map_err(pool_failure)?;
+            logging::info!("pool {}: the tier policy of volume {volume} is {choice} by command", open.name);
+            Ok(open.report(true))
+        };
+        self.on_pool(name, change).await?
     }
 
     /// Deletes a volume of a pool with its data.

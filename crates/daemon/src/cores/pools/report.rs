@@ -1,7 +1,8 @@
 //! Reports of open pools.
 
+use config::TierChoice;
 use messages::report::{PoolGroupReport, PoolRelocationReport, PoolReport, PoolTierReport, PoolVolumeReport};
-use pool::{GroupReport, MemberState, TierNo, VolumeReport};
+use pool::{GroupReport, MemberState, Provisioning, TierNo, VolumeReport};
 use seam::Seam;
 
 use super::OpenPool;
@@ -42,6 +43,12 @@ impl OpenPool {
         let volume_report = |volume: &VolumeReport| PoolVolumeReport {
             name: volume.spec.name.clone(),
             size_bytes: volume.spec.size_bytes,
+            tier_policy: TierChoice::of(volume.spec.policy, |tier| tiers[usize::from(tier.0)].1.clone()).to_string(),
+            provisioning: match volume.spec.provisioning {
+                Provisioning::Thin => "thin",
+                Provisioning::Thick => "thick",
+            }
+            .to_owned(),
             tier_bytes: tiers
                 .iter()
                 .map(|(tier, _)| {
