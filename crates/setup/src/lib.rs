@@ -26,6 +26,8 @@ pub struct Options {
     pub volumes: Vec<PathBuf>,
     /// Devices for the cache; the administrator erases their content before the first start.
     pub flash: Vec<PathBuf>,
+    /// Devices for a pool.
+    pub pool: Vec<PathBuf>,
     /// Devices to examine besides the ones named above; empty for the whole machine.
     pub look_at: Vec<PathBuf>,
 }
@@ -39,7 +41,7 @@ pub fn run(options: Options, json: bool) -> Result<(), Failure> {
     let as_failure = if options.look_at.is_empty() { Failure::failed } else { Failure::usage };
     let machine = Machine::examine(&options.look_at).map_err(as_failure)?;
     let examined_by_name = !options.look_at.is_empty();
-    let choices = UserChoices { volumes: options.volumes, flash: options.flash, examined_by_name };
+    let choices = UserChoices { volumes: options.volumes, flash: options.flash, pool: options.pool, examined_by_name };
     let plan = plan::plan(&machine, &choices)?;
     let text = text::text(&plan);
     let path = options.out.as_deref().unwrap_or(Path::new(DEFAULT_CONFIG));

@@ -29,6 +29,8 @@ pub struct UserChoices {
     pub volumes: Vec<PathBuf>,
     /// Devices for the cache, whatever they carry.
     pub flash: Vec<PathBuf>,
+    /// Devices for a pool, whatever they carry.
+    pub pool: Vec<PathBuf>,
     /// The disks to examine were named, so small disks and loop devices are admitted.
     pub examined_by_name: bool,
 }
@@ -44,6 +46,8 @@ pub struct Plan {
     pub single_flash: Option<ProposedDevice>,
     /// The volumes, each a `[[volume]]`.
     pub volumes: Vec<Volume>,
+    /// Tiers of the pool, the fastest first; empty without a pool.
+    pub tiers: Vec<Tier>,
     /// Skipped disks.
     #[serde(rename = "left")]
     pub skipped: Vec<SkippedDevice>,
@@ -92,6 +96,15 @@ pub struct Volume {
     pub backing: ProposedDevice,
 }
 
+/// A tier of the proposed pool.
+#[derive(Debug, Serialize)]
+pub struct Tier {
+    /// Its name.
+    pub name: &'static str,
+    /// Its devices.
+    pub devices: Vec<ProposedDevice>,
+}
+
 /// A skipped device.
 #[derive(Debug, Serialize)]
 pub struct SkippedDevice {
@@ -121,16 +134,16 @@ enum Classification {
 pub fn plan(machine: &Machine, choices: &UserChoices) -> Result<Plan, Failure> {
     let named_volumes = named(machine, "--volume", &choices.volumes)?;
     let named_flash = named(machine, "--flash", &choices.flash)?;
-    if let Some(duplicate) =
-        named_volumes.iter().find(|volume| named_flash.iter().any(|flash| flash.path == volume.path))
-    {
-        let path = duplicate.path.display();
-        return Err(Failure::usage(format!(
-            "{path} cannot be both a volume and flash; specify it with one option only"
-        )));
+    let named_pool = named(machine, "--pool", &choices.pool)?;
+    let mut all_named = BTreeSet::new();
+    for device in named_volumes.iter().chain(&named_flash).chain(&named_pool) {
+        if !all_named.insert(&device.path) {
+            let path = device.path.display();
+            return Err(Failure::usage(format!("{path} has one use only; specify it with one option")));
+        }
     }
     let is_named = |device: &Device| {
-        let mut named = named_volumes.iter().chain(&named_flash);
+        let mut named = named_volumes.iter().chain(&named_flash).chain(&named_pool);
         named.any(|named| device.with_descendants().iter().any(|child| child.path == named.path))
     };
     let (mut free_flash, mut free_disks, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
@@ -145,10 +158,13 @@ pub fn plan(machine: &Machine, choices: &UserChoices) -> Result<Plan, Failure> {
     let (flash, single_flash) = choose_flash(&named_flash, &free_flash, &mut skipped);
     let volumes = volumes(&named_volumes, &free_disks);
     let sum = |devices: &mut dyn Iterator<Item = u64>| devices.fold(0, u64::saturating_add);
-    let cached_bytes = sum(&mut volumes.iter().map(|volume| volume.backing.size_bytes));
+    let tiers = tiers(&named_pool);
+    let volume_sizes = volumes.iter().map(|volume| volume.backing.size_bytes);
+    let pool_sizes = named_pool.iter().map(|device| device.bytes);
+    let cached_bytes = sum(&mut volume_sizes.chain(pool_sizes));
     let flash_bytes = sum(&mut flash.iter().map(|device| device.size_bytes));
     let memory = memory(machine, cached_bytes, flash_bytes);
-    Ok(Plan { memory, flash, single_flash, volumes, skipped, hypervisor: machine.hypervisor_sign })
+    Ok(Plan { memory, flash, single_flash, volumes, tiers, skipped, hypervisor: machine.hypervisor_sign })
 }
 
 /// The devices of these names. Fails if one does not exist or is in use.
@@ -172,7 +188,7 @@ fn named<'a>(machine: &'a Machine, option: &str, paths: &[PathBuf]) -> Result<Ve
                 "{option} {device_name}: it cannot be read ({reason}); run this as root"
             )));
         }
-        if device.read_only && option == "--flash" {
+        if device.read_only && option != "--volume" {
             return Err(Failure::failed(format!("{option} {device_name}: it is read-only")));
         }
         devices.push(device);
@@ -256,6 +272,25 @@ fn volumes(named: &[&Device], free_disks: &[&Device]) -> Vec<Volume> {
         Volume { name: format!("{kind}{}", index + 1), backing: proposed(device) }
     };
     named.iter().chain(free_disks).enumerate().map(volume).collect()
+}
+
+/// Tiers of a pool by the kinds of its devices, the fastest first.
+fn tiers(devices: &[&Device]) -> Vec<Tier> {
+    let is_local_flash =
+        |device: &Device| !device.is_rotational && LOCAL_TRANSPORTS.contains(&device.transport.as_str());
+    let name_of = |device: &Device| match is_local_flash(device) {
+        true if device.transport == "nvme" => "nvme",
+        true => "ssd",
+        false if device.is_rotational => "hdd",
+        // A LUN or a virtual disk. It is measured when the pool is opened.
+        false => "disk",
+    };
+    let of_name = |name| {
+        let devices: Vec<_> =
+            devices.iter().filter(|device| name_of(device) == name).map(|device| proposed(device)).collect();
+        (!devices.is_empty()).then_some(Tier { name, devices })
+    };
+    ["nvme", "ssd", "disk", "hdd"].into_iter().filter_map(of_name).collect()
 }
 
 fn proposed(device: &Device) -> ProposedDevice {

@@ -25,7 +25,7 @@ fn machine(lsblk: &str, gib: u64, hypervisor_sign: Option<&'static str>, overrid
 
 fn choices(volumes: &[&str], flash: &[&str]) -> UserChoices {
     let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect();
-    UserChoices { volumes: paths(volumes), flash: paths(flash), examined_by_name: false }
+    UserChoices { volumes: paths(volumes), flash: paths(flash), ..UserChoices::default() }
 }
 
 /// Makes a proposal and checks that the configuration parses. Memory and disks of the invented machine are replaced by
@@ -108,7 +108,7 @@ fn hypervisor_keeps_its_disks_and_most_of_its_memory() {
     assert!(refused(&machine, &choices(&[], &["/dev/sdz"])).contains("lsblk --paths"));
     assert!(
         refused(&machine, &choices(&["/dev/sdf"], &["/dev/disk/by-id/ata-DISK_sdf"]))
-            .contains("both a volume and flash")
+            .contains("one use only")
     );
     assert!(refused(&machine, &choices(&["/dev/sdf", "/dev/sdf"], &[])).contains("specified twice"));
 }
@@ -163,4 +163,18 @@ fn file_appears_complete_and_is_never_overwritten() {
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 2, "the directory has no other files");
     let refused = create(&folder.path().join("none/hotset.toml"), "one").expect_err("no folder").message;
     assert!(refused.contains("mkdir -p"), "{refused}");
+}
+
+#[test]
+fn named_devices_form_a_pool_with_a_tier_for_each_kind() {
+    let machine = machine(STORAGE_SERVER, 64, None, &[("/dev/sdc", Contents::Unrecognised)]);
+    let pool = ["/dev/sdb", "/dev/nvme0n1", "/dev/sdc"].map(PathBuf::from).to_vec();
+    let (plan, text) = propose(&machine, &UserChoices { pool, ..UserChoices::default() });
+    let tiers: Vec<_> = plan.tiers.iter().map(|tier| (tier.name, tier.devices.len())).collect();
+    assert_eq!(tiers, [("nvme", 1), ("hdd", 2)]);
+    // One flash device is left, which alone holds no mirrored log.
+    assert!(plan.flash.is_empty() && plan.single_flash.is_some());
+    insta::assert_snapshot!(text);
+    let twice = UserChoices { pool: vec!["/dev/sdb".into()], ..choices(&["/dev/sdb"], &[]) };
+    assert!(refused(&machine, &twice).contains("one use only"));
 }

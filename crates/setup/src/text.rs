@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use super::plan::{Plan, ProposedDevice, SkippedDevice, Volume};
+use super::plan::{Plan, ProposedDevice, SkippedDevice, Tier, Volume};
 use units::{exact_bytes, show_bytes};
 
 /// Longest line of a comment.
@@ -33,6 +33,7 @@ pub fn text(plan: &Plan) -> String {
     }
     out.push('\n');
     flash(&mut out, plan);
+    pool(&mut out, plan);
     volumes(&mut out, plan);
     skipped(&mut out, &plan.skipped);
     out
@@ -87,12 +88,54 @@ fn flash(out: &mut String, plan: &Plan) {
             );
         }
     }
-    let devices: Vec<String> = plan.flash.iter().map(|device| quoted(&device.device)).collect();
-    let _ = writeln!(out, "devices = [\n    {},\n]", devices.join(",\n    "));
+    list_devices(out, &plan.flash);
     if plan.flash.len() == 1 {
         out.push_str("# allow_single_copy = true\n");
     }
     out.push('\n');
+}
+
+fn pool(out: &mut String, plan: &Plan) {
+    if plan.tiers.is_empty() {
+        return;
+    }
+    comment(
+        out,
+        "A pool has no redundancy: a device that fails takes the slices on it along. For redundancy, name arrays \
+         (mdadm, or the controller's own). `hotset pool create tank --config FILE` creates it, once.",
+    );
+    out.push_str("[[pool]]\nname = \"tank\"\n");
+    for Tier { name, devices } in &plan.tiers {
+        let _ = writeln!(out, "\n[[pool.tier]]\nname = \"{name}\"");
+        for device in devices {
+            let carries = device.carries.as_ref().map_or_else(
+                || "blank".to_owned(),
+                |carries| {
+                    format!(
+                        "carries {carries}, which `pool create --force` destroys; `hotset pool import` keeps it as a \
+                         volume instead, once a pool of other devices is served"
+                    )
+                },
+            );
+            comment(
+                out,
+                &format!("{}: {}; {carries}{}", device.node.display(), device.description, name_warning(device)),
+            );
+        }
+        list_devices(out, devices);
+    }
+    out.push('\n');
+    comment(
+        out,
+        "Volumes on the pool take space at their first write. Choose name and size, and remove the comment marks:",
+    );
+    out.push_str("# [[volume]]\n# name = \"vm1\"\n# backing = \"pool://tank\"\n# size = \"100 GiB\"\n\n");
+}
+
+/// A list of devices as a key.
+fn list_devices(out: &mut String, devices: &[ProposedDevice]) {
+    let devices: Vec<String> = devices.iter().map(|device| quoted(&device.device)).collect();
+    let _ = writeln!(out, "devices = [\n    {},\n]", devices.join(",\n    "));
 }
 
 fn volumes(out: &mut String, plan: &Plan) {
@@ -119,7 +162,7 @@ fn volumes(out: &mut String, plan: &Plan) {
         );
         let _ = writeln!(out, "name = \"{name}\"\nbacking = {}\n", quoted(&backing.device));
     }
-    if plan.volumes.is_empty() {
+    if plan.volumes.is_empty() && plan.tiers.is_empty() {
         comment(out, "No disk is free to serve. Options:");
         if let Some(disk) = plan.first_servable() {
             let path = disk.path().display();
@@ -190,5 +233,6 @@ pub fn summary(plan: &Plan) -> String {
     let flash: u64 = plan.flash.iter().map(|device| device.size_bytes).sum();
     let flash = if flash == 0 { "no flash".to_owned() } else { format!("{} of flash", show_bytes(flash)) };
     let (count, memory) = (plan.volumes.len(), show_bytes(plan.memory.size_bytes));
-    format!("{memory} of memory, {flash}, {count} volume{}", if count == 1 { "" } else { "s" })
+    let pool = if plan.tiers.is_empty() { "" } else { ", a pool" };
+    format!("{memory} of memory, {flash}, {count} volume{}{pool}", if count == 1 { "" } else { "s" })
 }

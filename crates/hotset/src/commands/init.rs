@@ -17,6 +17,9 @@ pub struct Options {
     /// Use this device for the flash cache; erase it before the first start
     #[arg(long, value_name = "DEVICE")]
     flash: Vec<PathBuf>,
+    /// Use this device for a pool of tiers, from which volumes are cut
+    #[arg(long, value_name = "DEVICE")]
+    pool: Vec<PathBuf>,
     /// Examine only the devices named by this option; required for loop devices
     #[arg(long, value_name = "DEVICE")]
     look_at: Vec<PathBuf>,
@@ -24,6 +27,6 @@ pub struct Options {
 
 /// Examines the machine, and writes or prints a configuration.
 pub fn run(options: Options, json: bool) -> Result<(), Failure> {
-    let Options { out, volumes, flash, look_at } = options;
-    setup::run(setup::Options { out, volumes, flash, look_at }, json)
+    let Options { out, volumes, flash, pool, look_at } = options;
+    setup::run(setup::Options { out, volumes, flash, pool, look_at }, json)
 }
