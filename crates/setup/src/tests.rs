@@ -106,10 +106,7 @@ fn hypervisor_keeps_its_disks_and_most_of_its_memory() {
     assert!(refused(&machine, &choices(&["/dev/sdc"], &[])).contains("the kernel uses /dev/sdc1"));
     assert!(refused(&machine, &choices(&[], &["/dev/sda3"])).contains("is built on /dev/sda3"));
     assert!(refused(&machine, &choices(&[], &["/dev/sdz"])).contains("lsblk --paths"));
-    assert!(
-        refused(&machine, &choices(&["/dev/sdf"], &["/dev/disk/by-id/ata-DISK_sdf"]))
-            .contains("one use only")
-    );
+    assert!(refused(&machine, &choices(&["/dev/sdf"], &["/dev/disk/by-id/ata-DISK_sdf"])).contains("one use only"));
     assert!(refused(&machine, &choices(&["/dev/sdf", "/dev/sdf"], &[])).contains("specified twice"));
 }
 

@@ -261,8 +261,12 @@ fn rule_settings(config: &Config) -> Vec<RuleSetting> {
 }
 
 fn summary(config: &Config, overrides: &[OverrideReport], rule_settings: &[RuleSetting]) -> String {
-    let count = config.volumes.len();
-    let mut text = format!("{}: valid, {count} volume{}\n", config.file.display(), if count == 1 { "" } else { "s" });
+    let counted = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+    let mut text = format!("{}: valid, {}", config.file.display(), counted(config.volumes.len(), "volume"));
+    if !config.pools.is_empty() {
+        text += &format!(", {}", counted(config.pools.len(), "pool"));
+    }
+    text.push('\n');
     if !rule_settings.is_empty() {
         text += "set by [[qos]]:\n";
         for RuleSetting { volume, key, value, line } in rule_settings {

@@ -60,6 +60,7 @@ pub struct Named {
 
 /// Runs a subcommand.
 pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Failure> {
+    let mut next_step = None;
     let request = match action {
         Action::Create(Named { volume, name }) => Request::SnapshotCreate { name: volume, snapshot: name },
         Action::List { volume } => Request::SnapshotList { name: volume },
@@ -69,6 +70,9 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             Request::SnapshotRollback { name: volume, snapshot: name, force }
         }
         Action::Clone { snapshot: Named { volume, name }, new_volume } => {
+            next_step = Some(format!(
+                "volume {new_volume} was created; `hotset volume add {new_volume} --backing pool://POOL` serves it"
+            ));
             Request::SnapshotClone { name: volume, snapshot: name, new_volume }
         }
         Action::Delete { snapshot: Named { volume, name }, yes } => {
@@ -80,7 +84,10 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
     let Answer::Snapshots(report) = send_request(socket, &request)? else { return Err(unexpected()) };
     match json {
         true => print_json(&*report)?,
-        false => terminal::render::print(&table(&report, Style::of_stdout())),
+        false => {
+            terminal::render::print(&table(&report, Style::of_stdout()));
+            next_step.iter().for_each(|text| println!("{text}"));
+        }
     }
     Ok(())
 }
