@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use crate::group_set::GroupSet;
 use crate::number::{SliceAddress, SliceNo, SlotAddress, VolumeId};
 
 /// A change that no commit contains yet.
@@ -93,6 +94,16 @@ impl Changes {
         self.pending.get(&slice).map(|change| change.stamp).or_else(committing)
     }
 
+    /// Volumes with a change that no commit contains yet and whose new slot is on one of these groups.
+    pub fn pending_on<'a>(
+        &'a self,
+        groups: GroupSet,
+        slot_of: impl Fn(SliceAddress) -> Option<SlotAddress> + 'a,
+    ) -> impl Iterator<Item = VolumeId> + 'a {
+        let is_on = move |slice: &SliceAddress| slot_of(*slice).is_some_and(|slot| groups.contains(slot.group));
+        self.pending.keys().copied().filter(is_on).map(|slice| slice.volume)
+    }
+
     /// Number of changes that no commit contains yet.
     pub fn pending_count(&self) -> usize {
         self.pending.len()
@@ -149,6 +160,18 @@ impl Changes {
                 false
             }
             None => true,
+        }
+    }
+
+    /// Leaves the change of a slice to a later commit. Its durable slot stays in use until then.
+    pub fn defer(&mut self, slice: SliceAddress) {
+        let CommittingChange { baseline, stamp, .. } =
+            self.committing.remove(&slice).expect("a change of the running commit is deferred");
+        self.pending.entry(slice).or_insert(PendingChange { baseline, stamp }).baseline = baseline;
+        if let Some(baseline) = baseline
+            && let Some(index) = self.releasing.iter().position(|released| *released == baseline)
+        {
+            self.released.push(self.releasing.swap_remove(index));
         }
     }
 

@@ -32,6 +32,7 @@ mod export;
 mod flush;
 pub mod format;
 mod give_up;
+mod group_set;
 mod groups;
 pub mod heat;
 mod heat_image;

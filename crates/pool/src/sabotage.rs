@@ -27,6 +27,8 @@ pub enum Sabotage {
     CopyBeforeJournal,
     /// A slot is freed while another volume or a snapshot refers to it.
     FreeShared,
+    /// A flush returns although a group with writes of the volume has not answered in time.
+    AnswerForSilentGroups,
     /// An import writes on its disk before its volume is complete.
     MarkBeforeMap,
     /// An import counts as complete before the map of its volume is durable.

@@ -17,6 +17,7 @@ use crate::changes::Changes;
 use crate::error::PoolError;
 use crate::format::record::{Lineage, Record};
 use crate::format::superblock::{MemberState, Superblock};
+use crate::group_set::GroupSet;
 use crate::heat::{Demand, StreamDetector};
 use crate::map::VolumeMap;
 use crate::number::{
@@ -35,29 +36,6 @@ use task_sync::{Reply, TaskMutex, Waiters};
 
 /// Part of each tier that is kept from the policy `auto`, in percent.
 pub(crate) const RESERVE_PERCENT: u32 = 10;
-
-/// A set of groups.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct GroupSet(u32);
-
-impl GroupSet {
-    pub fn insert(&mut self, group: GroupNo) {
-        self.0 |= 1 << group.0;
-    }
-
-    pub fn contains(self, group: GroupNo) -> bool {
-        self.0 >> group.0 & 1 == 1
-    }
-
-    #[must_use]
-    pub fn union(self, other: GroupSet) -> GroupSet {
-        GroupSet(self.0 | other.0)
-    }
-
-    pub fn iter(self) -> impl Iterator<Item = GroupNo> {
-        (0..32).map(GroupNo).filter(move |group| self.contains(*group))
-    }
-}
 
 /// Requests of clients that reached a group. A request over several slices counts in each of them; copies of moves do
 /// not count.
@@ -209,11 +187,31 @@ pub(crate) struct Pins {
 
 /// A request to make changes durable.
 pub(crate) struct CommitRequest {
-    /// Flush this volume's writes too.
-    pub volume: Option<VolumeId>,
+    pub needs: Needs,
     /// Records beside the changes of maps.
     pub records: Vec<Record>,
     pub reply: Reply<Result<(), PoolError>>,
+}
+
+/// The state that a commit makes durable for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// All changes of maps.
+    AllChanges,
+    /// The changes of the map of a volume.
+    Changes(VolumeId),
+    /// The completed writes of a volume, and the changes of its map.
+    Writes(VolumeId),
+}
+
+impl Needs {
+    /// The volume whose writes are flushed.
+    pub fn flushed_volume(self) -> Option<VolumeId> {
+        match self {
+            Needs::Writes(volume) => Some(volume),
+            Needs::AllChanges | Needs::Changes(_) => None,
+        }
+    }
 }
 
 /// Position and tasks of the journal.
@@ -236,6 +234,10 @@ pub(crate) struct JournalState {
     /// A task is committing.
     pub is_committing: bool,
     pub requests: Vec<CommitRequest>,
+    /// Groups whose flush for a commit lasts too long. Commits go on without them.
+    pub silent: GroupSet,
+    /// Requests that need a silent group.
+    pub stalled: Vec<CommitRequest>,
     /// A task is writing a checkpoint.
     pub is_checkpointing: bool,
     /// Tasks that wait for the end of a checkpoint.

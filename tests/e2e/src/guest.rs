@@ -75,17 +75,19 @@ impl Storage {
     }
 }
 
-/// Drains one disk of the pool, then the other one, each for less time than the drain takes at the pool's rate.
+/// Always drains the fuller disk of the pool, so that slices move without end. `free_bytes` of the pool stands before
+/// those of the disks.
 const POOL_MOVES: &str = r#"
 pool() { hotset pool $* --socket /control.sock; }
 until pool list >/dev/null 2>&1; do sleep 0.1; done
 while true; do
-  for disk in /dev/vda /dev/vdb; do
-    pool drain tank $disk >/dev/null
-    sleep 3
-    pool show tank --json | tr -d ' \n' | sed 's/.*"moved_bytes":\([0-9]*\).*/GUEST-MOVED \1\n/'
-    pool drain tank $disk --cancel >/dev/null
-  done
+  report=$(pool show tank --json | tr -d ' \n')
+  echo "$report" | sed 's/.*"moved_bytes":\([0-9]*\).*/GUEST-MOVED \1/'
+  set -- $(echo "$report" | tr ',{' '\n\n' | sed -n 's/"free_bytes":\([0-9]*\).*/\1/p') /dev/vda /dev/vdb
+  [ "$2" -lt "$3" ] || set -- "$1" "$3" "$2" "$5" "$4"
+  pool drain tank "$5" --cancel >/dev/null 2>&1
+  pool drain tank "$4" >/dev/null 2>&1
+  sleep 2
 done
 "#;
 

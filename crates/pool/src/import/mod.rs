@@ -34,7 +34,7 @@ use crate::policy::VolumeSpec;
 use crate::resize;
 use crate::sabotage::Sabotage;
 use crate::snapshots;
-use crate::state::{Group, Inner};
+use crate::state::{Group, Inner, Needs};
 use extent::{Extent, copy_outside, is_same_outside};
 
 /// Slices that one commit maps.
@@ -174,7 +174,7 @@ async fn make_volume<S: Seam, D: Disk<S>>(
 ) -> Result<(), PoolError> {
     let lineage = Lineage::of(volume);
     let record = Record::Volume { volume, spec: VolumeSpec::thin(&name, extent.size_bytes), lineage, from: None };
-    journal::commit(inner, None, vec![record]).await?;
+    journal::commit(inner, Needs::AllChanges, vec![record]).await?;
     copy_outside(inner, volume, disk, extent).await?;
     let sabotage = inner.state.borrow().sabotage;
     if sabotage.is(Sabotage::MarkBeforeMap) {
@@ -195,10 +195,10 @@ async fn make_volume<S: Seam, D: Disk<S>>(
                 state.set_slot(slice, Some(SlotAddress { group, slot: SlotNo(slot) }), stamp);
             }
         }
-        journal::commit(inner, Some(volume), Vec::new()).await?;
+        journal::commit(inner, Needs::Writes(volume), Vec::new()).await?;
         first = end;
     }
-    journal::commit(inner, Some(volume), Vec::new()).await?;
+    journal::commit(inner, Needs::Writes(volume), Vec::new()).await?;
     // A device that has lost writes meanwhile took changes of the map along.
     let is_whole = {
         let state = inner.state.borrow();
@@ -251,9 +251,9 @@ pub(crate) async fn roll_back<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> R
     let Some((group, volume)) = inner.state.borrow().current_import() else { return Ok(()) };
     let exists = inner.state.borrow().volumes.contains_key(&volume);
     if exists {
-        journal::commit(inner, None, vec![Record::VolumeRemoved { volume }]).await?;
+        journal::commit(inner, Needs::AllChanges, vec![Record::VolumeRemoved { volume }]).await?;
         release_retired(inner).await;
-        journal::commit(inner, None, Vec::new()).await?;
+        journal::commit(inner, Needs::AllChanges, Vec::new()).await?;
     }
     set_state(inner, group, MemberState::Removed);
     {

@@ -1,14 +1,18 @@
 //! Group commit: one commit at a time; requests that arrive meanwhile share the next one.
 //!
+//! A group whose flush does not end in time is *silent* until it ends: commits leave out the changes of maps with new
+//! slots there, and requests that need it wait aside. All other requests go on.
+//!
 //! Order of a commit: the groups with new slots and the waiting volumes' writes are flushed, then the journal is
 //! written and flushed on every copy, then the replies are sent and released slots become free. A map entry whose group
 //! may have lost the slot's content since it was filled is taken back instead.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::rc::Rc;
 
-use seam::{BLOCK_BYTES, Disk, DiskError, DiskResult, Seam};
+use seam::{BLOCK_BYTES, Disk, DiskError, DiskResult, Nanos, Seam};
 
 use super::{WRITE_BLOCKS, checkpoint, drop_failed, return_blocks, targets, write_to};
 use crate::error::PoolError;
@@ -16,14 +20,25 @@ use crate::flush::flush_group;
 use crate::format::block::{BlockKind, MetadataBlock, PAYLOAD_BYTES};
 use crate::format::record::{MAP_RECORD_BYTES, Record, RunBuilder, pack};
 use crate::format::superblock::MemberState;
+use crate::group_set::GroupSet;
 use crate::membership;
-use crate::number::{GroupNo, SliceAddress, VolumeId};
+use crate::number::{GroupNo, SliceAddress, SlotAddress, VolumeId};
 use crate::sabotage::Sabotage;
-use crate::state::{CommitRequest, GroupSet, Inner, State};
-use task_sync::{BoxFuture, join};
+use crate::state::{CommitRequest, Inner, Needs, State};
+use crate::wait::within;
+use task_sync::Waiters;
 
 /// Errors of flushes by group.
 type FlushFailures = BTreeMap<GroupNo, DiskError>;
+/// Time for which a commit waits for the flushes of groups.
+const PATIENCE: Nanos = Nanos::from_secs(1);
+
+/// Flushes of groups, each a task of its own that may outlive the commit.
+struct Flushes {
+    running: GroupSet,
+    failures: FlushFailures,
+    ended: Waiters,
+}
 
 /// Commits until no request is waiting.
 pub(super) async fn run<S: Seam, D: Disk<S>>(inner: Rc<Inner<S, D>>) {
@@ -50,7 +65,7 @@ async fn run_pass<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, mut requests: Ve
         let mut guard = inner.state.borrow_mut();
         let state = &mut *guard;
         state.changes.begin_pass();
-        let volumes = requests.iter().filter_map(|request| request.volume);
+        let volumes = requests.iter().filter_map(|request| request.needs.flushed_volume());
         let mut unflushed = BTreeMap::<VolumeId, GroupSet>::new();
         for id in volumes {
             if let Some(volume) = state.volumes.get_mut(&id) {
@@ -68,6 +83,7 @@ async fn run_pass<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, mut requests: Ve
     let failed = inner.state.borrow().failed.clone();
     if let Some(failed) = failed {
         let failures = flush_groups(inner, to_flush).await;
+        set_stalled_aside(&mut inner.state.borrow_mut(), &mut requests, &unflushed);
         let needs_journal = !records.is_empty() || !inner.state.borrow().changes.is_empty();
         let result = if needs_journal { Err(failed) } else { Ok(()) };
         answer(inner, &mut requests, &unflushed, &failures, &result);
@@ -95,10 +111,11 @@ async fn run_pass<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, mut requests: Ve
         if !skips_flush {
             failures.append(&mut flush_groups(inner, to_flush.union(new_groups)).await);
             to_flush = GroupSet::default();
+            defer_silent(&mut inner.state.borrow_mut());
         }
         if flushes_early {
             let (mut flushes, others): (Vec<_>, Vec<_>) =
-                requests.drain(..).partition(|request| request.volume.is_some());
+                requests.drain(..).partition(|request| request.needs.flushed_volume().is_some());
             requests = others;
             answer(inner, &mut flushes, &unflushed, &failures, &Ok(()));
         }
@@ -117,7 +134,44 @@ async fn run_pass<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, mut requests: Ve
         let mut state = inner.state.borrow_mut();
         state.changes.finish_pass().into_iter().for_each(|slot| state.free_slot(slot));
     }
+    set_stalled_aside(&mut inner.state.borrow_mut(), &mut requests, &unflushed);
     answer(inner, &mut requests, &unflushed, &failures, &result);
+}
+
+/// Leaves changes whose new slot is on a silent group out of the running commit.
+fn defer_silent<S: Seam, D: Disk<S>>(state: &mut State<S, D>) {
+    let silent = state.journal.silent;
+    let is_silent = |slot: Option<SlotAddress>| slot.is_some_and(|slot| silent.contains(slot.group));
+    let deferred: Vec<_> = state.changes.committing().filter(|(_, change)| is_silent(change.slot)).collect();
+    deferred.into_iter().for_each(|(slice, _)| state.changes.defer(slice));
+}
+
+/// Takes the requests that need a silent group out of `requests`. They have their turn when its flush has ended. A
+/// request with records has been served: these are durable.
+fn set_stalled_aside<S: Seam, D: Disk<S>>(
+    state: &mut State<S, D>,
+    requests: &mut Vec<CommitRequest>,
+    unflushed: &BTreeMap<VolumeId, GroupSet>,
+) {
+    let silent = state.journal.silent;
+    if silent == GroupSet::default() || state.sabotage.is(Sabotage::AnswerForSilentGroups) {
+        return;
+    }
+    let deferred: BTreeSet<VolumeId> = state.changes.pending_on(silent, |slice| state.slot_of(slice)).collect();
+    let (stalled, others): (Vec<_>, Vec<_>) = requests.drain(..).partition(|request| match request.needs {
+        Needs::AllChanges => request.records.is_empty() && !deferred.is_empty(),
+        Needs::Changes(volume) => deferred.contains(&volume),
+        Needs::Writes(volume) => {
+            deferred.contains(&volume) || unflushed.get(&volume).is_some_and(|groups| groups.intersects(silent))
+        }
+    });
+    *requests = others;
+    for volume in stalled.iter().filter_map(|request| request.needs.flushed_volume()) {
+        if let (Some(groups), Some(volume)) = (unflushed.get(&volume), state.volumes.get_mut(&volume)) {
+            volume.unflushed = volume.unflushed.union(*groups);
+        }
+    }
+    state.journal.stalled.extend(stalled);
 }
 
 /// Replies to all requests, and remembers failed flushes for the volumes concerned.
@@ -142,7 +196,8 @@ fn answer<S: Seam, D: Disk<S>>(
     let replies: Vec<_> = requests
         .drain(..)
         .map(|request| {
-            let groups = request.volume.and_then(|volume| unflushed.get(&volume)).copied().unwrap_or_default();
+            let volume = request.needs.flushed_volume();
+            let groups = volume.and_then(|volume| unflushed.get(&volume)).copied().unwrap_or_default();
             let failure = groups.iter().find_map(|group| Some((group, failures.get(&group)?.clone())));
             let failure = failure.map(|(group, error)| PoolError::Disk { device: state.group_name(group), error });
             (request.reply, result.clone().and(failure.map_or(Ok(()), Err)))
@@ -152,28 +207,87 @@ fn answer<S: Seam, D: Disk<S>>(
     replies.into_iter().for_each(|(reply, result)| reply.send(result));
 }
 
-/// Flushes groups. Returns the ones that failed; their write stamp has changed.
-async fn flush_groups<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, groups: GroupSet) -> FlushFailures {
-    let flushes = groups.iter().map(|group| {
-        let (disk, is_removed) = {
-            let state = inner.state.borrow();
-            (state.disk(group), state.superblock.members[group.index()].state == MemberState::Removed)
-        };
-        let flush: BoxFuture<'_, (GroupNo, DiskResult<()>)> = Box::pin(async move {
-            match disk {
-                Ok(disk) => (group, flush_group(inner, group, &disk).await),
-                // The group was drained: moves have made everything durable elsewhere.
-                Err(_) if is_removed => (group, Ok(())),
-                Err(_) => {
-                    inner.state.borrow_mut().groups[group.index()].flush_failures += 1;
-                    (group, Err(DiskError::Gone))
+/// Flushes groups. Returns the ones that failed; their write stamp has changed. A flush that does not end in time makes
+/// its group silent until its end; a silent group is not flushed again.
+async fn flush_groups<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, groups: GroupSet) -> FlushFailures {
+    let silent = inner.state.borrow().journal.silent;
+    let mut running = GroupSet::default();
+    groups.iter().filter(|group| !silent.contains(*group)).for_each(|group| running.insert(group));
+    if running == GroupSet::default() {
+        return FlushFailures::new();
+    }
+    let mut ended = Waiters::default();
+    let all_ended = ended.add();
+    let flushes = Rc::new(RefCell::new(Flushes { running, failures: FlushFailures::new(), ended }));
+    for group in running.iter() {
+        let (inner, flushes) = (Rc::clone(inner), Rc::clone(&flushes));
+        inner.seam.clone().spawn(async move {
+            let result = flush_member(&inner, group).await;
+            {
+                let mut flushes = flushes.borrow_mut();
+                flushes.running.remove(group);
+                flushes.failures.extend(result.clone().err().map(|error| (group, error)));
+                if flushes.running == GroupSet::default() {
+                    flushes.ended.wake();
                 }
             }
+            hear(&inner, group, &result);
         });
-        flush
-    });
-    let results = join(flushes.collect()).await;
-    results.into_iter().filter_map(|(group, result)| Some((group, result.err()?))).collect()
+    }
+    if within(&inner.seam, PATIENCE, all_ended.wait()).await.is_none() {
+        let silent = flushes.borrow().running;
+        let mut state = inner.state.borrow_mut();
+        state.journal.silent = state.journal.silent.union(silent);
+    }
+    std::mem::take(&mut flushes.borrow_mut().failures)
+}
+
+/// Flushes a group.
+async fn flush_member<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group: GroupNo) -> DiskResult<()> {
+    let (disk, is_removed) = {
+        let state = inner.state.borrow();
+        (state.disk(group), state.superblock.members[group.index()].state == MemberState::Removed)
+    };
+    match disk {
+        Ok(disk) => flush_group(inner, group, &disk).await,
+        // The group was drained: moves have made everything durable elsewhere.
+        Err(_) if is_removed => Ok(()),
+        Err(_) => {
+            inner.state.borrow_mut().groups[group.index()].flush_failures += 1;
+            Err(DiskError::Gone)
+        }
+    }
+}
+
+/// A flush of a group has ended. If the group was silent, the requests that wait aside have their turn: the flush
+/// promises nothing about writes after its beginning, so that a new one follows. Its error is theirs.
+fn hear<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group: GroupNo, result: &DiskResult<()>) {
+    let failed: Vec<_> = {
+        let mut state = inner.state.borrow_mut();
+        if !state.journal.silent.contains(group) {
+            return;
+        }
+        state.journal.silent.remove(group);
+        let stalled = std::mem::take(&mut state.journal.stalled);
+        let has_writes_on_group = |request: &CommitRequest| {
+            let volume = request.needs.flushed_volume().and_then(|volume| state.volumes.get(&volume));
+            volume.is_some_and(|volume| volume.unflushed.contains(group))
+        };
+        let (failed, others): (Vec<_>, Vec<_>) =
+            stalled.into_iter().partition(|request| result.is_err() && has_writes_on_group(request));
+        if *result == Err(DiskError::Gone) {
+            for volume in failed.iter().filter_map(|request| request.needs.flushed_volume()) {
+                state.volumes.get_mut(&volume).expect("it has writes").unflushed.remove(group);
+            }
+        }
+        state.journal.requests.extend(others);
+        let device = state.group_name(group);
+        let failure = |error: &DiskError| PoolError::Disk { device: device.clone(), error: error.clone() };
+        let answers = failed.into_iter().map(|request| (request.reply, result.as_ref().map(|()| ()).map_err(failure)));
+        answers.collect()
+    };
+    failed.into_iter().for_each(|(reply, result)| reply.send(result));
+    super::start(inner);
 }
 
 /// Writes the changes of the running commit and `records` to the journal, and applies their consequences.

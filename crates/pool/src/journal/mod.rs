@@ -18,8 +18,8 @@ use crate::error::PoolError;
 use crate::flush::write_to_group;
 use crate::format::record::Record;
 use crate::membership;
-use crate::number::{GroupNo, VolumeId};
-use crate::state::{CommitRequest, Inner, State};
+use crate::number::GroupNo;
+use crate::state::{CommitRequest, Inner, Needs, State};
 use task_sync::{BoxFuture, Reply, join};
 
 pub(crate) use checkpoint::{add_copy, checkpoint, repair_in_background};
@@ -29,22 +29,24 @@ const PENDING_MAX: usize = 4096;
 /// Blocks of one write.
 const WRITE_BLOCKS: usize = 16;
 
-/// Makes all changes of maps durable, and `records`. With `volume`, also the completed writes of that volume.
+/// Makes durable what `needs` names, and `records`.
 pub(crate) async fn commit<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
-    volume: Option<VolumeId>,
+    needs: Needs,
     records: Vec<Record>,
 ) -> Result<(), PoolError> {
     let reply = Reply::default();
-    let starts = {
-        let journal = &mut inner.state.borrow_mut().journal;
-        journal.requests.push(CommitRequest { volume, records, reply: reply.clone() });
-        !std::mem::replace(&mut journal.is_committing, true)
-    };
-    if starts {
+    inner.state.borrow_mut().journal.requests.push(CommitRequest { needs, records, reply: reply.clone() });
+    start(inner);
+    reply.wait().await
+}
+
+/// Starts the task of commits unless it runs.
+fn start<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) {
+    let is_running = std::mem::replace(&mut inner.state.borrow_mut().journal.is_committing, true);
+    if !is_running {
         inner.seam.spawn(commit::run(Rc::clone(inner)));
     }
-    reply.wait().await
 }
 
 /// Starts a commit if many changes wait for one.
@@ -57,7 +59,7 @@ pub(crate) fn commit_if_many<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) {
         let inner = Rc::clone(inner);
         inner.seam.clone().spawn(async move {
             // A failure of the metadata stays in the state, and fails the next flush.
-            let _ = commit(&inner, None, Vec::new()).await;
+            let _ = commit(&inner, Needs::AllChanges, Vec::new()).await;
         });
     }
 }

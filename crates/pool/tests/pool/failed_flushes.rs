@@ -1,9 +1,12 @@
-//! Failed flushes of metadata. The simulated disk keeps the writes of a failed flush, so the tests observe the epoch
+//! Failed flushes of metadata, and flushes that do not end. The simulated disk keeps the writes of a failed flush, so the tests observe the epoch
 //! that makes the caches write them again, not the loss.
 
-use pool::{GroupNo, OpenOptions, PoolDisk, TierNo, TierPolicy, VolumeSpec};
-use seam::sim::{CrashMode, Fault, Ops, Rule, SimDisk, SimSeam, When};
-use seam::{BlockMut, Disk, Piece, Seam};
+use std::cell::Cell;
+use std::rc::Rc;
+
+use pool::{GroupNo, OpenOptions, PoolDisk, Sabotage, TierNo, TierPolicy, VolumeSpec};
+use seam::sim::{CrashMode, Fault, Ops, Rule, SimDisk, SimSeam, When, World};
+use seam::{BlockMut, Disk, Nanos, Piece, Seam};
 
 use crate::model::{Content, read_all, read_sectors};
 use crate::world::{ALL, SLICE, SMALL, SimPool, disks, open, with_pool, world_after_crash};
@@ -175,4 +178,120 @@ fn volume_takes_no_writes_while_its_snapshot_is_undecided() {
 fn volume_takes_no_writes_while_its_roll_back_is_undecided() {
     let content = content_after_a_failed_change(true);
     assert_eq!((content["a"][0], content["a@first"][0]), (1, 1));
+}
+
+/// The tests' group that does not answer flushes, and for how long.
+const HUNG: &str = "slow-0";
+const HUNG_FOR: Nanos = Nanos::from_secs(20);
+/// Longest wait for a request that does not need the hung group.
+const WAIT_MAX: Nanos = Nanos::from_secs(3);
+
+/// A pool with a written volume on the hung group and one on another group, and the beginning of the hang.
+async fn with_hung_group(
+    world: &World,
+    seam: &SimSeam,
+    sabotage: Sabotage,
+) -> (SimPool, PoolDisk<SimSeam, SimDisk>, PoolDisk<SimSeam, SimDisk>) {
+    let opened = disks(seam, &ALL[..3]).await;
+    let options = OpenOptions { sabotage, ..OpenOptions::default() };
+    let pool = SimPool::open(seam, &opened, options).await.expect("the pool opens");
+    let slow = volume(&pool, "slow", TierPolicy::Lowest).await;
+    let fast = volume(&pool, "fast", TierPolicy::Highest).await;
+    write(seam, &slow, 1).await;
+    slow.flush().await.expect("sound disks");
+    let control = world.disk(HUNG).expect("the disk exists");
+    control.add_fault(Rule::new(Fault::Stall(HUNG_FOR), Ops::FLUSH, When::Nth(0)));
+    (pool, slow, fast)
+}
+
+#[test]
+fn hung_group_delays_no_flush_of_volumes_on_other_groups() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let (pool, slow, fast) = with_hung_group(&world, &seam, Sabotage::None).await;
+        let begun = seam.now();
+        // The new slice makes the map entry wait for the group as well.
+        write_at(&seam, &slow, SLICE, 2).await;
+        let ended = Rc::new(Cell::new(None));
+        let (noted, flushed, clock) = (Rc::clone(&ended), slow.clone(), seam.clone());
+        seam.spawn(async move {
+            let result = flushed.flush().await;
+            noted.set(Some((clock.now(), result.is_ok())));
+        });
+        for tag in 3..6 {
+            let before = seam.now();
+            write_at(&seam, &fast, (tag % 2) * SLICE, tag).await;
+            fast.flush().await.expect("its group answers");
+            fast.reserve(SLICE, SLICE).await.expect("its group answers");
+            assert!(seam.now() - before < WAIT_MAX, "a flush waits for another volume's group");
+        }
+        assert_eq!(ended.get(), None, "the flush of the hung group has not ended");
+        while ended.get().is_none() {
+            seam.sleep(Nanos::from_millis(100)).await;
+        }
+        let (at, is_ok) = ended.take().expect("it has ended");
+        assert!(is_ok && at - begun >= HUNG_FOR);
+        assert!(pool.check_open().findings.is_empty());
+    });
+    let world = world_after_crash(2, world.crash(CrashMode::LoseAll));
+    let seam = world.seam();
+    let content = world.block_on(async {
+        let pool = open(&world, &seam, OpenOptions::default()).await.expect("the pool opens");
+        read_all(&seam, &pool).await.expect("sound disks")
+    });
+    let second = (SLICE / 512) as usize;
+    assert_eq!((content["slow"][0], content["slow"][second]), (1, 2));
+    assert_eq!((content["fast"][0], content["fast"][second]), (4, 5));
+}
+
+/// Flushes the volume of the hung group, and returns the tag that is there after a power cut while it hangs; `None` if
+/// the flush did not return.
+fn tag_after_a_cut_beside_a_hung_flush(sabotage: Sabotage) -> Option<u64> {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    let is_acknowledged = world.block_on(async {
+        let (_pool, slow, fast) = with_hung_group(&world, &seam, sabotage).await;
+        write(&seam, &slow, 2).await;
+        let acknowledged = Rc::new(Cell::new(false));
+        let noted = Rc::clone(&acknowledged);
+        seam.spawn(async move { noted.set(slow.flush().await.is_ok()) });
+        seam.sleep(WAIT_MAX).await;
+        fast.flush().await.expect("its group answers");
+        acknowledged.get()
+    });
+    let world = world_after_crash(2, world.crash(CrashMode::LoseAll));
+    let seam = world.seam();
+    let content = world.block_on(async {
+        let pool = open(&world, &seam, OpenOptions::default()).await.expect("the pool opens");
+        read_all(&seam, &pool).await.expect("sound disks")
+    });
+    is_acknowledged.then_some(content["slow"][0])
+}
+
+#[test]
+fn flush_answered_for_a_hung_group_is_caught() {
+    assert_eq!(tag_after_a_cut_beside_a_hung_flush(Sabotage::None), None);
+    assert_eq!(tag_after_a_cut_beside_a_hung_flush(Sabotage::AnswerForSilentGroups), Some(1), "its write is lost");
+}
+
+#[test]
+fn failed_flush_of_a_hung_group_is_reported_to_its_volume() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let (_pool, slow, fast) = with_hung_group(&world, &seam, Sabotage::None).await;
+        write(&seam, &slow, 2).await;
+        let epoch = slow.connection_epoch();
+        let failure = Rc::new(Cell::new(None));
+        let (noted, flushed) = (Rc::clone(&failure), slow.clone());
+        seam.spawn(async move { noted.set(Some(flushed.flush().await.is_err())) });
+        seam.sleep(WAIT_MAX).await;
+        assert_eq!(failure.get(), None, "the device has not answered");
+        world.disk(HUNG).expect("the disk exists").vanish();
+        seam.sleep(Nanos::from_millis(10)).await;
+        assert_eq!(failure.get(), Some(true));
+        assert_ne!(slow.connection_epoch(), epoch);
+        fast.flush().await.expect("its group answers");
+    });
 }

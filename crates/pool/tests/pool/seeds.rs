@@ -218,7 +218,8 @@ fn plan_faults(world: &World, rng: &Rng, is_new: bool) -> Faults {
         1 => Rule::new(Fault::Error, Ops::FLUSH, probability),
         2 => Rule::new(Fault::Vanish, Ops::ALL, When::Nth(rng.below(300))),
         3 | 4 => Rule::new(Fault::Reconnect, Ops::ALL, probability),
-        5 => Rule::new(Fault::Stall(Nanos::from_millis(20)), Ops::ALL, probability),
+        // The longer time makes a group silent.
+        5 => Rule::new(Fault::Stall(Nanos::from_millis([20, 3_000][rng.below(2) as usize])), Ops::ALL, probability),
         6 => Rule::new(Fault::Error, Ops::READ, probability),
         7 if is_new => silent(Fault::Lost),
         8 if is_new => silent(Fault::Torn),

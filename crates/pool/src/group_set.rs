@@ -1,0 +1,35 @@
+//! A set of groups.
+
+use crate::number::GroupNo;
+
+/// A set of groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GroupSet(u32);
+
+impl GroupSet {
+    pub fn insert(&mut self, group: GroupNo) {
+        self.0 |= 1 << group.0;
+    }
+
+    pub fn contains(self, group: GroupNo) -> bool {
+        self.0 >> group.0 & 1 == 1
+    }
+
+    pub fn remove(&mut self, group: GroupNo) {
+        self.0 &= !(1 << group.0);
+    }
+
+    /// True if the sets have a group in common.
+    pub fn intersects(self, other: GroupSet) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    #[must_use]
+    pub fn union(self, other: GroupSet) -> GroupSet {
+        GroupSet(self.0 | other.0)
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = GroupNo> {
+        (0..32).map(GroupNo).filter(move |group| self.contains(*group))
+    }
+}
