@@ -31,7 +31,7 @@ use task_sync::Waiters;
 /// Errors of flushes by group.
 type FlushFailures = BTreeMap<GroupNo, DiskError>;
 /// Time for which a commit waits for the flushes of groups.
-const PATIENCE: Nanos = Nanos::from_secs(1);
+const FLUSH_TIMEOUT: Nanos = Nanos::from_secs(1);
 
 /// Flushes of groups, each a task of its own that may outlive the commit.
 struct Flushes {
@@ -234,7 +234,7 @@ async fn flush_groups<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, groups: Grou
             hear(&inner, group, &result);
         });
     }
-    if within(&inner.seam, PATIENCE, all_ended.wait()).await.is_none() {
+    if within(&inner.seam, FLUSH_TIMEOUT, all_ended.wait()).await.is_none() {
         let silent = flushes.borrow().running;
         let mut state = inner.state.borrow_mut();
         state.journal.silent = state.journal.silent.union(silent);
@@ -283,7 +283,7 @@ fn hear<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group: GroupNo, result: &D
         state.journal.requests.extend(others);
         let device = state.group_name(group);
         let failure = |error: &DiskError| PoolError::Disk { device: device.clone(), error: error.clone() };
-        let answers = failed.into_iter().map(|request| (request.reply, result.as_ref().map(|()| ()).map_err(failure)));
+        let answers = failed.into_iter().map(|request| (request.reply, result.as_ref().copied().map_err(failure)));
         answers.collect()
     };
     failed.into_iter().for_each(|(reply, result)| reply.send(result));

@@ -1,5 +1,5 @@
-//! Failed flushes of metadata, and flushes that do not end. The simulated disk keeps the writes of a failed flush, so the tests observe the epoch
-//! that makes the caches write them again, not the loss.
+//! Failed flushes of metadata, and flushes that do not end. The simulated disk keeps the writes of a failed flush, so
+//! the tests observe the epoch that makes the caches write them again, not the loss.
 
 use std::cell::Cell;
 use std::rc::Rc;
