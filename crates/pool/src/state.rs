@@ -28,6 +28,7 @@ use crate::releases::Releases;
 use crate::relocation_report::{Execution, RelocationProgress};
 use crate::retired::Retired;
 use crate::sabotage::Sabotage;
+use crate::sharing::Family;
 use crate::slice_bits::SliceBits;
 use crate::slots::{GroupSlots, SlotUse};
 use crate::volume_heat::VolumeHeat;
@@ -282,7 +283,7 @@ pub(crate) struct State<S: Seam, D: Disk<S>> {
     /// Volumes and snapshots.
     pub volumes: BTreeMap<VolumeId, Volume>,
     /// The volumes and snapshots of each family.
-    pub families: BTreeMap<VolumeId, Vec<VolumeId>>,
+    pub families: BTreeMap<VolumeId, Family>,
     /// Former maps whose slots are not released yet.
     pub retired: Vec<Retired>,
     pub next_volume: VolumeId,
