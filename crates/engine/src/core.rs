@@ -372,7 +372,8 @@ impl<S: Seam> Core<S> {
         CoreStats {
             pool_bytes: total * block,
             pool_used_bytes: (total - free) * block,
-            index_bytes: self.0.core_state.memory().borrow().overhead_bytes(),
+            index_bytes: self.0.core_state.memory().borrow().overhead_bytes()
+                + self.0.core_state.siblings.borrow().bytes() as u64,
             promotion: self.0.core_state.promotion_stats(),
         }
     }

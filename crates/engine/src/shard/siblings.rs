@@ -25,7 +25,7 @@ use crate::{ByteOffset, CacheMode, WritePolicy};
 const LISTED_MAX: usize = 4;
 /// Place in an entry without a volume.
 const NONE: u32 = u32::MAX;
-/// Entries of each generation of the directory: one for each page that memory holds, and at least this many.
+/// Least number of entries of each generation of the directory. Both together have one for each page of memory.
 const ENTRIES_MIN: usize = 256;
 /// Fills of siblings that one request waits for.
 const JOINS_MAX: u32 = 4;
@@ -46,8 +46,13 @@ pub struct SiblingDirectory {
 impl SiblingDirectory {
     /// The directory of a core with this number of buffers.
     pub fn new(blocks: usize) -> Self {
-        let entries_max = (blocks / BLOCKS_PER_PAGE).max(ENTRIES_MIN);
+        let entries_max = (blocks / BLOCKS_PER_PAGE / 2).max(ENTRIES_MIN);
         SiblingDirectory { recent: HashTable::new(), former: HashTable::new(), entries_max, changes: 0 }
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.recent.allocation_size() + self.former.allocation_size()
     }
 
     /// Records that the list of volumes has changed: the holders of shared places are determined anew.
