@@ -372,8 +372,7 @@ impl<S: Seam> Core<S> {
         CoreStats {
             pool_bytes: total * block,
             pool_used_bytes: (total - free) * block,
-            index_bytes: self.0.core_state.memory().borrow().overhead_bytes()
-                + self.0.core_state.siblings.borrow().bytes() as u64,
+            index_bytes: self.0.core_state.memory().borrow().overhead_bytes(),
             promotion: self.0.core_state.promotion_stats(),
         }
     }

@@ -68,9 +68,12 @@ impl<S: Seam> Shard<S> {
         keep: bool,
         trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
-        self.curves.borrow_mut().record_use(at, len as u64);
         let mut sources = ReadSources::default();
         let result = self.read_with_sources(at, len, out, keep, trace, &mut sources).await;
+        // A use of a sibling's block counts in the curve of the sibling: memory of this volume would not help.
+        if sources.sibling_bytes < len as u64 {
+            self.curves.borrow_mut().record_use(at, len as u64);
+        }
         self.count_read(len as u64, &sources, result.is_ok());
         if result.is_ok() {
             self.queue_promotions(sources.to_promote);
@@ -118,6 +121,10 @@ impl<S: Seam> Shard<S> {
                 sources.memory_bytes = pieces.iter().flatten().map(|piece| piece.len() as u64).sum();
                 sources.prefetched_bytes = prefetched_bytes;
                 sources.sibling_bytes = plan.sibling_bytes;
+                for (sibling, run) in plan.sibling_memory.iter().chain(&plan.sibling_flash) {
+                    let bytes = BlockNo::count(run) * BLOCK_BYTES as u64;
+                    sibling.curves.borrow_mut().record_use(ByteOffset::of(run.start), bytes);
+                }
                 // Content that a sibling has on flash, or is reading, is not promoted once more.
                 let is_own_miss = |span: &Span| keep && !plan.sibling_blocks.contains(&span.block);
                 let missing = spans.iter().zip(&pieces).filter(|(span, piece)| piece.is_none() && is_own_miss(span));
@@ -296,15 +303,16 @@ impl<S: Seam> Shard<S> {
             let is_spilled = state.log_tracker.is_spilled(block) && !self.sabotage(Sabotage::FillOverSpilled);
             if !is_spilled && memory.find(self.number, block).is_none() {
                 match self.find_sibling_copy(memory, &mut search, sibling_use, block) {
-                    Some(SiblingCopy::Memory(content)) => {
+                    Some(SiblingCopy::Memory(sibling, content)) => {
                         *piece = Some(Piece::new(content, span.start, span.len));
                         plan.sibling_bytes += span.len as u64;
+                        add_to_run(&mut plan.sibling_memory, sibling, block);
                         continue;
                     }
                     _ if self.is_on_flash(block) => {}
                     Some(SiblingCopy::Flash(sibling)) => {
                         plan.sibling_blocks.push(block);
-                        plan.add_sibling_flash(sibling, block);
+                        add_to_run(&mut plan.sibling_flash, sibling, block);
                         continue;
                     }
                     Some(SiblingCopy::Fill(sibling, guard)) => {
@@ -504,8 +512,9 @@ struct ReadPlan<S: Seam> {
     join: Option<Rc<FillGuard>>,
     /// A block that was found had been read ahead.
     is_read_ahead: bool,
-    /// Runs on the flash of siblings, each in one page.
-    sibling_flash: Vec<(ShardRef<S>, Range<BlockNo>)>,
+    /// Runs found in the memory of siblings, and runs on their flash, each in one page.
+    sibling_memory: Vec<SiblingRun<S>>,
+    sibling_flash: Vec<SiblingRun<S>>,
     /// The fill of a sibling that will bring more of the blocks.
     sibling_fill: Option<(ShardRef<S>, Rc<FillGuard>)>,
     /// Blocks that siblings have on flash, or are reading.
@@ -521,6 +530,7 @@ impl<S: Seam> Default for ReadPlan<S> {
             spilled: Vec::new(),
             join: None,
             is_read_ahead: false,
+            sibling_memory: Vec::new(),
             sibling_flash: Vec::new(),
             sibling_fill: None,
             sibling_blocks: Vec::new(),
@@ -535,17 +545,18 @@ impl<S: Seam> ReadPlan<S> {
         let sibling_runs = self.sibling_flash.iter().map(|(_, run)| run);
         self.missing.iter().chain(&self.spilled).chain(sibling_runs).map(|run| BlockNo::count(run) as usize).sum()
     }
+}
 
-    /// Adds a block on the flash of a sibling.
-    fn add_sibling_flash(&mut self, sibling: ShardRef<S>, block: BlockNo) {
-        match self.sibling_flash.last_mut() {
-            Some((last, run))
-                if Rc::ptr_eq(last, &sibling) && run.end == block && run.start.page().0 == block.page().0 =>
-            {
-                run.end = block.next();
-            }
-            _ => self.sibling_flash.push((sibling, block.single())),
+/// Blocks of one page and the sibling that has them.
+type SiblingRun<S> = (ShardRef<S>, Range<BlockNo>);
+
+/// Adds a block to the last run if it continues it.
+fn add_to_run<S: Seam>(runs: &mut Vec<SiblingRun<S>>, sibling: ShardRef<S>, block: BlockNo) {
+    match runs.last_mut() {
+        Some((last, run)) if Rc::ptr_eq(last, &sibling) && run.end == block && run.start.page().0 == block.page().0 => {
+            run.end = block.next();
         }
+        _ => runs.push((sibling, block.single())),
     }
 }
 

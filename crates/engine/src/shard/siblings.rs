@@ -50,11 +50,6 @@ impl SiblingDirectory {
         SiblingDirectory { recent: HashTable::new(), former: HashTable::new(), entries_max, changes: 0 }
     }
 
-    /// Size in bytes.
-    pub fn bytes(&self) -> usize {
-        self.recent.allocation_size() + self.former.allocation_size()
-    }
-
     /// Records that the list of volumes has changed: the holders of shared places are determined anew.
     pub fn record_change_of_volumes(&mut self) {
         self.changes += 1;
@@ -109,8 +104,8 @@ fn place_hash(key: ContentKey) -> u64 {
 
 /// A sibling's copy of a block.
 pub enum SiblingCopy<S: Seam> {
-    /// The content, from memory.
-    Memory(S::Block),
+    /// The content, from the sibling's memory.
+    Memory(ShardRef<S>, S::Block),
     /// On the sibling's flash.
     Flash(ShardRef<S>),
     /// The sibling is reading the block.
@@ -167,7 +162,7 @@ impl<S: Seam> Shard<S> {
             match sibling.copy_for_sibling(memory, block) {
                 Some(SiblingCopy::Flash(_)) if !allowed.flash => {}
                 Some(SiblingCopy::Fill(..)) if allowed.joins_left == 0 => {}
-                Some(copy @ SiblingCopy::Memory(_)) => return Some(copy),
+                Some(copy @ SiblingCopy::Memory(..)) => return Some(copy),
                 copy => other = other.or(copy),
             }
         }
@@ -263,7 +258,7 @@ impl<S: Seam> Shard<S> {
             let is_whole = slot.present == Sectors::ALL && (slot.is_clean() || serves_dirty);
             let content = slot.data.clone().filter(|_| is_whole)?;
             memory.touch(id);
-            return Some(SiblingCopy::Memory(content));
+            return Some(SiblingCopy::Memory(Rc::clone(self), content));
         }
         if let Some(guard) = state.fill_guard_for(block, Sectors::ALL) {
             return Some(SiblingCopy::Fill(Rc::clone(self), Rc::clone(guard)));
@@ -275,6 +270,7 @@ impl<S: Seam> Shard<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::SIBLING_DIRECTORY_BYTES;
 
     #[test]
     fn directory_keeps_used_entries_within_its_bound() {
@@ -287,6 +283,16 @@ mod tests {
         }
         assert!(directory.recent.len() + directory.former.len() <= 2 * ENTRIES_MIN);
         assert_eq!(directory.get(hash(1)), None, "an entry that is not used is dropped");
+    }
+
+    #[test]
+    fn directory_takes_the_memory_that_is_set_aside_for_it() {
+        for blocks in [60_000, 1 << 16, 100_000] {
+            let mut directory = SiblingDirectory::new(blocks);
+            (0..blocks as u64).for_each(|number| directory.add(hash_key(9, number), 1));
+            let bytes = directory.recent.allocation_size() + directory.former.allocation_size();
+            assert!(bytes <= blocks * SIBLING_DIRECTORY_BYTES, "{bytes} bytes for {blocks} blocks");
+        }
     }
 
     #[test]

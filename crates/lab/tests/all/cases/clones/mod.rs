@@ -112,7 +112,8 @@ impl Family {
     /// Makes a snapshot of a served volume as the daemon does.
     async fn snapshot(&self, volume: &Volume<SimSeam>, name: &str) -> pool::VolumeId {
         let id = self.pool.volume_named(volume.name()).expect("it exists");
-        let made = volume.run_while_complete(Nanos::from_secs(10), async || self.pool.create_snapshot(id, name, 0).await);
+        let made =
+            volume.run_while_complete(Nanos::from_secs(10), async || self.pool.create_snapshot(id, name, 0).await);
         made.await.expect("sound disks").expect("the rest is destaged in time").expect("sound disks")
     }
 

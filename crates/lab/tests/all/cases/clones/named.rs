@@ -49,7 +49,8 @@ async fn tag_of(volume: &Volume<SimSeam>, block: u64) -> u64 {
 async fn assert_is_snapshot(volume: &Volume<SimSeam>, when: &str) {
     for first in (0..BLOCKS).step_by(RUN as usize) {
         let tags = read(volume, first * BLOCK_SECTORS, RUN * BLOCK_SECTORS).await.expect("sound disks");
-        let expected: Vec<u64> = (0..RUN * BLOCK_SECTORS).map(|sector| 1_000 + first + sector / BLOCK_SECTORS).collect();
+        let expected: Vec<u64> =
+            (0..RUN * BLOCK_SECTORS).map(|sector| 1_000 + first + sector / BLOCK_SECTORS).collect();
         assert_eq!(tags, expected, "block {first} of {} {when}", volume.name());
     }
 }
@@ -234,7 +235,8 @@ fn readahead_of_a_clone_brings_no_second_copy() {
 
 /// Reads all of a volume at random until memory and flash serve all of it.
 fn warm_flash(family: &Family, volume: &Volume<SimSeam>) {
-    let load = |seed| Load { pattern: Pattern::random(BYTES, 4096, 100), depth: 4, time: Nanos::from_millis(400), seed };
+    let load =
+        |seed| Load { pattern: Pattern::random(BYTES, 4096, 100), depth: 4, time: Nanos::from_millis(400), seed };
     for round in 0..20 {
         family.run(run_load(&family.fixture.seam, &Target::Volume(volume.clone()), &load(round)));
         family.fixture.world.run_for(Nanos::from_secs(2)).expect("no task is stuck");
@@ -310,7 +312,10 @@ fn storm_of_clones_reads_each_block_about_once() {
         family.at_once(clones.iter().cloned().enumerate().map(|(number, clone)| boot(number, clone)).collect()).await;
         let held: u64 = clones.iter().map(|clone| clone.stats().memory_bytes).sum();
         let read_bytes: u64 = clones.iter().map(|clone| clone.stats().backing_read_bytes).sum();
-        assert!(held <= BYTES * 5 / 4 && read_bytes <= BYTES * 5 / 4, "{held} held, {read_bytes} read of {BYTES} bytes");
+        assert!(
+            held <= BYTES * 5 / 4 && read_bytes <= BYTES * 5 / 4,
+            "{held} held, {read_bytes} read of {BYTES} bytes"
+        );
     });
 }
 
