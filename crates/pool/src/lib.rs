@@ -26,6 +26,7 @@ mod create;
 mod device;
 mod disk;
 mod error;
+mod family;
 mod flush;
 pub mod format;
 mod give_up;

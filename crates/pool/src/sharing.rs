@@ -5,6 +5,7 @@
 
 use seam::{Disk, Seam};
 
+use crate::family::Family;
 use crate::format::record::Record;
 use crate::number::{FamilySlice, SliceAddress, SlotAddress, VolumeId};
 use crate::policy::VolumeSpec;
@@ -12,20 +13,11 @@ use crate::sabotage::Sabotage;
 use crate::slots::SlotUse;
 use crate::state::{State, Volume};
 
-/// The volumes and snapshots that may share slots.
-#[derive(Default)]
-pub struct Family {
-    members: Vec<VolumeId>,
-    /// Members that are no snapshots.
-    volumes: usize,
-}
-
 impl<S: Seam, D: Disk<S>> State<S, D> {
     /// Adds a volume or snapshot to its family.
     pub fn insert_volume(&mut self, id: VolumeId, volume: Volume) {
-        let family = self.families.entry(volume.lineage.family).or_default();
-        family.members.push(id);
-        family.volumes += usize::from(volume.lineage.snapshot.is_none());
+        let is_snapshot = volume.lineage.snapshot.is_some();
+        self.families.entry(volume.lineage.family).or_default().add(id, is_snapshot);
         let former = self.volumes.insert(id, volume);
         assert!(former.is_none(), "the number of volume {id} is used once");
     }
@@ -34,9 +26,8 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
     pub fn take_volume(&mut self, id: VolumeId) -> Option<Volume> {
         let volume = self.volumes.remove(&id)?;
         let family = self.families.get_mut(&volume.lineage.family).expect("a volume belongs to its family");
-        family.members.retain(|member| *member != id);
-        family.volumes -= usize::from(volume.lineage.snapshot.is_none());
-        if family.members.is_empty() {
+        family.remove(id, volume.lineage.snapshot.is_some());
+        if family.members().is_empty() {
             self.families.remove(&volume.lineage.family);
         }
         Some(volume)
@@ -49,7 +40,7 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
 
     /// The volumes and snapshots of a family.
     pub fn members(&self, family: VolumeId) -> &[VolumeId] {
-        self.families.get(&family).map_or(&[], |family| &family.members)
+        self.families.get(&family).map_or(&[], Family::members)
     }
 
     /// The slot of a slice, if several volumes may share it. A slot that a volume shares with snapshots alone counts
@@ -57,7 +48,7 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
     pub fn shared_slot(&mut self, slice: SliceAddress) -> Option<SlotAddress> {
         let volume = self.volumes.get(&slice.volume)?;
         let slot = volume.map.get(slice.slice)?;
-        let has_clones = self.families.get(&volume.lineage.family).is_some_and(|family| family.volumes > 1);
+        let has_clones = self.families.get(&volume.lineage.family).is_some_and(Family::has_clones);
         (has_clones && !self.check_private(slice, slot)).then_some(slot)
     }
 

@@ -2,8 +2,8 @@
 //! and its linked clones. A block that one of them has in its cache serves the misses of all, so that the cache holds
 //! it once.
 //!
-//! The directory says which volumes may hold content of a page. It is only a hint. What is served is proven at the
-//! moment of the look-up:
+//! The directory says which volumes may hold content of a page. It is only a hint. Two proofs are made at the moment of
+//! each look-up:
 //! 1. The backings of both volumes have the same content key there (`seam::ContentKey`).
 //! 2. The sibling's copy is its backing's content: it is clean, and nothing newer is in memory, in a zero-range, in the
 //!    flash log or on its way to the backing.

@@ -374,7 +374,7 @@ async fn stored(family: &Family, snapshot: pool::VolumeId) -> Vec<u64> {
             match family.fixture.seam.alloc() {
                 Some(buffer) => break buffer,
                 // The cache holds all buffers.
-                None => drop(family.fixture.core.with_free_buffers(family.fixture.seam.sleep(Nanos(1))).await),
+                None => family.fixture.core.with_free_buffers(family.fixture.seam.sleep(Nanos(1))).await,
             }
         };
         let (result, pieces) = disk.read(block * 4096, vec![Piece::whole(buffer)]).await;

@@ -109,7 +109,7 @@ async fn assert_overwritten(volume: &Volume<SimSeam>, when: &str) {
 }
 
 #[test]
-fn clone_keeps_the_content_of_the_snapshot_while_its_master_is_overwritten() {
+fn clone_keeps_the_snapshot_s_content_beside_overwrites_of_its_master() {
     for blocks in [LARGE, SMALL] {
         let (family, master, snapshot) = with_master(core(), blocks);
         family.run(async {
