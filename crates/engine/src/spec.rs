@@ -215,6 +215,10 @@ pub enum Sabotage {
     NoReservation,
     /// A zero-range releases the space of a block that was written since it was selected.
     UnmapOverWrite,
+    /// A volume gets a block of a sibling that the sibling's backing lacks.
+    ShareDirtyBlock,
+    /// A volume gets blocks of a sibling whose backing stores other content there.
+    ShareOtherContent,
 }
 
 impl Sabotage {

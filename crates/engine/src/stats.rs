@@ -68,6 +68,9 @@ pub struct VolumeStats {
     pub prefetched_hits: u64,
     /// Bytes that clients read, by source.
     pub source_bytes: SourceBytes,
+    /// The part of them from the cache of another volume with the same stored content, such as a clone's master: from
+    /// its memory or its flash.
+    pub sibling_bytes: u64,
     /// Reads served whole from memory and flash, with at least one block from flash.
     pub flash_hits: u64,
     /// Reads served in part from memory or flash.
@@ -296,6 +299,8 @@ pub struct Counters {
     memory_hits: Counter,
     prefetched_hits: Counter,
     source_bytes: Cell<SourceBytes>,
+    /// Bytes that clients read from the cache of another volume.
+    pub sibling_bytes: Counter,
     flash_hits: Counter,
     partial_hits: Counter,
     misses: Counter,
@@ -414,6 +419,7 @@ impl Counters {
             memory_hits: self.memory_hits.get(),
             prefetched_hits: self.prefetched_hits.get(),
             source_bytes: self.source_bytes.get(),
+            sibling_bytes: self.sibling_bytes.get(),
             flash_hits: self.flash_hits.get(),
             partial_hits: self.partial_hits.get(),
             misses: self.misses.get(),

@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use seam::block::pieces_len;
-use seam::{AllocationExtent, Disk, DiskError, DiskResult, Geometry, Nanos, PendingRequest, Piece, PieceMut, Seam};
+use seam::{
+    AllocationExtent, ContentKey, Disk, DiskError, DiskResult, Geometry, Nanos, PendingRequest, Piece, PieceMut, Seam,
+};
 
 use crate::change::locate;
 use crate::error::PoolError;
@@ -175,6 +177,19 @@ impl<S: Seam, D: Disk<S>> Disk<S> for PoolDisk<S, D> {
     fn part_to_reserve_for_zeroes(&self, at: u64, len: u64) -> Option<Range<u64>> {
         let state = self.inner.state.borrow();
         zero::shared_edge(&state, self.volume, at, len)
+    }
+
+    fn shared_content(&self, at: u64, len: u64) -> Option<ContentKey> {
+        let mut state = self.inner.state.borrow_mut();
+        let (slice, offset) = state.slice_at(at);
+        let is_inside = at + len <= state.volumes.get(&self.volume)?.limit_bytes;
+        if !is_inside || offset + len > state.slice_bytes() {
+            return None;
+        }
+        let slot = state.shared_slot(SliceAddress { volume: self.volume, slice })?;
+        // The address identifies the open pool: both disks of a comparison keep it open.
+        let store = Rc::as_ptr(&self.inner) as usize as u64;
+        Some(ContentKey { store, place: u64::from(slot.group.0) << 32 | u64::from(slot.slot.0) })
     }
 
     async fn reserve(&self, at: u64, len: u64) -> DiskResult<()> {

@@ -29,6 +29,7 @@ mod device;
 mod disk;
 mod error;
 mod export;
+mod family;
 mod flush;
 pub mod format;
 mod give_up;

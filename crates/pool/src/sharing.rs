@@ -5,6 +5,7 @@
 
 use seam::{Disk, Seam};
 
+use crate::family::Family;
 use crate::format::record::Record;
 use crate::number::{FamilySlice, SliceAddress, SlotAddress, VolumeId};
 use crate::policy::VolumeSpec;
@@ -15,7 +16,8 @@ use crate::state::{State, Volume};
 impl<S: Seam, D: Disk<S>> State<S, D> {
     /// Adds a volume or snapshot to its family.
     pub fn insert_volume(&mut self, id: VolumeId, volume: Volume) {
-        self.families.entry(volume.lineage.family).or_default().push(id);
+        let is_snapshot = volume.lineage.snapshot.is_some();
+        self.families.entry(volume.lineage.family).or_default().add(id, is_snapshot);
         let former = self.volumes.insert(id, volume);
         assert!(former.is_none(), "the number of volume {id} is used once");
     }
@@ -23,9 +25,9 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
     /// Takes a volume or snapshot out of its family.
     pub fn take_volume(&mut self, id: VolumeId) -> Option<Volume> {
         let volume = self.volumes.remove(&id)?;
-        let members = self.families.get_mut(&volume.lineage.family).expect("a volume belongs to its family");
-        members.retain(|member| *member != id);
-        if members.is_empty() {
+        let family = self.families.get_mut(&volume.lineage.family).expect("a volume belongs to its family");
+        family.remove(id, volume.lineage.snapshot.is_some());
+        if family.members().is_empty() {
             self.families.remove(&volume.lineage.family);
         }
         Some(volume)
@@ -38,7 +40,16 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
 
     /// The volumes and snapshots of a family.
     pub fn members(&self, family: VolumeId) -> &[VolumeId] {
-        self.families.get(&family).map_or(&[], Vec::as_slice)
+        self.families.get(&family).map_or(&[], Family::members)
+    }
+
+    /// The slot of a slice, if several volumes may share it. A slot that a volume shares with snapshots alone counts
+    /// only if the family has other volumes.
+    pub fn shared_slot(&mut self, slice: SliceAddress) -> Option<SlotAddress> {
+        let volume = self.volumes.get(&slice.volume)?;
+        let slot = volume.map.get(slice.slice)?;
+        let has_clones = self.families.get(&volume.lineage.family).is_some_and(Family::has_clones);
+        (has_clones && !self.check_private(slice, slot)).then_some(slot)
     }
 
     /// The slices of volumes and snapshots whose map entries refer to a slot, volumes first.

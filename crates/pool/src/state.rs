@@ -15,6 +15,7 @@ use seam::{Disk, DiskError, Nanos, PendingRequests, Seam};
 use crate::buffers::Buffers;
 use crate::changes::Changes;
 use crate::error::PoolError;
+use crate::family::Family;
 use crate::format::record::{Lineage, Record};
 use crate::format::superblock::{MemberState, Superblock};
 use crate::group_set::GroupSet;
@@ -288,7 +289,7 @@ pub(crate) struct State<S: Seam, D: Disk<S>> {
     /// Volumes and snapshots.
     pub volumes: BTreeMap<VolumeId, Volume>,
     /// The volumes and snapshots of each family.
-    pub families: BTreeMap<VolumeId, Vec<VolumeId>>,
+    pub families: BTreeMap<VolumeId, Family>,
     /// Former maps whose slots are not released yet.
     pub retired: Vec<Retired>,
     pub next_volume: VolumeId,

@@ -93,6 +93,16 @@ pub struct AllocationExtent {
     pub zero: bool,
 }
 
+/// Identifies stored bytes that several disks may share. Compare keys of the same offset only, and at one moment: a
+/// write or a move of the content changes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ContentKey {
+    /// The open storage that holds the bytes.
+    pub store: u64,
+    /// The place in it.
+    pub place: u64,
+}
+
 /// Storage.
 ///
 /// A submitted operation completes and owns its buffers, even if its future is dropped. Offsets and lengths are
@@ -157,6 +167,13 @@ pub trait Disk<S: Seam>: Clone + 'static {
     /// A part of a range that cannot be zeroed without space that the disk lacks, until [`Disk::reserve`] has succeeded
     /// for it: its content is shared, and a part of it stays.
     fn part_to_reserve_for_zeroes(&self, at: u64, len: u64) -> Option<Range<u64>> {
+        let _ = (at, len);
+        None
+    }
+
+    /// The key of `len` bytes from `at` on, if other open disks may share their storage. Two disks have the same key at
+    /// the same offset exactly if they would read the same stored bytes there now.
+    fn shared_content(&self, at: u64, len: u64) -> Option<ContentKey> {
         let _ = (at, len);
         None
     }

@@ -1719,6 +1719,11 @@ export interface components {
       reads: number;
       /** @description Code of the refusal (`docs/admin/refusals.md`), if the volume is refused. */
       refusal?: string | null;
+      /**
+       * @description The part of the bytes from memory and flash that another volume of the pool had in its cache, with the same
+       *     stored content.
+       */
+      sibling_read_bytes: number;
       /** @description Size that clients see. */
       size_bytes: number;
       /** @description Bytes read by clients, by source. */

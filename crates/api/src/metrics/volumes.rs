@@ -67,6 +67,12 @@ const FAMILIES: &[Family] = &[
             sources.iter().for_each(|(source, count)| lines.sample(labels, &[("source", source)], *count as f64));
         },
     ),
+    counter(
+        "hotset_volume_read_sibling_bytes_total",
+        "Bytes that clients read from the cache of another volume with the same stored content; part of the bytes from \
+         memory and flash.",
+        |lines, labels, volume| lines.sample(labels, &[], volume.sibling_read_bytes as f64),
+    ),
     Family {
         name: "hotset_volume_latency_seconds",
         kind: "histogram",

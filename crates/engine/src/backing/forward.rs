@@ -78,6 +78,12 @@ macro_rules! forward_to_variants {
                 }
             }
 
+            fn shared_content(&self, at: u64, len: u64) -> Option<ContentKey> {
+                match self {
+                    $($disks::$variant(disk) => disk.shared_content(at, len),)+
+                }
+            }
+
             async fn reserve(&self, at: u64, len: u64) -> DiskResult<()> {
                 match self {
                     $($disks::$variant(disk) => disk.reserve(at, len).await,)+

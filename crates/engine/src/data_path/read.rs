@@ -9,10 +9,12 @@ use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Piece, Seam};
 use crate::backing::Cause;
 use crate::fill::FillResult;
 use crate::fill::reload::ReloadReason;
+use crate::fill::sibling_read::read_sibling_flash;
 use crate::flash_tier::counters::MissReason;
 use crate::memory::{BlockNo, MemoryCache, PageNo, Sectors};
 use crate::policy::Admit;
 use crate::shard::fill_guard::FillGuard;
+use crate::shard::siblings::{SiblingCopy, SiblingSearch, SiblingUse};
 use crate::shard::state::State;
 use crate::shard::wait::WriteWait;
 use crate::shard::{Shard, ShardRef, Span, blocks_of, spans};
@@ -66,9 +68,12 @@ impl<S: Seam> Shard<S> {
         keep: bool,
         trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
-        self.curves.borrow_mut().record_use(at, len as u64);
         let mut sources = ReadSources::default();
         let result = self.read_with_sources(at, len, out, keep, trace, &mut sources).await;
+        // A use of a sibling's block counts in the curve of the sibling: memory of this volume would not help.
+        if sources.sibling_bytes < len as u64 {
+            self.curves.borrow_mut().record_use(at, len as u64);
+        }
         self.count_read(len as u64, &sources, result.is_ok());
         if result.is_ok() {
             self.queue_promotions(sources.to_promote);
@@ -101,10 +106,11 @@ impl<S: Seam> Shard<S> {
         pieces.resize_with(spans.len(), || None);
         let sequential = keep && self.record_stream_read(at, len);
         let mut is_first_pass = true;
+        let mut sibling_use = SiblingUse::default();
         self.last_request.set(self.seam().now());
         loop {
             let (plan, prefetched_bytes) = self.with(|state, memory| {
-                let plan = self.plan(state, memory, &spans, &mut pieces);
+                let plan = self.plan(state, memory, &spans, &mut pieces, (sibling_use, keep));
                 let cached = spans.iter().zip(&pieces).filter(|(_, piece)| piece.is_some()).map(|(span, _)| *span);
                 let bytes = if plan.is_read_ahead { self.record_readahead_uses(memory, cached) } else { 0 };
                 (plan, bytes)
@@ -114,7 +120,14 @@ impl<S: Seam> Shard<S> {
                 sources.from_memory = pieces.iter().filter(|piece| piece.is_some()).count();
                 sources.memory_bytes = pieces.iter().flatten().map(|piece| piece.len() as u64).sum();
                 sources.prefetched_bytes = prefetched_bytes;
-                let missing = spans.iter().zip(&pieces).filter(|(_, piece)| keep && piece.is_none());
+                sources.sibling_bytes = plan.sibling_bytes;
+                for (sibling, run) in plan.sibling_memory.iter().chain(&plan.sibling_flash) {
+                    let bytes = BlockNo::count(run) * BLOCK_BYTES as u64;
+                    sibling.curves.borrow_mut().record_use(ByteOffset::of(run.start), bytes);
+                }
+                // Content that a sibling has on flash, or is reading, is not promoted once more.
+                let is_own_miss = |span: &Span| keep && !plan.sibling_blocks.contains(&span.block);
+                let missing = spans.iter().zip(&pieces).filter(|(span, piece)| piece.is_none() && is_own_miss(span));
                 sources.to_promote = self.record_misses(missing.map(|(span, _)| span.block), sequential);
             }
             let Some(mut buffers) = self.core.alloc_all(plan.block_count(), false).await else {
@@ -138,7 +151,32 @@ impl<S: Seam> Shard<S> {
             if has_reloaded {
                 trace.record(Step::Flash, self.seam().now());
             }
+            let admit = (keep && self.admits_reads()).then_some(if sequential { Admit::Stream } else { Admit::Normal });
+            for (sibling, run) in plan.sibling_flash {
+                let run_buffers = buffers.split_off(buffers.len() - BlockNo::count(&run) as usize);
+                let filled = read_sibling_flash(self, &sibling, run, run_buffers, admit).await;
+                trace.record(Step::Flash, self.seam().now());
+                let Some(filled) = filled else {
+                    sibling_use.flash = false;
+                    continue;
+                };
+                sources.from_flash += filled.blocks.len();
+                trace.move_time(Step::Flash, Step::Shares, filled.waited);
+                for (span, piece) in spans.iter().zip(&mut pieces) {
+                    let was_missing = piece.is_none();
+                    take_filled(&filled, span, piece);
+                    sources.sibling_bytes += if was_missing && piece.is_some() { span.len as u64 } else { 0 };
+                }
+            }
             if plan.missing.is_empty() {
+                if let Some((sibling, guard)) = plan.sibling_fill.filter(|_| plan.join.is_none()) {
+                    sibling.expedite();
+                    guard.wait_for_end().await;
+                    sibling_use.joins_left -= 1;
+                    sources.joined = true;
+                    trace.record(Step::Joined, self.seam().now());
+                    continue;
+                }
                 match plan.join {
                     Some(guard) => {
                         self.expedite();
@@ -151,7 +189,6 @@ impl<S: Seam> Shard<S> {
                 }
                 continue;
             }
-            let admit = (keep && self.admits_reads()).then_some(if sequential { Admit::Stream } else { Admit::Normal });
             let filled = self.fill_all(plan.missing, buffers, admit, &spans, &sources.to_promote).await?;
             let from_flash: usize = filled.iter().map(|filled| filled.from_flash).sum();
             sources.unreadable += filled.iter().map(|filled| filled.unreadable).sum::<usize>();
@@ -187,6 +224,7 @@ impl<S: Seam> Shard<S> {
             ReadKind::Miss
         };
         self.counters.count_read(bytes, kind, sources.bytes(bytes));
+        self.counters.add(&self.counters.sibling_bytes, sources.sibling_bytes);
         let counters = &self.flash_tier.counters;
         match kind {
             ReadKind::Memory | ReadKind::Prefetched => {}
@@ -238,15 +276,18 @@ impl<S: Seam> Shard<S> {
         zero.then(|| Piece::new(self.seam().zero_block(), span.start, span.len))
     }
 
-    /// Takes the pieces that memory serves, and determines the sources of the others.
+    /// Takes the pieces that memory serves, and determines the sources of the others. The last argument says which
+    /// copies of siblings the request may use, and whether it admits blocks to memory.
     fn plan(
         &self,
         state: &State,
         memory: &mut MemoryCache<S>,
         spans: &[Span],
         pieces: &mut [Option<Piece<S::Block>>],
-    ) -> ReadPlan {
-        let mut plan = ReadPlan { missing: Vec::new(), spilled: Vec::new(), join: None, is_read_ahead: false };
+        (sibling_use, keep): (SiblingUse, bool),
+    ) -> ReadPlan<S> {
+        let mut plan = ReadPlan::default();
+        let mut search = SiblingSearch::default();
         for (span, piece) in spans.iter().zip(pieces) {
             if piece.is_none() {
                 *piece = self.find_in_memory(state, memory, span, &mut plan.is_read_ahead);
@@ -260,6 +301,31 @@ impl<S: Seam> Shard<S> {
             }
             let block = span.block;
             let is_spilled = state.log_tracker.is_spilled(block) && !self.sabotage(Sabotage::FillOverSpilled);
+            if !is_spilled && memory.find(self.number, block).is_none() {
+                match self.find_sibling_copy(memory, &mut search, sibling_use, block) {
+                    Some(SiblingCopy::Memory(sibling, content)) => {
+                        *piece = Some(Piece::new(content, span.start, span.len));
+                        plan.sibling_bytes += span.len as u64;
+                        add_to_run(&mut plan.sibling_memory, sibling, block);
+                        continue;
+                    }
+                    _ if self.is_on_flash(block) => {}
+                    Some(SiblingCopy::Flash(sibling)) => {
+                        plan.sibling_blocks.push(block);
+                        add_to_run(&mut plan.sibling_flash, sibling, block);
+                        continue;
+                    }
+                    Some(SiblingCopy::Fill(sibling, guard)) => {
+                        plan.sibling_blocks.push(block);
+                        plan.sibling_fill = Some((sibling, guard));
+                        continue;
+                    }
+                    None => {}
+                }
+                if keep && self.admits_reads() {
+                    self.register_as_sibling(&search);
+                }
+            }
             let runs = if is_spilled { &mut plan.spilled } else { &mut plan.missing };
             match runs.last_mut() {
                 Some(run) if run.end == block && BlockNo::count(run) < FILL_BLOCKS_MAX => run.end = run.end.next(),
@@ -370,11 +436,17 @@ impl<S: Seam> Shard<S> {
         let mut next = blocks.start;
         while next < blocks.end && self.admits_reads() {
             let run = self.with(|state, memory| {
-                let absent = |block: BlockNo| {
-                    memory.find(self.number, block).is_none()
+                let mut search = SiblingSearch::default();
+                let mut absent = |block: BlockNo| {
+                    let is_absent = memory.find(self.number, block).is_none()
                         && !state.zeroes.contains(block)
                         && !state.log_tracker.is_spilled(block)
                         && state.fill_guard_for(block, Sectors::ALL).is_none()
+                        && self.find_sibling_copy(memory, &mut search, SiblingUse::default(), block).is_none();
+                    if is_absent {
+                        self.register_as_sibling(&search);
+                    }
+                    is_absent
                 };
                 let start = BlockNo::each(&(next..blocks.end)).find(|block| absent(*block))?;
                 let run_end_max = blocks.end.min(start.plus(FILL_BLOCKS_MAX));
@@ -402,6 +474,8 @@ struct ReadSources {
     /// Bytes from memory, those of blocks that were read ahead included.
     memory_bytes: u64,
     prefetched_bytes: u64,
+    /// Bytes from the cache of a sibling; they count as memory or flash, too.
+    sibling_bytes: u64,
     joined: bool,
     /// Blocks that flash failed to deliver.
     unreadable: usize,
@@ -429,7 +503,7 @@ impl ReadSources {
 type RunResult<S> = (Range<BlockNo>, Result<FillResult<S>, DiskError>);
 
 /// Sources of the blocks that memory does not serve.
-struct ReadPlan {
+struct ReadPlan<S: Seam> {
     /// Runs to be read from the backing.
     missing: Vec<Range<BlockNo>>,
     /// Runs of spilled blocks on flash.
@@ -438,12 +512,51 @@ struct ReadPlan {
     join: Option<Rc<FillGuard>>,
     /// A block that was found had been read ahead.
     is_read_ahead: bool,
+    /// Runs found in the memory of siblings, and runs on their flash, each in one page.
+    sibling_memory: Vec<SiblingRun<S>>,
+    sibling_flash: Vec<SiblingRun<S>>,
+    /// The fill of a sibling that will bring more of the blocks.
+    sibling_fill: Option<(ShardRef<S>, Rc<FillGuard>)>,
+    /// Blocks that siblings have on flash, or are reading.
+    sibling_blocks: Vec<BlockNo>,
+    /// Bytes of the request found in the memory of siblings.
+    sibling_bytes: u64,
 }
 
-impl ReadPlan {
+impl<S: Seam> Default for ReadPlan<S> {
+    fn default() -> Self {
+        ReadPlan {
+            missing: Vec::new(),
+            spilled: Vec::new(),
+            join: None,
+            is_read_ahead: false,
+            sibling_memory: Vec::new(),
+            sibling_flash: Vec::new(),
+            sibling_fill: None,
+            sibling_blocks: Vec::new(),
+            sibling_bytes: 0,
+        }
+    }
+}
+
+impl<S: Seam> ReadPlan<S> {
     /// Number of blocks to be read from flash and from the backing.
     fn block_count(&self) -> usize {
-        self.missing.iter().chain(&self.spilled).map(|run| BlockNo::count(run) as usize).sum()
+        let sibling_runs = self.sibling_flash.iter().map(|(_, run)| run);
+        self.missing.iter().chain(&self.spilled).chain(sibling_runs).map(|run| BlockNo::count(run) as usize).sum()
+    }
+}
+
+/// Blocks of one page and the sibling that has them.
+type SiblingRun<S> = (ShardRef<S>, Range<BlockNo>);
+
+/// Adds a block to the last run if it continues it.
+fn add_to_run<S: Seam>(runs: &mut Vec<SiblingRun<S>>, sibling: ShardRef<S>, block: BlockNo) {
+    match runs.last_mut() {
+        Some((last, run)) if Rc::ptr_eq(last, &sibling) && run.end == block && run.start.page().0 == block.page().0 => {
+            run.end = block.next();
+        }
+        _ => runs.push((sibling, block.single())),
     }
 }
 

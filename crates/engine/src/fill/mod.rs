@@ -2,6 +2,7 @@
 
 mod flash_read;
 pub mod reload;
+pub mod sibling_read;
 
 use std::ops::Range;
 use std::rc::Rc;

@@ -23,8 +23,14 @@ pub use usage::VolumeUsage;
 use usage::VolumeUsageTable;
 
 /// Upper bound of the index and policy bytes of one cached block, for a block that is alone in its page.
-pub const BLOCK_OVERHEAD_BYTES: usize =
-    std::mem::size_of::<Slot<usize>>() + 4 + Index::page_cost_bytes() + Clock2Q::slot_cost_bytes();
+pub const BLOCK_OVERHEAD_BYTES: usize = std::mem::size_of::<Slot<usize>>()
+    + 4
+    + Index::page_cost_bytes()
+    + Clock2Q::slot_cost_bytes()
+    + SIBLING_DIRECTORY_BYTES;
+
+/// Upper bound of the bytes of one block in the directory of siblings (`shard/siblings.rs`).
+pub const SIBLING_DIRECTORY_BYTES: usize = 4;
 
 /// Maximum number of blocks whose index entries one call prefetches into the processor's cache.
 pub const PREFETCHED_ENTRIES_MAX: usize = 32;

@@ -11,6 +11,7 @@ use super::kept_records::KeptTotals;
 use super::log_destage::{BatchReads, LOGGED_AGE_FACTOR};
 use super::memory_partition::MemoryPartition;
 use super::promoter::Promoter;
+use super::siblings::SiblingDirectory;
 use super::{Shard, ShardRef};
 use crate::backing::Datastore;
 use crate::memory::{BLOCKS_PER_PAGE, MemoryCache};
@@ -37,8 +38,10 @@ pub struct CoreState<S: Seam> {
     seam: S,
     spec: CoreSpec,
     memory: RefCell<MemoryCache<S>>,
-    /// All shards in the order of attachment. Each shard owns this, so this holds only weak references.
-    shards: RefCell<Vec<Weak<Shard<S>>>>,
+    /// All shards by number, in the order of attachment. Each shard owns this, so this holds only weak references.
+    shards: RefCell<BTreeMap<u32, Weak<Shard<S>>>>,
+    /// Volumes that may hold content that others share.
+    pub siblings: RefCell<SiblingDirectory>,
     /// The tick runs.
     pub ticking: Cell<bool>,
     /// The flash log, if there is one.
@@ -91,6 +94,7 @@ impl<S: Seam> CoreState<S> {
             log_lateness: Cell::default(),
             log_since: Cell::default(),
             datastores: Default::default(),
+            siblings: RefCell::new(SiblingDirectory::new(seam.blocks_total())),
             flash_datastore: Datastore::of_flash(seam.clone(), &flash_spec),
             seam,
             spec,
@@ -173,8 +177,7 @@ impl<S: Seam> CoreState<S> {
 
     /// A weak reference to a shard.
     pub fn weak_shard(&self, number: u32) -> Option<Weak<Shard<S>>> {
-        let shards = self.shards.borrow();
-        shards.iter().find(|shard| shard.upgrade().is_some_and(|shard| shard.number == number)).cloned()
+        self.shards.borrow().get(&number).cloned()
     }
 
     /// True if there is a flash log.
@@ -274,25 +277,27 @@ impl<S: Seam> CoreState<S> {
 
     /// Adds a shard and reduces the dirty limits of the others accordingly.
     pub fn add(&self, shard: &ShardRef<S>) {
-        self.shards.borrow_mut().push(Rc::downgrade(shard));
+        self.shards.borrow_mut().insert(shard.number, Rc::downgrade(shard));
+        self.siblings.borrow_mut().record_change_of_volumes();
         self.shards().iter().for_each(|shard| shard.refresh_throttle());
     }
 
     /// Removes a shard.
     pub fn remove(&self, shard: &ShardRef<S>) {
-        self.shards.borrow_mut().retain(|other| !std::ptr::eq(other.as_ptr(), Rc::as_ptr(shard)));
+        self.shards.borrow_mut().remove(&shard.number);
+        self.siblings.borrow_mut().record_change_of_volumes();
         self.memory.borrow_mut().detach_volume(shard.number);
     }
 
     /// All shards.
     pub fn shards(&self) -> Vec<ShardRef<S>> {
-        self.shards.borrow().iter().filter_map(Weak::upgrade).collect()
+        self.shards.borrow().values().filter_map(Weak::upgrade).collect()
     }
 
     /// Number of blocks of all shards that are not clean.
     pub fn not_clean_blocks(&self) -> u64 {
         let shards = self.shards.borrow();
-        shards.iter().filter_map(Weak::upgrade).map(|shard| shard.state.borrow().not_clean_blocks()).sum()
+        shards.values().filter_map(Weak::upgrade).map(|shard| shard.state.borrow().not_clean_blocks()).sum()
     }
 
     /// Evicts clean blocks until `count` buffers are free, if there are as many.

@@ -4,6 +4,7 @@ use flash::{Position, VolumePages};
 use seam::Seam;
 
 use super::Shard;
+use crate::flash_tier::page_and_index;
 use crate::memory::BlockNo;
 use crate::{CacheMode, WritePolicy};
 
@@ -31,6 +32,13 @@ impl<S: Seam> Shard<S> {
     pub fn kept_position(&self, block: BlockNo) -> Option<Position> {
         let position = self.kept_records.borrow().get(block).filter(|_| self.may_read_flash())?;
         self.core.log().filter(|store| !store.has_expired(position)).map(|_| position)
+    }
+
+    /// True if reads may be served from a flash copy of the block.
+    pub fn is_on_flash(&self, block: BlockNo) -> bool {
+        let (page, index) = page_and_index(block);
+        self.readable_pages().is_some_and(|pages| pages.valid_blocks(page) >> index & 1 == 1)
+            || self.kept_position(block).is_some()
     }
 
     /// The pages, if pages may be added to them.

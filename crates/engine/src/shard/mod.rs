@@ -15,6 +15,7 @@ pub mod partial_blocks;
 pub mod promoter;
 pub mod retire;
 pub mod retry;
+pub mod siblings;
 pub mod single_flight;
 pub mod state;
 pub mod streams;

@@ -5,6 +5,7 @@ mod backing_fails;
 mod bad_sector;
 mod beside_destage;
 mod causes;
+mod clones;
 mod complete;
 mod crashes;
 mod every_policy;

@@ -150,6 +150,11 @@ pub struct VolumeReport {
     #[serde(default)]
     #[schema(required)]
     pub source_bytes: SourceBytes,
+    /// The part of the bytes from memory and flash that another volume of the pool had in its cache, with the same
+    /// stored content.
+    #[serde(default)]
+    #[schema(required)]
+    pub sibling_read_bytes: u64,
     /// Pages promoted to flash.
     pub promotions: u64,
     /// Failed requests.
@@ -268,6 +273,7 @@ impl VolumeReport {
             partial_hits: 0,
             misses: 0,
             source_bytes: SourceBytes::default(),
+            sibling_read_bytes: 0,
             promotions: 0,
             errors: 0,
             memory_bytes: 0,

@@ -299,3 +299,41 @@ fn clones_between_two_checkpoints_leave_room_for_the_next_one() {
     });
     assert_eq!(check(&world).findings, vec![]);
 }
+
+#[test]
+fn content_keys_are_equal_exactly_while_volumes_share_a_slot() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let (pool, id, master) = with_volume(&seam).await;
+        let key = |disk: &PoolDisk<SimSeam, SimDisk>, slice: u64| disk.shared_content(slice * SLICE, 4096);
+        assert_eq!(key(&master, 0), None, "the volume has no clone");
+        let snapshot = pool.create_snapshot(id, "s", 0).await.expect("sound disks");
+        assert_eq!(key(&master, 0), None, "a snapshot alone has no cache");
+        let first = pool.clone_snapshot(snapshot, "c1").await.expect("the name is free");
+        let second = pool.clone_snapshot(snapshot, "c2").await.expect("the name is free");
+        let [first, second] = [first, second].map(|clone| pool.volume(clone).expect("it exists"));
+        for slice in [0, 1] {
+            let shared = key(&master, slice);
+            assert!(shared.is_some() && key(&first, slice) == shared && key(&second, slice) == shared);
+        }
+        assert_ne!(key(&master, 0), key(&master, 1));
+        assert_eq!((key(&master, 2), key(&first, 2)), (None, None), "unallocated slices have no content");
+        assert_eq!(master.shared_content(SLICE - 4096, 8192), None, "a range has one key");
+        assert_eq!(master.shared_content(8 * SLICE, 4096), None, "past the end");
+        // A move changes the key of all.
+        let before = key(&master, 0);
+        let slice = SliceAddress { volume: id, slice: SliceNo(0) };
+        let target = GroupNo((pool.group_of(slice).expect("allocated").0 + 1) % 3);
+        let moved = pool.move_slice(slice, target, unpaced()).await.expect("room");
+        assert_eq!(moved, MoveOutcome::Moved);
+        assert!(key(&master, 0) != before && key(&master, 0) == key(&first, 0));
+        // A reservation copies the slice: it is the master's own.
+        master.reserve(0, 4096).await.expect("room");
+        assert_eq!((key(&master, 0), key(&first, 0)), (None, key(&second, 0)));
+        pool.roll_back(snapshot).await.expect("sound disks");
+        assert!(key(&master, 0).is_some() && key(&master, 0) == key(&first, 0));
+        second.zero(0, SLICE, true).await.expect("sound disks");
+        assert_eq!(key(&second, 0), None);
+    });
+}

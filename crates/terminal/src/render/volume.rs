@@ -222,6 +222,10 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
     let sources =
         [("memory", bytes.memory), ("flash", bytes.flash), ("prefetched", bytes.prefetched), ("array", bytes.backing)];
     let sources = sources.map(|(source, bytes)| format!("{source} {}", source_bytes(bytes))).join(", ");
+    let from_siblings = match volume.sibling_read_bytes {
+        0 => String::new(),
+        bytes => format!("; {} of them from the caches of other volumes", show_bytes(bytes)),
+    };
     // Service and held time, if the volume's limit or other volumes held requests.
     let service_and_held = |requests, service: &Option<Quantiles>, held: &Option<Quantiles>| {
         let (Some(service), Some(held)) = (service, held) else { return Vec::new() };
@@ -236,7 +240,7 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
         ("  flash hits", reads_text(volume.flash_hits)),
         ("  partial hits", reads_text(volume.partial_hits)),
         ("  misses", reads_text(volume.misses)),
-        ("  bytes", sources),
+        ("  bytes", sources + &from_siblings),
         ("  latency", latency(volume.reads, &us.read)),
     ];
     lines.extend(service_and_held(volume.reads, &us.read_service, &us.read_held));

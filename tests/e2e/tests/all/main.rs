@@ -47,6 +47,7 @@ mod memory;
 mod needless_io;
 mod package_guest;
 mod persisted_memory;
+mod pool_clones;
 mod pool_import;
 mod pool_losses;
 mod pool_snapshots;
