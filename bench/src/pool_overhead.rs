@@ -32,13 +32,13 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     let [file, device] = ["file", "device"].map(|name| folder.join(name));
     File::create(&file)?.set_len(effort.size_bytes)?;
     File::create(&device)?.set_len(effort.size_bytes + SPARE_BYTES)?;
+    let volume = |name: &str, keys: &str| format!("[[volume]]\nname = \"{name}\"\npolicy = \"none\"\n{keys}\n");
     let extra_toml = format!(
-        "\n[[pool]]\nname = \"{POOL}\"\nrelocation = \"off\"\n[[pool.tier]]\nname = \"t\"\nclass = \"ssd\"\ndevices = \
-         [\"{}\"]\n[[volume]]\nname = \"file\"\nbacking = \"{}\"\npolicy = \"none\"\n[[volume]]\nname = \"pool\"\nbacking = \
-         \"pool://{POOL}\"\nsize = \"{} B\"\npolicy = \"none\"\n",
+        "\n[[pool]]\nname = \"{POOL}\"\nrelocation = \"off\"\n[[pool.tier]]\nname = \"t\"\nclass = \"ssd\"\n\
+         devices = [\"{}\"]\n{}{}",
         device.display(),
-        file.display(),
-        effort.size_bytes
+        volume("file", &format!("backing = \"{}\"", file.display())),
+        volume("pool", &format!("backing = \"pool://{POOL}\"\nsize = \"{} B\"", effort.size_bytes))
     );
     let socket = folder.join("pool.sock");
     let command = daemon(folder, &socket, MEMORY_BYTES, &[], &extra_toml, &programs.hotset)?;
@@ -50,8 +50,8 @@ pub fn section(folder: &Path, programs: &Programs, effort: Effort) -> io::Result
     }
     let mut text = format!(
         "A volume on a pool of one file, and one on a file beside it, both without a cache and with their space \
-         allocated; interleaved. Targets: at most {ADDED_US_MAX} µs more at depth 1, at least {RATIO_MIN} of the rate at \
-         depth 32.\n\n| | file | pool | added | ratio of rates |\n| --- | ---: | ---: | ---: | ---: |\n"
+         allocated; interleaved. Targets: at most {ADDED_US_MAX} µs more at depth 1, at least {RATIO_MIN} of the rate \
+         at depth 32.\n\n| | file | pool | added | ratio of rates |\n| --- | ---: | ---: | ---: | ---: |\n"
     );
     for cell in &CELLS {
         let pairs = (0..effort.rounds).map(|round| measure_pair(cell, &targets, effort, round));

@@ -16,11 +16,11 @@ use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use crate::log::pieces_of;
 use crate::shard::core_state::CoreState;
-use crate::wait::within;
 use crate::{
     Backing, CacheMode, CoreSpec, CoreStats, DatastoreSpec, DatastoreStats, RequestError, Volume, VolumeSpec,
     WritePolicy, WriteSource,
 };
+use task_sync::within;
 
 /// Buffers that [`Core::with_free_buffers`] keeps free, and the interval at which it evicts blocks for them.
 const FREE_BUFFERS: usize = 64;

@@ -70,7 +70,7 @@ pub struct VolumeStats {
     pub source_bytes: SourceBytes,
     /// The part of them from the cache of another volume with the same stored content, such as a clone's master: from
     /// its memory or its flash.
-    pub sibling_bytes: u64,
+    pub sibling_read_bytes: u64,
     /// Reads served whole from memory and flash, with at least one block from flash.
     pub flash_hits: u64,
     /// Reads served in part from memory or flash.
@@ -300,7 +300,7 @@ pub struct Counters {
     prefetched_hits: Counter,
     source_bytes: Cell<SourceBytes>,
     /// Bytes that clients read from the cache of another volume.
-    pub sibling_bytes: Counter,
+    pub sibling_read_bytes: Counter,
     flash_hits: Counter,
     partial_hits: Counter,
     misses: Counter,
@@ -419,7 +419,7 @@ impl Counters {
             memory_hits: self.memory_hits.get(),
             prefetched_hits: self.prefetched_hits.get(),
             source_bytes: self.source_bytes.get(),
-            sibling_bytes: self.sibling_bytes.get(),
+            sibling_read_bytes: self.sibling_read_bytes.get(),
             flash_hits: self.flash_hits.get(),
             partial_hits: self.partial_hits.get(),
             misses: self.misses.get(),

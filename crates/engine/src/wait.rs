@@ -1,20 +1,8 @@
-//! Waiting inside one core: a signal that wakes all waiting tasks after a change, an event for a single task, and work
-//! with a limit.
+//! Waiting inside one core: a signal that wakes all waiting tasks after a change, and an event for a single task.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::poll_fn;
 use std::task::{Poll, Waker};
-
-/// The result of `work`, or `None` if `limit` ends first.
-pub async fn within<T>(limit: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
-    let (mut limit, mut work) = (pin!(limit), pin!(work));
-    poll_fn(|context| match work.as_mut().poll(context) {
-        Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending => limit.as_mut().poll(context).map(|()| None),
-    })
-    .await
-}
 
 /// Wakes all waiting tasks. Each task checks its condition itself, before it waits and after it wakes.
 #[derive(Default)]

@@ -80,9 +80,9 @@ pub(crate) fn check_change<S: Seam, D: Disk<S>>(
     len: u64,
 ) -> DiskResult<()> {
     let volume = state.volumes.get(&slice.volume).ok_or(DiskError::Gone)?;
-    if volume.is_undecided {
+    if volume.is_in_doubt {
         let text =
-            "a snapshot or roll back of the volume failed halfway: it takes no writes until the pool is reopened";
+            "a snapshot or roll back of the volume failed halfway: it takes no writes until the daemon is restarted";
         return Err(DiskError::Io(text.to_owned()));
     }
     let end = u64::from(slice.slice.0) * state.slice_bytes() + offset + len;

@@ -16,7 +16,7 @@ use crate::journal;
 use crate::number::{SliceAddress, VolumeId};
 use crate::policy::Provisioning;
 use crate::resize;
-use crate::state::{Inner, Needs};
+use crate::state::{CommitScope, Inner};
 use crate::wait::detached;
 
 /// A volume of an open pool, or a snapshot, which is read-only. A clone is another handle to the same volume.
@@ -160,7 +160,7 @@ impl<S: Seam, D: Disk<S>> Disk<S> for PoolDisk<S, D> {
 
     async fn flush(&self) -> DiskResult<()> {
         let _request = self.begin(0, 0)?;
-        let flush = journal::commit(&self.inner, Needs::Writes(self.volume), Vec::new());
+        let flush = journal::commit(&self.inner, CommitScope::VolumeWrites(self.volume), Vec::new());
         flush.await.map_err(PoolError::into_disk_error)
     }
 

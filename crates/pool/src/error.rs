@@ -88,6 +88,14 @@ pub enum PoolError {
         /// The reason.
         reason: String,
     },
+    /// The volume of an import that has not ended: a write to it would belong to a disk that is not a group yet.
+    #[error("the import of {device} to volume {volume} is not finished: attach the device and restart the daemon")]
+    ImportPending {
+        /// The device.
+        device: String,
+        /// Name or number of the volume.
+        volume: String,
+    },
     /// No volume has this number.
     #[error("the pool has no volume {0}")]
     NoVolume(VolumeId),

@@ -29,7 +29,8 @@ pub struct ExportStep {
 pub struct ExportPlan {
     /// Size of the volume.
     pub size_bytes: u64,
-    /// The copies. None reads what another one writes. The one that replaces superblocks of the pool comes last.
+    /// The copies. No copy reads a range that another copy writes. The one that replaces superblocks of the pool comes
+    /// last.
     pub steps: Vec<ExportStep>,
 }
 

@@ -25,7 +25,7 @@ pub(crate) async fn give_up<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group:
         state.current_import().is_some_and(|(importing, _)| importing == group) && state.is_absent(group)
     };
     if is_absent_import {
-        return import::roll_back(inner).await;
+        return import::undo(inner).await;
     }
     {
         let mut state = inner.state.borrow_mut();

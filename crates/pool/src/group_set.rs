@@ -1,6 +1,9 @@
 //! A set of groups.
 
+use crate::format::superblock::MEMBERS_MAX;
 use crate::number::GroupNo;
+
+const _: () = assert!(MEMBERS_MAX <= u32::BITS as usize, "each member has a bit");
 
 /// A set of groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,6 +16,16 @@ impl GroupSet {
 
     pub fn contains(self, group: GroupNo) -> bool {
         self.0 >> group.0 & 1 == 1
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The groups of this set that are not in the other one.
+    #[must_use]
+    pub fn difference(self, other: GroupSet) -> GroupSet {
+        GroupSet(self.0 & !other.0)
     }
 
     pub fn remove(&mut self, group: GroupNo) {
@@ -30,6 +43,6 @@ impl GroupSet {
     }
 
     pub fn iter(self) -> impl Iterator<Item = GroupNo> {
-        (0..32).map(GroupNo).filter(move |group| self.contains(*group))
+        (0..MEMBERS_MAX as u16).map(GroupNo).filter(move |group| self.contains(*group))
     }
 }

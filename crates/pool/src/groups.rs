@@ -15,7 +15,7 @@ use crate::membership;
 use crate::mover::{MoveError, MoveOutcome, Pace, count_failed, move_slice};
 use crate::number::{GroupNo, PoolGeneration, SliceAddress, SlotAddress, SlotNo, TierNo};
 use crate::policy::{TierPolicy, place};
-use crate::state::{Group, Inner, Needs, State};
+use crate::state::{CommitScope, Group, Inner, State};
 
 /// Makes a disk a group of a tier, durably.
 pub(crate) async fn add_group<S: Seam, D: Disk<S>>(
@@ -158,7 +158,7 @@ pub(crate) async fn continue_drain<S: Seam, D: Disk<S>>(
     }
     release_retired(inner).await;
     // A slot that a request still uses, or whose free record is not durable, keeps the group.
-    journal::commit(inner, Needs::AllChanges, Vec::new()).await?;
+    journal::commit(inner, CommitScope::AllMaps, Vec::new()).await?;
     let _guard = inner.membership_lock.lock().await;
     if !is_draining(inner, group) || !is_empty(inner, group) {
         report.left = report.left.max(1);

@@ -19,7 +19,7 @@ use crate::number::{GroupNo, SliceAddress, SlotAddress};
 use crate::outcome::Place;
 use crate::sabotage::Sabotage;
 use crate::slots::SlotUse;
-use crate::state::{Inner, Move, Needs, PoolCounts, State};
+use crate::state::{CommitScope, Inner, Move, PoolCounts, State};
 use crate::wait::detached;
 use task_sync::{BoxFuture, Waiters};
 
@@ -114,7 +114,7 @@ pub(crate) async fn move_slice<S: Seam, D: Disk<S>>(
     };
     if !is_durable {
         // Before that the source may lose its zeroes and show a former owner's content.
-        journal::commit(inner, Needs::AllChanges, Vec::new()).await.map_err(MoveError::Pool)?;
+        journal::commit(inner, CommitScope::AllMaps, Vec::new()).await.map_err(MoveError::Pool)?;
     }
     let copy = match begin(inner, slice, target)? {
         Ok(copy) => copy,
@@ -217,7 +217,7 @@ async fn run<S: Seam, D: Disk<S>>(
             return copied;
         }
     }
-    journal::commit(inner, Needs::AllChanges, Vec::new()).await.map_err(MoveError::Pool)?;
+    journal::commit(inner, CommitScope::AllMaps, Vec::new()).await.map_err(MoveError::Pool)?;
     let mut state = inner.state.borrow_mut();
     let is_at = |slot| state.references(slot).iter().any(|reference| reference.slice == slice.slice);
     if is_at(copy.source) && !is_at(copy.target) {

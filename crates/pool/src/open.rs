@@ -54,7 +54,7 @@ pub(crate) struct Present<D> {
     /// A present group has an older generation.
     pub has_older: bool,
     /// Disks without a superblock.
-    pub unmarked: Vec<D>,
+    pub without_superblock: Vec<D>,
     /// Disks that are no group of the pool, with the reasons.
     pub unusable: Vec<String>,
 }
@@ -65,14 +65,14 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
     disks: &[D],
 ) -> Result<Present<D>, PoolError> {
     let mut found: Vec<(Superblock, usize, &D)> = Vec::new();
-    let (mut unusable, mut unmarked) = (Vec::new(), Vec::new());
+    let (mut unusable, mut without_superblock) = (Vec::new(), Vec::new());
     for disk in disks {
         match read_superblock(buffers, disk).await {
             Ok((superblock, place)) => found.push((superblock, place, disk)),
             // A blank or failed disk in the place of a group: the group is missing.
             Err(error @ (PoolError::NoPool { .. } | PoolError::Disk { .. })) => {
                 if matches!(error, PoolError::NoPool { .. }) {
-                    unmarked.push(disk.clone());
+                    without_superblock.push(disk.clone());
                 }
                 unusable.push(error);
             }
@@ -120,7 +120,16 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
     }
     let revision = found.iter().map(|(superblock, _, _)| superblock.revision).max().expect("a superblock was found");
     let unusable = unusable.into_iter().map(|error| error.to_string()).collect();
-    Ok(Present { superblock: newest, revision, disks: present, places, generations, has_older, unmarked, unusable })
+    Ok(Present {
+        superblock: newest,
+        revision,
+        disks: present,
+        places,
+        generations,
+        has_older,
+        without_superblock,
+        unusable,
+    })
 }
 
 /// The newer valid superblock of a disk, and its place.
@@ -194,7 +203,8 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     let copies = present_copies(&present, options.accept_missing)?;
     let loaded = load(&buffers, &present.superblock, &copies).await?;
     let has_majority = is_majority(&present);
-    let Present { mut superblock, revision, disks, places, generations, has_older, unmarked, unusable } = present;
+    let Present { mut superblock, revision, disks, places, generations, has_older, without_superblock, unusable } =
+        present;
     superblock.revision = revision;
     let group_of = |(disk, member): (Option<D>, &MemberEntry)| match member.state {
         MemberState::Removed => Group::new(disk, 0),
@@ -234,7 +244,7 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     };
     let inner = Rc::new(inner);
     membership::persist(&inner).await?;
-    import::resume(&inner, &unmarked).await?;
+    import::recover(&inner, &without_superblock).await?;
     journal::repair_in_background(&inner, needs_checkpoint);
     Ok(inner)
 }

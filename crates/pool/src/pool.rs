@@ -28,7 +28,7 @@ use crate::relocation::{self, Pacer, RelocationPlan, RelocationSettings, VolumeC
 use crate::relocation_report::{RelocationProgress, RelocationQueue, RelocationReport};
 use crate::resize;
 use crate::snapshots::{self, SnapshotReport};
-use crate::state::{Inner, Needs, PoolCounts, ServedRequests, Volume};
+use crate::state::{CommitScope, Inner, PoolCounts, ServedRequests, Volume};
 use crate::wait::detached;
 
 /// An open pool. Clones are handles to the same pool, on the same core.
@@ -142,9 +142,9 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
         };
         let (is_thick, size_bytes) = (spec.provisioning == Provisioning::Thick, spec.size_bytes);
         let record = Record::Volume { volume, spec, lineage: Lineage::of(volume), from: None };
-        journal::commit(&self.0, Needs::AllChanges, vec![record]).await?;
+        journal::commit(&self.0, CommitScope::AllMaps, vec![record]).await?;
         if is_thick && let Err(error) = PoolDisk::new(&self.0, volume).reserve(0, size_bytes).await {
-            journal::commit(&self.0, Needs::AllChanges, vec![Record::VolumeRemoved { volume }]).await?;
+            journal::commit(&self.0, CommitScope::AllMaps, vec![Record::VolumeRemoved { volume }]).await?;
             apply::release_retired(&self.0).await;
             return Err(match error {
                 seam::DiskError::NoSpace => PoolError::Full,
@@ -174,7 +174,7 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
         }
         let inner = Rc::clone(&self.0);
         let work = async move {
-            journal::commit(&inner, Needs::AllChanges, vec![Record::VolumeRemoved { volume }]).await?;
+            journal::commit(&inner, CommitScope::AllMaps, vec![Record::VolumeRemoved { volume }]).await?;
             apply::release_retired(&inner).await;
             Ok(())
         };
@@ -238,7 +238,7 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
             let entry = state.volumes.get(&volume).ok_or(PoolError::NoVolume(volume))?;
             state.volume_record(volume, VolumeSpec { policy, ..entry.spec.clone() })
         };
-        journal::commit(&self.0, Needs::AllChanges, vec![record]).await
+        journal::commit(&self.0, CommitScope::AllMaps, vec![record]).await
     }
 
     /// A volume as a disk, or a snapshot as a read-only one.
@@ -463,7 +463,7 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
 
     /// Makes all changes of the maps durable.
     pub async fn commit(&self) -> Result<(), PoolError> {
-        journal::commit(&self.0, Needs::AllChanges, Vec::new()).await
+        journal::commit(&self.0, CommitScope::AllMaps, Vec::new()).await
     }
 
     /// Writes a checkpoint.

@@ -13,7 +13,7 @@ use crate::journal;
 use crate::number::{SliceAddress, SlotAddress, VolumeId};
 use crate::outcome::Place;
 use crate::policy::{Provisioning, VolumeSpec};
-use crate::state::{Inner, Needs};
+use crate::state::{CommitScope, Inner};
 
 /// Attempts to zero the end of a volume whose group loses writes.
 const ATTEMPTS_MAX: u32 = 4;
@@ -60,7 +60,7 @@ pub(crate) async fn resize<S: Seam, D: Disk<S>>(
         state.volumes.get(&volume).ok_or(PoolError::NoVolume(volume))?;
         state.volume_record(volume, spec)
     };
-    journal::commit(inner, Needs::AllChanges, vec![record]).await?;
+    journal::commit(inner, CommitScope::AllMaps, vec![record]).await?;
     Ok(Grown { from_bytes: old_bytes, len_bytes: size_bytes.saturating_sub(old_bytes), provisioning })
 }
 
@@ -90,7 +90,7 @@ async fn zero_tail<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, volume: VolumeI
     }
     for _ in 0..ATTEMPTS_MAX {
         // A commit that takes a change back would restore the former slot and its content.
-        journal::commit(inner, Needs::Changes(volume), Vec::new()).await.map_err(PoolError::into_disk_error)?;
+        journal::commit(inner, CommitScope::VolumeMap(volume), Vec::new()).await.map_err(PoolError::into_disk_error)?;
         let before = {
             let state = inner.state.borrow();
             state.slot_of(slice).map(|slot| (slot, state.write_stamp(slot.group)))

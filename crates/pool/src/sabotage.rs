@@ -28,7 +28,7 @@ pub enum Sabotage {
     /// A slot is freed while another volume or a snapshot refers to it.
     FreeShared,
     /// A flush returns although a group with writes of the volume has not answered in time.
-    AnswerForSilentGroups,
+    AnswerForHungGroups,
     /// An import writes on its disk before its volume is complete.
     MarkBeforeMap,
     /// An import counts as complete before the map of its volume is durable.

@@ -16,7 +16,7 @@ use crate::journal;
 use crate::membership;
 use crate::number::{GroupNo, SliceAddress, SliceNo, VolumeId};
 use crate::policy::{Provisioning, VolumeSpec};
-use crate::state::{Inner, Needs, State};
+use crate::state::{CommitScope, Inner, State};
 use task_sync::Waiters;
 
 /// Longest time that changes of a volume wait for the ones in flight.
@@ -73,7 +73,7 @@ impl<S: Seam, D: Disk<S>> Hold<S, D> {
         }
         for _ in 0..ATTEMPTS_MAX {
             for volume in &hold.volumes {
-                journal::commit(inner, Needs::Writes(*volume), Vec::new()).await?;
+                journal::commit(inner, CommitScope::VolumeWrites(*volume), Vec::new()).await?;
             }
             if !hold.any(|state, id| state.changes.has_changes_of(id)) {
                 return Ok(hold);
@@ -146,7 +146,8 @@ pub(crate) async fn create<S: Seam, D: Disk<S>>(
     Ok(snapshot)
 }
 
-/// Makes a record of a snapshot or a roll back of `volume` durable. After an error that may have happened, too.
+/// Makes a record of a snapshot or a roll back of `volume` durable. If it fails, the record may still be durable; the
+/// volume is then in doubt.
 async fn commit_change<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     volume: VolumeId,
@@ -155,11 +156,11 @@ async fn commit_change<S: Seam, D: Disk<S>>(
     if let Some(failed) = &inner.state.borrow().failed {
         return Err(failed.clone());
     }
-    let result = journal::commit(inner, Needs::AllChanges, vec![record]).await;
+    let result = journal::commit(inner, CommitScope::AllMaps, vec![record]).await;
     if result.is_err()
         && let Some(volume) = inner.state.borrow_mut().volumes.get_mut(&volume)
     {
-        volume.is_undecided = true;
+        volume.is_in_doubt = true;
     }
     result
 }
@@ -215,7 +216,7 @@ pub(crate) async fn clone<S: Seam, D: Disk<S>>(
         let lineage = Lineage { family, snapshot: None };
         (volume, Record::Volume { volume, spec, lineage, from: Some(snapshot) })
     };
-    journal::commit(inner, Needs::AllChanges, vec![record]).await?;
+    journal::commit(inner, CommitScope::AllMaps, vec![record]).await?;
     Ok(volume)
 }
 
@@ -223,7 +224,7 @@ pub(crate) async fn clone<S: Seam, D: Disk<S>>(
 pub(crate) async fn delete<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, snapshot: VolumeId) -> Result<(), PoolError> {
     let _guard = inner.volumes_lock.lock().await;
     snapshot_of(&inner.state.borrow(), snapshot)?;
-    journal::commit(inner, Needs::AllChanges, vec![Record::VolumeRemoved { volume: snapshot }]).await?;
+    journal::commit(inner, CommitScope::AllMaps, vec![Record::VolumeRemoved { volume: snapshot }]).await?;
     release_retired(inner).await;
     Ok(())
 }

@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use seam::{Disk, DiskError, Nanos, PendingRequests, Seam};
+use seam::{Disk, DiskError, DiskResult, Nanos, PendingRequests, Seam};
 
 use crate::buffers::Buffers;
 use crate::changes::Changes;
@@ -116,9 +116,9 @@ pub(crate) struct Volume {
     pub changing: u32,
     /// Changes that wait while a snapshot is made.
     pub hold: Option<Waiters>,
-    /// A record of its snapshot or roll back could not be written, and may be durable all the same. The next opening
-    /// decides; a write before that would change the content of a snapshot, or vanish.
-    pub is_undecided: bool,
+    /// The outcome of its last snapshot or roll back is unknown until the next opening. A write before that would
+    /// change the content of a snapshot, or vanish.
+    pub is_in_doubt: bool,
     /// Demand of its slices.
     pub heat: VolumeHeat,
     /// Sequential streams of its clients.
@@ -140,7 +140,7 @@ impl Volume {
             private: SliceBits::default(),
             changing: 0,
             hold: None,
-            is_undecided: false,
+            is_in_doubt: false,
             heat: VolumeHeat::default(),
             streams: StreamDetector::default(),
             unflushed: GroupSet::default(),
@@ -188,7 +188,8 @@ pub(crate) struct Pins {
 
 /// A request to make changes durable.
 pub(crate) struct CommitRequest {
-    pub needs: Needs,
+    /// The state that it makes durable besides `records`.
+    pub scope: CommitScope,
     /// Records beside the changes of maps.
     pub records: Vec<Record>,
     pub reply: Reply<Result<(), PoolError>>,
@@ -196,21 +197,21 @@ pub(crate) struct CommitRequest {
 
 /// The state that a commit makes durable for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Needs {
+pub(crate) enum CommitScope {
     /// All changes of maps.
-    AllChanges,
+    AllMaps,
     /// The changes of the map of a volume.
-    Changes(VolumeId),
+    VolumeMap(VolumeId),
     /// The completed writes of a volume, and the changes of its map.
-    Writes(VolumeId),
+    VolumeWrites(VolumeId),
 }
 
-impl Needs {
+impl CommitScope {
     /// The volume whose writes are flushed.
     pub fn flushed_volume(self) -> Option<VolumeId> {
         match self {
-            Needs::Writes(volume) => Some(volume),
-            Needs::AllChanges | Needs::Changes(_) => None,
+            CommitScope::VolumeWrites(volume) => Some(volume),
+            CommitScope::AllMaps | CommitScope::VolumeMap(_) => None,
         }
     }
 }
@@ -236,9 +237,11 @@ pub(crate) struct JournalState {
     pub is_committing: bool,
     pub requests: Vec<CommitRequest>,
     /// Groups whose flush for a commit lasts too long. Commits go on without them.
-    pub silent: GroupSet,
-    /// Requests that need a silent group.
-    pub stalled: Vec<CommitRequest>,
+    pub hung: GroupSet,
+    /// Ended flushes of hung groups, until the end of the present pass; `None` between passes.
+    pub late_flushes: Option<Vec<(GroupNo, DiskResult<()>)>>,
+    /// Requests that need a hung group.
+    pub parked: Vec<CommitRequest>,
     /// A task is writing a checkpoint.
     pub is_checkpointing: bool,
     /// Tasks that wait for the end of a checkpoint.
@@ -391,13 +394,13 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
         self.superblock.import_group().zip(self.superblock.import)
     }
 
-    /// Refuses the volume of an import that has not ended: a write to it would belong to a disk that is not a group
-    /// yet.
+    /// Refuses the volume of an import that has not ended.
     pub fn require_imported(&self, volume: VolumeId) -> Result<(), PoolError> {
         match self.current_import() {
             Some((group, importing)) if importing == volume => {
-                let device = self.group_name(group);
-                Err(PoolError::NotImportable { device, reason: format!("the import to volume {volume} has not ended") })
+                let name = self.volumes.get(&volume).map(|volume| volume.spec.name.clone());
+                let volume = name.unwrap_or_else(|| volume.to_string());
+                Err(PoolError::ImportPending { device: self.group_name(group), volume })
             }
             _ => Ok(()),
         }

@@ -139,7 +139,9 @@ pub fn plan(machine: &Machine, choices: &UserChoices) -> Result<Plan, Failure> {
     for device in named_volumes.iter().chain(&named_flash).chain(&named_pool) {
         if !all_named.insert(&device.path) {
             let path = device.path.display();
-            return Err(Failure::usage(format!("{path} has one use only; specify it with one option")));
+            return Err(Failure::usage(format!(
+                "{path} is named more than once; name it with one of --volume, --flash and --pool"
+            )));
         }
     }
     let is_named = |device: &Device| {

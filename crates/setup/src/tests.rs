@@ -106,7 +106,7 @@ fn hypervisor_keeps_its_disks_and_most_of_its_memory() {
     assert!(refused(&machine, &choices(&["/dev/sdc"], &[])).contains("the kernel uses /dev/sdc1"));
     assert!(refused(&machine, &choices(&[], &["/dev/sda3"])).contains("is built on /dev/sda3"));
     assert!(refused(&machine, &choices(&[], &["/dev/sdz"])).contains("lsblk --paths"));
-    assert!(refused(&machine, &choices(&["/dev/sdf"], &["/dev/disk/by-id/ata-DISK_sdf"])).contains("one use only"));
+    assert!(refused(&machine, &choices(&["/dev/sdf"], &["/dev/disk/by-id/ata-DISK_sdf"])).contains("more than once"));
     assert!(refused(&machine, &choices(&["/dev/sdf", "/dev/sdf"], &[])).contains("specified twice"));
 }
 
@@ -173,5 +173,5 @@ fn named_devices_form_a_pool_with_a_tier_for_each_kind() {
     assert!(plan.flash.is_empty() && plan.single_flash.is_some());
     insta::assert_snapshot!(text);
     let twice = UserChoices { pool: vec!["/dev/sdb".into()], ..choices(&["/dev/sdb"], &[]) };
-    assert!(refused(&machine, &twice).contains("one use only"));
+    assert!(refused(&machine, &twice).contains("more than once"));
 }

@@ -1,8 +1,9 @@
-//! Waiting within one core, without an executor: for several futures at once, for a reply of another task, for a lock.
+//! Waiting within one core, without an executor: for several futures at once, for a reply of another task, for a lock,
+//! with a limit.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
@@ -27,6 +28,16 @@ pub async fn join<T>(mut futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
     })
     .await;
     results.into_iter().map(|result| result.expect("every future has ended")).collect()
+}
+
+/// The result of `work`, or `None` if `limit` ends first.
+pub async fn within<T>(limit: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
+    let (mut limit, mut work) = (pin!(limit), pin!(work));
+    poll_fn(|context| match work.as_mut().poll(context) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => limit.as_mut().poll(context).map(|()| None),
+    })
+    .await
 }
 
 /// A one-time reply from another task (a one-shot channel).

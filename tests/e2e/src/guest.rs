@@ -46,11 +46,7 @@ impl Storage {
             Storage::DiskAndFlash => {
                 "[[volume]]\nname = \"v\"\nbacking = \"/dev/vda\"\n[flash]\ndevices = [\"/dev/vdb\", \"/dev/vdc\"]\n"
             }
-            Storage::Pool => {
-                "[[volume]]\nname = \"v\"\nbacking = \"pool://tank\"\nsize = \"8 MiB\"\nprovisioning = \"thick\"\n[[pool]]\nname = \"tank\"\n\
-                 slice = \"256 KiB\"\nrelocation = \"off\"\nrate = \"128 KiB/s\"\n[[pool.tier]]\nname = \"t\"\nclass = \
-                 \"nl-sas\"\ndevices = [\"/dev/vda\", \"/dev/vdb\"]\n"
-            }
+            Storage::Pool => POOL_TABLES,
         }
     }
 
@@ -74,6 +70,24 @@ impl Storage {
         }
     }
 }
+
+/// Tables of a pool and its volume.
+const POOL_TABLES: &str = r#"
+[[volume]]
+name = "v"
+backing = "pool://tank"
+size = "8 MiB"
+provisioning = "thick"
+[[pool]]
+name = "tank"
+slice = "256 KiB"
+relocation = "off"
+rate = "128 KiB/s"
+[[pool.tier]]
+name = "t"
+class = "nl-sas"
+devices = ["/dev/vda", "/dev/vdb"]
+"#;
 
 /// Always drains the fuller disk of the pool, so that slices move without end. `free_bytes` of the pool stands before
 /// those of the disks.

@@ -117,6 +117,8 @@ pub struct Machine {
     pub may_migrate: bool,
     /// Socket on which the guest awaits an incoming migration.
     pub incoming: Option<PathBuf>,
+    /// URI of an export with the content of [`template`], from which the guest boots; writes to it stay.
+    pub root_uri: Option<String>,
     /// Disk of an installed machine, from which systemd boots; writes to it stay; see [`installed`].
     pub installed: Option<PathBuf>,
 }
@@ -126,6 +128,13 @@ pub fn installed(disk: &Path) {
     let template = Kernel::open().folder().join("systemd.ext4");
     assert!(template.exists(), "{} is missing: `scripts/guest-root systemd` creates it", template.display());
     crate::tool::tool("cp").arg("--sparse=always").arg(template).arg(disk).ok();
+}
+
+/// The disk of a guest without systemd.
+pub fn template() -> PathBuf {
+    let disk = Kernel::open().folder().join("root.ext4");
+    assert!(disk.exists(), "{} is missing: `scripts/guest-root` creates it", disk.display());
+    disk
 }
 
 /// Number of queues of each vhost-user disk, and of CPUs, which use one queue each.
@@ -187,12 +196,12 @@ impl Linux {
         command.args(["-append", kernel::COMMAND_LINE]);
         command.arg("-serial").arg(format!("file:{}", console.display()));
         command.arg("-serial").arg(format!("unix:{},server=on,wait=off", socket.display()));
-        let (disk, snapshot) = match &machine.installed {
-            Some(disk) => (disk.clone(), "off"),
-            None => (kernel.folder().join("root.ext4"), "on"),
+        let (disk, snapshot) = match (&machine.root_uri, &machine.installed) {
+            (Some(uri), _) => (uri.clone(), "off"),
+            (None, Some(disk)) => (disk.display().to_string(), "off"),
+            (None, None) => (template().display().to_string(), "on"),
         };
-        assert!(disk.exists(), "{} is missing: scripts/guest-root creates it", disk.display());
-        command.arg("-drive").arg(format!("file={},format=raw,if=none,id=root,snapshot={snapshot}", disk.display()));
+        command.arg("-drive").arg(format!("file={disk},format=raw,if=none,id=root,snapshot={snapshot}"));
         command.args(["-device", "virtio-blk-pci,drive=root"]);
         command.args(["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]);
         for (number, socket) in machine.vhost_user.iter().enumerate() {

@@ -68,7 +68,7 @@ const FAMILIES: &[Family] = &[
         },
     ),
     counter(
-        "hotset_volume_read_sibling_bytes_total",
+        "hotset_volume_sibling_read_bytes_total",
         "Bytes that clients read from the cache of another volume with the same stored content; part of the bytes from \
          memory and flash.",
         |lines, labels, volume| lines.sample(labels, &[], volume.sibling_read_bytes as f64),

@@ -71,7 +71,7 @@ impl<S: Seam> Shard<S> {
         let mut sources = ReadSources::default();
         let result = self.read_with_sources(at, len, out, keep, trace, &mut sources).await;
         // A use of a sibling's block counts in the curve of the sibling: memory of this volume would not help.
-        if sources.sibling_bytes < len as u64 {
+        if sources.sibling_read_bytes < len as u64 {
             self.curves.borrow_mut().record_use(at, len as u64);
         }
         self.count_read(len as u64, &sources, result.is_ok());
@@ -120,7 +120,7 @@ impl<S: Seam> Shard<S> {
                 sources.from_memory = pieces.iter().filter(|piece| piece.is_some()).count();
                 sources.memory_bytes = pieces.iter().flatten().map(|piece| piece.len() as u64).sum();
                 sources.prefetched_bytes = prefetched_bytes;
-                sources.sibling_bytes = plan.sibling_bytes;
+                sources.sibling_read_bytes = plan.sibling_read_bytes;
                 for (sibling, run) in plan.sibling_memory.iter().chain(&plan.sibling_flash) {
                     let bytes = BlockNo::count(run) * BLOCK_BYTES as u64;
                     sibling.curves.borrow_mut().record_use(ByteOffset::of(run.start), bytes);
@@ -165,7 +165,7 @@ impl<S: Seam> Shard<S> {
                 for (span, piece) in spans.iter().zip(&mut pieces) {
                     let was_missing = piece.is_none();
                     take_filled(&filled, span, piece);
-                    sources.sibling_bytes += if was_missing && piece.is_some() { span.len as u64 } else { 0 };
+                    sources.sibling_read_bytes += if was_missing && piece.is_some() { span.len as u64 } else { 0 };
                 }
             }
             if plan.missing.is_empty() {
@@ -224,7 +224,7 @@ impl<S: Seam> Shard<S> {
             ReadKind::Miss
         };
         self.counters.count_read(bytes, kind, sources.bytes(bytes));
-        self.counters.add(&self.counters.sibling_bytes, sources.sibling_bytes);
+        self.counters.add(&self.counters.sibling_read_bytes, sources.sibling_read_bytes);
         let counters = &self.flash_tier.counters;
         match kind {
             ReadKind::Memory | ReadKind::Prefetched => {}
@@ -305,7 +305,7 @@ impl<S: Seam> Shard<S> {
                 match self.find_sibling_copy(memory, &mut search, sibling_use, block) {
                     Some(SiblingCopy::Memory(sibling, content)) => {
                         *piece = Some(Piece::new(content, span.start, span.len));
-                        plan.sibling_bytes += span.len as u64;
+                        plan.sibling_read_bytes += span.len as u64;
                         add_to_run(&mut plan.sibling_memory, sibling, block);
                         continue;
                     }
@@ -475,7 +475,7 @@ struct ReadSources {
     memory_bytes: u64,
     prefetched_bytes: u64,
     /// Bytes from the cache of a sibling; they count as memory or flash, too.
-    sibling_bytes: u64,
+    sibling_read_bytes: u64,
     joined: bool,
     /// Blocks that flash failed to deliver.
     unreadable: usize,
@@ -520,7 +520,7 @@ struct ReadPlan<S: Seam> {
     /// Blocks that siblings have on flash, or are reading.
     sibling_blocks: Vec<BlockNo>,
     /// Bytes of the request found in the memory of siblings.
-    sibling_bytes: u64,
+    sibling_read_bytes: u64,
 }
 
 impl<S: Seam> Default for ReadPlan<S> {
@@ -534,7 +534,7 @@ impl<S: Seam> Default for ReadPlan<S> {
             sibling_flash: Vec::new(),
             sibling_fill: None,
             sibling_blocks: Vec::new(),
-            sibling_bytes: 0,
+            sibling_read_bytes: 0,
         }
     }
 }

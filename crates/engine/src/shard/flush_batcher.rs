@@ -12,7 +12,8 @@ use std::task::{Poll, Waker};
 
 use seam::{Nanos, Seam};
 
-use crate::wait::{Signal, within};
+use crate::wait::Signal;
+use task_sync::within;
 
 /// Candidates for the delay before a run, in percent of the last run's duration.
 const BATCH_DELAY_PERCENT: [u64; 3] = [0, 50, 100];

@@ -3,7 +3,8 @@
 use std::cell::Cell;
 
 use crate::RequestError;
-use crate::wait::{Signal, within};
+use crate::wait::Signal;
+use task_sync::within;
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum GateState {

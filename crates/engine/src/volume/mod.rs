@@ -24,7 +24,6 @@ use crate::shard::{Shard, ShardRef, blocks_of};
 use crate::spec::Sabotage;
 use crate::stats::{Counters, VolumeProblem};
 use crate::telemetry::{LatencyTrace, OpKind, SlowRequest, Step};
-use crate::wait::within;
 use crate::{
     Backing, ByteOffset, CacheMode, FlashQuota, FlashStats, MemoryQuota, Qos, QosStats, QuotaError, RequestError,
     VolumeSpec, VolumeStats, WriteFlags, WritePolicy, WriteSource, ZeroFlags,
@@ -34,6 +33,7 @@ use heat::{Heat, HeatStats};
 use limit::LimitQueue;
 use range_lock::RangeLocks;
 use tap::{Tap, TappedBatch};
+use task_sync::within;
 
 /// Longest prefetch of one request, in bytes; the rest is left out.
 const PREFETCH_BYTES_MAX: u64 = 32 << 20;

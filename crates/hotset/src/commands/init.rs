@@ -17,7 +17,7 @@ pub struct Options {
     /// Use this device for the flash cache; erase it before the first start
     #[arg(long, value_name = "DEVICE")]
     flash: Vec<PathBuf>,
-    /// Use this device for a pool of tiers, from which volumes are cut
+    /// Use this device in a tiered pool
     #[arg(long, value_name = "DEVICE")]
     pool: Vec<PathBuf>,
     /// Examine only the devices named by this option; required for loop devices

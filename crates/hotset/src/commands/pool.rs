@@ -137,7 +137,7 @@ pub enum Action {
         /// Print a shell script instead whose `dd` commands rebuild this volume as a plain disk
         #[arg(long, requires = "to")]
         volume: Option<String>,
-        /// Device or file that the script writes; a device of the pool only if all on it is in its place
+        /// Device or file to write; a device of the pool must hold only slices of this volume, in place
         #[arg(long, requires = "volume")]
         to: Option<PathBuf>,
     },

@@ -11,9 +11,9 @@
 //!
 //! A crash before step 3 leaves the disk untouched, and the next opening removes the volume ([`roll_back`]). A crash
 //! after it may leave a torn superblock and nothing else on the disk. The opening then recognises the disk by its size
-//! and by the content that was copied, and finishes the import ([`resume`]). Until step 5 nobody uses the volume.
+//! and by the content that was copied, and finishes the import ([`resume`]). Until step 5 the volume refuses requests.
 
-mod extent;
+mod layout;
 
 use std::rc::Rc;
 
@@ -34,8 +34,8 @@ use crate::policy::VolumeSpec;
 use crate::resize;
 use crate::sabotage::Sabotage;
 use crate::snapshots;
-use crate::state::{Group, Inner, Needs};
-use extent::{Extent, copy_outside, is_same_outside};
+use crate::state::{CommitScope, Group, Inner};
+use layout::{ImportLayout, copy_unmapped, matches_copies};
 
 /// Slices that one commit maps.
 const BATCH_SLICES: u32 = 8192;
@@ -62,24 +62,24 @@ pub(crate) async fn import<S: Seam, D: Disk<S>>(
 ) -> Result<ImportReport, PoolError> {
     let _members = inner.membership_lock.lock().await;
     let _volumes = inner.volumes_lock.lock().await;
-    require_no_mark(inner, &disk).await?;
+    require_no_superblock(inner, &disk).await?;
     resize::check_size(inner, disk.geometry().size_bytes)?;
-    let extent = begin(inner, tier, &disk, &name)?;
+    let layout = begin(inner, tier, &disk, &name)?;
     membership::persist(inner).await?;
     let (group, volume) = inner.state.borrow().current_import().expect("the import has begun");
-    if let Err(error) = make_volume(inner, (group, volume), &disk, name, extent).await {
-        roll_back(inner).await?;
+    if let Err(error) = make_volume(inner, (group, volume), &disk, name, layout).await {
+        undo(inner).await?;
         return Err(error);
     }
-    set_state(inner, group, MemberState::Marking);
+    set_import_state(inner, group, MemberState::Marking);
     membership::persist(inner).await?;
     finish(inner, group, &disk).await?;
-    let slices_in_place = u64::from(extent.slots);
-    Ok(ImportReport { volume, group, slices_in_place, slices_copied: extent.slices_outside() })
+    let slices_in_place = u64::from(layout.slots);
+    Ok(ImportReport { volume, group, slices_in_place, slices_copied: layout.copied_slices() })
 }
 
 /// Refuses a disk with a superblock of a pool.
-async fn require_no_mark<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, disk: &D) -> Result<(), PoolError> {
+async fn require_no_superblock<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, disk: &D) -> Result<(), PoolError> {
     for at in SUPERBLOCK_OFFSETS {
         let raw = read_one(&inner.buffers, disk, at).await.map_err(|error| failed(disk, error))?;
         let content = match Superblock::decode(&raw) {
@@ -97,7 +97,12 @@ fn not_importable<S: Seam, D: Disk<S>, T>(disk: &D, reason: String) -> Result<T,
 }
 
 /// Checks the request, and names the group and the volume in memory. Nothing is written.
-fn begin<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, tier: TierNo, disk: &D, name: &str) -> Result<Extent, PoolError> {
+fn begin<S: Seam, D: Disk<S>>(
+    inner: &Inner<S, D>,
+    tier: TierNo,
+    disk: &D,
+    name: &str,
+) -> Result<ImportLayout, PoolError> {
     let mut guard = inner.state.borrow_mut();
     let state = &mut *guard;
     let superblock = &state.superblock;
@@ -106,7 +111,7 @@ fn begin<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, tier: TierNo, disk: &D, name:
             disk,
             format!(
                 "the import of {} to volume {volume} was interrupted; attach that device and restart the daemon, or \
-                 give group {group} up",
+                 give it up with `hotset pool replace --lost`, by its group number {group}",
                 state.group_name(group)
             ),
         );
@@ -123,45 +128,45 @@ fn begin<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, tier: TierNo, disk: &D, name:
     if geometry.logical_block != superblock.logical_block {
         let (found, wanted) = (geometry.logical_block, superblock.logical_block);
         let reason = format!(
-            "it has blocks of {found} bytes and the pool's volumes have {wanted}: its partition table and file systems \
-             count in its own"
+            "its logical block is {found} bytes, that of the pool {wanted}; partition tables and file systems depend on \
+             it"
         );
         return not_importable(disk, reason);
     }
     let slice_bytes = superblock.slice_bytes;
-    let Some(extent) = Extent::of(geometry.size_bytes, slice_bytes) else {
+    let Some(layout) = ImportLayout::of(geometry.size_bytes, slice_bytes) else {
         let min_bytes = 2 * slice_bytes.max(crate::format::layout::DATA_ALIGNMENT);
         return Err(PoolError::TooSmall { device: disk.identity(), size_bytes: geometry.size_bytes, min_bytes });
     };
     let in_use = superblock.members.iter().filter(|member| member.state != MemberState::Removed);
-    let total = in_use.map(|member| u64::from(member.slots)).sum::<u64>() + u64::from(extent.slots);
+    let total = in_use.map(|member| u64::from(member.slots)).sum::<u64>() + u64::from(layout.slots);
     if total > u64::from(superblock.slots_max) {
         let reason =
             format!("the pool would have {total} slots, and its metadata has room for {}", superblock.slots_max);
         return not_importable(disk, reason);
     }
     let free: u64 = state.rooms().iter().map(|room| u64::from(room.free)).sum();
-    if free < extent.slices_outside() {
-        let needed = extent.slices_outside();
+    if free < layout.copied_slices() {
+        let needed = layout.copied_slices();
         let reason = format!("its first and last bytes need {needed} free slices on other devices; {free} are free");
         return not_importable(disk, reason);
     }
     let entry = MemberEntry {
         uuid: new_uuid(&inner.seam),
-        slots: extent.slots,
+        slots: layout.slots,
         tier,
         state: MemberState::Importing,
         carries_metadata: false,
         has_area: false,
-        data_at: extent.data_at,
+        data_at: layout.data_at,
         name: disk.identity(),
     };
     state.superblock.import = Some(state.next_volume);
     state.next_volume = state.next_volume.next();
     state.superblock.members.push(entry);
     state.superblock.generation = state.superblock.generation.next();
-    state.groups.push(Group::new(Some(disk.clone()), extent.slots));
-    Ok(extent)
+    state.groups.push(Group::new(Some(disk.clone()), layout.slots));
+    Ok(layout)
 }
 
 /// Makes the volume of the disk's content, durably. The disk is read and flushed, and nothing is written to it.
@@ -170,49 +175,49 @@ async fn make_volume<S: Seam, D: Disk<S>>(
     (group, volume): (GroupNo, VolumeId),
     disk: &D,
     name: String,
-    extent: Extent,
+    layout: ImportLayout,
 ) -> Result<(), PoolError> {
     let lineage = Lineage::of(volume);
-    let record = Record::Volume { volume, spec: VolumeSpec::thin(&name, extent.size_bytes), lineage, from: None };
-    journal::commit(inner, Needs::AllChanges, vec![record]).await?;
-    copy_outside(inner, volume, disk, extent).await?;
+    let record = Record::Volume { volume, spec: VolumeSpec::thin(&name, layout.size_bytes), lineage, from: None };
+    journal::commit(inner, CommitScope::AllMaps, vec![record]).await?;
+    copy_unmapped(inner, volume, disk, layout).await?;
     let sabotage = inner.state.borrow().sabotage;
     if sabotage.is(Sabotage::MarkBeforeMap) {
-        mark(inner, group, disk).await?;
+        write_superblocks(inner, group, disk).await?;
     }
     if sabotage.is(Sabotage::ImportBeforeMap) {
-        set_state(inner, group, MemberState::Marking);
+        set_import_state(inner, group, MemberState::Marking);
         membership::persist(inner).await?;
     }
     let mut first = 0;
-    while first < extent.slots {
-        let end = (first + BATCH_SLICES).min(extent.slots);
+    while first < layout.slots {
+        let end = (first + BATCH_SLICES).min(layout.slots);
         {
             let mut state = inner.state.borrow_mut();
             let stamp = state.write_stamp(group);
             for slot in first..end {
-                let slice = SliceAddress { volume, slice: SliceNo(extent.first_slice() + slot) };
+                let slice = SliceAddress { volume, slice: SliceNo(layout.first_slice() + slot) };
                 state.set_slot(slice, Some(SlotAddress { group, slot: SlotNo(slot) }), stamp);
             }
         }
-        journal::commit(inner, Needs::Writes(volume), Vec::new()).await?;
+        journal::commit(inner, CommitScope::VolumeWrites(volume), Vec::new()).await?;
         first = end;
     }
-    journal::commit(inner, Needs::Writes(volume), Vec::new()).await?;
+    journal::commit(inner, CommitScope::VolumeWrites(volume), Vec::new()).await?;
     // A device that has lost writes meanwhile took changes of the map along.
     let is_whole = {
         let state = inner.state.borrow();
         let allocated = state.volumes.get(&volume).map_or(0, |volume| u64::from(volume.map.allocated()));
-        allocated == u64::from(extent.slots) + extent.slices_outside() && !state.changes.has_changes_of(volume)
+        allocated == u64::from(layout.slots) + layout.copied_slices() && !state.changes.has_changes_of(volume)
     };
-    if !is_whole || !is_same_outside(inner, volume, disk, extent).await.map_err(|error| failed(disk, error))? {
+    if !is_whole || !matches_copies(inner, volume, disk, layout).await.map_err(|error| failed(disk, error))? {
         return not_importable(disk, "a device lost its connection, or the content changed meanwhile".to_owned());
     }
     Ok(())
 }
 
 /// Changes the state of the group of an import, in memory.
-fn set_state<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group: GroupNo, to: MemberState) {
+fn set_import_state<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group: GroupNo, to: MemberState) {
     let mut state = inner.state.borrow_mut();
     state.superblock.members[group.index()].state = to;
     if !to.is_import() {
@@ -223,7 +228,11 @@ fn set_state<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group: GroupNo, to: Membe
 
 /// Writes both superblocks of the disk. The one in the middle of the start goes first: as long as block 0 is whole, so
 /// is what other programs recognise the disk by.
-async fn mark<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group: GroupNo, disk: &D) -> Result<(), PoolError> {
+async fn write_superblocks<S: Seam, D: Disk<S>>(
+    inner: &Inner<S, D>,
+    group: GroupNo,
+    disk: &D,
+) -> Result<(), PoolError> {
     let mut own = inner.state.borrow().superblock.clone();
     own.group = group;
     for at in SUPERBLOCK_OFFSETS.into_iter().rev() {
@@ -235,8 +244,8 @@ async fn mark<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group: GroupNo, disk: &D
 
 /// Marks the disk of a complete volume, and takes it into service.
 async fn finish<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group: GroupNo, disk: &D) -> Result<(), PoolError> {
-    mark(inner, group, disk).await?;
-    set_state(inner, group, MemberState::InService);
+    write_superblocks(inner, group, disk).await?;
+    set_import_state(inner, group, MemberState::InService);
     {
         let mut state = inner.state.borrow_mut();
         let generation = state.superblock.generation;
@@ -247,15 +256,15 @@ async fn finish<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group: GroupNo, di
 
 /// Undoes an import whose volume is not complete, or which was given up: removes the volume, then the group. Nothing is
 /// written to the disk.
-pub(crate) async fn roll_back<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<(), PoolError> {
+pub(crate) async fn undo<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<(), PoolError> {
     let Some((group, volume)) = inner.state.borrow().current_import() else { return Ok(()) };
     let exists = inner.state.borrow().volumes.contains_key(&volume);
     if exists {
-        journal::commit(inner, Needs::AllChanges, vec![Record::VolumeRemoved { volume }]).await?;
+        journal::commit(inner, CommitScope::AllMaps, vec![Record::VolumeRemoved { volume }]).await?;
         release_retired(inner).await;
-        journal::commit(inner, Needs::AllChanges, Vec::new()).await?;
+        journal::commit(inner, CommitScope::AllMaps, Vec::new()).await?;
     }
-    set_state(inner, group, MemberState::Removed);
+    set_import_state(inner, group, MemberState::Removed);
     {
         let mut state = inner.state.borrow_mut();
         let epoch = state.write_stamp(group);
@@ -270,37 +279,41 @@ pub(crate) async fn roll_back<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> R
 }
 
 /// Ends an import that was interrupted, at the opening: undoes it if its volume is not complete, and finishes it if the
-/// disk is there. `unmarked` has the disks without a superblock.
-pub(crate) async fn resume<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, unmarked: &[D]) -> Result<(), PoolError> {
+/// disk is there. `without_superblock` has the disks without a superblock.
+pub(crate) async fn recover<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    without_superblock: &[D],
+) -> Result<(), PoolError> {
     let Some((group, volume)) = inner.state.borrow().current_import() else { return Ok(()) };
-    let (entry, spec, marked) = {
+    let (entry, spec, with_superblock) = {
         let state = inner.state.borrow();
         let spec = state.volumes.get(&volume).map(|volume| volume.spec.clone());
         (state.superblock.members[group.index()].clone(), spec, state.groups[group.index()].disk.clone())
     };
     let name = &entry.name;
     if entry.state == MemberState::Importing {
-        roll_back(inner).await?;
-        let text =
-            format!("the import of {name} was interrupted before its end; the device is unchanged, and no group");
+        undo(inner).await?;
+        let text = format!(
+            "the import of {name} was interrupted and undone; the device is unchanged and not part of the pool"
+        );
         inner.state.borrow_mut().notices.push(text);
         return Ok(());
     }
     let spec = spec.ok_or_else(|| PoolError::Damaged(format!("volume {volume} of an import does not exist")))?;
     let slice_bytes = inner.state.borrow().slice_bytes();
-    let extent = Extent::of(spec.size_bytes, slice_bytes);
-    let extent = extent.filter(|extent| (extent.slots, extent.data_at) == (entry.slots, entry.data_at));
-    let extent = extent.ok_or_else(|| PoolError::Damaged(format!("group {group} is not the disk of {volume}")))?;
-    let mut found = marked;
-    for disk in unmarked {
-        if found.is_none() && is_same_outside(inner, volume, disk, extent).await == Ok(true) {
+    let layout = ImportLayout::of(spec.size_bytes, slice_bytes);
+    let layout = layout.filter(|layout| (layout.slots, layout.data_at) == (entry.slots, entry.data_at));
+    let layout = layout.ok_or_else(|| PoolError::Damaged(format!("group {group} is not the disk of {volume}")))?;
+    let mut found = with_superblock;
+    for disk in without_superblock {
+        if found.is_none() && matches_copies(inner, volume, disk, layout).await == Ok(true) {
             found = Some(disk.clone());
         }
     }
     let Some(disk) = found else {
         let text = format!(
-            "the import of {name} to volume \"{}\" was interrupted at its end: attach the device and open the pool \
-             again; until then the volume is refused",
+            "the import of {name} to volume \"{}\" was interrupted before its superblocks were written: attach the \
+             device and restart the daemon; until then the volume is refused",
             spec.name
         );
         inner.state.borrow_mut().notices.push(text);

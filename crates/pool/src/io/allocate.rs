@@ -18,7 +18,7 @@ use crate::number::{GroupNo, SliceAddress, SliceNo, SlotAddress, VolumeId};
 use crate::outcome::Place;
 use crate::sabotage::Sabotage;
 use crate::snapshots;
-use crate::state::{Inner, Needs, State};
+use crate::state::{CommitScope, Inner, State};
 use task_sync::{BoxFuture, Waiters, join};
 
 /// Attempts of a reservation whose group reconnects.
@@ -81,7 +81,7 @@ pub(super) async fn begin<S: Seam, D: Disk<S>>(
         // Before its entry is durable, the shared slot may lose what a move has copied to it.
         let is_unsettled = shared.is_some() && state.changes.stamp_of(slice).is_some();
         let policy = state.volumes.get(&slice.volume).ok_or(DiskError::Gone)?.spec.policy;
-        let avoided = failed.groups.union(state.journal.silent);
+        let avoided = failed.groups.union(state.journal.hung);
         if !is_unsettled && let Some(slot) = state.take_slot(policy, avoided) {
             let former = state.allocating.insert(slice, Waiters::default());
             assert!(former.is_none(), "one allocation of a slice at a time");
@@ -100,7 +100,7 @@ pub(super) async fn begin<S: Seam, D: Disk<S>>(
         release_retired(inner).await;
         return Ok(NewSlot::Retry);
     }
-    journal::commit(inner, Needs::AllChanges, Vec::new()).await.map_err(crate::PoolError::into_disk_error)?;
+    journal::commit(inner, CommitScope::AllMaps, Vec::new()).await.map_err(crate::PoolError::into_disk_error)?;
     let state = inner.state.borrow();
     let has_room = state.rooms().iter().any(|room| room.free > 0);
     if has_room || !state.changes.is_empty() || !state.retired.is_empty() {
@@ -223,7 +223,9 @@ pub(crate) async fn reserve<S: Seam, D: Disk<S>>(
         {
             return Ok(());
         }
-        journal::commit(inner, Needs::Changes(volume), Vec::new()).await.map_err(crate::PoolError::into_disk_error)?;
+        journal::commit(inner, CommitScope::VolumeMap(volume), Vec::new())
+            .await
+            .map_err(crate::PoolError::into_disk_error)?;
         if are_durable(&inner.state.borrow(), volume, first, end) {
             return Ok(());
         }
@@ -243,7 +245,7 @@ pub(crate) async fn fill_holes<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, vol
             journal::commit_if_many(inner);
         }
     }
-    journal::commit(inner, Needs::Changes(volume), Vec::new()).await.map_err(crate::PoolError::into_disk_error)
+    journal::commit(inner, CommitScope::VolumeMap(volume), Vec::new()).await.map_err(crate::PoolError::into_disk_error)
 }
 
 /// True if every slice of the range has a durable map entry.

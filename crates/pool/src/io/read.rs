@@ -12,7 +12,7 @@ use crate::change::locate;
 use crate::journal;
 use crate::number::{GroupNo, SliceAddress, VolumeId};
 use crate::outcome::Place;
-use crate::state::{Inner, Needs, State};
+use crate::state::{CommitScope, Inner, State};
 use task_sync::{BoxFuture, join};
 
 type Pieces<S> = Vec<PieceMut<<S as Seam>::BlockMut>>;
@@ -79,7 +79,7 @@ async fn read_part<S: Seam, D: Disk<S>>(
             return (result, pieces);
         }
         part.pieces = pieces;
-        if let Err(error) = journal::commit(inner, Needs::Changes(volume), Vec::new()).await {
+        if let Err(error) = journal::commit(inner, CommitScope::VolumeMap(volume), Vec::new()).await {
             return (Err(error.into_disk_error()), part.pieces);
         }
     }

@@ -1,7 +1,7 @@
 //! Group commit: one commit at a time; requests that arrive meanwhile share the next one.
 //!
-//! A group whose flush does not end in time is *silent* until it ends: commits leave out the changes of maps with new
-//! slots there, and requests that need it wait aside. All other requests go on.
+//! A group whose flush does not end in time is *hung* until it ends: commits leave out the changes of maps with new
+//! slots there, and requests that need it are parked. All other requests go on.
 //!
 //! Order of a commit: the groups with new slots and the waiting volumes' writes are flushed, then the journal is
 //! written and flushed on every copy, then the replies are sent and released slots become free. A map entry whose group
@@ -24,9 +24,8 @@ use crate::group_set::GroupSet;
 use crate::membership;
 use crate::number::{GroupNo, SliceAddress, SlotAddress, VolumeId};
 use crate::sabotage::Sabotage;
-use crate::state::{CommitRequest, Inner, Needs, State};
-use crate::wait::within;
-use task_sync::Waiters;
+use crate::state::{CommitRequest, CommitScope, Inner, State};
+use task_sync::{Waiters, within};
 
 /// Errors of flushes by group.
 type FlushFailures = BTreeMap<GroupNo, DiskError>;
@@ -51,9 +50,14 @@ pub(super) async fn run<S: Seam, D: Disk<S>>(inner: Rc<Inner<S, D>>) {
                 journal.is_committing = false;
                 return;
             }
+            journal.late_flushes = Some(Vec::new());
             std::mem::take(&mut journal.requests)
         };
         run_pass(&inner, requests).await;
+        let late_flushes = inner.state.borrow_mut().journal.late_flushes.take();
+        for (group, result) in late_flushes.into_iter().flatten() {
+            finish_late_flush(&inner, group, &result);
+        }
         membership::catch_up_in_background(&inner);
     }
 }
@@ -65,7 +69,7 @@ async fn run_pass<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, mut requests: Ve
         let mut guard = inner.state.borrow_mut();
         let state = &mut *guard;
         state.changes.begin_pass();
-        let volumes = requests.iter().filter_map(|request| request.needs.flushed_volume());
+        let volumes = requests.iter().filter_map(|request| request.scope.flushed_volume());
         let mut unflushed = BTreeMap::<VolumeId, GroupSet>::new();
         for id in volumes {
             if let Some(volume) = state.volumes.get_mut(&id) {
@@ -83,7 +87,7 @@ async fn run_pass<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, mut requests: Ve
     let failed = inner.state.borrow().failed.clone();
     if let Some(failed) = failed {
         let failures = flush_groups(inner, to_flush).await;
-        set_stalled_aside(&mut inner.state.borrow_mut(), &mut requests, &unflushed);
+        park_requests(&mut inner.state.borrow_mut(), &mut requests, &unflushed);
         let needs_journal = !records.is_empty() || !inner.state.borrow().changes.is_empty();
         let result = if needs_journal { Err(failed) } else { Ok(()) };
         answer(inner, &mut requests, &unflushed, &failures, &result);
@@ -111,11 +115,11 @@ async fn run_pass<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, mut requests: Ve
         if !skips_flush {
             failures.append(&mut flush_groups(inner, to_flush.union(new_groups)).await);
             to_flush = GroupSet::default();
-            defer_silent(&mut inner.state.borrow_mut());
+            defer_hung(&mut inner.state.borrow_mut());
         }
         if flushes_early {
             let (mut flushes, others): (Vec<_>, Vec<_>) =
-                requests.drain(..).partition(|request| request.needs.flushed_volume().is_some());
+                requests.drain(..).partition(|request| request.scope.flushed_volume().is_some());
             requests = others;
             answer(inner, &mut flushes, &unflushed, &failures, &Ok(()));
         }
@@ -134,44 +138,44 @@ async fn run_pass<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, mut requests: Ve
         let mut state = inner.state.borrow_mut();
         state.changes.finish_pass().into_iter().for_each(|slot| state.free_slot(slot));
     }
-    set_stalled_aside(&mut inner.state.borrow_mut(), &mut requests, &unflushed);
+    park_requests(&mut inner.state.borrow_mut(), &mut requests, &unflushed);
     answer(inner, &mut requests, &unflushed, &failures, &result);
 }
 
-/// Leaves changes whose new slot is on a silent group out of the running commit.
-fn defer_silent<S: Seam, D: Disk<S>>(state: &mut State<S, D>) {
-    let silent = state.journal.silent;
-    let is_silent = |slot: Option<SlotAddress>| slot.is_some_and(|slot| silent.contains(slot.group));
-    let deferred: Vec<_> = state.changes.committing().filter(|(_, change)| is_silent(change.slot)).collect();
+/// Leaves changes whose new slot is on a hung group out of the running commit.
+fn defer_hung<S: Seam, D: Disk<S>>(state: &mut State<S, D>) {
+    let hung = state.journal.hung;
+    let is_hung = |slot: Option<SlotAddress>| slot.is_some_and(|slot| hung.contains(slot.group));
+    let deferred: Vec<_> = state.changes.committing().filter(|(_, change)| is_hung(change.slot)).collect();
     deferred.into_iter().for_each(|(slice, _)| state.changes.defer(slice));
 }
 
-/// Takes the requests that need a silent group out of `requests`. They have their turn when its flush has ended. A
-/// request with records has been served: these are durable.
-fn set_stalled_aside<S: Seam, D: Disk<S>>(
+/// Moves the requests that need a hung group from `requests` to the parked ones. A request with records is served: they
+/// are durable.
+fn park_requests<S: Seam, D: Disk<S>>(
     state: &mut State<S, D>,
     requests: &mut Vec<CommitRequest>,
     unflushed: &BTreeMap<VolumeId, GroupSet>,
 ) {
-    let silent = state.journal.silent;
-    if silent == GroupSet::default() || state.sabotage.is(Sabotage::AnswerForSilentGroups) {
+    let hung = state.journal.hung;
+    if hung.is_empty() || state.sabotage.is(Sabotage::AnswerForHungGroups) {
         return;
     }
-    let deferred: BTreeSet<VolumeId> = state.changes.pending_on(silent, |slice| state.slot_of(slice)).collect();
-    let (stalled, others): (Vec<_>, Vec<_>) = requests.drain(..).partition(|request| match request.needs {
-        Needs::AllChanges => request.records.is_empty() && !deferred.is_empty(),
-        Needs::Changes(volume) => deferred.contains(&volume),
-        Needs::Writes(volume) => {
-            deferred.contains(&volume) || unflushed.get(&volume).is_some_and(|groups| groups.intersects(silent))
+    let deferred: BTreeSet<VolumeId> = state.changes.pending_on(hung, |slice| state.slot_of(slice)).collect();
+    let (parked, others): (Vec<_>, Vec<_>) = requests.drain(..).partition(|request| match request.scope {
+        CommitScope::AllMaps => request.records.is_empty() && !deferred.is_empty(),
+        CommitScope::VolumeMap(volume) => deferred.contains(&volume),
+        CommitScope::VolumeWrites(volume) => {
+            deferred.contains(&volume) || unflushed.get(&volume).is_some_and(|groups| groups.intersects(hung))
         }
     });
     *requests = others;
-    for volume in stalled.iter().filter_map(|request| request.needs.flushed_volume()) {
+    for volume in parked.iter().filter_map(|request| request.scope.flushed_volume()) {
         if let (Some(groups), Some(volume)) = (unflushed.get(&volume), state.volumes.get_mut(&volume)) {
             volume.unflushed = volume.unflushed.union(*groups);
         }
     }
-    state.journal.stalled.extend(stalled);
+    state.journal.parked.extend(parked);
 }
 
 /// Replies to all requests, and remembers failed flushes for the volumes concerned.
@@ -196,7 +200,7 @@ fn answer<S: Seam, D: Disk<S>>(
     let replies: Vec<_> = requests
         .drain(..)
         .map(|request| {
-            let volume = request.needs.flushed_volume();
+            let volume = request.scope.flushed_volume();
             let groups = volume.and_then(|volume| unflushed.get(&volume)).copied().unwrap_or_default();
             let failure = groups.iter().find_map(|group| Some((group, failures.get(&group)?.clone())));
             let failure = failure.map(|(group, error)| PoolError::Disk { device: state.group_name(group), error });
@@ -208,12 +212,11 @@ fn answer<S: Seam, D: Disk<S>>(
 }
 
 /// Flushes groups. Returns the ones that failed; their write stamp has changed. A flush that does not end in time makes
-/// its group silent until its end; a silent group is not flushed again.
+/// its group hung until its end; a hung group is not flushed again.
 async fn flush_groups<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, groups: GroupSet) -> FlushFailures {
-    let silent = inner.state.borrow().journal.silent;
-    let mut running = GroupSet::default();
-    groups.iter().filter(|group| !silent.contains(*group)).for_each(|group| running.insert(group));
-    if running == GroupSet::default() {
+    let hung = inner.state.borrow().journal.hung;
+    let running = groups.difference(hung);
+    if running.is_empty() {
         return FlushFailures::new();
     }
     let mut ended = Waiters::default();
@@ -227,17 +230,17 @@ async fn flush_groups<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, groups: Grou
                 let mut flushes = flushes.borrow_mut();
                 flushes.running.remove(group);
                 flushes.failures.extend(result.clone().err().map(|error| (group, error)));
-                if flushes.running == GroupSet::default() {
+                if flushes.running.is_empty() {
                     flushes.ended.wake();
                 }
             }
-            hear(&inner, group, &result);
+            finish_late_flush(&inner, group, &result);
         });
     }
-    if within(&inner.seam, FLUSH_TIMEOUT, all_ended.wait()).await.is_none() {
-        let silent = flushes.borrow().running;
+    if within(inner.seam.sleep(FLUSH_TIMEOUT), all_ended.wait()).await.is_none() {
+        let hung = flushes.borrow().running;
         let mut state = inner.state.borrow_mut();
-        state.journal.silent = state.journal.silent.union(silent);
+        state.journal.hung = state.journal.hung.union(hung);
     }
     std::mem::take(&mut flushes.borrow_mut().failures)
 }
@@ -259,24 +262,29 @@ async fn flush_member<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group: GroupNo) 
     }
 }
 
-/// A flush of a group has ended. If the group was silent, the requests that wait aside have their turn: the flush
-/// promises nothing about writes after its beginning, so that a new one follows. Its error is theirs.
-fn hear<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group: GroupNo, result: &DiskResult<()>) {
+/// Ends the hang of a group whose flush has ended, after the present pass, which has left the group out. The parked
+/// requests begin again, because a flush does not cover writes issued after it began. If it failed, requests with
+/// unflushed writes on the group get its error.
+fn finish_late_flush<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group: GroupNo, result: &DiskResult<()>) {
     let failed: Vec<_> = {
         let mut state = inner.state.borrow_mut();
-        if !state.journal.silent.contains(group) {
+        if !state.journal.hung.contains(group) {
             return;
         }
-        state.journal.silent.remove(group);
-        let stalled = std::mem::take(&mut state.journal.stalled);
+        if let Some(late_flushes) = &mut state.journal.late_flushes {
+            late_flushes.push((group, result.clone()));
+            return;
+        }
+        state.journal.hung.remove(group);
+        let parked = std::mem::take(&mut state.journal.parked);
         let has_writes_on_group = |request: &CommitRequest| {
-            let volume = request.needs.flushed_volume().and_then(|volume| state.volumes.get(&volume));
+            let volume = request.scope.flushed_volume().and_then(|volume| state.volumes.get(&volume));
             volume.is_some_and(|volume| volume.unflushed.contains(group))
         };
         let (failed, others): (Vec<_>, Vec<_>) =
-            stalled.into_iter().partition(|request| result.is_err() && has_writes_on_group(request));
+            parked.into_iter().partition(|request| result.is_err() && has_writes_on_group(request));
         if *result == Err(DiskError::Gone) {
-            for volume in failed.iter().filter_map(|request| request.needs.flushed_volume()) {
+            for volume in failed.iter().filter_map(|request| request.scope.flushed_volume()) {
                 state.volumes.get_mut(&volume).expect("it has writes").unflushed.remove(group);
             }
         }

@@ -19,7 +19,7 @@ use crate::flush::write_to_group;
 use crate::format::record::Record;
 use crate::membership;
 use crate::number::GroupNo;
-use crate::state::{CommitRequest, Inner, Needs, State};
+use crate::state::{CommitRequest, CommitScope, Inner, State};
 use task_sync::{BoxFuture, Reply, join};
 
 pub(crate) use checkpoint::{add_copy, checkpoint, repair_in_background};
@@ -29,14 +29,14 @@ const PENDING_MAX: usize = 4096;
 /// Blocks of one write.
 const WRITE_BLOCKS: usize = 16;
 
-/// Makes durable what `needs` names, and `records`.
+/// Makes durable what `scope` names, and `records`.
 pub(crate) async fn commit<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
-    needs: Needs,
+    scope: CommitScope,
     records: Vec<Record>,
 ) -> Result<(), PoolError> {
     let reply = Reply::default();
-    inner.state.borrow_mut().journal.requests.push(CommitRequest { needs, records, reply: reply.clone() });
+    inner.state.borrow_mut().journal.requests.push(CommitRequest { scope, records, reply: reply.clone() });
     start(inner);
     reply.wait().await
 }
@@ -59,7 +59,7 @@ pub(crate) fn commit_if_many<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) {
         let inner = Rc::clone(inner);
         inner.seam.clone().spawn(async move {
             // A failure of the metadata stays in the state, and fails the next flush.
-            let _ = commit(&inner, Needs::AllChanges, Vec::new()).await;
+            let _ = commit(&inner, CommitScope::AllMaps, Vec::new()).await;
         });
     }
 }

@@ -155,9 +155,9 @@ fn content_after_a_failed_change(rolls_back: bool) -> Content {
         assert!(result.is_err(), "no copy of the metadata takes the record");
         let mut block = seam.alloc().expect("a buffer is free");
         (0..8).for_each(|index| block.set_tag(index, 3));
-        let error = disk.write(0, vec![Piece::whole(block.freeze())]).await.expect_err("the content is undecided");
-        assert!(error.to_string().contains("until the pool is reopened"), "{error}");
-        disk.zero(0, SLICE, true).await.expect_err("the content is undecided");
+        let error = disk.write(0, vec![Piece::whole(block.freeze())]).await.expect_err("the content is in doubt");
+        assert!(error.to_string().contains("until the daemon is restarted"), "{error}");
+        disk.zero(0, SLICE, true).await.expect_err("the content is in doubt");
     });
     let world = world_after_crash(2, world.crash(CrashMode::KeepAll));
     let seam = world.seam();
@@ -168,14 +168,14 @@ fn content_after_a_failed_change(rolls_back: bool) -> Content {
 }
 
 #[test]
-fn volume_takes_no_writes_while_its_snapshot_is_undecided() {
+fn volume_takes_no_writes_while_its_snapshot_is_in_doubt() {
     let content = content_after_a_failed_change(false);
     assert_eq!((content["a"][0], content["a@first"][0]), (2, 1));
     assert_eq!(content["a@second"][0], 2, "the record is durable although its flush failed");
 }
 
 #[test]
-fn volume_takes_no_writes_while_its_roll_back_is_undecided() {
+fn volume_takes_no_writes_while_its_roll_back_is_in_doubt() {
     let content = content_after_a_failed_change(true);
     assert_eq!((content["a"][0], content["a@first"][0]), (1, 1));
 }
@@ -247,7 +247,7 @@ fn hung_group_delays_no_flush_of_volumes_on_other_groups() {
 
 /// Flushes the volume of the hung group, and returns the tag that is there after a power cut while it hangs; `None` if
 /// the flush did not return.
-fn tag_after_a_cut_beside_a_hung_flush(sabotage: Sabotage) -> Option<u64> {
+fn tag_after_a_cut_during_a_hung_flush(sabotage: Sabotage) -> Option<u64> {
     let world = with_pool(1, SMALL);
     let seam = world.seam();
     let is_acknowledged = world.block_on(async {
@@ -271,8 +271,8 @@ fn tag_after_a_cut_beside_a_hung_flush(sabotage: Sabotage) -> Option<u64> {
 
 #[test]
 fn flush_answered_for_a_hung_group_is_caught() {
-    assert_eq!(tag_after_a_cut_beside_a_hung_flush(Sabotage::None), None);
-    assert_eq!(tag_after_a_cut_beside_a_hung_flush(Sabotage::AnswerForSilentGroups), Some(1), "its write is lost");
+    assert_eq!(tag_after_a_cut_during_a_hung_flush(Sabotage::None), None);
+    assert_eq!(tag_after_a_cut_during_a_hung_flush(Sabotage::AnswerForHungGroups), Some(1), "its write is lost");
 }
 
 #[test]
@@ -294,4 +294,42 @@ fn failed_flush_of_a_hung_group_is_reported_to_its_volume() {
         assert_ne!(slow.connection_epoch(), epoch);
         fast.flush().await.expect("its group answers");
     });
+}
+
+#[test]
+fn flush_that_ends_during_the_commit_that_left_it_out_loses_nothing() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let (_pool, slow, fast) = with_hung_group(&world, &seam, Sabotage::None).await;
+        let fault = |disk, fault, ops| {
+            let control = world.disk(disk).expect("the disk exists");
+            control.clear_faults();
+            control.add_fault(Rule::new(fault, ops, When::Nth(0)));
+        };
+        fault(HUNG, Fault::Stall(Nanos::from_millis(1_100)), Ops::FLUSH);
+        // Both volumes have a change of their map. The journal is still being written when the flush ends.
+        write_at(&seam, &slow, SLICE, 2).await;
+        write_at(&seam, &fast, SLICE, 3).await;
+        let fast_flush = fast.clone();
+        seam.spawn(async move { fast_flush.flush().await.expect("its group answers") });
+        let is_flushed = Rc::new(Cell::new(false));
+        let (noted, flushed) = (Rc::clone(&is_flushed), slow.clone());
+        seam.spawn(async move {
+            flushed.flush().await.expect("sound disks");
+            noted.set(true);
+        });
+        seam.sleep(Nanos::from_millis(900)).await;
+        fault("fast-0", Fault::Stall(Nanos::from_millis(500)), Ops::WRITE);
+        while !is_flushed.get() {
+            seam.sleep(Nanos::from_micros(20)).await;
+        }
+    });
+    let world = world_after_crash(2, world.crash(CrashMode::LoseAll));
+    let seam = world.seam();
+    let content = world.block_on(async {
+        let pool = open(&world, &seam, OpenOptions::default()).await.expect("the pool opens");
+        read_all(&seam, &pool).await.expect("sound disks")
+    });
+    assert_eq!(content["slow"][(SLICE / 512) as usize], 2);
 }

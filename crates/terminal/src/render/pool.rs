@@ -75,7 +75,7 @@ fn one_pool(pool: &PoolReport, style: Style) -> String {
         }
     }
     let mut columns =
-        vec![("volume", Side::Left), ("policy", Side::Left), ("size", Side::Right), ("allocated", Side::Right)];
+        vec![("volume", Side::Left), ("placement", Side::Left), ("size", Side::Right), ("allocated", Side::Right)];
     columns.extend(pool.tiers.iter().map(|tier| (tier.name.as_str(), Side::Right)));
     columns.push(("on absent devices", Side::Right));
     let mut volumes = Table::new(&columns);

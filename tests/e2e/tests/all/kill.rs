@@ -96,11 +96,11 @@ fn stopped_image(fixture: &Fixture) -> Vec<u8> {
 }
 
 fn check_repeated_kills(fixture: &Fixture, seed: u64, while_stopped: StoppedAction) {
-    check_kills_beside(fixture, seed, |_| (), while_stopped, stopped_image);
+    check_kills(fixture, seed, |_| (), while_stopped, stopped_image);
 }
 
 /// Repeats kills; `before_writes` runs at the start of each round, `image` reads the volume after the last stop.
-fn check_kills_beside(
+fn check_kills(
     fixture: &Fixture,
     seed: u64,
     mut before_writes: impl FnMut(&Daemon),
@@ -171,7 +171,7 @@ fn image_after_restart(fixture: &Fixture) -> Vec<u8> {
 }
 
 #[test]
-fn kills_beside_moves_between_devices_of_a_pool_lose_no_flushed_write() {
+fn kills_during_moves_of_a_pool_lose_no_flushed_write() {
     let fixture = fixture_with_pool();
     let (mut from, mut moved_bytes) = (0, 0);
     let move_slices = |daemon: &Daemon| {
@@ -184,7 +184,7 @@ fn kills_beside_moves_between_devices_of_a_pool_lose_no_flushed_write() {
         let device = fixture.folder.join(POOL_DEVICES[from]).display().to_string();
         daemon.command(&["pool", "drain", "tank", &device]);
     };
-    check_kills_beside(&fixture, seed("kill_pool"), move_slices, no_action, image_after_restart);
+    check_kills(&fixture, seed("kill_pool"), move_slices, no_action, image_after_restart);
     println!("{moved_bytes} bytes moved before the ends of the drains");
     assert!(moved_bytes > 0, "no slice moved beside the kills");
 }

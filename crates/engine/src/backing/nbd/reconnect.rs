@@ -8,7 +8,7 @@ use super::link::Link;
 use super::negotiate::{NegotiateError, negotiate};
 use super::shared::SharedConnection;
 use super::{NbdOptions, NbdTarget};
-use crate::wait::within;
+use task_sync::within;
 
 /// Bytes received from the socket in one call.
 const RECEIVE_BYTES: usize = 256 << 10;

@@ -67,7 +67,7 @@ struct Life {
     seed: u64,
     memory: usize,
     /// Bytes that siblings served, of volumes that are detached.
-    sibling_bytes: u64,
+    sibling_read_bytes: u64,
 }
 
 /// A failed expectation; a sabotage is caught by one.
@@ -105,7 +105,7 @@ impl Life {
             next_tag: 1,
             seed,
             memory,
-            sibling_bytes: 0,
+            sibling_read_bytes: 0,
         };
         let master = life.family.run(life.family.attach("master"));
         life.volumes.insert("master", (master, Model::new(vec![0; SECTORS as usize])));
@@ -244,7 +244,7 @@ impl Life {
 
     fn detach(&mut self, name: &'static str) -> Volume<SimSeam> {
         let (volume, _) = self.volumes.remove(name).expect("it is attached");
-        self.sibling_bytes += volume.stats().sibling_bytes;
+        self.sibling_read_bytes += volume.stats().sibling_read_bytes;
         volume
     }
 
@@ -359,8 +359,8 @@ impl Life {
         if !findings.is_empty() {
             return Err(format!("{findings:?}"));
         }
-        let attached = self.volumes.values().map(|(volume, _)| volume.stats().sibling_bytes);
-        Ok(self.sibling_bytes + attached.sum::<u64>())
+        let attached = self.volumes.values().map(|(volume, _)| volume.stats().sibling_read_bytes);
+        Ok(self.sibling_read_bytes + attached.sum::<u64>())
     }
 }
 
@@ -406,11 +406,11 @@ fn seeds() -> std::ops::Range<u64> {
 
 #[test]
 fn random_lives_of_clones_keep_the_content_of_each() {
-    let mut sibling_bytes = 0;
+    let mut sibling_read_bytes = 0;
     for seed in seeds() {
-        sibling_bytes += live(seed, Sabotage::None).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        sibling_read_bytes += live(seed, Sabotage::None).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
     }
-    assert!(sibling_bytes > 0, "no volume was served from the cache of another one");
+    assert!(sibling_read_bytes > 0, "no volume was served from the cache of another one");
 }
 
 fn assert_caught(sabotage: Sabotage) {

@@ -70,10 +70,10 @@ fn clones_read_the_memory_of_their_master_without_a_copy() {
             assert_is_snapshot(&clone, "from its master").await;
             let stats = clone.stats();
             assert_eq!((stats.source_bytes.backing, stats.misses, stats.partial_hits), (0, 0, 0));
-            assert_eq!((stats.sibling_bytes, stats.source_bytes.memory, stats.memory_bytes), (BYTES, BYTES, 0));
+            assert_eq!((stats.sibling_read_bytes, stats.source_bytes.memory, stats.memory_bytes), (BYTES, BYTES, 0));
         }
         let stats = master.stats();
-        assert_eq!((stats.memory_bytes, stats.sibling_bytes), (held, 0));
+        assert_eq!((stats.memory_bytes, stats.sibling_read_bytes), (held, 0));
     });
 }
 
@@ -86,10 +86,10 @@ fn master_reads_what_a_clone_has_read_before() {
         let clone = family.clone_of(snapshot, "c1").await;
         assert_is_snapshot(&clone, "from the pool").await;
         let stats = clone.stats();
-        assert_eq!((stats.sibling_bytes, stats.source_bytes.backing, stats.memory_bytes), (0, BYTES, BYTES));
+        assert_eq!((stats.sibling_read_bytes, stats.source_bytes.backing, stats.memory_bytes), (0, BYTES, BYTES));
         let master = family.attach("master").await;
         assert_is_snapshot(&master, "from its clone").await;
-        assert_eq!((master.stats().sibling_bytes, master.stats().memory_bytes), (BYTES, 0));
+        assert_eq!((master.stats().sibling_read_bytes, master.stats().memory_bytes), (BYTES, 0));
     });
 }
 
@@ -216,7 +216,7 @@ fn clones_respect_the_policies_of_both_volumes() {
         assert_is_snapshot(&uncached, "without a cache").await;
         master.set_mode(CacheMode::Paused).await.expect("sound disks");
         assert_is_snapshot(&clone, "beside a paused master").await;
-        assert_eq!([&clone, &uncached].map(|volume| volume.stats().sibling_bytes), [0, 0]);
+        assert_eq!([&clone, &uncached].map(|volume| volume.stats().sibling_read_bytes), [0, 0]);
         assert_eq!([&clone, &uncached].map(backing_bytes), [2 * BYTES, BYTES]);
     });
 }
@@ -229,7 +229,7 @@ fn readahead_of_a_clone_brings_no_second_copy() {
         let clone = family.clone_of(snapshot, "c1").await;
         assert_is_snapshot(&clone, "in order").await;
         let stats = clone.stats();
-        assert_eq!((stats.sibling_bytes, stats.readahead_bytes, stats.memory_bytes), (BYTES, 0, 0));
+        assert_eq!((stats.sibling_read_bytes, stats.readahead_bytes, stats.memory_bytes), (BYTES, 0, 0));
     });
 }
 
@@ -261,7 +261,7 @@ fn clones_read_the_flash_of_their_master_without_a_copy() {
             }
             let stats = clone.stats();
             assert_eq!((stats.source_bytes.backing, stats.flash.pages, stats.memory_bytes), (0, 0, 0));
-            assert_eq!(stats.sibling_bytes, 3 * BYTES);
+            assert_eq!(stats.sibling_read_bytes, 3 * BYTES);
             assert!(stats.source_bytes.flash > BYTES && stats.flash_hits > 0, "{stats:?}");
         }
         assert!(master.stats().flash.read_bytes > 0);
@@ -285,7 +285,7 @@ fn clones_read_kept_records_of_their_master() {
         let before = master.stats().flash.kept_read_bytes;
         assert_is_snapshot(&clone, "from the log").await;
         assert!(master.stats().flash.kept_read_bytes > before, "{:?}", master.stats());
-        assert!(clone.stats().sibling_bytes > BYTES / 2, "{:?}", clone.stats());
+        assert!(clone.stats().sibling_read_bytes > BYTES / 2, "{:?}", clone.stats());
     });
 }
 

@@ -18,7 +18,7 @@ const COPY_BLOCKS: usize = 32;
 /// The division of a disk of this size. Slot 0 begins at a whole slice, so that slice `n` of the volume is slot
 /// `n - first_slice` of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Extent {
+pub(super) struct ImportLayout {
     /// Bytes of the disk and of its volume.
     pub size_bytes: u64,
     /// Bytes of a slice.
@@ -29,12 +29,12 @@ pub(super) struct Extent {
     pub slots: u32,
 }
 
-impl Extent {
+impl ImportLayout {
     /// Divides a disk; `None` if it has no whole slice behind the place of the superblocks.
-    pub fn of(size_bytes: u64, slice_bytes: u64) -> Option<Extent> {
+    pub fn of(size_bytes: u64, slice_bytes: u64) -> Option<ImportLayout> {
         let data_at = DATA_ALIGNMENT.max(slice_bytes);
         let slots = u32::try_from(size_bytes.checked_sub(data_at)? / slice_bytes).ok()?;
-        (slots > 0).then_some(Extent { size_bytes, slice_bytes, data_at, slots })
+        (slots > 0).then_some(ImportLayout { size_bytes, slice_bytes, data_at, slots })
     }
 
     /// The slice of the volume that lies in slot 0.
@@ -43,31 +43,31 @@ impl Extent {
     }
 
     /// The ranges in no slot: the place of the superblocks, and a last partial slice.
-    pub fn outside(self) -> [Range<u64>; 2] {
+    pub fn unmapped_ranges(self) -> [Range<u64>; 2] {
         let end = self.data_at + u64::from(self.slots) * self.slice_bytes;
         [0..self.data_at, end..self.size_bytes]
     }
 
     /// Number of slices that the ranges in no slot take elsewhere.
-    pub fn slices_outside(self) -> u64 {
-        self.outside().iter().map(|range| (range.end - range.start).div_ceil(self.slice_bytes)).sum()
+    pub fn copied_slices(self) -> u64 {
+        self.unmapped_ranges().iter().map(|range| (range.end - range.start).div_ceil(self.slice_bytes)).sum()
     }
 }
 
 /// Writes the ranges in no slot to the volume, which takes slots on other groups for them.
-pub(super) async fn copy_outside<S: Seam, D: Disk<S>>(
+pub(super) async fn copy_unmapped<S: Seam, D: Disk<S>>(
     inner: &std::rc::Rc<Inner<S, D>>,
     volume: VolumeId,
     disk: &D,
-    extent: Extent,
+    layout: ImportLayout,
 ) -> Result<(), PoolError> {
-    for range in extent.outside() {
+    for range in layout.unmapped_ranges() {
         let mut at = range.start;
         while at < range.end {
             let pieces = buffers(inner, range.end - at).await;
             let (result, pieces) = disk.read(at, pieces).await;
             result.map_err(|error| failed(disk, error))?;
-            let pieces: Vec<_> = pieces.into_iter().map(frozen).collect();
+            let pieces: Vec<_> = pieces.into_iter().map(freeze_padded).collect();
             let len: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
             let result = write::write(inner, volume, at, pieces.clone()).await;
             pieces.into_iter().for_each(|piece| inner.buffers.put_frozen(piece.block));
@@ -81,18 +81,18 @@ pub(super) async fn copy_outside<S: Seam, D: Disk<S>>(
     Ok(())
 }
 
-/// True if the disk has the size of the extent, and the ranges in no slot have the content of the volume. The blocks of
+/// True if the disk has the size of the layout, and the ranges in no slot have the content of the volume. The blocks of
 /// the superblocks are left out: an interrupted write may have damaged them.
-pub(super) async fn is_same_outside<S: Seam, D: Disk<S>>(
+pub(super) async fn matches_copies<S: Seam, D: Disk<S>>(
     inner: &std::rc::Rc<Inner<S, D>>,
     volume: VolumeId,
     disk: &D,
-    extent: Extent,
+    layout: ImportLayout,
 ) -> DiskResult<bool> {
-    if disk.geometry().size_bytes != extent.size_bytes {
+    if disk.geometry().size_bytes != layout.size_bytes {
         return Ok(false);
     }
-    for range in extent.outside() {
+    for range in layout.unmapped_ranges() {
         let mut at = range.start;
         while at < range.end {
             let pieces = buffers(inner, range.end - at).await;
@@ -102,10 +102,9 @@ pub(super) async fn is_same_outside<S: Seam, D: Disk<S>>(
             read_disk.and(read_volume)?;
             let mut is_same = true;
             let mut compared = 0;
-            let counted = of_disk.len().min(of_volume.len());
-            let blocks = |pieces: Vec<PieceMut<S::BlockMut>>| pieces.into_iter().map(frozen).collect::<Vec<_>>();
+            let blocks = |pieces: Vec<PieceMut<S::BlockMut>>| pieces.into_iter().map(freeze_padded).collect::<Vec<_>>();
             let (of_disk, of_volume) = (blocks(of_disk), blocks(of_volume));
-            for (one, other) in of_disk.iter().zip(&of_volume).take(counted) {
+            for (one, other) in of_disk.iter().zip(&of_volume) {
                 let is_superblock = SUPERBLOCK_OFFSETS.contains(&(at + compared));
                 is_same &= is_superblock || one.block.has_same_content(&other.block);
                 compared += one.len() as u64;
@@ -129,8 +128,8 @@ async fn buffers<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, len: u64) -> Vec<Piec
     buffers.zip(lengths).map(|(buffer, len)| Piece::new(buffer, 0, len)).collect()
 }
 
-/// A piece that no one changes any more. The bytes of its block past the piece are zeroes.
-fn frozen<M: BlockMut>(mut piece: PieceMut<M>) -> Piece<M::Frozen> {
+/// Freezes a piece, and zeroes the rest of its block.
+fn freeze_padded<M: BlockMut>(mut piece: PieceMut<M>) -> Piece<M::Frozen> {
     let len = piece.len();
     if len < BLOCK_BYTES {
         piece.block.zero(len, BLOCK_BYTES - len);
@@ -146,18 +145,18 @@ mod tests {
 
     #[test]
     fn slots_begin_at_a_whole_slice_behind_the_superblocks() {
-        let extent = Extent::of(100 * MIB + 512, 4 * MIB).expect("room for slots");
-        assert_eq!((extent.data_at, extent.slots, extent.first_slice()), (4 * MIB, 24, 1));
-        assert_eq!(extent.outside(), [0..4 * MIB, 100 * MIB..100 * MIB + 512]);
-        assert_eq!(extent.slices_outside(), 2);
-        let small = Extent::of(3 * MIB, MIB / 4).expect("room for slots");
+        let layout = ImportLayout::of(100 * MIB + 512, 4 * MIB).expect("room for slots");
+        assert_eq!((layout.data_at, layout.slots, layout.first_slice()), (4 * MIB, 24, 1));
+        assert_eq!(layout.unmapped_ranges(), [0..4 * MIB, 100 * MIB..100 * MIB + 512]);
+        assert_eq!(layout.copied_slices(), 2);
+        let small = ImportLayout::of(3 * MIB, MIB / 4).expect("room for slots");
         assert_eq!((small.data_at, small.slots, small.first_slice()), (MIB, 8, 4));
-        assert_eq!(small.slices_outside(), 4);
+        assert_eq!(small.copied_slices(), 4);
     }
 
     #[test]
     fn disk_without_a_whole_slice_is_too_small() {
-        assert_eq!(Extent::of(8 * MIB - 512, 4 * MIB), None);
-        assert!(Extent::of(8 * MIB, 4 * MIB).is_some());
+        assert_eq!(ImportLayout::of(8 * MIB - 512, 4 * MIB), None);
+        assert!(ImportLayout::of(8 * MIB, 4 * MIB).is_some());
     }
 }
