@@ -4,7 +4,7 @@
 
 use seam::BLOCK_BYTES;
 
-use super::batch::{BatchHeader, RECORD_BYTES, RECORDS_MAX, decode_record, encode_record};
+use super::batch::{BatchHeader, RECORD_BYTES, RECORDS_MAX, decode_records, encode_record};
 use super::superblock::COUNTER_MAX;
 use super::{CHECKSUM_AT, Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{BootEpoch, CommitNo, SegmentNo, Sequence};
@@ -191,7 +191,7 @@ impl SummaryHead {
                 first_sequence: self.first_sequence,
                 previous,
                 journal_commit: CommitNo(field(8)),
-                records: records.chunks_exact(RECORD_BYTES).map(decode_record).collect::<Option<_>>()?,
+                records: decode_records(records)?,
             };
             let is_valid = (1..=RECORDS_MAX).contains(&count)
                 && header.tail <= header.sequence
