@@ -169,6 +169,7 @@ impl SummaryHead {
     /// `None` if the payload is damaged.
     pub fn batches(self, further: &[Box<Raw>]) -> Option<Vec<(BatchHeader, u32)>> {
         let mut payload = self.first_part;
+        payload.reserve_exact(further.len() * BLOCK_BYTES);
         further.iter().for_each(|block| payload.extend_from_slice(&**block));
         payload.truncate(self.payload_bytes);
         if payload.len() < self.payload_bytes || crc32c::crc32c(&payload) != self.payload_checksum {
