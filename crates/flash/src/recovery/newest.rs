@@ -1,10 +1,10 @@
 //! Finds the newest record of each block: data, zeroes, or a tombstone, which leaves no live record.
 //!
-//! Nearly all records are data of one block. These are sorted by block, and of each block the one with the last position
-//! in the log is kept. Records of ranges go into a tree, where a newer range removes the overlapped part of older ones.
-//! Then a merge passes over both in address order. Recovery must be fast: a log of many gigabytes has millions of
-//! records, and clients are served only afterwards. Memory that is touched for the first time costs most of the time,
-//! so the records of data are collected, sorted and merged in the array that recovery returns.
+//! Nearly all records are data of one block. These are sorted by block, and of each block the one with the last
+//! position in the log is kept. Records of ranges go into a tree, where a newer range removes the overlapped part of
+//! older ones. Then a merge passes over both in address order. Recovery must be fast: a log of many gigabytes has
+//! millions of records, and clients are served only afterwards. Memory that is touched for the first time costs much of
+//! the time, so the records of data are collected, sorted and merged in the array that recovery returns.
 
 use std::collections::BTreeMap;
 
@@ -216,7 +216,7 @@ mod tests {
         headers
     }
 
-    /// What recovery returns for these headers.
+    /// The live records of a log with these headers, and their number in each segment.
     fn newest(headers: &[BatchHeader]) -> (Vec<Recovered>, Vec<u32>) {
         let mut chain = LogChain::new(Sequence(1), 1);
         headers.iter().for_each(|header| chain.add(header, 0));
