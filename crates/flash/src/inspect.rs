@@ -15,7 +15,7 @@ use crate::format::superblock::{
 use crate::number::{BootEpoch, MemberNo, SegmentNo, Sequence, StoreGeneration};
 use crate::record::Recovered;
 use crate::recovery::members::{Members, find_members};
-use crate::recovery::{OpenOptions, chain, newest, salvage};
+use crate::recovery::{OpenOptions, chain, salvage};
 use crate::sabotage::Sabotage;
 use crate::superblocks::read_superblock;
 
@@ -193,11 +193,10 @@ async fn inspect_members<S: Seam>(
     };
     let mut batch_of_block = BTreeMap::new();
     for batch in &chain.batches {
-        let header = &batch.header;
-        batch_of_block
-            .extend(header.data().map(|(_, index, _)| ((header.segment, index), (header.boot, header.first_sequence))));
+        let blocks = batch.offset + 1..batch.offset + batch.blocks;
+        batch_of_block.extend(blocks.map(|index| ((batch.segment, index), (batch.boot, batch.first_sequence))));
     }
-    let (dirty, _) = newest::newest_records(&chain);
+    let (dirty, _) = chain.records.newest(chain.segments);
     let (store, segment_bytes) = (superblock.store, superblock.segment_bytes);
     Inspection {
         devices,

@@ -129,7 +129,6 @@ impl BatchHeader {
         if get_u32(raw, 8) != VERSION || get_u32(raw, 76) != KIND_LOG || !(1..=RECORDS_MAX).contains(&count) {
             return None;
         }
-        let records = raw[RECORDS_AT..].chunks_exact(RECORD_BYTES).take(count).map(decode_record);
         let header = BatchHeader {
             store: get(raw, 16),
             boot: BootEpoch(get_u64(raw, 32)),
@@ -140,7 +139,7 @@ impl BatchHeader {
             first_sequence: Sequence(get_u64(raw, 64)),
             previous: get_u32(raw, 72),
             journal_commit: CommitNo(get_u64(raw, 80)),
-            records: records.collect::<Option<_>>()?,
+            records: decode_records(&raw[RECORDS_AT..][..count * RECORD_BYTES])?,
         };
         let counters = [header.boot.0, header.sequence.0, header.journal_commit.0];
         let is_valid = header.first_sequence <= header.sequence
@@ -167,8 +166,18 @@ pub(super) fn encode_record(record: &RecordEntry) -> [u8; RECORD_BYTES] {
     out
 }
 
+/// Decodes records of [`encode_record`]. `None` if one has impossible values.
+pub(super) fn decode_records(raw: &[u8]) -> Option<Vec<RecordEntry>> {
+    // Collecting into an `Option` would not reserve the exact size.
+    let mut records = Vec::with_capacity(raw.len() / RECORD_BYTES);
+    for record in raw.chunks_exact(RECORD_BYTES) {
+        records.push(decode_record(record)?);
+    }
+    Some(records)
+}
+
 /// Decodes the `RECORD_BYTES` bytes of [`encode_record`]. `None` for impossible values.
-pub(super) fn decode_record(raw: &[u8]) -> Option<RecordEntry> {
+fn decode_record(raw: &[u8]) -> Option<RecordEntry> {
     let u32_at = |at: usize| u32::from_le_bytes(raw[at..at + 4].try_into().expect("four bytes"));
     let u64_at = |at: usize| u64::from_le_bytes(raw[at..at + 8].try_into().expect("eight bytes"));
     let (block, blocks) = (BlockNo(u64_at(8)), u32_at(24));

@@ -4,7 +4,7 @@
 
 use seam::BLOCK_BYTES;
 
-use super::batch::{BatchHeader, RECORD_BYTES, RECORDS_MAX, decode_record, encode_record};
+use super::batch::{BatchHeader, RECORD_BYTES, RECORDS_MAX, decode_records, encode_record};
 use super::superblock::COUNTER_MAX;
 use super::{CHECKSUM_AT, Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{BootEpoch, CommitNo, SegmentNo, Sequence};
@@ -169,6 +169,7 @@ impl SummaryHead {
     /// `None` if the payload is damaged.
     pub fn batches(self, further: &[Box<Raw>]) -> Option<Vec<(BatchHeader, u32)>> {
         let mut payload = self.first_part;
+        payload.reserve_exact(further.len() * BLOCK_BYTES);
         further.iter().for_each(|block| payload.extend_from_slice(&**block));
         payload.truncate(self.payload_bytes);
         if payload.len() < self.payload_bytes || crc32c::crc32c(&payload) != self.payload_checksum {
@@ -191,7 +192,7 @@ impl SummaryHead {
                 first_sequence: self.first_sequence,
                 previous,
                 journal_commit: CommitNo(field(8)),
-                records: records.chunks_exact(RECORD_BYTES).map(decode_record).collect::<Option<_>>()?,
+                records: decode_records(records)?,
             };
             let is_valid = (1..=RECORDS_MAX).contains(&count)
                 && header.tail <= header.sequence

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, Seam};
 
+use super::newest::LogRecords;
 use crate::device::{Device, Durability, block_offset, raw};
 use crate::error::StoreError;
 use crate::format::batch::{BatchHeader, data_seed};
@@ -31,20 +32,36 @@ const SEGMENTS_AT_ONCE: usize = 64;
 /// Maximum number of attempts to read a block that was intact just before.
 const COPY_ATTEMPTS_MAX: usize = 8;
 
-/// A batch of the log.
+/// A batch of the log: its header without the records.
 pub struct LogBatch {
-    /// The batch's header.
-    pub header: BatchHeader,
+    /// Its sequence number.
+    pub sequence: Sequence,
+    /// The boot epoch in which it was written.
+    pub boot: BootEpoch,
+    /// The segment's generation.
+    pub first_sequence: Sequence,
+    /// The segment that holds it.
+    pub segment: SegmentNo,
+    /// Blocks from the segment's start to the header.
+    pub offset: u32,
+    /// Its blocks, header included.
+    pub blocks: u32,
     /// The header's checksum.
     pub checksum: u32,
+}
+
+/// A batch with its records, as it was read.
+struct ReadBatch {
+    header: BatchHeader,
+    checksum: u32,
     /// Bad copies, as pairs of device index and block of the batch (0 is the header).
     lacking: Vec<(usize, u32)>,
 }
 
-impl LogBatch {
+impl ReadBatch {
     /// A batch without known bad copies.
-    pub fn new(header: BatchHeader, checksum: u32) -> LogBatch {
-        LogBatch { header, checksum, lacking: Vec::new() }
+    fn new(header: BatchHeader, checksum: u32) -> ReadBatch {
+        ReadBatch { header, checksum, lacking: Vec::new() }
     }
 
     /// Records the devices, by index, that do not have this header.
@@ -59,6 +76,10 @@ impl LogBatch {
 pub struct LogChain {
     /// Its batches, oldest first.
     pub batches: Vec<LogBatch>,
+    /// The records of the batches.
+    pub records: LogRecords,
+    /// The batches with bad copies.
+    incomplete: Vec<ReadBatch>,
     /// Batches with a lower sequence number are dead.
     pub tail: Sequence,
     /// Sequence number of the next batch.
@@ -69,6 +90,38 @@ pub struct LogChain {
     pub page_segment_generations: BTreeMap<MemberSegment, u64>,
     /// The last commit of the map journal that is known to be durable (R9, docs/rules.md).
     pub journal_commit: CommitNo,
+}
+
+impl LogChain {
+    /// A log without batches.
+    pub fn new(tail: Sequence, segments: u32) -> LogChain {
+        LogChain {
+            batches: Vec::new(),
+            records: LogRecords::default(),
+            incomplete: Vec::new(),
+            tail,
+            next_sequence: tail,
+            segments,
+            page_segment_generations: BTreeMap::new(),
+            journal_commit: CommitNo(0),
+        }
+    }
+
+    /// Adds the next batch.
+    pub fn add(&mut self, header: &BatchHeader, checksum: u32) {
+        let BatchHeader { sequence, boot, first_sequence, segment, offset, .. } = *header;
+        let blocks = header.blocks();
+        self.batches.push(LogBatch { sequence, boot, first_sequence, segment, offset, blocks, checksum });
+        self.records.add(header);
+        self.next_sequence = sequence.next();
+    }
+
+    fn add_read(&mut self, batch: ReadBatch) {
+        self.add(&batch.header, batch.checksum);
+        if !batch.lacking.is_empty() {
+            self.incomplete.push(batch);
+        }
+    }
 }
 
 /// The first batch of a segment.
@@ -86,6 +139,8 @@ struct LogReader<'a, S: Seam> {
     devices: &'a [Device<S>],
     superblock: &'a Superblock,
     heads: BTreeMap<Sequence, Vec<SegmentHead>>,
+    /// Segments whose first batch has a lower sequence number were read ahead.
+    prefetched_until: Sequence,
     /// Headers that were read ahead, each from one device, or taken from a summary, by segment and in order.
     prefetched: RefCell<BTreeMap<SegmentNo, VecDeque<(BatchHeader, u32)>>>,
     /// The error of a segment whose first block is unreadable on all devices.
@@ -108,6 +163,7 @@ pub async fn read_log<S: Seam>(
         devices,
         superblock,
         heads: BTreeMap::new(),
+        prefetched_until: Sequence(0),
         prefetched: RefCell::default(),
         unreadable: None,
         page_segment_generations: RefCell::default(),
@@ -115,32 +171,30 @@ pub async fn read_log<S: Seam>(
         newer: RefCell::default(),
     };
     let tail = reader.find_heads().await;
-    reader.prefetch_headers(tail).await;
-    let mut batches: Vec<LogBatch> = Vec::new();
-    while let Some(batch) = reader.next_batch(batches.last(), tail).await? {
-        batches.push(batch);
+    reader.prefetched_until = tail;
+    let (mut chain, mut last) = (LogChain::new(tail, superblock.segments), None::<ReadBatch>);
+    loop {
+        let sequence = last.as_ref().map_or(tail, |last| last.header.sequence.next());
+        if sequence >= reader.prefetched_until {
+            reader.prefetch_headers().await;
+        }
+        let Some(batch) = reader.next_batch(last.as_ref(), sequence).await? else { break };
+        if let Some(previous) = last.replace(batch) {
+            chain.add_read(previous);
+        }
     }
     if let Some(error) = reader.newer.take().or(reader.unreadable.take()) {
         return Err(error);
     }
-    if let Some(last) = batches.last_mut()
-        && !reader.is_whole(last).await?
-        && !sabotage.is(Sabotage::ReplayTorn)
+    if let Some(mut last) = last
+        && (reader.is_whole(&mut last).await? || sabotage.is(Sabotage::ReplayTorn))
     {
-        batches.pop();
+        chain.add_read(last);
     }
-    let next_sequence = batches.last().map_or(tail, |batch| batch.header.sequence.next());
-    reader.check_end(batches.last(), next_sequence).await?;
-    let (page_segment_generations, journal_commit) =
-        (reader.page_segment_generations.take(), reader.journal_commit.get());
-    Ok(LogChain {
-        batches,
-        tail,
-        next_sequence,
-        segments: superblock.segments,
-        page_segment_generations,
-        journal_commit,
-    })
+    reader.check_end(&chain).await?;
+    chain.page_segment_generations = reader.page_segment_generations.take();
+    chain.journal_commit = reader.journal_commit.get();
+    Ok(chain)
 }
 
 impl<S: Seam> LogReader<'_, S> {
@@ -217,11 +271,15 @@ impl<S: Seam> LogReader<'_, S> {
         tail
     }
 
-    /// Reads ahead the headers of the segments from the tail on, many segments at once. Within a segment the headers
-    /// are read one after another, because each header locates the next.
-    async fn prefetch_headers(&self, tail: Sequence) {
-        let heads = self.heads.range(tail..).flat_map(|(first, heads)| heads.iter().map(|head| (*first, head)));
-        let heads = RefCell::new(heads);
+    /// Reads ahead the headers of the next segments, many segments at once. Within a segment the headers are read one
+    /// after another, because each header locates the next. Reading ahead the whole log would take much memory.
+    async fn prefetch_headers(&mut self) {
+        self.prefetched.borrow_mut().retain(|_, headers| !headers.is_empty());
+        let mut heads = self.heads.range(self.prefetched_until..);
+        let group = heads.by_ref().take(SEGMENTS_AT_ONCE);
+        let group: Vec<_> = group.flat_map(|(first, heads)| heads.iter().map(|head| (*first, head))).collect();
+        let prefetched_until = heads.next().map_or(Sequence(u64::MAX), |(first, _)| *first);
+        let heads = RefCell::new(group.into_iter());
         let tasks = (0..SEGMENTS_AT_ONCE).map(|_| {
             let task: BoxFuture<'_, ()> = Box::pin(async {
                 loop {
@@ -232,6 +290,7 @@ impl<S: Seam> LogReader<'_, S> {
             task
         });
         join(tasks.collect()).await;
+        self.prefetched_until = prefetched_until;
     }
 
     async fn prefetch_segment(&self, first: Sequence, head: &SegmentHead) {
@@ -313,9 +372,8 @@ impl<S: Seam> LogReader<'_, S> {
         self.decode(&raw, segment, offset)
     }
 
-    /// The batch after `last`, or the one at the tail.
-    async fn next_batch(&self, last: Option<&LogBatch>, tail: Sequence) -> Result<Option<LogBatch>, StoreError> {
-        let sequence = last.map_or(tail, |last| last.header.sequence.next());
+    /// The batch with this sequence number, which follows `last` or is the one at the tail.
+    async fn next_batch(&self, last: Option<&ReadBatch>, sequence: Sequence) -> Result<Option<ReadBatch>, StoreError> {
         let follows = |boot: BootEpoch, previous: u32| {
             last.is_none_or(|last| previous == last.checksum && boot >= last.header.boot)
         };
@@ -342,13 +400,13 @@ impl<S: Seam> LogReader<'_, S> {
                     && follows(boot, header.previous)
             };
             if let Some((header, checksum)) = self.take_prefetched(segment, offset).filter(fits) {
-                return Ok(Some(LogBatch::new(header, checksum)));
+                return Ok(Some(ReadBatch::new(header, checksum)));
             }
             let (headers, error) = self.read_headers(segment, offset).await;
             let good = headers.iter().flatten().find(|header| fits(header)).cloned();
             match (good, error) {
                 (Some((header, checksum)), _) => {
-                    let mut batch = LogBatch::new(header, checksum);
+                    let mut batch = ReadBatch::new(header, checksum);
                     batch.record_lacking(&headers);
                     return Ok(Some(batch));
                 }
@@ -366,10 +424,10 @@ impl<S: Seam> LogReader<'_, S> {
 
     /// True when every data block of the batch is intact on some device. Records the devices that lack a data block or
     /// the header.
-    async fn is_whole(&self, batch: &mut LogBatch) -> Result<bool, StoreError> {
+    async fn is_whole(&self, batch: &mut ReadBatch) -> Result<bool, StoreError> {
         let (headers, _) = self.read_headers(batch.header.segment, batch.header.offset).await;
         batch.record_lacking(&headers);
-        let LogBatch { header, lacking, .. } = batch;
+        let ReadBatch { header, lacking, .. } = batch;
         for (record, index, checksum) in header.data() {
             let seed = data_seed(record.volume_id, record.block, header.boot, header.first_sequence);
             let at = block_offset(self.superblock.segment_bytes, header.segment, index);
@@ -402,13 +460,14 @@ impl<S: Seam> LogReader<'_, S> {
     }
 
     /// Refuses a log that continues after its end: a later batch proves that the missing one was acknowledged.
-    async fn check_end(&self, last: Option<&LogBatch>, next_sequence: Sequence) -> Result<(), StoreError> {
+    async fn check_end(&self, chain: &LogChain) -> Result<(), StoreError> {
+        let next_sequence = chain.next_sequence;
         let damaged = Err(StoreError::Damaged { sequence: next_sequence });
         if self.heads.range(next_sequence.next()..).next().is_some() {
             return damaged;
         }
-        let Some(last) = last else { return Ok(()) };
-        let (segment, mut offset) = (last.header.segment, last.header.offset + last.header.blocks());
+        let Some(last) = chain.batches.last() else { return Ok(()) };
+        let (segment, mut offset) = (last.segment, last.offset + last.blocks);
         while offset < self.blocks() {
             let count = SEARCH_BLOCKS.min(self.blocks() - offset);
             for device in self.devices {
@@ -452,7 +511,7 @@ pub async fn repair<S: Seam>(
     segment_bytes: u64,
 ) -> Result<Vec<Failure>, StoreError> {
     let mut failures: Vec<Failure> = Vec::new();
-    for batch in &chain.batches {
+    for batch in &chain.incomplete {
         for (device_index, index) in &batch.lacking {
             let device = &devices[*device_index];
             if failures.iter().any(|(member, _)| *member == device.member) {
@@ -472,7 +531,7 @@ pub async fn repair<S: Seam>(
 async fn good_copy<S: Seam>(
     seam: &S,
     devices: &[Device<S>],
-    batch: &LogBatch,
+    batch: &ReadBatch,
     index: u32,
     at: u64,
 ) -> Result<S::Block, StoreError> {

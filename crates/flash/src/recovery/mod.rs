@@ -79,13 +79,13 @@ pub async fn open<S: Seam>(
     if devices.is_empty() {
         return Err(StoreError::Failed(failures_text(&failures)));
     }
-    let chain = chain::read_log(seam, &devices, &members.superblock, options.sabotage).await?;
+    let mut chain = chain::read_log(seam, &devices, &members.superblock, options.sabotage).await?;
     if chain.next_sequence < options.sequence_min {
         return Err(StoreError::Behind { sequence: chain.next_sequence, recorded: options.sequence_min });
     }
     refuse_newer_map(seam, &devices, &members.superblock).await?;
     failures.extend(chain::repair(seam, &devices, &chain, members.superblock.segment_bytes).await?);
-    let (recovered, live_per_segment) = newest::newest_records(&chain);
+    let (recovered, live_per_segment) = std::mem::take(&mut chain.records).newest(chain.segments);
     let inner = new_inner(seam, members, &chain, &live_per_segment, options);
     for _ in 0..SPARE_BLOCKS {
         let buffer = crate::device::buffer(seam).await;
@@ -174,15 +174,14 @@ fn new_inner<S: Seam>(
     }
     let mut log_segments: Vec<(SegmentNo, Segment)> = Vec::new();
     for batch in &chain.batches {
-        let header = &batch.header;
         match log_segments.last_mut() {
-            Some((number, segment)) if *number == header.segment => segment.last_sequence = header.sequence,
+            Some((number, segment)) if *number == batch.segment => segment.last_sequence = batch.sequence,
             _ => {
-                let live = live_per_segment[header.segment.index()];
-                let (boot, first_sequence, last_sequence) = (header.boot, header.first_sequence, header.sequence);
+                let live = live_per_segment[batch.segment.index()];
+                let (boot, first_sequence, last_sequence) = (batch.boot, batch.first_sequence, batch.sequence);
                 let opened = seam.now();
                 let segment = Segment { boot, first_sequence, last_sequence, live, opened, ..Segment::default() };
-                log_segments.push((header.segment, segment));
+                log_segments.push((batch.segment, segment));
             }
         }
     }

@@ -1,26 +1,16 @@
 //! Finds the newest record of each block: data, zeroes, or a tombstone, which leaves no live record.
 //!
-//! Nearly all records are data of one block. These are sorted, and the last record of a block is its newest. Records of
-//! ranges go into a tree, where a newer range removes the overlapped part of older ones. Then a merge passes over both
-//! in address order. Recovery must be fast: a log of many gigabytes has millions of records, and clients are served
-//! only afterwards.
+//! Nearly all records are data of one block. These are sorted by block, and of each block the one with the last
+//! position in the log is kept. Records of ranges go into a tree, where a newer range removes the overlapped part of
+//! older ones. Then a merge passes over both in address order. Recovery must be fast: a log of many gigabytes has
+//! millions of records, and clients are served only afterwards. Memory that is touched for the first time costs much of
+//! the time, so the records of data are collected, sorted and merged in the array that recovery returns.
 
 use std::collections::BTreeMap;
 
-use crate::format::batch::{RecordEntry, RecordKind};
+use crate::format::batch::{BatchHeader, RecordKind};
 use crate::number::{Epoch, SegmentNo};
 use crate::record::{BlockAddress, Position, Recovered, RecoveredContent};
-use crate::recovery::chain::LogChain;
-
-/// A data record with all fields that the merge needs: millions of look-ups in the headers would take longer than
-/// sorting.
-#[derive(Clone, Copy)]
-struct DataRecord {
-    address: BlockAddress,
-    epoch: Epoch,
-    checksum: u32,
-    at: LogPosition,
-}
 
 /// A record's position in the log: its batch, its index there, and the number of data records before it in the batch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,120 +20,147 @@ struct LogPosition {
     data_records_before: u8,
 }
 
+impl LogPosition {
+    /// The position as it is kept in a collected record of data.
+    fn pack(self, checksum: u32) -> Position {
+        let index = u32::from(self.record_index) << 8 | u32::from(self.data_records_before);
+        Position { segment: SegmentNo(self.batch_index), index, checksum, expiries: 0, live: true }
+    }
+
+    /// The position of a collected record of data.
+    fn of(record: &Recovered) -> LogPosition {
+        let Position { segment: SegmentNo(batch_index), index, .. } = record.position;
+        LogPosition { batch_index, record_index: (index >> 8) as u8, data_records_before: index as u8 }
+    }
+}
+
+/// The address as one number, which compares faster than two fields.
+fn sort_key(record: &Recovered) -> u128 {
+    let BlockAddress { volume_id, block } = record.address;
+    u128::from(volume_id.0) << 64 | u128::from(block.0)
+}
+
 /// The range of a record of zeroes or a tombstone. Its first block is the key.
 #[derive(Clone, Copy)]
 struct RangeRecord {
     blocks: u64,
+    epoch: Epoch,
+    /// The range reads as zeroes, and the backing may release its space or not. `None` for a tombstone.
+    may_unmap: Option<bool>,
     at: LogPosition,
 }
 
-/// The live records in the order of their addresses, and the number of live records in each segment.
-pub fn newest_records(chain: &LogChain) -> (Vec<Recovered>, Vec<u32>) {
-    let (data_records, ranges) = collect_records(chain);
-    let positions = chain.batches.iter().map(|batch| (batch.header.segment, batch.header.offset)).collect();
-    let (records, live_per_segment) = (Vec::with_capacity(data_records.len()), vec![0; chain.segments as usize]);
-    let mut merge = Merge { chain, positions, records, live_per_segment };
-    let mut ranges = ranges.into_iter().map(|(address, range)| (address, range.blocks, range.at));
-    let mut range = ranges.next();
-    for (index, record) in data_records.iter().enumerate() {
-        let DataRecord { address, at, .. } = *record;
-        if data_records.get(index + 1).is_some_and(|next| next.address == address) {
-            continue;
-        }
-        // Emit the ranges before the block. A range that covers the block is split around it if the block's record is
-        // newer; otherwise it hides the record.
-        while let Some((start, blocks, range_position)) = range.filter(|(start, _, _)| *start <= address) {
-            if start.volume_id == address.volume_id && start.block.plus(blocks) > address.block {
-                break;
-            }
-            merge.emit_range(start, blocks, range_position);
-            range = ranges.next();
-        }
-        match range.filter(|(start, _, _)| *start <= address) {
-            Some((_, _, range_position)) if range_position > at => {}
-            Some((start, blocks, range_position)) => {
-                merge.emit_range(start, address.block.since(start.block), range_position);
-                merge.emit_data(record);
-                let remainder = BlockAddress { block: address.block.next(), ..address };
-                range = Some((remainder, start.block.plus(blocks).since(remainder.block), range_position));
-            }
-            None => merge.emit_data(record),
-        }
-    }
-    range
-        .into_iter()
-        .chain(ranges)
-        .for_each(|(start, blocks, range_position)| merge.emit_range(start, blocks, range_position));
-    (merge.records, merge.live_per_segment)
+/// The records of a log, collected in its order.
+#[derive(Default)]
+pub struct LogRecords {
+    /// All records of data. The position is a packed [`LogPosition`].
+    data: Vec<Recovered>,
+    /// The newest records of ranges, cut so that they do not overlap.
+    ranges: BTreeMap<BlockAddress, RangeRecord>,
+    /// Segment and block of each batch, in a compact array: a look-up for each record misses the processor's caches.
+    batches: Vec<(SegmentNo, u32)>,
 }
 
-/// All records of data, sorted, and the newest records of ranges, cut so that they do not overlap.
-fn collect_records(chain: &LogChain) -> (Vec<DataRecord>, BTreeMap<BlockAddress, RangeRecord>) {
-    let records = chain.batches.iter().map(|batch| batch.header.records.len()).sum();
-    let (mut data_records, mut ranges) = (Vec::with_capacity(records), BTreeMap::new());
-    for (batch_index, batch) in (0..).zip(&chain.batches) {
+impl LogRecords {
+    /// Adds the records of the next batch.
+    pub fn add(&mut self, header: &BatchHeader) {
+        let batch_index = u32::try_from(self.batches.len()).expect("each batch takes a block of a device");
+        self.batches.push((header.segment, header.offset));
         let mut data_records_before = 0;
-        for (record_index, record) in (0..).zip(&batch.header.records) {
-            let address = BlockAddress { volume_id: record.volume_id, block: record.block };
+        for (record_index, record) in (0..).zip(&header.records) {
+            let (address, epoch) = (BlockAddress { volume_id: record.volume_id, block: record.block }, record.epoch);
             let at = LogPosition { batch_index, record_index, data_records_before };
-            match record.kind {
+            let may_unmap = match record.kind {
                 RecordKind::Data { checksum } => {
+                    let (position, content) = (at.pack(checksum), RecoveredContent::Data);
                     data_records_before += 1;
-                    data_records.push(DataRecord { address, epoch: record.epoch, checksum, at });
+                    self.data.push(Recovered { address, epoch, position, content });
+                    continue;
                 }
-                RecordKind::Zero { .. } | RecordKind::Tombstone => {
-                    let blocks = u64::from(record.blocks);
-                    remove_range(&mut ranges, address, blocks);
-                    ranges.insert(address, RangeRecord { blocks, at });
-                }
-            }
+                RecordKind::Zero { may_unmap } => Some(may_unmap),
+                RecordKind::Tombstone => None,
+            };
+            let blocks = u64::from(record.blocks);
+            remove_range(&mut self.ranges, address, blocks);
+            self.ranges.insert(address, RangeRecord { blocks, epoch, may_unmap, at });
         }
     }
-    // By block, and for one block in the log's order.
-    data_records.sort_unstable_by_key(|record| (record.address, record.at));
-    (data_records, ranges)
-}
 
-/// The state of the merge, and its result.
-struct Merge<'a> {
-    chain: &'a LogChain,
-    /// Segment and block of each batch, in a compact array.
-    positions: Vec<(SegmentNo, u32)>,
-    records: Vec<Recovered>,
-    /// The number of live records in each segment.
-    live_per_segment: Vec<u32>,
-}
-
-impl Merge<'_> {
-    fn emit_data(&mut self, record: &DataRecord) {
-        let DataRecord { address, epoch, checksum, at } = *record;
-        let (segment, offset) = self.positions[at.batch_index as usize];
-        let position = Position {
-            segment,
-            index: offset + 1 + u32::from(at.data_records_before),
-            checksum,
-            expiries: 0,
-            live: true,
-        };
-        self.emit(Recovered { address, epoch, position, content: RecoveredContent::Data });
+    /// The live records in the order of their addresses, and the number of live records in each of the `segments`.
+    pub fn newest(self, segments: u32) -> (Vec<Recovered>, Vec<u32>) {
+        let LogRecords { data: mut records, ranges, batches } = self;
+        records.sort_unstable_by_key(sort_key);
+        records.dedup_by(|other, newest| {
+            let is_same_block = other.address == newest.address;
+            if is_same_block && LogPosition::of(other) > LogPosition::of(newest) {
+                *newest = *other;
+            }
+            is_same_block
+        });
+        let mut zeroes = Zeroes { batches: &batches, records: Vec::new() };
+        let mut ranges = ranges.into_iter();
+        let mut next_range = ranges.next();
+        records.retain_mut(|record| {
+            let (address, at) = (record.address, LogPosition::of(record));
+            // Emit the ranges before the block. A range that covers the block is split around it if the block's record
+            // is newer; otherwise it hides the record.
+            while let Some((start, range)) = next_range.filter(|(start, _)| *start <= address) {
+                if start.volume_id == address.volume_id && start.block.plus(range.blocks) > address.block {
+                    if range.at > at {
+                        return false;
+                    }
+                    zeroes.emit(start, RangeRecord { blocks: address.block.since(start.block), ..range });
+                    let remainder = BlockAddress { block: address.block.next(), ..address };
+                    let blocks = start.block.plus(range.blocks).since(remainder.block);
+                    next_range = Some((remainder, RangeRecord { blocks, ..range }));
+                    break;
+                }
+                zeroes.emit(start, range);
+                next_range = ranges.next();
+            }
+            let (segment, offset) = batches[at.batch_index as usize];
+            let index = offset + 1 + u32::from(at.data_records_before);
+            record.position = Position { segment, index, ..record.position };
+            true
+        });
+        next_range.into_iter().chain(ranges).for_each(|(start, range)| zeroes.emit(start, range));
+        if records.is_empty() {
+            records = zeroes.records;
+        } else if !zeroes.records.is_empty() {
+            // Both parts are sorted; a stable sort merges them.
+            records.append(&mut zeroes.records);
+            records.sort_by_key(|record| record.address);
+        }
+        records.shrink_to_fit();
+        let mut live_per_segment = vec![0; segments as usize];
+        records.iter().for_each(|record| live_per_segment[record.position.segment.index()] += 1);
+        (records, live_per_segment)
     }
+}
 
-    fn emit_range(&mut self, address: BlockAddress, blocks: u64, at: LogPosition) {
-        let header = &self.chain.batches[at.batch_index as usize].header;
-        let RecordEntry { epoch, kind, .. } = header.records[usize::from(at.record_index)];
-        if let RecordKind::Zero { may_unmap } = kind
+/// The ranges of zeroes that recovery returns.
+struct Zeroes<'a> {
+    batches: &'a [(SegmentNo, u32)],
+    records: Vec<Recovered>,
+}
+
+impl Zeroes<'_> {
+    /// Adds a range, or the part of it that no newer record replaced. A tombstone leaves no record.
+    fn emit(&mut self, address: BlockAddress, range: RangeRecord) {
+        let RangeRecord { blocks, epoch, may_unmap, at } = range;
+        if let Some(may_unmap) = may_unmap
             && blocks > 0
         {
+            let (segment, offset) = self.batches[at.batch_index as usize];
             let blocks = u32::try_from(blocks).expect("a part of a range is not longer than the range");
-            let position =
-                Position { segment: header.segment, index: header.offset, checksum: 0, expiries: 0, live: true };
-            self.emit(Recovered { address, epoch, position, content: RecoveredContent::Zero { blocks, may_unmap } });
+            let position = Position { segment, index: offset, checksum: 0, expiries: 0, live: true };
+            self.records.push(Recovered {
+                address,
+                epoch,
+                position,
+                content: RecoveredContent::Zero { blocks, may_unmap },
+            });
         }
-    }
-
-    fn emit(&mut self, recovered: Recovered) {
-        self.live_per_segment[recovered.position.segment.index()] += 1;
-        self.records.push(recovered);
     }
 }
 
@@ -173,13 +190,13 @@ fn remove_range(ranges: &mut BTreeMap<BlockAddress, RangeRecord>, address: Block
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::batch::BatchHeader;
+    use crate::format::batch::{BLOCKS_END, RECORDS_MAX, RecordEntry};
     use crate::number::{BlockNo, BootEpoch, CommitNo, Sequence, VolumeId};
-    use crate::recovery::chain::LogBatch;
+    use crate::recovery::chain::LogChain;
 
-    /// A log of these batches in one segment.
-    fn chain(batches: Vec<Vec<RecordEntry>>) -> LogChain {
-        let (mut log_batches, mut offset) = (Vec::new(), 0);
+    /// The headers of a log of these batches in one segment.
+    fn headers(batches: Vec<Vec<RecordEntry>>) -> Vec<BatchHeader> {
+        let (mut headers, mut offset) = (Vec::new(), 0);
         for (sequence, records) in (1..).map(Sequence).zip(batches) {
             let header = BatchHeader {
                 store: [0; 16],
@@ -194,15 +211,69 @@ mod tests {
                 records,
             };
             offset += header.blocks();
-            log_batches.push(LogBatch::new(header, 0));
+            headers.push(header);
         }
-        LogChain {
-            batches: log_batches,
-            tail: Sequence(1),
-            next_sequence: Sequence(0),
-            segments: 1,
-            page_segment_generations: BTreeMap::new(),
-            journal_commit: CommitNo(0),
+        headers
+    }
+
+    /// The live records of a log with these headers, and their number in each segment.
+    fn newest(headers: &[BatchHeader]) -> (Vec<Recovered>, Vec<u32>) {
+        let mut chain = LogChain::new(Sequence(1), 1);
+        headers.iter().for_each(|header| chain.add(header, 0));
+        chain.records.newest(chain.segments)
+    }
+
+    #[test]
+    fn last_record_of_each_address_is_kept_up_to_the_highest_numbers() {
+        let mut state = 7_u64;
+        let mut below = |bound: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 13) % bound
+        };
+        let volumes = [0, 1, (1 << 16) - 1, 1 << 16, (1 << 16) + 1, 1 << 60, u64::MAX];
+        for spread in [1, 20, 1 << 13] {
+            let mut batches = Vec::new();
+            for sequence in 0..200 {
+                let mut records = Vec::new();
+                for index in 0..1 + below(RECORDS_MAX as u64) {
+                    let first = [0, (1 << 48) - spread / 2, BLOCKS_END.0 - spread][below(3) as usize];
+                    let kind = match below(20) {
+                        0 => RecordKind::Tombstone,
+                        1 => RecordKind::Zero { may_unmap: below(2) == 0 },
+                        _ => RecordKind::Data { checksum: below(1 << 32) as u32 },
+                    };
+                    let volume_id = VolumeId(volumes[below(volumes.len() as u64) as usize]);
+                    let (block, epoch) = (BlockNo(first + below(spread)), Epoch(sequence * 100 + index));
+                    records.push(RecordEntry { volume_id, block, epoch, blocks: 1, kind });
+                }
+                batches.push(records);
+            }
+            let headers = headers(batches);
+            let mut expected = BTreeMap::new();
+            for header in &headers {
+                let mut next_index = header.offset + 1;
+                for record in &header.records {
+                    let address = BlockAddress { volume_id: record.volume_id, block: record.block };
+                    let (index, checksum, content) = match record.kind {
+                        RecordKind::Data { checksum } => {
+                            next_index += 1;
+                            (next_index - 1, checksum, RecoveredContent::Data)
+                        }
+                        RecordKind::Zero { may_unmap } => {
+                            (header.offset, 0, RecoveredContent::Zero { blocks: 1, may_unmap })
+                        }
+                        RecordKind::Tombstone => {
+                            expected.remove(&address);
+                            continue;
+                        }
+                    };
+                    let position = Position { segment: header.segment, index, checksum, expiries: 0, live: true };
+                    expected.insert(address, Recovered { address, epoch: record.epoch, position, content });
+                }
+            }
+            let (newest, live_per_segment) = newest(&headers);
+            assert_eq!(newest, expected.into_values().collect::<Vec<_>>());
+            assert_eq!(live_per_segment, [newest.len() as u32]);
         }
     }
 
@@ -238,8 +309,8 @@ mod tests {
                 }
                 batches.push(records);
             }
-            let chain = chain(batches);
-            let (newest, live_per_segment) = newest_records(&chain);
+            let headers = headers(batches);
+            let (newest, live_per_segment) = newest(&headers);
             let mut actual = [[None; 32]; 2];
             for recovered in &newest {
                 let (blocks, kind) = match recovered.content {
@@ -251,8 +322,7 @@ mod tests {
                 assert!(block_states.iter().all(Option::is_none), "recovered records do not overlap");
                 block_states.fill(Some((recovered.epoch, kind)));
                 if recovered.content == RecoveredContent::Data {
-                    let mut headers = chain.batches.iter().map(|batch| &batch.header);
-                    let named = headers.any(|header| {
+                    let named = headers.iter().any(|header| {
                         header.data().any(|(record, index, _)| {
                             (record.epoch, index) == (recovered.epoch, recovered.position.index)
                         })

@@ -6,11 +6,11 @@ use std::ops::Range;
 
 use seam::{BLOCK_BYTES, Seam};
 
-use super::chain::{LogBatch, LogChain, decode};
+use super::chain::{LogChain, decode};
 use crate::device::{Device, block_offset, raw};
 use crate::format::batch::BatchHeader;
 use crate::format::superblock::Superblock;
-use crate::number::{BootEpoch, CommitNo, SegmentNo, Sequence};
+use crate::number::{BootEpoch, SegmentNo, Sequence};
 
 /// Blocks per read.
 const READ_BLOCKS: u32 = 32;
@@ -45,28 +45,17 @@ pub async fn salvage<S: Seam>(
     let is_valid = |sequence: Sequence, boot: BootEpoch| {
         sequence >= tail && begins.range(boot.next()..).all(|(_, begin)| sequence < *begin)
     };
-    let (mut batches, mut lost, mut next_sequence) = (Vec::new(), Vec::new(), tail);
+    let (mut chain, mut lost) = (LogChain::new(tail, superblock.segments), Vec::new());
     for ((sequence, boot), (header, checksum)) in headers {
         if !is_valid(sequence, boot) {
             continue;
         }
-        if sequence > next_sequence {
-            lost.push(next_sequence..sequence);
+        if sequence > chain.next_sequence {
+            lost.push(chain.next_sequence..sequence);
         }
-        next_sequence = sequence.next();
-        batches.push(LogBatch::new(header, checksum));
+        chain.add(&header, checksum);
     }
-    (
-        LogChain {
-            batches,
-            tail,
-            next_sequence,
-            segments: superblock.segments,
-            page_segment_generations: BTreeMap::new(),
-            journal_commit: CommitNo(0),
-        },
-        lost,
-    )
+    (chain, lost)
 }
 
 /// The readable blocks of a run: in one request if possible, otherwise one by one.

@@ -66,6 +66,30 @@ fn recovery_with_damaged_summaries_finds_the_same_by_headers() {
     assert!(reads > BATCHES, "recovery reads each header: {reads} reads");
 }
 
+/// More segments than recovery reads ahead at once.
+#[test]
+fn recovery_of_a_long_log_reads_ahead_in_every_part() {
+    let shape = StoreShape { segment_bytes: SEGMENT_BLOCKS * 4096, segments: 170, ..SMALL };
+    let world = formatted(1, shape);
+    let seam = world.seam();
+    // Batches of one block: 31 fill a segment. The second opening begins a segment, and repeats some blocks.
+    let (batches, distinct) = (4_600, 4_000);
+    for range in [0..1_000, 1_000..batches] {
+        world.block_on(async {
+            let store = opened(&world, &seam).await;
+            for number in range {
+                append(&seam, &store, number % distinct).await;
+            }
+        });
+    }
+    let world = world_after_crash(2, world.crash(CrashMode::LoseAll));
+    let (recovered, reads) = recover(&world);
+    let blocks: Vec<_> = recovered.iter().map(|record| record.address.block.0).collect();
+    assert_eq!(blocks, (0..distinct).collect::<Vec<_>>());
+    // The first block of each segment on both devices, and a summary for each.
+    assert!(reads < 4 * 170, "{reads} reads for {batches} batches");
+}
+
 #[test]
 fn summarized_records_survive_a_crash_at_any_io() {
     for seed in 0..2 {
