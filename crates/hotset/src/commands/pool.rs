@@ -162,13 +162,19 @@ pub struct Named {
 
 impl Named {
     fn find(&self) -> Result<PoolConfig, Failure> {
+        self.find_with_state().map(|(pool, _)| pool)
+    }
+
+    /// The pool, and the state directory of the configuration.
+    fn find_with_state(&self) -> Result<(PoolConfig, PathBuf), Failure> {
         let config = Config::load_settings(&self.config).map_err(|problems| Failure::failed(problems.to_string()))?;
+        let directory = config.state_directory;
         let pool = config.pools.into_iter().find(|pool| pool.name == self.name);
         let unknown = || {
             let file = self.config.display();
             Failure::failed(format!("{file} has no [[pool]] named \"{}\"; add it, or correct the name", self.name))
         };
-        pool.ok_or_else(unknown)
+        pool.map(|pool| (pool, directory)).ok_or_else(unknown)
     }
 }
 
@@ -248,11 +254,11 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         Action::Create { pool, force, yes } => create(&pool.find()?, force, yes),
         Action::Check(pool) => check(&pool.find()?),
         Action::ExportMap { pool, volume: Some(volume), to: Some(to) } => {
-            print!("{}", export_script(pool.find()?, &volume, &to)?);
+            print!("{}", export_script(pool.find_with_state()?, &volume, &to)?);
             Ok(())
         }
         Action::ExportMap { pool, .. } => {
-            let map = on_disks(pool.find()?, true, async |seam, disks| {
+            let map = on_disks(paths_of(&pool.find()?), true, async |seam, disks| {
                 let paths = disks.paths.clone();
                 let map = Pool::export_map(&seam, &disks.disks).await?;
                 Ok(name_devices(&map, &paths))
@@ -350,7 +356,7 @@ fn create(config: &PoolConfig, force: bool, yes: bool) -> Result<(), Failure> {
     }
     let slice_bytes = config.slice_bytes;
     let counts: Vec<_> = config.tiers.iter().map(|tier| (tier.name.clone(), tier.devices.len())).collect();
-    on_disks(config.clone(), false, async move |seam, disks| {
+    on_disks(paths_of(config), false, async move |seam, disks| {
         let mut disks = disks.disks.into_iter();
         let tiers =
             counts.into_iter().map(|(name, count)| TierSpec { name, disks: disks.by_ref().take(count).collect() });
@@ -368,7 +374,7 @@ fn create(config: &PoolConfig, force: bool, yes: bool) -> Result<(), Failure> {
 }
 
 fn check(config: &PoolConfig) -> Result<(), Failure> {
-    let report = on_disks(config.clone(), true, async |seam, disks| Pool::check(&seam, &disks.disks).await)?;
+    let report = on_disks(paths_of(config), true, async |seam, disks| Pool::check(&seam, &disks.disks).await)?;
     let snapshots = match report.snapshots {
         0 => String::new(),
         count => format!(
@@ -397,15 +403,20 @@ pub(super) struct Devices {
     pub paths: BTreeMap<String, PathBuf>,
 }
 
-/// Opens all devices of a pool on a core of its own, and runs `work` with them.
+/// The configured devices of a pool.
+pub(super) fn paths_of(pool: &PoolConfig) -> Vec<PathBuf> {
+    pool.devices().cloned().collect()
+}
+
+/// Opens the devices of a pool on a core of its own, and runs `work` with them.
 pub(super) fn on_disks<R: Send + 'static>(
-    config: PoolConfig,
+    paths: Vec<PathBuf>,
     read_only: bool,
     work: impl AsyncFnOnce(RealSeam, Devices) -> Result<R, PoolError> + Send + 'static,
 ) -> Result<R, Failure> {
     let result = run_core(RealCoreSpec::new(MEMORY_BYTES), |seam| async move {
         let mut devices = Devices { disks: Vec::new(), paths: BTreeMap::new() };
-        for path in config.devices() {
+        for path in &paths {
             let open = DiskOpen { path: path.clone(), create_bytes: None, read_only, lock_wait_ms: LOCK_WAIT_MS };
             let disk = seam.open_disk(&open).await.map_err(|error| format!("{}: {error}", path.display()))?;
             devices.paths.insert(disk.identity(), path.clone());

@@ -4,25 +4,68 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use config::PoolConfig;
-use pool::{ExportPlan, Pool};
+use flash::DeviceContent;
+use pool::{ExportPlan, Pool, PoolError};
+use seam::real::RealSeam;
+use seam::{Disk, DiskOpen, Seam};
+use state::StateDir;
 use terminal::Failure;
 
 use super::flash::absolute_path;
-use super::pool::on_disks;
+use super::pool::{on_disks, paths_of};
+use super::undestaged::undestaged;
 
 /// The script for a volume of a pool that no daemon uses. Nothing is written.
-pub fn export_script(config: PoolConfig, volume: &str, to: &Path) -> Result<String, Failure> {
+pub fn export_script((config, directory): (PoolConfig, PathBuf), volume: &str, to: &Path) -> Result<String, Failure> {
     let target = absolute_path(to)?;
     let (pool, name) = (config.name.clone(), volume.to_owned());
+    let state = StateDir::peek(&directory).map_err(|error| Failure::failed(error.to_string()))?;
+    if state.as_ref().is_some_and(|state| undestaged(state, &[]).contains(volume)) {
+        let text = format!(
+            "the flash log or persisted memory has dirty data of volume {volume}: start the daemon, and remove the volume \
+             with `hotset volume remove {volume}`, which destages"
+        );
+        return Err(Failure::failed(text));
+    }
+    let mut devices = paths_of(&config);
+    // Those that were added by command, and are not in the file yet.
+    let added = state.iter().filter_map(|state| state.pool_devices.get(&pool)).flatten();
+    devices.extend(added.filter(|path| !config.devices().any(|device| is_same_file(device, path))).cloned());
     let to_find = PathBuf::from(&target);
-    let (plan, paths, is_in_place) = on_disks(config, true, async move |seam, devices| {
+    let (plan, paths, is_in_place) = on_disks(devices, true, async move |seam, devices| {
         let of_pool = devices.paths.iter().find(|(_, path)| is_same_file(path, &to_find));
         let identity = of_pool.map(|(identity, _)| identity.clone());
         let plan = Pool::export_plan(&seam, &devices.disks, &name, identity.as_deref()).await?;
+        if identity.is_none() && to_find.exists() {
+            check_other_target(&seam, &to_find, plan.size_bytes).await?;
+        }
         Ok((plan, devices.paths, identity.is_some()))
     })?;
     let path_of = |identity: &str| paths.get(identity).map_or(identity.to_owned(), |path| path.display().to_string());
     Ok(render(&pool, volume, &target, &plan, is_in_place, path_of))
+}
+
+/// Refuses an existing target that is in use, is a device of a pool or has a flash store, or is a device without room
+/// for the volume.
+async fn check_other_target(seam: &RealSeam, target: &Path, size_bytes: u64) -> Result<(), PoolError> {
+    let refused = |text: String| Err(PoolError::Refused(format!("{}: {text}", target.display())));
+    let open = DiskOpen { path: target.into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
+    let disk = match seam.open_disk(&open).await {
+        Ok(disk) => disk,
+        Err(error) => return refused(error.to_string()),
+    };
+    let is_device = target.metadata().is_ok_and(|metadata| !metadata.is_file());
+    if is_device && disk.geometry().size_bytes < size_bytes {
+        return refused(format!("it has less than the {size_bytes} bytes of the volume"));
+    }
+    if Pool::is_group(seam, &disk).await? {
+        return refused("it is a device of a pool; name all devices of this pool in the configuration".to_owned());
+    }
+    match flash::read_device_content(seam, &disk).await {
+        DeviceContent::NoStore => Ok(()),
+        DeviceContent::Store(..) => refused("it has a flash store".to_owned()),
+        DeviceContent::Unknown(reason) => refused(reason),
+    }
 }
 
 /// True if both paths lead to one file or device.
@@ -42,9 +85,9 @@ fn render(
     let to = quoted(target);
     let mut text = format!(
         "#!/bin/sh\n\
-         # Rebuilds volume {volume} ({} bytes) of pool {pool} on {target}.\n\
-         # Run it while no daemon uses the pool, and after the volume was destaged: `hotset volume remove {volume}`\n\
-         # does that. It can be run again after an interruption.\n",
+         # Rebuilds volume {volume:?} ({} bytes) of pool {pool} on {target:?}.\n\
+         # Run it before the next start of the daemon, which moves slices: after that, make a new one. It can be run\n\
+         # again after an interruption.\n",
         plan.size_bytes
     );
     if is_in_place {

@@ -330,7 +330,7 @@ fn remedy_while_serving(names: &BTreeSet<String>, status: &StatusReport) -> Stri
 }
 
 /// The served volumes with dirty data, and the other volumes with records in the flash log or without a clean stop.
-fn undestaged(state: &State, served: &[VolumeReport]) -> BTreeSet<String> {
+pub(super) fn undestaged(state: &State, served: &[VolumeReport]) -> BTreeSet<String> {
     let dirty = served.iter().filter(|volume| volume.dirty_bytes + volume.written_bytes + volume.flash_dirty_bytes > 0);
     let is_served = |volume_id: VolumeId| served.iter().any(|volume| volume.volume_id == format!("{volume_id:016x}"));
     let incomplete = state.incomplete_outside(is_served);

@@ -12,6 +12,8 @@ use crate::io::{read, write};
 use crate::number::VolumeId;
 use crate::state::Inner;
 
+/// Byte offset of the superblock that is written first.
+const FIRST_WRITTEN: u64 = SUPERBLOCK_OFFSETS[1];
 /// Blocks of one copy.
 const COPY_BLOCKS: usize = 32;
 
@@ -81,8 +83,9 @@ pub(super) async fn copy_unmapped<S: Seam, D: Disk<S>>(
     Ok(())
 }
 
-/// True if the disk has the size of the layout, and the ranges in no slot have the content of the volume. The blocks of
-/// the superblocks are left out: an interrupted write may have damaged them.
+/// True if the disk has the size of the layout, and the ranges in no slot have the content of the volume. The block of
+/// the superblock that is written first is left out: an interrupted write may have damaged it. A disk on which the other
+/// one was begun has a valid superblock, and needs no comparison.
 pub(super) async fn matches_copies<S: Seam, D: Disk<S>>(
     inner: &std::rc::Rc<Inner<S, D>>,
     volume: VolumeId,
@@ -105,7 +108,7 @@ pub(super) async fn matches_copies<S: Seam, D: Disk<S>>(
             let blocks = |pieces: Vec<PieceMut<S::BlockMut>>| pieces.into_iter().map(freeze_padded).collect::<Vec<_>>();
             let (of_disk, of_volume) = (blocks(of_disk), blocks(of_volume));
             for (one, other) in of_disk.iter().zip(&of_volume) {
-                let is_superblock = SUPERBLOCK_OFFSETS.contains(&(at + compared));
+                let is_superblock = at + compared == FIRST_WRITTEN;
                 is_same &= is_superblock || one.block.has_same_content(&other.block);
                 compared += one.len() as u64;
             }

@@ -291,7 +291,8 @@ pub(crate) async fn recover<S: Seam, D: Disk<S>>(
         (state.superblock.members[group.index()].clone(), spec, state.groups[group.index()].disk.clone())
     };
     let name = &entry.name;
-    if entry.state == MemberState::Importing {
+    // An import that was given up removes its volume first.
+    if entry.state == MemberState::Importing || spec.is_none() {
         undo(inner).await?;
         let text = format!(
             "the import of {name} was interrupted and undone; the device is unchanged and not part of the pool"
@@ -299,7 +300,7 @@ pub(crate) async fn recover<S: Seam, D: Disk<S>>(
         inner.state.borrow_mut().notices.push(text);
         return Ok(());
     }
-    let spec = spec.ok_or_else(|| PoolError::Damaged(format!("volume {volume} of an import does not exist")))?;
+    let spec = spec.expect("an import without its volume was undone");
     let slice_bytes = inner.state.borrow().slice_bytes();
     let layout = ImportLayout::of(spec.size_bytes, slice_bytes);
     let layout = layout.filter(|layout| (layout.slots, layout.data_at) == (entry.slots, entry.data_at));
@@ -319,6 +320,13 @@ pub(crate) async fn recover<S: Seam, D: Disk<S>>(
         inner.state.borrow_mut().notices.push(text);
         return Ok(());
     };
+    if let Err(error) = write_superblocks(inner, group, &disk).await {
+        let text = format!("the import of {name} cannot be finished, and volume \"{}\" is refused: {error}", spec.name);
+        let mut state = inner.state.borrow_mut();
+        state.groups[group.index()].disk = None;
+        state.notices.push(text);
+        return Ok(());
+    }
     inner.state.borrow_mut().groups[group.index()].disk = Some(disk.clone());
     finish(inner, group, &disk).await?;
     let text = format!("the import of {} to volume \"{}\" was interrupted and is complete now", name, spec.name);

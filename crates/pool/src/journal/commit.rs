@@ -84,10 +84,12 @@ async fn run_pass<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, mut requests: Ve
     let mut records: Vec<Record> =
         requests.iter_mut().flat_map(|request| std::mem::take(&mut request.records)).collect();
     let mut to_flush = unflushed.values().fold(GroupSet::default(), |groups, set| groups.union(*set));
+    // A change that was left out may be replaced before the end of the pass, by one that needs no hung group.
+    let mut deferred = BTreeSet::new();
     let failed = inner.state.borrow().failed.clone();
     if let Some(failed) = failed {
         let failures = flush_groups(inner, to_flush).await;
-        park_requests(&mut inner.state.borrow_mut(), &mut requests, &unflushed);
+        park_requests(&mut inner.state.borrow_mut(), &mut requests, &unflushed, deferred);
         let needs_journal = !records.is_empty() || !inner.state.borrow().changes.is_empty();
         let result = if needs_journal { Err(failed) } else { Ok(()) };
         answer(inner, &mut requests, &unflushed, &failures, &result);
@@ -115,7 +117,7 @@ async fn run_pass<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, mut requests: Ve
         if !skips_flush {
             failures.append(&mut flush_groups(inner, to_flush.union(new_groups)).await);
             to_flush = GroupSet::default();
-            defer_hung(&mut inner.state.borrow_mut());
+            defer_hung(&mut inner.state.borrow_mut(), &mut deferred);
         }
         if flushes_early {
             let (mut flushes, others): (Vec<_>, Vec<_>) =
@@ -138,16 +140,20 @@ async fn run_pass<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, mut requests: Ve
         let mut state = inner.state.borrow_mut();
         state.changes.finish_pass().into_iter().for_each(|slot| state.free_slot(slot));
     }
-    park_requests(&mut inner.state.borrow_mut(), &mut requests, &unflushed);
+    park_requests(&mut inner.state.borrow_mut(), &mut requests, &unflushed, deferred);
     answer(inner, &mut requests, &unflushed, &failures, &result);
 }
 
-/// Leaves changes whose new slot is on a hung group out of the running commit.
-fn defer_hung<S: Seam, D: Disk<S>>(state: &mut State<S, D>) {
+/// Leaves changes whose new slot is on a hung group out of the running commit. Adds their volumes to
+/// `deferred_volumes`.
+fn defer_hung<S: Seam, D: Disk<S>>(state: &mut State<S, D>, deferred_volumes: &mut BTreeSet<VolumeId>) {
     let hung = state.journal.hung;
     let is_hung = |slot: Option<SlotAddress>| slot.is_some_and(|slot| hung.contains(slot.group));
     let deferred: Vec<_> = state.changes.committing().filter(|(_, change)| is_hung(change.slot)).collect();
-    deferred.into_iter().for_each(|(slice, _)| state.changes.defer(slice));
+    for (slice, _) in deferred {
+        state.changes.defer(slice);
+        deferred_volumes.insert(slice.volume);
+    }
 }
 
 /// Moves the requests that need a hung group from `requests` to the parked ones. A request with records is served: they
@@ -156,12 +162,13 @@ fn park_requests<S: Seam, D: Disk<S>>(
     state: &mut State<S, D>,
     requests: &mut Vec<CommitRequest>,
     unflushed: &BTreeMap<VolumeId, GroupSet>,
+    mut deferred: BTreeSet<VolumeId>,
 ) {
     let hung = state.journal.hung;
     if hung.is_empty() || state.sabotage.is(Sabotage::AnswerForHungGroups) {
         return;
     }
-    let deferred: BTreeSet<VolumeId> = state.changes.pending_on(hung, |slice| state.slot_of(slice)).collect();
+    deferred.extend(state.changes.pending_on(hung, |slice| state.slot_of(slice)));
     let (parked, others): (Vec<_>, Vec<_>) = requests.drain(..).partition(|request| match request.scope {
         CommitScope::AllMaps => request.records.is_empty() && !deferred.is_empty(),
         CommitScope::VolumeMap(volume) => deferred.contains(&volume),

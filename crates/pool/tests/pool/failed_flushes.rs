@@ -333,3 +333,50 @@ fn flush_that_ends_during_the_commit_that_left_it_out_loses_nothing() {
     });
     assert_eq!(content["slow"][(SLICE / 512) as usize], 2);
 }
+
+#[test]
+fn flush_in_progress_when_a_hung_flush_ends_covers_later_writes() {
+    for new_slice in [false, true] {
+        let world = with_pool(1, SMALL);
+        let seam = world.seam();
+        let acknowledged = world.block_on(async {
+            let (pool, slow, fast) = with_hung_group(&world, &seam, Sabotage::None).await;
+            let control = world.disk(HUNG).expect("the disk exists");
+            // The repeated flush hangs as well.
+            control.add_fault(Rule::new(Fault::Stall(HUNG_FOR), Ops::FLUSH, When::Nth(1)));
+            write(&seam, &slow, 2).await;
+            let first = slow.clone();
+            seam.spawn(async move { drop(first.flush().await) });
+            seam.sleep(Nanos::from_millis(2_000)).await;
+            // After the beginning of the hung flush.
+            let at = if new_slice { SLICE } else { 0 };
+            write_at(&seam, &slow, at, 3).await;
+            seam.sleep(Nanos::from_millis(17_900)).await;
+            // Another group's flush takes 300 ms, during which the hung one ends.
+            write_at(&seam, &fast, 0, 9).await;
+            for name in ["fast-0", "fast-1"] {
+                let control = world.disk(name).expect("the disk exists");
+                control.add_fault(Rule::new(Fault::Stall(Nanos::from_millis(300)), Ops::FLUSH, When::Nth(0)));
+            }
+            let other = fast.clone();
+            seam.spawn(async move { drop(other.flush().await) });
+            let before = seam.now();
+            let acknowledged = Rc::new(Cell::new(false));
+            let (noted, flushed) = (Rc::clone(&acknowledged), slow.clone());
+            seam.spawn(async move { noted.set(flushed.flush().await.is_ok()) });
+            while !acknowledged.get() && seam.now() - before < Nanos::from_secs(5) {
+                seam.sleep(Nanos::from_millis(10)).await;
+            }
+            drop(pool);
+            acknowledged.get()
+        });
+        let world = world_after_crash(2, world.crash(CrashMode::LoseAll));
+        let seam = world.seam();
+        let content = world.block_on(async {
+            let pool = open(&world, &seam, OpenOptions::default()).await.expect("the pool opens");
+            read_all(&seam, &pool).await.expect("sound disks")
+        });
+        let sector = if new_slice { (SLICE / 512) as usize } else { 0 };
+        assert!(!acknowledged || content["slow"][sector] == 3, "new slice {new_slice}: {:x}", content["slow"][sector]);
+    }
+}

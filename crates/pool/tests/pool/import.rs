@@ -497,3 +497,46 @@ fn export_plan_rebuilds_the_plain_disk_in_place() {
     });
     assert!((0..DISK_SECTORS).all(|sector| control.tag(sector) == expected[sector as usize]));
 }
+
+#[test]
+fn pool_opens_after_any_crash_while_an_import_is_given_up() {
+    let images = interrupted_at_the_end().crash(CrashMode::LoseAll);
+    let world = world_after_crash(2, images);
+    let (has_ended, seam) = (Rc::new(Cell::new(false)), world.seam());
+    let flag = Rc::clone(&has_ended);
+    world.seam().spawn(async move {
+        let pool = open(&seam, false, Sabotage::None).await.expect("the pool opens");
+        pool.give_up(GROUP).await.expect("sound disks");
+        flag.set(true);
+    });
+    let (rng, mut count, mut bad) = (Rng::new(5, 5), 0, Vec::new());
+    at_each_boundary(&world, &has_ended, |snapshot| {
+        for (crash, survivals) in crashes(snapshot, &rng) {
+            count += 1;
+            let world = world_after_crash(rng.next(), snapshot.images(|number| survivals[number]));
+            let seam = world.seam();
+            world.block_on(async {
+                if let Err(error) = open(&seam, false, Sabotage::None).await {
+                    bad.push(format!("{crash}: {error}"));
+                }
+            });
+        }
+        Ok(())
+    })
+    .expect("no failure");
+    assert!(count > 100 && bad.is_empty(), "{} of {count} crashes: {:?}", bad.len(), bad.first());
+}
+
+#[test]
+fn disk_whose_first_block_has_changed_is_not_the_interrupted_one() {
+    let images = interrupted_at_the_end().crash(CrashMode::LoseAll);
+    let world = world_after_crash(3, images);
+    let disk = world.disk(DISK).expect("the disk exists");
+    disk.set_tags(2, &[0xbeef, 0xbeef]);
+    let seam = world.seam();
+    world.block_on(async {
+        let pool = open(&seam, true, Sabotage::None).await.expect("the pool opens");
+        let state = pool.groups()[GROUP.index()].state;
+        assert_eq!(state, MemberState::Marking, "the disk changed");
+    });
+}
