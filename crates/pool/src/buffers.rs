@@ -25,6 +25,11 @@ impl<S: Seam> Buffers<S> {
         Buffers { seam: seam.clone(), kept: RefCell::new(kept) }
     }
 
+    /// Keeps no buffers in advance, for a few reads of a disk that is no part of an open pool.
+    pub fn without_reserve(seam: &S) -> Buffers<S> {
+        Buffers { seam: seam.clone(), kept: RefCell::default() }
+    }
+
     /// A buffer: a new one, or a kept one. Waits until one is free.
     pub async fn get(&self) -> S::BlockMut {
         loop {

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use messages::{ErrorKind, Failure};
+use pool::GroupContent;
 use seam::DiskError;
 use seam::real::{PATH_TIMEOUT, PathCall};
 
-use super::super::cores::{BackingTarget, OpenPlan, OpenedBacking, PoolTarget, PoolVolume, heat_path};
+use super::super::cores::{BackingTarget, OpenFacts, OpenPlan, OpenedBacking, PoolTarget, PoolVolume, heat_path};
 use super::super::overlap::{OwnVolumes, check_export};
 use super::super::records::Records;
 use super::super::settings::Settings;
@@ -49,12 +50,32 @@ impl Attachments {
             checked.push(match result {
                 Ok(opened) => match own_volumes.check(&requested[index].0.backing, &opened.facts.nbd_devices_below) {
                     Err(text) => Err(self.cores.close(&opened, Failure::new(ErrorKind::Conflict, text)).await),
-                    Ok(()) => Ok(opened),
+                    Ok(()) => match self.check_group_content(&requested[index].0, &opened.facts) {
+                        Err(failure) => Err(self.cores.close(&opened, failure).await),
+                        Ok(()) => Ok(opened),
+                    },
                 },
                 Err(failure) => Err(failure),
             });
         }
         checked
+    }
+
+    /// Refuses a device of a pool: writes of a volume would destroy the pool's data. The disk of a known volume may hold
+    /// superblocks that its client wrote, which name the disk as the client sees it.
+    fn check_group_content(&self, config: &VolumeConfig, facts: &OpenFacts) -> Result<(), Failure> {
+        let is_known = self.records.view().by_name(&config.name).is_some();
+        match facts.group_content {
+            GroupContent::NoGroup => return Ok(()),
+            GroupContent::GroupElsewhere if is_known => return Ok(()),
+            GroupContent::Group | GroupContent::GroupElsewhere => {}
+        }
+        let text = format!(
+            "its backing {} is a device of a pool, whose data a volume on it would destroy: take it out of the \
+             [[volume]]; if that pool is gone for good, erase its superblocks first, the 4 KiB at 0 and at 64 KiB",
+            config.backing
+        );
+        Err(Failure::new(ErrorKind::Conflict, text))
     }
 
     /// The plan for opening a volume's backing. A missing file is created only if a size is given and no volume of that

@@ -23,7 +23,7 @@ pub use self::attach::{AttachOutcome, AttachRequest, LateAttach, OpenedBacking};
 pub use self::data_core::{CoreEnded, CoreLocal, DataCore, DataCoreSpec};
 pub use self::detach::{CLIENTS_TIMEOUT, ConnectedClients};
 pub use self::evidence::{ExaminationError, ExaminationResult, ExaminedVolume};
-pub use self::hang::wait_for_hang;
+pub use self::hang::unless_hung;
 pub use self::open::{BackingTarget, OpenFacts, OpenPlan};
 pub use self::pools::{NewDevice, PoolTarget, PoolVolume, heat_path};
 

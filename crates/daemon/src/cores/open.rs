@@ -2,15 +2,18 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::slice;
 use std::time::Duration;
 
 use engine::Backing;
 use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
+use pool::{GroupContent, read_group_content};
 use seam::model::{ArraySpec, ModelledDisk, SharedArray};
 use seam::real::{KernelNbdDevice, RealDisk, RealSeam};
 use seam::{Disk, DiskError, DiskOpen, Geometry};
 
 use super::data_core::CoreLocal;
+use super::hang::unless_hung;
 use super::pools::{PoolVolume, open_pool_volume};
 
 /// Time in milliseconds for which a start waits for a lock that a killed predecessor's last I/O still holds.
@@ -79,15 +82,20 @@ pub struct OpenFacts {
     pub geometry: Geometry,
     /// The kernel's NBD devices underneath it.
     pub nbd_devices_below: Vec<KernelNbdDevice>,
+    /// The superblocks of a pool on a file or block device.
+    pub group_content: GroupContent,
 }
 
 /// Opens the storage that `plan` describes on this core.
 pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing<RealSeam>, OpenFacts), DiskError> {
-    let mut nbd_devices_below = Vec::new();
+    let (mut nbd_devices_below, mut group_content) = (Vec::new(), GroupContent::NoGroup);
     let backing = match &plan.backing {
         BackingTarget::Path(path) => {
             let disk = open_path(&local.seam, plan, path.clone()).await?;
             nbd_devices_below = disk.nbd_devices_below().to_vec();
+            let read = read_group_content(&local.seam, &disk);
+            let read = unless_hung(local, slice::from_ref(&disk), plan.limit, read).await;
+            group_content = read.map_err(|_| DiskError::Hung(format!("{} does not answer", path.display())))?;
             Backing::plain(disk)
         }
         BackingTarget::Nbd(target) => {
@@ -125,6 +133,7 @@ pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing
         former_identities,
         geometry: backing.disk.geometry(),
         nbd_devices_below,
+        group_content,
     };
     Ok((backing, facts))
 }

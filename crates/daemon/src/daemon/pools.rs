@@ -1,5 +1,6 @@
 //! Actions on pools that involve the records of the daemon.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -9,6 +10,7 @@ use messages::{Answer, ErrorKind, Failure};
 use super::super::attachments::pool_target;
 use super::super::cores::NewDevice;
 use super::Daemon;
+use config::check_name;
 
 /// Prefix of the ID of a drain.
 const DRAIN_ID_PREFIX: &str = "drain-";
@@ -101,6 +103,7 @@ impl Daemon {
         path: String,
         volume: &str,
     ) -> Result<PoolReport, Failure> {
+        check_name(volume).map_err(|error| Failure::new(ErrorKind::Invalid, error))?;
         let path = PathBuf::from(path);
         let _guard = self.volumes.lock_for_change(volume)?;
         let recorded = self.record_pool_device(name, &path).await?;
@@ -115,31 +118,43 @@ impl Daemon {
         imported
     }
 
-    /// Refuses a device whose content is incomplete: it was the backing of a volume with dirty data. Refuses the name
-    /// of a volume that is served.
+    /// Refuses the backing of a volume that the daemon knows, and a device whose content is incomplete: it was the
+    /// backing of a volume with dirty data. Refuses the name of a volume that the daemon knows.
     async fn check_import(&self, name: &str, path: &Path, volume: &str) -> Result<(), Failure> {
         let conflict = |text: String| Err(Failure::new(ErrorKind::Conflict, text));
         if self.volumes.find(volume).is_some() {
             return conflict(format!("a volume {volume} is known to the daemon already; choose another name"));
         }
-        let identity = self.cores.identity_of_device(name, path).await?;
-        let owner = {
-            let state = self.records.view();
-            let record = state.volumes.iter().find(|record| record.backing_identity == identity);
-            record.map(|record| record.name.clone())
-        };
-        let Some(owner) = owner else { return Ok(()) };
-        let is_dirty = !self.memory.persisted_images_of(&owner).await?.is_empty()
-            || self.records.may_be_on_flash(&owner)
-            || self.attachments.has_blocks_in_log(&owner).await?;
-        if is_dirty {
-            return conflict(format!(
-                "{} was the backing of volume {owner}, and the flash log or persisted memory holds dirty data of it; \
-                 serve it again and remove it with `hotset volume remove {owner}`, which destages that data",
-                path.display()
-            ));
+        let identities = self.cores.identities_of_device(name, path).await?;
+        for owner in self.names_on(&identities) {
+            if self.volumes.contains(&owner) {
+                return conflict(format!(
+                    "{} is the backing of volume {owner}, which the daemon knows and would serve from it again; remove \
+                     the volume first: `hotset volume remove {owner}`",
+                    path.display()
+                ));
+            }
+            let is_dirty = !self.memory.persisted_images_of(&owner).await?.is_empty()
+                || self.records.may_be_on_flash(&owner)
+                || self.attachments.has_blocks_in_log(&owner).await?;
+            if is_dirty {
+                return conflict(format!(
+                    "{} was the backing of volume {owner}, and the flash log or persisted memory holds dirty data of \
+                     it; serve it again and remove it with `hotset volume remove {owner}`, which destages that data",
+                    path.display()
+                ));
+            }
         }
         Ok(())
+    }
+
+    /// The names of all volumes whose backing has one of these identities, or had it before another name adopted it.
+    fn names_on(&self, identities: &[String]) -> BTreeSet<String> {
+        let state = self.records.view();
+        let displaced = state.displaced.iter().filter(|record| state.displaced(&record.name).is_some());
+        let records = state.volumes.iter().chain(displaced);
+        let on_device = records.filter(|record| identities.contains(&record.backing_identity));
+        on_device.map(|record| record.name.clone()).collect()
     }
 
     /// True if a device is part of an open pool, or being imported.

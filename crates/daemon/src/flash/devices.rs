@@ -5,16 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::slice;
 use std::time::Duration;
 
 use flash::{DeviceContent, OpenOptions};
-use futures_util::future::{Either, join_all, select, select_all};
+use futures_util::future::join_all;
 use seam::real::{PATH_TIMEOUT, PathCall, PathHung, RealDisk};
 use seam::{DiskError, DiskOpen, Nanos, Seam};
 
-use super::super::cores::{CoreLocal, wait_for_hang};
+use super::super::cores::{CoreLocal, unless_hung};
 use super::super::overlap::OwnVolumes;
 use config::FlashConfig;
 use state::DeviceOfStore;
@@ -242,24 +241,4 @@ async fn wait_for_answer<T: Send + 'static>(
 ) -> Result<T, AbsentDevice> {
     let sleep = async |time: Duration| local.seam.sleep(Nanos(time.as_nanos() as u64)).await;
     call.answer(limit, sleep).await.map_err(|_| AbsentDevice::hung(&path.display().to_string()))
-}
-
-/// Runs `work` on open devices to its end, or drops it when a device has left a request unanswered for `limit`, and
-/// returns the device's index. The dropped work issues no further requests. The device may still complete the
-/// unanswered ones, as after a kill.
-pub async fn unless_hung<T>(
-    local: &CoreLocal,
-    disks: &[RealDisk],
-    limit: Duration,
-    work: impl Future<Output = T>,
-) -> Result<T, usize> {
-    if disks.is_empty() {
-        return Ok(work.await);
-    }
-    let limit = Nanos(limit.as_nanos() as u64);
-    let hangs = select_all(disks.iter().map(|disk| Box::pin(wait_for_hang(&local.seam, disk, limit))));
-    match select(pin!(work), hangs).await {
-        Either::Left((done, _)) => Ok(done),
-        Either::Right((((), index, _), _)) => Err(index),
-    }
 }

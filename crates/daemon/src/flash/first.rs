@@ -12,10 +12,10 @@ use flash::{FormatOptions, OpenOptions, Store, StoreError};
 use messages::{ErrorKind, Failure};
 use seam::real::PATH_TIMEOUT;
 
-use super::super::cores::{CoreLocal, core_ended};
+use super::super::cores::{CoreLocal, core_ended, unless_hung};
 use super::super::overlap::OwnVolumes;
 use super::change::{absolute, kind_of};
-use super::devices::{AbsentDevice, open_device, unless_hung};
+use super::devices::{AbsentDevice, open_device};
 use super::{Flash, FlashLog};
 use config::FlashConfig;
 use logging::{self as log, FLASH};

@@ -11,10 +11,10 @@ use seam::Disk;
 use seam::real::{PATH_TIMEOUT, RealDisk};
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::cores::CoreLocal;
+use super::super::cores::{CoreLocal, unless_hung};
 use super::super::overlap::OwnVolumes;
 use super::super::settings::absolute;
-use super::devices::{AbsentDevice, KnownDevices, open_all, read_content, unless_hung};
+use super::devices::{AbsentDevice, KnownDevices, open_all, read_content};
 use super::{UnusedFlash, WholeLog};
 use config::FlashConfig;
 use state::{Refusal, devices_in_copy, show_uuid};

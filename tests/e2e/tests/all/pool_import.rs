@@ -167,3 +167,58 @@ fn ext4_disk_is_imported_in_place_moved_and_exported_again() {
     run_script(&fixture, &script);
     assert_is_clean(&image, &expected);
 }
+
+#[test]
+fn import_is_refused_for_the_disk_of_a_known_volume() {
+    let mut fixture = with_pool();
+    fixture.add_volume("other", DISK_BYTES, "");
+    let disk = fixture.backing("other");
+    let daemon = fixture.start();
+    let import = |volume: &str, path: &Path| {
+        let path = path.display().to_string();
+        let args = ["pool", "import", "tank", &path, "--tier", "hdd", "--volume", volume, "--yes"];
+        refused(&daemon, &args)
+    };
+    for name in ["two\nlines", "quote\"d", ""] {
+        assert!(import(name, &disk).contains("cannot be a name"), "{name:?}");
+    }
+    let text = import("old", &disk);
+    assert!(text.contains("the backing of volume other"), "{text}");
+    daemon.stop();
+
+    // The disk moves away before the start, and comes back under another path.
+    let elsewhere = fixture.folder.join("elsewhere.img");
+    fs::rename(&disk, &elsewhere).expect("the folder can be written");
+    let daemon = fixture.start();
+    let path = elsewhere.display().to_string();
+    let text = refused(&daemon, &["pool", "import", "tank", &path, "--tier", "hdd", "--volume", "old", "--yes"]);
+    assert!(text.contains("the backing of volume other") && text.contains("hotset volume remove other"), "{text}");
+}
+
+#[test]
+fn device_of_a_pool_is_refused_as_the_backing_of_a_volume() {
+    let mut fixture = with_pool();
+    fixture.add_volume("other", DISK_BYTES, "");
+    let disk = fixture.backing("other");
+    let daemon = fixture.start();
+    daemon.stop();
+    // The record of the volume stays, but the file does not list it during the import.
+    fixture.clear_volumes();
+    let daemon = fixture.start();
+    let path = disk.display().to_string();
+    daemon.command(&["pool", "import", "tank", &path, "--tier", "hdd", "--volume", "old", "--yes"]);
+    daemon.stop();
+    let before = fs::read(&disk).expect("the disk exists");
+    // Without the pool nothing else holds the disk.
+    fixture.tables.clear();
+    fixture.add_volume_on("other", &path, "");
+    let daemon = fixture.start();
+    let status = daemon.command(&["volume", "list"]);
+    let text = format!("{status}{}", daemon.log());
+    assert!(text.contains("is a device of a pool") && text.contains("take it out of the [[volume]]"), "{text}");
+    let copy = fixture.folder.join("copy.img");
+    fs::copy(&disk, &copy).expect("the folder can be written");
+    let text = refused(&daemon, &["volume", "add", "copy", "--backing", &copy.display().to_string()]);
+    assert!(text.contains("is a device of a pool"), "{text}");
+    assert!(fs::read(&disk).expect("the disk exists") == before, "the refusals change nothing");
+}

@@ -57,11 +57,14 @@ impl Cores {
         self.on_pool(name, async move |open: Rc<OpenPool>| open.import_device(&tier, &path, &volume).await).await?
     }
 
-    /// The identity of a device that is no group of a pool.
-    pub async fn identity_of_device(&self, name: &str, path: &Path) -> Result<String, Failure> {
+    /// The identity of a device that is no group of a pool, and its identities in earlier versions.
+    pub async fn identities_of_device(&self, name: &str, path: &Path) -> Result<Vec<String>, Failure> {
         let path = path.to_owned();
-        let identity = async move |open: Rc<OpenPool>| open.open_device(&path).await.map(|disk| disk.identity());
-        self.on_pool(name, identity).await?
+        let identities = async move |open: Rc<OpenPool>| {
+            let disk = open.open_device(&path).await?;
+            Ok([vec![disk.identity()], disk.former_identities()].concat())
+        };
+        self.on_pool(name, identities).await?
     }
 
     /// Begins the drain of a device of a pool, or cancels it.
