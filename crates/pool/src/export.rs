@@ -6,10 +6,8 @@ use std::fmt::Write;
 use seam::{Disk, Seam};
 
 use crate::buffers::Buffers;
-use crate::create::failed;
-use crate::device::read_one;
 use crate::error::PoolError;
-use crate::format::superblock::{SUPERBLOCK_OFFSETS, Superblock, SuperblockError};
+use crate::format::superblock::SUPERBLOCK_OFFSETS;
 use crate::journal::load::load;
 use crate::journal::replay::LoadedVolume;
 use crate::number::{GroupNo, SliceNo, VolumeId};
@@ -74,18 +72,6 @@ pub(crate) async fn export_map<S: Seam, D: Disk<S>>(seam: &S, disks: &[D]) -> Re
         }
     }
     Ok(text)
-}
-
-/// True if a disk has a superblock of a pool, also of a damaged or a newer one.
-pub(crate) async fn is_group<S: Seam, D: Disk<S>>(seam: &S, disk: &D) -> Result<bool, PoolError> {
-    let buffers = Buffers::new(seam);
-    for at in SUPERBLOCK_OFFSETS.into_iter().filter(|at| at + 4096 <= disk.geometry().size_bytes) {
-        let raw = read_one(&buffers, disk, at).await.map_err(|error| failed(disk, error))?;
-        if !matches!(Superblock::decode(&raw), Err(SuperblockError::NotASuperblock)) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// The copies that rebuild a volume on a plain disk. `target` names a device of the pool to write in place, such as an

@@ -97,11 +97,6 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
         export::export_map(seam, disks).await
     }
 
-    /// True if a disk has a superblock of a pool.
-    pub async fn is_group(seam: &S, disk: &D) -> Result<bool, PoolError> {
-        export::is_group(seam, disk).await
-    }
-
     /// The copies that rebuild a volume of a pool that is not open as a plain disk. `target` is the identity of a
     /// device of the pool that is to be written in place.
     pub async fn export_plan(

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use config::PoolConfig;
 use flash::DeviceContent;
-use pool::{ExportPlan, Pool, PoolError};
+use pool::{ExportPlan, GroupContent, Pool, PoolError, read_group_content};
 use seam::real::RealSeam;
 use seam::{Disk, DiskOpen, Seam};
 use state::StateDir;
@@ -58,7 +58,7 @@ async fn check_other_target(seam: &RealSeam, target: &Path, size_bytes: u64) -> 
     if is_device && disk.geometry().size_bytes < size_bytes {
         return refused(format!("it has less than the {size_bytes} bytes of the volume"));
     }
-    if Pool::is_group(seam, &disk).await? {
+    if read_group_content(seam, &disk).await != GroupContent::NoGroup {
         return refused("it is a device of a pool; name all devices of this pool in the configuration".to_owned());
     }
     match flash::read_device_content(seam, &disk).await {
