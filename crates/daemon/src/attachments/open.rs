@@ -61,8 +61,8 @@ impl Attachments {
         checked
     }
 
-    /// Refuses a device of a pool: writes of a volume would destroy the pool's data. The disk of a known volume may hold
-    /// superblocks that its client wrote, which name the disk as the client sees it.
+    /// Refuses a device of a pool: writes of a volume would destroy the pool's data. The disk of a known volume may
+    /// hold superblocks that its client wrote, which name the disk as the client sees it.
     fn check_group_content(&self, config: &VolumeConfig, facts: &OpenFacts) -> Result<(), Failure> {
         let is_known = self.records.view().by_name(&config.name).is_some();
         match facts.group_content {

@@ -28,7 +28,7 @@ pub fn export_script((config, directory): (PoolConfig, PathBuf), volume: &str, t
         return Err(Failure::failed(text));
     }
     let mut devices = paths_of(&config);
-    // Those that were added by command, and are not in the file yet.
+    // Devices that were added by command, and are not in the file yet.
     let added = state.iter().filter_map(|state| state.pool_devices.get(&pool)).flatten();
     devices.extend(added.filter(|path| !config.devices().any(|device| is_same_file(device, path))).cloned());
     let to_find = PathBuf::from(&target);

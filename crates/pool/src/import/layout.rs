@@ -84,8 +84,8 @@ pub(super) async fn copy_unmapped<S: Seam, D: Disk<S>>(
 }
 
 /// True if the disk has the size of the layout, and the ranges in no slot have the content of the volume. The block of
-/// the superblock that is written first is left out: an interrupted write may have damaged it. A disk on which the other
-/// one was begun has a valid superblock, and needs no comparison.
+/// the superblock that is written first is left out: an interrupted write may have damaged it. A disk on which the
+/// other one was begun has a valid superblock, and needs no comparison.
 pub(super) async fn matches_copies<S: Seam, D: Disk<S>>(
     inner: &std::rc::Rc<Inner<S, D>>,
     volume: VolumeId,
