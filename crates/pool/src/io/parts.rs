@@ -25,6 +25,13 @@ pub(crate) fn ranges<S: Seam, D: Disk<S>>(
     })
 }
 
+/// The slice of a byte range that lies in one slice, and the offset in it.
+pub(crate) fn only_slice<S: Seam, D: Disk<S>>(state: &State<S, D>, at: u64, len: u64) -> Option<(SliceNo, u64)> {
+    let slice_bytes = state.slice_bytes();
+    let (slice, offset) = (at / slice_bytes, at % slice_bytes);
+    (len > 0 && offset + len <= slice_bytes).then_some((SliceNo(slice as u32), offset))
+}
+
 /// Cuts the first `len` bytes off `pieces`, which must be longer or as long.
 fn cut_off<B: Block>(pieces: &mut std::collections::VecDeque<Piece<B>>, len: u64) -> Vec<Piece<B>> {
     let (mut part, mut left) = (Vec::new(), len as usize);

@@ -7,7 +7,7 @@ use seam::block::pieces_len;
 use seam::{AllocationExtent, BlockMut, Disk, DiskResult, PieceMut, Seam};
 
 use super::demand::{self, Access};
-use super::parts::{ReadPart, join_read, ranges, split_read};
+use super::parts::{ReadPart, join_read, only_slice, ranges, split_read};
 use crate::change::locate;
 use crate::journal;
 use crate::number::{GroupNo, SliceAddress, VolumeId};
@@ -25,6 +25,12 @@ pub(crate) async fn read<S: Seam, D: Disk<S>>(
 ) -> (DiskResult<()>, Pieces<S>) {
     let len = pieces_len(&into) as u64;
     let access = demand::detect(&mut inner.state.borrow_mut(), volume, false, at, len);
+    // Nearly all requests: without the lists of several parts.
+    let only_slice = only_slice(&inner.state.borrow(), at, len);
+    if let Some((slice, offset)) = only_slice {
+        let part = ReadPart { slice, offset, pieces: into, has_spare: false };
+        return read_part(inner, volume, access, part).await;
+    }
     let ranges: Vec<_> = ranges(&inner.state.borrow(), at, len).collect();
     let parts = split_read(&inner.buffers, ranges, into).await;
     let reads = parts.into_iter().map(|part| {

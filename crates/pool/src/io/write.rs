@@ -7,7 +7,7 @@ use seam::{Disk, DiskResult, Piece, Seam};
 
 use super::allocate::{self, FailedFills, NewSlot};
 use super::demand::{self, Access};
-use super::parts::{ranges, split_write};
+use super::parts::{only_slice, ranges, split_write};
 use crate::change::{Step, check_change, finish_change, next_step};
 use crate::journal;
 use crate::number::{SliceAddress, VolumeId};
@@ -23,6 +23,13 @@ pub(crate) async fn write<S: Seam, D: Disk<S>>(
 ) -> DiskResult<()> {
     let len = pieces_len(&from) as u64;
     let access = demand::detect(&mut inner.state.borrow_mut(), volume, true, at, len);
+    // Nearly all requests: without the lists of several parts.
+    let only_slice = only_slice(&inner.state.borrow(), at, len);
+    if let Some((slice, offset)) = only_slice {
+        let result = write_part(inner, SliceAddress { volume, slice }, access, offset, from).await;
+        journal::commit_if_many(inner);
+        return result;
+    }
     let ranges: Vec<_> = ranges(&inner.state.borrow(), at, len).collect();
     let writes = split_write(ranges.into_iter(), from).into_iter().map(|(slice, offset, pieces)| {
         let slice = SliceAddress { volume, slice };
