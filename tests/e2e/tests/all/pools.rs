@@ -1,8 +1,10 @@
 //! A pool from its creation on: volumes on two tiers, a restart, a kill, a pool that is full, moves of slices, devices
 //! that come and go, and volumes that are resized and deleted.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use e2e::client::Client;
@@ -134,6 +136,69 @@ fn volumes_on_a_full_pool_survive_a_kill_and_a_restart() {
         assert_slices_hold(&mut auto, &auto_slices, 2).expect("the pool is whole");
         daemon.stop();
     }
+}
+
+/// Writes one block to each slice of a volume from slice `first` on, every `step`-th one, again and again until
+/// `is_ended`. Returns the value of the last acknowledged write of each slice, and the number of writes without space.
+fn write_until_ended(
+    client: &mut Client,
+    (first, step): (u64, u64),
+    is_ended: &AtomicBool,
+) -> (BTreeMap<u64, u8>, u64) {
+    let (mut acknowledged, mut without_space) = (BTreeMap::new(), 0);
+    for value in (1..=u8::MAX).cycle() {
+        for slice in (first..64).step_by(step as usize) {
+            match client.write(slice * SLICE + 4096, &[value; 4096]) {
+                Ok(()) => drop(acknowledged.insert(slice, value)),
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(ENOSPC), "{error}");
+                    without_space += 1;
+                }
+            }
+        }
+        client.flush().expect("every acknowledged write has its place");
+        if is_ended.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    (acknowledged, without_space)
+}
+
+#[test]
+fn pool_that_fills_up_under_load_recovers_with_another_device() {
+    const CLIENTS: u64 = 4;
+    let fixture = created();
+    let daemon = fixture.start();
+    let extra = add_file(&fixture, "extra", 49);
+    let is_ended = AtomicBool::new(false);
+    let written: Vec<_> = std::thread::scope(|scope| {
+        let clients = (0..CLIENTS).map(|first| {
+            let mut client = fixture.connect("auto");
+            let is_ended = &is_ended;
+            scope.spawn(move || write_until_ended(&mut client, (first, CLIENTS), is_ended))
+        });
+        let clients: Vec<_> = clients.collect();
+        wait_for("a full pool", || (show(&daemon)["free_bytes"] == 0).then_some(()));
+        std::thread::sleep(Duration::from_millis(500));
+        daemon.command(&["pool", "add", "tank", "--tier", "hdd", &extra]);
+        wait_for("the slices on the new device", || {
+            (tier_bytes(&show(&daemon), "auto").iter().sum::<u64>() == 64 * MIB).then_some(())
+        });
+        is_ended.store(true, Ordering::Relaxed);
+        clients.into_iter().map(|client| client.join().expect("the client does not panic")).collect()
+    });
+    let without_space: u64 = written.iter().map(|(_, count)| count).sum();
+    assert!(without_space > 0, "the pool was full");
+    let acknowledged: BTreeMap<u64, u8> = written.into_iter().flat_map(|(slices, _)| slices).collect();
+    assert_eq!(acknowledged.len(), 64, "all slices have their place");
+    println!("{without_space} writes without space");
+    daemon.kill();
+    let daemon = fixture.start();
+    let mut auto = fixture.connect("auto");
+    for (slice, value) in acknowledged {
+        assert_slices_hold(&mut auto, &[slice], value).expect("the pool is whole");
+    }
+    daemon.stop();
 }
 
 #[test]
