@@ -47,6 +47,8 @@ const ROUNDS_MAX: u64 = 2;
 /// Outstanding requests of the load by which the planner learns, and beside the moves.
 const DAY_DEPTH: u32 = 96;
 const LIGHT_DEPTH: u32 = 4;
+/// Source of the bounds of clients beside moves.
+const PROMISED: &str = "promised: moves give way to clients";
 /// Divisor of bytes and time.
 const SPEEDUP: u64 = 3;
 /// Divisor of the array in `vnx-flash-and-tier`: one of three RAID groups.
@@ -68,7 +70,7 @@ pub const UNEVEN: Scenario = Scenario {
     setting: "15 SAS 10k of full size as three RAID 5 groups 4+1 in one tier; the file grew while groups were added: \
               5/8, 2/8 and 1/8 of its slices of 16 MiB; a third of the bytes (a file of 5 GB, 1.33 GB memory, \
               write-through: the rates are those of the disks) and of the time; 96 outstanding for ten minutes, 10 s a \
-              step; balance at 20 MiB/s at most beside 4 outstanding, and once more after five minutes; the even \
+              step; two minutes without moves and two beside moves at the rate medium, 4 and 24 outstanding; balance at 20 MiB/s at most beside 4 outstanding, and once more after five minutes; the even \
               layout is a pool with three groups from the beginning",
     run: uneven,
     demo: None,
@@ -150,6 +152,31 @@ fn measure_steps(bed: &mut PoolBed, seed: u64) -> Vec<Point> {
         .collect()
 }
 
+/// A load of so many outstanding requests for two minutes, without moves and then beside moves at the rate `medium`:
+/// each as a point.
+fn beside_moves(bed: &mut PoolBed, depth: u32, seed: u64) -> [Point; 2] {
+    let jobs = [Job::closed_loop("all", database(uneven_file_bytes()), depth)];
+    let clients = bed.bed.start_clients(&jobs, seed);
+    // In the first minutes the rate falls, until most outstanding requests wait for the fullest group.
+    bed.bed.run_for(&clients, Nanos::from_secs(240));
+    let without = bed.bed.run_for(&clients, Nanos::from_secs(120));
+    let (pool, settings) = (bed.pool.clone(), bed.settings(MoveRate::IdleShare(30)));
+    let (stop, has_ended) = (Rc::clone(&settings.stop), Rc::new(Cell::new(false)));
+    let ended = Rc::clone(&has_ended);
+    bed.bed.fixture.seam.spawn(async move {
+        pool.relocate(&settings).await.expect("modelled disks do not fail");
+        ended.set(true);
+    });
+    let beside = bed.bed.run_for(&clients, Nanos::from_secs(120));
+    assert!(!has_ended.get(), "slices move all the time");
+    stop.set(true);
+    while !has_ended.get() {
+        bed.bed.run_for(&clients, Nanos::from_secs(1));
+    }
+    bed.bed.stop_clients(clients);
+    [without, beside]
+}
+
 /// Balances the groups beside a light load until a plan moves nothing, at most [`ROUNDS_MAX`] times, with five minutes
 /// of the full load before each further plan. Returns a point every 20 s of the light load, and the moves of each plan.
 fn balance(bed: &mut PoolBed, seed: u64) -> (Vec<Point>, Vec<u64>) {
@@ -198,6 +225,7 @@ fn uneven(seed: u64) -> Outcome {
     bed.bed.run_pattern(&pattern, DAY_DEPTH, 10, false, seed);
     bed.bed.restart_clock();
     let before = measure_steps(&mut bed, seed);
+    let pairs = [LIGHT_DEPTH, OUTSTANDING[1]].map(|depth| (depth, beside_moves(&mut bed, depth, seed + 10)));
     let (meanwhile, moves) = balance(&mut bed, seed);
     let shares_after = shares(&bed);
     bed.bed.restart_clock();
@@ -205,7 +233,7 @@ fn uneven(seed: u64) -> Outcome {
 
     let last = OUTSTANDING.len() - 1;
     let iops = |points: &[Point], step: usize| points[step].iops;
-    let checks = vec![
+    let mut checks = vec![
         Check::at_least(
             "rate after balance against before, 192 outstanding",
             iops(&after, last) / iops(&before, last),
@@ -225,6 +253,13 @@ fn uneven(seed: u64) -> Outcome {
             SOURCE,
         ),
     ];
+    for (depth, [without, beside]) in pairs {
+        let name =
+            |figure: &str| format!("{figure} beside moves at the rate medium against without, {depth} outstanding");
+        checks.push(Check::at_least(name("rate"), beside.iops / without.iops, 0.95, PROMISED));
+        let p99 = beside.read_p99_ms / without.read_p99_ms;
+        checks.push(Check::at_most(name("99th percentile of reads"), p99, 1.2, PROMISED));
+    }
     let rates =
         |points: &[Point]| points.iter().map(|point| format!("{:.0}", point.iops)).collect::<Vec<_>>().join(", ");
     let notes = vec![

@@ -237,7 +237,7 @@ fn plan_faults(world: &World, rng: &Rng, is_new: bool) -> Faults {
 }
 
 /// Seeds that found a fault: a snapshot whose record failed and was durable all the same got later writes.
-const REGRESSION_SEEDS: [u64; 2] = [2024059, 2116203];
+const REGRESSION_SEEDS: [u64; 3] = [2024059, 2116203, 2172986];
 
 #[test]
 fn regression_seeds_lose_nothing() {
