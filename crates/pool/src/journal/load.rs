@@ -246,7 +246,8 @@ impl<S: Seam, D: Disk<S>> Copies<'_, S, D> {
         Ok(damaged)
     }
 
-    /// Applies the journal's blocks from `loaded.next` on, and notes the ones that a copy lacks.
+    /// Applies the journal's blocks from `loaded.next` on, and notes the ones that a copy lacks. The journal ends where a
+    /// copy shows another block: a block that no copy can read may be one that a flush was acknowledged for.
     async fn replay(&self, loaded: &mut Loaded) -> Result<(), String> {
         let ring = u64::from(self.superblock.journal_blocks);
         let first = loaded.next;
@@ -262,6 +263,10 @@ impl<S: Seam, D: Disk<S>> Copies<'_, S, D> {
                 read.push((*group, self.read(disk, at, count).await));
             }
             for index in 0..count as usize {
+                let is_unreadable = read.iter().all(|(_, blocks)| blocks[index].is_none());
+                if is_unreadable {
+                    return Err(format!("no copy of the journal's block {} can be read", loaded.next));
+                }
                 let decoded: Vec<_> = read
                     .iter_mut()
                     .map(|(group, blocks)| {

@@ -7,6 +7,7 @@ mod failed_flushes;
 mod give_up;
 mod heat_image;
 mod import;
+mod journal;
 mod membership;
 mod model;
 mod moves;
