@@ -22,8 +22,8 @@ pub fn export_script((config, directory): (PoolConfig, PathBuf), volume: &str, t
     let state = StateDir::peek(&directory).map_err(|error| Failure::failed(error.to_string()))?;
     if state.as_ref().is_some_and(|state| undestaged(state, &[]).contains(volume)) {
         let text = format!(
-            "the flash log or persisted memory has dirty data of volume {volume}: start the daemon, and remove the volume \
-             with `hotset volume remove {volume}`, which destages"
+            "the flash log or persisted memory has dirty data of volume {volume}: start the daemon, and remove \
+             the volume with `hotset volume remove {volume}`, which destages"
         );
         return Err(Failure::failed(text));
     }

@@ -128,8 +128,8 @@ fn begin<S: Seam, D: Disk<S>>(
     if geometry.logical_block != superblock.logical_block {
         let (found, wanted) = (geometry.logical_block, superblock.logical_block);
         let reason = format!(
-            "its logical block is {found} bytes, that of the pool {wanted}; partition tables and file systems depend on \
-             it"
+            "its logical block is {found} bytes, that of the pool {wanted}; partition tables and file systems \
+             depend on it"
         );
         return not_importable(disk, reason);
     }

@@ -246,8 +246,8 @@ impl<S: Seam, D: Disk<S>> Copies<'_, S, D> {
         Ok(damaged)
     }
 
-    /// Applies the journal's blocks from `loaded.next` on, and notes the ones that a copy lacks. The journal ends where a
-    /// copy shows another block: a block that no copy can read may be one that a flush was acknowledged for.
+    /// Applies the journal's blocks from `loaded.next` on, and notes the ones that a copy lacks. The journal ends where
+    /// a copy shows another block: a block that no copy can read may be one that a flush was acknowledged for.
     async fn replay(&self, loaded: &mut Loaded) -> Result<(), String> {
         let ring = u64::from(self.superblock.journal_blocks);
         let first = loaded.next;

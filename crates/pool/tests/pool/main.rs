@@ -6,6 +6,7 @@ mod crash_points;
 mod failed_flushes;
 mod give_up;
 mod heat_image;
+mod hung_groups;
 mod import;
 mod journal;
 mod membership;

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use pool::{OpenOptions, PoolDisk, SliceAddress, SliceNo, VolumeId};
-use seam::sim::{SimDisk, SimSeam, World};
+use seam::sim::{CrashMode, SimDisk, SimSeam, World};
 use seam::{Disk, Piece, Seam};
 
-use crate::world::{SLICE, SimPool, open};
+use crate::world::{SLICE, SimPool, open, world_after_crash};
 
 /// Content of all volumes by name, and of snapshots by the name of the volume, `@` and the snapshot's; one tag per
 /// sector.
@@ -441,4 +441,14 @@ pub fn recover(world: &World, model: &Model, options: OpenOptions) -> Result<Con
         model.check(&content).map(|()| content)
     });
     content.map_err(|stop| stop.to_string())?
+}
+
+/// Content of a pool after a crash of a world.
+pub fn content_after_crash(world: World, mode: CrashMode) -> Content {
+    let world = world_after_crash(2, world.crash(mode));
+    let seam = world.seam();
+    world.block_on(async {
+        let pool = open(&world, &seam, OpenOptions::default()).await.expect("the pool opens");
+        read_all(&seam, &pool).await.expect("sound disks")
+    })
 }

@@ -1,7 +1,7 @@
 //! Simulated worlds with the disks of a pool.
 
 use pool::format::superblock::{SUPERBLOCK_OFFSETS, Superblock};
-use pool::{CreateOptions, OpenOptions, Pool, PoolError, TierSpec};
+use pool::{CreateOptions, OpenOptions, Pool, PoolDisk, PoolError, TierPolicy, TierSpec, VolumeSpec};
 use seam::sim::{DiskImages, SimDisk, SimDiskSpec, SimSeam, TaskOrder, Timing, World, WorldSpec};
 use seam::{Block, BlockMut, Disk, DiskOpen, Nanos, Piece, Seam};
 
@@ -118,4 +118,23 @@ pub async fn superblocks(seam: &SimSeam, disk: &SimDisk) -> [Option<Superblock>;
         *found = Superblock::decode(&raw).ok();
     }
     found
+}
+
+/// A thin volume of two slices.
+pub async fn volume(pool: &SimPool, name: &str, policy: TierPolicy) -> PoolDisk<SimSeam, SimDisk> {
+    let spec = VolumeSpec { policy, ..VolumeSpec::thin(name, 2 * SLICE) };
+    let id = pool.create_volume(spec).await.expect("sound disks");
+    pool.volume(id).expect("the volume exists")
+}
+
+/// Writes a block at the start.
+pub async fn write(seam: &SimSeam, disk: &PoolDisk<SimSeam, SimDisk>, tag: u64) {
+    write_at(seam, disk, 0, tag).await;
+}
+
+/// Writes a block at a byte offset, with one tag.
+pub async fn write_at(seam: &SimSeam, disk: &PoolDisk<SimSeam, SimDisk>, at: u64, tag: u64) {
+    let mut block = seam.alloc().expect("a buffer is free");
+    (0..8).for_each(|index| block.set_tag(index, tag));
+    disk.write(at, vec![Piece::whole(block.freeze())]).await.expect("room");
 }

@@ -179,8 +179,8 @@ fn first_boot_of_a_guest_on_a_clone_hits_the_cache_of_its_master() {
     let device = fixture.folder.join("device");
     File::create(&device).and_then(|file| file.set_len(4 << 30)).expect("the folder can be written");
     fixture.tables = format!(
-        "[api]\nlisten = \"127.0.0.1:0\"\n[[pool]]\nname = \"tank\"\nrelocation = \"off\"\n[[pool.tier]]\nname = \"t\"\n\
-         class = \"nl-sas\"\ndevices = [\"{}\"]\n",
+        "[api]\nlisten = \"127.0.0.1:0\"\n[[pool]]\nname = \"tank\"\nrelocation = \"off\"\n[[pool.tier]]\n\
+         name = \"t\"\nclass = \"nl-sas\"\ndevices = [\"{}\"]\n",
         device.display()
     );
     let bytes = linux::template().metadata().expect("it exists").len();
