@@ -203,7 +203,6 @@ async fn make_volume<S: Seam, D: Disk<S>>(
         journal::commit(inner, CommitScope::VolumeWrites(volume), Vec::new()).await?;
         first = end;
     }
-    journal::commit(inner, CommitScope::VolumeWrites(volume), Vec::new()).await?;
     // A device that has lost writes meanwhile took changes of the map along.
     let is_whole = {
         let state = inner.state.borrow();
