@@ -1,7 +1,8 @@
 //! Clients of a pool while its slices move from one device to another at the rate `medium`.
 
 use std::fmt::Write as _;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use crate::servers::{Programs, control_socket, create_pool, daemon};
 
 const POOL: &str = "bench";
 /// Size of a device. Each has room for both volumes.
-const DEVICE_BYTES: u64 = 4 << 30;
+const DEVICE_BYTES: u64 = 3 << 30;
 /// The volume that the clients use, and one whose slices only move.
 const BUSY: (&str, u64) = ("busy", 256 << 20);
 const IDLE: (&str, u64) = ("idle", 2 << 30);
@@ -102,10 +103,19 @@ fn socket(folder: &Path) -> std::path::PathBuf {
     folder.join("pool.sock")
 }
 
+/// Makes a device. Its blocks are written, because the first write to a block of a sparse file is a change of the file
+/// system.
+fn write_device(path: &Path) -> io::Result<()> {
+    let mut device = File::create(path)?;
+    let zeroes = vec![0; 1 << 20];
+    (0..DEVICE_BYTES / zeroes.len() as u64).try_for_each(|_| device.write_all(&zeroes))?;
+    device.sync_all()
+}
+
 impl<'a> Pool<'a> {
     fn start(folder: &'a Path, programs: &'a Programs) -> io::Result<Pool<'a>> {
         let devices = [0, 1].map(|number| folder.join(format!("device{number}")));
-        devices.iter().try_for_each(|path| std::fs::File::create(path)?.set_len(DEVICE_BYTES))?;
+        devices.iter().try_for_each(|path| write_device(path))?;
         let [first, second] = devices.map(|path| path.display().to_string());
         let mut extra_toml = format!(
             "\n[[pool]]\nname = \"{POOL}\"\nrelocation = \"off\"\nrate = \"medium\"\n[[pool.tier]]\nname = \"t\"\n\

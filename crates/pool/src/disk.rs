@@ -17,7 +17,7 @@ use crate::number::{SliceAddress, VolumeId};
 use crate::policy::Provisioning;
 use crate::resize;
 use crate::state::{CommitScope, Inner};
-use crate::wait::detached;
+use crate::wait::{detached, detached_on_drop};
 
 /// A volume of an open pool, or a snapshot, which is read-only. A clone is another handle to the same volume.
 pub struct PoolDisk<S: Seam, D: Disk<S>> {
@@ -155,7 +155,7 @@ impl<S: Seam, D: Disk<S>> Disk<S> for PoolDisk<S, D> {
             let _request = request;
             write::write(&inner, volume, at, from).await
         };
-        detached(&self.inner.seam, work).await
+        detached_on_drop(&self.inner.seam, work).await
     }
 
     async fn flush(&self) -> DiskResult<()> {

@@ -39,6 +39,7 @@ mod groups;
 pub mod heat;
 mod heat_image;
 mod import;
+mod interference;
 mod io;
 mod journal;
 mod lost;

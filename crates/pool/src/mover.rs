@@ -8,10 +8,11 @@
 //! A slot that several volumes share moves once, for all of them: the last step changes their maps together. A crash
 //! between the records of two maps leaves one slice in two places with the same content.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
-use seam::{BLOCK_BYTES, BlockMut, Disk, DiskError, DiskResult, Piece, Seam};
+use seam::{BLOCK_BYTES, BlockMut, Disk, DiskError, DiskResult, Nanos, Piece, Seam};
 
 use crate::error::PoolError;
 use crate::journal;
@@ -29,6 +30,10 @@ pub const MOVES_MAX: usize = 8;
 pub const LAST_PASS_BLOCKS: u32 = 64;
 /// Blocks of one copy request.
 const COPY_BLOCKS: u64 = 64;
+/// The same on devices that are fast enough for it: a large request occupies the core, too, and clients wait.
+const FAST_COPY_BLOCKS: u64 = 16;
+/// Longest time of a copy of [`FAST_COPY_BLOCKS`] on a fast device. A disk with moving heads takes longer to reach them.
+const FAST_COPY_TIME: Nanos = Nanos::from_millis(3);
 /// Passes before a slice counts as too busy.
 const PASSES_MAX: u32 = 16;
 
@@ -217,8 +222,12 @@ async fn run<S: Seam, D: Disk<S>>(
             return copied;
         }
     }
-    journal::commit(inner, CommitScope::AllMaps, Vec::new()).await.map_err(MoveError::Pool)?;
+    // Clients wait for its flushes as they do for a copy.
+    inner.state.borrow_mut().interference.begin_copy();
+    let committed = journal::commit(inner, CommitScope::AllMaps, Vec::new()).await;
     let mut state = inner.state.borrow_mut();
+    state.interference.end_copy();
+    committed.map_err(MoveError::Pool)?;
     let is_at = |slot| state.references(slot).iter().any(|reference| reference.slice == slice.slice);
     if is_at(copy.source) && !is_at(copy.target) {
         return Err(MoveError::Reverted);
@@ -235,16 +244,23 @@ async fn copy_slice<S: Seam, D: Disk<S>>(
     pace: Pace,
 ) -> Result<MoveOutcome, MoveError> {
     let blocks = inner.state.borrow().slice_bytes() / BLOCK_BYTES as u64;
-    let mut runs: Vec<Range<u64>> =
-        (0..blocks).step_by(COPY_BLOCKS as usize).map(|start| start..(start + COPY_BLOCKS).min(blocks)).collect();
+    let mut runs = VecDeque::from([0..blocks]);
+    let mut count_max = FAST_COPY_BLOCKS;
     for _ in 0..PASSES_MAX {
-        for run in runs {
+        while let Some(mut run) = runs.pop_front() {
+            if run.end - run.start > count_max {
+                runs.push_front(run.start + count_max..run.end);
+                run.end = run.start + count_max;
+            }
             let bytes = (run.end - run.start) * BLOCK_BYTES as u64;
             let request = CopyRequest { slice, source: copy.source.group, target: copy.target.group, bytes };
             if pace(request).await == Flow::Cancel {
                 return Err(MoveError::Cancelled);
             }
+            let start = inner.seam.now();
             copy_blocks(inner, &copy, run).await.map_err(MoveError::Disk)?;
+            let is_fast = inner.seam.now().since(start) <= FAST_COPY_TIME;
+            count_max = if is_fast { FAST_COPY_BLOCKS } else { COPY_BLOCKS };
             let mut state = inner.state.borrow_mut();
             match registered(&mut state, &copy) {
                 None => return Ok(MoveOutcome::Unallocated),
@@ -257,7 +273,7 @@ async fn copy_slice<S: Seam, D: Disk<S>>(
         }
         let mut state = inner.state.borrow_mut();
         let Some(found) = registered(&mut state, &copy) else { return Ok(MoveOutcome::Unallocated) };
-        runs = take_marks(found);
+        runs = take_marks(found).into();
         state.counts.blocks_copied_again += runs.iter().map(|run| run.end - run.start).sum::<u64>();
     }
     Err(MoveError::TooManyWrites)
@@ -372,6 +388,13 @@ fn take_marks(copy: &mut Move) -> Vec<Range<u64>> {
 
 /// Copies blocks of the slice from its source to the target.
 async fn copy_blocks<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, copy: &Copy, blocks: Range<u64>) -> DiskResult<()> {
+    inner.state.borrow_mut().interference.begin_copy();
+    let result = read_and_write(inner, copy, blocks).await;
+    inner.state.borrow_mut().interference.end_copy();
+    result
+}
+
+async fn read_and_write<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, copy: &Copy, blocks: Range<u64>) -> DiskResult<()> {
     let (source, source_at, target, target_at) = {
         let state = inner.state.borrow();
         let (source, target) = (state.disk(copy.source.group)?, state.disk(copy.target.group)?);

@@ -20,6 +20,7 @@ use crate::format::record::{Lineage, Record};
 use crate::format::superblock::{MemberState, Superblock};
 use crate::group_set::GroupSet;
 use crate::heat::{Demand, StreamDetector};
+use crate::interference::{Interference, TimedRequest};
 use crate::map::VolumeMap;
 use crate::number::{
     CheckpointNo, GroupNo, PoolGeneration, Sequence, SliceAddress, SliceNo, SlotAddress, SlotNo, VolumeId,
@@ -308,7 +309,10 @@ pub(crate) struct State<S: Seam, D: Disk<S>> {
     pub journal: JournalState,
     /// The reason why the metadata cannot be written any more.
     pub failed: Option<PoolError>,
+    /// Moves in progress, up to the end of their commit.
     pub moves: usize,
+    /// Latencies of clients beside moves.
+    pub interference: Interference,
     pub relocation: RelocationProgress,
     /// The plan in execution.
     pub execution: Option<Execution>,
@@ -365,6 +369,7 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
             journal: JournalState::default(),
             failed: None,
             moves: 0,
+            interference: Interference::default(),
             relocation: RelocationProgress::default(),
             execution: None,
             is_balancing: false,
@@ -560,6 +565,11 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
                 self.groups[slot.group.index()].slots.set(slot.slot, SlotUse::Free);
             }
         }
+    }
+
+    /// Begins to time a request of a client while slices move.
+    pub fn time_request(&self, now: Nanos) -> Option<TimedRequest> {
+        (self.moves > 0).then(|| self.interference.begin(now))
     }
 
     /// The groups that carry the metadata, with their disks.

@@ -43,8 +43,8 @@ pub use latency::{BackingRequests, Bucket, Counts, CountsBelow, LatencyCountsRep
 pub use pool::{
     PoolCellsReport, PoolClassReport, PoolCurveReport, PoolDrainReport, PoolGroupReport, PoolHeatReport,
     PoolLoadReport, PoolLostRangeReport, PoolLostReport, PoolLostVolumeReport, PoolMoveReason, PoolMoveReport,
-    PoolPlanReport, PoolQueueReport, PoolRelocationReport, PoolRelocationState, PoolReport, PoolTierReport,
-    PoolVolumeReport, SnapshotReport, SnapshotsReport,
+    PoolPlanReport, PoolProvisioning, PoolQueueReport, PoolRelocationReport, PoolRelocationState, PoolReport,
+    PoolTierReport, PoolVolumeReport, SnapshotReport, SnapshotsReport,
 };
 pub use qos::{DatastoreReport, EpisodeReport, MemberReport, QosUse};
 pub use status::{CoreReport, OverrideReport, StatusReport};

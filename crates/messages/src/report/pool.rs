@@ -375,6 +375,17 @@ pub struct PoolLostRangeReport {
     pub device: String,
 }
 
+/// Time at which a volume takes its space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum PoolProvisioning {
+    /// At the first write of each slice.
+    #[default]
+    Thin,
+    /// At its creation.
+    Thick,
+}
+
 /// A volume of a pool, which may be served under the same name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PoolVolumeReport {
@@ -384,8 +395,8 @@ pub struct PoolVolumeReport {
     pub size_bytes: u64,
     /// Placement of its slices: `auto`, `start-high`, `highest`, `lowest`, or the name of a tier.
     pub tier_policy: String,
-    /// Time of allocation: `thin` or `thick`.
-    pub provisioning: String,
+    /// Time of allocation.
+    pub provisioning: PoolProvisioning,
     /// Bytes of its slices in each tier, in the order of the tiers.
     pub tier_bytes: Vec<u64>,
     /// Bytes of it on devices that are absent.

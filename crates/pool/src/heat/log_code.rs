@@ -30,6 +30,26 @@ const fn powers() -> [u64; TABLE_STEPS] {
     powers
 }
 
+/// Parts of an octave at which the search for a value begins.
+const PARTS: usize = 1 << PART_BITS;
+const PART_BITS: u32 = 8;
+/// The last power at or below the start of each part; the last entry is the last power of all.
+static FLOORS: [u16; PARTS + 1] = floors();
+
+const fn floors() -> [u16; PARTS + 1] {
+    let mut floors = [TABLE_STEPS as u16 - 1; PARTS + 1];
+    let (powers, mut part, mut step) = (powers(), 0, 0);
+    while part < PARTS {
+        let start = ((PARTS + part) as u64) << (63 - PART_BITS);
+        while step + 1 < TABLE_STEPS && powers[step + 1] <= start {
+            step += 1;
+        }
+        floors[part] = step as u16;
+        part += 1;
+    }
+    floors
+}
+
 /// A resolution of codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Scale {
@@ -61,14 +81,15 @@ impl Scale {
         let leading = value.leading_zeros();
         let octave = 63 - FRACTION_BITS - leading;
         let (mantissa, stride) = (value << leading, self.stride());
-        let (mut low, mut high) = (0, self.steps as usize);
+        let part = (mantissa >> (63 - PART_BITS)) as usize - PARTS;
+        let (mut low, mut high) = (FLOORS[part] as usize / stride, FLOORS[part + 1] as usize / stride + 1);
         while high - low > 1 {
             let middle = low.midpoint(high);
             if POWERS[middle * stride] <= mantissa { low = middle } else { high = middle }
         }
         let floor = u128::from(POWERS[low * stride]);
         let ceiling = if high == self.steps as usize { 1 << 64 } else { u128::from(POWERS[high * stride]) };
-        let is_up = ((u128::from(mantissa) - floor) << 64) / (ceiling - floor) > u128::from(random);
+        let is_up = (u128::from(mantissa) - floor) << 64 >= (u128::from(random) + 1) * (ceiling - floor);
         // Code 0 is nothing, so one unit has code 1, of which it differs by less than a step.
         (octave * self.steps + low as u32 + u32::from(is_up)).clamp(1, self.code_max)
     }
@@ -98,6 +119,21 @@ mod tests {
         let next = (u128::from(POWERS[TABLE_STEPS - 1]) * u128::from(ROOT)) >> 63;
         assert!(next.abs_diff(1 << 64) < 1 << 12, "{next}");
         assert!(POWERS.is_sorted());
+    }
+
+    #[test]
+    fn code_is_the_last_power_at_or_below_the_value() {
+        let rng = Rng::new(4, 0);
+        for scale in [FINE, COARSE] {
+            for _ in 0..100_000 {
+                let value = (rng.next() | 1 << 63) >> (15 + rng.next() % 8);
+                let leading = value.leading_zeros();
+                let steps = POWERS.iter().step_by(scale.stride());
+                let floor = steps.filter(|power| **power <= value << leading).count() as u32 - 1;
+                let code = (63 - FRACTION_BITS - leading) * scale.steps + floor;
+                assert_eq!(scale.code(value, u64::MAX), code.max(1), "{value}");
+            }
+        }
     }
 
     #[test]

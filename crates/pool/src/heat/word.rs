@@ -60,8 +60,12 @@ impl Field {
 
     /// Steps of decay in `elapsed`, rounded to the nearest.
     fn decay_steps(self, elapsed: Nanos) -> u32 {
-        let half_life = u128::from(self.half_life_hours * SWEEP_PERIOD.0);
-        let steps = (u128::from(elapsed.0) * u128::from(self.scale.steps) + half_life / 2) / half_life;
+        let (half_life, steps) = (self.half_life_hours * SWEEP_PERIOD.0, u64::from(self.scale.steps));
+        // 64 bits are enough for 138 days.
+        let steps = match elapsed.0.checked_mul(steps).and_then(|product| product.checked_add(half_life / 2)) {
+            Some(product) => product / half_life,
+            None => elapsed.0 / half_life * steps,
+        };
         u32::try_from(steps).unwrap_or(u32::MAX)
     }
 
@@ -90,8 +94,7 @@ impl HeatWord {
     /// Adds a request that arrives `elapsed` after the landmark. `random` yields uniform numbers.
     pub fn record(&mut self, request: &RequestDemand, elapsed: Nanos, mut random: impl FnMut() -> u64) {
         if request.accesses > 0 {
-            let scaled = u128::from(request.accesses) * u128::from(ONE * UNITS_PER_ACCESS) / u128::from(PER_ACCESS);
-            let amount = u64::try_from(scaled).unwrap_or(Fixed::MAX);
+            let amount = request.accesses.saturating_mul(ONE * UNITS_PER_ACCESS) / PER_ACCESS;
             self.0 = self.mix_write_share(request.is_write, amount, elapsed, random());
             self.0 = ACCESSES_HOUR.add(self.0, amount, elapsed, random());
             self.0 = ACCESSES_DAY.add(self.0, amount, elapsed, random());
@@ -149,6 +152,9 @@ impl HeatWord {
         let total = ACCESSES_DAY.scale.value(ACCESSES_DAY.code(self.0)).saturating_add(inflated);
         let target = if is_write { WRITE_SHARE_MAX } else { 0 };
         let distance = u128::from(self.write_share().abs_diff(target));
+        if distance == 0 {
+            return self.0;
+        }
         let scaled = ((distance * u128::from(inflated)) << 32) / u128::from(total.max(1));
         let step = ((scaled + u128::from(random >> 32)) >> 32) as u64;
         let share = if is_write { self.write_share() + step } else { self.write_share() - step };

@@ -100,7 +100,7 @@ async fn read_once<S: Seam, D: Disk<S>>(
     mut pieces: Pieces<S>,
 ) -> (DiskResult<()>, Option<GroupNo>, Pieces<S>) {
     let len = pieces_len(&pieces) as u64;
-    let (pin, located, slot) = {
+    let (pin, located, slot, timed) = {
         let mut state = inner.state.borrow_mut();
         let Some(slot) = state.slot_of(slice) else {
             drop(state);
@@ -111,8 +111,9 @@ async fn read_once<S: Seam, D: Disk<S>>(
             return (Ok(()), None, pieces);
         };
         let located = locate(&state, slot, offset);
-        demand::record(&mut state, inner.seam.now(), slice, &located, (slot.group, access, len));
-        (ReaderPin::new(inner, &mut state, slot), located, slot)
+        let now = inner.seam.now();
+        demand::record(&mut state, now, slice, &located, (slot.group, access, len));
+        (ReaderPin::new(inner, &mut state, slot), located, slot, state.time_request(now))
     };
     let (result, pieces) = match located {
         Ok((disk, at)) => disk.read(at, pieces).await,
@@ -120,6 +121,9 @@ async fn read_once<S: Seam, D: Disk<S>>(
     };
     drop(pin);
     let mut state = inner.state.borrow_mut();
+    if let Some(timed) = timed {
+        state.interference.end(slot.group, timed, inner.seam.now());
+    }
     (state.note_result(slot.group, Place::Bytes(slice, offset, len), result), Some(slot.group), pieces)
 }
 

@@ -57,12 +57,19 @@ async fn write_part<S: Seam, D: Disk<S>>(
             Step::Wait(reply) => reply.wait().await,
             Step::Change(slot, located) => {
                 let part = (slot.group, access, len);
-                demand::record(&mut inner.state.borrow_mut(), inner.seam.now(), slice, &located, part);
+                let timed = {
+                    let (mut state, now) = (inner.state.borrow_mut(), inner.seam.now());
+                    demand::record(&mut state, now, slice, &located, part);
+                    state.time_request(now)
+                };
                 let result = match located {
                     Ok((disk, at)) => disk.write(at, pieces).await,
                     Err(error) => Err(error),
                 };
                 let mut state = inner.state.borrow_mut();
+                if let Some(timed) = timed {
+                    state.interference.end(slot.group, timed, inner.seam.now());
+                }
                 finish_change(&mut state, slice, slot, (offset, len));
                 return state.note_result(slot.group, Place::Bytes(slice, offset, len), result);
             }

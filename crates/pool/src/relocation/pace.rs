@@ -19,8 +19,18 @@ const STEP_MIN: Nanos = Nanos::from_micros(50);
 /// A copy follows the last one after this multiple of the last one's time, even if its groups are never idle: a busy
 /// group must not stop a move for ever. Copies take 3 % of the time of a group without idle time.
 pub(super) const BUSY_FACTOR: u64 = 32;
+/// The same for copies that delay clients: they take 0.2 % of the time.
+const DELAYING_FACTOR: u64 = 512;
 /// Longest time that a copy counts for. A device that hangs must not stop moves for hours.
 const COPY_TIME_MAX: Nanos = Nanos::from_millis(100);
+/// Longest wait of the first copy until the latency without copies is known.
+const BASELINE_MAX: Nanos = Nanos::from_secs(1);
+/// Clients that use no group for this long are not delayed. Time between two looks while they are.
+const QUIET: Nanos = Nanos::from_millis(10);
+/// Part of the requests that copies may make exceed the 99th percentile of their group, and part that they may add to
+/// the latency of all requests, in millionths, for each percent of the idle time.
+const LATE_PPM: u64 = 84;
+const DELAY_PPM: u64 = 1_000;
 
 /// The pace of all moves under the same settings.
 pub(crate) struct Pacer<S: Seam, D: Disk<S>> {
@@ -72,27 +82,57 @@ impl<S: Seam, D: Disk<S>> Pacer<S, D> {
         }
     }
 
-    /// Waits until the groups have been idle for so long that the last copy took its share of that time. The last copy
-    /// began at `last`.
+    /// Waits until the groups have been idle for so long that the last copy took its share of that time, and until
+    /// copies delay clients by no more than they may. The last copy began at `last`.
     async fn wait_for_idle_time(&self, request: &CopyRequest, last: Option<Nanos>, percent: u32) {
         assert!((1..100).contains(&percent), "a part of the idle time: {percent} %");
         let begin = self.seam.now();
         let copied = last.map_or(Nanos::ZERO, |last| begin.since(last).min(COPY_TIME_MAX));
         let wanted = Nanos(copied.0 * u64::from(100 - percent) / u64::from(percent));
-        let longest = Nanos(copied.0 * BUSY_FACTOR);
-        let end = begin + if last.is_some() { longest } else { GIVE_WAY_MAX };
-        let mut idle = Nanos::ZERO;
+        let (busy_max, delaying_max) = match last {
+            Some(_) => (Nanos(copied.0 * BUSY_FACTOR), Nanos(copied.0 * DELAYING_FACTOR)),
+            None => (GIVE_WAY_MAX, BASELINE_MAX),
+        };
+        let (mut idle, mut last_busy, mut last_served) = (Nanos::ZERO, begin, self.served());
         while !self.is_ended() {
-            let (now, is_idle) = (self.seam.now(), !self.has_requests(request));
-            if now >= end || is_idle && idle >= wanted {
+            let (now, served, is_idle) = (self.seam.now(), self.served(), !self.has_requests(request));
+            if !is_idle || served != last_served {
+                (last_busy, last_served) = (now, served);
+            }
+            let waited = now.since(begin);
+            // Requests are timed from the begin of the first move on.
+            let is_observed = last.is_some() || waited >= QUIET;
+            let has_share = is_observed && (waited >= busy_max || is_idle && idle >= wanted);
+            if has_share && (waited >= delaying_max || now.since(last_busy) >= QUIET || !self.delays(request, percent))
+            {
                 break;
             }
-            let left = if is_idle { wanted.since(idle) } else { GIVE_WAY_STEP };
-            self.seam.sleep(left.clamp(STEP_MIN, GIVE_WAY_STEP)).await;
+            let left = match (has_share, is_idle) {
+                (true, _) => QUIET,
+                (false, true) => wanted.since(idle).clamp(STEP_MIN, GIVE_WAY_STEP),
+                (false, false) => GIVE_WAY_STEP,
+            };
+            self.seam.sleep(left).await;
             if is_idle {
                 idle += self.seam.now().since(now);
             }
         }
+    }
+
+    /// True if copies delay clients by more than they may, or if that is not known yet.
+    fn delays(&self, request: &CopyRequest, percent: u32) -> bool {
+        let Some(inner) = self.inner.upgrade() else { return false };
+        let (state, percent) = (inner.state.borrow(), u64::from(percent));
+        let interference = &state.interference;
+        [request.source, request.target].iter().any(|group| interference.is_unknown(*group))
+            || !interference.is_below(LATE_PPM * percent, DELAY_PPM * percent)
+    }
+
+    /// Requests of clients that any group has served.
+    fn served(&self) -> u64 {
+        let Some(inner) = self.inner.upgrade() else { return 0 };
+        let state = inner.state.borrow();
+        state.groups.iter().map(|group| group.served.reads + group.served.writes).sum()
     }
 
     /// True if clients have requests in flight on the source or the target.

@@ -372,9 +372,10 @@ fn relocation_time(is_busy: bool) -> Nanos {
 fn copies_give_way_to_clients_for_a_bounded_time() {
     let (idle, busy) = (relocation_time(false), relocation_time(true));
     println!("nine slices: {idle} idle, {busy} under load");
-    // Nine copies, two at once, each at most 20 ms late. The client has left the source of the last ones by then.
+    // Nine slices of two copies, two at once, each at most 20 ms late. The client has left the source of the last ones
+    // by then.
     assert!(busy > idle + Nanos::from_millis(60), "{idle} idle, {busy} under load");
-    assert!(busy < idle + Nanos::from_millis(9 * 22), "{idle} idle, {busy} under load");
+    assert!(busy < idle + Nanos::from_millis(9 * 2 * 22), "{idle} idle, {busy} under load");
 }
 
 /// Time of a relocation of nine slices under a share of the idle time, with a client that always has a read in flight
@@ -412,8 +413,8 @@ fn copies_take_their_share_of_idle_time_and_little_of_busy_time() {
     // The first copy of each of the two workers has no pause.
     assert!(third > Nanos(most.0 * 2) && tenth > Nanos(third.0 * 2), "{most} {third} {tenth}");
     assert!(busy > Nanos(third.0 * 3), "{third} idle, {busy} busy");
-    // A share of 3 % remains.
-    assert!(busy < Nanos(most.0 * 33), "{most} without pauses, {busy} busy");
+    // A share of 2 % remains, after a second in which the latency without copies becomes known.
+    assert!(busy < Nanos(most.0 * 50) + Nanos::from_secs(1), "{most} without pauses, {busy} busy");
 }
 
 #[test]

@@ -11,6 +11,8 @@ use pool::{
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDisk, SimSeam, When, World};
 use seam::{BlockMut, Disk, DiskError, Nanos, Piece, Seam};
 
+use task_sync::within;
+
 use crate::model::read_sectors;
 use crate::world::{
     ALL, DATA_AT, SLICE, SLICE_SECTORS, SMALL, Shape, SimPool, disks, open, with_disks, with_pool, world_after_crash,
@@ -378,19 +380,38 @@ fn drained_group_leaves_and_is_ignored_afterwards() {
 }
 
 #[test]
+fn dropped_write_runs_to_its_end() {
+    with_volume(VolumeSpec::thin("a", 2 * SLICE), |seam, pool, volume| async move {
+        // The first write allocates the slice; it is dropped at various times, as the later ones are.
+        for step in 0..40 {
+            let time = seam.sleep(Nanos::from_micros(step * 50));
+            let _ended_or_dropped = within(time, write(&seam, &volume, 0, 100 + step)).await;
+            // A snapshot waits for the changes in progress.
+            let snapshot = pool.create_snapshot(volume.volume(), &format!("s{step}"), 1).await.expect("room");
+            assert_eq!(read(&seam, &volume, 0).await, Ok(100 + step));
+            pool.delete_snapshot(snapshot).await.expect("sound disks");
+        }
+        assert!(pool.check_open().findings.is_empty());
+    });
+}
+
+#[test]
 fn cancelled_drain_returns_the_group_to_service_with_its_slices() {
     with_volume(VolumeSpec::thin("a", 4 * SLICE), |seam, pool, volume| async move {
         pool.set_policy(volume.volume(), TierPolicy::Lowest).await.expect("sound disks");
         for slice in 0..4 {
             write(&seam, &volume, slice * SLICE_SECTORS, 60 + slice).await.expect("room");
         }
-        // The second copy waits until the drain is cancelled.
+        // The copies of the second slice wait until the drain is cancelled.
         let (copies, cancelled) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
         let (counted, seen, clock) = (Rc::clone(&copies), Rc::clone(&cancelled), seam.clone());
-        let pace: Pace = Rc::new(move |_| {
+        let last_slice = Cell::new(None);
+        let pace: Pace = Rc::new(move |request| {
             let (counted, seen, clock) = (Rc::clone(&counted), Rc::clone(&seen), clock.clone());
-            Box::pin(async move {
+            if last_slice.replace(Some(request.slice)) != Some(request.slice) {
                 counted.set(counted.get() + 1);
+            }
+            Box::pin(async move {
                 while counted.get() > 1 && !seen.get() {
                     clock.sleep(Nanos::from_millis(1)).await;
                 }

@@ -112,8 +112,11 @@ impl Core {
         }
     }
 
-    /// Runs `task` on this core.
+    /// Runs `task` on this core. A closing core starts none.
     pub(super) fn spawn(self: &Rc<Core>, task: impl Future<Output = ()> + 'static) {
+        if self.closing.get() {
+            return;
+        }
         let counted = CountedTask { core: self.clone(), task };
         Runtime::with_current(|runtime| runtime.spawn(counted)).detach();
     }

@@ -1,7 +1,8 @@
 //! `pool list`, `show` and `plan`: groups by tier, volumes with their bytes in each tier, and moves of slices.
 
 use messages::report::{
-    PoolDrainReport, PoolLostReport, PoolMoveReport, PoolPlanReport, PoolRelocationState, PoolReport, PoolTierReport,
+    PoolDrainReport, PoolLostReport, PoolMoveReport, PoolPlanReport, PoolProvisioning, PoolRelocationState, PoolReport,
+    PoolTierReport,
 };
 use messages::unix_time;
 
@@ -80,9 +81,9 @@ fn one_pool(pool: &PoolReport, style: Style) -> String {
     columns.push(("on absent devices", Side::Right));
     let mut volumes = Table::new(&columns);
     for volume in &pool.volumes {
-        let placement = match volume.provisioning.as_str() {
-            "thick" => format!("{}, thick", volume.tier_policy),
-            _ => volume.tier_policy.clone(),
+        let placement = match volume.provisioning {
+            PoolProvisioning::Thick => format!("{}, thick", volume.tier_policy),
+            PoolProvisioning::Thin => volume.tier_policy.clone(),
         };
         let allocated_bytes = volume.tier_bytes.iter().sum();
         let mut row = vec![volume.name.clone(), placement, show_bytes(volume.size_bytes), show_bytes(allocated_bytes)];
@@ -296,7 +297,7 @@ mod tests {
             name: "web01".to_owned(),
             size_bytes: 80 << 30,
             tier_policy: "start-high".to_owned(),
-            provisioning: "thick".to_owned(),
+            provisioning: PoolProvisioning::Thick,
             tier_bytes: vec![10 << 30, 20 << 30],
             lost_bytes: 0,
         };

@@ -1,7 +1,9 @@
 //! Reports of open pools.
 
 use config::TierChoice;
-use messages::report::{PoolGroupReport, PoolRelocationReport, PoolReport, PoolTierReport, PoolVolumeReport};
+use messages::report::{
+    PoolGroupReport, PoolProvisioning, PoolRelocationReport, PoolReport, PoolTierReport, PoolVolumeReport,
+};
 use pool::{GroupReport, MemberState, Provisioning, TierNo, VolumeReport};
 use seam::Seam;
 
@@ -45,10 +47,9 @@ impl OpenPool {
             size_bytes: volume.spec.size_bytes,
             tier_policy: TierChoice::of(volume.spec.policy, |tier| tiers[usize::from(tier.0)].1.clone()).to_string(),
             provisioning: match volume.spec.provisioning {
-                Provisioning::Thin => "thin",
-                Provisioning::Thick => "thick",
-            }
-            .to_owned(),
+                Provisioning::Thin => PoolProvisioning::Thin,
+                Provisioning::Thick => PoolProvisioning::Thick,
+            },
             tier_bytes: tiers
                 .iter()
                 .map(|(tier, _)| {
