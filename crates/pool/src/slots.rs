@@ -55,8 +55,8 @@ impl SlotUse {
     }
 }
 
-/// The owners of a group's slots while they are derived from the maps. The free slots follow at the end, because a bit
-/// and a count for each claim would take longer than one pass over the owners.
+/// The owners of a group's slots while they are derived from the maps. A claim changes one word; bitmap and count of the
+/// free slots follow in one pass at the end.
 pub struct SlotClaims {
     owners: Vec<Owner>,
 }
