@@ -168,7 +168,7 @@ async fn write_first_checkpoint<S: Seam, D: Disk<S>>(
         boot,
         previous: 0,
         is_last: true,
-        payload: facts.encode(),
+        payload: facts.encode().into(),
     };
     let (raw, _) = header.encode();
     for group in superblock.metadata_groups() {

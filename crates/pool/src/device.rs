@@ -10,32 +10,37 @@ const ATTEMPTS_MAX: u32 = 3;
 /// Bytes of a write that stands for a part of a zero-range.
 const ZERO_WRITE_BYTES: u64 = 1 << 20;
 
-/// Reads `count` metadata blocks from byte `at` on, in requests as large as the free buffers allow.
-pub(crate) async fn read_raw<S: Seam, D: Disk<S>>(
+/// Reads `count` blocks from byte `at` on, in requests as large as the free buffers allow, and calls `visit` with the
+/// index and content of each.
+pub(crate) async fn read_each<S: Seam, D: Disk<S>>(
     buffers: &Buffers<S>,
     disk: &D,
     at: u64,
     count: usize,
-) -> DiskResult<Vec<Box<Raw>>> {
-    let mut blocks = Vec::with_capacity(count);
-    while blocks.len() < count {
-        let pieces: Vec<_> = buffers.get_up_to(count - blocks.len()).await.into_iter().map(Piece::whole).collect();
-        let (result, pieces) = disk.read(at + (blocks.len() * BLOCK_BYTES) as u64, pieces).await;
+    mut visit: impl FnMut(usize, &S::Block),
+) -> DiskResult<()> {
+    let mut done = 0;
+    while done < count {
+        let pieces = buffers.get_up_to(count - done).await.into_iter().map(Piece::whole).collect();
+        let (result, pieces) = disk.read(at + (done * BLOCK_BYTES) as u64, pieces).await;
         for piece in pieces {
             let block = piece.block.freeze();
-            let mut raw = Box::new([0; BLOCK_BYTES]);
-            block.read_bytes(0, &mut *raw);
-            blocks.push(raw);
+            if result.is_ok() {
+                visit(done, &block);
+                done += 1;
+            }
             buffers.put_frozen(block);
         }
         result?;
     }
-    Ok(blocks)
+    Ok(())
 }
 
 /// Reads one metadata block.
 pub(crate) async fn read_one<S: Seam, D: Disk<S>>(buffers: &Buffers<S>, disk: &D, at: u64) -> DiskResult<Box<Raw>> {
-    Ok(read_raw(buffers, disk, at, 1).await?.pop().expect("one block was read"))
+    let mut raw = Box::new([0; BLOCK_BYTES]);
+    read_each(buffers, disk, at, 1, |_, block| block.read_bytes(0, &mut *raw)).await?;
+    Ok(raw)
 }
 
 /// Writes blocks at byte offsets and flushes the disk, before the pool on it is open. If the disk reconnects meanwhile,

@@ -6,28 +6,25 @@
 
 use std::rc::Rc;
 
-use crate::number::{GroupNo, SliceNo, SlotAddress, SlotNo};
+use crate::format::record::PackedSlot;
+use crate::number::{SliceNo, SlotAddress};
 
 /// Slices of a chunk.
 const CHUNK: usize = 1024;
 
-/// The slot of a slice; all ones if it is unallocated. The group follows the slot's low and high half.
+/// The slot of a slice, as lists in checkpoints have it; all ones if it is unallocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MapEntry([u16; 3]);
+pub struct MapEntry(PackedSlot);
 
 impl MapEntry {
-    const NONE: MapEntry = MapEntry([u16::MAX; 3]);
+    const NONE: MapEntry = MapEntry(PackedSlot::NONE);
 
     fn new(slot: Option<SlotAddress>) -> MapEntry {
-        let Some(SlotAddress { group, slot }) = slot else { return MapEntry::NONE };
-        assert!(group.0 < u16::MAX, "group {group} does not exist");
-        MapEntry([slot.0 as u16, (slot.0 >> 16) as u16, group.0])
+        slot.map_or(MapEntry::NONE, |slot| MapEntry(PackedSlot::new(slot)))
     }
 
     fn slot(self) -> Option<SlotAddress> {
-        let MapEntry([low, high, group]) = self;
-        let slot = SlotNo(u32::from(high) << 16 | u32::from(low));
-        (self != MapEntry::NONE).then_some(SlotAddress { group: GroupNo(group), slot })
+        (self != MapEntry::NONE).then(|| self.0.address())
     }
 }
 
@@ -63,8 +60,8 @@ impl VolumeMap {
     }
 
     /// Sets the slots of consecutive slices.
-    pub fn set_run(&mut self, slice: SliceNo, slots: impl ExactSizeIterator<Item = SlotAddress>) {
-        let (mut slots, mut next) = (slots, slice.index());
+    pub fn set_run(&mut self, slice: SliceNo, mut slots: impl ExactSizeIterator<Item = PackedSlot>) {
+        let mut next = slice.index();
         while slots.len() > 0 {
             let (number, index) = (next / CHUNK, next % CHUNK);
             if number >= self.chunks.len() {
@@ -74,7 +71,7 @@ impl VolumeMap {
             let count = slots.len().min(CHUNK - index);
             for (entry, slot) in chunk[index..index + count].iter_mut().zip(&mut slots) {
                 self.allocated += u32::from(*entry == MapEntry::NONE);
-                *entry = MapEntry::new(Some(slot));
+                *entry = MapEntry(slot);
             }
             next += count;
         }
@@ -139,6 +136,7 @@ impl VolumeMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::number::{GroupNo, SlotNo};
     use crate::slots::Owner;
 
     fn slot(group: u16, slot: u32) -> SlotAddress {
@@ -181,7 +179,7 @@ mod tests {
         expected.set(SliceNo(1_000), Some(slot(9, 9)));
         map.clone_from(&expected);
         let base = map.clone();
-        map.set_run(SliceNo(1_000), (0..2_100).map(|number| slot(number as u16 % 3, number)));
+        map.set_run(SliceNo(1_000), (0..2_100).map(|number| PackedSlot::new(slot(number as u16 % 3, number))));
         for number in 0..2_100 {
             expected.set(SliceNo(1_000 + number), Some(slot(number as u16 % 3, number)));
         }

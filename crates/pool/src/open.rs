@@ -23,6 +23,7 @@ use crate::lost;
 use crate::membership;
 use crate::number::{FamilySlice, GroupNo, PoolGeneration, SliceAddress, SliceNo};
 use crate::sabotage::Sabotage;
+use crate::slots::{ClaimError, SlotClaims};
 use crate::state::{Group, Inner, State, Volume};
 use task_sync::{BoxFuture, TaskMutex, join};
 
@@ -333,20 +334,26 @@ fn adopt<S: Seam, D: Disk<S>>(state: &mut State<S, D>, loaded: Loaded) -> Result
     state.next_volume = loaded.volumes.next_volume;
     state.journal.checkpoint_records = loaded.checkpoint_records;
     state.journal.journal_records = loaded.volumes.map_records - loaded.checkpoint_records;
+    let mut claims: Vec<_> = state.groups.iter().map(|group| SlotClaims::new(group.slots.count())).collect();
     for (id, LoadedVolume { spec, lineage, map }) in loaded.volumes.volumes {
-        for (slice, slot) in map.allocated_from(SliceNo(0)) {
+        // Internal iteration: the nested iterators become nested loops.
+        let claimed = map.allocated_from(SliceNo(0)).try_for_each(|(slice, slot)| {
+            let claims = claims.get_mut(slot.group.index()).ok_or(ClaimError::NoSlot);
+            let claimed =
+                claims.and_then(|claims| claims.claim(slot.slot, FamilySlice { family: lineage.family, slice }));
+            claimed.map_err(|error| (slice, slot, error))
+        });
+        claimed.map_err(|(slice, slot, error)| {
             let address = SliceAddress { volume: id, slice };
-            let owner = FamilySlice { family: lineage.family, slice };
-            let slots = state.groups.get_mut(slot.group.index()).map(|group| &mut group.slots);
-            let Some(slots) = slots.filter(|slots| slot.slot.0 < slots.count()) else {
-                return Err(PoolError::Damaged(format!("{address} lies in {slot}, which does not exist")));
-            };
-            if !slots.claim(slot.slot, owner) {
-                let other = slots.slot_use(slot.slot);
-                return Err(PoolError::Damaged(format!("{slot} is used twice: by {address} and {other:?}")));
-            }
-        }
+            PoolError::Damaged(match error {
+                ClaimError::NoSlot => format!("{address} lies in {slot}, which does not exist"),
+                ClaimError::Used(other) => format!("{slot} is used twice: by {address} and {other:?}"),
+            })
+        })?;
         state.insert_volume(id, Volume { map, ..Volume::new(spec, lineage) });
+    }
+    for (group, claims) in state.groups.iter_mut().zip(claims) {
+        group.slots = claims.finish();
     }
     Ok(())
 }

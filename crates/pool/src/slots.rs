@@ -2,12 +2,14 @@
 
 use crate::number::{FamilySlice, SliceNo, SlotNo, VolumeId};
 
-/// The use of a slot: 8 bytes. Volume 0 does not exist; its slices stand for the uses without an owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
-    family: VolumeId,
-    slice: SliceNo,
-}
+/// The use of a slot: 8 bytes, the family's number in the upper half and the slice in the lower one. Volume 0 does not
+/// exist; its slices stand for the uses without an owner. Zero is a free slot.
+pub(crate) type Owner = u64;
+
+const FREE: Owner = 0;
+const FILLING: Owner = 1;
+const RELEASED: Owner = 2;
+const QUARANTINED: Owner = 3;
 
 /// The use of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,30 +26,80 @@ pub enum SlotUse {
     Slice(FamilySlice),
 }
 
-impl Owner {
-    fn new(slot_use: SlotUse) -> Owner {
-        let without = |kind| Owner { family: VolumeId(0), slice: SliceNo(kind) };
-        match slot_use {
-            SlotUse::Free => without(0),
-            SlotUse::Filling => without(1),
-            SlotUse::Released => without(2),
-            SlotUse::Quarantined => without(3),
+impl SlotUse {
+    #[inline]
+    fn owner(self) -> Owner {
+        match self {
+            SlotUse::Free => FREE,
+            SlotUse::Filling => FILLING,
+            SlotUse::Released => RELEASED,
+            SlotUse::Quarantined => QUARANTINED,
             SlotUse::Slice(FamilySlice { family, slice }) => {
                 assert!(family.0 > 0, "volume 0 does not exist");
-                Owner { family, slice }
+                u64::from(family.0) << 32 | u64::from(slice.0)
             }
         }
     }
 
-    fn slot_use(self) -> SlotUse {
-        match (self.family.0, self.slice.0) {
-            (0, 0) => SlotUse::Free,
-            (0, 1) => SlotUse::Filling,
-            (0, 2) => SlotUse::Released,
-            (0, _) => SlotUse::Quarantined,
-            _ => SlotUse::Slice(FamilySlice { family: self.family, slice: self.slice }),
+    fn of_owner(owner: Owner) -> SlotUse {
+        match owner {
+            FREE => SlotUse::Free,
+            FILLING => SlotUse::Filling,
+            RELEASED => SlotUse::Released,
+            QUARANTINED => SlotUse::Quarantined,
+            _ => {
+                let (family, slice) = (VolumeId((owner >> 32) as u32), SliceNo(owner as u32));
+                SlotUse::Slice(FamilySlice { family, slice })
+            }
         }
     }
+}
+
+/// The owners of a group's slots while they are derived from the maps. A claim changes one word; bitmap and count of the
+/// free slots follow in one pass at the end.
+pub struct SlotClaims {
+    owners: Vec<Owner>,
+}
+
+impl SlotClaims {
+    /// `count` free slots.
+    pub fn new(count: u32) -> SlotClaims {
+        // Zeroed memory of the operating system: each page is touched first when a slot in it is claimed.
+        SlotClaims { owners: vec![FREE; count as usize] }
+    }
+
+    /// Gives a free slot to a slice.
+    #[inline]
+    pub fn claim(&mut self, slot: SlotNo, slice: FamilySlice) -> Result<(), ClaimError> {
+        let owner = SlotUse::Slice(slice).owner();
+        match self.owners.get_mut(slot.index()) {
+            Some(entry) if *entry == FREE => *entry = owner,
+            Some(entry) if *entry == owner => {}
+            Some(entry) => return Err(ClaimError::Used(SlotUse::of_owner(*entry))),
+            None => return Err(ClaimError::NoSlot),
+        }
+        Ok(())
+    }
+
+    /// The group's slots with these owners.
+    pub fn finish(self) -> GroupSlots {
+        let free_bits = |owners: &[Owner]| {
+            let bits = owners.iter().enumerate().map(|(index, owner)| u64::from(*owner == FREE) << index);
+            bits.fold(0, |word, bit| word | bit)
+        };
+        let free: Vec<_> = self.owners.chunks(64).map(free_bits).collect();
+        let free_count = free.iter().map(|word| word.count_ones()).sum();
+        GroupSlots { owners: self.owners, free, free_count, quarantined_count: 0, next_word: 0 }
+    }
+}
+
+/// The reason why a slot cannot be given to a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimError {
+    /// It does not exist.
+    NoSlot,
+    /// It has another use.
+    Used(SlotUse),
 }
 
 /// The slots of one group.
@@ -70,7 +122,7 @@ impl GroupSlots {
         if !count.is_multiple_of(64) {
             free[words - 1] = (1 << (count % 64)) - 1;
         }
-        let owners = vec![Owner::new(SlotUse::Free); count as usize];
+        let owners = vec![FREE; count as usize];
         GroupSlots { owners, free, free_count: count, quarantined_count: 0, next_word: 0 }
     }
 
@@ -98,7 +150,7 @@ impl GroupSlots {
 
     /// The use of a slot.
     pub fn slot_use(&self, slot: SlotNo) -> SlotUse {
-        self.owners[slot.index()].slot_use()
+        SlotUse::of_owner(self.owners[slot.index()])
     }
 
     /// Takes a free slot; it is then [`SlotUse::Filling`]. The search continues after the last one, so that slices
@@ -122,29 +174,17 @@ impl GroupSlots {
         let is_free = slot_use == SlotUse::Free;
         let (word, bit) = (slot.index() / 64, 1_u64 << (slot.index() % 64));
         let was_free = self.free[word] & bit != 0;
-        self.owners[slot.index()] = Owner::new(slot_use);
+        self.owners[slot.index()] = slot_use.owner();
         if is_free != was_free {
             self.free[word] ^= bit;
             self.free_count = self.free_count + u32::from(is_free) - u32::from(was_free);
         }
     }
 
-    /// Gives a free slot to a slice. Returns false if the slot has another use.
-    pub fn claim(&mut self, slot: SlotNo, slice: FamilySlice) -> bool {
-        let (entry, owner) = (&mut self.owners[slot.index()], Owner::new(SlotUse::Slice(slice)));
-        if *entry != Owner::new(SlotUse::Free) {
-            return *entry == owner;
-        }
-        *entry = owner;
-        self.free[slot.index() / 64] &= !(1 << (slot.index() % 64));
-        self.free_count -= 1;
-        true
-    }
-
     /// The first slot from `from` on that holds a slice.
     pub fn slice_from(&self, from: SlotNo) -> Option<SlotNo> {
         let mut rest = self.owners.iter().enumerate().skip(from.index());
-        let found = rest.find(|(_, owner)| matches!(owner.slot_use(), SlotUse::Slice(_)));
+        let found = rest.find(|(_, owner)| matches!(SlotUse::of_owner(**owner), SlotUse::Slice(_)));
         found.map(|(slot, _)| SlotNo(slot as u32))
     }
 }
@@ -168,14 +208,18 @@ mod tests {
 
     #[test]
     fn free_slot_is_claimed_by_one_slice() {
-        let mut slots = GroupSlots::new(70);
+        let mut claims = SlotClaims::new(70);
         let slice = FamilySlice { family: VolumeId(1), slice: SliceNo(0) };
-        assert!(slots.claim(SlotNo(66), slice) && slots.claim(SlotNo(66), slice), "its volumes share it");
-        assert!(!slots.claim(SlotNo(66), FamilySlice { slice: SliceNo(1), ..slice }));
-        assert_eq!((slots.free_count(), slots.slot_use(SlotNo(66))), (69, SlotUse::Slice(slice)));
-        slots.set(SlotNo(3), SlotUse::Quarantined);
-        assert!(!slots.claim(SlotNo(3), slice));
-        assert_eq!(std::iter::from_fn(|| slots.take()).count(), 68);
+        assert_eq!(claims.claim(SlotNo(66), slice), Ok(()));
+        assert_eq!(claims.claim(SlotNo(66), slice), Ok(()), "the volumes of a family share it");
+        let used = Err(ClaimError::Used(SlotUse::Slice(slice)));
+        assert_eq!(claims.claim(SlotNo(66), FamilySlice { slice: SliceNo(1), ..slice }), used);
+        assert_eq!(claims.claim(SlotNo(66), FamilySlice { family: VolumeId(2), ..slice }), used);
+        assert_eq!(claims.claim(SlotNo(70), slice), Err(ClaimError::NoSlot));
+        let mut slots = claims.finish();
+        assert_eq!((slots.count(), slots.free_count(), slots.slot_use(SlotNo(66))), (70, 69, SlotUse::Slice(slice)));
+        let free: Vec<_> = std::iter::from_fn(|| slots.take()).collect();
+        assert_eq!(free, (0..66).chain(67..70).map(SlotNo).collect::<Vec<_>>());
     }
 
     #[test]

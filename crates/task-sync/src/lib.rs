@@ -30,6 +30,27 @@ pub async fn join<T>(mut futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
     results.into_iter().map(|result| result.expect("every future has ended")).collect()
 }
 
+/// Runs both futures and returns their results.
+pub async fn both<A, B>(first: impl Future<Output = A>, second: impl Future<Output = B>) -> (A, B) {
+    let (mut first, mut second) = (pin!(first), pin!(second));
+    let mut results = (None, None);
+    poll_fn(|context| {
+        if results.0.is_none()
+            && let Poll::Ready(value) = first.as_mut().poll(context)
+        {
+            results.0 = Some(value);
+        }
+        if results.1.is_none()
+            && let Poll::Ready(value) = second.as_mut().poll(context)
+        {
+            results.1 = Some(value);
+        }
+        if results.0.is_some() && results.1.is_some() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    results.0.zip(results.1).expect("both futures have ended")
+}
+
 /// The result of `work`, or `None` if `limit` ends first.
 pub async fn within<T>(limit: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
     let (mut limit, mut work) = (pin!(limit), pin!(work));
@@ -135,5 +156,23 @@ impl Drop for TaskMutexGuard<'_> {
         self.0.is_locked.set(false);
         let waiters = std::mem::take(&mut *self.0.waiters.borrow_mut());
         waiters.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Context;
+
+    #[test]
+    fn both_polls_both_at_once_and_ends_with_the_slower_one() {
+        let replies = [Reply::default(), Reply::default()];
+        let mut waits = pin!(both(replies[0].clone().wait(), replies[1].clone().wait()));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        replies[1].send(2);
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        replies[0].send(1);
+        assert_eq!(waits.as_mut().poll(&mut context), Poll::Ready((1, 2)));
     }
 }

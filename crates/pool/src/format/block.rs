@@ -1,10 +1,15 @@
 //! A metadata block other than the superblock: of the journal, or of a checkpoint.
 
+use std::borrow::Cow;
+
 use super::{CHECKSUM_AT, Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{CheckpointNo, Sequence, VolumeId};
+use seam::Block;
+
 use metadata_block::{get, get_u32, get_u64, put};
 
 const MAGIC: [u8; 8] = *b"HOTSETPM";
+const SEQUENCE_AT: usize = 32;
 const PAYLOAD_AT: usize = 64;
 /// Bytes of records that fit into a block.
 pub const PAYLOAD_BYTES: usize = CHECKSUM_AT - PAYLOAD_AT;
@@ -23,7 +28,7 @@ pub enum BlockKind {
 
 /// The content of a metadata block.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MetadataBlock {
+pub struct MetadataBlock<'a> {
     /// Its kind.
     pub kind: BlockKind,
     /// Identity of the pool.
@@ -39,10 +44,10 @@ pub struct MetadataBlock {
     /// The block ends a commit. Records of a commit without its last block are void.
     pub is_last: bool,
     /// The records.
-    pub payload: Vec<u8>,
+    pub payload: Cow<'a, [u8]>,
 }
 
-impl MetadataBlock {
+impl<'a> MetadataBlock<'a> {
     /// Encodes the block and returns its checksum.
     pub fn encode(&self) -> (Box<Raw>, u32) {
         assert!(self.payload.len() <= PAYLOAD_BYTES, "{} bytes of records in one block", self.payload.len());
@@ -58,7 +63,7 @@ impl MetadataBlock {
         put(out, 12, &[kind, if self.is_last { FLAG_LAST } else { 0 }]);
         put(out, 14, &(self.payload.len() as u16).to_le_bytes());
         put(out, 16, &self.pool);
-        put(out, 32, &self.sequence.0.to_le_bytes());
+        put(out, SEQUENCE_AT, &self.sequence.0.to_le_bytes());
         put(out, 40, &self.checkpoint.0.to_le_bytes());
         put(out, 48, &self.boot.to_le_bytes());
         put(out, 56, &self.previous.to_le_bytes());
@@ -67,8 +72,15 @@ impl MetadataBlock {
         (raw, checksum)
     }
 
+    /// The number in the place of a block's sequence, whether or not the block is valid.
+    pub fn unchecked_sequence(block: &impl Block) -> Sequence {
+        let mut bytes = [0; 8];
+        block.read_bytes(SEQUENCE_AT, &mut bytes);
+        Sequence(u64::from_le_bytes(bytes))
+    }
+
     /// Decodes an intact block of `kind` of `pool`, and returns its checksum too.
-    pub fn decode(raw: &Raw, kind: BlockKind, pool: Uuid) -> Option<(MetadataBlock, u32)> {
+    pub fn decode(raw: &'a Raw, kind: BlockKind, pool: Uuid) -> Option<(MetadataBlock<'a>, u32)> {
         let checksum = (get::<8>(raw, 0) == MAGIC).then(|| valid_checksum(raw))??;
         let found = match raw[12] {
             1 => BlockKind::Journal,
@@ -82,12 +94,12 @@ impl MetadataBlock {
             let block = MetadataBlock {
                 kind,
                 pool,
-                sequence: Sequence(get_u64(raw, 32)),
+                sequence: Sequence(get_u64(raw, SEQUENCE_AT)),
                 checkpoint: CheckpointNo(get_u64(raw, 40)),
                 boot: get_u64(raw, 48),
                 previous: get_u32(raw, 56),
                 is_last: raw[13] & FLAG_LAST != 0,
-                payload: raw[PAYLOAD_AT..PAYLOAD_AT + len].to_vec(),
+                payload: Cow::Borrowed(&raw[PAYLOAD_AT..PAYLOAD_AT + len]),
             };
             (block, checksum)
         })
@@ -146,7 +158,7 @@ impl CheckpointFacts {
 mod tests {
     use super::*;
 
-    fn sample() -> MetadataBlock {
+    fn sample() -> MetadataBlock<'static> {
         MetadataBlock {
             kind: BlockKind::Journal,
             pool: [4; 16],
@@ -155,7 +167,7 @@ mod tests {
             boot: 1 << 41,
             previous: 99,
             is_last: true,
-            payload: vec![1, 2, 3],
+            payload: vec![1, 2, 3].into(),
         }
     }
 

@@ -52,6 +52,67 @@ impl Lineage {
     }
 }
 
+/// The address of a slot in a [`Record::MapList`]: the slot (4 bytes), then the group (2). Maps in memory keep it in
+/// this form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackedSlot([u8; PackedSlot::BYTES]);
+
+impl PackedSlot {
+    /// Encoded size.
+    pub const BYTES: usize = 6;
+    /// The address of no slot.
+    pub const NONE: PackedSlot = PackedSlot([u8::MAX; PackedSlot::BYTES]);
+
+    /// The address of a slot, of a group below 65,535.
+    pub fn new(SlotAddress { group, slot }: SlotAddress) -> PackedSlot {
+        assert!(group.0 < u16::MAX, "group {group} does not exist");
+        let ([a, b, c, d], [e, f]) = (slot.0.to_le_bytes(), group.0.to_le_bytes());
+        PackedSlot([a, b, c, d, e, f])
+    }
+
+    /// The slot.
+    pub fn address(self) -> SlotAddress {
+        let PackedSlot([a, b, c, d, e, f]) = self;
+        let (slot, group) = (u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes([e, f]));
+        SlotAddress { group: GroupNo(group), slot: SlotNo(slot) }
+    }
+
+    /// The slots of an encoded list; `None` if one is of group 65,535, which does not exist.
+    fn decode_list(raw: &[u8]) -> Option<PackedSlots<'_>> {
+        let (slots, rest) = raw.as_chunks::<{ PackedSlot::BYTES }>();
+        assert!(rest.is_empty(), "a list of {} bytes", raw.len());
+        let are_valid = slots.iter().fold(true, |are_valid, [.., low, high]| are_valid & ((low & high) != u8::MAX));
+        are_valid.then_some(PackedSlots(slots))
+    }
+}
+
+/// The slots of a list in a payload.
+#[derive(Clone, Copy, Debug)]
+pub struct PackedSlots<'a>(&'a [[u8; PackedSlot::BYTES]]);
+
+impl<'a> PackedSlots<'a> {
+    /// The slots in order.
+    pub fn iter(self) -> impl ExactSizeIterator<Item = PackedSlot> + 'a {
+        self.0.iter().map(|slot| PackedSlot(*slot))
+    }
+}
+
+/// A decoded record. A list, of which a large checkpoint has hundreds of thousands, refers to the payload.
+#[derive(Clone, Debug)]
+pub enum Decoded<'a> {
+    /// A [`Record::MapList`].
+    MapList {
+        /// The volume.
+        volume: VolumeId,
+        /// The first slice.
+        slice: SliceNo,
+        /// The slot of each slice.
+        slots: PackedSlots<'a>,
+    },
+    /// Another record.
+    Other(Record),
+}
+
 /// One change of the pool's metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
@@ -122,10 +183,7 @@ impl Record {
                 out.extend(volume.0.to_le_bytes());
                 out.extend(slice.0.to_le_bytes());
                 out.push(slots.len() as u8);
-                for SlotAddress { group, slot } in slots {
-                    out.extend(slot.0.to_le_bytes());
-                    out.extend(group.0.to_le_bytes());
-                }
+                slots.iter().for_each(|slot| out.extend(PackedSlot::new(*slot).0));
             }
             Record::Unmap { volume, slice, count } => {
                 out.push(KIND_UNMAP);
@@ -183,7 +241,7 @@ impl Record {
     }
 
     /// Decodes all records of a block's payload; `None` if any is invalid.
-    pub fn decode_all(payload: &[u8], mut apply: impl FnMut(Record)) -> Option<()> {
+    pub fn decode_all(payload: &[u8], mut apply: impl FnMut(Decoded<'_>)) -> Option<()> {
         let mut rest = Reader(payload);
         while !rest.0.is_empty() {
             apply(rest.record()?);
@@ -195,11 +253,17 @@ impl Record {
 /// The undecoded rest of a payload.
 struct Reader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*first)
+    }
+
+    fn take_slice(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (first, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(first)
     }
 
     fn short(&mut self) -> Option<u16> {
@@ -219,26 +283,30 @@ impl Reader<'_> {
         Some((some(from), Lineage { family: some(family)?, snapshot }))
     }
 
-    fn record(&mut self) -> Option<Record> {
+    fn record(&mut self) -> Option<Decoded<'a>> {
         let [kind] = self.take()?;
         let volume = VolumeId(self.long()?);
+        if kind == KIND_MAP_LIST {
+            let slice = SliceNo(self.long()?);
+            let [count] = self.take()?;
+            let slots = PackedSlot::decode_list(self.take_slice(usize::from(count) * PackedSlot::BYTES)?)?;
+            let count = usize::from(count);
+            let fits = (1..=LIST_MAX).contains(&count) && slice.0.checked_add(count as u32).is_some();
+            return fits.then_some(Decoded::MapList { volume, slice, slots });
+        }
+        self.other_record(kind, volume).map(Decoded::Other)
+    }
+
+    fn other_record(&mut self, kind: u8, volume: VolumeId) -> Option<Record> {
         match kind {
             KIND_MAP => {
                 let (slice, slot, group) = (SliceNo(self.long()?), SlotNo(self.long()?), GroupNo(self.short()?));
                 let count = u32::from(self.short()?);
-                let fits = count > 0 && slice.0.checked_add(count).is_some() && slot.0.checked_add(count).is_some();
+                let fits = count > 0
+                    && slice.0.checked_add(count).is_some()
+                    && slot.0.checked_add(count).is_some()
+                    && group.0 < u16::MAX;
                 fits.then_some(Record::Map { volume, slice, slot: SlotAddress { group, slot }, count })
-            }
-            KIND_MAP_LIST => {
-                let slice = SliceNo(self.long()?);
-                let [count] = self.take()?;
-                let mut slots = Vec::with_capacity(LIST_MAX.min(usize::from(count)));
-                for _ in 0..count {
-                    let slot = SlotNo(self.long()?);
-                    slots.push(SlotAddress { group: GroupNo(self.short()?), slot });
-                }
-                let fits = (1..=LIST_MAX).contains(&slots.len()) && slice.0.checked_add(u32::from(count)).is_some();
-                fits.then_some(Record::MapList { volume, slice, slots })
             }
             KIND_UNMAP => {
                 let (slice, count) = (SliceNo(self.long()?), self.long()?);
@@ -251,8 +319,7 @@ impl Reader<'_> {
                 let [policy, tier, provisioning, _] = self.take()?;
                 let reserved = if is_derived { 0 } else { self.long()? };
                 let [name_len] = self.take()?;
-                let (name, rest) = self.0.split_at_checked(usize::from(name_len))?;
-                self.0 = rest;
+                let name = self.take_slice(usize::from(name_len))?;
                 let policy = match policy {
                     0 => TierPolicy::Auto,
                     1 => TierPolicy::StartHigh,
@@ -403,7 +470,17 @@ mod tests {
         let payloads = pack(&records);
         assert!(payloads.len() > 1);
         let mut decoded = Vec::new();
-        payloads.iter().for_each(|payload| Record::decode_all(payload, |record| decoded.push(record)).expect("valid"));
+        for payload in &payloads {
+            let add = |record: Decoded<'_>| {
+                decoded.push(match record {
+                    Decoded::MapList { volume, slice, slots } => {
+                        Record::MapList { volume, slice, slots: slots.iter().map(PackedSlot::address).collect() }
+                    }
+                    Decoded::Other(record) => record,
+                });
+            };
+            Record::decode_all(payload, add).expect("valid");
+        }
         assert_eq!(decoded, records);
     }
 
@@ -430,6 +507,18 @@ mod tests {
         let mut empty = pack(&[list(1)]).remove(0);
         empty[9] = 0;
         assert_eq!(Record::decode_all(&empty[..10], |_| ()), None, "a list of nothing");
+    }
+
+    #[test]
+    fn record_of_group_65535_is_invalid() {
+        let listed = Record::MapList { volume: VolumeId(1), slice: SliceNo(2), slots: vec![slot(3, u32::MAX); 3] };
+        let run = Record::Map { volume: VolumeId(1), slice: SliceNo(2), slot: slot(3, 4), count: 1 };
+        for (record, group_at) in [(listed, 10 + 2 * PackedSlot::BYTES + 4), (run, 13)] {
+            let mut payload = pack(&[record]).remove(0);
+            assert!(Record::decode_all(&payload, |_| ()).is_some());
+            payload[group_at..group_at + 2].fill(0xff);
+            assert_eq!(Record::decode_all(&payload, |_| ()), None);
+        }
     }
 
     #[test]

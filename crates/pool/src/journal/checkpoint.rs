@@ -297,7 +297,7 @@ async fn write_payloads<S: Seam, D: Disk<S>>(
                 boot,
                 previous: progress.previous,
                 is_last: true,
-                payload: payload.clone(),
+                payload: payload.into(),
             };
             let (raw, checksum) = block.encode();
             blocks.push(inner.buffers.metadata(&raw).await);
@@ -334,7 +334,7 @@ async fn write_header<S: Seam, D: Disk<S>>(
             boot: state.journal.boot,
             previous: 0,
             is_last: true,
-            payload: facts.encode(),
+            payload: facts.encode().into(),
         };
         (block.encode().0, state.superblock.checkpoint_offset(progress.number))
     };

@@ -401,7 +401,7 @@ fn encode_chunk<S: Seam, D: Disk<S>>(
             boot: state.journal.boot,
             previous,
             is_last: true,
-            payload: payload.clone(),
+            payload: payload.into(),
         };
         let (raw, checksum) = block.encode();
         encoded.push((state.superblock.journal_offset(next), raw));

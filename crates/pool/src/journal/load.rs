@@ -1,18 +1,20 @@
 //! Loads the metadata: the newest valid checkpoint, then the journal to its end. Each block is read from any copy that
 //! has it intact, so two copies with different damage still give the whole.
 
-use seam::{BLOCK_BYTES, Disk, Seam};
-use task_sync::{BoxFuture, join};
+use std::ops::Range;
+
+use seam::{BLOCK_BYTES, Block, Disk, Seam};
+use task_sync::{BoxFuture, both, join};
 
 use super::WRITE_BLOCKS;
 use super::replay::LoadedVolumes;
 use crate::buffers::Buffers;
-use crate::device::read_raw;
+use crate::device::{read_each, read_one};
 use crate::error::PoolError;
-use crate::format::Raw;
 use crate::format::block::{BlockKind, CheckpointFacts, MetadataBlock};
 use crate::format::record::Record;
 use crate::format::superblock::Superblock;
+use crate::format::{Raw, Uuid};
 use crate::number::{CheckpointNo, GroupNo, Sequence};
 
 /// Blocks per read.
@@ -51,6 +53,71 @@ struct Header {
     facts: CheckpointFacts,
 }
 
+/// Blocks of one copy, in memory that later reads use again.
+#[derive(Default)]
+struct ReadBlocks {
+    raw: Vec<Raw>,
+    is_readable: Vec<bool>,
+}
+
+impl ReadBlocks {
+    /// A block; `None` if it could not be read.
+    fn get(&self, index: usize) -> Option<&Raw> {
+        self.is_readable[index].then(|| &self.raw[index])
+    }
+}
+
+/// Neighbouring blocks of a checkpoint's content, from one copy.
+struct ContentPiece {
+    group: GroupNo,
+    blocks: ReadBlocks,
+}
+
+/// A checkpoint's content while it is loaded.
+struct Content<'a> {
+    number: CheckpointNo,
+    /// The copies with the checkpoint's header.
+    sources: Vec<GroupNo>,
+    /// The next block to apply, and the checksum of the one before.
+    index: u64,
+    previous: u32,
+    /// Copies with a damaged block, with the reason.
+    damaged: Vec<(GroupNo, String)>,
+    volumes: &'a mut LoadedVolumes,
+}
+
+impl Content<'_> {
+    /// The copies to read from: the sound ones, or the first one if none is sound.
+    fn readers(&self) -> Vec<GroupNo> {
+        let is_sound = |group: &&GroupNo| !self.damaged.iter().any(|(damaged, _)| damaged == *group);
+        let mut readers: Vec<_> = self.sources.iter().filter(is_sound).copied().collect();
+        if readers.is_empty() {
+            readers.push(self.sources[0]);
+        }
+        readers
+    }
+
+    /// Notes that the next block is damaged in a copy.
+    fn note_damage(&mut self, group: GroupNo) {
+        if !self.damaged.iter().any(|(damaged, _)| *damaged == group) {
+            self.damaged.push((group, format!("block {} of checkpoint {} is damaged", self.index, self.number)));
+        }
+    }
+
+    /// Applies the records of the checkpoint's next block. Returns false if the block is damaged or another one.
+    fn apply(&mut self, raw: &Raw, pool: Uuid) -> Result<bool, String> {
+        let Some((block, checksum)) = MetadataBlock::decode(raw, BlockKind::Checkpoint, pool) else {
+            return Ok(false);
+        };
+        if (block.checkpoint, block.sequence.0, block.previous) != (self.number, self.index, self.previous) {
+            return Ok(false);
+        }
+        apply(&block, self.volumes)?;
+        (self.index, self.previous) = (self.index + 1, checksum);
+        Ok(true)
+    }
+}
+
 /// The copies of a pool's metadata.
 struct Copies<'a, S: Seam, D: Disk<S>> {
     buffers: &'a Buffers<S>,
@@ -83,17 +150,35 @@ pub(crate) async fn load<S: Seam, D: Disk<S>>(
 }
 
 impl<S: Seam, D: Disk<S>> Copies<'_, S, D> {
-    /// Reads blocks of one copy; `None` for one that cannot be read.
-    async fn read(&self, disk: &D, at: u64, count: u64) -> Vec<Option<Box<Raw>>> {
-        if let Ok(blocks) = read_raw(self.buffers, disk, at, count as usize).await {
-            return blocks.into_iter().map(Some).collect();
+    /// Reads blocks of one copy, and calls `visit` with the index and content of each that can be read. If a read of
+    /// several blocks fails, they are read one by one, and `visit` may get a block twice.
+    async fn visit(&self, disk: &D, at: u64, count: u64, mut visit: impl FnMut(usize, &S::Block)) {
+        if read_each(self.buffers, disk, at, count as usize, &mut visit).await.is_ok() {
+            return;
         }
-        let mut blocks = Vec::new();
         for index in 0..count {
-            let read = read_raw(self.buffers, disk, at + index * BLOCK_BYTES as u64, 1).await;
-            blocks.push(read.ok().and_then(|mut one| one.pop()));
+            let at = at + index * BLOCK_BYTES as u64;
+            read_each(self.buffers, disk, at, 1, |_, block| visit(index as usize, block)).await.ok();
         }
-        blocks
+    }
+
+    /// Reads blocks of one copy.
+    async fn read(&self, disk: &D, at: u64, count: u64, blocks: &mut ReadBlocks) {
+        let ReadBlocks { raw, is_readable } = blocks;
+        raw.resize(count as usize, [0; BLOCK_BYTES]);
+        is_readable.clear();
+        is_readable.resize(count as usize, false);
+        let copy = |index: usize, block: &S::Block| {
+            block.read_bytes(0, &mut raw[index]);
+            is_readable[index] = true;
+        };
+        self.visit(disk, at, count, copy).await;
+    }
+
+    /// The disk of a copy.
+    fn disk(&self, group: GroupNo) -> &D {
+        let found = self.disks.iter().find(|(number, _)| *number == group);
+        &found.expect("the group is a copy").1
     }
 
     /// The valid headers of all copies.
@@ -102,7 +187,7 @@ impl<S: Seam, D: Disk<S>> Copies<'_, S, D> {
         for (group, disk) in self.disks {
             for area in [0, 1] {
                 let at = self.superblock.checkpoint_offset(CheckpointNo(area));
-                let raw = self.read(disk, at, 1).await.pop().flatten();
+                let raw = read_one(self.buffers, disk, at).await.ok();
                 let decoded = raw.and_then(|raw| {
                     let kind = BlockKind::CheckpointHeader;
                     let (block, _) = MetadataBlock::decode(&raw, kind, self.superblock.pool)?;
@@ -173,10 +258,18 @@ impl<S: Seam, D: Disk<S>> Copies<'_, S, D> {
         while index < ring {
             let count = READ_BLOCKS.min(ring - index);
             let at = self.superblock.journal_offset(Sequence(index));
-            let blocks = self.read(disk, at, count).await;
-            let decode = |raw: &Raw| MetadataBlock::decode(raw, BlockKind::Journal, self.superblock.pool);
-            let mut sequences = blocks.iter().flatten().filter_map(|raw| Some(decode(raw)?.0.sequence));
-            let later = sequences.find(|sequence| sequence.0 >= end.0 + WRITE_BLOCKS as u64);
+            let mut later = None;
+            let check = |_, block: &S::Block| {
+                // A block before that is no sign of damage, so its checksum need not be computed.
+                if MetadataBlock::unchecked_sequence(block).0 < end.0 + WRITE_BLOCKS as u64 {
+                    return;
+                }
+                let mut raw = [0; BLOCK_BYTES];
+                block.read_bytes(0, &mut raw);
+                let decoded = MetadataBlock::decode(&raw, BlockKind::Journal, self.superblock.pool);
+                later = later.or(decoded.map(|(block, _)| block.sequence));
+            };
+            self.visit(disk, at, count, check).await;
             if later.is_some() {
                 return later;
             }
@@ -185,8 +278,7 @@ impl<S: Seam, D: Disk<S>> Copies<'_, S, D> {
         None
     }
 
-    /// Loads a checkpoint's content, with pieces of it from every copy at one time. Returns the copies with a damaged
-    /// block; such a block is read from another one.
+    /// Loads a checkpoint's content. Returns the copies with a damaged block; such a block is read from another one.
     async fn load_content(
         &self,
         number: CheckpointNo,
@@ -194,56 +286,81 @@ impl<S: Seam, D: Disk<S>> Copies<'_, S, D> {
         with_header: &[&Header],
         volumes: &mut LoadedVolumes,
     ) -> Result<Vec<(GroupNo, String)>, String> {
-        let has_header = |group: GroupNo| with_header.iter().any(|header| header.group == group);
-        let sources: Vec<_> = self.disks.iter().filter(|(group, _)| has_header(*group)).collect();
-        let mut damaged = Vec::<(GroupNo, String)>::new();
-        let area_at = self.superblock.checkpoint_offset(number);
-        let offset = |index: u64| area_at + index * BLOCK_BYTES as u64;
-        let decode = |raw: Option<Box<Raw>>, index, previous| {
-            let (block, checksum) = MetadataBlock::decode(&*raw?, BlockKind::Checkpoint, self.superblock.pool)?;
-            let is_next = (block.checkpoint, block.sequence.0, block.previous) == (number, index, previous);
-            is_next.then_some((block, checksum))
-        };
-        let (mut index, mut previous) = (1, 0);
+        let has_header = |group: &GroupNo| with_header.iter().any(|header| header.group == *group);
+        let sources: Vec<_> = self.disks.iter().map(|(group, _)| *group).filter(has_header).collect();
+        let mut content = Content { number, sources, index: 1, previous: 0, damaged: Vec::new(), volumes };
         let end = u64::from(facts.blocks) + 1;
-        while index < end {
-            let is_sound = |source: &&&(GroupNo, D)| !damaged.iter().any(|(group, _)| *group == source.0);
-            let mut readers: Vec<_> = sources.iter().filter(is_sound).copied().collect();
-            if readers.is_empty() {
-                readers.push(sources[0]);
-            }
-            let pieces = (index..end).step_by(READ_BLOCKS as usize).zip(&readers);
-            let reads = pieces.map(|(first, (group, disk))| {
-                let read: BoxFuture<'_, _> =
-                    Box::pin(
-                        async move { (*group, self.read(disk, offset(first), READ_BLOCKS.min(end - first)).await) },
-                    );
-                read
+        let mut spare = Vec::new();
+        let mut pieces = self.read_pieces(number, content.readers(), 1..end, &mut spare).await;
+        while !pieces.is_empty() {
+            // The next pieces are read while these are applied.
+            let next = content.index + pieces.iter().map(|piece| piece.blocks.raw.len() as u64).sum::<u64>();
+            let reads = self.read_pieces(number, content.readers(), next..end, &mut spare);
+            let apply = async {
+                self.buffers.yield_now().await;
+                self.apply_pieces(&mut content, &pieces).await
+            };
+            let (following, applied) = both(reads, apply).await;
+            applied?;
+            spare.extend(std::mem::replace(&mut pieces, following).into_iter().map(|piece| piece.blocks));
+        }
+        if content.previous != facts.checksum {
+            return Err("the content does not fit its header".to_owned());
+        }
+        Ok(content.damaged)
+    }
+
+    /// Reads the first pieces of a range of a checkpoint's blocks, one from each of `readers` at one time.
+    async fn read_pieces(
+        &self,
+        number: CheckpointNo,
+        readers: Vec<GroupNo>,
+        blocks: Range<u64>,
+        spare: &mut Vec<ReadBlocks>,
+    ) -> Vec<ContentPiece> {
+        let area_at = self.superblock.checkpoint_offset(number);
+        let (end, firsts) = (blocks.end, blocks.step_by(READ_BLOCKS as usize));
+        let reads = firsts.zip(readers).map(|(first, group)| {
+            let mut piece = ContentPiece { group, blocks: spare.pop().unwrap_or_default() };
+            let read: BoxFuture<'_, ContentPiece> = Box::pin(async move {
+                let at = area_at + first * BLOCK_BYTES as u64;
+                self.read(self.disk(group), at, READ_BLOCKS.min(end - first), &mut piece.blocks).await;
+                piece
             });
-            for (group, blocks) in join(reads.collect()).await {
-                for raw in blocks {
-                    let mut valid = decode(raw, index, previous);
-                    if valid.is_none() {
-                        if !damaged.iter().any(|(other, _)| *other == group) {
-                            damaged.push((group, format!("block {index} of checkpoint {number} is damaged")));
-                        }
-                        for (_, disk) in sources.iter().filter(|(other, _)| *other != group) {
-                            if valid.is_none() {
-                                valid =
-                                    decode(self.read(disk, offset(index), 1).await.pop().flatten(), index, previous);
-                            }
-                        }
-                    }
-                    let (block, checksum) = valid.ok_or_else(|| format!("block {index} is damaged in every copy"))?;
-                    apply(&block, volumes)?;
-                    (index, previous) = (index + 1, checksum);
+            read
+        });
+        join(reads.collect()).await
+    }
+
+    /// Applies the records of the next blocks of a checkpoint.
+    async fn apply_pieces(&self, content: &mut Content<'_>, pieces: &[ContentPiece]) -> Result<(), String> {
+        for piece in pieces {
+            for index in 0..piece.blocks.raw.len() {
+                let is_applied = match piece.blocks.get(index) {
+                    Some(raw) => content.apply(raw, self.superblock.pool)?,
+                    None => false,
+                };
+                if !is_applied {
+                    content.note_damage(piece.group);
+                    self.apply_from_another_copy(content, piece.group).await?;
                 }
             }
         }
-        if previous != facts.checksum {
-            return Err("the content does not fit its header".to_owned());
+        Ok(())
+    }
+
+    /// Applies the next block of a checkpoint from a copy other than `damaged`.
+    async fn apply_from_another_copy(&self, content: &mut Content<'_>, damaged: GroupNo) -> Result<(), String> {
+        let at = self.superblock.checkpoint_offset(content.number) + content.index * BLOCK_BYTES as u64;
+        let others: Vec<_> = content.sources.iter().filter(|group| **group != damaged).copied().collect();
+        for group in others {
+            if let Ok(raw) = read_one(self.buffers, self.disk(group), at).await
+                && content.apply(&raw, self.superblock.pool)?
+            {
+                return Ok(());
+            }
         }
-        Ok(damaged)
+        Err(format!("block {} is damaged in every copy", content.index))
     }
 
     /// Applies the journal's blocks from `loaded.next` on, and notes the ones that a copy lacks. The journal ends where
@@ -251,6 +368,7 @@ impl<S: Seam, D: Disk<S>> Copies<'_, S, D> {
     async fn replay(&self, loaded: &mut Loaded) -> Result<(), String> {
         let ring = u64::from(self.superblock.journal_blocks);
         let first = loaded.next;
+        let mut read: Vec<_> = self.disks.iter().map(|(group, _)| (*group, ReadBlocks::default())).collect();
         loop {
             let until_end = ring - loaded.next.0 % ring;
             let count = READ_BLOCKS.min(until_end).min(first.0 + ring - loaded.next.0);
@@ -258,45 +376,43 @@ impl<S: Seam, D: Disk<S>> Copies<'_, S, D> {
                 return Ok(());
             }
             let at = self.superblock.journal_offset(loaded.next);
-            let mut read = Vec::new();
-            for (group, disk) in self.disks {
-                read.push((*group, self.read(disk, at, count).await));
+            for ((_, disk), (_, blocks)) in self.disks.iter().zip(&mut read) {
+                self.read(disk, at, count, blocks).await;
             }
             for index in 0..count as usize {
-                let is_unreadable = read.iter().all(|(_, blocks)| blocks[index].is_none());
+                let is_unreadable = read.iter().all(|(_, blocks)| blocks.get(index).is_none());
                 if is_unreadable {
                     return Err(format!("no copy of the journal's block {} can be read", loaded.next));
                 }
                 let decoded: Vec<_> = read
-                    .iter_mut()
+                    .iter()
                     .map(|(group, blocks)| {
-                        let raw = blocks[index].take();
-                        let block = raw.and_then(|raw| self.successor(&raw, loaded).map(|block| (raw, block)));
-                        (*group, block)
+                        let raw = blocks.get(index);
+                        (*group, raw.and_then(|raw| self.successor(raw, loaded).map(|block| (raw, block))))
                     })
                     .collect();
-                let Some((raw, (block, checksum))) = decoded.iter().find_map(|(_, block)| block.clone()) else {
+                let Some((raw, (block, checksum))) = decoded.iter().find_map(|(_, block)| block.as_ref()) else {
                     return Ok(());
                 };
-                apply(&block, &mut loaded.volumes)?;
+                apply(block, &mut loaded.volumes)?;
                 let at = self.superblock.journal_offset(loaded.next);
                 let lacking = decoded.iter().filter(|(_, block)| block.is_none());
-                let missing = lacking.map(|(group, _)| MissingBlock { group: *group, at, raw: raw.clone() });
+                let missing = lacking.map(|(group, _)| MissingBlock { group: *group, at, raw: Box::new(**raw) });
                 loaded.missing.extend(missing);
-                (loaded.next, loaded.previous) = (loaded.next.next(), checksum);
+                (loaded.next, loaded.previous) = (loaded.next.next(), *checksum);
                 loaded.replayed += 1;
             }
         }
     }
 
     /// The block, if it is the journal's next one.
-    fn successor(&self, raw: &Raw, loaded: &Loaded) -> Option<(MetadataBlock, u32)> {
+    fn successor<'r>(&self, raw: &'r Raw, loaded: &Loaded) -> Option<(MetadataBlock<'r>, u32)> {
         let (block, checksum) = MetadataBlock::decode(raw, BlockKind::Journal, self.superblock.pool)?;
         ((block.sequence, block.previous) == (loaded.next, loaded.previous)).then_some((block, checksum))
     }
 }
 
-fn apply(block: &MetadataBlock, volumes: &mut LoadedVolumes) -> Result<(), String> {
+fn apply(block: &MetadataBlock<'_>, volumes: &mut LoadedVolumes) -> Result<(), String> {
     let mut result = Ok(());
     let decoded = Record::decode_all(&block.payload, |record| {
         if result.is_ok() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::format::record::{Lineage, Record};
+use crate::format::record::{Decoded, Lineage, PackedSlot, Record};
 use crate::map::VolumeMap;
 use crate::number::{SliceNo, SlotAddress, SlotNo, VolumeId};
 use crate::policy::VolumeSpec;
@@ -27,14 +27,27 @@ pub(crate) struct LoadedVolumes {
 
 impl LoadedVolumes {
     /// Applies a record. The error says what is impossible about it.
-    pub fn apply(&mut self, record: Record) -> Result<(), String> {
+    pub fn apply(&mut self, record: Decoded<'_>) -> Result<(), String> {
+        match record {
+            Decoded::MapList { volume, slice, slots } => {
+                let slots = slots.iter();
+                self.map_records += slots.len() as u64;
+                self.map(volume, slice, slots)
+            }
+            Decoded::Other(record) => self.apply_other(record),
+        }
+    }
+
+    fn apply_other(&mut self, record: Record) -> Result<(), String> {
         self.map_records += record.map_records();
         match record {
             Record::Map { volume, slice, slot, count } => {
                 let slots = (0..count).map(|index| SlotAddress { slot: SlotNo(slot.slot.0 + index), ..slot });
-                self.map(volume, slice, slots)?;
+                self.map(volume, slice, slots.map(PackedSlot::new))?;
             }
-            Record::MapList { volume, slice, slots } => self.map(volume, slice, slots.into_iter())?,
+            Record::MapList { volume, slice, slots } => {
+                self.map(volume, slice, slots.into_iter().map(PackedSlot::new))?;
+            }
             Record::Unmap { volume, slice, count } => {
                 if let Some(LoadedVolume { map, .. }) = self.volumes.get_mut(&volume) {
                     let end = SliceNo(slice.0 + count);
@@ -58,7 +71,7 @@ impl LoadedVolumes {
         &mut self,
         volume: VolumeId,
         slice: SliceNo,
-        slots: impl ExactSizeIterator<Item = SlotAddress>,
+        slots: impl ExactSizeIterator<Item = PackedSlot>,
     ) -> Result<(), String> {
         let Some(LoadedVolume { map, .. }) = self.volumes.get_mut(&volume) else {
             return Err(format!("a slice of volume {volume}, which does not exist"));

@@ -2,7 +2,7 @@
 
 use pool::format::superblock::{FEATURE_LISTS, SUPERBLOCK_OFFSETS, Superblock};
 use pool::{CheckpointNo, OpenOptions, VolumeSpec};
-use seam::sim::{CrashMode, SimDisk, SimSeam};
+use seam::sim::{CrashMode, SimDisk, SimSeam, World};
 use seam::{BlockMut, Disk, Nanos, Piece, Seam};
 
 use crate::world::{ALL, SLICE, SMALL, SimPool, disks, open, superblocks, with_pool, world_after_crash};
@@ -12,11 +12,14 @@ async fn valid_superblocks(seam: &SimSeam, disk: &SimDisk) -> [Superblock; 2] {
     superblocks(seam, disk).await.map(|superblock| superblock.expect("a valid superblock"))
 }
 
-#[test]
-fn checkpoint_damaged_in_both_copies_at_different_blocks_loses_nothing() {
+fn name(number: usize) -> String {
+    format!("{number:060}")
+}
+
+/// A pool after a crash, with 100 volumes. In both checkpoints of each copy, one block of the content is damaged.
+fn with_damaged_checkpoints(blocks: [(&str, u64); 2]) -> World {
     let world = with_pool(1, SMALL);
     let seam = world.seam();
-    let name = |number: usize| format!("{number:060}");
     let offsets = world.block_on(async {
         let opened = disks(&seam, &ALL[..3]).await;
         let pool = SimPool::open(&seam, &opened, OpenOptions::default()).await.expect("a new pool");
@@ -27,12 +30,27 @@ fn checkpoint_damaged_in_both_copies_at_different_blocks_loses_nothing() {
         let [superblock, _] = valid_superblocks(&seam, &opened[0]).await;
         [CheckpointNo(0), CheckpointNo(1)].map(|number| superblock.checkpoint_offset(number))
     });
-    // The second block of the content in one copy, the first one in the other.
-    for (name, block) in [("fast-0", 2), ("fast-1", 1)] {
+    for (name, block) in blocks {
         let disk = world.disk(name).expect("the disk exists");
         offsets.iter().for_each(|offset| disk.flip_bit(offset / 512 + block * 8, 77));
     }
-    let world = world_after_crash(2, world.crash(CrashMode::LoseAll));
+    world_after_crash(2, world.crash(CrashMode::LoseAll))
+}
+
+#[test]
+fn checkpoint_damaged_in_both_copies_at_the_same_block_is_refused() {
+    let world = with_damaged_checkpoints([("fast-0", 2), ("fast-1", 2)]);
+    let seam = world.seam();
+    world.block_on(async {
+        let refusal = open(&world, &seam, OpenOptions::default()).await.map(drop);
+        let error = refusal.expect_err("volumes would be lost").to_string();
+        assert!(error.contains("block 2 is damaged in every copy"), "{error}");
+    });
+}
+
+#[test]
+fn checkpoint_damaged_in_both_copies_at_different_blocks_loses_nothing() {
+    let world = with_damaged_checkpoints([("fast-0", 2), ("fast-1", 1)]);
     let seam = world.seam();
     world.block_on(async {
         let pool = open(&world, &seam, OpenOptions::default()).await.expect("the copies complete each other");

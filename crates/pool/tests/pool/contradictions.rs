@@ -28,7 +28,7 @@ async fn append(seam: &SimSeam, disk: &SimDisk, records: &[Record]) {
     let raw = read_block(seam, disk, superblock.journal_offset(Sequence(0))).await;
     let (first, previous) =
         MetadataBlock::decode(&raw, BlockKind::Journal, superblock.pool).expect("the first journal block");
-    let block = MetadataBlock { sequence: Sequence(1), previous, payload: pack(records).remove(0), ..first };
+    let block = MetadataBlock { sequence: Sequence(1), previous, payload: pack(records).remove(0).into(), ..first };
     let mut buffer = seam.alloc().expect("a buffer is free");
     buffer.write_metadata(0, &*block.encode().0);
     let at = superblock.journal_offset(Sequence(1));

@@ -159,16 +159,13 @@ impl Block for SimBlock {
             let within = position % SECTOR_BYTES;
             let count = (SECTOR_BYTES - within).min(out.len() - copied);
             let to = &mut out[copied..copied + count];
-            let metadata = match self {
-                SimBlock::Tagged(block) => block.lease.0.metadata.bytes_of(tag),
-                SimBlock::Zero | SimBlock::NoContent(_) => None,
+            let is_metadata = match self {
+                SimBlock::Tagged(block) => block.lease.0.metadata.copy_bytes(tag, within, to),
+                SimBlock::Zero | SimBlock::NoContent(_) => false,
             };
-            match metadata {
-                Some(bytes) => to.copy_from_slice(&bytes[within..within + count]),
-                None => {
-                    let sector = [tag.to_le_bytes(); SECTOR_BYTES / TAG_BYTES];
-                    to.copy_from_slice(&sector.as_flattened()[within..within + count]);
-                }
+            if !is_metadata {
+                let sector = [tag.to_le_bytes(); SECTOR_BYTES / TAG_BYTES];
+                to.copy_from_slice(&sector.as_flattened()[within..within + count]);
             }
             copied += count;
         }

@@ -66,13 +66,20 @@ impl MetadataSectors {
 
     /// The bytes that `tag` represents, if the table has them.
     pub(super) fn bytes_of(&self, tag: u64) -> Option<Sector> {
+        let mut bytes = [0; SECTOR_BYTES];
+        self.copy_bytes(tag, 0, &mut bytes).then_some(bytes)
+    }
+
+    /// Copies the bytes from `at` on that `tag` represents. Returns false if the table does not have them.
+    pub(super) fn copy_bytes(&self, tag: u64, at: usize, out: &mut [u8]) -> bool {
         if tag & MARKER_BITS != MARKER || !self.used.get() {
-            return None;
+            return false;
         }
         if let Some(bytes) = self.sectors.borrow().get(&tag) {
-            return Some(**bytes);
+            out.copy_from_slice(&bytes[at..at + out.len()]);
+            return true;
         }
-        self.older.borrow().iter().find_map(|older| older.bytes_of(tag))
+        self.older.borrow().iter().any(|older| older.copy_bytes(tag, at, out))
     }
 
     /// The tag of the sector that `tag` represents, with one bit flipped.
