@@ -79,6 +79,8 @@ pub(crate) async fn create<S: Seam, D: Disk<S>>(
             data_at,
             name: disk.identity(),
         });
+            missed_timeline: false,
+            may_hold: 0,
     }
     let logical_block = disks.iter().map(|(_, disk)| disk.geometry().logical_block).max().expect("a pool has a group");
     let mut superblock = Superblock {
@@ -95,6 +97,8 @@ pub(crate) async fn create<S: Seam, D: Disk<S>>(
         tiers: tiers.iter().map(|tier| tier.name.clone()).collect(),
         import: None,
         members,
+        timeline: 0,
+        former: Vec::new(),
     };
     let disks: Vec<&D> = disks.into_iter().map(|(_, disk)| disk).collect();
     write_first_checkpoint(&buffers, &superblock, &disks, seam.random()).await?;

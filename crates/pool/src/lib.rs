@@ -18,6 +18,7 @@
 //!    that change on it: `import`.
 //! 7. The pool relies on fewer metadata copies only after so many groups have durably recorded it that no opening
 //!    misses it: `membership.rs`.
+//! 8. Groups that were continued without each other are never opened together: `timeline.rs`.
 
 mod apply;
 mod buffers;
@@ -65,6 +66,7 @@ mod snapshots;
 mod state;
 mod volume_heat;
 mod wait;
+mod timeline;
 
 pub use check::{CheckReport, Finding};
 pub use create::{CreateOptions, TierSpec};

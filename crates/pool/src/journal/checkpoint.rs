@@ -89,6 +89,9 @@ pub(crate) async fn add_copy<S: Seam, D: Disk<S>>(
 ) -> Result<bool, PoolError> {
     let _one_at_a_time = inner.copies_lock.lock().await;
     for group in candidates(inner, retries_failed) {
+        if !membership::has_caught_up(inner, group).await {
+            continue;
+        }
         {
             // Between two passes, so that the group gets every block from the checkpoint's first one on.
             let _guard = inner.commit_lock.lock().await;
