@@ -565,6 +565,12 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
     /// The groups that carry the metadata, with their disks.
     pub fn copies(&self) -> Vec<(GroupNo, D)> {
         let copies = self.superblock.metadata_groups().into_iter();
+    /// True for the only group in service with a metadata copy.
+    pub fn is_last_copy(&self, group: GroupNo) -> bool {
+        let copies = self.copies();
+        copies.len() == 1 && copies[0].0 == group
+    }
+
         copies.filter_map(|group| Some((group, self.groups[group.index()].disk.clone()?))).collect()
     }
 }

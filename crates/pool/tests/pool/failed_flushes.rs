@@ -1,12 +1,14 @@
 //! Failed flushes of metadata. The simulated disk keeps the writes of a failed flush, so the tests observe the epoch
 //! that makes the caches write them again, not the loss.
 
-use pool::{GroupNo, OpenOptions, TierNo, TierPolicy};
+use pool::{CreateOptions, GroupNo, OpenOptions, TierNo, TierPolicy, TierSpec};
 use seam::sim::{CrashMode, Fault, Ops, Rule, When};
-use seam::{BlockMut, Disk, Piece, Seam};
+use seam::{BlockMut, Disk, Nanos, Piece, Seam};
 
 use crate::model::{Content, content_after_crash, read_sectors};
-use crate::world::{ALL, SLICE, SMALL, SimPool, disks, open, volume, with_pool, world_after_crash, write, write_at};
+use crate::world::{
+    ALL, SLICE, SMALL, SimPool, disks, open, volume, with_disks, with_pool, world_after_crash, write, write_at,
+};
 
 #[test]
 fn failed_flush_of_the_journal_changes_the_epoch_of_other_volumes() {
