@@ -61,6 +61,7 @@ mod retired;
 mod sabotage;
 mod sharing;
 mod slice_bits;
+mod signatures;
 mod slots;
 mod snapshots;
 mod state;

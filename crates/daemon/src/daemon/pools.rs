@@ -100,7 +100,7 @@ impl Daemon {
         &self,
         name: &str,
         tier: &str,
-        path: String,
+        (path, force): (String, bool),
         volume: &str,
     ) -> Result<PoolReport, Failure> {
         check_name(volume).map_err(|error| Failure::new(ErrorKind::Invalid, error))?;
@@ -108,7 +108,7 @@ impl Daemon {
         let _guard = self.volumes.lock_for_change(volume)?;
         let recorded = self.record_pool_device(name, &path).await?;
         let imported = match self.check_import(name, &path, volume).await {
-            Ok(()) => self.cores.import_pool_device(name, tier, path.clone(), volume).await,
+            Ok(()) => self.cores.import_pool_device(name, tier, (path.clone(), force), volume).await,
             Err(failure) => Err(failure),
         };
         // An import that has got as far as its superblocks ends at the next start, which needs the record.

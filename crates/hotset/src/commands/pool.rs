@@ -66,6 +66,9 @@ pub enum Action {
         /// Name of the new volume
         #[arg(long)]
         volume: String,
+        /// Import a member of md, LVM, ZFS or the like: it belongs to the content, as on a virtual machine's disk
+        #[arg(long)]
+        force: bool,
         /// Do not ask
         #[arg(long)]
         yes: bool,
@@ -201,7 +204,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             let path = absolute_path(&device)?;
             change_devices(socket, &Request::PoolAdd { name, tier, path, force }, json)
         }
-        Action::Import { name, device, tier, volume, yes } => {
+        Action::Import { name, device, tier, volume, force, yes } => {
             let path = absolute_path(&device)?;
             if !yes {
                 println!(
@@ -216,7 +219,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             }
             change_devices(
                 socket,
-                &Request::PoolImport { name: name.clone(), tier, path, volume: volume.clone() },
+                &Request::PoolImport { name: name.clone(), tier, path, volume: volume.clone(), force },
                 json,
             )?;
             if !json {

@@ -222,3 +222,19 @@ fn device_of_a_pool_is_refused_as_the_backing_of_a_volume() {
     assert!(text.contains("is a device of a pool"), "{text}");
     assert!(fs::read(&disk).expect("the disk exists") == before, "the refusals change nothing");
 }
+
+#[test]
+fn import_of_a_physical_volume_of_lvm_has_to_be_confirmed() {
+    let fixture = with_pool();
+    let image = fixture.folder.join("pv.img");
+    let mut content = vec![7; DISK_BYTES as usize];
+    content[512..520].copy_from_slice(b"LABELONE");
+    fs::write(&image, &content).expect("the folder can be written");
+    let daemon = fixture.start();
+    let path = image.display().to_string();
+    let args = ["pool", "import", "tank", &path, "--tier", "hdd", "--volume", "old", "--yes"];
+    let text = refused(&daemon, &args);
+    assert!(text.contains("a physical volume of LVM") && text.contains("--force"), "{text}");
+    assert!(fs::read(&image).expect("the image exists") == content, "the refusal changes nothing");
+    daemon.command(&[&args[..], &["--force"]].concat());
+}
