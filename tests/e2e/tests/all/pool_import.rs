@@ -159,6 +159,15 @@ fn ext4_disk_is_imported_in_place_moved_and_exported_again() {
     assert!(succeeded, "{script}");
     run_script(&fixture, &script);
     assert_is_clean(&elsewhere, &expected);
+    // A script from before a change of the pool copies nothing.
+    let daemon = fixture.start();
+    daemon.command(&["volume", "add", "new", "--backing", "pool://tank", "--size", "1MiB"]);
+    daemon.command(&["volume", "remove", "new"]);
+    daemon.stop();
+    fs::remove_file(&elsewhere).expect("the script has written it");
+    let output = tool("sh").arg(fixture.folder.join("export.sh")).output();
+    assert!(!output.status.success() && text_of(&output).contains("the pool has changed"), "{}", text_of(&output));
+    assert!(!elsewhere.exists());
     let (succeeded, script) = export(&fixture, &image);
     assert!(succeeded && script.contains("in place"), "{script}");
     run_script(&fixture, &script);
