@@ -46,13 +46,20 @@ impl Daemon {
         Answer::Pool(Box::new(self.pool_trends.add_to(vec![report]).remove(0)))
     }
 
-    /// Opens a pool of the configuration, if it is not open.
+    /// Opens a pool of the configuration, if it is not open. Notes that the records under its name are those of this
+    /// pool.
     pub async fn open_pool(&self, name: &str) -> Result<(), Failure> {
         match pool_target(&self.settings, &self.records, name) {
-            Some(target) if !self.stop.is_stopping() => self.cores.open_pool(target).await,
-            _ => Ok(()),
+            Some(target) if !self.stop.is_stopping() => self.cores.open_pool(target).await?,
+            _ => return Ok(()),
         }
     }
+        let identity = self.cores.pool_identity(name).await?;
+        let is_noted = self.records.view().pool_identities.get(name) == Some(&identity);
+        if !is_noted {
+            self.records.change_or_log(|state| state.claim_pool_records(name, &identity));
+        }
+        Ok(())
 
     /// Opens the pools of the configuration that no volume has opened.
     pub async fn open_pools(self: Rc<Self>) {
