@@ -269,7 +269,7 @@ impl Daemon {
                 self.import_pool_device(&name, &tier, (path, force), &volume).await.map(|pool| self.pool_answer(pool))
             }
             Request::PoolDrain { name, device, cancel } => {
-                self.cores.drain_pool_device(&name, &device, cancel).await.map(|pool| self.pool_answer(pool))
+                self.drain_pool_device(&name, &device, cancel).await.map(|pool| self.pool_answer(pool))
             }
             Request::PoolReplace { name, device, path, force, lost } => self
                 .replace_pool_device(&name, &device, path.map(|path| (path, force)), lost)

@@ -14,7 +14,7 @@ use seam::{Disk, DiskOpen, Seam};
 use super::confirm::is_confirmed;
 use super::daemon::{send_request, unexpected};
 use super::flash::{absolute_path, absolute_path_or_number};
-use super::pool_export::export_script;
+use super::pool_export::{export_script, is_same_file};
 use terminal::render::pool::{details, lost, plan, tables};
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
@@ -299,7 +299,10 @@ fn configuration_lines(pool: &PoolReport, request: &Request) -> String {
     let changed = |tier: &&PoolTierReport| match request {
         Request::PoolAdd { tier: added, .. } | Request::PoolImport { tier: added, .. } => tier.name == *added,
         Request::PoolDrain { device, .. } | Request::PoolReplace { device, .. } => {
-            tier.groups.iter().any(|group| group.device == *device || group.number.to_string() == *device)
+            let is_named = |group: &PoolGroupReport| {
+                group.number.to_string() == *device || is_same_file(Path::new(&group.device), Path::new(device))
+            };
+            tier.groups.iter().any(is_named)
         }
         _ => false,
     };

@@ -69,7 +69,7 @@ async fn check_other_target(seam: &RealSeam, target: &Path, size_bytes: u64) -> 
 }
 
 /// True if both paths lead to one file or device.
-fn is_same_file(one: &Path, other: &Path) -> bool {
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     real(one) == real(other)
 }
