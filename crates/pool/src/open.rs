@@ -119,6 +119,7 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
             unusable.push(PoolError::NoPool { device: disk.identity(), reason });
             continue;
         }
+        check_device(*disk, &newest, entry)?;
         let place = &mut present[superblock.group.index()];
         if place.is_some() {
             return Err(PoolError::Duplicate { device: disk.identity(), group: superblock.group });
@@ -146,6 +147,22 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
         without_superblock,
         unusable,
     })
+}
+
+/// Refuses a device that is not what its group was made on: one that has lost its end, or has larger blocks than the
+/// volumes, as after a copy to another device.
+fn check_device<S: Seam, D: Disk<S>>(disk: &D, superblock: &Superblock, member: &MemberEntry) -> Result<(), PoolError> {
+    let geometry = disk.geometry();
+    let min_bytes = member.data_at + u64::from(member.slots) * superblock.slice_bytes;
+    if geometry.size_bytes < min_bytes {
+        return Err(PoolError::TooSmall { device: disk.identity(), size_bytes: geometry.size_bytes, min_bytes });
+    }
+    if geometry.logical_block > superblock.logical_block {
+        let (device, found, wanted) = (disk.identity(), geometry.logical_block, superblock.logical_block);
+        let text = format!("{device} has blocks of {found} bytes, and the pool's volumes have {wanted}");
+        return Err(PoolError::Refused(text));
+    }
+    Ok(())
 }
 
 /// The newer valid superblock of a disk, and its place.
