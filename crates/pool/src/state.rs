@@ -55,6 +55,8 @@ pub(crate) struct Group<D> {
     /// Its disk; `None` if it was missing at the opening, or is removed.
     pub disk: Option<D>,
     pub slots: GroupSlots,
+    /// Held during a flush.
+    pub flush_lock: Rc<TaskMutex>,
     /// Failed flushes; part of the pool's connection epoch.
     pub flush_failures: u64,
     /// The disk has reported that it is gone.
@@ -86,6 +88,7 @@ impl<D> Group<D> {
         Group {
             disk,
             slots,
+            flush_lock: Rc::default(),
             flush_failures: 0,
             is_gone: false,
             failed_as_copy: false,
@@ -562,15 +565,15 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
         }
     }
 
-    /// The groups that carry the metadata, with their disks.
-    pub fn copies(&self) -> Vec<(GroupNo, D)> {
-        let copies = self.superblock.metadata_groups().into_iter();
     /// True for the only group in service with a metadata copy.
     pub fn is_last_copy(&self, group: GroupNo) -> bool {
         let copies = self.copies();
         copies.len() == 1 && copies[0].0 == group
     }
 
+    /// The groups that carry the metadata, with their disks.
+    pub fn copies(&self) -> Vec<(GroupNo, D)> {
+        let copies = self.superblock.metadata_groups().into_iter();
         copies.filter_map(|group| Some((group, self.groups[group.index()].disk.clone()?))).collect()
     }
 }
