@@ -62,12 +62,13 @@ mod retired;
 mod sabotage;
 mod sharing;
 mod signatures;
+mod slice_bits;
 mod slots;
 mod snapshots;
 mod state;
+mod timeline;
 mod volume_heat;
 mod wait;
-mod timeline;
 
 pub use check::{CheckReport, Finding};
 pub use create::{CreateOptions, TierSpec};

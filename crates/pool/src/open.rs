@@ -133,17 +133,17 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
         has_older |= generations[superblock.group.index()] < newest.generation;
     }
     let revision = found.iter().map(|(superblock, _, _)| superblock.revision).max().expect("a superblock was found");
-    let unusable = unusable.into_iter().map(|error| error.to_string()).collect();
     let generation = found.iter().map(|(superblock, _, _)| superblock.generation).max().expect("as above");
+    let unusable = unusable.into_iter().map(|error| error.to_string()).collect();
     Ok(Present {
         superblock: newest,
-        revision,
         generation,
+        revision,
         disks: present,
         places,
         generations,
-        has_older,
         timelines,
+        has_older,
         without_superblock,
         unusable,
     })
@@ -238,7 +238,9 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     let has_majority = is_majority(&present);
     let Present { mut superblock, generation, revision, disks, places, generations, timelines, has_older, .. } =
         present;
+    let Present { without_superblock, unusable, .. } = present;
     superblock.revision = revision;
+    let held: Vec<_> = timelines.into_iter().zip(&disks).map(|(held, disk)| held.filter(|_| disk.is_some())).collect();
     let group_of = |(disk, member): (Option<D>, &MemberEntry)| match member.state {
         MemberState::Removed => Group::new(disk, 0),
         _ => Group::new(disk, member.slots),
@@ -252,12 +254,11 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
             state.given_up.insert(number);
         }
     }
+    timeline::begin_opening(&mut state.superblock, &held, has_majority, || seam.random())?;
     write_missing(&buffers, &copies, &loaded, &mut state).await?;
     state.demand_since = seam.now();
     state.journal.boot = seam.random();
-    let Present { without_superblock, unusable, .. } = present;
     let needs_checkpoint = !loaded.damaged.is_empty();
-    let held: Vec<_> = timelines.into_iter().zip(&disks).map(|(held, disk)| held.filter(|_| disk.is_some())).collect();
     adopt(&mut state, loaded)?;
     give_up::remove_unused(&mut state);
     adapt_members(&mut state);
@@ -274,7 +275,6 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
         seam: seam.clone(),
         state: RefCell::new(state),
         buffers,
-    timeline::begin_opening(&mut state.superblock, &held, has_majority, || seam.random())?;
         commit_lock: TaskMutex::default(),
         superblock_lock: TaskMutex::default(),
         copies_lock: TaskMutex::default(),

@@ -181,6 +181,8 @@ fn begin<S: Seam, D: Disk<S>>(
         has_area: false,
         data_at: layout.data_at,
         name: disk.identity(),
+        missed_timeline: false,
+        may_hold: 0,
     };
     state.superblock.import = Some(state.next_volume);
     state.next_volume = state.next_volume.next();
@@ -202,8 +204,6 @@ async fn make_volume<S: Seam, D: Disk<S>>(
     let record = Record::Volume { volume, spec: VolumeSpec::thin(&name, layout.size_bytes), lineage, from: None };
     journal::commit(inner, CommitScope::AllMaps, vec![record]).await?;
     copy_unmapped(inner, volume, disk, layout).await?;
-        missed_timeline: false,
-        may_hold: 0,
     let sabotage = inner.state.borrow().sabotage;
     if sabotage.is(Sabotage::MarkBeforeMap) {
         write_superblocks(inner, group, disk).await?;
