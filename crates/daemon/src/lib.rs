@@ -12,6 +12,7 @@ mod certificates;
 mod cores;
 mod daemon;
 mod descriptor_shortage;
+mod device_paths;
 mod engine_reports;
 mod events;
 mod flash;

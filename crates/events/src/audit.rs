@@ -103,8 +103,8 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         Request::PoolAdd { name, tier, path, force } => {
             pool_change(name, with_force(&format!("add {path} to tier {tier}"), *force))
         }
-        Request::PoolImport { name, tier, path, volume } => {
-            pool_change(name, format!("import {path} to tier {tier} as volume {volume}"))
+        Request::PoolImport { name, tier, path, volume, force } => {
+            pool_change(name, with_force(&format!("import {path} to tier {tier} as volume {volume}"), *force))
         }
         Request::PoolDrain { name, device, cancel: false } => pool_change(name, format!("drain {device}")),
         Request::PoolDrain { name, device, cancel: true } => pool_change(name, format!("cancel the drain of {device}")),

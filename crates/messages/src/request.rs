@@ -263,6 +263,9 @@ pub enum Request {
         path: String,
         /// Name of the new volume.
         volume: String,
+        /// Import a member of an array or the like.
+        #[serde(default)]
+        force: bool,
     },
     /// Move all slices of a device to others and remove it from its pool, in the background.
     PoolDrain {

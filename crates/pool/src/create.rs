@@ -15,6 +15,7 @@ use crate::format::superblock::{
     TIER_NAME_BYTES, TIERS_MAX,
 };
 use crate::number::{CheckpointNo, GroupNo, PoolGeneration, Sequence, TierNo, VolumeId};
+use crate::signatures::find_signature;
 
 /// A tier of a new pool.
 #[derive(Clone, Debug)]
@@ -78,6 +79,8 @@ pub(crate) async fn create<S: Seam, D: Disk<S>>(
             has_area,
             data_at,
             name: disk.identity(),
+            missed_timeline: false,
+            may_hold: 0,
         });
     }
     let logical_block = disks.iter().map(|(_, disk)| disk.geometry().logical_block).max().expect("a pool has a group");
@@ -94,6 +97,8 @@ pub(crate) async fn create<S: Seam, D: Disk<S>>(
         logical_block,
         tiers: tiers.iter().map(|tier| tier.name.clone()).collect(),
         import: None,
+        timeline: 0,
+        former: Vec::new(),
         members,
     };
     let disks: Vec<&D> = disks.into_iter().map(|(_, disk)| disk).collect();
@@ -192,7 +197,7 @@ pub(crate) fn failed<S: Seam, D: Disk<S>>(disk: &D, error: seam::DiskError) -> P
     PoolError::Disk { device: disk.identity(), error }
 }
 
-/// Refuses a disk that has data at its start.
+/// Refuses a disk that has data at its start, or a signature anywhere.
 pub(crate) async fn require_empty<S: Seam, D: Disk<S>>(buffers: &Buffers<S>, disk: &D) -> Result<(), PoolError> {
     for at in SUPERBLOCK_OFFSETS {
         let raw = read_one(buffers, disk, at).await.map_err(|error| failed(disk, error))?;
@@ -217,5 +222,8 @@ pub(crate) async fn require_empty<S: Seam, D: Disk<S>>(buffers: &Buffers<S>, dis
             at += BLOCK_BYTES as u64;
         }
     }
-    Ok(())
+    match find_signature(buffers, disk).await.map_err(|error| failed(disk, error))? {
+        Some(name) => Err(PoolError::NotEmpty { device: disk.identity(), content: format!("the signature of {name}") }),
+        None => Ok(()),
+    }
 }

@@ -56,6 +56,16 @@ pub enum PoolError {
         /// The group.
         group: GroupNo,
     },
+    /// Groups were continued without each other. Their data must not be mixed.
+    #[error(
+        "the pool was continued on separate devices, each without the others: {}. Their data must not be mixed, so \
+         nothing was changed. Detach all devices but those that belong together and have the data to keep",
+        describe_branches(branches)
+    )]
+    Forked {
+        /// The devices that belong together.
+        branches: Vec<Vec<String>>,
+    },
     /// No present group carries the pool's metadata.
     #[error("no present device carries the pool's metadata: attach {missing}")]
     NoMetadata {
@@ -132,6 +142,14 @@ pub enum PoolError {
         /// The device's error.
         error: DiskError,
     },
+}
+
+fn describe_branches(branches: &[Vec<String>]) -> String {
+    let describe = |devices: &Vec<String>| match &devices[..] {
+        [device] => format!("{device} alone"),
+        devices => format!("{} together", devices.join(", ")),
+    };
+    branches.iter().map(describe).collect::<Vec<_>>().join("; ")
 }
 
 impl PoolError {

@@ -3,14 +3,18 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use seam::{Disk, Seam};
+use seam::{BLOCK_BYTES, Block, Disk, Seam};
 
 use crate::buffers::Buffers;
+use crate::cksum::Cksum;
+use crate::create::failed;
+use crate::device::read_each;
 use crate::error::PoolError;
+use crate::format::layout::METADATA_AT;
 use crate::format::superblock::SUPERBLOCK_OFFSETS;
 use crate::journal::load::load;
 use crate::journal::replay::LoadedVolume;
-use crate::number::{GroupNo, SliceNo, VolumeId};
+use crate::number::{CheckpointNo, GroupNo, SliceNo, VolumeId};
 use crate::open::{Present, find_groups, present_copies};
 
 /// One copy of a range to the same place of the volume on a plain disk.
@@ -24,33 +28,50 @@ pub struct ExportStep {
     pub len_bytes: u64,
 }
 
+/// A part of the pool's metadata on a device, with its checksum when a plan was made. It changes with every change of
+/// the places of slices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetadataRange {
+    /// Name of the device.
+    pub device: String,
+    /// Byte offset on it, a multiple of 4,096.
+    pub at: u64,
+    /// Bytes, a multiple of 4,096.
+    pub len_bytes: u64,
+    /// Checksum of the tool `cksum`.
+    pub cksum: u32,
+}
+
 /// The copies that rebuild a volume on a plain disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportPlan {
     /// Size of the volume.
     pub size_bytes: u64,
+    /// The metadata on all devices but the target. The plan is void when it has changed.
+    pub metadata: Vec<MetadataRange>,
     /// The copies. No copy reads a range that another copy writes. The one that replaces superblocks of the pool comes
     /// last.
     pub steps: Vec<ExportStep>,
 }
 
-struct Loaded<D> {
+struct Loaded<S: Seam, D> {
+    buffers: Buffers<S>,
     present: Present<D>,
     volumes: BTreeMap<VolumeId, LoadedVolume>,
 }
 
-async fn load_pool<S: Seam, D: Disk<S>>(seam: &S, disks: &[D]) -> Result<Loaded<D>, PoolError> {
+async fn load_pool<S: Seam, D: Disk<S>>(seam: &S, disks: &[D]) -> Result<Loaded<S, D>, PoolError> {
     let buffers = Buffers::new(seam);
     let present = find_groups(&buffers, disks).await?;
     let copies = present_copies(&present, true)?;
     let volumes = load(&buffers, &present.superblock, &copies).await?.volumes.volumes;
-    Ok(Loaded { present, volumes })
+    Ok(Loaded { buffers, present, volumes })
 }
 
 /// The place of every slice as text: one line each with volume, slice, the group's device, byte offset on it, length.
 /// The last slice of a volume has the full length of a slice on its group.
 pub(crate) async fn export_map<S: Seam, D: Disk<S>>(seam: &S, disks: &[D]) -> Result<String, PoolError> {
-    let Loaded { present, volumes } = load_pool(seam, disks).await?;
+    let Loaded { present, volumes, .. } = load_pool(seam, disks).await?;
     let superblock = &present.superblock;
     let mut text = String::new();
     for (volume, LoadedVolume { spec, lineage, map }) in &volumes {
@@ -83,7 +104,7 @@ pub(crate) async fn export_plan<S: Seam, D: Disk<S>>(
     name: &str,
     target: Option<&str>,
 ) -> Result<ExportPlan, PoolError> {
-    let Loaded { present, volumes } = load_pool(seam, disks).await?;
+    let Loaded { buffers, present, volumes } = load_pool(seam, disks).await?;
     let superblock = &present.superblock;
     let slice_bytes = superblock.slice_bytes;
     let refused = |text: String| Err(PoolError::Refused(text));
@@ -113,7 +134,8 @@ pub(crate) async fn export_plan<S: Seam, D: Disk<S>>(
         }
     }
     let slices = u32::try_from(volume.spec.size_bytes.div_ceil(slice_bytes)).expect("checked when the size was set");
-    let mut plan = ExportPlan { size_bytes: volume.spec.size_bytes, steps: Vec::new() };
+    let metadata = metadata_ranges(&buffers, &present, target_group).await?;
+    let mut plan = ExportPlan { size_bytes: volume.spec.size_bytes, metadata, steps: Vec::new() };
     for slice in (0..slices).map(SliceNo) {
         let at = u64::from(slice.0) * slice_bytes;
         let len_bytes = slice_bytes.min(volume.spec.size_bytes - at);
@@ -145,6 +167,36 @@ pub(crate) async fn export_plan<S: Seam, D: Disk<S>>(
         plan.steps.into_iter().partition(|step| step.at <= SUPERBLOCK_OFFSETS[1]);
     steps.extend(start);
     Ok(ExportPlan { steps, ..plan })
+}
+
+/// The superblocks of all present groups but the target, and the journal and the headers of the checkpoints on the copies
+/// of the metadata. A change of a map is in the journal, and one of the groups in the superblocks.
+async fn metadata_ranges<S: Seam, D: Disk<S>>(
+    buffers: &Buffers<S>,
+    present: &Present<D>,
+    target: Option<GroupNo>,
+) -> Result<Vec<MetadataRange>, PoolError> {
+    let (superblock, block) = (&present.superblock, BLOCK_BYTES as u64);
+    let mut ranges = Vec::new();
+    for ((group, member), disk) in superblock.numbered_members().zip(&present.disks) {
+        let Some(disk) = disk.as_ref().filter(|_| Some(group) != target) else { continue };
+        let mut places: Vec<_> = SUPERBLOCK_OFFSETS.iter().map(|at| (*at, block)).collect();
+        if member.carries_metadata {
+            places.push((METADATA_AT, u64::from(superblock.journal_blocks) * block));
+            places.extend([0, 1].map(|area| (superblock.checkpoint_offset(CheckpointNo(area)), block)));
+        }
+        for (at, len_bytes) in places {
+            let (mut cksum, mut raw) = (Cksum::default(), [0; BLOCK_BYTES]);
+            let add = |_, block: &S::Block| {
+                block.read_bytes(0, &mut raw);
+                cksum.add(&raw);
+            };
+            let read = read_each(buffers, disk, at, len_bytes as usize / BLOCK_BYTES, add).await;
+            read.map_err(|error| failed(disk, error))?;
+            ranges.push(MetadataRange { device: disk.identity(), at, len_bytes, cksum: cksum.finish() });
+        }
+    }
+    Ok(ranges)
 }
 
 impl ExportPlan {

@@ -2,16 +2,25 @@
 //! forgets the writes. So every flush of a group goes through here: a failure changes the group's write stamp, and with
 //! it the connection epoch of all volumes.
 
-use seam::{Disk, DiskError, DiskResult, Piece, Seam};
+use std::rc::Rc;
+
+use seam::{Disk, DiskError, DiskResult, Nanos, Piece, Seam};
 
 use crate::number::GroupNo;
 use crate::state::Inner;
 
 /// Maximum number of attempts of a write whose group may lose it before the flush.
 const ATTEMPTS_MAX: u32 = 3;
+/// Maximum number of attempts on the last metadata copy; they last 6 s together.
+const LAST_COPY_ATTEMPTS: u32 = 8;
+/// The pause after the first of them. Each further one is twice as long.
+const FIRST_PAUSE: Nanos = Nanos::from_millis(50);
 
-/// Flushes a group. A failure changes its write stamp.
+/// Flushes a group. A failure changes its write stamp. One flush of a group runs at a time: the device reports a loss to
+/// one of two flushes in flight, and the other one could succeed before that is known.
 pub(crate) async fn flush_group<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group: GroupNo, disk: &D) -> DiskResult<()> {
+    let lock = Rc::clone(&inner.state.borrow().groups[group.index()].flush_lock);
+    let _one_at_a_time = lock.lock().await;
     let result = disk.flush().await;
     let mut state = inner.state.borrow_mut();
     match &result {
@@ -24,23 +33,64 @@ pub(crate) async fn flush_group<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group:
     result
 }
 
-/// Writes blocks at byte offsets and flushes the group. All writes are repeated if the write stamp changes meanwhile:
-/// the group has reconnected, or another task's flush has failed.
+/// Writes blocks at byte offsets and flushes the group. All of that is repeated if the write stamp changes meanwhile: the
+/// group has reconnected, or another task's flush has failed. On the last metadata copy an error is repeated, too: the
+/// pool can do nothing else, and the error may pass.
 pub(crate) async fn write_to_group<S: Seam, D: Disk<S>>(
     inner: &Inner<S, D>,
     group: GroupNo,
     disk: &D,
     runs: &[(u64, Vec<S::Block>)],
 ) -> DiskResult<()> {
-    for _ in 0..ATTEMPTS_MAX {
+    repeat(inner, group, disk, async || {
         let stamp = inner.state.borrow().write_stamp(group);
-        for (at, blocks) in runs {
-            disk.write(*at, blocks.iter().cloned().map(Piece::whole).collect()).await?;
-        }
+        write_runs::<S, D>(disk, runs).await?;
         flush_group(inner, group, disk).await?;
-        if inner.state.borrow().write_stamp(group) == stamp {
-            return Ok(());
+        Ok(inner.state.borrow().write_stamp(group) == stamp)
+    })
+    .await
+}
+
+/// Writes blocks at byte offsets, for a later flush. The errors are repeated as by [`write_to_group`].
+pub(crate) async fn write_unflushed<S: Seam, D: Disk<S>>(
+    inner: &Inner<S, D>,
+    group: GroupNo,
+    disk: &D,
+    runs: &[(u64, Vec<S::Block>)],
+) -> DiskResult<()> {
+    repeat(inner, group, disk, async || write_runs::<S, D>(disk, runs).await.map(|()| true)).await
+}
+
+async fn write_runs<S: Seam, D: Disk<S>>(disk: &D, runs: &[(u64, Vec<S::Block>)]) -> DiskResult<()> {
+    for (at, blocks) in runs {
+        disk.write(*at, blocks.iter().cloned().map(Piece::whole).collect()).await?;
+    }
+    Ok(())
+}
+
+/// Repeats an attempt that returns false, because the group has lost a part of it, or during which the group reconnects.
+/// On the last metadata copy most errors are repeated, with pauses.
+async fn repeat<S: Seam, D: Disk<S>>(
+    inner: &Inner<S, D>,
+    group: GroupNo,
+    disk: &D,
+    attempt: impl AsyncFn() -> DiskResult<bool>,
+) -> DiskResult<()> {
+    let mut pause = FIRST_PAUSE;
+    for attempts in 1_u32.. {
+        let epoch = disk.connection_epoch();
+        let (error, is_lost) = match attempt().await {
+            Ok(true) => return Ok(()),
+            Ok(false) => (DiskError::Io("the device keeps losing writes before they are flushed".to_owned()), true),
+            Err(error) => (error, disk.connection_epoch() != epoch),
+        };
+        let may_pass = matches!(error, DiskError::Io(_) | DiskError::NoSpace | DiskError::Hung(_));
+        if may_pass && inner.state.borrow().is_last_copy(group) && attempts < LAST_COPY_ATTEMPTS {
+            inner.seam.sleep(pause).await;
+            pause = Nanos(pause.0 * 2);
+        } else if !is_lost || attempts >= ATTEMPTS_MAX {
+            return Err(error);
         }
     }
-    Err(DiskError::Io("the device keeps losing writes before they are flushed".to_owned()))
+    unreachable!("the attempts are limited")
 }

@@ -4,6 +4,7 @@ use seam::{BLOCK_BYTES, Disk, Seam};
 
 use crate::buffers::Buffers;
 use crate::device::read_one;
+use crate::format::Uuid;
 use crate::format::superblock::{DEVICE_NAME_BYTES, MemberState, SUPERBLOCK_OFFSETS, Superblock, SuperblockError, cut};
 
 /// The superblocks of one disk, whatever the other disks of its pool hold.
@@ -18,8 +19,35 @@ pub enum GroupContent {
     GroupElsewhere,
 }
 
+/// The pool of which a disk is a group, whatever its other disks hold; `None` also for one that has left its pool. Writes
+/// nothing.
+pub async fn read_pool_identity<S: Seam, D: Disk<S>>(seam: &S, disk: &D) -> Option<Uuid> {
+    let (superblock, _) = newest_superblock(seam, disk).await;
+    let superblock = superblock?;
+    let entry = &superblock.members[superblock.group.index()];
+    (!matches!(entry.state, MemberState::Removed | MemberState::Lost)).then_some(superblock.pool)
+}
+
 /// Reads the superblocks of one disk. Writes nothing.
 pub async fn read_group_content<S: Seam, D: Disk<S>>(seam: &S, disk: &D) -> GroupContent {
+    let (newest, has_other) = newest_superblock(seam, disk).await;
+    let Some(superblock) = newest else {
+        return if has_other { GroupContent::GroupElsewhere } else { GroupContent::NoGroup };
+    };
+    let entry = &superblock.members[superblock.group.index()];
+    if matches!(entry.state, MemberState::Removed | MemberState::Lost) {
+        return GroupContent::NoGroup;
+    }
+    let mut identities = disk.former_identities();
+    identities.push(disk.identity());
+    match identities.iter().any(|identity| cut(identity, DEVICE_NAME_BYTES) == entry.name) {
+        true => GroupContent::Group,
+        false => GroupContent::GroupElsewhere,
+    }
+}
+
+/// The newer superblock of a disk, and whether it has one that this version cannot use.
+async fn newest_superblock<S: Seam, D: Disk<S>>(seam: &S, disk: &D) -> (Option<Superblock>, bool) {
     let buffers = Buffers::without_reserve(seam);
     let (mut newest, mut has_other) = (None::<Superblock>, false);
     for at in SUPERBLOCK_OFFSETS {
@@ -35,17 +63,5 @@ pub async fn read_group_content<S: Seam, D: Disk<S>>(seam: &S, disk: &D) -> Grou
             Err(SuperblockError::Invalid(_) | SuperblockError::Newer(_)) => has_other = true,
         }
     }
-    let Some(superblock) = newest else {
-        return if has_other { GroupContent::GroupElsewhere } else { GroupContent::NoGroup };
-    };
-    let entry = &superblock.members[superblock.group.index()];
-    if matches!(entry.state, MemberState::Removed | MemberState::Lost) {
-        return GroupContent::NoGroup;
-    }
-    let mut identities = disk.former_identities();
-    identities.push(disk.identity());
-    match identities.iter().any(|identity| cut(identity, DEVICE_NAME_BYTES) == entry.name) {
-        true => GroupContent::Group,
-        false => GroupContent::GroupElsewhere,
-    }
+    (newest, has_other)
 }

@@ -73,6 +73,8 @@ pub(crate) async fn add_group<S: Seam, D: Disk<S>>(
             has_area,
             data_at,
             name: disk.identity(),
+            missed_timeline: false,
+            may_hold: 0,
         };
         (GroupNo(superblock.members.len() as u16), entry, superblock.clone())
     };

@@ -18,12 +18,14 @@
 //!    that change on it: `import`.
 //! 7. The pool relies on fewer metadata copies only after so many groups have durably recorded it that no opening
 //!    misses it: `membership.rs`.
+//! 8. Groups that were continued without each other are never opened together: `timeline.rs`.
 
 mod apply;
 mod buffers;
 mod change;
 mod changes;
 mod check;
+mod cksum;
 mod create;
 mod device;
 mod disk;
@@ -60,10 +62,12 @@ mod resize;
 mod retired;
 mod sabotage;
 mod sharing;
+mod signatures;
 mod slice_bits;
 mod slots;
 mod snapshots;
 mod state;
+mod timeline;
 mod volume_heat;
 mod wait;
 
@@ -71,9 +75,9 @@ pub use check::{CheckReport, Finding};
 pub use create::{CreateOptions, TierSpec};
 pub use disk::PoolDisk;
 pub use error::PoolError;
-pub use export::{ExportPlan, ExportStep};
+pub use export::{ExportPlan, ExportStep, MetadataRange};
 pub use format::superblock::MemberState;
-pub use group_content::{GroupContent, read_group_content};
+pub use group_content::{GroupContent, read_group_content, read_pool_identity};
 pub use groups::DrainReport;
 pub use heat_image::HeatImageError;
 pub use import::ImportReport;

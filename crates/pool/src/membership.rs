@@ -124,17 +124,33 @@ pub(crate) fn catch_up_in_background<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>
         return;
     }
     let task = Rc::clone(inner);
-    inner.seam.spawn(async move {
-        let _guard = task.superblock_lock.lock().await;
-        let (generation, durable) = {
-            let state = task.state.borrow();
-            (state.superblock.generation, state.durable_generation)
-        };
-        // A newer generation is the business of the task that makes it durable.
-        if generation == durable {
-            write_superblocks(&task, generation, |group, _| is_behind(group, durable)).await;
-        }
-    });
+    inner.seam.spawn(async move { catch_up(&task, |group, durable| is_behind(group, durable)).await });
+}
+
+/// Writes the superblock again to a group that missed it. Returns whether the group has it. A group without it gets no
+/// metadata: that would be of a timeline or generation that its superblock does not know.
+pub(crate) async fn has_caught_up<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, number: GroupNo) -> bool {
+    let lacks = || {
+        let state = inner.state.borrow();
+        state.groups[number.index()].durable_generation < state.durable_generation
+    };
+    if lacks() {
+        catch_up(inner, |group, durable| group.disk.is_some() && group.durable_generation < durable).await;
+    }
+    !lacks()
+}
+
+/// Writes the durable superblock to the groups that `selects` takes, given its generation.
+async fn catch_up<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, selects: impl Fn(&Group<D>, PoolGeneration) -> bool) {
+    let _guard = inner.superblock_lock.lock().await;
+    let (generation, durable) = {
+        let state = inner.state.borrow();
+        (state.superblock.generation, state.durable_generation)
+    };
+    // A newer generation is the business of the task that makes it durable.
+    if generation == durable {
+        write_superblocks(inner, generation, |group, _| selects(group, durable)).await;
+    }
 }
 
 /// True if a group lacks the generation and answers requests.

@@ -25,6 +25,7 @@ use crate::number::{FamilySlice, GroupNo, PoolGeneration, SliceAddress, SliceNo}
 use crate::sabotage::Sabotage;
 use crate::slots::{ClaimError, SlotClaims};
 use crate::state::{Group, Inner, State, Volume};
+use crate::timeline;
 use task_sync::{BoxFuture, TaskMutex, join};
 
 /// Attempts to flush a group at the opening: a connection may be lost once.
@@ -44,6 +45,8 @@ pub struct OpenOptions {
 pub(crate) struct Present<D> {
     /// The newest superblock.
     pub superblock: Superblock,
+    /// The highest generation of all superblocks.
+    generation: PoolGeneration,
     /// The highest revision of all superblocks.
     pub revision: u64,
     /// The disk of each member, if it is present.
@@ -52,7 +55,9 @@ pub(crate) struct Present<D> {
     places: Vec<usize>,
     /// The generation of each member's newest superblock; 0 if it is missing.
     generations: Vec<PoolGeneration>,
-    /// A present group has an older generation.
+    /// The timeline of each member that is present.
+    timelines: Vec<Option<u64>>,
+    /// A present group has an older generation or timeline.
     pub has_older: bool,
     /// Disks without a superblock.
     pub without_superblock: Vec<D>,
@@ -80,25 +85,30 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
             Err(error) => return Err(error),
         }
     }
-    let newest = found.iter().max_by_key(|(superblock, _, _)| (superblock.generation, superblock.revision));
-    let Some((newest, _, _)) = newest.cloned() else {
+    let Some((first, _, _)) = found.iter().max_by_key(|(found, _, _)| (found.generation, found.revision)) else {
         let none = || PoolError::Refused("no disk of the pool was given".to_owned());
         return Err(unusable.pop().unwrap_or_else(none));
     };
+    if let Some((_, _, disk)) = found.iter().find(|(superblock, _, _)| superblock.pool != first.pool) {
+        return Err(PoolError::OtherPool { device: disk.identity() });
+    }
+    let superblocks: Vec<_> = found.iter().map(|(superblock, _, _)| superblock).collect();
+    let newest = timeline::newest(&superblocks).map_err(|branches| {
+        let names = |branch: Vec<usize>| branch.into_iter().map(|index| found[index].2.identity()).collect();
+        PoolError::Forked { branches: branches.into_iter().map(names).collect() }
+    })?;
+    let newest = found[newest].0.clone();
     let mut present: Vec<Option<D>> = newest.members.iter().map(|_| None).collect();
     let mut places = vec![0; newest.members.len()];
     let mut generations = vec![PoolGeneration(0); newest.members.len()];
+    let mut timelines = vec![None; newest.members.len()];
     let mut has_older = false;
     for (superblock, newest_place, disk) in &found {
-        let other = || PoolError::OtherPool { device: disk.identity() };
-        if superblock.pool != newest.pool {
-            return Err(other());
-        }
         let uuid = superblock.members[superblock.group.index()].uuid;
         let entry = newest.members.get(superblock.group.index()).filter(|member| member.uuid == uuid);
         let Some(entry) = entry else {
             if superblock.generation > PoolGeneration(0) {
-                return Err(other());
+                return Err(PoolError::OtherPool { device: disk.identity() });
             }
             let reason = "its addition to the pool was interrupted; add it again".to_owned();
             unusable.push(PoolError::NoPool { device: disk.identity(), reason });
@@ -110,27 +120,50 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
             unusable.push(PoolError::NoPool { device: disk.identity(), reason });
             continue;
         }
+        check_device(*disk, &newest, entry)?;
         let place = &mut present[superblock.group.index()];
         if place.is_some() {
             return Err(PoolError::Duplicate { device: disk.identity(), group: superblock.group });
         }
-        has_older |= superblock.generation < newest.generation;
         *place = Some((*disk).clone());
         places[superblock.group.index()] = *newest_place;
-        generations[superblock.group.index()] = superblock.generation;
+        timelines[superblock.group.index()] = Some(superblock.timeline);
+        if superblock.timeline == newest.timeline {
+            generations[superblock.group.index()] = superblock.generation;
+        }
+        has_older |= generations[superblock.group.index()] < newest.generation;
     }
     let revision = found.iter().map(|(superblock, _, _)| superblock.revision).max().expect("a superblock was found");
+    let generation = found.iter().map(|(superblock, _, _)| superblock.generation).max().expect("as above");
     let unusable = unusable.into_iter().map(|error| error.to_string()).collect();
     Ok(Present {
         superblock: newest,
+        generation,
         revision,
         disks: present,
         places,
         generations,
+        timelines,
         has_older,
         without_superblock,
         unusable,
     })
+}
+
+/// Refuses a device that is not what its group was made on: one that has lost its end, or has larger blocks than the
+/// volumes, as after a copy to another device.
+fn check_device<S: Seam, D: Disk<S>>(disk: &D, superblock: &Superblock, member: &MemberEntry) -> Result<(), PoolError> {
+    let geometry = disk.geometry();
+    let min_bytes = member.data_at + u64::from(member.slots) * superblock.slice_bytes;
+    if geometry.size_bytes < min_bytes {
+        return Err(PoolError::TooSmall { device: disk.identity(), size_bytes: geometry.size_bytes, min_bytes });
+    }
+    if geometry.logical_block > superblock.logical_block {
+        let (device, found, wanted) = (disk.identity(), geometry.logical_block, superblock.logical_block);
+        let text = format!("{device} has blocks of {found} bytes, and the pool's volumes have {wanted}");
+        return Err(PoolError::Refused(text));
+    }
+    Ok(())
 }
 
 /// The newer valid superblock of a disk, and its place.
@@ -204,9 +237,11 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     let copies = present_copies(&present, options.accept_missing)?;
     let loaded = load(&buffers, &present.superblock, &copies).await?;
     let has_majority = is_majority(&present);
-    let Present { mut superblock, revision, disks, places, generations, has_older, without_superblock, unusable } =
+    let Present { mut superblock, generation, revision, disks, places, generations, timelines, has_older, .. } =
         present;
+    let Present { without_superblock, unusable, .. } = present;
     superblock.revision = revision;
+    let held: Vec<_> = timelines.into_iter().zip(&disks).map(|(held, disk)| held.filter(|_| disk.is_some())).collect();
     let group_of = |(disk, member): (Option<D>, &MemberEntry)| match member.state {
         MemberState::Removed => Group::new(disk, 0),
         _ => Group::new(disk, member.slots),
@@ -220,6 +255,7 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
             state.given_up.insert(number);
         }
     }
+    timeline::begin_opening(&mut state.superblock, &held, has_majority, || seam.random())?;
     write_missing(&buffers, &copies, &loaded, &mut state).await?;
     state.demand_since = seam.now();
     state.journal.boot = seam.random();
@@ -229,9 +265,12 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     adapt_members(&mut state);
     // Before the first checkpoint of this opening.
     state.superblock.features |= FEATURE_LISTS;
-    let (now, before) = (&state.superblock, &superblock);
-    if has_older || (now.features, &now.members) != (before.features, &before.members) {
-        state.superblock.generation = state.superblock.generation.next();
+    let content = |superblock: &Superblock| {
+        let Superblock { features, timeline, former, members, .. } = superblock.clone();
+        (features, timeline, former, members)
+    };
+    if has_older || content(&state.superblock) != content(&superblock) {
+        state.superblock.generation = generation.max(state.superblock.generation).next();
     }
     let inner = Inner {
         seam: seam.clone(),

@@ -56,6 +56,8 @@ pub(crate) struct Group<D> {
     /// Its disk; `None` if it was missing at the opening, or is removed.
     pub disk: Option<D>,
     pub slots: GroupSlots,
+    /// Held during a flush.
+    pub flush_lock: Rc<TaskMutex>,
     /// Failed flushes; part of the pool's connection epoch.
     pub flush_failures: u64,
     /// The disk has reported that it is gone.
@@ -87,6 +89,7 @@ impl<D> Group<D> {
         Group {
             disk,
             slots,
+            flush_lock: Rc::default(),
             flush_failures: 0,
             is_gone: false,
             failed_as_copy: false,
@@ -570,6 +573,12 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
     /// Begins to time a request of a client while slices move.
     pub fn time_request(&self, now: Nanos) -> Option<TimedRequest> {
         (self.moves > 0).then(|| self.interference.begin(now))
+    }
+
+    /// True for the only group in service with a metadata copy.
+    pub fn is_last_copy(&self, group: GroupNo) -> bool {
+        let copies = self.copies();
+        copies.len() == 1 && copies[0].0 == group
     }
 
     /// The groups that carry the metadata, with their disks.

@@ -80,6 +80,10 @@ pub struct State {
     /// Devices that a command has added to pools, by the pool's name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pool_devices: BTreeMap<String, BTreeSet<PathBuf>>,
+    /// Identity of the pool to which the records under a pool's name belong, 32 hexadecimal digits. Earlier versions did
+    /// not note it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pool_identities: BTreeMap<String, String>,
     /// Tokens for the HTTP interface.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<TokenRecord>,
@@ -368,6 +372,16 @@ impl State {
     /// The record of this volume ID, mutable.
     pub fn by_id_mut(&mut self, volume_id: VolumeId) -> Option<&mut VolumeRecord> {
         self.volumes.iter_mut().find(|record| record.volume_id == volume_id)
+    }
+
+    /// Notes that the records under a pool's name belong to this pool. Those of another pool, which had the name before,
+    /// are dropped.
+    pub fn claim_pool_records(&mut self, name: &str, identity: &str) {
+        let former = self.pool_identities.insert(name.to_owned(), identity.to_owned());
+        if former.is_some_and(|former| former != identity) {
+            self.paused_pools.remove(name);
+            self.pool_devices.remove(name);
+        }
     }
 
     /// The record of a store.

@@ -1,5 +1,6 @@
 //! Tests of the state directory.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use engine::{CacheMode, VolumeId, WritePolicy};
@@ -645,4 +646,18 @@ fn earlier_form_of_an_identity_is_recognised_and_renewed() {
     let renewed = Claim { aliases: &aliases, ..Claim::plain("web", "device:naa.1") };
     assert_eq!(state.identify(&renewed, || VolumeId(8)).map(|admission| admission.volume_id), Ok(id));
     assert_eq!(identified(&mut state, "web", "device:naa.1", 9), Ok(id));
+}
+
+#[test]
+fn records_of_a_pool_are_dropped_when_another_one_has_its_name() {
+    let mut state = State::default();
+    state.paused_pools.extend(["tank".to_owned(), "other".to_owned()]);
+    state.pool_devices.insert("tank".to_owned(), BTreeSet::from(["/dev/sdx".into()]));
+    // Records of an earlier version belong to the first pool that is found.
+    state.claim_pool_records("tank", "aa");
+    state.claim_pool_records("tank", "aa");
+    assert!(state.paused_pools.contains("tank") && state.pool_devices.contains_key("tank"));
+    state.claim_pool_records("tank", "bb");
+    assert!(!state.paused_pools.contains("tank") && state.pool_devices.is_empty());
+    assert!(state.paused_pools.contains("other"));
 }

@@ -167,6 +167,9 @@ struct ImportedDevice {
     path: String,
     /// Name of the new volume.
     volume: String,
+    /// Import a member of an array or the like.
+    #[serde(default)]
+    force: bool,
 }
 
 /// Make a volume of a device full of data; its slices stay in place, except those of its start and a last partial one
@@ -178,8 +181,8 @@ async fn import_pool_device(
     PathName(name): PathName,
     Json(device): Json<ImportedDevice>,
 ) -> Result<Json<PoolReport>, Problem> {
-    let ImportedDevice { tier, path, volume } = device;
-    pool(&shared, Request::PoolImport { name, tier, path, volume }).await
+    let ImportedDevice { tier, path, volume, force } = device;
+    pool(&shared, Request::PoolImport { name, tier, path, volume, force }).await
 }
 
 /// A device to drain.

@@ -207,6 +207,7 @@ pub fn pool_target(settings: &Settings, records: &Records, name: &str) -> Option
         config,
         is_paused: state.paused_pools.contains(name),
         added_devices: state.pool_devices.get(name).cloned().unwrap_or_default(),
+        recorded_identity: state.pool_identities.get(name).cloned(),
         heat_path: heat_path(&records.directory(), name),
     })
 }

@@ -265,11 +265,11 @@ impl Daemon {
             Request::PoolAdd { name, tier, path, force } => {
                 self.add_pool_device(&name, &tier, path, force).await.map(|pool| self.pool_answer(pool))
             }
-            Request::PoolImport { name, tier, path, volume } => {
-                self.import_pool_device(&name, &tier, path, &volume).await.map(|pool| self.pool_answer(pool))
+            Request::PoolImport { name, tier, path, volume, force } => {
+                self.import_pool_device(&name, &tier, (path, force), &volume).await.map(|pool| self.pool_answer(pool))
             }
             Request::PoolDrain { name, device, cancel } => {
-                self.cores.drain_pool_device(&name, &device, cancel).await.map(|pool| self.pool_answer(pool))
+                self.drain_pool_device(&name, &device, cancel).await.map(|pool| self.pool_answer(pool))
             }
             Request::PoolReplace { name, device, path, force, lost } => self
                 .replace_pool_device(&name, &device, path.map(|path| (path, force)), lost)

@@ -10,7 +10,8 @@ use messages::{Answer, ErrorKind, Failure};
 use super::super::attachments::pool_target;
 use super::super::cores::NewDevice;
 use super::Daemon;
-use config::check_name;
+use crate::device_paths::are_same;
+use config::{BackingSpec, check_name};
 
 /// Prefix of the ID of a drain.
 const DRAIN_ID_PREFIX: &str = "drain-";
@@ -46,12 +47,19 @@ impl Daemon {
         Answer::Pool(Box::new(self.pool_trends.add_to(vec![report]).remove(0)))
     }
 
-    /// Opens a pool of the configuration, if it is not open.
+    /// Opens a pool of the configuration, if it is not open. Notes that the records under its name are those of this
+    /// pool.
     pub async fn open_pool(&self, name: &str) -> Result<(), Failure> {
         match pool_target(&self.settings, &self.records, name) {
-            Some(target) if !self.stop.is_stopping() => self.cores.open_pool(target).await,
-            _ => Ok(()),
+            Some(target) if !self.stop.is_stopping() => self.cores.open_pool(target).await?,
+            _ => return Ok(()),
         }
+        let identity = self.cores.pool_identity(name).await?;
+        let is_noted = self.records.view().pool_identities.get(name) == Some(&identity);
+        if !is_noted {
+            self.records.change_or_log(|state| state.claim_pool_records(name, &identity));
+        }
+        Ok(())
     }
 
     /// Opens the pools of the configuration that no volume has opened.
@@ -95,12 +103,12 @@ impl Daemon {
         added
     }
 
-    /// `pool import`.
+    /// `pool import` of a device, with the choice to import a member of an array.
     pub async fn import_pool_device(
         &self,
         name: &str,
         tier: &str,
-        path: String,
+        (path, force): (String, bool),
         volume: &str,
     ) -> Result<PoolReport, Failure> {
         check_name(volume).map_err(|error| Failure::new(ErrorKind::Invalid, error))?;
@@ -108,7 +116,7 @@ impl Daemon {
         let _guard = self.volumes.lock_for_change(volume)?;
         let recorded = self.record_pool_device(name, &path).await?;
         let imported = match self.check_import(name, &path, volume).await {
-            Ok(()) => self.cores.import_pool_device(name, tier, path.clone(), volume).await,
+            Ok(()) => self.cores.import_pool_device(name, tier, (path.clone(), force), volume).await,
             Err(failure) => Err(failure),
         };
         // An import that has got as far as its superblocks ends at the next start, which needs the record.
@@ -159,9 +167,34 @@ impl Daemon {
 
     /// True if a device is part of an open pool, or being imported.
     async fn is_device_of(&self, name: &str, path: &Path) -> Result<bool, Failure> {
+        let devices = self.devices_of(name).await?;
+        Ok(are_same(&devices, path).await.contains(&true))
+    }
+
+    /// The devices of an open pool that have not left it.
+    async fn devices_of(&self, name: &str) -> Result<Vec<PathBuf>, Failure> {
         let pool = self.cores.pool(name).await?;
-        let mut groups = pool.tiers.iter().flat_map(|tier| &tier.groups);
-        Ok(groups.any(|group| !has_left(&group.state) && path.as_os_str() == group.device.as_str()))
+        let groups = pool.tiers.iter().flat_map(|tier| &tier.groups).filter(|group| !has_left(&group.state));
+        Ok(groups.map(|group| PathBuf::from(&group.device)).collect())
+    }
+
+    /// The name that an open pool has for the device of a command, which may be another path to it. The number of a
+    /// group, and a device that the pool does not have, stay as they are.
+    async fn device_as_named(&self, name: &str, device: &str) -> Result<String, Failure> {
+        let path = Path::new(device);
+        let devices = self.devices_of(name).await?;
+        if !path.is_absolute() || devices.iter().any(|known| known == path) {
+            return Ok(device.to_owned());
+        }
+        let is_same = are_same(&devices, path).await;
+        let known = devices.iter().zip(is_same).find(|(_, is_same)| *is_same);
+        Ok(known.map_or_else(|| device.to_owned(), |(known, _)| known.display().to_string()))
+    }
+
+    /// `pool drain`, or the cancellation of one.
+    pub async fn drain_pool_device(&self, name: &str, device: &str, cancel: bool) -> Result<PoolReport, Failure> {
+        let device = self.device_as_named(name, device).await?;
+        self.cores.drain_pool_device(name, &device, cancel).await
     }
 
     /// `pool replace`. `new` is the new device, and whether its content may be destroyed.
@@ -172,6 +205,7 @@ impl Daemon {
         new: Option<(String, bool)>,
         lost: bool,
     ) -> Result<PoolReport, Failure> {
+        let device = &self.device_as_named(name, device).await?;
         let new = new.map(|(path, force)| NewDevice { path: PathBuf::from(path), force });
         let Some(new) = new else { return self.cores.replace_pool_device(name, device, None, lost).await };
         let path = new.path.clone();
@@ -194,13 +228,16 @@ impl Daemon {
             return Err(Failure::new(ErrorKind::Invalid, text));
         }
         self.cores.pool(name).await?;
-        let uses = self.volumes.map(|known| {
-            let is_backing = known.config.backing.to_string() == path.display().to_string();
-            is_backing.then(|| format!("the backing of volume {}", known.config.name))
+        let backings = self.volumes.map(|known| match &known.config.backing {
+            BackingSpec::Path(backing) => {
+                Some((backing.clone(), format!("the backing of volume {}", known.config.name)))
+            }
+            _ => None,
         });
-        let is_flash = self.flash.devices().iter().any(|device| device == path);
-        let flash = is_flash.then(|| "a flash device".to_owned());
-        if let Some(used_as) = uses.into_iter().flatten().chain(flash).next() {
+        let flash = self.flash.devices().into_iter().map(|device| (device, "a flash device".to_owned()));
+        let (used, uses): (Vec<_>, Vec<_>) = backings.into_iter().flatten().chain(flash).unzip();
+        let is_same = are_same(&used, path).await;
+        if let Some((used_as, _)) = uses.iter().zip(is_same).find(|(_, is_same)| *is_same) {
             let text = format!("{} is {used_as}; use each device for one purpose", path.display());
             return Err(Failure::new(ErrorKind::Conflict, text));
         }

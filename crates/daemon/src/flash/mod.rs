@@ -10,7 +10,6 @@
 //!    volume ID, so that a store that returns later never brings back old data.
 
 mod change;
-mod device_paths;
 mod devices;
 mod drives;
 mod first;

@@ -14,7 +14,7 @@ use seam::{Disk, DiskOpen, Seam};
 use super::confirm::is_confirmed;
 use super::daemon::{send_request, unexpected};
 use super::flash::{absolute_path, absolute_path_or_number};
-use super::pool_export::export_script;
+use super::pool_export::{export_script, is_same_file};
 use terminal::render::pool::{details, lost, plan, tables};
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
@@ -66,6 +66,9 @@ pub enum Action {
         /// Name of the new volume
         #[arg(long)]
         volume: String,
+        /// Import a member of md, LVM, ZFS or the like: it belongs to the content, as on a virtual machine's disk
+        #[arg(long)]
+        force: bool,
         /// Do not ask
         #[arg(long)]
         yes: bool,
@@ -201,7 +204,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             let path = absolute_path(&device)?;
             change_devices(socket, &Request::PoolAdd { name, tier, path, force }, json)
         }
-        Action::Import { name, device, tier, volume, yes } => {
+        Action::Import { name, device, tier, volume, force, yes } => {
             let path = absolute_path(&device)?;
             if !yes {
                 println!(
@@ -216,7 +219,7 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             }
             change_devices(
                 socket,
-                &Request::PoolImport { name: name.clone(), tier, path, volume: volume.clone() },
+                &Request::PoolImport { name: name.clone(), tier, path, volume: volume.clone(), force },
                 json,
             )?;
             if !json {
@@ -296,7 +299,10 @@ fn configuration_lines(pool: &PoolReport, request: &Request) -> String {
     let changed = |tier: &&PoolTierReport| match request {
         Request::PoolAdd { tier: added, .. } | Request::PoolImport { tier: added, .. } => tier.name == *added,
         Request::PoolDrain { device, .. } | Request::PoolReplace { device, .. } => {
-            tier.groups.iter().any(|group| group.device == *device || group.number.to_string() == *device)
+            let is_named = |group: &PoolGroupReport| {
+                group.number.to_string() == *device || is_same_file(Path::new(&group.device), Path::new(device))
+            };
+            tier.groups.iter().any(is_named)
         }
         _ => false,
     };

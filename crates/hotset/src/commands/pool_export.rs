@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use config::PoolConfig;
 use flash::DeviceContent;
-use pool::{ExportPlan, GroupContent, Pool, PoolError, read_group_content};
+use pool::{ExportPlan, GroupContent, MetadataRange, Pool, PoolError, read_group_content};
 use seam::real::RealSeam;
 use seam::{Disk, DiskOpen, Seam};
 use state::StateDir;
@@ -69,7 +69,7 @@ async fn check_other_target(seam: &RealSeam, target: &Path, size_bytes: u64) -> 
 }
 
 /// True if both paths lead to one file or device.
-fn is_same_file(one: &Path, other: &Path) -> bool {
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     real(one) == real(other)
 }
@@ -86,8 +86,8 @@ fn render(
     let mut text = format!(
         "#!/bin/sh\n\
          # Rebuilds volume {volume:?} ({} bytes) of pool {pool} on {target:?}.\n\
-         # Run it before the next start of the daemon, which moves slices: after that, make a new one. It can be run\n\
-         # again after an interruption.\n",
+         # It ends without a copy if the pool has changed since: make a new one then. It can be run again after an\n\
+         # interruption.\n",
         plan.size_bytes
     );
     if is_in_place {
@@ -95,12 +95,14 @@ fn render(
                  # before it runs: the last commands overwrite the superblocks of the pool on the target.\n";
     }
     text += "set -eu\n";
+    text += &unchanged_function(plan, &path_of);
+    text += "unchanged\n";
     if !is_in_place {
         writeln!(text, "[ -b {to} ] || truncate -s {} {to}", plan.size_bytes).expect("a string takes any text");
     }
     for step in &plan.steps {
         if is_in_place && step.at == 0 {
-            writeln!(text, "sync {to}").expect("a string takes any text");
+            writeln!(text, "unchanged\nsync {to}").expect("a string takes any text");
         }
         let (from, skip) = match &step.source {
             Some((device, at)) => (quoted(&path_of(device)), *at),
@@ -114,7 +116,25 @@ fn render(
         )
         .expect("a string takes any text");
     }
-    text + &format!("sync {to}\n")
+    text + &format!("unchanged\nsync {to}\n")
+}
+
+/// A shell function that ends the script if the pool's metadata has changed since it was made.
+fn unchanged_function(plan: &ExportPlan, path_of: impl Fn(&str) -> String) -> String {
+    let mut text = "check() {\n\
+                    \x20   found=$(dd if=\"$1\" bs=4096 skip=\"$2\" count=\"$3\" status=none | cksum)\n\
+                    \x20   [ \"$found\" = \"$4\" ] && return\n\
+                    \x20   echo \"$1: the pool has changed since this script was made; the target is no copy of the \
+                    volume: make a new script while no daemon runs\" >&2\n\
+                    \x20   exit 1\n\
+                    }\n\
+                    unchanged() {\n"
+        .to_owned();
+    for MetadataRange { device, at, len_bytes, cksum } in &plan.metadata {
+        let (device, first, count) = (quoted(&path_of(device)), at / 4096, len_bytes / 4096);
+        writeln!(text, "    check {device} {first} {count} '{cksum} {len_bytes}'").expect("a string takes any text");
+    }
+    text + "}\n"
 }
 
 /// The text as one word of a shell.
@@ -135,16 +155,40 @@ mod tests {
             len_bytes,
         };
         let steps = vec![step(None, 8192, 4096), step(Some(("disk-1", 512)), 0, 8192)];
-        let plan = ExportPlan { size_bytes: 12_288, steps };
+        let plan = ExportPlan { size_bytes: 12_288, metadata: Vec::new(), steps };
         let path = |_: &str| "/dev/it's".to_owned();
         let script = render("tank", "web", "/tmp/a b", &plan, true, path);
-        let lines: Vec<_> = script.lines().filter(|line| !line.starts_with('#')).collect();
-        assert_eq!(lines[0], "set -eu");
+        let lines: Vec<_> = script.lines().skip_while(|line| *line != "unchanged").collect();
         assert!(lines[1].starts_with("dd if=/dev/zero of='/tmp/a b' "), "{script}");
-        assert_eq!(lines[2], "sync '/tmp/a b'");
-        assert!(lines[3].starts_with("dd if='/dev/it'\\''s' ") && lines[3].contains("skip=512 seek=0 count=8192"));
-        assert_eq!(lines[4], "sync '/tmp/a b'");
+        assert_eq!(lines[2..4], ["unchanged", "sync '/tmp/a b'"]);
+        assert!(lines[4].starts_with("dd if='/dev/it'\\''s' ") && lines[4].contains("skip=512 seek=0 count=8192"));
+        assert_eq!(lines[5..], ["unchanged", "sync '/tmp/a b'"]);
         let script = render("tank", "web", "/tmp/new", &plan, false, path);
         assert!(script.contains("truncate -s 12288 '/tmp/new'"), "{script}");
+    }
+
+    #[test]
+    fn script_copies_nothing_once_the_metadata_has_changed() {
+        let folder = tempfile::tempdir().expect("a folder can be created");
+        let (device, target) = (folder.path().join("it's a device"), folder.path().join("target"));
+        std::fs::write(&device, [&[0; 4096][..], b"123456789".repeat(911).as_slice()].concat()).expect("room");
+        // What `cksum` prints for a block of zeroes.
+        let metadata = vec![MetadataRange { device: "a".to_owned(), at: 0, len_bytes: 4096, cksum: 3_018_728_591 }];
+        let steps = vec![ExportStep { source: Some(("a".to_owned(), 4096)), at: 0, len_bytes: 4096 }];
+        let plan = ExportPlan { size_bytes: 4096, metadata, steps };
+        let path_of = |_: &str| device.display().to_string();
+        let script = render("tank", "web", &target.display().to_string(), &plan, false, path_of);
+        let run = || std::process::Command::new("sh").arg("-c").arg(&script).output().expect("sh runs");
+        let output = run();
+        assert!(output.status.success(), "{output:?}");
+        assert!(std::fs::read(&target).expect("it was written").starts_with(b"123456789"));
+        std::fs::remove_file(&target).expect("it was written");
+        let mut bytes = std::fs::read(&device).expect("it was written");
+        bytes[4095] = 1;
+        std::fs::write(&device, bytes).expect("room");
+        let output = run();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains("the pool has changed"), "{output:?}");
+        assert!(!target.exists(), "nothing was copied");
     }
 }

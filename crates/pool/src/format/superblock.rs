@@ -27,6 +27,11 @@ const TIERS_AT: usize = 112;
 const IMPORT_AT: usize = 368;
 const MEMBERS_AT: usize = 384;
 const MEMBER_BYTES: usize = 112;
+const TIMELINE_AT: usize = 3968;
+const FORMER_AT: usize = TIMELINE_AT + 8;
+const FORMER_BYTES: usize = 16;
+/// Maximum number of former timelines in a superblock.
+pub const FORMER_TIMELINES_MAX: usize = 7;
 /// Incompatible feature: the pool has or had snapshots. Releases without them cannot read its records.
 pub const FEATURE_SNAPSHOTS: u64 = 1;
 /// Incompatible feature: checkpoints have lists of slots, [`Record::MapList`](super::record::Record::MapList).
@@ -36,8 +41,13 @@ const FEATURE_LOST: u64 = 2;
 /// Incompatible feature: a disk with data is being imported, so that a member has the state [`MemberState::Importing`]
 /// or [`MemberState::Marking`].
 const FEATURE_IMPORT: u64 = 4;
+/// Incompatible feature: the pool was opened without a group, and has a timeline other than 0. Releases without
+/// timelines would drop it.
+const FEATURE_TIMELINE: u64 = 16;
 const FLAG_METADATA: u8 = 1;
 const FLAG_HAS_AREA: u8 = 2;
+/// Byte 23 of a member: bits 0 to 6 are the former timelines that it may hold.
+const MISSED_TIMELINE: u8 = 1 << FORMER_TIMELINES_MAX;
 /// Exclusive bound of all counters. No real counter comes near it; a higher value is forged and would overflow.
 const COUNTER_MAX: u64 = 1 << 62;
 
@@ -89,6 +99,19 @@ pub struct MemberEntry {
     pub data_at: u64,
     /// The device's name when it was last present.
     pub name: String,
+    /// It was absent in every opening of the present timeline.
+    pub missed_timeline: bool,
+    /// Former timelines that its superblocks may have: a bit for each entry of [`Superblock::former`].
+    pub may_hold: u8,
+}
+
+/// A timeline from which the present one follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FormerTimeline {
+    /// Its number.
+    pub timeline: u64,
+    /// The last generation of it whose changes the present timeline has; the maximum stands for all.
+    pub last: PoolGeneration,
 }
 
 /// The content of a superblock.
@@ -118,6 +141,10 @@ pub struct Superblock {
     pub tiers: Vec<String>,
     /// The volume that is being made of the disk of the member in an import.
     pub import: Option<VolumeId>,
+    /// A random number, new whenever the pool opens without a group that was there before; 0 until then.
+    pub timeline: u64,
+    /// Former timelines that a member may hold, the oldest first.
+    pub former: Vec<FormerTimeline>,
     /// All members.
     pub members: Vec<MemberEntry>,
 }
@@ -170,6 +197,7 @@ impl Superblock {
     pub fn encode(&self) -> Box<Raw> {
         assert!(self.members.len() <= MEMBERS_MAX && self.group.index() < self.members.len());
         assert!(!self.tiers.is_empty() && self.tiers.len() <= TIERS_MAX);
+        assert!(self.former.len() <= FORMER_TIMELINES_MAX && (self.timeline != 0 || self.former.is_empty()));
         assert_eq!(self.import.is_some(), self.import_group().is_some(), "an import has a member and a volume");
         let mut raw = Box::new([0; seam::BLOCK_BYTES]);
         let out = &mut *raw;
@@ -180,7 +208,8 @@ impl Superblock {
         let has_lost = self.members.iter().any(|member| member.state == MemberState::Lost);
         let features = self.features
             | if has_lost { FEATURE_LOST } else { 0 }
-            | if self.import.is_some() { FEATURE_IMPORT } else { 0 };
+            | if self.import.is_some() { FEATURE_IMPORT } else { 0 }
+            | if self.timeline != 0 { FEATURE_TIMELINE } else { 0 };
         put(out, INCOMPATIBLE_AT, &features.to_le_bytes());
         put(out, IMPORT_AT, &self.import.map_or(0, |volume| volume.0).to_le_bytes());
         put(out, 32, &self.pool);
@@ -211,9 +240,16 @@ impl Superblock {
             };
             let flags = if member.carries_metadata { FLAG_METADATA } else { 0 }
                 | if member.has_area { FLAG_HAS_AREA } else { 0 };
-            put(out, at + 20, &[member.tier.0, state, flags, 0]);
+            let timelines = member.may_hold | if member.missed_timeline { MISSED_TIMELINE } else { 0 };
+            put(out, at + 20, &[member.tier.0, state, flags, timelines]);
             put(out, at + 24, &member.data_at.to_le_bytes());
             put(out, at + 32, cut(&member.name, DEVICE_NAME_BYTES).as_bytes());
+        }
+        put(out, TIMELINE_AT, &self.timeline.to_le_bytes());
+        for (index, former) in self.former.iter().enumerate() {
+            let at = FORMER_AT + index * FORMER_BYTES;
+            put(out, at, &former.timeline.to_le_bytes());
+            put(out, at + 8, &former.last.0.to_le_bytes());
         }
         seal(out);
         raw
@@ -233,7 +269,8 @@ impl Superblock {
             return Err(SuperblockError::Invalid(format!("format {version} was never released")));
         }
         let features = get_u64(raw, INCOMPATIBLE_AT);
-        let unknown = features & !(FEATURE_SNAPSHOTS | FEATURE_LOST | FEATURE_IMPORT | FEATURE_LISTS);
+        let unknown =
+            features & !(FEATURE_SNAPSHOTS | FEATURE_LOST | FEATURE_IMPORT | FEATURE_LISTS | FEATURE_TIMELINE);
         if unknown != 0 {
             return Err(SuperblockError::Newer(NewerFormat::with_features(unknown, needs)));
         }
@@ -256,10 +293,13 @@ impl Superblock {
         let tier_name = |index| text_at(raw, TIERS_AT + index * TIER_NAME_BYTES, TIER_NAME_BYTES);
         let tier_names = (0..usize::from(tiers)).map(|index| tier_name(index).ok_or_else(invalid_text));
         let tier_names = tier_names.collect::<Result<Vec<_>, _>>()?;
+        let (timeline, former) = timelines_at(raw, features & FEATURE_TIMELINE != 0)?;
         let mut entries = Vec::with_capacity(usize::from(members));
         for index in 0..usize::from(members) {
             let at = MEMBERS_AT + index * MEMBER_BYTES;
-            let [tier, state, flags, _] = get::<4>(raw, at + 20);
+            let [tier, state, flags, timelines] = get::<4>(raw, at + 20);
+            let timelines = if timeline == 0 { 0 } else { timelines };
+            let may_hold = timelines & !MISSED_TIMELINE;
             let state = match state {
                 1 => MemberState::InService,
                 2 => MemberState::Draining,
@@ -270,7 +310,8 @@ impl Superblock {
                 other => return Err(SuperblockError::Invalid(format!("a member in the unknown state {other}"))),
             };
             let (slots, data_at) = (get_u32(raw, at + 16), get_u64(raw, at + 24));
-            if u16::from(tier) >= tiers || data_at >= COUNTER_MAX || slots > slots_max {
+            let has_former = u32::from(may_hold) < 1 << former.len();
+            if u16::from(tier) >= tiers || data_at >= COUNTER_MAX || slots > slots_max || !has_former {
                 return Err(SuperblockError::Invalid(format!("a member with impossible figures: number {index}")));
             }
             entries.push(MemberEntry {
@@ -282,6 +323,8 @@ impl Superblock {
                 has_area: flags & FLAG_HAS_AREA != 0,
                 data_at,
                 name: text_at(raw, at + 32, DEVICE_NAME_BYTES).ok_or_else(invalid_text)?,
+                missed_timeline: timelines & MISSED_TIMELINE != 0,
+                may_hold,
             });
         }
         let import = Some(VolumeId(get_u32(raw, IMPORT_AT))).filter(|volume| volume.0 != 0);
@@ -302,8 +345,28 @@ impl Superblock {
             logical_block,
             tiers: tier_names,
             import,
+            timeline,
+            former,
             members: entries,
         })
+    }
+}
+
+/// The timeline of a superblock, and the former ones. Both are the initial ones without the feature.
+fn timelines_at(raw: &Raw, has_feature: bool) -> Result<(u64, Vec<FormerTimeline>), SuperblockError> {
+    if !has_feature {
+        return Ok((0, Vec::new()));
+    }
+    let timeline = get_u64(raw, TIMELINE_AT);
+    let entry = |index: usize| FormerTimeline {
+        timeline: get_u64(raw, FORMER_AT + index * FORMER_BYTES),
+        last: PoolGeneration(get_u64(raw, FORMER_AT + index * FORMER_BYTES + 8)),
+    };
+    // A pool begins with generation 1, so no entry in use has 0.
+    let former = (0..FORMER_TIMELINES_MAX).map(entry).take_while(|former| former.last.0 != 0).collect();
+    match timeline {
+        0 => Err(SuperblockError::Invalid("a timeline without a number".to_owned())),
+        _ => Ok((timeline, former)),
     }
 }
 
@@ -322,6 +385,8 @@ mod tests {
             has_area: carries_metadata,
             data_at: 1 << 20,
             name: format!("disk-{number}"),
+            missed_timeline: number == 2,
+            may_hold: number % 2,
         };
         Superblock {
             features: FEATURE_SNAPSHOTS | FEATURE_LISTS,
@@ -336,6 +401,8 @@ mod tests {
             logical_block: 512,
             tiers: vec!["fast".to_owned(), "slow".to_owned()],
             import: Some(VolumeId(8)),
+            timeline: 99,
+            former: vec![FormerTimeline { timeline: 0, last: PoolGeneration(u64::MAX) }],
             members: vec![
                 member(1, MemberState::InService, true),
                 member(2, MemberState::Draining, false),
@@ -360,6 +427,25 @@ mod tests {
     }
 
     #[test]
+    fn superblock_without_the_feature_has_the_initial_timeline() {
+        let mut raw = sample().encode();
+        raw[INCOMPATIBLE_AT] &= !(FEATURE_TIMELINE as u8);
+        seal(&mut raw);
+        let decoded = Superblock::decode(&raw).expect("a valid superblock");
+        assert_eq!((decoded.timeline, decoded.former.len()), (0, 0));
+        assert!(decoded.members.iter().all(|member| !member.missed_timeline && member.may_hold == 0));
+        let reserved = &decoded.encode()[TIMELINE_AT..super::super::CHECKSUM_AT];
+        assert!(reserved.iter().all(|byte| *byte == 0), "as in pools of earlier builds");
+    }
+
+    #[test]
+    fn member_with_a_former_timeline_that_does_not_exist_is_invalid() {
+        let mut superblock = sample();
+        superblock.former.clear();
+        assert!(matches!(Superblock::decode(&superblock.encode()), Err(SuperblockError::Invalid(_))));
+    }
+
+    #[test]
     fn flipped_bit_is_rejected() {
         let raw = sample().encode();
         for bit in 0..raw.len() * 8 {
@@ -380,7 +466,7 @@ mod tests {
         };
         let needs = Release::parse("1.4.2");
         assert_eq!(changed(8, 2), Err(SuperblockError::Newer(NewerFormat::of_format(2_u32, 1_u32, needs))));
-        assert_eq!(changed(24, 31), Err(SuperblockError::Newer(NewerFormat::with_features(16, needs))));
+        assert_eq!(changed(24, 63), Err(SuperblockError::Newer(NewerFormat::with_features(32, needs))));
         assert!(matches!(changed(8, 0), Err(SuperblockError::Invalid(_))));
     }
 

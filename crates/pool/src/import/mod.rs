@@ -33,6 +33,7 @@ use crate::number::{GroupNo, SliceAddress, SliceNo, SlotAddress, SlotNo, TierNo,
 use crate::policy::VolumeSpec;
 use crate::resize;
 use crate::sabotage::Sabotage;
+use crate::signatures::find_signature;
 use crate::snapshots;
 use crate::state::{CommitScope, Group, Inner};
 use layout::{ImportLayout, copy_unmapped, matches_copies};
@@ -53,16 +54,21 @@ pub struct ImportReport {
     pub slices_copied: u64,
 }
 
-/// Makes a disk with data a group of a tier and a thin volume of that name, durably and whole or not at all.
+/// Makes a disk with data a group of a tier and a thin volume of that name, durably and whole or not at all. Refuses a
+/// disk that is a part of something else unless `force` is set.
 pub(crate) async fn import<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     tier: TierNo,
     disk: D,
     name: String,
+    force: bool,
 ) -> Result<ImportReport, PoolError> {
     let _members = inner.membership_lock.lock().await;
     let _volumes = inner.volumes_lock.lock().await;
     require_no_superblock(inner, &disk).await?;
+    if !force {
+        require_no_signature(inner, &disk).await?;
+    }
     resize::check_size(inner, disk.geometry().size_bytes)?;
     let layout = begin(inner, tier, &disk, &name)?;
     membership::persist(inner).await?;
@@ -90,6 +96,21 @@ async fn require_no_superblock<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, disk: &
         return not_importable(disk, format!("{content}; drain it from that pool first"));
     }
     Ok(())
+}
+
+/// Refuses a disk that is a part of something else, such as an inactive array.
+async fn require_no_signature<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, disk: &D) -> Result<(), PoolError> {
+    match find_signature(&inner.buffers, disk).await.map_err(|error| failed(disk, error))? {
+        None => Ok(()),
+        Some(name) => not_importable(
+            disk,
+            format!(
+                "it is {name}, and a start of that would change the volume. Remove it there first, or wipe a leftover \
+                 signature with `wipefs`; if it belongs to the content, as on the disk of a virtual machine, confirm \
+                 with --force"
+            ),
+        ),
+    }
 }
 
 fn not_importable<S: Seam, D: Disk<S>, T>(disk: &D, reason: String) -> Result<T, PoolError> {
@@ -160,6 +181,8 @@ fn begin<S: Seam, D: Disk<S>>(
         has_area: false,
         data_at: layout.data_at,
         name: disk.identity(),
+        missed_timeline: false,
+        may_hold: 0,
     };
     state.superblock.import = Some(state.next_volume);
     state.next_volume = state.next_volume.next();

@@ -11,7 +11,7 @@ use seam::{BLOCK_BYTES, Disk, DiskError, Seam};
 use super::image::{Image, Part};
 use super::{WRITE_BLOCKS, drop_failed, return_blocks, targets};
 use crate::error::PoolError;
-use crate::flush::{flush_group, write_to_group};
+use crate::flush::{flush_group, write_to_group, write_unflushed};
 use crate::format::block::{BlockKind, CheckpointFacts, MetadataBlock};
 use crate::format::layout::COPIES;
 use crate::format::record::{MAP_RECORD_BYTES, Record, pack_after};
@@ -89,6 +89,9 @@ pub(crate) async fn add_copy<S: Seam, D: Disk<S>>(
 ) -> Result<bool, PoolError> {
     let _one_at_a_time = inner.copies_lock.lock().await;
     for group in candidates(inner, retries_failed) {
+        if !membership::has_caught_up(inner, group).await {
+            continue;
+        }
         {
             // Between two passes, so that the group gets every block from the checkpoint's first one on.
             let _guard = inner.commit_lock.lock().await;
@@ -357,7 +360,7 @@ async fn write_all<S: Seam, D: Disk<S>>(
         let result = if is_durable {
             write_to_group(inner, group, &disk, runs).await
         } else {
-            write_plain::<S, D>(&disk, runs).await
+            write_unflushed(inner, group, &disk, runs).await
         };
         if let Err(error) = result {
             fail(inner, progress, group, error).await?;
@@ -366,13 +369,6 @@ async fn write_all<S: Seam, D: Disk<S>>(
     // A copy that is not part of the checkpoint would be valid without it.
     let is_complete = inner.state.borrow().superblock.metadata_groups().iter().all(|group| progress.is_target(*group));
     assert!(is_complete, "a metadata copy joins only by a checkpoint");
-    Ok(())
-}
-
-async fn write_plain<S: Seam, D: Disk<S>>(disk: &D, runs: &[(u64, Vec<S::Block>)]) -> Result<(), DiskError> {
-    for (at, blocks) in runs {
-        disk.write(*at, blocks.iter().cloned().map(seam::Piece::whole).collect()).await?;
-    }
     Ok(())
 }
 

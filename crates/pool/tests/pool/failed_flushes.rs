@@ -1,12 +1,14 @@
 //! Failed flushes of metadata. The simulated disk keeps the writes of a failed flush, so the tests observe the epoch
 //! that makes the caches write them again, not the loss.
 
-use pool::{GroupNo, OpenOptions, TierNo, TierPolicy};
+use pool::{CreateOptions, GroupNo, OpenOptions, TierNo, TierPolicy, TierSpec};
 use seam::sim::{CrashMode, Fault, Ops, Rule, When};
-use seam::{BlockMut, Disk, Piece, Seam};
+use seam::{BlockMut, Disk, Nanos, Piece, Seam};
 
 use crate::model::{Content, content_after_crash, read_sectors};
-use crate::world::{ALL, SLICE, SMALL, SimPool, disks, open, volume, with_pool, world_after_crash, write, write_at};
+use crate::world::{
+    ALL, SLICE, SMALL, SimPool, disks, open, volume, with_disks, with_pool, world_after_crash, write, write_at,
+};
 
 #[test]
 fn failed_flush_of_the_journal_changes_the_epoch_of_other_volumes() {
@@ -81,6 +83,103 @@ fn group_whose_flush_fails_at_the_opening_counts_as_missing() {
         let present: Vec<_> = pool.groups().iter().map(|group| group.is_present).collect();
         assert_eq!(present, [true, false, true]);
     });
+}
+
+#[test]
+fn flush_is_not_acknowledged_before_the_error_of_another_one_is_known() {
+    let mut shared = 0;
+    for seed in 0..300 {
+        let world = with_pool(seed, SMALL);
+        let seam = world.seam();
+        world.block_on(async {
+            let opened = disks(&seam, &ALL[..3]).await;
+            let pool = SimPool::open(&seam, &opened, OpenOptions::default()).await.expect("the pool opens");
+            let slow = volume(&pool, "slow", TierPolicy::Lowest).await;
+            write(&seam, &slow, 1).await;
+            slow.flush().await.expect("sound disks");
+            // In place: only the flush of the group is left to do.
+            write(&seam, &slow, 2).await;
+            let before = slow.connection_epoch();
+            let control = world.disk("slow-0").expect("the disk exists");
+            control.add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Nth(0)));
+            let draining = pool.clone();
+            // It writes the superblocks of all groups, and flushes them.
+            seam.spawn(async move { drop(draining.begin_drain(GroupNo(1)).await) });
+            seam.sleep(Nanos::from_micros(seed * 2)).await;
+            let result = slow.flush().await;
+            let acknowledged = slow.connection_epoch();
+            seam.sleep(Nanos::from_secs(1)).await;
+            // A flush that succeeds comes after the one with the error, which the writes may belong to.
+            if result.is_ok() {
+                shared += u32::from(acknowledged != before);
+                assert_eq!(slow.connection_epoch(), acknowledged, "seed {seed}");
+            }
+        });
+    }
+    assert!(shared > 50, "{shared} flushes met the one with the error");
+}
+
+/// Runs a commit and a checkpoint on a pool with one metadata copy, on which requests of a kind fail for some seconds.
+fn commit_on_the_only_copy(seed: u64, fault: Fault, ops: Ops, when: When) -> Result<(), String> {
+    let world = with_disks(seed, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let opened = disks(&seam, &ALL[..1]).await;
+        let tiers = [TierSpec { name: "one".to_owned(), disks: opened.clone() }];
+        let options = CreateOptions { slice_bytes: SLICE, journal_blocks: Some(8), ..CreateOptions::default() };
+        SimPool::create(&seam, &tiers, options).await.expect("an empty disk becomes a pool");
+        let pool = SimPool::open(&seam, &opened, OpenOptions::default()).await.expect("the pool opens");
+        let disk = volume(&pool, "a", TierPolicy::Highest).await;
+        let control = world.disk("fast-0").expect("the disk exists");
+        for wait in [false, true] {
+            write_at(&seam, &disk, if wait { SLICE } else { 0 }, 7).await;
+            seam.sleep(Nanos::from_millis(10)).await;
+            let range = (ops == Ops::WRITE).then_some(128 << 10..1 << 20);
+            control.add_fault(Rule { range, ..Rule::new(fault.clone(), ops, when.clone()) });
+            let (repaired, clock) = (control.clone(), seam.clone());
+            seam.spawn(async move {
+                clock.sleep(Nanos::from_secs(3)).await;
+                repaired.clear_faults();
+            });
+            let result = match wait {
+                false => pool.commit().await,
+                true => pool.checkpoint().await,
+            };
+            result.map_err(|error| error.to_string())?;
+            seam.sleep(Nanos::from_secs(5)).await;
+        }
+        disk.flush().await.map_err(|error| error.to_string())
+    })
+}
+
+#[test]
+fn error_on_the_last_metadata_copy_that_passes_delays_changes() {
+    commit_on_the_only_copy(1, Fault::Error, Ops::WRITE, When::Always).expect("the error has passed");
+}
+
+#[test]
+fn reconnects_of_the_last_metadata_copy_delay_changes() {
+    for seed in 1..16 {
+        let ended = commit_on_the_only_copy(seed, Fault::Reconnect, Ops::WRITE, When::Nth(0));
+        ended.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+}
+
+#[test]
+fn copy_that_reconnects_once_stays_in_service() {
+    for seed in 1..16 {
+        let world = with_pool(seed, SMALL);
+        let seam = world.seam();
+        world.block_on(async {
+            let opened = disks(&seam, &ALL[..3]).await;
+            let pool = SimPool::open(&seam, &opened, OpenOptions::default()).await.expect("the pool opens");
+            volume(&pool, "a", TierPolicy::Lowest).await;
+            let control = world.disk("fast-0").expect("the disk exists");
+            control.add_fault(Rule::new(Fault::Reconnect, Ops::WRITE, When::Nth(0)));
+            volume(&pool, "b", TierPolicy::Lowest).await;
+            assert!(pool.groups()[0].carries_metadata, "seed {seed}: {:?}", pool.take_notices());
+        });
+    }
 }
 
 #[test]

@@ -61,7 +61,7 @@ async fn open(seam: &SimSeam, with_disk: bool, sabotage: Sabotage) -> Result<Sim
 
 async fn import(seam: &SimSeam, pool: &SimPool) -> Result<ImportReport, PoolError> {
     let disk = disks(seam, &[DISK]).await.remove(0);
-    pool.import(TierNo(1), disk, "imported").await
+    pool.import(TierNo(1), disk, "imported", false).await
 }
 
 /// True if the disk has its data, but for the superblocks if `except_superblocks`.
@@ -239,7 +239,7 @@ fn interrupted_at_the_end() -> World {
         assert!(pool.create_snapshot(volume, "one", 1).await.is_err());
         assert!(pool.begin_drain(GROUP).await.is_err());
         let other = disks(&seam, &ALL[3..]).await.remove(0);
-        let again = pool.import(TierNo(1), other, "other").await.expect_err("one import at a time");
+        let again = pool.import(TierNo(1), other, "other", false).await.expect_err("one import at a time");
         assert!(again.to_string().contains("was interrupted"), "{again}");
     });
     world_after_crash(2, world.crash(CrashMode::LoseAll))
@@ -396,6 +396,44 @@ fn disk_of_another_block_size_or_too_small_is_refused_untouched() {
 }
 
 #[test]
+fn member_of_an_array_is_imported_only_with_force() {
+    let world = with_data_disk(6);
+    let seam = world.seam();
+    world.block_on(async {
+        let pool = open(&seam, false, Sabotage::None).await.expect("the pool opens");
+        let disk = disks(&seam, &[DISK]).await.remove(0);
+        let mut block = seam.alloc().expect("a buffer is free");
+        let mut raw = [0; 4096];
+        raw[..8].copy_from_slice(&[0xfc, 0x4e, 0x2b, 0xa9, 1, 0, 0, 0]);
+        block.write_metadata(0, &raw);
+        disk.write(4096, vec![Piece::whole(block.freeze())]).await.expect("a sound disk");
+        let error = pool.import(TierNo(1), disk.clone(), "a", false).await.expect_err("a member").to_string();
+        assert!(error.contains("a member of an md array") && error.contains("--force"), "{error}");
+        assert_eq!(pool.groups().len(), 3, "no number of a group was used");
+        pool.import(TierNo(1), disk, "a", true).await.expect("confirmed");
+    });
+}
+
+#[test]
+fn device_with_a_signature_at_its_end_is_not_empty() {
+    let world = with_pool(6, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let pool = open(&seam, false, Sabotage::None).await.expect("the pool opens");
+        let disk = disks(&seam, &ALL[3..]).await.remove(0);
+        let mut block = seam.alloc().expect("a buffer is free");
+        let mut raw = [0; 4096];
+        raw[..8].copy_from_slice(&[0xfc, 0x4e, 0x2b, 0xa9, 1, 0, 0, 0]);
+        block.write_metadata(0, &raw);
+        let at = (disk.geometry().size_bytes / 512 - 16) / 8 * 8 * 512;
+        disk.write(at, vec![Piece::whole(block.freeze())]).await.expect("a sound disk");
+        let error = pool.add_group(TierNo(1), disk.clone(), false).await.expect_err("a member of an array");
+        assert!(error.to_string().contains("the signature of a member of an md array"), "{error}");
+        pool.add_group(TierNo(1), disk, true).await.expect("its content may be destroyed");
+    });
+}
+
+#[test]
 fn import_without_room_or_with_a_used_name_is_refused_untouched() {
     let world = with_data_disk(6);
     let seam = world.seam();
@@ -405,14 +443,16 @@ fn import_without_room_or_with_a_used_name_is_refused_untouched() {
         let tiers = [TierSpec { name: "only".to_owned(), disks: group.clone() }];
         let options = CreateOptions { slice_bytes: SLICE, force: true, ..CreateOptions::default() };
         SimPool::create(&seam, &tiers, options).await.expect("room for a pool");
-        let error = pool.import(TierNo(1), group[0].clone(), "a").await.expect_err("a group of a pool").to_string();
+        let error =
+            pool.import(TierNo(1), group[0].clone(), "a", true).await.expect_err("a group of a pool").to_string();
         assert!(error.contains("a group of a pool already"), "{error}");
         let id = pool.create_volume(VolumeSpec::thin("imported", 14 * SLICE)).await.expect("room");
         let error = import(&seam, &pool).await.expect_err("the name is in use").to_string();
         assert!(error.contains("already"), "{error}");
         pool.volume(id).expect("the volume exists").reserve(0, 14 * SLICE).await.expect("room");
         let disk = disks(&seam, &[DISK]).await.remove(0);
-        let error = pool.import(TierNo(1), disk, "another").await.expect_err("three slices are free").to_string();
+        let error =
+            pool.import(TierNo(1), disk, "another", false).await.expect_err("three slices are free").to_string();
         assert!(error.contains("need 5 free slices"), "{error}");
         assert_eq!(pool.groups().len(), 3, "no number of a group was used");
     });

@@ -19,5 +19,6 @@ mod seeds;
 mod service;
 mod snapshot_workload;
 mod snapshots;
+mod timelines;
 mod workload;
 mod world;

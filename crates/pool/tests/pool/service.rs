@@ -288,6 +288,20 @@ fn metadata_copy_that_is_missing_without_a_majority_is_refused() {
 }
 
 #[test]
+fn group_on_a_device_that_lost_its_end_is_refused() {
+    let world = with_pool(1, SMALL);
+    let mut images = world.crash(CrashMode::LoseAll);
+    images.resize(ALL[2], DATA_AT + SMALL.slots[2] * SLICE - 512);
+    let world = world_after_crash(2, images);
+    let seam = world.seam();
+    world.block_on(async {
+        let refused = SimPool::open(&seam, &disks(&seam, &ALL[..3]).await, OpenOptions::default()).await.err();
+        assert!(matches!(&refused, Some(PoolError::TooSmall { device, .. }) if device == "sim:slow-0"), "{refused:?}");
+        SimPool::open(&seam, &disks(&seam, &ALL[..2]).await, OpenOptions::default()).await.expect("a majority");
+    });
+}
+
+#[test]
 fn damage_in_both_copies_at_different_blocks_loses_nothing() {
     let shape = Shape { journal_blocks: 64, ..SMALL };
     let world = with_pool(1, shape);

@@ -159,6 +159,15 @@ fn ext4_disk_is_imported_in_place_moved_and_exported_again() {
     assert!(succeeded, "{script}");
     run_script(&fixture, &script);
     assert_is_clean(&elsewhere, &expected);
+    // A script from before a change of the pool copies nothing.
+    let daemon = fixture.start();
+    daemon.command(&["volume", "add", "new", "--backing", "pool://tank", "--size", "1MiB"]);
+    daemon.command(&["volume", "remove", "new"]);
+    daemon.stop();
+    fs::remove_file(&elsewhere).expect("the script has written it");
+    let output = tool("sh").arg(fixture.folder.join("export.sh")).output();
+    assert!(!output.status.success() && text_of(&output).contains("the pool has changed"), "{}", text_of(&output));
+    assert!(!elsewhere.exists());
     let (succeeded, script) = export(&fixture, &image);
     assert!(succeeded && script.contains("in place"), "{script}");
     run_script(&fixture, &script);
@@ -221,4 +230,20 @@ fn device_of_a_pool_is_refused_as_the_backing_of_a_volume() {
     let text = refused(&daemon, &["volume", "add", "copy", "--backing", &copy.display().to_string()]);
     assert!(text.contains("is a device of a pool"), "{text}");
     assert!(fs::read(&disk).expect("the disk exists") == before, "the refusals change nothing");
+}
+
+#[test]
+fn import_of_a_physical_volume_of_lvm_has_to_be_confirmed() {
+    let fixture = with_pool();
+    let image = fixture.folder.join("pv.img");
+    let mut content = vec![7; DISK_BYTES as usize];
+    content[512..520].copy_from_slice(b"LABELONE");
+    fs::write(&image, &content).expect("the folder can be written");
+    let daemon = fixture.start();
+    let path = image.display().to_string();
+    let args = ["pool", "import", "tank", &path, "--tier", "hdd", "--volume", "old", "--yes"];
+    let text = refused(&daemon, &args);
+    assert!(text.contains("a physical volume of LVM") && text.contains("--force"), "{text}");
+    assert!(fs::read(&image).expect("the image exists") == content, "the refusal changes nothing");
+    daemon.command(&[&args[..], &["--force"]].concat());
 }

@@ -355,6 +355,48 @@ fn devices_join_and_leave_while_volumes_are_served() {
 }
 
 #[test]
+fn pool_of_a_former_name_gets_no_pause_and_no_devices_of_the_former_one() {
+    let fixture = created();
+    let daemon = fixture.start();
+    daemon.command(&["pool", "pause", "tank"]);
+    let extra = add_file(&fixture, "extra", 9);
+    daemon.command(&["pool", "add", "tank", "--tier", "hdd", &extra]);
+    daemon.stop();
+    let daemon = fixture.start();
+    assert_eq!(show(&daemon)["relocation"]["state"], "paused", "records of this pool are used");
+    assert!(daemon.command(&["pool", "show", "tank"]).contains(&extra));
+    daemon.stop();
+    let config = fixture.config().display().to_string();
+    let output = hotset(&["pool", "create", "tank", "--force", "--yes", "--config", &config]);
+    assert!(output.status.success(), "{}", text_of(&output));
+    let daemon = fixture.start();
+    assert!(daemon.log().contains("of a former pool of this name are ignored"), "{}", daemon.log());
+    let pool = show(&daemon);
+    assert_ne!(pool["relocation"]["state"], "paused");
+    assert!(!pool.to_string().contains(&extra), "{pool}");
+    daemon.stop();
+    let daemon = fixture.start();
+    assert!(!daemon.log().contains("former pool"), "the records are gone: {}", daemon.log());
+    daemon.stop();
+}
+
+#[test]
+fn device_is_drained_by_another_path_to_it() {
+    let fixture = created();
+    let daemon = fixture.start();
+    let link = fixture.folder.join("by-id");
+    std::os::unix::fs::symlink(fixture.folder.join("ssd"), &link).expect("the folder can be written");
+    daemon.command(&["pool", "pause", "tank"]);
+    let link = link.display().to_string();
+    let drained = daemon.command(&["pool", "drain", "tank", &link]);
+    assert!(drained.contains("[[pool.tier]] \"ssd\""), "the lines to change are those of its tier: {drained}");
+    daemon.command(&["pool", "drain", "tank", &link, "--cancel"]);
+    let ssd = fixture.folder.join("ssd").display().to_string();
+    assert!(refused(&daemon, &["pool", "drain", "tank", &ssd, "--cancel"]).contains("not being drained"));
+    daemon.stop();
+}
+
+#[test]
 fn volume_of_a_pool_grows_and_is_deleted_when_it_is_not_served() {
     let fixture = created();
     let daemon = fixture.start();

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use messages::report::{PoolCellsReport, PoolPlanReport, PoolQueueReport, PoolReport};
 use messages::{ErrorKind, Failure};
 use pool::PoolError;
+use pool::format::uuid_text;
 use seam::real::PATH_TIMEOUT;
 use seam::{Nanos, Seam};
 
@@ -51,6 +52,11 @@ impl Cores {
     pub async fn pool_cells(&self, name: &str, volume: &str) -> Result<PoolCellsReport, Failure> {
         let volume = volume.to_owned();
         self.on_pool(name, async move |open: Rc<OpenPool>| open.cells(&volume).await).await?
+    }
+
+    /// The identity of an open pool, 32 hexadecimal digits.
+    pub async fn pool_identity(&self, name: &str) -> Result<String, Failure> {
+        self.on_pool(name, async |open: Rc<OpenPool>| uuid_text(&open.pool.uuid())).await
     }
 
     /// One open pool.

@@ -45,16 +45,17 @@ impl Cores {
         self.on_pool(name, async move |open: Rc<OpenPool>| open.add_device(&tier, &path, force).await).await?
     }
 
-    /// Makes a volume of a device full of data.
+    /// Makes a volume of a device full of data, which may be a member of an array with `force`.
     pub async fn import_pool_device(
         &self,
         name: &str,
         tier: &str,
-        path: PathBuf,
+        (path, force): (PathBuf, bool),
         volume: &str,
     ) -> Result<PoolReport, Failure> {
         let (tier, volume) = (tier.to_owned(), volume.to_owned());
-        self.on_pool(name, async move |open: Rc<OpenPool>| open.import_device(&tier, &path, &volume).await).await?
+        self.on_pool(name, async move |open: Rc<OpenPool>| open.import_device(&tier, (&path, force), &volume).await)
+            .await?
     }
 
     /// The identity of a device that is no group of a pool, and its identities in earlier versions.
@@ -139,7 +140,12 @@ impl OpenPool {
         Ok(self.report(true))
     }
 
-    async fn import_device(&self, tier: &str, path: &Path, volume: &str) -> Result<PoolReport, Failure> {
+    async fn import_device(
+        &self,
+        tier: &str,
+        (path, force): (&Path, bool),
+        volume: &str,
+    ) -> Result<PoolReport, Failure> {
         let number = self.tier_named(tier)?;
         let disk = self.open_device(path).await?;
         match flash::read_device_content(&self.seam, &disk).await {
@@ -154,7 +160,7 @@ impl OpenPool {
         }
         let identity = disk.identity();
         self.paths.borrow_mut().insert(identity.clone(), path.into());
-        let imported = self.pool.import(number, disk, volume).await;
+        let imported = self.pool.import(number, disk, volume, force).await;
         let report = imported.map_err(|error| {
             let text = name_devices(&error.to_string(), &self.paths.borrow());
             let is_pending = self.pool.groups().iter().any(|group| group.state.is_import());

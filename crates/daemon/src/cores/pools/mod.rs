@@ -14,12 +14,15 @@ mod snapshots;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use config::{PoolConfig, TierChoice, name_devices};
-use pool::{GroupNo, GroupReport, OpenOptions, Pool, PoolDisk, PoolError, Provisioning, VolumeSpec};
+use pool::format::uuid_text;
+use pool::{
+    GroupNo, GroupReport, OpenOptions, Pool, PoolDisk, PoolError, Provisioning, VolumeSpec, read_pool_identity,
+};
 use seam::real::{RealDisk, RealSeam};
 use seam::{Disk, DiskError, DiskOpen};
 
@@ -43,6 +46,8 @@ pub struct PoolTarget {
     pub is_paused: bool,
     /// Devices that a command has added.
     pub added_devices: BTreeSet<PathBuf>,
+    /// Identity of the pool to which the pause and the devices belong; `None` if it was not noted.
+    pub recorded_identity: Option<String>,
     /// File with the heat of its slices.
     pub heat_path: PathBuf,
 }
@@ -129,29 +134,64 @@ pub(super) async fn pool_of_core(
     Ok(open)
 }
 
-/// Opens a pool on those of its devices that are present.
-async fn open_pool(seam: &RealSeam, target: &PoolTarget, limit: Duration) -> Result<OpenPool, DiskError> {
-    let (config, is_paused) = (&target.config, target.is_paused);
-    let (mut disks, mut absent, mut paths) = (Vec::new(), Vec::new(), BTreeMap::new());
-    let is_listed = |path: &&PathBuf| config.devices().any(|listed| listed == *path);
-    let unlisted: Vec<_> = target.added_devices.iter().filter(|path| !is_listed(path)).collect();
-    for path in config.devices().chain(unlisted.iter().copied()) {
-        let open = DiskOpen { path: path.clone(), create_bytes: None, read_only: false, lock_wait_ms: LOCK_WAIT_MS };
+/// The devices of a pool that its opening has found.
+#[derive(Default)]
+struct FoundDevices {
+    disks: Vec<RealDisk>,
+    /// Reasons why others are absent.
+    absent: Vec<String>,
+    /// Paths by identity.
+    paths: BTreeMap<String, PathBuf>,
+}
+
+impl FoundDevices {
+    /// Opens a device. A failure counts as absence, except for a listed device that another user might write to.
+    async fn open(&mut self, seam: &RealSeam, path: &Path, is_listed: bool, limit: Duration) -> Result<(), DiskError> {
+        let open = DiskOpen { path: path.into(), create_bytes: None, read_only: false, lock_wait_ms: LOCK_WAIT_MS };
         match RealDisk::open_within(seam, &open, limit).await {
             Ok(disk) => {
-                paths.insert(disk.identity(), path.clone());
-                disks.push(disk);
+                self.paths.insert(disk.identity(), path.into());
+                self.disks.push(disk);
             }
             // A device that a command has added is named in the configuration by another path.
-            Err(DiskError::Shared { other, .. })
-                if unlisted.contains(&path) && paths.values().any(|own| *own == other) => {}
+            Err(DiskError::Shared { other, .. }) if !is_listed && self.paths.values().any(|own| *own == other) => {}
             // Another user of a device might write to it. A former device of the pool may serve another purpose by now.
-            Err(error @ (DiskError::Busy(_) | DiskError::Shared { .. })) if !unlisted.contains(&path) => {
-                return Err(error);
-            }
-            Err(error) => absent.push(error.to_string()),
+            Err(error @ (DiskError::Busy(_) | DiskError::Shared { .. })) if is_listed => return Err(error),
+            Err(error) => self.absent.push(error.to_string()),
+        }
+        Ok(())
+    }
+}
+
+/// True if the pool on the listed devices is another one than that to which the records under its name belong.
+async fn has_former_records(seam: &RealSeam, listed: &[RealDisk], target: &PoolTarget) -> bool {
+    let Some(recorded) = &target.recorded_identity else { return false };
+    for disk in listed {
+        if let Some(pool) = read_pool_identity(seam, disk).await {
+            return uuid_text(&pool) != *recorded;
         }
     }
+    false
+}
+
+/// Opens a pool on those of its devices that are present.
+async fn open_pool(seam: &RealSeam, target: &PoolTarget, limit: Duration) -> Result<OpenPool, DiskError> {
+    let config = &target.config;
+    let mut found = FoundDevices::default();
+    for path in config.devices() {
+        found.open(seam, path, true, limit).await?;
+    }
+    let has_former_records = has_former_records(seam, &found.disks, target).await;
+    if has_former_records && (target.is_paused || !target.added_devices.is_empty()) {
+        logging::warn!("pool {}: added devices and the pause of a former pool of this name are ignored", config.name);
+    }
+    let is_listed = |path: &&PathBuf| config.devices().any(|listed| listed == *path);
+    let added = target.added_devices.iter().filter(|_| !has_former_records);
+    let unlisted: Vec<_> = added.filter(|path| !is_listed(path)).collect();
+    for path in &unlisted {
+        found.open(seam, path, false, limit).await?;
+    }
+    let FoundDevices { mut disks, mut absent, paths } = found;
     let mut opened = Pool::open(seam, &disks, OpenOptions::default()).await;
     if let Err(PoolError::OtherPool { .. }) = opened {
         // An addition that a crash has interrupted leaves a device that still belongs to another pool.
@@ -198,7 +238,7 @@ async fn open_pool(seam: &RealSeam, target: &PoolTarget, limit: Duration) -> Res
         seam: seam.clone(),
         pool,
         paths: RefCell::new(paths),
-        relocation: Relocation::new(classes, config, is_paused),
+        relocation: Relocation::new(classes, config, target.is_paused && !has_former_records),
         drains: RefCell::default(),
     })
 }

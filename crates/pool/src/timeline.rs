@@ -1,0 +1,239 @@
+//! Timelines: proof that two groups have not been continued without each other.
+//!
+//! A pool gets a new random timeline whenever it opens without a group that the present timeline has had. The
+//! superblocks name the former timelines that a group may still hold, each with the last generation of it that the
+//! present one follows from. A group belongs to a pool if it holds the present timeline, or a former one up to that
+//! generation. Groups of which neither follows from the other have been continued separately: they are refused together,
+//! whatever their generations, because each may have used slots that the other one holds data in.
+//!
+//! An opening with a majority follows from every generation of the former timeline: without a majority none became
+//! durable that it does not know. An opening that accepts missing groups follows only from those up to its own.
+
+use crate::error::PoolError;
+use crate::format::superblock::{FORMER_TIMELINES_MAX, FormerTimeline, MemberEntry, MemberState, Superblock};
+use crate::number::PoolGeneration;
+
+/// The newest of the superblocks of different groups, from which the state of the pool follows. The error has the
+/// groups that belong together, as indexes: they were continued separately.
+pub(crate) fn newest(superblocks: &[&Superblock]) -> Result<usize, Vec<Vec<usize>>> {
+    let follows = |head: &&Superblock| superblocks.iter().all(|other| belongs(head, other));
+    let mut heads: Vec<&Superblock> = superblocks.iter().copied().filter(follows).collect();
+    // A head that another one follows from is older, also if it has removed the other's group since.
+    let all = heads.clone();
+    heads.retain(|head| !all.iter().any(|later| later.timeline != head.timeline && descends(later, head)));
+    let newest = heads.iter().max_by_key(|head| (head.generation, head.revision));
+    match newest {
+        Some(newest) if heads.iter().all(|head| head.timeline == newest.timeline) => {
+            let index = superblocks.iter().position(|superblock| std::ptr::eq(*superblock, *newest));
+            Ok(index.expect("the newest is one of the superblocks"))
+        }
+        _ => Err(branches(superblocks)),
+    }
+}
+
+/// The superblocks of each timeline that no other one follows from, with those that it follows from.
+fn branches(superblocks: &[&Superblock]) -> Vec<Vec<usize>> {
+    let mut last: Vec<&Superblock> = Vec::new();
+    for superblock in superblocks {
+        let is_former =
+            superblocks.iter().any(|other| other.timeline != superblock.timeline && descends(other, superblock));
+        if !is_former && !last.iter().any(|other| other.timeline == superblock.timeline) {
+            last.push(superblock);
+        }
+    }
+    let of_branch = |head: &&Superblock| {
+        let members = superblocks.iter().enumerate().filter(|(_, other)| {
+            let others = superblocks.iter().filter(|member| member.timeline == head.timeline);
+            other.timeline == head.timeline || others.into_iter().any(|member| descends(member, other))
+        });
+        members.map(|(index, _)| index).collect()
+    };
+    last.iter().map(of_branch).collect()
+}
+
+/// True if the state of `head` follows from that of `other`.
+fn descends(head: &Superblock, other: &Superblock) -> bool {
+    let is_former = |former: &FormerTimeline| former.timeline == other.timeline && other.generation <= former.last;
+    head.timeline == other.timeline || head.former.iter().any(is_former)
+}
+
+/// True if a group with the superblock `other` may be opened with `head`, or is none of its members.
+fn belongs(head: &Superblock, other: &Superblock) -> bool {
+    let uuid = other.members[other.group.index()].uuid;
+    match head.members.get(other.group.index()).filter(|member| member.uuid == uuid) {
+        // An interrupted addition has made no changes.
+        None => other.generation == PoolGeneration(0) || head.timeline == other.timeline,
+        Some(member) if !may_return(member) => true,
+        Some(_) => descends(head, other),
+    }
+}
+
+/// True if a group may be opened again after an absence.
+fn may_return(member: &MemberEntry) -> bool {
+    !matches!(member.state, MemberState::Removed | MemberState::Lost)
+}
+
+/// Notes the timelines that the present groups hold, by the number of the member, and begins a new one if a group is
+/// absent that the present one has had.
+pub(crate) fn begin_opening(
+    superblock: &mut Superblock,
+    held: &[Option<u64>],
+    has_majority: bool,
+    mut random: impl FnMut() -> u64,
+) -> Result<(), PoolError> {
+    let (present, former) = (superblock.timeline, superblock.former.clone());
+    let members = superblock.members.iter_mut().zip(held);
+    for (member, held) in members.filter_map(|(member, held)| Some((member, (*held)?))) {
+        let entry = former.iter().position(|former| former.timeline == held).filter(|_| held != present);
+        (member.missed_timeline, member.may_hold) = (false, entry.map_or(0, |entry| 1 << entry));
+    }
+    remove_unused(superblock);
+    let has_left = |(member, held): (&MemberEntry, &Option<u64>)| {
+        member.state.is_member() && held.is_none() && !member.missed_timeline
+    };
+    if !superblock.members.iter().zip(held).any(has_left) {
+        return Ok(());
+    }
+    if superblock.former.len() == FORMER_TIMELINES_MAX {
+        let text = "devices have left the pool at too many different times: attach the absent ones";
+        return Err(PoolError::Refused(text.to_owned()));
+    }
+    let last = if has_majority { PoolGeneration(u64::MAX) } else { superblock.generation };
+    let bit = 1 << superblock.former.len();
+    superblock.former.push(FormerTimeline { timeline: present, last });
+    let members = superblock.members.iter_mut().zip(held);
+    for (member, held) in members.filter(|(member, _)| may_return(member)) {
+        if !member.missed_timeline && held.is_none_or(|held| held == present) {
+            member.may_hold |= bit;
+        }
+        member.missed_timeline = held.is_none();
+    }
+    superblock.timeline = random().max(1);
+    Ok(())
+}
+
+/// Removes the former timelines that no group can hold any more.
+fn remove_unused(superblock: &mut Superblock) {
+    for member in &mut superblock.members {
+        if !may_return(member) {
+            member.may_hold = 0;
+        }
+    }
+    for entry in (0..superblock.former.len()).rev() {
+        let bit = 1_u8 << entry;
+        if superblock.members.iter().any(|member| member.may_hold & bit != 0) {
+            continue;
+        }
+        superblock.former.remove(entry);
+        for member in &mut superblock.members {
+            member.may_hold = member.may_hold & (bit - 1) | (member.may_hold >> 1) & !(bit - 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::layout::area_blocks_for;
+    use crate::number::{GroupNo, TierNo};
+
+    const PRESENT: Option<u64> = Some(0);
+
+    fn pool(groups: u8) -> Superblock {
+        let member = |number: u8| MemberEntry {
+            uuid: [number; 16],
+            slots: 10,
+            tier: TierNo(0),
+            state: MemberState::InService,
+            carries_metadata: number < 2,
+            has_area: true,
+            data_at: 1 << 20,
+            name: format!("disk-{number}"),
+            missed_timeline: false,
+            may_hold: 0,
+        };
+        Superblock {
+            features: 0,
+            pool: [9; 16],
+            revision: 7,
+            generation: PoolGeneration(3),
+            group: GroupNo(0),
+            slice_bytes: 4 << 20,
+            journal_blocks: 64,
+            area_blocks: area_blocks_for(1000),
+            slots_max: 1000,
+            logical_block: 512,
+            tiers: vec!["one".to_owned()],
+            import: None,
+            timeline: 0,
+            former: Vec::new(),
+            members: (0..groups).map(member).collect(),
+        }
+    }
+
+    fn on_group(superblock: &Superblock, group: u16, generation: u64) -> Superblock {
+        Superblock { group: GroupNo(group), generation: PoolGeneration(generation), ..superblock.clone() }
+    }
+
+    fn opened(superblock: &Superblock, held: &[Option<u64>], has_majority: bool, timeline: u64) -> Superblock {
+        let mut next = superblock.clone();
+        begin_opening(&mut next, held, has_majority, || timeline).expect("room for a timeline");
+        Superblock { generation: superblock.generation.next(), ..next }
+    }
+
+    #[test]
+    fn full_opening_keeps_the_timeline() {
+        assert_eq!(opened(&pool(2), &[PRESENT; 2], true, 5).timeline, 0);
+    }
+
+    #[test]
+    fn majority_follows_from_every_generation_of_its_former_timeline() {
+        let (old, absent) = (pool(3), [PRESENT, None, PRESENT]);
+        let new = opened(&old, &absent, true, 5);
+        // The absent group got a superblock that never reached a majority.
+        assert_eq!(newest(&[&on_group(&old, 1, 9), &new]), Ok(1));
+        let new = opened(&old, &absent, false, 5);
+        assert_eq!(newest(&[&on_group(&old, 1, 3), &new]), Ok(1));
+        assert_eq!(newest(&[&on_group(&old, 1, 9), &new]), Err(vec![vec![0], vec![1]]));
+    }
+
+    #[test]
+    fn older_group_is_named_with_each_branch_that_follows_from_it() {
+        let old = pool(3);
+        let first = opened(&old, &[PRESENT, None, None], false, 5);
+        let second = on_group(&opened(&old, &[None, PRESENT, None], false, 6), 1, 8);
+        let third = on_group(&old, 2, 3);
+        assert_eq!(newest(&[&first, &second, &third]), Err(vec![vec![0, 2], vec![1, 2]]));
+    }
+
+    #[test]
+    fn two_groups_that_gave_each_other_up_are_refused_together() {
+        let old = pool(2);
+        let mut first = opened(&old, &[PRESENT, None], false, 5);
+        first.members[1].state = MemberState::Lost;
+        let mut second = on_group(&opened(&old, &[None, PRESENT], false, 6), 1, 20);
+        assert_eq!(newest(&[&first, &second]), Ok(0), "one of them gave up the other");
+        second.members[0].state = MemberState::Lost;
+        assert_eq!(newest(&[&first, &second]), Err(vec![vec![0], vec![1]]));
+    }
+
+    #[test]
+    fn absences_at_more_times_than_a_superblock_has_room_for_are_refused() {
+        let mut superblock = pool(20);
+        let mut held = vec![PRESENT; 20];
+        for absent in 0..FORMER_TIMELINES_MAX {
+            held[absent] = None;
+            superblock = opened(&superblock, &held, true, absent as u64 + 1);
+            held[absent + 1..].fill(Some(superblock.timeline));
+        }
+        assert_eq!(superblock.former.len(), FORMER_TIMELINES_MAX);
+        held[FORMER_TIMELINES_MAX] = None;
+        begin_opening(&mut superblock.clone(), &held, true, || 99).expect_err("no room");
+        // A group may have missed the superblock of the opening before its absence, so it may hold two timelines.
+        (held[2], held[3]) = (Some(superblock.timeline), Some(superblock.timeline));
+        held[FORMER_TIMELINES_MAX] = Some(superblock.timeline);
+        let next = opened(&superblock, &held, true, 99);
+        assert_eq!((next.former.len(), next.members[4].may_hold), (FORMER_TIMELINES_MAX - 1, 0b1100));
+        assert_eq!(next.former[2].timeline, 3);
+    }
+}
