@@ -4,6 +4,7 @@
 pub mod advice;
 pub mod content;
 pub mod curve;
+pub mod destage;
 pub mod fixture;
 pub mod markup;
 pub mod modelled_pool;

@@ -1,5 +1,7 @@
 //! `hotset lab`: published tests reproduced in virtual time.
 
+mod destage;
+
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
@@ -29,6 +31,8 @@ pub enum Action {
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
+    /// Compare orders and paces of destage (Hotset, WOW, ACP, ALRU) on a model of a write cache
+    Destage(destage::Options),
 }
 
 #[derive(Serialize)]
@@ -50,6 +54,7 @@ pub fn run(action: Action, json: bool) -> Result<(), Failure> {
             };
             run_scenarios(&selected, seed, out.as_deref(), json)
         }
+        Action::Destage(options) => destage::run(&options, json),
     }
 }
 
