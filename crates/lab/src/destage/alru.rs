@@ -56,7 +56,7 @@ mod tests {
         let (mut dirty, mut order) = (DirtyBlocks::default(), Alru::new(64));
         // 100 blocks downwards, then two at the front of the volume, then one that is younger.
         (0..BATCH_BLOCKS).for_each(|number| drop(dirty.write(1_000 + 2 * (BATCH_BLOCKS - number), Nanos::ZERO)));
-        [0, 1].map(|block| dirty.write(block, Nanos::from_secs(1)));
+        [0, 1].into_iter().for_each(|block| dirty.write(block, Nanos::from_secs(1)));
         dirty.write(500, Nanos::from_secs(60));
         let mut next = |now| {
             let situation = Situation { now, ..Situation::default() };

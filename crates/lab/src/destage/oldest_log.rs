@@ -187,7 +187,7 @@ mod tests {
             log.measure(&dirty, Nanos::ZERO);
         };
         (0..blocks).for_each(|number| write(2 * (MEMORY_BLOCKS + blocks - number)));
-        [0, 1].map(|number| write(2 * (MEMORY_BLOCKS + blocks - number)));
+        [0, 1].into_iter().for_each(|number| write(2 * (MEMORY_BLOCKS + blocks - number)));
         (dirty, log)
     }
 
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn little_data_waits_for_its_age_or_for_idle_clients() {
         let (mut dirty, mut log) = (DirtyBlocks::default(), OldestLog::new(Space::Log, 64));
-        [7, 8, 300].map(|block| dirty.write(block, Nanos::ZERO));
+        [7, 8, 300].into_iter().for_each(|block| dirty.write(block, Nanos::ZERO));
         log.measure(&dirty, Nanos::ZERO);
         let now = Nanos::from_secs(200);
         let at = |now| Situation { now, used_blocks: 3, capacity_blocks: CAPACITY, ..Situation::default() };
