@@ -58,13 +58,13 @@ pub enum PoolError {
     },
     /// Groups were continued without each other. Their data must not be mixed.
     #[error(
-        "the pool was continued on separate devices, each without the others: {}. Their data must not be mixed, so \
-         nothing was changed. Detach all devices but those that belong together and have the data to keep",
-        describe_branches(branches)
+        "split brain: the pool was opened on separate devices, each without the others: {}. Nothing was changed. \
+         Detach the devices of every side but the one whose data you want to keep, then open the pool again",
+        describe_sides(sides)
     )]
-    Forked {
+    Diverged {
         /// The devices that belong together.
-        branches: Vec<Vec<String>>,
+        sides: Vec<Vec<String>>,
     },
     /// No present group carries the pool's metadata.
     #[error("no present device carries the pool's metadata: attach {missing}")]
@@ -144,12 +144,12 @@ pub enum PoolError {
     },
 }
 
-fn describe_branches(branches: &[Vec<String>]) -> String {
+fn describe_sides(sides: &[Vec<String>]) -> String {
     let describe = |devices: &Vec<String>| match &devices[..] {
         [device] => format!("{device} alone"),
         devices => format!("{} together", devices.join(", ")),
     };
-    branches.iter().map(describe).collect::<Vec<_>>().join("; ")
+    sides.iter().map(describe).collect::<Vec<_>>().join("; ")
 }
 
 impl PoolError {

@@ -11,7 +11,7 @@ use crate::state::Inner;
 
 /// Maximum number of attempts of a write whose group may lose it before the flush.
 const ATTEMPTS_MAX: u32 = 3;
-/// Maximum number of attempts on the last metadata copy; they last 6 s together.
+/// Maximum number of attempts on the last metadata copy; with their pauses they take about 6 s.
 const LAST_COPY_ATTEMPTS: u32 = 8;
 /// The pause after the first of them. Each further one is twice as long.
 const FIRST_PAUSE: Nanos = Nanos::from_millis(50);
@@ -33,16 +33,16 @@ pub(crate) async fn flush_group<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group:
     result
 }
 
-/// Writes blocks at byte offsets and flushes the group. All of that is repeated if the write stamp changes meanwhile: the
-/// group has reconnected, or another task's flush has failed. On the last metadata copy an error is repeated, too: the
-/// pool can do nothing else, and the error may pass.
+/// Writes blocks at byte offsets and flushes the group. Retries if the write stamp changes meanwhile: the group has
+/// reconnected, or another task's flush has failed. On the last metadata copy it also retries after errors: without that
+/// copy the pool can only fail.
 pub(crate) async fn write_to_group<S: Seam, D: Disk<S>>(
     inner: &Inner<S, D>,
     group: GroupNo,
     disk: &D,
     runs: &[(u64, Vec<S::Block>)],
 ) -> DiskResult<()> {
-    repeat(inner, group, disk, async || {
+    retry(inner, group, disk, async || {
         let stamp = inner.state.borrow().write_stamp(group);
         write_runs::<S, D>(disk, runs).await?;
         flush_group(inner, group, disk).await?;
@@ -51,14 +51,14 @@ pub(crate) async fn write_to_group<S: Seam, D: Disk<S>>(
     .await
 }
 
-/// Writes blocks at byte offsets, for a later flush. The errors are repeated as by [`write_to_group`].
+/// Writes blocks at byte offsets, for a later flush. Retries as [`write_to_group`] does.
 pub(crate) async fn write_unflushed<S: Seam, D: Disk<S>>(
     inner: &Inner<S, D>,
     group: GroupNo,
     disk: &D,
     runs: &[(u64, Vec<S::Block>)],
 ) -> DiskResult<()> {
-    repeat(inner, group, disk, async || write_runs::<S, D>(disk, runs).await.map(|()| true)).await
+    retry(inner, group, disk, async || write_runs::<S, D>(disk, runs).await.map(|()| true)).await
 }
 
 async fn write_runs<S: Seam, D: Disk<S>>(disk: &D, runs: &[(u64, Vec<S::Block>)]) -> DiskResult<()> {
@@ -68,9 +68,9 @@ async fn write_runs<S: Seam, D: Disk<S>>(disk: &D, runs: &[(u64, Vec<S::Block>)]
     Ok(())
 }
 
-/// Repeats an attempt that returns false, because the group has lost a part of it, or during which the group reconnects.
-/// On the last metadata copy most errors are repeated, with pauses.
-async fn repeat<S: Seam, D: Disk<S>>(
+/// Retries an attempt that lost writes (`Ok(false)`) or met a reconnect. On the last metadata copy it also retries
+/// transient errors, with growing pauses.
+async fn retry<S: Seam, D: Disk<S>>(
     inner: &Inner<S, D>,
     group: GroupNo,
     disk: &D,
@@ -79,7 +79,7 @@ async fn repeat<S: Seam, D: Disk<S>>(
     let mut pause = FIRST_PAUSE;
     for attempts in 1_u32.. {
         let epoch = disk.connection_epoch();
-        let (error, is_lost) = match attempt().await {
+        let (error, may_retry_now) = match attempt().await {
             Ok(true) => return Ok(()),
             Ok(false) => (DiskError::Io("the device keeps losing writes before they are flushed".to_owned()), true),
             Err(error) => (error, disk.connection_epoch() != epoch),
@@ -88,7 +88,7 @@ async fn repeat<S: Seam, D: Disk<S>>(
         if may_pass && inner.state.borrow().is_last_copy(group) && attempts < LAST_COPY_ATTEMPTS {
             inner.seam.sleep(pause).await;
             pause = Nanos(pause.0 * 2);
-        } else if !is_lost || attempts >= ATTEMPTS_MAX {
+        } else if !may_retry_now || attempts >= ATTEMPTS_MAX {
             return Err(error);
         }
     }

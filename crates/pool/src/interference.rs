@@ -12,7 +12,7 @@ const BASELINE_MIN: u32 = 256;
 /// Requests after which old ones count half.
 const HALVE_AT: u64 = 1 << 17;
 /// The tail of a group is exceeded by one in this many of its requests.
-const TAIL: i64 = 100;
+const TAIL_ONE_IN: i64 = 100;
 /// Step of the tail at a request that exceeds it, as a part of the tail: the first one, and the one after
 /// [`BASELINE_MIN`] requests.
 const TAIL_STEPS: [u64; 2] = [4, 16];
@@ -24,24 +24,24 @@ const MEAN_WEIGHT: i64 = 256;
 struct Baseline {
     requests: u32,
     /// Running mean.
-    mean: i64,
-    /// Estimate of the latency that one in [`TAIL`] requests exceeds.
-    tail: u64,
+    mean_ns: i64,
+    /// Estimate of the latency that one in [`TAIL_ONE_IN`] requests exceeds.
+    tail_ns: u64,
 }
 
 impl Baseline {
     fn add(&mut self, latency: u64) {
         if self.requests == 0 {
-            (self.mean, self.tail) = (latency as i64, latency.max(1));
+            (self.mean_ns, self.tail_ns) = (latency as i64, latency.max(1));
         }
         self.requests = self.requests.saturating_add(1);
         let weight = MEAN_WEIGHT.min(i64::from(self.requests));
-        self.mean += (latency as i64 - self.mean) / weight;
-        let step = self.tail / TAIL_STEPS[usize::from(self.requests > BASELINE_MIN)];
-        if latency > self.tail {
-            self.tail += step.max(1);
+        self.mean_ns += (latency as i64 - self.mean_ns) / weight;
+        let step = self.tail_ns / TAIL_STEPS[usize::from(self.requests > BASELINE_MIN)];
+        if latency > self.tail_ns {
+            self.tail_ns += step.max(1);
         } else {
-            self.tail -= step / TAIL as u64;
+            self.tail_ns -= step / TAIL_ONE_IN as u64;
         }
     }
 
@@ -68,11 +68,11 @@ pub(crate) struct Interference {
     copies_begun: u64,
     /// Requests that ended, and the sum of their latencies.
     requests: u64,
-    latency: u64,
-    /// Requests beside a copy that exceeded their group's tail, less those that exceed it anyhow; times [`TAIL`].
-    late: i64,
+    latency_sum_ns: u64,
+    /// Requests beside a copy that exceeded their group's tail, minus the expected one in [`TAIL_ONE_IN`]; scaled by it.
+    late_excess: i64,
     /// Latency of the requests beside a copy, less the mean of their group.
-    delay: i64,
+    delay_ns: i64,
 }
 
 impl Interference {
@@ -102,28 +102,28 @@ impl Interference {
         if !is_beside_copy {
             baseline.add(latency);
         } else if baseline.is_known() {
-            self.late += if latency > baseline.tail { TAIL - 1 } else { -1 };
-            self.delay = self.delay.saturating_add_unsigned(latency).saturating_sub(baseline.mean);
+            self.late_excess += if latency > baseline.tail_ns { TAIL_ONE_IN - 1 } else { -1 };
+            self.delay_ns = self.delay_ns.saturating_add_unsigned(latency).saturating_sub(baseline.mean_ns);
         }
         self.requests += 1;
-        self.latency = self.latency.saturating_add(latency);
+        self.latency_sum_ns = self.latency_sum_ns.saturating_add(latency);
         if self.requests == HALVE_AT {
-            (self.requests, self.latency) = (self.requests / 2, self.latency / 2);
-            (self.late, self.delay) = (self.late / 2, self.delay / 2);
+            (self.requests, self.latency_sum_ns) = (self.requests / 2, self.latency_sum_ns / 2);
+            (self.late_excess, self.delay_ns) = (self.late_excess / 2, self.delay_ns / 2);
         }
     }
 
     /// True if clients use a group whose latency without copies is not known yet.
-    pub fn is_unknown(&self, group: GroupNo) -> bool {
+    pub fn lacks_baseline(&self, group: GroupNo) -> bool {
         self.groups.get(group.index()).is_some_and(|baseline| baseline.requests > 0 && !baseline.is_known())
     }
 
-    /// True if copies have made less than `late_ppm` of the requests exceed the tail, and have added less than
+    /// True if copies have made at most `late_ppm` of the requests exceed the tail, and have added at most
     /// `delay_ppm` to their latency.
-    pub fn is_below(&self, late_ppm: u64, delay_ppm: u64) -> bool {
+    pub fn is_within_limits(&self, late_ppm: u64, delay_ppm: u64) -> bool {
         let limit = |whole: u64, ppm: u64| i128::from(whole) * i128::from(ppm) / 1_000_000;
-        i128::from(self.late) <= limit(self.requests, late_ppm) * i128::from(TAIL)
-            && i128::from(self.delay) <= limit(self.latency, delay_ppm)
+        i128::from(self.late_excess) <= limit(self.requests, late_ppm) * i128::from(TAIL_ONE_IN)
+            && i128::from(self.delay_ns) <= limit(self.latency_sum_ns, delay_ppm)
     }
 }
 
@@ -156,26 +156,26 @@ mod tests {
     fn copies_beside_unchanged_requests_do_not_count() {
         let mut interference = Interference::default();
         run(&mut interference, 10, false, |latency| latency);
-        assert!(interference.is_unknown(GROUP));
+        assert!(interference.lacks_baseline(GROUP));
         run(&mut interference, 20_000, false, |latency| latency);
-        assert!(!interference.is_unknown(GROUP));
-        let tail = interference.groups[0].tail / 1_000;
-        assert!((195..1_000).contains(&tail), "{tail} us are exceeded by one in {TAIL}");
+        assert!(!interference.lacks_baseline(GROUP));
+        let tail = interference.groups[0].tail_ns / 1_000;
+        assert!((195..1_000).contains(&tail), "{tail} us are exceeded by one in {TAIL_ONE_IN}");
         for _ in 0..20 {
             run(&mut interference, 1_000, true, |latency| latency);
             run(&mut interference, 1_000, false, |latency| latency);
         }
-        assert!(interference.is_below(1_000, 10_000), "{interference:?}");
+        assert!(interference.is_within_limits(1_000, 10_000), "{interference:?}");
     }
 
     #[test]
-    fn copies_that_make_requests_late_exceed_the_limit_until_more_requests_end() {
+    fn late_requests_exceed_the_limit_until_more_requests_end() {
         let mut interference = Interference::default();
         run(&mut interference, 10_000, false, |latency| latency);
         run(&mut interference, 60, true, |latency| latency + 2_000_000);
-        assert!(!interference.is_below(2_500, u64::MAX), "{interference:?}");
+        assert!(!interference.is_within_limits(2_500, u64::MAX), "{interference:?}");
         run(&mut interference, 20_000, false, |latency| latency);
-        assert!(interference.is_below(2_500, u64::MAX), "60 of 30,000 are 0.2 %: {interference:?}");
+        assert!(interference.is_within_limits(2_500, u64::MAX), "60 of 30,000 are 0.2 %: {interference:?}");
     }
 
     #[test]
@@ -183,8 +183,8 @@ mod tests {
         let mut interference = Interference::default();
         run(&mut interference, 10_000, false, |latency| latency);
         run(&mut interference, 5_000, true, |latency| latency + latency / 4);
-        assert!(!interference.is_below(1_000_000, 30_000), "{interference:?}");
-        assert!(interference.is_below(1_000_000, 120_000), "{interference:?}");
+        assert!(!interference.is_within_limits(1_000_000, 30_000), "{interference:?}");
+        assert!(interference.is_within_limits(1_000_000, 120_000), "{interference:?}");
     }
 
     #[test]
@@ -195,7 +195,7 @@ mod tests {
         interference.begin_copy();
         interference.end_copy();
         interference.end(GROUP, request, Nanos::from_millis(50));
-        assert!(interference.late > 0);
+        assert!(interference.late_excess > 0);
         assert_eq!(interference.groups[0].requests, 1_000);
     }
 }

@@ -28,9 +28,9 @@ use task_sync::{BoxFuture, Waiters};
 pub const MOVES_MAX: usize = 8;
 /// Blocks that the last pass may copy while writes wait.
 pub const LAST_PASS_BLOCKS: u32 = 64;
-/// Blocks of one copy request.
+/// Blocks of a copy request on slow devices.
 const COPY_BLOCKS: u64 = 64;
-/// The same on devices that are fast enough for it: a large request occupies the core, too, and clients wait.
+/// Blocks of the first copy request, and of all on fast devices. A large request occupies the core, and clients wait.
 const FAST_COPY_BLOCKS: u64 = 16;
 /// Longest time of a copy of [`FAST_COPY_BLOCKS`] on a fast device. A disk with moving heads takes longer to reach them.
 const FAST_COPY_TIME: Nanos = Nanos::from_millis(3);
@@ -245,12 +245,12 @@ async fn copy_slice<S: Seam, D: Disk<S>>(
 ) -> Result<MoveOutcome, MoveError> {
     let blocks = inner.state.borrow().slice_bytes() / BLOCK_BYTES as u64;
     let mut runs = VecDeque::from([0..blocks]);
-    let mut count_max = FAST_COPY_BLOCKS;
+    let mut blocks_max = FAST_COPY_BLOCKS;
     for _ in 0..PASSES_MAX {
         while let Some(mut run) = runs.pop_front() {
-            if run.end - run.start > count_max {
-                runs.push_front(run.start + count_max..run.end);
-                run.end = run.start + count_max;
+            if run.end - run.start > blocks_max {
+                runs.push_front(run.start + blocks_max..run.end);
+                run.end = run.start + blocks_max;
             }
             let bytes = (run.end - run.start) * BLOCK_BYTES as u64;
             let request = CopyRequest { slice, source: copy.source.group, target: copy.target.group, bytes };
@@ -260,7 +260,7 @@ async fn copy_slice<S: Seam, D: Disk<S>>(
             let start = inner.seam.now();
             copy_blocks(inner, &copy, run).await.map_err(MoveError::Disk)?;
             let is_fast = inner.seam.now().since(start) <= FAST_COPY_TIME;
-            count_max = if is_fast { FAST_COPY_BLOCKS } else { COPY_BLOCKS };
+            blocks_max = if is_fast { FAST_COPY_BLOCKS } else { COPY_BLOCKS };
             let mut state = inner.state.borrow_mut();
             match registered(&mut state, &copy) {
                 None => return Ok(MoveOutcome::Unallocated),

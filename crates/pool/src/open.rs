@@ -93,9 +93,9 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
         return Err(PoolError::OtherPool { device: disk.identity() });
     }
     let superblocks: Vec<_> = found.iter().map(|(superblock, _, _)| superblock).collect();
-    let newest = timeline::newest(&superblocks).map_err(|branches| {
+    let newest = timeline::find_newest(&superblocks).map_err(|sides| {
         let names = |branch: Vec<usize>| branch.into_iter().map(|index| found[index].2.identity()).collect();
-        PoolError::Forked { branches: branches.into_iter().map(names).collect() }
+        PoolError::Diverged { sides: sides.into_iter().map(names).collect() }
     })?;
     let newest = found[newest].0.clone();
     let mut present: Vec<Option<D>> = newest.members.iter().map(|_| None).collect();
@@ -160,7 +160,10 @@ fn check_device<S: Seam, D: Disk<S>>(disk: &D, superblock: &Superblock, member: 
     }
     if geometry.logical_block > superblock.logical_block {
         let (device, found, wanted) = (disk.identity(), geometry.logical_block, superblock.logical_block);
-        let text = format!("{device} has blocks of {found} bytes, and the pool's volumes have {wanted}");
+        let text = format!(
+            "{device} has logical blocks of {found} bytes, but the pool's volumes have {wanted}: attach the original \
+             device, or one with blocks of at most {wanted} bytes"
+        );
         return Err(PoolError::Refused(text));
     }
     Ok(())
@@ -255,7 +258,7 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
             state.given_up.insert(number);
         }
     }
-    timeline::begin_opening(&mut state.superblock, &held, has_majority, || seam.random())?;
+    timeline::begin_opening(&mut state.superblock, &held, has_majority, || seam.random());
     write_missing(&buffers, &copies, &loaded, &mut state).await?;
     state.demand_since = seam.now();
     state.journal.boot = seam.random();

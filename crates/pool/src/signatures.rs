@@ -1,4 +1,4 @@
-//! Recognises disks that are parts of something else: members of md, LVM, ZFS and others that are not active now. An
+//! Recognises disks that belong to another storage stack: members of md, LVM, ZFS and others that are not active now. An
 //! active one is in use, and cannot be opened.
 //!
 //! Such a disk has no content of its own, or one that its owner changes when it starts again: an array finds its
@@ -11,14 +11,16 @@ use crate::device::read_each;
 
 /// A signature: bytes at a place that follows from the size of the disk.
 struct Signature {
-    /// The disk that has it, for people.
+    /// A disk with this signature, for messages.
     name: &'static str,
     /// Byte offset of the area, from the size of the disk; `None` if the disk is too small.
     area: fn(u64) -> Option<u64>,
     /// Offset of the bytes in the area.
     offset: usize,
-    /// Distance of the next place in the area, and number of places.
-    places: (usize, usize),
+    /// Distance between two places in the area.
+    stride: usize,
+    /// Number of places in the area.
+    count: usize,
     bytes: &'static [u8],
 }
 
@@ -31,12 +33,12 @@ const DRBD: &str = "a backing device of DRBD";
 
 /// Bytes at a fixed offset.
 const fn at(name: &'static str, area: fn(u64) -> Option<u64>, offset: usize, bytes: &'static [u8]) -> Signature {
-    Signature { name, area, offset, places: (0, 1), bytes }
+    Signature { name, area, offset, stride: 0, count: 1, bytes }
 }
 
 /// The uberblocks of a ZFS label, whatever their size.
 const fn zfs(area: fn(u64) -> Option<u64>, bytes: &'static [u8]) -> Signature {
-    Signature { name: ZFS, area, offset: 0, places: (1 << 10, 128), bytes }
+    Signature { name: ZFS, area, offset: 0, stride: 1 << 10, count: 128, bytes }
 }
 
 /// Magic numbers of ZFS uberblocks, of either byte order.
@@ -55,7 +57,7 @@ const SIGNATURES: &[Signature] = &[
     at(MD, md_90, 0, &[0xa9, 0x2b, 0x4e, 0xfc, 0, 0, 0, 0]),
     at("a member of an Intel RAID array", |size| size.checked_sub(4096), 3072, b"Intel Raid ISM Cfg Sig. "),
     at("a member of a DDF RAID array", |size| size.checked_sub(4096), 3584, &[0xde, 0x11, 0xde, 0x11]),
-    Signature { name: LVM, area: start::<0>, offset: 0, places: (512, 4), bytes: b"LABELONE" },
+    Signature { name: LVM, area: start::<0>, offset: 0, stride: 512, count: 4, bytes: b"LABELONE" },
     // The uberblocks of four labels: two at the start, two at the end of the whole 256 KiB.
     zfs(start::<{ 128 * KIB }>, &UBERBLOCK[0]),
     zfs(start::<{ 128 * KIB }>, &UBERBLOCK[1]),
@@ -100,11 +102,11 @@ fn drbd(size: u64) -> Option<u64> {
 impl Signature {
     /// Bytes of the area.
     fn len(&self) -> usize {
-        self.offset + self.places.0 * (self.places.1 - 1) + self.bytes.len()
+        self.offset + self.stride * (self.count - 1) + self.bytes.len()
     }
 
     fn is_in(&self, area: &[u8]) -> bool {
-        let mut places = (0..self.places.1).map(|place| self.offset + place * self.places.0);
+        let mut places = (0..self.count).map(|place| self.offset + place * self.stride);
         places.any(|at| area[at..].starts_with(self.bytes))
     }
 }
@@ -171,7 +173,8 @@ mod tests {
     #[test]
     fn each_signature_is_found_at_its_place() {
         // Written out, as the programs compute them.
-        let cases: [(u64, Vec<u8>, &str); 16] = [
+        let bcache = [0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca, 0x82, 0x65, 0xf5, 0x7f, 0x48, 0xba, 0x6d, 0x81];
+        let cases: [(u64, Vec<u8>, &str); 22] = [
             (0, MD_1.to_vec(), MD),
             (4096, MD_1.to_vec(), MD),
             (3_178_496, MD_1.to_vec(), MD),
@@ -188,6 +191,12 @@ mod tests {
             (0, b"LUKS\xba\xbe\0\x02".to_vec(), "a LUKS container"),
             (SIZE - 4096, after(3584, &[0xde, 0x11, 0xde, 0x11]), "a member of a DDF RAID array"),
             (0, b"integrt\0".to_vec(), "a device of dm-integrity"),
+            (SIZE - 4096, after(3072, b"Intel Raid ISM Cfg Sig. "), "a member of an Intel RAID array"),
+            (4096, after(24, &bcache), "a device of bcache"),
+            (0, b"dmvdo001".to_vec(), "a device of VDO"),
+            (0, b"bluestore block device\n".to_vec(), "a device of Ceph BlueStore"),
+            (3_182_592, after(60, &[0x83, 0x74, 0x02, 0x6b]), DRBD),
+            (3_182_592, after(60, &[0x83, 0x74, 0x02, 0x6c]), DRBD),
         ];
         for (at, bytes, name) in cases {
             assert_eq!(found_with(at, &bytes), Some(name), "{name} at byte {at}");
@@ -198,6 +207,6 @@ mod tests {
     fn other_content_has_no_signature() {
         assert_eq!(found_with(0, b"EFI PART"), None);
         assert_eq!(found_with(4096, b"LABELONE"), None);
-        assert_eq!(found_with(0, &MD_1[..7]), None);
+        assert_eq!(found_with(0, &[0xfc, 0x4e, 0x2b, 0xa9, 2, 0, 0, 0]), None, "an unknown version");
     }
 }

@@ -9,63 +9,87 @@
 //! An opening with a majority follows from every generation of the former timeline: without a majority none became
 //! durable that it does not know. An opening that accepts missing groups follows only from those up to its own.
 
-use crate::error::PoolError;
 use crate::format::superblock::{FORMER_TIMELINES_MAX, FormerTimeline, MemberEntry, MemberState, Superblock};
-use crate::number::PoolGeneration;
+use crate::number::{GroupNo, PoolGeneration};
 
 /// The newest of the superblocks of different groups, from which the state of the pool follows. The error has the
 /// groups that belong together, as indexes: they were continued separately.
-pub(crate) fn newest(superblocks: &[&Superblock]) -> Result<usize, Vec<Vec<usize>>> {
-    let follows = |head: &&Superblock| superblocks.iter().all(|other| belongs(head, other));
-    let mut heads: Vec<&Superblock> = superblocks.iter().copied().filter(follows).collect();
+pub(crate) fn find_newest(superblocks: &[&Superblock]) -> Result<usize, Vec<Vec<usize>>> {
+    let age = |superblock: &&Superblock| (superblock.generation, superblock.revision);
+    let is_newest =
+        |head: &&Superblock| superblocks.iter().all(|other| other.timeline != head.timeline || age(other) <= age(head));
+    let follows = |head: &&Superblock| superblocks.iter().all(|other| can_open_with(head, other, superblocks));
+    let mut heads: Vec<&Superblock> = superblocks.iter().copied().filter(is_newest).filter(follows).collect();
     // A head that another one follows from is older, also if it has removed the other's group since.
     let all = heads.clone();
-    heads.retain(|head| !all.iter().any(|later| later.timeline != head.timeline && descends(later, head)));
-    let newest = heads.iter().max_by_key(|head| (head.generation, head.revision));
+    heads.retain(|head| !all.iter().any(|later| later.timeline != head.timeline && follows_from(later, head)));
+    let newest = heads.iter().max_by_key(|head| age(head));
     match newest {
         Some(newest) if heads.iter().all(|head| head.timeline == newest.timeline) => {
             let index = superblocks.iter().position(|superblock| std::ptr::eq(*superblock, *newest));
             Ok(index.expect("the newest is one of the superblocks"))
         }
-        _ => Err(branches(superblocks)),
+        _ => Err(sides(superblocks)),
     }
 }
 
 /// The superblocks of each timeline that no other one follows from, with those that it follows from.
-fn branches(superblocks: &[&Superblock]) -> Vec<Vec<usize>> {
+fn sides(superblocks: &[&Superblock]) -> Vec<Vec<usize>> {
     let mut last: Vec<&Superblock> = Vec::new();
     for superblock in superblocks {
         let is_former =
-            superblocks.iter().any(|other| other.timeline != superblock.timeline && descends(other, superblock));
+            superblocks.iter().any(|other| other.timeline != superblock.timeline && follows_from(other, superblock));
         if !is_former && !last.iter().any(|other| other.timeline == superblock.timeline) {
             last.push(superblock);
         }
     }
-    let of_branch = |head: &&Superblock| {
+    let of_side = |head: &&Superblock| {
         let members = superblocks.iter().enumerate().filter(|(_, other)| {
             let others = superblocks.iter().filter(|member| member.timeline == head.timeline);
-            other.timeline == head.timeline || others.into_iter().any(|member| descends(member, other))
+            other.timeline == head.timeline || others.into_iter().any(|member| follows_from(member, other))
         });
         members.map(|(index, _)| index).collect()
     };
-    last.iter().map(of_branch).collect()
+    last.iter().map(of_side).collect()
 }
 
 /// True if the state of `head` follows from that of `other`.
-fn descends(head: &Superblock, other: &Superblock) -> bool {
-    let is_former = |former: &FormerTimeline| former.timeline == other.timeline && other.generation <= former.last;
-    head.timeline == other.timeline || head.former.iter().any(is_former)
+fn follows_from(head: &Superblock, other: &Superblock) -> bool {
+    let is_known = |former: &FormerTimeline| other.generation <= former.last;
+    head.timeline == other.timeline || held_former(head, other).is_some_and(is_known)
+}
+
+/// The former timeline of `head` on which `other` is, if its group may still be there.
+fn held_former<'a>(head: &'a Superblock, other: &Superblock) -> Option<&'a FormerTimeline> {
+    let entry = head.former.iter().position(|former| former.timeline == other.timeline)?;
+    let uuid = other.members[other.group.index()].uuid;
+    let member = head.members.get(other.group.index()).filter(|member| member.uuid == uuid);
+    member.is_none_or(|member| member.may_hold & 1 << entry != 0).then(|| &head.former[entry])
 }
 
 /// True if a group with the superblock `other` may be opened with `head`, or is none of its members.
-fn belongs(head: &Superblock, other: &Superblock) -> bool {
+fn can_open_with(head: &Superblock, other: &Superblock, superblocks: &[&Superblock]) -> bool {
     let uuid = other.members[other.group.index()].uuid;
     match head.members.get(other.group.index()).filter(|member| member.uuid == uuid) {
         // An interrupted addition has made no changes.
         None => other.generation == PoolGeneration(0) || head.timeline == other.timeline,
         Some(member) if !may_return(member) => true,
-        Some(_) => descends(head, other),
+        Some(_) if follows_from(head, other) => true,
+        Some(_) => held_former(head, other).is_some() && was_never_durable(head, other, superblocks),
     }
+}
+
+/// True if nothing relies on the state of `other`: a durable state is on each group that it names for the metadata, and
+/// one of them came to the timeline of `head` without it.
+fn was_never_durable(head: &Superblock, other: &Superblock, superblocks: &[&Superblock]) -> bool {
+    let lacks_it = |group: &GroupNo| {
+        let uuid = other.members[group.index()].uuid;
+        let came_to_head = |present: &&Superblock| {
+            present.group == *group && present.timeline == head.timeline && present.members[group.index()].uuid == uuid
+        };
+        *group != other.group && superblocks.iter().any(came_to_head)
+    };
+    other.metadata_groups().iter().any(lacks_it)
 }
 
 /// True if a group may be opened again after an absence.
@@ -80,23 +104,23 @@ pub(crate) fn begin_opening(
     held: &[Option<u64>],
     has_majority: bool,
     mut random: impl FnMut() -> u64,
-) -> Result<(), PoolError> {
+) {
     let (present, former) = (superblock.timeline, superblock.former.clone());
     let members = superblock.members.iter_mut().zip(held);
     for (member, held) in members.filter_map(|(member, held)| Some((member, (*held)?))) {
         let entry = former.iter().position(|former| former.timeline == held).filter(|_| held != present);
         (member.missed_timeline, member.may_hold) = (false, entry.map_or(0, |entry| 1 << entry));
     }
-    remove_unused(superblock);
+    drop_unheld_timelines(superblock);
     let has_left = |(member, held): (&MemberEntry, &Option<u64>)| {
         member.state.is_member() && held.is_none() && !member.missed_timeline
     };
     if !superblock.members.iter().zip(held).any(has_left) {
-        return Ok(());
+        return;
     }
     if superblock.former.len() == FORMER_TIMELINES_MAX {
-        let text = "devices have left the pool at too many different times: attach the absent ones";
-        return Err(PoolError::Refused(text.to_owned()));
+        // The groups that hold it are refused from now on.
+        forget(superblock, 0);
     }
     let last = if has_majority { PoolGeneration(u64::MAX) } else { superblock.generation };
     let bit = 1 << superblock.former.len();
@@ -109,11 +133,10 @@ pub(crate) fn begin_opening(
         member.missed_timeline = held.is_none();
     }
     superblock.timeline = random().max(1);
-    Ok(())
 }
 
 /// Removes the former timelines that no group can hold any more.
-fn remove_unused(superblock: &mut Superblock) {
+fn drop_unheld_timelines(superblock: &mut Superblock) {
     for member in &mut superblock.members {
         if !may_return(member) {
             member.may_hold = 0;
@@ -121,13 +144,18 @@ fn remove_unused(superblock: &mut Superblock) {
     }
     for entry in (0..superblock.former.len()).rev() {
         let bit = 1_u8 << entry;
-        if superblock.members.iter().any(|member| member.may_hold & bit != 0) {
-            continue;
+        if superblock.members.iter().all(|member| member.may_hold & bit == 0) {
+            forget(superblock, entry);
         }
-        superblock.former.remove(entry);
-        for member in &mut superblock.members {
-            member.may_hold = member.may_hold & (bit - 1) | (member.may_hold >> 1) & !(bit - 1);
-        }
+    }
+}
+
+/// Removes a former timeline.
+fn forget(superblock: &mut Superblock, entry: usize) {
+    superblock.former.remove(entry);
+    let below = (1_u8 << entry) - 1;
+    for member in &mut superblock.members {
+        member.may_hold = member.may_hold & below | (member.may_hold >> 1) & !below;
     }
 }
 
@@ -135,7 +163,7 @@ fn remove_unused(superblock: &mut Superblock) {
 mod tests {
     use super::*;
     use crate::format::layout::area_blocks_for;
-    use crate::number::{GroupNo, TierNo};
+    use crate::number::TierNo;
 
     const PRESENT: Option<u64> = Some(0);
 
@@ -177,7 +205,7 @@ mod tests {
 
     fn opened(superblock: &Superblock, held: &[Option<u64>], has_majority: bool, timeline: u64) -> Superblock {
         let mut next = superblock.clone();
-        begin_opening(&mut next, held, has_majority, || timeline).expect("room for a timeline");
+        begin_opening(&mut next, held, has_majority, || timeline);
         Superblock { generation: superblock.generation.next(), ..next }
     }
 
@@ -191,10 +219,31 @@ mod tests {
         let (old, absent) = (pool(3), [PRESENT, None, PRESENT]);
         let new = opened(&old, &absent, true, 5);
         // The absent group got a superblock that never reached a majority.
-        assert_eq!(newest(&[&on_group(&old, 1, 9), &new]), Ok(1));
+        assert_eq!(find_newest(&[&on_group(&old, 1, 9), &new]), Ok(1));
         let new = opened(&old, &absent, false, 5);
-        assert_eq!(newest(&[&on_group(&old, 1, 3), &new]), Ok(1));
-        assert_eq!(newest(&[&on_group(&old, 1, 9), &new]), Err(vec![vec![0], vec![1]]));
+        assert_eq!(find_newest(&[&on_group(&old, 1, 3), &new]), Ok(1));
+        let mut other = on_group(&old, 1, 9);
+        assert_eq!(find_newest(&[&other, &new]), Ok(1), "group 0 carries the metadata and lacks this state");
+        other.members[0].carries_metadata = false;
+        assert_eq!(find_newest(&[&other, &new]), Err(vec![vec![0], vec![1]]));
+    }
+
+    #[test]
+    fn group_that_was_found_on_the_new_timeline_is_refused_on_the_former_one() {
+        let old = pool(4);
+        let new = opened(&old, &[PRESENT, PRESENT, None, None], false, 5);
+        let held = [Some(5), Some(5), Some(5), None];
+        let next = opened(&new, &held, true, 6);
+        assert_eq!(find_newest(&[&next, &on_group(&old, 3, 3)]), Ok(0), "it was absent all the time");
+        assert_eq!(find_newest(&[&next, &on_group(&old, 2, 3)]), Err(vec![vec![0], vec![1]]), "a copy of the device");
+    }
+
+    #[test]
+    fn only_the_newest_superblock_of_a_timeline_is_chosen() {
+        let old = pool(3);
+        let older = opened(&old, &[PRESENT, PRESENT, None], true, 5);
+        let newer = Superblock { former: Vec::new(), ..on_group(&older, 1, 9) };
+        assert_eq!(find_newest(&[&older, &newer, &on_group(&old, 2, 3)]), Err(vec![vec![0, 1, 2]]));
     }
 
     #[test]
@@ -203,7 +252,7 @@ mod tests {
         let first = opened(&old, &[PRESENT, None, None], false, 5);
         let second = on_group(&opened(&old, &[None, PRESENT, None], false, 6), 1, 8);
         let third = on_group(&old, 2, 3);
-        assert_eq!(newest(&[&first, &second, &third]), Err(vec![vec![0, 2], vec![1, 2]]));
+        assert_eq!(find_newest(&[&first, &second, &third]), Err(vec![vec![0, 2], vec![1, 2]]));
     }
 
     #[test]
@@ -212,14 +261,14 @@ mod tests {
         let mut first = opened(&old, &[PRESENT, None], false, 5);
         first.members[1].state = MemberState::Lost;
         let mut second = on_group(&opened(&old, &[None, PRESENT], false, 6), 1, 20);
-        assert_eq!(newest(&[&first, &second]), Ok(0), "one of them gave up the other");
+        assert_eq!(find_newest(&[&first, &second]), Ok(0), "one of them gave up the other");
         second.members[0].state = MemberState::Lost;
-        assert_eq!(newest(&[&first, &second]), Err(vec![vec![0], vec![1]]));
+        assert_eq!(find_newest(&[&first, &second]), Err(vec![vec![0], vec![1]]));
     }
 
     #[test]
-    fn absences_at_more_times_than_a_superblock_has_room_for_are_refused() {
-        let mut superblock = pool(20);
+    fn absences_at_more_times_than_a_superblock_has_room_for_drop_the_oldest() {
+        let (old, mut superblock) = (pool(20), pool(20));
         let mut held = vec![PRESENT; 20];
         for absent in 0..FORMER_TIMELINES_MAX {
             held[absent] = None;
@@ -227,8 +276,13 @@ mod tests {
             held[absent + 1..].fill(Some(superblock.timeline));
         }
         assert_eq!(superblock.former.len(), FORMER_TIMELINES_MAX);
-        held[FORMER_TIMELINES_MAX] = None;
-        begin_opening(&mut superblock.clone(), &held, true, || 99).expect_err("no room");
+        let on_last = on_group(&superblock, 19, superblock.generation.0);
+        assert_eq!(find_newest(&[&on_last, &on_group(&old, 0, 3)]), Ok(0));
+        let mut absent = held.clone();
+        absent[FORMER_TIMELINES_MAX] = None;
+        let next = on_group(&opened(&superblock, &absent, true, 99), 19, 99);
+        assert_eq!((next.former.len(), next.former[0].timeline), (FORMER_TIMELINES_MAX, 1));
+        assert_eq!(find_newest(&[&next, &on_group(&old, 0, 3)]), Err(vec![vec![0], vec![1]]));
         // A group may have missed the superblock of the opening before its absence, so it may hold two timelines.
         (held[2], held[3]) = (Some(superblock.timeline), Some(superblock.timeline));
         held[FORMER_TIMELINES_MAX] = Some(superblock.timeline);

@@ -167,7 +167,7 @@ struct ImportedDevice {
     path: String,
     /// Name of the new volume.
     volume: String,
-    /// Import a member of an array or the like.
+    /// Import a device that carries a signature of md, LVM, ZFS, LUKS or another storage stack.
     #[serde(default)]
     force: bool,
 }

@@ -40,7 +40,7 @@ pub use self::start::serve;
 pub use self::status::override_reports;
 use super::attachments::Attachments;
 use super::certificates::Certificates;
-use super::cores::{Cores, DataCore};
+use super::cores::{Cores, DataCore, NewDevice};
 use super::events::Journal;
 use super::flash::FlashLog;
 use super::http::HttpInterface;
@@ -266,7 +266,8 @@ impl Daemon {
                 self.add_pool_device(&name, &tier, path, force).await.map(|pool| self.pool_answer(pool))
             }
             Request::PoolImport { name, tier, path, volume, force } => {
-                self.import_pool_device(&name, &tier, (path, force), &volume).await.map(|pool| self.pool_answer(pool))
+                let device = NewDevice { path: path.into(), force };
+                self.import_pool_device(&name, &tier, device, &volume).await.map(|pool| self.pool_answer(pool))
             }
             Request::PoolDrain { name, device, cancel } => {
                 self.drain_pool_device(&name, &device, cancel).await.map(|pool| self.pool_answer(pool))

@@ -103,20 +103,20 @@ impl Daemon {
         added
     }
 
-    /// `pool import` of a device, with the choice to import a member of an array.
+    /// `pool import`.
     pub async fn import_pool_device(
         &self,
         name: &str,
         tier: &str,
-        (path, force): (String, bool),
+        device: NewDevice,
         volume: &str,
     ) -> Result<PoolReport, Failure> {
         check_name(volume).map_err(|error| Failure::new(ErrorKind::Invalid, error))?;
-        let path = PathBuf::from(path);
+        let path = device.path.clone();
         let _guard = self.volumes.lock_for_change(volume)?;
         let recorded = self.record_pool_device(name, &path).await?;
         let imported = match self.check_import(name, &path, volume).await {
-            Ok(()) => self.cores.import_pool_device(name, tier, (path.clone(), force), volume).await,
+            Ok(()) => self.cores.import_pool_device(name, tier, device, volume).await,
             Err(failure) => Err(failure),
         };
         // An import that has got as far as its superblocks ends at the next start, which needs the record.

@@ -14,20 +14,9 @@ use seam::Nanos;
 
 use crate::wait::OneShotEvent;
 
-/// Time after a client read during which another one is expected. A cache with few misses reads rarely, and each miss
-/// would find the queue full of destage if only reads in quick succession counted.
-const READ_EXPECTED_FOR: Nanos = Nanos::from_secs(10);
 /// Destage's limit in percent of the queue depth, by dirty data in percent of its bound; it rises evenly in between.
 /// The first limit is about one request for three disks of an array: on RAID 5 it takes four accesses on two disks.
 const DESTAGE_LIMITS: [(u64, u64); 4] = [(0, 1), (25, 6), (50, 20), (100, 100)];
-
-/// Destage's limit in percent while clients read and none waits for it.
-fn destage_percent(pressure: u64) -> u64 {
-    let next = DESTAGE_LIMITS.iter().position(|(bound, _)| pressure < *bound);
-    let Some(next) = next else { return 100 };
-    let ((from, low), (to, high)) = (DESTAGE_LIMITS[next - 1], DESTAGE_LIMITS[next]);
-    low + (pressure - from) * (high - low) / (to - from)
-}
 
 /// Cause of a request to the backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -119,6 +108,19 @@ pub struct Permit {
 }
 
 impl Dispatch {
+    /// Time after a client read during which another one is expected. A cache with few misses reads rarely, and each
+    /// miss would find the queue full of destage if only reads in quick succession counted.
+    pub const READ_EXPECTED_FOR: Nanos = Nanos::from_secs(10);
+
+    /// Destage's limit in percent of the queue depth while clients read and none waits for it; `pressure` is the dirty
+    /// data in percent of its bound.
+    pub fn destage_percent(pressure: u64) -> u64 {
+        let next = DESTAGE_LIMITS.iter().position(|(bound, _)| pressure < *bound);
+        let Some(next) = next else { return 100 };
+        let ((from, low), (to, high)) = (DESTAGE_LIMITS[next - 1], DESTAGE_LIMITS[next]);
+        low + (pressure - from) * (high - low) / (to - from)
+    }
+
     /// A dispatch for a backing whose throughput grows with up to `depth` requests in parallel.
     pub fn new(depth: u32) -> Self {
         let depth = depth.max(4);
@@ -182,13 +184,13 @@ impl Dispatch {
         if self.class(Cause::ClientRead).in_flight.get() > 0 {
             self.0.last_read.set(Some(now));
         }
-        let has_read = self.0.last_read.get().is_some_and(|read| now.since(read) < READ_EXPECTED_FOR);
+        let has_read = self.0.last_read.get().is_some_and(|read| now.since(read) < Self::READ_EXPECTED_FOR);
         let percent = if clients_idle || !has_read {
             100
         } else if is_waited_for {
             50.max(pressure)
         } else {
-            destage_percent(pressure)
+            Self::destage_percent(pressure)
         };
         let destage = self.class(Cause::Destage);
         destage.limit.set((depth * percent / 100).max(1) as u32);
@@ -236,11 +238,11 @@ mod tests {
         let waited_for = |pressure| DestageDemand { is_waited_for: true, ..at_pressure(pressure) };
         assert_eq!([0, 75].map(|pressure| destage_permits(now, waited_for(pressure))), [80, 120]);
         drop(read);
-        let expected = now + Nanos(READ_EXPECTED_FOR.0 - 1);
+        let expected = now + Nanos(Dispatch::READ_EXPECTED_FOR.0 - 1);
         assert_eq!(destage_permits(expected, at_pressure(0)), 1, "another read is expected");
         let clients_idle = DestageDemand { clients_idle: true, ..at_pressure(0) };
         assert_eq!(destage_permits(expected, clients_idle), 160, "clients are idle");
-        assert_eq!(destage_permits(now + READ_EXPECTED_FOR, at_pressure(0)), 160, "no client reads");
+        assert_eq!(destage_permits(now + Dispatch::READ_EXPECTED_FOR, at_pressure(0)), 160, "no client reads");
     }
 
     #[test]
@@ -262,7 +264,7 @@ mod tests {
         settle();
         assert_eq!(admitted.get(), 1);
         drop(read);
-        dispatch.set_destage_limit(seam.now() + READ_EXPECTED_FOR, DestageDemand::default());
+        dispatch.set_destage_limit(seam.now() + Dispatch::READ_EXPECTED_FOR, DestageDemand::default());
         settle();
         assert_eq!(admitted.get(), 30);
     }

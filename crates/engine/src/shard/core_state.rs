@@ -25,11 +25,11 @@ const BUSY_REQUESTS: u64 = 100;
 const DESTAGE_ALLOWANCE: u64 = 512;
 /// Part of the log's segments, in percent, that dirty data may fill before it is destaged. A higher target takes flash
 /// from pages, a lower one destages more blocks that are written again (docs/decisions/022).
-const LOG_TARGET_PERCENT: usize = 20;
+pub const LOG_TARGET_PERCENT: usize = 20;
 /// The log is crowded if fewer than 1/4 of its segments are free.
-const CROWDED_FREE_DIVISOR: usize = 4;
+pub const CROWDED_FREE_DIVISOR: usize = 4;
 /// Upper limit of the pressure on destage by the age of the log's data: a small part of the queue.
-const LATENESS_PERCENT_MAX: u64 = 25;
+pub const LATENESS_PERCENT_MAX: u64 = 25;
 /// Pause between attempts to get a buffer.
 const ALLOC_PAUSE: Nanos = Nanos::from_micros(200);
 

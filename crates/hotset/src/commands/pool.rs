@@ -66,7 +66,7 @@ pub enum Action {
         /// Name of the new volume
         #[arg(long)]
         volume: String,
-        /// Import a member of md, LVM, ZFS or the like: it belongs to the content, as on a virtual machine's disk
+        /// Import a device with a signature of md, LVM, ZFS or another storage stack, as on a virtual machine's disk
         #[arg(long)]
         force: bool,
         /// Do not ask

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use super::dirty_blocks::{DirtyBlocks, Run};
-use super::{BLOCK_BYTES, Order, Situation};
+use super::dirty_blocks::{DirtyBlocks, Run, stripe_end};
+use super::{BLOCK_BYTES, DestageState, Order};
 
 /// Blocks of a chunk.
-pub const CHUNK_BLOCKS: u64 = (100 << 20) / BLOCK_BYTES;
+const CHUNK_BLOCKS: u64 = (100 << 20) / BLOCK_BYTES;
 /// Number of buckets; the first one holds the clean chunks, and each next one 10 % more dirty blocks.
 const BUCKETS: usize = 11;
 
@@ -97,7 +97,7 @@ impl Order for Acp {
         }
     }
 
-    fn next_run(&mut self, dirty: &DirtyBlocks, _: &Situation, blocks_max: u64) -> Option<Run> {
+    fn next_run(&mut self, dirty: &DirtyBlocks, _: &DestageState, blocks_max: u64) -> Option<Run> {
         for _ in 0..2 {
             let (number, next) = match self.current {
                 Some(current) => current,
@@ -114,8 +114,8 @@ impl Order for Acp {
                 }
                 continue;
             };
-            let stripe_end = (first / self.stripe_blocks + 1) * self.stripe_blocks;
-            let run = dirty.run(first, end.min(stripe_end).min(first.saturating_add(blocks_max)), |_, _| true);
+            let run_end = end.min(stripe_end(first, self.stripe_blocks)).min(first.saturating_add(blocks_max));
+            let run = dirty.run(first, run_end, |_, _| true);
             self.current = Some((number, run.end()));
             return Some(run);
         }
@@ -138,7 +138,7 @@ mod tests {
     }
 
     fn next(dirty: &mut DirtyBlocks, order: &mut Acp, blocks_max: u64) -> Option<Run> {
-        let run = order.next_run(dirty, &Situation::default(), blocks_max)?;
+        let run = order.next_run(dirty, &DestageState::default(), blocks_max)?;
         order.record_start(run);
         dirty.start(run);
         dirty.complete(run);

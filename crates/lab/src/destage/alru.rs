@@ -6,10 +6,10 @@ use std::collections::VecDeque;
 use seam::Nanos;
 
 use super::dirty_blocks::{DirtyBlocks, Run};
-use super::{Order, Situation};
+use super::{DestageState, Order};
 
 /// Blocks of a batch (`flush_max_buffers`).
-pub const BATCH_BLOCKS: u64 = 100;
+pub const ALRU_BATCH_BLOCKS: u64 = 100;
 /// Age from which a block is written (`stale_buffer_time`).
 const STALE_AFTER: Nanos = Nanos::from_secs(120);
 
@@ -31,19 +31,13 @@ impl Order for Alru {
 
     fn record_start(&mut self, _: Run) {}
 
-    fn next_run(&mut self, dirty: &DirtyBlocks, situation: &Situation, blocks_max: u64) -> Option<Run> {
-        let is_stale = |written_at: Nanos| situation.now.since(written_at) >= STALE_AFTER;
+    fn next_run(&mut self, dirty: &DirtyBlocks, state: &DestageState, blocks_max: u64) -> Option<Run> {
+        let is_stale = |written_at: Nanos| state.now.since(written_at) >= STALE_AFTER;
         self.batch.retain(|block| dirty.is_writable(*block));
         if self.batch.is_empty() {
-            self.batch = dirty.oldest_batch(BATCH_BLOCKS as usize, |version| is_stale(version.written_at)).into();
+            self.batch = dirty.oldest_batch(ALRU_BATCH_BLOCKS as usize, |version| is_stale(version.written_at)).into();
         }
-        let first = self.batch.pop_front()?;
-        let end = (first / self.stripe_blocks + 1) * self.stripe_blocks;
-        let batch = &self.batch;
-        let run = dirty
-            .run(first, end.min(first.saturating_add(blocks_max)), |block, _| block == first || batch.contains(&block));
-        self.batch.drain(..run.blocks as usize - 1);
-        Some(run)
+        dirty.take_run(&mut self.batch, self.stripe_blocks, blocks_max)
     }
 }
 
@@ -55,18 +49,23 @@ mod tests {
     fn stale_blocks_alone_are_written_oldest_batch_first() {
         let (mut dirty, mut order) = (DirtyBlocks::default(), Alru::new(64));
         // 100 blocks downwards, then two at the front of the volume, then one that is younger.
-        (0..BATCH_BLOCKS).for_each(|number| drop(dirty.write(1_000 + 2 * (BATCH_BLOCKS - number), Nanos::ZERO)));
-        [0, 1].into_iter().for_each(|block| dirty.write(block, Nanos::from_secs(1)));
+        for number in 0..ALRU_BATCH_BLOCKS {
+            dirty.write(1_000 + 2 * (ALRU_BATCH_BLOCKS - number), Nanos::ZERO);
+        }
+        for block in [0, 1] {
+            dirty.write(block, Nanos::from_secs(1));
+        }
         dirty.write(500, Nanos::from_secs(60));
         let mut next = |now| {
-            let situation = Situation { now, ..Situation::default() };
-            let run = order.next_run(&dirty, &situation, u64::MAX)?;
+            let state = DestageState { now, ..DestageState::default() };
+            let run = order.next_run(&dirty, &state, u64::MAX)?;
             dirty.start(run);
             Some(run)
         };
         assert_eq!(next(Nanos::from_secs(119)), None);
         let now = Nanos::from_secs(130);
-        let first: Vec<_> = (0..BATCH_BLOCKS).map(|_| next(now).expect("the first batch is stale").first).collect();
+        let first: Vec<_> =
+            (0..ALRU_BATCH_BLOCKS).map(|_| next(now).expect("the first batch is stale").first).collect();
         assert!(first.is_sorted() && first[0] == 1_002, "a batch goes by address: {first:?}");
         assert_eq!(next(now), Some(Run { first: 0, blocks: 2 }), "the next batch");
         assert_eq!(next(now), None, "the last block is 70 s old");

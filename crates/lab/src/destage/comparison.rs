@@ -3,7 +3,8 @@
 use seam::Nanos;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 
-use super::{Arrival, Figures, Load, Policy, Setup, simulate};
+use super::simulation::{Arrival, Setup, SimulationResults, simulate};
+use super::{Load, Policy};
 use crate::workload::load::quantile;
 
 /// Requests in flight for the throughput.
@@ -14,11 +15,12 @@ const DEPTH: u32 = 16;
 pub struct ComparisonRow {
     /// Name of the policy.
     pub policy: &'static str,
-    /// Writes to the array for each write of a client, the rest at the end included.
+    /// Writes to the array for each write of a client, the final destage of all dirty data included.
     pub array_writes_per_client_write: f64,
     /// Blocks written to the array for each block that clients wrote.
     pub array_blocks_per_client_block: f64,
-    /// Busy time of the disks for each request of a client in milliseconds, the rest at the end included.
+    /// Busy time of the disks for each request of a client in milliseconds, the final destage of all dirty data
+    /// included.
     pub disk_time_ms_per_request: f64,
     /// Part of the reads that the cache served.
     pub read_hit_ratio: f64,
@@ -71,9 +73,10 @@ pub fn compare(load: &Load) -> Comparison {
 }
 
 impl ComparisonRow {
-    fn of(policy: &'static str, timed: &Figures, busy: &Figures) -> ComparisonRow {
-        let writes_per_write = |figures: &Figures| figures.array_writes as f64 / figures.write_us.len().max(1) as f64;
-        let requests = |figures: &Figures| (figures.read_us.len() + figures.write_us.len()).max(1) as f64;
+    fn of(policy: &'static str, timed: &SimulationResults, busy: &SimulationResults) -> ComparisonRow {
+        let writes_per_write =
+            |results: &SimulationResults| results.array_writes as f64 / results.write_us.len().max(1) as f64;
+        let requests = |results: &SimulationResults| (results.read_us.len() + results.write_us.len()).max(1) as f64;
         let milliseconds = |micros: u32| f64::from(micros) / 1e3;
         let reads = timed.read_us.len().max(1) as f64;
         let disk_time = Nanos(timed.busy.0 + timed.drain_busy.0);

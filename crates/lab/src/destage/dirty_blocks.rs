@@ -1,6 +1,6 @@
 //! The dirty blocks of a write cache: by address, by age, and those that are being written to the array.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rustc_hash::FxHashMap;
 use seam::Nanos;
@@ -19,6 +19,11 @@ impl Run {
     pub fn end(self) -> u64 {
         self.first + self.blocks
     }
+}
+
+/// The end of the stripe that `block` lies in: the first block of the next stripe.
+pub fn stripe_end(block: u64, stripe_blocks: u64) -> u64 {
+    (block / stripe_blocks + 1) * stripe_blocks
 }
 
 /// The newest version of a dirty block.
@@ -147,5 +152,15 @@ impl DirtyBlocks {
             old.map(|(block, _)| block).filter(|block| self.is_writable(*block)).take(count).collect();
         batch.sort_unstable();
         batch
+    }
+
+    /// Takes the first block of a batch by address, with the blocks of the batch that follow it, up to the end of its
+    /// stripe and at most `blocks_max` in all.
+    pub fn take_run(&self, batch: &mut VecDeque<u64>, stripe_blocks: u64, blocks_max: u64) -> Option<Run> {
+        let first = batch.pop_front()?;
+        let end = stripe_end(first, stripe_blocks).min(first.saturating_add(blocks_max));
+        let run = self.run(first, end, |block, _| block == first || batch.contains(&block));
+        batch.drain(..run.blocks as usize - 1);
+        Some(run)
     }
 }

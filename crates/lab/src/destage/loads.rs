@@ -13,7 +13,7 @@ const GIB: u64 = 1 << 30;
 
 /// A request of a client, in whole blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub(crate) struct Request {
     /// Arrival time.
     pub time: Nanos,
     /// True for a write.
@@ -28,13 +28,13 @@ pub struct Request {
 #[derive(Clone, Debug)]
 pub struct Load {
     /// Name of the load.
-    pub name: String,
+    pub(crate) name: String,
     /// The requests, by arrival time.
-    pub requests: Vec<Request>,
+    pub(crate) requests: Vec<Request>,
     /// Blocks of the volume.
-    pub volume_blocks: u64,
+    pub(crate) volume_blocks: u64,
     /// Blocks of the cache.
-    pub cache_blocks: u64,
+    pub(crate) cache_blocks: u64,
 }
 
 impl Load {
@@ -66,8 +66,8 @@ impl Load {
         Load { name: name.to_owned(), requests, volume_blocks, cache_blocks: cache_bytes / BLOCK_BYTES }
     }
 
-    /// A trace, its disks one after the other. `None`: it has no times, no writes or no reads.
-    pub fn of_trace(name: &str, trace: &[trace::Request], cache_bytes: u64) -> Option<Load> {
+    /// A trace, its disks one after the other. The error names what the trace lacks: arrival times, reads or writes.
+    pub fn of_trace(name: &str, trace: &[trace::Request], cache_bytes: u64) -> Result<Load, &'static str> {
         let transfers = || trace.iter().filter(|request| matches!(request.op, Op::Read | Op::Write));
         let mut ends: BTreeMap<u32, u64> = BTreeMap::new();
         for request in transfers() {
@@ -87,12 +87,16 @@ impl Load {
             let at = starts[&request.device] * BLOCK_BYTES + request.at;
             Some(Request::new(Nanos(request.time_ns?), request.op == Op::Write, at, request.len))
         };
-        let mut requests: Vec<Request> = transfers().map(request).collect::<Option<_>>()?;
+        let mut requests: Vec<Request> = transfers().map(request).collect::<Option<_>>().ok_or("arrival times")?;
         requests.sort_by_key(|request| request.time);
         let has = |is_write| requests.iter().any(|request| request.is_write == is_write);
-        let is_usable = has(true) && has(false);
-        let load = Load { name: name.to_owned(), requests, volume_blocks, cache_blocks: cache_bytes / BLOCK_BYTES };
-        is_usable.then_some(load)
+        if !has(false) {
+            return Err("reads");
+        }
+        if !has(true) {
+            return Err("writes");
+        }
+        Ok(Load { name: name.to_owned(), requests, volume_blocks, cache_blocks: cache_bytes / BLOCK_BYTES })
     }
 }
 

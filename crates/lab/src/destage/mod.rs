@@ -3,7 +3,7 @@
 //! The model has the write side alone. The engine's destage depends on its log, its memory and its pages, and none of
 //! them can be exchanged without the others; here the order and the pace are all that differs. The cache holds dirty
 //! blocks and nothing else, so a read that does not find all of its blocks there goes to the array. Every order writes
-//! neighbouring blocks with one request, up to the end of a stripe. A request of the cache takes [`CACHE_TIME`].
+//! neighbouring blocks with one request, up to the end of a stripe. A request that the cache serves takes 100 µs.
 
 mod acp;
 mod alru;
@@ -19,26 +19,25 @@ use seam::Nanos;
 use seam::model::ArraySpec;
 
 pub use comparison::{Comparison, ComparisonRow, compare};
-pub use dirty_blocks::{DirtyBlocks, Run};
-pub use loads::{Load, Request};
-pub use simulation::{Arrival, Figures, Setup, simulate};
+pub use loads::Load;
 
 use acp::Acp;
 use alru::Alru;
+use dirty_blocks::{DirtyBlocks, Run};
 use oldest_log::{OldestLog, Space};
-use pace::{Batches, IdleBatches, LinearThreshold, Pace, QueueShare};
+use pace::{Batches, IdleBatches, LinearThreshold, Pace, QueueLimit};
 use wow::Wow;
 
 /// Bytes of a block.
-pub const BLOCK_BYTES: u64 = 4_096;
+pub(crate) const BLOCK_BYTES: u64 = 4_096;
 /// Time of a request that the cache serves.
-pub const CACHE_TIME: Nanos = Nanos::from_micros(100);
+pub(crate) const CACHE_TIME: Nanos = Nanos::from_micros(100);
 /// Requests in the queue of each disk of the array, as the engine assumes.
 const QUEUE_PER_DISK: u64 = 32;
 
 /// What orders and paces know besides the dirty blocks.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Situation {
+pub(crate) struct DestageState {
     /// The present time.
     pub now: Nanos,
     /// Blocks of the cache that are in use.
@@ -57,7 +56,7 @@ pub struct Situation {
     pub is_idle: bool,
 }
 
-impl Situation {
+impl DestageState {
     /// Fill of the cache in percent.
     pub fn used_percent(&self) -> u64 {
         self.used_blocks * 100 / self.capacity_blocks.max(1)
@@ -65,7 +64,7 @@ impl Situation {
 }
 
 /// The order in which dirty blocks are written to the array, and the space that they take until then.
-pub trait Order {
+pub(crate) trait Order {
     /// Records a write of a client. `was_held`: the cache held the block; `was_dirty`: dirty, not only in flight.
     fn record_write(&mut self, block: u64, was_held: bool, was_dirty: bool);
 
@@ -73,10 +72,10 @@ pub trait Order {
     fn record_start(&mut self, run: Run);
 
     /// The next run of at most `blocks_max` writable blocks; `None` if no block is due.
-    fn next_run(&mut self, dirty: &DirtyBlocks, situation: &Situation, blocks_max: u64) -> Option<Run>;
+    fn next_run(&mut self, dirty: &DirtyBlocks, state: &DestageState, blocks_max: u64) -> Option<Run>;
 
-    /// Updates the space in use after writes of clients and of destage.
-    fn measure(&mut self, _dirty: &DirtyBlocks, _now: Nanos) {}
+    /// Moves the head of a log after writes of clients, and its tail after destage.
+    fn advance_tail(&mut self, _dirty: &DirtyBlocks, _now: Nanos) {}
 
     /// Blocks of the cache that are in use.
     fn used_blocks(&self, dirty: &DirtyBlocks) -> u64 {
@@ -96,8 +95,8 @@ pub trait Order {
 
 /// An order with its pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// Hotset: the oldest part of the log by address, with a share of the disks' queue.
+pub(crate) enum Policy {
+    /// Hotset: the oldest part of the log by address, with a limit of its writes in the disks' queue.
     Hotset,
     /// Hotset's order and pace in a cache without dead records.
     HotsetInPlace,
@@ -142,7 +141,7 @@ impl Policy {
     fn pace(self, array: &ArraySpec) -> Box<dyn Pace> {
         match self {
             Policy::Hotset | Policy::HotsetInPlace | Policy::WowPacedAsHotset | Policy::AcpPacedAsHotset => {
-                Box::new(QueueShare::new(QUEUE_PER_DISK * array.disks as u64))
+                Box::new(QueueLimit::new(QUEUE_PER_DISK * array.disks as u64))
             }
             Policy::Wow | Policy::HotsetPacedAsWow => Box::new(LinearThreshold),
             Policy::Acp => Box::new(Batches::default()),

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 
 use seam::Nanos;
 
-use super::dirty_blocks::{DirtyBlocks, Run};
-use super::{Order, Situation};
+use super::dirty_blocks::{DirtyBlocks, Run, stripe_end};
+use super::{DestageState, Order};
 
 /// Records of a segment: 1 MiB.
 const SEGMENT_BLOCKS: u64 = 256;
@@ -23,7 +23,7 @@ const ROUND_BLOCKS_MAX: usize = 65_536;
 /// Maximum number of blocks in memory, at the newest end of the log: half of 32 MiB.
 const MEMORY_BLOCKS: u64 = 4_096;
 /// Percentage of the segments above which rounds begin.
-pub const TARGET_PERCENT: u64 = 20;
+pub const TARGET_PERCENT: u64 = engine::LOG_TARGET_PERCENT as u64;
 
 /// Space that a write takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,11 +69,11 @@ impl OldestLog {
     }
 
     /// Sequence number that ends the segments of the next round; `None` without a reason for one.
-    fn round_end(&mut self, situation: &Situation) -> Option<u64> {
-        let now = situation.now;
+    fn round_end(&mut self, state: &DestageState) -> Option<u64> {
+        let now = state.now;
         let is_old = |opened: &Nanos| now.since(*opened) >= SEGMENT_AGE_MAX;
         let old = self.opened.iter().take_while(|opened| is_old(opened)).count();
-        if situation.used_percent() > TARGET_PERCENT {
+        if state.used_percent() > TARGET_PERCENT {
             return Some(self.first_sequence(old.max(self.opened.len() / 2).max(1)));
         }
         if old == 0 || now < self.next_round_by_age {
@@ -88,8 +88,8 @@ impl OldestLog {
         (self.tail + segments as u64) * SEGMENT_BLOCKS
     }
 
-    fn start_round(&mut self, dirty: &DirtyBlocks, situation: &Situation) -> Option<Round> {
-        let end = self.round_end(situation)?;
+    fn start_round(&mut self, dirty: &DirtyBlocks, state: &DestageState) -> Option<Round> {
+        let end = self.round_end(state)?;
         let old = dirty.by_age().take_while(|(_, version)| version.sequence < end);
         let mut blocks: Vec<u64> = old.map(|(block, _)| block).take(ROUND_BLOCKS_MAX).collect();
         blocks.sort_unstable();
@@ -98,15 +98,13 @@ impl OldestLog {
 
     /// The run of dirty blocks around a chosen one.
     fn run_from(&self, dirty: &DirtyBlocks, first: u64, blocks_max: u64, end: u64) -> Run {
-        let stripe_end = (first / self.stripe_blocks + 1) * self.stripe_blocks;
+        let run_end = stripe_end(first, self.stripe_blocks).min(first.saturating_add(blocks_max));
         let in_memory = dirty.next_sequence().saturating_sub(MEMORY_BLOCKS);
-        dirty.run(first, stripe_end.min(first.saturating_add(blocks_max)), |_, version| {
-            version.sequence < end || version.sequence >= in_memory
-        })
+        dirty.run(first, run_end, |_, version| version.sequence < end || version.sequence >= in_memory)
     }
 
-    fn idle_run(&mut self, dirty: &DirtyBlocks, situation: &Situation, blocks_max: u64) -> Option<Run> {
-        let is_stable = |at: Nanos| situation.now.since(at) >= STABLE_AFTER;
+    fn idle_run(&mut self, dirty: &DirtyBlocks, state: &DestageState, blocks_max: u64) -> Option<Run> {
+        let is_stable = |at: Nanos| state.now.since(at) >= STABLE_AFTER;
         let find = |position: u64| {
             let mut candidates = dirty.from(position);
             candidates.find(|(block, version)| dirty.is_writable(*block) && is_stable(version.written_at))
@@ -123,7 +121,7 @@ impl Order for OldestLog {
 
     fn record_start(&mut self, _: Run) {}
 
-    fn measure(&mut self, dirty: &DirtyBlocks, now: Nanos) {
+    fn advance_tail(&mut self, dirty: &DirtyBlocks, now: Nanos) {
         let head = dirty.next_sequence().div_ceil(SEGMENT_BLOCKS);
         let tail = dirty.oldest_sequence().map_or(head, |sequence| sequence / SEGMENT_BLOCKS);
         while self.tail + (self.opened.len() as u64) < head {
@@ -149,9 +147,9 @@ impl Order for OldestLog {
         if dirty.is_empty() { None } else { self.opened.front().copied() }
     }
 
-    fn next_run(&mut self, dirty: &DirtyBlocks, situation: &Situation, blocks_max: u64) -> Option<Run> {
+    fn next_run(&mut self, dirty: &DirtyBlocks, state: &DestageState, blocks_max: u64) -> Option<Run> {
         if self.round.is_none() {
-            self.round = self.start_round(dirty, situation);
+            self.round = self.start_round(dirty, state);
         }
         while let Some(round) = &mut self.round {
             let Some(block) = round.blocks.pop_front() else {
@@ -164,7 +162,7 @@ impl Order for OldestLog {
                 return Some(self.run_from(dirty, block, blocks_max, end));
             }
         }
-        if situation.is_idle { self.idle_run(dirty, situation, blocks_max) } else { None }
+        if state.is_idle { self.idle_run(dirty, state, blocks_max) } else { None }
     }
 }
 
@@ -174,8 +172,8 @@ mod tests {
 
     const CAPACITY: u64 = 8 * SEGMENT_BLOCKS;
 
-    fn situation(log: &OldestLog, dirty: &DirtyBlocks, now: Nanos) -> Situation {
-        Situation { now, used_blocks: log.used_blocks(dirty), capacity_blocks: CAPACITY, ..Situation::default() }
+    fn state_at(log: &OldestLog, dirty: &DirtyBlocks, now: Nanos) -> DestageState {
+        DestageState { now, used_blocks: log.used_blocks(dirty), capacity_blocks: CAPACITY, ..DestageState::default() }
     }
 
     /// Fills four of eight segments with every other block, downwards, and then writes two of the oldest again.
@@ -184,10 +182,12 @@ mod tests {
         let blocks = 4 * SEGMENT_BLOCKS;
         let mut write = |block| {
             dirty.write(block, Nanos::ZERO);
-            log.measure(&dirty, Nanos::ZERO);
+            log.advance_tail(&dirty, Nanos::ZERO);
         };
         (0..blocks).for_each(|number| write(2 * (MEMORY_BLOCKS + blocks - number)));
-        [0, 1].into_iter().for_each(|number| write(2 * (MEMORY_BLOCKS + blocks - number)));
+        for number in [0, 1] {
+            write(2 * (MEMORY_BLOCKS + blocks - number));
+        }
         (dirty, log)
     }
 
@@ -196,7 +196,7 @@ mod tests {
         let (mut dirty, mut log) = half_full();
         assert_eq!(log.used_blocks(&dirty), 4 * SEGMENT_BLOCKS + 2, "dead records take space");
         let mut written = Vec::new();
-        while let Some(run) = log.next_run(&dirty, &situation(&log, &dirty, Nanos::ZERO), u64::MAX) {
+        while let Some(run) = log.next_run(&dirty, &state_at(&log, &dirty, Nanos::ZERO), u64::MAX) {
             dirty.start(run);
             dirty.complete(run);
             written.push(run.first);
@@ -206,19 +206,21 @@ mod tests {
         }
         assert_eq!(written.len(), 2 * SEGMENT_BLOCKS as usize - 2, "half of five segments, without two blocks");
         assert!(written.is_sorted(), "{written:?}");
-        log.measure(&dirty, Nanos::ZERO);
+        log.advance_tail(&dirty, Nanos::ZERO);
         assert_eq!(log.used_blocks(&dirty), 2 * SEGMENT_BLOCKS + 2);
     }
 
     #[test]
     fn little_data_waits_for_its_age_or_for_idle_clients() {
         let (mut dirty, mut log) = (DirtyBlocks::default(), OldestLog::new(Space::Log, 64));
-        [7, 8, 300].into_iter().for_each(|block| dirty.write(block, Nanos::ZERO));
-        log.measure(&dirty, Nanos::ZERO);
+        for block in [7, 8, 300] {
+            dirty.write(block, Nanos::ZERO);
+        }
+        log.advance_tail(&dirty, Nanos::ZERO);
         let now = Nanos::from_secs(200);
-        let at = |now| Situation { now, used_blocks: 3, capacity_blocks: CAPACITY, ..Situation::default() };
+        let at = |now| DestageState { now, used_blocks: 3, capacity_blocks: CAPACITY, ..DestageState::default() };
         assert_eq!(log.next_run(&dirty, &at(now), u64::MAX), None);
-        let idle = Situation { is_idle: true, ..at(now) };
+        let idle = DestageState { is_idle: true, ..at(now) };
         assert_eq!(log.next_run(&dirty, &idle, u64::MAX), Some(Run { first: 7, blocks: 2 }));
         let old = at(SEGMENT_AGE_MAX);
         assert_eq!(log.next_run(&dirty, &old, u64::MAX), Some(Run { first: 7, blocks: 2 }));

@@ -1,69 +1,62 @@
 //! How fast destage writes, apart from its order.
 
+use engine::backing::Dispatch;
+use engine::{CROWDED_FREE_DIVISOR, LATENESS_PERCENT_MAX};
 use seam::Nanos;
 
+use super::DestageState;
+use super::alru::ALRU_BATCH_BLOCKS;
 use super::oldest_log::{SEGMENT_AGE_MAX, TARGET_PERCENT};
-use super::{Situation, alru};
 
 /// Grants writes to destage.
 pub trait Pace {
     /// Most blocks of the next write; 0: no write now.
-    fn blocks_max(&mut self, situation: &Situation) -> u64;
+    fn blocks_max(&mut self, state: &DestageState) -> u64;
 
     /// Records that a write of `blocks` was sent.
     fn record_start(&mut self, _blocks: u64) {}
 
     /// Records that the order has no run for now.
-    fn record_exhausted(&mut self, _situation: &Situation) {}
+    fn record_exhausted(&mut self, _state: &DestageState) {}
 }
 
-/// Hotset's pace: the share of the disks' queue that grows with the fill of the log (`engine/backing/dispatch.rs`).
-pub struct QueueShare {
+/// Hotset's pace: the engine's limit of destage in the disks' queue, which grows with the fill of the log.
+pub struct QueueLimit {
     /// Requests that the queue of the array holds.
     depth: u64,
 }
 
-/// Fill at which the whole queue is granted, in percent.
-const CROWDED_PERCENT: u64 = 75;
-/// Time for which a read of the array lets expect another.
-const READ_EXPECTED_FOR: Nanos = Nanos::from_secs(10);
-/// Percentage of the queue by pressure, both in percent.
-const SHARES: [(u64, u64); 4] = [(0, 1), (25, 6), (50, 20), (100, 100)];
+/// Fill at which the whole queue is granted, in percent: the log is crowded.
+const CROWDED_PERCENT: u64 = 100 - 100 / CROWDED_FREE_DIVISOR as u64;
 
-impl QueueShare {
+impl QueueLimit {
     /// The pace on an array whose queue holds `depth` requests.
-    pub fn new(depth: u64) -> QueueShare {
-        QueueShare { depth }
+    pub fn new(depth: u64) -> QueueLimit {
+        QueueLimit { depth }
     }
 
     /// Writes that may be in flight.
-    fn writes_max(&self, situation: &Situation) -> u64 {
-        let used = situation.used_percent();
-        let lateness = situation.oldest_since.map_or(0, |since| {
-            let late = situation.now.since(since).0.saturating_sub(SEGMENT_AGE_MAX.0);
-            late.saturating_mul(25) / SEGMENT_AGE_MAX.0
+    fn writes_max(&self, state: &DestageState) -> u64 {
+        let used = state.used_percent();
+        let lateness = state.oldest_since.map_or(0, |since| {
+            let late = state.now.since(since).0.saturating_sub(SEGMENT_AGE_MAX.0);
+            late.saturating_mul(LATENESS_PERCENT_MAX) / SEGMENT_AGE_MAX.0
         });
-        let is_due = situation.oldest_since.is_some_and(|since| situation.now.since(since) >= SEGMENT_AGE_MAX);
-        if used <= TARGET_PERCENT && !is_due && !situation.is_idle {
+        let is_due = state.oldest_since.is_some_and(|since| state.now.since(since) >= SEGMENT_AGE_MAX);
+        if used <= TARGET_PERCENT && !is_due && !state.is_idle {
             return 0;
         }
         let fill = (used.saturating_sub(TARGET_PERCENT) * 100 / (CROWDED_PERCENT - TARGET_PERCENT)).min(100);
-        let pressure = fill.max(lateness.min(25));
-        let expects_read = situation.last_read.is_some_and(|read| situation.now.since(read) < READ_EXPECTED_FOR);
-        let percent = if situation.is_idle || !expects_read { 100 } else { share_percent(pressure) };
+        let pressure = fill.max(lateness.min(LATENESS_PERCENT_MAX));
+        let expects_read = state.last_read.is_some_and(|read| state.now.since(read) < Dispatch::READ_EXPECTED_FOR);
+        let percent = if state.is_idle || !expects_read { 100 } else { Dispatch::destage_percent(pressure) };
         (self.depth * percent / 100).max(1)
     }
 }
 
-fn share_percent(pressure: u64) -> u64 {
-    let Some(next) = SHARES.iter().position(|(bound, _)| pressure < *bound) else { return 100 };
-    let ((from, low), (to, high)) = (SHARES[next - 1], SHARES[next]);
-    low + (pressure - from) * (high - low) / (to - from)
-}
-
-impl Pace for QueueShare {
-    fn blocks_max(&mut self, situation: &Situation) -> u64 {
-        if situation.writes_in_flight < self.writes_max(situation) { u64::MAX } else { 0 }
+impl Pace for QueueLimit {
+    fn blocks_max(&mut self, state: &DestageState) -> u64 {
+        if state.writes_in_flight < self.writes_max(state) { u64::MAX } else { 0 }
     }
 }
 
@@ -77,10 +70,10 @@ const HIGH_PERCENT: u64 = 90;
 const WRITES_MAX: u64 = 20;
 
 impl Pace for LinearThreshold {
-    fn blocks_max(&mut self, situation: &Situation) -> u64 {
-        let above = situation.used_percent().min(HIGH_PERCENT).saturating_sub(LOW_PERCENT);
+    fn blocks_max(&mut self, state: &DestageState) -> u64 {
+        let above = state.used_percent().min(HIGH_PERCENT).saturating_sub(LOW_PERCENT);
         let writes_max = (WRITES_MAX * above).div_ceil(HIGH_PERCENT - LOW_PERCENT);
-        if situation.writes_in_flight < writes_max { u64::MAX } else { 0 }
+        if state.writes_in_flight < writes_max { u64::MAX } else { 0 }
     }
 }
 
@@ -92,7 +85,7 @@ pub struct Batches {
 }
 
 /// `flush_max_buffers`.
-const BATCH_BLOCKS: u64 = 128;
+const ACP_BATCH_BLOCKS: u64 = 128;
 /// `thread_wakeup_time`.
 const PAUSE: Nanos = Nanos::from_millis(10);
 /// Pause when no block is dirty.
@@ -100,31 +93,31 @@ const IDLE_PAUSE: Nanos = Nanos::from_secs(1);
 
 impl Default for Batches {
     fn default() -> Self {
-        Batches { left: BATCH_BLOCKS, is_closed: false, next_at: Nanos::ZERO }
+        Batches { left: ACP_BATCH_BLOCKS, is_closed: false, next_at: Nanos::ZERO }
     }
 }
 
 impl Pace for Batches {
-    fn blocks_max(&mut self, situation: &Situation) -> u64 {
+    fn blocks_max(&mut self, state: &DestageState) -> u64 {
         if self.is_closed || self.left == 0 {
-            if situation.writes_in_flight > 0 {
+            if state.writes_in_flight > 0 {
                 return 0;
             }
-            *self = Batches { next_at: situation.now + PAUSE, ..Batches::default() };
+            *self = Batches { next_at: state.now + PAUSE, ..Batches::default() };
         }
-        if situation.now < self.next_at { 0 } else { self.left }
+        if state.now < self.next_at { 0 } else { self.left }
     }
 
     fn record_start(&mut self, blocks: u64) {
         self.left -= blocks;
     }
 
-    fn record_exhausted(&mut self, situation: &Situation) {
-        if self.left < BATCH_BLOCKS {
+    fn record_exhausted(&mut self, state: &DestageState) {
+        if self.left < ACP_BATCH_BLOCKS {
             self.is_closed = true;
         } else {
-            let pause = if situation.used_blocks == 0 { IDLE_PAUSE } else { PAUSE };
-            self.next_at = situation.now + pause;
+            let pause = if state.used_blocks == 0 { IDLE_PAUSE } else { PAUSE };
+            self.next_at = state.now + pause;
         }
     }
 }
@@ -143,18 +136,18 @@ const ACTIVITY_THRESHOLD: Nanos = Nanos::from_secs(10);
 const WAKE_UP: Nanos = Nanos::from_secs(20);
 
 impl Pace for IdleBatches {
-    fn blocks_max(&mut self, situation: &Situation) -> u64 {
+    fn blocks_max(&mut self, state: &DestageState) -> u64 {
         if self.batch == Some(0) {
-            if situation.writes_in_flight > 0 {
+            if state.writes_in_flight > 0 {
                 return 0;
             }
             self.batch = None;
         }
-        let is_active = situation.now.since(situation.last_request) < ACTIVITY_THRESHOLD;
-        if self.batch.is_none() && (is_active || situation.now < self.next_at) {
+        let is_active = state.now.since(state.last_request) < ACTIVITY_THRESHOLD;
+        if self.batch.is_none() && (is_active || state.now < self.next_at) {
             return 0;
         }
-        *self.batch.get_or_insert(alru::BATCH_BLOCKS)
+        *self.batch.get_or_insert(ALRU_BATCH_BLOCKS)
     }
 
     fn record_start(&mut self, blocks: u64) {
@@ -162,8 +155,8 @@ impl Pace for IdleBatches {
         *left -= blocks;
     }
 
-    fn record_exhausted(&mut self, situation: &Situation) {
-        (self.batch, self.next_at) = (None, situation.now + WAKE_UP);
+    fn record_exhausted(&mut self, state: &DestageState) {
+        (self.batch, self.next_at) = (None, state.now + WAKE_UP);
     }
 }
 
@@ -171,25 +164,25 @@ impl Pace for IdleBatches {
 mod tests {
     use super::*;
 
-    fn at_fill(percent: u64) -> Situation {
+    fn at_fill(percent: u64) -> DestageState {
         let read = Some(Nanos::from_secs(1));
         let now = Nanos::from_secs(2);
-        Situation { now, used_blocks: percent, capacity_blocks: 100, last_read: read, ..Situation::default() }
+        DestageState { now, used_blocks: percent, capacity_blocks: 100, last_read: read, ..DestageState::default() }
     }
 
     #[test]
-    fn queue_share_grows_with_the_fill() {
-        let pace = QueueShare::new(160);
+    fn queue_limit_grows_with_the_fill() {
+        let pace = QueueLimit::new(160);
         let at = |percent| pace.writes_max(&at_fill(percent));
         assert_eq!([10, 20, 21, 34, 48, 75].map(at), [0, 0, 1, 9, 32, 160]);
-        assert_eq!(pace.writes_max(&Situation { is_idle: true, ..at_fill(1) }), 160);
-        assert_eq!(pace.writes_max(&Situation { last_read: None, ..at_fill(21) }), 160);
+        assert_eq!(pace.writes_max(&DestageState { is_idle: true, ..at_fill(1) }), 160);
+        assert_eq!(pace.writes_max(&DestageState { last_read: None, ..at_fill(21) }), 160);
     }
 
     #[test]
     fn linear_threshold_rises_from_80_to_90_percent() {
         let grants = |percent: u64, writes_in_flight: u64| {
-            LinearThreshold.blocks_max(&Situation { writes_in_flight, ..at_fill(percent) }) > 0
+            LinearThreshold.blocks_max(&DestageState { writes_in_flight, ..at_fill(percent) }) > 0
         };
         assert!(!grants(80, 0) && grants(81, 1) && !grants(81, 2));
         assert!(grants(90, 19) && !grants(90, 20) && !grants(100, 20));
@@ -198,25 +191,25 @@ mod tests {
     #[test]
     fn batches_are_10_ms_apart_and_end_before_the_next() {
         let mut pace = Batches::default();
-        let situation = at_fill(50);
-        assert_eq!(pace.blocks_max(&situation), BATCH_BLOCKS);
+        let state = at_fill(50);
+        assert_eq!(pace.blocks_max(&state), ACP_BATCH_BLOCKS);
         pace.record_start(100);
-        assert_eq!(pace.blocks_max(&situation), 28);
-        pace.record_exhausted(&situation);
-        assert_eq!(pace.blocks_max(&Situation { writes_in_flight: 1, ..situation }), 0);
-        assert_eq!(pace.blocks_max(&situation), 0);
-        assert_eq!(pace.blocks_max(&Situation { now: situation.now + PAUSE, ..situation }), BATCH_BLOCKS);
+        assert_eq!(pace.blocks_max(&state), 28);
+        pace.record_exhausted(&state);
+        assert_eq!(pace.blocks_max(&DestageState { writes_in_flight: 1, ..state }), 0);
+        assert_eq!(pace.blocks_max(&state), 0);
+        assert_eq!(pace.blocks_max(&DestageState { now: state.now + PAUSE, ..state }), ACP_BATCH_BLOCKS);
     }
 
     #[test]
     fn idle_batches_wait_for_ten_seconds_without_requests() {
         let mut pace = IdleBatches::default();
         let busy = at_fill(50);
-        let idle = Situation { now: Nanos::from_secs(30), last_request: Nanos::from_secs(20), ..busy };
-        assert_eq!(pace.blocks_max(&Situation { last_request: Nanos::from_secs(21), ..idle }), 0);
-        assert_eq!(pace.blocks_max(&idle), alru::BATCH_BLOCKS);
+        let idle = DestageState { now: Nanos::from_secs(30), last_request: Nanos::from_secs(20), ..busy };
+        assert_eq!(pace.blocks_max(&DestageState { last_request: Nanos::from_secs(21), ..idle }), 0);
+        assert_eq!(pace.blocks_max(&idle), ALRU_BATCH_BLOCKS);
         pace.record_exhausted(&idle);
-        assert_eq!(pace.blocks_max(&Situation { now: Nanos::from_secs(49), ..idle }), 0);
-        assert_eq!(pace.blocks_max(&Situation { now: Nanos::from_secs(50), ..idle }), alru::BATCH_BLOCKS);
+        assert_eq!(pace.blocks_max(&DestageState { now: Nanos::from_secs(49), ..idle }), 0);
+        assert_eq!(pace.blocks_max(&DestageState { now: Nanos::from_secs(50), ..idle }), ALRU_BATCH_BLOCKS);
     }
 }

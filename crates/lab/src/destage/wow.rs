@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::dirty_blocks::{DirtyBlocks, Run};
-use super::{Order, Situation};
+use super::{DestageState, Order};
 
 /// A group with dirty blocks.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ impl Order for Wow {
         }
     }
 
-    fn next_run(&mut self, dirty: &DirtyBlocks, _: &Situation, blocks_max: u64) -> Option<Run> {
+    fn next_run(&mut self, dirty: &DirtyBlocks, _: &DestageState, blocks_max: u64) -> Option<Run> {
         // A group whose dirty blocks are all in flight is passed over.
         for _ in 0..=self.groups.len() {
             let (next, end) = match self.current {
@@ -109,7 +109,7 @@ mod tests {
         }
 
         fn next(&mut self) -> Option<(u64, u64)> {
-            let run = self.order.next_run(&self.dirty, &Situation::default(), u64::MAX)?;
+            let run = self.order.next_run(&self.dirty, &DestageState::default(), u64::MAX)?;
             self.order.record_start(run);
             self.dirty.start(run);
             self.dirty.complete(run);

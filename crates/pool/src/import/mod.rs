@@ -55,7 +55,7 @@ pub struct ImportReport {
 }
 
 /// Makes a disk with data a group of a tier and a thin volume of that name, durably and whole or not at all. Refuses a
-/// disk that is a part of something else unless `force` is set.
+/// disk that belongs to another storage stack unless `force` is set.
 pub(crate) async fn import<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     tier: TierNo,
@@ -98,16 +98,16 @@ async fn require_no_superblock<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, disk: &
     Ok(())
 }
 
-/// Refuses a disk that is a part of something else, such as an inactive array.
+/// Refuses a disk that belongs to another storage stack, such as an inactive array.
 async fn require_no_signature<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, disk: &D) -> Result<(), PoolError> {
     match find_signature(&inner.buffers, disk).await.map_err(|error| failed(disk, error))? {
         None => Ok(()),
         Some(name) => not_importable(
             disk,
             format!(
-                "it is {name}, and a start of that would change the volume. Remove it there first, or wipe a leftover \
-                 signature with `wipefs`; if it belongs to the content, as on the disk of a virtual machine, confirm \
-                 with --force"
+                "it is {name}, and starting that would change the volume. Remove the device from it first, or wipe a \
+                 leftover signature with `wipefs`. If the signature belongs to the content, as on a virtual machine's \
+                 disk, use --force"
             ),
         ),
     }

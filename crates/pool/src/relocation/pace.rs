@@ -19,17 +19,19 @@ const STEP_MIN: Nanos = Nanos::from_micros(50);
 /// A copy follows the last one after this multiple of the last one's time, even if its groups are never idle: a busy
 /// group must not stop a move for ever. Copies take 3 % of the time of a group without idle time.
 pub(super) const BUSY_FACTOR: u64 = 32;
-/// The same for copies that delay clients: they take 0.2 % of the time.
+/// The same for copies that delay clients: they take 0.2 % of the time, and at most [`DELAYING_MAX`] pass before one.
 const DELAYING_FACTOR: u64 = 512;
+const DELAYING_MAX: Nanos = Nanos::from_secs(2);
 /// Longest time that a copy counts for. A device that hangs must not stop moves for hours.
 const COPY_TIME_MAX: Nanos = Nanos::from_millis(100);
 /// Longest wait of the first copy until the latency without copies is known.
 const BASELINE_MAX: Nanos = Nanos::from_secs(1);
-/// Clients that use no group for this long are not delayed. Time between two looks while they are.
+/// Without client requests for this long, copies delay no client. Also the period of the check while they do.
 const QUIET: Nanos = Nanos::from_millis(10);
-/// Part of the requests that copies may make exceed the 99th percentile of their group, and part that they may add to
-/// the latency of all requests, in millionths, for each percent of the idle time.
+/// Share of requests that copies may push past their group's 99th percentile, in millionths per percent of the idle
+/// share.
 const LATE_PPM: u64 = 84;
+/// Latency that copies may add, in millionths of the latency of all requests, per percent of the idle share.
 const DELAY_PPM: u64 = 1_000;
 
 /// The pace of all moves under the same settings.
@@ -90,20 +92,23 @@ impl<S: Seam, D: Disk<S>> Pacer<S, D> {
         let copied = last.map_or(Nanos::ZERO, |last| begin.since(last).min(COPY_TIME_MAX));
         let wanted = Nanos(copied.0 * u64::from(100 - percent) / u64::from(percent));
         let (busy_max, delaying_max) = match last {
-            Some(_) => (Nanos(copied.0 * BUSY_FACTOR), Nanos(copied.0 * DELAYING_FACTOR)),
+            Some(_) => (Nanos(copied.0 * BUSY_FACTOR), Nanos(copied.0 * DELAYING_FACTOR).min(DELAYING_MAX)),
             None => (GIVE_WAY_MAX, BASELINE_MAX),
         };
-        let (mut idle, mut last_busy, mut last_served) = (Nanos::ZERO, begin, self.served());
+        let (mut idle, mut last_busy, mut last_served) = (Nanos::ZERO, begin, self.count_served_requests());
         while !self.is_ended() {
-            let (now, served, is_idle) = (self.seam.now(), self.served(), !self.has_requests(request));
+            let (now, served, is_idle) = (self.seam.now(), self.count_served_requests(), !self.has_requests(request));
             if !is_idle || served != last_served {
                 (last_busy, last_served) = (now, served);
             }
             let waited = now.since(begin);
-            // Requests are timed from the begin of the first move on.
+            // Requests are timed from the start of the first move on.
             let is_observed = last.is_some() || waited >= QUIET;
             let has_share = is_observed && (waited >= busy_max || is_idle && idle >= wanted);
-            if has_share && (waited >= delaying_max || now.since(last_busy) >= QUIET || !self.delays(request, percent))
+            if has_share
+                && (waited >= delaying_max
+                    || now.since(last_busy) >= QUIET
+                    || !self.may_delay_clients(request, percent))
             {
                 break;
             }
@@ -120,16 +125,16 @@ impl<S: Seam, D: Disk<S>> Pacer<S, D> {
     }
 
     /// True if copies delay clients by more than they may, or if that is not known yet.
-    fn delays(&self, request: &CopyRequest, percent: u32) -> bool {
+    fn may_delay_clients(&self, request: &CopyRequest, percent: u32) -> bool {
         let Some(inner) = self.inner.upgrade() else { return false };
         let (state, percent) = (inner.state.borrow(), u64::from(percent));
         let interference = &state.interference;
-        [request.source, request.target].iter().any(|group| interference.is_unknown(*group))
-            || !interference.is_below(LATE_PPM * percent, DELAY_PPM * percent)
+        [request.source, request.target].iter().any(|group| interference.lacks_baseline(*group))
+            || !interference.is_within_limits(LATE_PPM * percent, DELAY_PPM * percent)
     }
 
     /// Requests of clients that any group has served.
-    fn served(&self) -> u64 {
+    fn count_served_requests(&self) -> u64 {
         let Some(inner) = self.inner.upgrade() else { return 0 };
         let state = inner.state.borrow();
         state.groups.iter().map(|group| group.served.reads + group.served.writes).sum()

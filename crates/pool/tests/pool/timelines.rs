@@ -89,10 +89,10 @@ fn copies_that_were_continued_alone_are_refused_together() {
                 let accepts_one = [turns[1], "slow-0"];
                 images = continue_on(images, &accepts_one, false, 91 + turn);
             }
-            let error = tag_on(images, &THREE).expect_err("two branches");
-            let PoolError::Forked { branches } = &error else { panic!("{error}") };
+            let error = tag_on(images, &THREE).expect_err("two sides");
+            let PoolError::Diverged { sides } = &error else { panic!("{error}") };
             let alone = vec![format!("sim:{}", turns[0])];
-            assert!(branches.len() == 2 && branches.contains(&alone), "{error}");
+            assert!(sides.len() == 2 && sides.contains(&alone), "{error}");
             assert!(error.to_string().contains("Detach all devices but those"), "{error}");
         }
     }
@@ -184,7 +184,7 @@ fn copy_of_a_group_from_before_its_absence_is_refused() {
     }
     images.put("fast-1", &copy, "fast-1");
     let error = tag_on(images, &THREE).expect_err("the copy lacks what the group got since");
-    assert!(matches!(error, PoolError::Forked { .. }), "{error}");
+    assert!(matches!(error, PoolError::Diverged { .. }), "{error}");
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn crash_while_one_copy_continues_alone_mixes_nothing() {
         let world: World = world_after_crash(9, images);
         let images = continue_on(world.crash(CrashMode::LoseAll), &["fast-1", "slow-0"], false, 91);
         match tag_on(images, &THREE) {
-            Err(PoolError::Forked { .. }) => forks += 1,
+            Err(PoolError::Diverged { .. }) => forks += 1,
             Ok(91) if !is_acknowledged => joined += 1,
             other => return Err(format!("{other:?}, acknowledged: {is_acknowledged}")),
         }

@@ -14,6 +14,7 @@ use seam::{Disk, DiskError, DiskOpen, Nanos, Seam};
 use super::super::Cores;
 use super::OpenPool;
 use super::commands::pool_failure;
+use super::replace::NewDevice;
 use config::{TierChoice, name_devices};
 use units::show_bytes;
 
@@ -45,17 +46,16 @@ impl Cores {
         self.on_pool(name, async move |open: Rc<OpenPool>| open.add_device(&tier, &path, force).await).await?
     }
 
-    /// Makes a volume of a device full of data, which may be a member of an array with `force`.
+    /// Makes a volume of a device full of data.
     pub async fn import_pool_device(
         &self,
         name: &str,
         tier: &str,
-        (path, force): (PathBuf, bool),
+        device: NewDevice,
         volume: &str,
     ) -> Result<PoolReport, Failure> {
         let (tier, volume) = (tier.to_owned(), volume.to_owned());
-        self.on_pool(name, async move |open: Rc<OpenPool>| open.import_device(&tier, (&path, force), &volume).await)
-            .await?
+        self.on_pool(name, async move |open: Rc<OpenPool>| open.import_device(&tier, &device, &volume).await).await?
     }
 
     /// The identity of a device that is no group of a pool, and its identities in earlier versions.
@@ -140,12 +140,8 @@ impl OpenPool {
         Ok(self.report(true))
     }
 
-    async fn import_device(
-        &self,
-        tier: &str,
-        (path, force): (&Path, bool),
-        volume: &str,
-    ) -> Result<PoolReport, Failure> {
+    async fn import_device(&self, tier: &str, device: &NewDevice, volume: &str) -> Result<PoolReport, Failure> {
+        let (path, force) = (&device.path, device.force);
         let number = self.tier_named(tier)?;
         let disk = self.open_device(path).await?;
         match flash::read_device_content(&self.seam, &disk).await {

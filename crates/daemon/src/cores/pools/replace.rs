@@ -13,11 +13,13 @@ use super::super::Cores;
 use super::OpenPool;
 use super::commands::pool_failure;
 
-/// The new device of a replacement.
+/// A device that a command adds to a pool.
+#[derive(Clone)]
 pub struct NewDevice {
     /// The device.
     pub path: PathBuf,
-    /// Destroy its content.
+    /// Accept a device that is in use or has content, which is destroyed; for an import, a member of another storage
+    /// stack.
     pub force: bool,
 }
 

@@ -52,9 +52,10 @@ fn loads(options: &Options) -> Result<Vec<Load>, Failure> {
     };
     let name = path.file_name().map_or_else(|| path.display().to_string(), |name| name.display().to_string());
     let requests = read_requests(path, options.format, false)?;
-    let load = Load::of_trace(&name, &requests, options.cache.unwrap_or(CACHE_BYTES));
-    let unusable = || Failure::failed(format!("{name}: the comparison needs a trace with times, reads and writes"));
-    Ok(vec![load.ok_or_else(unusable)?])
+    let load = Load::of_trace(&name, &requests, options.cache.unwrap_or(CACHE_BYTES)).map_err(|missing| {
+        Failure::failed(format!("{name}: the trace has no {missing}, which the comparison needs"))
+    })?;
+    Ok(vec![load])
 }
 
 fn print(comparison: &Comparison) {
@@ -71,7 +72,7 @@ fn print(comparison: &Comparison) {
         "order and pace",
         "array writes",
         "disk time",
-        "hits of",
+        "read",
         "read",
         "read p99",
         "write p99",
@@ -80,7 +81,7 @@ fn print(comparison: &Comparison) {
     );
     println!(
         "{:24} {:>12} {:>10} {:>8} {:>9} {:>9} {:>9} {:>10} {:>12}",
-        "", "per write", "ms/request", "reads", "mean, ms", "ms", "ms", "requests/s", "per write"
+        "", "per write", "ms/request", "hits", "mean, ms", "ms", "ms", "requests/s", "per write"
     );
     for row in &comparison.policies {
         println!(
