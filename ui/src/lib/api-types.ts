@@ -571,6 +571,8 @@ export interface components {
     };
     /** @description A device full of data. */
     ImportedDevice: {
+      /** @description Import a device that carries a signature of md, LVM, ZFS, LUKS or another storage stack. */
+      force?: boolean;
       /** @description The device, partition or file. */
       path: string;
       /** @description Name of the tier. */
@@ -1064,6 +1066,11 @@ export interface components {
       /** @description Number of moves. */
       total_moves: number;
     };
+    /**
+     * @description Time at which a volume takes its space.
+     * @enum {string}
+     */
+    PoolProvisioning: 'thin' | 'thick';
     /** @description The moves of a pool that have not ended. */
     PoolQueueReport: {
       /** @description Expected time until the last one ends. */
@@ -1145,8 +1152,8 @@ export interface components {
       lost_bytes: number;
       /** @description Its name. */
       name: string;
-      /** @description Time of allocation: `thin` or `thick`. */
-      provisioning: string;
+      /** @description Time of allocation. */
+      provisioning: components['schemas']['PoolProvisioning'];
       /** @description Its size. */
       size_bytes: number;
       /** @description Bytes of its slices in each tier, in the order of the tiers. */
@@ -1851,6 +1858,7 @@ export type PoolLostVolumeReport = components['schemas']['PoolLostVolumeReport']
 export type PoolMoveReason = components['schemas']['PoolMoveReason'];
 export type PoolMoveReport = components['schemas']['PoolMoveReport'];
 export type PoolPlanReport = components['schemas']['PoolPlanReport'];
+export type PoolProvisioning = components['schemas']['PoolProvisioning'];
 export type PoolQueueReport = components['schemas']['PoolQueueReport'];
 export type PoolRelocationReport = components['schemas']['PoolRelocationReport'];
 export type PoolRelocationState = components['schemas']['PoolRelocationState'];

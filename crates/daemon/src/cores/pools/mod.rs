@@ -163,15 +163,18 @@ impl FoundDevices {
     }
 }
 
-/// True if the pool on the listed devices is another one than that to which the records under its name belong.
-async fn has_former_records(seam: &RealSeam, listed: &[RealDisk], target: &PoolTarget) -> bool {
+/// True if the records under the pool's name belong to a pool of which no listed device is a member, while one is a
+/// member of another pool.
+async fn belongs_to_former_pool(seam: &RealSeam, listed: &[RealDisk], target: &PoolTarget) -> bool {
     let Some(recorded) = &target.recorded_identity else { return false };
+    let mut is_other = false;
     for disk in listed {
-        if let Some(pool) = read_pool_identity(seam, disk).await {
-            return uuid_text(&pool) != *recorded;
+        match read_pool_identity(seam, disk).await {
+            Some(pool) if uuid_text(&pool) == *recorded => return false,
+            pool => is_other |= pool.is_some(),
         }
     }
-    false
+    is_other
 }
 
 /// Opens a pool on those of its devices that are present.
@@ -181,9 +184,12 @@ async fn open_pool(seam: &RealSeam, target: &PoolTarget, limit: Duration) -> Res
     for path in config.devices() {
         found.open(seam, path, true, limit).await?;
     }
-    let has_former_records = has_former_records(seam, &found.disks, target).await;
+    let has_former_records = belongs_to_former_pool(seam, &found.disks, target).await;
     if has_former_records && (target.is_paused || !target.added_devices.is_empty()) {
-        logging::warn!("pool {}: added devices and the pause of a former pool of this name are ignored", config.name);
+        logging::warn!(
+            "pool {}: the recorded pause and added devices belong to a former pool of this name and are ignored",
+            config.name
+        );
     }
     let is_listed = |path: &&PathBuf| config.devices().any(|listed| listed == *path);
     let added = target.added_devices.iter().filter(|_| !has_former_records);
