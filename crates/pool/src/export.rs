@@ -169,8 +169,8 @@ pub(crate) async fn export_plan<S: Seam, D: Disk<S>>(
     Ok(ExportPlan { steps, ..plan })
 }
 
-/// The superblocks of all present groups but the target, and the journal and the headers of the checkpoints on the copies
-/// of the metadata. A change of a map is in the journal, and one of the groups in the superblocks.
+/// The superblocks of all present groups but the target, and the journal and the headers of the checkpoints on the
+/// copies of the metadata. A change of a map is in the journal, and one of the groups in the superblocks.
 async fn metadata_ranges<S: Seam, D: Disk<S>>(
     buffers: &Buffers<S>,
     present: &Present<D>,

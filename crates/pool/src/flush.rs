@@ -16,8 +16,8 @@ const LAST_COPY_ATTEMPTS: u32 = 8;
 /// The pause after the first of them. Each further one is twice as long.
 const FIRST_PAUSE: Nanos = Nanos::from_millis(50);
 
-/// Flushes a group. A failure changes its write stamp. One flush of a group runs at a time: the device reports a loss to
-/// one of two flushes in flight, and the other one could succeed before that is known.
+/// Flushes a group. A failure changes its write stamp. One flush of a group runs at a time: the device reports a loss
+/// to one of two flushes in flight, and the other one could succeed before that is known.
 pub(crate) async fn flush_group<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group: GroupNo, disk: &D) -> DiskResult<()> {
     let lock = Rc::clone(&inner.state.borrow().groups[group.index()].flush_lock);
     let _one_at_a_time = lock.lock().await;
@@ -34,8 +34,8 @@ pub(crate) async fn flush_group<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group:
 }
 
 /// Writes blocks at byte offsets and flushes the group. Retries if the write stamp changes meanwhile: the group has
-/// reconnected, or another task's flush has failed. On the last metadata copy it also retries after errors: without that
-/// copy the pool can only fail.
+/// reconnected, or another task's flush has failed. On the last metadata copy it also retries after errors: without
+/// that copy the pool can only fail.
 pub(crate) async fn write_to_group<S: Seam, D: Disk<S>>(
     inner: &Inner<S, D>,
     group: GroupNo,

@@ -19,8 +19,8 @@ pub enum GroupContent {
     GroupElsewhere,
 }
 
-/// The pool of which a disk is a group, whatever its other disks hold; `None` also for one that has left its pool. Writes
-/// nothing.
+/// The pool of which a disk is a group, whatever its other disks hold; `None` also for one that has left its pool.
+/// Writes nothing.
 pub async fn read_pool_identity<S: Seam, D: Disk<S>>(seam: &S, disk: &D) -> Option<Uuid> {
     let (superblock, _) = newest_superblock(seam, disk).await;
     let superblock = superblock?;

@@ -69,7 +69,8 @@ pub(crate) struct Interference {
     /// Requests that ended, and the sum of their latencies.
     requests: u64,
     latency_sum_ns: u64,
-    /// Requests beside a copy that exceeded their group's tail, minus the expected one in [`TAIL_ONE_IN`]; scaled by it.
+    /// Requests beside a copy that exceeded their group's tail, minus the expected one in [`TAIL_ONE_IN`]; scaled by
+    /// it.
     late_excess: i64,
     /// Latency of the requests beside a copy, less the mean of their group.
     delay_ns: i64,

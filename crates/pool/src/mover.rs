@@ -32,7 +32,8 @@ pub const LAST_PASS_BLOCKS: u32 = 64;
 const COPY_BLOCKS: u64 = 64;
 /// Blocks of the first copy request, and of all on fast devices. A large request occupies the core, and clients wait.
 const FAST_COPY_BLOCKS: u64 = 16;
-/// Longest time of a copy of [`FAST_COPY_BLOCKS`] on a fast device. A disk with moving heads takes longer to reach them.
+/// Longest time of a copy of [`FAST_COPY_BLOCKS`] on a fast device. A disk with moving heads takes longer to reach
+/// them.
 const FAST_COPY_TIME: Nanos = Nanos::from_millis(3);
 /// Passes before a slice counts as too busy.
 const PASSES_MAX: u32 = 16;

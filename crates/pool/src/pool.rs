@@ -426,8 +426,8 @@ impl<S: Seam, D: Disk<S>> Pool<S, D> {
     }
 
     /// Makes a disk with data a group of a tier and a thin volume of this name, durably, and whole or not at all. Its
-    /// slices stay where they are, but for those of its start, where the superblocks go, and a last partial one. Refuses
-    /// a member of another storage stack unless `force` is set.
+    /// slices stay where they are, but for those of its start, where the superblocks go, and a last partial one.
+    /// Refuses a member of another storage stack unless `force` is set.
     pub async fn import(&self, tier: TierNo, disk: D, name: &str, force: bool) -> Result<ImportReport, PoolError> {
         let (inner, name) = (Rc::clone(&self.0), name.to_owned());
         detached(&self.0.seam, async move { import::import(&inner, tier, disk, name, force).await }).await

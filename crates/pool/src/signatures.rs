@@ -1,5 +1,5 @@
-//! Recognises disks that belong to another storage stack: members of md, LVM, ZFS and others that are not active now. An
-//! active one is in use, and cannot be opened.
+//! Recognises disks that belong to another storage stack: members of md, LVM, ZFS and others that are not active now.
+//! An active one is in use, and cannot be opened.
 //!
 //! Such a disk has no content of its own, or one that its owner changes when it starts again: an array finds its
 //! superblock at the end of an imported disk as before.
@@ -149,7 +149,7 @@ mod tests {
     /// No whole 64 KiB or 256 KiB, as most disks.
     const SIZE: u64 = (3 << 20) + (40 << 10) + 512;
 
-    /// What is found on a disk with these bytes at an offset that a block begins at.
+    /// The signature that is found on a disk with these bytes at an offset that a block begins at.
     fn found_with(at: u64, bytes: &[u8]) -> Option<&'static str> {
         let world = World::new(WorldSpec::new(1));
         world.add_disk("disk", SimDiskSpec::new(SIZE));

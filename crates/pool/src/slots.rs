@@ -55,8 +55,8 @@ impl SlotUse {
     }
 }
 
-/// The owners of a group's slots while they are derived from the maps. A claim changes one word; bitmap and count of the
-/// free slots follow in one pass at the end.
+/// The owners of a group's slots while they are derived from the maps. A claim changes one word; bitmap and count of
+/// the free slots follow in one pass at the end.
 pub struct SlotClaims {
     owners: Vec<Owner>,
 }

@@ -3,8 +3,8 @@
 //! A pool gets a new random timeline whenever it opens without a group that the present timeline has had. The
 //! superblocks name the former timelines that a group may still hold, each with the last generation of it that the
 //! present one follows from. A group belongs to a pool if it holds the present timeline, or a former one up to that
-//! generation. Groups of which neither follows from the other have been continued separately: they are refused together,
-//! whatever their generations, because each may have used slots that the other one holds data in.
+//! generation. Groups of which neither follows from the other have been continued separately: they are refused
+//! together, whatever their generations, because each may have used slots that the other one holds data in.
 //!
 //! An opening with a majority follows from every generation of the former timeline: without a majority none became
 //! durable that it does not know. An opening that accepts missing groups follows only from those up to its own.
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn older_group_is_named_with_each_branch_that_follows_from_it() {
+    fn older_group_is_named_with_each_side_that_follows_from_it() {
         let old = pool(3);
         let first = opened(&old, &[PRESENT, None, None], false, 5);
         let second = on_group(&opened(&old, &[None, PRESENT, None], false, 6), 1, 8);

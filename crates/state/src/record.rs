@@ -80,8 +80,8 @@ pub struct State {
     /// Devices that a command has added to pools, by the pool's name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pool_devices: BTreeMap<String, BTreeSet<PathBuf>>,
-    /// Identity of the pool to which the records under a pool's name belong, 32 hexadecimal digits. Earlier versions did
-    /// not note it.
+    /// Identity of the pool to which the records under a pool's name belong, 32 hexadecimal digits. Earlier versions
+    /// did not note it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pool_identities: BTreeMap<String, String>,
     /// Tokens for the HTTP interface.
@@ -374,8 +374,8 @@ impl State {
         self.volumes.iter_mut().find(|record| record.volume_id == volume_id)
     }
 
-    /// Notes that the records under a pool's name belong to this pool. Those of another pool, which had the name before,
-    /// are dropped.
+    /// Notes that the records under a pool's name belong to this pool. Records of another pool, which had the name
+    /// before, are dropped.
     pub fn claim_pool_records(&mut self, name: &str, identity: &str) {
         let former = self.pool_identities.insert(name.to_owned(), identity.to_owned());
         if former.is_some_and(|former| former != identity) {

@@ -172,7 +172,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder can be created");
         let (device, target) = (folder.path().join("it's a device"), folder.path().join("target"));
         std::fs::write(&device, [&[0; 4096][..], b"123456789".repeat(911).as_slice()].concat()).expect("room");
-        // What `cksum` prints for a block of zeroes.
+        // The output of `cksum` for a block of zeroes.
         let metadata = vec![MetadataRange { device: "a".to_owned(), at: 0, len_bytes: 4096, cksum: 3_018_728_591 }];
         let steps = vec![ExportStep { source: Some(("a".to_owned(), 4096)), at: 0, len_bytes: 4096 }];
         let plan = ExportPlan { size_bytes: 4096, metadata, steps };

@@ -35,7 +35,7 @@ pub(crate) const CACHE_TIME: Nanos = Nanos::from_micros(100);
 /// Requests in the queue of each disk of the array, as the engine assumes.
 const QUEUE_PER_DISK: u64 = 32;
 
-/// What orders and paces know besides the dirty blocks.
+/// State that orders and paces know besides the dirty blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DestageState {
     /// The present time.

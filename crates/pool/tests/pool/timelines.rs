@@ -93,13 +93,13 @@ fn copies_that_were_continued_alone_are_refused_together() {
             let PoolError::Diverged { sides } = &error else { panic!("{error}") };
             let alone = vec![format!("sim:{}", turns[0])];
             assert!(sides.len() == 2 && sides.contains(&alone), "{error}");
-            assert!(error.to_string().contains("Detach all devices but those"), "{error}");
+            assert!(error.to_string().contains("Detach the devices of every side but the one"), "{error}");
         }
     }
 }
 
 #[test]
-fn each_branch_opens_without_the_other() {
+fn each_side_opens_without_the_other() {
     let images = continue_on(filled(), &["fast-0"], true, 90);
     let images = continue_on(images, &["fast-1", "slow-0"], false, 91);
     assert_eq!(tag_on(images, &["fast-1", "slow-0"]), Ok(91));
