@@ -245,7 +245,8 @@ async fn copy_slice<S: Seam, D: Disk<S>>(
     pace: Pace,
 ) -> Result<MoveOutcome, MoveError> {
     let blocks = inner.state.borrow().slice_bytes() / BLOCK_BYTES as u64;
-    let mut runs = VecDeque::from([0..blocks]);
+    let whole_slice: Range<u64> = 0..blocks;
+    let mut runs = VecDeque::from([whole_slice]);
     let mut blocks_max = FAST_COPY_BLOCKS;
     for _ in 0..PASSES_MAX {
         while let Some(mut run) = runs.pop_front() {

@@ -373,7 +373,7 @@ mod tests {
     fn overwrites(count: u64) -> Load {
         let request = |number: u64| Request {
             time: Nanos::from_millis(number),
-            is_write: number % 4 != 0,
+            is_write: !number.is_multiple_of(4),
             first: number * 7919 % 2_048,
             blocks: 2,
         };

@@ -135,7 +135,7 @@ fn commit_on_the_only_copy(seed: u64, fault: Fault, ops: Ops, when: When) -> Res
             write_at(&seam, &disk, if wait { SLICE } else { 0 }, 7).await;
             seam.sleep(Nanos::from_millis(10)).await;
             let range = (ops == Ops::WRITE).then_some(128 << 10..1 << 20);
-            control.add_fault(Rule { range, ..Rule::new(fault.clone(), ops, when.clone()) });
+            control.add_fault(Rule { range, ..Rule::new(fault, ops, when) });
             let (repaired, clock) = (control.clone(), seam.clone());
             seam.spawn(async move {
                 clock.sleep(Nanos::from_secs(3)).await;
