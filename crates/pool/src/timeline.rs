@@ -59,12 +59,18 @@ fn follows_from(head: &Superblock, other: &Superblock) -> bool {
     head.timeline == other.timeline || held_former(head, other).is_some_and(is_known)
 }
 
-/// The former timeline of `head` on which `other` is, if its group may still be there.
+/// The former timeline of `head` on which `other` is, if its group may still be there: by the notes of `head`, or by an
+/// opening that ended before enough groups knew of it. Such an opening can have reached a group that has been absent
+/// ever since an older timeline.
 fn held_former<'a>(head: &'a Superblock, other: &Superblock) -> Option<&'a FormerTimeline> {
     let entry = head.former.iter().position(|former| former.timeline == other.timeline)?;
     let uuid = other.members[other.group.index()].uuid;
     let member = head.members.get(other.group.index()).filter(|member| member.uuid == uuid);
-    member.is_none_or(|member| member.may_hold & 1 << entry != 0).then(|| &head.former[entry])
+    let may_hold = |member: &MemberEntry| {
+        let is_noted = member.may_hold & 1 << entry != 0;
+        is_noted || member.missed_timeline && u32::from(member.may_hold) < 1 << entry
+    };
+    member.is_none_or(may_hold).then(|| &head.former[entry])
 }
 
 /// True if a group with the superblock `other` may be opened with `head`, or is none of its members.
@@ -236,6 +242,20 @@ mod tests {
         let next = opened(&new, &held, true, 6);
         assert_eq!(find_newest(&[&next, &on_group(&old, 3, 3)]), Ok(0), "it was absent all the time");
         assert_eq!(find_newest(&[&next, &on_group(&old, 2, 3)]), Err(vec![vec![0], vec![1]]), "a copy of the device");
+    }
+
+    #[test]
+    fn absent_group_that_an_interrupted_opening_has_reached_returns() {
+        let old = pool(5);
+        let second = opened(&old, &[PRESENT, PRESENT, PRESENT, PRESENT, None], true, 5);
+        // The opening with group 4 reached only its superblock.
+        let reached = on_group(&second, 4, second.generation.0 + 1);
+        let third = opened(&second, &[Some(5), Some(5), Some(5), None, None], true, 6);
+        assert_eq!(find_newest(&[&third, &reached]), Ok(0));
+        // It was on the third timeline and leaves again.
+        let fourth = opened(&third, &[Some(6), Some(6), Some(6), None, Some(6)], true, 7);
+        let fifth = opened(&fourth, &[Some(6), Some(6), Some(6), None, None], true, 8);
+        assert_eq!(find_newest(&[&fifth, &reached]), Err(vec![vec![0], vec![1]]), "a copy of the device");
     }
 
     #[test]
