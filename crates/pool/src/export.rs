@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use md5::{Digest, Md5};
 use seam::{BLOCK_BYTES, Block, Disk, Seam};
 
 use crate::buffers::Buffers;
-use crate::cksum::Cksum;
 use crate::create::failed;
 use crate::device::read_each;
 use crate::error::PoolError;
@@ -38,8 +38,8 @@ pub struct MetadataRange {
     pub at: u64,
     /// Bytes, a multiple of 4,096.
     pub len_bytes: u64,
-    /// Checksum of the tool `cksum`.
-    pub cksum: u32,
+    /// MD5 of the bytes as the tool `md5sum` prints it.
+    pub md5: String,
 }
 
 /// The copies that rebuild a volume on a plain disk.
@@ -186,14 +186,15 @@ async fn metadata_ranges<S: Seam, D: Disk<S>>(
             places.extend([0, 1].map(|area| (superblock.checkpoint_offset(CheckpointNo(area)), block)));
         }
         for (at, len_bytes) in places {
-            let (mut cksum, mut raw) = (Cksum::default(), [0; BLOCK_BYTES]);
+            let (mut digest, mut raw) = (Md5::new(), [0; BLOCK_BYTES]);
             let add = |_, block: &S::Block| {
                 block.read_bytes(0, &mut raw);
-                cksum.add(&raw);
+                digest.update(raw);
             };
             let read = read_each(buffers, disk, at, len_bytes as usize / BLOCK_BYTES, add).await;
             read.map_err(|error| failed(disk, error))?;
-            ranges.push(MetadataRange { device: disk.identity(), at, len_bytes, cksum: cksum.finish() });
+            let md5 = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+            ranges.push(MetadataRange { device: disk.identity(), at, len_bytes, md5 });
         }
     }
     Ok(ranges)

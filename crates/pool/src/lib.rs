@@ -25,7 +25,6 @@ mod buffers;
 mod change;
 mod changes;
 mod check;
-mod cksum;
 mod create;
 mod device;
 mod disk;

@@ -122,7 +122,7 @@ fn render(
 /// A shell function that ends the script if the pool's metadata has changed since it was made.
 fn unchanged_function(plan: &ExportPlan, path_of: impl Fn(&str) -> String) -> String {
     let mut text = "check() {\n\
-                    \x20   found=$(dd if=\"$1\" bs=4096 skip=\"$2\" count=\"$3\" status=none | cksum)\n\
+                    \x20   found=$(dd if=\"$1\" bs=4096 skip=\"$2\" count=\"$3\" status=none | md5sum)\n\
                     \x20   [ \"$found\" = \"$4\" ] && return\n\
                     \x20   echo \"$1: the pool has changed since this script was made; the target is no copy of the \
                     volume: make a new script while no daemon runs\" >&2\n\
@@ -130,9 +130,9 @@ fn unchanged_function(plan: &ExportPlan, path_of: impl Fn(&str) -> String) -> St
                     }\n\
                     unchanged() {\n"
         .to_owned();
-    for MetadataRange { device, at, len_bytes, cksum } in &plan.metadata {
+    for MetadataRange { device, at, len_bytes, md5 } in &plan.metadata {
         let (device, first, count) = (quoted(&path_of(device)), at / 4096, len_bytes / 4096);
-        writeln!(text, "    check {device} {first} {count} '{cksum} {len_bytes}'").expect("a string takes any text");
+        writeln!(text, "    check {device} {first} {count} '{md5}  -'").expect("a string takes any text");
     }
     text + "}\n"
 }
@@ -172,8 +172,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder can be created");
         let (device, target) = (folder.path().join("it's a device"), folder.path().join("target"));
         std::fs::write(&device, [&[0; 4096][..], b"123456789".repeat(911).as_slice()].concat()).expect("room");
-        // The output of `cksum` for a block of zeroes.
-        let metadata = vec![MetadataRange { device: "a".to_owned(), at: 0, len_bytes: 4096, cksum: 3_018_728_591 }];
+        // The output of `md5sum` for a block of zeroes.
+        let md5 = "620f0b67a91f7f74151bc5be745b7110".to_owned();
+        let metadata = vec![MetadataRange { device: "a".to_owned(), at: 0, len_bytes: 4096, md5 }];
         let steps = vec![ExportStep { source: Some(("a".to_owned(), 4096)), at: 0, len_bytes: 4096 }];
         let plan = ExportPlan { size_bytes: 4096, metadata, steps };
         let path_of = |_: &str| device.display().to_string();
