@@ -5,7 +5,7 @@ use seam::{BLOCK_BYTES, Disk, Seam};
 use crate::buffers::Buffers;
 use crate::device::read_one;
 use crate::format::Uuid;
-use crate::format::superblock::{DEVICE_NAME_BYTES, MemberState, SUPERBLOCK_OFFSETS, Superblock, SuperblockError, cut};
+use crate::format::superblock::{DEVICE_NAME_BYTES, SUPERBLOCK_OFFSETS, Superblock, SuperblockError, cut};
 
 /// The superblocks of one disk, whatever the other disks of its pool hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub async fn read_pool_identity<S: Seam, D: Disk<S>>(seam: &S, disk: &D) -> Opti
     let (superblock, _) = newest_superblock(seam, disk).await;
     let superblock = superblock?;
     let entry = &superblock.members[superblock.group.index()];
-    (!matches!(entry.state, MemberState::Removed | MemberState::Lost)).then_some(superblock.pool)
+    (!entry.state.has_left()).then_some(superblock.pool)
 }
 
 /// Reads the superblocks of one disk. Writes nothing.
@@ -35,7 +35,7 @@ pub async fn read_group_content<S: Seam, D: Disk<S>>(seam: &S, disk: &D) -> Grou
         return if has_other { GroupContent::GroupElsewhere } else { GroupContent::NoGroup };
     };
     let entry = &superblock.members[superblock.group.index()];
-    if matches!(entry.state, MemberState::Removed | MemberState::Lost) {
+    if entry.state.has_left() {
         return GroupContent::NoGroup;
     }
     let mut identities = disk.former_identities();

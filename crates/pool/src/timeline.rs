@@ -9,7 +9,7 @@
 //! An opening with a majority follows from every generation of the former timeline: without a majority none became
 //! durable that it does not know. An opening that accepts missing groups follows only from those up to its own.
 
-use crate::format::superblock::{FORMER_TIMELINES_MAX, FormerTimeline, MemberEntry, MemberState, Superblock};
+use crate::format::superblock::{FORMER_TIMELINES_MAX, FormerTimeline, MemberEntry, Superblock};
 use crate::number::{GroupNo, PoolGeneration};
 
 /// The newest of the superblocks of different groups, from which the state of the pool follows. The error has the
@@ -79,7 +79,7 @@ fn can_open_with(head: &Superblock, other: &Superblock, superblocks: &[&Superblo
     match head.members.get(other.group.index()).filter(|member| member.uuid == uuid) {
         // An interrupted addition has made no changes.
         None => other.generation == PoolGeneration(0) || head.timeline == other.timeline,
-        Some(member) if !may_return(member) => true,
+        Some(member) if member.state.has_left() => true,
         Some(_) if follows_from(head, other) => true,
         Some(_) => held_former(head, other).is_some() && was_never_durable(head, other, superblocks),
     }
@@ -96,11 +96,6 @@ fn was_never_durable(head: &Superblock, other: &Superblock, superblocks: &[&Supe
         *group != other.group && superblocks.iter().any(came_to_head)
     };
     other.metadata_groups().iter().any(lacks_it)
-}
-
-/// True if a group may be opened again after an absence.
-fn may_return(member: &MemberEntry) -> bool {
-    !matches!(member.state, MemberState::Removed | MemberState::Lost)
 }
 
 /// Notes the timelines that the present groups hold, by the number of the member, and begins a new one if a group is
@@ -132,7 +127,7 @@ pub(crate) fn begin_opening(
     let bit = 1 << superblock.former.len();
     superblock.former.push(FormerTimeline { timeline: present, last });
     let members = superblock.members.iter_mut().zip(held);
-    for (member, held) in members.filter(|(member, _)| may_return(member)) {
+    for (member, held) in members.filter(|(member, _)| !member.state.has_left()) {
         if !member.missed_timeline && held.is_none_or(|held| held == present) {
             member.may_hold |= bit;
         }
@@ -144,7 +139,7 @@ pub(crate) fn begin_opening(
 /// Removes the former timelines that no group can hold any more.
 fn drop_unheld_timelines(superblock: &mut Superblock) {
     for member in &mut superblock.members {
-        if !may_return(member) {
+        if member.state.has_left() {
             member.may_hold = 0;
         }
     }
@@ -169,6 +164,7 @@ fn forget(superblock: &mut Superblock, entry: usize) {
 mod tests {
     use super::*;
     use crate::format::layout::area_blocks_for;
+    use crate::format::superblock::MemberState;
     use crate::number::TierNo;
 
     const PRESENT: Option<u64> = Some(0);

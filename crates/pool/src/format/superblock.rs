@@ -74,6 +74,11 @@ impl MemberState {
         matches!(self, MemberState::InService | MemberState::Draining)
     }
 
+    /// True after the group was removed or given up: it does not come back.
+    pub fn has_left(self) -> bool {
+        matches!(self, MemberState::Removed | MemberState::Lost)
+    }
+
     /// True while the group is being imported.
     pub fn is_import(self) -> bool {
         matches!(self, MemberState::Importing | MemberState::Marking)
