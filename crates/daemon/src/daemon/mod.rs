@@ -263,7 +263,8 @@ impl Daemon {
             Request::PoolLost { name } => self.cores.lost_of_pool(&name).await.map(Box::new).map(Answer::PoolLost),
             Request::PoolRelocate { name } => self.cores.relocate_pool(&name).await.map(Box::new).map(Answer::PoolPlan),
             Request::PoolAdd { name, tier, path, force } => {
-                self.add_pool_device(&name, &tier, path, force).await.map(|pool| self.pool_answer(pool))
+                let device = NewDevice { path: path.into(), force };
+                self.add_pool_device(&name, &tier, device).await.map(|pool| self.pool_answer(pool))
             }
             Request::PoolImport { name, tier, path, volume, force } => {
                 let device = NewDevice { path: path.into(), force };
@@ -273,7 +274,7 @@ impl Daemon {
                 self.drain_pool_device(&name, &device, cancel).await.map(|pool| self.pool_answer(pool))
             }
             Request::PoolReplace { name, device, path, force, lost } => self
-                .replace_pool_device(&name, &device, path.map(|path| (path, force)), lost)
+                .replace_pool_device(&name, &device, path.map(|path| NewDevice { path: path.into(), force }), lost)
                 .await
                 .map(|pool| self.pool_answer(pool)),
             Request::PoolSetPolicy { name, volume, tier_policy } => {

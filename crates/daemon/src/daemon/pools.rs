@@ -87,16 +87,10 @@ impl Daemon {
     }
 
     /// `pool add`.
-    pub async fn add_pool_device(
-        &self,
-        name: &str,
-        tier: &str,
-        path: String,
-        force: bool,
-    ) -> Result<PoolReport, Failure> {
-        let path = PathBuf::from(path);
+    pub async fn add_pool_device(&self, name: &str, tier: &str, device: NewDevice) -> Result<PoolReport, Failure> {
+        let path = device.path.clone();
         let recorded = self.record_pool_device(name, &path).await?;
-        let added = self.cores.add_pool_device(name, tier, path.clone(), force).await;
+        let added = self.cores.add_pool_device(name, tier, device).await;
         if added.is_err() && recorded {
             self.records.change(|state| remove_device(state, name, &path))?;
         }
@@ -197,16 +191,15 @@ impl Daemon {
         self.cores.drain_pool_device(name, &device, cancel).await
     }
 
-    /// `pool replace`. `new` is the new device, and whether its content may be destroyed.
+    /// `pool replace`.
     pub async fn replace_pool_device(
         &self,
         name: &str,
         device: &str,
-        new: Option<(String, bool)>,
+        new: Option<NewDevice>,
         lost: bool,
     ) -> Result<PoolReport, Failure> {
         let device = &self.device_as_named(name, device).await?;
-        let new = new.map(|(path, force)| NewDevice { path: PathBuf::from(path), force });
         let Some(new) = new else { return self.cores.replace_pool_device(name, device, None, lost).await };
         let path = new.path.clone();
         let recorded = self.record_pool_device(name, &path).await?;

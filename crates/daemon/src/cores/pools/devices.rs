@@ -14,7 +14,6 @@ use seam::{Disk, DiskError, DiskOpen, Nanos, Seam};
 use super::super::Cores;
 use super::OpenPool;
 use super::commands::pool_failure;
-use super::replace::NewDevice;
 use config::{TierChoice, name_devices};
 use units::show_bytes;
 
@@ -33,17 +32,20 @@ pub struct Drain {
     problem: Option<String>,
 }
 
+/// A device that a command adds to a pool.
+pub struct NewDevice {
+    /// The device.
+    pub path: PathBuf,
+    /// Accept a device that is in use or has content, which is destroyed; for an import, a member of another storage
+    /// stack.
+    pub force: bool,
+}
+
 impl Cores {
     /// Adds a device to a tier of a pool.
-    pub async fn add_pool_device(
-        &self,
-        name: &str,
-        tier: &str,
-        path: PathBuf,
-        force: bool,
-    ) -> Result<PoolReport, Failure> {
+    pub async fn add_pool_device(&self, name: &str, tier: &str, device: NewDevice) -> Result<PoolReport, Failure> {
         let tier = tier.to_owned();
-        self.on_pool(name, async move |open: Rc<OpenPool>| open.add_device(&tier, &path, force).await).await?
+        self.on_pool(name, async move |open: Rc<OpenPool>| open.add_device(&tier, &device).await).await?
     }
 
     /// Makes a volume of a device full of data.
@@ -121,7 +123,8 @@ impl OpenPool {
         Ok((number, self.pool.volume(number).map_err(pool_failure)?))
     }
 
-    pub(super) async fn add_device(&self, tier: &str, path: &Path, force: bool) -> Result<PoolReport, Failure> {
+    pub(super) async fn add_device(&self, tier: &str, device: &NewDevice) -> Result<PoolReport, Failure> {
+        let (path, force) = (&device.path, device.force);
         let number = self.tier_named(tier)?;
         let disk = self.open_device(path).await?;
         let identity = disk.identity();

@@ -28,9 +28,9 @@ use seam::{Disk, DiskError, DiskOpen};
 
 use self::classes::tier_classes;
 use self::devices::Drain;
+pub use self::devices::NewDevice;
 pub use self::heat::heat_path;
 use self::relocation::Relocation;
-pub use self::replace::NewDevice;
 use super::data_core::CoreLocal;
 use super::open::LOCK_WAIT_MS;
 

@@ -1,7 +1,6 @@
 //! Replacement of a device of an open pool: another one joins its tier, and the slices move away from it. A device that
 //! does not come back is given up.
 
-use std::path::PathBuf;
 use std::rc::Rc;
 
 use messages::report::PoolReport;
@@ -12,16 +11,7 @@ use units::show_bytes;
 use super::super::Cores;
 use super::OpenPool;
 use super::commands::pool_failure;
-
-/// A device that a command adds to a pool.
-#[derive(Clone)]
-pub struct NewDevice {
-    /// The device.
-    pub path: PathBuf,
-    /// Accept a device that is in use or has content, which is destroyed; for an import, a member of another storage
-    /// stack.
-    pub force: bool,
-}
+use super::devices::NewDevice;
 
 impl Cores {
     /// Replaces a device of a pool. With `lost` it is absent and given up, and a new device is optional.
@@ -44,7 +34,7 @@ impl OpenPool {
         self.check_replacement(&group, new.is_some(), lost)?;
         if let Some(new) = new {
             let tier = self.pool.tiers().swap_remove(usize::from(group.tier.0));
-            self.add_device(&tier, &new.path, new.force).await?;
+            self.add_device(&tier, &new).await?;
         }
         if lost {
             self.pool.give_up(group.group).await.map_err(pool_failure)?;
