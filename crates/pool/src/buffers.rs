@@ -30,11 +30,6 @@ impl<S: Seam> Buffers<S> {
         Buffers { seam: seam.clone(), kept: RefCell::default() }
     }
 
-    /// Lets other tasks run, and requests reach the kernel.
-    pub async fn yield_now(&self) {
-        self.seam.yield_now().await;
-    }
-
     /// A buffer: a new one, or a kept one. Waits until one is free.
     pub async fn get(&self) -> S::BlockMut {
         loop {

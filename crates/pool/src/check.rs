@@ -152,7 +152,7 @@ pub(crate) async fn check<S: Seam, D: Disk<S>>(seam: &S, disks: &[D]) -> Result<
     let buffers = Buffers::new(seam);
     let present = find_groups(&buffers, disks).await?;
     let copies = present_copies(&present, true)?;
-    let loaded = load(&buffers, &present.superblock, &copies).await?;
+    let loaded = load(seam, &buffers, &present.superblock, &copies).await?;
     let mut checker =
         Checker { superblock: &present.superblock, owners: BTreeMap::new(), report: CheckReport::default() };
     for (group, reason) in &loaded.damaged {

@@ -64,7 +64,7 @@ async fn load_pool<S: Seam, D: Disk<S>>(seam: &S, disks: &[D]) -> Result<Loaded<
     let buffers = Buffers::new(seam);
     let present = find_groups(&buffers, disks).await?;
     let copies = present_copies(&present, true)?;
-    let volumes = load(&buffers, &present.superblock, &copies).await?.volumes.volumes;
+    let volumes = load(seam, &buffers, &present.superblock, &copies).await?.volumes.volumes;
     Ok(Loaded { buffers, present, volumes })
 }
 

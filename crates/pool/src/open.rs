@@ -134,7 +134,8 @@ pub(crate) async fn find_groups<S: Seam, D: Disk<S>>(
         has_older |= generations[superblock.group.index()] < newest.generation;
     }
     let revision = found.iter().map(|(superblock, _, _)| superblock.revision).max().expect("a superblock was found");
-    let generation = found.iter().map(|(superblock, _, _)| superblock.generation).max().expect("as above");
+    let generation =
+        found.iter().map(|(superblock, _, _)| superblock.generation).max().expect("a superblock was found");
     let unusable = unusable.into_iter().map(|error| error.to_string()).collect();
     Ok(Present {
         superblock: newest,
@@ -238,11 +239,20 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     let mut present = find_groups(&buffers, disks).await?;
     flush_groups(&mut present).await;
     let copies = present_copies(&present, options.accept_missing)?;
-    let loaded = load(&buffers, &present.superblock, &copies).await?;
+    let loaded = load(seam, &buffers, &present.superblock, &copies).await?;
     let has_majority = is_majority(&present);
-    let Present { mut superblock, generation, revision, disks, places, generations, timelines, has_older, .. } =
-        present;
-    let Present { without_superblock, unusable, .. } = present;
+    let Present {
+        mut superblock,
+        generation,
+        revision,
+        disks,
+        places,
+        generations,
+        timelines,
+        has_older,
+        without_superblock,
+        unusable,
+    } = present;
     superblock.revision = revision;
     let held: Vec<_> = timelines.into_iter().zip(&disks).map(|(held, disk)| held.filter(|_| disk.is_some())).collect();
     let group_of = |(disk, member): (Option<D>, &MemberEntry)| match member.state {
@@ -268,11 +278,10 @@ pub(crate) async fn open<S: Seam, D: Disk<S>>(
     adapt_members(&mut state);
     // Before the first checkpoint of this opening.
     state.superblock.features |= FEATURE_LISTS;
-    let content = |superblock: &Superblock| {
-        let Superblock { features, timeline, former, members, .. } = superblock.clone();
-        (features, timeline, former, members)
-    };
-    if has_older || content(&state.superblock) != content(&superblock) {
+    let (now, before) = (&state.superblock, &superblock);
+    let is_changed = (now.features, now.timeline, &now.former, &now.members)
+        != (before.features, before.timeline, &before.former, &before.members);
+    if has_older || is_changed {
         state.superblock.generation = generation.max(state.superblock.generation).next();
     }
     let inner = Inner {

@@ -120,6 +120,7 @@ impl Content<'_> {
 
 /// The copies of a pool's metadata.
 struct Copies<'a, S: Seam, D: Disk<S>> {
+    seam: &'a S,
     buffers: &'a Buffers<S>,
     superblock: &'a Superblock,
     disks: &'a [(GroupNo, D)],
@@ -127,11 +128,12 @@ struct Copies<'a, S: Seam, D: Disk<S>> {
 
 /// Loads the metadata from these copies; nothing is written.
 pub(crate) async fn load<S: Seam, D: Disk<S>>(
+    seam: &S,
     buffers: &Buffers<S>,
     superblock: &Superblock,
     disks: &[(GroupNo, D)],
 ) -> Result<Loaded, PoolError> {
-    let copies = Copies { buffers, superblock, disks };
+    let copies = Copies { seam, buffers, superblock, disks };
     let headers = copies.headers().await;
     let Some(journal_end) = headers.iter().map(|header| header.facts.journal_end).max() else {
         return Err(PoolError::Damaged("no copy has a valid checkpoint".to_owned()));
@@ -296,11 +298,12 @@ impl<S: Seam, D: Disk<S>> Copies<'_, S, D> {
             // The next pieces are read while these are applied.
             let next = content.index + pieces.iter().map(|piece| piece.blocks.raw.len() as u64).sum::<u64>();
             let reads = self.read_pieces(number, content.readers(), next..end, &mut spare);
-            let apply = async {
-                self.buffers.yield_now().await;
+            let applying = async {
+                // The reads reach the kernel before the first block is applied.
+                self.seam.yield_now().await;
                 self.apply_pieces(&mut content, &pieces).await
             };
-            let (following, applied) = both(reads, apply).await;
+            let (following, applied) = both(reads, applying).await;
             applied?;
             spare.extend(std::mem::replace(&mut pieces, following).into_iter().map(|piece| piece.blocks));
         }
