@@ -9,6 +9,7 @@ use seam::{
 };
 
 use crate::change::locate;
+use crate::detached::{detached, detached_on_drop};
 use crate::error::PoolError;
 use crate::format::uuid_text;
 use crate::io::{allocate, parts, read, slice_range, write, zero};
@@ -17,7 +18,6 @@ use crate::number::{SliceAddress, VolumeId};
 use crate::policy::Provisioning;
 use crate::resize;
 use crate::state::{CommitScope, Inner};
-use crate::wait::{detached, detached_on_drop};
 
 /// A volume of an open pool, or a snapshot, which is read-only. A clone is another handle to the same volume.
 pub struct PoolDisk<S: Seam, D: Disk<S>> {

@@ -26,6 +26,7 @@ mod change;
 mod changes;
 mod check;
 mod create;
+mod detached;
 mod device;
 mod disk;
 mod error;
@@ -68,7 +69,6 @@ mod snapshots;
 mod state;
 mod timeline;
 mod volume_heat;
-mod wait;
 
 pub use check::{CheckReport, Finding};
 pub use create::{CreateOptions, TierSpec};

@@ -14,6 +14,7 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, BlockMut, Disk, DiskError, DiskResult, Nanos, Piece, Seam};
 
+use crate::detached::detached;
 use crate::error::PoolError;
 use crate::journal;
 use crate::number::{GroupNo, SliceAddress, SlotAddress};
@@ -21,7 +22,6 @@ use crate::outcome::Place;
 use crate::sabotage::Sabotage;
 use crate::slots::SlotUse;
 use crate::state::{CommitScope, Inner, Move, PoolCounts, State};
-use crate::wait::detached;
 use task_sync::{BoxFuture, Waiters};
 
 /// Moves in flight at once.

@@ -7,6 +7,7 @@ use seam::{Disk, Seam};
 use crate::apply;
 use crate::check::{self, CheckReport};
 use crate::create::{self, CreateOptions, TierSpec};
+use crate::detached::detached;
 use crate::disk::PoolDisk;
 use crate::error::PoolError;
 use crate::export::{self, ExportPlan};
@@ -29,7 +30,6 @@ use crate::relocation_report::{RelocationProgress, RelocationQueue, RelocationRe
 use crate::resize;
 use crate::snapshots::{self, SnapshotReport};
 use crate::state::{CommitScope, Inner, PoolCounts, ServedRequests, Volume};
-use crate::wait::detached;
 
 /// An open pool. Clones are handles to the same pool, on the same core.
 pub struct Pool<S: Seam, D: Disk<S>>(Rc<Inner<S, D>>);
