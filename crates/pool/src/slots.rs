@@ -3,7 +3,8 @@
 use crate::number::{FamilySlice, SliceNo, SlotNo, VolumeId};
 
 /// The use of a slot: 8 bytes, the family's number in the upper half and the slice in the lower one. Volume 0 does not
-/// exist; its slices stand for the uses without an owner. Zero is a free slot.
+/// exist; its slices stand for the uses without an owner. Zero is a free slot, so that the owners of a new group are
+/// zeroed pages of the operating system, which nothing touches.
 pub(crate) type Owner = u64;
 
 const FREE: Owner = 0;

@@ -69,10 +69,10 @@ pub const UNEVEN: Scenario = Scenario {
     source: SOURCE,
     setting: "15 SAS 10k of full size as three RAID 5 groups 4+1 in one tier; the file grew while groups were added: \
               5/8, 2/8 and 1/8 of its slices of 16 MiB; a third of the bytes (a file of 5 GB, 1.33 GB memory, \
-              write-through: the rates are those of the disks) and of the time; 96 outstanding for ten minutes, 10 s a \
-              step; two minutes without moves and two beside moves at the rate medium, 4 and 24 \
-              outstanding; balance at 20 MiB/s at most beside 4 outstanding, and once more after five minutes; the even \
-              layout is a pool with three groups from the beginning",
+              write-through: the rates are those of the disks) and of the time; 96 outstanding for ten minutes, 10 s \
+              a step; two minutes without moves and two beside moves at the rate medium, 4 and 24 outstanding; \
+              balance at 20 MiB/s at most beside 4 outstanding, and once more after five minutes; the even layout is \
+              a pool with three groups from the beginning",
     run: uneven,
     demo: None,
 };
