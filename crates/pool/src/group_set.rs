@@ -46,3 +46,11 @@ impl GroupSet {
         (0..MEMBERS_MAX as u16).map(GroupNo).filter(move |group| self.contains(*group))
     }
 }
+
+impl FromIterator<GroupNo> for GroupSet {
+    fn from_iter<I: IntoIterator<Item = GroupNo>>(groups: I) -> GroupSet {
+        let mut set = GroupSet::default();
+        groups.into_iter().for_each(|group| set.insert(group));
+        set
+    }
+}

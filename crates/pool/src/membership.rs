@@ -1,8 +1,9 @@
 //! Durable changes of the groups: writes of the superblocks.
 //!
 //! A change is written to both superblocks of every group that is present, so that no single damaged block can restore
-//! the former state. It is durable when the groups that lack it are at most half of the members: an opening without one
-//! of the others lacks a metadata copy and a majority.
+//! the former state: first to the metadata copies of the durable state, so that no opening on these alone misses it.
+//! It is durable when all metadata copies hold it, and the groups that lack it are at most half of the members: an
+//! opening without one of the others lacks a metadata copy and a majority.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -19,7 +20,7 @@ use task_sync::{BoxFuture, join};
 /// Attempts to reach enough groups with a change.
 const ATTEMPTS_MAX: u32 = 3;
 
-/// Takes metadata copies out of service after an error, durably. Fails when no copy is left.
+/// Takes metadata copies out of service after an error, durably. Fails when no copy of the durable state is left.
 pub(crate) async fn drop_copies<S: Seam, D: Disk<S>>(
     inner: &Inner<S, D>,
     failures: Vec<(GroupNo, DiskError)>,
@@ -46,7 +47,7 @@ fn mark_copy_failed<S: Seam, D: Disk<S>>(
         return Ok(());
     }
     let name = state.group_name(group);
-    if state.copies().iter().all(|(copy, _)| *copy == group) {
+    if state.is_last_copy(group) {
         let failed = PoolError::Failed(format!("{name}: {error}"));
         state.failed = Some(failed.clone());
         return Err(failed);
@@ -64,7 +65,7 @@ pub(crate) async fn persist<S: Seam, D: Disk<S>>(inner: &Inner<S, D>) -> Result<
     let _guard = inner.superblock_lock.lock().await;
     let mut attempts = 0;
     loop {
-        let (generation, members) = {
+        let (generation, members, copies) = {
             let state = inner.state.borrow();
             if let Some(failed) = &state.failed {
                 return Err(failed.clone());
@@ -72,15 +73,10 @@ pub(crate) async fn persist<S: Seam, D: Disk<S>>(inner: &Inner<S, D>) -> Result<
             if state.durable_generation >= state.superblock.generation {
                 return Ok(());
             }
-            (state.superblock.generation, state.superblock.member_count())
+            let superblock = &state.superblock;
+            (superblock.generation, superblock.member_count(), superblock.metadata_groups().into_iter().collect())
         };
-        let mut failures = write_superblocks(inner, generation, |_, is_removed| !is_removed).await;
-        let is_copy = |group: GroupNo| inner.state.borrow().superblock.members[group.index()].carries_metadata;
-        failures.retain(|(group, _)| is_copy(*group));
-        if failures.is_empty() {
-            // A group that leaves comes last: it must not be the only one that knows of its removal.
-            write_superblocks(inner, generation, |_, is_removed| is_removed).await;
-        }
+        let failures = write_in_order(inner, generation).await;
         if !failures.is_empty() {
             for (group, error) in failures {
                 mark_copy_failed(inner, group, &error)?;
@@ -91,6 +87,7 @@ pub(crate) async fn persist<S: Seam, D: Disk<S>>(inner: &Inner<S, D>) -> Result<
         if 2 * lacking(&state, generation) <= state.durable_members {
             state.durable_generation = state.durable_generation.max(generation);
             state.durable_members = members;
+            state.durable_copies = copies;
             continue;
         }
         attempts += 1;
@@ -100,6 +97,27 @@ pub(crate) async fn persist<S: Seam, D: Disk<S>>(inner: &Inner<S, D>) -> Result<
             return Err(failed);
         }
     }
+}
+
+/// Writes a generation to all present groups. Returns the metadata copies that failed, and writes no further ones then.
+async fn write_in_order<S: Seam, D: Disk<S>>(
+    inner: &Inner<S, D>,
+    generation: PoolGeneration,
+) -> Vec<(GroupNo, DiskError)> {
+    let is_removed =
+        |state: &State<S, D>, group: GroupNo| state.superblock.members[group.index()].state == MemberState::Removed;
+    let failures = write_superblocks(inner, generation, |state, group| state.is_durable_copy(group)).await;
+    if !failures.is_empty() {
+        return failures;
+    }
+    let is_other = |state: &State<S, D>, group| !state.is_durable_copy(group) && !is_removed(state, group);
+    let mut failures = write_superblocks(inner, generation, is_other).await;
+    failures.retain(|(group, _)| inner.state.borrow().superblock.members[group.index()].carries_metadata);
+    if failures.is_empty() {
+        // A group that leaves comes last: it must not be the only one that knows of its removal.
+        write_superblocks(inner, generation, is_removed).await;
+    }
+    failures
 }
 
 /// Number of groups that an opening may count and that lack a generation.
@@ -149,7 +167,7 @@ async fn catch_up<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, selects: impl Fn(&Gr
     };
     // A newer generation is the business of the task that makes it durable.
     if generation == durable {
-        write_superblocks(inner, generation, |group, _| selects(group, durable)).await;
+        write_superblocks(inner, generation, |state, group| selects(&state.groups[group.index()], durable)).await;
     }
 }
 
@@ -158,20 +176,18 @@ fn is_behind<D>(group: &Group<D>, generation: PoolGeneration) -> bool {
     group.disk.is_some() && group.has_answered && group.durable_generation < generation
 }
 
-/// Writes both superblocks of every present group that `selects` takes, given whether it is removed. Returns the groups
+/// Writes both superblocks of every present group that `selects` takes. Returns the groups
 /// that failed; the others hold `generation` durably. Nothing is written to a disk that is being imported: it gets its
 /// superblocks when its volume is complete (`import`).
 async fn write_superblocks<S: Seam, D: Disk<S>>(
     inner: &Inner<S, D>,
     generation: PoolGeneration,
-    selects: impl Fn(&Group<D>, bool) -> bool,
+    selects: impl Fn(&State<S, D>, GroupNo) -> bool,
 ) -> Vec<(GroupNo, DiskError)> {
     let selected: Vec<GroupNo> = {
         let state = inner.state.borrow();
-        let members = state.superblock.numbered_members().zip(&state.groups);
-        let members = members.filter(|((_, member), _)| !member.state.is_import());
-        let selected = members.filter(|((_, member), group)| selects(group, member.state == MemberState::Removed));
-        selected.map(|((number, _), _)| number).collect()
+        let members = state.superblock.numbered_members().filter(|(_, member)| !member.state.is_import());
+        members.map(|(number, _)| number).filter(|number| selects(&state, *number)).collect()
     };
     let mut failures: BTreeMap<GroupNo, DiskError> = BTreeMap::new();
     for _ in 0..SUPERBLOCK_OFFSETS.len() {

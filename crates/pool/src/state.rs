@@ -290,6 +290,8 @@ pub(crate) struct State<S: Seam, D: Disk<S>> {
     pub durable_generation: PoolGeneration,
     /// Number of members of the durable generation.
     pub durable_members: usize,
+    /// Metadata copies of the durable generation.
+    pub durable_copies: GroupSet,
     /// Groups that were missing when the pool was opened in spite of that: their older state was given up.
     pub given_up: GroupSet,
     pub groups: Vec<Group<D>>,
@@ -356,6 +358,7 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
         State {
             durable_generation: superblock.generation,
             durable_members: superblock.member_count(),
+            durable_copies: superblock.metadata_groups().into_iter().collect(),
             given_up: GroupSet::default(),
             superblock,
             groups,
@@ -575,10 +578,17 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
         (self.moves > 0).then(|| self.interference.begin(now))
     }
 
-    /// True for the only group in service with a metadata copy.
+    /// True for the only group in service with a metadata copy of the durable generation. A copy that is not durably one
+    /// cannot replace it: an opening that finds this group alone would miss the state of the other.
     pub fn is_last_copy(&self, group: GroupNo) -> bool {
-        let copies = self.copies();
-        copies.len() == 1 && copies[0].0 == group
+        let others = self.durable_copies.iter().filter(|copy| *copy != group);
+        self.is_durable_copy(group) && !others.into_iter().any(|copy| self.is_durable_copy(copy))
+    }
+
+    /// True for a metadata copy of the durable generation that is in service.
+    pub fn is_durable_copy(&self, group: GroupNo) -> bool {
+        let member = &self.superblock.members[group.index()];
+        self.durable_copies.contains(group) && member.carries_metadata && self.groups[group.index()].disk.is_some()
     }
 
     /// The groups that carry the metadata, with their disks.

@@ -105,7 +105,7 @@ fn flush_is_not_acknowledged_before_the_error_of_another_one_is_known() {
             let draining = pool.clone();
             // It writes the superblocks of all groups, and flushes them.
             seam.spawn(async move { drop(draining.begin_drain(GroupNo(1)).await) });
-            seam.sleep(Nanos::from_micros(seed * 2)).await;
+            seam.sleep(Nanos::from_micros(seed * 4)).await;
             let result = slow.flush().await;
             let acknowledged = slow.connection_epoch();
             seam.sleep(Nanos::from_secs(1)).await;

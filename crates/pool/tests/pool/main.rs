@@ -10,6 +10,7 @@ mod hung_groups;
 mod import;
 mod journal;
 mod membership;
+mod metadata_copies;
 mod model;
 mod moves;
 mod relocation;

@@ -15,11 +15,11 @@ use crate::crash_points::{at_each_boundary, crashes};
 use crate::model::read_sectors;
 use crate::world::{ALL, SLICE, SMALL, SimPool, disks, superblocks, with_pool, world_after_crash, write_at};
 
-const THREE: [&str; 3] = ["fast-0", "fast-1", "slow-0"];
+pub const THREE: [&str; 3] = ["fast-0", "fast-1", "slow-0"];
 
 type SimVolume = PoolDisk<SimSeam, SimDisk>;
 
-async fn open(seam: &SimSeam, names: &[&str], accept_missing: bool) -> Result<(SimPool, SimVolume), PoolError> {
+pub async fn open(seam: &SimSeam, names: &[&str], accept_missing: bool) -> Result<(SimPool, SimVolume), PoolError> {
     let options = OpenOptions { accept_missing, ..OpenOptions::default() };
     let pool = SimPool::open(seam, &disks(seam, names).await, options).await?;
     let volume = pool.volume(pool.volume_named("a").expect("the volume exists")).expect("the volume exists");
@@ -27,7 +27,7 @@ async fn open(seam: &SimSeam, names: &[&str], accept_missing: bool) -> Result<(S
 }
 
 /// Disks of a pool with a volume whose only slice lies on `fast-0`, with tag 50.
-fn filled() -> DiskImages {
+pub fn filled() -> DiskImages {
     let world = with_pool(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
@@ -228,7 +228,7 @@ fn with_an_absent_group() -> DiskImages {
 
 /// Opens the pool on some disks and writes, with a crash at each I/O. `check` gets the disks after the crash, and
 /// whether the write was acknowledged.
-fn crash_while_continuing(
+pub fn crash_while_continuing(
     before: DiskImages,
     names: &'static [&'static str],
     accept_missing: bool,
