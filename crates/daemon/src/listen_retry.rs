@@ -9,7 +9,7 @@ use super::port_holder::{explain_in_use, in_use};
 use logging::{self as log, DAEMON};
 
 /// Time for which an address in use is retried.
-const PREDECESSOR_TIMEOUT: Nanos = Nanos::from_secs(5);
+const PREDECESSOR_TIMEOUT: Nanos = Nanos::from_secs(10);
 const RETRY_PAUSE: Nanos = Nanos::from_millis(50);
 
 /// Listens at an address that a killed predecessor may still hold: the kernel closes its sockets only when the last

@@ -73,7 +73,7 @@ fn wait_for_a_port_names_its_process() {
     let mut daemon = Daemon::launch(&fixture);
     let holder = format!("port {port} is in use by process {}", std::process::id());
     wait_for("the wait in the log", || daemon.log().contains(&format!("{holder} (")).then_some(()));
-    assert!(daemon.log().contains("waiting up to 5 s for it"), "{}", daemon.log());
+    assert!(daemon.log().contains("waiting up to 10 s for it"), "{}", daemon.log());
     assert!(!daemon.wait().success(), "the port stays in use");
     assert!(daemon.log().contains("stop that process, or configure another port"), "{}", daemon.log());
 }
