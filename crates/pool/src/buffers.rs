@@ -71,6 +71,14 @@ impl<S: Seam> Buffers<S> {
         }
     }
 
+    /// Returns the frozen buffers of writes at byte offsets that no request holds any more.
+    pub fn put_unique(&self, runs: Vec<(u64, Vec<S::Block>)>) {
+        runs.into_iter()
+            .flat_map(|(_, blocks)| blocks)
+            .filter(Block::is_unique)
+            .for_each(|block| self.put_frozen(block));
+    }
+
     /// A frozen buffer with these bytes.
     pub async fn metadata(&self, raw: &Raw) -> S::Block {
         let mut buffer = self.get().await;

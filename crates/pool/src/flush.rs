@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use seam::{Disk, DiskError, DiskResult, Nanos, Piece, Seam};
 
+use crate::late::in_time;
 use crate::number::GroupNo;
 use crate::state::Inner;
 
@@ -33,32 +34,62 @@ pub(crate) async fn flush_group<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group:
     result
 }
 
-/// Writes blocks at byte offsets and flushes the group. Retries if the write stamp changes meanwhile: the group has
+/// Writes metadata blocks at byte offsets and flushes the group. Retries if the write stamp changes meanwhile: the group has
 /// reconnected, or another task's flush has failed. On the last metadata copy it also retries after errors: without
 /// that copy the pool can only fail.
 pub(crate) async fn write_to_group<S: Seam, D: Disk<S>>(
-    inner: &Inner<S, D>,
+    inner: &Rc<Inner<S, D>>,
     group: GroupNo,
     disk: &D,
     runs: &[(u64, Vec<S::Block>)],
 ) -> DiskResult<()> {
-    retry(inner, group, disk, async || {
-        let stamp = inner.state.borrow().write_stamp(group);
-        write_runs::<S, D>(disk, runs).await?;
-        flush_group(inner, group, disk).await?;
-        Ok(inner.state.borrow().write_stamp(group) == stamp)
-    })
-    .await
+    write_in_time(inner, group, disk, runs, true).await
 }
 
-/// Writes blocks at byte offsets, for a later flush. Retries as [`write_to_group`] does.
+/// Writes metadata blocks at byte offsets, for a later flush. Retries as [`write_to_group`] does.
 pub(crate) async fn write_unflushed<S: Seam, D: Disk<S>>(
-    inner: &Inner<S, D>,
+    inner: &Rc<Inner<S, D>>,
     group: GroupNo,
     disk: &D,
     runs: &[(u64, Vec<S::Block>)],
 ) -> DiskResult<()> {
-    retry(inner, group, disk, async || write_runs::<S, D>(disk, runs).await.map(|()| true)).await
+    write_in_time(inner, group, disk, runs, false).await
+}
+
+/// Flushes the metadata of a group.
+pub(crate) async fn flush_metadata<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    group: GroupNo,
+    disk: &D,
+) -> DiskResult<()> {
+    let (task, disk) = (Rc::clone(inner), disk.clone());
+    in_time(inner, group, async move { flush_group(&task, group, &disk).await }).await
+}
+
+async fn write_in_time<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    group: GroupNo,
+    disk: &D,
+    runs: &[(u64, Vec<S::Block>)],
+    is_durable: bool,
+) -> DiskResult<()> {
+    let (task, disk, runs) = (Rc::clone(inner), disk.clone(), runs.to_vec());
+    let write = async move {
+        let result = retry(&task, group, &disk, async || {
+            let stamp = task.state.borrow().write_stamp(group);
+            write_runs::<S, D>(&disk, &runs).await?;
+            if !is_durable {
+                return Ok(true);
+            }
+            flush_group(&task, group, &disk).await?;
+            Ok(task.state.borrow().write_stamp(group) == stamp)
+        });
+        let result = result.await;
+        // After a late request no other task returns them.
+        task.buffers.put_unique(runs);
+        result
+    };
+    in_time(inner, group, write).await
 }
 
 async fn write_runs<S: Seam, D: Disk<S>>(disk: &D, runs: &[(u64, Vec<S::Block>)]) -> DiskResult<()> {
@@ -84,6 +115,9 @@ async fn retry<S: Seam, D: Disk<S>>(
             Ok(false) => (DiskError::Io("the device keeps losing writes before they are flushed".to_owned()), true),
             Err(error) => (error, disk.connection_epoch() != epoch),
         };
+        if inner.state.borrow().groups[group.index()].metadata_requests.are_late() {
+            return Err(error);
+        }
         let may_pass = matches!(error, DiskError::Io(_) | DiskError::NoSpace | DiskError::Hung(_));
         if may_pass && inner.state.borrow().is_last_copy(group) && attempts < LAST_COPY_ATTEMPTS {
             inner.seam.sleep(pause).await;

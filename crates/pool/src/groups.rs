@@ -11,6 +11,7 @@ use crate::error::PoolError;
 use crate::format::layout::{AREAS_MAX, COPIES, data_at};
 use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, SUPERBLOCK_OFFSETS, Superblock};
 use crate::journal;
+use crate::late;
 use crate::membership;
 use crate::mover::{MoveError, MoveOutcome, Pace, count_failed, move_slice};
 use crate::number::{GroupNo, PoolGeneration, SliceAddress, SlotAddress, SlotNo, TierNo};
@@ -284,6 +285,7 @@ async fn remove<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group: GroupNo) ->
     }
     // The removed group gets the new superblocks too, so that it is recognised as removed.
     membership::persist(inner).await?;
+    late::wait_for_end(inner, group).await;
     let mut state = inner.state.borrow_mut();
     let epoch = state.write_stamp(group);
     state.extra_epochs += epoch;

@@ -44,6 +44,7 @@ mod import;
 mod interference;
 mod io;
 mod journal;
+mod late;
 mod lost;
 mod map;
 mod membership;

@@ -15,14 +15,14 @@ use crate::flush::write_to_group;
 use crate::format::superblock::{MemberState, SUPERBLOCK_OFFSETS};
 use crate::number::{GroupNo, PoolGeneration};
 use crate::state::{Group, Inner, State};
-use task_sync::{BoxFuture, join};
+use task_sync::{BoxFuture, Reply, join};
 
 /// Attempts to reach enough groups with a change.
 const ATTEMPTS_MAX: u32 = 3;
 
 /// Takes metadata copies out of service after an error, durably. Fails when no copy of the durable state is left.
 pub(crate) async fn drop_copies<S: Seam, D: Disk<S>>(
-    inner: &Inner<S, D>,
+    inner: &Rc<Inner<S, D>>,
     failures: Vec<(GroupNo, DiskError)>,
 ) -> Result<(), PoolError> {
     for (group, error) in failures {
@@ -61,7 +61,7 @@ fn mark_copy_failed<S: Seam, D: Disk<S>>(
 /// Returns when no opening can miss the current membership: every metadata copy holds it, and the groups that lack it
 /// are no majority. A group that fails keeps its older superblock and gets the newer one once it answers; if it carries
 /// the metadata, it is taken out of service as a copy.
-pub(crate) async fn persist<S: Seam, D: Disk<S>>(inner: &Inner<S, D>) -> Result<(), PoolError> {
+pub(crate) async fn persist<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<(), PoolError> {
     let _guard = inner.superblock_lock.lock().await;
     let mut attempts = 0;
     loop {
@@ -83,25 +83,38 @@ pub(crate) async fn persist<S: Seam, D: Disk<S>>(inner: &Inner<S, D>) -> Result<
             }
             continue;
         }
-        let mut state = inner.state.borrow_mut();
-        if 2 * lacking(&state, generation) <= state.durable_members {
-            state.durable_generation = state.durable_generation.max(generation);
-            state.durable_members = members;
-            state.durable_copies = copies;
+        let late_end = {
+            let mut state = inner.state.borrow_mut();
+            if 2 * lacking(&state, generation) <= state.durable_members {
+                state.durable_generation = state.durable_generation.max(generation);
+                state.durable_members = members;
+                state.durable_copies = copies;
+                continue;
+            }
+            late_end(&mut state, generation)
+        };
+        if let Some(ended) = late_end {
+            ended.wait().await;
             continue;
         }
         attempts += 1;
         if attempts == ATTEMPTS_MAX {
             let failed = PoolError::Failed("too few groups hold the newest superblock".to_owned());
-            state.failed = Some(failed.clone());
+            inner.state.borrow_mut().failed = Some(failed.clone());
             return Err(failed);
         }
     }
 }
 
+/// The end of a late request, if a group with one lacks the generation.
+fn late_end<S: Seam, D: Disk<S>>(state: &mut State<S, D>, generation: PoolGeneration) -> Option<Reply<()>> {
+    let is_lacking = |group: &Group<D>| group.metadata_requests.are_late() && group.durable_generation < generation;
+    state.groups.iter().any(is_lacking).then(|| state.late_ended.add())
+}
+
 /// Writes a generation to all present groups. Returns the metadata copies that failed, and writes no further ones then.
 async fn write_in_order<S: Seam, D: Disk<S>>(
-    inner: &Inner<S, D>,
+    inner: &Rc<Inner<S, D>>,
     generation: PoolGeneration,
 ) -> Vec<(GroupNo, DiskError)> {
     let is_removed =
@@ -147,7 +160,7 @@ pub(crate) fn catch_up_in_background<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>
 
 /// Writes the superblock again to a group that missed it. Returns whether the group has it. A group without it gets no
 /// metadata: that would be of a timeline or generation that its superblock does not know.
-pub(crate) async fn has_caught_up<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, number: GroupNo) -> bool {
+pub(crate) async fn has_caught_up<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, number: GroupNo) -> bool {
     let lacks = || {
         let state = inner.state.borrow();
         state.groups[number.index()].durable_generation < state.durable_generation
@@ -159,7 +172,7 @@ pub(crate) async fn has_caught_up<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, numb
 }
 
 /// Writes the durable superblock to the groups that `selects` takes, given its generation.
-async fn catch_up<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, selects: impl Fn(&Group<D>, PoolGeneration) -> bool) {
+async fn catch_up<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, selects: impl Fn(&Group<D>, PoolGeneration) -> bool) {
     let _guard = inner.superblock_lock.lock().await;
     let (generation, durable) = {
         let state = inner.state.borrow();
@@ -180,7 +193,7 @@ fn is_behind<D>(group: &Group<D>, generation: PoolGeneration) -> bool {
 /// that failed; the others hold `generation` durably. Nothing is written to a disk that is being imported: it gets its
 /// superblocks when its volume is complete (`import`).
 async fn write_superblocks<S: Seam, D: Disk<S>>(
-    inner: &Inner<S, D>,
+    inner: &Rc<Inner<S, D>>,
     generation: PoolGeneration,
     selects: impl Fn(&State<S, D>, GroupNo) -> bool,
 ) -> Vec<(GroupNo, DiskError)> {
@@ -206,7 +219,10 @@ async fn write_superblocks<S: Seam, D: Disk<S>>(
 }
 
 /// Writes one superblock of each of these groups that is present. Returns the groups that failed.
-async fn write_one_each<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, selected: &[GroupNo]) -> Vec<(GroupNo, DiskError)> {
+async fn write_one_each<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    selected: &[GroupNo],
+) -> Vec<(GroupNo, DiskError)> {
     let (mut superblock, disks) = {
         let mut state = inner.state.borrow_mut();
         state.superblock.revision += 1;

@@ -21,6 +21,7 @@ use crate::format::superblock::{MemberState, Superblock};
 use crate::group_set::GroupSet;
 use crate::heat::{Demand, StreamDetector};
 use crate::interference::{Interference, TimedRequest};
+use crate::late::MetadataRequests;
 use crate::map::VolumeMap;
 use crate::number::{
     CheckpointNo, GroupNo, PoolGeneration, Sequence, SliceAddress, SliceNo, SlotAddress, SlotNo, VolumeId,
@@ -79,6 +80,8 @@ pub(crate) struct Group<D> {
     pub lost_since: PoolGeneration,
     /// It has answered a request since a write of its superblock failed.
     pub has_answered: bool,
+    /// Requests for its metadata in flight.
+    pub metadata_requests: Rc<MetadataRequests>,
     /// The superblock to overwrite next: the one that is not its newest. A group may have missed writes of the others.
     pub next_place: usize,
 }
@@ -100,6 +103,7 @@ impl<D> Group<D> {
             member_since: PoolGeneration(0),
             lost_since: PoolGeneration(0),
             has_answered: false,
+            metadata_requests: Rc::default(),
             next_place: 0,
         }
     }
@@ -292,6 +296,8 @@ pub(crate) struct State<S: Seam, D: Disk<S>> {
     pub durable_members: usize,
     /// Metadata copies of the durable generation.
     pub durable_copies: GroupSet,
+    /// Tasks that wait for the end of a group's late metadata requests.
+    pub late_ended: Waiters,
     /// Groups that were missing when the pool was opened in spite of that: their older state was given up.
     pub given_up: GroupSet,
     pub groups: Vec<Group<D>>,
@@ -358,6 +364,7 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
         State {
             durable_generation: superblock.generation,
             durable_members: superblock.member_count(),
+            late_ended: Waiters::default(),
             durable_copies: superblock.metadata_groups().into_iter().collect(),
             given_up: GroupSet::default(),
             superblock,

@@ -9,9 +9,9 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, Disk, DiskError, Seam};
 
 use super::image::{Image, Part};
-use super::{WRITE_BLOCKS, drop_failed, return_blocks, targets};
+use super::{WRITE_BLOCKS, drop_failed, targets};
 use crate::error::PoolError;
-use crate::flush::{flush_group, write_to_group, write_unflushed};
+use crate::flush::{flush_metadata, write_to_group, write_unflushed};
 use crate::format::block::{BlockKind, CheckpointFacts, MetadataBlock};
 use crate::format::layout::COPIES;
 use crate::format::record::{MAP_RECORD_BYTES, Record, pack_after};
@@ -73,6 +73,7 @@ fn candidates<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, retries_failed: bool) ->
             && member.state == MemberState::InService
             && group.disk.is_some()
             && !group.is_gone
+            && !group.metadata_requests.are_late()
             && (retries_failed || !group.failed_as_copy)
     });
     let mut found: Vec<_> =
@@ -143,7 +144,7 @@ pub(crate) fn repair_in_background<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>,
 }
 
 /// Makes another metadata copy in a task of its own.
-pub(super) fn restore_in_background<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) {
+pub(crate) fn restore_in_background<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) {
     let task = Rc::clone(inner);
     inner.seam.spawn(async move {
         // A failure of the metadata stays in the state.
@@ -214,7 +215,7 @@ async fn try_checkpoint<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) -> Result<
         return Ok(false);
     }
     for (group, disk, _) in progress.groups.clone() {
-        if let Err(error) = flush_group(inner, group, &disk).await {
+        if let Err(error) = flush_metadata(inner, group, &disk).await {
             fail(inner, &mut progress, group, error).await?;
         }
     }
@@ -309,7 +310,7 @@ async fn write_payloads<S: Seam, D: Disk<S>>(
         let area_at = inner.state.borrow().superblock.checkpoint_offset(progress.number);
         let runs = vec![(area_at + u64::from(first) * BLOCK_BYTES as u64, blocks)];
         write_all(inner, progress, &runs, false).await?;
-        return_blocks(inner, runs);
+        inner.buffers.put_unique(runs);
     }
     Ok(())
 }
@@ -343,7 +344,7 @@ async fn write_header<S: Seam, D: Disk<S>>(
     };
     let runs = vec![(at, vec![inner.buffers.metadata(&raw).await])];
     write_all(inner, progress, &runs, true).await?;
-    return_blocks(inner, runs);
+    inner.buffers.put_unique(runs);
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Disk, DiskError, DiskResult, Nanos, Seam};
 
-use super::{WRITE_BLOCKS, checkpoint, drop_failed, return_blocks, targets, write_to};
+use super::{WRITE_BLOCKS, checkpoint, drop_failed, targets, write_to};
 use crate::error::PoolError;
 use crate::flush::flush_group;
 use crate::format::block::{BlockKind, MetadataBlock, PAYLOAD_BYTES};
@@ -369,7 +369,7 @@ async fn write_blocks<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, payloads: Ve
         }
         let groups = targets(&inner.state.borrow());
         let failures = write_to(inner, &groups, &runs).await;
-        return_blocks(inner, runs);
+        inner.buffers.put_unique(runs);
         drop_failed(inner, failures).await?;
         let mut state = inner.state.borrow_mut();
         state.counts.commits += 1;

@@ -12,7 +12,7 @@ pub(crate) mod replay;
 
 use std::rc::Rc;
 
-use seam::{Block, Disk, DiskError, Seam};
+use seam::{Disk, DiskError, Seam};
 
 use crate::error::PoolError;
 use crate::flush::write_to_group;
@@ -22,7 +22,7 @@ use crate::number::GroupNo;
 use crate::state::{CommitRequest, CommitScope, Inner, State};
 use task_sync::{BoxFuture, Reply, join};
 
-pub(crate) use checkpoint::{add_copy, checkpoint, repair_in_background};
+pub(crate) use checkpoint::{add_copy, checkpoint, repair_in_background, restore_in_background};
 
 /// Changes that may wait for a commit before one begins by itself.
 const PENDING_MAX: usize = 4096;
@@ -66,7 +66,7 @@ pub(crate) fn commit_if_many<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) {
 
 /// Writes the same blocks to groups, durably. Returns the groups that failed.
 async fn write_to<S: Seam, D: Disk<S>>(
-    inner: &Inner<S, D>,
+    inner: &Rc<Inner<S, D>>,
     groups: &[(GroupNo, D)],
     runs: &[(u64, Vec<S::Block>)],
 ) -> Vec<(GroupNo, DiskError)> {
@@ -98,13 +98,6 @@ async fn drop_failed<S: Seam, D: Disk<S>>(
         return Ok(());
     }
     membership::drop_copies(inner, failures).await?;
-    checkpoint::restore_in_background(inner);
+    restore_in_background(inner);
     Ok(())
-}
-
-/// Returns frozen buffers to the kept ones.
-fn return_blocks<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, runs: Vec<(u64, Vec<S::Block>)>) {
-    for block in runs.into_iter().flat_map(|(_, blocks)| blocks).filter(Block::is_unique) {
-        inner.buffers.put_frozen(block);
-    }
 }

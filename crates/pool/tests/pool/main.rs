@@ -9,6 +9,7 @@ mod heat_image;
 mod hung_groups;
 mod import;
 mod journal;
+mod late_metadata;
 mod membership;
 mod metadata_copies;
 mod model;

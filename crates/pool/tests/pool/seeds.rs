@@ -220,7 +220,7 @@ fn plan_faults(world: &World, rng: &Rng, is_new: bool) -> Faults {
         3 | 4 => Rule::new(Fault::Reconnect, Ops::ALL, probability),
         // Flushes that take the longer times make a group hung.
         5 => Rule::new(
-            Fault::Stall(Nanos::from_millis([20, 1_000, 3_000][rng.below(3) as usize])),
+            Fault::Stall(Nanos::from_millis([20, 1_000, 3_000, 8_000, 40_000][rng.below(5) as usize])),
             Ops::ALL,
             probability,
         ),

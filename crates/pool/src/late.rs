@@ -1,0 +1,127 @@
+//! Metadata requests with a limit of time: a group that hangs must not keep the changes of the pool waiting.
+//!
+//! A request that is *late* counts as failed, although it may still take effect. Until it has ended, its group gets no
+//! further metadata request, so that nothing of it lands on newer content. A metadata copy with a late request goes out
+//! of service as after an error, and can be made again when the request has ended.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+
+use seam::{Disk, DiskError, DiskResult, Nanos, Seam};
+use task_sync::{Reply, within};
+
+use crate::journal;
+use crate::membership;
+use crate::number::GroupNo;
+use crate::state::{Inner, State};
+
+/// Time after which a request is late if a metadata copy answers.
+const TIMEOUT: Nanos = Nanos::from_secs(5);
+
+/// Metadata requests of a group in flight. They outlast the group if it is removed.
+#[derive(Debug, Default)]
+pub(crate) struct MetadataRequests {
+    begun_at: RefCell<Vec<Nanos>>,
+    late: Cell<u32>,
+}
+
+impl MetadataRequests {
+    /// True while a late request has not ended.
+    pub fn are_late(&self) -> bool {
+        self.late.get() > 0
+    }
+
+    fn end(&self, begun_at: Nanos) {
+        let mut all = self.begun_at.borrow_mut();
+        let ended = all.iter().position(|begun| *begun == begun_at).expect("the request has begun");
+        all.swap_remove(ended);
+    }
+
+    /// True if the group answers its requests in time, as far as is known.
+    fn are_in_time(&self, now: Nanos) -> bool {
+        !self.are_late() && self.begun_at.borrow().iter().all(|begun_at| now.since(*begun_at) < TIMEOUT)
+    }
+}
+
+/// Runs a metadata request of a group as a task of its own, and waits for its end while the pool needs it.
+pub(crate) async fn in_time<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    group: GroupNo,
+    request: impl Future<Output = DiskResult<()>> + 'static,
+) -> DiskResult<()> {
+    let begun_at = inner.seam.now();
+    let requests = Rc::clone(&inner.state.borrow().groups[group.index()].metadata_requests);
+    if requests.are_late() {
+        return Err(DiskError::Hung("an earlier request of the device has not ended".to_owned()));
+    }
+    requests.begun_at.borrow_mut().push(begun_at);
+    let (reply, is_late) = (Reply::default(), Rc::new(Cell::new(false)));
+    let (task, sender, was_late) = (Rc::clone(inner), reply.clone(), Rc::clone(&is_late));
+    let of_group = Rc::clone(&requests);
+    inner.seam.spawn(async move {
+        let result = request.await;
+        of_group.end(begun_at);
+        if was_late.get() {
+            of_group.late.update(|late| late - 1);
+            end_late(&task, group, &of_group, &result);
+        }
+        sender.send(result);
+    });
+    loop {
+        if let Some(result) = within(inner.seam.sleep(TIMEOUT), reply.clone().wait()).await {
+            return result;
+        }
+        if can_go_on_without(&inner.state.borrow(), group, inner.seam.now()) {
+            is_late.set(true);
+            requests.late.update(|late| late + 1);
+            let seconds = TIMEOUT.as_secs_f64();
+            return Err(DiskError::Hung(format!("a request has not ended within {seconds} s")));
+        }
+    }
+}
+
+/// Waits until a group has no late request: one that takes effect after the device has left the pool could destroy its
+/// next content.
+pub(crate) async fn wait_for_end<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group: GroupNo) {
+    loop {
+        let ended = {
+            let mut state = inner.state.borrow_mut();
+            if !state.groups[group.index()].metadata_requests.are_late() {
+                return;
+            }
+            state.late_ended.add()
+        };
+        ended.wait().await;
+    }
+}
+
+/// True if another metadata copy of the durable state answers.
+fn can_go_on_without<S: Seam, D: Disk<S>>(state: &State<S, D>, group: GroupNo, now: Nanos) -> bool {
+    let mut others = state.durable_copies.iter().filter(|copy| *copy != group);
+    others.any(|copy| state.is_durable_copy(copy) && state.groups[copy.index()].metadata_requests.are_in_time(now))
+}
+
+/// Notes the end of a late request. After the last one of its group, the group gets the superblock that it missed, and
+/// may become a metadata copy again.
+fn end_late<S: Seam, D: Disk<S>>(
+    inner: &Rc<Inner<S, D>>,
+    group: GroupNo,
+    requests: &Rc<MetadataRequests>,
+    result: &DiskResult<()>,
+) {
+    if requests.are_late() {
+        return;
+    }
+    {
+        let mut state = inner.state.borrow_mut();
+        state.late_ended.wake();
+        let entry = &mut state.groups[group.index()];
+        if result.is_err() || !Rc::ptr_eq(&entry.metadata_requests, requests) {
+            return;
+        }
+        (entry.has_answered, entry.failed_as_copy) = (true, false);
+    }
+    membership::catch_up_in_background(inner);
+    journal::restore_in_background(inner);
+}
