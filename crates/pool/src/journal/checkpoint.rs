@@ -73,7 +73,6 @@ fn candidates<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, retries_failed: bool) ->
             && member.state == MemberState::InService
             && group.disk.is_some()
             && !group.is_gone
-            && !group.metadata_requests.are_late()
             && (retries_failed || !group.failed_as_copy)
     });
     let mut found: Vec<_> =

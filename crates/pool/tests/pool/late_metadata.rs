@@ -10,7 +10,7 @@ use seam::{Disk, Nanos, Seam};
 
 use crate::crash_points::{at_each_boundary, crashes};
 use crate::model::content_after_crash;
-use crate::world::{ALL, SLICE, SMALL, SimPool, disks, volume, with_pool, world_after_crash, write_at};
+use crate::world::{ALL, SLICE, SMALL, SimPool, disks, superblocks, volume, with_pool, world_after_crash, write_at};
 
 /// Bytes of a group that hold its superblocks, and its journal in a pool of the shape `SMALL`.
 const SUPERBLOCKS: Range<u64> = 0..128 << 10;
@@ -73,6 +73,25 @@ fn hung_group_without_metadata_delays_no_change_of_the_membership() {
         let extra = disks(&seam, &ALL[3..]).await.remove(0);
         pool.add_group(TierNo(1), extra, true).await.expect("one group of four lacks the change");
         assert!(seam.now() - begun < WAIT_MAX, "{:?}", seam.now() - begun);
+    });
+}
+
+#[test]
+fn late_superblock_replaces_no_newer_one() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let opened = disks(&seam, &ALL[..3]).await;
+        let pool = SimPool::open(&seam, &opened, OpenOptions::default()).await.expect("the pool opens");
+        let extra = disks(&seam, &ALL[3..]).await.remove(0);
+        hang(&world, "slow-0", SUPERBLOCKS);
+        pool.add_group(TierNo(1), extra, true).await.expect("one group of four lacks the change");
+        pool.begin_drain(GroupNo(3)).await.expect("one group of four lacks the change");
+        seam.sleep(HUNG_FOR).await;
+        let newest = superblocks(&seam, &opened[0]).await[0].as_ref().expect("an intact superblock").generation;
+        for superblock in superblocks(&seam, &opened[2]).await {
+            assert_eq!(superblock.expect("an intact superblock").generation, newest);
+        }
     });
 }
 
