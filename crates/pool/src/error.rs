@@ -75,7 +75,7 @@ pub enum PoolError {
     /// A group with a metadata copy is missing, and the present groups are no majority.
     #[error(
         "{missing} with a copy of the metadata is missing, and at most half of the groups are present: the missing \
-         ones may hold a newer state; attach them, or accept that explicitly"
+         ones may hold a newer state; attach them, or accept their loss with `hotset pool accept-missing`"
     )]
     NoMajority {
         /// Names of the missing groups with a metadata copy.

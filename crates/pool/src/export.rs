@@ -52,28 +52,33 @@ pub struct ExportPlan {
     /// The copies. No copy reads a range that another copy writes. The one that replaces superblocks of the pool comes
     /// last.
     pub steps: Vec<ExportStep>,
+    /// Set if an absent device may have a newer state of the pool.
+    pub warning: Option<String>,
 }
 
 struct Loaded<S: Seam, D> {
     buffers: Buffers<S>,
     present: Present<D>,
     volumes: BTreeMap<VolumeId, LoadedVolume>,
+    warning: Option<String>,
 }
 
 async fn load_pool<S: Seam, D: Disk<S>>(seam: &S, disks: &[D]) -> Result<Loaded<S, D>, PoolError> {
     let buffers = Buffers::new(seam);
     let present = find_groups(&buffers, disks).await?;
     let copies = present_copies(&present, true)?;
+    let warning = present_copies(&present, false).err().map(|error| error.to_string());
     let volumes = load(seam, &buffers, &present.superblock, &copies).await?.volumes.volumes;
-    Ok(Loaded { buffers, present, volumes })
+    Ok(Loaded { buffers, present, volumes, warning })
 }
 
 /// The place of every slice as text: one line each with volume, slice, the group's device, byte offset on it, length.
-/// The last slice of a volume has the full length of a slice on its group.
+/// The last slice of a volume has the full length of a slice on its group. A comment warns if an absent device may have a
+/// newer state of the pool.
 pub(crate) async fn export_map<S: Seam, D: Disk<S>>(seam: &S, disks: &[D]) -> Result<String, PoolError> {
-    let Loaded { present, volumes, .. } = load_pool(seam, disks).await?;
+    let Loaded { present, volumes, warning, .. } = load_pool(seam, disks).await?;
     let superblock = &present.superblock;
-    let mut text = String::new();
+    let mut text = warning.map_or(String::new(), |warning| format!("# WARNING: {warning}\n"));
     for (volume, LoadedVolume { spec, lineage, map }) in &volumes {
         let VolumeId(number) = volume;
         let kind = if lineage.snapshot.is_some() { "snapshot" } else { "volume" };
@@ -104,7 +109,7 @@ pub(crate) async fn export_plan<S: Seam, D: Disk<S>>(
     name: &str,
     target: Option<&str>,
 ) -> Result<ExportPlan, PoolError> {
-    let Loaded { buffers, present, volumes } = load_pool(seam, disks).await?;
+    let Loaded { buffers, present, volumes, warning } = load_pool(seam, disks).await?;
     let superblock = &present.superblock;
     let slice_bytes = superblock.slice_bytes;
     let refused = |text: String| Err(PoolError::Refused(text));
@@ -135,7 +140,7 @@ pub(crate) async fn export_plan<S: Seam, D: Disk<S>>(
     }
     let slices = u32::try_from(volume.spec.size_bytes.div_ceil(slice_bytes)).expect("checked when the size was set");
     let metadata = metadata_ranges(&buffers, &present, target_group).await?;
-    let mut plan = ExportPlan { size_bytes: volume.spec.size_bytes, metadata, steps: Vec::new() };
+    let mut plan = ExportPlan { size_bytes: volume.spec.size_bytes, metadata, steps: Vec::new(), warning };
     for slice in (0..slices).map(SliceNo) {
         let at = u64::from(slice.0) * slice_bytes;
         let len_bytes = slice_bytes.min(volume.spec.size_bytes - at);

@@ -20,6 +20,7 @@ mod machine_checks;
 mod memory_files;
 pub mod pool;
 mod pool_export;
+mod pool_missing;
 pub mod report;
 pub mod shell;
 pub mod simulate;

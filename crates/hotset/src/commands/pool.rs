@@ -15,6 +15,7 @@ use super::confirm::is_confirmed;
 use super::daemon::{send_request, unexpected};
 use super::flash::{absolute_path, absolute_path_or_number};
 use super::pool_export::{export_script, is_same_file};
+use super::pool_missing::accept_missing;
 use terminal::render::pool::{details, lost, plan, tables};
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
@@ -127,6 +128,14 @@ pub enum Action {
         /// Destroy the content of the devices
         #[arg(long)]
         force: bool,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Open a pool without missing devices that may have a newer state of it, such as one of two
+    AcceptMissing {
+        #[command(flatten)]
+        pool: Named,
         /// Do not ask
         #[arg(long)]
         yes: bool,
@@ -255,6 +264,10 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
             show(socket, &Request::PoolDeleteVolume { name, volume }, json)
         }
         Action::Create { pool, force, yes } => create(&pool.find()?, force, yes),
+        Action::AcceptMissing { pool, yes } => {
+            let (pool, directory) = pool.find_with_state()?;
+            accept_missing(&pool, &directory, yes)
+        }
         Action::Check(pool) => check(&pool.find()?),
         Action::ExportMap { pool, volume: Some(volume), to: Some(to) } => {
             print!("{}", export_script(pool.find_with_state()?, &volume, &to)?);

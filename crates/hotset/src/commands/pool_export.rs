@@ -90,6 +90,9 @@ fn render(
          # interruption.\n",
         plan.size_bytes
     );
+    if let Some(warning) = &plan.warning {
+        writeln!(text, "# WARNING: {warning}").expect("a string takes any text");
+    }
     if is_in_place {
         text += "# The target is a device of the pool. The slices without a command are in place. Save this script\n\
                  # before it runs: the last commands overwrite the superblocks of the pool on the target.\n";
@@ -155,7 +158,7 @@ mod tests {
             len_bytes,
         };
         let steps = vec![step(None, 8192, 4096), step(Some(("disk-1", 512)), 0, 8192)];
-        let plan = ExportPlan { size_bytes: 12_288, metadata: Vec::new(), steps };
+        let plan = ExportPlan { size_bytes: 12_288, metadata: Vec::new(), steps, warning: None };
         let path = |_: &str| "/dev/it's".to_owned();
         let script = render("tank", "web", "/tmp/a b", &plan, true, path);
         let lines: Vec<_> = script.lines().skip_while(|line| *line != "unchanged").collect();
@@ -176,7 +179,7 @@ mod tests {
         let md5 = "620f0b67a91f7f74151bc5be745b7110".to_owned();
         let metadata = vec![MetadataRange { device: "a".to_owned(), at: 0, len_bytes: 4096, md5 }];
         let steps = vec![ExportStep { source: Some(("a".to_owned(), 4096)), at: 0, len_bytes: 4096 }];
-        let plan = ExportPlan { size_bytes: 4096, metadata, steps };
+        let plan = ExportPlan { size_bytes: 4096, metadata, steps, warning: None };
         let path_of = |_: &str| device.display().to_string();
         let script = render("tank", "web", &target.display().to_string(), &plan, false, path_of);
         let run = || std::process::Command::new("sh").arg("-c").arg(&script).output().expect("sh runs");

@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 
 use e2e::client::{Client, Op};
-use e2e::daemon::{Daemon, text_of, wait_for};
+use e2e::daemon::{Daemon, hotset, text_of, wait_for};
 use e2e::fixture::Fixture;
 use serde_json::Value;
 
@@ -104,6 +104,86 @@ fn absent_device_is_listed_by_ranges_and_given_up_by_command() {
     slow.write(lost_slice * SLICE, &[9; 4096]).expect("the range takes data again");
     slow.flush().expect("the other devices are whole");
     assert_eq!(slow.read(lost_slice * SLICE, 4096).expect("a new slice"), [9; 4096]);
+    daemon.stop();
+}
+
+/// A pool "tank" of two devices with eight slices of a volume, of which one device is away; and the daemon that refuses
+/// the volume.
+fn without_one_of_two() -> (Fixture, Daemon) {
+    let mut fixture = Fixture::new();
+    let [one, two] = ["one", "two"].map(|name| add_file(&fixture, name, 17));
+    fixture.tables = format!(
+        "[[pool]]\nname = \"tank\"\nslice = \"1 MiB\"\nrelocation = \"off\"\n\
+         [[pool.tier]]\nname = \"hdd\"\ndevices = [\"{one}\", \"{two}\"]\nclass = \"nl-sas\"\n"
+    );
+    fixture.add_volume_on("slow", "pool://tank", "size = \"16 MiB\"");
+    fixture.create_pool("tank");
+    let daemon = fixture.start();
+    fill(&mut fixture.connect("slow"), 8, 2);
+    daemon.stop();
+    fs::rename(&two, fixture.folder.join("away")).expect("the file can be renamed");
+    let daemon = fixture.start();
+    let shown = daemon.command(&["volume", "show", "slow"]);
+    assert!(shown.contains("hotset pool accept-missing"), "{shown}");
+    (fixture, daemon)
+}
+
+fn accept_missing(fixture: &Fixture) -> String {
+    let configuration = fixture.config().display().to_string();
+    let output = hotset(&["pool", "accept-missing", "tank", "--yes", "--config", &configuration]);
+    assert!(output.status.success(), "{}", text_of(&output));
+    text_of(&output)
+}
+
+/// Accepts the missing device, and returns the slices that can be read.
+fn readable_without_the_other(fixture: &Fixture, daemon: &Daemon) -> Vec<u64> {
+    let text = accept_missing(fixture);
+    assert!(text.contains("may hold a newer state") && text.contains("opens without these devices"), "{text}");
+    wait_for("the volume is served", || {
+        let shown = daemon.command(&["volume", "show", "slow"]);
+        (!shown.contains("accept-missing")).then_some(())
+    });
+    let mut slow = fixture.connect("slow");
+    let readable: Vec<u64> = (0..8).filter(|slice| slow.read(slice * SLICE + 4096, 4096).is_ok()).collect();
+    assert_eq!(readable.len(), 4);
+    readable
+}
+
+#[test]
+fn one_of_two_devices_opens_alone_when_that_is_accepted() {
+    let (fixture, daemon) = without_one_of_two();
+    let readable = readable_without_the_other(&fixture, &daemon);
+    let mut slow = fixture.connect("slow");
+    slow.write(readable[0] * SLICE + 4096, &[3; 4096]).expect("a present slice");
+    slow.flush().expect("the present device is whole");
+    daemon.stop();
+
+    // The other device returns: it was not used meanwhile.
+    fs::rename(fixture.folder.join("away"), fixture.folder.join("two")).expect("the file can be renamed");
+    let daemon = fixture.start();
+    let mut slow = fixture.connect("slow");
+    for slice in 0..8 {
+        let value = if slice == readable[0] { 3 } else { 2 };
+        assert_eq!(slow.read(slice * SLICE + 4096, 4096).expect("both devices"), [value; 4096]);
+    }
+    daemon.stop();
+    let text = accept_missing(&fixture);
+    assert!(text.contains("nothing to accept"), "{text}");
+}
+
+#[test]
+fn one_of_two_devices_gives_the_other_one_up() {
+    let (fixture, daemon) = without_one_of_two();
+    let readable = readable_without_the_other(&fixture, &daemon);
+    let new = add_file(&fixture, "new", 17);
+    daemon.command(&["pool", "replace", "tank", "1", &new, "--lost", "--yes"]);
+    let mut slow = fixture.connect("slow");
+    for slice in 0..8 {
+        let result = slow.read(slice * SLICE + 4096, 4096);
+        assert_eq!(result.is_ok(), readable.contains(&slice), "slice {slice}");
+    }
+    slow.write(12 * SLICE, &[5; 4096]).expect("room on the new device");
+    slow.flush().expect("the present devices are whole");
     daemon.stop();
 }
 
