@@ -1,0 +1,149 @@
+//! The plan of a run: its shape, faults, administrators and migrations, drawn from the seed.
+
+use fleet::{Command, NodeId};
+
+use crate::client::{Client, Work};
+use crate::events::{Fault, node_id};
+use crate::rng::Rng;
+use crate::world::{FAULTS_END, MILLI, NODES, SECOND};
+
+/// The plan of a run.
+#[derive(Debug)]
+pub struct Plan {
+    pub volumes: usize,
+    pub is_automatic: bool,
+    pub has_faults: bool,
+    /// Percentage of messages to the storage that are late by seconds.
+    pub late_percent: u64,
+    /// Percentage of messages between nodes that are lost.
+    pub loss_percent: u64,
+    pub faults: Vec<(u64, Fault)>,
+    pub clients: Vec<Client>,
+    pub calm_migrations: usize,
+}
+
+impl Plan {
+    pub fn draw(rng: &mut Rng) -> Plan {
+        let volumes = 1 + rng.below(2) as usize;
+        let has_faults = !rng.percent(12);
+        let mut clients = Vec::new();
+        for volume in 0..volumes {
+            let home = rng.below(NODES as u64) as usize;
+            clients.push(client(rng, volume, home, Work::Mixed));
+            if has_faults && rng.percent(40) {
+                let work = if rng.percent(35) { Work::Mixed } else { Work::ReadsOnly };
+                let home = rng.below(NODES as u64) as usize;
+                clients.push(client(rng, volume, home, work));
+            }
+        }
+        let mut plan = Plan {
+            volumes,
+            is_automatic: rng.percent(50),
+            has_faults,
+            late_percent: if has_faults { rng.below(4) } else { 0 },
+            loss_percent: if has_faults { rng.below(20) } else { 0 },
+            faults: Vec::new(),
+            clients,
+            calm_migrations: 0,
+        };
+        plan.draw_migrations(rng);
+        if has_faults {
+            for _ in 0..1 + rng.below(7) {
+                plan.draw_fault(rng);
+            }
+        }
+        plan
+    }
+
+    fn draw_migrations(&mut self, rng: &mut Rng) {
+        for client in 0..self.clients.len() {
+            for round in 0..rng.below(3) {
+                let at = (2 + 14 * round) * SECOND + rng.below(3 * SECOND);
+                let to = rng.below(NODES as u64) as usize;
+                let called_off = rng.percent(30);
+                self.calm_migrations += usize::from(!called_off);
+                let stay = if rng.percent(70) { 2 * SECOND } else { rng.below(3 * SECOND) };
+                self.faults.push((at, Fault::Migrate { client, to, called_off, stay }));
+            }
+        }
+    }
+
+    fn draw_fault(&mut self, rng: &mut Rng) {
+        let at = SECOND + rng.below(FAULTS_END - 6 * SECOND);
+        let node = rng.below(NODES as u64) as usize;
+        let volume = rng.below(self.volumes as u64) as usize;
+        let until = (at + duration(rng)).min(FAULTS_END);
+        match rng.below(12) {
+            0 => self.faults.push((at, Fault::CutStorage { node, until })),
+            1 => {
+                let b = (node + 1 + rng.below(2) as usize) % NODES;
+                self.faults.push((at, Fault::CutLink { a: node, b, until }));
+            }
+            2 => {
+                self.faults.push((at, Fault::CutStorage { node, until }));
+                for b in (0..NODES).filter(|b| *b != node) {
+                    self.faults.push((at, Fault::CutLink { a: node, b, until }));
+                }
+            }
+            3 | 4 => self.faults.push((at, Fault::Pause { node, until })),
+            5 | 6 => {
+                self.faults.push((at, Fault::Kill { node }));
+                self.faults.push((until, Fault::Start { node }));
+            }
+            7 => self.faults.push((at, Fault::FenceNode { node })),
+            8 => {
+                // The time for which all of a node's stops add up is the margin of the lease.
+                let has_stop = |fault: &Fault| matches!(fault, Fault::StopClock { node: other, .. } if *other == node);
+                if !self.faults.iter().any(|(_, fault)| has_stop(fault)) {
+                    let until = at + rng.below(2 * SECOND);
+                    self.faults.push((at, Fault::StopClock { node, until }));
+                    self.faults.push((until, Fault::StartClock { node }));
+                }
+            }
+            9 | 10 => {
+                self.faults.push((at, Fault::TakeSnapshot { node }));
+                let at = at + MILLI + if rng.percent(50) { rng.below(3 * SECOND) } else { rng.below(15 * SECOND) };
+                self.faults.push((at.min(FAULTS_END), Fault::RestoreSnapshot { node }));
+            }
+            _ => {
+                let command = Command::Move { to: node_id(rng.below(NODES as u64) as usize) };
+                for node in 0..NODES {
+                    self.faults.push((at, Fault::Command { node, volume, command }));
+                }
+            }
+        }
+        if rng.percent(40) {
+            let command = Command::TakeOver { dead_node: None::<NodeId> };
+            let node = rng.below(NODES as u64) as usize;
+            let at = (at + rng.below(8 * SECOND)).min(FAULTS_END - SECOND);
+            self.faults.push((at, Fault::Command { node, volume, command }));
+        }
+    }
+}
+
+/// A fault's duration: short ones, and ones beyond each of the lease's limits.
+fn duration(rng: &mut Rng) -> u64 {
+    match rng.below(3) {
+        0 => rng.below(3 * SECOND),
+        1 => rng.between(3 * SECOND, 12 * SECOND),
+        _ => rng.between(12 * SECOND, 42 * SECOND),
+    }
+}
+
+fn client(rng: &mut Rng, volume: usize, home: usize, work: Work) -> Client {
+    let pause_max = [50, 300, 900][rng.below(3) as usize] * MILLI;
+    Client {
+        volume,
+        home,
+        work,
+        connection: None,
+        target: None,
+        migrations: 0,
+        called_off: false,
+        stay: 0,
+        pending: None,
+        pause_max,
+        flushes_after_faults: 0,
+        failed_ops: 0,
+    }
+}

@@ -1,0 +1,68 @@
+//! The checkers can fail: random lives detect each deliberate violation, and pass without it.
+
+use fleet::Sabotage;
+
+use crate::world::run;
+
+/// Checks that one of the first `seeds` lives detects the sabotage, and passes without it.
+fn assert_caught(sabotage: Sabotage, seeds: u64) {
+    let caught = (0..seeds).find_map(|seed| Some((seed, run(seed, sabotage, false).failure?)));
+    let (seed, failure) = caught.unwrap_or_else(|| panic!("{sabotage:?} was not detected in {seeds} lives"));
+    println!("{sabotage:?}: seed {seed}, {failure}");
+    assert_eq!(run(seed, Sabotage::None, false).failure, None, "the same life passes without the sabotage");
+}
+
+#[test]
+fn serving_before_fencing_is_caught() {
+    assert_caught(Sabotage::ServeBeforeFencing, 400);
+}
+
+#[test]
+fn epoch_written_after_serving_is_caught() {
+    assert_caught(Sabotage::EpochAfterServing, 400);
+}
+
+#[test]
+fn ownership_by_the_automatic_lock_is_caught() {
+    assert_caught(Sabotage::AutomaticLock, 400);
+}
+
+#[test]
+fn hand_over_on_a_flush_is_caught() {
+    assert_caught(Sabotage::HandOverOnFlush, 400);
+}
+
+#[test]
+fn acknowledging_without_a_lease_is_caught() {
+    assert_caught(Sabotage::AcknowledgeWithoutLease, 400);
+}
+
+#[test]
+fn late_results_of_an_abandoned_attempt_are_caught() {
+    assert_caught(Sabotage::BelieveLateResults, 400);
+}
+
+#[test]
+fn take_over_within_the_old_lease_is_caught() {
+    assert_caught(Sabotage::SkipLeaseWait, 400);
+}
+
+#[test]
+fn serving_new_connections_unconfirmed_is_caught() {
+    assert_caught(Sabotage::SkipConfirmation, 400);
+}
+
+#[test]
+fn records_that_are_not_read_back_are_caught() {
+    assert_caught(Sabotage::SkipReadBack, 400);
+}
+
+#[test]
+fn release_before_the_log_is_complete_is_caught() {
+    assert_caught(Sabotage::ReleaseBeforeQuiesce, 400);
+}
+
+#[test]
+fn flush_answered_by_a_standby_is_caught() {
+    assert_caught(Sabotage::AnswerFlushAtStandby, 400);
+}

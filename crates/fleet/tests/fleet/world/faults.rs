@@ -1,0 +1,159 @@
+//! Faults, administrators, and the end of all faults.
+
+use fleet::{Command, ConnectionId, Event, NodeId};
+
+use super::{NODES, SECOND, World};
+use crate::events::{Fault, WorldEvent, node_id};
+use crate::storage::StorageOp;
+
+impl World {
+    pub fn fault(&mut self, fault: Fault) {
+        match fault {
+            Fault::CutStorage { node, until } => {
+                let cut = &mut self.nodes[node].storage_cut_until;
+                *cut = until.max(*cut);
+            }
+            Fault::CutLink { a, b, until } => {
+                self.links_cut_until[a][b] = until;
+                self.links_cut_until[b][a] = until;
+            }
+            Fault::Pause { node, until } => self.nodes[node].paused_until = until,
+            Fault::StopClock { node, .. } => {
+                let now = self.now;
+                self.nodes[node].clock.stop(now);
+            }
+            Fault::StartClock { node } => {
+                let now = self.now;
+                self.nodes[node].clock.start(now);
+            }
+            Fault::Kill { node } => self.kill(node),
+            Fault::Start { node } => self.start(node),
+            Fault::TakeSnapshot { node } => self.take_snapshot(node),
+            Fault::RestoreSnapshot { node } => self.restore_snapshot(node),
+            Fault::Command { node, volume, command } => self.command(node, volume, command),
+            Fault::FenceNode { node } => self.fence_node(node),
+            Fault::Migrate { client, to, called_off, stay } => self.migrate(client, to, called_off, stay),
+            Fault::End => self.end_faults(),
+        }
+    }
+
+    fn command(&mut self, node: usize, volume: usize, command: Command) {
+        if self.nodes[node].is_running && self.nodes[node].paused_until <= self.now {
+            self.deliver(node, volume, Event::Command(command));
+        }
+    }
+
+    fn kill(&mut self, node: usize) {
+        if !self.nodes[node].is_running {
+            return;
+        }
+        self.reset_all_connections(node);
+        let killed = &mut self.nodes[node];
+        killed.is_running = false;
+        killed.paused_until = 0;
+    }
+
+    fn reset_all_connections(&mut self, node: usize) {
+        for volume in 0..self.plan.volumes {
+            self.reset_connections(node, volume);
+        }
+    }
+
+    fn start(&mut self, node: usize) {
+        if self.nodes[node].is_running || self.nodes[node].is_gone {
+            return;
+        }
+        let instances = (0..self.plan.volumes).map(|_| self.new_instance(node)).collect();
+        let started = &mut self.nodes[node];
+        started.instances = instances;
+        started.is_running = true;
+        started.session += 1;
+        let session = started.session;
+        self.after(0, WorldEvent::Tick { node, session });
+    }
+
+    fn take_snapshot(&mut self, node: usize) {
+        let world = self.now;
+        let node = &mut self.nodes[node];
+        if node.is_running {
+            node.snapshot = Some((node.instances.clone(), node.clock.now(world)));
+        }
+    }
+
+    /// The node's memory and clock go back. Its connections are lost, and operations that were in progress at the
+    /// snapshot are sent again under their numbers.
+    fn restore_snapshot(&mut self, node: usize) {
+        if self.nodes[node].is_gone {
+            return;
+        }
+        let Some((instances, clock)) = self.nodes[node].snapshot.clone() else { return };
+        self.reset_all_connections(node);
+        let world = self.now;
+        let restored = &mut self.nodes[node];
+        restored.instances = instances;
+        restored.is_running = true;
+        restored.paused_until = 0;
+        restored.session += 1;
+        restored.clock.set(world, clock);
+        let session = restored.session;
+        for volume in 0..self.plan.volumes {
+            let instance = &self.nodes[node].instances[volume];
+            let connections: Vec<ConnectionId> = instance.ownership.connections().collect();
+            let outstanding: Vec<(u64, StorageOp)> =
+                instance.outstanding.iter().map(|(number, (_, op))| (*number, op.clone())).collect();
+            for (number, op) in outstanding {
+                self.transmit(node, volume, number, op);
+            }
+            for connection in connections {
+                self.deliver(node, volume, Event::Closed(connection));
+            }
+            if self.nodes[node].instances[volume].ownership.state() == fleet::StateKind::Fenced {
+                self.after(SECOND, WorldEvent::ClientReplaced { node, session, volume });
+            }
+        }
+        self.after(0, WorldEvent::Tick { node, session });
+    }
+
+    /// The hypervisor's fencing hook: the node is off and stays off, another one takes over.
+    fn fence_node(&mut self, node: usize) {
+        if (0..NODES).filter(|other| *other != node).any(|other| self.nodes[other].is_gone) {
+            return;
+        }
+        self.kill(node);
+        self.nodes[node].is_gone = true;
+        for volume in 0..self.plan.volumes {
+            let to = (node + 1 + self.rng.below(NODES as u64 - 1) as usize) % NODES;
+            let dead_node: Option<NodeId> = Some(node_id(node));
+            self.command(to, volume, Command::TakeOver { dead_node });
+        }
+    }
+
+    fn end_faults(&mut self) {
+        let now = self.now;
+        for node in 0..NODES {
+            self.nodes[node].storage_cut_until = 0;
+            self.nodes[node].paused_until = now;
+            self.nodes[node].clock.start(now);
+            self.start(node);
+        }
+        self.links_cut_until = [[0; NODES]; NODES];
+        self.after(12 * SECOND, WorldEvent::Rescue);
+    }
+
+    /// The administrator takes volumes over that are still not served.
+    pub fn rescue(&mut self) {
+        for volume in 0..self.plan.volumes {
+            let mut clients = self.clients.iter().filter(|client| client.volume == volume);
+            if clients.any(|client| client.flushes_after_faults > 0) {
+                continue;
+            }
+            let client = self.clients.iter().find(|client| client.volume == volume).expect("a volume has a client");
+            let node = client.connection.map_or(client.home, |connection| self.connections[&connection].node);
+            let nodes = [node, (node + 1) % NODES, (node + 2) % NODES];
+            if let Some(node) = nodes.into_iter().find(|node| self.nodes[*node].is_running) {
+                self.command(node, volume, Command::TakeOver { dead_node: None });
+            }
+        }
+        self.after(25 * SECOND, WorldEvent::Rescue);
+    }
+}
