@@ -26,8 +26,6 @@ pub(crate) struct Claim {
     pub awaits_lease: bool,
     /// End of the old owner's lease, known once the lock is acquired.
     pub lease_ends_at: Nanos,
-    /// The old owner had drained.
-    pub is_handed_over: bool,
 }
 
 impl Claim {
@@ -39,7 +37,6 @@ impl Claim {
             fences: Vec::new(),
             awaits_lease: false,
             lease_ends_at: Nanos::default(),
-            is_handed_over: false,
         }
     }
 

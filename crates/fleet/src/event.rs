@@ -1,6 +1,6 @@
 //! Events: the input of the state machine.
 
-use crate::ids::{ConnectionId, NodeId, OpId, RequestId, StorageClient};
+use crate::ids::{ConnectionId, Epoch, NodeId, OpId, RequestId, StorageClient};
 use crate::peer::PeerMessage;
 use crate::record::{Header, OwnerRecord};
 use crate::request::{RequestError, RequestKind};
@@ -99,7 +99,9 @@ pub enum StorageAnswer {
     Record(OwnerRecord),
     /// `Action::WriteRecord`: the record was the expected one, and is now the new one.
     RecordWritten,
-    /// `Action::Fence`, `AcquireLock`, `ReplayLog`, `Quiesce` or `ReleaseLock`.
+    /// `Action::ReplayLog`, with the log's epoch as it was read back.
+    LogReplayed(Epoch),
+    /// `Action::Fence`, `AcquireLock`, `Quiesce` or `ReleaseLock`.
     Done,
 }
 

@@ -5,15 +5,26 @@ use crate::record::OwnerRecord;
 use crate::settings::{CLOSE_AFTER, LEASE, RENEW_PERIOD};
 use crate::time::Nanos;
 
-/// A renewal in progress: a compare-and-write, then a read that proves it. The read is needed because the storage
-/// answers an operation whose number it has seen without executing it, and a process whose memory went back in time
-/// reuses numbers.
+/// A renewal in progress. It reads the record and the end of the log, which prove that nothing has happened that this
+/// process does not know. Before a batch of destage it also raises the record's number, and reads it back.
+///
+/// The reads are essential: the storage answers a write under a number that it has seen without executing it, and a
+/// process whose memory went back in time reuses numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Renewal {
     pub op: OpId,
-    pub new: OwnerRecord,
-    pub started_at: Nanos,
-    pub is_written: bool,
+    pub step: RenewalStep,
+    started_at: Nanos,
+    /// Destage waits for this renewal.
+    pub is_mark: bool,
+}
+
+/// Step of a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RenewalStep {
+    Read,
+    Write(OwnerRecord),
+    ReadBack(OwnerRecord),
 }
 
 /// Effect of the time that has passed since the last renewal.
@@ -27,7 +38,7 @@ pub(crate) enum LeasePhase {
 /// The lease of an owner.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
-    /// The record as the last renewal left it.
+    /// The record as the owner believes it to be.
     pub record: OwnerRecord,
     /// Start of the last completed renewal.
     confirmed_at: Nanos,
@@ -40,11 +51,10 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// The lease of a claim whose record was written and read back, the latter begun at `confirmed_at`. Renewals are
-    /// counted from `completed`.
-    pub fn new(record: OwnerRecord, confirmed_at: Nanos, completed: u64) -> Lease {
-        let begun = completed;
-        Lease { record, confirmed_at, begun, completed, renewal: None, acted_phase: LeasePhase::Valid }
+    /// The lease of a claim whose record was read back by an operation that began at `confirmed_at`.
+    pub fn new(record: OwnerRecord, confirmed_at: Nanos) -> Lease {
+        let acted_phase = LeasePhase::Valid;
+        Lease { record, confirmed_at, begun: 0, completed: 0, renewal: None, acted_phase }
     }
 
     pub fn phase(&self, now: Nanos) -> LeasePhase {
@@ -61,19 +71,16 @@ impl Lease {
         self.renewal.is_none() && (is_old || needs_renewal > self.completed)
     }
 
-    /// Begins a renewal with the operation `op`, and returns the record to write.
-    pub fn begin(&mut self, now: Nanos, op: OpId) -> OwnerRecord {
+    /// Begins a renewal with the operation `op`.
+    pub fn begin(&mut self, now: Nanos, op: OpId, is_mark: bool) {
         assert!(self.renewal.is_none(), "one renewal at a time");
-        let new = OwnerRecord { renewal: self.record.renewal + 1, ..self.record };
         self.begun += 1;
-        self.renewal = Some(Renewal { op, new, started_at: now, is_written: false });
-        new
+        self.renewal = Some(Renewal { op, step: RenewalStep::Read, started_at: now, is_mark });
     }
 
-    /// Completes the renewal in progress, whose record was read back.
+    /// Completes the renewal in progress.
     pub fn complete(&mut self) {
         let renewal = self.renewal.take().expect("a renewal is in progress");
-        self.record = renewal.new;
         self.confirmed_at = renewal.started_at;
         self.completed = self.begun;
     }

@@ -18,8 +18,9 @@ pub struct OwnerRecord {
     pub epoch: Epoch,
     /// The owner, or the last one.
     pub owner: Option<Owner>,
-    /// Number of renewals in this epoch. A process whose memory went back in time has an older number.
-    pub renewal: u64,
+    /// Number of the last batch of destage in this epoch. A process whose memory went back in time before it has an
+    /// older number.
+    pub mark: u64,
     /// The owner has drained: everything that it acknowledged is durable, and it writes no more.
     pub is_released: bool,
 }
@@ -27,9 +28,9 @@ pub struct OwnerRecord {
 /// The state of the record that a compare-and-write expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// Any record of this epoch: a claim does not know the number of renewals.
+    /// Any record of this epoch: the old owner may still write marks.
     Epoch(Epoch),
-    /// Exactly this record: a renewal or a release.
+    /// Exactly this record: a mark or a release.
     Record(OwnerRecord),
 }
 

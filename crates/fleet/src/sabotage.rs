@@ -23,8 +23,10 @@ pub enum Sabotage {
     SkipLeaseWait,
     /// Connections, forwarded requests and destage do not wait for a renewal.
     SkipConfirmation,
-    /// A record that was written is not read back.
-    SkipReadBack,
+    /// A renewal looks only at the record, not at the end of the log.
+    IgnoreLogEnd,
+    /// Destage does not mark the owner's record.
+    DestageWithoutMark,
     /// The volume is released before dirty data is in the log.
     ReleaseBeforeQuiesce,
     /// A flush of a standby is answered although the owner has unflushed data.

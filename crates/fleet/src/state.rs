@@ -42,7 +42,13 @@ pub(crate) enum State {
     AwaitingLease { claim: Claim },
     Recording { claim: Claim, recording: Recording, op: OpId },
     Owning { lease: Lease },
-    Draining { lease: Lease, to: Option<NodeId>, step: DrainStep },
+    Draining {
+        lease: Lease,
+        to: Option<NodeId>,
+        /// The first renewal that began after the drain. The log is completed after it.
+        needs_renewal: u64,
+        step: DrainStep,
+    },
     Fenced,
 }
 
@@ -62,7 +68,7 @@ pub(crate) struct Standby {
 /// Step of a hand-over at the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DrainStep {
-    /// Requests in flight are executed.
+    /// Requests in flight are executed, and the ownership is confirmed.
     AwaitRequests,
     /// Dirty data is appended to the log.
     Quiesce(OpId),

@@ -6,7 +6,7 @@
 use super::Ownership;
 use crate::action::Action;
 use crate::claim::{Claim, Recording, Trigger};
-use crate::ids::{NodeId, StorageClient};
+use crate::ids::{Epoch, NodeId, StorageClient};
 use crate::record::{Expected, Header, Owner, OwnerRecord};
 use crate::sabotage::Sabotage;
 use crate::settings::{ATTEMPT_TIMEOUT, CLOCK_MARGIN, LEASE, RETRY_PERIOD, RIVAL_TIMEOUT};
@@ -102,7 +102,6 @@ impl Ownership {
         let record = &header.record;
         claim.fences.clear();
         claim.awaits_lease = false;
-        claim.is_handed_over = record.is_released || record.owner.is_none();
         if self.settings.sabotage.is(Sabotage::AutomaticLock) {
             return Plan::Proceed;
         }
@@ -161,22 +160,25 @@ impl Ownership {
 
     fn replay_log(&mut self, claim: Claim) {
         let op = self.next_op();
-        let is_automatic = self.settings.sabotage.is(Sabotage::AutomaticLock);
-        let epoch = if is_automatic { claim.old_epoch } else { claim.epoch() };
+        let epoch = self.claimed_epoch(&claim);
         self.actions.push(Action::ReplayLog { op, epoch });
         self.state = State::Replaying { claim, op };
     }
 
-    pub(super) fn log_replayed(&mut self, now: Nanos) {
+    pub(super) fn log_replayed(&mut self, now: Nanos, epoch: Epoch) {
         let State::Replaying { claim, .. } = &self.state else { unreachable!("a claim replays the log") };
         let claim = claim.clone();
+        if epoch != self.claimed_epoch(&claim) {
+            // Another claim has raised the epoch, or the storage took the operation for one that it knows.
+            return self.replace_client();
+        }
         if self.settings.sabotage.is(Sabotage::EpochAfterServing) {
             let record = self.claimed_record(&claim);
-            return self.serve(now, record, now, false);
+            return self.serve(now, record, now);
         }
         if self.settings.sabotage.is(Sabotage::AutomaticLock) && claim.old_epoch.0 > 0 {
             let record = OwnerRecord { epoch: claim.old_epoch, ..self.claimed_record(&claim) };
-            return self.serve(now, record, now, false);
+            return self.serve(now, record, now);
         }
         if now < claim.lease_ends_at {
             self.state = State::AwaitingLease { claim };
@@ -185,9 +187,13 @@ impl Ownership {
         }
     }
 
+    fn claimed_epoch(&self, claim: &Claim) -> Epoch {
+        if self.settings.sabotage.is(Sabotage::AutomaticLock) { claim.old_epoch } else { claim.epoch() }
+    }
+
     fn claimed_record(&self, claim: &Claim) -> OwnerRecord {
         let owner = Owner { node: self.settings.node, client: self.client };
-        OwnerRecord { epoch: claim.epoch(), owner: Some(owner), renewal: 0, is_released: false }
+        OwnerRecord { epoch: claim.epoch(), owner: Some(owner), mark: 0, is_released: false }
     }
 
     fn write_record(&mut self, now: Nanos, claim: Claim) {
@@ -201,9 +207,6 @@ impl Ownership {
     pub(super) fn claim_recorded(&mut self, now: Nanos) {
         let State::Recording { claim, recording, .. } = &self.state else { unreachable!("a claim writes the record") };
         let (claim, recording) = (claim.clone(), *recording);
-        if self.settings.sabotage.is(Sabotage::SkipReadBack) {
-            return self.serve(now, recording.record, recording.started_at, claim.is_handed_over);
-        }
         let op = self.next_op();
         self.actions.push(Action::ReadRecord { op });
         let recording = Recording { is_written: true, started_at: now, ..recording };
@@ -213,12 +216,12 @@ impl Ownership {
     pub(super) fn claim_read_back(&mut self, now: Nanos, record: OwnerRecord) {
         let State::Recording { claim, recording, .. } = &self.state else { unreachable!("a claim reads the record") };
         assert!(recording.is_written, "the record is read after it was written");
-        let (recording, is_handed_over) = (*recording, claim.is_handed_over);
+        let (recording, fences) = (*recording, claim.fences.clone());
         if record == recording.record {
             if self.settings.sabotage.is(Sabotage::ServeBeforeFencing) {
-                self.fence_after_serving(claim.fences.clone());
+                self.fence_after_serving(fences);
             }
-            self.serve(now, record, recording.started_at, is_handed_over);
+            self.serve(now, record, recording.started_at);
         } else {
             // The process went back in time, or another node has claimed since. The session is not trusted any more.
             self.replace_client();

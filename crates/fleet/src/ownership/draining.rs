@@ -22,7 +22,10 @@ impl Ownership {
     pub(super) fn step_draining(&mut self, now: Nanos) {
         self.act_on_lease_phase(now);
         self.answer_withheld(now);
-        if self.drain_step() == DrainStep::AwaitRequests && self.requests_in(Stage::Executing).is_empty() {
+        let State::Draining { lease, needs_renewal, .. } = &self.state else { return };
+        let is_confirmed = lease.completed() >= *needs_renewal;
+        let is_idle = self.requests_in(Stage::Executing).is_empty();
+        if self.drain_step() == DrainStep::AwaitRequests && is_confirmed && is_idle {
             if self.settings.sabotage.is(Sabotage::ReleaseBeforeQuiesce) {
                 self.set_drain_step(DrainStep::AwaitRenewal);
             } else {
@@ -45,7 +48,7 @@ impl Ownership {
             return;
         }
         let old = lease.record;
-        let new = OwnerRecord { renewal: old.renewal + 1, is_released: true, ..old };
+        let new = OwnerRecord { is_released: true, ..old };
         let op = self.next_op();
         self.set_drain_step(DrainStep::Record { op, new });
         let is_automatic = self.settings.sabotage.is(Sabotage::AutomaticLock);
@@ -60,11 +63,6 @@ impl Ownership {
 
     pub(super) fn release_recorded(&mut self, new: OwnerRecord) {
         let op = self.next_op();
-        if self.settings.sabotage.is(Sabotage::SkipReadBack) {
-            self.set_drain_step(DrainStep::Unlock(op));
-            self.actions.push(Action::ReleaseLock { op });
-            return;
-        }
         self.set_drain_step(DrainStep::ReadBack { op, new });
         self.actions.push(Action::ReadRecord { op });
     }

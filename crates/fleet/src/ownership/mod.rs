@@ -14,7 +14,7 @@ use crate::connection::Connection;
 use crate::event::{Command, Event, StorageError};
 use crate::ids::{ConnectionId, Epoch, NodeId, OpId, RequestId, StorageClient};
 use crate::peer::PeerMessage;
-use crate::request::{Request, RequestError, Source, Stage};
+use crate::request::{Request, RequestError, Source};
 use crate::settings::Settings;
 use crate::state::{Standby, State, StateKind};
 use crate::time::Nanos;

@@ -2,8 +2,8 @@
 
 use super::Ownership;
 use crate::action::{Action, LossReason};
-use crate::ids::{Epoch, NodeId};
-use crate::lease::{Lease, LeasePhase};
+use crate::ids::{Epoch, NodeId, OpId};
+use crate::lease::{Lease, LeasePhase, Renewal, RenewalStep};
 use crate::record::{Expected, OwnerRecord};
 use crate::request::Stage;
 use crate::sabotage::Sabotage;
@@ -12,7 +12,7 @@ use crate::time::Nanos;
 
 impl Ownership {
     /// Begins to serve. The record was read back by an operation that began at `confirmed_at`.
-    pub(super) fn serve(&mut self, now: Nanos, record: OwnerRecord, confirmed_at: Nanos, _is_handed_over: bool) {
+    pub(super) fn serve(&mut self, now: Nanos, record: OwnerRecord, confirmed_at: Nanos) {
         for connection in self.connections.values_mut() {
             connection.needs_renewal = 0;
             connection.is_superseded = false;
@@ -22,7 +22,7 @@ impl Ownership {
         }
         self.nodes_with_clients.clear();
         self.destage_needs_renewal = None;
-        self.state = State::Owning { lease: Lease::new(record, confirmed_at, 0) };
+        self.state = State::Owning { lease: Lease::new(record, confirmed_at) };
         self.actions.push(Action::Serve { epoch: record.epoch });
         self.step(now);
     }
@@ -94,52 +94,77 @@ impl Ownership {
         let requests = self.requests.values().filter(|request| request.stage == Stage::Waiting);
         let needs = requests.map(|request| request.needs_renewal).chain(self.destage_needs_renewal).max();
         let connections = self.connections.values().map(|connection| connection.needs_renewal).max();
-        let needs = needs.max(connections).unwrap_or(0);
+        let drain = match &self.state {
+            State::Draining { needs_renewal, .. } => Some(*needs_renewal),
+            _ => None,
+        };
+        let needs = needs.max(connections).max(drain).unwrap_or(0);
         if !self.lease().is_some_and(|lease| lease.is_due(now, needs)) {
             return;
         }
         let op = self.next_op();
-        let lease = self.lease_mut();
-        let expected = lease.record;
-        let new = lease.begin(now, op);
-        let is_unrecorded = self.settings.sabotage.is(Sabotage::EpochAfterServing) && expected.renewal == 0;
-        let expected = if is_unrecorded {
-            Expected::Epoch(Epoch(expected.epoch.0 - 1))
-        } else if self.settings.sabotage.is(Sabotage::AutomaticLock) {
-            Expected::Epoch(expected.epoch)
-        } else {
-            Expected::Record(expected)
-        };
-        self.actions.push(Action::WriteRecord { op, expected, new });
-    }
-
-    /// The record of a renewal was written: reads it back.
-    pub(super) fn renewal_written(&mut self, now: Nanos) {
-        if self.settings.sabotage.is(Sabotage::SkipReadBack) {
-            self.lease_mut().complete();
-            return self.step(now);
-        }
-        let op = self.next_op();
-        let renewal = self.lease_mut().renewal.as_mut().expect("a renewal is in progress");
-        renewal.op = op;
-        renewal.is_written = true;
+        let is_mark =
+            self.destage_needs_renewal.is_some() && !self.settings.sabotage.is(Sabotage::DestageWithoutMark);
+        self.lease_mut().begin(now, op, is_mark);
         self.actions.push(Action::ReadRecord { op });
     }
 
-    pub(super) fn renewal_read_back(&mut self, now: Nanos, record: OwnerRecord) {
-        let lease = self.lease_mut();
-        let renewal = lease.renewal.expect("a renewal is in progress");
-        let is_automatic = self.settings.sabotage.is(Sabotage::AutomaticLock) && record.epoch == renewal.new.epoch;
-        if record != renewal.new && !is_automatic {
+    /// Takes the next step of the renewal in progress.
+    fn continue_renewal(&mut self, step: RenewalStep) -> OpId {
+        let op = self.next_op();
+        let renewal = self.lease_mut().renewal.as_mut().expect("a renewal is in progress");
+        (renewal.op, renewal.step) = (op, step);
+        op
+    }
+
+    /// The mark of a renewal was written: reads it back.
+    pub(super) fn mark_written(&mut self, new: OwnerRecord) {
+        let op = self.continue_renewal(RenewalStep::ReadBack(new));
+        self.actions.push(Action::ReadRecord { op });
+    }
+
+    /// A renewal has read the record. Any other than the owner's means that the ownership is lost, or that this process
+    /// went back in time.
+    pub(super) fn renewal_read(&mut self, now: Nanos, renewal: Renewal, record: OwnerRecord) {
+        let old = self.lease_mut().record;
+        let expected = match renewal.step {
+            RenewalStep::ReadBack(new) => new,
+            RenewalStep::Read | RenewalStep::Write(_) => old,
+        };
+        if record != expected && !self.tolerates(&record, &expected) {
             return self.lose(now, LossReason::Stale);
         }
+        if renewal.step == RenewalStep::Read && (renewal.is_mark || self.is_unrecorded(&record)) {
+            let new = OwnerRecord { mark: old.mark + 1, ..old };
+            let op = self.continue_renewal(RenewalStep::Write(new));
+            let expected = if self.is_unrecorded(&record) || self.settings.sabotage.is(Sabotage::AutomaticLock) {
+                Expected::Epoch(record.epoch)
+            } else {
+                Expected::Record(old)
+            };
+            self.actions.push(Action::WriteRecord { op, expected, new });
+            return;
+        }
+        self.lease_mut().record = expected;
         self.lease_mut().complete();
         self.act_on_lease_phase(now);
         self.step(now);
     }
 
-    /// Destage begins after a renewal that began after the data path has asked: a process whose memory went back in time
-    /// writes nothing to the image, which the storage could not refuse.
+    /// True for a record that a sabotaged owner believes.
+    fn tolerates(&self, record: &OwnerRecord, expected: &OwnerRecord) -> bool {
+        self.is_unrecorded(record)
+            || self.settings.sabotage.is(Sabotage::AutomaticLock) && record.epoch == expected.epoch
+    }
+
+    /// True if a sabotaged owner has yet to write its record.
+    fn is_unrecorded(&self, record: &OwnerRecord) -> bool {
+        let is_old = self.lease().is_some_and(|lease| record.epoch < lease.record.epoch);
+        self.settings.sabotage.is(Sabotage::EpochAfterServing) && is_old
+    }
+
+    /// Destage begins after a renewal that began after the data path has asked, and that has marked the record: a process
+    /// whose memory went back in time writes nothing to the image, where the storage could not refuse it.
     pub(super) fn want_destage(&mut self, now: Nanos) {
         let State::Owning { lease } = &self.state else { return };
         let needs = if self.settings.sabotage.is(Sabotage::SkipConfirmation) { 0 } else { lease.next_renewal() };
@@ -160,9 +185,9 @@ impl Ownership {
 
     pub(super) fn start_drain(&mut self, now: Nanos, to: Option<NodeId>) {
         let State::Owning { lease } = &self.state else { unreachable!("an owner drains") };
-        let lease = lease.clone();
+        let (lease, needs_renewal) = (lease.clone(), lease.next_renewal());
         self.destage_needs_renewal = None;
-        self.state = State::Draining { lease, to, step: DrainStep::AwaitRequests };
+        self.state = State::Draining { lease, to, needs_renewal, step: DrainStep::AwaitRequests };
         self.step(now);
     }
 }

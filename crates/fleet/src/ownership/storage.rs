@@ -3,6 +3,7 @@
 use super::Ownership;
 use crate::event::{StorageAnswer, StorageError};
 use crate::ids::OpId;
+use crate::lease::{Renewal, RenewalStep};
 use crate::sabotage::Sabotage;
 use crate::state::{DrainStep, State};
 use crate::time::Nanos;
@@ -52,7 +53,7 @@ impl Ownership {
             (State::Claiming { .. }, StorageAnswer::Header(header)) => self.header_read(now, &header),
             (State::Fencing { .. }, StorageAnswer::Done) => self.client_fenced(),
             (State::Acquiring { .. }, StorageAnswer::Done) => self.lock_acquired(now),
-            (State::Replaying { .. }, StorageAnswer::Done) => self.log_replayed(now),
+            (State::Replaying { .. }, StorageAnswer::LogReplayed(epoch)) => self.log_replayed(now, epoch),
             (State::Recording { recording, .. }, StorageAnswer::RecordWritten) if !recording.is_written => {
                 self.claim_recorded(now);
             }
@@ -69,16 +70,13 @@ impl Ownership {
                 self.release_read_back(now, record, new);
             }
             (State::Draining { step: DrainStep::Unlock(_), .. }, StorageAnswer::Done) => self.unlocked(now),
-            (State::Owning { lease } | State::Draining { lease, .. }, StorageAnswer::RecordWritten)
-                if lease.renewal.is_some_and(|renewal| !renewal.is_written) =>
-            {
-                self.renewal_written(now);
-            }
-            (State::Owning { lease } | State::Draining { lease, .. }, StorageAnswer::Record(record))
-                if lease.renewal.is_some_and(|renewal| renewal.is_written) =>
-            {
-                self.renewal_read_back(now, record);
-            }
+            (State::Owning { lease } | State::Draining { lease, .. }, answer) => match (lease.renewal, answer) {
+                (Some(Renewal { step: RenewalStep::Write(new), .. }), StorageAnswer::RecordWritten) => {
+                    self.mark_written(new);
+                }
+                (Some(renewal), StorageAnswer::Record(record)) => self.renewal_read(now, renewal, record),
+                _ => {}
+            },
             _ => {}
         }
     }

@@ -26,3 +26,23 @@ fn random_lives_of_a_fleet_lose_nothing() {
         assert_life(seed);
     }
 }
+
+/// Lists every failing seed.
+#[test]
+#[ignore = "a survey"]
+fn survey() {
+    let (first, seeds) = (variable("FLEET_FIRST_SEED", 0), variable("FLEET_SEEDS", 10_000));
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut events = 0;
+    for seed in first..first + seeds {
+        let Ok(outcome) = std::panic::catch_unwind(|| run(seed, Sabotage::None, false)) else {
+            println!("seed {seed}: panic");
+            continue;
+        };
+        events += outcome.events;
+        if let Some(failure) = outcome.failure {
+            println!("seed {seed}: {failure}");
+        }
+    }
+    println!("{events} events");
+}

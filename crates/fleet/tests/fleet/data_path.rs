@@ -40,7 +40,8 @@ pub struct DataPath {
     epoch: Epoch,
     blocks: [Block; BLOCKS],
     next_seq: u64,
-    is_appending: bool,
+    /// Records of the append in flight.
+    appending: u64,
     /// Flushes that wait for the append in progress, and for the next one.
     flushes: Vec<RequestId>,
     next_flushes: Vec<RequestId>,
@@ -84,13 +85,18 @@ impl DataPath {
         self.pump()
     }
 
+    /// The end of the log, without and with the append in flight.
+    pub fn log_end(&self) -> (u64, u64) {
+        (self.next_seq, self.next_seq + self.appending)
+    }
+
     pub fn has_dirty(&self) -> bool {
         self.blocks.iter().any(|block| block.is_dirty && !block.is_written_back)
     }
 
     /// Writes dirty blocks to the image, of which `is_chosen` chooses some.
     pub fn destage(&mut self, mut is_chosen: impl FnMut() -> bool) -> Vec<Output> {
-        if self.is_appending || self.quiesce.is_some() {
+        if self.appending > 0 || self.quiesce.is_some() {
             return Vec::new();
         }
         let mut outputs = Vec::new();
@@ -115,7 +121,7 @@ impl DataPath {
                     block.records.push((self.next_seq, version));
                     self.next_seq += 1;
                 }
-                self.is_appending = false;
+                self.appending = 0;
                 let executed = std::mem::take(&mut self.flushes).into_iter().map(|flush| Output::Executed(flush, 0));
                 executed.chain(self.pump()).collect()
             }
@@ -143,7 +149,7 @@ impl DataPath {
 
     /// Appends dirty data that a flush or a drain waits for, and completes them when there is none.
     fn pump(&mut self) -> Vec<Output> {
-        if self.is_appending || (self.next_flushes.is_empty() && self.quiesce.is_none()) {
+        if self.appending > 0 || (self.next_flushes.is_empty() && self.quiesce.is_none()) {
             return Vec::new();
         }
         let is_unlogged = |block: &&(usize, &Block)| block.1.is_dirty && block.1.logged_version < block.1.version;
@@ -161,7 +167,7 @@ impl DataPath {
         let versions = unlogged.iter().map(|(index, block)| (*index, block.version)).collect();
         let value = |block: &Block| block.value.expect("a dirty block has a value");
         let records = unlogged.iter().map(|(index, block)| (*index, value(block))).collect();
-        self.is_appending = true;
+        self.appending = unlogged.len() as u64;
         let op = StorageOp::Append { epoch: self.epoch, first_seq: self.next_seq, records };
         vec![Output::Send(DataOp::Append { versions }, op)]
     }

@@ -12,6 +12,8 @@ use crate::storage::{Log, StorageOp};
 #[derive(Clone, Debug)]
 pub enum Purpose {
     Ownership(OpId),
+    /// A look at the record and at the end of the log, which was at least at this position.
+    Look(OpId, u64),
     Data(DataOp),
 }
 
@@ -53,6 +55,11 @@ impl Instance {
         }
     }
 
+    /// The end of the log as the data path knows it, without and with an append in flight.
+    pub fn log_end(&self) -> (u64, u64) {
+        self.data.as_ref().map_or((self.replayed.next_seq, self.replayed.next_seq), DataPath::log_end)
+    }
+
     pub fn add_request(&mut self, origin: Origin, op: ClientOp) -> RequestId {
         self.last_request += 1;
         let request = RequestId(self.last_request);
@@ -63,7 +70,7 @@ impl Instance {
     /// Drops the operations of the data path, whose results have no meaning any more.
     pub fn discard(&mut self) {
         self.data = None;
-        self.outstanding.retain(|_, (purpose, _)| matches!(purpose, Purpose::Ownership(_)));
+        self.outstanding.retain(|_, (purpose, _)| !matches!(purpose, Purpose::Data(_)));
     }
 }
 

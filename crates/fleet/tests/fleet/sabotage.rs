@@ -53,8 +53,13 @@ fn serving_new_connections_unconfirmed_is_caught() {
 }
 
 #[test]
-fn records_that_are_not_read_back_are_caught() {
-    assert_caught(Sabotage::SkipReadBack, 400);
+fn renewal_without_a_look_at_the_log_is_caught() {
+    assert_caught(Sabotage::IgnoreLogEnd, 400);
+}
+
+#[test]
+fn destage_without_a_mark_is_caught() {
+    assert_caught(Sabotage::DestageWithoutMark, 400);
 }
 
 #[test]

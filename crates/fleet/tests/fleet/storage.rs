@@ -38,7 +38,8 @@ impl StorageOp {
 #[derive(Clone, Debug)]
 pub enum StorageResult {
     Header(Header),
-    Record(OwnerRecord),
+    /// The record, and the end of the log.
+    Record(OwnerRecord, u64),
     Written,
     Done,
     Log(Log),
@@ -89,8 +90,9 @@ pub struct Storage {
     map: u64,
     osd_maps: [u64; OSDS],
     pings: BTreeMap<StorageClient, Nanos>,
-    /// Results of executed writes, kept for repetitions after a restored snapshot.
-    seen: BTreeMap<(StorageClient, u64), Result<StorageResult, StorageError>>,
+    /// Result codes of executed writes. An operation under a known number gets its code and is not executed, whatever it
+    /// is: a client whose memory went back in time reuses numbers.
+    seen: BTreeMap<(StorageClient, u64), Result<(), StorageError>>,
     pub violation: Option<String>,
 }
 
@@ -157,11 +159,23 @@ impl Storage {
             return (self.apply(now, event, volume, client, op), map);
         }
         if let Some(result) = self.seen.get(&(client, sender.number)) {
-            return (result.clone(), map);
+            return (result.map(|()| self.success(volume, op)), map);
         }
         let result = self.apply(now, event, volume, client, op);
-        self.seen.insert((client, sender.number), result.clone());
+        // Blocking is a command to the monitors, which may be repeated.
+        if !matches!(op, StorageOp::Fence(_)) {
+            self.seen.insert((client, sender.number), result.as_ref().map(|_| ()).map_err(|error| *error));
+        }
         (result, map)
+    }
+
+    /// The answer to a successful write. Reads that belong to it are always executed.
+    fn success(&self, volume: usize, op: &StorageOp) -> StorageResult {
+        match op {
+            StorageOp::WriteRecord { .. } => StorageResult::Written,
+            StorageOp::ReplayLog(_) => StorageResult::Log(self.images[volume].log.clone()),
+            _ => StorageResult::Done,
+        }
     }
 
     fn apply(
@@ -179,7 +193,9 @@ impl Storage {
                 let watchers = clients.filter(|client| self.is_alive(now, *client)).collect();
                 Ok(StorageResult::Header(Header { record: image.record, lock_owner: image.lock_owner, watchers }))
             }
-            StorageOp::ReadRecord => Ok(StorageResult::Record(self.images[volume].record)),
+            StorageOp::ReadRecord => {
+                Ok(StorageResult::Record(self.images[volume].record, self.images[volume].log.next_seq))
+            }
             StorageOp::Fence(fenced) => {
                 let image = &mut self.images[volume];
                 if image.lock_owner == Some(*fenced) {

@@ -140,6 +140,8 @@ impl World {
 
     fn new_client(&mut self) -> StorageClient {
         self.last_client += 1;
+        // A session begins with its watch.
+        self.storage.ping(Nanos(self.now), StorageClient(self.last_client));
         StorageClient(self.last_client)
     }
 
@@ -151,7 +153,7 @@ impl World {
 
     fn run_events(&mut self) {
         while let Some(Reverse((at, number))) = self.queue.pop() {
-            let event = self.events.remove(&number).expect("an event is queued once");
+            let Some(event) = self.events.remove(&number) else { continue };
             if at >= LIVENESS_END || self.failure.is_some() || self.has_recovered() {
                 break;
             }
@@ -299,9 +301,14 @@ impl World {
         let was_released = epoch.0 <= 1 || image.released.contains(&fleet::Epoch(epoch.0 - 1));
         if !was_released {
             let sealed_at = *image.sealed_at.get(&epoch).expect("an owner has replayed the log");
-            let event = self.event;
-            let op = self.histories[volume].invoke(sealed_at, usize::MAX, OpKind::Crash);
-            self.histories[volume].complete(event, op, 0);
+            self.crashed(volume, sealed_at);
         }
+    }
+
+    /// The disk crashes between the event `from` and now.
+    fn crashed(&mut self, volume: usize, from: u64) {
+        let event = self.event;
+        let op = self.histories[volume].invoke(from, usize::MAX, OpKind::Crash);
+        self.histories[volume].complete(event, op, 0);
     }
 }

@@ -88,6 +88,7 @@ impl World {
         }
         let Some((instances, clock)) = self.nodes[node].snapshot.clone() else { return };
         self.reset_all_connections(node);
+        self.settle_messages(node);
         let world = self.now;
         let restored = &mut self.nodes[node];
         restored.instances = instances;
@@ -97,6 +98,12 @@ impl World {
         restored.clock.set(world, clock);
         let session = restored.session;
         for volume in 0..self.plan.volumes {
+            // For a volume that the node owns, that is a crash: it may continue as the owner, without its latest writes.
+            let record = self.storage.images[volume].record;
+            if record.owner.is_some_and(|owner| owner.node == node_id(node)) && !record.is_released {
+                let event = self.event;
+                self.crashed(volume, event);
+            }
             let instance = &self.nodes[node].instances[volume];
             let connections: Vec<ConnectionId> = instance.ownership.connections().collect();
             let outstanding: Vec<(u64, StorageOp)> =
@@ -112,6 +119,21 @@ impl World {
             }
         }
         self.after(0, WorldEvent::Tick { node, session });
+    }
+
+    /// Operations that were under way to the storage arrive before the restored process runs, or never: their connections
+    /// are gone.
+    fn settle_messages(&mut self, node: usize) {
+        let is_of_node =
+            |event: &WorldEvent| matches!(event, WorldEvent::AtStorage { node: other, .. } if *other == node);
+        let numbers: Vec<_> = self.events.iter().filter(|(_, event)| is_of_node(event)).map(|(n, _)| *n).collect();
+        for number in numbers {
+            // The queue skips numbers without an event.
+            let event = self.events.remove(&number).expect("the event is queued");
+            if self.rng.percent(50) {
+                self.after(0, event);
+            }
+        }
     }
 
     /// The hypervisor's fencing hook: the node is off and stays off, another one takes over.

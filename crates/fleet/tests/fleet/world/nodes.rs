@@ -57,7 +57,10 @@ impl World {
         let is_automatic = self.sabotage == Sabotage::AutomaticLock;
         let op = match action {
             Action::ReadHeader { op } => (op, StorageOp::ReadHeader),
-            Action::ReadRecord { op } => (op, StorageOp::ReadRecord),
+            Action::ReadRecord { op } => {
+                let (log_end, _) = self.nodes[node].instances[volume].log_end();
+                return self.send_op(node, volume, Purpose::Look(op, log_end), StorageOp::ReadRecord);
+            }
             Action::Fence { op, client } => (op, StorageOp::Fence(client)),
             Action::AcquireLock { op } => (op, StorageOp::AcquireLock { is_automatic }),
             Action::ReplayLog { op, epoch } => (op, StorageOp::ReplayLog(epoch)),
@@ -213,7 +216,6 @@ impl World {
         let instance = &mut self.nodes[node].instances[volume];
         (instance.client, instance.last_number) = (client, 0);
         instance.outstanding.clear();
-        self.storage.ping(fleet::Nanos(self.now), client);
         self.deliver(node, volume, Event::ClientReplaced(client));
     }
 

@@ -1,6 +1,6 @@
 //! Messages between nodes and the storage: late, held back by partitions, repeated after a restored snapshot.
 
-use fleet::{Event, StorageAnswer, StorageError};
+use fleet::{Event, Sabotage, StorageAnswer, StorageError};
 
 use super::{MILLI, SECOND, World};
 use crate::events::WorldEvent;
@@ -74,15 +74,27 @@ impl World {
             Purpose::Ownership(op) => {
                 let result = result.map(|result| match result {
                     StorageResult::Header(header) => StorageAnswer::Header(header),
-                    StorageResult::Record(record) => StorageAnswer::Record(record),
+                    StorageResult::Record(..) => unreachable!("only a look reads the record"),
                     StorageResult::Written => StorageAnswer::RecordWritten,
                     StorageResult::Done => StorageAnswer::Done,
                     StorageResult::Log(log) => {
                         instance.replayed = log;
-                        StorageAnswer::Done
+                        StorageAnswer::LogReplayed(instance.replayed.epoch)
                     }
                     StorageResult::Value(_) => unreachable!("a value is for the data path"),
                 });
+                self.deliver(node, volume, Event::Storage { op, result });
+            }
+            Purpose::Look(op, log_end) => {
+                let (_, log_end_max) = instance.log_end();
+                let ignores_log = self.sabotage == Sabotage::IgnoreLogEnd;
+                let result = match result {
+                    Ok(StorageResult::Record(record, end)) if ignores_log || (log_end..=log_end_max).contains(&end) => {
+                        Ok(StorageAnswer::Record(record))
+                    }
+                    Ok(_) => Err(StorageError::Stale),
+                    Err(error) => Err(error),
+                };
                 self.deliver(node, volume, Event::Storage { op, result });
             }
             Purpose::Data(op) => match result {
