@@ -7,6 +7,10 @@ pub(crate) struct Connection {
     /// connection. A process whose memory went back in time has no connections, and so executes nothing before it has
     /// noticed.
     pub needs_renewal: u64,
-    /// The volume has been handed over to another node since the connection began. All of its writes were drained.
+    /// The volume has been handed over to another node since the connection began: its writes do not move the volume
+    /// back while the owner has clients.
     pub is_superseded: bool,
+    /// Nothing but flushes has arrived since the volume was handed over: the source of a migration. All of its writes
+    /// were drained, and it has seen no later ones.
+    pub is_departing: bool,
 }

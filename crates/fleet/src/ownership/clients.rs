@@ -15,7 +15,8 @@ use crate::time::Nanos;
 impl Ownership {
     pub(super) fn connect(&mut self, now: Nanos, connection: ConnectionId) {
         let needs_renewal = self.next_renewal();
-        let previous = self.connections.insert(connection, Connection { needs_renewal, is_superseded: false });
+        let new = Connection { needs_renewal, is_superseded: false, is_departing: false };
+        let previous = self.connections.insert(connection, new);
         assert!(previous.is_none(), "a connection begins once");
         self.step(now);
     }
@@ -61,9 +62,9 @@ impl Ownership {
         kind: RequestKind,
     ) {
         // The front end may pass on a request that it received before it closed the connection.
-        let Some(needs_renewal) = self.connections.get(&connection).map(|connection| connection.needs_renewal) else {
-            return;
-        };
+        let Some(state) = self.connections.get_mut(&connection) else { return };
+        state.is_departing &= kind == RequestKind::Flush;
+        let needs_renewal = state.needs_renewal;
         self.queue(now, request, Source::Connection(connection), kind, needs_renewal);
         self.step(now);
     }

@@ -3,7 +3,7 @@
 use super::Ownership;
 use crate::action::{Action, LossReason};
 use crate::record::{Expected, OwnerRecord};
-use crate::request::Stage;
+use crate::request::{RequestKind, Source, Stage};
 use crate::sabotage::Sabotage;
 use crate::state::{DrainStep, Standby, State};
 use crate::time::Nanos;
@@ -84,6 +84,15 @@ impl Ownership {
         let (epoch, to) = (lease.record.epoch, *to);
         for connection in self.connections.values_mut() {
             connection.is_superseded = true;
+            connection.is_departing = true;
+        }
+        // Requests that wait here may have observed what the target writes.
+        for request in self.requests.values().filter(|request| request.kind != RequestKind::Flush) {
+            if let Source::Connection(connection) = request.source
+                && let Some(connection) = self.connections.get_mut(&connection)
+            {
+                connection.is_departing = false;
+            }
         }
         self.nodes_with_clients.extend(to);
         for node in std::mem::take(&mut self.nodes_with_clients) {

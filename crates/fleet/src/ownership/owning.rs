@@ -16,6 +16,7 @@ impl Ownership {
         for connection in self.connections.values_mut() {
             connection.needs_renewal = 0;
             connection.is_superseded = false;
+            connection.is_departing = false;
         }
         for request in self.requests.values_mut() {
             request.needs_renewal = 0;

@@ -60,15 +60,14 @@ impl Ownership {
     fn treat(&self, id: RequestId) -> Treatment {
         let request: &Request = &self.requests[&id];
         let Source::Connection(connection) = request.source else { unreachable!("a standby refuses other nodes") };
-        let is_superseded = self.connections[&connection].is_superseded;
+        let connection = self.connections[&connection];
         match request.kind {
-            RequestKind::Write => Treatment::TakeOwnership { is_first_write: !is_superseded },
+            RequestKind::Write => Treatment::TakeOwnership { is_first_write: !connection.is_superseded },
             RequestKind::Flush if self.settings.sabotage.is(Sabotage::HandOverOnFlush) => {
                 Treatment::TakeOwnership { is_first_write: true }
             }
             RequestKind::Flush if self.settings.sabotage.is(Sabotage::AnswerFlushAtStandby) => Treatment::Answer,
-            // The writes of this connection were drained with the volume.
-            RequestKind::Flush if is_superseded => Treatment::Answer,
+            RequestKind::Flush if connection.is_departing => Treatment::Answer,
             RequestKind::Read | RequestKind::Flush => Treatment::ForwardToOwner,
         }
     }

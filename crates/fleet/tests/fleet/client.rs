@@ -36,4 +36,6 @@ pub struct Connection {
     /// The node's session; `None` until the node has accepted.
     pub session: Option<u64>,
     pub is_open: bool,
+    /// The volume was handed over, and nothing but flushes was sent since: the flushes cover nothing new.
+    pub is_drained: bool,
 }

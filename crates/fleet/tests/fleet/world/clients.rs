@@ -51,7 +51,7 @@ impl World {
 
     fn open_connection(&mut self, client: usize, node: usize) -> u64 {
         let number = self.connections.len() as u64 + 1;
-        self.connections.insert(number, Connection { client, node, session: None, is_open: true });
+        self.connections.insert(number, Connection { client, node, session: None, is_open: true, is_drained: false });
         let delay = self.rng.below(MILLI);
         self.after(delay, WorldEvent::Connect { connection: number });
         number
@@ -96,6 +96,7 @@ impl World {
         if !self.is_accepted(connection) {
             return;
         }
+        self.connections.get_mut(&connection).expect("it is open").is_drained &= matches!(op, ClientOp::Flush);
         let volume = self.clients[self.connections[&connection].client].volume;
         let origin = Origin::Connection { connection, tag };
         let request = self.nodes[node].instances[volume].add_request(origin, op);
@@ -133,7 +134,7 @@ impl World {
         if !entry.is_open {
             return;
         }
-        let client = entry.client;
+        let (client, is_drained) = (entry.client, entry.is_drained);
         if reply.is_err() {
             self.clients[client].failed_ops += 1;
         }
@@ -142,7 +143,9 @@ impl World {
         }
         let volume = self.clients[client].volume;
         let event = self.event;
-        if let Ok(value) = reply {
+        let is_flush = |op: &crate::history::HistoryOp| op.kind == OpKind::Flush;
+        let covers_nothing = is_drained && is_flush(&self.histories[volume].ops[tag]);
+        if let (Ok(value), false) = (reply, covers_nothing) {
             self.histories[volume].complete(event, tag, value);
         }
         if self.clients[client].pending == Some(tag) {

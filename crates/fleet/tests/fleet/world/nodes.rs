@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use fleet::{Action, Event, RequestError, RequestId, Sabotage, StorageAnswer};
+use fleet::{Action, Event, RequestError, RequestId, Sabotage, StateKind, StorageAnswer};
 
 use super::{MILLI, SECOND, World};
 use crate::data_path::{DataPath, Output};
@@ -44,11 +44,32 @@ impl World {
             let traced = self.trace.is_some().then(|| format!("{event:?}"));
             let actions = ownership.handle(now, event);
             let after = ownership.state();
+            if (before, after) == (StateKind::Draining, StateKind::Standby) {
+                self.drained(node, volume);
+            }
             if let Some(event) = traced.filter(|_| !is_tick || !actions.is_empty()) {
                 self.note(format!("    node {node} volume {volume} {before:?} -> {after:?}: {event} => {actions:?}"));
             }
             for action in actions {
                 self.act(node, volume, action, &mut events);
+            }
+        }
+    }
+
+    /// Notes that connections have nothing unflushed; one with a request other than a flush in progress is excepted.
+    fn drained(&mut self, node: usize, volume: usize) {
+        let session = Some(self.nodes[node].session);
+        let requests = self.nodes[node].instances[volume].requests.values();
+        let busy: Vec<u64> = requests
+            .filter_map(|request| match request {
+                (_, ClientOp::Flush) | (Origin::Peer { .. }, _) => None,
+                (Origin::Connection { connection, .. }, _) => Some(*connection),
+            })
+            .collect();
+        for (number, connection) in &mut self.connections {
+            let is_here = connection.node == node && connection.session == session;
+            if is_here && self.clients[connection.client].volume == volume {
+                connection.is_drained = !busy.contains(number);
             }
         }
     }
