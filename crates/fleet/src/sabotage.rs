@@ -23,6 +23,8 @@ pub enum Sabotage {
     SkipLeaseWait,
     /// Connections, forwarded requests and destage do not wait for a renewal.
     SkipConfirmation,
+    /// A claim uses the session of earlier claims.
+    ReuseSession,
     /// A renewal looks only at the record, not at the end of the log.
     IgnoreLogEnd,
     /// Destage does not mark the owner's record.

@@ -13,6 +13,8 @@ pub enum StateKind {
     Standby,
     /// The header is read.
     Claiming,
+    /// A new session with the storage is opened for the claim.
+    Connecting,
     /// The old owner is fenced at the storage.
     Fencing,
     /// The managed lock is acquired.
@@ -36,6 +38,7 @@ pub enum StateKind {
 pub(crate) enum State {
     Standby(Standby),
     Claiming { claim: Claim, op: Option<OpId>, retry_at: Nanos },
+    Connecting { claim: Claim },
     Fencing { claim: Claim, op: OpId },
     Acquiring { claim: Claim, op: OpId },
     Replaying { claim: Claim, op: OpId },
@@ -87,6 +90,7 @@ impl State {
         match self {
             State::Standby(_) => StateKind::Standby,
             State::Claiming { .. } => StateKind::Claiming,
+            State::Connecting { .. } => StateKind::Connecting,
             State::Fencing { .. } => StateKind::Fencing,
             State::Acquiring { .. } => StateKind::Acquiring,
             State::Replaying { .. } => StateKind::Replaying,

@@ -1,4 +1,8 @@
-//! A claim: header, fences, lock, log, lease of the old owner, record.
+//! A claim: header, new session, fences, lock, log, lease of the old owner, record.
+//!
+//! Each claim has a session of its own. The storage answers a write under a number that it has seen in that session
+//! without executing it: a process whose memory went back in time, and that used its session again, would take an append
+//! for done. Within one ownership, the renewals detect it.
 //!
 //! Every step can be repeated: fences and the lock are idempotent, the log is only read, and the record is written by
 //! compare-and-write.
@@ -33,7 +37,7 @@ impl Ownership {
         self.read_header(Claim::new(trigger, now));
     }
 
-    fn read_header(&mut self, claim: Claim) {
+    pub(super) fn read_header(&mut self, claim: Claim) {
         let op = self.next_op();
         self.state = State::Claiming { claim, op: Some(op), retry_at: Nanos::default() };
         self.actions.push(Action::ReadHeader { op });
@@ -51,6 +55,7 @@ impl Ownership {
                 return self.write_record(now, claim);
             }
             State::Claiming { claim, .. }
+            | State::Connecting { claim }
             | State::Fencing { claim, .. }
             | State::Acquiring { claim, .. }
             | State::Replaying { claim, .. } => claim.started_at,
@@ -61,20 +66,21 @@ impl Ownership {
         }
     }
 
-    /// Gives the attempt up. Its operations may still have effect, none of which harms: their results are ignored.
+    /// Gives the attempt up. Its operations may still have effect, none of which harms: their results are ignored. The
+    /// lock stays with the session, which is never used again: the next claim breaks it.
     pub(super) fn abandon_claim(&mut self, now: Nanos) {
         match &self.state {
-            State::Acquiring { .. }
+            State::Claiming { .. }
+            | State::Connecting { .. }
+            | State::Fencing { .. }
+            | State::Acquiring { .. }
             | State::Replaying { .. }
             | State::AwaitingLease { .. }
             | State::Recording { .. } => {
-                let op = self.next_op();
-                self.actions.push(Action::ReleaseLock { op });
+                self.enter_standby(now, Standby { look_at: now + RETRY_PERIOD, ..Standby::default() });
             }
-            State::Claiming { .. } | State::Fencing { .. } => {}
-            State::Standby(_) | State::Owning { .. } | State::Draining { .. } | State::Fenced => return,
+            State::Standby(_) | State::Owning { .. } | State::Draining { .. } | State::Fenced => {}
         }
-        self.enter_standby(now, Standby { look_at: now + RETRY_PERIOD, ..Standby::default() });
     }
 
     pub(super) fn header_read(&mut self, now: Nanos, header: &Header) {
@@ -83,10 +89,7 @@ impl Ownership {
         claim.old_epoch = header.record.epoch;
         match self.plan(now, &mut claim, header) {
             Plan::Proceed => {
-                if self.settings.sabotage.is(Sabotage::ServeBeforeFencing) {
-                    return self.replay_log(claim);
-                }
-                self.fence_next(claim);
+                self.connect_claim(claim);
             }
             Plan::Retry => self.state = State::Claiming { claim, op: None, retry_at: now + RETRY_PERIOD },
             Plan::LeaveToOwner(owner) => {
@@ -94,6 +97,24 @@ impl Ownership {
                 self.enter_standby(now, Standby { owner: Some(owner), epoch, look_at, ask_at: Nanos::default() });
             }
         }
+    }
+
+    fn connect_claim(&mut self, claim: Claim) {
+        if self.settings.sabotage.is(Sabotage::ReuseSession) {
+            return self.fence_next(claim);
+        }
+        self.state = State::Connecting { claim };
+        self.order_new_client();
+    }
+
+    /// The session of the claim is open.
+    pub(super) fn claim_connected(&mut self) {
+        let State::Connecting { claim } = &self.state else { unreachable!("a claim connects") };
+        let claim = claim.clone();
+        if self.settings.sabotage.is(Sabotage::ServeBeforeFencing) {
+            return self.replay_log(claim);
+        }
+        self.fence_next(claim);
     }
 
     /// Decides about the claim, and finds the clients to fence.
@@ -105,8 +126,8 @@ impl Ownership {
         if self.settings.sabotage.is(Sabotage::AutomaticLock) {
             return Plan::Proceed;
         }
-        if let Some(owner) = record.owner.filter(|owner| !record.is_released && owner.client != self.client) {
-            // The process before this one of the same node has ended.
+        if let Some(owner) = record.owner.filter(|_| !record.is_released) {
+            // An earlier process of this node has ended, and an earlier session of this process is not used any more.
             let is_own = owner.node == self.settings.node;
             let dead_node = match claim.trigger {
                 Trigger::Command { dead_node } => dead_node,
@@ -118,10 +139,9 @@ impl Ownership {
             let is_dead = is_own || dead_node == Some(owner.node) || !is_alive(owner.client);
             claim.awaits_lease = !is_dead && !self.settings.sabotage.is(Sabotage::SkipLeaseWait);
         }
-        if let Some(rival) = header.lock_owner.filter(|lock_owner| *lock_owner != self.client)
-            && !claim.fences.contains(&rival)
-        {
-            if is_alive(rival) && now.since(claim.started_at) < RIVAL_TIMEOUT {
+        if let Some(rival) = header.lock_owner.filter(|lock_owner| !claim.fences.contains(lock_owner)) {
+            // An abandoned claim of this process leaves the lock to its session.
+            if rival != self.client && is_alive(rival) && now.since(claim.started_at) < RIVAL_TIMEOUT {
                 return Plan::Retry;
             }
             claim.fences.push(rival);

@@ -43,6 +43,7 @@ impl Ownership {
                 }
             }
             State::Claiming { claim, .. }
+            | State::Connecting { claim }
             | State::Fencing { claim, .. }
             | State::Acquiring { claim, .. }
             | State::Replaying { claim, .. }

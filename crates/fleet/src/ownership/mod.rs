@@ -31,6 +31,8 @@ pub struct Ownership {
     nodes_with_clients: BTreeSet<NodeId>,
     /// The renewal that the next batch of destage waits for.
     destage_needs_renewal: Option<u64>,
+    /// A new session is being opened.
+    is_replacing_client: bool,
     last_op: u64,
     actions: Vec<Action>,
 }
@@ -46,6 +48,7 @@ impl Ownership {
             requests: BTreeMap::new(),
             nodes_with_clients: BTreeSet::new(),
             destage_needs_renewal: None,
+            is_replacing_client: false,
             last_op: 0,
             actions: Vec::new(),
         }
@@ -156,13 +159,28 @@ impl Ownership {
 
     fn replace_client(&mut self) {
         self.state = State::Fenced;
-        self.actions.push(Action::ReplaceClient);
+        self.order_new_client();
     }
 
+    fn order_new_client(&mut self) {
+        if !std::mem::replace(&mut self.is_replacing_client, true) {
+            self.actions.push(Action::ReplaceClient);
+        }
+    }
+
+    /// The new session is open. Operations of the old one have no results.
     fn client_replaced(&mut self, now: Nanos, client: StorageClient) {
-        if matches!(self.state, State::Fenced) {
-            self.client = client;
-            self.enter_standby(now, Standby::default());
+        assert!(self.is_replacing_client, "a session is replaced on order");
+        (self.is_replacing_client, self.client) = (false, client);
+        match &self.state {
+            State::Fenced => self.enter_standby(now, Standby::default()),
+            State::Connecting { .. } => self.claim_connected(),
+            State::Claiming { claim, .. } => {
+                let claim = claim.clone();
+                self.read_header(claim);
+            }
+            State::Standby(_) => {}
+            state => unreachable!("{:?} has the session of its claim", state.kind()),
         }
     }
 

@@ -43,7 +43,7 @@ impl Ownership {
                 };
                 is_of_step || lease.renewal.is_some_and(|renewal| renewal.op == op)
             }
-            State::Standby(_) | State::AwaitingLease { .. } | State::Fenced => false,
+            State::Standby(_) | State::Connecting { .. } | State::AwaitingLease { .. } | State::Fenced => false,
         }
     }
 

@@ -37,6 +37,8 @@ pub struct Instance {
     pub values: BTreeMap<RequestId, u32>,
     pub last_request: u64,
     pub replayed: Log,
+    /// A new session is being opened.
+    pub is_replacing: bool,
 }
 
 impl Instance {
@@ -52,6 +54,7 @@ impl Instance {
             values: BTreeMap::new(),
             last_request: 0,
             replayed: Log::default(),
+            is_replacing: false,
         }
     }
 

@@ -71,3 +71,8 @@ fn release_before_the_log_is_complete_is_caught() {
 fn flush_answered_by_a_standby_is_caught() {
     assert_caught(Sabotage::AnswerFlushAtStandby, 400);
 }
+
+#[test]
+fn session_of_an_earlier_claim_is_caught() {
+    assert_caught(Sabotage::ReuseSession, 400);
+}

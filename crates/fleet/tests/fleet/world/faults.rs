@@ -106,6 +106,7 @@ impl World {
             }
             let instance = &self.nodes[node].instances[volume];
             let connections: Vec<ConnectionId> = instance.ownership.connections().collect();
+            let is_replacing = instance.is_replacing;
             let outstanding: Vec<(u64, StorageOp)> =
                 instance.outstanding.iter().map(|(number, (_, op))| (*number, op.clone())).collect();
             for (number, op) in outstanding {
@@ -114,7 +115,7 @@ impl World {
             for connection in connections {
                 self.deliver(node, volume, Event::Closed(connection));
             }
-            if self.nodes[node].instances[volume].ownership.state() == fleet::StateKind::Fenced {
+            if is_replacing {
                 self.after(SECOND, WorldEvent::ClientReplaced { node, session, volume });
             }
         }

@@ -102,7 +102,8 @@ impl World {
             }
             Action::ReplaceClient => {
                 instance.outstanding.clear();
-                let delay = self.rng.between(50 * MILLI, 500 * MILLI);
+                instance.is_replacing = true;
+                let delay = self.rng.between(5 * MILLI, 60 * MILLI);
                 self.after(delay, WorldEvent::ClientReplaced { node, session, volume });
             }
             Action::Serve { epoch } => {
@@ -235,7 +236,7 @@ impl World {
         }
         let client = self.new_client();
         let instance = &mut self.nodes[node].instances[volume];
-        (instance.client, instance.last_number) = (client, 0);
+        (instance.client, instance.last_number, instance.is_replacing) = (client, 0, false);
         instance.outstanding.clear();
         self.deliver(node, volume, Event::ClientReplaced(client));
     }
