@@ -21,6 +21,8 @@ pub enum Sabotage {
     BelieveLateResults,
     /// A take-over does not wait until the lease of the old owner has run out.
     SkipLeaseWait,
+    /// A take-over does not wait for the lease of an owner whose watch had expired when the header was read.
+    TrustExpiredWatch,
     /// Connections, forwarded requests and destage do not wait for a renewal.
     SkipConfirmation,
     /// A claim uses the session of earlier claims.

@@ -136,7 +136,9 @@ impl Ownership {
                 Trigger::Request => return Plan::LeaveToOwner(owner),
             };
             claim.fences.push(owner.client);
-            let is_dead = is_own || dead_node == Some(owner.node) || !is_alive(owner.client);
+            // An expired watch proves nothing: the owner may renew its lease until it is fenced.
+            let trusts_watch = self.settings.sabotage.is(Sabotage::TrustExpiredWatch) && !is_alive(owner.client);
+            let is_dead = is_own || dead_node == Some(owner.node) || trusts_watch;
             claim.awaits_lease = !is_dead && !self.settings.sabotage.is(Sabotage::SkipLeaseWait);
         }
         if let Some(rival) = header.lock_owner.filter(|lock_owner| !claim.fences.contains(lock_owner)) {

@@ -28,6 +28,7 @@ fn random_lives_of_a_fleet_lose_nothing() {
 }
 
 /// Lists every failing seed.
+#[allow(clippy::disallowed_methods)]
 #[test]
 #[ignore = "a survey"]
 fn survey() {
@@ -35,11 +36,15 @@ fn survey() {
     std::panic::set_hook(Box::new(|_| {}));
     let mut events = 0;
     for seed in first..first + seeds {
+        let started = std::time::Instant::now();
         let Ok(outcome) = std::panic::catch_unwind(|| run(seed, Sabotage::None, false)) else {
             println!("seed {seed}: panic");
             continue;
         };
         events += outcome.events;
+        if started.elapsed().as_millis() > 100 {
+            println!("slow {seed}: {:?} {}", started.elapsed(), outcome.events);
+        }
         if let Some(failure) = outcome.failure {
             println!("seed {seed}: {failure}");
         }

@@ -76,3 +76,8 @@ fn flush_answered_by_a_standby_is_caught() {
 fn session_of_an_earlier_claim_is_caught() {
     assert_caught(Sabotage::ReuseSession, 400);
 }
+
+#[test]
+fn trust_in_an_expired_watch_is_caught() {
+    assert_caught(Sabotage::TrustExpiredWatch, 4_000);
+}
