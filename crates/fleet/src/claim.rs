@@ -9,6 +9,8 @@ use crate::time::Nanos;
 pub(crate) enum Trigger {
     /// A request waits: claims a volume that is free, and else learns the owner.
     Request,
+    /// Another node takes this one for the owner: claims a volume that this node has lost without a release.
+    Peer,
     /// An order to take over.
     Command { dead_node: Option<NodeId> },
 }

@@ -24,6 +24,8 @@ enum Plan {
     Retry,
     /// Another node owns the volume.
     LeaveToOwner(Owner),
+    /// No node owns the volume, and this one has no use for it.
+    LeaveFree,
 }
 
 impl Ownership {
@@ -92,6 +94,10 @@ impl Ownership {
                 self.connect_claim(claim);
             }
             Plan::Retry => self.state = State::Claiming { claim, op: None, retry_at: now + RETRY_PERIOD },
+            Plan::LeaveFree => {
+                let look_at = now + RETRY_PERIOD;
+                self.enter_standby(now, Standby { look_at, ..Standby::default() });
+            }
             Plan::LeaveToOwner(owner) => {
                 let (epoch, look_at) = (header.record.epoch, now + RETRY_PERIOD);
                 self.enter_standby(now, Standby { owner: Some(owner), epoch, look_at, ask_at: Nanos::default() });
@@ -131,15 +137,18 @@ impl Ownership {
             let is_own = owner.node == self.settings.node;
             let dead_node = match claim.trigger {
                 Trigger::Command { dead_node } => dead_node,
-                Trigger::Request if is_own => None,
+                Trigger::Request | Trigger::Peer if is_own => None,
                 Trigger::Request if self.settings.takes_over_automatically && !is_alive(owner.client) => None,
-                Trigger::Request => return Plan::LeaveToOwner(owner),
+                Trigger::Request | Trigger::Peer => return Plan::LeaveToOwner(owner),
             };
             claim.fences.push(owner.client);
             // An expired watch proves nothing: the owner may renew its lease until it is fenced.
             let trusts_watch = self.settings.sabotage.is(Sabotage::TrustExpiredWatch) && !is_alive(owner.client);
             let is_dead = is_own || dead_node == Some(owner.node) || trusts_watch;
             claim.awaits_lease = !is_dead && !self.settings.sabotage.is(Sabotage::SkipLeaseWait);
+        }
+        if claim.trigger == Trigger::Peer && claim.fences.is_empty() {
+            return Plan::LeaveFree;
         }
         if let Some(rival) = header.lock_owner.filter(|lock_owner| !claim.fences.contains(lock_owner)) {
             // An abandoned claim of this process leaves the lock to its session.

@@ -74,7 +74,7 @@ impl Ownership {
         let is_owner = matches!(self.state, State::Owning { .. } | State::Draining { .. });
         if !is_owner || kind == RequestKind::Write {
             self.actions.push(Action::Answer { request, result: Err(RequestError::NotOwner) });
-            return;
+            return self.taken_for_owner(now);
         }
         self.nodes_with_clients.insert(from);
         let needs_renewal = self.next_renewal();

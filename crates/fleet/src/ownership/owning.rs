@@ -174,7 +174,7 @@ impl Ownership {
     }
 
     pub(super) fn hand_over_requested(&mut self, now: Nanos, from: NodeId, epoch: Epoch, is_first_write: bool) {
-        let State::Owning { lease } = &self.state else { return };
+        let State::Owning { lease } = &self.state else { return self.taken_for_owner(now) };
         if lease.record.epoch != epoch {
             return;
         }

@@ -3,7 +3,7 @@
 use super::Ownership;
 use crate::action::Action;
 use crate::claim::Trigger;
-use crate::ids::{Epoch, RequestId};
+use crate::ids::{Epoch, NodeId, RequestId};
 use crate::peer::PeerMessage;
 use crate::request::{Request, RequestKind, Source, Stage};
 use crate::sabotage::Sabotage;
@@ -46,9 +46,11 @@ impl Ownership {
             if let Some(owner) = other_owner.filter(|_| now >= standby.ask_at) {
                 let message = PeerMessage::HandOverRequest { epoch: standby.epoch, is_first_write };
                 self.actions.push(Action::Send { to: owner.node, message });
+                if standby.ask_at == Nanos::default() {
+                    // The owner's answer comes before the next look, unless it is lost or the owner is another one now.
+                    standby.look_at = standby.look_at.max(now + RETRY_PERIOD);
+                }
                 standby.ask_at = now + RETRY_PERIOD;
-                // The owner's message comes before the next look, unless it is lost.
-                standby.look_at = standby.look_at.max(now + RETRY_PERIOD);
             }
         }
         self.state = State::Standby(standby);
@@ -72,9 +74,19 @@ impl Ownership {
         }
     }
 
-    fn forward(&mut self, request: RequestId, to: crate::ids::NodeId) {
+    fn forward(&mut self, request: RequestId, to: NodeId) {
         self.requests.get_mut(&request).expect("the request waits").stage = Stage::Forwarded;
         self.actions.push(Action::Forward { request, to });
+    }
+
+    /// Another node takes this one for the owner. That is so if the ownership was lost without a release: this node claims
+    /// the volume, as only its own process can know that the old session is not used any more.
+    pub(super) fn taken_for_owner(&mut self, now: Nanos) {
+        if let State::Standby(standby) = &self.state
+            && now >= standby.look_at
+        {
+            self.start_claim(now, Trigger::Peer);
+        }
     }
 
     /// The owner has released the volume: a node with clients claims it at once.

@@ -167,7 +167,7 @@ impl World {
     pub fn rescue(&mut self) {
         for volume in 0..self.plan.volumes {
             let mut clients = self.clients.iter().filter(|client| client.volume == volume);
-            if clients.any(|client| client.flushes_after_faults > 0) {
+            if clients.any(|client| client.flushes_after_faults >= 2) {
                 continue;
             }
             let client = self.clients.iter().find(|client| client.volume == volume).expect("a volume has a client");
