@@ -37,14 +37,37 @@ pub enum StateKind {
 #[derive(Clone, Debug)]
 pub(crate) enum State {
     Standby(Standby),
-    Claiming { claim: Claim, op: Option<OpId>, retry_at: Nanos },
-    Connecting { claim: Claim },
-    Fencing { claim: Claim, op: OpId },
-    Acquiring { claim: Claim, op: OpId },
-    Replaying { claim: Claim, op: OpId },
-    AwaitingLease { claim: Claim },
-    Recording { claim: Claim, recording: Recording, op: OpId },
-    Owning { lease: Lease },
+    Claiming {
+        claim: Claim,
+        op: Option<OpId>,
+        retry_at: Nanos,
+    },
+    Connecting {
+        claim: Claim,
+    },
+    Fencing {
+        claim: Claim,
+        op: OpId,
+    },
+    Acquiring {
+        claim: Claim,
+        op: OpId,
+    },
+    Replaying {
+        claim: Claim,
+        op: OpId,
+    },
+    AwaitingLease {
+        claim: Claim,
+    },
+    Recording {
+        claim: Claim,
+        recording: Recording,
+        op: OpId,
+    },
+    Owning {
+        lease: Lease,
+    },
     Draining {
         lease: Lease,
         to: Option<NodeId>,

@@ -55,13 +55,7 @@ impl Ownership {
         }
     }
 
-    pub(super) fn accept(
-        &mut self,
-        now: Nanos,
-        connection: ConnectionId,
-        request: RequestId,
-        kind: RequestKind,
-    ) {
+    pub(super) fn accept(&mut self, now: Nanos, connection: ConnectionId, request: RequestId, kind: RequestKind) {
         // The front end may pass on a request that it received before it closed the connection.
         let Some(state) = self.connections.get_mut(&connection) else { return };
         state.is_departing &= kind == RequestKind::Flush;

@@ -104,8 +104,7 @@ impl Ownership {
             return;
         }
         let op = self.next_op();
-        let is_mark =
-            self.destage_needs_renewal.is_some() && !self.settings.sabotage.is(Sabotage::DestageWithoutMark);
+        let is_mark = self.destage_needs_renewal.is_some() && !self.settings.sabotage.is(Sabotage::DestageWithoutMark);
         self.lease_mut().begin(now, op, is_mark);
         self.actions.push(Action::ReadRecord { op });
     }

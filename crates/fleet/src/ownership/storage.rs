@@ -9,21 +9,15 @@ use crate::state::{DrainStep, State};
 use crate::time::Nanos;
 
 impl Ownership {
-    /// Passes a result on. Results of abandoned operations are ignored, but not that the session is blocked.
+    /// Passes a result on. Results of abandoned operations and of earlier sessions are ignored.
     pub(super) fn storage(&mut self, now: Nanos, op: OpId, result: Result<StorageAnswer, StorageError>) {
-        let answer = match result {
-            Ok(answer) => answer,
-            Err(error) => {
-                if self.awaits(op) || error == StorageError::Blocked {
-                    self.refused(now, error);
-                }
-                return;
-            }
-        };
         if !self.awaits(op) && !self.settings.sabotage.is(Sabotage::BelieveLateResults) {
             return;
         }
-        self.believe(now, answer);
+        match result {
+            Ok(answer) => self.believe(now, answer),
+            Err(error) => self.refused(now, error),
+        }
     }
 
     /// True if the state waits for the operation.

@@ -34,10 +34,19 @@ fn random_lives_of_a_fleet_lose_nothing() {
 fn survey() {
     let (first, seeds) = (variable("FLEET_FIRST_SEED", 0), variable("FLEET_SEEDS", 10_000));
     std::panic::set_hook(Box::new(|_| {}));
+    let sabotage = [
+        Sabotage::None,
+        Sabotage::AcknowledgeWithoutLease,
+        Sabotage::BelieveLateResults,
+        Sabotage::ReuseSession,
+        Sabotage::TrustExpiredWatch,
+        Sabotage::DestageWithoutMark,
+        Sabotage::EpochAfterServing,
+    ][variable("FLEET_SABOTAGE", 0) as usize];
     let mut events = 0;
     for seed in first..first + seeds {
         let started = std::time::Instant::now();
-        let Ok(outcome) = std::panic::catch_unwind(|| run(seed, Sabotage::None, false)) else {
+        let Ok(outcome) = std::panic::catch_unwind(|| run(seed, sabotage, false)) else {
             println!("seed {seed}: panic");
             continue;
         };

@@ -18,7 +18,6 @@ pub struct Client {
     pub target: Option<u64>,
     pub migrations: usize,
     pub called_off: bool,
-    pub stay: u64,
     /// The operation in progress.
     pub pending: Option<usize>,
     /// Time between two operations at most.

@@ -32,8 +32,17 @@ pub type Session = u64;
 /// An event.
 #[derive(Clone, Debug)]
 pub enum WorldEvent {
-    Tick { node: usize, session: Session },
-    AtStorage { node: usize, session: Session, volume: usize, sender: Sender, op: StorageOp },
+    Tick {
+        node: usize,
+        session: Session,
+    },
+    AtStorage {
+        node: usize,
+        session: Session,
+        volume: usize,
+        sender: Sender,
+        op: StorageOp,
+    },
     StorageReply {
         node: usize,
         session: Session,
@@ -41,22 +50,78 @@ pub enum WorldEvent {
         sender: Sender,
         result: Result<StorageResult, StorageError>,
     },
-    ClientReplaced { node: usize, session: Session, volume: usize },
-    Peer { from: usize, to: usize, volume: usize, message: PeerMessage },
-    Forward { from: usize, session: Session, to: usize, volume: usize, request: RequestId, op: ClientOp },
-    ForwardReply { to: usize, session: Session, volume: usize, request: RequestId, reply: Reply },
-    ForwardTimeout { node: usize, session: Session, volume: usize, request: RequestId },
-    Connect { connection: u64 },
-    Request { connection: u64, tag: usize, op: ClientOp },
-    Disconnect { connection: u64 },
-    Reply { connection: u64, tag: usize, reply: Reply },
-    ConnectionReset { connection: u64 },
-    ClientStep { client: usize },
-    RequestTimeout { client: usize, tag: usize },
-    SwitchOver { client: usize, migration: usize },
-    OldFlush { connection: u64 },
-    OldClose { connection: u64 },
-    SpreadMap { osd: usize, map: u64 },
+    ClientReplaced {
+        node: usize,
+        session: Session,
+        volume: usize,
+    },
+    Peer {
+        from: usize,
+        to: usize,
+        volume: usize,
+        message: PeerMessage,
+    },
+    Forward {
+        from: usize,
+        session: Session,
+        to: usize,
+        volume: usize,
+        request: RequestId,
+        op: ClientOp,
+    },
+    ForwardReply {
+        to: usize,
+        session: Session,
+        volume: usize,
+        request: RequestId,
+        reply: Reply,
+    },
+    ForwardTimeout {
+        node: usize,
+        session: Session,
+        volume: usize,
+        request: RequestId,
+    },
+    Connect {
+        connection: u64,
+    },
+    Request {
+        connection: u64,
+        tag: usize,
+        op: ClientOp,
+    },
+    Disconnect {
+        connection: u64,
+    },
+    Reply {
+        connection: u64,
+        tag: usize,
+        reply: Reply,
+    },
+    ConnectionReset {
+        connection: u64,
+    },
+    ClientStep {
+        client: usize,
+    },
+    RequestTimeout {
+        client: usize,
+        tag: usize,
+    },
+    SwitchOver {
+        client: usize,
+        migration: usize,
+    },
+    OldFlush {
+        connection: u64,
+    },
+    OldClose {
+        connection: u64,
+    },
+    SpreadMap {
+        osd: usize,
+        map: u64,
+    },
     Fault(Fault),
     Rescue,
 }
@@ -64,19 +129,64 @@ pub enum WorldEvent {
 /// A fault, or an order of the administrator.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    CutStorage { node: usize, until: u64 },
-    CutLink { a: usize, b: usize, until: u64 },
-    Pause { node: usize, until: u64 },
-    StopClock { node: usize, until: u64 },
-    StartClock { node: usize },
-    Kill { node: usize },
-    Start { node: usize },
-    TakeSnapshot { node: usize },
-    RestoreSnapshot { node: usize },
-    Command { node: usize, volume: usize, command: Command },
+    CutStorage {
+        node: usize,
+        until: u64,
+    },
+    CutLink {
+        a: usize,
+        b: usize,
+        until: u64,
+    },
+    Pause {
+        node: usize,
+        until: u64,
+    },
+    StopClock {
+        node: usize,
+    },
+    StartClock {
+        node: usize,
+    },
+    Kill {
+        node: usize,
+    },
+    Start {
+        node: usize,
+    },
+    TakeSnapshot {
+        node: usize,
+    },
+    RestoreSnapshot {
+        node: usize,
+    },
+    Command {
+        node: usize,
+        volume: usize,
+        command: Command,
+    },
+    /// Cuts the owner of a volume off the storage, and lets another node take over.
+    Isolate {
+        volume: usize,
+        until: u64,
+        cuts_links: bool,
+        take_over_after: u64,
+    },
+    /// Restores a snapshot of the owner that is taken now.
+    RewindOwner {
+        volume: usize,
+        after: u64,
+    },
     /// Kills a node for good, and orders the others to take its volumes over.
-    FenceNode { node: usize },
-    Migrate { client: usize, to: usize, called_off: bool, stay: u64 },
+    FenceNode {
+        node: usize,
+    },
+    Migrate {
+        client: usize,
+        to: usize,
+        called_off: bool,
+        stay: u64,
+    },
     End,
 }
 

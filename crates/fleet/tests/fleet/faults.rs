@@ -30,7 +30,7 @@ impl Plan {
         for volume in 0..volumes {
             let home = rng.below(NODES as u64) as usize;
             clients.push(client(rng, volume, home, Work::Mixed));
-            if has_faults && rng.percent(40) {
+            if has_faults && rng.percent(50) {
                 let work = if rng.percent(35) { Work::Mixed } else { Work::ReadsOnly };
                 let home = rng.below(NODES as u64) as usize;
                 clients.push(client(rng, volume, home, work));
@@ -40,7 +40,7 @@ impl Plan {
             volumes,
             is_automatic: rng.percent(50),
             has_faults,
-            late_percent: if has_faults { rng.below(4) } else { 0 },
+            late_percent: if has_faults { [0, 1, 3, 15][rng.below(4) as usize] } else { 0 },
             loss_percent: if has_faults { rng.below(20) } else { 0 },
             faults: Vec::new(),
             clients,
@@ -73,7 +73,7 @@ impl Plan {
         let node = rng.below(NODES as u64) as usize;
         let volume = rng.below(self.volumes as u64) as usize;
         let until = (at + duration(rng)).min(FAULTS_END);
-        match rng.below(12) {
+        match rng.below(16) {
             0 => self.faults.push((at, Fault::CutStorage { node, until })),
             1 => {
                 let b = (node + 1 + rng.below(2) as usize) % NODES;
@@ -96,7 +96,7 @@ impl Plan {
                 let has_stop = |fault: &Fault| matches!(fault, Fault::StopClock { node: other, .. } if *other == node);
                 if !self.faults.iter().any(|(_, fault)| has_stop(fault)) {
                     let until = at + rng.below(2 * SECOND);
-                    self.faults.push((at, Fault::StopClock { node, until }));
+                    self.faults.push((at, Fault::StopClock { node }));
                     self.faults.push((until, Fault::StartClock { node }));
                 }
             }
@@ -104,6 +104,17 @@ impl Plan {
                 self.faults.push((at, Fault::TakeSnapshot { node }));
                 let at = at + MILLI + if rng.percent(50) { rng.below(3 * SECOND) } else { rng.below(15 * SECOND) };
                 self.faults.push((at.min(FAULTS_END), Fault::RestoreSnapshot { node }));
+            }
+            11..=13 => {
+                let long = rng.between(28 * SECOND, 36 * SECOND);
+                let until = if rng.percent(50) { until } else { (at + long).min(FAULTS_END + 10 * SECOND) };
+                let take_over_after = if rng.percent(60) { rng.below(7 * SECOND) } else { u64::MAX };
+                let cuts_links = rng.percent(40);
+                self.faults.push((at, Fault::Isolate { volume, until, cuts_links, take_over_after }));
+            }
+            14 => {
+                let after = if rng.percent(60) { rng.below(3 * SECOND) } else { rng.below(12 * SECOND) };
+                self.faults.push((at, Fault::RewindOwner { volume, after }));
             }
             _ => {
                 let command = Command::Move { to: node_id(rng.below(NODES as u64) as usize) };
@@ -140,7 +151,6 @@ fn client(rng: &mut Rng, volume: usize, home: usize, work: Work) -> Client {
         target: None,
         migrations: 0,
         called_off: false,
-        stay: 0,
         pending: None,
         pause_max,
         flushes_after_faults: 0,

@@ -3,8 +3,13 @@
 /// An operation of a client on a block, or of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpKind {
-    Write { block: usize, value: u32 },
-    Read { block: usize },
+    Write {
+        block: usize,
+        value: u32,
+    },
+    Read {
+        block: usize,
+    },
     Flush,
     /// The owner was lost without a release: writes since the last flush may be undone.
     Crash,

@@ -33,6 +33,10 @@ pub struct Instance {
     pub map: u64,
     pub last_number: u64,
     pub outstanding: BTreeMap<u64, (Purpose, StorageOp)>,
+    /// Operations of the state machine in earlier sessions, whose results may still come.
+    pub abandoned: BTreeMap<(StorageClient, u64), Purpose>,
+    /// The operation that replays the log for the present claim.
+    pub replay_op: Option<OpId>,
     pub requests: BTreeMap<RequestId, (Origin, ClientOp)>,
     pub values: BTreeMap<RequestId, u32>,
     pub last_request: u64,
@@ -50,6 +54,8 @@ impl Instance {
             map: 0,
             last_number: 0,
             outstanding: BTreeMap::new(),
+            abandoned: BTreeMap::new(),
+            replay_op: None,
             requests: BTreeMap::new(),
             values: BTreeMap::new(),
             last_request: 0,
@@ -68,6 +74,15 @@ impl Instance {
         let request = RequestId(self.last_request);
         self.requests.insert(request, (origin, op));
         request
+    }
+
+    /// Ends the session: results for the data path are lost with it.
+    pub fn end_session(&mut self) {
+        for (number, (purpose, _)) in std::mem::take(&mut self.outstanding) {
+            if !matches!(purpose, Purpose::Data(_)) {
+                self.abandoned.insert((self.client, number), purpose);
+            }
+        }
     }
 
     /// Drops the operations of the data path, whose results have no meaning any more.

@@ -18,14 +18,30 @@ pub enum StorageOp {
     ReadRecord,
     Fence(StorageClient),
     /// The automatic lock passes from a living owner without its knowledge.
-    AcquireLock { is_automatic: bool },
+    AcquireLock {
+        is_automatic: bool,
+    },
     ReleaseLock,
     ReplayLog(Epoch),
-    WriteRecord { expected: Expected, new: OwnerRecord },
-    Append { epoch: Epoch, first_seq: u64, records: Vec<(usize, u32)> },
-    Trim { epoch: Epoch, seqs: Vec<u64> },
+    WriteRecord {
+        expected: Expected,
+        new: OwnerRecord,
+    },
+    Append {
+        epoch: Epoch,
+        first_seq: u64,
+        records: Vec<(usize, u32)>,
+    },
+    Trim {
+        epoch: Epoch,
+        seqs: Vec<u64>,
+    },
     ReadBlock(usize),
-    WriteBlock { epoch: Epoch, block: usize, value: u32 },
+    WriteBlock {
+        epoch: Epoch,
+        block: usize,
+        value: u32,
+    },
 }
 
 impl StorageOp {

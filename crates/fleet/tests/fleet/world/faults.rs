@@ -18,7 +18,7 @@ impl World {
                 self.links_cut_until[b][a] = until;
             }
             Fault::Pause { node, until } => self.nodes[node].paused_until = until,
-            Fault::StopClock { node, .. } => {
+            Fault::StopClock { node } => {
                 let now = self.now;
                 self.nodes[node].clock.stop(now);
             }
@@ -31,9 +31,41 @@ impl World {
             Fault::TakeSnapshot { node } => self.take_snapshot(node),
             Fault::RestoreSnapshot { node } => self.restore_snapshot(node),
             Fault::Command { node, volume, command } => self.command(node, volume, command),
+            Fault::Isolate { volume, until, cuts_links, take_over_after } => {
+                self.isolate(volume, until, cuts_links, take_over_after);
+            }
+            Fault::RewindOwner { volume, after } => {
+                if let Some(node) = self.owner(volume) {
+                    self.take_snapshot(node);
+                    self.after(after, WorldEvent::Fault(Fault::RestoreSnapshot { node }));
+                }
+            }
             Fault::FenceNode { node } => self.fence_node(node),
             Fault::Migrate { client, to, called_off, stay } => self.migrate(client, to, called_off, stay),
             Fault::End => self.end_faults(),
+        }
+    }
+
+    /// A node that owns the volume, as it believes.
+    fn owner(&self, volume: usize) -> Option<usize> {
+        (0..NODES).find(|node| {
+            let node = &self.nodes[*node];
+            node.is_running && node.instances[volume].ownership.epoch().is_some()
+        })
+    }
+
+    fn isolate(&mut self, volume: usize, until: u64, cuts_links: bool, take_over_after: u64) {
+        let Some(node) = self.owner(volume) else { return };
+        self.fault(Fault::CutStorage { node, until });
+        if cuts_links {
+            for other in (0..NODES).filter(|other| *other != node) {
+                self.fault(Fault::CutLink { a: node, b: other, until });
+            }
+        }
+        if take_over_after < u64::MAX {
+            let to = (node + 1 + self.rng.below(NODES as u64 - 1) as usize) % NODES;
+            let command = Command::TakeOver { dead_node: None };
+            self.after(take_over_after, WorldEvent::Fault(Fault::Command { node: to, volume, command }));
         }
     }
 

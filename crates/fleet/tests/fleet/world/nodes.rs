@@ -84,7 +84,10 @@ impl World {
             }
             Action::Fence { op, client } => (op, StorageOp::Fence(client)),
             Action::AcquireLock { op } => (op, StorageOp::AcquireLock { is_automatic }),
-            Action::ReplayLog { op, epoch } => (op, StorageOp::ReplayLog(epoch)),
+            Action::ReplayLog { op, epoch } => {
+                self.nodes[node].instances[volume].replay_op = Some(op);
+                (op, StorageOp::ReplayLog(epoch))
+            }
             Action::WriteRecord { op, expected, new } => (op, StorageOp::WriteRecord { expected, new }),
             Action::ReleaseLock { op } => (op, StorageOp::ReleaseLock),
             other => return self.act_locally(node, volume, other, events),
@@ -101,7 +104,7 @@ impl World {
                 self.collect_outputs(node, volume, outputs, events);
             }
             Action::ReplaceClient => {
-                instance.outstanding.clear();
+                instance.end_session();
                 instance.is_replacing = true;
                 let delay = self.rng.between(5 * MILLI, 60 * MILLI);
                 self.after(delay, WorldEvent::ClientReplaced { node, session, volume });
@@ -236,8 +239,8 @@ impl World {
         }
         let client = self.new_client();
         let instance = &mut self.nodes[node].instances[volume];
+        instance.end_session();
         (instance.client, instance.last_number, instance.is_replacing) = (client, 0, false);
-        instance.outstanding.clear();
         self.deliver(node, volume, Event::ClientReplaced(client));
     }
 

@@ -29,7 +29,8 @@ impl World {
 
     fn storage_delay(&mut self, node: usize) -> u64 {
         let held = self.nodes[node].storage_cut_until.saturating_sub(self.now);
-        let late = self.plan.late_percent > 0 && self.now < super::FAULTS_END && self.rng.percent(self.plan.late_percent);
+        let late =
+            self.plan.late_percent > 0 && self.now < super::FAULTS_END && self.rng.percent(self.plan.late_percent);
         let late = if late { self.rng.below(8 * SECOND) } else { 0 };
         held + late + self.rng.between(MILLI / 10, 3 * MILLI)
     }
@@ -65,11 +66,13 @@ impl World {
             return;
         }
         let instance = &mut self.nodes[node].instances[volume];
-        if instance.client != sender.client {
-            return;
-        }
-        instance.map = instance.map.max(sender.map);
-        let Some((purpose, _)) = instance.outstanding.remove(&sender.number) else { return };
+        let purpose = if instance.client == sender.client {
+            instance.map = instance.map.max(sender.map);
+            instance.outstanding.remove(&sender.number).map(|(purpose, _)| purpose)
+        } else {
+            instance.abandoned.remove(&(sender.client, sender.number))
+        };
+        let Some(purpose) = purpose else { return };
         match purpose {
             Purpose::Ownership(op) => {
                 let result = result.map(|result| match result {
@@ -78,8 +81,11 @@ impl World {
                     StorageResult::Written => StorageAnswer::RecordWritten,
                     StorageResult::Done => StorageAnswer::Done,
                     StorageResult::Log(log) => {
-                        instance.replayed = log;
-                        StorageAnswer::LogReplayed(instance.replayed.epoch)
+                        let epoch = log.epoch;
+                        if instance.replay_op == Some(op) || self.sabotage == Sabotage::BelieveLateResults {
+                            instance.replayed = log;
+                        }
+                        StorageAnswer::LogReplayed(epoch)
                     }
                     StorageResult::Value(_) => unreachable!("a value is for the data path"),
                 });
