@@ -99,8 +99,13 @@ pub enum StorageAnswer {
     Record(OwnerRecord),
     /// `Action::WriteRecord`: the record was the expected one, and is now the new one.
     RecordWritten,
-    /// `Action::ReplayLog`, with the log's epoch as it was read back.
-    LogReplayed(Epoch),
+    /// `Action::ReplayLog`.
+    LogReplayed {
+        /// The log's epoch as it was read back.
+        epoch: Epoch,
+        /// Epoch of the last append.
+        last_append: Epoch,
+    },
     /// `Action::Fence`, `AcquireLock`, `Quiesce` or `ReleaseLock`.
     Done,
 }

@@ -196,11 +196,15 @@ impl Ownership {
         self.state = State::Replaying { claim, op };
     }
 
-    pub(super) fn log_replayed(&mut self, now: Nanos, epoch: Epoch) {
+    pub(super) fn log_replayed(&mut self, now: Nanos, epoch: Epoch, last_append: Epoch) {
         let State::Replaying { claim, .. } = &self.state else { unreachable!("a claim replays the log") };
         let claim = claim.clone();
         if epoch != self.claimed_epoch(&claim) {
             // Another claim has raised the epoch, or the storage took the operation for one that it knows.
+            return self.replace_client();
+        }
+        if last_append == epoch && !self.settings.sabotage.is(Sabotage::AutomaticLock) {
+            // This process has owned the volume in the epoch that it claims, and went back in time since.
             return self.replace_client();
         }
         if self.settings.sabotage.is(Sabotage::EpochAfterServing) {

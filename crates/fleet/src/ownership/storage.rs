@@ -47,7 +47,9 @@ impl Ownership {
             (State::Claiming { .. }, StorageAnswer::Header(header)) => self.header_read(now, &header),
             (State::Fencing { .. }, StorageAnswer::Done) => self.client_fenced(),
             (State::Acquiring { .. }, StorageAnswer::Done) => self.lock_acquired(now),
-            (State::Replaying { .. }, StorageAnswer::LogReplayed(epoch)) => self.log_replayed(now, epoch),
+            (State::Replaying { .. }, StorageAnswer::LogReplayed { epoch, last_append }) => {
+                self.log_replayed(now, epoch, last_append);
+            }
             (State::Recording { recording, .. }, StorageAnswer::RecordWritten) if !recording.is_written => {
                 self.claim_recorded(now);
             }

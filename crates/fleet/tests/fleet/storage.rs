@@ -66,6 +66,7 @@ pub enum StorageResult {
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     pub epoch: Epoch,
+    pub last_append: Epoch,
     pub next_seq: u64,
     /// Value and block of each record.
     pub records: BTreeMap<u64, (usize, u32)>,
@@ -79,7 +80,6 @@ pub struct Image {
     pub log: Log,
     blocks: [u32; BLOCKS],
     block_epochs: [Epoch; BLOCKS],
-    log_epoch: Epoch,
     /// The client of each epoch with effect.
     writers: BTreeMap<Epoch, StorageClient>,
     /// Epochs that ended with a release.
@@ -259,7 +259,7 @@ impl Storage {
                 if *epoch != image.log.epoch || *first_seq != image.log.next_seq {
                     return Err(StorageError::Stale);
                 }
-                let monotone = std::mem::replace(&mut image.log_epoch, *epoch) <= *epoch;
+                let monotone = std::mem::replace(&mut image.log.last_append, *epoch) <= *epoch;
                 for record in records {
                     image.log.records.insert(image.log.next_seq, *record);
                     image.log.next_seq += 1;

@@ -81,11 +81,11 @@ impl World {
                     StorageResult::Written => StorageAnswer::RecordWritten,
                     StorageResult::Done => StorageAnswer::Done,
                     StorageResult::Log(log) => {
-                        let epoch = log.epoch;
+                        let (epoch, last_append) = (log.epoch, log.last_append);
                         if instance.replay_op == Some(op) || self.sabotage == Sabotage::BelieveLateResults {
                             instance.replayed = log;
                         }
-                        StorageAnswer::LogReplayed(epoch)
+                        StorageAnswer::LogReplayed { epoch, last_append }
                     }
                     StorageResult::Value(_) => unreachable!("a value is for the data path"),
                 });
