@@ -22,6 +22,8 @@ pub struct Client {
     pub pending: Option<usize>,
     /// Time between two operations at most.
     pub pause_max: u64,
+    /// Time after which the client gives a request up and connects anew.
+    pub request_timeout: u64,
     /// Flushes completed that were invoked after the end of all faults.
     pub flushes_after_faults: u32,
     pub failed_ops: u32,

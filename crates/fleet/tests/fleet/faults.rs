@@ -46,19 +46,55 @@ impl Plan {
             clients,
             calm_migrations: 0,
         };
-        plan.draw_migrations(rng);
-        if has_faults {
-            for _ in 0..1 + rng.below(7) {
-                plan.draw_fault(rng);
+        match rng.below(20) {
+            0 if has_faults => plan.draw_late_results(rng),
+            1 if has_faults => plan.draw_rewinds(rng),
+            2 if has_faults => plan.draw_expired_watch(rng),
+            _ => {
+                plan.draw_migrations(rng, 3);
+                if has_faults {
+                    for _ in 0..1 + rng.below(7) {
+                        plan.draw_fault(rng);
+                    }
+                }
             }
         }
         plan
     }
 
-    fn draw_migrations(&mut self, rng: &mut Rng) {
+    /// Slow storage and impatient clients: many attempts that are abandoned.
+    fn draw_late_results(&mut self, rng: &mut Rng) {
+        self.late_percent = 15;
+        for client in &mut self.clients {
+            client.request_timeout = rng.between(SECOND, 4 * SECOND);
+        }
+        self.draw_migrations(rng, 4);
+    }
+
+    /// Nodes whose memory goes back, owners and others, between many migrations.
+    fn draw_rewinds(&mut self, rng: &mut Rng) {
+        for _ in 0..2 + rng.below(3) {
+            let (at, node) = (SECOND + rng.below(20 * SECOND), rng.below(NODES as u64) as usize);
+            self.faults.push((at, Fault::TakeSnapshot { node }));
+            self.faults.push((at + SECOND + rng.below(20 * SECOND), Fault::RestoreSnapshot { node }));
+        }
+        self.draw_migrations(rng, 5);
+    }
+
+    /// An owner that reaches the storage again when its watch has just expired.
+    fn draw_expired_watch(&mut self, rng: &mut Rng) {
+        self.is_automatic = true;
+        let (at, volume) = (2 * SECOND + rng.below(10 * SECOND), rng.below(self.volumes as u64) as usize);
+        let until = at + 30 * SECOND + SECOND / 2 + rng.below(3 * SECOND);
+        self.faults.push((at, Fault::Isolate { volume, until, cuts_links: false, take_over_after: u64::MAX }));
+        let home = rng.below(NODES as u64) as usize;
+        self.clients.push(client(rng, volume, home, Work::Mixed));
+    }
+
+    fn draw_migrations(&mut self, rng: &mut Rng, rounds_max: u64) {
         for client in 0..self.clients.len() {
-            for round in 0..rng.below(3) {
-                let at = (2 + 14 * round) * SECOND + rng.below(3 * SECOND);
+            for round in 0..rng.below(rounds_max) {
+                let at = (2 + 42 / rounds_max * round) * SECOND + rng.below(3 * SECOND);
                 let to = rng.below(NODES as u64) as usize;
                 let called_off = rng.percent(30);
                 self.calm_migrations += usize::from(!called_off);
@@ -142,6 +178,7 @@ fn duration(rng: &mut Rng) -> u64 {
 }
 
 fn client(rng: &mut Rng, volume: usize, home: usize, work: Work) -> Client {
+    let request_timeout = if rng.percent(85) { 40 * SECOND } else { rng.between(SECOND, 10 * SECOND) };
     let pause_max = [50, 300, 900][rng.below(3) as usize] * MILLI;
     Client {
         volume,
@@ -153,6 +190,7 @@ fn client(rng: &mut Rng, volume: usize, home: usize, work: Work) -> Client {
         called_off: false,
         pending: None,
         pause_max,
+        request_timeout,
         flushes_after_faults: 0,
         failed_ops: 0,
     }

@@ -9,8 +9,6 @@ use crate::history::OpKind;
 use crate::node::Origin;
 use crate::storage::BLOCKS;
 
-/// Time after which a client gives a request up and connects anew.
-const REQUEST_TIMEOUT: u64 = 40 * SECOND;
 /// Tag of requests that the history leaves out.
 const UNTRACKED: usize = usize::MAX;
 
@@ -39,7 +37,8 @@ impl World {
         let tag = self.invoke(client, op);
         self.clients[client].pending = Some(tag);
         self.send_request(connection, tag, op);
-        self.after(REQUEST_TIMEOUT, WorldEvent::RequestTimeout { client, tag });
+        let timeout = self.clients[client].request_timeout;
+        self.after(timeout, WorldEvent::RequestTimeout { client, tag });
     }
 
     fn choose_node(&mut self, client: usize) -> usize {
