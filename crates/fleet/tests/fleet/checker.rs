@@ -18,8 +18,16 @@ const OPEN_MAX: usize = 64;
 struct Block {
     /// The durable value is one of these, each of which no read has excluded yet.
     durable: BTreeSet<u32>,
-    /// Writes since the last flush, in order.
-    unflushed: Vec<u32>,
+    /// Writes since the last flush, in order. A write has several possible values if a machine went back in time: it is
+    /// as if the value of then were written again.
+    unflushed: Vec<Value>,
+}
+
+/// A value of an unflushed write.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Value {
+    Known(u32),
+    OneOf(BTreeSet<u32>),
 }
 
 impl Block {
@@ -27,22 +35,50 @@ impl Block {
     fn execute(&self, op: Step) -> Option<Block> {
         let mut next = self.clone();
         match op {
-            Step::Write(value) => next.unflushed.push(value),
-            Step::Read(value) => match self.unflushed.last() {
-                Some(last) if *last != value => return None,
-                Some(_) => {}
+            Step::Write(value) => next.unflushed.push(Value::Known(value)),
+            Step::Read(value) => match next.unflushed.last_mut() {
+                Some(Value::Known(last)) if *last == value => {}
+                Some(Value::Known(_)) => return None,
+                Some(last) => {
+                    let Value::OneOf(values) = &*last else { unreachable!("the other kind is above") };
+                    if !values.contains(&value) {
+                        return None;
+                    }
+                    *last = Value::Known(value);
+                }
                 None if self.durable.contains(&value) => next.durable = BTreeSet::from([value]),
                 None => return None,
             },
             Step::Flush => {
                 if let Some(last) = next.unflushed.pop() {
-                    next.durable = BTreeSet::from([last]);
+                    next.durable = match last {
+                        Value::Known(value) => BTreeSet::from([value]),
+                        Value::OneOf(values) => values,
+                    };
                     next.unflushed.clear();
                 }
             }
-            Step::Crash => next.durable.extend(next.unflushed.drain(..)),
+            Step::Crash => {
+                next.durable = self.values();
+                next.unflushed.clear();
+            }
+            Step::Rewind => next.unflushed.push(Value::OneOf(self.values())),
         }
         Some(next)
+    }
+
+    /// Every value that the block may have after a crash.
+    fn values(&self) -> BTreeSet<u32> {
+        let mut values = self.durable.clone();
+        for value in &self.unflushed {
+            match value {
+                Value::Known(value) => {
+                    values.insert(*value);
+                }
+                Value::OneOf(others) => values.extend(others),
+            }
+        }
+        values
     }
 }
 
@@ -53,6 +89,7 @@ pub enum Step {
     Read(u32),
     Flush,
     Crash,
+    Rewind,
 }
 
 /// An operation with its interval.
@@ -89,6 +126,7 @@ fn intervals(history: &History, block: usize) -> Vec<Interval> {
             (OpKind::Read { block: at }, Some((completed, value))) if at == block => (Step::Read(value), completed),
             (OpKind::Flush, Some((completed, _))) => (Step::Flush, completed),
             (OpKind::Crash, Some((completed, _))) => (Step::Crash, completed),
+            (OpKind::Rewind, Some((completed, _))) => (Step::Rewind, completed),
             _ => return None,
         };
         Some(Interval { step, invoked: op.invoked, completed })
@@ -154,4 +192,90 @@ fn linearize(
         }
     }
     done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Operations one after the other.
+    fn in_order(steps: &[Step]) -> Vec<Interval> {
+        let interval = |(index, step): (usize, &Step)| Interval {
+            step: *step,
+            invoked: 2 * index as u64,
+            completed: 2 * index as u64 + 1,
+        };
+        steps.iter().enumerate().map(interval).collect()
+    }
+
+    #[test]
+    fn flushed_write_survives_a_crash() {
+        use Step::{Crash, Flush, Read, Write};
+        assert!(check_block(&in_order(&[Write(1), Flush, Write(2), Crash, Read(1)])).is_ok());
+        assert!(check_block(&in_order(&[Write(1), Flush, Write(2), Crash, Read(2)])).is_ok());
+        assert!(check_block(&in_order(&[Write(1), Flush, Write(2), Crash, Read(0)])).is_err());
+        assert!(check_block(&in_order(&[Write(1), Crash, Read(1), Crash, Read(0)])).is_err());
+    }
+
+    #[test]
+    fn rewound_value_is_volatile() {
+        use Step::{Crash, Flush, Read, Rewind, Write};
+        assert!(check_block(&in_order(&[Write(1), Rewind, Read(1), Crash, Read(0)])).is_ok());
+        assert!(check_block(&in_order(&[Write(1), Rewind, Read(1), Flush, Crash, Read(0)])).is_err());
+        assert!(check_block(&in_order(&[Write(1), Flush, Rewind, Read(0)])).is_err());
+    }
+
+    #[test]
+    fn read_returns_no_older_value() {
+        use Step::{Read, Write};
+        assert!(check_block(&in_order(&[Write(1), Write(2), Read(1)])).is_err());
+        assert!(check_block(&in_order(&[Write(1), Read(1), Read(0)])).is_err());
+        let overlapping = |first, second| {
+            [
+                Interval { step: Write(1), invoked: 0, completed: 9 },
+                Interval { step: Read(first), invoked: 1, completed: 2 },
+                Interval { step: Read(second), invoked: 3, completed: 4 },
+            ]
+        };
+        assert!(check_block(&overlapping(0, 1)).is_ok());
+        assert!(check_block(&overlapping(1, 0)).is_err());
+    }
+
+    /// Compares with a search through every order, for all histories of four operations with few values.
+    #[test]
+    fn verdict_is_that_of_a_search_through_every_order() {
+        let steps =
+            [Step::Write(1), Step::Write(2), Step::Read(0), Step::Read(1), Step::Read(2), Step::Flush, Step::Crash];
+        let mut rng = crate::rng::Rng::new(7);
+        let (mut valid, mut invalid) = (0, 0);
+        for _ in 0..20_000 {
+            let mut times: Vec<u64> = (0..10).collect();
+            for index in (1..times.len()).rev() {
+                times.swap(index, rng.below(index as u64 + 1) as usize);
+            }
+            let interval = |pair: &[u64], step| Interval {
+                step,
+                invoked: *pair.iter().min().expect("two times"),
+                completed: *pair.iter().max().expect("two times"),
+            };
+            let intervals: Vec<_> =
+                times.chunks(2).map(|pair| interval(pair, steps[rng.below(steps.len() as u64) as usize])).collect();
+            let start = Block { durable: BTreeSet::from([0]), unflushed: Vec::new() };
+            let expected = has_order(&start, &intervals);
+            assert_eq!(check_block(&intervals).is_ok(), expected, "{intervals:?}");
+            *(if expected { &mut valid } else { &mut invalid }) += 1;
+        }
+        assert!(valid > 1_000 && invalid > 1_000, "both verdicts occur: {valid} and {invalid}");
+    }
+
+    /// True if some order that respects the intervals is possible.
+    fn has_order(block: &Block, rest: &[Interval]) -> bool {
+        rest.is_empty()
+            || (0..rest.len()).any(|index| {
+                let is_first = rest.iter().all(|other| other.completed > rest[index].invoked);
+                let mut others = rest.to_vec();
+                let next = others.remove(index).step;
+                is_first && block.execute(next).is_some_and(|block| has_order(&block, &others))
+            })
+    }
 }

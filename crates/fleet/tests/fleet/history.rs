@@ -13,6 +13,9 @@ pub enum OpKind {
     Flush,
     /// The owner was lost without a release: writes since the last flush may be undone.
     Crash,
+    /// The owner's memory went back in time: writes since the last flush may be undone, and the others are as volatile as
+    /// before.
+    Rewind,
 }
 
 /// An operation in a history.

@@ -301,14 +301,14 @@ impl World {
         let was_released = epoch.0 <= 1 || image.released.contains(&fleet::Epoch(epoch.0 - 1));
         if !was_released {
             let sealed_at = *image.sealed_at.get(&epoch).expect("an owner has replayed the log");
-            self.crashed(volume, sealed_at);
+            self.crashed(volume, sealed_at, OpKind::Crash);
         }
     }
 
-    /// The disk crashes between the event `from` and now.
-    fn crashed(&mut self, volume: usize, from: u64) {
+    /// The disk loses writes between the event `from` and now.
+    fn crashed(&mut self, volume: usize, from: u64, kind: OpKind) {
         let event = self.event;
-        let op = self.histories[volume].invoke(from, usize::MAX, OpKind::Crash);
+        let op = self.histories[volume].invoke(from, usize::MAX, kind);
         self.histories[volume].complete(event, op, 0);
     }
 }

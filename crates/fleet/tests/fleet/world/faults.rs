@@ -4,6 +4,7 @@ use fleet::{Command, ConnectionId, Event, NodeId};
 
 use super::{NODES, SECOND, World};
 use crate::events::{Fault, WorldEvent, node_id};
+use crate::history::OpKind;
 use crate::storage::StorageOp;
 
 impl World {
@@ -130,11 +131,11 @@ impl World {
         restored.clock.set(world, clock);
         let session = restored.session;
         for volume in 0..self.plan.volumes {
-            // For a volume that the node owns, that is a crash: it may continue as the owner, without its latest writes.
+            // A node that owns the volume may continue as the owner, without its latest writes.
             let record = self.storage.images[volume].record;
             if record.owner.is_some_and(|owner| owner.node == node_id(node)) && !record.is_released {
                 let event = self.event;
-                self.crashed(volume, event);
+                self.crashed(volume, event, OpKind::Rewind);
             }
             let instance = &self.nodes[node].instances[volume];
             let connections: Vec<ConnectionId> = instance.ownership.connections().collect();
