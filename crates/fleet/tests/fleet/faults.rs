@@ -7,6 +7,15 @@ use crate::events::{Fault, node_id};
 use crate::rng::Rng;
 use crate::world::{FAULTS_END, MILLI, NODES, SECOND};
 
+/// Faults on which a run concentrates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Focus {
+    All,
+    LateResults,
+    Rewinds,
+    ExpiredWatch,
+}
+
 /// The plan of a run.
 #[derive(Debug)]
 pub struct Plan {
@@ -15,6 +24,8 @@ pub struct Plan {
     pub has_faults: bool,
     /// Percentage of messages to the storage that are late by seconds.
     pub late_percent: u64,
+    /// Delay of a late message, at most.
+    pub late_max: u64,
     /// Percentage of messages between nodes that are lost.
     pub loss_percent: u64,
     pub faults: Vec<(u64, Fault)>,
@@ -23,7 +34,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub fn draw(rng: &mut Rng) -> Plan {
+    pub fn draw(rng: &mut Rng, focus: Option<Focus>) -> Plan {
         let volumes = 1 + rng.below(2) as usize;
         let has_faults = !rng.percent(12);
         let mut clients = Vec::new();
@@ -41,15 +52,22 @@ impl Plan {
             is_automatic: rng.percent(50),
             has_faults,
             late_percent: if has_faults { [0, 1, 3, 15][rng.below(4) as usize] } else { 0 },
+            late_max: 8 * SECOND,
             loss_percent: if has_faults { rng.below(20) } else { 0 },
             faults: Vec::new(),
             clients,
             calm_migrations: 0,
         };
-        match rng.below(20) {
-            0 if has_faults => plan.draw_late_results(rng),
-            1 if has_faults => plan.draw_rewinds(rng),
-            2 if has_faults => plan.draw_expired_watch(rng),
+        let drawn = match rng.below(20) {
+            0 => Focus::LateResults,
+            1 => Focus::Rewinds,
+            2 => Focus::ExpiredWatch,
+            _ => Focus::All,
+        };
+        match focus.unwrap_or(drawn) {
+            Focus::LateResults if has_faults => plan.draw_late_results(rng),
+            Focus::Rewinds if has_faults => plan.draw_rewinds(rng),
+            Focus::ExpiredWatch if has_faults => plan.draw_expired_watch(rng),
             _ => {
                 plan.draw_migrations(rng, 3);
                 if has_faults {
@@ -64,7 +82,7 @@ impl Plan {
 
     /// Slow storage and impatient clients: many attempts that are abandoned.
     fn draw_late_results(&mut self, rng: &mut Rng) {
-        self.late_percent = 15;
+        (self.late_percent, self.late_max) = (15, 35 * SECOND);
         for client in &mut self.clients {
             client.request_timeout = rng.between(SECOND, 4 * SECOND);
         }

@@ -21,7 +21,6 @@ pub enum OpKind {
 /// An operation in a history.
 #[derive(Clone, Copy, Debug)]
 pub struct HistoryOp {
-    pub client: usize,
     pub kind: OpKind,
     pub invoked: u64,
     /// Number of the event, and the value of a read; `None` if the outcome is unknown.
@@ -35,8 +34,8 @@ pub struct History {
 }
 
 impl History {
-    pub fn invoke(&mut self, event: u64, client: usize, kind: OpKind) -> usize {
-        self.ops.push(HistoryOp { client, kind, invoked: event, completed: None });
+    pub fn invoke(&mut self, event: u64, kind: OpKind) -> usize {
+        self.ops.push(HistoryOp { kind, invoked: event, completed: None });
         self.ops.len() - 1
     }
 

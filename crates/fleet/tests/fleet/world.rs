@@ -13,7 +13,7 @@ use fleet::{Event, Nanos, Sabotage, Settings, StorageClient};
 use crate::checker;
 use crate::client::{Client, Connection};
 use crate::events::{Fault, WorldEvent, node_id};
-use crate::faults::Plan;
+use crate::faults::{Focus, Plan};
 use crate::history::{History, OpKind};
 use crate::node::{Clock, Instance, Node};
 use crate::rng::Rng;
@@ -57,13 +57,12 @@ pub struct World {
 pub struct Outcome {
     pub failure: Option<String>,
     pub trace: Vec<String>,
-    pub events: u64,
 }
 
-/// Runs the life of `seed`.
-pub fn run(seed: u64, sabotage: Sabotage, is_traced: bool) -> Outcome {
+/// Runs the life of `seed`, whose faults are drawn too unless `focus` sets them.
+pub fn run(seed: u64, sabotage: Sabotage, focus: Option<Focus>, is_traced: bool) -> Outcome {
     let mut rng = Rng::new(seed);
-    let mut plan = Plan::draw(&mut rng);
+    let mut plan = Plan::draw(&mut rng, focus);
     let clients = std::mem::take(&mut plan.clients);
     let faults = std::mem::take(&mut plan.faults);
     let mut world = World {
@@ -90,7 +89,7 @@ pub fn run(seed: u64, sabotage: Sabotage, is_traced: bool) -> Outcome {
     world.begin(faults);
     world.run_events();
     world.check();
-    Outcome { failure: world.failure, trace: world.trace.unwrap_or_default(), events: world.event }
+    Outcome { failure: world.failure, trace: world.trace.unwrap_or_default() }
 }
 
 impl World {
@@ -308,7 +307,7 @@ impl World {
     /// The disk loses writes between the event `from` and now.
     fn crashed(&mut self, volume: usize, from: u64, kind: OpKind) {
         let event = self.event;
-        let op = self.histories[volume].invoke(from, usize::MAX, kind);
+        let op = self.histories[volume].invoke(from, kind);
         self.histories[volume].complete(event, op, 0);
     }
 }

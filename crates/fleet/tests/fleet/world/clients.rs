@@ -63,7 +63,7 @@ impl World {
             ClientOp::Flush => OpKind::Flush,
         };
         let volume = self.clients[client].volume;
-        self.histories[volume].invoke(self.event, client, kind)
+        self.histories[volume].invoke(self.event, kind)
     }
 
     fn send_request(&mut self, connection: u64, tag: usize, op: ClientOp) {

@@ -31,7 +31,7 @@ impl World {
         let held = self.nodes[node].storage_cut_until.saturating_sub(self.now);
         let late =
             self.plan.late_percent > 0 && self.now < super::FAULTS_END && self.rng.percent(self.plan.late_percent);
-        let late = if late { self.rng.below(8 * SECOND) } else { 0 };
+        let late = if late { self.rng.below(self.plan.late_max) } else { 0 };
         held + late + self.rng.between(MILLI / 10, 3 * MILLI)
     }
 
@@ -93,7 +93,8 @@ impl World {
             }
             Purpose::Look(op, log_end) => {
                 let (_, log_end_max) = instance.log_end();
-                let ignores_log = self.sabotage == Sabotage::IgnoreLogEnd;
+                let ignores_log = self.sabotage == Sabotage::IgnoreLogEnd
+                    || self.sabotage == Sabotage::BelieveLateResults && instance.data.is_none();
                 let result = match result {
                     Ok(StorageResult::Record(record, end)) if ignores_log || (log_end..=log_end_max).contains(&end) => {
                         Ok(StorageAnswer::Record(record))
