@@ -13,8 +13,8 @@ pub enum Action {
         /// Number of the operation.
         op: OpId,
     },
-    /// Read the owner's record and the end of the log. The result is `Stale` if the log does not end where the data path
-    /// believes, or after an append in flight.
+    /// Read the owner's record and the end of the log. The result is `Stale` if the log does not end where the data
+    /// path believes, or after an append in flight.
     ReadRecord {
         /// Number of the operation.
         op: OpId,

@@ -1,8 +1,8 @@
 //! A claim: header, new session, fences, lock, log, lease of the old owner, record.
 //!
 //! Each claim has a session of its own. The storage answers a write under a number that it has seen in that session
-//! without executing it: a process whose memory went back in time, and that used its session again, would take an append
-//! for done. Within one ownership, the renewals detect it.
+//! without executing it: a process whose memory went back in time, and that used its session again, would take an
+//! append for done. Within one ownership, the renewals detect it.
 //!
 //! Every step can be repeated: fences and the lock are idempotent, the log is only read, and the record is written by
 //! compare-and-write.
@@ -180,8 +180,8 @@ impl Ownership {
         self.fence_next(claim);
     }
 
-    /// From here on the storage refuses renewals of the old owner: the lock and the record are in the same object, which
-    /// has now seen an operation of a client that knows of the fence.
+    /// From here on the storage refuses renewals of the old owner: the lock and the record are in the same object,
+    /// which has now seen an operation of a client that knows of the fence.
     pub(super) fn lock_acquired(&mut self, now: Nanos) {
         let State::Acquiring { claim, .. } = &self.state else { unreachable!("a claim acquires the lock") };
         let mut claim = claim.clone();

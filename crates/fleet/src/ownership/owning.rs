@@ -163,8 +163,8 @@ impl Ownership {
         self.settings.sabotage.is(Sabotage::EpochAfterServing) && is_old
     }
 
-    /// Destage begins after a renewal that began after the data path has asked, and that has marked the record: a process
-    /// whose memory went back in time writes nothing to the image, where the storage could not refuse it.
+    /// Destage begins after a renewal that began after the data path has asked, and that has marked the record: a
+    /// process whose memory went back in time writes nothing to the image, where the storage could not refuse it.
     pub(super) fn want_destage(&mut self, now: Nanos) {
         let State::Owning { lease } = &self.state else { return };
         let needs = if self.settings.sabotage.is(Sabotage::SkipConfirmation) { 0 } else { lease.next_renewal() };

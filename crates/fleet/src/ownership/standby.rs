@@ -79,8 +79,8 @@ impl Ownership {
         self.actions.push(Action::Forward { request, to });
     }
 
-    /// Another node takes this one for the owner. That is so if the ownership was lost without a release: this node claims
-    /// the volume, as only its own process can know that the old session is not used any more.
+    /// Another node takes this one for the owner. That is so if the ownership was lost without a release: this node
+    /// claims the volume, as only its own process can know that the old session is not used any more.
     pub(super) fn taken_for_owner(&mut self, now: Nanos) {
         if let State::Standby(standby) = &self.state
             && now >= standby.look_at

@@ -1,8 +1,8 @@
 //! Checks that the history of each block is that of one disk with a volatile cache.
 //!
-//! Linearizability is compositional (Herlihy and Wing 1990), so each block is checked alone. The algorithm is just-in-time
-//! linearization (Lowe, "Testing for linearizability", 2017): a set of configurations follows the history, and an
-//! operation is linearized at the latest when it completes. The sequential specification is buffered durable
+//! Linearizability is compositional (Herlihy and Wing 1990), so each block is checked alone. The algorithm is
+//! just-in-time linearization (Lowe, "Testing for linearizability", 2017): a set of configurations follows the history,
+//! and an operation is linearized at the latest when it completes. The sequential specification is buffered durable
 //! linearizability (Izraelevitz, Mendes and Scott 2016) for one block: a crash may undo writes since the last flush.
 
 use std::collections::{BTreeMap, BTreeSet};

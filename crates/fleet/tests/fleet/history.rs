@@ -13,8 +13,8 @@ pub enum OpKind {
     Flush,
     /// The owner was lost without a release: writes since the last flush may be undone.
     Crash,
-    /// The owner's memory went back in time: writes since the last flush may be undone, and the others are as volatile as
-    /// before.
+    /// The owner's memory went back in time: writes since the last flush may be undone, and the others are as volatile
+    /// as before.
     Rewind,
 }
 

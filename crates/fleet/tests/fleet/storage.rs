@@ -106,8 +106,8 @@ pub struct Storage {
     map: u64,
     osd_maps: [u64; OSDS],
     pings: BTreeMap<StorageClient, Nanos>,
-    /// Result codes of executed writes. An operation under a known number gets its code and is not executed, whatever it
-    /// is: a client whose memory went back in time reuses numbers.
+    /// Result codes of executed writes. An operation under a known number gets its code and is not executed, whatever
+    /// it is: a client whose memory went back in time reuses numbers.
     seen: BTreeMap<(StorageClient, u64), Result<(), StorageError>>,
     pub violation: Option<String>,
 }

@@ -155,8 +155,8 @@ impl World {
         self.after(0, WorldEvent::Tick { node, session });
     }
 
-    /// Operations that were under way to the storage arrive before the restored process runs, or never: their connections
-    /// are gone.
+    /// Operations that were under way to the storage arrive before the restored process runs, or never: their
+    /// connections are gone.
     fn settle_messages(&mut self, node: usize) {
         let is_of_node =
             |event: &WorldEvent| matches!(event, WorldEvent::AtStorage { node: other, .. } if *other == node);
