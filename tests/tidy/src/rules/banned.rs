@@ -8,10 +8,11 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Directories that this rule checks.
-const CHECKED_DIRECTORIES: [&str; 12] = [
+const CHECKED_DIRECTORIES: [&str; 13] = [
     "crates/connection/src/",
     "crates/engine/src/",
     "crates/flash/src/",
+    "crates/fleet/src/",
     "crates/iscsi/src/",
     "crates/iscsi-protocol/src/",
     "crates/nbd/src/",

@@ -7,11 +7,12 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Layer of every crate. A crate may depend only on crates of lower layers.
-const LAYERS: [(&str, u32); 43] = [
+const LAYERS: [(&str, u32); 44] = [
     ("format-version", 0),
     ("metadata-block", 0),
     ("task-sync", 0),
     ("work-timer", 0),
+    ("fleet", 0),
     ("golden", 0),
     ("messages", 0),
     ("seam", 1),
@@ -57,8 +58,9 @@ const LAYERS: [(&str, u32); 43] = [
 const SYSTEM_CRATES: [&str; 9] =
     ["compio", "tokio", "async-std", "io-uring", "libc", "rustix", "nix", "rand", "getrandom"];
 /// Crates that may not depend on an executor or an operating-system crate.
-const PURE: [&str; 13] = [
+const PURE: [&str; 14] = [
     "flash",
+    "fleet",
     "engine",
     "connection",
     "nbd",

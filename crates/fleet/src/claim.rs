@@ -1,0 +1,58 @@
+//! An attempt to become the owner.
+
+use crate::ids::{Epoch, NodeId, StorageClient};
+use crate::record::OwnerRecord;
+use crate::time::Nanos;
+
+/// The reason of an attempt, which decides whether a living owner may be fenced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trigger {
+    /// A request waits: claims a volume that is free, and else learns the owner.
+    Request,
+    /// Another node takes this one for the owner: claims a volume that this node has lost without a release.
+    Peer,
+    /// An order to take over.
+    Command { dead_node: Option<NodeId> },
+}
+
+/// An attempt to become the owner.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim {
+    pub trigger: Trigger,
+    pub started_at: Nanos,
+    /// The epoch of the record as it was read.
+    pub old_epoch: Epoch,
+    /// Clients to fence, one after the other.
+    pub fences: Vec<StorageClient>,
+    /// The old owner may be alive: after it is fenced, its lease must run out before the record is written.
+    pub awaits_lease: bool,
+    /// End of the old owner's lease, known once the lock is acquired.
+    pub lease_ends_at: Nanos,
+}
+
+impl Claim {
+    pub fn new(trigger: Trigger, now: Nanos) -> Claim {
+        Claim {
+            trigger,
+            started_at: now,
+            old_epoch: Epoch::default(),
+            fences: Vec::new(),
+            awaits_lease: false,
+            lease_ends_at: Nanos::default(),
+        }
+    }
+
+    /// The epoch that is claimed.
+    pub fn epoch(&self) -> Epoch {
+        self.old_epoch.next()
+    }
+}
+
+/// A claim whose record is being written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recording {
+    pub record: OwnerRecord,
+    pub is_written: bool,
+    /// Start of the operation in progress.
+    pub started_at: Nanos,
+}

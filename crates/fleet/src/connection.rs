@@ -1,0 +1,16 @@
+//! Connections of clients to this node.
+
+/// A client's connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Connection {
+    /// Its requests may be executed once this many renewals have been completed: the renewal must have begun after the
+    /// connection. A process whose memory went back in time has no connections, and so executes nothing before it has
+    /// noticed.
+    pub needs_renewal: u64,
+    /// The volume has been handed over to another node since the connection began: its writes do not move the volume
+    /// back while the owner has clients.
+    pub is_superseded: bool,
+    /// Nothing but flushes has arrived since the volume was handed over: the source of a migration. All of its writes
+    /// were drained, and it has seen no later ones.
+    pub is_departing: bool,
+}

@@ -1,0 +1,122 @@
+//! Events: the input of the state machine.
+
+use crate::ids::{ConnectionId, Epoch, NodeId, OpId, RequestId, StorageClient};
+use crate::peer::PeerMessage;
+use crate::record::{Header, OwnerRecord};
+use crate::request::{RequestError, RequestKind};
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Time has passed. At least two a second.
+    Tick,
+    /// A client has connected.
+    Connected(ConnectionId),
+    /// A client's connection has ended.
+    Closed(ConnectionId),
+    /// A client has sent a request.
+    Request {
+        /// Its connection.
+        connection: ConnectionId,
+        /// Its number.
+        request: RequestId,
+        /// Its kind.
+        kind: RequestKind,
+    },
+    /// Another node has forwarded a read or a flush.
+    Forwarded {
+        /// The other node.
+        from: NodeId,
+        /// Its number at this node.
+        request: RequestId,
+        /// Its kind.
+        kind: RequestKind,
+    },
+    /// The data path has executed a request of `Action::Execute`.
+    Executed {
+        /// Its number.
+        request: RequestId,
+        /// Its result.
+        result: Result<(), RequestError>,
+    },
+    /// The owner has answered a request of `Action::Forward`, or it is unreachable (`NotOwner`).
+    ForwardAnswered {
+        /// Its number.
+        request: RequestId,
+        /// The owner's answer.
+        result: Result<(), RequestError>,
+    },
+    /// The data path wants to write dirty data to the image.
+    DestageWanted,
+    /// The result of a storage operation.
+    Storage {
+        /// Number of the operation.
+        op: OpId,
+        /// Its result.
+        result: Result<StorageAnswer, StorageError>,
+    },
+    /// The storage refused an operation of the data path.
+    DataPathRefused {
+        /// The client of the operation.
+        client: StorageClient,
+        /// The reason.
+        error: StorageError,
+    },
+    /// The session with the storage has been replaced, as ordered by `Action::ReplaceClient`.
+    ClientReplaced(StorageClient),
+    /// A message of another node.
+    Peer {
+        /// The sender.
+        from: NodeId,
+        /// The message.
+        message: PeerMessage,
+    },
+    /// An order of an administrator or of the configuration.
+    Command(Command),
+}
+
+/// An order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Take the volume over from a failed owner.
+    TakeOver {
+        /// This node has ended for certain (fencing of the hypervisor): its lease need not run out.
+        dead_node: Option<NodeId>,
+    },
+    /// Hand the volume over to another node.
+    Move {
+        /// The other node.
+        to: NodeId,
+    },
+}
+
+/// The successful result of a storage operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StorageAnswer {
+    /// `Action::ReadHeader`.
+    Header(Header),
+    /// `Action::ReadRecord`.
+    Record(OwnerRecord),
+    /// `Action::WriteRecord`: the record was the expected one, and is now the new one.
+    RecordWritten,
+    /// `Action::ReplayLog`.
+    LogReplayed {
+        /// The log's epoch as it was read back.
+        epoch: Epoch,
+        /// Epoch of the last append.
+        last_append: Epoch,
+    },
+    /// `Action::Fence`, `AcquireLock`, `Quiesce` or `ReleaseLock`.
+    Done,
+}
+
+/// The failure of a storage operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StorageError {
+    /// The client is blocked (`ESHUTDOWN`).
+    Blocked,
+    /// Another client has the lock (`EROFS`).
+    LockedByOther,
+    /// A compare failed: the epoch, the record or the position in the log is another.
+    Stale,
+}

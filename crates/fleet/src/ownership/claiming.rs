@@ -1,0 +1,275 @@
+//! A claim: header, new session, fences, lock, log, lease of the old owner, record.
+//!
+//! Each claim has a session of its own. The storage answers a write under a number that it has seen in that session
+//! without executing it: a process whose memory went back in time, and that used its session again, would take an
+//! append for done. Within one ownership, the renewals detect it.
+//!
+//! Every step can be repeated: fences and the lock are idempotent, the log is only read, and the record is written by
+//! compare-and-write.
+
+use super::Ownership;
+use crate::action::Action;
+use crate::claim::{Claim, Recording, Trigger};
+use crate::ids::{Epoch, NodeId, StorageClient};
+use crate::record::{Expected, Header, Owner, OwnerRecord};
+use crate::sabotage::Sabotage;
+use crate::settings::{ATTEMPT_TIMEOUT, CLOCK_MARGIN, LEASE, RETRY_PERIOD, RIVAL_TIMEOUT};
+use crate::state::{Standby, State};
+use crate::time::Nanos;
+
+/// Decision after the header was read.
+enum Plan {
+    Proceed,
+    /// Another claim, or a release, is in progress.
+    Retry,
+    /// Another node owns the volume.
+    LeaveToOwner(Owner),
+    /// No node owns the volume, and this one has no use for it.
+    LeaveFree,
+}
+
+impl Ownership {
+    pub(super) fn take_over(&mut self, now: Nanos, dead_node: Option<NodeId>) {
+        if matches!(self.state, State::Standby(_) | State::Claiming { .. }) {
+            self.start_claim(now, Trigger::Command { dead_node });
+        }
+    }
+
+    pub(super) fn start_claim(&mut self, now: Nanos, trigger: Trigger) {
+        self.read_header(Claim::new(trigger, now));
+    }
+
+    pub(super) fn read_header(&mut self, claim: Claim) {
+        let op = self.next_op();
+        self.state = State::Claiming { claim, op: Some(op), retry_at: Nanos::default() };
+        self.actions.push(Action::ReadHeader { op });
+    }
+
+    /// Continues a claim that waits for time to pass.
+    pub(super) fn tick_claim(&mut self, now: Nanos) {
+        let started_at = match &self.state {
+            State::Claiming { claim, op: None, retry_at } if now >= *retry_at => {
+                let claim = claim.clone();
+                return self.read_header(claim);
+            }
+            State::AwaitingLease { claim } if now >= claim.lease_ends_at => {
+                let claim = claim.clone();
+                return self.write_record(now, claim);
+            }
+            State::Claiming { claim, .. }
+            | State::Connecting { claim }
+            | State::Fencing { claim, .. }
+            | State::Acquiring { claim, .. }
+            | State::Replaying { claim, .. } => claim.started_at,
+            _ => return,
+        };
+        if now.since(started_at) >= ATTEMPT_TIMEOUT {
+            self.abandon_claim(now);
+        }
+    }
+
+    /// Gives the attempt up. Its operations may still have effect, none of which harms: their results are ignored. The
+    /// lock stays with the session, which is never used again: the next claim breaks it.
+    pub(super) fn abandon_claim(&mut self, now: Nanos) {
+        match &self.state {
+            State::Claiming { .. }
+            | State::Connecting { .. }
+            | State::Fencing { .. }
+            | State::Acquiring { .. }
+            | State::Replaying { .. }
+            | State::AwaitingLease { .. }
+            | State::Recording { .. } => {
+                self.enter_standby(now, Standby { look_at: now + RETRY_PERIOD, ..Standby::default() });
+            }
+            State::Standby(_) | State::Owning { .. } | State::Draining { .. } | State::Fenced => {}
+        }
+    }
+
+    pub(super) fn header_read(&mut self, now: Nanos, header: &Header) {
+        let State::Claiming { claim, .. } = &self.state else { unreachable!("a claim reads the header") };
+        let mut claim = claim.clone();
+        claim.old_epoch = header.record.epoch;
+        match self.plan(now, &mut claim, header) {
+            Plan::Proceed => {
+                self.connect_claim(claim);
+            }
+            Plan::Retry => self.state = State::Claiming { claim, op: None, retry_at: now + RETRY_PERIOD },
+            Plan::LeaveFree => {
+                let look_at = now + RETRY_PERIOD;
+                self.enter_standby(now, Standby { look_at, ..Standby::default() });
+            }
+            Plan::LeaveToOwner(owner) => {
+                let (epoch, look_at) = (header.record.epoch, now + RETRY_PERIOD);
+                self.enter_standby(now, Standby { owner: Some(owner), epoch, look_at, ask_at: Nanos::default() });
+            }
+        }
+    }
+
+    fn connect_claim(&mut self, claim: Claim) {
+        if self.settings.sabotage.is(Sabotage::ReuseSession) {
+            return self.fence_next(claim);
+        }
+        self.state = State::Connecting { claim };
+        self.order_new_client();
+    }
+
+    /// The session of the claim is open.
+    pub(super) fn claim_connected(&mut self) {
+        let State::Connecting { claim } = &self.state else { unreachable!("a claim connects") };
+        let claim = claim.clone();
+        if self.settings.sabotage.is(Sabotage::ServeBeforeFencing) {
+            return self.replay_log(claim);
+        }
+        self.fence_next(claim);
+    }
+
+    /// Decides about the claim, and finds the clients to fence.
+    fn plan(&self, now: Nanos, claim: &mut Claim, header: &Header) -> Plan {
+        let is_alive = |client: StorageClient| header.watchers.contains(&client);
+        let record = &header.record;
+        claim.fences.clear();
+        claim.awaits_lease = false;
+        if self.settings.sabotage.is(Sabotage::AutomaticLock) {
+            return Plan::Proceed;
+        }
+        if let Some(owner) = record.owner.filter(|_| !record.is_released) {
+            // An earlier process of this node has ended, and an earlier session of this process is not used any more.
+            let is_own = owner.node == self.settings.node;
+            let dead_node = match claim.trigger {
+                Trigger::Command { dead_node } => dead_node,
+                Trigger::Request | Trigger::Peer if is_own => None,
+                Trigger::Request if self.settings.takes_over_automatically && !is_alive(owner.client) => None,
+                Trigger::Request | Trigger::Peer => return Plan::LeaveToOwner(owner),
+            };
+            claim.fences.push(owner.client);
+            // An expired watch proves nothing: the owner may renew its lease until it is fenced.
+            let trusts_watch = self.settings.sabotage.is(Sabotage::TrustExpiredWatch) && !is_alive(owner.client);
+            let is_dead = is_own || dead_node == Some(owner.node) || trusts_watch;
+            claim.awaits_lease = !is_dead && !self.settings.sabotage.is(Sabotage::SkipLeaseWait);
+        }
+        if claim.trigger == Trigger::Peer && claim.fences.is_empty() {
+            return Plan::LeaveFree;
+        }
+        if let Some(rival) = header.lock_owner.filter(|lock_owner| !claim.fences.contains(lock_owner)) {
+            // An abandoned claim of this process leaves the lock to its session.
+            if rival != self.client && is_alive(rival) && now.since(claim.started_at) < RIVAL_TIMEOUT {
+                return Plan::Retry;
+            }
+            claim.fences.push(rival);
+        }
+        Plan::Proceed
+    }
+
+    /// Fences the next client, or continues after the last one.
+    fn fence_next(&mut self, claim: Claim) {
+        if let Some(client) = claim.fences.first().copied() {
+            let op = self.next_op();
+            self.actions.push(Action::Fence { op, client });
+            self.state = State::Fencing { claim, op };
+            return;
+        }
+        let op = self.next_op();
+        self.actions.push(Action::AcquireLock { op });
+        self.state = State::Acquiring { claim, op };
+    }
+
+    pub(super) fn client_fenced(&mut self) {
+        let State::Fencing { claim, .. } = &self.state else { unreachable!("a claim fences") };
+        let mut claim = claim.clone();
+        claim.fences.remove(0);
+        self.fence_next(claim);
+    }
+
+    /// From here on the storage refuses renewals of the old owner: the lock and the record are in the same object,
+    /// which has now seen an operation of a client that knows of the fence.
+    pub(super) fn lock_acquired(&mut self, now: Nanos) {
+        let State::Acquiring { claim, .. } = &self.state else { unreachable!("a claim acquires the lock") };
+        let mut claim = claim.clone();
+        claim.lease_ends_at = if claim.awaits_lease { now + LEASE + CLOCK_MARGIN } else { now };
+        self.replay_log(claim);
+    }
+
+    fn replay_log(&mut self, claim: Claim) {
+        let op = self.next_op();
+        let epoch = self.claimed_epoch(&claim);
+        self.actions.push(Action::ReplayLog { op, epoch });
+        self.state = State::Replaying { claim, op };
+    }
+
+    pub(super) fn log_replayed(&mut self, now: Nanos, epoch: Epoch, last_append: Epoch) {
+        let State::Replaying { claim, .. } = &self.state else { unreachable!("a claim replays the log") };
+        let claim = claim.clone();
+        let believes_all = self.settings.sabotage.is(Sabotage::BelieveLateResults);
+        if epoch != self.claimed_epoch(&claim) && !believes_all {
+            // Another claim has raised the epoch, or the storage took the operation for one that it knows.
+            return self.replace_client();
+        }
+        if last_append == epoch && !self.settings.sabotage.is(Sabotage::AutomaticLock) {
+            // This process has owned the volume in the epoch that it claims, and went back in time since.
+            return self.replace_client();
+        }
+        if self.settings.sabotage.is(Sabotage::EpochAfterServing) {
+            let record = self.claimed_record(&claim);
+            return self.serve(now, record, now);
+        }
+        if self.settings.sabotage.is(Sabotage::AutomaticLock) && claim.old_epoch.0 > 0 {
+            let record = OwnerRecord { epoch: claim.old_epoch, ..self.claimed_record(&claim) };
+            return self.serve(now, record, now);
+        }
+        if now < claim.lease_ends_at {
+            self.state = State::AwaitingLease { claim };
+        } else {
+            self.write_record(now, claim);
+        }
+    }
+
+    fn claimed_epoch(&self, claim: &Claim) -> Epoch {
+        if self.settings.sabotage.is(Sabotage::AutomaticLock) { claim.old_epoch } else { claim.epoch() }
+    }
+
+    fn claimed_record(&self, claim: &Claim) -> OwnerRecord {
+        let owner = Owner { node: self.settings.node, client: self.client };
+        OwnerRecord { epoch: claim.epoch(), owner: Some(owner), mark: 0, is_released: false }
+    }
+
+    fn write_record(&mut self, now: Nanos, claim: Claim) {
+        let (op, record) = (self.next_op(), self.claimed_record(&claim));
+        self.actions.push(Action::WriteRecord { op, expected: Expected::Epoch(claim.old_epoch), new: record });
+        self.state =
+            State::Recording { claim, recording: Recording { record, is_written: false, started_at: now }, op };
+    }
+
+    /// Reads the record back that was just written.
+    pub(super) fn claim_recorded(&mut self, now: Nanos) {
+        let State::Recording { claim, recording, .. } = &self.state else { unreachable!("a claim writes the record") };
+        let (claim, recording) = (claim.clone(), *recording);
+        let op = self.next_op();
+        self.actions.push(Action::ReadRecord { op });
+        let recording = Recording { is_written: true, started_at: now, ..recording };
+        self.state = State::Recording { claim, recording, op };
+    }
+
+    pub(super) fn claim_read_back(&mut self, now: Nanos, record: OwnerRecord) {
+        let State::Recording { claim, recording, .. } = &self.state else { unreachable!("a claim reads the record") };
+        assert!(recording.is_written, "the record is read after it was written");
+        let (recording, fences) = (*recording, claim.fences.clone());
+        if record == recording.record {
+            if self.settings.sabotage.is(Sabotage::ServeBeforeFencing) {
+                self.fence_after_serving(fences);
+            }
+            self.serve(now, record, recording.started_at);
+        } else {
+            // The process went back in time, or another node has claimed since. The session is not trusted any more.
+            self.replace_client();
+        }
+    }
+
+    fn fence_after_serving(&mut self, clients: Vec<StorageClient>) {
+        for client in clients {
+            let op = self.next_op();
+            self.actions.push(Action::Fence { op, client });
+        }
+        let op = self.next_op();
+        self.actions.push(Action::AcquireLock { op });
+    }
+}

@@ -1,0 +1,157 @@
+//! Connections and requests of clients, and requests that other nodes forward.
+
+use super::Ownership;
+use crate::action::Action;
+use crate::claim::Trigger;
+use crate::connection::Connection;
+use crate::ids::{ConnectionId, NodeId, RequestId};
+use crate::lease::LeasePhase;
+use crate::peer::PeerMessage;
+use crate::request::{Request, RequestError, RequestKind, Source, Stage};
+use crate::sabotage::Sabotage;
+use crate::state::State;
+use crate::time::Nanos;
+
+impl Ownership {
+    pub(super) fn connect(&mut self, now: Nanos, connection: ConnectionId) {
+        let needs_renewal = self.next_renewal();
+        let new = Connection { needs_renewal, is_superseded: false, is_departing: false };
+        let previous = self.connections.insert(connection, new);
+        assert!(previous.is_none(), "a connection begins once");
+        self.step(now);
+    }
+
+    /// Forgets a connection. The last one decides about the place of the volume: an owner without clients hands it over
+    /// to a node that has some, and a claim for clients that are gone is abandoned.
+    pub(super) fn close(&mut self, now: Nanos, connection: ConnectionId) {
+        if self.connections.remove(&connection).is_none() {
+            return;
+        }
+        self.requests.retain(|_, request| request.source != Source::Connection(connection));
+        if !self.connections.is_empty() {
+            return self.step(now);
+        }
+        match &self.state {
+            State::Owning { .. } => {
+                if let Some(to) = self.nodes_with_clients.pop_first() {
+                    self.start_drain(now, Some(to));
+                }
+            }
+            State::Standby(standby) => {
+                if let Some(owner) = standby.owner {
+                    self.actions.push(Action::Send { to: owner.node, message: PeerMessage::ClientsGone });
+                }
+            }
+            State::Claiming { claim, .. }
+            | State::Connecting { claim }
+            | State::Fencing { claim, .. }
+            | State::Acquiring { claim, .. }
+            | State::Replaying { claim, .. }
+                if claim.trigger == Trigger::Request =>
+            {
+                self.abandon_claim(now);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn accept(&mut self, now: Nanos, connection: ConnectionId, request: RequestId, kind: RequestKind) {
+        // The front end may pass on a request that it received before it closed the connection.
+        let Some(state) = self.connections.get_mut(&connection) else { return };
+        state.is_departing &= kind == RequestKind::Flush;
+        let needs_renewal = state.needs_renewal;
+        self.queue(now, request, Source::Connection(connection), kind, needs_renewal);
+        self.step(now);
+    }
+
+    pub(super) fn accept_forwarded(&mut self, now: Nanos, from: NodeId, request: RequestId, kind: RequestKind) {
+        let is_owner = matches!(self.state, State::Owning { .. } | State::Draining { .. });
+        if !is_owner || kind == RequestKind::Write {
+            self.actions.push(Action::Answer { request, result: Err(RequestError::NotOwner) });
+            return self.taken_for_owner(now);
+        }
+        self.nodes_with_clients.insert(from);
+        let needs_renewal = self.next_renewal();
+        self.queue(now, request, Source::Peer(from), kind, needs_renewal);
+        self.step(now);
+    }
+
+    fn queue(&mut self, now: Nanos, id: RequestId, source: Source, kind: RequestKind, needs_renewal: u64) {
+        let waiting = self.requests.values().filter(|request| request.stage == Stage::Waiting).count();
+        if waiting >= self.settings.queue_len_max {
+            self.actions.push(Action::Answer { request: id, result: Err(RequestError::QueueFull) });
+            return;
+        }
+        let request = Request { source, kind, stage: Stage::Waiting, arrived_at: now, needs_renewal };
+        let previous = self.requests.insert(id, request);
+        assert!(previous.is_none(), "a request arrives once");
+    }
+
+    /// Answers an executed request, or withholds the answer while the lease is not valid.
+    pub(super) fn executed(&mut self, now: Nanos, id: RequestId, result: Result<(), RequestError>) {
+        // The connection of the request may have ended.
+        let Some(request) = self.requests.get_mut(&id).filter(|request| request.stage == Stage::Executing) else {
+            return;
+        };
+        if result.is_ok() {
+            request.stage = Stage::Withheld;
+            self.answer_withheld(now);
+        } else {
+            self.answer(id, result);
+        }
+        self.step(now);
+    }
+
+    /// Answers executed requests if the lease is valid now.
+    pub(super) fn answer_withheld(&mut self, now: Nanos) {
+        if self.lease_phase(now) == Some(LeasePhase::Valid) {
+            self.answer_all_withheld();
+        }
+    }
+
+    pub(super) fn answer_all_withheld(&mut self) {
+        for id in self.requests_in(Stage::Withheld) {
+            self.answer(id, Ok(()));
+        }
+    }
+
+    pub(super) fn forward_answered(&mut self, now: Nanos, id: RequestId, result: Result<(), RequestError>) {
+        let Some(request) = self.requests.get_mut(&id).filter(|request| request.stage == Stage::Forwarded) else {
+            return;
+        };
+        if result == Err(RequestError::NotOwner) {
+            request.stage = Stage::Waiting;
+            if let State::Standby(standby) = &mut self.state {
+                standby.owner = None;
+            }
+            self.step(now);
+        } else {
+            self.answer(id, result);
+        }
+    }
+
+    /// Fails requests that have waited too long for an ownership.
+    pub(super) fn expire_requests(&mut self, now: Nanos) {
+        for id in self.requests_in(Stage::Waiting) {
+            if now.since(self.requests[&id].arrived_at) >= self.settings.queue_time_max {
+                self.answer(id, Err(RequestError::NoOwnership));
+            }
+        }
+    }
+
+    pub(super) fn requests_in(&self, stage: Stage) -> Vec<RequestId> {
+        self.requests.iter().filter(|(_, request)| request.stage == stage).map(|(id, _)| *id).collect()
+    }
+
+    /// The renewal that a connection or request that arrives now waits for. A new owner has just proved its ownership.
+    fn next_renewal(&self) -> u64 {
+        match &self.state {
+            State::Owning { lease } | State::Draining { lease, .. }
+                if !self.settings.sabotage.is(Sabotage::SkipConfirmation) =>
+            {
+                lease.next_renewal()
+            }
+            _ => 0,
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The ownership of one volume at one node: takes events, returns actions.
+
+mod claiming;
+mod clients;
+mod draining;
+mod owning;
+mod standby;
+mod storage;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::action::{Action, LossReason};
+use crate::connection::Connection;
+use crate::event::{Command, Event, StorageError};
+use crate::ids::{ConnectionId, Epoch, NodeId, OpId, RequestId, StorageClient};
+use crate::peer::PeerMessage;
+use crate::request::{Request, RequestError, Source};
+use crate::settings::Settings;
+use crate::state::{Standby, State, StateKind};
+use crate::time::Nanos;
+
+/// The ownership of one volume at one node.
+#[derive(Clone, Debug)]
+pub struct Ownership {
+    settings: Settings,
+    client: StorageClient,
+    state: State,
+    connections: BTreeMap<ConnectionId, Connection>,
+    requests: BTreeMap<RequestId, Request>,
+    /// Nodes with clients of the volume that this node owns.
+    nodes_with_clients: BTreeSet<NodeId>,
+    /// The renewal that the next batch of destage waits for.
+    destage_needs_renewal: Option<u64>,
+    /// A new session is being opened.
+    is_replacing_client: bool,
+    last_op: u64,
+    actions: Vec<Action>,
+}
+
+impl Ownership {
+    /// A standby whose session with the storage is `client`.
+    pub fn new(settings: Settings, client: StorageClient) -> Ownership {
+        Ownership {
+            settings,
+            client,
+            state: State::Standby(Standby::default()),
+            connections: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            nodes_with_clients: BTreeSet::new(),
+            destage_needs_renewal: None,
+            is_replacing_client: false,
+            last_op: 0,
+            actions: Vec::new(),
+        }
+    }
+
+    /// The state, for reports.
+    pub fn state(&self) -> StateKind {
+        self.state.kind()
+    }
+
+    /// The epoch of an owner.
+    pub fn epoch(&self) -> Option<Epoch> {
+        match &self.state {
+            State::Owning { lease } | State::Draining { lease, .. } => Some(lease.record.epoch),
+            _ => None,
+        }
+    }
+
+    /// The connections of clients, in the order of their numbers.
+    pub fn connections(&self) -> impl Iterator<Item = ConnectionId> {
+        self.connections.keys().copied()
+    }
+
+    /// Processes an event at the time `now`, and returns the actions to execute, in order.
+    pub fn handle(&mut self, now: Nanos, event: Event) -> Vec<Action> {
+        match event {
+            Event::Tick => self.tick(now),
+            Event::Connected(connection) => self.connect(now, connection),
+            Event::Closed(connection) => self.close(now, connection),
+            Event::Request { connection, request, kind } => self.accept(now, connection, request, kind),
+            Event::Forwarded { from, request, kind } => self.accept_forwarded(now, from, request, kind),
+            Event::Executed { request, result } => self.executed(now, request, result),
+            Event::ForwardAnswered { request, result } => self.forward_answered(now, request, result),
+            Event::DestageWanted => self.want_destage(now),
+            Event::Storage { op, result } => self.storage(now, op, result),
+            Event::DataPathRefused { client, error } => self.data_path_refused(now, client, error),
+            Event::ClientReplaced(client) => self.client_replaced(now, client),
+            Event::Peer { from, message } => self.peer(now, from, message),
+            Event::Command(command) => self.command(now, command),
+        }
+        std::mem::take(&mut self.actions)
+    }
+
+    fn tick(&mut self, now: Nanos) {
+        self.expire_requests(now);
+        self.tick_claim(now);
+        self.step(now);
+    }
+
+    /// Does all that the present state allows.
+    fn step(&mut self, now: Nanos) {
+        match self.state {
+            State::Standby(_) => self.step_standby(now),
+            State::Owning { .. } => self.step_owning(now),
+            State::Draining { .. } => self.step_draining(now),
+            _ => {}
+        }
+    }
+
+    fn peer(&mut self, now: Nanos, from: NodeId, message: PeerMessage) {
+        match message {
+            PeerMessage::HandOverRequest { epoch, is_first_write } => {
+                self.hand_over_requested(now, from, epoch, is_first_write);
+            }
+            PeerMessage::ClientsGone => {
+                self.nodes_with_clients.remove(&from);
+            }
+            PeerMessage::Released(epoch) => self.released(now, epoch),
+        }
+    }
+
+    fn command(&mut self, now: Nanos, command: Command) {
+        match command {
+            Command::TakeOver { dead_node } => self.take_over(now, dead_node),
+            Command::Move { to } => {
+                if matches!(self.state, State::Owning { .. }) && to != self.settings.node {
+                    self.start_drain(now, Some(to));
+                }
+            }
+        }
+    }
+
+    fn data_path_refused(&mut self, now: Nanos, client: StorageClient, error: StorageError) {
+        if client == self.client {
+            self.refused(now, error);
+        }
+    }
+
+    /// Acts on an error of the storage: an owner that is refused is none any more.
+    fn refused(&mut self, now: Nanos, error: StorageError) {
+        match (&self.state, error) {
+            (State::Owning { .. } | State::Draining { .. }, error) => self.lose(now, loss_reason(error)),
+            (State::Fenced, _) => {}
+            (_, StorageError::Blocked) => self.replace_client(),
+            (_, StorageError::LockedByOther | StorageError::Stale) => self.abandon_claim(now),
+        }
+    }
+
+    /// Ends an ownership that is lost: closes the front ends, and discards what is not in the log.
+    fn lose(&mut self, now: Nanos, reason: LossReason) {
+        self.actions.extend([Action::ReportLoss(reason), Action::StopAcknowledging]);
+        self.close_front_ends();
+        self.actions.push(Action::Discard);
+        self.destage_needs_renewal = None;
+        self.answer_peers_as_standby(now);
+        self.replace_client();
+    }
+
+    fn replace_client(&mut self) {
+        self.state = State::Fenced;
+        self.order_new_client();
+    }
+
+    fn order_new_client(&mut self) {
+        if !std::mem::replace(&mut self.is_replacing_client, true) {
+            self.actions.push(Action::ReplaceClient);
+        }
+    }
+
+    /// The new session is open. Operations of the old one have no results.
+    fn client_replaced(&mut self, now: Nanos, client: StorageClient) {
+        assert!(self.is_replacing_client, "a session is replaced on order");
+        (self.is_replacing_client, self.client) = (false, client);
+        match &self.state {
+            State::Fenced => self.enter_standby(now, Standby::default()),
+            State::Connecting { .. } => self.claim_connected(),
+            State::Claiming { claim, .. } => {
+                let claim = claim.clone();
+                self.read_header(claim);
+            }
+            State::Standby(_) => {}
+            state => unreachable!("{:?} has the session of its claim", state.kind()),
+        }
+    }
+
+    /// Closes every connection and drops its requests. Operations in progress may still have effect.
+    fn close_front_ends(&mut self) {
+        self.actions.push(Action::CloseFrontEnds);
+        self.connections.clear();
+        self.requests.retain(|_, request| matches!(request.source, Source::Peer(_)));
+    }
+
+    /// Refuses requests of other nodes: this node does not own the volume any more.
+    fn answer_peers_as_standby(&mut self, _now: Nanos) {
+        let from_peers = |request: &Request| matches!(request.source, Source::Peer(_));
+        let ids: Vec<_> = self.requests.iter().filter(|(_, r)| from_peers(r)).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.answer(id, Err(RequestError::NotOwner));
+        }
+    }
+
+    fn answer(&mut self, request: RequestId, result: Result<(), RequestError>) {
+        let removed = self.requests.remove(&request);
+        assert!(removed.is_some(), "a request is answered once");
+        self.actions.push(Action::Answer { request, result });
+    }
+
+    fn next_op(&mut self) -> OpId {
+        self.last_op += 1;
+        OpId(self.last_op)
+    }
+}
+
+fn loss_reason(error: StorageError) -> LossReason {
+    match error {
+        StorageError::Blocked => LossReason::Blocked,
+        StorageError::LockedByOther => LossReason::LockedByOther,
+        StorageError::Stale => LossReason::Stale,
+    }
+}

@@ -1,0 +1,193 @@
+//! An owner: executes requests, renews its lease, and leaves when it cannot.
+
+use super::Ownership;
+use crate::action::{Action, LossReason};
+use crate::ids::{Epoch, NodeId, OpId};
+use crate::lease::{Lease, LeasePhase, Renewal, RenewalStep};
+use crate::record::{Expected, OwnerRecord};
+use crate::request::Stage;
+use crate::sabotage::Sabotage;
+use crate::state::{DrainStep, State};
+use crate::time::Nanos;
+
+impl Ownership {
+    /// Begins to serve. The record was read back by an operation that began at `confirmed_at`.
+    pub(super) fn serve(&mut self, now: Nanos, record: OwnerRecord, confirmed_at: Nanos) {
+        for connection in self.connections.values_mut() {
+            connection.needs_renewal = 0;
+            connection.is_superseded = false;
+            connection.is_departing = false;
+        }
+        for request in self.requests.values_mut() {
+            request.needs_renewal = 0;
+        }
+        self.nodes_with_clients.clear();
+        self.destage_needs_renewal = None;
+        self.state = State::Owning { lease: Lease::new(record, confirmed_at) };
+        self.actions.push(Action::Serve { epoch: record.epoch });
+        self.step(now);
+    }
+
+    /// The lease of an owner.
+    fn lease(&self) -> Option<&Lease> {
+        match &self.state {
+            State::Owning { lease } | State::Draining { lease, .. } => Some(lease),
+            _ => None,
+        }
+    }
+
+    fn lease_mut(&mut self) -> &mut Lease {
+        match &mut self.state {
+            State::Owning { lease } | State::Draining { lease, .. } => lease,
+            _ => unreachable!("an owner has a lease"),
+        }
+    }
+
+    pub(super) fn lease_phase(&self, now: Nanos) -> Option<LeasePhase> {
+        let lease = self.lease()?;
+        if self.settings.sabotage.is(Sabotage::AcknowledgeWithoutLease) {
+            return Some(LeasePhase::Valid);
+        }
+        Some(lease.phase(now))
+    }
+
+    pub(super) fn step_owning(&mut self, now: Nanos) {
+        self.act_on_lease_phase(now);
+        self.renew_if_due(now);
+        if self.lease_phase(now) != Some(LeasePhase::Valid) {
+            return;
+        }
+        self.answer_all_withheld();
+        let completed = self.lease().expect("an owner has a lease").completed();
+        for id in self.requests_in(Stage::Waiting) {
+            let request = self.requests.get_mut(&id).expect("the request waits");
+            if request.needs_renewal <= completed {
+                request.stage = Stage::Executing;
+                self.actions.push(Action::Execute { request: id });
+            }
+        }
+        if self.destage_needs_renewal.is_some_and(|needs| needs <= completed) {
+            self.destage_needs_renewal = None;
+            self.actions.push(Action::Destage);
+        }
+    }
+
+    /// Withholds answers when the lease runs out, closes the front ends later, and resumes after a renewal.
+    pub(super) fn act_on_lease_phase(&mut self, now: Nanos) {
+        let Some(phase) = self.lease_phase(now) else { return };
+        let acted = std::mem::replace(&mut self.lease_mut().acted_phase, phase);
+        if acted == phase {
+            return;
+        }
+        match phase {
+            LeasePhase::Valid => self.actions.push(Action::ResumeAcknowledging),
+            LeasePhase::Expired => self.actions.push(Action::StopAcknowledging),
+            LeasePhase::Closed => {
+                if acted == LeasePhase::Valid {
+                    self.actions.push(Action::StopAcknowledging);
+                }
+                self.close_front_ends();
+            }
+        }
+    }
+
+    pub(super) fn renew_if_due(&mut self, now: Nanos) {
+        let requests = self.requests.values().filter(|request| request.stage == Stage::Waiting);
+        let needs = requests.map(|request| request.needs_renewal).chain(self.destage_needs_renewal).max();
+        let connections = self.connections.values().map(|connection| connection.needs_renewal).max();
+        let drain = match &self.state {
+            State::Draining { needs_renewal, .. } => Some(*needs_renewal),
+            _ => None,
+        };
+        let needs = needs.max(connections).max(drain).unwrap_or(0);
+        if !self.lease().is_some_and(|lease| lease.is_due(now, needs)) {
+            return;
+        }
+        let op = self.next_op();
+        let is_mark = self.destage_needs_renewal.is_some() && !self.settings.sabotage.is(Sabotage::DestageWithoutMark);
+        self.lease_mut().begin(now, op, is_mark);
+        self.actions.push(Action::ReadRecord { op });
+    }
+
+    /// Takes the next step of the renewal in progress.
+    fn continue_renewal(&mut self, step: RenewalStep) -> OpId {
+        let op = self.next_op();
+        let renewal = self.lease_mut().renewal.as_mut().expect("a renewal is in progress");
+        (renewal.op, renewal.step) = (op, step);
+        op
+    }
+
+    /// The mark of a renewal was written: reads it back.
+    pub(super) fn mark_written(&mut self, new: OwnerRecord) {
+        let op = self.continue_renewal(RenewalStep::ReadBack(new));
+        self.actions.push(Action::ReadRecord { op });
+    }
+
+    /// A renewal has read the record. Any other than the owner's means that the ownership is lost, or that this process
+    /// went back in time.
+    pub(super) fn renewal_read(&mut self, now: Nanos, renewal: Renewal, record: OwnerRecord) {
+        let old = self.lease_mut().record;
+        let expected = match renewal.step {
+            RenewalStep::ReadBack(new) => new,
+            RenewalStep::Read | RenewalStep::Write(_) => old,
+        };
+        if record != expected && !self.tolerates(&record, &expected) {
+            return self.lose(now, LossReason::Stale);
+        }
+        if renewal.step == RenewalStep::Read && (renewal.is_mark || self.is_unrecorded(&record)) {
+            let new = OwnerRecord { mark: old.mark + 1, ..old };
+            let op = self.continue_renewal(RenewalStep::Write(new));
+            let expected = if self.is_unrecorded(&record) || self.settings.sabotage.is(Sabotage::AutomaticLock) {
+                Expected::Epoch(record.epoch)
+            } else {
+                Expected::Record(old)
+            };
+            self.actions.push(Action::WriteRecord { op, expected, new });
+            return;
+        }
+        self.lease_mut().record = expected;
+        self.lease_mut().complete();
+        self.act_on_lease_phase(now);
+        self.step(now);
+    }
+
+    /// True for a record that a sabotaged owner believes.
+    fn tolerates(&self, record: &OwnerRecord, expected: &OwnerRecord) -> bool {
+        self.is_unrecorded(record)
+            || self.settings.sabotage.is(Sabotage::AutomaticLock) && record.epoch == expected.epoch
+    }
+
+    /// True if a sabotaged owner has yet to write its record.
+    fn is_unrecorded(&self, record: &OwnerRecord) -> bool {
+        let is_old = self.lease().is_some_and(|lease| record.epoch < lease.record.epoch);
+        self.settings.sabotage.is(Sabotage::EpochAfterServing) && is_old
+    }
+
+    /// Destage begins after a renewal that began after the data path has asked, and that has marked the record: a
+    /// process whose memory went back in time writes nothing to the image, where the storage could not refuse it.
+    pub(super) fn want_destage(&mut self, now: Nanos) {
+        let State::Owning { lease } = &self.state else { return };
+        let needs = if self.settings.sabotage.is(Sabotage::SkipConfirmation) { 0 } else { lease.next_renewal() };
+        self.destage_needs_renewal = Some(needs);
+        self.step(now);
+    }
+
+    pub(super) fn hand_over_requested(&mut self, now: Nanos, from: NodeId, epoch: Epoch, is_first_write: bool) {
+        let State::Owning { lease } = &self.state else { return self.taken_for_owner(now) };
+        if lease.record.epoch != epoch {
+            return;
+        }
+        self.nodes_with_clients.insert(from);
+        if is_first_write || self.connections.is_empty() {
+            self.start_drain(now, Some(from));
+        }
+    }
+
+    pub(super) fn start_drain(&mut self, now: Nanos, to: Option<NodeId>) {
+        let State::Owning { lease } = &self.state else { unreachable!("an owner drains") };
+        let (lease, needs_renewal) = (lease.clone(), lease.next_renewal());
+        self.destage_needs_renewal = None;
+        self.state = State::Draining { lease, to, needs_renewal, step: DrainStep::AwaitRequests };
+        self.step(now);
+    }
+}

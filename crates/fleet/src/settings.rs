@@ -1,0 +1,49 @@
+//! Settings and limits of the ownership.
+
+use crate::ids::NodeId;
+use crate::sabotage::Sabotage;
+use crate::time::Nanos;
+
+/// Time from the start of the last completed renewal after which no request is acknowledged.
+pub(crate) const LEASE: Nanos = Nanos::from_secs(6);
+/// Time from the start of the last completed renewal after which the front ends are closed.
+pub(crate) const CLOSE_AFTER: Nanos = Nanos::from_secs(10);
+/// Pause between two renewals.
+pub(crate) const RENEW_PERIOD: Nanos = Nanos::from_secs(2);
+/// Longest time for which a clock may stand still while its lease is believed.
+pub(crate) const CLOCK_MARGIN: Nanos = Nanos::from_secs(2);
+/// Pause between two looks at the owner, or two requests for a hand-over, while requests wait.
+pub(crate) const RETRY_PERIOD: Nanos = Nanos::from_secs(1);
+/// Time for which another claim in progress is left alone.
+pub(crate) const RIVAL_TIMEOUT: Nanos = Nanos::from_secs(10);
+/// Time after which an attempt that has not written the owner's record is abandoned.
+pub(crate) const ATTEMPT_TIMEOUT: Nanos = Nanos::from_secs(30);
+
+/// Settings of a volume at a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// This node.
+    pub node: NodeId,
+    /// Take over without a command when the owner's watch has expired.
+    pub takes_over_automatically: bool,
+    /// Requests that may wait for the ownership.
+    pub queue_len_max: usize,
+    /// Time for which a request may wait for the ownership.
+    pub queue_time_max: Nanos,
+    /// A deliberate fault.
+    #[doc(hidden)]
+    pub sabotage: Sabotage,
+}
+
+impl Settings {
+    /// The defaults, at `node`.
+    pub const fn new(node: NodeId) -> Settings {
+        Settings {
+            node,
+            takes_over_automatically: false,
+            queue_len_max: 64,
+            queue_time_max: Nanos::from_secs(30),
+            sabotage: Sabotage::None,
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Clients: guests and plain programs that write sequence-numbered blocks, read and flush.
+
+/// Kind of a client's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    Mixed,
+    ReadsOnly,
+}
+
+/// A client.
+#[derive(Debug)]
+pub struct Client {
+    pub volume: usize,
+    pub home: usize,
+    pub work: Work,
+    pub connection: Option<u64>,
+    /// The connection of a migration's target, and the migration's number.
+    pub target: Option<u64>,
+    pub migrations: usize,
+    pub called_off: bool,
+    /// The operation in progress.
+    pub pending: Option<usize>,
+    /// Time between two operations at most.
+    pub pause_max: u64,
+    /// Time after which the client gives a request up and connects anew.
+    pub request_timeout: u64,
+    /// Flushes completed that were invoked after the end of all faults.
+    pub flushes_after_faults: u32,
+    pub failed_ops: u32,
+}
+
+/// A connection of a client.
+#[derive(Debug)]
+pub struct Connection {
+    pub client: usize,
+    pub node: usize,
+    /// The node's session; `None` until the node has accepted.
+    pub session: Option<u64>,
+    pub is_open: bool,
+    /// The volume was handed over, and nothing but flushes was sent since: the flushes cover nothing new.
+    pub is_drained: bool,
+}

@@ -1,0 +1,215 @@
+//! The plan of a run: its shape, faults, administrators and migrations, drawn from the seed.
+
+use fleet::{Command, NodeId};
+
+use crate::client::{Client, Work};
+use crate::events::{Fault, node_id};
+use crate::rng::Rng;
+use crate::world::{FAULTS_END, MILLI, NODES, SECOND};
+
+/// Faults on which a run concentrates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Focus {
+    All,
+    LateResults,
+    Rewinds,
+    ExpiredWatch,
+}
+
+/// The plan of a run.
+#[derive(Debug)]
+pub struct Plan {
+    pub volumes: usize,
+    pub is_automatic: bool,
+    pub has_faults: bool,
+    /// Percentage of messages to the storage that are late by seconds.
+    pub late_percent: u64,
+    /// Delay of a late message, at most.
+    pub late_max: u64,
+    /// Percentage of messages between nodes that are lost.
+    pub loss_percent: u64,
+    pub faults: Vec<(u64, Fault)>,
+    pub clients: Vec<Client>,
+    pub calm_migrations: usize,
+}
+
+impl Plan {
+    pub fn draw(rng: &mut Rng, focus: Option<Focus>) -> Plan {
+        let volumes = 1 + rng.below(2) as usize;
+        let has_faults = !rng.percent(12);
+        let mut clients = Vec::new();
+        for volume in 0..volumes {
+            let home = rng.below(NODES as u64) as usize;
+            clients.push(client(rng, volume, home, Work::Mixed));
+            if has_faults && rng.percent(50) {
+                let work = if rng.percent(35) { Work::Mixed } else { Work::ReadsOnly };
+                let home = rng.below(NODES as u64) as usize;
+                clients.push(client(rng, volume, home, work));
+            }
+        }
+        let mut plan = Plan {
+            volumes,
+            is_automatic: rng.percent(50),
+            has_faults,
+            late_percent: if has_faults { [0, 1, 3, 15][rng.below(4) as usize] } else { 0 },
+            late_max: 8 * SECOND,
+            loss_percent: if has_faults { rng.below(20) } else { 0 },
+            faults: Vec::new(),
+            clients,
+            calm_migrations: 0,
+        };
+        let drawn = match rng.below(20) {
+            0 => Focus::LateResults,
+            1 => Focus::Rewinds,
+            2 => Focus::ExpiredWatch,
+            _ => Focus::All,
+        };
+        match focus.unwrap_or(drawn) {
+            Focus::LateResults if has_faults => plan.draw_late_results(rng),
+            Focus::Rewinds if has_faults => plan.draw_rewinds(rng),
+            Focus::ExpiredWatch if has_faults => plan.draw_expired_watch(rng),
+            _ => {
+                plan.draw_migrations(rng, 3);
+                if has_faults {
+                    for _ in 0..1 + rng.below(7) {
+                        plan.draw_fault(rng);
+                    }
+                }
+            }
+        }
+        plan
+    }
+
+    /// Slow storage and impatient clients: many attempts that are abandoned.
+    fn draw_late_results(&mut self, rng: &mut Rng) {
+        (self.late_percent, self.late_max) = (15, 35 * SECOND);
+        for client in &mut self.clients {
+            client.request_timeout = rng.between(SECOND, 4 * SECOND);
+        }
+        self.draw_migrations(rng, 4);
+    }
+
+    /// Nodes whose memory goes back, owners and others, between many migrations.
+    fn draw_rewinds(&mut self, rng: &mut Rng) {
+        for _ in 0..2 + rng.below(3) {
+            let (at, node) = (SECOND + rng.below(20 * SECOND), rng.below(NODES as u64) as usize);
+            self.faults.push((at, Fault::TakeSnapshot { node }));
+            self.faults.push((at + SECOND + rng.below(20 * SECOND), Fault::RestoreSnapshot { node }));
+        }
+        self.draw_migrations(rng, 5);
+    }
+
+    /// An owner that reaches the storage again when its watch has just expired.
+    fn draw_expired_watch(&mut self, rng: &mut Rng) {
+        self.is_automatic = true;
+        let (at, volume) = (2 * SECOND + rng.below(10 * SECOND), rng.below(self.volumes as u64) as usize);
+        let until = at + 30 * SECOND + SECOND / 2 + rng.below(3 * SECOND);
+        self.faults.push((at, Fault::Isolate { volume, until, cuts_links: false, take_over_after: u64::MAX }));
+        let home = rng.below(NODES as u64) as usize;
+        self.clients.push(client(rng, volume, home, Work::Mixed));
+    }
+
+    fn draw_migrations(&mut self, rng: &mut Rng, rounds_max: u64) {
+        for client in 0..self.clients.len() {
+            for round in 0..rng.below(rounds_max) {
+                let at = (2 + 42 / rounds_max * round) * SECOND + rng.below(3 * SECOND);
+                let to = rng.below(NODES as u64) as usize;
+                let called_off = rng.percent(30);
+                self.calm_migrations += usize::from(!called_off);
+                let stay = if rng.percent(70) { 2 * SECOND } else { rng.below(3 * SECOND) };
+                self.faults.push((at, Fault::Migrate { client, to, called_off, stay }));
+            }
+        }
+    }
+
+    fn draw_fault(&mut self, rng: &mut Rng) {
+        let at = SECOND + rng.below(FAULTS_END - 6 * SECOND);
+        let node = rng.below(NODES as u64) as usize;
+        let volume = rng.below(self.volumes as u64) as usize;
+        let until = (at + duration(rng)).min(FAULTS_END);
+        match rng.below(16) {
+            0 => self.faults.push((at, Fault::CutStorage { node, until })),
+            1 => {
+                let b = (node + 1 + rng.below(2) as usize) % NODES;
+                self.faults.push((at, Fault::CutLink { a: node, b, until }));
+            }
+            2 => {
+                self.faults.push((at, Fault::CutStorage { node, until }));
+                for b in (0..NODES).filter(|b| *b != node) {
+                    self.faults.push((at, Fault::CutLink { a: node, b, until }));
+                }
+            }
+            3 | 4 => self.faults.push((at, Fault::Pause { node, until })),
+            5 | 6 => {
+                self.faults.push((at, Fault::Kill { node }));
+                self.faults.push((until, Fault::Start { node }));
+            }
+            7 => self.faults.push((at, Fault::FenceNode { node })),
+            8 => {
+                // The time for which all of a node's stops add up is the margin of the lease.
+                let has_stop = |fault: &Fault| matches!(fault, Fault::StopClock { node: other, .. } if *other == node);
+                if !self.faults.iter().any(|(_, fault)| has_stop(fault)) {
+                    let until = at + rng.below(2 * SECOND);
+                    self.faults.push((at, Fault::StopClock { node }));
+                    self.faults.push((until, Fault::StartClock { node }));
+                }
+            }
+            9 | 10 => {
+                self.faults.push((at, Fault::TakeSnapshot { node }));
+                let at = at + MILLI + if rng.percent(50) { rng.below(3 * SECOND) } else { rng.below(15 * SECOND) };
+                self.faults.push((at.min(FAULTS_END), Fault::RestoreSnapshot { node }));
+            }
+            11..=13 => {
+                let long = rng.between(28 * SECOND, 36 * SECOND);
+                let until = if rng.percent(50) { until } else { (at + long).min(FAULTS_END + 10 * SECOND) };
+                let take_over_after = if rng.percent(60) { rng.below(7 * SECOND) } else { u64::MAX };
+                let cuts_links = rng.percent(40);
+                self.faults.push((at, Fault::Isolate { volume, until, cuts_links, take_over_after }));
+            }
+            14 => {
+                let after = if rng.percent(60) { rng.below(3 * SECOND) } else { rng.below(12 * SECOND) };
+                self.faults.push((at, Fault::RewindOwner { volume, after }));
+            }
+            _ => {
+                let command = Command::Move { to: node_id(rng.below(NODES as u64) as usize) };
+                for node in 0..NODES {
+                    self.faults.push((at, Fault::Command { node, volume, command }));
+                }
+            }
+        }
+        if rng.percent(40) {
+            let command = Command::TakeOver { dead_node: None::<NodeId> };
+            let node = rng.below(NODES as u64) as usize;
+            let at = (at + rng.below(8 * SECOND)).min(FAULTS_END - SECOND);
+            self.faults.push((at, Fault::Command { node, volume, command }));
+        }
+    }
+}
+
+/// A fault's duration: short ones, and ones beyond each of the lease's limits.
+fn duration(rng: &mut Rng) -> u64 {
+    match rng.below(3) {
+        0 => rng.below(3 * SECOND),
+        1 => rng.between(3 * SECOND, 12 * SECOND),
+        _ => rng.between(12 * SECOND, 42 * SECOND),
+    }
+}
+
+fn client(rng: &mut Rng, volume: usize, home: usize, work: Work) -> Client {
+    let request_timeout = if rng.percent(85) { 40 * SECOND } else { rng.between(SECOND, 10 * SECOND) };
+    let pause_max = [50, 300, 900][rng.below(3) as usize] * MILLI;
+    Client {
+        volume,
+        home,
+        work,
+        connection: None,
+        target: None,
+        migrations: 0,
+        called_off: false,
+        pending: None,
+        pause_max,
+        request_timeout,
+        flushes_after_faults: 0,
+        failed_ops: 0,
+    }
+}

@@ -1,0 +1,14 @@
+//! Ownership in a simulated fleet: nodes, links, a model of RBD, guests that migrate, faults; histories are checked.
+
+mod campaign;
+mod checker;
+mod client;
+mod data_path;
+mod events;
+mod faults;
+mod history;
+mod node;
+mod rng;
+mod sabotage;
+mod storage;
+mod world;

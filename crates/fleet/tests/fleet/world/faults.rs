@@ -1,0 +1,215 @@
+//! Faults, administrators, and the end of all faults.
+
+use fleet::{Command, ConnectionId, Event, NodeId};
+
+use super::{NODES, SECOND, World};
+use crate::events::{Fault, WorldEvent, node_id};
+use crate::history::OpKind;
+use crate::storage::StorageOp;
+
+impl World {
+    pub fn fault(&mut self, fault: Fault) {
+        match fault {
+            Fault::CutStorage { node, until } => {
+                let cut = &mut self.nodes[node].storage_cut_until;
+                *cut = until.max(*cut);
+            }
+            Fault::CutLink { a, b, until } => {
+                self.links_cut_until[a][b] = until;
+                self.links_cut_until[b][a] = until;
+            }
+            Fault::Pause { node, until } => self.nodes[node].paused_until = until,
+            Fault::StopClock { node } => {
+                let now = self.now;
+                self.nodes[node].clock.stop(now);
+            }
+            Fault::StartClock { node } => {
+                let now = self.now;
+                self.nodes[node].clock.start(now);
+            }
+            Fault::Kill { node } => self.kill(node),
+            Fault::Start { node } => self.start(node),
+            Fault::TakeSnapshot { node } => self.take_snapshot(node),
+            Fault::RestoreSnapshot { node } => self.restore_snapshot(node),
+            Fault::Command { node, volume, command } => self.command(node, volume, command),
+            Fault::Isolate { volume, until, cuts_links, take_over_after } => {
+                self.isolate(volume, until, cuts_links, take_over_after);
+            }
+            Fault::RewindOwner { volume, after } => {
+                if let Some(node) = self.owner(volume) {
+                    self.take_snapshot(node);
+                    self.after(after, WorldEvent::Fault(Fault::RestoreSnapshot { node }));
+                }
+            }
+            Fault::FenceNode { node } => self.fence_node(node),
+            Fault::Migrate { client, to, called_off, stay } => self.migrate(client, to, called_off, stay),
+            Fault::End => self.end_faults(),
+        }
+    }
+
+    /// A node that owns the volume, as it believes.
+    fn owner(&self, volume: usize) -> Option<usize> {
+        (0..NODES).find(|node| {
+            let node = &self.nodes[*node];
+            node.is_running && node.instances[volume].ownership.epoch().is_some()
+        })
+    }
+
+    fn isolate(&mut self, volume: usize, until: u64, cuts_links: bool, take_over_after: u64) {
+        let Some(node) = self.owner(volume) else { return };
+        self.fault(Fault::CutStorage { node, until });
+        if cuts_links {
+            for other in (0..NODES).filter(|other| *other != node) {
+                self.fault(Fault::CutLink { a: node, b: other, until });
+            }
+        }
+        if take_over_after < u64::MAX {
+            let to = (node + 1 + self.rng.below(NODES as u64 - 1) as usize) % NODES;
+            let command = Command::TakeOver { dead_node: None };
+            self.after(take_over_after, WorldEvent::Fault(Fault::Command { node: to, volume, command }));
+        }
+    }
+
+    fn command(&mut self, node: usize, volume: usize, command: Command) {
+        if self.nodes[node].is_running && self.nodes[node].paused_until <= self.now {
+            self.deliver(node, volume, Event::Command(command));
+        }
+    }
+
+    fn kill(&mut self, node: usize) {
+        if !self.nodes[node].is_running {
+            return;
+        }
+        self.reset_all_connections(node);
+        let killed = &mut self.nodes[node];
+        killed.is_running = false;
+        killed.paused_until = 0;
+    }
+
+    fn reset_all_connections(&mut self, node: usize) {
+        for volume in 0..self.plan.volumes {
+            self.reset_connections(node, volume);
+        }
+    }
+
+    fn start(&mut self, node: usize) {
+        if self.nodes[node].is_running || self.nodes[node].is_gone {
+            return;
+        }
+        let instances = (0..self.plan.volumes).map(|_| self.new_instance(node)).collect();
+        let started = &mut self.nodes[node];
+        started.instances = instances;
+        started.is_running = true;
+        started.session += 1;
+        let session = started.session;
+        self.after(0, WorldEvent::Tick { node, session });
+    }
+
+    fn take_snapshot(&mut self, node: usize) {
+        let world = self.now;
+        let node = &mut self.nodes[node];
+        if node.is_running {
+            node.snapshot = Some((node.instances.clone(), node.clock.now(world)));
+        }
+    }
+
+    /// The node's memory and clock go back. Its connections are lost, and operations that were in progress at the
+    /// snapshot are sent again under their numbers.
+    fn restore_snapshot(&mut self, node: usize) {
+        if self.nodes[node].is_gone {
+            return;
+        }
+        let Some((instances, clock)) = self.nodes[node].snapshot.clone() else { return };
+        self.reset_all_connections(node);
+        self.settle_messages(node);
+        let world = self.now;
+        let restored = &mut self.nodes[node];
+        restored.instances = instances;
+        restored.is_running = true;
+        restored.paused_until = 0;
+        restored.session += 1;
+        restored.clock.set(world, clock);
+        let session = restored.session;
+        for volume in 0..self.plan.volumes {
+            // A node that owns the volume may continue as the owner, without its latest writes.
+            let record = self.storage.images[volume].record;
+            if record.owner.is_some_and(|owner| owner.node == node_id(node)) && !record.is_released {
+                let event = self.event;
+                self.crashed(volume, event, OpKind::Rewind);
+            }
+            let instance = &self.nodes[node].instances[volume];
+            let connections: Vec<ConnectionId> = instance.ownership.connections().collect();
+            let is_replacing = instance.is_replacing;
+            let outstanding: Vec<(u64, StorageOp)> =
+                instance.outstanding.iter().map(|(number, (_, op))| (*number, op.clone())).collect();
+            for (number, op) in outstanding {
+                self.transmit(node, volume, number, op);
+            }
+            for connection in connections {
+                self.deliver(node, volume, Event::Closed(connection));
+            }
+            if is_replacing {
+                self.after(SECOND, WorldEvent::ClientReplaced { node, session, volume });
+            }
+        }
+        self.after(0, WorldEvent::Tick { node, session });
+    }
+
+    /// Operations that were under way to the storage arrive before the restored process runs, or never: their
+    /// connections are gone.
+    fn settle_messages(&mut self, node: usize) {
+        let is_of_node =
+            |event: &WorldEvent| matches!(event, WorldEvent::AtStorage { node: other, .. } if *other == node);
+        let numbers: Vec<_> = self.events.iter().filter(|(_, event)| is_of_node(event)).map(|(n, _)| *n).collect();
+        for number in numbers {
+            // The queue skips numbers without an event.
+            let event = self.events.remove(&number).expect("the event is queued");
+            if self.rng.percent(50) {
+                self.after(0, event);
+            }
+        }
+    }
+
+    /// The hypervisor's fencing hook: the node is off and stays off, another one takes over.
+    fn fence_node(&mut self, node: usize) {
+        if (0..NODES).filter(|other| *other != node).any(|other| self.nodes[other].is_gone) {
+            return;
+        }
+        self.kill(node);
+        self.nodes[node].is_gone = true;
+        for volume in 0..self.plan.volumes {
+            let to = (node + 1 + self.rng.below(NODES as u64 - 1) as usize) % NODES;
+            let dead_node: Option<NodeId> = Some(node_id(node));
+            self.command(to, volume, Command::TakeOver { dead_node });
+        }
+    }
+
+    fn end_faults(&mut self) {
+        let now = self.now;
+        for node in 0..NODES {
+            self.nodes[node].storage_cut_until = 0;
+            self.nodes[node].paused_until = now;
+            self.nodes[node].clock.start(now);
+            self.start(node);
+        }
+        self.links_cut_until = [[0; NODES]; NODES];
+        self.after(12 * SECOND, WorldEvent::Rescue);
+    }
+
+    /// The administrator takes volumes over that are still not served.
+    pub fn rescue(&mut self) {
+        for volume in 0..self.plan.volumes {
+            let mut clients = self.clients.iter().filter(|client| client.volume == volume);
+            if clients.any(|client| client.flushes_after_faults >= 2) {
+                continue;
+            }
+            let client = self.clients.iter().find(|client| client.volume == volume).expect("a volume has a client");
+            let node = client.connection.map_or(client.home, |connection| self.connections[&connection].node);
+            let nodes = [node, (node + 1) % NODES, (node + 2) % NODES];
+            if let Some(node) = nodes.into_iter().find(|node| self.nodes[*node].is_running) {
+                self.command(node, volume, Command::TakeOver { dead_node: None });
+            }
+        }
+        self.after(25 * SECOND, WorldEvent::Rescue);
+    }
+}

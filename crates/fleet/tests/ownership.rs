@@ -1,0 +1,160 @@
+//! Single steps of the ownership: what each rule does, without a simulated world.
+
+use fleet::{
+    Action, Command, ConnectionId, Epoch, Event, Header, LossReason, Nanos, NodeId, OpId, Owner, OwnerRecord,
+    Ownership, RequestId, RequestKind, Settings, StateKind, StorageAnswer, StorageClient, StorageError,
+};
+
+const HERE: NodeId = NodeId(1);
+const OTHER: Owner = Owner { node: NodeId(2), client: StorageClient(20) };
+
+/// A node with its time.
+struct Fixture {
+    ownership: Ownership,
+    now: Nanos,
+}
+
+impl Fixture {
+    fn new() -> Fixture {
+        let ownership = Ownership::new(Settings::new(HERE), StorageClient(10));
+        Fixture { ownership, now: Nanos::from_secs(100) }
+    }
+
+    fn handle(&mut self, event: Event) -> Vec<Action> {
+        self.ownership.handle(self.now, event)
+    }
+
+    fn request(&mut self, request: u64, kind: RequestKind) -> Vec<Action> {
+        let (connection, request) = (ConnectionId(1), RequestId(request));
+        self.handle(Event::Request { connection, request, kind })
+    }
+
+    fn answer(&mut self, op: OpId, answer: StorageAnswer) -> Vec<Action> {
+        self.handle(Event::Storage { op, result: Ok(answer) })
+    }
+
+    /// Answers the look at the header with `record`, held by its owner.
+    fn read_header(&mut self, actions: &[Action], record: OwnerRecord) -> Vec<Action> {
+        let [Action::ReadHeader { op }] = actions else { panic!("no look at the header: {actions:?}") };
+        let owner = record.owner.filter(|_| !record.is_released).map(|owner| owner.client);
+        let watchers = owner.into_iter().collect();
+        self.answer(*op, StorageAnswer::Header(Header { record, lock_owner: owner, watchers }))
+    }
+
+    /// Claims a volume without an owner for the first write of a connection.
+    fn own() -> Fixture {
+        let mut node = Fixture::new();
+        node.handle(Event::Connected(ConnectionId(1)));
+        let actions = node.request(1, RequestKind::Write);
+        assert_eq!(node.read_header(&actions, OwnerRecord::default()), [Action::ReplaceClient]);
+        let actions = node.handle(Event::ClientReplaced(StorageClient(11)));
+        let [Action::AcquireLock { op }] = actions[..] else { panic!("{actions:?}") };
+        let actions = node.answer(op, StorageAnswer::Done);
+        let [Action::ReplayLog { op, epoch: Epoch(1) }] = actions[..] else { panic!("{actions:?}") };
+        let actions = node.answer(op, StorageAnswer::LogReplayed { epoch: Epoch(1), last_append: Epoch(0) });
+        let [Action::WriteRecord { op, new, .. }] = actions[..] else { panic!("{actions:?}") };
+        let actions = node.answer(op, StorageAnswer::RecordWritten);
+        let [Action::ReadRecord { op }] = actions[..] else { panic!("{actions:?}") };
+        let actions = node.answer(op, StorageAnswer::Record(new));
+        assert_eq!(actions, [Action::Serve { epoch: Epoch(1) }, Action::Execute { request: RequestId(1) }]);
+        node
+    }
+}
+
+fn record(owner: Owner) -> OwnerRecord {
+    OwnerRecord { epoch: Epoch(4), owner: Some(owner), mark: 0, is_released: false }
+}
+
+fn executed(request: u64) -> Event {
+    Event::Executed { request: RequestId(request), result: Ok(()) }
+}
+
+#[test]
+fn answer_after_a_pause_is_withheld_until_a_renewal() {
+    let mut node = Fixture::own();
+    node.now = node.now + Nanos::from_secs(7);
+    let actions = node.handle(executed(1));
+    let [Action::StopAcknowledging, Action::ReadRecord { op }] = actions[..] else { panic!("{actions:?}") };
+    let owner = Some(Owner { node: HERE, client: StorageClient(11) });
+    let record = OwnerRecord { epoch: Epoch(1), owner, mark: 0, is_released: false };
+    let actions = node.answer(op, StorageAnswer::Record(record));
+    let answer = Action::Answer { request: RequestId(1), result: Ok(()) };
+    assert_eq!(actions, [Action::ResumeAcknowledging, answer]);
+}
+
+#[test]
+fn front_ends_close_ten_seconds_after_the_last_renewal() {
+    let mut node = Fixture::own();
+    node.now = node.now + Nanos::from_secs(10);
+    let actions = node.handle(Event::Tick);
+    assert!(actions.contains(&Action::CloseFrontEnds), "{actions:?}");
+    assert_eq!(node.ownership.state(), StateKind::Owning);
+}
+
+#[test]
+fn blocked_owner_leaves_at_once() {
+    let mut node = Fixture::own();
+    let actions = node.handle(Event::DataPathRefused { client: StorageClient(11), error: StorageError::Blocked });
+    assert_eq!(actions[0], Action::ReportLoss(LossReason::Blocked));
+    assert!(actions.contains(&Action::CloseFrontEnds) && actions.contains(&Action::Discard), "{actions:?}");
+    assert_eq!(node.ownership.state(), StateKind::Fenced);
+}
+
+#[test]
+fn refusal_of_an_earlier_session_is_ignored() {
+    let mut node = Fixture::own();
+    let actions = node.handle(Event::DataPathRefused { client: StorageClient(10), error: StorageError::Blocked });
+    assert_eq!((actions, node.ownership.state()), (vec![], StateKind::Owning));
+}
+
+#[test]
+fn flush_and_read_at_a_standby_are_forwarded() {
+    let mut node = Fixture::new();
+    node.handle(Event::Connected(ConnectionId(1)));
+    let actions = node.request(1, RequestKind::Read);
+    let actions = node.read_header(&actions, record(OTHER));
+    assert_eq!(actions, [Action::Forward { request: RequestId(1), to: OTHER.node }]);
+    let actions = node.request(2, RequestKind::Flush);
+    assert_eq!(actions, [Action::Forward { request: RequestId(2), to: OTHER.node }]);
+}
+
+#[test]
+fn living_owner_is_fenced_only_by_command() {
+    let mut node = Fixture::new();
+    node.handle(Event::Connected(ConnectionId(1)));
+    let actions = node.request(1, RequestKind::Write);
+    let actions = node.read_header(&actions, record(OTHER));
+    assert!(matches!(actions[..], [Action::Send { to: NodeId(2), .. }]), "{actions:?}");
+    let actions = node.handle(Event::Command(Command::TakeOver { dead_node: None }));
+    assert_eq!(node.read_header(&actions, record(OTHER)), [Action::ReplaceClient]);
+    let actions = node.handle(Event::ClientReplaced(StorageClient(11)));
+    assert!(matches!(actions[..], [Action::Fence { client: StorageClient(20), .. }]), "{actions:?}");
+}
+
+#[test]
+fn take_over_awaits_the_lease_of_a_living_owner() {
+    for (dead_node, state) in [(None, StateKind::AwaitingLease), (Some(OTHER.node), StateKind::Recording)] {
+        let mut node = Fixture::new();
+        let actions = node.handle(Event::Command(Command::TakeOver { dead_node }));
+        node.read_header(&actions, record(OTHER));
+        let actions = node.handle(Event::ClientReplaced(StorageClient(11)));
+        let [Action::Fence { op, .. }] = actions[..] else { panic!("{actions:?}") };
+        let actions = node.answer(op, StorageAnswer::Done);
+        let [Action::AcquireLock { op }] = actions[..] else { panic!("{actions:?}") };
+        let actions = node.answer(op, StorageAnswer::Done);
+        let [Action::ReplayLog { op, .. }] = actions[..] else { panic!("{actions:?}") };
+        node.answer(op, StorageAnswer::LogReplayed { epoch: Epoch(5), last_append: Epoch(4) });
+        assert_eq!(node.ownership.state(), state);
+    }
+}
+
+#[test]
+fn late_result_of_an_abandoned_attempt_is_ignored() {
+    let mut node = Fixture::new();
+    node.handle(Event::Connected(ConnectionId(1)));
+    let actions = node.request(1, RequestKind::Write);
+    node.handle(Event::Closed(ConnectionId(1)));
+    assert_eq!(node.ownership.state(), StateKind::Standby);
+    assert_eq!(node.read_header(&actions, OwnerRecord::default()), []);
+    assert_eq!(node.ownership.state(), StateKind::Standby);
+}
