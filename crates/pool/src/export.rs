@@ -73,8 +73,8 @@ async fn load_pool<S: Seam, D: Disk<S>>(seam: &S, disks: &[D]) -> Result<Loaded<
 }
 
 /// The place of every slice as text: one line each with volume, slice, the group's device, byte offset on it, length.
-/// The last slice of a volume has the full length of a slice on its group. A comment warns if an absent device may have a
-/// newer state of the pool.
+/// The last slice of a volume has the full length of a slice on its group. A comment warns if an absent device may have
+/// a newer state of the pool.
 pub(crate) async fn export_map<S: Seam, D: Disk<S>>(seam: &S, disks: &[D]) -> Result<String, PoolError> {
     let Loaded { present, volumes, warning, .. } = load_pool(seam, disks).await?;
     let superblock = &present.superblock;

@@ -34,9 +34,9 @@ pub(crate) async fn flush_group<S: Seam, D: Disk<S>>(inner: &Inner<S, D>, group:
     result
 }
 
-/// Writes metadata blocks at byte offsets and flushes the group. Retries if the write stamp changes meanwhile: the group has
-/// reconnected, or another task's flush has failed. On the last metadata copy it also retries after errors: without
-/// that copy the pool can only fail.
+/// Writes metadata blocks at byte offsets and flushes the group. Retries if the write stamp changes meanwhile: the
+/// group has reconnected, or another task's flush has failed. On the last metadata copy it also retries after errors:
+/// without that copy the pool can only fail.
 pub(crate) async fn write_to_group<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     group: GroupNo,

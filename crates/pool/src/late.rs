@@ -4,45 +4,16 @@
 //! further metadata request, so that nothing of it lands on newer content. A metadata copy with a late request goes out
 //! of service as after an error, and can be made again when the request has ended.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 
 use seam::{Disk, DiskError, DiskResult, Nanos, Seam};
 use task_sync::{Reply, within};
 
-use crate::journal;
-use crate::membership;
+use crate::metadata_requests::{MetadataRequests, TIMEOUT};
 use crate::number::GroupNo;
 use crate::state::{Inner, State};
-
-/// Time after which a request is late if a metadata copy answers.
-const TIMEOUT: Nanos = Nanos::from_secs(5);
-
-/// Metadata requests of a group in flight. They outlast the group if it is removed.
-#[derive(Debug, Default)]
-pub(crate) struct MetadataRequests {
-    begun_at: RefCell<Vec<Nanos>>,
-    late: Cell<u32>,
-}
-
-impl MetadataRequests {
-    /// True while a late request has not ended.
-    pub fn are_late(&self) -> bool {
-        self.late.get() > 0
-    }
-
-    fn end(&self, begun_at: Nanos) {
-        let mut all = self.begun_at.borrow_mut();
-        let ended = all.iter().position(|begun| *begun == begun_at).expect("the request has begun");
-        all.swap_remove(ended);
-    }
-
-    /// True if the group answers its requests in time, as far as is known.
-    fn are_in_time(&self, now: Nanos) -> bool {
-        !self.are_late() && self.begun_at.borrow().iter().all(|begun_at| now.since(*begun_at) < TIMEOUT)
-    }
-}
 
 /// Runs a metadata request of a group as a task of its own, and waits for its end while the pool needs it.
 pub(crate) async fn in_time<S: Seam, D: Disk<S>>(
@@ -55,7 +26,7 @@ pub(crate) async fn in_time<S: Seam, D: Disk<S>>(
     if requests.are_late() {
         return Err(DiskError::Hung("an earlier request of the device has not ended".to_owned()));
     }
-    requests.begun_at.borrow_mut().push(begun_at);
+    requests.begin(begun_at);
     let (reply, is_late) = (Reply::default(), Rc::new(Cell::new(false)));
     let (task, sender, was_late) = (Rc::clone(inner), reply.clone(), Rc::clone(&is_late));
     let of_group = Rc::clone(&requests);
@@ -63,7 +34,7 @@ pub(crate) async fn in_time<S: Seam, D: Disk<S>>(
         let result = request.await;
         of_group.end(begun_at);
         if was_late.get() {
-            of_group.late.update(|late| late - 1);
+            of_group.end_late();
             end_late(&task, group, &of_group, &result);
         }
         sender.send(result);
@@ -74,7 +45,7 @@ pub(crate) async fn in_time<S: Seam, D: Disk<S>>(
         }
         if can_go_on_without(&inner.state.borrow(), group, inner.seam.now()) {
             is_late.set(true);
-            requests.late.update(|late| late + 1);
+            requests.begin_late();
             let seconds = TIMEOUT.as_secs_f64();
             return Err(DiskError::Hung(format!("a request has not ended within {seconds} s")));
         }
@@ -102,10 +73,9 @@ fn can_go_on_without<S: Seam, D: Disk<S>>(state: &State<S, D>, group: GroupNo, n
     others.any(|copy| state.is_durable_copy(copy) && state.groups[copy.index()].metadata_requests.are_in_time(now))
 }
 
-/// Notes the end of a late request. After the last one of its group, the group gets the superblock that it missed, and
-/// may become a metadata copy again.
+/// Notes the end of a late request. After the last one of its group, the group may become a metadata copy again.
 fn end_late<S: Seam, D: Disk<S>>(
-    inner: &Rc<Inner<S, D>>,
+    inner: &Inner<S, D>,
     group: GroupNo,
     requests: &Rc<MetadataRequests>,
     result: &DiskResult<()>,
@@ -113,15 +83,10 @@ fn end_late<S: Seam, D: Disk<S>>(
     if requests.are_late() {
         return;
     }
-    {
-        let mut state = inner.state.borrow_mut();
-        state.late_ended.wake();
-        let entry = &mut state.groups[group.index()];
-        if result.is_err() || !Rc::ptr_eq(&entry.metadata_requests, requests) {
-            return;
-        }
+    let mut state = inner.state.borrow_mut();
+    state.late_ended.wake();
+    let entry = &mut state.groups[group.index()];
+    if result.is_ok() && Rc::ptr_eq(&entry.metadata_requests, requests) {
         (entry.has_answered, entry.failed_as_copy) = (true, false);
     }
-    membership::catch_up_in_background(inner);
-    journal::restore_in_background(inner);
 }

@@ -48,6 +48,7 @@ mod late;
 mod lost;
 mod map;
 mod membership;
+mod metadata_requests;
 mod mover;
 mod number;
 mod open;

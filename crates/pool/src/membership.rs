@@ -13,6 +13,7 @@ use seam::{Disk, DiskError, Seam};
 use crate::error::PoolError;
 use crate::flush::write_to_group;
 use crate::format::superblock::{MemberState, SUPERBLOCK_OFFSETS};
+use crate::late;
 use crate::number::{GroupNo, PoolGeneration};
 use crate::state::{Group, Inner, State};
 use task_sync::{BoxFuture, Reply, join};
@@ -171,6 +172,20 @@ pub(crate) async fn has_caught_up<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, 
     !lacks()
 }
 
+/// Writes the superblock again to a group when its late requests have ended.
+fn catch_up_after_late<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, number: GroupNo) {
+    let requests = Rc::clone(&inner.state.borrow().groups[number.index()].metadata_requests);
+    if !requests.begin_wait() {
+        return;
+    }
+    let task = Rc::clone(inner);
+    inner.seam.spawn(async move {
+        late::wait_for_end(&task, number).await;
+        requests.end_wait();
+        catch_up(&task, |group, durable| is_behind(group, durable)).await;
+    });
+}
+
 /// Writes the durable superblock to the groups that `selects` takes, given its generation.
 async fn catch_up<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, selects: impl Fn(&Group<D>, PoolGeneration) -> bool) {
     let _guard = inner.superblock_lock.lock().await;
@@ -206,6 +221,7 @@ async fn write_superblocks<S: Seam, D: Disk<S>>(
     for _ in 0..SUPERBLOCK_OFFSETS.len() {
         failures.extend(write_one_each(inner, &selected).await);
     }
+    failures.keys().for_each(|group| catch_up_after_late(inner, *group));
     let mut state = inner.state.borrow_mut();
     for group in selected {
         let entry = &mut state.groups[group.index()];

@@ -21,8 +21,8 @@ use crate::format::superblock::{MemberState, Superblock};
 use crate::group_set::GroupSet;
 use crate::heat::{Demand, StreamDetector};
 use crate::interference::{Interference, TimedRequest};
-use crate::late::MetadataRequests;
 use crate::map::VolumeMap;
+use crate::metadata_requests::MetadataRequests;
 use crate::number::{
     CheckpointNo, GroupNo, PoolGeneration, Sequence, SliceAddress, SliceNo, SlotAddress, SlotNo, VolumeId,
 };
@@ -585,8 +585,8 @@ impl<S: Seam, D: Disk<S>> State<S, D> {
         (self.moves > 0).then(|| self.interference.begin(now))
     }
 
-    /// True for the only group in service with a metadata copy of the durable generation. A copy that is not durably one
-    /// cannot replace it: an opening that finds this group alone would miss the state of the other.
+    /// True for the only group in service with a metadata copy of the durable generation. A copy that is not durably
+    /// one cannot replace it: an opening that finds this group alone would miss the state of the other.
     pub fn is_last_copy(&self, group: GroupNo) -> bool {
         let others = self.durable_copies.iter().filter(|copy| *copy != group);
         self.is_durable_copy(group) && !others.into_iter().any(|copy| self.is_durable_copy(copy))

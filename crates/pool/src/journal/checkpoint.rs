@@ -16,6 +16,7 @@ use crate::format::block::{BlockKind, CheckpointFacts, MetadataBlock};
 use crate::format::layout::COPIES;
 use crate::format::record::{MAP_RECORD_BYTES, Record, pack_after};
 use crate::format::superblock::MemberState;
+use crate::late;
 use crate::membership;
 use crate::number::{CheckpointNo, GroupNo, Sequence, SliceNo};
 use crate::state::Inner;
@@ -143,9 +144,22 @@ pub(crate) fn repair_in_background<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>,
 }
 
 /// Makes another metadata copy in a task of its own.
-pub(crate) fn restore_in_background<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) {
+pub(super) fn restore_in_background<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>) {
     let task = Rc::clone(inner);
     inner.seam.spawn(async move {
+        // A failure of the metadata stays in the state.
+        let _ = add_copy(&task, COPIES, false).await;
+    });
+}
+
+/// Makes another metadata copy, if one is missing, when a group's late requests have ended.
+pub(super) fn restore_after_late<S: Seam, D: Disk<S>>(inner: &Rc<Inner<S, D>>, group: GroupNo) {
+    if !inner.state.borrow().groups[group.index()].metadata_requests.are_late() {
+        return;
+    }
+    let task = Rc::clone(inner);
+    inner.seam.spawn(async move {
+        late::wait_for_end(&task, group).await;
         // A failure of the metadata stays in the state.
         let _ = add_copy(&task, COPIES, false).await;
     });

@@ -22,7 +22,7 @@ use crate::number::GroupNo;
 use crate::state::{CommitRequest, CommitScope, Inner, State};
 use task_sync::{BoxFuture, Reply, join};
 
-pub(crate) use checkpoint::{add_copy, checkpoint, repair_in_background, restore_in_background};
+pub(crate) use checkpoint::{add_copy, checkpoint, repair_in_background};
 
 /// Changes that may wait for a commit before one begins by itself.
 const PENDING_MAX: usize = 4096;
@@ -97,7 +97,9 @@ async fn drop_failed<S: Seam, D: Disk<S>>(
     if failures.is_empty() {
         return Ok(());
     }
+    let groups: Vec<_> = failures.iter().map(|(group, _)| *group).collect();
     membership::drop_copies(inner, failures).await?;
-    restore_in_background(inner);
+    checkpoint::restore_in_background(inner);
+    groups.into_iter().for_each(|group| checkpoint::restore_after_late(inner, group));
     Ok(())
 }
