@@ -7,7 +7,7 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Layer of every crate. A crate may depend only on crates of lower layers.
-const LAYERS: [(&str, u32); 43] = [
+const LAYERS: [(&str, u32); 44] = [
     ("format-version", 0),
     ("metadata-block", 0),
     ("task-sync", 0),
@@ -23,6 +23,7 @@ const LAYERS: [(&str, u32); 43] = [
     ("connection", 2),
     ("control", 2),
     ("qos", 2),
+    ("rbd", 2),
     ("flash", 2),
     ("pool", 2),
     ("engine", 3),
