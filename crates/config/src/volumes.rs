@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use engine::{DatastoreSpec, WritePolicy};
+use rbd::ImageSpec;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 use seam::real::PathTarget;
 use toml::de::DeValue;
@@ -341,9 +342,14 @@ fn check_backing_unused(
 ) {
     let (written, target) = match &backing.value {
         BackingSpec::Path(path) => (path.clone(), look_ups.target(path)),
-        BackingSpec::Nbd(_) | BackingSpec::Rbd(_) => {
+        BackingSpec::Nbd(_) => {
             let uri = PathBuf::from(backing.value.to_string());
             (uri.clone(), PathTarget::Unresolved(uri))
+        }
+        // Another user reaches the same image; another cluster may have one of the same name.
+        BackingSpec::Rbd(image) => {
+            let address = ImageSpec { ceph_user: None, ..image.clone() }.to_string();
+            (PathBuf::from(&address), PathTarget::Unresolved(PathBuf::from(address)))
         }
         BackingSpec::Sim(..) | BackingSpec::SimArray(_) | BackingSpec::Pool(_) => return,
     };

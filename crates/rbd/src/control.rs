@@ -12,9 +12,10 @@ use rbd::Status;
 pub struct Control(Mutex<UnixStream>);
 
 impl Control {
-    /// The channel at standard output.
+    /// The channel at standard output, which then becomes standard error: a library may print.
     pub fn at_stdout() -> io::Result<Control> {
         let socket = io::stdout().as_fd().try_clone_to_owned()?;
+        rustix::stdio::dup2_stdout(io::stderr().as_fd())?;
         Ok(Control(Mutex::new(UnixStream::from(socket))))
     }
 

@@ -37,9 +37,20 @@ pub enum ImageSpecError {
     /// A parameter is unknown or repeated.
     #[error("\"{0}\" is not a parameter of an RBD address, or is given twice; use ceph_conf=PATH and ceph_user=NAME")]
     Parameter(String),
+    /// The user is given as Ceph's entity.
+    #[error("ceph_user is \"{0}\"; write the name without \"client.\"")]
+    User(String),
     /// The path of the configuration is not absolute.
     #[error("ceph_conf is \"{0}\"; write an absolute path without space, ? and &")]
     Conf(String),
+}
+
+impl ImageSpec {
+    /// The image in its cluster: `POOL/IMAGE` or `POOL/NAMESPACE/IMAGE`, as Ceph's commands write it.
+    pub fn place(&self) -> String {
+        let namespace = self.namespace.as_ref().map_or(String::new(), |namespace| format!("{namespace}/"));
+        format!("{}/{namespace}{}", self.pool, self.image)
+    }
 }
 
 impl FromStr for ImageSpec {
@@ -64,9 +75,13 @@ impl FromStr for ImageSpec {
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
             match parameter.split_once('=') {
                 Some(("ceph_conf", path)) if spec.ceph_conf.is_none() => {
-                    let is_valid = path.starts_with('/') && !path.contains(|c: char| c.is_control() || c == ' ');
+                    let is_valid =
+                        path.starts_with('/') && !path.contains(|c: char| c.is_control() || " ?".contains(c));
                     let path = Some(PathBuf::from(path)).filter(|_| is_valid);
                     spec.ceph_conf = Some(path.ok_or_else(|| ImageSpecError::Conf(parameter.to_owned()))?);
+                }
+                Some(("ceph_user", user)) if user.starts_with("client.") => {
+                    return Err(ImageSpecError::User(user.to_owned()));
                 }
                 Some(("ceph_user", user)) if spec.ceph_user.is_none() => spec.ceph_user = Some(name(user)?),
                 _ => return Err(ImageSpecError::Parameter(parameter.to_owned())),
@@ -84,9 +99,7 @@ fn name(text: &str) -> Result<String, ImageSpecError> {
 
 impl fmt::Display for ImageSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rbd:{}/", self.pool)?;
-        self.namespace.as_ref().map_or(Ok(()), |namespace| write!(f, "{namespace}/"))?;
-        f.write_str(&self.image)?;
+        write!(f, "rbd:{}", self.place())?;
         let conf = self.ceph_conf.as_ref().map(|path| format!("ceph_conf={}", path.display()));
         let user = self.ceph_user.as_ref().map(|user| format!("ceph_user={user}"));
         let parameters: Vec<String> = conf.into_iter().chain(user).collect();
@@ -124,6 +137,8 @@ mod tests {
             "rbd:vms/web?ceph_conf=ceph.conf",
             "rbd:vms/web?ceph_user=a&ceph_user=b",
             "rbd:vms/web?ceph_user=",
+            "rbd:vms/web?ceph_user=client.hotset",
+            "rbd:vms/web?ceph_conf=/etc/ceph?.conf",
             "nbd:vms/web",
         ] {
             let error = text.parse::<ImageSpec>().expect_err(text).to_string();

@@ -7,4 +7,4 @@ mod image_spec;
 mod status;
 
 pub use image_spec::{ImageSpec, ImageSpecError};
-pub use status::{LINE_BYTES_MAX, Status};
+pub use status::{Expected, LINE_BYTES_MAX, Ownership, Status};

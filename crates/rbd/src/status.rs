@@ -3,20 +3,50 @@
 /// Longest line, in bytes.
 pub const LINE_BYTES_MAX: usize = 4096;
 
+/// The ownership of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ownership {
+    /// The image, and the lineage of the ownership.
+    pub image: Expected,
+    /// Why another lineage ended with this one; empty if this is the first one.
+    pub reason: String,
+}
+
+/// The image and the lineage that the helpers of one daemon must continue. Their text form is the arguments of a helper
+/// that is started again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// The identity of the image: the cluster's fsid, the pool's number, the namespace and the image's ID.
+    pub identity: String,
+    /// Ownerships of one lineage are those between which no other client can have written.
+    pub lineage: u64,
+}
+
+impl Expected {
+    /// The lineage as text.
+    pub fn show_lineage(&self) -> String {
+        format!("{:016x}", self.lineage)
+    }
+
+    /// Parses the text form.
+    pub fn parse(identity: &str, lineage: &str) -> Option<Expected> {
+        let lineage = u64::from_str_radix(lineage, 16).ok()?;
+        Some(Expected { identity: identity.to_owned(), lineage })
+    }
+
+    /// The ID of the image in its pool, and in its namespace.
+    pub fn image_id(&self) -> Option<&str> {
+        self.identity.rsplit('/').next()
+    }
+}
+
 /// A message about the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
     /// The opening goes on; the text names the step.
     Progress(String),
-    /// The exclusive lock is about to be acquired under this address of a RADOS client.
-    Claiming(String),
     /// The image is open and its exclusive lock acquired.
-    Ready {
-        /// The identity of the image: the cluster's fsid, the pool's number and the image's ID.
-        identity: String,
-        /// The owner of the lock: the address of this process as a RADOS client.
-        owner: String,
-    },
+    Ready(Ownership),
     /// Another client has the exclusive lock; the process ends.
     Busy(String),
     /// The image cannot be opened; the process ends.
@@ -30,8 +60,9 @@ impl Status {
     pub fn encode(&self) -> String {
         let line = match self {
             Status::Progress(text) => format!("progress {text}"),
-            Status::Claiming(owner) => format!("claiming {owner}"),
-            Status::Ready { identity, owner } => format!("ready {identity} {owner}"),
+            Status::Ready(Ownership { image, reason }) => {
+                format!("ready {} {} {reason}", image.identity, image.show_lineage())
+            }
             Status::Busy(text) => format!("busy {text}"),
             Status::Failed(text) => format!("failed {text}"),
             Status::Lost(text) => format!("lost {text}"),
@@ -46,10 +77,10 @@ impl Status {
         let text = text.to_owned();
         Some(match kind {
             "progress" => Status::Progress(text),
-            "claiming" => Status::Claiming(text),
             "ready" => {
-                let (identity, owner) = text.split_once(' ')?;
-                Status::Ready { identity: identity.to_owned(), owner: owner.to_owned() }
+                let (identity, rest) = text.split_once(' ')?;
+                let (lineage, reason) = rest.split_once(' ').unwrap_or((rest, ""));
+                Status::Ready(Ownership { image: Expected::parse(identity, lineage)?, reason: reason.to_owned() })
             }
             "busy" => Status::Busy(text),
             "failed" => Status::Failed(text),
@@ -66,15 +97,19 @@ mod tests {
     #[test]
     fn messages_round_trip() {
         let text = || "the pool is missing".to_owned();
+        let image = Expected { identity: "rbd:f/1/a".to_owned(), lineage: 7 };
+        assert_eq!(Expected::parse(&image.identity, &image.show_lineage()), Some(image.clone()));
+        assert_eq!(image.image_id(), Some("a"));
         for status in [
             Status::Progress(text()),
-            Status::Claiming("127.0.0.1:0/7".to_owned()),
-            Status::Ready { identity: "rbd:f/1/a".to_owned(), owner: "127.0.0.1:0/7".to_owned() },
+            Status::Ready(Ownership { image: image.clone(), reason: String::new() }),
+            Status::Ready(Ownership { image: image.clone(), reason: text() }),
             Status::Busy(text()),
             Status::Failed(text()),
             Status::Lost(text()),
         ] {
-            assert_eq!(Status::parse(&status.encode()), Some(status));
+            // The receiver removes white space at the end of a line.
+            assert_eq!(Status::parse(status.encode().trim_end()), Some(status));
         }
         assert_eq!(Status::parse("ready x"), None);
         assert_eq!(Status::parse("hello world"), None);

@@ -23,7 +23,7 @@ fn image_that_cannot_be_opened_is_reported_on_the_control_channel() {
         let listener = UnixListener::bind(folder.path().join("socket")).expect("the folder can be written");
         let (control, its_end) = UnixStream::pair().expect("a descriptor is free");
         let mut command = Command::new(PROGRAM);
-        command.arg(image).stdin(OwnedFd::from(listener)).stdout(OwnedFd::from(its_end));
+        command.arg(image).arg(folder.path()).stdin(OwnedFd::from(listener)).stdout(OwnedFd::from(its_end));
         let mut child = command.spawn().expect("the program runs");
         drop(command);
         let lines: Vec<String> = BufReader::new(control).lines().map_while(Result::ok).collect();

@@ -106,6 +106,16 @@ pub struct ContentKey {
     pub place: u64,
 }
 
+/// The sequence of ownerships of a storage that the present one continues: no other process can have written between
+/// them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lineage {
+    /// Identifies it among all of the storage.
+    pub id: String,
+    /// Why the one before it ended, as a clause; empty if there was none.
+    pub reason: String,
+}
+
 /// Storage.
 ///
 /// A submitted operation completes and owns its buffers, even if its future is dropped. Offsets and lengths are
@@ -141,6 +151,14 @@ pub trait Disk<S: Seam>: Clone + 'static {
     fn lost(&self) -> Option<DiskError> {
         None
     }
+
+    /// The lineage of this process's ownership, for storage that several processes may own one after the other.
+    fn lineage(&self) -> Option<Lineage> {
+        None
+    }
+
+    /// Ends a server that exists for this disk alone: open requests fail, and later ones too.
+    fn abandon(&self) {}
 
     /// Start of the oldest unanswered request, up to a tenth of a second early; `None` if all are answered.
     fn oldest_unanswered(&self) -> Option<Nanos>;

@@ -11,7 +11,7 @@ use pool::{GroupContent, read_group_content};
 use rbd::ImageSpec;
 use seam::model::{ArraySpec, ModelledDisk, SharedArray};
 use seam::real::{KernelNbdDevice, RealDisk, RealSeam};
-use seam::{Address, Disk, DiskError, DiskOpen, Geometry, Nanos};
+use seam::{Address, Disk, DiskError, DiskOpen, Geometry};
 
 use super::super::rbd_helper::RbdHelper;
 use super::data_core::CoreLocal;
@@ -20,9 +20,6 @@ use super::pools::{PoolVolume, open_pool_volume};
 
 /// Time in milliseconds for which a start waits for a lock that a killed predecessor's last I/O still holds.
 pub(super) const LOCK_WAIT_MS: u64 = 10_000;
-
-/// Silence of a helper process after which the connection to it would be given up: never, in practice.
-const HELPER_SILENCE_MAX: Nanos = Nanos::from_secs(365 * 86_400);
 
 /// Plan for opening a backing.
 #[derive(Clone, Debug)]
@@ -72,6 +69,17 @@ pub enum BackingTarget {
 }
 
 /// Names the storage: plans for storage of the same name are opened one after the other.
+impl BackingTarget {
+    /// Names the storage: backings with different keys are opened concurrently. Backings with the same key may be the
+    /// same storage, which the first one gets.
+    pub fn storage_key(&self) -> String {
+        match self {
+            BackingTarget::Rbd { image, .. } => format!("rbd:{}", image.place()),
+            other => other.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for BackingTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -162,12 +170,8 @@ async fn open_image(
     let helper = RbdHelper::start(image, sockets, plan.limit).await?;
     let target = NbdTarget { address: Address::Unix(helper.socket().to_owned()), export: image.to_string() };
     // A helper process that is silent hangs, as a disk does: the connection to it cannot be lost while it lives.
-    let options = NbdOptions {
-        read_only: plan.read_only,
-        refuses_own: false,
-        silence_max: HELPER_SILENCE_MAX,
-        ..NbdOptions::default()
-    };
+    let options =
+        NbdOptions { read_only: plan.read_only, refuses_own: false, silence_max: None, ..NbdOptions::default() };
     NbdDisk::open_dedicated(seam, target, options, Box::new(helper)).await
 }
 

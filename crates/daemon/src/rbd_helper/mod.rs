@@ -13,17 +13,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use engine::backing::nbd::DedicatedServer;
-use rbd::ImageSpec;
-use seam::DiskError;
+use rbd::{ImageSpec, Ownership};
+use seam::{DiskError, Lineage};
 use tokio::sync::oneshot;
 
 use self::supervisor::Supervisor;
+use logging::{self as log, VOLUME};
 
 /// Time for which the end of the daemon waits for helper processes, which release the locks of their images.
 const END_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// Number of supervised processes.
-static RUNNING: Mutex<usize> = Mutex::new(0);
+/// The images of supervised processes.
+static RUNNING: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static ENDED: Condvar = Condvar::new();
 /// Number of the next socket.
 static NEXT_SOCKET: AtomicU64 = AtomicU64::new(0);
@@ -31,7 +32,10 @@ static NEXT_SOCKET: AtomicU64 = AtomicU64::new(0);
 /// State that a helper's handle shares with its supervisor.
 #[derive(Default)]
 struct Shared {
-    identity: OnceLock<String>,
+    /// The ownership of the image, from the first opening on.
+    ownership: OnceLock<Ownership>,
+    /// The error of requests while the process cannot be started.
+    failure: Mutex<Option<DiskError>>,
     lost: OnceLock<DiskError>,
     /// The control channel of the present process.
     control: Mutex<Option<UnixStream>>,
@@ -41,6 +45,10 @@ struct Shared {
 impl Shared {
     fn control(&self) -> MutexGuard<'_, Option<UnixStream>> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_failure(&self, failure: Option<DiskError>) {
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
     }
 
     fn is_closing(&self) -> bool {
@@ -62,7 +70,7 @@ impl RbdHelper {
         let helper = RbdHelper { shared: Arc::default(), socket };
         let (opened, opening) = oneshot::channel();
         let supervisor = Supervisor::new(image.clone(), helper.socket.clone(), limit, Arc::clone(&helper.shared));
-        let running = Running::begin();
+        let running = Running::begin(image.to_string());
         let body = move || {
             supervisor.run(opened);
             drop(running);
@@ -84,7 +92,16 @@ impl RbdHelper {
 
 impl DedicatedServer for RbdHelper {
     fn identity(&self) -> String {
-        self.shared.identity.get().cloned().unwrap_or_default()
+        self.shared.ownership.get().map(|ownership| ownership.image.identity.clone()).unwrap_or_default()
+    }
+
+    fn lineage(&self) -> Option<Lineage> {
+        let Ownership { image, reason } = self.shared.ownership.get()?;
+        Some(Lineage { id: image.show_lineage(), reason: reason.clone() })
+    }
+
+    fn failure(&self) -> Option<DiskError> {
+        self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn lost(&self) -> Option<&DiskError> {
@@ -102,19 +119,22 @@ impl Drop for RbdHelper {
     }
 }
 
-/// Counts a supervised process.
-struct Running;
+/// Lists a supervised process.
+struct Running(String);
 
 impl Running {
-    fn begin() -> Running {
-        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        Running
+    fn begin(image: String) -> Running {
+        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).push(image.clone());
+        Running(image)
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = running.iter().position(|image| *image == self.0) {
+            running.swap_remove(index);
+        }
         ENDED.notify_all();
     }
 }
@@ -123,6 +143,13 @@ impl Drop for Running {
 /// delay the next start.
 pub fn wait_for_end() {
     let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
-    let waited = ENDED.wait_timeout_while(running, END_TIMEOUT, |running| *running > 0);
-    drop(waited.unwrap_or_else(PoisonError::into_inner));
+    let waited = ENDED.wait_timeout_while(running, END_TIMEOUT, |running| !running.is_empty());
+    let (running, _) = waited.unwrap_or_else(PoisonError::into_inner);
+    for image in &*running {
+        log::warn!(
+            target: VOLUME,
+            "{image}: its process has not ended within {} s; it ends without the release of the lock",
+            END_TIMEOUT.as_secs()
+        );
+    }
 }

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rbd::{ImageSpec, LINE_BYTES_MAX, Status};
+use rbd::{ImageSpec, LINE_BYTES_MAX, Ownership, Status};
 use seam::DiskError;
 use tokio::sync::oneshot;
 
@@ -22,6 +22,8 @@ use logging::{self as log, VOLUME};
 const PROGRAM: &str = "hotset-rbd";
 /// Its folder in a package, from the folder of the daemon's program.
 const PACKAGE_FOLDER: &str = "../lib/hotset";
+/// Folder of the records of owners, beside the sockets.
+const RECORDS_FOLDER: &str = "owners";
 /// First pause before a restart; it doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Longest pause before a restart.
@@ -30,18 +32,18 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 const STABLE_AFTER: Duration = Duration::from_secs(60);
 /// Time that a process has to end after its control channel was closed; the process itself takes 5 s at most.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(7);
-/// Pause between two looks at a process that is to end, or at a handle during a pause.
-const LOOK_PAUSE: Duration = Duration::from_millis(10);
-/// Addresses under which a killed predecessor may have the lock.
-const PREDECESSORS_MAX: usize = 8;
+/// Interval at which the end of a process, or that of the handle during a pause, is polled.
+const POLL_PAUSE: Duration = Duration::from_millis(10);
+/// Time without a served image after which requests fail until it is served again.
+const FAILURE_AFTER: Duration = Duration::from_secs(60);
 
 /// The first opening of the image.
 type Opened = oneshot::Sender<Result<(), DiskError>>;
 
 /// End of a process.
 enum Outcome {
-    /// The image was served.
-    Served,
+    /// The image was served until this error; `None` for an end without a message.
+    Served(Option<String>),
     /// It was not.
     NotServed(DiskError),
 }
@@ -53,13 +55,11 @@ pub struct Supervisor {
     /// Time without a message from a process that opens the image, at the first start.
     limit: Duration,
     shared: Arc<Shared>,
-    /// Addresses under which killed processes of this supervisor may have the lock.
-    predecessors: Vec<String>,
 }
 
 impl Supervisor {
     pub fn new(image: ImageSpec, socket: PathBuf, limit: Duration, shared: Arc<Shared>) -> Supervisor {
-        Supervisor { image, socket, limit, shared, predecessors: Vec::new() }
+        Supervisor { image, socket, limit, shared }
     }
 
     /// Supervises until the handle is dropped, or the image cannot be served any more. The result of the first opening
@@ -79,7 +79,7 @@ impl Supervisor {
     }
 
     fn serve(&mut self, listener: &UnixListener, opened: Opened) {
-        let (mut opened, mut pause) = (Some(opened), PAUSE_MIN);
+        let (mut opened, mut pause, mut failing_since) = (Some(opened), PAUSE_MIN, None);
         loop {
             let (started_at, is_first) = (Instant::now(), opened.is_some());
             let outcome = self.run_once(listener, &mut opened);
@@ -88,8 +88,16 @@ impl Supervisor {
                 return;
             }
             let reason = match outcome {
-                Outcome::Served => "it crashed or was killed".to_owned(),
-                Outcome::NotServed(error) => error.to_string(),
+                Outcome::Served(reason) => {
+                    failing_since = None;
+                    reason.unwrap_or_else(|| "it crashed or was killed".to_owned())
+                }
+                Outcome::NotServed(error) => {
+                    if failing_since.get_or_insert_with(Instant::now).elapsed() >= FAILURE_AFTER {
+                        self.shared.set_failure(Some(error.clone()));
+                    }
+                    error.to_string()
+                }
             };
             if started_at.elapsed() >= STABLE_AFTER {
                 pause = PAUSE_MIN;
@@ -101,7 +109,7 @@ impl Supervisor {
             );
             let end = Instant::now() + pause;
             while Instant::now() < end && !self.shared.is_closing() {
-                std::thread::sleep(LOOK_PAUSE);
+                std::thread::sleep(POLL_PAUSE);
             }
             pause = (pause * 2).min(PAUSE_MAX);
         }
@@ -126,9 +134,12 @@ impl Supervisor {
 
     fn spawn(&self, listener: &UnixListener) -> io::Result<(Child, UnixStream)> {
         let (control, its_end) = UnixStream::pair()?;
+        let expected =
+            self.shared.ownership.get().map(|Ownership { image, .. }| [image.identity.clone(), image.show_lineage()]);
         let child = Command::new(program()?)
             .arg(self.image.to_string())
-            .args(&self.predecessors)
+            .arg(self.socket.with_file_name(RECORDS_FOLDER))
+            .args(expected.into_iter().flatten())
             .stdin(Stdio::from(OwnedFd::from(listener.try_clone()?)))
             .stdout(Stdio::from(OwnedFd::from(its_end)))
             // A terminal's interrupt is for the daemon alone.
@@ -157,26 +168,23 @@ impl Supervisor {
             };
             match status {
                 Status::Progress(_) => {}
-                Status::Claiming(owner) => {
-                    self.predecessors.push(owner);
-                    let excess = self.predecessors.len().saturating_sub(PREDECESSORS_MAX);
-                    self.predecessors.drain(..excess);
-                }
-                Status::Ready { identity, owner } => {
-                    outcome = Outcome::Served;
-                    if *self.shared.identity.get_or_init(|| identity.clone()) != identity {
-                        self.lose(format!("it is another image now ({identity})"));
+                Status::Ready(ownership) => {
+                    outcome = Outcome::Served(None);
+                    if self.shared.ownership.get_or_init(|| ownership.clone()).image != ownership.image {
+                        self.lose(format!("another client may have written to it: {}", ownership.reason));
                         return outcome;
                     }
-                    self.predecessors = vec![owner];
+                    self.shared.set_failure(None);
                     let is_unlimited = control.get_ref().set_read_timeout(None).is_ok();
                     let is_awaited = opened.take().is_none_or(|opened| opened.send(Ok(())).is_ok());
                     if !is_unlimited || !is_awaited {
                         return outcome;
                     }
                 }
-                Status::Busy(text) => outcome = Outcome::NotServed(DiskError::Busy(text)),
-                Status::Failed(text) => outcome = Outcome::NotServed(DiskError::Open(text)),
+                // The process ends, or hangs and is killed.
+                Status::Busy(text) => return Outcome::NotServed(DiskError::Busy(text)),
+                Status::Failed(text) if matches!(outcome, Outcome::Served(_)) => return Outcome::Served(Some(text)),
+                Status::Failed(text) => return Outcome::NotServed(DiskError::Open(text)),
                 Status::Lost(text) => self.lose(text),
             }
         }
@@ -228,7 +236,7 @@ fn read_status(control: &mut BufReader<UnixStream>) -> io::Result<Option<Status>
 fn end(mut child: Child) {
     let deadline = Instant::now() + CLOSE_TIMEOUT;
     while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
-        std::thread::sleep(LOOK_PAUSE);
+        std::thread::sleep(POLL_PAUSE);
     }
     let (Ok(()) | Err(_)) = child.kill();
     let (Ok(_) | Err(_)) = child.wait();

@@ -54,6 +54,18 @@ macro_rules! forward_to_variants {
                 }
             }
 
+            fn lineage(&self) -> Option<Lineage> {
+                match self {
+                    $($disks::$variant(disk) => disk.lineage(),)+
+                }
+            }
+
+            fn abandon(&self) {
+                match self {
+                    $($disks::$variant(disk) => disk.abandon(),)+
+                }
+            }
+
             fn oldest_unanswered(&self) -> Option<Nanos> {
                 match self {
                     $($disks::$variant(disk) => disk.oldest_unanswered(),)+

@@ -569,6 +569,20 @@ impl<S: Seam> Volume<S> {
         Ok(())
     }
 
+    /// Refuses new requests, waits for the ones in progress, and discards all cached data, dirty data too. After an
+    /// error the volume is as before.
+    pub async fn discard_and_stop(&self) -> Result<(), RequestError> {
+        let closed = self.close().await?;
+        let shard = &self.0.shard;
+        if let Err(error) = shard.drop_cached_data(true).await {
+            closed.open_again();
+            return Err(error);
+        }
+        shard.drop_all_blocks();
+        shard.stop();
+        Ok(())
+    }
+
     /// Refuses new requests, waits for the ones in progress, and leaves dirty data in the flash log for the next start.
     /// It does not wait for reads of a hung backing. If the log does not answer flushes, it drains the volume instead.
     /// Returns true if the log holds records of the volume.

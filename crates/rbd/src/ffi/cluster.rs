@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::io;
 use std::path::Path;
 use std::ptr;
+use std::sync::{Mutex, MutexGuard};
 
 use rbd::ImageSpec;
 
@@ -13,18 +14,26 @@ use super::library::{Handle, Libraries};
 const FSID_BYTES: usize = 37;
 
 /// A failed call of librados or librbd.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{call}: {}", io::Error::from_raw_os_error(*errno))]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call}{place}: {}", io::Error::from_raw_os_error(*errno))]
 pub struct CephError {
     /// The function.
     pub call: &'static str,
+    /// Its object with a space in front, for messages; empty for the image.
+    pub place: String,
     /// The error number, positive.
     pub errno: i32,
 }
 
 /// The result of a call: `code` is negative for an error.
 pub(super) fn check(call: &'static str, code: i32) -> Result<(), CephError> {
-    if code < 0 { Err(CephError { call, errno: -code }) } else { Ok(()) }
+    check_at(call, "", code)
+}
+
+/// As [`check`], with the object of the call.
+pub(super) fn check_at(call: &'static str, place: &str, code: i32) -> Result<(), CephError> {
+    let place = if place.is_empty() { String::new() } else { format!(" of {place}") };
+    if code < 0 { Err(CephError { call, place, errno: -code }) } else { Ok(()) }
 }
 
 pub(super) fn c_string(text: &str) -> CString {
@@ -37,6 +46,8 @@ pub struct Cluster {
     cluster: Handle,
     /// The pool, with the namespace of the image.
     pub(super) pool: Handle,
+    /// Held between a call on the pool and the read of the version that it returned.
+    versions: Mutex<()>,
 }
 
 // SAFETY: librados is thread-safe; its handles belong to no thread.
@@ -48,31 +59,45 @@ impl Cluster {
     /// Connects to the cluster, which may take as long as the cluster is away, and opens the pool.
     pub fn connect(libraries: &'static Libraries, spec: &ImageSpec) -> Result<Cluster, CephError> {
         let rados = &libraries.rados;
-        let user = c_string(&format!("client.{}", spec.ceph_user.as_deref().unwrap_or("admin")));
+        let user_text = format!("client.{}", spec.ceph_user.as_deref().unwrap_or("admin"));
+        let conf_text = spec.ceph_conf.as_deref().unwrap_or(Path::new("the default files")).display().to_string();
+        let user = c_string(&user_text);
         let conf = spec.ceph_conf.as_deref().map(|path: &Path| c_string(&path.to_string_lossy()));
         let conf = conf.as_ref().map_or(ptr::null(), |conf| conf.as_ptr());
-        let mut cluster = Cluster { libraries, cluster: ptr::null_mut(), pool: ptr::null_mut() };
+        let mut cluster =
+            Cluster { libraries, cluster: ptr::null_mut(), pool: ptr::null_mut(), versions: Mutex::default() };
         // SAFETY: the strings are C strings that outlive the calls; the handle is written before a success is returned.
         unsafe {
             let name = c"ceph".as_ptr();
-            check("rados_create2", (rados.rados_create2)(&mut cluster.cluster, name, user.as_ptr(), 0))?;
-            check("rados_conf_read_file", (rados.rados_conf_read_file)(cluster.cluster, conf))?;
+            check_at("rados_create2", &user_text, (rados.rados_create2)(&mut cluster.cluster, name, user.as_ptr(), 0))?;
+            let read = (rados.rados_conf_read_file)(cluster.cluster, conf);
+            check_at("rados_conf_read_file", &conf_text, read)?;
         }
         // The engine is the cache. A second one in librbd would keep data that a flush has to write, and cost memory.
         cluster.set_option(c"rbd_cache", c"false")?;
-        // A client whose lock is broken must not write any more.
-        cluster.set_option(c"rbd_blocklist_on_break_lock", c"true")?;
+        // A client whose lock is broken must not write any more. Ceph 15 has the option under its former name.
+        cluster
+            .set_option(c"rbd_blocklist_on_break_lock", c"true")
+            .or_else(|_| cluster.set_option(c"rbd_blacklist_on_break_lock", c"true"))?;
+        // A cluster that does not answer hangs like a disk: the daemon decides for how long to wait.
+        cluster.set_option(c"client_mount_timeout", c"0")?;
         let pool = c_string(&spec.pool);
         // SAFETY: as above; the handle of the cluster is configured.
         unsafe {
-            check("rados_connect", (rados.rados_connect)(cluster.cluster))?;
+            let connect = (rados.rados_connect)(cluster.cluster);
+            check_at("rados_connect", &format!("{user_text} by {conf_text}"), connect)?;
             let open = (rados.rados_ioctx_create)(cluster.cluster, pool.as_ptr(), &mut cluster.pool);
-            check("rados_ioctx_create", open)?;
+            check_at("rados_ioctx_create", &format!("pool {}", spec.pool), open)?;
             if let Some(namespace) = &spec.namespace {
                 (rados.rados_ioctx_set_namespace)(cluster.pool, c_string(namespace).as_ptr());
             }
         }
         Ok(cluster)
+    }
+
+    /// Keeps other versioned calls on the pool away while the guard lives.
+    pub(super) fn versioned_calls(&self) -> MutexGuard<'_, ()> {
+        self.versions.lock().expect("no holder of the lock panics")
     }
 
     fn set_option(&self, option: &CStr, value: &CStr) -> Result<(), CephError> {
@@ -98,23 +123,18 @@ impl Cluster {
         unsafe { (self.libraries.rados.rados_ioctx_get_id)(self.pool) }
     }
 
-    /// The addresses of this client, as librados writes them.
-    pub fn own_addresses(&self) -> Result<String, CephError> {
-        let mut addresses = ptr::null_mut();
-        // SAFETY: after a success the pointer is a C string, which is freed once.
-        unsafe {
-            check("rados_getaddrs", (self.libraries.rados.rados_getaddrs)(self.cluster, &mut addresses))?;
-            let text = CStr::from_ptr(addresses).to_string_lossy().into_owned();
-            (self.libraries.rados.rados_buffer_free)(addresses);
-            Ok(text)
-        }
+    /// The number of this client in the cluster.
+    pub fn client_id(&self) -> u64 {
+        // SAFETY: the cluster is connected.
+        unsafe { (self.libraries.rados.rados_get_instance_id)(self.cluster) }
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
         let rados = &self.libraries.rados;
-        // SAFETY: each handle is closed once, the pool before its cluster. An image closes before its cluster drops.
+        // SAFETY: each handle is closed once, the pool before its cluster. `Image` closes itself before it drops its
+        // cluster.
         unsafe {
             if !self.pool.is_null() {
                 (rados.rados_ioctx_destroy)(self.pool);

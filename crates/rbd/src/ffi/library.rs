@@ -67,6 +67,15 @@ pub(super) struct RawWatcher {
     pub(super) cookie: u64,
 }
 
+/// `rbd_config_option_t`.
+#[repr(C)]
+pub(super) struct RawOption {
+    pub(super) name: *mut c_char,
+    pub(super) value: *mut c_char,
+    /// `rbd_config_source_t`.
+    pub(super) source: c_int,
+}
+
 functions! {
     /// Functions of librados.
     RadosFunctions:
@@ -76,24 +85,47 @@ functions! {
     fn rados_connect(Handle) -> c_int;
     fn rados_shutdown(Handle);
     fn rados_cluster_fsid(Handle, *mut c_char, usize) -> c_int;
-    fn rados_getaddrs(Handle, *mut *mut c_char) -> c_int;
-    fn rados_buffer_free(*mut c_char);
+    fn rados_get_instance_id(Handle) -> u64;
     fn rados_ioctx_create(Handle, *const c_char, *mut Handle) -> c_int;
     fn rados_ioctx_set_namespace(Handle, *const c_char);
     fn rados_ioctx_get_id(Handle) -> i64;
     fn rados_ioctx_destroy(Handle);
+    fn rados_stat(Handle, *const c_char, *mut u64, *mut libc::time_t) -> c_int;
+    fn rados_get_last_version(Handle) -> u64;
+    fn rados_unlock(Handle, *const c_char, *const c_char, *const c_char) -> c_int;
+    fn rados_list_lockers(
+        Handle,
+        *const c_char,
+        *const c_char,
+        *mut c_int,
+        *mut c_char,
+        *mut usize,
+        *mut c_char,
+        *mut usize,
+        *mut c_char,
+        *mut usize,
+        *mut c_char,
+        *mut usize,
+    ) -> isize;
 }
 
 functions! {
     /// Functions of librbd.
     RbdFunctions:
     fn rbd_open(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
+    fn rbd_open_by_id(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
     fn rbd_close(Handle) -> c_int;
+    fn rbd_flush(Handle) -> c_int;
+    fn rbd_get_stripe_unit(Handle, *mut u64) -> c_int;
+    fn rbd_get_stripe_count(Handle, *mut u64) -> c_int;
+    fn rbd_metadata_get(Handle, *const c_char, *mut c_char, *mut usize) -> c_int;
+    fn rbd_metadata_set(Handle, *const c_char, *const c_char) -> c_int;
+    fn rbd_config_image_list(Handle, *mut RawOption, *mut c_int) -> c_int;
+    fn rbd_config_image_list_cleanup(*mut RawOption, c_int);
     fn rbd_get_id(Handle, *mut c_char, usize) -> c_int;
     fn rbd_get_size(Handle, *mut u64) -> c_int;
     fn rbd_get_features(Handle, *mut u64) -> c_int;
     fn rbd_lock_acquire(Handle, c_int) -> c_int;
-    fn rbd_lock_release(Handle) -> c_int;
     fn rbd_lock_break(Handle, c_int, *const c_char) -> c_int;
     fn rbd_lock_get_owners(Handle, *mut c_int, *mut *mut c_char, *mut usize) -> c_int;
     fn rbd_lock_get_owners_cleanup(*mut *mut c_char, usize);

@@ -10,6 +10,6 @@ mod signals;
 
 pub use aio::{Completion, Operation};
 pub use cluster::{CephError, Cluster};
-pub use image::Image;
+pub use image::{Image, ImageOption, OptionLevel};
 pub use library::{LoadError, load};
 pub use signals::ignore_stop_signals;

@@ -35,7 +35,7 @@ impl Connection {
     pub fn serve(stream: UnixStream, image: Arc<Image>, ownership: Arc<Ownership>) {
         let in_flight = InFlight::default();
         let connection = Arc::new(Connection { stream, sending: Mutex::default(), in_flight, image, ownership });
-        // The daemon notices the end of the connection; there is nobody else to tell the reason.
+        // The daemon notices the end of the connection, and the protocol has no message for the reason.
         let (Ok(()) | Err(_)) = connection.receive();
         connection.in_flight.wait_for_end();
         let (Ok(()) | Err(_)) = connection.stream.shutdown(std::net::Shutdown::Both);
@@ -59,29 +59,36 @@ impl Connection {
             if request.command == Command::Disconnect {
                 return Ok(());
             }
-            let mut buffer = vec![0; if has_data { request.len as usize } else { 0 }];
-            if request.command == Command::Write {
-                incoming.read_exact(&mut buffer)?;
+            let bytes = if has_data { request.len as usize } else { 0 };
+            self.in_flight.begin(bytes);
+            let mut buffer = vec![0; bytes];
+            if request.command == Command::Write
+                && let Err(error) = incoming.read_exact(&mut buffer)
+            {
+                self.in_flight.end(bytes);
+                return Err(error);
             }
-            self.in_flight.begin(buffer.len());
             self.start(request, buffer);
         }
     }
 
     fn size_bytes(&self) -> io::Result<u64> {
-        self.image.size_bytes().map_err(|error| io::Error::from_raw_os_error(error.errno))
+        self.image.size_bytes().map_err(|error| {
+            self.ownership.record_error(error.errno);
+            io::Error::from_raw_os_error(error.errno)
+        })
     }
 
     fn start(self: &Arc<Self>, request: Request, buffer: Vec<u8>) {
         let Request { flags, command, offset: at, len, .. } = request;
         let bytes = buffer.len();
+        self.ownership.end_if_expired();
         if self.ownership.is_lost() {
             return self.fail(request, bytes, Errno::Io);
         }
         // librbd cuts a request at the end of the image without an error.
-        let is_inside = self.size_bytes().is_ok_and(|size| at.checked_add(len.into()).is_some_and(|end| end <= size));
-        if !is_inside {
-            return self.fail(request, bytes, Errno::Inval);
+        if let Err(errno) = check_range(at, len, self.size_bytes()) {
+            return self.fail(request, bytes, errno);
         }
         let operation = match command {
             Command::Read => Operation::Read(at),
@@ -131,7 +138,13 @@ impl Connection {
     fn send_allocation(&self, request: Request) {
         let (at, end) = (request.offset, request.offset + u64::from(request.len));
         let first = at / OBJECT_BYTES_MAX * OBJECT_BYTES_MAX;
-        let allocated = match self.image.allocated(first, end - first) {
+        let is_sequential = self.image.is_sequential();
+        let allocated = is_sequential.and_then(|is_sequential| match is_sequential {
+            true => self.image.allocated(first, end - first),
+            // Ceph 15 reports the allocation of striped images wrongly.
+            false => Ok(vec![(at, end - at)]),
+        });
+        let allocated = match allocated {
             Ok(allocated) => allocated,
             Err(error) => {
                 self.ownership.record_error(error.errno);
@@ -147,6 +160,8 @@ impl Connection {
     /// Sends a reply. The daemon always receives, so this waits for long only if the daemon is stopped. After a failure
     /// the connection is useless.
     fn send(&self, head: &[u8], data: &[u8]) {
+        // Data that was read before a stop of this process may be old by now.
+        self.ownership.end_if_expired();
         let _sending = self.sending.lock().expect("no holder of the lock panics");
         let mut parts = [IoSlice::new(head), IoSlice::new(data)];
         let mut remaining = &mut parts[..];
@@ -164,9 +179,19 @@ impl Connection {
     }
 }
 
-/// The extents of a status reply for `at..end`: holes between the allocated ranges, which are in order.
+/// Checks that a request is inside the image of that size.
+fn check_range(at: u64, len: u32, size: io::Result<u64>) -> Result<(), Errno> {
+    let size = size.map_err(|error| errno_on_wire(error.raw_os_error().unwrap_or(libc::EIO)))?;
+    let is_inside = at.checked_add(len.into()).is_some_and(|end| end <= size);
+    if is_inside { Ok(()) } else { Err(Errno::Inval) }
+}
+
+/// The extents of a status reply for `at..end`: holes between the allocated ranges. Ranges out of order prove no hole.
 fn status_extents(allocated: &[(u64, u64)], at: u64, end: u64) -> Vec<(u32, u32)> {
     let hole = flags::STATE_HOLE | flags::STATE_ZERO;
+    if allocated.windows(2).any(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
+        return vec![((end - at) as u32, 0)];
+    }
     let (mut position, mut extents) = (at, Vec::new());
     for (start, len) in allocated {
         let (start, stop) = (start.clamp(&position, &end), (start + len).clamp(position, end));
@@ -207,5 +232,15 @@ mod tests {
         assert_eq!(status_extents(&[(0, 40)], 10, 30), [(20, 0)]);
         assert_eq!(status_extents(&[(0, 12), (20, 5)], 10, 30), [(2, 0), (8, hole), (5, 0), (5, hole)]);
         assert_eq!(status_extents(&[(0, 4), (29, 50)], 10, 30), [(19, hole), (1, 0)]);
+        assert_eq!(status_extents(&[(20, 5), (10, 2)], 10, 30), [(20, 0)], "ranges out of order are no proof");
+    }
+
+    #[test]
+    fn unknown_size_is_an_error_of_the_image_and_not_of_the_request() {
+        assert_eq!(check_range(0, 4096, Ok(4096)), Ok(()));
+        assert_eq!(check_range(1, 4096, Ok(4096)), Err(Errno::Inval));
+        assert_eq!(check_range(u64::MAX, 4096, Ok(4096)), Err(Errno::Inval));
+        let blocked = io::Error::from_raw_os_error(libc::ESHUTDOWN);
+        assert_eq!(check_range(0, 4096, Err(blocked)), Err(Errno::Io));
     }
 }

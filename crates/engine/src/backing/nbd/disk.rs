@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use nbd_protocol::flags;
 use seam::{
-    AllocationExtent, BLOCK_BYTES, Disk, DiskError, DiskResult, Geometry, Nanos, PendingRequests, Piece, PieceMut,
-    Seam, StreamWriter, block::pieces_len,
+    AllocationExtent, BLOCK_BYTES, Disk, DiskError, DiskResult, Geometry, Lineage, Nanos, PendingRequests, Piece,
+    PieceMut, Seam, StreamWriter, block::pieces_len,
 };
 
 use super::negotiate::ExportInfo;
@@ -130,6 +130,17 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
 
     fn lost(&self) -> Option<DiskError> {
         self.shared().lost().cloned()
+    }
+
+    fn lineage(&self) -> Option<Lineage> {
+        self.shared().server.as_ref().and_then(|server| server.lineage())
+    }
+
+    fn abandon(&self) {
+        if self.shared().server.is_some() {
+            self.shared().closing.set(true);
+            self.shared().wake();
+        }
     }
 
     fn connection_epoch(&self) -> u64 {

@@ -107,7 +107,8 @@ impl<S: Seam> SharedConnection<S> {
         into: Vec<PieceMut<S::BlockMut>>,
     ) -> Rc<OpenRequest<S>> {
         let request = OpenRequest::new(operation, at, len, into, self.pending.begin(self.seam.now()));
-        match self.lost().or(self.failure.borrow().as_ref()) {
+        let abandoned = self.is_abandoned().then_some(&DiskError::Gone);
+        match self.lost().or(abandoned).or(self.failure.borrow().as_ref()) {
             Some(error) => request.finish(Err(error.clone())),
             None => {
                 self.request_table.borrow_mut().add(Rc::clone(&request));
@@ -115,6 +116,11 @@ impl<S: Seam> SharedConnection<S> {
             }
         }
         request
+    }
+
+    /// True if the disk is closing, and its server ends with it.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.closing.get() && self.server.is_some()
     }
 
     /// Why no request can ever succeed again.
