@@ -58,6 +58,7 @@ mod protocol;
 mod qos;
 mod rbd;
 mod rbd_losses;
+mod rbd_owners;
 mod refusals;
 mod silences;
 mod sockets;

@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 
 /// The helper process of the daemon's only volume on RBD.
-fn helper_of(daemon: &Daemon) -> u32 {
+pub fn helper_of(daemon: &Daemon) -> u32 {
     let parent = daemon.pid().to_string();
     let find = || {
         let output = tool("pgrep").args("-P").arg(&parent).args("-x hotset-rbd").output();
@@ -27,21 +27,21 @@ fn helper_of(daemon: &Daemon) -> u32 {
     wait_for("the helper process", find)
 }
 
-fn signal(process: u32, name: &str) {
+pub fn signal(process: u32, name: &str) {
     tool("kill").arg(format!("-{name}")).arg(process.to_string()).ok();
 }
 
-fn json(daemon: &Daemon, args: &[&str]) -> Value {
+pub fn json(daemon: &Daemon, args: &[&str]) -> Value {
     serde_json::from_str(&daemon.command(&[args, &["--json"]].concat())).expect("valid JSON")
 }
 
-fn has_alert(daemon: &Daemon, kind: &str) -> Option<()> {
+pub fn has_alert(daemon: &Daemon, kind: &str) -> Option<()> {
     let alerts = json(daemon, &["status"])["active_alerts"].as_array().expect("a list").clone();
     alerts.iter().any(|alert| alert["kind"] == kind).then_some(())
 }
 
 /// A flash log beside the state directory; without persisted memory, data depends on flushes.
-fn add_flash(fixture: &mut Fixture) {
+pub fn add_flash(fixture: &mut Fixture) {
     fixture.keep_in = "none".to_owned();
     let folder = fixture.folder.path().display();
     fixture.tables = format!("[flash]\ndevices = [\"{folder}/f0\", \"{folder}/f1\"]\nsize = \"64 MiB\"\n");
@@ -102,10 +102,13 @@ fn killed_helper_is_started_again_under_load_and_nothing_is_lost() {
         let write_count = || history.lock().expect("no writer panicked").sequence();
         for _ in 0..4 {
             std::thread::sleep(Duration::from_millis(200 + random.below(400)));
-            signal(helper_of(&daemon), "KILL");
+            let killed = helper_of(&daemon);
+            signal(killed, "KILL");
+            wait_for("another helper", || (helper_of(&daemon) != killed).then_some(()));
             let before = write_count();
             wait_for("writes after the restart", || (write_count() > before + 100).then_some(()));
-            wait_for("a flush after the restart", || cluster.lock_owner("restarted"));
+            let mut client = fixture.connect("v");
+            wait_for("a flush after the restart", || client.flush().ok());
         }
     });
     let mut client = fixture.connect("v");
