@@ -131,7 +131,8 @@ impl Image {
         Ok(features & FEATURE_EXCLUSIVE_LOCK != 0)
     }
 
-    /// Acquires the exclusive lock, or fails. From then on librbd neither hands it over nor acquires it by itself.
+    /// Acquires the exclusive lock, or fails. librbd does not hand it over, but after a loss it acquires it again by
+    /// itself.
     pub fn acquire_lock(&self) -> Result<(), CephError> {
         // SAFETY: the image is open.
         check("rbd_lock_acquire", unsafe { (self.rbd().rbd_lock_acquire)(self.image, EXCLUSIVE) })

@@ -118,6 +118,7 @@ fn second_daemon_is_refused_with_the_address_of_the_owner() {
     client.write(0, &block(3)).and_then(|()| client.flush()).expect("the owner still writes");
     drop(client);
     daemon.stop();
+    assert_eq!(cluster.lock_owner("owned"), None, "a refused client does not hinder the release");
     other.command(&["volume", "add", "second", "--backing", &image]);
     assert_eq!(other_fixture.connect("second").read(0, BLOCK).expect("the read succeeds"), block(3));
     other.stop();
