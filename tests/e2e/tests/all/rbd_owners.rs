@@ -63,7 +63,7 @@ impl Drop for AutomaticClient {
 }
 
 /// Writes four blocks, which a flush destages to have evidence, and then a dirty block 0, which stays in the log.
-fn write_dirty_block(client: &mut Client) {
+pub fn write_dirty_block(client: &mut Client) {
     for number in 1..=4 {
         client.write(number * MIB, &[number as u8; BLOCK]).expect("the volume works");
     }
@@ -73,7 +73,7 @@ fn write_dirty_block(client: &mut Client) {
 }
 
 /// A write of another client with librbd's automatic lock, at offset 0.
-fn write_elsewhere(cluster: &Cluster, name: &str) {
+pub fn write_elsewhere(cluster: &Cluster, name: &str) {
     let args = "bench --io-type write --io-size 4K --io-total 4K --io-threads 1 --io-pattern seq";
     cluster.rbd(&format!("{args} rbd/{name}")).ok();
 }
