@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use engine::{DatastoreSpec, WritePolicy};
+use rbd::ImageSpec;
 use seam::model::{ArraySpec, DiskType, RaidLevel};
 use seam::real::PathTarget;
 use toml::de::DeValue;
@@ -316,6 +317,9 @@ fn read_size(
         (BackingSpec::Nbd(_), Some(size)) => {
             source.add_problem(&size.span, "an NBD export has a size of its own", "remove the key \"size\"");
         }
+        (BackingSpec::Rbd(_), Some(size)) => {
+            source.add_problem(&size.span, "an RBD image has a size of its own", "remove the key \"size\"");
+        }
         (BackingSpec::Sim(_, Some(_)), Some(size)) => {
             source.add_problem(&size.span, "the size is given twice, here and in the URI", "remove one of them");
         }
@@ -341,6 +345,11 @@ fn check_backing_unused(
         BackingSpec::Nbd(_) => {
             let uri = PathBuf::from(backing.value.to_string());
             (uri.clone(), PathTarget::Unresolved(uri))
+        }
+        // Another user reaches the same image; another cluster may have one of the same name.
+        BackingSpec::Rbd(image) => {
+            let address = ImageSpec { ceph_user: None, ..image.clone() }.to_string();
+            (PathBuf::from(&address), PathTarget::Unresolved(PathBuf::from(address)))
         }
         BackingSpec::Sim(..) | BackingSpec::SimArray(_) | BackingSpec::Pool(_) => return,
     };

@@ -329,11 +329,25 @@ impl<S: Seam> Core<S> {
     pub async fn detach(&self, name: &str) -> Result<(), RequestError> {
         let volume = self.find(name).ok_or(RequestError::Invalid)?;
         volume.drain().await?;
+        self.remove(&volume);
+        Ok(())
+    }
+
+    /// Detaches a volume whose backing is lost, and discards its dirty data, also that in the flash log. On an error it
+    /// stays attached.
+    pub async fn detach_lost(&self, name: &str) -> Result<(), RequestError> {
+        let volume = self.find(name).ok_or(RequestError::Invalid)?;
+        volume.discard_and_stop().await?;
+        self.remove(&volume);
+        Ok(())
+    }
+
+    fn remove(&self, volume: &Volume<S>) {
+        let name = volume.name();
         self.0.volumes.borrow_mut().retain(|other| other.name() != name);
         volume.shard().flash_tier.release_quota();
         volume.leave_datastore();
         self.0.core_state.remove(volume.shard());
-        Ok(())
     }
 
     /// The volume of that name.

@@ -60,6 +60,8 @@ pub fn failure_of(error: &RequestError, operation: EngineOperation) -> Failure {
         RequestError::Disk(DiskError::Gone | DiskError::Open(_)) => {
             Sense::new(SenseKey::NOT_READY, Asc::NOT_READY_CAUSE_NOT_REPORTABLE)
         }
+        // The backing does not return by itself: retries would only delay the failure.
+        RequestError::Disk(DiskError::Lost(_)) => Sense::new(SenseKey::NOT_READY, Asc::MANUAL_INTERVENTION_REQUIRED),
         RequestError::ShuttingDown => Sense::new(SenseKey::NOT_READY, Asc::BECOMING_READY),
         RequestError::NotFast | RequestError::Disk(DiskError::Unsupported) => Sense::illegal(Asc::INVALID_FIELD_IN_CDB),
         RequestError::Disk(_) | RequestError::Dirty(_) => match operation {
@@ -68,4 +70,18 @@ pub fn failure_of(error: &RequestError, operation: EngineOperation) -> Failure {
         },
     }
     .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_backing_asks_for_an_administrator_and_an_absent_one_for_a_retry() {
+        let sense = |error| failure_of(&RequestError::Disk(error), EngineOperation::Other);
+        let manual = Sense::new(SenseKey::NOT_READY, Asc::MANUAL_INTERVENTION_REQUIRED);
+        let retry = Sense::new(SenseKey::NOT_READY, Asc::NOT_READY_CAUSE_NOT_REPORTABLE);
+        assert_eq!(sense(DiskError::Lost("another client has it".to_owned())), manual.into());
+        assert_eq!(sense(DiskError::Gone), retry.into());
+    }
 }

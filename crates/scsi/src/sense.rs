@@ -24,6 +24,7 @@ impl Asc {
     pub const NONE: Asc = Asc(0x00, 0x00);
     pub const OPERATION_IN_PROGRESS: Asc = Asc(0x00, 0x16);
     pub const NOT_READY_CAUSE_NOT_REPORTABLE: Asc = Asc(0x04, 0x00);
+    pub const MANUAL_INTERVENTION_REQUIRED: Asc = Asc(0x04, 0x03);
     pub const BECOMING_READY: Asc = Asc(0x04, 0x01);
     pub const UNREACHABLE_COPY_TARGET: Asc = Asc(0x08, 0x04);
     pub const WRITE_ERROR: Asc = Asc(0x0c, 0x00);

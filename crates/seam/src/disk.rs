@@ -50,6 +50,9 @@ pub enum DiskError {
     /// The path of the disk does not answer.
     #[error("{0}")]
     Hung(String),
+    /// This process has lost the storage to another one for good.
+    #[error("{0}")]
+    Lost(String),
 }
 
 /// Request to open a disk.
@@ -103,6 +106,16 @@ pub struct ContentKey {
     pub place: u64,
 }
 
+/// The sequence of ownerships of a storage that the present one continues: no other process can have written between
+/// them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lineage {
+    /// Identifies it among all of the storage.
+    pub id: String,
+    /// Why the one before it ended, as a clause; empty if there was none.
+    pub reason: String,
+}
+
 /// Storage.
 ///
 /// A submitted operation completes and owns its buffers, even if its future is dropped. Offsets and lengths are
@@ -133,6 +146,19 @@ pub trait Disk<S: Seam>: Clone + 'static {
 
     /// Changes whenever the disk may have lost unflushed writes (a reconnect); such data counts as dirty again.
     fn connection_epoch(&self) -> u64;
+
+    /// Why this process may never use the storage again: another one has taken it over. All requests fail from then on.
+    fn lost(&self) -> Option<DiskError> {
+        None
+    }
+
+    /// The lineage of this process's ownership, for storage that several processes may own one after the other.
+    fn lineage(&self) -> Option<Lineage> {
+        None
+    }
+
+    /// Ends a server that exists for this disk alone: open requests fail, and later ones too.
+    fn abandon(&self) {}
 
     /// Start of the oldest unanswered request, up to a tenth of a second early; `None` if all are answered.
     fn oldest_unanswered(&self) -> Option<Nanos>;

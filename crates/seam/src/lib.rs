@@ -26,7 +26,7 @@ use std::future::Future;
 pub use bell::Bell;
 pub use block::{BLOCK_BYTES, Block, BlockMut, Piece, PieceMut, SECTOR_BYTES, SECTORS_PER_BLOCK};
 pub use buffered_reader::BufferedReader;
-pub use disk::{AllocationExtent, ContentKey, Disk, DiskError, DiskOpen, DiskResult, Geometry};
+pub use disk::{AllocationExtent, ContentKey, Disk, DiskError, DiskOpen, DiskResult, Geometry, Lineage};
 pub use gather::{Gather, Part};
 pub use pending::{PendingRequest, PendingRequests};
 pub use persist::{BlockTag, RangeKind, RangeTag};

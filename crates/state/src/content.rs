@@ -34,6 +34,9 @@ pub struct ContentRecord {
     /// CRC32C of the blocks at [`sampled_blocks`], eight hexadecimal digits each; 0 for a zero block.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub samples: String,
+    /// The lineage of the ownership of storage that several machines may own ([`seam::Lineage`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lineage: Option<String>,
     /// Number of destaged blocks whose checksums the flash store held when the volume was stopped. The next start must
     /// find some of them.
     #[serde(default, skip_serializing_if = "super::fields::is_zero")]
@@ -95,6 +98,8 @@ pub struct Evidence {
     pub has_stored_identity: bool,
     /// Present content of the backing, with the blocks sampled that its present size determines.
     pub content: ContentRecord,
+    /// Why the lineage before the one in `content` ended, as a clause.
+    pub lineage_reason: String,
     /// Samples of the blocks that the recorded size determines, if that size differs from the present one.
     pub samples_before: Option<String>,
     /// Blocks of the volume in the flash log.
@@ -117,6 +122,12 @@ pub struct Evidence {
 }
 
 impl Evidence {
+    /// True if another process may have written to the backing since its content was recorded. A record without a
+    /// lineage, as after a rebuild of the records, proves none.
+    pub fn has_other_lineage(&self, recorded: Option<&ContentRecord>) -> bool {
+        recorded.and_then(|recorded| recorded.lineage.as_ref()) != self.content.lineage.as_ref()
+    }
+
     /// True if data waits to be destaged.
     pub fn has_dirty(&self) -> bool {
         self.blocks_in_log + self.blocks_in_memory > 0
@@ -159,6 +170,8 @@ pub enum ContentVerdict {
     Same,
     /// It is not: this number of the blocks destaged last have another content.
     Differs(u64),
+    /// It is the same storage, but another process may have written to it since.
+    OwnerChanged,
     /// No evidence shows that it is.
     Unproven(MissingProof),
 }
@@ -206,6 +219,10 @@ pub fn compare_content(
 ) -> ContentVerdict {
     if evidence.destaged_changed > 0 {
         return ContentVerdict::Differs(evidence.destaged_changed);
+    }
+    // The blocks destaged last are few: equal content in all of them does not exclude other writes.
+    if evidence.has_other_lineage(recorded) {
+        return ContentVerdict::OwnerChanged;
     }
     if evidence.destaged_unchanged == 0 && recorded.is_some_and(|recorded| recorded.destaged > 0) {
         // Older content of the same disk could not be detected.
@@ -270,6 +287,27 @@ mod tests {
         let evidence =
             Evidence { has_stored_identity: true, destaged_unchanged: 31, destaged_changed: 1, ..evidence(&[1, 2, 3]) };
         assert_eq!(compare_content(Some(&recorded(&[1, 2, 3])), &evidence, &[]), ContentVerdict::Differs(1));
+    }
+
+    #[test]
+    fn other_lineage_outweighs_equal_content() {
+        let with =
+            |lineage: Option<&str>| ContentRecord { lineage: lineage.map(str::to_owned), ..recorded(&[1, 2, 3]) };
+        let now = |lineage| Evidence {
+            has_stored_identity: true,
+            content: with(lineage),
+            blocks_in_log: 1,
+            destaged_unchanged: 31,
+            ..Evidence::default()
+        };
+        assert_eq!(compare_content(Some(&with(Some("a"))), &now(Some("a")), &[]), ContentVerdict::Same);
+        assert_eq!(compare_content(Some(&with(Some("a"))), &now(Some("b")), &[]), ContentVerdict::OwnerChanged);
+        assert_eq!(compare_content(Some(&with(Some("a"))), &now(None), &[]), ContentVerdict::OwnerChanged);
+        assert_eq!(compare_content(Some(&with(None)), &now(None), &[]), ContentVerdict::Same);
+        assert_eq!(compare_content(Some(&with(None)), &now(Some("b")), &[]), ContentVerdict::OwnerChanged);
+        assert_eq!(compare_content(None, &now(Some("b")), &[]), ContentVerdict::OwnerChanged);
+        let changed = Evidence { destaged_changed: 1, ..now(Some("b")) };
+        assert_eq!(compare_content(Some(&with(Some("a"))), &changed, &[]), ContentVerdict::Differs(1));
     }
 
     #[test]

@@ -25,6 +25,7 @@ fn sample() -> State {
             instance: Some("259:3-77".to_owned()),
             ids: vec!["ext4:0c1d".to_owned()],
             samples: "0000000012345678".to_owned(),
+            lineage: None,
             destaged: 32,
         }),
         generation: 41,

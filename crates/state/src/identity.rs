@@ -252,6 +252,14 @@ impl State {
             ContentVerdict::Differs(changed_blocks) => {
                 return Err(Refusal::ContentDiffers { name, changed_blocks, loss });
             }
+            ContentVerdict::OwnerChanged if !claim.accept.adopt => {
+                let reason = match evidence.lineage_reason.as_str() {
+                    "" => "the records have no ownership of it".to_owned(),
+                    reason => reason.to_owned(),
+                };
+                let identity = claim.identity.to_owned();
+                return Err(Refusal::OwnerChanged { name, identity, reason, loss });
+            }
             ContentVerdict::Unproven(missing) if !claim.accept.adopt => {
                 let is_outdated = claim.store.is_some() && !self.may_have_pages(record.volume_id, claim.store);
                 let missing = match missing {
@@ -261,7 +269,7 @@ impl State {
                 let identity = claim.identity.to_owned();
                 return Err(Refusal::ContentUnproven { name, identity, missing, shrink, loss });
             }
-            ContentVerdict::Unproven(_) | ContentVerdict::Same => {}
+            ContentVerdict::Unproven(_) | ContentVerdict::OwnerChanged | ContentVerdict::Same => {}
         }
         let is_accepted = claim.accept.discard_past_end || self.sabotage.is(Sabotage::PastEnd);
         if let Some(shrink) = shrink.filter(|shrink| shrink.past_end_bytes > 0 && !is_accepted) {
@@ -304,8 +312,9 @@ impl State {
                 let recorded_id = self.volumes[index].volume_id;
                 let volume_id = if discards { self.discard_flash_data(recorded_id, draw()) } else { recorded_id };
                 // Data past the old end may exist again, with another content, after a growth. A copy may differ in
-                // blocks that the ring does not have.
-                has_stale_pages = is_copy || self.has_stale_end(volume_id, claim);
+                // blocks that the ring does not have, and so may a backing that another process has owned.
+                has_stale_pages =
+                    is_copy || self.has_stale_end(volume_id, claim) || self.has_other_lineage(volume_id, claim);
                 if has_stale_pages {
                     self.by_id_mut(volume_id).expect("the record exists").cached_on = Some(Default::default());
                 }
@@ -382,6 +391,12 @@ impl State {
             let found_bytes = evidence.content.size_bytes;
             known.size_bytes > found_bytes || former_partial_block(found_bytes, Some(known.size_bytes)).is_some()
         })
+    }
+
+    /// True if another process may have written to the volume's backing since it was served.
+    fn has_other_lineage(&self, volume_id: VolumeId, claim: &Claim<'_>) -> bool {
+        let known = self.by_id(volume_id).and_then(|record| record.content.as_ref());
+        claim.evidence.is_some_and(|evidence| evidence.has_other_lineage(known))
     }
 
     /// True if pages of the volume in this store may be served.

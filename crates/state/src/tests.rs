@@ -608,6 +608,39 @@ fn shrunk_backing_needs_another_proof_until_its_pages_are_dropped() {
 }
 
 #[test]
+fn dirty_data_of_another_lineage_is_refused_and_clean_pages_are_dropped() {
+    let mut state = State::default();
+    state.begin_life(1, 2);
+    let evidence = |lineage: &str, blocks_in_log| Evidence {
+        has_stored_identity: true,
+        lineage_reason: "the image's lock was broken".to_owned(),
+        blocks_in_log,
+        destaged_unchanged: 31,
+        content: ContentRecord { lineage: Some(lineage.to_owned()), ..ContentRecord::default() },
+        ..Evidence::default()
+    };
+    let (own, other, later) = (evidence("a", 5), evidence("b", 5), evidence("c", 0));
+    let claim = |evidence| Claim { store: Some("ab"), evidence: Some(evidence), ..Claim::plain("web", "rbd:f/1/a") };
+    let id = state.identify(&claim(&own), || VolumeId(7)).expect("new").volume_id;
+    state.mark_on_flash(id, Some("ab"));
+    let undestaged = undestaged(id, 5);
+    let dirty = |evidence| Claim { undestaged: &undestaged, ..claim(evidence) };
+    assert!(!state.identify(&dirty(&own), || VolumeId(8)).expect("the same lineage").drops_pages);
+    for _ in 0..2 {
+        let refused = state.identify(&dirty(&other), || VolumeId(8)).expect_err("another client may have written");
+        assert_eq!(refused.code(), "owner-changed");
+        let text = refused.to_string();
+        assert!(text.contains("lock was broken") && text.contains("adopt web --give-up 0000000000000007"), "{text}");
+    }
+    let accept = Acceptance { adopt: true, ..Acceptance::default() };
+    let adopted = state.identify(&Claim { accept: &accept, ..dirty(&other) }, || VolumeId(8)).expect("accepted");
+    assert_eq!(adopted, Admission { volume_id: id, drops_pages: true }, "the dirty data is kept");
+    state.record_pages_dropped(id, "ab");
+    assert!(!state.identify(&dirty(&other), || VolumeId(8)).expect("the adopted lineage").drops_pages);
+    assert!(state.identify(&claim(&later), || VolumeId(8)).expect("there is no dirty data").drops_pages);
+}
+
+#[test]
 fn grown_backing_with_a_dirty_partial_block_is_refused() {
     let mut state = State::default();
     state.begin_life(1, 2);

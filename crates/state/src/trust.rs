@@ -193,6 +193,17 @@ pub enum Refusal {
         /// The waiting dirty data.
         loss: Box<Loss>,
     },
+    /// Dirty data waits for a backing that another process may have written to since.
+    OwnerChanged {
+        /// The volume.
+        name: String,
+        /// Identity of the backing.
+        identity: String,
+        /// The trace of the other process, as a clause.
+        reason: String,
+        /// The waiting dirty data.
+        loss: Box<Loss>,
+    },
     /// Dirty data waits for a backing that is not proven to be the same disk.
     ContentUnproven {
         /// The volume.
@@ -332,6 +343,7 @@ codes! {
     DirtyElsewhere => "dirty-elsewhere",
     LogUnexpected => "log-unexpected",
     ContentDiffers => "content-differs",
+    OwnerChanged => "owner-changed",
     ContentUnproven => CONTENT_UNPROVEN,
     BackingShrank => BACKING_SHRANK,
     BackingGrew => "backing-grew",
@@ -534,6 +546,14 @@ impl Refusal {
                  have other content. If the disk was rolled back, restored or replaced, restore the previous content; \
                  or, to keep the present content of the backing: hotset volume adopt {name} --give-up {}, which \
                  discards {loss}",
+                loss.volume_id
+            ),
+            Refusal::OwnerChanged { name, identity, reason, loss } => write!(
+                f,
+                "dirty data waits for its backing ({identity}), and another client may have written there since: \
+                 {reason}. The dirty data is older than such writes and would overwrite them. If another client has \
+                 written, keep the content of the backing: hotset volume adopt {name} --give-up {}, which discards \
+                 {loss}. If none has: hotset volume adopt {name}, which writes the dirty data to the backing",
                 loss.volume_id
             ),
             Refusal::ContentUnproven { name, identity, missing, shrink, loss } => {

@@ -15,7 +15,7 @@ use engine::{VolumeId, VolumeSpec};
 use messages::Failure;
 use seam::real::PATH_TIMEOUT;
 
-use super::cores::{AttachOutcome, AttachRequest, ConnectedClients, Cores, LateAttach, OpenedBacking};
+use super::cores::{AttachOutcome, AttachRequest, ConnectedClients, Cores, DirtyData, LateAttach, OpenedBacking};
 use super::flash::FlashLog;
 use super::iscsi_units::Units;
 use super::persisted_memory::PersistedMemory;
@@ -213,6 +213,12 @@ impl Attachments {
         self.detach_from(ConnectedClients::Disconnect, name, core, progress).await
     }
 
+    /// As [`Attachments::detach`] for a volume whose backing is lost: its dirty data is discarded.
+    pub async fn detach_lost(&self, name: &str, core: usize, progress: &ProgressSender) -> Result<(), Failure> {
+        let lost_before = self.records.lost_before(name);
+        self.cores.detach(name, core, ConnectedClients::Disconnect, DirtyData::Discard, lost_before, progress).await
+    }
+
     /// As [`Attachments::detach`], with this treatment of its clients.
     pub async fn detach_from(
         &self,
@@ -221,6 +227,7 @@ impl Attachments {
         core: usize,
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
-        self.cores.detach(name, core, clients, self.records.lost_before(name), progress).await
+        let lost_before = self.records.lost_before(name);
+        self.cores.detach(name, core, clients, DirtyData::Destage, lost_before, progress).await
     }
 }

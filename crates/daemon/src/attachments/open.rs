@@ -91,6 +91,9 @@ impl Attachments {
                 check_export(target, own_listeners, limit).await.map_err(|_| self.hung(volume))??;
                 BackingTarget::Nbd(target.clone())
             }
+            BackingSpec::Rbd(image) => {
+                BackingTarget::Rbd { image: image.clone(), sockets: self.records.directory().join("rbd") }
+            }
             BackingSpec::Sim(array, _) => BackingTarget::OwnArray { array: *array, content: content_file().await? },
             BackingSpec::SimArray(name) => {
                 let settings = self.settings.current();
@@ -144,7 +147,10 @@ impl Attachments {
         let (has_size, is_known) = (config.size_bytes.is_some(), state.by_name(&config.name).is_some());
         let text = match error {
             // The error itself names the remedy: the holder of the lock has to close the disk.
-            DiskError::Busy(_) => error.to_string(),
+            DiskError::Busy(_) => match self.holder_of_image(config) {
+                Some(holder) => format!("{error}; volume {holder} has an image {} too", show_place(&config.backing)),
+                None => error.to_string(),
+            },
             _ => format!("{error}; {}", remedy(&config.backing, has_size, is_known, is_retried(volume, &state))),
         };
         Failure::new(ErrorKind::Unavailable, text)
@@ -168,6 +174,16 @@ impl Attachments {
             self.name_of_device(other, requested)
         );
         Failure::new(ErrorKind::Conflict, text)
+    }
+
+    /// The name of another volume with an image of the same name, possibly in another cluster.
+    fn holder_of_image(&self, config: &VolumeConfig) -> Option<String> {
+        let place = show_place(&config.backing);
+        let has_image = |known: &KnownVolume| {
+            let is_same = !place.is_empty() && show_place(&known.config.backing) == place;
+            (is_same && known.config.name != config.name).then(|| known.config.name.clone())
+        };
+        self.volumes.map(has_image).into_iter().flatten().next()
     }
 
     /// The failure of a volume whose backing does not answer.
@@ -246,6 +262,14 @@ async fn content_file(folder: PathBuf, volume: &str) -> Result<PathBuf, Failure>
         .map_err(|hung| failed(&hung))?
         .map_err(|error| failed(&error))?;
     Ok(folder.join(format!("{volume}.img")))
+}
+
+/// The image of a backing on RBD; empty for another one.
+fn show_place(backing: &BackingSpec) -> String {
+    match backing {
+        BackingSpec::Rbd(image) => image.place(),
+        _ => String::new(),
+    }
 }
 
 /// True if the backing is the file or device at that path.

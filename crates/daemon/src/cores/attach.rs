@@ -10,7 +10,7 @@ use futures_util::future::{Either, FutureExt, join, join_all, select};
 use futures_util::stream::{self, StreamExt};
 use messages::{ErrorKind, Failure};
 use seam::real::RealSeam;
-use seam::{DiskError, Nanos, Seam};
+use seam::{Disk, DiskError, Nanos, Seam};
 use tokio::sync::oneshot;
 
 use super::super::iscsi::UnitPlan;
@@ -103,7 +103,10 @@ impl Cores {
     /// Closes the backing of a volume that is not attached; returns `reason`, or a failure if the core has ended.
     pub async fn close(&self, opened: &OpenedBacking, reason: Failure) -> Failure {
         let backing_key = opened.backing_key;
-        let close = async move |local: Rc<CoreLocal>| drop(local.opened.borrow_mut().remove(&backing_key));
+        let close = async move |local: Rc<CoreLocal>| {
+            // An examination that hangs keeps a handle to the backing.
+            local.opened.borrow_mut().remove(&backing_key).iter().for_each(|backing| backing.disk.abandon());
+        };
         self[opened.core].call(close).await.map_or_else(core_ended, |()| reason)
     }
 }
@@ -120,9 +123,11 @@ pub(super) async fn add_socket(local: &CoreLocal, volume: Volume<RealSeam>, lost
 async fn open_on_core(local: &CoreLocal, plans: Vec<OpenPlan>) -> Vec<OpenResult> {
     let mut by_storage: BTreeMap<String, Vec<(usize, OpenPlan)>> = BTreeMap::new();
     for (index, plan) in plans.iter().cloned().enumerate() {
-        by_storage.entry(plan.backing.to_string()).or_default().push((index, plan));
+        by_storage.entry(plan.backing.storage_key()).or_default().push((index, plan));
     }
-    let is_nbd = |plans: &Vec<(usize, OpenPlan)>| matches!(plans[0].1.backing, BackingTarget::Nbd(_));
+    let is_nbd = |plans: &Vec<(usize, OpenPlan)>| {
+        matches!(plans[0].1.backing, BackingTarget::Nbd(_) | BackingTarget::Rbd { .. })
+    };
     let (exports, others): (Vec<_>, Vec<_>) = by_storage.into_values().partition(is_nbd);
     let exports = stream::iter(exports)
         .map(|plans| open_in_turn(local, plans))
@@ -163,7 +168,8 @@ async fn resolve_shared_storage(local: &CoreLocal, plans: &[OpenPlan], opened: &
 }
 
 async fn open_with_timeout(local: &CoreLocal, plan: &OpenPlan) -> OpenResult {
-    let limit = if matches!(plan.backing, BackingTarget::Nbd(_)) { OPEN_TIMEOUT } else { Nanos::MAX };
+    let has_limit = matches!(plan.backing, BackingTarget::Nbd(_) | BackingTarget::Rbd { .. });
+    let limit = if has_limit { OPEN_TIMEOUT } else { Nanos::MAX };
     let opening = pin!(open_backing(local, plan));
     let timeout = pin!(local.seam.sleep(limit));
     let (backing, facts) = match select(opening, timeout).await {

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use control::ProgressSender;
+use engine::VolumeProblem;
 use messages::{ErrorKind, Failure};
 use scsi::{Lun, RemovedUnit};
 use seam::Nanos;
@@ -24,6 +25,15 @@ pub enum ConnectedClients {
     Refuse(Failure),
 }
 
+/// Treatment of a volume's dirty data by a detach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirtyData {
+    /// Destages it.
+    Destage,
+    /// Discards it: the backing is lost.
+    Discard,
+}
+
 /// The reason why a volume was not detached.
 enum DetachError {
     HasClients(Failure),
@@ -31,13 +41,14 @@ enum DetachError {
 }
 
 impl Cores {
-    /// Detaches a volume: its clients are disconnected, no client is admitted, then it is destaged and flushed. On an
+    /// Detaches a volume: its clients are disconnected, no client is admitted, then its dirty data is destaged. On an
     /// error it stays in service. Writes acknowledged by daemons before the generation `lost_before` may be lost.
     pub async fn detach(
         &self,
         name: &str,
         core: usize,
         clients: ConnectedClients,
+        dirty: DirtyData,
         lost_before: u64,
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
@@ -59,7 +70,11 @@ impl Cores {
             };
             let initiators = wait_for_commands(&local, unit.as_ref());
             futures_util::join!(local.nbd_server.disconnect(&volume, CLIENTS_TIMEOUT), initiators, guests);
-            if let Err(error) = local.engine.detach(&volume).await {
+            let detached = match dirty {
+                DirtyData::Destage => local.engine.detach(&volume).await,
+                DirtyData::Discard => local.engine.detach_lost(&volume).await,
+            };
+            if let Err(error) = detached {
                 if let Some(served) = local.engine.find(&volume) {
                     add_socket(&local, served, lost_before).await;
                 }
@@ -83,6 +98,15 @@ impl Cores {
                 Failure::new(ErrorKind::Failed, text)
             }
         })
+    }
+
+    /// The undestaged bytes of a volume whose backing is lost; `None` if it is not lost.
+    pub async fn lost_bytes(&self, name: &str, core: usize) -> Option<u64> {
+        let volume = name.to_owned();
+        let stats = async move |local: Rc<CoreLocal>| local.engine.find(&volume).map(|volume| volume.stats());
+        let stats = self[core].call(stats).await.ok().flatten()?;
+        let is_lost = stats.problems.iter().any(|problem| matches!(problem, VolumeProblem::BackingLost(_)));
+        is_lost.then(|| stats.undestaged_bytes())
     }
 
     /// Number of clients of a volume.

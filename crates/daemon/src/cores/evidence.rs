@@ -186,13 +186,16 @@ async fn examine(local: &CoreLocal, backing: Backing<RealSeam>, volume: Examined
         Some(before) => Some(samples(local, &backing, before).await),
         None => None,
     };
+    let lineage = backing.disk.lineage();
     Evidence {
+        lineage_reason: lineage.as_ref().map(|lineage| lineage.reason.clone()).unwrap_or_default(),
         has_stored_identity: backing.disk.is_identity_unique(),
         content: ContentRecord {
             size_bytes,
             instance: backing.disk.instance(),
             ids: content_ids(&local.seam, &backing).await,
             samples: samples(local, &backing, size_bytes).await,
+            lineage: lineage.map(|lineage| lineage.id),
             destaged: 0,
         },
         samples_before,

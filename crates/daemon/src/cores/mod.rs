@@ -21,7 +21,7 @@ use messages::{ErrorKind, Failure};
 
 pub use self::attach::{AttachOutcome, AttachRequest, LateAttach, OpenedBacking};
 pub use self::data_core::{CoreEnded, CoreLocal, DataCore, DataCoreSpec};
-pub use self::detach::{CLIENTS_TIMEOUT, ConnectedClients};
+pub use self::detach::{CLIENTS_TIMEOUT, ConnectedClients, DirtyData};
 pub use self::evidence::{ExaminationError, ExaminationResult, ExaminedVolume};
 pub use self::hang::unless_hung;
 pub use self::open::{BackingTarget, OpenFacts, OpenPlan};

@@ -122,8 +122,8 @@ impl Daemon {
         }
     }
 
-    /// `volume remove`: afterwards the backing alone holds the complete data. Of a volume that is not served, dirty
-    /// data in the flash log and in persisted memory is lost; it must be named in `give_up`.
+    /// `volume remove`: afterwards the backing alone holds the complete data. Of a volume that is not served, or whose
+    /// backing is lost, dirty data in the flash log and in memory is lost; it must be named in `give_up`.
     pub async fn remove(
         &self,
         name: &str,
@@ -132,11 +132,23 @@ impl Daemon {
     ) -> Result<Answer, Failure> {
         let _guard = self.volumes.lock_for_change(name)?;
         let Some(known) = self.volumes.find(name) else { return self.remove_record(name, give_up).await };
-        let standing = if known.refusal().is_some() { Standing::Refused } else { Standing::Served };
+        let lost_bytes = match &known.status {
+            VolumeStatus::Serving(placement) => self.cores.lost_bytes(name, placement.core).await,
+            _ => None,
+        };
+        let standing = match lost_bytes {
+            Some(bytes) => Standing::Lost { is_dirty: bytes > 0 },
+            None if known.refusal().is_some() => Standing::Refused,
+            None => Standing::Served,
+        };
         let lost_data = self.confirm_loss(name, give_up, standing).await?;
         if let VolumeStatus::Serving(placement) = &known.status {
             self.volumes.set_status(name, VolumeStatus::Removing(placement.clone()));
-            if let Err(failure) = self.attachments.detach(name, placement.core, progress).await {
+            let detached = match standing {
+                Standing::Lost { .. } => self.attachments.detach_lost(name, placement.core, progress).await,
+                _ => self.attachments.detach(name, placement.core, progress).await,
+            };
+            if let Err(failure) = detached {
                 self.volumes.set_status(name, VolumeStatus::Serving(placement.clone()));
                 return Err(failure);
             }
@@ -160,8 +172,11 @@ impl Daemon {
         log::info!(target: VOLUME, volume = name, "volume {name} removed by command");
         let backing = &known.config.backing;
         let mut messages = vec![match known.status {
-            VolumeStatus::Refused(_) if lost_data.is_some() => {
+            _ if lost_data.is_some() => {
                 format!("volume {name} is removed; its dirty data is discarded, and its backing {backing} is unchanged")
+            }
+            VolumeStatus::Serving(_) if lost_bytes.is_some() => {
+                format!("volume {name} is removed; its backing {backing}, which is lost, has all of its data")
             }
             VolumeStatus::Refused(_) => {
                 format!("volume {name} is removed; it was not served, and its backing {backing} is unchanged")
@@ -203,7 +218,8 @@ impl Daemon {
         standing: Standing,
     ) -> Result<Option<VolumeId>, Failure> {
         let images = self.memory.persisted_images_of(name).await?;
-        let is_in_cache = !images.is_empty()
+        let is_in_cache = matches!(standing, Standing::Lost { is_dirty: true })
+            || !images.is_empty()
             || self.records.may_be_on_flash(name)
             || self.attachments.has_blocks_in_log(name).await?;
         let volume_id = self.records.view().by_name(name).map(|record| record.volume_id);
@@ -276,6 +292,11 @@ const LIST_BEFORE_ADOPT: &str =
 enum Standing {
     /// In service: its removal destages its data.
     Served,
+    /// In service, but its backing is lost: its removal discards its dirty data.
+    Lost {
+        /// It has dirty data.
+        is_dirty: bool,
+    },
     /// Refused.
     Refused,
     /// Known from the records alone.
@@ -291,6 +312,7 @@ fn describe_removal_loss(name: &str, standing: Standing, lost_data: Option<Volum
     };
     let remedy = match standing {
         Standing::Unlisted => "list it in the configuration file again".to_owned(),
+        Standing::Lost { .. } => "restart the daemon, which compares the backing with its records".to_owned(),
         _ => format!("remove the cause of the refusal (`hotset volume show {name}`)"),
     };
     match (standing, lost_data.map(show_volume_id)) {

@@ -9,7 +9,7 @@ use engine::VolumeId;
 use messages::Failure;
 use tokio::task::JoinSet;
 
-use super::super::cores::{CLIENTS_TIMEOUT, ConnectedClients, CoreLocal, Cores};
+use super::super::cores::{CLIENTS_TIMEOUT, ConnectedClients, CoreLocal, Cores, DirtyData};
 use super::super::flash::FlashLog;
 use super::super::handover::{StoredClient, to_stored_clients};
 use super::super::records::Records;
@@ -33,7 +33,7 @@ const HUNG_TIMEOUT_DIRTY_MS: u64 = 600_000;
 pub enum DrainFault {
     /// A data core had ended.
     CoreEnded,
-    /// A backing did not answer.
+    /// A backing did not answer, or was lost.
     BackingHung,
 }
 
@@ -57,7 +57,7 @@ enum DrainOutcome {
     Clean(VolumeId),
     /// The data that its backing lacks is in the flash log.
     LeftOnFlash(LeftOnFlash),
-    /// Its backing does not answer.
+    /// Its backing does not answer, or is lost.
     Hung,
     /// Its data core has ended.
     Failed,
@@ -217,12 +217,12 @@ impl Drain {
         let volume = name.to_owned();
         let stats = async move |local: Rc<CoreLocal>| local.engine.find(&volume).map(|volume| volume.stats());
         let Ok(Some(stats)) = self.cores[core].call(stats).await else { return false };
-        let (progress, _) = ProgressSender::new();
+        let ((progress, _), lost_before) = (ProgressSender::new(), self.records.lost_before(name));
         stats.has_complete_backing()
             && stats.backing_unanswered_ms == 0
             && self
                 .cores
-                .detach(name, core, ConnectedClients::Disconnect, self.records.lost_before(name), &progress)
+                .detach(name, core, ConnectedClients::Disconnect, DirtyData::Destage, lost_before, &progress)
                 .await
                 .is_ok()
     }
@@ -245,6 +245,17 @@ impl Drain {
                 return;
             }
         }
+    }
+
+    /// True if a volume's backing is lost for good. Its dirty data stays in persisted memory, if there is any.
+    async fn is_lost(&self, name: &str, core: usize) -> bool {
+        let Some(bytes) = self.cores.lost_bytes(name, core).await else { return false };
+        log::error!(
+            target: VOLUME, volume = name,
+            "volume {name}: its backing is lost, so {} of dirty data are not destaged",
+            show_bytes(bytes)
+        );
+        true
     }
 
     async fn report_progress(&self, uses_flash_log: bool, volumes: usize) {
@@ -292,6 +303,7 @@ impl Drain {
                     );
                     return self.drain_without_log(name, core, volume_id).await;
                 }
+                Ok(Err((_, false))) if self.is_lost(name, core).await => return DrainOutcome::Hung,
                 Ok(Err((error, false))) => {
                     self.wait_before_retry(
                         name,
@@ -360,11 +372,11 @@ impl Drain {
 
     /// Destages and detaches a volume.
     async fn drain_volume(&self, name: &str, core: usize, volume_id: VolumeId) -> DrainOutcome {
-        let (progress, _) = ProgressSender::new();
+        let ((progress, _), lost_before) = (ProgressSender::new(), self.records.lost_before(name));
         loop {
             let result = self
                 .cores
-                .detach(name, core, ConnectedClients::Disconnect, self.records.lost_before(name), &progress)
+                .detach(name, core, ConnectedClients::Disconnect, DirtyData::Destage, lost_before, &progress)
                 .await;
             let volume = name.to_owned();
             let log_state = async move |local: Rc<CoreLocal>| {
@@ -377,6 +389,7 @@ impl Drain {
                 // The volume was removed meanwhile.
                 (Err(_), Ok(None)) => return DrainOutcome::Complete,
                 (Err(_), Ok(Some(true))) => return self.drain_without_log(name, core, volume_id).await,
+                (Err(_), Ok(Some(false))) if self.is_lost(name, core).await => return DrainOutcome::Hung,
                 (Err(failure), Ok(Some(false))) => self.wait_before_retry(name, &failure.message).await,
             }
         }

@@ -48,6 +48,24 @@ macro_rules! forward_to_variants {
                 }
             }
 
+            fn lost(&self) -> Option<DiskError> {
+                match self {
+                    $($disks::$variant(disk) => disk.lost(),)+
+                }
+            }
+
+            fn lineage(&self) -> Option<Lineage> {
+                match self {
+                    $($disks::$variant(disk) => disk.lineage(),)+
+                }
+            }
+
+            fn abandon(&self) {
+                match self {
+                    $($disks::$variant(disk) => disk.abandon(),)+
+                }
+            }
+
             fn oldest_unanswered(&self) -> Option<Nanos> {
                 match self {
                     $($disks::$variant(disk) => disk.oldest_unanswered(),)+

@@ -199,6 +199,7 @@ impl<S: Seam> Volume<S> {
         };
         stats.flash = FlashStats { logged_bytes: shard.counters.logged_bytes.get(), ..shard.flash_tier.stats() };
         stats.problems.extend(shard.flash_tier.drop_reason().map(VolumeProblem::PagesDropped));
+        stats.problems.extend(shard.disk.lost().map(|error| VolumeProblem::BackingLost(error.to_string())));
         if shard.retry.is_paused(now) || !shard.state.borrow().failed.is_empty() {
             let error = shard.counters.last_error.borrow().clone();
             let error = error.map_or_else(|| "unknown".to_owned(), |error| error.to_string());
@@ -568,6 +569,20 @@ impl<S: Seam> Volume<S> {
         Ok(())
     }
 
+    /// Refuses new requests, waits for the ones in progress, and discards all cached data, dirty data too. After an
+    /// error the volume is as before.
+    pub async fn discard_and_stop(&self) -> Result<(), RequestError> {
+        let closed = self.close().await?;
+        let shard = &self.0.shard;
+        if let Err(error) = shard.drop_cached_data(true).await {
+            closed.open_again();
+            return Err(error);
+        }
+        shard.drop_all_blocks();
+        shard.stop();
+        Ok(())
+    }
+
     /// Refuses new requests, waits for the ones in progress, and leaves dirty data in the flash log for the next start.
     /// It does not wait for reads of a hung backing. If the log does not answer flushes, it drains the volume instead.
     /// Returns true if the log holds records of the volume.
@@ -643,7 +658,7 @@ impl<S: Seam> Volume<S> {
 
     /// True if a request can be served without waiting at the gate or for a limit.
     fn is_free(&self) -> bool {
-        self.0.gate.is_open() && !self.0.limit_queue.is_limited()
+        self.0.gate.is_open() && !self.0.limit_queue.is_limited() && self.0.shard.disk.lost().is_none()
     }
 
     async fn wait_for_limit(&self, bytes: u64, trace: &LatencyTrace) {
@@ -654,7 +669,10 @@ impl<S: Seam> Volume<S> {
     }
 
     async fn enter(&self) -> Result<gate::RequestInProgress<'_>, RequestError> {
-        self.0.gate.enter().await
+        let inside = self.0.gate.enter().await?;
+        // The present owner of the storage may have written since: what is cached may be old, and what is dirty will
+        // not be destaged.
+        self.0.shard.disk.lost().map_or(Ok(inside), |error| Err(error.into()))
     }
 
     fn now(&self) -> Nanos {

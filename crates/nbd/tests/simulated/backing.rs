@@ -1,14 +1,16 @@
 //! The NBD client as a disk, against the front end: lost connections and servers that lose unflushed writes.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
 use std::rc::Rc;
+use std::task::Poll;
 
-use engine::Core;
-use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
+use engine::backing::nbd::{DedicatedServer, NbdDisk, NbdOptions, NbdTarget};
+use engine::{Backing, ByteOffset, Core, CoreSpec, RequestError, VolumeId, VolumeProblem, VolumeSpec, WriteFlags};
 use nbd::{Options, Server};
-use seam::sim::{SimSeam, World};
-use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Piece, PieceMut, Seam};
+use seam::sim::{Fault, Ops, Rule, SimSeam, When, World};
+use seam::{BLOCK_BYTES, Disk, DiskError, Lineage, Nanos, Piece, PieceMut, Seam};
 
 use crate::fixture::{SIZE, address, core, disk, listen, plain, serve, world};
 
@@ -336,5 +338,119 @@ fn answered_requests_are_not_repeated_and_none_is_lost() {
         drop((export, pieces));
         seam.sleep(Nanos::from_millis(10)).await;
         assert_eq!(server.stats().connections, 0, "the last handle closes the connection");
+    });
+}
+
+/// A server that one disk has to itself, and that can lose its storage.
+struct Dedicated(Rc<OnceCell<DiskError>>, Rc<Cell<bool>>);
+
+impl Dedicated {
+    fn new(lost: &Rc<OnceCell<DiskError>>) -> Dedicated {
+        Dedicated(Rc::clone(lost), Rc::default())
+    }
+}
+
+impl Drop for Dedicated {
+    fn drop(&mut self) {
+        self.1.set(true);
+    }
+}
+
+impl DedicatedServer for Dedicated {
+    fn identity(&self) -> String {
+        "image 7".to_owned()
+    }
+
+    fn lineage(&self) -> Option<Lineage> {
+        None
+    }
+
+    fn failure(&self) -> Option<DiskError> {
+        None
+    }
+
+    fn lost(&self) -> Option<&DiskError> {
+        self.0.get()
+    }
+}
+
+#[test]
+fn volume_whose_backing_is_lost_serves_no_cached_data() {
+    let world = world(61);
+    let seam = world.seam();
+    world.block_on(async {
+        serve(&seam, plain(), Options::default()).await;
+        let (target, lost) = (target(), Rc::new(OnceCell::new()));
+        let server = Box::new(Dedicated::new(&lost));
+        let export = NbdDisk::open_dedicated(&seam, target, NbdOptions::default(), server).await.expect("it listens");
+        assert!(export.identity() == "image 7" && export.is_identity_unique() && export.lost().is_none());
+        let core = Core::new(seam.clone(), CoreSpec::default());
+        let spec = VolumeSpec::new("above", VolumeId(2));
+        let volume = core.attach(spec, Backing::nbd(export)).expect("the name is free");
+        let bytes = [7; BLOCK_BYTES];
+        let write = async || volume.write(ByteOffset(0), BLOCK_BYTES, WriteFlags::default(), &mut &bytes[..]).await;
+        let read = async || volume.read(ByteOffset(0), BLOCK_BYTES, &mut Vec::new()).await;
+        write().await.expect("memory takes the write");
+        volume.flush().await.expect("the backing is flushed");
+        write().await.expect("memory takes the write");
+        read().await.expect("it is cached");
+
+        let error = DiskError::Lost("another client has it".to_owned());
+        lost.set(error.clone()).expect("it is not lost yet");
+        let durable = disk(&world).durable_tag(0);
+        let refused = Err(RequestError::Disk(error));
+        assert_eq!((read().await, write().await, volume.flush().await), (refused.clone(), refused.clone(), refused));
+        assert!(!volume.read_now(ByteOffset(0), BLOCK_BYTES, &mut Vec::new()));
+        assert!(!volume.write_now(ByteOffset(0), BLOCK_BYTES, &mut &bytes[..]));
+        assert!(volume.stats().problems.iter().any(|problem| matches!(problem, VolumeProblem::BackingLost(_))));
+        seam.sleep(Nanos::from_secs(600)).await;
+        assert_eq!(disk(&world).durable_tag(0), durable, "destage writes nothing more");
+
+        drop(volume);
+        assert_eq!(
+            core.detach("above").await,
+            Err(RequestError::Disk(DiskError::Lost("another client has it".to_owned())))
+        );
+        assert!(core.find("above").is_some(), "its dirty data is kept until it is given up");
+        core.detach_lost("above").await.expect("its dirty data is given up");
+        assert!(core.find("above").is_none());
+        assert_eq!(disk(&world).durable_tag(0), durable, "nothing was destaged");
+    });
+}
+
+#[test]
+fn disk_ends_its_dedicated_server_although_a_request_hangs() {
+    let world = world(62);
+    let seam = world.seam();
+    world.block_on(async {
+        serve(&seam, plain(), Options::default()).await;
+        disk(&world).add_fault(Rule::new(Fault::Hang, Ops::READ, When::Always));
+        for is_abandoned in [true, false] {
+            let server = Dedicated::new(&Rc::default());
+            let has_ended = Rc::clone(&server.1);
+            let options = NbdOptions { silence_max: None, ..NbdOptions::default() };
+            let export = NbdDisk::open_dedicated(&seam, target(), options, Box::new(server)).await.expect("it listens");
+            let (reader, buffer, result) = (export.clone(), buffers(&seam, 1), Rc::new(Cell::new(None)));
+            let done = Rc::clone(&result);
+            let mut reading = Box::pin(async move { done.set(Some(reader.read(0, buffer).await.0)) });
+            if is_abandoned {
+                seam.spawn(reading);
+            } else {
+                // As the opening of a backing whose time is over.
+                poll_fn(|context| Poll::Ready(reading.as_mut().poll(context).is_ready())).await;
+                seam.sleep(Nanos::from_secs(1)).await;
+                drop(reading);
+            }
+            seam.sleep(Nanos::from_secs(100)).await;
+            assert!(!has_ended.get() && result.take().is_none(), "it hangs");
+            if is_abandoned {
+                export.abandon();
+                seam.sleep(Nanos::from_secs(10)).await;
+                assert_eq!(result.take(), Some(Err(DiskError::Gone)));
+            }
+            drop(export);
+            seam.sleep(Nanos::from_secs(10)).await;
+            assert!(has_ended.get(), "the server ends with its disk");
+        }
     });
 }

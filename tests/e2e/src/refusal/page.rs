@@ -142,7 +142,7 @@ fn placeholder(word: &str, is_of_directory: bool) -> Option<&'static str> {
     match word {
         "v" => Some("NAME"),
         "first" => Some("OTHER"),
-        _ if ["file:", "device:", "nbd"].iter().any(|start| word.starts_with(start)) => Some("BACKING"),
+        _ if ["file:", "device:", "nbd", "rbd:"].iter().any(|start| word.starts_with(start)) => Some("BACKING"),
         _ if word.ends_with("/hotset.toml") => Some("FILE"),
         _ if word.starts_with('/') => Some(if is_of_directory { "PATH" } else { "DEVICE" }),
         _ if is_hex(32) => Some(if is_of_directory { "DIRECTORY" } else { "STORE" }),

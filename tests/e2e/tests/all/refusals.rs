@@ -3,7 +3,10 @@
 
 use std::fs;
 
+use super::rbd_losses::add_flash;
+use super::rbd_owners::{write_dirty_block, write_elsewhere};
 use e2e::blocks::{BLOCK_BYTES, BLOCKS, VOLUME_BYTES, block, count, count_some, offset_of, read};
+use e2e::ceph::cluster;
 use e2e::client::Client;
 use e2e::daemon::{Daemon, hotset, text_of, wait_for};
 use e2e::fixture::Fixture;
@@ -543,6 +546,44 @@ fn backing_rolled_back_under_dirty_data_is_refused_as_documented() {
         assert_eq!(count(&read(&fixture), 1), BLOCKS);
         destage(daemon);
         assert_eq!(count(&backing(&fixture), 1), BLOCKS, "data that was given up came back");
+    });
+    entry.check();
+}
+
+#[test]
+fn image_that_another_client_has_owned_is_refused_as_documented() {
+    let Some(cluster) = cluster("a refusal of an image that another client has owned") else { return };
+    let written = |name: &str| {
+        let mut fixture = Fixture::new();
+        fixture.add_volume_on("v", &cluster.create_image(name, 8), "");
+        add_flash(&mut fixture);
+        let daemon = fixture.start();
+        write_dirty_block(&mut fixture.connect("v"));
+        daemon.kill();
+        wait_for("the release of the lock", || cluster.lock_owner(name).is_none().then_some(()));
+        write_elsewhere(cluster, name);
+        (fixture, cluster.export(name))
+    };
+    let (fixture, content) = written("refused");
+    let daemon = fixture.start();
+    let mut entry = Entry::new(
+        "owner-changed",
+        "there is dirty data for an RBD image that another client may have written since",
+        "the dirty data is older, and would overwrite those writes",
+    );
+    let message = volume_refusal(&fixture, &daemon, "owner-changed");
+    entry.message("", &message);
+    entry.choice(GIVE_UP, "the dirty data; the backing stays unchanged", || {
+        run_proposed_command(&daemon, &message, GIVE_UP);
+        destage(daemon);
+        assert!(cluster.export("refused") == content, "the dirty data is discarded");
+    });
+    entry.choice(ADOPT, "none if no other client has written; otherwise blocks that it has written", || {
+        let (fixture, content) = written("accepted");
+        let daemon = fixture.start();
+        run_proposed_command(&daemon, &volume_refusal(&fixture, &daemon, "owner-changed"), ADOPT);
+        destage(daemon);
+        assert!(cluster.export("accepted") != content, "the dirty data is written");
     });
     entry.check();
 }

@@ -35,7 +35,9 @@ impl<S: Seam, R: StreamReader<S>, W: StreamWriter<S>> Link<S, R, W> {
         let mut silence = pin!(shared.wait_for_silence());
         poll_fn(|context| {
             shared.register(context);
-            let lost = replies.as_mut().poll(context).is_ready()
+            // The end of a dedicated server ends its requests. Another server may still carry them out.
+            let lost = shared.is_abandoned()
+                || replies.as_mut().poll(context).is_ready()
                 || requests.as_mut().poll(context).is_ready()
                 || silence.as_mut().poll(context).is_ready();
             if lost { Poll::Ready(()) } else { Poll::Pending }
@@ -83,6 +85,7 @@ impl<S: Seam> SharedConnection<S> {
 
     /// Returns when a request is open and the server has sent nothing for too long.
     async fn wait_for_silence(&self) {
+        let Some(silence_max) = self.options.silence_max else { return std::future::pending().await };
         let (mut before, mut silent_periods) = (None, 0);
         loop {
             let (oldest, has_slow) = {
@@ -95,7 +98,7 @@ impl<S: Seam> SharedConnection<S> {
                 return;
             }
             before = now;
-            self.seam.sleep(self.options.silence_max).await;
+            self.seam.sleep(silence_max).await;
         }
     }
 }

@@ -10,6 +10,7 @@
 //! [`NbdOptions::settle`] to finish the requests of the lost connection.
 
 mod coverage;
+mod dedicated;
 mod disk;
 mod link;
 mod negotiate;
@@ -19,6 +20,7 @@ mod request_table;
 mod shared;
 mod target;
 
+pub use dedicated::DedicatedServer;
 pub use disk::NbdDisk;
 pub use target::{NbdTarget, NbdTargetError};
 
@@ -44,8 +46,8 @@ pub struct NbdOptions {
     /// Time for the server to finish the requests of a lost connection before writes are repeated on the next one.
     pub settle: Nanos,
     /// Time after which a server with open requests that sends nothing counts as lost (detected after up to twice this
-    /// time). While a flush or a zero request is open, ten times as long.
-    pub silence_max: Nanos,
+    /// time). While a flush or a zero request is open, ten times as long. `None` for a server that hangs like a disk.
+    pub silence_max: Option<Nanos>,
 }
 
 impl Default for NbdOptions {
@@ -58,7 +60,7 @@ impl Default for NbdOptions {
             pause_min: Nanos::from_millis(20),
             pause_max: Nanos::from_secs(2),
             settle: Nanos::from_millis(200),
-            silence_max: Nanos::from_secs(30),
+            silence_max: Some(Nanos::from_secs(30)),
         }
     }
 }

@@ -54,13 +54,17 @@ pub(super) async fn keep_connected<S: Seam>(shared: Rc<SharedConnection<S>>, fir
     }
 }
 
-/// Retries until it succeeds; `None` if the disk is closing.
+/// Retries until it succeeds; `None` if the disk is closing, or its storage is lost.
 async fn reconnect<S: Seam>(shared: &SharedConnection<S>) -> Option<SeamLink<S>> {
     let lost_at = shared.seam.now();
     let mut pause = shared.options.pause_min;
     loop {
         if shared.closing.get() {
             shared.fail_all(&DiskError::Gone);
+            return None;
+        }
+        if let Some(lost) = shared.lost() {
+            shared.fail_all(lost);
             return None;
         }
         let reason = match connect(&shared.seam, &shared.target, &shared.options).await {
@@ -70,8 +74,13 @@ async fn reconnect<S: Seam>(shared: &SharedConnection<S>) -> Option<SeamLink<S>>
             },
             Err(_) => DiskError::Gone,
         };
-        if shared.seam.now().since(lost_at) >= shared.options.reconnect_timeout {
-            shared.fail_all(&reason);
+        // A dedicated server that is started again is awaited like a hung disk, unless it cannot be started.
+        let failure = match &shared.server {
+            Some(server) => server.failure(),
+            None => (shared.seam.now().since(lost_at) >= shared.options.reconnect_timeout).then_some(reason),
+        };
+        if let Some(failure) = failure {
+            shared.fail_all(&failure);
         }
         let jitter = Nanos(shared.seam.random() % (pause.0 / 4 + 1));
         shared.seam.sleep(pause + jitter).await;

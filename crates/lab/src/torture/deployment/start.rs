@@ -313,8 +313,10 @@ async fn collect_evidence(
     CollectedEvidence {
         undestaged: undestaged.collect(),
         evidence: Evidence {
+            lineage_reason: String::new(),
             has_stored_identity: deployment.options.has_stored_identity,
             content: ContentRecord {
+                lineage: None,
                 size_bytes,
                 instance: None,
                 ids: content_ids(seam, &backing).await,
@@ -379,6 +381,7 @@ fn loss_of(refusal: &Refusal) -> Option<String> {
         Refusal::DirtyElsewhere { loss, .. }
         | Refusal::LogUnexpected { loss, .. }
         | Refusal::ContentDiffers { loss, .. }
+        | Refusal::OwnerChanged { loss, .. }
         | Refusal::ContentUnproven { loss, .. }
         | Refusal::BackingGrew { loss, .. } => Some(loss.volume_id.clone()),
         Refusal::Unclaimed { store, .. } => Some(store.clone()),

@@ -1,0 +1,239 @@
+//! Ownership of the image: its managed exclusive lock, which this process acquires once and never again, and the record
+//! of the owner in the image's metadata.
+//!
+//! The helpers of one daemon must continue one lineage ([`owner_record`](super::owner_record)): the daemon holds dirty
+//! data, which must not overwrite what another client has written meanwhile. The lock of a predecessor is broken, which
+//! first blocks its client in the cluster: none of its writes in flight can land later.
+
+use std::io::{self, Read};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rbd::{Expected, Status};
+
+use super::control::Control;
+use super::ffi::{CephError, Image};
+use super::owner_record::{ImageOwner, Interruption, OwnerRecord, Sighting, continues, is_undisturbed, stranger};
+use super::record_file::RecordFile;
+
+/// Time for which an occupied lock is waited for: its client may be about to end.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+/// Time for which other clients that have the image open, but not its lock, are waited for.
+const CLIENTS_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Pause between two attempts.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Why the lock was not acquired.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// The image cannot be locked.
+    #[error("the image has no exclusive lock; enable it with `rbd feature enable {0} exclusive-lock`")]
+    NoFeature(String),
+    /// Another client has the lock.
+    #[error(
+        "another client has the exclusive lock of the image: {0}. Two writers destroy its data: stop that client (a \
+         virtual machine, another hotset, `rbd map`); `rbd status` and `rbd lock ls` list the clients"
+    )]
+    Owned(String),
+    /// Another process of this daemon serves the image.
+    #[error(
+        "another hotset-rbd of this state directory has the image: that of another volume, possibly under another \
+         address, or one of an earlier daemon that hangs; remove the volume, or kill the process"
+    )]
+    Served,
+    /// Another client may have written since the daemon served the image last.
+    #[error("the exclusive lock of the image was lost while its process was restarted: {0}")]
+    Interrupted(Interruption),
+    /// The image of that name is another one now.
+    #[error("it is another image now: {found} instead of {expected}")]
+    OtherImage {
+        /// The identity of the image at the first start.
+        expected: String,
+        /// Its identity now.
+        found: String,
+    },
+    /// A call failed.
+    #[error(transparent)]
+    Ceph(#[from] CephError),
+    /// The record of the owner cannot be read or written.
+    #[error("the record of the image's owner in {0} failed: {1}; check the state directory")]
+    Record(String, io::Error),
+}
+
+impl LockError {
+    /// True if the daemon can never serve the image again in its life.
+    pub fn is_final(&self) -> bool {
+        matches!(self, LockError::Interrupted(_) | LockError::OtherImage { .. })
+    }
+}
+
+/// An acquired lock.
+pub struct OwnedLock {
+    file: RecordFile,
+    record: OwnerRecord,
+    folder: String,
+}
+
+/// Acquires the lock of the image with this identity. `expected` is the ownership that the daemon has; `None` at its
+/// first start of a helper for the image.
+pub fn acquire(
+    image: &Image,
+    identity: &str,
+    folder: &Path,
+    expected: Option<&Expected>,
+    control: &Control,
+) -> Result<OwnedLock, LockError> {
+    if let Some(Expected { identity: known, .. }) = expected.filter(|expected| expected.identity != identity) {
+        return Err(LockError::OtherImage { expected: known.clone(), found: identity.to_owned() });
+    }
+    if !image.has_exclusive_lock()? {
+        return Err(LockError::NoFeature(image.name().to_owned()));
+    }
+    let folder_text = folder.display().to_string();
+    let failed = |error| LockError::Record(folder_text.clone(), error);
+    let wait = || control.send(&Status::Progress("waiting for the predecessor's end".to_owned()));
+    let file = RecordFile::open(folder, identity, wait).map_err(failed)?.ok_or(LockError::Served)?;
+    let record = file.read().map_err(failed)?;
+    if expected.is_none() {
+        wait_until_free(image, record.as_ref(), control)?;
+    }
+    let before = wait_until_alone(image, record.as_ref(), control)?;
+    let mut interruption = continues(record.as_ref(), &before).err();
+    let lineage = record.as_ref().map(|record| record.lineage);
+    if let Some(expected) = expected {
+        if let Some(interruption) = interruption {
+            return Err(LockError::Interrupted(interruption));
+        }
+        if lineage != Some(expected.lineage) {
+            return Err(LockError::Interrupted(Interruption::Unknown));
+        }
+    }
+    // A crash from here on leaves a lock whose owner is known to be unconfirmed.
+    let own = image.own_address()?;
+    let new_token = random_number().map_err(failed)?;
+    if let Some(record) = &record {
+        let mut claimed = record.clone();
+        claimed.add_pending(own.clone());
+        file.write(&claimed).map_err(failed)?;
+    }
+    let held_by_own = |address: &&String| record.as_ref().is_some_and(|record| record.is_own(address));
+    if let Some(address) = before.lock.as_ref().filter(held_by_own) {
+        image.break_lock(address)?;
+    }
+    image.acquire_lock().map_err(|error| match error.errno {
+        // The answer of an owner that does not hand its lock over.
+        libc::EROFS if expected.is_some() => LockError::Interrupted(Interruption::Lock(describe_owner(image))),
+        libc::EROFS => LockError::Owned(describe_owner(image)),
+        _ => LockError::Ceph(error),
+    })?;
+    if !image.is_lock_owner()? {
+        return Err(LockError::Owned(describe_owner(image)));
+    }
+    let after = look(image)?;
+    let own = after.lock.clone().unwrap_or(own);
+    interruption = interruption.or(is_undisturbed(record.as_ref(), &before, &after, &own).err());
+    if expected.is_some()
+        && let Some(interruption) = interruption
+    {
+        return Err(LockError::Interrupted(interruption));
+    }
+    let epoch = after.recorded.as_ref().map_or(1, |owner| owner.epoch.saturating_add(1));
+    let owner = ImageOwner { epoch, token: new_token, description: format!("host {} at {own}", host_name()) };
+    image.set_owner(&owner.encode())?;
+    let (lineage, reason) = match (record, interruption) {
+        (Some(record), None) => (record.lineage, record.reason),
+        // An image that no hotset has owned has no history to interrupt.
+        (None, _) if after.recorded.is_none() => (random_number().map_err(failed)?, String::new()),
+        (_, interruption) => {
+            let reason = interruption.map(|interruption| interruption.to_string()).unwrap_or_default();
+            (random_number().map_err(failed)?, reason)
+        }
+    };
+    let record = OwnerRecord { lineage, reason, token: new_token, address: own, released: None, pending: Vec::new() };
+    file.write(&record).map_err(failed)?;
+    Ok(OwnedLock { file, record, folder: folder_text })
+}
+
+impl OwnedLock {
+    /// The ownership.
+    pub fn record(&self) -> &OwnerRecord {
+        &self.record
+    }
+
+    /// Releases the lock, and records the header's version: it proves at the next start that no other client has
+    /// acquired the lock since. No request may be in flight. After a loss, the caller just closes the image.
+    pub fn release(mut self, image: &Image) -> Result<(), LockError> {
+        // Waits for updates of the time stamps in the header too.
+        image.flush()?;
+        self.record.released = image.unlock()?;
+        self.file.write(&self.record).map_err(|error| LockError::Record(self.folder, error))
+    }
+}
+
+/// The present state of the image.
+pub fn look(image: &Image) -> Result<Sighting, CephError> {
+    // The version is read first: a change after it counts as one.
+    let header_version = image.header_version()?;
+    let recorded = image.owner()?;
+    let recorded = recorded.map(|text| {
+        let damaged = || ImageOwner { epoch: 0, token: 0, description: "unknown, in a damaged record".to_owned() };
+        ImageOwner::parse(&text).unwrap_or_else(damaged)
+    });
+    let clients = image.watchers()?.into_iter().map(|watcher| watcher.address).collect();
+    Ok(Sighting { recorded, lock: image.lock_owner()?, header_version, clients })
+}
+
+/// Waits until no other living client has the lock. The lock of a dead one is left to librbd, which blocks that client.
+fn wait_until_free(image: &Image, record: Option<&OwnerRecord>, control: &Control) -> Result<(), LockError> {
+    let started_at = Instant::now();
+    while let Some(owner) = image.lock_owner()? {
+        let is_own = record.is_some_and(|record| record.is_own(&owner));
+        let is_alive = image.watchers()?.iter().any(|watcher| watcher.address == owner);
+        if is_own || !is_alive {
+            return Ok(());
+        }
+        if started_at.elapsed() >= WAIT_MAX {
+            return Err(LockError::Owned(describe_owner(image)));
+        }
+        control.send(&Status::Progress(format!("waiting for the exclusive lock of {owner}")));
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// Waits for a moment until no other client has the image open; returns the state of the image then.
+fn wait_until_alone(image: &Image, record: Option<&OwnerRecord>, control: &Control) -> Result<Sighting, LockError> {
+    let own = image.own_address()?;
+    let started_at = Instant::now();
+    loop {
+        let mut now = look(image)?;
+        now.clients.retain(|address| *address != own);
+        match stranger(record, &now) {
+            Some(address) if started_at.elapsed() < CLIENTS_WAIT_MAX => {
+                control.send(&Status::Progress(format!("waiting for {address} to close the image")));
+                std::thread::sleep(PAUSE);
+            }
+            _ => return Ok(now),
+        }
+    }
+}
+
+/// The owner of the lock, for messages.
+fn describe_owner(image: &Image) -> String {
+    let Ok(Some(owner)) = image.lock_owner() else { return "unknown".to_owned() };
+    let watchers = image.watchers().unwrap_or_default();
+    let watcher = watchers.iter().find(|watcher| watcher.address == owner);
+    watcher.map_or_else(|| owner.clone(), |watcher| format!("client.{} at {owner}", watcher.id))
+}
+
+/// The name of this machine, for messages.
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// A random number from the operating system, never 0.
+fn random_number() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes).max(1))
+}

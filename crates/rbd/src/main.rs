@@ -1,0 +1,120 @@
+//! `hotset-rbd`: serves one image of Ceph's RBD over NBD to the daemon that started it. Only the daemon runs it:
+//! standard input is a listening Unix socket, standard output the control channel.
+//!
+//! Usage: `hotset-rbd rbd:POOL/IMAGE FOLDER [IDENTITY LINEAGE]`. The folder has the records of owners, one file per
+//! image. After a crash, the daemon passes the image and the lineage that the successor must continue.
+
+mod control;
+mod ffi;
+mod lock;
+mod options;
+mod owner_record;
+mod ownership;
+mod record_file;
+mod server;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rbd::{Expected, ImageSpec, Ownership, Status};
+
+use self::control::Control;
+use self::ffi::{Cluster, Image};
+use self::lock::LockError;
+use self::options::OptionError;
+use self::ownership::Lease;
+
+/// Why the image is not served.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error(transparent)]
+    Spec(#[from] rbd::ImageSpecError),
+    #[error(transparent)]
+    Load(#[from] ffi::LoadError),
+    #[error(transparent)]
+    Ceph(#[from] ffi::CephError),
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    #[error("the control channel or the socket of the daemon failed: {0}")]
+    Socket(#[from] std::io::Error),
+}
+
+impl StartError {
+    fn status(&self) -> Status {
+        match self {
+            StartError::Lock(error @ (LockError::Owned(_) | LockError::Served)) => Status::Busy(error.to_string()),
+            StartError::Lock(error) if error.is_final() => Status::Lost(error.to_string()),
+            other => Status::Failed(other.to_string()),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    ffi::ignore_stop_signals();
+    let mut arguments = std::env::args().skip(1);
+    let Some(spec) = arguments.next() else {
+        eprintln!("hotset-rbd is started by the daemon; configure a volume with backing = \"rbd:POOL/IMAGE\"");
+        return ExitCode::from(2);
+    };
+    let folder = PathBuf::from(arguments.next().unwrap_or_default());
+    let expected = arguments.next().zip(arguments.next());
+    let expected = expected.and_then(|(identity, lineage)| Expected::parse(&identity, &lineage));
+    let control = match Control::at_stdout() {
+        Ok(control) => Arc::new(control),
+        Err(error) => {
+            eprintln!("hotset-rbd: standard output is no socket of the daemon: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    match serve(&spec, &folder, expected.as_ref(), &control) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            control.send(&error.status());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Opens and locks the image, serves it until the daemon closes the control channel, and releases it.
+fn serve(spec: &str, folder: &Path, expected: Option<&Expected>, control: &Arc<Control>) -> Result<(), StartError> {
+    let spec: ImageSpec = spec.parse()?;
+    ownership::end_with_daemon(control.socket()?);
+    let libraries = ffi::load()?;
+    control.send(&Status::Progress("connecting to the cluster".to_owned()));
+    let cluster = Cluster::connect(libraries, &spec)?;
+    control.send(&Status::Progress("opening the image".to_owned()));
+    let image = Arc::new(Image::open(cluster, &spec, expected.and_then(Expected::image_id))?);
+    options::check(&image)?;
+    let cluster = image.cluster();
+    let namespace = spec.namespace.as_ref().map_or(String::new(), |namespace| format!("{namespace}/"));
+    let identity = format!("rbd:{}/{}/{namespace}{}", cluster.fsid()?, cluster.pool_id(), image.id()?);
+    let began = Lease::begin();
+    let lock = lock::acquire(&image, &identity, folder, expected, control)?;
+    let record = lock.record();
+    let ownership = ownership::watch(Arc::clone(&image), Arc::clone(control), record.token, began);
+    let lineage = record.lineage;
+    control.send(&Status::Ready(Ownership { image: Expected { identity, lineage }, reason: record.reason.clone() }));
+    let served = server::serve_until_closed(&image, &ownership, control);
+    let image = into_only_handle(image);
+    // After a loss, another client may have had the lock: its release would prove nothing.
+    if !ownership.is_lost() {
+        ownership.end_if_expired();
+        lock.release(&image)?;
+    }
+    Ok(served?)
+}
+
+/// Waits until all requests and the check of the lock, if one is running, have given their handles back.
+fn into_only_handle(mut image: Arc<Image>) -> Image {
+    loop {
+        match Arc::try_unwrap(image) {
+            Ok(image) => return image,
+            Err(shared) => image = shared,
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

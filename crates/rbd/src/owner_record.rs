@@ -1,0 +1,304 @@
+//! The record of an image's ownership on this machine, and the decision whether a new ownership continues the last one.
+//!
+//! A *lineage* is a sequence of ownerships of one image between which no other client can have written. The daemon
+//! keeps the lineage with its dirty data and its clean pages: they belong to no other one. Three facts prove that an
+//! ownership continues the last one:
+//!
+//! 1. The token in the image's metadata is that of the last ownership. Every `hotset-rbd` writes a token of its own
+//!    under the lock, so the token detects other hotsets.
+//! 2. The lock is still held by the last owner's client, or the header has the version that the release of the lock
+//!    gave it. Every acquisition of the lock is a write to the header, also that of a client with librbd's automatic
+//!    lock, which writes no token.
+//! 3. No other client has the image open around the acquisition. Such a client could acquire the lock after the look at
+//!    the header and hand it over again.
+
+use std::fmt;
+
+/// First line of the file.
+const HEADING: &str = "hotset-rbd owner 1";
+/// Unconfirmed acquisitions that the record lists.
+const PENDING_MAX: usize = 8;
+
+/// The last ownership of an image by this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnerRecord {
+    /// The lineage that the ownership belongs to.
+    pub lineage: u64,
+    /// Why that lineage began with another one's end; empty for the first one.
+    pub reason: String,
+    /// The token that the ownership wrote into the image's metadata.
+    pub token: u64,
+    /// The address of the owner as a RADOS client.
+    pub address: String,
+    /// The version of the image's header after the release of the lock; `None` while it is held.
+    pub released: Option<u64>,
+    /// Addresses of clients that began to acquire the lock after this ownership, without the proof that they continue
+    /// it.
+    pub pending: Vec<String>,
+}
+
+/// The ownership that an image's metadata records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageOwner {
+    /// Number of the ownership, from 1 on.
+    pub epoch: u64,
+    /// Its token.
+    pub token: u64,
+    /// The host of the owner and its address, for messages.
+    pub description: String,
+}
+
+/// The state of an image at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sighting {
+    /// The ownership in its metadata.
+    pub recorded: Option<ImageOwner>,
+    /// The address of the client that holds the lock.
+    pub lock: Option<String>,
+    /// Version of its header.
+    pub header_version: u64,
+    /// Addresses of the clients that have it open.
+    pub clients: Vec<String>,
+}
+
+/// Why an ownership does not continue the last one: another client may have written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Interruption {
+    /// This machine has no record of an ownership.
+    Unknown,
+    /// The token in the image is that of another hotset.
+    Token(Option<ImageOwner>),
+    /// Another client has or had the lock.
+    Lock(String),
+    /// The lock is free, and the last owner has not released it.
+    Broken,
+    /// The header has changed since the release.
+    Header,
+    /// An acquisition was interrupted before it was known to continue the last ownership.
+    Acquisition,
+    /// Another client has the image open, and may have had the lock for a moment.
+    Client(String),
+}
+
+impl fmt::Display for Interruption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Interruption::Unknown => write!(f, "the state directory has no record of the last ownership of the image"),
+            Interruption::Token(Some(owner)) => {
+                write!(f, "another hotset has owned the image: {}, ownership {}", owner.description, owner.epoch)
+            }
+            Interruption::Token(None) => write!(f, "the record of the owner is missing in the image's metadata"),
+            Interruption::Lock(address) => write!(f, "another client has had the image's lock: {address}"),
+            Interruption::Broken => write!(f, "the image's lock was broken, and another client may have had it"),
+            Interruption::Header => write!(
+                f,
+                "another client has had the image's lock or changed the image's header (a write, a snapshot, a resize \
+                 or its metadata) while this daemon did not own it"
+            ),
+            Interruption::Acquisition => write!(f, "an acquisition of the image's lock was interrupted"),
+            Interruption::Client(address) => {
+                write!(f, "another client had the image open while its lock was acquired: {address}")
+            }
+        }
+    }
+}
+
+impl OwnerRecord {
+    /// The record in the text of its file; `None` if that is damaged.
+    pub fn parse(text: &str) -> Option<OwnerRecord> {
+        let mut lines = text.lines();
+        lines.next().filter(|line| *line == HEADING)?;
+        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        let mut record = OwnerRecord {
+            lineage: 0,
+            reason: String::new(),
+            token: 0,
+            address: String::new(),
+            released: None,
+            pending: Vec::new(),
+        };
+        let mut is_complete = false;
+        for line in lines {
+            let (key, value) = line.split_once(' ').unwrap_or((line, ""));
+            match key {
+                "lineage" => record.lineage = hex(value)?,
+                "reason" => value.clone_into(&mut record.reason),
+                "token" => record.token = hex(value)?,
+                "address" => value.clone_into(&mut record.address),
+                "released" => record.released = Some(value.parse().ok()?),
+                "pending" => record.pending.push(value.to_owned()),
+                "end" => is_complete = true,
+                _ => return None,
+            }
+        }
+        let is_valid = is_complete && record.lineage != 0 && record.token != 0 && !record.address.is_empty();
+        is_valid.then_some(record)
+    }
+
+    /// The text of its file.
+    pub fn encode(&self) -> String {
+        let OwnerRecord { lineage, reason, token, address, released, pending } = self;
+        let reason = reason.replace(char::is_control, " ");
+        let mut text = format!("{HEADING}\nlineage {lineage:016x}\nreason {reason}\n");
+        text += &format!("token {token:016x}\naddress {address}\n");
+        released.iter().for_each(|version| text += &format!("released {version}\n"));
+        pending.iter().for_each(|address| text += &format!("pending {address}\n"));
+        text + "end\n"
+    }
+
+    /// Adds a client that is about to acquire the lock.
+    pub fn add_pending(&mut self, address: String) {
+        self.pending.push(address);
+        let excess = self.pending.len().saturating_sub(PENDING_MAX);
+        self.pending.drain(..excess);
+    }
+
+    /// True if this is the address of a client of this machine.
+    pub fn is_own(&self, address: &str) -> bool {
+        self.address == address || self.pending.iter().any(|pending| pending == address)
+    }
+}
+
+impl ImageOwner {
+    /// The ownership in a metadata value; `None` if it is damaged.
+    pub fn parse(text: &str) -> Option<ImageOwner> {
+        let mut words = text.splitn(3, ' ');
+        let epoch = words.next()?.parse().ok()?;
+        let token = u64::from_str_radix(words.next()?, 16).ok()?;
+        Some(ImageOwner { epoch, token, description: words.next()?.to_owned() })
+    }
+
+    /// The metadata value.
+    pub fn encode(&self) -> String {
+        format!("{} {:016x} {}", self.epoch, self.token, self.description)
+    }
+}
+
+/// Decides, before the lock is acquired, whether an ownership would continue the one in `record`.
+pub fn continues(record: Option<&OwnerRecord>, now: &Sighting) -> Result<(), Interruption> {
+    let record = record.ok_or(Interruption::Unknown)?;
+    if now.recorded.as_ref().is_none_or(|owner| owner.token != record.token) {
+        return Err(Interruption::Token(now.recorded.clone()));
+    }
+    match &now.lock {
+        Some(address) if *address == record.address => {}
+        Some(address) if record.pending.contains(address) => return Err(Interruption::Acquisition),
+        Some(address) => return Err(Interruption::Lock(address.clone())),
+        None => match record.released {
+            None => return Err(Interruption::Broken),
+            Some(version) if version != now.header_version => return Err(Interruption::Header),
+            Some(_) => {}
+        },
+    }
+    stranger(Some(record), now).map_or(Ok(()), |address| Err(Interruption::Client(address)))
+}
+
+/// Decides, after the lock was acquired by the client at `own`, whether another client may have had it since `before`.
+pub fn is_undisturbed(
+    record: Option<&OwnerRecord>,
+    before: &Sighting,
+    after: &Sighting,
+    own: &str,
+) -> Result<(), Interruption> {
+    if after.lock.as_deref() != Some(own) {
+        return Err(Interruption::Lock(after.lock.clone().unwrap_or_else(|| "no client".to_owned())));
+    }
+    if after.recorded != before.recorded {
+        return Err(Interruption::Token(after.recorded.clone()));
+    }
+    let others = Sighting {
+        clients: after.clients.iter().filter(|address| *address != own).cloned().collect(),
+        ..after.clone()
+    };
+    stranger(record, &others).map_or(Ok(()), |address| Err(Interruption::Client(address)))
+}
+
+/// A client of another machine or program that has the image open.
+pub fn stranger(record: Option<&OwnerRecord>, now: &Sighting) -> Option<String> {
+    let is_own = |address: &String| record.is_some_and(|record| record.is_own(address));
+    now.clients.iter().find(|address| !is_own(address)).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: &str = "10.0.0.1:0/1";
+    const OTHER: &str = "10.0.0.2:0/2";
+
+    fn owner(token: u64) -> Option<ImageOwner> {
+        Some(ImageOwner { epoch: 3, token, description: "host a at 10.0.0.1:0/1".to_owned() })
+    }
+
+    fn record(released: Option<u64>) -> OwnerRecord {
+        OwnerRecord {
+            lineage: 9,
+            reason: String::new(),
+            token: 7,
+            address: OWN.to_owned(),
+            released,
+            pending: vec!["10.0.0.1:0/5".to_owned()],
+        }
+    }
+
+    fn sighting(lock: Option<&str>, header_version: u64) -> Sighting {
+        Sighting { recorded: owner(7), lock: lock.map(str::to_owned), header_version, clients: Vec::new() }
+    }
+
+    #[test]
+    fn records_round_trip_and_damaged_ones_are_no_proof() {
+        for record in [record(None), record(Some(41)), OwnerRecord { reason: "a b".to_owned(), ..record(None) }] {
+            let text = record.encode();
+            assert_eq!(OwnerRecord::parse(&text), Some(record));
+            assert_eq!(OwnerRecord::parse(&text[..text.len() - 5]), None, "the end is missing");
+            assert_eq!(OwnerRecord::parse(&text.replace("owner 1", "owner 2")), None);
+        }
+        assert_eq!(ImageOwner::parse(&owner(7).expect("an owner").encode()), owner(7));
+        assert_eq!(ImageOwner::parse("x"), None);
+    }
+
+    #[test]
+    fn ownership_continues_under_the_same_lock_or_an_unchanged_header() {
+        assert_eq!(continues(Some(&record(Some(41))), &sighting(None, 41)), Ok(()));
+        assert_eq!(continues(Some(&record(None)), &sighting(Some(OWN), 99)), Ok(()));
+        // The watch of a killed predecessor lives for half a minute.
+        let watched = Sighting { clients: vec![OWN.to_owned()], ..sighting(Some(OWN), 99) };
+        assert_eq!(continues(Some(&record(None)), &watched), Ok(()));
+    }
+
+    #[test]
+    fn every_trace_of_another_client_interrupts_the_ownership() {
+        let released = record(Some(41));
+        assert_eq!(continues(None, &sighting(None, 41)), Err(Interruption::Unknown));
+        assert_eq!(continues(Some(&released), &sighting(None, 43)), Err(Interruption::Header));
+        assert_eq!(continues(Some(&record(None)), &sighting(None, 41)), Err(Interruption::Broken));
+        let locked = continues(Some(&released), &sighting(Some(OTHER), 43));
+        assert_eq!(locked, Err(Interruption::Lock(OTHER.to_owned())));
+        let pending = continues(Some(&released), &sighting(Some("10.0.0.1:0/5"), 43));
+        assert_eq!(pending, Err(Interruption::Acquisition));
+        for recorded in [None, owner(8)] {
+            let now = Sighting { recorded: recorded.clone(), ..sighting(None, 41) };
+            assert_eq!(continues(Some(&released), &now), Err(Interruption::Token(recorded)));
+        }
+        let open = Sighting { clients: vec![OTHER.to_owned()], ..sighting(None, 41) };
+        assert_eq!(continues(Some(&released), &open), Err(Interruption::Client(OTHER.to_owned())));
+    }
+
+    #[test]
+    fn client_that_was_open_beside_the_acquisition_interrupts_it() {
+        let (record, before) = (record(None), sighting(Some(OWN), 41));
+        let own = "10.0.0.1:0/6";
+        let after = |clients: &[&str]| Sighting {
+            clients: clients.iter().map(|address| (*address).to_owned()).collect(),
+            ..sighting(Some(own), 44)
+        };
+        assert_eq!(is_undisturbed(Some(&record), &before, &after(&[own, OWN]), own), Ok(()));
+        let disturbed = is_undisturbed(Some(&record), &before, &after(&[own, OTHER]), own);
+        assert_eq!(disturbed, Err(Interruption::Client(OTHER.to_owned())));
+        let other_token = Sighting { recorded: owner(8), ..after(&[own]) };
+        let disturbed = is_undisturbed(Some(&record), &before, &other_token, own);
+        assert_eq!(disturbed, Err(Interruption::Token(owner(8))));
+        let unlocked = Sighting { lock: None, ..after(&[own]) };
+        assert!(is_undisturbed(Some(&record), &before, &unlocked, own).is_err());
+    }
+}

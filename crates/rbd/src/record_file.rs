@@ -1,0 +1,93 @@
+//! The file of an image's owner record: locked by one process at a time, and replaced atomically.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::owner_record::OwnerRecord;
+
+/// Time for which another process of this machine may still hold the file: that of a daemon that has just ended.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+/// Pause between two attempts.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The file of one image. While it is open, no other `hotset-rbd` of this state directory acquires the image's lock.
+pub struct RecordFile {
+    path: PathBuf,
+    /// Held for the life of the process.
+    _lock: File,
+}
+
+impl RecordFile {
+    /// Locks the file of the image with this identity; `None` if another process holds it for too long.
+    pub fn open(folder: &Path, identity: &str, mut wait: impl FnMut()) -> io::Result<Option<RecordFile>> {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let name = identity.replace(['/', ':'], "_");
+        let mut options = OpenOptions::new();
+        let lock =
+            options.create(true).truncate(false).write(true).mode(0o600).open(folder.join(name.clone() + ".lock"))?;
+        let started_at = Instant::now();
+        loop {
+            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(RecordFile { path: folder.join(name + ".owner"), _lock: lock })),
+                Err(rustix::io::Errno::WOULDBLOCK) if started_at.elapsed() < WAIT_MAX => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            wait();
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// The record; `None` if there is none, or it is damaged.
+    pub fn read(&self) -> io::Result<Option<OwnerRecord>> {
+        match std::fs::read(&self.path) {
+            Ok(bytes) => Ok(OwnerRecord::parse(&String::from_utf8_lossy(&bytes))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Replaces the record durably.
+    pub fn write(&self, record: &OwnerRecord) -> io::Result<()> {
+        let next = self.path.with_extension("new");
+        let mut file = File::create(&next)?;
+        file.write_all(record.encode().as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&next, &self.path)?;
+        self.path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn record_is_read_back_and_a_second_process_is_kept_out() {
+        let folder = tempfile::tempdir().expect("a folder can be created");
+        let open = || RecordFile::open(folder.path(), "rbd:f/1/a", || ()).expect("the folder can be written");
+        let file = open().expect("no process holds it");
+        assert_eq!(file.read().expect("it is readable"), None);
+        let record = OwnerRecord {
+            lineage: 1,
+            reason: String::new(),
+            token: 2,
+            address: "a:0/1".to_owned(),
+            released: Some(5),
+            pending: Vec::new(),
+        };
+        file.write(&record).expect("it can be written");
+        let lock = File::open(folder.path().join("rbd_f_1_a.lock")).expect("it exists");
+        assert!(flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err());
+        drop(file);
+        assert_eq!(open().expect("no process holds it").read().expect("it is readable"), Some(record));
+        std::fs::write(folder.path().join("rbd_f_1_a.owner"), "junk").expect("it can be written");
+        assert_eq!(open().expect("no process holds it").read().expect("it is readable"), None);
+    }
+}

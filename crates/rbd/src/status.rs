@@ -1,0 +1,123 @@
+//! Messages from `hotset-rbd` to the daemon: one line of text each, on the control channel.
+
+/// Longest line, in bytes.
+pub const LINE_BYTES_MAX: usize = 4096;
+
+/// The ownership of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ownership {
+    /// The image, and the lineage of the ownership.
+    pub image: Expected,
+    /// Why another lineage ended with this one; empty if this is the first one.
+    pub reason: String,
+}
+
+/// The image and the lineage that the helpers of one daemon must continue. Their text form is the arguments of a helper
+/// that is started again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// The identity of the image: the cluster's fsid, the pool's number, the namespace and the image's ID.
+    pub identity: String,
+    /// Ownerships of one lineage are those between which no other client can have written.
+    pub lineage: u64,
+}
+
+impl Expected {
+    /// The lineage as text.
+    pub fn show_lineage(&self) -> String {
+        format!("{:016x}", self.lineage)
+    }
+
+    /// Parses the text form.
+    pub fn parse(identity: &str, lineage: &str) -> Option<Expected> {
+        let lineage = u64::from_str_radix(lineage, 16).ok()?;
+        Some(Expected { identity: identity.to_owned(), lineage })
+    }
+
+    /// The ID of the image in its pool, and in its namespace.
+    pub fn image_id(&self) -> Option<&str> {
+        self.identity.rsplit('/').next()
+    }
+}
+
+/// A message about the image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// The opening goes on; the text names the step.
+    Progress(String),
+    /// The image is open and its exclusive lock acquired.
+    Ready(Ownership),
+    /// Another client has the exclusive lock; the process ends.
+    Busy(String),
+    /// The image cannot be opened; the process ends.
+    Failed(String),
+    /// The exclusive lock is lost. All requests fail from now on.
+    Lost(String),
+}
+
+impl Status {
+    /// The message as a line, without its end.
+    pub fn encode(&self) -> String {
+        let line = match self {
+            Status::Progress(text) => format!("progress {text}"),
+            Status::Ready(Ownership { image, reason }) => {
+                format!("ready {} {} {reason}", image.identity, image.show_lineage())
+            }
+            Status::Busy(text) => format!("busy {text}"),
+            Status::Failed(text) => format!("failed {text}"),
+            Status::Lost(text) => format!("lost {text}"),
+        };
+        let line = line.replace(char::is_control, " ");
+        line[..line.floor_char_boundary(LINE_BYTES_MAX - 1)].to_owned()
+    }
+
+    /// Parses a line; `None` if it is no message.
+    pub fn parse(line: &str) -> Option<Status> {
+        let (kind, text) = line.split_once(' ')?;
+        let text = text.to_owned();
+        Some(match kind {
+            "progress" => Status::Progress(text),
+            "ready" => {
+                let (identity, rest) = text.split_once(' ')?;
+                let (lineage, reason) = rest.split_once(' ').unwrap_or((rest, ""));
+                Status::Ready(Ownership { image: Expected::parse(identity, lineage)?, reason: reason.to_owned() })
+            }
+            "busy" => Status::Busy(text),
+            "failed" => Status::Failed(text),
+            "lost" => Status::Lost(text),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_round_trip() {
+        let text = || "the pool is missing".to_owned();
+        let image = Expected { identity: "rbd:f/1/a".to_owned(), lineage: 7 };
+        assert_eq!(Expected::parse(&image.identity, &image.show_lineage()), Some(image.clone()));
+        assert_eq!(image.image_id(), Some("a"));
+        for status in [
+            Status::Progress(text()),
+            Status::Ready(Ownership { image: image.clone(), reason: String::new() }),
+            Status::Ready(Ownership { image: image.clone(), reason: text() }),
+            Status::Busy(text()),
+            Status::Failed(text()),
+            Status::Lost(text()),
+        ] {
+            // The receiver removes white space at the end of a line.
+            assert_eq!(Status::parse(status.encode().trim_end()), Some(status));
+        }
+        assert_eq!(Status::parse("ready x"), None);
+        assert_eq!(Status::parse("hello world"), None);
+    }
+
+    #[test]
+    fn text_of_another_program_stays_one_short_line() {
+        let line = Status::Failed(format!("a\nb{}", "ä".repeat(LINE_BYTES_MAX))).encode();
+        assert!(line.starts_with("failed a b") && line.len() < LINE_BYTES_MAX && !line.contains('\n'));
+    }
+}
