@@ -43,7 +43,7 @@ tidy:
 	$(CARGO) test $(PROFILE) --package tidy
 
 e2e: packages page
-	$(CARGO) build $(PROFILE) --package hotset --features sabotage
+	$(CARGO) build $(PROFILE) --package hotset --package rbd --features hotset/sabotage
 	$(CARGO) test $(PROFILE) --package e2e -- $(ARGS)
 
 api-fuzz: toolchain

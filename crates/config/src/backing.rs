@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use engine::backing::nbd::{NbdTarget, NbdTargetError};
+use rbd::{ImageSpec, ImageSpecError};
 use seam::model::ArraySpec;
 
 use super::array::{array_of_level, show_array};
@@ -15,6 +16,8 @@ pub enum BackingSpec {
     Path(PathBuf),
     /// An export of another NBD server.
     Nbd(NbdTarget),
+    /// An image of Ceph's RBD.
+    Rbd(ImageSpec),
     /// A modelled array for this volume alone, with its size if the URI gives one.
     Sim(ArraySpec, Option<u64>),
     /// A part of the `[[array]]` of that name.
@@ -26,6 +29,9 @@ pub enum BackingSpec {
 impl BackingSpec {
     /// Parses `text`; a relative path is relative to `folder`. The error has the form `fault; remedy`.
     pub fn parse(text: &str, folder: &Path) -> Result<Self, String> {
+        if text.starts_with("rbd:") {
+            return parse_rbd(text);
+        }
         let Some((scheme, rest)) = text.split_once("://") else { return parse_path(text, folder) };
         match scheme {
             "file" => parse_path(&percent_decode(rest)?, folder),
@@ -34,7 +40,7 @@ impl BackingSpec {
             "pool" => parse_pool(rest),
             _ => Err(format!(
                 "\"{text}\" has the unknown scheme {scheme}://; use a path, file://, nbd://, nbd+unix://, \
-                 pool:// or sim://"
+                 rbd:POOL/IMAGE, pool:// or sim://"
             )),
         }
     }
@@ -43,7 +49,7 @@ impl BackingSpec {
     pub(super) fn needs_size(&self, path_exists: impl FnOnce(&Path) -> bool) -> bool {
         match self {
             BackingSpec::Path(path) => !path_exists(path),
-            BackingSpec::Nbd(_) => false,
+            BackingSpec::Nbd(_) | BackingSpec::Rbd(_) => false,
             BackingSpec::Sim(_, size) => size.is_none(),
             BackingSpec::SimArray(_) | BackingSpec::Pool(_) => true,
         }
@@ -68,6 +74,7 @@ impl fmt::Display for BackingSpec {
         match self {
             BackingSpec::Path(path) => write!(f, "{}", path.display()),
             BackingSpec::Nbd(target) => write!(f, "{target}"),
+            BackingSpec::Rbd(image) => write!(f, "{image}"),
             BackingSpec::Sim(array, size) => {
                 write!(f, "sim://{}", show_array(array))?;
                 size.map_or(Ok(()), |size| write!(f, "&size={size}"))
@@ -88,6 +95,11 @@ fn parse_path(text: &str, folder: &Path) -> Result<BackingSpec, String> {
 fn parse_nbd(uri: &str) -> Result<BackingSpec, String> {
     let target = uri.parse().map_err(|error: NbdTargetError| error.to_string());
     target.map(BackingSpec::Nbd)
+}
+
+fn parse_rbd(text: &str) -> Result<BackingSpec, String> {
+    let image = text.parse().map_err(|error: ImageSpecError| error.to_string());
+    image.map(BackingSpec::Rbd)
 }
 
 fn parse_pool(rest: &str) -> Result<BackingSpec, String> {
@@ -204,6 +216,7 @@ mod tests {
             "nbd://san:10809/vol%41",
             "nbd://[::1]:7000/x",
             "nbd+unix:///vm?socket=/run/x.sock",
+            "rbd:vms/blue/web?ceph_conf=/etc/ceph/b.conf&ceph_user=hotset",
             "sim://shelf",
             "pool://tank",
             "sim://raid5?disks=5&type=sas15k&size=100GiB",
@@ -224,6 +237,8 @@ mod tests {
             "nbd://san:http/a",
             "nbd://san/%zz",
             "nbds://san/a",
+            "rbd:web",
+            "rbd://vms/web",
             "sim://",
             "pool://",
             "sim://raid5?disks=2",

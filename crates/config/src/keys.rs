@@ -515,6 +515,7 @@ pub const KEYS: &[Key] = &[
         r#""/dev/sdb""#,
         "required",
         "Location of the data: a path, `file://PATH`, `nbd://HOST/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, \
+         `rbd:POOL/IMAGE?ceph_user=USER`, \
          `pool://POOL`, `sim://ARRAY` or `sim://raid5?disks=5&type=sas15k&size=100GiB`.",
     ),
     key(

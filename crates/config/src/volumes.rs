@@ -316,6 +316,9 @@ fn read_size(
         (BackingSpec::Nbd(_), Some(size)) => {
             source.add_problem(&size.span, "an NBD export has a size of its own", "remove the key \"size\"");
         }
+        (BackingSpec::Rbd(_), Some(size)) => {
+            source.add_problem(&size.span, "an RBD image has a size of its own", "remove the key \"size\"");
+        }
         (BackingSpec::Sim(_, Some(_)), Some(size)) => {
             source.add_problem(&size.span, "the size is given twice, here and in the URI", "remove one of them");
         }
@@ -338,7 +341,7 @@ fn check_backing_unused(
 ) {
     let (written, target) = match &backing.value {
         BackingSpec::Path(path) => (path.clone(), look_ups.target(path)),
-        BackingSpec::Nbd(_) => {
+        BackingSpec::Nbd(_) | BackingSpec::Rbd(_) => {
             let uri = PathBuf::from(backing.value.to_string());
             (uri.clone(), PathTarget::Unresolved(uri))
         }

@@ -130,6 +130,7 @@ fn backing_requests(count: BackingCount) -> BackingRequests {
 fn status_problem(problem: &VolumeProblem) -> StatusProblem {
     let kind = match problem {
         VolumeProblem::PagesDropped(_) => AlertKind::PagesDropped,
+        VolumeProblem::BackingLost(_) => AlertKind::BackingLost,
         VolumeProblem::DestageFailing { .. } => AlertKind::DestageFailing,
     };
     StatusProblem::new(kind, problem.to_string())

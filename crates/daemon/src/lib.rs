@@ -28,6 +28,7 @@ mod overlap;
 mod persisted_memory;
 mod port_holder;
 mod progress;
+mod rbd_helper;
 mod records;
 mod reload_outcome;
 #[cfg(feature = "sabotage")]
@@ -71,7 +72,9 @@ pub fn run(file: &Path) -> Result<(), Failure> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(UMASK));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::failed(format!("cannot start the control thread: {error}")))?;
-    LocalSet::new().block_on(&runtime, serve(config, inherited, || ()))
+    let ended = LocalSet::new().block_on(&runtime, serve(config, inherited, || ()));
+    rbd_helper::wait_for_end();
+    ended
 }
 
 /// Raises the limit of open files to the hard limit: every client needs a descriptor.

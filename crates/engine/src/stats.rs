@@ -150,6 +150,8 @@ impl VolumeStats {
 pub enum VolumeProblem {
     /// Its clean pages on flash were dropped; the text is the reason.
     PagesDropped(String),
+    /// Another process has taken the backing over; the text is the reason. All requests fail.
+    BackingLost(String),
     /// Destage fails.
     DestageFailing {
         /// The last error of the backing.
@@ -162,7 +164,7 @@ pub enum VolumeProblem {
 impl fmt::Display for VolumeProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            VolumeProblem::PagesDropped(reason) => f.write_str(reason),
+            VolumeProblem::PagesDropped(reason) | VolumeProblem::BackingLost(reason) => f.write_str(reason),
             VolumeProblem::DestageFailing { error, dirty_bytes } => write!(
                 f,
                 "destage to the backing fails ({error}); {} KiB of dirty data are kept and retried",

@@ -57,7 +57,7 @@ pub fn failure_of(error: &RequestError, operation: EngineOperation) -> Failure {
         RequestError::Disk(DiskError::NoSpace) => Sense::new(SenseKey::DATA_PROTECT, Asc::SPACE_ALLOCATION_FAILED),
         // The backing may return: after NOT READY an initiator keeps the path and retries. After "logical unit not
         // supported" (25/00) it would give up the path.
-        RequestError::Disk(DiskError::Gone | DiskError::Open(_)) => {
+        RequestError::Disk(DiskError::Gone | DiskError::Open(_) | DiskError::Lost(_)) => {
             Sense::new(SenseKey::NOT_READY, Asc::NOT_READY_CAUSE_NOT_REPORTABLE)
         }
         RequestError::ShuttingDown => Sense::new(SenseKey::NOT_READY, Asc::BECOMING_READY),

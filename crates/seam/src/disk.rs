@@ -50,6 +50,9 @@ pub enum DiskError {
     /// The path of the disk does not answer.
     #[error("{0}")]
     Hung(String),
+    /// This process has lost the storage to another one for good.
+    #[error("{0}")]
+    Lost(String),
 }
 
 /// Request to open a disk.
@@ -133,6 +136,11 @@ pub trait Disk<S: Seam>: Clone + 'static {
 
     /// Changes whenever the disk may have lost unflushed writes (a reconnect); such data counts as dirty again.
     fn connection_epoch(&self) -> u64;
+
+    /// Why this process may never use the storage again: another one has taken it over. All requests fail from then on.
+    fn lost(&self) -> Option<DiskError> {
+        None
+    }
 
     /// Start of the oldest unanswered request, up to a tenth of a second early; `None` if all are answered.
     fn oldest_unanswered(&self) -> Option<Nanos>;

@@ -42,7 +42,7 @@ fn build() -> PathBuf {
         other => other,
     };
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["build", "--quiet", "--package", "hotset", "--profile", profile]);
+    command.args(["build", "--quiet", "--package", "hotset", "--package", "rbd", "--profile", profile]);
     command.arg("--target-dir").arg(folder.parent().expect("the profile is inside the target folder"));
     let status = command.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
     assert!(status.success(), "the daemon cannot be built");

@@ -7,6 +7,7 @@
 pub mod blocks;
 pub mod bridge;
 pub mod cache_disk;
+pub mod ceph;
 pub mod certificate;
 pub mod client;
 pub mod daemon;

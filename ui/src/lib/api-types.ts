@@ -37,6 +37,7 @@ export interface components {
       | 'flash-unused'
       | 'flash-degraded'
       | 'drive-failing'
+      | 'backing-lost'
       | 'destage-failing'
       | 'backing-errors'
       | 'backing-hung'

@@ -91,6 +91,9 @@ impl Attachments {
                 check_export(target, own_listeners, limit).await.map_err(|_| self.hung(volume))??;
                 BackingTarget::Nbd(target.clone())
             }
+            BackingSpec::Rbd(image) => {
+                BackingTarget::Rbd { image: image.clone(), sockets: self.records.directory().join("rbd") }
+            }
             BackingSpec::Sim(array, _) => BackingTarget::OwnArray { array: *array, content: content_file().await? },
             BackingSpec::SimArray(name) => {
                 let settings = self.settings.current();

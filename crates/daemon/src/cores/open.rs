@@ -1,23 +1,28 @@
 //! Opening a configured backing on a data core.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::slice;
 use std::time::Duration;
 
 use engine::Backing;
 use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
 use pool::{GroupContent, read_group_content};
+use rbd::ImageSpec;
 use seam::model::{ArraySpec, ModelledDisk, SharedArray};
 use seam::real::{KernelNbdDevice, RealDisk, RealSeam};
-use seam::{Disk, DiskError, DiskOpen, Geometry};
+use seam::{Address, Disk, DiskError, DiskOpen, Geometry, Nanos};
 
+use super::super::rbd_helper::RbdHelper;
 use super::data_core::CoreLocal;
 use super::hang::unless_hung;
 use super::pools::{PoolVolume, open_pool_volume};
 
 /// Time in milliseconds for which a start waits for a lock that a killed predecessor's last I/O still holds.
 pub(super) const LOCK_WAIT_MS: u64 = 10_000;
+
+/// Silence of a helper process after which the connection to it would be given up: never, in practice.
+const HELPER_SILENCE_MAX: Nanos = Nanos::from_secs(365 * 86_400);
 
 /// Plan for opening a backing.
 #[derive(Clone, Debug)]
@@ -39,6 +44,13 @@ pub enum BackingTarget {
     Path(PathBuf),
     /// Another server's export.
     Nbd(NbdTarget),
+    /// An image of Ceph's RBD.
+    Rbd {
+        /// The image.
+        image: ImageSpec,
+        /// The folder for the sockets of helper processes.
+        sockets: PathBuf,
+    },
     /// A modelled array for this volume alone, as large as the volume.
     OwnArray {
         /// Its specification.
@@ -65,6 +77,7 @@ impl fmt::Display for BackingTarget {
         match self {
             BackingTarget::Path(path) | BackingTarget::OwnArray { content: path, .. } => path.display().fmt(f),
             BackingTarget::Nbd(target) => target.fmt(f),
+            BackingTarget::Rbd { image, .. } => image.fmt(f),
             BackingTarget::SharedArray { name, .. } => write!(f, "array {name}"),
             BackingTarget::Pool(target) => write!(f, "pool {}", target.pool.config.name),
         }
@@ -102,6 +115,7 @@ pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing
             let options = NbdOptions { read_only: plan.read_only, ..NbdOptions::default() };
             Backing::nbd(NbdDisk::open(&local.seam, target.clone(), options).await?)
         }
+        BackingTarget::Rbd { image, sockets } => Backing::nbd(open_image(&local.seam, plan, image, sockets).await?),
         BackingTarget::OwnArray { array, content } => {
             let content = open_path(&local.seam, plan, content.clone()).await?;
             let array = array.fitted(content.geometry().size_bytes);
@@ -136,6 +150,25 @@ pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing
         group_content,
     };
     Ok((backing, facts))
+}
+
+/// Starts the helper process of an image, and connects to it.
+async fn open_image(
+    seam: &RealSeam,
+    plan: &OpenPlan,
+    image: &ImageSpec,
+    sockets: &Path,
+) -> Result<NbdDisk<RealSeam>, DiskError> {
+    let helper = RbdHelper::start(image, sockets, plan.limit).await?;
+    let target = NbdTarget { address: Address::Unix(helper.socket().to_owned()), export: image.to_string() };
+    // A helper process that is silent hangs, as a disk does: the connection to it cannot be lost while it lives.
+    let options = NbdOptions {
+        read_only: plan.read_only,
+        refuses_own: false,
+        silence_max: HELPER_SILENCE_MAX,
+        ..NbdOptions::default()
+    };
+    NbdDisk::open_dedicated(seam, target, options, Box::new(helper)).await
 }
 
 async fn open_path(seam: &RealSeam, plan: &OpenPlan, path: PathBuf) -> Result<RealDisk, DiskError> {

@@ -331,7 +331,11 @@ fn path_to_check(config: &VolumeConfig) -> Option<PathBuf> {
             path.parent().map(ToOwned::to_owned)
         }
         BackingSpec::Path(path) => Some(path.clone()),
-        BackingSpec::Nbd(_) | BackingSpec::Sim(..) | BackingSpec::SimArray(_) | BackingSpec::Pool(_) => None,
+        BackingSpec::Nbd(_)
+        | BackingSpec::Rbd(_)
+        | BackingSpec::Sim(..)
+        | BackingSpec::SimArray(_)
+        | BackingSpec::Pool(_) => None,
     }
 }
 

@@ -84,6 +84,9 @@ pub fn remedy(backing: &BackingSpec, has_size: bool, is_known: bool, is_retried:
             "mount its file system, correct the path, or add size = \"100 GiB\" to have the file created".to_owned()
         }
         BackingSpec::Nbd(target) => format!("start the server of {target}, or correct the address"),
+        BackingSpec::Rbd(image) => {
+            format!("check the address {image}, the cluster (`ceph status`), and the user's key and capabilities")
+        }
         BackingSpec::Pool(_) if is_known => {
             "attach the pool's devices; hotset creates no new volume in place of one that the pool had".to_owned()
         }
@@ -115,6 +118,7 @@ mod tests {
             ("/srv/a.img", false, false, "size ="),
             ("/srv/a.img", true, false, "directory"),
             ("/srv/a.img", true, true, "no new file"),
+            ("rbd:vms/web", false, false, "ceph status"),
             ("nbd://10.0.0.1/x", false, false, "start the server of nbd://10.0.0.1"),
         ];
         for (text, has_size, is_known, word) in cases {

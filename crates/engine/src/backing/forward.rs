@@ -48,6 +48,12 @@ macro_rules! forward_to_variants {
                 }
             }
 
+            fn lost(&self) -> Option<DiskError> {
+                match self {
+                    $($disks::$variant(disk) => disk.lost(),)+
+                }
+            }
+
             fn oldest_unanswered(&self) -> Option<Nanos> {
                 match self {
                     $($disks::$variant(disk) => disk.oldest_unanswered(),)+

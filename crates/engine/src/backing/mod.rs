@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use pool::PoolDisk;
 use seam::model::ModelledDisk;
-use seam::{AllocationExtent, ContentKey, Disk, DiskResult, Geometry, Nanos, Piece, PieceMut, Seam};
+use seam::{AllocationExtent, ContentKey, Disk, DiskError, DiskResult, Geometry, Nanos, Piece, PieceMut, Seam};
 
 use self::forward::forward_to_variants;
 use self::nbd::NbdDisk;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use seam::model::ModelledDisk;
-use seam::{AllocationExtent, ContentKey, Disk, DiskResult, Geometry, Nanos, Piece, PieceMut, Seam};
+use seam::{AllocationExtent, ContentKey, Disk, DiskError, DiskResult, Geometry, Nanos, Piece, PieceMut, Seam};
 
 use super::forward::forward_to_variants;
 

@@ -8,7 +8,7 @@ use super::Shard;
 
 /// True if the error means that the whole backing is unreachable or has been replaced.
 pub fn is_backing_gone(error: &DiskError) -> bool {
-    matches!(error, DiskError::Gone | DiskError::Open(_))
+    matches!(error, DiskError::Gone | DiskError::Open(_) | DiskError::Lost(_))
 }
 
 /// Growing pauses between attempts on a backing that refuses every write. Single blocks that fail have pauses of their

@@ -199,6 +199,7 @@ impl<S: Seam> Volume<S> {
         };
         stats.flash = FlashStats { logged_bytes: shard.counters.logged_bytes.get(), ..shard.flash_tier.stats() };
         stats.problems.extend(shard.flash_tier.drop_reason().map(VolumeProblem::PagesDropped));
+        stats.problems.extend(shard.disk.lost().map(|error| VolumeProblem::BackingLost(error.to_string())));
         if shard.retry.is_paused(now) || !shard.state.borrow().failed.is_empty() {
             let error = shard.counters.last_error.borrow().clone();
             let error = error.map_or_else(|| "unknown".to_owned(), |error| error.to_string());
@@ -643,7 +644,7 @@ impl<S: Seam> Volume<S> {
 
     /// True if a request can be served without waiting at the gate or for a limit.
     fn is_free(&self) -> bool {
-        self.0.gate.is_open() && !self.0.limit_queue.is_limited()
+        self.0.gate.is_open() && !self.0.limit_queue.is_limited() && self.0.shard.disk.lost().is_none()
     }
 
     async fn wait_for_limit(&self, bytes: u64, trace: &LatencyTrace) {
@@ -654,7 +655,10 @@ impl<S: Seam> Volume<S> {
     }
 
     async fn enter(&self) -> Result<gate::RequestInProgress<'_>, RequestError> {
-        self.0.gate.enter().await
+        let inside = self.0.gate.enter().await?;
+        // The present owner of the storage may have written since: what is cached may be old, and what is dirty will
+        // not be destaged.
+        self.0.shard.disk.lost().map_or(Ok(inside), |error| Err(error.into()))
     }
 
     fn now(&self) -> Nanos {

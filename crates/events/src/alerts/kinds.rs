@@ -154,6 +154,19 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
         },
     },
     AlertRule {
+        kind: AlertKind::BackingLost,
+        when: "another client has taken the backing of a volume over, or the cluster has blocked this daemon",
+        effect: "All requests to the volume fail, cached ones too. Dirty data stays in the flash log; after the \
+                 take-over nothing more reaches the backing.",
+        remedy: "Find out which client has the backing now. To serve the volume here again, stop that client and \
+                 restart the daemon ([rbd.md](rbd.md)).",
+        delay_ms: 0,
+        is_in_status: true,
+        find_problems: |context, problems| {
+            problems.extend(problems_of_kind(context.status.volumes.iter(), AlertKind::BackingLost));
+        },
+    },
+    AlertRule {
         kind: AlertKind::DestageFailing,
         when: "destage of a volume fails",
         effect: "Dirty data stays in the cache, and destage is retried. Once the dirty data limit is reached, writes \

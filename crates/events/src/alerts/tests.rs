@@ -210,6 +210,7 @@ fn each_kind_is_raised_and_a_healthy_daemon_has_none() {
 #[test]
 fn status_problems_raise_alerts_of_their_kind_once() {
     for (kind, name) in [
+        (AlertKind::BackingLost, "backing-lost v"),
         (AlertKind::DestageFailing, "destage-failing v"),
         (AlertKind::UnflushedWritesLost, "unflushed-writes-lost v"),
         (AlertKind::PolicyReduced, "policy-reduced v"),

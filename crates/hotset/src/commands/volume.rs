@@ -165,7 +165,7 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
 
 /// The absolute path, because the daemon has another working directory.
 fn absolute(backing: String) -> Result<String, Failure> {
-    if backing.contains("://") {
+    if backing.contains("://") || backing.starts_with("rbd:") {
         return Ok(backing);
     }
     let path: PathBuf = std::path::absolute(&backing).map_err(|error| Failure::usage(format!("{backing}: {error}")))?;

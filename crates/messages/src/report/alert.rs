@@ -117,6 +117,8 @@ alert_kinds! {
     FlashDegraded "flash-degraded" Critical;
     /// The drive of a flash device reports that it is failing.
     DriveFailing "drive-failing" Critical;
+    /// Another client has taken the backing of a volume over.
+    BackingLost "backing-lost" Critical;
     /// Dirty data cannot be destaged.
     DestageFailing "destage-failing" Critical;
     /// The backing failed requests recently.

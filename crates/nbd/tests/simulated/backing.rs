@@ -1,11 +1,11 @@
 //! The NBD client as a disk, against the front end: lost connections and servers that lose unflushed writes.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use engine::Core;
-use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
+use engine::backing::nbd::{DedicatedServer, NbdDisk, NbdOptions, NbdTarget};
+use engine::{Backing, ByteOffset, Core, CoreSpec, RequestError, VolumeId, VolumeProblem, VolumeSpec, WriteFlags};
 use nbd::{Options, Server};
 use seam::sim::{SimSeam, World};
 use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Piece, PieceMut, Seam};
@@ -336,5 +336,52 @@ fn answered_requests_are_not_repeated_and_none_is_lost() {
         drop((export, pieces));
         seam.sleep(Nanos::from_millis(10)).await;
         assert_eq!(server.stats().connections, 0, "the last handle closes the connection");
+    });
+}
+
+/// A server that one disk has to itself, and that can lose its storage.
+struct Dedicated(Rc<OnceCell<DiskError>>);
+
+impl DedicatedServer for Dedicated {
+    fn identity(&self) -> String {
+        "image 7".to_owned()
+    }
+
+    fn lost(&self) -> Option<&DiskError> {
+        self.0.get()
+    }
+}
+
+#[test]
+fn volume_whose_backing_is_lost_answers_not_even_from_its_cache() {
+    let world = world(61);
+    let seam = world.seam();
+    world.block_on(async {
+        serve(&seam, plain(), Options::default()).await;
+        let (target, lost) = (target(), Rc::new(OnceCell::new()));
+        let server = Box::new(Dedicated(Rc::clone(&lost)));
+        let export = NbdDisk::open_dedicated(&seam, target, NbdOptions::default(), server).await.expect("it listens");
+        assert!(export.identity() == "image 7" && export.is_identity_unique() && export.lost().is_none());
+        let core = Core::new(seam.clone(), CoreSpec::default());
+        let spec = VolumeSpec::new("above", VolumeId(2));
+        let volume = core.attach(spec, Backing::nbd(export)).expect("the name is free");
+        let bytes = [7; BLOCK_BYTES];
+        let write = async || volume.write(ByteOffset(0), BLOCK_BYTES, WriteFlags::default(), &mut &bytes[..]).await;
+        let read = async || volume.read(ByteOffset(0), BLOCK_BYTES, &mut Vec::new()).await;
+        write().await.expect("memory takes the write");
+        volume.flush().await.expect("the backing is flushed");
+        write().await.expect("memory takes the write");
+        read().await.expect("it is cached");
+
+        let error = DiskError::Lost("another client has it".to_owned());
+        lost.set(error.clone()).expect("it is not lost yet");
+        let durable = disk(&world).durable_tag(0);
+        let refused = Err(RequestError::Disk(error));
+        assert_eq!((read().await, write().await, volume.flush().await), (refused.clone(), refused.clone(), refused));
+        assert!(!volume.read_now(ByteOffset(0), BLOCK_BYTES, &mut Vec::new()));
+        assert!(!volume.write_now(ByteOffset(0), BLOCK_BYTES, &mut &bytes[..]));
+        assert!(volume.stats().problems.iter().any(|problem| matches!(problem, VolumeProblem::BackingLost(_))));
+        seam.sleep(Nanos::from_secs(600)).await;
+        assert_eq!(disk(&world).durable_tag(0), durable, "destage writes nothing more");
     });
 }

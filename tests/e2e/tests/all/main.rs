@@ -56,6 +56,8 @@ mod powercut;
 mod prometheus;
 mod protocol;
 mod qos;
+mod rbd;
+mod rbd_losses;
 mod refusals;
 mod silences;
 mod sockets;

@@ -24,6 +24,7 @@ const LAYERS: [(&str, u32); 44] = [
     ("connection", 2),
     ("control", 2),
     ("qos", 2),
+    ("rbd", 2),
     ("flash", 2),
     ("pool", 2),
     ("engine", 3),

@@ -13,7 +13,7 @@ use super::negotiate::ExportInfo;
 use super::reconnect::{connect, keep_connected};
 use super::request_table::{OpenRequest, Operation};
 use super::shared::SharedConnection;
-use super::{NbdOptions, NbdTarget};
+use super::{DedicatedServer, NbdOptions, NbdTarget};
 
 /// Longest zero-range or status request, in bytes: well inside 32 bits, and a multiple of any block.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
@@ -56,11 +56,31 @@ impl<S: Seam> Clone for NbdDisk<S> {
 impl<S: Seam> NbdDisk<S> {
     /// Connects to an export. A failure of the first attempt is returned at once; later connection losses are repaired.
     pub async fn open(seam: &S, target: NbdTarget, options: NbdOptions) -> DiskResult<Self> {
+        NbdDisk::connect(seam, target, options, None).await
+    }
+
+    /// Connects to a server that serves this disk alone. Its identity is the disk's.
+    pub async fn open_dedicated(
+        seam: &S,
+        target: NbdTarget,
+        options: NbdOptions,
+        server: Box<dyn DedicatedServer>,
+    ) -> DiskResult<Self> {
+        NbdDisk::connect(seam, target, options, Some(server)).await
+    }
+
+    async fn connect(
+        seam: &S,
+        target: NbdTarget,
+        options: NbdOptions,
+        server: Option<Box<dyn DedicatedServer>>,
+    ) -> DiskResult<Self> {
         let link = connect(seam, &target, &options).await?;
         let shared = Rc::new(SharedConnection {
             seam: seam.clone(),
             target,
             options,
+            server,
             export_info: Cell::new(link.export_info),
             connection_epoch: Cell::new(0),
             request_table: RefCell::default(),
@@ -100,7 +120,16 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
     }
 
     fn identity(&self) -> String {
-        self.shared().target.to_string()
+        let shared = self.shared();
+        shared.server.as_ref().map_or_else(|| shared.target.to_string(), |server| server.identity())
+    }
+
+    fn is_identity_unique(&self) -> bool {
+        self.shared().server.is_some()
+    }
+
+    fn lost(&self) -> Option<DiskError> {
+        self.shared().lost().cloned()
     }
 
     fn connection_epoch(&self) -> u64 {

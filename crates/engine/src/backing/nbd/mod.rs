@@ -10,6 +10,7 @@
 //! [`NbdOptions::settle`] to finish the requests of the lost connection.
 
 mod coverage;
+mod dedicated;
 mod disk;
 mod link;
 mod negotiate;
@@ -19,6 +20,7 @@ mod request_table;
 mod shared;
 mod target;
 
+pub use dedicated::DedicatedServer;
 pub use disk::NbdDisk;
 pub use target::{NbdTarget, NbdTargetError};
 

@@ -63,6 +63,9 @@ async fn reconnect<S: Seam>(shared: &SharedConnection<S>) -> Option<SeamLink<S>>
             shared.fail_all(&DiskError::Gone);
             return None;
         }
+        if let Some(lost) = shared.lost() {
+            shared.fail_all(lost);
+        }
         let reason = match connect(&shared.seam, &shared.target, &shared.options).await {
             Ok(link) => match shared.accept(link.export_info) {
                 Ok(()) => return Some(link),

@@ -9,13 +9,15 @@ use seam::{DiskError, DiskResult, PendingRequests, PieceMut, Seam};
 
 use super::negotiate::ExportInfo;
 use super::request_table::{OpenRequest, Operation, RequestTable};
-use super::{NbdOptions, NbdTarget};
+use super::{DedicatedServer, NbdOptions, NbdTarget};
 
 /// State shared by the handles and the connection's task.
 pub(super) struct SharedConnection<S: Seam> {
     pub(super) seam: S,
     pub(super) target: NbdTarget,
     pub(super) options: NbdOptions,
+    /// The server, if it serves this disk alone.
+    pub(super) server: Option<Box<dyn DedicatedServer>>,
     pub(super) export_info: Cell<ExportInfo>,
     pub(super) connection_epoch: Cell<u64>,
     pub(super) request_table: RefCell<RequestTable<S>>,
@@ -105,7 +107,7 @@ impl<S: Seam> SharedConnection<S> {
         into: Vec<PieceMut<S::BlockMut>>,
     ) -> Rc<OpenRequest<S>> {
         let request = OpenRequest::new(operation, at, len, into, self.pending.begin(self.seam.now()));
-        match &*self.failure.borrow() {
+        match self.lost().or(self.failure.borrow().as_ref()) {
             Some(error) => request.finish(Err(error.clone())),
             None => {
                 self.request_table.borrow_mut().add(Rc::clone(&request));
@@ -113,6 +115,11 @@ impl<S: Seam> SharedConnection<S> {
             }
         }
         request
+    }
+
+    /// Why no request can ever succeed again.
+    pub(super) fn lost(&self) -> Option<&DiskError> {
+        self.server.as_ref().and_then(|server| server.lost())
     }
 
     /// True if the export has this transmission flag.

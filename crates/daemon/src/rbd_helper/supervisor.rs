@@ -1,0 +1,235 @@
+//! The supervisor of a helper process: a thread that starts it, reads its messages, and starts it again after a crash.
+
+use std::fs::DirBuilder;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rbd::{ImageSpec, LINE_BYTES_MAX, Status};
+use seam::DiskError;
+use tokio::sync::oneshot;
+
+use super::Shared;
+use logging::{self as log, VOLUME};
+
+/// Name of the program.
+const PROGRAM: &str = "hotset-rbd";
+/// Its folder in a package, from the folder of the daemon's program.
+const PACKAGE_FOLDER: &str = "../lib/hotset";
+/// First pause before a restart; it doubles.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Longest pause before a restart.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Time in service after which the pauses start again from the first one.
+const STABLE_AFTER: Duration = Duration::from_secs(60);
+/// Time that a process has to end after its control channel was closed; the process itself takes 5 s at most.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(7);
+/// Pause between two looks at a process that is to end, or at a handle during a pause.
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
+/// Addresses under which a killed predecessor may have the lock.
+const PREDECESSORS_MAX: usize = 8;
+
+/// The first opening of the image.
+type Opened = oneshot::Sender<Result<(), DiskError>>;
+
+/// End of a process.
+enum Outcome {
+    /// The image was served.
+    Served,
+    /// It was not.
+    NotServed(DiskError),
+}
+
+/// Supervises the process of one image.
+pub struct Supervisor {
+    image: ImageSpec,
+    socket: PathBuf,
+    /// Time without a message from a process that opens the image, at the first start.
+    limit: Duration,
+    shared: Arc<Shared>,
+    /// Addresses under which killed processes of this supervisor may have the lock.
+    predecessors: Vec<String>,
+}
+
+impl Supervisor {
+    pub fn new(image: ImageSpec, socket: PathBuf, limit: Duration, shared: Arc<Shared>) -> Supervisor {
+        Supervisor { image, socket, limit, shared, predecessors: Vec::new() }
+    }
+
+    /// Supervises until the handle is dropped, or the image cannot be served any more. The result of the first opening
+    /// goes to `opened`.
+    pub fn run(mut self, opened: Opened) {
+        let listener = match listen(&self.socket) {
+            Ok(listener) => listener,
+            Err(error) => {
+                let text = format!("cannot listen at {} for {PROGRAM}: {error}", self.socket.display());
+                // The receiver has given up if this fails.
+                let (Ok(()) | Err(_)) = opened.send(Err(DiskError::Open(text)));
+                return;
+            }
+        };
+        self.serve(&listener, opened);
+        let (Ok(()) | Err(_)) = std::fs::remove_file(&self.socket);
+    }
+
+    fn serve(&mut self, listener: &UnixListener, opened: Opened) {
+        let (mut opened, mut pause) = (Some(opened), PAUSE_MIN);
+        loop {
+            let (started_at, is_first) = (Instant::now(), opened.is_some());
+            let outcome = self.run_once(listener, &mut opened);
+            let is_refused = is_first && matches!(outcome, Outcome::NotServed(_));
+            if is_refused || self.shared.is_closing() || self.shared.lost.get().is_some() {
+                return;
+            }
+            let reason = match outcome {
+                Outcome::Served => "it crashed or was killed".to_owned(),
+                Outcome::NotServed(error) => error.to_string(),
+            };
+            if started_at.elapsed() >= STABLE_AFTER {
+                pause = PAUSE_MIN;
+            }
+            log::warn!(
+                target: VOLUME,
+                "{}: {PROGRAM} has ended ({reason}); requests wait, and it is started again in {} ms",
+                self.image, pause.as_millis()
+            );
+            let end = Instant::now() + pause;
+            while Instant::now() < end && !self.shared.is_closing() {
+                std::thread::sleep(LOOK_PAUSE);
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Runs a process to its end. If it does not open the image, `opened` gets the reason before that end.
+    fn run_once(&mut self, listener: &UnixListener, opened: &mut Option<Opened>) -> Outcome {
+        let (child, outcome) = match self.spawn(listener) {
+            Ok((child, control)) => (Some(child), self.follow(control, opened)),
+            Err(error) => {
+                let text = format!("cannot start {PROGRAM}, which the package of hotset contains: {error}");
+                (None, Outcome::NotServed(DiskError::Open(text)))
+            }
+        };
+        *self.shared.control() = None;
+        if let (Outcome::NotServed(error), Some(opened)) = (&outcome, opened.take()) {
+            let (Ok(()) | Err(_)) = opened.send(Err(error.clone()));
+        }
+        child.into_iter().for_each(end);
+        outcome
+    }
+
+    fn spawn(&self, listener: &UnixListener) -> io::Result<(Child, UnixStream)> {
+        let (control, its_end) = UnixStream::pair()?;
+        let child = Command::new(program()?)
+            .arg(self.image.to_string())
+            .args(&self.predecessors)
+            .stdin(Stdio::from(OwnedFd::from(listener.try_clone()?)))
+            .stdout(Stdio::from(OwnedFd::from(its_end)))
+            // A terminal's interrupt is for the daemon alone.
+            .process_group(0)
+            .spawn()?;
+        *self.shared.control() = Some(control.try_clone()?);
+        Ok((child, control))
+    }
+
+    /// Follows the messages of a process until its channel ends.
+    fn follow(&mut self, control: UnixStream, opened: &mut Option<Opened>) -> Outcome {
+        let limit = opened.is_some().then_some(self.limit);
+        if self.shared.is_closing() || control.set_read_timeout(limit).is_err() {
+            return Outcome::NotServed(DiskError::Gone);
+        }
+        let mut control = BufReader::new(control);
+        let mut outcome = Outcome::NotServed(DiskError::Open(format!("{PROGRAM} has ended at once")));
+        loop {
+            let status = match read_status(&mut control) {
+                Ok(Some(status)) => status,
+                Ok(None) => return outcome,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Outcome::NotServed(DiskError::Hung(format!("{} does not answer", self.image)));
+                }
+                Err(_) => return outcome,
+            };
+            match status {
+                Status::Progress(_) => {}
+                Status::Claiming(owner) => {
+                    self.predecessors.push(owner);
+                    let excess = self.predecessors.len().saturating_sub(PREDECESSORS_MAX);
+                    self.predecessors.drain(..excess);
+                }
+                Status::Ready { identity, owner } => {
+                    outcome = Outcome::Served;
+                    if *self.shared.identity.get_or_init(|| identity.clone()) != identity {
+                        self.lose(format!("it is another image now ({identity})"));
+                        return outcome;
+                    }
+                    self.predecessors = vec![owner];
+                    let is_unlimited = control.get_ref().set_read_timeout(None).is_ok();
+                    let is_awaited = opened.take().is_none_or(|opened| opened.send(Ok(())).is_ok());
+                    if !is_unlimited || !is_awaited {
+                        return outcome;
+                    }
+                }
+                Status::Busy(text) => outcome = Outcome::NotServed(DiskError::Busy(text)),
+                Status::Failed(text) => outcome = Outcome::NotServed(DiskError::Open(text)),
+                Status::Lost(text) => self.lose(text),
+            }
+        }
+    }
+
+    /// Records that the image can never be served again by this process.
+    fn lose(&self, text: String) {
+        let text = format!("{}: {text}", self.image);
+        if self.shared.lost.set(DiskError::Lost(text.clone())).is_ok() {
+            log::error!(target: VOLUME, "{text}; all requests to its volume fail from now on");
+        }
+    }
+}
+
+/// The path of the program: beside the daemon's own, or in the package's folder.
+fn program() -> io::Result<PathBuf> {
+    let beside = std::env::current_exe()?.with_file_name(PROGRAM);
+    let packaged = beside.with_file_name(PACKAGE_FOLDER).join(PROGRAM);
+    Ok(if beside.exists() { beside } else { packaged })
+}
+
+/// Listens at a socket that only this user reaches.
+fn listen(socket: &Path) -> io::Result<UnixListener> {
+    if let Some(folder) = socket.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    match std::fs::remove_file(socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    UnixListener::bind(socket)
+}
+
+/// The next message; `None` at the end of the channel. Unknown lines are skipped.
+fn read_status(control: &mut BufReader<UnixStream>) -> io::Result<Option<Status>> {
+    loop {
+        let mut line = Vec::new();
+        let len = control.by_ref().take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line)?;
+        if len == 0 {
+            return Ok(None);
+        }
+        if let Some(status) = Status::parse(String::from_utf8_lossy(&line).trim_end()) {
+            return Ok(Some(status));
+        }
+    }
+}
+
+/// Waits for the end of a process whose control channel is closed, and kills it if that takes too long.
+fn end(mut child: Child) {
+    let deadline = Instant::now() + CLOSE_TIMEOUT;
+    while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+        std::thread::sleep(LOOK_PAUSE);
+    }
+    let (Ok(()) | Err(_)) = child.kill();
+    let (Ok(_) | Err(_)) = child.wait();
+}

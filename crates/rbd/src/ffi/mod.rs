@@ -1,0 +1,15 @@
+//! The C interfaces of librbd and librados, and of the C library: the only unsafe code of this crate.
+//!
+//! Only functions and structures are used that are stable since Ceph 15.
+
+mod aio;
+mod cluster;
+mod image;
+mod library;
+mod signals;
+
+pub use aio::{Completion, Operation};
+pub use cluster::{CephError, Cluster};
+pub use image::Image;
+pub use library::{LoadError, load};
+pub use signals::ignore_stop_signals;

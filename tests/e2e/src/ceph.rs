@@ -1,0 +1,74 @@
+//! A small Ceph cluster, one for all tests of a test program.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::OnceLock;
+
+use crate::folder::Folder;
+use crate::tool::{Tool, tool};
+
+/// A running cluster. It ends with the test program, whose end closes the standard input of its script.
+pub struct Cluster {
+    conf: PathBuf,
+    _folder: Folder,
+    _script: Child,
+    _lifeline: ChildStdin,
+}
+
+/// The cluster, which the first caller starts; `None`, with a line on the terminal, where Ceph is not installed.
+pub fn cluster(case: &str) -> Option<&'static Cluster> {
+    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+    let is_installed = |program: &&str| Path::new("/usr/bin").join(program).exists();
+    if let Some(missing) = ["ceph-mon", "ceph-osd", "ceph", "rbd"].iter().find(|program| !is_installed(program)) {
+        // Written to the real stderr, past the capture of a passing test's output, because the skip must be visible.
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {case}: {missing} is not installed (scripts/packages torture)");
+        return None;
+    }
+    Some(CLUSTER.get_or_init(Cluster::start))
+}
+
+impl Cluster {
+    fn start() -> Cluster {
+        let folder = Folder::new();
+        let path = folder.join("ceph");
+        let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/ceph-cluster"));
+        command.arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut script = command.spawn().expect("the script runs");
+        let lifeline = script.stdin.take().expect("its input is a pipe");
+        let output = BufReader::new(script.stdout.take().expect("its output is a pipe"));
+        assert_eq!(output.lines().next().and_then(Result::ok).as_deref(), Some("ready"), "the cluster starts");
+        Cluster { conf: path.join("ceph.conf"), _folder: folder, _script: script, _lifeline: lifeline }
+    }
+
+    /// `rbd` for this cluster, with arguments split at spaces.
+    pub fn rbd(&self, args: &str) -> Tool {
+        tool("rbd").arg("--conf").arg(&self.conf).args(args)
+    }
+
+    /// `ceph` for this cluster, with arguments split at spaces.
+    pub fn ceph(&self, args: &str) -> Tool {
+        tool("ceph").arg("--conf").arg(&self.conf).args(args)
+    }
+
+    /// Creates an image of `mib` MiB, and returns its address as a backing.
+    pub fn create_image(&self, name: &str, mib: u64) -> String {
+        self.rbd(&format!("create --size {mib}M rbd/{name}")).ok();
+        format!("rbd:rbd/{name}?ceph_conf={}", self.conf.display())
+    }
+
+    /// The content of an image, read past the daemon.
+    pub fn export(&self, name: &str) -> Vec<u8> {
+        let folder = Folder::new();
+        let file = folder.join("image");
+        self.rbd(&format!("export --no-progress rbd/{name}")).arg(&file).ok();
+        std::fs::read(&file).expect("the image was exported")
+    }
+
+    /// The owner of an image's lock: the address of a client; `None` if no client has it.
+    pub fn lock_owner(&self, name: &str) -> Option<String> {
+        let locks = self.rbd(&format!("lock ls --format json rbd/{name}")).ok();
+        let locks: serde_json::Value = serde_json::from_str(&locks).expect("valid JSON");
+        Some(locks.as_array()?.first()?["address"].as_str()?.to_owned())
+    }
+}
