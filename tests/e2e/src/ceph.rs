@@ -41,6 +41,11 @@ impl Cluster {
         Cluster { conf: path.join("ceph.conf"), _folder: folder, _script: script, _lifeline: lifeline }
     }
 
+    /// The cluster's configuration.
+    pub fn conf(&self) -> &Path {
+        &self.conf
+    }
+
     /// `rbd` for this cluster, with arguments split at spaces.
     pub fn rbd(&self, args: &str) -> Tool {
         tool("rbd").arg("--conf").arg(&self.conf).args(args)
