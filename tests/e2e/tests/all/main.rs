@@ -57,6 +57,7 @@ mod prometheus;
 mod protocol;
 mod qos;
 mod rbd;
+mod rbd_axioms;
 mod rbd_losses;
 mod rbd_owners;
 mod refusals;
