@@ -13,7 +13,9 @@ use rbd::{Expected, Status};
 
 use super::control::Control;
 use super::ffi::{CephError, Image};
-use super::owner_record::{ImageOwner, Interruption, OwnerRecord, Sighting, continues, is_undisturbed, stranger};
+use super::owner_record::{
+    ImageOwner, Interruption, KnownRecord, OwnerRecord, Sighting, continues, is_undisturbed, living_owner, stranger,
+};
 use super::record_file::RecordFile;
 
 /// Time for which an occupied lock is waited for: its client may be about to end.
@@ -93,13 +95,13 @@ pub fn acquire(
     let failed = |error| LockError::Record(folder_text.clone(), error);
     let wait = || control.send(&Status::Progress("waiting for the predecessor's end".to_owned()));
     let file = RecordFile::open(folder, identity, wait).map_err(failed)?.ok_or(LockError::Served)?;
-    let record = file.read().map_err(failed)?;
+    let known = file.read().map_err(failed)?;
     if expected.is_none() {
-        wait_until_free(image, record.as_ref(), control)?;
+        wait_until_free(image, known.as_ref(), control)?;
     }
-    let before = wait_until_alone(image, record.as_ref(), control)?;
-    let mut interruption = continues(record.as_ref(), &before).err();
-    let lineage = record.as_ref().map(|record| record.lineage);
+    let before = wait_until_alone(image, known.as_ref(), control)?;
+    let mut interruption = continues(known.as_ref(), &before).err();
+    let lineage = known.as_ref().map(|known| known.record.lineage);
     if let Some(expected) = expected {
         if let Some(interruption) = interruption {
             return Err(LockError::Interrupted(interruption));
@@ -111,12 +113,15 @@ pub fn acquire(
     // A crash from here on leaves a lock whose owner is known to be unconfirmed.
     let own = image.own_address()?;
     let new_token = random_number().map_err(failed)?;
-    if let Some(record) = &record {
-        let mut claimed = record.clone();
+    if living_owner(known.as_ref(), &before).is_some() {
+        return Err(LockError::Owned(describe_owner(image)));
+    }
+    if let Some(known) = &known {
+        let mut claimed = known.record.clone();
         claimed.add_pending(own.clone());
         file.write(&claimed).map_err(failed)?;
     }
-    let held_by_own = |address: &&String| record.as_ref().is_some_and(|record| record.is_own(address));
+    let held_by_own = |address: &&String| known.as_ref().is_some_and(|known| known.is_own(address));
     if let Some(address) = before.lock.as_ref().filter(held_by_own) {
         image.break_lock(address)?;
     }
@@ -130,8 +135,10 @@ pub fn acquire(
         return Err(LockError::Owned(describe_owner(image)));
     }
     let after = look(image)?;
-    let own = after.lock.clone().unwrap_or(own);
-    interruption = interruption.or(is_undisturbed(record.as_ref(), &before, &after, &own).err());
+    if after.lock.as_ref() != Some(&own) && expected.is_none() {
+        return Err(LockError::Owned(describe_owner(image)));
+    }
+    interruption = interruption.or(is_undisturbed(known.as_ref(), &before, &after, &own).err());
     if expected.is_some()
         && let Some(interruption) = interruption
     {
@@ -140,8 +147,8 @@ pub fn acquire(
     let epoch = after.recorded.as_ref().map_or(1, |owner| owner.epoch.saturating_add(1));
     let owner = ImageOwner { epoch, token: new_token, description: format!("host {} at {own}", host_name()) };
     image.set_owner(&owner.encode())?;
-    let (lineage, reason) = match (record, interruption) {
-        (Some(record), None) => (record.lineage, record.reason),
+    let (lineage, reason) = match (known, interruption) {
+        (Some(KnownRecord { record, .. }), None) => (record.lineage, record.reason),
         // An image that no hotset has owned has no history to interrupt.
         (None, _) if after.recorded.is_none() => (random_number().map_err(failed)?, String::new()),
         (_, interruption) => {
@@ -149,7 +156,16 @@ pub fn acquire(
             (random_number().map_err(failed)?, reason)
         }
     };
-    let record = OwnerRecord { lineage, reason, token: new_token, address: own, released: None, pending: Vec::new() };
+    let written_under = file.id().clone();
+    let record = OwnerRecord {
+        written_under,
+        lineage,
+        reason,
+        token: new_token,
+        address: own,
+        released: None,
+        pending: Vec::new(),
+    };
     file.write(&record).map_err(failed)?;
     Ok(OwnedLock { file, record, folder: folder_text })
 }
@@ -184,14 +200,9 @@ pub fn look(image: &Image) -> Result<Sighting, CephError> {
 }
 
 /// Waits until no other living client has the lock. The lock of a dead one is left to librbd, which blocks that client.
-fn wait_until_free(image: &Image, record: Option<&OwnerRecord>, control: &Control) -> Result<(), LockError> {
+fn wait_until_free(image: &Image, known: Option<&KnownRecord>, control: &Control) -> Result<(), LockError> {
     let started_at = Instant::now();
-    while let Some(owner) = image.lock_owner()? {
-        let is_own = record.is_some_and(|record| record.is_own(&owner));
-        let is_alive = image.watchers()?.iter().any(|watcher| watcher.address == owner);
-        if is_own || !is_alive {
-            return Ok(());
-        }
+    while let Some(owner) = living_owner(known, &look(image)?) {
         if started_at.elapsed() >= WAIT_MAX {
             return Err(LockError::Owned(describe_owner(image)));
         }
@@ -202,13 +213,13 @@ fn wait_until_free(image: &Image, record: Option<&OwnerRecord>, control: &Contro
 }
 
 /// Waits for a moment until no other client has the image open; returns the state of the image then.
-fn wait_until_alone(image: &Image, record: Option<&OwnerRecord>, control: &Control) -> Result<Sighting, LockError> {
+fn wait_until_alone(image: &Image, known: Option<&KnownRecord>, control: &Control) -> Result<Sighting, LockError> {
     let own = image.own_address()?;
     let started_at = Instant::now();
     loop {
         let mut now = look(image)?;
         now.clients.retain(|address| *address != own);
-        match stranger(record, &now) {
+        match stranger(known, &now) {
             Some(address) if started_at.elapsed() < CLIENTS_WAIT_MAX => {
                 control.send(&Status::Progress(format!("waiting for {address} to close the image")));
                 std::thread::sleep(PAUSE);

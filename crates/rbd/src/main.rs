@@ -6,6 +6,7 @@
 
 mod control;
 mod ffi;
+mod locality;
 mod lock;
 mod options;
 mod owner_record;

@@ -14,14 +14,18 @@
 
 use std::fmt;
 
+use super::locality::{Locality, LockFileId};
+
 /// First line of the file.
-const HEADING: &str = "hotset-rbd owner 1";
+const HEADING: &str = "hotset-rbd owner 2";
 /// Unconfirmed acquisitions that the record lists.
 const PENDING_MAX: usize = 8;
 
 /// The last ownership of an image by this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnerRecord {
+    /// The lock file under which the record was written.
+    pub written_under: LockFileId,
     /// The lineage that the ownership belongs to.
     pub lineage: u64,
     /// Why that lineage began with another one's end; empty for the first one.
@@ -35,6 +39,15 @@ pub struct OwnerRecord {
     /// Addresses of clients that began to acquire the lock after this ownership, without the proof that they continue
     /// it.
     pub pending: Vec<String>,
+}
+
+/// A record with what it means to this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownRecord {
+    /// The record.
+    pub record: OwnerRecord,
+    /// Its locality.
+    pub locality: Locality,
 }
 
 /// The ownership that an image's metadata records.
@@ -68,6 +81,8 @@ pub enum Interruption {
     Unknown,
     /// The token in the image is that of another hotset.
     Token(Option<ImageOwner>),
+    /// The record is a copy of one of another state directory, whose owner has not released the lock.
+    Copied,
     /// Another client has or had the lock.
     Lock(String),
     /// The lock is free, and the last owner has not released it.
@@ -88,6 +103,11 @@ impl fmt::Display for Interruption {
                 write!(f, "another hotset has owned the image: {}, ownership {}", owner.description, owner.epoch)
             }
             Interruption::Token(None) => write!(f, "the record of the owner is missing in the image's metadata"),
+            Interruption::Copied => write!(
+                f,
+                "the state directory is a copy, and the daemon of the original has owned the image since: their dirty \
+                 data differs"
+            ),
             Interruption::Lock(address) => write!(f, "another client has had the image's lock: {address}"),
             Interruption::Broken => write!(f, "the image's lock was broken, and another client may have had it"),
             Interruption::Header => write!(
@@ -109,7 +129,10 @@ impl OwnerRecord {
         let mut lines = text.lines();
         lines.next().filter(|line| *line == HEADING)?;
         let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        let (key, id) = lines.next()?.split_once(' ')?;
+        let written_under = LockFileId::parse(id).filter(|_| key == "lock-file")?;
         let mut record = OwnerRecord {
+            written_under,
             lineage: 0,
             reason: String::new(),
             token: 0,
@@ -137,9 +160,9 @@ impl OwnerRecord {
 
     /// The text of its file.
     pub fn encode(&self) -> String {
-        let OwnerRecord { lineage, reason, token, address, released, pending } = self;
+        let OwnerRecord { written_under, lineage, reason, token, address, released, pending } = self;
         let reason = reason.replace(char::is_control, " ");
-        let mut text = format!("{HEADING}\nlineage {lineage:016x}\nreason {reason}\n");
+        let mut text = format!("{HEADING}\nlock-file {written_under}\nlineage {lineage:016x}\nreason {reason}\n");
         text += &format!("token {token:016x}\naddress {address}\n");
         released.iter().for_each(|version| text += &format!("released {version}\n"));
         pending.iter().for_each(|address| text += &format!("pending {address}\n"));
@@ -152,10 +175,14 @@ impl OwnerRecord {
         let excess = self.pending.len().saturating_sub(PENDING_MAX);
         self.pending.drain(..excess);
     }
+}
 
-    /// True if this is the address of a client of this machine.
+impl KnownRecord {
+    /// True if this is the address of a client whose process was one of this state directory and has ended, although
+    /// its watch may live on for half a minute.
     pub fn is_own(&self, address: &str) -> bool {
-        self.address == address || self.pending.iter().any(|pending| pending == address)
+        let OwnerRecord { address: owner, pending, .. } = &self.record;
+        self.locality == Locality::SameBoot && (owner == address || pending.iter().any(|pending| pending == address))
     }
 }
 
@@ -174,14 +201,19 @@ impl ImageOwner {
     }
 }
 
-/// Decides, before the lock is acquired, whether an ownership would continue the one in `record`.
-pub fn continues(record: Option<&OwnerRecord>, now: &Sighting) -> Result<(), Interruption> {
-    let record = record.ok_or(Interruption::Unknown)?;
+/// Decides, before the lock is acquired, whether an ownership would continue the one in the record.
+pub fn continues(known: Option<&KnownRecord>, now: &Sighting) -> Result<(), Interruption> {
+    let KnownRecord { record, locality } = known.ok_or(Interruption::Unknown)?;
     if now.recorded.as_ref().is_none_or(|owner| owner.token != record.token) {
         return Err(Interruption::Token(now.recorded.clone()));
     }
     match &now.lock {
-        Some(address) if *address == record.address => {}
+        Some(address) if *address == record.address => match locality {
+            Locality::SameBoot => {}
+            Locality::EarlierBoot if !now.clients.contains(address) => {}
+            Locality::EarlierBoot => return Err(Interruption::Lock(address.clone())),
+            Locality::Copied => return Err(Interruption::Copied),
+        },
         Some(address) if record.pending.contains(address) => return Err(Interruption::Acquisition),
         Some(address) => return Err(Interruption::Lock(address.clone())),
         None => match record.released {
@@ -190,12 +222,12 @@ pub fn continues(record: Option<&OwnerRecord>, now: &Sighting) -> Result<(), Int
             Some(_) => {}
         },
     }
-    stranger(Some(record), now).map_or(Ok(()), |address| Err(Interruption::Client(address)))
+    stranger(known, now).map_or(Ok(()), |address| Err(Interruption::Client(address)))
 }
 
 /// Decides, after the lock was acquired by the client at `own`, whether another client may have had it since `before`.
 pub fn is_undisturbed(
-    record: Option<&OwnerRecord>,
+    known: Option<&KnownRecord>,
     before: &Sighting,
     after: &Sighting,
     own: &str,
@@ -210,13 +242,22 @@ pub fn is_undisturbed(
         clients: after.clients.iter().filter(|address| *address != own).cloned().collect(),
         ..after.clone()
     };
-    stranger(record, &others).map_or(Ok(()), |address| Err(Interruption::Client(address)))
+    stranger(known, &others).map_or(Ok(()), |address| Err(Interruption::Client(address)))
 }
 
 /// A client of another machine or program that has the image open.
-pub fn stranger(record: Option<&OwnerRecord>, now: &Sighting) -> Option<String> {
-    let is_own = |address: &String| record.is_some_and(|record| record.is_own(address));
-    now.clients.iter().find(|address| !is_own(address)).cloned()
+pub fn stranger(known: Option<&KnownRecord>, now: &Sighting) -> Option<String> {
+    now.clients.iter().find(|address| !is_own(known, address)).cloned()
+}
+
+/// The client that has the lock and may be alive: the lock must not be taken from it. An ended process of this state
+/// directory is none, although its watch may live on.
+pub fn living_owner<'a>(known: Option<&KnownRecord>, now: &'a Sighting) -> Option<&'a String> {
+    now.lock.as_ref().filter(|owner| now.clients.contains(owner) && !is_own(known, owner))
+}
+
+fn is_own(known: Option<&KnownRecord>, address: &str) -> bool {
+    known.is_some_and(|known| known.is_own(address))
 }
 
 #[cfg(test)]
@@ -232,6 +273,7 @@ mod tests {
 
     fn record(released: Option<u64>) -> OwnerRecord {
         OwnerRecord {
+            written_under: LockFileId { boot: "b".to_owned(), machine: "m".to_owned(), device: 1, inode: 2 },
             lineage: 9,
             reason: String::new(),
             token: 7,
@@ -239,6 +281,10 @@ mod tests {
             released,
             pending: vec!["10.0.0.1:0/5".to_owned()],
         }
+    }
+
+    fn known(record: OwnerRecord) -> KnownRecord {
+        KnownRecord { record, locality: Locality::SameBoot }
     }
 
     fn sighting(lock: Option<&str>, header_version: u64) -> Sighting {
@@ -251,7 +297,7 @@ mod tests {
             let text = record.encode();
             assert_eq!(OwnerRecord::parse(&text), Some(record));
             assert_eq!(OwnerRecord::parse(&text[..text.len() - 5]), None, "the end is missing");
-            assert_eq!(OwnerRecord::parse(&text.replace("owner 1", "owner 2")), None);
+            assert_eq!(OwnerRecord::parse(&text.replace("owner 2", "owner 1")), None);
         }
         assert_eq!(ImageOwner::parse(&owner(7).expect("an owner").encode()), owner(7));
         assert_eq!(ImageOwner::parse("x"), None);
@@ -259,19 +305,19 @@ mod tests {
 
     #[test]
     fn ownership_continues_under_the_same_lock_or_an_unchanged_header() {
-        assert_eq!(continues(Some(&record(Some(41))), &sighting(None, 41)), Ok(()));
-        assert_eq!(continues(Some(&record(None)), &sighting(Some(OWN), 99)), Ok(()));
+        assert_eq!(continues(Some(&known(record(Some(41)))), &sighting(None, 41)), Ok(()));
+        assert_eq!(continues(Some(&known(record(None))), &sighting(Some(OWN), 99)), Ok(()));
         // The watch of a killed predecessor lives for half a minute.
         let watched = Sighting { clients: vec![OWN.to_owned()], ..sighting(Some(OWN), 99) };
-        assert_eq!(continues(Some(&record(None)), &watched), Ok(()));
+        assert_eq!(continues(Some(&known(record(None))), &watched), Ok(()));
     }
 
     #[test]
     fn every_trace_of_another_client_interrupts_the_ownership() {
-        let released = record(Some(41));
+        let released = known(record(Some(41)));
         assert_eq!(continues(None, &sighting(None, 41)), Err(Interruption::Unknown));
         assert_eq!(continues(Some(&released), &sighting(None, 43)), Err(Interruption::Header));
-        assert_eq!(continues(Some(&record(None)), &sighting(None, 41)), Err(Interruption::Broken));
+        assert_eq!(continues(Some(&known(record(None))), &sighting(None, 41)), Err(Interruption::Broken));
         let locked = continues(Some(&released), &sighting(Some(OTHER), 43));
         assert_eq!(locked, Err(Interruption::Lock(OTHER.to_owned())));
         let pending = continues(Some(&released), &sighting(Some("10.0.0.1:0/5"), 43));
@@ -286,7 +332,7 @@ mod tests {
 
     #[test]
     fn client_that_was_open_beside_the_acquisition_interrupts_it() {
-        let (record, before) = (record(None), sighting(Some(OWN), 41));
+        let (record, before) = (known(record(None)), sighting(Some(OWN), 41));
         let own = "10.0.0.1:0/6";
         let after = |clients: &[&str]| Sighting {
             clients: clients.iter().map(|address| (*address).to_owned()).collect(),
@@ -300,5 +346,30 @@ mod tests {
         assert_eq!(disturbed, Err(Interruption::Token(owner(8))));
         let unlocked = Sighting { lock: None, ..after(&[own]) };
         assert!(is_undisturbed(Some(&record), &before, &unlocked, own).is_err());
+    }
+
+    #[test]
+    fn copied_state_directory_neither_takes_nor_continues_a_living_lock() {
+        let living = Sighting { clients: vec![OWN.to_owned()], ..sighting(Some(OWN), 99) };
+        let dead = sighting(Some(OWN), 99);
+        let at = |locality| KnownRecord { record: record(None), locality };
+        let (here, rebooted, copy) = (at(Locality::SameBoot), at(Locality::EarlierBoot), at(Locality::Copied));
+        assert_eq!(living_owner(Some(&here), &living), None, "an ended process holds no lock that is to be respected");
+        assert_eq!(living_owner(Some(&copy), &living), Some(&OWN.to_owned()));
+        assert_eq!(living_owner(Some(&rebooted), &living), Some(&OWN.to_owned()));
+        assert_eq!(continues(Some(&copy), &living), Err(Interruption::Copied));
+        assert_eq!(continues(Some(&copy), &dead), Err(Interruption::Copied), "the original may have gone on");
+        assert!(continues(Some(&rebooted), &living).is_err());
+        assert_eq!(continues(Some(&rebooted), &dead), Ok(()), "the machine has crashed");
+        // A released lock and an unchanged header prove that the original has not gone on.
+        let moved = KnownRecord { record: record(Some(41)), locality: Locality::Copied };
+        assert_eq!(continues(Some(&moved), &sighting(None, 41)), Ok(()));
+    }
+
+    #[test]
+    fn client_that_took_the_lock_in_the_acquisition_is_not_adopted() {
+        let before = sighting(None, 41);
+        let taken = Sighting { clients: vec![OTHER.to_owned()], ..sighting(Some(OTHER), 42) };
+        assert_eq!(is_undisturbed(None, &before, &taken, OWN), Err(Interruption::Lock(OTHER.to_owned())));
     }
 }

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::owner_record::OwnerRecord;
+use super::locality::LockFileId;
+use super::owner_record::{KnownRecord, OwnerRecord};
 
 /// Time for which another process of this machine may still hold the file: that of a daemon that has just ended.
 const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -18,6 +19,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The file of one image. While it is open, no other `hotset-rbd` of this state directory acquires the image's lock.
 pub struct RecordFile {
     path: PathBuf,
+    id: LockFileId,
     /// Held for the life of the process.
     _lock: File,
 }
@@ -33,7 +35,10 @@ impl RecordFile {
         let started_at = Instant::now();
         loop {
             match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Some(RecordFile { path: folder.join(name + ".owner"), _lock: lock })),
+                Ok(()) => {
+                    let id = LockFileId::of(&lock)?;
+                    return Ok(Some(RecordFile { path: folder.join(name + ".owner"), id, _lock: lock }));
+                }
                 Err(rustix::io::Errno::WOULDBLOCK) if started_at.elapsed() < WAIT_MAX => {}
                 Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
                 Err(rustix::io::Errno::INTR) => continue,
@@ -44,13 +49,19 @@ impl RecordFile {
         }
     }
 
+    /// The ID of the lock file, for new records.
+    pub fn id(&self) -> &LockFileId {
+        &self.id
+    }
+
     /// The record; `None` if there is none, or it is damaged.
-    pub fn read(&self) -> io::Result<Option<OwnerRecord>> {
-        match std::fs::read(&self.path) {
-            Ok(bytes) => Ok(OwnerRecord::parse(&String::from_utf8_lossy(&bytes))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+    pub fn read(&self) -> io::Result<Option<KnownRecord>> {
+        let record = match std::fs::read(&self.path) {
+            Ok(bytes) => OwnerRecord::parse(&String::from_utf8_lossy(&bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        Ok(record.map(|record| KnownRecord { locality: record.written_under.locality(&self.id), record }))
     }
 
     /// Replaces the record durably.
@@ -66,6 +77,7 @@ impl RecordFile {
 
 #[cfg(test)]
 mod tests {
+    use super::super::locality::Locality;
     use super::*;
 
     #[test]
@@ -75,6 +87,7 @@ mod tests {
         let file = open().expect("no process holds it");
         assert_eq!(file.read().expect("it is readable"), None);
         let record = OwnerRecord {
+            written_under: file.id().clone(),
             lineage: 1,
             reason: String::new(),
             token: 2,
@@ -86,7 +99,14 @@ mod tests {
         let lock = File::open(folder.path().join("rbd_f_1_a.lock")).expect("it exists");
         assert!(flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err());
         drop(file);
-        assert_eq!(open().expect("no process holds it").read().expect("it is readable"), Some(record));
+        let known = Some(KnownRecord { record, locality: Locality::SameBoot });
+        assert_eq!(open().expect("no process holds it").read().expect("it is readable"), known);
+        let copy = folder.path().join("copy");
+        std::fs::create_dir(&copy).expect("it can be created");
+        std::fs::copy(folder.path().join("rbd_f_1_a.owner"), copy.join("rbd_f_1_a.owner")).expect("it can be copied");
+        let copied = RecordFile::open(&copy, "rbd:f/1/a", || ()).expect("it can be written").expect("it is free");
+        let locality = copied.read().expect("it is readable").map(|known| known.locality);
+        assert_eq!(locality, Some(Locality::Copied), "a copied record names no processes of this directory");
         std::fs::write(folder.path().join("rbd_f_1_a.owner"), "junk").expect("it can be written");
         assert_eq!(open().expect("no process holds it").read().expect("it is readable"), None);
     }
