@@ -96,7 +96,7 @@ fn serve(spec: &str, folder: &Path, expected: Option<&Expected>, control: &Arc<C
     let began = Lease::begin();
     let lock = lock::acquire(&image, &identity, folder, expected, control)?;
     let record = lock.record();
-    let ownership = ownership::watch(Arc::clone(&image), Arc::clone(control), record.token, began);
+    let ownership = ownership::watch(Arc::clone(&image), Arc::clone(control), record.token, began)?;
     let lineage = record.lineage;
     control.send(&Status::Ready(Ownership { image: Expected { identity, lineage }, reason: record.reason.clone() }));
     let served = server::serve_until_closed(&image, &ownership, control);

@@ -11,14 +11,17 @@ use rustix::process::{Signal, getpid, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::control::Control;
-use super::ffi::Image;
+use super::ffi::{CephError, HeaderChanges, Image};
 use super::lock::look;
+use super::owner_record::Sighting;
 
 /// Time after the end of the daemon in which requests in flight end and the lock is released. Then this process ends in
 /// any case; the next helper of the state directory breaks a lock that is left behind.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause between two checks of the lock at the storage.
+/// Longest pause between two checks of the lock at the storage. A change of the image's header ends it.
 const CHECK_PAUSE: Duration = Duration::from_secs(5);
+/// Shortest pause between two checks.
+const CHECK_PAUSE_MIN: Duration = Duration::from_millis(200);
 /// Validity of a check. A client whose lock is broken without this process's death has been silent for 30 s, the
 /// timeout of its watch: this process ends before.
 const LEASE: Duration = Duration::from_secs(25);
@@ -66,6 +69,14 @@ impl Lease {
     }
 }
 
+/// Asks the storage. Without the feature, librbd answers no question about the lock.
+fn find(image: &Image) -> Result<Findings, CephError> {
+    let has_feature = image.has_exclusive_lock()?;
+    let (is_owner, sighting) =
+        if has_feature { (image.is_lock_owner()?, look(image)?) } else { (false, Sighting::default()) };
+    Ok(Findings { has_feature, is_owner, sighting })
+}
+
 fn now_ms() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
@@ -80,12 +91,70 @@ pub struct Ownership {
     control: Arc<Control>,
 }
 
+/// What a check finds at the storage.
+struct Findings {
+    /// The image has the feature `exclusive-lock`: without it every client may write.
+    has_feature: bool,
+    /// This process has the lock.
+    is_owner: bool,
+    sighting: Sighting,
+}
+
+/// What follows from a check.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// The ownership of the lock is proven.
+    Owned,
+    /// The cluster has not answered.
+    Unknown,
+    /// The ownership is lost, for this reason.
+    Lost(String),
+}
+
+/// Judges a check of the ownership with `token`.
+fn judge(token: u64, findings: Result<Findings, CephError>) -> Verdict {
+    let lost = |reason: &str| Verdict::Lost(reason.to_owned());
+    let Findings { has_feature, is_owner, sighting } = match findings {
+        Ok(findings) => findings,
+        Err(error) if is_connection_error(error.errno) => return Verdict::Unknown,
+        Err(error) => match loss_of(error.errno) {
+            Some(reason) => return lost(reason),
+            None => return Verdict::Lost(format!("it cannot be checked: {error}")),
+        },
+    };
+    match sighting.recorded {
+        _ if !has_feature => lost("the image's feature exclusive-lock was switched off"),
+        _ if !is_owner || sighting.lock.is_none() => lost("another client has broken it"),
+        Some(owner) if owner.token == token => Verdict::Owned,
+        Some(owner) => Verdict::Lost(format!("another hotset has owned the image: {}", owner.description)),
+        None => lost("the record of its owner is missing in the image's metadata"),
+    }
+}
+
+/// True for errors of a cluster that does not answer, or does not have this client's watch at the moment. They prove
+/// nothing; if they last, the lease ends.
+fn is_connection_error(errno: i32) -> bool {
+    [libc::ETIMEDOUT, libc::ENOTCONN, libc::ECONNRESET, libc::ECONNREFUSED, libc::EHOSTUNREACH, libc::ENETUNREACH]
+        .contains(&errno)
+        || [libc::EAGAIN, libc::EINTR, libc::ENOMEM].contains(&errno)
+}
+
+/// The reason of a loss that the error of a call proves.
+fn loss_of(errno: i32) -> Option<&'static str> {
+    match errno {
+        libc::ESHUTDOWN => Some("the cluster has blocked this client (`ceph osd blocklist ls`)"),
+        libc::EROFS => Some("another client has taken it"),
+        _ => None,
+    }
+}
+
 /// Starts to check at the storage, time and again, that this process still has the lock. `lease` began before the lock
 /// was acquired.
-pub fn watch(image: Arc<Image>, control: Arc<Control>, token: u64, lease: Lease) -> Arc<Ownership> {
+pub fn watch(image: Arc<Image>, control: Arc<Control>, token: u64, lease: Lease) -> Result<Arc<Ownership>, CephError> {
+    let changes = image.watch_header()?;
     let ownership = Arc::new(Ownership { lost: OnceLock::new(), lease, token, control });
     let (image, checked, timed) = (Arc::downgrade(&image), Arc::clone(&ownership), Arc::downgrade(&ownership));
-    std::thread::spawn(move || checked.check_until_closed(&image));
+    std::thread::spawn(move || checked.check_until_closed(&image, changes));
     std::thread::spawn(move || {
         while let Some(ownership) = timed.upgrade() {
             ownership.end_if_expired();
@@ -93,7 +162,7 @@ pub fn watch(image: Arc<Image>, control: Arc<Control>, token: u64, lease: Lease)
             std::thread::sleep(LEASE_PAUSE);
         }
     });
-    ownership
+    Ok(ownership)
 }
 
 impl Ownership {
@@ -116,35 +185,25 @@ impl Ownership {
 
     /// Records the loss if a call failed for want of the lock.
     pub fn record_error(&self, errno: i32) {
-        match errno {
-            libc::ESHUTDOWN => self.lose("the cluster has blocked this client (`ceph osd blocklist ls`)"),
-            libc::EROFS => self.lose("another client has taken it"),
-            _ => {}
-        }
+        loss_of(errno).into_iter().for_each(|reason| self.lose(reason));
     }
 
-    fn check_until_closed(&self, image: &Weak<Image>) {
-        while !self.is_lost() {
-            std::thread::sleep(CHECK_PAUSE);
-            let Some(image) = image.upgrade() else { return };
+    fn check_until_closed(&self, image: &Weak<Image>, changes: &HeaderChanges) {
+        while let Some(image) = image.upgrade().filter(|_| !self.is_lost()) {
             self.check(&image);
+            drop(image);
+            std::thread::sleep(CHECK_PAUSE_MIN);
+            changes.wait(CHECK_PAUSE - CHECK_PAUSE_MIN);
         }
     }
 
-    /// Checks the lock and the token.
     fn check(&self, image: &Image) {
         let began_ms = now_ms();
-        let now = match image.is_lock_owner().and_then(|is_owner| look(image).map(|now| (is_owner, now))) {
-            Ok((false, _)) => return self.lose("another client has broken it"),
-            Ok((true, now)) => now,
-            Err(error) => return self.record_error(error.errno),
-        };
-        match now.recorded {
-            Some(owner) if owner.token == self.token => {}
-            Some(owner) => return self.lose(&format!("another hotset has owned the image: {}", owner.description)),
-            None => return self.lose("the record of its owner is missing in the image's metadata"),
+        match judge(self.token, find(image)) {
+            Verdict::Owned => self.lease.renew(began_ms),
+            Verdict::Unknown => {}
+            Verdict::Lost(reason) => self.lose(&reason),
         }
-        self.lease.renew(began_ms);
     }
 
     fn lose(&self, reason: &str) {
@@ -156,6 +215,7 @@ impl Ownership {
 
 #[cfg(test)]
 mod tests {
+    use super::super::owner_record::ImageOwner;
     use super::*;
 
     #[test]
@@ -168,5 +228,28 @@ mod tests {
         lease.renew(2000);
         assert!(!lease.is_expired_at(9000 + ms), "an older check does not shorten it");
         assert!(lease.is_expired_at(9001 + ms));
+    }
+
+    #[test]
+    fn only_a_silent_cluster_leaves_the_ownership_open() {
+        let sighting = |token| Sighting {
+            recorded: Some(ImageOwner { epoch: 1, token, description: "host a".to_owned() }),
+            lock: Some("a:0/1".to_owned()),
+            ..Sighting::default()
+        };
+        let findings = |has_feature, is_owner, sighting| Ok(Findings { has_feature, is_owner, sighting });
+        assert_eq!(judge(7, findings(true, true, sighting(7))), Verdict::Owned);
+        let is_lost = |findings| matches!(judge(7, findings), Verdict::Lost(_));
+        assert!(is_lost(findings(false, true, sighting(7))), "without the feature every client may write");
+        assert!(is_lost(findings(true, false, sighting(7))));
+        assert!(is_lost(findings(true, true, sighting(8))));
+        assert!(is_lost(findings(true, true, Sighting { recorded: None, ..sighting(7) })));
+        assert!(is_lost(findings(true, true, Sighting { lock: None, ..sighting(7) })));
+        let failed = |errno| Err(CephError { call: "rbd_watchers_list", place: String::new(), errno });
+        for errno in [libc::EINVAL, libc::ENOENT, libc::ESHUTDOWN, libc::EROFS, libc::EACCES, libc::EIO] {
+            assert!(is_lost(failed(errno)), "{errno}");
+        }
+        assert_eq!(judge(7, failed(libc::ETIMEDOUT)), Verdict::Unknown);
+        assert_eq!(judge(7, failed(libc::ENOTCONN)), Verdict::Unknown, "the watch is established again");
     }
 }

@@ -2,10 +2,12 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
+use std::sync::OnceLock;
 
 use rbd::ImageSpec;
 
 use super::cluster::{CephError, Cluster, c_string, check, check_at, text_of};
+use super::header_changes::{HeaderChanges, notify_changes};
 use super::library::{Handle, RawOption, RawWatcher, RbdFunctions};
 
 /// `RBD_LOCK_MODE_EXCLUSIVE`.
@@ -16,8 +18,10 @@ const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
 const ID_BYTES: usize = 128;
 /// Owners of a lock that are listed. An exclusive one has at most one.
 const OWNERS_MAX: usize = 8;
-/// Clients of an image that are listed.
-const WATCHERS_MAX: usize = 64;
+/// First room for the list of an image's clients; it doubles.
+const WATCHERS_ROOM: usize = 64;
+/// Largest room.
+const WATCHERS_MAX: usize = 1 << 16;
 /// Name of the exclusive lock on an image's header.
 const LOCK_NAME: &CStr = c"rbd_lock";
 /// Room for each fact about the holders of a lock, in bytes.
@@ -71,6 +75,8 @@ pub struct Image {
     cluster: Cluster,
     /// `POOL/IMAGE`, for messages.
     name: String,
+    /// The handle of [`Image::watch_header`].
+    header_watch: OnceLock<u64>,
 }
 
 // SAFETY: librbd is thread-safe; its handles belong to no thread.
@@ -89,7 +95,7 @@ impl Image {
         let code = unsafe { open(cluster.pool, text.as_ptr(), &mut image, ptr::null()) };
         let name = spec.place();
         check_at("rbd_open", &name, code)?;
-        Ok(Image { image, cluster, name })
+        Ok(Image { image, cluster, name, header_watch: OnceLock::new() })
     }
 
     /// `POOL/IMAGE`, for messages.
@@ -113,6 +119,17 @@ impl Image {
         let code = unsafe { (self.rbd().rbd_get_id)(self.image, bytes.as_mut_ptr().cast::<c_char>(), bytes.len()) };
         check("rbd_get_id", code)?;
         Ok(text_of(&bytes))
+    }
+
+    /// Notifies of changes to the header from now on. Called once.
+    pub fn watch_header(&self) -> Result<&'static HeaderChanges, CephError> {
+        let changes: &'static HeaderChanges = Box::leak(Box::default());
+        let (mut handle, target) = (0, ptr::from_ref(changes).cast_mut().cast::<c_void>());
+        // SAFETY: the image is open, and the target of the callback lives for as long as the process.
+        let code = unsafe { (self.rbd().rbd_update_watch)(self.image, &mut handle, notify_changes, target) };
+        check("rbd_update_watch", code)?;
+        self.header_watch.get_or_init(|| handle);
+        Ok(changes)
     }
 
     /// The present size in bytes.
@@ -298,18 +315,26 @@ impl Image {
 
     /// The clients that have the image open and are alive.
     pub fn watchers(&self) -> Result<Vec<Watcher>, CephError> {
-        let mut watchers = [const { RawWatcher { address: ptr::null_mut(), id: 0, cookie: 0 } }; WATCHERS_MAX];
-        let mut count = WATCHERS_MAX;
-        // SAFETY: the array has room for that many entries. After a success the first `count` are filled, and their
-        // addresses are C strings, which are freed once.
-        unsafe {
-            let code = (self.rbd().rbd_watchers_list)(self.image, watchers.as_mut_ptr(), &mut count);
-            check("rbd_watchers_list", code)?;
-            let address = |watcher: &RawWatcher| CStr::from_ptr(watcher.address).to_string_lossy().into_owned();
-            let list =
-                watchers[..count].iter().map(|watcher| Watcher { address: address(watcher), id: watcher.id }).collect();
-            (self.rbd().rbd_watchers_list_cleanup)(watchers.as_mut_ptr(), count);
-            Ok(list)
+        let mut room = WATCHERS_ROOM;
+        loop {
+            let empty = || RawWatcher { address: ptr::null_mut(), id: 0, cookie: 0 };
+            let mut watchers: Vec<RawWatcher> = std::iter::repeat_with(empty).take(room).collect();
+            let mut count = watchers.len();
+            // SAFETY: the array has room for that many entries. After a success the first `count` are filled, and their
+            // addresses are C strings, which are freed once.
+            unsafe {
+                let code = (self.rbd().rbd_watchers_list)(self.image, watchers.as_mut_ptr(), &mut count);
+                if code == -libc::ERANGE && room < WATCHERS_MAX {
+                    room *= 2;
+                    continue;
+                }
+                check("rbd_watchers_list", code)?;
+                let address = |watcher: &RawWatcher| CStr::from_ptr(watcher.address).to_string_lossy().into_owned();
+                let list = watchers[..count].iter();
+                let list = list.map(|watcher| Watcher { address: address(watcher), id: watcher.id }).collect();
+                (self.rbd().rbd_watchers_list_cleanup)(watchers.as_mut_ptr(), count);
+                return Ok(list);
+            }
         }
     }
 
@@ -349,8 +374,13 @@ impl Image {
 impl Drop for Image {
     fn drop(&mut self) {
         // SAFETY: the image is open, it is closed once, before its cluster, and no request is in flight: each one has a
-        // handle of its own. An error leaves nothing to do.
-        let _ = unsafe { (self.rbd().rbd_close)(self.image) };
+        // handle of its own. librbd closes no image with a registered watch. An error leaves nothing to do.
+        unsafe {
+            if let Some(watch) = self.header_watch.get() {
+                let _ = (self.rbd().rbd_update_unwatch)(self.image, *watch);
+            }
+            let _ = (self.rbd().rbd_close)(self.image);
+        }
     }
 }
 

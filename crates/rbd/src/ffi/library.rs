@@ -58,6 +58,8 @@ pub(super) type Handle = *mut c_void;
 pub(super) type CompletionCallback = extern "C" fn(Handle, *mut c_void);
 /// A function that a comparison calls for each extent: offset, length, existence, argument.
 pub(super) type ExtentCallback = extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
+/// `rbd_update_callback_t`.
+pub(super) type UpdateCallback = extern "C" fn(*mut c_void);
 
 /// `rbd_image_watcher_t`.
 #[repr(C)]
@@ -132,6 +134,8 @@ functions! {
     fn rbd_is_exclusive_lock_owner(Handle, *mut c_int) -> c_int;
     fn rbd_watchers_list(Handle, *mut RawWatcher, *mut usize) -> c_int;
     fn rbd_watchers_list_cleanup(*mut RawWatcher, usize);
+    fn rbd_update_watch(Handle, *mut u64, UpdateCallback, *mut c_void) -> c_int;
+    fn rbd_update_unwatch(Handle, u64) -> c_int;
     fn rbd_diff_iterate2(Handle, *const c_char, u64, u64, u8, u8, ExtentCallback, *mut c_void) -> c_int;
     fn rbd_aio_create_completion(*mut c_void, CompletionCallback, *mut Handle) -> c_int;
     fn rbd_aio_get_return_value(Handle) -> isize;
