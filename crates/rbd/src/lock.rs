@@ -14,8 +14,10 @@ use rbd::{Expected, Status};
 use super::control::Control;
 use super::ffi::{CephError, Image};
 use super::owner_record::{
-    ImageOwner, Interruption, KnownRecord, OwnerRecord, Sighting, continues, is_undisturbed, living_owner, stranger,
+    ImageOwner, Interruption, KnownRecord, OwnerRecord, Sighting, continues, is_free, is_undisturbed, living_owner,
+    stranger,
 };
+use super::ownership::Lease;
 use super::record_file::RecordFile;
 
 /// Time for which an occupied lock is waited for: its client may be about to end.
@@ -77,14 +79,14 @@ pub struct OwnedLock {
 }
 
 /// Acquires the lock of the image with this identity. `expected` is the ownership that the daemon has; `None` at its
-/// first start of a helper for the image.
+/// first start of a helper for the image. The lease begins before the look that decides about the lineage.
 pub fn acquire(
     image: &Image,
     identity: &str,
     folder: &Path,
     expected: Option<&Expected>,
     control: &Control,
-) -> Result<OwnedLock, LockError> {
+) -> Result<(OwnedLock, Lease), LockError> {
     if let Some(Expected { identity: known, .. }) = expected.filter(|expected| expected.identity != identity) {
         return Err(LockError::OtherImage { expected: known.clone(), found: identity.to_owned() });
     }
@@ -99,46 +101,54 @@ pub fn acquire(
     if expected.is_none() {
         wait_until_free(image, known.as_ref(), control)?;
     }
-    let before = wait_until_alone(image, known.as_ref(), control)?;
-    let mut interruption = continues(known.as_ref(), &before).err();
-    let lineage = known.as_ref().map(|known| known.record.lineage);
-    if let Some(expected) = expected {
-        if let Some(interruption) = interruption {
-            return Err(LockError::Interrupted(interruption));
-        }
-        if lineage != Some(expected.lineage) {
-            return Err(LockError::Interrupted(Interruption::Unknown));
-        }
-    }
-    // A crash from here on leaves a lock whose owner is known to be unconfirmed.
     let own = image.own_address()?;
     let new_token = random_number().map_err(failed)?;
-    if living_owner(known.as_ref(), &before).is_some() {
-        return Err(LockError::Owned(describe_owner(image)));
-    }
     if let Some(known) = &known {
+        // A crash from here on leaves a client that is known to be unconfirmed.
         let mut claimed = known.record.clone();
         claimed.add_pending(own.clone());
         file.write(&claimed).map_err(failed)?;
     }
+    // From the deciding look to the look after the acquisition there is nothing but round trips to the cluster.
+    let (mut before, began) = wait_until_alone(image, &own, known.as_ref(), control)?;
+    let mut interruption = continues(known.as_ref(), &before).err();
+    if let Some(expected) = expected {
+        let is_same = known.as_ref().is_some_and(|known| known.record.lineage == expected.lineage);
+        if let Some(interruption) = interruption.or_else(|| (!is_same).then_some(Interruption::Unknown)) {
+            return Err(LockError::Interrupted(interruption));
+        }
+        interruption = None;
+    }
+    if living_owner(known.as_ref(), &before).is_some() {
+        return Err(LockError::Owned(describe_owner(image)));
+    }
     let held_by_own = |address: &&String| known.as_ref().is_some_and(|known| known.is_own(address));
     if let Some(address) = before.lock.as_ref().filter(held_by_own) {
-        image.break_lock(address)?;
+        image.break_lock(address).map_err(|error| match error.errno {
+            // That client is not the owner any more.
+            libc::ENOENT | libc::EBUSY if expected.is_some() => LockError::Interrupted(Interruption::Broken),
+            libc::ENOENT | libc::EBUSY => LockError::Owned(describe_owner(image)),
+            _ => LockError::Ceph(error),
+        })?;
+        let now = look_beside(image, &own)?;
+        interruption = interruption.or(is_free(known.as_ref(), &before, &now).err());
+        before = now;
     }
+    let header_version = image.header_version()?;
     image.acquire_lock().map_err(|error| match error.errno {
         // The answer of an owner that does not hand its lock over.
         libc::EROFS if expected.is_some() => LockError::Interrupted(Interruption::Lock(describe_owner(image))),
         libc::EROFS => LockError::Owned(describe_owner(image)),
         _ => LockError::Ceph(error),
     })?;
-    if !image.is_lock_owner()? {
-        return Err(LockError::Owned(describe_owner(image)));
-    }
+    let is_owner = image.is_lock_owner()?;
     let after = look(image)?;
-    if after.lock.as_ref() != Some(&own) && expected.is_none() {
+    if expected.is_none() && (!is_owner || after.lock.as_ref() != Some(&own)) {
         return Err(LockError::Owned(describe_owner(image)));
     }
-    interruption = interruption.or(is_undisturbed(known.as_ref(), &before, &after, &own).err());
+    let duration = began.elapsed();
+    let undisturbed = is_undisturbed(known.as_ref(), &before, header_version, duration, &after, &own);
+    interruption = interruption.or(undisturbed.err());
     if expected.is_some()
         && let Some(interruption) = interruption
     {
@@ -167,7 +177,7 @@ pub fn acquire(
         pending: Vec::new(),
     };
     file.write(&record).map_err(failed)?;
-    Ok(OwnedLock { file, record, folder: folder_text })
+    Ok((OwnedLock { file, record, folder: folder_text }, began))
 }
 
 impl OwnedLock {
@@ -212,19 +222,31 @@ fn wait_until_free(image: &Image, known: Option<&KnownRecord>, control: &Control
     Ok(())
 }
 
-/// Waits for a moment until no other client has the image open; returns the state of the image then.
-fn wait_until_alone(image: &Image, known: Option<&KnownRecord>, control: &Control) -> Result<Sighting, LockError> {
-    let own = image.own_address()?;
+/// The present state of the image without this process's client at `own`.
+fn look_beside(image: &Image, own: &str) -> Result<Sighting, CephError> {
+    let mut now = look(image)?;
+    now.clients.retain(|address| address != own);
+    Ok(now)
+}
+
+/// Waits for a moment until no other client has the image open; returns the state of the image then, and a lease that
+/// began before it was read.
+fn wait_until_alone(
+    image: &Image,
+    own: &str,
+    known: Option<&KnownRecord>,
+    control: &Control,
+) -> Result<(Sighting, Lease), LockError> {
     let started_at = Instant::now();
     loop {
-        let mut now = look(image)?;
-        now.clients.retain(|address| *address != own);
+        let began = Lease::begin();
+        let now = look_beside(image, own)?;
         match stranger(known, &now) {
             Some(address) if started_at.elapsed() < CLIENTS_WAIT_MAX => {
                 control.send(&Status::Progress(format!("waiting for {address} to close the image")));
                 std::thread::sleep(PAUSE);
             }
-            _ => return Ok(now),
+            _ => return Ok((now, began)),
         }
     }
 }

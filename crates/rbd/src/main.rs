@@ -25,7 +25,6 @@ use self::control::Control;
 use self::ffi::{Cluster, Image};
 use self::lock::LockError;
 use self::options::OptionError;
-use self::ownership::Lease;
 
 /// Why the image is not served.
 #[derive(Debug, thiserror::Error)]
@@ -93,10 +92,10 @@ fn serve(spec: &str, folder: &Path, expected: Option<&Expected>, control: &Arc<C
     let cluster = image.cluster();
     let namespace = spec.namespace.as_ref().map_or(String::new(), |namespace| format!("{namespace}/"));
     let identity = format!("rbd:{}/{}/{namespace}{}", cluster.fsid()?, cluster.pool_id(), image.id()?);
-    let began = Lease::begin();
-    let lock = lock::acquire(&image, &identity, folder, expected, control)?;
+    let (lock, lease) = lock::acquire(&image, &identity, folder, expected, control)?;
     let record = lock.record();
-    let ownership = ownership::watch(Arc::clone(&image), Arc::clone(control), record.token, began)?;
+    let ownership = ownership::watch(Arc::clone(&image), Arc::clone(control), record.token, lease)?;
+    ownership.end_if_expired();
     let lineage = record.lineage;
     control.send(&Status::Ready(Ownership { image: Expected { identity, lineage }, reason: record.reason.clone() }));
     let served = server::serve_until_closed(&image, &ownership, control);

@@ -13,9 +13,13 @@
 //!    the header and hand it over again.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::locality::{Locality, LockFileId};
 
+/// Longest time from the last look before an acquisition to the look after it: far below the lease, with room for the
+/// time-out of notifications to a dead client.
+pub const ACQUISITION_MAX: Duration = Duration::from_secs(12);
 /// First line of the file.
 const HEADING: &str = "hotset-rbd owner 2";
 /// Unconfirmed acquisitions that the record lists.
@@ -91,6 +95,8 @@ pub enum Interruption {
     Header,
     /// An acquisition was interrupted before it was known to continue the last ownership.
     Acquisition,
+    /// The acquisition took so long that another client could have come and gone.
+    Slow(Duration),
     /// Another client has the image open, and may have had the lock for a moment.
     Client(String),
 }
@@ -114,6 +120,11 @@ impl fmt::Display for Interruption {
                 f,
                 "another client has had the image's lock or changed the image's header (a write, a snapshot, a resize \
                  or its metadata) while this daemon did not own it"
+            ),
+            Interruption::Slow(duration) => write!(
+                f,
+                "the acquisition of the image's lock took {} s, and another client may have had it meanwhile",
+                duration.as_secs()
             ),
             Interruption::Acquisition => write!(f, "an acquisition of the image's lock was interrupted"),
             Interruption::Client(address) => {
@@ -225,13 +236,34 @@ pub fn continues(known: Option<&KnownRecord>, now: &Sighting) -> Result<(), Inte
     stranger(known, now).map_or(Ok(()), |address| Err(Interruption::Client(address)))
 }
 
+/// Decides, after the own lock of a predecessor was broken and before the lock is acquired, whether another client may
+/// have had it since `before`.
+pub fn is_free(known: Option<&KnownRecord>, before: &Sighting, now: &Sighting) -> Result<(), Interruption> {
+    if let Some(owner) = &now.lock {
+        return Err(Interruption::Lock(owner.clone()));
+    }
+    if now.recorded != before.recorded {
+        return Err(Interruption::Token(now.recorded.clone()));
+    }
+    stranger(known, now).map_or(Ok(()), |address| Err(Interruption::Client(address)))
+}
+
 /// Decides, after the lock was acquired by the client at `own`, whether another client may have had it since `before`.
+/// The header had the version `header_version` just before the acquisition, which has taken `duration`.
 pub fn is_undisturbed(
     known: Option<&KnownRecord>,
     before: &Sighting,
+    header_version: u64,
+    duration: Duration,
     after: &Sighting,
     own: &str,
 ) -> Result<(), Interruption> {
+    if duration > ACQUISITION_MAX {
+        return Err(Interruption::Slow(duration));
+    }
+    if header_version != before.header_version {
+        return Err(Interruption::Header);
+    }
     if after.lock.as_deref() != Some(own) {
         return Err(Interruption::Lock(after.lock.clone().unwrap_or_else(|| "no client".to_owned())));
     }
@@ -303,6 +335,15 @@ mod tests {
         assert_eq!(ImageOwner::parse("x"), None);
     }
 
+    fn undisturbed(
+        known: Option<&KnownRecord>,
+        before: &Sighting,
+        after: &Sighting,
+        own: &str,
+    ) -> Result<(), Interruption> {
+        is_undisturbed(known, before, before.header_version, Duration::from_secs(1), after, own)
+    }
+
     #[test]
     fn ownership_continues_under_the_same_lock_or_an_unchanged_header() {
         assert_eq!(continues(Some(&known(record(Some(41)))), &sighting(None, 41)), Ok(()));
@@ -338,14 +379,14 @@ mod tests {
             clients: clients.iter().map(|address| (*address).to_owned()).collect(),
             ..sighting(Some(own), 44)
         };
-        assert_eq!(is_undisturbed(Some(&record), &before, &after(&[own, OWN]), own), Ok(()));
-        let disturbed = is_undisturbed(Some(&record), &before, &after(&[own, OTHER]), own);
+        assert_eq!(undisturbed(Some(&record), &before, &after(&[own, OWN]), own), Ok(()));
+        let disturbed = undisturbed(Some(&record), &before, &after(&[own, OTHER]), own);
         assert_eq!(disturbed, Err(Interruption::Client(OTHER.to_owned())));
         let other_token = Sighting { recorded: owner(8), ..after(&[own]) };
-        let disturbed = is_undisturbed(Some(&record), &before, &other_token, own);
+        let disturbed = undisturbed(Some(&record), &before, &other_token, own);
         assert_eq!(disturbed, Err(Interruption::Token(owner(8))));
         let unlocked = Sighting { lock: None, ..after(&[own]) };
-        assert!(is_undisturbed(Some(&record), &before, &unlocked, own).is_err());
+        assert!(undisturbed(Some(&record), &before, &unlocked, own).is_err());
     }
 
     #[test]
@@ -370,6 +411,31 @@ mod tests {
     fn client_that_took_the_lock_in_the_acquisition_is_not_adopted() {
         let before = sighting(None, 41);
         let taken = Sighting { clients: vec![OTHER.to_owned()], ..sighting(Some(OTHER), 42) };
-        assert_eq!(is_undisturbed(None, &before, &taken, OWN), Err(Interruption::Lock(OTHER.to_owned())));
+        assert_eq!(undisturbed(None, &before, &taken, OWN), Err(Interruption::Lock(OTHER.to_owned())));
+    }
+
+    #[test]
+    fn change_of_the_header_before_the_acquisition_interrupts_it() {
+        let (known, before) = (known(record(Some(41))), sighting(None, 41));
+        let after = sighting(Some(OWN), 48);
+        let judge = |version, seconds| {
+            is_undisturbed(Some(&known), &before, version, Duration::from_secs(seconds), &after, OWN)
+        };
+        assert_eq!(judge(41, 7), Ok(()), "a dead client delays an acquisition");
+        assert_eq!(judge(43, 1), Err(Interruption::Header), "a client has acquired and released the lock");
+        assert_eq!(judge(41, 13), Err(Interruption::Slow(Duration::from_secs(13))));
+        assert!(ACQUISITION_MAX < Duration::from_secs(15), "far below the lease");
+    }
+
+    #[test]
+    fn lock_that_is_taken_after_the_break_interrupts_the_acquisition() {
+        let (known, before) = (known(record(None)), sighting(Some(OWN), 41));
+        assert_eq!(is_free(Some(&known), &before, &sighting(None, 44)), Ok(()));
+        let taken = is_free(Some(&known), &before, &sighting(Some(OTHER), 45));
+        assert_eq!(taken, Err(Interruption::Lock(OTHER.to_owned())));
+        let open = Sighting { clients: vec![OWN.to_owned(), OTHER.to_owned()], ..sighting(None, 44) };
+        assert_eq!(is_free(Some(&known), &before, &open), Err(Interruption::Client(OTHER.to_owned())));
+        let token = Sighting { recorded: owner(8), ..sighting(None, 44) };
+        assert!(is_free(Some(&known), &before, &token).is_err());
     }
 }

@@ -59,6 +59,11 @@ impl Lease {
         Lease(AtomicU64::new(now_ms()))
     }
 
+    /// Time since its beginning or its last renewal.
+    pub fn elapsed(&self) -> Duration {
+        Duration::from_millis(now_ms().saturating_sub(self.0.load(Ordering::Acquire)))
+    }
+
     /// Renews it with a check that began at `began_ms`.
     fn renew(&self, began_ms: u64) {
         self.0.fetch_max(began_ms, Ordering::AcqRel);
