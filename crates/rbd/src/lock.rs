@@ -9,21 +9,20 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rbd::{Expected, Status};
+use rbd::{Expected, Status, boot_ms};
 
 use super::control::Control;
 use super::ffi::{CephError, Image};
+use super::locality::Locality;
 use super::owner_record::{
-    ImageOwner, Interruption, KnownRecord, OwnerRecord, Sighting, continues, is_free, is_undisturbed, living_owner,
-    stranger,
+    CLIENTS_WAIT_MAX, ImageOwner, Interruption, KnownRecord, OwnerRecord, Sighting, continues, is_free, is_undisturbed,
+    living_owner, stranger,
 };
 use super::ownership::Lease;
 use super::record_file::RecordFile;
 
 /// Time for which an occupied lock is waited for: its client may be about to end.
 const WAIT_MAX: Duration = Duration::from_secs(10);
-/// Time for which other clients that have the image open, but not its lock, are waited for.
-const CLIENTS_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -39,6 +38,13 @@ pub enum LockError {
          virtual machine, another hotset, `rbd map`); `rbd status` and `rbd lock ls` list the clients"
     )]
     Owned(String),
+    /// Another client has the image open, and could have the lock for a moment.
+    #[error(
+        "another client has the image open, though not its lock: {0}; it may be a process of this daemon that was \
+         killed, so its end is waited for, up to {wait} s. If it stays, it may have written to the image: close it, or \
+         dirty data is refused", wait = CLIENTS_WAIT_MAX.as_secs()
+    )]
+    Open(String),
     /// Another process of this daemon serves the image.
     #[error(
         "another hotset-rbd of this state directory has the image: that of another volume, possibly under another \
@@ -103,14 +109,13 @@ pub fn acquire(
     }
     let own = image.own_address()?;
     let new_token = random_number().map_err(failed)?;
-    if let Some(known) = &known {
-        // A crash from here on leaves a client that is known to be unconfirmed.
-        let mut claimed = known.record.clone();
-        claimed.add_pending(own.clone());
-        file.write(&claimed).map_err(failed)?;
-    }
+    // A crash from here on leaves a client that is known to be unconfirmed.
+    let mut claimed =
+        known.as_ref().map_or_else(|| OwnerRecord::unowned(file.id().clone()), |known| known.record.clone());
+    claimed.add_claim(own.clone());
+    file.write(&claimed).map_err(failed)?;
     // From the deciding look to the look after the acquisition there is nothing but round trips to the cluster.
-    let (mut before, began) = wait_until_alone(image, &own, known.as_ref(), control)?;
+    let (mut before, began) = wait_until_alone(image, &own, known.as_ref(), expected.is_some(), control)?;
     let mut interruption = continues(known.as_ref(), &before).err();
     if let Some(expected) = expected {
         let is_same = known.as_ref().is_some_and(|known| known.record.lineage == expected.lineage);
@@ -121,6 +126,12 @@ pub fn acquire(
     }
     if living_owner(known.as_ref(), &before).is_some() {
         return Err(LockError::Owned(describe_owner(image)));
+    }
+    if let Some(Interruption::Client(address)) = &interruption
+        && !claimed.has_waited(boot_ms())
+    {
+        file.write(&claimed).map_err(failed)?;
+        return Err(LockError::Open(address.clone()));
     }
     let held_by_own = |address: &&String| known.as_ref().is_some_and(|known| known.is_own(address));
     if let Some(address) = before.lock.as_ref().filter(held_by_own) {
@@ -156,8 +167,12 @@ pub fn acquire(
     }
     let epoch = after.recorded.as_ref().map_or(1, |owner| owner.epoch.saturating_add(1));
     let owner = ImageOwner { epoch, token: new_token, description: format!("host {} at {own}", host_name()) };
-    image.set_owner(&owner.encode())?;
-    let (lineage, reason) = match (known, interruption) {
+    let (token_before, now_ms) = (after.recorded.as_ref().map_or(0, |owner| owner.token), boot_ms());
+    let claims = match &known {
+        Some(known) if known.locality == Locality::SameBoot => known.record.claims_of_successor(now_ms),
+        _ => Vec::new(),
+    };
+    let (lineage, reason) = match (known.filter(|known| known.record.lineage != 0), interruption) {
         (Some(KnownRecord { record, .. }), None) => (record.lineage, record.reason),
         // An image that no hotset has owned has no history to interrupt.
         (None, _) if after.recorded.is_none() => (random_number().map_err(failed)?, String::new()),
@@ -166,17 +181,18 @@ pub fn acquire(
             (random_number().map_err(failed)?, reason)
         }
     };
-    let written_under = file.id().clone();
     let record = OwnerRecord {
-        written_under,
         lineage,
         reason,
         token: new_token,
+        token_before,
         address: own,
-        released: None,
-        pending: Vec::new(),
+        claims,
+        ..OwnerRecord::unowned(file.id().clone())
     };
+    // The record is first: a crash or an error between the two leaves an ownership that is proven by its lock.
     file.write(&record).map_err(failed)?;
+    image.set_owner(&owner.encode())?;
     Ok((OwnedLock { file, record, folder: folder_text }, began))
 }
 
@@ -229,12 +245,13 @@ fn look_beside(image: &Image, own: &str) -> Result<Sighting, CephError> {
     Ok(now)
 }
 
-/// Waits for a moment until no other client has the image open; returns the state of the image then, and a lease that
-/// began before it was read.
+/// Returns the state of the image, and a lease that began before it was read. If `is_patient`, waits for a time until
+/// no other client has the image open.
 fn wait_until_alone(
     image: &Image,
     own: &str,
     known: Option<&KnownRecord>,
+    is_patient: bool,
     control: &Control,
 ) -> Result<(Sighting, Lease), LockError> {
     let started_at = Instant::now();
@@ -242,7 +259,7 @@ fn wait_until_alone(
         let began = Lease::begin();
         let now = look_beside(image, own)?;
         match stranger(known, &now) {
-            Some(address) if started_at.elapsed() < CLIENTS_WAIT_MAX => {
+            Some(address) if is_patient && started_at.elapsed() < CLIENTS_WAIT_MAX => {
                 control.send(&Status::Progress(format!("waiting for {address} to close the image")));
                 std::thread::sleep(PAUSE);
             }

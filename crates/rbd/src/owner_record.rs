@@ -22,27 +22,48 @@ use super::locality::{Locality, LockFileId};
 pub const ACQUISITION_MAX: Duration = Duration::from_secs(12);
 /// First line of the file.
 const HEADING: &str = "hotset-rbd owner 2";
-/// Unconfirmed acquisitions that the record lists.
-const PENDING_MAX: usize = 8;
+/// Ended clients that the record lists.
+const CLAIMS_MAX: usize = 32;
+/// Time after an acquisition for which clients that ended before it are known: the watch of a killed one lives for
+/// 30 s.
+const CLAIM_MS: u64 = 60_000;
+/// Time for which clients that have the image open, but not its lock, are waited for: so long, with a reserve, the
+/// watch of a helper lives that was killed before it could write a claim.
+pub const CLIENTS_WAIT_MAX: Duration = Duration::from_secs(35);
+/// Time after which a wait that a record names has been given up.
+const WAIT_FORGOTTEN: Duration = Duration::from_secs(120);
 
 /// The last ownership of an image by this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnerRecord {
     /// The lock file under which the record was written.
     pub written_under: LockFileId,
-    /// The lineage that the ownership belongs to.
+    /// The lineage that the ownership belongs to; 0 in a record without an ownership, which lists claims only.
     pub lineage: u64,
     /// Why that lineage began with another one's end; empty for the first one.
     pub reason: String,
-    /// The token that the ownership wrote into the image's metadata.
+    /// The token that the ownership writes into the image's metadata.
     pub token: u64,
+    /// The token in the image before; 0 for none. The record is written between the acquisition and the token, so the
+    /// image may still have this one, as long as the lock is this ownership's.
+    pub token_before: u64,
     /// The address of the owner as a RADOS client.
     pub address: String,
     /// The version of the image's header after the release of the lock; `None` while it is held.
     pub released: Option<u64>,
-    /// Addresses of clients that began to acquire the lock after this ownership, without the proof that they continue
-    /// it.
-    pub pending: Vec<String>,
+    /// Other clients of this machine that may have the image open still.
+    pub claims: Vec<Claim>,
+    /// Since when other clients have been waited for at a start, in milliseconds of this boot.
+    pub waiting_since_ms: Option<u64>,
+}
+
+/// A client of this machine that began to acquire the lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Its address.
+    pub address: String,
+    /// When it is forgotten, in milliseconds of this boot; `None` before the next acquisition.
+    pub until_ms: Option<u64>,
 }
 
 /// A record with what it means to this process.
@@ -147,9 +168,11 @@ impl OwnerRecord {
             lineage: 0,
             reason: String::new(),
             token: 0,
+            token_before: 0,
             address: String::new(),
             released: None,
-            pending: Vec::new(),
+            claims: Vec::new(),
+            waiting_since_ms: None,
         };
         let mut is_complete = false;
         for line in lines {
@@ -158,33 +181,88 @@ impl OwnerRecord {
                 "lineage" => record.lineage = hex(value)?,
                 "reason" => value.clone_into(&mut record.reason),
                 "token" => record.token = hex(value)?,
+                "token-before" => record.token_before = hex(value)?,
                 "address" => value.clone_into(&mut record.address),
                 "released" => record.released = Some(value.parse().ok()?),
-                "pending" => record.pending.push(value.to_owned()),
+                "claim" => record.claims.push(Claim { address: value.to_owned(), until_ms: None }),
+                "former" => {
+                    let (until, address) = value.split_once(' ')?;
+                    let until_ms = Some(until.parse().ok()?);
+                    record.claims.push(Claim { address: address.to_owned(), until_ms });
+                }
+                "waiting" => record.waiting_since_ms = Some(value.parse().ok()?),
                 "end" => is_complete = true,
                 _ => return None,
             }
         }
-        let is_valid = is_complete && record.lineage != 0 && record.token != 0 && !record.address.is_empty();
-        is_valid.then_some(record)
+        let is_ownership = record.token != 0 && !record.address.is_empty();
+        (is_complete && (record.lineage == 0 || is_ownership)).then_some(record)
     }
 
     /// The text of its file.
     pub fn encode(&self) -> String {
-        let OwnerRecord { written_under, lineage, reason, token, address, released, pending } = self;
-        let reason = reason.replace(char::is_control, " ");
+        let OwnerRecord { written_under, lineage, token, token_before, address, .. } = self;
+        let reason = self.reason.replace(char::is_control, " ");
         let mut text = format!("{HEADING}\nlock-file {written_under}\nlineage {lineage:016x}\nreason {reason}\n");
-        text += &format!("token {token:016x}\naddress {address}\n");
-        released.iter().for_each(|version| text += &format!("released {version}\n"));
-        pending.iter().for_each(|address| text += &format!("pending {address}\n"));
+        text += &format!("token {token:016x}\ntoken-before {token_before:016x}\naddress {address}\n");
+        self.released.iter().for_each(|version| text += &format!("released {version}\n"));
+        self.claims.iter().for_each(|Claim { address, until_ms }| match until_ms {
+            None => text += &format!("claim {address}\n"),
+            Some(until_ms) => text += &format!("former {until_ms} {address}\n"),
+        });
+        self.waiting_since_ms.iter().for_each(|since_ms| text += &format!("waiting {since_ms}\n"));
         text + "end\n"
     }
 
+    /// A record without an ownership.
+    pub fn unowned(written_under: LockFileId) -> OwnerRecord {
+        OwnerRecord {
+            written_under,
+            lineage: 0,
+            reason: String::new(),
+            token: 0,
+            token_before: 0,
+            address: String::new(),
+            released: None,
+            claims: Vec::new(),
+            waiting_since_ms: None,
+        }
+    }
+
     /// Adds a client that is about to acquire the lock.
-    pub fn add_pending(&mut self, address: String) {
-        self.pending.push(address);
-        let excess = self.pending.len().saturating_sub(PENDING_MAX);
-        self.pending.drain(..excess);
+    pub fn add_claim(&mut self, address: String) {
+        self.claims.push(Claim { address, until_ms: None });
+        let excess = self.claims.len().saturating_sub(CLAIMS_MAX);
+        self.claims.drain(..excess);
+    }
+
+    /// The claims of the record of the ownership that follows at `now_ms`: ended clients, the owner of this record among
+    /// them, are known for a minute more.
+    pub fn claims_of_successor(&self, now_ms: u64) -> Vec<Claim> {
+        let until_ms = now_ms + CLAIM_MS;
+        let ended =
+            self.claims.iter().filter(|claim| claim.until_ms.is_none_or(|until| (now_ms..=until_ms).contains(&until)));
+        let mut claims: Vec<Claim> =
+            ended.map(|claim| Claim { until_ms: claim.until_ms.or(Some(until_ms)), ..claim.clone() }).collect();
+        if !self.address.is_empty() {
+            claims.push(Claim { address: self.address.clone(), until_ms: Some(until_ms) });
+        }
+        claims
+    }
+
+    /// True if a start at `now_ms` has waited for other clients for long enough. Sets the beginning of the wait.
+    pub fn has_waited(&mut self, now_ms: u64) -> bool {
+        let since_ms = self.waiting_since_ms.filter(|since_ms| {
+            now_ms.checked_sub(*since_ms).is_some_and(|waited_ms| waited_ms < WAIT_FORGOTTEN.as_millis() as u64)
+        });
+        self.waiting_since_ms = since_ms.or(Some(now_ms));
+        since_ms.is_some_and(|since_ms| now_ms - since_ms >= CLIENTS_WAIT_MAX.as_millis() as u64)
+    }
+
+    /// True if the image's metadata have the token of this ownership, or do not have it yet.
+    fn has_token(&self, now: &Sighting) -> bool {
+        let token = now.recorded.as_ref().map_or(0, |owner| owner.token);
+        token == self.token || (token == self.token_before && now.lock.as_ref() == Some(&self.address))
     }
 }
 
@@ -192,8 +270,8 @@ impl KnownRecord {
     /// True if this is the address of a client whose process was one of this state directory and has ended, although
     /// its watch may live on for half a minute.
     pub fn is_own(&self, address: &str) -> bool {
-        let OwnerRecord { address: owner, pending, .. } = &self.record;
-        self.locality == Locality::SameBoot && (owner == address || pending.iter().any(|pending| pending == address))
+        let OwnerRecord { address: owner, claims, .. } = &self.record;
+        self.locality == Locality::SameBoot && (owner == address || claims.iter().any(|claim| claim.address == address))
     }
 }
 
@@ -215,7 +293,10 @@ impl ImageOwner {
 /// Decides, before the lock is acquired, whether an ownership would continue the one in the record.
 pub fn continues(known: Option<&KnownRecord>, now: &Sighting) -> Result<(), Interruption> {
     let KnownRecord { record, locality } = known.ok_or(Interruption::Unknown)?;
-    if now.recorded.as_ref().is_none_or(|owner| owner.token != record.token) {
+    if record.lineage == 0 {
+        return Err(Interruption::Unknown);
+    }
+    if !record.has_token(now) {
         return Err(Interruption::Token(now.recorded.clone()));
     }
     match &now.lock {
@@ -225,7 +306,9 @@ pub fn continues(known: Option<&KnownRecord>, now: &Sighting) -> Result<(), Inte
             Locality::EarlierBoot => return Err(Interruption::Lock(address.clone())),
             Locality::Copied => return Err(Interruption::Copied),
         },
-        Some(address) if record.pending.contains(address) => return Err(Interruption::Acquisition),
+        Some(address) if record.claims.iter().any(|claim| claim.address == *address) => {
+            return Err(Interruption::Acquisition);
+        }
         Some(address) => return Err(Interruption::Lock(address.clone())),
         None => match record.released {
             None => return Err(Interruption::Broken),
@@ -303,16 +386,26 @@ mod tests {
         Some(ImageOwner { epoch: 3, token, description: "host a at 10.0.0.1:0/1".to_owned() })
     }
 
+    fn claim(address: &str, until_ms: Option<u64>) -> Claim {
+        Claim { address: address.to_owned(), until_ms }
+    }
+
     fn record(released: Option<u64>) -> OwnerRecord {
         OwnerRecord {
             written_under: LockFileId { boot: "b".to_owned(), machine: "m".to_owned(), device: 1, inode: 2 },
             lineage: 9,
             reason: String::new(),
             token: 7,
+            token_before: 6,
             address: OWN.to_owned(),
             released,
-            pending: vec!["10.0.0.1:0/5".to_owned()],
+            claims: vec![claim("10.0.0.1:0/5", None), claim("10.0.0.1:0/4", Some(70))],
+            waiting_since_ms: None,
         }
+    }
+
+    fn unowned() -> OwnerRecord {
+        OwnerRecord { waiting_since_ms: Some(8), ..OwnerRecord::unowned(record(None).written_under) }
     }
 
     fn known(record: OwnerRecord) -> KnownRecord {
@@ -325,7 +418,9 @@ mod tests {
 
     #[test]
     fn records_round_trip_and_damaged_ones_are_no_proof() {
-        for record in [record(None), record(Some(41)), OwnerRecord { reason: "a b".to_owned(), ..record(None) }] {
+        for record in
+            [record(None), record(Some(41)), unowned(), OwnerRecord { reason: "a b".to_owned(), ..record(None) }]
+        {
             let text = record.encode();
             assert_eq!(OwnerRecord::parse(&text), Some(record));
             assert_eq!(OwnerRecord::parse(&text[..text.len() - 5]), None, "the end is missing");
@@ -437,5 +532,39 @@ mod tests {
         assert_eq!(is_free(Some(&known), &before, &open), Err(Interruption::Client(OTHER.to_owned())));
         let token = Sighting { recorded: owner(8), ..sighting(None, 44) };
         assert!(is_free(Some(&known), &before, &token).is_err());
+    }
+
+    #[test]
+    fn ended_helpers_are_known_for_a_minute_after_the_next_acquisition() {
+        let claims = record(None).claims_of_successor(100);
+        let until = Some(100 + CLAIM_MS);
+        assert_eq!(claims, [claim("10.0.0.1:0/5", until), claim(OWN, until)], "the one that is due is forgotten");
+        let next = OwnerRecord { address: "10.0.0.1:0/6".to_owned(), claims, ..record(None) };
+        let open = Sighting { clients: vec![OWN.to_owned()], ..sighting(Some("10.0.0.1:0/6"), 50) };
+        assert_eq!(continues(Some(&known(next.clone())), &open), Ok(()), "its watch outlives two successors");
+        assert_eq!(next.claims_of_successor(100 + CLAIM_MS + 1).len(), 1);
+    }
+
+    #[test]
+    fn ownership_is_proven_before_its_token_is_in_the_image() {
+        let untold = |lock, version| Sighting { recorded: owner(6), ..sighting(lock, version) };
+        assert_eq!(continues(Some(&known(record(None))), &untold(Some(OWN), 50)), Ok(()));
+        assert!(continues(Some(&known(record(Some(41)))), &untold(None, 41)).is_err(), "only under the same lock");
+        assert!(continues(Some(&known(record(None))), &untold(Some(OTHER), 50)).is_err());
+        let first = OwnerRecord { token_before: 0, ..record(None) };
+        let none = Sighting { recorded: None, ..sighting(Some(OWN), 50) };
+        assert_eq!(continues(Some(&known(first)), &none), Ok(()), "the image had no token");
+        assert_eq!(continues(Some(&known(unowned())), &sighting(None, 41)), Err(Interruption::Unknown));
+    }
+
+    #[test]
+    fn clients_are_waited_for_until_the_watch_of_a_dead_one_has_ended() {
+        assert!(CLIENTS_WAIT_MAX > Duration::from_secs(30));
+        let mut record = record(None);
+        assert!(!record.has_waited(1_000));
+        assert!(!record.has_waited(35_000));
+        assert!(record.has_waited(36_000));
+        assert!(!record.has_waited(200_000), "a wait of another start does not count");
+        assert!(!record.has_waited(100), "nor one of another boot");
     }
 }

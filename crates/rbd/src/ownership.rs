@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use rbd::Status;
+use rbd::{LEASE, Status, boot_ms, expired_for};
 use rustix::process::{Signal, getpid, kill_process};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::control::Control;
 use super::ffi::{CephError, HeaderChanges, Image};
@@ -22,9 +21,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const CHECK_PAUSE: Duration = Duration::from_secs(5);
 /// Shortest pause between two checks.
 const CHECK_PAUSE_MIN: Duration = Duration::from_millis(200);
-/// Validity of a check. A client whose lock is broken without this process's death has been silent for 30 s, the
-/// timeout of its watch: this process ends before.
-const LEASE: Duration = Duration::from_secs(25);
 /// Pause between two checks of the lease without a request.
 const LEASE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -56,12 +52,17 @@ pub struct Lease(AtomicU64);
 impl Lease {
     /// A lease from now on.
     pub fn begin() -> Lease {
-        Lease(AtomicU64::new(now_ms()))
+        Lease(AtomicU64::new(boot_ms()))
     }
 
-    /// Time since its beginning or its last renewal.
+    /// When it began, or the check that renewed it last, in milliseconds of this boot.
+    pub fn began_ms(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Time since then.
     pub fn elapsed(&self) -> Duration {
-        Duration::from_millis(now_ms().saturating_sub(self.0.load(Ordering::Acquire)))
+        Duration::from_millis(boot_ms().saturating_sub(self.began_ms()))
     }
 
     /// Renews it with a check that began at `began_ms`.
@@ -70,7 +71,7 @@ impl Lease {
     }
 
     fn is_expired_at(&self, now_ms: u64) -> bool {
-        now_ms.saturating_sub(self.0.load(Ordering::Acquire)) > LEASE.as_millis() as u64
+        expired_for(self.began_ms(), now_ms).is_some()
     }
 }
 
@@ -80,11 +81,6 @@ fn find(image: &Image) -> Result<Findings, CephError> {
     let (is_owner, sighting) =
         if has_feature { (image.is_lock_owner()?, look(image)?) } else { (false, Sighting::default()) };
     Ok(Findings { has_feature, is_owner, sighting })
-}
-
-fn now_ms() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
 /// Ownership of the image: once lost, it never comes back in this process.
@@ -181,7 +177,7 @@ impl Ownership {
     /// write. The successor continues only if no other client has had the lock. Called before each request and each
     /// reply.
     pub fn end_if_expired(&self) {
-        if self.lease.is_expired_at(now_ms()) {
+        if self.lease.is_expired_at(boot_ms()) {
             let text = format!("no check of the exclusive lock succeeded for {} s", LEASE.as_secs());
             self.control.send(&Status::Failed(text));
             kill_self();
@@ -203,7 +199,7 @@ impl Ownership {
     }
 
     fn check(&self, image: &Image) {
-        let began_ms = now_ms();
+        let began_ms = boot_ms();
         match judge(self.token, find(image)) {
             Verdict::Owned => self.lease.renew(began_ms),
             Verdict::Unknown => {}

@@ -87,13 +87,12 @@ mod tests {
         let file = open().expect("no process holds it");
         assert_eq!(file.read().expect("it is readable"), None);
         let record = OwnerRecord {
-            written_under: file.id().clone(),
             lineage: 1,
             reason: String::new(),
             token: 2,
             address: "a:0/1".to_owned(),
             released: Some(5),
-            pending: Vec::new(),
+            ..OwnerRecord::unowned(file.id().clone())
         };
         file.write(&record).expect("it can be written");
         let lock = File::open(folder.path().join("rbd_f_1_a.lock")).expect("it exists");
