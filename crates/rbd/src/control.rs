@@ -2,11 +2,17 @@
 //! ends too.
 
 use std::io::{self, Write};
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use rbd::Status;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Time for which a message waits for a daemon that reads none.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The channel.
 pub struct Control(Mutex<UnixStream>);
@@ -16,14 +22,27 @@ impl Control {
     pub fn at_stdout() -> io::Result<Control> {
         let socket = io::stdout().as_fd().try_clone_to_owned()?;
         rustix::stdio::dup2_stdout(io::stderr().as_fd())?;
-        Ok(Control(Mutex::new(UnixStream::from(socket))))
+        let socket = UnixStream::from(socket);
+        socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
+        Ok(Control(Mutex::new(socket)))
     }
 
-    /// Sends a message. A failure means that the daemon has ended, which [`Control::socket`] reports too.
+    /// Sends a message. A daemon that takes none has ended, or counts as ended, which [`Control::socket`] reports too:
+    /// the end of an expired lease must not wait for it.
     pub fn send(&self, status: &Status) {
         let line = status.encode() + "\n";
         let mut socket = self.0.lock().expect("no holder of the lock panics");
-        let (Ok(()) | Err(_)) = socket.write_all(line.as_bytes());
+        if socket.write_all(line.as_bytes()).is_err() {
+            let (Ok(()) | Err(_)) = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// True after the daemon has closed the channel or ended.
+    pub fn is_closed(&self) -> bool {
+        let socket = self.0.lock().expect("no holder of the lock panics");
+        let mut fds = [PollFd::new(&*socket, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
     /// A second handle to the socket, which becomes readable when the daemon closes it or ends.

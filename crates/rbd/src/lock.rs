@@ -21,8 +21,6 @@ use super::owner_record::{
 use super::ownership::Lease;
 use super::record_file::RecordFile;
 
-/// Time for which an occupied lock is waited for: its client may be about to end.
-const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -62,6 +60,9 @@ pub enum LockError {
         /// Its identity now.
         found: String,
     },
+    /// The daemon has closed the control channel.
+    #[error("the daemon has ended the process")]
+    Stopped,
     /// A call failed.
     #[error(transparent)]
     Ceph(#[from] CephError),
@@ -101,11 +102,15 @@ pub fn acquire(
     }
     let folder_text = folder.display().to_string();
     let failed = |error| LockError::Record(folder_text.clone(), error);
-    let wait = || control.send(&Status::Progress("waiting for the predecessor's end".to_owned()));
+    let wait = || {
+        control.send(&Status::Progress("waiting for the predecessor's end".to_owned()));
+        !control.is_closed()
+    };
     let file = RecordFile::open(folder, identity, wait).map_err(failed)?.ok_or(LockError::Served)?;
     let known = file.read().map_err(failed)?;
-    if expected.is_none() {
-        wait_until_free(image, known.as_ref(), control)?;
+    // Not waited for: other volumes start meanwhile, and the daemon tries again.
+    if expected.is_none() && living_owner(known.as_ref(), &look(image)?).is_some() {
+        return Err(LockError::Owned(describe_owner(image)));
     }
     let own = image.own_address()?;
     let new_token = random_number().map_err(failed)?;
@@ -225,19 +230,6 @@ pub fn look(image: &Image) -> Result<Sighting, CephError> {
     Ok(Sighting { recorded, lock: image.lock_owner()?, header_version, clients })
 }
 
-/// Waits until no other living client has the lock. The lock of a dead one is left to librbd, which blocks that client.
-fn wait_until_free(image: &Image, known: Option<&KnownRecord>, control: &Control) -> Result<(), LockError> {
-    let started_at = Instant::now();
-    while let Some(owner) = living_owner(known, &look(image)?) {
-        if started_at.elapsed() >= WAIT_MAX {
-            return Err(LockError::Owned(describe_owner(image)));
-        }
-        control.send(&Status::Progress(format!("waiting for the exclusive lock of {owner}")));
-        std::thread::sleep(PAUSE);
-    }
-    Ok(())
-}
-
 /// The present state of the image without this process's client at `own`.
 fn look_beside(image: &Image, own: &str) -> Result<Sighting, CephError> {
     let mut now = look(image)?;
@@ -258,6 +250,9 @@ fn wait_until_alone(
     loop {
         let began = Lease::begin();
         let now = look_beside(image, own)?;
+        if control.is_closed() {
+            return Err(LockError::Stopped);
+        }
         match stranger(known, &now) {
             Some(address) if is_patient && started_at.elapsed() < CLIENTS_WAIT_MAX => {
                 control.send(&Status::Progress(format!("waiting for {address} to close the image")));

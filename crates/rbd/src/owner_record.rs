@@ -147,7 +147,11 @@ impl fmt::Display for Interruption {
                 "the acquisition of the image's lock took {} s, and another client may have had it meanwhile",
                 duration.as_secs()
             ),
-            Interruption::Acquisition => write!(f, "an acquisition of the image's lock was interrupted"),
+            Interruption::Acquisition => write!(
+                f,
+                "a process of this daemon was killed while it acquired the image's lock, so it is not known whether \
+                 another client has had it just before (`rbd status` lists the clients)"
+            ),
             Interruption::Client(address) => {
                 write!(f, "another client had the image open while its lock was acquired: {address}")
             }
